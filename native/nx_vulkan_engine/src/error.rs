@@ -1,0 +1,69 @@
+//! The one error type of the engine. Every variant carries what a caller needs to act on it.
+
+use crate::DType;
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// No Vulkan loader, no driver, or no device that the engine can use.
+    #[error("no usable Vulkan device: {reason}")]
+    NoDevice { reason: String },
+
+    /// The device, or this version of the engine, can't do `op` for `dtype`; `needs` names what is missing.
+    #[error("{op} is not supported{}: needs {needs}", dtype.map(|t| format!(" for {t}")).unwrap_or_default())]
+    Unsupported {
+        op: String,
+        dtype: Option<DType>,
+        needs: String,
+    },
+
+    /// A program, an instruction or an attribute breaks a rule of the Program format.
+    #[error("invalid program: {op}: {reason}")]
+    InvalidProgram { op: String, reason: String },
+
+    /// A caller's argument is wrong.
+    #[error("invalid argument: {what}: expected {expected}, got {got}")]
+    InvalidArgument {
+        what: &'static str,
+        expected: String,
+        got: String,
+    },
+
+    /// The allocation can never fit on this device.
+    #[error("{size_bytes} bytes can never fit: the device allows {limit_bytes}")]
+    TooLarge { size_bytes: u64, limit_bytes: u64 },
+
+    /// The allocation does not fit now, after trimming and waiting.
+    #[error(
+        "out of device memory: asked for {size_bytes} bytes with {in_use_bytes} in use of {budget_bytes}"
+    )]
+    OutOfMemory {
+        size_bytes: u64,
+        in_use_bytes: u64,
+        budget_bytes: u64,
+    },
+
+    /// The buffer was deallocated explicitly before this use.
+    #[error("the tensor was deallocated")]
+    Released,
+
+    #[error("the Vulkan device was lost")]
+    DeviceLost,
+
+    /// A shader file that can't be read, is malformed, or does not fit the call or the device.
+    #[error("bad shader {path}: {reason}")]
+    BadShader { path: String, reason: String },
+
+    /// The kernel for this call is not compiled yet and the caller asked not to compile.
+    #[error("the kernel is not compiled yet")]
+    NeedsCompile,
+
+    /// A Vulkan call failed.
+    #[error("{call} failed: {cause}")]
+    Vulkan { call: &'static str, cause: String },
+
+    /// Reading or writing a file failed.
+    #[error("{path}: {cause}")]
+    Io { path: String, cause: String },
+}
