@@ -1,1 +1,62 @@
-fn main() {}
+//! `cargo xtask`: builds and checks the committed shader modules, so that users need no shader compiler.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod compile;
+mod floats;
+mod list;
+mod lock;
+mod shaders;
+mod validate;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{}: {source}", path.display())]
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{}: {reason}", path.display())]
+    Source { path: PathBuf, reason: String },
+    #[error("{tool} can't be run: {source}")]
+    Tool {
+        tool: &'static str,
+        source: std::io::Error,
+    },
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+const USAGE: &str = "\
+cargo xtask shaders            build what has changed in priv/shaders
+cargo xtask shaders --check    check that sources, modules and lock agree
+cargo xtask validate           run spirv-val on every module";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../priv/shaders"));
+    let outcome = match arguments.as_slice() {
+        ["shaders"] => shaders::build(&root),
+        ["shaders", "--check"] => shaders::check(&root),
+        ["validate"] => validate::all(&root),
+        _ => {
+            eprintln!("{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(summary) => {
+            println!("{summary}");
+            ExitCode::SUCCESS
+        }
+        Err(errors) => {
+            for error in &errors {
+                eprintln!("error: {error}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Reads `kernels.toml`, the list of all prebuilt modules.
+
+use crate::{Error, Result};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+pub const LIST: &str = "kernels.toml";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A whole compute shader with the NativeV interface: `src/<source>` to `<name>.spv`.
+    Kernel,
+    /// Functions for generated kernels to import: `include/<name>.glsl` to `lib/<name>.spv`.
+    Library,
+    /// A compute shader whose `slot_` functions the code generator fills: `src/template/<source>` to `template/<name>.spv`.
+    Template,
+}
+
+/// One module to build.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Module {
+    pub kind: Kind,
+    pub name: String,
+    /// Relative to `priv/shaders`.
+    pub source: PathBuf,
+    pub defines: BTreeMap<String, String>,
+    /// Only for libraries, whose wrapper has to name them before the first declaration.
+    pub extensions: Vec<String>,
+}
+
+impl Module {
+    /// The built file, relative to `priv/shaders`, with `/` on every platform.
+    pub fn output(&self) -> String {
+        match self.kind {
+            Kind::Kernel => format!("{}.spv", self.name),
+            Kind::Library => format!("lib/{}.spv", self.name),
+            Kind::Template => format!("template/{}.spv", self.name),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct List {
+    #[serde(default)]
+    kernel: Vec<Shader>,
+    #[serde(default)]
+    library: Vec<Library>,
+    #[serde(default)]
+    template: Vec<Shader>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Library {
+    name: String,
+    #[serde(default)]
+    extensions: Vec<String>,
+    #[serde(default)]
+    defines: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Shader {
+    source: String,
+    #[serde(default)]
+    defines: BTreeMap<String, String>,
+    #[serde(default)]
+    variants: Vec<Variant>,
+    bindings: Option<u32>,
+    push_bytes: Option<u32>,
+    local_size: Option<[u32; 3]>,
+    #[serde(default, rename = "needs")]
+    _needs: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Variant {
+    name: String,
+    #[serde(default)]
+    defines: BTreeMap<String, String>,
+    push_bytes: Option<u32>,
+    #[serde(default, rename = "needs")]
+    _needs: Vec<String>,
+}
+
+/// All modules of `kernels.toml`, sorted by output.
+pub fn read(root: &Path) -> Result<Vec<Module>> {
+    let path = root.join(LIST);
+    let text = std::fs::read_to_string(&path).map_err(|source| Error::Io {
+        path: path.clone(),
+        source,
+    })?;
+    parse(&text).map_err(|reason| Error::Source { path, reason })
+}
+
+fn parse(text: &str) -> Result<Vec<Module>, String> {
+    let list: List = toml::from_str(text).map_err(|e| e.to_string())?;
+    let mut modules = Vec::new();
+    for shader in &list.kernel {
+        declares_interface(shader)?;
+        modules.extend(expand(shader, Kind::Kernel, "src")?);
+    }
+    for shader in &list.template {
+        modules.extend(expand(shader, Kind::Template, "src/template")?);
+    }
+    modules.extend(list.library.into_iter().map(|library| Module {
+        kind: Kind::Library,
+        source: Path::new("include").join(format!("{}.glsl", library.name)),
+        name: library.name,
+        defines: library.defines,
+        extensions: library.extensions,
+    }));
+    modules.sort_by_key(Module::output);
+    for module in &modules {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';
+        if module.name.is_empty() || !module.name.chars().all(plain) {
+            return Err(format!("{:?} is no module name", module.name));
+        }
+    }
+    match modules.windows(2).find(|w| w[0].output() == w[1].output()) {
+        Some(twins) => Err(format!("{} is listed twice", twins[0].output())),
+        None => Ok(modules),
+    }
+}
+
+fn declares_interface(shader: &Shader) -> Result<(), String> {
+    let push = shader.push_bytes.is_some()
+        || (!shader.variants.is_empty() && shader.variants.iter().all(|v| v.push_bytes.is_some()));
+    if shader.bindings.is_some() && shader.local_size.is_some() && push {
+        Ok(())
+    } else {
+        Err(format!(
+            "kernel {}: bindings, push_bytes and local_size must be declared",
+            shader.source
+        ))
+    }
+}
+
+fn expand(shader: &Shader, kind: Kind, folder: &str) -> Result<Vec<Module>, String> {
+    let source = Path::new(folder).join(&shader.source);
+    let module = |name: &str, defines: BTreeMap<String, String>| Module {
+        kind,
+        name: name.to_owned(),
+        source: source.clone(),
+        defines,
+        extensions: Vec::new(),
+    };
+    if shader.variants.is_empty() {
+        let stem = Path::new(&shader.source)
+            .file_stem()
+            .and_then(|stem| stem.to_str())
+            .ok_or_else(|| format!("{:?} is no source file", shader.source))?;
+        return Ok(vec![module(stem, shader.defines.clone())]);
+    }
+    Ok(shader
+        .variants
+        .iter()
+        .map(|variant| {
+            let mut defines = shader.defines.clone();
+            defines.extend(variant.defines.clone());
+            module(&variant.name, defines)
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variants_override_defines_and_modules_are_sorted() {
+        let modules = parse(
+            r#"
+            [[template]]
+            source = "map.comp"
+            defines = { A = "1", B = "2" }
+            variants = [{ name = "map_b", defines = { B = "3" } }, { name = "map_a" }]
+            [[library]]
+            name = "nx_x"
+            [[kernel]]
+            source = "nativev/k.comp"
+            bindings = 1
+            push_bytes = 4
+            local_size = [256, 1, 1]
+            "#,
+        )
+        .unwrap();
+        let outputs: Vec<String> = modules.iter().map(Module::output).collect();
+        assert_eq!(
+            outputs,
+            [
+                "k.spv",
+                "lib/nx_x.spv",
+                "template/map_a.spv",
+                "template/map_b.spv"
+            ]
+        );
+        assert_eq!(modules[3].defines["A"], "1");
+        assert_eq!(modules[3].defines["B"], "3");
+        assert_eq!(modules[1].source, Path::new("include/nx_x.glsl"));
+    }
+
+    #[test]
+    fn bad_lists_are_refused() {
+        let twice = "[[library]]\nname = \"a\"\n[[library]]\nname = \"a\"";
+        assert!(parse(twice).unwrap_err().contains("listed twice"));
+        assert!(
+            parse("[[library]]\nname = \"../a\"")
+                .unwrap_err()
+                .contains("no module name")
+        );
+        assert!(
+            parse("[[kernel]]\nsource = \"a.comp\"")
+                .unwrap_err()
+                .contains("must be declared")
+        );
+        assert!(
+            parse("[[kernal]]\nsource = \"a.comp\"")
+                .unwrap_err()
+                .contains("unknown field")
+        );
+    }
+}
