@@ -129,29 +129,16 @@ impl DType {
     pub fn is_canonical(self) -> bool {
         matches!(
             self,
-            DType::S32
-                | DType::U32
-                | DType::S64
-                | DType::U64
-                | DType::F32
-                | DType::F64
-                | DType::C64
-                | DType::C128
+            DType::S32 | DType::U32 | DType::S64 | DType::U64 | DType::F32 | DType::F64 | DType::C64 | DType::C128
         )
     }
 
     pub fn is_signed(self) -> bool {
-        matches!(
-            self,
-            DType::S2 | DType::S4 | DType::S8 | DType::S16 | DType::S32 | DType::S64
-        )
+        matches!(self, DType::S2 | DType::S4 | DType::S8 | DType::S16 | DType::S32 | DType::S64)
     }
 
     pub fn is_unsigned(self) -> bool {
-        matches!(
-            self,
-            DType::U2 | DType::U4 | DType::U8 | DType::U16 | DType::U32 | DType::U64
-        )
+        matches!(self, DType::U2 | DType::U4 | DType::U8 | DType::U16 | DType::U32 | DType::U64)
     }
 
     pub fn is_integer(self) -> bool {
@@ -159,10 +146,7 @@ impl DType {
     }
 
     pub fn is_float(self) -> bool {
-        matches!(
-            self,
-            DType::F8E5M2 | DType::F8E4M3Fn | DType::Bf16 | DType::F16 | DType::F32 | DType::F64
-        )
+        matches!(self, DType::F8E5M2 | DType::F8E4M3Fn | DType::Bf16 | DType::F16 | DType::F32 | DType::F64)
     }
 
     pub fn is_complex(self) -> bool {

@@ -12,11 +12,7 @@ pub enum Error {
 
     /// The device, or this version of the engine, can't do `op` for `dtype`; `needs` names what is missing.
     #[error("{op} is not supported{}: needs {needs}", dtype.map(|t| format!(" for {t}")).unwrap_or_default())]
-    Unsupported {
-        op: String,
-        dtype: Option<DType>,
-        needs: String,
-    },
+    Unsupported { op: String, dtype: Option<DType>, needs: String },
 
     /// A program, an instruction or an attribute breaks a rule of the Program format.
     #[error("invalid program: {op}: {reason}")]
@@ -24,25 +20,15 @@ pub enum Error {
 
     /// A caller's argument is wrong.
     #[error("invalid argument: {what}: expected {expected}, got {got}")]
-    InvalidArgument {
-        what: &'static str,
-        expected: String,
-        got: String,
-    },
+    InvalidArgument { what: &'static str, expected: String, got: String },
 
     /// The allocation can never fit on this device.
     #[error("{size_bytes} bytes can never fit: the device allows {limit_bytes}")]
     TooLarge { size_bytes: u64, limit_bytes: u64 },
 
     /// The allocation does not fit now, after trimming and waiting.
-    #[error(
-        "out of device memory: asked for {size_bytes} bytes with {in_use_bytes} in use of {budget_bytes}"
-    )]
-    OutOfMemory {
-        size_bytes: u64,
-        in_use_bytes: u64,
-        budget_bytes: u64,
-    },
+    #[error("out of device memory: asked for {size_bytes} bytes with {in_use_bytes} in use of {budget_bytes}")]
+    OutOfMemory { size_bytes: u64, in_use_bytes: u64, budget_bytes: u64 },
 
     /// The buffer was deallocated explicitly before this use.
     #[error("the tensor was deallocated")]

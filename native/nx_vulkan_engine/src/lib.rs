@@ -3,6 +3,9 @@
 
 pub mod dtype;
 pub mod error;
+pub mod program;
+pub mod shape;
 
 pub use dtype::{CType, DType};
 pub use error::{Error, Result};
+pub use shape::{Type, View};

@@ -1,0 +1,171 @@
+//! THE list of ops: Nx's names, and attributes with their types.
+
+use smallvec::SmallVec;
+
+/// Small lists of axes, sizes and positions.
+pub type Axes = SmallVec<[usize; 6]>;
+
+macro_rules! named_enum {
+    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum $name { $($variant),* }
+
+        impl $name {
+            pub const ALL: &'static [$name] = &[$($name::$variant),*];
+
+            /// Nx's name, which is also the name in the scalar library.
+            pub fn name(self) -> &'static str {
+                match self { $($name::$variant => $text),* }
+            }
+
+            pub fn from_name(name: &str) -> Option<$name> {
+                match name { $($text => Some($name::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+named_enum! {
+    /// Elementwise ops of one operand.
+    Unary {
+        Exp = "exp", Expm1 = "expm1", Log = "log", Log1p = "log1p", Sigmoid = "sigmoid", Cos = "cos", Sin = "sin",
+        Tan = "tan", Cosh = "cosh", Sinh = "sinh", Tanh = "tanh", Acos = "acos", Asin = "asin", Atan = "atan",
+        Acosh = "acosh", Asinh = "asinh", Atanh = "atanh", Sqrt = "sqrt", Rsqrt = "rsqrt", Cbrt = "cbrt", Erf = "erf",
+        Erfc = "erfc", ErfInv = "erf_inv", Abs = "abs", BitwiseNot = "bitwise_not", Ceil = "ceil",
+        Conjugate = "conjugate", Floor = "floor", Negate = "negate", Round = "round", Sign = "sign",
+        CountLeadingZeros = "count_leading_zeros", PopulationCount = "population_count", Real = "real", Imag = "imag",
+        IsNan = "is_nan", IsInfinity = "is_infinity",
+    }
+}
+
+named_enum! {
+    /// Elementwise ops of two operands, which broadcast to the result's shape.
+    Binary {
+        Add = "add", Subtract = "subtract", Multiply = "multiply", Pow = "pow", Remainder = "remainder",
+        Divide = "divide", Atan2 = "atan2", Min = "min", Max = "max", Quotient = "quotient",
+        BitwiseAnd = "bitwise_and", BitwiseOr = "bitwise_or", BitwiseXor = "bitwise_xor", LeftShift = "left_shift",
+        RightShift = "right_shift", Equal = "equal", NotEqual = "not_equal", Greater = "greater", Less = "less",
+        GreaterEqual = "greater_equal", LessEqual = "less_equal", LogicalAnd = "logical_and",
+        LogicalOr = "logical_or", LogicalXor = "logical_xor",
+    }
+}
+
+named_enum! {
+    /// Reductions over axes.
+    Reduction {
+        Sum = "sum", Product = "product", Max = "reduce_max", Min = "reduce_min", All = "all", Any = "any",
+        ArgMax = "argmax", ArgMin = "argmin",
+    }
+}
+
+impl Binary {
+    /// Ops whose operands are compared in their own merged type and whose result is 0 or 1.
+    pub fn is_predicate(self) -> bool {
+        matches!(
+            self,
+            Binary::Equal
+                | Binary::NotEqual
+                | Binary::Greater
+                | Binary::Less
+                | Binary::GreaterEqual
+                | Binary::LessEqual
+                | Binary::LogicalAnd
+                | Binary::LogicalOr
+                | Binary::LogicalXor
+        )
+    }
+}
+
+/// A number in an attribute. Integers keep all 64 bits; complex numbers have two parts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Scalar {
+    Int(i128),
+    Float(f64),
+    Complex(f64, f64),
+}
+
+/// An op with its attributes. Operands are listed beside each variant.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Op {
+    /// a
+    Unary(Unary),
+    /// a, b
+    Binary(Binary),
+    /// pred, on_true, on_false; broadcast to the result
+    Select,
+    /// a, min, max
+    Clip,
+    /// a
+    AsType,
+    /// a; same bits, another type of the same width
+    Bitcast,
+    /// none; fills the result
+    Constant(Scalar),
+    /// none; counts along `axis`, or through the whole result
+    Iota { axis: Option<usize> },
+    /// none; ones where the last two indices agree
+    Eye,
+    /// a
+    Reshape,
+    /// a
+    Squeeze,
+    /// a; axis i of `a` becomes axis `axes[i]` of the result
+    Broadcast { axes: Axes },
+    /// a; axis i of the result is axis `axes[i]` of `a`
+    Transpose { axes: Axes },
+    /// a, then one scalar per axis that `starts` leaves out; starts are clamped so that the window fits
+    Slice { starts: SmallVec<[Option<i64>; 6]>, strides: SmallVec<[u64; 6]>, lengths: SmallVec<[u64; 6]> },
+    /// a, slice, then one scalar per axis that `starts` leaves out
+    PutSlice { starts: SmallVec<[Option<i64>; 6]> },
+    /// a, value; per axis (low, high, interior), low and high may be negative
+    Pad { config: SmallVec<[(i64, i64, u64); 6]> },
+    /// a
+    Reverse { axes: Axes },
+    /// a_1 .. a_n
+    Concatenate { axis: usize },
+    /// a_1 .. a_n
+    Stack { axis: usize },
+    /// a; `tie_high` is for argmax/argmin
+    Reduce { reduction: Reduction, axes: Axes, tie_high: bool },
+    /// a, b
+    Dot { contract_a: Axes, batch_a: Axes, contract_b: Axes, batch_b: Axes },
+    /// a, indices
+    Gather { axes: Axes },
+    /// a, indices, updates
+    IndexedAdd { axes: Axes },
+    /// a, indices, updates
+    IndexedPut { axes: Axes },
+}
+
+impl Op {
+    /// Nx's name of the op.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Unary(op) => op.name(),
+            Op::Binary(op) => op.name(),
+            Op::Select => "select",
+            Op::Clip => "clip",
+            Op::AsType => "as_type",
+            Op::Bitcast => "bitcast",
+            Op::Constant(_) => "constant",
+            Op::Iota { .. } => "iota",
+            Op::Eye => "eye",
+            Op::Reshape => "reshape",
+            Op::Squeeze => "squeeze",
+            Op::Broadcast { .. } => "broadcast",
+            Op::Transpose { .. } => "transpose",
+            Op::Slice { .. } => "slice",
+            Op::PutSlice { .. } => "put_slice",
+            Op::Pad { .. } => "pad",
+            Op::Reverse { .. } => "reverse",
+            Op::Concatenate { .. } => "concatenate",
+            Op::Stack { .. } => "stack",
+            Op::Reduce { reduction, .. } => reduction.name(),
+            Op::Dot { .. } => "dot",
+            Op::Gather { .. } => "gather",
+            Op::IndexedAdd { .. } => "indexed_add",
+            Op::IndexedPut { .. } => "indexed_put",
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The wire form of ops: a name and named attributes. The NIF and program files both speak it, so that neither
+//! knows an op.
+
+use serde::{Deserialize, Serialize};
+
+use super::op::{Axes, Binary, Op, Reduction, Scalar, Unary};
+use crate::{Error, Result};
+
+/// A value of an attribute.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Attr {
+    None,
+    Bool(bool),
+    Int(i64),
+    /// Integers above `i64::MAX`.
+    UInt(u64),
+    /// Finite floats. The others travel as the names `nan`, `infinity`, `neg_infinity`.
+    Float(f64),
+    Name(String),
+    List(Vec<Attr>),
+}
+
+impl Attr {
+    /// The attribute for an integer, if 64 bits hold it.
+    pub fn int(value: i128) -> Option<Attr> {
+        i64::try_from(value).map(Attr::Int).ok().or_else(|| u64::try_from(value).map(Attr::UInt).ok())
+    }
+
+    fn as_int(&self) -> Option<i128> {
+        match self {
+            Attr::Int(i) => Some((*i).into()),
+            Attr::UInt(i) => Some((*i).into()),
+            _ => None,
+        }
+    }
+}
+
+/// Named attributes of one op, decoded on demand.
+#[derive(Debug)]
+pub struct Attrs<'a> {
+    op: &'a str,
+    attrs: &'a [(String, Attr)],
+}
+
+impl<'a> Attrs<'a> {
+    fn fail(&self, name: &str, expected: &str) -> Error {
+        Error::InvalidProgram {
+            op: self.op.to_string(),
+            reason: format!("attribute {name}: expected {expected}, got {:?}", self.find(name)),
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<&'a Attr> {
+        self.attrs.iter().find(|(n, _)| n == name).map(|(_, value)| value)
+    }
+
+    fn list(&self, name: &str, expected: &str) -> Result<&'a [Attr]> {
+        match self.find(name) {
+            Some(Attr::List(items)) => Ok(items),
+            _ => Err(self.fail(name, expected)),
+        }
+    }
+
+    fn ints<T: TryFrom<i128>, C: FromIterator<T>>(&self, name: &str) -> Result<C> {
+        let expected = "a list of integers";
+        self.list(name, expected)?
+            .iter()
+            .map(|item| item.as_int().and_then(|i| T::try_from(i).ok()).ok_or_else(|| self.fail(name, expected)))
+            .collect()
+    }
+
+    /// Integers where `None` stands for a value that an operand gives.
+    fn optional_ints<C: FromIterator<Option<i64>>>(&self, name: &str) -> Result<C> {
+        let expected = "a list of integers or nil";
+        self.list(name, expected)?
+            .iter()
+            .map(|item| match item {
+                Attr::None => Ok(None),
+                Attr::Int(i) => Ok(Some(*i)),
+                _ => Err(self.fail(name, expected)),
+            })
+            .collect()
+    }
+
+    fn axis(&self, name: &str) -> Result<usize> {
+        match self.find(name) {
+            Some(Attr::Int(i)) => usize::try_from(*i).map_err(|_| self.fail(name, "an axis")),
+            _ => Err(self.fail(name, "an axis")),
+        }
+    }
+
+    fn scalar(&self, name: &str) -> Result<Scalar> {
+        let part = |attr: &Attr| match attr {
+            Attr::Float(x) => Some(*x),
+            Attr::Int(i) => Some(*i as f64),
+            Attr::UInt(i) => Some(*i as f64),
+            Attr::Name(n) => match n.as_str() {
+                "nan" => Some(f64::NAN),
+                "infinity" => Some(f64::INFINITY),
+                "neg_infinity" => Some(f64::NEG_INFINITY),
+                _ => None,
+            },
+            _ => None,
+        };
+        match self.find(name) {
+            Some(int @ (Attr::Int(_) | Attr::UInt(_))) => int.as_int().map(Scalar::Int),
+            Some(Attr::List(parts)) => match parts.as_slice() {
+                [re, im] => part(re).zip(part(im)).map(|(re, im)| Scalar::Complex(re, im)),
+                _ => None,
+            },
+            Some(other) => part(other).map(Scalar::Float),
+            None => None,
+        }
+        .ok_or_else(|| self.fail(name, "a number"))
+    }
+}
+
+impl Op {
+    /// Reads an op from its wire form.
+    pub fn from_wire(name: &str, attrs: &[(String, Attr)]) -> Result<Op> {
+        let a = Attrs { op: name, attrs };
+        if let Some(op) = Unary::from_name(name) {
+            return Ok(Op::Unary(op));
+        }
+        if let Some(op) = Binary::from_name(name) {
+            return Ok(Op::Binary(op));
+        }
+        if let Some(reduction) = Reduction::from_name(name) {
+            let tie_high = matches!(a.find("tie_break"), Some(Attr::Name(n)) if n == "high");
+            return Ok(Op::Reduce { reduction, axes: a.ints("axes")?, tie_high });
+        }
+        Ok(match name {
+            "select" => Op::Select,
+            "clip" => Op::Clip,
+            "as_type" => Op::AsType,
+            "bitcast" => Op::Bitcast,
+            "constant" => Op::Constant(a.scalar("value")?),
+            "iota" => Op::Iota {
+                axis: if a.find("axis").is_some_and(|x| *x != Attr::None) { Some(a.axis("axis")?) } else { None },
+            },
+            "eye" => Op::Eye,
+            "reshape" => Op::Reshape,
+            "squeeze" => Op::Squeeze,
+            "broadcast" => Op::Broadcast { axes: a.ints("axes")? },
+            "transpose" => Op::Transpose { axes: a.ints("axes")? },
+            "slice" => Op::Slice {
+                starts: a.optional_ints("starts")?,
+                strides: a.ints("strides")?,
+                lengths: a.ints("lengths")?,
+            },
+            "put_slice" => Op::PutSlice { starts: a.optional_ints("starts")? },
+            "pad" => {
+                let (low, high, interior): (Vec<i64>, Vec<i64>, Vec<u64>) =
+                    (a.ints("low")?, a.ints("high")?, a.ints("interior")?);
+                if low.len() != high.len() || low.len() != interior.len() {
+                    return Err(a.fail("interior", "as many values as low and high"));
+                }
+                Op::Pad { config: low.into_iter().zip(high).zip(interior).map(|((l, h), i)| (l, h, i)).collect() }
+            }
+            "reverse" => Op::Reverse { axes: a.ints("axes")? },
+            "concatenate" => Op::Concatenate { axis: a.axis("axis")? },
+            "stack" => Op::Stack { axis: a.axis("axis")? },
+            "dot" => Op::Dot {
+                contract_a: a.ints("contract_a")?,
+                batch_a: a.ints("batch_a")?,
+                contract_b: a.ints("contract_b")?,
+                batch_b: a.ints("batch_b")?,
+            },
+            "gather" => Op::Gather { axes: a.ints("axes")? },
+            "indexed_add" => Op::IndexedAdd { axes: a.ints("axes")? },
+            "indexed_put" => Op::IndexedPut { axes: a.ints("axes")? },
+            _ => {
+                return Err(Error::Unsupported {
+                    op: name.to_string(),
+                    dtype: None,
+                    needs: "an op of this version of the engine".to_string(),
+                });
+            }
+        })
+    }
+
+    /// The wire form of the op's attributes.
+    pub fn attrs(&self) -> Vec<(String, Attr)> {
+        fn axes(name: &str, axes: &Axes) -> (String, Attr) {
+            (name.to_string(), Attr::List(axes.iter().map(|&i| Attr::Int(i as i64)).collect()))
+        }
+        fn ints(name: &str, items: impl IntoIterator<Item = i64>) -> (String, Attr) {
+            (name.to_string(), Attr::List(items.into_iter().map(Attr::Int).collect()))
+        }
+        fn starts(items: &[Option<i64>]) -> (String, Attr) {
+            let items = items.iter().map(|s| s.map_or(Attr::None, Attr::Int));
+            ("starts".to_string(), Attr::List(items.collect()))
+        }
+        fn float(x: f64) -> Attr {
+            if x.is_nan() {
+                Attr::Name("nan".to_string())
+            } else if x.is_infinite() {
+                Attr::Name(if x > 0.0 { "infinity" } else { "neg_infinity" }.to_string())
+            } else {
+                Attr::Float(x)
+            }
+        }
+        match self {
+            Op::Unary(_)
+            | Op::Binary(_)
+            | Op::Select
+            | Op::Clip
+            | Op::AsType
+            | Op::Bitcast
+            | Op::Eye
+            | Op::Reshape
+            | Op::Squeeze => vec![],
+            Op::Constant(value) => {
+                let value = match *value {
+                    Scalar::Int(i) => Attr::int(i).unwrap_or(Attr::Float(i as f64)),
+                    Scalar::Float(x) => float(x),
+                    Scalar::Complex(re, im) => Attr::List(vec![float(re), float(im)]),
+                };
+                vec![("value".to_string(), value)]
+            }
+            Op::Iota { axis } => vec![("axis".to_string(), axis.map_or(Attr::None, |i| Attr::Int(i as i64)))],
+            Op::Broadcast { axes: a } | Op::Transpose { axes: a } | Op::Reverse { axes: a } => vec![axes("axes", a)],
+            Op::Gather { axes: a } | Op::IndexedAdd { axes: a } | Op::IndexedPut { axes: a } => vec![axes("axes", a)],
+            Op::Slice { starts: s, strides, lengths } => {
+                vec![
+                    starts(s),
+                    ints("strides", strides.iter().map(|&i| i as i64)),
+                    ints("lengths", lengths.iter().map(|&i| i as i64)),
+                ]
+            }
+            Op::PutSlice { starts: s } => vec![starts(s)],
+            Op::Pad { config } => vec![
+                ints("low", config.iter().map(|c| c.0)),
+                ints("high", config.iter().map(|c| c.1)),
+                ints("interior", config.iter().map(|c| c.2 as i64)),
+            ],
+            Op::Concatenate { axis } | Op::Stack { axis } => vec![("axis".to_string(), Attr::Int(*axis as i64))],
+            Op::Reduce { reduction, axes: a, tie_high } => {
+                let mut attrs = vec![axes("axes", a)];
+                if matches!(reduction, Reduction::ArgMax | Reduction::ArgMin) {
+                    attrs.push((
+                        "tie_break".to_string(),
+                        Attr::Name(if *tie_high { "high" } else { "low" }.to_string()),
+                    ));
+                }
+                attrs
+            }
+            Op::Dot { contract_a, batch_a, contract_b, batch_b } => vec![
+                axes("contract_a", contract_a),
+                axes("batch_a", batch_a),
+                axes("contract_b", contract_b),
+                axes("batch_b", batch_b),
+            ],
+        }
+    }
+}
