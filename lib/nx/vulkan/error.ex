@@ -1,0 +1,66 @@
+defmodule Nx.Vulkan.Error do
+  @moduledoc """
+  The exception of this library: what a device, a driver or this library can't do. Match on `:kind`.
+
+  A wrong argument of the user's is an `ArgumentError` in Nx's words, never this.
+
+  ## Fields
+
+    * `:kind` - what sort of failure it is, see `t:kind/0`
+    * `:op` - the operation that failed, by Nx's name, or `nil` where there is none
+    * `:message` - what happened, in words
+    * `:details` - a map of what a program may want to look at, such as the sizes in bytes of an `:out_of_memory`
+  """
+
+  @typedoc """
+  The kinds of failure.
+
+    * `:no_device` - no Vulkan loader, no driver, or no device that fits `NX_VULKAN_DEVICE` and the needs of the engine
+    * `:unsupported` - this device, or this version, has no such operation for this type
+    * `:invalid_program`, `:invalid_argument` - a rule of the engine was broken
+    * `:too_large` - never fits on this device
+    * `:out_of_memory` - does not fit now
+    * `:released` - the tensor was deallocated before
+    * `:device_lost` - the driver gave up; a new VM is needed
+    * `:bad_shader` - a SPIR-V file that can't be read, is malformed or does not fit the call
+    * `:vulkan` - a Vulkan call failed
+    * `:io` - a file could not be read or written
+  """
+  @type kind ::
+          :no_device
+          | :unsupported
+          | :invalid_program
+          | :invalid_argument
+          | :too_large
+          | :out_of_memory
+          | :released
+          | :device_lost
+          | :bad_shader
+          | :vulkan
+          | :io
+
+  @type t :: %__MODULE__{kind: kind, op: atom | nil, message: String.t(), details: map}
+
+  @enforce_keys [:kind, :message]
+  defexception [:kind, :op, :message, details: %{}]
+
+  @doc """
+  Builds the exception from its fields; `:kind` and `:message` are required.
+
+  ## Examples
+
+      iex> error = Nx.Vulkan.Error.exception(kind: :unsupported, op: :sort, message: "no kernel for c64")
+      iex> Exception.message(error)
+      "sort: no kernel for c64 (unsupported)"
+
+      iex> Exception.message(Nx.Vulkan.Error.exception(kind: :no_device, message: "no Vulkan driver is installed"))
+      "no Vulkan driver is installed (no_device)"
+  """
+  @impl true
+  @spec exception(keyword) :: t
+  def exception(fields), do: struct!(__MODULE__, fields)
+
+  @impl true
+  def message(%__MODULE__{kind: kind, op: nil, message: message}), do: "#{message} (#{kind})"
+  def message(%__MODULE__{kind: kind, op: op, message: message}), do: "#{op}: #{message} (#{kind})"
+end

@@ -1,0 +1,170 @@
+defmodule Nx.Vulkan.MixProject do
+  use Mix.Project
+
+  @version "0.1.0"
+
+  def project do
+    [
+      app: :nx_vulkan,
+      version: @version,
+      elixir: "~> 1.18",
+      compilers: [:nx_vulkan_native | Mix.compilers()],
+      elixirc_paths: elixirc_paths(Mix.env()),
+      start_permanent: Mix.env() == :prod,
+      deps: deps(),
+      name: "Nx.Vulkan",
+      description: "Nx tensors and compiled numerical definitions on any Vulkan device",
+      package: package()
+    ]
+  end
+
+  def application do
+    [
+      extra_applications: [:logger],
+      mod: {Nx.Vulkan.Application, []}
+    ]
+  end
+
+  defp elixirc_paths(:test), do: ["lib", "test/support"]
+  defp elixirc_paths(_), do: ["lib"]
+
+  defp deps do
+    case checkouts() do
+      nil -> hex_deps()
+      folder -> checkout_deps(folder)
+    end
+  end
+
+  defp hex_deps do
+    [
+      {:nx, "~> 0.13"},
+      {:telemetry, "~> 0.4 or ~> 1.0"},
+      {:rustler, "~> 0.36", runtime: false},
+      {:stream_data, "~> 1.1", only: :test},
+      {:benchee, "~> 1.3", only: :dev, runtime: false, optional: true}
+    ]
+  end
+
+  # `override: true` on what the packages themselves depend on: a checkout need not be of the version they ask for.
+  defp checkout_deps(folder) do
+    [
+      {:nx, "nx/nx", []},
+      {:complex, "complex", []},
+      {:telemetry, "telemetry", []},
+      {:rustler, "rustler/rustler_mix", runtime: false},
+      {:jason, "jason", runtime: false},
+      {:stream_data, "stream_data", only: :test}
+    ]
+    |> Enum.map(fn {app, subfolder, opts} ->
+      path = Path.join(folder, subfolder)
+
+      if not File.regular?(Path.join(path, "mix.exs")) do
+        # A Mix.raise while the project loads would print its stack trace.
+        Mix.shell().error("#{path} is missing: NX_VULKAN_DEPS must hold a checkout of #{app} at #{subfolder}")
+        exit({:shutdown, 1})
+      end
+
+      {app, [path: path, override: true] ++ opts}
+    end)
+  end
+
+  # The folder of source checkouts that stands in for Hex, or nil. An empty NX_VULKAN_DEPS means Hex.
+  defp checkouts do
+    default = Path.expand("~/.cache/nx_vulkan/deps")
+
+    case System.get_env("NX_VULKAN_DEPS") do
+      "" -> nil
+      nil -> if File.dir?(default), do: default
+      folder -> Path.expand(folder)
+    end
+  end
+
+  defp package do
+    [
+      licenses: ["Apache-2.0"],
+      links: %{},
+      files:
+        ~w(lib native priv/shaders Cargo.toml Cargo.lock rust-toolchain.toml mix.exs .formatter.exs) ++
+          ~w(README.md ARCHITECTURE.md CHANGELOG.md LICENSE)
+    ]
+  end
+end
+
+defmodule Mix.Tasks.Compile.NxVulkanNative do
+  @moduledoc """
+  Builds the NIF library with Cargo and puts it where `Nx.Vulkan.NativeV` loads it from.
+
+  Each Mix environment has a library of its own, `priv/native/<env>/nx_vulkan_native.so`: `_build/<env>/lib/nx_vulkan/priv`
+  is a link to `priv`, so that one file for all of them would be whatever was built last. `prod`, which is also what a
+  project that depends on this one builds, uses Cargo's release profile; `dev` and `test` share the dev profile with `cargo test`.
+  """
+
+  use Mix.Task.Compiler
+
+  @crate "nx_vulkan_native"
+
+  @impl true
+  def run(_args) do
+    cargo =
+      System.find_executable("cargo") ||
+        Mix.raise("cargo is missing: nx_vulkan builds its NIF with Rust, install it from https://rustup.rs")
+
+    case System.cmd(cargo, cargo_args(Mix.env()), into: "") do
+      {messages, 0} -> messages |> library!() |> install()
+      {_messages, status} -> Mix.raise("cargo build of #{@crate} failed with status #{status}")
+    end
+  end
+
+  @impl true
+  def clean do
+    File.rm_rf!(Path.dirname(destination()))
+  end
+
+  defp cargo_args(env) do
+    profile = if env == :prod, do: ["--release"], else: []
+
+    ["build", "--package", @crate, "--message-format", "json-render-diagnostics", "--quiet"] ++ profile
+  end
+
+  # Cargo says where the library is: its folder depends on the profile, on CARGO_TARGET_DIR and on the target.
+  defp library!(messages) do
+    artifact =
+      messages
+      |> String.split("\n", trim: true)
+      |> Enum.map(&JSON.decode!/1)
+      |> Enum.find(&match?(%{"reason" => "compiler-artifact", "target" => %{"name" => @crate}}, &1))
+
+    Enum.find(artifact["filenames"], &(Path.extname(&1) in [".so", ".dylib", ".dll"]))
+  end
+
+  defp install(library) do
+    destination = destination()
+
+    if same?(library, destination) do
+      :noop
+    else
+      # Moved into place in one step: a VM that has the old file loaded keeps it, and none sees half of a new one.
+      File.mkdir_p!(Path.dirname(destination))
+      part = "#{destination}.#{System.pid()}.part"
+      File.cp!(library, part)
+      File.rename!(part, destination)
+      Mix.Project.build_structure()
+      :ok
+    end
+  end
+
+  defp same?(library, destination) do
+    with {:ok, %{size: size, mtime: built}} <- File.stat(library),
+         {:ok, %{size: ^size, mtime: copied}} <- File.stat(destination) do
+      copied >= built and File.read!(library) == File.read!(destination)
+    else
+      _ -> false
+    end
+  end
+
+  # :erlang.load_nif adds ".dll" on Windows and ".so" everywhere else, macOS included.
+  defp destination do
+    extension = if match?({:win32, _}, :os.type()), do: "dll", else: "so"
+    Path.join(["priv", "native", "#{Mix.env()}", "#{@crate}.#{extension}"])
+  end
+end
