@@ -1,3 +1,35 @@
+defmodule Nx.Vulkan.Checkouts do
+  @moduledoc """
+  The source control of packages that come from a folder of checkouts: there is nothing to fetch, lock or check.
+
+  It takes every dependency that names neither a path nor a repository: those that the checkouts ask for among
+  themselves. Without it Mix would install Hex to look at them, only to find that `override: true` replaces them all.
+  """
+
+  @behaviour Mix.SCM
+
+  @impl true
+  def fetchable?, do: false
+  @impl true
+  def format(opts), do: opts[:dest]
+  @impl true
+  def format_lock(_opts), do: nil
+  @impl true
+  def accepts_options(app, opts), do: Keyword.put_new(opts, :dest, Path.join(Mix.Project.deps_path(), "#{app}"))
+  @impl true
+  def checked_out?(opts), do: File.dir?(opts[:dest])
+  @impl true
+  def checkout(opts), do: Mix.raise("#{opts[:dest]} is in none of the checkouts of NX_VULKAN_DEPS")
+  @impl true
+  def update(opts), do: opts[:lock]
+  @impl true
+  def lock_status(_opts), do: :ok
+  @impl true
+  def equal?(opts1, opts2), do: opts1[:dest] == opts2[:dest]
+  @impl true
+  def managers(_opts), do: []
+end
+
 defmodule Nx.Vulkan.MixProject do
   use Mix.Project
 
@@ -47,6 +79,8 @@ defmodule Nx.Vulkan.MixProject do
 
   # `override: true` on what the packages themselves depend on: a checkout need not be of the version they ask for.
   defp checkout_deps(folder) do
+    Mix.SCM.append(Nx.Vulkan.Checkouts)
+
     [
       {:nx, "nx/nx", []},
       {:complex, "complex", []},
