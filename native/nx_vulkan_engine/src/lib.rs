@@ -1,6 +1,7 @@
 //! Tensors and tensor programs on any Vulkan device. The engine knows Vulkan and tensors; it has never heard of Elixir.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+pub mod codegen;
 pub mod dtype;
 pub mod error;
 pub mod program;

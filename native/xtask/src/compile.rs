@@ -33,16 +33,11 @@ fn version_line(tool: &'static str) -> Result<String> {
     let said = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&said);
     let mut lines = text.lines().map(str::trim);
-    Ok(lines
-        .find(|line| !line.is_empty())
-        .unwrap_or_default()
-        .to_owned())
+    Ok(lines.find(|line| !line.is_empty()).unwrap_or_default().to_owned())
 }
 
 pub fn run(tool: &'static str, command: &mut Command) -> Result<Output> {
-    command
-        .output()
-        .map_err(|source| Error::Tool { tool, source })
+    command.output().map_err(|source| Error::Tool { tool, source })
 }
 
 /// Builds one module. `scratch` is a folder of its own for temporary files.
@@ -74,10 +69,7 @@ pub fn compile(root: &Path, module: &Module, scratch: &Path) -> Result<Vec<u8>> 
     }
     run_on(module, OPTIMISER, command.arg(&raw).arg("-o").arg(&small))?;
 
-    let words = std::fs::read(&small).map_err(|source| Error::Io {
-        path: small,
-        source,
-    })?;
+    let words = std::fs::read(&small).map_err(|source| Error::Io { path: small, source })?;
     floats::preserve(&words).map_err(|reason| source_error(module, &reason))
 }
 
@@ -102,15 +94,9 @@ fn run_on(module: &Module, tool: &'static str, command: &mut Command) -> Result<
 }
 
 fn source_error(module: &Module, reason: &str) -> Error {
-    Error::Source {
-        path: PathBuf::from(&module.source),
-        reason: format!("building {}: {reason}", module.output()),
-    }
+    Error::Source { path: PathBuf::from(&module.source), reason: format!("building {}: {reason}", module.output()) }
 }
 
 pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    std::fs::write(path, bytes).map_err(|source| Error::Io {
-        path: path.to_owned(),
-        source,
-    })
+    std::fs::write(path, bytes).map_err(|source| Error::Io { path: path.to_owned(), source })
 }

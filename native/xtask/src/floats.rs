@@ -16,11 +16,7 @@ pub fn preserve(words: &[u8]) -> Result<Vec<u8>, String> {
     let mut module = dr::load_bytes(words).map_err(|e| e.to_string())?;
     forbid_contraction(&mut module);
     preserve_special_values(&mut module);
-    Ok(module
-        .assemble()
-        .into_iter()
-        .flat_map(u32::to_le_bytes)
-        .collect())
+    Ok(module.assemble().into_iter().flat_map(u32::to_le_bytes).collect())
 }
 
 fn forbid_contraction(module: &mut dr::Module) {
@@ -47,10 +43,7 @@ fn forbid_contraction(module: &mut dr::Module) {
             Op::Decorate,
             None,
             None,
-            vec![
-                Operand::IdRef(id),
-                Operand::Decoration(Decoration::NoContraction),
-            ],
+            vec![Operand::IdRef(id), Operand::Decoration(Decoration::NoContraction)],
         ));
     }
 }
@@ -73,8 +66,7 @@ fn is_float_arithmetic(instruction: &Instruction, glsl: &HashSet<u32>) -> bool {
         | Op::OuterProduct => true,
         Op::ExtInst => {
             let set = instruction.operands.first().and_then(Operand::id_ref_any);
-            let is_fma = instruction.operands.get(1)
-                == Some(&Operand::LiteralExtInstInteger(GlslStd450Op::Fma as u32));
+            let is_fma = instruction.operands.get(1) == Some(&Operand::LiteralExtInstInteger(GlslStd450Op::Fma as u32));
             is_fma && set.is_some_and(|set| glsl.contains(&set))
         }
         _ => false,
@@ -82,11 +74,8 @@ fn is_float_arithmetic(instruction: &Instruction, glsl: &HashSet<u32>) -> bool {
 }
 
 fn preserve_special_values(module: &mut dr::Module) {
-    let entries: Vec<u32> = module
-        .entry_points
-        .iter()
-        .filter_map(|i| i.operands.get(1).and_then(Operand::id_ref_any))
-        .collect();
+    let entries: Vec<u32> =
+        module.entry_points.iter().filter_map(|i| i.operands.get(1).and_then(Operand::id_ref_any)).collect();
     let widths: BTreeSet<u32> = module
         .types_global_values
         .iter()
@@ -102,11 +91,8 @@ fn preserve_special_values(module: &mut dr::Module) {
     let mode = ExecutionMode::SignedZeroInfNanPreserve;
     let mut present: HashMap<u32, HashSet<u32>> = HashMap::new();
     for instruction in &module.execution_modes {
-        if let [
-            Operand::IdRef(entry),
-            Operand::ExecutionMode(m),
-            Operand::LiteralBit32(width),
-        ] = instruction.operands.as_slice()
+        if let [Operand::IdRef(entry), Operand::ExecutionMode(m), Operand::LiteralBit32(width)] =
+            instruction.operands.as_slice()
             && *m == mode
         {
             present.entry(*entry).or_default().insert(*width);
@@ -119,11 +105,7 @@ fn preserve_special_values(module: &mut dr::Module) {
                 Op::ExecutionMode,
                 None,
                 None,
-                vec![
-                    Operand::IdRef(entry),
-                    Operand::ExecutionMode(mode),
-                    Operand::LiteralBit32(width),
-                ],
+                vec![Operand::IdRef(entry), Operand::ExecutionMode(mode), Operand::LiteralBit32(width)],
             ));
         }
     }

@@ -90,10 +90,7 @@ struct Variant {
 /// All modules of `kernels.toml`, sorted by output.
 pub fn read(root: &Path) -> Result<Vec<Module>> {
     let path = root.join(LIST);
-    let text = std::fs::read_to_string(&path).map_err(|source| Error::Io {
-        path: path.clone(),
-        source,
-    })?;
+    let text = std::fs::read_to_string(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
     parse(&text).map_err(|reason| Error::Source { path, reason })
 }
 
@@ -133,10 +130,7 @@ fn declares_interface(shader: &Shader) -> Result<(), String> {
     if shader.bindings.is_some() && shader.local_size.is_some() && push {
         Ok(())
     } else {
-        Err(format!(
-            "kernel {}: bindings, push_bytes and local_size must be declared",
-            shader.source
-        ))
+        Err(format!("kernel {}: bindings, push_bytes and local_size must be declared", shader.source))
     }
 }
 
@@ -190,15 +184,7 @@ mod tests {
         )
         .unwrap();
         let outputs: Vec<String> = modules.iter().map(Module::output).collect();
-        assert_eq!(
-            outputs,
-            [
-                "k.spv",
-                "lib/nx_x.spv",
-                "template/map_a.spv",
-                "template/map_b.spv"
-            ]
-        );
+        assert_eq!(outputs, ["k.spv", "lib/nx_x.spv", "template/map_a.spv", "template/map_b.spv"]);
         assert_eq!(modules[3].defines["A"], "1");
         assert_eq!(modules[3].defines["B"], "3");
         assert_eq!(modules[1].source, Path::new("include/nx_x.glsl"));
@@ -208,20 +194,8 @@ mod tests {
     fn bad_lists_are_refused() {
         let twice = "[[library]]\nname = \"a\"\n[[library]]\nname = \"a\"";
         assert!(parse(twice).unwrap_err().contains("listed twice"));
-        assert!(
-            parse("[[library]]\nname = \"../a\"")
-                .unwrap_err()
-                .contains("no module name")
-        );
-        assert!(
-            parse("[[kernel]]\nsource = \"a.comp\"")
-                .unwrap_err()
-                .contains("must be declared")
-        );
-        assert!(
-            parse("[[kernal]]\nsource = \"a.comp\"")
-                .unwrap_err()
-                .contains("unknown field")
-        );
+        assert!(parse("[[library]]\nname = \"../a\"").unwrap_err().contains("no module name"));
+        assert!(parse("[[kernel]]\nsource = \"a.comp\"").unwrap_err().contains("must be declared"));
+        assert!(parse("[[kernal]]\nsource = \"a.comp\"").unwrap_err().contains("unknown field"));
     }
 }

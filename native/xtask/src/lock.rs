@@ -45,14 +45,9 @@ impl Lock {
             }
             let fields: Vec<&str> = line.split_whitespace().collect();
             let [output, source, hash] = fields.as_slice() else {
-                return Err(format!(
-                    "{line:?} is no lock entry; run cargo xtask shaders"
-                ));
+                return Err(format!("{line:?} is no lock entry; run cargo xtask shaders"));
             };
-            let entry = Entry {
-                source: (*source).to_owned(),
-                output: (*hash).to_owned(),
-            };
+            let entry = Entry { source: (*source).to_owned(), output: (*hash).to_owned() };
             lock.entries.insert((*output).to_owned(), entry);
         }
         Ok(lock)
@@ -85,29 +80,21 @@ fn hex(digest: &[u8]) -> String {
 /// The hash of everything that decides a module's words: its source, all that it includes, defines, extensions, kind.
 pub fn hash_sources(root: &Path, module: &Module) -> Result<String> {
     let mut digest = Sha256::new();
-    digest.update(format!(
-        "{RECIPE}\0{:?}\0{:?}\0{:?}\0",
-        module.kind, module.defines, module.extensions
-    ));
+    digest.update(format!("{RECIPE}\0{:?}\0{:?}\0{:?}\0", module.kind, module.defines, module.extensions));
     let mut seen = BTreeSet::new();
     let mut pending = vec![root.join(&module.source)];
     while let Some(path) = pending.pop() {
         if !seen.insert(path.clone()) {
             continue;
         }
-        let text = std::fs::read_to_string(&path).map_err(|source| Error::Io {
-            path: path.clone(),
-            source,
-        })?;
+        let text = std::fs::read_to_string(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
         digest.update(text.as_bytes());
         digest.update([0]);
         for name in text.lines().filter_map(included) {
-            pending.push(
-                find_include(root, &path, name).ok_or_else(|| Error::Source {
-                    path: path.clone(),
-                    reason: format!("included file {name} does not exist"),
-                })?,
-            );
+            pending.push(find_include(root, &path, name).ok_or_else(|| Error::Source {
+                path: path.clone(),
+                reason: format!("included file {name} does not exist"),
+            })?);
         }
     }
     Ok(hex(&digest.finalize()))
@@ -131,14 +118,8 @@ mod tests {
 
     #[test]
     fn the_lock_survives_writing_and_reading() {
-        let mut lock = Lock {
-            compiler: "glslang 1 spirv-opt 2".into(),
-            ..Lock::default()
-        };
-        let entry = Entry {
-            source: "aa".into(),
-            output: "bb".into(),
-        };
+        let mut lock = Lock { compiler: "glslang 1 spirv-opt 2".into(), ..Lock::default() };
+        let entry = Entry { source: "aa".into(), output: "bb".into() };
         lock.entries.insert("lib/x.spv".into(), entry);
         assert_eq!(Lock::parse(&lock.to_text()).unwrap(), lock);
         assert!(Lock::parse("one two").is_err());

@@ -20,13 +20,9 @@ pub fn build(root: &Path) -> Result<String, Vec<Error>> {
         std::fs::create_dir_all(&path).map_err(|source| vec![Error::Io { path, source }])?;
     }
     let scratch = Scratch::new().map_err(one)?;
-    let results = in_parallel(&modules, |index, module| {
-        build_one(root, module, &old, &compiler, &scratch.folder(index)?)
-    });
-    let mut lock = Lock {
-        compiler,
-        ..Lock::default()
-    };
+    let results =
+        in_parallel(&modules, |index, module| build_one(root, module, &old, &compiler, &scratch.folder(index)?));
+    let mut lock = Lock { compiler, ..Lock::default() };
     let mut errors = Vec::new();
     let mut built = 0;
     for (module, result) in modules.iter().zip(results) {
@@ -57,21 +53,13 @@ pub fn build(root: &Path) -> Result<String, Vec<Error>> {
     let removed = strays.len();
     let total = modules.len();
     if errors.is_empty() {
-        Ok(format!(
-            "shaders: {total} modules, {built} built, {removed} removed"
-        ))
+        Ok(format!("shaders: {total} modules, {built} built, {removed} removed"))
     } else {
         Err(errors)
     }
 }
 
-fn build_one(
-    root: &Path,
-    module: &Module,
-    old: &Lock,
-    compiler: &str,
-    scratch: &Path,
-) -> Result<(Entry, bool)> {
+fn build_one(root: &Path, module: &Module, old: &Lock, compiler: &str, scratch: &Path) -> Result<(Entry, bool)> {
     let source = lock::hash_sources(root, module)?;
     let path = root.join(module.output());
     if let Some(entry) = old.entries.get(&module.output())
@@ -98,23 +86,20 @@ pub fn check(root: &Path) -> Result<String, Vec<Error>> {
         check_one(root, module, &lock)?;
         if rebuild {
             let words = compile::compile(root, module, &scratch.folder(index)?)?;
-            let same =
-                lock.entries.get(&module.output()).map(|e| &e.output) == Some(&lock::hash(&words));
+            let same = lock.entries.get(&module.output()).map(|e| &e.output) == Some(&lock::hash(&words));
             agree(root, module, same, "building it again gives other words")?;
         }
         Ok(())
     });
     let mut errors: Vec<Error> = results.into_iter().filter_map(Result::err).collect();
     let listed: Vec<String> = modules.iter().map(Module::output).collect();
-    let unlisted = lock
-        .entries
-        .keys()
-        .filter(|output| !listed.contains(output));
+    let unlisted = lock.entries.keys().filter(|output| !listed.contains(output));
     let strays = strays(root, &lock).map_err(one)?;
-    errors.extend(unlisted.chain(&strays).map(|output| Error::Source {
-        path: root.join(output),
-        reason: format!("is not in {}", list::LIST),
-    }));
+    errors.extend(
+        unlisted
+            .chain(&strays)
+            .map(|output| Error::Source { path: root.join(output), reason: format!("is not in {}", list::LIST) }),
+    );
     if !errors.is_empty() {
         return Err(errors);
     }
@@ -133,12 +118,7 @@ fn check_one(root: &Path, module: &Module, lock: &Lock) -> Result<()> {
     let entry = lock.entries.get(&module.output());
     agree(root, module, entry.is_some(), "is not in the lock")?;
     let same_source = entry.is_some_and(|entry| entry.source == source);
-    agree(
-        root,
-        module,
-        same_source,
-        "its sources have changed since it was built",
-    )?;
+    agree(root, module, same_source, "its sources have changed since it was built")?;
     let same_output = entry.is_some_and(|entry| entry.output == lock::hash(&bytes));
     agree(root, module, same_output, "is not the file that was built")
 }
@@ -147,10 +127,7 @@ fn agree(root: &Path, module: &Module, agrees: bool, reason: &str) -> Result<()>
     if agrees {
         return Ok(());
     }
-    Err(Error::Source {
-        path: root.join(module.output()),
-        reason: format!("{reason}; run cargo xtask shaders"),
-    })
+    Err(Error::Source { path: root.join(module.output()), reason: format!("{reason}; run cargo xtask shaders") })
 }
 
 /// Modules on disk that no lock entry knows, relative to `root`.
@@ -164,16 +141,9 @@ fn strays(root: &Path, lock: &Lock) -> Result<Vec<String>> {
             Err(source) => return Err(Error::Io { path, source }),
         };
         for file in files {
-            let file = file.map_err(|source| Error::Io {
-                path: path.clone(),
-                source,
-            })?;
+            let file = file.map_err(|source| Error::Io { path: path.clone(), source })?;
             let name = file.file_name().to_string_lossy().into_owned();
-            let output = if folder.is_empty() {
-                name
-            } else {
-                format!("{folder}/{name}")
-            };
+            let output = if folder.is_empty() { name } else { format!("{folder}/{name}") };
             if output.ends_with(".spv") && !lock.entries.contains_key(&output) {
                 found.push(output);
             }
@@ -188,10 +158,7 @@ fn one(error: Error) -> Vec<Error> {
 }
 
 /// Runs `work` on every module with as many threads as there are cores; results in the order of `modules`.
-fn in_parallel<T: Send>(
-    modules: &[Module],
-    work: impl Fn(usize, &Module) -> Result<T> + Sync,
-) -> Vec<Result<T>> {
+fn in_parallel<T: Send>(modules: &[Module], work: impl Fn(usize, &Module) -> Result<T> + Sync) -> Vec<Result<T>> {
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::with_capacity(modules.len()));
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -204,17 +171,12 @@ fn in_parallel<T: Send>(
                         break;
                     };
                     let result = work(index, module);
-                    results
-                        .lock()
-                        .unwrap_or_else(|poisoned| poisoned.into_inner())
-                        .push((index, result));
+                    results.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((index, result));
                 }
             });
         }
     });
-    let mut results = results
-        .into_inner()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
+    let mut results = results.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
     results.sort_by_key(|(index, _)| *index);
     results.into_iter().map(|(_, result)| result).collect()
 }
@@ -245,8 +207,5 @@ impl Drop for Scratch {
 }
 
 fn create(path: &Path) -> Result<()> {
-    std::fs::create_dir_all(path).map_err(|source| Error::Io {
-        path: path.to_owned(),
-        source,
-    })
+    std::fs::create_dir_all(path).map_err(|source| Error::Io { path: path.to_owned(), source })
 }

@@ -6,7 +6,7 @@ pub mod wire;
 
 use smallvec::SmallVec;
 
-pub use op::{Binary, Op, Reduction, Unary};
+pub use op::{Binary, Elementwise, Op, Reduction, Unary};
 
 use crate::shape::Type;
 

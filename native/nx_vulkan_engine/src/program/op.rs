@@ -169,3 +169,46 @@ impl Op {
         }
     }
 }
+
+/// Ops evaluated element by element, each from the elements at the same index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Elementwise {
+    Unary(Unary),
+    Binary(Binary),
+    Select,
+    Clip,
+    AsType,
+}
+
+impl Elementwise {
+    pub fn name(self) -> &'static str {
+        match self {
+            Elementwise::Unary(op) => op.name(),
+            Elementwise::Binary(op) => op.name(),
+            Elementwise::Select => "select",
+            Elementwise::Clip => "clip",
+            Elementwise::AsType => "as_type",
+        }
+    }
+
+    pub fn arity(self) -> usize {
+        match self {
+            Elementwise::Unary(_) | Elementwise::AsType => 1,
+            Elementwise::Binary(_) => 2,
+            Elementwise::Select | Elementwise::Clip => 3,
+        }
+    }
+}
+
+impl Op {
+    pub fn elementwise(&self) -> Option<Elementwise> {
+        match self {
+            Op::Unary(op) => Some(Elementwise::Unary(*op)),
+            Op::Binary(op) => Some(Elementwise::Binary(*op)),
+            Op::Select => Some(Elementwise::Select),
+            Op::Clip => Some(Elementwise::Clip),
+            Op::AsType => Some(Elementwise::AsType),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! How generated code reads and writes tensors: storage types, parameter words, index arithmetic.
+
+use rspirv::spirv::{Op, Word};
+use smallvec::SmallVec;
+
+use super::link::Code;
+use crate::{CType, DType, Error, Result};
+
+/// What a parameter word holds. The host fills the words of a launch from this list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Param {
+    /// Elements of the iteration space.
+    Count,
+    /// Halves of the address of operand `k`'s first element (outputs come after the inputs).
+    AddressLow(u8),
+    AddressHigh(u8),
+    /// Size of an axis of the iteration space, and the constants that divide by it.
+    Size(u8),
+    Multiplier(u8),
+    Shift(u8),
+    /// Elements between neighbours of operand `k` along an axis of the iteration space.
+    Stride(u8, u8),
+    /// Word `w` of scalar `k`.
+    Scalar(u8, u8),
+    /// A number that the launch computes itself.
+    Extra(u8),
+}
+
+/// The words of a kernel in order; asking for a word adds it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ParamLayout {
+    pub words: Vec<Param>,
+}
+
+impl ParamLayout {
+    /// Words that push constants can hold everywhere (128 bytes).
+    pub const PUSH_WORDS: usize = 32;
+
+    pub fn new(header: &[Param]) -> ParamLayout {
+        ParamLayout { words: header.to_vec() }
+    }
+
+    pub fn word(&mut self, param: Param) -> u32 {
+        if let Some(i) = self.words.iter().position(|&p| p == param) {
+            return i as u32;
+        }
+        self.words.push(param);
+        self.words.len() as u32 - 1
+    }
+
+    /// First of the two words with the address of operand `k`.
+    pub fn address(&mut self, k: u8) -> u32 {
+        let low = self.word(Param::AddressLow(k));
+        self.word(Param::AddressHigh(k));
+        low
+    }
+}
+
+/// Multiplier and shift with `i / d == (high(i * multiplier) + i) >> shift` for `i < 2^31`, `1 <= d < 2^31`.
+/// Source: Granlund, Montgomery, "Division by Invariant Integers using Multiplication", 1994.
+pub fn divider(d: u32) -> (u32, u32) {
+    let shift = 32 - d.saturating_sub(1).leading_zeros();
+    let multiplier = ((1u64 << 32) * ((1u64 << shift) - u64::from(d.max(1)))) / u64::from(d.max(1)) + 1;
+    (multiplier as u32, shift)
+}
+
+/// How an operand lies in the iteration space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Row-major without gaps: the linear index is the position.
+    Contiguous,
+    /// One element for every index.
+    Uniform,
+    /// A stride per axis.
+    Strided,
+}
+
+/// The type of an element as code handles it: a dtype with its meaning, or storage bits that are only moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Element {
+    Typed(DType),
+    /// Bits of 1, 2, 4, 8 or 16 bytes.
+    Raw(u8),
+}
+
+impl Element {
+    pub fn raw(dtype: DType) -> Element {
+        Element::Raw(dtype.size_bytes() as u8)
+    }
+
+    pub fn size_bytes(self) -> u32 {
+        match self {
+            Element::Typed(dtype) => dtype.size_bytes() as u32,
+            Element::Raw(bytes) => u32::from(bytes),
+        }
+    }
+
+    /// How many neighbours one load can take: up to 16 bytes, up to 4 elements.
+    pub fn max_width(self) -> u32 {
+        match self {
+            Element::Typed(DType::C64 | DType::C128) => 1,
+            other => match other.size_bytes() {
+                1..=4 => 4,
+                8 if matches!(other, Element::Typed(_)) => 2,
+                _ => 1,
+            },
+        }
+    }
+}
+
+/// The type of a value of compute type `ctype`.
+pub fn value_type(code: &mut Code<'_, '_>, ctype: CType) -> Word {
+    match ctype {
+        CType::I32 => code.linker.type_int(32),
+        CType::U32 => code.linker.type_uint(32),
+        CType::I64 => code.linker.type_int(64),
+        CType::U64 => code.linker.type_uint(64),
+        CType::F32 => code.linker.type_float(32),
+        CType::F64 => code.linker.type_float(64),
+        CType::C64 => {
+            let part = code.linker.type_float(32);
+            code.linker.type_vector(part, 2)
+        }
+        CType::C128 => {
+            let part = code.linker.type_float(64);
+            code.linker.type_vector(part, 2)
+        }
+    }
+}
+
+/// The type in memory.
+fn storage_type(code: &mut Code<'_, '_>, element: Element) -> Word {
+    match element {
+        Element::Typed(dtype) if dtype.size_bytes() > 2 => value_type(code, dtype.ctype()),
+        other => match other.size_bytes() {
+            1 => code.linker.type_uint(8),
+            2 => code.linker.type_uint(16),
+            4 => code.linker.type_uint(32),
+            size => {
+                let word = code.linker.type_uint(32);
+                code.linker.type_vector(word, size / 4)
+            }
+        },
+    }
+}
+
+/// From storage to a value: widens narrow types through the scalar library.
+fn widen(code: &mut Code<'_, '_>, element: Element, stored: Word) -> Result<Word> {
+    if element.size_bytes() > 2 {
+        return Ok(stored);
+    }
+    let uint = code.linker.type_uint(32);
+    let raw = code.ids(Op::UConvert, uint, &[stored]);
+    match element {
+        Element::Typed(dtype) if dtype != DType::U8 && dtype != DType::U16 => {
+            code.call(&format!("nx_load_{dtype}"), &[raw])
+        }
+        _ => Ok(raw),
+    }
+}
+
+/// From a value to storage. A narrow value is rounded or wrapped here.
+fn narrow(code: &mut Code<'_, '_>, element: Element, value: Word) -> Result<Word> {
+    if element.size_bytes() > 2 {
+        return Ok(value);
+    }
+    let raw = match element {
+        Element::Typed(dtype) if dtype != DType::U8 && dtype != DType::U16 => {
+            code.call(&format!("nx_store_{dtype}"), &[value])?
+        }
+        _ => value,
+    };
+    let stored = storage_type(code, element);
+    Ok(code.ids(Op::UConvert, stored, &[raw]))
+}
+
+/// Rounds or wraps a computed value to what its dtype can hold.
+pub fn canonical(code: &mut Code<'_, '_>, dtype: DType, value: Word) -> Result<Word> {
+    if dtype.is_canonical() {
+        return Ok(value);
+    }
+    let raw = code.call(&format!("nx_store_{dtype}"), &[value])?;
+    code.call(&format!("nx_load_{dtype}"), &[raw])
+}
+
+/// Loads element `index` of the array at parameter word `address`.
+pub fn load(code: &mut Code<'_, '_>, address: u32, element: Element, index: Word) -> Result<Word> {
+    let stored_type = storage_type(code, element);
+    let stored = code.load(address, stored_type, element.size_bytes(), index)?;
+    widen(code, element, stored)
+}
+
+/// Stores `value` as element `index` of the array at parameter word `address`.
+pub fn store(code: &mut Code<'_, '_>, address: u32, element: Element, index: Word, value: Word) -> Result<()> {
+    let stored = narrow(code, element, value)?;
+    let stored_type = storage_type(code, element);
+    code.store(address, stored_type, element.size_bytes(), index, stored)
+}
+
+/// Loads `width` neighbours; `index` counts groups of `width`.
+pub fn load_vector(
+    code: &mut Code<'_, '_>,
+    address: u32,
+    element: Element,
+    width: u32,
+    index: Word,
+) -> Result<SmallVec<[Word; 4]>> {
+    let part = storage_type(code, element);
+    let vector = code.linker.type_vector(part, width);
+    let stored = code.load(address, vector, element.size_bytes() * width, index)?;
+    (0..width)
+        .map(|lane| {
+            let lane = code.extract(part, stored, lane);
+            widen(code, element, lane)
+        })
+        .collect()
+}
+
+/// Stores `width` neighbours; `index` counts groups of `width`.
+pub fn store_vector(
+    code: &mut Code<'_, '_>,
+    address: u32,
+    element: Element,
+    index: Word,
+    values: &[Word],
+) -> Result<()> {
+    let lanes: SmallVec<[Word; 4]> = values.iter().map(|&value| narrow(code, element, value)).collect::<Result<_>>()?;
+    let part = storage_type(code, element);
+    let vector = code.linker.type_vector(part, lanes.len() as u32);
+    let value = code.ids(Op::CompositeConstruct, vector, &lanes);
+    code.store(address, vector, element.size_bytes() * lanes.len() as u32, index, value)
+}
+
+/// Coordinates of a linear index in the axes `first_axis .. first_axis + rank` of the iteration space.
+pub fn coordinates(
+    code: &mut Code<'_, '_>,
+    layout: &mut ParamLayout,
+    linear: Word,
+    first_axis: u8,
+    rank: u8,
+) -> Result<SmallVec<[Word; 6]>> {
+    let mut coordinates: SmallVec<[Word; 6]> = SmallVec::from_elem(linear, rank as usize);
+    let mut rest = linear;
+    for axis in (1..rank).rev() {
+        let (quotient, remainder) = divide(code, layout, rest, first_axis + axis)?;
+        coordinates[axis as usize] = remainder;
+        rest = quotient;
+    }
+    if let Some(first) = coordinates.first_mut() {
+        *first = rest;
+    }
+    Ok(coordinates)
+}
+
+/// Quotient and remainder of `value` by the size of an axis.
+pub fn divide(code: &mut Code<'_, '_>, layout: &mut ParamLayout, value: Word, axis: u8) -> Result<(Word, Word)> {
+    let size = code.param(layout.word(Param::Size(axis)))?;
+    let multiplier = code.param(layout.word(Param::Multiplier(axis)))?;
+    let shift = code.param(layout.word(Param::Shift(axis)))?;
+    let uint = code.linker.type_uint(32);
+    let pair = code.linker.global(
+        Op::TypeStruct,
+        None,
+        vec![rspirv::dr::Operand::IdRef(uint), rspirv::dr::Operand::IdRef(uint)],
+    );
+    let product = code.ids(Op::UMulExtended, pair, &[value, multiplier]);
+    let high = code.extract(uint, product, 1);
+    let sum = code.u32_op(Op::IAdd, high, value);
+    let quotient = code.u32_op(Op::ShiftRightLogical, sum, shift);
+    let back = code.u32_op(Op::IMul, quotient, size);
+    let remainder = code.u32_op(Op::ISub, value, back);
+    Ok((quotient, remainder))
+}
+
+/// Position of operand `k` at `coordinates`: the sum of coordinate times stride.
+pub fn position(
+    code: &mut Code<'_, '_>,
+    layout: &mut ParamLayout,
+    k: u8,
+    first_axis: u8,
+    coordinates: &[Word],
+) -> Result<Word> {
+    let mut sum: Option<Word> = None;
+    for (axis, &coordinate) in coordinates.iter().enumerate() {
+        let stride = code.param(layout.word(Param::Stride(k, first_axis + axis as u8)))?;
+        let term = code.u32_op(Op::IMul, coordinate, stride);
+        sum = Some(match sum {
+            Some(sum) => code.u32_op(Op::IAdd, sum, term),
+            None => term,
+        });
+    }
+    sum.ok_or_else(|| Error::InvalidProgram { op: "index".to_string(), reason: "no axes".to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn division_by_multiplication_is_exact() {
+        let mut seed = 0x9e3779b97f4a7c15u64;
+        let mut random = || {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed
+        };
+        let check = |n: u32, d: u32| {
+            let (m, s) = divider(d);
+            let high = ((u64::from(n) * u64::from(m)) >> 32) as u32;
+            assert_eq!((high + n) >> s, n / d, "{n} / {d}");
+        };
+        for d in [1u32, 2, 3, 5, 7, 255, 256, 257, 641, 65535, 65536, 0x7fff_fffe, 0x7fff_ffff] {
+            for n in [0, 1, d - 1, d, d.wrapping_add(1) & 0x7fff_ffff, 0x7fff_ffff] {
+                check(n, d);
+            }
+        }
+        for _ in 0..200_000 {
+            let d = ((random() >> (33 + random() % 30)) as u32).max(1);
+            check((random() >> 33) as u32, d);
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Kernels that compute each element of their outputs from elements of their inputs at the same index: fused chains
+//! of elementwise ops, copies between layouts, iota and eye.
+
+use rspirv::spirv::Word;
+use smallvec::SmallVec;
+
+use super::access::{self, Element, Layout, Param, ParamLayout};
+use super::library::Library;
+use super::link::{Code, FloatModes, Linker};
+use super::scalar::{self, Value};
+use super::templates;
+use crate::program::Elementwise;
+use crate::{DType, Error, Result};
+
+/// Where a value of the kernel comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Ref {
+    Input(u8),
+    Result(u8),
+    /// Index along an axis of the iteration space, a u32.
+    Coordinate(u8),
+    /// Row-major index, a u32.
+    Linear,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Step {
+    pub op: Elementwise,
+    pub args: SmallVec<[Ref; 3]>,
+    pub out: DType,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Port {
+    pub element: Element,
+    pub layout: Layout,
+}
+
+/// What a kernel computes, apart from sizes: the key under which it is compiled once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Spec {
+    pub inputs: SmallVec<[Port; 3]>,
+    pub steps: SmallVec<[Step; 1]>,
+    pub outputs: SmallVec<[(Ref, Port); 1]>,
+    /// Axes of the iteration space.
+    pub rank: u8,
+    /// Neighbours per load; above 1 only where every port is contiguous or uniform.
+    pub width: u8,
+}
+
+/// A generated module and how to launch it.
+#[derive(Debug, Clone)]
+pub struct Generated {
+    pub words: Vec<u32>,
+    pub params: ParamLayout,
+    /// Parameters go through a table in memory.
+    pub table: bool,
+    /// Elements that one workgroup covers.
+    pub elements_per_group: u32,
+}
+
+/// Invocations per workgroup of the elementwise templates, and elements per invocation of the scalar one.
+const LOCAL_SIZE: u32 = 256;
+const ITEMS: u32 = 4;
+
+impl Spec {
+    /// The widest vector that all ports and steps allow, if the launch is aligned for it.
+    pub fn widest(&self) -> u8 {
+        let ports = self.inputs.iter().chain(self.outputs.iter().map(|(_, port)| port));
+        let mut width = 4;
+        for port in ports {
+            match port.layout {
+                Layout::Strided => return 1,
+                Layout::Uniform => {}
+                Layout::Contiguous => width = width.min(port.element.max_width()),
+            }
+        }
+        let indexed = |r: &Ref| matches!(r, Ref::Coordinate(_) | Ref::Linear);
+        let uses_index =
+            self.steps.iter().any(|s| s.args.iter().any(indexed)) || self.outputs.iter().any(|(r, _)| indexed(r));
+        let dtype = |r: &Ref| match r {
+            Ref::Input(k) => match self.inputs.get(*k as usize).map(|p| p.element) {
+                Some(Element::Typed(dtype)) => dtype,
+                _ => DType::U32,
+            },
+            Ref::Result(k) => self.steps.get(*k as usize).map_or(DType::U32, |s| s.out),
+            Ref::Coordinate(_) | Ref::Linear => DType::U32,
+        };
+        let cheap = self.steps.iter().all(|s| {
+            let args: SmallVec<[DType; 3]> = s.args.iter().map(dtype).collect();
+            scalar::is_cheap(s.op, &args, s.out)
+        });
+        if uses_index || !cheap { 1 } else { width as u8 }
+    }
+
+    /// Generates the kernel's SPIR-V.
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        let generated = self.generate_with(library, modes, false)?;
+        if generated.params.words.len() <= ParamLayout::PUSH_WORDS {
+            return Ok(generated);
+        }
+        self.generate_with(library, modes, true)
+    }
+
+    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+        let name = match self.width {
+            4 => "elementwise_v4",
+            2 => "elementwise_v2",
+            _ => "elementwise",
+        };
+        let template = templates::template(name).ok_or_else(|| Error::BadShader {
+            path: format!("template/{name}.spv"),
+            reason: "not built in".to_string(),
+        })?;
+        let mut linker = Linker::new(library, name, &template, table)?;
+        let mut params = ParamLayout::new(&[Param::Count]);
+        linker.define("slot_element", |code, args| {
+            self.emit_element(code, &mut params, arg(args, 0)?)?;
+            Ok(None)
+        })?;
+        if self.width > 1 {
+            linker.define("slot_vector", |code, args| {
+                self.emit_vector(code, &mut params, arg(args, 0)?)?;
+                Ok(None)
+            })?;
+        }
+        let per_invocation = if self.width > 1 { u32::from(self.width) } else { ITEMS };
+        Ok(Generated { words: linker.finish(modes)?, params, table, elements_per_group: LOCAL_SIZE * per_invocation })
+    }
+
+    fn output_operand(&self, index: usize) -> u8 {
+        (self.inputs.len() + index) as u8
+    }
+
+    fn emit_element(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, linear: Word) -> Result<()> {
+        let is_coordinate = |r: &Ref| matches!(r, Ref::Coordinate(_));
+        let needs_coordinates =
+            self.inputs.iter().chain(self.outputs.iter().map(|(_, p)| p)).any(|p| p.layout == Layout::Strided)
+                || self.steps.iter().any(|s| s.args.iter().any(is_coordinate))
+                || self.outputs.iter().any(|(r, _)| is_coordinate(r));
+        let coordinates =
+            if needs_coordinates { access::coordinates(code, params, linear, 0, self.rank)? } else { SmallVec::new() };
+        let mut inputs: SmallVec<[Value; 4]> = SmallVec::new();
+        for (k, port) in self.inputs.iter().enumerate() {
+            let k = k as u8;
+            let at = position(code, params, k, port.layout, linear, &coordinates)?;
+            let address = params.address(k);
+            let id = access::load(code, address, port.element, at)?;
+            inputs.push(Value { id, dtype: dtype_of(port.element) });
+        }
+        let results = self.emit_steps(code, &inputs, linear, &coordinates)?;
+        for (i, (from, port)) in self.outputs.iter().enumerate() {
+            let value = find(*from, &inputs, &results, linear, &coordinates)?;
+            let k = self.output_operand(i);
+            let at = position(code, params, k, port.layout, linear, &coordinates)?;
+            let address = params.address(k);
+            access::store(code, address, port.element, at, value.id)?;
+        }
+        Ok(())
+    }
+
+    fn emit_steps(
+        &self,
+        code: &mut Code<'_, '_>,
+        inputs: &[Value],
+        linear: Word,
+        coordinates: &[Word],
+    ) -> Result<SmallVec<[Value; 4]>> {
+        let mut results: SmallVec<[Value; 4]> = SmallVec::new();
+        for step in &self.steps {
+            let args: SmallVec<[Value; 3]> =
+                step.args.iter().map(|&r| find(r, inputs, &results, linear, coordinates)).collect::<Result<_>>()?;
+            let id = scalar::emit(code, step.op, &args, step.out)?;
+            results.push(Value { id, dtype: step.out });
+        }
+        Ok(results)
+    }
+
+    fn emit_vector(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, index: Word) -> Result<()> {
+        let width = u32::from(self.width);
+        let zero = code.linker.const_u32(0);
+        let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 4]> = SmallVec::from_elem(SmallVec::new(), width as usize);
+        for (k, port) in self.inputs.iter().enumerate() {
+            let address = params.address(k as u8);
+            let dtype = dtype_of(port.element);
+            if port.layout == Layout::Uniform {
+                let id = access::load(code, address, port.element, zero)?;
+                lanes.iter_mut().for_each(|lane| lane.push(Value { id, dtype }));
+            } else {
+                let ids = access::load_vector(code, address, port.element, width, index)?;
+                lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
+            }
+        }
+        let mut results: SmallVec<[SmallVec<[Value; 4]>; 4]> = SmallVec::new();
+        for lane in &lanes {
+            results.push(self.emit_steps(code, lane, zero, &[])?);
+        }
+        for (i, (from, port)) in self.outputs.iter().enumerate() {
+            let values: SmallVec<[Word; 4]> = lanes
+                .iter()
+                .zip(&results)
+                .map(|(lane, result)| find(*from, lane, result, zero, &[]).map(|v| v.id))
+                .collect::<Result<_>>()?;
+            let address = params.address(self.output_operand(i));
+            access::store_vector(code, address, port.element, index, &values)?;
+        }
+        Ok(())
+    }
+}
+
+/// A slot's parameter.
+pub fn arg(args: &[Word], index: usize) -> Result<Word> {
+    args.get(index).copied().ok_or_else(|| Error::InvalidProgram {
+        op: "template".to_string(),
+        reason: "slot with too few parameters".to_string(),
+    })
+}
+
+/// Raw bits count as unsigned numbers; nothing computes with them.
+fn dtype_of(element: Element) -> DType {
+    match element {
+        Element::Typed(dtype) => dtype,
+        Element::Raw(_) => DType::U32,
+    }
+}
+
+fn find(from: Ref, inputs: &[Value], results: &[Value], linear: Word, coordinates: &[Word]) -> Result<Value> {
+    let found = match from {
+        Ref::Input(k) => inputs.get(k as usize).copied(),
+        Ref::Result(k) => results.get(k as usize).copied(),
+        Ref::Coordinate(k) => coordinates.get(k as usize).map(|&id| Value { id, dtype: DType::U32 }),
+        Ref::Linear => Some(Value { id: linear, dtype: DType::U32 }),
+    };
+    found.ok_or_else(|| Error::InvalidProgram { op: "kernel".to_string(), reason: format!("{from:?} does not exist") })
+}
+
+fn position(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    k: u8,
+    layout: Layout,
+    linear: Word,
+    coordinates: &[Word],
+) -> Result<Word> {
+    match layout {
+        Layout::Contiguous => Ok(linear),
+        Layout::Uniform => Ok(code.linker.const_u32(0)),
+        Layout::Strided => access::position(code, params, k, 0, coordinates),
+    }
+}

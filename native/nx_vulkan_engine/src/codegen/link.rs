@@ -1,0 +1,588 @@
+//! Fills the slots of a template: imports library functions, emits straight-line code, assembles the module.
+
+use std::collections::{HashMap, HashSet};
+
+use rspirv::binary::Assemble;
+use rspirv::dr::{Block, Function, Instruction, Module, Operand};
+use rspirv::spirv::{
+    AddressingModel, Capability, Decoration, ExecutionMode, MemoryAccess, MemoryModel, Op, StorageClass, Word,
+};
+
+use super::library::{FunctionRef, Library, is_aggregate};
+use crate::{Error, Result};
+
+/// What the device lets generated modules declare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FloatModes {
+    pub preserve_f32: bool,
+    pub preserve_f64: bool,
+}
+
+/// Signature of a function: result and parameter types, as ids of the kernel's module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signature {
+    pub result: Word,
+    pub parameters: Vec<Word>,
+}
+
+/// A module under construction.
+#[derive(Debug)]
+pub struct Linker<'l> {
+    library: &'l Library,
+    name: String,
+    module: Module,
+    next_id: Word,
+    /// Ids of types, constants and extended instruction sets by their instruction without result id.
+    globals: HashMap<Instruction, Word>,
+    imported: HashMap<FunctionRef, (Word, Signature)>,
+    imported_globals: HashMap<(usize, Word), Word>,
+    /// Block-decorated structs around a runtime array, by element type.
+    blocks: HashMap<Word, Word>,
+    push_variable: Option<Word>,
+    /// Words of parameters come from a table in memory rather than from push constants.
+    table: bool,
+}
+
+impl<'l> Linker<'l> {
+    /// Starts from a template module.
+    pub fn new(library: &'l Library, name: &str, template: &[u32], table: bool) -> Result<Linker<'l>> {
+        let bad = |reason: String| Error::BadShader { path: format!("template/{name}.spv"), reason };
+        let module = rspirv::dr::load_words(template).map_err(|e| bad(e.to_string()))?;
+        let next_id = module.header.as_ref().map_or(0, |h| h.bound);
+        let mut globals = HashMap::new();
+        for inst in module.types_global_values.iter().chain(&module.ext_inst_imports) {
+            if let Some(id) = inst.result_id
+                && !is_aggregate(inst)
+                && inst.class.opcode != Op::Variable
+            {
+                globals.entry(without_id(inst)).or_insert(id);
+            }
+        }
+        let push_variable = module
+            .types_global_values
+            .iter()
+            .find(|i| {
+                i.class.opcode == Op::Variable
+                    && i.operands.first() == Some(&Operand::StorageClass(StorageClass::PushConstant))
+            })
+            .and_then(|i| i.result_id);
+        Ok(Linker {
+            library,
+            name: name.to_string(),
+            module,
+            next_id,
+            globals,
+            imported: HashMap::new(),
+            imported_globals: HashMap::new(),
+            blocks: HashMap::new(),
+            push_variable,
+            table,
+        })
+    }
+
+    fn bad(&self, reason: impl Into<String>) -> Error {
+        Error::BadShader { path: format!("template/{}.spv", self.name), reason: reason.into() }
+    }
+
+    fn fresh(&mut self) -> Word {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+
+    /// The id of a type, constant or extended instruction set, declared once.
+    pub fn global(&mut self, opcode: Op, result_type: Option<Word>, operands: Vec<Operand>) -> Word {
+        let key = Instruction::new(opcode, result_type, None, operands);
+        if let Some(&id) = self.globals.get(&key) {
+            return id;
+        }
+        let id = self.fresh();
+        let mut inst = key.clone();
+        inst.result_id = Some(id);
+        if opcode == Op::ExtInstImport {
+            self.module.ext_inst_imports.push(inst);
+        } else {
+            self.module.types_global_values.push(inst);
+        }
+        self.globals.insert(key, id);
+        id
+    }
+
+    pub fn type_uint(&mut self, bits: u32) -> Word {
+        self.global(Op::TypeInt, None, vec![Operand::LiteralBit32(bits), Operand::LiteralBit32(0)])
+    }
+
+    pub fn type_int(&mut self, bits: u32) -> Word {
+        self.global(Op::TypeInt, None, vec![Operand::LiteralBit32(bits), Operand::LiteralBit32(1)])
+    }
+
+    pub fn type_float(&mut self, bits: u32) -> Word {
+        self.global(Op::TypeFloat, None, vec![Operand::LiteralBit32(bits)])
+    }
+
+    pub fn type_bool(&mut self) -> Word {
+        self.global(Op::TypeBool, None, vec![])
+    }
+
+    pub fn type_vector(&mut self, component: Word, count: u32) -> Word {
+        self.global(Op::TypeVector, None, vec![Operand::IdRef(component), Operand::LiteralBit32(count)])
+    }
+
+    fn type_pointer(&mut self, class: StorageClass, pointee: Word) -> Word {
+        self.global(Op::TypePointer, None, vec![Operand::StorageClass(class), Operand::IdRef(pointee)])
+    }
+
+    pub fn const_u32(&mut self, value: u32) -> Word {
+        let ty = self.type_uint(32);
+        self.global(Op::Constant, Some(ty), vec![Operand::LiteralBit32(value)])
+    }
+
+    /// A struct with one runtime array of `element`, `stride` bytes apart.
+    fn array_block(&mut self, element: Word, stride: u32) -> Word {
+        if let Some(&id) = self.blocks.get(&element) {
+            return id;
+        }
+        let array = self.fresh();
+        let block = self.fresh();
+        let types = &mut self.module.types_global_values;
+        types.push(Instruction::new(Op::TypeRuntimeArray, None, Some(array), vec![Operand::IdRef(element)]));
+        types.push(Instruction::new(Op::TypeStruct, None, Some(block), vec![Operand::IdRef(array)]));
+        self.decorate(array, Decoration::ArrayStride, vec![Operand::LiteralBit32(stride)]);
+        self.decorate(block, Decoration::Block, vec![]);
+        self.module.annotations.push(Instruction::new(
+            Op::MemberDecorate,
+            None,
+            None,
+            vec![
+                Operand::IdRef(block),
+                Operand::LiteralBit32(0),
+                Operand::Decoration(Decoration::Offset),
+                Operand::LiteralBit32(0),
+            ],
+        ));
+        self.blocks.insert(element, block);
+        block
+    }
+
+    fn decorate(&mut self, id: Word, decoration: Decoration, extra: Vec<Operand>) {
+        let mut operands = vec![Operand::IdRef(id), Operand::Decoration(decoration)];
+        operands.extend(extra);
+        self.module.annotations.push(Instruction::new(Op::Decorate, None, None, operands));
+    }
+
+    /// Whether the library has the function.
+    pub fn has(&self, name: &str) -> bool {
+        self.library.find(name).is_some()
+    }
+
+    /// Brings a library function and its callees into the module.
+    pub fn import(&mut self, name: &str) -> Result<(Word, Signature)> {
+        let function = self.library.find(name).ok_or_else(|| Error::Unsupported {
+            op: name.to_string(),
+            dtype: None,
+            needs: "a function of this name in the scalar library".to_string(),
+        })?;
+        self.import_function(function)
+    }
+
+    fn import_function(&mut self, function: FunctionRef) -> Result<(Word, Signature)> {
+        if let Some(known) = self.imported.get(&function) {
+            return Ok(known.clone());
+        }
+        let library = self.library;
+        let source = library.modules.get(function.module).ok_or_else(|| self.bad("unknown library module"))?;
+        let body = source
+            .functions
+            .get(&function.id)
+            .and_then(|&i| source.module.functions.get(i))
+            .ok_or_else(|| self.bad("unknown library function"))?;
+
+        // All locals first: blocks may name ids that come later.
+        let mut local: HashMap<Word, Word> = HashMap::new();
+        let new_function = self.fresh();
+        local.insert(function.id, new_function);
+        for inst in body.all_inst_iter() {
+            if let Some(id) = inst.result_id
+                && id != function.id
+            {
+                local.insert(id, self.fresh());
+            }
+        }
+        let mut copy = Function::default();
+        let result_and_type = body.def.as_ref().ok_or_else(|| self.bad("function without definition"))?;
+        copy.def = Some(self.map_instruction(function.module, &local, result_and_type)?);
+        for parameter in &body.parameters {
+            copy.parameters.push(self.map_instruction(function.module, &local, parameter)?);
+        }
+        for block in &body.blocks {
+            let mut new_block = Block::default();
+            if let Some(label) = &block.label {
+                new_block.label = Some(self.map_instruction(function.module, &local, label)?);
+            }
+            for inst in &block.instructions {
+                if matches!(inst.class.opcode, Op::Line | Op::NoLine) {
+                    continue;
+                }
+                new_block.instructions.push(self.map_instruction(function.module, &local, inst)?);
+            }
+            copy.blocks.push(new_block);
+        }
+        copy.end = body.end.clone();
+        for (old, new) in &local {
+            for decoration in source.decorations.get(old).into_iter().flatten() {
+                let mut decoration = decoration.clone();
+                if let Some(Operand::IdRef(target)) = decoration.operands.first_mut() {
+                    *target = *new;
+                }
+                self.module.annotations.push(decoration);
+            }
+        }
+        let signature = Signature {
+            result: copy.def.as_ref().and_then(|d| d.result_type).unwrap_or_default(),
+            parameters: copy.parameters.iter().filter_map(|p| p.result_type).collect(),
+        };
+        self.module.functions.push(copy);
+        self.imported.insert(function, (new_function, signature.clone()));
+        Ok((new_function, signature))
+    }
+
+    fn map_instruction(
+        &mut self,
+        module: usize,
+        local: &HashMap<Word, Word>,
+        inst: &Instruction,
+    ) -> Result<Instruction> {
+        let mut copy = inst.clone();
+        if let Some(ty) = inst.result_type {
+            copy.result_type = Some(self.map_id(module, local, ty)?);
+        }
+        if let Some(id) = inst.result_id {
+            copy.result_id = Some(self.map_id(module, local, id)?);
+        }
+        for operand in &mut copy.operands {
+            if let Some(id) = operand.id_ref_any_mut() {
+                *id = self.map_id(module, local, *id)?;
+            }
+        }
+        Ok(copy)
+    }
+
+    fn map_id(&mut self, module: usize, local: &HashMap<Word, Word>, id: Word) -> Result<Word> {
+        if let Some(&new) = local.get(&id) {
+            return Ok(new);
+        }
+        if let Some(&new) = self.imported_globals.get(&(module, id)) {
+            return Ok(new);
+        }
+        let library = self.library;
+        let source = library.modules.get(module).ok_or_else(|| self.bad("unknown library module"))?;
+        if source.functions.contains_key(&id) {
+            return Ok(self.import_function(FunctionRef { module, id })?.0);
+        }
+        let inst = match source.globals.get(&id) {
+            Some(&i) => &source.module.types_global_values[i],
+            None => source
+                .module
+                .ext_inst_imports
+                .iter()
+                .find(|i| i.result_id == Some(id))
+                .ok_or_else(|| self.bad(format!("library id {id} is not defined")))?,
+        };
+        if inst.class.opcode == Op::Variable {
+            return Err(self.bad("library functions may not use global variables"));
+        }
+        let mapped = self.map_instruction_without_id(module, local, inst)?;
+        let new = self.global(mapped.class.opcode, mapped.result_type, mapped.operands);
+        self.imported_globals.insert((module, id), new);
+        Ok(new)
+    }
+
+    fn map_instruction_without_id(
+        &mut self,
+        module: usize,
+        local: &HashMap<Word, Word>,
+        inst: &Instruction,
+    ) -> Result<Instruction> {
+        self.map_instruction(module, local, &without_id(inst))
+    }
+
+    fn slot_index(&self, name: &str) -> Option<usize> {
+        let id = self.module.debug_names.iter().find_map(|inst| match inst.operands.as_slice() {
+            [Operand::IdRef(id), Operand::LiteralString(text)] if text.split('(').next() == Some(name) => Some(*id),
+            _ => None,
+        })?;
+        self.module.functions.iter().position(|f| f.def.as_ref().and_then(|d| d.result_id) == Some(id))
+    }
+
+    /// Whether the template has the slot.
+    pub fn has_slot(&self, name: &str) -> bool {
+        self.slot_index(name).is_some()
+    }
+
+    /// Replaces a slot's body by what `emit` writes. `emit` gets the ids of the slot's parameters and returns the
+    /// id of the result, or `None` for a slot without one.
+    pub fn define(
+        &mut self,
+        name: &str,
+        emit: impl FnOnce(&mut Code<'_, 'l>, &[Word]) -> Result<Option<Word>>,
+    ) -> Result<()> {
+        let index = self.slot_index(name).ok_or_else(|| self.bad(format!("no slot {name}")))?;
+        let function = &mut self.module.functions[index];
+        let parameters: Vec<Word> = function.parameters.iter().filter_map(|p| p.result_id).collect();
+        let removed: HashSet<Word> = function
+            .blocks
+            .drain(..)
+            .flat_map(|b| b.label.into_iter().chain(b.instructions))
+            .filter_map(|i| i.result_id)
+            .collect();
+        let gone =
+            |inst: &Instruction| matches!(inst.operands.first(), Some(Operand::IdRef(id)) if removed.contains(id));
+        self.module.annotations.retain(|inst| !gone(inst));
+        self.module.debug_names.retain(|inst| !gone(inst));
+
+        let mut code = Code { linker: self, instructions: vec![], params: HashMap::new(), bases: HashMap::new() };
+        let result = emit(&mut code, &parameters)?;
+        let mut instructions = code.instructions;
+        instructions.push(match result {
+            Some(id) => Instruction::new(Op::ReturnValue, None, None, vec![Operand::IdRef(id)]),
+            None => Instruction::new(Op::Return, None, None, vec![]),
+        });
+        let label = self.fresh();
+        let block = Block { label: Some(Instruction::new(Op::Label, None, Some(label), vec![])), instructions };
+        self.module.functions[index].blocks.push(block);
+        Ok(())
+    }
+
+    /// Completes capabilities, extensions, the memory model and float modes, and assembles.
+    pub fn finish(mut self, modes: FloatModes) -> Result<Vec<u32>> {
+        if self.table && self.has_slot("nx_param") {
+            self.define("nx_param", |code, args| {
+                let index = *args.first().ok_or_else(|| code.linker.bad("nx_param without index"))?;
+                Ok(Some(code.table_word(index)))
+            })?;
+        }
+        let mut capabilities: Vec<Capability> = vec![Capability::PhysicalStorageBufferAddresses];
+        let mut extensions = vec!["SPV_KHR_physical_storage_buffer"];
+        let mut float_bits = HashSet::new();
+        for inst in &self.module.types_global_values {
+            let bits = match inst.operands.first() {
+                Some(Operand::LiteralBit32(bits)) => *bits,
+                _ => continue,
+            };
+            match (inst.class.opcode, bits) {
+                (Op::TypeInt, 8) => {
+                    capabilities.push(Capability::StorageBuffer8BitAccess);
+                    extensions.push("SPV_KHR_8bit_storage");
+                }
+                (Op::TypeInt, 16) => capabilities.push(Capability::StorageBuffer16BitAccess),
+                (Op::TypeInt, 64) => capabilities.push(Capability::Int64),
+                (Op::TypeFloat, 64) => capabilities.push(Capability::Float64),
+                _ => {}
+            }
+            if inst.class.opcode == Op::TypeFloat {
+                float_bits.insert(bits);
+            }
+        }
+        self.module.execution_modes.retain(|inst| {
+            !matches!(inst.operands.get(1), Some(Operand::ExecutionMode(ExecutionMode::SignedZeroInfNanPreserve)))
+        });
+        self.module
+            .capabilities
+            .retain(|inst| inst.operands.first() != Some(&Operand::Capability(Capability::SignedZeroInfNanPreserve)));
+        let entry = self
+            .module
+            .entry_points
+            .first()
+            .and_then(|e| e.operands.get(1).cloned())
+            .ok_or_else(|| self.bad("no entry point"))?;
+        for (bits, allowed) in [(32, modes.preserve_f32), (64, modes.preserve_f64)] {
+            if allowed && float_bits.contains(&bits) {
+                capabilities.push(Capability::SignedZeroInfNanPreserve);
+                extensions.push("SPV_KHR_float_controls");
+                self.module.execution_modes.push(Instruction::new(
+                    Op::ExecutionMode,
+                    None,
+                    None,
+                    vec![
+                        entry.clone(),
+                        Operand::ExecutionMode(ExecutionMode::SignedZeroInfNanPreserve),
+                        Operand::LiteralBit32(bits),
+                    ],
+                ));
+            }
+        }
+        for capability in capabilities {
+            let inst = Instruction::new(Op::Capability, None, None, vec![Operand::Capability(capability)]);
+            if !self.module.capabilities.contains(&inst) {
+                self.module.capabilities.push(inst);
+            }
+        }
+        for extension in extensions {
+            let inst = Instruction::new(Op::Extension, None, None, vec![Operand::LiteralString(extension.to_string())]);
+            if !self.module.extensions.contains(&inst) {
+                self.module.extensions.push(inst);
+            }
+        }
+        self.module.memory_model = Some(Instruction::new(
+            Op::MemoryModel,
+            None,
+            None,
+            vec![
+                Operand::AddressingModel(AddressingModel::PhysicalStorageBuffer64),
+                Operand::MemoryModel(MemoryModel::GLSL450),
+            ],
+        ));
+        self.module.debug_string_source.clear();
+        self.module.debug_module_processed.clear();
+        self.module.debug_names.clear();
+        if let Some(header) = &mut self.module.header {
+            header.bound = self.next_id;
+        }
+        Ok(self.module.assemble())
+    }
+}
+
+/// Straight-line code of one slot.
+#[derive(Debug)]
+pub struct Code<'a, 'l> {
+    pub linker: &'a mut Linker<'l>,
+    instructions: Vec<Instruction>,
+    params: HashMap<u32, Word>,
+    bases: HashMap<(u32, Word), Word>,
+}
+
+impl Code<'_, '_> {
+    /// Emits an instruction with a result.
+    pub fn op(&mut self, opcode: Op, result_type: Word, operands: Vec<Operand>) -> Word {
+        let id = self.linker.fresh();
+        self.instructions.push(Instruction::new(opcode, Some(result_type), Some(id), operands));
+        id
+    }
+
+    /// Emits an instruction whose operands are all ids.
+    pub fn ids(&mut self, opcode: Op, result_type: Word, operands: &[Word]) -> Word {
+        self.op(opcode, result_type, operands.iter().map(|&id| Operand::IdRef(id)).collect())
+    }
+
+    /// Integer arithmetic on `uint`.
+    pub fn u32_op(&mut self, opcode: Op, a: Word, b: Word) -> Word {
+        let ty = self.linker.type_uint(32);
+        self.ids(opcode, ty, &[a, b])
+    }
+
+    pub fn bitcast(&mut self, ty: Word, value: Word) -> Word {
+        self.ids(Op::Bitcast, ty, &[value])
+    }
+
+    pub fn extract(&mut self, ty: Word, composite: Word, index: u32) -> Word {
+        self.op(Op::CompositeExtract, ty, vec![Operand::IdRef(composite), Operand::LiteralBit32(index)])
+    }
+
+    /// Calls a library function by name.
+    pub fn call(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
+        let (function, signature) = self.linker.import(name)?;
+        if signature.parameters.len() != arguments.len() {
+            return Err(self.linker.bad(format!(
+                "{name} takes {} arguments, not {}",
+                signature.parameters.len(),
+                arguments.len()
+            )));
+        }
+        let mut operands = vec![Operand::IdRef(function)];
+        operands.extend(arguments.iter().map(|&id| Operand::IdRef(id)));
+        Ok(self.op(Op::FunctionCall, signature.result, operands))
+    }
+
+    fn push_word(&mut self, index: u32) -> Result<Word> {
+        let variable =
+            self.linker.push_variable.ok_or_else(|| self.linker.bad("the template has no push constants"))?;
+        let uint = self.linker.type_uint(32);
+        let pointer = self.linker.type_pointer(StorageClass::PushConstant, uint);
+        let (zero, k) = (self.linker.const_u32(0), self.linker.const_u32(index));
+        let chain = self.ids(Op::AccessChain, pointer, &[variable, zero, k]);
+        Ok(self.ids(Op::Load, uint, &[chain]))
+    }
+
+    fn table_word(&mut self, index: Word) -> Word {
+        let uint = self.linker.type_uint(32);
+        // The template's push block always starts with the table's address.
+        match (self.push_word(0), self.push_word(1)) {
+            (Ok(low), Ok(high)) => self.load_at(low, high, uint, 4, index, 4),
+            _ => index,
+        }
+    }
+
+    /// Word `index` of the kernel's parameters.
+    pub fn param(&mut self, index: u32) -> Result<Word> {
+        if let Some(&id) = self.params.get(&index) {
+            return Ok(id);
+        }
+        let id = if self.linker.table {
+            self.push_word(0)?;
+            let index = self.linker.const_u32(index);
+            self.table_word(index)
+        } else {
+            self.push_word(index)?
+        };
+        self.params.insert(index, id);
+        Ok(id)
+    }
+
+    fn pointer_at(&mut self, low: Word, high: Word, element: Word, stride: u32, index: Word) -> Word {
+        let uint = self.linker.type_uint(32);
+        let uvec2 = self.linker.type_vector(uint, 2);
+        let block = self.linker.array_block(element, stride);
+        let block_pointer = self.linker.type_pointer(StorageClass::PhysicalStorageBuffer, block);
+        let pointer = self.linker.type_pointer(StorageClass::PhysicalStorageBuffer, element);
+        let base = match self.bases.get(&(low, element)) {
+            Some(&base) => base,
+            None => {
+                let address = self.ids(Op::CompositeConstruct, uvec2, &[low, high]);
+                let base = self.bitcast(block_pointer, address);
+                self.bases.insert((low, element), base);
+                base
+            }
+        };
+        let zero = self.linker.const_u32(0);
+        self.ids(Op::AccessChain, pointer, &[base, zero, index])
+    }
+
+    fn load_at(&mut self, low: Word, high: Word, element: Word, stride: u32, index: Word, align: u32) -> Word {
+        let pointer = self.pointer_at(low, high, element, stride, index);
+        self.op(
+            Op::Load,
+            element,
+            vec![Operand::IdRef(pointer), Operand::MemoryAccess(MemoryAccess::ALIGNED), Operand::LiteralBit32(align)],
+        )
+    }
+
+    /// Loads element `index` of the array whose address is in parameter words `address` and `address + 1`.
+    pub fn load(&mut self, address: u32, element: Word, stride: u32, index: Word) -> Result<Word> {
+        let (low, high) = (self.param(address)?, self.param(address + 1)?);
+        Ok(self.load_at(low, high, element, stride, index, stride))
+    }
+
+    /// Stores `value` as element `index` of the array whose address is in parameter words `address`, `address + 1`.
+    pub fn store(&mut self, address: u32, element: Word, stride: u32, index: Word, value: Word) -> Result<()> {
+        let (low, high) = (self.param(address)?, self.param(address + 1)?);
+        let pointer = self.pointer_at(low, high, element, stride, index);
+        self.instructions.push(Instruction::new(
+            Op::Store,
+            None,
+            None,
+            vec![
+                Operand::IdRef(pointer),
+                Operand::IdRef(value),
+                Operand::MemoryAccess(MemoryAccess::ALIGNED),
+                Operand::LiteralBit32(stride),
+            ],
+        ));
+        Ok(())
+    }
+}
+
+fn without_id(inst: &Instruction) -> Instruction {
+    let mut copy = inst.clone();
+    copy.result_id = None;
+    copy
+}

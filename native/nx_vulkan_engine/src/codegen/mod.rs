@@ -1,0 +1,9 @@
+//! Kernels as SPIR-V: a GLSL template gives the structure, generated straight-line code fills its slots, and the
+//! scalar library gives the arithmetic.
+
+pub mod access;
+pub mod elementwise;
+pub mod library;
+pub mod link;
+pub mod scalar;
+pub mod templates;

@@ -1,0 +1,269 @@
+//! Elementwise ops on values: which casts, which library function, which rounding.
+
+use rspirv::dr::Operand;
+use rspirv::spirv::{Op as SpirvOp, Word};
+
+use super::access::{canonical, value_type};
+use super::link::Code;
+use crate::program::{Binary, Elementwise, Unary};
+use crate::{CType, DType, Error, Result};
+
+/// A value in generated code and the dtype whose element it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Value {
+    pub id: Word,
+    pub dtype: DType,
+}
+
+/// Whether the op costs so few instructions that unrolling it over the lanes of a vector pays.
+pub fn is_cheap(op: Elementwise, operands: &[DType], out: DType) -> bool {
+    let wide =
+        |t: &DType| t.is_canonical() || matches!(t, DType::U8 | DType::U16 | DType::S8 | DType::S16 | DType::Bf16);
+    if !operands.iter().all(wide) || !wide(&out) || out.is_complex() {
+        return false;
+    }
+    match op {
+        Elementwise::Unary(op) => matches!(
+            op,
+            Unary::Abs
+                | Unary::Negate
+                | Unary::Sign
+                | Unary::BitwiseNot
+                | Unary::Ceil
+                | Unary::Floor
+                | Unary::IsNan
+                | Unary::IsInfinity
+        ),
+        Elementwise::Binary(op) => {
+            !matches!(op, Binary::Pow | Binary::Remainder | Binary::Divide | Binary::Atan2 | Binary::Quotient)
+        }
+        Elementwise::Select | Elementwise::Clip | Elementwise::AsType => true,
+    }
+}
+
+/// Emits one elementwise op. The result is canonical for `out`.
+pub fn emit(code: &mut Code<'_, '_>, op: Elementwise, args: &[Value], out: DType) -> Result<Word> {
+    match (op, args) {
+        (Elementwise::Unary(op), &[a]) => unary(code, op, a, out),
+        (Elementwise::Binary(op), &[a, b]) => binary(code, op, a, b, out),
+        (Elementwise::AsType, &[a]) => cast(code, a, out),
+        (Elementwise::Select, &[pred, a, b]) => {
+            let pred = truthy(code, pred)?;
+            let condition = is_set(code, pred);
+            let (a, b) = (cast(code, a, out)?, cast(code, b, out)?);
+            let ty = value_type(code, out.ctype());
+            Ok(code.ids(SpirvOp::Select, ty, &[condition, a, b]))
+        }
+        (Elementwise::Clip, &[a, min, max]) => {
+            let (a, min, max) = (cast(code, a, out)?, cast(code, min, out)?, cast(code, max, out)?);
+            let ctype = out.ctype().name();
+            let low = code.call(&format!("nx_max_{ctype}"), &[a, min])?;
+            code.call(&format!("nx_min_{ctype}"), &[low, max])
+        }
+        _ => Err(Error::InvalidProgram {
+            op: op.name().to_string(),
+            reason: format!("no elementwise op of {} operands", args.len()),
+        }),
+    }
+}
+
+/// 1 where the value is not zero, else 0.
+pub fn truthy(code: &mut Code<'_, '_>, a: Value) -> Result<Word> {
+    code.call(&format!("nx_truthy_{}", a.dtype.ctype().name()), &[a.id])
+}
+
+/// A SPIR-V bool from a `uint` that is 0 or not.
+pub fn is_set(code: &mut Code<'_, '_>, value: Word) -> Word {
+    let (bool_type, zero) = (code.linker.type_bool(), code.linker.const_u32(0));
+    code.ids(SpirvOp::INotEqual, bool_type, &[value, zero])
+}
+
+/// A `uint` that is 0 or 1, as a value of `out`.
+fn from_predicate(code: &mut Code<'_, '_>, id: Word, out: DType) -> Result<Word> {
+    cast(code, Value { id, dtype: DType::U8 }, out)
+}
+
+/// The value as an element of `out`, by the rules of `Nx.as_type/2`.
+pub fn cast(code: &mut Code<'_, '_>, a: Value, out: DType) -> Result<Word> {
+    let (from, to) = (a.dtype.ctype(), out.ctype());
+    if a.dtype == out || (from == to && (out.is_canonical() || contains(out, a.dtype))) {
+        return Ok(a.id);
+    }
+    if from == to {
+        return canonical(code, out, a.id);
+    }
+    let narrow_int = out.is_integer() && !out.is_canonical();
+    let from_float = !a.dtype.is_integer();
+    if from_float && narrow_int {
+        return code.call(&format!("nx_cast_{}_{out}", from.name()), &[a.id]);
+    }
+    // From f64 a narrow float is rounded once, not by way of f32.
+    if out.is_float() && !out.is_canonical() && matches!(from, CType::F64 | CType::C128) {
+        return code.call(&format!("nx_cast_{}_{out}", from.name()), &[a.id]);
+    }
+    let id = code.call(&format!("nx_cast_{}_{}", from.name(), to.name()), &[a.id])?;
+    if exact_in(a.dtype, out) { Ok(id) } else { canonical(code, out, id) }
+}
+
+/// Whether every value of `inner` is a value of `outer`, both narrow types of one compute type.
+fn contains(outer: DType, inner: DType) -> bool {
+    match (outer.is_integer(), inner.is_integer()) {
+        (true, true) => outer.is_signed() == inner.is_signed() && outer.bits() >= inner.bits(),
+        _ => false,
+    }
+}
+
+/// Whether a cast between compute types leaves a canonical value of `to`.
+fn exact_in(from: DType, to: DType) -> bool {
+    to.is_canonical() || (from.is_unsigned() && to.is_signed() && to.bits() > from.bits())
+}
+
+/// The type in which Nx compares or merges two operands.
+pub fn merge(a: DType, b: DType) -> DType {
+    let rank = |t: DType| match t {
+        _ if t.is_complex() => 3,
+        _ if t.is_float() => 2,
+        _ => 1,
+    };
+    if a == b {
+        return a;
+    }
+    let (low, high) = if rank(a) <= rank(b) { (a, b) } else { (b, a) };
+    match (rank(low), rank(high)) {
+        (3, _) | (_, 3) => {
+            let wide = [low, high].iter().any(|t| matches!(t, DType::C128 | DType::F64));
+            if wide { DType::C128 } else { DType::C64 }
+        }
+        (2, 2) => {
+            if low.bits() == high.bits() {
+                // Two different 8- or 16-bit formats: neither holds the other.
+                if low.bits() == 16 { DType::F32 } else { DType::Bf16 }
+            } else if low.bits() > high.bits() {
+                low
+            } else {
+                high
+            }
+        }
+        (1, 2) => high,
+        _ => {
+            if low.is_signed() == high.is_signed() {
+                return if low.bits() >= high.bits() { low } else { high };
+            }
+            let (signed, unsigned) = if low.is_signed() { (low, high) } else { (high, low) };
+            if unsigned.bits() < signed.bits() {
+                return signed;
+            }
+            match unsigned.bits() {
+                2 => DType::S4,
+                4 => DType::S8,
+                8 => DType::S16,
+                16 => DType::S32,
+                _ => DType::S64,
+            }
+        }
+    }
+}
+
+fn binary(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value, out: DType) -> Result<Word> {
+    let logical = match op {
+        Binary::LogicalAnd => Some(SpirvOp::BitwiseAnd),
+        Binary::LogicalOr => Some(SpirvOp::BitwiseOr),
+        Binary::LogicalXor => Some(SpirvOp::BitwiseXor),
+        _ => None,
+    };
+    if let Some(opcode) = logical {
+        let (a, b) = (truthy(code, a)?, truthy(code, b)?);
+        let id = code.u32_op(opcode, a, b);
+        return from_predicate(code, id, out);
+    }
+    // Narrow floats are compared as the f32 values they are.
+    let operand = match merge(a.dtype, b.dtype) {
+        _ if !op.is_predicate() => out,
+        merged if merged.ctype() == CType::F32 => DType::F32,
+        merged => merged,
+    };
+    let (a, b) = (cast(code, a, operand)?, cast(code, b, operand)?);
+    let id = code.call(&format!("nx_{}_{}", op.name(), operand.ctype().name()), &[a, b])?;
+    if op.is_predicate() { from_predicate(code, id, out) } else { canonical(code, out, id) }
+}
+
+fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Word> {
+    let integer = a.dtype.is_integer();
+    match op {
+        Unary::IsNan | Unary::IsInfinity if integer => {
+            let zero = code.linker.const_u32(0);
+            from_predicate(code, zero, out)
+        }
+        Unary::IsNan | Unary::IsInfinity => {
+            let id = code.call(&format!("nx_{}_{}", op.name(), a.dtype.ctype().name()), &[a.id])?;
+            from_predicate(code, id, out)
+        }
+        Unary::CountLeadingZeros | Unary::PopulationCount => {
+            let id = code.call(&format!("nx_{}_{}", op.name(), a.dtype), &[a.id])?;
+            let counted = a.dtype.ctype().dtype();
+            cast(code, Value { id, dtype: counted }, out)
+        }
+        Unary::Ceil | Unary::Floor | Unary::Round | Unary::Conjugate if integer && out.is_integer() => {
+            cast(code, a, out)
+        }
+        Unary::Real | Unary::Imag | Unary::Abs if a.dtype.is_complex() => {
+            let id = code.call(&format!("nx_{}_{}", op.name(), a.dtype.ctype().name()), &[a.id])?;
+            let part = if a.dtype == DType::C128 { DType::F64 } else { DType::F32 };
+            cast(code, Value { id, dtype: part }, out)
+        }
+        Unary::Real => cast(code, a, out),
+        Unary::Imag => {
+            let zero = code.linker.const_u32(0);
+            from_predicate(code, zero, out)
+        }
+        Unary::Abs if a.dtype.is_unsigned() => cast(code, a, out),
+        _ => {
+            let value = cast(code, a, out)?;
+            let id = code.call(&format!("nx_{}_{}", op.name(), out.ctype().name()), &[value])?;
+            canonical(code, out, id)
+        }
+    }
+}
+
+/// A value from its parameter words.
+pub fn from_words(code: &mut Code<'_, '_>, ctype: CType, words: &[Word]) -> Word {
+    let uint = code.linker.type_uint(32);
+    let ty = value_type(code, ctype);
+    match words {
+        [word] if ctype == CType::U32 => *word,
+        [word] => code.bitcast(ty, *word),
+        _ => {
+            let vector = code.linker.type_vector(uint, words.len() as u32);
+            let operands = words.iter().map(|&w| Operand::IdRef(w)).collect();
+            let bits = code.op(SpirvOp::CompositeConstruct, vector, operands);
+            code.bitcast(ty, bits)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merging_follows_nx() {
+        use DType::*;
+        for (a, b, expected) in [
+            (S32, F32, F32),
+            (S64, Bf16, Bf16),
+            (U8, S8, S16),
+            (U64, S64, S64),
+            (U32, S64, S64),
+            (U32, S8, S64),
+            (F16, Bf16, F32),
+            (F64, C64, C128),
+            (U2, S2, S4),
+            (U8, U64, U64),
+            (F32, C64, C64),
+            (F16, F32, F32),
+        ] {
+            assert_eq!(merge(a, b), expected, "{a} {b}");
+            assert_eq!(merge(b, a), expected, "{b} {a}");
+        }
+    }
+}
