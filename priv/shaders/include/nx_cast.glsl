@@ -1,0 +1,103 @@
+// Casts among i32, u32, f32, c64 and to the narrow dtypes. Integers wrap. Floats to integers truncate, clamp to the range
+// of the destination, and take NaN to 0. Casts to the narrow floats round once and give the value as f32.
+#ifndef NX_CAST_GLSL
+#define NX_CAST_GLSL
+#include "nx_f32_base.glsl"
+#include "nx_storage.glsl"
+
+uint nx_cast_i32_u32(const in int x) { return uint(x); }
+int nx_cast_u32_i32(const in uint x) { return int(x); }
+float nx_cast_i32_f32(const in int x) { return float(x); }
+float nx_cast_u32_f32(const in uint x) { return float(x); }
+
+int nx_cast_f32_i32(const in float x) {
+    uint m = nx_magnitude_bits_f32(x);
+    if (m >= 0x4f000000u) {
+        return m > 0x7f800000u ? 0 : (nx_sign_bit_f32(x) != 0u ? -2147483647 - 1 : 2147483647);
+    }
+    return int(x);
+}
+
+uint nx_cast_f32_u32(const in float x) {
+    uint bits = floatBitsToUint(x);
+    if (bits >= 0x4f800000u) {
+        return bits > 0x7f800000u ? 0u : 0xffffffffu;
+    }
+    return uint(x);
+}
+
+vec2 nx_cast_i32_c64(const in int x) { return vec2(nx_cast_i32_f32(x), 0.0f); }
+vec2 nx_cast_u32_c64(const in uint x) { return vec2(nx_cast_u32_f32(x), 0.0f); }
+vec2 nx_cast_f32_c64(const in float x) { return vec2(x, 0.0f); }
+float nx_cast_c64_f32(const in vec2 x) { return x.x; }
+int nx_cast_c64_i32(const in vec2 x) { return nx_cast_f32_i32(x.x); }
+uint nx_cast_c64_u32(const in vec2 x) { return nx_cast_f32_u32(x.x); }
+
+int nx_cast_i32_s2(const in int x) { return nx_load_s2(uint(x)); }
+int nx_cast_i32_s4(const in int x) { return nx_load_s4(uint(x)); }
+int nx_cast_i32_s8(const in int x) { return nx_load_s8(uint(x)); }
+int nx_cast_i32_s16(const in int x) { return nx_load_s16(uint(x)); }
+uint nx_cast_i32_u2(const in int x) { return nx_load_u2(uint(x)); }
+uint nx_cast_i32_u4(const in int x) { return nx_load_u4(uint(x)); }
+uint nx_cast_i32_u8(const in int x) { return nx_load_u8(uint(x)); }
+uint nx_cast_i32_u16(const in int x) { return nx_load_u16(uint(x)); }
+
+int nx_cast_u32_s2(const in uint x) { return nx_load_s2(x); }
+int nx_cast_u32_s4(const in uint x) { return nx_load_s4(x); }
+int nx_cast_u32_s8(const in uint x) { return nx_load_s8(x); }
+int nx_cast_u32_s16(const in uint x) { return nx_load_s16(x); }
+uint nx_cast_u32_u2(const in uint x) { return nx_load_u2(x); }
+uint nx_cast_u32_u4(const in uint x) { return nx_load_u4(x); }
+uint nx_cast_u32_u8(const in uint x) { return nx_load_u8(x); }
+uint nx_cast_u32_u16(const in uint x) { return nx_load_u16(x); }
+
+int nx_cast_f32_s2(const in float x) { return clamp(nx_cast_f32_i32(x), -2, 1); }
+int nx_cast_f32_s4(const in float x) { return clamp(nx_cast_f32_i32(x), -8, 7); }
+int nx_cast_f32_s8(const in float x) { return clamp(nx_cast_f32_i32(x), -128, 127); }
+int nx_cast_f32_s16(const in float x) { return clamp(nx_cast_f32_i32(x), -32768, 32767); }
+uint nx_cast_f32_u2(const in float x) { return min(nx_cast_f32_u32(x), 3u); }
+uint nx_cast_f32_u4(const in float x) { return min(nx_cast_f32_u32(x), 15u); }
+uint nx_cast_f32_u8(const in float x) { return min(nx_cast_f32_u32(x), 255u); }
+uint nx_cast_f32_u16(const in float x) { return min(nx_cast_f32_u32(x), 65535u); }
+
+int nx_cast_c64_s2(const in vec2 x) { return nx_cast_f32_s2(x.x); }
+int nx_cast_c64_s4(const in vec2 x) { return nx_cast_f32_s4(x.x); }
+int nx_cast_c64_s8(const in vec2 x) { return nx_cast_f32_s8(x.x); }
+int nx_cast_c64_s16(const in vec2 x) { return nx_cast_f32_s16(x.x); }
+uint nx_cast_c64_u2(const in vec2 x) { return nx_cast_f32_u2(x.x); }
+uint nx_cast_c64_u4(const in vec2 x) { return nx_cast_f32_u4(x.x); }
+uint nx_cast_c64_u8(const in vec2 x) { return nx_cast_f32_u8(x.x); }
+uint nx_cast_c64_u16(const in vec2 x) { return nx_cast_f32_u16(x.x); }
+
+// x as f32 with the last bit set where bits were lost: rounding that again to a narrower float rounds once.
+float nx_round_odd_u32_f32(const in uint x) {
+    int shift = findMSB(x) - 23;
+    if (shift <= 0) {
+        return float(x);
+    }
+    uint lost = x & ((1u << shift) - 1u);
+    return float((x >> shift) | (lost != 0u ? 1u : 0u)) * nx_power_of_two_f32(shift);
+}
+
+float nx_round_odd_i32_f32(const in int x) {
+    return x < 0 ? -nx_round_odd_u32_f32(0u - uint(x)) : nx_round_odd_u32_f32(uint(x));
+}
+
+float nx_cast_f32_f16(const in float x) { return nx_load_f16(nx_store_f16(x)); }
+float nx_cast_f32_bf16(const in float x) { return nx_load_bf16(nx_store_bf16(x)); }
+float nx_cast_f32_f8(const in float x) { return nx_load_f8(nx_store_f8(x)); }
+float nx_cast_f32_f8_e4m3fn(const in float x) { return nx_load_f8_e4m3fn(nx_store_f8_e4m3fn(x)); }
+float nx_cast_i32_f16(const in int x) { return nx_cast_f32_f16(nx_round_odd_i32_f32(x)); }
+float nx_cast_i32_bf16(const in int x) { return nx_cast_f32_bf16(nx_round_odd_i32_f32(x)); }
+float nx_cast_i32_f8(const in int x) { return nx_cast_f32_f8(nx_round_odd_i32_f32(x)); }
+float nx_cast_i32_f8_e4m3fn(const in int x) { return nx_cast_f32_f8_e4m3fn(nx_round_odd_i32_f32(x)); }
+float nx_cast_u32_f16(const in uint x) { return nx_cast_f32_f16(nx_round_odd_u32_f32(x)); }
+float nx_cast_u32_bf16(const in uint x) { return nx_cast_f32_bf16(nx_round_odd_u32_f32(x)); }
+float nx_cast_u32_f8(const in uint x) { return nx_cast_f32_f8(nx_round_odd_u32_f32(x)); }
+float nx_cast_u32_f8_e4m3fn(const in uint x) { return nx_cast_f32_f8_e4m3fn(nx_round_odd_u32_f32(x)); }
+float nx_cast_c64_f16(const in vec2 x) { return nx_cast_f32_f16(x.x); }
+float nx_cast_c64_bf16(const in vec2 x) { return nx_cast_f32_bf16(x.x); }
+float nx_cast_c64_f8(const in vec2 x) { return nx_cast_f32_f8(x.x); }
+float nx_cast_c64_f8_e4m3fn(const in vec2 x) { return nx_cast_f32_f8_e4m3fn(x.x); }
+
+#endif

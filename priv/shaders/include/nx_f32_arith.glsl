@@ -1,0 +1,214 @@
+// Arithmetic, comparison, selection and rounding on f32.
+#ifndef NX_F32_ARITH_GLSL
+#define NX_F32_ARITH_GLSL
+#include "nx_f32_base.glsl"
+
+float nx_add_f32(const in float a, const in float b) { return a + b; }
+float nx_subtract_f32(const in float a, const in float b) { return a - b; }
+float nx_multiply_f32(const in float a, const in float b) { return a * b; }
+
+uint nx_is_nan_f32(const in float x) { return nx_magnitude_bits_f32(x) > 0x7f800000u ? 1u : 0u; }
+uint nx_is_infinity_f32(const in float x) { return nx_magnitude_bits_f32(x) == 0x7f800000u ? 1u : 0u; }
+uint nx_truthy_f32(const in float x) { return nx_magnitude_bits_f32(x) != 0u ? 1u : 0u; }
+
+float nx_negate_f32(const in float x) { return uintBitsToFloat(floatBitsToUint(x) ^ 0x80000000u); }
+float nx_abs_f32(const in float x) { return uintBitsToFloat(floatBitsToUint(x) & 0x7fffffffu); }
+float nx_real_f32(const in float x) { return x; }
+
+// -1, 1, or x itself for zeros and NaN.
+float nx_sign_f32(const in float x) {
+    uint m = nx_magnitude_bits_f32(x);
+    return (m == 0u || m > 0x7f800000u) ? x : nx_with_sign_f32(1.0f, floatBitsToUint(x));
+}
+
+// Orders floats as signed integers, -0.0 and 0.0 alike. Not for NaN.
+int nx_order_key_f32(const in float x) {
+    int m = int(nx_magnitude_bits_f32(x));
+    return nx_sign_bit_f32(x) != 0u ? -m : m;
+}
+
+bool nx_unordered_f32(const in float a, const in float b) {
+    return max(nx_magnitude_bits_f32(a), nx_magnitude_bits_f32(b)) > 0x7f800000u;
+}
+
+uint nx_equal_f32(const in float a, const in float b) {
+    return (!nx_unordered_f32(a, b) && nx_order_key_f32(a) == nx_order_key_f32(b)) ? 1u : 0u;
+}
+uint nx_not_equal_f32(const in float a, const in float b) { return 1u - nx_equal_f32(a, b); }
+uint nx_less_f32(const in float a, const in float b) {
+    return (!nx_unordered_f32(a, b) && nx_order_key_f32(a) < nx_order_key_f32(b)) ? 1u : 0u;
+}
+uint nx_less_equal_f32(const in float a, const in float b) {
+    return (!nx_unordered_f32(a, b) && nx_order_key_f32(a) <= nx_order_key_f32(b)) ? 1u : 0u;
+}
+uint nx_greater_f32(const in float a, const in float b) { return nx_less_f32(b, a); }
+uint nx_greater_equal_f32(const in float a, const in float b) { return nx_less_equal_f32(b, a); }
+
+uint nx_logical_and_f32(const in float a, const in float b) { return nx_truthy_f32(a) & nx_truthy_f32(b); }
+uint nx_logical_or_f32(const in float a, const in float b) { return nx_truthy_f32(a) | nx_truthy_f32(b); }
+uint nx_logical_xor_f32(const in float a, const in float b) { return nx_truthy_f32(a) ^ nx_truthy_f32(b); }
+
+float nx_select_f32(const in uint pred, const in float a, const in float b) {
+    return uintBitsToFloat(pred != 0u ? floatBitsToUint(a) : floatBitsToUint(b));
+}
+
+// NaN if either is NaN; of zeros with different signs, the first operand.
+float nx_max_f32(const in float a, const in float b) {
+    if (nx_unordered_f32(a, b)) {
+        return nx_nan_f32();
+    }
+    return nx_select_f32(nx_order_key_f32(a) >= nx_order_key_f32(b) ? 1u : 0u, a, b);
+}
+
+float nx_min_f32(const in float a, const in float b) {
+    if (nx_unordered_f32(a, b)) {
+        return nx_nan_f32();
+    }
+    return nx_select_f32(nx_order_key_f32(a) <= nx_order_key_f32(b) ? 1u : 0u, a, b);
+}
+
+float nx_floor_f32(const in float x) {
+    uint bits = floatBitsToUint(x);
+    uint m = bits & 0x7fffffffu;
+    if (m >= 0x4b000000u) {
+        return x;
+    }
+    if (m < 0x3f800000u) {
+        return uintBitsToFloat((bits > 0x80000000u) ? 0xbf800000u : bits & 0x80000000u);
+    }
+    return floor(x);
+}
+
+float nx_ceil_f32(const in float x) { return nx_negate_f32(nx_floor_f32(nx_negate_f32(x))); }
+
+// Half away from zero. As in BinaryBackend, which rounds to an integer, a zero result is +0.0.
+float nx_round_f32(const in float x) {
+    uint m = nx_magnitude_bits_f32(x);
+    if (m >= 0x4b000000u) {
+        return x;
+    }
+    if (m < 0x3f000000u) {
+        return 0.0f;
+    }
+    float a = uintBitsToFloat(m);
+    float t = floor(a);
+    return nx_with_sign_f32(a - t >= 0.5f ? t + 1.0f : t, floatBitsToUint(x));
+}
+
+// max error: 0.5 ulp (correctly rounded)
+float nx_divide_f32(const in float a, const in float b) {
+    uint sign = (floatBitsToUint(a) ^ floatBitsToUint(b)) & 0x80000000u;
+    uint ua = nx_magnitude_bits_f32(a);
+    uint ub = nx_magnitude_bits_f32(b);
+    if (ua - 1u >= 0x7f7fffffu || ub - 1u >= 0x7f7fffffu) {
+        if (ua > 0x7f800000u || ub > 0x7f800000u || (ua == ub)) {
+            return nx_nan_f32();
+        }
+        return uintBitsToFloat(sign | ((ua == 0u || ub == 0x7f800000u) ? 0u : 0x7f800000u));
+    }
+    int ea = nx_exponent_f32(a);
+    int eb = nx_exponent_f32(b);
+    float fb = nx_mantissa_f32(b);
+    uint ma = (floatBitsToUint(nx_mantissa_f32(a)) & 0x7fffffu) | 0x800000u;
+    uint mb = (floatBitsToUint(fb) & 0x7fffffu) | 0x800000u;
+    if (ma < mb) {
+        ma <<= 1;
+        ea -= 1;
+    }
+    // The quotient of the integers, floor(ma * 2^24 / mb), in [2^24, 2^25): an estimate a few units off, then the
+    // exact remainder, which is small enough to be right modulo 2^32.
+    float inverse = nx_rough_divide_f32(2.0f, fb);
+    uint q = uint(float(ma) * inverse);
+    int r = int((ma << 24) - q * mb);
+    int step = int(floor(float(r) * (inverse * 5.9604645e-8f)));
+    q += uint(step);
+    r -= step * int(mb);
+    if (r < 0) {
+        q -= 1u;
+        r += int(mb);
+    } else if (r >= int(mb)) {
+        q += 1u;
+        r -= int(mb);
+    }
+    return nx_pack_f32(sign, ea - eb, (q << 1) | (r != 0 ? 1u : 0u));
+}
+
+// max error: 0.5 ulp (correctly rounded)
+float nx_sqrt_f32(const in float x) {
+    uint bits = floatBitsToUint(x);
+    if (bits - 1u >= 0x7f7fffffu) {
+        // zeros, +infinity and NaN are themselves; negative numbers have no root
+        return ((bits & 0x7fffffffu) == 0u || bits == 0x7f800000u) ? x : nx_nan_f32();
+    }
+    int e = nx_exponent_f32(x);
+    float f = nx_mantissa_f32(x);
+    uint m = (floatBitsToUint(f) & 0x7fffffu) | 0x800000u;
+    if ((e & 1) != 0) {
+        m <<= 1;
+        f *= 2.0f;
+        e -= 1;
+    }
+    // floor(sqrt(m * 2^25)) in [2^24, 2^25), by an estimate and its exact remainder modulo 2^32
+    float estimate = nx_rough_sqrt_f32(f) * 16777216.0f;
+    uint s = uint(estimate);
+    int r = int((m << 25) - s * s);
+    int step = int(floor(nx_rough_divide_f32(float(r), estimate * 2.0f)));
+    r -= step * (2 * int(s) + step);
+    s += uint(step);
+    if (r < 0) {
+        s -= 1u;
+        r += 2 * int(s) + 1;
+    } else if (r > 2 * int(s)) {
+        r -= 2 * int(s) + 1;
+        s += 1u;
+    }
+    return nx_pack_f32(0u, e >> 1, (s << 1) | (r != 0 ? 1u : 0u));
+}
+
+float nx_rsqrt_f32(const in float x) {
+    uint bits = floatBitsToUint(x);
+    if (bits - 1u >= 0x7f7fffffu) {
+        if ((bits & 0x7fffffffu) == 0u) {
+            return nx_signed_infinity_f32(bits);
+        }
+        return bits == 0x7f800000u ? 0.0f : nx_nan_f32();
+    }
+    int e = nx_exponent_f32(x);
+    float f = nx_mantissa_f32(x) * ((e & 1) != 0 ? 2.0f : 1.0f);
+    float y = nx_rough_rsqrt_f32(f);
+    vec2 square = nx_two_product_f32(y, y);
+    vec2 p = nx_two_product_f32(square.x, f);
+    float residual = ((1.0f - p.x) - p.y) - square.y * f;
+    return nx_scale_f32(y + 0.5f * y * residual, -(e >> 1));
+}
+
+// The sign of a; exact.
+float nx_remainder_f32(const in float a, const in float b) {
+    uint sign = nx_sign_bit_f32(a);
+    uint ua = nx_magnitude_bits_f32(a);
+    uint ub = nx_magnitude_bits_f32(b);
+    if (ua >= 0x7f800000u || ub > 0x7f800000u || ub == 0u) {
+        return nx_nan_f32();
+    }
+    if (ua < ub) {
+        return a;
+    }
+    int ea = nx_exponent_f32(a);
+    int eb = nx_exponent_f32(b);
+    uint mb = (floatBitsToUint(nx_mantissa_f32(b)) & 0x7fffffu) | 0x800000u;
+    uint r = ((floatBitsToUint(nx_mantissa_f32(a)) & 0x7fffffu) | 0x800000u) % mb;
+    // r < 2^24, so eight more bits of the dividend fit into each step
+    int left = ea - eb;
+    while (left > 0 && r != 0u) {
+        int step = min(left, 8);
+        r = (r << step) % mb;
+        left -= step;
+    }
+    if (r == 0u) {
+        return uintBitsToFloat(sign);
+    }
+    int shift = 23 - findMSB(r);
+    return nx_pack_f32(sign, eb - shift, r << (shift + 2));
+}
+
+#endif

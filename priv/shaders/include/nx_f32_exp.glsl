@@ -1,0 +1,141 @@
+// Exponentials and hyperbolic functions on f32, by pairs.
+#ifndef NX_F32_EXP_GLSL
+#define NX_F32_EXP_GLSL
+#include "nx_f32_base.glsl"
+
+// exp(r) - 1 for a pair |r| <= 0.35, to about 2^-30.
+vec2 nx_expm1_reduced_f32(const in vec2 r) {
+    vec2 z = nx_two_product_f32(r.x, r.x);
+    float q = 2.0002563e-4f;
+    q = q * r.x + 1.3926437e-3f;
+    q = q * r.x + 8.3331456e-3f;
+    q = q * r.x + 4.1666552e-2f;
+    q = q * r.x + 0.16666667f;
+    vec2 s = nx_fast_two_sum_f32(r.x, 0.5f * z.x);
+    float tail = s.y + ((0.5f * z.y + r.x * r.y) + (r.y + r.x * z.x * q));
+    return nx_fast_two_sum_f32(s.x, tail);
+}
+
+// x - k * ln 2 and k, for a pair |x| <= 110: (r, rest of r, k).
+vec3 nx_exp_reduce_f32(const in vec2 x) {
+    float k = nx_nearest_integer_f32(x.x * 1.44269504f);
+    // 15 bits of ln 2, so that the product and the difference are exact
+    float high = x.x - k * 0.693145752f;
+    vec2 r = nx_two_sum_f32(high, x.y - k * 1.42860677e-6f);
+    return vec3(r, k);
+}
+
+// exp(x) as (pair in [0.7, 1.42], k): the value is the pair * 2^k.
+vec3 nx_exp_pair_f32(const in vec2 x) {
+    vec3 r = nx_exp_reduce_f32(x);
+    vec2 m = nx_expm1_reduced_f32(r.xy);
+    vec2 s = nx_fast_two_sum_f32(1.0f, m.x);
+    return vec3(nx_fast_two_sum_f32(s.x, s.y + m.y), r.z);
+}
+
+// exp(x) - 1 as a pair, for -20 <= x <= 40.
+vec2 nx_expm1_pair_f32(const in float x) {
+    vec3 r = nx_exp_reduce_f32(vec2(x, 0.0f));
+    vec2 m = nx_expm1_reduced_f32(r.xy);
+    if (r.z == 0.0f) {
+        return m;
+    }
+    float scale = nx_power_of_two_f32(int(r.z));
+    vec2 base = nx_two_sum_f32(scale, -1.0f);
+    return nx_pair_add_f32(base, vec2(m.x * scale, m.y * scale));
+}
+
+float nx_exp_f32(const in float x) {
+    if (!(x > -104.0f && x < 89.0f)) {
+        uint bits = floatBitsToUint(x);
+        if ((bits & 0x7fffffffu) > 0x7f800000u) {
+            return nx_nan_f32();
+        }
+        return (bits & 0x80000000u) != 0u ? 0.0f : nx_signed_infinity_f32(0u);
+    }
+    vec3 e = nx_exp_pair_f32(vec2(x, 0.0f));
+    return nx_scale_f32(e.x, int(e.z));
+}
+
+float nx_expm1_f32(const in float x) {
+    uint m = nx_magnitude_bits_f32(x);
+    if (m < 0x33000000u || m > 0x7f800000u) {
+        return x;
+    }
+    if (x > 40.0f) {
+        if (x > 89.0f) {
+            return nx_signed_infinity_f32(0u);
+        }
+        vec3 e = nx_exp_pair_f32(vec2(x, 0.0f));
+        return nx_scale_f32(e.x, int(e.z));
+    }
+    return x < -18.0f ? -1.0f : nx_expm1_pair_f32(x).x;
+}
+
+// 1 / (1 + exp(-x))
+float nx_sigmoid_f32(const in float x) {
+    uint m = nx_magnitude_bits_f32(x);
+    if (m > 0x7f800000u) {
+        return x;
+    }
+    bool negative = nx_sign_bit_f32(x) != 0u;
+    if (m > 0x42d00000u) {
+        return negative ? 0.0f : 1.0f;
+    }
+    vec3 e = nx_exp_pair_f32(vec2(uintBitsToFloat(m | 0x80000000u), 0.0f));
+    float scale = nx_power_of_two_f32(max(int(e.z), -60));
+    vec2 d = nx_pair_add_float_f32(vec2(e.x * scale, e.y * scale), 1.0f);
+    vec2 q = nx_pair_divide_f32(negative ? e.xy : vec2(1.0f, 0.0f), d);
+    return negative ? nx_scale_f32(q.x, int(e.z)) : q.x;
+}
+
+float nx_tanh_f32(const in float x) {
+    uint m = nx_magnitude_bits_f32(x);
+    if (m < 0x39000000u || m > 0x7f800000u) {
+        return x;
+    }
+    if (m > 0x41200000u) {
+        return nx_with_sign_f32(1.0f, floatBitsToUint(x));
+    }
+    vec2 t = nx_expm1_pair_f32(2.0f * uintBitsToFloat(m));
+    return nx_with_sign_f32(nx_pair_divide_f32(t, nx_pair_add_float_f32(t, 2.0f)).x, floatBitsToUint(x));
+}
+
+// exp(|x|) / 2 for |x| > 13, where the other half of sinh and cosh is below the last bit.
+float nx_half_exp_f32(const in uint magnitude) {
+    if (magnitude > 0x42b40000u) {
+        return nx_signed_infinity_f32(0u);
+    }
+    vec3 e = nx_exp_pair_f32(vec2(uintBitsToFloat(magnitude), 0.0f));
+    return nx_scale_f32(e.x, int(e.z) - 1);
+}
+
+float nx_sinh_f32(const in float x) {
+    uint m = nx_magnitude_bits_f32(x);
+    if (m < 0x39000000u || m > 0x7f800000u) {
+        return x;
+    }
+    if (m > 0x41500000u) {
+        return nx_with_sign_f32(nx_half_exp_f32(m), floatBitsToUint(x));
+    }
+    vec2 t = nx_expm1_pair_f32(uintBitsToFloat(m));
+    vec2 q = nx_pair_divide_f32(t, nx_pair_add_float_f32(t, 1.0f));
+    return nx_with_sign_f32(0.5f * nx_pair_add_f32(t, q).x, floatBitsToUint(x));
+}
+
+float nx_cosh_f32(const in float x) {
+    uint m = nx_magnitude_bits_f32(x);
+    if (m > 0x7f800000u) {
+        return x;
+    }
+    if (m > 0x41500000u) {
+        return nx_half_exp_f32(m);
+    }
+    vec3 e = nx_exp_pair_f32(vec2(uintBitsToFloat(m), 0.0f));
+    float scale = nx_power_of_two_f32(int(e.z) - 1);
+    vec2 q = nx_pair_divide_f32(vec2(1.0f, 0.0f), e.xy);
+    float inverse = nx_power_of_two_f32(-int(e.z) - 1);
+    return nx_pair_add_f32(vec2(e.x * scale, e.y * scale), vec2(q.x * inverse, q.y * inverse)).x;
+}
+
+#endif

@@ -1,0 +1,110 @@
+// Logarithms and inverse hyperbolic functions on f32, by pairs.
+#ifndef NX_F32_LOG_GLSL
+#define NX_F32_LOG_GLSL
+#include "nx_f32_base.glsl"
+
+// log(1 + f) for a pair with 0.7 <= 1 + f <= 1.42, to about 2^-30: 2 atanh(f / (2 + f)).
+vec2 nx_log1p_reduced_f32(const in vec2 f) {
+    vec2 g = nx_fast_two_sum_f32(2.0f, f.x);
+    vec2 s = nx_pair_divide_f32(f, vec2(g.x, g.y + f.y));
+    float z = s.x * s.x;
+    float p = 0.22583877f;
+    p = p * z + 0.28589344f;
+    p = p * z + 0.39999554f;
+    p = p * z + 0.66666669f;
+    return nx_fast_two_sum_f32(2.0f * s.x, 2.0f * s.y + s.x * z * p);
+}
+
+// e * ln 2 + log(m) for a pair m in [1, 2], as a pair.
+vec2 nx_log_scaled_f32(const in vec2 m, const in int e) {
+    bool upper = m.x > 1.41421354f;
+    float scale = upper ? 0.5f : 1.0f;
+    float k = float(upper ? e + 1 : e);
+    vec2 r = nx_log1p_reduced_f32(nx_fast_two_sum_f32(m.x * scale - 1.0f, m.y * scale));
+    // 15 bits of ln 2: the product with k is exact
+    vec2 s = nx_fast_two_sum_f32(k * 0.693145752f, r.x);
+    return nx_fast_two_sum_f32(s.x, s.y + (k * 1.42860677e-6f + r.y));
+}
+
+// log of a pair with a positive normal leading part.
+vec2 nx_log_pair_f32(const in vec2 u) {
+    int e = nx_exponent_f32(u.x);
+    float rest = e > 60 ? 0.0f : u.y * nx_power_of_two_f32(-e);
+    return nx_log_scaled_f32(vec2(nx_mantissa_f32(u.x), rest), e);
+}
+
+float nx_log_f32(const in float x) {
+    uint bits = floatBitsToUint(x);
+    if (bits - 1u >= 0x7f7fffffu) {
+        if ((bits & 0x7fffffffu) == 0u) {
+            return nx_signed_infinity_f32(0x80000000u);
+        }
+        return bits == 0x7f800000u ? x : nx_nan_f32();
+    }
+    return nx_log_scaled_f32(vec2(nx_mantissa_f32(x), 0.0f), nx_exponent_f32(x)).x;
+}
+
+float nx_log1p_f32(const in float x) {
+    uint bits = floatBitsToUint(x);
+    uint m = bits & 0x7fffffffu;
+    if (m < 0x33000000u || bits == 0x7f800000u) {
+        return x;
+    }
+    if (m > 0x7f800000u || bits >= 0xbf800000u) {
+        return bits == 0xbf800000u ? nx_signed_infinity_f32(bits) : nx_nan_f32();
+    }
+    return nx_log_pair_f32(nx_two_sum_f32(1.0f, x)).x;
+}
+
+// log(2 x) for x >= 2^13.
+float nx_log_twice_f32(const in float x) {
+    return nx_log_scaled_f32(vec2(nx_mantissa_f32(x), 0.0f), nx_exponent_f32(x) + 1).x;
+}
+
+float nx_asinh_f32(const in float x) {
+    uint m = nx_magnitude_bits_f32(x);
+    if (m < 0x39000000u || m >= 0x7f800000u) {
+        return x;
+    }
+    float a = uintBitsToFloat(m);
+    if (m >= 0x46000000u) {
+        return nx_with_sign_f32(nx_log_twice_f32(a), floatBitsToUint(x));
+    }
+    // log(1 + a + a^2 / (1 + sqrt(1 + a^2)))
+    vec2 square = nx_two_product_f32(a, a);
+    vec2 root = nx_pair_sqrt_f32(nx_pair_add_float_f32(square, 1.0f));
+    vec2 q = nx_pair_divide_f32(square, nx_pair_add_float_f32(root, 1.0f));
+    vec2 u = nx_pair_add_f32(nx_two_sum_f32(1.0f, a), q);
+    return nx_with_sign_f32(nx_log_pair_f32(u).x, floatBitsToUint(x));
+}
+
+float nx_acosh_f32(const in float x) {
+    uint bits = floatBitsToUint(x);
+    if (bits >= 0x7f800000u || bits < 0x3f800000u) {
+        return bits == 0x7f800000u ? x : nx_nan_f32();
+    }
+    if (bits == 0x3f800000u) {
+        return 0.0f;
+    }
+    if (bits >= 0x46000000u) {
+        return nx_log_twice_f32(x);
+    }
+    // log(x + sqrt((x - 1) (x + 1)))
+    vec2 p = nx_pair_multiply_f32(nx_two_sum_f32(x, -1.0f), nx_two_sum_f32(x, 1.0f));
+    return nx_log_pair_f32(nx_pair_add_float_f32(nx_pair_sqrt_f32(p), x)).x;
+}
+
+float nx_atanh_f32(const in float x) {
+    uint m = nx_magnitude_bits_f32(x);
+    if (m < 0x39000000u) {
+        return x;
+    }
+    if (m >= 0x3f800000u) {
+        return m == 0x3f800000u ? nx_signed_infinity_f32(floatBitsToUint(x)) : nx_nan_f32();
+    }
+    float a = uintBitsToFloat(m);
+    vec2 u = nx_pair_divide_f32(nx_two_sum_f32(1.0f, a), nx_two_sum_f32(1.0f, -a));
+    return nx_with_sign_f32(0.5f * nx_log_pair_f32(u).x, floatBitsToUint(x));
+}
+
+#endif

@@ -1,0 +1,110 @@
+// Loads and stores of the dtypes narrower than 32 bits: raw bits <-> a value of the compute type.
+// Floats are rounded to nearest even. NaN is stored as Nx writes it: positive and quiet.
+#ifndef NX_STORAGE_GLSL
+#define NX_STORAGE_GLSL
+
+// Bits of the f32 equal to a float with the given field widths; all ones in the exponent stand for infinity and NaN.
+uint nx_expand_float_bits(const in uint raw, const in uint exponent_bits, const in uint mantissa_bits) {
+    uint mantissa = raw & ((1u << mantissa_bits) - 1u);
+    uint exponent_mask = (1u << exponent_bits) - 1u;
+    uint exponent = (raw >> mantissa_bits) & exponent_mask;
+    uint sign = ((raw >> (exponent_bits + mantissa_bits)) & 1u) << 31;
+    uint rebias = 128u - (1u << (exponent_bits - 1u));
+    if (exponent == exponent_mask) {
+        return sign | 0x7f800000u | (mantissa << (23u - mantissa_bits));
+    }
+    if (exponent == 0u) {
+        if (mantissa == 0u) {
+            return sign;
+        }
+        uint top = uint(findMSB(mantissa));
+        return sign | ((rebias + 1u + top - mantissa_bits) << 23) | ((mantissa << (23u - top)) & 0x7fffffu);
+    }
+    return sign | ((exponent + rebias) << 23) | (mantissa << (23u - mantissa_bits));
+}
+
+// Magnitude bits of a float with the given field widths nearest to an f32 magnitude; it may pass the largest finite one.
+uint nx_round_float_bits(const in uint magnitude, const in uint exponent_bits, const in uint mantissa_bits) {
+    uint rebias = 128u - (1u << (exponent_bits - 1u));
+    uint exponent = magnitude >> 23;
+    uint shift = 23u - mantissa_bits;
+    uint m = magnitude - (rebias << 23);
+    if (exponent <= rebias) {
+        m = (magnitude & 0x7fffffu) | 0x800000u;
+        shift += rebias + 1u - exponent;
+    }
+    if (shift > 24u) {
+        return 0u;
+    }
+    return (m + ((1u << (shift - 1u)) - 1u) + ((m >> shift) & 1u)) >> shift;
+}
+
+float nx_load_f16(const in uint raw) { return uintBitsToFloat(nx_expand_float_bits(raw, 5u, 10u)); }
+float nx_load_bf16(const in uint raw) { return uintBitsToFloat(raw << 16); }
+float nx_load_f8(const in uint raw) { return uintBitsToFloat(nx_expand_float_bits(raw, 5u, 2u)); }
+
+// No infinities: the largest exponent holds finite values up to 448, and NaN as S.1111.111.
+float nx_load_f8_e4m3fn(const in uint raw) {
+    uint m = raw & 0x7fu;
+    if (m < 0x78u) {
+        return uintBitsToFloat(nx_expand_float_bits(raw, 4u, 3u));
+    }
+    uint sign = (raw & 0x80u) << 24;
+    return uintBitsToFloat(m == 0x7fu ? sign | 0x7fc00000u : sign | 0x43800000u | ((m & 7u) << 20));
+}
+
+uint nx_store_f16(const in float x) {
+    uint bits = floatBitsToUint(x);
+    uint m = bits & 0x7fffffffu;
+    if (m > 0x7f800000u) {
+        return 0x7e00u;
+    }
+    return ((bits >> 16) & 0x8000u) | min(nx_round_float_bits(m, 5u, 10u), 0x7c00u);
+}
+
+uint nx_store_bf16(const in float x) {
+    uint bits = floatBitsToUint(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) {
+        return 0x7fc0u;
+    }
+    return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+}
+
+uint nx_store_f8(const in float x) {
+    uint bits = floatBitsToUint(x);
+    uint m = bits & 0x7fffffffu;
+    if (m > 0x7f800000u) {
+        return 0x7eu;
+    }
+    return ((bits >> 24) & 0x80u) | min(nx_round_float_bits(m, 5u, 2u), 0x7cu);
+}
+
+// Overflow and infinities saturate to +-448, as in Nx.
+uint nx_store_f8_e4m3fn(const in float x) {
+    uint bits = floatBitsToUint(x);
+    uint m = bits & 0x7fffffffu;
+    if (m > 0x7f800000u) {
+        return 0x7fu;
+    }
+    return ((bits >> 24) & 0x80u) | min(nx_round_float_bits(m, 4u, 3u), 0x7eu);
+}
+
+int nx_load_s2(const in uint raw) { return int(raw << 30) >> 30; }
+int nx_load_s4(const in uint raw) { return int(raw << 28) >> 28; }
+int nx_load_s8(const in uint raw) { return int(raw << 24) >> 24; }
+int nx_load_s16(const in uint raw) { return int(raw << 16) >> 16; }
+uint nx_load_u2(const in uint raw) { return raw & 3u; }
+uint nx_load_u4(const in uint raw) { return raw & 15u; }
+uint nx_load_u8(const in uint raw) { return raw & 255u; }
+uint nx_load_u16(const in uint raw) { return raw & 65535u; }
+
+uint nx_store_s2(const in int x) { return uint(x) & 3u; }
+uint nx_store_s4(const in int x) { return uint(x) & 15u; }
+uint nx_store_s8(const in int x) { return uint(x) & 255u; }
+uint nx_store_s16(const in int x) { return uint(x) & 65535u; }
+uint nx_store_u2(const in uint x) { return x & 3u; }
+uint nx_store_u4(const in uint x) { return x & 15u; }
+uint nx_store_u8(const in uint x) { return x & 255u; }
+uint nx_store_u16(const in uint x) { return x & 65535u; }
+
+#endif
