@@ -56,7 +56,7 @@ pub fn compile(root: &Path, module: &Module, scratch: &Path) -> Result<Vec<u8>> 
             write(&wrapper, library_wrapper(module).as_bytes())?;
             command.arg("--no-link").arg(wrapper);
         }
-        Kind::Kernel | Kind::Template => {
+        Kind::Kernel | Kind::Example | Kind::Template => {
             command.arg(root.join(&module.source));
         }
     }

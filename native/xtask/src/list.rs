@@ -11,6 +11,8 @@ pub const LIST: &str = "kernels.toml";
 pub enum Kind {
     /// A whole compute shader with the NativeV interface: `src/<source>` to `<name>.spv`.
     Kernel,
+    /// A supplied shader as users write them, with the interface of a kernel: `src/<source>` to `examples/<name>.spv`.
+    Example,
     /// Functions for generated kernels to import: `include/<name>.glsl` to `lib/<name>.spv`.
     Library,
     /// A compute shader whose `slot_` functions the code generator fills: `src/template/<source>` to `template/<name>.spv`.
@@ -34,6 +36,7 @@ impl Module {
     pub fn output(&self) -> String {
         match self.kind {
             Kind::Kernel => format!("{}.spv", self.name),
+            Kind::Example => format!("examples/{}.spv", self.name),
             Kind::Library => format!("lib/{}.spv", self.name),
             Kind::Template => format!("template/{}.spv", self.name),
         }
@@ -45,6 +48,8 @@ impl Module {
 struct List {
     #[serde(default)]
     kernel: Vec<Shader>,
+    #[serde(default)]
+    example: Vec<Shader>,
     #[serde(default)]
     library: Vec<Library>,
     #[serde(default)]
@@ -100,6 +105,10 @@ fn parse(text: &str) -> Result<Vec<Module>, String> {
     for shader in &list.kernel {
         declares_interface(shader)?;
         modules.extend(expand(shader, Kind::Kernel, "src")?);
+    }
+    for shader in &list.example {
+        declares_interface(shader)?;
+        modules.extend(expand(shader, Kind::Example, "src")?);
     }
     for shader in &list.template {
         modules.extend(expand(shader, Kind::Template, "src/template")?);
@@ -175,6 +184,11 @@ mod tests {
             variants = [{ name = "map_b", defines = { B = "3" } }, { name = "map_a" }]
             [[library]]
             name = "nx_x"
+            [[example]]
+            source = "nativev/e.comp"
+            bindings = 1
+            push_bytes = 4
+            local_size = [32, 1, 1]
             [[kernel]]
             source = "nativev/k.comp"
             bindings = 1
@@ -184,10 +198,10 @@ mod tests {
         )
         .unwrap();
         let outputs: Vec<String> = modules.iter().map(Module::output).collect();
-        assert_eq!(outputs, ["k.spv", "lib/nx_x.spv", "template/map_a.spv", "template/map_b.spv"]);
-        assert_eq!(modules[3].defines["A"], "1");
-        assert_eq!(modules[3].defines["B"], "3");
-        assert_eq!(modules[1].source, Path::new("include/nx_x.glsl"));
+        assert_eq!(outputs, ["examples/e.spv", "k.spv", "lib/nx_x.spv", "template/map_a.spv", "template/map_b.spv"]);
+        assert_eq!(modules[4].defines["A"], "1");
+        assert_eq!(modules[4].defines["B"], "3");
+        assert_eq!(modules[2].source, Path::new("include/nx_x.glsl"));
     }
 
     #[test]

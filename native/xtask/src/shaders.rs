@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The folders of `priv/shaders` that hold built modules.
-pub const OUTPUT_FOLDERS: [&str; 3] = ["", "lib", "template"];
+pub const OUTPUT_FOLDERS: [&str; 4] = ["", "examples", "lib", "template"];
 
 /// Builds every module whose sources, output or tools have changed, and writes the lock.
 pub fn build(root: &Path) -> Result<String, Vec<Error>> {

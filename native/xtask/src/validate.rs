@@ -19,7 +19,9 @@ fn validate(root: &Path, module: &Module) -> Result<(), Error> {
     match module.kind {
         // Vulkan knows no linkage, so libraries are held to the rules of SPIR-V alone.
         Kind::Library => command.args(["--target-env", "spv1.5"]),
-        Kind::Kernel | Kind::Template => command.args(["--target-env", "vulkan1.2", "--scalar-block-layout"]),
+        Kind::Kernel | Kind::Example | Kind::Template => {
+            command.args(["--target-env", "vulkan1.2", "--scalar-block-layout"])
+        }
     };
     let output = compile::run(VALIDATOR, command.arg(&path))?;
     if output.status.success() {
