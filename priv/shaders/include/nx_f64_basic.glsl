@@ -1,0 +1,273 @@
+// Arithmetic, comparisons, predicates and rounding for f64.
+#ifndef NX_F64_BASIC_GLSL
+#define NX_F64_BASIC_GLSL
+#include "nx_f64_core.glsl"
+
+double nx_add_f64(const in double a, const in double b) { return a + b; }
+
+double nx_subtract_f64(const in double a, const in double b) { return a - b; }
+
+double nx_multiply_f64(const in double a, const in double b) { return a * b; }
+
+// The mantissa of a nonzero finite x as a number in [1, 2).
+double nx_f64_mantissa(const in double x) {
+    double y = nx_f64_high(x) << 1 < 0x00200000u ? x * 18014398509481984.0lf : x;
+    uvec2 u = unpackDouble2x32(y);
+    return packDouble2x32(uvec2(u.x, (u.y & 0x000fffffu) | 0x3ff00000u));
+}
+
+// The exponent e of a nonzero finite x: 2^e <= |x| < 2^(e + 1).
+int nx_f64_exponent(const in double x) {
+    bool denormal = nx_f64_high(x) << 1 < 0x00200000u;
+    double y = denormal ? x * 18014398509481984.0lf : x;
+    return int((nx_f64_high(y) >> 20) & 0x7ffu) - (denormal ? 1077 : 1023);
+}
+
+// The quotient of mantissas in [1, 2), correctly rounded.
+double nx_f64_mantissa_quotient(const in double a, const in double b) {
+    double y = nx_f64_reciprocal(b);
+    double q = a * y;
+    dvec2 p = nx_f64_two_product(q, b);
+    return q + ((a - p.x) - p.y) * y;
+}
+
+// The rounded quotient q of a and b such that scaling it to a denormal number rounds once: to odd, or,
+// where the last bit alone gets lost, away from the tie.
+double nx_f64_sticky_quotient(const in double q, const in double a, const in double b, const in bool last_bit) {
+    dvec2 p = nx_f64_two_product(q, b);
+    double r = (a - p.x) - p.y;
+    uvec2 u = unpackDouble2x32(q);
+    if (r == 0.0lf || (last_bit && (u.x & 1u) == 0u)) {
+        return q;
+    }
+    if (r < 0.0lf) {
+        u.y = u.x == 0u ? u.y - 1u : u.y;
+        u.x = u.x - 1u;
+    } else if (last_bit) {
+        u.x = u.x + 1u;
+        u.y = u.x == 0u ? u.y + 1u : u.y;
+    }
+    u.x = last_bit ? u.x : u.x | 1u;
+    return packDouble2x32(u);
+}
+
+// Correctly rounded, denormal results too. max error: 0.5 ulp.
+double nx_divide_f64(const in double a, const in double b) {
+    uint sign = nx_f64_high(a) ^ nx_f64_high(b);
+    if (nx_f64_isnan(a) || nx_f64_isnan(b)) {
+        return nx_f64_nan();
+    }
+    bool a_inf = nx_f64_isinf(a);
+    bool b_inf = nx_f64_isinf(b);
+    bool a_zero = nx_f64_iszero(a);
+    bool b_zero = nx_f64_iszero(b);
+    if (a_inf || b_inf || a_zero || b_zero) {
+        if ((a_inf && b_inf) || (a_zero && b_zero)) {
+            return nx_f64_nan();
+        }
+        return a_inf || b_zero ? nx_f64_infinity(sign) : nx_f64_zero(sign);
+    }
+    double ma = nx_f64_mantissa(a);
+    double mb = nx_f64_mantissa(b);
+    double q = nx_f64_mantissa_quotient(ma, mb);
+    int e = nx_f64_exponent(a) - nx_f64_exponent(b);
+    int top = q < 1.0lf ? e - 1 : e;
+    if (top < -1022) {
+        q = nx_f64_sticky_quotient(q, ma, mb, top == -1023);
+    }
+    e = e > 1100 ? 1100 : (e < -1100 ? -1100 : e);
+    return nx_f64_flip(nx_f64_scale(q, e), sign);
+}
+
+// Correctly rounded. max error: 0.5 ulp.
+double nx_sqrt_f64(const in double x) {
+    if (nx_f64_isnan(x) || nx_f64_iszero(x)) {
+        return x;
+    }
+    uint h = nx_f64_high(x);
+    if (h >= 0x7ff00000u) {
+        return h == 0x7ff00000u ? x : nx_f64_nan();
+    }
+    int e = nx_f64_exponent(x);
+    double m = nx_f64_mantissa(x);
+    int odd = e & 1;
+    return nx_f64_sqrt_core(odd != 0 ? m + m : m) * nx_f64_pow2((e - odd) / 2);
+}
+
+double nx_rsqrt_f64(const in double x) {
+    if (nx_f64_isnan(x)) {
+        return x;
+    }
+    uint h = nx_f64_high(x);
+    if (nx_f64_iszero(x)) {
+        return nx_f64_infinity(h);
+    }
+    if (h >= 0x7ff00000u) {
+        return h == 0x7ff00000u ? nx_f64_zero(0u) : nx_f64_nan();
+    }
+    int e = nx_f64_exponent(x);
+    double m = nx_f64_mantissa(x);
+    int odd = e & 1;
+    m = odd != 0 ? m + m : m;
+    double y = nx_f64_reciprocal(nx_f64_sqrt_core(m));
+    // One Newton step with the residual 1 - m y^2 in double-double.
+    dvec2 t = nx_f64_two_product(y, y);
+    dvec2 p = nx_f64_two_product(t.x, m);
+    double r = ((1.0lf - p.x) - p.y) - t.y * m;
+    return (y + 0.5lf * y * r) * nx_f64_pow2((odd - e) / 2);
+}
+
+double nx_cbrt_f64(const in double x) {
+    if (nx_f64_isnan(x) || nx_f64_isinf(x) || nx_f64_iszero(x)) {
+        return x;
+    }
+    int e = nx_f64_exponent(x) + 1200;
+    int q = e / 3;
+    double m = nx_f64_mantissa(x) * nx_f64_pow2(e - 3 * q);
+    // A parabola within 6 % of the cube root on [1, 8), then Newton.
+    double y = fma(fma(-0.0145lf, m, 0.2718lf), m, 0.7651lf);
+    for (int i = 0; i < 4; i++) {
+        y = y - (y - m * nx_f64_reciprocal(y * y)) * 0.3333333333333333lf;
+    }
+    // The last step with the residual m - y^3 in double-double.
+    dvec2 s = nx_f64_two_product(y, y);
+    dvec2 p = nx_f64_two_product(s.x, y);
+    double r = ((m - p.x) - p.y) - s.y * y;
+    y = y + r * nx_f64_reciprocal(3.0lf * s.x);
+    return nx_f64_with_sign(y * nx_f64_pow2(q - 400), nx_f64_high(x));
+}
+
+// The remainder of truncated division (fmod of C), exact.
+double nx_remainder_f64(const in double a, const in double b) {
+    if (nx_f64_isnan(a) || nx_f64_isnan(b) || nx_f64_isinf(a) || nx_f64_iszero(b)) {
+        return nx_f64_nan();
+    }
+    double x = nx_f64_magnitude(a);
+    double y = nx_f64_magnitude(b);
+    if (nx_f64_isinf(b) || x < y) {
+        return a;
+    }
+    int ey = nx_f64_exponent(b);
+    double my = nx_f64_mantissa(b);
+    double inverse = nx_f64_reciprocal(my);
+    // r 2^er is the rest, r in [0, 2^24); each round takes at most 24 bits of the quotient off.
+    double r = nx_f64_mantissa(a);
+    int er = nx_f64_exponent(a);
+    for (int i = 0; i < 100; i++) {
+        double n = floor(r * inverse);
+        double nh = nx_f64_split(my) * n;
+        double nl = (my - nx_f64_split(my)) * n;
+        r = (r - nh) - nl;
+        if (r < 0.0lf) {
+            r = r + my;
+        }
+        if (r >= my) {
+            r = r - my;
+        }
+        int step = er - ey;
+        if (step <= 0) {
+            break;
+        }
+        step = step > 24 ? 24 : step;
+        r = r * nx_f64_pow2(step);
+        er = er - step;
+    }
+    return nx_f64_with_sign(nx_f64_scale(r, ey), nx_f64_high(a));
+}
+
+// NaN if either operand is NaN; the first of equal operands.
+double nx_max_f64(const in double a, const in double b) {
+    if (nx_f64_isnan(a)) {
+        return a;
+    }
+    if (nx_f64_isnan(b)) {
+        return b;
+    }
+    return a >= b ? a : b;
+}
+
+// NaN if either operand is NaN; the first of equal operands.
+double nx_min_f64(const in double a, const in double b) {
+    if (nx_f64_isnan(a)) {
+        return a;
+    }
+    if (nx_f64_isnan(b)) {
+        return b;
+    }
+    return a <= b ? a : b;
+}
+
+bool nx_f64_ordered(const in double a, const in double b) { return !(nx_f64_isnan(a) || nx_f64_isnan(b)); }
+
+uint nx_equal_f64(const in double a, const in double b) { return nx_f64_ordered(a, b) && a == b ? 1u : 0u; }
+
+uint nx_not_equal_f64(const in double a, const in double b) { return nx_f64_ordered(a, b) && a == b ? 0u : 1u; }
+
+uint nx_less_f64(const in double a, const in double b) { return nx_f64_ordered(a, b) && a < b ? 1u : 0u; }
+
+uint nx_less_equal_f64(const in double a, const in double b) { return nx_f64_ordered(a, b) && a <= b ? 1u : 0u; }
+
+uint nx_greater_f64(const in double a, const in double b) { return nx_f64_ordered(a, b) && a > b ? 1u : 0u; }
+
+uint nx_greater_equal_f64(const in double a, const in double b) { return nx_f64_ordered(a, b) && a >= b ? 1u : 0u; }
+
+// NaN is true, as in Nx.
+uint nx_truthy_f64(const in double x) { return nx_f64_iszero(x) ? 0u : 1u; }
+
+uint nx_logical_and_f64(const in double a, const in double b) { return nx_truthy_f64(a) & nx_truthy_f64(b); }
+
+uint nx_logical_or_f64(const in double a, const in double b) { return nx_truthy_f64(a) | nx_truthy_f64(b); }
+
+uint nx_logical_xor_f64(const in double a, const in double b) { return nx_truthy_f64(a) ^ nx_truthy_f64(b); }
+
+uint nx_is_nan_f64(const in double x) { return nx_f64_isnan(x) ? 1u : 0u; }
+
+uint nx_is_infinity_f64(const in double x) { return nx_f64_isinf(x) ? 1u : 0u; }
+
+double nx_select_f64(const in uint pred, const in double a, const in double b) { return pred != 0u ? a : b; }
+
+double nx_abs_f64(const in double x) { return nx_f64_magnitude(x); }
+
+double nx_negate_f64(const in double x) { return nx_f64_flip(x, 0x80000000u); }
+
+// -1, 1, or x itself where that is zero or NaN.
+double nx_sign_f64(const in double x) {
+    if (nx_f64_isnan(x) || nx_f64_iszero(x)) {
+        return x;
+    }
+    return nx_f64_with_sign(1.0lf, nx_f64_high(x));
+}
+
+// x without the bits of weight below 1.
+double nx_f64_truncate(const in double x) {
+    uvec2 u = unpackDouble2x32(x);
+    int e = int((u.y >> 20) & 0x7ffu) - 1023;
+    if (e < 0) {
+        u = uvec2(0u, u.y & 0x80000000u);
+    } else if (e < 20) {
+        u = uvec2(0u, u.y & ~(0x000fffffu >> e));
+    } else if (e < 52) {
+        u.x = u.x & ~(0xffffffffu >> (e - 20));
+    }
+    return packDouble2x32(u);
+}
+
+double nx_floor_f64(const in double x) {
+    double t = nx_f64_truncate(x);
+    return t > x ? nx_f64_with_sign(t - 1.0lf, 0x80000000u) : t;
+}
+
+double nx_ceil_f64(const in double x) {
+    double t = nx_f64_truncate(x);
+    return t < x ? t + 1.0lf : t;
+}
+
+// Half away from zero.
+double nx_round_f64(const in double x) {
+    double a = nx_f64_magnitude(x);
+    double t = nx_f64_truncate(a);
+    double r = a - t >= 0.5lf ? t + 1.0lf : t;
+    return nx_f64_isnan(x) || nx_f64_isinf(x) ? x : nx_f64_with_sign(r, nx_f64_high(x));
+}
+
+#endif

@@ -1,0 +1,172 @@
+// exp and its family for f64, table-free: x = n ln 2 + r, |r| <= ln 2 / 2, with r and exp(r) as dd
+// (Cody and Waite reduction; polynomials by Sollya fpminimax).
+#ifndef NX_F64_EXP_GLSL
+#define NX_F64_EXP_GLSL
+#include "nx_f64_core.glsl"
+
+// The n of the reduction of x, as a whole number; |x| <= 2000.
+double nx_f64_exp_n(const in double x) { return floor(x * 1.4426950408889634lf + 0.5lf); }
+
+// x - n ln 2.
+dvec2 nx_f64_exp_reduce(const in dvec2 x, const in double n) {
+    double a = x.x - n * 0.6931471805598903lf;
+    dvec2 s = nx_f64_two_sum(a, -(n * 5.497923018708371e-14lf));
+    return nx_f64_fast_two_sum(s.x, s.y + x.y);
+}
+
+// (exp(z) - 1 - z - z^2/2) / z^3 for |z| <= ln 2 / 2, error 2^-55.6.
+double nx_f64_exp_poly(const in double z) {
+    double p = 2.0917472691489854e-09lf;
+    p = fma(p, z, 2.5101839527723023e-08lf);
+    p = fma(p, z, 2.7557266281327026e-07lf);
+    p = fma(p, z, 2.7557264529553494e-06lf);
+    p = fma(p, z, 2.4801587331953365e-05lf);
+    p = fma(p, z, 0.00019841269866594955lf);
+    p = fma(p, z, 0.0013888888888881742lf);
+    p = fma(p, z, 0.00833333333332888lf);
+    p = fma(p, z, 0.04166666666666667lf);
+    p = fma(p, z, 0.16666666666666669lf);
+    return p;
+}
+
+// exp(r) for |r| <= ln 2 / 2, relative error below 2^-56.
+dvec2 nx_f64_exp_fraction(const in dvec2 r) {
+    double z = r.x * r.x;
+    double t = fma(z * r.x, nx_f64_exp_poly(r.x), 0.5lf * z) + fma(r.y, r.x, r.y);
+    dvec2 s = nx_f64_fast_two_sum(1.0lf, r.x);
+    return nx_f64_fast_two_sum(s.x, s.y + t);
+}
+
+// exp(r) - 1 for |r| <= ln 2 / 2, relative error below 2^-57.
+dvec2 nx_f64_expm1_fraction(const in dvec2 r) {
+    dvec2 z = nx_f64_two_product(r.x, r.x);
+    double t = fma(z.x * r.x, nx_f64_exp_poly(r.x), 0.5lf * z.y) + fma(r.y, r.x, r.y);
+    dvec2 s = nx_f64_fast_two_sum(r.x, 0.5lf * z.x);
+    return nx_f64_fast_two_sum(s.x, s.y + t);
+}
+
+// x held within [low, high]; NaN stays NaN.
+double nx_f64_exp_range(const in double x, const in double low, const in double high) {
+    double y = x < low ? low : x;
+    return y > high ? high : y;
+}
+
+double nx_exp_f64(const in double x) {
+    double y = nx_f64_exp_range(x, -760.0lf, 720.0lf);
+    double n = nx_f64_exp_n(y);
+    dvec2 e = nx_f64_exp_fraction(nx_f64_exp_reduce(dvec2(y, 0.0lf), n));
+    if (nx_f64_isnan(x)) {
+        return x;
+    }
+    return nx_f64_scale(e.x + e.y, int(n));
+}
+
+double nx_expm1_f64(const in double x) {
+    if (nx_f64_isnan(x) || nx_f64_magnitude(x) < 5.5e-17lf) {
+        return x;
+    }
+    double y = nx_f64_exp_range(x, -60.0lf, 720.0lf);
+    double n = nx_f64_exp_n(y);
+    dvec2 r = nx_f64_exp_reduce(dvec2(y, 0.0lf), n);
+    int k = int(n);
+    if (k == 0) {
+        dvec2 m = nx_f64_expm1_fraction(r);
+        return m.x + m.y;
+    }
+    dvec2 e = nx_f64_exp_fraction(r);
+    if (k > 100) {
+        return nx_f64_scale(e.x + e.y, k);
+    }
+    double c = nx_f64_pow2(k);
+    dvec2 s = nx_f64_two_sum(e.x * c, -1.0lf);
+    return s.x + (s.y + e.y * c);
+}
+
+// exp(x) as a dd, for |x| <= 700.
+dvec2 nx_f64_dd_exp(const in dvec2 x) {
+    double n = nx_f64_exp_n(x.x);
+    dvec2 e = nx_f64_exp_fraction(nx_f64_exp_reduce(x, n));
+    return e * nx_f64_pow2(int(n));
+}
+
+double nx_sigmoid_f64(const in double x) {
+    double a = nx_f64_exp_range(-nx_f64_magnitude(x), -760.0lf, 0.0lf);
+    double n = nx_f64_exp_n(a);
+    dvec2 e = nx_f64_exp_fraction(nx_f64_exp_reduce(dvec2(a, 0.0lf), n));
+    int k = int(n);
+    double c = nx_f64_pow2(k < -1000 ? -1000 : k);
+    dvec2 s = nx_f64_two_sum(1.0lf, e.x * c);
+    dvec2 d = nx_f64_fast_two_sum(s.x, s.y + e.y * c);
+    bool negative = x < 0.0lf;
+    dvec2 q = nx_f64_dd_divide(negative ? e : dvec2(1.0lf, 0.0lf), d);
+    if (nx_f64_isnan(x)) {
+        return x;
+    }
+    return nx_f64_scale(q.x + q.y, negative ? k : 0);
+}
+
+double nx_tanh_f64(const in double x) {
+    double a = nx_f64_magnitude(x);
+    if (nx_f64_isnan(x) || a < 1e-9lf) {
+        return x;
+    }
+    if (a < 0.3125lf) {
+        double z = a * a;
+        double p = -0.0001923078677417243lf;
+        p = fma(p, z, 0.0005797586328214057lf);
+        p = fma(p, z, -0.0014545818076620155lf);
+        p = fma(p, z, 0.0035920366984615146lf);
+        p = fma(p, z, -0.008863231491000368lf);
+        p = fma(p, z, 0.021869488430911976lf);
+        p = fma(p, z, -0.053968253966762525lf);
+        p = fma(p, z, 0.13333333333332367lf);
+        p = fma(p, z, -0.3333333333333333lf);
+        return x + (x * z) * p;
+    }
+    double b = a > 25.0lf ? 25.0lf : a;
+    dvec2 e = nx_f64_dd_exp(dvec2(-2.0lf * b, 0.0lf));
+    dvec2 num = nx_f64_fast_two_sum(1.0lf, -e.x);
+    dvec2 den = nx_f64_fast_two_sum(1.0lf, e.x);
+    dvec2 q = nx_f64_dd_divide(dvec2(num.x, num.y - e.y), dvec2(den.x, den.y + e.y));
+    return nx_f64_with_sign(q.x + q.y, nx_f64_high(x));
+}
+
+// (exp(a) + sign * exp(-a)) / 2 for a >= 0.
+double nx_f64_exp_pair(const in double a, const in double sign) {
+    double b = a > 720.0lf ? 720.0lf : a;
+    double n = nx_f64_exp_n(b);
+    dvec2 e = nx_f64_exp_fraction(nx_f64_exp_reduce(dvec2(b, 0.0lf), n));
+    dvec2 i = nx_f64_dd_divide(dvec2(1.0lf, 0.0lf), e);
+    int k = int(n);
+    double c = sign * nx_f64_pow2(k > 500 ? -1000 : -2 * k);
+    dvec2 s = nx_f64_two_sum(e.x, i.x * c);
+    return nx_f64_scale(s.x + (s.y + (e.y + i.y * c)), k - 1);
+}
+
+double nx_sinh_f64(const in double x) {
+    if (nx_f64_isnan(x)) {
+        return x;
+    }
+    double a = nx_f64_magnitude(x);
+    if (a < 0.54lf) {
+        double z = a * a;
+        double p = -3.233665544965774e-12lf;
+        p = fma(p, z, 1.6449043122162329e-10lf);
+        p = fma(p, z, 2.5050645727952827e-08lf);
+        p = fma(p, z, 2.7557321856830536e-06lf);
+        p = fma(p, z, 0.0001984126983896618lf);
+        p = fma(p, z, 0.008333333333334197lf);
+        p = fma(p, z, 0.16666666666666666lf);
+        return x + (x * z) * p;
+    }
+    return nx_f64_with_sign(nx_f64_exp_pair(a, -1.0lf), nx_f64_high(x));
+}
+
+double nx_cosh_f64(const in double x) {
+    if (nx_f64_isnan(x)) {
+        return x;
+    }
+    return nx_f64_exp_pair(nx_f64_magnitude(x), 1.0lf);
+}
+
+#endif

@@ -1,0 +1,242 @@
+// log and its family for f64, and pow: x = 2^k m with m in [sqrt(1/2), sqrt(2)) and
+// log m = 2 atanh(s), s = (m - 1) / (m + 1) as a dd (the reduction of fdlibm; polynomial by Sollya
+// fpminimax).
+#ifndef NX_F64_LOG_GLSL
+#define NX_F64_LOG_GLSL
+#include "nx_f64_core.glsl"
+#include "nx_f64_exp.glsl"
+
+// k of the positive normal number whose high word is h.
+int nx_f64_log_k(const in uint h) { return int((h + 0x00095f62u) >> 20) - 1023; }
+
+// The number of high word h times 2^-k.
+uint nx_f64_log_m(const in uint h) { return ((h + 0x00095f62u) & 0x000fffffu) + 0x3fe6a09eu; }
+
+// (atanh(s)/s - 1 - z/3) / z^2 with z = s^2 <= 0.0295, error 2^-56.3.
+double nx_f64_atanh_poly(const in double z) {
+    double p = 0.05794017367332023lf;
+    p = fma(p, z, 0.058605882783385466lf);
+    p = fma(p, z, 0.06667071984403715lf);
+    p = fma(p, z, 0.07692304922563914lf);
+    p = fma(p, z, 0.09090909077918398lf);
+    p = fma(p, z, 0.1111111111138409lf);
+    p = fma(p, z, 0.14285714285713164lf);
+    p = fma(p, z, 0.2lf);
+    return p;
+}
+
+// k ln 2 + 2 atanh(s) for |s| <= 0.172, relative error below 2^-58.
+dvec2 nx_f64_log_sum(const in dvec2 s, const in int k) {
+    double z = s.x * s.x;
+    double w = z * s.x * fma(z, nx_f64_atanh_poly(z), 0.3333333333333333lf);
+    double kd = double(k);
+    dvec2 t = nx_f64_two_sum(kd * 0.6931471805598903lf, 2.0lf * s.x);
+    double low = fma(kd, 5.497923018708371e-14lf, 2.0lf * (s.y + w));
+    return nx_f64_fast_two_sum(t.x, t.y + low);
+}
+
+// As nx_f64_log_sum with relative error below 2^-66.
+dvec2 nx_f64_log_sum_exact(const in dvec2 s, const in int k) {
+    dvec2 z = nx_f64_dd_multiply(s, s);
+    dvec2 c = nx_f64_fast_two_sum(0.3333333333333333lf, z.x * nx_f64_atanh_poly(z.x));
+    dvec2 m = nx_f64_dd_multiply(s, nx_f64_dd_multiply(z, dvec2(c.x, c.y + 1.850371707708594e-17lf)));
+    dvec2 a = nx_f64_dd_add(s, m);
+    double kd = double(k);
+    dvec2 t = nx_f64_two_sum(kd * 0.6931471805598903lf, 2.0lf * a.x);
+    return nx_f64_fast_two_sum(t.x, t.y + fma(kd, 5.497923018708371e-14lf, 2.0lf * a.y));
+}
+
+// (m - 1 + c) / (m + 1 + c) for m in [0.7, 1.42] and |c| below an ulp of m.
+dvec2 nx_f64_log_ratio(const in double m, const in double c) {
+    double f = m - 1.0lf;
+    dvec2 d = nx_f64_fast_two_sum(2.0lf, f);
+    return nx_f64_dd_divide(dvec2(f, c), dvec2(d.x, d.y + c));
+}
+
+// log(x) of a positive finite x as a dd; exact selects the form with relative error below 2^-66.
+dvec2 nx_f64_dd_log(const in double x, const in bool exact) {
+    uint h = nx_f64_high(x);
+    bool denormal = h < 0x00100000u;
+    double y = denormal ? x * 18014398509481984.0lf : x;
+    h = nx_f64_high(y);
+    int k = nx_f64_log_k(h) - (denormal ? 54 : 0);
+    dvec2 s = nx_f64_log_ratio(nx_f64_bits(nx_f64_log_m(h), nx_f64_low(y)), 0.0lf);
+    if (exact) {
+        return nx_f64_log_sum_exact(s, k);
+    }
+    return nx_f64_log_sum(s, k);
+}
+
+// log(a.x + a.y) for a.x in [2^-1000, 2^1000], |a.y| below an ulp of a.x.
+double nx_f64_log_of_dd(const in dvec2 a) {
+    uint h = nx_f64_high(a.x);
+    int k = nx_f64_log_k(h);
+    double c = a.y * nx_f64_pow2(-k);
+    dvec2 l = nx_f64_log_sum(nx_f64_log_ratio(nx_f64_bits(nx_f64_log_m(h), nx_f64_low(a.x)), c), k);
+    return l.x + l.y;
+}
+
+// log(1 + f.x + f.y) for f.x in [-1 + 2^-60, 2^1000], with full relative precision near 0.
+double nx_f64_log1p_of_dd(const in dvec2 f) {
+    if (f.x > -0.29lf && f.x < 0.41lf) {
+        dvec2 d = nx_f64_fast_two_sum(2.0lf, f.x);
+        dvec2 l = nx_f64_log_sum(nx_f64_dd_divide(f, dvec2(d.x, d.y + f.y)), 0);
+        return l.x + l.y;
+    }
+    dvec2 u = nx_f64_two_sum(1.0lf, f.x);
+    return nx_f64_log_of_dd(nx_f64_fast_two_sum(u.x, u.y + f.y));
+}
+
+// log(0) = -Inf, log of a negative number NaN.
+double nx_log_f64(const in double x) {
+    uint h = nx_f64_high(x);
+    if (nx_f64_isnan(x)) {
+        return x;
+    }
+    if (nx_f64_iszero(x)) {
+        return nx_f64_infinity(0x80000000u);
+    }
+    if (h >= 0x7ff00000u) {
+        return h == 0x7ff00000u ? x : nx_f64_nan();
+    }
+    dvec2 l = nx_f64_dd_log(x, false);
+    return l.x + l.y;
+}
+
+// log1p(-1) = -Inf, below that NaN.
+double nx_log1p_f64(const in double x) {
+    uint h = nx_f64_high(x);
+    if (nx_f64_isnan(x) || h == 0x7ff00000u || nx_f64_magnitude(x) < 5.5e-17lf) {
+        return x;
+    }
+    if (x <= -1.0lf) {
+        return x == -1.0lf ? nx_f64_infinity(0x80000000u) : nx_f64_nan();
+    }
+    if (x > 1e300lf) {
+        dvec2 l = nx_f64_dd_log(x, false);
+        return l.x + l.y;
+    }
+    return nx_f64_log1p_of_dd(dvec2(x, 0.0lf));
+}
+
+// log(x + sqrt(x^2 + 1)).
+double nx_asinh_f64(const in double x) {
+    double a = nx_f64_magnitude(x);
+    if (nx_f64_isnan(x) || nx_f64_isinf(x) || a < 1e-9lf) {
+        return x;
+    }
+    double r;
+    if (a > 1e18lf) {
+        dvec2 l = nx_f64_dd_log(a * 0.5lf, false);
+        r = l.x + (l.y + 1.3862943611198906lf);
+    } else {
+        dvec2 z = nx_f64_two_product(a, a);
+        dvec2 y = nx_f64_two_sum(1.0lf, z.x);
+        dvec2 q = nx_f64_dd_sqrt(nx_f64_fast_two_sum(y.x, y.y + z.y));
+        dvec2 d = nx_f64_two_sum(1.0lf, q.x);
+        dvec2 f = nx_f64_dd_divide(z, dvec2(d.x, d.y + q.y));
+        r = nx_f64_log1p_of_dd(nx_f64_dd_add(dvec2(a, 0.0lf), f));
+    }
+    return nx_f64_with_sign(r, nx_f64_high(x));
+}
+
+// log(x + sqrt(x^2 - 1)), NaN below 1.
+double nx_acosh_f64(const in double x) {
+    if (nx_f64_isnan(x)) {
+        return x;
+    }
+    if (x < 1.0lf) {
+        return nx_f64_nan();
+    }
+    if (nx_f64_isinf(x)) {
+        return x;
+    }
+    if (x > 1e18lf) {
+        dvec2 l = nx_f64_dd_log(x * 0.5lf, false);
+        return l.x + (l.y + 1.3862943611198906lf);
+    }
+    dvec2 t = nx_f64_two_sum(x, -1.0lf);
+    dvec2 u = nx_f64_two_sum(x, 1.0lf);
+    if (t.x == 0.0lf) {
+        return 0.0lf;
+    }
+    return nx_f64_log1p_of_dd(nx_f64_dd_add(t, nx_f64_dd_sqrt(nx_f64_dd_multiply(t, u))));
+}
+
+// log((1 + x) / (1 - x)) / 2, infinite at -1 and 1, NaN beyond.
+double nx_atanh_f64(const in double x) {
+    double a = nx_f64_magnitude(x);
+    if (nx_f64_isnan(x) || a < 1e-9lf) {
+        return x;
+    }
+    if (a >= 1.0lf) {
+        return a == 1.0lf ? nx_f64_infinity(nx_f64_high(x)) : nx_f64_nan();
+    }
+    dvec2 l;
+    if (a < 0.17lf) {
+        l = nx_f64_log_sum(dvec2(a, 0.0lf), 0);
+    } else {
+        // (1 + a) / (1 - a) = 2^k (1 + s) / (1 - s) with s = (u - v) / (u + v), u = 1 + a, v = 2^k (1 - a).
+        dvec2 u = nx_f64_fast_two_sum(1.0lf, a);
+        dvec2 v = nx_f64_fast_two_sum(1.0lf, -a);
+        int k = nx_f64_log_k(nx_f64_high(nx_f64_quotient(u.x, v.x)));
+        v = v * nx_f64_pow2(k);
+        l = nx_f64_log_sum(nx_f64_dd_divide(nx_f64_dd_add(u, -v), nx_f64_dd_add(u, v)), k);
+    }
+    return nx_f64_with_sign(0.5lf * (l.x + l.y), nx_f64_high(x));
+}
+
+// 0 for an even whole number or a fraction, 1 for an odd number: bit 0. Bit 1: whole.
+uint nx_f64_parity(const in double y) {
+    double a = nx_f64_magnitude(y);
+    if (floor(a) != a) {
+        return 0u;
+    }
+    double b = a * 0.5lf;
+    return floor(b) != b ? 3u : 2u;
+}
+
+// |x|^y for finite nonzero x and finite y, rounded once.
+double nx_f64_pow_core(const in double x, const in double y) {
+    dvec2 l = nx_f64_dd_log(nx_f64_magnitude(x), true);
+    double yc = nx_f64_exp_range(y, -1e21lf, 1e21lf);
+    dvec2 p = nx_f64_two_product(l.x, yc);
+    p = nx_f64_fast_two_sum(p.x, p.y + l.y * yc);
+    if (p.x > 720.0lf || p.x < -760.0lf) {
+        p = dvec2(nx_f64_exp_range(p.x, -760.0lf, 720.0lf), 0.0lf);
+    }
+    double n = nx_f64_exp_n(p.x);
+    dvec2 e = nx_f64_exp_fraction(nx_f64_exp_reduce(p, n));
+    return nx_f64_scale(e.x + e.y, int(n));
+}
+
+// Special cases as pow of C.
+double nx_pow_f64(const in double x, const in double y) {
+    if (nx_f64_iszero(y) || x == 1.0lf) {
+        return 1.0lf;
+    }
+    if (nx_f64_isnan(x) || nx_f64_isnan(y)) {
+        return nx_f64_nan();
+    }
+    uint hx = nx_f64_high(x);
+    bool y_negative = (nx_f64_high(y) & 0x80000000u) != 0u;
+    if (nx_f64_isinf(y)) {
+        double a = nx_f64_magnitude(x);
+        if (a == 1.0lf) {
+            return 1.0lf;
+        }
+        return (a > 1.0lf) != y_negative ? nx_f64_infinity(0u) : nx_f64_zero(0u);
+    }
+    uint parity = nx_f64_parity(y);
+    uint sign = parity == 3u ? hx & 0x80000000u : 0u;
+    bool x_zero = nx_f64_iszero(x);
+    if (x_zero || nx_f64_isinf(x)) {
+        return x_zero == y_negative ? nx_f64_infinity(sign) : nx_f64_zero(sign);
+    }
+    if ((hx & 0x80000000u) != 0u && parity == 0u) {
+        return nx_f64_nan();
+    }
+    return nx_f64_flip(nx_f64_pow_core(x, y), sign);
+}
+
+#endif
