@@ -2,11 +2,20 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod codegen;
+pub mod device;
 pub mod dtype;
+pub mod engine;
 pub mod error;
+pub mod kernel;
+pub mod memory;
 pub mod program;
 pub mod shape;
+mod stream;
 
+pub use device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
 pub use dtype::{CType, DType};
+pub use engine::{Engine, Options, Stats};
 pub use error::{Error, Result};
+pub use kernel::{Access, Binding, BoundLaunch, Interface, Launch, Pipeline, PipelineKey};
+pub use memory::Buffer;
 pub use shape::{Type, View};

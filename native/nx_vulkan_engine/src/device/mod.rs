@@ -1,0 +1,99 @@
+//! Choosing and opening a Vulkan device, and what it can do as plain data.
+
+mod caps;
+mod instance;
+mod open;
+mod select;
+
+use std::fmt;
+
+pub use caps::{Caps, FloatControls, HeapInfo, MemoryTypeInfo, SubgroupOps};
+pub(crate) use instance::describe;
+pub use instance::{Validation, ValidationLog};
+pub(crate) use open::OpenDevice;
+
+use crate::{Error, Result};
+
+/// The kind of hardware behind a device, best first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DeviceKind {
+    Discrete,
+    Integrated,
+    Virtual,
+    Cpu,
+    Other,
+}
+
+impl DeviceKind {
+    /// Lower-case name, as `mix nx_vulkan.doctor` prints it.
+    pub fn name(self) -> &'static str {
+        match self {
+            DeviceKind::Discrete => "discrete",
+            DeviceKind::Integrated => "integrated",
+            DeviceKind::Virtual => "virtual",
+            DeviceKind::Cpu => "cpu",
+            DeviceKind::Other => "other",
+        }
+    }
+}
+
+/// One physical device, as plain data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Position in the loader's list; the number a selector may name.
+    pub index: usize,
+    pub name: String,
+    /// All zeros where the driver reports none.
+    pub uuid: [u8; 16],
+    pub kind: DeviceKind,
+    pub vendor_id: u32,
+    pub device_id: u32,
+    pub driver_name: String,
+    pub driver_info: String,
+    pub driver_version: u32,
+    /// (major, minor, patch), capped at what the engine's Vulkan bindings know.
+    pub api_version: (u32, u32, u32),
+    /// Size of the largest device-local heap.
+    pub memory_bytes: u64,
+    /// Why the engine can't use this device; `None` when it can.
+    pub unusable: Option<String>,
+}
+
+impl DeviceInfo {
+    /// The UUID as 32 hexadecimal digits.
+    pub fn uuid_hex(&self) -> String {
+        self.uuid.iter().map(|b| format!("{b:02x}")).collect()
+    }
+}
+
+impl fmt::Display for DeviceInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {} ({}, uuid:{})",
+            self.index,
+            self.name,
+            self.kind.name(),
+            self.uuid_hex()
+        )?;
+        match &self.unusable {
+            Some(reason) => write!(f, " [{reason}]"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Every Vulkan device of this machine, usable or not.
+///
+/// # Errors
+/// `NoDevice` when there is no Vulkan loader or no driver.
+pub fn enumerate() -> Result<Vec<DeviceInfo>> {
+    let instance = instance::VulkanInstance::shared(Validation::from_env())?;
+    Ok(open::list(&instance)?.into_iter().map(|d| d.info).collect())
+}
+
+pub(crate) fn no_device(reason: impl Into<String>) -> Error {
+    Error::NoDevice {
+        reason: reason.into(),
+    }
+}

@@ -1,0 +1,153 @@
+//! Opening a device: the floor it must meet, the features and the queue that the engine takes.
+
+use std::sync::Arc;
+
+use vulkano::device::physical::PhysicalDevice;
+use vulkano::device::{
+    Device, DeviceCreateInfo, DeviceExtensions, Queue, QueueCreateInfo, QueueFlags,
+};
+use vulkano::{Validated, Version, VulkanError};
+
+use super::caps::{Caps, wanted_features};
+use super::instance::{Validation, ValidationLog, VulkanInstance, describe};
+use super::select::choose;
+use super::{DeviceInfo, DeviceKind, no_device};
+use crate::{Error, Result};
+
+pub(super) struct Listed {
+    pub info: DeviceInfo,
+    physical: Arc<PhysicalDevice>,
+}
+
+pub(super) fn list(instance: &VulkanInstance) -> Result<Vec<Listed>> {
+    let devices = instance
+        .instance
+        .enumerate_physical_devices()
+        .map_err(|e| no_device(format!("the devices could not be listed: {e}")))?;
+    Ok(devices
+        .enumerate()
+        .map(|(index, physical)| Listed {
+            info: info(index, &physical),
+            physical,
+        })
+        .collect())
+}
+
+fn info(index: usize, physical: &PhysicalDevice) -> DeviceInfo {
+    let p = physical.properties();
+    let api = physical.api_version();
+    let heaps = &physical.memory_properties().memory_heaps;
+    let local = heaps
+        .iter()
+        .filter(|h| {
+            h.flags
+                .intersects(vulkano::memory::MemoryHeapFlags::DEVICE_LOCAL)
+        })
+        .map(|h| h.size)
+        .max();
+    DeviceInfo {
+        index,
+        name: p.device_name.clone(),
+        uuid: p.device_uuid.unwrap_or_default(),
+        kind: DeviceKind::from(p.device_type),
+        vendor_id: p.vendor_id,
+        device_id: p.device_id,
+        driver_name: p.driver_name.clone().unwrap_or_default(),
+        driver_info: p.driver_info.clone().unwrap_or_default(),
+        driver_version: p.driver_version,
+        api_version: (api.major, api.minor, api.patch),
+        memory_bytes: local
+            .or_else(|| heaps.iter().map(|h| h.size).max())
+            .unwrap_or(0),
+        unusable: unusable(physical),
+    }
+}
+
+fn unusable(physical: &PhysicalDevice) -> Option<String> {
+    if physical.api_version() < Version::V1_2 {
+        return Some(format!(
+            "Vulkan {}, needs 1.2 or later",
+            physical.api_version()
+        ));
+    }
+    if !physical.supported_features().buffer_device_address {
+        return Some("needs the feature bufferDeviceAddress".into());
+    }
+    if queue_family(physical).is_none() {
+        return Some("has no compute queue".into());
+    }
+    None
+}
+
+/// The compute queue family: one without graphics where there is one, as display work can't delay it.
+fn queue_family(physical: &PhysicalDevice) -> Option<u32> {
+    let families = physical.queue_family_properties();
+    let find = |avoid: QueueFlags| {
+        families.iter().position(|f| {
+            f.queue_flags.intersects(QueueFlags::COMPUTE) && !f.queue_flags.intersects(avoid)
+        })
+    };
+    find(QueueFlags::GRAPHICS)
+        .or_else(|| find(QueueFlags::empty()))
+        .and_then(|i| u32::try_from(i).ok())
+}
+
+/// An open device with its one queue.
+#[derive(Debug)]
+pub(crate) struct OpenDevice {
+    pub queue: Arc<Queue>,
+    pub device: Arc<Device>,
+    pub info: DeviceInfo,
+    pub caps: Caps,
+    pub log: Option<Arc<ValidationLog>>,
+    /// Keeps the messenger alive until the device is gone, so that it hears of leaked objects.
+    _instance: Arc<VulkanInstance>,
+}
+
+impl OpenDevice {
+    pub fn open(selector: Option<&str>, validation: Validation) -> Result<OpenDevice> {
+        let instance = VulkanInstance::shared(validation)?;
+        let mut listed = list(&instance)?;
+        let infos: Vec<DeviceInfo> = listed.iter().map(|l| l.info.clone()).collect();
+        let Listed { info, physical } = listed.swap_remove(choose(&infos, selector)?);
+        let family =
+            queue_family(&physical).ok_or_else(|| no_device("the device has no compute queue"))?;
+
+        let mut features = wanted_features(physical.supported_features());
+        let extensions = DeviceExtensions {
+            khr_cooperative_matrix: features.cooperative_matrix,
+            ..DeviceExtensions::empty()
+        }
+        .intersection(physical.supported_extensions());
+        features.cooperative_matrix &= extensions.khr_cooperative_matrix;
+        let caps = Caps::of(&physical, &info, &features);
+
+        let (device, mut queues) = Device::new(
+            physical,
+            DeviceCreateInfo {
+                queue_create_infos: vec![QueueCreateInfo {
+                    queue_family_index: family,
+                    ..Default::default()
+                }],
+                enabled_extensions: extensions,
+                enabled_features: features,
+                ..Default::default()
+            },
+        )
+        .map_err(|e| match e {
+            Validated::Error(VulkanError::DeviceLost) => Error::DeviceLost,
+            e => no_device(format!("{info} could not be opened: {}", describe(&e))),
+        })?;
+        let queue = queues
+            .next()
+            .ok_or_else(|| no_device("the device gave no queue"))?;
+        Ok(OpenDevice {
+            queue,
+            device,
+            info,
+            caps,
+            log: instance.log.clone(),
+            _instance: instance,
+        })
+    }
+}

@@ -1,0 +1,451 @@
+//! The engine: an open device with its memory, stream and pipelines.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::device::{Caps, DeviceInfo, OpenDevice, Validation, ValidationLog};
+use crate::kernel::{
+    BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore, default_cache_dir,
+};
+use crate::memory::{
+    AllocError, Buffer, DeviceMemoryPlan, DevicePool, Kind, Pool, PoolLimits, VulkanBacking,
+};
+use crate::stream::Stream;
+use crate::{Error, Result};
+
+/// Share of the budget in use, in percent, from which [`Engine::pressure`] asks the owners of tensors to collect.
+const PRESSURE_PERCENT: u64 = 75;
+/// Memory is taken from a GPU in regions from the first size, doubling up to the second.
+const REGION_BYTES_GPU: (u64, u64) = (32 << 20, 256 << 20);
+const REGION_BYTES_CPU: (u64, u64) = (16 << 20, 128 << 20);
+
+/// How to open an engine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Index, `uuid:<hex>`, UUID digits or a part of the name; `None` for the best device there is.
+    pub selector: Option<String>,
+    pub validation: Validation,
+    /// Where compiled pipelines are kept between runs; `None` for nowhere.
+    pub cache_dir: Option<PathBuf>,
+    /// Caps the device memory for tensors below what the device has.
+    pub memory_limit_bytes: Option<u64>,
+}
+
+impl Options {
+    /// What the environment says: `NX_VULKAN_DEVICE`, `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
+    /// (bytes).
+    pub fn from_env() -> Options {
+        Options {
+            selector: std::env::var("NX_VULKAN_DEVICE").ok(),
+            validation: Validation::from_env(),
+            cache_dir: default_cache_dir(),
+            memory_limit_bytes: std::env::var("NX_VULKAN_MEMORY_LIMIT")
+                .ok()
+                .and_then(|v| v.parse().ok()),
+        }
+    }
+}
+
+/// Counters of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Bytes of blocks that live buffers hold.
+    pub in_use_bytes: u64,
+    /// Bytes taken from the driver, staging included.
+    pub reserved_bytes: u64,
+    /// Bytes of device memory that tensors may take.
+    pub budget_bytes: u64,
+    pub submissions: u64,
+    pub dispatches: u64,
+    /// Copies and fills recorded.
+    pub transfers: u64,
+    pub barriers: u64,
+    pub pipelines: u64,
+}
+
+/// An open device, used by any number of threads at once.
+///
+/// Everything recorded runs in order on one queue. Recording returns at once; [`Engine::download`] and [`Engine::wait`] are what
+/// waits. A failed submission sticks and every later call returns its error.
+#[derive(Debug)]
+pub struct Engine {
+    // Dropped in this order: the stream waits for the device, then nothing is in use any more.
+    stream: Stream,
+    pipelines: PipelineStore,
+    pool: Arc<DevicePool>,
+    open: Arc<OpenDevice>,
+}
+
+impl Engine {
+    /// Opens the device that `selector` names, else `NX_VULKAN_DEVICE`, else the best one: discrete, integrated, virtual, CPU.
+    ///
+    /// # Errors
+    /// `NoDevice` when there is no loader, no driver, or no match; the reason lists the devices that were found.
+    pub fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
+        let mut options = Options::from_env();
+        if let Some(selector) = selector {
+            options.selector = Some(selector.to_string());
+        }
+        Engine::open_with(&options)
+    }
+
+    /// Opens a device with explicit options.
+    ///
+    /// # Errors
+    /// As [`Engine::open`].
+    pub fn open_with(options: &Options) -> Result<Arc<Engine>> {
+        let open = Arc::new(OpenDevice::open(
+            options.selector.as_deref(),
+            options.validation,
+        )?);
+        let plan = DeviceMemoryPlan::new(&open.caps, options.memory_limit_bytes);
+        let limits = PoolLimits {
+            max_buffer_bytes: open.caps.max_buffer_bytes,
+            budget_bytes: plan.budget_bytes,
+            region_bytes: match open.caps.is_unified() {
+                true => REGION_BYTES_CPU,
+                false => REGION_BYTES_GPU,
+            },
+        };
+        let backing = VulkanBacking::new(Arc::clone(&open.device), plan);
+        let pool = Arc::new(Pool::new(backing, limits));
+        Ok(Arc::new(Engine {
+            stream: Stream::new(Arc::clone(&open), Arc::clone(&pool)),
+            pipelines: PipelineStore::new(Arc::clone(&open), options.cache_dir.clone())?,
+            pool,
+            open,
+        }))
+    }
+
+    pub fn caps(&self) -> &Caps {
+        &self.open.caps
+    }
+
+    pub fn info(&self) -> &DeviceInfo {
+        &self.open.info
+    }
+
+    /// A buffer with undefined contents. Zero bytes work. Makes no Vulkan call when the pool has a free block.
+    ///
+    /// # Errors
+    /// `TooLarge` when it can never fit; `OutOfMemory` when it does not fit after trimming, waiting and spilling to host memory.
+    pub fn alloc(&self, size_bytes: u64) -> Result<Arc<Buffer>> {
+        let block = match self
+            .pool
+            .alloc(Kind::Device, size_bytes, self.stream.completed())
+        {
+            Ok(block) => block,
+            Err(AllocError::OutOfMemory) => self.alloc_under_pressure(size_bytes)?,
+            Err(e) => return Err(self.alloc_error(e, size_bytes)),
+        };
+        Ok(Arc::new(Buffer::new(
+            block,
+            size_bytes,
+            Arc::clone(&self.pool),
+        )))
+    }
+
+    fn alloc_under_pressure(&self, size_bytes: u64) -> Result<crate::memory::Block> {
+        let attempt = |kind: Kind| match self.pool.alloc(kind, size_bytes, self.stream.completed())
+        {
+            Ok(block) => Ok(Some(block)),
+            Err(AllocError::OutOfMemory) => Ok(None),
+            Err(e) => Err(self.alloc_error(e, size_bytes)),
+        };
+        self.pool.trim(self.stream.completed());
+        if let Some(block) = attempt(Kind::Device)? {
+            return Ok(block);
+        }
+        self.stream.wait()?;
+        self.pool.trim(self.stream.completed());
+        if let Some(block) = attempt(Kind::Device)? {
+            return Ok(block);
+        }
+        attempt(Kind::Spill)?.ok_or_else(|| self.alloc_error(AllocError::OutOfMemory, size_bytes))
+    }
+
+    fn alloc_error(&self, error: AllocError, size_bytes: u64) -> Error {
+        let budget_bytes = self.budget_bytes();
+        match error {
+            AllocError::OutOfMemory if size_bytes > budget_bytes => Error::TooLarge {
+                size_bytes,
+                limit_bytes: budget_bytes,
+            },
+            AllocError::OutOfMemory => Error::OutOfMemory {
+                size_bytes,
+                in_use_bytes: self.pool.in_use_bytes(),
+                budget_bytes,
+            },
+            AllocError::TooLarge { limit_bytes } => Error::TooLarge {
+                size_bytes,
+                limit_bytes,
+            },
+            AllocError::Failed(e) => e,
+        }
+    }
+
+    fn budget_bytes(&self) -> u64 {
+        self.pool.limits.budget_bytes[Kind::Device as usize]
+    }
+
+    /// Writes `data` at byte `offset` of `dst`, ordered after everything recorded so far.
+    pub fn upload(&self, dst: &Arc<Buffer>, offset: u64, data: &[u8]) -> Result<()> {
+        self.check_range("upload", dst, offset, data.len() as u64)?;
+        self.stream.upload(dst, offset, data)
+    }
+
+    /// Reads `out.len()` bytes at byte `offset` of `src`: submits, waits for what writes them, and copies.
+    ///
+    /// # Errors
+    /// The sticky error, if a submission failed at any time before.
+    pub fn download(&self, src: &Arc<Buffer>, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.check_range("download", src, offset, out.len() as u64)?;
+        self.stream.download(src, offset, out)
+    }
+
+    /// Fills bytes with a repeated little-endian word. `offset` is a multiple of 4; so is `size`, unless it ends the buffer.
+    pub fn fill(&self, dst: &Arc<Buffer>, offset: u64, size: u64, word: u32) -> Result<()> {
+        self.check_range("fill", dst, offset, size)?;
+        let ends_buffer = offset + size == dst.size_bytes();
+        if !offset.is_multiple_of(4) || !(size.is_multiple_of(4) || ends_buffer) {
+            return Err(Error::InvalidArgument {
+                what: "fill range",
+                expected: "multiples of 4 bytes".into(),
+                got: format!("offset {offset}, size {size}"),
+            });
+        }
+        // Blocks are padded to more than a word, so rounding up stays inside.
+        self.stream
+            .fill(dst, offset, size.next_multiple_of(4), word)
+    }
+
+    /// Copies bytes on the device. Ranges of one buffer must not overlap.
+    pub fn copy(
+        &self,
+        src: &Arc<Buffer>,
+        src_offset: u64,
+        dst: &Arc<Buffer>,
+        dst_offset: u64,
+        size: u64,
+    ) -> Result<()> {
+        self.check_range("copy source", src, src_offset, size)?;
+        self.check_range("copy destination", dst, dst_offset, size)?;
+        if Arc::ptr_eq(src, dst) && src_offset.abs_diff(dst_offset) < size {
+            return Err(Error::InvalidArgument {
+                what: "copy ranges",
+                expected: "ranges that do not overlap".into(),
+                got: format!("{size} bytes from {src_offset} to {dst_offset}"),
+            });
+        }
+        if size == 0 {
+            return self.stream.check();
+        }
+        self.stream
+            .record_copy(src, src_offset, dst, dst_offset, size)
+            .map(|_| ())
+    }
+
+    /// The pipeline of `key`, compiled if it is not there yet: milliseconds on a GPU driver. Any number of threads may ask for the
+    /// same key; one compiles, the others wait.
+    pub fn pipeline(
+        &self,
+        key: PipelineKey,
+        spirv: &[u32],
+        spec: &[(u32, u32)],
+        interface: Interface,
+    ) -> Result<Arc<Pipeline>> {
+        self.pipelines.get_or_compile(key, spirv, spec, interface)
+    }
+
+    /// The pipeline of `key` if it is compiled. Never blocks.
+    pub fn cached_pipeline(&self, key: PipelineKey) -> Option<Arc<Pipeline>> {
+        self.pipelines.get(key)
+    }
+
+    /// Records one dispatch of a kernel that takes buffer addresses.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when parameters don't fit the pipeline or group counts exceed the device's limit: splitting is the caller's.
+    pub fn dispatch(&self, launch: &Launch<'_>) -> Result<()> {
+        if launch.groups.contains(&0) {
+            return self.stream.check();
+        }
+        let push_bytes = match launch.pipeline.interface() {
+            Interface::Addresses { push_bytes } => push_bytes as usize,
+            Interface::Descriptors { .. } => return Err(wrong_interface("an address pipeline")),
+        };
+        let words = launch
+            .params
+            .len()
+            .max(if launch.table.is_some() { 2 } else { 0 });
+        if words * 4 > push_bytes {
+            return Err(Error::InvalidArgument {
+                what: "launch parameters",
+                expected: format!("at most {push_bytes} bytes"),
+                got: format!("{} bytes", words * 4),
+            });
+        }
+        self.check_launch(launch.pipeline, launch.groups)?;
+        for buffer in launch.reads.iter().chain(launch.writes) {
+            self.check_owner(buffer)?;
+        }
+        self.stream.dispatch(launch)
+    }
+
+    /// Records one dispatch of a shader that takes storage-buffer descriptors.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when bindings or push bytes don't fit the pipeline, `TooLarge` when a range exceeds what a descriptor holds.
+    pub fn dispatch_bound(&self, launch: &BoundLaunch<'_>) -> Result<()> {
+        if launch.groups.contains(&0) {
+            return self.stream.check();
+        }
+        let Interface::Descriptors {
+            bindings,
+            push_bytes,
+        } = launch.pipeline.interface()
+        else {
+            return Err(wrong_interface("a descriptor pipeline"));
+        };
+        if launch.bindings.len() != bindings as usize {
+            return Err(Error::InvalidArgument {
+                what: "bindings",
+                expected: format!("{bindings} buffers"),
+                got: launch.bindings.len().to_string(),
+            });
+        }
+        if launch.push.len() > push_bytes as usize || !launch.push.len().is_multiple_of(4) {
+            return Err(Error::InvalidArgument {
+                what: "push constants",
+                expected: format!("a multiple of 4 bytes, at most {push_bytes}"),
+                got: format!("{} bytes", launch.push.len()),
+            });
+        }
+        self.check_launch(launch.pipeline, launch.groups)?;
+        let caps = self.caps();
+        for b in launch.bindings {
+            self.check_range("binding", b.buffer, b.offset, b.size_bytes)?;
+            if !b
+                .offset
+                .is_multiple_of(caps.min_storage_buffer_offset_alignment)
+            {
+                return Err(Error::InvalidArgument {
+                    what: "binding offset",
+                    expected: format!("a multiple of {}", caps.min_storage_buffer_offset_alignment),
+                    got: b.offset.to_string(),
+                });
+            }
+            if b.size_bytes > caps.max_storage_buffer_range_bytes {
+                return Err(Error::TooLarge {
+                    size_bytes: b.size_bytes,
+                    limit_bytes: caps.max_storage_buffer_range_bytes,
+                });
+            }
+        }
+        self.stream.dispatch_bound(launch)
+    }
+
+    /// Submits what is recorded, without waiting.
+    pub fn flush(&self) -> Result<()> {
+        self.stream.flush()
+    }
+
+    /// Submits what is recorded and waits until all of it is done.
+    pub fn wait(&self) -> Result<()> {
+        self.stream.wait()
+    }
+
+    /// Gives idle memory back to the driver. Returns the bytes freed.
+    pub fn trim(&self) -> u64 {
+        self.pool.trim(self.stream.completed())
+    }
+
+    /// Whether so much device memory is in use that owners of unused tensors should be collected.
+    pub fn pressure(&self) -> bool {
+        self.pool.in_use_bytes() / PRESSURE_PERCENT >= self.budget_bytes() / 100
+    }
+
+    pub fn stats(&self) -> Stats {
+        let counters = self.stream.counters();
+        Stats {
+            in_use_bytes: self.pool.in_use_bytes(),
+            reserved_bytes: self.pool.reserved_bytes(),
+            budget_bytes: self.budget_bytes(),
+            submissions: counters.submissions,
+            dispatches: counters.dispatches,
+            transfers: counters.transfers,
+            barriers: counters.barriers,
+            pipelines: self.pipelines.len() as u64,
+        }
+    }
+
+    /// What the validation layer said; `None` when it is not watching.
+    pub fn validation_messages(&self) -> Option<Vec<String>> {
+        self.open.log.as_ref().map(|log| log.messages())
+    }
+
+    /// The log behind [`Engine::validation_messages`], which outlives the engine.
+    pub fn validation_log(&self) -> Option<Arc<ValidationLog>> {
+        self.open.log.clone()
+    }
+
+    /// Makes the next submission fail as a lost device does, to test what callers make of it.
+    #[doc(hidden)]
+    pub fn fail_next_submission(&self) {
+        self.stream.fail_next_submission();
+    }
+
+    fn check_range(
+        &self,
+        what: &'static str,
+        buffer: &Buffer,
+        offset: u64,
+        size: u64,
+    ) -> Result<()> {
+        if offset
+            .checked_add(size)
+            .is_none_or(|end| end > buffer.size_bytes())
+        {
+            return Err(Error::InvalidArgument {
+                what,
+                expected: format!("a range within {} bytes", buffer.size_bytes()),
+                got: format!("{size} bytes at {offset}"),
+            });
+        }
+        self.check_owner(buffer)
+    }
+
+    fn check_owner(&self, buffer: &Buffer) -> Result<()> {
+        match buffer.belongs_to(&self.pool) {
+            true => Ok(()),
+            false => Err(Error::InvalidArgument {
+                what: "buffer",
+                expected: "a buffer of this device".into(),
+                got: "a buffer of another one".into(),
+            }),
+        }
+    }
+
+    fn check_launch(&self, pipeline: &Pipeline, groups: [u32; 3]) -> Result<()> {
+        if !pipeline.belongs_to(&self.open.device) {
+            return Err(wrong_interface("a pipeline of this device"));
+        }
+        let limit = self.open.caps.max_workgroup_count;
+        if groups.iter().zip(&limit).any(|(g, max)| g > max) {
+            return Err(Error::InvalidArgument {
+                what: "workgroup counts",
+                expected: format!("at most {limit:?}"),
+                got: format!("{groups:?}"),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn wrong_interface(expected: &str) -> Error {
+    Error::InvalidArgument {
+        what: "pipeline",
+        expected: expected.to_string(),
+        got: "another one".into(),
+    }
+}

@@ -1,0 +1,119 @@
+//! A buffer: the owner of one block, which goes back to the pool when the last reference is dropped.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::block::{Block, Hazard};
+use super::{DevicePool, Kind};
+
+/// Device memory with a size in bytes. The contents are undefined until something is written.
+pub struct Buffer {
+    block: Block,
+    size_bytes: u64,
+    write_epoch: AtomicU64,
+    read_epoch: AtomicU64,
+    write_serial: AtomicU64,
+    use_serial: AtomicU64,
+    pool: Arc<DevicePool>,
+}
+
+impl Buffer {
+    pub(crate) fn new(block: Block, size_bytes: u64, pool: Arc<DevicePool>) -> Buffer {
+        let h = block.hazard;
+        Buffer {
+            block,
+            size_bytes,
+            write_epoch: AtomicU64::new(h.write_epoch),
+            read_epoch: AtomicU64::new(h.read_epoch),
+            write_serial: AtomicU64::new(h.write_serial),
+            use_serial: AtomicU64::new(h.use_serial),
+            pool,
+        }
+    }
+
+    /// Device address of the first byte, a multiple of 256.
+    pub fn address(&self) -> u64 {
+        self.block.address
+    }
+
+    /// The size that was asked for. The memory behind it reaches at least to the next multiple of 16.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Bytes of device memory that the buffer takes.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.block.size_bytes
+    }
+
+    /// Whether the buffer lies in host memory because device memory was full.
+    pub fn is_spilled(&self) -> bool {
+        self.block.kind == Kind::Spill
+    }
+
+    pub(crate) fn block(&self) -> &Block {
+        &self.block
+    }
+
+    pub(crate) fn belongs_to(&self, pool: &Arc<DevicePool>) -> bool {
+        Arc::ptr_eq(&self.pool, pool)
+    }
+
+    /// Whether a read at `epoch` must wait for a barrier: the buffer was written since the last one.
+    pub(crate) fn read_conflicts(&self, epoch: u64) -> bool {
+        self.write_epoch.load(Relaxed) == epoch
+    }
+
+    /// Whether a write at `epoch` must wait for a barrier: the buffer was read or written since the last one.
+    pub(crate) fn write_conflicts(&self, epoch: u64) -> bool {
+        self.write_epoch.load(Relaxed) == epoch || self.read_epoch.load(Relaxed) == epoch
+    }
+
+    pub(crate) fn mark_read(&self, epoch: u64, serial: u64) {
+        self.read_epoch.store(epoch, Relaxed);
+        self.use_serial.store(serial, Relaxed);
+    }
+
+    pub(crate) fn mark_write(&self, epoch: u64, serial: u64) {
+        self.write_epoch.store(epoch, Relaxed);
+        self.write_serial.store(serial, Relaxed);
+        self.use_serial.store(serial, Relaxed);
+    }
+
+    /// The last submission that writes the buffer; 0 for none.
+    pub(crate) fn write_serial(&self) -> u64 {
+        self.write_serial.load(Relaxed)
+    }
+
+    /// The last submission that uses the buffer in any way; 0 for none.
+    pub(crate) fn use_serial(&self) -> u64 {
+        self.use_serial.load(Relaxed)
+    }
+
+    fn hazard(&self) -> Hazard {
+        Hazard {
+            write_epoch: self.write_epoch.load(Relaxed),
+            read_epoch: self.read_epoch.load(Relaxed),
+            write_serial: self.write_serial.load(Relaxed),
+            use_serial: self.use_serial.load(Relaxed),
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.pool.free(Block {
+            hazard: self.hazard(),
+            ..self.block
+        });
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Buffer")
+            .field("size_bytes", &self.size_bytes)
+            .field("address", &format_args!("{:#x}", self.block.address))
+            .finish_non_exhaustive()
+    }
+}

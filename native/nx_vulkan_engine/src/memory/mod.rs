@@ -1,0 +1,21 @@
+//! Device memory: a pool of size classes over large regions, and the buffers that tensors live in.
+//!
+//! A dropped buffer's block goes back to the pool at once. The GPU may reuse it immediately, as everything on the one queue runs in
+//! order and hazards travel with the block; the host writes to it directly only when its last submission is complete.
+
+mod backing;
+mod block;
+mod buffer;
+mod class;
+mod pool;
+mod ranges;
+mod ring;
+
+pub(crate) use backing::{DeviceMemoryPlan, VulkanBacking};
+pub(crate) use block::{Block, Kind};
+pub use buffer::Buffer;
+pub(crate) use pool::{AllocError, Pool, PoolLimits};
+pub(crate) use ring::Ring;
+
+/// The pool of an open device.
+pub(crate) type DevicePool = Pool<VulkanBacking>;

@@ -1,0 +1,522 @@
+//! The one queue of a device: recording from any thread, barriers only where data needs them, submission, and waiting.
+//!
+//! Everything recorded runs in order. A barrier ends an *epoch*; within an epoch nothing depends on anything else. A *serial* numbers a
+//! submission. The first failure of a submission sticks: every later call returns it.
+
+mod slot;
+mod transfer;
+mod wait;
+
+use std::collections::VecDeque;
+use std::ptr::null;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ash::vk;
+use vulkano::VulkanObject;
+
+use crate::device::{DeviceKind, OpenDevice};
+use crate::kernel::{Access, BoundLaunch, Launch};
+use crate::memory::{Buffer, DevicePool, Kind, Ring};
+use crate::{Error, Result};
+use slot::Slot;
+
+/// Submissions in flight before recording waits for the oldest.
+const MAX_IN_FLIGHT: usize = 32;
+/// Recorded operations that make a submission: few while the GPU is idle, so that it starts early, more while it is busy.
+const BATCH_FIRST_OPS: u32 = 8;
+const BATCH_DOUBLINGS: usize = 3;
+/// Bytes read and written by recorded operations that make a submission.
+const BATCH_BYTES: u64 = 64 << 20;
+/// Size of the ring of argument tables.
+const ARGUMENT_RING_BYTES: u64 = 1 << 20;
+const ARGUMENT_ALIGN_BYTES: u64 = 16;
+/// How long a waiting thread polls before it blocks. Blocking costs a GPU round trip 10 us more; on a CPU device the polling
+/// thread takes a core from the device itself.
+const SPIN_GPU: Duration = Duration::from_micros(100);
+const SPIN_CPU: Duration = Duration::from_micros(2);
+
+/// Largest push-constant block that the engine's own kernels use, in words.
+const MAX_PARAM_WORDS: usize = 64;
+
+/// Counters since the stream was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Counters {
+    pub submissions: u64,
+    pub dispatches: u64,
+    pub transfers: u64,
+    pub barriers: u64,
+}
+
+pub(crate) struct Stream {
+    recorder: Mutex<Recorder>,
+    /// Every submission up to this serial is complete.
+    completed: AtomicU64,
+    error: OnceLock<Error>,
+    fail_next_submission: AtomicBool,
+    staging: transfer::Staging,
+    spin: Duration,
+    pool: Arc<DevicePool>,
+    open: Arc<OpenDevice>,
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream")
+            .field("completed", &self.completed)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Pending {
+    serial: u64,
+    slot: Arc<Slot>,
+}
+
+struct Recorder {
+    /// The command buffer being recorded.
+    current: Option<Arc<Slot>>,
+    /// Submitted, oldest first.
+    pending: VecDeque<Pending>,
+    free: Vec<Arc<Slot>>,
+    slots: usize,
+    /// The serial that the next submission gets.
+    serial: u64,
+    epoch: u64,
+    bound: vk::Pipeline,
+    ops: u32,
+    bytes: u64,
+    arguments: Option<(Buffer, Ring)>,
+    counters: Counters,
+}
+
+type RecorderGuard<'a> = MutexGuard<'a, Recorder>;
+
+impl Stream {
+    pub fn new(open: Arc<OpenDevice>, pool: Arc<DevicePool>) -> Stream {
+        let spin = match open.caps.kind {
+            DeviceKind::Cpu => SPIN_CPU,
+            DeviceKind::Discrete
+            | DeviceKind::Integrated
+            | DeviceKind::Virtual
+            | DeviceKind::Other => SPIN_GPU,
+        };
+        Stream {
+            recorder: Mutex::new(Recorder {
+                current: None,
+                pending: VecDeque::new(),
+                free: Vec::new(),
+                slots: 0,
+                serial: 1,
+                epoch: 1,
+                bound: vk::Pipeline::null(),
+                ops: 0,
+                bytes: 0,
+                arguments: None,
+                counters: Counters::default(),
+            }),
+            completed: AtomicU64::new(0),
+            error: OnceLock::new(),
+            fail_next_submission: AtomicBool::new(false),
+            staging: transfer::Staging::default(),
+            spin,
+            pool,
+            open,
+        }
+    }
+
+    /// The last serial known to be complete, without asking the device.
+    pub fn completed(&self) -> u64 {
+        self.completed.load(Ordering::Acquire)
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.lock().counters
+    }
+
+    /// Records one dispatch of a kernel that takes addresses.
+    pub fn dispatch(&self, launch: &Launch<'_>) -> Result<()> {
+        let mut words = [0u32; MAX_PARAM_WORDS];
+        let count = launch
+            .params
+            .len()
+            .max(2 * usize::from(launch.table.is_some()));
+        let params = words
+            .get_mut(..count)
+            .ok_or_else(|| Error::InvalidArgument {
+                what: "launch parameters",
+                expected: format!("at most {MAX_PARAM_WORDS} words"),
+                got: launch.params.len().to_string(),
+            })?;
+        params[..launch.params.len()].copy_from_slice(launch.params);
+
+        let mut recorder = match launch.table {
+            None => self.acquire()?,
+            Some(table) => {
+                let (recorder, address) = self.acquire_with_table(table)?;
+                params[0] = address as u32;
+                params[1] = (address >> 32) as u32;
+                recorder
+            }
+        };
+        let reads = launch.reads.iter().map(|b| &***b);
+        let writes = launch.writes.iter().map(|b| &***b);
+        let cmd = self.prepare(&mut recorder, reads.clone(), writes.clone())?;
+        self.bind(&mut recorder, cmd, launch.pipeline.handle());
+        let fns = &self.open.device.fns().v1_0;
+        // SAFETY: the command buffer is recording, the pipeline is bound, and the engine checked push size and group counts
+        // against pipeline and device (VUID-vkCmdPushConstants-offset-01795, VUID-vkCmdDispatch-groupCountX-00386).
+        unsafe {
+            if !params.is_empty() {
+                (fns.cmd_push_constants)(
+                    cmd,
+                    launch.pipeline.layout(),
+                    vk::ShaderStageFlags::COMPUTE,
+                    0,
+                    (params.len() * 4) as u32,
+                    params.as_ptr().cast(),
+                );
+            }
+            let [x, y, z] = launch.groups;
+            (fns.cmd_dispatch)(cmd, x, y, z);
+        }
+        recorder.counters.dispatches += 1;
+        self.finish(&mut recorder, reads, writes)
+    }
+
+    /// Records one dispatch of a shader that takes descriptors.
+    pub fn dispatch_bound(&self, launch: &BoundLaunch<'_>) -> Result<()> {
+        let mut recorder = self.acquire()?;
+        let uses = |wanted: Access| {
+            launch
+                .bindings
+                .iter()
+                .filter(move |b| b.access == wanted || b.access == Access::ReadWrite)
+                .map(|b| &**b.buffer)
+        };
+        let (reads, writes) = (uses(Access::Read), uses(Access::Write));
+        let cmd = self.prepare(&mut recorder, reads.clone(), writes.clone())?;
+        let set = match &recorder.current {
+            Some(slot) => slot.descriptor_set(&self.open.device, launch),
+            None => Ok(vk::DescriptorSet::null()),
+        };
+        let set = set.map_err(|e| self.fail(e))?;
+        self.bind(&mut recorder, cmd, launch.pipeline.handle());
+        let fns = &self.open.device.fns().v1_0;
+        // SAFETY: as in `dispatch`; the set was allocated for this pipeline's layout and lives until the slot is recycled.
+        unsafe {
+            if !launch.bindings.is_empty() {
+                (fns.cmd_bind_descriptor_sets)(
+                    cmd,
+                    vk::PipelineBindPoint::COMPUTE,
+                    launch.pipeline.layout(),
+                    0,
+                    1,
+                    &set,
+                    0,
+                    null(),
+                );
+            }
+            if !launch.push.is_empty() {
+                (fns.cmd_push_constants)(
+                    cmd,
+                    launch.pipeline.layout(),
+                    vk::ShaderStageFlags::COMPUTE,
+                    0,
+                    launch.push.len() as u32,
+                    launch.push.as_ptr().cast(),
+                );
+            }
+            let [x, y, z] = launch.groups;
+            (fns.cmd_dispatch)(cmd, x, y, z);
+        }
+        recorder.counters.dispatches += 1;
+        self.finish(&mut recorder, reads, writes)
+    }
+
+    /// Submits what is recorded, without waiting.
+    pub fn flush(&self) -> Result<()> {
+        let mut recorder = self.lock();
+        self.check()?;
+        self.submit(&mut recorder)
+    }
+
+    /// Submits what is recorded and waits until the device is idle.
+    pub fn wait(&self) -> Result<()> {
+        let last = {
+            let recorder = self.lock();
+            recorder.serial - u64::from(recorder.ops == 0)
+        };
+        self.wait_serial(last)
+    }
+
+    /// Makes the next submission fail as if the device were lost.
+    pub fn fail_next_submission(&self) {
+        self.fail_next_submission.store(true, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> RecorderGuard<'_> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sticky error, if there is one.
+    pub fn check(&self) -> Result<()> {
+        match self.error.get() {
+            None => Ok(()),
+            Some(error) => Err(error.clone()),
+        }
+    }
+
+    /// Makes `error` stick unless another came first, and returns the one that stuck.
+    fn fail(&self, error: Error) -> Error {
+        self.error.get_or_init(|| error).clone()
+    }
+
+    /// Locks the recorder with a command buffer ready to record into.
+    fn acquire(&self) -> Result<RecorderGuard<'_>> {
+        let mut recorder = self.lock();
+        loop {
+            self.check()?;
+            if recorder.current.is_some() {
+                return Ok(recorder);
+            }
+            if recorder.free.is_empty() {
+                self.reap(&mut recorder)?;
+            }
+            if recorder.free.is_empty() && recorder.slots < MAX_IN_FLIGHT {
+                let slot = Slot::new(&self.open).map_err(|e| self.fail(e))?;
+                recorder.slots += 1;
+                recorder.free.push(Arc::new(slot));
+            }
+            if let Some(slot) = recorder.free.pop() {
+                slot.begin(&self.open.device).map_err(|e| self.fail(e))?;
+                recorder.current = Some(slot);
+                recorder.bound = vk::Pipeline::null();
+                recorder.ops = 0;
+                recorder.bytes = 0;
+                return Ok(recorder);
+            }
+            let oldest = recorder.pending.front().map_or(0, |p| p.serial);
+            drop(recorder);
+            self.wait_serial(oldest)?;
+            std::thread::yield_now();
+            recorder = self.lock();
+        }
+    }
+
+    /// Puts a table into the argument ring. Returns the locked recorder and the table's device address.
+    fn acquire_with_table(&self, table: &[u32]) -> Result<(RecorderGuard<'_>, u64)> {
+        let bytes = size_of_val(table) as u64;
+        if bytes > ARGUMENT_RING_BYTES / 4 {
+            return Err(Error::InvalidArgument {
+                what: "argument table",
+                expected: format!("at most {} bytes", ARGUMENT_RING_BYTES / 4),
+                got: bytes.to_string(),
+            });
+        }
+        loop {
+            let mut recorder = self.acquire()?;
+            if recorder.arguments.is_none() {
+                let buffer = self.host_buffer(Kind::Arguments, ARGUMENT_RING_BYTES)?;
+                recorder.arguments = Some((buffer, Ring::new(ARGUMENT_RING_BYTES)));
+            }
+            let serial = recorder.serial;
+            let completed = self.completed();
+            let Some((buffer, ring)) = &mut recorder.arguments else {
+                continue;
+            };
+            if let Some(space) = ring.reserve(bytes, ARGUMENT_ALIGN_BYTES, completed) {
+                ring.commit(space, serial);
+                let block = buffer.block();
+                let address = block.address + space.offset;
+                // SAFETY: the ring gave out `bytes` bytes at this offset of a mapped block, and every submission that read them
+                // before is complete.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        table.as_ptr().cast::<u8>(),
+                        block.mapped.add(space.offset as usize),
+                        size_of_val(table),
+                    );
+                }
+                return Ok((recorder, address));
+            }
+            let oldest = ring.oldest().unwrap_or(serial);
+            drop(recorder);
+            self.wait_serial(oldest)?;
+        }
+    }
+
+    /// Emits the barrier that an operation with these reads and writes needs, if any. Returns the command buffer.
+    fn prepare<'a>(
+        &self,
+        recorder: &mut Recorder,
+        mut reads: impl Iterator<Item = &'a Buffer>,
+        mut writes: impl Iterator<Item = &'a Buffer>,
+    ) -> Result<vk::CommandBuffer> {
+        let Some(cmd) = recorder.current.as_ref().map(|slot| slot.cmd()) else {
+            return Err(self.fail(Error::Vulkan {
+                call: "vkBeginCommandBuffer",
+                cause: "no command buffer is recording".into(),
+            }));
+        };
+        let epoch = recorder.epoch;
+        if reads.any(|b| b.read_conflicts(epoch)) || writes.any(|b| b.write_conflicts(epoch)) {
+            self.barrier(cmd, DEVICE_STAGES, DEVICE_ACCESS);
+            recorder.epoch += 1;
+            recorder.counters.barriers += 1;
+        }
+        Ok(cmd)
+    }
+
+    fn bind(&self, recorder: &mut Recorder, cmd: vk::CommandBuffer, pipeline: vk::Pipeline) {
+        if recorder.bound != pipeline {
+            // SAFETY: the pipeline is a live compute pipeline of this device.
+            unsafe {
+                (self.open.device.fns().v1_0.cmd_bind_pipeline)(
+                    cmd,
+                    vk::PipelineBindPoint::COMPUTE,
+                    pipeline,
+                );
+            }
+            recorder.bound = pipeline;
+        }
+    }
+
+    /// Notes what the recorded operation touched, and submits when enough has gathered.
+    fn finish<'a>(
+        &self,
+        recorder: &mut Recorder,
+        reads: impl Iterator<Item = &'a Buffer>,
+        writes: impl Iterator<Item = &'a Buffer>,
+    ) -> Result<()> {
+        let (epoch, serial) = (recorder.epoch, recorder.serial);
+        for buffer in reads {
+            buffer.mark_read(epoch, serial);
+            recorder.bytes += buffer.size_bytes();
+        }
+        for buffer in writes {
+            buffer.mark_write(epoch, serial);
+            recorder.bytes += buffer.size_bytes();
+        }
+        recorder.ops += 1;
+        let in_flight = recorder.pending.len().min(BATCH_DOUBLINGS);
+        if recorder.ops >= BATCH_FIRST_OPS << in_flight || recorder.bytes >= BATCH_BYTES {
+            self.submit(recorder)?;
+        }
+        Ok(())
+    }
+
+    /// One global memory barrier from everything the stream records to `stages` and `access`.
+    fn barrier(
+        &self,
+        cmd: vk::CommandBuffer,
+        stages: vk::PipelineStageFlags,
+        access: vk::AccessFlags,
+    ) {
+        let barrier = vk::MemoryBarrier::default()
+            .src_access_mask(vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE)
+            .dst_access_mask(access);
+        // SAFETY: the command buffer is recording outside of a render pass, on a queue with compute and transfer.
+        unsafe {
+            (self.open.device.fns().v1_0.cmd_pipeline_barrier)(
+                cmd,
+                DEVICE_STAGES,
+                stages,
+                vk::DependencyFlags::empty(),
+                1,
+                &barrier,
+                0,
+                null(),
+                0,
+                null(),
+            );
+        }
+    }
+
+    fn submit(&self, recorder: &mut Recorder) -> Result<()> {
+        if recorder.ops == 0 {
+            return Ok(());
+        }
+        let Some(slot) = recorder.current.take() else {
+            return Ok(());
+        };
+        recorder.ops = 0;
+        let serial = recorder.serial;
+        recorder.serial += 1;
+        recorder.counters.submissions += 1;
+        // The host reads results after the fence: a fence alone does not make device writes visible to it.
+        self.barrier(
+            slot.cmd(),
+            vk::PipelineStageFlags::HOST,
+            vk::AccessFlags::HOST_READ,
+        );
+        let result = match self.fail_next_submission.swap(false, Ordering::Relaxed) {
+            true => Err(Error::DeviceLost),
+            false => slot.submit(&self.open),
+        };
+        if let Err(error) = result {
+            recorder.free.push(slot);
+            return Err(self.fail(error));
+        }
+        recorder.pending.push_back(Pending { serial, slot });
+        self.reap(recorder)
+    }
+
+    /// Recycles the command buffers of complete submissions.
+    fn reap(&self, recorder: &mut Recorder) -> Result<()> {
+        while let Some(front) = recorder.pending.front() {
+            if self.completed() < front.serial {
+                match front.slot.is_signalled(&self.open.device) {
+                    Ok(true) => {
+                        self.completed.fetch_max(front.serial, Ordering::AcqRel);
+                    }
+                    Ok(false) => return Ok(()),
+                    Err(e) => return Err(self.fail(e)),
+                }
+            }
+            if front.slot.has_waiters() {
+                return Ok(());
+            }
+            if let Some(done) = recorder.pending.pop_front() {
+                recorder.free.push(done.slot);
+            }
+        }
+        Ok(())
+    }
+}
+
+const DEVICE_STAGES: vk::PipelineStageFlags = vk::PipelineStageFlags::from_raw(
+    vk::PipelineStageFlags::COMPUTE_SHADER.as_raw() | vk::PipelineStageFlags::TRANSFER.as_raw(),
+);
+const DEVICE_ACCESS: vk::AccessFlags = vk::AccessFlags::from_raw(
+    vk::AccessFlags::SHADER_READ.as_raw()
+        | vk::AccessFlags::SHADER_WRITE.as_raw()
+        | vk::AccessFlags::TRANSFER_READ.as_raw()
+        | vk::AccessFlags::TRANSFER_WRITE.as_raw(),
+);
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let waited = self.wait();
+        let device = &self.open.device;
+        let recorder = self
+            .recorder
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if waited.is_err() {
+            // SAFETY: no other thread uses the queue while the stream is dropped. On a lost device it returns at once.
+            let _ = unsafe { (device.fns().v1_0.device_wait_idle)(device.handle()) };
+        }
+        let pending = recorder.pending.drain(..).map(|p| p.slot);
+        for slot in recorder
+            .free
+            .drain(..)
+            .chain(pending)
+            .chain(recorder.current.take())
+        {
+            slot.destroy(device);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Copies between host and device, and the device's own fills and copies.
+//!
+//! Mapped memory is read and written directly when nothing in flight forbids it. Everything else goes through host-visible staging
+//! memory in chunks, so that the host's copy of one chunk overlaps with the device's copy of another.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ash::vk;
+
+use super::Stream;
+use crate::memory::{AllocError, Buffer, Kind, Ring};
+use crate::{Error, Result};
+
+/// Size of the upload ring. Uploads of up to a quarter of it wait only when the ring is full.
+const UPLOAD_RING_BYTES: u64 = 32 << 20;
+/// Large transfers go in chunks of this size.
+const CHUNK_BYTES: u64 = 4 << 20;
+/// Keeps chunks of different uploads on different cache lines.
+const UPLOAD_ALIGN_BYTES: u64 = 64;
+
+/// The upload ring, made on first use.
+#[derive(Debug, Default)]
+pub(super) struct Staging(Mutex<Option<(Arc<Buffer>, Ring)>>);
+
+impl Stream {
+    /// Writes `data` at `offset` of `dst`, ordered after everything recorded so far.
+    pub fn upload(&self, dst: &Buffer, offset: u64, data: &[u8]) -> Result<()> {
+        let block = dst.block();
+        if data.is_empty() {
+            return self.check();
+        }
+        if !block.mapped.is_null() && self.is_complete(dst.use_serial()) {
+            self.check()?;
+            // SAFETY: the range was checked against the buffer, the block is mapped, and no submission uses it any more.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    data.as_ptr(),
+                    block.mapped.add(offset as usize),
+                    data.len(),
+                );
+            }
+            return Ok(());
+        }
+        for (chunk, at) in data
+            .chunks(CHUNK_BYTES as usize)
+            .zip((offset..).step_by(CHUNK_BYTES as usize))
+        {
+            self.upload_chunk(dst, at, chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Reads `out.len()` bytes at `offset` of `src`, waiting for what writes them.
+    pub fn download(&self, src: &Buffer, offset: u64, out: &mut [u8]) -> Result<()> {
+        if out.is_empty() {
+            return self.check();
+        }
+        let block = src.block();
+        if !block.mapped.is_null() {
+            self.wait_serial(src.write_serial())?;
+            // SAFETY: the range was checked against the buffer, the block is mapped, and its last write is complete and made
+            // visible to the host by the barrier that ends each submission.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    block.mapped.add(offset as usize),
+                    out.as_mut_ptr(),
+                    out.len(),
+                );
+            }
+            return Ok(());
+        }
+        let mut earlier: Option<(Buffer, u64, &mut [u8])> = None;
+        for (chunk, at) in out
+            .chunks_mut(CHUNK_BYTES as usize)
+            .zip((offset..).step_by(CHUNK_BYTES as usize))
+        {
+            let staging = self.host_buffer(Kind::Readback, chunk.len() as u64)?;
+            let serial = self.record_copy(src, at, &staging, 0, chunk.len() as u64)?;
+            if let Some((staging, serial, out)) = earlier.take() {
+                self.flush()?;
+                self.read_staging(&staging, serial, out)?;
+            }
+            earlier = Some((staging, serial, chunk));
+        }
+        match earlier {
+            Some((staging, serial, out)) => self.read_staging(&staging, serial, out),
+            None => Ok(()),
+        }
+    }
+
+    /// Fills `size` bytes at `offset` with a word; both multiples of 4.
+    pub fn fill(&self, dst: &Buffer, offset: u64, size: u64, word: u32) -> Result<()> {
+        if size == 0 {
+            return self.check();
+        }
+        let mut recorder = self.acquire()?;
+        let cmd = self.prepare(&mut recorder, std::iter::empty(), [dst].into_iter())?;
+        let block = dst.block();
+        // SAFETY: offset and size are multiples of 4 within the block (VUID-vkCmdFillBuffer-dstOffset-00024, -size-00026, -00028).
+        unsafe {
+            (self.open.device.fns().v1_0.cmd_fill_buffer)(
+                cmd,
+                block.handle,
+                block.offset + offset,
+                size,
+                word,
+            );
+        }
+        recorder.counters.transfers += 1;
+        self.finish(&mut recorder, std::iter::empty(), [dst].into_iter())
+    }
+
+    /// Copies on the device. Source and destination must not overlap. Returns the serial of the submission that does it.
+    pub fn record_copy(
+        &self,
+        src: &Buffer,
+        src_offset: u64,
+        dst: &Buffer,
+        dst_offset: u64,
+        size: u64,
+    ) -> Result<u64> {
+        let mut recorder = self.acquire()?;
+        let cmd = self.prepare(&mut recorder, [src].into_iter(), [dst].into_iter())?;
+        let (from, to) = (src.block(), dst.block());
+        let region = vk::BufferCopy {
+            src_offset: from.offset + src_offset,
+            dst_offset: to.offset + dst_offset,
+            size,
+        };
+        // SAFETY: both ranges lie within their blocks and don't overlap (VUID-vkCmdCopyBuffer-size-00115, -00116,
+        // -pRegions-00117); size is not 0.
+        unsafe {
+            (self.open.device.fns().v1_0.cmd_copy_buffer)(cmd, from.handle, to.handle, 1, &region);
+        }
+        recorder.counters.transfers += 1;
+        let serial = recorder.serial;
+        self.finish(&mut recorder, [src].into_iter(), [dst].into_iter())?;
+        Ok(serial)
+    }
+
+    /// A mapped buffer for staging or arguments.
+    pub(super) fn host_buffer(&self, kind: Kind, size_bytes: u64) -> Result<Buffer> {
+        let block = self
+            .pool
+            .alloc(kind, size_bytes, self.completed())
+            .map_err(|e| match e {
+                AllocError::OutOfMemory => Error::OutOfMemory {
+                    size_bytes,
+                    in_use_bytes: self.pool.in_use_bytes(),
+                    budget_bytes: self.pool.reserved_bytes(),
+                },
+                AllocError::TooLarge { limit_bytes } => Error::TooLarge {
+                    size_bytes,
+                    limit_bytes,
+                },
+                AllocError::Failed(e) => e,
+            })?;
+        Ok(Buffer::new(block, size_bytes, Arc::clone(&self.pool)))
+    }
+
+    fn upload_chunk(&self, dst: &Buffer, offset: u64, data: &[u8]) -> Result<()> {
+        let len = data.len() as u64;
+        let (staging, space) = loop {
+            let oldest = {
+                let mut cell = self
+                    .staging
+                    .0
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
+                let (buffer, ring) = match &mut *cell {
+                    Some(staging) => staging,
+                    empty => {
+                        let buffer = self.host_buffer(Kind::Upload, UPLOAD_RING_BYTES)?;
+                        empty.insert((Arc::new(buffer), Ring::new(UPLOAD_RING_BYTES)))
+                    }
+                };
+                match ring.reserve(len, UPLOAD_ALIGN_BYTES, self.completed()) {
+                    Some(space) => break (Arc::clone(buffer), space),
+                    None => ring.oldest(),
+                }
+            };
+            match oldest {
+                Some(serial) => self.wait_serial(serial)?,
+                // Another thread is still writing into the oldest space.
+                None => std::thread::yield_now(),
+            }
+        };
+        // SAFETY: the ring gave out `len` bytes at this offset of a mapped block, and no submission reads them.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                data.as_ptr(),
+                staging.block().mapped.add(space.offset as usize),
+                data.len(),
+            );
+        }
+        let recorded = self.record_copy(&staging, space.offset, dst, offset, len);
+        let serial = *recorded.as_ref().unwrap_or(&0);
+        if let Some((_, ring)) = &mut *self
+            .staging
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+        {
+            ring.commit(space, serial);
+        }
+        recorded.map(|_| ())
+    }
+
+    fn read_staging(&self, staging: &Buffer, serial: u64, out: &mut [u8]) -> Result<()> {
+        self.wait_serial(serial)?;
+        // SAFETY: the block is mapped and at least as long as `out`; the copy into it is complete.
+        unsafe {
+            std::ptr::copy_nonoverlapping(staging.block().mapped, out.as_mut_ptr(), out.len());
+        }
+        Ok(())
+    }
+}
