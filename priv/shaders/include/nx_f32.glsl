@@ -5,4 +5,7 @@
 #include "nx_f32_exp.glsl"
 #include "nx_f32_log.glsl"
 #include "nx_f32_pow.glsl"
+#include "nx_f32_trig.glsl"
+#include "nx_f32_atan.glsl"
+#include "nx_f32_erf.glsl"
 #endif

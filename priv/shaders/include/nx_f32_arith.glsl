@@ -182,6 +182,26 @@ float nx_rsqrt_f32(const in float x) {
     return nx_scale_f32(y + 0.5f * y * residual, -(e >> 1));
 }
 
+float nx_cbrt_f32(const in float x) {
+    uint bits = nx_magnitude_bits_f32(x);
+    if (bits - 1u >= 0x7f7fffffu) {
+        return x;
+    }
+    int e = nx_exponent_f32(x) + 150;
+    int third = e / 3;
+    float m = nx_mantissa_f32(x) * float(1 << (e - 3 * third));
+    // m in [1, 8): an estimate from its bits, two of Halley's steps, and one with an exact cube
+    float y = uintBitsToFloat(floatBitsToUint(m) / 3u + 0x2a5119f2u);
+    for (int i = 0; i < 2; i++) {
+        float cube = y * y * y;
+        y *= nx_rough_divide_f32(cube + 2.0f * m, 2.0f * cube + m);
+    }
+    vec2 square = nx_two_product_f32(y, y);
+    vec2 cube = nx_pair_multiply_float_f32(square, y);
+    float residual = (m - cube.x) - cube.y;
+    return nx_with_sign_f32(nx_scale_f32(y + nx_rough_divide_f32(residual, 3.0f * square.x), third - 50), floatBitsToUint(x));
+}
+
 // The sign of a; exact.
 float nx_remainder_f32(const in float a, const in float b) {
     uint sign = nx_sign_bit_f32(a);

@@ -109,15 +109,23 @@ float nx_pack_f32(const in uint sign, const in int exponent, const in uint manti
     return uintBitsToFloat(sign | bits);
 }
 
-// x * 2^k for a normal x and any k, rounded once, with denormal results made by integer arithmetic.
-float nx_scale_f32(const in float x, const in int k) {
-    uint bits = nx_magnitude_bits_f32(x);
+// (x.x + x.y) * 2^k for a pair with a normal leading part, rounded once.
+float nx_scale_pair_f32(const in vec2 x, const in int k) {
+    uint bits = nx_magnitude_bits_f32(x.x);
     int e = int(bits >> 23) + k;
     if (bits == 0u || (e > 0 && e < 255)) {
-        return bits == 0u ? x : uintBitsToFloat(floatBitsToUint(x) + (uint(k) << 23));
+        return bits == 0u ? x.x : uintBitsToFloat(floatBitsToUint(x.x) + (uint(k) << 23));
     }
-    return nx_pack_f32(nx_sign_bit_f32(x), e - 127, ((bits & 0x7fffffu) | 0x800000u) << 2);
+    // below the guard bits, only the sign of the rest matters
+    uint m = ((bits & 0x7fffffu) | 0x800000u) << 2;
+    if (nx_magnitude_bits_f32(x.y) != 0u) {
+        m = nx_sign_bit_f32(x.x) == nx_sign_bit_f32(x.y) ? m + 1u : m - 1u;
+    }
+    return nx_pack_f32(nx_sign_bit_f32(x.x), e - 127, m);
 }
+
+// x * 2^k for a normal x, rounded once.
+float nx_scale_f32(const in float x, const in int k) { return nx_scale_pair_f32(vec2(x, 0.0f), k); }
 
 // Mantissa in [1, 2) of a finite x > 0; its exponent comes from nx_exponent_f32.
 float nx_mantissa_f32(const in float x) {

@@ -54,7 +54,7 @@ float nx_exp_f32(const in float x) {
         return (bits & 0x80000000u) != 0u ? 0.0f : nx_signed_infinity_f32(0u);
     }
     vec3 e = nx_exp_pair_f32(vec2(x, 0.0f));
-    return nx_scale_f32(e.x, int(e.z));
+    return nx_scale_pair_f32(e.xy, int(e.z));
 }
 
 float nx_expm1_f32(const in float x) {
@@ -67,7 +67,7 @@ float nx_expm1_f32(const in float x) {
             return nx_signed_infinity_f32(0u);
         }
         vec3 e = nx_exp_pair_f32(vec2(x, 0.0f));
-        return nx_scale_f32(e.x, int(e.z));
+        return nx_scale_pair_f32(e.xy, int(e.z));
     }
     return x < -18.0f ? -1.0f : nx_expm1_pair_f32(x).x;
 }
@@ -86,7 +86,7 @@ float nx_sigmoid_f32(const in float x) {
     float scale = nx_power_of_two_f32(max(int(e.z), -60));
     vec2 d = nx_pair_add_float_f32(vec2(e.x * scale, e.y * scale), 1.0f);
     vec2 q = nx_pair_divide_f32(negative ? e.xy : vec2(1.0f, 0.0f), d);
-    return negative ? nx_scale_f32(q.x, int(e.z)) : q.x;
+    return negative ? nx_scale_pair_f32(q, int(e.z)) : q.x;
 }
 
 float nx_tanh_f32(const in float x) {
@@ -107,7 +107,7 @@ float nx_half_exp_f32(const in uint magnitude) {
         return nx_signed_infinity_f32(0u);
     }
     vec3 e = nx_exp_pair_f32(vec2(uintBitsToFloat(magnitude), 0.0f));
-    return nx_scale_f32(e.x, int(e.z) - 1);
+    return nx_scale_pair_f32(e.xy, int(e.z) - 1);
 }
 
 float nx_sinh_f32(const in float x) {

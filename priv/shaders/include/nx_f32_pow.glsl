@@ -73,7 +73,7 @@ float nx_pow_f32(const in float x, const in float y) {
         return uintBitsToFloat(sign | (approximate > 0.0f ? 0x7f800000u : 0u));
     }
     vec3 r = nx_exp_pair_f32(nx_pair_multiply_float_f32(l, y));
-    return nx_with_sign_f32(nx_scale_f32(r.x, int(r.z)), sign);
+    return nx_with_sign_f32(nx_scale_pair_f32(r.xy, int(r.z)), sign);
 }
 
 #endif
