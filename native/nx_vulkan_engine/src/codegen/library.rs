@@ -51,12 +51,9 @@ impl Library {
                 if *kind != Decoration::LinkageAttributes {
                     decorations.entry(*target).or_default().push(annotation.clone());
                 } else if let Some(Operand::LiteralString(export)) = annotation.operands.get(2) {
-                    // glslang exports `name(argument types`.
+                    // glslang exports `name(argument types`. Files that two modules include come twice: the first serves.
                     let export = export.split('(').next().unwrap_or(export).to_string();
-                    let function = FunctionRef { module: index, id: *target };
-                    if library.exports.insert(export.clone(), function).is_some() {
-                        return Err(bad(format!("function {export} is exported twice")));
-                    }
+                    library.exports.entry(export).or_insert(FunctionRef { module: index, id: *target });
                 }
             }
             let ids = |list: &[Instruction]| -> HashMap<Word, usize> {

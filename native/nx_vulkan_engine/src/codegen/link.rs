@@ -371,10 +371,11 @@ impl<'l> Linker<'l> {
             };
             match (inst.class.opcode, bits) {
                 (Op::TypeInt, 8) => {
-                    capabilities.push(Capability::StorageBuffer8BitAccess);
+                    // Int8 and Int16 only because spirv-val wants them for a pointer made from an address.
+                    capabilities.extend([Capability::StorageBuffer8BitAccess, Capability::Int8]);
                     extensions.push("SPV_KHR_8bit_storage");
                 }
-                (Op::TypeInt, 16) => capabilities.push(Capability::StorageBuffer16BitAccess),
+                (Op::TypeInt, 16) => capabilities.extend([Capability::StorageBuffer16BitAccess, Capability::Int16]),
                 (Op::TypeInt, 64) => capabilities.push(Capability::Int64),
                 (Op::TypeFloat, 64) => capabilities.push(Capability::Float64),
                 _ => {}

@@ -5,5 +5,6 @@ pub mod access;
 pub mod elementwise;
 pub mod library;
 pub mod link;
+pub mod reduce;
 pub mod scalar;
 pub mod templates;

@@ -6,9 +6,35 @@ macro_rules! modules {
     };
 }
 
-pub const LIBRARIES: &[(&str, &[u8])] = modules!("lib",);
+pub const LIBRARIES: &[(&str, &[u8])] = modules!(
+    "lib",
+    "nx_cast",
+    "nx_cast_f64",
+    "nx_cast_f64_int64",
+    "nx_cast_int64",
+    "nx_f32",
+    "nx_int32",
+    "nx_int64",
+    "nx_reduce",
+    "nx_storage",
+);
 
-pub const TEMPLATES: &[(&str, &[u8])] = modules!("template", "elementwise", "elementwise_v4", "elementwise_v2");
+pub const TEMPLATES: &[(&str, &[u8])] = modules!(
+    "template",
+    "elementwise",
+    "elementwise_v4",
+    "elementwise_v2",
+    "reduce_columns_1",
+    "reduce_columns_2",
+    "reduce_columns_4",
+    "reduce_rows_1",
+    "reduce_rows_1_v4",
+    "reduce_rows_2",
+    "reduce_rows_2_v2",
+    "reduce_rows_2_v4",
+    "reduce_rows_4",
+    "reduce_rows_4_v2",
+);
 
 /// SPIR-V bytes as words.
 pub fn words(bytes: &[u8]) -> Vec<u32> {

@@ -1,0 +1,353 @@
+//! Kernels that reduce over axes: which accumulator, which combine function, which template.
+
+use rspirv::spirv::{Op as SpirvOp, Word};
+use smallvec::SmallVec;
+
+use super::access::{self, Element, Param, ParamLayout, value_type};
+use super::elementwise::{Generated, arg};
+use super::library::Library;
+use super::link::{Code, FloatModes, Linker};
+use super::scalar::{self, Value};
+use super::templates;
+use crate::program::Reduction;
+use crate::{CType, DType, Error, Result};
+
+/// Large reductions take two dispatches: chunks first, then the chunks' accumulators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Stage {
+    Whole,
+    First,
+    Last,
+}
+
+/// Which template: neighbouring invocations walk along the reduced axis, or along the kept one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    Rows { width: u8 },
+    Columns,
+}
+
+/// The key under which a reduction kernel is compiled once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ReduceSpec {
+    pub reduction: Reduction,
+    /// Of equal extremes argmax and argmin take the last.
+    pub tie_high: bool,
+    pub input: DType,
+    pub out: DType,
+    pub stage: Stage,
+    pub direction: Direction,
+    /// Axes of the iteration space that are kept, then those that are reduced.
+    pub kept_rank: u8,
+    pub reduced_rank: u8,
+}
+
+/// What an accumulator's words mean.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Accumulator {
+    /// One value.
+    Value(CType),
+    /// A compensated f32 sum: (sum, error).
+    Sum2,
+    /// An ordered key of one or two words and an index.
+    Arg { key_words: u32 },
+}
+
+impl Accumulator {
+    fn words(self) -> u32 {
+        match self {
+            Accumulator::Value(ctype) => ctype.dtype().size_bytes() as u32 / 4,
+            Accumulator::Sum2 => 2,
+            Accumulator::Arg { key_words: 1 } => 2,
+            Accumulator::Arg { .. } => 4,
+        }
+    }
+}
+
+impl ReduceSpec {
+    /// Invocations per workgroup of the reduction templates.
+    pub const LOCAL_SIZE: u32 = 256;
+
+    fn is_arg(&self) -> bool {
+        matches!(self.reduction, Reduction::ArgMax | Reduction::ArgMin)
+    }
+
+    fn accumulator(&self) -> Accumulator {
+        match self.reduction {
+            Reduction::ArgMax | Reduction::ArgMin => {
+                Accumulator::Arg { key_words: self.input.ctype().dtype().size_bytes() as u32 / 4 }
+            }
+            Reduction::All | Reduction::Any => Accumulator::Value(CType::U32),
+            Reduction::Sum if self.out.ctype() == CType::F32 => Accumulator::Sum2,
+            _ => Accumulator::Value(self.out.ctype()),
+        }
+    }
+
+    /// Bytes of one accumulator in the scratch buffer between the two stages.
+    pub fn accumulator_bytes(&self) -> u64 {
+        u64::from(self.accumulator().words()) * 4
+    }
+
+    /// Generates the kernel's SPIR-V.
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        let generated = self.generate_with(library, modes, false)?;
+        if generated.params.words.len() <= ParamLayout::PUSH_WORDS {
+            return Ok(generated);
+        }
+        self.generate_with(library, modes, true)
+    }
+
+    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+        let words = self.accumulator().words();
+        let name = match self.direction {
+            Direction::Rows { width: 1 } => format!("reduce_rows_{words}"),
+            Direction::Rows { width } => format!("reduce_rows_{words}_v{width}"),
+            Direction::Columns => format!("reduce_columns_{words}"),
+        };
+        let template = templates::template(&name).ok_or_else(|| Error::BadShader {
+            path: format!("template/{name}.spv"),
+            reason: "not built in".to_string(),
+        })?;
+        let mut linker = Linker::new(library, &name, &template, table)?;
+        let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0), Param::Extra(1), Param::Extra(2)]);
+        linker.define("slot_identity", |code, _| self.identity(code).map(Some))?;
+        linker.define("slot_combine", |code, args| {
+            let (a, b) = (arg(args, 0)?, arg(args, 1)?);
+            self.combine(code, a, b).map(Some)
+        })?;
+        linker.define("slot_load", |code, args| {
+            let (o, r) = (arg(args, 0)?, arg(args, 1)?);
+            let at = self.position(code, &mut params, o, r)?;
+            let address = params.address(0);
+            if self.stage == Stage::Last {
+                return access::load(code, address, Element::Raw((words * 4) as u8), at).map(Some);
+            }
+            let id = access::load(code, address, Element::Typed(self.input), at)?;
+            self.lift(code, id, r).map(Some)
+        })?;
+        if let Direction::Rows { width } = self.direction
+            && width > 1
+        {
+            linker.define("slot_load_vector", |code, args| {
+                let (o, r) = (arg(args, 0)?, arg(args, 1)?);
+                let at = self.position(code, &mut params, o, r)?;
+                let width_id = code.linker.const_u32(u32::from(width));
+                let group = code.u32_op(SpirvOp::UDiv, at, width_id);
+                let address = params.address(0);
+                let lanes = access::load_vector(code, address, Element::Typed(self.input), u32::from(width), group)?;
+                let mut lifted: SmallVec<[Word; 4]> = SmallVec::new();
+                for (i, id) in lanes.into_iter().enumerate() {
+                    let offset = code.linker.const_u32(i as u32);
+                    let index = code.u32_op(SpirvOp::IAdd, r, offset);
+                    lifted.push(self.lift(code, id, index)?);
+                }
+                while lifted.len() > 1 {
+                    let mut next = SmallVec::new();
+                    for pair in lifted.chunks(2) {
+                        next.push(match *pair {
+                            [a, b] => self.combine(code, a, b)?,
+                            [a] => a,
+                            _ => continue,
+                        });
+                    }
+                    lifted = next;
+                }
+                Ok(lifted.first().copied())
+            })?;
+        }
+        linker.define("slot_store", |code, args| {
+            let (o, value) = (arg(args, 0)?, arg(args, 1)?);
+            let address = params.address(1);
+            if self.stage == Stage::First {
+                access::store(code, address, Element::Raw((words * 4) as u8), o, value)?;
+            } else {
+                let value = self.lower(code, value)?;
+                access::store(code, address, Element::Typed(self.out), o, value)?;
+            }
+            Ok(None)
+        })?;
+        Ok(Generated { words: linker.finish(modes)?, params, table, elements_per_group: Self::LOCAL_SIZE })
+    }
+
+    fn position(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, o: Word, r: Word) -> Result<Word> {
+        let (kept, reduced) = (self.kept_rank, self.reduced_rank);
+        let outer = access::coordinates(code, params, o, 0, kept)?;
+        let inner = access::coordinates(code, params, r, kept, reduced)?;
+        let outer = access::position(code, params, 0, 0, &outer)?;
+        let inner = access::position(code, params, 0, kept, &inner)?;
+        Ok(code.u32_op(SpirvOp::IAdd, outer, inner))
+    }
+
+    fn words_type(&self, code: &mut Code<'_, '_>) -> Word {
+        let uint = code.linker.type_uint(32);
+        match self.accumulator().words() {
+            1 => uint,
+            words => code.linker.type_vector(uint, words),
+        }
+    }
+
+    /// A value as accumulator words.
+    fn to_words(&self, code: &mut Code<'_, '_>, ctype: CType, value: Word) -> Word {
+        if ctype == CType::U32 {
+            return value;
+        }
+        let ty = self.words_type(code);
+        code.bitcast(ty, value)
+    }
+
+    fn from_words(&self, code: &mut Code<'_, '_>, ctype: CType, words: Word) -> Word {
+        if ctype == CType::U32 {
+            return words;
+        }
+        let ty = value_type(code, ctype);
+        code.bitcast(ty, words)
+    }
+
+    /// Accumulator of one element at index `r`.
+    fn lift(&self, code: &mut Code<'_, '_>, id: Word, r: Word) -> Result<Word> {
+        let value = Value { id, dtype: self.input };
+        match self.accumulator() {
+            Accumulator::Value(ctype) if matches!(self.reduction, Reduction::All | Reduction::Any) => {
+                let id = scalar::truthy(code, value)?;
+                Ok(self.to_words(code, ctype, id))
+            }
+            Accumulator::Value(ctype) => {
+                let id = scalar::cast(code, value, ctype.dtype())?;
+                Ok(self.to_words(code, ctype, id))
+            }
+            Accumulator::Sum2 => {
+                let id = scalar::cast(code, value, DType::F32)?;
+                let float = code.linker.type_float(32);
+                let pair = code.linker.type_vector(float, 2);
+                let zero = code.linker.const_u32(0);
+                let zero = code.bitcast(float, zero);
+                let both = code.ids(SpirvOp::CompositeConstruct, pair, &[id, zero]);
+                Ok(self.to_words(code, CType::C64, both))
+            }
+            Accumulator::Arg { key_words } => {
+                let ctype = self.input.ctype();
+                let mut key = code.call(&format!("nx_key_{}", ctype.name()), &[id])?;
+                let bits = key_words * 32;
+                if self.reduction == Reduction::ArgMin {
+                    let nan = if self.input.is_float() { "nan_" } else { "" };
+                    key = code.call(&format!("nx_key_reverse_{nan}{bits}"), &[key])?;
+                }
+                let ty = self.words_type(code);
+                if key_words == 1 {
+                    return Ok(code.ids(SpirvOp::CompositeConstruct, ty, &[key, r]));
+                }
+                let zero = code.linker.const_u32(0);
+                Ok(code.ids(SpirvOp::CompositeConstruct, ty, &[key, r, zero]))
+            }
+        }
+    }
+
+    /// The accumulator that changes nothing.
+    fn identity(&self, code: &mut Code<'_, '_>) -> Result<Word> {
+        let words = self.identity_words()?;
+        let ty = self.words_type(code);
+        let ids: SmallVec<[Word; 4]> = words.iter().map(|&w| code.linker.const_u32(w)).collect();
+        Ok(match *ids {
+            [word] => word,
+            _ => code.ids(SpirvOp::CompositeConstruct, ty, &ids),
+        })
+    }
+
+    fn identity_words(&self) -> Result<SmallVec<[u32; 4]>> {
+        let two = |bits: u64| SmallVec::from_slice(&[bits as u32, (bits >> 32) as u32]);
+        let unsupported = || Error::Unsupported {
+            op: self.reduction.name().to_string(),
+            dtype: Some(self.input),
+            needs: "a type with an order".to_string(),
+        };
+        let accumulator = self.accumulator();
+        let ctype = match accumulator {
+            Accumulator::Arg { key_words } => {
+                // Key 0 loses to every other key; against an equal key the index decides.
+                let index = if self.tie_high { 0 } else { u32::MAX };
+                return Ok(match key_words {
+                    1 => SmallVec::from_slice(&[0, index]),
+                    _ => SmallVec::from_slice(&[0, 0, index, 0]),
+                });
+            }
+            Accumulator::Sum2 => return Ok(SmallVec::from_slice(&[0, 0])),
+            Accumulator::Value(ctype) => ctype,
+        };
+        Ok(match (self.reduction, ctype) {
+            (Reduction::All, _) => SmallVec::from_slice(&[1]),
+            (Reduction::Any, _) => SmallVec::from_slice(&[0]),
+            (Reduction::Sum, _) => SmallVec::from_elem(0, accumulator.words() as usize),
+            (Reduction::Product, CType::I32 | CType::U32) => SmallVec::from_slice(&[1]),
+            (Reduction::Product, CType::I64 | CType::U64) => two(1),
+            (Reduction::Product, CType::F32) => SmallVec::from_slice(&[1f32.to_bits()]),
+            (Reduction::Product, CType::F64) => two(1f64.to_bits()),
+            (Reduction::Product, CType::C64) => SmallVec::from_slice(&[1f32.to_bits(), 0]),
+            (Reduction::Product, CType::C128) => {
+                let bits = 1f64.to_bits();
+                SmallVec::from_slice(&[bits as u32, (bits >> 32) as u32, 0, 0])
+            }
+            (Reduction::Max, CType::I32) => SmallVec::from_slice(&[i32::MIN as u32]),
+            (Reduction::Max, CType::U32) => SmallVec::from_slice(&[0]),
+            (Reduction::Max, CType::I64) => two(i64::MIN as u64),
+            (Reduction::Max, CType::U64) => two(0),
+            (Reduction::Max, CType::F32) => SmallVec::from_slice(&[f32::NEG_INFINITY.to_bits()]),
+            (Reduction::Max, CType::F64) => two(f64::NEG_INFINITY.to_bits()),
+            (Reduction::Min, CType::I32) => SmallVec::from_slice(&[i32::MAX as u32]),
+            (Reduction::Min, CType::U32) => SmallVec::from_slice(&[u32::MAX]),
+            (Reduction::Min, CType::I64) => two(i64::MAX as u64),
+            (Reduction::Min, CType::U64) => two(u64::MAX),
+            (Reduction::Min, CType::F32) => SmallVec::from_slice(&[f32::INFINITY.to_bits()]),
+            (Reduction::Min, CType::F64) => two(f64::INFINITY.to_bits()),
+            (Reduction::Max | Reduction::Min | Reduction::ArgMax | Reduction::ArgMin, _) => return Err(unsupported()),
+        })
+    }
+
+    fn combine(&self, code: &mut Code<'_, '_>, a: Word, b: Word) -> Result<Word> {
+        let name = match (self.accumulator(), self.reduction) {
+            (Accumulator::Sum2, _) => {
+                let a = self.from_words(code, CType::C64, a);
+                let b = self.from_words(code, CType::C64, b);
+                let sum = code.call("nx_sum2_f32", &[a, b])?;
+                return Ok(self.to_words(code, CType::C64, sum));
+            }
+            (Accumulator::Arg { key_words }, _) => {
+                let tie = if self.tie_high { "high" } else { "low" };
+                let nan = if self.input.is_float() && !self.tie_high { "_nan" } else { "" };
+                return code.call(&format!("nx_arg_{tie}{nan}_{}", key_words * 32), &[a, b]);
+            }
+            (_, Reduction::All) => return Ok(code.u32_op(SpirvOp::BitwiseAnd, a, b)),
+            (_, Reduction::Any) => return Ok(code.u32_op(SpirvOp::BitwiseOr, a, b)),
+            (Accumulator::Value(_), Reduction::Product) => "multiply",
+            (Accumulator::Value(_), Reduction::Max) => "max",
+            (Accumulator::Value(_), Reduction::Min) => "min",
+            (Accumulator::Value(_), _) => "add",
+        };
+        let ctype = self.out.ctype();
+        let (a, b) = (self.from_words(code, ctype, a), self.from_words(code, ctype, b));
+        let id = code.call(&format!("nx_{name}_{}", ctype.name()), &[a, b])?;
+        Ok(self.to_words(code, ctype, id))
+    }
+
+    /// The result from its accumulator.
+    fn lower(&self, code: &mut Code<'_, '_>, words: Word) -> Result<Word> {
+        let uint = code.linker.type_uint(32);
+        let value = match self.accumulator() {
+            Accumulator::Sum2 => {
+                let pair = self.from_words(code, CType::C64, words);
+                let id = code.call("nx_sum2_value_f32", &[pair])?;
+                Value { id, dtype: DType::F32 }
+            }
+            Accumulator::Arg { key_words } => Value { id: code.extract(uint, words, key_words), dtype: DType::U32 },
+            Accumulator::Value(ctype) => {
+                let id = self.from_words(code, ctype, words);
+                Value { id, dtype: ctype.dtype() }
+            }
+        };
+        scalar::cast(code, value, self.out)
+    }
+
+    /// Whether the reduction needs the position of each element, so that chunks can't be renumbered.
+    pub fn is_positional(&self) -> bool {
+        self.is_arg()
+    }
+}

@@ -1,0 +1,67 @@
+// What reductions need beyond the elementwise ops: compensated sums and ordered keys for argmax and argmin.
+
+// Sum of two compensated values (sum, error). Knuth's two-sum: exact without fused operations.
+vec2 nx_sum2_f32(const in vec2 a, const in vec2 b) {
+    float s = a.x + b.x;
+    float v = s - a.x;
+    float e = (a.x - (s - v)) + (b.x - v);
+    return vec2(s, e + (a.y + b.y));
+}
+
+// The value of a compensated sum. Infinite and NaN sums have no meaningful error term.
+float nx_sum2_value_f32(const in vec2 a) {
+    bool finite = (floatBitsToUint(a.x) & 0x7f800000u) != 0x7f800000u;
+    return finite ? a.x + a.y : a.x;
+}
+
+// Keys whose unsigned order is the order of the values. Both zeros have one key; NaN has the largest.
+uint nx_key_u32(const in uint x) { return x; }
+uint nx_key_i32(const in int x) { return uint(x) ^ 0x80000000u; }
+uint nx_key_f32(const in float x) {
+    uint b = floatBitsToUint(x);
+    uint magnitude = b & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return 0xffffffffu;
+    if (magnitude == 0u) return 0x80000000u;
+    return (b >> 31) != 0u ? ~b : b | 0x80000000u;
+}
+uvec2 nx_key_u64(const in uint64_t x) { return uvec2(uint(x >> 32), uint(x)); }
+uvec2 nx_key_i64(const in int64_t x) { return uvec2(uint(uint64_t(x) >> 32) ^ 0x80000000u, uint(uint64_t(x))); }
+uvec2 nx_key_f64(const in double x) {
+    uvec2 b = unpackDouble2x32(x).yx;
+    uint magnitude = b.x & 0x7fffffffu;
+    if (magnitude > 0x7ff00000u || (magnitude == 0x7ff00000u && b.y != 0u)) return uvec2(0xffffffffu);
+    if (magnitude == 0u && b.y == 0u) return uvec2(0x80000000u, 0u);
+    return (b.x >> 31) != 0u ? ~b : uvec2(b.x | 0x80000000u, b.y);
+}
+
+// The reversed order, for argmin. Of floats, NaN stays largest.
+uint nx_key_reverse_32(const in uint k) { return ~k; }
+uvec2 nx_key_reverse_64(const in uvec2 k) { return ~k; }
+uint nx_key_reverse_nan_32(const in uint k) { return k == 0xffffffffu ? k : ~k; }
+uvec2 nx_key_reverse_nan_64(const in uvec2 k) { return k == uvec2(0xffffffffu) ? k : ~k; }
+
+// The better of two (key, index) pairs: the larger key; of equal keys the lower or the higher index. Among NaN the
+// last wins, as in Nx.BinaryBackend.
+uvec2 nx_arg_low_32(const in uvec2 a, const in uvec2 b) {
+    return a.x > b.x || (a.x == b.x && a.y <= b.y) ? a : b;
+}
+uvec2 nx_arg_high_32(const in uvec2 a, const in uvec2 b) {
+    return a.x > b.x || (a.x == b.x && a.y >= b.y) ? a : b;
+}
+uvec2 nx_arg_low_nan_32(const in uvec2 a, const in uvec2 b) {
+    bool earlier = a.x == 0xffffffffu ? a.y >= b.y : a.y <= b.y;
+    return a.x > b.x || (a.x == b.x && earlier) ? a : b;
+}
+uvec4 nx_arg_low_64(const in uvec4 a, const in uvec4 b) {
+    bool equal = a.x == b.x && a.y == b.y;
+    return a.x > b.x || (a.x == b.x && a.y > b.y) || (equal && a.z <= b.z) ? a : b;
+}
+uvec4 nx_arg_high_64(const in uvec4 a, const in uvec4 b) {
+    bool equal = a.x == b.x && a.y == b.y;
+    return a.x > b.x || (a.x == b.x && a.y > b.y) || (equal && a.z >= b.z) ? a : b;
+}
+uvec4 nx_arg_low_nan_64(const in uvec4 a, const in uvec4 b) {
+    bool equal = a.x == b.x && a.y == b.y;
+    bool earlier = (a.x & a.y) == 0xffffffffu ? a.z >= b.z : a.z <= b.z;
+    return a.x > b.x || (a.x == b.x && a.y > b.y) || (equal && earlier) ? a : b;
+}

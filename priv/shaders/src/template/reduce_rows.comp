@@ -1,0 +1,46 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+// Reductions along the innermost axis. A team of TEAM neighbouring invocations reduces one chunk of one output's
+// elements: each invocation takes every TEAM-th group of WIDTH, then a tree over shared memory whose shape depends
+// on TEAM only.
+// Parameters: outputs, elements per output, elements per chunk (a multiple of WIDTH), chunks per output.
+// Result `output * chunks + chunk`.
+#include "params.glsl"
+#include "accumulator.glsl"
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint TEAM = 256u;
+
+#ifdef WIDTH
+ACC slot_load_vector(const in uint o, const in uint r) { return ACC(o + r); }
+#endif
+
+shared ACC partial[256];
+
+void main() {
+    uint outputs = nx_param(0u), elements = nx_param(1u), chunk = nx_param(2u), chunks = nx_param(3u);
+    uint id = gl_LocalInvocationID.x;
+    uint lane = id % TEAM;
+    uint job = nx_group() * (256u / TEAM) + id / TEAM;
+    bool live = job < outputs * chunks;
+    ACC acc = slot_identity();
+    if (live) {
+        uint o = job / chunks;
+        uint begin = (job - o * chunks) * chunk;
+        uint end = min(begin + chunk, elements);
+#ifdef WIDTH
+        uint whole = begin + (end - begin) / WIDTH * WIDTH;
+        for (uint r = begin + lane * WIDTH; r < whole; r += TEAM * WIDTH) {
+            acc = slot_combine(acc, slot_load_vector(o, r));
+        }
+        for (uint r = whole + lane; r < end; r += TEAM) acc = slot_combine(acc, slot_load(o, r));
+#else
+        for (uint r = begin + lane; r < end; r += TEAM) acc = slot_combine(acc, slot_load(o, r));
+#endif
+    }
+    partial[id] = acc;
+    for (uint step = TEAM / 2u; step > 0u; step >>= 1u) {
+        barrier();
+        if (lane < step) partial[id] = slot_combine(partial[id], partial[id + step]);
+    }
+    if (live && lane == 0u) slot_store(job, partial[id]);
+}
