@@ -11,7 +11,6 @@ pub mod memory;
 pub mod program;
 pub mod shape;
 mod stream;
-pub mod spirv;
 
 pub use device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
 pub use dtype::{CType, DType};

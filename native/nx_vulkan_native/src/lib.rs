@@ -1,1 +1,6 @@
+//! The NIF library behind `Nx.Vulkan.NativeV`: decodes terms, calls the engine, encodes terms. It knows no ops.
 
+mod device;
+mod error;
+
+rustler::init!("Elixir.Nx.Vulkan.NativeV");

@@ -11,6 +11,7 @@ pub use caps::{Caps, FloatControls, HeapInfo, MemoryTypeInfo, SubgroupOps};
 pub(crate) use instance::describe;
 pub use instance::{Validation, ValidationLog};
 pub(crate) use open::OpenDevice;
+pub use select::choose;
 
 use crate::{Error, Result};
 
@@ -55,6 +56,8 @@ pub struct DeviceInfo {
     pub api_version: (u32, u32, u32),
     /// Size of the largest device-local heap.
     pub memory_bytes: u64,
+    /// Whether kernels can compute in double precision.
+    pub has_f64: bool,
     /// Why the engine can't use this device; `None` when it can.
     pub unusable: Option<String>,
 }

@@ -59,6 +59,7 @@ fn info(index: usize, physical: &PhysicalDevice) -> DeviceInfo {
         memory_bytes: local
             .or_else(|| heaps.iter().map(|h| h.size).max())
             .unwrap_or(0),
+        has_f64: physical.supported_features().shader_float64,
         unusable: unusable(physical),
     }
 }

@@ -7,7 +7,7 @@ use crate::Result;
 ///
 /// A selector is an index, `uuid:` with hexadecimal digits, at least 8 bare hexadecimal digits of a UUID, or a part of the name in
 /// any case. Without one, the best kind wins, and the first of its kind.
-pub(super) fn choose(devices: &[DeviceInfo], selector: Option<&str>) -> Result<usize> {
+pub fn choose(devices: &[DeviceInfo], selector: Option<&str>) -> Result<usize> {
     let selector = selector.map(str::trim).filter(|s| !s.is_empty());
     let found = match selector {
         None => devices
@@ -79,6 +79,7 @@ mod tests {
             driver_version: 0,
             api_version: (1, 3, 0),
             memory_bytes: 0,
+            has_f64: true,
             unusable: None,
         }
     }

@@ -1,0 +1,119 @@
+//! The one engine of this VM: opened by the first use, on a dirty scheduler.
+
+use std::sync::Arc;
+
+use nx_vulkan_engine::device::{self, DeviceInfo, DeviceKind};
+use nx_vulkan_engine::{Engine, Error, Result};
+use once_cell::sync::OnceCell;
+use rustler::{Encoder, Env, Term};
+
+use crate::error;
+
+mod atoms {
+    rustler::atoms! {
+        ok,
+        index, name, kind, uuid, driver, api_version, memory_bytes, has_f64, usable, reason,
+        discrete, integrated, virtual_ = "virtual", cpu, other,
+        in_use_bytes, reserved_bytes, budget_bytes, submissions, dispatches, transfers, barriers, pipelines,
+    }
+}
+
+/// A failed attempt leaves it empty, so that the next use tries again.
+static ENGINE: OnceCell<Arc<Engine>> = OnceCell::new();
+
+/// The engine, opened if it is not open yet: only for dirty schedulers.
+pub fn engine() -> Result<&'static Arc<Engine>> {
+    ENGINE.get_or_try_init(|| Engine::open(None))
+}
+
+/// The engine if it is open.
+pub fn open_engine() -> Option<&'static Arc<Engine>> {
+    ENGINE.get()
+}
+
+/// Opens the device of `selector`; an open one must be the device that it names.
+#[rustler::nif(schedule = "DirtyIo")]
+fn device_open<'a>(env: Env<'a>, selector: Option<&str>) -> Term<'a> {
+    let open = || match (ENGINE.get_or_try_init(|| Engine::open(selector))?, selector) {
+        (engine, Some(selector)) => check_selected(engine.info(), selector),
+        (_, None) => Ok(()),
+    };
+    match open() {
+        Ok(()) => atoms::ok().encode(env),
+        Err(e) => error::encode_short(env, &e),
+    }
+}
+
+fn check_selected(open: &DeviceInfo, selector: &str) -> Result<()> {
+    let devices = device::enumerate()?;
+    match device::choose(&devices, Some(selector))? {
+        chosen if devices[chosen].index == open.index => Ok(()),
+        chosen => Err(Error::InvalidArgument {
+            what: "device",
+            expected: format!("{open}, which is open already"),
+            got: devices[chosen].to_string(),
+        }),
+    }
+}
+
+fn device_map<'a>(env: Env<'a>, info: &DeviceInfo) -> Term<'a> {
+    let kind = match info.kind {
+        DeviceKind::Discrete => atoms::discrete(),
+        DeviceKind::Integrated => atoms::integrated(),
+        DeviceKind::Virtual => atoms::virtual_(),
+        DeviceKind::Cpu => atoms::cpu(),
+        DeviceKind::Other => atoms::other(),
+    };
+    let (major, minor, patch) = info.api_version;
+    let pairs = [
+        (atoms::index(), info.index.encode(env)),
+        (atoms::name(), info.name.encode(env)),
+        (atoms::kind(), kind.encode(env)),
+        (atoms::uuid(), info.uuid_hex().encode(env)),
+        (atoms::driver(), format!("{} {}", info.driver_name, info.driver_info).trim().encode(env)),
+        (atoms::api_version(), format!("{major}.{minor}.{patch}").encode(env)),
+        (atoms::memory_bytes(), info.memory_bytes.encode(env)),
+        (atoms::has_f64(), info.has_f64.encode(env)),
+        (atoms::usable(), info.unusable.is_none().encode(env)),
+        (atoms::reason(), info.unusable.encode(env)),
+    ];
+    Term::map_from_pairs(env, &pairs).unwrap_or_else(|_| Term::map_new(env))
+}
+
+/// Every Vulkan device of this machine.
+#[rustler::nif(schedule = "DirtyIo")]
+fn device_list<'a>(env: Env<'a>) -> Term<'a> {
+    match device::enumerate() {
+        Ok(devices) => {
+            let maps: Vec<Term> = devices.iter().map(|info| device_map(env, info)).collect();
+            (atoms::ok(), maps).encode(env)
+        }
+        Err(e) => error::encode_short(env, &e),
+    }
+}
+
+/// The device in use, which this opens if need be.
+#[rustler::nif(schedule = "DirtyIo")]
+fn device_info<'a>(env: Env<'a>) -> Term<'a> {
+    match engine() {
+        Ok(engine) => (atoms::ok(), device_map(env, engine.info())).encode(env),
+        Err(e) => error::encode_short(env, &e),
+    }
+}
+
+/// Counters of the engine; all zero while no device is open.
+#[rustler::nif]
+fn device_stats<'a>(env: Env<'a>) -> Term<'a> {
+    let stats = open_engine().map(|engine| engine.stats()).unwrap_or_default();
+    let pairs = [
+        (atoms::in_use_bytes(), stats.in_use_bytes),
+        (atoms::reserved_bytes(), stats.reserved_bytes),
+        (atoms::budget_bytes(), stats.budget_bytes),
+        (atoms::submissions(), stats.submissions),
+        (atoms::dispatches(), stats.dispatches),
+        (atoms::transfers(), stats.transfers),
+        (atoms::barriers(), stats.barriers),
+        (atoms::pipelines(), stats.pipelines),
+    ];
+    Term::map_from_pairs(env, &pairs).unwrap_or_else(|_| Term::map_new(env))
+}
