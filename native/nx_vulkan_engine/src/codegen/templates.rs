@@ -13,6 +13,7 @@ pub const LIBRARIES: &[(&str, &[u8])] = modules!(
     "nx_cast_f64_int64",
     "nx_cast_int64",
     "nx_f32",
+    "nx_f64",
     "nx_int32",
     "nx_int64",
     "nx_reduce",
