@@ -11,6 +11,7 @@ pub mod memory;
 pub mod program;
 pub mod shape;
 mod stream;
+pub mod spirv;
 
 pub use device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
 pub use dtype::{CType, DType};

@@ -8,7 +8,7 @@ mod lock;
 mod shaders;
 mod validate;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,8 @@ cargo xtask validate           run spirv-val on every module";
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../priv/shaders"));
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    let root = workspace.unwrap_or(Path::new(".")).join("priv/shaders");
     let outcome = match arguments.as_slice() {
         ["shaders"] => shaders::build(&root),
         ["shaders", "--check"] => shaders::check(&root),
