@@ -1,1 +1,22 @@
-ExUnit.start()
+# NX_VULKAN_TEST_DEVICE says what the run must be on: `lavapipe`, `any` device, or `none`. Set and not there, the run fails.
+# Unset, the tests that need a device are left out where there is none, and ExUnit's last line counts them as excluded.
+wanted = System.get_env("NX_VULKAN_TEST_DEVICE", "")
+
+if wanted not in ["", "none", "lavapipe", "any"] do
+  raise ArgumentError, "NX_VULKAN_TEST_DEVICE is none, lavapipe or any, not #{inspect(wanted)}"
+end
+
+device =
+  if wanted != "none" and Nx.Vulkan.init() == :ok do
+    Enum.find(Nx.Vulkan.devices(), &(&1.name == Nx.Vulkan.device_name()))
+  end
+
+found = if device, do: device.name, else: "none"
+
+if (wanted == "any" and device == nil) or (wanted == "lavapipe" and not match?(%{kind: :cpu}, device)) do
+  raise "NX_VULKAN_TEST_DEVICE is #{wanted}, but the device is #{found}"
+end
+
+IO.puts("Device: #{found}#{if device == nil, do: ", the tests tagged :device are excluded"}")
+
+ExUnit.start(exclude: if(device, do: [], else: [:device]))

@@ -1,12 +1,15 @@
 defmodule Nx.Vulkan.Application do
   @moduledoc false
-  # Starting touches no device: an application that has this one among its dependencies boots on any machine, and
-  # the device is opened by the first use.
+  # An application that has this one among its dependencies boots on any machine. The first use opens the device, which
+  # is when its absence is an error; only a device that the configuration names is opened here, since the NIFs
+  # can't read the configuration by themselves.
 
   use Application
 
   @impl true
   def start(_type, _args) do
+    if Application.get_env(:nx_vulkan, :device), do: Nx.Vulkan.init()
+
     Supervisor.start_link([], strategy: :one_for_one, name: Nx.Vulkan.Supervisor)
   end
 end

@@ -1,0 +1,39 @@
+defmodule Nx.Vulkan.ConfigTest do
+  # Changes the environment of the VM.
+  use ExUnit.Case, async: false
+
+  setup do
+    variable = System.get_env("NX_VULKAN_DEVICE")
+    device = Application.get_env(:nx_vulkan, :device)
+
+    on_exit(fn ->
+      if variable, do: System.put_env("NX_VULKAN_DEVICE", variable), else: System.delete_env("NX_VULKAN_DEVICE")
+      if device, do: Application.put_env(:nx_vulkan, :device, device), else: Application.delete_env(:nx_vulkan, :device)
+    end)
+
+    System.delete_env("NX_VULKAN_DEVICE")
+    Application.delete_env(:nx_vulkan, :device)
+  end
+
+  test "no device is chosen by default" do
+    assert Nx.Vulkan.selector() == nil
+  end
+
+  test "the configuration chooses a device" do
+    Application.put_env(:nx_vulkan, :device, "h200")
+    assert Nx.Vulkan.selector() == "h200"
+  end
+
+  test "the environment goes before the configuration, unless it is empty" do
+    Application.put_env(:nx_vulkan, :device, "h200")
+    System.put_env("NX_VULKAN_DEVICE", "llvmpipe")
+    assert Nx.Vulkan.selector() == "llvmpipe"
+
+    System.put_env("NX_VULKAN_DEVICE", "")
+    assert Nx.Vulkan.selector() == "h200"
+  end
+
+  test "the library that is loaded is the one of this Mix environment" do
+    assert File.regular?(Application.app_dir(:nx_vulkan, "priv/native/test/nx_vulkan_native.so"))
+  end
+end
