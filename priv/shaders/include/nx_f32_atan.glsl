@@ -18,15 +18,16 @@ vec2 nx_angle_f32(const in vec2 y, const in vec2 x) {
         base = vec2(0.785398185f, -2.18556941e-8f);
     }
     vec2 t = nx_pair_divide_f32(numerator, denominator);
-    float z = t.x * t.x;
-    float p = 5.71630076e-2f;
-    p = p * z - 8.93929675e-2f;
-    p = p * z + 0.111252084f;
-    p = p * z - 0.142881796f;
-    p = p * z + 0.200001001f;
-    p = p * z - 0.333333343f;
+    vec2 z = nx_two_product_f32(t.x, t.x);
+    float p = 5.42957038e-2f;
+    p = p * z.x - 8.77963305e-2f;
+    p = p * z.x + 0.110929698f;
+    p = p * z.x - 0.142853409f;
+    p = p * z.x + 0.199999988f;
+    vec2 cubic = nx_cubic_term_f32(t.x, z, vec2(-0.333333343f, p * z.x + 9.93410776e-9f));
     vec2 s = nx_fast_two_sum_f32(base.x, t.x);
-    return nx_fast_two_sum_f32(s.x, s.y + (base.y + (t.y + t.x * z * p)));
+    vec2 u = nx_two_sum_f32(s.x, cubic.x);
+    return nx_fast_two_sum_f32(u.x, u.y + (s.y + (base.y + (t.y * (1.0f - z.x) + cubic.y))));
 }
 
 float nx_atan_f32(const in float x) {

@@ -83,6 +83,14 @@ vec2 nx_pair_divide_f32(const in vec2 a, const in vec2 b) {
     return nx_fast_two_sum_f32(q, e);
 }
 
+// x * z * c, the cubic term of an odd function of x, with z = x^2 as a pair and a coefficient c of two parts.
+vec2 nx_cubic_term_f32(const in float x, const in vec2 z, const in vec2 c) {
+    vec2 cube = nx_two_product_f32(x, z.x);
+    vec2 q = nx_fast_two_sum_f32(c.x, c.y);
+    vec2 p = nx_two_product_f32(cube.x, q.x);
+    return vec2(p.x, p.y + (cube.x * q.y + (cube.y + x * z.y) * q.x));
+}
+
 // sqrt(a) to about 2^-44, for a in the normal range.
 vec2 nx_pair_sqrt_f32(const in vec2 a) {
     float r = nx_rough_rsqrt_f32(a.x);

@@ -4,7 +4,7 @@
 #include "nx_f32_exp.glsl"
 #include "nx_f32_log.glsl"
 
-// erf(x) for 2^-13 <= x <= 0.9.
+// erf(x) for 2^-14 <= x <= 0.9.
 vec2 nx_erf_small_f32(const in float x) {
     vec2 z = nx_two_product_f32(x, x);
     float p = 1.03823345e-6f;
@@ -55,7 +55,7 @@ float nx_erf_f32(const in float x) {
     if (m > 0x7f800000u) {
         return x;
     }
-    if (m < 0x39000000u) {
+    if (m < 0x38800000u) {
         return nx_scaled_product_f32(x, vec2(1.12837923f, -5.86353828e-8f));
     }
     if (m > 0x40800000u) {
@@ -77,7 +77,7 @@ float nx_erfc_f32(const in float x) {
         return x;
     }
     float a = uintBitsToFloat(m);
-    if (m < 0x39000000u) {
+    if (m < 0x38800000u) {
         return 1.0f - 1.12837923f * x;
     }
     if (a < 0.9f) {
@@ -102,7 +102,7 @@ float nx_erfc_f32(const in float x) {
 // An estimate within a few ulp (M. Giles, Approximating the erfinv function), and one of Newton's steps on pairs.
 float nx_erf_inv_f32(const in float x) {
     uint m = nx_magnitude_bits_f32(x);
-    if (m < 0x39000000u) {
+    if (m < 0x38800000u) {
         return nx_scaled_product_f32(x, vec2(0.886226952f, -2.66231996e-8f));
     }
     if (m >= 0x3f800000u) {

@@ -86,12 +86,13 @@ vec3 nx_reduce_angle_f32(const in float x) {
 
 // sin(r) for a pair |r| <= 0.79.
 vec2 nx_sin_reduced_f32(const in vec2 r) {
-    float z = r.x * r.x;
-    float p = 2.92170921e-6f;
-    p = p * z - 1.98612921e-4f;
-    p = p * z + 8.3333971e-3f;
-    p = p * z - 0.16666667f;
-    return nx_fast_two_sum_f32(r.x, r.x * z * p + r.y * (1.0f - 0.5f * z));
+    vec2 z = nx_two_product_f32(r.x, r.x);
+    float p = 2.73002638e-6f;
+    p = p * z.x - 1.98405338e-4f;
+    p = p * z.x + 8.33333284e-3f;
+    vec2 cubic = nx_cubic_term_f32(r.x, z, vec2(-0.166666672f, p * z.x + 4.96705388e-9f));
+    vec2 s = nx_fast_two_sum_f32(r.x, cubic.x);
+    return nx_fast_two_sum_f32(s.x, s.y + (cubic.y + r.y * (1.0f - 0.5f * z.x)));
 }
 
 // cos(r) for a pair |r| <= 0.79.
@@ -102,7 +103,7 @@ vec2 nx_cos_reduced_f32(const in vec2 r) {
     p = p * z.x - 1.38890487e-3f;
     p = p * z.x + 4.16666679e-2f;
     vec2 s = nx_fast_two_sum_f32(1.0f, -0.5f * z.x);
-    return nx_fast_two_sum_f32(s.x, s.y - 0.5f * z.y + (z.x * z.x * p - r.x * r.y));
+    return nx_fast_two_sum_f32(s.x, s.y - 0.5f * z.y + (z.x * z.x * p - r.x * r.y * (1.0f - 0.166666667f * z.x)));
 }
 
 float nx_sin_f32(const in float x) {
