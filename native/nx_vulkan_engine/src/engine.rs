@@ -4,11 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::device::{Caps, DeviceInfo, OpenDevice, Validation, ValidationLog};
-use crate::kernel::{
-    BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore, default_cache_dir,
-};
+use crate::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore, default_cache_dir};
 use crate::memory::{
-    AllocError, Buffer, DeviceMemoryPlan, DevicePool, Kind, Pool, PoolLimits, VulkanBacking,
+    AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, Kind, Pool, PoolLimits, VulkanBacking,
 };
 use crate::stream::Stream;
 use crate::{Error, Result};
@@ -29,19 +27,20 @@ pub struct Options {
     pub cache_dir: Option<PathBuf>,
     /// Caps the device memory for tensors below what the device has.
     pub memory_limit_bytes: Option<u64>,
+    /// Copies through staging memory even where the host could reach device memory directly, as on a discrete GPU.
+    pub staged: bool,
 }
 
 impl Options {
     /// What the environment says: `NX_VULKAN_DEVICE`, `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
-    /// (bytes).
+    /// (bytes), `NX_VULKAN_STAGED` (1).
     pub fn from_env() -> Options {
         Options {
             selector: std::env::var("NX_VULKAN_DEVICE").ok(),
             validation: Validation::from_env(),
             cache_dir: default_cache_dir(),
-            memory_limit_bytes: std::env::var("NX_VULKAN_MEMORY_LIMIT")
-                .ok()
-                .and_then(|v| v.parse().ok()),
+            memory_limit_bytes: std::env::var("NX_VULKAN_MEMORY_LIMIT").ok().and_then(|v| v.parse().ok()),
+            staged: std::env::var("NX_VULKAN_STAGED").is_ok_and(|v| v == "1"),
         }
     }
 }
@@ -94,11 +93,8 @@ impl Engine {
     /// # Errors
     /// As [`Engine::open`].
     pub fn open_with(options: &Options) -> Result<Arc<Engine>> {
-        let open = Arc::new(OpenDevice::open(
-            options.selector.as_deref(),
-            options.validation,
-        )?);
-        let plan = DeviceMemoryPlan::new(&open.caps, options.memory_limit_bytes);
+        let open = Arc::new(OpenDevice::open(options.selector.as_deref(), options.validation)?);
+        let plan = DeviceMemoryPlan::new(&open.caps, options.memory_limit_bytes, options.staged);
         let limits = PoolLimits {
             max_buffer_bytes: open.caps.max_buffer_bytes,
             budget_bytes: plan.budget_bytes,
@@ -130,24 +126,16 @@ impl Engine {
     /// # Errors
     /// `TooLarge` when it can never fit; `OutOfMemory` when it does not fit after trimming, waiting and spilling to host memory.
     pub fn alloc(&self, size_bytes: u64) -> Result<Arc<Buffer>> {
-        let block = match self
-            .pool
-            .alloc(Kind::Device, size_bytes, self.stream.completed())
-        {
+        let block = match self.pool.alloc(Kind::Device, size_bytes, self.stream.completed()) {
             Ok(block) => block,
             Err(AllocError::OutOfMemory) => self.alloc_under_pressure(size_bytes)?,
             Err(e) => return Err(self.alloc_error(e, size_bytes)),
         };
-        Ok(Arc::new(Buffer::new(
-            block,
-            size_bytes,
-            Arc::clone(&self.pool),
-        )))
+        Ok(Arc::new(Buffer::new(block, size_bytes, Arc::clone(&self.pool))))
     }
 
-    fn alloc_under_pressure(&self, size_bytes: u64) -> Result<crate::memory::Block> {
-        let attempt = |kind: Kind| match self.pool.alloc(kind, size_bytes, self.stream.completed())
-        {
+    fn alloc_under_pressure(&self, size_bytes: u64) -> Result<FreeBlock> {
+        let attempt = |kind: Kind| match self.pool.alloc(kind, size_bytes, self.stream.completed()) {
             Ok(block) => Ok(Some(block)),
             Err(AllocError::OutOfMemory) => Ok(None),
             Err(e) => Err(self.alloc_error(e, size_bytes)),
@@ -167,19 +155,13 @@ impl Engine {
     fn alloc_error(&self, error: AllocError, size_bytes: u64) -> Error {
         let budget_bytes = self.budget_bytes();
         match error {
-            AllocError::OutOfMemory if size_bytes > budget_bytes => Error::TooLarge {
-                size_bytes,
-                limit_bytes: budget_bytes,
-            },
-            AllocError::OutOfMemory => Error::OutOfMemory {
-                size_bytes,
-                in_use_bytes: self.pool.in_use_bytes(),
-                budget_bytes,
-            },
-            AllocError::TooLarge { limit_bytes } => Error::TooLarge {
-                size_bytes,
-                limit_bytes,
-            },
+            AllocError::OutOfMemory if size_bytes > budget_bytes => {
+                Error::TooLarge { size_bytes, limit_bytes: budget_bytes }
+            }
+            AllocError::OutOfMemory => {
+                Error::OutOfMemory { size_bytes, in_use_bytes: self.pool.in_use_bytes(), budget_bytes }
+            }
+            AllocError::TooLarge { limit_bytes } => Error::TooLarge { size_bytes, limit_bytes },
             AllocError::Failed(e) => e,
         }
     }
@@ -215,8 +197,7 @@ impl Engine {
             });
         }
         // Blocks are padded to more than a word, so rounding up stays inside.
-        self.stream
-            .fill(dst, offset, size.next_multiple_of(4), word)
+        self.stream.fill(dst, offset, size.next_multiple_of(4), word)
     }
 
     /// Copies bytes on the device. Ranges of one buffer must not overlap.
@@ -240,9 +221,7 @@ impl Engine {
         if size == 0 {
             return self.stream.check();
         }
-        self.stream
-            .record_copy(src, src_offset, dst, dst_offset, size)
-            .map(|_| ())
+        self.stream.record_copy(src, src_offset, dst, dst_offset, size).map(|_| ())
     }
 
     /// The pipeline of `key`, compiled if it is not there yet: milliseconds on a GPU driver. Any number of threads may ask for the
@@ -274,10 +253,7 @@ impl Engine {
             Interface::Addresses { push_bytes } => push_bytes as usize,
             Interface::Descriptors { .. } => return Err(wrong_interface("an address pipeline")),
         };
-        let words = launch
-            .params
-            .len()
-            .max(if launch.table.is_some() { 2 } else { 0 });
+        let words = launch.params.len().max(if launch.table.is_some() { 2 } else { 0 });
         if words * 4 > push_bytes {
             return Err(Error::InvalidArgument {
                 what: "launch parameters",
@@ -300,11 +276,7 @@ impl Engine {
         if launch.groups.contains(&0) {
             return self.stream.check();
         }
-        let Interface::Descriptors {
-            bindings,
-            push_bytes,
-        } = launch.pipeline.interface()
-        else {
+        let Interface::Descriptors { bindings, push_bytes } = launch.pipeline.interface() else {
             return Err(wrong_interface("a descriptor pipeline"));
         };
         if launch.bindings.len() != bindings as usize {
@@ -325,10 +297,7 @@ impl Engine {
         let caps = self.caps();
         for b in launch.bindings {
             self.check_range("binding", b.buffer, b.offset, b.size_bytes)?;
-            if !b
-                .offset
-                .is_multiple_of(caps.min_storage_buffer_offset_alignment)
-            {
+            if !b.offset.is_multiple_of(caps.min_storage_buffer_offset_alignment) {
                 return Err(Error::InvalidArgument {
                     what: "binding offset",
                     expected: format!("a multiple of {}", caps.min_storage_buffer_offset_alignment),
@@ -395,17 +364,8 @@ impl Engine {
         self.stream.fail_next_submission();
     }
 
-    fn check_range(
-        &self,
-        what: &'static str,
-        buffer: &Buffer,
-        offset: u64,
-        size: u64,
-    ) -> Result<()> {
-        if offset
-            .checked_add(size)
-            .is_none_or(|end| end > buffer.size_bytes())
-        {
+    fn check_range(&self, what: &'static str, buffer: &Buffer, offset: u64, size: u64) -> Result<()> {
+        if offset.checked_add(size).is_none_or(|end| end > buffer.size_bytes()) {
             return Err(Error::InvalidArgument {
                 what,
                 expected: format!("a range within {} bytes", buffer.size_bytes()),
@@ -443,9 +403,5 @@ impl Engine {
 }
 
 fn wrong_interface(expected: &str) -> Error {
-    Error::InvalidArgument {
-        what: "pipeline",
-        expected: expected.to_string(),
-        got: "another one".into(),
-    }
+    Error::InvalidArgument { what: "pipeline", expected: expected.to_string(), got: "another one".into() }
 }

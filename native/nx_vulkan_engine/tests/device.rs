@@ -14,16 +14,8 @@ fn every_device_can_be_named_by_index_uuid_and_name() {
     let devices = enumerate().unwrap();
     assert!(!devices.is_empty());
     for device in devices.iter().filter(|d| d.unusable.is_none()) {
-        for selector in [
-            device.index.to_string(),
-            format!("uuid:{}", device.uuid_hex()),
-            device.uuid_hex(),
-        ] {
-            let engine = Engine::open_with(&Options {
-                selector: Some(selector),
-                ..options()
-            })
-            .unwrap();
+        for selector in [device.index.to_string(), format!("uuid:{}", device.uuid_hex()), device.uuid_hex()] {
+            let engine = Engine::open_with(&Options { selector: Some(selector), ..options() }).unwrap();
             assert_eq!(engine.info().index, device.index);
         }
     }
@@ -65,9 +57,7 @@ fn bad_shaders_are_errors_and_can_be_asked_for_again() {
         }
     }
     let spirv = words(AXPB);
-    let too_many = Interface::Addresses {
-        push_bytes: 1 << 20,
-    };
+    let too_many = Interface::Addresses { push_bytes: 1 << 20 };
     let key = PipelineKey::new(&spirv, &[], too_many);
     let result = engine.pipeline(key, &spirv, &[], too_many);
     assert!(matches!(result, Err(Error::InvalidArgument { .. })));
@@ -85,20 +75,13 @@ fn a_pipeline_is_compiled_once_per_key() {
     let first = axpb(&engine, false);
     assert!(Arc::ptr_eq(&first, &axpb(&engine, false)));
     assert!(Arc::ptr_eq(&first, &engine.cached_pipeline(key).unwrap()));
-    assert!(
-        !Arc::ptr_eq(&first, &axpb(&engine, true)),
-        "other constants"
-    );
+    assert!(!Arc::ptr_eq(&first, &axpb(&engine, true)), "other constants");
     assert_eq!(engine.stats().pipelines, 2);
     assert_valid(&engine);
 }
 
 fn run_with_cache(dir: &TempDir) {
-    let engine = Engine::open_with(&Options {
-        cache_dir: Some(dir.0.clone()),
-        ..options()
-    })
-    .unwrap();
+    let engine = Engine::open_with(&Options { cache_dir: Some(dir.0.clone()), ..options() }).unwrap();
     let pipeline = axpb(&engine, false);
     let a = upload_words(&engine, &[2; 64]);
     run_axpb(&engine, &pipeline, &a, &a, 64, (10, 1), false).unwrap();
@@ -110,10 +93,7 @@ fn run_with_cache(dir: &TempDir) {
 fn the_pipeline_cache_survives_damage() {
     let dir = TempDir::new("cache");
     run_with_cache(&dir);
-    let files: Vec<_> = fs::read_dir(dir.0.join("pipelines"))
-        .unwrap()
-        .map(|f| f.unwrap().path())
-        .collect();
+    let files: Vec<_> = fs::read_dir(dir.0.join("pipelines")).unwrap().map(|f| f.unwrap().path()).collect();
     let [file] = files.as_slice() else {
         panic!("one file and no leftovers, not {files:?}");
     };
@@ -121,13 +101,7 @@ fn the_pipeline_cache_survives_damage() {
     run_with_cache(&dir);
     let mut flipped = good.clone();
     *flipped.last_mut().unwrap() ^= 1;
-    for damaged in [
-        Vec::new(),
-        b"NXVKPC01".to_vec(),
-        good[..good.len() - 1].to_vec(),
-        vec![0xff; 4096],
-        flipped,
-    ] {
+    for damaged in [Vec::new(), b"NXVKPC01".to_vec(), good[..good.len() - 1].to_vec(), vec![0xff; 4096], flipped] {
         fs::write(file, damaged).unwrap();
         run_with_cache(&dir);
         assert_eq!(fs::read(file).unwrap()[..8], good[..8], "written anew");
@@ -137,10 +111,6 @@ fn the_pipeline_cache_survives_damage() {
 #[test]
 fn an_unwritable_cache_directory_is_ignored() {
     let dir = TempDir::new("unwritable");
-    fs::write(
-        dir.0.join("pipelines"),
-        b"a file where the directory should be",
-    )
-    .unwrap();
+    fs::write(dir.0.join("pipelines"), b"a file where the directory should be").unwrap();
     run_with_cache(&dir);
 }

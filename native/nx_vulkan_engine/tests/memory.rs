@@ -8,106 +8,106 @@ use nx_vulkan_engine::{Engine, Error, Options};
 
 #[test]
 fn transfers_of_odd_sizes_at_odd_offsets() {
-    let engine = engine();
-    let mut rng = Rng(42);
-    for size in [
-        1usize, 2, 3, 5, 15, 16, 17, 255, 256, 257, 1023, 4097, 65_537,
-    ] {
-        let buffer = engine.alloc(size as u64).unwrap();
-        assert!(buffer.address().is_multiple_of(256));
-        assert!(buffer.reserved_bytes() >= (size as u64).next_multiple_of(16));
-        let mut model = rng.bytes(size);
-        engine.upload(&buffer, 0, &model).unwrap();
-        for _ in 0..10 {
-            let start = rng.below(size as u64) as usize;
-            let len = rng.below((size - start) as u64 + 1) as usize;
-            let patch = rng.bytes(len);
-            model[start..start + len].copy_from_slice(&patch);
-            engine.upload(&buffer, start as u64, &patch).unwrap();
-            let mut part = vec![0; len];
-            engine.download(&buffer, start as u64, &mut part).unwrap();
-            assert_eq!(part, patch);
+    for engine in direct_and_staged() {
+        let mut rng = Rng(42);
+        for size in [1usize, 2, 3, 5, 15, 16, 17, 255, 256, 257, 1023, 4097, 65_537] {
+            let buffer = engine.alloc(size as u64).unwrap();
+            assert!(buffer.address().is_multiple_of(256));
+            assert!(buffer.reserved_bytes() >= (size as u64).next_multiple_of(16));
+            let mut model = rng.bytes(size);
+            engine.upload(&buffer, 0, &model).unwrap();
+            for _ in 0..10 {
+                let start = rng.below(size as u64) as usize;
+                let len = rng.below((size - start) as u64 + 1) as usize;
+                let patch = rng.bytes(len);
+                model[start..start + len].copy_from_slice(&patch);
+                engine.upload(&buffer, start as u64, &patch).unwrap();
+                let mut part = vec![0; len];
+                engine.download(&buffer, start as u64, &mut part).unwrap();
+                assert_eq!(part, patch);
+            }
+            let mut all = vec![0; size];
+            engine.download(&buffer, 0, &mut all).unwrap();
+            assert_eq!(all, model);
         }
-        let mut all = vec![0; size];
-        engine.download(&buffer, 0, &mut all).unwrap();
-        assert_eq!(all, model);
+        assert_valid(&engine);
     }
-    assert_valid(&engine);
 }
 
 #[test]
 fn uploads_onto_memory_in_use_are_ordered_after_it() {
-    let engine = engine();
-    let a = engine.alloc(4096).unwrap();
-    let b = engine.alloc(4096).unwrap();
-    for round in 0..50u32 {
-        engine.fill(&a, 0, 4096, round).unwrap();
-        engine.copy(&a, 0, &b, 0, 4096).unwrap();
-        engine.upload(&a, 4, &[9, 9, 9, 9]).unwrap();
-        let copied = download_words(&engine, &b).unwrap();
-        assert!(copied.iter().all(|&w| w == round));
-        let patched = download_words(&engine, &a).unwrap();
-        assert_eq!(patched[..3], [round, 0x0909_0909, round]);
+    for engine in direct_and_staged() {
+        let a = engine.alloc(4096).unwrap();
+        let b = engine.alloc(4096).unwrap();
+        for round in 0..50u32 {
+            engine.fill(&a, 0, 4096, round).unwrap();
+            engine.copy(&a, 0, &b, 0, 4096).unwrap();
+            engine.upload(&a, 4, &[9, 9, 9, 9]).unwrap();
+            let copied = download_words(&engine, &b).unwrap();
+            assert!(copied.iter().all(|&w| w == round));
+            let patched = download_words(&engine, &a).unwrap();
+            assert_eq!(patched[..3], [round, 0x0909_0909, round]);
+        }
+        assert_valid(&engine);
     }
-    assert_valid(&engine);
 }
 
 #[test]
 fn empty_buffers_and_ranges() {
-    let engine = engine();
-    let a = engine.alloc(0).unwrap();
-    let b = engine.alloc(16).unwrap();
-    assert_eq!(a.size_bytes(), 0);
-    engine.upload(&a, 0, &[]).unwrap();
-    engine.download(&a, 0, &mut []).unwrap();
-    engine.fill(&a, 0, 0, 1).unwrap();
-    engine.copy(&a, 0, &b, 16, 0).unwrap();
-    for result in [
-        engine.upload(&a, 0, &[1]),
-        engine.upload(&b, 16, &[1]),
-        engine.upload(&b, u64::MAX, &[1]),
-        engine.download(&b, 9, &mut [0; 8]),
-        engine.fill(&b, 2, 4, 0),
-        engine.fill(&b, 4, 6, 0),
-        engine.copy(&b, 0, &b, 4, 8),
-        engine.copy(&b, 8, &a, 0, 1),
-    ] {
-        assert!(
-            matches!(result, Err(Error::InvalidArgument { .. })),
-            "{result:?}"
-        );
+    for engine in direct_and_staged() {
+        let a = engine.alloc(0).unwrap();
+        let b = engine.alloc(16).unwrap();
+        assert_eq!(a.size_bytes(), 0);
+        engine.upload(&a, 0, &[]).unwrap();
+        engine.download(&a, 0, &mut []).unwrap();
+        engine.fill(&a, 0, 0, 1).unwrap();
+        engine.copy(&a, 0, &b, 16, 0).unwrap();
+        for result in [
+            engine.upload(&a, 0, &[1]),
+            engine.upload(&b, 16, &[1]),
+            engine.upload(&b, u64::MAX, &[1]),
+            engine.download(&b, 9, &mut [0; 8]),
+            engine.fill(&b, 2, 4, 0),
+            engine.fill(&b, 4, 6, 0),
+            engine.copy(&b, 0, &b, 4, 8),
+            engine.copy(&b, 8, &a, 0, 1),
+        ] {
+            assert!(matches!(result, Err(Error::InvalidArgument { .. })), "{result:?}");
+        }
+        assert_valid(&engine);
     }
-    assert_valid(&engine);
 }
 
 #[test]
 fn a_fill_that_ends_the_buffer_may_have_any_size() {
-    let engine = engine();
-    let a = engine.alloc(7).unwrap();
-    engine.fill(&a, 0, 7, 0x0403_0201).unwrap();
-    let mut out = [0; 7];
-    engine.download(&a, 0, &mut out).unwrap();
-    assert_eq!(out, [1, 2, 3, 4, 1, 2, 3]);
-    assert_valid(&engine);
+    for engine in direct_and_staged() {
+        let a = engine.alloc(7).unwrap();
+        engine.fill(&a, 0, 7, 0x0403_0201).unwrap();
+        let mut out = [0; 7];
+        engine.download(&a, 0, &mut out).unwrap();
+        assert_eq!(out, [1, 2, 3, 4, 1, 2, 3]);
+        assert_valid(&engine);
+    }
 }
 
 #[test]
 fn large_transfers_go_both_ways() {
-    let engine = engine();
-    let size = (70 << 20) + 13;
-    let data: Vec<u8> = (0..size).map(|i| ((i * 31) >> 7) as u8).collect();
-    let a = engine.alloc(size as u64).unwrap();
-    let b = engine.alloc(size as u64).unwrap();
-    // A use in flight sends the upload through staging on every device.
-    engine.fill(&a, 0, 1024, 5).unwrap();
-    engine.upload(&a, 0, &data).unwrap();
-    engine.copy(&a, 0, &b, 0, size as u64).unwrap();
-    let mut out = vec![0; size];
-    engine.download(&b, 0, &mut out).unwrap();
-    assert!(out == data);
-    drop((a, b));
-    assert_eq!(engine.stats().in_use_bytes, 0);
-    assert_valid(&engine);
+    for engine in direct_and_staged() {
+        let size = (70 << 20) + 13;
+        let data: Vec<u8> = (0..size).map(|i| ((i * 31) >> 7) as u8).collect();
+        let a = engine.alloc(size as u64).unwrap();
+        let b = engine.alloc(size as u64).unwrap();
+        // A use in flight forbids the direct write.
+        engine.fill(&a, 0, 1024, 5).unwrap();
+        engine.upload(&a, 0, &data).unwrap();
+        engine.copy(&a, 0, &b, 0, size as u64).unwrap();
+        let mut out = vec![0; size];
+        engine.download(&b, 0, &mut out).unwrap();
+        assert!(out == data);
+        drop((a, b));
+        assert_eq!(engine.stats().in_use_bytes, 0);
+        assert_valid(&engine);
+    }
 }
 
 #[test]
@@ -133,22 +133,12 @@ fn dropped_buffers_are_reused_without_new_memory() {
 #[test]
 fn a_memory_limit_is_kept_and_named() {
     let limit = 40u64 << 20;
-    let engine = Engine::open_with(&Options {
-        memory_limit_bytes: Some(limit),
-        ..options()
-    })
-    .unwrap();
+    let engine = Engine::open_with(&Options { memory_limit_bytes: Some(limit), ..options() }).unwrap();
     if engine.caps().heaps.len() > 1 {
         return; // Spilling would serve these requests from the host's heap.
     }
-    assert!(matches!(
-        engine.alloc(limit + 1),
-        Err(Error::TooLarge { .. })
-    ));
-    assert!(matches!(
-        engine.alloc(u64::MAX),
-        Err(Error::TooLarge { .. })
-    ));
+    assert!(matches!(engine.alloc(limit + 1), Err(Error::TooLarge { .. })));
+    assert!(matches!(engine.alloc(u64::MAX), Err(Error::TooLarge { .. })));
     assert!(!engine.pressure());
     let mut held = Vec::new();
     let error = loop {

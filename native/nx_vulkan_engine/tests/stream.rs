@@ -45,41 +45,42 @@ fn a_dispatch_computes_through_descriptors() {
 
 #[test]
 fn a_chain_of_dependent_operations_runs_in_order() {
-    let engine = engine();
-    let pipeline = axpb(&engine, false);
-    let n = 4096u32;
-    let bytes = u64::from(n) * 4;
-    let mut a = engine.alloc(bytes).unwrap();
-    let mut b = engine.alloc(bytes).unwrap();
-    engine.fill(&a, 0, bytes, 1).unwrap();
-    let mut expected = 1u32;
-    for step in 0..500u32 {
-        match step % 5 {
-            // Through a buffer that is dropped at once, so that blocks are reused while in flight.
-            0 => {
-                let middle = engine.alloc(bytes).unwrap();
-                engine.copy(&a, 0, &middle, 0, bytes).unwrap();
-                engine.copy(&middle, 0, &b, 0, bytes).unwrap();
+    for engine in direct_and_staged() {
+        let pipeline = axpb(&engine, false);
+        let n = 4096u32;
+        let bytes = u64::from(n) * 4;
+        let mut a = engine.alloc(bytes).unwrap();
+        let mut b = engine.alloc(bytes).unwrap();
+        engine.fill(&a, 0, bytes, 1).unwrap();
+        let mut expected = 1u32;
+        for step in 0..500u32 {
+            match step % 5 {
+                // Through a buffer that is dropped at once, so that blocks are reused while in flight.
+                0 => {
+                    let middle = engine.alloc(bytes).unwrap();
+                    engine.copy(&a, 0, &middle, 0, bytes).unwrap();
+                    engine.copy(&middle, 0, &b, 0, bytes).unwrap();
+                }
+                1 => {
+                    engine.fill(&b, 0, bytes, step).unwrap();
+                    expected = step;
+                }
+                2 => {
+                    run_axpb(&engine, &pipeline, &a, &a, n, (5, 1), false).unwrap();
+                    run_axpb(&engine, &pipeline, &a, &b, n, (1, 0), false).unwrap();
+                    expected = expected.wrapping_mul(5).wrapping_add(1);
+                }
+                _ => {
+                    run_axpb(&engine, &pipeline, &a, &b, n, (3, step), false).unwrap();
+                    expected = expected.wrapping_mul(3).wrapping_add(step);
+                }
             }
-            1 => {
-                engine.fill(&b, 0, bytes, step).unwrap();
-                expected = step;
-            }
-            2 => {
-                run_axpb(&engine, &pipeline, &a, &a, n, (5, 1), false).unwrap();
-                run_axpb(&engine, &pipeline, &a, &b, n, (1, 0), false).unwrap();
-                expected = expected.wrapping_mul(5).wrapping_add(1);
-            }
-            _ => {
-                run_axpb(&engine, &pipeline, &a, &b, n, (3, step), false).unwrap();
-                expected = expected.wrapping_mul(3).wrapping_add(step);
-            }
+            std::mem::swap(&mut a, &mut b);
         }
-        std::mem::swap(&mut a, &mut b);
+        let got = download_words(&engine, &a).unwrap();
+        assert!(got.iter().all(|&w| w == expected));
+        assert_valid(&engine);
     }
-    let got = download_words(&engine, &a).unwrap();
-    assert!(got.iter().all(|&w| w == expected));
-    assert_valid(&engine);
 }
 
 #[test]
@@ -94,24 +95,13 @@ fn only_dependent_operations_get_a_barrier() {
         run_axpb(&engine, &pipeline, &src, out, 64, (1, 0), false).unwrap();
     }
     let independent = engine.stats().barriers;
-    assert!(
-        independent - before <= 1,
-        "at most the one after the upload"
-    );
+    assert!(independent - before <= 1, "at most the one after the upload");
     run_axpb(&engine, &pipeline, &outs[0], &outs[1], 64, (1, 0), false).unwrap();
     assert_eq!(engine.stats().barriers, independent + 1);
     run_axpb(&engine, &pipeline, &outs[2], &outs[3], 64, (1, 0), false).unwrap();
-    assert_eq!(
-        engine.stats().barriers,
-        independent + 1,
-        "the barrier served both"
-    );
+    assert_eq!(engine.stats().barriers, independent + 1, "the barrier served both");
     run_axpb(&engine, &pipeline, &src, &outs[2], 64, (1, 0), false).unwrap();
-    assert_eq!(
-        engine.stats().barriers,
-        independent + 2,
-        "a write waits for a read"
-    );
+    assert_eq!(engine.stats().barriers, independent + 2, "a write waits for a read");
     engine.wait().unwrap();
     assert_valid(&engine);
 }
@@ -121,14 +111,7 @@ fn empty_and_oversized_launches() {
     let engine = engine();
     let pipeline = axpb(&engine, false);
     let a = engine.alloc(256).unwrap();
-    let launch = |groups| Launch {
-        pipeline: &pipeline,
-        params: &[],
-        table: None,
-        groups,
-        reads: &[],
-        writes: &[],
-    };
+    let launch = |groups| Launch { pipeline: &pipeline, params: &[], table: None, groups, reads: &[], writes: &[] };
     assert_eq!(engine.dispatch(&launch([0, 1, 1])), Ok(()));
     assert_eq!(engine.stats().dispatches, 0);
     let limit = engine.caps().max_workgroup_count;
@@ -136,17 +119,10 @@ fn empty_and_oversized_launches() {
         let result = engine.dispatch(&launch([over, 1, 1]));
         assert!(matches!(result, Err(Error::InvalidArgument { .. })));
     }
-    let result = engine.dispatch(&Launch {
-        params: &[0; 9],
-        reads: &[&a],
-        ..launch([1, 1, 1])
-    });
+    let result = engine.dispatch(&Launch { params: &[0; 9], reads: &[&a], ..launch([1, 1, 1]) });
     assert!(matches!(result, Err(Error::InvalidArgument { .. })));
     let descriptors = bound_add(&engine);
-    let result = engine.dispatch(&Launch {
-        pipeline: &descriptors,
-        ..launch([1, 1, 1])
-    });
+    let result = engine.dispatch(&Launch { pipeline: &descriptors, ..launch([1, 1, 1]) });
     assert!(matches!(result, Err(Error::InvalidArgument { .. })));
     assert_valid(&engine);
 }
@@ -161,15 +137,7 @@ fn tables_survive_more_launches_than_the_ring_holds() {
     let mut table = vec![0u32; 16 << 10];
     for round in 0..200u32 {
         let (s, d) = (a.address(), b.address());
-        table[..7].copy_from_slice(&[
-            s as u32,
-            (s >> 32) as u32,
-            d as u32,
-            (d >> 32) as u32,
-            n,
-            round,
-            1,
-        ]);
+        table[..7].copy_from_slice(&[s as u32, (s >> 32) as u32, d as u32, (d >> 32) as u32, n, round, 1]);
         engine
             .dispatch(&Launch {
                 pipeline: &pipeline,
@@ -190,75 +158,72 @@ fn tables_survive_more_launches_than_the_ring_holds() {
 
 #[test]
 fn sixteen_threads_record_and_read_at_once() {
-    let engine = engine();
-    let threads: Vec<_> = (0..16u32)
-        .map(|t| {
-            let engine = Arc::clone(&engine);
-            thread::spawn(move || {
-                let pipeline = axpb(&engine, false);
-                let mut rng = Rng(u64::from(t) + 1);
-                for _ in 0..30 {
-                    let n = rng.below(3000) as u32 + 1;
-                    let src: Vec<u32> = (0..n).map(|_| rng.next() as u32).collect();
-                    let mut a = upload_words(&engine, &src);
-                    for k in 0..5 {
-                        let b = engine.alloc(u64::from(n) * 4).unwrap();
-                        run_axpb(&engine, &pipeline, &a, &b, n, (3, t + k), false).unwrap();
-                        a = b;
+    for engine in direct_and_staged() {
+        let threads: Vec<_> = (0..16u32)
+            .map(|t| {
+                let engine = Arc::clone(&engine);
+                thread::spawn(move || {
+                    let pipeline = axpb(&engine, false);
+                    let mut rng = Rng(u64::from(t) + 1);
+                    for _ in 0..30 {
+                        let n = rng.below(3000) as u32 + 1;
+                        let src: Vec<u32> = (0..n).map(|_| rng.next() as u32).collect();
+                        let mut a = upload_words(&engine, &src);
+                        for k in 0..5 {
+                            let b = engine.alloc(u64::from(n) * 4).unwrap();
+                            run_axpb(&engine, &pipeline, &a, &b, n, (3, t + k), false).unwrap();
+                            a = b;
+                        }
+                        let expected: Vec<u32> =
+                            src.iter().map(|&x| (0..5).fold(x, |x, k| x.wrapping_mul(3).wrapping_add(t + k))).collect();
+                        assert_eq!(download_words(&engine, &a).unwrap(), expected);
                     }
-                    let expected: Vec<u32> = src
-                        .iter()
-                        .map(|&x| (0..5).fold(x, |x, k| x.wrapping_mul(3).wrapping_add(t + k)))
-                        .collect();
-                    assert_eq!(download_words(&engine, &a).unwrap(), expected);
-                }
+                })
             })
-        })
-        .collect();
-    for thread in threads {
-        thread.join().unwrap();
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(engine.stats().pipelines, 1, "one compilation for all threads");
+        assert_eq!(engine.stats().in_use_bytes, 0);
+        assert_valid(&engine);
     }
-    assert_eq!(
-        engine.stats().pipelines,
-        1,
-        "one compilation for all threads"
-    );
-    assert_eq!(engine.stats().in_use_bytes, 0);
-    assert_valid(&engine);
 }
 
 #[test]
 fn a_failed_submission_sticks_and_never_gives_zeros() {
-    let engine = engine();
-    let a = upload_words(&engine, &[7; 64]);
-    engine.wait().unwrap();
-    engine.fail_next_submission();
-    engine.fill(&a, 0, 256, 1).unwrap();
-    assert_eq!(engine.flush(), Err(Error::DeviceLost));
-    assert_eq!(download_words(&engine, &a), Err(Error::DeviceLost));
-    assert_eq!(engine.wait(), Err(Error::DeviceLost));
-    assert_eq!(engine.flush(), Err(Error::DeviceLost));
-    assert_eq!(engine.fill(&a, 0, 256, 2), Err(Error::DeviceLost));
-    assert_eq!(engine.upload(&a, 0, &[1]), Err(Error::DeviceLost));
-    drop(a);
-    assert_valid(&engine);
+    for engine in direct_and_staged() {
+        let a = upload_words(&engine, &[7; 64]);
+        engine.wait().unwrap();
+        engine.fail_next_submission();
+        engine.fill(&a, 0, 256, 1).unwrap();
+        assert_eq!(engine.flush(), Err(Error::DeviceLost));
+        assert_eq!(download_words(&engine, &a), Err(Error::DeviceLost));
+        assert_eq!(engine.wait(), Err(Error::DeviceLost));
+        assert_eq!(engine.flush(), Err(Error::DeviceLost));
+        assert_eq!(engine.fill(&a, 0, 256, 2), Err(Error::DeviceLost));
+        assert_eq!(engine.upload(&a, 0, &[1]), Err(Error::DeviceLost));
+        drop(a);
+        assert_valid(&engine);
+    }
 }
 
 #[test]
 fn an_engine_dropped_with_work_in_flight_cleans_up() {
-    let engine = engine();
-    let log = engine.validation_log();
-    let pipeline = axpb(&engine, false);
-    let a = engine.alloc(1 << 20).unwrap();
-    let b = engine.alloc(1 << 20).unwrap();
-    engine.fill(&a, 0, 1 << 20, 3).unwrap();
-    for _ in 0..100 {
-        run_axpb(&engine, &pipeline, &a, &b, 1 << 18, (2, 1), false).unwrap();
-    }
-    drop(engine);
-    drop((a, pipeline));
-    drop(b);
-    if let Some(log) = log {
-        assert_eq!(log.messages(), Vec::<String>::new());
+    for engine in direct_and_staged() {
+        let log = engine.validation_log();
+        let pipeline = axpb(&engine, false);
+        let a = engine.alloc(1 << 20).unwrap();
+        let b = engine.alloc(1 << 20).unwrap();
+        engine.fill(&a, 0, 1 << 20, 3).unwrap();
+        for _ in 0..100 {
+            run_axpb(&engine, &pipeline, &a, &b, 1 << 18, (2, 1), false).unwrap();
+        }
+        drop(engine);
+        drop((a, pipeline));
+        drop(b);
+        if let Some(log) = log {
+            assert_eq!(log.messages(), Vec::<String>::new());
+        }
     }
 }

@@ -156,9 +156,7 @@ impl Caps {
             max_push_bytes: p.max_push_constants_size,
             max_storage_buffers: p.max_per_stage_descriptor_storage_buffers,
             max_storage_buffer_range_bytes: u64::from(p.max_storage_buffer_range),
-            min_storage_buffer_offset_alignment: p
-                .min_storage_buffer_offset_alignment
-                .as_devicesize(),
+            min_storage_buffer_offset_alignment: p.min_storage_buffer_offset_alignment.as_devicesize(),
             max_buffer_bytes: p
                 .max_memory_allocation_size
                 .unwrap_or(u64::MAX)
@@ -194,11 +192,7 @@ impl Caps {
                     device_local: h.flags.intersects(MemoryHeapFlags::DEVICE_LOCAL),
                 })
                 .collect(),
-            memory_types: memory
-                .memory_types
-                .iter()
-                .map(|t| memory_type(t.heap_index, t.property_flags))
-                .collect(),
+            memory_types: memory.memory_types.iter().map(|t| memory_type(t.heap_index, t.property_flags)).collect(),
         }
     }
 }
@@ -224,9 +218,7 @@ fn memory_type(heap: u32, flags: MemoryPropertyFlags) -> MemoryTypeInfo {
 
 fn subgroup_ops(p: &DeviceProperties) -> SubgroupOps {
     use vulkano::shader::ShaderStages;
-    let in_compute = p
-        .subgroup_supported_stages
-        .is_some_and(|s| s.intersects(ShaderStages::COMPUTE));
+    let in_compute = p.subgroup_supported_stages.is_some_and(|s| s.intersects(ShaderStages::COMPUTE));
     let ops = match p.subgroup_supported_operations {
         Some(ops) if in_compute => ops,
         _ => SubgroupFeatures::empty(),

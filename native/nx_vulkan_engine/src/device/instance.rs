@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use vulkano::Version;
 use vulkano::VulkanLibrary;
 use vulkano::instance::debug::{
-    DebugUtilsMessageSeverity, DebugUtilsMessageType, DebugUtilsMessenger,
-    DebugUtilsMessengerCallback, DebugUtilsMessengerCreateInfo,
+    DebugUtilsMessageSeverity, DebugUtilsMessageType, DebugUtilsMessenger, DebugUtilsMessengerCallback,
+    DebugUtilsMessengerCreateInfo,
 };
 use vulkano::instance::{Instance, InstanceCreateFlags, InstanceCreateInfo, InstanceExtensions};
 
@@ -42,17 +42,11 @@ pub struct ValidationLog(Mutex<Vec<String>>);
 
 impl ValidationLog {
     pub fn messages(&self) -> Vec<String> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn push(&self, message: String) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(message);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(message);
     }
 }
 
@@ -83,24 +77,17 @@ impl VulkanInstance {
             }
         };
         if validation == Validation::Required && instance.log.is_none() {
-            return Err(no_device(format!(
-                "validation is required but {VALIDATION_LAYER} is not installed"
-            )));
+            return Err(no_device(format!("validation is required but {VALIDATION_LAYER} is not installed")));
         }
         Ok(instance)
     }
 
     fn create(validation: Validation) -> Result<VulkanInstance> {
         let library = VulkanLibrary::new().map_err(|e| {
-            no_device(format!(
-                "the Vulkan loader could not be loaded ({e}); install libvulkan1 and a driver"
-            ))
+            no_device(format!("the Vulkan loader could not be loaded ({e}); install libvulkan1 and a driver"))
         })?;
         if library.api_version() < Version::V1_2 {
-            return Err(no_device(format!(
-                "the Vulkan loader is {}, 1.2 or later is needed",
-                library.api_version()
-            )));
+            return Err(no_device(format!("the Vulkan loader is {}, 1.2 or later is needed", library.api_version())));
         }
         let validate = validation != Validation::Off
             && library
@@ -119,31 +106,17 @@ impl VulkanInstance {
         };
         if validate {
             info.enabled_layers = vec![VALIDATION_LAYER.into()];
-            info.enabled_extensions = InstanceExtensions {
-                ext_debug_utils: true,
-                ..InstanceExtensions::empty()
-            };
+            info.enabled_extensions = InstanceExtensions { ext_debug_utils: true, ..InstanceExtensions::empty() };
         }
         let instance = Instance::new(library, info).map_err(|e| {
-            no_device(format!(
-                "the Vulkan instance could not be created ({}); is a driver installed?",
-                describe(&e)
-            ))
+            no_device(format!("the Vulkan instance could not be created ({}); is a driver installed?", describe(&e)))
         })?;
         if !validate {
-            return Ok(VulkanInstance {
-                instance,
-                log: None,
-                _messenger: None,
-            });
+            return Ok(VulkanInstance { instance, log: None, _messenger: None });
         }
         let log = Arc::new(ValidationLog::default());
         let messenger = messenger(&instance, Arc::clone(&log))?;
-        Ok(VulkanInstance {
-            instance,
-            log: Some(log),
-            _messenger: Some(messenger),
-        })
+        Ok(VulkanInstance { instance, log: Some(log), _messenger: Some(messenger) })
     }
 }
 
@@ -160,10 +133,8 @@ fn messenger(instance: &Arc<Instance>, log: Arc<ValidationLog>) -> Result<DebugU
         message_type: DebugUtilsMessageType::VALIDATION,
         ..DebugUtilsMessengerCreateInfo::user_callback(callback)
     };
-    DebugUtilsMessenger::new(Arc::clone(instance), info).map_err(|e| Error::Vulkan {
-        call: "vkCreateDebugUtilsMessengerEXT",
-        cause: describe(&e),
-    })
+    DebugUtilsMessenger::new(Arc::clone(instance), info)
+        .map_err(|e| Error::Vulkan { call: "vkCreateDebugUtilsMessengerEXT", cause: describe(&e) })
 }
 
 /// The message of an error and of everything below it: vulkano's own `Display` leaves the cause out.

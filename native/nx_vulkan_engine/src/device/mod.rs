@@ -71,14 +71,7 @@ impl DeviceInfo {
 
 impl fmt::Display for DeviceInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: {} ({}, uuid:{})",
-            self.index,
-            self.name,
-            self.kind.name(),
-            self.uuid_hex()
-        )?;
+        write!(f, "{}: {} ({}, uuid:{})", self.index, self.name, self.kind.name(), self.uuid_hex())?;
         match &self.unusable {
             Some(reason) => write!(f, " [{reason}]"),
             None => Ok(()),
@@ -96,7 +89,5 @@ pub fn enumerate() -> Result<Vec<DeviceInfo>> {
 }
 
 pub(crate) fn no_device(reason: impl Into<String>) -> Error {
-    Error::NoDevice {
-        reason: reason.into(),
-    }
+    Error::NoDevice { reason: reason.into() }
 }

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use vulkano::device::physical::PhysicalDevice;
-use vulkano::device::{
-    Device, DeviceCreateInfo, DeviceExtensions, Queue, QueueCreateInfo, QueueFlags,
-};
+use vulkano::device::{Device, DeviceCreateInfo, DeviceExtensions, Queue, QueueCreateInfo, QueueFlags};
 use vulkano::{Validated, Version, VulkanError};
 
 use super::caps::{Caps, wanted_features};
@@ -24,13 +22,7 @@ pub(super) fn list(instance: &VulkanInstance) -> Result<Vec<Listed>> {
         .instance
         .enumerate_physical_devices()
         .map_err(|e| no_device(format!("the devices could not be listed: {e}")))?;
-    Ok(devices
-        .enumerate()
-        .map(|(index, physical)| Listed {
-            info: info(index, &physical),
-            physical,
-        })
-        .collect())
+    Ok(devices.enumerate().map(|(index, physical)| Listed { info: info(index, &physical), physical }).collect())
 }
 
 fn info(index: usize, physical: &PhysicalDevice) -> DeviceInfo {
@@ -39,10 +31,7 @@ fn info(index: usize, physical: &PhysicalDevice) -> DeviceInfo {
     let heaps = &physical.memory_properties().memory_heaps;
     let local = heaps
         .iter()
-        .filter(|h| {
-            h.flags
-                .intersects(vulkano::memory::MemoryHeapFlags::DEVICE_LOCAL)
-        })
+        .filter(|h| h.flags.intersects(vulkano::memory::MemoryHeapFlags::DEVICE_LOCAL))
         .map(|h| h.size)
         .max();
     DeviceInfo {
@@ -56,9 +45,7 @@ fn info(index: usize, physical: &PhysicalDevice) -> DeviceInfo {
         driver_info: p.driver_info.clone().unwrap_or_default(),
         driver_version: p.driver_version,
         api_version: (api.major, api.minor, api.patch),
-        memory_bytes: local
-            .or_else(|| heaps.iter().map(|h| h.size).max())
-            .unwrap_or(0),
+        memory_bytes: local.or_else(|| heaps.iter().map(|h| h.size).max()).unwrap_or(0),
         has_f64: physical.supported_features().shader_float64,
         unusable: unusable(physical),
     }
@@ -66,10 +53,7 @@ fn info(index: usize, physical: &PhysicalDevice) -> DeviceInfo {
 
 fn unusable(physical: &PhysicalDevice) -> Option<String> {
     if physical.api_version() < Version::V1_2 {
-        return Some(format!(
-            "Vulkan {}, needs 1.2 or later",
-            physical.api_version()
-        ));
+        return Some(format!("Vulkan {}, needs 1.2 or later", physical.api_version()));
     }
     if !physical.supported_features().buffer_device_address {
         return Some("needs the feature bufferDeviceAddress".into());
@@ -84,13 +68,9 @@ fn unusable(physical: &PhysicalDevice) -> Option<String> {
 fn queue_family(physical: &PhysicalDevice) -> Option<u32> {
     let families = physical.queue_family_properties();
     let find = |avoid: QueueFlags| {
-        families.iter().position(|f| {
-            f.queue_flags.intersects(QueueFlags::COMPUTE) && !f.queue_flags.intersects(avoid)
-        })
+        families.iter().position(|f| f.queue_flags.intersects(QueueFlags::COMPUTE) && !f.queue_flags.intersects(avoid))
     };
-    find(QueueFlags::GRAPHICS)
-        .or_else(|| find(QueueFlags::empty()))
-        .and_then(|i| u32::try_from(i).ok())
+    find(QueueFlags::GRAPHICS).or_else(|| find(QueueFlags::empty())).and_then(|i| u32::try_from(i).ok())
 }
 
 /// An open device with its one queue.
@@ -111,25 +91,19 @@ impl OpenDevice {
         let mut listed = list(&instance)?;
         let infos: Vec<DeviceInfo> = listed.iter().map(|l| l.info.clone()).collect();
         let Listed { info, physical } = listed.swap_remove(choose(&infos, selector)?);
-        let family =
-            queue_family(&physical).ok_or_else(|| no_device("the device has no compute queue"))?;
+        let family = queue_family(&physical).ok_or_else(|| no_device("the device has no compute queue"))?;
 
         let mut features = wanted_features(physical.supported_features());
-        let extensions = DeviceExtensions {
-            khr_cooperative_matrix: features.cooperative_matrix,
-            ..DeviceExtensions::empty()
-        }
-        .intersection(physical.supported_extensions());
+        let extensions =
+            DeviceExtensions { khr_cooperative_matrix: features.cooperative_matrix, ..DeviceExtensions::empty() }
+                .intersection(physical.supported_extensions());
         features.cooperative_matrix &= extensions.khr_cooperative_matrix;
         let caps = Caps::of(&physical, &info, &features);
 
         let (device, mut queues) = Device::new(
             physical,
             DeviceCreateInfo {
-                queue_create_infos: vec![QueueCreateInfo {
-                    queue_family_index: family,
-                    ..Default::default()
-                }],
+                queue_create_infos: vec![QueueCreateInfo { queue_family_index: family, ..Default::default() }],
                 enabled_extensions: extensions,
                 enabled_features: features,
                 ..Default::default()
@@ -139,16 +113,7 @@ impl OpenDevice {
             Validated::Error(VulkanError::DeviceLost) => Error::DeviceLost,
             e => no_device(format!("{info} could not be opened: {}", describe(&e))),
         })?;
-        let queue = queues
-            .next()
-            .ok_or_else(|| no_device("the device gave no queue"))?;
-        Ok(OpenDevice {
-            queue,
-            device,
-            info,
-            caps,
-            log: instance.log.clone(),
-            _instance: instance,
-        })
+        let queue = queues.next().ok_or_else(|| no_device("the device gave no queue"))?;
+        Ok(OpenDevice { queue, device, info, caps, log: instance.log.clone(), _instance: instance })
     }
 }

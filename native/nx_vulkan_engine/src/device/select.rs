@@ -10,15 +10,10 @@ use crate::Result;
 pub fn choose(devices: &[DeviceInfo], selector: Option<&str>) -> Result<usize> {
     let selector = selector.map(str::trim).filter(|s| !s.is_empty());
     let found = match selector {
-        None => devices
-            .iter()
-            .enumerate()
-            .filter(|(_, d)| d.unusable.is_none())
-            .min_by_key(|(_, d)| d.kind)
-            .map(|(i, _)| i),
-        Some(wanted) => devices
-            .iter()
-            .position(|d| matches(d, wanted) && d.unusable.is_none()),
+        None => {
+            devices.iter().enumerate().filter(|(_, d)| d.unusable.is_none()).min_by_key(|(_, d)| d.kind).map(|(i, _)| i)
+        }
+        Some(wanted) => devices.iter().position(|d| matches(d, wanted) && d.unusable.is_none()),
     };
     found.ok_or_else(|| no_device(reason(devices, selector)))
 }
@@ -45,11 +40,7 @@ fn matches(device: &DeviceInfo, wanted: &str) -> bool {
 const MIN_UUID_DIGITS: usize = 8;
 
 fn reason(devices: &[DeviceInfo], selector: Option<&str>) -> String {
-    let list = devices
-        .iter()
-        .map(DeviceInfo::to_string)
-        .collect::<Vec<_>>()
-        .join("; ");
+    let list = devices.iter().map(DeviceInfo::to_string).collect::<Vec<_>>().join("; ");
     match (devices.is_empty(), selector) {
         (true, _) => "the Vulkan loader reports no devices".to_string(),
         (false, Some(s)) => format!("no usable device matches {s:?}; found {list}"),
@@ -118,9 +109,7 @@ mod tests {
     #[test]
     fn an_unmatched_selector_lists_what_was_found() {
         let err = choose(&machine(), Some("radeon")).unwrap_err();
-        let Error::NoDevice { reason } = err else {
-            panic!("{err:?}")
-        };
+        let Error::NoDevice { reason } = err else { panic!("{err:?}") };
         assert!(reason.contains("radeon") && reason.contains("NVIDIA H200"));
         assert!(choose(&machine(), Some("9")).is_err());
         assert!(choose(&machine(), Some("uuid:zz")).is_err());

@@ -15,11 +15,7 @@ const DRIVER_HEADER_BYTES: usize = 32;
 
 /// `$NX_VULKAN_CACHE_DIR`, else `nx_vulkan` in the XDG cache directory. `None` where no home directory is known.
 pub(crate) fn default_dir() -> Option<PathBuf> {
-    let set = |name: &str| {
-        env::var_os(name)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
-    };
+    let set = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     set("NX_VULKAN_CACHE_DIR").or_else(|| {
         set("XDG_CACHE_HOME")
             .or_else(|| set("HOME").map(|home| home.join(".cache")))
@@ -29,12 +25,7 @@ pub(crate) fn default_dir() -> Option<PathBuf> {
 
 /// The file of a device and driver under `dir`.
 pub(crate) fn file(dir: &Path, info: &DeviceInfo) -> PathBuf {
-    dir.join("pipelines").join(format!(
-        "{:04x}-{}-{:08x}.bin",
-        info.vendor_id,
-        info.uuid_hex(),
-        info.driver_version
-    ))
+    dir.join("pipelines").join(format!("{:04x}-{}-{:08x}.bin", info.vendor_id, info.uuid_hex(), info.driver_version))
 }
 
 /// The driver's data in `path`; empty when the file is missing, damaged, or of another device or driver.
@@ -62,20 +53,15 @@ pub(crate) fn store(path: &Path, data: &[u8]) {
     let mut file = MAGIC.to_vec();
     file.extend_from_slice(&Sha256::digest(data));
     file.extend_from_slice(data);
-    let written = fs::create_dir_all(dir)
-        .and_then(|()| fs::write(&temporary, file))
-        .and_then(|()| fs::rename(&temporary, path));
+    let written =
+        fs::create_dir_all(dir).and_then(|()| fs::write(&temporary, file)).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
 }
 
 fn driver_header_matches(data: &[u8], caps: &Caps) -> bool {
-    let word = |i: usize| {
-        data.get(4 * i..4 * i + 4)
-            .and_then(|b| b.try_into().ok())
-            .map(u32::from_le_bytes)
-    };
+    let word = |i: usize| data.get(4 * i..4 * i + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
     word(0).is_some_and(|len| len as usize >= DRIVER_HEADER_BYTES)
         && word(1) == Some(1)
         && word(2) == Some(caps.vendor_id)

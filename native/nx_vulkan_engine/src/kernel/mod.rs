@@ -25,9 +25,7 @@ pub enum Interface {
 impl Interface {
     pub fn push_bytes(self) -> u32 {
         match self {
-            Interface::Addresses { push_bytes } | Interface::Descriptors { push_bytes, .. } => {
-                push_bytes
-            }
+            Interface::Addresses { push_bytes } | Interface::Descriptors { push_bytes, .. } => push_bytes,
         }
     }
 }

@@ -52,9 +52,7 @@ impl Pipeline {
 
 impl std::fmt::Debug for Pipeline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pipeline")
-            .field("interface", &self.interface)
-            .finish_non_exhaustive()
+        f.debug_struct("Pipeline").field("interface", &self.interface).finish_non_exhaustive()
     }
 }
 
@@ -91,10 +89,7 @@ impl Entry {
             if let Some(result) = &*state {
                 return result.clone();
             }
-            state = self
-                .done
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -105,10 +100,7 @@ struct Unfinished<'a>(Option<&'a Entry>);
 impl Drop for Unfinished<'_> {
     fn drop(&mut self) {
         if let Some(entry) = self.0 {
-            entry.finish(Err(failed(
-                "vkCreateComputePipelines",
-                "the compiling thread panicked",
-            )));
+            entry.finish(Err(failed("vkCreateComputePipelines", "the compiling thread panicked")));
         }
     }
 }
@@ -124,9 +116,7 @@ pub(crate) struct PipelineStore {
 
 impl std::fmt::Debug for PipelineStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PipelineStore")
-            .field("file", &self.file)
-            .finish_non_exhaustive()
+        f.debug_struct("PipelineStore").field("file", &self.file).finish_non_exhaustive()
     }
 }
 
@@ -134,19 +124,9 @@ impl PipelineStore {
     /// `dir`: where the disk cache lies; `None` for none.
     pub fn new(open: Arc<OpenDevice>, dir: Option<PathBuf>) -> Result<PipelineStore> {
         let file = dir.map(|dir| disk_cache::file(&dir, &open.info));
-        let data = file
-            .as_deref()
-            .map(|file| disk_cache::load(file, &open.caps))
-            .unwrap_or_default();
-        let cache =
-            create_cache(&open.device, &data).or_else(|_| create_cache(&open.device, &[]))?;
-        Ok(PipelineStore {
-            entries: RwLock::default(),
-            cache,
-            file,
-            unsaved: AtomicU32::new(0),
-            open,
-        })
+        let data = file.as_deref().map(|file| disk_cache::load(file, &open.caps)).unwrap_or_default();
+        let cache = create_cache(&open.device, &data).or_else(|_| create_cache(&open.device, &[]))?;
+        Ok(PipelineStore { entries: RwLock::default(), cache, file, unsaved: AtomicU32::new(0), open })
     }
 
     /// The pipeline of `key` if it has been compiled; never blocks on a compilation.
@@ -188,10 +168,7 @@ impl PipelineStore {
         guard.0 = None;
         if result.is_err() {
             // A later call tries again.
-            self.entries
-                .write()
-                .unwrap_or_else(PoisonError::into_inner)
-                .remove(&key);
+            self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
         }
         entry.finish(result.clone());
         if result.is_ok() && self.unsaved.fetch_add(1, Relaxed) + 1 >= STORE_EVERY_PIPELINES {
@@ -202,10 +179,7 @@ impl PipelineStore {
 
     /// How many pipelines have been compiled or are being compiled.
     pub fn len(&self) -> usize {
-        self.entries
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     fn save(&self) {
@@ -217,32 +191,22 @@ impl PipelineStore {
         let device = self.open.device.handle();
         let mut len = 0usize;
         // SAFETY: the cache lives; a null data pointer asks for the size.
-        let sized = unsafe {
-            (fns.get_pipeline_cache_data)(device, self.cache, &mut len, std::ptr::null_mut())
-        };
+        let sized = unsafe { (fns.get_pipeline_cache_data)(device, self.cache, &mut len, std::ptr::null_mut()) };
         if sized != vk::Result::SUCCESS {
             return;
         }
         let mut data = vec![0u8; len];
         // SAFETY: `data` has `len` bytes.
-        let got = unsafe {
-            (fns.get_pipeline_cache_data)(device, self.cache, &mut len, data.as_mut_ptr().cast())
-        };
+        let got = unsafe { (fns.get_pipeline_cache_data)(device, self.cache, &mut len, data.as_mut_ptr().cast()) };
         if got == vk::Result::SUCCESS {
             data.truncate(len);
             disk_cache::store(file, &data);
         }
     }
 
-    fn compile(
-        &self,
-        spirv: &[u32],
-        spec: &[(u32, u32)],
-        interface: Interface,
-    ) -> Result<Pipeline> {
+    fn compile(&self, spirv: &[u32], spec: &[(u32, u32)], interface: Interface) -> Result<Pipeline> {
         let caps = &self.open.caps;
-        if interface.push_bytes() > caps.max_push_bytes || !interface.push_bytes().is_multiple_of(4)
-        {
+        if interface.push_bytes() > caps.max_push_bytes || !interface.push_bytes().is_multiple_of(4) {
             return Err(Error::InvalidArgument {
                 what: "push constant bytes",
                 expected: format!("a multiple of 4, at most {}", caps.max_push_bytes),
@@ -259,10 +223,7 @@ impl PipelineStore {
             });
         }
         if spirv.len() < 5 || spirv[0] != rspirv::spirv::MAGIC_NUMBER {
-            return Err(Error::BadShader {
-                path: "<memory>".into(),
-                reason: "not a SPIR-V module".into(),
-            });
+            return Err(Error::BadShader { path: "<memory>".into(), reason: "not a SPIR-V module".into() });
         }
         // Handles are filled in one by one; Drop destroys what is there when a later step fails.
         let mut pipeline = Pipeline {
@@ -280,11 +241,7 @@ impl PipelineStore {
         let created = create_pipeline(&self.open.device, self.cache, module, pipeline.layout, spec);
         // SAFETY: a module may be destroyed as soon as its pipelines exist.
         unsafe {
-            (self.open.device.fns().v1_0.destroy_shader_module)(
-                self.open.device.handle(),
-                module,
-                null(),
-            );
+            (self.open.device.fns().v1_0.destroy_shader_module)(self.open.device.handle(), module, null());
         }
         pipeline.handle = created?;
         Ok(pipeline)
@@ -296,11 +253,7 @@ impl Drop for PipelineStore {
         self.save();
         // SAFETY: pipelines don't need the cache that they were made with, and no thread is compiling while the store is dropped.
         unsafe {
-            (self.open.device.fns().v1_0.destroy_pipeline_cache)(
-                self.open.device.handle(),
-                self.cache,
-                null(),
-            );
+            (self.open.device.fns().v1_0.destroy_pipeline_cache)(self.open.device.handle(), self.cache, null());
         }
     }
 }
@@ -309,9 +262,7 @@ fn create_cache(device: &Device, data: &[u8]) -> Result<vk::PipelineCache> {
     let info = vk::PipelineCacheCreateInfo::default().initial_data(data);
     let mut cache = vk::PipelineCache::null();
     // SAFETY: `data` was checked to be this driver's (VUID-VkPipelineCacheCreateInfo-initialDataSize-00769).
-    let result = unsafe {
-        (device.fns().v1_0.create_pipeline_cache)(device.handle(), &info, null(), &mut cache)
-    };
+    let result = unsafe { (device.fns().v1_0.create_pipeline_cache)(device.handle(), &info, null(), &mut cache) };
     checked("vkCreatePipelineCache", result, cache)
 }
 
@@ -328,14 +279,8 @@ fn create_set_layout(device: &Device, bindings: u32) -> Result<vk::DescriptorSet
     let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
     let mut layout = vk::DescriptorSetLayout::null();
     // SAFETY: the binding numbers are distinct and within the device's limit.
-    let result = unsafe {
-        (device.fns().v1_0.create_descriptor_set_layout)(
-            device.handle(),
-            &info,
-            null(),
-            &mut layout,
-        )
-    };
+    let result =
+        unsafe { (device.fns().v1_0.create_descriptor_set_layout)(device.handle(), &info, null(), &mut layout) };
     checked("vkCreateDescriptorSetLayout", result, layout)
 }
 
@@ -353,9 +298,7 @@ fn create_layout(device: &Device, pipeline: &Pipeline) -> Result<vk::PipelineLay
     }
     let mut layout = vk::PipelineLayout::null();
     // SAFETY: the set layout lives and the push range is within the device's limit.
-    let result = unsafe {
-        (device.fns().v1_0.create_pipeline_layout)(device.handle(), &info, null(), &mut layout)
-    };
+    let result = unsafe { (device.fns().v1_0.create_pipeline_layout)(device.handle(), &info, null(), &mut layout) };
     checked("vkCreatePipelineLayout", result, layout)
 }
 
@@ -364,9 +307,7 @@ fn create_module(device: &Device, spirv: &[u32]) -> Result<vk::ShaderModule> {
     let mut module = vk::ShaderModule::null();
     // SAFETY: the words begin with the SPIR-V magic; that they are valid is the caller's to know (own kernels are validated by
     // tests, supplied ones are checked on loading).
-    let result = unsafe {
-        (device.fns().v1_0.create_shader_module)(device.handle(), &info, null(), &mut module)
-    };
+    let result = unsafe { (device.fns().v1_0.create_shader_module)(device.handle(), &info, null(), &mut module) };
     checked("vkCreateShaderModule", result, module)
 }
 
@@ -381,36 +322,19 @@ fn create_pipeline(
     let entries: Vec<_> = spec
         .iter()
         .zip((0u32..).step_by(4))
-        .map(|(&(id, _), offset)| {
-            vk::SpecializationMapEntry::default()
-                .constant_id(id)
-                .offset(offset)
-                .size(4)
-        })
+        .map(|(&(id, _), offset)| vk::SpecializationMapEntry::default().constant_id(id).offset(offset).size(4))
         .collect();
-    let specialization = vk::SpecializationInfo::default()
-        .map_entries(&entries)
-        .data(bytemuck::cast_slice(&values));
+    let specialization = vk::SpecializationInfo::default().map_entries(&entries).data(bytemuck::cast_slice(&values));
     let stage = vk::PipelineShaderStageCreateInfo::default()
         .stage(vk::ShaderStageFlags::COMPUTE)
         .module(module)
         .name(ENTRY_POINT)
         .specialization_info(&specialization);
-    let info = vk::ComputePipelineCreateInfo::default()
-        .stage(stage)
-        .layout(layout);
+    let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout);
     let mut handle = vk::Pipeline::null();
     // SAFETY: module and layout live; the cache is internally synchronized.
-    let result = unsafe {
-        (device.fns().v1_0.create_compute_pipelines)(
-            device.handle(),
-            cache,
-            1,
-            &info,
-            null(),
-            &mut handle,
-        )
-    };
+    let result =
+        unsafe { (device.fns().v1_0.create_compute_pipelines)(device.handle(), cache, 1, &info, null(), &mut handle) };
     checked("vkCreateComputePipelines", result, handle)
 }
 
@@ -418,17 +342,13 @@ fn checked<T>(call: &'static str, result: vk::Result, value: T) -> Result<T> {
     match result {
         vk::Result::SUCCESS => Ok(value),
         vk::Result::ERROR_DEVICE_LOST => Err(Error::DeviceLost),
-        vk::Result::ERROR_INVALID_SHADER_NV => Err(Error::BadShader {
-            path: "<memory>".into(),
-            reason: "the driver refused it".into(),
-        }),
+        vk::Result::ERROR_INVALID_SHADER_NV => {
+            Err(Error::BadShader { path: "<memory>".into(), reason: "the driver refused it".into() })
+        }
         result => Err(failed(call, &result.to_string())),
     }
 }
 
 fn failed(call: &'static str, cause: &str) -> Error {
-    Error::Vulkan {
-        call,
-        cause: cause.to_string(),
-    }
+    Error::Vulkan { call, cause: cause.to_string() }
 }

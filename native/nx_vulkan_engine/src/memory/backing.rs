@@ -6,9 +6,7 @@ use std::sync::Arc;
 use vulkano::buffer::sys::RawBuffer;
 use vulkano::buffer::{Buffer as VulkanoBuffer, BufferCreateInfo, BufferUsage};
 use vulkano::device::Device;
-use vulkano::memory::{
-    DeviceMemory, MemoryAllocateFlags, MemoryAllocateInfo, MemoryMapInfo, ResourceMemory,
-};
+use vulkano::memory::{DeviceMemory, MemoryAllocateFlags, MemoryAllocateInfo, MemoryMapInfo, ResourceMemory};
 use vulkano::{Validated, VulkanError, VulkanObject};
 
 use super::block::Kind;
@@ -31,16 +29,15 @@ pub(crate) struct DeviceMemoryPlan {
 }
 
 impl DeviceMemoryPlan {
-    /// `limit_bytes` caps the budget for tensors, as a test or a user sets it.
-    pub fn new(caps: &Caps, limit_bytes: Option<u64>) -> DeviceMemoryPlan {
-        let unified = caps.is_unified();
-        let types = KINDS.map(|kind| ranked(caps, kind));
+    /// `limit_bytes` caps the budget for tensors; `staged` treats unified memory as if the host could not see it.
+    pub fn new(caps: &Caps, limit_bytes: Option<u64>, staged: bool) -> DeviceMemoryPlan {
+        let unified = caps.is_unified() && !staged;
+        let types = KINDS.map(|kind| ranked(caps, kind, unified));
         let first = |kind: Kind| {
             let index = *types[kind as usize].first()?;
             caps.memory_types.get(index as usize)
         };
-        let heap_bytes =
-            |t: &MemoryTypeInfo| caps.heaps.get(t.heap as usize).map_or(0, |h| h.size_bytes);
+        let heap_bytes = |t: &MemoryTypeInfo| caps.heaps.get(t.heap as usize).map_or(0, |h| h.size_bytes);
         let percent = match caps.kind {
             crate::device::DeviceKind::Cpu => CPU_BUDGET_PERCENT,
             _ => DEVICE_BUDGET_PERCENT,
@@ -56,30 +53,16 @@ impl DeviceMemoryPlan {
         budget_bytes[Kind::Device as usize] = device_budget.min(limit);
         budget_bytes[Kind::Spill as usize] = spill_budget.min(limit);
         let mut map = [true; Kind::COUNT];
-        map[Kind::Device as usize] =
-            unified && device.is_some_and(|t| t.host_visible && t.host_coherent);
-        DeviceMemoryPlan {
-            types,
-            map,
-            budget_bytes,
-        }
+        map[Kind::Device as usize] = unified && device.is_some_and(|t| t.host_visible && t.host_coherent);
+        DeviceMemoryPlan { types, map, budget_bytes }
     }
 }
 
-const KINDS: [Kind; Kind::COUNT] = [
-    Kind::Device,
-    Kind::Spill,
-    Kind::Upload,
-    Kind::Readback,
-    Kind::Arguments,
-];
+const KINDS: [Kind; Kind::COUNT] = [Kind::Device, Kind::Spill, Kind::Upload, Kind::Readback, Kind::Arguments];
 
-fn ranked(caps: &Caps, kind: Kind) -> Vec<u32> {
-    let unified = caps.is_unified();
-    let mut types: Vec<(u32, u32)> = (0u32..)
-        .zip(&caps.memory_types)
-        .filter_map(|(i, t)| Some((score(t, kind, unified)?, i)))
-        .collect();
+fn ranked(caps: &Caps, kind: Kind, unified: bool) -> Vec<u32> {
+    let mut types: Vec<(u32, u32)> =
+        (0u32..).zip(&caps.memory_types).filter_map(|(i, t)| Some((score(t, kind, unified)?, i))).collect();
     types.sort_by_key(|&(score, i)| (std::cmp::Reverse(score), i));
     types.into_iter().map(|(_, i)| i).collect()
 }
@@ -87,19 +70,10 @@ fn ranked(caps: &Caps, kind: Kind) -> Vec<u32> {
 /// How well a memory type serves a kind; `None` for not at all.
 fn score(t: &MemoryTypeInfo, kind: Kind, unified: bool) -> Option<u32> {
     let host = t.host_visible && t.host_coherent;
-    let points = |wishes: &[(bool, u32)]| {
-        wishes
-            .iter()
-            .map(|&(holds, weight)| if holds { weight } else { 0 })
-            .sum()
-    };
+    let points = |wishes: &[(bool, u32)]| wishes.iter().map(|&(holds, weight)| if holds { weight } else { 0 }).sum();
     match kind {
         _ if t.special => None,
-        Kind::Device if unified => Some(points(&[
-            (t.device_local, 8),
-            (host, 4),
-            (host && t.host_cached, 2),
-        ])),
+        Kind::Device if unified => Some(points(&[(t.device_local, 8), (host, 4), (host && t.host_cached, 2)])),
         Kind::Device => Some(points(&[(t.device_local, 8), (!t.host_visible, 4)])),
         Kind::Spill => host.then(|| points(&[(!t.device_local, 4), (t.host_cached, 1)])),
         Kind::Upload => host.then(|| points(&[(!t.device_local, 4), (!t.host_cached, 1)])),
@@ -156,10 +130,7 @@ impl Backing for VulkanBacking {
         let mut mapped = null_mut();
         if self.plan.map[kind as usize] {
             memory
-                .map(MemoryMapInfo {
-                    size: memory.allocation_size(),
-                    ..Default::default()
-                })
+                .map(MemoryMapInfo { size: memory.allocation_size(), ..Default::default() })
                 .map_err(|e| alloc_error("vkMapMemory", e))?;
             if let Some(state) = memory.mapping_state() {
                 mapped = state.ptr().as_ptr().cast();
@@ -168,18 +139,10 @@ impl Backing for VulkanBacking {
         let buffer = raw
             .bind_memory(ResourceMemory::new_dedicated(memory))
             .map_err(|(e, _, _)| alloc_error("vkBindBufferMemory2", e))?;
-        let address = buffer.device_address().map_err(|e| {
-            AllocError::Failed(Error::Vulkan {
-                call: "vkGetBufferDeviceAddress",
-                cause: describe(&e),
-            })
-        })?;
-        Ok(Chunk {
-            handle: buffer.handle(),
-            address: address.get(),
-            mapped,
-            memory: buffer,
-        })
+        let address = buffer
+            .device_address()
+            .map_err(|e| AllocError::Failed(Error::Vulkan { call: "vkGetBufferDeviceAddress", cause: describe(&e) }))?;
+        Ok(Chunk { handle: buffer.handle(), address: address.get(), mapped, memory: buffer })
     }
 }
 
@@ -192,9 +155,6 @@ fn alloc_error(call: &'static str, error: Validated<VulkanError>) -> AllocError 
             | VulkanError::MemoryMapFailed,
         ) => AllocError::OutOfMemory,
         Validated::Error(VulkanError::DeviceLost) => AllocError::Failed(Error::DeviceLost),
-        e => AllocError::Failed(Error::Vulkan {
-            call,
-            cause: describe(&e),
-        }),
+        e => AllocError::Failed(Error::Vulkan { call, cause: describe(&e) }),
     }
 }

@@ -28,6 +28,7 @@ impl Hazard {
 
 /// What a block is for, which decides the memory type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Kind {
     /// Tensors: device-local; mapped as well where the host shares the memory.
     Device,
@@ -50,7 +51,7 @@ impl Kind {
 pub(crate) struct Block {
     pub kind: Kind,
     /// Index of the region in its heap.
-    pub region: usize,
+    pub region: u32,
     pub offset: u64,
     pub size_bytes: u64,
     /// The Vulkan buffer of the region.
@@ -59,6 +60,12 @@ pub(crate) struct Block {
     pub address: u64,
     /// Host address of the first byte, null when the memory is not mapped.
     pub mapped: *mut u8,
+}
+
+/// A block that nobody owns, with the hazards that its next owner inherits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FreeBlock {
+    pub block: Block,
     pub hazard: Hazard,
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::block::{Block, Hazard};
+use super::block::{Block, FreeBlock, Hazard};
 use super::{DevicePool, Kind};
 
 /// Device memory with a size in bytes. The contents are undefined until something is written.
@@ -18,10 +18,10 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    pub(crate) fn new(block: Block, size_bytes: u64, pool: Arc<DevicePool>) -> Buffer {
-        let h = block.hazard;
+    pub(crate) fn new(free: FreeBlock, size_bytes: u64, pool: Arc<DevicePool>) -> Buffer {
+        let h = free.hazard;
         Buffer {
-            block,
+            block: free.block,
             size_bytes,
             write_epoch: AtomicU64::new(h.write_epoch),
             read_epoch: AtomicU64::new(h.read_epoch),
@@ -102,10 +102,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.pool.free(Block {
-            hazard: self.hazard(),
-            ..self.block
-        });
+        self.pool.free(FreeBlock { block: self.block, hazard: self.hazard() });
     }
 }
 

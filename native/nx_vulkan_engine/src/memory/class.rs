@@ -28,11 +28,7 @@ mod tests {
             let (class, bytes) = class_of(size + 1);
             assert_eq!(class, next);
             assert!(bytes > size && bytes.is_multiple_of(GRANULE_BYTES));
-            assert_eq!(
-                class_of(bytes),
-                (class, bytes),
-                "the class serves its own size"
-            );
+            assert_eq!(class_of(bytes), (class, bytes), "the class serves its own size");
             assert!(bytes - size <= GRANULE_BYTES.max(bytes / 4));
             size = bytes;
             next += 1;

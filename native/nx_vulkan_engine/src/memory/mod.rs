@@ -8,11 +8,13 @@ mod block;
 mod buffer;
 mod class;
 mod pool;
+#[cfg(test)]
+mod pool_tests;
 mod ranges;
 mod ring;
 
 pub(crate) use backing::{DeviceMemoryPlan, VulkanBacking};
-pub(crate) use block::{Block, Kind};
+pub(crate) use block::{FreeBlock, Kind};
 pub use buffer::Buffer;
 pub(crate) use pool::{AllocError, Pool, PoolLimits};
 pub(crate) use ring::Ring;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::block::{Block, Hazard, Kind};
+use super::block::{Block, FreeBlock, Hazard, Kind};
 use super::class::class_of;
 use super::ranges::FreeRanges;
 use crate::Error;
@@ -69,11 +69,11 @@ struct Region<M> {
 struct Heap<M> {
     regions: Vec<Option<Region<M>>>,
     /// Free blocks by class, oldest first.
-    classes: Vec<VecDeque<Block>>,
+    classes: Vec<VecDeque<FreeBlock>>,
     /// Bytes in `classes`.
     class_bytes: u64,
     /// Free dedicated regions, oldest first.
-    dedicated: Vec<Block>,
+    dedicated: Vec<FreeBlock>,
     dedicated_bytes: u64,
     reserved_bytes: u64,
 }
@@ -96,7 +96,8 @@ impl<M> Default for Heap<M> {
 
 pub(crate) struct Pool<B: Backing> {
     heaps: [Mutex<Heap<B::Memory>>; Kind::COUNT],
-    in_use_bytes: AtomicU64,
+    /// By kind, each written under its heap's lock.
+    in_use_bytes: [AtomicU64; Kind::COUNT],
     pub limits: PoolLimits,
     backing: B,
 }
@@ -114,7 +115,7 @@ impl<B: Backing> Pool<B> {
     pub fn new(backing: B, limits: PoolLimits) -> Pool<B> {
         Pool {
             heaps: std::array::from_fn(|_| Mutex::default()),
-            in_use_bytes: AtomicU64::new(0),
+            in_use_bytes: [const { AtomicU64::new(0) }; Kind::COUNT],
             limits,
             backing,
         }
@@ -122,54 +123,48 @@ impl<B: Backing> Pool<B> {
 
     /// Bytes of blocks that buffers hold, tensors only.
     pub fn in_use_bytes(&self) -> u64 {
-        self.in_use_bytes.load(Relaxed)
+        [Kind::Device, Kind::Spill].map(|kind| self.in_use_bytes[kind as usize].load(Relaxed)).iter().sum()
     }
 
     /// Bytes taken from the backing, of every kind.
     pub fn reserved_bytes(&self) -> u64 {
-        (0..Kind::COUNT)
-            .map(|k| lock(&self.heaps[k]).reserved_bytes)
-            .sum()
+        (0..Kind::COUNT).map(|k| lock(&self.heaps[k]).reserved_bytes).sum()
     }
 
     /// A block of at least `size_bytes`, aligned to 256 bytes, with undefined contents.
-    pub fn alloc(&self, kind: Kind, size_bytes: u64, completed: u64) -> Result<Block, AllocError> {
+    pub fn alloc(&self, kind: Kind, size_bytes: u64, completed: u64) -> Result<FreeBlock, AllocError> {
         if size_bytes > self.limits.max_buffer_bytes {
-            return Err(AllocError::TooLarge {
-                limit_bytes: self.limits.max_buffer_bytes,
-            });
+            return Err(AllocError::TooLarge { limit_bytes: self.limits.max_buffer_bytes });
         }
         let mut heap = self.heap(kind);
-        let block = if size_bytes > DEDICATED_ABOVE_BYTES {
+        let free = if size_bytes > DEDICATED_ABOVE_BYTES {
             self.alloc_dedicated(&mut heap, kind, size_bytes, completed)?
         } else {
             let (class, bytes) = class_of(size_bytes);
             match heap.classes.get_mut(class).and_then(VecDeque::pop_front) {
-                Some(block) => {
+                Some(free) => {
                     heap.class_bytes -= bytes;
-                    block
+                    free
                 }
                 None => self.refill(&mut heap, kind, class, bytes)?,
             }
         };
-        drop(heap);
-        if is_tensor(kind) {
-            self.in_use_bytes.fetch_add(block.size_bytes, Relaxed);
-        }
-        Ok(block)
+        let in_use = &self.in_use_bytes[kind as usize];
+        in_use.store(in_use.load(Relaxed) + free.block.size_bytes, Relaxed);
+        Ok(free)
     }
 
     /// Takes back a block from its buffer.
-    pub fn free(&self, block: Block) {
-        if is_tensor(block.kind) {
-            self.in_use_bytes.fetch_sub(block.size_bytes, Relaxed);
-        }
-        let mut heap = self.heap(block.kind);
-        if block.size_bytes > DEDICATED_ABOVE_BYTES {
-            heap.dedicated_bytes += block.size_bytes;
-            heap.dedicated.push(block);
+    pub fn free(&self, free: FreeBlock) {
+        let Block { kind, size_bytes, .. } = free.block;
+        let mut heap = self.heap(kind);
+        let in_use = &self.in_use_bytes[kind as usize];
+        in_use.store(in_use.load(Relaxed) - size_bytes, Relaxed);
+        if size_bytes > DEDICATED_ABOVE_BYTES {
+            heap.dedicated_bytes += size_bytes;
+            heap.dedicated.push(free);
         } else {
-            heap.push_class(block);
+            heap.push_class(free);
         }
     }
 
@@ -182,11 +177,9 @@ impl<B: Backing> Pool<B> {
             heap.consolidate();
             freed += heap.drop_dedicated(completed, 0);
             for slot in &mut heap.regions {
-                let idle = slot.as_ref().is_some_and(|r| {
-                    r.free
-                        .entirely_free(r.size_bytes)
-                        .is_some_and(|h| h.use_serial <= completed)
-                });
+                let idle = slot
+                    .as_ref()
+                    .is_some_and(|r| r.free.entirely_free(r.size_bytes).is_some_and(|h| h.use_serial <= completed));
                 if idle && let Some(region) = slot.take() {
                     freed += region.size_bytes;
                 }
@@ -206,28 +199,26 @@ impl<B: Backing> Pool<B> {
         kind: Kind,
         size_bytes: u64,
         completed: u64,
-    ) -> Result<Block, AllocError> {
+    ) -> Result<FreeBlock, AllocError> {
         let (num, den) = DEDICATED_FIT;
         let best = heap
             .dedicated
             .iter()
             .enumerate()
-            .filter(|(_, b)| b.size_bytes >= size_bytes && size_bytes >= b.size_bytes / den * num)
-            .min_by_key(|(_, b)| b.size_bytes)
+            .map(|(i, free)| (i, free.block.size_bytes))
+            .filter(|&(_, size)| size >= size_bytes && size_bytes >= size / den * num)
+            .min_by_key(|&(_, size)| size)
             .map(|(i, _)| i);
         if let Some(index) = best {
-            let block = heap.dedicated.remove(index);
-            heap.dedicated_bytes -= block.size_bytes;
-            return Ok(block);
+            let free = heap.dedicated.remove(index);
+            heap.dedicated_bytes -= free.block.size_bytes;
+            return Ok(free);
         }
         let keep = self.limits.budget_bytes[kind as usize] / DEDICATED_CACHE_SHARE;
         heap.drop_dedicated(completed, keep);
-        let bytes = size_bytes
-            .next_multiple_of(DEDICATED_STEP_BYTES)
-            .min(self.limits.max_buffer_bytes);
+        let bytes = size_bytes.next_multiple_of(DEDICATED_STEP_BYTES).min(self.limits.max_buffer_bytes);
         let region = self.add_region(heap, kind, bytes, FreeRanges::default())?;
-        heap.block(kind, region, 0, bytes, Hazard::default())
-            .ok_or(AllocError::OutOfMemory)
+        heap.block(kind, region, 0, bytes, Hazard::default()).ok_or(AllocError::OutOfMemory)
     }
 
     fn refill(
@@ -236,7 +227,7 @@ impl<B: Backing> Pool<B> {
         kind: Kind,
         class: usize,
         bytes: u64,
-    ) -> Result<Block, AllocError> {
+    ) -> Result<FreeBlock, AllocError> {
         if heap.classes.len() <= class {
             heap.classes.resize_with(class + 1, VecDeque::new);
         }
@@ -249,30 +240,20 @@ impl<B: Backing> Pool<B> {
                 heap.push_class(block);
             }
         }
-        if let Some(block) = heap.pop_class(class) {
-            return Ok(block);
+        if let Some(free) = heap.pop_class(class) {
+            return Ok(free);
         }
         // Free blocks of other classes may join to what is needed; worth it when much is idle.
+        let mut cut = None;
         if heap.class_bytes >= heap.reserved_bytes / 4 && heap.class_bytes >= bytes {
             heap.consolidate();
-            if let Some((region, offset, hazard)) = heap.cut(bytes) {
-                return heap
-                    .block(kind, region, offset, bytes, hazard)
-                    .ok_or(AllocError::OutOfMemory);
-            }
+            cut = heap.cut(bytes);
         }
-        self.grow(heap, kind, bytes)?;
-        self.refill_after_growth(heap, kind, bytes)
-    }
-
-    fn refill_after_growth(
-        &self,
-        heap: &mut Heap<B::Memory>,
-        kind: Kind,
-        bytes: u64,
-    ) -> Result<Block, AllocError> {
-        let (region, offset, hazard) = heap.cut(bytes).ok_or(AllocError::OutOfMemory)?;
-        heap.block(kind, region, offset, bytes, hazard)
+        if cut.is_none() {
+            self.grow(heap, kind, bytes)?;
+            cut = heap.cut(bytes);
+        }
+        cut.and_then(|(region, offset, hazard)| heap.block(kind, region, offset, bytes, hazard))
             .ok_or(AllocError::OutOfMemory)
     }
 
@@ -306,11 +287,7 @@ impl<B: Backing> Pool<B> {
         }
         let chunk = self.backing.allocate(kind, size_bytes)?;
         heap.reserved_bytes += size_bytes;
-        let region = Region {
-            chunk,
-            size_bytes,
-            free,
-        };
+        let region = Region { chunk, size_bytes, free };
         let index = match heap.regions.iter().position(Option::is_none) {
             Some(index) => index,
             None => {
@@ -324,19 +301,19 @@ impl<B: Backing> Pool<B> {
 }
 
 impl<M> Heap<M> {
-    fn push_class(&mut self, block: Block) {
-        let (class, _) = class_of(block.size_bytes);
+    fn push_class(&mut self, free: FreeBlock) {
+        let (class, bytes) = class_of(free.block.size_bytes);
         if self.classes.len() <= class {
             self.classes.resize_with(class + 1, VecDeque::new);
         }
-        self.class_bytes += block.size_bytes;
-        self.classes[class].push_back(block);
+        self.class_bytes += bytes;
+        self.classes[class].push_back(free);
     }
 
-    fn pop_class(&mut self, class: usize) -> Option<Block> {
-        let block = self.classes.get_mut(class)?.pop_front()?;
-        self.class_bytes -= block.size_bytes;
-        Some(block)
+    fn pop_class(&mut self, class: usize) -> Option<FreeBlock> {
+        let free = self.classes.get_mut(class)?.pop_front()?;
+        self.class_bytes -= free.block.size_bytes;
+        Some(free)
     }
 
     fn cut(&mut self, bytes: u64) -> Option<(usize, u64, Hazard)> {
@@ -346,39 +323,30 @@ impl<M> Heap<M> {
         })
     }
 
-    fn block(
-        &self,
-        kind: Kind,
-        region: usize,
-        offset: u64,
-        size_bytes: u64,
-        hazard: Hazard,
-    ) -> Option<Block> {
+    fn block(&self, kind: Kind, region: usize, offset: u64, size_bytes: u64, hazard: Hazard) -> Option<FreeBlock> {
         let chunk = &self.regions.get(region)?.as_ref()?.chunk;
         let mapped = match chunk.mapped.is_null() {
             true => chunk.mapped,
             false => chunk.mapped.wrapping_add(usize::try_from(offset).ok()?),
         };
-        Some(Block {
+        let block = Block {
             kind,
-            region,
+            region: u32::try_from(region).ok()?,
             offset,
             size_bytes,
             handle: chunk.handle,
             address: chunk.address + offset,
             mapped,
-            hazard,
-        })
+        };
+        Some(FreeBlock { block, hazard })
     }
 
     /// Returns the free blocks of every class to their regions, where neighbours join.
     fn consolidate(&mut self) {
         for class in &mut self.classes {
-            for block in class.drain(..) {
-                if let Some(Some(region)) = self.regions.get_mut(block.region) {
-                    region
-                        .free
-                        .give(block.offset, block.size_bytes, block.hazard);
+            for FreeBlock { block, hazard } in class.drain(..) {
+                if let Some(Some(region)) = self.regions.get_mut(block.region as usize) {
+                    region.free.give(block.offset, block.size_bytes, hazard);
                 }
             }
         }
@@ -390,24 +358,17 @@ impl<M> Heap<M> {
         let before = self.dedicated_bytes;
         let mut left = before;
         let regions = &mut self.regions;
-        self.dedicated.retain(|block| {
-            let drop = left > keep_bytes && block.hazard.use_serial <= completed;
+        self.dedicated.retain(|FreeBlock { block, hazard }| {
+            let drop = left > keep_bytes && hazard.use_serial <= completed;
             if drop {
                 left -= block.size_bytes;
-                regions[block.region] = None;
+                regions[block.region as usize] = None;
             }
             !drop
         });
         self.dedicated_bytes = left;
         self.reserved_bytes -= before - left;
         before - left
-    }
-}
-
-fn is_tensor(kind: Kind) -> bool {
-    match kind {
-        Kind::Device | Kind::Spill => true,
-        Kind::Upload | Kind::Readback | Kind::Arguments => false,
     }
 }
 

@@ -30,8 +30,7 @@ impl FreeRanges {
 
     /// Returns a range, joining it with its free neighbours.
     pub fn give(&mut self, mut offset: u64, mut len: u64, mut hazard: Hazard) {
-        if let Some((&before, &(before_len, before_hazard))) =
-            self.by_offset.range(..offset).next_back()
+        if let Some((&before, &(before_len, before_hazard))) = self.by_offset.range(..offset).next_back()
             && before + before_len == offset
         {
             self.remove(before, before_len);
@@ -71,10 +70,7 @@ mod tests {
     use super::*;
 
     fn used(serial: u64) -> Hazard {
-        Hazard {
-            use_serial: serial,
-            ..Hazard::default()
-        }
+        Hazard { use_serial: serial, ..Hazard::default() }
     }
 
     #[test]
@@ -86,11 +82,7 @@ mod tests {
         assert_eq!((a, b, c), (0, 100, 300));
         r.give(a, 100, used(1));
         r.give(c, 300, used(3));
-        assert_eq!(
-            r.take(100).map(|x| x.0),
-            Some(0),
-            "the tightest range is used"
-        );
+        assert_eq!(r.take(100).map(|x| x.0), Some(0), "the tightest range is used");
         r.give(0, 100, used(1));
         assert_eq!(r.entirely_free(1000), None);
         r.give(b, 200, used(2));

@@ -29,12 +29,7 @@ pub(crate) struct Ring {
 
 impl Ring {
     pub fn new(size_bytes: u64) -> Ring {
-        Ring {
-            size_bytes,
-            head: 0,
-            first_id: 0,
-            entries: VecDeque::new(),
-        }
+        Ring { size_bytes, head: 0, first_id: 0, entries: VecDeque::new() }
     }
 
     /// Space for `len` bytes at a multiple of `align`, or `None` until more submissions complete.
@@ -48,10 +43,7 @@ impl Ring {
         let start = self.place(len, align)?;
         self.head = start + len;
         let id = self.first_id + self.entries.len() as u64;
-        self.entries.push_back(Entry {
-            start,
-            serial: RESERVED,
-        });
+        self.entries.push_back(Entry { start, serial: RESERVED });
         Some(Reservation { id, offset: start })
     }
 
@@ -65,10 +57,7 @@ impl Ring {
 
     /// The serial to wait for before more space can come free, if a submission holds the oldest.
     pub fn oldest(&self) -> Option<u64> {
-        self.entries
-            .front()
-            .map(|e| e.serial)
-            .filter(|&s| s != RESERVED)
+        self.entries.front().map(|e| e.serial).filter(|&s| s != RESERVED)
     }
 
     fn place(&self, len: u64, align: u64) -> Option<u64> {
@@ -100,11 +89,7 @@ mod tests {
         assert_eq!(ring.reserve(40, 4, 0), None);
         assert_eq!(ring.oldest(), None, "not committed yet");
         ring.commit(b, 2);
-        assert_eq!(
-            ring.reserve(30, 4, 2),
-            None,
-            "the oldest still holds its space"
-        );
+        assert_eq!(ring.reserve(30, 4, 2), None, "the oldest still holds its space");
         ring.commit(a, 1);
         assert_eq!(ring.oldest(), Some(1));
         let c = ring.reserve(30, 4, 1).unwrap();

@@ -47,27 +47,18 @@ impl Slot {
             let info = vk::CommandPoolCreateInfo::default()
                 .flags(vk::CommandPoolCreateFlags::TRANSIENT)
                 .queue_family_index(open.queue.queue_family_index());
-            ok(
-                "vkCreateCommandPool",
-                (fns.create_command_pool)(device, &info, null(), &mut slot.pool),
-            )
-            .and_then(|()| {
-                let info = vk::CommandBufferAllocateInfo::default()
-                    .command_pool(slot.pool)
-                    .level(vk::CommandBufferLevel::PRIMARY)
-                    .command_buffer_count(1);
-                ok(
-                    "vkAllocateCommandBuffers",
-                    (fns.allocate_command_buffers)(device, &info, &mut slot.cmd),
-                )
-            })
-            .and_then(|()| {
-                let info = vk::FenceCreateInfo::default();
-                ok(
-                    "vkCreateFence",
-                    (fns.create_fence)(device, &info, null(), &mut slot.fence),
-                )
-            })
+            ok("vkCreateCommandPool", (fns.create_command_pool)(device, &info, null(), &mut slot.pool))
+                .and_then(|()| {
+                    let info = vk::CommandBufferAllocateInfo::default()
+                        .command_pool(slot.pool)
+                        .level(vk::CommandBufferLevel::PRIMARY)
+                        .command_buffer_count(1);
+                    ok("vkAllocateCommandBuffers", (fns.allocate_command_buffers)(device, &info, &mut slot.cmd))
+                })
+                .and_then(|()| {
+                    let info = vk::FenceCreateInfo::default();
+                    ok("vkCreateFence", (fns.create_fence)(device, &info, null(), &mut slot.fence))
+                })
         };
         match created {
             Ok(()) => Ok(slot),
@@ -86,10 +77,7 @@ impl Slot {
     pub fn begin(&self, device: &Device) -> Result<()> {
         let fns = &device.fns().v1_0;
         let handle = device.handle();
-        let mut descriptors = self
-            .descriptors
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the last submission is complete (VUID-vkResetCommandPool-commandPool-00040, VUID-vkResetFences-pFences-01123,
         // VUID-vkResetDescriptorPool-descriptorPool-00313), and the recorder's lock gives external synchronization.
         unsafe {
@@ -97,23 +85,12 @@ impl Slot {
             for &pool in descriptors.pools.iter().take(descriptors.active + 1) {
                 ok(
                     "vkResetDescriptorPool",
-                    (fns.reset_descriptor_pool)(
-                        handle,
-                        pool,
-                        vk::DescriptorPoolResetFlags::empty(),
-                    ),
+                    (fns.reset_descriptor_pool)(handle, pool, vk::DescriptorPoolResetFlags::empty()),
                 )?;
             }
-            ok(
-                "vkResetCommandPool",
-                (fns.reset_command_pool)(handle, self.pool, vk::CommandPoolResetFlags::empty()),
-            )?;
-            let info = vk::CommandBufferBeginInfo::default()
-                .flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
-            ok(
-                "vkBeginCommandBuffer",
-                (fns.begin_command_buffer)(self.cmd, &info),
-            )?;
+            ok("vkResetCommandPool", (fns.reset_command_pool)(handle, self.pool, vk::CommandPoolResetFlags::empty()))?;
+            let info = vk::CommandBufferBeginInfo::default().flags(vk::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
+            ok("vkBeginCommandBuffer", (fns.begin_command_buffer)(self.cmd, &info))?;
         }
         descriptors.active = 0;
         Ok(())
@@ -123,15 +100,11 @@ impl Slot {
     pub fn submit(&self, open: &OpenDevice) -> Result<()> {
         let fns = &open.device.fns().v1_0;
         // SAFETY: the command buffer is recording.
-        ok("vkEndCommandBuffer", unsafe {
-            (fns.end_command_buffer)(self.cmd)
-        })?;
+        ok("vkEndCommandBuffer", unsafe { (fns.end_command_buffer)(self.cmd) })?;
         let commands = [self.cmd];
         let info = vk::SubmitInfo::default().command_buffers(&commands);
         // SAFETY: the guard gives external synchronization of the queue; the fence is unsignalled and unused.
-        let result = open.queue.with(|_guard| unsafe {
-            (fns.queue_submit)(open.queue.handle(), 1, &info, self.fence)
-        });
+        let result = open.queue.with(|_guard| unsafe { (fns.queue_submit)(open.queue.handle(), 1, &info, self.fence) });
         ok("vkQueueSubmit", result)
     }
 
@@ -146,15 +119,8 @@ impl Slot {
     /// Blocks until the fence is signalled or the timeout passes. Returns whether it is signalled.
     pub fn block(&self, device: &Device, timeout_ns: u64) -> Result<bool> {
         // SAFETY: the fence lives.
-        let result = unsafe {
-            (device.fns().v1_0.wait_for_fences)(
-                device.handle(),
-                1,
-                &self.fence,
-                vk::TRUE,
-                timeout_ns,
-            )
-        };
+        let result =
+            unsafe { (device.fns().v1_0.wait_for_fences)(device.handle(), 1, &self.fence, vk::TRUE, timeout_ns) };
         match result {
             vk::Result::TIMEOUT => Ok(false),
             result => ok("vkWaitForFences", result).map(|()| true),
@@ -175,11 +141,7 @@ impl Slot {
     }
 
     /// A descriptor set for the launch, valid until the slot begins anew.
-    pub fn descriptor_set(
-        &self,
-        device: &Device,
-        launch: &BoundLaunch<'_>,
-    ) -> Result<vk::DescriptorSet> {
+    pub fn descriptor_set(&self, device: &Device, launch: &BoundLaunch<'_>) -> Result<vk::DescriptorSet> {
         if launch.bindings.is_empty() {
             return Ok(vk::DescriptorSet::null());
         }
@@ -220,10 +182,7 @@ impl Slot {
 
     fn allocate_set(&self, device: &Device, launch: &BoundLaunch<'_>) -> Result<vk::DescriptorSet> {
         let fns = &device.fns().v1_0;
-        let mut descriptors = self
-            .descriptors
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let fresh = descriptors.active == descriptors.pools.len();
             if fresh {
@@ -236,12 +195,9 @@ impl Slot {
                 .set_layouts(&layouts);
             let mut set = vk::DescriptorSet::null();
             // SAFETY: pool and layout live; the lock gives external synchronization of the pool.
-            let result =
-                unsafe { (fns.allocate_descriptor_sets)(device.handle(), &info, &mut set) };
+            let result = unsafe { (fns.allocate_descriptor_sets)(device.handle(), &info, &mut set) };
             match result {
-                vk::Result::ERROR_OUT_OF_POOL_MEMORY | vk::Result::ERROR_FRAGMENTED_POOL
-                    if !fresh =>
-                {
+                vk::Result::ERROR_OUT_OF_POOL_MEMORY | vk::Result::ERROR_FRAGMENTED_POOL if !fresh => {
                     descriptors.active += 1;
                 }
                 result => return ok("vkAllocateDescriptorSets", result).map(|()| set),
@@ -253,10 +209,7 @@ impl Slot {
     pub fn destroy(&self, device: &Device) {
         let fns = &device.fns().v1_0;
         let handle = device.handle();
-        let descriptors = self
-            .descriptors
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: nothing in flight uses the objects; null handles are ignored.
         unsafe {
             for &pool in &descriptors.pools {
@@ -272,14 +225,10 @@ fn create_pool(device: &Device, bindings: u32) -> Result<vk::DescriptorPool> {
     let sizes = [vk::DescriptorPoolSize::default()
         .ty(vk::DescriptorType::STORAGE_BUFFER)
         .descriptor_count(POOL_BUFFERS.max(bindings))];
-    let info = vk::DescriptorPoolCreateInfo::default()
-        .max_sets(POOL_SETS)
-        .pool_sizes(&sizes);
+    let info = vk::DescriptorPoolCreateInfo::default().max_sets(POOL_SETS).pool_sizes(&sizes);
     let mut pool = vk::DescriptorPool::null();
     // SAFETY: plain object creation on a live device.
-    let result = unsafe {
-        (device.fns().v1_0.create_descriptor_pool)(device.handle(), &info, null(), &mut pool)
-    };
+    let result = unsafe { (device.fns().v1_0.create_descriptor_pool)(device.handle(), &info, null(), &mut pool) };
     ok("vkCreateDescriptorPool", result).map(|()| pool)
 }
 
@@ -287,9 +236,6 @@ fn ok(call: &'static str, result: vk::Result) -> Result<()> {
     match result {
         vk::Result::SUCCESS => Ok(()),
         vk::Result::ERROR_DEVICE_LOST => Err(Error::DeviceLost),
-        result => Err(Error::Vulkan {
-            call,
-            cause: result.to_string(),
-        }),
+        result => Err(Error::Vulkan { call, cause: result.to_string() }),
     }
 }

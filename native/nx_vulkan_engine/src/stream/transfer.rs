@@ -33,18 +33,11 @@ impl Stream {
             self.check()?;
             // SAFETY: the range was checked against the buffer, the block is mapped, and no submission uses it any more.
             unsafe {
-                std::ptr::copy_nonoverlapping(
-                    data.as_ptr(),
-                    block.mapped.add(offset as usize),
-                    data.len(),
-                );
+                std::ptr::copy_nonoverlapping(data.as_ptr(), block.mapped.add(offset as usize), data.len());
             }
             return Ok(());
         }
-        for (chunk, at) in data
-            .chunks(CHUNK_BYTES as usize)
-            .zip((offset..).step_by(CHUNK_BYTES as usize))
-        {
+        for (chunk, at) in data.chunks(CHUNK_BYTES as usize).zip((offset..).step_by(CHUNK_BYTES as usize)) {
             self.upload_chunk(dst, at, chunk)?;
         }
         Ok(())
@@ -61,19 +54,12 @@ impl Stream {
             // SAFETY: the range was checked against the buffer, the block is mapped, and its last write is complete and made
             // visible to the host by the barrier that ends each submission.
             unsafe {
-                std::ptr::copy_nonoverlapping(
-                    block.mapped.add(offset as usize),
-                    out.as_mut_ptr(),
-                    out.len(),
-                );
+                std::ptr::copy_nonoverlapping(block.mapped.add(offset as usize), out.as_mut_ptr(), out.len());
             }
             return Ok(());
         }
         let mut earlier: Option<(Buffer, u64, &mut [u8])> = None;
-        for (chunk, at) in out
-            .chunks_mut(CHUNK_BYTES as usize)
-            .zip((offset..).step_by(CHUNK_BYTES as usize))
-        {
+        for (chunk, at) in out.chunks_mut(CHUNK_BYTES as usize).zip((offset..).step_by(CHUNK_BYTES as usize)) {
             let staging = self.host_buffer(Kind::Readback, chunk.len() as u64)?;
             let serial = self.record_copy(src, at, &staging, 0, chunk.len() as u64)?;
             if let Some((staging, serial, out)) = earlier.take() {
@@ -98,35 +84,18 @@ impl Stream {
         let block = dst.block();
         // SAFETY: offset and size are multiples of 4 within the block (VUID-vkCmdFillBuffer-dstOffset-00024, -size-00026, -00028).
         unsafe {
-            (self.open.device.fns().v1_0.cmd_fill_buffer)(
-                cmd,
-                block.handle,
-                block.offset + offset,
-                size,
-                word,
-            );
+            (self.open.device.fns().v1_0.cmd_fill_buffer)(cmd, block.handle, block.offset + offset, size, word);
         }
         recorder.counters.transfers += 1;
         self.finish(&mut recorder, std::iter::empty(), [dst].into_iter())
     }
 
     /// Copies on the device. Source and destination must not overlap. Returns the serial of the submission that does it.
-    pub fn record_copy(
-        &self,
-        src: &Buffer,
-        src_offset: u64,
-        dst: &Buffer,
-        dst_offset: u64,
-        size: u64,
-    ) -> Result<u64> {
+    pub fn record_copy(&self, src: &Buffer, src_offset: u64, dst: &Buffer, dst_offset: u64, size: u64) -> Result<u64> {
         let mut recorder = self.acquire()?;
         let cmd = self.prepare(&mut recorder, [src].into_iter(), [dst].into_iter())?;
         let (from, to) = (src.block(), dst.block());
-        let region = vk::BufferCopy {
-            src_offset: from.offset + src_offset,
-            dst_offset: to.offset + dst_offset,
-            size,
-        };
+        let region = vk::BufferCopy { src_offset: from.offset + src_offset, dst_offset: to.offset + dst_offset, size };
         // SAFETY: both ranges lie within their blocks and don't overlap (VUID-vkCmdCopyBuffer-size-00115, -00116,
         // -pRegions-00117); size is not 0.
         unsafe {
@@ -140,21 +109,15 @@ impl Stream {
 
     /// A mapped buffer for staging or arguments.
     pub(super) fn host_buffer(&self, kind: Kind, size_bytes: u64) -> Result<Buffer> {
-        let block = self
-            .pool
-            .alloc(kind, size_bytes, self.completed())
-            .map_err(|e| match e {
-                AllocError::OutOfMemory => Error::OutOfMemory {
-                    size_bytes,
-                    in_use_bytes: self.pool.in_use_bytes(),
-                    budget_bytes: self.pool.reserved_bytes(),
-                },
-                AllocError::TooLarge { limit_bytes } => Error::TooLarge {
-                    size_bytes,
-                    limit_bytes,
-                },
-                AllocError::Failed(e) => e,
-            })?;
+        let block = self.pool.alloc(kind, size_bytes, self.completed()).map_err(|e| match e {
+            AllocError::OutOfMemory => Error::OutOfMemory {
+                size_bytes,
+                in_use_bytes: self.pool.in_use_bytes(),
+                budget_bytes: self.pool.reserved_bytes(),
+            },
+            AllocError::TooLarge { limit_bytes } => Error::TooLarge { size_bytes, limit_bytes },
+            AllocError::Failed(e) => e,
+        })?;
         Ok(Buffer::new(block, size_bytes, Arc::clone(&self.pool)))
     }
 
@@ -162,11 +125,7 @@ impl Stream {
         let len = data.len() as u64;
         let (staging, space) = loop {
             let oldest = {
-                let mut cell = self
-                    .staging
-                    .0
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner);
+                let mut cell = self.staging.0.lock().unwrap_or_else(PoisonError::into_inner);
                 let (buffer, ring) = match &mut *cell {
                     Some(staging) => staging,
                     empty => {
@@ -187,20 +146,11 @@ impl Stream {
         };
         // SAFETY: the ring gave out `len` bytes at this offset of a mapped block, and no submission reads them.
         unsafe {
-            std::ptr::copy_nonoverlapping(
-                data.as_ptr(),
-                staging.block().mapped.add(space.offset as usize),
-                data.len(),
-            );
+            std::ptr::copy_nonoverlapping(data.as_ptr(), staging.block().mapped.add(space.offset as usize), data.len());
         }
         let recorded = self.record_copy(&staging, space.offset, dst, offset, len);
         let serial = *recorded.as_ref().unwrap_or(&0);
-        if let Some((_, ring)) = &mut *self
-            .staging
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-        {
+        if let Some((_, ring)) = &mut *self.staging.0.lock().unwrap_or_else(PoisonError::into_inner) {
             ring.commit(space, serial);
         }
         recorded.map(|_| ())

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nx_vulkan_engine::{
-    Access, Binding, BoundLaunch, Buffer, Engine, Interface, Launch, Options, Pipeline,
-    PipelineKey, Result, Validation,
+    Access, Binding, BoundLaunch, Buffer, Engine, Interface, Launch, Options, Pipeline, PipelineKey, Result, Validation,
 };
 
 pub const AXPB: &[u8] = include_bytes!("../data/axpb.spv");
@@ -26,6 +25,11 @@ pub fn engine() -> Arc<Engine> {
     Engine::open_with(&options()).unwrap()
 }
 
+/// An engine that reaches device memory directly where it can, and one that always copies through staging memory.
+pub fn direct_and_staged() -> [Arc<Engine>; 2] {
+    [false, true].map(|staged| Engine::open_with(&Options { staged, ..options() }).unwrap())
+}
+
 /// Fails the test if the validation layer said anything.
 pub fn assert_valid(engine: &Engine) {
     if let Some(messages) = engine.validation_messages() {
@@ -34,9 +38,7 @@ pub fn assert_valid(engine: &Engine) {
 }
 
 pub fn words(spv: &[u8]) -> Vec<u32> {
-    spv.chunks_exact(4)
-        .map(|b| u32::from_le_bytes(b.try_into().unwrap()))
-        .collect()
+    spv.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
 pub fn axpb(engine: &Engine, use_table: bool) -> Arc<Pipeline> {
@@ -49,10 +51,7 @@ pub fn axpb(engine: &Engine, use_table: bool) -> Arc<Pipeline> {
 
 pub fn bound_add(engine: &Engine) -> Arc<Pipeline> {
     let spirv = words(BOUND_ADD);
-    let interface = Interface::Descriptors {
-        bindings: 3,
-        push_bytes: 8,
-    };
+    let interface = Interface::Descriptors { bindings: 3, push_bytes: 8 };
     let key = PipelineKey::new(&spirv, &[], interface);
     engine.pipeline(key, &spirv, &[], interface).unwrap()
 }
@@ -68,15 +67,7 @@ pub fn run_axpb(
     use_table: bool,
 ) -> Result<()> {
     let (s, d) = (src.address(), dst.address());
-    let params = [
-        s as u32,
-        (s >> 32) as u32,
-        d as u32,
-        (d >> 32) as u32,
-        n,
-        mul,
-        add,
-    ];
+    let params = [s as u32, (s >> 32) as u32, d as u32, (d >> 32) as u32, n, mul, add];
     engine.dispatch(&Launch {
         pipeline,
         params: if use_table { &[] } else { &params },
@@ -95,22 +86,13 @@ pub fn run_bound_add(
     n: u32,
     scale: u32,
 ) -> Result<()> {
-    let binding = |buffer, access| Binding {
-        buffer,
-        offset: 0,
-        size_bytes: u64::from(n) * 4,
-        access,
-    };
+    let binding = |buffer, access| Binding { buffer, offset: 0, size_bytes: u64::from(n) * 4, access };
     let push: Vec<u8> = [n, scale].into_iter().flat_map(u32::to_le_bytes).collect();
     engine.dispatch_bound(&BoundLaunch {
         pipeline,
         push: &push,
         groups: [n.div_ceil(64), 1, 1],
-        bindings: &[
-            binding(a, Access::Read),
-            binding(b, Access::Read),
-            binding(c, Access::Write),
-        ],
+        bindings: &[binding(a, Access::Read), binding(b, Access::Read), binding(c, Access::Write)],
     })
 }
 
