@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::device::{Caps, DeviceInfo, OpenDevice, Validation, ValidationLog};
+use crate::eager::ConstantCache;
+use crate::kernel::launch::KernelCache;
 use crate::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore, default_cache_dir};
 use crate::memory::{
     AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, Kind, Pool, PoolLimits, VulkanBacking,
@@ -70,6 +72,8 @@ pub struct Stats {
 pub struct Engine {
     // Dropped in this order: the stream waits for the device, then nothing is in use any more.
     stream: Stream,
+    kernels: KernelCache,
+    constants: ConstantCache,
     pipelines: PipelineStore,
     pool: Arc<DevicePool>,
     open: Arc<OpenDevice>,
@@ -107,10 +111,20 @@ impl Engine {
         let pool = Arc::new(Pool::new(backing, limits));
         Ok(Arc::new(Engine {
             stream: Stream::new(Arc::clone(&open), Arc::clone(&pool)),
+            kernels: KernelCache::default(),
+            constants: ConstantCache::default(),
             pipelines: PipelineStore::new(Arc::clone(&open), options.cache_dir.clone())?,
             pool,
             open,
         }))
+    }
+
+    pub(crate) fn kernel_cache(&self) -> &KernelCache {
+        &self.kernels
+    }
+
+    pub(crate) fn constant_cache(&self) -> &ConstantCache {
+        &self.constants
     }
 
     pub fn caps(&self) -> &Caps {

@@ -4,19 +4,24 @@
 pub mod codegen;
 pub mod device;
 pub mod dtype;
+pub mod eager;
 pub mod engine;
 pub mod error;
+pub mod float8;
 pub mod kernel;
 pub mod memory;
 pub mod program;
 pub mod shape;
-mod stream;
 pub mod spirv;
+mod stream;
+pub mod tensor;
 
 pub use device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
 pub use dtype::{CType, DType};
 pub use engine::{Engine, Options, Stats};
 pub use error::{Error, Result};
+pub use kernel::launch::Compile;
 pub use kernel::{Access, Binding, BoundLaunch, Interface, Launch, Pipeline, PipelineKey};
 pub use memory::Buffer;
 pub use shape::{Type, View};
+pub use tensor::Tensor;

@@ -65,3 +65,17 @@ uvec4 nx_arg_low_nan_64(const in uvec4 a, const in uvec4 b) {
     bool earlier = (a.x & a.y) == 0xffffffffu ? a.z >= b.z : a.z <= b.z;
     return a.x > b.x || (a.x == b.x && a.y > b.y) || (equal && earlier) ? a : b;
 }
+
+// a * b + sum, fused where the device fuses it: sums of products have no reference that rounds twice.
+float nx_multiply_add_f32(const in float a, const in float b, const in float sum) { return fma(a, b, sum); }
+double nx_multiply_add_f64(const in double a, const in double b, const in double sum) { return fma(a, b, sum); }
+int nx_multiply_add_i32(const in int a, const in int b, const in int sum) { return a * b + sum; }
+uint nx_multiply_add_u32(const in uint a, const in uint b, const in uint sum) { return a * b + sum; }
+int64_t nx_multiply_add_i64(const in int64_t a, const in int64_t b, const in int64_t sum) { return a * b + sum; }
+uint64_t nx_multiply_add_u64(const in uint64_t a, const in uint64_t b, const in uint64_t sum) { return a * b + sum; }
+vec2 nx_multiply_add_c64(const in vec2 a, const in vec2 b, const in vec2 sum) {
+    return vec2(fma(-a.y, b.y, fma(a.x, b.x, sum.x)), fma(a.y, b.x, fma(a.x, b.y, sum.y)));
+}
+dvec2 nx_multiply_add_c128(const in dvec2 a, const in dvec2 b, const in dvec2 sum) {
+    return dvec2(fma(-a.y, b.y, fma(a.x, b.x, sum.x)), fma(a.y, b.x, fma(a.x, b.y, sum.y)));
+}

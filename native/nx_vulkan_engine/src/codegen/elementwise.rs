@@ -60,8 +60,8 @@ pub struct Generated {
 }
 
 /// Invocations per workgroup of the elementwise templates, and elements per invocation of the scalar one.
-const LOCAL_SIZE: u32 = 256;
-const ITEMS: u32 = 4;
+pub const LOCAL_SIZE: u32 = 256;
+pub const ITEMS: u32 = 4;
 
 impl Spec {
     /// The widest vector that all ports and steps allow, if the launch is aligned for it.

@@ -2,7 +2,9 @@
 //! scalar library gives the arithmetic.
 
 pub mod access;
+pub mod dot;
 pub mod elementwise;
+pub mod index;
 pub mod library;
 pub mod link;
 pub mod reduce;

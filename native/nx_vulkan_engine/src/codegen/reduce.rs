@@ -195,7 +195,7 @@ impl ReduceSpec {
         code.bitcast(ty, value)
     }
 
-    fn from_words(&self, code: &mut Code<'_, '_>, ctype: CType, words: Word) -> Word {
+    fn value_of(&self, code: &mut Code<'_, '_>, ctype: CType, words: Word) -> Word {
         if ctype == CType::U32 {
             return words;
         }
@@ -305,8 +305,8 @@ impl ReduceSpec {
     fn combine(&self, code: &mut Code<'_, '_>, a: Word, b: Word) -> Result<Word> {
         let name = match (self.accumulator(), self.reduction) {
             (Accumulator::Sum2, _) => {
-                let a = self.from_words(code, CType::C64, a);
-                let b = self.from_words(code, CType::C64, b);
+                let a = self.value_of(code, CType::C64, a);
+                let b = self.value_of(code, CType::C64, b);
                 let sum = code.call("nx_sum2_f32", &[a, b])?;
                 return Ok(self.to_words(code, CType::C64, sum));
             }
@@ -323,7 +323,7 @@ impl ReduceSpec {
             (Accumulator::Value(_), _) => "add",
         };
         let ctype = self.out.ctype();
-        let (a, b) = (self.from_words(code, ctype, a), self.from_words(code, ctype, b));
+        let (a, b) = (self.value_of(code, ctype, a), self.value_of(code, ctype, b));
         let id = code.call(&format!("nx_{name}_{}", ctype.name()), &[a, b])?;
         Ok(self.to_words(code, ctype, id))
     }
@@ -333,13 +333,13 @@ impl ReduceSpec {
         let uint = code.linker.type_uint(32);
         let value = match self.accumulator() {
             Accumulator::Sum2 => {
-                let pair = self.from_words(code, CType::C64, words);
+                let pair = self.value_of(code, CType::C64, words);
                 let id = code.call("nx_sum2_value_f32", &[pair])?;
                 Value { id, dtype: DType::F32 }
             }
             Accumulator::Arg { key_words } => Value { id: code.extract(uint, words, key_words), dtype: DType::U32 },
             Accumulator::Value(ctype) => {
-                let id = self.from_words(code, ctype, words);
+                let id = self.value_of(code, ctype, words);
                 Value { id, dtype: ctype.dtype() }
             }
         };

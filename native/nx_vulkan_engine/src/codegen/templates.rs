@@ -22,6 +22,9 @@ pub const LIBRARIES: &[(&str, &[u8])] = modules!(
 
 pub const TEMPLATES: &[(&str, &[u8])] = modules!(
     "template",
+    "dot_1",
+    "dot_2",
+    "dot_4",
     "elementwise",
     "elementwise_v4",
     "elementwise_v2",
@@ -35,6 +38,7 @@ pub const TEMPLATES: &[(&str, &[u8])] = modules!(
     "reduce_rows_2_v4",
     "reduce_rows_4",
     "reduce_rows_4_v2",
+    "scatter",
 );
 
 /// SPIR-V bytes as words.

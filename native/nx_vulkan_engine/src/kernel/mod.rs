@@ -1,6 +1,7 @@
 //! Pipelines, and how a dispatch names its pipeline, parameters and buffers.
 
 mod disk_cache;
+pub mod launch;
 mod pipeline;
 
 use std::sync::Arc;

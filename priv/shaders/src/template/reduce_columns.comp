@@ -12,7 +12,7 @@ void main() {
     if (job >= outputs * chunks) return;
     uint c = job / outputs;
     uint o = job - c * outputs;
-    uint begin = c * chunk;
+    uint begin = min(c * chunk, elements);
     uint end = min(begin + chunk, elements);
     ACC acc = slot_identity();
     uint r = begin;

@@ -25,7 +25,7 @@ void main() {
     ACC acc = slot_identity();
     if (live) {
         uint o = job / chunks;
-        uint begin = (job - o * chunks) * chunk;
+        uint begin = min((job - o * chunks) * chunk, elements);
         uint end = min(begin + chunk, elements);
 #ifdef WIDTH
         uint whole = begin + (end - begin) / WIDTH * WIDTH;

@@ -1,0 +1,98 @@
+//! Matrix product kernels for every type: a tiled template whose loads, products and stores are generated.
+
+use rspirv::spirv::{Op as SpirvOp, Word};
+
+use super::access::{self, Element, Param, ParamLayout, value_type};
+use super::elementwise::{Generated, arg};
+use super::library::Library;
+use super::link::{Code, FloatModes, Linker};
+use super::scalar::{self, Value};
+use super::templates;
+use crate::{CType, DType, Error, Result};
+
+/// The key under which a product kernel is compiled once. Operands have one stride per batch, row or column, and
+/// contracted axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DotSpec {
+    pub a: DType,
+    pub b: DType,
+    pub out: DType,
+}
+
+impl DotSpec {
+    /// The type in which products are summed.
+    fn ctype(&self) -> CType {
+        self.out.ctype()
+    }
+
+    fn words(&self) -> u32 {
+        self.ctype().dtype().size_bytes() as u32 / 4
+    }
+
+    /// Rows and columns of results that one workgroup computes.
+    pub fn tile(&self) -> u64 {
+        match self.words() {
+            1 => 64,
+            2 => 32,
+            _ => 16,
+        }
+    }
+
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        let name = format!("dot_{}", self.words());
+        let template = templates::template(&name).ok_or_else(|| Error::BadShader {
+            path: format!("template/{name}.spv"),
+            reason: "not built in".to_string(),
+        })?;
+        let mut linker = Linker::new(library, &name, &template, false)?;
+        let mut params = ParamLayout::new(&[
+            Param::Extra(0),
+            Param::Extra(1),
+            Param::Extra(2),
+            Param::Extra(3),
+            Param::Extra(4),
+            Param::Extra(5),
+        ]);
+        for (slot, operand, dtype) in [("slot_a", 0, self.a), ("slot_b", 1, self.b)] {
+            linker.define(slot, |code, args| {
+                let at = access::position(code, &mut params, operand, 0, args)?;
+                let address = params.address(operand);
+                let id = access::load(code, address, Element::Typed(dtype), at)?;
+                let id = scalar::cast(code, Value { id, dtype }, self.ctype().dtype())?;
+                Ok(Some(self.to_words(code, id)))
+            })?;
+        }
+        linker.define("slot_multiply_add", |code, args| {
+            let ty = value_type(code, self.ctype());
+            let mut value = |index: usize| -> Result<Word> {
+                let words = arg(args, index)?;
+                Ok(if self.ctype() == CType::U32 { words } else { code.ids(SpirvOp::Bitcast, ty, &[words]) })
+            };
+            let operands = [value(0)?, value(1)?, value(2)?];
+            let id = code.call(&format!("nx_multiply_add_{}", self.ctype().name()), &operands)?;
+            Ok(Some(self.to_words(code, id)))
+        })?;
+        linker.define("slot_store", |code, args| {
+            let (at, words) = (arg(args, 0)?, arg(args, 1)?);
+            let ty = value_type(code, self.ctype());
+            let id = if self.ctype() == CType::U32 { words } else { code.bitcast(ty, words) };
+            let id = scalar::cast(code, Value { id, dtype: self.ctype().dtype() }, self.out)?;
+            let address = params.address(2);
+            access::store(code, address, Element::Typed(self.out), at, id)?;
+            Ok(None)
+        })?;
+        Ok(Generated { words: linker.finish(modes)?, params, table: false, elements_per_group: 0 })
+    }
+
+    fn to_words(self, code: &mut Code<'_, '_>, id: Word) -> Word {
+        if self.ctype() == CType::U32 {
+            return id;
+        }
+        let uint = code.linker.type_uint(32);
+        let ty = match self.words() {
+            1 => uint,
+            words => code.linker.type_vector(uint, words),
+        };
+        code.bitcast(ty, id)
+    }
+}

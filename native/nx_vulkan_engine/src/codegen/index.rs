@@ -1,0 +1,191 @@
+//! Kernels that read or write at positions which a tensor of indices gives.
+
+use rspirv::spirv::{Op as SpirvOp, Word};
+use smallvec::SmallVec;
+
+use super::access::{self, Element, Param, ParamLayout};
+use super::elementwise::{Generated, ITEMS, LOCAL_SIZE, arg};
+use super::library::Library;
+use super::link::{Code, FloatModes, Linker};
+use super::scalar::{self, Value};
+use super::templates;
+use crate::program::{Binary, Elementwise};
+use crate::{DType, Error, Result};
+
+/// Operand numbers in parameters.
+const TENSOR: u8 = 0;
+const INDICES: u8 = 1;
+
+/// `out[o, rest..] = tensor[indices[o, ..], rest..]`: axis 0 of the iteration space counts index vectors, the others
+/// are the tensor's axes that are not indexed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct GatherSpec {
+    pub element: Element,
+    pub index: DType,
+    /// Components of an index vector.
+    pub components: u8,
+    pub rest_rank: u8,
+}
+
+/// `out[indices[u, ..], rest..] (+)= updates[u, rest..]`: the iteration space is the axes that are not indexed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ScatterSpec {
+    /// Adds in this dtype; `None` replaces.
+    pub add: Option<DType>,
+    pub element: Element,
+    pub update: Element,
+    pub index: DType,
+    pub components: u8,
+    pub rest_rank: u8,
+}
+
+/// The parameter with the largest index of component `j`, and the one with its stride in the tensor.
+fn bound(j: u8) -> Param {
+    Param::Extra(2 + 2 * j)
+}
+
+fn step(j: u8) -> Param {
+    Param::Extra(3 + 2 * j)
+}
+
+/// Extra parameters: two that templates define, then bound and stride of each component.
+pub fn extra(header: [u32; 2], components: &[(u64, i64)]) -> SmallVec<[u32; 12]> {
+    let pairs = components.iter().flat_map(|&(size, stride)| [size as u32 - 1, stride as u32]);
+    header.into_iter().chain(pairs).collect()
+}
+
+/// Loads component `j` of index vector `row`.
+fn load_component(code: &mut Code<'_, '_>, params: &mut ParamLayout, dtype: DType, row: Word, j: u8) -> Result<Word> {
+    let row_stride = code.param(params.word(Param::Stride(INDICES, 0)))?;
+    let component_stride = code.param(params.word(Param::Stride(INDICES, 1)))?;
+    let at = code.u32_op(SpirvOp::IMul, row, row_stride);
+    let j = code.linker.const_u32(u32::from(j));
+    let offset = code.u32_op(SpirvOp::IMul, component_stride, j);
+    let at = code.u32_op(SpirvOp::IAdd, at, offset);
+    let address = params.address(INDICES);
+    access::load(code, address, Element::Typed(dtype), at)
+}
+
+/// A `uint` as a value of the index's compute type.
+fn index_value(code: &mut Code<'_, '_>, dtype: DType, id: Word) -> Result<Word> {
+    scalar::cast(code, Value { id, dtype: DType::U32 }, dtype.ctype().dtype())
+}
+
+fn to_uint(code: &mut Code<'_, '_>, dtype: DType, id: Word) -> Result<Word> {
+    scalar::cast(code, Value { id, dtype: dtype.ctype().dtype() }, DType::U32)
+}
+
+fn template(name: &str) -> Result<Vec<u32>> {
+    templates::template(name)
+        .ok_or_else(|| Error::BadShader { path: format!("template/{name}.spv"), reason: "not built in".to_string() })
+}
+
+impl GatherSpec {
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        let generated = self.generate_with(library, modes, false)?;
+        if generated.params.words.len() <= ParamLayout::PUSH_WORDS {
+            return Ok(generated);
+        }
+        self.generate_with(library, modes, true)
+    }
+
+    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+        let mut linker = Linker::new(library, "elementwise", &template("elementwise")?, table)?;
+        let mut params = ParamLayout::new(&[Param::Count]);
+        linker.define("slot_element", |code, args| {
+            let linear = arg(args, 0)?;
+            let coordinates = access::coordinates(code, &mut params, linear, 0, 1 + self.rest_rank)?;
+            let mut position = if self.rest_rank > 0 {
+                access::position(code, &mut params, TENSOR, 1, &coordinates[1..])?
+            } else {
+                code.linker.const_u32(0)
+            };
+            let ctype = self.index.ctype().name();
+            for j in 0..self.components {
+                let index = load_component(code, &mut params, self.index, coordinates[0], j)?;
+                let zero = code.linker.const_u32(0);
+                let zero = index_value(code, self.index, zero)?;
+                let last = code.param(params.word(bound(j)))?;
+                let last = index_value(code, self.index, last)?;
+                let index = code.call(&format!("nx_max_{ctype}"), &[index, zero])?;
+                let index = code.call(&format!("nx_min_{ctype}"), &[index, last])?;
+                let index = to_uint(code, self.index, index)?;
+                let stride = code.param(params.word(step(j)))?;
+                let offset = code.u32_op(SpirvOp::IMul, index, stride);
+                position = code.u32_op(SpirvOp::IAdd, position, offset);
+            }
+            let address = params.address(TENSOR);
+            let value = access::load(code, address, self.element, position)?;
+            let address = params.address(2);
+            access::store(code, address, self.element, linear, value)?;
+            Ok(None)
+        })?;
+        Ok(Generated { words: linker.finish(modes)?, params, table, elements_per_group: LOCAL_SIZE * ITEMS })
+    }
+}
+
+impl ScatterSpec {
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        let generated = self.generate_with(library, modes, false)?;
+        if generated.params.words.len() <= ParamLayout::PUSH_WORDS {
+            return Ok(generated);
+        }
+        self.generate_with(library, modes, true)
+    }
+
+    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+        let mut linker = Linker::new(library, "scatter", &template("scatter")?, table)?;
+        let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0), Param::Extra(1)]);
+        let (updates, out) = (2, 3);
+        linker.define("slot_target", |code, args| {
+            let update = arg(args, 0)?;
+            let ctype = self.index.ctype();
+            let (uint, boolean) = (code.linker.type_uint(32), code.linker.type_bool());
+            let mut position = code.linker.const_u32(0);
+            let mut outside = code.linker.const_u32(0);
+            for j in 0..self.components {
+                let index = load_component(code, &mut params, self.index, update, j)?;
+                let last = code.param(params.word(bound(j)))?;
+                let last_value = index_value(code, self.index, last)?;
+                let zero = code.linker.const_u32(0);
+                let zero = index_value(code, self.index, zero)?;
+                let above = code.call(&format!("nx_greater_{}", ctype.name()), &[index, last_value])?;
+                let below = code.call(&format!("nx_less_{}", ctype.name()), &[index, zero])?;
+                outside = code.u32_op(SpirvOp::BitwiseOr, outside, above);
+                outside = code.u32_op(SpirvOp::BitwiseOr, outside, below);
+                let index = to_uint(code, self.index, index)?;
+                let stride = code.param(params.word(step(j)))?;
+                let offset = code.u32_op(SpirvOp::IMul, index, stride);
+                position = code.u32_op(SpirvOp::IAdd, position, offset);
+            }
+            let zero = code.linker.const_u32(0);
+            let none = code.linker.const_u32(u32::MAX);
+            let is_outside = code.ids(SpirvOp::INotEqual, boolean, &[outside, zero]);
+            Ok(Some(code.ids(SpirvOp::Select, uint, &[is_outside, none, position])))
+        })?;
+        linker.define("slot_apply", |code, args| {
+            let (inner, position, update) = (arg(args, 0)?, arg(args, 1)?, arg(args, 2)?);
+            let coordinates = access::coordinates(code, &mut params, inner, 1, self.rest_rank)?;
+            let target = access::position(code, &mut params, out, 1, &coordinates)?;
+            let target = code.u32_op(SpirvOp::IAdd, target, position);
+            let row = code.param(params.word(Param::Stride(updates, 0)))?;
+            let row = code.u32_op(SpirvOp::IMul, row, update);
+            let source = access::position(code, &mut params, updates, 1, &coordinates)?;
+            let source = code.u32_op(SpirvOp::IAdd, source, row);
+            let address = params.address(updates);
+            let mut value = access::load(code, address, self.update, source)?;
+            let address = params.address(out);
+            if let (Some(dtype), Element::Typed(update_dtype)) = (self.add, self.update) {
+                let old = access::load(code, address, self.element, target)?;
+                let sum = Elementwise::Binary(Binary::Add);
+                let args = [Value { id: old, dtype }, Value { id: value, dtype: update_dtype }];
+                value = scalar::emit(code, sum, &args, dtype)?;
+            } else if let (Element::Typed(from), Element::Typed(to)) = (self.update, self.element) {
+                value = scalar::cast(code, Value { id: value, dtype: from }, to)?;
+            }
+            access::store(code, address, self.element, target, value)?;
+            Ok(None)
+        })?;
+        Ok(Generated { words: linker.finish(modes)?, params, table, elements_per_group: LOCAL_SIZE })
+    }
+}

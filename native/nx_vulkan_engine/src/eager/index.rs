@@ -1,0 +1,162 @@
+//! gather, indexed_add and indexed_put.
+
+use smallvec::SmallVec;
+
+use super::{Call, movement};
+use crate::codegen::access::Element;
+use crate::codegen::elementwise::LOCAL_SIZE;
+use crate::codegen::index::{GatherSpec, ScatterSpec, extra};
+use crate::kernel::launch::{Arguments, KernelSpec, MAX_POSITION, Place, launch};
+use crate::program::op::Axes;
+use crate::shape::{Dims, Strides, elements};
+use crate::{Error, Result, Tensor, View};
+
+/// Invocations that share the rows of a scatter when rows are too short to fill the device.
+const OWNERS: u64 = 1024;
+
+/// A tensor's axes split into those that an index vector addresses and the rest.
+struct Split {
+    components: SmallVec<[(u64, i64); 4]>,
+    rest_sizes: Dims,
+    rest_strides: Strides,
+}
+
+fn split(call: &Call<'_>, view: &View, axes: &Axes) -> Result<Split> {
+    let rank = view.shape.len();
+    let mut seen: SmallVec<[bool; 8]> = SmallVec::from_elem(false, rank);
+    for &axis in axes {
+        match seen.get_mut(axis) {
+            Some(slot) if !*slot => *slot = true,
+            _ => return Err(call.invalid(format!("axes {axes:?} of rank {rank}"))),
+        }
+    }
+    let rest = (0..rank).filter(|&axis| !seen[axis]);
+    Ok(Split {
+        components: axes.iter().map(|&axis| (view.shape[axis], view.strides[axis])).collect(),
+        rest_sizes: rest.clone().map(|axis| view.shape[axis]).collect(),
+        rest_strides: rest.map(|axis| view.strides[axis]).collect(),
+    })
+}
+
+/// Index vectors as rows: how many, and their strides (row, component).
+fn rows(call: &Call<'_>, indices: &Tensor, components: usize) -> Result<(u64, Tensor)> {
+    let last = indices.view.shape.last().copied().unwrap_or(0);
+    if last != components as u64 || !indices.view.dtype.is_integer() {
+        return Err(call.invalid(format!(
+            "indices {}{:?} must be integers with {components} in the last axis",
+            indices.view.dtype, indices.view.shape
+        )));
+    }
+    let count = indices.view.elements() / last;
+    let shape = [count, last];
+    let view = match indices.view.reshape(&shape) {
+        Some(view) => Tensor { buffer: indices.buffer.clone(), view },
+        None => {
+            let copy = movement::contiguous(call.engine, indices, call.compile)?;
+            Tensor { view: View::contiguous(indices.view.dtype, &shape), buffer: copy.buffer }
+        }
+    };
+    Ok((count, view))
+}
+
+fn check_size(tensors: &[&View]) -> Result<()> {
+    for view in tensors {
+        let (low, high) = view.extent();
+        if (high - low) as u64 > MAX_POSITION || view.elements() > MAX_POSITION {
+            return Err(Error::TooLarge {
+                size_bytes: view.elements() * view.dtype.size_bytes(),
+                limit_bytes: MAX_POSITION * view.dtype.size_bytes(),
+            });
+        }
+    }
+    Ok(())
+}
+
+pub fn gather(call: &Call<'_>, axes: &Axes) -> Result<Tensor> {
+    let a = call.operand(0)?;
+    let parts = split(call, &a.view, axes)?;
+    let (count, indices) = rows(call, call.operand(1)?, axes.len())?;
+    if count * elements(&parts.rest_sizes) != call.out.elements() {
+        return Err(call.invalid(format!("{count} index vectors do not give a shape of {:?}", call.out.shape)));
+    }
+    let result = Tensor::uninitialized(call.engine, call.out)?;
+    check_size(&[&a.view, &indices.view, &result.view])?;
+    let element = Element::raw(a.view.dtype);
+    let spec = KernelSpec::Gather(GatherSpec {
+        element,
+        index: indices.view.dtype,
+        components: axes.len() as u8,
+        rest_rank: parts.rest_sizes.len() as u8,
+    });
+    let kernel = call.engine.kernel(&spec, call.compile)?;
+    let sizes: Dims = std::iter::once(count).chain(parts.rest_sizes.iter().copied()).collect();
+    let strides: Strides = std::iter::once(0).chain(parts.rest_strides.iter().copied()).collect();
+    let places = [
+        Place { buffer: &a.buffer, address: a.address(), strides: &strides },
+        Place { buffer: &indices.buffer, address: indices.address(), strides: &indices.view.strides },
+        Place { buffer: &result.buffer, address: result.address(), strides: &[] },
+    ];
+    let out_count = call.out.elements();
+    let extra = extra([0, 0], &parts.components);
+    let arguments = Arguments { count: out_count as u32, sizes: &sizes, places: &places, extra: &extra };
+    launch(call.engine, &kernel, &arguments, 2, out_count.div_ceil(u64::from(kernel.elements_per_group)))?;
+    Ok(result)
+}
+
+/// indexed_add (`add`) and indexed_put: updates apply in their order, so that the last put wins.
+pub fn indexed(call: &Call<'_>, axes: &Axes, add: bool) -> Result<Tensor> {
+    let (a, updates) = (call.operand(0)?, call.operand(2)?);
+    let result = Tensor::uninitialized(call.engine, call.out)?;
+    if a.view.shape != call.out.shape {
+        return Err(call.invalid(format!("{:?} does not give a shape of {:?}", a.view.shape, call.out.shape)));
+    }
+    let parts = split(call, &result.view, axes)?;
+    let (count, indices) = rows(call, call.operand(1)?, axes.len())?;
+    let inner = elements(&parts.rest_sizes);
+    if count * inner != updates.view.elements() {
+        return Err(call.invalid(format!("{count} index vectors for updates of {:?}", updates.view.shape)));
+    }
+    check_size(&[&indices.view, &result.view, &updates.view])?;
+    let mut update_shape: Dims = std::iter::once(count).chain(parts.rest_sizes.iter().copied()).collect();
+    if update_shape.len() == 1 {
+        update_shape.push(1);
+    }
+    let updates = match updates.view.reshape(&update_shape) {
+        Some(view) => Tensor { buffer: updates.buffer.clone(), view },
+        None => {
+            let copy = movement::contiguous(call.engine, updates, call.compile)?;
+            Tensor { view: View::contiguous(updates.view.dtype, &update_shape), buffer: copy.buffer }
+        }
+    };
+    let same = updates.view.dtype == call.out.dtype;
+    let typed = add || !same;
+    let element = |tensor: &View| if typed { Element::Typed(tensor.dtype) } else { Element::raw(tensor.dtype) };
+    let (mut rest_sizes, mut rest_strides) = (parts.rest_sizes.clone(), parts.rest_strides.clone());
+    if rest_sizes.is_empty() {
+        rest_sizes.push(1);
+        rest_strides.push(0);
+    }
+    let spec = KernelSpec::Scatter(ScatterSpec {
+        add: add.then_some(call.out.dtype),
+        element: element(&result.view),
+        update: element(&updates.view),
+        index: indices.view.dtype,
+        components: axes.len() as u8,
+        rest_rank: rest_sizes.len() as u8,
+    });
+    let kernel = call.engine.kernel(&spec, call.compile)?;
+    movement::copy(call.engine, a, &result, call.compile)?;
+    let owners = (OWNERS / inner.max(1)).clamp(1, count.max(1));
+    let sizes: Dims = std::iter::once(count).chain(rest_sizes.iter().copied()).collect();
+    let out_strides: Strides = std::iter::once(0).chain(rest_strides.iter().copied()).collect();
+    let places = [
+        Place { buffer: &a.buffer, address: a.address(), strides: &[] },
+        Place { buffer: &indices.buffer, address: indices.address(), strides: &indices.view.strides },
+        Place { buffer: &updates.buffer, address: updates.address(), strides: &updates.view.strides },
+        Place { buffer: &result.buffer, address: result.address(), strides: &out_strides },
+    ];
+    let extra = extra([count as u32, owners as u32], &parts.components);
+    let arguments = Arguments { count: inner as u32, sizes: &sizes, places: &places, extra: &extra };
+    launch(call.engine, &kernel, &arguments, 3, (inner * owners).div_ceil(u64::from(LOCAL_SIZE)))?;
+    call.result(result)
+}

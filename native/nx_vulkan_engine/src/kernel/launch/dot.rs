@@ -1,0 +1,91 @@
+//! Launches of matrix products.
+
+use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
+use crate::codegen::dot::DotSpec;
+use crate::kernel::launch::reduce::{Reduce, Target, reduce};
+use crate::program::Reduction;
+use crate::{DeviceKind, Engine, Error, Result, Tensor, Type};
+
+/// Workgroups that fill a large GPU.
+const TARGET_GROUPS: u64 = 264;
+
+/// Contracted elements per split, below which another dispatch costs more than it saves.
+const MIN_SPLIT_DEPTH: u64 = 512;
+
+/// An operand: `batches` matrices with a free and a contracted axis, each with one stride in elements.
+#[derive(Debug)]
+pub struct Matrix {
+    pub tensor: Tensor,
+    pub batches: u64,
+    pub free: u64,
+    pub depth: u64,
+    pub batch_stride: i64,
+    pub free_stride: i64,
+    pub depth_stride: i64,
+}
+
+/// `out[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`.
+#[derive(Debug)]
+pub struct Product<'a> {
+    pub a: Matrix,
+    pub b: Matrix,
+    pub out: &'a Tensor,
+}
+
+impl Product<'_> {
+    fn check_size(&self) -> Result<()> {
+        for tensor in [&self.a.tensor, &self.b.tensor, self.out] {
+            let (low, high) = tensor.view.extent();
+            if (high - low) as u64 > MAX_POSITION {
+                let size = tensor.view.dtype.size_bytes();
+                return Err(Error::TooLarge {
+                    size_bytes: tensor.view.elements() * size,
+                    limit_bytes: MAX_POSITION * size,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()> {
+    p.check_size()?;
+    let (a, b) = (&p.a, &p.b);
+    let (rows, columns, depth, batches) = (a.free, b.free, a.depth, a.batches);
+    let out_dtype = p.out.view.dtype;
+    let spec = DotSpec { a: a.tensor.view.dtype, b: b.tensor.view.dtype, out: out_dtype };
+    let tiles = rows.div_ceil(spec.tile()) * columns.div_ceil(spec.tile()) * batches;
+    let target = if engine.caps().kind == DeviceKind::Cpu { 4 } else { TARGET_GROUPS };
+    let splits = (target / tiles.max(1)).min(depth / MIN_SPLIT_DEPTH).max(1);
+    // Partial sums keep the compute type until they are added up.
+    let partial_dtype = if splits > 1 { out_dtype.ctype().dtype() } else { out_dtype };
+    let spec = KernelSpec::Dot {
+        spec: DotSpec { out: partial_dtype, ..spec },
+        a_along_k: a.depth_stride.unsigned_abs() <= a.free_stride.unsigned_abs(),
+        b_along_k: b.depth_stride.unsigned_abs() < b.free_stride.unsigned_abs(),
+    };
+    let kernel = engine.kernel(&spec, compile)?;
+    let results = batches * rows * columns;
+    let scratch = if splits > 1 {
+        Tensor::uninitialized(engine, &Type::new(partial_dtype, &[splits, results]))?
+    } else {
+        p.out.clone()
+    };
+    let a_strides = [a.batch_stride, a.free_stride, a.depth_stride];
+    let b_strides = [b.batch_stride, b.depth_stride, b.free_stride];
+    let places = [
+        Place { buffer: &a.tensor.buffer, address: a.tensor.address(), strides: &a_strides },
+        Place { buffer: &b.tensor.buffer, address: b.tensor.address(), strides: &b_strides },
+        Place { buffer: &scratch.buffer, address: scratch.address(), strides: &[] },
+    ];
+    let chunk = depth.div_ceil(splits);
+    let extra = [rows, columns, depth, batches, chunk, splits].map(|x| x as u32);
+    let arguments = Arguments { count: results as u32, sizes: &[], places: &places, extra: &extra };
+    launch(engine, &kernel, &arguments, 2, tiles * splits)?;
+    if splits > 1 {
+        let what = Reduce { reduction: Reduction::Sum, tie_high: false, axes: &[0], out: out_dtype };
+        let target = Target { buffer: &p.out.buffer, offset_bytes: p.out.view.offset_bytes() };
+        reduce(engine, &scratch.buffer, &scratch.view, what, target, compile)?;
+    }
+    Ok(())
+}

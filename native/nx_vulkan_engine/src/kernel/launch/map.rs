@@ -1,0 +1,181 @@
+//! Launches of elementwise kernels over views.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
+use crate::codegen::access::{Element, Layout};
+use crate::codegen::elementwise::{Port, Ref, Spec, Step};
+use crate::memory::Buffer;
+use crate::shape::{Space, Strides, elements as elements_of};
+use crate::{Engine, Error, Result, View};
+
+/// One input or output of a map: a view with the shape of the iteration space.
+#[derive(Debug, Clone)]
+pub struct Operand<'a> {
+    pub buffer: &'a Arc<Buffer>,
+    pub element: Element,
+    pub strides: Strides,
+    /// Bytes from the start of the buffer to the first element.
+    pub offset_bytes: u64,
+}
+
+impl<'a> Operand<'a> {
+    pub fn new(buffer: &'a Arc<Buffer>, view: &View, element: Element) -> Operand<'a> {
+        Operand { buffer, element, strides: view.strides.clone(), offset_bytes: view.offset_bytes() }
+    }
+
+    fn address(&self) -> u64 {
+        self.buffer.address() + self.offset_bytes
+    }
+}
+
+/// Computes `outputs` from `inputs` at every index of `sizes`. Operands have one stride per axis of `sizes`.
+pub fn map(
+    engine: &Engine,
+    sizes: &[u64],
+    inputs: &[Operand<'_>],
+    steps: SmallVec<[Step; 1]>,
+    outputs: &[(Ref, Operand<'_>)],
+    compile: Compile,
+) -> Result<()> {
+    let indexed = |r: &Ref| matches!(r, Ref::Coordinate(_));
+    let keep_axes = steps.iter().any(|s| s.args.iter().any(indexed)) || outputs.iter().any(|(r, _)| indexed(r));
+    let linear = |r: &Ref| matches!(r, Ref::Coordinate(_) | Ref::Linear);
+    if elements_of(sizes) > MAX_POSITION
+        && (steps.iter().any(|s| s.args.iter().any(linear)) || outputs.iter().any(|(r, _)| linear(r)))
+    {
+        return Err(Error::TooLarge { size_bytes: elements_of(sizes), limit_bytes: MAX_POSITION });
+    }
+    let strides: SmallVec<[&[i64]; 4]> =
+        inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| &o.strides[..]).collect();
+    let space = if keep_axes {
+        Space { sizes: sizes.into(), strides: strides.iter().map(|&s| Strides::from_slice(s)).collect() }
+    } else {
+        Space::new(sizes, &strides)
+    };
+    let addresses: SmallVec<[u64; 4]> =
+        inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(Operand::address).collect();
+    let elements: SmallVec<[Element; 4]> =
+        inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| o.element).collect();
+    let buffers: SmallVec<[&Arc<Buffer>; 4]> =
+        inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| o.buffer).collect();
+    let layouts: SmallVec<[Layout; 4]> = space.strides.iter().map(|s| layout(&space.sizes, s)).collect();
+    let port = |k: usize| Port { element: elements[k], layout: layouts[k] };
+    let mut spec = Spec {
+        inputs: (0..inputs.len()).map(port).collect(),
+        steps,
+        outputs: outputs.iter().enumerate().map(|(i, (r, _))| (*r, port(inputs.len() + i))).collect(),
+        rank: if layouts.contains(&Layout::Strided) || keep_axes { space.rank() as u8 } else { 1 },
+        width: 1,
+    };
+    let width = spec.widest();
+    let aligned = |k: usize| {
+        layouts[k] == Layout::Uniform
+            || addresses[k].is_multiple_of(u64::from(elements[k].size_bytes() * u32::from(width)))
+    };
+    if width > 1 && (0..addresses.len()).all(aligned) {
+        spec.width = width;
+    }
+    let kernel_spec = KernelSpec::Map(spec);
+    let kernel = engine.kernel(&kernel_spec, compile)?;
+    split(&space, &addresses, &elements, &mut |sizes, addresses| {
+        let places: SmallVec<[Place<'_>; 4]> = buffers
+            .iter()
+            .zip(addresses)
+            .zip(&space.strides)
+            .map(|((&buffer, &address), strides)| Place { buffer, address, strides })
+            .collect();
+        let count = sizes.iter().product::<u64>();
+        let arguments = Arguments { count: count as u32, sizes, places: &places, extra: &[] };
+        launch(engine, &kernel, &arguments, inputs.len(), count.div_ceil(u64::from(kernel.elements_per_group)))
+    })
+}
+
+/// How an operand with `strides` lies in the space.
+fn layout(sizes: &[u64], strides: &[i64]) -> Layout {
+    if strides.iter().zip(sizes).all(|(&stride, &size)| stride == 0 || size == 1) {
+        return Layout::Uniform;
+    }
+    let mut step = 1i64;
+    for (&stride, &size) in strides.iter().zip(sizes).rev() {
+        if stride != step {
+            return Layout::Strided;
+        }
+        step = step.wrapping_mul(size as i64);
+    }
+    Layout::Contiguous
+}
+
+/// Takes the sizes of a part of the space and the addresses of its first elements.
+type RunPart<'a> = dyn FnMut(&[u64], &[u64]) -> Result<()> + 'a;
+
+/// Calls `run` for parts of the space that 32-bit positions can index, with the addresses of their first elements.
+fn split(space: &Space, addresses: &[u64], elements: &[Element], run: &mut RunPart<'_>) -> Result<()> {
+    fn halves(
+        sizes: &[u64],
+        strides: &[Strides],
+        addresses: &[u64],
+        elements: &[Element],
+        run: &mut RunPart<'_>,
+    ) -> Result<()> {
+        let reach = |s: &Strides| -> u64 { s.iter().zip(sizes).map(|(&s, &n)| s.unsigned_abs() * (n - 1)).sum() };
+        let count: u64 = sizes.iter().product();
+        if count == 0 {
+            return Ok(());
+        }
+        if count <= MAX_POSITION && strides.iter().all(|s| reach(s) <= MAX_POSITION) {
+            return run(sizes, addresses);
+        }
+        // The outermost axis with more than one element: halving it keeps the order of everything inside.
+        let Some(axis) = sizes.iter().position(|&n| n > 1) else { return run(sizes, addresses) };
+        // Vector kernels need multiples of their width.
+        let half = (sizes[axis] / 2).next_multiple_of(4).min(sizes[axis] - 1);
+        let mut low: SmallVec<[u64; 6]> = SmallVec::from_slice(sizes);
+        let mut high = low.clone();
+        low[axis] = half;
+        high[axis] = sizes[axis] - half;
+        halves(&low, strides, addresses, elements, run)?;
+        let moved: SmallVec<[u64; 4]> = addresses
+            .iter()
+            .zip(strides)
+            .zip(elements)
+            .map(|((&address, s), e)| address.wrapping_add_signed(s[axis] * half as i64 * i64::from(e.size_bytes())))
+            .collect();
+        halves(&high, strides, &moved, elements, run)
+    }
+    halves(&space.sizes, &space.strides, addresses, elements, run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_spaces_are_split_and_cover_everything_once() {
+        let element = Element::Raw(4);
+        let n = (1u64 << 33) + 12345;
+        let space =
+            Space { sizes: SmallVec::from_slice(&[n]), strides: SmallVec::from_vec(vec![Strides::from_slice(&[1])]) };
+        let mut next = 64;
+        split(&space, &[64], &[element], &mut |sizes, addresses| {
+            assert_eq!(addresses[0], next);
+            assert!(sizes[0] <= MAX_POSITION);
+            assert!(addresses[0].is_multiple_of(16));
+            next += sizes[0] * 4;
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(next, 64 + n * 4);
+    }
+
+    #[test]
+    fn layouts() {
+        assert_eq!(layout(&[4, 5], &[5, 1]), Layout::Contiguous);
+        assert_eq!(layout(&[4, 5], &[1, 4]), Layout::Strided);
+        assert_eq!(layout(&[4, 5], &[0, 0]), Layout::Uniform);
+        assert_eq!(layout(&[1], &[0]), Layout::Uniform);
+        assert_eq!(layout(&[4], &[0]), Layout::Uniform);
+    }
+}

@@ -1,0 +1,211 @@
+//! Host side of generated kernels: compile once per spec, fill parameter words, split what one launch can't index.
+
+pub mod dot;
+pub mod map;
+pub mod reduce;
+
+use std::collections::HashMap;
+use std::sync::{Arc, RwLock};
+
+use smallvec::SmallVec;
+
+use super::{Interface, Launch, Pipeline, PipelineKey};
+use crate::codegen::access::{Param, ParamLayout, divider};
+use crate::codegen::dot::DotSpec;
+use crate::codegen::elementwise::{Generated, Spec};
+use crate::codegen::index::{GatherSpec, ScatterSpec};
+use crate::codegen::library::Library;
+use crate::codegen::link::FloatModes;
+use crate::codegen::reduce::ReduceSpec;
+use crate::device::Caps;
+use crate::memory::Buffer;
+use crate::{Engine, Error, Result};
+
+/// Positions inside one launch are signed 32-bit numbers.
+pub const MAX_POSITION: u64 = i32::MAX as u64;
+
+/// Whether a call may compile a kernel that is not there yet (milliseconds), or must answer `NeedsCompile`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compile {
+    Allowed,
+    Refused,
+}
+
+/// Everything that distinguishes one generated kernel from another.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum KernelSpec {
+    Map(Spec),
+    Reduce { spec: ReduceSpec, team: u32 },
+    Gather(GatherSpec),
+    Dot { spec: DotSpec, a_along_k: bool, b_along_k: bool },
+    Scatter(ScatterSpec),
+}
+
+/// A compiled kernel and the meaning of its parameter words.
+#[derive(Debug)]
+pub struct Kernel {
+    pub pipeline: Arc<Pipeline>,
+    pub params: ParamLayout,
+    pub table: bool,
+    pub elements_per_group: u32,
+}
+
+/// Kernels compiled so far on one device.
+#[derive(Debug, Default)]
+pub struct KernelCache {
+    kernels: RwLock<HashMap<KernelSpec, Arc<Kernel>>>,
+}
+
+/// Specialization constants: id and value.
+type Constants = SmallVec<[(u32, u32); 2]>;
+
+impl KernelSpec {
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<(Generated, Constants)> {
+        Ok(match self {
+            KernelSpec::Map(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Dot { spec, a_along_k, b_along_k } => {
+                let constants = [(0, u32::from(*a_along_k)), (1, u32::from(*b_along_k))];
+                (spec.generate(library, modes)?, SmallVec::from_slice(&constants))
+            }
+            KernelSpec::Gather(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Scatter(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Reduce { spec, team } => (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, *team)])),
+        })
+    }
+}
+
+/// The float modes that this device's kernels may declare.
+pub fn float_modes(caps: &Caps) -> FloatModes {
+    FloatModes {
+        preserve_f32: caps.float32_controls.signed_zero_inf_nan_preserve,
+        preserve_f64: caps.float64_controls.signed_zero_inf_nan_preserve,
+    }
+}
+
+impl Engine {
+    /// The kernel of `spec`, compiled if it is not there yet and `compile` allows it.
+    pub fn kernel(&self, spec: &KernelSpec, compile: Compile) -> Result<Arc<Kernel>> {
+        let kernels = &self.kernel_cache().kernels;
+        if let Some(kernel) = kernels.read().unwrap_or_else(|e| e.into_inner()).get(spec) {
+            return Ok(Arc::clone(kernel));
+        }
+        if compile == Compile::Refused {
+            return Err(Error::NeedsCompile);
+        }
+        let (generated, constants) = spec.generate(Library::builtin()?, float_modes(self.caps()))?;
+        let needs = missing_features(&generated.words, self.caps());
+        if !needs.is_empty() {
+            return Err(Error::Unsupported { op: "kernel".to_string(), dtype: None, needs: needs.join(", ") });
+        }
+        let interface = Interface::Addresses { push_bytes: (ParamLayout::PUSH_WORDS * 4) as u32 };
+        let key = PipelineKey::new(&generated.words, &constants, interface);
+        let kernel = Arc::new(Kernel {
+            pipeline: self.pipeline(key, &generated.words, &constants, interface)?,
+            params: generated.params,
+            table: generated.table,
+            elements_per_group: generated.elements_per_group,
+        });
+        kernels.write().unwrap_or_else(|e| e.into_inner()).insert(spec.clone(), Arc::clone(&kernel));
+        Ok(kernel)
+    }
+}
+
+/// Names of device features that a module declares and the device lacks.
+fn missing_features(words: &[u32], caps: &Caps) -> Vec<&'static str> {
+    use rspirv::spirv::{Capability, Op};
+    let mut missing = vec![];
+    let mut at = 5;
+    while let Some(&word) = words.get(at) {
+        if word & 0xffff != Op::Capability as u32 {
+            break;
+        }
+        let needs = match words.get(at + 1).copied().and_then(Capability::from_u32) {
+            Some(Capability::Float64) => (!caps.shader_float64).then_some("shaderFloat64"),
+            Some(Capability::Int64) => (!caps.shader_int64).then_some("shaderInt64"),
+            Some(Capability::Int8) => (!caps.shader_int8).then_some("shaderInt8"),
+            Some(Capability::Int16) => (!caps.shader_int16).then_some("shaderInt16"),
+            Some(Capability::StorageBuffer8BitAccess) => {
+                (!caps.storage_buffer_8bit).then_some("storageBuffer8BitAccess")
+            }
+            Some(Capability::StorageBuffer16BitAccess) => {
+                (!caps.storage_buffer_16bit).then_some("storageBuffer16BitAccess")
+            }
+            _ => None,
+        };
+        missing.extend(needs);
+        at += (word >> 16).max(1) as usize;
+    }
+    missing
+}
+
+/// An operand of a launch: where its first element lies and the strides in the iteration space.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    pub buffer: &'a Arc<Buffer>,
+    pub address: u64,
+    pub strides: &'a [i64],
+}
+
+/// What the parameter words are filled from.
+#[derive(Debug)]
+pub struct Arguments<'a> {
+    pub count: u32,
+    pub sizes: &'a [u64],
+    pub places: &'a [Place<'a>],
+    pub extra: &'a [u32],
+}
+
+impl Arguments<'_> {
+    fn word(&self, param: Param) -> u32 {
+        match param {
+            Param::Count => self.count,
+            Param::AddressLow(k) => self.places.get(k as usize).map_or(0, |p| p.address as u32),
+            Param::AddressHigh(k) => self.places.get(k as usize).map_or(0, |p| (p.address >> 32) as u32),
+            Param::Size(axis) => self.size(axis),
+            Param::Multiplier(axis) => divider(self.size(axis)).0,
+            Param::Shift(axis) => divider(self.size(axis)).1,
+            Param::Stride(k, axis) => {
+                let strides = self.places.get(k as usize).map(|p| p.strides).unwrap_or_default();
+                strides.get(axis as usize).map_or(0, |&s| s as u32)
+            }
+            Param::Scalar(..) => 0,
+            Param::Extra(k) => self.extra.get(k as usize).copied().unwrap_or(0),
+        }
+    }
+
+    fn size(&self, axis: u8) -> u32 {
+        self.sizes.get(axis as usize).map_or(1, |&s| s as u32)
+    }
+}
+
+/// Records one launch of `groups` workgroups; places at and after `first_output` are written.
+pub fn launch(
+    engine: &Engine,
+    kernel: &Kernel,
+    arguments: &Arguments<'_>,
+    first_output: usize,
+    groups: u64,
+) -> Result<()> {
+    let words: SmallVec<[u32; 32]> = kernel.params.words.iter().map(|&p| arguments.word(p)).collect();
+    let reads: SmallVec<[&Arc<Buffer>; 4]> = arguments.places.iter().take(first_output).map(|p| p.buffer).collect();
+    let writes: SmallVec<[&Arc<Buffer>; 2]> = arguments.places.iter().skip(first_output).map(|p| p.buffer).collect();
+    let (params, table): (&[u32], Option<&[u32]>) = if kernel.table { (&[], Some(&words)) } else { (&words, None) };
+    engine.dispatch(&Launch {
+        pipeline: &kernel.pipeline,
+        params,
+        table,
+        groups: grid(engine.caps(), groups),
+        reads: &reads,
+        writes: &writes,
+    })
+}
+
+/// Workgroups in two dimensions; kernels ignore those beyond the end.
+fn grid(caps: &Caps, groups: u64) -> [u32; 3] {
+    let limit = u64::from(caps.max_workgroup_count[0]);
+    if groups <= limit {
+        return [groups as u32, 1, 1];
+    }
+    let rows = groups.div_ceil(limit);
+    [groups.div_ceil(rows) as u32, rows as u32, 1]
+}

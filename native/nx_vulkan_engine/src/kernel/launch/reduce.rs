@@ -1,0 +1,254 @@
+//! Launches of reductions: the view is split into kept and reduced axes, and large ones take two dispatches.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
+use crate::codegen::reduce::{Direction, ReduceSpec, Stage};
+use crate::memory::Buffer;
+use crate::program::Reduction;
+use crate::shape::{Dims, Space, Strides};
+use crate::{DType, DeviceKind, Engine, Error, Result, View};
+
+/// Elements that one invocation reduces before a reduction is worth splitting in chunks: enough to hide the second
+/// dispatch (2 us on an H200).
+const ELEMENTS_PER_INVOCATION: u64 = 64;
+
+/// Invocations in flight that fill a large GPU.
+const TARGET_INVOCATIONS: u64 = 1 << 18;
+
+/// The same for a CPU device with a few threads.
+const TARGET_INVOCATIONS_CPU: u64 = 1 << 11;
+
+/// What to reduce.
+#[derive(Debug, Clone, Copy)]
+pub struct Reduce<'a> {
+    pub reduction: Reduction,
+    pub tie_high: bool,
+    pub axes: &'a [usize],
+    pub out: DType,
+}
+
+/// Where the result goes.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    pub buffer: &'a Arc<Buffer>,
+    pub offset_bytes: u64,
+}
+
+/// How one reduction is laid out.
+struct Plan {
+    direction: Direction,
+    /// Chunks per output and part, and elements per chunk.
+    chunks: u64,
+    chunk: u64,
+}
+
+/// Reduces `view` of `buffer` over `axes` into the contiguous tensor at `out`, in the order of the kept axes.
+pub fn reduce(
+    engine: &Engine,
+    buffer: &Arc<Buffer>,
+    view: &View,
+    what: Reduce<'_>,
+    out: Target<'_>,
+    compile: Compile,
+) -> Result<()> {
+    let (low, high) = view.extent();
+    let is_large = (high - low) as u64 > MAX_POSITION || view.elements() > MAX_POSITION;
+    if is_large && let Some(axis) = outermost(view, |axis| !what.axes.contains(&axis)) {
+        let inner: u64 =
+            (axis + 1..view.shape.len()).filter(|a| !what.axes.contains(a)).map(|a| view.shape[a]).product();
+        let half = view.shape[axis] / 2;
+        let (first, second) = halve(view, axis, half)?;
+        reduce(engine, buffer, &first, what, out, compile)?;
+        let moved = Target { offset_bytes: out.offset_bytes + half * inner * what.out.size_bytes(), ..out };
+        return reduce(engine, buffer, &second, what, moved, compile);
+    }
+    let mut parts: SmallVec<[View; 1]> = SmallVec::from_elem(view.clone(), 1);
+    while let Some(at) = parts.iter().position(|p| {
+        let (low, high) = p.extent();
+        (high - low) as u64 > MAX_POSITION || p.elements() > MAX_POSITION
+    }) {
+        if matches!(what.reduction, Reduction::ArgMax | Reduction::ArgMin) {
+            let limit_bytes = MAX_POSITION * view.dtype.size_bytes();
+            return Err(Error::TooLarge { size_bytes: view.elements() * view.dtype.size_bytes(), limit_bytes });
+        }
+        let Some(axis) = outermost(&parts[at], |axis| what.axes.contains(&axis)) else { break };
+        let (first, second) = halve(&parts[at], axis, parts[at].shape[axis] / 2)?;
+        parts[at] = first;
+        parts.insert(at + 1, second);
+    }
+    reduce_parts(engine, buffer, &parts, what, out, compile)
+}
+
+fn outermost(view: &View, which: impl Fn(usize) -> bool) -> Option<usize> {
+    (0..view.shape.len()).find(|&axis| which(axis) && view.shape[axis] > 1)
+}
+
+fn halve(view: &View, axis: usize, at: u64) -> Result<(View, View)> {
+    let ones: SmallVec<[u64; 6]> = SmallVec::from_elem(1, view.shape.len());
+    let mut starts: SmallVec<[u64; 6]> = SmallVec::from_elem(0, view.shape.len());
+    let mut lengths = view.shape.clone();
+    lengths[axis] = at;
+    let first = view.slice(&starts, &lengths, &ones)?;
+    starts[axis] = at;
+    lengths[axis] = view.shape[axis] - at;
+    Ok((first, view.slice(&starts, &lengths, &ones)?))
+}
+
+/// Kept and reduced axes of a view as two spaces.
+fn spaces(view: &View, axes: &[usize]) -> (Space, Space) {
+    let pick = |reduced: bool| -> Space {
+        let (sizes, strides): (Dims, Strides) = (0..view.shape.len())
+            .filter(|axis| axes.contains(axis) == reduced)
+            .map(|axis| (view.shape[axis], view.strides[axis]))
+            .unzip();
+        Space::new(&sizes, &[&strides])
+    };
+    (pick(false), pick(true))
+}
+
+fn reduce_parts(
+    engine: &Engine,
+    buffer: &Arc<Buffer>,
+    parts: &[View],
+    what: Reduce<'_>,
+    out: Target<'_>,
+    compile: Compile,
+) -> Result<()> {
+    let Some(view) = parts.first() else { return Ok(()) };
+    let (kept, reduced) = spaces(view, what.axes);
+    let aligned = parts.iter().all(|p| (buffer.address() + p.offset_bytes()).is_multiple_of(16));
+    let plan = plan(&kept, &reduced, view.dtype, aligned, engine);
+    let outputs = kept.elements();
+    let partials = plan.chunks * parts.len() as u64;
+    let spec = |stage: Stage, direction: Direction, reduced_rank: usize, elements: u64| {
+        let spec = ReduceSpec {
+            reduction: what.reduction,
+            tie_high: what.tie_high,
+            input: view.dtype,
+            out: what.out,
+            stage,
+            direction,
+            kept_rank: if stage == Stage::Last { 1 } else { kept.rank() as u8 },
+            reduced_rank: reduced_rank as u8,
+        };
+        let team = match direction {
+            Direction::Rows { width } => team(elements.div_ceil(u64::from(width))),
+            Direction::Columns => ReduceSpec::LOCAL_SIZE,
+        };
+        KernelSpec::Reduce { spec, team }
+    };
+    let target = Place { buffer: out.buffer, address: out.buffer.address() + out.offset_bytes, strides: &[] };
+    let input = |view: &View, strides: &[i64], run: &mut dyn FnMut(Place<'_>) -> Result<()>| {
+        run(Place { buffer, address: buffer.address() + view.offset_bytes(), strides })
+    };
+    let stage = if partials > 1 { Stage::First } else { Stage::Whole };
+    let first = spec(stage, plan.direction, reduced.rank(), plan.chunk);
+    let sizes_and_strides = |kept: &Space, reduced: &Space| -> (Dims, Strides) {
+        let sizes = kept.sizes.iter().chain(&reduced.sizes).copied().collect();
+        (sizes, kept.strides[0].iter().chain(&reduced.strides[0]).copied().collect())
+    };
+    if partials == 1 {
+        let (sizes, strides) = sizes_and_strides(&kept, &reduced);
+        let elements = reduced.elements();
+        return input(view, &strides, &mut |place| {
+            run(engine, &first, compile, [place, target], &sizes, [outputs, elements, elements, 1])
+        });
+    }
+    // Chunks lie innermost after rows, outermost after columns; parts lie outside of both.
+    let last_direction = match plan.direction {
+        Direction::Rows { .. } => Direction::Rows { width: 1 },
+        Direction::Columns => Direction::Columns,
+    };
+    let last = spec(Stage::Last, last_direction, 2, partials);
+    let KernelSpec::Reduce { spec: first_spec, .. } = &first else { return Ok(()) };
+    let part_bytes = outputs * plan.chunks * first_spec.accumulator_bytes();
+    // Both kernels must exist before anything is recorded.
+    engine.kernel(&first, compile)?;
+    engine.kernel(&last, compile)?;
+    let scratch = engine.alloc(part_bytes * parts.len() as u64)?;
+    for (i, part) in parts.iter().enumerate() {
+        let (kept, reduced) = spaces(part, what.axes);
+        let (sizes, strides) = sizes_and_strides(&kept, &reduced);
+        let elements = reduced.elements();
+        let chunk = elements.div_ceil(plan.chunks).next_multiple_of(4);
+        let partial = Place { buffer: &scratch, address: scratch.address() + i as u64 * part_bytes, strides: &[] };
+        input(part, &strides, &mut |place| {
+            run(engine, &first, compile, [place, partial], &sizes, [outputs, elements, chunk, plan.chunks])
+        })?;
+    }
+    let (per_output, per_chunk) = match plan.direction {
+        Direction::Rows { .. } => (plan.chunks, 1),
+        Direction::Columns => (1, outputs),
+    };
+    let strides = [per_output as i64, (outputs * plan.chunks) as i64, per_chunk as i64];
+    let partial = Place { buffer: &scratch, address: scratch.address(), strides: &strides };
+    let sizes = [outputs, parts.len() as u64, plan.chunks];
+    run(engine, &last, compile, [partial, target], &sizes, [outputs, partials, partials, 1])
+}
+
+/// `[outputs, elements, chunk, chunks]` are the header words of the templates.
+fn run(
+    engine: &Engine,
+    spec: &KernelSpec,
+    compile: Compile,
+    places: [Place<'_>; 2],
+    sizes: &[u64],
+    [outputs, elements, chunk, chunks]: [u64; 4],
+) -> Result<()> {
+    let kernel = engine.kernel(spec, compile)?;
+    let jobs = outputs * chunks;
+    let jobs_per_group = match spec {
+        KernelSpec::Reduce { spec: ReduceSpec { direction: Direction::Rows { .. }, .. }, team } => {
+            u64::from(ReduceSpec::LOCAL_SIZE / team)
+        }
+        _ => u64::from(ReduceSpec::LOCAL_SIZE),
+    };
+    let arguments = Arguments {
+        count: outputs as u32,
+        sizes,
+        places: &places,
+        extra: &[elements as u32, chunk as u32, chunks as u32],
+    };
+    launch(engine, &kernel, &arguments, 1, jobs.div_ceil(jobs_per_group))
+}
+
+/// Invocations that share one chunk of so many vectors: a power of two that leaves each at least four.
+fn team(vectors: u64) -> u32 {
+    vectors.div_ceil(4).next_power_of_two().clamp(1, u64::from(ReduceSpec::LOCAL_SIZE)) as u32
+}
+
+fn plan(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, engine: &Engine) -> Plan {
+    let (outputs, elements) = (kept.elements(), reduced.elements());
+    let stride_of = |space: &Space| space.strides[0].last().copied().unwrap_or(0).unsigned_abs();
+    // Walk along whichever axis has the closer neighbours.
+    let columns = outputs > 1 && stride_of(kept) != 0 && stride_of(kept) < stride_of(reduced);
+    let width = match dtype.size_bytes() {
+        _ if dtype.is_complex() => 1,
+        1..=4 => 4,
+        8 => 2,
+        _ => 1,
+    };
+    let vectorizable = aligned
+        && !columns
+        && reduced.rank() == 1
+        && reduced.strides[0][0] == 1
+        && kept.strides[0].iter().all(|&s| s.unsigned_abs().is_multiple_of(width))
+        && elements >= width;
+    let width = if vectorizable { width } else { 1 };
+    let target = match engine.caps().kind {
+        DeviceKind::Cpu => TARGET_INVOCATIONS_CPU,
+        _ => TARGET_INVOCATIONS,
+    };
+    let per_chunk =
+        if columns { ELEMENTS_PER_INVOCATION } else { ELEMENTS_PER_INVOCATION * u64::from(ReduceSpec::LOCAL_SIZE) };
+    let invocations = if columns { outputs } else { outputs * elements.div_ceil(ELEMENTS_PER_INVOCATION).min(256) };
+    let chunks = target.div_ceil(invocations.max(1)).min(elements / per_chunk).max(1);
+    Plan {
+        chunks,
+        chunk: elements.div_ceil(chunks).next_multiple_of(4),
+        direction: if columns { Direction::Columns } else { Direction::Rows { width: width as u8 } },
+    }
+}
