@@ -20,9 +20,10 @@ uint nx_magnitude_bits_f32(const in float x) { return floatBitsToUint(x) & 0x7ff
 
 uint nx_sign_bit_f32(const in float x) { return floatBitsToUint(x) & 0x80000000u; }
 
-// |x| with the sign bit of `sign`.
+// x, whose sign bit must be clear, with the sign bit of `sign`. Mesa 25.0 (lavapipe) miscompiles the form
+// (x & 0x7fffffff) | (sign & 0x80000000) in some functions.
 float nx_with_sign_f32(const in float x, const in uint sign) {
-    return uintBitsToFloat((floatBitsToUint(x) & 0x7fffffffu) | (sign & 0x80000000u));
+    return uintBitsToFloat(floatBitsToUint(x) ^ (sign & 0x80000000u));
 }
 
 // 2^k for -126 <= k <= 127.
