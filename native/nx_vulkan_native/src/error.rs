@@ -1,13 +1,14 @@
-//! Engine errors as terms with the fields of `Nx.Vulkan.Error`.
+//! Engine errors as `{:error, kind, op, message, details}`, the fields of `Nx.Vulkan.Error`.
 
 use nx_vulkan_engine::Error;
 use rustler::{Atom, Encoder, Env, Term};
 
 mod atoms {
     rustler::atoms! {
-        error, needs_compile,
+        ok, error, nil, needs_compile,
         no_device, unsupported, invalid_program, invalid_argument, too_large, out_of_memory, released, device_lost,
         bad_shader, vulkan, io,
+        dtype, needs, reason, what, expected, got, size_bytes, limit_bytes, in_use_bytes, budget_bytes, path, call, cause,
     }
 }
 
@@ -25,6 +26,44 @@ pub fn kind(error: &Error) -> Atom {
         Error::NeedsCompile => atoms::needs_compile(),
         Error::Vulkan { .. } => atoms::vulkan(),
         Error::Io { .. } => atoms::io(),
+    }
+}
+
+fn details<'a>(env: Env<'a>, error: &Error) -> Term<'a> {
+    let map = |pairs: &[(Atom, Term<'a>)]| Term::map_from_pairs(env, pairs).unwrap_or_else(|_| Term::map_new(env));
+    match error {
+        Error::NoDevice { reason } => map(&[(atoms::reason(), reason.encode(env))]),
+        Error::Unsupported { dtype, needs, .. } => {
+            map(&[(atoms::dtype(), dtype.map(|t| t.name()).encode(env)), (atoms::needs(), needs.encode(env))])
+        }
+        Error::InvalidProgram { reason, .. } => map(&[(atoms::reason(), reason.encode(env))]),
+        Error::InvalidArgument { what, expected, got } => map(&[
+            (atoms::what(), what.encode(env)),
+            (atoms::expected(), expected.encode(env)),
+            (atoms::got(), got.encode(env)),
+        ]),
+        Error::TooLarge { size_bytes, limit_bytes } => {
+            map(&[(atoms::size_bytes(), size_bytes.encode(env)), (atoms::limit_bytes(), limit_bytes.encode(env))])
+        }
+        Error::OutOfMemory { size_bytes, in_use_bytes, budget_bytes } => map(&[
+            (atoms::size_bytes(), size_bytes.encode(env)),
+            (atoms::in_use_bytes(), in_use_bytes.encode(env)),
+            (atoms::budget_bytes(), budget_bytes.encode(env)),
+        ]),
+        Error::BadShader { path, reason } => {
+            map(&[(atoms::path(), path.encode(env)), (atoms::reason(), reason.encode(env))])
+        }
+        Error::Vulkan { call, cause } => map(&[(atoms::call(), call.encode(env)), (atoms::cause(), cause.encode(env))]),
+        Error::Io { path, cause } => map(&[(atoms::path(), path.encode(env)), (atoms::cause(), cause.encode(env))]),
+        Error::Released | Error::DeviceLost | Error::NeedsCompile => Term::map_new(env),
+    }
+}
+
+/// What a NIF answers for an error of the engine: `:needs_compile`, or the five-element tuple.
+pub fn encode<'a>(env: Env<'a>, op: Term<'a>, error: &Error) -> Term<'a> {
+    match error {
+        Error::NeedsCompile => atoms::needs_compile().encode(env),
+        _ => (atoms::error(), kind(error), op, error.to_string(), details(env, error)).encode(env),
     }
 }
 

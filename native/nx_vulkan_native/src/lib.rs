@@ -2,5 +2,7 @@
 
 mod device;
 mod error;
+mod tensor;
+mod term;
 
 rustler::init!("Elixir.Nx.Vulkan.NativeV");

@@ -1,0 +1,215 @@
+//! The resource that Elixir holds, and the NIFs on tensors.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nx_vulkan_engine::eager::{self, Compile};
+use nx_vulkan_engine::{Engine, Error, Result, Tensor, Type};
+use rustler::{Binary, Encoder, Env, ListIterator, NewBinary, ResourceArc, Term};
+use smallvec::SmallVec;
+
+use crate::{device, error, term};
+
+mod atoms {
+    rustler::atoms! {
+        ok, pressure, already_deallocated, needs_compile, nil,
+        tensor_from_binary, to_binary,
+        type_ = "type", shape, strides, offset, storage_bytes,
+    }
+}
+
+/// What an Elixir reference points to: a tensor until it is released. The BEAM drops it when it collects the last reference,
+/// and the memory goes back to the pool with the last tensor that shares it.
+pub struct TensorRef {
+    slot: Mutex<Option<Tensor>>,
+}
+
+#[rustler::resource_impl]
+impl rustler::Resource for TensorRef {}
+
+impl TensorRef {
+    pub fn new(tensor: Tensor) -> ResourceArc<TensorRef> {
+        ResourceArc::new(TensorRef { slot: Mutex::new(Some(tensor)) })
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Option<Tensor>> {
+        // A panic can't leave an `Option` half written.
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tensor, which shares the storage.
+    pub fn tensor(&self) -> Result<Tensor> {
+        self.slot().clone().ok_or(Error::Released)
+    }
+}
+
+pub fn tensor_of(term: Term) -> Result<Tensor> {
+    let resource = term.decode::<ResourceArc<TensorRef>>().map_err(|_| Error::InvalidArgument {
+        what: "tensor",
+        expected: "a reference to a tensor".to_string(),
+        got: format!("{term:?}"),
+    })?;
+    resource.tensor()
+}
+
+/// The share of the budget that is allocated, while memory is short, between two requests to collect garbage.
+const PRESSURE_STEP: u64 = 64;
+
+/// Whether the caller should collect garbage: memory is short, and much was allocated since somebody was asked last.
+fn pressure(engine: &Engine, size_bytes: u64) -> bool {
+    static SINCE_LAST: AtomicU64 = AtomicU64::new(0);
+    if !engine.pressure() {
+        return false;
+    }
+    let since = SINCE_LAST.fetch_add(size_bytes, Ordering::Relaxed) + size_bytes;
+    let asks = since >= engine.stats().budget_bytes / PRESSURE_STEP;
+    if asks {
+        SINCE_LAST.store(0, Ordering::Relaxed);
+    }
+    asks
+}
+
+fn encode_tensor<'a>(env: Env<'a>, engine: &Engine, tensor: Tensor) -> Term<'a> {
+    let pressure = pressure(engine, tensor.view.ty().size_bytes());
+    let reference = TensorRef::new(tensor);
+    match pressure {
+        false => (atoms::ok(), reference).encode(env),
+        true => (atoms::ok(), reference, atoms::pressure()).encode(env),
+    }
+}
+
+/// Uploads a tensor in Nx's binary layout; `:needs_compile` while no device is open. For small binaries.
+#[rustler::nif]
+fn tensor_from_binary<'a>(env: Env<'a>, dtype: Term<'a>, shape: Term<'a>, binary: Binary<'a>) -> Term<'a> {
+    match device::open_engine() {
+        Some(engine) => upload(env, Ok(engine), dtype, shape, &binary),
+        None => atoms::needs_compile().encode(env),
+    }
+}
+
+/// As `tensor_from_binary`, for binaries of any size, and it opens the device.
+#[rustler::nif(schedule = "DirtyIo")]
+fn tensor_from_binary_dirty<'a>(env: Env<'a>, dtype: Term<'a>, shape: Term<'a>, binary: Binary<'a>) -> Term<'a> {
+    upload(env, device::engine(), dtype, shape, &binary)
+}
+
+fn upload<'a>(
+    env: Env<'a>,
+    engine: Result<&'static Arc<Engine>>,
+    dtype: Term<'a>,
+    shape: Term<'a>,
+    binary: &[u8],
+) -> Term<'a> {
+    let run = || {
+        let engine = engine?;
+        Ok((engine, Tensor::from_nx_bytes(engine, &term::ty(dtype, shape)?, binary)?))
+    };
+    match run() {
+        Ok((engine, tensor)) => encode_tensor(env, engine, tensor),
+        Err(e) => error::encode(env, atoms::tensor_from_binary().to_term(env), &e),
+    }
+}
+
+/// Waits for a tensor and reads it in Nx's binary layout, all of it or the first `limit` elements.
+#[rustler::nif(schedule = "DirtyIo")]
+fn tensor_to_binary<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u64>) -> Term<'a> {
+    let read = || tensor_of(reference)?.to_nx_bytes(device::engine()?, limit);
+    match read() {
+        Ok(bytes) => {
+            let mut binary = NewBinary::new(env, bytes.len());
+            binary.as_mut_slice().copy_from_slice(&bytes);
+            (atoms::ok(), Binary::from(binary)).encode(env)
+        }
+        Err(e) => error::encode(env, atoms::to_binary().to_term(env), &e),
+    }
+}
+
+/// Gives the reference's hold on the memory up now.
+#[rustler::nif]
+fn tensor_release<'a>(env: Env<'a>, reference: ResourceArc<TensorRef>) -> Term<'a> {
+    let tensor = reference.slot().take();
+    match tensor {
+        Some(_) => atoms::ok().encode(env),
+        None => atoms::already_deallocated().encode(env),
+    }
+}
+
+/// How the tensor lies in memory.
+#[rustler::nif]
+fn tensor_info<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
+    match tensor_of(reference) {
+        Ok(Tensor { buffer, view }) => {
+            let info = Term::map_from_pairs(
+                env,
+                &[
+                    (atoms::type_(), view.dtype.name().encode(env)),
+                    (atoms::shape(), view.shape.as_slice().encode(env)),
+                    (atoms::strides(), view.strides.as_slice().encode(env)),
+                    (atoms::offset(), view.offset.encode(env)),
+                    (atoms::storage_bytes(), buffer.size_bytes().encode(env)),
+                ],
+            );
+            (atoms::ok(), info.unwrap_or_else(|_| Term::map_new(env))).encode(env)
+        }
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
+}
+
+/// Runs one op: records it and returns. `:needs_compile` where its kernel is new or no device is open.
+#[rustler::nif]
+fn program_run<'a>(
+    env: Env<'a>,
+    op: Term<'a>,
+    attrs: Term<'a>,
+    operands: Term<'a>,
+    dtype: Term<'a>,
+    shape: Term<'a>,
+) -> Term<'a> {
+    match device::open_engine() {
+        Some(engine) => answer(env, op, run(engine, op, attrs, operands, dtype, shape, Compile::Refused), engine),
+        None => atoms::needs_compile().encode(env),
+    }
+}
+
+/// As `program_run`, and it opens the device and compiles the kernel.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn program_run_compile<'a>(
+    env: Env<'a>,
+    op: Term<'a>,
+    attrs: Term<'a>,
+    operands: Term<'a>,
+    dtype: Term<'a>,
+    shape: Term<'a>,
+) -> Term<'a> {
+    match device::engine() {
+        Ok(engine) => answer(env, op, run(engine, op, attrs, operands, dtype, shape, Compile::Allowed), engine),
+        Err(e) => error::encode(env, op, &e),
+    }
+}
+
+fn run<'a>(
+    engine: &Arc<Engine>,
+    op: Term<'a>,
+    attrs: Term<'a>,
+    operands: Term<'a>,
+    dtype: Term<'a>,
+    shape: Term<'a>,
+    compile: Compile,
+) -> Result<Tensor> {
+    let op = term::op(op, attrs)?;
+    let out: Type = term::ty(dtype, shape)?;
+    let list: ListIterator = operands.decode().map_err(|_| Error::InvalidArgument {
+        what: "operands",
+        expected: "a list of references".to_string(),
+        got: format!("{operands:?}"),
+    })?;
+    let operands = list.map(tensor_of).collect::<Result<SmallVec<[Tensor; 4]>>>()?;
+    eager::run(engine, &op, &operands, &out, compile)
+}
+
+fn answer<'a>(env: Env<'a>, op: Term<'a>, result: Result<Tensor>, engine: &Engine) -> Term<'a> {
+    match result {
+        Ok(tensor) => encode_tensor(env, engine, tensor),
+        Err(e) => error::encode(env, op, &e),
+    }
+}

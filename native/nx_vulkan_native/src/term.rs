@@ -1,0 +1,106 @@
+//! Elixir terms to the engine's types: shapes, dtypes, and ops in their wire form.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use nx_vulkan_engine::program::Op;
+use nx_vulkan_engine::program::wire::Attr;
+use nx_vulkan_engine::shape::Dims;
+use nx_vulkan_engine::{DType, Error, Result, Type};
+use once_cell::sync::OnceCell;
+use rustler::types::tuple::get_tuple;
+use rustler::{Atom, Env, ListIterator, Term, TermType};
+
+fn bad(what: &'static str, expected: &str, got: Term) -> Error {
+    Error::InvalidArgument { what, expected: expected.to_string(), got: format!("{got:?}") }
+}
+
+/// The atoms of Nx's short type names, made once.
+fn dtype_atoms(env: Env) -> &'static [(Atom, DType)] {
+    static ATOMS: OnceCell<Vec<(Atom, DType)>> = OnceCell::new();
+    ATOMS.get_or_init(|| {
+        let atom = |t: DType| Atom::from_str(env, t.name()).ok().map(|a| (a, t));
+        DType::ALL.into_iter().filter_map(atom).collect()
+    })
+}
+
+pub fn dtype(term: Term) -> Result<DType> {
+    let found = Atom::from_term(term).ok().and_then(|atom| {
+        dtype_atoms(term.get_env()).iter().find(|(a, _)| *a == atom).map(|(_, t)| *t)
+    });
+    found.ok_or_else(|| bad("type", "a type of Nx such as :f32", term))
+}
+
+pub fn shape(term: Term) -> Result<Dims> {
+    let expected = "a tuple of sizes";
+    let sizes = get_tuple(term).map_err(|_| bad("shape", expected, term))?;
+    let dims = sizes.iter().map(|size| size.decode::<u64>()).collect::<Result<Dims, _>>();
+    let dims = dims.map_err(|_| bad("shape", expected, term))?;
+    match dims.iter().try_fold(1u64, |n, &size| n.checked_mul(size)) {
+        Some(elements) if elements <= MAX_ELEMENTS => Ok(dims),
+        _ => Err(bad("shape", "at most 2^48 elements", term)),
+    }
+}
+
+/// No device has more; sizes in bytes then stay far below 2^63.
+const MAX_ELEMENTS: u64 = 1 << 48;
+
+pub fn ty(dtype_term: Term, shape_term: Term) -> Result<Type> {
+    Ok(Type { dtype: dtype(dtype_term)?, shape: shape(shape_term)? })
+}
+
+thread_local! {
+    /// Ops without attributes by their atom: a scheduler thread decodes each name once.
+    static PLAIN_OPS: RefCell<HashMap<Atom, Op>> = RefCell::new(HashMap::new());
+}
+
+/// The op of a name and a keyword list of attributes.
+pub fn op(name: Term, attrs: Term) -> Result<Op> {
+    if !attrs.is_empty_list() {
+        return Op::from_wire(&op_name(name)?, &keyword(attrs)?);
+    }
+    let key = Atom::from_term(name).map_err(|_| bad("op", "an atom", name))?;
+    if let Some(op) = PLAIN_OPS.with(|ops| ops.borrow().get(&key).cloned()) {
+        return Ok(op);
+    }
+    let op = Op::from_wire(&op_name(name)?, &[])?;
+    PLAIN_OPS.with(|ops| ops.borrow_mut().insert(key, op.clone()));
+    Ok(op)
+}
+
+fn op_name(term: Term) -> Result<String> {
+    term.atom_to_string().map_err(|_| bad("op", "an atom", term))
+}
+
+fn keyword(attrs: Term) -> Result<Vec<(String, Attr)>> {
+    let expected = "a keyword list";
+    let list: ListIterator = attrs.decode().map_err(|_| bad("attributes", expected, attrs))?;
+    list.map(|item| {
+        let (name, value) = item.decode::<(Term, Term)>().map_err(|_| bad("attributes", expected, attrs))?;
+        let name = name.atom_to_string().map_err(|_| bad("attributes", expected, attrs))?;
+        Ok((name, attr(value)?))
+    })
+    .collect()
+}
+
+fn attr(term: Term) -> Result<Attr> {
+    let expected = "an integer of 64 bits, a float, an atom, nil or a list of these";
+    let fail = || bad("attribute", expected, term);
+    match term.get_type() {
+        TermType::Atom => Ok(match term.atom_to_string().map_err(|_| fail())? {
+            name if name == "nil" => Attr::None,
+            name if name == "true" => Attr::Bool(true),
+            name if name == "false" => Attr::Bool(false),
+            name => Attr::Name(name),
+        }),
+        TermType::Integer => {
+            term.decode::<i64>().map(Attr::Int).or_else(|_| term.decode::<u64>().map(Attr::UInt)).map_err(|_| fail())
+        }
+        TermType::Float => term.decode::<f64>().map(Attr::Float).map_err(|_| fail()),
+        TermType::List => {
+            let list: ListIterator = term.decode().map_err(|_| fail())?;
+            list.map(attr).collect::<Result<_>>().map(Attr::List)
+        }
+        _ => Err(fail()),
+    }
+}
