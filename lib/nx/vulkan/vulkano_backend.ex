@@ -1,0 +1,361 @@
+defmodule Nx.Vulkan.VulkanoBackend do
+  @moduledoc """
+  The `Nx.Backend` whose tensors live in the memory of a Vulkan device.
+
+      Nx.default_backend(Nx.Vulkan.VulkanoBackend)
+
+  Every op is recorded and returns at once, with a reference to memory that the device fills later; reading a tensor is what
+  waits. Nothing is computed anywhere else: an op that this version or the device can't do raises `Nx.Vulkan.Error` with the
+  kind `:unsupported`. Tensors of other backends are copied to the device when they meet one of this backend.
+
+  The memory of a tensor returns to the pool when the BEAM collects it, or at once through `Nx.backend_deallocate/1`.
+
+  `config :nx_vulkan, add_backend_on_inspect: false` leaves the backend out of inspected tensors.
+  """
+
+  @behaviour Nx.Backend
+  @enforce_keys [:ref]
+  defstruct [:ref]
+
+  alias Nx.Tensor, as: T
+  alias Nx.Vulkan.{NativeV, Recorder}
+  alias Nx.Vulkan.VulkanoBackend, as: B
+
+  # From this size in bytes on, copying a binary is work for a dirty scheduler: 64 KiB take about 10 us.
+  @dirty_bytes 65_536
+
+  @impl true
+  def init(opts) do
+    if opts != [], do: raise(ArgumentError, "Nx.Vulkan.VulkanoBackend accepts no options, got: #{inspect(opts)}")
+    opts
+  end
+
+  ## Storage
+
+  @impl true
+  def constant(out, constant, _backend_options), do: run(:constant, [value: attr(constant, out.type)], [], out)
+
+  @impl true
+  def from_binary(out, binary, _backend_options), do: upload(out, binary)
+
+  @impl true
+  def to_binary(%T{data: %B{ref: ref}, type: {_, size}} = tensor, limit) do
+    limit = min(limit, Nx.size(tensor))
+
+    case NativeV.tensor_to_binary(ref, limit) do
+      {:ok, binary} -> cut(binary, limit * size)
+      error -> raise_error(error)
+    end
+  end
+
+  defp cut(binary, bits) when bit_size(binary) == bits, do: binary
+
+  defp cut(binary, bits) do
+    <<wanted::bitstring-size(^bits), _filling::bitstring>> = binary
+    wanted
+  end
+
+  @impl true
+  def backend_copy(tensor, backend, _opts) when backend == B, do: run(:reshape, [], [tensor], tensor)
+  def backend_copy(tensor, Nx.Tensor, opts), do: backend_copy(tensor, Nx.BinaryBackend, opts)
+
+  def backend_copy(tensor, backend, opts) do
+    backend.from_binary(tensor, to_binary(tensor, Nx.size(tensor)), opts)
+  end
+
+  @impl true
+  def backend_transfer(tensor, backend, _opts) when backend == B, do: tensor
+
+  def backend_transfer(tensor, backend, opts) do
+    copy = backend_copy(tensor, backend, opts)
+    backend_deallocate(tensor)
+    copy
+  end
+
+  @impl true
+  def backend_deallocate(%T{data: %B{ref: ref}}), do: NativeV.tensor_release(ref)
+
+  @impl true
+  def to_batched(out, tensor, opts) do
+    [size | rest] = Tuple.to_list(tensor.shape)
+    batch = elem(out.shape, 0)
+    leftover = rem(size, batch)
+
+    rows = fn start, count ->
+      starts = [start | Enum.map(rest, fn _ -> 0 end)]
+      shape = put_elem(tensor.shape, 0, count)
+      slice(%{out | shape: shape}, tensor, starts, [count | rest], Enum.map(starts, fn _ -> 1 end))
+    end
+
+    full = Stream.map(0..(div(size, batch) - 1)//1, &rows.(&1 * batch, batch))
+
+    if leftover != 0 and opts[:leftover] == :repeat do
+      last = fn -> concatenate(out, [rows.(size - leftover, leftover), rows.(0, batch - leftover)], 0) end
+      Stream.concat(full, Stream.map([last], & &1.()))
+    else
+      full
+    end
+  end
+
+  @impl true
+  def inspect(%T{data: %B{ref: ref}} = tensor, inspect_opts) do
+    limit = if inspect_opts.limit == :infinity, do: Nx.size(tensor), else: inspect_opts.limit + 1
+
+    case NativeV.tensor_info(ref) do
+      {:ok, _} -> Nx.Backend.inspect(tensor, to_binary(tensor, limit), inspect_opts)
+      {:error, :released, _, _, _} -> "Deallocated"
+    end
+    |> add_backend(ref)
+  end
+
+  defp add_backend(doc, ref) do
+    if Application.get_env(:nx_vulkan, :add_backend_on_inspect, true) do
+      ~c"#Ref<" ++ id = :erlang.ref_to_list(ref)
+      Inspect.Algebra.concat(["Nx.Vulkan.VulkanoBackend<#{device_name()}, #{id}", Inspect.Algebra.line(), doc])
+    else
+      doc
+    end
+  end
+
+  defp device_name do
+    case NativeV.device_info() do
+      {:ok, %{name: name}} -> name
+      {:error, _kind, _message} -> "no device"
+    end
+  end
+
+  @impl true
+  def from_pointer(_pointer, _type, _shape, _backend_options, _opts), do: unsupported(:from_pointer)
+
+  @impl true
+  def to_pointer(_tensor, _opts), do: unsupported(:to_pointer)
+
+  @impl true
+  def block(struct, _output, args, fun), do: apply(fun, [struct | args])
+
+  ## Ops that are their operands and their result, with no attributes
+
+  @unary [:exp, :expm1, :log, :log1p, :sigmoid, :cos, :sin, :tan, :cosh, :sinh, :tanh, :acos, :asin, :atan, :acosh] ++
+           [:asinh, :atanh, :sqrt, :rsqrt, :cbrt, :erf, :erfc, :erf_inv, :abs, :bitwise_not, :ceil, :conjugate] ++
+           [:floor, :negate, :round, :sign, :count_leading_zeros, :population_count, :real, :imag, :is_nan] ++
+           [:is_infinity, :as_type, :bitcast, :reshape]
+
+  for op <- @unary do
+    @impl true
+    def unquote(op)(out, a), do: run(unquote(op), [], [a], out)
+  end
+
+  @binary [:add, :subtract, :multiply, :pow, :remainder, :divide, :atan2, :min, :max, :quotient, :bitwise_and] ++
+            [:bitwise_or, :bitwise_xor, :left_shift, :right_shift, :equal, :not_equal, :greater, :less] ++
+            [:greater_equal, :less_equal, :logical_and, :logical_or, :logical_xor]
+
+  for op <- @binary do
+    @impl true
+    def unquote(op)(out, a, b), do: run(unquote(op), [], [a, b], out)
+  end
+
+  @impl true
+  def select(out, pred, on_true, on_false), do: run(:select, [], [pred, on_true, on_false], out)
+  @impl true
+  def clip(out, a, min, max), do: run(:clip, [], [a, min, max], out)
+  @impl true
+  def squeeze(out, a, _axes), do: run(:squeeze, [], [a], out)
+  @impl true
+  def eye(out, _backend_options), do: run(:eye, [], [], out)
+
+  ## Ops with attributes
+
+  @impl true
+  def iota(out, axis, _backend_options), do: run(:iota, [axis: axis], [], out)
+  @impl true
+  def broadcast(out, a, _shape, axes), do: run(:broadcast, [axes: axes], [a], out)
+  @impl true
+  def transpose(out, a, axes), do: run(:transpose, [axes: axes], [a], out)
+  @impl true
+  def reverse(out, a, axes), do: run(:reverse, [axes: axes], [a], out)
+  @impl true
+  def concatenate(out, tensors, axis), do: run(:concatenate, [axis: axis], tensors, out)
+  @impl true
+  def stack(out, tensors, axis), do: run(:stack, [axis: axis], tensors, out)
+  @impl true
+  def gather(out, a, indices, opts), do: run(:gather, [axes: opts[:axes]], [a, indices], out)
+
+  @impl true
+  def indexed_add(out, a, indices, updates, opts) do
+    run(:indexed_add, [axes: opts[:axes]], [a, indices, updates], out)
+  end
+
+  @impl true
+  def indexed_put(out, a, indices, updates, opts) do
+    run(:indexed_put, [axes: opts[:axes]], [a, indices, updates], out)
+  end
+
+  @impl true
+  def pad(out, a, value, config) do
+    attrs = [
+      low: Enum.map(config, &elem(&1, 0)),
+      high: Enum.map(config, &elem(&1, 1)),
+      interior: Enum.map(config, &elem(&1, 2))
+    ]
+
+    run(:pad, attrs, [a, value], out)
+  end
+
+  @impl true
+  def slice(out, a, starts, lengths, strides) do
+    {starts, tensors} = split_starts(starts)
+    run(:slice, [starts: starts, strides: strides, lengths: lengths], [a | tensors], out)
+  end
+
+  @impl true
+  def put_slice(out, a, starts, slice) do
+    {starts, tensors} = split_starts(starts)
+    run(:put_slice, [starts: starts], [a, slice | tensors], out)
+  end
+
+  # A start that is a tensor is an operand, and nil among the attributes.
+  defp split_starts(starts) do
+    {Enum.map(starts, &if(is_integer(&1), do: &1)), Enum.reject(starts, &is_integer/1)}
+  end
+
+  @impl true
+  def dot(out, a, contract_a, batch_a, b, contract_b, batch_b) do
+    run(:dot, [contract_a: contract_a, batch_a: batch_a, contract_b: contract_b, batch_b: batch_b], [a, b], out)
+  end
+
+  for op <- [:all, :any, :sum, :product, :reduce_max, :reduce_min] do
+    @impl true
+    def unquote(op)(out, a, opts), do: run(unquote(op), [axes: opts[:axes] || all_axes(a)], [a], out)
+  end
+
+  for op <- [:argmax, :argmin] do
+    @impl true
+    def unquote(op)(out, a, opts) do
+      axes = if axis = opts[:axis], do: [axis], else: all_axes(a)
+      run(unquote(op), [axes: axes, tie_break: opts[:tie_break]], [a], out)
+    end
+  end
+
+  defp all_axes(tensor), do: Enum.to_list(0..(tuple_size(tensor.shape) - 1)//1)
+
+  ## Ops that this version does not have
+
+  @missing [conv: 4, reduce: 5, window_reduce: 6, window_sum: 4, window_product: 4, window_max: 4, window_min: 4] ++
+             [sort: 3, argsort: 3, window_scatter_max: 6, window_scatter_min: 6, triangular_solve: 4, fft: 3, ifft: 3]
+
+  for {op, arity} <- @missing do
+    @impl true
+    def unquote(op)(unquote_splicing(List.duplicate(quote(do: _), arity))), do: unsupported(unquote(op))
+  end
+
+  @spec unsupported(atom) :: no_return
+  defp unsupported(op) do
+    raise Nx.Vulkan.Error, kind: :unsupported, op: op, message: "this version of Nx.Vulkan does not have it"
+  end
+
+  ## Running
+
+  defp run(op, attrs, operands, %T{type: type, shape: shape} = out) do
+    refs = refs(operands)
+    type = type_name(type)
+
+    ref =
+      case NativeV.program_run(op, attrs, refs, type, shape) do
+        {:ok, ref} -> ref
+        other -> settle(other, fn -> NativeV.program_run_compile(op, attrs, refs, type, shape) end)
+      end
+
+    out = %{out | data: %B{ref: ref}}
+    if Recorder.recording?(), do: Recorder.add(op, attrs, refs, out)
+    out
+  end
+
+  defp refs([]), do: []
+  defp refs([%T{data: %B{ref: ref}} | rest]), do: [ref | refs(rest)]
+  defp refs([other | rest]), do: [transferred(Nx.to_tensor(other)).data.ref | refs(rest)]
+
+  defp transferred(%T{data: %B{}} = tensor), do: tensor
+  defp transferred(%T{shape: {}} = scalar), do: constant(scalar, Nx.to_number(scalar), [])
+  defp transferred(tensor), do: upload(tensor, Nx.to_binary(tensor))
+
+  defp upload(%T{type: type, shape: shape} = out, bits) do
+    type = type_name(type)
+    binary = fill(bits)
+    dirty = fn -> NativeV.tensor_from_binary_dirty(type, shape, binary) end
+
+    answer =
+      if byte_size(binary) < @dirty_bytes, do: NativeV.tensor_from_binary(type, shape, binary), else: dirty.()
+
+    %{out | data: %B{ref: settle(answer, dirty)}}
+  end
+
+  defp fill(binary) when is_binary(binary), do: binary
+
+  defp fill(bits) do
+    missing = 8 - rem(bit_size(bits), 8)
+    <<bits::bitstring, 0::size(missing)>>
+  end
+
+  # The reference in an answer of the native library. `again` makes the same call on a dirty scheduler.
+  defp settle({:ok, ref}, _again), do: ref
+
+  defp settle({:ok, ref, :pressure}, _again) do
+    :erlang.garbage_collect()
+    ref
+  end
+
+  defp settle(:needs_compile, again), do: settle(again.(), again)
+
+  defp settle({:error, :out_of_memory, _op, _message, _details}, again) do
+    :erlang.garbage_collect()
+
+    case again.() do
+      {:error, :out_of_memory, _op, _message, _details} ->
+        # Other processes may hold tensors that nobody can reach any more.
+        Enum.each(Process.list(), &:erlang.garbage_collect/1)
+        settle_last(again.())
+
+      answer ->
+        settle_last(answer)
+    end
+  end
+
+  defp settle(error, _again), do: raise_error(error)
+
+  defp settle_last({:ok, ref}), do: ref
+  defp settle_last({:ok, ref, :pressure}), do: ref
+  defp settle_last(error), do: raise_error(error)
+
+  @spec raise_error(NativeV.error()) :: no_return
+  defp raise_error({:error, kind, op, message, details}) do
+    raise Nx.Vulkan.Error, kind: kind, op: op, message: message, details: details
+  end
+
+  for {class, bits} = type <-
+        [s: 2, s: 4, s: 8, s: 16, s: 32, s: 64, u: 2, u: 4, u: 8, u: 16, u: 32, u: 64] ++
+          [f: 8, bf: 16, f: 16, f: 32, f: 64, c: 64, c: 128] do
+    defp type_name(unquote(type)), do: unquote(:"#{class}#{bits}")
+  end
+
+  defp type_name({:f8_e4m3fn, 8}), do: :f8_e4m3fn
+
+  # A number as an attribute. Integers wrap to the type's width, as they do when Nx writes them to a binary.
+  defp attr(%Complex{re: re, im: im}, _type), do: [part(re), part(im)]
+  defp attr(value, {class, bits}) when is_integer(value) and class in [:s, :u], do: wrap(value, class, bits)
+  defp attr(value, _type), do: part(value)
+
+  defp part(value) when is_integer(value) and (value > 0x7FFFFFFFFFFFFFFF or value < -0x8000000000000000),
+    do: value * 1.0
+
+  defp part(value), do: value
+
+  defp wrap(value, :u, bits) do
+    <<wrapped::unsigned-size(^bits)>> = <<value::size(bits)>>
+    wrapped
+  end
+
+  defp wrap(value, :s, bits) do
+    <<wrapped::signed-size(^bits)>> = <<value::size(bits)>>
+    wrapped
+  end
+end
