@@ -1,6 +1,7 @@
 //! Tensors and tensor programs on any Vulkan device. The engine knows Vulkan and tensors; it has never heard of Elixir.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+pub mod chain;
 pub mod codegen;
 pub mod device;
 pub mod dtype;
@@ -10,6 +11,7 @@ pub mod error;
 pub mod float8;
 pub mod kernel;
 pub mod memory;
+pub mod nativev;
 pub mod program;
 pub mod shape;
 pub mod spirv;

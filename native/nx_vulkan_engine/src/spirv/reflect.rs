@@ -16,6 +16,8 @@ pub struct Binding {
     pub binding: u32,
     /// The shader is declared never to write through it.
     pub readonly: bool,
+    /// Distance of the elements of the array that ends the block; none where there is no such array.
+    pub stride_bytes: Option<u32>,
 }
 
 /// The interface and the needs of a compute shader.
@@ -250,7 +252,7 @@ impl Reader<'_> {
     }
 
     fn bindings(&self) -> Result<Vec<Binding>, String> {
-        let mut found: BTreeMap<u32, bool> = BTreeMap::new();
+        let mut found: BTreeMap<u32, (bool, Option<u32>)> = BTreeMap::new();
         for (id, class, pointee) in self.variables() {
             let block = self.types.decorations(pointee);
             let is_old_style = block.is_some_and(|d| d.buffer_block);
@@ -280,10 +282,12 @@ impl Reader<'_> {
             };
             let readonly = decorations.is_some_and(|d| d.readonly)
                 || (!members.is_empty() && (0..members.len()).all(member_readonly));
-            found.entry(binding).and_modify(|all| *all &= readonly).or_insert(readonly);
+            let array = members.last().filter(|id| matches!(self.types.get(**id), Some(Type::RuntimeArray { .. })));
+            let stride = array.and_then(|id| self.types.decorations(*id)).and_then(|d| d.array_stride);
+            found.entry(binding).and_modify(|(all, _)| *all &= readonly).or_insert((readonly, stride));
         }
         let bindings = found.into_iter();
-        Ok(bindings.map(|(binding, readonly)| Binding { binding, readonly }).collect())
+        Ok(bindings.map(|(binding, (readonly, stride_bytes))| Binding { binding, readonly, stride_bytes }).collect())
     }
 
     fn push_bytes(&self) -> Result<u32, String> {
