@@ -118,7 +118,7 @@ fn ess(chains: &[Vec<f64>]) -> f64 {
         lag += 2;
     }
     // Antithetic chains can beat independent draws; the bound keeps noise from claiming without limit.
-    (draws / time.max(1.0 / draws.log10())).min(draws * draws.log10())
+    draws / time.max(1.0 / draws.log10())
 }
 
 /// Quantile of the standard normal for 0 < p < 1, to about 1e-16. Source: Wichura, algorithm AS 241 (PPND16), 1988.

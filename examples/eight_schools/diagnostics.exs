@@ -1,0 +1,150 @@
+defmodule EightSchools.Diagnostics do
+  @moduledoc """
+  Convergence of several chains: rank-normalised split R-hat and bulk effective sample size.
+
+  Source: Vehtari, Gelman, Simpson, Carpenter, Bürkner, "Rank-normalization, folding, and localization: an improved R-hat for
+  assessing convergence of MCMC", Bayesian Analysis 16(2), 2021. Chains are lists of equally many draws, at least 4.
+  """
+
+  @doc "The larger of the R-hats of the rank-normalised and of the folded rank-normalised draws."
+  def rhat(chains) do
+    halves = split(chains)
+    centre = median(Enum.concat(halves))
+    folded = for half <- halves, do: Enum.map(half, &abs(&1 - centre))
+    max(split_rhat(rank_normalise(halves)), split_rhat(rank_normalise(folded)))
+  end
+
+  @doc "Effective sample size of the rank-normalised draws, by Geyer's initial monotone sequence."
+  def ess_bulk(chains), do: chains |> split() |> rank_normalise() |> ess()
+
+  @doc "Effective sample size for the mean of the draws themselves."
+  def ess_mean(chains), do: chains |> split() |> ess()
+
+  def mean(values), do: Enum.sum(values) / length(values)
+
+  @doc "Sample variance."
+  def variance(values) do
+    centre = mean(values)
+    Enum.reduce(values, 0.0, fn x, sum -> sum + (x - centre) * (x - centre) end) / max(length(values) - 1, 1)
+  end
+
+  def sd(values), do: :math.sqrt(variance(values))
+
+  def median(values) do
+    sorted = List.to_tuple(Enum.sort(values))
+    n = tuple_size(sorted)
+    (elem(sorted, div(n - 1, 2)) + elem(sorted, div(n, 2))) / 2
+  end
+
+  # First and second halves as chains of their own; the middle draw of an odd number is left out.
+  defp split(chains) do
+    Enum.flat_map(chains, fn chain ->
+      half = div(length(chain), 2)
+      [Enum.take(chain, half), Enum.take(chain, -half)]
+    end)
+  end
+
+  # Replaces draws by the normal quantiles of their ranks among all chains; ties share their average rank.
+  defp rank_normalise(chains) do
+    all = Enum.concat(chains)
+    count = length(all)
+
+    {score_of, _} =
+      all
+      |> Enum.frequencies()
+      |> Enum.sort()
+      |> Enum.reduce({%{}, 0}, fn {value, ties}, {score_of, before} ->
+        rank = before + (ties + 1) / 2
+        {Map.put(score_of, value, normal_quantile((rank - 0.375) / (count + 0.25))), before + ties}
+      end)
+
+    for chain <- chains, do: Enum.map(chain, &Map.fetch!(score_of, &1))
+  end
+
+  # Mean variance within the chains, and the estimate of the posterior's variance from within and between.
+  defp variances(chains) do
+    n = length(hd(chains))
+    within = mean(Enum.map(chains, &variance/1))
+    {within, within * (n - 1) / n + variance(Enum.map(chains, &mean/1))}
+  end
+
+  defp split_rhat(chains) do
+    {within, total} = variances(chains)
+    :math.sqrt(total / within)
+  end
+
+  defp ess(chains) do
+    n = length(hd(chains))
+    draws = n * length(chains)
+    {within, total} = variances(chains)
+
+    centred =
+      for chain <- chains do
+        centre = mean(chain)
+        Enum.map(chain, &(&1 - centre))
+      end
+
+    correlation = fn lag ->
+      covariances =
+        for chain <- centred do
+          Enum.zip_reduce(chain, Enum.drop(chain, lag), 0.0, fn a, b, sum -> sum + a * b end) / n
+        end
+
+      1 - (within - mean(covariances)) / total
+    end
+
+    # Antithetic chains can beat independent draws; the bound keeps noise from claiming without limit.
+    draws / max(correlation_time(correlation, 0, n, nil, -1.0), 1 / :math.log10(draws))
+  end
+
+  # Sums of neighbouring pairs are positive and falling for a reversible chain: noise starts where they are not.
+  defp correlation_time(correlation, lag, n, last_pair, time) when lag + 1 < n do
+    even = if lag == 0, do: 1.0, else: correlation.(lag)
+    pair = even + correlation.(lag + 1)
+    pair = if last_pair, do: min(pair, last_pair), else: pair
+    if pair <= 0, do: time, else: correlation_time(correlation, lag + 2, n, pair, time + 2 * pair)
+  end
+
+  defp correlation_time(_correlation, _lag, _n, _last_pair, time), do: time
+
+  # Quantile of the standard normal to about 1e-9. Source: P. Acklam's rational approximation, 2003, and one step of Halley's method.
+  defp normal_quantile(p) do
+    x = rough_quantile(p)
+    error = 0.5 * :math.erfc(-x / :math.sqrt(2)) - p
+    u = error * :math.sqrt(2 * :math.pi()) * :math.exp(x * x / 2)
+    x - u / (1 + x * u / 2)
+  end
+
+  @a [
+    -3.969683028665376e1,
+    2.209460984245205e2,
+    -2.759285104469687e2,
+    1.383577518672690e2,
+    -3.066479806614716e1,
+    2.506628277459239
+  ]
+  @b [-5.447609879822406e1, 1.615858368580409e2, -1.556989798598866e2, 6.680131188771972e1, -1.328068155288572e1, 1.0]
+  @c [
+    -7.784894002430293e-3,
+    -3.223964580411365e-1,
+    -2.400758277161838,
+    -2.549732539343734,
+    4.374664141464968,
+    2.938163982698783
+  ]
+  @d [7.784695709041462e-3, 3.224671290700398e-1, 2.445134137142996, 3.754408661907416, 1.0]
+
+  defp rough_quantile(p) when p < 0.02425 do
+    q = :math.sqrt(-2 * :math.log(p))
+    horner(@c, q) / horner(@d, q)
+  end
+
+  defp rough_quantile(p) when p > 1 - 0.02425, do: -rough_quantile(1 - p)
+
+  defp rough_quantile(p) do
+    q = p - 0.5
+    q * horner(@a, q * q) / horner(@b, q * q)
+  end
+
+  defp horner(coefficients, x), do: Enum.reduce(coefficients, 0.0, fn c, sum -> sum * x + c end)
+end
