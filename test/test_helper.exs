@@ -19,4 +19,13 @@ end
 
 IO.puts("Device: #{found}#{if device == nil, do: ", the tests tagged :device are excluded"}")
 
+# One message of the validation layer fails the run, whichever test it came from.
+ExUnit.after_suite(fn _results ->
+  case Nx.Vulkan.NativeV.device_validation_messages() do
+    nil -> :ok
+    [] -> IO.puts("The Vulkan validation layer has no complaint")
+    messages -> raise "the Vulkan validation layer complains:\n" <> Enum.join(Enum.uniq(messages), "\n")
+  end
+end)
+
 ExUnit.start(exclude: if(device, do: [], else: [:device]))

@@ -49,6 +49,12 @@ defmodule Nx.Vulkan.NativeV do
   @spec device_stats() :: map
   def device_stats, do: nif_error()
 
+  @doc """
+  What the Vulkan validation layer has said so far; nil where it is not watching, see `NX_VULKAN_VALIDATION`. Dirty IO scheduler.
+  """
+  @spec device_validation_messages() :: [String.t()] | nil
+  def device_validation_messages, do: nif_error()
+
   ## Tensors
 
   @doc """

@@ -117,3 +117,9 @@ fn device_stats<'a>(env: Env<'a>) -> Term<'a> {
     ];
     Term::map_from_pairs(env, &pairs).unwrap_or_else(|_| Term::map_new(env))
 }
+
+/// What the Vulkan validation layer has said so far; nil where it is not watching.
+#[rustler::nif(schedule = "DirtyIo")]
+fn device_validation_messages() -> Option<Vec<String>> {
+    open_engine().and_then(|engine| engine.validation_messages())
+}
