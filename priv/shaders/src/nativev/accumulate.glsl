@@ -1,4 +1,4 @@
-// A compensated sum (Neumaier): the rounding errors of all additions are added up beside the sum.
+// A sum in twice the precision: the rounding errors of all additions are added up beside it (TwoSum, then renormalised).
 struct Accumulator {
     REAL sum;
     REAL lost;
@@ -6,11 +6,9 @@ struct Accumulator {
 
 Accumulator add_to(const in Accumulator acc, const in REAL x) {
     REAL sum = acc.sum + x;
-    REAL lost = FN(abs)(acc.sum) >= FN(abs)(x) ? (acc.sum - sum) + x : (x - sum) + acc.sum;
-    return Accumulator(sum, acc.lost + lost);
-}
-
-// An infinite or NaN sum has no meaningful compensation.
-REAL total(const in Accumulator acc) {
-    return FN(abs)(acc.sum) < INFINITY ? acc.sum + acc.lost : acc.sum;
+    REAL part = sum - acc.sum;
+    REAL lost = ((acc.sum - (sum - part)) + (x - part)) + acc.lost;
+    REAL high = sum + lost;
+    // An infinite or NaN sum has no meaningful rest.
+    return FN(abs)(high) < INFINITY ? Accumulator(high, lost - (high - sum)) : Accumulator(sum, REAL(0));
 }

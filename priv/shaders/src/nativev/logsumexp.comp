@@ -1,7 +1,7 @@
 #version 460
 // out[o, i] = log of the sum over r of exp(in[o, r, i]), for in of shape [outer, reduce, inner].
 //
-// One invocation per element of out, the maximum first, then a compensated sum of exp(x - maximum) in ascending order;
+// One invocation per element of out, the maximum first, then the sum of exp(x - maximum) in ascending order;
 // 256 per workgroup, ceil(outer * inner / 256) workgroups.
 // Bindings: 0 in, 1 out. Push: outer @0, reduce @4, inner @8, @12 is not read.
 // NaN if any element is NaN, else +inf if any is +inf; -inf over nothing or if all are -inf.
@@ -33,7 +33,7 @@ REAL log_sum_exp_from(const in uint first) {
     for (uint r = 0; r < reduce; r++) {
         acc = add_to(acc, FN(exp)(operand[first + r * inner] - maximum));
     }
-    return maximum + FN(log)(total(acc));
+    return maximum + FN(log)(acc.sum);
 }
 
 void main() {
