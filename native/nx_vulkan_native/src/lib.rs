@@ -2,6 +2,7 @@
 
 mod device;
 mod error;
+mod nativev;
 mod tensor;
 mod term;
 

@@ -69,7 +69,7 @@ fn pressure(engine: &Engine, size_bytes: u64) -> bool {
     asks
 }
 
-fn encode_tensor<'a>(env: Env<'a>, engine: &Engine, tensor: Tensor) -> Term<'a> {
+pub fn encode_tensor<'a>(env: Env<'a>, engine: &Engine, tensor: Tensor) -> Term<'a> {
     let pressure = pressure(engine, tensor.view.ty().size_bytes());
     let reference = TensorRef::new(tensor);
     match pressure {
