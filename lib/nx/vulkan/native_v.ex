@@ -8,6 +8,35 @@ defmodule Nx.Vulkan.NativeV do
   An `error` is `{:error, kind, op, message, details}` with the fields of `Nx.Vulkan.Error`, or `{:error, kind, message}`
   where there is no op. `:needs_compile` asks for the same call through the twin that runs on a dirty scheduler: the device
   is not open yet, or the kernel is not compiled.
+
+  ## Raw buffers and supplied shaders
+
+  `buf_*` functions move bytes. `apply_*`, `reduce_axis/7`, `transpose_2d/5`, `matmul/7` and `leapfrog_chain_*` run a SPIR-V
+  file that the caller names, from `priv/shaders` or from anywhere else. They answer with a `t:failure/0`:
+
+    * `{:error, :size_mismatch}` - a buffer's size does not fit the other sizes of the call
+    * `{:error, :bad_input}` - an op code, number, header or aliasing that the function does not take, or less push data
+      than the shader declares
+    * `{:error, :spv_read_failed, message}` - the file can't be read, or is no well-formed compute module
+    * `{:error, :dispatch_failed, message}` - the shader does not fit the call (its bindings, the size of its elements), the
+      device lacks a feature that it needs or as many workgroups, or running it failed. A fault on the device shows at the
+      next call that waits, and from then on at every call
+    * `{:error, :vulkan_init_failed, message}` - there is no device
+    * `{:error, :upload_failed, message}`, `{:error, :download_failed, message}` - memory is short
+
+  A term of the wrong sort, such as a reference that is none of this library's, raises `ArgumentError`.
+
+  A shader file is read and checked at its first use and again after it has changed: magic, version, every instruction, id and
+  type, control flow, one compute entry point `main`, storage buffers at set 0 and bindings 0, 1, ... in the call's order, the
+  size of the push constants, workgroup size and features. What passes is code and runs with the caller's trust: buffers are
+  bounds-checked where the driver offers it, but a shader may still write anything to them, and one that never ends
+  occupies the device until its driver gives up, which some never do; nothing on this side can stop it. With
+
+      config :nx_vulkan, validate_spirv: true
+
+  `spirv-val` of SPIRV-Tools sees every file before its first use, where it is installed.
+
+  All calls of a VM run one after the other on the device, in the order in which they were made, from any number of processes.
   """
 
   # mix.exs builds the library before this module is compiled.
@@ -21,6 +50,15 @@ defmodule Nx.Vulkan.NativeV do
   @type error :: {:error, Nx.Vulkan.Error.kind(), atom, String.t(), map}
   @type short_error :: {:error, Nx.Vulkan.Error.kind(), String.t()}
   @type tensor_result :: {:ok, ref} | {:ok, ref, :pressure} | error
+
+  @typedoc "How a call on raw buffers fails; see the module's documentation."
+  @type failure ::
+          {:error, :size_mismatch | :bad_input}
+          | {:error, :vulkan_init_failed | :spv_read_failed | :dispatch_failed | :upload_failed | :download_failed,
+             String.t()}
+
+  @typedoc "q, p, gradient and log density of every step, as bytes."
+  @type chain :: {q :: binary, p :: binary, grad :: binary, logp :: binary}
 
   ## The device
 
@@ -104,6 +142,237 @@ defmodule Nx.Vulkan.NativeV do
   """
   @spec program_run_compile(atom, keyword, [ref], atom, tuple) :: tensor_result
   def program_run_compile(_op, _attrs, _operands, _type, _shape), do: nif_error()
+
+  ## Raw buffers
+
+  @doc """
+  A buffer of `n_bytes` zeros. 0 bytes work. Dirty IO scheduler.
+  """
+  @spec buf_alloc(non_neg_integer) :: {:ok, ref} | failure
+  def buf_alloc(n_bytes), do: n_bytes |> raw_alloc() |> collect()
+
+  @doc """
+  A buffer that holds the bytes of `binary`. Dirty IO scheduler.
+  """
+  @spec buf_upload(binary) :: {:ok, ref} | failure
+  def buf_upload(binary), do: binary |> raw_upload() |> collect()
+
+  @doc """
+  Overwrites a buffer with as many bytes, after all calls made before. Dirty IO scheduler.
+
+  ## Errors
+
+  `:size_mismatch` unless `binary` is as long as the buffer.
+  """
+  @spec buf_upload_into(ref, binary) :: :ok | failure
+  def buf_upload_into(_ref, _binary), do: nif_error()
+
+  @doc """
+  Waits for what writes the buffer and reads all of it. Dirty IO scheduler.
+
+  ## Errors
+
+  `:dispatch_failed` for a fault of any call made before.
+  """
+  @spec buf_download(ref) :: {:ok, binary} | failure
+  def buf_download(_ref), do: nif_error()
+
+  @doc """
+  The size of a buffer in bytes. Normal scheduler.
+  """
+  @spec buf_byte_size(ref) :: non_neg_integer
+  def buf_byte_size(_ref), do: nif_error()
+
+  ## Supplied shaders
+
+  @doc """
+  `out[i] = a[i] op b[i]` for `i < n`, by a shader such as `elementwise_binary.spv` or `elementwise_binary_f64.spv`.
+
+  Returns before the result is there. Normal scheduler; the first use of a shader and op on dirty CPU.
+
+  ## Shapes
+
+  All three buffers have one size, of `n` elements or more. Elements have 4 bytes, or 8 where the shader computes in f64 on
+  such elements. `out` may be `a` or `b`. With `n = 0` nothing happens. More elements than one dispatch takes are several.
+
+  ## Op codes
+
+  0 add, 1 multiply, 2 subtract, 3 divide, 4 pow, 5 max, 6 min, 7 equal, 8 less, 9 greater; comparisons give 1 or 0. The shader
+  gets the code as specialization constant 0.
+
+  ## Errors
+
+  `:size_mismatch`; `:bad_input` for another op code; `:spv_read_failed`, `:dispatch_failed` as in the module's documentation.
+  """
+  @spec apply_binary(ref, ref, ref, non_neg_integer, 0..9, Path.t()) :: :ok | failure
+  def apply_binary(out, a, b, n, op, spv), do: run(:binary, [out, a, b], [n], op, spv)
+
+  @doc """
+  `out[i] = op(a[i])` for `i < n`, by a shader such as `elementwise_unary.spv` or `elementwise_unary_f64.spv`.
+
+  Shapes, errors and scheduler as `apply_binary/6`.
+
+  ## Op codes
+
+  0 exp, 1 log, 2 sqrt, 3 abs, 4 negate, 5 sigmoid, 6 tanh, 7 relu, 8 ceil, 9 floor, 10 sign, 11 reciprocal, 12 square, 13 erf,
+  14 expm1.
+  """
+  @spec apply_unary(ref, ref, non_neg_integer, 0..14, Path.t()) :: :ok | failure
+  def apply_unary(out, a, n, op, spv), do: run(:unary, [out, a], [n], op, spv)
+
+  @doc """
+  Reduces the middle axis of `a`, by `reduce_axis.spv`, `reduce_axis_f64.spv`, `logsumexp.spv` or `logsumexp_f64.spv`.
+
+  Returns before the result is there. Normal scheduler; the first use of a shader on dirty CPU.
+
+  ## Shapes
+
+  `a` is `[outer, reduce_size, inner]`, `out` is `[outer, inner]`, both row-major; buffers may be larger. Elements as in
+  `apply_binary/6`, fewer than 2^32 in `a`. Nothing reduced gives 0, -inf, +inf and 1.
+
+  ## Op codes
+
+  0 sum, 1 max, 2 min, 3 product; `logsumexp` takes and ignores them.
+
+  ## Errors
+
+  `:size_mismatch`; `:bad_input` for another op code and when `out` is `a`; `:dispatch_failed` for more than 65,535 * 256
+  results on a device with the smallest limits; the others as `apply_binary/6`.
+  """
+  @spec reduce_axis(ref, ref, non_neg_integer, non_neg_integer, non_neg_integer, 0..3, Path.t()) :: :ok | failure
+  def reduce_axis(out, a, outer, reduce_size, inner, op, spv) do
+    run(:reduce_axis, [out, a], [outer, reduce_size, inner], op, spv)
+  end
+
+  @doc """
+  `out[j, i] = a[i, j]`, by `transpose.spv` for elements of 4 bytes or `transpose_f64.spv` for 8.
+
+  Returns before the result is there. Normal scheduler; the first use of a shader on dirty CPU.
+
+  ## Shapes
+
+  `a` is `[m, n]`, `out` is `[n, m]`, both row-major; buffers may be larger. Fewer than 2^32 elements.
+
+  ## Errors
+
+  As `reduce_axis/7`.
+  """
+  @spec transpose_2d(ref, ref, non_neg_integer, non_neg_integer, Path.t()) :: :ok | failure
+  def transpose_2d(out, a, m, n, spv), do: run(:transpose, [out, a], [m, n], 0, spv)
+
+  @doc """
+  The matrix product, by `matmul.spv`, `matmul_tiled.spv`, `matmul_tiled32.spv`, `matmul_tiled16x2.spv` or `matmul_f64.spv`.
+
+  A file of the name `matmul_tiled16x2.spv` computes two rows per invocation and gets half as many workgroups. Returns
+  before the result is there. Normal scheduler; the first use of a shader on dirty CPU.
+
+  ## Shapes
+
+  `a` is `[m, k]`, `b` is `[k, n]`, `out` is `[m, n]`, all row-major; buffers may be larger. Fewer than 2^32 elements each. With
+  `k = 0` the product is 0.
+
+  ## Errors
+
+  As `reduce_axis/7`; `:bad_input` too when `out` is `a` or `b`.
+  """
+  @spec matmul(ref, ref, ref, non_neg_integer, non_neg_integer, non_neg_integer, Path.t()) :: :ok | failure
+  def matmul(out, a, b, m, n, k, spv), do: run(:matmul, [out, a, b], [m, n, k], 0, spv)
+
+  ## Chains
+
+  @doc """
+  Integrates Hamilton's equations for `k` leapfrog steps in one dispatch of the shader `spv`, in f32, and waits for the result.
+  Dirty IO scheduler.
+
+  Same inputs give the same bits; the first n steps of a longer chain are the chain of n steps.
+
+  ## Shapes
+
+  All binaries are arrays of little-endian f32. `push` begins with `<<k::32, n_obs::32, d::32, 0::32, eps::float-32>>` (all
+  little), what the shader declares behind it follows, and what is longer than the shader declares is cut off.
+
+  | binary | elements |
+  | --- | --- |
+  | `q`, `p` | `d` |
+  | `extras` | `n_obs + d`: observations, then the diagonal of the inverse mass matrix |
+  | results q, p, gradient | `[k, d]`, row-major, the state after each step |
+  | result log density | `k` |
+
+  The shader binds q, p, extras and the four results at 0 to 6 and runs as one workgroup.
+
+  For the families `leapfrog_chain_*.spv` in `priv/shaders`, `push` begins with `<<n::32, k::32, eps::float-32>>`, and `q`, `p`
+  and `extras` (the inverse mass alone) have `n` elements, of any number. The sizes tell which of the two a call is.
+
+  ## Limits
+
+  `k` 1 to 4096, `d` 1 to 256, `n_obs` 0 or more, `push` up to 128 bytes. `eps` may be negative.
+
+  ## Errors
+
+  `:size_mismatch`: `q` and `p` differ in size, `d` is 0, or a binary is not as long as the header says. `:bad_input`: a
+  limit is broken, `k` is not the header's, `push` is shorter than the header or than the shader declares. The others as in the
+  module's documentation.
+  """
+  @spec leapfrog_chain_synth(binary, binary, binary, binary, pos_integer, Path.t()) :: {:ok, chain} | failure
+  def leapfrog_chain_synth(q, p, extras, push, k, spv), do: run_chain(:f32, q, p, extras, push, k, spv)
+
+  @doc """
+  As `leapfrog_chain_synth/6` in f64: all binaries are arrays of f64, and so are `eps`, at byte 16 of `push` (at byte 8 for a
+  family), and what follows it.
+
+  The device must have `shaderFloat64`.
+  """
+  @spec leapfrog_chain_synth_f64(binary, binary, binary, binary, pos_integer, Path.t()) :: {:ok, chain} | failure
+  def leapfrog_chain_synth_f64(q, p, extras, push, k, spv), do: run_chain(:f64, q, p, extras, push, k, spv)
+
+  @doc """
+  As `leapfrog_chain_synth/6` for many instances at once, with the same bits as one after the other.
+
+  The fourth word of `push` is their number, at least 1 and at most the number of workgroups that the device takes. Instances
+  lie one after the other in every binary: `q[i * d + j]`, `extras[i * (n_obs + d) + j]`, results `[i * k * d + step * d + j]`,
+  log density `[i * k + step]`. Each runs as one workgroup. Families have no batches.
+  """
+  @spec leapfrog_chain_synth_batch(binary, binary, binary, binary, pos_integer, Path.t()) :: {:ok, chain} | failure
+  def leapfrog_chain_synth_batch(q, p, extras, push, k, spv), do: run_chain(:batch_f32, q, p, extras, push, k, spv)
+
+  @doc """
+  As `leapfrog_chain_synth_batch/6` in f64.
+  """
+  @spec leapfrog_chain_synth_batch_f64(binary, binary, binary, binary, pos_integer, Path.t()) :: {:ok, chain} | failure
+  def leapfrog_chain_synth_batch_f64(q, p, extras, push, k, spv), do: run_chain(:batch_f64, q, p, extras, push, k, spv)
+
+  defp run_chain(kind, q, p, extras, push, k, spv) do
+    raw_chain(kind, q, p, extras, push, k, spv, validate_spirv?())
+  end
+
+  defp run(function, buffers, counts, op, spv) do
+    validate = validate_spirv?()
+
+    with :needs_compile <- raw_apply(function, buffers, counts, op, spv, validate) do
+      raw_apply_compile(function, buffers, counts, op, spv, validate)
+    end
+  end
+
+  defp validate_spirv?, do: Application.get_env(:nx_vulkan, :validate_spirv, false) == true
+
+  # The device is short of memory that references of this process may still hold.
+  defp collect({:ok, ref, :pressure}) do
+    :erlang.garbage_collect()
+    {:ok, ref}
+  end
+
+  defp collect(result), do: result
+
+  @doc false
+  def raw_alloc(_n_bytes), do: nif_error()
+  @doc false
+  def raw_upload(_binary), do: nif_error()
+  @doc false
+  def raw_apply(_function, _buffers, _counts, _op, _spv, _validate), do: nif_error()
+  @doc false
+  def raw_apply_compile(_function, _buffers, _counts, _op, _spv, _validate), do: nif_error()
+  @doc false
+  def raw_chain(_kind, _q, _p, _extras, _push, _k, _spv, _validate), do: nif_error()
 
   defp nif_error, do: :erlang.nif_error(:nif_not_loaded)
 end
