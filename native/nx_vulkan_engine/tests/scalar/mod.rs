@@ -90,7 +90,7 @@ impl Runner {
 }
 
 /// Bytes of an element on the device: sub-byte types take one.
-fn storage_bytes(dtype: DType) -> usize {
+pub fn storage_bytes(dtype: DType) -> usize {
     (dtype.bits() as usize / 8).max(1)
 }
 
