@@ -263,3 +263,35 @@ fn casts_between_all_types_keep_small_numbers() {
         assert_eq!(to_f32s(&run(Op::AsType, &[again], DType::F32, &[5])), [0., 1., 2., 3., 1.], "{t}");
     }
 }
+
+#[test]
+fn transposes_of_all_element_sizes() {
+    for (shape, order) in [
+        (&[37u64, 70][..], &[1usize, 0][..]),
+        (&[3, 40, 65], &[2, 1, 0]),
+        (&[2, 33, 3, 50], &[3, 1, 2, 0]),
+        (&[5, 64, 64], &[0, 2, 1]),
+    ] {
+        let n: u64 = shape.iter().product();
+        let out_shape: Vec<u64> = order.iter().map(|&a| shape[a]).collect();
+        let base = run(Op::Iota { axis: None }, &[], DType::S32, shape);
+        let strides = nx_vulkan_engine::shape::contiguous_strides(shape);
+        let expected: Vec<i32> = (0..n)
+            .map(|linear| {
+                let (mut rest, mut at) = (linear, 0);
+                for axis in (0..order.len()).rev() {
+                    at += (rest % out_shape[axis]) as i64 * strides[order[axis]];
+                    rest /= out_shape[axis];
+                }
+                at as i32
+            })
+            .collect();
+        for dtype in [DType::S32, DType::S16, DType::F64, DType::C128] {
+            let typed = run(Op::AsType, from_ref(&base), dtype, shape);
+            let turned = run(Op::Transpose { axes: axes(order) }, &[typed], dtype, &out_shape);
+            let flat = run(Op::Reshape, &[turned], dtype, &[n]);
+            let back = run(Op::AsType, &[flat], DType::S32, &[n]);
+            assert_eq!(to_s32s(&back), expected, "{dtype} {shape:?} {order:?}");
+        }
+    }
+}

@@ -10,3 +10,4 @@ pub mod link;
 pub mod reduce;
 pub mod scalar;
 pub mod templates;
+pub mod transpose;

@@ -39,6 +39,9 @@ pub const TEMPLATES: &[(&str, &[u8])] = modules!(
     "reduce_rows_4",
     "reduce_rows_4_v2",
     "scatter",
+    "transpose_1",
+    "transpose_2",
+    "transpose_4",
 );
 
 /// SPIR-V bytes as words.

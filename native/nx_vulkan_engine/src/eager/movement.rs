@@ -8,6 +8,7 @@ use super::{Call, Compile};
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
 use crate::kernel::launch::map::{Operand, map};
+use crate::kernel::launch::transpose::transpose;
 use crate::program::Elementwise;
 use crate::shape::Dims;
 use crate::{DType, Engine, Error, Result, Tensor, View};
@@ -18,6 +19,9 @@ pub fn copy(engine: &Engine, from: &Tensor, to: &Tensor, compile: Compile) -> Re
     let element = |dtype: DType| if same { Element::raw(dtype) } else { Element::Typed(dtype) };
     let input = Operand::new(&from.buffer, &from.view, element(from.view.dtype));
     let output = Operand::new(&to.buffer, &to.view, element(to.view.dtype));
+    if same && transpose(engine, &to.view.shape, &input, &output, compile)? {
+        return Ok(());
+    }
     let (steps, source): (SmallVec<[Step; 1]>, Ref) = if same {
         (smallvec![], Ref::Input(0))
     } else {

@@ -138,7 +138,8 @@ impl Recording {
             }
             program.instructions.push(instruction);
         }
-        let outputs = program.outputs.iter().map(|&o| program.type_of(o).ok_or_else(|| bad(format!("no output {o:?}"))));
+        let outputs =
+            program.outputs.iter().map(|&o| program.type_of(o).ok_or_else(|| bad(format!("no output {o:?}"))));
         let outputs = outputs.collect::<Result<Vec<&Type>>>()?;
         if header.tolerances.len() != outputs.len() {
             return Err(bad(format!("{} tolerances for {} outputs", header.tolerances.len(), outputs.len())));
@@ -186,8 +187,8 @@ impl Recording {
     }
 
     pub fn read(path: &Path) -> Result<Recording> {
-        let bytes = std::fs::read(path)
-            .map_err(|e| Error::Io { path: path.display().to_string(), cause: e.to_string() })?;
+        let bytes =
+            std::fs::read(path).map_err(|e| Error::Io { path: path.display().to_string(), cause: e.to_string() })?;
         Recording::from_bytes(&bytes)
     }
 }

@@ -26,7 +26,8 @@ impl<'a> Operand<'a> {
         Operand { buffer, element, strides: view.strides.clone(), offset_bytes: view.offset_bytes() }
     }
 
-    fn address(&self) -> u64 {
+    /// Address of the first element.
+    pub fn address(&self) -> u64 {
         self.buffer.address() + self.offset_bytes
     }
 }

@@ -3,6 +3,7 @@
 pub mod dot;
 pub mod map;
 pub mod reduce;
+pub mod transpose;
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
@@ -17,6 +18,7 @@ use crate::codegen::index::{GatherSpec, ScatterSpec};
 use crate::codegen::library::Library;
 use crate::codegen::link::FloatModes;
 use crate::codegen::reduce::ReduceSpec;
+use crate::codegen::transpose::TransposeSpec;
 use crate::device::Caps;
 use crate::memory::Buffer;
 use crate::{Engine, Error, Result};
@@ -39,6 +41,7 @@ pub enum KernelSpec {
     Gather(GatherSpec),
     Dot { spec: DotSpec, a_along_k: bool, b_along_k: bool },
     Scatter(ScatterSpec),
+    Transpose(TransposeSpec),
 }
 
 /// A compiled kernel and the meaning of its parameter words.
@@ -68,6 +71,7 @@ impl KernelSpec {
                 (spec.generate(library, modes)?, SmallVec::from_slice(&constants))
             }
             KernelSpec::Gather(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Transpose(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Scatter(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Reduce { spec, team } => (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, *team)])),
         })

@@ -1,0 +1,97 @@
+"""Measures with torch and JAX the work of `cargo run --release --example throughput`, on the same machine.
+
+Prints one JSON object per line: peer, what, milliseconds (median), rate and unit. Matrix products are true f32 unless named otherwise.
+"""
+import json
+import statistics
+import sys
+import time
+
+SMALL = "small" in sys.argv
+
+
+def report(peer, what, ms, amount, unit):
+    print(json.dumps({"peer": peer, "what": what, "ms": round(ms, 5), "rate": round(amount / (ms * 1e-3), 2), "unit": unit}), flush=True)
+
+
+def median_ms(run, wait):
+    run()
+    wait()
+    start = time.perf_counter()
+    run()
+    wait()
+    once = time.perf_counter() - start
+    batch = max(1, min(200, int(0.05 / max(once, 1e-6))))
+    times = []
+    for _ in range(7):
+        start = time.perf_counter()
+        for _ in range(batch):
+            run()
+        wait()
+        times.append((time.perf_counter() - start) * 1e3 / batch)
+    return statistics.median(times)
+
+
+def sizes():
+    return (1 << 22, 1 << 20, 2048, (256, 512)) if SMALL else (1 << 28, 1 << 26, 16384, (1024, 2048, 4096, 8192))
+
+
+def torch_peer():
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    vector, chain, matrix, dots = sizes()
+    a, b = torch.rand(vector, device=device), torch.rand(vector, device=device)
+    report("torch", "add_f32", median_ms(lambda: a + b, wait), vector * 12e-9, "GB/s")
+    del a, b
+    m = torch.rand(matrix, matrix, device=device)
+    for what, axes in (("sum_all", (0, 1)), ("sum_axis_0", 0), ("sum_axis_1", 1)):
+        report("torch", what, median_ms(lambda: m.sum(axes), wait), matrix * matrix * 4e-9, "GB/s")
+    report("torch", f"transpose_{matrix}", median_ms(lambda: m.t().contiguous(), wait), matrix * matrix * 8e-9, "GB/s")
+    del m
+    for n in dots:
+        x, y = torch.rand(n, n, device=device), torch.rand(n, n, device=device)
+        report("torch", f"dot_f32_{n}", median_ms(lambda: x @ y, wait), 2 * n**3 * 1e-12, "TFLOP/s")
+
+
+def jax_peer():
+    import jax
+    import jax.numpy as jnp
+
+    vector, chain, matrix, dots = sizes()
+    pending = []
+
+    def timed(f, *args):
+        compiled = jax.jit(f)
+
+        def run():
+            pending[:] = [compiled(*args)]
+
+        return median_ms(run, lambda: pending[0].block_until_ready())
+
+    key = jax.random.PRNGKey(0)
+    x = jax.random.uniform(key, (chain,))
+    report("jax", "fused_chain_f32", timed(lambda x: jnp.tanh(jnp.exp(x * 0.5 + 1) * x - 0.1), x), chain * 8e-9, "GB/s")
+    a = jax.random.uniform(key, (vector,))
+    report("jax", "add_f32", timed(lambda a, b: a + b, a, a + 1), vector * 12e-9, "GB/s")
+    del a
+    m = jax.random.uniform(key, (matrix, matrix))
+    for what, axes in (("sum_all", (0, 1)), ("sum_axis_0", 0), ("sum_axis_1", 1)):
+        report("jax", what, timed(lambda m: m.sum(axes), m), matrix * matrix * 4e-9, "GB/s")
+    report("jax", f"transpose_{matrix}", timed(lambda m: m.T + 0, m), matrix * matrix * 8e-9, "GB/s")
+    del m
+    for n in dots:
+        x = jax.random.uniform(key, (n, n))
+        report("jax", f"dot_f32_{n}", timed(lambda x: jnp.matmul(x, x, precision="highest"), x), 2 * n**3 * 1e-12, "TFLOP/s")
+
+
+if __name__ == "__main__":
+    for name, peer in (("torch", torch_peer), ("jax", jax_peer)):
+        if len(sys.argv) > 1 and sys.argv[1] in ("torch", "jax") and sys.argv[1] != name:
+            continue
+        try:
+            peer()
+        except ImportError as missing:
+            print(json.dumps({"peer": name, "missing": str(missing)}), flush=True)

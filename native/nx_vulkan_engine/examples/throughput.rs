@@ -1,0 +1,252 @@
+//! Measures the engine's kernels and its eager path. Prints one JSON object per line: what, milliseconds (median), and the
+//! rate that the work implies. `bench/peers/` measures the same work with torch and JAX.
+//!
+//! `cargo run --release --example throughput [-- small]`; `small` fits a CPU device.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use nx_vulkan_engine::codegen::access::Element;
+use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
+use nx_vulkan_engine::codegen::library::Library;
+use nx_vulkan_engine::kernel::launch::float_modes;
+use nx_vulkan_engine::kernel::launch::map::{Operand, map};
+use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::{Binary, Elementwise, Op, Reduction, Unary};
+use nx_vulkan_engine::{Compile, DType, Engine, Error, Interface, PipelineKey, Tensor, Type, eager};
+
+type Outcome<T> = Result<T, Error>;
+
+struct Bench {
+    engine: Arc<Engine>,
+}
+
+impl Bench {
+    fn op(&self, op: &Op, operands: &[Tensor], shape: &[u64]) -> Outcome<Tensor> {
+        eager::run(&self.engine, op, operands, &Type::new(DType::F32, shape), Compile::Allowed)
+    }
+
+    /// Values in [0, 1) that are no constants.
+    fn filled(&self, shape: &[u64]) -> Outcome<Tensor> {
+        let n: u64 = shape.iter().product();
+        let count = self.op(&Op::Iota { axis: None }, &[], &[n])?;
+        let scale = self.op(&Op::Constant(Scalar::Float(1e-3)), &[], &[])?;
+        let scaled = self.op(&Op::Binary(Binary::Multiply), &[count, scale], &[n])?;
+        let floor = self.op(&Op::Unary(Unary::Floor), std::slice::from_ref(&scaled), &[n])?;
+        let fraction = self.op(&Op::Binary(Binary::Subtract), &[scaled, floor], &[n])?;
+        self.op(&Op::Reshape, &[fraction], shape)
+    }
+
+    /// Median milliseconds of one run, from batches that keep the device busy.
+    fn time(&self, mut run: impl FnMut() -> Outcome<()>) -> Outcome<f64> {
+        run()?;
+        self.engine.wait()?;
+        let start = Instant::now();
+        run()?;
+        self.engine.wait()?;
+        let once = start.elapsed().as_secs_f64();
+        let per_batch = ((0.05 / once.max(1e-6)) as usize).clamp(1, 200);
+        let mut times = vec![];
+        for _ in 0..7 {
+            let start = Instant::now();
+            for _ in 0..per_batch {
+                run()?;
+            }
+            self.engine.wait()?;
+            times.push(start.elapsed().as_secs_f64() * 1e3 / per_batch as f64);
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2])
+    }
+
+    fn report(&self, what: &str, ms: f64, amount: f64, unit: &str) {
+        println!(
+            "{{\"what\": \"{what}\", \"ms\": {ms:.5}, \"rate\": {:.2}, \"unit\": \"{unit}\"}}",
+            amount / (ms * 1e-3)
+        );
+    }
+
+    fn elementwise(&self, n: u64) -> Outcome<()> {
+        let (a, b) = (self.filled(&[n])?, self.filled(&[n])?);
+        let operands = [a, b];
+        let ms = self.time(|| self.op(&Op::Binary(Binary::Add), &operands, &[n]).map(|_| ()))?;
+        self.report("add_f32", ms, n as f64 * 12e-9, "GB/s");
+        Ok(())
+    }
+
+    /// tanh(exp(x * 0.5 + 1) * x - 0.1) as one kernel.
+    fn fused_chain(&self, n: u64) -> Outcome<()> {
+        let x = self.filled(&[n])?;
+        let scalars: Vec<Tensor> = [0.5, 1.0, 0.1]
+            .iter()
+            .map(|&v| self.op(&Op::Constant(Scalar::Float(v)), &[], &[n]))
+            .collect::<Outcome<_>>()?;
+        let result = Tensor::uninitialized(&self.engine, &Type::new(DType::F32, &[n]))?;
+        let typed = Element::Typed(DType::F32);
+        let step = |op: Elementwise, args: &[Ref]| Step { op, args: args.iter().copied().collect(), out: DType::F32 };
+        let steps = [
+            step(Elementwise::Binary(Binary::Multiply), &[Ref::Input(0), Ref::Input(1)]),
+            step(Elementwise::Binary(Binary::Add), &[Ref::Result(0), Ref::Input(2)]),
+            step(Elementwise::Unary(Unary::Exp), &[Ref::Result(1)]),
+            step(Elementwise::Binary(Binary::Multiply), &[Ref::Result(2), Ref::Input(0)]),
+            step(Elementwise::Binary(Binary::Subtract), &[Ref::Result(3), Ref::Input(3)]),
+            step(Elementwise::Unary(Unary::Tanh), &[Ref::Result(4)]),
+        ];
+        let ms = self.time(|| {
+            let inputs: Vec<Operand<'_>> =
+                std::iter::once(&x).chain(&scalars).map(|t| Operand::new(&t.buffer, &t.view, typed)).collect();
+            let output = Operand::new(&result.buffer, &result.view, typed);
+            map(
+                &self.engine,
+                &[n],
+                &inputs,
+                steps.iter().cloned().collect(),
+                &[(Ref::Result(5), output)],
+                Compile::Allowed,
+            )
+        })?;
+        self.report("fused_chain_f32", ms, n as f64 * 8e-9, "GB/s");
+        Ok(())
+    }
+
+    fn reductions(&self, n: u64) -> Outcome<()> {
+        let a = self.filled(&[n, n])?;
+        for (name, axes, shape) in
+            [("sum_all", &[0usize, 1][..], &[][..]), ("sum_axis_0", &[0], &[n]), ("sum_axis_1", &[1], &[n])]
+        {
+            let op = Op::Reduce { reduction: Reduction::Sum, axes: Axes::from_slice(axes), tie_high: false };
+            let ms = self.time(|| self.op(&op, std::slice::from_ref(&a), shape).map(|_| ()))?;
+            self.report(name, ms, (n * n) as f64 * 4e-9, "GB/s");
+        }
+        Ok(())
+    }
+
+    fn transpose(&self, n: u64) -> Outcome<()> {
+        let a = self.filled(&[n, n])?;
+        let turned = self.op(&Op::Transpose { axes: Axes::from_slice(&[1, 0]) }, &[a], &[n, n])?;
+        let ms = self.time(|| eager::contiguous(&self.engine, &turned, Compile::Allowed).map(|_| ()))?;
+        self.report(&format!("transpose_{n}"), ms, (n * n) as f64 * 8e-9, "GB/s");
+        Ok(())
+    }
+
+    fn dot(&self, n: u64) -> Outcome<()> {
+        let operands = [self.filled(&[n, n])?, self.filled(&[n, n])?];
+        let axes = |a: &[usize]| Axes::from_slice(a);
+        let op = Op::Dot { contract_a: axes(&[1]), batch_a: axes(&[]), contract_b: axes(&[0]), batch_b: axes(&[]) };
+        let ms = self.time(|| self.op(&op, &operands, &[n, n]).map(|_| ()))?;
+        self.report(&format!("dot_f32_{n}"), ms, 2.0 * (n as f64).powi(3) * 1e-12, "TFLOP/s");
+        Ok(())
+    }
+
+    /// Host cost of recording one warm eager op, and of one op with its result read back.
+    fn latency(&self) -> Outcome<()> {
+        let operands = [self.filled(&[16])?, self.filled(&[16])?];
+        let add = Op::Binary(Binary::Add);
+        let out = Type::new(DType::F32, &[16]);
+        let mut run = || eager::run(&self.engine, &add, &operands, &out, Compile::Allowed);
+        run()?;
+        self.engine.wait()?;
+        let mut times = vec![];
+        for _ in 0..100_000 {
+            let start = Instant::now();
+            run()?;
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        self.engine.wait()?;
+        let median = |times: &mut [f64]| {
+            times.sort_by(f64::total_cmp);
+            times[times.len() / 2]
+        };
+        let (early, late) = (median(&mut times.clone()[..1000]), median(&mut times.clone()[99_000..]));
+        let middle = median(&mut times);
+        self.report("record_add_16", middle, 1.0, "op/s");
+        self.report("record_add_16_first_1000", early, 1.0, "op/s");
+        self.report("record_add_16_last_1000", late, 1.0, "op/s");
+        let mut times = vec![];
+        for _ in 0..2000 {
+            let start = Instant::now();
+            run()?.to_nx_bytes(&self.engine, None)?;
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        let middle = median(&mut times);
+        self.report("add_16_read_back", middle, 1.0, "op/s");
+        Ok(())
+    }
+
+    /// From a spec to SPIR-V to a pipeline, for kernels that nothing has compiled yet.
+    fn compile(&self) -> Outcome<()> {
+        let library = Library::builtin()?;
+        let modes = float_modes(self.engine.caps());
+        let port = |dtype: DType| Port {
+            element: Element::Typed(dtype),
+            layout: nx_vulkan_engine::codegen::access::Layout::Contiguous,
+        };
+        let (mut generate, mut pipeline) = (vec![], vec![]);
+        for (i, op) in
+            [Unary::Exp, Unary::Log, Unary::Tanh, Unary::Sigmoid, Unary::Negate, Unary::Sqrt, Unary::Erf, Unary::Sin]
+                .into_iter()
+                .enumerate()
+        {
+            let spec = Spec {
+                inputs: [port(DType::F32)].into_iter().collect(),
+                steps: [Step {
+                    op: Elementwise::Unary(op),
+                    args: [Ref::Input(0)].into_iter().collect(),
+                    out: DType::F32,
+                }]
+                .into_iter()
+                .collect(),
+                outputs: [(Ref::Result(0), port(DType::F32))].into_iter().collect(),
+                rank: 1,
+                width: 1,
+            };
+            let start = Instant::now();
+            let generated = spec.generate(library, modes)?;
+            generate.push(start.elapsed().as_secs_f64() * 1e3);
+            let interface = Interface::Addresses { push_bytes: 128 };
+            let start = Instant::now();
+            // A constant that no kernel reads makes the pipeline a new one.
+            let key = PipelineKey::new(&generated.words, &[(99, i as u32)], interface);
+            self.engine.pipeline(key, &generated.words, &[(99, i as u32)], interface)?;
+            pipeline.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+        for (what, mut times) in [("generate_spirv", generate), ("create_pipeline", pipeline)] {
+            times.sort_by(f64::total_cmp);
+            self.report(what, times[times.len() / 2], 1.0, "kernel/s");
+            self.report(&format!("{what}_max"), times[times.len() - 1], 1.0, "kernel/s");
+        }
+        Ok(())
+    }
+}
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let small = arguments.iter().any(|a| a == "small");
+    let only = arguments.iter().find_map(|a| a.strip_prefix("only="));
+    let bench = Bench { engine: Engine::open(None)? };
+    eprintln!("{}", bench.engine.info().name);
+    let wanted = |name: &str| only.is_none_or(|o| o == name);
+    if wanted("compile") {
+        bench.compile()?;
+    }
+    if wanted("latency") {
+        bench.latency()?;
+    }
+    let (vector, chain, matrix) = if small { (1 << 22, 1 << 20, 2048) } else { (1 << 28, 1 << 26, 16384) };
+    if wanted("elementwise") {
+        bench.elementwise(vector)?;
+        bench.fused_chain(chain)?;
+    }
+    if wanted("reduce") {
+        bench.reductions(matrix)?;
+    }
+    if wanted("transpose") {
+        bench.transpose(matrix)?;
+    }
+    if wanted("dot") {
+        for n in if small { &[256u64, 512][..] } else { &[1024, 2048, 4096, 8192] } {
+            bench.dot(*n)?;
+        }
+    }
+    Ok(())
+}
