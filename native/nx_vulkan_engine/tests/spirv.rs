@@ -311,3 +311,45 @@ fn the_external_validator_agrees_where_it_is_installed() {
     std::fs::remove_file(&bad).unwrap();
     assert!(matches!(result, Err(Error::BadShader { .. })), "{result:?}");
 }
+
+#[test]
+fn a_value_used_where_it_may_not_be_computed_is_refused() {
+    let bytes = test_module("interface.comp.spv");
+    let (header, list) = instructions(&bytes);
+    // Moves the first two instructions of main, whose results later blocks use, into a branch that may not be taken.
+    let main = list.iter().position(|i| i[0] & 0xffff == 54).unwrap();
+    let label = |id: u32| vec![0x0002_00f8, id];
+    let bound = header[3];
+    let (taken, merge) = (bound, bound + 1);
+    let condition = bound + 2;
+    let boolean = bound + 3;
+    let body = (main..list.len()).find(|&at| list[at][0] & 0xffff == 61).unwrap();
+    let mut broken = list[..main].to_vec();
+    broken.push(vec![0x0002_0014, boolean]);
+    broken.push(vec![0x0003_0029, boolean, condition]);
+    broken.extend_from_slice(&list[main..body - 1]);
+    broken.push(vec![0x0003_00f7, merge, 0]);
+    broken.push(vec![0x0004_00fa, condition, taken, merge]);
+    broken.push(label(taken));
+    broken.extend_from_slice(&list[body - 1..=body]);
+    broken.push(vec![0x0002_00f9, merge]);
+    broken.push(label(merge));
+    broken.extend_from_slice(&list[body + 1..]);
+    let mut header = header;
+    header[3] += 4;
+    assert!(reason(&assemble(&header, &broken)).contains("not computed on every way"));
+}
+
+#[test]
+fn decorations_on_what_can_not_carry_them_are_refused() {
+    let bytes = test_module("old_style.comp.spv");
+    let (header, list) = instructions(&bytes);
+    let is = |i: &[u32], op: u32| i[0] & 0xffff == op;
+    let mut beyond = list.clone();
+    beyond.iter_mut().find(|i| is(i, 72)).unwrap()[2] = 9;
+    assert!(reason(&assemble(&header, &beyond)).contains("OpMemberDecorate: has no place"));
+    let mut binding = list.clone();
+    let void = list.iter().find(|i| is(i, 19)).unwrap()[1];
+    binding.iter_mut().find(|i| is(i, 71) && i[2] == 33).unwrap()[1] = void;
+    assert!(reason(&assemble(&header, &binding)).contains("OpDecorate: has no place"));
+}

@@ -13,7 +13,8 @@ pub const OUTPUT_FOLDERS: [&str; 4] = ["", "examples", "lib", "template"];
 /// Builds every module whose sources, output or tools have changed, and writes the lock.
 pub fn build(root: &Path) -> Result<String, Vec<Error>> {
     let modules = list::read(root).map_err(one)?;
-    let old = Lock::read(root).map_err(one)?;
+    // A lock that can't be read, say with the marks of a merge in it, is written anew.
+    let old = Lock::read(root).unwrap_or_default();
     let compiler = compile::tool_versions().map_err(one)?;
     for folder in OUTPUT_FOLDERS {
         let path = root.join(folder);

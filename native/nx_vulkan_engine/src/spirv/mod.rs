@@ -4,7 +4,10 @@
 //! checks are the words, ids, types, functions and blocks that a driver takes for granted. It is no full validator: [`spirv_val`] runs
 //! the one of SPIRV-Tools where that is installed. A well-formed shader is code, and runs with its caller's trust.
 
+mod annotations;
+mod blocks;
 mod check;
+mod operands;
 mod parse;
 mod reflect;
 mod types;

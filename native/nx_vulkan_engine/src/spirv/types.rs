@@ -206,6 +206,7 @@ impl Types {
         Ok(Some(match instruction.op {
             Op::TypeVoid => Type::Void,
             Op::TypeBool => Type::Bool,
+            Op::TypeInt if operand(1) > 1 => return Err(format!("signedness {}", operand(1))),
             Op::TypeInt => Type::Int { bits: operand(0) },
             Op::TypeFloat => Type::Float { bits: operand(0) },
             Op::TypeVector => {
