@@ -9,20 +9,6 @@ double nx_subtract_f64(const in double a, const in double b) { return a - b; }
 
 double nx_multiply_f64(const in double a, const in double b) { return a * b; }
 
-// The mantissa of a nonzero finite x as a number in [1, 2).
-double nx_f64_mantissa(const in double x) {
-    double y = nx_f64_high(x) << 1 < 0x00200000u ? x * 18014398509481984.0lf : x;
-    uvec2 u = unpackDouble2x32(y);
-    return packDouble2x32(uvec2(u.x, (u.y & 0x000fffffu) | 0x3ff00000u));
-}
-
-// The exponent e of a nonzero finite x: 2^e <= |x| < 2^(e + 1).
-int nx_f64_exponent(const in double x) {
-    bool denormal = nx_f64_high(x) << 1 < 0x00200000u;
-    double y = denormal ? x * 18014398509481984.0lf : x;
-    return int((nx_f64_high(y) >> 20) & 0x7ffu) - (denormal ? 1077 : 1023);
-}
-
 // The quotient of mantissas in [1, 2), correctly rounded.
 double nx_f64_mantissa_quotient(const in double a, const in double b) {
     double y = nx_f64_reciprocal(b);
@@ -175,41 +161,54 @@ double nx_remainder_f64(const in double a, const in double b) {
     return nx_f64_with_sign(nx_f64_scale(r, ey), nx_f64_high(a));
 }
 
-// NaN if either operand is NaN; the first of equal operands.
-double nx_max_f64(const in double a, const in double b) {
-    if (nx_f64_isnan(a)) {
-        return a;
+// The bits of x as a signed number that orders like x (both zeros are 0): high word, low word. Denormals compare
+// right even where the device flushes them.
+uvec2 nx_f64_order_key(const in double x) {
+    uvec2 u = unpackDouble2x32(x);
+    uint high = u.y & 0x7fffffffu;
+    if ((u.y & 0x80000000u) == 0u) {
+        return uvec2(u.x, high | 0x80000000u);
     }
-    if (nx_f64_isnan(b)) {
-        return b;
-    }
-    return a >= b ? a : b;
-}
-
-// NaN if either operand is NaN; the first of equal operands.
-double nx_min_f64(const in double a, const in double b) {
-    if (nx_f64_isnan(a)) {
-        return a;
-    }
-    if (nx_f64_isnan(b)) {
-        return b;
-    }
-    return a <= b ? a : b;
+    uint low = ~u.x + 1u;
+    return uvec2(low, (u.x == 0u ? ~high + 1u : ~high) ^ 0x80000000u);
 }
 
 bool nx_f64_ordered(const in double a, const in double b) { return !(nx_f64_isnan(a) || nx_f64_isnan(b)); }
 
-uint nx_equal_f64(const in double a, const in double b) { return nx_f64_ordered(a, b) && a == b ? 1u : 0u; }
+// a < b for numbers.
+bool nx_f64_below(const in double a, const in double b) {
+    uvec2 i = nx_f64_order_key(a);
+    uvec2 j = nx_f64_order_key(b);
+    return i.y < j.y || (i.y == j.y && i.x < j.x);
+}
 
-uint nx_not_equal_f64(const in double a, const in double b) { return nx_f64_ordered(a, b) && a == b ? 0u : 1u; }
+uint nx_equal_f64(const in double a, const in double b) {
+    uvec2 i = nx_f64_order_key(a);
+    uvec2 j = nx_f64_order_key(b);
+    return nx_f64_ordered(a, b) && i.x == j.x && i.y == j.y ? 1u : 0u;
+}
 
-uint nx_less_f64(const in double a, const in double b) { return nx_f64_ordered(a, b) && a < b ? 1u : 0u; }
+uint nx_not_equal_f64(const in double a, const in double b) { return 1u - nx_equal_f64(a, b); }
 
-uint nx_less_equal_f64(const in double a, const in double b) { return nx_f64_ordered(a, b) && a <= b ? 1u : 0u; }
+uint nx_less_f64(const in double a, const in double b) { return nx_f64_ordered(a, b) && nx_f64_below(a, b) ? 1u : 0u; }
 
-uint nx_greater_f64(const in double a, const in double b) { return nx_f64_ordered(a, b) && a > b ? 1u : 0u; }
+uint nx_less_equal_f64(const in double a, const in double b) { return nx_f64_ordered(a, b) && !nx_f64_below(b, a) ? 1u : 0u; }
 
-uint nx_greater_equal_f64(const in double a, const in double b) { return nx_f64_ordered(a, b) && a >= b ? 1u : 0u; }
+uint nx_greater_f64(const in double a, const in double b) { return nx_less_f64(b, a); }
+
+uint nx_greater_equal_f64(const in double a, const in double b) { return nx_less_equal_f64(b, a); }
+
+// NaN if either operand is NaN; the first of equal operands.
+double nx_max_f64(const in double a, const in double b) {
+    bool second = nx_f64_isnan(b) || nx_f64_below(a, b);
+    return second && !nx_f64_isnan(a) ? b : a;
+}
+
+// NaN if either operand is NaN; the first of equal operands.
+double nx_min_f64(const in double a, const in double b) {
+    bool second = nx_f64_isnan(b) || nx_f64_below(b, a);
+    return second && !nx_f64_isnan(a) ? b : a;
+}
 
 // NaN is true, as in Nx.
 uint nx_truthy_f64(const in double x) { return nx_f64_iszero(x) ? 0u : 1u; }

@@ -63,6 +63,28 @@ double nx_f64_scale(const in double x, const in int n) {
     return (x * nx_f64_pow2(half_n)) * nx_f64_pow2(n - half_n);
 }
 
+// x times 2^54 where x is denormal, made from its integer mantissa: devices may flush denormal operands. Else x.
+double nx_f64_normalized(const in double x) {
+    uvec2 u = unpackDouble2x32(x);
+    if ((u.y & 0x7ff00000u) != 0u) {
+        return x;
+    }
+    double m = (double(u.y & 0x000fffffu) * 4294967296.0lf + double(u.x)) * nx_f64_pow2(-1020);
+    return nx_f64_flip(m, u.y);
+}
+
+// The mantissa of a nonzero finite x as a number in [1, 2).
+double nx_f64_mantissa(const in double x) {
+    uvec2 u = unpackDouble2x32(nx_f64_normalized(x));
+    return packDouble2x32(uvec2(u.x, (u.y & 0x000fffffu) | 0x3ff00000u));
+}
+
+// The exponent e of a nonzero finite x: 2^e <= |x| < 2^(e + 1).
+int nx_f64_exponent(const in double x) {
+    bool denormal = (nx_f64_high(x) & 0x7ff00000u) == 0u;
+    return int((nx_f64_high(nx_f64_normalized(x)) >> 20) & 0x7ffu) - (denormal ? 1077 : 1023);
+}
+
 // a + b exactly (Knuth).
 dvec2 nx_f64_two_sum(const in double a, const in double b) {
     double s = a + b;

@@ -55,10 +55,9 @@ dvec2 nx_f64_log_ratio(const in double m, const in double c) {
 
 // log(x) of a positive finite x as a dd; exact selects the form with relative error below 2^-66.
 dvec2 nx_f64_dd_log(const in double x, const in bool exact) {
-    uint h = nx_f64_high(x);
-    bool denormal = h < 0x00100000u;
-    double y = denormal ? x * 18014398509481984.0lf : x;
-    h = nx_f64_high(y);
+    bool denormal = nx_f64_high(x) < 0x00100000u;
+    double y = nx_f64_normalized(x);
+    uint h = nx_f64_high(y);
     int k = nx_f64_log_k(h) - (denormal ? 54 : 0);
     dvec2 s = nx_f64_log_ratio(nx_f64_bits(nx_f64_log_m(h), nx_f64_low(y)), 0.0lf);
     if (exact) {

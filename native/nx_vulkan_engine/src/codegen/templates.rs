@@ -14,6 +14,8 @@ pub const LIBRARIES: &[(&str, &[u8])] = modules!(
     "nx_cast_int64",
     "nx_f32",
     "nx_f64",
+    "nx_c64",
+    "nx_c128",
     "nx_int32",
     "nx_int64",
     "nx_reduce",
