@@ -39,9 +39,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   def from_binary(out, binary, _backend_options), do: upload(out, binary)
 
   @impl true
-  def to_binary(%T{data: %B{ref: ref}, type: {_, size}} = tensor, limit) do
-    limit = min(limit, Nx.size(tensor))
-
+  def to_binary(%T{data: %B{ref: ref}, type: {_, size}}, limit) do
     case NativeV.tensor_to_binary(ref, limit) do
       {:ok, binary} -> cut(binary, limit * size)
       error -> raise_error(error)
@@ -60,7 +58,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   def backend_copy(tensor, Nx.Tensor, opts), do: backend_copy(tensor, Nx.BinaryBackend, opts)
 
   def backend_copy(tensor, backend, opts) do
-    backend.from_binary(tensor, to_binary(tensor, Nx.size(tensor)), opts)
+    backend.from_binary(tensor, to_binary(tensor, Nx.flat_size(tensor)), opts)
   end
 
   @impl true
@@ -99,7 +97,9 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @impl true
   def inspect(%T{data: %B{ref: ref}} = tensor, inspect_opts) do
-    limit = if inspect_opts.limit == :infinity, do: Nx.size(tensor), else: inspect_opts.limit + 1
+    limit = if inspect_opts.limit == :infinity, do: :infinity, else: inspect_opts.limit + 1
+    # Atoms are greater than numbers.
+    limit = min(limit, Nx.flat_size(tensor))
 
     case NativeV.tensor_info(ref) do
       {:ok, _} -> Nx.Backend.inspect(tensor, to_binary(tensor, limit), inspect_opts)

@@ -67,6 +67,10 @@ impl Spec {
     /// The widest vector that all ports and steps allow, if the launch is aligned for it.
     pub fn widest(&self) -> u8 {
         let ports = self.inputs.iter().chain(self.outputs.iter().map(|(_, port)| port));
+        // An output that is not contiguous has one element: there are no neighbours.
+        if self.outputs.iter().any(|(_, port)| port.layout != Layout::Contiguous) {
+            return 1;
+        }
         let mut width = 4;
         for port in ports {
             match port.layout {

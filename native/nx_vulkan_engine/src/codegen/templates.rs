@@ -34,6 +34,7 @@ pub const TEMPLATES: &[(&str, &[u8])] = modules!(
     "reduce_columns_2",
     "reduce_columns_4",
     "reduce_rows_1",
+    "reduce_rows_1_v2",
     "reduce_rows_1_v4",
     "reduce_rows_2",
     "reduce_rows_2_v2",

@@ -1,0 +1,179 @@
+defmodule Nx.Vulkan.Device.BackendTest do
+  use ExUnit.Case, async: true
+
+  import Nx.Vulkan.Conformance
+  alias Nx.Vulkan.{NativeV, VulkanoBackend}
+
+  @moduletag :device
+
+  defp place(value, opts \\ []), do: Nx.tensor(value, [backend: VulkanoBackend] ++ opts)
+
+  test "every callback of the behaviour is exported" do
+    for {name, arity} <- Nx.Backend.behaviour_info(:callbacks) do
+      assert function_exported?(VulkanoBackend, name, arity), "#{name}/#{arity}"
+    end
+  end
+
+  test "no options" do
+    assert_raise ArgumentError, ~r/accepts no options/, fn -> Nx.default_backend({VulkanoBackend, device: 1}) end
+  end
+
+  test "tensors of Nx.BinaryBackend and numbers meet those of the device" do
+    t = place([1, 2, 3])
+    plain = Nx.tensor([10, 20, 30], backend: Nx.BinaryBackend)
+    assert %{data: %VulkanoBackend{}} = sum = Nx.add(plain, t)
+    assert Nx.to_flat_list(sum) == [11, 22, 33]
+    assert Nx.to_flat_list(Nx.multiply(t, Nx.tensor(0.5, backend: Nx.BinaryBackend))) == [0.5, 1.0, 1.5]
+    assert Nx.to_flat_list(Nx.subtract(1, t)) == [0, -1, -2]
+  end
+
+  test "copies are independent of their origin" do
+    t = place([1.0, 2.0])
+    copy = Nx.backend_copy(t, VulkanoBackend)
+    plain = Nx.backend_copy(t)
+    assert Nx.backend_transfer(t, VulkanoBackend) == t
+    assert Nx.backend_deallocate(t) == :ok
+    assert Nx.backend_deallocate(t) == :already_deallocated
+    assert Nx.to_flat_list(copy) == [1.0, 2.0]
+    assert %Nx.BinaryBackend{} = plain.data
+    assert Nx.to_flat_list(plain) == [1.0, 2.0]
+  end
+
+  test "a transfer deallocates" do
+    t = place([1.0, 2.0])
+    assert Nx.to_flat_list(Nx.backend_transfer(t)) == [1.0, 2.0]
+    assert Nx.backend_deallocate(t) == :already_deallocated
+  end
+
+  test "a deallocated tensor is an error in every use" do
+    t = place([1.0, 2.0])
+    view = Nx.reverse(t)
+    Nx.backend_deallocate(t)
+
+    for use <- [&Nx.to_binary/1, &Nx.add(&1, 1), &Nx.reshape(&1, {2, 1}), &Nx.sum/1] do
+      assert %Nx.Vulkan.Error{kind: :released} = catch_error(use.(t))
+    end
+
+    assert Nx.to_flat_list(view) == [2.0, 1.0]
+    assert inspect(t) =~ "Deallocated"
+  end
+
+  test "inspect shows the backend, the device and the values" do
+    {:ok, %{name: device}} = NativeV.device_info()
+    text = inspect(place([[1, 2], [3, 4]]))
+    assert text =~ "Nx.Vulkan.VulkanoBackend<#{device}, 0."
+    assert text =~ "[1, 2],\n    [3, 4]"
+    assert inspect(Nx.iota({1000}, backend: VulkanoBackend)) =~ "..."
+    assert inspect(place([0.5, -0.0, :nan]), limit: :infinity) =~ "[0.5, -0.0, NaN]"
+  end
+
+  test "names and vectorized axes" do
+    t = Nx.iota({2, 3}, names: [:x, :y], backend: VulkanoBackend)
+    assert Nx.sum(t, axes: [:y]).names == [:x]
+    v = Nx.vectorize(t, :x)
+    assert Nx.to_flat_list(Nx.add(v, Nx.vectorize(place([10, 20]), :x))) == [10, 11, 12, 23, 24, 25]
+  end
+
+  test "an op that is missing says so" do
+    t = place([3, 1, 2])
+    error = catch_error(Nx.sort(t))
+    assert %Nx.Vulkan.Error{kind: :unsupported, op: :sort} = error
+    assert Exception.message(error) =~ "sort: "
+
+    for missing <- [
+          fn -> Nx.argsort(t) end,
+          fn -> Nx.fft(t) end,
+          fn -> Nx.ifft(t) end,
+          fn -> Nx.window_sum(t, {2}) end,
+          fn -> Nx.window_product(t, {2}) end,
+          fn -> Nx.window_max(t, {2}) end,
+          fn -> Nx.window_min(t, {2}) end,
+          fn -> Nx.window_reduce(t, 0, {2}, &Nx.add/2) end,
+          fn -> Nx.reduce(t, 0, &Nx.add/2) end,
+          fn -> Nx.conv(Nx.iota({1, 1, 3}, backend: VulkanoBackend), Nx.iota({1, 1, 2}, backend: VulkanoBackend)) end,
+          fn -> Nx.window_scatter_max(t, place([1]), 0, {3}) end,
+          fn -> Nx.window_scatter_min(t, place([1]), 0, {3}) end,
+          fn -> Nx.LinAlg.triangular_solve(Nx.eye(2, backend: VulkanoBackend), place([1, 2])) end,
+          fn -> Nx.to_pointer(t) end,
+          fn -> Nx.from_pointer(VulkanoBackend, %Nx.Pointer{kind: :local, address: 0}, {:s, 32}, {1}) end
+        ] do
+      assert %Nx.Vulkan.Error{kind: :unsupported} = catch_error(missing.())
+    end
+  end
+
+  test "bad calls of the native library are errors" do
+    {:ok, ref} = NativeV.tensor_from_binary_dirty(:f32, {2}, <<0::64>>)
+
+    for {op, attrs, operands, type, shape} <- [
+          {:no_such_op, [], [ref], :f32, {2}},
+          {"add", [], [ref, ref], :f32, {2}},
+          {:add, [], [ref], :f32, {2}},
+          {:add, [], [ref, ref, ref], :f32, {2}},
+          {:add, [], [ref, make_ref()], :f32, {2}},
+          {:add, [], [ref, 1], :f32, {2}},
+          {:add, [], ref, :f32, {2}},
+          {:add, [], [ref, ref], :f31, {2}},
+          {:add, [], [ref, ref], {:f, 32}, {2}},
+          {:add, [], [ref, ref], :f32, {3}},
+          {:add, [], [ref, ref], :f32, [2]},
+          {:add, [], [ref, ref], :f32, {-2}},
+          {:add, [], [ref, ref], :f32, {2 ** 40, 2 ** 40}},
+          {:add, [], [ref, ref], :f32, {2 ** 70}},
+          {:add, %{}, [ref, ref], :f32, {2}},
+          {:reshape, [], [ref], :f32, {3}},
+          {:reshape, [], [ref], :f64, {2}},
+          {:transpose, [], [ref], :f32, {2}},
+          {:transpose, [axes: [1]], [ref], :f32, {2}},
+          {:transpose, [axes: [0, 0]], [ref], :f32, {2}},
+          {:transpose, [axes: [-1]], [ref], :f32, {2}},
+          {:transpose, [axes: "0"], [ref], :f32, {2}},
+          {:transpose, [axes: [2 ** 70]], [ref], :f32, {2}},
+          {:transpose, [{:axes, [0], 1}], [ref], :f32, {2}},
+          {:sum, [axes: [4]], [ref], :f32, {}},
+          {:sum, [axes: [0]], [ref], :f32, {2}},
+          {:slice, [starts: [0], strides: [0], lengths: [1]], [ref], :f32, {1}},
+          {:slice, [starts: [0], strides: [1], lengths: [9]], [ref], :f32, {9}},
+          {:slice, [starts: [nil], strides: [1], lengths: [1]], [ref], :f32, {1}},
+          {:pad, [low: [0], high: [], interior: [0]], [ref, ref], :f32, {2}},
+          {:constant, [], [], :f32, {2}},
+          {:constant, [value: :one], [], :f32, {2}},
+          {:concatenate, [axis: 3], [ref, ref], :f32, {4}},
+          {:dot, [contract_a: [0], batch_a: [], contract_b: [3], batch_b: []], [ref, ref], :f32, {}},
+          {:gather, [axes: [7]], [ref, ref], :f32, {2}},
+          {:iota, [axis: 2], [], :f32, {2}}
+        ] do
+      assert {:error, kind, ^op, message, details} = NativeV.program_run_compile(op, attrs, operands, type, shape)
+
+      assert kind in [:invalid_argument, :invalid_program, :unsupported, :too_large, :out_of_memory],
+             inspect({op, kind})
+
+      assert is_binary(message) and is_map(details)
+    end
+
+    assert {:error, :invalid_argument, _, _, %{expected: _, got: _}} =
+             NativeV.tensor_from_binary_dirty(:f32, {3}, <<0::64>>)
+
+    assert {:error, :invalid_argument, _, _, _} = NativeV.tensor_to_binary(:ref, nil)
+    assert_raise ArgumentError, fn -> NativeV.tensor_release(make_ref()) end
+    assert {:error, :no_device, _} = NativeV.device_open("no such device")
+  end
+
+  test "memory that can never fit is an error at once" do
+    error = catch_error(Nx.add(Nx.iota({2 ** 40, 1}, type: :f32, backend: VulkanoBackend), 1))
+    assert %Nx.Vulkan.Error{kind: :too_large, details: %{size_bytes: size, limit_bytes: limit}} = error
+    assert size > limit
+  end
+
+  test "what a tensor occupies" do
+    t = Nx.iota({4, 4}, type: :u8, backend: VulkanoBackend)
+    assert {:ok, %{type: "u8", shape: [4, 4], strides: [4, 1], offset: 0}} = NativeV.tensor_info(t.data.ref)
+    part = Nx.transpose(t)[[1..2, 1..3//2]]
+    assert {:ok, %{shape: [2, 2], strides: [1, 8], offset: 5, storage_bytes: 16}} = NativeV.tensor_info(part.data.ref)
+  end
+
+  test "values are right whatever the random layouts" do
+    assert_same([random({7, 5}, {:f, 32})], fn t -> Nx.sum(Nx.transpose(Nx.reverse(t[[1..5, 0..3]])), axes: [0]) end,
+      absolute: 1.0e-4
+    )
+  end
+end

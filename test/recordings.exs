@@ -1,0 +1,119 @@
+# What `mix nx_vulkan.record` records: the op table, and a training step of the digit classifier on real digits.
+import Nx.Vulkan.Conformance
+alias Nx.Vulkan.Conformance.OpTable
+alias Nx.Vulkan.Training
+
+# Fixed, so that recording again changes no file.
+:rand.seed(:exsss, {1, 2, 3})
+
+unary =
+  for {op, low, high, complex?} <- OpTable.unary() do
+    inputs =
+      for type <- if(complex?, do: types(), else: reals()),
+          {low, high} = if(match?({:c, _}, type), do: {0.2, 1.5}, else: {low, high}),
+          values_between?(type, low, high),
+          do: random({9}, type, low, high)
+
+    # Nx.BinaryBackend approximates erf_inv to eight digits.
+    units = if op == :erf_inv, do: 2 ** 30, else: 16
+    {"unary_#{op}", inputs, fn list -> List.to_tuple(Enum.map(list, &apply(Nx, op, [&1]))) end, [units: units]}
+  end
+
+bits =
+  for op <- [:bitwise_not, :count_leading_zeros, :population_count] do
+    inputs = for type <- integers(), do: random_bits({9}, type)
+    {"unary_#{op}", inputs, fn list -> List.to_tuple(Enum.map(list, &apply(Nx, op, [&1]))) end, []}
+  end
+
+binary =
+  for {op, types, {l0, l1}, {r0, r1}} <- OpTable.binary() do
+    inputs =
+      for type <- apply(Nx.Vulkan.Conformance, types, []),
+          tensor <- [random({3, 4}, type, l0, l1), random({4}, type, r0, r1)],
+          do: tensor
+
+    pairs = fn list -> list |> Enum.chunk_every(2) |> Enum.map(fn [a, b] -> apply(Nx, op, [a, b]) end) end
+    {"binary_#{op}", inputs, &List.to_tuple(pairs.(&1)), [units: 16]}
+  end
+
+casts =
+  for from <- types() do
+    {low, high} = if match?({:u, _}, from), do: {0, 1}, else: {-1, 1}
+    targets = for {class, _} = to <- types(), class != :u or low == 0, do: to
+
+    {"cast_#{Nx.Type.to_string(from)}", [random({9}, from, low, high)],
+     fn [t] -> List.to_tuple(Enum.map(targets, &Nx.as_type(t, &1))) end, [units: 2]}
+  end
+
+small = fn type -> random({3, 4, 5}, type, 0, 3) end
+
+structured =
+  [
+    {"movement", [random_bits({4, 6}, {:s, 32}), random_bits({2, 3}, {:s, 32}), Nx.tensor(1), Nx.tensor(7)],
+     fn [t, window, one, value] ->
+       {
+         Nx.reshape(Nx.transpose(t), {3, 8}),
+         Nx.reverse(t, axes: [1]),
+         Nx.slice(t, [one, 2], [2, 3], strides: [1, 2]),
+         Nx.put_slice(t, [one, 5], window),
+         Nx.pad(t, value, [{1, -1, 0}, {2, 1, 2}]),
+         Nx.concatenate([window, Nx.reverse(window)], axis: 1),
+         Nx.stack([window, window], axis: 1),
+         Nx.broadcast(Nx.reshape(window, {6, 1}), {2, 6, 3}),
+         Nx.select(Nx.greater(t, 0), t, Nx.negate(t)),
+         Nx.clip(t, -1000, 1000)
+       }
+     end, []},
+    {"indexing", [random_bits({4, 6}, {:s, 32}), Nx.tensor([[0, 1], [3, 5], [0, 1]]), random_bits({3}, {:s, 32})],
+     fn [t, indices, updates] ->
+       {
+         Nx.gather(t, indices),
+         Nx.gather(t, Nx.tensor([[2], [0]]), axes: [1]),
+         Nx.indexed_add(t, indices, updates),
+         Nx.indexed_put(t, Nx.slice(indices, [0, 0], [2, 2]), Nx.slice(updates, [0], [2])),
+         Nx.take(t, Nx.tensor([1, 1, 3]), axis: 0)
+       }
+     end, []},
+    {"creation", [],
+     fn [] -> {Nx.iota({3, 4}), Nx.iota({2, 5}, axis: 0, type: :f32), Nx.eye({2, 3}, type: :u8), Nx.tensor(2.5)} end,
+     []}
+  ] ++
+    for op <- [:sum, :product, :reduce_max, :reduce_min, :all, :any, :argmax, :argmin] do
+      inputs = for type <- [{:u, 8}, {:s, 32}, {:s, 64}, {:f, 32}, {:f, 64}], do: small.(type)
+
+      reduce = fn t ->
+        if op in [:argmax, :argmin] do
+          [apply(Nx, op, [t, [axis: 1]]), apply(Nx, op, [t, [tie_break: :high]])]
+        else
+          [apply(Nx, op, [t, [axes: [0, 2]]]), apply(Nx, op, [t, [axes: [1], keep_axes: true]]), apply(Nx, op, [t, []])]
+        end
+      end
+
+      {"reduce_#{op}", inputs, fn list -> List.to_tuple(Enum.flat_map(list, reduce)) end, [units: 64, absolute: 1.0e-5]}
+    end
+
+dots =
+  for type <- [{:s, 32}, {:s, 64}, {:f, 32}, {:f, 64}, {:c, 64}] do
+    {"dot_#{Nx.Type.to_string(type)}", [random({2, 3, 4}, type, -4, 4), random({2, 4, 5}, type, -4, 4)],
+     fn [a, b] -> {Nx.dot(a, [2], [0], b, [1], [0]), Nx.dot(a, [0, 2], b, [0, 1])} end, [units: 64, absolute: 1.0e-4]}
+  end
+
+# The first 32 digits: 64 pixels from 0 to 16, then the class.
+digits =
+  "examples/data/digits.csv.gz"
+  |> File.read!()
+  |> :zlib.gunzip()
+  |> String.split("\n", trim: true)
+  |> Enum.take(32)
+  |> Enum.map(fn line -> line |> String.split(",") |> Enum.map(&String.to_integer/1) end)
+  |> Nx.tensor(type: :f32, backend: Nx.BinaryBackend)
+
+images = Nx.divide(digits[[.., 0..63]], 16)
+labels = Nx.as_type(Nx.equal(digits[[.., 64..64]], Nx.iota({1, 10}, backend: Nx.BinaryBackend)), :f32)
+{parameters, _, _} = Training.problem(64, 32, 1, 10)
+
+training =
+  {"digits_training_step", Training.flatten(parameters) ++ [images, labels], &apply(Training, :step, &1),
+   [units: 256, absolute: 1.0e-5]}
+
+unary ++ bits ++ binary ++ casts ++ structured ++ dots ++ [training]
