@@ -17,6 +17,8 @@ pub struct DotSpec {
     pub a: DType,
     pub b: DType,
     pub out: DType,
+    /// The f32 kernel for large operands that are contiguous along one axis.
+    pub large_f32: bool,
 }
 
 impl DotSpec {
@@ -31,6 +33,9 @@ impl DotSpec {
 
     /// Rows and columns of results that one workgroup computes.
     pub fn tile(&self) -> u64 {
+        if self.large_f32 {
+            return 128;
+        }
         match self.words() {
             1 => 64,
             2 => 32,
@@ -39,6 +44,9 @@ impl DotSpec {
     }
 
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        if self.large_f32 {
+            return self.generate_large(library, modes);
+        }
         let name = format!("dot_{}", self.words());
         let template = templates::template(&name).ok_or_else(|| Error::BadShader {
             path: format!("template/{name}.spv"),
@@ -84,6 +92,32 @@ impl DotSpec {
         Ok(Generated { words: linker.finish(modes)?, params, table: false, elements_per_group: 0 })
     }
 
+    fn generate_large(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        let (mut linker, mut params) = start(library, "dot_f32")?;
+        let element = Element::Typed(DType::F32);
+        for (slot, operand) in [("slot_a", 0), ("slot_b", 1)] {
+            linker.define(slot, |code, args| {
+                let at = access::position(code, &mut params, operand, 0, args)?;
+                let two = code.linker.const_u32(2);
+                let group = code.u32_op(SpirvOp::ShiftRightLogical, at, two);
+                let address = params.address(operand);
+                let lanes = access::load_vector(code, address, element, 4, group)?;
+                let float = code.linker.type_float(32);
+                let vector = code.linker.type_vector(float, 4);
+                Ok(Some(code.ids(SpirvOp::CompositeConstruct, vector, &lanes)))
+            })?;
+        }
+        linker.define("slot_store", |code, args| {
+            let (at, value) = (arg(args, 0)?, arg(args, 1)?);
+            let float = code.linker.type_float(32);
+            let lanes = [0, 1, 2, 3].map(|lane| code.extract(float, value, lane));
+            let address = params.address(2);
+            access::store_vector(code, address, element, at, &lanes)?;
+            Ok(None)
+        })?;
+        Ok(Generated { words: linker.finish(modes)?, params, table: false, elements_per_group: 0 })
+    }
+
     fn to_words(self, code: &mut Code<'_, '_>, id: Word) -> Word {
         if self.ctype() == CType::U32 {
             return id;
@@ -95,4 +129,11 @@ impl DotSpec {
         };
         code.bitcast(ty, id)
     }
+}
+
+fn start<'l>(library: &'l Library, name: &str) -> Result<(Linker<'l>, ParamLayout)> {
+    let template = templates::template(name)
+        .ok_or_else(|| Error::BadShader { path: format!("template/{name}.spv"), reason: "not built in".to_string() })?;
+    let header = [0, 1, 2, 3, 4, 5].map(Param::Extra);
+    Ok((Linker::new(library, name, &template, false)?, ParamLayout::new(&header)))
 }

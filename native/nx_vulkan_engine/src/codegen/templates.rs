@@ -27,6 +27,7 @@ pub const TEMPLATES: &[(&str, &[u8])] = modules!(
     "dot_1",
     "dot_2",
     "dot_4",
+    "dot_f32",
     "elementwise",
     "elementwise_v4",
     "elementwise_v2",

@@ -4,7 +4,7 @@ use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
 use crate::codegen::dot::DotSpec;
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
 use crate::program::Reduction;
-use crate::{DeviceKind, Engine, Error, Result, Tensor, Type};
+use crate::{DType, DeviceKind, Engine, Error, Result, Tensor, Type};
 
 /// Workgroups that fill a large GPU.
 const TARGET_GROUPS: u64 = 264;
@@ -22,6 +22,17 @@ pub struct Matrix {
     pub batch_stride: i64,
     pub free_stride: i64,
     pub depth_stride: i64,
+}
+
+impl Matrix {
+    /// Whether groups of four along the contiguous axis are aligned and whole.
+    fn is_vectorizable(&self) -> bool {
+        let fourfold = |stride: i64| stride.unsigned_abs().is_multiple_of(4);
+        let along = |size: u64, stride: i64, other: i64| stride == 1 && size.is_multiple_of(4) && fourfold(other);
+        let contiguous = along(self.depth, self.depth_stride, self.free_stride)
+            || along(self.free, self.free_stride, self.depth_stride);
+        contiguous && fourfold(self.batch_stride) && self.tensor.address().is_multiple_of(16)
+    }
 }
 
 /// `out[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`.
@@ -53,9 +64,16 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
     let (a, b) = (&p.a, &p.b);
     let (rows, columns, depth, batches) = (a.free, b.free, a.depth, a.batches);
     let out_dtype = p.out.view.dtype;
-    let spec = DotSpec { a: a.tensor.view.dtype, b: b.tensor.view.dtype, out: out_dtype };
-    let tiles = rows.div_ceil(spec.tile()) * columns.div_ceil(spec.tile()) * batches;
     let target = if engine.caps().kind == DeviceKind::Cpu { 4 } else { TARGET_GROUPS };
+    let mut spec = DotSpec { a: a.tensor.view.dtype, b: b.tensor.view.dtype, out: out_dtype, large_f32: true };
+    let large_tiles = rows.div_ceil(spec.tile()) * columns.div_ceil(spec.tile()) * batches;
+    spec.large_f32 = large_tiles >= (target / 4).max(1)
+        && depth >= 64
+        && [spec.a, spec.b, spec.out] == [DType::F32; 3]
+        && columns.is_multiple_of(4)
+        && a.is_vectorizable()
+        && b.is_vectorizable();
+    let tiles = rows.div_ceil(spec.tile()) * columns.div_ceil(spec.tile()) * batches;
     let splits = (target / tiles.max(1)).min(depth / MIN_SPLIT_DEPTH).max(1);
     // Partial sums keep the compute type until they are added up.
     let partial_dtype = if splits > 1 { out_dtype.ctype().dtype() } else { out_dtype };
@@ -78,7 +96,7 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
         Place { buffer: &b.tensor.buffer, address: b.tensor.address(), strides: &b_strides },
         Place { buffer: &scratch.buffer, address: scratch.address(), strides: &[] },
     ];
-    let chunk = depth.div_ceil(splits);
+    let chunk = depth.div_ceil(splits).next_multiple_of(16);
     let extra = [rows, columns, depth, batches, chunk, splits].map(|x| x as u32);
     let arguments = Arguments { count: results as u32, sizes: &[], places: &places, extra: &extra };
     launch(engine, &kernel, &arguments, 2, tiles * splits)?;
