@@ -8,7 +8,7 @@ use super::parse::{Instruction, Module};
 use super::types::Types;
 use super::{annotations, blocks};
 use rspirv::spirv::Op;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Where an id is defined.
 #[derive(Debug, Clone, Copy)]
@@ -111,7 +111,7 @@ pub struct Block {
 pub fn is_global(instruction: &Instruction) -> bool {
     let families = ["Type", "Constant", "SpecConstant"];
     families.iter().any(|family| instruction.name.starts_with(family))
-        || matches!(instruction.op, Op::Variable | Op::Undef | Op::ExtInst)
+        || matches!(instruction.op, Op::Variable | Op::Undef)
 }
 
 pub fn is_terminator(op: Op) -> bool {
@@ -127,8 +127,15 @@ fn functions(module: &Module) -> Checked<Vec<Function>> {
     let mut functions = Vec::new();
     let mut current: Option<Function> = None;
     let mut label = None;
+    let is_debug_set = |i: &&Instruction| i.op == Op::ExtInstImport && is_non_semantic(module, i);
+    let debug_sets: HashSet<u32> = module.instructions.iter().filter(is_debug_set).filter_map(|i| i.result).collect();
     for (at, instruction) in module.instructions.iter().enumerate() {
         let op = instruction.op;
+        if matches!(op, Op::ExtInst | Op::ExtInstWithForwardRefsKHR)
+            && debug_sets.contains(&module.operand(instruction, 0))
+        {
+            continue;
+        }
         let wrong = |reason: &str| Err(located(instruction, reason));
         if section(op) != Some(9) {
             if current.is_some() && section(op).is_some() {
@@ -184,7 +191,7 @@ fn may_stand_in_block(instruction: &Instruction) -> bool {
             | Op::EmitVertex
             | Op::EndPrimitive
     );
-    !of_graphics && (matches!(op, Op::Variable | Op::Undef | Op::ExtInst) || !is_global(instruction))
+    !of_graphics && (matches!(op, Op::Variable | Op::Undef) || !is_global(instruction))
 }
 
 /// Collects the definitions; each id once.
@@ -213,6 +220,7 @@ fn may_look_ahead(op: Op) -> bool {
         || matches!(
             op,
             Op::TypeForwardPointer
+                | Op::ExtInstWithForwardRefsKHR
                 | Op::TypeStruct
                 | Op::FunctionCall
                 | Op::Phi
@@ -247,6 +255,11 @@ fn each_id_before_use(module: &Module, ids: &Ids) -> Checked {
         }
     }
     Ok(())
+}
+
+/// Instructions of such a set mean nothing to execution and may stand anywhere after the names.
+pub fn is_non_semantic(module: &Module, import: &Instruction) -> bool {
+    literal_string(module.operands(import)).starts_with("NonSemantic.")
 }
 
 /// The text at the start of operand words.

@@ -1,6 +1,6 @@
 //! Do operands fit their instruction: values where values are needed, of types that agree, indices inside what they index.
 
-use super::check::{Checked, Ids, is_global, literal_string, section};
+use super::check::{Checked, Ids, is_global, is_non_semantic, section};
 use super::parse::{Instruction, Module};
 use super::types::{Type, Types};
 use rspirv::spirv::{Op, StorageClass};
@@ -138,7 +138,7 @@ impl Checker<'_> {
                 values.map(|&id| self.type_of(id)).try_for_each(|t| self.same(instruction.result_type, Some(t?)))
             }
             Op::VectorShuffle => self.shuffle(instruction),
-            Op::FunctionParameter | Op::CooperativeMatrixLengthKHR => Ok(()),
+            Op::FunctionParameter | Op::CooperativeMatrixLengthKHR | Op::ExtInstWithForwardRefsKHR => Ok(()),
             Op::Branch | Op::SelectionMerge | Op::LoopMerge | Op::Line => Ok(()),
             _ if section(instruction.op) == Some(9) && !is_global(instruction) && instruction.op != Op::Function => {
                 ids.iter().try_for_each(|&id| self.type_of(id).map(|_| ()))
@@ -307,7 +307,7 @@ impl Checker<'_> {
     fn extended(&self, instruction: &Instruction) -> Checked {
         let set = self.defining(self.module.operand(instruction, 0));
         let set = set.filter(|set| set.op == Op::ExtInstImport).ok_or("no instruction set")?;
-        if literal_string(self.module.operands(set)).starts_with("NonSemantic.") {
+        if is_non_semantic(self.module, set) {
             return Ok(());
         }
         let number = self.module.operand(instruction, 1);

@@ -303,13 +303,12 @@ impl Reader<'_> {
 
     /// Sizes by the Offset, ArrayStride and MatrixStride decorations, for all types that have one.
     fn explicit_sizes(&self) -> Result<HashMap<u32, u64>, String> {
-        let mut sizes: HashMap<u32, u64> = HashMap::new();
+        let mut sizes: HashMap<u32, u64> = self.types.addresses().map(|id| (id, 8)).collect();
         for instruction in &self.module.instructions {
             let Some(id) = instruction.result else { continue };
             let size = match self.types.get(id) {
                 Some(Type::Int { bits } | Type::Float { bits }) => Some(u64::from(bits / 8)),
                 Some(Type::Vector { component, count }) => sizes.get(component).map(|s| s * u64::from(*count)),
-                Some(Type::Pointer { class: StorageClass::PhysicalStorageBuffer, .. }) => Some(8),
                 Some(Type::Array { element, length }) => {
                     let stride = self.types.decorations(id).and_then(|d| d.array_stride);
                     let stride = stride.map(u64::from).or(sizes.get(element).copied());
@@ -373,7 +372,7 @@ impl Reader<'_> {
 
     /// (size, alignment) of types as workgroup memory holds them, by the rules of std430.
     fn natural_sizes(&self) -> HashMap<u32, (u64, u64)> {
-        let mut sizes: HashMap<u32, (u64, u64)> = HashMap::new();
+        let mut sizes: HashMap<u32, (u64, u64)> = self.types.addresses().map(|id| (id, (8, 8))).collect();
         for instruction in &self.module.instructions {
             let Some(id) = instruction.result else { continue };
             let size = match self.types.get(id) {
@@ -384,7 +383,6 @@ impl Reader<'_> {
                     .map(|(size, _)| (size * u64::from(*count), size * if *count == 2 { 2 } else { 4 })),
                 Some(Type::Matrix { column, count }) => repeat(&sizes, column, u64::from(*count)),
                 Some(Type::Array { element, length: Some(length) }) => repeat(&sizes, element, *length),
-                Some(Type::Pointer { .. }) => Some((8, 8)),
                 Some(Type::Struct { members }) => {
                     let parts: Option<Vec<(u64, u64)>> = members.iter().map(|m| sizes.get(m).copied()).collect();
                     parts.map(|parts| {

@@ -126,6 +126,13 @@ impl Types {
         self.decorations.iter().map(|(id, d)| (*id, d))
     }
 
+    /// Ids of the pointers that are addresses of eight bytes; a struct may hold one before it is declared.
+    pub fn addresses(&self) -> impl Iterator<Item = u32> {
+        let is_address =
+            |found: &Type| matches!(found, Type::Pointer { class: StorageClass::PhysicalStorageBuffer, .. });
+        self.types.iter().filter(move |(_, found)| is_address(found)).map(|(id, _)| *id)
+    }
+
     /// What a pointer type points to.
     pub fn pointee(&self, pointer_type: u32) -> Option<(StorageClass, u32)> {
         match self.get(pointer_type)? {
