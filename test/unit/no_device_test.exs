@@ -26,6 +26,10 @@ defmodule Nx.Vulkan.NoDeviceTest do
       {:error, ^error} = Nx.Vulkan.init()
       nil = Nx.Vulkan.device_name()
       false = Nx.Vulkan.has_f64?()
+      {:error, :vulkan_init_failed, message} = Nx.Vulkan.NativeV.buf_alloc(4)
+      {:error, :vulkan_init_failed, ^message} = Nx.Vulkan.NativeV.buf_upload("abcd")
+      {:error, :vulkan_init_failed, ^message} = Nx.Vulkan.NativeV.leapfrog_chain_synth("", "", "", "", 1, "a.spv")
+      {:error, :vulkan_init_failed, ^message} = Nx.Vulkan.NativeV.leapfrog_chain_synth_batch_f64("", "", "", "", 1, "a.spv")
       IO.puts("error: " <> Exception.message(error))
       """)
 

@@ -12,4 +12,10 @@ defmodule Nx.Vulkan.Application do
 
     Supervisor.start_link([], strategy: :one_for_one, name: Nx.Vulkan.Supervisor)
   end
+
+  @impl true
+  def prep_stop(state) do
+    Nx.Vulkan.NativeV.device_save_pipelines()
+    state
+  end
 end

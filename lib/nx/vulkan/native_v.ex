@@ -93,6 +93,13 @@ defmodule Nx.Vulkan.NativeV do
   @spec device_validation_messages() :: [String.t()] | nil
   def device_validation_messages, do: nif_error()
 
+  @doc """
+  Writes compiled pipelines to the cache on disk, which otherwise happens after every 16 of them. Done when the application stops.
+  Dirty IO scheduler.
+  """
+  @spec device_save_pipelines() :: :ok
+  def device_save_pipelines, do: nif_error()
+
   ## Tensors
 
   @doc """

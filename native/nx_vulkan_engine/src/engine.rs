@@ -255,6 +255,12 @@ impl Engine {
         self.pipelines.get(key)
     }
 
+    /// Writes compiled pipelines to the cache on disk now, rather than after some more of them: a process that ends without
+    /// dropping its engine loses those.
+    pub fn save_pipelines(&self) {
+        self.pipelines.save();
+    }
+
     /// Records one dispatch of a kernel that takes buffer addresses.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nx_vulkan_engine::device::{self, DeviceInfo, DeviceKind};
 use nx_vulkan_engine::{Engine, Error, Result};
 use once_cell::sync::OnceCell;
-use rustler::{Encoder, Env, Term};
+use rustler::{Atom, Encoder, Env, Term};
 
 use crate::error;
 
@@ -122,4 +122,13 @@ fn device_stats<'a>(env: Env<'a>) -> Term<'a> {
 #[rustler::nif(schedule = "DirtyIo")]
 fn device_validation_messages() -> Option<Vec<String>> {
     open_engine().and_then(|engine| engine.validation_messages())
+}
+
+/// Writes compiled pipelines to the cache on disk.
+#[rustler::nif(schedule = "DirtyIo")]
+fn device_save_pipelines() -> Atom {
+    if let Some(engine) = open_engine() {
+        engine.save_pipelines();
+    }
+    atoms::ok()
 }

@@ -182,7 +182,8 @@ impl PipelineStore {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    fn save(&self) {
+    /// Writes the driver's cache to its file if there is anything new in it.
+    pub fn save(&self) {
         let Some(file) = &self.file else { return };
         if self.unsaved.swap(0, Relaxed) == 0 {
             return;

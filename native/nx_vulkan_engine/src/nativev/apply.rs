@@ -115,7 +115,7 @@ fn local_size(shader: &Shader) -> [u64; 3] {
 /// 8 for a shader that computes in f64 on elements of that size, else 4.
 fn element_bytes(shader: &Shader) -> u64 {
     let reflection = shader.reflection();
-    let in_8_bytes = reflection.bindings.iter().any(|b| b.stride_bytes.is_some_and(|stride| stride % 8 == 0));
+    let in_8_bytes = reflection.bindings.iter().any(|b| b.stride_bytes.is_some_and(|stride| stride.is_multiple_of(8)));
     if reflection.declares_float64() && in_8_bytes { 8 } else { 4 }
 }
 

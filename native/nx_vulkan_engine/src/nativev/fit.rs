@@ -78,8 +78,8 @@ impl Call<'_> {
         let doubles = reflection.declares_float64();
         let fits = |stride: u32| match element_bytes {
             // Eight bytes may be a vec2 of a shader that has no doubles.
-            4 => stride % 4 == 0 && !(doubles && stride == 8),
-            _ => u64::from(stride) % element_bytes == 0,
+            4 => stride.is_multiple_of(4) && !(doubles && stride == 8),
+            _ => u64::from(stride).is_multiple_of(element_bytes),
         };
         let wrong = reflection.bindings.iter().find_map(|b| Some((b.binding, b.stride_bytes.filter(|&s| !fits(s))?)));
         match wrong {

@@ -1,0 +1,173 @@
+defmodule Nx.Vulkan.Node do
+  @moduledoc """
+  A process that runs functions one at a time, for programs that want device work out of their own process and with a limit on
+  how long they wait for it.
+
+  The device needs no such process: any number of processes may call `Nx.Vulkan.NativeV` at once. A node adds an order among
+  its callers, a time limit, and that a function which raises, or whose process is killed, is an error for its caller alone.
+
+      {:ok, _pid} = Nx.Vulkan.Node.start_link()
+      Nx.Vulkan.Node.with_node(fn -> Nx.Vulkan.NativeV.leapfrog_chain_synth_f64(q, p, extras, push, k, spv) end)
+
+  Each function runs in a process of its own, with the caller's `Nx.default_backend/0` and `Nx.Defn.default_options/0`.
+
+  ## Configuration
+
+      config :nx_vulkan, node_timeout_ms: 30_000
+
+  How long `with_node/2` waits, in milliseconds, the time in the queue included. `:infinity` unless set. What has begun goes on
+  after the caller has given up: the device can't be interrupted.
+  """
+
+  use GenServer
+
+  @type status :: %{uptime_ms: non_neg_integer, exec_count: non_neg_integer}
+
+  @doc """
+  Starts a node and opens the device, unless there is none: then only its functions will fail.
+
+  ## Options
+
+    * `:name` - `Nx.Vulkan.Node` unless given
+    * `:load_pipeline_cache` - taken for the sake of earlier programs: compiled pipelines on disk are always used
+  """
+  @spec start_link(keyword) :: GenServer.on_start()
+  def start_link(options \\ []) do
+    options = Keyword.validate!(options, name: __MODULE__, load_pipeline_cache: true)
+    GenServer.start_link(__MODULE__, options[:name], name: options[:name])
+  end
+
+  @doc """
+  Whether the node runs.
+  """
+  @spec alive?(GenServer.name()) :: boolean
+  def alive?(name \\ __MODULE__) do
+    case GenServer.whereis(name) do
+      pid when is_pid(pid) and node(pid) == node() -> Process.alive?(pid)
+      found -> found != nil
+    end
+  end
+
+  @doc """
+  Runs `fun` on the node and returns its value. Within a function that runs on the same node it is called at once.
+
+  ## Errors
+
+    * `{:error, :node_dead}` - the node does not run, or ended before the function did
+    * `{:error, :node_timeout}` - the time is up
+    * `{:error, exception}` - `fun` raised
+    * `{:error, {kind, reason}}` - `fun` threw (`:throw`) or exited, or its process was killed (`:exit`)
+  """
+  @spec with_node((-> value), GenServer.name()) :: value | {:error, term} when value: term
+  def with_node(fun, name \\ __MODULE__) when is_function(fun, 0) do
+    case Process.get(__MODULE__) do
+      ^name -> fun.()
+      _ -> run(fun, name, Application.get_env(:nx_vulkan, :node_timeout_ms, :infinity))
+    end
+  end
+
+  defp run(fun, name, timeout_ms) do
+    settings = {Nx.default_backend(), Nx.Defn.default_options()}
+    GenServer.call(name, {:run, fun, settings, deadline(timeout_ms)}, timeout_ms)
+  catch
+    :exit, {:timeout, {GenServer, :call, _}} -> {:error, :node_timeout}
+    :exit, {_reason, {GenServer, :call, _}} -> {:error, :node_dead}
+  end
+
+  defp deadline(:infinity), do: :infinity
+  defp deadline(timeout_ms), do: now_ms() + timeout_ms
+
+  defp now_ms, do: System.monotonic_time(:millisecond)
+
+  @doc """
+  How long the node has been running, in milliseconds, and how many functions it has run to their end; `{:error, :node_dead}` when
+  it does not run.
+  """
+  @spec status(GenServer.name()) :: status | {:error, :node_dead}
+  def status(name \\ __MODULE__) do
+    GenServer.call(name, :status)
+  catch
+    :exit, _ -> {:error, :node_dead}
+  end
+
+  ## The process: `job` is what runs now, `queue` waits
+
+  @impl true
+  def init(name) do
+    Process.flag(:trap_exit, true)
+    {:ok, %{name: name, started_ms: now_ms(), exec_count: 0, job: nil, queue: :queue.new()}, {:continue, :open}}
+  end
+
+  @impl true
+  def handle_continue(:open, state) do
+    # Where it fails, the functions say so.
+    _ = Nx.Vulkan.init()
+    {:noreply, state}
+  end
+
+  @impl true
+  def handle_call({:run, fun, settings, deadline}, from, state) do
+    {:noreply, next(%{state | queue: :queue.in({fun, settings, deadline, from}, state.queue)})}
+  end
+
+  def handle_call(:status, _from, state) do
+    {:reply, %{uptime_ms: now_ms() - state.started_ms, exec_count: state.exec_count}, state}
+  end
+
+  @impl true
+  def handle_info({:done, pid, value}, %{job: {pid, monitor, from}} = state) do
+    Process.demonitor(monitor, [:flush])
+    finish(state, from, value)
+  end
+
+  def handle_info({:DOWN, monitor, :process, pid, reason}, %{job: {pid, monitor, from}} = state) do
+    finish(state, from, {:error, {:exit, reason}})
+  end
+
+  def handle_info(_message, state), do: {:noreply, state}
+
+  @impl true
+  def terminate(_reason, state) do
+    with {pid, _monitor, _from} <- state.job, do: Process.exit(pid, :kill)
+    _ = Nx.Vulkan.NativeV.device_save_pipelines()
+  end
+
+  defp finish(state, from, value) do
+    GenServer.reply(from, value)
+    {:noreply, next(%{state | job: nil, exec_count: state.exec_count + 1})}
+  end
+
+  defp next(%{job: nil} = state) do
+    case :queue.out(state.queue) do
+      {:empty, _queue} ->
+        state
+
+      {{:value, {fun, settings, deadline, from}}, queue} ->
+        start(%{state | queue: queue}, fun, settings, deadline, from)
+    end
+  end
+
+  defp next(state), do: state
+
+  defp start(state, fun, settings, deadline, from) do
+    # An integer is smaller than any atom, so that no deadline is never over.
+    if now_ms() >= deadline do
+      next(state)
+    else
+      {node, name} = {self(), state.name}
+      {pid, monitor} = spawn_monitor(fn -> send(node, {:done, self(), work(fun, settings, name)}) end)
+      %{state | job: {pid, monitor, from}}
+    end
+  end
+
+  defp work(fun, {backend, defn_options}, name) do
+    Process.put(__MODULE__, name)
+    Nx.default_backend(backend)
+    Nx.Defn.default_options(defn_options)
+    fun.()
+  rescue
+    exception -> {:error, exception}
+  catch
+    kind, reason -> {:error, {kind, reason}}
+  end
+end
