@@ -8,16 +8,16 @@ use crate::eager::ConstantCache;
 use crate::kernel::launch::KernelCache;
 use crate::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore, default_cache_dir};
 use crate::memory::{
-    AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, Kind, Pool, PoolLimits, VulkanBacking,
+    AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, HostAccess, Kind, Pool, VulkanBacking,
 };
 use crate::stream::Stream;
 use crate::{Error, Result};
 
 /// Share of the budget in use, in percent, from which [`Engine::pressure`] asks the owners of tensors to collect.
 const PRESSURE_PERCENT: u64 = 75;
-/// Memory is taken from a GPU in regions from the first size, doubling up to the second.
-const REGION_BYTES_GPU: (u64, u64) = (32 << 20, 256 << 20);
-const REGION_BYTES_CPU: (u64, u64) = (16 << 20, 128 << 20);
+/// Up to this size a tensor goes where the host writes directly, on a discrete GPU too. Beyond it, staging and the GPU's copy engine
+/// are faster than writes over the bus.
+const SMALL_BYTES: u64 = 64 << 10;
 
 /// How to open an engine.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,20 +29,23 @@ pub struct Options {
     pub cache_dir: Option<PathBuf>,
     /// Caps the device memory for tensors below what the device has.
     pub memory_limit_bytes: Option<u64>,
-    /// Copies through staging memory even where the host could reach device memory directly, as on a discrete GPU.
-    pub staged: bool,
+    pub host_access: HostAccess,
 }
 
 impl Options {
     /// What the environment says: `NX_VULKAN_DEVICE`, `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
-    /// (bytes), `NX_VULKAN_STAGED` (1).
+    /// (bytes), `NX_VULKAN_HOST_ACCESS` (`small` or `never`).
     pub fn from_env() -> Options {
         Options {
             selector: std::env::var("NX_VULKAN_DEVICE").ok(),
             validation: Validation::from_env(),
             cache_dir: default_cache_dir(),
             memory_limit_bytes: std::env::var("NX_VULKAN_MEMORY_LIMIT").ok().and_then(|v| v.parse().ok()),
-            staged: std::env::var("NX_VULKAN_STAGED").is_ok_and(|v| v == "1"),
+            host_access: match std::env::var("NX_VULKAN_HOST_ACCESS").as_deref() {
+                Ok("small") => HostAccess::Small,
+                Ok("never") => HostAccess::Never,
+                _ => HostAccess::Auto,
+            },
         }
     }
 }
@@ -98,15 +101,8 @@ impl Engine {
     /// As [`Engine::open`].
     pub fn open_with(options: &Options) -> Result<Arc<Engine>> {
         let open = Arc::new(OpenDevice::open(options.selector.as_deref(), options.validation)?);
-        let plan = DeviceMemoryPlan::new(&open.caps, options.memory_limit_bytes, options.staged);
-        let limits = PoolLimits {
-            max_buffer_bytes: open.caps.max_buffer_bytes,
-            budget_bytes: plan.budget_bytes,
-            region_bytes: match open.caps.is_unified() {
-                true => REGION_BYTES_CPU,
-                false => REGION_BYTES_GPU,
-            },
-        };
+        let plan = DeviceMemoryPlan::new(&open.caps, options.memory_limit_bytes, options.host_access);
+        let limits = plan.limits;
         let backing = VulkanBacking::new(Arc::clone(&open.device), plan);
         let pool = Arc::new(Pool::new(backing, limits));
         Ok(Arc::new(Engine {
@@ -140,7 +136,13 @@ impl Engine {
     /// # Errors
     /// `TooLarge` when it can never fit; `OutOfMemory` when it does not fit after trimming, waiting and spilling to host memory.
     pub fn alloc(&self, size_bytes: u64) -> Result<Arc<Buffer>> {
-        let block = match self.pool.alloc(Kind::Device, size_bytes, self.stream.completed()) {
+        let completed = self.stream.completed();
+        let small = size_bytes <= SMALL_BYTES && self.pool.limits.budget_bytes[Kind::Small as usize] > 0;
+        let first = match small.then(|| self.pool.alloc(Kind::Small, size_bytes, completed)) {
+            Some(Ok(block)) => Ok(block),
+            Some(Err(_)) | None => self.pool.alloc(Kind::Device, size_bytes, completed),
+        };
+        let block = match first {
             Ok(block) => block,
             Err(AllocError::OutOfMemory) => self.alloc_under_pressure(size_bytes)?,
             Err(e) => return Err(self.alloc_error(e, size_bytes)),

@@ -24,6 +24,6 @@ pub use engine::{Engine, Options, Stats};
 pub use error::{Error, Result};
 pub use kernel::launch::Compile;
 pub use kernel::{Access, Binding, BoundLaunch, Interface, Launch, Pipeline, PipelineKey};
-pub use memory::Buffer;
+pub use memory::{Buffer, HostAccess};
 pub use shape::{Type, View};
 pub use tensor::Tensor;

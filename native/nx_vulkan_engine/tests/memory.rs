@@ -8,7 +8,7 @@ use nx_vulkan_engine::{Engine, Error, Options};
 
 #[test]
 fn transfers_of_odd_sizes_at_odd_offsets() {
-    for engine in direct_and_staged() {
+    for engine in every_host_access() {
         let mut rng = Rng(42);
         for size in [1usize, 2, 3, 5, 15, 16, 17, 255, 256, 257, 1023, 4097, 65_537] {
             let buffer = engine.alloc(size as u64).unwrap();
@@ -36,7 +36,7 @@ fn transfers_of_odd_sizes_at_odd_offsets() {
 
 #[test]
 fn uploads_onto_memory_in_use_are_ordered_after_it() {
-    for engine in direct_and_staged() {
+    for engine in every_host_access() {
         let a = engine.alloc(4096).unwrap();
         let b = engine.alloc(4096).unwrap();
         for round in 0..50u32 {
@@ -54,7 +54,7 @@ fn uploads_onto_memory_in_use_are_ordered_after_it() {
 
 #[test]
 fn empty_buffers_and_ranges() {
-    for engine in direct_and_staged() {
+    for engine in every_host_access() {
         let a = engine.alloc(0).unwrap();
         let b = engine.alloc(16).unwrap();
         assert_eq!(a.size_bytes(), 0);
@@ -80,7 +80,7 @@ fn empty_buffers_and_ranges() {
 
 #[test]
 fn a_fill_that_ends_the_buffer_may_have_any_size() {
-    for engine in direct_and_staged() {
+    for engine in every_host_access() {
         let a = engine.alloc(7).unwrap();
         engine.fill(&a, 0, 7, 0x0403_0201).unwrap();
         let mut out = [0; 7];
@@ -92,7 +92,7 @@ fn a_fill_that_ends_the_buffer_may_have_any_size() {
 
 #[test]
 fn large_transfers_go_both_ways() {
-    for engine in direct_and_staged() {
+    for engine in every_host_access() {
         let size = (70 << 20) + 13;
         let data: Vec<u8> = (0..size).map(|i| ((i * 31) >> 7) as u8).collect();
         let a = engine.alloc(size as u64).unwrap();

@@ -45,7 +45,7 @@ fn a_dispatch_computes_through_descriptors() {
 
 #[test]
 fn a_chain_of_dependent_operations_runs_in_order() {
-    for engine in direct_and_staged() {
+    for engine in every_host_access() {
         let pipeline = axpb(&engine, false);
         let n = 4096u32;
         let bytes = u64::from(n) * 4;
@@ -158,7 +158,7 @@ fn tables_survive_more_launches_than_the_ring_holds() {
 
 #[test]
 fn sixteen_threads_record_and_read_at_once() {
-    for engine in direct_and_staged() {
+    for engine in every_host_access() {
         let threads: Vec<_> = (0..16u32)
             .map(|t| {
                 let engine = Arc::clone(&engine);
@@ -192,7 +192,7 @@ fn sixteen_threads_record_and_read_at_once() {
 
 #[test]
 fn a_failed_submission_sticks_and_never_gives_zeros() {
-    for engine in direct_and_staged() {
+    for engine in every_host_access() {
         let a = upload_words(&engine, &[7; 64]);
         engine.wait().unwrap();
         engine.fail_next_submission();
@@ -210,7 +210,7 @@ fn a_failed_submission_sticks_and_never_gives_zeros() {
 
 #[test]
 fn an_engine_dropped_with_work_in_flight_cleans_up() {
-    for engine in direct_and_staged() {
+    for engine in every_host_access() {
         let log = engine.validation_log();
         let pipeline = axpb(&engine, false);
         let a = engine.alloc(1 << 20).unwrap();

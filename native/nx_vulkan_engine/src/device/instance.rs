@@ -1,6 +1,6 @@
 //! The Vulkan loader and instance, shared by every engine of the process, and the validation layer's messages.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use vulkano::Version;
 use vulkano::VulkanLibrary;
@@ -59,22 +59,19 @@ pub(crate) struct VulkanInstance {
 }
 
 impl VulkanInstance {
-    /// The instance of this process, created on first use and again after the last user dropped it.
+    /// The instance of this process, created on first use and kept until the process ends: destroying the last instance unloads the
+    /// driver, whose thread-exit handlers then crash threads that used it (NVIDIA).
     pub fn shared(validation: Validation) -> Result<Arc<VulkanInstance>> {
-        static PLAIN: Mutex<Weak<VulkanInstance>> = Mutex::new(Weak::new());
-        static VALIDATED: Mutex<Weak<VulkanInstance>> = Mutex::new(Weak::new());
+        static PLAIN: Mutex<Option<Arc<VulkanInstance>>> = Mutex::new(None);
+        static VALIDATED: Mutex<Option<Arc<VulkanInstance>>> = Mutex::new(None);
         let cell = match validation {
             Validation::Off => &PLAIN,
             Validation::On | Validation::Required => &VALIDATED,
         };
         let mut cell = cell.lock().unwrap_or_else(PoisonError::into_inner);
-        let instance = match cell.upgrade() {
-            Some(instance) => instance,
-            None => {
-                let instance = Arc::new(Self::create(validation)?);
-                *cell = Arc::downgrade(&instance);
-                instance
-            }
+        let instance = match &*cell {
+            Some(instance) => Arc::clone(instance),
+            None => Arc::clone(cell.insert(Arc::new(Self::create(validation)?))),
         };
         if validation == Validation::Required && instance.log.is_none() {
             return Err(no_device(format!("validation is required but {VALIDATION_LAYER} is not installed")));

@@ -10,55 +10,96 @@ use vulkano::memory::{DeviceMemory, MemoryAllocateFlags, MemoryAllocateInfo, Mem
 use vulkano::{Validated, VulkanError, VulkanObject};
 
 use super::block::Kind;
-use super::pool::{AllocError, Backing, Chunk};
+use super::pool::{AllocError, Backing, Chunk, PoolLimits};
 use crate::Error;
-use crate::device::{Caps, MemoryTypeInfo, describe};
+use crate::device::{Caps, DeviceKind, MemoryTypeInfo, describe};
 
 /// Share of a heap that the pool may fill, in percent. The rest is for the driver and for other programs; on a CPU device the heap is
 /// all of the host's memory.
 const DEVICE_BUDGET_PERCENT: u64 = 95;
 const CPU_BUDGET_PERCENT: u64 = 80;
+const SMALL_BUDGET_PERCENT: u64 = 25;
 const SPILL_BUDGET_PERCENT: u64 = 50;
+
+/// Most bytes to read directly from memory that the host does not cache: each load crosses the bus, about 1 us. A copy on the GPU into
+/// cached memory costs 5 us (both on an H200).
+const UNCACHED_READ_BYTES: u64 = 64;
+/// Regions of a kind start at the first size and double up to the second. A driver takes about 0.3 ms per MiB (H200).
+const REGION_BYTES: (u64, u64) = (32 << 20, 256 << 20);
+const REGION_BYTES_UNIFIED: (u64, u64) = (16 << 20, 128 << 20);
+const REGION_BYTES_SMALL: (u64, u64) = (4 << 20, 64 << 20);
+const REGION_BYTES_STAGING: (u64, u64) = (1 << 20, 64 << 20);
+
+/// How the host may reach tensors in device memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HostAccess {
+    /// Directly as far as the device allows: all of it on CPU and integrated devices, small tensors on discrete ones.
+    #[default]
+    Auto,
+    /// Small tensors at most, as on a discrete GPU.
+    Small,
+    /// Only through copies in staging memory.
+    Never,
+}
 
 /// Which memory type serves each kind, best first, and how much of it.
 #[derive(Debug)]
 pub(crate) struct DeviceMemoryPlan {
-    types: [Vec<u32>; Kind::COUNT],
+    memory_types: Vec<MemoryTypeInfo>,
+    ranked: [Vec<u32>; Kind::COUNT],
     map: [bool; Kind::COUNT],
-    pub budget_bytes: [u64; Kind::COUNT],
+    pub limits: PoolLimits,
 }
 
 impl DeviceMemoryPlan {
-    /// `limit_bytes` caps the budget for tensors; `staged` treats unified memory as if the host could not see it.
-    pub fn new(caps: &Caps, limit_bytes: Option<u64>, staged: bool) -> DeviceMemoryPlan {
-        let unified = caps.is_unified() && !staged;
-        let types = KINDS.map(|kind| ranked(caps, kind, unified));
-        let first = |kind: Kind| {
-            let index = *types[kind as usize].first()?;
-            caps.memory_types.get(index as usize)
+    /// `limit_bytes` caps the budget for tensors.
+    pub fn new(caps: &Caps, limit_bytes: Option<u64>, access: HostAccess) -> DeviceMemoryPlan {
+        let unified = caps.is_unified() && access == HostAccess::Auto;
+        let ranked = KINDS.map(|kind| ranked(caps, kind, unified));
+        let first =
+            |kind: Kind| ranked[kind as usize].first().and_then(|&i| caps.memory_types.get(i as usize)).copied();
+        let share = |t: MemoryTypeInfo, percent: u64| {
+            caps.heaps
+                .get(t.heap as usize)
+                .map_or(0, |h| h.size_bytes / 100 * percent)
+                .min(limit_bytes.unwrap_or(u64::MAX))
         };
-        let heap_bytes = |t: &MemoryTypeInfo| caps.heaps.get(t.heap as usize).map_or(0, |h| h.size_bytes);
         let percent = match caps.kind {
-            crate::device::DeviceKind::Cpu => CPU_BUDGET_PERCENT,
+            DeviceKind::Cpu => CPU_BUDGET_PERCENT,
             _ => DEVICE_BUDGET_PERCENT,
         };
         let device = first(Kind::Device);
-        let device_budget = device.map_or(0, |t| heap_bytes(t) / 100 * percent);
-        // Spilling into the heap that is already full would gain nothing.
-        let spill_budget = first(Kind::Spill)
-            .filter(|t| device.is_some_and(|d| d.heap != t.heap))
-            .map_or(0, |t| heap_bytes(t) / 100 * SPILL_BUDGET_PERCENT);
-        let limit = limit_bytes.unwrap_or(u64::MAX);
-        let mut budget_bytes = [u64::MAX; Kind::COUNT];
-        budget_bytes[Kind::Device as usize] = device_budget.min(limit);
-        budget_bytes[Kind::Spill as usize] = spill_budget.min(limit);
-        let mut map = [true; Kind::COUNT];
-        map[Kind::Device as usize] = unified && device.is_some_and(|t| t.host_visible && t.host_coherent);
-        DeviceMemoryPlan { types, map, budget_bytes }
+        let budget_bytes = KINDS.map(|kind| match kind {
+            Kind::Device => device.map_or(0, |t| share(t, percent)),
+            Kind::Small if unified || access == HostAccess::Never => 0,
+            Kind::Small => first(kind).map_or(0, |t| share(t, SMALL_BUDGET_PERCENT)),
+            // Spilling into the heap that is already full would gain nothing.
+            Kind::Spill => first(kind)
+                .filter(|t| device.is_some_and(|d| d.heap != t.heap))
+                .map_or(0, |t| share(t, SPILL_BUDGET_PERCENT)),
+            Kind::Upload | Kind::Readback | Kind::Arguments => u64::MAX,
+        });
+        let limits = PoolLimits {
+            max_buffer_bytes: caps.max_buffer_bytes,
+            budget_bytes,
+            region_bytes: KINDS.map(|kind| match kind {
+                Kind::Device if unified => REGION_BYTES_UNIFIED,
+                Kind::Device | Kind::Spill => REGION_BYTES,
+                Kind::Small => REGION_BYTES_SMALL,
+                Kind::Upload | Kind::Readback | Kind::Arguments => REGION_BYTES_STAGING,
+            }),
+            direct_read_bytes: KINDS.map(|kind| match first(kind) {
+                Some(t) if t.host_cached => u64::MAX,
+                _ => UNCACHED_READ_BYTES,
+            }),
+        };
+        let map = KINDS.map(|kind| kind != Kind::Device || unified);
+        DeviceMemoryPlan { memory_types: caps.memory_types.clone(), ranked, map, limits }
     }
 }
 
-const KINDS: [Kind; Kind::COUNT] = [Kind::Device, Kind::Spill, Kind::Upload, Kind::Readback, Kind::Arguments];
+const KINDS: [Kind; Kind::COUNT] =
+    [Kind::Device, Kind::Small, Kind::Spill, Kind::Upload, Kind::Readback, Kind::Arguments];
 
 fn ranked(caps: &Caps, kind: Kind, unified: bool) -> Vec<u32> {
     let mut types: Vec<(u32, u32)> =
@@ -75,6 +116,7 @@ fn score(t: &MemoryTypeInfo, kind: Kind, unified: bool) -> Option<u32> {
         _ if t.special => None,
         Kind::Device if unified => Some(points(&[(t.device_local, 8), (host, 4), (host && t.host_cached, 2)])),
         Kind::Device => Some(points(&[(t.device_local, 8), (!t.host_visible, 4)])),
+        Kind::Small => (host && t.device_local).then(|| points(&[(t.host_cached, 1)])),
         Kind::Spill => host.then(|| points(&[(!t.device_local, 4), (t.host_cached, 1)])),
         Kind::Upload => host.then(|| points(&[(!t.device_local, 4), (!t.host_cached, 1)])),
         Kind::Readback => host.then(|| points(&[(t.host_cached, 8), (!t.device_local, 1)])),
@@ -112,11 +154,12 @@ impl Backing for VulkanBacking {
         )
         .map_err(|e| alloc_error("vkCreateBuffer", e))?;
         let needs = *raw.memory_requirements();
-        let memory_type_index = self.plan.types[kind as usize]
+        let memory_type_index = self.plan.ranked[kind as usize]
             .iter()
             .copied()
             .find(|&i| needs.memory_type_bits & (1 << i) != 0)
             .ok_or(AllocError::OutOfMemory)?;
+        let memory_type = self.plan.memory_types[memory_type_index as usize];
         let mut memory = DeviceMemory::allocate(
             Arc::clone(&self.device),
             MemoryAllocateInfo {
@@ -128,7 +171,7 @@ impl Backing for VulkanBacking {
         )
         .map_err(|e| alloc_error("vkAllocateMemory", e))?;
         let mut mapped = null_mut();
-        if self.plan.map[kind as usize] {
+        if self.plan.map[kind as usize] && memory_type.host_visible && memory_type.host_coherent {
             memory
                 .map(MemoryMapInfo { size: memory.allocation_size(), ..Default::default() })
                 .map_err(|e| alloc_error("vkMapMemory", e))?;

@@ -32,6 +32,8 @@ impl Hazard {
 pub(crate) enum Kind {
     /// Tensors: device-local; mapped as well where the host shares the memory.
     Device,
+    /// Small tensors on a discrete GPU: device-local memory that the host writes over the bus, without a copy on the GPU.
+    Small,
     /// Tensors that device-local memory has no room for: host memory that the GPU reads over the bus.
     Spill,
     /// Written by the host, copied from by the GPU.
@@ -43,7 +45,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub const COUNT: usize = 5;
+    pub const COUNT: usize = 6;
 }
 
 /// A piece of a region. It may be copied as a description; the memory belongs to one buffer, or to the pool.

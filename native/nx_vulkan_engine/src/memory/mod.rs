@@ -13,10 +13,11 @@ mod pool_tests;
 mod ranges;
 mod ring;
 
+pub use backing::HostAccess;
 pub(crate) use backing::{DeviceMemoryPlan, VulkanBacking};
 pub(crate) use block::{FreeBlock, Kind};
 pub use buffer::Buffer;
-pub(crate) use pool::{AllocError, Pool, PoolLimits};
+pub(crate) use pool::{AllocError, Pool};
 pub(crate) use ring::Ring;
 
 /// The pool of an open device.

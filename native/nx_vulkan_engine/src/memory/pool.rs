@@ -56,7 +56,9 @@ pub(crate) struct PoolLimits {
     /// Most bytes to reserve from the backing, by kind. 0 switches a kind off.
     pub budget_bytes: [u64; Kind::COUNT],
     /// Regions start at the first size and double up to the second.
-    pub region_bytes: (u64, u64),
+    pub region_bytes: [(u64, u64); Kind::COUNT],
+    /// Most bytes that the host reads straight from mapped memory of a kind.
+    pub direct_read_bytes: [u64; Kind::COUNT],
 }
 
 struct Region<M> {
@@ -123,7 +125,7 @@ impl<B: Backing> Pool<B> {
 
     /// Bytes of blocks that buffers hold, tensors only.
     pub fn in_use_bytes(&self) -> u64 {
-        [Kind::Device, Kind::Spill].map(|kind| self.in_use_bytes[kind as usize].load(Relaxed)).iter().sum()
+        [Kind::Device, Kind::Small, Kind::Spill].map(|kind| self.in_use_bytes[kind as usize].load(Relaxed)).iter().sum()
     }
 
     /// Bytes taken from the backing, of every kind.
@@ -259,7 +261,7 @@ impl<B: Backing> Pool<B> {
 
     /// Adds a region for blocks of `bytes`: as large as the growth rule says, smaller where that does not fit.
     fn grow(&self, heap: &mut Heap<B::Memory>, kind: Kind, bytes: u64) -> Result<(), AllocError> {
-        let (first, last) = self.limits.region_bytes;
+        let (first, last) = self.limits.region_bytes[kind as usize];
         let mut size = heap
             .reserved_bytes
             .clamp(first, last)

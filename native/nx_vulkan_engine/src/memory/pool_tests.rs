@@ -75,7 +75,8 @@ fn pool(capacity_bytes: u64) -> (Pool<Fake>, Arc<Counts>) {
     let limits = PoolLimits {
         max_buffer_bytes: 1 << 40,
         budget_bytes: [u64::MAX; Kind::COUNT],
-        region_bytes: (1 << 20, 4 << 20),
+        region_bytes: [(1 << 20, 4 << 20); Kind::COUNT],
+        direct_read_bytes: [u64::MAX; Kind::COUNT],
     };
     (Pool::new(backing, limits), counts)
 }

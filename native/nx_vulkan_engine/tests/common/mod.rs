@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use nx_vulkan_engine::{
-    Access, Binding, BoundLaunch, Buffer, Engine, Interface, Launch, Options, Pipeline, PipelineKey, Result, Validation,
+    Access, Binding, BoundLaunch, Buffer, Engine, HostAccess, Interface, Launch, Options, Pipeline, PipelineKey,
+    Result, Validation,
 };
 
 pub const AXPB: &[u8] = include_bytes!("../data/axpb.spv");
@@ -25,9 +26,10 @@ pub fn engine() -> Arc<Engine> {
     Engine::open_with(&options()).unwrap()
 }
 
-/// An engine that reaches device memory directly where it can, and one that always copies through staging memory.
-pub fn direct_and_staged() -> [Arc<Engine>; 2] {
-    [false, true].map(|staged| Engine::open_with(&Options { staged, ..options() }).unwrap())
+/// One engine for each way in which the host may reach device memory.
+pub fn every_host_access() -> [Arc<Engine>; 3] {
+    [HostAccess::Auto, HostAccess::Small, HostAccess::Never]
+        .map(|host_access| Engine::open_with(&Options { host_access, ..options() }).unwrap())
 }
 
 /// Fails the test if the validation layer said anything.
