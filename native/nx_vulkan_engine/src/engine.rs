@@ -100,7 +100,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::open`].
     pub fn open_with(options: &Options) -> Result<Arc<Engine>> {
-        let open = Arc::new(OpenDevice::open(options.selector.as_deref(), options.validation)?);
+        let open = OpenDevice::shared(options.selector.as_deref(), options.validation)?;
         let plan = DeviceMemoryPlan::new(&open.caps, options.memory_limit_bytes, options.host_access);
         let limits = plan.limits;
         let backing = VulkanBacking::new(Arc::clone(&open.device), plan);

@@ -59,8 +59,7 @@ pub(crate) struct VulkanInstance {
 }
 
 impl VulkanInstance {
-    /// The instance of this process, created on first use and kept until the process ends: destroying the last instance unloads the
-    /// driver, whose thread-exit handlers then crash threads that used it (NVIDIA).
+    /// The instance of this process, created on first use and kept until the process ends, as drivers keep threads and exit handlers.
     pub fn shared(validation: Validation) -> Result<Arc<VulkanInstance>> {
         static PLAIN: Mutex<Option<Arc<VulkanInstance>>> = Mutex::new(None);
         static VALIDATED: Mutex<Option<Arc<VulkanInstance>>> = Mutex::new(None);

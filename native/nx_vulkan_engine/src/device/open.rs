@@ -1,6 +1,6 @@
 //! Opening a device: the floor it must meet, the features and the queue that the engine takes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use vulkano::device::physical::PhysicalDevice;
 use vulkano::device::{Device, DeviceCreateInfo, DeviceExtensions, Queue, QueueCreateInfo, QueueFlags};
@@ -82,15 +82,42 @@ pub(crate) struct OpenDevice {
     pub caps: Caps,
     pub log: Option<Arc<ValidationLog>>,
     /// Keeps the messenger alive until the device is gone, so that it hears of leaked objects.
-    _instance: Arc<VulkanInstance>,
+    instance: Arc<VulkanInstance>,
 }
 
+/// Devices that stay open for the next engine until the process ends. Closing one while another is in use hangs NVIDIA's driver 580 now
+/// and then: vkDestroyDevice waits for a helper thread that never ends, under a lock that every submission takes. The validation
+/// layer looks for leaks when a device is closed, so with it devices do close.
+static KEPT: Mutex<Vec<Arc<OpenDevice>>> = Mutex::new(Vec::new());
+
 impl OpenDevice {
-    pub fn open(selector: Option<&str>, validation: Validation) -> Result<OpenDevice> {
+    /// The device that the selector names: the one that is open already, or else opened now.
+    pub fn shared(selector: Option<&str>, validation: Validation) -> Result<Arc<OpenDevice>> {
         let instance = VulkanInstance::shared(validation)?;
         let mut listed = list(&instance)?;
         let infos: Vec<DeviceInfo> = listed.iter().map(|l| l.info.clone()).collect();
-        let Listed { info, physical } = listed.swap_remove(choose(&infos, selector)?);
+        let chosen = listed.swap_remove(choose(&infos, selector)?);
+        if instance.log.is_some() {
+            return OpenDevice::open(chosen, instance).map(Arc::new);
+        }
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |d: &&Arc<OpenDevice>| d.info.index == chosen.info.index && Arc::ptr_eq(&d.instance, &instance);
+        if let Some(open) = kept.iter().find(same) {
+            return Ok(Arc::clone(open));
+        }
+        let open = Arc::new(OpenDevice::open(chosen, instance)?);
+        kept.push(Arc::clone(&open));
+        Ok(open)
+    }
+
+    /// Lets the next engine open the device anew, because it is lost.
+    pub fn forget(&self) {
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|d| !std::ptr::eq(&**d, self));
+    }
+
+    fn open(chosen: Listed, instance: Arc<VulkanInstance>) -> Result<OpenDevice> {
+        let Listed { info, physical } = chosen;
         let family = queue_family(&physical).ok_or_else(|| no_device("the device has no compute queue"))?;
 
         let mut features = wanted_features(physical.supported_features());
@@ -114,6 +141,6 @@ impl OpenDevice {
             e => no_device(format!("{info} could not be opened: {}", describe(&e))),
         })?;
         let queue = queues.next().ok_or_else(|| no_device("the device gave no queue"))?;
-        Ok(OpenDevice { queue, device, info, caps, log: instance.log.clone(), _instance: instance })
+        Ok(OpenDevice { queue, device, info, caps, log: instance.log.clone(), instance })
     }
 }

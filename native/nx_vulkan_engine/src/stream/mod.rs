@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ash::vk;
-use vulkano::VulkanObject;
 
 use crate::device::{DeviceKind, OpenDevice};
 use crate::kernel::{Access, BoundLaunch, Launch};
@@ -261,7 +260,11 @@ impl Stream {
 
     /// Makes `error` stick unless another came first, and returns the one that stuck.
     fn fail(&self, error: Error) -> Error {
-        self.error.get_or_init(|| error).clone()
+        let error = self.error.get_or_init(|| error).clone();
+        if error == Error::DeviceLost {
+            self.open.forget();
+        }
+        error
     }
 
     /// Locks the recorder with a command buffer ready to record into.
@@ -477,8 +480,8 @@ impl Drop for Stream {
         let device = &self.open.device;
         let recorder = self.recorder.get_mut().unwrap_or_else(PoisonError::into_inner);
         if waited.is_err() {
-            // SAFETY: no other thread uses the queue while the stream is dropped. On a lost device it returns at once.
-            let _ = unsafe { (device.fns().v1_0.device_wait_idle)(device.handle()) };
+            // On a lost device this returns at once.
+            let _ = self.open.queue.with(|mut queue| queue.wait_idle());
         }
         let pending = recorder.pending.drain(..).map(|p| p.slot);
         for slot in recorder.free.drain(..).chain(pending).chain(recorder.current.take()) {
