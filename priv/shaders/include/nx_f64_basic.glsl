@@ -123,6 +123,27 @@ double nx_cbrt_f64(const in double x) {
     return nx_f64_with_sign(y * nx_f64_pow2(q - 400), nx_f64_high(x));
 }
 
+// The bits of x as a signed number that orders like x (both zeros are 0): high word, low word. Denormals compare
+// right even where the device flushes them.
+uvec2 nx_f64_order_key(const in double x) {
+    uvec2 u = unpackDouble2x32(x);
+    uint high = u.y & 0x7fffffffu;
+    if ((u.y & 0x80000000u) == 0u) {
+        return uvec2(u.x, high | 0x80000000u);
+    }
+    uint low = ~u.x + 1u;
+    return uvec2(low, (u.x == 0u ? ~high + 1u : ~high) ^ 0x80000000u);
+}
+
+bool nx_f64_ordered(const in double a, const in double b) { return !(nx_f64_isnan(a) || nx_f64_isnan(b)); }
+
+// a < b for numbers.
+bool nx_f64_below(const in double a, const in double b) {
+    uvec2 i = nx_f64_order_key(a);
+    uvec2 j = nx_f64_order_key(b);
+    return i.y < j.y || (i.y == j.y && i.x < j.x);
+}
+
 // The remainder of truncated division (fmod of C), exact.
 double nx_remainder_f64(const in double a, const in double b) {
     if (nx_f64_isnan(a) || nx_f64_isnan(b) || nx_f64_isinf(a) || nx_f64_iszero(b)) {
@@ -130,7 +151,7 @@ double nx_remainder_f64(const in double a, const in double b) {
     }
     double x = nx_f64_magnitude(a);
     double y = nx_f64_magnitude(b);
-    if (nx_f64_isinf(b) || x < y) {
+    if (nx_f64_isinf(b) || nx_f64_below(x, y)) {
         return a;
     }
     int ey = nx_f64_exponent(b);
@@ -159,27 +180,6 @@ double nx_remainder_f64(const in double a, const in double b) {
         er = er - step;
     }
     return nx_f64_with_sign(nx_f64_scale(r, ey), nx_f64_high(a));
-}
-
-// The bits of x as a signed number that orders like x (both zeros are 0): high word, low word. Denormals compare
-// right even where the device flushes them.
-uvec2 nx_f64_order_key(const in double x) {
-    uvec2 u = unpackDouble2x32(x);
-    uint high = u.y & 0x7fffffffu;
-    if ((u.y & 0x80000000u) == 0u) {
-        return uvec2(u.x, high | 0x80000000u);
-    }
-    uint low = ~u.x + 1u;
-    return uvec2(low, (u.x == 0u ? ~high + 1u : ~high) ^ 0x80000000u);
-}
-
-bool nx_f64_ordered(const in double a, const in double b) { return !(nx_f64_isnan(a) || nx_f64_isnan(b)); }
-
-// a < b for numbers.
-bool nx_f64_below(const in double a, const in double b) {
-    uvec2 i = nx_f64_order_key(a);
-    uvec2 j = nx_f64_order_key(b);
-    return i.y < j.y || (i.y == j.y && i.x < j.x);
 }
 
 uint nx_equal_f64(const in double a, const in double b) {
@@ -237,28 +237,14 @@ double nx_sign_f64(const in double x) {
     return nx_f64_with_sign(1.0lf, nx_f64_high(x));
 }
 
-// x without the bits of weight below 1.
-double nx_f64_truncate(const in double x) {
-    uvec2 u = unpackDouble2x32(x);
-    int e = int((u.y >> 20) & 0x7ffu) - 1023;
-    if (e < 0) {
-        u = uvec2(0u, u.y & 0x80000000u);
-    } else if (e < 20) {
-        u = uvec2(0u, u.y & ~(0x000fffffu >> e));
-    } else if (e < 52) {
-        u.x = u.x & ~(0xffffffffu >> (e - 20));
-    }
-    return packDouble2x32(u);
-}
-
 double nx_floor_f64(const in double x) {
     double t = nx_f64_truncate(x);
-    return t > x ? nx_f64_with_sign(t - 1.0lf, 0x80000000u) : t;
+    return nx_f64_below(x, t) ? nx_f64_with_sign(t - 1.0lf, 0x80000000u) : t;
 }
 
 double nx_ceil_f64(const in double x) {
     double t = nx_f64_truncate(x);
-    return t < x ? t + 1.0lf : t;
+    return nx_f64_below(t, x) ? t + 1.0lf : t;
 }
 
 // Half away from zero.

@@ -85,6 +85,20 @@ int nx_f64_exponent(const in double x) {
     return int((nx_f64_high(nx_f64_normalized(x)) >> 20) & 0x7ffu) - (denormal ? 1077 : 1023);
 }
 
+// x without the bits of weight below 1.
+double nx_f64_truncate(const in double x) {
+    uvec2 u = unpackDouble2x32(x);
+    int e = int((u.y >> 20) & 0x7ffu) - 1023;
+    if (e < 0) {
+        u = uvec2(0u, u.y & 0x80000000u);
+    } else if (e < 20) {
+        u = uvec2(0u, u.y & ~(0x000fffffu >> e));
+    } else if (e < 52) {
+        u.x = u.x & ~(0xffffffffu >> (e - 20));
+    }
+    return packDouble2x32(u);
+}
+
 // a + b exactly (Knuth).
 dvec2 nx_f64_two_sum(const in double a, const in double b) {
     double s = a + b;

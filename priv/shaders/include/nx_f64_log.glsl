@@ -185,14 +185,15 @@ double nx_atanh_f64(const in double x) {
     return nx_f64_with_sign(0.5lf * (l.x + l.y), nx_f64_high(x));
 }
 
-// 0 for an even whole number or a fraction, 1 for an odd number: bit 0. Bit 1: whole.
+// 0 for a fraction, 2 for an even and 3 for an odd whole number.
 uint nx_f64_parity(const in double y) {
-    double a = nx_f64_magnitude(y);
-    if (floor(a) != a) {
+    uvec2 u = unpackDouble2x32(y);
+    uvec2 t = unpackDouble2x32(nx_f64_truncate(y));
+    if (u.x != t.x || u.y != t.y) {
         return 0u;
     }
-    double b = a * 0.5lf;
-    return floor(b) != b ? 3u : 2u;
+    double b = nx_f64_magnitude(y) * 0.5lf;
+    return nx_f64_truncate(b) != b ? 3u : 2u;
 }
 
 // |x|^y for finite nonzero x and finite y, rounded once.
