@@ -123,3 +123,71 @@ fn add_once(section: &mut Vec<Instruction>, op: Op, operand: Operand) {
         section.push(Instruction::new(op, None, None, vec![operand]));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rspirv::spirv::{AddressingModel, ExecutionModel, FunctionControl, MemoryModel};
+
+    /// A module with one fadd, one fma, one integer add; with an entry point or none.
+    fn module(version: (u8, u8), with_entry: bool) -> Vec<u8> {
+        let mut b = dr::Builder::new();
+        b.set_version(version.0, version.1);
+        b.capability(Capability::Shader);
+        let glsl = b.ext_inst_import("GLSL.std.450");
+        b.memory_model(AddressingModel::Logical, MemoryModel::GLSL450);
+        let void = b.type_void();
+        let float = b.type_float(32, None);
+        let uint = b.type_int(32, 0);
+        let signature = b.type_function(void, []);
+        let one = b.constant_bit32(float, 1.0f32.to_bits());
+        let two = b.constant_bit32(uint, 2);
+        let main = b.begin_function(void, None, FunctionControl::NONE, signature).unwrap();
+        b.begin_block(None).unwrap();
+        let sum = b.f_add(float, None, one, one).unwrap();
+        let fma = GlslStd450Op::Fma as u32;
+        b.ext_inst(float, None, glsl, fma, [sum, one, one].map(Operand::IdRef)).unwrap();
+        b.i_add(uint, None, two, two).unwrap();
+        b.ret().unwrap();
+        b.end_function().unwrap();
+        if with_entry {
+            b.entry_point(ExecutionModel::GLCompute, main, "main", []);
+            b.execution_mode(main, ExecutionMode::LocalSize, [1, 1, 1]);
+        }
+        b.module().assemble().into_iter().flat_map(u32::to_le_bytes).collect()
+    }
+
+    fn count(module: &dr::Module, op: Op, operand: &Operand) -> usize {
+        module.all_inst_iter().filter(|i| i.class.opcode == op && i.operands.contains(operand)).count()
+    }
+
+    #[test]
+    fn float_operations_are_decorated_and_entry_points_preserve_special_values() {
+        let once = preserve(&module((1, 5), true)).unwrap();
+        let found = dr::load_bytes(&once).unwrap();
+        let no_contraction = Operand::Decoration(Decoration::NoContraction);
+        assert_eq!(count(&found, Op::Decorate, &no_contraction), 2);
+        let mode = Operand::ExecutionMode(ExecutionMode::SignedZeroInfNanPreserve);
+        assert_eq!(count(&found, Op::ExecutionMode, &mode), 1);
+        let capability = Operand::Capability(Capability::SignedZeroInfNanPreserve);
+        assert_eq!(count(&found, Op::Capability, &capability), 1);
+        assert!(found.extensions.is_empty());
+        assert_eq!(preserve(&once).unwrap(), once);
+    }
+
+    #[test]
+    fn before_spirv_1_4_the_extension_is_named() {
+        let found = dr::load_bytes(preserve(&module((1, 3), true)).unwrap()).unwrap();
+        let extension = Operand::LiteralString("SPV_KHR_float_controls".into());
+        assert_eq!(count(&found, Op::Extension, &extension), 1);
+    }
+
+    #[test]
+    fn libraries_have_no_entry_point_to_set_a_mode_on() {
+        let found = dr::load_bytes(preserve(&module((1, 5), false)).unwrap()).unwrap();
+        assert_eq!(found.capabilities.len(), 1);
+        assert!(found.execution_modes.is_empty());
+        let no_contraction = Operand::Decoration(Decoration::NoContraction);
+        assert_eq!(count(&found, Op::Decorate, &no_contraction), 2);
+    }
+}
