@@ -346,6 +346,11 @@ impl Engine {
         self.stream.wait()
     }
 
+    /// Whether the device is so far behind that recording may have to wait for it. A thread that must not wait records elsewhere then.
+    pub fn is_congested(&self) -> bool {
+        self.stream.is_congested()
+    }
+
     /// Gives idle memory back to the driver. Returns the bytes freed.
     pub fn trim(&self) -> u64 {
         self.pool.trim(self.stream.completed())

@@ -4,6 +4,7 @@
 mod common;
 
 use std::fs;
+use std::process::Command;
 use std::sync::Arc;
 
 use common::*;
@@ -27,6 +28,29 @@ fn an_unknown_device_is_an_error_that_lists_the_known_ones() {
         panic!("opened a device that does not exist");
     };
     assert!(reason.contains(&enumerate().unwrap()[0].name), "{reason}");
+}
+
+/// Run by `a_missing_driver_or_loader_is_an_error` in a process of its own.
+#[test]
+#[ignore = "needs the environment that its caller sets"]
+fn child_opens_a_device() {
+    println!("{:?} {:?}", Engine::open(None).map(|_| ()), enumerate());
+}
+
+#[test]
+fn a_missing_driver_or_loader_is_an_error() {
+    let dir = TempDir::new("no-loader");
+    fs::write(dir.0.join("libvulkan.so.1"), b"not a library").unwrap();
+    for (name, value) in [("VK_DRIVER_FILES", "/nonexistent.json".as_ref()), ("LD_LIBRARY_PATH", dir.0.as_os_str())] {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["child_opens_a_device", "--exact", "--ignored", "--nocapture"])
+            .env(name, value)
+            .output()
+            .unwrap();
+        let out = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success(), "{name}: {out}");
+        assert_eq!(out.matches("Err(NoDevice { reason: ").count(), 2, "{name}: {out}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Opening a device: the floor it must meet, the features and the queue that the engine takes.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vulkano::device::physical::PhysicalDevice;
@@ -81,8 +82,9 @@ pub(crate) struct OpenDevice {
     pub info: DeviceInfo,
     pub caps: Caps,
     pub log: Option<Arc<ValidationLog>>,
+    lost: AtomicBool,
     /// Keeps the messenger alive until the device is gone, so that it hears of leaked objects.
-    instance: Arc<VulkanInstance>,
+    _instance: Arc<VulkanInstance>,
 }
 
 /// Devices that stay open for the next engine until the process ends. Closing one while another is in use hangs NVIDIA's driver 580 now
@@ -101,7 +103,7 @@ impl OpenDevice {
             return OpenDevice::open(chosen, instance).map(Arc::new);
         }
         let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |d: &&Arc<OpenDevice>| d.info.index == chosen.info.index && Arc::ptr_eq(&d.instance, &instance);
+        let same = |d: &&Arc<OpenDevice>| d.info.index == chosen.info.index && !d.lost.load(Relaxed);
         if let Some(open) = kept.iter().find(same) {
             return Ok(Arc::clone(open));
         }
@@ -110,10 +112,9 @@ impl OpenDevice {
         Ok(open)
     }
 
-    /// Lets the next engine open the device anew, because it is lost.
-    pub fn forget(&self) {
-        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.retain(|d| !std::ptr::eq(&**d, self));
+    /// Makes the next engine open the device anew.
+    pub fn mark_lost(&self) {
+        self.lost.store(true, Relaxed);
     }
 
     fn open(chosen: Listed, instance: Arc<VulkanInstance>) -> Result<OpenDevice> {
@@ -141,6 +142,14 @@ impl OpenDevice {
             e => no_device(format!("{info} could not be opened: {}", describe(&e))),
         })?;
         let queue = queues.next().ok_or_else(|| no_device("the device gave no queue"))?;
-        Ok(OpenDevice { queue, device, info, caps, log: instance.log.clone(), instance })
+        Ok(OpenDevice {
+            queue,
+            device,
+            info,
+            caps,
+            log: instance.log.clone(),
+            lost: AtomicBool::new(false),
+            _instance: instance,
+        })
     }
 }

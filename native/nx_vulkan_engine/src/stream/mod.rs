@@ -23,6 +23,8 @@ use slot::Slot;
 
 /// Submissions in flight before recording waits for the oldest.
 const MAX_IN_FLIGHT: usize = 32;
+/// Submissions that other threads may make between a look at `is_congested` and recording.
+const CONGESTION_MARGIN: u64 = 8;
 /// Recorded operations that make a submission: few while the GPU is idle, so that it starts early, more while it is busy.
 const BATCH_FIRST_OPS: u32 = 8;
 const BATCH_DOUBLINGS: usize = 3;
@@ -53,6 +55,8 @@ pub(crate) struct Stream {
     recorder: Mutex<Recorder>,
     /// Every submission up to this serial is complete.
     completed: AtomicU64,
+    /// The last serial that was submitted.
+    submitted: AtomicU64,
     error: OnceLock<Error>,
     fail_next_submission: AtomicBool,
     staging: transfer::Staging,
@@ -112,6 +116,7 @@ impl Stream {
                 counters: Counters::default(),
             }),
             completed: AtomicU64::new(0),
+            submitted: AtomicU64::new(0),
             error: OnceLock::new(),
             fail_next_submission: AtomicBool::new(false),
             staging: transfer::Staging::default(),
@@ -124,6 +129,17 @@ impl Stream {
     /// The last serial known to be complete, without asking the device.
     pub fn completed(&self) -> u64 {
         self.completed.load(Ordering::Acquire)
+    }
+
+    /// Whether so many submissions are in flight that recording is about to wait for the oldest.
+    pub fn is_congested(&self) -> bool {
+        let submitted = self.submitted.load(Ordering::Relaxed);
+        let limit = MAX_IN_FLIGHT as u64 - CONGESTION_MARGIN;
+        submitted.saturating_sub(self.completed()) >= limit && {
+            let mut recorder = self.lock();
+            let _ = self.reap(&mut recorder);
+            submitted.saturating_sub(self.completed()) >= limit
+        }
     }
 
     pub fn counters(&self) -> Counters {
@@ -262,7 +278,7 @@ impl Stream {
     fn fail(&self, error: Error) -> Error {
         let error = self.error.get_or_init(|| error).clone();
         if error == Error::DeviceLost {
-            self.open.forget();
+            self.open.mark_lost();
         }
         error
     }
@@ -438,6 +454,7 @@ impl Stream {
             return Err(self.fail(error));
         }
         recorder.pending.push_back(Pending { serial, slot });
+        self.submitted.store(serial, Ordering::Relaxed);
         self.reap(recorder)
     }
 
