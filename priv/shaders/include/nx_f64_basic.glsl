@@ -247,12 +247,15 @@ double nx_ceil_f64(const in double x) {
     return nx_f64_below(t, x) ? t + 1.0lf : t;
 }
 
-// Half away from zero.
+// Half away from zero; a zero result is +0.0.
 double nx_round_f64(const in double x) {
     double a = nx_f64_magnitude(x);
     double t = nx_f64_truncate(a);
     double r = a - t >= 0.5lf ? t + 1.0lf : t;
-    return nx_f64_isnan(x) || nx_f64_isinf(x) ? x : nx_f64_with_sign(r, nx_f64_high(x));
+    if (nx_f64_isnan(x) || nx_f64_isinf(x)) {
+        return x;
+    }
+    return nx_f64_iszero(r) ? nx_f64_zero(0u) : nx_f64_with_sign(r, nx_f64_high(x));
 }
 
 #endif
