@@ -42,6 +42,7 @@ dvec2 nx_f64_angle(const in dvec2 num, const in dvec2 den) {
     return a;
 }
 
+// max error: 0.60 ulp over 4 10^6 inputs.
 double nx_atan_f64(const in double x) {
     double a = nx_f64_magnitude(x);
     if (nx_f64_isnan(x) || a < 1e-9lf) {
@@ -62,6 +63,7 @@ double nx_f64_quadrants(const in dvec2 a, const in uint hx, const in uint hy) {
 }
 
 // The angle of (x, y), in all special cases as atan2 of C.
+// max error: 0.65 ulp over 4 10^6 inputs.
 double nx_atan2_f64(const in double y, const in double x) {
     if (nx_f64_isnan(x) || nx_f64_isnan(y)) {
         return nx_f64_nan();
@@ -104,6 +106,7 @@ dvec2 nx_f64_cathetus(const in double x) {
 }
 
 // NaN outside [-1, 1].
+// max error: 0.60 ulp over 4 10^6 inputs.
 double nx_asin_f64(const in double x) {
     double a = nx_f64_magnitude(x);
     if (nx_f64_isnan(x) || a < 1e-9lf) {
@@ -117,6 +120,7 @@ double nx_asin_f64(const in double x) {
 }
 
 // NaN outside [-1, 1].
+// max error: 0.60 ulp over 4 10^6 inputs.
 double nx_acos_f64(const in double x) {
     double a = nx_f64_magnitude(x);
     if (nx_f64_isnan(x) || a > 1.0lf) {

