@@ -13,6 +13,7 @@ pub mod kernel;
 pub mod memory;
 pub mod nativev;
 pub mod program;
+pub mod reference;
 pub mod shape;
 pub mod spirv;
 mod stream;

@@ -19,15 +19,20 @@ use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
 use crate::kernel::launch::map::{Operand, map};
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
-use crate::program::{Binary, Elementwise, Op};
+use crate::program::{Binary, Elementwise, Op, verify};
 use crate::shape::Type;
 use crate::{Engine, Error, Result, Tensor, View};
 
 /// Runs one op. Returns at once; the result's memory is filled when the device gets there.
 ///
 /// # Errors
-/// `NeedsCompile` when a kernel is missing and `compile` refuses to wait for it.
+/// `NeedsCompile` when a kernel is missing and `compile` refuses to wait for it. `InvalidProgram` for operands or a result
+/// that the op does not have; debug builds check all rules.
 pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compile: Compile) -> Result<Tensor> {
+    if cfg!(debug_assertions) {
+        let types: Vec<Type> = operands.iter().map(|t| t.view.ty()).collect();
+        verify::instruction(op, &types.iter().collect::<Vec<_>>(), out)?;
+    }
     let call = Call { engine, op, operands, out, compile };
     if let Some(elementwise) = op.elementwise() {
         return call.elementwise(elementwise);

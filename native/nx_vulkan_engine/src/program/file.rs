@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::wire::Attr;
-use super::{Instruction, Op, Operand, Program};
+use super::{Instruction, Op, Operand, Program, verify};
 use crate::{DType, Error, Result, Type};
 
 const FORMAT: &str = "nx_vulkan program 1";
@@ -116,8 +116,8 @@ impl Recording {
     /// Reads the bytes of a file.
     ///
     /// # Errors
-    /// `InvalidProgram` for anything that is not a whole recording: another format, an unknown op or type, an operand that does
-    /// not come before its use, a payload of another length.
+    /// `InvalidProgram` for anything that is not a whole recording: another format, an unknown op or type, a program that
+    /// breaks a rule, a payload of another length.
     pub fn from_bytes(bytes: &[u8]) -> Result<Recording> {
         let end = bytes.iter().position(|&b| b == b'\n').ok_or_else(|| bad("no header line"))?;
         let header: Header = serde_json::from_slice(&bytes[..end]).map_err(|e| bad(format!("header: {e}")))?;
@@ -133,11 +133,9 @@ impl Recording {
             let operands = wire.operands.iter().map(operand).collect();
             let instruction =
                 Instruction { op: Op::from_wire(&wire.op, &attrs(wire.attrs)?)?, operands, out: wire.out.ty()? };
-            if let Some(missing) = instruction.operands.iter().find(|&&o| program.type_of(o).is_none()) {
-                return Err(bad(format!("{} uses {missing:?} before it is made", wire.op)));
-            }
             program.instructions.push(instruction);
         }
+        verify::program(&program)?;
         let outputs =
             program.outputs.iter().map(|&o| program.type_of(o).ok_or_else(|| bad(format!("no output {o:?}"))));
         let outputs = outputs.collect::<Result<Vec<&Type>>>()?;

@@ -2,6 +2,7 @@
 
 pub mod file;
 pub mod op;
+pub mod verify;
 
 pub mod wire;
 

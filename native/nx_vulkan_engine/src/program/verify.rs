@@ -1,0 +1,563 @@
+//! Checks that a program keeps the rules of the format: operands exist, attributes are in range, and the shapes and types
+//! of results are those that the ops give.
+
+use super::op::Axes;
+use super::{Binary, Elementwise, Op, Operand, Program, Reduction, Unary};
+use crate::codegen::scalar::merge;
+use crate::shape::Dims;
+use crate::{DType, Error, Result, Type};
+
+/// Elements that any shape may have: byte sizes and positions stay within i64.
+const MAX_ELEMENTS: u64 = 1 << 58;
+
+/// Checks a whole program.
+///
+/// # Errors
+/// `InvalidProgram`, with the number of the instruction.
+pub fn program(program: &Program) -> Result<()> {
+    let named = |what: String| {
+        move |e: Error| match e {
+            Error::InvalidProgram { op, reason } => Error::InvalidProgram { op: format!("{what}: {op}"), reason },
+            other => other,
+        }
+    };
+    for (i, input) in program.inputs.iter().enumerate() {
+        shape(&input.shape).map_err(|reason| bad("input", reason)).map_err(named(format!("input {i}")))?;
+    }
+    let find = |operand: Operand, before: usize| match operand {
+        Operand::Result(k) if k as usize >= before => None,
+        other => program.type_of(other),
+    };
+    for (i, instruction) in program.instructions.iter().enumerate() {
+        let at = || named(format!("instruction {i}"));
+        let name = instruction.op.name();
+        let types: Vec<&Type> = instruction
+            .operands
+            .iter()
+            .map(|&operand| find(operand, i).ok_or_else(|| bad(name, format!("{operand:?} does not exist before it"))))
+            .collect::<Result<_>>()
+            .map_err(at())?;
+        self::instruction(&instruction.op, &types, &instruction.out).map_err(at())?;
+    }
+    for &output in &program.outputs {
+        if find(output, program.instructions.len()).is_none() {
+            return Err(bad("outputs", format!("{output:?} does not exist")));
+        }
+    }
+    Ok(())
+}
+
+/// Checks one op with the types of its operands against the type that it should give.
+///
+/// # Errors
+/// `InvalidProgram` with the op's name.
+pub fn instruction(op: &Op, operands: &[&Type], out: &Type) -> Result<()> {
+    shape(&out.shape).and_then(|()| check(op, operands, out)).map_err(|reason| bad(op.name(), reason))
+}
+
+fn bad(op: &str, reason: String) -> Error {
+    Error::InvalidProgram { op: op.to_string(), reason }
+}
+
+type Check = std::result::Result<(), String>;
+
+fn require(condition: bool, reason: impl FnOnce() -> String) -> Check {
+    if condition { Ok(()) } else { Err(reason()) }
+}
+
+fn shape(shape: &[u64]) -> Check {
+    let elements = shape.iter().try_fold(1u64, |n, &size| n.checked_mul(size.max(1)));
+    require(elements.is_some_and(|n| n <= MAX_ELEMENTS), || format!("a shape of {shape:?}"))
+}
+
+fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
+    arity(op, operands.len())?;
+    if let Some(elementwise) = op.elementwise() {
+        let dtypes: Vec<DType> = operands.iter().map(|t| t.dtype).collect();
+        require(accepts(elementwise, &dtypes, out.dtype), || format!("{dtypes:?} do not give {}", out.dtype))?;
+        let joint = joint_shape(operands)?;
+        return same_shape(&joint, out);
+    }
+    let Some(&a) = operands.first() else { return nullary(op, out) };
+    match op {
+        Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Clip | Op::AsType => Err("not elementwise".to_string()),
+        Op::Constant(_) | Op::Iota { .. } | Op::Eye => nullary(op, out),
+        Op::Bitcast => {
+            require(a.dtype.bits() == out.dtype.bits(), || {
+                format!("{} and {} have different widths", a.dtype, out.dtype)
+            })?;
+            same_shape(&a.shape, out)
+        }
+        Op::Reshape => {
+            same_dtype(a, out)?;
+            require(a.elements() == out.elements(), || format!("{:?} has not the elements of {:?}", a.shape, out.shape))
+        }
+        Op::Squeeze => {
+            same_dtype(a, out)?;
+            let long = |shape: &[u64]| shape.iter().copied().filter(|&n| n != 1).collect::<Dims>();
+            require(long(&a.shape) == long(&out.shape) && a.shape.len() >= out.shape.len(), || {
+                format!("{:?} is not {:?} less axes of size 1", out.shape, a.shape)
+            })
+        }
+        Op::Broadcast { axes } => {
+            same_dtype(a, out)?;
+            distinct(axes, out.shape.len())?;
+            require(
+                axes.len() == a.shape.len()
+                    && axes.iter().zip(&a.shape).all(|(&axis, &size)| size == 1 || size == out.shape[axis]),
+                || format!("{:?} does not broadcast to {:?} along {axes:?}", a.shape, out.shape),
+            )
+        }
+        Op::Transpose { axes } => {
+            same_dtype(a, out)?;
+            distinct(axes, a.shape.len())?;
+            require(axes.len() == a.shape.len(), || format!("{} axes for rank {}", axes.len(), a.shape.len()))?;
+            same_shape(&axes.iter().map(|&axis| a.shape[axis]).collect::<Dims>(), out)
+        }
+        Op::Reverse { axes } => {
+            same_dtype(a, out)?;
+            distinct(axes, a.shape.len())?;
+            same_shape(&a.shape, out)
+        }
+        Op::Slice { starts, strides, lengths } => {
+            same_dtype(a, out)?;
+            window(a, starts, lengths, &operands[1..])?;
+            require(strides.len() == lengths.len() && strides.iter().all(|&s| s > 0), || {
+                format!("strides {strides:?}")
+            })?;
+            let shape: Dims = lengths.iter().zip(strides).map(|(length, stride)| length.div_ceil(*stride)).collect();
+            same_shape(&shape, out)
+        }
+        Op::PutSlice { starts } => {
+            holds(operands[..2].iter(), out)?;
+            window(a, starts, &operands[1].shape, &operands[2..])?;
+            same_shape(&a.shape, out)
+        }
+        Op::Pad { config } => {
+            holds(operands.iter(), out)?;
+            require(operands[1].shape.is_empty(), || format!("a value of shape {:?}", operands[1].shape))?;
+            same_shape(&padded(a, config)?, out)
+        }
+        Op::Concatenate { axis } => {
+            holds(operands.iter(), out)?;
+            require(*axis < a.shape.len(), || format!("axis {axis} of rank {}", a.shape.len()))?;
+            let mut joint = a.shape.clone();
+            joint[*axis] = 0;
+            for operand in operands {
+                let fits = operand.shape.len() == joint.len()
+                    && (0..joint.len()).all(|i| i == *axis || operand.shape[i] == joint[i]);
+                require(fits, || format!("{:?} beside {:?} along axis {axis}", operand.shape, a.shape))?;
+                joint[*axis] = joint[*axis].saturating_add(operand.shape[*axis]);
+            }
+            same_shape(&joint, out)
+        }
+        Op::Stack { axis } => {
+            holds(operands.iter(), out)?;
+            require(*axis <= a.shape.len(), || format!("axis {axis} of rank {}", a.shape.len() + 1))?;
+            for operand in operands {
+                require(operand.shape == a.shape, || format!("{:?} beside {:?}", operand.shape, a.shape))?;
+            }
+            let mut stacked = a.shape.clone();
+            stacked.insert(*axis, operands.len() as u64);
+            same_shape(&stacked, out)
+        }
+        Op::Reduce { reduction, axes, .. } => reduce(*reduction, axes, a, out),
+        Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
+            dot([a, operands[1]], [contract_a, contract_b], [batch_a, batch_b], out)
+        }
+        Op::Gather { axes } => {
+            same_dtype(a, out)?;
+            let vectors = index_vectors(axes, a, operands[1])?;
+            let rest = (0..a.shape.len()).filter(|axis| !axes.contains(axis)).map(|axis| a.shape[axis]);
+            same_shape(&vectors.into_iter().chain(rest).collect::<Dims>(), out)
+        }
+        Op::IndexedAdd { axes } | Op::IndexedPut { axes } => {
+            let updates = operands[2];
+            holds([a, updates].iter(), out)?;
+            let vectors = index_vectors(axes, a, operands[1])?;
+            let rest: Dims = (0..a.shape.len()).filter(|axis| !axes.contains(axis)).map(|axis| a.shape[axis]).collect();
+            let expected: u64 = vectors.iter().chain(&rest).product();
+            require(updates.elements() == expected, || {
+                format!("updates of {:?} for index vectors {vectors:?} and rows {rest:?}", updates.shape)
+            })?;
+            same_shape(&a.shape, out)
+        }
+    }
+}
+
+fn nullary(op: &Op, out: &Type) -> Check {
+    let rank = out.shape.len();
+    match op {
+        Op::Iota { axis: Some(axis) } => require(*axis < rank, || format!("axis {axis} of rank {rank}")),
+        Op::Eye => require(rank >= 2, || format!("needs two axes, got {:?}", out.shape)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether an op takes `n` operands.
+fn arity(op: &Op, n: usize) -> Check {
+    let missing = |starts: &[Option<i64>]| starts.iter().filter(|s| s.is_none()).count();
+    let expected = match op {
+        Op::Constant(_) | Op::Iota { .. } | Op::Eye => 0,
+        Op::Unary(_)
+        | Op::AsType
+        | Op::Bitcast
+        | Op::Reshape
+        | Op::Squeeze
+        | Op::Broadcast { .. }
+        | Op::Transpose { .. }
+        | Op::Reverse { .. }
+        | Op::Reduce { .. } => 1,
+        Op::Binary(_) | Op::Pad { .. } | Op::Dot { .. } | Op::Gather { .. } => 2,
+        Op::Select | Op::Clip | Op::IndexedAdd { .. } | Op::IndexedPut { .. } => 3,
+        Op::Slice { starts, .. } => 1 + missing(starts),
+        Op::PutSlice { starts } => 2 + missing(starts),
+        Op::Concatenate { .. } | Op::Stack { .. } => n.max(1),
+    };
+    require(n == expected, || format!("needs {expected} operands, got {n}"))
+}
+
+/// Integers, floats, complex numbers: each holds what comes before it, roughly.
+fn class(dtype: DType) -> u8 {
+    if dtype.is_complex() { 2 } else { u8::from(dtype.is_float()) }
+}
+
+/// The result type that Nx gives an elementwise op on tensors of these types, or `None` where the op refuses them.
+pub fn result_dtype(op: Elementwise, operands: &[DType]) -> Option<DType> {
+    let float = |t: DType| if t.is_integer() { DType::F32 } else { t };
+    match (op, operands) {
+        (Elementwise::Unary(op), &[a]) => {
+            let out = match op {
+                Unary::IsNan | Unary::IsInfinity => DType::U8,
+                Unary::Abs | Unary::Real | Unary::Imag if a == DType::C128 => DType::F64,
+                Unary::Abs | Unary::Real | Unary::Imag if a == DType::C64 => DType::F32,
+                Unary::Real | Unary::Imag => float(a),
+                Unary::Conjugate => {
+                    if matches!(a, DType::F64 | DType::C128) {
+                        DType::C128
+                    } else {
+                        DType::C64
+                    }
+                }
+                Unary::Abs
+                | Unary::BitwiseNot
+                | Unary::Ceil
+                | Unary::Floor
+                | Unary::Negate
+                | Unary::Round
+                | Unary::Sign
+                | Unary::CountLeadingZeros
+                | Unary::PopulationCount => a,
+                _ => float(a),
+            };
+            Some(out)
+        }
+        (Elementwise::Binary(op), &[a, b]) => Some(match op {
+            _ if op.is_predicate() => DType::U8,
+            Binary::Divide | Binary::Atan2 => float(merge(a, b)),
+            _ => merge(a, b),
+        }),
+        (Elementwise::Select, &[_, a, b]) => Some(merge(a, b)),
+        (Elementwise::Clip, &[a, ..]) | (Elementwise::AsType, &[a]) => Some(a),
+        _ => None,
+    }
+    .filter(|&out| accepts(op, operands, out))
+}
+
+/// Whether an elementwise op on these types can give `out`. Other results than those of [`result_dtype`] come from
+/// numbers beside tensors, whose type gives way.
+pub fn accepts(op: Elementwise, operands: &[DType], out: DType) -> bool {
+    let integers = operands.iter().all(|t| t.is_integer());
+    let complex = operands.iter().any(|t| t.is_complex());
+    let widest = operands.iter().map(|&t| class(t)).max().unwrap_or(0);
+    let holds = class(out) >= widest;
+    match op {
+        Elementwise::Unary(op) => match op {
+            Unary::IsNan | Unary::IsInfinity => out == DType::U8,
+            Unary::BitwiseNot | Unary::CountLeadingZeros | Unary::PopulationCount => integers && out.is_integer(),
+            Unary::Ceil | Unary::Floor | Unary::Round | Unary::Sign => !complex && holds && !out.is_complex(),
+            Unary::Erf | Unary::Erfc | Unary::ErfInv => !complex && out.is_float(),
+            Unary::Abs => {
+                if complex {
+                    out.is_float()
+                } else {
+                    holds && !out.is_complex()
+                }
+            }
+            Unary::Real | Unary::Imag => out.is_float(),
+            Unary::Conjugate => out.is_complex(),
+            Unary::Negate => holds,
+            _ => holds && !out.is_integer(),
+        },
+        Elementwise::Binary(op) => match op {
+            Binary::Equal | Binary::NotEqual | Binary::LogicalAnd | Binary::LogicalOr | Binary::LogicalXor => {
+                out == DType::U8
+            }
+            Binary::Greater | Binary::Less | Binary::GreaterEqual | Binary::LessEqual => !complex && out == DType::U8,
+            Binary::Quotient
+            | Binary::BitwiseAnd
+            | Binary::BitwiseOr
+            | Binary::BitwiseXor
+            | Binary::LeftShift
+            | Binary::RightShift => integers && out.is_integer(),
+            Binary::Min | Binary::Max | Binary::Remainder => !complex && holds && !out.is_complex(),
+            Binary::Atan2 => !complex && out.is_float(),
+            Binary::Divide => holds && !out.is_integer(),
+            Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Pow => holds,
+        },
+        Elementwise::Select => operands.len() == 3 && operands[1..].iter().all(|&t| class(t) <= class(out)),
+        Elementwise::Clip => !complex && !out.is_complex() && operands.first().is_some_and(|&t| class(t) <= class(out)),
+        Elementwise::AsType => true,
+    }
+}
+
+/// The shape to which all operands broadcast, aligned to the right.
+fn joint_shape(operands: &[&Type]) -> std::result::Result<Dims, String> {
+    let rank = operands.iter().map(|t| t.shape.len()).max().unwrap_or(0);
+    let mut joint = Dims::from_elem(1, rank);
+    for operand in operands {
+        let lead = rank - operand.shape.len();
+        for (size, &own) in joint[lead..].iter_mut().zip(&operand.shape) {
+            if *size == 1 {
+                *size = own;
+            } else if own != 1 && own != *size {
+                return Err(format!("{:?} do not broadcast", operands.iter().map(|t| &t.shape).collect::<Vec<_>>()));
+            }
+        }
+    }
+    Ok(joint)
+}
+
+fn same_shape(expected: &[u64], out: &Type) -> Check {
+    require(expected == &out.shape[..], || format!("the result has shape {expected:?}, not {:?}", out.shape))
+}
+
+fn same_dtype(a: &Type, out: &Type) -> Check {
+    require(a.dtype == out.dtype, || format!("the result has type {}, not {}", a.dtype, out.dtype))
+}
+
+/// Whether a result can hold elements of all operands.
+fn holds<'a>(mut operands: impl Iterator<Item = &'a &'a Type>, out: &Type) -> Check {
+    require(operands.all(|t| class(t.dtype) <= class(out.dtype)), || format!("{} holds not all operands", out.dtype))
+}
+
+fn distinct(axes: &Axes, rank: usize) -> Check {
+    let ok = axes.iter().enumerate().all(|(i, &axis)| axis < rank && !axes[..i].contains(&axis));
+    require(ok, || format!("axes {axes:?} of rank {rank}"))
+}
+
+/// A window of `lengths` in `a`; `rest` are start indices.
+fn window(a: &Type, starts: &[Option<i64>], lengths: &[u64], rest: &[&Type]) -> Check {
+    let fits = lengths.len() == a.shape.len() && lengths.iter().zip(&a.shape).all(|(length, size)| length <= size);
+    require(fits, || format!("a window of {lengths:?} in {:?}", a.shape))?;
+    require(starts.len() == a.shape.len(), || format!("{} starts for rank {}", starts.len(), a.shape.len()))?;
+    require(rest.iter().all(|t| t.dtype.is_integer() && t.elements() == 1), || {
+        "start indices must be integer scalars".to_string()
+    })
+}
+
+fn padded(a: &Type, config: &[(i64, i64, u64)]) -> std::result::Result<Dims, String> {
+    require(config.len() == a.shape.len(), || format!("{} axes for rank {}", config.len(), a.shape.len()))?;
+    let size = |(&size, &(low, high, interior)): (&u64, &(i64, i64, u64))| {
+        let inner = i128::from(size) + (i128::from(size) - 1).max(0) * i128::from(interior);
+        u64::try_from(inner + i128::from(low) + i128::from(high))
+            .map_err(|_| format!("padding {config:?} of {:?}", a.shape))
+    };
+    a.shape.iter().zip(config).map(size).collect()
+}
+
+fn reduce(reduction: Reduction, axes: &Axes, a: &Type, out: &Type) -> Check {
+    distinct(axes, a.shape.len())?;
+    let ordered = !a.dtype.is_complex();
+    let fits = match reduction {
+        Reduction::Sum | Reduction::Product => class(a.dtype) <= class(out.dtype),
+        Reduction::Max | Reduction::Min => ordered && a.dtype == out.dtype,
+        Reduction::All | Reduction::Any => out.dtype == DType::U8,
+        Reduction::ArgMax | Reduction::ArgMin => ordered && out.dtype.is_integer(),
+    };
+    require(fits, || format!("{} does not give {}", a.dtype, out.dtype))?;
+    let kept: Dims = (0..a.shape.len()).filter(|axis| !axes.contains(axis)).map(|axis| a.shape[axis]).collect();
+    let ones: Dims = (0..a.shape.len()).map(|axis| if axes.contains(&axis) { 1 } else { a.shape[axis] }).collect();
+    // Reduced axes are gone, or stay with size 1.
+    if ones == out.shape { Ok(()) } else { same_shape(&kept, out) }
+}
+
+fn dot([a, b]: [&Type; 2], contract: [&Axes; 2], batch: [&Axes; 2], out: &Type) -> Check {
+    holds([a, b].iter(), out)?;
+    let mut free: [Dims; 2] = Default::default();
+    let mut sizes: [[Dims; 2]; 2] = Default::default();
+    for (k, operand) in [a, b].into_iter().enumerate() {
+        let all: Axes = batch[k].iter().chain(contract[k]).copied().collect();
+        distinct(&all, operand.shape.len())?;
+        let pick = |axes: &Axes| axes.iter().map(|&axis| operand.shape[axis]).collect::<Dims>();
+        sizes[k] = [pick(batch[k]), pick(contract[k])];
+        free[k] = (0..operand.shape.len()).filter(|axis| !all.contains(axis)).map(|axis| operand.shape[axis]).collect();
+    }
+    require(sizes[0] == sizes[1], || {
+        format!("{:?} and {:?} do not contract along {:?} and {:?}", a.shape, b.shape, contract[0], contract[1])
+    })?;
+    let [batch_sizes, _] = &sizes[0];
+    let shape: Dims = batch_sizes.iter().chain(&free[0]).chain(&free[1]).copied().collect();
+    same_shape(&shape, out)
+}
+
+/// The axes of `indices` but the last, which holds one component per addressed axis.
+fn index_vectors(axes: &Axes, a: &Type, indices: &Type) -> std::result::Result<Dims, String> {
+    distinct(axes, a.shape.len())?;
+    match indices.shape.split_last() {
+        Some((&last, vectors)) if last == axes.len() as u64 && indices.dtype.is_integer() => Ok(vectors.into()),
+        _ => Err(format!("indices {}{:?} for {} axes", indices.dtype, indices.shape, axes.len())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::{SmallVec, smallvec};
+
+    use super::*;
+    use crate::program::{Instruction, op::Scalar};
+
+    fn ty(dtype: DType, shape: &[u64]) -> Type {
+        Type::new(dtype, shape)
+    }
+
+    fn refused(op: Op, operands: &[Type], out: Type) -> String {
+        match instruction(&op, &operands.iter().collect::<Vec<_>>(), &out) {
+            Err(Error::InvalidProgram { op: name, reason }) => {
+                assert_eq!(name, op.name());
+                reason
+            }
+            other => panic!("{op:?} {operands:?} {out:?}: {other:?}"),
+        }
+    }
+
+    fn accepted(op: Op, operands: &[Type], out: Type) {
+        instruction(&op, &operands.iter().collect::<Vec<_>>(), &out).unwrap();
+    }
+
+    #[test]
+    fn right_instructions_pass() {
+        let m = ty(DType::F32, &[2, 3]);
+        let add = || Op::Binary(Binary::Add);
+        accepted(add(), &[m.clone(), ty(DType::S64, &[3])], m.clone());
+        accepted(add(), &[ty(DType::S32, &[]), ty(DType::U8, &[4])], ty(DType::U8, &[4]));
+        accepted(Op::Select, &[ty(DType::U8, &[]), m.clone(), ty(DType::F32, &[])], m.clone());
+        accepted(
+            Op::Pad { config: smallvec![(-1, 0, 0), (1, 2, 1)] },
+            &[m.clone(), ty(DType::F32, &[])],
+            ty(DType::F32, &[1, 8]),
+        );
+        let keep = Op::Reduce { reduction: Reduction::Sum, axes: smallvec![1], tie_high: false };
+        accepted(keep.clone(), &[m.clone()], ty(DType::F32, &[2, 1]));
+        accepted(keep, &[m.clone()], ty(DType::F32, &[2]));
+        accepted(Op::Gather { axes: smallvec![1] }, &[m.clone(), ty(DType::S32, &[4, 1])], ty(DType::F32, &[4, 2]));
+        accepted(Op::Stack { axis: 2 }, &[m.clone(), m], ty(DType::F32, &[2, 3, 2]));
+    }
+
+    #[test]
+    fn wrong_instructions_are_refused() {
+        let m = ty(DType::F32, &[2, 3]);
+        let i = ty(DType::S32, &[2, 3]);
+        let axes = |a: &[usize]| Axes::from_slice(a);
+        for (op, operands, out) in [
+            (Op::Binary(Binary::Add), vec![m.clone()], m.clone()),
+            (Op::Binary(Binary::Add), vec![m.clone(), ty(DType::F32, &[2])], m.clone()),
+            (Op::Binary(Binary::Add), vec![m.clone(), i.clone()], i.clone()),
+            (Op::Binary(Binary::Less), vec![m.clone(), m.clone()], m.clone()),
+            (Op::Binary(Binary::Quotient), vec![m.clone(), m.clone()], m.clone()),
+            (Op::Unary(Unary::Exp), vec![i.clone()], i.clone()),
+            (Op::Unary(Unary::Exp), vec![ty(DType::F32, &[])], m.clone()),
+            (Op::Unary(Unary::Erf), vec![ty(DType::C64, &[])], ty(DType::C64, &[])),
+            (Op::Bitcast, vec![m.clone()], ty(DType::F64, &[2, 3])),
+            (Op::Reshape, vec![m.clone()], ty(DType::F32, &[5])),
+            (Op::Squeeze, vec![m.clone()], ty(DType::F32, &[3, 2])),
+            (Op::Broadcast { axes: axes(&[1, 1]) }, vec![m.clone()], ty(DType::F32, &[2, 3])),
+            (Op::Broadcast { axes: axes(&[0, 2]) }, vec![m.clone()], ty(DType::F32, &[2, 3])),
+            (Op::Transpose { axes: axes(&[0]) }, vec![m.clone()], m.clone()),
+            (Op::Transpose { axes: axes(&[1, 0]) }, vec![m.clone()], m.clone()),
+            (Op::Reverse { axes: axes(&[2]) }, vec![m.clone()], m.clone()),
+            (Op::PutSlice { starts: smallvec![Some(0), Some(0)] }, vec![m.clone(), ty(DType::F32, &[3, 1])], m.clone()),
+            (
+                Op::PutSlice { starts: smallvec![Some(0), None] },
+                vec![m.clone(), ty(DType::F32, &[1, 1]), ty(DType::F32, &[])],
+                m.clone(),
+            ),
+            (Op::Pad { config: smallvec![(-3, 0, 0), (0, 0, 0)] }, vec![m.clone(), ty(DType::F32, &[])], m.clone()),
+            (Op::Concatenate { axis: 2 }, vec![m.clone()], m.clone()),
+            (Op::Concatenate { axis: 0 }, vec![], m.clone()),
+            (Op::Concatenate { axis: 0 }, vec![m.clone(), ty(DType::F32, &[1, 2])], m.clone()),
+            (Op::Stack { axis: 3 }, vec![m.clone()], ty(DType::F32, &[2, 3, 1])),
+            (
+                Op::Reduce { reduction: Reduction::Max, axes: axes(&[0]), tie_high: false },
+                vec![ty(DType::C64, &[2])],
+                ty(DType::C64, &[]),
+            ),
+            (
+                Op::Reduce { reduction: Reduction::Sum, axes: axes(&[0, 0]), tie_high: false },
+                vec![m.clone()],
+                ty(DType::F32, &[3]),
+            ),
+            (Op::Gather { axes: axes(&[0]) }, vec![m.clone(), ty(DType::S32, &[4, 2])], ty(DType::F32, &[4, 3])),
+            (Op::Gather { axes: axes(&[0]) }, vec![m.clone(), m.clone()], m.clone()),
+            (
+                Op::IndexedAdd { axes: axes(&[0]) },
+                vec![m.clone(), ty(DType::S32, &[1, 1]), ty(DType::F32, &[2])],
+                m.clone(),
+            ),
+            (Op::Iota { axis: Some(2) }, vec![], m.clone()),
+            (Op::Eye, vec![], ty(DType::F32, &[2])),
+            (Op::Constant(Scalar::Int(0)), vec![m.clone()], m.clone()),
+            (Op::Constant(Scalar::Int(0)), vec![], ty(DType::F32, &[u64::MAX, 3])),
+            (
+                Op::Slice { starts: smallvec![Some(0), Some(0)], strides: smallvec![1, 0], lengths: smallvec![1, 1] },
+                vec![m.clone()],
+                ty(DType::F32, &[1, 1]),
+            ),
+            (
+                Op::Dot { contract_a: axes(&[1]), batch_a: axes(&[]), contract_b: axes(&[1]), batch_b: axes(&[]) },
+                vec![m.clone(), ty(DType::F32, &[3, 2])],
+                ty(DType::F32, &[2, 3]),
+            ),
+        ] {
+            refused(op, &operands, out);
+        }
+    }
+
+    #[test]
+    fn errors_name_the_instruction() {
+        let m = ty(DType::F32, &[2]);
+        let negate = |operand| Instruction {
+            op: Op::Unary(Unary::Negate),
+            operands: SmallVec::from_slice(&[operand]),
+            out: m.clone(),
+        };
+        let mut p = Program {
+            inputs: vec![m.clone()],
+            instructions: vec![negate(Operand::Input(0)), negate(Operand::Result(0))],
+            outputs: vec![Operand::Result(1)],
+        };
+        program(&p).unwrap();
+        p.instructions[1] = negate(Operand::Result(1));
+        let message = program(&p).unwrap_err().to_string();
+        assert!(message.contains("instruction 1: negate") && message.contains("Result(1)"), "{message}");
+        p.instructions.pop();
+        assert!(program(&p).unwrap_err().to_string().contains("outputs"));
+        p.inputs[0] = ty(DType::F32, &[1 << 40, 1 << 40]);
+        assert!(program(&p).unwrap_err().to_string().contains("input 0"));
+    }
+
+    #[test]
+    fn results_have_the_types_of_nx() {
+        let unary = |op, a| result_dtype(Elementwise::Unary(op), &[a]);
+        let binary = |op, a, b| result_dtype(Elementwise::Binary(op), &[a, b]);
+        assert_eq!(unary(Unary::Exp, DType::S64), Some(DType::F32));
+        assert_eq!(unary(Unary::Exp, DType::Bf16), Some(DType::Bf16));
+        assert_eq!(unary(Unary::Abs, DType::C128), Some(DType::F64));
+        assert_eq!(unary(Unary::Erf, DType::C64), None);
+        assert_eq!(unary(Unary::BitwiseNot, DType::F32), None);
+        assert_eq!(binary(Binary::Divide, DType::S8, DType::U8), Some(DType::F32));
+        assert_eq!(binary(Binary::Add, DType::S8, DType::U8), Some(DType::S16));
+        assert_eq!(binary(Binary::Less, DType::C64, DType::C64), None);
+        assert_eq!(binary(Binary::Equal, DType::C64, DType::F32), Some(DType::U8));
+    }
+}

@@ -1,0 +1,105 @@
+//! Ops that move elements.
+
+use super::{Array, Value, indices, position};
+use crate::Type;
+use crate::program::op::Axes;
+use crate::shape::Dims;
+
+/// An array whose element at each index is what `f` gives.
+fn build(out: &Type, f: impl Fn(&[u64]) -> Value) -> Array {
+    Array::new(out, indices(&out.shape).map(|index| f(&index)))
+}
+
+pub fn broadcast(a: &Array, axes: &Axes, out: &Type) -> Array {
+    build(out, |index| {
+        let own: Dims =
+            axes.iter().zip(&a.ty.shape).map(|(&axis, &size)| if size == 1 { 0 } else { index[axis] }).collect();
+        a.at(&own)
+    })
+}
+
+pub fn transpose(a: &Array, axes: &Axes, out: &Type) -> Array {
+    build(out, |index| {
+        let mut own = a.ty.shape.clone();
+        for (&axis, &i) in axes.iter().zip(index) {
+            own[axis] = i;
+        }
+        a.at(&own)
+    })
+}
+
+pub fn reverse(a: &Array, axes: &Axes, out: &Type) -> Array {
+    build(out, |index| {
+        let own: Dims = (0..index.len())
+            .map(|axis| if axes.contains(&axis) { a.ty.shape[axis] - 1 - index[axis] } else { index[axis] })
+            .collect();
+        a.at(&own)
+    })
+}
+
+/// Start indices, clamped so that the window fits; `rest` gives those that the op leaves out.
+pub fn starts(starts: &[Option<i64>], a: &Array, window: &[u64], rest: &[Array]) -> Dims {
+    let mut rest = rest.iter().map(|start| match start.values.first() {
+        Some(&Value::Int(i)) => i,
+        _ => 0,
+    });
+    starts
+        .iter()
+        .zip(&a.ty.shape)
+        .zip(window)
+        .map(|((start, &size), &length)| {
+            let start = start.map_or_else(|| rest.next().unwrap_or(0), i128::from);
+            start.clamp(0, i128::from(size - length)) as u64
+        })
+        .collect()
+}
+
+pub fn slice(a: &Array, starts: &[u64], strides: &[u64], out: &Type) -> Array {
+    build(out, |index| {
+        let own: Dims = index.iter().zip(starts).zip(strides).map(|((i, start), stride)| start + i * stride).collect();
+        a.at(&own)
+    })
+}
+
+pub fn put_slice(a: &Array, update: &Array, starts: &[u64], out: &Type) -> Array {
+    let mut result = Array::new(out, a.values.iter().copied());
+    for (index, value) in indices(&update.ty.shape).zip(&update.values) {
+        let own: Dims = index.iter().zip(starts).map(|(i, start)| start + i).collect();
+        result.values[position(&out.shape, &own)] = value.cast(out.dtype);
+    }
+    result
+}
+
+pub fn pad(a: &Array, value: &Array, config: &[(i64, i64, u64)], out: &Type) -> Array {
+    let mut result = build(out, |_| value.at(&[]));
+    for (index, value) in indices(&a.ty.shape).zip(&a.values) {
+        let own: Vec<i64> =
+            index.iter().zip(config).map(|(&i, &(low, _, interior))| low + i as i64 * (interior as i64 + 1)).collect();
+        if own.iter().zip(&out.shape).all(|(&i, &size)| (0..size as i64).contains(&i)) {
+            let own: Dims = own.iter().map(|&i| i as u64).collect();
+            result.values[position(&out.shape, &own)] = value.cast(out.dtype);
+        }
+    }
+    result
+}
+
+pub fn concatenate(operands: &[Array], axis: usize, out: &Type) -> Array {
+    build(out, |index| {
+        let mut own = Dims::from_slice(index);
+        for a in operands {
+            if own[axis] < a.ty.shape[axis] {
+                return a.at(&own);
+            }
+            own[axis] -= a.ty.shape[axis];
+        }
+        Value::Int(0)
+    })
+}
+
+pub fn stack(operands: &[Array], axis: usize, out: &Type) -> Array {
+    build(out, |index| {
+        let mut own = Dims::from_slice(index);
+        own.remove(axis);
+        operands[index[axis] as usize].at(&own)
+    })
+}
