@@ -3,13 +3,17 @@ import Nx.Vulkan.Conformance
 alias Nx.Vulkan.Conformance.OpTable
 alias Nx.Vulkan.Training
 
+# One type of each way to compute: the tests of the backend have them all, and each kernel takes lavapipe 50 ms to compile.
+recorded = [s: 8, u: 32, s: 64, bf: 16, f: 32, f: 64, c: 64]
+
 # Fixed, so that recording again changes no file.
 :rand.seed(:exsss, {1, 2, 3})
 
 unary =
   for {op, low, high, complex?} <- OpTable.unary() do
     inputs =
-      for type <- if(complex?, do: types(), else: reals()),
+      for type <- recorded,
+          complex? or not match?({:c, _}, type),
           {low, high} = if(match?({:c, _}, type), do: {0.2, 1.5}, else: {low, high}),
           values_between?(type, low, high),
           do: random({9}, type, low, high)
@@ -21,7 +25,7 @@ unary =
 
 bits =
   for op <- [:bitwise_not, :count_leading_zeros, :population_count] do
-    inputs = for type <- integers(), do: random_bits({9}, type)
+    inputs = for type <- integers(), type in recorded, do: random_bits({9}, type)
     {"unary_#{op}", inputs, fn list -> List.to_tuple(Enum.map(list, &apply(Nx, op, [&1]))) end, []}
   end
 
@@ -29,6 +33,7 @@ binary =
   for {op, types, {l0, l1}, {r0, r1}} <- OpTable.binary() do
     inputs =
       for type <- apply(Nx.Vulkan.Conformance, types, []),
+          type in recorded,
           tensor <- [random({3, 4}, type, l0, l1), random({4}, type, r0, r1)],
           do: tensor
 
@@ -37,9 +42,9 @@ binary =
   end
 
 casts =
-  for from <- types() do
+  for from <- recorded do
     {low, high} = if match?({:u, _}, from), do: {0, 1}, else: {-1, 1}
-    targets = for {class, _} = to <- types(), class != :u or low == 0, do: to
+    targets = for {class, _} = to <- recorded, class != :u or low == 0, do: to
 
     {"cast_#{Nx.Type.to_string(from)}", [random({9}, from, low, high)],
      fn [t] -> List.to_tuple(Enum.map(targets, &Nx.as_type(t, &1))) end, [units: 2]}

@@ -7,7 +7,7 @@ defmodule Nx.Vulkan.NativeV do
 
   An `error` is `{:error, kind, op, message, details}` with the fields of `Nx.Vulkan.Error`, or `{:error, kind, message}`
   where there is no op. `:needs_compile` asks for the same call through the twin that runs on a dirty scheduler: the device
-  is not open yet, or the kernel is not compiled.
+  is not open yet or is far behind, or the kernel is not compiled.
 
   ## Raw buffers and supplied shaders
 

@@ -26,6 +26,11 @@ pub fn engine() -> Result<&'static Arc<Engine>> {
     ENGINE.get_or_try_init(|| Engine::open(None))
 }
 
+/// The engine for a normal scheduler: if it is open, and recording need not wait for the device.
+pub fn ready_engine() -> Option<&'static Arc<Engine>> {
+    ENGINE.get().filter(|engine| !engine.is_congested())
+}
+
 /// The engine if it is open.
 pub fn open_engine() -> Option<&'static Arc<Engine>> {
     ENGINE.get()

@@ -2,8 +2,14 @@
 
 mod device;
 mod error;
+mod halt;
 mod nativev;
 mod tensor;
 mod term;
 
-rustler::init!("Elixir.Nx.Vulkan.NativeV");
+rustler::init!("Elixir.Nx.Vulkan.NativeV", load = load);
+
+fn load(env: rustler::Env, _info: rustler::Term) -> bool {
+    halt::wait_for_device(env);
+    true
+}

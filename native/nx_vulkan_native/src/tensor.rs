@@ -78,10 +78,10 @@ pub fn encode_tensor<'a>(env: Env<'a>, engine: &Engine, tensor: Tensor) -> Term<
     }
 }
 
-/// Uploads a tensor in Nx's binary layout; `:needs_compile` while no device is open. For small binaries.
+/// Uploads a tensor in Nx's binary layout; `:needs_compile` while no device is open or it is far behind. For small binaries.
 #[rustler::nif]
 fn tensor_from_binary<'a>(env: Env<'a>, dtype: Term<'a>, shape: Term<'a>, binary: Binary<'a>) -> Term<'a> {
-    match device::open_engine() {
+    match device::ready_engine() {
         Some(engine) => upload(env, Ok(engine), dtype, shape, &binary),
         None => atoms::needs_compile().encode(env),
     }
@@ -155,7 +155,7 @@ fn tensor_info<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     }
 }
 
-/// Runs one op: records it and returns. `:needs_compile` where its kernel is new or no device is open.
+/// Runs one op: records it and returns. `:needs_compile` where its kernel is new, and where no device is open or it is far behind.
 #[rustler::nif]
 fn program_run<'a>(
     env: Env<'a>,
@@ -165,7 +165,7 @@ fn program_run<'a>(
     dtype: Term<'a>,
     shape: Term<'a>,
 ) -> Term<'a> {
-    match device::open_engine() {
+    match device::ready_engine() {
         Some(engine) => answer(env, op, run(engine, op, attrs, operands, dtype, shape, Compile::Refused), engine),
         None => atoms::needs_compile().encode(env),
     }

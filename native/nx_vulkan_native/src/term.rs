@@ -25,9 +25,9 @@ fn dtype_atoms(env: Env) -> &'static [(Atom, DType)] {
 }
 
 pub fn dtype(term: Term) -> Result<DType> {
-    let found = Atom::from_term(term).ok().and_then(|atom| {
-        dtype_atoms(term.get_env()).iter().find(|(a, _)| *a == atom).map(|(_, t)| *t)
-    });
+    let found = Atom::from_term(term)
+        .ok()
+        .and_then(|atom| dtype_atoms(term.get_env()).iter().find(|(a, _)| *a == atom).map(|(_, t)| *t));
     found.ok_or_else(|| bad("type", "a type of Nx such as :f32", term))
 }
 

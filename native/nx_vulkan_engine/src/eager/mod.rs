@@ -6,6 +6,7 @@ mod constant;
 mod dot;
 mod index;
 mod movement;
+mod program;
 
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use smallvec::{SmallVec, smallvec};
 pub use crate::kernel::launch::Compile;
 pub(crate) use constant::ConstantCache;
 pub use movement::contiguous;
+pub use program::run_program;
 
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};

@@ -1,0 +1,77 @@
+//! Replays the programs that `mix nx_vulkan.record` recorded from Nx, and compares with Nx's own results.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod common;
+
+use std::path::Path;
+
+use half::{bf16, f16};
+use nx_vulkan_engine::program::file::{Recording, Tolerance};
+use nx_vulkan_engine::{DType, Tensor, eager, float8};
+
+/// The parts of floats and complex numbers; `None` for integers, which are compared as bytes.
+fn floats(dtype: DType, bytes: &[u8]) -> Option<Vec<f64>> {
+    fn parts<const N: usize>(bytes: &[u8], decode: fn([u8; N]) -> f64) -> Vec<f64> {
+        bytes.as_chunks::<N>().0.iter().map(|&chunk| decode(chunk)).collect()
+    }
+    Some(match dtype {
+        DType::F8E5M2 => parts(bytes, |[b]| float8::e5m2_to_f64(b)),
+        DType::F8E4M3Fn => parts(bytes, |[b]| float8::e4m3fn_to_f64(b)),
+        DType::Bf16 => parts(bytes, |b| bf16::from_ne_bytes(b).to_f64()),
+        DType::F16 => parts(bytes, |b| f16::from_ne_bytes(b).to_f64()),
+        DType::F32 | DType::C64 => parts(bytes, |b| f32::from_ne_bytes(b).into()),
+        DType::F64 | DType::C128 => parts(bytes, f64::from_ne_bytes),
+        _ => return None,
+    })
+}
+
+/// What differs more than the tolerance allows.
+fn difference(dtype: DType, actual: &[u8], expected: &[u8], tolerance: Tolerance) -> Option<String> {
+    let (Some(a), Some(e)) = (floats(dtype, actual), floats(dtype, expected)) else {
+        return (actual != expected).then(|| format!("got the bytes {actual:?}, expected {expected:?}"));
+    };
+    // The error of a complex number is relative to the whole number.
+    let step = if dtype.is_complex() { 2 } else { 1 };
+    let wrong = a.iter().zip(&e).enumerate().find(|&(i, (a, x))| {
+        let first = i - i % step;
+        let scale = e[first..first + step].iter().fold(0f64, |m, x| m.max(x.abs()));
+        let same = a == x || (a.is_nan() && x.is_nan());
+        let close = (a - x).abs() <= tolerance.absolute + tolerance.relative * scale;
+        !(same || close)
+    });
+    wrong.map(|(i, (a, e))| format!("part {i}: got {a:?}, expected {e:?}, allowed {tolerance:?}"))
+}
+
+#[test]
+fn recorded_programs_replay() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
+    let mut paths: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "no recordings in {}", folder.display());
+    let engine = common::engine();
+    let mut failures = vec![];
+    for path in &paths {
+        let recording = Recording::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let program = &recording.program;
+        let inputs: Vec<Tensor> = program
+            .inputs
+            .iter()
+            .zip(&recording.inputs)
+            .map(|(ty, bytes)| Tensor::from_nx_bytes(&engine, ty, bytes).unwrap())
+            .collect();
+        let outputs = match eager::run_program(&engine, program, &inputs) {
+            Ok(outputs) => outputs,
+            Err(e) => {
+                failures.push(format!("{}: {e}", recording.name));
+                continue;
+            }
+        };
+        for (i, output) in outputs.iter().enumerate() {
+            let actual = output.to_nx_bytes(&engine, None).unwrap();
+            let found = difference(output.view.dtype, &actual, &recording.expected[i], recording.tolerances[i]);
+            failures.extend(found.map(|what| format!("{}, output {i} {:?}: {what}", recording.name, output.view.ty())));
+        }
+    }
+    assert!(failures.is_empty(), "{} of {} programs:\n{}", failures.len(), paths.len(), failures.join("\n"));
+    common::assert_valid(&engine);
+}
