@@ -82,11 +82,11 @@ PAIR AUX(log_abs)(const in COMPLEX z) {
     return AUX(halved)(AUX(log_pair)(AUX(dot)(u.x, u.x, u.y, u.y), 2 * e));
 }
 
-// Of zero: -Inf.
+// Of zero: -Inf. The angle of -Inf is pi, whatever the sign of a finite imaginary part.
 COMPLEX FN(log)(const in COMPLEX z) {
     REAL angle = RE(atan2)(z.y, z.x);
     if (!AUX(finite)(z)) {
-        return COMPLEX(FN(abs)(z), angle);
+        return COMPLEX(FN(abs)(z), AUX(isinf)(z.x) && !AUX(isinf)(z.y) ? RE(abs)(angle) : angle);
     }
     if (AUX(is_zero)(z)) {
         return COMPLEX(INFINITE(0x80000000u), angle);
@@ -95,7 +95,7 @@ COMPLEX FN(log)(const in COMPLEX z) {
 }
 
 COMPLEX FN(log1p)(const in COMPLEX z) {
-    COMPLEX u = COMPLEX(z.x + REAL(1), z.y);
+    COMPLEX u = COMPLEX(z.x + REAL(1), AUX(iszero)(z.y) ? REAL(0) : z.y);
     if (!AUX(finite)(z) || AUX(is_zero)(z) || AUX(exponent)(z) > HUGE_EXPONENT) {
         COMPLEX l = FN(log)(u);
         return AUX(is_zero)(z) ? z : l;

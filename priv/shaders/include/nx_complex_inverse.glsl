@@ -67,7 +67,7 @@ COMPLEX FN(rsqrt)(const in COMPLEX z) {
 
 // The principal root, of the angle of z divided by 3.
 COMPLEX FN(cbrt)(const in COMPLEX z) {
-    if (AUX(any_nan)(z)) {
+    if (AUX(any_nan)(z) && !AUX(isinf)(z.y)) {
         return AUX(not_a_number)();
     }
     if (AUX(is_zero)(z)) {

@@ -149,10 +149,10 @@ double nx_f64_exp_pair(const in double a, const in double sign) {
 
 // max error: 0.60 ulp over 4 10^6 inputs.
 double nx_sinh_f64(const in double x) {
-    if (nx_f64_isnan(x)) {
+    double a = nx_f64_magnitude(x);
+    if (nx_f64_isnan(x) || a < 1e-9lf) {
         return x;
     }
-    double a = nx_f64_magnitude(x);
     if (a < 0.54lf) {
         double z = a * a;
         double p = -3.233665544965774e-12lf;
