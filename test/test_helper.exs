@@ -28,4 +28,5 @@ ExUnit.after_suite(fn _results ->
   end
 end)
 
-ExUnit.start(exclude: if(device, do: [], else: [:device]))
+# A test over all types has lavapipe compile hundreds of kernels, 10 to 100 ms of a core each.
+ExUnit.start(exclude: if(device, do: [], else: [:device]), timeout: to_timeout(minute: 10))
