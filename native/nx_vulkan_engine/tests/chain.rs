@@ -196,6 +196,55 @@ fn a_family_integrates_independent_elements() {
     raw.finish();
 }
 
+/// Observations of N(q_0, 1) under a prior N(0, 1) of every element: what every step leaves.
+fn observed_chain(q: &[f64], p: &[f64], extras: &[f64], k: usize, eps: f64) -> [Vec<f64>; 4] {
+    let (mut q, mut p) = (q.to_vec(), p.to_vec());
+    let (obs, inv_mass) = extras.split_at(extras.len() - q.len());
+    let residual = |q: &[f64]| obs.iter().map(|x| x - q[0]).sum::<f64>();
+    let grad = |q: &[f64], i: usize| -q[i] + if i == 0 { residual(q) } else { 0.0 };
+    let mut out: [Vec<f64>; 4] = Default::default();
+    for _ in 0..k {
+        let before = q.clone();
+        (0..q.len()).for_each(|i| p[i] += 0.5 * eps * grad(&before, i));
+        (0..q.len()).for_each(|i| q[i] += eps * inv_mass[i] * p[i]);
+        (0..q.len()).for_each(|i| p[i] += 0.5 * eps * grad(&q, i));
+        out[0].extend(&q);
+        out[1].extend(&p);
+        out[2].extend((0..q.len()).map(|i| grad(&q, i)));
+        let squares = |x: f64| -0.5 * x * x;
+        out[3].push(q.iter().map(|&q| squares(q)).chain(obs.iter().map(|x| squares(x - q[0]))).sum());
+    }
+    out
+}
+
+#[test]
+fn generated_shaders_get_the_head_of_longer_push_data() {
+    let raw = Raw::new();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/synth_chain.spv");
+    for (d, n_obs, k) in [(1, 0, 1), (3, 5, 8), (256, 600, 3), (8, 1000, 32)] {
+        let mut rng = Rng(d as u64);
+        let mut reals = |n: usize| -> Vec<f64> { (0..n).map(|_| rng.below(1000) as f64 / 500.0 - 1.0).collect() };
+        let (q, p) = (reals(d), reals(d));
+        let extras: Vec<f64> = reals(n_obs).into_iter().chain(vec![0.5; d]).collect();
+        // Two doubles of priors that the shader has compiled in and does not declare.
+        let push = [words(&[k, n_obs as u32, d as u32, 0]), bytes_of(Real::F64, &[-0.01, 7.0, 8.0])].concat();
+        let [dq, dp, de] = [&q, &p, &extras].map(|values| bytes_of(Real::F64, values));
+        let request =
+            Request { real: Real::F64, batched: false, q: &dq, p: &dp, extras: &de, push: &push, k: u64::from(k) };
+        let got = run(&raw, &path, &request).unwrap();
+        for (got, want) in got.iter().zip(&observed_chain(&q, &p, &extras, k as usize, -0.01)) {
+            let got = values_of(Real::F64, got);
+            assert_eq!(got.len(), want.len());
+            for (got, want) in got.iter().zip(want) {
+                assert!((got - want).abs() <= F64_RELATIVE * (1.0 + want.abs()), "d = {d}: {got}, not {want}");
+            }
+        }
+        let shorter = Request { push: &push[..20], ..request };
+        assert_eq!(run(&raw, &path, &shorter), Err(Failure::BadInput));
+    }
+    raw.finish();
+}
+
 #[test]
 fn push_data_is_cut_to_what_the_shader_declares_and_refused_when_shorter() {
     let raw = Raw::new();
