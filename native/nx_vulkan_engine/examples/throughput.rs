@@ -9,7 +9,6 @@ use std::time::Instant;
 use nx_vulkan_engine::codegen::access::Element;
 use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
-use nx_vulkan_engine::kernel::launch::float_modes;
 use nx_vulkan_engine::kernel::launch::map::{Operand, map};
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::{Binary, Elementwise, Op, Reduction, Unary};
@@ -143,7 +142,7 @@ impl Bench {
         let operands = [self.filled(&[16])?, self.filled(&[16])?];
         let add = Op::Binary(Binary::Add);
         let out = Type::new(DType::F32, &[16]);
-        let mut run = || eager::run(&self.engine, &add, &operands, &out, Compile::Allowed);
+        let run = || eager::run(&self.engine, &add, &operands, &out, Compile::Allowed);
         run()?;
         self.engine.wait()?;
         let mut times = vec![];
@@ -176,7 +175,7 @@ impl Bench {
     /// From a spec to SPIR-V to a pipeline, for kernels that nothing has compiled yet.
     fn compile(&self) -> Outcome<()> {
         let library = Library::builtin()?;
-        let modes = float_modes(self.engine.caps());
+        let modes = self.engine.float_modes()?;
         let port = |dtype: DType| Port {
             element: Element::Typed(dtype),
             layout: nx_vulkan_engine::codegen::access::Layout::Contiguous,

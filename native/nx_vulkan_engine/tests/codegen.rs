@@ -14,7 +14,7 @@ use nx_vulkan_engine::program::{Binary, Elementwise, Reduction, Unary};
 use nx_vulkan_engine::{DType, Error};
 use smallvec::smallvec;
 
-const MODES: FloatModes = FloatModes { preserve_f32: true, preserve_f64: true };
+const MODES: FloatModes = FloatModes { preserve_f32: true, preserve_f64: true, fused: false };
 
 /// Runs spirv-val on a module; `None` where the tool is not installed.
 fn spirv_val(words: &[u32]) -> Option<Result<(), String>> {

@@ -1,5 +1,5 @@
 //! Integer ops, casts and narrow storage on a device, against exact integer arithmetic on the host.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::type_complexity)]
 
 mod common;
 mod scalar;
@@ -339,7 +339,7 @@ fn unary_ops_are_exact() {
             let got = raw_values(dtype, &runner.run(Elementwise::Unary(op), &[(dtype, &to_bytes(dtype, &raw))], dtype));
             for (i, &r) in raw.iter().enumerate() {
                 let Value::Int(x) = decode(dtype, r) else { unreachable!() };
-                let want = encode(dtype, Value::Int(reference(x, r, dtype.bits() as u32)));
+                let want = encode(dtype, Value::Int(reference(x, r, dtype.bits())));
                 assert_eq!(got[i] & mask, want, "{}({x}) of {dtype}", op.name());
             }
         }

@@ -20,10 +20,10 @@ vec2 nx_angle_f32(const in vec2 y, const in vec2 x) {
     vec2 t = nx_pair_divide_f32(numerator, denominator);
     vec2 z = nx_two_product_f32(t.x, t.x);
     float p = 5.42957038e-2f;
-    p = p * z.x - 8.77963305e-2f;
-    p = p * z.x + 0.110929698f;
-    p = p * z.x - 0.142853409f;
-    p = p * z.x + 0.199999988f;
+    p = fma(p, z.x, -8.77963305e-2f);
+    p = fma(p, z.x, 0.110929698f);
+    p = fma(p, z.x, -0.142853409f);
+    p = fma(p, z.x, 0.199999988f);
     vec2 cubic = nx_cubic_term_f32(t.x, z, vec2(-0.333333343f, p * z.x + 9.93410776e-9f));
     vec2 s = nx_fast_two_sum_f32(base.x, t.x);
     vec2 u = nx_two_sum_f32(s.x, cubic.x);

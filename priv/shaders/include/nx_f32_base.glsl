@@ -1,7 +1,8 @@
 // Bit helpers and exact (error-free) arithmetic that the other f32 files stand on.
 //
 // A "pair" is an unevaluated sum x + y of two floats with |y| <= ulp(x) / 2, about 48 bits wide.
-// Nothing here needs fma to be fused, division to be right to the last bit, or denormals to be kept by the device:
+// Where a function f has a twin f_fused, generated kernels call the twin on devices that fuse fma: same bits, fewer steps.
+// Nothing else here needs fma to be fused, division to be right to the last bit, or denormals to be kept by the device:
 // products are split by masking bits, and zeros, infinities, NaN and denormals are told apart by their bits.
 #ifndef NX_F32_BASE_GLSL
 #define NX_F32_BASE_GLSL
@@ -54,6 +55,21 @@ vec2 nx_two_product_f32(const in float a, const in float b) {
     float bl = b - bh;
     return vec2(p, ((ah * bh - p) + ah * bl + al * bh) + al * bl);
 }
+
+vec2 nx_two_product_f32_fused(const in float a, const in float b) {
+    float p = a * b;
+    return vec2(p, fma(a, b, -p));
+}
+
+// c - a * b rounded once, when a * b is so near to c that the first difference is exact.
+float nx_residual_f32(const in float c, const in float a, const in float b) {
+    vec2 p = nx_two_product_f32(a, b);
+    return (c - p.x) - p.y;
+}
+float nx_residual_f32_fused(const in float c, const in float a, const in float b) { return fma(-a, b, c); }
+
+// Zero where fma rounds twice. Engines probe this to choose between a function and its twin.
+float nx_fma_probe_f32(const in float a, const in float b) { return fma(a, b, -(a * b)); }
 
 vec2 nx_pair_add_f32(const in vec2 a, const in vec2 b) {
     vec2 s = nx_two_sum_f32(a.x, b.x);

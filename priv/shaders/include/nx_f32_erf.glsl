@@ -8,11 +8,11 @@
 vec2 nx_erf_small_f32(const in float x) {
     vec2 z = nx_two_product_f32(x, x);
     float p = 1.03823345e-6f;
-    p = p * z.x - 1.38236774e-5f;
-    p = p * z.x + 1.19420722e-4f;
-    p = p * z.x - 8.54135084e-4f;
-    p = p * z.x + 5.2237194e-3f;
-    p = p * z.x - 2.68661156e-2f;
+    p = fma(p, z.x, -1.38236774e-5f);
+    p = fma(p, z.x, 1.19420722e-4f);
+    p = fma(p, z.x, -8.54135084e-4f);
+    p = fma(p, z.x, 5.2237194e-3f);
+    p = fma(p, z.x, -2.68661156e-2f);
     vec2 s = nx_pair_multiply_f32(z, nx_fast_two_sum_f32(0.112837911f, p * z.x));
     s = nx_pair_multiply_f32(z, nx_pair_add_f32(vec2(-0.376126379f, -9.98850069e-9f), s));
     s = nx_pair_add_f32(vec2(1.12837923f, -5.86375357e-8f), s);
@@ -24,14 +24,14 @@ vec2 nx_erf_small_f32(const in float x) {
 vec3 nx_erfc_large_f32(const in float x) {
     vec2 q = nx_pair_divide_f32(nx_two_sum_f32(x, -4.0f), nx_two_sum_f32(x, 4.0f));
     float p = -2.91382981e-4f;
-    p = p * q.x + 5.04601235e-3f;
-    p = p * q.x - 1.6401168e-2f;
-    p = p * q.x + 3.71353142e-2f;
-    p = p * q.x - 6.62962571e-2f;
-    p = p * q.x + 9.37387124e-2f;
-    p = p * q.x - 0.101041533f;
-    p = p * q.x + 6.80967142e-2f;
-    p = p * q.x + 1.5379718e-2f;
+    p = fma(p, q.x, 5.04601235e-3f);
+    p = fma(p, q.x, -1.6401168e-2f);
+    p = fma(p, q.x, 3.71353142e-2f);
+    p = fma(p, q.x, -6.62962571e-2f);
+    p = fma(p, q.x, 9.37387124e-2f);
+    p = fma(p, q.x, -0.101041533f);
+    p = fma(p, q.x, 6.80967142e-2f);
+    p = fma(p, q.x, 1.5379718e-2f);
     vec2 s = nx_fast_two_sum_f32(-0.13962111f, p * q.x - 3.16303339e-9f);
     s = nx_pair_add_f32(vec2(1.23299515f, -3.41450459e-8f), nx_pair_multiply_f32(q, s));
     s = nx_pair_divide_f32(s, nx_two_sum_f32(1.0f, 2.0f * x));

@@ -9,9 +9,9 @@ vec2 nx_log1p_reduced_f32(const in vec2 f) {
     vec2 s = nx_pair_divide_f32(f, vec2(g.x, g.y + f.y));
     float z = s.x * s.x;
     float p = 0.22583877f;
-    p = p * z + 0.28589344f;
-    p = p * z + 0.39999554f;
-    p = p * z + 0.66666669f;
+    p = fma(p, z, 0.28589344f);
+    p = fma(p, z, 0.39999554f);
+    p = fma(p, z, 0.66666669f);
     return nx_fast_two_sum_f32(2.0f * s.x, 2.0f * s.y + s.x * z * p);
 }
 

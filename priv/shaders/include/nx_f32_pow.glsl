@@ -13,9 +13,9 @@ vec2 nx_log_precise_f32(const in float x) {
     vec2 s = nx_pair_divide_f32(vec2(f, 0.0f), nx_fast_two_sum_f32(2.0f, f));
     vec2 z = nx_pair_multiply_f32(s, s);
     float p = 0.18871965f;
-    p = p * z.x + 0.22217568f;
-    p = p * z.x + 0.28571343f;
-    p = p * z.x + 0.4f;
+    p = fma(p, z.x, 0.22217568f);
+    p = fma(p, z.x, 0.28571343f);
+    p = fma(p, z.x, 0.4f);
     vec2 c = nx_fast_two_sum_f32(0.666666687f, p * z.x - 1.98682155e-8f);
     vec2 tail = nx_pair_multiply_f32(nx_pair_multiply_f32(z, s), c);
     vec2 r = nx_pair_add_f32(vec2(2.0f * s.x, 2.0f * s.y), tail);

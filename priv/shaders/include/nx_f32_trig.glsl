@@ -88,8 +88,8 @@ vec3 nx_reduce_angle_f32(const in float x) {
 vec2 nx_sin_reduced_f32(const in vec2 r) {
     vec2 z = nx_two_product_f32(r.x, r.x);
     float p = 2.73002638e-6f;
-    p = p * z.x - 1.98405338e-4f;
-    p = p * z.x + 8.33333284e-3f;
+    p = fma(p, z.x, -1.98405338e-4f);
+    p = fma(p, z.x, 8.33333284e-3f);
     vec2 cubic = nx_cubic_term_f32(r.x, z, vec2(-0.166666672f, p * z.x + 4.96705388e-9f));
     vec2 s = nx_fast_two_sum_f32(r.x, cubic.x);
     return nx_fast_two_sum_f32(s.x, s.y + (cubic.y + r.y * (1.0f - 0.5f * z.x)));
@@ -99,9 +99,9 @@ vec2 nx_sin_reduced_f32(const in vec2 r) {
 vec2 nx_cos_reduced_f32(const in vec2 r) {
     vec2 z = nx_two_product_f32(r.x, r.x);
     float p = -3.21302195e-7f;
-    p = p * z.x + 2.48527649e-5f;
-    p = p * z.x - 1.38890487e-3f;
-    p = p * z.x + 4.16666679e-2f;
+    p = fma(p, z.x, 2.48527649e-5f);
+    p = fma(p, z.x, -1.38890487e-3f);
+    p = fma(p, z.x, 4.16666679e-2f);
     vec2 s = nx_fast_two_sum_f32(1.0f, -0.5f * z.x);
     return nx_fast_two_sum_f32(s.x, s.y - 0.5f * z.y + (z.x * z.x * p - r.x * r.y * (1.0f - 0.166666667f * z.x)));
 }

@@ -129,6 +129,11 @@ dvec2 nx_f64_two_product(const in double a, const in double b) {
     return dvec2(p, e);
 }
 
+dvec2 nx_f64_two_product_fused(const in double a, const in double b) {
+    double p = a * b;
+    return dvec2(p, fma(a, b, -p));
+}
+
 dvec2 nx_f64_dd_add(const in dvec2 a, const in dvec2 b) {
     dvec2 s = nx_f64_two_sum(a.x, b.x);
     return nx_f64_fast_two_sum(s.x, s.y + (a.y + b.y));
@@ -179,5 +184,8 @@ dvec2 nx_f64_dd_sqrt(const in dvec2 a) {
     dvec2 p = nx_f64_two_product(s, s);
     return nx_f64_fast_two_sum(s, (((a.x - p.x) - p.y) + a.y) * h);
 }
+
+// Zero where fma rounds twice. Engines probe this to choose between a function and its twin.
+double nx_fma_probe_f64(const in double a, const in double b) { return fma(a, b, -(a * b)); }
 
 #endif

@@ -48,19 +48,7 @@ impl DotSpec {
             return self.generate_large(library, modes);
         }
         let name = format!("dot_{}", self.words());
-        let template = templates::template(&name).ok_or_else(|| Error::BadShader {
-            path: format!("template/{name}.spv"),
-            reason: "not built in".to_string(),
-        })?;
-        let mut linker = Linker::new(library, &name, &template, false)?;
-        let mut params = ParamLayout::new(&[
-            Param::Extra(0),
-            Param::Extra(1),
-            Param::Extra(2),
-            Param::Extra(3),
-            Param::Extra(4),
-            Param::Extra(5),
-        ]);
+        let (mut linker, mut params) = start(library, &name, modes)?;
         for (slot, operand, dtype) in [("slot_a", 0, self.a), ("slot_b", 1, self.b)] {
             linker.define(slot, |code, args| {
                 let at = access::position(code, &mut params, operand, 0, args)?;
@@ -89,11 +77,11 @@ impl DotSpec {
             access::store(code, address, Element::Typed(self.out), at, id)?;
             Ok(None)
         })?;
-        Ok(Generated { words: linker.finish(modes)?, params, table: false, elements_per_group: 0 })
+        Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: 0 })
     }
 
     fn generate_large(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        let (mut linker, mut params) = start(library, "dot_f32")?;
+        let (mut linker, mut params) = start(library, "dot_f32", modes)?;
         let element = Element::Typed(DType::F32);
         for (slot, operand) in [("slot_a", 0), ("slot_b", 1)] {
             linker.define(slot, |code, args| {
@@ -115,7 +103,7 @@ impl DotSpec {
             access::store_vector(code, address, element, at, &lanes)?;
             Ok(None)
         })?;
-        Ok(Generated { words: linker.finish(modes)?, params, table: false, elements_per_group: 0 })
+        Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: 0 })
     }
 
     fn to_words(self, code: &mut Code<'_, '_>, id: Word) -> Word {
@@ -131,9 +119,9 @@ impl DotSpec {
     }
 }
 
-fn start<'l>(library: &'l Library, name: &str) -> Result<(Linker<'l>, ParamLayout)> {
+fn start<'l>(library: &'l Library, name: &str, modes: FloatModes) -> Result<(Linker<'l>, ParamLayout)> {
     let template = templates::template(name)
         .ok_or_else(|| Error::BadShader { path: format!("template/{name}.spv"), reason: "not built in".to_string() })?;
     let header = [0, 1, 2, 3, 4, 5].map(Param::Extra);
-    Ok((Linker::new(library, name, &template, false)?, ParamLayout::new(&header)))
+    Ok((Linker::new(library, name, &template, false, modes)?, ParamLayout::new(&header)))
 }

@@ -116,7 +116,7 @@ impl Spec {
             path: format!("template/{name}.spv"),
             reason: "not built in".to_string(),
         })?;
-        let mut linker = Linker::new(library, name, &template, table)?;
+        let mut linker = Linker::new(library, name, &template, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count]);
         linker.define("slot_element", |code, args| {
             self.emit_element(code, &mut params, arg(args, 0)?)?;
@@ -129,7 +129,7 @@ impl Spec {
             })?;
         }
         let per_invocation = if self.width > 1 { u32::from(self.width) } else { ITEMS };
-        Ok(Generated { words: linker.finish(modes)?, params, table, elements_per_group: LOCAL_SIZE * per_invocation })
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE * per_invocation })
     }
 
     fn output_operand(&self, index: usize) -> u8 {

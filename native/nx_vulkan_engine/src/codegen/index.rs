@@ -90,7 +90,7 @@ impl GatherSpec {
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let mut linker = Linker::new(library, "elementwise", &template("elementwise")?, table)?;
+        let mut linker = Linker::new(library, "elementwise", &template("elementwise")?, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count]);
         linker.define("slot_element", |code, args| {
             let linear = arg(args, 0)?;
@@ -120,7 +120,7 @@ impl GatherSpec {
             access::store(code, address, self.element, linear, value)?;
             Ok(None)
         })?;
-        Ok(Generated { words: linker.finish(modes)?, params, table, elements_per_group: LOCAL_SIZE * ITEMS })
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE * ITEMS })
     }
 }
 
@@ -134,7 +134,7 @@ impl ScatterSpec {
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let mut linker = Linker::new(library, "scatter", &template("scatter")?, table)?;
+        let mut linker = Linker::new(library, "scatter", &template("scatter")?, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0), Param::Extra(1)]);
         let (updates, out) = (2, 3);
         linker.define("slot_target", |code, args| {
@@ -186,6 +186,6 @@ impl ScatterSpec {
             access::store(code, address, self.element, target, value)?;
             Ok(None)
         })?;
-        Ok(Generated { words: linker.finish(modes)?, params, table, elements_per_group: LOCAL_SIZE })
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE })
     }
 }

@@ -31,12 +31,15 @@ pub struct FunctionRef {
 pub struct Library {
     pub modules: Vec<LibraryModule>,
     exports: HashMap<String, FunctionRef>,
+    /// The `_fused` twin of a function, for devices whose fma rounds once.
+    fused: HashMap<FunctionRef, FunctionRef>,
 }
 
 impl Library {
     /// Parses library modules given as SPIR-V words.
     pub fn parse(modules: &[(&str, Vec<u32>)]) -> Result<Library> {
         let mut library = Library::default();
+        let mut names: Vec<(String, FunctionRef)> = vec![];
         for (name, words) in modules {
             let bad = |reason: String| Error::BadShader { path: format!("lib/{name}.spv"), reason };
             let module = rspirv::dr::load_words(words).map_err(|e| bad(e.to_string()))?;
@@ -53,7 +56,9 @@ impl Library {
                 } else if let Some(Operand::LiteralString(export)) = annotation.operands.get(2) {
                     // glslang exports `name(argument types`. Files that two modules include come twice: the first serves.
                     let export = export.split('(').next().unwrap_or(export).to_string();
-                    library.exports.entry(export).or_insert(FunctionRef { module: index, id: *target });
+                    let function = FunctionRef { module: index, id: *target };
+                    names.push((export.clone(), function));
+                    library.exports.entry(export).or_insert(function);
                 }
             }
             let ids = |list: &[Instruction]| -> HashMap<Word, usize> {
@@ -72,7 +77,17 @@ impl Library {
                 module,
             });
         }
+        for (name, function) in names {
+            if let Some(&twin) = library.exports.get(&format!("{name}_fused")) {
+                library.fused.insert(function, twin);
+            }
+        }
         Ok(library)
+    }
+
+    /// The function to call for `function` on a device that fuses fma.
+    pub fn fused(&self, function: FunctionRef) -> FunctionRef {
+        self.fused.get(&function).copied().unwrap_or(function)
     }
 
     pub fn find(&self, name: &str) -> Option<FunctionRef> {

@@ -11,11 +11,14 @@ use rspirv::spirv::{
 use super::library::{FunctionRef, Library, is_aggregate};
 use crate::{Error, Result};
 
-/// What the device lets generated modules declare.
+/// What generated modules may declare and assume about the device's arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FloatModes {
+    /// SignedZeroInfNanPreserve by width.
     pub preserve_f32: bool,
     pub preserve_f64: bool,
+    /// fma rounds once, in every width that the device has.
+    pub fused: bool,
 }
 
 /// Signature of a function: result and parameter types, as ids of the kernel's module.
@@ -41,11 +44,18 @@ pub struct Linker<'l> {
     push_variable: Option<Word>,
     /// Words of parameters come from a table in memory rather than from push constants.
     table: bool,
+    modes: FloatModes,
 }
 
 impl<'l> Linker<'l> {
     /// Starts from a template module.
-    pub fn new(library: &'l Library, name: &str, template: &[u32], table: bool) -> Result<Linker<'l>> {
+    pub fn new(
+        library: &'l Library,
+        name: &str,
+        template: &[u32],
+        table: bool,
+        modes: FloatModes,
+    ) -> Result<Linker<'l>> {
         let bad = |reason: String| Error::BadShader { path: format!("template/{name}.spv"), reason };
         let module = rspirv::dr::load_words(template).map_err(|e| bad(e.to_string()))?;
         let next_id = module.header.as_ref().map_or(0, |h| h.bound);
@@ -77,6 +87,7 @@ impl<'l> Linker<'l> {
             blocks: HashMap::new(),
             push_variable,
             table,
+            modes,
         })
     }
 
@@ -186,6 +197,7 @@ impl<'l> Linker<'l> {
     }
 
     fn import_function(&mut self, function: FunctionRef) -> Result<(Word, Signature)> {
+        let function = if self.modes.fused { self.library.fused(function) } else { function };
         if let Some(known) = self.imported.get(&function) {
             return Ok(known.clone());
         }
@@ -354,7 +366,7 @@ impl<'l> Linker<'l> {
     }
 
     /// Completes capabilities, extensions, the memory model and float modes, and assembles.
-    pub fn finish(mut self, modes: FloatModes) -> Result<Vec<u32>> {
+    pub fn finish(mut self) -> Result<Vec<u32>> {
         if self.table && self.has_slot("nx_param") {
             self.define("nx_param", |code, args| {
                 let index = *args.first().ok_or_else(|| code.linker.bad("nx_param without index"))?;
@@ -396,7 +408,7 @@ impl<'l> Linker<'l> {
             .first()
             .and_then(|e| e.operands.get(1).cloned())
             .ok_or_else(|| self.bad("no entry point"))?;
-        for (bits, allowed) in [(32, modes.preserve_f32), (64, modes.preserve_f64)] {
+        for (bits, allowed) in [(32, self.modes.preserve_f32), (64, self.modes.preserve_f64)] {
             if allowed && float_bits.contains(&bits) {
                 capabilities.push(Capability::SignedZeroInfNanPreserve);
                 extensions.push("SPV_KHR_float_controls");
@@ -544,6 +556,9 @@ impl Code<'_, '_> {
                 base
             }
         };
+        // Views may reach below their first element. A driver may extend an unsigned index with zeros.
+        let int = self.linker.type_int(32);
+        let index = self.bitcast(int, index);
         let zero = self.linker.const_u32(0);
         self.ids(Op::AccessChain, pointer, &[base, zero, index])
     }

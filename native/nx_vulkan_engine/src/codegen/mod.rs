@@ -7,6 +7,7 @@ pub mod elementwise;
 pub mod index;
 pub mod library;
 pub mod link;
+pub mod probe;
 pub mod reduce;
 pub mod scalar;
 pub mod templates;

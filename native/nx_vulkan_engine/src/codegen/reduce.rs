@@ -108,7 +108,7 @@ impl ReduceSpec {
             path: format!("template/{name}.spv"),
             reason: "not built in".to_string(),
         })?;
-        let mut linker = Linker::new(library, &name, &template, table)?;
+        let mut linker = Linker::new(library, &name, &template, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0), Param::Extra(1), Param::Extra(2)]);
         linker.define("slot_identity", |code, _| self.identity(code).map(Some))?;
         linker.define("slot_combine", |code, args| {
@@ -166,7 +166,7 @@ impl ReduceSpec {
             }
             Ok(None)
         })?;
-        Ok(Generated { words: linker.finish(modes)?, params, table, elements_per_group: Self::LOCAL_SIZE })
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: Self::LOCAL_SIZE })
     }
 
     fn position(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, o: Word, r: Word) -> Result<Word> {

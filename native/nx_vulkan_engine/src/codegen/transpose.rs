@@ -33,7 +33,7 @@ impl TransposeSpec {
             path: format!("template/{name}.spv"),
             reason: "not built in".to_string(),
         })?;
-        let mut linker = Linker::new(library, &name, &template, table)?;
+        let mut linker = Linker::new(library, &name, &template, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Extra(0), Param::Extra(1), Param::Extra(2)]);
         for (slot, operand) in [("slot_load", 0), ("slot_store", 1)] {
             linker.define(slot, |code, args| {
@@ -48,6 +48,6 @@ impl TransposeSpec {
                 Ok(None)
             })?;
         }
-        Ok(Generated { words: linker.finish(modes)?, params, table, elements_per_group: 0 })
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
     }
 }

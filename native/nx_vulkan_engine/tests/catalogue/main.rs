@@ -1,5 +1,5 @@
 //! The shaders of the NativeV catalogue, run through descriptors and compared with plain f64 arithmetic on the CPU.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::needless_range_loop)]
 
 mod chains;
 #[path = "../common/mod.rs"]

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use nx_vulkan_engine::codegen::access::{Element, Layout, Param, ParamLayout};
 use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
-use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::program::Elementwise;
 use nx_vulkan_engine::{DType, Engine, Interface, Launch, PipelineKey};
 use smallvec::smallvec;
@@ -40,11 +39,7 @@ impl Runner {
             rank: 1,
             width: 1,
         };
-        let caps = self.engine.caps();
-        let modes = FloatModes {
-            preserve_f32: caps.float32_controls.signed_zero_inf_nan_preserve,
-            preserve_f64: caps.float64_controls.signed_zero_inf_nan_preserve,
-        };
+        let modes = self.engine.float_modes().unwrap();
         let kernel = spec.generate(Library::builtin().unwrap(), modes).unwrap();
         let n = inputs[0].1.len() / storage_bytes(inputs[0].0);
         let mut buffers: Vec<_> = inputs

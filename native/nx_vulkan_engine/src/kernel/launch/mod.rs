@@ -8,6 +8,7 @@ pub mod transpose;
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
+use once_cell::sync::OnceCell;
 use smallvec::SmallVec;
 
 use super::{Interface, Launch, Pipeline, PipelineKey};
@@ -17,11 +18,12 @@ use crate::codegen::elementwise::{Generated, Spec};
 use crate::codegen::index::{GatherSpec, ScatterSpec};
 use crate::codegen::library::Library;
 use crate::codegen::link::FloatModes;
+use crate::codegen::probe;
 use crate::codegen::reduce::ReduceSpec;
 use crate::codegen::transpose::TransposeSpec;
 use crate::device::Caps;
 use crate::memory::Buffer;
-use crate::{Engine, Error, Result};
+use crate::{DType, Engine, Error, Result, Tensor, Type};
 
 /// Positions inside one launch are signed 32-bit numbers.
 pub const MAX_POSITION: u64 = i32::MAX as u64;
@@ -57,6 +59,7 @@ pub struct Kernel {
 #[derive(Debug, Default)]
 pub struct KernelCache {
     kernels: RwLock<HashMap<KernelSpec, Arc<Kernel>>>,
+    modes: OnceCell<FloatModes>,
 }
 
 /// Specialization constants: id and value.
@@ -78,15 +81,79 @@ impl KernelSpec {
     }
 }
 
-/// The float modes that this device's kernels may declare.
-pub fn float_modes(caps: &Caps) -> FloatModes {
-    FloatModes {
-        preserve_f32: caps.float32_controls.signed_zero_inf_nan_preserve,
-        preserve_f64: caps.float64_controls.signed_zero_inf_nan_preserve,
-    }
-}
-
 impl Engine {
+    /// What generated modules may declare and assume on this device. The first call runs a probe and waits for it.
+    pub fn float_modes(&self) -> Result<FloatModes> {
+        let modes = self.kernel_cache().modes.get_or_try_init(|| {
+            let caps = self.caps();
+            let mut modes = FloatModes {
+                preserve_f32: caps.float32_controls.signed_zero_inf_nan_preserve,
+                preserve_f64: caps.float64_controls.signed_zero_inf_nan_preserve,
+                fused: false,
+            };
+            let fused =
+                self.fuses_fma(modes, DType::F32)? && (!caps.shader_float64 || self.fuses_fma(modes, DType::F64)?);
+            modes.fused = fused;
+            Ok::<_, Error>(modes)
+        })?;
+        Ok(*modes)
+    }
+
+    /// Whether fma gives the exact rounding error of products.
+    fn fuses_fma(&self, modes: FloatModes, dtype: DType) -> Result<bool> {
+        /// Pairs of operands to try.
+        const PAIRS: u64 = 256;
+        let bytes = |seed: f64| -> Vec<u8> {
+            (0..PAIRS)
+                .map(|i| 1.0 + (i as f64 * seed).fract())
+                .flat_map(|x| {
+                    if dtype == DType::F64 { x.to_ne_bytes().to_vec() } else { (x as f32).to_ne_bytes().to_vec() }
+                })
+                .collect()
+        };
+        let (a, b) = (bytes(0.618_033_988_749_894_9), bytes(0.414_213_562_373_095_1));
+        let ty = Type::new(dtype, &[PAIRS]);
+        let operands = [Tensor::from_nx_bytes(self, &ty, &a)?, Tensor::from_nx_bytes(self, &ty, &b)?];
+        let result = Tensor::uninitialized(self, &ty)?;
+        let kernel = self.build(probe::generate(Library::builtin()?, modes, dtype)?, &[])?;
+        let place = |t: &'_ Tensor| (Arc::clone(&t.buffer), t.address());
+        let places: Vec<_> = operands.iter().chain([&result]).map(place).collect();
+        let places: SmallVec<[Place<'_>; 3]> =
+            places.iter().map(|(buffer, address)| Place { buffer, address: *address, strides: &[] }).collect();
+        let arguments = Arguments { count: PAIRS as u32, sizes: &[PAIRS], places: &places, extra: &[] };
+        launch(self, &kernel, &arguments, 2, PAIRS.div_ceil(u64::from(kernel.elements_per_group)))?;
+        let residuals = result.to_nx_bytes(self, None)?;
+        Ok(if dtype == DType::F64 {
+            let value = |bytes: &[u8], i: usize| f64::from_ne_bytes(std::array::from_fn(|k| bytes[i * 8 + k]));
+            (0..PAIRS as usize).all(|i| {
+                let (x, y) = (value(&a, i), value(&b, i));
+                value(&residuals, i) == x.mul_add(y, -(x * y))
+            })
+        } else {
+            let value = |bytes: &[u8], i: usize| f32::from_ne_bytes(std::array::from_fn(|k| bytes[i * 4 + k]));
+            (0..PAIRS as usize).all(|i| {
+                let (x, y) = (value(&a, i), value(&b, i));
+                value(&residuals, i) == x.mul_add(y, -(x * y))
+            })
+        })
+    }
+
+    /// Compiles a generated module.
+    fn build(&self, generated: Generated, constants: &[(u32, u32)]) -> Result<Kernel> {
+        let needs = missing_features(&generated.words, self.caps());
+        if !needs.is_empty() {
+            return Err(Error::Unsupported { op: "kernel".to_string(), dtype: None, needs: needs.join(", ") });
+        }
+        let interface = Interface::Addresses { push_bytes: (ParamLayout::PUSH_WORDS * 4) as u32 };
+        let key = PipelineKey::new(&generated.words, constants, interface);
+        Ok(Kernel {
+            pipeline: self.pipeline(key, &generated.words, constants, interface)?,
+            params: generated.params,
+            table: generated.table,
+            elements_per_group: generated.elements_per_group,
+        })
+    }
+
     /// The kernel of `spec`, compiled if it is not there yet and `compile` allows it.
     pub fn kernel(&self, spec: &KernelSpec, compile: Compile) -> Result<Arc<Kernel>> {
         let kernels = &self.kernel_cache().kernels;
@@ -96,19 +163,8 @@ impl Engine {
         if compile == Compile::Refused {
             return Err(Error::NeedsCompile);
         }
-        let (generated, constants) = spec.generate(Library::builtin()?, float_modes(self.caps()))?;
-        let needs = missing_features(&generated.words, self.caps());
-        if !needs.is_empty() {
-            return Err(Error::Unsupported { op: "kernel".to_string(), dtype: None, needs: needs.join(", ") });
-        }
-        let interface = Interface::Addresses { push_bytes: (ParamLayout::PUSH_WORDS * 4) as u32 };
-        let key = PipelineKey::new(&generated.words, &constants, interface);
-        let kernel = Arc::new(Kernel {
-            pipeline: self.pipeline(key, &generated.words, &constants, interface)?,
-            params: generated.params,
-            table: generated.table,
-            elements_per_group: generated.elements_per_group,
-        });
+        let (generated, constants) = spec.generate(Library::builtin()?, self.float_modes()?)?;
+        let kernel = Arc::new(self.build(generated, &constants)?);
         kernels.write().unwrap_or_else(|e| e.into_inner()).insert(spec.clone(), Arc::clone(&kernel));
         Ok(kernel)
     }
