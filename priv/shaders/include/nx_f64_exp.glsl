@@ -51,7 +51,7 @@ double nx_f64_exp_range(const in double x, const in double low, const in double 
     return y > high ? high : y;
 }
 
-// max error: 0.75 ulp over 4 10^6 inputs.
+// max error: 0.80 ulp (0.62 for normal results) over 4 10^6 inputs.
 double nx_exp_f64(const in double x) {
     double y = nx_f64_exp_range(x, -760.0lf, 720.0lf);
     double n = nx_f64_exp_n(y);
@@ -62,26 +62,23 @@ double nx_exp_f64(const in double x) {
     return nx_f64_scale(e.x + e.y, int(n));
 }
 
-// max error: 0.85 ulp over 4 10^6 inputs.
+// max error: 0.65 ulp over 4 10^6 inputs.
 double nx_expm1_f64(const in double x) {
     if (nx_f64_isnan(x) || nx_f64_magnitude(x) < 5.5e-17lf) {
         return x;
     }
     double y = nx_f64_exp_range(x, -60.0lf, 720.0lf);
     double n = nx_f64_exp_n(y);
-    dvec2 r = nx_f64_exp_reduce(dvec2(y, 0.0lf), n);
+    dvec2 m = nx_f64_expm1_fraction(nx_f64_exp_reduce(dvec2(y, 0.0lf), n));
     int k = int(n);
-    if (k == 0) {
-        dvec2 m = nx_f64_expm1_fraction(r);
-        return m.x + m.y;
-    }
-    dvec2 e = nx_f64_exp_fraction(r);
     if (k > 100) {
-        return nx_f64_scale(e.x + e.y, k);
+        dvec2 e = nx_f64_fast_two_sum(1.0lf, m.x);
+        return nx_f64_scale(e.x + (e.y + m.y), k);
     }
     double c = nx_f64_pow2(k);
-    dvec2 s = nx_f64_two_sum(e.x * c, -1.0lf);
-    return s.x + (s.y + e.y * c);
+    dvec2 o = nx_f64_two_sum(c, -1.0lf);
+    dvec2 s = nx_f64_two_sum(o.x, m.x * c);
+    return s.x + (s.y + (o.y + m.y * c));
 }
 
 // exp(x) as a dd, for |x| <= 700.
@@ -91,7 +88,7 @@ dvec2 nx_f64_dd_exp(const in dvec2 x) {
     return e * nx_f64_pow2(int(n));
 }
 
-// max error: 0.75 ulp over 4 10^6 inputs.
+// max error: 0.80 ulp (0.62 for normal results) over 4 10^6 inputs.
 double nx_sigmoid_f64(const in double x) {
     double a = nx_f64_exp_range(-nx_f64_magnitude(x), -760.0lf, 0.0lf);
     double n = nx_f64_exp_n(a);

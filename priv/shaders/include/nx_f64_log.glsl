@@ -216,7 +216,7 @@ double nx_f64_pow_core(const in double x, const in double y) {
 }
 
 // Special cases as pow of C.
-// max error: 0.75 ulp over 4 10^6 inputs.
+// max error: 0.80 ulp (0.75 for normal results) over 4 10^6 inputs.
 double nx_pow_f64(const in double x, const in double y) {
     if (nx_f64_iszero(y) || x == 1.0lf) {
         return 1.0lf;
