@@ -26,13 +26,16 @@ pub fn e5m2_from_f64(x: f64) -> u8 {
     sign | round(x, 2, 15).min(0x7c) as u8
 }
 
-/// There is no infinity: what is too large becomes NaN.
+/// There is no infinity: what is too large becomes the largest number, 448.
 pub fn e4m3fn_from_f64(x: f64) -> u8 {
     let sign = if x.is_sign_negative() { 0x80 } else { 0 };
-    if x.is_nan() || x.abs() >= 512.0 {
+    if x.is_nan() {
         return sign | 0x7f;
     }
-    sign | round(x, 3, 7).min(0x7f) as u8
+    if x.abs() >= 448.0 {
+        return sign | 0x7e;
+    }
+    sign | round(x, 3, 7) as u8
 }
 
 pub fn e5m2_to_f64(bits: u8) -> f64 {
@@ -78,7 +81,8 @@ mod tests {
         }
         assert_eq!(e4m3fn_from_f64(448.0), 0x7e);
         assert_eq!(e4m3fn_from_f64(464.0), 0x7e);
-        assert!(e4m3fn_to_f64(e4m3fn_from_f64(465.0)).is_nan());
+        assert_eq!(e4m3fn_from_f64(465.0), 0x7e);
+        assert_eq!(e4m3fn_from_f64(f64::NEG_INFINITY), 0xfe);
         assert_eq!(e5m2_from_f64(f64::INFINITY), 0x7c);
         assert_eq!(e5m2_from_f64(61440.0), 0x7c);
         assert_eq!(e5m2_from_f64(-0.0), 0x80);

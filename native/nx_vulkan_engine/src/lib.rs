@@ -18,6 +18,7 @@ pub mod shape;
 pub mod spirv;
 mod stream;
 pub mod tensor;
+pub mod value;
 
 pub use device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
 pub use dtype::{CType, DType};
@@ -28,3 +29,4 @@ pub use kernel::{Access, Binding, BoundLaunch, Interface, Launch, Pipeline, Pipe
 pub use memory::{Buffer, HostAccess};
 pub use shape::{Type, View};
 pub use tensor::Tensor;
+pub use value::Value;

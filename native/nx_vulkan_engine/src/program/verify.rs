@@ -275,7 +275,7 @@ pub fn accepts(op: Elementwise, operands: &[DType], out: DType) -> bool {
         Elementwise::Unary(op) => match op {
             Unary::IsNan | Unary::IsInfinity => out == DType::U8,
             Unary::BitwiseNot | Unary::CountLeadingZeros | Unary::PopulationCount => integers && out.is_integer(),
-            Unary::Ceil | Unary::Floor | Unary::Round | Unary::Sign => !complex && holds && !out.is_complex(),
+            Unary::Ceil | Unary::Floor | Unary::Round => !complex && holds && !out.is_complex(),
             Unary::Erf | Unary::Erfc | Unary::ErfInv => !complex && out.is_float(),
             Unary::Abs => {
                 if complex {
@@ -286,7 +286,7 @@ pub fn accepts(op: Elementwise, operands: &[DType], out: DType) -> bool {
             }
             Unary::Real | Unary::Imag => out.is_float(),
             Unary::Conjugate => out.is_complex(),
-            Unary::Negate => holds,
+            Unary::Negate | Unary::Sign => holds,
             _ => holds && !out.is_integer(),
         },
         Elementwise::Binary(op) => match op {
@@ -301,8 +301,7 @@ pub fn accepts(op: Elementwise, operands: &[DType], out: DType) -> bool {
             | Binary::LeftShift
             | Binary::RightShift => integers && out.is_integer(),
             Binary::Min | Binary::Max | Binary::Remainder => !complex && holds && !out.is_complex(),
-            Binary::Atan2 => !complex && out.is_float(),
-            Binary::Divide => holds && !out.is_integer(),
+            Binary::Atan2 | Binary::Divide => holds && !out.is_integer(),
             Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Pow => holds,
         },
         Elementwise::Select => operands.len() == 3 && operands[1..].iter().all(|&t| class(t) <= class(out)),

@@ -1,9 +1,10 @@
 //! Ops that combine elements along axes, or address them by index vectors.
 
-use super::{Array, Value, complex, elementwise, indices, invalid, position};
+use super::{Array, complex, elementwise, indices, invalid, position};
 use crate::program::op::Axes;
 use crate::program::{Op, Reduction};
 use crate::shape::{Dims, elements};
+use crate::value::Value;
 use crate::{Result, Type};
 
 /// A sum that keeps what each step rounds off (Neumaier).
@@ -80,6 +81,7 @@ pub fn reduce(reduction: Reduction, a: &Array, axes: &Axes, tie_high: bool, out:
     let kept = others(rank, &[axes]);
     let reduced = others(rank, &[&kept]);
     let (kept_shape, reduced_shape) = (pick(&a.ty.shape, &kept), pick(&a.ty.shape, &reduced));
+    let wide = out.dtype.ctype().dtype();
     let mut values = Vec::new();
     for outer in indices(&kept_shape) {
         let line = indices(&reduced_shape).map(|inner| {
@@ -89,7 +91,7 @@ pub fn reduce(reduction: Reduction, a: &Array, axes: &Axes, tie_high: bool, out:
             a.at(&own)
         });
         let op = || Op::Reduce { reduction, axes: axes.clone(), tie_high };
-        let cast = |v: Value| v.cast(out.dtype);
+        let cast = |v: Value| v.cast(wide);
         let value = match reduction {
             Reduction::Sum => Some(sum(line.map(cast))),
             Reduction::Product => line.map(cast).reduce(multiply),
@@ -129,10 +131,11 @@ fn best(line: impl Iterator<Item = Value>, least: bool, tie_high: bool) -> Optio
     best.map(|(i, _)| Value::Int(i))
 }
 
-/// Results in the order batch axes, free axes of `a`, free axes of `b`.
+/// Results in the order batch axes, free axes of `a`, free axes of `b`. Operands become elements of the compute type.
 pub fn dot([a, b]: [&Array; 2], contract: [&Axes; 2], batch: [&Axes; 2], out: &Type) -> Array {
     let free = [others(a.ty.shape.len(), &[contract[0], batch[0]]), others(b.ty.shape.len(), &[contract[1], batch[1]])];
     let depth = pick(&a.ty.shape, contract[0]);
+    let wide = out.dtype.ctype().dtype();
     let results = indices(&out.shape).map(|index| {
         let (shared, rest) = index.split_at(batch[0].len());
         let (left, right) = rest.split_at(free[0].len());
@@ -143,7 +146,7 @@ pub fn dot([a, b]: [&Array; 2], contract: [&Axes; 2], batch: [&Axes; 2], out: &T
                 place(own, &free[k], free_index);
                 place(own, contract[k], &inner);
             }
-            multiply(a.at(&i).cast(out.dtype), b.at(&j).cast(out.dtype))
+            multiply(a.at(&i).cast(wide), b.at(&j).cast(wide))
         }))
     });
     Array::new(out, results)

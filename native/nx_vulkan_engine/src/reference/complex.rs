@@ -31,8 +31,13 @@ pub fn divide(a: Pair, b: Pair) -> Pair {
     ((a.0 * b.0 + a.1 * b.1) / d, (a.1 * b.0 - a.0 * b.1) / d)
 }
 
+/// NaN only where both parts are; infinite where one is.
 pub fn abs(z: Pair) -> f64 {
-    z.0.hypot(z.1)
+    match (z.0.is_nan(), z.1.is_nan()) {
+        (true, true) => f64::NAN,
+        (false, false) => z.0.hypot(z.1),
+        _ => f64::INFINITY,
+    }
 }
 
 pub fn exp(z: Pair) -> Pair {
@@ -150,4 +155,9 @@ pub fn pow(a: Pair, b: Pair) -> Pair {
 /// z / |z|; zero stays.
 pub fn sign(z: Pair) -> Pair {
     if z == (0.0, 0.0) { z } else { scale(z, 1.0 / abs(z)) }
+}
+
+/// Of real numbers; others have none.
+pub fn atan2(y: Pair, x: Pair) -> Pair {
+    if y.1 == 0.0 && x.1 == 0.0 { (y.0.atan2(x.0), 0.0) } else { (f64::NAN, f64::NAN) }
 }

@@ -2,9 +2,9 @@
 
 use super::complex::{self, Pair};
 use super::real;
-use super::value::Value;
 use crate::codegen::scalar::merge;
 use crate::program::{Binary, Elementwise, Unary};
+use crate::value::Value;
 use crate::{CType, DType};
 
 /// The result for one element of each operand, canonical for `out`. `None` where the op has no meaning for the types.
@@ -260,6 +260,7 @@ fn binary_complex(op: Binary, a: Pair, b: Pair) -> Option<Pair> {
         Binary::Multiply => complex::multiply(a, b),
         Binary::Pow => complex::pow(a, b),
         Binary::Divide => complex::divide(a, b),
+        Binary::Atan2 => complex::atan2(a, b),
         _ => return None,
     })
 }

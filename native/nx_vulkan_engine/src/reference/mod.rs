@@ -8,13 +8,10 @@ mod complex;
 mod elementwise;
 mod movement;
 mod real;
-pub mod value;
 
-pub use value::Value;
-
-use crate::program::op::Scalar;
 use crate::program::{Op, Operand, Program, verify};
 use crate::shape::{Dims, elements};
+use crate::value::Value;
 use crate::{Error, Result, Type, tensor};
 
 /// A tensor on the host: its elements in row-major order.
@@ -147,14 +144,7 @@ pub fn evaluate(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
     }
     match op {
         Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Clip | Op::AsType => Err(invalid(op, "not elementwise")),
-        Op::Constant(value) => {
-            let value = match *value {
-                Scalar::Int(i) => Value::Int(i),
-                Scalar::Float(x) => Value::Float(x),
-                Scalar::Complex(re, im) => Value::Complex(re, im),
-            };
-            Ok(Array::new(out, std::iter::repeat_n(value, out.elements() as usize)))
-        }
+        Op::Constant(value) => Ok(Array::new(out, std::iter::repeat_n(Value::from(*value), out.elements() as usize))),
         Op::Iota { axis } => Ok(Array::new(
             out,
             indices(&out.shape)

@@ -1,9 +1,10 @@
 //! Ops that move elements.
 
-use super::{Array, Value, indices, position};
+use super::{Array, indices, position};
 use crate::Type;
 use crate::program::op::Axes;
 use crate::shape::Dims;
+use crate::value::Value;
 
 /// An array whose element at each index is what `f` gives.
 fn build(out: &Type, f: impl Fn(&[u64]) -> Value) -> Array {

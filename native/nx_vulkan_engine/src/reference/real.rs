@@ -12,7 +12,11 @@ pub fn sigmoid(x: f64) -> f64 {
 }
 
 pub fn acosh(x: f64) -> f64 {
-    if x > 2f64.powi(28) { x.ln() + LN_2 } else { libm::acosh(x) }
+    match x {
+        _ if x < 1.0 => f64::NAN,
+        _ if x > 2f64.powi(28) => x.ln() + LN_2,
+        _ => libm::acosh(x),
+    }
 }
 
 pub fn asinh(x: f64) -> f64 {

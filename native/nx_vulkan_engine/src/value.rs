@@ -1,7 +1,8 @@
-//! One element as a number, how it becomes an element of each dtype, and its bytes.
+//! Elements as numbers on the host: how a number becomes an element of each dtype, and its bits.
 
 use half::{bf16, f16};
 
+use crate::program::op::Scalar;
 use crate::{DType, float8};
 
 /// An element. Canonical for a dtype when it is one of the dtype's values: then its kind is the dtype's kind.
@@ -67,6 +68,16 @@ fn sticky(i: i128) -> f64 {
     let odd = kept | u128::from(kept << shift != magnitude);
     let x = odd as f64 * 2f64.powi(shift as i32);
     if i < 0 { -x } else { x }
+}
+
+impl From<Scalar> for Value {
+    fn from(scalar: Scalar) -> Value {
+        match scalar {
+            Scalar::Int(i) => Value::Int(i),
+            Scalar::Float(x) => Value::Float(x),
+            Scalar::Complex(re, im) => Value::Complex(re, im),
+        }
+    }
 }
 
 impl Value {
