@@ -22,7 +22,8 @@ defmodule Nx.Vulkan.Device.MemoryTest do
     for _ <- 1..100_000, do: Nx.add(t, one) && nil
 
     assert Nx.to_binary(Nx.add(t, one), limit: 1) == <<1.0::float-32-native>>
-    assert in_use() == before
+    # One or two may still be in a register of this process.
+    assert in_use() - before <= 2 * 4096
     # What is in flight at any time bounds what the pool takes from the driver.
     assert NativeV.device_stats().reserved_bytes <= max(2 * reserved, 512 * 1024 * 1024)
   end
@@ -51,23 +52,46 @@ defmodule Nx.Vulkan.Device.MemoryTest do
   end
 
   test "deallocating returns the memory at once" do
-    before = in_use()
     t = Nx.iota({250_000}, type: :f32, backend: VulkanoBackend) |> Nx.multiply(2)
-    assert in_use() - before >= 1_000_000
+    before = NativeV.device_stats().in_use_bytes
     Nx.backend_deallocate(t)
-    assert NativeV.device_stats().in_use_bytes - before < 1_000_000
+    assert before - NativeV.device_stats().in_use_bytes >= 1_000_000
+  end
+
+  # In a VM of its own, whose device may take 300 MB for tensors.
+  defp with_little_memory(script) do
+    paths = Enum.flat_map(:code.get_path(), &["-pa", List.to_string(&1)])
+    setup = "{:ok, _} = Application.ensure_all_started(:nx); Nx.default_backend(Nx.Vulkan.VulkanoBackend);"
+    env = [{"NX_VULKAN_MEMORY_LIMIT", "300000000"}]
+    System.cmd("elixir", paths ++ ["-e", setup <> script], env: env, stderr_to_stdout: true)
   end
 
   test "a process that drops large tensors faster than it is collected does not run out of memory" do
-    %{budget_bytes: budget} = NativeV.device_stats()
-    size = 64 * 1024 * 1024
-    t = Nx.broadcast(Nx.tensor(1, type: :u8, backend: VulkanoBackend), {size})
-    # Each result is a view of one element, so the sums of two views with different strides make it real.
-    rounds = min(div(budget, size) * 2, 200)
-    ramp = Nx.iota({size}, type: :u8, backend: VulkanoBackend)
+    # The list keeps the heap large, so that collections are rare.
+    script = """
+    ballast = Enum.to_list(1..500_000)
+    t = Nx.iota({4_000_000}, type: :f32)
+    for i <- 1..200, do: {Nx.multiply(Nx.add(t, i), 2), hd(ballast)} && nil
+    IO.write(Nx.to_number(Nx.add(t, 1)[3_999_999]))
+    """
 
-    for _ <- 1..rounds, do: Nx.add(ramp, t) && nil
+    assert with_little_memory(script) == {"4.0e6", 0}
+  end
 
-    assert Nx.to_binary(Nx.add(ramp, t), limit: 2) == <<1, 2>>
+  test "memory that is really held runs out with an error that says how much" do
+    script = """
+    t = Nx.iota({4_000_000}, type: :f32)
+
+    try do
+      for i <- 1..100, do: Nx.add(t, i)
+    rescue
+      e -> IO.write("\#{e.kind} \#{e.op} \#{e.details.size_bytes} \#{e.details.budget_bytes}")
+    end
+
+    IO.write(" \#{Nx.to_number(Nx.add(t, 1)[1])}")
+    """
+
+    # Host memory serves first where the device has less than the host.
+    assert {"out_of_memory add 16000000 300000000 2.0", 0} = with_little_memory(script)
   end
 end
