@@ -295,3 +295,32 @@ fn transposes_of_all_element_sizes() {
         }
     }
 }
+
+#[test]
+fn reversed_operands_of_every_kernel() {
+    let (m, k) = (20usize, 24usize);
+    let a = f32s(&[m as u64, k as u64], &counted(m * k));
+    let flip =
+        |axes_: &[usize]| run(Op::Reverse { axes: axes(axes_) }, from_ref(&a), DType::F32, &[m as u64, k as u64]);
+    let at = |r: usize, c: usize| (r * k + c) as f32;
+    let sum = |axis| Op::Reduce { reduction: Reduction::Sum, axes: axes(&[axis]), tie_high: false };
+    let rows = run(sum(1), &[flip(&[0])], DType::F32, &[m as u64]);
+    assert_eq!(to_f32s(&rows), (0..m).map(|r| (0..k).map(|c| at(m - 1 - r, c)).sum()).collect::<Vec<f32>>());
+    let columns = run(sum(0), &[flip(&[0, 1])], DType::F32, &[k as u64]);
+    assert_eq!(to_f32s(&columns), (0..k).map(|c| (0..m).map(|r| at(r, k - 1 - c)).sum()).collect::<Vec<f32>>());
+    let turned = run(Op::Transpose { axes: axes(&[1, 0]) }, &[flip(&[1])], DType::F32, &[k as u64, m as u64]);
+    let flat = run(Op::Reshape, &[turned], DType::F32, &[(m * k) as u64]);
+    let expected: Vec<f32> = (0..m * k).map(|i| at(i % m, k - 1 - i / m)).collect();
+    assert_eq!(to_f32s(&flat), expected);
+    let gathered =
+        run(Op::Gather { axes: axes(&[0]) }, &[flip(&[0, 1]), s32s(&[1, 1], &[3])], DType::F32, &[1, k as u64]);
+    assert_eq!(to_f32s(&gathered), (0..k).map(|c| at(m - 4, k - 1 - c)).collect::<Vec<_>>());
+    let dot = Op::Dot { contract_a: axes(&[1]), batch_a: axes(&[]), contract_b: axes(&[1]), batch_b: axes(&[]) };
+    let product = run(dot, &[flip(&[1]), a.clone()], DType::F32, &[m as u64, m as u64]);
+    let expected: Vec<f32> = (0..m * m)
+        .map(|i| (0..k).map(|l| f64::from(at(i / m, k - 1 - l)) * f64::from(at(i % m, l))).sum::<f64>() as f32)
+        .collect();
+    for (got, want) in to_f32s(&product).into_iter().zip(expected) {
+        assert!((got - want).abs() <= want.abs() * 1e-6, "{got} {want}");
+    }
+}

@@ -11,7 +11,7 @@ use crate::{CType, DType, Error, Result};
 pub enum Param {
     /// Elements of the iteration space.
     Count,
-    /// Halves of the address of operand `k`'s first element (outputs come after the inputs).
+    /// Halves of the address of operand `k`'s lowest element (outputs come after the inputs).
     AddressLow(u8),
     AddressHigh(u8),
     /// Size of an axis of the iteration space, and the constants that divide by it.
@@ -20,6 +20,8 @@ pub enum Param {
     Shift(u8),
     /// Elements between neighbours of operand `k` along an axis of the iteration space.
     Stride(u8, u8),
+    /// Elements from the lowest element of operand `k`, where its address points, to the one with index 0.
+    Bias(u8),
     /// Word `w` of scalar `k`.
     Scalar(u8, u8),
     /// A number that the launch computes itself.
@@ -272,7 +274,14 @@ pub fn divide(code: &mut Code<'_, '_>, layout: &mut ParamLayout, value: Word, ax
     Ok((quotient, remainder))
 }
 
-/// Position of operand `k` at `coordinates`: the sum of coordinate times stride.
+/// Adds the bias of operand `k` to a sum of coordinates times strides, so that the position is never negative: drivers
+/// don't agree on negative indices.
+pub fn biased(code: &mut Code<'_, '_>, layout: &mut ParamLayout, k: u8, sum: Word) -> Result<Word> {
+    let bias = code.param(layout.word(Param::Bias(k)))?;
+    Ok(code.u32_op(Op::IAdd, sum, bias))
+}
+
+/// The sum of coordinate times stride of operand `k`, modulo 2^32. Where strides may be negative it needs the bias.
 pub fn position(
     code: &mut Code<'_, '_>,
     layout: &mut ParamLayout,

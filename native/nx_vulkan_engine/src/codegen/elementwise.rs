@@ -249,6 +249,9 @@ fn position(
     match layout {
         Layout::Contiguous => Ok(linear),
         Layout::Uniform => Ok(code.linker.const_u32(0)),
-        Layout::Strided => access::position(code, params, k, 0, coordinates),
+        Layout::Strided => {
+            let sum = access::position(code, params, k, 0, coordinates)?;
+            access::biased(code, params, k, sum)
+        }
     }
 }

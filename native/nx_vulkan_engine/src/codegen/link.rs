@@ -556,9 +556,6 @@ impl Code<'_, '_> {
                 base
             }
         };
-        // Views may reach below their first element. A driver may extend an unsigned index with zeros.
-        let int = self.linker.type_int(32);
-        let index = self.bitcast(int, index);
         let zero = self.linker.const_u32(0);
         self.ids(Op::AccessChain, pointer, &[base, zero, index])
     }

@@ -175,7 +175,8 @@ impl ReduceSpec {
         let inner = access::coordinates(code, params, r, kept, reduced)?;
         let outer = access::position(code, params, 0, 0, &outer)?;
         let inner = access::position(code, params, 0, kept, &inner)?;
-        Ok(code.u32_op(SpirvOp::IAdd, outer, inner))
+        let sum = code.u32_op(SpirvOp::IAdd, outer, inner);
+        access::biased(code, params, 0, sum)
     }
 
     fn words_type(&self, code: &mut Code<'_, '_>) -> Word {

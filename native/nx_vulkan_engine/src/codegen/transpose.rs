@@ -39,7 +39,8 @@ impl TransposeSpec {
             linker.define(slot, |code, args| {
                 let mut coordinates = access::coordinates(code, &mut params, arg(args, 0)?, 0, self.batch_rank)?;
                 coordinates.extend([arg(args, 1)?, arg(args, 2)?]);
-                let at = access::position(code, &mut params, operand, 0, &coordinates)?;
+                let sum = access::position(code, &mut params, operand, 0, &coordinates)?;
+                let at = access::biased(code, &mut params, operand, sum)?;
                 let address = params.address(operand);
                 if operand == 0 {
                     return access::load(code, address, self.element, at).map(Some);

@@ -30,6 +30,7 @@ fn matrix(call: &Call<'_>, tensor: &Tensor, batch: &Axes, contract: &Axes, is_le
     let free: Axes = (0..rank).filter(|axis| !batch.contains(axis) && !contract.contains(axis)).collect();
     let groups = if is_left { [batch, &free, contract] } else { [batch, contract, &free] };
     let order: Axes = groups.iter().flat_map(|g| g.iter().copied()).collect();
+    let tensor = &movement::ascending(call, tensor)?;
     let view = tensor.view.transpose(&order)?;
     let merged = |tensor: &Tensor| -> Option<[(u64, i64); 3]> {
         let mut at = 0;

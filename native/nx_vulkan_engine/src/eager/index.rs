@@ -40,6 +40,7 @@ fn split(call: &Call<'_>, view: &View, axes: &Axes) -> Result<Split> {
 
 /// Index vectors as rows: how many, and their strides (row, component).
 fn rows(call: &Call<'_>, indices: &Tensor, components: usize) -> Result<(u64, Tensor)> {
+    let indices = &movement::ascending(call, indices)?;
     let last = indices.view.shape.last().copied().unwrap_or(0);
     if last != components as u64 || !indices.view.dtype.is_integer() {
         return Err(call.invalid(format!(
@@ -73,7 +74,7 @@ fn check_size(tensors: &[&View]) -> Result<()> {
 }
 
 pub fn gather(call: &Call<'_>, axes: &Axes) -> Result<Tensor> {
-    let a = call.operand(0)?;
+    let a = &movement::ascending(call, call.operand(0)?)?;
     let parts = split(call, &a.view, axes)?;
     let (count, indices) = rows(call, call.operand(1)?, axes.len())?;
     if count * elements(&parts.rest_sizes) != call.out.elements() {
@@ -92,9 +93,9 @@ pub fn gather(call: &Call<'_>, axes: &Axes) -> Result<Tensor> {
     let sizes: Dims = std::iter::once(count).chain(parts.rest_sizes.iter().copied()).collect();
     let strides: Strides = std::iter::once(0).chain(parts.rest_strides.iter().copied()).collect();
     let places = [
-        Place { buffer: &a.buffer, address: a.address(), strides: &strides },
-        Place { buffer: &indices.buffer, address: indices.address(), strides: &indices.view.strides },
-        Place { buffer: &result.buffer, address: result.address(), strides: &[] },
+        Place { buffer: &a.buffer, address: a.address(), strides: &strides, element_bytes: 0 },
+        Place { buffer: &indices.buffer, address: indices.address(), strides: &indices.view.strides, element_bytes: 0 },
+        Place { buffer: &result.buffer, address: result.address(), strides: &[], element_bytes: 0 },
     ];
     let out_count = call.out.elements();
     let extra = extra([0, 0], &parts.components);
@@ -105,7 +106,7 @@ pub fn gather(call: &Call<'_>, axes: &Axes) -> Result<Tensor> {
 
 /// indexed_add (`add`) and indexed_put: updates apply in their order, so that the last put wins.
 pub fn indexed(call: &Call<'_>, axes: &Axes, add: bool) -> Result<Tensor> {
-    let (a, updates) = (call.operand(0)?, call.operand(2)?);
+    let (a, updates) = (call.operand(0)?, &movement::ascending(call, call.operand(2)?)?);
     let result = Tensor::uninitialized(call.engine, call.out)?;
     if a.view.shape != call.out.shape {
         return Err(call.invalid(format!("{:?} does not give a shape of {:?}", a.view.shape, call.out.shape)));
@@ -150,10 +151,10 @@ pub fn indexed(call: &Call<'_>, axes: &Axes, add: bool) -> Result<Tensor> {
     let sizes: Dims = std::iter::once(count).chain(rest_sizes.iter().copied()).collect();
     let out_strides: Strides = std::iter::once(0).chain(rest_strides.iter().copied()).collect();
     let places = [
-        Place { buffer: &a.buffer, address: a.address(), strides: &[] },
-        Place { buffer: &indices.buffer, address: indices.address(), strides: &indices.view.strides },
-        Place { buffer: &updates.buffer, address: updates.address(), strides: &updates.view.strides },
-        Place { buffer: &result.buffer, address: result.address(), strides: &out_strides },
+        Place { buffer: &a.buffer, address: a.address(), strides: &[], element_bytes: 0 },
+        Place { buffer: &indices.buffer, address: indices.address(), strides: &indices.view.strides, element_bytes: 0 },
+        Place { buffer: &updates.buffer, address: updates.address(), strides: &updates.view.strides, element_bytes: 0 },
+        Place { buffer: &result.buffer, address: result.address(), strides: &out_strides, element_bytes: 0 },
     ];
     let extra = extra([count as u32, owners as u32], &parts.components);
     let arguments = Arguments { count: inner as u32, sizes: &sizes, places: &places, extra: &extra };

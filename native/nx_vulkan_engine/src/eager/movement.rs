@@ -41,6 +41,14 @@ pub fn contiguous(engine: &Engine, tensor: &Tensor, compile: Compile) -> Result<
     Ok(result)
 }
 
+/// The tensor itself if no stride is negative, else a copy: kernels that compute positions themselves need that.
+pub fn ascending(call: &Call<'_>, tensor: &Tensor) -> Result<Tensor> {
+    if tensor.view.strides.iter().all(|&stride| stride >= 0) {
+        return Ok(tensor.clone());
+    }
+    contiguous(call.engine, tensor, call.compile)
+}
+
 /// A part of `tensor` as a place to write to.
 fn part(tensor: &Tensor, view: View) -> Tensor {
     Tensor { buffer: Arc::clone(&tensor.buffer), view }

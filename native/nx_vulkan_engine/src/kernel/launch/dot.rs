@@ -92,9 +92,9 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
     let a_strides = [a.batch_stride, a.free_stride, a.depth_stride];
     let b_strides = [b.batch_stride, b.depth_stride, b.free_stride];
     let places = [
-        Place { buffer: &a.tensor.buffer, address: a.tensor.address(), strides: &a_strides },
-        Place { buffer: &b.tensor.buffer, address: b.tensor.address(), strides: &b_strides },
-        Place { buffer: &scratch.buffer, address: scratch.address(), strides: &[] },
+        Place { buffer: &a.tensor.buffer, address: a.tensor.address(), strides: &a_strides, element_bytes: 0 },
+        Place { buffer: &b.tensor.buffer, address: b.tensor.address(), strides: &b_strides, element_bytes: 0 },
+        Place { buffer: &scratch.buffer, address: scratch.address(), strides: &[], element_bytes: 0 },
     ];
     let chunk = depth.div_ceil(splits).next_multiple_of(16);
     let extra = [rows, columns, depth, batches, chunk, splits].map(|x| x as u32);

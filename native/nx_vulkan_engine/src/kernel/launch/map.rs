@@ -86,7 +86,13 @@ pub fn map(
             .iter()
             .zip(addresses)
             .zip(&space.strides)
-            .map(|((&buffer, &address), strides)| Place { buffer, address, strides })
+            .zip(&elements)
+            .map(|(((&buffer, &address), strides), element)| Place {
+                buffer,
+                address,
+                strides,
+                element_bytes: u64::from(element.size_bytes()),
+            })
             .collect();
         let count = sizes.iter().product::<u64>();
         let arguments = Arguments { count: count as u32, sizes, places: &places, extra: &[] };

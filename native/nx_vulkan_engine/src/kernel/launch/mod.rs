@@ -118,8 +118,15 @@ impl Engine {
         let kernel = self.build(probe::generate(Library::builtin()?, modes, dtype)?, &[])?;
         let place = |t: &'_ Tensor| (Arc::clone(&t.buffer), t.address());
         let places: Vec<_> = operands.iter().chain([&result]).map(place).collect();
-        let places: SmallVec<[Place<'_>; 3]> =
-            places.iter().map(|(buffer, address)| Place { buffer, address: *address, strides: &[] }).collect();
+        let places: SmallVec<[Place<'_>; 3]> = places
+            .iter()
+            .map(|(buffer, address)| Place {
+                buffer,
+                address: *address,
+                strides: &[],
+                element_bytes: dtype.size_bytes(),
+            })
+            .collect();
         let arguments = Arguments { count: PAIRS as u32, sizes: &[PAIRS], places: &places, extra: &[] };
         launch(self, &kernel, &arguments, 2, PAIRS.div_ceil(u64::from(kernel.elements_per_group)))?;
         let residuals = result.to_nx_bytes(self, None)?;
@@ -204,6 +211,20 @@ pub struct Place<'a> {
     pub buffer: &'a Arc<Buffer>,
     pub address: u64,
     pub strides: &'a [i64],
+    pub element_bytes: u64,
+}
+
+impl Place<'_> {
+    /// Elements between the lowest element and the one with index 0.
+    fn bias(&self, sizes: &[u64]) -> u64 {
+        let below = |(&stride, &size): (&i64, &u64)| if stride < 0 { stride.unsigned_abs() * (size - 1) } else { 0 };
+        self.strides.iter().zip(sizes).map(below).sum()
+    }
+
+    /// Address of the lowest element.
+    fn lowest(&self, sizes: &[u64]) -> u64 {
+        self.address.wrapping_sub(self.bias(sizes) * self.element_bytes)
+    }
 }
 
 /// What the parameter words are filled from.
@@ -219,8 +240,9 @@ impl Arguments<'_> {
     fn word(&self, param: Param) -> u32 {
         match param {
             Param::Count => self.count,
-            Param::AddressLow(k) => self.places.get(k as usize).map_or(0, |p| p.address as u32),
-            Param::AddressHigh(k) => self.places.get(k as usize).map_or(0, |p| (p.address >> 32) as u32),
+            Param::AddressLow(k) => self.places.get(k as usize).map_or(0, |p| p.lowest(self.sizes) as u32),
+            Param::AddressHigh(k) => self.places.get(k as usize).map_or(0, |p| (p.lowest(self.sizes) >> 32) as u32),
+            Param::Bias(k) => self.places.get(k as usize).map_or(0, |p| p.bias(self.sizes) as u32),
             Param::Size(axis) => self.size(axis),
             Param::Multiplier(axis) => divider(self.size(axis)).0,
             Param::Shift(axis) => divider(self.size(axis)).1,

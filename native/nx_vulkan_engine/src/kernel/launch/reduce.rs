@@ -140,9 +140,15 @@ fn reduce_parts(
         };
         KernelSpec::Reduce { spec, team }
     };
-    let target = Place { buffer: out.buffer, address: out.buffer.address() + out.offset_bytes, strides: &[] };
+    let target =
+        Place { buffer: out.buffer, address: out.buffer.address() + out.offset_bytes, strides: &[], element_bytes: 0 };
     let input = |view: &View, strides: &[i64], run: &mut dyn FnMut(Place<'_>) -> Result<()>| {
-        run(Place { buffer, address: buffer.address() + view.offset_bytes(), strides })
+        run(Place {
+            buffer,
+            address: buffer.address() + view.offset_bytes(),
+            strides,
+            element_bytes: view.dtype.size_bytes(),
+        })
     };
     let stage = if partials > 1 { Stage::First } else { Stage::Whole };
     let first = spec(stage, plan.direction, reduced.rank(), plan.chunk);
@@ -174,7 +180,12 @@ fn reduce_parts(
         let (sizes, strides) = sizes_and_strides(&kept, &reduced);
         let elements = reduced.elements();
         let chunk = elements.div_ceil(plan.chunks).next_multiple_of(4);
-        let partial = Place { buffer: &scratch, address: scratch.address() + i as u64 * part_bytes, strides: &[] };
+        let partial = Place {
+            buffer: &scratch,
+            address: scratch.address() + i as u64 * part_bytes,
+            strides: &[],
+            element_bytes: 0,
+        };
         input(part, &strides, &mut |place| {
             run(engine, &first, compile, [place, partial], &sizes, [outputs, elements, chunk, plan.chunks])
         })?;
@@ -184,7 +195,7 @@ fn reduce_parts(
         Direction::Columns => (1, outputs),
     };
     let strides = [per_output as i64, (outputs * plan.chunks) as i64, per_chunk as i64];
-    let partial = Place { buffer: &scratch, address: scratch.address(), strides: &strides };
+    let partial = Place { buffer: &scratch, address: scratch.address(), strides: &strides, element_bytes: 0 };
     let sizes = [outputs, parts.len() as u64, plan.chunks];
     run(engine, &last, compile, [partial, target], &sizes, [outputs, partials, partials, 1])
 }

@@ -36,9 +36,10 @@ pub fn transpose(
     let kernel = engine.kernel(&spec, compile)?;
     let batches: u64 = sizes[..batch_rank].iter().product();
     let (rows, columns) = (sizes[batch_rank], sizes[batch_rank + 1]);
+    let element_bytes = u64::from(from.element.size_bytes());
     let places = [
-        Place { buffer: from.buffer, address: from.address(), strides: &from_strides },
-        Place { buffer: to.buffer, address: to.address(), strides: &to_strides },
+        Place { buffer: from.buffer, address: from.address(), strides: &from_strides, element_bytes },
+        Place { buffer: to.buffer, address: to.address(), strides: &to_strides, element_bytes },
     ];
     let extra = [rows as u32, columns as u32, batches as u32];
     let arguments = Arguments { count: space.elements() as u32, sizes: &sizes, places: &places, extra: &extra };
