@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nx_vulkan_engine::codegen::access::{Element, Layout};
@@ -10,9 +11,14 @@ use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::codegen::reduce::{Direction, ReduceSpec, Stage};
+use nx_vulkan_engine::codegen::templates::{LIBRARIES, TEMPLATES};
+use nx_vulkan_engine::program::verify::result_dtype;
 use nx_vulkan_engine::program::{Binary, Elementwise, Reduction, Unary};
-use nx_vulkan_engine::{DType, Error};
+use nx_vulkan_engine::{CType, DType, Error};
 use smallvec::smallvec;
+
+const CTYPES: [CType; 8] =
+    [CType::I32, CType::U32, CType::I64, CType::U64, CType::F32, CType::F64, CType::C64, CType::C128];
 
 const MODES: FloatModes = FloatModes { preserve_f32: true, preserve_f64: true, fused: false };
 
@@ -56,57 +62,6 @@ fn spec(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank: u8)
     }
 }
 
-/// The type that Nx gives the result of a unary op.
-fn unary_out(op: Unary, a: DType) -> DType {
-    match op {
-        Unary::IsNan | Unary::IsInfinity => DType::U8,
-        Unary::Abs | Unary::Real | Unary::Imag if a.is_complex() => {
-            if a == DType::C128 {
-                DType::F64
-            } else {
-                DType::F32
-            }
-        }
-        Unary::Real | Unary::Imag if a.is_integer() => DType::F32,
-        Unary::Conjugate if !a.is_complex() => {
-            if a == DType::F64 {
-                DType::C128
-            } else {
-                DType::C64
-            }
-        }
-        Unary::Abs
-        | Unary::BitwiseNot
-        | Unary::Ceil
-        | Unary::Floor
-        | Unary::Negate
-        | Unary::Round
-        | Unary::Sign
-        | Unary::CountLeadingZeros
-        | Unary::PopulationCount
-        | Unary::Real
-        | Unary::Imag
-        | Unary::Conjugate => a,
-        _ if a.is_integer() => DType::F32,
-        _ => a,
-    }
-}
-
-fn applies(op: Unary, a: DType) -> bool {
-    match op {
-        Unary::BitwiseNot | Unary::CountLeadingZeros | Unary::PopulationCount => a.is_integer(),
-        Unary::Ceil
-        | Unary::Floor
-        | Unary::Round
-        | Unary::Erf
-        | Unary::Erfc
-        | Unary::ErfInv
-        | Unary::Cbrt
-        | Unary::Sign => !a.is_complex(),
-        _ => true,
-    }
-}
-
 #[test]
 fn every_op_and_type_generates_a_valid_kernel() {
     let library = Library::builtin().unwrap();
@@ -126,53 +81,18 @@ fn every_op_and_type_generates_a_valid_kernel() {
     };
     for (i, &op) in Unary::ALL.iter().enumerate() {
         for (j, t) in DType::ALL.into_iter().enumerate() {
-            if applies(op, t) {
-                let out = unary_out(op, t);
-                try_one(
-                    format!("{} {t}", op.name()),
-                    spec(Elementwise::Unary(op), &[t], out, Layout::Strided, 3),
-                    (i + j) % 5 == 0,
-                );
+            let op = Elementwise::Unary(op);
+            if let Some(out) = result_dtype(op, &[t]) {
+                try_one(format!("{} {t}", op.name()), spec(op, &[t], out, Layout::Strided, 3), (i + j) % 5 == 0);
             }
         }
     }
     for (i, &op) in Binary::ALL.iter().enumerate() {
         for (j, t) in DType::ALL.into_iter().enumerate() {
-            let integer_only = matches!(
-                op,
-                Binary::Quotient
-                    | Binary::BitwiseAnd
-                    | Binary::BitwiseOr
-                    | Binary::BitwiseXor
-                    | Binary::LeftShift
-                    | Binary::RightShift
-            );
-            let ordered = matches!(
-                op,
-                Binary::Min
-                    | Binary::Max
-                    | Binary::Remainder
-                    | Binary::Greater
-                    | Binary::Less
-                    | Binary::GreaterEqual
-                    | Binary::LessEqual
-                    | Binary::Atan2
-            );
-            if (integer_only && !t.is_integer()) || (ordered && t.is_complex()) {
-                continue;
+            let op = Elementwise::Binary(op);
+            if let Some(out) = result_dtype(op, &[t, t]) {
+                try_one(format!("{} {t}", op.name()), spec(op, &[t, t], out, Layout::Contiguous, 1), (i + j) % 5 == 0);
             }
-            let out = if op.is_predicate() {
-                DType::U8
-            } else if matches!(op, Binary::Divide | Binary::Atan2) && t.is_integer() {
-                DType::F32
-            } else {
-                t
-            };
-            try_one(
-                format!("{} {t}", op.name()),
-                spec(Elementwise::Binary(op), &[t, t], out, Layout::Contiguous, 1),
-                (i + j) % 5 == 0,
-            );
         }
     }
     for a in DType::ALL {
@@ -184,8 +104,43 @@ fn every_op_and_type_generates_a_valid_kernel() {
             );
         }
     }
-    println!("{generated} kernels");
-    println!("missing: {missing:?}");
+    assert!(missing.is_empty(), "the library lacks {missing:?}");
+    assert!(generated > 1200, "{generated} kernels");
+}
+
+/// Every module in the folders is built in, and nothing else.
+#[test]
+fn built_in_modules_are_those_of_the_folders() {
+    for (folder, list) in [("template", TEMPLATES), ("lib", LIBRARIES)] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../priv/shaders").join(folder);
+        let files: BTreeSet<String> = std::fs::read_dir(path)
+            .unwrap()
+            .map(|f| f.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|e| e == "spv"))
+            .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
+            .collect();
+        let names: BTreeSet<String> = list.iter().map(|(name, _)| (*name).to_string()).collect();
+        assert_eq!(files, names, "{folder}");
+    }
+}
+
+/// `nx_<words>` with the types that the function is of, or `bits` and `word` for those on raw bits of any type.
+#[test]
+fn library_functions_are_named_by_type() {
+    let widths = ["8", "16", "32", "64"];
+    let types: BTreeSet<&str> =
+        DType::ALL.iter().map(|t| t.name()).chain(CTYPES.iter().map(|t| t.name())).chain(widths).collect();
+    let library = Library::builtin().unwrap();
+    let mut wrong = BTreeSet::new();
+    for name in library.exports() {
+        let words: Vec<&str> = name.split('_').collect();
+        let plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        let typed = words.iter().any(|word| types.contains(word) || matches!(*word, "bits" | "word"));
+        if words[0] != "nx" || !plain || !typed {
+            wrong.insert(name);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 #[test]

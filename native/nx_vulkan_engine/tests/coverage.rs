@@ -1,0 +1,158 @@
+//! Every op stands in every table: the rules, the reference, the wire form, the code generator.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+
+use nx_vulkan_engine::codegen::access::{Element, Layout};
+use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
+use nx_vulkan_engine::codegen::library::Library;
+use nx_vulkan_engine::codegen::link::FloatModes;
+use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::verify::{self, accepts, result_dtype};
+use nx_vulkan_engine::program::{Binary, Elementwise, Op, Reduction, Unary};
+use nx_vulkan_engine::reference::{self, Array};
+use nx_vulkan_engine::{DType, Type, Value};
+use smallvec::smallvec;
+
+fn axes(axes: &[usize]) -> Axes {
+    Axes::from_slice(axes)
+}
+
+/// One instruction of each kind of op: op, operands, result.
+fn samples() -> Vec<(Op, Vec<Type>, Type)> {
+    let f = |shape: &[u64]| Type::new(DType::F32, shape);
+    let i = |shape: &[u64]| Type::new(DType::S32, shape);
+    let sum = Op::Reduce { reduction: Reduction::Sum, axes: axes(&[0]), tie_high: false };
+    let dot = Op::Dot { contract_a: axes(&[1]), batch_a: axes(&[]), contract_b: axes(&[0]), batch_b: axes(&[]) };
+    let slice = Op::Slice { starts: smallvec![Some(1), None], strides: smallvec![1, 2], lengths: smallvec![1, 3] };
+    vec![
+        (Op::Unary(Unary::Exp), vec![f(&[2, 3])], f(&[2, 3])),
+        (Op::Binary(Binary::Add), vec![f(&[2, 3]), f(&[3])], f(&[2, 3])),
+        (Op::Select, vec![i(&[3]), f(&[2, 3]), f(&[])], f(&[2, 3])),
+        (Op::Clip, vec![f(&[2, 3]), f(&[]), f(&[])], f(&[2, 3])),
+        (Op::AsType, vec![f(&[2, 3])], i(&[2, 3])),
+        (Op::Bitcast, vec![f(&[2, 3])], i(&[2, 3])),
+        (Op::Constant(Scalar::Float(0.5)), vec![], f(&[2])),
+        (Op::Iota { axis: Some(1) }, vec![], i(&[2, 3])),
+        (Op::Eye, vec![], f(&[2, 3])),
+        (Op::Reshape, vec![f(&[2, 3])], f(&[3, 2])),
+        (Op::Squeeze, vec![f(&[2, 1])], f(&[2])),
+        (Op::Broadcast { axes: axes(&[1]) }, vec![f(&[3])], f(&[2, 3])),
+        (Op::Transpose { axes: axes(&[1, 0]) }, vec![f(&[2, 3])], f(&[3, 2])),
+        (slice, vec![f(&[2, 3]), i(&[])], f(&[1, 2])),
+        (Op::PutSlice { starts: smallvec![Some(0), None] }, vec![f(&[2, 3]), f(&[1, 2]), i(&[])], f(&[2, 3])),
+        (Op::Pad { config: smallvec![(1, -1, 2)] }, vec![f(&[3]), f(&[])], f(&[7])),
+        (Op::Reverse { axes: axes(&[0]) }, vec![f(&[3])], f(&[3])),
+        (Op::Concatenate { axis: 0 }, vec![f(&[3]), f(&[2])], f(&[5])),
+        (Op::Stack { axis: 1 }, vec![f(&[3]), f(&[3])], f(&[3, 2])),
+        (sum, vec![f(&[2, 3])], f(&[3])),
+        (dot, vec![f(&[2, 3]), f(&[3, 4])], f(&[2, 4])),
+        (Op::Gather { axes: axes(&[0]) }, vec![f(&[2, 3]), i(&[4, 1])], f(&[4, 3])),
+        (Op::IndexedAdd { axes: axes(&[0]) }, vec![f(&[2, 3]), i(&[4, 1]), f(&[4, 3])], f(&[2, 3])),
+        (Op::IndexedPut { axes: axes(&[0]) }, vec![f(&[2, 3]), i(&[4, 1]), f(&[4, 3])], f(&[2, 3])),
+    ]
+}
+
+/// The place of an op's kind among `samples`. A new op needs an arm here, a sample, and a test in `op_table`.
+fn kind(op: &Op) -> (usize, &'static str) {
+    match op {
+        Op::Unary(_) => (0, "Op::Unary("),
+        Op::Binary(_) => (1, "Op::Binary("),
+        Op::Select => (2, "Op::Select"),
+        Op::Clip => (3, "Op::Clip"),
+        Op::AsType => (4, "Op::AsType"),
+        Op::Bitcast => (5, "Op::Bitcast"),
+        Op::Constant(_) => (6, "Op::Constant("),
+        Op::Iota { .. } => (7, "Op::Iota {"),
+        Op::Eye => (8, "Op::Eye"),
+        Op::Reshape => (9, "Op::Reshape"),
+        Op::Squeeze => (10, "Op::Squeeze"),
+        Op::Broadcast { .. } => (11, "Op::Broadcast {"),
+        Op::Transpose { .. } => (12, "Op::Transpose {"),
+        Op::Slice { .. } => (13, "Op::Slice {"),
+        Op::PutSlice { .. } => (14, "Op::PutSlice {"),
+        Op::Pad { .. } => (15, "Op::Pad {"),
+        Op::Reverse { .. } => (16, "Op::Reverse {"),
+        Op::Concatenate { .. } => (17, "Op::Concatenate {"),
+        Op::Stack { .. } => (18, "Op::Stack {"),
+        Op::Reduce { .. } => (19, "Op::Reduce {"),
+        Op::Dot { .. } => (20, "Op::Dot {"),
+        Op::Gather { .. } => (21, "Op::Gather {"),
+        Op::IndexedAdd { .. } => (22, "Op::IndexedAdd {"),
+        Op::IndexedPut { .. } => (23, "Op::IndexedPut {"),
+    }
+}
+
+#[test]
+fn every_op_has_rules_a_reference_and_a_wire_form() {
+    for (n, (op, operands, out)) in samples().into_iter().enumerate() {
+        assert_eq!(kind(&op).0, n, "{op:?}");
+        verify::instruction(&op, &operands.iter().collect::<Vec<_>>(), &out).unwrap();
+        let ones: Vec<Array> = operands
+            .iter()
+            .map(|ty| Array::new(ty, std::iter::repeat_n(Value::Int(1), ty.elements() as usize)))
+            .collect();
+        let result = reference::evaluate(&op, &ones, &out).unwrap();
+        assert_eq!(result.values.len() as u64, out.elements(), "{op:?}");
+        assert_eq!(Op::from_wire(op.name(), &op.attrs()).unwrap(), op);
+    }
+}
+
+#[test]
+fn every_op_is_in_the_op_table() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/op_table");
+    let text: String =
+        std::fs::read_dir(folder).unwrap().map(|f| std::fs::read_to_string(f.unwrap().path()).unwrap()).collect();
+    for (op, ..) in samples() {
+        assert!(text.contains(kind(&op).1), "{op:?}");
+    }
+}
+
+/// The elementwise ops with the types of their operands, all the same.
+fn elementwise() -> impl Iterator<Item = (Elementwise, Vec<DType>)> {
+    let unary = Unary::ALL.iter().map(|&op| Elementwise::Unary(op));
+    let binary = Binary::ALL.iter().map(|&op| Elementwise::Binary(op));
+    let others = [Elementwise::Select, Elementwise::Clip, Elementwise::AsType];
+    let ops: Vec<Elementwise> = unary.chain(binary).chain(others).collect();
+    ops.into_iter().flat_map(|op| DType::ALL.map(|dtype| (op, vec![dtype; op.arity()])))
+}
+
+fn word(op: Elementwise) -> Op {
+    match op {
+        Elementwise::Unary(op) => Op::Unary(op),
+        Elementwise::Binary(op) => Op::Binary(op),
+        Elementwise::Select => Op::Select,
+        Elementwise::Clip => Op::Clip,
+        Elementwise::AsType => Op::AsType,
+    }
+}
+
+/// What the rules accept has a kernel and a reference; what they refuse for every result type has no reference.
+#[test]
+fn rules_reference_and_generator_take_the_same_types() {
+    let library = Library::builtin().unwrap();
+    let modes = FloatModes { preserve_f32: true, preserve_f64: true, fused: false };
+    let (mut taken, mut refused) = (0, BTreeSet::new());
+    for (op, dtypes) in elementwise() {
+        let arrays: Vec<Array> = dtypes.iter().map(|&t| Array::new(&Type::new(t, &[1]), [Value::Int(1)])).collect();
+        let Some(out) = result_dtype(op, &dtypes) else {
+            for out in DType::ALL.into_iter().filter(|&out| !accepts(op, &dtypes, out)) {
+                assert!(reference::evaluate(&word(op), &arrays, &Type::new(out, &[1])).is_err());
+            }
+            refused.insert(format!("{} {}", op.name(), dtypes[0]));
+            continue;
+        };
+        taken += 1;
+        reference::evaluate(&word(op), &arrays, &Type::new(out, &[1])).unwrap_or_else(|e| panic!("{dtypes:?}: {e}"));
+        let port = |dtype| Port { element: Element::Typed(dtype), layout: Layout::Contiguous };
+        let spec = Spec {
+            inputs: dtypes.iter().map(|&t| port(t)).collect(),
+            steps: smallvec![Step { op, args: (0..dtypes.len() as u8).map(Ref::Input).collect(), out }],
+            outputs: smallvec![(Ref::Result(0), port(out))],
+            rank: 1,
+            width: 1,
+        };
+        spec.generate(library, modes).unwrap_or_else(|e| panic!("{} {dtypes:?}: {e}", op.name()));
+    }
+    println!("{taken} ops and types; refused: {refused:?}");
+}
