@@ -1,39 +1,127 @@
-# What one eager op on tiny tensors costs from Elixir, from the call to the recorded dispatch, and one with its result read back.
+# Measures from Elixir what one call costs, on Nx.Vulkan.VulkanoBackend and on Nx.BinaryBackend, and prints a Markdown table.
 #
-#     MIX_ENV=prod mix run bench/op_latency.exs
-alias Nx.Vulkan.{NativeV, VulkanoBackend}
+#     MIX_ENV=prod mix run bench/op_latency.exs [CALLS]
+#
+# CALLS is how often a recorded op is repeated, 100,000 by default. bench/peers/latency.py measures the same with JAX.
 
-a = Nx.iota({16}, type: :f32, backend: VulkanoBackend)
-b = Nx.iota({16}, type: :f32, backend: VulkanoBackend)
-out = Nx.template({16}, :f32)
-refs = [a.data.ref, b.data.ref]
+defmodule OpLatency do
+  @moduledoc """
+  Medians and 99th percentiles of single calls.
 
-measure = fn name, count, fun ->
-  for _ <- 1..div(count, 10), do: fun.()
+  "recorded" rows time the call alone, which returns before the device has run; the others wait for the result.
+  """
 
-  times =
-    for _ <- 1..count do
+  alias Nx.Vulkan.{NativeV, VulkanoBackend}
+
+  @megabyte 1_048_576
+  # Nx.BinaryBackend repeats a row for about this long, in microseconds, and at least once.
+  @budget_us 2_000_000
+
+  def main(calls) do
+    {:ok, info} = NativeV.device_info()
+
+    IO.puts("""
+    #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, Nx #{Application.spec(:nx, :vsn)}; \
+    #{System.schedulers_online()} CPU threads
+
+    | | median | 99 % | Nx.BinaryBackend | ratio |
+    |---|---:|---:|---:|---:|\
+    """)
+
+    a = Nx.iota({16}, type: :f32, backend: VulkanoBackend)
+    refs = [a.data.ref, a.data.ref]
+    out = Nx.template({16}, :f32)
+
+    row("`NativeV.program_run` of such an add, recorded", calls, fn ->
+      NativeV.program_run(:add, [], refs, :f32, {16})
+    end)
+
+    row("`VulkanoBackend.add` of such, recorded", calls, fn -> VulkanoBackend.add(out, a, a) end)
+    add = compared("`Nx.add` of two 16-element f32, recorded", calls, &adder/1)
+    compared("the same, read back", 5_000, &reader/1)
+    row("`Nx.add` of a number, recorded", calls, fn -> Nx.add(a, 1.5) end)
+    row("`Nx.reshape`, which copies nothing", calls, fn -> Nx.reshape(a, {4, 4}) end)
+    compared("`Nx.from_binary` of 1 MiB", 500, &writer/1)
+    compared("`Nx.to_binary` of 1 MiB", 500, &downloader/1)
+    compared("sum of 1,048,576 f32, read back", 200, &summer/1)
+    compared("dot of 128x128 f32, one element read back", 200, &multiplier(&1, 128))
+    row("dot of 512x512 f32, one element read back", 50, multiplier(VulkanoBackend, 512))
+
+    tenth = max(div(calls, 10), 1)
+    early = add |> Enum.take(tenth) |> quantile(0.5)
+    late = add |> Enum.take(-tenth) |> quantile(0.5)
+
+    IO.puts(
+      "\nOver the #{calls} calls of `Nx.add`: median #{time(early)} in the first tenth, #{time(late)} in the last."
+    )
+  end
+
+  # Prints a row with Nx.BinaryBackend beside. `fun` gets a backend and returns what is timed.
+  defp compared(name, calls, fun) do
+    theirs = fun.(Nx.BinaryBackend)
+    {once_us, _} = :timer.tc(theirs)
+    reference = theirs |> times(div(@budget_us, max(once_us, 1)) |> min(calls) |> max(1)) |> quantile(0.5)
+
+    row(name, calls, fun.(VulkanoBackend), fn median ->
+      "#{time(reference)} | #{:erlang.float_to_binary(reference / median, decimals: 2)}"
+    end)
+  end
+
+  # Prints a row and returns the times in nanoseconds, in the order of the calls.
+  defp row(name, calls, fun, beside \\ fn _median -> "|" end) do
+    # The first calls compile.
+    for _ <- 1..max(div(calls, 10), 3), do: fun.()
+    times = times(fun, calls)
+    median = quantile(times, 0.5)
+    IO.puts("| #{name} | #{time(median)} | #{time(quantile(times, 0.99))} | #{beside.(median)} |")
+    times
+  end
+
+  defp times(fun, calls) do
+    for _ <- 1..calls do
       start = :erlang.monotonic_time(:nanosecond)
       fun.()
       :erlang.monotonic_time(:nanosecond) - start
     end
+  end
 
-  at = fn list, percent -> Float.round(Enum.at(Enum.sort(list), div(length(list) * percent, 100)) / 1000, 2) end
-  tenth = div(count, 10)
+  defp adder(backend) do
+    a = Nx.iota({16}, type: :f32, backend: backend)
+    fn -> Nx.add(a, a) end
+  end
 
-  IO.puts(
-    "#{String.pad_trailing(name, 34)} median #{at.(times, 50)} us, p90 #{at.(times, 90)}, p99 #{at.(times, 99)}; " <>
-      "first tenth #{at.(Enum.take(times, tenth), 50)}, last tenth #{at.(Enum.take(times, -tenth), 50)}"
-  )
+  defp reader(backend) do
+    add = adder(backend)
+    fn -> Nx.to_binary(add.()) end
+  end
+
+  defp writer(backend) do
+    bytes = :binary.copy(<<1.5::float-32-native>>, div(@megabyte, 4))
+    fn -> Nx.from_binary(bytes, :f32, backend: backend) end
+  end
+
+  defp downloader(backend) do
+    tensor = writer(backend).()
+    fn -> Nx.to_binary(tensor) end
+  end
+
+  defp summer(backend) do
+    tensor = Nx.iota({@megabyte}, type: :f32, backend: backend)
+    fn -> tensor |> Nx.sum() |> Nx.to_binary() end
+  end
+
+  defp multiplier(backend, n) do
+    tensor = Nx.iota({n, n}, type: :f32, backend: backend) |> Nx.divide(n * n)
+    fn -> Nx.dot(tensor, tensor)[0][0] |> Nx.to_binary() end
+  end
+
+  defp quantile(times, q), do: times |> Enum.sort() |> Enum.at(floor(q * (length(times) - 1)))
+
+  defp time(ns) when ns < 1_000_000, do: "#{:erlang.float_to_binary(ns / 1.0e3, decimals: 1)} us"
+  defp time(ns), do: "#{:erlang.float_to_binary(ns / 1.0e6, decimals: 2)} ms"
 end
 
-{:ok, %{name: name}} = NativeV.device_info()
-IO.puts("#{name}, 16 elements of f32")
-measure.("NativeV.program_run", 100_000, fn -> NativeV.program_run(:add, [], refs, :f32, {16}) end)
-measure.("VulkanoBackend.add", 100_000, fn -> VulkanoBackend.add(out, a, b) end)
-measure.("Nx.add", 100_000, fn -> Nx.add(a, b) end)
-measure.("Nx.add with a number", 100_000, fn -> Nx.add(a, 1.5) end)
-measure.("Nx.reshape", 100_000, fn -> Nx.reshape(a, {4, 4}) end)
-measure.("Nx.sum", 100_000, fn -> Nx.sum(a) end)
-measure.("Nx.add, Nx.to_binary", 10_000, fn -> Nx.to_binary(Nx.add(a, b)) end)
-IO.inspect(NativeV.device_stats(), label: "counters")
+case System.argv() do
+  [] -> OpLatency.main(100_000)
+  [calls] -> OpLatency.main(String.to_integer(calls))
+end

@@ -58,6 +58,8 @@ elixir_packages() {
   elixir_missing=""
   if ! has_elixir; then
     elixir_missing="Elixir 1.18 or later is not installed"
+  elif [ -n "${NX_VULKAN_DEPS-}" ] && [ ! -d "$NX_VULKAN_DEPS" ]; then
+    elixir_missing="NX_VULKAN_DEPS names $NX_VULKAN_DEPS, which is no folder"
   elif ! checkouts_folder >/dev/null && ! hex_reachable; then
     elixir_missing="hex.pm can't be reached and there is no folder of checkouts (NX_VULKAN_DEPS)"
   fi

@@ -1,7 +1,6 @@
-# What `mix nx_vulkan.record` records: the op table, and a training step of the digit classifier on real digits.
+# What `mix nx_vulkan.record` records: the op table, and the programs of the digit classifier.
 import Nx.Vulkan.Conformance
 alias Nx.Vulkan.Conformance.OpTable
-alias Nx.Vulkan.Training
 
 # One type of each way to compute: the tests of the backend have them all, and each kernel takes lavapipe 50 ms to compile.
 recorded = [s: 8, u: 32, s: 64, bf: 16, f: 32, f: 64, c: 64]
@@ -103,22 +102,6 @@ dots =
      fn [a, b] -> {Nx.dot(a, [2], [0], b, [1], [0]), Nx.dot(a, [0, 2], b, [0, 1])} end, [units: 64, absolute: 1.0e-4]}
   end
 
-# The first 32 digits: 64 pixels from 0 to 16, then the class.
-digits =
-  "examples/data/digits.csv.gz"
-  |> File.read!()
-  |> :zlib.gunzip()
-  |> String.split("\n", trim: true)
-  |> Enum.take(32)
-  |> Enum.map(fn line -> line |> String.split(",") |> Enum.map(&String.to_integer/1) end)
-  |> Nx.tensor(type: :f32, backend: Nx.BinaryBackend)
+{digits, _bindings} = Code.eval_file("examples/digits/recordings.exs")
 
-images = Nx.divide(digits[[.., 0..63]], 16)
-labels = Nx.as_type(Nx.equal(digits[[.., 64..64]], Nx.iota({1, 10}, backend: Nx.BinaryBackend)), :f32)
-{parameters, _, _} = Training.problem(64, 32, 1, 10)
-
-training =
-  {"digits_training_step", Training.flatten(parameters) ++ [images, labels], &apply(Training, :step, &1),
-   [units: 256, absolute: 1.0e-5]}
-
-unary ++ bits ++ binary ++ casts ++ structured ++ dots ++ [training]
+unary ++ bits ++ binary ++ casts ++ structured ++ dots ++ digits
