@@ -7,7 +7,8 @@ use std::path::Path;
 
 use half::{bf16, f16};
 use nx_vulkan_engine::program::file::{Recording, Tolerance};
-use nx_vulkan_engine::{DType, Tensor, eager, float8};
+use nx_vulkan_engine::reference::{self, Array};
+use nx_vulkan_engine::{DType, Result, Tensor, eager, float8};
 
 /// The parts of floats and complex numbers; `None` for integers, which are compared as bytes.
 fn floats(dtype: DType, bytes: &[u8]) -> Option<Vec<f64>> {
@@ -42,36 +43,49 @@ fn difference(dtype: DType, actual: &[u8], expected: &[u8], tolerance: Tolerance
     wrong.map(|(i, (a, e))| format!("part {i}: got {a:?}, expected {e:?}, allowed {tolerance:?}"))
 }
 
-#[test]
-fn recorded_programs_replay() {
+/// Runs every recording through `run`, which gives the outputs as Nx binaries, and lists what differs from Nx.
+fn replay(run: impl Fn(&Recording) -> Result<Vec<Vec<u8>>>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
     let mut paths: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     assert!(!paths.is_empty(), "no recordings in {}", folder.display());
-    let engine = common::engine();
     let mut failures = vec![];
     for path in &paths {
         let recording = Recording::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        let program = &recording.program;
-        let inputs: Vec<Tensor> = program
-            .inputs
-            .iter()
-            .zip(&recording.inputs)
-            .map(|(ty, bytes)| Tensor::from_nx_bytes(&engine, ty, bytes).unwrap())
-            .collect();
-        let outputs = match eager::run_program(&engine, program, &inputs) {
+        let outputs = match run(&recording) {
             Ok(outputs) => outputs,
             Err(e) => {
                 failures.push(format!("{}: {e}", recording.name));
                 continue;
             }
         };
-        for (i, output) in outputs.iter().enumerate() {
-            let actual = output.to_nx_bytes(&engine, None).unwrap();
-            let found = difference(output.view.dtype, &actual, &recording.expected[i], recording.tolerances[i]);
-            failures.extend(found.map(|what| format!("{}, output {i} {:?}: {what}", recording.name, output.view.ty())));
+        assert_eq!(outputs.len(), recording.expected.len());
+        for (i, actual) in outputs.iter().enumerate() {
+            let ty = recording.program.type_of(recording.program.outputs[i]).unwrap();
+            let found = difference(ty.dtype, actual, &recording.expected[i], recording.tolerances[i]);
+            failures.extend(found.map(|what| format!("{}, output {i} {ty:?}: {what}", recording.name)));
         }
     }
     assert!(failures.is_empty(), "{} of {} programs:\n{}", failures.len(), paths.len(), failures.join("\n"));
+}
+
+#[test]
+fn recorded_programs_give_nx_results_on_the_device() {
+    let engine = common::engine();
+    replay(|recording| {
+        let types = recording.program.inputs.iter().zip(&recording.inputs);
+        let inputs = types.map(|(ty, bytes)| Tensor::from_nx_bytes(&engine, ty, bytes)).collect::<Result<Vec<_>>>()?;
+        let outputs = eager::run_program(&engine, &recording.program, &inputs)?;
+        outputs.iter().map(|output| output.to_nx_bytes(&engine, None)).collect()
+    });
     common::assert_valid(&engine);
+}
+
+#[test]
+fn recorded_programs_give_nx_results_in_the_reference() {
+    replay(|recording| {
+        let types = recording.program.inputs.iter().zip(&recording.inputs);
+        let inputs = types.map(|(ty, bytes)| Array::from_nx_bytes(ty, bytes)).collect::<Result<Vec<_>>>()?;
+        Ok(reference::run(&recording.program, &inputs)?.iter().map(Array::to_nx_bytes).collect())
+    });
 }
