@@ -50,6 +50,9 @@ defmodule Nx.Vulkan.MixProject do
     ]
   end
 
+  # The recordings use the modules of test/support.
+  def cli, do: [preferred_envs: ["nx_vulkan.record": :test]]
+
   def application do
     [
       extra_applications: [:logger],
