@@ -205,3 +205,13 @@ fn reductions_are_valid() {
     };
     check("sum f32 v4", &spec.generate(library, MODES).unwrap().words);
 }
+
+#[test]
+fn the_same_kernel_has_the_same_words() {
+    let library = Library::builtin().unwrap();
+    let spec = spec(Elementwise::Unary(Unary::Tanh), &[DType::F32], DType::F32, Layout::Contiguous, 1);
+    let first = spec.generate(library, MODES).unwrap().words;
+    for _ in 0..8 {
+        assert!(spec.generate(library, MODES).unwrap().words == first);
+    }
+}

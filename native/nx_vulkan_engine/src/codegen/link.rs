@@ -240,7 +240,10 @@ impl<'l> Linker<'l> {
             copy.blocks.push(new_block);
         }
         copy.end = body.end.clone();
-        for (old, new) in &local {
+        // In a fixed order: caches of compiled kernels go by the module's words.
+        let mut renamed: Vec<(Word, Word)> = local.iter().map(|(&old, &new)| (old, new)).collect();
+        renamed.sort_unstable_by_key(|&(_, new)| new);
+        for (old, new) in &renamed {
             for decoration in source.decorations.get(old).into_iter().flatten() {
                 let mut decoration = decoration.clone();
                 if let Some(Operand::IdRef(target)) = decoration.operands.first_mut() {
