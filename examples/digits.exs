@@ -26,7 +26,8 @@ defmodule Digits do
   @loss_tolerance 1.0e-3
 
   def main do
-    device = Nx.Vulkan.device_name() || raise "no Vulkan device"
+    with {:error, error} <- Nx.Vulkan.init(), do: raise(error)
+    device = Nx.Vulkan.device_name()
     # Tensors are made on the device from here on.
     Nx.default_backend(Nx.Vulkan.VulkanoBackend)
     {train, {test_images, test_labels}} = Data.split(@train, @seed)
