@@ -122,7 +122,8 @@ defmodule Nx.Vulkan.Recorder do
       |> Enum.map_reduce(numbers, fn {{op, attrs, refs, type, shape, ref}, i}, numbers ->
         instruction = %{
           op: op,
-          attrs: Map.new(attrs),
+          # Names as strings: a map of atoms has an order of the VM's own.
+          attrs: Map.new(attrs, fn {name, value} -> {Atom.to_string(name), value} end),
           operands: Enum.map(refs, &Map.fetch!(numbers, &1)),
           out: type(%{type: type, shape: shape})
         }
