@@ -156,8 +156,10 @@ fn products_of_all_types() {
     let mut rng = rng(43);
     for (i, dtype) in DType::ALL.into_iter().enumerate() {
         dot([dtype; 2], [&[5, 18], &[18, 7]], [&[1], &[0]], [&[], &[]], &mut rng);
-        let other = DType::ALL[(i * 7 + 3) % 20];
-        dot([dtype, other], [&[5, 18], &[18, 7]], [&[1], &[0]], [&[], &[]], &mut rng);
+        if i % 2 == 0 {
+            let other = DType::ALL[(i * 7 + 3) % 20];
+            dot([dtype, other], [&[5, 18], &[18, 7]], [&[1], &[0]], [&[], &[]], &mut rng);
+        }
     }
     finish();
 }

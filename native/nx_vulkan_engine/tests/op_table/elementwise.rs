@@ -110,13 +110,13 @@ fn binary_of_complex_numbers() {
     binary(7, DType::is_complex);
 }
 
-/// Pairs of different types, each op with its own choice of them, and each pair of types with some op.
+/// Each pair of different types in one order, with one of the ops that take it.
 #[test]
 fn binary_of_mixed_types() {
     let mut rng = rng(8);
     let mut cases = 0;
     for (i, a) in DType::ALL.into_iter().enumerate() {
-        for (j, b) in DType::ALL.into_iter().enumerate().filter(|&(j, _)| j != i) {
+        for (j, b) in DType::ALL.into_iter().enumerate().filter(|&(j, _)| j != i && (i + j) % 2 == usize::from(i < j)) {
             let ops = Binary::ALL.len();
             let first = i * 7 + j * 11;
             let op = (0..ops).map(|k| Binary::ALL[(first + k) % ops]).find_map(|op| {
