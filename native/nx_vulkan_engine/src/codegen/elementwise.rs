@@ -64,8 +64,9 @@ pub const LOCAL_SIZE: u32 = 256;
 pub const ITEMS: u32 = 4;
 
 impl Spec {
-    /// The widest vector that all ports and steps allow, if the launch is aligned for it.
-    pub fn widest(&self) -> u8 {
+    /// The widest vector that all ports and steps allow, if the launch is aligned for it. Costly steps are repeated per lane
+    /// where `unroll` allows it: more loads in flight, for longer compilation.
+    pub fn widest(&self, unroll: bool) -> u8 {
         let ports = self.inputs.iter().chain(self.outputs.iter().map(|(_, port)| port));
         // An output that is not contiguous has one element: there are no neighbours.
         if self.outputs.iter().any(|(_, port)| port.layout != Layout::Contiguous) {
@@ -94,7 +95,7 @@ impl Spec {
             let args: SmallVec<[DType; 3]> = s.args.iter().map(dtype).collect();
             scalar::is_cheap(s.op, &args, s.out)
         });
-        if uses_index || !cheap { 1 } else { width as u8 }
+        if uses_index || !(cheap || unroll) { 1 } else { width as u8 }
     }
 
     /// Generates the kernel's SPIR-V.

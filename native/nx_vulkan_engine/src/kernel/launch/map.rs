@@ -9,7 +9,7 @@ use crate::codegen::access::{Element, Layout};
 use crate::codegen::elementwise::{Port, Ref, Spec, Step};
 use crate::memory::Buffer;
 use crate::shape::{Space, Strides, elements as elements_of};
-use crate::{Engine, Error, Result, View};
+use crate::{DeviceKind, Engine, Error, Result, View};
 
 /// One input or output of a map: a view with the shape of the iteration space.
 #[derive(Debug, Clone)]
@@ -71,7 +71,8 @@ pub fn map(
         rank: if layouts.contains(&Layout::Strided) || keep_axes { space.rank() as u8 } else { 1 },
         width: 1,
     };
-    let width = spec.widest();
+    // A CPU device has no latency to hide and compiles slowly.
+    let width = spec.widest(engine.caps().kind != DeviceKind::Cpu);
     let aligned = |k: usize| {
         layouts[k] == Layout::Uniform
             || addresses[k].is_multiple_of(u64::from(elements[k].size_bytes() * u32::from(width)))
