@@ -8,7 +8,7 @@ use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 use super::scalar::{self, Value};
 use super::templates;
-use crate::{CType, DType, Error, Result};
+use crate::{CType, DType, Result};
 
 /// The key under which a product kernel is compiled once. Operands have one stride per batch, row or column, and
 /// contracted axis.
@@ -120,8 +120,7 @@ impl DotSpec {
 }
 
 fn start<'l>(library: &'l Library, name: &str, modes: FloatModes) -> Result<(Linker<'l>, ParamLayout)> {
-    let template = templates::template(name)
-        .ok_or_else(|| Error::BadShader { path: format!("template/{name}.spv"), reason: "not built in".to_string() })?;
+    let template = templates::template(name)?;
     let header = [0, 1, 2, 3, 4, 5].map(Param::Extra);
     Ok((Linker::new(library, name, &template, false, modes)?, ParamLayout::new(&header)))
 }

@@ -59,6 +59,14 @@ pub struct Generated {
     pub elements_per_group: u32,
 }
 
+impl Generated {
+    /// With parameters in push constants where they fit, else through a table. `generate` is told which.
+    pub fn push_or_table(generate: impl Fn(bool) -> Result<Generated>) -> Result<Generated> {
+        let generated = generate(false)?;
+        if generated.params.words.len() <= ParamLayout::PUSH_WORDS { Ok(generated) } else { generate(true) }
+    }
+}
+
 /// Invocations per workgroup of the elementwise templates, and elements per invocation of the scalar one.
 pub const LOCAL_SIZE: u32 = 256;
 pub const ITEMS: u32 = 4;
@@ -100,11 +108,7 @@ impl Spec {
 
     /// Generates the kernel's SPIR-V.
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        let generated = self.generate_with(library, modes, false)?;
-        if generated.params.words.len() <= ParamLayout::PUSH_WORDS {
-            return Ok(generated);
-        }
-        self.generate_with(library, modes, true)
+        Generated::push_or_table(|table| self.generate_with(library, modes, table))
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
@@ -113,10 +117,7 @@ impl Spec {
             2 => "elementwise_v2",
             _ => "elementwise",
         };
-        let template = templates::template(name).ok_or_else(|| Error::BadShader {
-            path: format!("template/{name}.spv"),
-            reason: "not built in".to_string(),
-        })?;
+        let template = templates::template(name)?;
         let mut linker = Linker::new(library, name, &template, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count]);
         linker.define("slot_element", |code, args| {

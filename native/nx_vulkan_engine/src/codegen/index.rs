@@ -10,7 +10,7 @@ use super::link::{Code, FloatModes, Linker};
 use super::scalar::{self, Value};
 use super::templates;
 use crate::program::{Binary, Elementwise};
-use crate::{DType, Error, Result};
+use crate::{DType, Result};
 
 /// Operand numbers in parameters.
 const TENSOR: u8 = 0;
@@ -75,22 +75,13 @@ fn to_uint(code: &mut Code<'_, '_>, dtype: DType, id: Word) -> Result<Word> {
     scalar::cast(code, Value { id, dtype: dtype.ctype().dtype() }, DType::U32)
 }
 
-fn template(name: &str) -> Result<Vec<u32>> {
-    templates::template(name)
-        .ok_or_else(|| Error::BadShader { path: format!("template/{name}.spv"), reason: "not built in".to_string() })
-}
-
 impl GatherSpec {
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        let generated = self.generate_with(library, modes, false)?;
-        if generated.params.words.len() <= ParamLayout::PUSH_WORDS {
-            return Ok(generated);
-        }
-        self.generate_with(library, modes, true)
+        Generated::push_or_table(|table| self.generate_with(library, modes, table))
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let mut linker = Linker::new(library, "elementwise", &template("elementwise")?, table, modes)?;
+        let mut linker = Linker::new(library, "elementwise", &templates::template("elementwise")?, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count]);
         linker.define("slot_element", |code, args| {
             let linear = arg(args, 0)?;
@@ -126,15 +117,11 @@ impl GatherSpec {
 
 impl ScatterSpec {
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        let generated = self.generate_with(library, modes, false)?;
-        if generated.params.words.len() <= ParamLayout::PUSH_WORDS {
-            return Ok(generated);
-        }
-        self.generate_with(library, modes, true)
+        Generated::push_or_table(|table| self.generate_with(library, modes, table))
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let mut linker = Linker::new(library, "scatter", &template("scatter")?, table, modes)?;
+        let mut linker = Linker::new(library, "scatter", &templates::template("scatter")?, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0), Param::Extra(1)]);
         let (updates, out) = (2, 3);
         linker.define("slot_target", |code, args| {

@@ -5,13 +5,12 @@ use super::elementwise::{Generated, ITEMS, LOCAL_SIZE, arg};
 use super::library::Library;
 use super::link::{FloatModes, Linker};
 use super::templates;
-use crate::{DType, Error, Result};
+use crate::{DType, Result};
 
 /// `out[i] = fma(a[i], b[i], -(a[i] * b[i]))` in f32 or f64.
 pub fn generate(library: &Library, modes: FloatModes, dtype: DType) -> Result<Generated> {
     let name = "elementwise";
-    let template = templates::template(name)
-        .ok_or_else(|| Error::BadShader { path: format!("template/{name}.spv"), reason: "not built in".to_string() })?;
+    let template = templates::template(name)?;
     let mut linker = Linker::new(library, name, &template, false, modes)?;
     let mut params = ParamLayout::new(&[Param::Count]);
     linker.define("slot_element", |code, args| {

@@ -68,10 +68,6 @@ impl ReduceSpec {
     /// Invocations per workgroup of the reduction templates.
     pub const LOCAL_SIZE: u32 = 256;
 
-    fn is_arg(&self) -> bool {
-        matches!(self.reduction, Reduction::ArgMax | Reduction::ArgMin)
-    }
-
     fn accumulator(&self) -> Accumulator {
         match self.reduction {
             Reduction::ArgMax | Reduction::ArgMin => {
@@ -90,11 +86,7 @@ impl ReduceSpec {
 
     /// Generates the kernel's SPIR-V.
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        let generated = self.generate_with(library, modes, false)?;
-        if generated.params.words.len() <= ParamLayout::PUSH_WORDS {
-            return Ok(generated);
-        }
-        self.generate_with(library, modes, true)
+        Generated::push_or_table(|table| self.generate_with(library, modes, table))
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
@@ -104,10 +96,7 @@ impl ReduceSpec {
             Direction::Rows { width } => format!("reduce_rows_{words}_v{width}"),
             Direction::Columns => format!("reduce_columns_{words}"),
         };
-        let template = templates::template(&name).ok_or_else(|| Error::BadShader {
-            path: format!("template/{name}.spv"),
-            reason: "not built in".to_string(),
-        })?;
+        let template = templates::template(&name)?;
         let mut linker = Linker::new(library, &name, &template, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0), Param::Extra(1), Param::Extra(2)]);
         linker.define("slot_identity", |code, _| self.identity(code).map(Some))?;
@@ -345,10 +334,5 @@ impl ReduceSpec {
             }
         };
         scalar::cast(code, value, self.out)
-    }
-
-    /// Whether the reduction needs the position of each element, so that chunks can't be renumbered.
-    pub fn is_positional(&self) -> bool {
-        self.is_arg()
     }
 }

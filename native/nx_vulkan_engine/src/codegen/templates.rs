@@ -1,5 +1,7 @@
 //! The template and library modules that are built into the engine.
 
+use crate::{Error, Result};
+
 macro_rules! modules {
     ($dir:literal, $($name:literal),* $(,)?) => {
         &[$(($name, include_bytes!(concat!("../../../../priv/shaders/", $dir, "/", $name, ".spv")))),*]
@@ -54,6 +56,7 @@ pub fn words(bytes: &[u8]) -> Vec<u32> {
 }
 
 /// The words of a template by name.
-pub fn template(name: &str) -> Option<Vec<u32>> {
-    TEMPLATES.iter().find(|(n, _)| *n == name).map(|(_, bytes)| words(bytes))
+pub fn template(name: &str) -> Result<Vec<u32>> {
+    let found = TEMPLATES.iter().find(|(n, _)| *n == name).map(|(_, bytes)| words(bytes));
+    found.ok_or_else(|| Error::BadShader { path: format!("template/{name}.spv"), reason: "not built in".to_string() })
 }

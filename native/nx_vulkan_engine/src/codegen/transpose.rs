@@ -5,7 +5,7 @@ use super::elementwise::{Generated, arg};
 use super::library::Library;
 use super::link::{FloatModes, Linker};
 use super::templates;
-use crate::{Error, Result};
+use crate::Result;
 
 /// The key under which a tiled copy is compiled once. The iteration space is `batch_rank` axes, then the axis along
 /// which reads are neighbours, then the one along which writes are.
@@ -20,19 +20,12 @@ impl TransposeSpec {
     pub const TILE: u64 = 32;
 
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        let generated = self.generate_with(library, modes, false)?;
-        if generated.params.words.len() <= ParamLayout::PUSH_WORDS {
-            return Ok(generated);
-        }
-        self.generate_with(library, modes, true)
+        Generated::push_or_table(|table| self.generate_with(library, modes, table))
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let name = format!("transpose_{}", self.element.size_bytes().div_ceil(4));
-        let template = templates::template(&name).ok_or_else(|| Error::BadShader {
-            path: format!("template/{name}.spv"),
-            reason: "not built in".to_string(),
-        })?;
+        let template = templates::template(&name)?;
         let mut linker = Linker::new(library, &name, &template, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Extra(0), Param::Extra(1), Param::Extra(2)]);
         for (slot, operand) in [("slot_load", 0), ("slot_store", 1)] {
