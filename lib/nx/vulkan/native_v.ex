@@ -50,6 +50,7 @@ defmodule Nx.Vulkan.NativeV do
   @type error :: {:error, Nx.Vulkan.Error.kind(), atom, String.t(), map}
   @type short_error :: {:error, Nx.Vulkan.Error.kind(), String.t()}
   @type tensor_result :: {:ok, ref} | {:ok, ref, :pressure} | error
+  @type tensors_result :: {:ok, [ref]} | {:ok, [ref], :pressure} | error
 
   @typedoc "How a call on raw buffers fails; see the module's documentation."
   @type failure ::
@@ -149,6 +150,19 @@ defmodule Nx.Vulkan.NativeV do
   """
   @spec program_run_compile(atom, keyword, [ref], atom, tuple) :: tensor_result
   def program_run_compile(_op, _attrs, _operands, _type, _shape), do: nif_error()
+
+  @doc """
+  As `program_run/5` for ops of several results: `types` has `{type, shape}` of each, and the answer a list of references.
+  Normal scheduler, below 1 ms.
+  """
+  @spec program_run_all(atom, keyword, [ref], [{atom, tuple}]) :: tensors_result | :needs_compile
+  def program_run_all(_op, _attrs, _operands, _types), do: nif_error()
+
+  @doc """
+  As `program_run_all/4`, and it compiles the kernels if need be. Dirty CPU scheduler.
+  """
+  @spec program_run_all_compile(atom, keyword, [ref], [{atom, tuple}]) :: tensors_result
+  def program_run_all_compile(_op, _attrs, _operands, _types), do: nif_error()
 
   ## Raw buffers
 

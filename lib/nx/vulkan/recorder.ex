@@ -11,8 +11,8 @@ defmodule Nx.Vulkan.Recorder do
     * `format` - `"nx_vulkan program 1"`
     * `name` - what was recorded
     * `inputs` - the types: `{"type": "f32", "shape": [2, 3]}`
-    * `instructions` - `{"op", "attrs", "operands", "out"}`; an operand is `["input", n]` or `["result", n]`, the result of
-      instruction n
+    * `instructions` - `{"op", "attrs", "operands", "outs"}`, the last with the types of the results; an operand is
+      `["input", n]` or `["result", n]`, where results are counted over all instructions
     * `outputs` - operands
     * `tolerances` - per output `{"absolute", "relative"}`: a float result may differ from the expected one by
       `absolute + relative * |expected|`
@@ -28,8 +28,8 @@ defmodule Nx.Vulkan.Recorder do
   def recording?, do: Process.get(@key) != nil
 
   @doc false
-  def add(op, attrs, refs, %T{data: %B{ref: ref}} = out) do
-    Process.put(@key, [{op, attrs, refs, out.type, out.shape, ref} | Process.get(@key)])
+  def add(op, attrs, refs, outs) do
+    Process.put(@key, [{op, attrs, refs, outs} | Process.get(@key)])
   end
 
   @doc """
@@ -98,16 +98,16 @@ defmodule Nx.Vulkan.Recorder do
     needed =
       ops
       |> Enum.reverse()
-      |> Enum.reduce(MapSet.new(outputs, & &1.data.ref), fn {_, _, refs, _, _, ref}, needed ->
-        if ref in needed, do: MapSet.union(needed, MapSet.new(refs)), else: needed
+      |> Enum.reduce(MapSet.new(outputs, & &1.data.ref), fn {_, _, refs, _} = op, needed ->
+        if needed?(op, needed), do: MapSet.union(needed, MapSet.new(refs)), else: needed
       end)
 
-    ops = Enum.filter(ops, fn {_, _, _, _, _, ref} -> ref in needed end)
-    made = MapSet.new(ops, fn {_, _, _, _, _, ref} -> ref end)
+    ops = Enum.filter(ops, &needed?(&1, needed))
+    made = for {_, _, _, outs} <- ops, out <- outs, into: MapSet.new(), do: out.data.ref
 
     uploaded =
       ops
-      |> Enum.flat_map(fn {_, _, refs, _, _, _} -> refs end)
+      |> Enum.flat_map(fn {_, _, refs, _} -> refs end)
       |> Enum.concat(Enum.map(outputs, & &1.data.ref))
       |> Enum.uniq()
       |> Enum.reject(&(&1 in made or Enum.any?(placed, fn t -> t.data.ref == &1 end)))
@@ -116,23 +116,24 @@ defmodule Nx.Vulkan.Recorder do
     captured = placed ++ uploaded
     numbers = captured |> Enum.with_index() |> Map.new(fn {t, i} -> {t.data.ref, ["input", i]} end)
 
-    {instructions, numbers} =
-      ops
-      |> Enum.with_index()
-      |> Enum.map_reduce(numbers, fn {{op, attrs, refs, type, shape, ref}, i}, numbers ->
+    {instructions, {numbers, _count}} =
+      Enum.map_reduce(ops, {numbers, 0}, fn {op, attrs, refs, outs}, {numbers, count} ->
         instruction = %{
           op: op,
           # Names as strings: a map of atoms has an order of the VM's own.
           attrs: Map.new(attrs, fn {name, value} -> {Atom.to_string(name), value} end),
           operands: Enum.map(refs, &Map.fetch!(numbers, &1)),
-          out: type(%{type: type, shape: shape})
+          outs: Enum.map(outs, &type/1)
         }
 
-        {instruction, Map.put(numbers, ref, ["result", i])}
+        numbered = for {out, i} <- Enum.with_index(outs, count), into: numbers, do: {out.data.ref, ["result", i]}
+        {instruction, {numbered, count + length(outs)}}
       end)
 
     {captured, instructions, numbers}
   end
+
+  defp needed?({_op, _attrs, _refs, outs}, needed), do: Enum.any?(outs, &(&1.data.ref in needed))
 
   defp tensor_of(ref) do
     {:ok, info} = Nx.Vulkan.NativeV.tensor_info(ref)

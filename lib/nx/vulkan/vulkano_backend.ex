@@ -266,8 +266,25 @@ defmodule Nx.Vulkan.VulkanoBackend do
       end
 
     out = %{out | data: %B{ref: ref}}
-    if Recorder.recording?(), do: Recorder.add(op, attrs, refs, out)
+    if Recorder.recording?(), do: Recorder.add(op, attrs, refs, [out])
     out
+  end
+
+  @doc false
+  # An op of several results; `outs` are their templates.
+  def run_all(op, attrs, operands, outs) do
+    refs = refs(operands)
+    types = Enum.map(outs, &{type_name(&1.type), &1.shape})
+
+    answer =
+      case NativeV.program_run_all(op, attrs, refs, types) do
+        {:ok, refs} -> refs
+        other -> settle(other, fn -> NativeV.program_run_all_compile(op, attrs, refs, types) end)
+      end
+
+    outs = Enum.zip_with(outs, answer, fn out, ref -> %{out | data: %B{ref: ref}} end)
+    if Recorder.recording?(), do: Recorder.add(op, attrs, refs, outs)
+    outs
   end
 
   defp refs([]), do: []

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nx_vulkan_engine::eager::{self, Compile};
+use nx_vulkan_engine::eager::{self, Compile, Results};
 use nx_vulkan_engine::{Engine, Error, Result, Tensor, Type};
 use rustler::{Binary, Encoder, Env, ListIterator, NewBinary, ResourceArc, Term};
 use smallvec::SmallVec;
@@ -70,11 +70,19 @@ fn pressure(engine: &Engine, size_bytes: u64) -> bool {
 }
 
 pub fn encode_tensor<'a>(env: Env<'a>, engine: &Engine, tensor: Tensor) -> Term<'a> {
-    let pressure = pressure(engine, tensor.view.ty().size_bytes());
-    let reference = TensorRef::new(tensor);
-    match pressure {
-        false => (atoms::ok(), reference).encode(env),
-        true => (atoms::ok(), reference, atoms::pressure()).encode(env),
+    let size_bytes = tensor.view.ty().size_bytes();
+    encode_ok(env, engine, TensorRef::new(tensor), size_bytes)
+}
+
+fn encode_tensors<'a>(env: Env<'a>, engine: &Engine, tensors: Results) -> Term<'a> {
+    let size_bytes = tensors.iter().map(|t| t.view.ty().size_bytes()).sum();
+    encode_ok(env, engine, tensors.into_iter().map(TensorRef::new).collect::<Vec<_>>(), size_bytes)
+}
+
+fn encode_ok<'a>(env: Env<'a>, engine: &Engine, references: impl Encoder, size_bytes: u64) -> Term<'a> {
+    match pressure(engine, size_bytes) {
+        false => (atoms::ok(), references).encode(env),
+        true => (atoms::ok(), references, atoms::pressure()).encode(env),
     }
 }
 
@@ -198,13 +206,71 @@ fn run<'a>(
 ) -> Result<Tensor> {
     let op = term::op(op, attrs)?;
     let out: Type = term::ty(dtype, shape)?;
-    let list: ListIterator = operands.decode().map_err(|_| Error::InvalidArgument {
+    eager::run(engine, &op, &tensors_of(operands)?, &out, compile)
+}
+
+fn tensors_of(references: Term) -> Result<SmallVec<[Tensor; 4]>> {
+    let list: ListIterator = references.decode().map_err(|_| Error::InvalidArgument {
         what: "operands",
         expected: "a list of references".to_string(),
-        got: format!("{operands:?}"),
+        got: format!("{references:?}"),
     })?;
-    let operands = list.map(tensor_of).collect::<Result<SmallVec<[Tensor; 4]>>>()?;
-    eager::run(engine, &op, &operands, &out, compile)
+    list.map(tensor_of).collect()
+}
+
+/// As `program_run`, for ops of several results, whose types are a list of `{type, shape}`.
+#[rustler::nif]
+fn program_run_all<'a>(env: Env<'a>, op: Term<'a>, attrs: Term<'a>, operands: Term<'a>, types: Term<'a>) -> Term<'a> {
+    match device::ready_engine() {
+        Some(engine) => answer_all(env, op, run_all(engine, op, attrs, operands, types, Compile::Refused), engine),
+        None => atoms::needs_compile().encode(env),
+    }
+}
+
+/// As `program_run_all`, and it opens the device and compiles the kernels.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn program_run_all_compile<'a>(
+    env: Env<'a>,
+    op: Term<'a>,
+    attrs: Term<'a>,
+    operands: Term<'a>,
+    types: Term<'a>,
+) -> Term<'a> {
+    match device::engine() {
+        Ok(engine) => answer_all(env, op, run_all(engine, op, attrs, operands, types, Compile::Allowed), engine),
+        Err(e) => error::encode(env, op, &e),
+    }
+}
+
+fn run_all<'a>(
+    engine: &Arc<Engine>,
+    op: Term<'a>,
+    attrs: Term<'a>,
+    operands: Term<'a>,
+    types: Term<'a>,
+    compile: Compile,
+) -> Result<Results> {
+    let op = term::op(op, attrs)?;
+    let fail = || Error::InvalidArgument {
+        what: "types",
+        expected: "a list of {type, shape}".to_string(),
+        got: format!("{types:?}"),
+    };
+    let list: ListIterator = types.decode().map_err(|_| fail())?;
+    let outs = list
+        .map(|item| {
+            let (dtype, shape) = item.decode::<(Term, Term)>().map_err(|_| fail())?;
+            term::ty(dtype, shape)
+        })
+        .collect::<Result<SmallVec<[Type; 3]>>>()?;
+    eager::run_all(engine, &op, &tensors_of(operands)?, &outs, compile)
+}
+
+fn answer_all<'a>(env: Env<'a>, op: Term<'a>, result: Result<Results>, engine: &Engine) -> Term<'a> {
+    match result {
+        Ok(tensors) => encode_tensors(env, engine, tensors),
+        Err(e) => error::encode(env, op, &e),
+    }
 }
 
 fn answer<'a>(env: Env<'a>, op: Term<'a>, result: Result<Tensor>, engine: &Engine) -> Term<'a> {

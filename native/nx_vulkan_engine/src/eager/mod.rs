@@ -25,7 +25,21 @@ use crate::program::{Binary, Elementwise, Op, verify};
 use crate::shape::Type;
 use crate::{Engine, Error, Result, Tensor, View};
 
-/// Runs one op. Returns at once; the result's memory is filled when the device gets there.
+/// The results of one op.
+pub type Results = SmallVec<[Tensor; 3]>;
+
+/// Runs one op of any number of results, of the types `outs`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type], compile: Compile) -> Result<Results> {
+    if let [out] = outs {
+        return Ok(smallvec![run(engine, op, operands, out, compile)?]);
+    }
+    Err(Error::InvalidProgram { op: op.name().to_string(), reason: format!("has one result, got {}", outs.len()) })
+}
+
+/// Runs one op of one result. Returns at once; the result's memory is filled when the device gets there.
 ///
 /// # Errors
 /// `NeedsCompile` when a kernel is missing and `compile` refuses to wait for it. `InvalidProgram` for operands or a result
@@ -33,7 +47,7 @@ use crate::{Engine, Error, Result, Tensor, View};
 pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compile: Compile) -> Result<Tensor> {
     if cfg!(debug_assertions) {
         let types: Vec<Type> = operands.iter().map(|t| t.view.ty()).collect();
-        verify::instruction(op, &types.iter().collect::<Vec<_>>(), out)?;
+        verify::instruction(op, &types.iter().collect::<Vec<_>>(), std::slice::from_ref(out))?;
     }
     let call = Call { engine, op, operands, out, compile };
     if let Some(elementwise) = op.elementwise() {

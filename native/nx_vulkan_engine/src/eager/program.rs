@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Compile, run};
+use super::{Compile, run_all};
 use crate::program::{Operand, Program};
 use crate::{Engine, Error, Result, Tensor};
 
@@ -26,7 +26,7 @@ pub fn run_program(engine: &Arc<Engine>, program: &Program, inputs: &[Tensor]) -
     };
     for instruction in &program.instructions {
         let operands = instruction.operands.iter().map(|o| find(&results, o)).collect::<Result<Vec<_>>>()?;
-        results.push(run(engine, &instruction.op, &operands, &instruction.out, Compile::Allowed)?);
+        results.extend(run_all(engine, &instruction.op, &operands, &instruction.outs, Compile::Allowed)?);
     }
     program.outputs.iter().map(|o| find(&results, o)).collect()
 }

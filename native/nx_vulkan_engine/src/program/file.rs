@@ -52,7 +52,7 @@ struct WireInstruction {
     op: String,
     attrs: Map<String, Value>,
     operands: Vec<(Source, u32)>,
-    out: WireType,
+    outs: Vec<WireType>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -131,9 +131,9 @@ impl Recording {
         };
         for wire in header.instructions {
             let operands = wire.operands.iter().map(operand).collect();
-            let instruction =
-                Instruction { op: Op::from_wire(&wire.op, &attrs(wire.attrs)?)?, operands, out: wire.out.ty()? };
-            program.instructions.push(instruction);
+            let op = Op::from_wire(&wire.op, &attrs(wire.attrs)?)?;
+            let outs = wire.outs.iter().map(WireType::ty).collect::<Result<_>>()?;
+            program.instructions.push(Instruction { op, operands, outs });
         }
         verify::program(&program)?;
         let outputs =
@@ -167,7 +167,7 @@ impl Recording {
                 op: i.op.name().to_string(),
                 attrs: attrs.collect::<serde_json::Result<_>>()?,
                 operands: i.operands.iter().map(|&o| source(o)).collect(),
-                out: WireType::of(&i.out),
+                outs: i.outs.iter().map(WireType::of).collect(),
             })
         });
         let header = Header {
@@ -203,16 +203,20 @@ mod tests {
         let vector = Type::new(DType::F32, &[2]);
         let scalar = Type::new(DType::F32, &[]);
         let instructions = vec![
-            Instruction { op: Op::Constant(Scalar::Float(f64::INFINITY)), operands: smallvec![], out: scalar.clone() },
+            Instruction {
+                op: Op::Constant(Scalar::Float(f64::INFINITY)),
+                operands: smallvec![],
+                outs: smallvec![scalar.clone()],
+            },
             Instruction {
                 op: Op::Binary(Binary::Min),
                 operands: smallvec![Operand::Input(0), Operand::Result(0)],
-                out: vector.clone(),
+                outs: smallvec![vector.clone()],
             },
             Instruction {
                 op: Op::Reduce { reduction: Reduction::Sum, axes: smallvec![0], tie_high: false },
                 operands: smallvec![Operand::Result(1)],
-                out: scalar,
+                outs: smallvec![scalar],
             },
         ];
         Recording {

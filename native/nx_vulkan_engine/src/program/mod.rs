@@ -17,7 +17,7 @@ use crate::shape::Type;
 pub enum Operand {
     /// The n-th input of the program.
     Input(u32),
-    /// The result of an earlier instruction.
+    /// An earlier result, counted over the outputs of all instructions in their order.
     Result(u32),
 }
 
@@ -25,7 +25,8 @@ pub enum Operand {
 pub struct Instruction {
     pub op: Op,
     pub operands: SmallVec<[Operand; 3]>,
-    pub out: Type,
+    /// The types of its results: one, except for ops such as `top_k`.
+    pub outs: SmallVec<[Type; 1]>,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -36,11 +37,16 @@ pub struct Program {
 }
 
 impl Program {
+    /// The types of all results in order.
+    pub fn results(&self) -> impl Iterator<Item = &Type> {
+        self.instructions.iter().flat_map(|instruction| &instruction.outs)
+    }
+
     /// The type of an operand, if it exists.
     pub fn type_of(&self, operand: Operand) -> Option<&Type> {
         match operand {
             Operand::Input(i) => self.inputs.get(i as usize),
-            Operand::Result(i) => self.instructions.get(i as usize).map(|x| &x.out),
+            Operand::Result(i) => self.results().nth(i as usize),
         }
     }
 }

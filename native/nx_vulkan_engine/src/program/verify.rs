@@ -24,35 +24,48 @@ pub fn program(program: &Program) -> Result<()> {
     for (i, input) in program.inputs.iter().enumerate() {
         shape(&input.shape).map_err(|reason| bad("input", reason)).map_err(named(format!("input {i}")))?;
     }
+    let results: Vec<&Type> = program.results().collect();
     let find = |operand: Operand, before: usize| match operand {
-        Operand::Result(k) if k as usize >= before => None,
-        other => program.type_of(other),
+        Operand::Result(k) => results.iter().take(before).nth(k as usize).copied(),
+        Operand::Input(k) => program.inputs.get(k as usize),
     };
+    let mut before = 0;
     for (i, instruction) in program.instructions.iter().enumerate() {
         let at = || named(format!("instruction {i}"));
         let name = instruction.op.name();
         let types: Vec<&Type> = instruction
             .operands
             .iter()
-            .map(|&operand| find(operand, i).ok_or_else(|| bad(name, format!("{operand:?} does not exist before it"))))
+            .map(|&operand| {
+                find(operand, before).ok_or_else(|| bad(name, format!("{operand:?} does not exist before it")))
+            })
             .collect::<Result<_>>()
             .map_err(at())?;
-        self::instruction(&instruction.op, &types, &instruction.out).map_err(at())?;
+        self::instruction(&instruction.op, &types, &instruction.outs).map_err(at())?;
+        before += instruction.outs.len();
     }
     for &output in &program.outputs {
-        if find(output, program.instructions.len()).is_none() {
+        if find(output, results.len()).is_none() {
             return Err(bad("outputs", format!("{output:?} does not exist")));
         }
     }
     Ok(())
 }
 
-/// Checks one op with the types of its operands against the type that it should give.
+/// Checks one op with the types of its operands against the types that it should give.
 ///
 /// # Errors
 /// `InvalidProgram` with the op's name.
-pub fn instruction(op: &Op, operands: &[&Type], out: &Type) -> Result<()> {
-    shape(&out.shape).and_then(|()| check(op, operands, out)).map_err(|reason| bad(op.name(), reason))
+pub fn instruction(op: &Op, operands: &[&Type], outs: &[Type]) -> Result<()> {
+    let shapes = || outs.iter().try_for_each(|out| shape(&out.shape));
+    shapes().and_then(|()| check_all(op, operands, outs)).map_err(|reason| bad(op.name(), reason))
+}
+
+fn check_all(op: &Op, operands: &[&Type], outs: &[Type]) -> Check {
+    match outs {
+        [out] => check(op, operands, out),
+        _ => Err(format!("has one result, got {}", outs.len())),
+    }
 }
 
 fn bad(op: &str, reason: String) -> Error {
@@ -421,7 +434,7 @@ mod tests {
     }
 
     fn refused(op: Op, operands: &[Type], out: Type) -> String {
-        match instruction(&op, &operands.iter().collect::<Vec<_>>(), &out) {
+        match instruction(&op, &operands.iter().collect::<Vec<_>>(), std::slice::from_ref(&out)) {
             Err(Error::InvalidProgram { op: name, reason }) => {
                 assert_eq!(name, op.name());
                 reason
@@ -431,7 +444,7 @@ mod tests {
     }
 
     fn accepted(op: Op, operands: &[Type], out: Type) {
-        instruction(&op, &operands.iter().collect::<Vec<_>>(), &out).unwrap();
+        instruction(&op, &operands.iter().collect::<Vec<_>>(), &[out]).unwrap();
     }
 
     #[test]
@@ -528,7 +541,7 @@ mod tests {
         let negate = |operand| Instruction {
             op: Op::Unary(Unary::Negate),
             operands: SmallVec::from_slice(&[operand]),
-            out: m.clone(),
+            outs: smallvec::smallvec![m.clone()],
         };
         let mut p = Program {
             inputs: vec![m.clone()],

@@ -120,19 +120,34 @@ pub fn run(program: &Program, inputs: &[Array]) -> Result<Vec<Array>> {
     };
     for instruction in &program.instructions {
         let operands: Vec<Array> = instruction.operands.iter().filter_map(|&o| find(&results, o)).collect();
-        let result = evaluate(&instruction.op, &operands, &instruction.out)?;
-        results.push(result);
+        results.extend(evaluate_all(&instruction.op, &operands, &instruction.outs)?);
     }
     Ok(program.outputs.iter().filter_map(|&o| find(&results, o)).collect())
 }
 
-/// Runs one op.
+/// Runs one op of any number of results.
+///
+/// # Errors
+/// `InvalidProgram` where the op does not take the operands or does not give the types `outs`.
+pub fn evaluate_all(op: &Op, operands: &[Array], outs: &[Type]) -> Result<Vec<Array>> {
+    let types: Vec<&Type> = operands.iter().map(|a| &a.ty).collect();
+    verify::instruction(op, &types, outs)?;
+    match outs {
+        [out] => Ok(vec![evaluate_one(op, operands, out)?]),
+        _ => Err(invalid(op, "has one result")),
+    }
+}
+
+/// Runs one op of one result.
 ///
 /// # Errors
 /// `InvalidProgram` where the op does not take the operands or does not give the type `out`.
 pub fn evaluate(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
-    let types: Vec<&Type> = operands.iter().map(|a| &a.ty).collect();
-    verify::instruction(op, &types, out)?;
+    let mut results = evaluate_all(op, operands, std::slice::from_ref(out))?;
+    results.pop().ok_or_else(|| invalid(op, "no result"))
+}
+
+fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
     let a = || operands.first().ok_or_else(|| invalid(op, "an operand is missing"));
     let operand = |i: usize| operands.get(i).ok_or_else(|| invalid(op, "an operand is missing"));
     if let Some(elementwise) = op.elementwise() {

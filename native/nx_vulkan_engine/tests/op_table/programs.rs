@@ -6,6 +6,7 @@ use nx_vulkan_engine::program::{Binary, Elementwise, Instruction, Op, Operand, P
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::shape::elements;
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
+use smallvec::smallvec;
 
 use crate::common::Rng;
 use crate::compare::{Bound, mismatch};
@@ -38,8 +39,8 @@ impl Builder<'_> {
         if elements(shape) > MAX_ELEMENTS || elements(shape) == 0 || shape.len() > 5 {
             return None;
         }
-        let out = Type::new(dtype, shape);
-        self.program.instructions.push(Instruction { op, operands: operands.into(), out });
+        let outs = smallvec![Type::new(dtype, shape)];
+        self.program.instructions.push(Instruction { op, operands: operands.into(), outs });
         Some(Operand::Result(self.program.instructions.len() as u32 - 1))
     }
 
@@ -218,7 +219,7 @@ fn random_programs() {
                 .collect();
             let what = || format!("program {number}, seed {}, instruction {i} of {program:#?}", seed());
             let result =
-                run(&instruction.op, &operands, &instruction.out).unwrap_or_else(|e| panic!("{e}: {}", what()));
+                run(&instruction.op, &operands, &instruction.outs[0]).unwrap_or_else(|e| panic!("{e}: {}", what()));
             let wrong = mismatch(&download(&result), std::slice::from_ref(&expected[i]), Bound::Exact);
             assert_eq!(wrong, None, "{}", what());
             results.push(result);

@@ -174,7 +174,7 @@ fn layer(dtype: DType) -> Program {
     let step = |op, operands: &[Operand], shape: &[u64]| Instruction {
         op,
         operands: SmallVec::from_slice(operands),
-        out: ty(shape),
+        outs: smallvec![ty(shape)],
     };
     let dot = Op::Dot { contract_a: axes(&[1]), batch_a: axes(&[]), contract_b: axes(&[0]), batch_b: axes(&[]) };
     let sum = Op::Reduce { reduction: Reduction::Sum, axes: axes(&[0, 1]), tie_high: false };
@@ -211,7 +211,7 @@ fn programs_of_several_instructions() {
         };
         for instruction in &program.instructions {
             let operands: Vec<Tensor> = instruction.operands.iter().map(|&o| find(&results, o)).collect();
-            results.push(run(&instruction.op, &operands, &instruction.out).unwrap());
+            results.push(run(&instruction.op, &operands, &instruction.outs[0]).unwrap());
         }
         // tanh of sums of 20 products, where complex tanh is steep near its poles.
         let slack = if dtype.is_complex() { 1e4 } else { 100.0 };
