@@ -58,15 +58,6 @@ defmodule Nx.Vulkan.Device.BackendTest do
     assert inspect(t) =~ "Deallocated"
   end
 
-  test "inspect shows the backend, the device and the values" do
-    {:ok, %{name: device}} = NativeV.device_info()
-    text = inspect(place([[1, 2], [3, 4]]))
-    assert text =~ "Nx.Vulkan.VulkanoBackend<#{device}, 0."
-    assert text =~ "[1, 2],\n    [3, 4]"
-    assert inspect(Nx.iota({1000}, backend: VulkanoBackend)) =~ "..."
-    assert inspect(place([0.5, -0.0, :nan]), limit: :infinity) =~ "[0.5, -0.0, NaN]"
-  end
-
   test "names and vectorized axes" do
     t = Nx.iota({2, 3}, names: [:x, :y], backend: VulkanoBackend)
     assert Nx.sum(t, axes: [:y]).names == [:x]

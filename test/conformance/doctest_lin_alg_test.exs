@@ -1,0 +1,3 @@
+defmodule Nx.Vulkan.Conformance.DoctestLinAlgTest do
+  use Nx.Vulkan.Doctests, of: Nx.LinAlg
+end

@@ -1,0 +1,3 @@
+defmodule Nx.Vulkan.Conformance.DoctestRandomTest do
+  use Nx.Vulkan.Doctests, of: Nx.Random
+end

@@ -1,0 +1,253 @@
+defmodule Nx.Vulkan.Pending do
+  @moduledoc """
+  The examples in Nx's documentation that do not pass yet, by the op that is missing, or `:digits` where the last printed
+  digits differ.
+
+  An example that is listed and passes fails the suite.
+  """
+
+  @doctests %{
+    Nx => [
+      argsort: [
+        "Nx.take_along_axis/3 (830)",
+        "Nx.top_k/2 (864)",
+        "Nx.top_k/2 (865)",
+        "Nx.top_k/2 (866)",
+        "Nx.argsort/2 (869)",
+        "Nx.argsort/2 (870)",
+        "Nx.argsort/2 (871)",
+        "Nx.argsort/2 (872)",
+        "Nx.argsort/2 (873)",
+        "Nx.argsort/2 (874)"
+      ],
+      conv: [
+        "Nx.conv/3 (783)",
+        "Nx.conv/3 (784)",
+        "Nx.conv/3 (785)"
+      ],
+      digits: [
+        "Nx.erf_inv/1 (457)",
+        "Nx.expm1/1 (460)",
+        "Nx.acosh/1 (471)",
+        "Nx.atanh/1 (475)",
+        "Nx.erf_inv/1 (480)",
+        "Nx.erfc/1 (481)",
+        "Nx.expm1/1 (483)",
+        "Nx.rsqrt/1 (485)",
+        "Nx.sigmoid/1 (486)",
+        "Nx.sinh/1 (488)"
+      ],
+      fft: [
+        "Nx.fft/2 (899)",
+        "Nx.fft/2 (900)",
+        "Nx.fft/2 (901)",
+        "Nx.fft/2 (902)",
+        "Nx.fft/2 (903)",
+        "Nx.fft/2 (904)",
+        "Nx.fft/2 (905)",
+        "Nx.fft/2 (906)",
+        "Nx.fft2/2 (917)",
+        "Nx.fft2/2 (918)",
+        "Nx.fft2/2 (919)",
+        "Nx.fft2/2 (920)",
+        "Nx.fft2/2 (921)",
+        "Nx.fft2/2 (922)",
+        "Nx.fft2/2 (923)",
+        "Nx.rfft/2 (935)",
+        "Nx.rfft/2 (936)",
+        "Nx.rfft/2 (937)",
+        "Nx.rfft/2 (938)",
+        "Nx.rfft/2 (939)",
+        "Nx.rfft/2 (940)"
+      ],
+      ifft: [
+        "Nx.ifft/2 (908)",
+        "Nx.ifft/2 (909)",
+        "Nx.ifft/2 (910)",
+        "Nx.ifft/2 (911)",
+        "Nx.ifft/2 (912)",
+        "Nx.ifft/2 (913)",
+        "Nx.ifft/2 (914)",
+        "Nx.ifft/2 (915)",
+        "Nx.ifft2/2 (926)",
+        "Nx.ifft2/2 (927)",
+        "Nx.ifft2/2 (928)",
+        "Nx.ifft2/2 (929)",
+        "Nx.ifft2/2 (930)",
+        "Nx.ifft2/2 (931)",
+        "Nx.ifft2/2 (932)",
+        "Nx.irfft/2 (943)",
+        "Nx.irfft/2 (944)",
+        "Nx.irfft/2 (945)",
+        "Nx.irfft/2 (946)",
+        "Nx.irfft/2 (947)"
+      ],
+      reduce: [
+        "Nx.reduce/4 (719)",
+        "Nx.reduce/4 (720)",
+        "Nx.reduce/4 (721)",
+        "Nx.reduce/4 (722)",
+        "Nx.reduce/4 (723)",
+        "Nx.reduce/4 (724)",
+        "Nx.reduce/4 (725)",
+        "Nx.reduce/4 (726)",
+        "Nx.reduce/4 (727)",
+        "Nx.reduce/4 (728)",
+        "Nx.reduce/4 (729)"
+      ],
+      sort: [
+        "Nx.median/2 (594)",
+        "Nx.median/2 (595)",
+        "Nx.median/2 (596)",
+        "Nx.median/2 (597)",
+        "Nx.median/2 (598)",
+        "Nx.median/2 (599)",
+        "Nx.median/2 (600)",
+        "Nx.median/2 (601)",
+        "Nx.median/2 (602)",
+        "Nx.median/2 (603)",
+        "Nx.mode/2 (606)",
+        "Nx.mode/2 (607)",
+        "Nx.mode/2 (608)",
+        "Nx.mode/2 (609)",
+        "Nx.mode/2 (611)",
+        "Nx.mode/2 (612)",
+        "Nx.sort/2 (857)",
+        "Nx.sort/2 (858)",
+        "Nx.sort/2 (859)",
+        "Nx.sort/2 (860)",
+        "Nx.sort/2 (861)",
+        "Nx.sort/2 (862)",
+        "Nx.sort/2 (863)"
+      ],
+      window_max: [
+        "Nx.window_max/3 (674)",
+        "Nx.window_max/3 (675)",
+        "Nx.window_max/3 (676)",
+        "Nx.window_max/3 (677)",
+        "Nx.window_max/3 (678)"
+      ],
+      window_min: [
+        "Nx.window_min/3 (679)",
+        "Nx.window_min/3 (680)",
+        "Nx.window_min/3 (681)",
+        "Nx.window_min/3 (682)",
+        "Nx.window_min/3 (683)"
+      ],
+      window_product: [
+        "Nx.window_product/3 (684)",
+        "Nx.window_product/3 (685)",
+        "Nx.window_product/3 (686)",
+        "Nx.window_product/3 (687)",
+        "Nx.window_product/3 (688)"
+      ],
+      window_reduce: [
+        "Nx.window_reduce/5 (730)",
+        "Nx.window_reduce/5 (731)",
+        "Nx.window_reduce/5 (732)",
+        "Nx.window_reduce/5 (733)",
+        "Nx.window_reduce/5 (734)"
+      ],
+      window_scatter_max: [
+        "Nx.window_scatter_max/5 (419)",
+        "Nx.window_scatter_max/5 (420)",
+        "Nx.window_scatter_max/5 (421)"
+      ],
+      window_scatter_min: [
+        "Nx.window_scatter_min/5 (422)",
+        "Nx.window_scatter_min/5 (423)",
+        "Nx.window_scatter_min/5 (424)"
+      ],
+      window_sum: [
+        "Nx.window_sum/3 (661)",
+        "Nx.window_sum/3 (662)",
+        "Nx.window_sum/3 (663)",
+        "Nx.window_sum/3 (664)",
+        "Nx.window_sum/3 (665)",
+        "Nx.window_sum/3 (666)",
+        "Nx.window_sum/3 (667)",
+        "Nx.window_mean/3 (668)",
+        "Nx.window_mean/3 (669)",
+        "Nx.window_mean/3 (670)",
+        "Nx.window_mean/3 (671)",
+        "Nx.window_mean/3 (672)",
+        "Nx.window_mean/3 (673)"
+      ]
+    ],
+    Nx.LinAlg => [
+      argsort: [
+        "Nx.LinAlg.norm/2 (18)",
+        "Nx.LinAlg.norm/2 (19)",
+        "Nx.LinAlg.pinv/2 (67)",
+        "Nx.LinAlg.pinv/2 (68)",
+        "Nx.LinAlg.eigh/2 (69)",
+        "Nx.LinAlg.eigh/2 (70)",
+        "Nx.LinAlg.eigh/2 (71)",
+        "Nx.LinAlg.eigh/2 (72)",
+        "Nx.LinAlg.svd/2 (76)",
+        "Nx.LinAlg.matrix_rank/2 (101)",
+        "Nx.LinAlg.matrix_rank/2 (102)",
+        "Nx.LinAlg.matrix_rank/2 (103)",
+        "Nx.LinAlg.least_squares/3 (106)",
+        "Nx.LinAlg.least_squares/3 (107)",
+        "Nx.LinAlg.least_squares/3 (108)"
+      ],
+      digits: [
+        "Nx.LinAlg.cholesky/1 (5)",
+        "Nx.LinAlg.lu/1 (79)",
+        "Nx.LinAlg.determinant/1 (93)",
+        "Nx.LinAlg.determinant/1 (94)"
+      ],
+      triangular_solve: [
+        "Nx.LinAlg.triangular_solve/3 (26)",
+        "Nx.LinAlg.triangular_solve/3 (27)",
+        "Nx.LinAlg.triangular_solve/3 (28)",
+        "Nx.LinAlg.triangular_solve/3 (29)",
+        "Nx.LinAlg.triangular_solve/3 (30)",
+        "Nx.LinAlg.triangular_solve/3 (31)",
+        "Nx.LinAlg.triangular_solve/3 (32)",
+        "Nx.LinAlg.triangular_solve/3 (33)",
+        "Nx.LinAlg.triangular_solve/3 (34)",
+        "Nx.LinAlg.triangular_solve/3 (35)",
+        "Nx.LinAlg.triangular_solve/3 (36)",
+        "Nx.LinAlg.triangular_solve/3 (37)",
+        "Nx.LinAlg.triangular_solve/3 (40)",
+        "Nx.LinAlg.triangular_solve/3 (41)",
+        "Nx.LinAlg.solve/2 (43)",
+        "Nx.LinAlg.solve/2 (44)",
+        "Nx.LinAlg.solve/2 (45)",
+        "Nx.LinAlg.solve/2 (46)",
+        "Nx.LinAlg.solve/2 (47)",
+        "Nx.LinAlg.solve/2 (48)",
+        "Nx.LinAlg.invert/1 (51)",
+        "Nx.LinAlg.invert/1 (52)",
+        "Nx.LinAlg.svd/2 (74)",
+        "Nx.LinAlg.svd/2 (75)",
+        "Nx.LinAlg.matrix_power/2 (85)",
+        "Nx.LinAlg.matrix_power/2 (87)"
+      ]
+    ],
+    Nx.Random => [
+      argsort: [
+        "Nx.Random.shuffle/3 (24)",
+        "Nx.Random.shuffle/3 (25)",
+        "Nx.Random.choice/3 (26)",
+        "Nx.Random.choice/3 (27)",
+        "Nx.Random.choice/4 (28)",
+        "Nx.Random.choice/4 (29)"
+      ],
+      digits: [
+        "Nx.Random.normal/4 (16)",
+        "Nx.Random.normal/4 (18)",
+        "Nx.Random.multivariate_normal/4 (21)",
+        "Nx.Random.multivariate_normal/4 (23)"
+      ]
+    ]
+  }
+
+  @doc "The names of the pending examples of a module."
+  def doctests(module), do: @doctests |> Map.get(module, []) |> Enum.flat_map(&elem(&1, 1))
+
+  @doc "Filters for ExUnit's `:exclude`."
+  def exclude, do: for({module, _} <- @doctests, name <- doctests(module), do: {:test, :"doctest #{name}"})
+end
