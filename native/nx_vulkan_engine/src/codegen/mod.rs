@@ -6,6 +6,7 @@ pub mod dot;
 pub mod elementwise;
 pub mod index;
 pub mod library;
+pub mod linalg;
 pub mod link;
 pub mod probe;
 pub mod reduce;

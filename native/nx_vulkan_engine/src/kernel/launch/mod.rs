@@ -1,6 +1,7 @@
 //! Host side of generated kernels: compile once per spec, fill parameter words, split what one launch can't index.
 
 pub mod dot;
+pub mod linalg;
 pub mod map;
 pub mod reduce;
 pub mod transpose;
@@ -17,6 +18,7 @@ use crate::codegen::dot::DotSpec;
 use crate::codegen::elementwise::{Generated, Spec};
 use crate::codegen::index::{GatherSpec, ScatterSpec};
 use crate::codegen::library::Library;
+use crate::codegen::linalg::LinalgSpec;
 use crate::codegen::link::FloatModes;
 use crate::codegen::probe;
 use crate::codegen::reduce::ReduceSpec;
@@ -44,6 +46,7 @@ pub enum KernelSpec {
     Dot { spec: DotSpec, a_along_k: bool, b_along_k: bool },
     Scatter(ScatterSpec),
     Transpose(TransposeSpec),
+    Linalg(LinalgSpec),
 }
 
 /// A compiled kernel and the meaning of its parameter words.
@@ -75,6 +78,7 @@ impl KernelSpec {
             }
             KernelSpec::Gather(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Transpose(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Linalg(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Scatter(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Reduce { spec, team } => (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, *team)])),
         })

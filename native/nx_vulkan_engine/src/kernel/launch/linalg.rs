@@ -1,0 +1,49 @@
+//! Launches of matrix kernels.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Arguments, Compile, Kernel, KernelSpec, MAX_POSITION, Place, launch};
+use crate::codegen::linalg::LinalgSpec;
+use crate::{CType, DType, Engine, Error, Result, Tensor};
+
+/// The kernel `template` that computes in `compute`, with operands of these types.
+pub fn kernel(
+    engine: &Engine,
+    template: &'static str,
+    compute: CType,
+    operands: &[DType],
+    compile: Compile,
+) -> Result<Arc<Kernel>> {
+    let spec = LinalgSpec { template, compute, operands: SmallVec::from_slice(operands) };
+    engine.kernel(&KernelSpec::Linalg(spec), compile)
+}
+
+/// Records one launch. Operands at and after `first_output` are written. Kernels compute positions from the first
+/// element on, with strides that `numbers` tell them, and none may be negative.
+pub fn run(
+    engine: &Engine,
+    kernel: &Kernel,
+    operands: &[&Tensor],
+    first_output: usize,
+    numbers: &[u32],
+    groups: u64,
+) -> Result<()> {
+    for tensor in operands {
+        let (low, high) = tensor.view.extent();
+        if (high - low) as u64 > MAX_POSITION {
+            let size = tensor.view.dtype.size_bytes();
+            return Err(Error::TooLarge {
+                size_bytes: tensor.view.elements() * size,
+                limit_bytes: MAX_POSITION * size,
+            });
+        }
+    }
+    let places: SmallVec<[Place<'_>; 6]> = operands
+        .iter()
+        .map(|t| Place { buffer: &t.buffer, address: t.address(), strides: &[], element_bytes: 0 })
+        .collect();
+    let arguments = Arguments { count: 0, sizes: &[], places: &places, extra: numbers };
+    launch(engine, kernel, &arguments, first_output, groups)
+}
