@@ -236,11 +236,22 @@ defmodule Nx.Vulkan.VulkanoBackend do
     end
   end
 
+  for op <- [:window_sum, :window_product, :window_max, :window_min] do
+    @impl true
+    def unquote(op)(out, a, window, opts), do: run(unquote(op), windows(window, opts), [a], out)
+  end
+
+  defp windows(window, opts) do
+    {low, high} = Enum.unzip(opts[:padding])
+    dilations = opts[:window_dilations] || Enum.map(low, fn _ -> 1 end)
+    [window: Tuple.to_list(window), low: low, high: high, strides: opts[:strides], dilations: dilations]
+  end
+
   defp all_axes(tensor), do: Enum.to_list(0..(tuple_size(tensor.shape) - 1)//1)
 
   ## Ops that this version does not have
 
-  @missing [conv: 4, reduce: 5, window_reduce: 6, window_sum: 4, window_product: 4, window_max: 4, window_min: 4] ++
+  @missing [conv: 4, reduce: 5, window_reduce: 6] ++
              [sort: 3, argsort: 3, window_scatter_max: 6, window_scatter_min: 6, triangular_solve: 4, fft: 3, ifft: 3]
 
   for {op, arity} <- @missing do

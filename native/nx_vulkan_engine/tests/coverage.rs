@@ -9,13 +9,22 @@ use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::verify::{self, accepts, result_dtype};
-use nx_vulkan_engine::program::{Binary, Elementwise, Op, Reduction, Unary};
+use nx_vulkan_engine::program::{Binary, Elementwise, Op, Reduction, Unary, Windows};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Type, Value};
 use smallvec::smallvec;
 
 fn axes(axes: &[usize]) -> Axes {
     Axes::from_slice(axes)
+}
+
+fn windows() -> Windows {
+    Windows {
+        sizes: smallvec![2, 1],
+        padding: smallvec![(0, 1), (1, -1)],
+        strides: smallvec![2, 1],
+        dilations: smallvec![2, 1],
+    }
 }
 
 /// One instruction of each kind of op: op, operands, result.
@@ -50,6 +59,7 @@ fn samples() -> Vec<(Op, Vec<Type>, Type)> {
         (Op::Gather { axes: axes(&[0]) }, vec![f(&[2, 3]), i(&[4, 1])], f(&[4, 3])),
         (Op::IndexedAdd { axes: axes(&[0]) }, vec![f(&[2, 3]), i(&[4, 1]), f(&[4, 3])], f(&[2, 3])),
         (Op::IndexedPut { axes: axes(&[0]) }, vec![f(&[2, 3]), i(&[4, 1]), f(&[4, 3])], f(&[2, 3])),
+        (Op::Window { reduction: Reduction::Sum, windows: windows() }, vec![f(&[5, 3])], f(&[2, 3])),
     ]
 }
 
@@ -80,6 +90,7 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::Gather { .. } => (21, "Op::Gather {"),
         Op::IndexedAdd { .. } => (22, "Op::IndexedAdd {"),
         Op::IndexedPut { .. } => (23, "Op::IndexedPut {"),
+        Op::Window { .. } => (24, "Op::Window {"),
     }
 }
 

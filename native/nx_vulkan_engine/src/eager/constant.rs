@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::Call;
 use crate::memory::Buffer;
 use crate::program::op::Scalar;
-use crate::{DType, Result, Tensor, Type, Value, View};
+use crate::{DType, Engine, Result, Tensor, Type, Value, View};
 
 /// Distinct scalars kept before the cache starts over.
 const CAPACITY: usize = 4096;
@@ -20,16 +19,17 @@ pub struct ConstantCache {
     buffers: Mutex<HashMap<Key, Arc<Buffer>>>,
 }
 
-pub fn constant(call: &Call<'_>, value: Scalar) -> Result<Tensor> {
-    let dtype = call.out.dtype;
+/// A tensor whose elements are all `value`.
+pub fn constant(engine: &Engine, value: Scalar, out: &Type) -> Result<Tensor> {
+    let dtype = out.dtype;
     let bytes = Value::from(value).cast(dtype).to_bits(dtype).to_le_bytes();
-    let cache = &call.engine.constant_cache().buffers;
+    let cache = &engine.constant_cache().buffers;
     let known = cache.lock().unwrap_or_else(|e| e.into_inner()).get(&(dtype, bytes)).cloned();
     let buffer = match known {
         Some(buffer) => buffer,
         None => {
-            let element = Tensor::uninitialized(call.engine, &Type::new(dtype, &[]))?;
-            call.engine.upload(&element.buffer, 0, &bytes[..dtype.size_bytes() as usize])?;
+            let element = Tensor::uninitialized(engine, &Type::new(dtype, &[]))?;
+            engine.upload(&element.buffer, 0, &bytes[..dtype.size_bytes() as usize])?;
             let mut cache = cache.lock().unwrap_or_else(|e| e.into_inner());
             if cache.len() >= CAPACITY {
                 cache.clear();
@@ -38,6 +38,6 @@ pub fn constant(call: &Call<'_>, value: Scalar) -> Result<Tensor> {
             element.buffer
         }
     };
-    let view = View::contiguous(dtype, &[]).broadcast_trailing(&call.out.shape)?;
+    let view = View::contiguous(dtype, &[]).broadcast_trailing(&out.shape)?;
     Ok(Tensor { buffer, view })
 }

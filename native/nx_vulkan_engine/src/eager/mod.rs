@@ -7,6 +7,7 @@ mod dot;
 mod index;
 mod movement;
 mod program;
+mod window;
 
 use std::sync::Arc;
 
@@ -57,7 +58,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Clip | Op::AsType => {
             Err(call.invalid("not elementwise".into()))
         }
-        Op::Constant(value) => constant::constant(&call, *value),
+        Op::Constant(value) => constant::constant(engine, *value, out),
         Op::Iota { axis } => call.iota(*axis),
         Op::Eye => call.eye(),
         Op::Bitcast => call.bitcast(),
@@ -86,6 +87,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
             reduce(engine, &call.operand(0)?.buffer, view, what, target, compile)?;
             Ok(result)
         }
+        Op::Window { reduction, windows } => window::reduce_windows(&call, *reduction, windows),
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b])
         }

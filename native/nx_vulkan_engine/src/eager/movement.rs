@@ -11,7 +11,7 @@ use crate::kernel::launch::map::{Operand, map};
 use crate::kernel::launch::transpose::transpose;
 use crate::program::Elementwise;
 use crate::shape::Dims;
-use crate::{DType, Engine, Error, Result, Tensor, View};
+use crate::{DType, Engine, Error, Result, Tensor, Type, View};
 
 /// Copies `from` into the place `to`, which has the same shape. A different dtype is cast.
 pub fn copy(engine: &Engine, from: &Tensor, to: &Tensor, compile: Compile) -> Result<()> {
@@ -139,19 +139,43 @@ pub fn pad(call: &Call<'_>, config: &[(i64, i64, u64)]) -> Result<Tensor> {
             value.view.shape
         )));
     }
-    let result = Tensor::uninitialized(call.engine, call.out)?;
+    filled_around(call, a, value, config, call.out)
+}
+
+/// `a` with `value` before, after and between its elements, as a tensor of type `out`, which has the padded shape.
+pub fn filled_around(
+    call: &Call<'_>,
+    a: &Tensor,
+    value: &Tensor,
+    config: &[(i64, i64, u64)],
+    out: &Type,
+) -> Result<Tensor> {
+    let result = Tensor::uninitialized(call.engine, out)?;
+    fill_around(call, a, value, config, &result)?;
+    Ok(result)
+}
+
+/// The same into a given place.
+pub fn fill_around(
+    call: &Call<'_>,
+    a: &Tensor,
+    value: &Tensor,
+    config: &[(i64, i64, u64)],
+    result: &Tensor,
+) -> Result<()> {
+    let shape = &result.view.shape;
     let scalar = part(value, View { strides: SmallVec::new(), shape: SmallVec::new(), ..value.view.clone() });
-    let filled = part(&scalar, scalar.view.broadcast_trailing(&call.out.shape)?);
-    copy(call.engine, &filled, &result, call.compile)?;
+    let filled = part(&scalar, scalar.view.broadcast_trailing(shape)?);
+    copy(call.engine, &filled, result, call.compile)?;
     // Which elements of `a` survive negative padding, and where the first of them goes.
     let (mut from, mut to) = (a.view.clone(), result.view.clone());
     for (axis, &(low, _, interior)) in config.iter().enumerate() {
         let step = interior as i64 + 1;
-        let out = call.out.shape[axis] as i64;
+        let out = shape[axis] as i64;
         let first = if low < 0 { (-low + step - 1) / step } else { 0 };
-        let end = ((out - low + step - 1) / step).clamp(first, a.view.shape[axis] as i64);
+        let end = ((out - low + step - 1) / step).min(a.view.shape[axis] as i64);
         if end <= first {
-            return Ok(result);
+            return Ok(());
         }
         from.offset = from.offset.wrapping_add_signed(first * from.strides[axis]);
         from.shape[axis] = (end - first) as u64;
@@ -159,8 +183,7 @@ pub fn pad(call: &Call<'_>, config: &[(i64, i64, u64)]) -> Result<Tensor> {
         to.shape[axis] = (end - first) as u64;
         to.strides[axis] *= step;
     }
-    copy(call.engine, &part(a, from), &part(&result, to), call.compile)?;
-    Ok(result)
+    copy(call.engine, &part(a, from), &part(result, to), call.compile)
 }
 
 pub fn concatenate(call: &Call<'_>, axis: usize) -> Result<Tensor> {

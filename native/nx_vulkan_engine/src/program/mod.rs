@@ -3,12 +3,14 @@
 pub mod file;
 pub mod op;
 pub mod verify;
+pub mod window;
 
 pub mod wire;
 
 use smallvec::SmallVec;
 
 pub use op::{Binary, Elementwise, Op, Reduction, Unary};
+pub use window::Windows;
 
 use crate::shape::Type;
 

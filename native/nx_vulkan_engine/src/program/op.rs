@@ -2,6 +2,8 @@
 
 use smallvec::SmallVec;
 
+use super::window::Windows;
+
 /// Small lists of axes, sizes and positions.
 pub type Axes = SmallVec<[usize; 6]>;
 
@@ -56,6 +58,22 @@ named_enum! {
     Reduction {
         Sum = "sum", Product = "product", Max = "reduce_max", Min = "reduce_min", All = "all", Any = "any",
         ArgMax = "argmax", ArgMin = "argmin",
+    }
+}
+
+impl Reduction {
+    /// Those that Nx also has over windows.
+    pub const WINDOWED: [Reduction; 4] = [Reduction::Sum, Reduction::Product, Reduction::Max, Reduction::Min];
+
+    /// Nx's name of the reduction over windows, if there is one.
+    pub fn window_name(self) -> &'static str {
+        match self {
+            Reduction::Sum => "window_sum",
+            Reduction::Product => "window_product",
+            Reduction::Max => "window_max",
+            Reduction::Min => "window_min",
+            Reduction::All | Reduction::Any | Reduction::ArgMax | Reduction::ArgMin => "window",
+        }
     }
 }
 
@@ -128,6 +146,8 @@ pub enum Op {
     Stack { axis: usize },
     /// a; `tie_high` is for argmax/argmin
     Reduce { reduction: Reduction, axes: Axes, tie_high: bool },
+    /// a; sum, product, max or min of each window
+    Window { reduction: Reduction, windows: Windows },
     /// a, b
     Dot { contract_a: Axes, batch_a: Axes, contract_b: Axes, batch_b: Axes },
     /// a, indices
@@ -162,6 +182,7 @@ impl Op {
             Op::Concatenate { .. } => "concatenate",
             Op::Stack { .. } => "stack",
             Op::Reduce { reduction, .. } => reduction.name(),
+            Op::Window { reduction, .. } => reduction.window_name(),
             Op::Dot { .. } => "dot",
             Op::Gather { .. } => "gather",
             Op::IndexedAdd { .. } => "indexed_add",

@@ -175,6 +175,14 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
             same_shape(&stacked, out)
         }
         Op::Reduce { reduction, axes, .. } => reduce(*reduction, axes, a, out),
+        Op::Window { reduction, windows } => {
+            require(Reduction::WINDOWED.contains(reduction), || format!("{} of windows", reduction.name()))?;
+            require(!a.dtype.is_complex() || matches!(reduction, Reduction::Sum | Reduction::Product), || {
+                format!("{} has no order", a.dtype)
+            })?;
+            same_dtype(a, out)?;
+            same_shape(&windows.counts(&a.shape)?, out)
+        }
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             dot([a, operands[1]], [contract_a, contract_b], [batch_a, batch_b], out)
         }
@@ -220,7 +228,8 @@ fn arity(op: &Op, n: usize) -> Check {
         | Op::Broadcast { .. }
         | Op::Transpose { .. }
         | Op::Reverse { .. }
-        | Op::Reduce { .. } => 1,
+        | Op::Reduce { .. }
+        | Op::Window { .. } => 1,
         Op::Binary(_) | Op::Pad { .. } | Op::Dot { .. } | Op::Gather { .. } => 2,
         Op::Select | Op::Clip | Op::IndexedAdd { .. } | Op::IndexedPut { .. } => 3,
         Op::Slice { starts, .. } => 1 + missing(starts),

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::op::{Axes, Binary, Op, Reduction, Scalar, Unary};
+use super::window::Windows;
 use crate::{Error, Result};
 
 /// A value of an attribute.
@@ -44,7 +45,7 @@ pub struct Attrs<'a> {
 }
 
 impl<'a> Attrs<'a> {
-    fn fail(&self, name: &str, expected: &str) -> Error {
+    pub(super) fn fail(&self, name: &str, expected: &str) -> Error {
         Error::InvalidProgram {
             op: self.op.to_string(),
             reason: format!("attribute {name}: expected {expected}, got {:?}", self.find(name)),
@@ -62,7 +63,7 @@ impl<'a> Attrs<'a> {
         }
     }
 
-    fn ints<T: TryFrom<i128>, C: FromIterator<T>>(&self, name: &str) -> Result<C> {
+    pub(super) fn ints<T: TryFrom<i128>, C: FromIterator<T>>(&self, name: &str) -> Result<C> {
         let expected = "a list of integers";
         self.list(name, expected)?
             .iter()
@@ -129,6 +130,9 @@ impl Op {
         if let Some(reduction) = Reduction::from_name(name) {
             let tie_high = matches!(a.find("tie_break"), Some(Attr::Name(n)) if n == "high");
             return Ok(Op::Reduce { reduction, axes: a.ints("axes")?, tie_high });
+        }
+        if let Some(&reduction) = Reduction::WINDOWED.iter().find(|r| r.window_name() == name) {
+            return Ok(Op::Window { reduction, windows: Windows::from_wire(&a)? });
         }
         Ok(match name {
             "select" => Op::Select,
@@ -246,6 +250,7 @@ impl Op {
                 }
                 attrs
             }
+            Op::Window { windows, .. } => windows.attrs(),
             Op::Dot { contract_a, batch_a, contract_b, batch_b } => vec![
                 axes("contract_a", contract_a),
                 axes("batch_a", batch_a),

@@ -27,7 +27,7 @@ impl Sum {
 }
 
 /// A sum of values of any kind.
-fn sum(values: impl Iterator<Item = Value>) -> Value {
+pub fn sum(values: impl Iterator<Item = Value>) -> Value {
     let (mut int, mut re, mut im) = (0i128, Sum::default(), Sum::default());
     let mut kind = Value::Int(0);
     for value in values {
@@ -48,7 +48,7 @@ fn sum(values: impl Iterator<Item = Value>) -> Value {
     }
 }
 
-fn multiply(a: Value, b: Value) -> Value {
+pub fn multiply(a: Value, b: Value) -> Value {
     match (a, b) {
         (Value::Int(a), Value::Int(b)) => Value::Int(a.wrapping_mul(b)),
         (Value::Float(a), Value::Float(b)) => Value::Float(a * b),

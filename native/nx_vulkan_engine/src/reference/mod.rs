@@ -8,6 +8,7 @@ mod complex;
 mod elementwise;
 mod movement;
 mod real;
+mod window;
 
 use crate::program::{Op, Operand, Program, verify};
 use crate::shape::{Dims, elements};
@@ -192,6 +193,7 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::Concatenate { axis } => Ok(movement::concatenate(operands, *axis, out)),
         Op::Stack { axis } => Ok(movement::stack(operands, *axis, out)),
         Op::Reduce { reduction, axes, tie_high } => axes::reduce(*reduction, a()?, axes, *tie_high, out),
+        Op::Window { reduction, windows } => window::reduce(*reduction, a()?, windows, out),
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             Ok(axes::dot([a()?, operand(1)?], [contract_a, contract_b], [batch_a, batch_b], out))
         }

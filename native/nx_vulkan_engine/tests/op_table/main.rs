@@ -12,6 +12,7 @@ mod layouts;
 mod programs;
 mod structure;
 mod values;
+mod window;
 
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};

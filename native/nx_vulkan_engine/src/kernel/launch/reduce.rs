@@ -15,6 +15,9 @@ use crate::{DType, DeviceKind, Engine, Error, Result, View};
 /// dispatch (2 us on an H200).
 const ELEMENTS_PER_INVOCATION: u64 = 64;
 
+/// Elements that one invocation reduces alone where a team could not read them as neighbours.
+const MAX_SOLO_ELEMENTS: u64 = 32;
+
 /// Invocations in flight that fill a large GPU.
 const TARGET_INVOCATIONS: u64 = 1 << 18;
 
@@ -135,6 +138,8 @@ fn reduce_parts(
             reduced_rank: reduced_rank as u8,
         };
         let team = match direction {
+            // Neighbours along several short axes are no neighbours in memory that a team could read together.
+            Direction::Rows { .. } if reduced_rank > 1 && elements <= MAX_SOLO_ELEMENTS => 1,
             Direction::Rows { width } => team(elements.div_ceil(u64::from(width))),
             Direction::Columns => ReduceSpec::LOCAL_SIZE,
         };
@@ -165,8 +170,8 @@ fn reduce_parts(
     }
     // Chunks lie innermost after rows, outermost after columns; parts lie outside of both.
     let last_direction = match plan.direction {
-        Direction::Rows { .. } => Direction::Rows { width: 1 },
-        Direction::Columns => Direction::Columns,
+        Direction::Columns if partials <= MAX_SOLO_ELEMENTS => Direction::Columns,
+        Direction::Rows { .. } | Direction::Columns => Direction::Rows { width: 1 },
     };
     let last = spec(Stage::Last, last_direction, 2, partials);
     let KernelSpec::Reduce { spec: first_spec, .. } = &first else { return Ok(()) };
@@ -235,7 +240,7 @@ fn plan(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, engine: &Eng
     let (outputs, elements) = (kept.elements(), reduced.elements());
     let stride_of = |space: &Space| space.strides[0].last().copied().unwrap_or(0).unsigned_abs();
     // Walk along whichever axis has the closer neighbours.
-    let columns = outputs > 1 && stride_of(kept) != 0 && stride_of(kept) < stride_of(reduced);
+    let columns = outputs > 1 && stride_of(kept) != 0 && stride_of(kept) <= stride_of(reduced);
     let width = match dtype.size_bytes() {
         _ if dtype.is_complex() => 1,
         1..=4 => 4,

@@ -1,0 +1,50 @@
+//! Reductions over sliding windows: the windows are an overlapping view of the padded operand.
+
+use super::{Call, constant, movement};
+use crate::kernel::launch::reduce::{Reduce, Target, reduce};
+use crate::program::op::{Axes, Scalar};
+use crate::program::{Reduction, Windows};
+use crate::shape::Dims;
+use crate::{Result, Tensor, Type};
+
+pub fn reduce_windows(call: &Call<'_>, reduction: Reduction, windows: &Windows) -> Result<Tensor> {
+    let a = call.operand(0)?;
+    let neutral = match reduction {
+        Reduction::Product => Scalar::Int(1),
+        Reduction::Max => Scalar::Float(f64::NEG_INFINITY),
+        Reduction::Min => Scalar::Float(f64::INFINITY),
+        _ => Scalar::Int(0),
+    };
+    let neutral = constant::constant(call.engine, neutral, &Type::new(a.view.dtype, &[]))?;
+    let view = windowed(call, a, windows, &neutral)?;
+    let rank = a.view.shape.len();
+    let axes: Axes = (rank..2 * rank).collect();
+    let what = Reduce { reduction, tie_high: false, axes: &axes, out: call.out.dtype };
+    let result = Tensor::uninitialized(call.engine, call.out)?;
+    let target = Target { buffer: &result.buffer, offset_bytes: 0 };
+    reduce(call.engine, &view.buffer, &view.view, what, target, call.compile)?;
+    Ok(result)
+}
+
+/// All windows of `a` as a view: the axes of the result, then those of a window. `filling` stands in the padding.
+pub fn windowed(call: &Call<'_>, a: &Tensor, windows: &Windows, filling: &Tensor) -> Result<Tensor> {
+    let counts = windows.counts(&a.view.shape).map_err(|reason| call.invalid(reason))?;
+    if counts != call.out.shape {
+        return Err(call.invalid(format!("{counts:?} windows for a shape of {:?}", call.out.shape)));
+    }
+    let padded = padded(call, a, windows, filling)?;
+    Ok(Tensor { view: windows.view(&padded.view, &counts), buffer: padded.buffer })
+}
+
+/// The operand with the padding of its windows: a view where nothing is added, else a copy.
+fn padded(call: &Call<'_>, a: &Tensor, windows: &Windows, filling: &Tensor) -> Result<Tensor> {
+    let shape = windows.padded(&a.view.shape).map_err(|reason| call.invalid(reason))?;
+    if windows.padding.iter().all(|&(low, high)| low <= 0 && high <= 0) {
+        let starts: Dims = windows.padding.iter().map(|&(low, _)| low.unsigned_abs()).collect();
+        let ones = Dims::from_elem(1, shape.len());
+        return Ok(Tensor { view: a.view.slice(&starts, &shape, &ones)?, buffer: a.buffer.clone() });
+    }
+    let config: Vec<(i64, i64, u64)> = windows.padding.iter().map(|&(low, high)| (low, high, 0)).collect();
+    let ty = Type { dtype: a.view.dtype, shape };
+    movement::filled_around(call, a, filling, &config, &ty)
+}
