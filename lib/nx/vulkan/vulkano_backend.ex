@@ -131,7 +131,18 @@ defmodule Nx.Vulkan.VulkanoBackend do
   def to_pointer(_tensor, _opts), do: unsupported(:to_pointer)
 
   @impl true
+  def block(%block{axis: axis, reverse: reverse}, out, [%T{type: {class, _}} = tensor], _fun)
+      when block in [Nx.Block.CumulativeSum, Nx.Block.CumulativeProduct] or
+             (block in [Nx.Block.CumulativeMin, Nx.Block.CumulativeMax] and class != :c) do
+    run(cumulative(block), [axis: axis, reverse: reverse], [tensor], out)
+  end
+
   def block(struct, _output, args, fun), do: apply(fun, [struct | args])
+
+  defp cumulative(Nx.Block.CumulativeSum), do: :cumulative_sum
+  defp cumulative(Nx.Block.CumulativeProduct), do: :cumulative_product
+  defp cumulative(Nx.Block.CumulativeMin), do: :cumulative_min
+  defp cumulative(Nx.Block.CumulativeMax), do: :cumulative_max
 
   ## Ops that are their operands and their result, with no attributes
 

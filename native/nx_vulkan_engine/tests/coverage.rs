@@ -9,7 +9,7 @@ use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::verify::{self, accepts, result_dtype};
-use nx_vulkan_engine::program::{Binary, Elementwise, Op, Reduction, Unary, Windows};
+use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Op, Reduction, Unary, Windows};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Type, Value};
 use smallvec::smallvec;
@@ -60,6 +60,7 @@ fn samples() -> Vec<(Op, Vec<Type>, Type)> {
         (Op::IndexedAdd { axes: axes(&[0]) }, vec![f(&[2, 3]), i(&[4, 1]), f(&[4, 3])], f(&[2, 3])),
         (Op::IndexedPut { axes: axes(&[0]) }, vec![f(&[2, 3]), i(&[4, 1]), f(&[4, 3])], f(&[2, 3])),
         (Op::Window { reduction: Reduction::Sum, windows: windows() }, vec![f(&[5, 3])], f(&[2, 3])),
+        (Op::Scan { scan: Cumulative::Sum, axis: 0, reverse: true }, vec![f(&[2, 3])], f(&[2, 3])),
     ]
 }
 
@@ -91,6 +92,7 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::IndexedAdd { .. } => (22, "Op::IndexedAdd {"),
         Op::IndexedPut { .. } => (23, "Op::IndexedPut {"),
         Op::Window { .. } => (24, "Op::Window {"),
+        Op::Scan { .. } => (25, "Op::Scan {"),
     }
 }
 

@@ -8,10 +8,10 @@ vec2 nx_sum2_f32(const in vec2 a, const in vec2 b) {
     return vec2(s, e + (a.y + b.y));
 }
 
-// The value of a compensated sum. Infinite and NaN sums have no meaningful error term.
+// The value of a compensated sum. Infinite and NaN sums have no meaningful error term, and a sum of -0.0 stays so.
 float nx_sum2_value_f32(const in vec2 a) {
     bool finite = (floatBitsToUint(a.x) & 0x7f800000u) != 0x7f800000u;
-    return finite ? a.x + a.y : a.x;
+    return finite && a.y != 0.0 ? a.x + a.y : a.x;
 }
 
 // Keys whose unsigned order is the order of the values. Both zeros have one key; NaN has the largest.

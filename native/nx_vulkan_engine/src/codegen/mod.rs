@@ -11,5 +11,6 @@ pub mod link;
 pub mod probe;
 pub mod reduce;
 pub mod scalar;
+pub mod scan;
 pub mod templates;
 pub mod transpose;

@@ -168,7 +168,7 @@ impl ReduceSpec {
         access::biased(code, params, 0, sum)
     }
 
-    fn words_type(&self, code: &mut Code<'_, '_>) -> Word {
+    pub(super) fn words_type(&self, code: &mut Code<'_, '_>) -> Word {
         let uint = code.linker.type_uint(32);
         match self.accumulator().words() {
             1 => uint,
@@ -194,7 +194,7 @@ impl ReduceSpec {
     }
 
     /// Accumulator of one element at index `r`.
-    fn lift(&self, code: &mut Code<'_, '_>, id: Word, r: Word) -> Result<Word> {
+    pub(super) fn lift(&self, code: &mut Code<'_, '_>, id: Word, r: Word) -> Result<Word> {
         let value = Value { id, dtype: self.input };
         match self.accumulator() {
             Accumulator::Value(ctype) if matches!(self.reduction, Reduction::All | Reduction::Any) => {
@@ -292,7 +292,7 @@ impl ReduceSpec {
         })
     }
 
-    fn combine(&self, code: &mut Code<'_, '_>, a: Word, b: Word) -> Result<Word> {
+    pub(super) fn combine(&self, code: &mut Code<'_, '_>, a: Word, b: Word) -> Result<Word> {
         let name = match (self.accumulator(), self.reduction) {
             (Accumulator::Sum2, _) => {
                 let a = self.value_of(code, CType::C64, a);
@@ -319,7 +319,7 @@ impl ReduceSpec {
     }
 
     /// The result from its accumulator.
-    fn lower(&self, code: &mut Code<'_, '_>, words: Word) -> Result<Word> {
+    pub(super) fn lower(&self, code: &mut Code<'_, '_>, words: Word) -> Result<Word> {
         let uint = code.linker.type_uint(32);
         let value = match self.accumulator() {
             Accumulator::Sum2 => {

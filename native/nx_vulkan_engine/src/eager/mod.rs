@@ -6,6 +6,7 @@ mod constant;
 mod dot;
 mod index;
 mod movement;
+mod order;
 mod program;
 mod window;
 
@@ -88,6 +89,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
             Ok(result)
         }
         Op::Window { reduction, windows } => window::reduce_windows(&call, *reduction, windows),
+        Op::Scan { scan, axis, reverse } => order::scan(&call, *scan, *axis, *reverse),
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b])
         }

@@ -9,7 +9,7 @@ pub mod wire;
 
 use smallvec::SmallVec;
 
-pub use op::{Binary, Elementwise, Op, Reduction, Unary};
+pub use op::{Binary, Cumulative, Elementwise, Op, Reduction, Unary};
 pub use window::Windows;
 
 use crate::shape::Type;

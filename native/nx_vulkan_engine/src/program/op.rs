@@ -76,6 +76,23 @@ impl Reduction {
         }
     }
 }
+named_enum! {
+    /// Running reductions along an axis.
+    Cumulative {
+        Sum = "cumulative_sum", Product = "cumulative_product", Max = "cumulative_max", Min = "cumulative_min",
+    }
+}
+
+impl Cumulative {
+    pub fn reduction(self) -> Reduction {
+        match self {
+            Cumulative::Sum => Reduction::Sum,
+            Cumulative::Product => Reduction::Product,
+            Cumulative::Max => Reduction::Max,
+            Cumulative::Min => Reduction::Min,
+        }
+    }
+}
 
 impl Binary {
     /// Ops whose operands are compared in their own merged type and whose result is 0 or 1.
@@ -148,6 +165,8 @@ pub enum Op {
     Reduce { reduction: Reduction, axes: Axes, tie_high: bool },
     /// a; sum, product, max or min of each window
     Window { reduction: Reduction, windows: Windows },
+    /// a; `reverse` runs from the last element to the first
+    Scan { scan: Cumulative, axis: usize, reverse: bool },
     /// a, b
     Dot { contract_a: Axes, batch_a: Axes, contract_b: Axes, batch_b: Axes },
     /// a, indices
@@ -183,6 +202,7 @@ impl Op {
             Op::Stack { .. } => "stack",
             Op::Reduce { reduction, .. } => reduction.name(),
             Op::Window { reduction, .. } => reduction.window_name(),
+            Op::Scan { scan, .. } => scan.name(),
             Op::Dot { .. } => "dot",
             Op::Gather { .. } => "gather",
             Op::IndexedAdd { .. } => "indexed_add",

@@ -2,7 +2,7 @@
 //! of results are those that the ops give.
 
 use super::op::Axes;
-use super::{Binary, Elementwise, Op, Operand, Program, Reduction, Unary};
+use super::{Binary, Cumulative, Elementwise, Op, Operand, Program, Reduction, Unary};
 use crate::codegen::scalar::merge;
 use crate::shape::Dims;
 use crate::{DType, Error, Result, Type};
@@ -183,6 +183,13 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
             same_dtype(a, out)?;
             same_shape(&windows.counts(&a.shape)?, out)
         }
+        Op::Scan { scan, axis, .. } => {
+            same_dtype(a, out)?;
+            let ordered = matches!(scan, Cumulative::Max | Cumulative::Min);
+            require(!(ordered && a.dtype.is_complex()), || format!("{} has no order", a.dtype))?;
+            require(*axis < a.shape.len(), || format!("axis {axis} of rank {}", a.shape.len()))?;
+            same_shape(&a.shape, out)
+        }
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             dot([a, operands[1]], [contract_a, contract_b], [batch_a, batch_b], out)
         }
@@ -229,7 +236,8 @@ fn arity(op: &Op, n: usize) -> Check {
         | Op::Transpose { .. }
         | Op::Reverse { .. }
         | Op::Reduce { .. }
-        | Op::Window { .. } => 1,
+        | Op::Window { .. }
+        | Op::Scan { .. } => 1,
         Op::Binary(_) | Op::Pad { .. } | Op::Dot { .. } | Op::Gather { .. } => 2,
         Op::Select | Op::Clip | Op::IndexedAdd { .. } | Op::IndexedPut { .. } => 3,
         Op::Slice { starts, .. } => 1 + missing(starts),

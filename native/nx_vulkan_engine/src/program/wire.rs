@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::op::{Axes, Binary, Op, Reduction, Scalar, Unary};
+use super::op::{Axes, Binary, Cumulative, Op, Reduction, Scalar, Unary};
 use super::window::Windows;
 use crate::{Error, Result};
 
@@ -91,6 +91,13 @@ impl<'a> Attrs<'a> {
         }
     }
 
+    fn flag(&self, name: &str) -> Result<bool> {
+        match self.find(name) {
+            Some(Attr::Bool(flag)) => Ok(*flag),
+            _ => Err(self.fail(name, "true or false")),
+        }
+    }
+
     fn scalar(&self, name: &str) -> Result<Scalar> {
         let part = |attr: &Attr| match attr {
             Attr::Float(x) => Some(*x),
@@ -133,6 +140,9 @@ impl Op {
         }
         if let Some(&reduction) = Reduction::WINDOWED.iter().find(|r| r.window_name() == name) {
             return Ok(Op::Window { reduction, windows: Windows::from_wire(&a)? });
+        }
+        if let Some(scan) = Cumulative::from_name(name) {
+            return Ok(Op::Scan { scan, axis: a.axis("axis")?, reverse: a.flag("reverse")? });
         }
         Ok(match name {
             "select" => Op::Select,
@@ -251,6 +261,9 @@ impl Op {
                 attrs
             }
             Op::Window { windows, .. } => windows.attrs(),
+            Op::Scan { axis, reverse, .. } => {
+                vec![("axis".to_string(), Attr::Int(*axis as i64)), ("reverse".to_string(), Attr::Bool(*reverse))]
+            }
             Op::Dot { contract_a, batch_a, contract_b, batch_b } => vec![
                 axes("contract_a", contract_a),
                 axes("batch_a", batch_a),

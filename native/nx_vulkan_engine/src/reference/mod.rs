@@ -7,6 +7,7 @@ mod axes;
 mod complex;
 mod elementwise;
 mod movement;
+mod order;
 mod real;
 mod window;
 
@@ -194,6 +195,7 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::Stack { axis } => Ok(movement::stack(operands, *axis, out)),
         Op::Reduce { reduction, axes, tie_high } => axes::reduce(*reduction, a()?, axes, *tie_high, out),
         Op::Window { reduction, windows } => window::reduce(*reduction, a()?, windows, out),
+        Op::Scan { scan, axis, reverse } => order::scan(*scan, a()?, *axis, *reverse, out),
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             Ok(axes::dot([a()?, operand(1)?], [contract_a, contract_b], [batch_a, batch_b], out))
         }

@@ -9,6 +9,7 @@ mod common;
 mod compare;
 mod elementwise;
 mod layouts;
+mod order;
 mod programs;
 mod structure;
 mod values;

@@ -4,6 +4,7 @@ pub mod dot;
 pub mod linalg;
 pub mod map;
 pub mod reduce;
+pub mod scan;
 pub mod transpose;
 
 use std::collections::HashMap;
@@ -22,6 +23,7 @@ use crate::codegen::linalg::LinalgSpec;
 use crate::codegen::link::FloatModes;
 use crate::codegen::probe;
 use crate::codegen::reduce::ReduceSpec;
+use crate::codegen::scan::{ScanSpec, ScanStage};
 use crate::codegen::transpose::TransposeSpec;
 use crate::device::Caps;
 use crate::memory::Buffer;
@@ -44,6 +46,7 @@ pub enum KernelSpec {
     Reduce { spec: ReduceSpec, team: u32 },
     Gather(GatherSpec),
     Dot { spec: DotSpec, a_along_k: bool, b_along_k: bool },
+    Scan { spec: ScanSpec, team: u32 },
     Scatter(ScatterSpec),
     Transpose(TransposeSpec),
     Linalg(LinalgSpec),
@@ -66,7 +69,7 @@ pub struct KernelCache {
 }
 
 /// Specialization constants: id and value.
-type Constants = SmallVec<[(u32, u32); 2]>;
+type Constants = SmallVec<[(u32, u32); 4]>;
 
 impl KernelSpec {
     fn generate(&self, library: &Library, modes: FloatModes) -> Result<(Generated, Constants)> {
@@ -79,6 +82,11 @@ impl KernelSpec {
             KernelSpec::Gather(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Transpose(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Linalg(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Scan { spec, team } => {
+                let is = |stage| u32::from(spec.stage == stage);
+                let constants = [(0, *team), (1, is(ScanStage::Totals)), (2, is(ScanStage::Apply))];
+                (spec.generate(library, modes)?, SmallVec::from_slice(&constants))
+            }
             KernelSpec::Scatter(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Reduce { spec, team } => (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, *team)])),
         })

@@ -1,0 +1,149 @@
+//! Ops along one axis whose results depend on the order of its elements.
+
+use nx_vulkan_engine::program::op::Axes;
+use nx_vulkan_engine::program::{Cumulative, Op};
+use nx_vulkan_engine::reference::{self, Array};
+use nx_vulkan_engine::{DType, Tensor, Type, Value};
+
+use crate::common::Rng;
+use crate::compare::{Bound, epsilon};
+use crate::values::{Range, operand};
+use crate::{engine, finish, rng, run, upload, verify, verify_on};
+
+/// Running sums of at most `terms` terms of at most 3, rounded in the compute type and once to the type.
+fn running(dtype: DType, terms: u64) -> Bound {
+    if dtype.is_integer() {
+        return Bound::Exact;
+    }
+    let step = epsilon(dtype.ctype().dtype());
+    Bound::Norm { relative: 2.0 * epsilon(dtype), absolute: 3.0 * terms as f64 * step }
+}
+
+fn scan(cumulative: Cumulative, dtype: DType, shape: &[u64], axis: usize, reverse: bool, rng: &mut Rng) {
+    let extreme = matches!(cumulative, Cumulative::Max | Cumulative::Min);
+    if extreme && dtype.is_complex() {
+        return;
+    }
+    let mut a = operand(&Type::new(dtype, shape), if extreme { Range::All } else { Range::Ordinary }, 2, rng);
+    let n = shape[axis];
+    if !extreme && dtype.bits() <= 16 && !dtype.is_integer() {
+        // Few enough small numbers stay far from the largest.
+        a.values.iter_mut().enumerate().for_each(|(i, v)| *v = Value::Float(i as f64 % 3.0 - 1.0).cast(dtype));
+    }
+    if cumulative == Cumulative::Product {
+        let sign = |i: usize| [1.0, -1.0, 2.0, 1.0, -0.5, 1.0][i % 6];
+        a.values.iter_mut().enumerate().for_each(|(i, v)| *v = Value::Float(sign(i)).cast(dtype));
+    }
+    let bound = match cumulative {
+        Cumulative::Sum => running(dtype, n),
+        // The sign of a zero part depends on the order of the products.
+        Cumulative::Product if dtype.is_complex() => Bound::Equal,
+        _ => Bound::Exact,
+    };
+    verify(&Op::Scan { scan: cumulative, axis, reverse }, &[a], &Type::new(dtype, shape), bound);
+}
+
+#[test]
+fn scans_of_all_types() {
+    let mut rng = rng(80);
+    for &cumulative in Cumulative::ALL {
+        for dtype in DType::ALL {
+            for (axis, reverse) in [(0, false), (1, true), (2, false)] {
+                scan(cumulative, dtype, &[6, 40, 9], axis, reverse, &mut rng);
+            }
+        }
+    }
+    finish();
+}
+
+#[test]
+fn scans_of_all_lengths() {
+    let mut rng = rng(81);
+    for dtype in [DType::F32, DType::S64, DType::U8, DType::C128] {
+        for n in [1u64, 2, 7, 8, 9, 255, 1024, 1025, 2047, 2048, 2049, 9000] {
+            for reverse in [false, true] {
+                scan(Cumulative::Sum, dtype, &[n], 0, reverse, &mut rng);
+                scan(Cumulative::Sum, dtype, &[3, n], 1, reverse, &mut rng);
+            }
+            scan(Cumulative::Max, dtype, &[2, n], 1, false, &mut rng);
+        }
+        scan(Cumulative::Min, dtype, &[700, 5], 1, true, &mut rng);
+    }
+    finish();
+}
+
+#[test]
+fn scans_of_special_values() {
+    for values in [[-0.0, -0.0, 0.0, 1.0], [1.0, f64::INFINITY, 2.0, f64::NEG_INFINITY], [1.0, f64::NAN, 3.0, 0.5]] {
+        for dtype in [DType::F32, DType::F64, DType::F16] {
+            let ty = Type::new(dtype, &[4]);
+            let a = Array::new(&ty, values.map(Value::Float));
+            for &cumulative in Cumulative::ALL {
+                for reverse in [false, true] {
+                    verify(
+                        &Op::Scan { scan: cumulative, axis: 0, reverse },
+                        std::slice::from_ref(&a),
+                        &ty,
+                        Bound::Exact,
+                    );
+                }
+            }
+        }
+    }
+    let ty = Type::new(DType::C64, &[2]);
+    let infinite = Array::new(&ty, [Value::Complex(f64::INFINITY, 0.0), Value::Complex(-0.0, 1.0)]);
+    let first = Array::new(&Type::new(DType::C64, &[1]), infinite.values[..1].iter().copied());
+    let op = Op::Scan { scan: Cumulative::Product, axis: 0, reverse: false };
+    let one = first.ty.clone();
+    verify(&op, &[first], &one, Bound::Exact);
+    finish();
+}
+
+/// A tensor with turned, reversed and repeated axes, on the device and on the host.
+fn view(dtype: DType, rng: &mut Rng) -> (Tensor, Array) {
+    let base = operand(&Type::new(dtype, &[70, 1, 9]), Range::All, 2, rng);
+    let steps = [
+        (Op::Broadcast { axes: Axes::from_slice(&[0, 1, 2]) }, [70, 4, 9]),
+        (Op::Transpose { axes: Axes::from_slice(&[2, 0, 1]) }, [9, 70, 4]),
+        (Op::Reverse { axes: Axes::from_slice(&[0, 1]) }, [9, 70, 4]),
+    ];
+    let mut tensor = upload(&base);
+    let mut array = base;
+    for (op, shape) in steps {
+        let out = Type::new(dtype, &shape);
+        tensor = run(&op, &[tensor], &out).unwrap();
+        array = reference::evaluate(&op, &[array], &out).unwrap();
+    }
+    (tensor, array)
+}
+
+#[test]
+fn scans_of_views() {
+    let mut rng = rng(82);
+    for axis in 0..3 {
+        let (tensor, array) = view(DType::F32, &mut rng);
+        let out = array.ty.clone();
+        verify_on(&Op::Scan { scan: Cumulative::Min, axis, reverse: true }, &[tensor], &[array], &out, Bound::Exact);
+    }
+    finish();
+}
+
+/// f32 sums keep what they round off: no digit is lost after a million terms.
+#[test]
+fn long_sums_keep_their_digits() {
+    let n = 1_000_000u64;
+    let ty = Type::new(DType::F32, &[n]);
+    let mut rng = rng(83);
+    let values: Vec<f32> = (0..n).map(|_| rng.below(1 << 24) as f32 / (1 << 24) as f32 + 0.1).collect();
+    let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_ne_bytes()).collect();
+    let a = Tensor::from_nx_bytes(engine(), &ty, &bytes).unwrap();
+    let op = Op::Scan { scan: Cumulative::Sum, axis: 0, reverse: false };
+    let sums = run(&op, &[a], &ty).unwrap().to_nx_bytes(engine(), None).unwrap();
+    let mut exact = 0.0;
+    for (sum, x) in sums.as_chunks::<4>().0.iter().zip(values) {
+        exact += f64::from(x);
+        let error = (f64::from(f32::from_ne_bytes(*sum)) - exact).abs();
+        assert!(error <= exact * f64::from(f32::EPSILON), "{error} of {exact}");
+    }
+    finish();
+}
