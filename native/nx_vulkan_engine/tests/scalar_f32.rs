@@ -22,32 +22,6 @@ unsafe extern "C" {
     safe fn erfc(x: f64) -> f64;
 }
 
-/// Winitzki's estimate and Halley's steps in double precision.
-fn erf_inv(x: f64) -> f64 {
-    let a = x.abs();
-    if a >= 1.0 || a == 0.0 || x.is_nan() {
-        return if a == 1.0 {
-            f64::INFINITY.copysign(x)
-        } else if a == 0.0 {
-            x
-        } else {
-            f64::NAN
-        };
-    }
-    if a < 1e-9 {
-        return x * 0.886_226_925_452_758;
-    }
-    let w = -((1.0 - a) * (1.0 + a)).ln();
-    let t = 2.0 / (std::f64::consts::PI * 0.147) - w / 2.0;
-    let mut y = ((t * t + w / 0.147).sqrt() - t).sqrt();
-    for _ in 0..4 {
-        let d = if a < 0.5 { erf(y) - a } else { (1.0 - a) - erfc(y) };
-        let u = d / (std::f64::consts::FRAC_2_SQRT_PI * (-y * y).exp());
-        y -= u / (1.0 + y * u);
-    }
-    y.copysign(x)
-}
-
 fn asinh(x: f64) -> f64 {
     let a = x.abs();
     (a + a * a / (1.0 + (a * a + 1.0).sqrt())).ln_1p().copysign(x)
@@ -93,7 +67,7 @@ const FUNCTIONS: [(Unary, Reference); 25] = [
     (Unary::Cbrt, f64::cbrt),
     (Unary::Erf, |x| erf(x)),
     (Unary::Erfc, |x| erfc(x)),
-    (Unary::ErfInv, erf_inv),
+    (Unary::ErfInv, nx_vulkan_engine::reference::erf_inv),
     (Unary::Floor, f64::floor),
     (Unary::Ceil, f64::ceil),
 ];

@@ -14,6 +14,11 @@ use scalar::{Runner, f32_values};
 
 /// The results of f64 functions stay within this many ulp of the rounded result, half an ulp off the true one.
 const MAX_ULP_F64: f64 = 1.0;
+/// The same for functions that take the steps of `Nx.BinaryBackend` and of its C library.
+const MAX_ULP_F64_STEPS: f64 = 2.0;
+const STEPS: [&str; 9] = ["sigmoid", "expm1", "log1p", "sinh", "cosh", "asinh", "acosh", "atanh", "erfc"];
+/// Largest relative error of the approximation that is erf_inv.
+const MAX_ERF_INV: f64 = 4e-7;
 /// Largest error of a complex result in ulp of its larger part.
 const MAX_ULP_COMPLEX: f64 = 2.0;
 
@@ -108,7 +113,14 @@ fn f64_functions_are_within_their_ulp() {
             let want = record[section.inputs];
             let error = distance_ulp(got[i], want, want, 53, -1022);
             let zero_sign = got[i] == 0.0 && want == 0.0 && got[i].is_sign_negative() != want.is_sign_negative();
-            if error > MAX_ULP_F64 || zero_sign {
+            let (error, zero_sign) = match section.name.as_str() {
+                // its zero is positive
+                "erf_inv" if want == 0.0 => (0.0, got[i].is_sign_negative()),
+                "erf_inv" if (got[i] / want - 1.0).abs() < MAX_ERF_INV => (0.0, false),
+                _ => (error, zero_sign),
+            };
+            let limit = if STEPS.contains(&section.name.as_str()) { MAX_ULP_F64_STEPS } else { MAX_ULP_F64 };
+            if error > limit || zero_sign {
                 let x = &record[..section.inputs];
                 failures.push(format!("{} {x:?}: {:e}, not {want:e}", section.name, got[i]));
             }

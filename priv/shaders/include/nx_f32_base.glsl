@@ -91,6 +91,19 @@ vec2 nx_pair_multiply_float_f32(const in vec2 a, const in float b) {
     return nx_fast_two_sum_f32(p.x, p.y + a.y * b);
 }
 
+// a * b to about 2^-46 as a sum whose second part may reach a few ulp of the first.
+vec2 nx_pair_product_f32(const in vec2 a, const in vec2 b) {
+    vec2 p = nx_two_product_f32(a.x, b.x);
+    return vec2(p.x, p.y + fma(a.x, b.y, a.y * b.x));
+}
+
+// c + a * b likewise, where |c| >= |a * b|: a step of Horner's scheme.
+vec2 nx_pair_step_f32(const in vec2 c, const in vec2 a, const in vec2 b) {
+    vec2 p = nx_pair_product_f32(a, b);
+    vec2 s = nx_fast_two_sum_f32(c.x, p.x);
+    return vec2(s.x, s.y + (c.y + p.y));
+}
+
 // a / b to about 2^-44.
 vec2 nx_pair_divide_f32(const in vec2 a, const in vec2 b) {
     float r = nx_rough_divide_f32(1.0f, b.x);

@@ -3,16 +3,21 @@
 #define NX_F32_LOG_GLSL
 #include "nx_f32_base.glsl"
 
-// log(1 + f) for a pair with 0.7 <= 1 + f <= 1.42, to about 2^-30: 2 atanh(f / (2 + f)).
+// log(1 + f) for a pair with 0.7 <= 1 + f <= 1.42, to about 2^-42: 2 atanh(s), s = f / (2 + f).
 vec2 nx_log1p_reduced_f32(const in vec2 f) {
     vec2 g = nx_fast_two_sum_f32(2.0f, f.x);
     vec2 s = nx_pair_divide_f32(f, vec2(g.x, g.y + f.y));
-    float z = s.x * s.x;
-    float p = 0.22583877f;
-    p = fma(p, z, 0.28589344f);
-    p = fma(p, z, 0.39999554f);
-    p = fma(p, z, 0.66666669f);
-    return nx_fast_two_sum_f32(2.0f * s.x, 2.0f * s.y + s.x * z * p);
+    vec2 z = nx_two_product_f32(s.x, s.x);
+    z.y = fma(s.x + s.x, s.y, z.y);
+    float p = 0.16206984f;
+    p = fma(p, z.x, 0.18166365f);
+    p = fma(p, z.x, 0.22222315f);
+    p = fma(p, z.x, 0.2857143f);
+    vec2 q = nx_fast_two_sum_f32(0.4f, p * z.x);
+    q = nx_pair_step_f32(vec2(0.6666667f, -1.9868216e-8f), vec2(q.x, q.y - 5.9604646e-9f), z);
+    vec2 r = nx_pair_product_f32(nx_pair_product_f32(q, z), s);
+    vec2 t = nx_fast_two_sum_f32(2.0f * s.x, r.x);
+    return nx_fast_two_sum_f32(t.x, t.y + (2.0f * s.y + r.y));
 }
 
 // e * ln 2 + log(m) for a pair m in [1, 2], as a pair.
@@ -23,7 +28,7 @@ vec2 nx_log_scaled_f32(const in vec2 m, const in int e) {
     vec2 r = nx_log1p_reduced_f32(nx_fast_two_sum_f32(m.x * scale - 1.0f, m.y * scale));
     // 15 bits of ln 2: the product with k is exact
     vec2 s = nx_fast_two_sum_f32(k * 0.693145752f, r.x);
-    return nx_fast_two_sum_f32(s.x, s.y + (k * 1.42860677e-6f + r.y));
+    return nx_fast_two_sum_f32(s.x, s.y + fma(k, 1.42860677e-6f, r.y));
 }
 
 // log of a pair with a positive normal leading part.

@@ -2,26 +2,7 @@
 #ifndef NX_F32_POW_GLSL
 #define NX_F32_POW_GLSL
 #include "nx_f32_exp.glsl"
-
-// log(x) of a finite x > 0 as a pair, to about 2^-36.
-vec2 nx_log_precise_f32(const in float x) {
-    int e = nx_exponent_f32(x);
-    float m = nx_mantissa_f32(x);
-    bool upper = m > 1.41421354f;
-    float f = (upper ? 0.5f * m : m) - 1.0f;
-    float k = float(upper ? e + 1 : e);
-    vec2 s = nx_pair_divide_f32(vec2(f, 0.0f), nx_fast_two_sum_f32(2.0f, f));
-    vec2 z = nx_pair_multiply_f32(s, s);
-    float p = 0.18871965f;
-    p = fma(p, z.x, 0.22217568f);
-    p = fma(p, z.x, 0.28571343f);
-    p = fma(p, z.x, 0.4f);
-    vec2 c = nx_fast_two_sum_f32(0.666666687f, p * z.x - 1.98682155e-8f);
-    vec2 tail = nx_pair_multiply_f32(nx_pair_multiply_f32(z, s), c);
-    vec2 r = nx_pair_add_f32(vec2(2.0f * s.x, 2.0f * s.y), tail);
-    vec2 high = nx_fast_two_sum_f32(k * 0.693145752f, r.x);
-    return nx_fast_two_sum_f32(high.x, high.y + (k * 1.42860677e-6f + r.y));
-}
+#include "nx_f32_log.glsl"
 
 // 0 when a finite y is no integer, 1 when it is odd, 2 when it is even.
 uint nx_parity_f32(const in float y) {
@@ -67,7 +48,8 @@ float nx_pow_f32(const in float x, const in float y) {
     if (ux != mx && parity == 0u) {
         return nx_nan_f32();
     }
-    vec2 l = nx_log_precise_f32(uintBitsToFloat(mx));
+    float a = uintBitsToFloat(mx);
+    vec2 l = nx_log_scaled_f32(vec2(nx_mantissa_f32(a), 0.0f), nx_exponent_f32(a));
     float approximate = l.x * y;
     if (!(approximate < 89.0f && approximate > -104.5f)) {
         return uintBitsToFloat(sign | (approximate > 0.0f ? 0x7f800000u : 0u));

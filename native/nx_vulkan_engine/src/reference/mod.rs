@@ -11,6 +11,8 @@ mod order;
 mod real;
 mod window;
 
+pub use real::erf_inv;
+
 use crate::program::{Op, Operand, Program, verify};
 use crate::shape::{Dims, elements};
 use crate::value::Value;
