@@ -20,11 +20,6 @@ defmodule Nx.Vulkan.Pending do
         "Nx.argsort/2 (873)",
         "Nx.argsort/2 (874)"
       ],
-      conv: [
-        "Nx.conv/3 (783)",
-        "Nx.conv/3 (784)",
-        "Nx.conv/3 (785)"
-      ],
       digits: [
         "Nx.erf_inv/1 (457)",
         "Nx.expm1/1 (460)",
@@ -120,27 +115,6 @@ defmodule Nx.Vulkan.Pending do
         "Nx.sort/2 (862)",
         "Nx.sort/2 (863)"
       ],
-      window_max: [
-        "Nx.window_max/3 (674)",
-        "Nx.window_max/3 (675)",
-        "Nx.window_max/3 (676)",
-        "Nx.window_max/3 (677)",
-        "Nx.window_max/3 (678)"
-      ],
-      window_min: [
-        "Nx.window_min/3 (679)",
-        "Nx.window_min/3 (680)",
-        "Nx.window_min/3 (681)",
-        "Nx.window_min/3 (682)",
-        "Nx.window_min/3 (683)"
-      ],
-      window_product: [
-        "Nx.window_product/3 (684)",
-        "Nx.window_product/3 (685)",
-        "Nx.window_product/3 (686)",
-        "Nx.window_product/3 (687)",
-        "Nx.window_product/3 (688)"
-      ],
       window_reduce: [
         "Nx.window_reduce/5 (730)",
         "Nx.window_reduce/5 (731)",
@@ -157,21 +131,6 @@ defmodule Nx.Vulkan.Pending do
         "Nx.window_scatter_min/5 (422)",
         "Nx.window_scatter_min/5 (423)",
         "Nx.window_scatter_min/5 (424)"
-      ],
-      window_sum: [
-        "Nx.window_sum/3 (661)",
-        "Nx.window_sum/3 (662)",
-        "Nx.window_sum/3 (663)",
-        "Nx.window_sum/3 (664)",
-        "Nx.window_sum/3 (665)",
-        "Nx.window_sum/3 (666)",
-        "Nx.window_sum/3 (667)",
-        "Nx.window_mean/3 (668)",
-        "Nx.window_mean/3 (669)",
-        "Nx.window_mean/3 (670)",
-        "Nx.window_mean/3 (671)",
-        "Nx.window_mean/3 (672)",
-        "Nx.window_mean/3 (673)"
       ]
     ],
     Nx.LinAlg => [

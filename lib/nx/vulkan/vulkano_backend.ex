@@ -234,6 +234,26 @@ defmodule Nx.Vulkan.VulkanoBackend do
     run(:dot, [contract_a: contract_a, batch_a: batch_a, contract_b: contract_b, batch_b: batch_b], [a, b], out)
   end
 
+  @impl true
+  def conv(out, a, kernel, opts) do
+    {low, high} = Enum.unzip(opts[:padding])
+
+    attrs = [
+      strides: opts[:strides],
+      low: low,
+      high: high,
+      input_dilation: opts[:input_dilation],
+      kernel_dilation: opts[:kernel_dilation],
+      feature_groups: opts[:feature_group_size],
+      batch_groups: opts[:batch_group_size],
+      input_axes: opts[:input_permutation],
+      kernel_axes: opts[:kernel_permutation],
+      output_axes: opts[:output_permutation]
+    ]
+
+    run(:conv, attrs, [a, kernel], out)
+  end
+
   for op <- [:all, :any, :sum, :product, :reduce_max, :reduce_min] do
     @impl true
     def unquote(op)(out, a, opts), do: run(unquote(op), [axes: opts[:axes] || all_axes(a)], [a], out)
@@ -262,7 +282,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   ## Ops that this version does not have
 
-  @missing [conv: 4, reduce: 5, window_reduce: 6] ++
+  @missing [reduce: 5, window_reduce: 6] ++
              [sort: 3, argsort: 3, window_scatter_max: 6, window_scatter_min: 6, triangular_solve: 4, fft: 3, ifft: 3]
 
   for {op, arity} <- @missing do

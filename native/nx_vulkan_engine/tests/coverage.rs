@@ -9,13 +9,27 @@ use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::verify::{self, accepts, result_dtype};
-use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Op, Reduction, Unary, Windows};
+use nx_vulkan_engine::program::{Binary, Conv, Cumulative, Elementwise, Op, Reduction, Unary, Windows};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Type, Value};
 use smallvec::smallvec;
 
 fn axes(axes: &[usize]) -> Axes {
     Axes::from_slice(axes)
+}
+
+fn conv() -> Conv {
+    Conv {
+        strides: smallvec![1],
+        padding: smallvec![(1, -2)],
+        input_dilation: smallvec![2],
+        kernel_dilation: smallvec![3],
+        feature_groups: 1,
+        batch_groups: 1,
+        input_axes: axes(&[0, 1, 2]),
+        kernel_axes: axes(&[0, 1, 2]),
+        output_axes: axes(&[0, 1, 2]),
+    }
 }
 
 fn windows() -> Windows {
@@ -61,6 +75,7 @@ fn samples() -> Vec<(Op, Vec<Type>, Type)> {
         (Op::IndexedPut { axes: axes(&[0]) }, vec![f(&[2, 3]), i(&[4, 1]), f(&[4, 3])], f(&[2, 3])),
         (Op::Window { reduction: Reduction::Sum, windows: windows() }, vec![f(&[5, 3])], f(&[2, 3])),
         (Op::Scan { scan: Cumulative::Sum, axis: 0, reverse: true }, vec![f(&[2, 3])], f(&[2, 3])),
+        (Op::Conv(Box::new(conv())), vec![f(&[2, 4, 5]), f(&[3, 4, 2])], f(&[2, 3, 5])),
     ]
 }
 
@@ -93,6 +108,7 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::IndexedPut { .. } => (23, "Op::IndexedPut {"),
         Op::Window { .. } => (24, "Op::Window {"),
         Op::Scan { .. } => (25, "Op::Scan {"),
+        Op::Conv(_) => (26, "Op::Conv("),
     }
 }
 

@@ -10,13 +10,30 @@ use super::scalar::{self, Value};
 use super::templates;
 use crate::{CType, DType, Result};
 
-/// The key under which a product kernel is compiled once. Operands have one stride per batch, row or column, and
-/// contracted axis.
+/// How results lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Store {
+    Contiguous,
+    /// Along the axes of a view.
+    Strided {
+        rank: u8,
+    },
+    /// The same, where four neighbouring columns are neighbours in memory and aligned.
+    StridedByFour {
+        rank: u8,
+    },
+}
+
+/// The key under which a product kernel is compiled once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DotSpec {
     pub a: DType,
     pub b: DType,
     pub out: DType,
+    /// Axes that make up the batches, rows and contracted elements of `a`, and the batches, contracted elements and columns of `b`.
+    pub a_ranks: [u8; 3],
+    pub b_ranks: [u8; 3],
+    pub store: Store,
     /// The f32 kernel for large operands that are contiguous along one axis.
     pub large_f32: bool,
 }
@@ -44,14 +61,49 @@ impl DotSpec {
     }
 
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        if self.large_f32 {
-            return self.generate_large(library, modes);
+        Generated::push_or_table(|table| {
+            if self.large_f32 {
+                self.generate_large(library, modes, table)
+            } else {
+                self.generate_small(library, modes, table)
+            }
+        })
+    }
+
+    /// Element of operand `k` at a batch, row or column, and contracted element.
+    fn position(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, k: u8, args: &[Word]) -> Result<Word> {
+        let (ranks, mut axis) = match k {
+            0 => (self.a_ranks, 0),
+            _ => (self.b_ranks, self.a_ranks.iter().sum()),
+        };
+        let mut at = None;
+        for (&arg, rank) in args.iter().zip(ranks) {
+            let coordinates = access::coordinates(code, params, arg, axis, rank)?;
+            let term = access::position(code, params, k, axis, &coordinates)?;
+            at = Some(at.map_or(term, |at| code.u32_op(SpirvOp::IAdd, at, term)));
+            axis += rank;
         }
+        at.map_or_else(|| arg(args, 0), Ok)
+    }
+
+    /// Where result `at` goes.
+    fn target(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, at: Word) -> Result<Word> {
+        match self.store {
+            Store::Contiguous => Ok(at),
+            Store::Strided { rank } | Store::StridedByFour { rank } => {
+                let axis = self.a_ranks.iter().chain(&self.b_ranks).sum();
+                let coordinates = access::coordinates(code, params, at, axis, rank)?;
+                access::position(code, params, 2, axis, &coordinates)
+            }
+        }
+    }
+
+    fn generate_small(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let name = format!("dot_{}", self.words());
-        let (mut linker, mut params) = start(library, &name, modes)?;
+        let (mut linker, mut params) = start(library, &name, modes, table)?;
         for (slot, operand, dtype) in [("slot_a", 0, self.a), ("slot_b", 1, self.b)] {
             linker.define(slot, |code, args| {
-                let at = access::position(code, &mut params, operand, 0, args)?;
+                let at = self.position(code, &mut params, operand, args)?;
                 let address = params.address(operand);
                 let id = access::load(code, address, Element::Typed(dtype), at)?;
                 let id = scalar::cast(code, Value { id, dtype }, self.ctype().dtype())?;
@@ -73,19 +125,20 @@ impl DotSpec {
             let ty = value_type(code, self.ctype());
             let id = if self.ctype() == CType::U32 { words } else { code.bitcast(ty, words) };
             let id = scalar::cast(code, Value { id, dtype: self.ctype().dtype() }, self.out)?;
+            let at = self.target(code, &mut params, at)?;
             let address = params.address(2);
             access::store(code, address, Element::Typed(self.out), at, id)?;
             Ok(None)
         })?;
-        Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: 0 })
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
     }
 
-    fn generate_large(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        let (mut linker, mut params) = start(library, "dot_f32", modes)?;
+    fn generate_large(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+        let (mut linker, mut params) = start(library, "dot_f32", modes, table)?;
         let element = Element::Typed(DType::F32);
         for (slot, operand) in [("slot_a", 0), ("slot_b", 1)] {
             linker.define(slot, |code, args| {
-                let at = access::position(code, &mut params, operand, 0, args)?;
+                let at = self.position(code, &mut params, operand, args)?;
                 let two = code.linker.const_u32(2);
                 let group = code.u32_op(SpirvOp::ShiftRightLogical, at, two);
                 let address = params.address(operand);
@@ -100,10 +153,27 @@ impl DotSpec {
             let float = code.linker.type_float(32);
             let lanes = [0, 1, 2, 3].map(|lane| code.extract(float, value, lane));
             let address = params.address(2);
-            access::store_vector(code, address, element, at, &lanes)?;
+            if self.store == Store::Contiguous {
+                access::store_vector(code, address, element, at, &lanes)?;
+                return Ok(None);
+            }
+            let two = code.linker.const_u32(2);
+            let first = code.u32_op(SpirvOp::ShiftLeftLogical, at, two);
+            if let Store::StridedByFour { .. } = self.store {
+                let target = self.target(code, &mut params, first)?;
+                let group = code.u32_op(SpirvOp::ShiftRightLogical, target, two);
+                access::store_vector(code, address, element, group, &lanes)?;
+                return Ok(None);
+            }
+            for (lane, value) in (0..).zip(lanes) {
+                let lane = code.linker.const_u32(lane);
+                let at = code.u32_op(SpirvOp::IAdd, first, lane);
+                let target = self.target(code, &mut params, at)?;
+                access::store(code, address, element, target, value)?;
+            }
             Ok(None)
         })?;
-        Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: 0 })
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
     }
 
     fn to_words(self, code: &mut Code<'_, '_>, id: Word) -> Word {
@@ -119,8 +189,8 @@ impl DotSpec {
     }
 }
 
-fn start<'l>(library: &'l Library, name: &str, modes: FloatModes) -> Result<(Linker<'l>, ParamLayout)> {
+fn start<'l>(library: &'l Library, name: &str, modes: FloatModes, table: bool) -> Result<(Linker<'l>, ParamLayout)> {
     let template = templates::template(name)?;
     let header = [0, 1, 2, 3, 4, 5].map(Param::Extra);
-    Ok((Linker::new(library, name, &template, false, modes)?, ParamLayout::new(&header)))
+    Ok((Linker::new(library, name, &template, table, modes)?, ParamLayout::new(&header)))
 }

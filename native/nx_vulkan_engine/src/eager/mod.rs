@@ -3,6 +3,7 @@
 //! View ops only change the view. Every other op looks its kernel up, fills parameter words and records a dispatch.
 
 mod constant;
+mod conv;
 mod dot;
 mod index;
 mod movement;
@@ -16,7 +17,7 @@ use smallvec::{SmallVec, smallvec};
 
 pub use crate::kernel::launch::Compile;
 pub(crate) use constant::ConstantCache;
-pub use movement::contiguous;
+pub use movement::{contiguous, copy};
 pub use program::run_program;
 
 use crate::codegen::access::Element;
@@ -93,6 +94,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b])
         }
+        Op::Conv(op) => conv::conv(&call, op),
         Op::Gather { axes } => index::gather(&call, axes),
         Op::IndexedAdd { axes } => index::indexed(&call, axes, true),
         Op::IndexedPut { axes } => index::indexed(&call, axes, false),

@@ -1,5 +1,6 @@
 //! Tensor programs: a flat list of instructions in Nx's words. Eager ops are programs of one instruction.
 
+pub mod conv;
 pub mod file;
 pub mod op;
 pub mod verify;
@@ -9,6 +10,7 @@ pub mod wire;
 
 use smallvec::SmallVec;
 
+pub use conv::Conv;
 pub use op::{Binary, Cumulative, Elementwise, Op, Reduction, Unary};
 pub use window::Windows;
 

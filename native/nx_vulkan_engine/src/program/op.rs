@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::conv::Conv;
 use super::window::Windows;
 
 /// Small lists of axes, sizes and positions.
@@ -169,6 +170,8 @@ pub enum Op {
     Scan { scan: Cumulative, axis: usize, reverse: bool },
     /// a, b
     Dot { contract_a: Axes, batch_a: Axes, contract_b: Axes, batch_b: Axes },
+    /// input, kernel
+    Conv(Box<Conv>),
     /// a, indices
     Gather { axes: Axes },
     /// a, indices, updates
@@ -204,6 +207,7 @@ impl Op {
             Op::Window { reduction, .. } => reduction.window_name(),
             Op::Scan { scan, .. } => scan.name(),
             Op::Dot { .. } => "dot",
+            Op::Conv(_) => "conv",
             Op::Gather { .. } => "gather",
             Op::IndexedAdd { .. } => "indexed_add",
             Op::IndexedPut { .. } => "indexed_put",

@@ -193,6 +193,11 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             dot([a, operands[1]], [contract_a, contract_b], [batch_a, batch_b], out)
         }
+        Op::Conv(conv) => {
+            holds(operands.iter(), out)?;
+            require(!out.dtype.is_integer(), || format!("a convolution of type {}", out.dtype))?;
+            same_shape(&conv.output(&conv.sizes(&a.shape, &operands[1].shape)?), out)
+        }
         Op::Gather { axes } => {
             same_dtype(a, out)?;
             let vectors = index_vectors(axes, a, operands[1])?;
@@ -238,7 +243,7 @@ fn arity(op: &Op, n: usize) -> Check {
         | Op::Reduce { .. }
         | Op::Window { .. }
         | Op::Scan { .. } => 1,
-        Op::Binary(_) | Op::Pad { .. } | Op::Dot { .. } | Op::Gather { .. } => 2,
+        Op::Binary(_) | Op::Pad { .. } | Op::Dot { .. } | Op::Conv(_) | Op::Gather { .. } => 2,
         Op::Select | Op::Clip | Op::IndexedAdd { .. } | Op::IndexedPut { .. } => 3,
         Op::Slice { starts, .. } => 1 + missing(starts),
         Op::PutSlice { starts } => 2 + missing(starts),

@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 
 use super::wire::{Attr, Attrs};
-use crate::shape::{Dims, View};
 use crate::Result;
+use crate::shape::{Dims, View};
 
 /// Windows over every axis of an operand.
 #[derive(Debug, Clone, PartialEq, Eq)]

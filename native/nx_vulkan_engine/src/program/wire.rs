@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::conv::Conv;
 use super::op::{Axes, Binary, Cumulative, Op, Reduction, Scalar, Unary};
 use super::window::Windows;
 use crate::{Error, Result};
@@ -69,6 +70,11 @@ impl<'a> Attrs<'a> {
             .iter()
             .map(|item| item.as_int().and_then(|i| T::try_from(i).ok()).ok_or_else(|| self.fail(name, expected)))
             .collect()
+    }
+
+    pub(super) fn int<T: TryFrom<i128>>(&self, name: &str) -> Result<T> {
+        let int = self.find(name).and_then(Attr::as_int).and_then(|i| T::try_from(i).ok());
+        int.ok_or_else(|| self.fail(name, "an integer"))
     }
 
     /// Integers where `None` stands for a value that an operand gives.
@@ -181,6 +187,7 @@ impl Op {
                 contract_b: a.ints("contract_b")?,
                 batch_b: a.ints("batch_b")?,
             },
+            "conv" => Op::Conv(Box::new(Conv::from_wire(&a)?)),
             "gather" => Op::Gather { axes: a.ints("axes")? },
             "indexed_add" => Op::IndexedAdd { axes: a.ints("axes")? },
             "indexed_put" => Op::IndexedPut { axes: a.ints("axes")? },
@@ -264,6 +271,7 @@ impl Op {
             Op::Scan { axis, reverse, .. } => {
                 vec![("axis".to_string(), Attr::Int(*axis as i64)), ("reverse".to_string(), Attr::Bool(*reverse))]
             }
+            Op::Conv(conv) => conv.attrs(),
             Op::Dot { contract_a, batch_a, contract_b, batch_b } => vec![
                 axes("contract_a", contract_a),
                 axes("batch_a", batch_a),

@@ -5,6 +5,7 @@
 
 mod axes;
 mod complex;
+mod conv;
 mod elementwise;
 mod movement;
 mod order;
@@ -200,6 +201,11 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::Scan { scan, axis, reverse } => order::scan(*scan, a()?, *axis, *reverse, out),
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             Ok(axes::dot([a()?, operand(1)?], [contract_a, contract_b], [batch_a, batch_b], out))
+        }
+        Op::Conv(op) => {
+            let sizes = op.sizes(&a()?.ty.shape, &operand(1)?.ty.shape);
+            let sizes = sizes.map_err(|reason| Error::InvalidProgram { op: "conv".to_string(), reason })?;
+            conv::conv([a()?, operand(1)?], op, &sizes, out)
         }
         Op::Gather { axes } => Ok(axes::gather(a()?, operand(1)?, axes, out)),
         Op::IndexedAdd { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, true, out)),

@@ -7,6 +7,7 @@ mod axes;
 #[path = "../common/mod.rs"]
 mod common;
 mod compare;
+mod conv;
 mod elementwise;
 mod layouts;
 mod order;

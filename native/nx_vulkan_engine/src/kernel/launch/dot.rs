@@ -1,9 +1,11 @@
 //! Launches of matrix products.
 
 use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
-use crate::codegen::dot::DotSpec;
+use crate::codegen::dot::{DotSpec, Store};
+use crate::eager::copy;
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
 use crate::program::Reduction;
+use crate::shape::{Dims, Space, Strides, elements};
 use crate::{DType, DeviceKind, Engine, Error, Result, Tensor, Type};
 
 /// Workgroups that fill a large GPU.
@@ -12,30 +14,75 @@ const TARGET_GROUPS: u64 = 264;
 /// Contracted elements per split, below which another dispatch costs more than it saves.
 const MIN_SPLIT_DEPTH: u64 = 512;
 
-/// An operand: `batches` matrices with a free and a contracted axis, each with one stride in elements.
+/// Axes that count as one, outermost first; at least one.
+#[derive(Debug, Clone)]
+pub struct Group {
+    sizes: Dims,
+    strides: Strides,
+}
+
+impl Group {
+    /// Merges what strides allow.
+    pub fn new(sizes: &[u64], strides: &[i64]) -> Group {
+        let space = Space::new(sizes, &[strides]);
+        let strides = space.strides.into_iter().next().unwrap_or_default();
+        Group { sizes: space.sizes, strides }
+    }
+
+    pub fn elements(&self) -> u64 {
+        elements(&self.sizes)
+    }
+
+    pub fn rank(&self) -> usize {
+        self.sizes.len()
+    }
+
+    fn last_stride(&self) -> i64 {
+        self.strides.last().copied().unwrap_or(0)
+    }
+
+    /// Whether groups of four along the last axis are whole.
+    fn is_fourfold(&self) -> bool {
+        self.last_stride() == 1 && self.sizes.last().is_some_and(|n| n.is_multiple_of(4))
+    }
+
+    /// The strides but that of an axis along which loads go.
+    fn others(&self, is_loaded: bool) -> &[i64] {
+        &self.strides[..self.strides.len() - usize::from(is_loaded)]
+    }
+}
+
+/// An operand: batches of matrices with a free and a contracted axis, with strides in elements.
 #[derive(Debug)]
 pub struct Matrix {
     pub tensor: Tensor,
-    pub batches: u64,
-    pub free: u64,
-    pub depth: u64,
-    pub batch_stride: i64,
-    pub free_stride: i64,
-    pub depth_stride: i64,
+    pub batch: Group,
+    pub free: Group,
+    pub depth: Group,
 }
 
 impl Matrix {
     /// Whether groups of four along the contiguous axis are aligned and whole.
-    fn is_vectorizable(&self) -> bool {
-        let fourfold = |stride: i64| stride.unsigned_abs().is_multiple_of(4);
-        let along = |size: u64, stride: i64, other: i64| stride == 1 && size.is_multiple_of(4) && fourfold(other);
-        let contiguous = along(self.depth, self.depth_stride, self.free_stride)
-            || along(self.free, self.free_stride, self.depth_stride);
-        contiguous && fourfold(self.batch_stride) && self.tensor.address().is_multiple_of(16)
+    pub fn is_vectorizable(&self) -> bool {
+        let fourfold = |strides: &[i64]| strides.iter().all(|s| s.unsigned_abs().is_multiple_of(4));
+        let along = |one: &Group, other: &Group| {
+            one.is_fourfold() && fourfold(one.others(true)) && fourfold(other.others(false))
+        };
+        (along(&self.depth, &self.free) || along(&self.free, &self.depth))
+            && fourfold(&self.batch.strides)
+            && self.tensor.address().is_multiple_of(16)
+    }
+
+    /// Sizes and strides of all axes, the contracted ones last, or before the free ones.
+    fn axes(&self, depth_last: bool) -> ([u8; 3], Dims, Strides) {
+        let groups =
+            if depth_last { [&self.batch, &self.free, &self.depth] } else { [&self.batch, &self.depth, &self.free] };
+        let sizes = groups.iter().flat_map(|g| g.sizes.iter().copied()).collect();
+        (groups.map(|g| g.rank() as u8), sizes, groups.iter().flat_map(|g| g.strides.iter().copied()).collect())
     }
 }
 
-/// `out[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`.
+/// `out[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`; the axes of `out` merge to these three.
 #[derive(Debug)]
 pub struct Product<'a> {
     pub a: Matrix,
@@ -62,10 +109,21 @@ impl Product<'_> {
 pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()> {
     p.check_size()?;
     let (a, b) = (&p.a, &p.b);
-    let (rows, columns, depth, batches) = (a.free, b.free, a.depth, a.batches);
+    let (rows, columns) = (a.free.elements(), b.free.elements());
+    let (depth, batches) = (a.depth.elements(), a.batch.elements());
     let out_dtype = p.out.view.dtype;
+    let (a_ranks, a_sizes, a_strides) = a.axes(true);
+    let (b_ranks, b_sizes, b_strides) = b.axes(false);
     let target = if engine.caps().kind == DeviceKind::Cpu { 4 } else { TARGET_GROUPS };
-    let mut spec = DotSpec { a: a.tensor.view.dtype, b: b.tensor.view.dtype, out: out_dtype, large_f32: true };
+    let mut spec = DotSpec {
+        a: a.tensor.view.dtype,
+        b: b.tensor.view.dtype,
+        out: out_dtype,
+        a_ranks,
+        b_ranks,
+        store: Store::Contiguous,
+        large_f32: true,
+    };
     let large_tiles = rows.div_ceil(spec.tile()) * columns.div_ceil(spec.tile()) * batches;
     spec.large_f32 = large_tiles >= (target / 4).max(1)
         && depth >= 64
@@ -77,10 +135,25 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
     let splits = (target / tiles.max(1)).min(depth / MIN_SPLIT_DEPTH).max(1);
     // Partial sums keep the compute type until they are added up.
     let partial_dtype = if splits > 1 { out_dtype.ctype().dtype() } else { out_dtype };
+    let (is_contiguous, out_axes) = (p.out.view.is_contiguous(), Group::new(&p.out.view.shape, &p.out.view.strides));
+    let store = match out_axes.rank() as u8 {
+        _ if is_contiguous || splits > 1 => Store::Contiguous,
+        rank if out_axes.is_fourfold()
+            && out_axes.others(true).iter().all(|s| s.unsigned_abs().is_multiple_of(4))
+            && p.out.address().is_multiple_of(16) =>
+        {
+            Store::StridedByFour { rank }
+        }
+        rank => Store::Strided { rank },
+    };
+    let along_k = |m: &Matrix, ties: bool| {
+        let (depth, free) = (m.depth.last_stride().unsigned_abs(), m.free.last_stride().unsigned_abs());
+        depth < free || (ties && depth == free)
+    };
     let spec = KernelSpec::Dot {
-        spec: DotSpec { out: partial_dtype, ..spec },
-        a_along_k: a.depth_stride.unsigned_abs() <= a.free_stride.unsigned_abs(),
-        b_along_k: b.depth_stride.unsigned_abs() < b.free_stride.unsigned_abs(),
+        spec: DotSpec { out: partial_dtype, store, ..spec },
+        a_along_k: along_k(a, true),
+        b_along_k: along_k(b, false),
     };
     let kernel = engine.kernel(&spec, compile)?;
     let results = batches * rows * columns;
@@ -89,21 +162,28 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
     } else {
         p.out.clone()
     };
-    let a_strides = [a.batch_stride, a.free_stride, a.depth_stride];
-    let b_strides = [b.batch_stride, b.depth_stride, b.free_stride];
+    // The axes of all three, one after the other; a place has no strides along those of the others.
+    let b_strides: Strides = std::iter::repeat_n(0, a_sizes.len()).chain(b_strides).collect();
+    let out_strides: Strides =
+        std::iter::repeat_n(0, b_strides.len()).chain(out_axes.strides.iter().copied()).collect();
+    let sizes: Dims = a_sizes.into_iter().chain(b_sizes).chain(out_axes.sizes).collect();
     let places = [
         Place { buffer: &a.tensor.buffer, address: a.tensor.address(), strides: &a_strides, element_bytes: 0 },
         Place { buffer: &b.tensor.buffer, address: b.tensor.address(), strides: &b_strides, element_bytes: 0 },
-        Place { buffer: &scratch.buffer, address: scratch.address(), strides: &[], element_bytes: 0 },
+        Place { buffer: &scratch.buffer, address: scratch.address(), strides: &out_strides, element_bytes: 0 },
     ];
     let chunk = depth.div_ceil(splits).next_multiple_of(16);
     let extra = [rows, columns, depth, batches, chunk, splits].map(|x| x as u32);
-    let arguments = Arguments { count: results as u32, sizes: &[], places: &places, extra: &extra };
+    let arguments = Arguments { count: results as u32, sizes: &sizes, places: &places, extra: &extra };
     launch(engine, &kernel, &arguments, 2, tiles * splits)?;
     if splits > 1 {
+        let whole = if is_contiguous { p.out.clone() } else { Tensor::uninitialized(engine, &p.out.view.ty())? };
         let what = Reduce { reduction: Reduction::Sum, tie_high: false, axes: &[0], out: out_dtype };
-        let target = Target { buffer: &p.out.buffer, offset_bytes: p.out.view.offset_bytes() };
+        let target = Target { buffer: &whole.buffer, offset_bytes: whole.view.offset_bytes() };
         reduce(engine, &scratch.buffer, &scratch.view, what, target, compile)?;
+        if !is_contiguous {
+            copy(engine, &whole, p.out, compile)?;
+        }
     }
     Ok(())
 }
