@@ -20,18 +20,6 @@ defmodule Nx.Vulkan.Pending do
         "Nx.argsort/2 (873)",
         "Nx.argsort/2 (874)"
       ],
-      digits: [
-        "Nx.erf_inv/1 (457)",
-        "Nx.expm1/1 (460)",
-        "Nx.acosh/1 (471)",
-        "Nx.atanh/1 (475)",
-        "Nx.erf_inv/1 (480)",
-        "Nx.erfc/1 (481)",
-        "Nx.expm1/1 (483)",
-        "Nx.rsqrt/1 (485)",
-        "Nx.sigmoid/1 (486)",
-        "Nx.sinh/1 (488)"
-      ],
       fft: [
         "Nx.fft/2 (899)",
         "Nx.fft/2 (900)",
@@ -194,12 +182,6 @@ defmodule Nx.Vulkan.Pending do
         "Nx.Random.choice/3 (27)",
         "Nx.Random.choice/4 (28)",
         "Nx.Random.choice/4 (29)"
-      ],
-      digits: [
-        "Nx.Random.normal/4 (16)",
-        "Nx.Random.normal/4 (18)",
-        "Nx.Random.multivariate_normal/4 (21)",
-        "Nx.Random.multivariate_normal/4 (23)"
       ]
     ]
   }

@@ -69,7 +69,7 @@ dvec2 AUX(expm1_pair)(const in double x) {
 // log(1 + f) for f in [-0.29, 0.41].
 dvec2 AUX(log1p_pair)(const in dvec2 f) {
     dvec2 d = nx_f64_fast_two_sum(2.0lf, f.x);
-    return nx_f64_log_sum_exact(nx_f64_dd_divide(f, dvec2(d.x, d.y + f.y)), 0);
+    return nx_f64_log_sum(nx_f64_dd_divide(f, dvec2(d.x, d.y + f.y)), 0);
 }
 
 dvec2 AUX(with_sign_pair)(const in dvec2 x, const in uint sign) { return sign != 0u ? -x : x; }
@@ -79,7 +79,7 @@ dvec2 AUX(log_pair)(const in dvec2 u, const in int e) {
     uint h = nx_f64_high(u.x);
     int k = nx_f64_log_k(h);
     double c = u.y * nx_f64_pow2(clamp(-k, -1022, 1023));
-    return nx_f64_log_sum_exact(nx_f64_log_ratio(nx_f64_bits(nx_f64_log_m(h), nx_f64_low(u.x)), c), k + e);
+    return nx_f64_log_sum(nx_f64_log_ratio(nx_f64_bits(nx_f64_log_m(h), nx_f64_low(u.x)), c), k + e);
 }
 
 // sin and cos of a finite pair: (sin, cos) as pairs.

@@ -236,7 +236,7 @@ double nx_erf_inv_f64(const in double x) {
     }
     double w = -nx_log_f64((1.0lf - x) * (1.0lf + x));
     if (w > 16.0lf) {
-        dvec2 y = nx_f64_erf_inv_tail(nx_f64_dd_sqrt(-nx_f64_dd_log(0.5lf - 0.5lf * a, false)));
+        dvec2 y = nx_f64_erf_inv_tail(nx_f64_dd_sqrt(-nx_f64_dd_log(0.5lf - 0.5lf * a)));
         return nx_f64_with_sign(y.x + y.y, nx_f64_high(x));
     }
     double p;

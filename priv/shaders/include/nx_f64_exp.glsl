@@ -29,14 +29,6 @@ double nx_f64_exp_poly(const in double z) {
     return p;
 }
 
-// exp(r) for |r| <= ln 2 / 2, relative error below 2^-56.
-dvec2 nx_f64_exp_fraction(const in dvec2 r) {
-    double z = r.x * r.x;
-    double t = fma(z * r.x, nx_f64_exp_poly(r.x), 0.5lf * z) + fma(r.y, r.x, r.y);
-    dvec2 s = nx_f64_fast_two_sum(1.0lf, r.x);
-    return nx_f64_fast_two_sum(s.x, s.y + t);
-}
-
 // exp(r) - 1 for |r| <= ln 2 / 2, relative error below 2^-57.
 dvec2 nx_f64_expm1_fraction(const in dvec2 r) {
     dvec2 z = nx_f64_two_product(r.x, r.x);
@@ -45,13 +37,20 @@ dvec2 nx_f64_expm1_fraction(const in dvec2 r) {
     return nx_f64_fast_two_sum(s.x, s.y + t);
 }
 
+// exp(r) for |r| <= ln 2 / 2, relative error below 2^-59.
+dvec2 nx_f64_exp_fraction(const in dvec2 r) {
+    dvec2 m = nx_f64_expm1_fraction(r);
+    dvec2 s = nx_f64_fast_two_sum(1.0lf, m.x);
+    return nx_f64_fast_two_sum(s.x, s.y + m.y);
+}
+
 // x held within [low, high]; NaN stays NaN.
 double nx_f64_exp_range(const in double x, const in double low, const in double high) {
     double y = x < low ? low : x;
     return y > high ? high : y;
 }
 
-// max error: 0.80 ulp (0.62 for normal results) over 4 10^6 inputs.
+// max error: 0.51 ulp (0.75 for denormal results) over 4 10^6 inputs.
 double nx_exp_f64(const in double x) {
     double y = nx_f64_exp_range(x, -760.0lf, 720.0lf);
     double n = nx_f64_exp_n(y);
