@@ -137,6 +137,10 @@ defmodule Nx.Vulkan.VulkanoBackend do
     run(cumulative(block), [axis: axis, reverse: reverse], [tensor], out)
   end
 
+  def block(%Nx.Block.LinAlg.QR{mode: mode}, {q, r}, [tensor], _fun) do
+    List.to_tuple(run_all(:qr, [complete: mode == :complete], [tensor], [q, r]))
+  end
+
   def block(struct, _output, args, fun), do: apply(fun, [struct | args])
 
   defp cumulative(Nx.Block.CumulativeSum), do: :cumulative_sum

@@ -79,6 +79,15 @@ fn samples() -> Vec<(Op, Vec<Type>, Type)> {
     ]
 }
 
+/// The same for ops of several results.
+fn samples_of_several() -> Vec<(Op, Vec<Type>, Vec<Type>)> {
+    let f = |shape: &[u64]| Type::new(DType::F32, shape);
+    vec![(Op::Qr { complete: false }, vec![f(&[3, 2])], vec![f(&[3, 2]), f(&[2, 2])])]
+}
+
+/// Where `samples_of_several` begin among the kinds.
+const SEVERAL: usize = 1000;
+
 /// The place of an op's kind among `samples`. A new op needs an arm here, a sample, and a test in `op_table`.
 fn kind(op: &Op) -> (usize, &'static str) {
     match op {
@@ -106,6 +115,7 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::Gather { .. } => (21, "Op::Gather {"),
         Op::IndexedAdd { .. } => (22, "Op::IndexedAdd {"),
         Op::IndexedPut { .. } => (23, "Op::IndexedPut {"),
+        Op::Qr { .. } => (SEVERAL, "Op::Qr {"),
         Op::Window { .. } => (24, "Op::Window {"),
         Op::Scan { .. } => (25, "Op::Scan {"),
         Op::Conv(_) => (26, "Op::Conv("),
@@ -114,15 +124,16 @@ fn kind(op: &Op) -> (usize, &'static str) {
 
 #[test]
 fn every_op_has_rules_a_reference_and_a_wire_form() {
-    for (n, (op, operands, out)) in samples().into_iter().enumerate() {
+    let single = samples().into_iter().map(|(op, operands, out)| (op, operands, vec![out])).enumerate();
+    for (n, (op, operands, outs)) in single.chain((SEVERAL..).zip(samples_of_several())) {
         assert_eq!(kind(&op).0, n, "{op:?}");
-        verify::instruction(&op, &operands.iter().collect::<Vec<_>>(), std::slice::from_ref(&out)).unwrap();
+        verify::instruction(&op, &operands.iter().collect::<Vec<_>>(), &outs).unwrap();
         let ones: Vec<Array> = operands
             .iter()
             .map(|ty| Array::new(ty, std::iter::repeat_n(Value::Int(1), ty.elements() as usize)))
             .collect();
-        let result = reference::evaluate(&op, &ones, &out).unwrap();
-        assert_eq!(result.values.len() as u64, out.elements(), "{op:?}");
+        let results = reference::evaluate_all(&op, &ones, &outs).unwrap();
+        assert!(results.iter().map(|a| a.values.len() as u64).eq(outs.iter().map(Type::elements)), "{op:?}");
         assert_eq!(Op::from_wire(op.name(), &op.attrs()).unwrap(), op);
     }
 }
@@ -132,7 +143,8 @@ fn every_op_is_in_the_op_table() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/op_table");
     let text: String =
         std::fs::read_dir(folder).unwrap().map(|f| std::fs::read_to_string(f.unwrap().path()).unwrap()).collect();
-    for (op, ..) in samples() {
+    let several = samples_of_several().into_iter().map(|(op, ..)| op);
+    for op in samples().into_iter().map(|(op, ..)| op).chain(several) {
         assert!(text.contains(kind(&op).1), "{op:?}");
     }
 }

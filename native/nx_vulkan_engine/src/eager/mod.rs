@@ -6,9 +6,11 @@ mod constant;
 mod conv;
 mod dot;
 mod index;
+mod matrix;
 mod movement;
 mod order;
 mod program;
+mod qr;
 mod window;
 
 use std::sync::Arc;
@@ -39,7 +41,17 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
     if let [out] = outs {
         return Ok(smallvec![run(engine, op, operands, out, compile)?]);
     }
-    Err(Error::InvalidProgram { op: op.name().to_string(), reason: format!("has one result, got {}", outs.len()) })
+    let bad = |reason: String| Error::InvalidProgram { op: op.name().to_string(), reason };
+    let out = outs.first().ok_or_else(|| bad("has results".to_string()))?;
+    if cfg!(debug_assertions) {
+        let types: Vec<Type> = operands.iter().map(|t| t.view.ty()).collect();
+        verify::instruction(op, &types.iter().collect::<Vec<_>>(), outs)?;
+    }
+    let call = Call { engine, op, operands, out, compile };
+    match op {
+        Op::Qr { complete } => qr::qr(&call, *complete, outs),
+        _ => Err(bad(format!("has one result, got {}", outs.len()))),
+    }
 }
 
 /// Runs one op of one result. Returns at once; the result's memory is filled when the device gets there.
@@ -96,6 +108,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         }
         Op::Conv(op) => conv::conv(&call, op),
         Op::Gather { axes } => index::gather(&call, axes),
+        Op::Qr { .. } => Err(call.invalid("has two results".into())),
         Op::IndexedAdd { axes } => index::indexed(&call, axes, true),
         Op::IndexedPut { axes } => index::indexed(&call, axes, false),
     }

@@ -1,6 +1,7 @@
 //! Tensor programs: a flat list of instructions in Nx's words. Eager ops are programs of one instruction.
 
 pub mod conv;
+pub mod factorization;
 pub mod file;
 pub mod op;
 pub mod verify;

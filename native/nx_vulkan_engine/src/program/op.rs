@@ -178,6 +178,8 @@ pub enum Op {
     IndexedAdd { axes: Axes },
     /// a, indices, updates
     IndexedPut { axes: Axes },
+    /// a; gives q and r, with as many columns of q as `a` has rows if `complete`, else as many as the shorter axis
+    Qr { complete: bool },
 }
 
 impl Op {
@@ -211,6 +213,7 @@ impl Op {
             Op::Gather { .. } => "gather",
             Op::IndexedAdd { .. } => "indexed_add",
             Op::IndexedPut { .. } => "indexed_put",
+            Op::Qr { .. } => "qr",
         }
     }
 }

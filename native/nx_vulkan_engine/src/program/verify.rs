@@ -2,7 +2,7 @@
 //! of results are those that the ops give.
 
 use super::op::Axes;
-use super::{Binary, Cumulative, Elementwise, Op, Operand, Program, Reduction, Unary};
+use super::{Binary, Cumulative, Elementwise, Op, Operand, Program, Reduction, Unary, factorization};
 use crate::codegen::scalar::merge;
 use crate::shape::Dims;
 use crate::{DType, Error, Result, Type};
@@ -62,6 +62,12 @@ pub fn instruction(op: &Op, operands: &[&Type], outs: &[Type]) -> Result<()> {
 }
 
 fn check_all(op: &Op, operands: &[&Type], outs: &[Type]) -> Check {
+    if let Op::Qr { .. } = op {
+        arity(op, operands.len())?;
+        let expected = operands.first().and_then(|a| factorization::results(op, a));
+        let expected = expected.ok_or_else(|| "needs a matrix".to_string())?;
+        return require(expected == outs, || format!("gives {expected:?}, not {outs:?}"));
+    }
     match outs {
         [out] => check(op, operands, out),
         _ => Err(format!("has one result, got {}", outs.len())),
@@ -204,6 +210,7 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
             let rest = (0..a.shape.len()).filter(|axis| !axes.contains(axis)).map(|axis| a.shape[axis]);
             same_shape(&vectors.into_iter().chain(rest).collect::<Dims>(), out)
         }
+        Op::Qr { .. } => Err("has two results".to_string()),
         Op::IndexedAdd { axes } | Op::IndexedPut { axes } => {
             let updates = operands[2];
             holds([a, updates].iter(), out)?;
@@ -240,6 +247,7 @@ fn arity(op: &Op, n: usize) -> Check {
         | Op::Broadcast { .. }
         | Op::Transpose { .. }
         | Op::Reverse { .. }
+        | Op::Qr { .. }
         | Op::Reduce { .. }
         | Op::Window { .. }
         | Op::Scan { .. } => 1,

@@ -191,6 +191,7 @@ impl Op {
             "gather" => Op::Gather { axes: a.ints("axes")? },
             "indexed_add" => Op::IndexedAdd { axes: a.ints("axes")? },
             "indexed_put" => Op::IndexedPut { axes: a.ints("axes")? },
+            "qr" => Op::Qr { complete: a.flag("complete")? },
             _ => {
                 return Err(Error::Unsupported {
                     op: name.to_string(),
@@ -272,6 +273,7 @@ impl Op {
                 vec![("axis".to_string(), Attr::Int(*axis as i64)), ("reverse".to_string(), Attr::Bool(*reverse))]
             }
             Op::Conv(conv) => conv.attrs(),
+            Op::Qr { complete } => vec![("complete".to_string(), Attr::Bool(*complete))],
             Op::Dot { contract_a, batch_a, contract_b, batch_b } => vec![
                 axes("contract_a", contract_a),
                 axes("batch_a", batch_a),

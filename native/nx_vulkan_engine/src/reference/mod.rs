@@ -7,6 +7,7 @@ mod axes;
 mod complex;
 mod conv;
 mod elementwise;
+mod matrix;
 mod movement;
 mod order;
 mod real;
@@ -137,6 +138,9 @@ pub fn run(program: &Program, inputs: &[Array]) -> Result<Vec<Array>> {
 pub fn evaluate_all(op: &Op, operands: &[Array], outs: &[Type]) -> Result<Vec<Array>> {
     let types: Vec<&Type> = operands.iter().map(|a| &a.ty).collect();
     verify::instruction(op, &types, outs)?;
+    if let Some(results) = operands.first().and_then(|a| matrix::factorize(op, a, outs)) {
+        return Ok(results);
+    }
     match outs {
         [out] => Ok(vec![evaluate_one(op, operands, out)?]),
         _ => Err(invalid(op, "has one result")),
@@ -208,6 +212,7 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
             conv::conv([a()?, operand(1)?], op, &sizes, out)
         }
         Op::Gather { axes } => Ok(axes::gather(a()?, operand(1)?, axes, out)),
+        Op::Qr { .. } => Err(invalid(op, "has two results")),
         Op::IndexedAdd { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, true, out)),
         Op::IndexedPut { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, false, out)),
     }

@@ -11,6 +11,7 @@ mod conv;
 mod elementwise;
 mod layouts;
 mod order;
+mod orthogonal;
 mod programs;
 mod structure;
 mod values;

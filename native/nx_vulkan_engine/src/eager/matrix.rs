@@ -1,0 +1,125 @@
+//! Batches of matrices in working memory: rank 3, in a compute type, changed in place by the factorizations.
+
+use std::sync::Arc;
+
+use smallvec::smallvec;
+
+use super::{Compile, movement};
+use crate::codegen::access::Element;
+use crate::codegen::elementwise::{Ref, Step};
+use crate::kernel::launch::dot::{self, Product, product};
+use crate::kernel::launch::map::{Operand, map};
+use crate::program::{Binary, Elementwise, Unary};
+use crate::{CType, DType, Engine, Result, Tensor, Type, View};
+
+/// The device and the type in which a factorization computes.
+#[derive(Debug, Clone, Copy)]
+pub struct Work<'a> {
+    pub engine: &'a Arc<Engine>,
+    pub compute: CType,
+    pub compile: Compile,
+}
+
+/// The type in which matrices of `dtype` are factorized.
+pub fn compute_type(dtype: DType) -> CType {
+    if dtype.is_integer() { CType::F32 } else { dtype.ctype() }
+}
+
+impl Work<'_> {
+    pub fn dtype(&self) -> DType {
+        self.compute.dtype()
+    }
+
+    pub fn uninitialized(&self, shape: &[u64]) -> Result<Tensor> {
+        Tensor::uninitialized(self.engine, &Type::new(self.dtype(), shape))
+    }
+
+    /// A copy of `matrices`, their batch axes merged, that nobody else sees.
+    pub fn copy(&self, matrices: &Tensor) -> Result<Tensor> {
+        let rank = matrices.view.shape.len();
+        let (batch, sizes) = matrices.view.shape.split_at(rank.saturating_sub(2));
+        let result = self.uninitialized(&matrices.view.shape)?;
+        movement::copy(self.engine, matrices, &result, self.compile)?;
+        let merged: Vec<u64> = std::iter::once(batch.iter().product()).chain(sizes.iter().copied()).collect();
+        Ok(Tensor { view: View::contiguous(self.dtype(), &merged), buffer: result.buffer })
+    }
+
+    /// The identity, `rows` x `columns`, for every matrix of the batch.
+    pub fn identity(&self, batches: u64, rows: u64, columns: u64) -> Result<Tensor> {
+        let result = self.uninitialized(&[batches, rows, columns])?;
+        let output = Operand::new(&result.buffer, &result.view, Element::Typed(self.dtype()));
+        let equal = Step {
+            op: Elementwise::Binary(Binary::Equal),
+            args: smallvec![Ref::Coordinate(1), Ref::Coordinate(2)],
+            out: self.dtype(),
+        };
+        map(self.engine, &result.view.shape, &[], smallvec![equal], &[(Ref::Result(0), output)], self.compile)?;
+        Ok(result)
+    }
+
+    /// `a b` for every matrix of the batch.
+    pub fn multiply(&self, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+        let (rows, columns) = (a.view.shape[1], b.view.shape[2]);
+        let out = self.uninitialized(&[a.view.shape[0], rows, columns])?;
+        let group = |tensor: &Tensor, axis: usize| {
+            dot::Group::new(&tensor.view.shape[axis..=axis], &tensor.view.strides[axis..=axis])
+        };
+        let matrix = |tensor: &Tensor, free: usize, depth: usize| dot::Matrix {
+            tensor: tensor.clone(),
+            batch: group(tensor, 0),
+            free: group(tensor, free),
+            depth: group(tensor, depth),
+        };
+        let product_of = Product { a: matrix(a, 1, 2), b: matrix(b, 2, 1), out: &out };
+        product(self.engine, &product_of, self.compile)?;
+        Ok(out)
+    }
+
+    /// `target - update` in place of `target`.
+    pub fn subtract(&self, target: &Tensor, update: &Tensor) -> Result<()> {
+        let operand = |t: &'_ Tensor| Element::Typed(t.view.dtype);
+        let inputs = [target, update].map(|t| Operand::new(&t.buffer, &t.view, operand(t)));
+        let output = Operand::new(&target.buffer, &target.view, operand(target));
+        let step = Step {
+            op: Elementwise::Binary(Binary::Subtract),
+            args: smallvec![Ref::Input(0), Ref::Input(1)],
+            out: self.dtype(),
+        };
+        map(self.engine, &target.view.shape, &inputs, smallvec![step], &[(Ref::Result(0), output)], self.compile)
+    }
+
+    /// The conjugate transpose of every matrix.
+    pub fn adjoint(&self, a: &Tensor) -> Result<Tensor> {
+        let a = if self.compute.dtype().is_complex() { self.conjugate(a)? } else { a.clone() };
+        Ok(Tensor { view: a.view.transpose(&[0, 2, 1])?, buffer: a.buffer })
+    }
+
+    fn conjugate(&self, a: &Tensor) -> Result<Tensor> {
+        let result = self.uninitialized(&a.view.shape)?;
+        let input = Operand::new(&a.buffer, &a.view, Element::Typed(self.dtype()));
+        let output = Operand::new(&result.buffer, &result.view, Element::Typed(self.dtype()));
+        let step = Step { op: Elementwise::Unary(Unary::Conjugate), args: smallvec![Ref::Input(0)], out: self.dtype() };
+        map(self.engine, &a.view.shape, &[input], smallvec![step], &[(Ref::Result(0), output)], self.compile)?;
+        Ok(result)
+    }
+}
+
+/// Rows and columns from (`row`, `column`) on, as many as `sizes` says.
+pub fn part(a: &Tensor, row: u64, column: u64, sizes: [u64; 2]) -> Result<Tensor> {
+    let view = a.view.slice(&[0, row, column], &[a.view.shape[0], sizes[0], sizes[1]], &[1, 1, 1])?;
+    Ok(Tensor { buffer: Arc::clone(&a.buffer), view })
+}
+
+/// `a` with the shape and type that an op promises: a view where its memory holds nothing else, or else a copy.
+pub fn finish(work: &Work<'_>, a: &Tensor, out: &Type) -> Result<Tensor> {
+    if a.view.dtype == out.dtype
+        && a.view.elements() * a.view.dtype.size_bytes() * 2 > a.buffer.size_bytes()
+        && let Some(view) = a.view.reshape(&out.shape)
+    {
+        return Ok(Tensor { view, buffer: Arc::clone(&a.buffer) });
+    }
+    let result = Tensor::uninitialized(work.engine, out)?;
+    let view = View::contiguous(out.dtype, &a.view.shape);
+    movement::copy(work.engine, a, &Tensor { view, buffer: Arc::clone(&result.buffer) }, work.compile)?;
+    Ok(result)
+}

@@ -1,0 +1,115 @@
+//! QR by blocked Householder reflections: panels of 32 columns in one workgroup per matrix, everything else as products.
+
+use smallvec::smallvec;
+
+use super::matrix::{self, Work, compute_type, part};
+use super::{Call, Results};
+use crate::kernel::launch::linalg;
+use crate::{Result, Tensor, Type};
+
+/// Columns of a panel; fixed in the kernel.
+const PANEL: u64 = 32;
+
+/// Below this a column keeps the sign of its diagonal element: the default `eps` of Nx, whose implementation leaves a column
+/// alone when the square of what it has to clear is smaller.
+const SMALL: f32 = 1e-10;
+
+/// Bits of the kernel's `flags`.
+const POSITIVE: u32 = 1;
+const REFLECT_SINGLE: u32 = 2;
+
+/// Reflections of one panel: `I - V T V^H` on the rows from `first` on.
+#[derive(Debug)]
+struct Panel {
+    first: u64,
+    v: Tensor,
+    t: Tensor,
+}
+
+/// The reflections that took a batch of matrices to R.
+#[derive(Debug)]
+pub struct Reflections {
+    panels: Vec<Panel>,
+    batches: u64,
+    rows: u64,
+}
+
+/// What the diagonal of R may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Diagonal {
+    /// As Nx's default implementation has it.
+    Nx,
+    /// Not negative; real matrices only.
+    Positive,
+}
+
+/// Q and R of an op's operand.
+pub fn qr(call: &Call<'_>, complete: bool, outs: &[Type]) -> Result<Results> {
+    let a = call.operand(0)?;
+    let [q_out, r_out] = outs else { return Err(call.invalid(format!("has two results, got {}", outs.len()))) };
+    let work = Work { engine: call.engine, compute: compute_type(a.view.dtype), compile: call.compile };
+    let r = work.copy(a)?;
+    let (rows, columns) = (r.view.shape[1], r.view.shape[2]);
+    let reflections = factorize(&work, &r, Diagonal::Nx)?;
+    let kept = if complete { rows } else { rows.min(columns) };
+    let q = reflections.q(&work, kept)?;
+    let r = part(&r, 0, 0, [kept, columns])?;
+    Ok(smallvec![matrix::finish(&work, &q, q_out)?, matrix::finish(&work, &r, r_out)?])
+}
+
+/// Replaces every matrix of the batch by its R.
+pub fn factorize(work: &Work<'_>, a: &Tensor, diagonal: Diagonal) -> Result<Reflections> {
+    let (batches, rows, columns) = (a.view.shape[0], a.view.shape[1], a.view.shape[2]);
+    let steps = rows.min(columns);
+    let kernel = linalg::kernel(work.engine, "qr_panel", work.compute, &[work.dtype(); 3], work.compile)?;
+    let mut flags = if diagonal == Diagonal::Positive { POSITIVE } else { 0 };
+    if rows < columns {
+        flags |= REFLECT_SINGLE;
+    }
+    let mut panels = vec![];
+    for first in (0..steps).step_by(PANEL as usize) {
+        let (height, width) = (rows - first, PANEL.min(steps - first));
+        let v = work.uninitialized(&[batches, height, width])?;
+        let t = work.uninitialized(&[batches, width, width])?;
+        let start = first * columns + first;
+        let numbers = [
+            height as u32,
+            width as u32,
+            columns as u32,
+            (rows * columns) as u32,
+            start as u32,
+            batches as u32,
+            flags,
+            SMALL.to_bits(),
+        ];
+        linalg::run(work.engine, &kernel, &[a, &v, &t], 0, &numbers, batches)?;
+        let next = first + width;
+        if next < columns {
+            let rest = part(a, first, next, [height, columns - next])?;
+            let projected = work.multiply(&work.adjoint(&v)?, &rest)?;
+            let projected = work.multiply(&work.adjoint(&t)?, &projected)?;
+            work.subtract(&rest, &work.multiply(&v, &projected)?)?;
+        }
+        panels.push(Panel { first, v, t });
+    }
+    Ok(Reflections { panels, batches, rows })
+}
+
+impl Reflections {
+    /// The first `columns` columns of Q.
+    pub fn q(&self, work: &Work<'_>, columns: u64) -> Result<Tensor> {
+        let q = work.identity(self.batches, self.rows, columns)?;
+        for panel in self.panels.iter().rev() {
+            // What lies left of the panel is still that of the identity.
+            let rest = part(&q, panel.first, panel.first, [self.rows - panel.first, columns - panel.first])?;
+            self.apply(work, panel, &rest)?;
+        }
+        Ok(q)
+    }
+
+    fn apply(&self, work: &Work<'_>, panel: &Panel, target: &Tensor) -> Result<()> {
+        let projected = work.multiply(&work.adjoint(&panel.v)?, target)?;
+        let projected = work.multiply(&panel.t, &projected)?;
+        work.subtract(target, &work.multiply(&panel.v, &projected)?)
+    }
+}
