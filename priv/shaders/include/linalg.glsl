@@ -24,6 +24,10 @@
 T slot_divide(const in T a, const in T b) { return a / b; }
 R slot_divide_real(const in R a, const in R b) { return a / b; }
 R slot_sqrt(const in R x) { return sqrt(x); }
+// The principal square root of an element.
+T slot_root(const in T a) { return a + a; }
+// `a` as operand 0 stores it: rounded, where T is wider than the elements in memory.
+T slot_round(const in T a) { return a; }
 // |a|, rounded once.
 R slot_abs(const in T a) { return R(length(a)); }
 

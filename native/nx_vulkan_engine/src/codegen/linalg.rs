@@ -25,12 +25,12 @@ pub struct LinalgSpec {
 
 impl LinalgSpec {
     /// Numbers that a launch hands to the kernel: `nx_param(0)` and following.
-    pub const HEADER: u8 = 12;
+    pub const HEADER: u8 = 16;
 
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         let name = format!("{}_{}", self.template, self.compute.name());
         let mut linker = Linker::new(library, &name, &templates::template(&name)?, false, modes)?;
-        let header: SmallVec<[Param; 12]> = (0..Self::HEADER).map(Param::Extra).collect();
+        let header: SmallVec<[Param; 16]> = (0..Self::HEADER).map(Param::Extra).collect();
         let mut params = ParamLayout::new(&header);
         let compute = self.compute.dtype();
         for (k, &dtype) in (0u8..).zip(&self.operands) {
@@ -57,6 +57,21 @@ impl LinalgSpec {
         Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: 0 })
     }
 
+    /// Rows and columns of a block that one workgroup holds in shared memory (BLOCK of the templates).
+    pub fn block(compute: CType) -> u64 {
+        if compute == CType::C128 { 16 } else { 32 }
+    }
+
+    /// Columns beside a block that one workgroup takes (COLUMNS of the templates).
+    pub fn columns(compute: CType) -> u64 {
+        if compute == CType::F32 { 32 } else { 16 }
+    }
+
+    /// Rows and columns that one workgroup of rank_update takes (TILE).
+    pub fn tile(compute: CType) -> u64 {
+        if compute == CType::C128 { 32 } else { 64 }
+    }
+
     /// The functions that linalg.glsl leaves open.
     fn define_scalars(&self, linker: &mut Linker<'_>) -> Result<()> {
         let (ctype, real) = (self.compute.name(), self.real().name());
@@ -64,12 +79,22 @@ impl LinalgSpec {
             ("slot_divide", format!("nx_divide_{ctype}")),
             ("slot_divide_real", format!("nx_divide_{real}")),
             ("slot_sqrt", format!("nx_sqrt_{real}")),
+            ("slot_root", format!("nx_sqrt_{ctype}")),
             ("slot_abs", format!("nx_abs_{ctype}")),
         ];
         for (slot, function) in functions {
             if linker.has_slot(slot) {
                 linker.define(slot, |code, args: &[Word]| code.call(&function, args).map(Some))?;
             }
+        }
+        if linker.has_slot("slot_round")
+            && let Some(&stored) = self.operands.first()
+        {
+            let compute = self.compute.dtype();
+            linker.define("slot_round", |code, args| {
+                let id = scalar::cast(code, Value { id: arg(args, 0)?, dtype: compute }, stored)?;
+                scalar::cast(code, Value { id, dtype: stored }, compute).map(Some)
+            })?;
         }
         Ok(())
     }

@@ -92,6 +92,11 @@ impl Cumulative {
             Cumulative::Max => Reduction::Max,
             Cumulative::Min => Reduction::Min,
         }
+
+named_enum! {
+    /// What `triangular_solve` makes of its matrix first.
+    Transform {
+        None = "none", Transpose = "transpose", Conjugate = "conjugate",
     }
 }
 

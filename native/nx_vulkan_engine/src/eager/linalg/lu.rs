@@ -1,0 +1,198 @@
+//! LU factors with partial pivoting, and what follows from them: solutions and determinants.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::triangular::{System, finish};
+use super::{Matrices, Update, blocks, from, linalg, matrices, square, transposed, work_copy};
+use crate::codegen::access::Element;
+use crate::codegen::elementwise::{Ref, Step};
+use crate::codegen::linalg::LinalgSpec;
+use crate::eager::{Call, Results};
+use crate::kernel::launch::map::{Operand, map};
+use crate::kernel::launch::reduce::{Reduce, Target, reduce};
+use crate::program::{Binary, Elementwise, Reduction};
+use crate::shape::{Dims, Strides};
+use crate::{DType, Result, Tensor, Type, View};
+
+/// `A[rows, :] = L U`.
+#[derive(Debug)]
+struct Factors {
+    n: u64,
+    batches: u64,
+    /// L without its diagonal and U in one, transposed: element (r, c) of a matrix lies at `c * n + r`.
+    both: Tensor,
+    /// The row of A that became row r.
+    rows: Tensor,
+    /// Row exchanges per matrix.
+    exchanges: Tensor,
+}
+
+fn factor(call: &Call<'_>, a: &Tensor, dtype: DType) -> Result<Factors> {
+    let (n, batches) = square(call, a)?;
+    let (engine, compute) = (call.engine, dtype.ctype());
+    let int = DType::U32;
+    let panel =
+        linalg::kernel(engine, "lu_panel", compute, &[dtype, dtype, int, int, int, int], call.compile)?;
+    let move_rows = linalg::kernel(engine, "lu_rows", compute, &[dtype, int, int, dtype, int], call.compile)?;
+    let block = LinalgSpec::block(compute);
+    let update = if n > block { Some(Update::kernel(engine, dtype, dtype, dtype, call.compile)?) } else { None };
+    let both = work_copy(call, a, transposed(&a.view)?, dtype)?;
+    let numbers_of = |count: u64| Tensor::uninitialized(engine, &Type::new(int, &[batches, count]));
+    let pivot_rows = Tensor::uninitialized(engine, &Type::new(dtype, &[batches, block, block]))?;
+    let (pivots, positions, at_position, rows) = (numbers_of(n)?, numbers_of(n)?, numbers_of(n)?, numbers_of(n)?);
+    let exchanges = numbers_of(1)?;
+    let tiles = n.div_ceil(LinalgSpec::columns(compute));
+    for (first, size) in blocks(n, compute) {
+        let numbers = [size, first, n, batches, tiles].map(|x| x as u32);
+        let operands = [&both, &pivot_rows, &pivots, &positions, &at_position, &exchanges];
+        linalg::run(engine, &panel, &operands, 0, &numbers, batches)?;
+        let operands = [&pivot_rows, &pivots, &at_position, &both, &rows];
+        linalg::run(engine, &move_rows, &operands, 3, &numbers, (tiles + 1) * batches)?;
+        let (Some(update), rest @ 1..) = (&update, n - first - size) else { continue };
+        let (matrix, column, next) = ((n * n) as u32, n as u32, first + size);
+        Update {
+            rows: rest,
+            columns: rest,
+            depth: size,
+            batches,
+            a: (&from(&both, next * n + first), [matrix, column, 1]),
+            b: (&from(&both, first * n + next), [matrix, column, 1]),
+            c: (&from(&both, next * (n + 1)), [matrix, column]),
+            conjugate_a: false,
+            upper: false,
+        }
+        .run(engine, update)?;
+    }
+    Ok(Factors { n, batches, both, rows, exchanges })
+}
+
+/// P, L and U.
+pub fn lu(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
+    let [p_type, l_type, u_type] = outs else {
+        return Err(call.invalid(format!("has three results, got {}", outs.len())));
+    };
+    let a = call.operand(0)?;
+    for out in outs {
+        if out.shape != a.view.shape {
+            return Err(call.invalid(format!("{:?} gives {:?}, not {:?}", a.view.shape, a.view.shape, out.shape)));
+        }
+    }
+    let dtype = l_type.dtype.ctype().dtype();
+    let factors = factor(call, a, dtype)?;
+    let (n, batches) = (factors.n, factors.batches);
+    let sizes = [batches, n, n];
+    let step = |op, args: &[Ref], out| Step { op, args: SmallVec::from_slice(args), out };
+    let binary = Elementwise::Binary;
+    let (first, second) = (Ref::Coordinate(1), Ref::Coordinate(2));
+
+    // L and U are stored transposed: the row is the last axis.
+    let (l, u) = (Tensor::uninitialized(call.engine, l_type)?, Tensor::uninitialized(call.engine, u_type)?);
+    let steps = smallvec![
+        step(binary(Binary::Greater), &[second, first], DType::U8),
+        step(binary(Binary::Equal), &[second, first], DType::U8),
+        step(binary(Binary::Less), &[first, first], DType::U8),
+        step(Elementwise::Select, &[Ref::Result(0), Ref::Input(0), Ref::Result(1)], l_type.dtype),
+        step(Elementwise::Select, &[Ref::Result(0), Ref::Result(2), Ref::Input(0)], u_type.dtype),
+    ];
+    let both = View::contiguous(dtype, &sizes);
+    let (l_view, u_view) = (View::contiguous(l_type.dtype, &sizes), View::contiguous(u_type.dtype, &sizes));
+    let inputs = [Operand::new(&factors.both.buffer, &both, Element::Typed(dtype))];
+    let outputs = [
+        (Ref::Result(3), Operand::new(&l.buffer, &l_view, Element::Typed(l_type.dtype))),
+        (Ref::Result(4), Operand::new(&u.buffer, &u_view, Element::Typed(u_type.dtype))),
+    ];
+    map(call.engine, &sizes, &inputs, steps, &outputs, call.compile)?;
+
+    // P has a one where row i of A became row j.
+    let p = Tensor::uninitialized(call.engine, p_type)?;
+    let steps = smallvec![
+        step(binary(Binary::Equal), &[first, Ref::Input(0)], DType::U8),
+        step(Elementwise::AsType, &[Ref::Result(0)], p_type.dtype),
+    ];
+    let rows = View {
+        shape: Dims::from_slice(&sizes),
+        strides: Strides::from_slice(&[n as i64, 0, 1]),
+        ..factors.rows.view.clone()
+    };
+    let p_view = View::contiguous(p_type.dtype, &sizes);
+    let inputs = [Operand::new(&factors.rows.buffer, &rows, Element::Typed(DType::U32))];
+    let outputs = [(Ref::Result(1), Operand::new(&p.buffer, &p_view, Element::Typed(p_type.dtype)))];
+    map(call.engine, &sizes, &inputs, steps, &outputs, call.compile)?;
+
+    let flipped = |t: Tensor| -> Result<Tensor> { Ok(Tensor { view: transposed(&t.view)?, buffer: t.buffer }) };
+    Ok(smallvec![p, flipped(l)?, flipped(u)?])
+}
+
+/// The solution of `A X = B`, and whether no pivot was zero.
+pub fn solve(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
+    let [out, regular_type] = outs else {
+        return Err(call.invalid(format!("has two results, got {}", outs.len())));
+    };
+    let (a, b) = (call.operand(0)?, call.operand(1)?);
+    let (n, batches) = square(call, a)?;
+    let mut view = b.view.clone();
+    if b.view.shape.len() + 1 == a.view.shape.len() {
+        view.shape.push(1);
+        view.strides.push(1);
+    }
+    let columns = match &view.shape[..] {
+        [.., rows, columns] if *rows == n && rows * columns * batches == view.elements() => *columns,
+        _ => return Err(call.invalid(format!("{:?} and {:?} are no system", a.view.shape, b.view.shape))),
+    };
+    let dtype = out.dtype.ctype().dtype();
+    let right = matrices(call, &Tensor { view, buffer: b.buffer.clone() })?;
+    let right_dtype = right.tensor.view.dtype;
+    let operands = [right_dtype, DType::U32, dtype];
+    let gather = linalg::kernel(call.engine, "gather_rows", dtype.ctype(), &operands, call.compile)?;
+    let factors = factor(call, a, dtype)?;
+    let x = Tensor::uninitialized(call.engine, &Type::new(dtype, &out.shape))?;
+    let mut numbers: SmallVec<[u32; 6]> = [n, columns, batches].iter().map(|&x| x as u32).collect();
+    numbers.extend(right.strides);
+    let groups = x.view.elements().div_ceil(256);
+    linalg::run(call.engine, &gather, &[&right.tensor, &factors.rows, &x], 2, &numbers, groups)?;
+    let stored = Matrices { tensor: factors.both.clone(), strides: [(n * n) as u32, 1, n as u32] };
+    for backward in [false, true] {
+        let system =
+            System { a: stored.clone(), n, batches, unit: !backward, backward, conjugate: false };
+        system.solve(call.engine, &x, columns, call.compile)?;
+    }
+    let regular = Tensor::uninitialized(call.engine, regular_type)?;
+    let diagonal = View {
+        shape: Dims::from_slice(&[batches, n]),
+        strides: Strides::from_slice(&[(n * n) as i64, n as i64 + 1]),
+        ..factors.both.view.clone()
+    };
+    let what = Reduce { reduction: Reduction::All, tie_high: false, axes: &[0, 1], out: regular_type.dtype };
+    let target = Target { buffer: &regular.buffer, offset_bytes: 0 };
+    reduce(call.engine, &factors.both.buffer, &diagonal, what, target, call.compile)?;
+    Ok(smallvec![finish(call, x)?, regular])
+}
+
+/// One determinant per matrix.
+pub fn determinant(call: &Call<'_>) -> Result<Tensor> {
+    let a = call.operand(0)?;
+    let (n, batches) = square(call, a)?;
+    if call.out.elements() != batches {
+        return Err(call.invalid(format!("{batches} determinants for {:?}", call.out.shape)));
+    }
+    let dtype = call.out.dtype.ctype().dtype();
+    let compute = linalg::wide(call.engine, dtype);
+    let result = Tensor::uninitialized(call.engine, &Type::new(dtype, &call.out.shape))?;
+    let closed = n == 2 || n == 3;
+    let kernel = linalg::kernel(call.engine, "determinant", compute, &[dtype, DType::U32, dtype], call.compile)?;
+    let (matrices, exchanges) = if closed {
+        let a = work_copy(call, a, a.view.clone(), dtype)?;
+        // Closed formulas read no exchanges.
+        let exchanges = a.clone();
+        (matrices(call, &a)?, exchanges)
+    } else {
+        let factors = factor(call, a, dtype)?;
+        (matrices(call, &factors.both)?, factors.exchanges)
+    };
+    let mut numbers: SmallVec<[u32; 6]> = smallvec![n as u32, batches as u32];
+    numbers.extend(matrices.strides);
+    numbers.push(u32::from(closed));
+    let groups = if closed { batches.div_ceil(256) } else { batches };
+    linalg::run(call.engine, &kernel, &[&matrices.tensor, &exchanges, &result], 2, &numbers, groups)?;
+    finish(call, result)
+}

@@ -1,0 +1,86 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+// One block of columns of a Cholesky factor L: every workgroup factors the diagonal block, then computes COLUMNS rows of
+// L below it. Matrices are stored transposed, so that rows of L are neighbours in memory: element (i, j) of A and of L
+// lies at j * n + i. Sums, differences and quotients are rounded as Nx rounds them, element by element.
+// Operands: A, L. Numbers: columns of the block, first column, n, batches, workgroups per matrix.
+#include "params.glsl"
+#include "linalg.glsl"
+layout(local_size_x = 256) in;
+
+#define PER (BLOCK * BLOCK / 256u)
+
+T slot_load0(const in uint at) { return la_make(R(at)); }
+void slot_store1(const in uint at, const in T value) {}
+
+// Element (i, j) of the factor lies at j * BLOCK + i.
+shared T block[BLOCK * BLOCK];
+shared T x[BLOCK * COLUMNS];
+
+// Columns under a zero on the diagonal are divided by this number, as in Nx.
+T divisor(const in T diagonal) { return la_is_zero(diagonal) ? la_make(R(1e-10)) : diagonal; }
+
+void main() {
+    uint size = nx_param(0u), first = nx_param(1u), n = nx_param(2u), batches = nx_param(3u), tiles = nx_param(4u);
+    uint job = nx_group();
+    if (job >= tiles * batches) return;
+    uint tile = job % tiles;
+    uint base = job / tiles * n * n + first * n;
+    uint id = gl_LocalInvocationID.x;
+
+    T a[PER], sums[PER];
+    for (uint q = 0u; q < PER; ++q) {
+        uint e = id + 256u * q;
+        uint j = e / BLOCK, i = e % BLOCK;
+        sums[q] = la_zero();
+        a[q] = la_zero();
+        if (j <= i && i < size) a[q] = slot_load0(base + j * n + first + i);
+    }
+    for (uint k = 0u; k < size; ++k) {
+        for (uint q = 0u; q < PER; ++q) {
+            if (id + 256u * q == k * BLOCK + k) block[k * BLOCK + k] = slot_round(slot_root(slot_round(a[q] - slot_round(sums[q]))));
+        }
+        barrier();
+        T by = divisor(block[k * BLOCK + k]);
+        for (uint q = 0u; q < PER; ++q) {
+            uint e = id + 256u * q;
+            uint i = e % BLOCK;
+            if (e / BLOCK == k && i > k && i < size) {
+                block[e] = slot_round(slot_divide(slot_round(a[q] - slot_round(sums[q])), by));
+            }
+        }
+        barrier();
+        for (uint q = 0u; q < PER; ++q) {
+            uint e = id + 256u * q;
+            uint j = e / BLOCK, i = e % BLOCK;
+            if (j > k && i >= j && i < size) {
+                sums[q] = sums[q] + la_mul(block[k * BLOCK + i], la_conj(block[k * BLOCK + j]));
+            }
+        }
+    }
+    if (tile == 0u) {
+        for (uint e = id; e < BLOCK * BLOCK; e += 256u) {
+            uint j = e / BLOCK, i = e % BLOCK;
+            if (j <= i && i < size) slot_store1(base + j * n + first + i, block[e]);
+        }
+    }
+
+    uint c = id % COLUMNS, g = id / COLUMNS;
+    uint row = first + size + tile * COLUMNS + c;
+    for (uint j = g; j < size; j += 256u / COLUMNS) {
+        x[j * COLUMNS + c] = row < n ? slot_load0(base + j * n + row) : la_zero();
+    }
+    if (g == 0u) x[c] = slot_divide(x[c], divisor(block[0]));
+    barrier();
+    for (uint k = 0u; k + 1u < size; ++k) {
+        T value = x[k * COLUMNS + c];
+        for (uint j = k + 1u + g; j < size; j += 256u / COLUMNS) {
+            T rest = la_subtract_product(x[j * COLUMNS + c], value, la_conj(block[k * BLOCK + j]));
+            if (j == k + 1u) rest = slot_divide(rest, divisor(block[j * BLOCK + j]));
+            x[j * COLUMNS + c] = rest;
+        }
+        barrier();
+    }
+    if (row >= n) return;
+    for (uint j = g; j < size; j += 256u / COLUMNS) slot_store1(base + j * n + row, x[j * COLUMNS + c]);
+}

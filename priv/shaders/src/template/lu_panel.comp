@@ -1,0 +1,121 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+// LU with partial pivoting of one panel of columns, one workgroup per matrix. Matrices are stored transposed: element
+// (r, c) lies at c * n + r, so that the rows of a column are neighbours. An invocation owns every 256th row; what others
+// need of a row goes through shared memory. Rows stay where they are: `position` tells where a row belongs, and lu_rows
+// moves them later.
+// Operands: A in place, the pivot rows' elements in the panel (BLOCK * BLOCK per matrix), per matrix and column the row
+// that became the pivot, per matrix and row its position, per matrix and position its row, row exchanges so far.
+// Numbers: columns of the panel, first column, n, batches.
+#include "params.glsl"
+#include "linalg.glsl"
+layout(local_size_x = 256) in;
+
+T slot_load0(const in uint at) { return la_make(R(at)); }
+void slot_store0(const in uint at, const in T value) {}
+void slot_store1(const in uint at, const in T value) {}
+void slot_store2(const in uint at, const in uint value) {}
+uint slot_load3(const in uint at) { return at; }
+void slot_store3(const in uint at, const in uint value) {}
+void slot_store4(const in uint at, const in uint value) {}
+uint slot_load5(const in uint at) { return at; }
+void slot_store5(const in uint at, const in uint value) {}
+
+#define NONE 0xffffffffu
+
+struct Candidate {
+    R size;
+    uint position;
+    uint row;
+};
+
+// The pivot is the element of largest modulus, the first of equals; NaN is larger than all, and the last NaN counts.
+bool better(const in Candidate a, const in Candidate b) {
+    if (a.row == NONE || b.row == NONE) return b.row == NONE && a.row != NONE;
+    bool a_nan = la_is_nan_real(a.size), b_nan = la_is_nan_real(b.size);
+    if (a_nan || b_nan) return a_nan && (!b_nan || a.position > b.position);
+    return a.size > b.size || (a.size == b.size && a.position < b.position);
+}
+
+shared Candidate candidates[256];
+shared Candidate finalists[16];
+shared T pivot[BLOCK];
+
+Candidate take(const in Candidate best, const in R size, const in uint position, const in uint row) {
+    Candidate other = Candidate(size, position, row);
+    if (better(other, best)) return other;
+    return best;
+}
+
+void main() {
+    uint size = nx_param(0u), first = nx_param(1u), n = nx_param(2u), batches = nx_param(3u);
+    uint batch = nx_group();
+    if (batch >= batches) return;
+    uint id = gl_LocalInvocationID.x;
+    uint base = batch * n * n, rows = batch * n;
+    uint exchanges = first == 0u ? 0u : slot_load5(batch);
+
+    Candidate best = Candidate(R(0), 0u, NONE);
+    for (uint r = first + id; r < n; r += 256u) {
+        slot_store3(rows + r, r);
+        best = take(best, slot_abs(slot_load0(base + first * n + r)), r, r);
+    }
+    for (uint k = 0u; k < size; ++k) {
+        uint column = base + (first + k) * n;
+        candidates[id] = best;
+        barrier();
+        if (id < 16u) {
+            for (uint i = 1u; i < 16u; ++i) {
+                if (better(candidates[id * 16u + i], best)) best = candidates[id * 16u + i];
+            }
+            finalists[id] = best;
+        }
+        barrier();
+        best = finalists[0];
+        for (uint i = 1u; i < 16u; ++i) {
+            if (better(finalists[i], best)) best = finalists[i];
+        }
+        uint row = best.row, place = best.position;
+        if ((row - first) % 256u == id) {
+            for (uint j = 0u; j < size; ++j) {
+                T value = slot_load0(base + (first + j) * n + row);
+                pivot[j] = value;
+                slot_store1((batch * BLOCK + k) * BLOCK + j, value);
+            }
+            slot_store2(rows + first + k, row);
+        }
+        if (place != first + k) exchanges += 1u;
+        barrier();
+        T diagonal = pivot[k];
+        bool divides = !la_is_zero(diagonal);
+        best = Candidate(R(0), 0u, NONE);
+        for (uint r = first + id; r < n; r += 256u) {
+            uint position = slot_load3(rows + r);
+            if (r == row) {
+                slot_store3(rows + r, first + k);
+                continue;
+            }
+            if (position < first + k) continue;
+            if (position == first + k) {
+                position = place;
+                slot_store3(rows + r, place);
+            }
+            T factor = slot_load0(column + r);
+            if (divides) {
+                factor = slot_divide(factor, diagonal);
+                slot_store0(column + r, factor);
+            }
+            if (k + 1u < size) {
+                T next = la_subtract_product(slot_load0(column + n + r), factor, pivot[k + 1u]);
+                slot_store0(column + n + r, next);
+                best = take(best, slot_abs(next), position, r);
+            }
+            for (uint j = k + 2u; j < size; ++j) {
+                uint at = column + (j - k) * n + r;
+                slot_store0(at, la_subtract_product(slot_load0(at), factor, pivot[j]));
+            }
+        }
+    }
+    for (uint r = first + id; r < n; r += 256u) slot_store4(rows + slot_load3(rows + r), r);
+    if (id == 0u) slot_store5(batch, exchanges);
+}

@@ -1,0 +1,61 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+// One block of a triangular system A X = B, in place: COLUMNS columns of X per workgroup. Blocks above have been
+// subtracted from X already. Backward systems (A upper triangular) are solved from the last row up.
+// Operands: A, X (row-major). Numbers: rows of the block, first row in the order of solving, n, columns of X, batches,
+// strides of A (batch, row, column), flags (1: ones on the diagonal, 2: backward, 4: conjugate A).
+#include "params.glsl"
+#include "linalg.glsl"
+layout(local_size_x = 256) in;
+
+T slot_load0(const in uint at) { return la_make(R(at)); }
+T slot_load1(const in uint at) { return la_make(R(at + 1u)); }
+void slot_store1(const in uint at, const in T value) {}
+
+shared T block[BLOCK * BLOCK];
+shared T x[BLOCK * COLUMNS];
+
+void main() {
+    uint rows = nx_param(0u), first = nx_param(1u), n = nx_param(2u), columns = nx_param(3u), batches = nx_param(4u);
+    uint a_batch = nx_param(5u), a_row = nx_param(6u), a_column = nx_param(7u), flags = nx_param(8u);
+    bool unit = (flags & 1u) != 0u, backward = (flags & 2u) != 0u, conjugate = (flags & 4u) != 0u;
+    uint tiles = (columns + COLUMNS - 1u) / COLUMNS;
+    uint job = nx_group();
+    if (job >= tiles * batches) return;
+    uint batch = job / tiles;
+    uint id = gl_LocalInvocationID.x;
+    // Row `i` in the order of solving is row `last - i` of a backward system.
+    uint last = n - 1u;
+    for (uint e = id; e < rows * rows; e += 256u) {
+        uint i = e / rows, k = e % rows;
+        if (k > i) continue;
+        uint row = backward ? last - first - i : first + i;
+        uint column = backward ? last - first - k : first + k;
+        T value = slot_load0(batch * a_batch + row * a_row + column * a_column);
+        block[i * BLOCK + k] = conjugate ? la_conj(value) : value;
+    }
+    uint c = id % COLUMNS, g = id / COLUMNS;
+    uint column = job % tiles * COLUMNS + c;
+    uint base = batch * n * columns + column;
+    for (uint i = g; i < rows; i += 256u / COLUMNS) {
+        uint row = backward ? last - first - i : first + i;
+        x[i * COLUMNS + c] = column < columns ? slot_load1(base + row * columns) : la_zero();
+    }
+    barrier();
+    if (!unit && g == 0u) x[c] = slot_divide(x[c], block[0]);
+    barrier();
+    for (uint k = 0u; k + 1u < rows; ++k) {
+        T value = x[k * COLUMNS + c];
+        for (uint i = k + 1u + g; i < rows; i += 256u / COLUMNS) {
+            T rest = la_subtract_product(x[i * COLUMNS + c], block[i * BLOCK + k], value);
+            if (i == k + 1u && !unit) rest = slot_divide(rest, block[i * BLOCK + i]);
+            x[i * COLUMNS + c] = rest;
+        }
+        barrier();
+    }
+    if (column >= columns) return;
+    for (uint i = g; i < rows; i += 256u / COLUMNS) {
+        uint row = backward ? last - first - i : first + i;
+        slot_store1(base + row * columns, x[i * COLUMNS + c]);
+    }
+}
