@@ -9,7 +9,9 @@ use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::verify::{self, accepts, result_dtype};
-use nx_vulkan_engine::program::{Binary, Conv, Cumulative, Elementwise, Op, Reduction, Unary, Windows};
+use nx_vulkan_engine::program::{
+    Binary, Conv, Cumulative, Elementwise, Linalg, Op, Reduction, Transform, Unary, Windows,
+};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Type, Value};
 use smallvec::smallvec;
@@ -76,6 +78,7 @@ fn samples() -> Vec<(Op, Vec<Type>, Type)> {
         (Op::Window { reduction: Reduction::Sum, windows: windows() }, vec![f(&[5, 3])], f(&[2, 3])),
         (Op::Scan { scan: Cumulative::Sum, axis: 0, reverse: true }, vec![f(&[2, 3])], f(&[2, 3])),
         (Op::Conv(Box::new(conv())), vec![f(&[2, 4, 5]), f(&[3, 4, 2])], f(&[2, 3, 5])),
+        (Op::Linalg(Linalg::Cholesky), vec![f(&[3, 3])], f(&[3, 3])),
     ]
 }
 
@@ -119,6 +122,7 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::Window { .. } => (24, "Op::Window {"),
         Op::Scan { .. } => (25, "Op::Scan {"),
         Op::Conv(_) => (26, "Op::Conv("),
+        Op::Linalg(_) => (27, "Op::Linalg("),
     }
 }
 
@@ -136,6 +140,20 @@ fn every_op_has_rules_a_reference_and_a_wire_form() {
         assert!(results.iter().map(|a| a.values.len() as u64).eq(outs.iter().map(Type::elements)), "{op:?}");
         assert_eq!(Op::from_wire(op.name(), &op.attrs()).unwrap(), op);
     }
+}
+
+#[test]
+fn matrix_ops_have_a_wire_form() {
+    for transform in [Transform::None, Transform::Transpose, Transform::Conjugate] {
+        for (lower, left_side) in [(true, false), (false, true)] {
+            let op = Op::Linalg(Linalg::TriangularSolve { lower, left_side, transform });
+            assert_eq!(Op::from_wire(op.name(), &op.attrs()).unwrap(), op);
+        }
+    }
+    for op in [Linalg::Cholesky, Linalg::Lu, Linalg::Solve, Linalg::Determinant].map(Op::Linalg) {
+        assert_eq!(Op::from_wire(op.name(), &op.attrs()).unwrap(), op);
+    }
+    assert!(Op::from_wire("triangular_solve", &[]).is_err());
 }
 
 #[test]

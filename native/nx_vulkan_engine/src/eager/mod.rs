@@ -6,6 +6,7 @@ mod constant;
 mod conv;
 mod dot;
 mod index;
+mod linalg;
 mod matrix;
 mod movement;
 mod order;
@@ -43,15 +44,22 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
     }
     let bad = |reason: String| Error::InvalidProgram { op: op.name().to_string(), reason };
     let out = outs.first().ok_or_else(|| bad("has results".to_string()))?;
+    check(op, operands, outs)?;
+    let call = Call { engine, op, operands, out, compile };
+    match op {
+        Op::Qr { complete } => qr::qr(&call, *complete, outs),
+        Op::Linalg(op) => linalg::run_all(&call, *op, outs),
+        _ => Err(bad(format!("has one result, got {}", outs.len()))),
+    }
+}
+
+/// Checks all rules in debug builds.
+fn check(op: &Op, operands: &[Tensor], outs: &[Type]) -> Result<()> {
     if cfg!(debug_assertions) {
         let types: Vec<Type> = operands.iter().map(|t| t.view.ty()).collect();
         verify::instruction(op, &types.iter().collect::<Vec<_>>(), outs)?;
     }
-    let call = Call { engine, op, operands, out, compile };
-    match op {
-        Op::Qr { complete } => qr::qr(&call, *complete, outs),
-        _ => Err(bad(format!("has one result, got {}", outs.len()))),
-    }
+    Ok(())
 }
 
 /// Runs one op of one result. Returns at once; the result's memory is filled when the device gets there.
@@ -60,10 +68,7 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
 /// `NeedsCompile` when a kernel is missing and `compile` refuses to wait for it. `InvalidProgram` for operands or a result
 /// that the op does not have; debug builds check all rules.
 pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compile: Compile) -> Result<Tensor> {
-    if cfg!(debug_assertions) {
-        let types: Vec<Type> = operands.iter().map(|t| t.view.ty()).collect();
-        verify::instruction(op, &types.iter().collect::<Vec<_>>(), std::slice::from_ref(out))?;
-    }
+    check(op, operands, std::slice::from_ref(out))?;
     let call = Call { engine, op, operands, out, compile };
     if let Some(elementwise) = op.elementwise() {
         return call.elementwise(elementwise);
@@ -111,6 +116,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Qr { .. } => Err(call.invalid("has two results".into())),
         Op::IndexedAdd { axes } => index::indexed(&call, axes, true),
         Op::IndexedPut { axes } => index::indexed(&call, axes, false),
+        Op::Linalg(op) => linalg::run(&call, *op),
     }
 }
 

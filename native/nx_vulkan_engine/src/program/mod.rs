@@ -3,6 +3,7 @@
 pub mod conv;
 pub mod factorization;
 pub mod file;
+pub mod linalg;
 pub mod op;
 pub mod verify;
 pub mod window;
@@ -12,6 +13,7 @@ pub mod wire;
 use smallvec::SmallVec;
 
 pub use conv::Conv;
+pub use linalg::{Linalg, Transform};
 pub use op::{Binary, Cumulative, Elementwise, Op, Reduction, Unary};
 pub use window::Windows;
 

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::conv::Conv;
+use super::linalg::Linalg;
 use super::window::Windows;
 
 /// Small lists of axes, sizes and positions.
@@ -92,11 +93,6 @@ impl Cumulative {
             Cumulative::Max => Reduction::Max,
             Cumulative::Min => Reduction::Min,
         }
-
-named_enum! {
-    /// What `triangular_solve` makes of its matrix first.
-    Transform {
-        None = "none", Transpose = "transpose", Conjugate = "conjugate",
     }
 }
 
@@ -185,6 +181,8 @@ pub enum Op {
     IndexedPut { axes: Axes },
     /// a; gives q and r, with as many columns of q as `a` has rows if `complete`, else as many as the shorter axis
     Qr { complete: bool },
+    /// Matrices; the operands are listed there
+    Linalg(Linalg),
 }
 
 impl Op {
@@ -219,6 +217,7 @@ impl Op {
             Op::IndexedAdd { .. } => "indexed_add",
             Op::IndexedPut { .. } => "indexed_put",
             Op::Qr { .. } => "qr",
+            Op::Linalg(op) => op.name(),
         }
     }
 }

@@ -68,6 +68,9 @@ fn check_all(op: &Op, operands: &[&Type], outs: &[Type]) -> Check {
         let expected = expected.ok_or_else(|| "needs a matrix".to_string())?;
         return require(expected == outs, || format!("gives {expected:?}, not {outs:?}"));
     }
+    if let Op::Linalg(op) = op {
+        return op.check(operands, outs);
+    }
     match outs {
         [out] => check(op, operands, out),
         _ => Err(format!("has one result, got {}", outs.len())),
@@ -222,6 +225,7 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
             })?;
             same_shape(&a.shape, out)
         }
+        Op::Linalg(op) => op.check(operands, std::slice::from_ref(out)),
     }
 }
 
@@ -256,6 +260,7 @@ fn arity(op: &Op, n: usize) -> Check {
         Op::Slice { starts, .. } => 1 + missing(starts),
         Op::PutSlice { starts } => 2 + missing(starts),
         Op::Concatenate { .. } | Op::Stack { .. } => n.max(1),
+        Op::Linalg(_) => n,
     };
     require(n == expected, || format!("needs {expected} operands, got {n}"))
 }

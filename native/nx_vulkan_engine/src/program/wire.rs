@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::conv::Conv;
+use super::linalg::Linalg;
 use super::op::{Axes, Binary, Cumulative, Op, Reduction, Scalar, Unary};
 use super::window::Windows;
 use crate::{Error, Result};
@@ -53,7 +54,7 @@ impl<'a> Attrs<'a> {
         }
     }
 
-    fn find(&self, name: &str) -> Option<&'a Attr> {
+    pub(super) fn find(&self, name: &str) -> Option<&'a Attr> {
         self.attrs.iter().find(|(n, _)| n == name).map(|(_, value)| value)
     }
 
@@ -149,6 +150,9 @@ impl Op {
         }
         if let Some(scan) = Cumulative::from_name(name) {
             return Ok(Op::Scan { scan, axis: a.axis("axis")?, reverse: a.flag("reverse")? });
+        }
+        if let Some(op) = Linalg::from_wire(name, &a) {
+            return op.map(Op::Linalg);
         }
         Ok(match name {
             "select" => Op::Select,
@@ -280,6 +284,7 @@ impl Op {
                 axes("contract_b", contract_b),
                 axes("batch_b", batch_b),
             ],
+            Op::Linalg(op) => op.attrs(),
         }
     }
 }

@@ -7,6 +7,7 @@ mod axes;
 mod complex;
 mod conv;
 mod elementwise;
+mod linalg;
 mod matrix;
 mod movement;
 mod order;
@@ -141,6 +142,9 @@ pub fn evaluate_all(op: &Op, operands: &[Array], outs: &[Type]) -> Result<Vec<Ar
     if let Some(results) = operands.first().and_then(|a| matrix::factorize(op, a, outs)) {
         return Ok(results);
     }
+    if let Op::Linalg(op) = op {
+        return linalg::evaluate(*op, operands, outs);
+    }
     match outs {
         [out] => Ok(vec![evaluate_one(op, operands, out)?]),
         _ => Err(invalid(op, "has one result")),
@@ -215,6 +219,7 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::Qr { .. } => Err(invalid(op, "has two results")),
         Op::IndexedAdd { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, true, out)),
         Op::IndexedPut { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, false, out)),
+        Op::Linalg(_) => Err(invalid(op, "its results come together")),
     }
 }
 

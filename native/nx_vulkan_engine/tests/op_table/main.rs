@@ -13,6 +13,7 @@ mod layouts;
 mod order;
 mod orthogonal;
 mod programs;
+mod solvers;
 mod structure;
 mod values;
 mod window;

@@ -65,6 +65,7 @@ void main() {
         candidates[id] = best;
         barrier();
         if (id < 16u) {
+            best = candidates[id * 16u];
             for (uint i = 1u; i < 16u; ++i) {
                 if (better(candidates[id * 16u + i], best)) best = candidates[id * 16u + i];
             }

@@ -31,8 +31,7 @@ fn factor(call: &Call<'_>, a: &Tensor, dtype: DType) -> Result<Factors> {
     let (n, batches) = square(call, a)?;
     let (engine, compute) = (call.engine, dtype.ctype());
     let int = DType::U32;
-    let panel =
-        linalg::kernel(engine, "lu_panel", compute, &[dtype, dtype, int, int, int, int], call.compile)?;
+    let panel = linalg::kernel(engine, "lu_panel", compute, &[dtype, dtype, int, int, int, int], call.compile)?;
     let move_rows = linalg::kernel(engine, "lu_rows", compute, &[dtype, int, int, dtype, int], call.compile)?;
     let block = LinalgSpec::block(compute);
     let update = if n > block { Some(Update::kernel(engine, dtype, dtype, dtype, call.compile)?) } else { None };
@@ -152,8 +151,7 @@ pub fn solve(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
     linalg::run(call.engine, &gather, &[&right.tensor, &factors.rows, &x], 2, &numbers, groups)?;
     let stored = Matrices { tensor: factors.both.clone(), strides: [(n * n) as u32, 1, n as u32] };
     for backward in [false, true] {
-        let system =
-            System { a: stored.clone(), n, batches, unit: !backward, backward, conjugate: false };
+        let system = System { a: stored.clone(), n, batches, unit: !backward, backward, conjugate: false };
         system.solve(call.engine, &x, columns, call.compile)?;
     }
     let regular = Tensor::uninitialized(call.engine, regular_type)?;

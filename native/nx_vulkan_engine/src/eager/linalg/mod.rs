@@ -7,21 +7,40 @@ mod cholesky;
 mod lu;
 mod triangular;
 
-pub use cholesky::cholesky;
-pub use lu::{determinant, lu, solve};
-pub use triangular::triangular_solve;
-
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Call, movement};
-use crate::kernel::Kernel;
-use crate::kernel::launch::{Compile, linalg};
+use super::{Call, Results, movement};
+use crate::codegen::linalg::LinalgSpec;
+
+use crate::kernel::launch::{Compile, Kernel, linalg};
+use crate::program::Linalg;
 use crate::shape::{Space, Type};
 use crate::{CType, DType, Engine, Result, Tensor, View};
 
-use crate::codegen::linalg::LinalgSpec;
+/// Runs an op of one result.
+pub fn run(call: &Call<'_>, op: Linalg) -> Result<Tensor> {
+    match op {
+        Linalg::TriangularSolve { lower, left_side, transform } => {
+            triangular::triangular_solve(call, lower, left_side, transform)
+        }
+        Linalg::Cholesky => cholesky::cholesky(call),
+        Linalg::Determinant => lu::determinant(call),
+        Linalg::Lu | Linalg::Solve => Err(call.invalid("has several results".to_string())),
+    }
+}
+
+/// Runs an op of several results.
+pub fn run_all(call: &Call<'_>, op: Linalg, outs: &[Type]) -> Result<Results> {
+    match op {
+        Linalg::Lu => lu::lu(call, outs),
+        Linalg::Solve => lu::solve(call, outs),
+        Linalg::TriangularSolve { .. } | Linalg::Cholesky | Linalg::Determinant => {
+            Err(call.invalid(format!("has one result, got {}", outs.len())))
+        }
+    }
+}
 
 /// Batches of matrices with one stride per batch, row and column, none of them negative.
 #[derive(Debug, Clone)]
