@@ -1,0 +1,136 @@
+# Runs one test file of Nx with our backend as the default of every process, in a VM of its own:
+#
+#     elixir -pa ... runner.exs <folder of Nx> <test file> <file for the results>
+#
+# The VM has no consolidated protocols, since the files define implementations of them. The results are an Erlang term:
+# a list of {name, :passed | :excluded | :skipped | {:failed, message}}.
+[nx, file, results] = System.argv()
+
+defmodule Nx.Vulkan.Suites.Values do
+  @moduledoc false
+
+  # `==` on tensors: those of Nx.BinaryBackend are equal if their elements are, references to device memory never are.
+  def equal?(left, right), do: left == right or on(left, Nx.BinaryBackend) == on(right, Nx.BinaryBackend)
+
+  # The term with its tensors on the default backend.
+  def place(term), do: on(term, Nx.default_backend())
+
+  defp on(%Nx.Tensor{data: %backend{}} = tensor, to) when backend in [Nx.BinaryBackend, Nx.Vulkan.VulkanoBackend] do
+    tensor |> Nx.backend_copy(to) |> one_nan(to)
+  end
+
+  defp on(%struct{} = term, to), do: term |> Map.from_struct() |> on(to) |> Map.put(:__struct__, struct)
+  defp on(term, to) when is_map(term), do: Map.new(term, fn {key, value} -> {on(key, to), on(value, to)} end)
+  defp on(term, to) when is_tuple(term), do: term |> Tuple.to_list() |> on(to) |> List.to_tuple()
+  defp on([head | tail], to), do: [on(head, to) | on(tail, to)]
+  defp on(term, _to), do: term
+
+  # Which NaN it is means nothing.
+  @infinity %{{:f, 16} => 0x7C00, {:bf, 16} => 0x7F80, {:f, 32} => 0x7F800000, {:f, 64} => 0x7FF0000000000000}
+
+  defp one_nan(%{type: type} = tensor, Nx.BinaryBackend) do
+    {_, size} = part = with {:c, size} <- type, do: {:f, div(size, 2)}
+
+    case @infinity do
+      %{^part => infinity} ->
+        bits =
+          for <<bits::native-size(size) <- Nx.to_binary(tensor)>>,
+            into: <<>>,
+            do: <<nan(bits, infinity, size)::native-size(size)>>
+
+        Nx.BinaryBackend.from_binary(tensor, bits, [])
+
+      %{} ->
+        tensor
+    end
+  end
+
+  defp one_nan(tensor, _to), do: tensor
+
+  defp nan(bits, infinity, size) do
+    if Bitwise.band(bits, 2 ** (size - 1) - 1) > infinity, do: infinity + 1, else: bits
+  end
+end
+
+defmodule Nx.Vulkan.Suites.Source do
+  @moduledoc false
+
+  alias Nx.Vulkan.Suites.Values
+
+  # Two things in the source depend on tensors being plain terms: `==`, and attributes, which are made while the file is
+  # compiled, on Nx.BinaryBackend. Numerical definitions give `==` a meaning of their own.
+  def compile(file) do
+    {:ok, quoted} = file |> File.read!() |> Code.string_to_quoted(file: file)
+    quoted |> rewrite(:module) |> Code.compile_quoted(Path.expand(file))
+  end
+
+  defp rewrite({defn, _, _} = node, _in) when defn in [:defn, :defnp, :deftransform, :deftransformp, :quote], do: node
+  defp rewrite({:when, meta, [head | guard]}, within), do: {:when, meta, [rewrite(head, within) | guard]}
+
+  defp rewrite({code, meta, [head | body]}, _in) when code in [:test, :def, :defp, :setup] do
+    {code, meta, [rewrite(head, :module) | rewrite(body, :function)]}
+  end
+
+  defp rewrite({op, _, [left, right]}, :function) when op in [:==, :!=] do
+    equal = quote do: unquote(Values).equal?(unquote(rewrite(left, :function)), unquote(rewrite(right, :function)))
+    if op == :==, do: equal, else: quote(do: not unquote(equal))
+  end
+
+  defp rewrite({:@, _, [{name, _, context}]} = node, :function) when is_atom(name) and is_atom(context) do
+    quote do: unquote(Values).place(unquote(node))
+  end
+
+  defp rewrite({:^, _, _} = node, _in), do: node
+  defp rewrite({form, meta, args}, within), do: {rewrite(form, within), meta, rewrite(args, within)}
+  defp rewrite({left, right}, within), do: {rewrite(left, within), rewrite(right, within)}
+  defp rewrite(list, within) when is_list(list), do: Enum.map(list, &rewrite(&1, within))
+  defp rewrite(node, _in), do: node
+end
+
+defmodule Nx.Vulkan.Suites.Formatter do
+  @moduledoc false
+  use GenServer
+
+  @impl true
+  def init(opts), do: {:ok, {opts, []}}
+
+  @impl true
+  def handle_cast({:test_finished, test}, {opts, seen}), do: {:noreply, {opts, [{name(test), outcome(test)} | seen]}}
+
+  def handle_cast({:suite_finished, _times}, {opts, seen} = state) do
+    File.write!(opts[:results], :erlang.term_to_binary(seen))
+    {:noreply, state}
+  end
+
+  def handle_cast(_event, state), do: {:noreply, state}
+
+  defp name(test), do: Atom.to_string(test.name)
+
+  defp outcome(%{state: nil}), do: :passed
+  defp outcome(%{state: {:skipped, _}}), do: :skipped
+  defp outcome(%{state: {:excluded, _}}), do: :excluded
+  defp outcome(%{state: {:invalid, module}}), do: {:failed, "setup_all of #{inspect(module.name)}"}
+
+  defp outcome(%{state: {:failed, failures}} = test) do
+    {:failed, ExUnit.Formatter.format_test_failure(test, failures, 1, 120, fn _key, text -> text end)}
+  end
+end
+
+File.cd!(nx)
+{:ok, _} = Application.ensure_all_started(:nx_vulkan)
+Application.put_env(:nx_vulkan, :add_backend_on_inspect, false)
+
+# The distributed tests start further nodes of the BEAM, which would compute with their own default backend.
+ExUnit.start(
+  autorun: false,
+  formatters: [Nx.Vulkan.Suites.Formatter],
+  results: results,
+  exclude: [:distributed],
+  assert_receive_timeout: 1000,
+  colors: [enabled: false],
+  seed: 0
+)
+
+for file <- Path.wildcard("test/support/*.ex") ++ [file], do: Nx.Vulkan.Suites.Source.compile(file)
+Nx.global_default_backend(Nx.Vulkan.VulkanoBackend)
+ExUnit.run()
