@@ -131,6 +131,26 @@ defmodule Nx.Vulkan.NativeV do
   def tensor_release(_ref), do: nif_error()
 
   @doc """
+  The device address of a tensor, whose elements lie there in row-major order, and its size in bytes. The memory is
+  kept until the tensor is released, collected or not. Waits for the device. Dirty IO scheduler.
+
+  Elements of a sub-byte type take a byte each.
+  """
+  @spec tensor_share(ref) :: {:ok, pos_integer, pos_integer} | error
+  def tensor_share(_ref), do: nif_error()
+
+  @doc """
+  A tensor that shares the memory at an address which `tensor_share/1` gave, or which lies within such a tensor. Dirty IO
+  scheduler.
+
+  ## Errors
+
+  `:invalid_argument` where no such tensor exists any more, where it ends too early, and for an address between elements.
+  """
+  @spec tensor_from_address(non_neg_integer, atom, tuple) :: tensor_result
+  def tensor_from_address(_address, _type, _shape), do: nif_error()
+
+  @doc """
   How a tensor lies in memory: type, shape, strides and offset in elements, bytes of the storage.
   """
   @spec tensor_info(ref) :: {:ok, map} | error

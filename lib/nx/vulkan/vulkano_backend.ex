@@ -10,6 +10,10 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   The memory of a tensor returns to the pool when the BEAM collects it, or at once through `Nx.backend_deallocate/1`.
 
+  `Nx.to_pointer/2` gives the device address of a tensor, in `mode: :local`. It keeps the memory until the tensor is
+  deallocated, so that the address holds even after the tensor was collected. `Nx.from_pointer/5` makes a tensor that shares
+  the memory; an address that no such tensor has, or had, is an `ArgumentError`. Elements of a sub-byte type take a byte each there.
+
   `config :nx_vulkan, add_backend_on_inspect: false` leaves the backend out of inspected tensors.
   """
 
@@ -23,6 +27,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   # From this size in bytes on, copying a binary is work for a dirty scheduler: 64 KiB take about 10 us.
   @dirty_bytes 65_536
+
+  @last_address 0xFFFFFFFFFFFFFFFF
 
   @impl true
   def init(opts) do
@@ -125,10 +131,44 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
-  def from_pointer(_pointer, _type, _shape, _backend_options, _opts), do: unsupported(:from_pointer)
+  def to_pointer(%T{data: %B{ref: ref}}, opts) do
+    opts = Keyword.validate!(opts, mode: :local)
+
+    case opts[:mode] do
+      :local -> local_pointer(NativeV.tensor_share(ref))
+      mode -> raise ArgumentError, "expected the mode :local, got: #{inspect(mode)}"
+    end
+  end
+
+  defp local_pointer({:ok, address, size}), do: %Nx.Pointer{kind: :local, address: address, data_size: size}
+  defp local_pointer(error), do: raise_error(error)
 
   @impl true
-  def to_pointer(_tensor, _opts), do: unsupported(:to_pointer)
+  def from_pointer(%Nx.Pointer{} = pointer, type, shape, backend_options, opts) do
+    init(backend_options)
+    out = Nx.template(shape, type, names: opts[:names])
+    %{data_size: size} = pointer
+    expected = Nx.size(shape) * max(elem(type, 1), 8)
+
+    if size != nil and size * 8 != expected do
+      raise ArgumentError, "invalid pointer data_size for shape, expected: #{div(expected, 8)}, got: #{size}"
+    end
+
+    case pointer do
+      %{kind: :local, address: address} when is_integer(address) and address > 0 and address <= @last_address ->
+        from_address(out, address)
+
+      _ ->
+        raise ArgumentError, "expected a pointer of the kind :local with an address, got: #{inspect(pointer)}"
+    end
+  end
+
+  defp from_address(%T{type: type, shape: shape} = out, address) do
+    case NativeV.tensor_from_address(address, type_name(type), shape) do
+      {:error, :invalid_argument, _op, message, _details} -> raise ArgumentError, message
+      answer -> %{out | data: %B{ref: settle(answer, fn -> answer end)}}
+    end
+  end
 
   @impl true
   def block(%block{axis: axis, reverse: reverse}, out, [%T{type: {class, _}} = tensor], _fun)

@@ -10,6 +10,7 @@ use crate::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, Pipel
 use crate::memory::{
     AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, HostAccess, Kind, Pool, VulkanBacking,
 };
+use crate::share::Shared;
 use crate::stream::Stream;
 use crate::{Error, Result};
 
@@ -77,6 +78,7 @@ pub struct Engine {
     stream: Stream,
     kernels: KernelCache,
     constants: ConstantCache,
+    shared: Shared,
     pipelines: PipelineStore,
     pool: Arc<DevicePool>,
     open: Arc<OpenDevice>,
@@ -109,6 +111,7 @@ impl Engine {
             stream: Stream::new(Arc::clone(&open), Arc::clone(&pool)),
             kernels: KernelCache::default(),
             constants: ConstantCache::default(),
+            shared: Shared::default(),
             pipelines: PipelineStore::new(Arc::clone(&open), options.cache_dir.clone())?,
             pool,
             open,
@@ -121,6 +124,10 @@ impl Engine {
 
     pub(crate) fn constant_cache(&self) -> &ConstantCache {
         &self.constants
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     pub fn caps(&self) -> &Caps {

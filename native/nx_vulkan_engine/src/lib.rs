@@ -15,6 +15,7 @@ pub mod nativev;
 pub mod program;
 pub mod reference;
 pub mod shape;
+mod share;
 pub mod spirv;
 mod stream;
 pub mod tensor;

@@ -42,22 +42,53 @@ impl Tensor {
 
     /// The first `limit` elements (all, if `None`) as an Nx binary. Waits for the device.
     pub fn to_nx_bytes(&self, engine: &Engine, limit: Option<u64>) -> Result<Vec<u8>> {
-        let elements = self.view.elements().min(limit.unwrap_or(u64::MAX));
-        let dtype = self.view.dtype;
-        // One element stands for all of a uniform tensor; other views are gathered on the device.
-        let uniform = self.view.is_uniform() && elements > 1;
-        let source = if uniform || self.view.is_contiguous() {
-            self.clone()
-        } else {
-            eager::contiguous(engine, self, eager::Compile::Allowed)?
-        };
-        let read = if uniform { 1 } else { elements };
-        let mut bytes = vec![0; (read * dtype.size_bytes()) as usize];
-        engine.download(&source.buffer, source.view.offset_bytes(), &mut bytes)?;
-        if uniform {
-            bytes = bytes.repeat(elements as usize);
+        let mut bytes = vec![0; self.nx_size_bytes(limit) as usize];
+        self.read_nx_bytes(engine, limit, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The length of what [`Tensor::to_nx_bytes`] gives.
+    pub fn nx_size_bytes(&self, limit: Option<u64>) -> u64 {
+        nx_bytes(self.view.dtype, self.elements_up_to(limit))
+    }
+
+    /// As [`Tensor::to_nx_bytes`], into memory of the caller.
+    ///
+    /// # Errors
+    /// `InvalidArgument` unless `out` is as long as [`Tensor::nx_size_bytes`] says.
+    pub fn read_nx_bytes(&self, engine: &Engine, limit: Option<u64>, out: &mut [u8]) -> Result<()> {
+        let (elements, dtype) = (self.elements_up_to(limit), self.view.dtype);
+        let expected = nx_bytes(dtype, elements);
+        if out.len() as u64 != expected {
+            return Err(Error::InvalidArgument {
+                what: "output",
+                expected: format!("{expected} bytes for {elements} elements of {dtype}"),
+                got: format!("{} bytes", out.len()),
+            });
         }
-        Ok(if dtype.bits() < 8 { pack(dtype, &bytes) } else { bytes })
+        // One element stands for all of a uniform tensor; other views are gathered on the device.
+        if self.view.is_uniform() && elements > 1 {
+            let mut element = [0; MAX_ELEMENT_BYTES];
+            let element = &mut element[..dtype.size_bytes() as usize];
+            engine.download(&self.buffer, self.view.offset_bytes(), element)?;
+            match dtype.bits() < 8 {
+                true => out.copy_from_slice(&pack(dtype, &element.repeat(elements as usize))),
+                false => out.chunks_exact_mut(element.len()).for_each(|chunk| chunk.copy_from_slice(element)),
+            }
+            return Ok(());
+        }
+        let source = eager::contiguous(engine, self, eager::Compile::Allowed)?;
+        if dtype.bits() < 8 {
+            let mut bytes = vec![0; elements as usize];
+            engine.download(&source.buffer, source.view.offset_bytes(), &mut bytes)?;
+            out.copy_from_slice(&pack(dtype, &bytes));
+            return Ok(());
+        }
+        engine.download(&source.buffer, source.view.offset_bytes(), out)
+    }
+
+    fn elements_up_to(&self, limit: Option<u64>) -> u64 {
+        self.view.elements().min(limit.unwrap_or(u64::MAX))
     }
 
     /// Device address of the first element.
@@ -65,6 +96,9 @@ impl Tensor {
         self.buffer.address() + self.view.offset_bytes()
     }
 }
+
+/// The size of a c128.
+const MAX_ELEMENT_BYTES: usize = 16;
 
 /// Bytes of an Nx binary of `elements` elements.
 pub fn nx_bytes(dtype: DType, elements: u64) -> u64 {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use nx_vulkan_engine::{Engine, Error, Options};
+use nx_vulkan_engine::{DType, Engine, Error, Options, Tensor, Type};
 
 #[test]
 fn transfers_of_odd_sizes_at_odd_offsets() {
@@ -161,4 +161,43 @@ fn a_memory_limit_is_kept_and_named() {
     held.clear();
     engine.alloc(32 << 20).unwrap();
     assert_valid(&engine);
+}
+
+#[test]
+fn addresses_keep_memory_until_they_are_given_up() {
+    let engine = engine();
+    let ty = Type { dtype: DType::U16, shape: [4].as_slice().into() };
+    let part = Type { dtype: DType::U16, shape: [2].as_slice().into() };
+    let tensor = Tensor::from_nx_bytes(&engine, &ty, &[1, 0, 2, 0, 3, 0, 4, 0]).unwrap();
+    assert!(Tensor::from_address(&engine, tensor.address(), &ty).is_err(), "nobody handed it out");
+    let shared = tensor.share(&engine).unwrap();
+    let address = shared.address();
+    drop((tensor, shared));
+    let again = Tensor::from_address(&engine, address + 4, &part).unwrap();
+    assert_eq!(again.to_nx_bytes(&engine, None).unwrap(), [3, 0, 4, 0]);
+    for wrong in [address + 1, address + 6, address - 2, 0, u64::MAX - 1] {
+        let error = Tensor::from_address(&engine, wrong, &part).unwrap_err();
+        assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
+    }
+    let tensor = Tensor::from_address(&engine, address, &ty).unwrap();
+    tensor.unshare(&engine);
+    drop(again);
+    assert!(Tensor::from_address(&engine, address, &ty).is_ok(), "a tensor holds it");
+    drop(tensor);
+    assert!(Tensor::from_address(&engine, address, &ty).is_err(), "nothing holds it");
+    assert_valid(&engine);
+}
+
+#[test]
+fn reads_need_memory_of_the_right_size() {
+    let engine = engine();
+    let ty = Type { dtype: DType::U4, shape: [3].as_slice().into() };
+    let tensor = Tensor::from_nx_bytes(&engine, &ty, &[0x12, 0x30]).unwrap();
+    assert_eq!(tensor.nx_size_bytes(None), 2);
+    assert_eq!(tensor.nx_size_bytes(Some(2)), 1);
+    let mut out = [0; 2];
+    tensor.read_nx_bytes(&engine, None, &mut out).unwrap();
+    assert_eq!(out, [0x12, 0x30]);
+    assert!(matches!(tensor.read_nx_bytes(&engine, None, &mut [0; 1]), Err(Error::InvalidArgument { .. })));
+    assert!(matches!(tensor.read_nx_bytes(&engine, Some(2), &mut out), Err(Error::InvalidArgument { .. })));
 }

@@ -13,7 +13,7 @@ use crate::{device, error, term};
 mod atoms {
     rustler::atoms! {
         ok, pressure, already_deallocated, needs_compile, nil,
-        tensor_from_binary, to_binary,
+        tensor_from_binary, to_binary, to_pointer, from_pointer,
         type_ = "type", shape, strides, offset, storage_bytes,
     }
 }
@@ -43,13 +43,16 @@ impl TensorRef {
     }
 }
 
-pub fn tensor_of(term: Term) -> Result<Tensor> {
-    let resource = term.decode::<ResourceArc<TensorRef>>().map_err(|_| Error::InvalidArgument {
+fn resource_of(term: Term) -> Result<ResourceArc<TensorRef>> {
+    term.decode().map_err(|_| Error::InvalidArgument {
         what: "tensor",
         expected: "a reference to a tensor".to_string(),
         got: format!("{term:?}"),
-    })?;
-    resource.tensor()
+    })
+}
+
+pub fn tensor_of(term: Term) -> Result<Tensor> {
+    resource_of(term)?.tensor()
 }
 
 /// The share of the budget that is allocated, while memory is short, between two requests to collect garbage.
@@ -121,14 +124,45 @@ fn upload<'a>(
 /// Waits for a tensor and reads it in Nx's binary layout, all of it or the first `limit` elements.
 #[rustler::nif(schedule = "DirtyIo")]
 fn tensor_to_binary<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u64>) -> Term<'a> {
-    let read = || tensor_of(reference)?.to_nx_bytes(device::engine()?, limit);
+    let read = || {
+        let tensor = tensor_of(reference)?;
+        let mut binary = NewBinary::new(env, tensor.nx_size_bytes(limit) as usize);
+        tensor.read_nx_bytes(device::engine()?, limit, binary.as_mut_slice())?;
+        Ok(Binary::from(binary))
+    };
     match read() {
-        Ok(bytes) => {
-            let mut binary = NewBinary::new(env, bytes.len());
-            binary.as_mut_slice().copy_from_slice(&bytes);
-            (atoms::ok(), Binary::from(binary)).encode(env)
-        }
+        Ok(binary) => (atoms::ok(), binary).encode(env),
         Err(e) => error::encode(env, atoms::to_binary().to_term(env), &e),
+    }
+}
+
+/// The device address of a tensor, which is made contiguous if need be, and its size in bytes. Waits for what writes it.
+#[rustler::nif(schedule = "DirtyIo")]
+fn tensor_share<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
+    let share = || {
+        let resource = resource_of(reference)?;
+        let tensor = resource.tensor()?.share(device::engine()?)?;
+        let mut slot = resource.slot();
+        let held = slot.as_mut().ok_or(Error::Released)?;
+        *held = tensor;
+        Ok((atoms::ok(), held.address(), held.view.ty().size_bytes()))
+    };
+    match share() {
+        Ok(answer) => answer.encode(env),
+        Err(e) => error::encode(env, atoms::to_pointer().to_term(env), &e),
+    }
+}
+
+/// A tensor of what lies at an address that `tensor_share` gave, or within that tensor.
+#[rustler::nif(schedule = "DirtyIo")]
+fn tensor_from_address<'a>(env: Env<'a>, address: u64, dtype: Term<'a>, shape: Term<'a>) -> Term<'a> {
+    let run = || {
+        let engine = device::engine()?;
+        Ok((engine, Tensor::from_address(engine, address, &term::ty(dtype, shape)?)?))
+    };
+    match run() {
+        Ok((engine, tensor)) => encode_tensor(env, engine, tensor),
+        Err(e) => error::encode(env, atoms::from_pointer().to_term(env), &e),
     }
 }
 
@@ -137,7 +171,12 @@ fn tensor_to_binary<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u64>) -
 fn tensor_release<'a>(env: Env<'a>, reference: ResourceArc<TensorRef>) -> Term<'a> {
     let tensor = reference.slot().take();
     match tensor {
-        Some(_) => atoms::ok().encode(env),
+        Some(tensor) => {
+            if let Some(engine) = device::open_engine() {
+                tensor.unshare(engine);
+            }
+            atoms::ok().encode(env)
+        }
         None => atoms::already_deallocated().encode(env),
     }
 }
