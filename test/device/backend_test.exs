@@ -65,31 +65,6 @@ defmodule Nx.Vulkan.Device.BackendTest do
     assert Nx.to_flat_list(Nx.add(v, Nx.vectorize(place([10, 20]), :x))) == [10, 11, 12, 23, 24, 25]
   end
 
-  test "an op that is missing says so" do
-    t = place([3, 1, 2])
-    error = catch_error(Nx.sort(t))
-    assert %Nx.Vulkan.Error{kind: :unsupported, op: :sort} = error
-    assert Exception.message(error) =~ "sort: "
-
-    for missing <- [
-          fn -> Nx.argsort(t) end,
-          fn -> Nx.fft(t) end,
-          fn -> Nx.ifft(t) end,
-          fn -> Nx.window_sum(t, {2}) end,
-          fn -> Nx.window_product(t, {2}) end,
-          fn -> Nx.window_max(t, {2}) end,
-          fn -> Nx.window_min(t, {2}) end,
-          fn -> Nx.window_reduce(t, 0, {2}, &Nx.add/2) end,
-          fn -> Nx.reduce(t, 0, &Nx.add/2) end,
-          fn -> Nx.conv(Nx.iota({1, 1, 3}, backend: VulkanoBackend), Nx.iota({1, 1, 2}, backend: VulkanoBackend)) end,
-          fn -> Nx.window_scatter_max(t, place([1]), 0, {3}) end,
-          fn -> Nx.window_scatter_min(t, place([1]), 0, {3}) end,
-          fn -> Nx.LinAlg.triangular_solve(Nx.eye(2, backend: VulkanoBackend), place([1, 2])) end
-        ] do
-      assert %Nx.Vulkan.Error{kind: :unsupported} = catch_error(missing.())
-    end
-  end
-
   test "bad calls of the native library are errors" do
     {:ok, ref} = NativeV.tensor_from_binary_dirty(:f32, {2}, <<0::64>>)
 

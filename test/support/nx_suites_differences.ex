@@ -81,7 +81,7 @@ defmodule Nx.Vulkan.NxSuites.Differences do
     ],
     "test/nx/random_test.exs" => [
       narrow: ["types uniform"],
-      digits: ["types normal", "types multivariate_normal"]
+      digits: ["types multivariate_normal"]
     ],
     "test/nx/serving_test.exs" => [
       references: ["run/2 with client pre/post"]
