@@ -181,6 +181,11 @@ defmodule Nx.Vulkan.VulkanoBackend do
     List.to_tuple(run_all(:qr, [complete: mode == :complete], [tensor], [q, r]))
   end
 
+  def block(%Nx.Block.TopK{k: k}, {values, places}, [%T{type: {class, _}} = tensor], _fun) when class != :c do
+    [values, places] = run_all(:top_k, [k: k], [tensor], [values, places])
+    {values, places}
+  end
+
   def block(struct, _output, args, fun), do: apply(fun, [struct | args])
 
   defp cumulative(Nx.Block.CumulativeSum), do: :cumulative_sum
@@ -322,12 +327,23 @@ defmodule Nx.Vulkan.VulkanoBackend do
     [window: Tuple.to_list(window), low: low, high: high, strides: opts[:strides], dilations: dilations]
   end
 
+  # A scalar is a row of one element.
+  @impl true
+  def sort(out, %T{shape: {}} = a, _opts), do: run(:reshape, [], [a], out)
+  def sort(out, a, opts), do: run(:sort, order(opts), [a], out)
+
+  @impl true
+  def argsort(out, %T{shape: {}}, _opts), do: constant(out, 0, [])
+  def argsort(out, a, opts), do: run(:argsort, order(opts), [a], out)
+
+  defp order(opts), do: [axis: opts[:axis], descending: opts[:direction] == :desc]
+
   defp all_axes(tensor), do: Enum.to_list(0..(tuple_size(tensor.shape) - 1)//1)
 
   ## Ops that this version does not have
 
   @missing [reduce: 5, window_reduce: 6] ++
-             [sort: 3, argsort: 3, window_scatter_max: 6, window_scatter_min: 6, triangular_solve: 4, fft: 3, ifft: 3]
+             [window_scatter_max: 6, window_scatter_min: 6, triangular_solve: 4, fft: 3, ifft: 3]
 
   for {op, arity} <- @missing do
     @impl true

@@ -79,13 +79,18 @@ fn samples() -> Vec<(Op, Vec<Type>, Type)> {
         (Op::Scan { scan: Cumulative::Sum, axis: 0, reverse: true }, vec![f(&[2, 3])], f(&[2, 3])),
         (Op::Conv(Box::new(conv())), vec![f(&[2, 4, 5]), f(&[3, 4, 2])], f(&[2, 3, 5])),
         (Op::Linalg(Linalg::Cholesky), vec![f(&[3, 3])], f(&[3, 3])),
+        (Op::Sort { axis: 1, descending: true }, vec![f(&[2, 3])], f(&[2, 3])),
+        (Op::Argsort { axis: 0, descending: false }, vec![f(&[2, 3])], i(&[2, 3])),
     ]
 }
 
 /// The same for ops of several results.
 fn samples_of_several() -> Vec<(Op, Vec<Type>, Vec<Type>)> {
     let f = |shape: &[u64]| Type::new(DType::F32, shape);
-    vec![(Op::Qr { complete: false }, vec![f(&[3, 2])], vec![f(&[3, 2]), f(&[2, 2])])]
+    vec![
+        (Op::Qr { complete: false }, vec![f(&[3, 2])], vec![f(&[3, 2]), f(&[2, 2])]),
+        (Op::TopK { k: 2 }, vec![f(&[2, 3])], vec![f(&[2, 2]), Type::new(DType::S32, &[2, 2])]),
+    ]
 }
 
 /// Where `samples_of_several` begin among the kinds.
@@ -123,6 +128,9 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::Scan { .. } => (25, "Op::Scan {"),
         Op::Conv(_) => (26, "Op::Conv("),
         Op::Linalg(_) => (27, "Op::Linalg("),
+        Op::Sort { .. } => (28, "Op::Sort {"),
+        Op::Argsort { .. } => (29, "Op::Argsort {"),
+        Op::TopK { .. } => (SEVERAL + 1, "Op::TopK {"),
     }
 }
 

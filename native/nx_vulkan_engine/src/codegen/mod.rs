@@ -12,5 +12,6 @@ pub mod probe;
 pub mod reduce;
 pub mod scalar;
 pub mod scan;
+pub mod sort;
 pub mod templates;
 pub mod transpose;

@@ -46,9 +46,10 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
     let out = outs.first().ok_or_else(|| bad("has results".to_string()))?;
     check(op, operands, outs)?;
     let call = Call { engine, op, operands, out, compile };
-    match op {
-        Op::Qr { complete } => qr::qr(&call, *complete, outs),
-        Op::Linalg(op) => linalg::run_all(&call, *op, outs),
+    match (op, outs) {
+        (Op::Qr { complete }, _) => qr::qr(&call, *complete, outs),
+        (Op::Linalg(op), _) => linalg::run_all(&call, *op, outs),
+        (Op::TopK { k }, [_, places]) => Ok(order::top_k(&call, *k, places)?.into_iter().collect()),
         _ => Err(bad(format!("has one result, got {}", outs.len()))),
     }
 }
@@ -107,6 +108,9 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
             Ok(result)
         }
         Op::Window { reduction, windows } => window::reduce_windows(&call, *reduction, windows),
+        Op::Sort { axis, descending } => order::sort(&call, *axis, *descending),
+        Op::Argsort { axis, descending } => order::argsort(&call, *axis, *descending),
+        Op::TopK { .. } => Err(call.invalid("has two results".into())),
         Op::Scan { scan, axis, reverse } => order::scan(&call, *scan, *axis, *reverse),
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b])

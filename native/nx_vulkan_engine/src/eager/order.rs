@@ -4,9 +4,11 @@
 //! a view that puts it back.
 
 use super::{Call, movement};
+use crate::codegen::sort::SortKey;
 use crate::kernel::launch::scan::{Scan, scan as launch_scan};
+use crate::kernel::launch::sort::{Sort, fits_in_rows, sort as launch_sort};
 use crate::program::{Cumulative, op::Axes};
-use crate::{Result, Tensor, View};
+use crate::{DType, Result, Tensor, Type, View};
 
 /// An operand as contiguous rows, and how to put their axis back.
 struct Rows {
@@ -37,6 +39,28 @@ impl Rows {
         })
     }
 
+    fn key(&self, call: &Call<'_>, descending: bool) -> Result<SortKey> {
+        let dtype = self.tensor.view.dtype;
+        if dtype.is_complex() {
+            return Err(call.invalid(format!("{dtype} has no order")));
+        }
+        Ok(SortKey { dtype, descending })
+    }
+
+    /// A sort of the rows, without results yet.
+    fn sort(&self, key: SortKey) -> Sort<'_> {
+        Sort {
+            key,
+            input: &self.tensor,
+            places: None,
+            rows: self.rows,
+            elements: self.elements,
+            kept: self.elements,
+            values: None,
+            ranks: None,
+        }
+    }
+
     /// A result whose last axis is the one of the rows, as the op gives it.
     fn result(&self, tensor: Tensor) -> Result<Tensor> {
         Ok(Tensor { view: tensor.view.transpose(&self.back)?, buffer: tensor.buffer })
@@ -60,4 +84,52 @@ pub fn scan(call: &Call<'_>, scan: Cumulative, axis: usize, reverse: bool) -> Re
     };
     launch_scan(call.engine, &what, call.compile)?;
     call.result(rows.result(out)?)
+}
+
+pub fn sort(call: &Call<'_>, axis: usize, descending: bool) -> Result<Tensor> {
+    let rows = Rows::of(call, axis)?;
+    let key = rows.key(call, descending)?;
+    let out = Tensor::uninitialized(call.engine, &rows.tensor.view.ty())?;
+    launch_sort(call.engine, &Sort { values: Some(&out), ..rows.sort(key) }, call.compile)?;
+    call.result(rows.result(out)?)
+}
+
+pub fn argsort(call: &Call<'_>, axis: usize, descending: bool) -> Result<Tensor> {
+    let rows = Rows::of(call, axis)?;
+    let key = rows.key(call, descending)?;
+    let places = Tensor::uninitialized(call.engine, &Type::new(DType::U32, &rows.tensor.view.shape))?;
+    launch_sort(call.engine, &Sort { ranks: Some(&places), ..rows.sort(key) }, call.compile)?;
+    call.result(rows.result(places_as(call, places, call.out.dtype)?)?)
+}
+
+/// Elements and places of the `k` first along the last axis.
+pub fn top_k(call: &Call<'_>, k: u64, places_type: &Type) -> Result<[Tensor; 2]> {
+    let Some(axis) = call.operand(0)?.view.shape.len().checked_sub(1) else {
+        return Err(call.invalid("needs an axis".to_string()));
+    };
+    let rows = Rows::of(call, axis)?;
+    let key = rows.key(call, true)?;
+    if !(1..=rows.elements).contains(&k) {
+        return Err(call.invalid(format!("{k} of {} elements", rows.elements)));
+    }
+    let kept = if fits_in_rows(rows.elements) { k } else { rows.elements };
+    let mut shape = rows.tensor.view.shape.clone();
+    shape[axis] = kept;
+    let values = Tensor::uninitialized(call.engine, &Type::new(call.out.dtype, &shape))?;
+    let places = Tensor::uninitialized(call.engine, &Type::new(DType::U32, &shape))?;
+    let what = Sort { values: Some(&values), ranks: Some(&places), kept, ..rows.sort(key) };
+    launch_sort(call.engine, &what, call.compile)?;
+    let places = places_as(call, places, places_type.dtype)?;
+    let first = |tensor: Tensor| Tensor { view: View { shape: call.out.shape.clone(), ..tensor.view }, ..tensor };
+    Ok([call.result(first(values))?, first(places)])
+}
+
+/// Places of 32 bits as elements of the type that the op gives.
+fn places_as(call: &Call<'_>, places: Tensor, dtype: DType) -> Result<Tensor> {
+    if matches!(dtype, DType::S32 | DType::U32) {
+        return Ok(Tensor { view: View { dtype, ..places.view }, ..places });
+    }
+    let result = Tensor::uninitialized(call.engine, &Type::new(dtype, &places.view.shape))?;
+    movement::copy(call.engine, &places, &result, call.compile)?;
+    Ok(result)
 }

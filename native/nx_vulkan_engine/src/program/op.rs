@@ -167,6 +167,12 @@ pub enum Op {
     Reduce { reduction: Reduction, axes: Axes, tie_high: bool },
     /// a; sum, product, max or min of each window
     Window { reduction: Reduction, windows: Windows },
+    /// a; equal elements keep their order, NaN is the largest
+    Sort { axis: usize, descending: bool },
+    /// a; the places of the elements of `Sort`
+    Argsort { axis: usize, descending: bool },
+    /// a; two results: the `k` first elements along the last axis of a descending sort, and their places
+    TopK { k: u64 },
     /// a; `reverse` runs from the last element to the first
     Scan { scan: Cumulative, axis: usize, reverse: bool },
     /// a, b
@@ -210,6 +216,9 @@ impl Op {
             Op::Stack { .. } => "stack",
             Op::Reduce { reduction, .. } => reduction.name(),
             Op::Window { reduction, .. } => reduction.window_name(),
+            Op::Sort { .. } => "sort",
+            Op::Argsort { .. } => "argsort",
+            Op::TopK { .. } => "top_k",
             Op::Scan { scan, .. } => scan.name(),
             Op::Dot { .. } => "dot",
             Op::Conv(_) => "conv",

@@ -71,8 +71,12 @@ fn check_all(op: &Op, operands: &[&Type], outs: &[Type]) -> Check {
     if let Op::Linalg(op) = op {
         return op.check(operands, outs);
     }
-    match outs {
-        [out] => check(op, operands, out),
+    match (op, outs) {
+        (Op::TopK { k }, [values, places]) => {
+            arity(op, operands.len())?;
+            top_k(operands[0], *k, values, places)
+        }
+        (_, [out]) => check(op, operands, out),
         _ => Err(format!("has one result, got {}", outs.len())),
     }
 }
@@ -192,10 +196,23 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
             same_dtype(a, out)?;
             same_shape(&windows.counts(&a.shape)?, out)
         }
+        Op::Sort { axis, .. } | Op::Argsort { axis, .. } => {
+            ordered(a)?;
+            let places = matches!(op, Op::Argsort { .. });
+            if places {
+                require(out.dtype.is_integer(), || format!("places as {}", out.dtype))
+            } else {
+                same_dtype(a, out)
+            }?;
+            require(*axis < a.shape.len(), || format!("axis {axis} of rank {}", a.shape.len()))?;
+            same_shape(&a.shape, out)
+        }
+        Op::TopK { .. } => Err("has two results".to_string()),
         Op::Scan { scan, axis, .. } => {
             same_dtype(a, out)?;
-            let ordered = matches!(scan, Cumulative::Max | Cumulative::Min);
-            require(!(ordered && a.dtype.is_complex()), || format!("{} has no order", a.dtype))?;
+            if matches!(scan, Cumulative::Max | Cumulative::Min) {
+                ordered(a)?;
+            }
             require(*axis < a.shape.len(), || format!("axis {axis} of rank {}", a.shape.len()))?;
             same_shape(&a.shape, out)
         }
@@ -254,6 +271,9 @@ fn arity(op: &Op, n: usize) -> Check {
         | Op::Qr { .. }
         | Op::Reduce { .. }
         | Op::Window { .. }
+        | Op::Sort { .. }
+        | Op::Argsort { .. }
+        | Op::TopK { .. }
         | Op::Scan { .. } => 1,
         Op::Binary(_) | Op::Pad { .. } | Op::Dot { .. } | Op::Conv(_) | Op::Gather { .. } => 2,
         Op::Select | Op::Clip | Op::IndexedAdd { .. } | Op::IndexedPut { .. } => 3,
@@ -386,6 +406,24 @@ fn same_dtype(a: &Type, out: &Type) -> Check {
 /// Whether a result can hold elements of all operands.
 fn holds<'a>(mut operands: impl Iterator<Item = &'a &'a Type>, out: &Type) -> Check {
     require(operands.all(|t| class(t.dtype) <= class(out.dtype)), || format!("{} holds not all operands", out.dtype))
+}
+
+fn ordered(a: &Type) -> Check {
+    require(!a.dtype.is_complex(), || format!("{} has no order", a.dtype))
+}
+
+/// The elements and places of the `k` first along the last axis.
+fn top_k(a: &Type, k: u64, values: &Type, places: &Type) -> Check {
+    ordered(a)?;
+    same_dtype(a, values)?;
+    require(places.dtype.is_integer(), || format!("places as {}", places.dtype))?;
+    let mut shape = a.shape.clone();
+    let Some(last) = shape.last_mut().filter(|last| (1..=**last).contains(&k)) else {
+        return Err(format!("{k} of {:?}", a.shape));
+    };
+    *last = k;
+    same_shape(&shape, values)?;
+    same_shape(&shape, places)
 }
 
 fn distinct(axes: &Axes, rank: usize) -> Check {

@@ -185,6 +185,9 @@ impl Op {
             "reverse" => Op::Reverse { axes: a.ints("axes")? },
             "concatenate" => Op::Concatenate { axis: a.axis("axis")? },
             "stack" => Op::Stack { axis: a.axis("axis")? },
+            "sort" => Op::Sort { axis: a.axis("axis")?, descending: a.flag("descending")? },
+            "argsort" => Op::Argsort { axis: a.axis("axis")?, descending: a.flag("descending")? },
+            "top_k" => Op::TopK { k: a.axis("k")? as u64 },
             "dot" => Op::Dot {
                 contract_a: a.ints("contract_a")?,
                 batch_a: a.ints("batch_a")?,
@@ -273,6 +276,10 @@ impl Op {
                 attrs
             }
             Op::Window { windows, .. } => windows.attrs(),
+            Op::Sort { axis, descending } | Op::Argsort { axis, descending } => {
+                vec![("axis".to_string(), Attr::Int(*axis as i64)), ("descending".to_string(), Attr::Bool(*descending))]
+            }
+            Op::TopK { k } => vec![("k".to_string(), Attr::Int(*k as i64))],
             Op::Scan { axis, reverse, .. } => {
                 vec![("axis".to_string(), Attr::Int(*axis as i64)), ("reverse".to_string(), Attr::Bool(*reverse))]
             }

@@ -145,8 +145,9 @@ pub fn evaluate_all(op: &Op, operands: &[Array], outs: &[Type]) -> Result<Vec<Ar
     if let Op::Linalg(op) = op {
         return linalg::evaluate(*op, operands, outs);
     }
-    match outs {
-        [out] => Ok(vec![evaluate_one(op, operands, out)?]),
+    match (op, operands, outs) {
+        (Op::TopK { k }, [a], [values, places]) => order::top_k(a, *k, values, places),
+        (_, _, [out]) => Ok(vec![evaluate_one(op, operands, out)?]),
         _ => Err(invalid(op, "has one result")),
     }
 }
@@ -206,6 +207,9 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::Stack { axis } => Ok(movement::stack(operands, *axis, out)),
         Op::Reduce { reduction, axes, tie_high } => axes::reduce(*reduction, a()?, axes, *tie_high, out),
         Op::Window { reduction, windows } => window::reduce(*reduction, a()?, windows, out),
+        Op::Sort { axis, descending } => order::sort(a()?, *axis, *descending, false, out),
+        Op::Argsort { axis, descending } => order::sort(a()?, *axis, *descending, true, out),
+        Op::TopK { .. } => Err(invalid(op, "has two results")),
         Op::Scan { scan, axis, reverse } => order::scan(*scan, a()?, *axis, *reverse, out),
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             Ok(axes::dot([a()?, operand(1)?], [contract_a, contract_b], [batch_a, batch_b], out))

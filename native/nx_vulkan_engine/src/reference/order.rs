@@ -1,5 +1,7 @@
 //! Ops whose results depend on the order of the elements along one axis.
 
+use std::cmp::Ordering;
+
 use super::{Array, axes, elementwise, invalid, position};
 use crate::program::{Cumulative, Op};
 use crate::value::Value;
@@ -54,4 +56,48 @@ pub fn scan(scan: Cumulative, a: &Array, axis: usize, reverse: bool, out: &Type)
     }
     result.ty = out.clone();
     Ok(result)
+}
+
+/// NaN is the largest; zeros of both signs are equal.
+fn compare(a: Value, b: Value) -> Ordering {
+    match (a, b) {
+        (Value::Int(a), Value::Int(b)) => a.cmp(&b),
+        (a, b) => {
+            let (a, b) = (a.real(), b.real());
+            a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
+        }
+    }
+}
+
+/// The elements along an axis in order, or their places. Equal elements keep their order.
+pub fn sort(a: &Array, axis: usize, descending: bool, places: bool, out: &Type) -> Result<Array> {
+    let mut result = a.clone();
+    for line in lines(&a.ty.shape, axis) {
+        let mut order: Vec<usize> = (0..line.len()).collect();
+        order.sort_by(|&i, &j| {
+            let order = compare(a.values[line[i]], a.values[line[j]]);
+            if descending { order.reverse() } else { order }
+        });
+        for (&at, i) in line.iter().zip(order) {
+            result.values[at] = if places { Value::Int(i as i128) } else { a.values[line[i]] };
+        }
+    }
+    Ok(Array::new(out, result.values))
+}
+
+/// The `k` first elements along the last axis of a descending sort, and their places.
+pub fn top_k(a: &Array, k: u64, values: &Type, places: &Type) -> Result<Vec<Array>> {
+    let axis = a.ty.shape.len() - 1;
+    let first = |sorted: Array, out: &Type| {
+        let rows = sorted.values.chunks(a.ty.shape[axis] as usize).flat_map(|row| &row[..k as usize]).copied();
+        Array::new(out, rows.collect::<Vec<_>>())
+    };
+    let types = [(false, values), (true, places)];
+    types
+        .into_iter()
+        .map(|(is_places, out)| {
+            let full = Type::new(out.dtype, &a.ty.shape);
+            Ok(first(sort(a, axis, true, is_places, &full)?, out))
+        })
+        .collect()
 }

@@ -5,6 +5,7 @@ pub mod linalg;
 pub mod map;
 pub mod reduce;
 pub mod scan;
+pub mod sort;
 pub mod transpose;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ use crate::codegen::link::FloatModes;
 use crate::codegen::probe;
 use crate::codegen::reduce::ReduceSpec;
 use crate::codegen::scan::{ScanSpec, ScanStage};
+use crate::codegen::sort::SortSpec;
 use crate::codegen::transpose::TransposeSpec;
 use crate::device::Caps;
 use crate::memory::Buffer;
@@ -47,6 +49,7 @@ pub enum KernelSpec {
     Gather(GatherSpec),
     Dot { spec: DotSpec, a_along_k: bool, b_along_k: bool },
     Scan { spec: ScanSpec, team: u32 },
+    Sort(SortSpec),
     Scatter(ScatterSpec),
     Transpose(TransposeSpec),
     Linalg(LinalgSpec),
@@ -82,6 +85,7 @@ impl KernelSpec {
             KernelSpec::Gather(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Transpose(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Linalg(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Sort(spec) => (spec.generate(library, modes)?, SmallVec::from_vec(spec.constants())),
             KernelSpec::Scan { spec, team } => {
                 let is = |stage| u32::from(spec.stage == stage);
                 let constants = [(0, *team), (1, is(ScanStage::Totals)), (2, is(ScanStage::Apply))];
