@@ -8,18 +8,6 @@ defmodule Nx.Vulkan.Pending do
 
   @doctests %{
     Nx => [
-      argsort: [
-        "Nx.take_along_axis/3 (830)",
-        "Nx.top_k/2 (864)",
-        "Nx.top_k/2 (865)",
-        "Nx.top_k/2 (866)",
-        "Nx.argsort/2 (869)",
-        "Nx.argsort/2 (870)",
-        "Nx.argsort/2 (871)",
-        "Nx.argsort/2 (872)",
-        "Nx.argsort/2 (873)",
-        "Nx.argsort/2 (874)"
-      ],
       fft: [
         "Nx.fft/2 (899)",
         "Nx.fft/2 (900)",
@@ -78,31 +66,6 @@ defmodule Nx.Vulkan.Pending do
         "Nx.reduce/4 (728)",
         "Nx.reduce/4 (729)"
       ],
-      sort: [
-        "Nx.median/2 (594)",
-        "Nx.median/2 (595)",
-        "Nx.median/2 (596)",
-        "Nx.median/2 (597)",
-        "Nx.median/2 (598)",
-        "Nx.median/2 (599)",
-        "Nx.median/2 (600)",
-        "Nx.median/2 (601)",
-        "Nx.median/2 (602)",
-        "Nx.median/2 (603)",
-        "Nx.mode/2 (606)",
-        "Nx.mode/2 (607)",
-        "Nx.mode/2 (608)",
-        "Nx.mode/2 (609)",
-        "Nx.mode/2 (611)",
-        "Nx.mode/2 (612)",
-        "Nx.sort/2 (857)",
-        "Nx.sort/2 (858)",
-        "Nx.sort/2 (859)",
-        "Nx.sort/2 (860)",
-        "Nx.sort/2 (861)",
-        "Nx.sort/2 (862)",
-        "Nx.sort/2 (863)"
-      ],
       window_reduce: [
         "Nx.window_reduce/5 (730)",
         "Nx.window_reduce/5 (731)",
@@ -123,18 +86,7 @@ defmodule Nx.Vulkan.Pending do
     ],
     Nx.LinAlg => [
       argsort: [
-        "Nx.LinAlg.norm/2 (18)",
-        "Nx.LinAlg.norm/2 (19)",
         "Nx.LinAlg.pinv/2 (67)",
-        "Nx.LinAlg.pinv/2 (68)",
-        "Nx.LinAlg.eigh/2 (69)",
-        "Nx.LinAlg.eigh/2 (70)",
-        "Nx.LinAlg.eigh/2 (71)",
-        "Nx.LinAlg.eigh/2 (72)",
-        "Nx.LinAlg.svd/2 (76)",
-        "Nx.LinAlg.matrix_rank/2 (101)",
-        "Nx.LinAlg.matrix_rank/2 (102)",
-        "Nx.LinAlg.matrix_rank/2 (103)",
         "Nx.LinAlg.least_squares/3 (106)",
         "Nx.LinAlg.least_squares/3 (107)",
         "Nx.LinAlg.least_squares/3 (108)"
@@ -172,16 +124,6 @@ defmodule Nx.Vulkan.Pending do
         "Nx.LinAlg.svd/2 (75)",
         "Nx.LinAlg.matrix_power/2 (85)",
         "Nx.LinAlg.matrix_power/2 (87)"
-      ]
-    ],
-    Nx.Random => [
-      argsort: [
-        "Nx.Random.shuffle/3 (24)",
-        "Nx.Random.shuffle/3 (25)",
-        "Nx.Random.choice/3 (26)",
-        "Nx.Random.choice/3 (27)",
-        "Nx.Random.choice/4 (28)",
-        "Nx.Random.choice/4 (29)"
       ]
     ]
   }

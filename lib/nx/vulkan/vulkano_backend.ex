@@ -14,6 +14,10 @@ defmodule Nx.Vulkan.VulkanoBackend do
   deallocated, so that the address holds even after the tensor was collected. `Nx.from_pointer/5` makes a tensor that shares
   the memory; an address that no such tensor has, or had, is an `ArgumentError`. Elements of a sub-byte type take a byte each there.
 
+  Indices out of bounds raise, so `gather`, `take`, `take_along_axis`, `indexed_add` and `indexed_put` wait for their
+  indices. `config :nx_vulkan, check_indices: false` leaves the check out: `gather` then takes the nearest position, and updates
+  out of bounds are dropped.
+
   `config :nx_vulkan, add_backend_on_inspect: false` leaves the backend out of inspected tensors.
   """
 
@@ -22,7 +26,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   defstruct [:ref]
 
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.{NativeV, Recorder}
+  alias Nx.Vulkan.{Indices, NativeV, Recorder}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   # From this size in bytes on, copying a binary is work for a dirty scheduler: 64 KiB take about 10 us.
@@ -238,15 +242,20 @@ defmodule Nx.Vulkan.VulkanoBackend do
   @impl true
   def stack(out, tensors, axis), do: run(:stack, [axis: axis], tensors, out)
   @impl true
-  def gather(out, a, indices, opts), do: run(:gather, [axes: opts[:axes]], [a, indices], out)
+  def gather(out, a, indices, opts) do
+    Indices.check!(a.shape, indices, opts[:axes])
+    run(:gather, [axes: opts[:axes]], [a, indices], out)
+  end
 
   @impl true
   def indexed_add(out, a, indices, updates, opts) do
+    Indices.check!(a.shape, indices, opts[:axes])
     run(:indexed_add, [axes: opts[:axes]], [a, indices, updates], out)
   end
 
   @impl true
   def indexed_put(out, a, indices, updates, opts) do
+    Indices.check!(a.shape, indices, opts[:axes])
     run(:indexed_put, [axes: opts[:axes]], [a, indices, updates], out)
   end
 
@@ -460,7 +469,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   # A number as an attribute. Integers wrap to the type's width, as they do when Nx writes them to a binary.
   defp attr(%Complex{re: re, im: im}, _type), do: [part(re), part(im)]
-  defp attr(value, {class, bits}) when is_integer(value) and class in [:s, :u], do: wrap(value, class, bits)
+  defp attr(value, {class, bits}) when class in [:s, :u], do: wrap(value, class, bits)
   defp attr(value, _type), do: part(value)
 
   defp part(value) when is_integer(value) and (value > 0x7FFFFFFFFFFFFFFF or value < -0x8000000000000000),

@@ -1,5 +1,5 @@
-defmodule Nx.Vulkan.Device.InspectTest do
-  # The switch is one for the whole VM.
+defmodule Nx.Vulkan.Device.SwitchesTest do
+  # The switches are those of the whole VM.
   use ExUnit.Case, async: false
 
   alias Nx.Vulkan.{NativeV, VulkanoBackend}
@@ -14,7 +14,7 @@ defmodule Nx.Vulkan.Device.InspectTest do
 
   defp place(value), do: Nx.tensor(value, backend: VulkanoBackend)
 
-  test "shows the backend, the device and the values" do
+  test "inspect shows the backend, the device and the values" do
     {:ok, %{name: device}} = NativeV.device_info()
     text = inspect(place([[1, 2], [3, 4]]))
     assert text =~ "Nx.Vulkan.VulkanoBackend<#{device}, 0."
@@ -23,8 +23,18 @@ defmodule Nx.Vulkan.Device.InspectTest do
     assert inspect(place([0.5, -0.0, :nan]), limit: :infinity) =~ "[0.5, -0.0, NaN]"
   end
 
-  test "shows the values alone where the switch says so" do
+  test "inspect shows the values alone where add_backend_on_inspect is false" do
     Application.put_env(:nx_vulkan, :add_backend_on_inspect, false)
     assert inspect(place([1, 2])) == inspect(Nx.tensor([1, 2], backend: Nx.BinaryBackend))
+  end
+
+  test "indices out of bounds are not looked at where check_indices is false" do
+    t = Nx.iota({3}, backend: VulkanoBackend)
+    indices = Nx.tensor([[-1], [1], [7]], backend: VulkanoBackend)
+    Application.put_env(:nx_vulkan, :check_indices, false)
+    on_exit(fn -> Application.delete_env(:nx_vulkan, :check_indices) end)
+    assert Nx.to_flat_list(Nx.gather(t, indices)) == [0, 1, 2]
+    assert Nx.to_flat_list(Nx.indexed_add(t, indices, Nx.tensor([9, 9, 9]))) == [0, 10, 2]
+    assert Nx.to_flat_list(Nx.indexed_put(t, indices, Nx.tensor([9, 9, 9]))) == [0, 9, 2]
   end
 end
