@@ -6,6 +6,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
+#[allow(dead_code)]
+#[path = "../examples/ulp_sweep/double.rs"]
+mod double;
+#[path = "../examples/ulp_sweep/double_double.rs"]
+mod double_double;
 mod scalar;
 
 use nx_vulkan_engine::DType;
@@ -171,5 +176,30 @@ fn c128_functions_are_within_their_ulp() {
     let runner = Runner::new();
     if runner.has_f64() {
         complex(&runner, "scalar_c128.bin", DType::C128, 53, -1022);
+    }
+}
+
+/// The host's reference of `examples/ulp_sweep` rounds to MPFR's results.
+#[test]
+fn double_double_functions_round_to_the_vectors() {
+    let sections = sections("scalar_f64.bin");
+    for function in &double::FUNCTIONS {
+        // the vectors of erf_inv are of the true inverse
+        let name = function.op.name();
+        let Some(section) = sections.iter().find(|s| s.name == name && name != "erf_inv") else {
+            assert_eq!(name, "erf_inv");
+            continue;
+        };
+        let (low, high) = function.domain;
+        let mut compared = 0;
+        for record in &section.records {
+            let (x, want) = (record[0], record[1]);
+            if x >= low && x <= high && want.abs() > 1e-290 && want.abs() < 1e300 {
+                let error = double::error_ulp(want, (function.reference)(x));
+                assert!(error < 0.500_001, "{name}({x:e}): {error} ulp");
+                compared += 1;
+            }
+        }
+        assert!(compared > 50, "{name}: {compared} inputs");
     }
 }

@@ -122,7 +122,7 @@ dvec2 nx_f64_erfc_fraction(const in dvec2 s, const in double n, const in double 
     return nx_f64_dd_multiply(e, nx_f64_erfc_scaled(x));
 }
 
-// max error: 0.90 ulp over 4 10^6 inputs.
+// max error: 0.80 ulp over 4 10^6 inputs.
 double nx_erf_f64(const in double x) {
     double a = nx_f64_magnitude(x);
     if (nx_f64_isnan(x)) {

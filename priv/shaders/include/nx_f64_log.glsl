@@ -91,7 +91,7 @@ double nx_log_f64(const in double x) {
 }
 
 // log1p(-1) = -Inf, below that NaN.
-// max error: 0.53 ulp over 4 10^6 inputs.
+// max error: 1.5 ulp over 4 10^6 inputs.
 double nx_log1p_f64(const in double x) {
     uint h = nx_f64_high(x);
     if (nx_f64_isnan(x) || h == 0x7ff00000u || nx_f64_magnitude(x) < 5.5e-17lf) {

@@ -151,7 +151,7 @@ double nx_cos_f64(const in double x) {
     return nx_f64_sin_shifted(x, 1u);
 }
 
-// max error: 0.90 ulp over 4 10^6 inputs.
+// max error: 0.85 ulp over 4 10^6 inputs.
 double nx_tan_f64(const in double x) {
     uint h = nx_f64_high(x) & 0x7fffffffu;
     if (h >= 0x7ff00000u) {
