@@ -53,26 +53,6 @@ defmodule Nx.Vulkan.Pending do
         "Nx.irfft/2 (946)",
         "Nx.irfft/2 (947)"
       ],
-      reduce: [
-        "Nx.reduce/4 (719)",
-        "Nx.reduce/4 (720)",
-        "Nx.reduce/4 (721)",
-        "Nx.reduce/4 (722)",
-        "Nx.reduce/4 (723)",
-        "Nx.reduce/4 (724)",
-        "Nx.reduce/4 (725)",
-        "Nx.reduce/4 (726)",
-        "Nx.reduce/4 (727)",
-        "Nx.reduce/4 (728)",
-        "Nx.reduce/4 (729)"
-      ],
-      window_reduce: [
-        "Nx.window_reduce/5 (730)",
-        "Nx.window_reduce/5 (731)",
-        "Nx.window_reduce/5 (732)",
-        "Nx.window_reduce/5 (733)",
-        "Nx.window_reduce/5 (734)"
-      ],
       window_scatter_max: [
         "Nx.window_scatter_max/5 (419)",
         "Nx.window_scatter_max/5 (420)",

@@ -26,7 +26,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   defstruct [:ref]
 
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.{Indices, NativeV, Recorder}
+  alias Nx.Vulkan.{Indices, NativeV, Recorder, ScalarFunction}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   # From this size in bytes on, copying a binary is work for a dirty scheduler: 64 KiB take about 10 us.
@@ -43,12 +43,19 @@ defmodule Nx.Vulkan.VulkanoBackend do
   ## Storage
 
   @impl true
-  def constant(out, constant, _backend_options), do: run(:constant, [value: attr(constant, out.type)], [], out)
+  def constant(out, constant, _backend_options) do
+    value = attr(constant, out.type)
+    out = run(:constant, [value: value], [], out)
+    if ScalarFunction.tracing?(), do: ScalarFunction.constant(out, value, type_name(out.type))
+    out
+  end
 
   @impl true
   def from_binary(out, binary, _backend_options), do: upload(out, binary)
 
   @impl true
+  def to_binary(%T{data: %B{ref: value}}, _limit) when is_tuple(value), do: ScalarFunction.read(value)
+
   def to_binary(%T{data: %B{ref: ref}, type: {_, size}}, limit) do
     case NativeV.tensor_to_binary(ref, limit) do
       {:ok, binary} -> cut(binary, limit * size)
@@ -106,6 +113,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
+  def inspect(%T{data: %B{ref: value}}, _inspect_opts) when is_tuple(value), do: "a value of a traced function"
+
   def inspect(%T{data: %B{ref: ref}} = tensor, inspect_opts) do
     limit = if inspect_opts.limit == :infinity, do: :infinity, else: inspect_opts.limit + 1
     # Atoms are greater than numbers.
@@ -330,6 +339,18 @@ defmodule Nx.Vulkan.VulkanoBackend do
     def unquote(op)(out, a, window, opts), do: run(unquote(op), windows(window, opts), [a], out)
   end
 
+  @impl true
+  def reduce(out, a, acc, opts, fun) do
+    {function, captured} = ScalarFunction.trace(:reduce, fun, a.type, out.type)
+    run(:reduce, [axes: opts[:axes] || all_axes(a), function: function], [a, acc | captured], out)
+  end
+
+  @impl true
+  def window_reduce(out, a, acc, window, opts, fun) do
+    {function, captured} = ScalarFunction.trace(:window_reduce, fun, a.type, out.type)
+    run(:window_reduce, [function: function] ++ windows(window, opts), [a, acc | captured], out)
+  end
+
   defp windows(window, opts) do
     {low, high} = Enum.unzip(opts[:padding])
     dilations = opts[:window_dilations] || Enum.map(low, fn _ -> 1 end)
@@ -351,8 +372,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   ## Ops that this version does not have
 
-  @missing [reduce: 5, window_reduce: 6] ++
-             [window_scatter_max: 6, window_scatter_min: 6, triangular_solve: 4, fft: 3, ifft: 3]
+  @missing [window_scatter_max: 6, window_scatter_min: 6, triangular_solve: 4, fft: 3, ifft: 3]
 
   for {op, arity} <- @missing do
     @impl true
@@ -366,8 +386,16 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   ## Running
 
-  defp run(op, attrs, operands, %T{type: type, shape: shape} = out) do
+  defp run(op, attrs, operands, out) do
     refs = refs(operands)
+    if traced?(refs), do: ScalarFunction.apply_op(op, operands, refs, out), else: run_on_device(op, attrs, refs, out)
+  end
+
+  # Whether an operand is a value of a function that is being traced.
+  defp traced?([ref | refs]), do: is_tuple(ref) or traced?(refs)
+  defp traced?([]), do: false
+
+  defp run_on_device(op, attrs, refs, %T{type: type, shape: shape} = out) do
     type = type_name(type)
 
     ref =
@@ -385,6 +413,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   # An op of several results; `outs` are their templates.
   def run_all(op, attrs, operands, outs) do
     refs = refs(operands)
+    if traced?(refs), do: ScalarFunction.refuse("uses #{op}, which is no function of scalars")
     types = Enum.map(outs, &{type_name(&1.type), &1.shape})
 
     answer =
@@ -459,13 +488,17 @@ defmodule Nx.Vulkan.VulkanoBackend do
     raise Nx.Vulkan.Error, kind: kind, op: op, message: message, details: details
   end
 
+  @doc false
+  # A type's name in the engine.
+  def type_name(type)
+
   for {class, bits} = type <-
         [s: 2, s: 4, s: 8, s: 16, s: 32, s: 64, u: 2, u: 4, u: 8, u: 16, u: 32, u: 64] ++
           [f: 8, bf: 16, f: 16, f: 32, f: 64, c: 64, c: 128] do
-    defp type_name(unquote(type)), do: unquote(:"#{class}#{bits}")
+    def type_name(unquote(type)), do: unquote(:"#{class}#{bits}")
   end
 
-  defp type_name({:f8_e4m3fn, 8}), do: :f8_e4m3fn
+  def type_name({:f8_e4m3fn, 8}), do: :f8_e4m3fn
 
   # A number as an attribute. Integers wrap to the type's width, as they do when Nx writes them to a binary.
   defp attr(%Complex{re: re, im: im}, _type), do: [part(re), part(im)]

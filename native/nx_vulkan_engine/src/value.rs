@@ -80,6 +80,16 @@ impl From<Scalar> for Value {
     }
 }
 
+impl From<Value> for Scalar {
+    fn from(value: Value) -> Scalar {
+        match value {
+            Value::Int(i) => Scalar::Int(i),
+            Value::Float(x) => Scalar::Float(x),
+            Value::Complex(re, im) => Scalar::Complex(re, im),
+        }
+    }
+}
+
 impl Value {
     /// Whether the value counts as true: everything but zero, NaN too.
     pub fn truthy(self) -> bool {

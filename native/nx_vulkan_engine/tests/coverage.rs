@@ -7,6 +7,7 @@ use nx_vulkan_engine::codegen::access::{Element, Layout};
 use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::codegen::link::FloatModes;
+use nx_vulkan_engine::program::function::{Function, ScalarStep, Scalars};
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::verify::{self, accepts, result_dtype};
 use nx_vulkan_engine::program::{
@@ -32,6 +33,15 @@ fn conv() -> Conv {
         kernel_axes: axes(&[0, 1, 2]),
         output_axes: axes(&[0, 1, 2]),
     }
+}
+
+/// acc + 0.5 captured
+fn function() -> Box<Function> {
+    let step = |op, args: &[u16]| ScalarStep { op, args: args.into(), out: DType::F32 };
+    let binary = |op| Scalars::Elementwise(Elementwise::Binary(op));
+    let half = Scalars::Constant(0.5f32.to_bits().into());
+    let steps = vec![step(half, &[]), step(binary(Binary::Multiply), &[3, 2]), step(binary(Binary::Add), &[1, 4])];
+    Box::new(Function { steps, result: 5 })
 }
 
 fn windows() -> Windows {
@@ -81,6 +91,8 @@ fn samples() -> Vec<(Op, Vec<Type>, Type)> {
         (Op::Linalg(Linalg::Cholesky), vec![f(&[3, 3])], f(&[3, 3])),
         (Op::Sort { axis: 1, descending: true }, vec![f(&[2, 3])], f(&[2, 3])),
         (Op::Argsort { axis: 0, descending: false }, vec![f(&[2, 3])], i(&[2, 3])),
+        (Op::Fold { axes: axes(&[0]), function: function() }, vec![f(&[2, 3]), i(&[]), i(&[])], f(&[3])),
+        (Op::WindowFold { windows: windows(), function: function() }, vec![f(&[5, 3]), i(&[]), i(&[])], f(&[2, 3])),
     ]
 }
 
@@ -131,6 +143,8 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::Sort { .. } => (28, "Op::Sort {"),
         Op::Argsort { .. } => (29, "Op::Argsort {"),
         Op::TopK { .. } => (SEVERAL + 1, "Op::TopK {"),
+        Op::Fold { .. } => (30, "Op::Fold {"),
+        Op::WindowFold { .. } => (31, "Op::WindowFold {"),
     }
 }
 

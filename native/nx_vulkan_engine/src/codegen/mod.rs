@@ -4,6 +4,7 @@
 pub mod access;
 pub mod dot;
 pub mod elementwise;
+pub mod fold;
 pub mod index;
 pub mod library;
 pub mod linalg;

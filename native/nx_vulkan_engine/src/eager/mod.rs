@@ -5,6 +5,7 @@
 mod constant;
 mod conv;
 mod dot;
+mod fold;
 mod index;
 mod linalg;
 mod matrix;
@@ -115,6 +116,8 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b])
         }
+        Op::Fold { axes, function } => fold::fold(&call, axes, function),
+        Op::WindowFold { windows, function } => fold::fold_windows(&call, windows, function),
         Op::Conv(op) => conv::conv(&call, op),
         Op::Gather { axes } => index::gather(&call, axes),
         Op::Qr { .. } => Err(call.invalid("has two results".into())),

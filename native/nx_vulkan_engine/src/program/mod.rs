@@ -3,6 +3,7 @@
 pub mod conv;
 pub mod factorization;
 pub mod file;
+pub mod function;
 pub mod linalg;
 pub mod op;
 pub mod verify;
@@ -13,6 +14,7 @@ pub mod wire;
 use smallvec::SmallVec;
 
 pub use conv::Conv;
+pub use function::Function;
 pub use linalg::{Linalg, Transform};
 pub use op::{Binary, Cumulative, Elementwise, Op, Reduction, Unary};
 pub use window::Windows;

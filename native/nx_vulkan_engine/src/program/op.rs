@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::conv::Conv;
+use super::function::Function;
 use super::linalg::Linalg;
 use super::window::Windows;
 
@@ -179,6 +180,10 @@ pub enum Op {
     Dot { contract_a: Axes, batch_a: Axes, contract_b: Axes, batch_b: Axes },
     /// input, kernel
     Conv(Box<Conv>),
+    /// a, initial value, captured scalars; the function of an element and the accumulator, in row-major order
+    Fold { axes: Axes, function: Box<Function> },
+    /// the same over each window, with the initial value in the padding
+    WindowFold { windows: Windows, function: Box<Function> },
     /// a, indices
     Gather { axes: Axes },
     /// a, indices, updates
@@ -222,6 +227,8 @@ impl Op {
             Op::Scan { scan, .. } => scan.name(),
             Op::Dot { .. } => "dot",
             Op::Conv(_) => "conv",
+            Op::Fold { .. } => "reduce",
+            Op::WindowFold { .. } => "window_reduce",
             Op::Gather { .. } => "gather",
             Op::IndexedAdd { .. } => "indexed_add",
             Op::IndexedPut { .. } => "indexed_put",

@@ -2,7 +2,7 @@
 //! of results are those that the ops give.
 
 use super::op::Axes;
-use super::{Binary, Cumulative, Elementwise, Op, Operand, Program, Reduction, Unary, factorization};
+use super::{Binary, Cumulative, Elementwise, Function, Op, Operand, Program, Reduction, Unary, factorization};
 use crate::codegen::scalar::merge;
 use crate::shape::Dims;
 use crate::{DType, Error, Result, Type};
@@ -219,6 +219,14 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             dot([a, operands[1]], [contract_a, contract_b], [batch_a, batch_b], out)
         }
+        Op::Fold { axes, function } => {
+            folded(function, operands, out)?;
+            kept(axes, a, out)
+        }
+        Op::WindowFold { windows, function } => {
+            folded(function, operands, out)?;
+            same_shape(&windows.counts(&a.shape)?, out)
+        }
         Op::Conv(conv) => {
             holds(operands.iter(), out)?;
             require(!out.dtype.is_integer(), || format!("a convolution of type {}", out.dtype))?;
@@ -281,6 +289,7 @@ fn arity(op: &Op, n: usize) -> Check {
         Op::PutSlice { starts } => 2 + missing(starts),
         Op::Concatenate { .. } | Op::Stack { .. } => n.max(1),
         Op::Linalg(_) => n,
+        Op::Fold { .. } | Op::WindowFold { .. } => n.max(2),
     };
     require(n == expected, || format!("needs {expected} operands, got {n}"))
 }
@@ -451,8 +460,17 @@ fn padded(a: &Type, config: &[(i64, i64, u64)]) -> std::result::Result<Dims, Str
     a.shape.iter().zip(config).map(size).collect()
 }
 
+/// A function of an element, the accumulator, and scalars.
+fn folded(function: &Function, operands: &[&Type], out: &Type) -> Check {
+    require(operands.len() >= 2 && operands[1..].iter().all(|t| t.elements() == 1), || {
+        "needs an operand, and scalars".to_string()
+    })?;
+    let captured = operands[2..].iter().map(|t| t.dtype);
+    let inputs: Vec<DType> = [operands[0].dtype, out.dtype].into_iter().chain(captured).collect();
+    function.check(&inputs, out.dtype)
+}
+
 fn reduce(reduction: Reduction, axes: &Axes, a: &Type, out: &Type) -> Check {
-    distinct(axes, a.shape.len())?;
     let ordered = !a.dtype.is_complex();
     let fits = match reduction {
         Reduction::Sum | Reduction::Product => class(a.dtype) <= class(out.dtype),
@@ -461,9 +479,14 @@ fn reduce(reduction: Reduction, axes: &Axes, a: &Type, out: &Type) -> Check {
         Reduction::ArgMax | Reduction::ArgMin => ordered && out.dtype.is_integer(),
     };
     require(fits, || format!("{} does not give {}", a.dtype, out.dtype))?;
+    kept(axes, a, out)
+}
+
+/// Whether the result has the axes that a reduction keeps. Reduced axes are gone, or stay with size 1.
+fn kept(axes: &Axes, a: &Type, out: &Type) -> Check {
+    distinct(axes, a.shape.len())?;
     let kept: Dims = (0..a.shape.len()).filter(|axis| !axes.contains(axis)).map(|axis| a.shape[axis]).collect();
     let ones: Dims = (0..a.shape.len()).map(|axis| if axes.contains(&axis) { 1 } else { a.shape[axis] }).collect();
-    // Reduced axes are gone, or stay with size 1.
     if ones == out.shape { Ok(()) } else { same_shape(&kept, out) }
 }
 

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::conv::Conv;
+use super::function::Function;
 use super::linalg::Linalg;
 use super::op::{Axes, Binary, Cumulative, Op, Reduction, Scalar, Unary};
 use super::window::Windows;
@@ -58,7 +59,11 @@ impl<'a> Attrs<'a> {
         self.attrs.iter().find(|(n, _)| n == name).map(|(_, value)| value)
     }
 
-    fn list(&self, name: &str, expected: &str) -> Result<&'a [Attr]> {
+    pub(super) fn op(&self) -> &'a str {
+        self.op
+    }
+
+    pub(super) fn list(&self, name: &str, expected: &str) -> Result<&'a [Attr]> {
         match self.find(name) {
             Some(Attr::List(items)) => Ok(items),
             _ => Err(self.fail(name, expected)),
@@ -106,28 +111,51 @@ impl<'a> Attrs<'a> {
     }
 
     fn scalar(&self, name: &str) -> Result<Scalar> {
-        let part = |attr: &Attr| match attr {
-            Attr::Float(x) => Some(*x),
-            Attr::Int(i) => Some(*i as f64),
-            Attr::UInt(i) => Some(*i as f64),
-            Attr::Name(n) => match n.as_str() {
-                "nan" => Some(f64::NAN),
-                "infinity" => Some(f64::INFINITY),
-                "neg_infinity" => Some(f64::NEG_INFINITY),
-                _ => None,
-            },
+        self.find(name).and_then(number).ok_or_else(|| self.fail(name, "a number"))
+    }
+}
+
+/// The number that an attribute says.
+pub(super) fn number(attr: &Attr) -> Option<Scalar> {
+    let part = |attr: &Attr| match attr {
+        Attr::Float(x) => Some(*x),
+        Attr::Int(i) => Some(*i as f64),
+        Attr::UInt(i) => Some(*i as f64),
+        Attr::Name(n) => match n.as_str() {
+            "nan" => Some(f64::NAN),
+            "infinity" => Some(f64::INFINITY),
+            "neg_infinity" => Some(f64::NEG_INFINITY),
             _ => None,
+        },
+        _ => None,
+    };
+    match attr {
+        Attr::Int(_) | Attr::UInt(_) => attr.as_int().map(Scalar::Int),
+        Attr::List(parts) => match parts.as_slice() {
+            [re, im] => part(re).zip(part(im)).map(|(re, im)| Scalar::Complex(re, im)),
+            _ => None,
+        },
+        other => part(other).map(Scalar::Float),
+    }
+}
+
+impl Scalar {
+    /// The attribute that says this number.
+    pub fn attr(self) -> Attr {
+        let float = |x: f64| {
+            if x.is_nan() {
+                Attr::Name("nan".to_string())
+            } else if x.is_infinite() {
+                Attr::Name(if x > 0.0 { "infinity" } else { "neg_infinity" }.to_string())
+            } else {
+                Attr::Float(x)
+            }
         };
-        match self.find(name) {
-            Some(int @ (Attr::Int(_) | Attr::UInt(_))) => int.as_int().map(Scalar::Int),
-            Some(Attr::List(parts)) => match parts.as_slice() {
-                [re, im] => part(re).zip(part(im)).map(|(re, im)| Scalar::Complex(re, im)),
-                _ => None,
-            },
-            Some(other) => part(other).map(Scalar::Float),
-            None => None,
+        match self {
+            Scalar::Int(i) => Attr::int(i).unwrap_or(Attr::Float(i as f64)),
+            Scalar::Float(x) => float(x),
+            Scalar::Complex(re, im) => Attr::List(vec![float(re), float(im)]),
         }
-        .ok_or_else(|| self.fail(name, "a number"))
     }
 }
 
@@ -195,6 +223,10 @@ impl Op {
                 batch_b: a.ints("batch_b")?,
             },
             "conv" => Op::Conv(Box::new(Conv::from_wire(&a)?)),
+            "reduce" => Op::Fold { axes: a.ints("axes")?, function: Box::new(Function::from_wire(&a)?) },
+            "window_reduce" => {
+                Op::WindowFold { windows: Windows::from_wire(&a)?, function: Box::new(Function::from_wire(&a)?) }
+            }
             "gather" => Op::Gather { axes: a.ints("axes")? },
             "indexed_add" => Op::IndexedAdd { axes: a.ints("axes")? },
             "indexed_put" => Op::IndexedPut { axes: a.ints("axes")? },
@@ -221,15 +253,6 @@ impl Op {
             let items = items.iter().map(|s| s.map_or(Attr::None, Attr::Int));
             ("starts".to_string(), Attr::List(items.collect()))
         }
-        fn float(x: f64) -> Attr {
-            if x.is_nan() {
-                Attr::Name("nan".to_string())
-            } else if x.is_infinite() {
-                Attr::Name(if x > 0.0 { "infinity" } else { "neg_infinity" }.to_string())
-            } else {
-                Attr::Float(x)
-            }
-        }
         match self {
             Op::Unary(_)
             | Op::Binary(_)
@@ -240,14 +263,7 @@ impl Op {
             | Op::Eye
             | Op::Reshape
             | Op::Squeeze => vec![],
-            Op::Constant(value) => {
-                let value = match *value {
-                    Scalar::Int(i) => Attr::int(i).unwrap_or(Attr::Float(i as f64)),
-                    Scalar::Float(x) => float(x),
-                    Scalar::Complex(re, im) => Attr::List(vec![float(re), float(im)]),
-                };
-                vec![("value".to_string(), value)]
-            }
+            Op::Constant(value) => vec![("value".to_string(), value.attr())],
             Op::Iota { axis } => vec![("axis".to_string(), axis.map_or(Attr::None, |i| Attr::Int(i as i64)))],
             Op::Broadcast { axes: a } | Op::Transpose { axes: a } | Op::Reverse { axes: a } => vec![axes("axes", a)],
             Op::Gather { axes: a } | Op::IndexedAdd { axes: a } | Op::IndexedPut { axes: a } => vec![axes("axes", a)],
@@ -285,6 +301,8 @@ impl Op {
             }
             Op::Conv(conv) => conv.attrs(),
             Op::Qr { complete } => vec![("complete".to_string(), Attr::Bool(*complete))],
+            Op::Fold { axes: a, function } => vec![axes("axes", a), function.attr()],
+            Op::WindowFold { windows, function } => windows.attrs().into_iter().chain([function.attr()]).collect(),
             Op::Dot { contract_a, batch_a, contract_b, batch_b } => vec![
                 axes("contract_a", contract_a),
                 axes("batch_a", batch_a),

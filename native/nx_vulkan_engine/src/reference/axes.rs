@@ -60,17 +60,17 @@ pub fn multiply(a: Value, b: Value) -> Value {
 }
 
 /// The sizes of some axes.
-fn pick(shape: &[u64], axes: &[usize]) -> Dims {
+pub fn pick(shape: &[u64], axes: &[usize]) -> Dims {
     axes.iter().map(|&axis| shape[axis]).collect()
 }
 
 /// The axes that `taken` leaves.
-fn others(rank: usize, taken: &[&[usize]]) -> Axes {
+pub fn others(rank: usize, taken: &[&[usize]]) -> Axes {
     (0..rank).filter(|axis| !taken.iter().any(|t| t.contains(axis))).collect()
 }
 
 /// An index whose components along `axes` are those of `index`.
-fn place(own: &mut [u64], axes: &[usize], index: &[u64]) {
+pub fn place(own: &mut [u64], axes: &[usize], index: &[u64]) {
     for (&axis, &i) in axes.iter().zip(index) {
         own[axis] = i;
     }

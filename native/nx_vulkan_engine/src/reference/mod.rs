@@ -7,6 +7,7 @@ mod axes;
 mod complex;
 mod conv;
 mod elementwise;
+mod fold;
 mod linalg;
 mod matrix;
 mod movement;
@@ -213,6 +214,12 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::Scan { scan, axis, reverse } => order::scan(*scan, a()?, *axis, *reverse, out),
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             Ok(axes::dot([a()?, operand(1)?], [contract_a, contract_b], [batch_a, batch_b], out))
+        }
+        Op::Fold { axes, function } => {
+            fold::fold(operands, axes, function, out).ok_or_else(|| invalid(op, "no meaning"))
+        }
+        Op::WindowFold { windows, function } => {
+            fold::windows(operands, windows, function, out).ok_or_else(|| invalid(op, "no meaning"))
         }
         Op::Conv(op) => {
             let sizes = op.sizes(&a()?.ty.shape, &operand(1)?.ty.shape);

@@ -9,6 +9,7 @@ mod common;
 mod compare;
 mod conv;
 mod elementwise;
+mod fold;
 mod layouts;
 mod order;
 mod orthogonal;

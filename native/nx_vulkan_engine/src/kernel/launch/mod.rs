@@ -1,6 +1,7 @@
 //! Host side of generated kernels: compile once per spec, fill parameter words, split what one launch can't index.
 
 pub mod dot;
+pub mod fold;
 pub mod linalg;
 pub mod map;
 pub mod reduce;
@@ -18,6 +19,7 @@ use super::{Interface, Launch, Pipeline, PipelineKey};
 use crate::codegen::access::{Param, ParamLayout, divider};
 use crate::codegen::dot::DotSpec;
 use crate::codegen::elementwise::{Generated, Spec};
+use crate::codegen::fold::FoldSpec;
 use crate::codegen::index::{GatherSpec, ScatterSpec};
 use crate::codegen::library::Library;
 use crate::codegen::linalg::LinalgSpec;
@@ -46,6 +48,7 @@ pub enum Compile {
 pub enum KernelSpec {
     Map(Spec),
     Reduce { spec: ReduceSpec, team: u32 },
+    Fold(FoldSpec),
     Gather(GatherSpec),
     Dot { spec: DotSpec, a_along_k: bool, b_along_k: bool },
     Scan { spec: ScanSpec, team: u32 },
@@ -82,6 +85,7 @@ impl KernelSpec {
                 let constants = [(0, u32::from(*a_along_k)), (1, u32::from(*b_along_k))];
                 (spec.generate(library, modes)?, SmallVec::from_slice(&constants))
             }
+            KernelSpec::Fold(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Gather(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Transpose(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Linalg(spec) => (spec.generate(library, modes)?, SmallVec::new()),
