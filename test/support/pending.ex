@@ -63,48 +63,6 @@ defmodule Nx.Vulkan.Pending do
         "Nx.window_scatter_min/5 (423)",
         "Nx.window_scatter_min/5 (424)"
       ]
-    ],
-    Nx.LinAlg => [
-      argsort: [
-        "Nx.LinAlg.pinv/2 (67)",
-        "Nx.LinAlg.least_squares/3 (106)",
-        "Nx.LinAlg.least_squares/3 (107)",
-        "Nx.LinAlg.least_squares/3 (108)"
-      ],
-      digits: [
-        "Nx.LinAlg.cholesky/1 (5)",
-        "Nx.LinAlg.lu/1 (79)",
-        "Nx.LinAlg.determinant/1 (93)",
-        "Nx.LinAlg.determinant/1 (94)"
-      ],
-      triangular_solve: [
-        "Nx.LinAlg.triangular_solve/3 (26)",
-        "Nx.LinAlg.triangular_solve/3 (27)",
-        "Nx.LinAlg.triangular_solve/3 (28)",
-        "Nx.LinAlg.triangular_solve/3 (29)",
-        "Nx.LinAlg.triangular_solve/3 (30)",
-        "Nx.LinAlg.triangular_solve/3 (31)",
-        "Nx.LinAlg.triangular_solve/3 (32)",
-        "Nx.LinAlg.triangular_solve/3 (33)",
-        "Nx.LinAlg.triangular_solve/3 (34)",
-        "Nx.LinAlg.triangular_solve/3 (35)",
-        "Nx.LinAlg.triangular_solve/3 (36)",
-        "Nx.LinAlg.triangular_solve/3 (37)",
-        "Nx.LinAlg.triangular_solve/3 (40)",
-        "Nx.LinAlg.triangular_solve/3 (41)",
-        "Nx.LinAlg.solve/2 (43)",
-        "Nx.LinAlg.solve/2 (44)",
-        "Nx.LinAlg.solve/2 (45)",
-        "Nx.LinAlg.solve/2 (46)",
-        "Nx.LinAlg.solve/2 (47)",
-        "Nx.LinAlg.solve/2 (48)",
-        "Nx.LinAlg.invert/1 (51)",
-        "Nx.LinAlg.invert/1 (52)",
-        "Nx.LinAlg.svd/2 (74)",
-        "Nx.LinAlg.svd/2 (75)",
-        "Nx.LinAlg.matrix_power/2 (85)",
-        "Nx.LinAlg.matrix_power/2 (87)"
-      ]
     ]
   }
 

@@ -199,6 +199,22 @@ defmodule Nx.Vulkan.VulkanoBackend do
     {values, places}
   end
 
+  def block(%Nx.Block.LinAlg.Cholesky{}, out, [a], _fun), do: run(:cholesky, [], [a], out)
+
+  def block(%Nx.Block.LinAlg.LU{}, {p, l, u}, [a], _fun), do: List.to_tuple(run_all(:lu, [], [a], [p, l, u]))
+
+  def block(%Nx.Block.LinAlg.Solve{}, out, [a, b], _fun) do
+    [x, regular] = run_all(:solve, [], [a, b], [out, Nx.template({}, :u8)])
+    if Nx.to_number(regular) == 0, do: raise_singular()
+    x
+  end
+
+  # The closed formulas for small matrices of integers wrap around in their type.
+  def block(%Nx.Block.LinAlg.Determinant{}, out, [%T{type: {class, _}, shape: shape} = a], _fun)
+      when class not in [:s, :u] or elem(shape, tuple_size(shape) - 1) not in [2, 3] do
+    run(:determinant, [], [a], out)
+  end
+
   def block(struct, _output, args, fun), do: apply(fun, [struct | args])
 
   defp cumulative(Nx.Block.CumulativeSum), do: :cumulative_sum
@@ -368,11 +384,30 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   defp order(opts), do: [axis: opts[:axis], descending: opts[:direction] == :desc]
 
+  @impl true
+  def triangular_solve(out, a, b, opts) do
+    if singular?(a), do: raise_singular()
+    attrs = [lower: !!opts[:lower], left_side: !!opts[:left_side], transform_a: opts[:transform_a]]
+    run(:triangular_solve, attrs, [a, b], out)
+  end
+
+  # Whether a triangular matrix has a zero on its diagonal. Waits for the device.
+  defp singular?(%T{shape: shape} = a) do
+    n = elem(shape, tuple_size(shape) - 1)
+    batches = div(Nx.size(shape), n * n)
+    flat = run(:reshape, [], [a], %{a | shape: {batches, n * n}, names: [nil, nil]})
+    diagonal = slice(%{flat | shape: {batches, n}}, flat, [0, 0], [batches, n * n], [1, n + 1])
+    Nx.to_number(run(:all, [axes: [0, 1]], [diagonal], Nx.template({}, :u8))) == 0
+  end
+
+  @spec raise_singular() :: no_return
+  defp raise_singular, do: raise(ArgumentError, "can't solve for singular matrix")
+
   defp all_axes(tensor), do: Enum.to_list(0..(tuple_size(tensor.shape) - 1)//1)
 
   ## Ops that this version does not have
 
-  @missing [window_scatter_max: 6, window_scatter_min: 6, triangular_solve: 4, fft: 3, ifft: 3]
+  @missing [window_scatter_max: 6, window_scatter_min: 6, fft: 3, ifft: 3]
 
   for {op, arity} <- @missing do
     @impl true

@@ -30,6 +30,8 @@ pub struct DotSpec {
     pub a: DType,
     pub b: DType,
     pub out: DType,
+    /// The type in which products are summed: that of `out`, or a wider one.
+    pub sum: CType,
     /// Axes that make up the batches, rows and contracted elements of `a`, and the batches, contracted elements and columns of `b`.
     pub a_ranks: [u8; 3],
     pub b_ranks: [u8; 3],
@@ -39,13 +41,8 @@ pub struct DotSpec {
 }
 
 impl DotSpec {
-    /// The type in which products are summed.
-    fn ctype(&self) -> CType {
-        self.out.ctype()
-    }
-
     fn words(&self) -> u32 {
-        self.ctype().dtype().size_bytes() as u32 / 4
+        self.sum.dtype().size_bytes() as u32 / 4
     }
 
     /// Rows and columns of results that one workgroup computes.
@@ -106,25 +103,25 @@ impl DotSpec {
                 let at = self.position(code, &mut params, operand, args)?;
                 let address = params.address(operand);
                 let id = access::load(code, address, Element::Typed(dtype), at)?;
-                let id = scalar::cast(code, Value { id, dtype }, self.ctype().dtype())?;
+                let id = scalar::cast(code, Value { id, dtype }, self.sum.dtype())?;
                 Ok(Some(self.to_words(code, id)))
             })?;
         }
         linker.define("slot_multiply_add", |code, args| {
-            let ty = value_type(code, self.ctype());
+            let ty = value_type(code, self.sum);
             let mut value = |index: usize| -> Result<Word> {
                 let words = arg(args, index)?;
-                Ok(if self.ctype() == CType::U32 { words } else { code.ids(SpirvOp::Bitcast, ty, &[words]) })
+                Ok(if self.sum == CType::U32 { words } else { code.ids(SpirvOp::Bitcast, ty, &[words]) })
             };
             let operands = [value(0)?, value(1)?, value(2)?];
-            let id = code.call(&format!("nx_multiply_add_{}", self.ctype().name()), &operands)?;
+            let id = code.call(&format!("nx_multiply_add_{}", self.sum.name()), &operands)?;
             Ok(Some(self.to_words(code, id)))
         })?;
         linker.define("slot_store", |code, args| {
             let (at, words) = (arg(args, 0)?, arg(args, 1)?);
-            let ty = value_type(code, self.ctype());
-            let id = if self.ctype() == CType::U32 { words } else { code.bitcast(ty, words) };
-            let id = scalar::cast(code, Value { id, dtype: self.ctype().dtype() }, self.out)?;
+            let ty = value_type(code, self.sum);
+            let id = if self.sum == CType::U32 { words } else { code.bitcast(ty, words) };
+            let id = scalar::cast(code, Value { id, dtype: self.sum.dtype() }, self.out)?;
             let at = self.target(code, &mut params, at)?;
             let address = params.address(2);
             access::store(code, address, Element::Typed(self.out), at, id)?;
@@ -177,7 +174,7 @@ impl DotSpec {
     }
 
     fn to_words(self, code: &mut Code<'_, '_>, id: Word) -> Word {
-        if self.ctype() == CType::U32 {
+        if self.sum == CType::U32 {
             return id;
         }
         let uint = code.linker.type_uint(32);

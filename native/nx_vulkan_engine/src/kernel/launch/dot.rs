@@ -1,6 +1,6 @@
 //! Launches of matrix products.
 
-use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
+use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, linalg};
 use crate::codegen::dot::{DotSpec, Store};
 use crate::eager::copy;
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
@@ -10,6 +10,9 @@ use crate::{DType, DeviceKind, Engine, Error, Result, Tensor, Type};
 
 /// Workgroups that fill a large GPU.
 const TARGET_GROUPS: u64 = 264;
+
+/// Products up to which sums of 32 bits are kept in f64, as in `Nx.BinaryBackend`: time that no device notices.
+const MAX_WIDE_PRODUCTS: u64 = 1 << 16;
 
 /// Contracted elements per split, below which another dispatch costs more than it saves.
 const MIN_SPLIT_DEPTH: u64 = 512;
@@ -119,6 +122,7 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
         a: a.tensor.view.dtype,
         b: b.tensor.view.dtype,
         out: out_dtype,
+        sum: out_dtype.ctype(),
         a_ranks,
         b_ranks,
         store: Store::Contiguous,
@@ -131,6 +135,9 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
         && columns.is_multiple_of(4)
         && a.is_vectorizable()
         && b.is_vectorizable();
+    if depth < MIN_SPLIT_DEPTH && rows * columns * depth * batches <= MAX_WIDE_PRODUCTS && !spec.large_f32 {
+        spec.sum = linalg::wide(engine, out_dtype);
+    }
     let tiles = rows.div_ceil(spec.tile()) * columns.div_ceil(spec.tile()) * batches;
     let splits = (target / tiles.max(1)).min(depth / MIN_SPLIT_DEPTH).max(1);
     // Partial sums keep the compute type until they are added up.
