@@ -15,13 +15,26 @@ defmodule Nx.Vulkan.Indices do
   `config :nx_vulkan, check_indices: false` leaves the check out.
   """
   def check!(shape, indices, axes) do
-    if Application.get_env(:nx_vulkan, :check_indices, true) do
+    if check?() do
       rest = Enum.to_list(0..(tuple_size(shape) - 1)//1) -- axes
       sizes = for axis <- axes ++ rest, do: elem(shape, axis)
       bounds = Enum.take(sizes, length(axes))
       if outside?(indices, bounds), do: indices |> Nx.to_flat_list() |> find!(bounds, List.to_tuple(sizes))
     end
   end
+
+  @doc """
+  Raises unless `indices` are positions along `axis` of a tensor of the shape `shape`.
+  """
+  def check_along!(shape, indices, axis) do
+    bound = elem(shape, axis)
+
+    if check?() and outside?(indices, [bound]) do
+      for index <- Nx.to_flat_list(indices), index < 0 or index >= bound, do: raise_outside(index, axis, shape)
+    end
+  end
+
+  defp check?, do: Application.get_env(:nx_vulkan, :check_indices, true)
 
   # Ops of the test would be recorded with the others.
   defp outside?(%{data: %B{}} = indices, bounds) do
@@ -46,7 +59,10 @@ defmodule Nx.Vulkan.Indices do
     find!(indices, left, axis + 1, bounds, shape)
   end
 
-  defp find!([index | _], _left, axis, _bounds, shape) do
+  defp find!([index | _], _left, axis, _bounds, shape), do: raise_outside(index, axis, shape)
+
+  @spec raise_outside(integer, non_neg_integer, tuple) :: no_return
+  defp raise_outside(index, axis, shape) do
     raise ArgumentError, "index #{index} is out of bounds for axis #{axis} in shape #{inspect(shape)}"
   end
 end

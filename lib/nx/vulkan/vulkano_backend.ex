@@ -194,6 +194,16 @@ defmodule Nx.Vulkan.VulkanoBackend do
     List.to_tuple(run_all(:qr, [complete: mode == :complete], [tensor], [q, r]))
   end
 
+  def block(%Nx.Block.Take{axis: axis}, out, [tensor, indices], _fun) do
+    Indices.check!(tensor.shape, indices, [axis])
+    run(:take, [axis: axis], [tensor, indices], out)
+  end
+
+  def block(%Nx.Block.TakeAlongAxis{axis: axis}, out, [tensor, indices], _fun) do
+    Indices.check_along!(tensor.shape, indices, axis)
+    run(:take_along_axis, [axis: axis], [tensor, indices], out)
+  end
+
   def block(%Nx.Block.TopK{k: k}, {values, places}, [%T{type: {class, _}} = tensor], _fun) when class != :c do
     [values, places] = run_all(:top_k, [k: k], [tensor], [values, places])
     {values, places}

@@ -93,6 +93,8 @@ fn samples() -> Vec<(Op, Vec<Type>, Type)> {
         (Op::Argsort { axis: 0, descending: false }, vec![f(&[2, 3])], i(&[2, 3])),
         (Op::Fold { axes: axes(&[0]), function: function() }, vec![f(&[2, 3]), i(&[]), i(&[])], f(&[3])),
         (Op::WindowFold { windows: windows(), function: function() }, vec![f(&[5, 3]), i(&[]), i(&[])], f(&[2, 3])),
+        (Op::Take { axis: 1 }, vec![f(&[2, 3]), i(&[4, 5])], f(&[2, 4, 5])),
+        (Op::TakeAlongAxis { axis: 1 }, vec![f(&[2, 3]), i(&[2, 5])], f(&[2, 5])),
     ]
 }
 
@@ -142,6 +144,8 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::Linalg(_) => (27, "Op::Linalg("),
         Op::Sort { .. } => (28, "Op::Sort {"),
         Op::Argsort { .. } => (29, "Op::Argsort {"),
+        Op::Take { .. } => (32, "Op::Take {"),
+        Op::TakeAlongAxis { .. } => (33, "Op::TakeAlongAxis {"),
         Op::TopK { .. } => (SEVERAL + 1, "Op::TopK {"),
         Op::Fold { .. } => (30, "Op::Fold {"),
         Op::WindowFold { .. } => (31, "Op::WindowFold {"),

@@ -27,6 +27,15 @@ pub struct GatherSpec {
     pub rest_rank: u8,
 }
 
+/// `out[i..] = tensor[i.. with an index in the place of one axis]`, where the index is an element of a tensor. Strides of both
+/// tensors are along the axes of the result; the addressed axis has one of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TakeSpec {
+    pub element: Element,
+    pub index: DType,
+    pub rank: u8,
+}
+
 /// `out[indices[u, ..], rest..] (+)= updates[u, rest..]`: the iteration space is the axes that are not indexed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScatterSpec {
@@ -75,6 +84,47 @@ fn to_uint(code: &mut Code<'_, '_>, dtype: DType, id: Word) -> Result<Word> {
     scalar::cast(code, Value { id, dtype: dtype.ctype().dtype() }, DType::U32)
 }
 
+/// Elements from the tensor's first to the one that component `j` addresses; an index out of bounds is clamped.
+fn clamped_offset(code: &mut Code<'_, '_>, params: &mut ParamLayout, dtype: DType, index: Word, j: u8) -> Result<Word> {
+    let ctype = dtype.ctype().name();
+    let zero = code.linker.const_u32(0);
+    let zero = index_value(code, dtype, zero)?;
+    let last = code.param(params.word(bound(j)))?;
+    let last = index_value(code, dtype, last)?;
+    let index = code.call(&format!("nx_max_{ctype}"), &[index, zero])?;
+    let index = code.call(&format!("nx_min_{ctype}"), &[index, last])?;
+    let index = to_uint(code, dtype, index)?;
+    let stride = code.param(params.word(step(j)))?;
+    Ok(code.u32_op(SpirvOp::IMul, index, stride))
+}
+
+impl TakeSpec {
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        Generated::push_or_table(|table| self.generate_with(library, modes, table))
+    }
+
+    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+        let mut linker = Linker::new(library, "elementwise", &templates::template("elementwise")?, table, modes)?;
+        let mut params = ParamLayout::new(&[Param::Count]);
+        linker.define("slot_element", |code, args| {
+            let linear = arg(args, 0)?;
+            let coordinates = access::coordinates(code, &mut params, linear, 0, self.rank)?;
+            let at = access::position(code, &mut params, INDICES, 0, &coordinates)?;
+            let address = params.address(INDICES);
+            let index = access::load(code, address, Element::Typed(self.index), at)?;
+            let offset = clamped_offset(code, &mut params, self.index, index, 0)?;
+            let position = access::position(code, &mut params, TENSOR, 0, &coordinates)?;
+            let position = code.u32_op(SpirvOp::IAdd, position, offset);
+            let address = params.address(TENSOR);
+            let value = access::load(code, address, self.element, position)?;
+            let address = params.address(2);
+            access::store(code, address, self.element, linear, value)?;
+            Ok(None)
+        })?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE * ITEMS })
+    }
+}
+
 impl GatherSpec {
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         Generated::push_or_table(|table| self.generate_with(library, modes, table))
@@ -91,18 +141,9 @@ impl GatherSpec {
             } else {
                 code.linker.const_u32(0)
             };
-            let ctype = self.index.ctype().name();
             for j in 0..self.components {
                 let index = load_component(code, &mut params, self.index, coordinates[0], j)?;
-                let zero = code.linker.const_u32(0);
-                let zero = index_value(code, self.index, zero)?;
-                let last = code.param(params.word(bound(j)))?;
-                let last = index_value(code, self.index, last)?;
-                let index = code.call(&format!("nx_max_{ctype}"), &[index, zero])?;
-                let index = code.call(&format!("nx_min_{ctype}"), &[index, last])?;
-                let index = to_uint(code, self.index, index)?;
-                let stride = code.param(params.word(step(j)))?;
-                let offset = code.u32_op(SpirvOp::IMul, index, stride);
+                let offset = clamped_offset(code, &mut params, self.index, index, j)?;
                 position = code.u32_op(SpirvOp::IAdd, position, offset);
             }
             let address = params.address(TENSOR);

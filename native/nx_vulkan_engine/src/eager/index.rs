@@ -5,10 +5,10 @@ use smallvec::SmallVec;
 use super::{Call, movement};
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::LOCAL_SIZE;
-use crate::codegen::index::{GatherSpec, ScatterSpec, extra};
+use crate::codegen::index::{GatherSpec, ScatterSpec, TakeSpec, extra};
 use crate::kernel::launch::{Arguments, KernelSpec, MAX_POSITION, Place, launch};
 use crate::program::op::Axes;
-use crate::shape::{Dims, Strides, elements};
+use crate::shape::{Dims, Space, Strides, elements};
 use crate::{Error, Result, Tensor, View};
 
 /// Invocations that share the rows of a scatter when rows are too short to fill the device.
@@ -102,6 +102,79 @@ pub fn gather(call: &Call<'_>, axes: &Axes) -> Result<Tensor> {
     let arguments = Arguments { count: out_count as u32, sizes: &sizes, places: &places, extra: &extra };
     launch(call.engine, &kernel, &arguments, 2, out_count.div_ceil(u64::from(kernel.elements_per_group)))?;
     Ok(result)
+}
+
+/// Elements of `a` along `axis` by a tensor of indices: each index takes the whole rest of the axes or, if `along`, the one
+/// element at its own place in them.
+pub fn take(call: &Call<'_>, axis: usize, along: bool) -> Result<Tensor> {
+    let a = movement::ascending(call, call.operand(0)?)?;
+    let indices = movement::ascending(call, call.operand(1)?)?;
+    let (from, by) = (&a.view, &indices.view);
+    if axis >= from.shape.len() || !by.dtype.is_integer() || (along && by.shape.len() != from.shape.len()) {
+        return Err(call.invalid(format!("{}{:?} along axis {axis} of {:?}", by.dtype, by.shape, from.shape)));
+    }
+    let (mut sizes, mut a_strides, mut index_strides) = (by.shape.clone(), from.strides.clone(), by.strides.clone());
+    if along {
+        a_strides[axis] = 0;
+    } else {
+        let (outer, inner) = (&from.shape[..axis], &from.shape[axis + 1..]);
+        sizes = outer.iter().chain(&by.shape).chain(inner).copied().collect();
+        let still = |n: usize| std::iter::repeat_n(0, n);
+        a_strides = from.strides[..axis].iter().copied().chain(still(by.shape.len())).collect();
+        a_strides.extend_from_slice(&from.strides[axis + 1..]);
+        index_strides = still(outer.len()).chain(by.strides.iter().copied()).chain(still(inner.len())).collect();
+    }
+    if sizes != call.out.shape || from.dtype != call.out.dtype {
+        return Err(call.invalid(format!("gives {}{sizes:?}, not {}{:?}", from.dtype, call.out.dtype, call.out.shape)));
+    }
+    let result = Tensor::uninitialized(call.engine, call.out)?;
+    check_size(&[from, by, &result.view])?;
+    let mut space = Space::new(&sizes, &[&a_strides, &index_strides]);
+    let mut step = from.strides[axis];
+    let group = widen(&mut space, &mut step, &a, &result);
+    let spec = KernelSpec::Take(TakeSpec {
+        element: Element::Raw((from.dtype.size_bytes() * group) as u8),
+        index: by.dtype,
+        rank: space.rank() as u8,
+    });
+    let kernel = call.engine.kernel(&spec, call.compile)?;
+    let place = |tensor: &'_ Tensor| (tensor.buffer.clone(), tensor.address());
+    let buffers = [place(&a), place(&indices), place(&result)];
+    let strides = [&space.strides[0][..], &space.strides[1][..], &[]];
+    let place =
+        |k: usize| Place { buffer: &buffers[k].0, address: buffers[k].1, strides: strides[k], element_bytes: 0 };
+    let count = space.elements();
+    let extra = extra([0, 0], &[(from.shape[axis], step)]);
+    let places = [place(0), place(1), place(2)];
+    let arguments = Arguments { count: count as u32, sizes: &space.sizes, places: &places, extra: &extra };
+    launch(call.engine, &kernel, &arguments, 2, count.div_ceil(u64::from(kernel.elements_per_group)))?;
+    Ok(result)
+}
+
+/// Makes groups of up to 16 bytes the elements of a take, where neighbours stay neighbours. Answers how many are in one.
+fn widen(space: &mut Space, step: &mut i64, a: &Tensor, result: &Tensor) -> u64 {
+    let size = a.view.dtype.size_bytes();
+    let last = space.rank() - 1;
+    let fits = |group: u64| {
+        let whole = |stride: &i64| stride.unsigned_abs().is_multiple_of(group);
+        let bytes = size * group;
+        space.strides[0][last] == 1
+            && space.strides[1][last] == 0
+            && space.sizes[last].is_multiple_of(group)
+            && space.strides[0][..last].iter().chain([&*step]).all(whole)
+            && a.address().is_multiple_of(bytes)
+            && result.address().is_multiple_of(bytes)
+    };
+    let Some(group) = [16, 8, 4, 2].into_iter().map(|bytes| bytes / size).find(|&group| group > 1 && fits(group))
+    else {
+        return 1;
+    };
+    space.sizes[last] /= group;
+    for stride in &mut space.strides[0][..last] {
+        *stride /= group as i64;
+    }
+    *step /= group as i64;
+    group
 }
 
 /// indexed_add (`add`) and indexed_put: updates apply in their order, so that the last put wins.

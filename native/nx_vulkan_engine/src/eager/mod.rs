@@ -119,6 +119,8 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Fold { axes, function } => fold::fold(&call, axes, function),
         Op::WindowFold { windows, function } => fold::fold_windows(&call, windows, function),
         Op::Conv(op) => conv::conv(&call, op),
+        Op::Take { axis } => index::take(&call, *axis, false),
+        Op::TakeAlongAxis { axis } => index::take(&call, *axis, true),
         Op::Gather { axes } => index::gather(&call, axes),
         Op::Qr { .. } => Err(call.invalid("has two results".into())),
         Op::IndexedAdd { axes } => index::indexed(&call, axes, true),

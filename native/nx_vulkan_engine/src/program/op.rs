@@ -184,6 +184,10 @@ pub enum Op {
     Fold { axes: Axes, function: Box<Function> },
     /// the same over each window, with the initial value in the padding
     WindowFold { windows: Windows, function: Box<Function> },
+    /// a, indices; the axes of the indices in the place of the axis
+    Take { axis: usize },
+    /// a, indices; shapes differ along the axis only
+    TakeAlongAxis { axis: usize },
     /// a, indices
     Gather { axes: Axes },
     /// a, indices, updates
@@ -229,6 +233,8 @@ impl Op {
             Op::Conv(_) => "conv",
             Op::Fold { .. } => "reduce",
             Op::WindowFold { .. } => "window_reduce",
+            Op::Take { .. } => "take",
+            Op::TakeAlongAxis { .. } => "take_along_axis",
             Op::Gather { .. } => "gather",
             Op::IndexedAdd { .. } => "indexed_add",
             Op::IndexedPut { .. } => "indexed_put",

@@ -232,6 +232,21 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
             require(!out.dtype.is_integer(), || format!("a convolution of type {}", out.dtype))?;
             same_shape(&conv.output(&conv.sizes(&a.shape, &operands[1].shape)?), out)
         }
+        Op::Take { axis } | Op::TakeAlongAxis { axis } => {
+            same_dtype(a, out)?;
+            let indices = operands[1];
+            require(indices.dtype.is_integer(), || format!("indices of {}", indices.dtype))?;
+            require(*axis < a.shape.len(), || format!("axis {axis} of rank {}", a.shape.len()))?;
+            if matches!(op, Op::Take { .. }) {
+                let (outer, inner) = (&a.shape[..*axis], &a.shape[axis + 1..]);
+                return same_shape(&outer.iter().chain(&indices.shape).chain(inner).copied().collect::<Dims>(), out);
+            }
+            let rest = |shape: &[u64]| shape.iter().enumerate().all(|(i, &n)| i == *axis || a.shape.get(i) == Some(&n));
+            require(indices.shape.len() == a.shape.len() && rest(&indices.shape), || {
+                format!("indices of {:?} for {:?}", indices.shape, a.shape)
+            })?;
+            same_shape(&indices.shape, out)
+        }
         Op::Gather { axes } => {
             same_dtype(a, out)?;
             let vectors = index_vectors(axes, a, operands[1])?;
@@ -283,7 +298,13 @@ fn arity(op: &Op, n: usize) -> Check {
         | Op::Argsort { .. }
         | Op::TopK { .. }
         | Op::Scan { .. } => 1,
-        Op::Binary(_) | Op::Pad { .. } | Op::Dot { .. } | Op::Conv(_) | Op::Gather { .. } => 2,
+        Op::Binary(_)
+        | Op::Pad { .. }
+        | Op::Dot { .. }
+        | Op::Conv(_)
+        | Op::Gather { .. }
+        | Op::Take { .. }
+        | Op::TakeAlongAxis { .. } => 2,
         Op::Select | Op::Clip | Op::IndexedAdd { .. } | Op::IndexedPut { .. } => 3,
         Op::Slice { starts, .. } => 1 + missing(starts),
         Op::PutSlice { starts } => 2 + missing(starts),

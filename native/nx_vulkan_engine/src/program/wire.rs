@@ -227,6 +227,8 @@ impl Op {
             "window_reduce" => {
                 Op::WindowFold { windows: Windows::from_wire(&a)?, function: Box::new(Function::from_wire(&a)?) }
             }
+            "take" => Op::Take { axis: a.axis("axis")? },
+            "take_along_axis" => Op::TakeAlongAxis { axis: a.axis("axis")? },
             "gather" => Op::Gather { axes: a.ints("axes")? },
             "indexed_add" => Op::IndexedAdd { axes: a.ints("axes")? },
             "indexed_put" => Op::IndexedPut { axes: a.ints("axes")? },
@@ -280,7 +282,9 @@ impl Op {
                 ints("high", config.iter().map(|c| c.1)),
                 ints("interior", config.iter().map(|c| c.2 as i64)),
             ],
-            Op::Concatenate { axis } | Op::Stack { axis } => vec![("axis".to_string(), Attr::Int(*axis as i64))],
+            Op::Concatenate { axis } | Op::Stack { axis } | Op::Take { axis } | Op::TakeAlongAxis { axis } => {
+                vec![("axis".to_string(), Attr::Int(*axis as i64))]
+            }
             Op::Reduce { reduction, axes: a, tie_high } => {
                 let mut attrs = vec![axes("axes", a)];
                 if matches!(reduction, Reduction::ArgMax | Reduction::ArgMin) {

@@ -181,6 +181,19 @@ pub fn gather(a: &Array, index: &Array, axes: &Axes, out: &Type) -> Array {
     Array::new(out, rows)
 }
 
+/// Elements along one axis; indices out of bounds are clamped.
+pub fn take(a: &Array, index: &Array, axis: usize, along: bool, out: &Type) -> Array {
+    let width = if along { 1 } else { index.ty.shape.len() };
+    let values = indices(&out.shape).map(|at| {
+        let own = if along { &at[..] } else { &at[axis..axis + width] };
+        let Value::Int(i) = index.at(own) else { return Value::Int(0) };
+        let i = i.clamp(0, i128::from(a.ty.shape[axis]) - 1) as u64;
+        let from: Dims = at[..axis].iter().copied().chain([i]).chain(at[axis + width..].iter().copied()).collect();
+        a.at(&from)
+    });
+    Array::new(out, values.collect::<Vec<_>>())
+}
+
 /// Updates apply in their order. Those with an index out of bounds are dropped.
 pub fn indexed(a: &Array, index: &Array, updates: &Array, axes: &Axes, add: bool, out: &Type) -> Array {
     let mut result = Array::new(out, a.values.iter().copied());

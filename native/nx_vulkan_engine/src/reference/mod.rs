@@ -226,6 +226,8 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
             let sizes = sizes.map_err(|reason| Error::InvalidProgram { op: "conv".to_string(), reason })?;
             conv::conv([a()?, operand(1)?], op, &sizes, out)
         }
+        Op::Take { axis } => Ok(axes::take(a()?, operand(1)?, *axis, false, out)),
+        Op::TakeAlongAxis { axis } => Ok(axes::take(a()?, operand(1)?, *axis, true, out)),
         Op::Gather { axes } => Ok(axes::gather(a()?, operand(1)?, axes, out)),
         Op::Qr { .. } => Err(invalid(op, "has two results")),
         Op::IndexedAdd { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, true, out)),

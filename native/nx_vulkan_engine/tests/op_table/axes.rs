@@ -219,6 +219,32 @@ fn gathers() {
 }
 
 #[test]
+fn takes() {
+    let mut rng = rng(48);
+    for (i, dtype) in DType::ALL.into_iter().enumerate() {
+        let index = INDEX_TYPES[i % 6];
+        let a = operand(&Type::new(dtype, &[9, 4, 8]), Range::All, 2, &mut rng);
+        for (axis, size) in [(0usize, 9u64), (1, 4), (2, 8)] {
+            let mut shape = vec![9, 4, 8];
+            let mut by = |shape: &[u64]| {
+                let vectors = index_vectors(index, shape.iter().product(), &[size], true, &mut rng);
+                Array { ty: Type::new(index, shape), ..vectors }
+            };
+            shape[axis] = 11;
+            let along = Op::TakeAlongAxis { axis };
+            verify(&along, &[a.clone(), by(&shape)], &Type::new(dtype, &shape), Bound::Exact);
+            let taken = by(&[5, 3]);
+            shape.splice(axis..=axis, [5, 3]);
+            verify(&Op::Take { axis }, &[a.clone(), taken], &Type::new(dtype, &shape), Bound::Exact);
+            let one = by(&[]);
+            shape.drain(axis..axis + 2);
+            verify(&Op::Take { axis }, &[a.clone(), one], &Type::new(dtype, &shape), Bound::Exact);
+        }
+    }
+    finish();
+}
+
+#[test]
 fn indexed_updates() {
     let mut rng = rng(46);
     for (i, dtype) in DType::ALL.into_iter().enumerate() {
@@ -276,5 +302,21 @@ fn views_as_operands() {
         &f32(&[12, 10, 8]),
         Bound::Exact,
     );
+    let flat = Array { ty: Type::new(DType::S32, &[12]), ..vectors };
+    for (axis, shape) in [(0, [12, 6, 8]), (1, [10, 12, 8]), (2, [10, 6, 12])] {
+        let taken = [both[0].clone(), flat.clone()];
+        verify_on(&Op::Take { axis }, &[views[0].clone(), upload(&flat)], &taken, &f32(&shape), Bound::Exact);
+    }
+    // Indices that are a view, and a tensor that runs backwards.
+    let back = Op::Reverse { axes: axes(&[0, 2]) };
+    let backwards = [run(&back, &views[..1], &turned).unwrap()];
+    let reversed = [nx_vulkan_engine::reference::evaluate(&back, &both[..1], &turned).unwrap()];
+    let counted = Op::Iota { axis: Some(1) };
+    let order = Type::new(DType::U8, &[10, 6, 8]);
+    let by = run(&counted, &[], &order).unwrap();
+    let by_array = nx_vulkan_engine::reference::evaluate(&counted, &[], &order).unwrap();
+    let operands = [reversed[0].clone(), by_array];
+    let along = Op::TakeAlongAxis { axis: 1 };
+    verify_on(&along, &[backwards[0].clone(), by], &operands, &turned, Bound::Exact);
     finish();
 }

@@ -20,7 +20,7 @@ use crate::codegen::access::{Param, ParamLayout, divider};
 use crate::codegen::dot::DotSpec;
 use crate::codegen::elementwise::{Generated, Spec};
 use crate::codegen::fold::FoldSpec;
-use crate::codegen::index::{GatherSpec, ScatterSpec};
+use crate::codegen::index::{GatherSpec, ScatterSpec, TakeSpec};
 use crate::codegen::library::Library;
 use crate::codegen::linalg::LinalgSpec;
 use crate::codegen::link::FloatModes;
@@ -50,6 +50,7 @@ pub enum KernelSpec {
     Reduce { spec: ReduceSpec, team: u32 },
     Fold(FoldSpec),
     Gather(GatherSpec),
+    Take(TakeSpec),
     Dot { spec: DotSpec, a_along_k: bool, b_along_k: bool },
     Scan { spec: ScanSpec, team: u32 },
     Sort(SortSpec),
@@ -86,6 +87,7 @@ impl KernelSpec {
                 (spec.generate(library, modes)?, SmallVec::from_slice(&constants))
             }
             KernelSpec::Fold(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Take(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Gather(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Transpose(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Linalg(spec) => (spec.generate(library, modes)?, SmallVec::new()),
