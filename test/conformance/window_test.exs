@@ -78,6 +78,45 @@ defmodule Nx.Vulkan.Conformance.WindowTest do
     end
   end
 
+  test "window_scatter_max and window_scatter_min" do
+    # Nx.BinaryBackend compares and adds in 32 bits, and reads bf16 and f8 cut off.
+    for type <- integers() ++ [f: 16, f: 32, f: 64], shape <- @shapes do
+      {window, opts} = random_window(shape, false)
+      opts = Keyword.delete(opts, :window_dilations)
+      tensor = if match?({:u, _}, type), do: random(shape, type, 0, 5), else: whole(shape, type)
+      counts = Nx.shape(Nx.window_sum(tensor, window, opts))
+      tensors = [tensor, whole_positive(counts, type)]
+
+      assert_same(tensors, fn t, source ->
+        {Nx.window_scatter_max(t, source, 1, window, opts), Nx.window_scatter_min(t, source, 0, window, opts)}
+      end)
+    end
+  end
+
+  defp whole_positive(shape, type), do: shape |> random({:s, 32}, 1, 4) |> Nx.as_type(type)
+
+  test "window_scatter_max of a type other than the source's, and of a vectorized tensor" do
+    tensors = [random({4, 6}, {:u, 8}, 0, 5), random({2, 3}, {:f, 32}, -1, 1)]
+    assert_same(tensors, &Nx.window_scatter_max(&1, &2, 0.5, {2, 2}, strides: [2, 2]))
+    tensors = [random({2, 6}, {:s, 32}, 0, 5), random({2, 3}, {:s, 32}, -9, 9)]
+
+    assert_same(tensors, fn t, source ->
+      Nx.window_scatter_min(Nx.vectorize(t, :x), Nx.vectorize(source, :x), 0, {2}, strides: [2])
+    end)
+  end
+
+  test "gradients" do
+    for op <- [:window_max, :window_min, :window_sum, :window_mean], opts <- [[], [strides: [2, 1], padding: :same]] do
+      assert_same(
+        [random({5, 6}, {:f, 32}, -1, 1)],
+        fn t ->
+          Nx.Defn.grad(t, fn t -> Nx.sum(Nx.sin(apply(Nx, op, [t, {2, 3}, opts]))) end)
+        end,
+        absolute: 1.0e-5
+      )
+    end
+  end
+
   test "windows of views" do
     assert_same([random({6, 7}, {:s, 32})], fn t ->
       {

@@ -52,16 +52,6 @@ defmodule Nx.Vulkan.Pending do
         "Nx.irfft/2 (945)",
         "Nx.irfft/2 (946)",
         "Nx.irfft/2 (947)"
-      ],
-      window_scatter_max: [
-        "Nx.window_scatter_max/5 (419)",
-        "Nx.window_scatter_max/5 (420)",
-        "Nx.window_scatter_max/5 (421)"
-      ],
-      window_scatter_min: [
-        "Nx.window_scatter_min/5 (422)",
-        "Nx.window_scatter_min/5 (423)",
-        "Nx.window_scatter_min/5 (424)"
       ]
     ]
   }

@@ -377,6 +377,13 @@ defmodule Nx.Vulkan.VulkanoBackend do
     run(:window_reduce, [function: function] ++ windows(window, opts), [a, acc | captured], out)
   end
 
+  for op <- [:window_scatter_max, :window_scatter_min] do
+    @impl true
+    def unquote(op)(out, a, source, init, window, opts) do
+      run(unquote(op), windows(window, opts), [a, source, init], out)
+    end
+  end
+
   defp windows(window, opts) do
     {low, high} = Enum.unzip(opts[:padding])
     dilations = opts[:window_dilations] || Enum.map(low, fn _ -> 1 end)
@@ -417,7 +424,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   ## Ops that this version does not have
 
-  @missing [window_scatter_max: 6, window_scatter_min: 6, fft: 3, ifft: 3]
+  @missing [fft: 3, ifft: 3]
 
   for {op, arity} <- @missing do
     @impl true

@@ -44,6 +44,10 @@ fn function() -> Box<Function> {
     Box::new(Function { steps, result: 5 })
 }
 
+fn pools() -> Windows {
+    Windows { dilations: smallvec![1, 1], ..windows() }
+}
+
 fn windows() -> Windows {
     Windows {
         sizes: smallvec![2, 1],
@@ -95,6 +99,7 @@ fn samples() -> Vec<(Op, Vec<Type>, Type)> {
         (Op::WindowFold { windows: windows(), function: function() }, vec![f(&[5, 3]), i(&[]), i(&[])], f(&[2, 3])),
         (Op::Take { axis: 1 }, vec![f(&[2, 3]), i(&[4, 5])], f(&[2, 4, 5])),
         (Op::TakeAlongAxis { axis: 1 }, vec![f(&[2, 3]), i(&[2, 5])], f(&[2, 5])),
+        (Op::WindowScatter { max: true, windows: pools() }, vec![f(&[5, 3]), f(&[3, 3]), f(&[])], f(&[5, 3])),
     ]
 }
 
@@ -149,6 +154,7 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::TopK { .. } => (SEVERAL + 1, "Op::TopK {"),
         Op::Fold { .. } => (30, "Op::Fold {"),
         Op::WindowFold { .. } => (31, "Op::WindowFold {"),
+        Op::WindowScatter { .. } => (34, "Op::WindowScatter {"),
     }
 }
 

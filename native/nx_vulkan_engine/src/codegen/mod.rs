@@ -16,3 +16,4 @@ pub mod scan;
 pub mod sort;
 pub mod templates;
 pub mod transpose;
+pub mod window_scatter;

@@ -93,6 +93,7 @@ pub const TEMPLATES: &[(&str, &[u8])] = modules!(
     "transpose_1",
     "transpose_2",
     "transpose_4",
+    "window_scatter",
 );
 
 /// SPIR-V bytes as words.

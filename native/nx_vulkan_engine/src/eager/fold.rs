@@ -21,7 +21,7 @@ pub fn fold(call: &Call<'_>, axes: &Axes, function: &Function) -> Result<Tensor>
 /// Folds each window; the initial value stands in the padding.
 pub fn fold_windows(call: &Call<'_>, windows: &Windows, function: &Function) -> Result<Tensor> {
     let a = call.operand(0)?;
-    let input = window::windowed(call, a, windows, call.operand(1)?)?;
+    let input = window::windowed(call, a, windows, &call.out.shape, call.operand(1)?)?;
     run(call, &input, a.view.shape.len(), function)
 }
 

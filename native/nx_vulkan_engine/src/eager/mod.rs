@@ -118,6 +118,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         }
         Op::Fold { axes, function } => fold::fold(&call, axes, function),
         Op::WindowFold { windows, function } => fold::fold_windows(&call, windows, function),
+        Op::WindowScatter { max, windows } => window::scatter(&call, *max, windows),
         Op::Conv(op) => conv::conv(&call, op),
         Op::Take { axis } => index::take(&call, *axis, false),
         Op::TakeAlongAxis { axis } => index::take(&call, *axis, true),

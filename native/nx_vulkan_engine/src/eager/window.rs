@@ -1,7 +1,8 @@
-//! Reductions over sliding windows: the windows are an overlapping view of the padded operand.
+//! Ops over sliding windows: the windows are an overlapping view of the padded operand.
 
 use super::{Call, constant, movement};
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
+use crate::kernel::launch::window_scatter::{WindowScatter, window_scatter};
 use crate::program::op::{Axes, Scalar};
 use crate::program::{Reduction, Windows};
 use crate::shape::Dims;
@@ -16,7 +17,7 @@ pub fn reduce_windows(call: &Call<'_>, reduction: Reduction, windows: &Windows) 
         _ => Scalar::Int(0),
     };
     let neutral = constant::constant(call.engine, neutral, &Type::new(a.view.dtype, &[]))?;
-    let view = windowed(call, a, windows, &neutral)?;
+    let view = windowed(call, a, windows, &call.out.shape, &neutral)?;
     let rank = a.view.shape.len();
     let axes: Axes = (rank..2 * rank).collect();
     let what = Reduce { reduction, tie_high: false, axes: &axes, out: call.out.dtype };
@@ -26,11 +27,27 @@ pub fn reduce_windows(call: &Call<'_>, reduction: Reduction, windows: &Windows) 
     Ok(result)
 }
 
-/// All windows of `a` as a view: the axes of the result, then those of a window. `filling` stands in the padding.
-pub fn windowed(call: &Call<'_>, a: &Tensor, windows: &Windows, filling: &Tensor) -> Result<Tensor> {
+/// Adds each window's source to its extreme element. Each element sums up what its windows give, so that nothing is written twice.
+pub fn scatter(call: &Call<'_>, max: bool, windows: &Windows) -> Result<Tensor> {
+    let (a, source, initial) = (call.operand(0)?, call.operand(1)?, call.operand(2)?);
+    if windows.dilations.iter().any(|&step| step != 1) || initial.view.elements() != 1 || a.view.shape != call.out.shape
+    {
+        return Err(call.invalid(format!("{:?} of {:?} to {:?}", windows, a.view.shape, call.out.shape)));
+    }
+    let a = &movement::ascending(call, a)?;
+    let input = &windowed(call, a, windows, &source.view.shape, initial)?;
+    let result = Tensor::uninitialized(call.engine, call.out)?;
+    let what = WindowScatter { max, windows, input, source, initial, out: &result };
+    window_scatter(call.engine, &what, call.compile)?;
+    Ok(result)
+}
+
+/// All windows of `a` as a view: the axes that count them, of the given sizes, then those of a window. `filling` stands in the
+/// padding.
+pub fn windowed(call: &Call<'_>, a: &Tensor, windows: &Windows, expected: &[u64], filling: &Tensor) -> Result<Tensor> {
     let counts = windows.counts(&a.view.shape).map_err(|reason| call.invalid(reason))?;
-    if counts != call.out.shape {
-        return Err(call.invalid(format!("{counts:?} windows for a shape of {:?}", call.out.shape)));
+    if counts[..] != *expected {
+        return Err(call.invalid(format!("{counts:?} windows for a shape of {expected:?}")));
     }
     let padded = padded(call, a, windows, filling)?;
     Ok(Tensor { view: windows.view(&padded.view, &counts), buffer: padded.buffer })

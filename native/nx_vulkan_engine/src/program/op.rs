@@ -188,6 +188,8 @@ pub enum Op {
     Take { axis: usize },
     /// a, indices; shapes differ along the axis only
     TakeAlongAxis { axis: usize },
+    /// a, sources, initial value; adds each window's source to its largest (or smallest) element, the last of equal ones
+    WindowScatter { max: bool, windows: Windows },
     /// a, indices
     Gather { axes: Axes },
     /// a, indices, updates
@@ -235,6 +237,8 @@ impl Op {
             Op::WindowFold { .. } => "window_reduce",
             Op::Take { .. } => "take",
             Op::TakeAlongAxis { .. } => "take_along_axis",
+            Op::WindowScatter { max: true, .. } => "window_scatter_max",
+            Op::WindowScatter { max: false, .. } => "window_scatter_min",
             Op::Gather { .. } => "gather",
             Op::IndexedAdd { .. } => "indexed_add",
             Op::IndexedPut { .. } => "indexed_put",

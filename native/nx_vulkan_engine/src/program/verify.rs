@@ -227,6 +227,15 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
             folded(function, operands, out)?;
             same_shape(&windows.counts(&a.shape)?, out)
         }
+        Op::WindowScatter { windows, .. } => {
+            let (source, initial) = (operands[1], operands[2]);
+            holds([source, initial].iter(), out)?;
+            require(!a.dtype.is_complex() && !out.dtype.is_complex(), || "complex numbers have no order".to_string())?;
+            require(windows.dilations.iter().all(|&step| step == 1), || "dilated windows".to_string())?;
+            require(initial.elements() == 1, || format!("an initial value of {:?}", initial.shape))?;
+            same_shape(&windows.counts(&a.shape)?, source)?;
+            same_shape(&a.shape, out)
+        }
         Op::Conv(conv) => {
             holds(operands.iter(), out)?;
             require(!out.dtype.is_integer(), || format!("a convolution of type {}", out.dtype))?;
@@ -305,7 +314,7 @@ fn arity(op: &Op, n: usize) -> Check {
         | Op::Gather { .. }
         | Op::Take { .. }
         | Op::TakeAlongAxis { .. } => 2,
-        Op::Select | Op::Clip | Op::IndexedAdd { .. } | Op::IndexedPut { .. } => 3,
+        Op::Select | Op::Clip | Op::WindowScatter { .. } | Op::IndexedAdd { .. } | Op::IndexedPut { .. } => 3,
         Op::Slice { starts, .. } => 1 + missing(starts),
         Op::PutSlice { starts } => 2 + missing(starts),
         Op::Concatenate { .. } | Op::Stack { .. } => n.max(1),

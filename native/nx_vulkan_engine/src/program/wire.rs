@@ -229,6 +229,8 @@ impl Op {
             }
             "take" => Op::Take { axis: a.axis("axis")? },
             "take_along_axis" => Op::TakeAlongAxis { axis: a.axis("axis")? },
+            "window_scatter_max" => Op::WindowScatter { max: true, windows: Windows::from_wire(&a)? },
+            "window_scatter_min" => Op::WindowScatter { max: false, windows: Windows::from_wire(&a)? },
             "gather" => Op::Gather { axes: a.ints("axes")? },
             "indexed_add" => Op::IndexedAdd { axes: a.ints("axes")? },
             "indexed_put" => Op::IndexedPut { axes: a.ints("axes")? },
@@ -295,7 +297,7 @@ impl Op {
                 }
                 attrs
             }
-            Op::Window { windows, .. } => windows.attrs(),
+            Op::Window { windows, .. } | Op::WindowScatter { windows, .. } => windows.attrs(),
             Op::Sort { axis, descending } | Op::Argsort { axis, descending } => {
                 vec![("axis".to_string(), Attr::Int(*axis as i64)), ("descending".to_string(), Attr::Bool(*descending))]
             }

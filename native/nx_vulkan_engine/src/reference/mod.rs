@@ -221,6 +221,9 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::WindowFold { windows, function } => {
             fold::windows(operands, windows, function, out).ok_or_else(|| invalid(op, "no meaning"))
         }
+        Op::WindowScatter { max, windows } => {
+            window::scatter([a()?, operand(1)?, operand(2)?], windows, *max, out).ok_or_else(|| invalid(op, "no order"))
+        }
         Op::Conv(op) => {
             let sizes = op.sizes(&a()?.ty.shape, &operand(1)?.ty.shape);
             let sizes = sizes.map_err(|reason| Error::InvalidProgram { op: "conv".to_string(), reason })?;

@@ -1,6 +1,6 @@
 //! Ops over sliding windows.
 
-use super::{Array, axes, elementwise, indices, invalid};
+use super::{Array, axes, elementwise, indices, invalid, position};
 use crate::program::{Op, Reduction, Windows};
 use crate::shape::Dims;
 use crate::value::Value;
@@ -54,4 +54,44 @@ pub fn reduce(reduction: Reduction, a: &Array, windows: &Windows, out: &Type) ->
         })
         .collect::<Result<Vec<_>>>()?;
     Ok(Array::new(out, values))
+}
+
+/// Each element starts with the initial value; each window adds its source to its extreme element, the last of equal ones, if
+/// that is not in the padding. NaN is no extreme but at the start of a window.
+pub fn scatter([a, source, initial]: [&Array; 3], windows: &Windows, max: bool, out: &Type) -> Option<Array> {
+    let wide = out.dtype.ctype().dtype();
+    let initial = *initial.values.first()?;
+    let mut sums = vec![initial.cast(wide); out.elements() as usize];
+    let filling = initial.cast(a.ty.dtype);
+    for (outer, value) in indices(&source.ty.shape).zip(&source.values) {
+        let (mut best, mut chosen) = (None, None);
+        for (inner, element) in indices(&windows.sizes).zip(elements(a, windows, &outer, filling)) {
+            let replaces = match (best, element) {
+                (None, _) => true,
+                (Some(Value::Int(best)), Value::Int(x)) => {
+                    if max {
+                        x >= best
+                    } else {
+                        x <= best
+                    }
+                }
+                (Some(Value::Float(best)), Value::Float(x)) => {
+                    if max {
+                        x >= best
+                    } else {
+                        x <= best
+                    }
+                }
+                _ => return None,
+            };
+            if replaces {
+                (best, chosen) = (Some(element), Some(inner));
+            }
+        }
+        if let Some(index) = place(windows, &a.ty.shape, &outer, &chosen?) {
+            let sum = &mut sums[position(&out.shape, &index)];
+            *sum = axes::sum([*sum, value.cast(wide)].into_iter()).cast(wide);
+        }
+    }
+    Some(Array::new(out, sums))
 }

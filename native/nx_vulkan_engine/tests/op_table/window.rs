@@ -2,7 +2,7 @@
 
 use nx_vulkan_engine::program::op::Axes;
 use nx_vulkan_engine::program::{Op, Reduction, Windows};
-use nx_vulkan_engine::reference;
+use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
 use smallvec::SmallVec;
 
@@ -111,6 +111,39 @@ fn windows_of_views() {
             let out = Type::new(DType::S32, &windows.counts(&turned.shape).unwrap());
             let op = Op::Window { reduction, windows };
             verify_on(&op, std::slice::from_ref(&view), &array, &out, Bound::Exact);
+        }
+    }
+    finish();
+}
+
+fn scatter(dtypes: [DType; 2], out: DType, shape: &[u64], range: Range, rng: &mut Rng) {
+    for max in [false, true] {
+        let windows = windows(shape, false, rng);
+        let counts = windows.counts(shape).unwrap();
+        let a = operand(&Type::new(dtypes[0], shape), range, 2, rng);
+        let source = operand(&Type::new(dtypes[1], &counts), Range::Ordinary, 1, rng);
+        let initial = Array::new(&Type::new(dtypes[1], &[]), [Value::Int(2)]);
+        let bound = match out {
+            t if t.is_integer() => Bound::Exact,
+            t => Bound::Norm { relative: 2.0 * epsilon(t), absolute: 2f64.powi(-9) * 2f64.min(epsilon(t) * 1e6) },
+        };
+        let op = Op::WindowScatter { max, windows };
+        verify(&op, &[a, source, initial], &Type::new(out, shape), bound);
+    }
+}
+
+#[test]
+fn scatters_to_windows() {
+    let mut rng = rng(63);
+    for dtype in DType::ALL.into_iter().filter(|t| !t.is_complex()) {
+        scatter([dtype; 2], dtype, &[6, 7], Range::Ordinary, &mut rng);
+        scatter([dtype; 2], dtype, &[6, 7], Range::All, &mut rng);
+    }
+    scatter([DType::F64, DType::F32], DType::F32, &[9], Range::Ordinary, &mut rng);
+    scatter([DType::U8, DType::F32], DType::F32, &[9], Range::Ordinary, &mut rng);
+    for shape in [&[][..], &[1], &[300], &[2, 5, 6, 3], &[1, 1, 4, 1, 5]] {
+        for dtype in [DType::S32, DType::F32, DType::S64] {
+            scatter([dtype; 2], dtype, shape, Range::Ordinary, &mut rng);
         }
     }
     finish();

@@ -8,6 +8,7 @@ pub mod reduce;
 pub mod scan;
 pub mod sort;
 pub mod transpose;
+pub mod window_scatter;
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
@@ -29,6 +30,7 @@ use crate::codegen::reduce::ReduceSpec;
 use crate::codegen::scan::{ScanSpec, ScanStage};
 use crate::codegen::sort::SortSpec;
 use crate::codegen::transpose::TransposeSpec;
+use crate::codegen::window_scatter::WindowScatterSpec;
 use crate::device::Caps;
 use crate::memory::Buffer;
 use crate::{DType, Engine, Error, Result, Tensor, Type};
@@ -56,6 +58,7 @@ pub enum KernelSpec {
     Sort(SortSpec),
     Scatter(ScatterSpec),
     Transpose(TransposeSpec),
+    WindowScatter(WindowScatterSpec),
     Linalg(LinalgSpec),
 }
 
@@ -89,6 +92,7 @@ impl KernelSpec {
             KernelSpec::Fold(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Take(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Gather(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::WindowScatter(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Transpose(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Linalg(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Sort(spec) => (spec.generate(library, modes)?, SmallVec::from_vec(spec.constants())),
