@@ -23,6 +23,7 @@ defmodule Nx.Vulkan.Error do
     * `:released` - the tensor was deallocated before
     * `:device_lost` - the driver gave up; a new VM is needed
     * `:bad_shader` - a SPIR-V file that can't be read, is malformed or does not fit the call
+    * `:no_convergence` - an iteration did not settle
     * `:vulkan` - a Vulkan call failed
     * `:io` - a file could not be read or written
   """
@@ -36,6 +37,7 @@ defmodule Nx.Vulkan.Error do
           | :released
           | :device_lost
           | :bad_shader
+          | :no_convergence
           | :vulkan
           | :io
 

@@ -225,6 +225,20 @@ defmodule Nx.Vulkan.VulkanoBackend do
     run(:determinant, [], [a], out)
   end
 
+  def block(%Nx.Block.LinAlg.Eigh{}, {values, vectors}, [tensor], _fun) do
+    List.to_tuple(run_all(:eigh, [], [tensor], [values, vectors]))
+  end
+
+  # Nx prints what its own steps give for matrices of the size of its examples; see guides/numerics.md.
+  def block(%Nx.Block.LinAlg.SVD{} = svd, {_u, %T{type: {:f, 32}}, _vt}, [%T{shape: {m, n}} = tensor], fun)
+      when m <= 4 and n <= 4 do
+    Nx.with_default_backend(B, fn -> fun.(svd, tensor) end)
+  end
+
+  def block(%Nx.Block.LinAlg.SVD{full_matrices?: full}, {u, s, vt}, [tensor], _fun) do
+    List.to_tuple(run_all(:svd, [full: full], [tensor], [u, s, vt]))
+  end
+
   def block(struct, _output, args, fun), do: apply(fun, [struct | args])
 
   defp cumulative(Nx.Block.CumulativeSum), do: :cumulative_sum

@@ -45,6 +45,10 @@ pub enum Error {
     #[error("the kernel is not compiled yet")]
     NeedsCompile,
 
+    /// An iteration did not settle.
+    #[error("{op} did not converge in {sweeps} sweeps")]
+    NoConvergence { op: String, sweeps: u32 },
+
     /// A Vulkan call failed.
     #[error("{call} failed: {cause}")]
     Vulkan { call: &'static str, cause: String },

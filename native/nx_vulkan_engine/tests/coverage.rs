@@ -109,6 +109,8 @@ fn samples_of_several() -> Vec<(Op, Vec<Type>, Vec<Type>)> {
     vec![
         (Op::Qr { complete: false }, vec![f(&[3, 2])], vec![f(&[3, 2]), f(&[2, 2])]),
         (Op::TopK { k: 2 }, vec![f(&[2, 3])], vec![f(&[2, 2]), Type::new(DType::S32, &[2, 2])]),
+        (Op::Eigh, vec![f(&[2, 2])], vec![f(&[2]), f(&[2, 2])]),
+        (Op::Svd { full: false }, vec![f(&[3, 2])], vec![f(&[3, 2]), f(&[2]), f(&[2, 2])]),
     ]
 }
 
@@ -143,6 +145,8 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::IndexedAdd { .. } => (22, "Op::IndexedAdd {"),
         Op::IndexedPut { .. } => (23, "Op::IndexedPut {"),
         Op::Qr { .. } => (SEVERAL, "Op::Qr {"),
+        Op::Eigh => (SEVERAL + 2, "Op::Eigh"),
+        Op::Svd { .. } => (SEVERAL + 3, "Op::Svd {"),
         Op::Window { .. } => (24, "Op::Window {"),
         Op::Scan { .. } => (25, "Op::Scan {"),
         Op::Conv(_) => (26, "Op::Conv("),

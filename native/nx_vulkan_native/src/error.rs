@@ -7,7 +7,7 @@ mod atoms {
     rustler::atoms! {
         ok, error, nil, needs_compile,
         no_device, unsupported, invalid_program, invalid_argument, too_large, out_of_memory, released, device_lost,
-        bad_shader, vulkan, io,
+        bad_shader, vulkan, io, no_convergence, sweeps,
         dtype, needs, reason, what, expected, got, size_bytes, limit_bytes, in_use_bytes, budget_bytes, path, call, cause,
     }
 }
@@ -24,6 +24,7 @@ pub fn kind(error: &Error) -> Atom {
         Error::DeviceLost => atoms::device_lost(),
         Error::BadShader { .. } => atoms::bad_shader(),
         Error::NeedsCompile => atoms::needs_compile(),
+        Error::NoConvergence { .. } => atoms::no_convergence(),
         Error::Vulkan { .. } => atoms::vulkan(),
         Error::Io { .. } => atoms::io(),
     }
@@ -53,6 +54,7 @@ fn details<'a>(env: Env<'a>, error: &Error) -> Term<'a> {
         Error::BadShader { path, reason } => {
             map(&[(atoms::path(), path.encode(env)), (atoms::reason(), reason.encode(env))])
         }
+        Error::NoConvergence { sweeps, .. } => map(&[(atoms::sweeps(), sweeps.encode(env))]),
         Error::Vulkan { call, cause } => map(&[(atoms::call(), call.encode(env)), (atoms::cause(), cause.encode(env))]),
         Error::Io { path, cause } => map(&[(atoms::path(), path.encode(env)), (atoms::cause(), cause.encode(env))]),
         Error::Released | Error::DeviceLost | Error::NeedsCompile => Term::map_new(env),

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use super::{Compile, movement};
+use super::{Compile, movement, run};
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
 use crate::kernel::launch::dot::{self, Product, product};
 use crate::kernel::launch::map::{Operand, map};
-use crate::program::{Binary, Elementwise, Unary};
+use crate::program::{Binary, Elementwise, Op, Reduction, Unary};
 use crate::{CType, DType, Engine, Result, Tensor, Type, View};
 
 /// The device and the type in which a factorization computes.
@@ -55,6 +55,32 @@ impl Work<'_> {
         };
         map(self.engine, &result.view.shape, &[], smallvec![equal], &[(Ref::Result(0), output)], self.compile)?;
         Ok(result)
+    }
+
+    /// The largest absolute element of every matrix, as real numbers; NaN where an element is.
+    pub fn largest(&self, a: &Tensor) -> Result<Tensor> {
+        let real = match self.compute {
+            CType::C64 => DType::F32,
+            CType::C128 => DType::F64,
+            other => other.dtype(),
+        };
+        let sizes = Type::new(real, &a.view.shape);
+        let sizes = run(self.engine, &Op::Unary(Unary::Abs), std::slice::from_ref(a), &sizes, self.compile)?;
+        let max = Op::Reduce { reduction: Reduction::Max, axes: smallvec![1, 2], tie_high: false };
+        run(self.engine, &max, &[sizes], &Type::new(real, &a.view.shape[..1]), self.compile)
+    }
+
+    /// Words that are zero, for kernels to mark what they did.
+    pub fn marks(&self, count: u64) -> Result<Tensor> {
+        let marks = Tensor::uninitialized(self.engine, &Type::new(DType::U32, &[count]))?;
+        self.engine.fill(&marks.buffer, 0, count * 4, 0)?;
+        Ok(marks)
+    }
+
+    /// Whether a word is `mark`. Waits for the device.
+    pub fn is_marked(&self, marks: &Tensor, mark: u32) -> Result<bool> {
+        let bytes = marks.to_nx_bytes(self.engine, None)?;
+        Ok(bytes.chunks_exact(4).any(|word| word == mark.to_ne_bytes()))
     }
 
     /// `a b` for every matrix of the batch.
@@ -110,8 +136,8 @@ pub fn part(a: &Tensor, row: u64, column: u64, sizes: [u64; 2]) -> Result<Tensor
     Ok(Tensor { buffer: Arc::clone(&a.buffer), view })
 }
 
-/// `a` with the shape and type that an op promises: a view where its memory holds nothing else, or else a copy.
-pub fn finish(work: &Work<'_>, a: &Tensor, out: &Type) -> Result<Tensor> {
+/// `a` in the shape and type that an op promises: a view where its memory holds little else, or else a copy.
+pub fn in_type(work: &Work<'_>, a: &Tensor, out: &Type) -> Result<Tensor> {
     if a.view.dtype == out.dtype
         && a.view.elements() * a.view.dtype.size_bytes() * 2 > a.buffer.size_bytes()
         && let Some(view) = a.view.reshape(&out.shape)

@@ -5,6 +5,7 @@
 mod constant;
 mod conv;
 mod dot;
+mod eigh;
 mod fold;
 mod index;
 mod linalg;
@@ -13,6 +14,7 @@ mod movement;
 mod order;
 mod program;
 mod qr;
+mod svd;
 mod window;
 
 use std::sync::Arc;
@@ -49,6 +51,8 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
     let call = Call { engine, op, operands, out, compile };
     match (op, outs) {
         (Op::Qr { complete }, _) => qr::qr(&call, *complete, outs),
+        (Op::Eigh, _) => eigh::eigh(&call, outs),
+        (Op::Svd { full }, _) => svd::svd(&call, *full, outs),
         (Op::Linalg(op), _) => linalg::run_all(&call, *op, outs),
         (Op::TopK { k }, [_, places]) => Ok(order::top_k(&call, *k, places)?.into_iter().collect()),
         _ => Err(bad(format!("has one result, got {}", outs.len()))),
@@ -123,7 +127,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Take { axis } => index::take(&call, *axis, false),
         Op::TakeAlongAxis { axis } => index::take(&call, *axis, true),
         Op::Gather { axes } => index::gather(&call, axes),
-        Op::Qr { .. } => Err(call.invalid("has two results".into())),
+        Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(call.invalid("has several results".into())),
         Op::IndexedAdd { axes } => index::indexed(&call, axes, true),
         Op::IndexedPut { axes } => index::indexed(&call, axes, false),
         Op::Linalg(op) => linalg::run(&call, *op),

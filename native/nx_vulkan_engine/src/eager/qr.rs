@@ -2,7 +2,7 @@
 
 use smallvec::smallvec;
 
-use super::matrix::{self, Work, compute_type, part};
+use super::matrix::{Work, compute_type, in_type, part};
 use super::{Call, Results};
 use crate::kernel::launch::linalg;
 use crate::{Result, Tensor, Type};
@@ -54,7 +54,7 @@ pub fn qr(call: &Call<'_>, complete: bool, outs: &[Type]) -> Result<Results> {
     let kept = if complete { rows } else { rows.min(columns) };
     let q = reflections.q(&work, kept)?;
     let r = part(&r, 0, 0, [kept, columns])?;
-    Ok(smallvec![matrix::finish(&work, &q, q_out)?, matrix::finish(&work, &r, r_out)?])
+    Ok(smallvec![in_type(&work, &q, q_out)?, in_type(&work, &r, r_out)?])
 }
 
 /// Replaces every matrix of the batch by its R.
@@ -102,12 +102,22 @@ impl Reflections {
         for panel in self.panels.iter().rev() {
             // What lies left of the panel is still that of the identity.
             let rest = part(&q, panel.first, panel.first, [self.rows - panel.first, columns - panel.first])?;
-            self.apply(work, panel, &rest)?;
+            Self::apply_panel(work, panel, &rest)?;
         }
         Ok(q)
     }
 
-    fn apply(&self, work: &Work<'_>, panel: &Panel, target: &Tensor) -> Result<()> {
+    /// Replaces `target` by Q times itself.
+    pub fn apply(&self, work: &Work<'_>, target: &Tensor) -> Result<()> {
+        let columns = target.view.shape[2];
+        for panel in self.panels.iter().rev() {
+            let rest = part(target, panel.first, 0, [self.rows - panel.first, columns])?;
+            Self::apply_panel(work, panel, &rest)?;
+        }
+        Ok(())
+    }
+
+    fn apply_panel(work: &Work<'_>, panel: &Panel, target: &Tensor) -> Result<()> {
         let projected = work.multiply(&work.adjoint(&panel.v)?, target)?;
         let projected = work.multiply(&panel.t, &projected)?;
         work.subtract(target, &work.multiply(&panel.v, &projected)?)

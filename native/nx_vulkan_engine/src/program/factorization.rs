@@ -21,6 +21,12 @@ pub fn results(op: &Op, a: &Type) -> Option<Vec<Type>> {
             let kept = if *complete { rows } else { rows.min(columns) };
             Some(vec![of(&[rows, kept]), of(&[kept, columns])])
         }
+        Op::Eigh => (rows == columns).then(|| vec![of(&[rows]), of(&[rows, rows])]),
+        Op::Svd { full } => {
+            let shorter = rows.min(columns);
+            let (left, right) = if *full { (rows, columns) } else { (shorter, shorter) };
+            (!dtype.is_complex()).then(|| vec![of(&[rows, left]), of(&[shorter]), of(&[right, columns])])
+        }
         _ => None,
     }
 }

@@ -200,6 +200,10 @@ pub enum Op {
     Qr { complete: bool },
     /// Matrices; the operands are listed there
     Linalg(Linalg),
+    /// a; gives eigenvalues, the largest first, and eigenvectors as columns
+    Eigh,
+    /// a; gives u, s and v transposed, u and v square if `full`, else with as many vectors as the shorter axis
+    Svd { full: bool },
 }
 
 impl Op {
@@ -244,6 +248,8 @@ impl Op {
             Op::IndexedPut { .. } => "indexed_put",
             Op::Qr { .. } => "qr",
             Op::Linalg(op) => op.name(),
+            Op::Eigh => "eigh",
+            Op::Svd { .. } => "svd",
         }
     }
 }

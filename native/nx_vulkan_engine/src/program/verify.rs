@@ -62,10 +62,10 @@ pub fn instruction(op: &Op, operands: &[&Type], outs: &[Type]) -> Result<()> {
 }
 
 fn check_all(op: &Op, operands: &[&Type], outs: &[Type]) -> Check {
-    if let Op::Qr { .. } = op {
+    if let Op::Qr { .. } | Op::Eigh | Op::Svd { .. } = op {
         arity(op, operands.len())?;
         let expected = operands.first().and_then(|a| factorization::results(op, a));
-        let expected = expected.ok_or_else(|| "needs a matrix".to_string())?;
+        let expected = expected.ok_or_else(|| "needs a matrix that it can factorize".to_string())?;
         return require(expected == outs, || format!("gives {expected:?}, not {outs:?}"));
     }
     if let Op::Linalg(op) = op {
@@ -262,7 +262,7 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
             let rest = (0..a.shape.len()).filter(|axis| !axes.contains(axis)).map(|axis| a.shape[axis]);
             same_shape(&vectors.into_iter().chain(rest).collect::<Dims>(), out)
         }
-        Op::Qr { .. } => Err("has two results".to_string()),
+        Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err("has several results".to_string()),
         Op::IndexedAdd { axes } | Op::IndexedPut { axes } => {
             let updates = operands[2];
             holds([a, updates].iter(), out)?;
@@ -301,6 +301,8 @@ fn arity(op: &Op, n: usize) -> Check {
         | Op::Transpose { .. }
         | Op::Reverse { .. }
         | Op::Qr { .. }
+        | Op::Eigh
+        | Op::Svd { .. }
         | Op::Reduce { .. }
         | Op::Window { .. }
         | Op::Sort { .. }

@@ -234,6 +234,8 @@ impl Op {
             "gather" => Op::Gather { axes: a.ints("axes")? },
             "indexed_add" => Op::IndexedAdd { axes: a.ints("axes")? },
             "indexed_put" => Op::IndexedPut { axes: a.ints("axes")? },
+            "eigh" => Op::Eigh,
+            "svd" => Op::Svd { full: a.flag("full")? },
             "qr" => Op::Qr { complete: a.flag("complete")? },
             _ => {
                 return Err(Error::Unsupported {
@@ -266,7 +268,8 @@ impl Op {
             | Op::Bitcast
             | Op::Eye
             | Op::Reshape
-            | Op::Squeeze => vec![],
+            | Op::Squeeze
+            | Op::Eigh => vec![],
             Op::Constant(value) => vec![("value".to_string(), value.attr())],
             Op::Iota { axis } => vec![("axis".to_string(), axis.map_or(Attr::None, |i| Attr::Int(i as i64)))],
             Op::Broadcast { axes: a } | Op::Transpose { axes: a } | Op::Reverse { axes: a } => vec![axes("axes", a)],
@@ -306,6 +309,7 @@ impl Op {
                 vec![("axis".to_string(), Attr::Int(*axis as i64)), ("reverse".to_string(), Attr::Bool(*reverse))]
             }
             Op::Conv(conv) => conv.attrs(),
+            Op::Svd { full } => vec![("full".to_string(), Attr::Bool(*full))],
             Op::Qr { complete } => vec![("complete".to_string(), Attr::Bool(*complete))],
             Op::Fold { axes: a, function } => vec![axes("axes", a), function.attr()],
             Op::WindowFold { windows, function } => windows.attrs().into_iter().chain([function.attr()]).collect(),

@@ -26,6 +26,14 @@ pub fn factorize(op: &Op, a: &Array, outs: &[Type]) -> Option<Vec<Array>> {
                 let kept = if *complete { rows } else { rows.min(columns) };
                 vec![left(&q, kept), r.into_iter().take(kept).collect()]
             }
+            Op::Eigh => {
+                let (values, vectors) = eigh(&matrix);
+                vec![vec![values], vectors]
+            }
+            Op::Svd { full } => {
+                let (u, values, vt) = svd(&matrix, *full);
+                vec![u, vec![values], vt]
+            }
             _ => return None,
         };
         for ((list, result), out) in values.iter_mut().zip(results).zip(outs) {
@@ -51,6 +59,14 @@ fn left(a: &Matrix, columns: usize) -> Matrix {
     a.iter().map(|row| row.iter().take(columns).copied().collect()).collect()
 }
 
+fn transpose(a: &Matrix) -> Matrix {
+    (0..a[0].len()).map(|j| a.iter().map(|row| row[j]).collect()).collect()
+}
+
+fn identity(n: usize) -> Matrix {
+    (0..n).map(|i| (0..n).map(|j| if i == j { ONE } else { ZERO }).collect()).collect()
+}
+
 fn conjugate(z: Pair) -> Pair {
     (z.0, -z.1)
 }
@@ -64,7 +80,7 @@ fn square(z: Pair) -> f64 {
 fn qr(a: &Matrix, is_complex: bool) -> (Matrix, Matrix) {
     let (rows, columns) = (a.len(), a[0].len());
     let mut r = a.clone();
-    let mut q: Matrix = (0..rows).map(|i| (0..rows).map(|j| if i == j { ONE } else { ZERO }).collect()).collect();
+    let mut q = identity(rows);
     for j in 0..rows.min(columns) {
         let below: f64 = (j + 1..rows).map(|i| square(r[i][j])).sum();
         let pivot = r[j][j];
@@ -114,4 +130,92 @@ fn qr(a: &Matrix, is_complex: bool) -> (Matrix, Matrix) {
         }
     }
     (q, r)
+}
+
+/// Cosine and sine of the rotation that clears the element `off` between `upper` and `lower`, or `None` where that is nothing.
+fn rotation(upper: f64, off: Pair, lower: f64) -> Option<(f64, Pair)> {
+    let size = square(off).sqrt();
+    if size <= f64::EPSILON * 0.25 * (upper.abs() * lower.abs()).sqrt() || size < f64::MIN_POSITIVE {
+        return None;
+    }
+    let tau = (lower - upper) / (2.0 * size);
+    let t = 1.0 / (tau + (1.0 + tau * tau).sqrt().copysign(if tau >= 0.0 { 1.0 } else { -1.0 }));
+    let c = 1.0 / (1.0 + t * t).sqrt();
+    Some((c, complex::scale(conjugate(off), t * c / size)))
+}
+
+/// `upper * c - lower * conj(s)` and `upper * s + lower * c` in place of two rows.
+fn rotate(rows: &mut Matrix, upper: usize, lower: usize, c: f64, s: Pair) {
+    for j in 0..rows[upper].len() {
+        let (x, y) = (rows[upper][j], rows[lower][j]);
+        rows[upper][j] = complex::subtract(complex::scale(x, c), complex::multiply(y, conjugate(s)));
+        rows[lower][j] = complex::add(complex::multiply(x, s), complex::scale(y, c));
+    }
+}
+
+/// Sweeps that any matrix of the tests needs, and more.
+const SWEEPS: usize = 60;
+
+/// Eigenvalues, largest first, and eigenvectors as columns, of what lies on and above the diagonal.
+fn eigh(a: &Matrix) -> (Vec<Pair>, Matrix) {
+    let n = a.len();
+    let element = |i: usize, j: usize| match i.cmp(&j) {
+        std::cmp::Ordering::Less => a[i][j],
+        std::cmp::Ordering::Equal => (a[i][i].0, 0.0),
+        std::cmp::Ordering::Greater => conjugate(a[j][i]),
+    };
+    let mut d: Matrix = (0..n).map(|i| (0..n).map(|j| element(i, j)).collect()).collect();
+    let mut v = identity(n);
+    for _ in 0..SWEEPS {
+        for p in 0..n {
+            for q in p + 1..n {
+                let Some((c, s)) = rotation(d[p][p].0, d[p][q], d[q][q].0) else { continue };
+                rotate(&mut d, p, q, c, s);
+                d = transpose(&d);
+                rotate(&mut d, p, q, c, conjugate(s));
+                d = transpose(&d);
+                rotate(&mut v, p, q, c, s);
+            }
+        }
+    }
+    let mut order: Vec<usize> = (0..n).collect();
+    order.sort_by(|&i, &j| d[j][j].0.abs().total_cmp(&d[i][i].0.abs()));
+    let values = order.iter().map(|&i| (d[i][i].0, 0.0)).collect();
+    let rows: Matrix = order.iter().map(|&i| v[i].iter().map(|&z| conjugate(z)).collect()).collect();
+    (values, transpose(&rows))
+}
+
+/// U, singular values, largest first, and V transposed, of a real matrix.
+fn svd(a: &Matrix, full: bool) -> (Matrix, Vec<Pair>, Matrix) {
+    let (rows, columns) = (a.len(), a[0].len());
+    if rows < columns {
+        let (u, values, vt) = svd(&transpose(a), full);
+        return (transpose(&vt), values, transpose(&u));
+    }
+    // Columns as rows.
+    let (mut w, mut v) = (transpose(a), identity(columns));
+    let dot = |x: &[Pair], y: &[Pair]| x.iter().zip(y).map(|(x, y)| x.0 * y.0).sum::<f64>();
+    for _ in 0..SWEEPS {
+        for p in 0..columns {
+            for q in p + 1..columns {
+                let products = (dot(&w[p], &w[p]), dot(&w[p], &w[q]), dot(&w[q], &w[q]));
+                let Some((c, s)) = rotation(products.0, (products.1, 0.0), products.2) else { continue };
+                rotate(&mut w, p, q, c, s);
+                rotate(&mut v, p, q, c, s);
+            }
+        }
+    }
+    let norms: Vec<f64> = w.iter().map(|row| dot(row, row).sqrt()).collect();
+    let mut order: Vec<usize> = (0..columns).collect();
+    order.sort_by(|&i, &j| norms[j].total_cmp(&norms[i]));
+    let unit = |i: usize| -> Vec<Pair> {
+        w[i].iter().map(|&z| if norms[i] > 0.0 { complex::scale(z, 1.0 / norms[i]) } else { ZERO }).collect()
+    };
+    // Q completes what singular values of 0 leave out, up to the signs of R.
+    let (q, r) = qr(&transpose(&order.iter().map(|&i| unit(i)).collect()), false);
+    let sign = |j: usize| if j < columns && r[j][j].0 < 0.0 { -1.0 } else { 1.0 };
+    let kept = if full { rows } else { columns };
+    let u = q.iter().map(|row| (0..kept).map(|j| complex::scale(row[j], sign(j))).collect()).collect();
+    let values = order.iter().map(|&i| (norms[i], 0.0)).collect();
+    (u, values, order.iter().map(|&i| v[i].clone()).collect())
 }

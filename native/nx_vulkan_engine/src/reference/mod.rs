@@ -232,7 +232,7 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::Take { axis } => Ok(axes::take(a()?, operand(1)?, *axis, false, out)),
         Op::TakeAlongAxis { axis } => Ok(axes::take(a()?, operand(1)?, *axis, true, out)),
         Op::Gather { axes } => Ok(axes::gather(a()?, operand(1)?, axes, out)),
-        Op::Qr { .. } => Err(invalid(op, "has two results")),
+        Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(invalid(op, "has several results")),
         Op::IndexedAdd { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, true, out)),
         Op::IndexedPut { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, false, out)),
         Op::Linalg(_) => Err(invalid(op, "its results come together")),

@@ -1,4 +1,4 @@
-//! QR: residuals and orthogonality, over types, sizes, kinds of matrices and layouts.
+//! QR, eigenvalues and singular values: residuals and orthogonality, over types, sizes, kinds of matrices and layouts.
 
 use nx_vulkan_engine::program::op::Axes;
 use nx_vulkan_engine::program::{Op, factorization};
@@ -171,7 +171,8 @@ pub fn fail(what: String) {
 /// Runs an op of several results.
 pub fn run_all(op: &Op, a: &Tensor) -> Vec<Array> {
     let outs = factorization::results(op, &a.view.ty()).unwrap();
-    let results = eager::run_all(engine(), op, std::slice::from_ref(a), &outs, Compile::Allowed).unwrap();
+    let results = eager::run_all(engine(), op, std::slice::from_ref(a), &outs, Compile::Allowed)
+        .unwrap_or_else(|e| panic!("{op:?} of {:?}: {e}", download(a)));
     results.iter().zip(&outs).for_each(|(result, out)| assert_eq!(result.view.ty(), *out));
     results.iter().map(download).collect()
 }
@@ -306,6 +307,138 @@ fn qr_of_nan_is_nan() {
     let a = Array::new(&Type::new(DType::F32, &[2, 2]), [f64::NAN, 1.0, 2.0, 3.0].map(Value::Float));
     for result in run_all(&Op::Qr { complete: false }, &upload(&a)) {
         assert!(result.values.iter().any(|v| matches!(v, Value::Float(x) if x.is_nan())), "{result:?}");
+    }
+    finish();
+}
+
+/// Op::Eigh: with the matrix Hermitian.
+fn hermitian(a: &Array) -> Array {
+    let n = *a.ty.shape.last().unwrap() as usize;
+    let conjugate = |v: Value| match v {
+        Value::Complex(re, im) => Value::Complex(re, -im),
+        other => other,
+    };
+    let real = |v: Value| match v {
+        Value::Complex(re, _) => Value::Complex(re, 0.0),
+        other => other,
+    };
+    let values = a.values.chunks(n * n).flat_map(|m| {
+        (0..n * n).map(move |k| match (k / n).cmp(&(k % n)) {
+            std::cmp::Ordering::Less => m[k],
+            std::cmp::Ordering::Equal => real(m[k]),
+            std::cmp::Ordering::Greater => conjugate(m[k % n * n + k / n]),
+        })
+    });
+    Array::new(&a.ty, values)
+}
+
+fn check_eigh(what: &str, tensor: &Tensor, array: &Array) {
+    let results = run_all(&Op::Eigh, tensor);
+    let dtype = results[0].ty.dtype;
+    let n = *array.ty.shape.last().unwrap() as usize;
+    let all = Matrix::batch(array);
+    for (k, (a, v)) in all.iter().zip(Matrix::batch(&results[1])).enumerate() {
+        let what = format!("eigh {what} {dtype}{:?} [{k}]", &array.ty.shape[..]);
+        let values = Array { ty: Type::new(dtype, &[1, n as u64]), values: results[0].values[k * n..][..n].to_vec() };
+        let values = &Matrix::batch(&values)[0];
+        let bound = allowed(dtype, n);
+        let scaled = Matrix::new(n, n, |i, j| (v.get(i, j).0 * values.get(0, j).0, v.get(i, j).1 * values.get(0, j).0));
+        require(&format!("{what} residual"), a.times(&v).minus(&scaled).norm(), bound * a.norm());
+        require(&format!("{what} orthogonality"), orthogonality(&v), bound * (n as f64).sqrt());
+        if (1..n).any(|j| values.get(0, j).0.abs() > values.get(0, j - 1).0.abs()) {
+            fail(format!("{what}: not in order"));
+        }
+    }
+}
+
+fn check_svd(what: &str, full: bool, tensor: &Tensor, array: &Array) {
+    let results = run_all(&Op::Svd { full }, tensor);
+    let dtype = results[0].ty.dtype;
+    let shorter = *results[1].ty.shape.last().unwrap() as usize;
+    let all = Matrix::batch(array).into_iter().zip(Matrix::batch(&results[0])).zip(Matrix::batch(&results[2]));
+    for (k, ((a, u), vt)) in all.enumerate() {
+        let what = format!("svd {full} {what} {dtype}{:?} [{k}]", &array.ty.shape[..]);
+        let s: Vec<f64> = results[1].values[k * shorter..][..shorter]
+            .iter()
+            .map(|v| if let Value::Float(x) = v { *x } else { f64::NAN })
+            .collect();
+        let bound = allowed(dtype, a.rows.max(a.columns));
+        let scaled =
+            Matrix::new(u.rows, vt.rows, |i, j| if j < shorter { (u.get(i, j).0 * s[j], 0.0) } else { (0.0, 0.0) });
+        require(&format!("{what} residual"), a.minus(&scaled.times(&vt)).norm(), bound * a.norm());
+        require(&format!("{what} orthogonality of u"), orthogonality(&u), bound * (u.columns as f64).sqrt());
+        require(&format!("{what} orthogonality of v"), orthogonality(&vt.adjoint()), bound * (vt.rows as f64).sqrt());
+        if s.iter().any(|x| *x < 0.0) || s.windows(2).any(|pair| pair[1] > pair[0]) {
+            fail(format!("{what}: {s:?} not in order"));
+        }
+    }
+}
+
+#[test]
+fn eigh_of_all_types_and_kinds() {
+    let mut rng = rng(75);
+    for dtype in [DType::F32, DType::F64, DType::C64, DType::C128, DType::F16, DType::Bf16, DType::S32] {
+        for n in [1, 2, 3, 8, 21] {
+            for kind in KINDS {
+                if dtype.size_bytes() < 4 && matches!(kind, Kind::Huge | Kind::Tiny | Kind::Graded) {
+                    continue;
+                }
+                let a = hermitian(&matrices(dtype, &[2, n, n], kind, &mut rng));
+                check_eigh(&format!("{kind:?}"), &upload(&a), &a);
+            }
+        }
+    }
+    finish();
+}
+
+#[test]
+fn eigh_of_all_sizes() {
+    let mut rng = rng(76);
+    for n in 1..70 {
+        let a = hermitian(&matrices(DType::F32, &[n, n], Kind::Random, &mut rng));
+        check_eigh("Random", &upload(&a), &a);
+    }
+    for kind in KINDS {
+        for (dtype, n) in [(DType::F32, 51), (DType::F64, 64), (DType::C64, 50), (DType::C128, 49)] {
+            let a = hermitian(&matrices(dtype, &[2, n, n], kind, &mut rng));
+            check_eigh(&format!("{kind:?}"), &upload(&a), &a);
+        }
+    }
+    finish();
+}
+
+#[test]
+fn svd_of_all_types_and_kinds() {
+    let mut rng = rng(77);
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::Bf16, DType::S32] {
+        for (rows, columns) in [(1, 1), (1, 4), (4, 1), (3, 3), (7, 5), (5, 9), (20, 20)] {
+            for kind in KINDS {
+                if dtype.size_bytes() < 4 && matches!(kind, Kind::Huge | Kind::Tiny | Kind::Graded) {
+                    continue;
+                }
+                let a = matrices(dtype, &[2, rows, columns], kind, &mut rng);
+                for full in [false, true] {
+                    check_svd(&format!("{kind:?}"), full, &upload(&a), &a);
+                }
+            }
+        }
+    }
+    finish();
+}
+
+#[test]
+fn svd_of_all_sizes() {
+    let mut rng = rng(78);
+    for size in 1..40 {
+        let other = 1 + rng.below(40);
+        let a = matrices(DType::F32, &[size, other], Kind::Random, &mut rng);
+        check_svd("Random", rng.below(2) == 0, &upload(&a), &a);
+    }
+    for kind in KINDS {
+        for (dtype, shape) in [(DType::F32, [70, 65]), (DType::F64, [33, 50])] {
+            let a = matrices(dtype, &shape, kind, &mut rng);
+            check_svd(&format!("{kind:?}"), true, &upload(&a), &a);
+        }
     }
     finish();
 }

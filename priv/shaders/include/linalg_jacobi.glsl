@@ -1,0 +1,81 @@
+// Jacobi rotations in the order and the arithmetic of Nx's default implementation (Brent and Luk 1985), so that vectors have
+// its signs and small matrices its digits.
+#ifndef LINALG_JACOBI_GLSL
+#define LINALG_JACOBI_GLSL
+#include "linalg_scale.glsl"
+
+// Elements that rotate past element 0, which stays: position `slot` of the ring of 2 * pairs - 1 after `turn` turns.
+uint la_ring(const in uint slot, const in uint turn, const in uint pairs) {
+    uint ring = 2u * pairs - 1u;
+    uint at = (slot + ring - turn) % ring;
+    return at == 0u ? pairs : at < pairs ? at : 3u * pairs - 1u - at;
+}
+
+// The upper and the lower element of a pair; turn < 2 * pairs - 1.
+uvec2 la_pair(const in uint pair, const in uint turn, const in uint pairs) {
+    uint upper = pair == 0u ? 0u : la_ring(pair, turn, pairs);
+    uint lower = la_ring(pair == 0u ? 0u : 2u * pairs - 1u - pair, turn, pairs);
+    return uvec2(upper, lower);
+}
+
+// The element at a position: upper elements of pairs, then lower ones.
+uint la_element(const in uint position, const in uint turn, const in uint pairs) {
+    return position < pairs ? la_pair(position, turn, pairs).x : la_pair(position - pairs, turn, pairs).y;
+}
+
+#if defined(F32) || defined(C64)
+#define LA_ROUNDING R(5.9604645e-8)
+#define LA_NEGLIGIBLE R(8.673617e-19)
+#else
+#define LA_ROUNDING R(1.1102230246251565e-16LF)
+#define LA_NEGLIGIBLE R(4.909093465297727e-91LF)
+#endif
+
+#if defined(F32) || defined(C64)
+T la_not_a_number() { return T(uintBitsToFloat(0x7fc00000u)); }
+#else
+T la_not_a_number() { return T(packDouble2x32(uvec2(0u, 0x7ff80000u))); }
+#endif
+
+struct Rotation {
+    R t;
+    R c;
+    T s;
+    R off;
+};
+
+// Clears the element `off` between the real diagonal elements `upper` and `lower`.
+Rotation la_rotation(const in R upper, const in T off, const in R lower) {
+    Rotation rotation;
+#ifdef COMPLEX
+    R size = slot_abs(off);
+    T phase = la_conj(la_phase(off, size));
+#else
+    R size = off;
+#endif
+    R tau = slot_divide_real(lower - upper, R(2) * size);
+    R root = slot_sqrt(R(1) + tau * tau);
+    R t = slot_divide_real(R(1), tau + (tau >= R(0) ? root : -root));
+    R length = slot_sqrt(R(1) + t * t);
+    rotation.t = t;
+    rotation.c = slot_divide_real(R(1), length);
+#ifdef COMPLEX
+    rotation.s = la_scale(phase, slot_divide_real(t, length));
+#else
+    rotation.s = slot_divide_real(t, length);
+#endif
+    rotation.off = size;
+    return rotation;
+}
+
+Rotation la_no_rotation() { return Rotation(R(0), R(1), la_zero(), R(0)); }
+
+// upper * c - lower * conj(s) and upper * s + lower * c.
+T la_rotate_upper(const in T upper, const in T lower, const in R c, const in T s) {
+    return la_scale(upper, c) - la_mul(lower, la_conj(s));
+}
+T la_rotate_lower(const in T upper, const in T lower, const in R c, const in T s) {
+    return la_mul(upper, s) + la_scale(lower, c);
+}
+
+#endif

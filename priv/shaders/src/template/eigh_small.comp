@@ -1,0 +1,142 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+// Eigenvalues and eigenvectors of small Hermitian matrices by cyclic Jacobi rotations in shared memory, one workgroup per
+// matrix. Reads what lies on and above the diagonal. Eigenvalues come in descending order of their size.
+// Parameters: order, matrices.
+#include "params.glsl"
+#include "linalg_jacobi.glsl"
+layout(local_size_x = 256) in;
+
+T slot_load0(const in uint at) { return T(float(at)); }
+void slot_store1(const in uint at, const in T value) {}
+void slot_store2(const in uint at, const in T value) {}
+
+// Sweeps after which a matrix counts as one that does not converge; ten are usual.
+#define SWEEPS 64u
+
+#if defined(F32)
+#define ORDER 48u
+#elif defined(C128)
+#define ORDER 24u
+#else
+#define ORDER 32u
+#endif
+
+shared T a[ORDER * ORDER];
+shared T v[ORDER * ORDER];
+shared Rotation rotations[ORDER / 2u];
+shared R largest_of[256];
+shared R sizes[ORDER];
+shared uint rotated;
+shared uint is_bad;
+
+void main() {
+    uint n = nx_param(0u), id = gl_LocalInvocationID.x;
+    uint batch = nx_group();
+    if (batch >= nx_param(1u)) return;
+    uint pairs = (n + 1u) / 2u, order = 2u * pairs;
+
+    if (id == 0u) is_bad = 0u;
+    barrier();
+    R largest = R(0);
+    for (uint e = id; e < order * order; e += 256u) {
+        uint i = e / order, j = e % order;
+        T value = la_zero();
+        if (i < n && j < n) value = i <= j ? slot_load0((batch * n + i) * n + j) : la_conj(slot_load0((batch * n + j) * n + i));
+        if (i == j) value = la_make(la_real(value));
+        if (la_is_nan(value - value)) atomicOr(is_bad, 1u);
+        a[e] = value;
+        v[e] = i == j ? la_one() : la_zero();
+        largest = la_largest(largest, value);
+    }
+    largest_of[id] = largest;
+    for (uint step = 128u; step > 0u; step >>= 1u) {
+        barrier();
+        if (id < step) largest_of[id] = la_largest(largest_of[id], la_make(largest_of[id + step]));
+    }
+    barrier();
+    R scale = la_power_scale(largest_of[0]), unscale = la_power_unscale(largest_of[0]);
+    for (uint e = id; e < order * order; e += 256u) a[e] = la_scale(a[e], scale);
+
+    uint turn = 0u;
+    bool converged = false;
+    for (uint sweep = 0u; sweep < SWEEPS && !converged && is_bad == 0u; ++sweep) {
+        barrier();
+        if (id == 0u) rotated = 0u;
+        for (uint round = 0u; round < n; ++round) {
+            barrier();
+            if (id < pairs) {
+                uvec2 pq = la_pair(id, turn, pairs);
+                T off = a[pq.x * order + pq.y];
+                R upper = la_real(a[pq.x * order + pq.x]), lower = la_real(a[pq.y * order + pq.y]);
+                R size = slot_abs(off), bound = LA_ROUNDING * R(0.25);
+                Rotation rotation = la_no_rotation();
+                if (size > LA_NEGLIGIBLE && size * size > bound * bound * la_magnitude(upper) * la_magnitude(lower)) {
+                    rotation = la_rotation(upper, off, lower);
+                    if (rotation.t != R(0)) atomicOr(rotated, 1u);
+                }
+                rotations[id] = rotation;
+            }
+            barrier();
+            for (uint e = id; e < pairs * pairs; e += 256u) {
+                uint i = e / pairs, j = e % pairs;
+                Rotation rows = rotations[i], columns = rotations[j];
+                uvec2 r = la_pair(i, turn, pairs), c = la_pair(j, turn, pairs);
+                uint tl_at = r.x * order + c.x, tr_at = r.x * order + c.y, bl_at = r.y * order + c.x, br_at = r.y * order + c.y;
+                T tl = a[tl_at], tr = a[tr_at], bl = a[bl_at], br = a[br_at];
+                if (i == j) {
+                    if (rows.t != R(0)) {
+                        a[tl_at] = la_make(la_real(tl) - rows.t * rows.off);
+                        a[br_at] = la_make(la_real(br) + rows.t * rows.off);
+                        a[tr_at] = la_zero();
+                        a[bl_at] = la_zero();
+                    }
+                    continue;
+                }
+                T top_left = la_rotate_upper(tl, bl, rows.c, rows.s), bottom_left = la_rotate_lower(tl, bl, rows.c, rows.s);
+                T top_right = la_rotate_upper(tr, br, rows.c, rows.s), bottom_right = la_rotate_lower(tr, br, rows.c, rows.s);
+                T s = la_conj(columns.s);
+                a[tl_at] = la_rotate_upper(top_left, top_right, columns.c, s);
+                a[tr_at] = la_rotate_lower(top_left, top_right, columns.c, s);
+                a[bl_at] = la_rotate_upper(bottom_left, bottom_right, columns.c, s);
+                a[br_at] = la_rotate_lower(bottom_left, bottom_right, columns.c, s);
+            }
+            for (uint e = id; e < pairs * order; e += 256u) {
+                uint i = e / order, column = e % order;
+                Rotation rows = rotations[i];
+                uvec2 r = la_pair(i, turn, pairs);
+                T upper = v[r.x * order + column], lower = v[r.y * order + column];
+                v[r.x * order + column] = la_rotate_upper(upper, lower, rows.c, rows.s);
+                v[r.y * order + column] = la_rotate_lower(upper, lower, rows.c, rows.s);
+            }
+            turn = (turn + 1u) % (order - 1u);
+        }
+        barrier();
+        converged = rotated == 0u;
+    }
+    barrier();
+
+    // Elements in the order of their positions: upper ones, then lower ones; the one that fills an odd order is last.
+    if (id < n) {
+        uint element = la_element(id, turn, pairs);
+        sizes[id] = la_magnitude(la_real(a[element * order + element]));
+    }
+    barrier();
+    bool good = converged && is_bad == 0u;
+    for (uint e = id; e < n * n; e += 256u) {
+        uint position = e / n, row = e % n;
+        uint element = la_element(position, turn, pairs);
+        uint rank = 0u;
+        R size = sizes[position];
+        for (uint k = 0u; k < n; ++k) rank += uint(sizes[k] > size || sizes[k] == size && k < position);
+        if (!good) rank = position;
+        T vector = la_conj(v[element * order + row]);
+        if (!good) vector = la_not_a_number();
+        slot_store2((batch * n + row) * n + rank, vector);
+        if (row == 0u) {
+            T value = la_scale(a[element * order + element], unscale);
+            if (!good) value = la_not_a_number();
+            slot_store1(batch * n + rank, value);
+        }
+    }
+}
