@@ -21,6 +21,9 @@
 #define COMPLEX 1
 #endif
 
+// Whether fma rounds once on the device.
+layout(constant_id = 0) const uint FUSED = 0u;
+
 T slot_divide(const in T a, const in T b) { return a / b; }
 R slot_divide_real(const in R a, const in R b) { return a / b; }
 R slot_sqrt(const in R x) { return sqrt(x); }
@@ -30,6 +33,13 @@ T slot_root(const in T a) { return a + a; }
 T slot_round(const in T a) { return a; }
 // |a|, rounded once.
 R slot_abs(const in T a) { return R(length(a)); }
+
+// Numbers of a size whose quotients and squares are far from overflow and from the smallest numbers.
+#if defined(F32) || defined(C64)
+bool la_is_tame(const in R x) { return abs(x) > R(9.1e-13) && abs(x) < R(1.1e12); }
+#else
+bool la_is_tame(const in R x) { return abs(x) > R(1e-120) && abs(x) < R(1e120); }
+#endif
 
 // By bits: comparisons may flush denormals, and tests for NaN may be folded away.
 #if defined(F32) || defined(C64)
@@ -72,6 +82,33 @@ T la_mad(const in T a, const in T b, const in T c) { return fma(a, b, c); }
 bool la_is_zero(const in T a) { return la_is_zero_real(a); }
 bool la_is_nan(const in T a) { return la_is_nan_real(a); }
 #endif
+
+#ifdef COMPLEX
+bool la_is_tame_number(const in T a) { return la_is_tame(abs(a.x) + abs(a.y)); }
+// a / b, where y is 1 / b: within a few units in the last place.
+T la_quotient(const in T a, const in T b, const in T y) {
+    return la_is_tame_number(b) ? la_mul(a, y) : slot_divide(a, b);
+}
+#else
+bool la_is_tame_number(const in T a) { return la_is_tame(a); }
+// a / b, where y is 1 / b rounded once: rounded once too. Source: Markstein, "Computation of elementary functions on the
+// IBM RISC System/6000 processor", 1990.
+T la_quotient(const in T a, const in T b, const in T y) {
+    if (FUSED == 0u || !la_is_tame(a) || !la_is_tame(b)) return slot_divide(a, b);
+    T q = a * y;
+    q = fma(fma(-b, q, a), y, q);
+    return fma(fma(-b, q, a), y, q);
+}
+#endif
+
+// The root of a tame positive number and its reciprocal, within about a unit in the last place.
+void la_root_and_reciprocal(const in R x, out R root, out R reciprocal) {
+    R y = R(1) / sqrt(x);
+    for (int i = 0; i < 2; ++i) y = fma(y * R(0.5), fma(-x * y, y, R(1)), y);
+    root = x * y;
+    root = fma(fma(-root, root, x), y * R(0.5), root);
+    reciprocal = fma(fma(-root, y, R(1)), y, y);
+}
 
 T la_zero() { return T(R(0)); }
 T la_one() { return la_make(R(1)); }

@@ -2,7 +2,8 @@
 #extension GL_GOOGLE_include_directive : require
 // One block of columns of a Cholesky factor L: every workgroup factors the diagonal block, then computes COLUMNS rows of
 // L below it. Matrices are stored transposed, so that rows of L are neighbours in memory: element (i, j) of A and of L
-// lies at j * n + i. Sums, differences and quotients are rounded as Nx rounds them, element by element.
+// lies at j * n + i. A matrix of one block is computed with the roundings of Nx: sums, differences, roots and quotients
+// one by one. Larger ones multiply by reciprocals.
 // Operands: A, L. Numbers: columns of the block, first column, n, batches, workgroups per matrix.
 #include "params.glsl"
 #include "linalg.glsl"
@@ -16,9 +17,39 @@ void slot_store1(const in uint at, const in T value) {}
 // Element (i, j) of the factor lies at j * BLOCK + i.
 shared T block[BLOCK * BLOCK];
 shared T x[BLOCK * COLUMNS];
+shared T reciprocals[BLOCK];
 
 // Columns under a zero on the diagonal are divided by this number, as in Nx.
 T divisor(const in T diagonal) { return la_is_zero(diagonal) ? la_make(R(1e-10)) : diagonal; }
+
+T quotient(const in T a, const in T b) {
+#ifdef COMPLEX
+    if (la_is_zero_real(b.y)) return T(slot_divide_real(a.x, b.x), slot_divide_real(a.y, b.x));
+#endif
+    return slot_divide(a, b);
+}
+
+// The root of what is left of a diagonal element, and what to multiply by in place of dividing by it.
+void factor_diagonal(const in uint k, const in T rest, const in bool exact) {
+    R x = la_real(rest);
+#ifdef COMPLEX
+    bool positive = la_is_zero_real(rest.y) && la_is_tame(x) && x > R(0);
+#else
+    bool positive = la_is_tame(x) && x > R(0);
+#endif
+    T root, reciprocal = la_zero();
+    if (positive && !exact) {
+        R y, inverse;
+        la_root_and_reciprocal(x, y, inverse);
+        root = slot_round(la_make(y));
+        reciprocal = la_make(inverse);
+    } else {
+        root = slot_round(positive ? la_make(slot_sqrt(x)) : slot_root(rest));
+        if (!exact) reciprocal = slot_divide(la_one(), divisor(root));
+    }
+    block[k * BLOCK + k] = root;
+    reciprocals[k] = reciprocal;
+}
 
 void main() {
     uint size = nx_param(0u), first = nx_param(1u), n = nx_param(2u), batches = nx_param(3u), tiles = nx_param(4u);
@@ -36,17 +67,18 @@ void main() {
         a[q] = la_zero();
         if (j <= i && i < size) a[q] = slot_load0(base + j * n + first + i);
     }
+    bool exact = size == n;
     for (uint k = 0u; k < size; ++k) {
         for (uint q = 0u; q < PER; ++q) {
-            if (id + 256u * q == k * BLOCK + k) block[k * BLOCK + k] = slot_round(slot_root(slot_round(a[q] - slot_round(sums[q]))));
+            if (id + 256u * q == k * BLOCK + k) factor_diagonal(k, slot_round(a[q] - slot_round(sums[q])), exact);
         }
         barrier();
-        T by = divisor(block[k * BLOCK + k]);
         for (uint q = 0u; q < PER; ++q) {
             uint e = id + 256u * q;
             uint i = e % BLOCK;
             if (e / BLOCK == k && i > k && i < size) {
-                block[e] = slot_round(slot_divide(slot_round(a[q] - slot_round(sums[q])), by));
+                T rest = slot_round(a[q] - slot_round(sums[q]));
+                block[e] = slot_round(exact ? quotient(rest, divisor(block[k * BLOCK + k])) : la_mul(rest, reciprocals[k]));
             }
         }
         barrier();
@@ -65,18 +97,19 @@ void main() {
         }
     }
 
+    if (exact) return;
     uint c = id % COLUMNS, g = id / COLUMNS;
     uint row = first + size + tile * COLUMNS + c;
     for (uint j = g; j < size; j += 256u / COLUMNS) {
         x[j * COLUMNS + c] = row < n ? slot_load0(base + j * n + row) : la_zero();
     }
-    if (g == 0u) x[c] = slot_divide(x[c], divisor(block[0]));
+    if (g == 0u) x[c] = la_mul(x[c], reciprocals[0]);
     barrier();
     for (uint k = 0u; k + 1u < size; ++k) {
         T value = x[k * COLUMNS + c];
         for (uint j = k + 1u + g; j < size; j += 256u / COLUMNS) {
             T rest = la_subtract_product(x[j * COLUMNS + c], value, la_conj(block[k * BLOCK + j]));
-            if (j == k + 1u) rest = slot_divide(rest, divisor(block[j * BLOCK + j]));
+            if (j == k + 1u) rest = la_mul(rest, reciprocals[j]);
             x[j * COLUMNS + c] = rest;
         }
         barrier();

@@ -1,7 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 // LU with partial pivoting of one panel of columns, one workgroup per matrix. Matrices are stored transposed: element
-// (r, c) lies at c * n + r, so that the rows of a column are neighbours. An invocation owns every 256th row; what others
+// (r, c) lies at c * n + r, so that the rows of a column are neighbours. An invocation owns every LOCAL-th row; what others
 // need of a row goes through shared memory. Rows stay where they are: `position` tells where a row belongs, and lu_rows
 // moves them later.
 // Operands: A in place, the pivot rows' elements in the panel (BLOCK * BLOCK per matrix), per matrix and column the row
@@ -9,7 +10,7 @@
 // Numbers: columns of the panel, first column, n, batches.
 #include "params.glsl"
 #include "linalg.glsl"
-layout(local_size_x = 256) in;
+layout(local_size_x = LOCAL) in;
 
 T slot_load0(const in uint at) { return la_make(R(at)); }
 void slot_store0(const in uint at, const in T value) {}
@@ -22,6 +23,8 @@ uint slot_load5(const in uint at) { return at; }
 void slot_store5(const in uint at, const in uint value) {}
 
 #define NONE 0xffffffffu
+// Elements of a row that an invocation loads at once.
+#define CHUNK 8u
 
 struct Candidate {
     R size;
@@ -37,8 +40,8 @@ bool better(const in Candidate a, const in Candidate b) {
     return a.size > b.size || (a.size == b.size && a.position < b.position);
 }
 
-shared Candidate candidates[256];
-shared Candidate finalists[16];
+shared Candidate candidates[LOCAL];
+shared Candidate finalists[FINALISTS];
 shared T pivot[BLOCK];
 
 Candidate take(const in Candidate best, const in R size, const in uint position, const in uint row) {
@@ -56,7 +59,7 @@ void main() {
     uint exchanges = first == 0u ? 0u : slot_load5(batch);
 
     Candidate best = Candidate(R(0), 0u, NONE);
-    for (uint r = first + id; r < n; r += 256u) {
+    for (uint r = first + id; r < n; r += uint(LOCAL)) {
         slot_store3(rows + r, r);
         best = take(best, slot_abs(slot_load0(base + first * n + r)), r, r);
     }
@@ -64,24 +67,30 @@ void main() {
         uint column = base + (first + k) * n;
         candidates[id] = best;
         barrier();
-        if (id < 16u) {
-            best = candidates[id * 16u];
-            for (uint i = 1u; i < 16u; ++i) {
-                if (better(candidates[id * 16u + i], best)) best = candidates[id * 16u + i];
+        if (id < FINALISTS) {
+            best = candidates[id * (LOCAL / FINALISTS)];
+            for (uint i = 1u; i < LOCAL / FINALISTS; ++i) {
+                if (better(candidates[id * (LOCAL / FINALISTS) + i], best)) best = candidates[id * (LOCAL / FINALISTS) + i];
             }
             finalists[id] = best;
         }
         barrier();
         best = finalists[0];
-        for (uint i = 1u; i < 16u; ++i) {
+        for (uint i = 1u; i < FINALISTS; ++i) {
             if (better(finalists[i], best)) best = finalists[i];
         }
         uint row = best.row, place = best.position;
-        if ((row - first) % 256u == id) {
-            for (uint j = 0u; j < size; ++j) {
-                T value = slot_load0(base + (first + j) * n + row);
-                pivot[j] = value;
-                slot_store1((batch * BLOCK + k) * BLOCK + j, value);
+        if ((row - first) % uint(LOCAL) == id) {
+            for (uint j = 0u; j < size; j += CHUNK) {
+                T values[CHUNK];
+                [[unroll]] for (uint i = 0u; i < CHUNK; ++i) {
+                    if (j + i < size) values[i] = slot_load0(base + (first + j + i) * n + row);
+                }
+                [[unroll]] for (uint i = 0u; i < CHUNK; ++i) {
+                    if (j + i >= size) continue;
+                    pivot[j + i] = values[i];
+                    slot_store1((batch * BLOCK + k) * BLOCK + j + i, values[i]);
+                }
             }
             slot_store2(rows + first + k, row);
         }
@@ -89,8 +98,10 @@ void main() {
         barrier();
         T diagonal = pivot[k];
         bool divides = !la_is_zero(diagonal);
+        T reciprocal = la_zero();
+        if (divides) reciprocal = slot_divide(la_one(), diagonal);
         best = Candidate(R(0), 0u, NONE);
-        for (uint r = first + id; r < n; r += 256u) {
+        for (uint r = first + id; r < n; r += uint(LOCAL)) {
             uint position = slot_load3(rows + r);
             if (r == row) {
                 slot_store3(rows + r, first + k);
@@ -103,7 +114,7 @@ void main() {
             }
             T factor = slot_load0(column + r);
             if (divides) {
-                factor = slot_divide(factor, diagonal);
+                factor = n > BLOCK ? la_quotient(factor, diagonal, reciprocal) : slot_divide(factor, diagonal);
                 slot_store0(column + r, factor);
             }
             if (k + 1u < size) {
@@ -111,12 +122,18 @@ void main() {
                 slot_store0(column + n + r, next);
                 best = take(best, slot_abs(next), position, r);
             }
-            for (uint j = k + 2u; j < size; ++j) {
+            for (uint j = k + 2u; j < size; j += CHUNK) {
                 uint at = column + (j - k) * n + r;
-                slot_store0(at, la_subtract_product(slot_load0(at), factor, pivot[j]));
+                T values[CHUNK];
+                [[unroll]] for (uint i = 0u; i < CHUNK; ++i) {
+                    if (j + i < size) values[i] = slot_load0(at + i * n);
+                }
+                [[unroll]] for (uint i = 0u; i < CHUNK; ++i) {
+                    if (j + i < size) slot_store0(at + i * n, la_subtract_product(values[i], factor, pivot[j + i]));
+                }
             }
         }
     }
-    for (uint r = first + id; r < n; r += 256u) slot_store4(rows + slot_load3(rows + r), r);
+    for (uint r = first + id; r < n; r += uint(LOCAL)) slot_store4(rows + slot_load3(rows + r), r);
     if (id == 0u) slot_store5(batch, exchanges);
 }

@@ -3,7 +3,8 @@
 // One block of a triangular system A X = B, in place: COLUMNS columns of X per workgroup. Blocks above have been
 // subtracted from X already. Backward systems (A upper triangular) are solved from the last row up.
 // Operands: A, X (row-major). Numbers: rows of the block, first row in the order of solving, n, columns of X, batches,
-// strides of A (batch, row, column), flags (1: ones on the diagonal, 2: backward, 4: conjugate A).
+// strides of A (batch, row, column), flags (1: ones on the diagonal, 2: backward, 4: conjugate A, 8: round every quotient
+// once, rather than multiply by the reciprocal).
 #include "params.glsl"
 #include "linalg.glsl"
 layout(local_size_x = 256) in;
@@ -14,16 +15,21 @@ void slot_store1(const in uint at, const in T value) {}
 
 shared T block[BLOCK * BLOCK];
 shared T x[BLOCK * COLUMNS];
+shared T reciprocals[BLOCK];
+shared uint has_extremes;
 
 void main() {
     uint rows = nx_param(0u), first = nx_param(1u), n = nx_param(2u), columns = nx_param(3u), batches = nx_param(4u);
     uint a_batch = nx_param(5u), a_row = nx_param(6u), a_column = nx_param(7u), flags = nx_param(8u);
+    bool divides = (flags & 8u) != 0u;
     bool unit = (flags & 1u) != 0u, backward = (flags & 2u) != 0u, conjugate = (flags & 4u) != 0u;
     uint tiles = (columns + COLUMNS - 1u) / COLUMNS;
     uint job = nx_group();
     if (job >= tiles * batches) return;
     uint batch = job / tiles;
     uint id = gl_LocalInvocationID.x;
+    if (id == 0u) has_extremes = 0u;
+    barrier();
     // Row `i` in the order of solving is row `last - i` of a backward system.
     uint last = n - 1u;
     for (uint e = id; e < rows * rows; e += 256u) {
@@ -32,7 +38,12 @@ void main() {
         uint row = backward ? last - first - i : first + i;
         uint column = backward ? last - first - k : first + k;
         T value = slot_load0(batch * a_batch + row * a_row + column * a_column);
-        block[i * BLOCK + k] = conjugate ? la_conj(value) : value;
+        if (conjugate) value = la_conj(value);
+        block[i * BLOCK + k] = value;
+        if (i == k && !unit && !divides) {
+            reciprocals[k] = slot_divide(la_one(), value);
+            if (!la_is_tame_number(value)) has_extremes = 1u;
+        }
     }
     uint c = id % COLUMNS, g = id / COLUMNS;
     uint column = job % tiles * COLUMNS + c;
@@ -42,13 +53,16 @@ void main() {
         x[i * COLUMNS + c] = column < columns ? slot_load1(base + row * columns) : la_zero();
     }
     barrier();
-    if (!unit && g == 0u) x[c] = slot_divide(x[c], block[0]);
+    divides = divides || has_extremes != 0u;
+    if (!unit && g == 0u) x[c] = divides ? slot_divide(x[c], block[0]) : la_mul(x[c], reciprocals[0]);
     barrier();
     for (uint k = 0u; k + 1u < rows; ++k) {
         T value = x[k * COLUMNS + c];
         for (uint i = k + 1u + g; i < rows; i += 256u / COLUMNS) {
             T rest = la_subtract_product(x[i * COLUMNS + c], block[i * BLOCK + k], value);
-            if (i == k + 1u && !unit) rest = slot_divide(rest, block[i * BLOCK + i]);
+            if (i == k + 1u && !unit) {
+                rest = divides ? slot_divide(rest, block[i * BLOCK + i]) : la_mul(rest, reciprocals[i]);
+            }
             x[i * COLUMNS + c] = rest;
         }
         barrier();

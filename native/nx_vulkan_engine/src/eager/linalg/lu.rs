@@ -31,7 +31,10 @@ fn factor(call: &Call<'_>, a: &Tensor, dtype: DType) -> Result<Factors> {
     let (n, batches) = square(call, a)?;
     let (engine, compute) = (call.engine, dtype.ctype());
     let int = DType::U32;
-    let panel = linalg::kernel(engine, "lu_panel", compute, &[dtype, dtype, int, int, int, int], call.compile)?;
+    let caps = engine.caps();
+    let large = n > 256 && caps.max_invocations >= 1024 && caps.max_shared_memory_bytes >= 1 << 15;
+    let panel = if large { "lu_panel_1024" } else { "lu_panel" };
+    let panel = linalg::kernel(engine, panel, compute, &[dtype, dtype, int, int, int, int], call.compile)?;
     let move_rows = linalg::kernel(engine, "lu_rows", compute, &[dtype, int, int, dtype, int], call.compile)?;
     let block = LinalgSpec::block(compute);
     let update = if n > block { Some(Update::kernel(engine, dtype, dtype, dtype, call.compile)?) } else { None };

@@ -32,7 +32,10 @@ impl System {
             None
         };
         let tiles = columns.div_ceil(LinalgSpec::columns(compute));
-        let flags = u32::from(self.unit) | u32::from(self.backward) << 1 | u32::from(self.conjugate) << 2;
+        // What is rounded to fewer bits in the end can do with reciprocals, and so can large systems.
+        let divides = compute == x.view.dtype.ctype() && update.is_none();
+        let flags = [self.unit, self.backward, self.conjugate, divides];
+        let flags = flags.iter().rev().fold(0, |word, &flag| word << 1 | u32::from(flag));
         let [batch, row, column] = a.strides;
         for (first, size) in blocks(n, compute) {
             let [size_, first_, n_, columns_, batches_] = [size, first, n, columns, self.batches].map(|x| x as u32);

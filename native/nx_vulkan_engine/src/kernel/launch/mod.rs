@@ -94,7 +94,9 @@ impl KernelSpec {
             KernelSpec::Gather(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::WindowScatter(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Transpose(spec) => (spec.generate(library, modes)?, SmallVec::new()),
-            KernelSpec::Linalg(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Linalg(spec) => {
+                (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, u32::from(modes.fused))]))
+            }
             KernelSpec::Sort(spec) => (spec.generate(library, modes)?, SmallVec::from_vec(spec.constants())),
             KernelSpec::Scan { spec, team } => {
                 let is = |stage| u32::from(spec.stage == stage);
