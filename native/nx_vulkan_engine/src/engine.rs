@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::device::{Caps, DeviceInfo, OpenDevice, Validation, ValidationLog};
 use crate::eager::ConstantCache;
 use crate::kernel::launch::KernelCache;
+use crate::kernel::launch::fft::TableCache;
 use crate::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore, default_cache_dir};
 use crate::memory::{
     AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, HostAccess, Kind, Pool, VulkanBacking,
@@ -79,6 +80,7 @@ pub struct Engine {
     kernels: KernelCache,
     constants: ConstantCache,
     shared: Shared,
+    fft_tables: TableCache,
     pipelines: PipelineStore,
     pool: Arc<DevicePool>,
     open: Arc<OpenDevice>,
@@ -112,6 +114,7 @@ impl Engine {
             kernels: KernelCache::default(),
             constants: ConstantCache::default(),
             shared: Shared::default(),
+            fft_tables: TableCache::default(),
             pipelines: PipelineStore::new(Arc::clone(&open), options.cache_dir.clone())?,
             pool,
             open,
@@ -128,6 +131,10 @@ impl Engine {
 
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
+    }
+
+    pub(crate) fn fft_tables(&self) -> &TableCache {
+        &self.fft_tables
     }
 
     pub fn caps(&self) -> &Caps {

@@ -11,7 +11,7 @@ use nx_vulkan_engine::program::function::{Function, ScalarStep, Scalars};
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::verify::{self, accepts, result_dtype};
 use nx_vulkan_engine::program::{
-    Binary, Conv, Cumulative, Elementwise, Linalg, Op, Reduction, Transform, Unary, Windows,
+    Binary, Conv, Cumulative, Elementwise, Fourier, Linalg, Op, Reduction, Transform, Unary, Windows,
 };
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Type, Value};
@@ -100,6 +100,11 @@ fn samples() -> Vec<(Op, Vec<Type>, Type)> {
         (Op::Take { axis: 1 }, vec![f(&[2, 3]), i(&[4, 5])], f(&[2, 4, 5])),
         (Op::TakeAlongAxis { axis: 1 }, vec![f(&[2, 3]), i(&[2, 5])], f(&[2, 5])),
         (Op::WindowScatter { max: true, windows: pools() }, vec![f(&[5, 3]), f(&[3, 3]), f(&[])], f(&[5, 3])),
+        (
+            Op::Fft { kind: Fourier::Fft, axis: 1, length: 5, eps: 1e-10 },
+            vec![f(&[2, 3])],
+            Type::new(DType::C64, &[2, 5]),
+        ),
     ]
 }
 
@@ -159,6 +164,7 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::Fold { .. } => (30, "Op::Fold {"),
         Op::WindowFold { .. } => (31, "Op::WindowFold {"),
         Op::WindowScatter { .. } => (34, "Op::WindowScatter {"),
+        Op::Fft { .. } => (35, "Op::Fft {"),
     }
 }
 

@@ -4,6 +4,7 @@
 pub mod access;
 pub mod dot;
 pub mod elementwise;
+pub mod fft;
 pub mod fold;
 pub mod index;
 pub mod library;

@@ -57,6 +57,8 @@ pub const TEMPLATES: &[(&str, &[u8])] = modules!(
     "elementwise",
     "elementwise_v2",
     "elementwise_v4",
+    "fft_c128",
+    "fft_c64",
     "gather_rows_c128",
     "gather_rows_c64",
     "gather_rows_f32",

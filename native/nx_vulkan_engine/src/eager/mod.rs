@@ -6,6 +6,7 @@ mod constant;
 mod conv;
 mod dot;
 mod eigh;
+mod fft;
 mod fold;
 mod index;
 mod linalg;
@@ -126,6 +127,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Conv(op) => conv::conv(&call, op),
         Op::Take { axis } => index::take(&call, *axis, false),
         Op::TakeAlongAxis { axis } => index::take(&call, *axis, true),
+        Op::Fft { kind, axis, length, eps } => fft::transform(&call, *kind, *axis, *length, *eps),
         Op::Gather { axes } => index::gather(&call, axes),
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(call.invalid("has several results".into())),
         Op::IndexedAdd { axes } => index::indexed(&call, axes, true),

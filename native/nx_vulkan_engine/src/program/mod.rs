@@ -3,6 +3,7 @@
 pub mod conv;
 pub mod factorization;
 pub mod file;
+pub mod fourier;
 pub mod function;
 pub mod linalg;
 pub mod op;
@@ -14,6 +15,7 @@ pub mod wire;
 use smallvec::SmallVec;
 
 pub use conv::Conv;
+pub use fourier::Fourier;
 pub use function::Function;
 pub use linalg::{Linalg, Transform};
 pub use op::{Binary, Cumulative, Elementwise, Op, Reduction, Unary};

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::conv::Conv;
+use super::fourier::Fourier;
 use super::function::Function;
 use super::linalg::Linalg;
 use super::window::Windows;
@@ -30,6 +31,8 @@ macro_rules! named_enum {
         }
     };
 }
+
+pub(crate) use named_enum;
 
 named_enum! {
     /// Elementwise ops of one operand.
@@ -190,6 +193,8 @@ pub enum Op {
     TakeAlongAxis { axis: usize },
     /// a, sources, initial value; adds each window's source to its largest (or smallest) element, the last of equal ones
     WindowScatter { max: bool, windows: Windows },
+    /// a, which is cut or continued with zeros to `length`; parts of the result up to `eps` become zero
+    Fft { kind: Fourier, axis: usize, length: u64, eps: f64 },
     /// a, indices
     Gather { axes: Axes },
     /// a, indices, updates
@@ -243,6 +248,7 @@ impl Op {
             Op::TakeAlongAxis { .. } => "take_along_axis",
             Op::WindowScatter { max: true, .. } => "window_scatter_max",
             Op::WindowScatter { max: false, .. } => "window_scatter_min",
+            Op::Fft { kind, .. } => kind.name(),
             Op::Gather { .. } => "gather",
             Op::IndexedAdd { .. } => "indexed_add",
             Op::IndexedPut { .. } => "indexed_put",

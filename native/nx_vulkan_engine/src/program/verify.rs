@@ -256,6 +256,7 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
             })?;
             same_shape(&indices.shape, out)
         }
+        Op::Fft { kind, axis, length, .. } => kind.check(*axis, *length, a, out),
         Op::Gather { axes } => {
             same_dtype(a, out)?;
             let vectors = index_vectors(axes, a, operands[1])?;
@@ -308,6 +309,7 @@ fn arity(op: &Op, n: usize) -> Check {
         | Op::Sort { .. }
         | Op::Argsort { .. }
         | Op::TopK { .. }
+        | Op::Fft { .. }
         | Op::Scan { .. } => 1,
         Op::Binary(_)
         | Op::Pad { .. }

@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::conv::Conv;
+use super::fourier::Fourier;
 use super::function::Function;
 use super::linalg::Linalg;
 use super::op::{Axes, Binary, Cumulative, Op, Reduction, Scalar, Unary};
@@ -110,6 +111,11 @@ impl<'a> Attrs<'a> {
         }
     }
 
+    fn size(&self, name: &str) -> Result<u64> {
+        let size = self.find(name).and_then(Attr::as_int).and_then(|i| u64::try_from(i).ok());
+        size.ok_or_else(|| self.fail(name, "a size"))
+    }
+
     fn scalar(&self, name: &str) -> Result<Scalar> {
         self.find(name).and_then(number).ok_or_else(|| self.fail(name, "a number"))
     }
@@ -181,6 +187,13 @@ impl Op {
         }
         if let Some(op) = Linalg::from_wire(name, &a) {
             return op.map(Op::Linalg);
+        }
+        if let Some(kind) = Fourier::from_name(name) {
+            let eps = match a.scalar("eps")? {
+                Scalar::Int(i) => i as f64,
+                Scalar::Float(x) | Scalar::Complex(x, _) => x,
+            };
+            return Ok(Op::Fft { kind, axis: a.axis("axis")?, length: a.size("length")?, eps });
         }
         Ok(match name {
             "select" => Op::Select,
@@ -313,6 +326,11 @@ impl Op {
             Op::Qr { complete } => vec![("complete".to_string(), Attr::Bool(*complete))],
             Op::Fold { axes: a, function } => vec![axes("axes", a), function.attr()],
             Op::WindowFold { windows, function } => windows.attrs().into_iter().chain([function.attr()]).collect(),
+            Op::Fft { axis, length, eps, .. } => vec![
+                ("axis".to_string(), Attr::Int(*axis as i64)),
+                ("length".to_string(), Attr::Int(*length as i64)),
+                ("eps".to_string(), Scalar::Float(*eps).attr()),
+            ],
             Op::Dot { contract_a, batch_a, contract_b, batch_b } => vec![
                 axes("contract_a", contract_a),
                 axes("batch_a", batch_a),

@@ -8,6 +8,7 @@ mod complex;
 mod conv;
 mod elementwise;
 mod fold;
+mod fourier;
 mod linalg;
 mod matrix;
 mod movement;
@@ -231,6 +232,7 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         }
         Op::Take { axis } => Ok(axes::take(a()?, operand(1)?, *axis, false, out)),
         Op::TakeAlongAxis { axis } => Ok(axes::take(a()?, operand(1)?, *axis, true, out)),
+        Op::Fft { kind, axis, length, eps } => Ok(fourier::transform(a()?, *kind, *axis, *length, *eps, out)),
         Op::Gather { axes } => Ok(axes::gather(a()?, operand(1)?, axes, out)),
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(invalid(op, "has several results")),
         Op::IndexedAdd { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, true, out)),

@@ -10,6 +10,7 @@ mod compare;
 mod conv;
 mod elementwise;
 mod fold;
+mod fourier;
 mod layouts;
 mod order;
 mod orthogonal;

@@ -1,6 +1,7 @@
 //! Host side of generated kernels: compile once per spec, fill parameter words, split what one launch can't index.
 
 pub mod dot;
+pub mod fft;
 pub mod fold;
 pub mod linalg;
 pub mod map;
@@ -20,6 +21,7 @@ use super::{Interface, Launch, Pipeline, PipelineKey};
 use crate::codegen::access::{Param, ParamLayout, divider};
 use crate::codegen::dot::DotSpec;
 use crate::codegen::elementwise::{Generated, Spec};
+use crate::codegen::fft::FftSpec;
 use crate::codegen::fold::FoldSpec;
 use crate::codegen::index::{GatherSpec, ScatterSpec, TakeSpec};
 use crate::codegen::library::Library;
@@ -60,6 +62,7 @@ pub enum KernelSpec {
     Transpose(TransposeSpec),
     WindowScatter(WindowScatterSpec),
     Linalg(LinalgSpec),
+    Fft { spec: FftSpec, capacity: u32 },
 }
 
 /// A compiled kernel and the meaning of its parameter words.
@@ -91,6 +94,9 @@ impl KernelSpec {
             }
             KernelSpec::Fold(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Take(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Fft { spec, capacity } => {
+                (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, *capacity)]))
+            }
             KernelSpec::Gather(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::WindowScatter(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Transpose(spec) => (spec.generate(library, modes)?, SmallVec::new()),
