@@ -239,7 +239,30 @@ defmodule Nx.Vulkan.VulkanoBackend do
     List.to_tuple(run_all(:svd, [full: full], [tensor], [u, s, vt]))
   end
 
+  def block(%block{axes: axes, lengths: lengths, eps: eps}, out, [tensor], _fun)
+      when block in [Nx.Block.FFT2, Nx.Block.IFFT2] do
+    op = if block == Nx.Block.FFT2, do: :fft, else: :ifft
+    [{first, second}, {first_length, second_length}] = Enum.map([axes, lengths], &List.to_tuple/1)
+    shape = put_elem(tensor.shape, second, second_length)
+    tensor = fourier(op, %{out | shape: shape}, tensor, second, second_length, eps)
+    fourier(op, out, tensor, first, first_length, eps)
+  end
+
+  def block(%Nx.Block.RFFT{axis: axis, length: length, eps: eps}, out, [tensor], _fun) do
+    fourier(:rfft, out, tensor, axis, length, eps)
+  end
+
+  # Shorter ones and those of other types than these are as Nx's own implementation has them.
+  def block(%Nx.Block.IRFFT{axis: axis, length: length, eps: eps}, %T{type: {:f, size}} = out, [tensor], _fun)
+      when length > 2 and size >= 32 do
+    fourier(:irfft, out, tensor, axis, length, eps)
+  end
+
   def block(struct, _output, args, fun), do: apply(fun, [struct | args])
+
+  defp fourier(op, out, tensor, axis, length, eps) do
+    run(op, [axis: axis, length: length, eps: part(eps)], [tensor], out)
+  end
 
   defp cumulative(Nx.Block.CumulativeSum), do: :cumulative_sum
   defp cumulative(Nx.Block.CumulativeProduct), do: :cumulative_product
@@ -434,21 +457,12 @@ defmodule Nx.Vulkan.VulkanoBackend do
   @spec raise_singular() :: no_return
   defp raise_singular, do: raise(ArgumentError, "can't solve for singular matrix")
 
-  defp all_axes(tensor), do: Enum.to_list(0..(tuple_size(tensor.shape) - 1)//1)
-
-  ## Ops that this version does not have
-
-  @missing [fft: 3, ifft: 3]
-
-  for {op, arity} <- @missing do
+  for op <- [:fft, :ifft] do
     @impl true
-    def unquote(op)(unquote_splicing(List.duplicate(quote(do: _), arity))), do: unsupported(unquote(op))
+    def unquote(op)(out, a, opts), do: fourier(unquote(op), out, a, opts[:axis], opts[:length], opts[:eps])
   end
 
-  @spec unsupported(atom) :: no_return
-  defp unsupported(op) do
-    raise Nx.Vulkan.Error, kind: :unsupported, op: op, message: "this version of Nx.Vulkan does not have it"
-  end
+  defp all_axes(tensor), do: Enum.to_list(0..(tuple_size(tensor.shape) - 1)//1)
 
   ## Running
 
