@@ -98,6 +98,88 @@ fn clamped_offset(code: &mut Code<'_, '_>, params: &mut ParamLayout, dtype: DTyp
     Ok(code.u32_op(SpirvOp::IMul, index, stride))
 }
 
+/// Position of the row that an index vector addresses, or `u32::MAX` where it is out of bounds.
+fn target(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    dtype: DType,
+    components: u8,
+    update: Word,
+) -> Result<Word> {
+    let ctype = dtype.ctype();
+    let (uint, boolean) = (code.linker.type_uint(32), code.linker.type_bool());
+    let mut position = code.linker.const_u32(0);
+    let mut outside = code.linker.const_u32(0);
+    for j in 0..components {
+        let index = load_component(code, params, dtype, update, j)?;
+        let last = code.param(params.word(bound(j)))?;
+        let last_value = index_value(code, dtype, last)?;
+        let zero = code.linker.const_u32(0);
+        let zero = index_value(code, dtype, zero)?;
+        let above = code.call(&format!("nx_greater_{}", ctype.name()), &[index, last_value])?;
+        let below = code.call(&format!("nx_less_{}", ctype.name()), &[index, zero])?;
+        outside = code.u32_op(SpirvOp::BitwiseOr, outside, above);
+        outside = code.u32_op(SpirvOp::BitwiseOr, outside, below);
+        let index = to_uint(code, dtype, index)?;
+        let stride = code.param(params.word(step(j)))?;
+        let offset = code.u32_op(SpirvOp::IMul, index, stride);
+        position = code.u32_op(SpirvOp::IAdd, position, offset);
+    }
+    let zero = code.linker.const_u32(0);
+    let none = code.linker.const_u32(u32::MAX);
+    let is_outside = code.ids(SpirvOp::INotEqual, boolean, &[outside, zero]);
+    Ok(code.ids(SpirvOp::Select, uint, &[is_outside, none, position]))
+}
+
+/// Position of element `inner` of a row whose first element is at `first`, both in operand `k`.
+pub(super) fn in_row(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    k: u8,
+    coordinates: &[Word],
+    first: Word,
+) -> Result<Word> {
+    let inner = access::position(code, params, k, 1, coordinates)?;
+    Ok(code.u32_op(SpirvOp::IAdd, inner, first))
+}
+
+/// Position of element `inner` of update `update` in operand `k`.
+pub(super) fn in_update(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    k: u8,
+    coordinates: &[Word],
+    update: Word,
+) -> Result<Word> {
+    let stride = code.param(params.word(Param::Stride(k, 0)))?;
+    let first = code.u32_op(SpirvOp::IMul, stride, update);
+    in_row(code, params, k, coordinates, first)
+}
+
+/// Targets of updates: the positions of the rows that their index vectors address. Operands: indices twice, targets.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TargetSpec {
+    pub index: DType,
+    pub components: u8,
+}
+
+impl TargetSpec {
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        Generated::push_or_table(|table| {
+            let mut linker = Linker::new(library, "elementwise", &templates::template("elementwise")?, table, modes)?;
+            let mut params = ParamLayout::new(&[Param::Count]);
+            linker.define("slot_element", |code, args| {
+                let update = arg(args, 0)?;
+                let target = target(code, &mut params, self.index, self.components, update)?;
+                let address = params.address(2);
+                access::store(code, address, Element::Raw(4), update, target)?;
+                Ok(None)
+            })?;
+            Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE * ITEMS })
+        })
+    }
+}
+
 impl TakeSpec {
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         Generated::push_or_table(|table| self.generate_with(library, modes, table))
@@ -166,40 +248,13 @@ impl ScatterSpec {
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0), Param::Extra(1)]);
         let (updates, out) = (2, 3);
         linker.define("slot_target", |code, args| {
-            let update = arg(args, 0)?;
-            let ctype = self.index.ctype();
-            let (uint, boolean) = (code.linker.type_uint(32), code.linker.type_bool());
-            let mut position = code.linker.const_u32(0);
-            let mut outside = code.linker.const_u32(0);
-            for j in 0..self.components {
-                let index = load_component(code, &mut params, self.index, update, j)?;
-                let last = code.param(params.word(bound(j)))?;
-                let last_value = index_value(code, self.index, last)?;
-                let zero = code.linker.const_u32(0);
-                let zero = index_value(code, self.index, zero)?;
-                let above = code.call(&format!("nx_greater_{}", ctype.name()), &[index, last_value])?;
-                let below = code.call(&format!("nx_less_{}", ctype.name()), &[index, zero])?;
-                outside = code.u32_op(SpirvOp::BitwiseOr, outside, above);
-                outside = code.u32_op(SpirvOp::BitwiseOr, outside, below);
-                let index = to_uint(code, self.index, index)?;
-                let stride = code.param(params.word(step(j)))?;
-                let offset = code.u32_op(SpirvOp::IMul, index, stride);
-                position = code.u32_op(SpirvOp::IAdd, position, offset);
-            }
-            let zero = code.linker.const_u32(0);
-            let none = code.linker.const_u32(u32::MAX);
-            let is_outside = code.ids(SpirvOp::INotEqual, boolean, &[outside, zero]);
-            Ok(Some(code.ids(SpirvOp::Select, uint, &[is_outside, none, position])))
+            target(code, &mut params, self.index, self.components, arg(args, 0)?).map(Some)
         })?;
         linker.define("slot_apply", |code, args| {
             let (inner, position, update) = (arg(args, 0)?, arg(args, 1)?, arg(args, 2)?);
             let coordinates = access::coordinates(code, &mut params, inner, 1, self.rest_rank)?;
-            let target = access::position(code, &mut params, out, 1, &coordinates)?;
-            let target = code.u32_op(SpirvOp::IAdd, target, position);
-            let row = code.param(params.word(Param::Stride(updates, 0)))?;
-            let row = code.u32_op(SpirvOp::IMul, row, update);
-            let source = access::position(code, &mut params, updates, 1, &coordinates)?;
-            let source = code.u32_op(SpirvOp::IAdd, source, row);
+            let target = in_row(code, &mut params, out, &coordinates, position)?;
+            let source = in_update(code, &mut params, updates, &coordinates, update)?;
             let address = params.address(updates);
             let mut value = access::load(code, address, self.update, source)?;
             let address = params.address(out);

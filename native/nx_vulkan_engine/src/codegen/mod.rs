@@ -14,6 +14,7 @@ pub mod probe;
 pub mod reduce;
 pub mod scalar;
 pub mod scan;
+pub mod segment;
 pub mod sort;
 pub mod templates;
 pub mod transpose;

@@ -1,27 +1,23 @@
-//! gather, indexed_add and indexed_put.
+//! gather, take, and what they share with indexed_add and indexed_put.
 
 use smallvec::SmallVec;
 
 use super::{Call, movement};
 use crate::codegen::access::Element;
-use crate::codegen::elementwise::LOCAL_SIZE;
-use crate::codegen::index::{GatherSpec, ScatterSpec, TakeSpec, extra};
+use crate::codegen::index::{GatherSpec, TakeSpec, extra};
 use crate::kernel::launch::{Arguments, KernelSpec, MAX_POSITION, Place, launch};
 use crate::program::op::Axes;
 use crate::shape::{Dims, Space, Strides, elements};
 use crate::{Error, Result, Tensor, View};
 
-/// Invocations that share the rows of a scatter when rows are too short to fill the device.
-const OWNERS: u64 = 1024;
-
 /// A tensor's axes split into those that an index vector addresses and the rest.
-struct Split {
-    components: SmallVec<[(u64, i64); 4]>,
-    rest_sizes: Dims,
-    rest_strides: Strides,
+pub(super) struct Split {
+    pub components: SmallVec<[(u64, i64); 4]>,
+    pub rest_sizes: Dims,
+    pub rest_strides: Strides,
 }
 
-fn split(call: &Call<'_>, view: &View, axes: &Axes) -> Result<Split> {
+pub(super) fn split(call: &Call<'_>, view: &View, axes: &Axes) -> Result<Split> {
     let rank = view.shape.len();
     let mut seen: SmallVec<[bool; 8]> = SmallVec::from_elem(false, rank);
     for &axis in axes {
@@ -39,7 +35,7 @@ fn split(call: &Call<'_>, view: &View, axes: &Axes) -> Result<Split> {
 }
 
 /// Index vectors as rows: how many, and their strides (row, component).
-fn rows(call: &Call<'_>, indices: &Tensor, components: usize) -> Result<(u64, Tensor)> {
+pub(super) fn rows(call: &Call<'_>, indices: &Tensor, components: usize) -> Result<(u64, Tensor)> {
     let indices = &movement::ascending(call, indices)?;
     let last = indices.view.shape.last().copied().unwrap_or(0);
     if last != components as u64 || !indices.view.dtype.is_integer() {
@@ -60,7 +56,7 @@ fn rows(call: &Call<'_>, indices: &Tensor, components: usize) -> Result<(u64, Te
     Ok((count, view))
 }
 
-fn check_size(tensors: &[&View]) -> Result<()> {
+pub(super) fn check_size(tensors: &[&View]) -> Result<()> {
     for view in tensors {
         let (low, high) = view.extent();
         if (high - low) as u64 > MAX_POSITION || view.elements() > MAX_POSITION {
@@ -175,62 +171,4 @@ fn widen(space: &mut Space, step: &mut i64, a: &Tensor, result: &Tensor) -> u64 
     }
     *step /= group as i64;
     group
-}
-
-/// indexed_add (`add`) and indexed_put: updates apply in their order, so that the last put wins.
-pub fn indexed(call: &Call<'_>, axes: &Axes, add: bool) -> Result<Tensor> {
-    let (a, updates) = (call.operand(0)?, &movement::ascending(call, call.operand(2)?)?);
-    let result = Tensor::uninitialized(call.engine, call.out)?;
-    if a.view.shape != call.out.shape {
-        return Err(call.invalid(format!("{:?} does not give a shape of {:?}", a.view.shape, call.out.shape)));
-    }
-    let parts = split(call, &result.view, axes)?;
-    let (count, indices) = rows(call, call.operand(1)?, axes.len())?;
-    let inner = elements(&parts.rest_sizes);
-    if count * inner != updates.view.elements() {
-        return Err(call.invalid(format!("{count} index vectors for updates of {:?}", updates.view.shape)));
-    }
-    check_size(&[&indices.view, &result.view, &updates.view])?;
-    let mut update_shape: Dims = std::iter::once(count).chain(parts.rest_sizes.iter().copied()).collect();
-    if update_shape.len() == 1 {
-        update_shape.push(1);
-    }
-    let updates = match updates.view.reshape(&update_shape) {
-        Some(view) => Tensor { buffer: updates.buffer.clone(), view },
-        None => {
-            let copy = movement::contiguous(call.engine, updates, call.compile)?;
-            Tensor { view: View::contiguous(updates.view.dtype, &update_shape), buffer: copy.buffer }
-        }
-    };
-    let same = updates.view.dtype == call.out.dtype;
-    let typed = add || !same;
-    let element = |tensor: &View| if typed { Element::Typed(tensor.dtype) } else { Element::raw(tensor.dtype) };
-    let (mut rest_sizes, mut rest_strides) = (parts.rest_sizes.clone(), parts.rest_strides.clone());
-    if rest_sizes.is_empty() {
-        rest_sizes.push(1);
-        rest_strides.push(0);
-    }
-    let spec = KernelSpec::Scatter(ScatterSpec {
-        add: add.then_some(call.out.dtype),
-        element: element(&result.view),
-        update: element(&updates.view),
-        index: indices.view.dtype,
-        components: axes.len() as u8,
-        rest_rank: rest_sizes.len() as u8,
-    });
-    let kernel = call.engine.kernel(&spec, call.compile)?;
-    movement::copy(call.engine, a, &result, call.compile)?;
-    let owners = (OWNERS / inner.max(1)).clamp(1, count.max(1));
-    let sizes: Dims = std::iter::once(count).chain(rest_sizes.iter().copied()).collect();
-    let out_strides: Strides = std::iter::once(0).chain(rest_strides.iter().copied()).collect();
-    let places = [
-        Place { buffer: &a.buffer, address: a.address(), strides: &[], element_bytes: 0 },
-        Place { buffer: &indices.buffer, address: indices.address(), strides: &indices.view.strides, element_bytes: 0 },
-        Place { buffer: &updates.buffer, address: updates.address(), strides: &updates.view.strides, element_bytes: 0 },
-        Place { buffer: &result.buffer, address: result.address(), strides: &out_strides, element_bytes: 0 },
-    ];
-    let extra = extra([count as u32, owners as u32], &parts.components);
-    let arguments = Arguments { count: inner as u32, sizes: &sizes, places: &places, extra: &extra };
-    launch(call.engine, &kernel, &arguments, 3, (inner * owners).div_ceil(u64::from(LOCAL_SIZE)))?;
-    call.result(result)
 }

@@ -9,6 +9,7 @@ mod eigh;
 mod fft;
 mod fold;
 mod index;
+mod indexed;
 mod linalg;
 mod matrix;
 mod movement;
@@ -132,6 +133,9 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(call.invalid("has several results".into())),
         Op::IndexedAdd { axes } => index::indexed(&call, axes, true),
         Op::IndexedPut { axes } => index::indexed(&call, axes, false),
+        Op::Qr { .. } => Err(call.invalid("has two results".into())),
+        Op::IndexedAdd { axes } => indexed::indexed(&call, axes, true),
+        Op::IndexedPut { axes } => indexed::indexed(&call, axes, false),
         Op::Linalg(op) => linalg::run(&call, *op),
     }
 }

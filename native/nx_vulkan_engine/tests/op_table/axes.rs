@@ -271,6 +271,38 @@ fn indexed_updates() {
     finish();
 }
 
+/// So many updates that they are sorted first: many for each target, few, or all for one.
+#[test]
+fn many_indexed_updates() {
+    let mut rng = rng(49);
+    for (i, dtype) in DType::ALL.into_iter().enumerate() {
+        let index = if i % 2 == 0 { DType::S64 } else { DType::U32 };
+        for (axis, shape, updates) in [
+            (&[0usize][..], &[300u64, 2][..], &[4300u64, 2][..]),
+            (&[1, 0], &[40, 30], &[4100]),
+            (&[1], &[2, 1, 3], &[4097, 2, 3]),
+        ] {
+            let bounds: Vec<u64> = axis.iter().map(|&axis| shape[axis]).collect();
+            let vectors = index_vectors(index, updates[0], &bounds, true, &mut rng);
+            let ty = Type::new(dtype, shape);
+            let mut updates = operand(&Type::new(dtype, updates), Range::Ordinary, 0, &mut rng);
+            let mut a = operand(&ty, Range::Ordinary, 0, &mut rng);
+            let put = [a.clone(), vectors.clone(), updates.clone()];
+            verify(&Op::IndexedPut { axes: axes(axis) }, &put, &ty, Bound::Exact);
+            // Sums of narrow floats are rounded once, those of the reference after every update: few small whole numbers.
+            let narrow = !dtype.is_canonical() && !dtype.is_integer();
+            if narrow {
+                a.values.fill(Value::Float(1.0));
+                let few = |i: usize| if i.is_multiple_of(4001) { 1.0 - (i / 4001 % 2) as f64 * 2.0 } else { 0.0 };
+                updates.values.iter_mut().enumerate().for_each(|(i, v)| *v = Value::Float(few(i)));
+            }
+            let bound = if narrow { Bound::Exact } else { summed(dtype, vectors.ty.shape[0], 2.5) };
+            verify(&Op::IndexedAdd { axes: axes(axis) }, &[a, vectors, updates], &ty, bound);
+        }
+    }
+    finish();
+}
+
 /// Operands that are views, whose axes do not merge.
 #[test]
 fn views_as_operands() {

@@ -23,13 +23,14 @@ use crate::codegen::dot::DotSpec;
 use crate::codegen::elementwise::{Generated, Spec};
 use crate::codegen::fft::FftSpec;
 use crate::codegen::fold::FoldSpec;
-use crate::codegen::index::{GatherSpec, ScatterSpec, TakeSpec};
+use crate::codegen::index::{GatherSpec, ScatterSpec, TakeSpec, TargetSpec};
 use crate::codegen::library::Library;
 use crate::codegen::linalg::LinalgSpec;
 use crate::codegen::link::FloatModes;
 use crate::codegen::probe;
 use crate::codegen::reduce::ReduceSpec;
 use crate::codegen::scan::{ScanSpec, ScanStage};
+use crate::codegen::segment::{SegmentAddSpec, SegmentPutSpec};
 use crate::codegen::sort::SortSpec;
 use crate::codegen::transpose::TransposeSpec;
 use crate::codegen::window_scatter::WindowScatterSpec;
@@ -55,6 +56,9 @@ pub enum KernelSpec {
     Fold(FoldSpec),
     Gather(GatherSpec),
     Take(TakeSpec),
+    Targets(TargetSpec),
+    SegmentPut(SegmentPutSpec),
+    SegmentAdd(SegmentAddSpec),
     Dot { spec: DotSpec, a_along_k: bool, b_along_k: bool },
     Scan { spec: ScanSpec, team: u32 },
     Sort(SortSpec),
@@ -93,6 +97,11 @@ impl KernelSpec {
                 (spec.generate(library, modes)?, SmallVec::from_slice(&constants))
             }
             KernelSpec::Fold(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Targets(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::SegmentPut(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::SegmentAdd(spec) => {
+                (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, u32::from(spec.last))]))
+            }
             KernelSpec::Take(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Fft { spec, capacity } => {
                 (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, *capacity)]))

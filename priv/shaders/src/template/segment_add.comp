@@ -1,0 +1,59 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+// Adds up runs of updates with equal targets, which are sorted. One invocation per chunk of CHUNK updates and inner element:
+// runs inside of a chunk go to their row, its first and its last run become updates 2c and 2c + 1 of the next level. The
+// LAST level has one chunk, whose runs all go to their rows.
+// Parameters: inner elements per row, updates, chunks.
+#include "params.glsl"
+#include "accumulator.glsl"
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint LAST = 0u;
+#define CHUNK 32u
+#define OUTSIDE 0xffffffffu
+
+// Position of the row that a sorted update goes to, or OUTSIDE: then it counts for nothing.
+uint slot_target(const in uint at) { return at; }
+void slot_apply(const in uint inner, const in uint target, const in ACC sum) {}
+// The target of an update of the next level.
+void slot_mark(const in uint at, const in uint target) {}
+
+void main() {
+    uint inner = nx_param(0u), updates = nx_param(1u), chunks = nx_param(2u);
+    uint job = nx_group() * 256u + gl_LocalInvocationID.x;
+    uint chunk = job / inner;
+    if (chunk >= chunks) return;
+    uint i = job - chunk * inner;
+    uint end = min(chunk * CHUNK + CHUNK, updates);
+    uint run = OUTSIDE;
+    uint last_run = chunk * 2u;
+    ACC sum = ACC(0u);
+    for (uint at = chunk * CHUNK; at < end; ++at) {
+        uint target = slot_target(at);
+        if (target == OUTSIDE) continue;
+        ACC value = slot_load(at, i);
+        if (target == run) {
+            sum = slot_combine(sum, value);
+            continue;
+        }
+        if (run != OUTSIDE) {
+            if (LAST != 0u || last_run != chunk * 2u) {
+                slot_apply(i, run, sum);
+            } else {
+                slot_store(last_run * inner + i, sum);
+                if (i == 0u) slot_mark(last_run, run);
+            }
+            last_run = chunk * 2u + 1u;
+        }
+        run = target;
+        sum = value;
+    }
+    if (LAST != 0u) {
+        if (run != OUTSIDE) slot_apply(i, run, sum);
+        return;
+    }
+    slot_store(last_run * inner + i, sum);
+    if (i == 0u) {
+        slot_mark(last_run, run);
+        if (last_run == chunk * 2u) slot_mark(last_run + 1u, OUTSIDE);
+    }
+}
