@@ -24,6 +24,19 @@ pub enum Store {
     },
 }
 
+/// How results are shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tiling {
+    /// Square tiles of any type.
+    Square,
+    /// An invocation per result, where results are too narrow to fill tiles.
+    Narrow,
+    /// Large f32 operands that are contiguous along one axis, loaded four elements at a time.
+    Large,
+    Wide,
+    Tall,
+}
+
 /// The key under which a product kernel is compiled once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DotSpec {
@@ -36,8 +49,7 @@ pub struct DotSpec {
     pub a_ranks: [u8; 3],
     pub b_ranks: [u8; 3],
     pub store: Store,
-    /// The f32 kernel for large operands that are contiguous along one axis.
-    pub large_f32: bool,
+    pub tiling: Tiling,
 }
 
 impl DotSpec {
@@ -46,24 +58,34 @@ impl DotSpec {
     }
 
     /// Rows and columns of results that one workgroup computes.
-    pub fn tile(&self) -> u64 {
-        if self.large_f32 {
-            return 128;
+    pub fn tile(&self) -> (u64, u64) {
+        match (self.tiling, self.words()) {
+            (Tiling::Large, _) => (128, 128),
+            (Tiling::Wide, _) => (64, 256),
+            (Tiling::Tall, _) => (256, 64),
+            (Tiling::Narrow, _) => (1, 256),
+            (Tiling::Square, 1) => (64, 64),
+            (Tiling::Square, 2) => (32, 32),
+            (Tiling::Square, _) => (16, 16),
         }
-        match self.words() {
-            1 => 64,
-            2 => 32,
-            _ => 16,
+    }
+
+    /// Workgroups for so many batches of rows and columns.
+    pub fn tiles(&self, batches: u64, rows: u64, columns: u64) -> u64 {
+        let (m, n) = self.tile();
+        match self.tiling {
+            Tiling::Narrow => (batches * rows * columns).div_ceil(n),
+            _ => batches * rows.div_ceil(m) * columns.div_ceil(n),
         }
     }
 
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        Generated::push_or_table(|table| {
-            if self.large_f32 {
-                self.generate_large(library, modes, table)
-            } else {
-                self.generate_small(library, modes, table)
-            }
+        Generated::push_or_table(|table| match self.tiling {
+            Tiling::Square => self.generate_scalar(library, &format!("dot_{}", self.words()), modes, table),
+            Tiling::Narrow => self.generate_scalar(library, &format!("dot_narrow_{}", self.words()), modes, table),
+            Tiling::Large => self.generate_vector(library, "dot_f32", modes, table),
+            Tiling::Wide => self.generate_vector(library, "dot_f32_wide", modes, table),
+            Tiling::Tall => self.generate_vector(library, "dot_f32_tall", modes, table),
         })
     }
 
@@ -95,9 +117,8 @@ impl DotSpec {
         }
     }
 
-    fn generate_small(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let name = format!("dot_{}", self.words());
-        let (mut linker, mut params) = start(library, &name, modes, table)?;
+    fn generate_scalar(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
+        let (mut linker, mut params) = start(library, name, modes, table)?;
         for (slot, operand, dtype) in [("slot_a", 0, self.a), ("slot_b", 1, self.b)] {
             linker.define(slot, |code, args| {
                 let at = self.position(code, &mut params, operand, args)?;
@@ -130,8 +151,8 @@ impl DotSpec {
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
     }
 
-    fn generate_large(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let (mut linker, mut params) = start(library, "dot_f32", modes, table)?;
+    fn generate_vector(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
+        let (mut linker, mut params) = start(library, name, modes, table)?;
         let element = Element::Typed(DType::F32);
         for (slot, operand) in [("slot_a", 0), ("slot_b", 1)] {
             linker.define(slot, |code, args| {

@@ -186,6 +186,28 @@ fn products_along_any_axes() {
     finish();
 }
 
+/// Shapes for each kind of kernel: tiles of 64 x 256 and 256 x 64, and products too narrow for tiles.
+#[test]
+fn products_of_all_shapes() {
+    let mut rng = rng(48);
+    for (a, b, contract, batch) in [
+        (&[40u64, 68][..], &[68u64, 264][..], [&[1usize][..], &[0]], [&[][..], &[][..]]),
+        (&[68, 40], &[264, 68], [&[0], &[1]], [&[], &[]]),
+        (&[270, 64], &[64, 36], [&[1], &[0]], [&[], &[]]),
+        (&[64, 272], &[36, 64], [&[0], &[1]], [&[], &[]]),
+        (&[300, 3, 4], &[300, 4, 2], [&[2], &[1]], [&[0], &[0]]),
+        (&[3, 4, 300], &[300, 4, 2], [&[1], &[1]], [&[2], &[0]]),
+        (&[2, 9], &[9, 700], [&[1], &[0]], [&[], &[]]),
+        (&[9, 700], &[1, 9], [&[0], &[1]], [&[], &[]]),
+    ] {
+        dot([DType::F32; 2], [a, b], contract, batch, &mut rng);
+        if a.len() == 3 {
+            dot([DType::U8, DType::C128], [a, b], contract, batch, &mut rng);
+        }
+    }
+    finish();
+}
+
 /// Index vectors of `components` within `bound`, or a little outside.
 fn index_vectors(dtype: DType, count: u64, bounds: &[u64], outside: bool, rng: &mut Rng) -> Array {
     let slack = if outside { 2 } else { 0 };

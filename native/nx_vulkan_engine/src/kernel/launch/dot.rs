@@ -1,7 +1,7 @@
 //! Launches of matrix products.
 
 use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, linalg};
-use crate::codegen::dot::{DotSpec, Store};
+use crate::codegen::dot::{DotSpec, Store, Tiling};
 use crate::eager::copy;
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
 use crate::program::Reduction;
@@ -54,6 +54,9 @@ impl Group {
         &self.strides[..self.strides.len() - usize::from(is_loaded)]
     }
 }
+
+/// Contracted elements up to which one invocation adds up a result.
+const MAX_NARROW_DEPTH: u64 = 1024;
 
 /// An operand: batches of matrices with a free and a contracted axis, with strides in elements.
 #[derive(Debug)]
@@ -109,6 +112,18 @@ impl Product<'_> {
     }
 }
 
+/// Whether an invocation per result beats tiles: the results fill less than a sixteenth of them, there are many results for the
+/// elements that are contracted, and neighbouring ones read neighbours, or share what they read.
+fn is_narrow(p: &Product<'_>, spec: &DotSpec) -> bool {
+    let (rows, columns, batches) = (p.a.free.elements(), p.b.free.elements(), p.a.batch.elements());
+    let (m, n) = spec.tile();
+    let waste = spec.tiles(batches, rows, columns) * m * n / (batches * rows * columns).max(1);
+    let is_near = |m: &Matrix| m.free.last_stride() <= m.depth.last_stride();
+    let near = if columns >= rows { is_near(&p.b) } else { is_near(&p.a) };
+    let depth = p.a.depth.elements();
+    waste >= 16 && depth <= MAX_NARROW_DEPTH && (near || rows.max(columns) <= 64) && batches * rows * columns >= depth
+}
+
 pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()> {
     p.check_size()?;
     let (a, b) = (&p.a, &p.b);
@@ -126,20 +141,29 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
         a_ranks,
         b_ranks,
         store: Store::Contiguous,
-        large_f32: true,
+        tiling: Tiling::Large,
     };
-    let large_tiles = rows.div_ceil(spec.tile()) * columns.div_ceil(spec.tile()) * batches;
-    spec.large_f32 = large_tiles >= (target / 4).max(1)
+    // Of the shapes of large tiles, that which wastes the least.
+    let shapes = [Tiling::Large, Tiling::Wide, Tiling::Tall].map(|tiling| DotSpec { tiling, ..spec });
+    let best = shapes.into_iter().min_by_key(|spec| spec.tiles(batches, rows, columns)).unwrap_or(spec);
+    let is_large = best.tiles(batches, rows, columns) >= (target / 4).max(1)
         && depth >= 64
         && [spec.a, spec.b, spec.out] == [DType::F32; 3]
         && columns.is_multiple_of(4)
         && a.is_vectorizable()
         && b.is_vectorizable();
-    if depth < MIN_SPLIT_DEPTH && rows * columns * depth * batches <= MAX_WIDE_PRODUCTS && !spec.large_f32 {
+    spec.tiling = if is_large { best.tiling } else { Tiling::Square };
+    if depth < MIN_SPLIT_DEPTH && rows * columns * depth * batches <= MAX_WIDE_PRODUCTS && !is_large {
         spec.sum = linalg::wide(engine, out_dtype);
     }
-    let tiles = rows.div_ceil(spec.tile()) * columns.div_ceil(spec.tile()) * batches;
-    let splits = (target / tiles.max(1)).min(depth / MIN_SPLIT_DEPTH).max(1);
+    if !is_large && is_narrow(p, &spec) {
+        spec.tiling = Tiling::Narrow;
+    }
+    let tiles = spec.tiles(batches, rows, columns);
+    let splits = match spec.tiling {
+        Tiling::Narrow => 1,
+        _ => (target / tiles.max(1)).min(depth / MIN_SPLIT_DEPTH).max(1),
+    };
     // Partial sums keep the compute type until they are added up.
     let partial_dtype = if splits > 1 { out_dtype.ctype().dtype() } else { out_dtype };
     let (is_contiguous, out_axes) = (p.out.view.is_contiguous(), Group::new(&p.out.view.shape, &p.out.view.strides));
