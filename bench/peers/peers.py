@@ -86,6 +86,21 @@ def jax_peer():
         x = jax.random.uniform(key, (n, n))
         report("jax", f"dot_f32_{n}", timed(lambda x: jnp.matmul(x, x, precision="highest"), x), 2 * n**3 * 1e-12, "TFLOP/s")
 
+    jax.config.update("jax_enable_x64", True)
+    for batches, n in ((1, 128), (64, 32)) if SMALL else ((1, 128), (64, 32), (1, 1024), (1024, 16), (1, 2048)):
+        for name in ("f32", "f64"):
+            a = jax.random.uniform(key, (batches, n, n), dtype="float32" if name == "f32" else "float64")
+            a = a + a.transpose(0, 2, 1) + n * jnp.eye(n, dtype=a.dtype)
+            work = batches * n**3 * 1e-9
+            for what, share, run in (
+                ("cholesky", 1 / 3, jnp.linalg.cholesky),
+                ("lu", 2 / 3, jax.scipy.linalg.lu),
+                ("solve", 8 / 3, lambda a: jnp.linalg.solve(a, a)),
+                ("triangular_solve", 1, lambda a: jax.scipy.linalg.solve_triangular(a, a, lower=True)),
+                ("determinant", 2 / 3, jnp.linalg.det),
+            ):
+                report("jax", f"{what}_{name}_{batches}x{n}", timed(run, a), work * share, "GFLOP/s")
+
 
 if __name__ == "__main__":
     for name, peer in (("torch", torch_peer), ("jax", jax_peer)):

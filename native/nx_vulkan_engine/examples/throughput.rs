@@ -11,7 +11,7 @@ use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::kernel::launch::map::{Operand, map};
 use nx_vulkan_engine::program::op::{Axes, Scalar};
-use nx_vulkan_engine::program::{Binary, Elementwise, Op, Reduction, Unary};
+use nx_vulkan_engine::program::{Binary, Elementwise, Linalg, Op, Reduction, Transform, Unary};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Interface, PipelineKey, Tensor, Type, eager};
 
 type Outcome<T> = Result<T, Error>;
@@ -137,6 +137,42 @@ impl Bench {
         Ok(())
     }
 
+    /// Direct solvers on `batches` matrices of n x n with a strong diagonal.
+    fn solvers(&self, dtype: DType, batches: u64, n: u64) -> Outcome<()> {
+        let shape = [batches, n, n];
+        let ty = Type::new(dtype, &shape);
+        let op = |op: &Op, operands: &[Tensor]| eager::run(&self.engine, op, operands, &ty, Compile::Allowed);
+        let noise = op(&Op::AsType, &[self.filled(&shape)?])?;
+        let half = op(
+            &Op::Binary(Binary::Add),
+            &[noise.clone(), op(&Op::Transpose { axes: Axes::from_slice(&[0, 2, 1]) }, &[noise])?],
+        )?;
+        let scale = eager::run(
+            &self.engine,
+            &Op::Constant(Scalar::Int(n.into())),
+            &[],
+            &Type::new(dtype, &[]),
+            Compile::Allowed,
+        )?;
+        let diagonal = op(&Op::Binary(Binary::Multiply), &[op(&Op::Eye, &[])?, scale])?;
+        let a = op(&Op::Binary(Binary::Add), &[half, diagonal])?;
+        let solve = Linalg::TriangularSolve { lower: true, left_side: true, transform: Transform::None };
+        let flag = Type::new(DType::U8, &[]);
+        let work = (batches * n * n * n) as f64 * 1e-9;
+        for (name, op, operands, outs, share) in [
+            ("cholesky", Linalg::Cholesky, vec![a.clone()], vec![ty.clone()], 1.0 / 3.0),
+            ("lu", Linalg::Lu, vec![a.clone()], vec![ty.clone(), ty.clone(), ty.clone()], 2.0 / 3.0),
+            ("solve", Linalg::Solve, vec![a.clone(), a.clone()], vec![ty.clone(), flag], 8.0 / 3.0),
+            ("triangular_solve", solve, vec![a.clone(), a.clone()], vec![ty.clone()], 1.0),
+            ("determinant", Linalg::Determinant, vec![a.clone()], vec![Type::new(dtype, &[batches])], 2.0 / 3.0),
+        ] {
+            let op = Op::Linalg(op);
+            let ms = self.time(|| eager::run_all(&self.engine, &op, &operands, &outs, Compile::Allowed).map(|_| ()))?;
+            self.report(&format!("{name}_{dtype}_{batches}x{n}"), ms, work * share, "GFLOP/s");
+        }
+        Ok(())
+    }
+
     /// Host cost of recording one warm eager op, and of one op with its result read back.
     fn latency(&self) -> Outcome<()> {
         let operands = [self.filled(&[16])?, self.filled(&[16])?];
@@ -245,6 +281,13 @@ fn main() -> Outcome<()> {
     if wanted("dot") {
         for n in if small { &[256u64, 512][..] } else { &[1024, 2048, 4096, 8192] } {
             bench.dot(*n)?;
+        }
+    }
+    if wanted("solvers") {
+        let sizes = [(1, 128), (64, 32), (1, 1024), (1024, 16), (1, 2048)];
+        for &(batches, n) in &sizes[..if small { 2 } else { 5 }] {
+            bench.solvers(DType::F32, batches, n)?;
+            bench.solvers(DType::F64, batches, n)?;
         }
     }
     Ok(())

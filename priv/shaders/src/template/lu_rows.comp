@@ -60,7 +60,7 @@ void main() {
 
     // In columns of the panel and to the left of it, only rows move.
     uint c0 = tile * COLUMNS;
-    bool solves = c0 + COLUMNS > first + size;
+    bool solves = min(c0 + COLUMNS, n) > first + size;
     if (solves) {
         for (uint e = id; e < size * BLOCK; e += 256u) block[e] = slot_load0(batch * BLOCK * BLOCK + e);
     }

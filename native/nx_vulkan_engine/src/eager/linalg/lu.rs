@@ -7,6 +7,7 @@ use super::{Matrices, Update, blocks, from, linalg, matrices, square, transposed
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
 use crate::codegen::linalg::LinalgSpec;
+use crate::device::Caps;
 use crate::eager::{Call, Results};
 use crate::kernel::launch::map::{Operand, map};
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
@@ -27,13 +28,22 @@ struct Factors {
     exchanges: Tensor,
 }
 
+/// The panel kernel with about one row per invocation.
+fn panel_template(caps: &Caps, n: u64) -> &'static str {
+    /// Shared memory of the largest one.
+    const LARGE_BYTES: u32 = 1 << 15;
+    match n {
+        ..=64 => "lu_panel_32",
+        257.. if caps.max_invocations >= 1024 && caps.max_shared_memory_bytes >= LARGE_BYTES => "lu_panel_1024",
+        _ => "lu_panel_256",
+    }
+}
+
 fn factor(call: &Call<'_>, a: &Tensor, dtype: DType) -> Result<Factors> {
     let (n, batches) = square(call, a)?;
     let (engine, compute) = (call.engine, dtype.ctype());
     let int = DType::U32;
-    let caps = engine.caps();
-    let large = n > 256 && caps.max_invocations >= 1024 && caps.max_shared_memory_bytes >= 1 << 15;
-    let panel = if large { "lu_panel_1024" } else { "lu_panel" };
+    let panel = panel_template(engine.caps(), n);
     let panel = linalg::kernel(engine, panel, compute, &[dtype, dtype, int, int, int, int], call.compile)?;
     let move_rows = linalg::kernel(engine, "lu_rows", compute, &[dtype, int, int, dtype, int], call.compile)?;
     let block = LinalgSpec::block(compute);
