@@ -1,5 +1,4 @@
-// Jacobi rotations in the order and the arithmetic of Nx's default implementation (Brent and Luk 1985), so that vectors have
-// its signs and small matrices its digits.
+// Jacobi rotations in the order of Nx's default implementation (Brent and Luk 1985), so that vectors have its signs.
 #ifndef LINALG_JACOBI_GLSL
 #define LINALG_JACOBI_GLSL
 #include "linalg_scale.glsl"
@@ -44,8 +43,8 @@ struct Rotation {
     R off;
 };
 
-// Clears the element `off` between the real diagonal elements `upper` and `lower`.
-Rotation la_rotation(const in R upper, const in T off, const in R lower) {
+// Clears the element `off` between the real diagonal elements `upper` and `lower`; with the digits of Nx's steps if wanted.
+Rotation la_rotation(const in R upper, const in T off, const in R lower, const in bool nx_steps) {
     Rotation rotation;
 #ifdef COMPLEX
     R size = slot_abs(off);
@@ -58,11 +57,17 @@ Rotation la_rotation(const in R upper, const in T off, const in R lower) {
     R t = slot_divide_real(R(1), tau + (tau >= R(0) ? root : -root));
     R length = slot_sqrt(R(1) + t * t);
     rotation.t = t;
-    rotation.c = slot_divide_real(R(1), length);
+    // 1 / length makes vectors grow where t is near the root of the rounding error, since numbers are sparser above 1.
+    rotation.c = R(1) - slot_divide_real(t * t, length * (R(1) + length));
+    R s = t * rotation.c;
+    if (nx_steps) {
+        rotation.c = slot_divide_real(R(1), length);
+        s = slot_divide_real(t, length);
+    }
 #ifdef COMPLEX
-    rotation.s = la_scale(phase, slot_divide_real(t, length));
+    rotation.s = la_scale(phase, s);
 #else
-    rotation.s = slot_divide_real(t, length);
+    rotation.s = s;
 #endif
     rotation.off = size;
     return rotation;

@@ -17,9 +17,9 @@ const TILE: u64 = 16;
 /// The largest order that the shared memory of one workgroup holds; fixed in the kernel.
 fn small_order(compute: CType) -> u64 {
     match compute {
-        CType::F32 => 48,
-        CType::C128 => 24,
-        _ => 32,
+        CType::F32 => 40,
+        CType::C128 => 20,
+        _ => 28,
     }
 }
 

@@ -42,7 +42,7 @@ void main() {
             R size = slot_abs(off), bound = LA_ROUNDING * R(0.25);
             // The largest element lies between 1 and 2.
             if (size > LA_ROUNDING * R(0.015625) && size * size > bound * bound * la_magnitude(upper) * la_magnitude(lower)) {
-                rotation = la_rotation(upper, off, lower);
+                rotation = la_rotation(upper, off, lower, false);
                 if (rotation.t != R(0)) atomicOr(rotated, 1u);
             }
         }

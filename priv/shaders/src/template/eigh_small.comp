@@ -14,12 +14,16 @@ void slot_store2(const in uint at, const in T value) {}
 // Sweeps after which a matrix counts as one that does not converge; ten are usual.
 #define SWEEPS 64u
 
+// Up to this order the results have the digits of Nx's default implementation.
+#define NX_DIGITS 4u
+
+// Two matrices and the rest fit the 16 KiB that every device has.
 #if defined(F32)
-#define ORDER 48u
+#define ORDER 40u
 #elif defined(C128)
-#define ORDER 24u
+#define ORDER 20u
 #else
-#define ORDER 32u
+#define ORDER 28u
 #endif
 
 shared T a[ORDER * ORDER];
@@ -72,7 +76,7 @@ void main() {
                 R size = slot_abs(off), bound = LA_ROUNDING * R(0.25);
                 Rotation rotation = la_no_rotation();
                 if (size > LA_NEGLIGIBLE && size * size > bound * bound * la_magnitude(upper) * la_magnitude(lower)) {
-                    rotation = la_rotation(upper, off, lower);
+                    rotation = la_rotation(upper, off, lower, n <= NX_DIGITS);
                     if (rotation.t != R(0)) atomicOr(rotated, 1u);
                 }
                 rotations[id] = rotation;

@@ -55,7 +55,7 @@ void main() {
         off = off_of[0];
         R square = la_square(off), scale = LA_ROUNDING * LA_ROUNDING * upper * lower;
         Rotation rotation = la_no_rotation();
-        if (square > R(4) * scale) rotation = la_rotation(upper, off, lower);
+        if (square > R(4) * scale) rotation = la_rotation(upper, off, lower, false);
         R enough = R(uintBitsToFloat(nx_param(5u)));
         // A rotation that underflows changes nothing any more.
         if (square > enough * enough * scale && rotation.t != R(0)) slot_store2(batch * pairs + pair, nx_param(4u));
