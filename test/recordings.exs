@@ -104,4 +104,22 @@ dots =
 
 {digits, _bindings} = Code.eval_file("examples/digits/recordings.exs")
 
-unary ++ bits ++ binary ++ casts ++ structured ++ dots ++ digits
+# Seeded again, so that what stands above does not count.
+:rand.seed(:exsss, {4, 5, 6})
+
+solvers =
+  for type <- [{:f, 32}, {:f, 64}, {:c, 64}] do
+    a = Nx.add(random({2, 6, 6}, type, -1, 1), Nx.multiply(Nx.eye(6, backend: Nx.BinaryBackend), 6))
+
+    {"solvers_#{Nx.Type.to_string(type)}", [a, random({2, 6, 3}, type, -4, 4)],
+     fn [a, b] ->
+       {p, l, u} = Nx.LinAlg.lu(a)
+       hermitian = Nx.dot(a, [2], [0], Nx.LinAlg.adjoint(a), [1], [0])
+
+       {p, l, u, Nx.LinAlg.solve(a, b), Nx.LinAlg.determinant(a), Nx.LinAlg.cholesky(hermitian),
+        Nx.LinAlg.triangular_solve(a, b, lower: false),
+        Nx.LinAlg.triangular_solve(a, b, transform_a: :transpose, lower: true)}
+     end, [units: 256, absolute: if(type == {:f, 64}, do: 1.0e-8, else: 1.0e-4)]}
+  end
+
+unary ++ bits ++ binary ++ casts ++ structured ++ dots ++ digits ++ solvers
