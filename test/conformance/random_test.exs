@@ -100,4 +100,18 @@ defmodule Nx.Vulkan.Conformance.RandomTest do
     p = Nx.divide(weights, Nx.sum(weights))
     assert_same_bits(&Nx.Random.choice(&1, Nx.iota({101}), p, samples: 500))
   end
+
+  test "choice without replacement" do
+    assert_same_bits(&Nx.Random.choice(&1, Nx.iota({101}), samples: 60, replace: false))
+    assert_same_bits(&Nx.Random.choice(&1, Nx.iota({5, 31}, type: :f32), samples: 9, replace: false, axis: 1))
+    weights = random({101}, {:f, 32}, 0.1, 1)
+    p = Nx.divide(weights, Nx.sum(weights))
+    assert_same_bits(&Nx.Random.choice(&1, Nx.iota({101}), p, samples: 60, replace: false))
+  end
+
+  test "shuffle" do
+    assert_same_bits(&Nx.Random.shuffle(&1, Nx.iota({1009})))
+    assert_same_bits(&Nx.Random.shuffle(&1, Nx.iota({23, 17, 3}), axis: 1))
+    assert_same_bits(&Nx.Random.shuffle(&1, Nx.iota({23, 17}, type: :f32), axis: 1, independent: true))
+  end
 end
