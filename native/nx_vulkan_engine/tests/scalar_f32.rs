@@ -258,7 +258,11 @@ fn rounding_and_signs_are_exact() {
         .map(f32::from_bits)
         .collect();
     let round = |x: f32| if x.round() == 0.0 { 0.0 } else { x.round() };
-    let sign = |x: f32| if x == 0.0 || x.is_nan() { x } else { 1f32.copysign(x) };
+    let sign = |x: f32| match x {
+        _ if x == 0.0 => x,
+        _ if x.is_nan() => 1.0,
+        _ => 1f32.copysign(x),
+    };
     let table: [(Unary, &dyn Fn(f32) -> f32); 6] = [
         (Unary::Round, &round),
         (Unary::Sign, &sign),

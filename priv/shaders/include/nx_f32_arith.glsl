@@ -15,10 +15,10 @@ float nx_negate_f32(const in float x) { return uintBitsToFloat(floatBitsToUint(x
 float nx_abs_f32(const in float x) { return uintBitsToFloat(floatBitsToUint(x) & 0x7fffffffu); }
 float nx_real_f32(const in float x) { return x; }
 
-// -1, 1, or x itself for zeros and NaN.
+// -1, 1, or x itself for zeros; 1 for NaN, as in BinaryBackend.
 float nx_sign_f32(const in float x) {
     uint m = nx_magnitude_bits_f32(x);
-    return (m == 0u || m > 0x7f800000u) ? x : nx_with_sign_f32(1.0f, floatBitsToUint(x));
+    return m == 0u ? x : nx_with_sign_f32(1.0f, m > 0x7f800000u ? 0u : floatBitsToUint(x));
 }
 
 // Orders floats as signed integers, -0.0 and 0.0 alike. Not for NaN.

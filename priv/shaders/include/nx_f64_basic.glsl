@@ -228,12 +228,12 @@ double nx_abs_f64(const in double x) { return nx_f64_magnitude(x); }
 
 double nx_negate_f64(const in double x) { return nx_f64_flip(x, 0x80000000u); }
 
-// -1, 1, or x itself where that is zero or NaN.
+// -1, 1, or x itself where that is zero; 1 for NaN, as in BinaryBackend.
 double nx_sign_f64(const in double x) {
-    if (nx_f64_isnan(x) || nx_f64_iszero(x)) {
+    if (nx_f64_iszero(x)) {
         return x;
     }
-    return nx_f64_with_sign(1.0lf, nx_f64_high(x));
+    return nx_f64_with_sign(1.0lf, nx_f64_isnan(x) ? 0u : nx_f64_high(x));
 }
 
 double nx_floor_f64(const in double x) {

@@ -17,6 +17,8 @@ pub struct FloatModes {
     /// SignedZeroInfNanPreserve by width.
     pub preserve_f32: bool,
     pub preserve_f64: bool,
+    /// The device has f64.
+    pub f64: bool,
     /// fma rounds once, in every width that the device has.
     pub fused: bool,
 }
@@ -44,7 +46,7 @@ pub struct Linker<'l> {
     push_variable: Option<Word>,
     /// Words of parameters come from a table in memory rather than from push constants.
     table: bool,
-    modes: FloatModes,
+    pub modes: FloatModes,
 }
 
 impl<'l> Linker<'l> {

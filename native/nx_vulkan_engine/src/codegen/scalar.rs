@@ -55,16 +55,24 @@ pub fn emit(code: &mut Code<'_, '_>, op: Elementwise, args: &[Value], out: DType
             Ok(code.ids(SpirvOp::Select, ty, &[condition, a, b]))
         }
         (Elementwise::Clip, &[a, min, max]) => {
+            // By comparisons, which are false for NaN: min takes the place of NaN.
             let (a, min, max) = (cast(code, a, out)?, cast(code, min, out)?, cast(code, max, out)?);
-            let ctype = out.ctype().name();
-            let low = code.call(&format!("nx_max_{ctype}"), &[a, min])?;
-            code.call(&format!("nx_min_{ctype}"), &[low, max])
+            let low = choose(code, "greater", a, min, out)?;
+            choose(code, "less", low, max, out)
         }
         _ => Err(Error::InvalidProgram {
             op: op.name().to_string(),
             reason: format!("no elementwise op of {} operands", args.len()),
         }),
     }
+}
+
+/// `a` where the comparison of `a` and `b` holds, else `b`.
+fn choose(code: &mut Code<'_, '_>, comparison: &str, a: Word, b: Word, dtype: DType) -> Result<Word> {
+    let holds = code.call(&format!("nx_{comparison}_{}", dtype.ctype().name()), &[a, b])?;
+    let condition = is_set(code, holds);
+    let ty = value_type(code, dtype.ctype());
+    Ok(code.ids(SpirvOp::Select, ty, &[condition, a, b]))
 }
 
 /// 1 where the value is not zero, else 0.
@@ -176,15 +184,107 @@ fn binary(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value, out: DType) -
         let id = code.u32_op(opcode, a, b);
         return from_predicate(code, id, out);
     }
-    // Narrow floats are compared as the f32 values they are.
-    let operand = match merge(a.dtype, b.dtype) {
-        _ if !op.is_predicate() => out,
-        merged if merged.ctype() == CType::F32 => DType::F32,
-        merged => merged,
+    if op.is_predicate() {
+        if let Some(id) = order(code, op, a, b)? {
+            return from_predicate(code, id, out);
+        }
+        // Narrow floats are compared as the f32 values they are.
+        let operand = match merge(a.dtype, b.dtype) {
+            merged if merged.ctype() == CType::F32 => DType::F32,
+            merged => merged,
+        };
+        let (a, b) = (cast(code, a, operand)?, cast(code, b, operand)?);
+        let id = code.call(&format!("nx_{}_{}", op.name(), operand.ctype().name()), &[a, b])?;
+        return from_predicate(code, id, out);
+    }
+    if out == DType::S64
+        && (a.dtype == DType::U64 || b.dtype == DType::U64)
+        && let Some(id) = mixed_signs(code, op, a, b)?
+    {
+        return Ok(id);
+    }
+    let compute = computes_in(&[a.dtype, b.dtype], out, code.linker.modes.f64);
+    let (a, b) = (cast(code, a, compute)?, cast(code, b, compute)?);
+    let id = code.call(&format!("nx_{}_{}", op.name(), compute.ctype().name()), &[a, b])?;
+    rounded(code, id, compute, out)
+}
+
+/// Ops of a u64 and a signed number that do not work modulo 2^64. `None` for those that do.
+fn mixed_signs(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value) -> Result<Option<Word>> {
+    let exact = |code: &mut Code<'_, '_>, x: Value| {
+        let dtype = if x.dtype == DType::U64 { DType::U64 } else { DType::S64 };
+        cast(code, x, dtype).map(|id| Value { id, dtype })
     };
-    let (a, b) = (cast(code, a, operand)?, cast(code, b, operand)?);
-    let id = code.call(&format!("nx_{}_{}", op.name(), operand.ctype().name()), &[a, b])?;
-    if op.is_predicate() { from_predicate(code, id, out) } else { canonical(code, out, id) }
+    match op {
+        Binary::Max | Binary::Min => {
+            let comparison = if op == Binary::Max { Binary::GreaterEqual } else { Binary::LessEqual };
+            let Some(holds) = order(code, comparison, a, b)? else {
+                return Ok(None);
+            };
+            let condition = is_set(code, holds);
+            let (a, b) = (cast(code, a, DType::S64)?, cast(code, b, DType::S64)?);
+            let ty = value_type(code, CType::I64);
+            Ok(Some(code.ids(SpirvOp::Select, ty, &[condition, a, b])))
+        }
+        Binary::Quotient | Binary::Remainder if a.dtype != b.dtype => {
+            let (a, b) = (exact(code, a)?, exact(code, b)?);
+            let name = format!("nx_{}_{}_{}", op.name(), a.dtype.ctype().name(), b.dtype.ctype().name());
+            code.call(&name, &[a.id, b.id]).map(Some)
+        }
+        Binary::RightShift if a.dtype == DType::U64 => {
+            let amount = cast(code, b, DType::U64)?;
+            let id = code.call("nx_right_shift_u64", &[a.id, amount])?;
+            cast(code, Value { id, dtype: DType::U64 }, DType::S64).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The type in which an op computes: operands are what they are, and the result is rounded once. 32-bit integers are no
+/// f32, so they meet floats in f64 where the device has it.
+fn computes_in(operands: &[DType], out: DType, has_f64: bool) -> DType {
+    let wide = |t: &DType| t.is_integer() && t.bits() >= 32;
+    match out.ctype() {
+        CType::F32 if has_f64 && operands.iter().any(wide) => DType::F64,
+        CType::F32 => DType::F32,
+        _ => out,
+    }
+}
+
+/// A result that was computed as `compute`, as an element of `out`.
+fn rounded(code: &mut Code<'_, '_>, id: Word, compute: DType, out: DType) -> Result<Word> {
+    if compute.ctype() == out.ctype() {
+        canonical(code, out, id)
+    } else {
+        cast(code, Value { id, dtype: compute }, out)
+    }
+}
+
+/// A comparison of numbers of which neither type holds the other, exactly. `None` where a cast to the merged type is exact.
+fn order(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value) -> Result<Option<Word>> {
+    let apart = |x: Value, y: Value| match (x.dtype.ctype(), y.dtype.ctype()) {
+        (CType::I32 | CType::U32, CType::F32) => x.dtype.bits() == 32,
+        (CType::I64 | CType::U64, CType::F32 | CType::F64) | (CType::U64, CType::I32 | CType::I64) => true,
+        _ => false,
+    };
+    let (x, y, op) = if apart(a, b) {
+        (a, b, op)
+    } else if apart(b, a) {
+        let mirrored = match op {
+            Binary::Less => Binary::Greater,
+            Binary::LessEqual => Binary::GreaterEqual,
+            Binary::Greater => Binary::Less,
+            Binary::GreaterEqual => Binary::LessEqual,
+            other => other,
+        };
+        (b, a, mirrored)
+    } else {
+        return Ok(None);
+    };
+    let y = if y.dtype.is_signed() { Value { id: cast(code, y, DType::S64)?, dtype: DType::S64 } } else { y };
+    let name = format!("nx_order_{}_{}", x.dtype.ctype().name(), y.dtype.ctype().name());
+    let order = code.call(&name, &[x.id, y.id])?;
+    code.call(&format!("nx_order_{}_i32", op.name()), &[order]).map(Some)
 }
 
 fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Word> {
@@ -218,9 +318,10 @@ fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Wor
         }
         Unary::Abs if a.dtype.is_unsigned() => cast(code, a, out),
         _ => {
-            let value = cast(code, a, out)?;
-            let id = code.call(&format!("nx_{}_{}", op.name(), out.ctype().name()), &[value])?;
-            canonical(code, out, id)
+            let compute = computes_in(&[a.dtype], out, code.linker.modes.f64);
+            let value = cast(code, a, compute)?;
+            let id = code.call(&format!("nx_{}_{}", op.name(), compute.ctype().name()), &[value])?;
+            rounded(code, id, compute, out)
         }
     }
 }

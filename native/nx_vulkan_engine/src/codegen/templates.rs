@@ -20,6 +20,8 @@ pub const LIBRARIES: &[(&str, &[u8])] = modules!(
     "nx_c128",
     "nx_int32",
     "nx_int64",
+    "nx_order",
+    "nx_order_wide",
     "nx_reduce",
     "nx_storage",
 );

@@ -1,23 +1,26 @@
 //! Elementwise ops on single values.
 
+use std::cmp::Ordering;
+
 use super::complex::{self, Pair};
 use super::real;
+use crate::DType;
 use crate::codegen::scalar::merge;
 use crate::program::{Binary, Elementwise, Unary};
 use crate::value::Value;
-use crate::{CType, DType};
 
 /// The result for one element of each operand, canonical for `out`. `None` where the op has no meaning for the types.
 ///
-/// Operands become elements of `out` first, except those of predicates, which are compared in their merged type.
+/// Real operands are the numbers they are; the result is rounded once.
 pub fn apply(op: Elementwise, args: &[(Value, DType)], out: DType) -> Option<Value> {
     match (op, args) {
         (Elementwise::Unary(op), &[a]) => unary(op, a, out),
         (Elementwise::Binary(op), &[a, b]) => binary(op, a, b, out),
         (Elementwise::Select, &[pred, a, b]) => Some(if pred.0.truthy() { a.0.cast(out) } else { b.0.cast(out) }),
         (Elementwise::Clip, &[a, min, max]) => {
-            let low = extreme(a.0.cast(out), min.0.cast(out), false)?;
-            extreme(low, max.0.cast(out), true)
+            let (a, min, max) = (a.0.cast(out), min.0.cast(out), max.0.cast(out));
+            let low = if compare(a, min)?.is_some_and(|o| o.is_gt()) { a } else { min };
+            Some(if compare(low, max)?.is_some_and(|o| o.is_lt()) { low } else { max })
         }
         (Elementwise::AsType, &[a]) => Some(a.0.cast(out)),
         _ => None,
@@ -44,7 +47,7 @@ fn unary(op: Unary, (a, dtype): (Value, DType), out: DType) -> Option<Value> {
         (Unary::Real, _) if !out.is_complex() => a,
         (Unary::Imag, _) if !out.is_complex() => Value::Float(a.imag()),
         (Unary::Abs, Value::Complex(re, im)) => Value::Float(complex::abs((re, im))),
-        _ => match a.cast(out) {
+        _ => match number(a, out) {
             Value::Int(i) => Value::Int(unary_int(op, i)?),
             Value::Float(x) => Value::Float(unary_real(op, x)?),
             Value::Complex(re, im) => pair(unary_complex(op, (re, im))?),
@@ -152,16 +155,21 @@ fn unary_complex(op: Unary, z: Pair) -> Option<Pair> {
     })
 }
 
+/// An operand: real ops take real operands as they are.
+fn number(a: Value, out: DType) -> Value {
+    match a {
+        Value::Int(i) if out.is_float() => Value::Float(i as f64),
+        Value::Int(_) if out.is_integer() => a,
+        Value::Float(_) if out.is_float() => a,
+        _ => a.cast(out),
+    }
+}
+
 fn binary(op: Binary, (a, a_type): (Value, DType), (b, b_type): (Value, DType), out: DType) -> Option<Value> {
     if op.is_predicate() {
-        // f32 holds the values of all narrower floats, of which some pairs merge to a type that does not.
-        let merged = match merge(a_type, b_type) {
-            narrow if narrow.ctype() == CType::F32 => DType::F32,
-            merged => merged,
-        };
-        return Some(Value::bool(predicate(op, a, b, merged)?).cast(out));
+        return Some(Value::bool(predicate(op, a, b, merge(a_type, b_type))?).cast(out));
     }
-    let value = match (a.cast(out), b.cast(out)) {
+    let value = match (number(a, out), number(b, out)) {
         (Value::Int(a), Value::Int(b)) => Value::Int(binary_int(op, a, b)?),
         (Value::Float(a), Value::Float(b)) => Value::Float(binary_real(op, a, b)?),
         (a, b) => pair(binary_complex(op, (a.real(), a.imag()), (b.real(), b.imag()))?),
@@ -171,18 +179,20 @@ fn binary(op: Binary, (a, a_type): (Value, DType), (b, b_type): (Value, DType), 
 
 fn predicate(op: Binary, a: Value, b: Value, merged: DType) -> Option<bool> {
     let logical = |f: fn(bool, bool) -> bool| Some(f(a.truthy(), b.truthy()));
-    let (a, b) = (a.cast(merged), b.cast(merged));
-    let order = match (a, b) {
-        (Value::Int(a), Value::Int(b)) => Some(a.cmp(&b)),
-        (Value::Float(a), Value::Float(b)) => a.partial_cmp(&b),
-        _ => match op {
-            Binary::Greater | Binary::GreaterEqual | Binary::Less | Binary::LessEqual => return None,
+    let Some(order) = compare(a, b) else {
+        let (a, b) = (a.cast(merged), b.cast(merged));
+        return match op {
+            Binary::Equal => Some(a == b),
+            Binary::NotEqual => Some(a != b),
+            Binary::LogicalAnd => logical(|a, b| a && b),
+            Binary::LogicalOr => logical(|a, b| a || b),
+            Binary::LogicalXor => logical(|a, b| a != b),
             _ => None,
-        },
+        };
     };
     match op {
-        Binary::Equal => Some(a == b),
-        Binary::NotEqual => Some(a != b),
+        Binary::Equal => Some(order.is_some_and(|o| o.is_eq())),
+        Binary::NotEqual => Some(order.is_none_or(|o| o.is_ne())),
         Binary::Greater => Some(order.is_some_and(|o| o.is_gt())),
         Binary::GreaterEqual => Some(order.is_some_and(|o| o.is_ge())),
         Binary::Less => Some(order.is_some_and(|o| o.is_lt())),
@@ -192,6 +202,24 @@ fn predicate(op: Binary, a: Value, b: Value, merged: DType) -> Option<bool> {
         Binary::LogicalXor => logical(|a, b| a != b),
         _ => None,
     }
+}
+
+/// The exact order of real numbers, `Some(None)` if one is NaN. `None` for complex ones.
+fn compare(a: Value, b: Value) -> Option<Option<Ordering>> {
+    match (a, b) {
+        (Value::Int(a), Value::Int(b)) => Some(Some(a.cmp(&b))),
+        (Value::Float(a), Value::Float(b)) => Some(a.partial_cmp(&b)),
+        (Value::Int(a), Value::Float(b)) => Some(compare_with_float(a, b)),
+        (Value::Float(a), Value::Int(b)) => Some(compare_with_float(b, a).map(Ordering::reverse)),
+        _ => None,
+    }
+}
+
+fn compare_with_float(a: i128, b: f64) -> Option<Ordering> {
+    // a cast to i128 saturates, far beyond any integer here
+    let whole = b.trunc();
+    let order = a.cmp(&(whole as i128)).then(0.0.partial_cmp(&(b - whole)).unwrap_or(Ordering::Equal));
+    (!b.is_nan()).then_some(order)
 }
 
 fn binary_int(op: Binary, a: i128, b: i128) -> Option<i128> {

@@ -27,9 +27,13 @@ pub fn round(x: f64) -> f64 {
     x.round() + 0.0
 }
 
-/// NaN and both zeros are themselves.
+/// Both zeros are themselves, and NaN counts as positive.
 pub fn sign(x: f64) -> f64 {
-    if x == 0.0 || x.is_nan() { x } else { 1f64.copysign(x) }
+    match x {
+        _ if x == 0.0 => x,
+        _ if x.is_nan() => 1.0,
+        _ => 1f64.copysign(x),
+    }
 }
 
 /// The approximation of M. Giles that `Nx.BinaryBackend` computes; past its domain the inverse itself.

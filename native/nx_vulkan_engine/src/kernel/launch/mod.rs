@@ -132,6 +132,7 @@ impl Engine {
             let mut modes = FloatModes {
                 preserve_f32: caps.float32_controls.signed_zero_inf_nan_preserve,
                 preserve_f64: caps.float64_controls.signed_zero_inf_nan_preserve,
+                f64: caps.shader_float64,
                 fused: false,
             };
             let fused =
