@@ -138,7 +138,8 @@ pub const TEMPLATES: &[(&str, &[u8])] = modules!(
     "transpose_1",
     "transpose_2",
     "transpose_4",
-    "window_scatter",
+    "window_choose",
+    "window_gather",
 );
 
 /// SPIR-V bytes as words.

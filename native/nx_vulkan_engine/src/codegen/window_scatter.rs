@@ -1,4 +1,4 @@
-//! Kernels that add sources to the extreme elements of windows.
+//! Kernels that choose the extreme elements of windows, and add sources to them.
 
 use rspirv::spirv::{Op as SpirvOp, Word};
 
@@ -10,29 +10,36 @@ use super::scalar::{self, Value};
 use super::templates;
 use crate::{CType, DType, Result};
 
-/// The key under which such a kernel is compiled once. Operands: the padded tensor, the sources, the initial value, the result.
+/// The two kernels of a window scatter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WindowStage {
+    /// Writes the number of each window's extreme element.
+    Choose { max: bool, input: DType },
+    /// Adds up what each element gets.
+    Gather { source: DType, initial: DType, out: DType },
+}
+
+/// The key under which such a kernel is compiled once. Operands: the padded tensor, the sources, the initial value, the chosen
+/// elements, the result.
 ///
 /// The iteration space has five times `rank` axes: those of the result, of the windows, of one window, the windows that may
 /// cover an element, and the strides of windows as sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WindowScatterSpec {
-    pub max: bool,
-    pub input: DType,
-    pub source: DType,
-    pub initial: DType,
-    pub out: DType,
+    pub stage: WindowStage,
     pub rank: u8,
 }
 
 const INPUT: u8 = 0;
 const SOURCE: u8 = 1;
 const INITIAL: u8 = 2;
-const OUT: u8 = 3;
+const CHOSEN: u8 = 3;
+const OUT: u8 = 4;
 
 impl WindowScatterSpec {
-    /// The extra parameter with the low padding of axis `i`, modulo 2^32.
+    /// The extra parameter with the low padding of an axis, modulo 2^32.
     fn low(axis: u8) -> Param {
-        Param::Extra(2 + axis)
+        Param::Extra(1 + axis)
     }
 
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
@@ -40,35 +47,66 @@ impl WindowScatterSpec {
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let name = "window_scatter";
+        match self.stage {
+            WindowStage::Choose { max, input } => self.choose(library, modes, table, max, input),
+            WindowStage::Gather { source, initial, out } => self.gather(library, modes, table, [source, initial, out]),
+        }
+    }
+
+    fn choose(&self, library: &Library, modes: FloatModes, table: bool, max: bool, input: DType) -> Result<Generated> {
+        let name = "window_choose";
         let mut linker = Linker::new(library, name, &templates::template(name)?, table, modes)?;
-        let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0), Param::Extra(1)]);
-        let (rank, sums) = (self.rank, self.out.ctype());
+        let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
+        let (rank, ctype) = (self.rank, input.ctype());
+        linker.define("slot_base", |code, args| {
+            let outer = access::coordinates(code, &mut params, arg(args, 0)?, rank, rank)?;
+            access::position(code, &mut params, INPUT, rank, &outer).map(Some)
+        })?;
+        linker.define("slot_element", |code, args| {
+            let inner = access::coordinates(code, &mut params, arg(args, 1)?, 2 * rank, rank)?;
+            let inner = access::position(code, &mut params, INPUT, 2 * rank, &inner)?;
+            let at = code.u32_op(SpirvOp::IAdd, arg(args, 0)?, inner);
+            let address = params.address(INPUT);
+            let id = access::load(code, address, Element::Typed(input), at)?;
+            Ok(Some(to_pair(code, ctype, id)))
+        })?;
+        linker.define("slot_replaces", |code, args| {
+            let operands = [from_pair(code, ctype, arg(args, 0)?), from_pair(code, ctype, arg(args, 1)?)];
+            let op = if max { "greater_equal" } else { "less_equal" };
+            code.call(&format!("nx_{op}_{}", ctype.name()), &operands).map(Some)
+        })?;
+        linker.define("slot_store", |code, args| {
+            let address = params.address(CHOSEN);
+            access::store(code, address, Element::Typed(DType::U32), arg(args, 0)?, arg(args, 1)?)?;
+            Ok(None)
+        })?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE })
+    }
+
+    fn gather(
+        &self,
+        library: &Library,
+        modes: FloatModes,
+        table: bool,
+        [source, initial, out]: [DType; 3],
+    ) -> Result<Generated> {
+        let name = "window_gather";
+        let mut linker = Linker::new(library, name, &templates::template(name)?, table, modes)?;
+        let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
+        let (rank, sums) = (self.rank, out.ctype());
         linker.define("slot_window", |code, args| {
             let (i, cover) = (arg(args, 0)?, arg(args, 1)?);
             self.window(code, &mut params, i, cover).map(Some)
         })?;
-        linker.define("slot_element", |code, args| {
-            let outer = access::coordinates(code, &mut params, arg(args, 0)?, rank, rank)?;
-            let inner = access::coordinates(code, &mut params, arg(args, 1)?, 2 * rank, rank)?;
-            let outer = access::position(code, &mut params, INPUT, rank, &outer)?;
-            let inner = access::position(code, &mut params, INPUT, 2 * rank, &inner)?;
-            let at = code.u32_op(SpirvOp::IAdd, outer, inner);
-            let address = params.address(INPUT);
-            let id = access::load(code, address, Element::Typed(self.input), at)?;
-            Ok(Some(to_pair(code, self.input.ctype(), id)))
-        })?;
-        linker.define("slot_replaces", |code, args| {
-            let ctype = self.input.ctype();
-            let operands = [from_pair(code, ctype, arg(args, 0)?), from_pair(code, ctype, arg(args, 1)?)];
-            let op = if self.max { "greater_equal" } else { "less_equal" };
-            code.call(&format!("nx_{op}_{}", ctype.name()), &operands).map(Some)
+        linker.define("slot_chosen", |code, args| {
+            let address = params.address(CHOSEN);
+            access::load(code, address, Element::Typed(DType::U32), arg(args, 0)?).map(Some)
         })?;
         linker.define("slot_initial", |code, _| {
             let zero = code.linker.const_u32(0);
             let address = params.address(INITIAL);
-            let id = access::load(code, address, Element::Typed(self.initial), zero)?;
-            let id = scalar::cast(code, Value { id, dtype: self.initial }, sums.dtype())?;
+            let id = access::load(code, address, Element::Typed(initial), zero)?;
+            let id = scalar::cast(code, Value { id, dtype: initial }, sums.dtype())?;
             Ok(Some(to_pair(code, sums, id)))
         })?;
         linker.define("slot_add", |code, args| {
@@ -77,16 +115,16 @@ impl WindowScatterSpec {
             let at = access::position(code, &mut params, SOURCE, rank, &outer)?;
             let at = access::biased(code, &mut params, SOURCE, at)?;
             let address = params.address(SOURCE);
-            let id = access::load(code, address, Element::Typed(self.source), at)?;
-            let id = scalar::cast(code, Value { id, dtype: self.source }, sums.dtype())?;
+            let id = access::load(code, address, Element::Typed(source), at)?;
+            let id = scalar::cast(code, Value { id, dtype: source }, sums.dtype())?;
             let sum = code.call(&format!("nx_add_{}", sums.name()), &[sum, id])?;
             Ok(Some(to_pair(code, sums, sum)))
         })?;
         linker.define("slot_store", |code, args| {
             let id = from_pair(code, sums, arg(args, 1)?);
-            let id = scalar::cast(code, Value { id, dtype: sums.dtype() }, self.out)?;
+            let id = scalar::cast(code, Value { id, dtype: sums.dtype() }, out)?;
             let address = params.address(OUT);
-            access::store(code, address, Element::Typed(self.out), arg(args, 0)?, id)?;
+            access::store(code, address, Element::Typed(out), arg(args, 0)?, id)?;
             Ok(None)
         })?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE })
