@@ -1,6 +1,7 @@
 //! Kernels that sort contiguous rows, by whole rows in shared memory or by digits of their keys.
 
 use rspirv::spirv::Word;
+use smallvec::{SmallVec, smallvec};
 
 use super::access::{self, Element, Param, ParamLayout};
 use super::elementwise::{Generated, arg};
@@ -13,16 +14,16 @@ use crate::{DType, Result};
 const INPUT: u8 = 0;
 const PLACES: u8 = 1;
 
-/// What a sort is by: constants of the templates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// What a sort is by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SortKey {
     pub dtype: DType,
     pub descending: bool,
 }
 
 impl SortKey {
-    /// Sign bit, largest magnitude that is a number, mask, and direction: the last word of elements of two.
-    pub fn constants(self) -> [(u32, u32); 4] {
+    /// Sign bit, largest magnitude that is a number, mask, and direction: the first parameters of the templates.
+    pub fn params(self) -> [u32; 4] {
         let bits = self.dtype.bits().min(32);
         let sign = if self.dtype.is_unsigned() { 0 } else { 1 << (bits - 1) };
         let largest = match self.dtype {
@@ -34,15 +35,7 @@ impl SortKey {
             DType::F64 => 0x7ff0_0000,
             _ => 0,
         };
-        [(0, sign), (1, largest), (2, u32::MAX >> (32 - bits)), (3, u32::from(self.descending))]
-    }
-
-    fn element(self) -> Element {
-        Element::raw(self.dtype)
-    }
-
-    fn words(self) -> u32 {
-        self.element().size_bytes().div_ceil(4)
+        [sign, largest, u32::MAX >> (32 - bits), u32::from(self.descending)]
     }
 }
 
@@ -57,22 +50,26 @@ pub struct Payload {
     pub ranks: bool,
 }
 
-/// The keys under which sorting kernels are compiled once.
+/// The keys under which sorting kernels are compiled once. Elements of `bytes` bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SortSpec {
     /// Whole rows of at most [`SortSpec::ROW`] elements. Operands: elements, places, values, ranks.
-    Rows { key: SortKey, payload: Payload },
+    Rows { bytes: u8, payload: Payload },
+    /// The first elements of each chunk of a row. Operands as those of rows.
+    Select { bytes: u8, payload: Payload },
     /// First dispatch of a radix pass. Operands: elements, counts.
-    Count { key: SortKey },
+    Count { bytes: u8 },
     /// Counts, totals.
     Offsets { last: bool },
     /// Elements, places, counts of tiles, bases of spans, values, ranks.
-    Scatter { key: SortKey, payload: Payload },
+    Scatter { bytes: u8, payload: Payload },
 }
 
 impl SortSpec {
     /// Longest row that one workgroup sorts in shared memory.
     pub const ROW: u64 = 2048;
+    /// Most elements that a chunk keeps.
+    pub const KEPT: u64 = 512;
     /// Elements that one workgroup of a radix pass takes.
     pub const TILE: u64 = 4096;
     /// Values of a digit.
@@ -81,33 +78,34 @@ impl SortSpec {
     pub const DIGIT_BITS: u32 = 8;
 
     /// Specialization constants.
-    pub fn constants(&self) -> Vec<(u32, u32)> {
+    pub fn constants(&self) -> SmallVec<[(u32, u32); 4]> {
         match self {
-            SortSpec::Rows { key, .. } | SortSpec::Count { key } | SortSpec::Scatter { key, .. } => {
-                key.constants().to_vec()
+            SortSpec::Offsets { last } => smallvec![(0, u32::from(*last))],
+            SortSpec::Rows { .. } | SortSpec::Select { .. } | SortSpec::Count { .. } | SortSpec::Scatter { .. } => {
+                smallvec![]
             }
-            SortSpec::Offsets { last } => vec![(0, u32::from(*last))],
         }
     }
 
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         let (name, header) = match self {
-            SortSpec::Rows { key, .. } => (format!("sort_rows_{}", key.words()), 4),
-            SortSpec::Count { key } => (format!("sort_count_{}", key.words()), 4),
+            SortSpec::Rows { bytes, .. } => (format!("sort_rows_{}", words(*bytes)), 8),
+            SortSpec::Select { bytes, .. } => (format!("sort_select_{}", words(*bytes)), 8),
+            SortSpec::Count { bytes } => (format!("sort_count_{}", words(*bytes)), 8),
             SortSpec::Offsets { .. } => ("sort_offsets".to_string(), 4),
-            SortSpec::Scatter { key, .. } => (format!("sort_scatter_{}", key.words()), 6),
+            SortSpec::Scatter { bytes, .. } => (format!("sort_scatter_{}", words(*bytes)), 10),
         };
         let template = templates::template(&name)?;
         let mut linker = Linker::new(library, &name, &template, false, modes)?;
         let mut params = ParamLayout { words: (0..header).map(Param::Extra).collect() };
         let count = Element::Raw(4);
         match *self {
-            SortSpec::Rows { key, payload } => {
-                define_load(&mut linker, &mut params, "slot_load", INPUT, key.element())?;
-                define_store(&mut linker, &mut params, key.element(), payload, [2, 3])?;
+            SortSpec::Rows { bytes, payload } | SortSpec::Select { bytes, payload } => {
+                define_load(&mut linker, &mut params, "slot_load", INPUT, Element::Raw(bytes))?;
+                define_store(&mut linker, &mut params, Element::Raw(bytes), payload, [2, 3])?;
             }
-            SortSpec::Count { key } => {
-                define_load(&mut linker, &mut params, "slot_load", INPUT, key.element())?;
+            SortSpec::Count { bytes } => {
+                define_load(&mut linker, &mut params, "slot_load", INPUT, Element::Raw(bytes))?;
                 define_put(&mut linker, &mut params, "slot_store", 1)?;
             }
             SortSpec::Offsets { last } => {
@@ -117,15 +115,20 @@ impl SortSpec {
                     define_put(&mut linker, &mut params, "slot_total", 1)?;
                 }
             }
-            SortSpec::Scatter { key, payload } => {
-                define_load(&mut linker, &mut params, "slot_load", INPUT, key.element())?;
+            SortSpec::Scatter { bytes, payload } => {
+                define_load(&mut linker, &mut params, "slot_load", INPUT, Element::Raw(bytes))?;
                 define_load(&mut linker, &mut params, "slot_before", 2, count)?;
                 define_load(&mut linker, &mut params, "slot_base", 3, count)?;
-                define_store(&mut linker, &mut params, key.element(), payload, [4, 5])?;
+                define_store(&mut linker, &mut params, Element::Raw(bytes), payload, [4, 5])?;
             }
         }
         Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: 0 })
     }
+}
+
+/// Words of an element of so many bytes.
+fn words(bytes: u8) -> u8 {
+    bytes.div_ceil(4)
 }
 
 /// A slot that loads an element by its position.

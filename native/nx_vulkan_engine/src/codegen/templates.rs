@@ -127,6 +127,8 @@ pub const TEMPLATES: &[(&str, &[u8])] = modules!(
     "sort_rows_2",
     "sort_scatter_1",
     "sort_scatter_2",
+    "sort_select_1",
+    "sort_select_2",
     "svd_finish_f32",
     "svd_finish_f64",
     "svd_norm_f32",

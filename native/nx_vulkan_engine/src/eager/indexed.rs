@@ -137,6 +137,9 @@ impl Indexed<'_> {
         let arguments = Arguments { count: self.count as u32, sizes: &[self.count], places: &places, extra: &extra };
         launch(engine, &kernel, &arguments, 2, self.count.div_ceil(u64::from(kernel.elements_per_group)))?;
         let (by_target, order) = (words(self.count)?, words(self.count)?);
+        // Targets out of bounds have all bits set and come last, so no other target may have all bits of the bytes set.
+        let bits = u64::BITS - self.result.view.elements().leading_zeros();
+        let key_bytes = u64::from(bits.div_ceil(8)).max(1);
         let what = Sort {
             key: SortKey { dtype: DType::U32, descending: false },
             input: &targets,
@@ -144,6 +147,7 @@ impl Indexed<'_> {
             rows: 1,
             elements: self.count,
             kept: self.count,
+            key_bytes,
             values: Some(&by_target),
             ranks: Some(&order),
         };

@@ -6,7 +6,7 @@
 use super::{Call, movement};
 use crate::codegen::sort::SortKey;
 use crate::kernel::launch::scan::{Scan, scan as launch_scan};
-use crate::kernel::launch::sort::{Sort, fits_in_rows, sort as launch_sort};
+use crate::kernel::launch::sort::{Sort, keeps_fewer, sort as launch_sort};
 use crate::program::{Cumulative, op::Axes};
 use crate::{DType, Result, Tensor, Type, View};
 
@@ -56,6 +56,7 @@ impl Rows {
             rows: self.rows,
             elements: self.elements,
             kept: self.elements,
+            key_bytes: self.tensor.view.dtype.size_bytes(),
             values: None,
             ranks: None,
         }
@@ -112,7 +113,7 @@ pub fn top_k(call: &Call<'_>, k: u64, places_type: &Type) -> Result<[Tensor; 2]>
     if !(1..=rows.elements).contains(&k) {
         return Err(call.invalid(format!("{k} of {} elements", rows.elements)));
     }
-    let kept = if fits_in_rows(rows.elements) { k } else { rows.elements };
+    let kept = if keeps_fewer(rows.elements, k) { k } else { rows.elements };
     let mut shape = rows.tensor.view.shape.clone();
     shape[axis] = kept;
     let values = Tensor::uninitialized(call.engine, &Type::new(call.out.dtype, &shape))?;

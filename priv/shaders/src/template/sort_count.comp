@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // First dispatch of a radix pass: how often each digit occurs in each tile of a row, at `(row * tiles + tile) * 256 + digit`.
-// Parameters: rows, elements per row, tiles per row, the digit's lowest bit.
+// Parameters after those of the key: rows, elements per row, tiles per row, the digit's lowest bit.
 #include "params.glsl"
 #include "sort_key.glsl"
 layout(local_size_x = 256) in;
@@ -13,7 +13,7 @@ void slot_store(const in uint at, const in uint count) {}
 shared uint counts[256];
 
 void main() {
-    uint rows = nx_param(0u), elements = nx_param(1u), tiles = nx_param(2u), shift = nx_param(3u);
+    uint rows = nx_param(4u), elements = nx_param(5u), tiles = nx_param(6u), shift = nx_param(7u);
     uint job = nx_group();
     if (job >= rows * tiles) return;
     uint row = job / tiles;

@@ -1,11 +1,13 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Second and third dispatch of a radix pass. One invocation per digit turns the counts of a span of tiles into how many
-// elements with that digit come before. The span's totals go one level up, where LAST adds where the digit starts.
+// elements with that digit come before. The spans' totals are the next level, which has one entry more per row: there the
+// LAST level, of one span per row, stores where each digit starts.
 // Parameters: rows, entries per row, entries per span, spans per row.
 #include "params.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint LAST = 0u;
+#define BATCH 16u
 
 uint slot_load(const in uint at) { return at; }
 void slot_store(const in uint at, const in uint count) {}
@@ -21,15 +23,19 @@ void main() {
     uint begin = (job - row * spans) * span;
     uint end = min(begin + span, entries);
     uint digit = gl_LocalInvocationID.x;
+    uint first = row * (entries + LAST);
     uint sum = 0u;
-    for (uint i = begin; i < end; ++i) {
-        uint at = (row * entries + i) * 256u + digit;
-        uint count = slot_load(at);
-        slot_store(at, sum);
-        sum += count;
+    for (uint i = begin; i < end; i += BATCH) {
+        // All loads of a batch are under way at once.
+        uint counts[BATCH];
+        for (uint k = 0u; k < BATCH; ++k) counts[k] = i + k < end ? slot_load((first + i + k) * 256u + digit) : 0u;
+        for (uint k = 0u; k < BATCH; ++k) {
+            if (i + k < end) slot_store((first + i + k) * 256u + digit, sum);
+            sum += counts[k];
+        }
     }
     if (LAST == 0u) {
-        slot_total(job * 256u + digit, sum);
+        slot_total((job + row) * 256u + digit, sum);
         return;
     }
     uint running = sum;
@@ -40,9 +46,5 @@ void main() {
         barrier();
         starts[digit] = running;
     }
-    uint start = running - sum;
-    for (uint i = begin; i < end; ++i) {
-        uint at = (row * entries + i) * 256u + digit;
-        slot_store(at, slot_load(at) + start);
-    }
+    slot_store((first + entries) * 256u + digit, running - sum);
 }

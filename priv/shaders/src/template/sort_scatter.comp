@@ -3,7 +3,7 @@
 // Last dispatch of a radix pass: elements go to their places by one digit, those with equal digits in their order. Each
 // workgroup first sorts its tile by the digit in shared memory, four bits at a time, so that neighbours in the result are
 // written by neighbouring invocations.
-// Parameters: rows, elements per row, tiles per row, the digit's lowest bit, tiles per span, spans per row.
+// Parameters after those of the key: rows, elements per row, tiles per row, the digit's lowest bit, tiles per span, spans per row.
 #include "params.glsl"
 #include "sort_key.glsl"
 layout(local_size_x = 256) in;
@@ -11,7 +11,8 @@ layout(local_size_x = 256) in;
 #define TILE 4096u
 
 KEY slot_load(const in uint at) { return KEY(at); }
-// Elements with the digit that come before the tile, and before the tile's span.
+// Elements with the digit that come before the tile in its span, and before the span. The entry after a row's spans is where
+// the digit starts.
 uint slot_before(const in uint at) { return at; }
 uint slot_base(const in uint at) { return at; }
 // The element at `from` becomes element `to` of the result; `place` counts from the row's first element.
@@ -66,8 +67,8 @@ void sort_by(const in uint id, const in uint shift) {
 }
 
 void main() {
-    uint rows = nx_param(0u), elements = nx_param(1u), tiles = nx_param(2u), shift = nx_param(3u);
-    uint span = nx_param(4u), spans = nx_param(5u);
+    uint rows = nx_param(4u), elements = nx_param(5u), tiles = nx_param(6u), shift = nx_param(7u);
+    uint span = nx_param(8u), spans = nx_param(9u);
     uint job = nx_group();
     if (job >= rows * tiles) return;
     uint row = job / tiles;
@@ -82,12 +83,13 @@ void main() {
         items[AT(i)] = (digit << 16) | i;
     }
     barrier();
-    sort_by(id, 16u);
-    sort_by(id, 20u);
+    for (uint bit = 16u; bit <= 20u; bit += 4u) sort_by(id, bit);
     for (uint i = id; i < count; i += 256u) {
         uint digit = items[AT(i)] >> 16;
         if (i == 0u || items[AT(i - 1u)] >> 16 != digit) {
-            uint before = slot_before(job * 256u + digit) + slot_base((row * spans + tile / span) * 256u + digit);
+            uint first = row * (spans + 1u);
+            uint before = slot_before(job * 256u + digit) + slot_base((first + tile / span) * 256u + digit);
+            before += slot_base((first + spans) * 256u + digit);
             starts[digit] = before - i;
         }
     }

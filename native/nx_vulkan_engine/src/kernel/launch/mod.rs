@@ -112,7 +112,7 @@ impl KernelSpec {
             KernelSpec::Linalg(spec) => {
                 (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, u32::from(modes.fused))]))
             }
-            KernelSpec::Sort(spec) => (spec.generate(library, modes)?, SmallVec::from_vec(spec.constants())),
+            KernelSpec::Sort(spec) => (spec.generate(library, modes)?, spec.constants()),
             KernelSpec::Scan { spec, team } => {
                 let is = |stage| u32::from(spec.stage == stage);
                 let constants = [(0, *team), (1, is(ScanStage::Totals)), (2, is(ScanStage::Apply))];

@@ -14,6 +14,9 @@ use crate::{DType, Engine, Error, Result, Tensor};
 /// Tiles whose counts one invocation per digit adds up one after another.
 const SPAN: u64 = 64;
 
+/// Elements that one workgroup selects from, about.
+const SELECT_CHUNK: u64 = 16_384;
+
 /// `rows` contiguous rows of `elements`, sorted; results have `kept` elements per row.
 #[derive(Debug, Clone, Copy)]
 pub struct Sort<'a> {
@@ -24,18 +27,20 @@ pub struct Sort<'a> {
     pub rows: u64,
     pub elements: u64,
     pub kept: u64,
+    /// Bytes of the keys that matter, from the lowest on; others are equal in all elements whose order matters.
+    pub key_bytes: u64,
     /// Where the elements go.
     pub values: Option<&'a Tensor>,
     /// Where their places go, of 32 bits.
     pub ranks: Option<&'a Tensor>,
 }
 
-/// Whether one dispatch can do it, for which `kept` may be any number.
-pub fn fits_in_rows(elements: u64) -> bool {
-    elements <= SortSpec::ROW
+/// Whether rows of so many elements can be sorted without all of their elements in the results.
+pub fn keeps_fewer(elements: u64, kept: u64) -> bool {
+    elements <= SortSpec::ROW || kept <= SortSpec::KEPT
 }
 
-/// Rows that [`fits_in_rows`] refuses keep all their elements.
+/// Results have all elements unless [`keeps_fewer`] allows less.
 pub fn sort(engine: &Engine, what: &Sort<'_>, compile: Compile) -> Result<()> {
     let size = what.input.view.dtype.size_bytes();
     if what.elements > MAX_POSITION {
@@ -46,10 +51,12 @@ pub fn sort(engine: &Engine, what: &Sort<'_>, compile: Compile) -> Result<()> {
     let mut first = 0;
     while first < what.rows {
         let batch = Batch { engine, what, first, rows: per_launch.min(what.rows - first), compile };
-        if fits_in_rows(what.elements) {
-            batch.in_rows()?
+        if what.elements <= SortSpec::ROW {
+            batch.in_rows(&batch.source(), what.elements)?;
+        } else if what.kept < what.elements {
+            batch.select()?;
         } else {
-            batch.by_digits()?
+            batch.by_digits()?;
         }
         first += batch.rows;
     }
@@ -58,6 +65,12 @@ pub fn sort(engine: &Engine, what: &Sort<'_>, compile: Compile) -> Result<()> {
 
 /// A buffer and the address of its part.
 type Part = (Arc<Buffer>, u64);
+
+/// Rows and the places of their elements, if they don't count from the row's first.
+struct Source {
+    elements: Part,
+    places: Option<Part>,
+}
 
 struct Batch<'a> {
     engine: &'a Engine,
@@ -102,30 +115,76 @@ impl Batch<'_> {
             .chain(writes.iter().map(|part| part.unwrap_or(output)))
             .map(|(buffer, address)| Place { buffer, address: *address, strides: &[], element_bytes: 0 })
             .collect();
-        let extra: SmallVec<[u32; 6]> = extra.iter().map(|&x| x as u32).collect();
+        // Kernels that only add up counts read no elements and have no key.
+        let key = self.what.key.params();
+        let key = if reads.is_empty() { &[] } else { &key[..] };
+        let extra: SmallVec<[u32; 10]> = key.iter().copied().chain(extra.iter().map(|&x| x as u32)).collect();
         let arguments = Arguments { count: 0, sizes: &[], places: &places, extra: &extra };
         launch(self.engine, kernel, &arguments, reads.len(), groups)
     }
 
-    fn in_rows(&self) -> Result<()> {
+    fn payload(&self, places: bool) -> Payload {
+        Payload { places, values: self.what.values.is_some(), ranks: self.what.ranks.is_some() }
+    }
+
+    fn bytes(&self) -> u8 {
+        self.what.input.view.dtype.size_bytes() as u8
+    }
+
+    fn source(&self) -> Source {
+        Source { elements: self.input(), places: self.places() }
+    }
+
+    /// Sorts rows of `elements` from `source` into the results.
+    fn in_rows(&self, source: &Source, elements: u64) -> Result<()> {
         let what = self.what;
-        let payload =
-            Payload { places: what.places.is_some(), values: what.values.is_some(), ranks: what.ranks.is_some() };
-        let kernel = self.kernel(SortSpec::Rows { key: what.key, payload })?;
-        let padded = what.elements.next_power_of_two();
+        let (bytes, payload) = (self.bytes(), self.payload(source.places.is_some()));
+        let kernel = self.kernel(SortSpec::Rows { bytes, payload })?;
+        let padded = elements.next_power_of_two();
         let (values, ranks) =
             (what.values.map(|t| self.part(t, what.kept)), what.ranks.map(|t| self.part(t, what.kept)));
-        let (input, places) = (self.input(), self.places());
-        let (reads, writes) = ([Some(&input), places.as_ref()], [values.as_ref(), ranks.as_ref()]);
-        let extra = [self.rows, what.elements, padded, what.kept];
+        let (reads, writes) = ([Some(&source.elements), source.places.as_ref()], [values.as_ref(), ranks.as_ref()]);
+        let extra = [self.rows, elements, padded, what.kept];
         self.run(&kernel, &reads, &writes, &extra, self.rows.div_ceil(SortSpec::ROW / padded))
+    }
+
+    /// Keeps the first elements of ever fewer chunks until one workgroup can sort what is left of a row.
+    fn select(&self) -> Result<()> {
+        let (bytes, kept) = (self.bytes(), self.what.kept);
+        // All kernels must exist before anything is recorded.
+        let payload = |places| Payload { places, values: true, ranks: true };
+        let first = self.kernel(SortSpec::Select { bytes, payload: payload(self.what.places.is_some()) })?;
+        let others = self.kernel(SortSpec::Select { bytes, payload: payload(true) })?;
+        self.kernel(SortSpec::Rows { bytes, payload: self.payload(true) })?;
+        let mut source = self.source();
+        let mut elements = self.what.elements;
+        let mut kernel = &first;
+        while elements > SortSpec::ROW {
+            let chunks = elements.div_ceil(SELECT_CHUNK);
+            let left = self.rows * chunks * kept;
+            let next = Source {
+                elements: self.scratch(self.what.input.view.dtype, left)?,
+                places: Some(self.scratch(DType::U32, left)?),
+            };
+            let reads = [Some(&source.elements), source.places.as_ref()];
+            let writes = [Some(&next.elements), next.places.as_ref()];
+            self.run(kernel, &reads, &writes, &[self.rows, elements, chunks, kept], self.rows * chunks)?;
+            (source, elements, kernel) = (next, chunks * kept, &others);
+        }
+        self.in_rows(&source, elements)
+    }
+
+    fn scratch(&self, dtype: DType, elements: u64) -> Result<Part> {
+        let buffer = self.engine.alloc(Type::new(dtype, &[elements]).size_bytes())?;
+        let address = buffer.address();
+        Ok((buffer, address))
     }
 
     fn by_digits(&self) -> Result<()> {
         let what = self.what;
         let (rows, elements) = (self.rows, what.elements);
-        let dtype = what.input.view.dtype;
-        let passes = dtype.size_bytes() as usize;
+        let (dtype, bytes) = (what.input.view.dtype, self.bytes());
+        let passes = what.key_bytes.clamp(1, dtype.size_bytes()) as usize;
         let with_ranks = what.ranks.is_some();
         let payload = |pass: usize| Payload {
             places: pass > 0 || what.places.is_some(),
@@ -133,25 +192,21 @@ impl Batch<'_> {
             ranks: with_ranks,
         };
         // All kernels must exist before anything is recorded.
-        let count = self.kernel(SortSpec::Count { key: what.key })?;
+        let count = self.kernel(SortSpec::Count { bytes })?;
         let offsets = self.kernel(SortSpec::Offsets { last: false })?;
         let bases = self.kernel(SortSpec::Offsets { last: true })?;
         let scatters: Vec<Arc<Kernel>> = (0..passes)
-            .map(|pass| self.kernel(SortSpec::Scatter { key: what.key, payload: payload(pass) }))
+            .map(|pass| self.kernel(SortSpec::Scatter { bytes, payload: payload(pass) }))
             .collect::<Result<_>>()?;
         let tiles = elements.div_ceil(SortSpec::TILE);
         let spans = tiles.div_ceil(SPAN);
-        let scratch = |dtype: DType, elements: u64| -> Result<Part> {
-            let buffer = self.engine.alloc(Type::new(dtype, &[elements]).size_bytes())?;
-            let address = buffer.address();
-            Ok((buffer, address))
-        };
-        let tile_counts = scratch(DType::U32, rows * tiles * SortSpec::DIGITS)?;
-        let span_counts = scratch(DType::U32, rows * spans * SortSpec::DIGITS)?;
+        let tile_counts = self.scratch(DType::U32, rows * tiles * SortSpec::DIGITS)?;
+        let span_counts = self.scratch(DType::U32, rows * (spans + 1) * SortSpec::DIGITS)?;
         let pairs = (passes - 1).min(2);
-        let elements_between: Vec<Part> = (0..pairs).map(|_| scratch(dtype, rows * elements)).collect::<Result<_>>()?;
+        let elements_between: Vec<Part> =
+            (0..pairs).map(|_| self.scratch(dtype, rows * elements)).collect::<Result<_>>()?;
         let ranks_between: Vec<Part> = (0..if with_ranks { pairs } else { 0 })
-            .map(|_| scratch(DType::U32, rows * elements))
+            .map(|_| self.scratch(DType::U32, rows * elements))
             .collect::<Result<_>>()?;
         let (input, places) = (self.input(), self.places());
         let (values, ranks) = (what.values.map(|t| self.part(t, elements)), what.ranks.map(|t| self.part(t, elements)));
