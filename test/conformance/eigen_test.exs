@@ -135,6 +135,21 @@ defmodule Nx.Vulkan.Conformance.EigenTest do
       assert second < 1.0e-5 and third < 1.0e-5
     end
 
+    test "of deficient rank has a pseudo-inverse", %{seed: seed} do
+      for {m, n} <- [{3, 4}, {4, 3}, {3, 3}, {7, 5}, {20, 30}], type <- [:f32, :f64] do
+        rank = min(m, n) - 1
+
+        tensor =
+          Nx.with_default_backend(Nx.BinaryBackend, fn ->
+            Nx.dot(random({m, rank}, type, seed), random({rank, n}, type, seed + 1))
+          end)
+
+        inverse = host(Nx.LinAlg.pinv(on_device(tensor)))
+        product = tensor |> Nx.dot(inverse) |> Nx.dot(tensor)
+        assert distance(product, tensor) < 100 * eps({:f, if(type == :f64, do: 64, else: 32)})
+      end
+    end
+
     test "of NaN is NaN" do
       tensor = Nx.tensor([[1.0, :nan], [2.0, 3.0]], type: :f64, backend: VulkanoBackend)
       for result <- Tuple.to_list(Nx.LinAlg.svd(tensor)), do: assert(Nx.to_number(Nx.all(Nx.is_nan(result))) == 1)

@@ -14,8 +14,10 @@ void slot_store2(const in uint at, const in T value) {}
 // Sweeps after which a matrix counts as one that does not converge; ten are usual.
 #define SWEEPS 64u
 
-// Up to this order the results have the digits of Nx's default implementation.
+// Up to this order the results have the digits of Nx's default implementation, which takes small eigenvalues for zeros: here
+// those of the size of rounding errors.
 #define NX_DIGITS 4u
+#define NX_ZERO (R(8) * LA_ROUNDING)
 
 // Two matrices and the rest fit the 16 KiB that every device has.
 #if defined(F32)
@@ -131,14 +133,18 @@ void main() {
         uint position = e / n, row = e % n;
         uint element = la_element(position, turn, pairs);
         uint rank = 0u;
-        R size = sizes[position];
-        for (uint k = 0u; k < n; ++k) rank += uint(sizes[k] > size || sizes[k] == size && k < position);
+        R size = sizes[position], greatest = R(0);
+        for (uint k = 0u; k < n; ++k) {
+            if (sizes[k] > greatest) greatest = sizes[k];
+            rank += uint(sizes[k] > size || sizes[k] == size && k < position);
+        }
         if (!good) rank = position;
         T vector = la_conj(v[element * order + row]);
         if (!good) vector = la_not_a_number();
         slot_store2((batch * n + row) * n + rank, vector);
         if (row == 0u) {
             T value = la_scale(a[element * order + element], unscale);
+            if (n <= NX_DIGITS && size <= NX_ZERO * greatest) value = la_zero();
             if (!good) value = la_not_a_number();
             slot_store1(batch * n + rank, value);
         }

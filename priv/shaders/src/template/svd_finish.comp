@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Singular values in descending order, left vectors (columns over their norms, zero where the norm is) and right vectors, all as
-// rows. One workgroup per vector.
-// Parameters: order, even order, turn, matrices. Operands: columns, vectors, norms, largest elements of the matrices before
+// rows. Values of the size of rounding errors are 0. One workgroup per vector.
+// Parameters: order, even order, turn, matrices, multiple of the rounding error of the largest value that is 0 (as an f32). Operands: columns, vectors, norms, largest elements of the matrices before
 // scaling, left vectors, singular values, right vectors.
 #include "params.glsl"
 #include "linalg_jacobi.glsl"
@@ -17,6 +17,7 @@ void slot_store5(const in uint at, const in T value) {}
 void slot_store6(const in uint at, const in T value) {}
 
 shared uint rank;
+shared R greatest_of[128];
 
 void main() {
     uint n = nx_param(0u), order = nx_param(1u), turn = nx_param(2u), id = gl_LocalInvocationID.x;
@@ -28,14 +29,23 @@ void main() {
     if (id == 0u) rank = 0u;
     barrier();
     uint before = 0u;
+    R greatest = R(0);
     for (uint k = id; k < n; k += 128u) {
         R other = la_real(slot_load2(batch * order + la_element(k, turn, pairs)));
+        if (other > greatest) greatest = other;
         before += uint(other > norm || other == norm && k < position);
     }
     atomicAdd(rank, before);
+    greatest_of[id] = greatest;
+    for (uint step = 64u; step > 0u; step >>= 1u) {
+        barrier();
+        if (id < step && greatest_of[id + step] > greatest_of[id]) greatest_of[id] = greatest_of[id + step];
+    }
     barrier();
     uint row = batch * n + (la_is_nan_real(norm) ? position : rank);
-    if (id == 0u) slot_store5(row, la_make(norm * la_power_unscale(la_real(slot_load3(batch)))));
+    R zero = R(uintBitsToFloat(nx_param(4u))) * LA_ROUNDING * greatest_of[0];
+    R value = norm <= zero ? R(0) : norm * la_power_unscale(la_real(slot_load3(batch)));
+    if (id == 0u) slot_store5(row, la_make(value));
     uint from = (batch * order + element) * n;
     for (uint i = id; i < n; i += 128u) {
         T left = slot_load0(from + i);
