@@ -122,4 +122,53 @@ solvers =
      end, [units: 256, absolute: if(type == {:f, 64}, do: 1.0e-8, else: 1.0e-4)]}
   end
 
-unary ++ bits ++ binary ++ casts ++ structured ++ dots ++ digits ++ solvers
+# Seeded again for the same reason. Nx.BinaryBackend folds and scatters windows in 32 bits.
+:rand.seed(:exsss, {7, 8, 9})
+image = fn type -> random({2, 4, 6, 5}, type, -3, 3) end
+
+windows =
+  for type <- [{:u, 8}, {:s, 64}, {:f, 32}, {:f, 64}] do
+    options = [padding: [{0, 0}, {0, 0}, {1, -1}, {0, 2}], strides: [1, 2, 1, 2], window_dilations: [1, 1, 2, 1]]
+    pools = [:window_sum, :window_product, :window_max, :window_min]
+
+    {"windows_#{Nx.Type.to_string(type)}", [image.(type), random({2, 4, 3, 2}, type, -3, 3)],
+     fn [t, source] ->
+       scatter = [strides: [1, 1, 2, 2], padding: [{0, 0}, {0, 0}, {0, 0}, {0, 0}]]
+
+       List.to_tuple(
+         Enum.map(pools, &apply(Nx, &1, [t, {1, 2, 2, 2}, options])) ++
+           [
+             Nx.window_scatter_max(t, source, 1, {1, 1, 2, 2}, scatter),
+             Nx.window_scatter_min(t, source, 0, {1, 1, 2, 2}, scatter)
+           ]
+       )
+     end, [units: 64, absolute: 1.0e-6]}
+  end
+
+convolutions =
+  for type <- [{:s, 8}, {:f, 32}, {:f, 64}, {:c, 64}] do
+    {"conv_#{Nx.Type.to_string(type)}",
+     [image.(type), random({4, 2, 2, 3}, type, -3, 3), random({4, 4, 1, 1}, type, -3, 3)],
+     fn [t, grouped, point] ->
+       {
+         Nx.conv(t, grouped, feature_group_size: 2, padding: [{1, 0}, {-1, 2}], strides: [2, 1], input_dilation: [1, 2]),
+         Nx.conv(t, Nx.reshape(Nx.slice(Nx.reshape(grouped, {48}), [0], [32]), {4, 4, 2, 1}),
+           batch_group_size: 2,
+           kernel_dilation: 2,
+           output_permutation: [0, 3, 1, 2]
+         ),
+         Nx.conv(t, point)
+       }
+     end, [units: 64, absolute: 1.0e-4]}
+  end
+
+folds =
+  for type <- [{:s, 32}, {:f, 32}, {:f, 64}] do
+    {"folds_#{Nx.Type.to_string(type)}", [random({3, 4}, type, -3, 3), random({}, type, 1, 3)],
+     fn [t, captured] ->
+       fun = fn x, acc -> Nx.select(Nx.greater(x, acc), Nx.subtract(x, captured), Nx.add(acc, x)) end
+       {Nx.reduce(t, 1, [axes: [1]], fun), Nx.reduce(t, 0, fun), Nx.window_reduce(t, 1, {2, 2}, [padding: :same], fun)}
+     end, [units: 16, absolute: 1.0e-6]}
+  end
+
+unary ++ bits ++ binary ++ casts ++ structured ++ dots ++ digits ++ solvers ++ windows ++ convolutions ++ folds
