@@ -11,6 +11,7 @@ use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::kernel::launch::map::{Operand, map};
 use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::verify;
 use nx_vulkan_engine::program::{Binary, Elementwise, Linalg, Op, Reduction, Transform, Unary};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Interface, PipelineKey, Tensor, Type, eager};
 
@@ -76,36 +77,57 @@ impl Bench {
     /// tanh(exp(x * 0.5 + 1) * x - 0.1) as one kernel.
     fn fused_chain(&self, n: u64) -> Outcome<()> {
         let x = self.filled(&[n])?;
-        let scalars: Vec<Tensor> = [0.5, 1.0, 0.1]
-            .iter()
-            .map(|&v| self.op(&Op::Constant(Scalar::Float(v)), &[], &[n]))
-            .collect::<Outcome<_>>()?;
-        let result = Tensor::uninitialized(&self.engine, &Type::new(DType::F32, &[n]))?;
-        let typed = Element::Typed(DType::F32);
+        let number = |x: f32| Ref::Constant(DType::F32, x.to_bits().into());
         let step = |op: Elementwise, args: &[Ref]| Step { op, args: args.iter().copied().collect(), out: DType::F32 };
         let steps = [
-            step(Elementwise::Binary(Binary::Multiply), &[Ref::Input(0), Ref::Input(1)]),
-            step(Elementwise::Binary(Binary::Add), &[Ref::Result(0), Ref::Input(2)]),
+            step(Elementwise::Binary(Binary::Multiply), &[Ref::Input(0), number(0.5)]),
+            step(Elementwise::Binary(Binary::Add), &[Ref::Result(0), number(1.0)]),
             step(Elementwise::Unary(Unary::Exp), &[Ref::Result(1)]),
             step(Elementwise::Binary(Binary::Multiply), &[Ref::Result(2), Ref::Input(0)]),
-            step(Elementwise::Binary(Binary::Subtract), &[Ref::Result(3), Ref::Input(3)]),
+            step(Elementwise::Binary(Binary::Subtract), &[Ref::Result(3), number(0.1)]),
             step(Elementwise::Unary(Unary::Tanh), &[Ref::Result(4)]),
         ];
-        let ms = self.time(|| {
-            let inputs: Vec<Operand<'_>> =
-                std::iter::once(&x).chain(&scalars).map(|t| Operand::new(&t.buffer, &t.view, typed)).collect();
+        let ms = self.time_steps(&x, &steps)?;
+        self.report("fused_chain_f32", ms, n as f64 * 8e-9, "GB/s");
+        Ok(())
+    }
+
+    /// Each function four times over in one kernel: what it costs beside the memory that it reads and writes.
+    fn functions(&self, n: u64) -> Outcome<()> {
+        let x = self.filled(&[n])?;
+        for &op in Unary::ALL {
+            let steps: Vec<Step> = (0..4)
+                .map(|k: u8| Step {
+                    op: Elementwise::Unary(op),
+                    args: [if k == 0 { Ref::Input(0) } else { Ref::Result(k - 1) }].into_iter().collect(),
+                    out: DType::F32,
+                })
+                .collect();
+            if verify::result_dtype(Elementwise::Unary(op), &[DType::F32]) == Some(DType::F32) {
+                let (one, four) = (self.time_steps(&x, &steps[..1])?, self.time_steps(&x, &steps)?);
+                self.report(&format!("{}_f32", op.name()), one, n as f64 * 8e-9, "GB/s");
+                self.report(&format!("{}_f32_four_times", op.name()), four, n as f64 * 8e-9, "GB/s");
+            }
+        }
+        Ok(())
+    }
+
+    /// Milliseconds of a chain of ops on `x` as one kernel.
+    fn time_steps(&self, x: &Tensor, steps: &[Step]) -> Outcome<f64> {
+        let result = Tensor::uninitialized(&self.engine, &x.view.ty())?;
+        let typed = Element::Typed(DType::F32);
+        self.time(|| {
+            let inputs = [Operand::new(&x.buffer, &x.view, typed)];
             let output = Operand::new(&result.buffer, &result.view, typed);
             map(
                 &self.engine,
-                &[n],
+                &x.view.shape,
                 &inputs,
                 steps.iter().cloned().collect(),
-                &[(Ref::Result(5), output)],
+                &[(Ref::Result(steps.len() as u8 - 1), output)],
                 Compile::Allowed,
             )
-        })?;
-        self.report("fused_chain_f32", ms, n as f64 * 8e-9, "GB/s");
-        Ok(())
+        })
     }
 
     fn reductions(&self, n: u64) -> Outcome<()> {
@@ -271,6 +293,9 @@ fn main() -> Outcome<()> {
     if wanted("elementwise") {
         bench.elementwise(vector)?;
         bench.fused_chain(chain)?;
+    }
+    if wanted("functions") {
+        bench.functions(chain)?;
     }
     if wanted("reduce") {
         bench.reductions(matrix)?;

@@ -324,3 +324,73 @@ fn reversed_operands_of_every_kernel() {
         assert!((got - want).abs() <= want.abs() * 1e-6, "{got} {want}");
     }
 }
+
+/// 5e9 elements: more bytes and more positions than 32 bits count. Needs 16 GB of device memory.
+#[test]
+#[ignore = "needs 16 GB of device memory"]
+fn tensors_above_4_gib() {
+    let n = 5_000_000_011u64;
+    let rows = 1_000_000_000u64;
+    let ones = run(Op::Constant(Scalar::Int(1)), &[], DType::U8, &[1]);
+    // 5 x 10^9 counts along the short axis: every element differs from its neighbours.
+    let counts = run(Op::Iota { axis: Some(0) }, &[], DType::U8, &[5]);
+    let spread = run(Op::Broadcast { axes: axes(&[1]) }, &[counts], DType::U8, &[rows, 5]);
+    let one = run(Op::Reshape, from_ref(&ones), DType::U8, &[]);
+    let bumped = run(Op::Binary(Binary::Add), &[spread, one.clone()], DType::U8, &[rows, 5]);
+    let flat = run(Op::Reshape, from_ref(&bumped), DType::U8, &[rows * 5]);
+    let tail = run(
+        Op::Slice {
+            starts: [Some(rows as i64 * 5 - 6)].into_iter().collect(),
+            strides: [1].into_iter().collect(),
+            lengths: [6].into_iter().collect(),
+        },
+        from_ref(&flat),
+        DType::U8,
+        &[6],
+    );
+    assert_eq!(tail.to_nx_bytes(engine(), None).unwrap(), [5, 1, 2, 3, 4, 5]);
+    let sum = run(
+        Op::Reduce { reduction: Reduction::Sum, axes: axes(&[0]), tie_high: false },
+        from_ref(&flat),
+        DType::U64,
+        &[],
+    );
+    assert_eq!(sum.to_nx_bytes(engine(), None).unwrap(), (rows * 15).to_ne_bytes());
+    // An odd number of bytes above 4 GiB, written and read at its end.
+    let filled =
+        run(Op::Pad { config: [(0, (n - rows * 5) as i64, 0)].into_iter().collect() }, &[flat, one], DType::U8, &[n]);
+    let last = run(
+        Op::Slice {
+            starts: [Some(n as i64 - 12)].into_iter().collect(),
+            strides: [1].into_iter().collect(),
+            lengths: [12].into_iter().collect(),
+        },
+        &[filled],
+        DType::U8,
+        &[12],
+    );
+    assert_eq!(last.to_nx_bytes(engine(), None).unwrap(), [5, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]);
+    // The transpose of a matrix of 6 GB of f32.
+    let (m, k) = (30_011u64, 50_021u64);
+    let rows = run(Op::Iota { axis: Some(0) }, &[], DType::S32, &[m, 1]);
+    let width = run(Op::Constant(Scalar::Int(k.into())), &[], DType::S32, &[]);
+    let starts = run(Op::Binary(Binary::Multiply), &[rows, width], DType::S32, &[m, 1]);
+    let columns = run(Op::Iota { axis: Some(0) }, &[], DType::S32, &[k]);
+    let index = run(Op::Binary(Binary::Add), &[starts, columns], DType::S32, &[m, k]);
+    let end = |t: &Tensor, rows: u64, columns: u64| {
+        let op = Op::Slice {
+            starts: [Some(rows as i64 - 2), Some(columns as i64 - 2)].into_iter().collect(),
+            strides: [1, 1].into_iter().collect(),
+            lengths: [2, 2].into_iter().collect(),
+        };
+        to_s32s(&run(op, from_ref(t), DType::S32, &[2, 2]))
+    };
+    let at = |row: u64, column: u64| (row * k + column) as i32;
+    assert_eq!(end(&index, m, k), [at(m - 2, k - 2), at(m - 2, k - 1), at(m - 1, k - 2), at(m - 1, k - 1)]);
+    let turned = run(Op::Transpose { axes: axes(&[1, 0]) }, from_ref(&index), DType::S32, &[k, m]);
+    let zero = run(Op::Constant(Scalar::Int(0)), &[], DType::S32, &[]);
+    let copied = run(Op::Binary(Binary::Add), &[turned, zero], DType::S32, &[k, m]);
+    let corner = end(&copied, k, m);
+    let expected = [at(m - 2, k - 2), at(m - 1, k - 2), at(m - 2, k - 1), at(m - 1, k - 1)];
+    assert_eq!(corner, expected);
+}

@@ -1,5 +1,6 @@
 //! How generated code reads and writes tensors: storage types, parameter words, index arithmetic.
 
+use rspirv::dr::Operand;
 use rspirv::spirv::{Op, Word};
 use smallvec::SmallVec;
 
@@ -128,6 +129,22 @@ pub fn value_type(code: &mut Code<'_, '_>, ctype: CType) -> Word {
             code.linker.type_vector(part, 2)
         }
     }
+}
+
+/// A number of a compute type by its bits, the real part of a complex number in the lower half. `None` where 64 bits don't
+/// hold it.
+pub fn constant(code: &mut Code<'_, '_>, ctype: CType, bits: u64) -> Option<Word> {
+    let ty = value_type(code, ctype);
+    let (opcode, operands) = match ctype {
+        CType::I32 | CType::U32 | CType::F32 => (Op::Constant, vec![Operand::LiteralBit32(bits as u32)]),
+        CType::I64 | CType::U64 | CType::F64 => (Op::Constant, vec![Operand::LiteralBit64(bits)]),
+        CType::C64 => {
+            let parts = [bits & 0xffff_ffff, bits >> 32].map(|part| constant(code, CType::F32, part));
+            (Op::ConstantComposite, parts.into_iter().map(|id| id.map(Operand::IdRef)).collect::<Option<_>>()?)
+        }
+        CType::C128 => return None,
+    };
+    Some(code.linker.global(opcode, Some(ty), operands))
 }
 
 /// The type in memory.

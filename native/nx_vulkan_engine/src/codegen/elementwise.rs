@@ -1,8 +1,8 @@
 //! Kernels that compute each element of their outputs from elements of their inputs at the same index: fused chains
 //! of elementwise ops, copies between layouts, iota and eye.
 
-use rspirv::spirv::Word;
-use smallvec::SmallVec;
+use rspirv::spirv::{Op as SpirvOp, Word};
+use smallvec::{SmallVec, smallvec};
 
 use super::access::{self, Element, Layout, Param, ParamLayout};
 use super::library::Library;
@@ -21,6 +21,8 @@ pub enum Ref {
     Coordinate(u8),
     /// Row-major index, a u32.
     Linear,
+    /// A number, by the bits that it has in the compute type of the dtype; not for c128.
+    Constant(DType, u64),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -67,9 +69,12 @@ impl Generated {
     }
 }
 
-/// Invocations per workgroup of the elementwise templates, and elements per invocation of the scalar one.
+/// Invocations per workgroup of the elementwise templates, elements per invocation of the scalar one, and vectors per invocation
+/// of the others where functions are costly: several loads in flight hide the memory's latency behind them (14 % on an H200, where
+/// cheap functions lose 1 %).
 pub const LOCAL_SIZE: u32 = 256;
 pub const ITEMS: u32 = 4;
+pub const COSTLY_VECTORS: u32 = 2;
 
 impl Spec {
     /// The widest vector that all ports and steps allow, if the launch is aligned for it. Costly steps are repeated per lane
@@ -91,6 +96,11 @@ impl Spec {
         let indexed = |r: &Ref| matches!(r, Ref::Coordinate(_) | Ref::Linear);
         let uses_index =
             self.steps.iter().any(|s| s.args.iter().any(indexed)) || self.outputs.iter().any(|(r, _)| indexed(r));
+        if uses_index || !(self.is_cheap() || unroll) { 1 } else { width as u8 }
+    }
+
+    /// Whether all steps cost so little that memory alone sets the time.
+    fn is_cheap(&self) -> bool {
         let dtype = |r: &Ref| match r {
             Ref::Input(k) => match self.inputs.get(*k as usize).map(|p| p.element) {
                 Some(Element::Typed(dtype)) => dtype,
@@ -98,12 +108,17 @@ impl Spec {
             },
             Ref::Result(k) => self.steps.get(*k as usize).map_or(DType::U32, |s| s.out),
             Ref::Coordinate(_) | Ref::Linear => DType::U32,
+            Ref::Constant(dtype, _) => *dtype,
         };
-        let cheap = self.steps.iter().all(|s| {
+        self.steps.iter().all(|s| {
             let args: SmallVec<[DType; 3]> = s.args.iter().map(dtype).collect();
             scalar::is_cheap(s.op, &args, s.out)
-        });
-        if uses_index || !(cheap || unroll) { 1 } else { width as u8 }
+        })
+    }
+
+    /// Vectors per invocation.
+    fn vectors(&self) -> u32 {
+        if self.is_cheap() { 1 } else { COSTLY_VECTORS }
     }
 
     /// Generates the kernel's SPIR-V.
@@ -112,9 +127,11 @@ impl Spec {
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let name = match self.width {
-            4 => "elementwise_v4",
-            2 => "elementwise_v2",
+        let name = match (self.width, self.vectors()) {
+            (4, 1) => "elementwise_v4",
+            (4, _) => "elementwise_v4_costly",
+            (2, 1) => "elementwise_v2",
+            (2, _) => "elementwise_v2_costly",
             _ => "elementwise",
         };
         let template = templates::template(name)?;
@@ -125,12 +142,9 @@ impl Spec {
             Ok(None)
         })?;
         if self.width > 1 {
-            linker.define("slot_vector", |code, args| {
-                self.emit_vector(code, &mut params, arg(args, 0)?)?;
-                Ok(None)
-            })?;
+            linker.define("slot_vector", |code, args| self.emit_vector(code, &mut params, arg(args, 0)?).map(Some))?;
         }
-        let per_invocation = if self.width > 1 { u32::from(self.width) } else { ITEMS };
+        let per_invocation = if self.width > 1 { u32::from(self.width) * self.vectors() } else { ITEMS };
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE * per_invocation })
     }
 
@@ -156,7 +170,7 @@ impl Spec {
         }
         let results = self.emit_steps(code, &inputs, linear, &coordinates)?;
         for (i, (from, port)) in self.outputs.iter().enumerate() {
-            let value = find(*from, &inputs, &results, linear, &coordinates)?;
+            let value = find(code, *from, &inputs, &results, linear, &coordinates)?;
             let k = self.output_operand(i);
             let at = position(code, params, k, port.layout, linear, &coordinates)?;
             let address = params.address(k);
@@ -174,18 +188,26 @@ impl Spec {
     ) -> Result<SmallVec<[Value; 4]>> {
         let mut results: SmallVec<[Value; 4]> = SmallVec::new();
         for step in &self.steps {
-            let args: SmallVec<[Value; 3]> =
-                step.args.iter().map(|&r| find(r, inputs, &results, linear, coordinates)).collect::<Result<_>>()?;
+            let find = |&r: &Ref| find(code, r, inputs, &results, linear, coordinates);
+            let args: SmallVec<[Value; 3]> = step.args.iter().map(find).collect::<Result<_>>()?;
             let id = scalar::emit(code, step.op, &args, step.out)?;
             results.push(Value { id, dtype: step.out });
         }
         Ok(results)
     }
 
-    fn emit_vector(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, index: Word) -> Result<()> {
+    /// Computes and stores neighbours by the short forms of functions; the result is true, and nothing stored, where these
+    /// do not serve one of them.
+    fn emit_vector(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, index: Word) -> Result<Word> {
         let width = u32::from(self.width);
         let zero = code.linker.const_u32(0);
-        let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 4]> = SmallVec::from_elem(SmallVec::new(), width as usize);
+        let apart = code.linker.const_u32(LOCAL_SIZE);
+        let mut places: SmallVec<[Word; 4]> = smallvec![index];
+        for k in 1..self.vectors() as usize {
+            places.push(code.u32_op(SpirvOp::IAdd, places[k - 1], apart));
+        }
+        let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 8]> =
+            SmallVec::from_elem(SmallVec::new(), (width * self.vectors()) as usize);
         for (k, port) in self.inputs.iter().enumerate() {
             let address = params.address(k as u8);
             let dtype = dtype_of(port.element);
@@ -193,24 +215,34 @@ impl Spec {
                 let id = access::load(code, address, port.element, zero)?;
                 lanes.iter_mut().for_each(|lane| lane.push(Value { id, dtype }));
             } else {
-                let ids = access::load_vector(code, address, port.element, width, index)?;
+                let mut ids: SmallVec<[Word; 8]> = SmallVec::new();
+                for &place in &places {
+                    ids.extend(access::load_vector(code, address, port.element, width, place)?);
+                }
                 lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
             }
         }
-        let mut results: SmallVec<[SmallVec<[Value; 4]>; 4]> = SmallVec::new();
-        for lane in &lanes {
-            results.push(self.emit_steps(code, lane, zero, &[])?);
+        let (results, rare) = code.hot(|code| {
+            lanes.iter().map(|lane| self.emit_steps(code, lane, zero, &[])).collect::<Result<SmallVec<[_; 8]>>>()
+        })?;
+        let mut store = |code: &mut Code<'_, '_>| {
+            for (i, (from, port)) in self.outputs.iter().enumerate() {
+                let values: SmallVec<[Word; 8]> = lanes
+                    .iter()
+                    .zip(&results)
+                    .map(|(lane, result)| find(code, *from, lane, result, zero, &[]).map(|v| v.id))
+                    .collect::<Result<_>>()?;
+                let address = params.address(self.output_operand(i));
+                for (&place, values) in places.iter().zip(values.chunks(width as usize)) {
+                    access::store_vector(code, address, port.element, place, values)?;
+                }
+            }
+            Ok(())
+        };
+        match rare {
+            Some(rare) => code.unless(rare, store).map(|()| rare),
+            None => store(code).map(|()| code.linker.const_false()),
         }
-        for (i, (from, port)) in self.outputs.iter().enumerate() {
-            let values: SmallVec<[Word; 4]> = lanes
-                .iter()
-                .zip(&results)
-                .map(|(lane, result)| find(*from, lane, result, zero, &[]).map(|v| v.id))
-                .collect::<Result<_>>()?;
-            let address = params.address(self.output_operand(i));
-            access::store_vector(code, address, port.element, index, &values)?;
-        }
-        Ok(())
     }
 }
 
@@ -230,12 +262,20 @@ fn dtype_of(element: Element) -> DType {
     }
 }
 
-fn find(from: Ref, inputs: &[Value], results: &[Value], linear: Word, coordinates: &[Word]) -> Result<Value> {
+fn find(
+    code: &mut Code<'_, '_>,
+    from: Ref,
+    inputs: &[Value],
+    results: &[Value],
+    linear: Word,
+    coordinates: &[Word],
+) -> Result<Value> {
     let found = match from {
         Ref::Input(k) => inputs.get(k as usize).copied(),
         Ref::Result(k) => results.get(k as usize).copied(),
         Ref::Coordinate(k) => coordinates.get(k as usize).map(|&id| Value { id, dtype: DType::U32 }),
         Ref::Linear => Some(Value { id: linear, dtype: DType::U32 }),
+        Ref::Constant(dtype, bits) => access::constant(code, dtype.ctype(), bits).map(|id| Value { id, dtype }),
     };
     found.ok_or_else(|| Error::InvalidProgram { op: "kernel".to_string(), reason: format!("{from:?} does not exist") })
 }

@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use rspirv::binary::Assemble;
 use rspirv::dr::{Block, Function, Instruction, Module, Operand};
 use rspirv::spirv::{
-    AddressingModel, Capability, Decoration, ExecutionMode, MemoryAccess, MemoryModel, Op, StorageClass, Word,
+    AddressingModel, Capability, Decoration, ExecutionMode, MemoryAccess, MemoryModel, Op, SelectionControl,
+    StorageClass, Word,
 };
 
 use super::library::{FunctionRef, Library, is_aggregate};
@@ -143,6 +144,11 @@ impl<'l> Linker<'l> {
 
     fn type_pointer(&mut self, class: StorageClass, pointee: Word) -> Word {
         self.global(Op::TypePointer, None, vec![Operand::StorageClass(class), Operand::IdRef(pointee)])
+    }
+
+    pub fn const_false(&mut self) -> Word {
+        let ty = self.type_bool();
+        self.global(Op::ConstantFalse, Some(ty), vec![])
     }
 
     pub fn const_u32(&mut self, value: u32) -> Word {
@@ -357,7 +363,8 @@ impl<'l> Linker<'l> {
         self.module.annotations.retain(|inst| !gone(inst));
         self.module.debug_names.retain(|inst| !gone(inst));
 
-        let mut code = Code { linker: self, instructions: vec![], params: HashMap::new(), bases: HashMap::new() };
+        let mut code =
+            Code { linker: self, instructions: vec![], params: HashMap::new(), bases: HashMap::new(), rare: None };
         let result = emit(&mut code, &parameters)?;
         let mut instructions = code.instructions;
         instructions.push(match result {
@@ -365,8 +372,16 @@ impl<'l> Linker<'l> {
             None => Instruction::new(Op::Return, None, None, vec![]),
         });
         let label = self.fresh();
-        let block = Block { label: Some(Instruction::new(Op::Label, None, Some(label), vec![])), instructions };
-        self.module.functions[index].blocks.push(block);
+        let mut block = Block { label: Some(label_of(label)), instructions: vec![] };
+        let blocks = &mut self.module.functions[index].blocks;
+        for inst in instructions {
+            if inst.class.opcode == Op::Label {
+                blocks.push(std::mem::replace(&mut block, Block { label: Some(inst), instructions: vec![] }));
+            } else {
+                block.instructions.push(inst);
+            }
+        }
+        blocks.push(block);
         Ok(())
     }
 
@@ -460,13 +475,15 @@ impl<'l> Linker<'l> {
     }
 }
 
-/// Straight-line code of one slot.
+/// Code of one slot.
 #[derive(Debug)]
 pub struct Code<'a, 'l> {
     pub linker: &'a mut Linker<'l>,
     instructions: Vec<Instruction>,
     params: HashMap<u32, Word>,
     bases: HashMap<(u32, Word), Word>,
+    /// While hot twins are called: where each of them does not hold.
+    rare: Option<Vec<Word>>,
 }
 
 impl Code<'_, '_> {
@@ -496,8 +513,45 @@ impl Code<'_, '_> {
         self.op(Op::CompositeExtract, ty, vec![Operand::IdRef(composite), Operand::LiteralBit32(index)])
     }
 
+    /// Emits code that calls the hot twin of every function that has one: `f_hot` gives what `f` gives unless `f_rare` of the
+    /// same arguments is true. Returns what `emit` does, and a bool that is false where all of them hold, if there were any.
+    pub fn hot<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, Option<Word>)> {
+        self.rare = Some(vec![]);
+        let result = emit(self);
+        let rare = self.rare.take().unwrap_or_default();
+        let ty = self.linker.type_bool();
+        let rare = rare.into_iter().reduce(|a, b| self.ids(Op::LogicalOr, ty, &[a, b]));
+        Ok((result?, rare))
+    }
+
+    /// Emits code that runs where `condition`, a bool, is false. Nothing that it defines is seen after it.
+    pub fn unless(&mut self, condition: Word, emit: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let (body, merge) = (self.linker.fresh(), self.linker.fresh());
+        let mut push = |opcode, operands| self.instructions.push(Instruction::new(opcode, None, None, operands));
+        push(Op::SelectionMerge, vec![Operand::IdRef(merge), Operand::SelectionControl(SelectionControl::NONE)]);
+        let targets = [condition, merge, body].map(Operand::IdRef);
+        push(Op::BranchConditional, targets.to_vec());
+        self.instructions.push(label_of(body));
+        let (params, bases) = (self.params.clone(), self.bases.clone());
+        emit(self)?;
+        (self.params, self.bases) = (params, bases);
+        self.instructions.push(Instruction::new(Op::Branch, None, None, vec![Operand::IdRef(merge)]));
+        self.instructions.push(label_of(merge));
+        Ok(())
+    }
+
     /// Calls a library function by name.
     pub fn call(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
+        let hot = format!("{name}_hot");
+        if self.rare.is_some() && self.linker.has(&hot) {
+            let rare = self.call_exactly(&format!("{name}_rare"), arguments)?;
+            self.rare.iter_mut().for_each(|list| list.push(rare));
+            return self.call_exactly(&hot, arguments);
+        }
+        self.call_exactly(name, arguments)
+    }
+
+    fn call_exactly(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
         let (function, signature) = self.linker.import(name)?;
         if signature.parameters.len() != arguments.len() {
             return Err(self.linker.bad(format!(
@@ -597,6 +651,10 @@ impl Code<'_, '_> {
         ));
         Ok(())
     }
+}
+
+fn label_of(id: Word) -> Instruction {
+    Instruction::new(Op::Label, None, Some(id), vec![])
 }
 
 fn without_id(inst: &Instruction) -> Instruction {

@@ -96,8 +96,10 @@ pub struct Caps {
     /// Largest range of one storage-buffer descriptor. Addresses have no such limit.
     pub max_storage_buffer_range_bytes: u64,
     pub min_storage_buffer_offset_alignment: u64,
-    /// Largest single tensor: the smaller of the largest allocation and the largest buffer.
+    /// Largest single tensor.
     pub max_buffer_bytes: u64,
+    /// Up to which size one allocation surely works. Drivers may grant more: NVIDIA's states 4 GiB and grants whatever is free.
+    pub max_allocation_bytes: u64,
     pub non_coherent_atom_bytes: u64,
     /// Nanoseconds per timestamp tick; 0 when the queue has no timestamps.
     pub timestamp_period_ns: f32,
@@ -157,10 +159,8 @@ impl Caps {
             max_storage_buffers: p.max_per_stage_descriptor_storage_buffers,
             max_storage_buffer_range_bytes: u64::from(p.max_storage_buffer_range),
             min_storage_buffer_offset_alignment: p.min_storage_buffer_offset_alignment.as_devicesize(),
-            max_buffer_bytes: p
-                .max_memory_allocation_size
-                .unwrap_or(u64::MAX)
-                .min(p.max_buffer_size.unwrap_or(u64::MAX)),
+            max_buffer_bytes: p.max_buffer_size.or(p.max_memory_allocation_size).unwrap_or(u64::MAX),
+            max_allocation_bytes: p.max_memory_allocation_size.unwrap_or(u64::MAX),
             non_coherent_atom_bytes: p.non_coherent_atom_size.as_devicesize(),
             timestamp_period_ns: p.timestamp_period,
             float16_controls: FloatControls {

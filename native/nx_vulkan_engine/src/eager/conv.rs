@@ -4,8 +4,8 @@
 use smallvec::SmallVec;
 
 use super::{Call, constant, movement};
-use crate::kernel::launch::MAX_POSITION;
 use crate::kernel::launch::dot::{Group, Matrix, Product, product};
+use crate::kernel::launch::max_position;
 use crate::program::conv::{Conv, Sizes};
 use crate::program::op::{Axes, Scalar};
 use crate::shape::{Dims, elements};
@@ -95,12 +95,13 @@ impl Plan<'_> {
             _ => self.sizes.channels,
         };
         let results = (output.view.elements() / self.sizes.images).max(output.view.strides[0].unsigned_abs());
+        let limit = max_position(self.input.view.dtype.size_bytes());
         let step = match &in_place {
-            Some(input) => MAX_POSITION / results.max(input.view.strides[1].unsigned_abs()),
+            Some(input) => limit / results.max(input.view.strides[1].unsigned_abs()),
             None => {
                 let copied = self.op.groups() * channels * elements(&self.padded_space()?);
                 let bytes = copied * self.input.view.dtype.size_bytes();
-                (MAX_POSITION / results.max(copied)).min(MAX_COPY_BYTES / bytes)
+                (limit / results.max(copied)).min(MAX_COPY_BYTES / bytes)
             }
         };
         let step = step.clamp(1, self.sizes.images);

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::{Call, movement};
 use crate::codegen::access::Element;
 use crate::codegen::index::{GatherSpec, TakeSpec, extra};
-use crate::kernel::launch::{Arguments, KernelSpec, MAX_POSITION, Place, launch};
+use crate::kernel::launch::{Arguments, KernelSpec, Place, launch, max_position};
 use crate::program::op::Axes;
 use crate::shape::{Dims, Space, Strides, elements};
 use crate::{Error, Result, Tensor, View};
@@ -59,10 +59,11 @@ pub(super) fn rows(call: &Call<'_>, indices: &Tensor, components: usize) -> Resu
 pub(super) fn check_size(tensors: &[&View]) -> Result<()> {
     for view in tensors {
         let (low, high) = view.extent();
-        if (high - low) as u64 > MAX_POSITION || view.elements() > MAX_POSITION {
+        let limit = max_position(view.dtype.size_bytes());
+        if (high - low) as u64 > limit || view.elements() > limit {
             return Err(Error::TooLarge {
                 size_bytes: view.elements() * view.dtype.size_bytes(),
-                limit_bytes: MAX_POSITION * view.dtype.size_bytes(),
+                limit_bytes: limit * view.dtype.size_bytes(),
             });
         }
     }

@@ -48,6 +48,7 @@ pub(crate) struct DeviceMemoryPlan {
     memory_types: Vec<MemoryTypeInfo>,
     ranked: [Vec<u32>; Kind::COUNT],
     map: [bool; Kind::COUNT],
+    max_allocation_bytes: u64,
     pub limits: PoolLimits,
 }
 
@@ -94,7 +95,8 @@ impl DeviceMemoryPlan {
             }),
         };
         let map = KINDS.map(|kind| kind != Kind::Device || unified);
-        DeviceMemoryPlan { memory_types: caps.memory_types.clone(), ranked, map, limits }
+        let max_allocation_bytes = caps.max_allocation_bytes;
+        DeviceMemoryPlan { memory_types: caps.memory_types.clone(), ranked, map, max_allocation_bytes, limits }
     }
 }
 
@@ -169,7 +171,12 @@ impl Backing for VulkanBacking {
                 ..Default::default()
             },
         )
-        .map_err(|e| alloc_error("vkAllocateMemory", e))?;
+        .map_err(|e| match alloc_error("vkAllocateMemory", e) {
+            AllocError::OutOfMemory if size_bytes > self.plan.max_allocation_bytes => {
+                AllocError::TooLarge { limit_bytes: self.plan.max_allocation_bytes }
+            }
+            other => other,
+        })?;
         let mut mapped = null_mut();
         if self.plan.map[kind as usize] && memory_type.host_visible && memory_type.host_coherent {
             memory

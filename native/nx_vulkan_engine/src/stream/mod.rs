@@ -276,11 +276,15 @@ impl Stream {
 
     /// Makes `error` stick unless another came first, and returns the one that stuck.
     fn fail(&self, error: Error) -> Error {
-        let error = self.error.get_or_init(|| error).clone();
+        let error = self.stick(error);
         if error == Error::DeviceLost {
             self.open.mark_lost();
         }
         error
+    }
+
+    fn stick(&self, error: Error) -> Error {
+        self.error.get_or_init(|| error).clone()
     }
 
     /// Locks the recorder with a command buffer ready to record into.
@@ -445,11 +449,12 @@ impl Stream {
         recorder.counters.submissions += 1;
         // The host reads results after the fence: a fence alone does not make device writes visible to it.
         self.barrier(slot.cmd(), vk::PipelineStageFlags::HOST, vk::AccessFlags::HOST_READ);
-        let result = match self.fail_next_submission.swap(false, Ordering::Relaxed) {
-            true => Err(Error::DeviceLost),
-            false => slot.submit(&self.open),
-        };
-        if let Err(error) = result {
+        if self.fail_next_submission.swap(false, Ordering::Relaxed) {
+            recorder.free.push(slot);
+            // The device itself is well, and stays open for other engines.
+            return Err(self.stick(Error::DeviceLost));
+        }
+        if let Err(error) = slot.submit(&self.open) {
             recorder.free.push(slot);
             return Err(self.fail(error));
         }
@@ -497,8 +502,8 @@ impl Drop for Stream {
         let device = &self.open.device;
         let recorder = self.recorder.get_mut().unwrap_or_else(PoisonError::into_inner);
         if waited.is_err() {
-            // On a lost device this returns at once.
-            let _ = self.open.queue.with(|mut queue| queue.wait_idle());
+            // By their fences: other engines go on submitting. On a lost device the first wait returns an error at once.
+            let _ = recorder.pending.iter().try_for_each(|p| p.slot.block(device, u64::MAX).map(|_| ()));
         }
         let pending = recorder.pending.drain(..).map(|p| p.slot);
         for slot in recorder.free.drain(..).chain(pending).chain(recorder.current.take()) {

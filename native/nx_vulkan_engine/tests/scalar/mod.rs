@@ -31,13 +31,18 @@ impl Runner {
 
     /// The elements of `out`, as they are stored, for operands of the same number of elements.
     pub fn run(&self, op: Elementwise, inputs: &[(DType, &[u8])], out: DType) -> Vec<u8> {
+        self.run_wide(op, inputs, out, 1)
+    }
+
+    /// As `run`, with `width` neighbours per invocation.
+    pub fn run_wide(&self, op: Elementwise, inputs: &[(DType, &[u8])], out: DType, width: u8) -> Vec<u8> {
         let port = |dtype| Port { element: Element::Typed(dtype), layout: Layout::Contiguous };
         let spec = Spec {
             inputs: inputs.iter().map(|&(dtype, _)| port(dtype)).collect(),
             steps: smallvec![Step { op, args: (0..inputs.len() as u8).map(Ref::Input).collect(), out }],
             outputs: smallvec![(Ref::Result(0), port(out))],
             rank: 1,
-            width: 1,
+            width,
         };
         let modes = self.engine.float_modes().unwrap();
         let kernel = spec.generate(Library::builtin().unwrap(), modes).unwrap();

@@ -1,6 +1,6 @@
 //! Launches of matrix products.
 
-use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, linalg};
+use super::{Arguments, Compile, KernelSpec, Place, launch, linalg, max_position};
 use crate::codegen::dot::{DotSpec, Store, Tiling};
 use crate::eager::copy;
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
@@ -100,12 +100,10 @@ impl Product<'_> {
     fn check_size(&self) -> Result<()> {
         for tensor in [&self.a.tensor, &self.b.tensor, self.out] {
             let (low, high) = tensor.view.extent();
-            if (high - low) as u64 > MAX_POSITION {
+            let limit = max_position(tensor.view.dtype.size_bytes());
+            if (high - low) as u64 > limit {
                 let size = tensor.view.dtype.size_bytes();
-                return Err(Error::TooLarge {
-                    size_bytes: tensor.view.elements() * size,
-                    limit_bytes: MAX_POSITION * size,
-                });
+                return Err(Error::TooLarge { size_bytes: tensor.view.elements() * size, limit_bytes: limit * size });
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
+use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
 use crate::codegen::elementwise::LOCAL_SIZE;
 use crate::codegen::fold::FoldSpec;
 use crate::program::Function;
@@ -25,7 +25,8 @@ pub fn fold(engine: &Engine, what: &Fold<'_>, compile: Compile) -> Result<()> {
     let view = &what.input.view;
     let (low, high) = view.extent();
     let (kept, folded) = (space(view, 0..what.kept), space(view, what.kept..view.shape.len()));
-    if (high - low) as u64 > MAX_POSITION || kept.elements() > MAX_POSITION || folded.elements() > MAX_POSITION {
+    let limit = max_position(view.dtype.size_bytes());
+    if (high - low) as u64 > limit || kept.elements() > MAX_POSITION || folded.elements() > MAX_POSITION {
         return halves(engine, what, compile);
     }
     let spec = KernelSpec::Fold(FoldSpec {
@@ -70,7 +71,7 @@ fn halves(engine: &Engine, what: &Fold<'_>, compile: Compile) -> Result<()> {
     let view = &what.input.view;
     let Some(axis) = (0..what.kept).find(|&axis| view.shape[axis] > 1) else {
         let size = view.dtype.size_bytes();
-        return Err(Error::TooLarge { size_bytes: view.elements() * size, limit_bytes: MAX_POSITION * size });
+        return Err(Error::TooLarge { size_bytes: view.elements() * size, limit_bytes: max_position(size) * size });
     };
     let half = view.shape[axis] / 2;
     let results: u64 = view.shape[axis + 1..what.kept].iter().product();

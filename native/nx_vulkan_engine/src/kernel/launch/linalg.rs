@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Arguments, Compile, Kernel, KernelSpec, MAX_POSITION, Place, launch};
+use super::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
 use crate::codegen::linalg::LinalgSpec;
 use crate::{CType, DType, Engine, Error, Result, Tensor};
 
@@ -42,12 +42,10 @@ pub fn run(
 ) -> Result<()> {
     for tensor in operands {
         let (low, high) = tensor.view.extent();
-        if (high - low) as u64 > MAX_POSITION {
+        let limit = max_position(tensor.view.dtype.size_bytes());
+        if (high - low) as u64 > limit {
             let size = tensor.view.dtype.size_bytes();
-            return Err(Error::TooLarge {
-                size_bytes: tensor.view.elements() * size,
-                limit_bytes: MAX_POSITION * size,
-            });
+            return Err(Error::TooLarge { size_bytes: tensor.view.elements() * size, limit_bytes: limit * size });
         }
     }
     let places: SmallVec<[Place<'_>; 6]> = operands

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
+use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
 use crate::codegen::access::{Element, Layout};
 use crate::codegen::elementwise::{Port, Ref, Spec, Step};
 use crate::memory::Buffer;
@@ -44,10 +44,12 @@ pub fn map(
     let indexed = |r: &Ref| matches!(r, Ref::Coordinate(_));
     let keep_axes = steps.iter().any(|s| s.args.iter().any(indexed)) || outputs.iter().any(|(r, _)| indexed(r));
     let linear = |r: &Ref| matches!(r, Ref::Coordinate(_) | Ref::Linear);
-    if elements_of(sizes) > MAX_POSITION
+    let largest = outputs.iter().map(|(_, o)| u64::from(o.element.size_bytes())).max().unwrap_or(1);
+    if elements_of(sizes) > max_position(largest)
         && (steps.iter().any(|s| s.args.iter().any(linear)) || outputs.iter().any(|(r, _)| linear(r)))
     {
-        return Err(Error::TooLarge { size_bytes: elements_of(sizes), limit_bytes: MAX_POSITION });
+        let limit_bytes = max_position(largest) * largest;
+        return Err(Error::TooLarge { size_bytes: elements_of(sizes) * largest, limit_bytes });
     }
     let strides: SmallVec<[&[i64]; 4]> =
         inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| &o.strides[..]).collect();
@@ -133,7 +135,8 @@ fn split(space: &Space, addresses: &[u64], elements: &[Element], run: &mut RunPa
         if count == 0 {
             return Ok(());
         }
-        if count <= MAX_POSITION && strides.iter().all(|s| reach(s) <= MAX_POSITION) {
+        let fits = |(s, e): (&Strides, &Element)| reach(s) <= max_position(e.size_bytes().into());
+        if count <= MAX_POSITION && strides.iter().zip(elements).all(fits) {
             return run(sizes, addresses);
         }
         // The outermost axis with more than one element: halving it keeps the order of everything inside.

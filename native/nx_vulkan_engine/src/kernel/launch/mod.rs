@@ -41,6 +41,12 @@ use crate::{DType, Engine, Error, Result, Tensor, Type};
 /// Positions inside one launch are signed 32-bit numbers.
 pub const MAX_POSITION: u64 = i32::MAX as u64;
 
+/// The last position of elements of this size that one launch can reach: offsets in bytes also stay within 32 bits, as NVIDIA's
+/// driver 580 computes no more of them.
+pub fn max_position(element_bytes: u64) -> u64 {
+    MAX_POSITION.min(u64::from(u32::MAX) / element_bytes.max(1))
+}
+
 /// Whether a call may compile a kernel that is not there yet (milliseconds), or must answer `NeedsCompile`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compile {

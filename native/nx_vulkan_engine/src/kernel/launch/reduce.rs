@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
+use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
 use crate::codegen::reduce::{Direction, ReduceSpec, Stage};
 use crate::memory::Buffer;
 use crate::program::Reduction;
@@ -58,7 +58,8 @@ pub fn reduce(
     compile: Compile,
 ) -> Result<()> {
     let (low, high) = view.extent();
-    let is_large = (high - low) as u64 > MAX_POSITION || view.elements() > MAX_POSITION;
+    let max_position = max_position(view.dtype.size_bytes());
+    let is_large = (high - low) as u64 > max_position || view.elements() > MAX_POSITION;
     if is_large && let Some(axis) = outermost(view, |axis| !what.axes.contains(&axis)) {
         let inner: u64 =
             (axis + 1..view.shape.len()).filter(|a| !what.axes.contains(a)).map(|a| view.shape[a]).product();
@@ -71,10 +72,10 @@ pub fn reduce(
     let mut parts: SmallVec<[View; 1]> = SmallVec::from_elem(view.clone(), 1);
     while let Some(at) = parts.iter().position(|p| {
         let (low, high) = p.extent();
-        (high - low) as u64 > MAX_POSITION || p.elements() > MAX_POSITION
+        (high - low) as u64 > max_position || p.elements() > MAX_POSITION
     }) {
         if matches!(what.reduction, Reduction::ArgMax | Reduction::ArgMin) {
-            let limit_bytes = MAX_POSITION * view.dtype.size_bytes();
+            let limit_bytes = max_position * view.dtype.size_bytes();
             return Err(Error::TooLarge { size_bytes: view.elements() * view.dtype.size_bytes(), limit_bytes });
         }
         let Some(axis) = outermost(&parts[at], |axis| what.axes.contains(&axis)) else { break };

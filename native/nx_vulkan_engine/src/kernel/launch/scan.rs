@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Arguments, Compile, Kernel, KernelSpec, MAX_POSITION, Place, launch};
+use super::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
 use crate::codegen::scan::{ScanSpec, ScanStage};
 use crate::memory::Buffer;
 use crate::program::Reduction;
@@ -26,10 +26,11 @@ pub struct Scan<'a> {
 
 pub fn scan(engine: &Engine, what: &Scan<'_>, compile: Compile) -> Result<()> {
     let size = what.input.view.dtype.size_bytes();
-    if what.elements > MAX_POSITION {
-        return Err(Error::TooLarge { size_bytes: what.elements * size, limit_bytes: MAX_POSITION * size });
+    let limit = max_position(size);
+    if what.elements > limit {
+        return Err(Error::TooLarge { size_bytes: what.elements * size, limit_bytes: limit * size });
     }
-    let rows_per_launch = (MAX_POSITION / what.elements.max(1)).max(1);
+    let rows_per_launch = (limit / what.elements.max(1)).max(1);
     let mut first = 0;
     while first < what.rows {
         let rows = rows_per_launch.min(what.rows - first);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Arguments, Compile, Kernel, KernelSpec, MAX_POSITION, Place, launch};
+use super::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
 use crate::codegen::sort::{Payload, SortKey, SortSpec};
 use crate::memory::Buffer;
 use crate::shape::Type;
@@ -43,10 +43,11 @@ pub fn keeps_fewer(elements: u64, kept: u64) -> bool {
 /// Results have all elements unless [`keeps_fewer`] allows less.
 pub fn sort(engine: &Engine, what: &Sort<'_>, compile: Compile) -> Result<()> {
     let size = what.input.view.dtype.size_bytes();
-    if what.elements > MAX_POSITION {
-        return Err(Error::TooLarge { size_bytes: what.elements * size, limit_bytes: MAX_POSITION * size });
+    let limit = max_position(size);
+    if what.elements > limit {
+        return Err(Error::TooLarge { size_bytes: what.elements * size, limit_bytes: limit * size });
     }
-    let per_launch = (MAX_POSITION / what.elements.max(1)).max(1);
+    let per_launch = (limit / what.elements.max(1)).max(1);
     // The second batch of rows needs kernels of the same specs as the first.
     let mut first = 0;
     while first < what.rows {

@@ -1,7 +1,7 @@
 //! Launches of tiled copies.
 
 use super::map::Operand;
-use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
+use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
 use crate::codegen::transpose::TransposeSpec;
 use crate::shape::{Dims, Space, Strides};
 use crate::{Engine, Result};
@@ -22,7 +22,10 @@ pub fn transpose(
     let fastest =
         |s: &Strides| (0..space.rank()).find(|&axis| s[axis].unsigned_abs() == 1 && space.sizes[axis] >= MIN_AXIS);
     let (Some(row), Some(column)) = (fastest(&space.strides[0]), fastest(&space.strides[1])) else { return Ok(false) };
-    if row == column || space.elements() > MAX_POSITION || space.strides.iter().any(|s| reach(s) > MAX_POSITION) {
+    if row == column
+        || space.elements() > MAX_POSITION
+        || space.strides.iter().any(|s| reach(s) > max_position(from.element.size_bytes().into()))
+    {
         return Ok(false);
     }
     let order: Vec<usize> = (0..space.rank()).filter(|&a| a != row && a != column).chain([row, column]).collect();

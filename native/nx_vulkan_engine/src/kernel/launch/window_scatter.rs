@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
+use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
 use crate::codegen::elementwise::LOCAL_SIZE;
 use crate::codegen::window_scatter::{WindowScatterSpec, WindowStage};
 use crate::program::Windows;
@@ -79,9 +79,10 @@ pub fn window_scatter(engine: &Engine, what: &WindowScatter<'_>, compile: Compil
     let (input, source, out) = (&what.input.view, &what.source.view, &what.out.view);
     for view in [input, source, out] {
         let (low, high) = view.extent();
-        if (high - low) as u64 > MAX_POSITION || view.shape.iter().any(|&n| n > MAX_POSITION) {
+        let limit = max_position(view.dtype.size_bytes());
+        if (high - low) as u64 > limit || view.shape.iter().any(|&n| n > MAX_POSITION) {
             let size = view.dtype.size_bytes();
-            return Err(Error::TooLarge { size_bytes: view.elements() * size, limit_bytes: MAX_POSITION * size });
+            return Err(Error::TooLarge { size_bytes: view.elements() * size, limit_bytes: limit * size });
         }
     }
     let axes = merged(what);

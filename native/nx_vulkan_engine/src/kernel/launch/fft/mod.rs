@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 pub use tables::TableCache;
 
 use self::tables::Content;
-use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
+use super::{Arguments, Compile, KernelSpec, Place, launch, max_position};
 use crate::codegen::fft::FftSpec;
 use crate::memory::Buffer;
 use crate::shape::{Dims, Space, Strides};
@@ -151,7 +151,8 @@ pub fn fft(engine: &Engine, input: &Tensor, out: &Tensor, what: &Fft, compile: C
     };
     let positions = (rows * longest).max(reach(&input.view)).max(reach(&out.view));
     let needs_scratch = longest > capacity(engine, compute) || !(smooth || direct);
-    if positions > MAX_POSITION || (needs_scratch && rows * longest * element_bytes > MAX_SCRATCH_BYTES) {
+    if positions > max_position(element_bytes) || (needs_scratch && rows * longest * element_bytes > MAX_SCRATCH_BYTES)
+    {
         let shape = &input.view.shape;
         if let Some(axis) = (0..shape.len()).find(|&a| a != what.axis && shape[a] > 1) {
             for (start, length) in [(0, shape[axis] / 2), (shape[axis] / 2, shape[axis] - shape[axis] / 2)] {
@@ -160,8 +161,8 @@ pub fn fft(engine: &Engine, input: &Tensor, out: &Tensor, what: &Fft, compile: C
             }
             return Ok(());
         }
-        if positions > MAX_POSITION {
-            let limit_bytes = MAX_POSITION * element_bytes;
+        if positions > max_position(element_bytes) {
+            let limit_bytes = max_position(element_bytes) * element_bytes;
             return Err(Error::TooLarge { size_bytes: positions * element_bytes, limit_bytes });
         }
     }
