@@ -1,4 +1,5 @@
-// What reductions need beyond the elementwise ops: compensated sums and ordered keys for argmax and argmin.
+// What reductions need beyond the elementwise ops: compensated sums and products, and ordered keys for argmax and argmin.
+#include "nx_f32_base.glsl"
 
 // Sum of two compensated values (sum, error). Knuth's two-sum: exact without fused operations.
 vec2 nx_sum2_f32(const in vec2 a, const in vec2 b) {
@@ -8,8 +9,11 @@ vec2 nx_sum2_f32(const in vec2 a, const in vec2 b) {
     return vec2(s, e + (a.y + b.y));
 }
 
-// The value of a compensated sum. Infinite and NaN sums have no meaningful error term, and a sum of -0.0 stays so.
-float nx_sum2_value_f32(const in vec2 a) {
+// Product of two compensated values.
+vec2 nx_product2_f32(const in vec2 a, const in vec2 b) { return nx_pair_product_f32(a, b); }
+
+// The value of a compensated result. Infinite and NaN ones have no meaningful error term, and -0.0 stays so.
+float nx_compensated_value_f32(const in vec2 a) {
     bool finite = (floatBitsToUint(a.x) & 0x7f800000u) != 0x7f800000u;
     return finite && a.y != 0.0 ? a.x + a.y : a.x;
 }

@@ -47,8 +47,8 @@ pub struct ReduceSpec {
 enum Accumulator {
     /// One value.
     Value(CType),
-    /// A compensated f32 sum: (sum, error).
-    Sum2,
+    /// A compensated f32 sum or product: (value, error).
+    Compensated,
     /// An ordered key of one or two words and an index.
     Arg { key_words: u32 },
 }
@@ -57,7 +57,7 @@ impl Accumulator {
     fn words(self) -> u32 {
         match self {
             Accumulator::Value(ctype) => ctype.dtype().size_bytes() as u32 / 4,
-            Accumulator::Sum2 => 2,
+            Accumulator::Compensated => 2,
             Accumulator::Arg { key_words: 1 } => 2,
             Accumulator::Arg { .. } => 4,
         }
@@ -74,7 +74,7 @@ impl ReduceSpec {
                 Accumulator::Arg { key_words: self.input.ctype().dtype().size_bytes() as u32 / 4 }
             }
             Reduction::All | Reduction::Any => Accumulator::Value(CType::U32),
-            Reduction::Sum if self.out.ctype() == CType::F32 => Accumulator::Sum2,
+            Reduction::Sum | Reduction::Product if self.out.ctype() == CType::F32 => Accumulator::Compensated,
             _ => Accumulator::Value(self.out.ctype()),
         }
     }
@@ -205,7 +205,7 @@ impl ReduceSpec {
                 let id = scalar::cast(code, value, ctype.dtype())?;
                 Ok(self.to_words(code, ctype, id))
             }
-            Accumulator::Sum2 => {
+            Accumulator::Compensated => {
                 let id = scalar::cast(code, value, DType::F32)?;
                 let float = code.linker.type_float(32);
                 let pair = code.linker.type_vector(float, 2);
@@ -260,16 +260,19 @@ impl ReduceSpec {
                     _ => SmallVec::from_slice(&[0, 0, index, 0]),
                 });
             }
-            Accumulator::Sum2 => return Ok(SmallVec::from_slice(&[0, 0])),
+            Accumulator::Compensated => {
+                let neutral = if self.reduction == Reduction::Product { 1f32 } else { 0f32 };
+                return Ok(SmallVec::from_slice(&[neutral.to_bits(), 0]));
+            }
             Accumulator::Value(ctype) => ctype,
         };
         Ok(match (self.reduction, ctype) {
             (Reduction::All, _) => SmallVec::from_slice(&[1]),
             (Reduction::Any, _) => SmallVec::from_slice(&[0]),
+            (Reduction::Product, CType::F32) => SmallVec::from_slice(&[1f32.to_bits()]),
             (Reduction::Sum, _) => SmallVec::from_elem(0, accumulator.words() as usize),
             (Reduction::Product, CType::I32 | CType::U32) => SmallVec::from_slice(&[1]),
             (Reduction::Product, CType::I64 | CType::U64) => two(1),
-            (Reduction::Product, CType::F32) => SmallVec::from_slice(&[1f32.to_bits()]),
             (Reduction::Product, CType::F64) => two(1f64.to_bits()),
             (Reduction::Product, CType::C64) => SmallVec::from_slice(&[1f32.to_bits(), 0]),
             (Reduction::Product, CType::C128) => {
@@ -294,11 +297,12 @@ impl ReduceSpec {
 
     pub(super) fn combine(&self, code: &mut Code<'_, '_>, a: Word, b: Word) -> Result<Word> {
         let name = match (self.accumulator(), self.reduction) {
-            (Accumulator::Sum2, _) => {
+            (Accumulator::Compensated, reduction) => {
                 let a = self.value_of(code, CType::C64, a);
                 let b = self.value_of(code, CType::C64, b);
-                let sum = code.call("nx_sum2_f32", &[a, b])?;
-                return Ok(self.to_words(code, CType::C64, sum));
+                let function = if reduction == Reduction::Product { "nx_product2_f32" } else { "nx_sum2_f32" };
+                let result = code.call(function, &[a, b])?;
+                return Ok(self.to_words(code, CType::C64, result));
             }
             (Accumulator::Arg { key_words }, _) => {
                 let tie = if self.tie_high { "high" } else { "low" };
@@ -322,9 +326,9 @@ impl ReduceSpec {
     pub(super) fn lower(&self, code: &mut Code<'_, '_>, words: Word) -> Result<Word> {
         let uint = code.linker.type_uint(32);
         let value = match self.accumulator() {
-            Accumulator::Sum2 => {
+            Accumulator::Compensated => {
                 let pair = self.value_of(code, CType::C64, words);
-                let id = code.call("nx_sum2_value_f32", &[pair])?;
+                let id = code.call("nx_compensated_value_f32", &[pair])?;
                 Value { id, dtype: DType::F32 }
             }
             Accumulator::Arg { key_words } => Value { id: code.extract(uint, words, key_words), dtype: DType::U32 },
