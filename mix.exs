@@ -50,8 +50,8 @@ defmodule Nx.Vulkan.MixProject do
     ]
   end
 
-  # The recordings use the modules of test/support.
-  def cli, do: [preferred_envs: ["nx_vulkan.record": :test]]
+  # The recordings and the table of ops use the modules of test/support.
+  def cli, do: [preferred_envs: ["nx_vulkan.record": :test, "nx_vulkan.ops": :test]]
 
   def application do
     [

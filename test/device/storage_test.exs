@@ -104,6 +104,77 @@ defmodule Nx.Vulkan.Device.StorageTest do
     end
   end
 
+  describe "handles for other processes" do
+    # What another VM reads through a handle, or the message of what it raises.
+    @other_vm """
+    [handle, type, shape] = System.argv()
+    {:ok, _} = Application.ensure_all_started(:nx_vulkan)
+    [type, shape] = for text <- [type, shape], do: text |> Code.eval_string() |> elem(0)
+    pointer = %Nx.Pointer{kind: :ipc, handle: Base.decode64!(handle)}
+    answer =
+      try do
+        t = Nx.from_pointer(Nx.Vulkan.VulkanoBackend, pointer, type, shape)
+        {:ok, Nx.to_binary(t), Nx.to_binary(Nx.add(t, t))}
+      rescue
+        error -> {:error, error.__struct__, Exception.message(error)}
+      end
+    IO.puts(["answer ", answer |> :erlang.term_to_binary() |> Base.encode64()])
+    """
+
+    defp in_another_vm(handle, type, shape) do
+      paths = for path <- :code.get_path(), do: ["-pa", to_string(path)]
+      args = ["-e", @other_vm, Base.encode64(handle), inspect(type), inspect(shape)]
+      {output, 0} = System.cmd("elixir", List.flatten(paths) ++ args, stderr_to_stdout: true)
+      [_, answer] = Regex.run(~r/answer (\S+)/, output)
+      answer |> Base.decode64!() |> :erlang.binary_to_term()
+    end
+
+    test "share the memory" do
+      t = Nx.iota({1000}, type: :s32, backend: VulkanoBackend) |> Nx.reverse()
+      bits = Nx.to_binary(t)
+
+      assert %Nx.Pointer{kind: :ipc, address: nil, handle: handle, data_size: 4000} =
+               pointer = Nx.to_pointer(t, mode: :ipc)
+
+      assert pointer == Nx.to_pointer(t, mode: :ipc)
+      assert Nx.to_binary(t) == bits
+      assert Nx.to_binary(from_pointer(pointer, :s32, {10, 100})) == bits
+      assert in_another_vm(handle, {:s, 32}, {1000}) == {:ok, bits, Nx.to_binary(Nx.add(t, t))}
+      part = Nx.to_pointer(t[[100..102]], mode: :ipc)
+      assert {:ok, <<899::32-native, 898::32-native, 897::32-native>>, _} = in_another_vm(part.handle, {:s, 32}, {3})
+
+      assert {:error, ArgumentError, message} = in_another_vm(handle, {:s, 32}, {1001})
+      assert message =~ "expected 4004 bytes, got 4000 bytes"
+      assert Nx.to_number(Nx.sum(t)) == 499_500
+    end
+
+    test "are refused when they are none" do
+      t = place([1, 2])
+      %{handle: handle} = pointer = Nx.to_pointer(t, mode: :ipc)
+
+      for wrong <- [
+            "",
+            "some-ipc-handle",
+            handle <> "x",
+            binary_part(handle, 1, 71),
+            :binary.copy(<<0>>, byte_size(handle))
+          ] do
+        assert_raise ArgumentError, fn -> from_pointer(%{pointer | handle: wrong}, :s32, {2}) end
+      end
+
+      assert_raise ArgumentError, fn -> from_pointer(pointer, :s32, {3}) end
+      assert_raise ArgumentError, fn -> from_pointer(%{pointer | handle: nil}, :s32, {2}) end
+      # A process that is gone: the number stands behind the eight bytes of the handle's name.
+      <<name::binary-8, _process::32, rest::binary>> = handle
+      gone = %{pointer | handle: <<name::binary, 0x7FFFFFF::32-little, rest::binary>>}
+      assert_raise ArgumentError, ~r/process/, fn -> from_pointer(gone, :s32, {2}) end
+
+      assert Nx.backend_deallocate(t) == :ok
+      assert_raise ArgumentError, fn -> from_pointer(pointer, :s32, {2}) end
+      assert {:error, ArgumentError, _message} = in_another_vm(handle, {:s, 32}, {2})
+    end
+  end
+
   describe "copies" do
     test "to other backends and back keep every bit" do
       for type <- types() ++ sub_byte(), shape <- [{}, {1}, {3}, {2, 3, 5}] do

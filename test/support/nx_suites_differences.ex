@@ -3,8 +3,6 @@ defmodule Nx.Vulkan.NxSuites.Differences do
   The tests of Nx that do not pass on `Nx.Vulkan.VulkanoBackend`, by file and reason.
   """
 
-  alias Nx.Vulkan.Pending
-
   @reasons %{
     constants: "Nx takes the constants of an expression from Nx.BinaryBackend alone; the test closes over tensors",
     references: "compares tensors by ===, by a pin or by a repeated variable, which references to equal values fail",
@@ -114,7 +112,7 @@ defmodule Nx.Vulkan.NxSuites.Differences do
   def sort(file, results) do
     listed = listed(file)
     failures = for {name, {:failed, message}} <- results, do: {name, message}
-    {different, failed} = Enum.split_with(failures, fn {name, message} -> name in listed or missing?(message) end)
+    {different, failed} = Enum.split_with(failures, fn {name, _} -> name in listed end)
     names = MapSet.new(results, &elem(&1, 0))
 
     %{
@@ -134,7 +132,5 @@ defmodule Nx.Vulkan.NxSuites.Differences do
     Enum.map(tests, &("test " <> &1)) ++ Enum.map(doctests(), &("doctest " <> &1))
   end
 
-  defp doctests, do: Enum.flat_map(@doctests, &elem(&1, 1)) ++ Pending.doctests()
-
-  defp missing?(message), do: message =~ "this version of Nx.Vulkan does not have it"
+  defp doctests, do: Enum.flat_map(@doctests, &elem(&1, 1))
 end

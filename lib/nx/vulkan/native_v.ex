@@ -89,6 +89,12 @@ defmodule Nx.Vulkan.NativeV do
   def device_stats, do: nif_error()
 
   @doc """
+  The device features, by Vulkan's names, that the kernels of ops depend on which any process ran since the last call.
+  """
+  @spec device_take_features_used() :: [String.t()]
+  def device_take_features_used, do: nif_error()
+
+  @doc """
   What the Vulkan validation layer has said so far; nil where it is not watching, see `NX_VULKAN_VALIDATION`. Dirty IO scheduler.
   """
   @spec device_validation_messages() :: [String.t()] | nil
@@ -149,6 +155,29 @@ defmodule Nx.Vulkan.NativeV do
   """
   @spec tensor_from_address(non_neg_integer, atom, tuple) :: tensor_result
   def tensor_from_address(_address, _type, _shape), do: nif_error()
+
+  @doc """
+  A handle by which other processes of the system find the tensor's memory, and its size in bytes; otherwise as `tensor_share/1`.
+
+  The tensor moves into memory that can be shared. Others must run as the same user, with leave to trace this process.
+
+  ## Errors
+
+  `:unsupported` where the device has no `VK_KHR_external_memory_fd`, and on systems other than Linux.
+  """
+  @spec tensor_share_ipc(ref) :: {:ok, binary, pos_integer} | error
+  def tensor_share_ipc(_ref), do: nif_error()
+
+  @doc """
+  A tensor in the memory behind a handle that `tensor_share_ipc/1` gave, in this or another process. Dirty IO scheduler.
+
+  ## Errors
+
+  `:invalid_argument` for another binary, a process that is gone or keeps its memory to itself, another device, and memory
+  that is too small; `:unsupported` as in `tensor_share_ipc/1`.
+  """
+  @spec tensor_from_ipc(binary, atom, tuple) :: tensor_result
+  def tensor_from_ipc(_handle, _type, _shape), do: nif_error()
 
   @doc """
   How a tensor lies in memory: type, shape, strides and offset in elements, bytes of the storage.

@@ -13,6 +13,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
   `Nx.to_pointer/2` gives the device address of a tensor, in `mode: :local`. It keeps the memory until the tensor is
   deallocated, so that the address holds even after the tensor was collected. `Nx.from_pointer/5` makes a tensor that shares
   the memory; an address that no such tensor has, or had, is an `ArgumentError`. Elements of a sub-byte type take a byte each there.
+  `mode: :ipc` gives a handle for other processes of the system, which must run as the same user with leave to trace this one, on
+  Linux and on devices with `VK_KHR_external_memory_fd`. Tensors don't change, so there is nothing to synchronize.
 
   Indices out of bounds raise, so `gather`, `take`, `take_along_axis`, `indexed_add` and `indexed_put` wait for their
   indices. `config :nx_vulkan, check_indices: false` leaves the check out: `gather` then takes the nearest position, and updates
@@ -148,13 +150,15 @@ defmodule Nx.Vulkan.VulkanoBackend do
     opts = Keyword.validate!(opts, mode: :local)
 
     case opts[:mode] do
-      :local -> local_pointer(NativeV.tensor_share(ref))
-      mode -> raise ArgumentError, "expected the mode :local, got: #{inspect(mode)}"
+      :local -> pointer(:local, NativeV.tensor_share(ref))
+      :ipc -> pointer(:ipc, NativeV.tensor_share_ipc(ref))
+      mode -> raise ArgumentError, "expected one of :local, :ipc, got: #{inspect(mode)}"
     end
   end
 
-  defp local_pointer({:ok, address, size}), do: %Nx.Pointer{kind: :local, address: address, data_size: size}
-  defp local_pointer(error), do: raise_error(error)
+  defp pointer(:local, {:ok, address, size}), do: %Nx.Pointer{kind: :local, address: address, data_size: size}
+  defp pointer(:ipc, {:ok, handle, size}), do: %Nx.Pointer{kind: :ipc, handle: handle, data_size: size}
+  defp pointer(_kind, error), do: raise_error(error)
 
   @impl true
   def from_pointer(%Nx.Pointer{} = pointer, type, shape, backend_options, opts) do
@@ -167,21 +171,22 @@ defmodule Nx.Vulkan.VulkanoBackend do
       raise ArgumentError, "invalid pointer data_size for shape, expected: #{div(expected, 8)}, got: #{size}"
     end
 
+    type = type_name(type)
+
     case pointer do
       %{kind: :local, address: address} when is_integer(address) and address > 0 and address <= @last_address ->
-        from_address(out, address)
+        shared(out, NativeV.tensor_from_address(address, type, shape))
+
+      %{kind: :ipc, handle: handle} when is_binary(handle) ->
+        shared(out, NativeV.tensor_from_ipc(handle, type, shape))
 
       _ ->
-        raise ArgumentError, "expected a pointer of the kind :local with an address, got: #{inspect(pointer)}"
+        raise ArgumentError, "expected a pointer with an address or a handle, got: #{inspect(pointer)}"
     end
   end
 
-  defp from_address(%T{type: type, shape: shape} = out, address) do
-    case NativeV.tensor_from_address(address, type_name(type), shape) do
-      {:error, :invalid_argument, _op, message, _details} -> raise ArgumentError, message
-      answer -> %{out | data: %B{ref: settle(answer, fn -> answer end)}}
-    end
-  end
+  defp shared(_out, {:error, :invalid_argument, _op, message, _details}), do: raise(ArgumentError, message)
+  defp shared(out, answer), do: %{out | data: %B{ref: settle(answer, fn -> answer end)}}
 
   @impl true
   def block(%block{axis: axis, reverse: reverse}, out, [%T{type: {class, _}} = tensor], _fun)

@@ -1,15 +1,18 @@
 //! The engine: an open device with its memory, stream and pipelines.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::device::{Caps, DeviceInfo, OpenDevice, Validation, ValidationLog};
 use crate::eager::ConstantCache;
-use crate::kernel::launch::KernelCache;
 use crate::kernel::launch::fft::TableCache;
+use crate::kernel::launch::{KernelCache, feature_names};
 use crate::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore, default_cache_dir};
 use crate::memory::{
     AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, HostAccess, Kind, Pool, VulkanBacking,
+    imported_buffer, shared_buffer,
 };
 use crate::share::Shared;
 use crate::stream::Stream;
@@ -80,6 +83,7 @@ pub struct Engine {
     kernels: KernelCache,
     constants: ConstantCache,
     shared: Shared,
+    features_used: AtomicU8,
     fft_tables: TableCache,
     pipelines: PipelineStore,
     pool: Arc<DevicePool>,
@@ -114,6 +118,7 @@ impl Engine {
             kernels: KernelCache::default(),
             constants: ConstantCache::default(),
             shared: Shared::default(),
+            features_used: AtomicU8::new(0),
             fft_tables: TableCache::default(),
             pipelines: PipelineStore::new(Arc::clone(&open), options.cache_dir.clone())?,
             pool,
@@ -162,6 +167,31 @@ impl Engine {
             Err(e) => return Err(self.alloc_error(e, size_bytes)),
         };
         Ok(Arc::new(Buffer::new(block, size_bytes, Arc::clone(&self.pool))))
+    }
+
+    /// Whether other processes can map memory of this device.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.pool.backing().shares_memory()
+    }
+
+    /// A buffer with undefined contents that other processes can map.
+    pub(crate) fn alloc_shared(&self, size_bytes: u64) -> Result<Arc<Buffer>> {
+        self.pool.free_retired(self.stream.completed());
+        let buffer = shared_buffer(&self.pool, size_bytes).map_err(|e| self.alloc_error(e, size_bytes))?;
+        Ok(Arc::new(buffer))
+    }
+
+    /// The buffer behind a descriptor of another process's memory.
+    pub(crate) fn import_shared(
+        &self,
+        file: File,
+        size_bytes: u64,
+        memory_type: u32,
+        allocation_bytes: u64,
+    ) -> Result<Arc<Buffer>> {
+        self.pool.free_retired(self.stream.completed());
+        let buffer = imported_buffer(&self.pool, file, size_bytes, memory_type, allocation_bytes);
+        Ok(Arc::new(buffer.map_err(|e| self.alloc_error(e, size_bytes))?))
     }
 
     fn alloc_under_pressure(&self, size_bytes: u64) -> Result<FreeBlock> {
@@ -387,6 +417,17 @@ impl Engine {
             barriers: counters.barriers,
             pipelines: self.pipelines.len() as u64,
         }
+    }
+
+    pub(crate) fn note_features(&self, features: u8) {
+        if features & !self.features_used.load(Relaxed) != 0 {
+            self.features_used.fetch_or(features, Relaxed);
+        }
+    }
+
+    /// The device features that generated kernels launched since the last call depend on.
+    pub fn take_features_used(&self) -> Vec<&'static str> {
+        feature_names(self.features_used.swap(0, Relaxed))
     }
 
     /// What the validation layer said; `None` when it is not watching.

@@ -9,6 +9,7 @@ pub mod eager;
 pub mod engine;
 pub mod error;
 pub mod float8;
+mod ipc;
 pub mod kernel;
 pub mod memory;
 pub mod nativev;

@@ -137,3 +137,9 @@ fn device_save_pipelines() -> Atom {
     }
     atoms::ok()
 }
+
+/// The device features that kernels launched since the last call depend on.
+#[rustler::nif]
+fn device_take_features_used() -> Vec<&'static str> {
+    open_engine().map(|engine| engine.take_features_used()).unwrap_or_default()
+}

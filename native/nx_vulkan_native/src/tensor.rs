@@ -153,6 +153,42 @@ fn tensor_share<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     }
 }
 
+/// A handle by which other processes of the system find a tensor's memory, and its size in bytes.
+#[rustler::nif(schedule = "DirtyIo")]
+fn tensor_share_ipc<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
+    let share = || {
+        let resource = resource_of(reference)?;
+        let (tensor, handle) = resource.tensor()?.share_ipc(device::engine()?)?;
+        let mut slot = resource.slot();
+        let held = slot.as_mut().ok_or(Error::Released)?;
+        *held = tensor;
+        Ok((handle, held.view.ty().size_bytes()))
+    };
+    match share() {
+        Ok((handle, size_bytes)) => (atoms::ok(), encode_binary(env, &handle), size_bytes).encode(env),
+        Err(e) => error::encode(env, atoms::to_pointer().to_term(env), &e),
+    }
+}
+
+fn encode_binary<'a>(env: Env<'a>, bytes: &[u8]) -> Binary<'a> {
+    let mut binary = NewBinary::new(env, bytes.len());
+    binary.as_mut_slice().copy_from_slice(bytes);
+    Binary::from(binary)
+}
+
+/// A tensor in the memory behind a handle that `tensor_share_ipc` gave, in this or in another process.
+#[rustler::nif(schedule = "DirtyIo")]
+fn tensor_from_ipc<'a>(env: Env<'a>, handle: Binary<'a>, dtype: Term<'a>, shape: Term<'a>) -> Term<'a> {
+    let run = || {
+        let engine = device::engine()?;
+        Ok((engine, Tensor::from_ipc(engine, &handle, &term::ty(dtype, shape)?)?))
+    };
+    match run() {
+        Ok((engine, tensor)) => encode_tensor(env, engine, tensor),
+        Err(e) => error::encode(env, atoms::from_pointer().to_term(env), &e),
+    }
+}
+
 /// A tensor of what lies at an address that `tensor_share` gave, or within that tensor.
 #[rustler::nif(schedule = "DirtyIo")]
 fn tensor_from_address<'a>(env: Env<'a>, address: u64, dtype: Term<'a>, shape: Term<'a>) -> Term<'a> {

@@ -126,9 +126,12 @@ impl OpenDevice {
         let family = queue_family(&physical).ok_or_else(|| no_device("the device has no compute queue"))?;
 
         let mut features = wanted_features(physical.supported_features());
-        let extensions =
-            DeviceExtensions { khr_cooperative_matrix: features.cooperative_matrix, ..DeviceExtensions::empty() }
-                .intersection(physical.supported_extensions());
+        let extensions = DeviceExtensions {
+            khr_cooperative_matrix: features.cooperative_matrix,
+            khr_external_memory_fd: true,
+            ..DeviceExtensions::empty()
+        }
+        .intersection(physical.supported_extensions());
         features.cooperative_matrix &= extensions.khr_cooperative_matrix;
         let caps = Caps::of(&physical, &info, &features);
 

@@ -6,13 +6,21 @@ use std::sync::Arc;
 use vulkano::buffer::sys::RawBuffer;
 use vulkano::buffer::{Buffer as VulkanoBuffer, BufferCreateInfo, BufferUsage};
 use vulkano::device::Device;
-use vulkano::memory::{DeviceMemory, MemoryAllocateFlags, MemoryAllocateInfo, MemoryMapInfo, ResourceMemory};
+use vulkano::memory::{
+    DeviceMemory, ExternalMemoryHandleTypes, MemoryAllocateFlags, MemoryAllocateInfo, MemoryMapInfo, ResourceMemory,
+};
 use vulkano::{Validated, VulkanError, VulkanObject};
 
 use super::block::Kind;
 use super::pool::{AllocError, Backing, Chunk, PoolLimits};
 use crate::Error;
 use crate::device::{Caps, DeviceKind, MemoryTypeInfo, describe};
+
+pub(super) const USAGE: BufferUsage = BufferUsage::STORAGE_BUFFER
+    .union(BufferUsage::TRANSFER_SRC)
+    .union(BufferUsage::TRANSFER_DST)
+    .union(BufferUsage::INDIRECT_BUFFER)
+    .union(BufferUsage::SHADER_DEVICE_ADDRESS);
 
 /// Share of a heap that the pool may fill, in percent. The rest is for the driver and for other programs; on a CPU device the heap is
 /// all of the host's memory.
@@ -142,43 +150,59 @@ impl Backing for VulkanBacking {
     type Memory = VulkanoBuffer;
 
     fn allocate(&self, kind: Kind, size_bytes: u64) -> Result<Chunk<VulkanoBuffer>, AllocError> {
-        let raw = RawBuffer::new(
-            Arc::clone(&self.device),
-            BufferCreateInfo {
-                size: size_bytes,
-                usage: BufferUsage::STORAGE_BUFFER
-                    | BufferUsage::TRANSFER_SRC
-                    | BufferUsage::TRANSFER_DST
-                    | BufferUsage::INDIRECT_BUFFER
-                    | BufferUsage::SHADER_DEVICE_ADDRESS,
-                ..Default::default()
-            },
-        )
-        .map_err(|e| alloc_error("vkCreateBuffer", e))?;
-        let needs = *raw.memory_requirements();
-        let memory_type_index = self.plan.ranked[kind as usize]
-            .iter()
-            .copied()
-            .find(|&i| needs.memory_type_bits & (1 << i) != 0)
-            .ok_or(AllocError::OutOfMemory)?;
-        let memory_type = self.plan.memory_types[memory_type_index as usize];
-        let mut memory = DeviceMemory::allocate(
-            Arc::clone(&self.device),
-            MemoryAllocateInfo {
-                allocation_size: needs.layout.size(),
-                memory_type_index,
-                flags: MemoryAllocateFlags::DEVICE_ADDRESS,
-                ..Default::default()
-            },
-        )
-        .map_err(|e| match alloc_error("vkAllocateMemory", e) {
-            AllocError::OutOfMemory if size_bytes > self.plan.max_allocation_bytes => {
-                AllocError::TooLarge { limit_bytes: self.plan.max_allocation_bytes }
+        let raw = self.raw_buffer(size_bytes, ExternalMemoryHandleTypes::empty())?;
+        let (memory_type_index, size) = self.memory_type(&raw, kind)?;
+        let info = MemoryAllocateInfo {
+            allocation_size: size,
+            memory_type_index,
+            flags: MemoryAllocateFlags::DEVICE_ADDRESS,
+            ..Default::default()
+        };
+        let limit_bytes = self.plan.max_allocation_bytes;
+        let memory = DeviceMemory::allocate(Arc::clone(&self.device), info).map_err(|e| {
+            match alloc_error("vkAllocateMemory", e) {
+                AllocError::OutOfMemory if size_bytes > limit_bytes => AllocError::TooLarge { limit_bytes },
+                other => other,
             }
-            other => other,
         })?;
+        self.bind(raw, memory, self.plan.map[kind as usize])
+    }
+}
+
+impl VulkanBacking {
+    /// A buffer without memory.
+    pub(super) fn raw_buffer(
+        &self,
+        size_bytes: u64,
+        external: ExternalMemoryHandleTypes,
+    ) -> Result<RawBuffer, AllocError> {
+        let info = BufferCreateInfo {
+            size: size_bytes,
+            usage: USAGE,
+            external_memory_handle_types: external,
+            ..Default::default()
+        };
+        RawBuffer::new(Arc::clone(&self.device), info).map_err(|e| alloc_error("vkCreateBuffer", e))
+    }
+
+    /// The best memory type of a kind for a buffer, and the bytes that it needs.
+    pub(super) fn memory_type(&self, raw: &RawBuffer, kind: Kind) -> Result<(u32, u64), AllocError> {
+        let needs = raw.memory_requirements();
+        let mut types = self.plan.ranked[kind as usize].iter().copied();
+        let found = types.find(|&i| needs.memory_type_bits & (1 << i) != 0).ok_or(AllocError::OutOfMemory)?;
+        Ok((found, needs.layout.size()))
+    }
+
+    /// Maps memory where that is asked for and possible, and binds it to its buffer.
+    pub(super) fn bind(
+        &self,
+        raw: RawBuffer,
+        mut memory: DeviceMemory,
+        map: bool,
+    ) -> Result<Chunk<VulkanoBuffer>, AllocError> {
+        let memory_type = self.plan.memory_types[memory.memory_type_index() as usize];
         let mut mapped = null_mut();
-        if self.plan.map[kind as usize] && memory_type.host_visible && memory_type.host_coherent {
+        if map && memory_type.host_visible && memory_type.host_coherent {
             memory
                 .map(MemoryMapInfo { size: memory.allocation_size(), ..Default::default() })
                 .map_err(|e| alloc_error("vkMapMemory", e))?;
@@ -194,9 +218,17 @@ impl Backing for VulkanBacking {
             .map_err(|e| AllocError::Failed(Error::Vulkan { call: "vkGetBufferDeviceAddress", cause: describe(&e) }))?;
         Ok(Chunk { handle: buffer.handle(), address: address.get(), mapped, memory: buffer })
     }
+
+    pub(super) fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    pub(super) fn maps(&self, kind: Kind) -> bool {
+        self.plan.map[kind as usize]
+    }
 }
 
-fn alloc_error(call: &'static str, error: Validated<VulkanError>) -> AllocError {
+pub(super) fn alloc_error(call: &'static str, error: Validated<VulkanError>) -> AllocError {
     match error {
         Validated::Error(
             VulkanError::OutOfDeviceMemory

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::block::{Block, FreeBlock, Hazard};
+use super::external::External;
 use super::{DevicePool, Kind};
 
 /// Device memory with a size in bytes. The contents are undefined until something is written.
@@ -15,6 +16,8 @@ pub struct Buffer {
     write_serial: AtomicU64,
     use_serial: AtomicU64,
     pool: Arc<DevicePool>,
+    /// Memory of its own instead of a block of the pool's.
+    external: Option<External>,
 }
 
 impl Buffer {
@@ -28,7 +31,20 @@ impl Buffer {
             write_serial: AtomicU64::new(h.write_serial),
             use_serial: AtomicU64::new(h.use_serial),
             pool,
+            external: None,
         }
+    }
+
+    /// A buffer over an allocation of its own.
+    pub(crate) fn external(block: Block, size_bytes: u64, pool: Arc<DevicePool>, external: External) -> Buffer {
+        let mut buffer = Buffer::new(FreeBlock { block, hazard: Hazard::default() }, size_bytes, pool);
+        buffer.external = Some(external);
+        buffer
+    }
+
+    /// The allocation behind the buffer, where it can be shared with other processes.
+    pub(crate) fn as_external(&self) -> Option<&External> {
+        self.external.as_ref()
     }
 
     /// Device address of the first byte, a multiple of 256.
@@ -102,7 +118,10 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.pool.free(FreeBlock { block: self.block, hazard: self.hazard() });
+        match self.external.take() {
+            Some(external) => self.pool.retire(external.memory, self.use_serial()),
+            None => self.pool.free(FreeBlock { block: self.block, hazard: self.hazard() }),
+        }
     }
 }
 

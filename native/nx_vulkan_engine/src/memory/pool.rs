@@ -31,8 +31,6 @@ pub(crate) trait Backing: Send + Sync {
 
 /// Memory fresh from the backing.
 pub(crate) struct Chunk<M> {
-    /// Owned for its Drop.
-    #[expect(dead_code)]
     pub memory: M,
     pub handle: ash::vk::Buffer,
     pub address: u64,
@@ -101,6 +99,8 @@ pub(crate) struct Pool<B: Backing> {
     /// By kind, each written under its heap's lock.
     in_use_bytes: [AtomicU64; Kind::COUNT],
     pub limits: PoolLimits,
+    /// Memory that no buffer holds any more, by the last submission that uses it.
+    retired: Mutex<Vec<(u64, B::Memory)>>,
     backing: B,
 }
 
@@ -119,6 +119,7 @@ impl<B: Backing> Pool<B> {
             heaps: std::array::from_fn(|_| Mutex::default()),
             in_use_bytes: [const { AtomicU64::new(0) }; Kind::COUNT],
             limits,
+            retired: Mutex::default(),
             backing,
         }
     }
@@ -170,9 +171,24 @@ impl<B: Backing> Pool<B> {
         }
     }
 
+    pub fn backing(&self) -> &B {
+        &self.backing
+    }
+
+    /// Frees memory that is not the pool's once no submission uses it any more, at the latest when the pool is dropped.
+    pub fn retire(&self, memory: B::Memory, use_serial: u64) {
+        lock(&self.retired).push((use_serial, memory));
+    }
+
+    /// Frees retired memory that no submission after `completed` uses.
+    pub fn free_retired(&self, completed: u64) {
+        lock(&self.retired).retain(|&(serial, _)| serial > completed);
+    }
+
     /// Gives every region back to the backing that is wholly free and that no submission after `completed` uses.
     /// Returns the bytes freed.
     pub fn trim(&self, completed: u64) -> u64 {
+        self.free_retired(completed);
         let mut freed = 0;
         for heap in &self.heaps {
             let mut heap = lock(heap);

@@ -82,6 +82,7 @@ pub struct Kernel {
     pub params: ParamLayout,
     pub table: bool,
     pub elements_per_group: u32,
+    features: u8,
 }
 
 /// Kernels compiled so far on one device.
@@ -197,9 +198,11 @@ impl Engine {
 
     /// Compiles a generated module.
     fn build(&self, generated: Generated, constants: &[(u32, u32)]) -> Result<Kernel> {
-        let needs = missing_features(&generated.words, self.caps());
-        if !needs.is_empty() {
-            return Err(Error::Unsupported { op: "kernel".to_string(), dtype: None, needs: needs.join(", ") });
+        let features = features(&generated.words);
+        let missing = features & !available(self.caps());
+        if missing != 0 {
+            let needs = feature_names(missing).join(", ");
+            return Err(Error::Unsupported { op: "kernel".to_string(), dtype: None, needs });
         }
         let interface = Interface::Addresses { push_bytes: (ParamLayout::PUSH_WORDS * 4) as u32 };
         let key = PipelineKey::new(&generated.words, constants, interface);
@@ -208,6 +211,7 @@ impl Engine {
             params: generated.params,
             table: generated.table,
             elements_per_group: generated.elements_per_group,
+            features,
         })
     }
 
@@ -227,32 +231,55 @@ impl Engine {
     }
 }
 
-/// Names of device features that a module declares and the device lacks.
-fn missing_features(words: &[u32], caps: &Caps) -> Vec<&'static str> {
+/// Device features that kernels depend on, by their bit in a set of them.
+const FEATURES: [&str; 6] = [
+    "shaderFloat64",
+    "shaderInt64",
+    "shaderInt8",
+    "shaderInt16",
+    "storageBuffer8BitAccess",
+    "storageBuffer16BitAccess",
+];
+
+/// The names in a set of features.
+pub(crate) fn feature_names(set: u8) -> Vec<&'static str> {
+    FEATURES.into_iter().enumerate().filter(|(bit, _)| set & 1 << bit != 0).map(|(_, name)| name).collect()
+}
+
+/// The features that the capabilities of a module stand for.
+fn features(words: &[u32]) -> u8 {
     use rspirv::spirv::{Capability, Op};
-    let mut missing = vec![];
+    let mut set = 0;
     let mut at = 5;
     while let Some(&word) = words.get(at) {
         if word & 0xffff != Op::Capability as u32 {
             break;
         }
-        let needs = match words.get(at + 1).copied().and_then(Capability::from_u32) {
-            Some(Capability::Float64) => (!caps.shader_float64).then_some("shaderFloat64"),
-            Some(Capability::Int64) => (!caps.shader_int64).then_some("shaderInt64"),
-            Some(Capability::Int8) => (!caps.shader_int8).then_some("shaderInt8"),
-            Some(Capability::Int16) => (!caps.shader_int16).then_some("shaderInt16"),
-            Some(Capability::StorageBuffer8BitAccess) => {
-                (!caps.storage_buffer_8bit).then_some("storageBuffer8BitAccess")
-            }
-            Some(Capability::StorageBuffer16BitAccess) => {
-                (!caps.storage_buffer_16bit).then_some("storageBuffer16BitAccess")
-            }
-            _ => None,
+        set |= match words.get(at + 1).copied().and_then(Capability::from_u32) {
+            Some(Capability::Float64) => 1,
+            Some(Capability::Int64) => 1 << 1,
+            Some(Capability::Int8) => 1 << 2,
+            Some(Capability::Int16) => 1 << 3,
+            Some(Capability::StorageBuffer8BitAccess) => 1 << 4,
+            Some(Capability::StorageBuffer16BitAccess) => 1 << 5,
+            _ => 0,
         };
-        missing.extend(needs);
         at += (word >> 16).max(1) as usize;
     }
-    missing
+    set
+}
+
+/// The features that a device has.
+fn available(caps: &Caps) -> u8 {
+    let has = [
+        caps.shader_float64,
+        caps.shader_int64,
+        caps.shader_int8,
+        caps.shader_int16,
+        caps.storage_buffer_8bit,
+        caps.storage_buffer_16bit,
+    ];
+    has.into_iter().enumerate().fold(0, |set, (bit, has)| set | u8::from(has) << bit)
 }
 
 /// An operand of a launch: where its first element lies and the strides in the iteration space.
@@ -318,6 +345,7 @@ pub fn launch(
     first_output: usize,
     groups: u64,
 ) -> Result<()> {
+    engine.note_features(kernel.features);
     let words: SmallVec<[u32; 32]> = kernel.params.words.iter().map(|&p| arguments.word(p)).collect();
     let reads: SmallVec<[&Arc<Buffer>; 4]> = arguments.places.iter().take(first_output).map(|p| p.buffer).collect();
     let writes: SmallVec<[&Arc<Buffer>; 2]> = arguments.places.iter().skip(first_output).map(|p| p.buffer).collect();

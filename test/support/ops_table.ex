@@ -1,0 +1,224 @@
+defmodule Nx.Vulkan.OpsTable do
+  @moduledoc """
+  Which op runs natively on which type, and the device features that it depends on: what `mix nx_vulkan.ops` writes to
+  `guides/ops.md`.
+
+  A cell comes from running the op on the open device, which must have all the features: the engine says what the kernels
+  that it launched need.
+  """
+
+  alias Nx.Vulkan.{NativeV, VulkanoBackend}
+
+  @path "guides/ops.md"
+
+  @types [s: 2, s: 4, s: 8, s: 16, s: 32, s: 64, u: 2, u: 4, u: 8, u: 16, u: 32, u: 64] ++
+           [f: 8, f8_e4m3fn: 8, bf: 16, f: 16, f: 32, f: 64, c: 64, c: 128]
+
+  @marks [
+    {"shaderFloat64", "d"},
+    {"shaderInt64", "l"},
+    {"shaderInt8", "b"},
+    {"storageBuffer8BitAccess", "b"},
+    {"shaderInt16", "h"},
+    {"storageBuffer16BitAccess", "h"}
+  ]
+
+  # Nx compares integers as f64 there. Other ops take f64 for digits, if the device has it.
+  @needs_f64 [:"Nx.all_close"]
+
+  @unary [:exp, :expm1, :log, :log1p, :sigmoid, :cos, :sin, :tan, :cosh, :sinh, :tanh, :acos, :asin, :atan, :acosh] ++
+           [:asinh, :atanh, :sqrt, :rsqrt, :cbrt, :erf, :erfc, :erf_inv, :abs, :bitwise_not, :ceil, :conjugate] ++
+           [
+             :floor,
+             :negate,
+             :round,
+             :sign,
+             :count_leading_zeros,
+             :population_count,
+             :real,
+             :imag,
+             :is_nan,
+             :is_infinity
+           ]
+
+  @binary [:add, :subtract, :multiply, :pow, :remainder, :divide, :atan2, :min, :max, :quotient, :bitwise_and] ++
+            [:bitwise_or, :bitwise_xor, :left_shift, :right_shift, :equal, :not_equal, :greater, :less] ++
+            [:greater_equal, :less_equal, :logical_and, :logical_or, :logical_xor]
+
+  def path, do: @path
+  def types, do: @types
+
+  @doc "The ops in the order of the table, with a function of a type that runs each."
+  def ops do
+    elementwise =
+      for(op <- @unary, do: {op, &apply(Nx, op, [matrix(&1)])}) ++
+        for op <- @binary, do: {op, &apply(Nx, op, [matrix(&1), matrix(&1)])}
+
+    elementwise ++ creation() ++ movement() ++ reductions() ++ windows() ++ products() ++ blocks()
+  end
+
+  defp creation do
+    [
+      constant: &Nx.broadcast(Nx.tensor(1, type: &1), {2, 3}),
+      from_binary: &Nx.from_binary(Nx.to_binary(matrix(&1)), &1),
+      eye: &Nx.eye(3, type: &1),
+      iota: &Nx.iota({2, 3}, axis: 1, type: &1),
+      as_type: &Nx.as_type(matrix({:u, 8}), &1),
+      bitcast: &Nx.bitcast(matrix(&1), &1),
+      from_pointer: &Nx.from_pointer(VulkanoBackend, Nx.to_pointer(matrix(&1)), &1, {3, 3}),
+      backend_copy: &Nx.backend_copy(matrix(&1), VulkanoBackend),
+      to_batched: &(matrix(&1) |> Nx.to_batched(1) |> Enum.to_list() |> hd())
+    ]
+  end
+
+  defp movement do
+    indices = fn -> Nx.tensor([[1], [0], [1]]) end
+
+    [
+      reshape: &Nx.reshape(matrix(&1), {9}),
+      squeeze: &Nx.squeeze(Nx.reshape(matrix(&1), {1, 9})),
+      broadcast: &Nx.broadcast(matrix(&1), {2, 3, 3}),
+      transpose: &Nx.add(Nx.transpose(matrix(&1)), matrix(&1)),
+      reverse: &Nx.reverse(matrix(&1)),
+      pad: &Nx.pad(matrix(&1), Nx.tensor(1, type: &1), [{1, 1, 1}, {0, 2, 0}]),
+      slice: &Nx.slice(matrix(&1), [Nx.tensor(1), 0], [1, 3]),
+      put_slice: &Nx.put_slice(matrix(&1), [1, 0], Nx.tensor([[1, 0, 1]], type: &1)),
+      concatenate: &Nx.concatenate([matrix(&1), matrix(&1)], axis: 1),
+      stack: &Nx.stack([matrix(&1), matrix(&1)], axis: 1),
+      select: &Nx.select(matrix({:u, 8}), matrix(&1), Nx.transpose(matrix(&1))),
+      clip: &Nx.clip(matrix(&1), Nx.tensor(0, type: &1), Nx.tensor(1, type: &1)),
+      gather: &Nx.gather(matrix(&1), indices.(), axes: [0]),
+      indexed_add: &Nx.indexed_add(matrix(&1), indices.(), matrix(&1), axes: [0]),
+      indexed_put: &Nx.indexed_put(matrix(&1), indices.(), matrix(&1), axes: [0])
+    ]
+  end
+
+  defp reductions do
+    plain = for op <- [:all, :any, :sum, :product, :reduce_max, :reduce_min], do: {op, &apply(Nx, op, [matrix(&1)])}
+
+    plain ++
+      [
+        argmax: &Nx.argmax(matrix(&1), axis: 1),
+        argmin: &Nx.argmin(matrix(&1), axis: 1),
+        reduce: &Nx.reduce(matrix(&1), Nx.tensor(0, type: &1), [axes: [1]], fn x, y -> Nx.add(x, y) end),
+        sort: &Nx.sort(matrix(&1)),
+        argsort: &Nx.argsort(matrix(&1))
+      ]
+  end
+
+  defp windows do
+    plain =
+      for op <- [:window_sum, :window_product, :window_max, :window_min] do
+        {op, &apply(Nx, op, [matrix(&1), {2, 1}])}
+      end
+
+    scatter = fn op ->
+      &apply(Nx, op, [matrix(&1), Nx.tensor([[1, 0, 1]], type: &1), Nx.tensor(0, type: &1), {3, 1}])
+    end
+
+    plain ++
+      [
+        window_reduce: &Nx.window_reduce(matrix(&1), Nx.tensor(0, type: &1), {2, 1}, fn x, y -> Nx.add(x, y) end),
+        window_scatter_max: scatter.(:window_scatter_max),
+        window_scatter_min: scatter.(:window_scatter_min)
+      ]
+  end
+
+  defp products do
+    [
+      dot: &Nx.dot(matrix(&1), matrix(&1)),
+      conv: &Nx.conv(Nx.reshape(matrix(&1), {1, 1, 3, 3}), Nx.reshape(matrix(&1), {1, 1, 3, 3})),
+      fft: &Nx.fft(matrix(&1)),
+      ifft: &Nx.ifft(matrix(&1)),
+      triangular_solve: &Nx.LinAlg.triangular_solve(identity(&1), matrix(&1))
+    ]
+  end
+
+  # The structs of Nx.Block, by the function that makes them.
+  defp blocks do
+    [
+      "Nx.logical_not": &Nx.logical_not(matrix(&1)),
+      "Nx.phase": &Nx.phase(matrix(&1)),
+      "Nx.all_close": &Nx.all_close(matrix(&1), matrix(&1)),
+      "Nx.cumulative_sum": &Nx.cumulative_sum(matrix(&1)),
+      "Nx.cumulative_product": &Nx.cumulative_product(matrix(&1)),
+      "Nx.cumulative_min": &Nx.cumulative_min(matrix(&1)),
+      "Nx.cumulative_max": &Nx.cumulative_max(matrix(&1)),
+      "Nx.take": &Nx.take(matrix(&1), Nx.tensor([1, 0])),
+      "Nx.take_along_axis": &Nx.take_along_axis(matrix(&1), Nx.tensor([[1, 0, 1]])),
+      "Nx.top_k": &elem(Nx.top_k(matrix(&1), k: 1), 0),
+      "Nx.fft2": &Nx.fft2(matrix(&1)),
+      "Nx.ifft2": &Nx.ifft2(matrix(&1)),
+      "Nx.rfft": &Nx.rfft(matrix(&1)),
+      "Nx.irfft": &Nx.irfft(matrix(&1)),
+      "Nx.LinAlg.cholesky": &Nx.LinAlg.cholesky(identity(&1)),
+      "Nx.LinAlg.lu": &elem(Nx.LinAlg.lu(identity(&1)), 1),
+      "Nx.LinAlg.qr": &elem(Nx.LinAlg.qr(identity(&1)), 0),
+      "Nx.LinAlg.eigh": &elem(Nx.LinAlg.eigh(identity(&1)), 0),
+      "Nx.LinAlg.svd": &elem(Nx.LinAlg.svd(identity(&1)), 1),
+      "Nx.LinAlg.solve": &Nx.LinAlg.solve(identity(&1), matrix(&1)),
+      "Nx.LinAlg.determinant": &Nx.LinAlg.determinant(identity(&1))
+    ]
+  end
+
+  # Rows of an odd number of elements: kernels that move words take larger ones where they can.
+  defp matrix(type), do: Nx.tensor([[1, 0, 1], [0, 1, 0], [1, 1, 0]], type: type)
+  defp identity(type), do: Nx.eye(3, type: type)
+
+  @doc """
+  The mark of one cell: features by their letters, a dot where there are none, nothing where Nx does not have the op for the type.
+
+  Nothing else may run on the device meanwhile.
+  """
+  def cell(op, call, type) do
+    previous = Nx.default_backend(VulkanoBackend)
+    NativeV.device_take_features_used()
+
+    try do
+      result = call.(type)
+      %VulkanoBackend{} = result.data
+      Nx.to_binary(result)
+      features = NativeV.device_take_features_used()
+      marks = for {name, mark} <- @marks, name in features, uniq: true, do: mark
+      if marks == [], do: "·", else: marks |> Enum.join() |> optional(op, type)
+    rescue
+      _ in ArgumentError -> ""
+    after
+      Nx.default_backend(previous)
+    end
+  end
+
+  defp optional(marks, op, type) when type in [{:f, 64}, {:c, 128}] or op in @needs_f64, do: marks
+  defp optional(marks, _op, _type), do: String.replace(marks, "d", "D")
+
+  @doc "The text of the guide."
+  def render do
+    rows = for {op, call} <- ops(), do: {op, Enum.map(@types, &cell(op, call, &1))}
+    names = Enum.map(@types, &Nx.Type.to_string/1)
+
+    """
+    # Ops and types
+
+    What `Nx.Vulkan.VulkanoBackend` runs on the device, for each op and type of its operand. `mix nx_vulkan.ops` makes this table
+    from what the engine's kernels declare, and a test compares the two. All of Nx's callbacks are there, and all of its blocks;
+    nothing is computed on the host or by another backend.
+
+    | mark | the device must have |
+    |---|---|
+    | · | nothing beyond Vulkan 1.2 with buffer device addresses |
+    | d | `shaderFloat64` |
+    | D | nothing more, but `shaderFloat64` gives more digits |
+    | l | `shaderInt64` |
+    | b | `shaderInt8` and `storageBuffer8BitAccess` |
+    | h | `shaderInt16` and `storageBuffer16BitAccess` |
+    | none | Nx does not have the op for this type |
+
+    An op on a device that lacks a feature raises `Nx.Vulkan.Error` with the kind `:unsupported` and the name of the feature. Letters add up. A
+    strided view may need a copy, and with it what `transpose` needs.
+
+    | op | #{Enum.join(names, " | ")} |
+    |---|#{Enum.map_join(names, fn _ -> "---|" end)}
+    #{Enum.map_join(rows, "\n", fn {op, cells} -> "| #{op} | #{Enum.join(cells, " | ")} |" end)}
+    """
+  end
+end
