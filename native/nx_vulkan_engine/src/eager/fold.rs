@@ -28,7 +28,7 @@ pub fn fold_windows(call: &Call<'_>, windows: &Windows, function: &Function) -> 
 /// Folds the axes of `input` from `kept` on.
 fn run(call: &Call<'_>, input: &Tensor, kept: usize, function: &Function) -> Result<Tensor> {
     let results: u64 = input.view.shape[..kept].iter().product();
-    if results != call.out.elements() {
+    if results != call.out.elements() || input.view.elements() == 0 {
         return Err(call.invalid(format!("{results} results for a shape of {:?}", call.out.shape)));
     }
     let (initial, captured) = (call.operand(1)?, call.operands.get(2..).unwrap_or_default());

@@ -34,6 +34,9 @@ pub fn scatter(call: &Call<'_>, max: bool, windows: &Windows) -> Result<Tensor> 
     {
         return Err(call.invalid(format!("{:?} of {:?} to {:?}", windows, a.view.shape, call.out.shape)));
     }
+    if a.view.dtype.is_complex() || call.out.dtype.is_complex() {
+        return Err(call.invalid("complex numbers have no order".to_string()));
+    }
     let a = &movement::ascending(call, a)?;
     let input = &windowed(call, a, windows, &source.view.shape, initial)?;
     let result = Tensor::uninitialized(call.engine, call.out)?;

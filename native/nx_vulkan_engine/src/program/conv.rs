@@ -65,7 +65,11 @@ impl Conv {
         }
         let input: Dims = self.input_axes.iter().map(|&axis| input[axis]).collect();
         let kernel: Dims = self.kernel_axes.iter().map(|&axis| kernel[axis]).collect();
-        if self.input_dilation.len() != rank - 2 || self.input_dilation.contains(&0) {
+        if input.contains(&0) || kernel.contains(&0) {
+            return Err(format!("{input:?} and {kernel:?}"));
+        }
+        let is_step = |step: &u64| (1..1 << 58).contains(step);
+        if self.input_dilation.len() != rank - 2 || !self.input_dilation.iter().all(is_step) {
             return Err(format!("input dilation {:?} for {} spatial axes", self.input_dilation, rank - 2));
         }
         let (features, batches) = (self.feature_groups, self.batch_groups);
@@ -151,5 +155,58 @@ impl Conv {
             axes("kernel_axes", &self.kernel_axes),
             axes("output_axes", &self.output_axes),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+
+    fn conv() -> Conv {
+        Conv {
+            strides: smallvec![1],
+            padding: smallvec![(1, 1)],
+            input_dilation: smallvec![2],
+            kernel_dilation: smallvec![1],
+            feature_groups: 2,
+            batch_groups: 1,
+            input_axes: smallvec![0, 2, 1],
+            kernel_axes: smallvec![0, 1, 2],
+            output_axes: smallvec![1, 0, 2],
+        }
+    }
+
+    #[test]
+    fn sizes_follow_the_options() {
+        let sizes = conv().sizes(&[3, 5, 4], &[6, 2, 3]).unwrap();
+        assert_eq!((sizes.images, sizes.channels, sizes.filters), (3, 2, 3));
+        assert_eq!(sizes.counts[..], [9]);
+        assert_eq!(conv().output(&sizes)[..], [6, 3, 9]);
+    }
+
+    #[test]
+    fn wrong_options_are_errors() {
+        let shapes = (&[3, 5, 4][..], &[6, 2, 3][..]);
+        let wrong = [
+            Conv { strides: smallvec![0], ..conv() },
+            Conv { strides: smallvec![], ..conv() },
+            Conv { padding: smallvec![(-9, -9)], ..conv() },
+            Conv { input_dilation: smallvec![0], ..conv() },
+            Conv { input_dilation: smallvec![u64::MAX], ..conv() },
+            Conv { kernel_dilation: smallvec![u64::MAX], ..conv() },
+            Conv { feature_groups: 0, ..conv() },
+            Conv { feature_groups: 4, ..conv() },
+            Conv { batch_groups: 3, ..conv() },
+            Conv { input_axes: smallvec![0, 0, 1], ..conv() },
+            Conv { output_axes: smallvec![0, 1, 3], ..conv() },
+        ];
+        for conv in wrong {
+            assert!(conv.sizes(shapes.0, shapes.1).is_err(), "{conv:?}");
+        }
+        assert!(conv().sizes(&[0, 5, 4], shapes.1).is_err());
+        assert!(conv().sizes(&[3, 5], &[6, 2]).is_err());
+        assert!(conv().sizes(&[3], &[6]).is_err());
     }
 }

@@ -22,6 +22,9 @@ impl Windows {
     /// The shape of the operand with its padding.
     pub fn padded(&self, shape: &[u64]) -> std::result::Result<Dims, String> {
         let rank = shape.len();
+        if shape.contains(&0) {
+            return Err(format!("windows over {shape:?}"));
+        }
         let lengths = [self.sizes.len(), self.padding.len(), self.strides.len(), self.dilations.len()];
         if lengths != [rank; 4] {
             return Err(format!("windows of {lengths:?} axes over rank {rank}"));
@@ -57,14 +60,15 @@ impl Windows {
             .collect()
     }
 
-    /// The windows of a padded operand as a view: the counts of windows, then the sizes of one.
+    /// The windows of a padded operand as a view: the counts of windows, then the sizes of one. The stride of an axis with one
+    /// element may be anything.
     pub fn view(&self, padded: &View, counts: &[u64]) -> View {
         let strides = |steps: &Dims| {
             padded
                 .strides
                 .iter()
                 .zip(steps)
-                .map(|(&stride, &step)| stride * step as i64)
+                .map(|(&stride, &step)| stride.wrapping_mul(step as i64))
                 .collect::<SmallVec<[i64; 6]>>()
         };
         View {
@@ -125,7 +129,10 @@ mod tests {
         assert!(windows.counts(&[4, 4]).is_err());
         assert!(windows.counts(&[4]).is_err());
         assert!(windows.padded(&[0, 4]).is_err());
-        let huge = Windows { dilations: smallvec![u64::MAX, 1], ..windows };
+        let huge = Windows { dilations: smallvec![u64::MAX, 1], ..windows.clone() };
         assert!(huge.counts(&[4, 6]).is_err());
+        let far = Windows { strides: smallvec![u64::MAX, 1 << 62], ..windows };
+        assert_eq!(far.counts(&[4, 6]).unwrap()[..], [1, 1]);
+        far.view(&View::contiguous(DType::F32, &[4, 6]), &[1, 1]);
     }
 }

@@ -85,6 +85,9 @@ pub fn window_scatter(engine: &Engine, what: &WindowScatter<'_>, compile: Compil
             return Err(Error::TooLarge { size_bytes: view.elements() * size, limit_bytes: limit * size });
         }
     }
+    if what.windows.padding.iter().any(|&(low, _)| low.unsigned_abs() > MAX_POSITION) {
+        return Err(Error::TooLarge { size_bytes: input.elements(), limit_bytes: MAX_POSITION });
+    }
     let axes = merged(what);
     let rank = axes.len();
     let each = |pick: fn(&Axis) -> u64| axes.iter().map(pick);
