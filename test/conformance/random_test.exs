@@ -114,4 +114,19 @@ defmodule Nx.Vulkan.Conformance.RandomTest do
     assert_same_bits(&Nx.Random.shuffle(&1, Nx.iota({23, 17, 3}), axis: 1))
     assert_same_bits(&Nx.Random.shuffle(&1, Nx.iota({23, 17}, type: :f32), axis: 1, independent: true))
   end
+
+  test "multivariate_normal" do
+    covariance = [[2.0, 0.3, 0.1], [0.3, 1.0, 0.2], [0.1, 0.2, 3.0]]
+    seed = seed()
+
+    # Iterations of svd and eigh end where their steps no longer change the result by much.
+    for {method, absolute} <- [cholesky: 1.0e-6, svd: 1.0e-4, eigh: 1.0e-4] do
+      draw = fn ->
+        {mean, covariance} = {Nx.tensor([1.0, 2.0, 3.0]), Nx.tensor(covariance)}
+        Nx.Random.multivariate_normal(Nx.Random.key(seed), mean, covariance, method: method, shape: {500})
+      end
+
+      assert_same([], draw, ulp: 1, absolute: absolute)
+    end
+  end
 end
