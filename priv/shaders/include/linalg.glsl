@@ -85,15 +85,15 @@ bool la_is_nan(const in T a) { return la_is_nan_real(a); }
 
 #ifdef COMPLEX
 bool la_is_tame_number(const in T a) { return la_is_tame(abs(a.x) + abs(a.y)); }
-// a / b, where y is 1 / b: within a few units in the last place.
-T la_quotient(const in T a, const in T b, const in T y) {
-    return la_is_tame_number(b) ? la_mul(a, y) : slot_divide(a, b);
+// a / b, where y is 1 / b: within a few units in the last place, or rounded once.
+T la_quotient(const in T a, const in T b, const in T y, const in bool exact) {
+    return !exact && la_is_tame_number(b) ? la_mul(a, y) : slot_divide(a, b);
 }
 #else
 bool la_is_tame_number(const in T a) { return la_is_tame(a); }
 // a / b, where y is 1 / b rounded once: rounded once too. Source: Markstein, "Computation of elementary functions on the
 // IBM RISC System/6000 processor", 1990.
-T la_quotient(const in T a, const in T b, const in T y) {
+T la_quotient(const in T a, const in T b, const in T y, const in bool exact) {
     if (FUSED == 0u || !la_is_tame(a) || !la_is_tame(b)) return slot_divide(a, b);
     T q = a * y;
     q = fma(fma(-b, q, a), y, q);

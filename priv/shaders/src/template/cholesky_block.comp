@@ -1,9 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// One block of columns of a Cholesky factor L: every workgroup factors the diagonal block, then computes COLUMNS rows of
-// L below it. Matrices are stored transposed, so that rows of L are neighbours in memory: element (i, j) of A and of L
-// lies at j * n + i. A matrix of one block is computed with the roundings of Nx: sums, differences, roots and quotients
-// one by one. Larger ones multiply by reciprocals.
+// One block of columns of a Cholesky factor L: every workgroup factors the diagonal block, then computes rows of L
+// below it, COLUMNS at a time. Matrices are stored transposed, so that rows of L are neighbours in memory: element
+// (i, j) of A and of L lies at j * n + i. A matrix of one block is computed with the roundings of Nx: sums, differences,
+// roots and quotients one by one. Larger ones multiply by reciprocals.
 // Operands: A, L. Numbers: columns of the block, first column, n, batches, workgroups per matrix.
 #include "params.glsl"
 #include "linalg.glsl"
@@ -41,13 +41,17 @@ void factor_diagonal(const in uint k, const in T rest, const in bool exact) {
     if (positive && !exact) {
         R y, inverse;
         la_root_and_reciprocal(x, y, inverse);
-        root = slot_round(la_make(y));
+        root = la_make(y);
         reciprocal = la_make(inverse);
     } else {
-        root = slot_round(positive ? la_make(slot_sqrt(x)) : slot_root(rest));
+#ifdef COMPLEX
+        root = positive ? la_make(slot_sqrt(x)) : slot_root(rest);
+#else
+        root = slot_root(rest);
+#endif
         if (!exact) reciprocal = slot_divide(la_one(), divisor(root));
     }
-    block[k * BLOCK + k] = root;
+    block[k * BLOCK + k] = slot_round(root);
     reciprocals[k] = reciprocal;
 }
 
@@ -59,61 +63,63 @@ void main() {
     uint base = job / tiles * n * n + first * n;
     uint id = gl_LocalInvocationID.x;
 
+    // An invocation has elements of one row i, PER of them in columns j0, j0 + 256 / BLOCK and so on.
+    uint i = id % BLOCK, j0 = id / BLOCK;
     T a[PER], sums[PER];
     for (uint q = 0u; q < PER; ++q) {
-        uint e = id + 256u * q;
-        uint j = e / BLOCK, i = e % BLOCK;
+        uint j = j0 + 256u / BLOCK * q;
         sums[q] = la_zero();
         a[q] = la_zero();
         if (j <= i && i < size) a[q] = slot_load0(base + j * n + first + i);
     }
     bool exact = size == n;
     for (uint k = 0u; k < size; ++k) {
+        bool has = false;
+        T value = la_zero(), sum = la_zero();
         for (uint q = 0u; q < PER; ++q) {
-            if (id + 256u * q == k * BLOCK + k) factor_diagonal(k, slot_round(a[q] - slot_round(sums[q])), exact);
+            if (j0 + 256u / BLOCK * q != k) continue;
+            has = i < size;
+            value = a[q];
+            sum = sums[q];
+        }
+        T rest = slot_round(value - slot_round(sum));
+        if (has && i == k) factor_diagonal(k, rest, exact);
+        barrier();
+        if (has && i > k) {
+            block[k * BLOCK + i] =
+                slot_round(exact ? quotient(rest, divisor(block[k * BLOCK + k])) : la_mul(rest, reciprocals[k]));
         }
         barrier();
         for (uint q = 0u; q < PER; ++q) {
-            uint e = id + 256u * q;
-            uint i = e % BLOCK;
-            if (e / BLOCK == k && i > k && i < size) {
-                T rest = slot_round(a[q] - slot_round(sums[q]));
-                block[e] = slot_round(exact ? quotient(rest, divisor(block[k * BLOCK + k])) : la_mul(rest, reciprocals[k]));
-            }
-        }
-        barrier();
-        for (uint q = 0u; q < PER; ++q) {
-            uint e = id + 256u * q;
-            uint j = e / BLOCK, i = e % BLOCK;
+            uint j = j0 + 256u / BLOCK * q;
             if (j > k && i >= j && i < size) {
                 sums[q] = sums[q] + la_mul(block[k * BLOCK + i], la_conj(block[k * BLOCK + j]));
             }
         }
     }
     if (tile == 0u) {
-        for (uint e = id; e < BLOCK * BLOCK; e += 256u) {
-            uint j = e / BLOCK, i = e % BLOCK;
-            if (j <= i && i < size) slot_store1(base + j * n + first + i, block[e]);
-        }
+        for (uint j = j0; j <= i && i < size; j += 256u / BLOCK) slot_store1(base + j * n + first + i, block[j * BLOCK + i]);
     }
 
     if (exact) return;
     uint c = id % COLUMNS, g = id / COLUMNS;
-    uint row = first + size + tile * COLUMNS + c;
-    for (uint j = g; j < size; j += 256u / COLUMNS) {
-        x[j * COLUMNS + c] = row < n ? slot_load0(base + j * n + row) : la_zero();
-    }
-    if (g == 0u) x[c] = la_mul(x[c], reciprocals[0]);
-    barrier();
-    for (uint k = 0u; k + 1u < size; ++k) {
-        T value = x[k * COLUMNS + c];
-        for (uint j = k + 1u + g; j < size; j += 256u / COLUMNS) {
-            T rest = la_subtract_product(x[j * COLUMNS + c], value, la_conj(block[k * BLOCK + j]));
-            if (j == k + 1u) rest = la_mul(rest, reciprocals[j]);
-            x[j * COLUMNS + c] = rest;
+    // Invocations read back only what they wrote, so that the next rows need no barrier before them.
+    for (uint row0 = first + size + tile * COLUMNS; row0 < n; row0 += tiles * COLUMNS) {
+        uint row = row0 + c;
+        for (uint j = g; j < size; j += 256u / COLUMNS) {
+            x[j * COLUMNS + c] = row < n ? slot_load0(base + j * n + row) : la_zero();
         }
+        if (g == 0u) x[c] = la_mul(x[c], reciprocals[0]);
         barrier();
+        for (uint k = 0u; k + 1u < size; ++k) {
+            T value = x[k * COLUMNS + c];
+            for (uint j = k + 1u + g; j < size; j += 256u / COLUMNS) {
+                T rest = la_subtract_product(x[j * COLUMNS + c], value, la_conj(block[k * BLOCK + j]));
+                if (j == k + 1u) rest = la_mul(rest, reciprocals[j]);
+                x[j * COLUMNS + c] = rest;
+            }
+            barrier();
+        }
+        for (uint j = g; row < n && j < size; j += 256u / COLUMNS) slot_store1(base + j * n + row, x[j * COLUMNS + c]);
     }
-    if (row >= n) return;
-    for (uint j = g; j < size; j += 256u / COLUMNS) slot_store1(base + j * n + row, x[j * COLUMNS + c]);
 }

@@ -44,12 +44,6 @@ shared Candidate candidates[LOCAL];
 shared Candidate finalists[FINALISTS];
 shared T pivot[BLOCK];
 
-Candidate take(const in Candidate best, const in R size, const in uint position, const in uint row) {
-    Candidate other = Candidate(size, position, row);
-    if (better(other, best)) return other;
-    return best;
-}
-
 void main() {
     uint size = nx_param(0u), first = nx_param(1u), n = nx_param(2u), batches = nx_param(3u);
     uint batch = nx_group();
@@ -58,13 +52,16 @@ void main() {
     uint base = batch * n * n, rows = batch * n;
     uint exchanges = first == 0u ? 0u : slot_load5(batch);
 
-    Candidate best = Candidate(R(0), 0u, NONE);
-    for (uint r = first + id; r < n; r += uint(LOCAL)) {
-        slot_store3(rows + r, r);
-        best = take(best, slot_abs(slot_load0(base + first * n + r)), r, r);
-    }
+    for (uint r = first + id; r < n; r += uint(LOCAL)) slot_store3(rows + r, r);
     for (uint k = 0u; k < size; ++k) {
         uint column = base + (first + k) * n;
+        Candidate best = Candidate(R(0), 0u, NONE);
+        for (uint r = first + id; r < n; r += uint(LOCAL)) {
+            uint position = slot_load3(rows + r);
+            if (position < first + k) continue;
+            Candidate other = Candidate(slot_abs(slot_load0(column + r)), position, r);
+            if (better(other, best)) best = other;
+        }
         candidates[id] = best;
         barrier();
         if (id < FINALISTS) {
@@ -100,7 +97,6 @@ void main() {
         bool divides = !la_is_zero(diagonal);
         T reciprocal = la_zero();
         if (divides) reciprocal = slot_divide(la_one(), diagonal);
-        best = Candidate(R(0), 0u, NONE);
         for (uint r = first + id; r < n; r += uint(LOCAL)) {
             uint position = slot_load3(rows + r);
             if (r == row) {
@@ -108,21 +104,13 @@ void main() {
                 continue;
             }
             if (position < first + k) continue;
-            if (position == first + k) {
-                position = place;
-                slot_store3(rows + r, place);
-            }
+            if (position == first + k) slot_store3(rows + r, place);
             T factor = slot_load0(column + r);
             if (divides) {
-                factor = n > BLOCK ? la_quotient(factor, diagonal, reciprocal) : slot_divide(factor, diagonal);
+                factor = la_quotient(factor, diagonal, reciprocal, n <= BLOCK);
                 slot_store0(column + r, factor);
             }
-            if (k + 1u < size) {
-                T next = la_subtract_product(slot_load0(column + n + r), factor, pivot[k + 1u]);
-                slot_store0(column + n + r, next);
-                best = take(best, slot_abs(next), position, r);
-            }
-            for (uint j = k + 2u; j < size; j += CHUNK) {
+            for (uint j = k + 1u; j < size; j += CHUNK) {
                 uint at = column + (j - k) * n + r;
                 T values[CHUNK];
                 [[unroll]] for (uint i = 0u; i < CHUNK; ++i) {

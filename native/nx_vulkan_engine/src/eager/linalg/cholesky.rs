@@ -10,10 +10,14 @@ use crate::eager::{Call, run};
 use crate::kernel::launch::map::{Operand, map};
 use crate::program::op::Scalar;
 use crate::program::{Binary, Elementwise, Op, Unary};
-use crate::{CType, DType, Result, Tensor, Type, View};
+use crate::{CType, DType, DeviceKind, Result, Tensor, Type, View};
 
 /// Smaller elements of the factor become zeros, as in Nx.
 const EPSILON: f64 = 1e-10;
+
+/// Workgroups that fill a device. Each of them factors the diagonal block for itself.
+const CPU_GROUPS: u64 = 4;
+const GPU_GROUPS: u64 = 528;
 
 pub fn cholesky(call: &Call<'_>) -> Result<Tensor> {
     let a = call.operand(0)?;
@@ -29,9 +33,10 @@ pub fn cholesky(call: &Call<'_>) -> Result<Tensor> {
     // Transposed, the rows below a block are neighbours in memory.
     let work = work_copy(call, a, transposed(&a.view)?, dtype)?;
     let factor = Tensor::uninitialized(call.engine, &work.view.ty())?;
+    let target = if call.engine.caps().kind == DeviceKind::Cpu { CPU_GROUPS } else { GPU_GROUPS };
     for (first, size) in blocks(n, compute) {
         let rest = n - first - size;
-        let tiles = rest.div_ceil(LinalgSpec::columns(compute)).max(1);
+        let tiles = rest.div_ceil(LinalgSpec::columns(compute)).min(target / batches).max(1);
         let numbers = [size, first, n, batches, tiles].map(|x| x as u32);
         linalg::run(call.engine, &block, &[&work, &factor], 1, &numbers, tiles * batches)?;
         let (Some(update), 1..) = (&update, rest) else { continue };
