@@ -86,6 +86,27 @@ def jax_peer():
         x = jax.random.uniform(key, (n, n))
         report("jax", f"dot_f32_{n}", timed(lambda x: jnp.matmul(x, x, precision="highest"), x), 2 * n**3 * 1e-12, "TFLOP/s")
 
+    n = 1 << 16 if SMALL else 1 << 24
+    side = 1 << (n.bit_length() - 1) // 2
+    a = jax.random.uniform(key, (n,))
+    table, flat = a.reshape(n // 128, 128), a[: n // 16]
+    picks = jax.random.randint(key, (n // 64,), 0, n // 128)
+    places = jax.random.randint(key, (n,), 0, n // 16)
+    updates = jax.random.uniform(key, (n // 64, 128))
+    for what, run, *operands in (
+        ("sort", jnp.sort, a),
+        ("argsort", jnp.argsort, a),
+        ("sort_rows_1024", lambda a: jnp.sort(a, axis=1), a.reshape(n // 1024, 1024)),
+        ("top_k_10", lambda a: jax.lax.top_k(a, 10)[0], a),
+        ("cumulative_sum", jnp.cumsum, a),
+        ("cumulative_sum_axis_0", lambda a: jnp.cumsum(a, axis=0), a.reshape(n // side, side)),
+        ("cumulative_sum_axis_1", lambda a: jnp.cumsum(a, axis=1), a.reshape(n // side, side)),
+        ("take_rows_128", lambda t, i: jnp.take(t, i, axis=0), table, picks),
+        ("indexed_add_rows_128", lambda t, i, u: t.at[i].add(u), table, picks, updates),
+        ("indexed_add", lambda t, i, u: t.at[i].add(u), flat, places, a),
+    ):
+        report("jax", f"{what}_f32_{n}", timed(run, *operands), n * 1e-9, "Gelement/s")
+
     jax.config.update("jax_enable_x64", True)
     for batches, n in ((1, 128), (64, 32)) if SMALL else ((1, 128), (64, 32), (1, 1024), (1024, 16), (1, 2048)):
         for name in ("f32", "f64"):

@@ -57,7 +57,8 @@ defmodule Nx.Vulkan.Conformance.SortTest do
         Nx.sort(Nx.rename(t, [:x, :y, :z]), axis: :y, direction: :desc),
         t |> Nx.vectorize(:x) |> Nx.argsort(axis: 1, stable: true) |> Nx.devectorize(),
         Nx.argsort(t, axis: 1, type: :u8, stable: true),
-        Nx.argsort(t, axis: 0, type: :s64, stable: true)
+        Nx.argsort(t, axis: 0, type: :s64, stable: true),
+        Nx.argsort(t, axis: 0, type: :f32, stable: true)
       }
     end)
   end

@@ -432,13 +432,10 @@ defmodule Nx.Vulkan.VulkanoBackend do
     [window: Tuple.to_list(window), low: low, high: high, strides: opts[:strides], dilations: dilations]
   end
 
-  # A scalar is a row of one element.
   @impl true
-  def sort(out, %T{shape: {}} = a, _opts), do: run(:reshape, [], [a], out)
   def sort(out, a, opts), do: run(:sort, order(opts), [a], out)
 
   @impl true
-  def argsort(out, %T{shape: {}}, _opts), do: constant(out, 0, [])
   def argsort(out, a, opts), do: run(:argsort, order(opts), [a], out)
 
   defp order(opts), do: [axis: opts[:axis], descending: opts[:direction] == :desc]

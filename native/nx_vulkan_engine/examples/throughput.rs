@@ -12,7 +12,7 @@ use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::kernel::launch::map::{Operand, map};
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::verify;
-use nx_vulkan_engine::program::{Binary, Elementwise, Linalg, Op, Reduction, Transform, Unary};
+use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Linalg, Op, Reduction, Transform, Unary};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Interface, PipelineKey, Tensor, Type, eager};
 
 type Outcome<T> = Result<T, Error>;
@@ -23,7 +23,11 @@ struct Bench {
 
 impl Bench {
     fn op(&self, op: &Op, operands: &[Tensor], shape: &[u64]) -> Outcome<Tensor> {
-        eager::run(&self.engine, op, operands, &Type::new(DType::F32, shape), Compile::Allowed)
+        self.op_of(op, operands, DType::F32, shape)
+    }
+
+    fn op_of(&self, op: &Op, operands: &[Tensor], dtype: DType, shape: &[u64]) -> Outcome<Tensor> {
+        eager::run(&self.engine, op, operands, &Type::new(dtype, shape), Compile::Allowed)
     }
 
     /// Values in [0, 1) that are no constants.
@@ -156,6 +160,58 @@ impl Bench {
         let op = Op::Dot { contract_a: axes(&[1]), batch_a: axes(&[]), contract_b: axes(&[0]), batch_b: axes(&[]) };
         let ms = self.time(|| self.op(&op, &operands, &[n, n]).map(|_| ()))?;
         self.report(&format!("dot_f32_{n}"), ms, 2.0 * (n as f64).powi(3) * 1e-12, "TFLOP/s");
+        Ok(())
+    }
+
+    /// Whole numbers below `bound` in no order, as `dtype`.
+    fn scattered(&self, dtype: DType, shape: &[u64], bound: u64) -> Outcome<Tensor> {
+        let n: u64 = shape.iter().product();
+        let run = |op: &Op, operands: &[Tensor], dtype, shape: &[u64]| self.op_of(op, operands, dtype, shape);
+        let count = run(&Op::Iota { axis: None }, &[], DType::U32, &[n])?;
+        let constant = |i: u64| run(&Op::Constant(Scalar::Int(i.into())), &[], DType::U32, &[]);
+        // Knuth's multiplicative hash.
+        let hash = run(&Op::Binary(Binary::Multiply), &[count, constant(2_654_435_761)?], DType::U32, &[n])?;
+        let high = run(&Op::Binary(Binary::RightShift), &[hash, constant(3)?], DType::U32, &[n])?;
+        let below = run(&Op::Binary(Binary::Remainder), &[high, constant(bound)?], DType::U32, &[n])?;
+        run(&Op::AsType, &[run(&Op::Reshape, &[below], DType::U32, shape)?], dtype, shape)
+    }
+
+    /// What depends on the order of `n` elements, in a row and in a matrix, and what goes by indices.
+    fn order(&self, n: u64) -> Outcome<()> {
+        let side = 1 << (n.ilog2() / 2);
+        let (row, matrix) = ([n], [n / side, side]);
+        let a = self.scattered(DType::F32, &row, 1 << 24)?;
+        let m = self.op(&Op::Reshape, std::slice::from_ref(&a), &matrix)?;
+        let table = self.filled(&[n / 128, 128])?;
+        let picks = self.scattered(DType::S32, &[n / 64], n / 128)?;
+        let vectors = self.op_of(&Op::Reshape, std::slice::from_ref(&picks), DType::S32, &[n / 64, 1])?;
+        let updates = self.filled(&[n / 64, 128])?;
+        let flat = self.filled(&[n / 16])?;
+        let places = self.scattered(DType::S32, &[n, 1], n / 16)?;
+        let f32 = |shape: &[u64]| Type::new(DType::F32, shape);
+        let s32 = |shape: &[u64]| Type::new(DType::S32, shape);
+        let sum = |axis| Op::Scan { scan: Cumulative::Sum, axis, reverse: false };
+        let add = || Op::IndexedAdd { axes: Axes::from_slice(&[0]) };
+        for (name, op, operands, outs) in [
+            ("sort", Op::Sort { axis: 0, descending: false }, vec![a.clone()], vec![f32(&row)]),
+            ("argsort", Op::Argsort { axis: 0, descending: false }, vec![a.clone()], vec![s32(&row)]),
+            (
+                "sort_rows_1024",
+                Op::Sort { axis: 1, descending: false },
+                vec![self.op(&Op::Reshape, std::slice::from_ref(&a), &[n / 1024, 1024])?],
+                vec![f32(&[n / 1024, 1024])],
+            ),
+            ("top_k_10", Op::TopK { k: 10 }, vec![a.clone()], vec![f32(&[10]), s32(&[10])]),
+            ("cumulative_sum", sum(0), vec![a.clone()], vec![f32(&row)]),
+            ("cumulative_sum_axis_0", sum(0), vec![m.clone()], vec![f32(&matrix)]),
+            ("cumulative_sum_axis_1", sum(1), vec![m], vec![f32(&matrix)]),
+            ("take_rows_128", Op::Take { axis: 0 }, vec![table.clone(), picks], vec![f32(&[n / 64, 128])]),
+            ("indexed_add_rows_128", add(), vec![table, vectors, updates], vec![f32(&[n / 128, 128])]),
+            ("indexed_add", add(), vec![flat, places, a.clone()], vec![f32(&[n / 16])]),
+        ] {
+            let ms = self.time(|| eager::run_all(&self.engine, &op, &operands, &outs, Compile::Allowed).map(|_| ()))?;
+            self.report(&format!("{name}_f32_{n}"), ms, n as f64 * 1e-9, "Gelement/s");
+        }
         Ok(())
     }
 
@@ -307,6 +363,9 @@ fn main() -> Outcome<()> {
         for n in if small { &[256u64, 512][..] } else { &[1024, 2048, 4096, 8192] } {
             bench.dot(*n)?;
         }
+    }
+    if wanted("order") {
+        bench.order(if small { 1 << 16 } else { 1 << 24 })?;
     }
     if wanted("solvers") {
         let sizes = [(1, 128), (64, 32), (1, 1024), (1024, 16), (1, 2048)];

@@ -22,8 +22,8 @@ pub(super) fn split(call: &Call<'_>, view: &View, axes: &Axes) -> Result<Split> 
     let mut seen: SmallVec<[bool; 8]> = SmallVec::from_elem(false, rank);
     for &axis in axes {
         match seen.get_mut(axis) {
-            Some(slot) if !*slot => *slot = true,
-            _ => return Err(call.invalid(format!("axes {axes:?} of rank {rank}"))),
+            Some(slot) if !*slot && view.shape[axis] > 0 => *slot = true,
+            _ => return Err(call.invalid(format!("axes {axes:?} of {:?}", view.shape))),
         }
     }
     let rest = (0..rank).filter(|&axis| !seen[axis]);
@@ -107,7 +107,10 @@ pub fn take(call: &Call<'_>, axis: usize, along: bool) -> Result<Tensor> {
     let a = movement::ascending(call, call.operand(0)?)?;
     let indices = movement::ascending(call, call.operand(1)?)?;
     let (from, by) = (&a.view, &indices.view);
-    if axis >= from.shape.len() || !by.dtype.is_integer() || (along && by.shape.len() != from.shape.len()) {
+    if from.shape.get(axis).is_none_or(|&size| size == 0)
+        || !by.dtype.is_integer()
+        || (along && by.shape.len() != from.shape.len())
+    {
         return Err(call.invalid(format!("{}{:?} along axis {axis} of {:?}", by.dtype, by.shape, from.shape)));
     }
     let (mut sizes, mut a_strides, mut index_strides) = (by.shape.clone(), from.strides.clone(), by.strides.clone());

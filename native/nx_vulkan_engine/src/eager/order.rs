@@ -110,8 +110,8 @@ pub fn top_k(call: &Call<'_>, k: u64, places_type: &Type) -> Result<[Tensor; 2]>
     };
     let rows = Rows::of(call, axis)?;
     let key = rows.key(call, true)?;
-    if !(1..=rows.elements).contains(&k) {
-        return Err(call.invalid(format!("{k} of {} elements", rows.elements)));
+    if !(1..=rows.elements).contains(&k) || places_type.shape != call.out.shape {
+        return Err(call.invalid(format!("{k} of {} elements, places of {:?}", rows.elements, places_type.shape)));
     }
     let kept = if keeps_fewer(rows.elements, k) { k } else { rows.elements };
     let mut shape = rows.tensor.view.shape.clone();

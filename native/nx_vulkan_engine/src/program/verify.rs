@@ -198,12 +198,9 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
         }
         Op::Sort { axis, .. } | Op::Argsort { axis, .. } => {
             ordered(a)?;
-            let places = matches!(op, Op::Argsort { .. });
-            if places {
-                require(out.dtype.is_integer(), || format!("places as {}", out.dtype))
-            } else {
-                same_dtype(a, out)
-            }?;
+            if matches!(op, Op::Sort { .. }) {
+                same_dtype(a, out)?;
+            }
             require(*axis < a.shape.len(), || format!("axis {axis} of rank {}", a.shape.len()))?;
             same_shape(&a.shape, out)
         }
@@ -459,7 +456,6 @@ fn ordered(a: &Type) -> Check {
 fn top_k(a: &Type, k: u64, values: &Type, places: &Type) -> Check {
     ordered(a)?;
     same_dtype(a, values)?;
-    require(places.dtype.is_integer(), || format!("places as {}", places.dtype))?;
     let mut shape = a.shape.clone();
     let Some(last) = shape.last_mut().filter(|last| (1..=**last).contains(&k)) else {
         return Err(format!("{k} of {:?}", a.shape));

@@ -236,6 +236,34 @@ fn sorts_of_views() {
     finish();
 }
 
+/// What debug builds refuse before anything runs.
+#[test]
+fn wrong_operands_are_refused() {
+    let f32 = |shape: &[u64]| Type::new(DType::F32, shape);
+    let zeros = |ty: &Type| Array::new(ty, std::iter::repeat_n(Value::Int(0), ty.elements() as usize));
+    let (row, complex) = (f32(&[2, 3]), Type::new(DType::C64, &[3]));
+    for (op, operands, out) in [
+        (Op::Sort { axis: 2, descending: false }, vec![row.clone()], row.clone()),
+        (Op::Sort { axis: 0, descending: false }, vec![complex.clone()], complex.clone()),
+        (Op::Argsort { axis: 0, descending: false }, vec![row.clone()], f32(&[3, 2])),
+        (Op::TopK { k: 1 }, vec![row.clone()], f32(&[2, 1])),
+        (Op::Scan { scan: Cumulative::Max, axis: 0, reverse: false }, vec![complex.clone()], complex),
+        (Op::Scan { scan: Cumulative::Sum, axis: 5, reverse: false }, vec![row.clone()], row.clone()),
+        (Op::Take { axis: 2 }, vec![row.clone(), Type::new(DType::S32, &[1])], f32(&[2, 3, 1])),
+        (Op::Take { axis: 0 }, vec![row.clone(), row.clone()], f32(&[2, 3, 3])),
+        (Op::TakeAlongAxis { axis: 1 }, vec![row.clone(), Type::new(DType::S32, &[3, 3])], f32(&[3, 3])),
+    ] {
+        let tensors: Vec<Tensor> = operands.iter().map(|ty| upload(&zeros(ty))).collect();
+        assert!(run(&op, &tensors, &out).is_err(), "{op:?}");
+    }
+    for k in [0, 4] {
+        let outs = [f32(&[2, k]), Type::new(DType::S32, &[2, k])];
+        let refused = eager::run_all(engine(), &Op::TopK { k }, &[upload(&zeros(&row))], &outs, Compile::Allowed);
+        assert!(refused.is_err());
+    }
+    finish();
+}
+
 #[test]
 fn largest_elements_and_their_places() {
     let mut rng = rng(89);
