@@ -93,6 +93,16 @@ impl View {
         self.offset * self.dtype.size_bytes()
     }
 
+    /// The parts of numbers of c128 or c64 along an axis of their own, the last.
+    pub fn parts(&self) -> View {
+        let dtype = if self.dtype == DType::C128 { DType::F64 } else { DType::F32 };
+        let mut parts = View { dtype, offset: self.offset * 2, ..self.clone() };
+        parts.strides.iter_mut().for_each(|stride| *stride *= 2);
+        parts.shape.push(2);
+        parts.strides.push(1);
+        parts
+    }
+
     /// The same elements under another shape, or `None` where that needs a copy.
     pub fn reshape(&self, shape: &[u64]) -> Option<View> {
         if elements(shape) != self.elements() {

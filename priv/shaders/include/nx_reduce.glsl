@@ -1,5 +1,6 @@
 // What reductions need beyond the elementwise ops: compensated sums and products, and ordered keys for argmax and argmin.
 #include "nx_f32_base.glsl"
+#include "nx_f64_core.glsl"
 
 // Sum of two compensated values (sum, error). Knuth's two-sum: exact without fused operations.
 vec2 nx_sum2_f32(const in vec2 a, const in vec2 b) {
@@ -16,6 +17,47 @@ vec2 nx_product2_f32(const in vec2 a, const in vec2 b) { return nx_pair_product_
 float nx_compensated_value_f32(const in vec2 a) {
     bool finite = (floatBitsToUint(a.x) & 0x7f800000u) != 0x7f800000u;
     return finite && a.y != 0.0 ? a.x + a.y : a.x;
+}
+
+dvec2 nx_sum2_f64(const in dvec2 a, const in dvec2 b) {
+    double s = a.x + b.x;
+    double v = s - a.x;
+    double e = (a.x - (s - v)) + (b.x - v);
+    return dvec2(s, e + (a.y + b.y));
+}
+
+double nx_compensated_value_f64(const in dvec2 a) {
+    bool finite = (unpackDouble2x32(a.x).y & 0x7ff00000u) != 0x7ff00000u;
+    return finite && a.y != 0.0lf ? a.x + a.y : a.x;
+}
+
+// Sums of both parts, then both errors.
+vec4 nx_sum2_c64(const in vec4 a, const in vec4 b) {
+    vec2 re = nx_sum2_f32(a.xz, b.xz), im = nx_sum2_f32(a.yw, b.yw);
+    return vec4(re.x, im.x, re.y, im.y);
+}
+
+vec2 nx_compensated_value_c64(const in vec4 a) {
+    return vec2(nx_compensated_value_f32(a.xz), nx_compensated_value_f32(a.yw));
+}
+
+// a * b as a compensated value. What is lost where products over- or underflow does not count.
+vec2 nx_exact_product_f32(const in float a, const in float b) {
+    vec2 p = nx_two_product_f32(a, b);
+    bool finite = (floatBitsToUint(p.y) & 0x7f800000u) != 0x7f800000u;
+    return vec2(p.x, finite ? p.y : 0.0f);
+}
+
+dvec2 nx_exact_product_f64(const in double a, const in double b) {
+    dvec2 p = nx_f64_two_product(a, b);
+    bool finite = (unpackDouble2x32(p.y).y & 0x7ff00000u) != 0x7ff00000u;
+    return dvec2(p.x, finite ? p.y : 0.0lf);
+}
+
+vec4 nx_exact_product_c64(const in vec2 a, const in vec2 b) {
+    vec2 re = nx_sum2_f32(nx_exact_product_f32(a.x, b.x), nx_exact_product_f32(-a.y, b.y));
+    vec2 im = nx_sum2_f32(nx_exact_product_f32(a.x, b.y), nx_exact_product_f32(a.y, b.x));
+    return vec4(re.x, im.x, re.y, im.y);
 }
 
 // Keys whose unsigned order is the order of the values. Both zeros have one key; NaN has the largest.

@@ -2,6 +2,8 @@
 
 use rspirv::spirv::{Op as SpirvOp, Word};
 
+use smallvec::SmallVec;
+
 use super::access::{self, Element, Param, ParamLayout, value_type};
 use super::elementwise::{Generated, arg};
 use super::library::Library;
@@ -128,16 +130,20 @@ impl DotSpec {
                 Ok(Some(self.to_words(code, id)))
             })?;
         }
-        linker.define("slot_multiply_add", |code, args| {
-            let ty = value_type(code, self.sum);
-            let mut value = |index: usize| -> Result<Word> {
-                let words = arg(args, index)?;
-                Ok(if self.sum == CType::U32 { words } else { code.ids(SpirvOp::Bitcast, ty, &[words]) })
-            };
-            let operands = [value(0)?, value(1)?, value(2)?];
-            let id = code.call(&format!("nx_multiply_add_{}", self.sum.name()), &operands)?;
-            Ok(Some(self.to_words(code, id)))
-        })?;
+        for (slot, name) in [("slot_multiply_add", "multiply_add"), ("slot_add", "add")] {
+            if !linker.has_slot(slot) {
+                continue;
+            }
+            linker.define(slot, |code, args| {
+                let ty = value_type(code, self.sum);
+                let mut operands: SmallVec<[Word; 3]> = SmallVec::from_slice(args);
+                if self.sum != CType::U32 {
+                    operands.iter_mut().for_each(|words| *words = code.ids(SpirvOp::Bitcast, ty, &[*words]));
+                }
+                let id = code.call(&format!("nx_{name}_{}", self.sum.name()), &operands)?;
+                Ok(Some(self.to_words(code, id)))
+            })?;
+        }
         linker.define("slot_store", |code, args| {
             let (at, words) = (arg(args, 0)?, arg(args, 1)?);
             let ty = value_type(code, self.sum);

@@ -34,6 +34,8 @@ pub struct ReduceSpec {
     /// Of equal extremes argmax and argmin take the last.
     pub tie_high: bool,
     pub input: DType,
+    /// Another input, at whose elements the first one's are multiplied.
+    pub times: Option<DType>,
     pub out: DType,
     pub stage: Stage,
     pub direction: Direction,
@@ -47,8 +49,8 @@ pub struct ReduceSpec {
 enum Accumulator {
     /// One value.
     Value(CType),
-    /// A compensated f32 sum or product: (value, error).
-    Compensated,
+    /// A compensated sum or product: the value of the type, then its error.
+    Compensated(CType),
     /// An ordered key of one or two words and an index.
     Arg { key_words: u32 },
 }
@@ -57,7 +59,7 @@ impl Accumulator {
     fn words(self) -> u32 {
         match self {
             Accumulator::Value(ctype) => ctype.dtype().size_bytes() as u32 / 4,
-            Accumulator::Compensated => 2,
+            Accumulator::Compensated(ctype) => ctype.dtype().size_bytes() as u32 / 2,
             Accumulator::Arg { key_words: 1 } => 2,
             Accumulator::Arg { .. } => 4,
         }
@@ -74,7 +76,11 @@ impl ReduceSpec {
                 Accumulator::Arg { key_words: self.input.ctype().dtype().size_bytes() as u32 / 4 }
             }
             Reduction::All | Reduction::Any => Accumulator::Value(CType::U32),
-            Reduction::Sum | Reduction::Product if self.out.ctype() == CType::F32 => Accumulator::Compensated,
+            Reduction::Product if self.out.ctype() == CType::F32 => Accumulator::Compensated(CType::F32),
+            Reduction::Sum => match self.out.ctype() {
+                ctype @ (CType::F32 | CType::F64 | CType::C64) => Accumulator::Compensated(ctype),
+                ctype => Accumulator::Value(ctype),
+            },
             _ => Accumulator::Value(self.out.ctype()),
         }
     }
@@ -106,26 +112,38 @@ impl ReduceSpec {
         })?;
         linker.define("slot_load", |code, args| {
             let (o, r) = (arg(args, 0)?, arg(args, 1)?);
-            let at = self.position(code, &mut params, o, r)?;
+            let at = self.position(code, &mut params, 0, o, r)?;
             let address = params.address(0);
             if self.stage == Stage::Last {
                 return access::load(code, address, Element::Raw((words * 4) as u8), at).map(Some);
             }
             let id = access::load(code, address, Element::Typed(self.input), at)?;
-            self.lift(code, id, r).map(Some)
+            let Some(times) = self.times else { return self.lift(code, id, r).map(Some) };
+            let at = self.position(code, &mut params, 1, o, r)?;
+            let address = params.address(1);
+            let by = access::load(code, address, Element::Typed(times), at)?;
+            self.lift_product(code, id, by, times).map(Some)
         })?;
         if let Direction::Rows { width } = self.direction
             && width > 1
         {
             linker.define("slot_load_vector", |code, args| {
                 let (o, r) = (arg(args, 0)?, arg(args, 1)?);
-                let at = self.position(code, &mut params, o, r)?;
                 let width_id = code.linker.const_u32(u32::from(width));
-                let group = code.u32_op(SpirvOp::UDiv, at, width_id);
-                let address = params.address(0);
-                let lanes = access::load_vector(code, address, Element::Typed(self.input), u32::from(width), group)?;
+                let mut lanes = |code: &mut Code<'_, '_>, operand: u8, dtype: DType| {
+                    let at = self.position(code, &mut params, operand, o, r)?;
+                    let group = code.u32_op(SpirvOp::UDiv, at, width_id);
+                    let address = params.address(operand);
+                    access::load_vector(code, address, Element::Typed(dtype), u32::from(width), group)
+                };
+                let elements = lanes(code, 0, self.input)?;
+                let factors = self.times.map(|times| lanes(code, 1, times)).transpose()?;
                 let mut lifted: SmallVec<[Word; 4]> = SmallVec::new();
-                for (i, id) in lanes.into_iter().enumerate() {
+                for (i, id) in elements.into_iter().enumerate() {
+                    if let (Some(times), Some(&by)) = (self.times, factors.as_ref().and_then(|f| f.get(i))) {
+                        lifted.push(self.lift_product(code, id, by, times)?);
+                        continue;
+                    }
                     let offset = code.linker.const_u32(i as u32);
                     let index = code.u32_op(SpirvOp::IAdd, r, offset);
                     lifted.push(self.lift(code, id, index)?);
@@ -146,7 +164,7 @@ impl ReduceSpec {
         }
         linker.define("slot_store", |code, args| {
             let (o, value) = (arg(args, 0)?, arg(args, 1)?);
-            let address = params.address(1);
+            let address = params.address(if self.times.is_some() && self.stage != Stage::Last { 2 } else { 1 });
             if self.stage == Stage::First {
                 access::store(code, address, Element::Raw((words * 4) as u8), o, value)?;
             } else {
@@ -158,14 +176,21 @@ impl ReduceSpec {
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: Self::LOCAL_SIZE })
     }
 
-    fn position(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, o: Word, r: Word) -> Result<Word> {
+    fn position(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        operand: u8,
+        o: Word,
+        r: Word,
+    ) -> Result<Word> {
         let (kept, reduced) = (self.kept_rank, self.reduced_rank);
         let outer = access::coordinates(code, params, o, 0, kept)?;
         let inner = access::coordinates(code, params, r, kept, reduced)?;
-        let outer = access::position(code, params, 0, 0, &outer)?;
-        let inner = access::position(code, params, 0, kept, &inner)?;
+        let outer = access::position(code, params, operand, 0, &outer)?;
+        let inner = access::position(code, params, operand, kept, &inner)?;
         let sum = code.u32_op(SpirvOp::IAdd, outer, inner);
-        access::biased(code, params, 0, sum)
+        access::biased(code, params, operand, sum)
     }
 
     pub(super) fn words_type(&self, code: &mut Code<'_, '_>) -> Word {
@@ -205,14 +230,14 @@ impl ReduceSpec {
                 let id = scalar::cast(code, value, ctype.dtype())?;
                 Ok(self.to_words(code, ctype, id))
             }
-            Accumulator::Compensated => {
-                let id = scalar::cast(code, value, DType::F32)?;
-                let float = code.linker.type_float(32);
-                let pair = code.linker.type_vector(float, 2);
-                let zero = code.linker.const_u32(0);
-                let zero = code.bitcast(float, zero);
+            Accumulator::Compensated(ctype) => {
+                let id = scalar::cast(code, value, ctype.dtype())?;
+                let ty = value_type(code, ctype);
+                let zero = code.linker.global(SpirvOp::ConstantNull, Some(ty), vec![]);
+                let pair = compensated_type(code, ctype);
                 let both = code.ids(SpirvOp::CompositeConstruct, pair, &[id, zero]);
-                Ok(self.to_words(code, CType::C64, both))
+                let words = self.words_type(code);
+                Ok(code.bitcast(words, both))
             }
             Accumulator::Arg { key_words } => {
                 let ctype = self.input.ctype();
@@ -230,6 +255,20 @@ impl ReduceSpec {
                 Ok(code.ids(SpirvOp::CompositeConstruct, ty, &[key, r, zero]))
             }
         }
+    }
+
+    /// Accumulator of a product of two elements; compensated ones hold all of it.
+    fn lift_product(&self, code: &mut Code<'_, '_>, id: Word, by: Word, times: DType) -> Result<Word> {
+        let ctype = self.out.ctype();
+        let a = scalar::cast(code, Value { id, dtype: self.input }, ctype.dtype())?;
+        let b = scalar::cast(code, Value { id: by, dtype: times }, ctype.dtype())?;
+        if let Accumulator::Compensated(ctype) = self.accumulator() {
+            let product = code.call(&format!("nx_exact_product_{}", ctype.name()), &[a, b])?;
+            let words = self.words_type(code);
+            return Ok(code.bitcast(words, product));
+        }
+        let product = code.call(&format!("nx_multiply_{}", ctype.name()), &[a, b])?;
+        Ok(self.to_words(code, ctype, product))
     }
 
     /// The accumulator that changes nothing.
@@ -260,9 +299,11 @@ impl ReduceSpec {
                     _ => SmallVec::from_slice(&[0, 0, index, 0]),
                 });
             }
-            Accumulator::Compensated => {
+            Accumulator::Compensated(_) => {
                 let neutral = if self.reduction == Reduction::Product { 1f32 } else { 0f32 };
-                return Ok(SmallVec::from_slice(&[neutral.to_bits(), 0]));
+                let mut words = SmallVec::from_elem(0, accumulator.words() as usize);
+                words[0] = neutral.to_bits();
+                return Ok(words);
             }
             Accumulator::Value(ctype) => ctype,
         };
@@ -297,12 +338,13 @@ impl ReduceSpec {
 
     pub(super) fn combine(&self, code: &mut Code<'_, '_>, a: Word, b: Word) -> Result<Word> {
         let name = match (self.accumulator(), self.reduction) {
-            (Accumulator::Compensated, reduction) => {
-                let a = self.value_of(code, CType::C64, a);
-                let b = self.value_of(code, CType::C64, b);
-                let function = if reduction == Reduction::Product { "nx_product2_f32" } else { "nx_sum2_f32" };
-                let result = code.call(function, &[a, b])?;
-                return Ok(self.to_words(code, CType::C64, result));
+            (Accumulator::Compensated(ctype), reduction) => {
+                let pair = compensated_type(code, ctype);
+                let (a, b) = (code.bitcast(pair, a), code.bitcast(pair, b));
+                let function = if reduction == Reduction::Product { "product2" } else { "sum2" };
+                let result = code.call(&format!("nx_{function}_{}", ctype.name()), &[a, b])?;
+                let words = self.words_type(code);
+                return Ok(code.bitcast(words, result));
             }
             (Accumulator::Arg { key_words }, _) => {
                 let tie = if self.tie_high { "high" } else { "low" };
@@ -326,10 +368,11 @@ impl ReduceSpec {
     pub(super) fn lower(&self, code: &mut Code<'_, '_>, words: Word) -> Result<Word> {
         let uint = code.linker.type_uint(32);
         let value = match self.accumulator() {
-            Accumulator::Compensated => {
-                let pair = self.value_of(code, CType::C64, words);
-                let id = code.call("nx_compensated_value_f32", &[pair])?;
-                Value { id, dtype: DType::F32 }
+            Accumulator::Compensated(ctype) => {
+                let pair = compensated_type(code, ctype);
+                let pair = code.bitcast(pair, words);
+                let id = code.call(&format!("nx_compensated_value_{}", ctype.name()), &[pair])?;
+                Value { id, dtype: ctype.dtype() }
             }
             Accumulator::Arg { key_words } => Value { id: code.extract(uint, words, key_words), dtype: DType::U32 },
             Accumulator::Value(ctype) => {
@@ -339,4 +382,14 @@ impl ReduceSpec {
         };
         scalar::cast(code, value, self.out)
     }
+}
+
+/// The type of a compensated value: twice its parts.
+fn compensated_type(code: &mut Code<'_, '_>, ctype: CType) -> Word {
+    let (part, parts) = match ctype {
+        CType::C64 => (CType::F32, 4),
+        ctype => (ctype, 2),
+    };
+    let part = value_type(code, part);
+    code.linker.type_vector(part, parts)
 }

@@ -35,6 +35,7 @@ impl ScanSpec {
             reduction: self.reduction,
             tie_high: false,
             input: self.dtype,
+            times: None,
             out: self.dtype,
             stage: Stage::Whole,
             direction: Direction::Rows { width: 1 },

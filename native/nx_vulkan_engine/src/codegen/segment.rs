@@ -85,6 +85,7 @@ impl SegmentAddSpec {
             reduction: Reduction::Sum,
             tie_high: false,
             input,
+            times: None,
             out: self.out,
             stage: Stage::Whole,
             direction: Direction::Rows { width: 1 },

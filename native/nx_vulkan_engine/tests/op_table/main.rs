@@ -3,6 +3,7 @@
 //! `NX_VULKAN_TEST_SEED` repeats a run.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod accuracy;
 mod axes;
 #[path = "../common/mod.rs"]
 mod common;

@@ -23,6 +23,7 @@ layout(constant_id = 1) const uint B_ALONG_K = 0u;
 T slot_a(const in uint batch, const in uint m, const in uint k) { return T(batch + m + k); }
 T slot_b(const in uint batch, const in uint k, const in uint n) { return T(batch + k + n); }
 T slot_multiply_add(const in T a, const in T b, const in T sum) { return a + b + sum; }
+T slot_add(const in T a, const in T b) { return a + b; }
 void slot_store(const in uint at, const in T value) {}
 
 shared T a_tile[DEPTH][TILE + 1u];
@@ -65,12 +66,16 @@ void main() {
         }
         barrier();
         uint last = min(DEPTH, end - k0);
+        // Each tile on its own: long sums of short sums lose fewer digits.
+        T part[PER][PER];
+        for (uint i = 0u; i < PER; ++i) for (uint j = 0u; j < PER; ++j) part[i][j] = T(0u);
         for (uint k = 0u; k < last; ++k) {
             T a[PER], b[PER];
             for (uint i = 0u; i < PER; ++i) a[i] = a_tile[k][ty + 16u * i];
             for (uint j = 0u; j < PER; ++j) b[j] = b_tile[k][tx + 16u * j];
-            for (uint i = 0u; i < PER; ++i) for (uint j = 0u; j < PER; ++j) sums[i][j] = slot_multiply_add(a[i], b[j], sums[i][j]);
+            for (uint i = 0u; i < PER; ++i) for (uint j = 0u; j < PER; ++j) part[i][j] = slot_multiply_add(a[i], b[j], part[i][j]);
         }
+        for (uint i = 0u; i < PER; ++i) for (uint j = 0u; j < PER; ++j) sums[i][j] = slot_add(sums[i][j], part[i][j]);
         barrier();
     }
     for (uint i = 0u; i < PER; ++i) {

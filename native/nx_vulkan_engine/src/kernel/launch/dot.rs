@@ -3,6 +3,7 @@
 use super::{Arguments, Compile, KernelSpec, Place, launch, linalg, max_position};
 use crate::codegen::dot::{DotSpec, Store, Tiling};
 use crate::eager::copy;
+use crate::kernel::launch::inner::{Factor, inner};
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
 use crate::program::Reduction;
 use crate::shape::{Dims, Space, Strides, elements};
@@ -16,6 +17,10 @@ const MAX_WIDE_PRODUCTS: u64 = 1 << 16;
 
 /// Contracted elements per split, below which another dispatch costs more than it saves.
 const MIN_SPLIT_DEPTH: u64 = 512;
+
+/// Contracted elements per split, above which f32 loses digits, as long as partial sums take no more than so many bytes.
+const MAX_SPLIT_DEPTH: u64 = 8192;
+const MAX_PARTIAL_BYTES: u64 = 64 << 20;
 
 /// Axes that count as one, outermost first; at least one.
 #[derive(Debug, Clone)]
@@ -122,6 +127,29 @@ fn is_narrow(p: &Product<'_>, spec: &DotSpec) -> bool {
     waste >= 16 && depth <= MAX_NARROW_DEPTH && (near || rows.max(columns) <= 64) && batches * rows * columns >= depth
 }
 
+/// The product of matrices one of which is a vector, if their axes merge alike; answers whether it did.
+fn vectors(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<bool> {
+    let alike = p.a.batch.sizes == p.b.batch.sizes && p.a.depth.sizes == p.b.depth.sizes;
+    if !alike || !p.out.view.is_contiguous() {
+        return Ok(false);
+    }
+    let (matrix, vector) = if p.b.free.elements() == 1 { (&p.a, &p.b) } else { (&p.b, &p.a) };
+    let kept: Dims = matrix.batch.sizes.iter().chain(&matrix.free.sizes).copied().collect();
+    let matrix_kept: Strides = matrix.batch.strides.iter().chain(&matrix.free.strides).copied().collect();
+    let repeated = std::iter::repeat_n(&0, matrix.free.rank());
+    let vector_kept: Strides = vector.batch.strides.iter().chain(repeated).copied().collect();
+    let factors = [(matrix, &matrix_kept), (vector, &vector_kept)].map(|(m, kept)| Factor {
+        buffer: &m.tensor.buffer,
+        address: m.tensor.address(),
+        dtype: m.tensor.view.dtype,
+        kept,
+        summed: &m.depth.strides,
+    });
+    let target = Target { buffer: &p.out.buffer, offset_bytes: p.out.view.offset_bytes() };
+    inner(engine, factors, [&kept, &matrix.depth.sizes], target, p.out.view.dtype, compile)?;
+    Ok(true)
+}
+
 pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()> {
     p.check_size()?;
     let (a, b) = (&p.a, &p.b);
@@ -151,16 +179,21 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
         && a.is_vectorizable()
         && b.is_vectorizable();
     spec.tiling = if is_large { best.tiling } else { Tiling::Square };
-    if depth < MIN_SPLIT_DEPTH && rows * columns * depth * batches <= MAX_WIDE_PRODUCTS && !is_large {
+    let is_small = depth < MIN_SPLIT_DEPTH && rows * columns * depth * batches <= MAX_WIDE_PRODUCTS;
+    if is_small && !is_large {
         spec.sum = linalg::wide(engine, out_dtype);
     }
     if !is_large && is_narrow(p, &spec) {
         spec.tiling = Tiling::Narrow;
+    } else if !is_small && (rows == 1 || columns == 1) && vectors(engine, p, compile)? {
+        return Ok(());
     }
     let tiles = spec.tiles(batches, rows, columns);
+    let partial_bytes = batches * rows * columns * out_dtype.ctype().dtype().size_bytes();
+    let accurate = (depth / MAX_SPLIT_DEPTH).min(MAX_PARTIAL_BYTES / partial_bytes.max(1));
     let splits = match spec.tiling {
         Tiling::Narrow => 1,
-        _ => (target / tiles.max(1)).min(depth / MIN_SPLIT_DEPTH).max(1),
+        _ => (target / tiles.max(1)).min(depth / MIN_SPLIT_DEPTH).max(accurate).max(1),
     };
     // Partial sums keep the compute type until they are added up.
     let partial_dtype = if splits > 1 { out_dtype.ctype().dtype() } else { out_dtype };

@@ -3,6 +3,7 @@
 pub mod dot;
 pub mod fft;
 pub mod fold;
+mod inner;
 pub mod linalg;
 pub mod map;
 pub mod reduce;

@@ -16,7 +16,7 @@ use crate::{DType, DeviceKind, Engine, Error, Result, View};
 const ELEMENTS_PER_INVOCATION: u64 = 64;
 
 /// Elements that one invocation reduces alone where a team could not read them as neighbours.
-const MAX_SOLO_ELEMENTS: u64 = 32;
+pub(super) const MAX_SOLO_ELEMENTS: u64 = 32;
 
 /// Invocations in flight that fill a large GPU.
 const TARGET_INVOCATIONS: u64 = 1 << 18;
@@ -41,11 +41,11 @@ pub struct Target<'a> {
 }
 
 /// How one reduction is laid out.
-struct Plan {
-    direction: Direction,
+pub(super) struct Plan {
+    pub direction: Direction,
     /// Chunks per output and part, and elements per chunk.
-    chunks: u64,
-    chunk: u64,
+    pub chunks: u64,
+    pub chunk: u64,
 }
 
 /// Reduces `view` of `buffer` over `axes` into the contiguous tensor at `out`, in the order of the kept axes.
@@ -57,6 +57,11 @@ pub fn reduce(
     out: Target<'_>,
     compile: Compile,
 ) -> Result<()> {
+    if what.reduction == Reduction::Sum && view.dtype == DType::C128 && what.out == DType::C128 {
+        // The parts one by one, so that each sum is compensated.
+        let parts = Reduce { out: DType::F64, ..what };
+        return reduce(engine, buffer, &view.parts(), parts, out, compile);
+    }
     let (low, high) = view.extent();
     let max_position = max_position(view.dtype.size_bytes());
     let is_large = (high - low) as u64 > max_position || view.elements() > MAX_POSITION;
@@ -132,6 +137,7 @@ fn reduce_parts(
             reduction: what.reduction,
             tie_high: what.tie_high,
             input: view.dtype,
+            times: None,
             out: what.out,
             stage,
             direction,
@@ -166,7 +172,7 @@ fn reduce_parts(
         let (sizes, strides) = sizes_and_strides(&kept, &reduced);
         let elements = reduced.elements();
         return input(view, &strides, &mut |place| {
-            run(engine, &first, compile, [place, target], &sizes, [outputs, elements, elements, 1])
+            run(engine, &first, compile, &[place, target], &sizes, [outputs, elements, elements, 1])
         });
     }
     // Chunks lie innermost after rows, outermost after columns; parts lie outside of both.
@@ -193,7 +199,7 @@ fn reduce_parts(
             element_bytes: 0,
         };
         input(part, &strides, &mut |place| {
-            run(engine, &first, compile, [place, partial], &sizes, [outputs, elements, chunk, plan.chunks])
+            run(engine, &first, compile, &[place, partial], &sizes, [outputs, elements, chunk, plan.chunks])
         })?;
     }
     let (per_output, per_chunk) = match plan.direction {
@@ -203,15 +209,15 @@ fn reduce_parts(
     let strides = [per_output as i64, (outputs * plan.chunks) as i64, per_chunk as i64];
     let partial = Place { buffer: &scratch, address: scratch.address(), strides: &strides, element_bytes: 0 };
     let sizes = [outputs, parts.len() as u64, plan.chunks];
-    run(engine, &last, compile, [partial, target], &sizes, [outputs, partials, partials, 1])
+    run(engine, &last, compile, &[partial, target], &sizes, [outputs, partials, partials, 1])
 }
 
 /// `[outputs, elements, chunk, chunks]` are the header words of the templates.
-fn run(
+pub(super) fn run(
     engine: &Engine,
     spec: &KernelSpec,
     compile: Compile,
-    places: [Place<'_>; 2],
+    places: &[Place<'_>],
     sizes: &[u64],
     [outputs, elements, chunk, chunks]: [u64; 4],
 ) -> Result<()> {
@@ -223,21 +229,17 @@ fn run(
         }
         _ => u64::from(ReduceSpec::LOCAL_SIZE),
     };
-    let arguments = Arguments {
-        count: outputs as u32,
-        sizes,
-        places: &places,
-        extra: &[elements as u32, chunk as u32, chunks as u32],
-    };
-    launch(engine, &kernel, &arguments, 1, jobs.div_ceil(jobs_per_group))
+    let arguments =
+        Arguments { count: outputs as u32, sizes, places, extra: &[elements as u32, chunk as u32, chunks as u32] };
+    launch(engine, &kernel, &arguments, places.len() - 1, jobs.div_ceil(jobs_per_group))
 }
 
 /// Invocations that share one chunk of so many vectors: a power of two that leaves each at least four.
-fn team(vectors: u64) -> u32 {
+pub(super) fn team(vectors: u64) -> u32 {
     vectors.div_ceil(4).next_power_of_two().clamp(1, u64::from(ReduceSpec::LOCAL_SIZE)) as u32
 }
 
-fn plan(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, engine: &Engine) -> Plan {
+pub(super) fn plan(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, engine: &Engine) -> Plan {
     let (outputs, elements) = (kept.elements(), reduced.elements());
     let stride_of = |space: &Space| space.strides[0].last().copied().unwrap_or(0).unsigned_abs();
     // Walk along whichever axis has the closer neighbours.
@@ -251,8 +253,8 @@ fn plan(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, engine: &Eng
     let vectorizable = aligned
         && !columns
         && reduced.rank() == 1
-        && reduced.strides[0][0] == 1
-        && kept.strides[0].iter().all(|&s| s.unsigned_abs().is_multiple_of(width))
+        && reduced.strides.iter().all(|s| s[0] == 1)
+        && kept.strides.iter().flatten().all(|s| s.unsigned_abs().is_multiple_of(width))
         && elements >= width;
     let width = if vectorizable { width } else { 1 };
     let target = match engine.caps().kind {

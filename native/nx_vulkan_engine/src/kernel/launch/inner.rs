@@ -1,0 +1,88 @@
+//! Launches of products of vectors, or of a matrix and a vector: reductions of the elements' products.
+
+use std::sync::Arc;
+
+use super::reduce::{MAX_SOLO_ELEMENTS, Target, plan, run, team};
+use super::{Compile, KernelSpec, Place};
+use crate::codegen::reduce::{Direction, ReduceSpec, Stage};
+use crate::memory::Buffer;
+use crate::program::Reduction;
+use crate::shape::{Dims, Space, Strides};
+use crate::{DType, Engine, Result};
+
+/// One of two operands: its strides along the kept axes, then along those summed over.
+#[derive(Debug, Clone, Copy)]
+pub struct Factor<'a> {
+    pub buffer: &'a Arc<Buffer>,
+    pub address: u64,
+    pub dtype: DType,
+    pub kept: &'a [i64],
+    pub summed: &'a [i64],
+}
+
+/// Sums the products of elements over some axes, into a contiguous result of `dtype` in the order of the kept ones. The
+/// first factor's layout says which way to walk.
+pub fn inner(
+    engine: &Engine,
+    [a, b]: [Factor<'_>; 2],
+    [kept, summed]: [&[u64]; 2],
+    out: Target<'_>,
+    dtype: DType,
+    compile: Compile,
+) -> Result<()> {
+    let (kept, summed) = (Space::new(kept, &[a.kept, b.kept]), Space::new(summed, &[a.summed, b.summed]));
+    let aligned = a.dtype == b.dtype && a.address.is_multiple_of(16) && b.address.is_multiple_of(16);
+    let plan = plan(&kept, &summed, a.dtype, aligned, engine);
+    let (outputs, elements) = (kept.elements(), summed.elements());
+    let spec = |stage: Stage, direction: Direction, ranks: [usize; 2], elements: u64| {
+        let team = match direction {
+            Direction::Rows { width } => team(elements.div_ceil(u64::from(width))),
+            Direction::Columns => ReduceSpec::LOCAL_SIZE,
+        };
+        let spec = ReduceSpec {
+            reduction: Reduction::Sum,
+            tie_high: false,
+            input: a.dtype,
+            times: Some(b.dtype),
+            out: dtype,
+            stage,
+            direction,
+            kept_rank: ranks[0] as u8,
+            reduced_rank: ranks[1] as u8,
+        };
+        (KernelSpec::Reduce { spec: spec.clone(), team }, spec)
+    };
+    let sizes: Dims = kept.sizes.iter().chain(&summed.sizes).copied().collect();
+    let strides = [0, 1].map(|k| -> Strides { kept.strides[k].iter().chain(&summed.strides[k]).copied().collect() });
+    let place = |factor: &Factor<'_>| (factor.address, factor.dtype.size_bytes());
+    let [(a_address, a_bytes), (b_address, b_bytes)] = [&a, &b].map(place);
+    let factors = [
+        Place { buffer: a.buffer, address: a_address, strides: &strides[0], element_bytes: a_bytes },
+        Place { buffer: b.buffer, address: b_address, strides: &strides[1], element_bytes: b_bytes },
+    ];
+    let target =
+        Place { buffer: out.buffer, address: out.buffer.address() + out.offset_bytes, strides: &[], element_bytes: 0 };
+    let stage = if plan.chunks > 1 { Stage::First } else { Stage::Whole };
+    let (first, first_spec) = spec(stage, plan.direction, [kept.rank(), summed.rank()], plan.chunk);
+    if plan.chunks == 1 {
+        let places = [factors[0], factors[1], target];
+        return run(engine, &first, compile, &places, &sizes, [outputs, elements, elements, 1]);
+    }
+    // Chunks lie innermost after rows, outermost after columns.
+    let (last_direction, strides) = match plan.direction {
+        Direction::Columns if plan.chunks <= MAX_SOLO_ELEMENTS => (Direction::Columns, [1, outputs]),
+        Direction::Columns => (Direction::Rows { width: 1 }, [1, outputs]),
+        Direction::Rows { .. } => (Direction::Rows { width: 1 }, [plan.chunks, 1]),
+    };
+    let (last, _) = spec(Stage::Last, last_direction, [1, 1], plan.chunks);
+    // Both kernels must exist before anything is recorded.
+    engine.kernel(&first, compile)?;
+    engine.kernel(&last, compile)?;
+    let scratch = engine.alloc(outputs * plan.chunks * first_spec.accumulator_bytes())?;
+    let strides = strides.map(|s| s as i64);
+    let partial = Place { buffer: &scratch, address: scratch.address(), strides: &strides, element_bytes: 0 };
+    let places = [factors[0], factors[1], Place { strides: &[], ..partial }];
+    run(engine, &first, compile, &places, &sizes, [outputs, elements, plan.chunk, plan.chunks])?;
+    let sizes = [outputs, plan.chunks];
+    run(engine, &last, compile, &[partial, target], &sizes, [outputs, plan.chunks, plan.chunks, 1])
+}
