@@ -61,11 +61,14 @@ defmodule Nx.Vulkan.ScalarFunction do
     arguments = [scalar({id, {:input, 0}}, element_type), scalar({id, {:input, 1}}, type)]
     state = %{id: id, op: op, steps: %{}, numbers: %{}, captured: [], constants: %{}, path: [], ahead: [], runs: 0}
     outer = Process.put(@key, state)
+    # A compiler would want memory behind the arguments of the defn functions that the function calls.
+    options = Nx.Defn.default_options(compiler: Nx.Defn.Evaluator)
 
     try do
       result = explore(fun, arguments, type, [])
       finish(Process.get(@key), result)
     after
+      Nx.Defn.default_options(options)
       if outer, do: Process.put(@key, outer), else: Process.delete(@key)
     end
   end

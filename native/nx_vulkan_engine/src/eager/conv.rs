@@ -15,7 +15,7 @@ use crate::{DType, Result, Tensor, Type, View};
 const MAX_COPY_BYTES: u64 = 1 << 30;
 
 /// Multiplications and filters from which a copy pays that lets the product load four elements at a time.
-const MIN_COPY_WORK: u64 = 1 << 18;
+const MIN_COPY_WORK: u64 = 1 << 17;
 const MIN_COPY_FILTERS: u64 = 16;
 
 /// Axes of the split input: batch group, image, feature group, channel, then space.
