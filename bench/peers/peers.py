@@ -121,6 +121,16 @@ def jax_peer():
                 ("determinant", 2 / 3, jnp.linalg.det),
             ):
                 report("jax", f"{what}_{name}_{batches}x{n}", timed(run, a), work * share, "GFLOP/s")
+    for batches, n in ((1, 64), (64, 16)) if SMALL else ((1, 64), (64, 16), (1, 1024), (1024, 16), (1, 2048)):
+        for name in ("f32", "f64"):
+            a = jax.random.uniform(key, (batches, n, n), minval=-1, dtype="float32" if name == "f32" else "float64")
+            work = batches * n**3 * 1e-9
+            for what, share, run in (
+                ("qr", 8 / 3, jnp.linalg.qr),
+                ("eigh", 9, lambda a: jnp.linalg.eigh(a, symmetrize_input=False)),
+                ("svd", 22, lambda a: jnp.linalg.svd(a, full_matrices=False)),
+            ):
+                report("jax", f"{what}_{name}_{batches}x{n}", timed(run, a), work * share, "GFLOP/s")
 
 
 if __name__ == "__main__":

@@ -251,6 +251,32 @@ impl Bench {
         Ok(())
     }
 
+    /// QR, eigenvalues and singular values of `batches` matrices of n x n between -1 and 1.
+    fn factorizations(&self, dtype: DType, batches: u64, n: u64) -> Outcome<()> {
+        let ty = Type::new(dtype, &[batches, n, n]);
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let bytes: Vec<u8> = (0..ty.elements())
+            .flat_map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                ((state >> 40) as f32 / (1u32 << 23) as f32 - 1.0).to_ne_bytes()
+            })
+            .collect();
+        let random = Tensor::from_nx_bytes(&self.engine, &Type::new(DType::F32, &ty.shape), &bytes)?;
+        let a = eager::run(&self.engine, &Op::AsType, &[random], &ty, Compile::Allowed)?;
+        let values = Type::new(dtype, &[batches, n]);
+        let work = (batches * n * n * n) as f64 * 1e-9;
+        for (name, op, outs, share) in [
+            ("qr", Op::Qr { complete: false }, vec![ty.clone(), ty.clone()], 8.0 / 3.0),
+            ("eigh", Op::Eigh, vec![values.clone(), ty.clone()], 9.0),
+            ("svd", Op::Svd { full: false }, vec![ty.clone(), values.clone(), ty.clone()], 22.0),
+        ] {
+            let operands = std::slice::from_ref(&a);
+            let ms = self.time(|| eager::run_all(&self.engine, &op, operands, &outs, Compile::Allowed).map(|_| ()))?;
+            self.report(&format!("{name}_{dtype}_{batches}x{n}"), ms, work * share, "GFLOP/s");
+        }
+        Ok(())
+    }
+
     /// Host cost of recording one warm eager op, and of one op with its result read back.
     fn latency(&self) -> Outcome<()> {
         let operands = [self.filled(&[16])?, self.filled(&[16])?];
@@ -372,6 +398,13 @@ fn main() -> Outcome<()> {
         for &(batches, n) in &sizes[..if small { 2 } else { 5 }] {
             bench.solvers(DType::F32, batches, n)?;
             bench.solvers(DType::F64, batches, n)?;
+        }
+    }
+    if wanted("factorizations") {
+        let sizes = [(1, 64), (64, 16), (1, 1024), (1024, 16), (1, 2048)];
+        for &(batches, n) in &sizes[..if small { 2 } else { 5 }] {
+            bench.factorizations(DType::F32, batches, n)?;
+            bench.factorizations(DType::F64, batches, n)?;
         }
     }
     Ok(())

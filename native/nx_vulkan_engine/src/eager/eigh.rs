@@ -14,6 +14,9 @@ const MAX_SWEEPS: u32 = 40;
 /// Pairs of rows or columns per workgroup; fixed in the kernel.
 const TILE: u64 = 16;
 
+/// Up to this order a workgroup of 64 invocations has one for every pair of pairs.
+const SHORT: u64 = 16;
+
 /// The largest order that the shared memory of one workgroup holds; fixed in the kernel.
 fn small_order(compute: CType) -> u64 {
     match compute {
@@ -35,7 +38,8 @@ pub fn eigh(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
     let values = work.uninitialized(&[batches, order])?;
     let vectors = work.uninitialized(&[batches, order, order])?;
     if order <= small_order(work.compute) {
-        let kernel = linalg::kernel(work.engine, "eigh_small", work.compute, &[work.dtype(); 3], work.compile)?;
+        let template = if order <= SHORT { "eigh_small_short" } else { "eigh_small" };
+        let kernel = linalg::kernel(work.engine, template, work.compute, &[work.dtype(); 3], work.compile)?;
         let numbers = [order as u32, batches as u32];
         linalg::run(work.engine, &kernel, &[&a, &values, &vectors], 1, &numbers, batches)?;
     } else {

@@ -13,6 +13,9 @@ use crate::{Error, Result, Tensor, Type};
 /// Sweeps over all pairs after which a matrix counts as one that does not converge; ten are usual.
 const MAX_SWEEPS: u32 = 60;
 
+/// Columns up to this length get a workgroup of 32 invocations rather than 128.
+const SHORT: u64 = 128;
+
 /// Rounding errors of the largest singular value up to which another one is 0: what is left of dependent columns, a third of the
 /// root of `n` in random matrices of up to 100 columns. `Nx.LinAlg.pinv` divides by whatever is greater than 1e-10.
 fn zero_below(n: u64) -> f32 {
@@ -88,7 +91,7 @@ fn rotate(call: &Call<'_>, work: &Work<'_>, a: &Tensor) -> Result<Rows> {
     let groups = (batches * order * n).div_ceil(256);
     linalg::run(engine, &prepare, &[a, &largest, &columns, &vectors], 2, &numbers, groups)?;
 
-    let round = kernel("svd_round", &[dtype, dtype, marks.view.dtype])?;
+    let round = kernel(if n <= SHORT { "svd_round_short" } else { "svd_round" }, &[dtype, dtype, marks.view.dtype])?;
     // Sums of n products differ from the exact ones by about the root of n rounding errors.
     let orthogonal = 8.0 + (n as f32).sqrt();
     let (mut turn, mut sweep) = (0, 0);

@@ -401,7 +401,7 @@ fn eigh_of_all_types_and_kinds() {
 #[test]
 fn eigh_of_all_sizes() {
     let mut rng = rng(76);
-    for n in 1..70 {
+    for n in (1..45).chain([49, 60, 70]) {
         let a = hermitian(&matrices(DType::F32, &[n, n], Kind::Random, &mut rng));
         check_eigh("Random", &upload(&a), &a);
     }

@@ -5,7 +5,7 @@
 // Parameters: order, matrices.
 #include "params.glsl"
 #include "linalg_jacobi.glsl"
-layout(local_size_x = 256) in;
+layout(local_size_x = LANES) in;
 
 T slot_load0(const in uint at) { return T(float(at)); }
 void slot_store1(const in uint at, const in T value) {}
@@ -31,7 +31,7 @@ void slot_store2(const in uint at, const in T value) {}
 shared T a[ORDER * ORDER];
 shared T v[ORDER * ORDER];
 shared Rotation rotations[ORDER / 2u];
-shared R largest_of[256];
+shared R largest_of[LANES];
 shared R sizes[ORDER];
 shared uint rotated;
 shared uint is_bad;
@@ -45,7 +45,7 @@ void main() {
     if (id == 0u) is_bad = 0u;
     barrier();
     R largest = R(0);
-    for (uint e = id; e < order * order; e += 256u) {
+    for (uint e = id; e < order * order; e += LANES) {
         uint i = e / order, j = e % order;
         T value = la_zero();
         if (i < n && j < n) value = i <= j ? slot_load0((batch * n + i) * n + j) : la_conj(slot_load0((batch * n + j) * n + i));
@@ -56,13 +56,13 @@ void main() {
         largest = la_largest(largest, value);
     }
     largest_of[id] = largest;
-    for (uint step = 128u; step > 0u; step >>= 1u) {
+    for (uint step = LANES / 2u; step > 0u; step >>= 1u) {
         barrier();
         if (id < step) largest_of[id] = la_largest(largest_of[id], la_make(largest_of[id + step]));
     }
     barrier();
     R scale = la_power_scale(largest_of[0]), unscale = la_power_unscale(largest_of[0]);
-    for (uint e = id; e < order * order; e += 256u) a[e] = la_scale(a[e], scale);
+    for (uint e = id; e < order * order; e += LANES) a[e] = la_scale(a[e], scale);
 
     uint turn = 0u;
     bool converged = false;
@@ -84,7 +84,7 @@ void main() {
                 rotations[id] = rotation;
             }
             barrier();
-            for (uint e = id; e < pairs * pairs; e += 256u) {
+            for (uint e = id; e < pairs * pairs; e += LANES) {
                 uint i = e / pairs, j = e % pairs;
                 Rotation rows = rotations[i], columns = rotations[j];
                 uvec2 r = la_pair(i, turn, pairs), c = la_pair(j, turn, pairs);
@@ -107,7 +107,7 @@ void main() {
                 a[bl_at] = la_rotate_upper(bottom_left, bottom_right, columns.c, s);
                 a[br_at] = la_rotate_lower(bottom_left, bottom_right, columns.c, s);
             }
-            for (uint e = id; e < pairs * order; e += 256u) {
+            for (uint e = id; e < pairs * order; e += LANES) {
                 uint i = e / order, column = e % order;
                 Rotation rows = rotations[i];
                 uvec2 r = la_pair(i, turn, pairs);
@@ -129,7 +129,7 @@ void main() {
     }
     barrier();
     bool good = converged && is_bad == 0u;
-    for (uint e = id; e < n * n; e += 256u) {
+    for (uint e = id; e < n * n; e += LANES) {
         uint position = e / n, row = e % n;
         uint element = la_element(position, turn, pairs);
         uint rank = 0u;

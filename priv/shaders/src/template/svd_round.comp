@@ -6,7 +6,7 @@
 // orthogonal (as an f32). Operands: columns, vectors, marks: one per matrix and pair.
 #include "params.glsl"
 #include "linalg_jacobi.glsl"
-layout(local_size_x = 128) in;
+layout(local_size_x = LANES) in;
 
 T slot_load0(const in uint at) { return T(float(at)); }
 void slot_store0(const in uint at, const in T value) {}
@@ -14,9 +14,9 @@ T slot_load1(const in uint at) { return T(float(at)); }
 void slot_store1(const in uint at, const in T value) {}
 void slot_store2(const in uint at, const in uint value) {}
 
-shared R upper_of[128];
-shared R lower_of[128];
-shared T off_of[128];
+shared R upper_of[LANES];
+shared R lower_of[LANES];
+shared T off_of[LANES];
 shared Rotation shared_rotation;
 
 void main() {
@@ -32,7 +32,7 @@ void main() {
 
     R upper = R(0), lower = R(0);
     T off = la_zero();
-    for (uint i = id; i < n; i += 128u) {
+    for (uint i = id; i < n; i += LANES) {
         T x = slot_load0(p + i), y = slot_load0(q + i);
         upper += la_square(x);
         lower += la_square(y);
@@ -41,7 +41,7 @@ void main() {
     upper_of[id] = upper;
     lower_of[id] = lower;
     off_of[id] = off;
-    for (uint step = 64u; step > 0u; step >>= 1u) {
+    for (uint step = LANES / 2u; step > 0u; step >>= 1u) {
         barrier();
         if (id < step) {
             upper_of[id] += upper_of[id + step];
@@ -64,7 +64,7 @@ void main() {
     barrier();
     Rotation rotation = shared_rotation;
     if (rotation.t == R(0)) return;
-    for (uint i = id; i < n; i += 128u) {
+    for (uint i = id; i < n; i += LANES) {
         T x = slot_load0(p + i), y = slot_load0(q + i);
         slot_store0(p + i, la_rotate_upper(x, y, rotation.c, rotation.s));
         slot_store0(q + i, la_rotate_lower(x, y, rotation.c, rotation.s));
