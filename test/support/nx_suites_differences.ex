@@ -15,102 +15,97 @@ defmodule Nx.Vulkan.NxSuites.Differences do
 
   @differences %{
     "test/nx/complex_test.exs" => [
-      no_raise: ["binary operations atan2"]
+      no_raise: ["test binary operations atan2"]
     ],
     "test/nx/defn/composite_test.exs" => [
-      lavapipe: ["traverse/3 works with mix of complex and tensor and number"]
+      lavapipe: ["test traverse/3 works with mix of complex and tensor and number"],
+      references: ["doctest Nx.Defn.Composite.flatten_list/2 (3)"]
     ],
     "test/nx/defn/donation_test.exs" => [
-      constants: ["donatable propagation expression parameters keep the mark, expressions built from them do not"]
+      constants: ["test donatable propagation expression parameters keep the mark, expressions built from them do not"]
     ],
     "test/nx/defn/evaluator_test.exs" => [
-      backend: ["slice"]
+      backend: ["test slice"]
     ],
     "test/nx/defn/expr_test.exs" => [
       constants: [
-        "inspect with metadata",
-        "inspect with fun",
-        "inspect with tensors",
-        "inspect with parameters",
-        "inspect with scalar",
-        "constant optimizations upcast float constants when operating against higher precision types",
-        "constant optimizations logsumexp",
-        "constant optimizations preserves names"
+        "test inspect with metadata",
+        "test inspect with fun",
+        "test inspect with tensors",
+        "test inspect with parameters",
+        "test inspect with scalar",
+        "test constant optimizations upcast float constants when operating against higher precision types",
+        "test constant optimizations logsumexp",
+        "test constant optimizations preserves names"
       ]
     ],
     "test/nx/defn/grad_test.exs" => [
       constants: [
-        "multi-tensor ops with captured closure tensors reduce and window_reduce raise their documented no-grad error, " <>
+        "test multi-tensor ops with captured closure tensors reduce and window_reduce raise their documented no-grad error, " <>
           "not a dispatch crash",
-        "multi-tensor ops with captured closure tensors clip grad wrt min and max with a captured target",
-        "multi-tensor ops with captured closure tensors put_slice grad wrt the update with a captured target",
-        "vectorization composed: sigmoid(x @ w + b) (exercises composed chain with captures)",
-        "vectorization mixed: vectorized x * non-vectorized y (exercises broadcast_vectors)",
-        "vectorization conv with vectorized (exercises conv grad)",
-        "vectorization dot with captured matrix (exercises concrete tensor handling)",
-        "vectorization vectorized grad through Nx.LinAlg.triangular_solve with captured a",
-        "vectorization grad of non-vectorized target with vectorized capture",
-        "vectorization window_scatter_max/min with vectorized inputs",
-        "vectorization non-vectorized input, vectorized output",
-        "vectorization supports combination of vectorized and non-vectorized tensors over composed function",
-        "vectorization supports combination of vectorized and non-vectorized tensors",
-        "solve computes the grad when the right-hand side is a constant",
-        "conv rule computes gradient of kernel when image is a constant closure variable"
+        "test multi-tensor ops with captured closure tensors clip grad wrt min and max with a captured target",
+        "test multi-tensor ops with captured closure tensors put_slice grad wrt the update with a captured target",
+        "test vectorization composed: sigmoid(x @ w + b) (exercises composed chain with captures)",
+        "test vectorization mixed: vectorized x * non-vectorized y (exercises broadcast_vectors)",
+        "test vectorization conv with vectorized (exercises conv grad)",
+        "test vectorization dot with captured matrix (exercises concrete tensor handling)",
+        "test vectorization vectorized grad through Nx.LinAlg.triangular_solve with captured a",
+        "test vectorization grad of non-vectorized target with vectorized capture",
+        "test vectorization window_scatter_max/min with vectorized inputs",
+        "test vectorization non-vectorized input, vectorized output",
+        "test vectorization supports combination of vectorized and non-vectorized tensors over composed function",
+        "test vectorization supports combination of vectorized and non-vectorized tensors",
+        "test solve computes the grad when the right-hand side is a constant",
+        "test conv rule computes gradient of kernel when image is a constant closure variable"
       ],
-      references: ["metadata computes custom grad"],
-      digits: ["take computes gradient"]
+      references: ["test metadata computes custom grad"],
+      digits: ["test take computes gradient"]
     ],
     "test/nx/defn_test.exs" => [
       constants: [
-        "multi-tensor ops with captured closure tensors gather in a jit closure over a concrete source",
-        "multi-tensor ops with captured closure tensors clip in a jit closure over a concrete target",
-        "multi-tensor ops with captured closure tensors put_slice in a jit closure over a concrete target",
-        "block accepts a constant tensor argument"
+        "test multi-tensor ops with captured closure tensors gather in a jit closure over a concrete source",
+        "test multi-tensor ops with captured closure tensors clip in a jit closure over a concrete target",
+        "test multi-tensor ops with captured closure tensors put_slice in a jit closure over a concrete target",
+        "test block accepts a constant tensor argument"
       ]
     ],
     "test/nx/defn/tree_test.exs" => [
-      constants: ["apply_args handles concatenate", "apply_args handles regular operations"]
+      constants: ["test apply_args handles concatenate", "test apply_args handles regular operations"]
     ],
     "test/nx/non_finite_test.exs" => [
-      no_raise: ["binary operations remainder", "binary operations atan2"]
+      no_raise: ["test binary operations remainder", "test binary operations atan2"]
     ],
     "test/nx/optional_test.exs" => [
-      backend: ["optional callbacks (defn) calls the default impl if custom does not exist"]
+      backend: ["test optional callbacks (defn) calls the default impl if custom does not exist"]
     ],
     "test/nx/random_test.exs" => [
-      narrow: ["types uniform"],
-      digits: ["types multivariate_normal"]
+      narrow: ["test types uniform", "test types multivariate_normal"]
     ],
     "test/nx/serving_test.exs" => [
-      references: ["run/2 with client pre/post"]
+      references: ["test run/2 with client pre/post"]
     ],
     "test/nx/vectorize_test.exs" => [
-      references: ["cond only executes selected branches"]
+      references: ["test cond only executes selected branches"]
     ],
     "test/nx_test.exs" => [
-      digits: [
-        "covariance/1 uses optional ddof",
-        "covariance/1 with tensor batch",
-        "covariance/1 calculates the covariance of a tensor"
-      ],
+      digits: ["test fft/ifft Bluestein clause"],
       no_raise: [
-        "bitshift raises for negative numbers on the left",
-        "bitshift raises for negative numbers on the right"
+        "test bitshift raises for negative numbers on the left",
+        "test bitshift raises for negative numbers on the right"
       ]
     ]
   }
 
-  # The same values, compared as terms.
-  @doctests [references: ["Nx.Defn.Composite.flatten_list/2 (3)"]]
-
-  @doc "What the keys of the lists stand for."
-  def reasons, do: @reasons
+  @doc "The tests of a file that are listed, each with its reason."
+  def listed(file) do
+    for {reason, names} <- Map.get(@differences, file, []), name <- names, do: {name, Map.fetch!(@reasons, reason)}
+  end
 
   @doc """
   The results of a file, in numbers, and against the list: what fails, what passes although it is listed, what is listed and no test.
   """
   def sort(file, results) do
-    listed = listed(file)
+    listed = for {name, _reason} <- listed(file), do: name
     failures = for {name, {:failed, message}} <- results, do: {name, message}
     {different, failed} = Enum.split_with(failures, fn {name, _} -> name in listed end)
     names = MapSet.new(results, &elem(&1, 0))
@@ -121,16 +116,7 @@ defmodule Nx.Vulkan.NxSuites.Differences do
       failed: failed,
       different: length(different),
       passing: for({name, :passed} <- results, name in listed, do: name),
-      unknown: for(name <- listed, String.starts_with?(name, "test "), name not in names, do: name)
+      unknown: for(name <- listed, name not in names, do: name)
     }
   end
-
-  defp listed(file) do
-    tests =
-      for {reason, names} <- Map.get(@differences, file, []), Map.fetch!(@reasons, reason), name <- names, do: name
-
-    Enum.map(tests, &("test " <> &1)) ++ Enum.map(doctests(), &("doctest " <> &1))
-  end
-
-  defp doctests, do: Enum.flat_map(@doctests, &elem(&1, 1))
 end
