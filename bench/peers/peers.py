@@ -106,6 +106,22 @@ def jax_peer():
         ("indexed_add", lambda t, i, u: t.at[i].add(u), flat, places, a),
     ):
         report("jax", f"{what}_f32_{n}", timed(run, *operands), n * 1e-9, "Gelement/s")
+    side = 256 if SMALL else 4096
+    x = jax.random.normal(key, (side, side)).astype("complex64")
+    report("jax", "fft_rows_c64", timed(jnp.fft.fft, x), side * side * 1e-9, "G/s")
+    report("jax", "fft2_c64", timed(jnp.fft.fft2, x), side * side * 1e-9, "G/s")
+    images, channels = (2, 16) if SMALL else (64, 64)
+    x, w = jax.random.normal(key, (images, channels, 56, 56)), jax.random.normal(key, (channels, channels, 3, 3))
+    conv = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", precision="highest")
+    report("jax", "conv_3x3_f32", timed(conv, x, w), images * 56 * 56 * channels * channels * 9 * 2e-12, "TFLOP/s")
+    for batches, n in ((1, 32), (16, 16)) if SMALL else ((1, 1024), (1024, 16)):
+        a = jax.random.normal(key, (batches, n, n))
+        for what, run, of in (
+            ("qr", lambda a: jnp.linalg.qr(a)[1], a),
+            ("eigh", lambda a: jnp.linalg.eigh(a)[1], a + a.transpose(0, 2, 1)),
+            ("svd", lambda a: jnp.linalg.svd(a, full_matrices=False)[0], a),
+        ):
+            report("jax", f"{what}_f32_{batches}x{n}", timed(run, of), batches, "1/s")
 
     jax.config.update("jax_enable_x64", True)
     for batches, n in ((1, 128), (64, 32)) if SMALL else ((1, 128), (64, 32), (1, 1024), (1024, 16), (1, 2048)):
@@ -115,7 +131,7 @@ def jax_peer():
             work = batches * n**3 * 1e-9
             for what, share, run in (
                 ("cholesky", 1 / 3, jnp.linalg.cholesky),
-                ("lu", 2 / 3, jax.scipy.linalg.lu),
+                ("lu", 2 / 3, jax.vmap(jax.scipy.linalg.lu)),
                 ("solve", 8 / 3, lambda a: jnp.linalg.solve(a, a)),
                 ("triangular_solve", 1, lambda a: jax.scipy.linalg.solve_triangular(a, a, lower=True)),
                 ("determinant", 2 / 3, jnp.linalg.det),

@@ -3,6 +3,8 @@
 //!
 //! `cargo run --release --example throughput [-- small]`; `small` fits a CPU device.
 
+mod structured;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -15,9 +17,10 @@ use nx_vulkan_engine::program::verify;
 use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Linalg, Op, Reduction, Transform, Unary};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Interface, PipelineKey, Tensor, Type, eager};
 
-type Outcome<T> = Result<T, Error>;
+pub type Outcome<T> = Result<T, Error>;
 
-struct Bench {
+#[derive(Debug)]
+pub struct Bench {
     engine: Arc<Engine>,
 }
 
@@ -392,6 +395,9 @@ fn main() -> Outcome<()> {
     }
     if wanted("order") {
         bench.order(if small { 1 << 16 } else { 1 << 24 })?;
+    }
+    if wanted("structured") {
+        bench.structured(small)?;
     }
     if wanted("solvers") {
         let sizes = [(1, 128), (64, 32), (1, 1024), (1024, 16), (1, 2048)];

@@ -1,0 +1,90 @@
+//! Transforms, convolutions and factorizations.
+
+use nx_vulkan_engine::program::conv::Conv;
+use nx_vulkan_engine::program::fourier::Fourier;
+use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::{Binary, Op, Unary};
+use nx_vulkan_engine::shape::Dims;
+use nx_vulkan_engine::{Compile, DType, Tensor, Type, eager};
+
+use crate::{Bench, Outcome};
+
+impl Bench {
+    fn typed(&self, op: &Op, operands: &[Tensor], dtype: DType, shape: &[u64]) -> Outcome<Tensor> {
+        eager::run(&self.engine, op, operands, &Type::new(dtype, shape), Compile::Allowed)
+    }
+
+    /// Values in (-1, 1) without a pattern.
+    fn noise(&self, shape: &[u64]) -> Outcome<Tensor> {
+        let n: u64 = shape.iter().product();
+        let count = self.op(&Op::Iota { axis: None }, &[], &[n])?;
+        let scale = self.op(&Op::Constant(Scalar::Float(78.233)), &[], &[])?;
+        let angle = self.op(&Op::Binary(Binary::Multiply), &[count, scale], &[n])?;
+        let sine = self.op(&Op::Unary(Unary::Sin), &[angle], &[n])?;
+        self.op(&Op::Reshape, &[sine], shape)
+    }
+
+    fn timed(&self, what: &str, op: &Op, operands: &[Tensor], outs: &[Type], amount: f64, unit: &str) -> Outcome<()> {
+        let ms = self.time(|| eager::run_all(&self.engine, op, operands, outs, Compile::Allowed).map(|_| ()))?;
+        self.report(what, ms, amount, unit);
+        Ok(())
+    }
+
+    pub fn structured(&self, small: bool) -> Outcome<()> {
+        let side: u64 = if small { 256 } else { 4096 };
+        let rows = [self.typed(&Op::AsType, &[self.noise(&[side, side])?], DType::C64, &[side, side])?];
+        let fft = |axis| Op::Fft { kind: Fourier::Fft, axis, length: side, eps: 0.0 };
+        let c64s = [Type::new(DType::C64, &[side, side])];
+        let cells = (side * side) as f64 * 1e-9;
+        self.timed("fft_rows_c64", &fft(1), &rows, &c64s, cells, "G/s")?;
+        let ms = self.time(|| {
+            let once = eager::run(&self.engine, &fft(1), &rows, &c64s[0], Compile::Allowed)?;
+            eager::run(&self.engine, &fft(0), &[once], &c64s[0], Compile::Allowed).map(|_| ())
+        })?;
+        self.report("fft2_c64", ms, cells, "G/s");
+        self.convolution(if small { (2, 16) } else { (64, 64) })?;
+        for (batches, n) in if small { &[(1, 32), (16, 16)][..] } else { &[(1, 1024), (1024, 16)] } {
+            self.factorizations(*batches, *n)?;
+        }
+        Ok(())
+    }
+
+    /// 3 x 3 on 56 x 56, as many filters as channels, the padding that keeps the size.
+    fn convolution(&self, (images, channels): (u64, u64)) -> Outcome<()> {
+        let side = 56;
+        let operands = [self.noise(&[images, channels, side, side])?, self.noise(&[channels, channels, 3, 3])?];
+        let axes = Axes::from_slice(&[0, 1, 2, 3]);
+        let ones = Dims::from_slice(&[1, 1]);
+        let conv = Op::Conv(Box::new(Conv {
+            strides: ones.clone(),
+            padding: [(1, 1), (1, 1)].into_iter().collect(),
+            input_dilation: ones.clone(),
+            kernel_dilation: ones,
+            feature_groups: 1,
+            batch_groups: 1,
+            input_axes: axes.clone(),
+            kernel_axes: axes.clone(),
+            output_axes: axes,
+        }));
+        let out = [Type::new(DType::F32, &[images, channels, side, side])];
+        let work = (images * side * side * channels * channels * 9 * 2) as f64 * 1e-12;
+        self.timed("conv_3x3_f32", &conv, &operands, &out, work, "TFLOP/s")
+    }
+
+    fn factorizations(&self, batches: u64, n: u64) -> Outcome<()> {
+        let shape = [batches, n, n];
+        let a = self.noise(&shape)?;
+        let turned =
+            self.op(&Op::Transpose { axes: Axes::from_slice(&[0, 2, 1]) }, std::slice::from_ref(&a), &shape)?;
+        let symmetric = self.op(&Op::Binary(Binary::Add), &[a.clone(), turned], &shape)?;
+        let (square, values) = (Type::new(DType::F32, &shape), Type::new(DType::F32, &[batches, n]));
+        let size = format!("f32_{batches}x{n}");
+        let count = batches as f64;
+        let two = [square.clone(), square.clone()];
+        self.timed(&format!("qr_{size}"), &Op::Qr { complete: false }, std::slice::from_ref(&a), &two, count, "1/s")?;
+        let pair = [values.clone(), square.clone()];
+        self.timed(&format!("eigh_{size}"), &Op::Eigh, &[symmetric], &pair, count, "1/s")?;
+        let three = [square.clone(), values, square];
+        self.timed(&format!("svd_{size}"), &Op::Svd { full: false }, &[a], &three, count, "1/s")
+    }
+}
