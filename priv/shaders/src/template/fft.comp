@@ -10,6 +10,8 @@
 layout(local_size_x = 256) in;
 // Elements of shared memory.
 layout(constant_id = 0) const uint CAPACITY = 1024u;
+// Whether there are other radices than powers of two: without them, fewer registers do.
+layout(constant_id = 1) const uint ODD = 1u;
 
 #ifdef F64
 #define T dvec2
@@ -241,18 +243,18 @@ void main() {
         if (row < here) {
             switch (radix) {
                 case 2u: PASS(2u, dft2(x[0], x[1]);) break;
-                case 3u: PASS(3u, COMBINE(3u, 1u, C3, S3)) break;
+                case 3u: if (ODD != 0u) { PASS(3u, COMBINE(3u, 1u, C3, S3)) } break;
                 case 4u: PASS(4u, dft4(x[0], x[1], x[2], x[3]);) break;
-                case 5u: PASS(5u, dft5(x[0], x[1], x[2], x[3], x[4]);) break;
-                case 7u: PASS(7u, COMBINE(7u, 3u, C7, S7)) break;
+                case 5u: if (ODD != 0u) { PASS(5u, dft5(x[0], x[1], x[2], x[3], x[4]);) } break;
+                case 7u: if (ODD != 0u) { PASS(7u, COMBINE(7u, 3u, C7, S7)) } break;
                 case 8u: {
                     PASS(8u, dft8(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]);
                         T y[8] = x;
                         [[unroll]] for (uint k = 0u; k < 4u; ++k) { x[k] = y[2u * k]; x[k + 4u] = y[2u * k + 1u]; })
                     break;
                 }
-                case 11u: PASS(11u, COMBINE(11u, 5u, C11, S11)) break;
-                case 13u: PASS(13u, COMBINE(13u, 6u, C13, S13)) break;
+                case 11u: if (ODD != 0u) { PASS(11u, COMBINE(11u, 5u, C11, S11)) } break;
+                case 13u: if (ODD != 0u) { PASS(13u, COMBINE(13u, 6u, C13, S13)) } break;
                 default: {
                     const T w1 = T(S(0.923879532511286756128lf), S(-0.382683432365089771728lf));
                     const T w2 = T(HALF_ROOT, -HALF_ROOT), w3 = T(S(0.382683432365089771728lf), S(-0.923879532511286756128lf));

@@ -73,7 +73,7 @@ pub enum KernelSpec {
     Transpose(TransposeSpec),
     WindowScatter(WindowScatterSpec),
     Linalg(LinalgSpec),
-    Fft { spec: FftSpec, capacity: u32 },
+    Fft { spec: FftSpec, capacity: u32, odd: bool },
 }
 
 /// A compiled kernel and the meaning of its parameter words.
@@ -111,8 +111,8 @@ impl KernelSpec {
                 (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, u32::from(spec.last))]))
             }
             KernelSpec::Take(spec) => (spec.generate(library, modes)?, SmallVec::new()),
-            KernelSpec::Fft { spec, capacity } => {
-                (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, *capacity)]))
+            KernelSpec::Fft { spec, capacity, odd } => {
+                (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, *capacity), (1, u32::from(*odd))]))
             }
             KernelSpec::Gather(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::WindowScatter(spec) => (spec.generate(library, modes)?, SmallVec::new()),

@@ -309,9 +309,9 @@ impl Step<'_> {
             store_factor: self.store_factor.is_some(),
             divide: self.flags & DIVIDE != 0,
         };
-        let key = KernelSpec::Fft { spec, capacity: capacity as u32 };
-        let kernel = engine.kernel(&key, compile)?;
         let direct = self.flags & DIRECT != 0;
+        let odd = !direct && !self.n.is_power_of_two();
+        let kernel = engine.kernel(&KernelSpec::Fft { spec, capacity: capacity as u32, odd }, compile)?;
         let content = if direct { Content::Roots(self.n) } else { Content::Passes(self.n) };
         let roots = tables::table(engine, content, compute, compile)?;
         let order_bytes = if direct { 0 } else { tables::pass_roots(self.n) * compute.dtype().size_bytes() };
