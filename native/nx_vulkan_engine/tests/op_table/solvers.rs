@@ -139,9 +139,7 @@ fn loose(dtype: DType, n: u64) -> Bound {
 fn lu_takes_the_same_steps_as_the_reference() {
     let mut rng = rng(70);
     for dtype in TYPES {
-        for shape in
-            [&[1, 1][..], &[2, 2], &[3, 5, 5], &[2, 2, 16, 16], &[31, 31], &[33, 33], &[2, 70, 70], &[270, 270]]
-        {
+        for shape in [&[1, 1][..], &[2, 2], &[3, 5, 5], &[2, 2, 16, 16], &[31, 31], &[33, 33], &[70, 70]] {
             let a = random(dtype, shape, &mut rng);
             let bound = if real(dtype) { Bound::Exact } else { loose(dtype, shape[shape.len() - 1] * 100) };
             check(Linalg::Lu, from_ref(&a), &[a.ty.clone(), a.ty.clone(), a.ty.clone()], bound);
@@ -200,7 +198,7 @@ fn lu_with_nan_and_infinities_ends_with_a_permutation() {
 fn cholesky_takes_the_same_steps_as_the_reference() {
     let mut rng = rng(73);
     for dtype in TYPES {
-        for shape in [&[1, 1][..], &[2, 2], &[3, 5, 5], &[2, 2, 16, 16], &[31, 31], &[33, 33], &[2, 70, 70]] {
+        for shape in [&[1, 1][..], &[2, 2], &[3, 5, 5], &[2, 2, 16, 16], &[31, 31], &[33, 33], &[70, 70]] {
             let n = shape[shape.len() - 1];
             let a = positive_definite(dtype, shape, &mut rng);
             let bound = if real(dtype) && n < 33 { Bound::Exact } else { loose(dtype, n) };
