@@ -3,7 +3,7 @@
 
 use smallvec::smallvec;
 
-use super::matrix::{Work, compute_type, in_type};
+use super::matrix::{Work, check, compute_type, in_type};
 use super::{Call, Compile, Results};
 use crate::kernel::launch::linalg;
 use crate::{CType, Error, Result, Tensor, Type};
@@ -28,6 +28,7 @@ fn small_order(compute: CType) -> u64 {
 
 /// Eigenvalues and eigenvectors of an op's operand.
 pub fn eigh(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
+    check(call, outs)?;
     let a = call.operand(0)?;
     let [values_out, vectors_out] = outs else {
         return Err(call.invalid(format!("has two results, got {}", outs.len())));

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use super::{Compile, movement, run};
+use super::{Call, Compile, movement, run};
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
 use crate::kernel::launch::dot::{self, Product, product};
 use crate::kernel::launch::map::{Operand, map};
-use crate::program::{Binary, Elementwise, Op, Reduction, Unary};
+use crate::program::{Binary, Elementwise, Op, Reduction, Unary, factorization};
 use crate::{CType, DType, Engine, Result, Tensor, Type, View};
 
 /// The device and the type in which a factorization computes.
@@ -23,6 +23,15 @@ pub struct Work<'a> {
 /// The type in which matrices of `dtype` are factorized.
 pub fn compute_type(dtype: DType) -> CType {
     if dtype.is_integer() { CType::F32 } else { dtype.ctype() }
+}
+
+/// Checks that an op's operand is a batch of matrices that it factorizes into `outs`.
+pub fn check(call: &Call<'_>, outs: &[Type]) -> Result<()> {
+    let expected = factorization::results(call.op, &call.operand(0)?.view.ty());
+    if expected.as_deref() == Some(outs) {
+        return Ok(());
+    }
+    Err(call.invalid(format!("gives {expected:?}, not {outs:?}")))
 }
 
 impl Work<'_> {

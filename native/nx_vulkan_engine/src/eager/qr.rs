@@ -2,7 +2,7 @@
 
 use smallvec::smallvec;
 
-use super::matrix::{Work, compute_type, in_type, part};
+use super::matrix::{Work, check, compute_type, in_type, part};
 use super::{Call, Results};
 use crate::kernel::launch::linalg;
 use crate::{Result, Tensor, Type};
@@ -45,6 +45,7 @@ pub enum Diagonal {
 
 /// Q and R of an op's operand.
 pub fn qr(call: &Call<'_>, complete: bool, outs: &[Type]) -> Result<Results> {
+    check(call, outs)?;
     let a = call.operand(0)?;
     let [q_out, r_out] = outs else { return Err(call.invalid(format!("has two results, got {}", outs.len()))) };
     let work = Work { engine: call.engine, compute: compute_type(a.view.dtype), compile: call.compile };

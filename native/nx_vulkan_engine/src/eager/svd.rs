@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use super::matrix::{Work, compute_type, in_type, part};
+use super::matrix::{Work, check, compute_type, in_type, part};
 use super::qr::{Diagonal, factorize};
 use super::{Call, Compile, Results, movement};
 use crate::kernel::launch::linalg;
@@ -31,6 +31,7 @@ struct Rows {
 
 /// U, S and V^T of an op's operand.
 pub fn svd(call: &Call<'_>, full: bool, outs: &[Type]) -> Result<Results> {
+    check(call, outs)?;
     let a = call.operand(0)?;
     let [u_out, s_out, vt_out] = outs else {
         return Err(call.invalid(format!("has three results, got {}", outs.len())));
