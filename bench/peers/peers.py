@@ -114,14 +114,6 @@ def jax_peer():
     x, w = jax.random.normal(key, (images, channels, 56, 56)), jax.random.normal(key, (channels, channels, 3, 3))
     conv = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", precision="highest")
     report("jax", "conv_3x3_f32", timed(conv, x, w), images * 56 * 56 * channels * channels * 9 * 2e-12, "TFLOP/s")
-    for batches, n in ((1, 32), (16, 16)) if SMALL else ((1, 1024), (1024, 16)):
-        a = jax.random.normal(key, (batches, n, n))
-        for what, run, of in (
-            ("qr", lambda a: jnp.linalg.qr(a)[1], a),
-            ("eigh", lambda a: jnp.linalg.eigh(a)[1], a + a.transpose(0, 2, 1)),
-            ("svd", lambda a: jnp.linalg.svd(a, full_matrices=False)[0], a),
-        ):
-            report("jax", f"{what}_f32_{batches}x{n}", timed(run, of), batches, "1/s")
 
     jax.config.update("jax_enable_x64", True)
     for batches, n in ((1, 128), (64, 32)) if SMALL else ((1, 128), (64, 32), (1, 1024), (1024, 16), (1, 2048)):

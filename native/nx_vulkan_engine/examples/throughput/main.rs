@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release --example throughput [-- small]`; `small` fits a CPU device.
 
-mod structured;
+mod transforms;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -396,8 +396,8 @@ fn main() -> Outcome<()> {
     if wanted("order") {
         bench.order(if small { 1 << 16 } else { 1 << 24 })?;
     }
-    if wanted("structured") {
-        bench.structured(small)?;
+    if wanted("transforms") {
+        bench.transforms(small)?;
     }
     if wanted("solvers") {
         let sizes = [(1, 128), (64, 32), (1, 1024), (1024, 16), (1, 2048)];

@@ -1,4 +1,4 @@
-//! Transforms, convolutions and factorizations.
+//! Fourier transforms and convolutions.
 
 use nx_vulkan_engine::program::conv::Conv;
 use nx_vulkan_engine::program::fourier::Fourier;
@@ -30,7 +30,7 @@ impl Bench {
         Ok(())
     }
 
-    pub fn structured(&self, small: bool) -> Outcome<()> {
+    pub fn transforms(&self, small: bool) -> Outcome<()> {
         let side: u64 = if small { 256 } else { 4096 };
         let rows = [self.typed(&Op::AsType, &[self.noise(&[side, side])?], DType::C64, &[side, side])?];
         let fft = |axis| Op::Fft { kind: Fourier::Fft, axis, length: side, eps: 0.0 };
@@ -42,11 +42,7 @@ impl Bench {
             eager::run(&self.engine, &fft(0), &[once], &c64s[0], Compile::Allowed).map(|_| ())
         })?;
         self.report("fft2_c64", ms, cells, "G/s");
-        self.convolution(if small { (2, 16) } else { (64, 64) })?;
-        for (batches, n) in if small { &[(1, 32), (16, 16)][..] } else { &[(1, 1024), (1024, 16)] } {
-            self.factorizations(*batches, *n)?;
-        }
-        Ok(())
+        self.convolution(if small { (2, 16) } else { (64, 64) })
     }
 
     /// 3 x 3 on 56 x 56, as many filters as channels, the padding that keeps the size.
@@ -69,22 +65,5 @@ impl Bench {
         let out = [Type::new(DType::F32, &[images, channels, side, side])];
         let work = (images * side * side * channels * channels * 9 * 2) as f64 * 1e-12;
         self.timed("conv_3x3_f32", &conv, &operands, &out, work, "TFLOP/s")
-    }
-
-    fn factorizations(&self, batches: u64, n: u64) -> Outcome<()> {
-        let shape = [batches, n, n];
-        let a = self.noise(&shape)?;
-        let turned =
-            self.op(&Op::Transpose { axes: Axes::from_slice(&[0, 2, 1]) }, std::slice::from_ref(&a), &shape)?;
-        let symmetric = self.op(&Op::Binary(Binary::Add), &[a.clone(), turned], &shape)?;
-        let (square, values) = (Type::new(DType::F32, &shape), Type::new(DType::F32, &[batches, n]));
-        let size = format!("f32_{batches}x{n}");
-        let count = batches as f64;
-        let two = [square.clone(), square.clone()];
-        self.timed(&format!("qr_{size}"), &Op::Qr { complete: false }, std::slice::from_ref(&a), &two, count, "1/s")?;
-        let pair = [values.clone(), square.clone()];
-        self.timed(&format!("eigh_{size}"), &Op::Eigh, &[symmetric], &pair, count, "1/s")?;
-        let three = [square.clone(), values, square];
-        self.timed(&format!("svd_{size}"), &Op::Svd { full: false }, &[a], &three, count, "1/s")
     }
 }
