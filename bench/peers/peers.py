@@ -69,7 +69,7 @@ def jax_peer():
         def run():
             pending[:] = [compiled(*args)]
 
-        return median_ms(run, lambda: pending[0].block_until_ready())
+        return median_ms(run, lambda: jax.block_until_ready(pending[0]))
 
     key = jax.random.PRNGKey(0)
     x = jax.random.uniform(key, (chain,))

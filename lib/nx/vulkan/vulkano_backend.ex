@@ -263,7 +263,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
     fourier(:irfft, out, tensor, axis, length, eps)
   end
 
-  def block(struct, _output, args, fun), do: apply(fun, [struct | args])
+  # Tensors that the default implementation makes are of this backend too.
+  def block(struct, _output, args, fun), do: Nx.with_default_backend(B, fn -> apply(fun, [struct | args]) end)
 
   defp fourier(op, out, tensor, axis, length, eps) do
     run(op, [axis: axis, length: length, eps: part(eps)], [tensor], out)

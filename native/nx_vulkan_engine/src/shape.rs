@@ -183,7 +183,7 @@ impl View {
             }
             view.shape[axis] = lengths[axis].div_ceil(strides[axis]);
             offset += starts[axis] as i64 * self.strides[axis];
-            view.strides[axis] = self.strides[axis] * strides[axis] as i64;
+            view.strides[axis] = self.strides[axis].wrapping_mul(strides[axis] as i64);
         }
         view.offset = offset as u64;
         Ok(view)

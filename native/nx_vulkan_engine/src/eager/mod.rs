@@ -50,6 +50,7 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
     let bad = |reason: String| Error::InvalidProgram { op: op.name().to_string(), reason };
     let out = outs.first().ok_or_else(|| bad("has results".to_string()))?;
     check(op, operands, outs)?;
+    refuse_long(op, operands, compile)?;
     let call = Call { engine, op, operands, out, compile };
     match (op, outs) {
         (Op::Qr { complete }, _) => qr::qr(&call, *complete, outs),
@@ -61,9 +62,40 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
     }
 }
 
-/// Checks all rules in debug builds.
+/// Sides of matrices, and operands of one op, from which on recording takes long enough to wait for the device in between.
+const LONG_SIDE: u64 = 256;
+const LONG_OPERANDS: usize = 32;
+
+/// Sends ops of many launches to callers that may wait.
+fn refuse_long(op: &Op, operands: &[Tensor], compile: Compile) -> Result<()> {
+    let matrices = matches!(op, Op::Linalg(_) | Op::Qr { .. } | Op::Eigh | Op::Svd { .. });
+    let long_side = operands.iter().flat_map(|t| t.view.shape.iter().rev().take(2)).any(|&n| n > LONG_SIDE);
+    match compile {
+        Compile::Refused if matrices && long_side || operands.len() > LONG_OPERANDS => Err(Error::NeedsCompile),
+        Compile::Refused | Compile::Allowed => Ok(()),
+    }
+}
+
+/// Checks all rules; of ops whose kernels index by more than their result's shape in every build, of others in debug builds.
 fn check(op: &Op, operands: &[Tensor], outs: &[Type]) -> Result<()> {
-    if cfg!(debug_assertions) {
+    let structured = matches!(
+        op,
+        Op::Linalg(_)
+            | Op::Qr { .. }
+            | Op::Eigh
+            | Op::Svd { .. }
+            | Op::Take { .. }
+            | Op::TakeAlongAxis { .. }
+            | Op::Scan { .. }
+            | Op::Sort { .. }
+            | Op::Argsort { .. }
+            | Op::TopK { .. }
+            | Op::Window { .. }
+            | Op::WindowScatter { .. }
+            | Op::Conv(_)
+            | Op::Fft { .. }
+    );
+    if cfg!(debug_assertions) || structured {
         let types: Vec<Type> = operands.iter().map(|t| t.view.ty()).collect();
         verify::instruction(op, &types.iter().collect::<Vec<_>>(), outs)?;
     }
@@ -81,6 +113,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
     if let Some(elementwise) = op.elementwise() {
         return call.elementwise(elementwise);
     }
+    refuse_long(op, operands, compile)?;
     match op {
         Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Clip | Op::AsType => {
             Err(call.invalid("not elementwise".into()))

@@ -120,6 +120,10 @@ pub(crate) fn imported_buffer(
     memory_type: u32,
     allocation_bytes: u64,
 ) -> Result<Buffer, AllocError> {
+    let limit_bytes = pool.limits.max_buffer_bytes;
+    if size_bytes > limit_bytes || allocation_bytes > limit_bytes.max(size_bytes.saturating_mul(2)) {
+        return Err(AllocError::TooLarge { limit_bytes });
+    }
     let reserved = size_bytes.next_multiple_of(ROUND_BYTES);
     let chunk = pool.backing().import_shared(file, reserved, memory_type, allocation_bytes)?;
     Ok(buffer(pool, chunk, size_bytes, |memory| External { memory, file: None, memory_type, allocation_bytes }))

@@ -1,6 +1,6 @@
 //! Launches of matrix products.
 
-use super::{Arguments, Compile, KernelSpec, Place, launch, linalg, max_position};
+use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, linalg, max_position};
 use crate::codegen::dot::{DotSpec, Store, Tiling};
 use crate::eager::copy;
 use crate::kernel::launch::inner::{Factor, inner};
@@ -103,6 +103,12 @@ pub struct Product<'a> {
 
 impl Product<'_> {
     fn check_size(&self) -> Result<()> {
+        let depth = self.a.depth.elements();
+        if depth > MAX_POSITION {
+            let size = self.a.tensor.view.dtype.size_bytes();
+            let size_bytes = depth.saturating_mul(size);
+            return Err(Error::TooLarge { size_bytes, limit_bytes: MAX_POSITION * size });
+        }
         for tensor in [&self.a.tensor, &self.b.tensor, self.out] {
             let (low, high) = tensor.view.extent();
             let limit = max_position(tensor.view.dtype.size_bytes());

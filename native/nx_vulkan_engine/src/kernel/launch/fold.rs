@@ -26,7 +26,8 @@ pub fn fold(engine: &Engine, what: &Fold<'_>, compile: Compile) -> Result<()> {
     let (low, high) = view.extent();
     let (kept, folded) = (space(view, 0..what.kept), space(view, what.kept..view.shape.len()));
     let limit = max_position(view.dtype.size_bytes());
-    if (high - low) as u64 > limit || kept.elements() > MAX_POSITION || folded.elements() > MAX_POSITION {
+    let most_kept = max_position(what.out.view.dtype.size_bytes());
+    if (high - low) as u64 > limit || kept.elements() > most_kept || folded.elements() > MAX_POSITION {
         return halves(engine, what, compile);
     }
     let spec = KernelSpec::Fold(FoldSpec {

@@ -63,8 +63,9 @@ pub fn reduce(
         return reduce(engine, buffer, &view.parts(), parts, out, compile);
     }
     let (low, high) = view.extent();
-    let max_position = max_position(view.dtype.size_bytes());
-    let is_large = (high - low) as u64 > max_position || view.elements() > MAX_POSITION;
+    let max_position = max_position(view.dtype.size_bytes().max(what.out.size_bytes()));
+    let kept: u64 = (0..view.shape.len()).filter(|a| !what.axes.contains(a)).map(|a| view.shape[a]).product();
+    let is_large = (high - low) as u64 > max_position || view.elements() > MAX_POSITION || kept > max_position;
     if is_large && let Some(axis) = outermost(view, |axis| !what.axes.contains(&axis)) {
         let inner: u64 =
             (axis + 1..view.shape.len()).filter(|a| !what.axes.contains(a)).map(|a| view.shape[a]).product();

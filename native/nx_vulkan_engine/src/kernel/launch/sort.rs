@@ -43,7 +43,8 @@ pub fn keeps_fewer(elements: u64, kept: u64) -> bool {
 /// Results have all elements unless [`keeps_fewer`] allows less.
 pub fn sort(engine: &Engine, what: &Sort<'_>, compile: Compile) -> Result<()> {
     let size = what.input.view.dtype.size_bytes();
-    let limit = max_position(size);
+    // Places take four bytes.
+    let limit = max_position(size.max(4));
     if what.elements > limit {
         return Err(Error::TooLarge { size_bytes: what.elements * size, limit_bytes: limit * size });
     }

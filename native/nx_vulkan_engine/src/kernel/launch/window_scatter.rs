@@ -79,7 +79,8 @@ pub fn window_scatter(engine: &Engine, what: &WindowScatter<'_>, compile: Compil
     let (input, source, out) = (&what.input.view, &what.source.view, &what.out.view);
     for view in [input, source, out] {
         let (low, high) = view.extent();
-        let limit = max_position(view.dtype.size_bytes());
+        // The chosen places take four bytes.
+        let limit = max_position(view.dtype.size_bytes().max(4));
         if (high - low) as u64 > limit || view.shape.iter().any(|&n| n > MAX_POSITION) {
             let size = view.dtype.size_bytes();
             return Err(Error::TooLarge { size_bytes: view.elements() * size, limit_bytes: limit * size });
