@@ -75,13 +75,10 @@ fn unary(op: i64, x: f64) -> f64 {
         }
         8 => x.ceil(),
         9 => x.floor(),
-        10 => {
-            if x == 0.0 || x.is_nan() {
-                x
-            } else {
-                x.signum()
-            }
-        }
+        // As Nx.BinaryBackend has it.
+        10 if x.is_nan() => 1.0,
+        10 if x == 0.0 => x,
+        10 => x.signum(),
         11 => 1.0 / x,
         12 => x * x,
         13 => erf(x),
