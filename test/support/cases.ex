@@ -94,8 +94,9 @@ defmodule Nx.Vulkan.Conformance.Cases do
     {low, high} = if complex?(type), do: {0.2, 1.5}, else: {low, high}
     # Nx.BinaryBackend computes exp(x) - 1, log(1 + x) and 1 / sqrt(x).
     ulp = if complex?(type), do: 16, else: if(op in [:expm1, :log1p], do: 64, else: 2)
-    # The sign of NaN is NaN, where Nx.BinaryBackend has 1.
-    type = if op == :sign, do: no_edges(type), else: exact(type)
+
+    # Nx.BinaryBackend gives f64 tanh of an infinity as NaN, log1p of the smallest numbers as 0, and its sign of NaN depends on the type.
+    type = if op in [:sign, :tanh, :log1p, :expm1], do: no_edges(type), else: exact(type)
     {op, [{type, shape(), low, high}], &apply(Nx, op, [&1]), ulp: ulp}
   end
 
