@@ -213,6 +213,30 @@ defmodule Nx.Vulkan.NativeV do
   @spec program_run_all_compile(atom, keyword, [ref], [{atom, tuple}]) :: tensors_result
   def program_run_all_compile(_op, _attrs, _operands, _types), do: nif_error()
 
+  @doc """
+  Compiles a program: an executable that any number of processes may run. Dirty CPU scheduler.
+
+  A program is `[inputs, instructions, outputs]`: the types of the inputs, `[op, attributes, operands, types of the results]` for each
+  op, and operands again. A type is `[:f32, [2, 3]]`, an operand `[:input, 0]` or `[:result, 3]`, where results are counted over all ops,
+  attributes are `[[:axis, 0], ...]`. `:while` has the attributes `:condition` and `:body`, `:cond` has `:on_true` and `:on_false`, which are programs.
+  """
+  @spec program_compile(list) :: {:ok, ref} | error
+  def program_compile(_program), do: nif_error()
+
+  @doc """
+  Runs an executable on as many tensors as it has inputs: records it and returns references to memory that the device fills later.
+
+  `:needs_compile` where the run must wait for the device; `executable_run_dirty/2` does. Normal scheduler.
+  """
+  @spec executable_run(ref, [ref]) :: tensors_result | :needs_compile
+  def executable_run(_executable, _inputs), do: nif_error()
+
+  @doc """
+  As `executable_run/2`, and it waits for the device where need be. Dirty CPU scheduler.
+  """
+  @spec executable_run_dirty(ref, [ref]) :: tensors_result
+  def executable_run_dirty(_executable, _inputs), do: nif_error()
+
   ## Raw buffers
 
   @doc """

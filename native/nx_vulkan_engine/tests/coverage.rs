@@ -11,7 +11,8 @@ use nx_vulkan_engine::program::function::{Function, ScalarStep, Scalars};
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::verify::{self, accepts, result_dtype};
 use nx_vulkan_engine::program::{
-    Binary, Conv, Cumulative, Elementwise, Fourier, Linalg, Op, Reduction, Transform, Unary, Windows,
+    Binary, Branches, Conv, Cumulative, Elementwise, Fourier, Instruction, Linalg, Loop, Op, Operand, Program,
+    Reduction, Transform, Unary, Windows,
 };
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Type, Value};
@@ -108,14 +109,40 @@ fn samples() -> Vec<(Op, Vec<Type>, Type)> {
     ]
 }
 
+/// A program that gives one of its inputs.
+fn gives(inputs: Vec<Type>, output: u32) -> Program {
+    Program { inputs, outputs: vec![Operand::Input(output)], ..Program::default() }
+}
+
+/// A loop that stops where the captured number is 1.
+fn never() -> Loop {
+    let (state, number) = (Type::new(DType::F32, &[2]), Type::new(DType::U8, &[]));
+    let inputs = vec![state, number.clone()];
+    let not = Instruction {
+        op: Op::Binary(Binary::Less),
+        operands: smallvec![Operand::Input(1), Operand::Input(1)],
+        outs: smallvec![number],
+    };
+    let condition = Program { instructions: vec![not], outputs: vec![Operand::Result(0)], ..gives(inputs.clone(), 0) };
+    Loop { condition, body: gives(inputs, 0) }
+}
+
+fn same() -> Branches {
+    let program = gives(vec![Type::new(DType::F32, &[2])], 0);
+    Branches { on_true: program.clone(), on_false: program }
+}
+
 /// The same for ops of several results.
 fn samples_of_several() -> Vec<(Op, Vec<Type>, Vec<Type>)> {
     let f = |shape: &[u64]| Type::new(DType::F32, shape);
+    let u = Type::new(DType::U8, &[]);
     vec![
         (Op::Qr { complete: false }, vec![f(&[3, 2])], vec![f(&[3, 2]), f(&[2, 2])]),
         (Op::TopK { k: 2 }, vec![f(&[2, 3])], vec![f(&[2, 2]), Type::new(DType::S32, &[2, 2])]),
         (Op::Eigh, vec![f(&[2, 2])], vec![f(&[2]), f(&[2, 2])]),
         (Op::Svd { full: false }, vec![f(&[3, 2])], vec![f(&[3, 2]), f(&[2]), f(&[2, 2])]),
+        (Op::While(Box::new(never())), vec![f(&[2]), u.clone()], vec![f(&[2])]),
+        (Op::Cond(Box::new(same())), vec![u, f(&[2])], vec![f(&[2])]),
     ]
 }
 
@@ -165,6 +192,8 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::WindowFold { .. } => (31, "Op::WindowFold {"),
         Op::WindowScatter { .. } => (34, "Op::WindowScatter {"),
         Op::Fft { .. } => (35, "Op::Fft {"),
+        Op::While(_) => (SEVERAL + 4, "Op::While("),
+        Op::Cond(_) => (SEVERAL + 5, "Op::Cond("),
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod device;
 mod error;
+mod executable;
 mod halt;
 mod nativev;
 mod tensor;

@@ -77,7 +77,7 @@ pub fn encode_tensor<'a>(env: Env<'a>, engine: &Engine, tensor: Tensor) -> Term<
     encode_ok(env, engine, TensorRef::new(tensor), size_bytes)
 }
 
-fn encode_tensors<'a>(env: Env<'a>, engine: &Engine, tensors: Results) -> Term<'a> {
+pub fn encode_tensors<'a>(env: Env<'a>, engine: &Engine, tensors: Results) -> Term<'a> {
     let size_bytes = tensors.iter().map(|t| t.view.ty().size_bytes()).sum();
     encode_ok(env, engine, tensors.into_iter().map(TensorRef::new).collect::<Vec<_>>(), size_bytes)
 }
@@ -284,7 +284,7 @@ fn run<'a>(
     eager::run(engine, &op, &tensors_of(operands)?, &out, compile)
 }
 
-fn tensors_of(references: Term) -> Result<SmallVec<[Tensor; 4]>> {
+pub fn tensors_of(references: Term) -> Result<SmallVec<[Tensor; 4]>> {
     let list: ListIterator = references.decode().map_err(|_| Error::InvalidArgument {
         what: "operands",
         expected: "a list of references".to_string(),

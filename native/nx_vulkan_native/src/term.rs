@@ -83,7 +83,21 @@ fn keyword(attrs: Term) -> Result<Vec<(String, Attr)>> {
     .collect()
 }
 
-fn attr(term: Term) -> Result<Attr> {
+/// Lists within lists that an attribute may have: programs nest by a few levels each.
+const MAX_DEPTH: usize = 512;
+
+/// The attribute that a term says.
+pub fn attr(term: Term) -> Result<Attr> {
+    nested_attr(term, MAX_DEPTH)
+}
+
+/// Without the term: printing it would recurse as deeply.
+fn too_deep() -> Error {
+    let (expected, got) = (format!("lists nested up to {MAX_DEPTH} deep"), "deeper ones".to_string());
+    Error::InvalidArgument { what: "attribute", expected, got }
+}
+
+fn nested_attr(term: Term, depth: usize) -> Result<Attr> {
     let expected = "an integer of 64 bits, a float, an atom, nil or a list of these";
     let fail = || bad("attribute", expected, term);
     match term.get_type() {
@@ -98,8 +112,9 @@ fn attr(term: Term) -> Result<Attr> {
         }
         TermType::Float => term.decode::<f64>().map(Attr::Float).map_err(|_| fail()),
         TermType::List => {
+            let inner = depth.checked_sub(1).ok_or_else(too_deep)?;
             let list: ListIterator = term.decode().map_err(|_| fail())?;
-            list.map(attr).collect::<Result<_>>().map(Attr::List)
+            list.map(|item| nested_attr(item, inner)).collect::<Result<_>>().map(Attr::List)
         }
         _ => Err(fail()),
     }

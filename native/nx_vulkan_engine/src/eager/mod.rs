@@ -3,6 +3,7 @@
 //! View ops only change the view. Every other op looks its kernel up, fills parameter words and records a dispatch.
 
 mod constant;
+mod control;
 mod conv;
 mod dot;
 mod eigh;
@@ -44,6 +45,17 @@ pub type Results = SmallVec<[Tensor; 3]>;
 /// # Errors
 /// As [`run`].
 pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type], compile: Compile) -> Result<Results> {
+    match op {
+        Op::While(body) => {
+            check(op, operands, outs)?;
+            return control::repeat(engine, body, operands, outs.len(), compile);
+        }
+        Op::Cond(branches) => {
+            check(op, operands, outs)?;
+            return control::choose(engine, branches, operands, compile);
+        }
+        _ => {}
+    }
     if let [out] = outs {
         return Ok(smallvec![run(engine, op, operands, out, compile)?]);
     }
@@ -94,6 +106,8 @@ fn check(op: &Op, operands: &[Tensor], outs: &[Type]) -> Result<()> {
             | Op::WindowScatter { .. }
             | Op::Conv(_)
             | Op::Fft { .. }
+            | Op::While(_)
+            | Op::Cond(_)
     );
     if cfg!(debug_assertions) || structured {
         let types: Vec<Type> = operands.iter().map(|t| t.view.ty()).collect();
@@ -164,6 +178,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Fft { kind, axis, length, eps } => fft::transform(&call, *kind, *axis, *length, *eps),
         Op::Gather { axes } => index::gather(&call, axes),
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(call.invalid("has several results".into())),
+        Op::While(_) | Op::Cond(_) => Err(call.invalid("gives a list of results".into())),
         Op::IndexedAdd { axes } => indexed::indexed(&call, axes, true),
         Op::IndexedPut { axes } => indexed::indexed(&call, axes, false),
         Op::Linalg(op) => linalg::run(&call, *op),

@@ -1,11 +1,13 @@
 //! Tensor programs: a flat list of instructions in Nx's words. Eager ops are programs of one instruction.
 
+pub mod control;
 pub mod conv;
 pub mod factorization;
 pub mod file;
 pub mod fourier;
 pub mod function;
 pub mod linalg;
+mod nested;
 pub mod op;
 pub mod verify;
 pub mod window;
@@ -14,6 +16,7 @@ pub mod wire;
 
 use smallvec::SmallVec;
 
+pub use control::{Branches, Loop};
 pub use conv::Conv;
 pub use fourier::Fourier;
 pub use function::Function;
@@ -51,6 +54,16 @@ impl Program {
     /// The types of all results in order.
     pub fn results(&self) -> impl Iterator<Item = &Type> {
         self.instructions.iter().flat_map(|instruction| &instruction.outs)
+    }
+
+    /// The types of the outputs that exist.
+    pub fn output_types(&self) -> Vec<&Type> {
+        let results: Vec<&Type> = self.results().collect();
+        let find = |operand: &Operand| match *operand {
+            Operand::Input(i) => self.inputs.get(i as usize),
+            Operand::Result(i) => results.get(i as usize).copied(),
+        };
+        self.outputs.iter().filter_map(find).collect()
     }
 
     /// The type of an operand, if it exists.

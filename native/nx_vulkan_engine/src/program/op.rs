@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::control::{Branches, Loop};
 use super::conv::Conv;
 use super::fourier::Fourier;
 use super::function::Function;
@@ -209,6 +210,10 @@ pub enum Op {
     Eigh,
     /// a; gives u, s and v transposed, u and v square if `full`, else with as many vectors as the shorter axis
     Svd { full: bool },
+    /// state, then captured values; gives the last state
+    While(Box<Loop>),
+    /// predicate, then captured values; gives what the chosen program gives
+    Cond(Box<Branches>),
 }
 
 impl Op {
@@ -256,6 +261,8 @@ impl Op {
             Op::Linalg(op) => op.name(),
             Op::Eigh => "eigh",
             Op::Svd { .. } => "svd",
+            Op::While(_) => "while",
+            Op::Cond(_) => "cond",
         }
     }
 }

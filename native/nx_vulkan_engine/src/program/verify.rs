@@ -72,6 +72,8 @@ fn check_all(op: &Op, operands: &[&Type], outs: &[Type]) -> Check {
         return op.check(operands, outs);
     }
     match (op, outs) {
+        (Op::While(op), _) => op.check(operands, outs),
+        (Op::Cond(op), _) => op.check(operands, outs),
         (Op::TopK { k }, [values, places]) => {
             arity(op, operands.len())?;
             top_k(operands[0], *k, values, places)
@@ -261,6 +263,7 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
             same_shape(&vectors.into_iter().chain(rest).collect::<Dims>(), out)
         }
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err("has several results".to_string()),
+        Op::While(_) | Op::Cond(_) => Err("runs programs".to_string()),
         Op::IndexedAdd { axes } | Op::IndexedPut { axes } => {
             let updates = operands[2];
             holds([a, updates].iter(), out)?;
@@ -319,7 +322,7 @@ fn arity(op: &Op, n: usize) -> Check {
         Op::Slice { starts, .. } => 1 + missing(starts),
         Op::PutSlice { starts } => 2 + missing(starts),
         Op::Concatenate { .. } | Op::Stack { .. } => n.max(1),
-        Op::Linalg(_) => n,
+        Op::Linalg(_) | Op::While(_) | Op::Cond(_) => n,
         Op::Fold { .. } | Op::WindowFold { .. } => n.max(2),
     };
     require(n == expected, || format!("needs {expected} operands, got {n}"))

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::control::{Branches, Loop};
 use super::conv::Conv;
 use super::fourier::Fourier;
 use super::function::Function;
@@ -250,6 +251,8 @@ impl Op {
             "eigh" => Op::Eigh,
             "svd" => Op::Svd { full: a.flag("full")? },
             "qr" => Op::Qr { complete: a.flag("complete")? },
+            "while" => Op::While(Box::new(Loop::from_wire(&a)?)),
+            "cond" => Op::Cond(Box::new(Branches::from_wire(&a)?)),
             _ => {
                 return Err(Error::Unsupported {
                     op: name.to_string(),
@@ -338,6 +341,8 @@ impl Op {
                 axes("batch_b", batch_b),
             ],
             Op::Linalg(op) => op.attrs(),
+            Op::While(op) => op.attrs(),
+            Op::Cond(op) => op.attrs(),
         }
     }
 }

@@ -5,6 +5,7 @@
 
 mod axes;
 mod complex;
+mod control;
 mod conv;
 mod elementwise;
 mod fold;
@@ -144,6 +145,11 @@ pub fn evaluate_all(op: &Op, operands: &[Array], outs: &[Type]) -> Result<Vec<Ar
     if let Some(results) = operands.first().and_then(|a| matrix::factorize(op, a, outs)) {
         return Ok(results);
     }
+    match op {
+        Op::While(op) => return control::repeat(op, operands, outs.len()),
+        Op::Cond(op) => return control::choose(op, operands),
+        _ => {}
+    }
     if let Op::Linalg(op) = op {
         return linalg::evaluate(*op, operands, outs);
     }
@@ -235,6 +241,7 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::Fft { kind, axis, length, eps } => Ok(fourier::transform(a()?, *kind, *axis, *length, *eps, out)),
         Op::Gather { axes } => Ok(axes::gather(a()?, operand(1)?, axes, out)),
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(invalid(op, "has several results")),
+        Op::While(_) | Op::Cond(_) => Err(invalid(op, "runs programs")),
         Op::IndexedAdd { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, true, out)),
         Op::IndexedPut { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, false, out)),
         Op::Linalg(_) => Err(invalid(op, "its results come together")),

@@ -8,6 +8,7 @@ mod axes;
 #[path = "../common/mod.rs"]
 mod common;
 mod compare;
+mod control;
 mod conv;
 mod elementwise;
 mod fold;

@@ -1,0 +1,86 @@
+//! Ops that run programs: loops and branches.
+
+use super::wire::{Attr, Attrs};
+use super::{Program, verify};
+use crate::{Result, Type};
+
+/// The attributes of `while`. Its operands are the state, then what both programs read besides; each takes all of them.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Loop {
+    /// Gives one scalar: whether to go on.
+    pub condition: Program,
+    /// Gives the next state.
+    pub body: Program,
+}
+
+/// The attributes of `cond`. Its first operand is a scalar, which chooses the program that takes the others; the other
+/// program does not run.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Branches {
+    pub on_true: Program,
+    pub on_false: Program,
+}
+
+type Check = std::result::Result<(), String>;
+
+/// Checks a program that takes `inputs` and gives `outs`.
+fn check_program(what: &str, program: &Program, inputs: &[&Type], outs: &[Type]) -> Check {
+    verify::program(program).map_err(|e| format!("{what}: {e}"))?;
+    if !program.inputs.iter().eq(inputs.iter().copied()) {
+        return Err(format!("{what}: takes {:?}, not {inputs:?}", program.inputs));
+    }
+    let found = program.output_types();
+    if !found.iter().copied().eq(outs) {
+        return Err(format!("{what}: gives {found:?}, not {outs:?}"));
+    }
+    Ok(())
+}
+
+impl Loop {
+    pub(super) fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let state = operands.get(..outs.len()).filter(|state| !state.is_empty());
+        if !state.is_some_and(|state| state.iter().copied().eq(outs)) {
+            return Err(format!("the state of {outs:?} does not begin with operands {operands:?}"));
+        }
+        let going_on = self.condition.output_types();
+        match going_on.as_slice() {
+            [one] if one.elements() == 1 && !one.dtype.is_complex() => {}
+            _ => return Err(format!("condition: gives {going_on:?}, not one scalar")),
+        }
+        let going_on: Vec<Type> = going_on.into_iter().cloned().collect();
+        check_program("condition", &self.condition, operands, &going_on)?;
+        check_program("body", &self.body, operands, outs)
+    }
+
+    pub(super) fn from_wire(a: &Attrs<'_>) -> Result<Loop> {
+        Ok(Loop { condition: a.program("condition")?, body: a.program("body")? })
+    }
+
+    pub(super) fn attrs(&self) -> Vec<(String, Attr)> {
+        vec![("condition".to_string(), self.condition.to_attr()), ("body".to_string(), self.body.to_attr())]
+    }
+}
+
+impl Branches {
+    pub(super) fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let Some((predicate, captured)) = operands.split_first() else {
+            return Err("needs a predicate".to_string());
+        };
+        if predicate.elements() != 1 || predicate.dtype.is_complex() {
+            return Err(format!("a predicate of {predicate:?}"));
+        }
+        if outs.is_empty() {
+            return Err("gives nothing".to_string());
+        }
+        check_program("on_true", &self.on_true, captured, outs)?;
+        check_program("on_false", &self.on_false, captured, outs)
+    }
+
+    pub(super) fn from_wire(a: &Attrs<'_>) -> Result<Branches> {
+        Ok(Branches { on_true: a.program("on_true")?, on_false: a.program("on_false")? })
+    }
+
+    pub(super) fn attrs(&self) -> Vec<(String, Attr)> {
+        vec![("on_true".to_string(), self.on_true.to_attr()), ("on_false".to_string(), self.on_false.to_attr())]
+    }
+}
