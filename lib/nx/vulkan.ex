@@ -25,7 +25,9 @@ defmodule Nx.Vulkan do
   match on its `:kind`. On a machine with no device the application starts all the same, and the first op raises `:no_device`.
   """
 
-  alias Nx.Vulkan.{Error, NativeV, Telemetry}
+  @behaviour Nx.Defn.Compiler
+
+  alias Nx.Vulkan.{Compiler, Error, NativeV, Telemetry}
 
   require Logger
 
@@ -102,6 +104,22 @@ defmodule Nx.Vulkan do
   """
   @spec has_f64?() :: boolean
   def has_f64?, do: device(:has_f64) || false
+
+  @doc false
+  @impl true
+  defdelegate __jit__(key, vars, fun, args_list, opts), to: Compiler
+  @doc false
+  @impl true
+  defdelegate __compile__(key, vars, fun, opts), to: Compiler
+  @doc false
+  @impl true
+  defdelegate __partitions_options__(opts), to: Compiler
+  @doc false
+  @impl true
+  defdelegate __to_backend__(opts), to: Compiler
+  @doc false
+  @impl true
+  defdelegate __shard_jit__(key, mesh, vars, fun, args_list, opts), to: Compiler
 
   defp device(key) do
     with :ok <- init(), {:ok, device} <- NativeV.device_info() do

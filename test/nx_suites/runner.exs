@@ -1,10 +1,10 @@
 # Runs one test file of Nx with our backend as the default of every process, in a VM of its own:
 #
-#     elixir -pa ... runner.exs <folder of Nx> <test file> <file for the results>
+#     elixir -pa ... runner.exs <folder of the package> <test file> <file for the results> <compiler>
 #
 # The VM has no consolidated protocols, since the files define implementations of them. The results are an Erlang term:
 # a list of {name, :passed | :excluded | :skipped | {:failed, message}}.
-[nx, file, results] = System.argv()
+[package, file, results, compiler] = System.argv()
 
 defmodule Nx.Vulkan.Suites.Values do
   @moduledoc false
@@ -116,7 +116,7 @@ defmodule Nx.Vulkan.Suites.Formatter do
   end
 end
 
-File.cd!(nx)
+File.cd!(package)
 {:ok, _} = Application.ensure_all_started(:nx_vulkan)
 Application.put_env(:nx_vulkan, :add_backend_on_inspect, false)
 
@@ -133,4 +133,5 @@ ExUnit.start(
 
 for file <- Path.wildcard("test/support/*.ex") ++ [file], do: Nx.Vulkan.Suites.Source.compile(file)
 Nx.global_default_backend(Nx.Vulkan.VulkanoBackend)
+Nx.Defn.global_default_options(compiler: Module.concat([compiler]))
 ExUnit.run()

@@ -21,11 +21,11 @@ defmodule Nx.Vulkan.NxSuites do
   @doc """
   The results of a file, or what the VM wrote if it ended without any.
   """
-  @spec run(String.t()) :: {:ok, [result]} | {:error, String.t()}
-  def run(file) do
+  @spec run(String.t(), module) :: {:ok, [result]} | {:error, String.t()}
+  def run(file, compiler \\ Nx.Defn.Evaluator) do
     results = Path.join(System.tmp_dir!(), "nx_suites.#{System.pid()}.#{System.unique_integer([:positive])}")
     paths = for path <- :code.get_path(), path = to_string(path), not consolidated?(path), do: ["-pa", path]
-    args = List.flatten(paths) ++ [@runner, folder(), file, results]
+    args = List.flatten(paths) ++ [@runner, folder(), file, results, inspect(compiler)]
 
     try do
       # `timeout` of coreutils ends the VM, which the port alone would leave running.

@@ -10,7 +10,7 @@ defmodule Nx.Vulkan.Application do
   def start(_type, _args) do
     if Application.get_env(:nx_vulkan, :device), do: Nx.Vulkan.init()
 
-    Supervisor.start_link([], strategy: :one_for_one, name: Nx.Vulkan.Supervisor)
+    Supervisor.start_link([Nx.Vulkan.Compiler.Cache], strategy: :one_for_one, name: Nx.Vulkan.Supervisor)
   end
 
   @impl true

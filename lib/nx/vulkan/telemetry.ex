@@ -5,6 +5,8 @@ defmodule Nx.Vulkan.Telemetry do
   | event | measurements | metadata |
   |---|---|---|
   | `[:nx_vulkan, :device, :open]` | `:duration` (native time units) | `:selector` (string or nil), `:result` (`:ok` or the `Nx.Vulkan.Error`) |
+  | `[:nx_vulkan, :compiler, :compile, :start]`, `.. :stop]`, `.. :exception]` | as `:telemetry.span/3` has them | `:name` of the function |
+  | `[:nx_vulkan, :compiler, :run]` | `:duration` (native time units) until the call was handed to the device | `:name` of the function |
   """
 
   @doc """
@@ -22,5 +24,21 @@ defmodule Nx.Vulkan.Telemetry do
     )
 
     result
+  end
+
+  @doc """
+  Runs `compile` as the span `[:nx_vulkan, :compiler, :compile]`.
+  """
+  @spec compile(String.t(), (-> result)) :: result when result: term
+  def compile(name, compile) do
+    :telemetry.span([:nx_vulkan, :compiler, :compile], %{name: name}, fn -> {compile.(), %{name: name}} end)
+  end
+
+  @doc """
+  Emits `[:nx_vulkan, :compiler, :run]` for a run that began at `start`, in native time units of `System.monotonic_time/0`.
+  """
+  @spec run(String.t(), integer) :: :ok
+  def run(name, start) do
+    :telemetry.execute([:nx_vulkan, :compiler, :run], %{duration: System.monotonic_time() - start}, %{name: name})
   end
 end

@@ -29,6 +29,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.{Indices, NativeV, Recorder, ScalarFunction}
+  alias Nx.Vulkan.Lowering.Ops
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   # From this size in bytes on, copying a binary is work for a dirty scheduler: 64 KiB take about 10 us.
@@ -46,7 +47,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @impl true
   def constant(out, constant, _backend_options) do
-    value = attr(constant, out.type)
+    value = Ops.number(constant, out.type)
     out = run(:constant, [value: value], [], out)
     if ScalarFunction.tracing?(), do: ScalarFunction.constant(out, value, type_name(out.type))
     out
@@ -189,263 +190,97 @@ defmodule Nx.Vulkan.VulkanoBackend do
   defp shared(out, answer), do: %{out | data: %B{ref: settle(answer, fn -> answer end)}}
 
   @impl true
-  def block(%block{axis: axis, reverse: reverse}, out, [%T{type: {class, _}} = tensor], _fun)
-      when block in [Nx.Block.CumulativeSum, Nx.Block.CumulativeProduct] or
-             (block in [Nx.Block.CumulativeMin, Nx.Block.CumulativeMax] and class != :c) do
-    run(cumulative(block), [axis: axis, reverse: reverse], [tensor], out)
+  def block(struct, out, args, fun) do
+    outs = if is_tuple(out), do: Tuple.to_list(out), else: [out]
+
+    case Ops.block(struct, outs, args) do
+      # Tensors that the default implementation makes are of this backend too.
+      :default ->
+        Nx.with_default_backend(B, fn -> apply(fun, [struct | args]) end)
+
+      steps ->
+        check_indices!(struct, args)
+        results = Enum.reduce(steps, args, &step/2)
+        if is_tuple(out), do: List.to_tuple(results), else: single(results)
+    end
   end
 
-  def block(%Nx.Block.LinAlg.QR{mode: mode}, {q, r}, [tensor], _fun) do
-    List.to_tuple(run_all(:qr, [complete: mode == :complete], [tensor], [q, r]))
-  end
+  defp check_indices!(%Nx.Block.Take{axis: axis}, [a, indices]), do: Indices.check!(a.shape, indices, [axis])
+  defp check_indices!(%Nx.Block.TakeAlongAxis{axis: axis}, [a, i]), do: Indices.check_along!(a.shape, i, axis)
+  defp check_indices!(_struct, _args), do: :ok
 
-  def block(%Nx.Block.Take{axis: axis}, out, [tensor, indices], _fun) do
-    Indices.check!(tensor.shape, indices, [axis])
-    run(:take, [axis: axis], [tensor, indices], out)
-  end
+  defp step({op, attrs, [out]}, operands), do: [run(op, attrs, operands, out)]
+  defp step({op, attrs, outs}, operands), do: run_all(op, attrs, operands, outs)
 
-  def block(%Nx.Block.TakeAlongAxis{axis: axis}, out, [tensor, indices], _fun) do
-    Indices.check_along!(tensor.shape, indices, axis)
-    run(:take_along_axis, [axis: axis], [tensor, indices], out)
-  end
-
-  def block(%Nx.Block.TopK{k: k}, {values, places}, [%T{type: {class, _}} = tensor], _fun) when class != :c do
-    [values, places] = run_all(:top_k, [k: k], [tensor], [values, places])
-    {values, places}
-  end
-
-  def block(%Nx.Block.LinAlg.Cholesky{}, out, [a], _fun), do: run(:cholesky, [], [a], out)
-
-  def block(%Nx.Block.LinAlg.LU{}, {p, l, u}, [a], _fun), do: List.to_tuple(run_all(:lu, [], [a], [p, l, u]))
-
-  def block(%Nx.Block.LinAlg.Solve{}, out, [a, b], _fun) do
-    [x, regular] = run_all(:solve, [], [a, b], [out, Nx.template({}, :u8)])
-    if Nx.to_number(regular) == 0, do: raise_singular()
-    x
-  end
-
-  # The closed formulas for small matrices of integers wrap around in their type.
-  def block(%Nx.Block.LinAlg.Determinant{}, out, [%T{type: {class, _}, shape: shape} = a], _fun)
-      when class not in [:s, :u] or elem(shape, tuple_size(shape) - 1) not in [2, 3] do
-    run(:determinant, [], [a], out)
-  end
-
-  def block(%Nx.Block.LinAlg.Eigh{}, {values, vectors}, [tensor], _fun) do
-    List.to_tuple(run_all(:eigh, [], [tensor], [values, vectors]))
-  end
-
-  # Nx prints what its own steps give for matrices of the size of its examples; see guides/numerics.md.
-  def block(%Nx.Block.LinAlg.SVD{} = svd, {_u, %T{type: {:f, 32}}, _vt}, [%T{shape: {m, n}} = tensor], fun)
-      when m <= 4 and n <= 4 do
-    Nx.with_default_backend(B, fn -> fun.(svd, tensor) end)
-  end
-
-  def block(%Nx.Block.LinAlg.SVD{full_matrices?: full}, {u, s, vt}, [tensor], _fun) do
-    List.to_tuple(run_all(:svd, [full: full], [tensor], [u, s, vt]))
-  end
-
-  def block(%block{axes: axes, lengths: lengths, eps: eps}, out, [tensor], _fun)
-      when block in [Nx.Block.FFT2, Nx.Block.IFFT2] do
-    op = if block == Nx.Block.FFT2, do: :fft, else: :ifft
-    [{first, second}, {first_length, second_length}] = Enum.map([axes, lengths], &List.to_tuple/1)
-    shape = put_elem(tensor.shape, second, second_length)
-    tensor = fourier(op, %{out | shape: shape}, tensor, second, second_length, eps)
-    fourier(op, out, tensor, first, first_length, eps)
-  end
-
-  def block(%Nx.Block.RFFT{axis: axis, length: length, eps: eps}, out, [tensor], _fun) do
-    fourier(:rfft, out, tensor, axis, length, eps)
-  end
-
-  # Shorter ones and those of other types than these are as Nx's own implementation has them.
-  def block(%Nx.Block.IRFFT{axis: axis, length: length, eps: eps}, %T{type: {:f, size}} = out, [tensor], _fun)
-      when length > 2 and size >= 32 do
-    fourier(:irfft, out, tensor, axis, length, eps)
-  end
-
-  # Tensors that the default implementation makes are of this backend too.
-  def block(struct, _output, args, fun), do: Nx.with_default_backend(B, fn -> apply(fun, [struct | args]) end)
-
-  defp fourier(op, out, tensor, axis, length, eps) do
-    run(op, [axis: axis, length: length, eps: part(eps)], [tensor], out)
-  end
-
-  defp cumulative(Nx.Block.CumulativeSum), do: :cumulative_sum
-  defp cumulative(Nx.Block.CumulativeProduct), do: :cumulative_product
-  defp cumulative(Nx.Block.CumulativeMin), do: :cumulative_min
-  defp cumulative(Nx.Block.CumulativeMax), do: :cumulative_max
+  defp single([result]), do: result
+  defp single([x, regular]), do: if(Nx.to_number(regular) == 0, do: raise_singular(), else: x)
 
   ## Ops that are their operands and their result, with no attributes
 
-  @unary [:exp, :expm1, :log, :log1p, :sigmoid, :cos, :sin, :tan, :cosh, :sinh, :tanh, :acos, :asin, :atan, :acosh] ++
-           [:asinh, :atanh, :sqrt, :rsqrt, :cbrt, :erf, :erfc, :erf_inv, :abs, :bitwise_not, :ceil, :conjugate] ++
-           [:floor, :negate, :round, :sign, :count_leading_zeros, :population_count, :real, :imag, :is_nan] ++
-           [:is_infinity, :as_type, :bitcast, :reshape]
-
-  for op <- @unary do
+  for op <- Ops.unary() do
     @impl true
     def unquote(op)(out, a), do: run(unquote(op), [], [a], out)
   end
 
-  @binary [:add, :subtract, :multiply, :pow, :remainder, :divide, :atan2, :min, :max, :quotient, :bitwise_and] ++
-            [:bitwise_or, :bitwise_xor, :left_shift, :right_shift, :equal, :not_equal, :greater, :less] ++
-            [:greater_equal, :less_equal, :logical_and, :logical_or, :logical_xor]
-
-  for op <- @binary do
+  for op <- Ops.binary() do
     @impl true
     def unquote(op)(out, a, b), do: run(unquote(op), [], [a, b], out)
   end
 
   @impl true
-  def select(out, pred, on_true, on_false), do: run(:select, [], [pred, on_true, on_false], out)
-  @impl true
-  def clip(out, a, min, max), do: run(:clip, [], [a, min, max], out)
-  @impl true
-  def squeeze(out, a, _axes), do: run(:squeeze, [], [a], out)
-  @impl true
   def eye(out, _backend_options), do: run(:eye, [], [], out)
+  @impl true
+  def iota(out, axis, _backend_options), do: run_op(:iota, [axis], out)
 
   ## Ops with attributes
 
-  @impl true
-  def iota(out, axis, _backend_options), do: run(:iota, [axis: axis], [], out)
-  @impl true
-  def broadcast(out, a, _shape, axes), do: run(:broadcast, [axes: axes], [a], out)
-  @impl true
-  def transpose(out, a, axes), do: run(:transpose, [axes: axes], [a], out)
-  @impl true
-  def reverse(out, a, axes), do: run(:reverse, [axes: axes], [a], out)
-  @impl true
-  def concatenate(out, tensors, axis), do: run(:concatenate, [axis: axis], tensors, out)
-  @impl true
-  def stack(out, tensors, axis), do: run(:stack, [axis: axis], tensors, out)
+  @checked [:gather, :indexed_add, :indexed_put, :triangular_solve]
+
+  for {op, arity} <- Ops.others(), op not in [:eye, :iota | @checked] do
+    args = Macro.generate_arguments(arity, __MODULE__)
+    @impl true
+    def unquote(op)(out, unquote_splicing(args)), do: run_op(unquote(op), unquote(args), out)
+  end
+
+  defp run_op(op, args, out) do
+    {attrs, operands} = Ops.instruction(op, args)
+    run(op, attrs, operands, out)
+  end
+
   @impl true
   def gather(out, a, indices, opts) do
     Indices.check!(a.shape, indices, opts[:axes])
-    run(:gather, [axes: opts[:axes]], [a, indices], out)
+    run_op(:gather, [a, indices, opts], out)
   end
 
   @impl true
   def indexed_add(out, a, indices, updates, opts) do
     Indices.check!(a.shape, indices, opts[:axes])
-    run(:indexed_add, [axes: opts[:axes]], [a, indices, updates], out)
+    run_op(:indexed_add, [a, indices, updates, opts], out)
   end
 
   @impl true
   def indexed_put(out, a, indices, updates, opts) do
     Indices.check!(a.shape, indices, opts[:axes])
-    run(:indexed_put, [axes: opts[:axes]], [a, indices, updates], out)
-  end
-
-  @impl true
-  def pad(out, a, value, config) do
-    attrs = [
-      low: Enum.map(config, &elem(&1, 0)),
-      high: Enum.map(config, &elem(&1, 1)),
-      interior: Enum.map(config, &elem(&1, 2))
-    ]
-
-    run(:pad, attrs, [a, value], out)
-  end
-
-  @impl true
-  def slice(out, a, starts, lengths, strides) do
-    {starts, tensors} = split_starts(starts)
-    run(:slice, [starts: starts, strides: strides, lengths: lengths], [a | tensors], out)
-  end
-
-  @impl true
-  def put_slice(out, a, starts, slice) do
-    {starts, tensors} = split_starts(starts)
-    run(:put_slice, [starts: starts], [a, slice | tensors], out)
-  end
-
-  # A start that is a tensor is an operand, and nil among the attributes.
-  defp split_starts(starts) do
-    {Enum.map(starts, &if(is_integer(&1), do: &1)), Enum.reject(starts, &is_integer/1)}
-  end
-
-  @impl true
-  def dot(out, a, contract_a, batch_a, b, contract_b, batch_b) do
-    run(:dot, [contract_a: contract_a, batch_a: batch_a, contract_b: contract_b, batch_b: batch_b], [a, b], out)
-  end
-
-  @impl true
-  def conv(out, a, kernel, opts) do
-    {low, high} = Enum.unzip(opts[:padding])
-
-    attrs = [
-      strides: opts[:strides],
-      low: low,
-      high: high,
-      input_dilation: opts[:input_dilation],
-      kernel_dilation: opts[:kernel_dilation],
-      feature_groups: opts[:feature_group_size],
-      batch_groups: opts[:batch_group_size],
-      input_axes: opts[:input_permutation],
-      kernel_axes: opts[:kernel_permutation],
-      output_axes: opts[:output_permutation]
-    ]
-
-    run(:conv, attrs, [a, kernel], out)
-  end
-
-  for op <- [:all, :any, :sum, :product, :reduce_max, :reduce_min] do
-    @impl true
-    def unquote(op)(out, a, opts), do: run(unquote(op), [axes: opts[:axes] || all_axes(a)], [a], out)
-  end
-
-  for op <- [:argmax, :argmin] do
-    @impl true
-    def unquote(op)(out, a, opts) do
-      axes = if axis = opts[:axis], do: [axis], else: all_axes(a)
-      run(unquote(op), [axes: axes, tie_break: opts[:tie_break]], [a], out)
-    end
-  end
-
-  for op <- [:window_sum, :window_product, :window_max, :window_min] do
-    @impl true
-    def unquote(op)(out, a, window, opts), do: run(unquote(op), windows(window, opts), [a], out)
+    run_op(:indexed_put, [a, indices, updates, opts], out)
   end
 
   @impl true
   def reduce(out, a, acc, opts, fun) do
     {function, captured} = ScalarFunction.trace(:reduce, fun, a.type, out.type)
-    run(:reduce, [axes: opts[:axes] || all_axes(a), function: function], [a, acc | captured], out)
+    run(:reduce, [function: function] ++ Ops.fold(:reduce, [a, opts]), [a, acc | captured], out)
   end
 
   @impl true
   def window_reduce(out, a, acc, window, opts, fun) do
     {function, captured} = ScalarFunction.trace(:window_reduce, fun, a.type, out.type)
-    run(:window_reduce, [function: function] ++ windows(window, opts), [a, acc | captured], out)
+    run(:window_reduce, [function: function] ++ Ops.fold(:window_reduce, [window, opts]), [a, acc | captured], out)
   end
-
-  for op <- [:window_scatter_max, :window_scatter_min] do
-    @impl true
-    def unquote(op)(out, a, source, init, window, opts) do
-      run(unquote(op), windows(window, opts), [a, source, init], out)
-    end
-  end
-
-  defp windows(window, opts) do
-    {low, high} = Enum.unzip(opts[:padding])
-    dilations = opts[:window_dilations] || Enum.map(low, fn _ -> 1 end)
-    [window: Tuple.to_list(window), low: low, high: high, strides: opts[:strides], dilations: dilations]
-  end
-
-  @impl true
-  def sort(out, a, opts), do: run(:sort, order(opts), [a], out)
-
-  @impl true
-  def argsort(out, a, opts), do: run(:argsort, order(opts), [a], out)
-
-  defp order(opts), do: [axis: opts[:axis], descending: opts[:direction] == :desc]
 
   @impl true
   def triangular_solve(out, a, b, opts) do
     if singular?(a), do: raise_singular()
-    attrs = [lower: !!opts[:lower], left_side: !!opts[:left_side], transform_a: opts[:transform_a]]
-    run(:triangular_solve, attrs, [a, b], out)
+    run_op(:triangular_solve, [a, b, opts], out)
   end
 
   # Whether a triangular matrix has a zero on its diagonal. Waits for the device.
@@ -459,13 +294,6 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @spec raise_singular() :: no_return
   defp raise_singular, do: raise(ArgumentError, "can't solve for singular matrix")
-
-  for op <- [:fft, :ifft] do
-    @impl true
-    def unquote(op)(out, a, opts), do: fourier(unquote(op), out, a, opts[:axis], opts[:length], opts[:eps])
-  end
-
-  defp all_axes(tensor), do: Enum.to_list(0..(tuple_size(tensor.shape) - 1)//1)
 
   ## Running
 
@@ -492,9 +320,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
     out
   end
 
-  @doc false
   # An op of several results; `outs` are their templates.
-  def run_all(op, attrs, operands, outs) do
+  defp run_all(op, attrs, operands, outs) do
     refs = refs(operands)
     if traced?(refs), do: ScalarFunction.refuse("uses #{op}, which is no function of scalars")
     types = Enum.map(outs, &{type_name(&1.type), &1.shape})
@@ -513,6 +340,17 @@ defmodule Nx.Vulkan.VulkanoBackend do
   defp refs([]), do: []
   defp refs([%T{data: %B{ref: ref}} | rest]), do: [ref | refs(rest)]
   defp refs([other | rest]), do: [transferred(Nx.to_tensor(other)).data.ref | refs(rest)]
+
+  @doc false
+  # The reference of an argument of a compiled function, which is copied to the device if it is elsewhere.
+  def reference(%T{data: %B{ref: ref}}) when is_reference(ref), do: ref
+  def reference(%T{data: %B{}}), do: ScalarFunction.refuse("calls a compiled function")
+
+  def reference(%T{data: %Nx.Defn.Expr{}} = tensor) do
+    raise ArgumentError, "cannot pass a tensor expression as argument to defn, got: #{inspect(tensor)}"
+  end
+
+  def reference(tensor), do: tensor |> Nx.to_tensor() |> Nx.devectorize() |> transferred() |> reference()
 
   defp transferred(%T{data: %B{}} = tensor), do: tensor
   defp transferred(%T{shape: {}} = scalar), do: constant(scalar, Nx.to_number(scalar), [])
@@ -536,17 +374,18 @@ defmodule Nx.Vulkan.VulkanoBackend do
     <<bits::bitstring, 0::size(missing)>>
   end
 
+  @doc false
   # The reference in an answer of the native library. `again` makes the same call on a dirty scheduler.
-  defp settle({:ok, ref}, _again), do: ref
+  def settle({:ok, ref}, _again), do: ref
 
-  defp settle({:ok, ref, :pressure}, _again) do
+  def settle({:ok, ref, :pressure}, _again) do
     :erlang.garbage_collect()
     ref
   end
 
-  defp settle(:needs_compile, again), do: settle(again.(), again)
+  def settle(:needs_compile, again), do: settle(again.(), again)
 
-  defp settle({:error, :out_of_memory, _op, _message, _details}, again) do
+  def settle({:error, :out_of_memory, _op, _message, _details}, again) do
     :erlang.garbage_collect()
 
     case again.() do
@@ -560,7 +399,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
     end
   end
 
-  defp settle(error, _again), do: raise_error(error)
+  def settle(error, _again), do: raise_error(error)
 
   defp settle_last({:ok, ref}), do: ref
   defp settle_last({:ok, ref, :pressure}), do: ref
@@ -572,34 +411,5 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @doc false
-  # A type's name in the engine.
-  def type_name(type)
-
-  for {class, bits} = type <-
-        [s: 2, s: 4, s: 8, s: 16, s: 32, s: 64, u: 2, u: 4, u: 8, u: 16, u: 32, u: 64] ++
-          [f: 8, bf: 16, f: 16, f: 32, f: 64, c: 64, c: 128] do
-    def type_name(unquote(type)), do: unquote(:"#{class}#{bits}")
-  end
-
-  def type_name({:f8_e4m3fn, 8}), do: :f8_e4m3fn
-
-  # A number as an attribute. Integers wrap to the type's width, as they do when Nx writes them to a binary.
-  defp attr(%Complex{re: re, im: im}, _type), do: [part(re), part(im)]
-  defp attr(value, {class, bits}) when class in [:s, :u], do: wrap(value, class, bits)
-  defp attr(value, _type), do: part(value)
-
-  defp part(value) when is_integer(value) and (value > 0x7FFFFFFFFFFFFFFF or value < -0x8000000000000000),
-    do: value * 1.0
-
-  defp part(value), do: value
-
-  defp wrap(value, :u, bits) do
-    <<wrapped::unsigned-size(^bits)>> = <<value::size(bits)>>
-    wrapped
-  end
-
-  defp wrap(value, :s, bits) do
-    <<wrapped::signed-size(^bits)>> = <<value::size(bits)>>
-    wrapped
-  end
+  defdelegate type_name(type), to: Ops
 end

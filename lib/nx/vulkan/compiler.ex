@@ -1,0 +1,245 @@
+defmodule Nx.Vulkan.Compiler do
+  @moduledoc """
+  The `Nx.Defn.Compiler` that makes one Program of a whole numerical definition.
+
+      Nx.Defn.default_options(compiler: Nx.Vulkan.Compiler)
+
+  `compiler: Nx.Vulkan` is the same. The expression is lowered once per function and templates of the arguments (types, shapes,
+  names, vectorized axes); after that a call hands references to the device and returns at once, with tensors of
+  `Nx.Vulkan.VulkanoBackend` that the device fills later. Arguments of other backends are copied to the device. Any number of
+  processes may call one function at the same time.
+
+  ## Options
+
+    * `:hooks` - a map of callbacks for named hooks, see `Nx.Defn.Kernel.io_call/3`. Another callback for the same name does not
+      compile again
+    * `:cache` - `false` compiles at every call and keeps nothing; `true` by default
+    * `:max_concurrency` - how many partitions `Nx.Serving` starts, `1` by default; all of them use the one device of the VM
+    * `:batch_keys` - what `Nx.Serving` says of itself
+
+  Any other option is an `ArgumentError`.
+
+  ## What differs from eager ops
+
+    * Indices out of bounds don't raise: `gather`, `take` and `take_along_axis` read the nearest position, `indexed_add` and
+      `indexed_put` drop such updates
+    * Singular systems don't raise: `Nx.LinAlg.solve/2` and `Nx.LinAlg.triangular_solve/3` give infinities and NaN
+    * An error of the device shows when a result is read
+
+  ## Hooks and `Nx.runtime_call`
+
+  Callbacks run in the process of the caller, in the order of the definition. Hooks of what the device computes anyway get its
+  results after the run. Where a callback's result feeds the definition, or one stands inside `while` or `cond`, the definition
+  becomes several Programs with the host between them: every iteration waits for the device then.
+
+  ## Donation
+
+  The memory of a tensor that was marked by `Nx.donatable/1` goes back to the pool after the call, unless it is a result.
+
+  ## Configuration
+
+    * `config :nx_vulkan, compiler_cache_entries: 4096` - how many compiled functions are kept
+    * `config :nx_vulkan, recompile_warning: 10` - warns when a function was compiled as often for arguments of the same types
+      and shapes, because it captures values that change; `:infinity` never does
+
+  ## Errors
+
+  `Nx.Vulkan.Error`, which names the function; `:unsupported` for what the device or this version can't do. Nothing falls back
+  to another backend or compiler.
+  """
+
+  @behaviour Nx.Defn.Compiler
+
+  alias Nx.Defn.Composite
+  alias Nx.Tensor, as: T
+  alias Nx.Vulkan.{Lowering, NativeV, Telemetry}
+  alias Nx.Vulkan.Compiler.{Cache, Recompilation, Stages}
+  alias Nx.Vulkan.Lowering.Plan
+  alias Nx.Vulkan.VulkanoBackend, as: B
+
+  require Logger
+
+  defmodule Entry do
+    @moduledoc false
+    # What a call needs: the executable, or a plan of several steps with the `slots` of its inputs. `kept` says of every argument
+    # whether it is used, or is nil where all are; `donated` which of those that are used may go afterwards, or is nil.
+    # `constants` are references that follow the arguments.
+    defstruct [:name, :executable, :plan, :slots, :kept, :donated, :constants, :template]
+  end
+
+  @impl true
+  def __jit__(key, vars, fun, args_list, opts) do
+    {entry, hooks} = entry(key, vars, fun, opts)
+    Enum.map(args_list, &call(entry, &1, hooks))
+  end
+
+  @impl true
+  def __compile__(key, vars, fun, opts) do
+    {entry, hooks} = entry(key, vars, fun, opts)
+    fn args_list -> Enum.map(args_list, &call(entry, &1, hooks)) end
+  end
+
+  @impl true
+  def __partitions_options__(opts), do: List.duplicate(opts, Keyword.get(opts, :max_concurrency, 1))
+
+  @impl true
+  def __to_backend__(_opts), do: {B, []}
+
+  @impl true
+  def __shard_jit__(key, _mesh, _vars, _fun, _args_list, _opts) do
+    raise Nx.Vulkan.Error,
+      kind: :unsupported,
+      op: :shard_jit,
+      message: "#{name(key)} is to run on a mesh of devices, and a VM uses one Vulkan device",
+      details: %{}
+  end
+
+  ## Finding what was compiled
+
+  defp entry(key, vars, fun, []), do: {cached(key, vars, fun, []), %{}}
+
+  defp entry(key, vars, fun, opts) do
+    opts = Keyword.validate!(opts, [:batch_keys, hooks: %{}, cache: true, max_concurrency: 1])
+    %{} = hooks = opts[:hooks]
+    names = Map.keys(hooks)
+    {if(opts[:cache], do: cached(key, vars, fun, names), else: make(key, vars, fun, names)), hooks}
+  end
+
+  defp cached(key, vars, fun, hooks) do
+    templates = templates(vars)
+    cache_key = {key, templates, hooks}
+
+    with nil <- Cache.get(cache_key) do
+      Cache.get_or_make(cache_key, fn ->
+        Recompilation.check(key, templates)
+        make(key, vars, fun, hooks)
+      end)
+    end
+  end
+
+  defp templates([%T{} = var | vars]), do: [template(var) | templates(vars)]
+  defp templates([var | vars]), do: [Composite.traverse(var, &template/1) | templates(vars)]
+  defp templates([]), do: []
+
+  defp template(%T{type: type, shape: shape, names: names, vectorized_axes: axes, donatable?: donatable}) do
+    {type, shape, names, axes, donatable}
+  end
+
+  ## Compiling
+
+  defp make(key, vars, fun, hooks) do
+    name = name(key)
+
+    Telemetry.compile(name, fn ->
+      {plan, constants, leaves, template} = lower(name, vars, fun, hooks)
+      used = Plan.inputs(plan)
+      plan = Plan.map_programs(plan, &executable(&1, name))
+      {arguments, constant_places} = Enum.split_with(used, &(&1 < length(leaves)))
+      donated = for i <- arguments, do: Enum.at(leaves, i).donatable?
+
+      entry = %Entry{
+        name: name,
+        template: template,
+        kept: if(length(arguments) < length(leaves), do: for(i <- 0..(length(leaves) - 1)//1, do: i in arguments)),
+        donated: if(true in donated, do: donated),
+        constants: for(i <- constant_places, do: constants |> Enum.at(i - length(leaves)) |> B.reference())
+      }
+
+      case plan do
+        %Plan{steps: [{:run, executable, _, outputs}], outputs: outputs} -> %{entry | executable: executable}
+        _ -> %{entry | plan: plan, slots: Enum.map(used, &[:input, &1])}
+      end
+    end)
+  end
+
+  @doc false
+  # The plan of a function, the tensors that it captured, its flat arguments and the template of its result.
+  def lower(name, vars, fun, hooks) do
+    # It may raise whatever the user's code does.
+    expr = fun.(vars)
+    template = expr |> Nx.to_template() |> Composite.traverse(&%{&1 | donatable?: false})
+    leaves = Composite.flatten_list(vars)
+    devectorized = Composite.traverse(expr, &Nx.devectorize/1)
+
+    named(name, fn ->
+      {scope, constants} = Lowering.lower(devectorized, Enum.map(leaves, &Nx.devectorize/1), hooks)
+      {Plan.new(scope), constants, leaves, template}
+    end)
+  end
+
+  defp executable(program, name) do
+    named(name, fn ->
+      B.settle(NativeV.program_compile(program), fn ->
+        NativeV.program_compile(program)
+      end)
+    end)
+  end
+
+  defp named(name, fun) do
+    fun.()
+  rescue
+    error in Nx.Vulkan.Error ->
+      reraise %{error | message: "#{error.message}, in #{name}"}, __STACKTRACE__
+  end
+
+  defp name(key) when is_function(key) do
+    info = Function.info(key)
+
+    case info[:type] do
+      :external -> Exception.format_mfa(info[:module], info[:name], info[:arity])
+      :local -> inspect(key)
+    end
+  end
+
+  defp name(key), do: inspect(key)
+
+  ## Calling
+
+  defp call(%Entry{kept: kept, constants: constants} = entry, args, hooks) do
+    references = references(args, kept)
+    inputs = if constants == [], do: references, else: references ++ constants
+    start = System.monotonic_time()
+    outputs = run(entry, inputs, hooks)
+    Telemetry.run(entry.name, start)
+    if entry.donated, do: release(references, entry.donated, outputs)
+    result(entry.template, outputs)
+  end
+
+  defp references([arg | args], nil), do: [B.reference(arg.()) | references(args, nil)]
+  defp references([arg | args], [true | kept]), do: [B.reference(arg.()) | references(args, kept)]
+  defp references([_ | args], [false | kept]), do: references(args, kept)
+  defp references([], _kept), do: []
+
+  defp run(%Entry{plan: nil, executable: executable, name: name}, inputs, _hooks) do
+    case NativeV.executable_run(executable, inputs) do
+      {:ok, outputs} ->
+        outputs
+
+      other ->
+        named(name, fn ->
+          B.settle(other, fn -> NativeV.executable_run_dirty(executable, inputs) end)
+        end)
+    end
+  end
+
+  defp run(%Entry{plan: plan, slots: slots, name: name}, inputs, hooks) do
+    named(name, fn -> Stages.run(plan, Map.new(Enum.zip(slots, inputs)), hooks) end)
+  end
+
+  defp release(references, donated, outputs) do
+    for {reference, true} <- Enum.zip(references, donated),
+        reference not in outputs,
+        do: NativeV.tensor_release(reference)
+  end
+
+  defp result(%T{} = template, [output]), do: %{template | data: %B{ref: output}}
+
+  defp result(template, outputs) do
+    {result, []} =
+      Composite.traverse(template, outputs, fn leaf, [output | outputs] ->
+        {%{leaf | data: %B{ref: output}}, outputs}
+      end)
+
+    result
+  end
+end

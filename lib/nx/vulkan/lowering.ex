@@ -1,0 +1,404 @@
+defmodule Nx.Vulkan.Lowering do
+  @moduledoc false
+
+  # Nx.Defn.Expr -> scopes, in one pass over the graph with a memo by id. A scope is a function's or branch's own flat list of
+  # items, and what `Nx.Vulkan.Lowering.Plan` makes Programs of. It needs no device, but for the functions of `reduce`.
+  #
+  # A value is `{operand, type}`, the operand `[:input, n]` or `[:result, n]` of its scope and the type `[:f32, [2, 3]]`, both in
+  # the engine's wire form. A node with several results is a list of values.
+
+  alias Nx.Defn.{Composite, Expr, Tree}
+  alias Nx.Tensor, as: T
+  alias Nx.Vulkan.Lowering.Ops
+  alias Nx.Vulkan.ScalarFunction
+  alias Nx.Vulkan.VulkanoBackend, as: B
+
+  @others Keyword.keys(Ops.others())
+  @plain Ops.unary() ++ Ops.binary() ++ @others
+
+  defmodule Scope do
+    @moduledoc false
+    # A finished scope: the types of its inputs, its items in order, its outputs (operands).
+    #
+    # Items: `{:op, op, attrs, operands, types}`, `{:while, state, condition, body, operands, types}` with the number of values
+    # of the state, `{:cond, on_true, on_false, operands, types}` whose first operand is the predicate,
+    # `{:hook, callback_spec, template, operands}` and `{:call, fun, opts, argument_template, template, operands, types}`.
+    defstruct inputs: [], items: [], outputs: []
+  end
+
+  # What is under construction. `outer` is the state of the scope around this one, whose values are captured: `captured` lists
+  # them as operands there, the last first, `inputs` counts those before them. `ids` are the nodes that belong to this scope or
+  # to one around it; `parameters` the values of the function's arguments, or :outer within a branch.
+  @enforce_keys [:hooks, :ids, :parameters]
+  defstruct [:hooks, :ids, :parameters, :outer, kind: :root, memo: %{}, items: [], results: 0, inputs: []] ++
+              [captured: %{}, tensors: []]
+
+  @type wire_type :: [atom | [non_neg_integer]]
+
+  @doc """
+  Lowers the result of a numerical definition: a container of expressions whose leaves are not vectorized.
+
+  `parameters` are the templates of its arguments. `hooks` are the names of hooks that have a callback whatever the expression
+  says. Returns the scope and its constants, tensors of any backend that are its inputs after the arguments.
+
+  ## Errors
+
+  `Nx.Vulkan.Error` with the kind `:unsupported` for what the engine has no op for.
+  """
+  @spec lower(term, [T.t()], [atom]) :: {Scope.t(), [T.t()]}
+  def lower(expr, parameters, hooks) do
+    types = Enum.map(parameters, &type/1)
+    values = types |> Enum.with_index() |> Enum.map(fn {type, i} -> {[:input, i], type} end) |> List.to_tuple()
+    state = %__MODULE__{hooks: hooks, ids: Tree.scope_ids(expr), parameters: values, inputs: Enum.reverse(types)}
+    {outputs, state} = composite(expr, state)
+    {finish(state, outputs), Enum.reverse(state.tensors)}
+  end
+
+  defp finish(state, outputs) do
+    %Scope{
+      inputs: Enum.reverse(state.inputs),
+      items: Enum.reverse(state.items),
+      outputs: Enum.map(outputs, &elem(&1, 0))
+    }
+  end
+
+  # The values of the leaves of a container.
+  defp composite(container, state) do
+    {values, state} =
+      Composite.reduce(container, {[], state}, fn leaf, {values, state} ->
+        {value, state} = node(leaf, state)
+        {[value | values], state}
+      end)
+
+    {Enum.reverse(values), state}
+  end
+
+  defp nodes(tensors, state), do: Enum.map_reduce(tensors, state, &node/2)
+
+  # The value of a node of one result.
+  defp node(%T{vectorized_axes: [_ | _]} = tensor, state), do: node(Nx.devectorize(tensor), state)
+
+  defp node(%T{data: %Expr{id: id, op: op}} = tensor, state) do
+    case state do
+      %{memo: %{^id => value}} ->
+        {value, state}
+
+      # Constants have the same id everywhere and cost nothing.
+      %{outer: outer} when outer != nil and op != :constant ->
+        if elsewhere?(op, id, state), do: capture(state, &node(tensor, &1)), else: memoize(tensor, state)
+
+      _ ->
+        memoize(tensor, state)
+    end
+  end
+
+  # A number where a container holds no tensor.
+  defp node(number, state) when is_number(number) or is_struct(number, Complex), do: node(Expr.tensor(number), state)
+
+  defp node(%T{} = tensor, state), do: tensor |> Nx.backend_copy(Nx.BinaryBackend) |> Expr.tensor() |> node(state)
+
+  defp elsewhere?(:tensor, _id, _state), do: true
+  defp elsewhere?(:parameter, _id, state), do: state.parameters == :outer
+  defp elsewhere?(_op, id, %{kind: :branch, outer: outer}), do: is_map_key(outer.ids, id)
+  defp elsewhere?(_op, _id, _state), do: false
+
+  defp memoize(%T{data: %Expr{id: id, op: op, args: args}} = tensor, state) do
+    {value, state} = lower_node(op, args, tensor, state)
+    {value, %{state | memo: Map.put(state.memo, id, value)}}
+  end
+
+  # The values of a node of several results, or some: `pick` gets all of them.
+  defp several(%T{data: %Expr{id: id, op: op}} = tensor, state, pick) do
+    case state do
+      %{memo: %{^id => values}} ->
+        {pick.(values), state}
+
+      %{outer: outer} when outer != nil ->
+        if elsewhere?(op, id, state) do
+          capture(state, &several(tensor, &1, pick))
+        else
+          {values, state} = memoize(tensor, state)
+          {pick.(values), state}
+        end
+
+      _ ->
+        {values, state} = memoize(tensor, state)
+        {pick.(values), state}
+    end
+  end
+
+  # A value of the scope around this one, as an input of this one.
+  defp capture(state, fun) do
+    {{operand, type}, outer} = fun.(state.outer)
+
+    case state.captured do
+      %{^operand => input} ->
+        {{input, type}, %{state | outer: outer}}
+
+      captured ->
+        input = [:input, length(state.inputs)]
+        captured = Map.put(captured, operand, input)
+        {{input, type}, %{state | outer: outer, captured: captured, inputs: [type | state.inputs]}}
+    end
+  end
+
+  ## Nodes
+
+  defp lower_node(:parameter, [i], _tensor, state), do: {elem(state.parameters, i), state}
+
+  defp lower_node(:constant, [number], tensor, state) do
+    emit(:constant, [value: Ops.number(number, tensor.type)], [], tensor, state)
+  end
+
+  # Branches and bodies capture it, so this is the outermost scope.
+  defp lower_node(:tensor, [constant], _tensor, state) do
+    constant = Nx.devectorize(constant)
+    type = type(constant)
+    value = {[:input, length(state.inputs)], type}
+    {value, %{state | inputs: [type | state.inputs], tensors: [constant | state.tensors]}}
+  end
+
+  defp lower_node(:metadata, [inner, _metadata], tensor, state), do: results(inner, tensor, state)
+
+  defp lower_node(:elem, [tuple, i], _tensor, state), do: several(tuple, state, &Enum.at(&1, i))
+
+  defp lower_node(op, args, tensor, state) when op in @plain do
+    {attrs, operands} = Ops.instruction(op, args)
+    {operands, state} = nodes(operands, state)
+    emit(op, attrs, operands, tensor, state)
+  end
+
+  defp lower_node(:reduce, [a, acc, opts, fun], tensor, state) do
+    fold(:reduce, Ops.fold(:reduce, [a, opts]), a, acc, fun, tensor, state)
+  end
+
+  defp lower_node(:window_reduce, [a, acc, window, opts, fun], tensor, state) do
+    fold(:window_reduce, Ops.fold(:window_reduce, [window, opts]), a, acc, fun, tensor, state)
+  end
+
+  defp lower_node(:block, [struct, args, default, _callback], tensor, state) do
+    outs = if is_tuple(default), do: Enum.map(Tuple.to_list(default), &Nx.devectorize/1), else: [tensor]
+    {tensors, _options} = Enum.split_while(args, &(not is_list(&1)))
+    {operands, state} = nodes(tensors, state)
+
+    case Ops.block(struct, outs, args) do
+      :default ->
+        with_parameters(operands, default, tensor, state)
+
+      steps ->
+        {values, state} =
+          Enum.reduce(steps, {operands, state}, fn {op, attrs, outs}, {operands, state} ->
+            emit_all(op, attrs, operands, Enum.map(outs, &type/1), state)
+          end)
+
+        if is_tuple(default), do: {values, state}, else: {hd(values), state}
+    end
+  end
+
+  # Of versions of Nx before blocks: a call, and the steps that stand for it.
+  defp lower_node(:optional, [%T{data: %Expr{args: args}}, default, _callback], tensor, state) do
+    {tensors, _options} = Enum.split_while(args, &(not is_list(&1)))
+    {operands, state} = nodes(tensors, state)
+    with_parameters(operands, default, tensor, state)
+  end
+
+  defp lower_node(:cond, [clauses, last], tensor, state) do
+    {values, state} = conditional(clauses, last, state)
+    shaped(values, tensor, state)
+  end
+
+  defp lower_node(:while, [initial, _arguments, condition, body], tensor, state) do
+    {initial, state} = composite(initial, state)
+    {values, state} = loop(initial, condition, body, state)
+    shaped(values, tensor, state)
+  end
+
+  defp lower_node(:io_call, [data, callback_spec, template, _ref], tensor, state) do
+    {values, state} = composite(data, state)
+    shaped(values, tensor, hook(callback_spec, template, values, state))
+  end
+
+  defp lower_node(:runtime_call, [argument, fun, template, opts], tensor, state) do
+    {operands, state} = composite(argument, state)
+    types = Enum.map(Composite.flatten_list([template]), &type(Nx.devectorize(&1)))
+    item = {:call, fun, opts, Nx.to_template(argument), template, operands(operands), types}
+    {values, state} = add(item, types, state)
+    shaped(values, tensor, state)
+  end
+
+  # Nx 0.13.0: hooks hang on a token, the last first.
+  defp lower_node(:attach_token, [%T{data: %Expr{op: :token}} = token, inner], tensor, state) do
+    {_, state} = several(token, state, & &1)
+    results(inner, tensor, state)
+  end
+
+  defp lower_node(:token, [%{hooks: hooks}], _tensor, state) do
+    state =
+      List.foldr(hooks, state, fn %{expr: expr, name: name, callback: callback}, state ->
+        {values, state} = composite(expr, state)
+        hook({:named, name, callback}, Nx.to_template(expr), values, state)
+      end)
+
+    {[], state}
+  end
+
+  defp lower_node(op, _args, tensor, _state) do
+    raise Nx.Vulkan.Error,
+      kind: :unsupported,
+      op: op,
+      message: "the expression has a node that Nx.Vulkan.Compiler does not know",
+      details: %{type: tensor.type, shape: tensor.shape}
+  end
+
+  # One value for a tensor, a list for a tuple.
+  defp shaped(values, %T{type: {:tuple, _}}, state), do: {values, state}
+  defp shaped([value], _tensor, state), do: {value, state}
+
+  # The results of an expression that stands for the node `tensor`.
+  defp results(expr, %T{type: {:tuple, _}}, state), do: composite(expr, state)
+
+  defp results(expr, _tensor, state) do
+    {[value], state} = composite(expr, state)
+    {value, state}
+  end
+
+  # Nx traces the default implementation of a block with parameters of the block's own, whose ids may come again in another
+  # block; so what was lowered there is forgotten.
+  defp with_parameters(values, expr, tensor, state) do
+    %{memo: memo, parameters: parameters, ids: ids} = state
+    state = %{state | parameters: List.to_tuple(values), ids: Tree.scope_ids(expr, ids)}
+    {value, state} = results(expr, tensor, state)
+    {value, %{state | memo: memo, parameters: parameters, ids: ids}}
+  end
+
+  # The function is traced as that of an eager op is, with the evaluator in the place of the function.
+  defp fold(op, attrs, a, acc, %T{data: %Expr{op: :fun, args: [_, body, _]}}, tensor, state) do
+    {operands, state} = nodes([a, acc], state)
+    run = Nx.Defn.Evaluator.__compile__(op, [], fn _ -> body end, [])
+
+    fun = fn element, acc ->
+      arguments = for argument <- [element, acc], do: fn -> Nx.as_type(argument, tensor.type) end
+      Nx.with_default_backend(B, fn -> hd(run.([arguments])) end)
+    end
+
+    {function, captured} = ScalarFunction.trace(op, fun, a.type, tensor.type)
+    {captured, state} = Enum.map_reduce(captured, state, &constant_operand/2)
+    emit(op, [function: function] ++ attrs, operands ++ captured, tensor, state)
+  end
+
+  # A tensor that a traced function closed over.
+  defp constant_operand(captured, state) do
+    tensor = Nx.backend_copy(captured, Nx.BinaryBackend)
+    node(%{tensor | data: %Expr{id: make_ref(), op: :tensor, args: [tensor], context: nil}}, state)
+  end
+
+  ## Control flow
+
+  # The first clause's predicate belongs to this scope; the other clauses are the false branch.
+  defp conditional([{predicate, body} | clauses], last, state) do
+    {predicate, state} = node(predicate, state)
+    {predicate, state} = truth(predicate, state)
+    {on_true, branch} = branch(state, Tree.scope_ids(body, state.ids), &composite(body, &1))
+
+    {on_false, branch} =
+      case clauses do
+        [] ->
+          branch(branch, Tree.scope_ids(last, state.ids), &composite(last, &1))
+
+        [{next, _} | _] ->
+          # Clauses after the next may use what several of them share.
+          ids = Tree.scope_ids(next, state.ids)
+          branch(branch, ids, &conditional(clauses, last, &1))
+      end
+
+    {captured, state} = leave(branch, 0)
+    inputs = Enum.map(captured, &elem(&1, 1))
+    types = Enum.map(on_true.outputs, &elem(&1, 1))
+    [on_true, on_false] = for scope <- [on_true, on_false], do: close(scope, inputs)
+    add({:cond, on_true, on_false, operands([predicate | captured]), types}, types, state)
+  end
+
+  # Runs `fun` in a new scope within `state`, or beside the last one, whose captured values it shares. The scope's values are
+  # kept until all inputs are known.
+  defp branch(%__MODULE__{kind: {:left, _}} = left, ids, fun), do: enter(left.outer, left, ids, :branch, :outer, fun)
+  defp branch(outer, ids, fun), do: enter(outer, %__MODULE__{fresh(outer) | inputs: []}, ids, :branch, :outer, fun)
+
+  defp fresh(state), do: %__MODULE__{hooks: state.hooks, ids: %{}, parameters: :outer}
+
+  defp enter(outer, before, ids, kind, parameters, fun) do
+    state = %{fresh(outer) | outer: outer, ids: ids, kind: kind, parameters: parameters}
+    state = %{state | inputs: before.inputs, captured: before.captured}
+    {values, state} = fun.(state)
+    {%{items: Enum.reverse(state.items), outputs: values}, %{state | kind: {:left, kind}}}
+  end
+
+  # The captured values in the order of the inputs that they became, and the state around.
+  defp leave(state, own) do
+    types = state.inputs |> Enum.reverse() |> Enum.drop(own)
+    operands = state.captured |> Enum.sort_by(fn {_, [:input, i]} -> i end) |> Enum.map(&elem(&1, 0))
+    {Enum.zip(operands, types), state.outer}
+  end
+
+  defp close(%{items: items, outputs: outputs}, inputs) do
+    %Scope{inputs: inputs, items: items, outputs: operands(outputs)}
+  end
+
+  defp loop(initial, condition, body, state) do
+    types = Enum.map(initial, &elem(&1, 1))
+    parameters = types |> Enum.with_index() |> Enum.map(fn {type, i} -> {[:input, i], type} end) |> List.to_tuple()
+    ids = Tree.scope_ids({condition, body})
+    before = %{fresh(state) | inputs: Enum.reverse(types)}
+
+    {condition, left} =
+      enter(state, before, ids, :function, parameters, fn state ->
+        {predicate, state} = node(condition, state)
+        {predicate, state} = truth(predicate, state)
+        {[predicate], state}
+      end)
+
+    {body, left} = enter(left.outer, left, ids, :function, parameters, &composite(body, &1))
+    {captured, state} = leave(left, length(types))
+    inputs = types ++ Enum.map(captured, &elem(&1, 1))
+    [condition, body] = for scope <- [condition, body], do: close(scope, inputs)
+    add({:while, length(types), condition, body, operands(initial ++ captured), types}, types, state)
+  end
+
+  # A predicate is a u8 scalar, true unless it is 0.
+  defp truth({_, [:u8, []]} = value, state), do: {value, state}
+
+  defp truth(value, state) do
+    {[zero], state} = emit_all(:constant, [value: 0], [], [[:u8, []]], state)
+    one(emit_all(:not_equal, [], [value, zero], [[:u8, []]], state))
+  end
+
+  defp one({[value], state}), do: {value, state}
+
+  # A hook that has no callback and gets none does nothing.
+  defp hook({:named, name, nil} = spec, template, values, state) do
+    if name in state.hooks, do: hook_item(spec, template, values, state), else: state
+  end
+
+  defp hook(spec, template, values, state), do: hook_item(spec, template, values, state)
+
+  defp hook_item(spec, template, values, state) do
+    {[], state} = add({:hook, spec, template, operands(values)}, [], state)
+    state
+  end
+
+  ## Items
+
+  defp emit(op, attrs, operands, tensor, state), do: one(emit_all(op, attrs, operands, [type(tensor)], state))
+
+  defp emit_all(op, attrs, operands, types, state), do: add({:op, op, attrs, operands(operands), types}, types, state)
+
+  defp add(item, types, %{results: results} = state) do
+    values = types |> Enum.with_index(results) |> Enum.map(fn {type, i} -> {[:result, i], type} end)
+    {values, %{state | items: [item | state.items], results: results + length(types)}}
+  end
+
+  defp operands(values), do: Enum.map(values, &elem(&1, 0))
+
+  @doc "The type of a tensor in wire form."
+  @spec type(T.t()) :: wire_type
+  def type(%T{type: type, shape: shape}), do: [Ops.type_name(type), Tuple.to_list(shape)]
+end

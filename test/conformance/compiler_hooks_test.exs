@@ -1,0 +1,164 @@
+defmodule Nx.Vulkan.Conformance.CompilerHooksTest do
+  use ExUnit.Case, async: true
+
+  import Nx.Defn
+
+  alias Nx.Vulkan.VulkanoBackend
+
+  @moduletag :device
+
+  setup do
+    Nx.default_backend(VulkanoBackend)
+    :ok
+  end
+
+  defp compiled(fun, args, opts \\ []), do: Nx.Defn.jit_apply(fun, args, [compiler: Nx.Vulkan] ++ opts)
+  defp tell(tag), do: fn value -> send(self(), {tag, numbers(value)}) end
+
+  defp numbers(%Nx.Tensor{} = tensor) do
+    assert %VulkanoBackend{} = tensor.data
+    Nx.to_flat_list(Nx.devectorize(tensor))
+  end
+
+  defp numbers(tuple) when is_tuple(tuple), do: tuple |> Tuple.to_list() |> Enum.map(&numbers/1) |> List.to_tuple()
+  defp numbers(%{} = map), do: Map.new(map, fn {key, value} -> {key, numbers(value)} end)
+
+  defn named(x) do
+    y = io_call(x + 1, :first)
+    z = io_call({y * 2, %{sum: Nx.sum(y)}}, :second)
+    {pair, %{sum: sum}} = z
+    pair + sum
+  end
+
+  test "named hooks are called in order, with tensors and containers, or not at all" do
+    hooks = %{first: tell(:first), second: tell(:second)}
+    assert numbers(compiled(&named/1, [Nx.tensor([1, 2])], hooks: hooks)) == [9, 11]
+    assert {:messages, [first: [2, 3], second: {[4, 6], %{sum: [5]}}]} = Process.info(self(), :messages)
+    flush()
+    assert numbers(compiled(&named/1, [Nx.tensor([1, 2])])) == [9, 11]
+    assert {:messages, []} = Process.info(self(), :messages)
+    assert numbers(compiled(&named/1, [Nx.tensor([1, 2])], hooks: %{second: tell(:other)})) == [9, 11]
+    assert {:messages, [other: {[4, 6], %{sum: [5]}}]} = Process.info(self(), :messages)
+  end
+
+  defp flush do
+    receive do
+      _ -> flush()
+    after
+      0 -> :ok
+    end
+  end
+
+  defn in_loop(x) do
+    {_, x} =
+      while {i = 0, x}, i < 3 do
+        x = io_call(x * 2, :step)
+        {i + 1, x}
+      end
+
+    Nx.sum(x)
+  end
+
+  test "hooks in while run in every iteration" do
+    assert Nx.to_number(compiled(&in_loop/1, [Nx.tensor([1, 2])], hooks: %{step: tell(:step)})) == 24
+    assert {:messages, [step: [2, 4], step: [4, 8], step: [8, 16]]} = Process.info(self(), :messages)
+  end
+
+  defn in_branches(p, x) do
+    y =
+      cond do
+        p > 1 -> io_call(x + 1, :one)
+        p > 0 -> io_call(in_loop(x) + x, :two)
+        true -> x
+      end
+
+    y * 2
+  end
+
+  test "hooks in cond run in the branch that is taken, with hooks in loops within" do
+    hooks = %{one: tell(:one), two: tell(:two), step: tell(:step)}
+    run = fn p -> numbers(compiled(&in_branches/2, [p, Nx.tensor([1, 2])], hooks: hooks)) end
+    assert run.(2) == [4, 6]
+    assert {:messages, [one: [2, 3]]} = Process.info(self(), :messages)
+    flush()
+    assert run.(1) == [50, 52]
+    assert {:messages, [step: [2, 4], step: [4, 8], step: [8, 16], two: [25, 26]]} = Process.info(self(), :messages)
+    flush()
+    assert run.(0) == [2, 4]
+    assert {:messages, []} = Process.info(self(), :messages)
+  end
+
+  def scaled(t, opts) do
+    send(self(), {:call, numbers(t)})
+    Nx.multiply(t, opts[:by])
+  end
+
+  def both(%{a: a, b: b}, _opts), do: {Nx.add(a, b), Nx.tensor(7, backend: Nx.BinaryBackend)}
+  def wrong(_, _opts), do: Nx.tensor([1.0, 2.0, 3.0])
+
+  defn called(x) do
+    y = Nx.runtime_call(x, x + 1, [by: 3], &__MODULE__.scaled/2)
+    z = Nx.runtime_call(y, y - x, [by: 10], &__MODULE__.scaled/2)
+    {sum, seven} = Nx.runtime_call({z, Nx.tensor(0)}, %{a: y, b: z}, &__MODULE__.both/2)
+    sum * seven + Nx.exp(x * 0)
+  end
+
+  test "the results of runtime_call feed what follows" do
+    assert numbers(compiled(&called/1, [Nx.tensor([1, 2])])) == [(6 + 50) * 7 + 1.0, (9 + 70) * 7 + 1.0]
+    assert {:messages, [call: [2, 3], call: [5, 7]]} = Process.info(self(), :messages)
+  end
+
+  test "a result of runtime_call that is not as the template says" do
+    assert_raise RuntimeError, ~r/match the given output template/, fn ->
+      compiled(fn x -> Nx.runtime_call(x, x, [], &__MODULE__.wrong/2) end, [Nx.tensor([1, 2])])
+    end
+  end
+
+  defn called_in_loop(x) do
+    {_, x} =
+      while {i = 0, x}, i < 2 do
+        {i + 1, Nx.runtime_call(x, x + i, [by: 2], &__MODULE__.scaled/2)}
+      end
+
+    x
+  end
+
+  test "runtime_call in while" do
+    assert numbers(compiled(&called_in_loop/1, [Nx.tensor([1, 2])])) == [6, 10]
+    assert {:messages, [call: [1, 2], call: [3, 5]]} = Process.info(self(), :messages)
+  end
+
+  test "an exception of a hook is the caller's" do
+    assert_raise RuntimeError, "from a hook", fn ->
+      compiled(&in_loop/1, [Nx.tensor([1, 2])], hooks: %{step: fn _ -> raise "from a hook" end})
+    end
+  end
+
+  test "hooks of a compiled function see vectorized tensors" do
+    fun =
+      Nx.Defn.compile(fn x -> Nx.Defn.Kernel.io_call(Nx.add(x, 1), tell(:seen)) end, [Nx.template({2}, :s32)],
+        compiler: Nx.Vulkan
+      )
+
+    assert numbers(fun.(Nx.tensor([1, 2]))) == [2, 3]
+    assert_received {:seen, [2, 3]}
+  end
+
+  # The nodes of Nx 0.13.0, which later versions don't make.
+  test "hooks on tokens" do
+    fun = fn x ->
+      y = Nx.add(x, 1)
+
+      hooks = [
+        %{expr: Nx.multiply(y, 2), name: :second, callback: tell(:second)},
+        %{expr: y, name: :first, callback: nil}
+      ]
+
+      node = fn op, args -> %{y | data: %{y.data | id: make_ref(), op: op, args: args}} end
+      node.(:attach_token, [node.(:token, [%{hooks: hooks}]), y])
+    end
+
+    assert numbers(compiled(fun, [Nx.tensor([1, 2])], hooks: %{first: tell(:first)})) == [2, 3]
+    assert {:messages, [first: [2, 3], second: [4, 6]]} = Process.info(self(), :messages)
+  end
+end
