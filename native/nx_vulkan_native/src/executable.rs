@@ -34,7 +34,7 @@ fn executable_of(term: Term) -> Result<ResourceArc<ExecutableRef>> {
 }
 
 fn compile(engine: &Arc<Engine>, program: Attr) -> Result<Executable> {
-    let compile = || Executable::compile(engine, Program::from_attr(&program)?);
+    let compile = move || Executable::compile(engine, Program::from_attr(&program)?);
     std::thread::scope(|scope| {
         let failed = |cause: String| Error::Vulkan { call: "compile", cause };
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, compile);

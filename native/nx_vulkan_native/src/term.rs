@@ -83,21 +83,38 @@ fn keyword(attrs: Term) -> Result<Vec<(String, Attr)>> {
     .collect()
 }
 
-/// Lists within lists that an attribute may have: programs nest by a few levels each.
+/// Lists within lists that an attribute may have. Programs nest by six; what holds them is dropped by recursion.
 const MAX_DEPTH: usize = 512;
 
-/// The attribute that a term says.
+/// The attribute that a term says. A scheduler's stack is too small for recursion.
 pub fn attr(term: Term) -> Result<Attr> {
-    nested_attr(term, MAX_DEPTH)
+    let mut open: Vec<(ListIterator, Vec<Attr>)> = Vec::new();
+    let mut next = Some(term);
+    loop {
+        let done = match next {
+            Some(term) if term.get_type() == TermType::List => {
+                if open.len() == MAX_DEPTH {
+                    // Without the term: printing it recurses as deeply.
+                    let (expected, got) = (format!("lists nested up to {MAX_DEPTH} deep"), "deeper ones".to_string());
+                    return Err(Error::InvalidArgument { what: "attribute", expected, got });
+                }
+                let items = term.decode().map_err(|_| bad("attribute", "a list", term))?;
+                open.push((items, Vec::new()));
+                None
+            }
+            Some(term) => Some(plain_attr(term)?),
+            None => open.pop().map(|(_, items)| Attr::List(items)),
+        };
+        match (done, open.last_mut()) {
+            (Some(attr), Some((_, items))) => items.push(attr),
+            (Some(attr), None) => return Ok(attr),
+            (None, _) => {}
+        }
+        next = open.last_mut().and_then(|(items, _)| items.next());
+    }
 }
 
-/// Without the term: printing it would recurse as deeply.
-fn too_deep() -> Error {
-    let (expected, got) = (format!("lists nested up to {MAX_DEPTH} deep"), "deeper ones".to_string());
-    Error::InvalidArgument { what: "attribute", expected, got }
-}
-
-fn nested_attr(term: Term, depth: usize) -> Result<Attr> {
+fn plain_attr(term: Term) -> Result<Attr> {
     let expected = "an integer of 64 bits, a float, an atom, nil or a list of these";
     let fail = || bad("attribute", expected, term);
     match term.get_type() {
@@ -111,11 +128,6 @@ fn nested_attr(term: Term, depth: usize) -> Result<Attr> {
             term.decode::<i64>().map(Attr::Int).or_else(|_| term.decode::<u64>().map(Attr::UInt)).map_err(|_| fail())
         }
         TermType::Float => term.decode::<f64>().map(Attr::Float).map_err(|_| fail()),
-        TermType::List => {
-            let inner = depth.checked_sub(1).ok_or_else(too_deep)?;
-            let list: ListIterator = term.decode().map_err(|_| fail())?;
-            list.map(|item| nested_attr(item, inner)).collect::<Result<_>>().map(Attr::List)
-        }
         _ => Err(fail()),
     }
 }
