@@ -1,4 +1,4 @@
-//! Matrix product kernels for every type: a tiled template whose loads, products and stores are generated.
+//! Matrix product kernels for every type: tiled templates whose loads, products and stores are generated.
 
 use rspirv::spirv::{Op as SpirvOp, Word};
 
@@ -12,19 +12,105 @@ use super::scalar::{self, Value};
 use super::templates;
 use crate::{CType, DType, Result};
 
-/// How results lie.
+/// How results lie: without gaps, or along the axes of a view. By four where four neighbouring columns are neighbours in memory
+/// and aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Store {
-    Contiguous,
-    /// Along the axes of a view.
-    Strided {
-        rank: u8,
-    },
-    /// The same, where four neighbouring columns are neighbours in memory and aligned.
-    StridedByFour {
-        rank: u8,
-    },
+pub struct Store {
+    /// Axes of a view with gaps.
+    pub rank: Option<u8>,
+    pub by_four: bool,
 }
+
+/// How an operand is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Load {
+    /// Whether neighbouring invocations load neighbours along the contracted axis.
+    pub along_k: bool,
+    /// Whether each loads four neighbours at once.
+    pub by_four: bool,
+}
+
+/// A tile of results that one workgroup computes, a block of which each invocation does. `slices` teams of invocations share out
+/// the contracted elements, each of which takes `depth` of them per step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tile {
+    pub rows: u32,
+    pub columns: u32,
+    pub own_rows: u32,
+    pub own_columns: u32,
+    pub slices: u32,
+    pub depth: u32,
+}
+
+impl Tile {
+    const fn new(tile: [u32; 2], own: [u32; 2], slices: u32, depth: u32) -> Tile {
+        Tile { rows: tile[0], columns: tile[1], own_rows: own[0], own_columns: own[1], slices, depth }
+    }
+
+    /// Those with a template, by the type of sums.
+    pub fn all(sum: CType) -> &'static [Tile] {
+        match sum {
+            CType::F32 => TILES_F32,
+            CType::F64 => TILES_F64,
+            _ => &[],
+        }
+    }
+
+    /// Contracted elements of one step.
+    pub fn block(&self) -> u64 {
+        u64::from(self.slices * self.depth)
+    }
+
+    pub fn invocations(&self) -> u32 {
+        self.rows / self.own_rows * (self.columns / self.own_columns) * self.slices
+    }
+
+    /// Shared memory of a workgroup.
+    pub fn shared_bytes(&self, sum: CType) -> u32 {
+        let stages = 2 * self.slices * self.depth * (self.rows + self.columns);
+        let sums = if self.slices > 1 { self.slices * self.rows * self.columns } else { 0 };
+        stages.max(sums) * sum.dtype().size_bytes() as u32
+    }
+
+    fn template(&self, sum: CType) -> String {
+        let Tile { rows, columns, own_rows, own_columns, slices, depth } = self;
+        let suffix = if sum == CType::F64 { "_f64" } else { "" };
+        format!("dot_tiled_{rows}x{columns}_{own_rows}x{own_columns}_{slices}x{depth}{suffix}")
+    }
+}
+
+const TILES_F32: &[Tile] = &[
+    Tile::new([128, 128], [8, 8], 1, 16),
+    Tile::new([128, 128], [8, 8], 1, 8),
+    Tile::new([64, 256], [8, 8], 1, 8),
+    Tile::new([256, 64], [8, 8], 1, 8),
+    Tile::new([128, 64], [8, 8], 1, 16),
+    Tile::new([64, 128], [8, 8], 1, 16),
+    Tile::new([256, 128], [16, 8], 1, 8),
+    Tile::new([64, 64], [8, 8], 2, 16),
+    Tile::new([64, 64], [4, 4], 1, 16),
+    Tile::new([64, 64], [8, 4], 2, 16),
+    Tile::new([32, 64], [4, 4], 2, 16),
+    Tile::new([64, 32], [4, 4], 2, 16),
+    Tile::new([32, 64], [8, 4], 4, 8),
+    Tile::new([64, 32], [8, 4], 4, 8),
+    Tile::new([32, 32], [4, 4], 4, 16),
+    Tile::new([32, 32], [4, 4], 4, 8),
+    Tile::new([16, 64], [4, 4], 4, 8),
+    Tile::new([64, 16], [4, 4], 4, 8),
+    Tile::new([16, 32], [4, 4], 8, 8),
+    Tile::new([32, 16], [4, 4], 8, 8),
+    Tile::new([16, 16], [4, 4], 16, 4),
+];
+
+const TILES_F64: &[Tile] = &[
+    Tile::new([128, 128], [8, 8], 1, 8),
+    Tile::new([128, 64], [8, 4], 1, 8),
+    Tile::new([64, 64], [4, 4], 1, 16),
+    Tile::new([64, 64], [4, 4], 1, 8),
+    Tile::new([64, 64], [8, 4], 1, 8),
+    Tile::new([32, 32], [4, 4], 4, 8),
+];
 
 /// How results are shared out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -33,14 +119,12 @@ pub enum Tiling {
     Square,
     /// An invocation per result, where results are too narrow to fill tiles.
     Narrow,
-    /// Large f32 operands that are contiguous along one axis, loaded four elements at a time.
-    Large,
-    Wide,
-    Tall,
+    /// Tiles of f32 or f64 sums.
+    Tiled(Tile),
 }
 
 /// The key under which a product kernel is compiled once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DotSpec {
     pub a: DType,
     pub b: DType,
@@ -50,6 +134,8 @@ pub struct DotSpec {
     /// Axes that make up the batches, rows and contracted elements of `a`, and the batches, contracted elements and columns of `b`.
     pub a_ranks: [u8; 3],
     pub b_ranks: [u8; 3],
+    pub a_load: Load,
+    pub b_load: Load,
     pub store: Store,
     pub tiling: Tiling,
 }
@@ -62,9 +148,7 @@ impl DotSpec {
     /// Rows and columns of results that one workgroup computes.
     pub fn tile(&self) -> (u64, u64) {
         match (self.tiling, self.words()) {
-            (Tiling::Large, _) => (128, 128),
-            (Tiling::Wide, _) => (64, 256),
-            (Tiling::Tall, _) => (256, 64),
+            (Tiling::Tiled(tile), _) => (tile.rows.into(), tile.columns.into()),
             (Tiling::Narrow, _) => (1, 256),
             (Tiling::Square, 1) => (64, 64),
             (Tiling::Square, 2) => (32, 32),
@@ -81,24 +165,37 @@ impl DotSpec {
         }
     }
 
+    /// Specialization constants: id and value.
+    pub fn constants(&self) -> [(u32, u32); 5] {
+        let values =
+            [self.a_load.along_k, self.b_load.along_k, self.a_load.by_four, self.b_load.by_four, self.store.by_four];
+        std::array::from_fn(|id| (id as u32, u32::from(values[id])))
+    }
+
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         Generated::push_or_table(|table| match self.tiling {
             Tiling::Square => self.generate_scalar(library, &format!("dot_{}", self.words()), modes, table),
             Tiling::Narrow => self.generate_scalar(library, &format!("dot_narrow_{}", self.words()), modes, table),
-            Tiling::Large => self.generate_vector(library, "dot_f32", modes, table),
-            Tiling::Wide => self.generate_vector(library, "dot_f32_wide", modes, table),
-            Tiling::Tall => self.generate_vector(library, "dot_f32_tall", modes, table),
+            Tiling::Tiled(tile) => self.generate_tiled(library, &tile.template(self.sum), modes, table),
         })
     }
 
-    /// Element of operand `k` at a batch, row or column, and contracted element.
-    fn position(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, k: u8, args: &[Word]) -> Result<Word> {
+    /// Position of operand `k` at indices into some of its groups of axes, of which `first` is the first.
+    fn position(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        k: u8,
+        first: usize,
+        args: &[Word],
+    ) -> Result<Word> {
         let (ranks, mut axis) = match k {
             0 => (self.a_ranks, 0),
             _ => (self.b_ranks, self.a_ranks.iter().sum()),
         };
+        axis += ranks.iter().take(first).sum::<u8>();
         let mut at = None;
-        for (&arg, rank) in args.iter().zip(ranks) {
+        for (&arg, &rank) in args.iter().zip(ranks.iter().skip(first)) {
             let coordinates = access::coordinates(code, params, arg, axis, rank)?;
             let term = access::position(code, params, k, axis, &coordinates)?;
             at = Some(at.map_or(term, |at| code.u32_op(SpirvOp::IAdd, at, term)));
@@ -109,24 +206,18 @@ impl DotSpec {
 
     /// Where result `at` goes.
     fn target(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, at: Word) -> Result<Word> {
-        match self.store {
-            Store::Contiguous => Ok(at),
-            Store::Strided { rank } | Store::StridedByFour { rank } => {
-                let axis = self.a_ranks.iter().chain(&self.b_ranks).sum();
-                let coordinates = access::coordinates(code, params, at, axis, rank)?;
-                access::position(code, params, 2, axis, &coordinates)
-            }
-        }
+        let Some(rank) = self.store.rank else { return Ok(at) };
+        let axis = self.a_ranks.iter().chain(&self.b_ranks).sum();
+        let coordinates = access::coordinates(code, params, at, axis, rank)?;
+        access::position(code, params, 2, axis, &coordinates)
     }
 
     fn generate_scalar(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
         let (mut linker, mut params) = start(library, name, modes, table)?;
         for (slot, operand, dtype) in [("slot_a", 0, self.a), ("slot_b", 1, self.b)] {
             linker.define(slot, |code, args| {
-                let at = self.position(code, &mut params, operand, args)?;
-                let address = params.address(operand);
-                let id = access::load(code, address, Element::Typed(dtype), at)?;
-                let id = scalar::cast(code, Value { id, dtype }, self.sum.dtype())?;
+                let at = self.position(code, &mut params, operand, 0, args)?;
+                let id = self.load(code, &mut params, operand, dtype, at)?;
                 Ok(Some(self.to_words(code, id)))
             })?;
         }
@@ -148,59 +239,129 @@ impl DotSpec {
             let (at, words) = (arg(args, 0)?, arg(args, 1)?);
             let ty = value_type(code, self.sum);
             let id = if self.sum == CType::U32 { words } else { code.bitcast(ty, words) };
-            let id = scalar::cast(code, Value { id, dtype: self.sum.dtype() }, self.out)?;
-            let at = self.target(code, &mut params, at)?;
-            let address = params.address(2);
-            access::store(code, address, Element::Typed(self.out), at, id)?;
+            self.store_one(code, &mut params, at, id)?;
             Ok(None)
         })?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
     }
 
-    fn generate_vector(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
+    fn generate_tiled(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
         let (mut linker, mut params) = start(library, name, modes, table)?;
-        let element = Element::Typed(DType::F32);
-        for (slot, operand) in [("slot_a", 0), ("slot_b", 1)] {
-            linker.define(slot, |code, args| {
-                let at = self.position(code, &mut params, operand, args)?;
-                let two = code.linker.const_u32(2);
-                let group = code.u32_op(SpirvOp::ShiftRightLogical, at, two);
-                let address = params.address(operand);
-                let lanes = access::load_vector(code, address, element, 4, group)?;
-                let float = code.linker.type_float(32);
-                let vector = code.linker.type_vector(float, 4);
-                Ok(Some(code.ids(SpirvOp::CompositeConstruct, vector, &lanes)))
+
+        for (name, operand, load, dtype) in [("a", 0, self.a_load, self.a), ("b", 1, self.b_load, self.b)] {
+            linker.define(&format!("slot_{name}_free"), |code, args| {
+                if operand == 0 {
+                    return self.position(code, &mut params, operand, 0, args).map(Some);
+                }
+                let batch = self.position(code, &mut params, operand, 0, &[arg(args, 0)?])?;
+                let free = self.position(code, &mut params, operand, 2, &[arg(args, 1)?])?;
+                Ok(Some(code.u32_op(SpirvOp::IAdd, batch, free)))
+            })?;
+            linker.define(&format!("slot_{name}_depth"), |code, args| {
+                let first = if operand == 0 { 2 } else { 1 };
+                self.position(code, &mut params, operand, first, args).map(Some)
+            })?;
+            if load.by_four {
+                linker.define(&format!("slot_{name}_four"), |code, args| {
+                    self.load_four(code, &mut params, operand, dtype, arg(args, 0)?).map(Some)
+                })?;
+            } else {
+                linker.define(&format!("slot_{name}"), |code, args| {
+                    self.load(code, &mut params, operand, dtype, arg(args, 0)?).map(Some)
+                })?;
+            }
+        }
+        if self.store.by_four {
+            linker.define("slot_store_four", |code, args| {
+                self.store_four(code, &mut params, arg(args, 0)?, arg(args, 1)?)?;
+                Ok(None)
+            })?;
+        } else {
+            linker.define("slot_store", |code, args| {
+                self.store_one(code, &mut params, arg(args, 0)?, arg(args, 1)?)?;
+                Ok(None)
             })?;
         }
-        linker.define("slot_store", |code, args| {
-            let (at, value) = (arg(args, 0)?, arg(args, 1)?);
-            let float = code.linker.type_float(32);
-            let lanes = [0, 1, 2, 3].map(|lane| code.extract(float, value, lane));
-            let address = params.address(2);
-            if self.store == Store::Contiguous {
-                access::store_vector(code, address, element, at, &lanes)?;
-                return Ok(None);
-            }
-            let two = code.linker.const_u32(2);
-            let first = code.u32_op(SpirvOp::ShiftLeftLogical, at, two);
-            if let Store::StridedByFour { .. } = self.store {
-                let target = self.target(code, &mut params, first)?;
-                let group = code.u32_op(SpirvOp::ShiftRightLogical, target, two);
-                access::store_vector(code, address, element, group, &lanes)?;
-                return Ok(None);
-            }
-            for (lane, value) in (0..).zip(lanes) {
-                let lane = code.linker.const_u32(lane);
-                let at = code.u32_op(SpirvOp::IAdd, first, lane);
-                let target = self.target(code, &mut params, at)?;
-                access::store(code, address, element, target, value)?;
-            }
-            Ok(None)
-        })?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
     }
 
-    fn to_words(self, code: &mut Code<'_, '_>, id: Word) -> Word {
+    /// An element as a value of the sum's type.
+    fn load(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        operand: u8,
+        dtype: DType,
+        at: Word,
+    ) -> Result<Word> {
+        let address = params.address(operand);
+        let id = access::load(code, address, Element::Typed(dtype), at)?;
+        scalar::cast(code, Value { id, dtype }, self.sum.dtype())
+    }
+
+    /// Four neighbours as a vector of the sum's type, with as few loads as their type allows.
+    fn load_four(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        operand: u8,
+        dtype: DType,
+        at: Word,
+    ) -> Result<Word> {
+        let (element, address) = (Element::Typed(dtype), params.address(operand));
+        let width = element.max_width();
+        let first = groups(code, at, width);
+        let mut lanes: SmallVec<[Word; 4]> = SmallVec::new();
+        for group in 0..4 / width {
+            let group = code.linker.const_u32(group);
+            let group = code.u32_op(SpirvOp::IAdd, first, group);
+            let loaded = match width {
+                1 => SmallVec::from_slice(&[access::load(code, address, element, group)?]),
+                _ => access::load_vector(code, address, element, width, group)?,
+            };
+            for id in loaded {
+                lanes.push(scalar::cast(code, Value { id, dtype }, self.sum.dtype())?);
+            }
+        }
+        let part = value_type(code, self.sum);
+        let vector = code.linker.type_vector(part, 4);
+        Ok(code.ids(SpirvOp::CompositeConstruct, vector, &lanes))
+    }
+
+    /// Stores result `at`, a value of the sum's type.
+    fn store_one(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, at: Word, id: Word) -> Result<()> {
+        let id = scalar::cast(code, Value { id, dtype: self.sum.dtype() }, self.out)?;
+        let at = self.target(code, params, at)?;
+        let address = params.address(2);
+        access::store(code, address, Element::Typed(self.out), at, id)
+    }
+
+    /// Stores four neighbours of a row, from result `4 * group` on, from a vector of the sum's type.
+    fn store_four(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, group: Word, vector: Word) -> Result<()> {
+        let part = value_type(code, self.sum);
+        let mut lanes: SmallVec<[Word; 4]> = SmallVec::new();
+        for lane in 0..4 {
+            let id = code.extract(part, vector, lane);
+            lanes.push(scalar::cast(code, Value { id, dtype: self.sum.dtype() }, self.out)?);
+        }
+        let two = code.linker.const_u32(2);
+        let at = code.u32_op(SpirvOp::ShiftLeftLogical, group, two);
+        let at = self.target(code, params, at)?;
+        let (element, address) = (Element::Typed(self.out), params.address(2));
+        let width = element.max_width();
+        let first = groups(code, at, width);
+        for (group, lanes) in (0..).zip(lanes.chunks(width as usize)) {
+            let group = code.linker.const_u32(group);
+            let group = code.u32_op(SpirvOp::IAdd, first, group);
+            match *lanes {
+                [id] => access::store(code, address, element, group, id)?,
+                _ => access::store_vector(code, address, element, group, lanes)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn to_words(&self, code: &mut Code<'_, '_>, id: Word) -> Word {
         if self.sum == CType::U32 {
             return id;
         }
@@ -211,6 +372,12 @@ impl DotSpec {
         };
         code.bitcast(ty, id)
     }
+}
+
+/// Groups of `width` elements, a power of two, before position `at`.
+fn groups(code: &mut Code<'_, '_>, at: Word, width: u32) -> Word {
+    let shift = code.linker.const_u32(width.trailing_zeros());
+    code.u32_op(SpirvOp::ShiftRightLogical, at, shift)
 }
 
 fn start<'l>(library: &'l Library, name: &str, modes: FloatModes, table: bool) -> Result<(Linker<'l>, ParamLayout)> {

@@ -19,6 +19,7 @@ mod orthogonal;
 mod programs;
 mod solvers;
 mod structure;
+mod tiles;
 mod values;
 mod window;
 

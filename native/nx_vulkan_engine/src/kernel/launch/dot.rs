@@ -1,22 +1,22 @@
 //! Launches of matrix products.
 
+mod choice;
+
+pub use choice::{candidates, choose, estimate};
+use choice::{pays, square};
+
 use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, linalg, max_position};
-use crate::codegen::dot::{DotSpec, Store, Tiling};
+use crate::codegen::dot::{DotSpec, Load, Store, Tiling};
 use crate::eager::copy;
 use crate::kernel::launch::inner::{Factor, inner};
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
 use crate::program::Reduction;
 use crate::shape::{Dims, Space, Strides, elements};
-use crate::{DType, DeviceKind, Engine, Error, Result, Tensor, Type};
-
-/// Workgroups that fill a large GPU.
-const TARGET_GROUPS: u64 = 264;
+use crate::{CType, Engine, Error, Result, Tensor, Type};
 
 /// Products up to which sums of 32 bits are kept in f64, as in `Nx.BinaryBackend`: time that no device notices.
 const MAX_WIDE_PRODUCTS: u64 = 1 << 16;
-
-/// Contracted elements per split, below which another dispatch costs more than it saves.
-const MIN_SPLIT_DEPTH: u64 = 512;
+const MAX_WIDE_DEPTH: u64 = 512;
 
 /// Contracted elements per split, above which f32 loses digits, as long as partial sums take no more than so many bytes.
 const MAX_SPLIT_DEPTH: u64 = 8192;
@@ -75,13 +75,32 @@ pub struct Matrix {
 impl Matrix {
     /// Whether groups of four along the contiguous axis are aligned and whole.
     pub fn is_vectorizable(&self) -> bool {
+        self.loaded_along_k().is_some()
+    }
+
+    /// Whether groups of four along the contracted axis are loaded, or along the free one; `None` where neither's are aligned and
+    /// whole.
+    fn loaded_along_k(&self) -> Option<bool> {
         let fourfold = |strides: &[i64]| strides.iter().all(|s| s.unsigned_abs().is_multiple_of(4));
         let along = |one: &Group, other: &Group| {
             one.is_fourfold() && fourfold(one.others(true)) && fourfold(other.others(false))
         };
-        (along(&self.depth, &self.free) || along(&self.free, &self.depth))
-            && fourfold(&self.batch.strides)
-            && self.tensor.address().is_multiple_of(16)
+        let alignment = (4 * self.tensor.view.dtype.size_bytes()).min(16);
+        if !fourfold(&self.batch.strides) || !self.tensor.address().is_multiple_of(alignment) {
+            return None;
+        }
+        match (along(&self.depth, &self.free), along(&self.free, &self.depth)) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        }
+    }
+
+    /// How it is loaded; `ties` where both axes are equally near.
+    fn load(&self, ties: bool) -> Load {
+        let (depth, free) = (self.depth.last_stride().unsigned_abs(), self.free.last_stride().unsigned_abs());
+        let by_four = self.loaded_along_k();
+        Load { along_k: by_four.unwrap_or(depth < free || (ties && depth == free)), by_four: by_four.is_some() }
     }
 
     /// Sizes and strides of all axes, the contracted ones last, or before the free ones.
@@ -156,81 +175,93 @@ fn vectors(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<bool> {
     Ok(true)
 }
 
+/// How one product is launched: the kernel's tiling, and the splits of the contracted axis, whose partial sums another dispatch
+/// adds up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Choice {
+    pub tiling: Tiling,
+    pub splits: u64,
+}
+
+/// The cheapest of all ways to launch a product.
+///
+/// # Errors
+/// `TooLarge` where 32-bit positions don't reach.
 pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()> {
     p.check_size()?;
+    let (rows, columns, depth) = (p.a.free.elements(), p.b.free.elements(), p.a.depth.elements());
+    let is_small = depth < MAX_WIDE_DEPTH && rows * columns * depth * p.a.batch.elements() <= MAX_WIDE_PRODUCTS;
+    let mut spec = spec(p);
+    if is_small {
+        spec.sum = linalg::wide(engine, spec.out);
+    }
+    if is_narrow(p, &spec) {
+        return product_as(engine, p, spec.sum, Choice { tiling: Tiling::Narrow, splits: 1 }, compile);
+    }
+    if !is_small && (rows == 1 || columns == 1) && vectors(engine, p, compile)? {
+        return Ok(());
+    }
+    let choice = if is_small || !pays(engine, p) { square(engine, p, spec.sum) } else { choose(engine, p, spec.sum) };
+    product_as(engine, p, spec.sum, choice, compile)
+}
+
+/// The kernel of a product apart from its tiling.
+fn spec(p: &Product<'_>) -> DotSpec {
+    let out = p.out.view.dtype;
+    DotSpec {
+        a: p.a.tensor.view.dtype,
+        b: p.b.tensor.view.dtype,
+        out,
+        sum: out.ctype(),
+        a_ranks: p.a.axes(true).0,
+        b_ranks: p.b.axes(false).0,
+        a_load: p.a.load(true),
+        b_load: p.b.load(false),
+        store: Store { rank: None, by_four: false },
+        tiling: Tiling::Square,
+    }
+}
+
+/// Launches a product in one way, with sums of the given type. Operands are those that [`product`] takes.
+///
+/// # Errors
+/// As of [`product`]; `InvalidProgram` for no splits.
+pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, compile: Compile) -> Result<()> {
+    p.check_size()?;
+    let Choice { tiling, splits } = choice;
     let (a, b) = (&p.a, &p.b);
     let (rows, columns) = (a.free.elements(), b.free.elements());
     let (depth, batches) = (a.depth.elements(), a.batch.elements());
-    let out_dtype = p.out.view.dtype;
-    let (a_ranks, a_sizes, a_strides) = a.axes(true);
-    let (b_ranks, b_sizes, b_strides) = b.axes(false);
-    let target = if engine.caps().kind == DeviceKind::Cpu { 4 } else { TARGET_GROUPS };
-    let mut spec = DotSpec {
-        a: a.tensor.view.dtype,
-        b: b.tensor.view.dtype,
-        out: out_dtype,
-        sum: out_dtype.ctype(),
-        a_ranks,
-        b_ranks,
-        store: Store::Contiguous,
-        tiling: Tiling::Large,
-    };
-    // Of the shapes of large tiles, that which wastes the least.
-    let shapes = [Tiling::Large, Tiling::Wide, Tiling::Tall].map(|tiling| DotSpec { tiling, ..spec });
-    let best = shapes.into_iter().min_by_key(|spec| spec.tiles(batches, rows, columns)).unwrap_or(spec);
-    let is_large = best.tiles(batches, rows, columns) >= (target / 4).max(1)
-        && depth >= 64
-        && [spec.a, spec.b, spec.out] == [DType::F32; 3]
-        && columns.is_multiple_of(4)
-        && a.is_vectorizable()
-        && b.is_vectorizable();
-    spec.tiling = if is_large { best.tiling } else { Tiling::Square };
-    let is_small = depth < MIN_SPLIT_DEPTH && rows * columns * depth * batches <= MAX_WIDE_PRODUCTS;
-    if is_small && !is_large {
-        spec.sum = linalg::wide(engine, out_dtype);
-    }
-    if !is_large && is_narrow(p, &spec) {
-        spec.tiling = Tiling::Narrow;
-    } else if !is_small && (rows == 1 || columns == 1) && vectors(engine, p, compile)? {
-        return Ok(());
-    }
-    let tiles = spec.tiles(batches, rows, columns);
-    let partial_bytes = batches * rows * columns * out_dtype.ctype().dtype().size_bytes();
-    let accurate = (depth / MAX_SPLIT_DEPTH).min(MAX_PARTIAL_BYTES / partial_bytes.max(1));
-    let splits = match spec.tiling {
-        Tiling::Narrow => 1,
-        _ => (target / tiles.max(1)).min(depth / MIN_SPLIT_DEPTH).max(accurate).max(1),
-    };
-    // Partial sums keep the compute type until they are added up.
-    let partial_dtype = if splits > 1 { out_dtype.ctype().dtype() } else { out_dtype };
-    let (is_contiguous, out_axes) = (p.out.view.is_contiguous(), Group::new(&p.out.view.shape, &p.out.view.strides));
-    let store = match out_axes.rank() as u8 {
-        _ if is_contiguous || splits > 1 => Store::Contiguous,
-        rank if out_axes.is_fourfold()
-            && out_axes.others(true).iter().all(|s| s.unsigned_abs().is_multiple_of(4))
-            && p.out.address().is_multiple_of(16) =>
-        {
-            Store::StridedByFour { rank }
-        }
-        rank => Store::Strided { rank },
-    };
-    let along_k = |m: &Matrix, ties: bool| {
-        let (depth, free) = (m.depth.last_stride().unsigned_abs(), m.free.last_stride().unsigned_abs());
-        depth < free || (ties && depth == free)
-    };
-    let spec = KernelSpec::Dot {
-        spec: DotSpec { out: partial_dtype, store, ..spec },
-        a_along_k: along_k(a, true),
-        b_along_k: along_k(b, false),
-    };
-    let kernel = engine.kernel(&spec, compile)?;
     let results = batches * rows * columns;
+    if splits == 0 || splits * results > MAX_POSITION {
+        return Err(Error::InvalidProgram { op: "dot".to_string(), reason: format!("{splits} splits") });
+    }
+    let out_dtype = p.out.view.dtype;
+    let mut spec = DotSpec { sum, tiling, ..spec(p) };
+    let (is_contiguous, out_axes) = (p.out.view.is_contiguous(), Group::new(&p.out.view.shape, &p.out.view.strides));
+    if splits > 1 {
+        // Partial sums keep the compute type until they are added up.
+        spec.out = out_dtype.ctype().dtype();
+    }
     let scratch = if splits > 1 {
-        Tensor::uninitialized(engine, &Type::new(partial_dtype, &[splits, results]))?
+        Tensor::uninitialized(engine, &Type::new(spec.out, &[splits, results]))?
     } else {
         p.out.clone()
     };
+    let alignment = (4 * spec.out.size_bytes()).min(16);
+    let fourfold = columns.is_multiple_of(4) && scratch.address().is_multiple_of(alignment);
+    spec.store = match out_axes.rank() as u8 {
+        _ if is_contiguous || splits > 1 => Store { rank: None, by_four: fourfold },
+        rank => {
+            let others = out_axes.others(true).iter().all(|s| s.unsigned_abs().is_multiple_of(4));
+            Store { rank: Some(rank), by_four: fourfold && out_axes.is_fourfold() && others }
+        }
+    };
+    let tiles = spec.tiles(batches, rows, columns);
+    let kernel = engine.kernel(&KernelSpec::Dot(spec), compile)?;
     // The axes of all three, one after the other; a place has no strides along those of the others.
+    let (_, a_sizes, a_strides) = a.axes(true);
+    let (_, b_sizes, b_strides) = b.axes(false);
     let b_strides: Strides = std::iter::repeat_n(0, a_sizes.len()).chain(b_strides).collect();
     let out_strides: Strides =
         std::iter::repeat_n(0, b_strides.len()).chain(out_axes.strides.iter().copied()).collect();
@@ -240,7 +271,11 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
         Place { buffer: &b.tensor.buffer, address: b.tensor.address(), strides: &b_strides, element_bytes: 0 },
         Place { buffer: &scratch.buffer, address: scratch.address(), strides: &out_strides, element_bytes: 0 },
     ];
-    let chunk = depth.div_ceil(splits).next_multiple_of(16);
+    let block = match tiling {
+        Tiling::Tiled(tile) => tile.block(),
+        Tiling::Square | Tiling::Narrow => 16,
+    };
+    let chunk = depth.div_ceil(splits).next_multiple_of(block);
     let extra = [rows, columns, depth, batches, chunk, splits].map(|x| x as u32);
     let arguments = Arguments { count: results as u32, sizes: &sizes, places: &places, extra: &extra };
     launch(engine, &kernel, &arguments, 2, tiles * splits)?;

@@ -66,7 +66,7 @@ pub enum KernelSpec {
     Targets(TargetSpec),
     SegmentPut(SegmentPutSpec),
     SegmentAdd(SegmentAddSpec),
-    Dot { spec: DotSpec, a_along_k: bool, b_along_k: bool },
+    Dot(DotSpec),
     Scan { spec: ScanSpec, team: u32 },
     Sort(SortSpec),
     Scatter(ScatterSpec),
@@ -100,10 +100,7 @@ impl KernelSpec {
     fn generate(&self, library: &Library, modes: FloatModes) -> Result<(Generated, Constants)> {
         Ok(match self {
             KernelSpec::Map(spec) => (spec.generate(library, modes)?, SmallVec::new()),
-            KernelSpec::Dot { spec, a_along_k, b_along_k } => {
-                let constants = [(0, u32::from(*a_along_k)), (1, u32::from(*b_along_k))];
-                (spec.generate(library, modes)?, SmallVec::from_slice(&constants))
-            }
+            KernelSpec::Dot(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
             KernelSpec::Fold(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Targets(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::SegmentPut(spec) => (spec.generate(library, modes)?, SmallVec::new()),

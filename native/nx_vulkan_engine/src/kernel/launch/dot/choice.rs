@@ -1,0 +1,138 @@
+//! Which tiling and how many splits a product takes: the least time by a model of workgroups on multiprocessors, whose constants
+//! were measured with `examples/products.rs`.
+
+use super::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Product};
+use crate::codegen::dot::{Tile, Tiling};
+use crate::{CType, DeviceKind, Engine};
+
+/// What the model knows of a device. Times are in cycles of a multiprocessor.
+#[derive(Debug, Clone, Copy)]
+struct Machine {
+    multiprocessors: u64,
+    /// Invocations that one holds at once, as far as registers allow.
+    invocations: u64,
+    /// f32 multiplications per cycle.
+    lanes: f64,
+    /// From the fetch of a step to its use.
+    latency: f64,
+    /// What another dispatch costs, apart from its work.
+    dispatch: f64,
+    /// Bytes of partial sums written and read again per cycle, by all.
+    bytes: f64,
+}
+
+/// An H200, which stands for large GPUs.
+const GPU: Machine =
+    Machine { multiprocessors: 132, invocations: 2048, lanes: 128.0, latency: 900.0, dispatch: 4000.0, bytes: 2000.0 };
+
+/// lavapipe on two cores.
+const CPU: Machine =
+    Machine { multiprocessors: 2, invocations: 256, lanes: 16.0, latency: 0.0, dispatch: 40000.0, bytes: 8.0 };
+
+/// The most splits that are tried, beyond what accuracy asks for.
+const MAX_SPLITS: u64 = 8;
+
+/// Multiplications from which a CPU device makes up for compiling an unrolled kernel, which takes it up to a second.
+const MIN_CPU_WORK: u64 = 1 << 20;
+
+/// Share of the arithmetic that a tile reaches where it fills the device, by the results of an invocation.
+fn efficiency(tile: &Tile) -> f64 {
+    match tile.own_rows * tile.own_columns {
+        128.. => 0.5,
+        64.. => 0.7,
+        32.. => 0.55,
+        _ => 0.4,
+    }
+}
+
+/// Registers of an invocation limit how many are there at once.
+fn resident(machine: &Machine, tile: &Tile) -> u64 {
+    let by_registers = match tile.own_rows * tile.own_columns {
+        128.. => machine.invocations / 8,
+        64.. => machine.invocations / 4,
+        32.. => machine.invocations / 2,
+        _ => machine.invocations * 3 / 4,
+    };
+    (by_registers / u64::from(tile.invocations())).max(1)
+}
+
+/// Cycles that a product takes with tiles and splits.
+pub fn estimate(engine: &Engine, p: &Product<'_>, sum: CType, tile: &Tile, splits: u64) -> f64 {
+    let machine = if engine.caps().kind == DeviceKind::Cpu { &CPU } else { &GPU };
+    let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
+    let (batches, depth) = (p.a.batch.elements(), p.a.depth.elements());
+    let groups = batches * rows.div_ceil(tile.rows.into()) * columns.div_ceil(tile.columns.into()) * splits;
+    let steps = depth.div_ceil(splits).div_ceil(tile.block()) as f64;
+    let lanes = if sum == CType::F64 { machine.lanes / 2.0 } else { machine.lanes };
+    let busy = f64::from(tile.rows * tile.columns) * tile.block() as f64 / (lanes * efficiency(tile));
+    let each = groups.div_ceil(machine.multiprocessors);
+    let resident = resident(machine, tile).min(each);
+    let rounds = each.div_ceil(resident) as f64;
+    let step = (busy * resident as f64).max(machine.latency);
+    let partial = if splits > 1 {
+        let bytes = splits * batches * rows * columns * sum.dtype().size_bytes();
+        machine.dispatch + 2.0 * bytes as f64 / machine.bytes
+    } else {
+        0.0
+    };
+    // A workgroup begins with a fetch and ends with stores.
+    rounds * (steps * step + 2.0 * machine.latency) + partial
+}
+
+/// The splits that accuracy asks for.
+fn accurate_splits(p: &Product<'_>, sum: CType) -> u64 {
+    let results = p.a.batch.elements() * p.a.free.elements() * p.b.free.elements();
+    let partial_bytes = results * sum.dtype().size_bytes();
+    (p.a.depth.elements() / MAX_SPLIT_DEPTH).min(MAX_PARTIAL_BYTES / partial_bytes.max(1)).max(1)
+}
+
+/// All tiles that the device can run, with the splits that may pay.
+pub fn candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(Tile, u64)> {
+    let least = accurate_splits(p, sum);
+    let caps = engine.caps();
+    let fits =
+        |t: &&Tile| t.shared_bytes(sum) <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
+    let mut found = vec![];
+    for tile in Tile::all(sum).iter().filter(fits) {
+        let most = (p.a.depth.elements() / (2 * tile.block())).clamp(1, MAX_SPLITS);
+        found.extend((1..=most).map(|splits| (*tile, splits.max(least))));
+    }
+    found.dedup();
+    found
+}
+
+/// The cheapest launch by the model.
+pub fn choose(engine: &Engine, p: &Product<'_>, sum: CType) -> Choice {
+    let best = candidates(engine, p, sum)
+        .into_iter()
+        .map(|(tile, splits)| (estimate(engine, p, sum, &tile, splits), tile, splits))
+        .min_by(|a, b| a.0.total_cmp(&b.0));
+    match best {
+        Some((_, tile, splits)) => Choice { tiling: Tiling::Tiled(tile), splits },
+        None => square(engine, p, sum),
+    }
+}
+
+/// Whether a kernel for tiles is worth its compilation.
+pub(super) fn pays(engine: &Engine, p: &Product<'_>) -> bool {
+    let results = p.a.batch.elements() * p.a.free.elements() * p.b.free.elements();
+    engine.caps().kind != DeviceKind::Cpu || results.saturating_mul(p.a.depth.elements()) >= MIN_CPU_WORK
+}
+
+/// Workgroups of square tiles that fill a device, and contracted elements that pay for another dispatch.
+const SQUARE_GROUPS: u64 = 264;
+const CPU_GROUPS: u64 = 4;
+const MIN_SQUARE_DEPTH: u64 = 512;
+
+/// Square tiles, of any type.
+pub(super) fn square(engine: &Engine, p: &Product<'_>, sum: CType) -> Choice {
+    let side = match sum.dtype().size_bytes() {
+        4 => 64,
+        8 => 32,
+        _ => 16,
+    };
+    let tiles = p.a.batch.elements() * p.a.free.elements().div_ceil(side) * p.b.free.elements().div_ceil(side);
+    let target = if engine.caps().kind == DeviceKind::Cpu { CPU_GROUPS } else { SQUARE_GROUPS };
+    let splits = (target / tiles.max(1)).min(p.a.depth.elements() / MIN_SQUARE_DEPTH);
+    Choice { tiling: Tiling::Square, splits: splits.max(accurate_splits(p, sum)) }
+}

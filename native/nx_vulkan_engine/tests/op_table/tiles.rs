@@ -1,0 +1,138 @@
+//! Matrix products by every tile there is, not only by those that the model chooses on this device.
+
+use nx_vulkan_engine::codegen::dot::{Tile, Tiling};
+use nx_vulkan_engine::kernel::launch::dot::{Choice, Group, Matrix, Product, product_as};
+use nx_vulkan_engine::program::Op;
+use nx_vulkan_engine::program::op::Axes;
+use nx_vulkan_engine::reference::{self, Array};
+use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type, Value, View};
+
+use crate::common::Rng;
+use crate::compare::{Bound, epsilon, mismatch};
+use crate::values::{Range, operand};
+use crate::{download, engine, finish, rng, upload};
+
+/// One product of operands that lie as `[batch, free, depth]`, or `[batch, depth, free]` where they are turned.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    dtypes: [DType; 3],
+    sum: CType,
+    batches: u64,
+    rows: u64,
+    columns: u64,
+    depth: u64,
+    turned: [bool; 2],
+    /// Rows of the result lie this many elements further apart than they are long.
+    gap: u64,
+    specials: bool,
+}
+
+impl Case {
+    fn matrix(&self, k: usize, a: &Array) -> Matrix {
+        let free = if k == 0 { self.rows } else { self.columns };
+        let (free_step, depth_step) = if self.turned[k] { (1, free) } else { (self.depth, 1) };
+        Matrix {
+            tensor: upload(a),
+            batch: Group::new(&[self.batches], &[(free * self.depth) as i64]),
+            free: Group::new(&[free], &[free_step as i64]),
+            depth: Group::new(&[self.depth], &[depth_step as i64]),
+        }
+    }
+
+    fn operands(&self, rng: &mut Rng) -> [Array; 2] {
+        [0, 1].map(|k| {
+            let free = if k == 0 { self.rows } else { self.columns };
+            let sizes = if self.turned[k] { [self.depth, free] } else { [free, self.depth] };
+            let ty = Type::new(self.dtypes[k], &[&[self.batches], &sizes[..]].concat());
+            let mut a = operand(&ty, Range::Ordinary, k, rng);
+            if self.specials {
+                for special in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+                    let at = rng.below(a.values.len() as u64) as usize;
+                    a.values[at] = Value::Float(special).cast(ty.dtype);
+                }
+            }
+            a
+        })
+    }
+
+    fn run(&self, operands: &[Array; 2], choice: Choice) -> Array {
+        let shape = [self.batches, self.rows, self.columns];
+        let line = self.columns + self.gap;
+        let memory = Type::new(self.dtypes[2], &[self.batches, self.rows, line]);
+        let memory = Tensor::uninitialized(engine(), &memory).unwrap();
+        let view = View { shape: shape.as_slice().into(), ..memory.view.clone() };
+        let out = Tensor { buffer: memory.buffer, view };
+        let p = Product { a: self.matrix(0, &operands[0]), b: self.matrix(1, &operands[1]), out: &out };
+        product_as(engine(), &p, self.sum, choice, Compile::Allowed).unwrap();
+        download(&out)
+    }
+
+    fn check(&self, choice: Choice, rng: &mut Rng) {
+        let operands = self.operands(rng);
+        let axes = |axis: usize| Axes::from_slice(&[axis]);
+        let depth = self.turned.map(|turned| axes(if turned { 1 } else { 2 }));
+        let [contract_a, contract_b] = depth;
+        let op = Op::Dot { contract_a, batch_a: axes(0), contract_b, batch_b: axes(0) };
+        let ty = Type::new(self.dtypes[2], &[self.batches, self.rows, self.columns]);
+        let want = reference::evaluate(&op, &operands, &ty).unwrap();
+        let narrow = if ty.dtype.is_canonical() { 0.0 } else { 2.0 * epsilon(ty.dtype) };
+        let bound = Bound::Norm {
+            relative: 2.0 * epsilon(ty.dtype) + narrow,
+            absolute: (self.depth * self.depth) as f64 * 13.0 * epsilon(self.sum.dtype()),
+        };
+        let got = self.run(&operands, choice);
+        let wrong = mismatch(&got, &[want], bound);
+        assert!(wrong.is_none(), "{self:?} by {choice:?}: {wrong:?}");
+        let again = self.run(&operands, choice);
+        assert!(mismatch(&again, &[got], Bound::Exact).is_none(), "{self:?} by {choice:?} differs from itself");
+    }
+}
+
+/// Sizes that fill a tile by less than once and by more, some of them multiples of four.
+fn sizes(tile: &Tile, fourfold: bool, rng: &mut Rng) -> [u64; 3] {
+    let around = |side: u64, rng: &mut Rng| {
+        let size = side * rng.below(2) + 1 + rng.below(side);
+        if fourfold { size.next_multiple_of(4) } else { size }
+    };
+    [around(tile.rows.into(), rng), around(tile.columns.into(), rng), around(2 * tile.block(), rng)]
+}
+
+fn all_tiles(sum: CType, test: u64) {
+    let mut rng = rng(test);
+    let own = sum.dtype();
+    for (i, &tile) in Tile::all(sum).iter().enumerate() {
+        for round in 0..2 {
+            let fourfold = round == 0;
+            let [rows, columns, depth] = sizes(&tile, fourfold, &mut rng);
+            let dtypes = match (i + round) % 4 {
+                1 if sum == CType::F32 => [DType::F16, DType::F16, DType::F16],
+                2 if sum == CType::F32 => [DType::Bf16, own, own],
+                3 if sum == CType::F64 => [DType::F32, own, own],
+                _ => [own; 3],
+            };
+            let case = Case {
+                dtypes,
+                sum,
+                batches: 1 + rng.below(2),
+                rows,
+                columns,
+                depth,
+                turned: [rng.below(2) == 0, rng.below(2) == 0],
+                gap: rng.below(2) * if fourfold { 4 } else { 3 },
+                specials: i % 3 == 2,
+            };
+            case.check(Choice { tiling: Tiling::Tiled(tile), splits: 1 + (i as u64 + round as u64) % 3 }, &mut rng);
+        }
+    }
+    finish();
+}
+
+#[test]
+fn products_by_all_f32_tiles() {
+    all_tiles(CType::F32, 90);
+}
+
+#[test]
+fn products_by_all_f64_tiles() {
+    all_tiles(CType::F64, 91);
+}
