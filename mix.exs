@@ -92,6 +92,7 @@ defmodule Nx.Vulkan.MixProject do
       {:jason, "jason", runtime: false},
       {:stream_data, "stream_data", only: :test}
     ]
+    |> Enum.concat(suites(folder))
     |> Enum.map(fn {app, subfolder, opts} ->
       path = Path.join(folder, subfolder)
 
@@ -103,6 +104,17 @@ defmodule Nx.Vulkan.MixProject do
 
       {app, [path: path, override: true] ++ opts}
     end)
+  end
+
+  # Packages whose own tests run on this one, where the folder has all of them.
+  defp suites(folder) do
+    packages = ["axon", "scholar", "polaris", "nimble_options"]
+
+    if Enum.all?(packages, &File.regular?(Path.join([folder, &1, "mix.exs"]))) do
+      for package <- packages, do: {String.to_atom(package), package, only: :test, runtime: false}
+    else
+      []
+    end
   end
 
   # The folder of source checkouts that stands in for Hex, or nil. An empty NX_VULKAN_DEPS means Hex.

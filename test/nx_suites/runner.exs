@@ -1,4 +1,4 @@
-# Runs one test file of Nx with our backend as the default of every process, in a VM of its own:
+# Runs one test file of Nx, Axon or Scholar with our backend as the default of every process, in a VM of its own:
 #
 #     elixir -pa ... runner.exs <folder of the package> <test file> <file for the results> <compiler>
 #
@@ -64,6 +64,20 @@ defmodule Nx.Vulkan.Suites.Source do
     quoted |> rewrite(:module) |> Code.compile_quoted(Path.expand(file))
   end
 
+  # The backend and the compiler that Axon's support files choose.
+  def compile_support(file, compiler) do
+    {:ok, quoted} = file |> File.read!() |> Code.string_to_quoted(file: file)
+
+    quoted
+    |> Macro.prewalk(fn
+      {:def, meta, [{:test_compiler, _, _} = head, _]} -> {:def, meta, [head, [do: compiler]]}
+      {:def, meta, [{:test_backend, _, _} = head, _]} -> {:def, meta, [head, [do: Nx.Vulkan.VulkanoBackend]]}
+      node -> node
+    end)
+    |> rewrite(:module)
+    |> Code.compile_quoted(Path.expand(file))
+  end
+
   defp rewrite({defn, _, _} = node, _in) when defn in [:defn, :defnp, :deftransform, :deftransformp, :quote], do: node
   defp rewrite({:when, meta, [head | guard]}, within), do: {:when, meta, [rewrite(head, within) | guard]}
 
@@ -120,18 +134,23 @@ File.cd!(package)
 {:ok, _} = Application.ensure_all_started(:nx_vulkan)
 Application.put_env(:nx_vulkan, :add_backend_on_inspect, false)
 
-# The distributed tests start further nodes of the BEAM, which would compute with their own default backend.
+# The distributed tests start further nodes of the BEAM, which would compute with their own default backend. Axon leaves out its
+# doctests on other backends than Nx.BinaryBackend, and they print floats as an earlier Nx did.
+doctests = if Path.basename(package) == "axon", do: [test_type: :doctest], else: []
+
 ExUnit.start(
   autorun: false,
   formatters: [Nx.Vulkan.Suites.Formatter],
   results: results,
-  exclude: [:distributed],
+  exclude: [:distributed, :integration] ++ doctests,
   assert_receive_timeout: 1000,
   colors: [enabled: false],
   seed: 0
 )
 
-for file <- Path.wildcard("test/support/*.ex") ++ [file], do: Nx.Vulkan.Suites.Source.compile(file)
+compiler = Module.concat([compiler])
+for file <- Path.wildcard("test/support/**/*.ex"), do: Nx.Vulkan.Suites.Source.compile_support(file, compiler)
+Nx.Vulkan.Suites.Source.compile(file)
 Nx.global_default_backend(Nx.Vulkan.VulkanoBackend)
-Nx.Defn.global_default_options(compiler: Module.concat([compiler]))
+Nx.Defn.global_default_options(compiler: compiler)
 ExUnit.run()

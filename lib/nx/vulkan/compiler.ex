@@ -15,9 +15,7 @@ defmodule Nx.Vulkan.Compiler do
       compile again
     * `:cache` - `false` compiles at every call and keeps nothing; `true` by default
     * `:max_concurrency` - how many partitions `Nx.Serving` starts, `1` by default; all of them use the one device of the VM
-    * `:batch_keys` - what `Nx.Serving` says of itself
-
-  Any other option is an `ArgumentError`.
+  Other options are left alone, as EXLA and the evaluator do: libraries pass theirs through, as Axon does with `:mode`.
 
   ## What differs from eager ops
 
@@ -99,10 +97,17 @@ defmodule Nx.Vulkan.Compiler do
   defp entry(key, vars, fun, []), do: {cached(key, vars, fun, []), %{}}
 
   defp entry(key, vars, fun, opts) do
-    opts = Keyword.validate!(opts, [:batch_keys, hooks: %{}, cache: true, max_concurrency: 1])
-    %{} = hooks = opts[:hooks]
+    hooks = option(opts, :hooks, %{}, &is_map/1, "a map")
+    option(opts, :max_concurrency, 1, &(is_integer(&1) and &1 > 0), "a positive integer")
     names = Map.keys(hooks)
-    {if(opts[:cache], do: cached(key, vars, fun, names), else: make(key, vars, fun, names)), hooks}
+    cache? = option(opts, :cache, true, &is_boolean/1, "a boolean")
+    {if(cache?, do: cached(key, vars, fun, names), else: make(key, vars, fun, names)), hooks}
+  end
+
+  defp option(opts, name, default, valid?, expected) do
+    value = Keyword.get(opts, name, default)
+    if not valid?.(value), do: raise(ArgumentError, "#{inspect(name)} must be #{expected}, got: #{inspect(value)}")
+    value
   end
 
   defp cached(key, vars, fun, hooks) do

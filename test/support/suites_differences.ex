@@ -1,6 +1,6 @@
-defmodule Nx.Vulkan.NxSuites.Differences do
+defmodule Nx.Vulkan.Suites.Differences do
   @moduledoc """
-  The tests of Nx that do not pass on `Nx.Vulkan.VulkanoBackend`, by file and reason.
+  The tests of Nx, Axon and Scholar that do not pass on `Nx.Vulkan.VulkanoBackend` or `Nx.Vulkan.Compiler`, by file and reason.
   """
 
   @reasons %{
@@ -10,7 +10,9 @@ defmodule Nx.Vulkan.NxSuites.Differences do
     no_raise: "asserts that Nx.BinaryBackend raises for a value, where we have a result: see guides/numerics.md",
     narrow: "Nx.BinaryBackend cuts bits off when it writes bf16, we round to nearest",
     lavapipe: "lavapipe takes 0 - x for -x, which shows where x is 0",
-    digits: "compares floats by their bits, and one differs in the last place"
+    digits: "compares floats by their bits, and one differs in the last place",
+    options: "asserts that Nx.Serving passes no options on, and the default compiler is one",
+    vectorized_hooks: "hooks get vectorized tensors, as EXLA gives them; the evaluator's are devectorized"
   }
 
   @differences %{
@@ -96,16 +98,53 @@ defmodule Nx.Vulkan.NxSuites.Differences do
     ]
   }
 
-  @doc "The tests of a file that are listed, each with its reason."
-  def listed(file) do
-    for {reason, names} <- Map.get(@differences, file, []), name <- names, do: {name, Map.fetch!(@reasons, reason)}
+  # With the compiler these differ besides, and these do not.
+  @compiled %{
+    "test/nx/serving_test.exs" => [
+      options: [
+        "test batched_run + streaming 2+2=4 with pre and post",
+        "test batched_run + streaming 3+3=4+2(+pad) with pre and post",
+        "test batched_run + streaming 5=3+2(+pad) (oversized)",
+        "test batched_run + streaming 5=3+3 (oversized)",
+        "test batched_run + streaming with output streaming",
+        "test batched_run 1=1",
+        "test batched_run 2+2=4",
+        "test batched_run 2+2=4 with pre and post",
+        "test batched_run 5=3+2(+pad) (oversized)",
+        "test batched_run 5=3+3 (oversized)",
+        "test batched_run with input streaming",
+        "test run + streaming with client pre/post",
+        "test run + streaming with module callbacks",
+        "test run/2 with module callbacks"
+      ]
+    ],
+    "test/nx/vectorize_test.exs" => [
+      vectorized_hooks: ["test cond if with container result"]
+    ]
+  }
+  @not_compiled ["test slice"]
+
+  @axon %{}
+  @scholar %{}
+
+  @doc "The tests of a file of a suite that are listed, each with its reason."
+  def listed(:nx, file), do: reasons(@differences, file)
+  def listed(:axon, file), do: reasons(@axon, file)
+  def listed(:scholar, file), do: reasons(@scholar, file)
+
+  def listed(:nx_compiled, file) do
+    reasons(@compiled, file) ++ Enum.reject(reasons(@differences, file), fn {name, _} -> name in @not_compiled end)
+  end
+
+  defp reasons(differences, file) do
+    for {reason, names} <- Map.get(differences, file, []), name <- names, do: {name, Map.fetch!(@reasons, reason)}
   end
 
   @doc """
   The results of a file, in numbers, and against the list: what fails, what passes although it is listed, what is listed and no test.
   """
-  def sort(file, results) do
-    listed = for {name, _reason} <- listed(file), do: name
+  def sort(suite, file, results) do
+    listed = for {name, _reason} <- listed(suite, file), do: name
     failures = for {name, {:failed, message}} <- results, do: {name, message}
     {different, failed} = Enum.split_with(failures, fn {name, _} -> name in listed end)
     names = MapSet.new(results, &elem(&1, 0))

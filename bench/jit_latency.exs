@@ -1,0 +1,227 @@
+# Measures compiled numerical definitions from Elixir: a tiny call, training steps, loops, a gradient. Prints a Markdown table.
+#
+#     MIX_ENV=prod mix run bench/jit_latency.exs [ROWS]
+#
+# ROWS is a part of the names of the rows to measure, all by default. bench/peers/jit.py measures the same with JAX.
+
+defmodule JitLatency.Models do
+  @moduledoc false
+
+  import Nx.Defn
+
+  @rate 0.001
+  @beta1 0.9
+  @beta2 0.999
+  @epsilon 1.0e-8
+
+  defn(tiny(x), do: x * 2 + 1)
+
+  defn mlp(images, parameters) do
+    {w1, b1, w2, b2, w3, b3} = parameters
+    hidden = Nx.max(Nx.dot(images, w1) + b1, 0)
+    hidden = Nx.max(Nx.dot(hidden, w2) + b2, 0)
+    Nx.dot(hidden, w3) + b3
+  end
+
+  defn cnn(images, parameters) do
+    {k1, c1, k2, c2, w1, b1, w2, b2} = parameters
+    x = Nx.conv(images, k1, padding: :same) + Nx.reshape(c1, {1, 32, 1, 1})
+    x = Nx.window_max(Nx.max(x, 0), {1, 1, 2, 2}, strides: [1, 1, 2, 2])
+    x = Nx.conv(x, k2, padding: :same) + Nx.reshape(c2, {1, 64, 1, 1})
+    x = Nx.window_max(Nx.max(x, 0), {1, 1, 2, 2}, strides: [1, 1, 2, 2])
+    x = Nx.reshape(x, {Nx.axis_size(x, 0), 64 * 7 * 7})
+    Nx.dot(Nx.max(Nx.dot(x, w1) + b1, 0), w2) + b2
+  end
+
+  defn cross_entropy(logits, labels) do
+    shifted = logits - stop_grad(Nx.reduce_max(logits, axes: [1], keep_axes: true))
+    Nx.mean(Nx.log(Nx.sum(Nx.exp(shifted), axes: [1])) - Nx.sum(shifted * labels, axes: [1]))
+  end
+
+  defn mlp_step(state, images, labels) do
+    {parameters, _, _, _} = state
+    {loss, gradients} = value_and_grad(parameters, &cross_entropy(mlp(images, &1), labels))
+    {loss, adam(state, gradients)}
+  end
+
+  defn cnn_step(state, images, labels) do
+    {parameters, _, _, _} = state
+    {loss, gradients} = value_and_grad(parameters, &cross_entropy(cnn(images, &1), labels))
+    {loss, adam(state, gradients)}
+  end
+
+  deftransformp adam({parameters, means, squares, t}, gradients) do
+    t = Nx.add(t, 1)
+    scale1 = Nx.subtract(1.0, Nx.pow(@beta1, t))
+    scale2 = Nx.subtract(1.0, Nx.pow(@beta2, t))
+
+    [parameters, means, squares] =
+      [parameters, means, squares, gradients]
+      |> Enum.map(&Tuple.to_list/1)
+      |> Enum.zip_with(fn [p, m, s, g] -> Tuple.to_list(update(p, m, s, g, scale1, scale2)) end)
+      |> Enum.zip_with(&List.to_tuple/1)
+
+    {parameters, means, squares, t}
+  end
+
+  defnp update(p, m, s, g, scale1, scale2) do
+    m = @beta1 * m + (1 - @beta1) * g
+    s = @beta2 * s + (1 - @beta2) * g * g
+    {p - @rate * (m / scale1) / (Nx.sqrt(s / scale2) + @epsilon), m, s}
+  end
+
+  defn thousand(x) do
+    while x, _ <- 0..999 do
+      x * 0.99 + Nx.sin(x) * 0.01
+    end
+  end
+
+  defn eight_schools(q) do
+    effects = Nx.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+    errors = Nx.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+
+    value_and_grad(q, fn q ->
+      mu = q[0]
+      log_tau = q[1]
+      raw = q[2..9]
+      tau = Nx.exp(log_tau)
+      residual = (effects - (mu + tau * raw)) / errors
+      # Normal(0, 5) for mu, half-Cauchy(5) for tau, standard normals for the rest.
+      -0.5 * (mu / 5.0) ** 2 - Nx.log1p((tau / 5.0) ** 2) + log_tau - 0.5 * Nx.sum(raw * raw) -
+        0.5 * Nx.sum(residual * residual)
+    end)
+  end
+
+  defn softmax(x) do
+    e = Nx.exp(x - Nx.reduce_max(x, axes: [1], keep_axes: true))
+    e / Nx.sum(e, axes: [1], keep_axes: true)
+  end
+
+  defn layer_norm(x) do
+    centred = x - Nx.mean(x, axes: [1], keep_axes: true)
+    centred * Nx.rsqrt(Nx.mean(centred * centred, axes: [1], keep_axes: true) + 1.0e-5)
+  end
+end
+
+defmodule JitLatency do
+  @moduledoc """
+  Medians over batches of calls. "pipelined" calls follow one another and the last result is read; "synchronous" ones read each.
+  """
+
+  alias JitLatency.Models
+  alias Nx.Vulkan.{NativeV, VulkanoBackend}
+
+  @batches 7
+  # A batch takes about this long, in microseconds.
+  @batch_us 300_000
+
+  def main(rows) do
+    Nx.default_backend(VulkanoBackend)
+    Nx.Defn.default_options(compiler: Nx.Vulkan)
+    {:ok, info} = NativeV.device_info()
+
+    IO.puts("""
+    #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, Nx #{Application.spec(:nx, :vsn)}
+
+    | | first call | median | submissions, dispatches a call |
+    |---|---:|---:|---:|\
+    """)
+
+    for {name, setup} <- rows(), rows == nil or name =~ rows, do: row(name, setup.())
+  end
+
+  defp rows do
+    [
+      {"tiny call, synchronous", fn -> {vector(16), &Models.tiny/1, & &1, :each} end},
+      {"tiny call, pipelined", fn -> {vector(16), &Models.tiny/1, & &1, :last} end},
+      {"1,000 tiny calls one after the other, the last read", fn -> {vector(16), &thousand_calls/1, & &1, :each} end},
+      {"value_and_grad of eight schools, pipelined",
+       fn -> {vector(10), &Models.eight_schools/1, &elem(&1, 1), :last} end},
+      {"value_and_grad of eight schools, synchronous",
+       fn -> {vector(10), &Models.eight_schools/1, &elem(&1, 1), :each} end},
+      {"while of 1,000 steps of 16 f32", fn -> {vector(16), &Models.thousand/1, & &1, :each} end},
+      {"MLP step 784-512-256-10, batch 128, Adam", fn -> mlp([784, 512, 256, 10], 128) end},
+      {"MLP step 784-2048-2048-10, batch 1024, Adam", fn -> mlp([784, 2048, 2048, 10], 1024) end},
+      {"CNN step, 2 conv, 2 pool, 2 dense, batch 128, Adam", fn -> cnn(128) end},
+      {"softmax of rows, 4096 x 4096", fn -> {uniform({4096, 4096}), &Models.softmax/1, & &1, :last} end},
+      {"layer norm of rows, 4096 x 4096", fn -> {uniform({4096, 4096}), &Models.layer_norm/1, & &1, :last} end}
+    ]
+  end
+
+  defp thousand_calls(x), do: Enum.reduce(1..1000, x, fn _, x -> Models.tiny(x) end)
+
+  defp vector(n), do: Nx.divide(Nx.iota({n}, type: :f32), n * 10)
+
+  defp uniform(shape, scale \\ 1.0) do
+    {values, _} = Nx.Random.uniform(Nx.Random.key(Nx.size(shape)), -scale, scale, shape: shape)
+    Nx.backend_copy(values)
+  end
+
+  defp labels(batch) do
+    Nx.equal(Nx.new_axis(Nx.remainder(Nx.iota({batch}), 10), 1), Nx.iota({1, 10})) |> Nx.as_type(:f32)
+  end
+
+  defp mlp(sizes, batch) do
+    parameters =
+      sizes
+      |> Enum.chunk_every(2, 1, :discard)
+      |> Enum.flat_map(fn [n, m] -> [uniform({n, m}, :math.sqrt(6 / (n + m))), Nx.broadcast(0.0, {m})] end)
+
+    images = uniform({batch, hd(sizes)})
+    labels = labels(batch)
+    train(parameters, fn state -> Models.mlp_step(state, images, labels) end)
+  end
+
+  defp cnn(batch) do
+    shapes = [{32, 1, 3, 3}, {32}, {64, 32, 3, 3}, {64}, {3136, 128}, {128}, {128, 10}, {10}]
+    images = uniform({batch, 1, 28, 28})
+    labels = labels(batch)
+    train(Enum.map(shapes, &uniform(&1, 0.05)), fn state -> Models.cnn_step(state, images, labels) end)
+  end
+
+  defp train(parameters, step) do
+    zeros = Enum.map(parameters, &Nx.broadcast(0.0, &1))
+    [parameters, zeros] = Enum.map([parameters, zeros], &List.to_tuple/1)
+    {{parameters, zeros, zeros, Nx.tensor(0.0)}, step, &elem(&1, 1), :last}
+  end
+
+  # `step` maps an argument to a result and `next` that to the next argument.
+  defp row(name, {argument, step, next, read}) do
+    {first_us, result} = :timer.tc(fn -> tap(step.(argument), &wait/1) end)
+    argument = next.(result)
+    argument = run(argument, step, next, read, 2)
+    {once_us, argument} = :timer.tc(fn -> run(argument, step, next, read, 2) end)
+    calls = max(div(@batch_us * 2, max(once_us, 1)), 1) |> min(20_000)
+    before = NativeV.device_stats()
+
+    {times, _argument} =
+      Enum.map_reduce(1..@batches, argument, fn _, argument ->
+        {us, argument} = :timer.tc(fn -> run(argument, step, next, read, calls) end)
+        {us / calls, argument}
+      end)
+
+    later = NativeV.device_stats()
+    each = fn key -> :erlang.float_to_binary((later[key] - before[key]) / (calls * @batches), decimals: 2) end
+    median = times |> Enum.sort() |> Enum.at(div(@batches, 2))
+    IO.puts("| #{name} | #{time(first_us)} | #{time(median)} | #{each.(:submissions)}, #{each.(:dispatches)} |")
+  end
+
+  defp run(argument, step, next, read, calls) do
+    last =
+      Enum.reduce(1..calls, argument, fn _, argument ->
+        result = step.(argument)
+        if read == :each, do: wait(result)
+        next.(result)
+      end)
+
+    if read == :last, do: wait(last)
+    last
+  end
+
+  defp wait(result), do: [result] |> Nx.Defn.Composite.flatten_list() |> hd() |> Nx.backend_copy(Nx.BinaryBackend)
+
+  defp time(us) when us < 1000, do: "#{:erlang.float_to_binary(us / 1.0, decimals: 1)} us"
+  defp time(us), do: "#{:erlang.float_to_binary(us / 1.0e3, decimals: 2)} ms"
+end
+
+JitLatency.main(List.first(System.argv()))

@@ -1,0 +1,111 @@
+defmodule Nx.Vulkan.ServingTest do
+  use ExUnit.Case, async: false
+
+  import Nx.Defn
+
+  alias Nx.Vulkan.{ServingNode, VulkanoBackend}
+
+  @moduletag :device
+
+  setup do
+    Nx.default_backend(VulkanoBackend)
+    :ok
+  end
+
+  defn(model(x), do: Nx.dot(x, Nx.tensor([[1.0, 0.0], [1.0, 1.0]])) |> Nx.add(1))
+
+  defn told(x) do
+    y = io_call(x * 2, :doubled)
+    Nx.sum(y, axes: [1])
+  end
+
+  defp serving(fun), do: Nx.Serving.new(&Nx.Defn.jit(fun, &1), compiler: Nx.Vulkan)
+  defp batch(rows), do: Nx.Batch.stack(Enum.map(rows, &Nx.tensor/1))
+
+  test "runs in the caller" do
+    assert Nx.to_list(Nx.Serving.run(serving(&model/1), batch([[1.0, 2.0], [3.0, 4.0]]))) == [[4.0, 3.0], [8.0, 5.0]]
+  end
+
+  test "many clients, batches that are padded to one size" do
+    start_supervised!(
+      {Nx.Serving, name: __MODULE__.Batched, serving: serving(&model/1), batch_size: 8, batch_timeout: 20}
+    )
+
+    1..24
+    |> Enum.map(fn i ->
+      Task.async(fn ->
+        rows = for j <- 1..rem(i, 3)//1, do: [i * 1.0, j * 1.0]
+        rows = [[i * 1.0, 0.0] | rows]
+        {rows, Nx.Serving.batched_run(__MODULE__.Batched, batch(rows))}
+      end)
+    end)
+    |> Task.await_many(60_000)
+    |> Enum.each(fn {rows, result} ->
+      assert %VulkanoBackend{} = result.data
+      assert Nx.to_list(result) == for([a, b] <- rows, do: [a + b + 1, b + 1])
+    end)
+  end
+
+  test "partitions share the device" do
+    options = [compiler: Nx.Vulkan, max_concurrency: 2]
+    serving = Nx.Serving.new(&Nx.Defn.jit(fn x -> model(x) end, &1), options)
+
+    start_supervised!(
+      {Nx.Serving, name: __MODULE__.Parts, serving: serving, batch_size: 2, batch_timeout: 5, partitions: true}
+    )
+
+    results =
+      1..10
+      |> Enum.map(fn i -> Task.async(fn -> Nx.Serving.batched_run(__MODULE__.Parts, batch([[i, i]])) end) end)
+      |> Task.await_many(60_000)
+
+    assert Enum.map(results, &Nx.to_list/1) == for(i <- 1..10, do: [[2.0 * i + 1, i + 1.0]])
+  end
+
+  test "streams batches and what hooks see" do
+    serving =
+      Nx.Serving.new(&Nx.Defn.jit(fn x -> told(x) end, &1), compiler: Nx.Vulkan)
+      |> Nx.Serving.streaming(hooks: [:doubled])
+
+    start_supervised!({Nx.Serving, name: __MODULE__.Streaming, serving: serving, batch_size: 2, batch_timeout: 20})
+    events = Enum.to_list(Nx.Serving.batched_run(__MODULE__.Streaming, batch([[1, 2], [3, 4]])))
+    assert [[[2, 4], [6, 8]]] = for({:doubled, tensor} <- events, do: Nx.to_list(tensor))
+    assert [[6, 14]] = for({:batch, tensor, _} <- events, do: Nx.to_list(tensor))
+  end
+
+  describe "two nodes" do
+    setup do
+      # Distribution needs the port mapper of the system, and a name that no other run has.
+      {_, 0} = System.cmd("epmd", ["-daemon"])
+      if not Node.alive?(), do: {:ok, _} = Node.start(:"serving#{System.pid()}@127.0.0.1", :longnames)
+      :ok
+    end
+
+    test "a request goes to the node that has the serving" do
+      {:ok, _peer, node} = ServingNode.start_link(__MODULE__.Remote)
+      :pg.monitor_scope(Nx.Serving.PG)
+      wait_for(fn -> :pg.get_members(Nx.Serving.PG, __MODULE__.Remote) != [] end)
+      # What goes to another node must not be in this one's memory.
+      rows = fn i -> Nx.Batch.stack([Nx.tensor([i, i + 1], backend: Nx.BinaryBackend)]) end
+
+      results =
+        1..4
+        |> Enum.map(fn i ->
+          Task.async(fn -> Nx.Serving.batched_run({:distributed, __MODULE__.Remote}, rows.(i)) end)
+        end)
+        |> Task.await_many(60_000)
+
+      assert [{^node, first} | _] = results
+      assert %Nx.BinaryBackend{} = first.data
+      assert for({_, result} <- results, do: Nx.to_list(result)) == for(i <- 1..4, do: [[2 * i, 2 * i + 2]])
+    end
+  end
+
+  defp wait_for(fun, left \\ 200) do
+    cond do
+      fun.() -> :ok
+      left == 0 -> flunk("waited too long")
+      true -> Process.sleep(50) && wait_for(fun, left - 1)
+    end
+  end
+end

@@ -1,0 +1,74 @@
+defmodule Nx.Vulkan.Suites do
+  @moduledoc """
+  The test files of Nx, Axon and Scholar, run with `Nx.Vulkan.VulkanoBackend` as the default backend of every process, and with
+  `Nx.Vulkan.Compiler` or `Nx.Defn.Evaluator` as the default compiler.
+
+  The files come from the source trees of the dependencies. Each runs in a VM of its own, through `test/nx_suites/runner.exs`.
+  """
+
+  @runner Path.expand("../nx_suites/runner.exs", __DIR__)
+  @timeout_seconds 600
+
+  # Those of Nx that numerical definitions have a part in.
+  @defn ~w(defn_test.exs vectorize_test.exs random_test.exs lin_alg_test.exs serving_test.exs optional_test.exs) ++
+          ~w(lazy_container_test.exs container_test.exs)
+
+  @type suite :: :nx | :nx_compiled | :axon | :scholar
+  @type result :: {name :: String.t(), :passed | :skipped | :excluded | {:failed, String.t()}}
+
+  @doc "The folder of a suite's package, which has no tests when it comes from Hex; nil where there is no such package."
+  @spec folder(suite) :: Path.t() | nil
+  def folder(suite), do: Mix.Project.deps_paths()[package(suite)]
+
+  defp package(:nx_compiled), do: :nx
+  defp package(suite), do: suite
+
+  @doc "The test files of a suite, relative to the folder."
+  @spec files(suite) :: [Path.t()]
+  def files(:nx_compiled) do
+    Enum.filter(files(:nx), &(Path.basename(&1) in @defn or Path.dirname(&1) == "test/nx/defn"))
+  end
+
+  def files(suite) do
+    case folder(suite) do
+      nil ->
+        []
+
+      folder ->
+        [folder, "test/**/*_test.exs"] |> Path.join() |> Path.wildcard() |> Enum.map(&Path.relative_to(&1, folder))
+    end
+  end
+
+  @doc "The default compiler of a suite."
+  @spec compiler(suite) :: module
+  def compiler(:nx), do: Nx.Defn.Evaluator
+  def compiler(_suite), do: Nx.Vulkan
+
+  @doc """
+  The results of a file, or what the VM wrote if it ended without any.
+  """
+  @spec run(suite, Path.t()) :: {:ok, [result]} | {:error, String.t()}
+  def run(suite, file) do
+    results = Path.join(System.tmp_dir!(), "nx_suites.#{System.pid()}.#{System.unique_integer([:positive])}")
+    paths = for path <- :code.get_path(), path = to_string(path), not consolidated?(path), do: ["-pa", path]
+    args = List.flatten(paths) ++ [@runner, folder(suite), file, results, inspect(compiler(suite))]
+
+    try do
+      # `timeout` of coreutils ends the VM, which the port alone would leave running.
+      {output, status} =
+        System.cmd("timeout", ["#{@timeout_seconds}", "elixir" | args],
+          stderr_to_stdout: true,
+          env: [{"MIX_ENV", "test"}]
+        )
+
+      case File.read(results) do
+        {:ok, term} -> {:ok, :erlang.binary_to_term(term)}
+        {:error, _} -> {:error, "status #{status} (124: more than #{@timeout_seconds} s)\n#{output}"}
+      end
+    after
+      File.rm(results)
+    end
+  end
+
+  defp consolidated?(path), do: Path.basename(path) == "consolidated"
+end
