@@ -412,6 +412,23 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
     if self() == parent, do: send(parent, {event, measurements, metadata})
   end
 
+  test "explain tells what was made of a function" do
+    told = Nx.Vulkan.Compiler.explain(&clauses/3, [3, Nx.tensor([1.0, 2.0]), 1.0])
+    assert %{arguments: 3, kept: 3, constants: [], steps: [{:run, program}]} = told
+    assert told.function =~ "CompilerTest"
+    assert %{inputs: [[:s32, []], [:f32, [2]], [:f32, []]], outputs: [[:f32, [2]]], ops: %{cond: 1}} = program
+
+    looped = Nx.Vulkan.Compiler.explain(fn x -> while_with_hook(x) end, [Nx.tensor(1)])
+    assert {:while, [{:run, _}], [{:run, _}, {:hook, hook} | _]} = List.keyfind(looped.steps, :while, 0)
+    assert hook =~ "CompilerTest"
+  end
+
+  defn while_with_hook(x) do
+    while x, x < 3 do
+      io_call(x + 1, fn _ -> :ok end)
+    end
+  end
+
   test "telemetry tells of compilations and runs" do
     handler = make_ref()
     events = [[:nx_vulkan, :compiler, :compile, :stop], [:nx_vulkan, :compiler, :run]]

@@ -12,6 +12,9 @@ defmodule Nx.Vulkan.Suites.Values do
   # `==` on tensors: those of Nx.BinaryBackend are equal if their elements are, references to device memory never are.
   def equal?(left, right), do: left == right or on(left, Nx.BinaryBackend) == on(right, Nx.BinaryBackend)
 
+  # What a doctest compares `value` with: itself, where it equals what was expected.
+  def expected(value, expected), do: if(equal?(value, expected), do: value, else: expected)
+
   # The term with its tensors on the default backend.
   def place(term), do: on(term, Nx.default_backend())
 
@@ -78,11 +81,31 @@ defmodule Nx.Vulkan.Suites.Source do
     |> Code.compile_quoted(Path.expand(file))
   end
 
+  # The test of a doctest, which compares with `===`.
+  def by_value(test) do
+    Macro.prewalk(test, fn
+      {{:., _, [_, :__test__]} = call, meta, [value, expected | rest]} ->
+        {call, meta, [value, quote(do: unquote(Values).expected(unquote(value), unquote(expected))) | rest]}
+
+      node ->
+        node
+    end)
+  end
+
   defp rewrite({defn, _, _} = node, _in) when defn in [:defn, :defnp, :deftransform, :deftransformp, :quote], do: node
   defp rewrite({:when, meta, [head | guard]}, within), do: {:when, meta, [rewrite(head, within) | guard]}
 
   defp rewrite({code, meta, [head | body]}, _in) when code in [:test, :def, :defp, :setup] do
     {code, meta, [rewrite(head, :module) | rewrite(body, :function)]}
+  end
+
+  defp rewrite({:doctest, _, [module | opts]}, :module) do
+    quote bind_quoted: [module: module, opts: List.first(opts, [])] do
+      for {name, test, tags} <- ExUnit.DocTest.__doctests__(module, opts) do
+        name = ExUnit.Case.register_test(__ENV__, :doctest, name, [:doctest | tags])
+        def unquote(name)(_context), do: unquote(Nx.Vulkan.Suites.Source.by_value(test))
+      end
+    end
   end
 
   defp rewrite({op, _, [left, right]}, :function) when op in [:==, :!=] do

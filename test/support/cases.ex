@@ -29,9 +29,10 @@ defmodule Nx.Vulkan.Conformance.Cases do
   def families, do: @families
 
   @doc """
-  Runs the case of a family and two seeds, and asserts that both backends agree.
+  Runs the case of a family and two seeds, and asserts that both backends agree. With a compiler, the compiled function has to
+  give the bits of the eager one besides.
   """
-  def check(family, kind, seed) do
+  def check(family, kind, seed, compiler \\ nil) do
     :rand.seed(:exsss, kind)
     Process.put(:sizes, :rand.seed_s(:exsss, seed))
     {name, operands, fun, opts} = build(family)
@@ -45,7 +46,9 @@ defmodule Nx.Vulkan.Conformance.Cases do
     {tensors, expected} = expected(family not in @without_edges, operands, layouts, laid_out)
 
     try do
-      actual = on(VulkanoBackend, tensors, fn placed -> laid_out.(placed) end |> spread(length(tensors)))
+      fun = spread(laid_out, length(tensors))
+      actual = on(VulkanoBackend, tensors, fun)
+      if compiler, do: assert_compiled(compiler, tensors, fun, actual)
       assert length(actual) == length(expected)
 
       for {a, e} <- Enum.zip(actual, expected) do
@@ -60,6 +63,14 @@ defmodule Nx.Vulkan.Conformance.Cases do
         reraise %{error | message: text}, __STACKTRACE__
     end
   end
+
+  defp assert_compiled(compiler, tensors, fun, eager) do
+    compiled = on(VulkanoBackend, tensors, Nx.Defn.jit(fun, compiler: compiler))
+    assert Enum.map(compiled, &{&1.type, &1.shape}) == Enum.map(eager, &{&1.type, &1.shape})
+    for {c, e} <- Enum.zip(compiled, eager), do: assert_close(at_home(c), at_home(e), ulp: 0)
+  end
+
+  defp at_home(tensor), do: Nx.backend_copy(tensor, Nx.BinaryBackend)
 
   # Nx.BinaryBackend raises for infinite results and outside of domains.
   defp expected(edges?, operands, layouts, fun) do

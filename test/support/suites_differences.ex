@@ -20,8 +20,7 @@ defmodule Nx.Vulkan.Suites.Differences do
       no_raise: ["test binary operations atan2"]
     ],
     "test/nx/defn/composite_test.exs" => [
-      lavapipe: ["test traverse/3 works with mix of complex and tensor and number"],
-      references: ["doctest Nx.Defn.Composite.flatten_list/2 (3)"]
+      lavapipe: ["test traverse/3 works with mix of complex and tensor and number"]
     ],
     "test/nx/defn/donation_test.exs" => [
       constants: ["test donatable propagation expression parameters keep the mark, expressions built from them do not"]

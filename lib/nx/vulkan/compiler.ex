@@ -92,6 +92,63 @@ defmodule Nx.Vulkan.Compiler do
       details: %{}
   end
 
+  @doc """
+  Compiles `fun` for arguments like `args` and tells what was made of it, as a map:
+
+    * `:function` - its name
+    * `:steps` - what a call does, in order. Most functions are one `{:run, program}`; hooks, `Nx.runtime_call` and what holds them
+      are `{:hook, name}`, `{:call, function}`, `{:while, condition, body}` and `{:cond, on_true, on_false}`, the parts being lists of steps
+    * `:kept`, `:arguments` - how many of the arguments' tensors are used, and how many there are
+    * `:constants` - the types and shapes of captured tensors
+
+  A program is a map of `:inputs` and `:outputs` (types and shapes) and `:ops` (how many instructions of each op there are before
+  the engine optimizes).
+
+  ## Examples
+
+      Nx.Vulkan.Compiler.explain(&Nx.sum(Nx.exp(&1)), [Nx.iota({8})])
+  """
+  @spec explain(fun, list, keyword) :: map
+  def explain(fun, args, opts \\ []) do
+    hooks = Keyword.get(opts, :hooks, %{})
+    {_fun, vars, _templates, _args} = Nx.Defn.Compiler.to_lazy_params(fun, args)
+    name = name(fun)
+    trace = fn _vars -> Nx.Defn.debug_expr_apply(fun, args, hooks: hooks) end
+    {plan, constants, leaves, _template} = lower(name, vars, trace, Map.keys(hooks))
+    used = Plan.inputs(plan)
+
+    %{
+      function: name,
+      arguments: length(leaves),
+      kept: Enum.count(used, &(&1 < length(leaves))),
+      constants: Enum.map(constants, &{&1.type, &1.shape}),
+      steps: steps(plan, name)
+    }
+  end
+
+  defp steps(%Plan{steps: steps}, name) do
+    Enum.map(steps, fn
+      {:run, program, _, _} -> {:run, program(program, name)}
+      {:hook, {:named, hook, _}, _, _} -> {:hook, hook}
+      {:hook, {:fn, callback}, _, _} -> {:hook, name(callback)}
+      {:call, callback, _, _, _, _, _} -> {:call, name(callback)}
+      {:while, _, condition, body, _, _} -> {:while, steps(condition, name), steps(body, name)}
+      {:cond, on_true, on_false, _, _} -> {:cond, steps(on_true, name), steps(on_false, name)}
+    end)
+  end
+
+  defp program([inputs, instructions, outputs] = program, name) do
+    executable(program, name)
+    results = Enum.flat_map(instructions, &List.last/1)
+    places = %{input: List.to_tuple(inputs), result: List.to_tuple(results)}
+
+    %{
+      inputs: inputs,
+      outputs: for([place, i] <- outputs, do: elem(places[place], i)),
+      ops: Enum.frequencies_by(instructions, &hd/1)
+    }
+  end
+
   ## Finding what was compiled
 
   defp entry(key, vars, fun, []), do: {cached(key, vars, fun, []), %{}}

@@ -1,0 +1,28 @@
+defmodule Nx.Vulkan.Conformance.CompilerCasesTest do
+  use ExUnit.Case, async: true
+  use ExUnitProperties
+
+  alias Nx.Vulkan.Conformance.Cases
+
+  @moduletag :device
+  @moduletag timeout: 3_600_000
+
+  # Of all families together.
+  @cases div(String.to_integer(System.get_env("NX_VULKAN_CASES", "1300")), 5)
+
+  for family <- Cases.families() do
+    property "#{family}: random calls give compiled what they give eagerly, to the bit" do
+      cases = max(div(@cases, length(Cases.families())), 4)
+      run = ExUnit.configuration()[:seed]
+
+      check all(
+              kind <- integer(1..max(div(cases, 4), 2)),
+              seed <- integer(1..(2 ** 32)),
+              max_runs: cases,
+              max_shrinking_steps: 0
+            ) do
+        Cases.check(unquote(family), {run, kind, 0}, seed, Nx.Vulkan)
+      end
+    end
+  end
+end
