@@ -49,6 +49,14 @@ defmodule Nx.Vulkan.ExecutableTest do
     assert Nx.to_flat_list(last) == [1536]
   end
 
+  test "an executable says what it does" do
+    steps = for i <- 0..3, do: [:add, [], [if(i == 0, do: [:input, 0], else: [:result, i - 1]), [:input, 0]], [@f32]]
+    {:ok, executable} = NativeV.program_compile([[@f32], steps, [[:result, 3]]])
+    assert {:ok, %{commands: commands, waits: 0, own_bytes: 12}} = NativeV.executable_info(executable)
+    assert commands in 1..4
+    assert {:error, :invalid_argument, _, _, _} = NativeV.executable_info(make_ref())
+  end
+
   test "what is no program is an error" do
     for program <- [
           [],

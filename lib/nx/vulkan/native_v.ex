@@ -232,6 +232,13 @@ defmodule Nx.Vulkan.NativeV do
   def executable_run(_executable, _inputs), do: nif_error()
 
   @doc """
+  What one run of an executable does: `:commands` and `:barriers` recorded, `:waits` for the device, bytes of intermediate results
+  (`:arena_bytes`) and of what each run allocates besides (`:own_bytes`). Normal scheduler.
+  """
+  @spec executable_info(ref) :: {:ok, map} | error
+  def executable_info(_executable), do: nif_error()
+
+  @doc """
   As `executable_run/2`, and it waits for the device where need be. Dirty CPU scheduler.
   """
   @spec executable_run_dirty(ref, [ref]) :: tensors_result

@@ -35,6 +35,7 @@ impl Kernel {
                 pipeline: &self.pipeline,
                 params: &params,
                 table: None,
+                addresses: &[],
                 groups: [1, 1, 1],
                 reads: &[src],
                 writes: &[dst],

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::device::{Caps, DeviceInfo, OpenDevice, Validation, ValidationLog};
 use crate::eager::ConstantCache;
+use crate::executable::{Capture, Replay};
 use crate::kernel::launch::fft::TableCache;
 use crate::kernel::launch::{KernelCache, feature_names};
 use crate::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore, default_cache_dir};
@@ -78,6 +79,13 @@ pub struct Stats {
 /// waits. A failed submission sticks and every later call returns its error.
 #[derive(Debug)]
 pub struct Engine {
+    core: Arc<Core>,
+    /// Where what is recorded goes instead of to the device.
+    capture: Option<Capture>,
+}
+
+#[derive(Debug)]
+struct Core {
     // Dropped in this order: the stream waits for the device, then nothing is in use any more.
     stream: Stream,
     kernels: KernelCache,
@@ -113,7 +121,7 @@ impl Engine {
         let limits = plan.limits;
         let backing = VulkanBacking::new(Arc::clone(&open.device), plan);
         let pool = Arc::new(Pool::new(backing, limits));
-        Ok(Arc::new(Engine {
+        let core = Core {
             stream: Stream::new(Arc::clone(&open), Arc::clone(&pool)),
             kernels: KernelCache::default(),
             constants: ConstantCache::default(),
@@ -123,31 +131,52 @@ impl Engine {
             pipelines: PipelineStore::new(Arc::clone(&open), options.cache_dir.clone())?,
             pool,
             open,
-        }))
+        };
+        Ok(Arc::new(Engine { core: Arc::new(core), capture: None }))
+    }
+
+    /// The same device for a compilation: memory that ops ask for is virtual, and what they record is kept in a list.
+    pub(crate) fn capturing(&self) -> Arc<Engine> {
+        Arc::new(Engine { core: Arc::clone(&self.core), capture: Some(Capture::default()) })
+    }
+
+    /// The list of a capturing engine.
+    pub(crate) fn capture(&self) -> Option<&Capture> {
+        self.capture.as_ref()
+    }
+
+    /// The device itself, also within a compilation: for what outlives it.
+    pub(crate) fn uncaptured(&self) -> Arc<Engine> {
+        Arc::new(Engine { core: Arc::clone(&self.core), capture: None })
+    }
+
+    /// Records an executable's commands.
+    pub(crate) fn replay(&self, replay: &Replay<'_>) -> Result<()> {
+        self.core.stream.replay(replay)
     }
 
     pub(crate) fn kernel_cache(&self) -> &KernelCache {
-        &self.kernels
+        &self.core.kernels
     }
 
     pub(crate) fn constant_cache(&self) -> &ConstantCache {
-        &self.constants
+        &self.core.constants
     }
 
     pub(crate) fn shared(&self) -> &Shared {
-        &self.shared
+        &self.core.shared
     }
 
     pub(crate) fn fft_tables(&self) -> &TableCache {
-        &self.fft_tables
+        &self.core.fft_tables
     }
 
     pub fn caps(&self) -> &Caps {
-        &self.open.caps
+        &self.core.open.caps
     }
 
     pub fn info(&self) -> &DeviceInfo {
-        &self.open.info
+        &self.core.open.info
     }
 
     /// A buffer with undefined contents. Zero bytes work. Makes no Vulkan call when the pool has a free block.
@@ -155,29 +184,32 @@ impl Engine {
     /// # Errors
     /// `TooLarge` when it can never fit; `OutOfMemory` when it does not fit after trimming, waiting and spilling to host memory.
     pub fn alloc(&self, size_bytes: u64) -> Result<Arc<Buffer>> {
-        let completed = self.stream.completed();
-        let small = size_bytes <= SMALL_BYTES && self.pool.limits.budget_bytes[Kind::Small as usize] > 0;
-        let first = match small.then(|| self.pool.alloc(Kind::Small, size_bytes, completed)) {
+        if let Some(capture) = &self.capture {
+            return capture.alloc(size_bytes, &self.core.pool);
+        }
+        let completed = self.core.stream.completed();
+        let small = size_bytes <= SMALL_BYTES && self.core.pool.limits.budget_bytes[Kind::Small as usize] > 0;
+        let first = match small.then(|| self.core.pool.alloc(Kind::Small, size_bytes, completed)) {
             Some(Ok(block)) => Ok(block),
-            Some(Err(_)) | None => self.pool.alloc(Kind::Device, size_bytes, completed),
+            Some(Err(_)) | None => self.core.pool.alloc(Kind::Device, size_bytes, completed),
         };
         let block = match first {
             Ok(block) => block,
             Err(AllocError::OutOfMemory) => self.alloc_under_pressure(size_bytes)?,
             Err(e) => return Err(self.alloc_error(e, size_bytes)),
         };
-        Ok(Arc::new(Buffer::new(block, size_bytes, Arc::clone(&self.pool))))
+        Ok(Arc::new(Buffer::new(block, size_bytes, Arc::clone(&self.core.pool))))
     }
 
     /// Whether other processes can map memory of this device.
     pub(crate) fn shares_memory(&self) -> bool {
-        self.pool.backing().shares_memory()
+        self.core.pool.backing().shares_memory()
     }
 
     /// A buffer with undefined contents that other processes can map.
     pub(crate) fn alloc_shared(&self, size_bytes: u64) -> Result<Arc<Buffer>> {
-        self.pool.free_retired(self.stream.completed());
-        let buffer = shared_buffer(&self.pool, size_bytes).map_err(|e| self.alloc_error(e, size_bytes))?;
+        self.core.pool.free_retired(self.core.stream.completed());
+        let buffer = shared_buffer(&self.core.pool, size_bytes).map_err(|e| self.alloc_error(e, size_bytes))?;
         Ok(Arc::new(buffer))
     }
 
@@ -189,23 +221,23 @@ impl Engine {
         memory_type: u32,
         allocation_bytes: u64,
     ) -> Result<Arc<Buffer>> {
-        self.pool.free_retired(self.stream.completed());
-        let buffer = imported_buffer(&self.pool, file, size_bytes, memory_type, allocation_bytes);
+        self.core.pool.free_retired(self.core.stream.completed());
+        let buffer = imported_buffer(&self.core.pool, file, size_bytes, memory_type, allocation_bytes);
         Ok(Arc::new(buffer.map_err(|e| self.alloc_error(e, size_bytes))?))
     }
 
     fn alloc_under_pressure(&self, size_bytes: u64) -> Result<FreeBlock> {
-        let attempt = |kind: Kind| match self.pool.alloc(kind, size_bytes, self.stream.completed()) {
+        let attempt = |kind: Kind| match self.core.pool.alloc(kind, size_bytes, self.core.stream.completed()) {
             Ok(block) => Ok(Some(block)),
             Err(AllocError::OutOfMemory) => Ok(None),
             Err(e) => Err(self.alloc_error(e, size_bytes)),
         };
-        self.pool.trim(self.stream.completed());
+        self.core.pool.trim(self.core.stream.completed());
         if let Some(block) = attempt(Kind::Device)? {
             return Ok(block);
         }
-        self.stream.wait()?;
-        self.pool.trim(self.stream.completed());
+        self.core.stream.wait()?;
+        self.core.pool.trim(self.core.stream.completed());
         if let Some(block) = attempt(Kind::Device)? {
             return Ok(block);
         }
@@ -219,7 +251,7 @@ impl Engine {
                 Error::TooLarge { size_bytes, limit_bytes: budget_bytes }
             }
             AllocError::OutOfMemory => {
-                Error::OutOfMemory { size_bytes, in_use_bytes: self.pool.in_use_bytes(), budget_bytes }
+                Error::OutOfMemory { size_bytes, in_use_bytes: self.core.pool.in_use_bytes(), budget_bytes }
             }
             AllocError::TooLarge { limit_bytes } => Error::TooLarge { size_bytes, limit_bytes },
             AllocError::Failed(e) => e,
@@ -227,13 +259,16 @@ impl Engine {
     }
 
     fn budget_bytes(&self) -> u64 {
-        self.pool.limits.budget_bytes[Kind::Device as usize]
+        self.core.pool.limits.budget_bytes[Kind::Device as usize]
     }
 
     /// Writes `data` at byte `offset` of `dst`, ordered after everything recorded so far.
     pub fn upload(&self, dst: &Arc<Buffer>, offset: u64, data: &[u8]) -> Result<()> {
         self.check_range("upload", dst, offset, data.len() as u64)?;
-        self.stream.upload(dst, offset, data)
+        if dst.virtual_id().is_some() {
+            return Err(Error::NeedsCompile);
+        }
+        self.core.stream.upload(dst, offset, data)
     }
 
     /// Reads `out.len()` bytes at byte `offset` of `src`: submits, waits for what writes them, and copies.
@@ -242,7 +277,10 @@ impl Engine {
     /// The sticky error, if a submission failed at any time before.
     pub fn download(&self, src: &Arc<Buffer>, offset: u64, out: &mut [u8]) -> Result<()> {
         self.check_range("download", src, offset, out.len() as u64)?;
-        self.stream.download(src, offset, out)
+        if src.virtual_id().is_some() {
+            return Err(Error::NeedsCompile);
+        }
+        self.core.stream.download(src, offset, out)
     }
 
     /// Fills bytes with a repeated little-endian word. `offset` is a multiple of 4; so is `size`, unless it ends the buffer.
@@ -257,7 +295,11 @@ impl Engine {
             });
         }
         // Blocks are padded to more than a word, so rounding up stays inside.
-        self.stream.fill(dst, offset, size.next_multiple_of(4), word)
+        let size = size.next_multiple_of(4);
+        match &self.capture {
+            Some(capture) => capture.fill(dst, offset, size, word),
+            None => self.core.stream.fill(dst, offset, size, word),
+        }
     }
 
     /// Copies bytes on the device. Ranges of one buffer must not overlap.
@@ -279,9 +321,12 @@ impl Engine {
             });
         }
         if size == 0 {
-            return self.stream.check();
+            return self.core.stream.check();
         }
-        self.stream.record_copy(src, src_offset, dst, dst_offset, size).map(|_| ())
+        match &self.capture {
+            Some(capture) => capture.copy(src, src_offset, dst, dst_offset, size),
+            None => self.core.stream.record_copy(src, src_offset, dst, dst_offset, size).map(|_| ()),
+        }
     }
 
     /// The pipeline of `key`, compiled if it is not there yet: milliseconds on a GPU driver. Any number of threads may ask for the
@@ -293,18 +338,18 @@ impl Engine {
         spec: &[(u32, u32)],
         interface: Interface,
     ) -> Result<Arc<Pipeline>> {
-        self.pipelines.get_or_compile(key, spirv, spec, interface)
+        self.core.pipelines.get_or_compile(key, spirv, spec, interface)
     }
 
     /// The pipeline of `key` if it is compiled. Never blocks.
     pub fn cached_pipeline(&self, key: PipelineKey) -> Option<Arc<Pipeline>> {
-        self.pipelines.get(key)
+        self.core.pipelines.get(key)
     }
 
     /// Writes compiled pipelines to the cache on disk now, rather than after some more of them: a process that ends without
     /// dropping its engine loses those.
     pub fn save_pipelines(&self) {
-        self.pipelines.save();
+        self.core.pipelines.save();
     }
 
     /// Records one dispatch of a kernel that takes buffer addresses.
@@ -313,7 +358,7 @@ impl Engine {
     /// `InvalidArgument` when parameters don't fit the pipeline or group counts exceed the device's limit: splitting is the caller's.
     pub fn dispatch(&self, launch: &Launch<'_>) -> Result<()> {
         if launch.groups.contains(&0) {
-            return self.stream.check();
+            return self.core.stream.check();
         }
         let push_bytes = match launch.pipeline.interface() {
             Interface::Addresses { push_bytes } => push_bytes as usize,
@@ -331,7 +376,10 @@ impl Engine {
         for buffer in launch.reads.iter().chain(launch.writes) {
             self.check_owner(buffer)?;
         }
-        self.stream.dispatch(launch)
+        match &self.capture {
+            Some(capture) => capture.launch(launch),
+            None => self.core.stream.dispatch(launch),
+        }
     }
 
     /// Records one dispatch of a shader that takes storage-buffer descriptors.
@@ -340,7 +388,7 @@ impl Engine {
     /// `InvalidArgument` when bindings or push bytes don't fit the pipeline, `TooLarge` when a range exceeds what a descriptor holds.
     pub fn dispatch_bound(&self, launch: &BoundLaunch<'_>) -> Result<()> {
         if launch.groups.contains(&0) {
-            return self.stream.check();
+            return self.core.stream.check();
         }
         let Interface::Descriptors { bindings, push_bytes } = launch.pipeline.interface() else {
             return Err(wrong_interface("a descriptor pipeline"));
@@ -377,73 +425,76 @@ impl Engine {
                 });
             }
         }
-        self.stream.dispatch_bound(launch)
+        if self.capture.is_some() {
+            return Err(Error::NeedsCompile);
+        }
+        self.core.stream.dispatch_bound(launch)
     }
 
     /// Submits what is recorded, without waiting.
     pub fn flush(&self) -> Result<()> {
-        self.stream.flush()
+        self.core.stream.flush()
     }
 
     /// Submits what is recorded and waits until all of it is done.
     pub fn wait(&self) -> Result<()> {
-        self.stream.wait()
+        self.core.stream.wait()
     }
 
     /// Whether the device is so far behind that recording may have to wait for it. A thread that must not wait records elsewhere then.
     pub fn is_congested(&self) -> bool {
-        self.stream.is_congested()
+        self.core.stream.is_congested()
     }
 
     /// Gives idle memory back to the driver. Returns the bytes freed.
     pub fn trim(&self) -> u64 {
-        self.pool.trim(self.stream.completed())
+        self.core.pool.trim(self.core.stream.completed())
     }
 
     /// Whether so much device memory is in use that owners of unused tensors should be collected.
     pub fn pressure(&self) -> bool {
-        self.pool.in_use_bytes() / PRESSURE_PERCENT >= self.budget_bytes() / 100
+        self.core.pool.in_use_bytes() / PRESSURE_PERCENT >= self.budget_bytes() / 100
     }
 
     pub fn stats(&self) -> Stats {
-        let counters = self.stream.counters();
+        let counters = self.core.stream.counters();
         Stats {
-            in_use_bytes: self.pool.in_use_bytes(),
-            reserved_bytes: self.pool.reserved_bytes(),
+            in_use_bytes: self.core.pool.in_use_bytes(),
+            reserved_bytes: self.core.pool.reserved_bytes(),
             budget_bytes: self.budget_bytes(),
             submissions: counters.submissions,
             dispatches: counters.dispatches,
             transfers: counters.transfers,
             barriers: counters.barriers,
-            pipelines: self.pipelines.len() as u64,
+            pipelines: self.core.pipelines.len() as u64,
         }
     }
 
     pub(crate) fn note_features(&self, features: u8) {
-        if features & !self.features_used.load(Relaxed) != 0 {
-            self.features_used.fetch_or(features, Relaxed);
+        if features & !self.core.features_used.load(Relaxed) != 0 {
+            self.core.features_used.fetch_or(features, Relaxed);
         }
     }
 
     /// The device features that generated kernels launched since the last call depend on.
     pub fn take_features_used(&self) -> Vec<&'static str> {
-        feature_names(self.features_used.swap(0, Relaxed))
+        feature_names(self.core.features_used.swap(0, Relaxed))
     }
 
     /// What the validation layer said; `None` when it is not watching.
     pub fn validation_messages(&self) -> Option<Vec<String>> {
-        self.open.log.as_ref().map(|log| log.messages())
+        self.core.open.log.as_ref().map(|log| log.messages())
     }
 
     /// The log behind [`Engine::validation_messages`], which outlives the engine.
     pub fn validation_log(&self) -> Option<Arc<ValidationLog>> {
-        self.open.log.clone()
+        self.core.open.log.clone()
     }
 
     /// Makes the next submission fail as a lost device does, to test what callers make of it.
     #[doc(hidden)]
     pub fn fail_next_submission(&self) {
-        self.stream.fail_next_submission();
+        self.core.stream.fail_next_submission();
     }
 
     fn check_range(&self, what: &'static str, buffer: &Buffer, offset: u64, size: u64) -> Result<()> {
@@ -458,7 +509,7 @@ impl Engine {
     }
 
     fn check_owner(&self, buffer: &Buffer) -> Result<()> {
-        match buffer.belongs_to(&self.pool) {
+        match buffer.belongs_to(&self.core.pool) {
             true => Ok(()),
             false => Err(Error::InvalidArgument {
                 what: "buffer",
@@ -469,10 +520,10 @@ impl Engine {
     }
 
     fn check_launch(&self, pipeline: &Pipeline, groups: [u32; 3]) -> Result<()> {
-        if !pipeline.belongs_to(&self.open.device) {
+        if !pipeline.belongs_to(&self.core.open.device) {
             return Err(wrong_interface("a pipeline of this device"));
         }
-        let limit = self.open.caps.max_workgroup_count;
+        let limit = self.core.open.caps.max_workgroup_count;
         if groups.iter().zip(&limit).any(|(g, max)| g > max) {
             return Err(Error::InvalidArgument {
                 what: "workgroup counts",

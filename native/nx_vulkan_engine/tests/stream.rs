@@ -111,7 +111,15 @@ fn empty_and_oversized_launches() {
     let engine = engine();
     let pipeline = axpb(&engine, false);
     let a = engine.alloc(256).unwrap();
-    let launch = |groups| Launch { pipeline: &pipeline, params: &[], table: None, groups, reads: &[], writes: &[] };
+    let launch = |groups| Launch {
+        pipeline: &pipeline,
+        params: &[],
+        table: None,
+        addresses: &[],
+        groups,
+        reads: &[],
+        writes: &[],
+    };
     assert_eq!(engine.dispatch(&launch([0, 1, 1])), Ok(()));
     assert_eq!(engine.stats().dispatches, 0);
     let limit = engine.caps().max_workgroup_count;
@@ -143,6 +151,7 @@ fn tables_survive_more_launches_than_the_ring_holds() {
                 pipeline: &pipeline,
                 params: &[],
                 table: Some(&table),
+                addresses: &[],
                 groups: [1, 1, 1],
                 reads: &[&a],
                 writes: &[&b],

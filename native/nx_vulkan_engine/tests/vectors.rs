@@ -8,7 +8,7 @@ use std::path::Path;
 use half::{bf16, f16};
 use nx_vulkan_engine::program::file::{Recording, Tolerance};
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{DType, Result, Tensor, eager, float8};
+use nx_vulkan_engine::{Compile, DType, Executable, Result, Tensor, eager, float8};
 
 /// The parts of floats and complex numbers; `None` for integers, which are compared as bytes.
 fn floats(dtype: DType, bytes: &[u8]) -> Option<Vec<f64>> {
@@ -76,6 +76,20 @@ fn recorded_programs_give_nx_results_on_the_device() {
         let types = recording.program.inputs.iter().zip(&recording.inputs);
         let inputs = types.map(|(ty, bytes)| Tensor::from_nx_bytes(&engine, ty, bytes)).collect::<Result<Vec<_>>>()?;
         let outputs = eager::run_program(&engine, &recording.program, &inputs)?;
+        outputs.iter().map(|output| output.to_nx_bytes(&engine, None)).collect()
+    });
+    common::assert_valid(&engine);
+}
+
+#[test]
+fn recorded_programs_give_nx_results_as_executables() {
+    let engine = common::engine();
+    replay(|recording| {
+        let executable = Executable::compile(&engine, recording.program.clone())?;
+        let types = recording.program.inputs.iter().zip(&recording.inputs);
+        let inputs = types.map(|(ty, bytes)| Tensor::from_nx_bytes(&engine, ty, bytes)).collect::<Result<Vec<_>>>()?;
+        executable.run(&inputs, Compile::Allowed)?;
+        let outputs = executable.run(&inputs, Compile::Allowed)?;
         outputs.iter().map(|output| output.to_nx_bytes(&engine, None)).collect()
     });
     common::assert_valid(&engine);

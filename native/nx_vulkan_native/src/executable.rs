@@ -12,7 +12,7 @@ use crate::tensor::{encode_tensors, tensors_of};
 use crate::{device, error, term};
 
 mod atoms {
-    rustler::atoms! { ok, nil, needs_compile }
+    rustler::atoms! { ok, nil, needs_compile, commands, barriers, waits, arena_bytes, own_bytes }
 }
 
 /// Deeply nested programs are read and compiled by recursion, for which a scheduler's stack may be too small.
@@ -53,8 +53,28 @@ fn program_compile<'a>(env: Env<'a>, program: Term<'a>) -> Term<'a> {
     }
 }
 
-fn run<'a>(env: Env<'a>, engine: &Arc<Engine>, executable: Term<'a>, inputs: Term<'a>, compile: Compile) -> Term<'a> {
-    let run = || executable_of(executable)?.executable.run(engine, &tensors_of(inputs)?, compile);
+/// What one run of an executable does.
+#[rustler::nif]
+fn executable_info<'a>(env: Env<'a>, executable: Term<'a>) -> Term<'a> {
+    match executable_of(executable) {
+        Ok(executable) => {
+            let summary = executable.executable.summary();
+            let pairs = [
+                (atoms::commands(), summary.commands),
+                (atoms::barriers(), summary.barriers),
+                (atoms::waits(), summary.waits),
+                (atoms::arena_bytes(), summary.arena_bytes),
+                (atoms::own_bytes(), summary.own_bytes),
+            ];
+            let map = Term::map_from_pairs(env, &pairs).unwrap_or_else(|_| Term::map_new(env));
+            (atoms::ok(), map).encode(env)
+        }
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
+}
+
+fn run<'a>(env: Env<'a>, engine: &Engine, executable: Term<'a>, inputs: Term<'a>, compile: Compile) -> Term<'a> {
+    let run = || executable_of(executable)?.executable.run(&tensors_of(inputs)?, compile);
     match run() {
         Ok(tensors) => encode_tensors(env, engine, tensors.into()),
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),

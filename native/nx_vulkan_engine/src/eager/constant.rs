@@ -28,7 +28,8 @@ pub fn constant(engine: &Engine, value: Scalar, out: &Type) -> Result<Tensor> {
     let buffer = match known {
         Some(buffer) => buffer,
         None => {
-            let element = Tensor::uninitialized(engine, &Type::new(dtype, &[]))?;
+            let engine = engine.uncaptured();
+            let element = Tensor::uninitialized(&engine, &Type::new(dtype, &[]))?;
             engine.upload(&element.buffer, 0, &bytes[..dtype.size_bytes() as usize])?;
             let mut cache = cache.lock().unwrap_or_else(|e| e.into_inner());
             if cache.len() >= CAPACITY {

@@ -26,6 +26,7 @@ use smallvec::{SmallVec, smallvec};
 
 pub use crate::kernel::launch::Compile;
 pub(crate) use constant::ConstantCache;
+pub(crate) use control::is_true;
 pub use movement::{contiguous, copy};
 pub use program::run_program;
 

@@ -1,25 +1,138 @@
-//! A compiled program: checked once, run any number of times, by any number of threads at once.
+//! A compiled program: its ops have run once on buffers without memory, and what they recorded is replayed by every run, by any
+//! number of threads at once.
+//!
+//! A program is cut where the host must know values (loops and branches, sizes of convergence): between such *steps*, all commands
+//! are one *batch*, whose intermediate results share an arena.
+
+mod capture;
+mod compile;
+mod plan;
 
 use std::sync::Arc;
 
-use crate::eager::{Compile, run_program};
-use crate::program::{Program, verify};
-use crate::{Engine, Error, Result, Tensor};
+pub(crate) use crate::stream::Replay;
+pub(crate) use capture::{Action, Capture, Command};
+use plan::Plan;
+
+use crate::eager::{self, Compile, is_true};
+use crate::memory::Buffer;
+use crate::program::Op;
+use crate::{Engine, Error, Result, Tensor, Type, View};
+
+/// Vector loads need addresses of this multiple.
+const ALIGN_BYTES: u64 = 16;
+
+/// Where a buffer of the program lies in a run.
+#[derive(Debug, Clone)]
+enum Memory {
+    /// An input, or a result of a step.
+    Bound(u32),
+    /// Allocated by each run.
+    Own(u32),
+    /// At this offset of the batch's arena.
+    Arena(u64),
+    /// Constants, which are there already.
+    Real(Arc<Buffer>),
+}
+
+/// A tensor of the program.
+#[derive(Debug, Clone)]
+struct Value {
+    memory: Memory,
+    view: View,
+}
+
+/// Commands that are recorded together.
+#[derive(Debug)]
+struct Batch {
+    plan: Plan,
+    /// Where the buffers lie, by their numbers in the commands.
+    slots: Vec<Memory>,
+    /// Of the memory that each run allocates, what the batch writes.
+    written: Vec<u32>,
+    constants: Vec<Arc<Buffer>>,
+}
+
+#[derive(Debug)]
+enum Work {
+    Op {
+        op: Op,
+        outs: Vec<Type>,
+    },
+    /// The body gives the next state and whether to go on.
+    While {
+        condition: Executable,
+        body: Executable,
+        state: usize,
+    },
+    Cond {
+        on_true: Executable,
+        on_false: Executable,
+    },
+}
+
+#[derive(Debug)]
+enum Step {
+    Batch(Batch),
+    /// What waits for values, with its operands. Its results are bound after those of earlier steps.
+    Wait {
+        work: Box<Work>,
+        operands: Vec<Value>,
+    },
+}
+
+/// What an executable does, for people.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Kernel launches, fills and copies of one run; those of loops and branches are not counted.
+    pub commands: u64,
+    pub barriers: u64,
+    /// Times that the host waits for values, loops counted once.
+    pub waits: u64,
+    /// Memory of intermediate results.
+    pub arena_bytes: u64,
+    /// Memory that each run allocates besides: outputs, and what outlives a wait.
+    pub own_bytes: u64,
+}
 
 /// A program that is ready to run on one device.
 #[derive(Debug)]
 pub struct Executable {
-    program: Program,
+    engine: Arc<Engine>,
+    inputs: Vec<Type>,
+    steps: Vec<Step>,
+    /// Sizes in bytes of the memory that each run allocates.
+    own: Vec<u64>,
+    outputs: Vec<Value>,
+}
+
+/// The memory of one run.
+struct Run<'a> {
+    engine: &'a Arc<Engine>,
+    bound: Vec<Tensor>,
+    own: Vec<Arc<Buffer>>,
 }
 
 impl Executable {
-    /// Checks a program and prepares its kernels.
-    ///
-    /// # Errors
-    /// `InvalidProgram` for a program that breaks a rule; `Unsupported` for what the device can't do.
-    pub fn compile(_engine: &Arc<Engine>, program: Program) -> Result<Executable> {
-        verify::program(&program)?;
-        Ok(Executable { program })
+    /// Counts what one run does.
+    pub fn summary(&self) -> Summary {
+        let mut summary = Summary { own_bytes: self.own.iter().sum(), ..Summary::default() };
+        for step in &self.steps {
+            match step {
+                Step::Wait { .. } => summary.waits += 1,
+                Step::Batch(batch) => {
+                    summary.commands += batch.plan.commands.len() as u64;
+                    summary.barriers += batch.plan.barriers.iter().filter(|&&waits| waits).count() as u64;
+                    summary.arena_bytes = summary.arena_bytes.max(batch.plan.arena_bytes);
+                }
+            }
+        }
+        summary
+    }
+
+    /// Whether a run waits for the device.
+    pub fn waits(&self) -> bool {
+        self.steps.iter().any(|step| matches!(step, Step::Wait { .. }))
     }
 
     /// Runs the program and returns its outputs at once; the device fills them.
@@ -27,10 +140,115 @@ impl Executable {
     /// # Errors
     /// `NeedsCompile` where the run has to wait for the device or for a kernel and `compile` refuses that. `InvalidProgram` for
     /// inputs of other types; else what the ops answer.
-    pub fn run(&self, engine: &Arc<Engine>, inputs: &[Tensor], compile: Compile) -> Result<Vec<Tensor>> {
-        match compile {
-            Compile::Allowed => run_program(engine, &self.program, inputs),
-            Compile::Refused => Err(Error::NeedsCompile),
+    pub fn run(&self, inputs: &[Tensor], compile: Compile) -> Result<Vec<Tensor>> {
+        if inputs.len() != self.inputs.len() || inputs.iter().zip(&self.inputs).any(|(t, ty)| !has_type(t, ty)) {
+            let got: Vec<_> = inputs.iter().map(|t| t.view.ty()).collect();
+            let reason = format!("inputs {got:?}, expected {:?}", self.inputs);
+            return Err(Error::InvalidProgram { op: "program".to_string(), reason });
         }
+        if compile == Compile::Refused && self.waits() {
+            return Err(Error::NeedsCompile);
+        }
+        let engine = &self.engine;
+        let bound = inputs.iter().map(|t| aligned(engine, t, compile)).collect::<Result<Vec<Tensor>>>()?;
+        let own = self.own.iter().map(|&size| engine.alloc(size)).collect::<Result<Vec<_>>>()?;
+        let mut run = Run { engine, bound, own };
+        for step in &self.steps {
+            match step {
+                Step::Batch(batch) => run.batch(batch)?,
+                Step::Wait { work, operands } => run.wait(work, operands, compile)?,
+            }
+        }
+        self.outputs.iter().map(|value| run.tensor(value)).collect()
     }
+}
+
+impl Run<'_> {
+    /// The memory of a buffer, and where in it the buffer begins.
+    fn place<'r>(&'r self, memory: &'r Memory, arena: Option<&'r Arc<Buffer>>) -> Result<(&'r Arc<Buffer>, u64)> {
+        let found = match memory {
+            Memory::Bound(i) => self.bound.get(*i as usize).map(|t| (&t.buffer, t.view.offset_bytes())),
+            Memory::Own(i) => self.own.get(*i as usize).map(|buffer| (buffer, 0)),
+            Memory::Arena(at) => arena.map(|arena| (arena, *at)),
+            Memory::Real(buffer) => Some((buffer, 0)),
+        };
+        found.ok_or_else(|| Error::InvalidProgram {
+            op: "program".to_string(),
+            reason: format!("{memory:?} is not there"),
+        })
+    }
+
+    fn tensor(&self, value: &Value) -> Result<Tensor> {
+        let (buffer, at) = self.place(&value.memory, None)?;
+        let mut view = value.view.clone();
+        view.offset += at / view.dtype.size_bytes();
+        Ok(Tensor { buffer: Arc::clone(buffer), view })
+    }
+
+    fn batch(&self, batch: &Batch) -> Result<()> {
+        let arena = match batch.plan.arena_bytes {
+            0 => None,
+            size_bytes => Some(self.engine.alloc(size_bytes)?),
+        };
+        let slots = batch.slots.iter().map(|memory| {
+            let (buffer, at) = self.place(memory, arena.as_ref())?;
+            Ok((&**buffer, at))
+        });
+        let slots = slots.collect::<Result<Vec<(&Buffer, u64)>>>()?;
+        let mut writes: Vec<&Buffer> = arena.iter().map(|buffer| &**buffer).collect();
+        writes.extend(batch.written.iter().filter_map(|&i| self.own.get(i as usize)).map(|buffer| &**buffer));
+        let reads =
+            batch.slots.iter().zip(&slots).filter(|(memory, _)| matches!(memory, Memory::Bound(_) | Memory::Own(_)));
+        let reads: Vec<&Buffer> =
+            reads.map(|(_, (buffer, _))| *buffer).chain(batch.constants.iter().map(|buffer| &**buffer)).collect();
+        self.engine.replay(&Replay {
+            commands: &batch.plan.commands,
+            barriers: &batch.plan.barriers,
+            slots: &slots,
+            reads: &reads,
+            writes: &writes,
+        })
+    }
+
+    fn wait(&mut self, work: &Work, operands: &[Value], compile: Compile) -> Result<()> {
+        let mut operands = operands.iter().map(|value| self.tensor(value)).collect::<Result<Vec<Tensor>>>()?;
+        let results = match work {
+            Work::Op { op, outs } => eager::run_all(self.engine, op, &operands, outs, compile)?.into_vec(),
+            Work::Cond { on_true, on_false } => {
+                let predicate = operands.remove(0);
+                let chosen = if is_true(self.engine, &predicate)? { on_true } else { on_false };
+                chosen.run(&operands, compile)?
+            }
+            Work::While { condition, body, state } => {
+                let mut going_on = condition.run(&operands, compile)?.pop();
+                while let Some(scalar) = going_on
+                    && is_true(self.engine, &scalar)?
+                {
+                    let mut next = body.run(&operands, compile)?;
+                    going_on = next.pop();
+                    operands.splice(..*state, next);
+                }
+                operands.truncate(*state);
+                operands
+            }
+        };
+        for result in results {
+            self.bound.push(aligned(self.engine, &result, compile)?);
+        }
+        Ok(())
+    }
+}
+
+fn has_type(tensor: &Tensor, ty: &Type) -> bool {
+    tensor.view.dtype == ty.dtype && tensor.view.shape == ty.shape
+}
+
+/// The tensor itself if its elements lie in row-major order where vectors can be loaded, else a copy.
+fn aligned(engine: &Arc<Engine>, tensor: &Tensor, compile: Compile) -> Result<Tensor> {
+    if tensor.view.is_contiguous() && tensor.address().is_multiple_of(ALIGN_BYTES) {
+        return Ok(tensor.clone());
+    }
+    let copy = Tensor::uninitialized(engine, &tensor.view.ty())?;
+    eager::copy(engine, tensor, &copy, compile)?;
+    Ok(copy)
 }

@@ -63,6 +63,8 @@ pub struct Launch<'a> {
     pub params: &'a [u32],
     /// Words for a table in memory, when they don't fit the push constants. Its address overwrites words 0 and 1 of `params`.
     pub table: Option<&'a [u32]>,
+    /// Where addresses stand: the first of two words each, in the table if there is one, else in `params`.
+    pub addresses: &'a [u32],
     /// Workgroups in x, y, z. A zero makes the launch a no-op.
     pub groups: [u32; 3],
     pub reads: &'a [&'a Arc<Buffer>],

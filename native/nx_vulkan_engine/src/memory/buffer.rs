@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use ash::vk;
+
 use super::block::{Block, FreeBlock, Hazard};
 use super::external::External;
 use super::{DevicePool, Kind};
@@ -18,6 +20,8 @@ pub struct Buffer {
     pool: Arc<DevicePool>,
     /// Memory of its own instead of a block of the pool's.
     external: Option<External>,
+    /// The number of a buffer that stands for memory of a later run and has none itself.
+    virtual_id: Option<u32>,
 }
 
 impl Buffer {
@@ -32,7 +36,29 @@ impl Buffer {
             use_serial: AtomicU64::new(h.use_serial),
             pool,
             external: None,
+            virtual_id: None,
         }
+    }
+
+    /// A buffer without memory, whose addresses begin at `address`.
+    pub(crate) fn without_memory(id: u32, address: u64, size_bytes: u64, pool: Arc<DevicePool>) -> Buffer {
+        let block = Block {
+            kind: Kind::Device,
+            region: 0,
+            offset: 0,
+            size_bytes,
+            handle: vk::Buffer::null(),
+            address,
+            mapped: std::ptr::null_mut(),
+        };
+        let mut buffer = Buffer::new(FreeBlock { block, hazard: Hazard::default() }, size_bytes, pool);
+        buffer.virtual_id = Some(id);
+        buffer
+    }
+
+    /// The number of a buffer without memory.
+    pub(crate) fn virtual_id(&self) -> Option<u32> {
+        self.virtual_id
     }
 
     /// A buffer over an allocation of its own.
@@ -118,6 +144,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if self.virtual_id.is_some() {
+            return;
+        }
         match self.external.take() {
             Some(external) => self.pool.retire(external.memory, self.use_serial()),
             None => self.pool.free(FreeBlock { block: self.block, hazard: self.hazard() }),

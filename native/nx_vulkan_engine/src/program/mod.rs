@@ -56,6 +56,20 @@ impl Program {
         self.instructions.iter().flat_map(|instruction| &instruction.outs)
     }
 
+    /// Appends another program's instructions, which take `inputs` in the place of its own. Answers its outputs.
+    pub fn append(&mut self, other: &Program, inputs: &[Operand]) -> Vec<Operand> {
+        let made = self.results().count() as u32;
+        let moved = |operand: &Operand| match *operand {
+            Operand::Input(i) => inputs.get(i as usize).copied().unwrap_or(Operand::Input(u32::MAX)),
+            Operand::Result(i) => Operand::Result(made + i),
+        };
+        self.instructions.extend(other.instructions.iter().map(|instruction| Instruction {
+            operands: instruction.operands.iter().map(moved).collect(),
+            ..instruction.clone()
+        }));
+        other.outputs.iter().map(moved).collect()
+    }
+
     /// The types of the outputs that exist.
     pub fn output_types(&self) -> Vec<&Type> {
         let results: Vec<&Type> = self.results().collect();

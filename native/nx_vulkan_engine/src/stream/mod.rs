@@ -3,6 +3,7 @@
 //! Everything recorded runs in order. A barrier ends an *epoch*; within an epoch nothing depends on anything else. A *serial* numbers a
 //! submission. The first failure of a submission sticks: every later call returns it.
 
+mod replay;
 mod slot;
 mod transfer;
 mod wait;
@@ -19,6 +20,7 @@ use crate::device::{DeviceKind, OpenDevice};
 use crate::kernel::{Access, BoundLaunch, Launch};
 use crate::memory::{Buffer, DevicePool, Kind, Ring};
 use crate::{Error, Result};
+pub(crate) use replay::Replay;
 use slot::Slot;
 
 /// Submissions in flight before recording waits for the oldest.

@@ -74,6 +74,7 @@ pub fn run_axpb(
         pipeline,
         params: if use_table { &[] } else { &params },
         table: use_table.then_some(&params),
+        addresses: &[],
         groups: [n.div_ceil(64), 1, 1],
         reads: &[src],
         writes: &[dst],

@@ -5,13 +5,13 @@ use nx_vulkan_engine::program::verify::result_dtype;
 use nx_vulkan_engine::program::{Binary, Elementwise, Instruction, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::shape::elements;
-use nx_vulkan_engine::{DType, Tensor, Type, Value};
+use nx_vulkan_engine::{Compile, DType, Executable, Tensor, Type, Value};
 use smallvec::smallvec;
 
 use crate::common::Rng;
 use crate::compare::{Bound, mismatch};
 use crate::values::{Range, operand};
-use crate::{download, finish, rng, run, seed, upload};
+use crate::{download, engine, finish, rng, run, seed, upload};
 
 const PROGRAMS: usize = 120;
 const INSTRUCTIONS: usize = 9;
@@ -223,6 +223,18 @@ fn random_programs() {
             let wrong = mismatch(&download(&result), std::slice::from_ref(&expected[i]), Bound::Exact);
             assert_eq!(wrong, None, "{}", what());
             results.push(result);
+        }
+        // The same at once, where intermediate results share memory.
+        let kept: Vec<usize> = (0..expected.len()).filter(|_| rng.below(4) == 0).collect();
+        program.outputs = kept.iter().map(|&i| Operand::Result(i as u32)).collect();
+        let executable = Executable::compile(engine(), program.clone()).unwrap();
+        for _ in 0..2 {
+            let results = executable.run(&tensors, Compile::Allowed).unwrap();
+            assert_eq!(results.len(), kept.len());
+            for (result, &i) in results.iter().zip(&kept) {
+                let wrong = mismatch(&download(result), std::slice::from_ref(&expected[i]), Bound::Exact);
+                assert_eq!(wrong, None, "program {number}, seed {}, result {i} of {program:#?}", seed());
+            }
         }
     }
     finish();

@@ -78,6 +78,7 @@ impl Runner {
                 pipeline: &pipeline,
                 params: &params,
                 table: None,
+                addresses: &[],
                 groups: [(n as u32).div_ceil(kernel.elements_per_group), 1, 1],
                 reads: &reads,
                 writes: &writes,

@@ -83,6 +83,8 @@ pub struct Kernel {
     pub params: ParamLayout,
     pub table: bool,
     pub elements_per_group: u32,
+    /// The words of `params` that begin an address.
+    addresses: SmallVec<[u32; 4]>,
     features: u8,
 }
 
@@ -132,6 +134,9 @@ impl KernelSpec {
 impl Engine {
     /// What generated modules may declare and assume on this device. The first call runs a probe and waits for it.
     pub fn float_modes(&self) -> Result<FloatModes> {
+        if self.capture().is_some() {
+            return self.uncaptured().float_modes();
+        }
         let modes = self.kernel_cache().modes.get_or_try_init(|| {
             let caps = self.caps();
             let mut modes = FloatModes {
@@ -204,7 +209,10 @@ impl Engine {
         }
         let interface = Interface::Addresses { push_bytes: (ParamLayout::PUSH_WORDS * 4) as u32 };
         let key = PipelineKey::new(&generated.words, constants, interface);
+        let is_address = |param: &Param| matches!(param, Param::AddressLow(_));
+        let addresses = (0..).zip(&generated.params.words).filter(|(_, param)| is_address(param)).map(|(i, _)| i);
         Ok(Kernel {
+            addresses: addresses.collect(),
             pipeline: self.pipeline(key, &generated.words, constants, interface)?,
             params: generated.params,
             table: generated.table,
@@ -352,6 +360,7 @@ pub fn launch(
         pipeline: &kernel.pipeline,
         params,
         table,
+        addresses: &kernel.addresses,
         groups: grid(engine.caps(), groups),
         reads: &reads,
         writes: &writes,

@@ -115,10 +115,11 @@ pub fn table(engine: &Engine, content: Content, ctype: CType, compile: Compile) 
             (1..n).rev().for_each(|k| put(conjugate(chirp(k, n))));
         }
     }
+    let engine = engine.uncaptured();
     let mut buffer = engine.alloc(bytes.len() as u64)?;
     engine.upload(&buffer, 0, &bytes)?;
     if let Content::Spectrum(n) = content {
-        buffer = super::spectrum(engine, &buffer, convolution(n), ctype, compile)?;
+        buffer = super::spectrum(&engine, &buffer, convolution(n), ctype, compile)?;
     }
     cache.insert(content, ctype, &buffer);
     Ok(buffer)

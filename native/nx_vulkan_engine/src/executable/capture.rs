@@ -1,0 +1,212 @@
+//! What ops record while a program is compiled: commands on buffers that have no memory yet.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use crate::kernel::{Launch, Pipeline};
+use crate::memory::{Buffer, DevicePool};
+use crate::{Error, Result};
+
+/// Addresses of buffers without memory: above all that devices have, 2^40 bytes for each of 2^19 buffers.
+const FIRST_ADDRESS: u64 = 1 << 63;
+const BUFFER_SHIFT: u32 = 40;
+const MAX_BUFFERS: usize = 1 << 19;
+
+/// A buffer that a command touches: one without memory by its number, or memory that is there already.
+#[derive(Debug, Clone)]
+pub(crate) enum Place {
+    Virtual(u32),
+    Real(Arc<Buffer>),
+}
+
+impl Place {
+    fn of(buffer: &Arc<Buffer>) -> Place {
+        buffer.virtual_id().map_or_else(|| Place::Real(Arc::clone(buffer)), Place::Virtual)
+    }
+
+    pub fn id(&self) -> Option<u32> {
+        match self {
+            Place::Virtual(id) => Some(*id),
+            Place::Real(_) => None,
+        }
+    }
+}
+
+/// Two words of a launch that are an address within a buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patch {
+    pub word: u32,
+    pub buffer: u32,
+    pub offset_bytes: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Action {
+    Launch {
+        pipeline: Arc<Pipeline>,
+        /// Push constants, or a table in memory.
+        words: Vec<u32>,
+        is_table: bool,
+        groups: [u32; 3],
+        patches: SmallVec<[Patch; 4]>,
+    },
+    Fill {
+        offset_bytes: u64,
+        size_bytes: u64,
+        word: u32,
+    },
+    Copy {
+        from_bytes: u64,
+        to_bytes: u64,
+        size_bytes: u64,
+    },
+}
+
+/// What is recorded at once. Fills write the only place of `writes`, copies read that of `reads` besides.
+#[derive(Debug, Clone)]
+pub(crate) struct Command {
+    pub action: Action,
+    pub reads: SmallVec<[Place; 4]>,
+    pub writes: SmallVec<[Place; 2]>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Sizes of the buffers in bytes.
+    sizes: Vec<u64>,
+    commands: Vec<Command>,
+}
+
+/// The list of a capturing engine.
+#[derive(Debug, Default)]
+pub(crate) struct Capture(Mutex<State>);
+
+impl Capture {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn alloc(&self, size_bytes: u64, pool: &Arc<DevicePool>) -> Result<Arc<Buffer>> {
+        let mut state = self.lock();
+        let id = state.sizes.len();
+        if size_bytes >= 1 << BUFFER_SHIFT {
+            return Err(Error::TooLarge { size_bytes, limit_bytes: 1 << BUFFER_SHIFT });
+        }
+        if id >= MAX_BUFFERS {
+            let reason = format!("more than {MAX_BUFFERS} intermediate results");
+            return Err(Error::InvalidProgram { op: "program".to_string(), reason });
+        }
+        state.sizes.push(size_bytes);
+        let address = FIRST_ADDRESS | (id as u64) << BUFFER_SHIFT;
+        Ok(Arc::new(Buffer::without_memory(id as u32, address, size_bytes, Arc::clone(pool))))
+    }
+
+    pub fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        let words = launch.table.unwrap_or(launch.params).to_vec();
+        let mut patches = SmallVec::new();
+        for &word in launch.addresses {
+            let pair = words.get(word as usize..word as usize + 2).unwrap_or_default();
+            let [low, high] = *pair else { continue };
+            let address = u64::from(low) | u64::from(high) << 32;
+            if address >= FIRST_ADDRESS {
+                let buffer = ((address ^ FIRST_ADDRESS) >> BUFFER_SHIFT) as u32;
+                patches.push(Patch { word, buffer, offset_bytes: address & ((1 << BUFFER_SHIFT) - 1) });
+            }
+        }
+        self.lock().commands.push(Command {
+            action: Action::Launch {
+                pipeline: Arc::clone(launch.pipeline),
+                words,
+                is_table: launch.table.is_some(),
+                groups: launch.groups,
+                patches,
+            },
+            reads: launch.reads.iter().map(|b| Place::of(b)).collect(),
+            writes: launch.writes.iter().map(|b| Place::of(b)).collect(),
+        });
+        Ok(())
+    }
+
+    pub fn fill(&self, dst: &Arc<Buffer>, offset_bytes: u64, size_bytes: u64, word: u32) -> Result<()> {
+        if size_bytes > 0 {
+            let action = Action::Fill { offset_bytes, size_bytes, word };
+            let writes = SmallVec::from_iter([Place::of(dst)]);
+            self.lock().commands.push(Command { action, reads: SmallVec::new(), writes });
+        }
+        Ok(())
+    }
+
+    pub fn copy(
+        &self,
+        src: &Arc<Buffer>,
+        from_bytes: u64,
+        dst: &Arc<Buffer>,
+        to_bytes: u64,
+        size_bytes: u64,
+    ) -> Result<()> {
+        self.lock().commands.push(Command {
+            action: Action::Copy { from_bytes, to_bytes, size_bytes },
+            reads: SmallVec::from_iter([Place::of(src)]),
+            writes: SmallVec::from_iter([Place::of(dst)]),
+        });
+        Ok(())
+    }
+
+    /// The number of commands so far.
+    pub fn mark(&self) -> usize {
+        self.lock().commands.len()
+    }
+
+    /// Forgets the commands since a mark.
+    pub fn rewind(&self, mark: usize) {
+        self.lock().commands.truncate(mark);
+    }
+
+    /// The commands since they were taken last.
+    pub fn take(&self) -> Vec<Command> {
+        std::mem::take(&mut self.lock().commands)
+    }
+
+    /// The sizes of all buffers so far, by their numbers.
+    pub fn sizes(&self) -> Vec<u64> {
+        self.lock().sizes.clone()
+    }
+}
+
+impl Command {
+    /// The buffer without memory that a fill or copy writes.
+    pub fn written(&self) -> Option<u32> {
+        self.writes.first().and_then(Place::id)
+    }
+
+    /// The buffer without memory that a copy reads.
+    pub fn read(&self) -> Option<u32> {
+        self.reads.first().and_then(Place::id)
+    }
+
+    /// The memory that a copy reads.
+    pub fn real_read(&self) -> Option<&Arc<Buffer>> {
+        self.reads.first().and_then(|place| match place {
+            Place::Real(buffer) => Some(buffer),
+            Place::Virtual(_) => None,
+        })
+    }
+
+    /// The buffers without memory.
+    pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.reads.iter().chain(&self.writes).filter_map(Place::id)
+    }
+
+    /// Gives the buffers without memory other numbers.
+    pub fn renumber(&mut self, number: impl Fn(u32) -> u32) {
+        for place in self.reads.iter_mut().chain(&mut self.writes) {
+            if let Place::Virtual(id) = place {
+                *id = number(*id);
+            }
+        }
+        if let Action::Launch { patches, .. } = &mut self.action {
+            patches.iter_mut().for_each(|patch| patch.buffer = number(patch.buffer));
+        }
+    }
+}

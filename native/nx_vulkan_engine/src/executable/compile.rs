@@ -1,0 +1,218 @@
+//! From a program to an executable.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::capture::{Command, Place};
+use super::plan::plan;
+use super::{Batch, Executable, Memory, Step, Value, Work};
+use crate::eager::{self, Compile};
+use crate::memory::Buffer;
+use crate::program::{Branches, Instruction, Loop, Op, Operand, Program, verify};
+use crate::{Engine, Error, Result, Tensor, Type, View};
+
+/// An output that keeps more than so many times its own bytes is copied to memory of its own.
+const MAX_KEPT: u64 = 2;
+
+/// Steps while their buffers have numbers only.
+enum Draft {
+    Batch(Vec<Command>),
+    Wait { work: Box<Work>, operands: Vec<Tensor> },
+}
+
+/// A program whose ops run on a capturing engine.
+struct Builder<'a> {
+    engine: &'a Arc<Engine>,
+    capturing: Arc<Engine>,
+    drafts: Vec<Draft>,
+    /// Numbers of the buffers that runs bind, in the order in which they are bound.
+    bound: Vec<u32>,
+}
+
+impl Executable {
+    /// Checks a program, compiles its kernels and plans its memory.
+    ///
+    /// # Errors
+    /// `InvalidProgram` for a program that breaks a rule; `Unsupported` for what the device can't do, with the op.
+    pub fn compile(engine: &Arc<Engine>, program: Program) -> Result<Executable> {
+        verify::program(&program)?;
+        build(engine, &program)
+    }
+}
+
+fn build(engine: &Arc<Engine>, program: &Program) -> Result<Executable> {
+    let mut builder = Builder { engine, capturing: engine.capturing(), drafts: Vec::new(), bound: Vec::new() };
+    let inputs = program.inputs.iter().map(|ty| builder.bind(ty)).collect::<Result<Vec<Tensor>>>()?;
+    let mut results: Vec<Tensor> = Vec::with_capacity(program.instructions.len());
+    let find = |results: &[Tensor], operand: &Operand| {
+        let found = match *operand {
+            Operand::Input(i) => inputs.get(i as usize),
+            Operand::Result(i) => results.get(i as usize),
+        };
+        found.cloned().ok_or_else(|| missing(operand))
+    };
+    for instruction in &program.instructions {
+        let operands = instruction.operands.iter().map(|o| find(&results, o)).collect::<Result<Vec<_>>>()?;
+        results.extend(builder.instruction(instruction, operands)?);
+    }
+    let outputs = program.outputs.iter().map(|o| find(&results, o)).collect::<Result<Vec<_>>>()?;
+    let outputs = outputs.into_iter().map(|tensor| builder.output(tensor)).collect::<Result<Vec<_>>>()?;
+    builder.finish(program, &outputs)
+}
+
+fn missing(operand: &Operand) -> Error {
+    Error::InvalidProgram { op: "program".to_string(), reason: format!("{operand:?} does not exist") }
+}
+
+impl Builder<'_> {
+    /// A tensor whose memory a run binds.
+    fn bind(&mut self, ty: &Type) -> Result<Tensor> {
+        let tensor = Tensor::uninitialized(&self.capturing, ty)?;
+        self.bound.extend(tensor.buffer.virtual_id());
+        Ok(tensor)
+    }
+
+    fn instruction(&mut self, instruction: &Instruction, operands: Vec<Tensor>) -> Result<Vec<Tensor>> {
+        let Instruction { op, outs, .. } = instruction;
+        let work = match op {
+            Op::While(op) => self.repeat(op, outs.len())?,
+            Op::Cond(op) => self.choose(op)?,
+            _ => {
+                let mark = self.capturing.capture().map_or(0, |capture| capture.mark());
+                match eager::run_all(&self.capturing, op, &operands, outs, Compile::Allowed) {
+                    Err(Error::NeedsCompile) => {
+                        if let Some(capture) = self.capturing.capture() {
+                            capture.rewind(mark);
+                        }
+                        Work::Op { op: op.clone(), outs: outs.to_vec() }
+                    }
+                    answer => return answer.map(|results| results.into_vec()),
+                }
+            }
+        };
+        self.close_batch();
+        self.drafts.push(Draft::Wait { work: Box::new(work), operands });
+        outs.iter().map(|ty| self.bind(ty)).collect()
+    }
+
+    fn repeat(&self, op: &Loop, state: usize) -> Result<Work> {
+        let mut body = op.body.clone();
+        let inputs = (0..body.inputs.len() as u32).map(Operand::Input);
+        let next: Vec<Operand> = body.outputs.iter().copied().chain(inputs.skip(state)).collect();
+        let going_on = body.append(&op.condition, &next);
+        body.outputs.extend(going_on);
+        Ok(Work::While { condition: build(self.engine, &op.condition)?, body: build(self.engine, &body)?, state })
+    }
+
+    fn choose(&self, op: &Branches) -> Result<Work> {
+        Ok(Work::Cond { on_true: build(self.engine, &op.on_true)?, on_false: build(self.engine, &op.on_false)? })
+    }
+
+    fn close_batch(&mut self) {
+        let commands = self.capturing.capture().map(|capture| capture.take()).unwrap_or_default();
+        if !commands.is_empty() {
+            self.drafts.push(Draft::Batch(commands));
+        }
+    }
+
+    /// An output whose memory holds little else.
+    fn output(&self, tensor: Tensor) -> Result<Tensor> {
+        let elements = if tensor.view.is_uniform() { 1 } else { tensor.view.elements() };
+        let size_bytes = elements * tensor.view.dtype.size_bytes();
+        let is_part = tensor.buffer.virtual_id().is_some_and(|id| !self.bound.contains(&id))
+            && tensor.buffer.size_bytes() > MAX_KEPT * size_bytes;
+        if !is_part {
+            return Ok(tensor);
+        }
+        let copied = |tensor: &Tensor| {
+            let copy = Tensor::uninitialized(&self.capturing, &tensor.view.ty())?;
+            eager::copy(&self.capturing, tensor, &copy, Compile::Allowed)?;
+            Ok(copy)
+        };
+        if !tensor.view.is_uniform() {
+            return copied(&tensor);
+        }
+        // One element stays one in memory.
+        let element = View { offset: tensor.view.offset, ..View::contiguous(tensor.view.dtype, &[]) };
+        let copy = copied(&Tensor { buffer: tensor.buffer, view: element })?;
+        Ok(Tensor { view: copy.view.broadcast_trailing(&tensor.view.shape)?, buffer: copy.buffer })
+    }
+
+    fn finish(mut self, program: &Program, outputs: &[Tensor]) -> Result<Executable> {
+        self.close_batch();
+        let sizes = self.capturing.capture().map(|capture| capture.sizes()).unwrap_or_default();
+        let bound: HashMap<u32, u32> = self.bound.iter().copied().zip(0..).collect();
+        let own: Vec<u32> = outliving(&self.drafts, outputs).into_iter().filter(|id| !bound.contains_key(id)).collect();
+        let numbers: HashMap<u32, u32> = own.iter().copied().zip(0..).collect();
+        let memory = |buffer: &Arc<Buffer>| match buffer.virtual_id() {
+            None => Some(Memory::Real(Arc::clone(buffer))),
+            Some(id) => bound.get(&id).map(|&i| Memory::Bound(i)).or_else(|| numbers.get(&id).map(|&i| Memory::Own(i))),
+        };
+        let value = |tensor: &Tensor| {
+            let memory = memory(&tensor.buffer).ok_or_else(|| missing(&Operand::Result(0)))?;
+            Ok(Value { memory, view: tensor.view.clone() })
+        };
+        let steps = self.drafts.into_iter().map(|draft| match draft {
+            Draft::Batch(commands) => Ok(Step::Batch(batch(commands, &sizes, &bound, &numbers))),
+            Draft::Wait { work, operands } => {
+                Ok(Step::Wait { work, operands: operands.iter().map(value).collect::<Result<_>>()? })
+            }
+        });
+        Ok(Executable {
+            engine: self.engine.uncaptured(),
+            inputs: program.inputs.clone(),
+            steps: steps.collect::<Result<_>>()?,
+            own: own.iter().filter_map(|&id| sizes.get(id as usize).copied()).collect(),
+            outputs: outputs.iter().map(value).collect::<Result<_>>()?,
+        })
+    }
+}
+
+/// Buffers that more than one batch uses, or something other than a batch, in the order of their numbers.
+fn outliving(drafts: &[Draft], outputs: &[Tensor]) -> Vec<u32> {
+    let mut seen: HashSet<u32> = HashSet::new();
+    let mut outliving: HashSet<u32> = outputs.iter().filter_map(|t| t.buffer.virtual_id()).collect();
+    for draft in drafts {
+        match draft {
+            Draft::Wait { operands, .. } => outliving.extend(operands.iter().filter_map(|t| t.buffer.virtual_id())),
+            Draft::Batch(commands) => {
+                let here: HashSet<u32> = commands.iter().flat_map(Command::ids).collect();
+                outliving.extend(here.intersection(&seen));
+                seen.extend(here);
+            }
+        }
+    }
+    let mut ids: Vec<u32> = outliving.into_iter().collect();
+    ids.sort_unstable();
+    ids
+}
+
+fn batch(commands: Vec<Command>, sizes: &[u64], bound: &HashMap<u32, u32>, own: &HashMap<u32, u32>) -> Batch {
+    let mut plan = plan(commands, sizes, |id| bound.contains_key(&id) || own.contains_key(&id));
+    let mut slots: Vec<Memory> = Vec::new();
+    let mut numbers: HashMap<u32, u32> = HashMap::new();
+    let mut written: Vec<u32> = Vec::new();
+    let mut constants: HashMap<u64, Arc<Buffer>> = HashMap::new();
+    for command in &plan.commands {
+        for id in command.ids() {
+            numbers.entry(id).or_insert_with(|| {
+                let arena = || Memory::Arena(plan.arena.get(&id).copied().unwrap_or(0));
+                let own = own.get(&id).map(|&i| Memory::Own(i));
+                slots.push(bound.get(&id).map(|&i| Memory::Bound(i)).or(own).unwrap_or_else(arena));
+                slots.len() as u32 - 1
+            });
+        }
+        written.extend(command.writes.iter().filter_map(Place::id).filter_map(|id| own.get(&id)));
+        for place in &command.reads {
+            if let Place::Real(buffer) = place {
+                constants.insert(buffer.address(), Arc::clone(buffer));
+            }
+        }
+    }
+    written.sort_unstable();
+    written.dedup();
+    for command in &mut plan.commands {
+        command.renumber(|id| numbers.get(&id).copied().unwrap_or(u32::MAX));
+    }
+    Batch { plan, slots, written, constants: constants.into_values().collect() }
+}

@@ -1,0 +1,148 @@
+//! The order of a batch's commands, where their intermediate results lie, and which commands wait for earlier ones.
+
+use std::collections::HashMap;
+
+use super::capture::{Command, Place};
+
+/// Where buffers lie in the arena begins at multiples of this.
+const ALIGN_BYTES: u64 = 256;
+
+/// A batch whose intermediate results have places in an arena.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub commands: Vec<Command>,
+    /// Whether a barrier comes before each command.
+    pub barriers: Vec<bool>,
+    /// Offsets in the arena by number of buffer.
+    pub arena: HashMap<u32, u64>,
+    pub arena_bytes: u64,
+}
+
+fn virtual_ids(places: &[Place]) -> impl Iterator<Item = u32> + '_ {
+    places.iter().filter_map(Place::id)
+}
+
+/// Plans a batch. Buffers for which `is_own` holds have memory of their own, the others live in the arena.
+pub(super) fn plan(commands: Vec<Command>, sizes: &[u64], is_own: impl Fn(u32) -> bool) -> Plan {
+    let (levels, commands) = by_level(commands);
+    let (arena, arena_bytes) = lay_out(&levels, &commands, sizes, is_own);
+    let barriers = barriers(&commands, sizes, &arena);
+    Plan { commands, barriers, arena, arena_bytes }
+}
+
+/// Commands that don't depend on each other side by side, so that one barrier serves many: in the order of how many commands lie
+/// between them and the batch's inputs. What depends on nothing waits until shortly before it is needed. Answers that number too.
+fn by_level(commands: Vec<Command>) -> (Vec<usize>, Vec<Command>) {
+    #[derive(Default, Clone)]
+    struct Use {
+        written: Option<usize>,
+        read: Vec<usize>,
+    }
+    let mut uses: HashMap<u32, Use> = HashMap::new();
+    let mut level = vec![0usize; commands.len()];
+    let mut before: Vec<Vec<usize>> = vec![Vec::new(); commands.len()];
+    for (i, command) in commands.iter().enumerate() {
+        for id in virtual_ids(&command.reads) {
+            before[i].extend(uses.get(&id).and_then(|u| u.written));
+        }
+        for id in virtual_ids(&command.writes) {
+            if let Some(used) = uses.get(&id) {
+                before[i].extend(used.written);
+                before[i].extend(&used.read);
+            }
+        }
+        for id in virtual_ids(&command.reads) {
+            uses.entry(id).or_default().read.push(i);
+        }
+        for id in virtual_ids(&command.writes) {
+            let used = uses.entry(id).or_default();
+            used.written = Some(i);
+            used.read.clear();
+        }
+        before[i].retain(|&earlier| earlier != i);
+        level[i] = before[i].iter().map(|&earlier| level[earlier] + 1).max().unwrap_or(0);
+    }
+    let mut needed = vec![usize::MAX; commands.len()];
+    for i in (0..commands.len()).rev() {
+        if before[i].is_empty() && needed[i] != usize::MAX {
+            level[i] = needed[i].saturating_sub(1);
+        }
+        for &earlier in &before[i] {
+            needed[earlier] = needed[earlier].min(level[i]);
+        }
+    }
+    let mut order: Vec<(usize, Command)> = level.into_iter().zip(commands).collect();
+    order.sort_by_key(|(level, _)| *level);
+    order.into_iter().unzip()
+}
+
+/// Offsets for buffers that are needed at the same level beside each other, the largest first, each as low as it fits.
+fn lay_out(
+    levels: &[usize],
+    commands: &[Command],
+    sizes: &[u64],
+    is_own: impl Fn(u32) -> bool,
+) -> (HashMap<u32, u64>, u64) {
+    let mut spans: HashMap<u32, (usize, usize)> = HashMap::new();
+    for (&level, command) in levels.iter().zip(commands) {
+        for id in command.ids().filter(|&id| !is_own(id)) {
+            spans.entry(id).or_insert((level, level)).1 = level;
+        }
+    }
+    let size = |id: u32| sizes.get(id as usize).copied().unwrap_or(0).max(1).next_multiple_of(ALIGN_BYTES);
+    let mut order: Vec<(u32, (usize, usize))> = spans.into_iter().collect();
+    order.sort_by_key(|&(id, span)| (std::cmp::Reverse(size(id)), span.0, id));
+    let mut placed: Vec<(u64, u64, (usize, usize))> = Vec::with_capacity(order.len());
+    let mut arena = HashMap::with_capacity(order.len());
+    let mut total = 0;
+    for (id, span) in order {
+        let mut taken: Vec<(u64, u64)> = placed
+            .iter()
+            .filter(|(_, _, other)| other.0 <= span.1 && span.0 <= other.1)
+            .map(|&(begin, end, _)| (begin, end))
+            .collect();
+        taken.sort_unstable();
+        let mut at = 0;
+        for (begin, end) in taken {
+            if begin >= at + size(id) {
+                break;
+            }
+            at = at.max(end);
+        }
+        placed.push((at, at + size(id), span));
+        arena.insert(id, at);
+        total = total.max(at + size(id));
+    }
+    (arena, total)
+}
+
+/// Before which commands a barrier is needed: what they read was written, or what they write was used, since the last one.
+fn barriers(commands: &[Command], sizes: &[u64], arena: &HashMap<u32, u64>) -> Vec<bool> {
+    /// A range of the arena, or of a buffer of its own.
+    type Range = (Option<u32>, u64, u64);
+    let range = |id: u32| -> Range {
+        let size = sizes.get(id as usize).copied().unwrap_or(0).max(1);
+        match arena.get(&id) {
+            Some(&at) => (None, at, at + size.next_multiple_of(ALIGN_BYTES)),
+            None => (Some(id), 0, size),
+        }
+    };
+    let overlaps = |a: &Range, b: &Range| a.0 == b.0 && a.1 < b.2 && b.1 < a.2;
+    let (mut read, mut written): (Vec<Range>, Vec<Range>) = (Vec::new(), Vec::new());
+    commands
+        .iter()
+        .map(|command| {
+            let reads: Vec<Range> = virtual_ids(&command.reads).map(range).collect();
+            let writes: Vec<Range> = virtual_ids(&command.writes).map(range).collect();
+            let waits = reads.iter().chain(&writes).any(|r| written.iter().any(|w| overlaps(r, w)))
+                || writes.iter().any(|w| read.iter().any(|r| overlaps(r, w)));
+            if waits {
+                read.clear();
+                written.clear();
+            }
+            read.extend(reads);
+            written.extend(writes);
+            waits
+        })
+        .collect()
+}

@@ -1,0 +1,175 @@
+//! Recording of what was prepared before: many commands under one lock, with barriers that are known already.
+
+use ash::vk;
+
+use super::{RecorderGuard, Stream};
+use crate::Result;
+use crate::executable::{Action, Command};
+use crate::memory::Buffer;
+
+/// Commands recorded under one lock, and words of their tables: others get their turn in between.
+const CHUNK_COMMANDS: usize = 256;
+const CHUNK_TABLE_WORDS: usize = 32 << 10;
+
+/// A batch of commands, and where its buffers lie in this run.
+#[derive(Debug)]
+pub(crate) struct Replay<'a> {
+    pub commands: &'a [Command],
+    /// Whether a barrier comes before each command.
+    pub barriers: &'a [bool],
+    /// By the number of a buffer in the commands: memory and offset in bytes.
+    pub slots: &'a [(&'a Buffer, u64)],
+    pub reads: &'a [&'a Buffer],
+    pub writes: &'a [&'a Buffer],
+}
+
+impl Stream {
+    /// Records a batch, ordered after everything recorded before.
+    pub fn replay(&self, replay: &Replay<'_>) -> Result<()> {
+        let mut rest = replay.commands;
+        let mut barriers = replay.barriers.iter();
+        let mut is_first = true;
+        while !rest.is_empty() {
+            let (chunk, after) = rest.split_at(chunk_length(rest));
+            rest = after;
+            let tables = chunk.iter().flat_map(|command| table(command, replay.slots)).collect::<Vec<u32>>();
+            let (mut recorder, mut table_address) = match tables.is_empty() {
+                true => (self.acquire()?, 0),
+                false => self.acquire_with_table(&tables)?,
+            };
+            if is_first {
+                self.prepare(&mut recorder, replay.reads.iter().copied(), replay.writes.iter().copied())?;
+                is_first = false;
+            }
+            for (command, &waits) in chunk.iter().zip(&mut barriers) {
+                self.record(&mut recorder, command, waits, replay.slots, &mut table_address)?;
+            }
+            recorder.ops += chunk.len() as u32 - 1;
+            self.finish(&mut recorder, replay.reads.iter().copied(), replay.writes.iter().copied())?;
+        }
+        Ok(())
+    }
+
+    fn record(
+        &self,
+        recorder: &mut RecorderGuard<'_>,
+        command: &Command,
+        waits: bool,
+        slots: &[(&Buffer, u64)],
+        table_address: &mut u64,
+    ) -> Result<()> {
+        let cmd = self.prepare(recorder, std::iter::empty(), std::iter::empty())?;
+        if waits {
+            self.barrier(cmd, super::DEVICE_STAGES, super::DEVICE_ACCESS);
+            recorder.epoch += 1;
+            recorder.counters.barriers += 1;
+        }
+        let fns = &self.open.device.fns().v1_0;
+        let place = |buffer: Option<u32>| buffer.and_then(|i| slots.get(i as usize));
+        match &command.action {
+            Action::Launch { pipeline, words, is_table, groups, .. } => {
+                self.bind(recorder, cmd, pipeline.handle());
+                let mut params = [0u32; super::MAX_PARAM_WORDS];
+                let count = if *is_table { 2 } else { words.len().min(params.len()) };
+                if *is_table {
+                    params[0] = *table_address as u32;
+                    params[1] = (*table_address >> 32) as u32;
+                    *table_address += words.len().next_multiple_of(4) as u64 * 4;
+                } else {
+                    params[..count].copy_from_slice(&words[..count]);
+                    patch(&mut params[..count], command, slots);
+                }
+                let [x, y, z] = *groups;
+                // SAFETY: the command buffer is recording and the pipeline bound; push size and group counts were checked against
+                // pipeline and device when the command was made (VUID-vkCmdPushConstants-offset-01795,
+                // VUID-vkCmdDispatch-groupCountX-00386).
+                unsafe {
+                    if count > 0 {
+                        (fns.cmd_push_constants)(
+                            cmd,
+                            pipeline.layout(),
+                            vk::ShaderStageFlags::COMPUTE,
+                            0,
+                            (count * 4) as u32,
+                            params.as_ptr().cast(),
+                        );
+                    }
+                    (fns.cmd_dispatch)(cmd, x, y, z);
+                }
+                recorder.counters.dispatches += 1;
+            }
+            Action::Fill { offset_bytes, size_bytes, word } => {
+                let Some((buffer, at)) = place(command.written()) else { return Ok(()) };
+                let block = buffer.block();
+                // SAFETY: offset and size are multiples of 4 within the block (VUID-vkCmdFillBuffer-dstOffset-00024,
+                // -size-00026, -00028).
+                unsafe {
+                    (fns.cmd_fill_buffer)(cmd, block.handle, block.offset + at + offset_bytes, *size_bytes, *word);
+                }
+                recorder.counters.transfers += 1;
+            }
+            Action::Copy { from_bytes, to_bytes, size_bytes } => {
+                let Some((to, to_at)) = place(command.written()) else { return Ok(()) };
+                let (from, from_at) = match place(command.read()) {
+                    Some(&(buffer, at)) => (buffer, at),
+                    None => match command.real_read() {
+                        Some(buffer) => (&**buffer, 0),
+                        None => return Ok(()),
+                    },
+                };
+                let (from, to) = (from.block(), to.block());
+                let region = vk::BufferCopy {
+                    src_offset: from.offset + from_at + from_bytes,
+                    dst_offset: to.offset + to_at + to_bytes,
+                    size: *size_bytes,
+                };
+                // SAFETY: both ranges lie within their buffers and don't overlap (VUID-vkCmdCopyBuffer-size-00115, -00116,
+                // -pRegions-00117); the size is not 0.
+                unsafe {
+                    (fns.cmd_copy_buffer)(cmd, from.handle, to.handle, 1, &region);
+                }
+                recorder.counters.transfers += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How many of the next commands are recorded at once.
+fn chunk_length(commands: &[Command]) -> usize {
+    let mut words = 0;
+    let fits = |command: &&Command| {
+        words += table_words(command);
+        words <= CHUNK_TABLE_WORDS
+    };
+    commands.iter().take(CHUNK_COMMANDS).take_while(fits).count().max(1)
+}
+
+fn table_words(command: &Command) -> usize {
+    match &command.action {
+        Action::Launch { words, is_table: true, .. } => words.len().next_multiple_of(4),
+        _ => 0,
+    }
+}
+
+/// The words of a launch's table, filled up to 16 bytes; none where it has none.
+fn table(command: &Command, slots: &[(&Buffer, u64)]) -> Vec<u32> {
+    let Action::Launch { words, is_table: true, .. } = &command.action else { return Vec::new() };
+    let mut words = words.clone();
+    patch(&mut words, command, slots);
+    words.resize(words.len().next_multiple_of(4), 0);
+    words
+}
+
+/// Puts the addresses of this run into a launch's words.
+fn patch(words: &mut [u32], command: &Command, slots: &[(&Buffer, u64)]) {
+    let Action::Launch { patches, .. } = &command.action else { return };
+    for patch in patches {
+        let Some((buffer, at)) = slots.get(patch.buffer as usize) else { continue };
+        let address = buffer.address() + at + patch.offset_bytes;
+        if let Some([low, high]) = words.get_mut(patch.word as usize..patch.word as usize + 2) {
+            *low = address as u32;
+            *high = (address >> 32) as u32;
+        }
+    }
+}

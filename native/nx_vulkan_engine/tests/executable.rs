@@ -1,0 +1,264 @@
+//! Compiled programs: memory, order, and what runs leave behind.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::sync::Arc;
+
+use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::{Binary, Branches, Instruction, Loop, Op, Operand, Program, Reduction};
+use nx_vulkan_engine::{Compile, DType, Engine, Error, Executable, Tensor, Type, View};
+use smallvec::smallvec;
+
+fn vector(n: u64) -> Type {
+    Type::new(DType::F32, &[n])
+}
+
+/// Builds programs of f32 vectors.
+struct Steps(Program);
+
+impl Steps {
+    fn new(inputs: &[Type]) -> Steps {
+        Steps(Program { inputs: inputs.to_vec(), ..Program::default() })
+    }
+
+    fn push(&mut self, op: Op, operands: &[Operand], out: &Type) -> Operand {
+        let made = self.0.results().count() as u32;
+        self.0.instructions.push(Instruction { op, operands: operands.into(), outs: smallvec![out.clone()] });
+        Operand::Result(made)
+    }
+
+    fn binary(&mut self, op: Binary, a: Operand, b: Operand, out: &Type) -> Operand {
+        self.push(Op::Binary(op), &[a, b], out)
+    }
+
+    fn constant(&mut self, value: f64, out: &Type) -> Operand {
+        self.push(Op::Constant(Scalar::Float(value)), &[], out)
+    }
+
+    fn done(mut self, outputs: &[Operand]) -> Program {
+        self.0.outputs = outputs.to_vec();
+        self.0
+    }
+}
+
+fn tensor(engine: &Arc<Engine>, values: &[f32]) -> Tensor {
+    Tensor::from_nx_bytes(engine, &vector(values.len() as u64), bytemuck::cast_slice(values)).unwrap()
+}
+
+fn values(engine: &Engine, tensor: &Tensor) -> Vec<f32> {
+    tensor.to_nx_bytes(engine, None).unwrap().as_chunks().0.iter().map(|&b| f32::from_ne_bytes(b)).collect()
+}
+
+/// x -> x + 1, `steps` times, each in a kernel of its own.
+fn counting(n: u64, steps: usize) -> Program {
+    let ty = vector(n);
+    let mut program = Steps::new(std::slice::from_ref(&ty));
+    let one = program.constant(1.0, &Type::new(DType::F32, &[]));
+    let last = (0..steps).fold(Operand::Input(0), |x, _| program.binary(Binary::Add, x, one, &ty));
+    program.done(&[last])
+}
+
+#[test]
+fn long_programs_take_little_memory_and_no_more_with_each_run() {
+    let engine = common::engine();
+    let executable = Executable::compile(&engine, counting(1000, 700)).unwrap();
+    let summary = executable.summary();
+    assert!(summary.arena_bytes <= 3 * 4096, "{summary:?}");
+    assert_eq!(summary.own_bytes, 4000);
+    let x = tensor(&engine, &[0.5; 1000]);
+    for _ in 0..3 {
+        let y = executable.run(std::slice::from_ref(&x), Compile::Refused).unwrap();
+        assert_eq!(values(&engine, &y[0]), [700.5; 1000]);
+    }
+    let before = engine.stats();
+    for _ in 0..20 {
+        executable.run(std::slice::from_ref(&x), Compile::Refused).unwrap();
+    }
+    engine.wait().unwrap();
+    let after = engine.stats();
+    assert_eq!(after.reserved_bytes, before.reserved_bytes);
+    assert_eq!(after.in_use_bytes, before.in_use_bytes);
+    assert_eq!(after.pipelines, before.pipelines);
+    assert_eq!(after.dispatches - before.dispatches, 20 * summary.commands);
+    common::assert_valid(&engine);
+}
+
+#[test]
+fn outputs_may_be_inputs_views_constants_and_each_other() {
+    let engine = common::engine();
+    let (ty, scalar) = (vector(6), Type::new(DType::F32, &[]));
+    let mut program = Steps::new(&[ty.clone(), ty.clone()]);
+    let sum = program.binary(Binary::Add, Operand::Input(0), Operand::Input(1), &ty);
+    let reversed = program.push(Op::Reverse { axes: Axes::from_slice(&[0]) }, &[sum], &ty);
+    let part = Op::Slice { starts: smallvec![Some(4)], strides: smallvec![1], lengths: smallvec![1] };
+    let part = program.push(part, &[sum], &vector(1));
+    let seven = program.constant(7.0, &ty);
+    let total = program.push(
+        Op::Reduce { reduction: Reduction::Sum, axes: Axes::from_slice(&[0]), tie_high: false },
+        &[sum],
+        &scalar,
+    );
+    let program = program.done(&[reversed, Operand::Input(1), seven, sum, sum, part, total]);
+    let executable = Executable::compile(&engine, program).unwrap();
+    let x = tensor(&engine, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    let y = tensor(&engine, &[10.0, 20.0, 30.0, 40.0, 50.0, 60.0]);
+    let first = executable.run(&[x.clone(), y.clone()], Compile::Allowed).unwrap();
+    // A later run must not write into what an earlier one gave.
+    executable.run(&[y.clone(), y.clone()], Compile::Allowed).unwrap();
+    let got: Vec<Vec<f32>> = first.iter().map(|t| values(&engine, t)).collect();
+    let sums = vec![11.0, 22.0, 33.0, 44.0, 55.0, 66.0];
+    let reversed: Vec<f32> = sums.iter().rev().copied().collect();
+    let same = vec![10.0, 20.0, 30.0, 40.0, 50.0, 60.0];
+    assert_eq!(got, [reversed, same, vec![7.0; 6], sums.clone(), sums, vec![55.0], vec![231.0]]);
+    assert_eq!(first[5].buffer.size_bytes(), 4);
+    common::assert_valid(&engine);
+}
+
+#[test]
+fn inputs_may_lie_in_any_way() {
+    let engine = common::engine();
+    let ty = vector(5);
+    let mut program = Steps::new(std::slice::from_ref(&ty));
+    let double = program.binary(Binary::Add, Operand::Input(0), Operand::Input(0), &ty);
+    let executable = Executable::compile(&engine, program.done(&[double])).unwrap();
+    let long = tensor(&engine, &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]);
+    let view = |offset: u64, stride: i64| Tensor {
+        view: View { offset, strides: smallvec![stride], ..View::contiguous(DType::F32, &[5]) },
+        buffer: Arc::clone(&long.buffer),
+    };
+    for (input, expected) in [
+        (view(1, 1), [2.0, 4.0, 6.0, 8.0, 10.0]),
+        (view(4, 1), [8.0, 10.0, 12.0, 14.0, 16.0]),
+        (view(1, 2), [2.0, 6.0, 10.0, 14.0, 18.0]),
+        (view(9, -2), [18.0, 14.0, 10.0, 6.0, 2.0]),
+        (view(3, 0), [6.0; 5]),
+    ] {
+        let got = executable.run(&[input], Compile::Allowed).unwrap();
+        assert_eq!(values(&engine, &got[0]), expected);
+    }
+    let wrong = [vec![], vec![tensor(&engine, &[1.0])], vec![long.clone()], vec![view(0, 1), view(0, 1)]];
+    for inputs in wrong {
+        assert!(matches!(executable.run(&inputs, Compile::Allowed), Err(Error::InvalidProgram { .. })));
+    }
+    common::assert_valid(&engine);
+}
+
+/// Doubles a vector until its sum is at least the limit, then adds or subtracts 1 by the sign of the limit.
+fn branching() -> Program {
+    let (ty, scalar, flag) = (vector(3), Type::new(DType::F32, &[]), Type::new(DType::U8, &[]));
+    let inputs = [ty.clone(), scalar.clone()];
+    let mut condition = Steps::new(&inputs);
+    let sum = Op::Reduce { reduction: Reduction::Sum, axes: Axes::from_slice(&[0]), tie_high: false };
+    let sum = condition.push(sum, &[Operand::Input(0)], &scalar);
+    let going_on = condition.binary(Binary::Less, sum, Operand::Input(1), &flag);
+    let mut body = Steps::new(&inputs);
+    let double = body.binary(Binary::Add, Operand::Input(0), Operand::Input(0), &ty);
+    let repeat = Loop { condition: condition.done(&[going_on]), body: body.done(&[double]) };
+    let branch = |op| {
+        let mut steps = Steps::new(std::slice::from_ref(&ty));
+        let one = steps.constant(1.0, &scalar);
+        let result = steps.binary(op, Operand::Input(0), one, &ty);
+        steps.done(&[result])
+    };
+    let branches = Branches { on_true: branch(Binary::Add), on_false: branch(Binary::Subtract) };
+    let mut program = Steps::new(&inputs);
+    let scaled = program.binary(Binary::Multiply, Operand::Input(0), Operand::Input(1), &ty);
+    let start = program.binary(Binary::Divide, scaled, Operand::Input(1), &ty);
+    let last = program.push(Op::While(Box::new(repeat)), &[start, Operand::Input(1)], &ty);
+    let zero = program.constant(0.0, &scalar);
+    let positive = program.binary(Binary::Greater, Operand::Input(1), zero, &flag);
+    let moved = program.push(Op::Cond(Box::new(branches)), &[positive, last], &ty);
+    let total = program.binary(Binary::Add, moved, scaled, &ty);
+    program.done(&[total, last])
+}
+
+#[test]
+fn loops_and_branches_take_values_across_batches() {
+    let engine = common::engine();
+    let executable = Executable::compile(&engine, branching()).unwrap();
+    assert!(executable.waits());
+    let scalar = |x: f32| Tensor::from_nx_bytes(&engine, &Type::new(DType::F32, &[]), &x.to_ne_bytes()).unwrap();
+    let x = tensor(&engine, &[1.0, 2.0, 3.0]);
+    let refused = executable.run(&[x.clone(), scalar(4.0)], Compile::Refused);
+    assert!(matches!(refused, Err(Error::NeedsCompile)));
+    for (limit, last, total) in [
+        (4.0f32, [1.0, 2.0, 3.0], [6.0, 11.0, 16.0]),
+        (40.0, [8.0, 16.0, 24.0], [49.0, 97.0, 145.0]),
+        (-8.0, [1.0, 2.0, 3.0], [-8.0, -15.0, -22.0]),
+    ] {
+        let got = executable.run(&[x.clone(), scalar(limit)], Compile::Allowed).unwrap();
+        assert_eq!((values(&engine, &got[1]), values(&engine, &got[0])), (last.to_vec(), total.to_vec()), "{limit}");
+    }
+    common::assert_valid(&engine);
+}
+
+#[test]
+fn ops_that_read_values_run_between_batches() {
+    let engine = common::engine();
+    let matrix = Type::new(DType::F32, &[2, 2]);
+    let mut program = Steps::new(std::slice::from_ref(&matrix));
+    let double = program.binary(Binary::Add, Operand::Input(0), Operand::Input(0), &matrix);
+    let made = program.0.results().count() as u32;
+    program.0.instructions.push(Instruction {
+        op: Op::Eigh,
+        operands: smallvec![double],
+        outs: smallvec![vector(2), matrix.clone()],
+    });
+    let values_out = program.binary(Binary::Add, Operand::Result(made), Operand::Result(made), &vector(2));
+    let executable = Executable::compile(&engine, program.done(&[values_out])).unwrap();
+    let a = Tensor::from_nx_bytes(&engine, &matrix, bytemuck::cast_slice(&[2.0f32, 1.0, 1.0, 2.0])).unwrap();
+    let got = executable.run(&[a], Compile::Allowed).unwrap();
+    let got = values(&engine, &got[0]);
+    assert!((got[0] - 12.0).abs() < 1e-4 && (got[1] - 4.0).abs() < 1e-4, "{got:?}");
+    common::assert_valid(&engine);
+}
+
+#[test]
+fn threads_share_an_executable() {
+    let engine = common::engine();
+    let executable = Executable::compile(&engine, counting(512, 40)).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (engine, executable) = (&engine, &executable);
+            scope.spawn(move || {
+                for round in 0..20 {
+                    let start = (thread * 100 + round) as f32;
+                    let x = tensor(engine, &[start; 512]);
+                    let y = executable.run(&[x], Compile::Allowed).unwrap();
+                    assert_eq!(values(engine, &y[0]), [start + 40.0; 512]);
+                }
+            });
+        }
+    });
+    common::assert_valid(&engine);
+}
+
+#[test]
+fn ops_of_one_level_share_a_barrier() {
+    let engine = common::engine();
+    let ty = vector(64);
+    let mut program = Steps::new(std::slice::from_ref(&ty));
+    // Four chains of three ops, one after the other.
+    let chain =
+        |program: &mut Steps| (0..3).fold(Operand::Input(0), |x, _| program.binary(Binary::Multiply, x, x, &ty));
+    let ends: Vec<Operand> = (0..4).map(|_| chain(&mut program)).collect();
+    let executable = Executable::compile(&engine, program.done(&ends)).unwrap();
+    let summary = executable.summary();
+    assert!(summary.barriers <= 2, "{summary:?}");
+    let x = tensor(&engine, &[2.0; 64]);
+    for result in executable.run(&[x], Compile::Allowed).unwrap() {
+        assert_eq!(values(&engine, &result), [256.0; 64]);
+    }
+    common::assert_valid(&engine);
+}
+
+#[test]
+fn programs_that_break_a_rule_are_refused() {
+    let engine = common::engine();
+    let ty = vector(4);
+    let mut program = Steps::new(std::slice::from_ref(&ty));
+    program.push(Op::Binary(Binary::Add), &[Operand::Input(0), Operand::Result(1)], &ty);
+    assert!(matches!(Executable::compile(&engine, program.done(&[])), Err(Error::InvalidProgram { .. })));
+    assert!(Executable::compile(&engine, Steps::new(&[ty]).done(&[Operand::Input(1)])).is_err());
+}
