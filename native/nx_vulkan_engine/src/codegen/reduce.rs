@@ -272,7 +272,7 @@ impl ReduceSpec {
     }
 
     /// The accumulator that changes nothing.
-    fn identity(&self, code: &mut Code<'_, '_>) -> Result<Word> {
+    pub(super) fn identity(&self, code: &mut Code<'_, '_>) -> Result<Word> {
         let words = self.identity_words()?;
         let ty = self.words_type(code);
         let ids: SmallVec<[Word; 4]> = words.iter().map(|&w| code.linker.const_u32(w)).collect();
