@@ -115,6 +115,7 @@ impl RowsSpec {
             tie_high: *tie_high,
             input: self.dtype(*of),
             times: None,
+            producer: None,
             out: *out,
             stage: Stage::Whole,
             direction: Direction::Rows { width: 1 },

@@ -7,8 +7,8 @@ use super::{Call, Results, contiguous};
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
 use crate::kernel::launch::map::{Operand, map};
-use crate::kernel::launch::max_position;
 use crate::kernel::launch::rows::rows;
+use crate::kernel::launch::{max_position, produce};
 use crate::program::Program;
 use crate::program::fused::{Load, Made, Plan, through};
 use crate::shape::contiguous_strides;
@@ -24,6 +24,10 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
         None => match mapped(call, &plan, &loads, &results) {
             Err(Error::TooLarge { .. }) => None,
             other => other.map(Some)?,
+        },
+        Some(_) if produce::fits(&plan) => match results.as_slice() {
+            [result] => produce::reduce(call.engine, &plan, &loads, result, call.compile)?,
+            _ => None,
         },
         Some(_) => rows(call.engine, &plan, &loads, &results, call.compile)?,
     };

@@ -188,6 +188,38 @@ fn layer_norm_is_one_kernel() {
 }
 
 #[test]
+fn a_mean_of_squared_errors_is_one_reduction() {
+    for (shape, kernels) in [([20, 30], vec!["fused"]), ([300, 401], vec!["fused", "fused"])] {
+        let mut b = Build::default();
+        let (x, y) = (b.input(DType::F32, &shape), b.input(DType::F32, &shape));
+        let error = b.binary(Binary::Subtract, x, y);
+        let squared = b.binary(Binary::Multiply, error, error);
+        let sum = Op::Reduce { reduction: Reduction::Sum, axes: [0, 1].as_slice().into(), tie_high: false };
+        let sum = b.push(sum, &[squared], DType::F32, &[]);
+        let share = b.number(1.0 / (shape[0] * shape[1]) as f64);
+        let mean = b.binary(Binary::Multiply, sum, share);
+        check(&b.finish(&[mean]), &kernels, 1);
+    }
+}
+
+#[test]
+fn what_is_reduced_is_computed_on_the_way() {
+    // Whole rows, chunks of rows, columns, chunks of columns, and an operand that is turned.
+    for (shape, axis) in [([37, 129], 1), ([3, 70_000], 1), ([128, 40], 0), ([20_000, 3], 0), ([9, 256], 1)] {
+        let mut b = Build::default();
+        let x = b.input(DType::F32, &shape);
+        let y = b.input(DType::F32, &[shape[1], shape[0]]);
+        let bias = b.input(DType::F32, &[shape[1]]);
+        let turned = b.push(Op::Transpose { axes: [1, 0].as_slice().into() }, &[y], DType::F32, &shape);
+        let product = b.binary(Binary::Multiply, x, turned);
+        let moved = b.binary(Binary::Add, product, bias);
+        let sum = Op::Reduce { reduction: Reduction::Sum, axes: [axis].as_slice().into(), tie_high: false };
+        let sum = b.push(sum, &[moved], DType::F32, &[shape[1 - axis]]);
+        check(&b.finish(&[sum]), &["fused"], 1);
+    }
+}
+
+#[test]
 fn columns_are_normalized_in_one_kernel() {
     let mut b = Build::default();
     let x = b.input(DType::F32, &[21, 70]);

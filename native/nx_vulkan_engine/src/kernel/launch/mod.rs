@@ -6,6 +6,7 @@ pub mod fold;
 mod inner;
 pub mod linalg;
 pub mod map;
+pub mod produce;
 pub mod reduce;
 pub mod rows;
 pub mod scan;

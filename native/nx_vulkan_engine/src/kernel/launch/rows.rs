@@ -22,6 +22,9 @@ const MOST_INVOCATIONS: u32 = 1024;
 /// Neighbouring rows that invocations take together where elements of a row are apart in memory.
 const NEIGHBOURS: u32 = 32;
 
+/// Invocations of such a row at most, so that those of a workgroup still read 32 bytes together.
+const MOST_INVOCATIONS_OF_COLUMNS: u32 = 32;
+
 /// Loads that an invocation should have in flight before more of them share a row.
 const LOADS: u64 = 4;
 
@@ -36,9 +39,15 @@ fn limits(plan: &Plan, kind: DeviceKind, max_invocations: u32) -> (u32, u32) {
     ((registers / plan.live_words().max(1)).clamp(1, elements), 1 << invocations.ilog2())
 }
 
+/// Whether neighbours in memory are elements of different rows.
+fn is_columns(plan: &Plan) -> bool {
+    plan.space.iter().rposition(|&n| n > 1).is_some_and(|axis| !plan.axes.contains(&axis))
+}
+
 /// Whether rows of the plan fit in the registers of a workgroup.
 pub fn fits(plan: &Plan, kind: DeviceKind, max_invocations: u32) -> bool {
-    let (elements, invocations) = limits(plan, kind, max_invocations);
+    let (elements, most) = limits(plan, kind, max_invocations);
+    let invocations = if is_columns(plan) { MOST_INVOCATIONS_OF_COLUMNS.min(most) } else { most };
     plan.reductions().count() <= RowsSpec::MAX_REDUCTIONS
         && !plan.stores.is_empty()
         && plan.row_elements() <= u64::from(elements) * u64::from(invocations)
@@ -82,8 +91,7 @@ pub fn rows(
     };
     let (kept, row) = (pick(false), pick(true));
     let (rows, elements) = (kept.elements(), row.elements());
-    // The last axis of the space is that of neighbours.
-    let columns = rows > 1 && plan.space.iter().rposition(|&n| n > 1).is_some_and(|axis| !plan.axes.contains(&axis));
+    let columns = is_columns(plan);
 
     let ports: Vec<(&Tensor, bool)> = loads
         .iter()
