@@ -155,6 +155,7 @@ fn samples_of_several() -> Vec<(Op, Vec<Type>, Vec<Type>)> {
         (Op::Svd { full: false }, vec![f(&[3, 2])], vec![f(&[3, 2]), f(&[2]), f(&[2, 2])]),
         (Op::While(Box::new(never())), vec![f(&[2]), u.clone()], vec![f(&[2])]),
         (Op::Cond(Box::new(same())), vec![u, f(&[2])], vec![f(&[2])]),
+        (Op::Workgroup(Box::new(gives(vec![f(&[2])], 0))), vec![f(&[2])], vec![f(&[2])]),
     ]
 }
 
@@ -207,6 +208,7 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::While(_) => (SEVERAL + 4, "Op::While("),
         Op::Cond(_) => (SEVERAL + 5, "Op::Cond("),
         Op::Fused(_) => (36, "Op::Fused("),
+        Op::Workgroup(_) => (SEVERAL + 6, "Op::Workgroup("),
     }
 }
 

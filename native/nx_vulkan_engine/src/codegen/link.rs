@@ -98,7 +98,7 @@ impl<'l> Linker<'l> {
         Error::BadShader { path: format!("template/{}.spv", self.name), reason: reason.into() }
     }
 
-    fn fresh(&mut self) -> Word {
+    pub(super) fn fresh(&mut self) -> Word {
         let id = self.next_id;
         self.next_id += 1;
         id
@@ -142,13 +142,18 @@ impl<'l> Linker<'l> {
         self.global(Op::TypeVector, None, vec![Operand::IdRef(component), Operand::LiteralBit32(count)])
     }
 
-    fn type_pointer(&mut self, class: StorageClass, pointee: Word) -> Word {
+    pub(super) fn type_pointer(&mut self, class: StorageClass, pointee: Word) -> Word {
         self.global(Op::TypePointer, None, vec![Operand::StorageClass(class), Operand::IdRef(pointee)])
     }
 
     pub fn const_false(&mut self) -> Word {
         let ty = self.type_bool();
         self.global(Op::ConstantFalse, Some(ty), vec![])
+    }
+
+    pub fn const_true(&mut self) -> Word {
+        let ty = self.type_bool();
+        self.global(Op::ConstantTrue, Some(ty), vec![])
     }
 
     pub fn const_u32(&mut self, value: u32) -> Word {
@@ -181,6 +186,29 @@ impl<'l> Linker<'l> {
         ));
         self.blocks.insert(element, block);
         block
+    }
+
+    /// Declares the array `variable`, an id that code uses already, of `length` elements that the workgroup shares.
+    pub(super) fn shared_array(&mut self, variable: Word, element: Word, length: u32) {
+        let (length, array) = (self.const_u32(length), self.fresh());
+        let elements = vec![Operand::IdRef(element), Operand::IdRef(length)];
+        self.module.types_global_values.push(Instruction::new(Op::TypeArray, None, Some(array), elements));
+        let pointer = self.type_pointer(StorageClass::Workgroup, array);
+        let class = vec![Operand::StorageClass(StorageClass::Workgroup)];
+        self.module.types_global_values.push(Instruction::new(Op::Variable, Some(pointer), Some(variable), class));
+        for entry in &mut self.module.entry_points {
+            entry.operands.push(Operand::IdRef(variable));
+        }
+    }
+
+    /// Sets the invocations of a workgroup.
+    pub(super) fn set_local_size(&mut self, size: u32) {
+        for mode in &mut self.module.execution_modes {
+            if mode.operands.get(1) == Some(&Operand::ExecutionMode(ExecutionMode::LocalSize)) {
+                mode.operands.truncate(2);
+                mode.operands.extend([size, 1, 1].map(Operand::LiteralBit32));
+            }
+        }
     }
 
     fn decorate(&mut self, id: Word, decoration: Decoration, extra: Vec<Operand>) {
@@ -370,10 +398,17 @@ impl<'l> Linker<'l> {
         self.module.annotations.retain(|inst| !gone(inst));
         self.module.debug_names.retain(|inst| !gone(inst));
 
-        let mut code =
-            Code { linker: self, instructions: vec![], params: HashMap::new(), bases: HashMap::new(), rare: None };
+        let mut code = Code {
+            linker: self,
+            instructions: vec![],
+            variables: vec![],
+            params: HashMap::new(),
+            bases: HashMap::new(),
+            rare: None,
+        };
         let result = emit(&mut code, &parameters)?;
-        let mut instructions = code.instructions;
+        let mut instructions = code.variables;
+        instructions.append(&mut code.instructions);
         instructions.push(match result {
             Some(id) => Instruction::new(Op::ReturnValue, None, None, vec![Operand::IdRef(id)]),
             None => Instruction::new(Op::Return, None, None, vec![]),
@@ -486,9 +521,11 @@ impl<'l> Linker<'l> {
 #[derive(Debug)]
 pub struct Code<'a, 'l> {
     pub linker: &'a mut Linker<'l>,
-    instructions: Vec<Instruction>,
-    params: HashMap<u32, Word>,
-    bases: HashMap<(u32, Word), Word>,
+    pub(super) instructions: Vec<Instruction>,
+    /// Variables of the function, declared where it begins.
+    pub(super) variables: Vec<Instruction>,
+    pub(super) params: HashMap<u32, Word>,
+    pub(super) bases: HashMap<(u32, Word), Word>,
     /// While hot twins are called: where each of them does not hold.
     rare: Option<Vec<Word>>,
 }
@@ -667,7 +704,7 @@ impl Code<'_, '_> {
     }
 }
 
-fn label_of(id: Word) -> Instruction {
+pub(super) fn label_of(id: Word) -> Instruction {
     Instruction::new(Op::Label, None, Some(id), vec![])
 }
 

@@ -17,6 +17,8 @@ pub mod scalar;
 pub mod scan;
 pub mod segment;
 pub mod sort;
+mod structured;
 pub mod templates;
 pub mod transpose;
 pub mod window_scatter;
+pub mod workgroup;

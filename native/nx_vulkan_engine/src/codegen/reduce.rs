@@ -331,7 +331,7 @@ impl ReduceSpec {
     }
 
     /// Accumulator of a product of two elements; compensated ones hold all of it.
-    fn lift_product(&self, code: &mut Code<'_, '_>, id: Word, by: Word, times: DType) -> Result<Word> {
+    pub(super) fn lift_product(&self, code: &mut Code<'_, '_>, id: Word, by: Word, times: DType) -> Result<Word> {
         let ctype = self.out.ctype();
         let a = scalar::cast(code, Value { id, dtype: self.input }, ctype.dtype())?;
         let b = scalar::cast(code, Value { id: by, dtype: times }, ctype.dtype())?;

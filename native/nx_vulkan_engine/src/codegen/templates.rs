@@ -177,6 +177,7 @@ pub const TEMPLATES: &[(&str, &[u8])] = modules!(
     "transpose_4",
     "window_choose",
     "window_gather",
+    "workgroup",
 );
 
 /// SPIR-V bytes as words.

@@ -20,6 +20,7 @@ mod program;
 mod qr;
 mod svd;
 mod window;
+mod workgroup;
 
 use std::sync::Arc;
 
@@ -51,6 +52,10 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
         Op::While(body) => {
             check(op, operands, outs)?;
             return control::repeat(engine, body, operands, outs.len(), compile);
+        }
+        Op::Workgroup(program) => {
+            check(op, operands, outs)?;
+            return workgroup::run(engine, program, operands, outs, compile);
         }
         Op::Cond(branches) => {
             check(op, operands, outs)?;
@@ -114,6 +119,7 @@ fn check(op: &Op, operands: &[Tensor], outs: &[Type]) -> Result<()> {
             | Op::WindowScatter { .. }
             | Op::Conv(_)
             | Op::Fft { .. }
+            | Op::Workgroup(_)
             | Op::While(_)
             | Op::Cond(_)
     );
@@ -186,7 +192,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Fft { kind, axis, length, eps } => fft::transform(&call, *kind, *axis, *length, *eps),
         Op::Gather { axes } => index::gather(&call, axes),
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(call.invalid("has several results".into())),
-        Op::While(_) | Op::Cond(_) => Err(call.invalid("gives a list of results".into())),
+        Op::While(_) | Op::Cond(_) | Op::Workgroup(_) => Err(call.invalid("gives a list of results".into())),
         Op::Fused(_) => Err(call.invalid("gives a list of results".into())),
         Op::IndexedAdd { axes } => indexed::indexed(&call, axes, true),
         Op::IndexedPut { axes } => indexed::indexed(&call, axes, false),

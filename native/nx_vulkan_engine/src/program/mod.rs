@@ -14,6 +14,7 @@ pub mod passes;
 mod text;
 pub mod verify;
 pub mod window;
+mod workgroup;
 
 pub mod wire;
 

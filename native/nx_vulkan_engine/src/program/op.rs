@@ -217,6 +217,8 @@ pub enum Op {
     Cond(Box<Branches>),
     /// The inputs of a program whose ops become one kernel; gives its outputs
     Fused(Box<Program>),
+    /// the program's inputs; gives its outputs, all in one dispatch of one workgroup
+    Workgroup(Box<Program>),
 }
 
 impl Op {
@@ -267,6 +269,7 @@ impl Op {
             Op::While(_) => "while",
             Op::Cond(_) => "cond",
             Op::Fused(_) => "fused",
+            Op::Workgroup(_) => "workgroup",
         }
     }
 }

@@ -75,6 +75,7 @@ fn check_all(op: &Op, operands: &[&Type], outs: &[Type]) -> Check {
         (Op::While(op), _) => op.check(operands, outs),
         (Op::Cond(op), _) => op.check(operands, outs),
         (Op::Fused(body), _) => fused(body, operands, outs),
+        (Op::Workgroup(program), _) => super::workgroup::check(program, operands, outs),
         (Op::TopK { k }, [values, places]) => {
             arity(op, operands.len())?;
             top_k(operands[0], *k, values, places)
@@ -264,7 +265,7 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
             same_shape(&vectors.into_iter().chain(rest).collect::<Dims>(), out)
         }
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err("has several results".to_string()),
-        Op::While(_) | Op::Cond(_) => Err("runs programs".to_string()),
+        Op::While(_) | Op::Cond(_) | Op::Workgroup(_) => Err("runs programs".to_string()),
         Op::Fused(body) => fused(body, operands, std::slice::from_ref(out)),
         Op::IndexedAdd { axes } | Op::IndexedPut { axes } => {
             let updates = operands[2];
@@ -324,7 +325,7 @@ fn arity(op: &Op, n: usize) -> Check {
         Op::Slice { starts, .. } => 1 + missing(starts),
         Op::PutSlice { starts } => 2 + missing(starts),
         Op::Concatenate { .. } | Op::Stack { .. } => n.max(1),
-        Op::Linalg(_) | Op::While(_) | Op::Cond(_) | Op::Fused(_) => n,
+        Op::Linalg(_) | Op::While(_) | Op::Cond(_) | Op::Fused(_) | Op::Workgroup(_) => n,
         Op::Fold { .. } | Op::WindowFold { .. } => n.max(2),
     };
     require(n == expected, || format!("needs {expected} operands, got {n}"))

@@ -253,6 +253,7 @@ impl Op {
             "fused" => Op::Fused(Box::new(a.program("program")?)),
             "qr" => Op::Qr { complete: a.flag("complete")? },
             "while" => Op::While(Box::new(Loop::from_wire(&a)?)),
+            "workgroup" => Op::Workgroup(Box::new(a.program("program")?)),
             "cond" => Op::Cond(Box::new(Branches::from_wire(&a)?)),
             _ => {
                 return Err(Error::Unsupported {
@@ -345,6 +346,7 @@ impl Op {
             Op::While(op) => op.attrs(),
             Op::Cond(op) => op.attrs(),
             Op::Fused(body) => vec![("program".to_string(), body.to_attr())],
+            Op::Workgroup(program) => vec![("program".to_string(), program.to_attr())],
         }
     }
 }

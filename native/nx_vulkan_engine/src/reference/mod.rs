@@ -149,6 +149,7 @@ pub fn evaluate_all(op: &Op, operands: &[Array], outs: &[Type]) -> Result<Vec<Ar
     match op {
         Op::While(op) => return control::repeat(op, operands, outs.len()),
         Op::Cond(op) => return control::choose(op, operands),
+        Op::Workgroup(program) => return run(program, operands),
         _ => {}
     }
     if let Op::Linalg(op) = op {
@@ -243,7 +244,7 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::Fft { kind, axis, length, eps } => Ok(fourier::transform(a()?, *kind, *axis, *length, *eps, out)),
         Op::Gather { axes } => Ok(axes::gather(a()?, operand(1)?, axes, out)),
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(invalid(op, "has several results")),
-        Op::While(_) | Op::Cond(_) => Err(invalid(op, "runs programs")),
+        Op::While(_) | Op::Cond(_) | Op::Workgroup(_) => Err(invalid(op, "runs programs")),
         Op::Fused(_) => Err(invalid(op, "its results come together")),
         Op::IndexedAdd { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, true, out)),
         Op::IndexedPut { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, false, out)),

@@ -22,6 +22,7 @@ mod structure;
 mod tiles;
 mod values;
 mod window;
+mod workgroup;
 
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};

@@ -19,7 +19,7 @@ const MAX_ELEMENTS: u64 = 4096;
 
 /// The input that holds index vectors of one component.
 const INDICES: Operand = Operand::Input(2);
-const INDEX_COUNT: u64 = 5;
+pub const INDEX_COUNT: u64 = 5;
 
 struct Builder<'a> {
     program: Program,
@@ -183,7 +183,7 @@ fn joint(a: &[u64], b: &[u64]) -> Option<Vec<u64>> {
         .collect()
 }
 
-fn random_program(rng: &mut Rng) -> Program {
+pub fn random_program(rng: &mut Rng) -> Program {
     let shapes: [&[u64]; 4] = [&[3, 4, 5], &[6, 1, 7], &[12], &[2, 3, 2, 5]];
     let mut shape = || shapes[rng.below(4) as usize];
     let inputs =

@@ -13,6 +13,7 @@ pub mod scan;
 pub mod sort;
 pub mod transpose;
 pub mod window_scatter;
+pub mod workgroup;
 
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
@@ -38,6 +39,7 @@ use crate::codegen::segment::{SegmentAddSpec, SegmentPutSpec};
 use crate::codegen::sort::SortSpec;
 use crate::codegen::transpose::TransposeSpec;
 use crate::codegen::window_scatter::WindowScatterSpec;
+use crate::codegen::workgroup::WorkgroupSpec;
 use crate::device::Caps;
 use crate::memory::Buffer;
 use crate::{DType, Engine, Error, Result, Tensor, Type};
@@ -76,6 +78,7 @@ pub enum KernelSpec {
     Scatter(ScatterSpec),
     Transpose(TransposeSpec),
     WindowScatter(WindowScatterSpec),
+    Workgroup(Box<WorkgroupSpec>),
     Linalg(LinalgSpec),
     Fft { spec: FftSpec, capacity: u32, odd: bool },
 }
@@ -121,6 +124,7 @@ impl KernelSpec {
             KernelSpec::Gather(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::WindowScatter(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Transpose(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Workgroup(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Linalg(spec) => {
                 (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, u32::from(modes.fused))]))
             }

@@ -1,0 +1,298 @@
+//! Values of a program as code sees them: where they are, or from what each element is computed.
+
+use std::rc::Rc;
+
+use rspirv::spirv::Word;
+use smallvec::{SmallVec, smallvec};
+
+use super::memory::Region;
+use super::{Emitter, Port};
+use crate::codegen::reduce::{Direction, ReduceSpec, Stage};
+use crate::program::op::Axes;
+use crate::program::{Binary, Elementwise, Op, Operand, Program, Reduction, Unary};
+use crate::shape::Dims;
+use crate::{CType, DType, Result, Type};
+
+/// The place of a value among all of a kernel.
+pub(super) type Id = usize;
+
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    /// An operand of the kernel.
+    Port {
+        k: u8,
+        port: Port,
+    },
+    /// Computed wherever it is read.
+    Lazy,
+    Region(Region),
+    /// One element, in a register of every invocation.
+    Uniform(Word),
+    /// One element, in a variable of every invocation.
+    Variable(Word),
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub ty: Type,
+    pub source: Source,
+    pub node: Option<Rc<Node>>,
+}
+
+impl Entry {
+    pub fn new(ty: Type, source: Source) -> Entry {
+        Entry { ty, source, node: None }
+    }
+}
+
+/// How a value is computed.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub kind: Kind,
+    pub operands: SmallVec<[Id; 3]>,
+}
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Op(Op),
+    Fold(Fold),
+    /// a, number of the last update of each element or 0, updates
+    Put {
+        axes: Axes,
+    },
+    /// One result of a loop or of branches; `first` is the entry of the first.
+    Control {
+        op: Rc<Op>,
+        first: Id,
+    },
+}
+
+/// A reduction: for each element of the result, accumulators of other elements are combined.
+#[derive(Debug)]
+pub(super) struct Fold {
+    pub spec: ReduceSpec,
+    pub reduced: Dims,
+    pub what: Folded,
+}
+
+#[derive(Debug)]
+pub(super) enum Folded {
+    /// a; axes in ascending order
+    Axes(Axes),
+    /// a, b
+    Products { contract_a: Axes, batch_a: Axes, contract_b: Axes, batch_b: Axes },
+    /// indices, updates; sums of the updates of an element
+    Updates { axes: Axes },
+    /// indices; one more than the number of the last update of an element
+    LastUpdate { axes: Axes },
+}
+
+fn spec(reduction: Reduction, tie_high: bool, input: DType, times: Option<DType>, out: DType) -> ReduceSpec {
+    ReduceSpec {
+        reduction,
+        tie_high,
+        input,
+        times,
+        out,
+        stage: Stage::Whole,
+        direction: Direction::Columns,
+        kept_rank: 1,
+        reduced_rank: 1,
+    }
+}
+
+impl Emitter<'_, '_, '_> {
+    fn node(&mut self, ty: Type, kind: Kind, operands: &[Id]) -> Id {
+        let node = Some(Rc::new(Node { kind, operands: operands.into() }));
+        self.add(Entry { ty, source: Source::Lazy, node })
+    }
+
+    /// Entries for all results of a program. Answers those of its results, and how many entries there are now.
+    pub(super) fn build(&mut self, program: &Program, inputs: &[Id]) -> Result<Vec<Id>> {
+        let mut results: Vec<Id> = vec![];
+        for instruction in &program.instructions {
+            let operands: SmallVec<[Id; 3]> =
+                instruction.operands.iter().map(|&o| Self::find(o, inputs, &results)).collect::<Result<_>>()?;
+            let Some(out) = instruction.outs.first().cloned() else { continue };
+            let types: SmallVec<[Type; 3]> = operands.iter().map(|&o| self.entries[o].ty.clone()).collect();
+            match (&instruction.op, &types[..]) {
+                (op @ (Op::While(_) | Op::Cond(_)), _) => {
+                    let (op, first) = (Rc::new(op.clone()), self.entries.len());
+                    for out in &instruction.outs {
+                        let kind = Kind::Control { op: Rc::clone(&op), first };
+                        results.push(self.node(out.clone(), kind, &operands));
+                    }
+                }
+                (Op::Reduce { reduction, axes, tie_high }, [a, ..]) => {
+                    let mut axes = axes.clone();
+                    axes.sort_unstable();
+                    let reduced = axes.iter().map(|&axis| a.shape[axis]).collect();
+                    let spec = spec(*reduction, *tie_high, a.dtype, None, out.dtype);
+                    let fold = Fold { spec, reduced, what: Folded::Axes(axes) };
+                    results.push(self.node(out, Kind::Fold(fold), &operands));
+                }
+                (Op::Dot { contract_a, batch_a, contract_b, batch_b }, [a, b]) => {
+                    let reduced = contract_a.iter().map(|&axis| a.shape[axis]).collect();
+                    let spec = spec(Reduction::Sum, false, a.dtype, Some(b.dtype), out.dtype);
+                    let what = Folded::Products {
+                        contract_a: contract_a.clone(),
+                        batch_a: batch_a.clone(),
+                        contract_b: contract_b.clone(),
+                        batch_b: batch_b.clone(),
+                    };
+                    results.push(self.node(out, Kind::Fold(Fold { spec, reduced, what }), &operands));
+                }
+                (Op::IndexedAdd { axes }, [_, indices, updates]) => {
+                    let spec = spec(Reduction::Sum, false, updates.dtype, None, out.dtype);
+                    let what = Folded::Updates { axes: axes.clone() };
+                    let fold = Fold { spec, reduced: smallvec![update_count(indices)], what };
+                    let sums = self.node(out.clone(), Kind::Fold(fold), &operands[1..]);
+                    let add = Kind::Op(Op::Binary(Binary::Add));
+                    results.push(self.node(out, add, &[operands[0], sums]));
+                }
+                (Op::IndexedPut { axes }, [_, indices, _]) => {
+                    let spec = spec(Reduction::Max, false, DType::U32, None, DType::U32);
+                    let what = Folded::LastUpdate { axes: axes.clone() };
+                    let fold = Fold { spec, reduced: smallvec![update_count(indices)], what };
+                    let last = self.node(Type::new(DType::U32, &out.shape), Kind::Fold(fold), &operands[1..2]);
+                    let put = Kind::Put { axes: axes.clone() };
+                    results.push(self.node(out, put, &[operands[0], last, operands[2]]));
+                }
+                (op, _) => results.push(self.node(out, Kind::Op(op.clone()), &operands)),
+            }
+        }
+        Ok(results)
+    }
+}
+
+fn update_count(indices: &Type) -> u64 {
+    indices.elements() / indices.shape.last().copied().unwrap_or(1).max(1)
+}
+
+/// Elements of the longest loop that a program needs.
+pub(super) fn longest(program: &Program) -> u64 {
+    let results: Vec<&Type> = program.results().collect();
+    let find = |operand: &Operand| match *operand {
+        Operand::Input(k) => program.inputs.get(k as usize),
+        Operand::Result(k) => results.get(k as usize).copied(),
+    };
+    let of_op = |op: &Op| match op {
+        Op::While(op) => longest(&op.condition).max(longest(&op.body)),
+        Op::Cond(op) => longest(&op.on_true).max(longest(&op.on_false)),
+        _ => 1,
+    };
+    let of_fold = |instruction: &crate::program::Instruction| match &instruction.op {
+        Op::Reduce { .. } => instruction.operands.iter().filter_map(find).map(Type::elements).max().unwrap_or(1),
+        Op::Dot { contract_a, .. } => {
+            let a = instruction.operands.first().and_then(find);
+            let depth: u64 =
+                contract_a.iter().map(|&axis| a.and_then(|a| a.shape.get(axis)).copied().unwrap_or(1)).product();
+            depth * instruction.outs.first().map_or(1, Type::elements)
+        }
+        _ => 1,
+    };
+    let instructions = program.instructions.iter().map(|i| of_op(&i.op).max(of_fold(i))).max().unwrap_or(1);
+    let outputs = program.outputs.iter().filter_map(find).map(Type::elements).max().unwrap_or(1);
+    results.iter().map(|t| t.elements()).max().unwrap_or(1).max(instructions).max(outputs)
+}
+
+/// Whether a kernel for the program can be generated.
+pub fn supports(program: &Program) -> bool {
+    let elements = |ty: &Type| (1..=i32::MAX as u64).contains(&ty.elements());
+    let results: Vec<&Type> = program.results().collect();
+    let find = |operand: &Operand| match *operand {
+        Operand::Input(k) => program.inputs.get(k as usize),
+        Operand::Result(k) => results.get(k as usize).copied(),
+    };
+    program.inputs.iter().chain(results.iter().copied()).all(elements)
+        && program.instructions.iter().all(|instruction| {
+            let operands: Vec<&Type> = instruction.operands.iter().filter_map(find).collect();
+            operands.len() == instruction.operands.len() && has(&instruction.op, &operands, &instruction.outs)
+        })
+}
+
+fn has(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
+    let [out, ..] = outs else { return false };
+    match op {
+        Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Clip | Op::AsType => op.elementwise().is_some(),
+        // c128 is no constant of SPIR-V by 64 bits.
+        Op::Constant(_) => out.dtype != DType::C128,
+        Op::Iota { .. }
+        | Op::Eye
+        | Op::Reshape
+        | Op::Squeeze
+        | Op::Broadcast { .. }
+        | Op::Transpose { .. }
+        | Op::Slice { .. }
+        | Op::PutSlice { .. }
+        | Op::Pad { .. }
+        | Op::Reverse { .. }
+        | Op::Bitcast
+        | Op::Take { .. }
+        | Op::TakeAlongAxis { .. }
+        | Op::Gather { .. } => true,
+        Op::Concatenate { .. } | Op::Stack { .. } => operands.len() <= MAX_PARTS,
+        Op::Reduce { reduction, .. } => {
+            let ordered = !operands.iter().any(|t| t.dtype.is_complex()) && !out.dtype.is_complex();
+            match reduction {
+                Reduction::Max | Reduction::Min | Reduction::ArgMax | Reduction::ArgMin => ordered,
+                Reduction::Sum | Reduction::Product | Reduction::All | Reduction::Any => true,
+            }
+        }
+        Op::Dot { .. } => true,
+        // Sums are rounded once, not after each update as narrow floats would be.
+        Op::IndexedAdd { .. } => out.dtype.is_integer() || out.dtype.is_canonical(),
+        Op::IndexedPut { .. } => true,
+        Op::While(op) => supports(&op.condition) && supports(&op.body),
+        Op::Cond(op) => supports(&op.on_true) && supports(&op.on_false),
+        Op::Workgroup(_)
+        | Op::Window { .. }
+        | Op::Sort { .. }
+        | Op::Argsort { .. }
+        | Op::TopK { .. }
+        | Op::Scan { .. }
+        | Op::Conv(_)
+        | Op::Fold { .. }
+        | Op::WindowFold { .. }
+        | Op::WindowScatter { .. }
+        | Op::Fft { .. }
+        | Op::Qr { .. }
+        | Op::Linalg(_)
+        | Op::Eigh
+        | Op::Svd { .. } => false,
+    }
+}
+
+/// Operands of concatenate and stack, among which each element is selected.
+const MAX_PARTS: usize = 64;
+
+/// About how many instructions an elementwise op takes.
+pub(super) fn cost(op: Elementwise, out: CType) -> u64 {
+    let wide = if matches!(out, CType::F64 | CType::C128) { 2 } else { 1 };
+    wide * match op {
+        Elementwise::Unary(op) => match op {
+            Unary::Abs
+            | Unary::Negate
+            | Unary::Sign
+            | Unary::BitwiseNot
+            | Unary::Ceil
+            | Unary::Floor
+            | Unary::Round
+            | Unary::IsNan
+            | Unary::IsInfinity
+            | Unary::Conjugate
+            | Unary::Real
+            | Unary::Imag
+            | Unary::CountLeadingZeros
+            | Unary::PopulationCount => 1,
+            Unary::Sqrt | Unary::Rsqrt => 8,
+            _ => 24,
+        },
+        Elementwise::Binary(op) => match op {
+            Binary::Pow | Binary::Atan2 => 40,
+            Binary::Divide | Binary::Remainder | Binary::Quotient => 8,
+            _ => 1,
+        },
+        Elementwise::Select | Elementwise::Clip | Elementwise::AsType => 1,
+    }
+}

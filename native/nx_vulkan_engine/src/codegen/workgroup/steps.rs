@@ -1,0 +1,92 @@
+//! A program that runs again and again, as many times as a parameter says, and keeps what each run gives.
+
+use rspirv::spirv::{Op, Word};
+use smallvec::SmallVec;
+
+use super::index::Index;
+use super::node::{Entry, Id, Source};
+use super::{Emitter, Target, invalid};
+use crate::codegen::access::{self, Element, Param};
+use crate::{DType, Result, Type};
+
+impl Emitter<'_, '_, '_> {
+    pub(super) fn steps(&mut self, states: usize) -> Result<()> {
+        let spec = self.spec;
+        let program = &spec.program.program;
+        let Some((counter, types)) = program.inputs.split_first() else {
+            return Err(invalid("no counter".to_string()));
+        };
+        if *counter != Type::new(DType::U32, &[]) || types.len() < states || program.outputs.len() < states {
+            return Err(invalid(format!("{states} states of {} inputs", types.len())));
+        }
+        let inputs = self.inputs(types)?;
+        let count = self.code.param(self.params.word(Param::Extra(0)))?;
+        let (start, fixed) = inputs.split_at(states);
+        let cells = self.cells(start);
+        self.assign(start, &cells)?;
+        let uint = self.code.linker.type_uint(32);
+        let variable = self.code.variable(uint);
+        let zero = self.number(0);
+        self.code.set(variable, zero);
+        let state = self.readers(start, &cells);
+        self.barrier();
+        let repeat = self.code.begin_loop();
+        self.enter();
+        let step = self.code.get(uint, variable);
+        let boolean = self.code.linker.type_bool();
+        let going_on = self.code.ids(Op::ULessThanEqual, boolean, &[step, count]);
+        self.code.go_on(&repeat, going_on);
+        let counted = self.add(Entry::new(counter.clone(), Source::Uniform(step)));
+        let inputs: SmallVec<[Id; 8]> = std::iter::once(counted).chain(state).chain(fixed.iter().copied()).collect();
+        self.body(|emitter| {
+            let targets = vec![Target::Keep; program.outputs.len()];
+            let outputs = emitter.scope(program, &inputs, &targets)?;
+            emitter.keep_step(&outputs, step, count)?;
+            emitter.assign(&outputs[..states], &cells)
+        })?;
+        self.barrier();
+        self.leave();
+        let one = self.number(1);
+        let next = self.code.u32_op(Op::IAdd, step, one);
+        self.code.set(variable, next);
+        self.code.end_loop(repeat);
+        Ok(())
+    }
+
+    /// Writes outputs of run `step` of `count`, unless it is the first.
+    fn keep_step(&mut self, outputs: &[Id], step: Word, count: Word) -> Result<()> {
+        self.touch(outputs, &[]);
+        let mut seen = std::collections::HashSet::new();
+        for &id in outputs {
+            self.prepare(id, &mut seen)?;
+        }
+        let boolean = self.code.linker.type_bool();
+        let (zero, one) = (self.number(0), self.number(1));
+        let later = self.code.ids(Op::INotEqual, boolean, &[step, zero]);
+        let branch = self.code.begin_if(later);
+        self.enter();
+        let rows = self.code.u32_op(Op::IMul, self.group, count);
+        let row = self.code.u32_op(Op::IAdd, rows, step);
+        let row = self.code.u32_op(Op::ISub, row, one);
+        let mut lengths: std::collections::BTreeMap<u64, Vec<(usize, Id)>> = Default::default();
+        for (k, &id) in outputs.iter().enumerate() {
+            lengths.entry(self.elements_of(id)).or_default().push((self.spec.ports.len() + k, id));
+        }
+        for (length, outputs) in lengths {
+            let base = self.times(row, length as u32);
+            let (construct, i) = self.begin_for(self.local_id, length as u32, self.spec.local_size);
+            let at = self.plus(base, i);
+            for (k, id) in outputs {
+                let index = Index::linear(&self.shape(id), i);
+                let value = self.element(id, index)?;
+                let address = self.params.address(k as u8);
+                let element: Element = self.stored(id);
+                access::store(self.code, address, element, at, value)?;
+            }
+            self.end_for(construct);
+        }
+        self.leave();
+        self.code.end_if(branch);
+        Ok(())
+    }
+}

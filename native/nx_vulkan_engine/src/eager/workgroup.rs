@@ -1,0 +1,31 @@
+//! A whole program in one dispatch of one workgroup.
+
+use std::sync::Arc;
+
+use super::{Compile, Results};
+use crate::codegen::workgroup::supports;
+use crate::kernel::launch::workgroup;
+use crate::program::Program;
+use crate::{Engine, Error, Result, Tensor, Type};
+
+pub fn run(
+    engine: &Arc<Engine>,
+    program: &Program,
+    operands: &[Tensor],
+    outs: &[Type],
+    compile: Compile,
+) -> Result<Results> {
+    if !supports(program) {
+        return Err(Error::Unsupported {
+            op: "workgroup".to_string(),
+            dtype: None,
+            needs: "ops that one workgroup can run".to_string(),
+        });
+    }
+    let spec = workgroup::spec(engine.caps(), &Arc::new(program.clone()), operands);
+    // The kernel must exist before memory is taken.
+    engine.kernel(&crate::kernel::launch::KernelSpec::Workgroup(Box::new(spec.clone())), compile)?;
+    let outputs = workgroup::outputs(engine, outs)?;
+    workgroup::run(engine, &spec, operands, &outputs, 1, 0, compile)?;
+    Ok(outputs.into_iter().collect())
+}

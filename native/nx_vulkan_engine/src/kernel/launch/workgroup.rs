@@ -1,0 +1,99 @@
+//! Launches of whole programs that one workgroup runs, or each of many for itself.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
+use crate::codegen::workgroup::{Keyed, Mode, Port, WorkgroupSpec};
+use crate::device::Caps;
+use crate::program::Program;
+use crate::{Engine, Error, Result, Tensor, Type};
+
+/// Shared memory that a workgroup uses at most: what every device has that Vulkan 1.2 drivers for desktops support, so that programs take
+/// the same form everywhere.
+const SHARED_BYTES: u32 = 32 << 10;
+
+/// How an input lies, seen from its lowest element.
+fn port(tensor: &Tensor) -> Port {
+    let view = &tensor.view;
+    let (low, _) = view.extent();
+    Port { strides: view.strides.clone(), bias: view.offset.wrapping_sub(low as u64), per_group: false }
+}
+
+/// The spec of a program that runs once on these inputs.
+pub fn spec(caps: &Caps, program: &Arc<Program>, inputs: &[Tensor]) -> WorkgroupSpec {
+    spec_with(caps, program, inputs.iter().map(port).collect(), Mode::Once)
+}
+
+/// The spec of a program whose inputs lie as `ports` say.
+pub fn spec_with(caps: &Caps, program: &Arc<Program>, ports: Vec<Port>, mode: Mode) -> WorkgroupSpec {
+    WorkgroupSpec {
+        local_size: WorkgroupSpec::local_size(program, caps.max_invocations.min(caps.max_workgroup_size[0])),
+        program: Keyed::new(Arc::clone(program)),
+        ports,
+        mode,
+        shared_bytes: SHARED_BYTES.min(caps.max_shared_memory_bytes),
+    }
+}
+
+/// Records a kernel of `spec` for `groups` workgroups. `count` is the number of steps, if the spec has any.
+pub fn run(
+    engine: &Engine,
+    spec: &WorkgroupSpec,
+    inputs: &[Tensor],
+    outputs: &[Tensor],
+    groups: u32,
+    count: u32,
+    compile: Compile,
+) -> Result<()> {
+    let kernel = engine.kernel(&KernelSpec::Workgroup(Box::new(spec.clone())), compile)?;
+    run_kernel(engine, &kernel, &spec.ports, inputs, outputs, [groups, count])
+}
+
+/// The same with a kernel that was looked up before.
+pub fn run_kernel(
+    engine: &Engine,
+    kernel: &Kernel,
+    ports: &[Port],
+    inputs: &[Tensor],
+    outputs: &[Tensor],
+    [groups, count]: [u32; 2],
+) -> Result<()> {
+    for tensor in inputs.iter().chain(outputs) {
+        let (low, high) = tensor.view.extent();
+        let size = tensor.view.dtype.size_bytes();
+        let limit = max_position(size);
+        if (high - low) as u64 > limit {
+            return Err(Error::TooLarge { size_bytes: tensor.view.elements() * size, limit_bytes: limit * size });
+        }
+    }
+    // For these kernels it is the bytes of scratch memory that a workgroup needs.
+    let scratch_bytes = u64::from(kernel.elements_per_group);
+    let scratch_limit = u64::from(u32::MAX);
+    if scratch_bytes * u64::from(groups) > scratch_limit {
+        return Err(Error::TooLarge { size_bytes: scratch_bytes * u64::from(groups), limit_bytes: scratch_limit });
+    }
+    let scratch = match scratch_bytes {
+        0 => None,
+        bytes => Some(engine.alloc(bytes * u64::from(groups))?),
+    };
+    let lowest = |tensor: &Tensor, port: &Port| tensor.address() - port.bias * tensor.view.dtype.size_bytes();
+    let mut places: SmallVec<[Place<'_>; 8]> = inputs
+        .iter()
+        .zip(ports)
+        .map(|(t, port)| Place { buffer: &t.buffer, address: lowest(t, port), strides: &[], element_bytes: 0 })
+        .collect();
+    let first_output = places.len();
+    let written = outputs.iter().map(|t| (&t.buffer, t.address()));
+    let written = written.chain(scratch.iter().map(|buffer| (buffer, buffer.address())));
+    places.extend(written.map(|(buffer, address)| Place { buffer, address, strides: &[], element_bytes: 0 }));
+    let extra = [count, scratch_bytes as u32];
+    let arguments = Arguments { count: groups, sizes: &[], places: &places, extra: &extra };
+    launch(engine, kernel, &arguments, first_output, groups.into())
+}
+
+/// Memory for the outputs of a program.
+pub fn outputs(engine: &Engine, types: &[Type]) -> Result<Vec<Tensor>> {
+    types.iter().map(|ty| Tensor::uninitialized(engine, ty)).collect()
+}

@@ -1,0 +1,254 @@
+//! Random programs that one workgroup runs, against the reference.
+
+use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::{Binary, Instruction, Loop, Op, Operand, Program, Reduction, Unary};
+use nx_vulkan_engine::reference::{self, Array};
+use nx_vulkan_engine::{Compile, DType, Tensor, Type, Value, eager};
+use smallvec::smallvec;
+
+use crate::common::Rng;
+use crate::compare::{Bound, mismatch};
+use crate::programs::{INDEX_COUNT, random_program};
+use crate::values::{Range, operand};
+use crate::{download, engine, finish, rng, seed, upload};
+
+fn output_types(program: &Program) -> Vec<Type> {
+    program.outputs.iter().map(|&o| program.type_of(o).unwrap().clone()).collect()
+}
+
+/// Runs a program in one workgroup on the device.
+fn run(program: &Program, inputs: &[Array]) -> Vec<Array> {
+    let tensors: Vec<Tensor> = inputs.iter().map(upload).collect();
+    run_on(program, &tensors)
+}
+
+fn run_on(program: &Program, inputs: &[Tensor]) -> Vec<Array> {
+    let op = Op::Workgroup(Box::new(program.clone()));
+    let results = eager::run_all(engine(), &op, inputs, &output_types(program), Compile::Allowed).unwrap();
+    results.iter().map(download).collect()
+}
+
+#[test]
+fn random_programs_of_integers() {
+    const PROGRAMS: usize = 60;
+    let mut rng = rng(60);
+    for number in 0..PROGRAMS {
+        let mut program = random_program(&mut rng);
+        let count = program.instructions.len() as u32;
+        // All results or the last few: then others are never kept.
+        let from = if number % 2 == 0 { 0 } else { count - 2 };
+        program.outputs = (from..count).map(Operand::Result).collect();
+        let mut inputs: Vec<Array> =
+            program.inputs.iter().map(|ty| operand(ty, Range::Ordinary, 0, &mut rng)).collect();
+        inputs[2] = Array::new(&program.inputs[2], (0..INDEX_COUNT).map(|_| Value::Int(rng.below(7).into())));
+        let expected = reference::run(&program, &inputs).unwrap();
+        let got = run(&program, &inputs);
+        for (k, (got, want)) in got.iter().zip(&expected).enumerate() {
+            let wrong = mismatch(got, std::slice::from_ref(want), Bound::Exact);
+            assert_eq!(wrong, None, "program {number}, seed {}, output {k} of {program:#?}", seed());
+        }
+    }
+    finish();
+}
+
+/// A program in the making.
+#[derive(Default)]
+pub struct Maker(pub Program);
+
+impl Maker {
+    pub fn input(&mut self, dtype: DType, shape: &[u64]) -> Operand {
+        self.0.inputs.push(Type::new(dtype, shape));
+        Operand::Input(self.0.inputs.len() as u32 - 1)
+    }
+
+    pub fn push(&mut self, op: Op, operands: &[Operand], dtype: DType, shape: &[u64]) -> Operand {
+        let outs = smallvec![Type::new(dtype, shape)];
+        self.0.instructions.push(Instruction { op, operands: operands.into(), outs });
+        Operand::Result(self.0.results().count() as u32 - 1)
+    }
+
+    pub fn ty(&self, operand: Operand) -> Type {
+        self.0.type_of(operand).unwrap().clone()
+    }
+
+    pub fn unary(&mut self, op: Unary, a: Operand) -> Operand {
+        let ty = self.ty(a);
+        self.push(Op::Unary(op), &[a], ty.dtype, &ty.shape)
+    }
+
+    /// Of one type; the shape is that of the larger.
+    pub fn binary(&mut self, op: Binary, a: Operand, b: Operand) -> Operand {
+        let (x, y) = (self.ty(a), self.ty(b));
+        let shape = if x.elements() >= y.elements() && x.shape.len() >= y.shape.len() { x.shape } else { y.shape };
+        let dtype = if op.is_predicate() { DType::U8 } else { x.dtype };
+        self.push(Op::Binary(op), &[a, b], dtype, &shape)
+    }
+
+    pub fn number(&mut self, dtype: DType, value: f64) -> Operand {
+        self.push(Op::Constant(Scalar::Float(value)), &[], dtype, &[])
+    }
+
+    pub fn reduce(&mut self, reduction: Reduction, a: Operand, axes: &[usize]) -> Operand {
+        let ty = self.ty(a);
+        let shape: Vec<u64> = (0..ty.shape.len()).filter(|i| !axes.contains(i)).map(|i| ty.shape[i]).collect();
+        let op = Op::Reduce { reduction, axes: axes.into(), tie_high: false };
+        self.push(op, &[a], ty.dtype, &shape)
+    }
+
+    pub fn done(mut self, outputs: &[Operand]) -> Program {
+        self.0.outputs = outputs.to_vec();
+        self.0
+    }
+}
+
+/// A program of floats: functions, sums of all sizes, products, values that many read.
+fn random_floats(dtype: DType, rng: &mut Rng) -> Program {
+    let mut maker = Maker::default();
+    let (rows, columns) = (1 + rng.below(24), 1 + rng.below(600));
+    let a = maker.input(dtype, &[rows, columns]);
+    let b = maker.input(dtype, &[columns]);
+    let mut values = vec![a, b];
+    let mut outputs = vec![];
+    for _ in 0..14 {
+        let x = values[rng.below(values.len() as u64) as usize];
+        let ty = maker.ty(x);
+        let rank = ty.shape.len();
+        let made = match rng.below(8) {
+            0 => maker.unary(Unary::Tanh, x),
+            1 => {
+                let x = maker.unary(Unary::Sin, x);
+                maker.unary(Unary::Exp, x)
+            }
+            2 | 3 => {
+                let y = values[rng.below(values.len() as u64) as usize];
+                let (p, q) = (maker.ty(x), maker.ty(y));
+                let fits =
+                    p.shape == q.shape || q.elements() == 1 || q.shape.len() == 1 && p.shape.last() == q.shape.last();
+                if !fits {
+                    continue;
+                }
+                let sum = maker.binary(if rng.below(2) == 0 { Binary::Add } else { Binary::Multiply }, x, y);
+                maker.unary(Unary::Sigmoid, sum)
+            }
+            4 if rank > 0 => {
+                let axis = rng.below(rank as u64) as usize;
+                let reduction = if rng.below(2) == 0 { Reduction::Sum } else { Reduction::Max };
+                maker.reduce(reduction, x, &[axis])
+            }
+            5 if rank > 0 => {
+                let axes: Vec<usize> = (0..rank).collect();
+                let sum = maker.reduce(Reduction::Sum, x, &axes);
+                maker.unary(Unary::Tanh, sum)
+            }
+            6 if rank == 2 && ty.shape[1] == columns => {
+                let op = Op::Dot {
+                    contract_a: smallvec![1],
+                    batch_a: Axes::new(),
+                    contract_b: smallvec![0],
+                    batch_b: Axes::new(),
+                };
+                let product = maker.push(op, &[x, b], dtype, &[ty.shape[0]]);
+                maker.unary(Unary::Tanh, product)
+            }
+            7 if rank == 2 => {
+                let out = [ty.shape[1], ty.shape[0]];
+                maker.push(Op::Transpose { axes: smallvec![1, 0] }, &[x], dtype, &out)
+            }
+            _ => continue,
+        };
+        values.push(made);
+        if rng.below(3) == 0 {
+            outputs.push(made);
+        }
+    }
+    outputs.extend(values.last().filter(|last| !outputs.contains(last) && matches!(last, Operand::Result(_))));
+    maker.done(&outputs)
+}
+
+#[test]
+fn random_programs_of_floats() {
+    let mut rng = rng(61);
+    for number in 0..30 {
+        let dtype = if number % 3 == 2 { DType::F64 } else { DType::F32 };
+        let program = random_floats(dtype, &mut rng);
+        let inputs: Vec<Array> = program.inputs.iter().map(|ty| operand(ty, Range::Ordinary, 0, &mut rng)).collect();
+        let expected = reference::run(&program, &inputs).unwrap();
+        let got = run(&program, &inputs);
+        assert_eq!(got, run(&program, &inputs), "program {number} twice");
+        // Each op errs by a rounding or two; sums of 14400 values of up to 2.5 keep that relative to their terms.
+        let epsilon = if dtype == DType::F64 { 1e-14 } else { 1e-5 };
+        let bound = Bound::Norm { relative: epsilon * 10.0, absolute: epsilon };
+        for (k, (got, want)) in got.iter().zip(&expected).enumerate() {
+            let wrong = mismatch(got, std::slice::from_ref(want), bound);
+            let at = wrong.map(|(i, _)| (got.values[i], want.values[i]));
+            assert_eq!(wrong, None, "{at:?}, program {number}, seed {}, output {k} of {program:#?}", seed());
+        }
+    }
+    finish();
+}
+
+/// A loop: x -> tanh(m x + b) while i < n, and the sum of what it met.
+fn recurrence(size: u64, steps: i64) -> Program {
+    let state = |maker: &mut Maker| {
+        let i = maker.input(DType::S32, &[]);
+        let x = maker.input(DType::F32, &[size]);
+        let total = maker.input(DType::F32, &[]);
+        let m = maker.input(DType::F32, &[size, size]);
+        let n = maker.input(DType::S32, &[]);
+        (i, x, total, m, n)
+    };
+    let mut condition = Maker::default();
+    let (i, .., n) = state(&mut condition);
+    let less = condition.binary(Binary::Less, i, n);
+    let condition = condition.done(&[less]);
+    let mut body = Maker::default();
+    let (i, x, total, m, _) = state(&mut body);
+    let one = body.push(Op::Constant(Scalar::Int(1)), &[], DType::S32, &[]);
+    let next = body.binary(Binary::Add, i, one);
+    let op = Op::Dot { contract_a: smallvec![1], batch_a: Axes::new(), contract_b: smallvec![0], batch_b: Axes::new() };
+    let product = body.push(op, &[m, x], DType::F32, &[size]);
+    let reversed = body.push(Op::Reverse { axes: smallvec![0] }, &[x], DType::F32, &[size]);
+    let sum = body.binary(Binary::Add, product, reversed);
+    let y = body.unary(Unary::Tanh, sum);
+    let met = body.reduce(Reduction::Sum, y, &[0]);
+    let total = body.binary(Binary::Add, total, met);
+    let body = body.done(&[next, y, total]);
+    let mut whole = Maker::default();
+    let x = whole.input(DType::F32, &[size]);
+    let m = whole.input(DType::F32, &[size, size]);
+    let zero = whole.push(Op::Constant(Scalar::Int(0)), &[], DType::S32, &[]);
+    let n = whole.push(Op::Constant(Scalar::Int(steps.into())), &[], DType::S32, &[]);
+    let none = whole.number(DType::F32, 0.0);
+    let first = whole.0.results().count() as u32;
+    whole.0.instructions.push(Instruction {
+        op: Op::While(Box::new(Loop { condition, body })),
+        operands: smallvec![zero, x, none, m, n],
+        outs: smallvec![Type::new(DType::S32, &[]), Type::new(DType::F32, &[size]), Type::new(DType::F32, &[])],
+    });
+    let doubled = whole.binary(Binary::Add, Operand::Result(first + 1), Operand::Result(first + 2));
+    whole.done(&[Operand::Result(first), Operand::Result(first + 1), Operand::Result(first + 2), doubled])
+}
+
+#[test]
+fn loops() {
+    let mut rng = rng(62);
+    for (size, steps) in [(1, 3), (5, 0), (8, 7), (33, 5), (70, 40)] {
+        let program = recurrence(size, steps);
+        let inputs: Vec<Array> = program.inputs.iter().map(|ty| operand(ty, Range::Ordinary, 0, &mut rng)).collect();
+        // Contractions, so that roundings don't grow.
+        let scale = 0.2 / size as f64;
+        let small = inputs[1].values.iter().map(|v| Value::Float(v.real() * scale));
+        let inputs = [inputs[0].clone(), Array::new(&program.inputs[1], small.collect::<Vec<_>>())];
+        let expected = reference::run(&program, &inputs).unwrap();
+        let got = run(&program, &inputs);
+        for (k, (got, want)) in got.iter().zip(&expected).enumerate() {
+            let bound = Bound::Norm { relative: 1e-5, absolute: 1e-5 };
+            assert_eq!(
+                mismatch(got, std::slice::from_ref(want), bound),
+                None,
+                "size {size}, output {k}: {got:?} {want:?}"
+            );
+        }
+    }
+    finish();
+}
