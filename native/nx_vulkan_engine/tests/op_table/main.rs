@@ -14,6 +14,8 @@ mod elementwise;
 mod fold;
 mod fourier;
 mod layouts;
+#[path = "../common/maker.rs"]
+mod maker;
 mod order;
 mod orthogonal;
 mod programs;

@@ -8,6 +8,7 @@ use smallvec::smallvec;
 
 use crate::common::Rng;
 use crate::compare::{Bound, mismatch};
+use crate::maker::Maker;
 use crate::programs::{INDEX_COUNT, random_program};
 use crate::values::{Range, operand};
 use crate::{download, engine, finish, rng, seed, upload};
@@ -49,56 +50,6 @@ fn random_programs_of_integers() {
         }
     }
     finish();
-}
-
-/// A program in the making.
-#[derive(Default)]
-pub struct Maker(pub Program);
-
-impl Maker {
-    pub fn input(&mut self, dtype: DType, shape: &[u64]) -> Operand {
-        self.0.inputs.push(Type::new(dtype, shape));
-        Operand::Input(self.0.inputs.len() as u32 - 1)
-    }
-
-    pub fn push(&mut self, op: Op, operands: &[Operand], dtype: DType, shape: &[u64]) -> Operand {
-        let outs = smallvec![Type::new(dtype, shape)];
-        self.0.instructions.push(Instruction { op, operands: operands.into(), outs });
-        Operand::Result(self.0.results().count() as u32 - 1)
-    }
-
-    pub fn ty(&self, operand: Operand) -> Type {
-        self.0.type_of(operand).unwrap().clone()
-    }
-
-    pub fn unary(&mut self, op: Unary, a: Operand) -> Operand {
-        let ty = self.ty(a);
-        self.push(Op::Unary(op), &[a], ty.dtype, &ty.shape)
-    }
-
-    /// Of one type; the shape is that of the larger.
-    pub fn binary(&mut self, op: Binary, a: Operand, b: Operand) -> Operand {
-        let (x, y) = (self.ty(a), self.ty(b));
-        let shape = if x.elements() >= y.elements() && x.shape.len() >= y.shape.len() { x.shape } else { y.shape };
-        let dtype = if op.is_predicate() { DType::U8 } else { x.dtype };
-        self.push(Op::Binary(op), &[a, b], dtype, &shape)
-    }
-
-    pub fn number(&mut self, dtype: DType, value: f64) -> Operand {
-        self.push(Op::Constant(Scalar::Float(value)), &[], dtype, &[])
-    }
-
-    pub fn reduce(&mut self, reduction: Reduction, a: Operand, axes: &[usize]) -> Operand {
-        let ty = self.ty(a);
-        let shape: Vec<u64> = (0..ty.shape.len()).filter(|i| !axes.contains(i)).map(|i| ty.shape[i]).collect();
-        let op = Op::Reduce { reduction, axes: axes.into(), tie_high: false };
-        self.push(op, &[a], ty.dtype, &shape)
-    }
-
-    pub fn done(mut self, outputs: &[Operand]) -> Program {
-        self.0.outputs = outputs.to_vec();
-        self.0
-    }
 }
 
 /// A program of floats: functions, sums of all sizes, products, values that many read.

@@ -18,6 +18,13 @@ use crate::shape::elements;
 /// Accumulators that one invocation combines alone at the end of a reduction. A tree would wait at a barrier for each halving.
 const LAST_ACCUMULATORS: u32 = 16;
 
+/// A value whose elements are stored: to a region, or to an operand from an element on.
+struct Map {
+    id: Id,
+    region: Option<Region>,
+    output: Option<(u8, Option<Word>)>,
+}
+
 /// A reduction by teams while its phase is emitted.
 struct Team {
     id: Id,
@@ -109,7 +116,7 @@ impl Emitter<'_, '_, '_> {
     }
 
     fn phase(&mut self, roots: &[Root], live: &mut Vec<(Id, Region)>) -> Result<()> {
-        let mut maps: BTreeMap<u64, Vec<(Id, Option<Region>, Option<(u8, Option<Word>)>)>> = BTreeMap::new();
+        let mut maps: BTreeMap<u64, Vec<Map>> = BTreeMap::new();
         let mut rows: Vec<(Id, Rc<Node>, Region)> = vec![];
         let mut teams: Vec<Team> = vec![];
         let (mut read, mut written) = (vec![], vec![]);
@@ -120,11 +127,15 @@ impl Emitter<'_, '_, '_> {
                     live.push((id, region));
                     written.push(region);
                     read.push(id);
-                    maps.entry(self.elements_of(id)).or_default().push((id, Some(region), None));
+                    maps.entry(self.elements_of(id)).or_default().push(Map { id, region: Some(region), output: None });
                 }
                 Root::Output(id, k, base) => {
                     read.push(id);
-                    maps.entry(self.elements_of(id)).or_default().push((id, None, Some((k, base))));
+                    maps.entry(self.elements_of(id)).or_default().push(Map {
+                        id,
+                        region: None,
+                        output: Some((k, base)),
+                    });
                 }
                 Root::Fold(id) => {
                     let node = self.node_of(id).ok_or_else(|| invalid("a reduction twice".to_string()))?;
@@ -195,12 +206,7 @@ impl Emitter<'_, '_, '_> {
     }
 
     /// One loop over `length` elements: stores of values, and reductions of all elements.
-    fn line(
-        &mut self,
-        length: u64,
-        maps: &[(Id, Option<Region>, Option<(u8, Option<Word>)>)],
-        folds: &[&Team],
-    ) -> Result<()> {
+    fn line(&mut self, length: u64, maps: &[Map], folds: &[&Team]) -> Result<()> {
         let mut accumulators = vec![];
         for team in folds {
             accumulators.push(self.accumulator(&team.node)?);
@@ -208,11 +214,11 @@ impl Emitter<'_, '_, '_> {
         let size = self.spec.local_size;
         let (construct, i) = self.begin_for(self.local_id, length as u32, size);
         let mut values = vec![];
-        for (id, ..) in maps {
-            let index = Index::linear(&self.shape(*id), i);
-            values.push(self.element(*id, index)?);
+        for map in maps {
+            let index = Index::linear(&self.shape(map.id), i);
+            values.push(self.element(map.id, index)?);
         }
-        for ((id, region, output), value) in maps.iter().zip(values) {
+        for (Map { id, region, output }, value) in maps.iter().zip(values) {
             if let Some(region) = region {
                 self.store_region(*id, region, i, value);
             }

@@ -122,7 +122,10 @@ impl Emitter<'_, '_, '_> {
         for id in first..self.entries.len() {
             let cost_of = |costs: &[u64], id: Id| id.checked_sub(first).map_or(1, |k| costs[k]);
             let node = self.entries[id].node.as_ref();
-            let of_operands: u64 = node.map_or(0, |node| node.operands.iter().map(|&o| cost_of(&costs, o)).sum());
+            let many = self.elements_of(id) > 1;
+            // A value of one element is computed before the loops that read it.
+            let of_operand = |&o: &Id| if many && self.elements_of(o) == 1 { 1 } else { cost_of(&costs, o) };
+            let of_operands: u64 = node.map_or(0, |node| node.operands.iter().map(of_operand).sum());
             let ctype = self.entries[id].ty.dtype.ctype();
             let cost = match node.map(|node| &node.kind) {
                 Some(Kind::Op(op)) => match op.elementwise() {
@@ -243,11 +246,10 @@ impl Emitter<'_, '_, '_> {
         for k in (0..count).filter(|&k| used[k]) {
             let id = first + k;
             match nodes[k].as_deref() {
-                Some(Node { kind: Kind::Control { first: result, .. }, .. }) => {
-                    if controls.insert(*result) {
-                        roots.push((depths[k].free - 1, Root::Control(*result)));
-                    }
+                Some(Node { kind: Kind::Control { first: result, .. }, .. }) if controls.insert(*result) => {
+                    roots.push((depths[k].free - 1, Root::Control(*result)));
                 }
+                Some(Node { kind: Kind::Control { .. }, .. }) => {}
                 Some(Node { kind: Kind::Fold(_), .. }) if always(k) => roots.push((depths[k].free - 1, Root::Fold(id))),
                 _ if kept[k] => roots.push((depths[k].aligned, Root::Map(id))),
                 _ => {}

@@ -1,0 +1,303 @@
+//! Chains that are made from log-densities, against an integrator on the host.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "common/mod.rs"]
+mod common;
+#[path = "common/maker.rs"]
+mod maker;
+#[path = "common/models.rs"]
+mod models;
+
+use std::sync::{Arc, OnceLock};
+
+use common::Rng;
+use nx_vulkan_engine::chain::log_density::{LogDensityChain, Mass, Start, Trace};
+use nx_vulkan_engine::program::Program;
+use nx_vulkan_engine::reference::{self, Array};
+use nx_vulkan_engine::{DType, Engine, Error, Tensor, Type, Value};
+
+fn engine() -> &'static Arc<Engine> {
+    static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
+    ENGINE.get_or_init(common::engine)
+}
+
+fn array(dtype: DType, shape: &[u64], values: &[f64]) -> Array {
+    Array::new(&Type::new(dtype, shape), values.iter().map(|&x| Value::Float(x)))
+}
+
+fn tensor(dtype: DType, shape: &[u64], values: &[f64]) -> Tensor {
+    let array = array(dtype, shape, values);
+    Tensor::from_nx_bytes(engine(), &array.ty, &array.to_nx_bytes()).unwrap()
+}
+
+fn numbers(tensor: &Tensor) -> Vec<f64> {
+    let bytes = tensor.to_nx_bytes(engine(), None).unwrap();
+    Array::from_nx_bytes(&tensor.view.ty(), &bytes).unwrap().values.iter().map(|v| v.real()).collect()
+}
+
+fn normal(rng: &mut Rng) -> f64 {
+    (0..12).map(|_| rng.below(1 << 40) as f64 / (1u64 << 40) as f64).sum::<f64>() - 6.0
+}
+
+fn normals(rng: &mut Rng, n: u64, scale: f64) -> Vec<f64> {
+    (0..n).map(|_| normal(rng) * scale).collect()
+}
+
+/// A model, its data and where B chains start.
+struct Case {
+    model: Program,
+    dtype: DType,
+    d: u64,
+    chains: u64,
+    data: Vec<Vec<f64>>,
+    mass: Mass,
+    inverse_mass: Vec<f64>,
+    q: Vec<f64>,
+    p: Vec<f64>,
+    step_size: Vec<f64>,
+}
+
+impl Case {
+    fn new(model: Program, chains: u64, data: Vec<Vec<f64>>, step_size: f64, rng: &mut Rng) -> Case {
+        let (d, dtype) = (model.inputs[0].shape[0], model.inputs[0].dtype);
+        Case {
+            dtype,
+            d,
+            chains,
+            data,
+            mass: Mass::Diagonal,
+            inverse_mass: (0..d).map(|_| 0.5 + normal(rng).abs() / 2.0).collect(),
+            q: normals(rng, chains * d, 0.3),
+            p: normals(rng, chains * d, 1.0),
+            step_size: (0..chains).map(|c| if c % 2 == 0 { step_size } else { -step_size }).collect(),
+            model,
+        }
+    }
+
+    fn dense(mut self, rng: &mut Rng) -> Case {
+        let d = self.d as usize;
+        self.mass = Mass::Dense;
+        self.inverse_mass =
+            (0..d * d).map(|i| if i / d == i % d { 1.0 } else { normal(rng) * 0.1 / d as f64 }).collect();
+        self
+    }
+
+    fn captured(&self) -> Vec<Tensor> {
+        let types = &self.model.inputs[1..];
+        types.iter().zip(&self.data).map(|(ty, values)| tensor(ty.dtype, &ty.shape, values)).collect()
+    }
+
+    fn compile(&self) -> LogDensityChain {
+        LogDensityChain::compile(engine(), &self.model, self.mass).unwrap()
+    }
+
+    /// Runs chains `from .. to`.
+    fn run_some(&self, chain: &LogDensityChain, steps: u32, from: u64, to: u64) -> Trace {
+        let (d, n) = (self.d, to - from);
+        let part = |values: &[f64], width: u64| values[(from * width) as usize..(to * width) as usize].to_vec();
+        let shape: &[u64] = if self.mass == Mass::Dense { &[d, d] } else { &[d] };
+        let start = Start {
+            q: &tensor(self.dtype, &[n, d], &part(&self.q, d)),
+            p: &tensor(self.dtype, &[n, d], &part(&self.p, d)),
+            inverse_mass: &tensor(self.dtype, shape, &self.inverse_mass),
+            step_size: &tensor(self.dtype, &[n], &part(&self.step_size, 1)),
+            captured: &self.captured(),
+            steps,
+        };
+        chain.run(engine(), &start).unwrap()
+    }
+
+    fn run(&self, chain: &LogDensityChain, steps: u32) -> [Vec<f64>; 5] {
+        all(&self.run_some(chain, steps, 0, self.chains))
+    }
+
+    /// Log-density and gradient at `q` in f64.
+    fn density(&self, q: &[f64]) -> (f64, Vec<f64>) {
+        let inputs = self.model.inputs.iter().zip(std::iter::once(q).chain(self.data.iter().map(|d| &d[..])));
+        let inputs: Vec<Array> = inputs.map(|(ty, values)| array(ty.dtype, &ty.shape, values)).collect();
+        let results = reference::run(&self.model, &inputs).unwrap();
+        (results[0].values[0].real(), results[1].values.iter().map(|v| v.real()).collect())
+    }
+
+    fn velocity(&self, p: &[f64]) -> Vec<f64> {
+        let d = self.d as usize;
+        match self.mass {
+            Mass::Diagonal => p.iter().zip(&self.inverse_mass).map(|(p, m)| p * m).collect(),
+            Mass::Dense => self.inverse_mass.chunks(d).map(|row| row.iter().zip(p).map(|(m, p)| m * p).sum()).collect(),
+        }
+    }
+
+    /// What chain `c` leaves, in f64 on the host.
+    fn expected(&self, c: usize, steps: u32) -> [Vec<f64>; 5] {
+        let d = self.d as usize;
+        let (mut q, mut p) = (self.q[c * d..][..d].to_vec(), self.p[c * d..][..d].to_vec());
+        let eps = self.step_size[c];
+        let mut gradient = self.density(&q).1;
+        let mut left: [Vec<f64>; 5] = Default::default();
+        for _ in 0..steps {
+            p.iter_mut().zip(&gradient).for_each(|(p, g)| *p += 0.5 * eps * g);
+            q.iter_mut().zip(self.velocity(&p)).for_each(|(q, v)| *q += eps * v);
+            let (log_density, g) = self.density(&q);
+            gradient = g;
+            p.iter_mut().zip(&gradient).for_each(|(p, g)| *p += 0.5 * eps * g);
+            let kinetic: f64 = self.velocity(&p).iter().zip(&p).map(|(v, p)| v * p / 2.0).sum();
+            left[0].extend(&q);
+            left[1].extend(&p);
+            left[2].extend(&gradient);
+            left[3].push(log_density);
+            left[4].push(kinetic - log_density);
+        }
+        left
+    }
+
+    /// Compares one chain with the host.
+    fn check(&self, what: &str, steps: u32, tolerance: f64) {
+        let chain = self.compile();
+        let got = self.run(&chain, steps);
+        assert_eq!(got, self.run(&chain, steps), "{what}: twice");
+        let c = (self.chains - 1) as usize;
+        for (k, (got, want)) in got.iter().zip(&self.expected(c, steps)).enumerate() {
+            let got = &got[c * want.len()..][..want.len()];
+            let scale = want.iter().fold(1.0f64, |m, x| m.max(x.abs()));
+            for (i, (x, y)) in got.iter().zip(want).enumerate() {
+                assert!((x - y).abs() <= tolerance * scale, "{what}: output {k} at {i}: {x}, not {y}");
+            }
+        }
+        common::assert_valid(engine());
+    }
+}
+
+fn all(trace: &Trace) -> [Vec<f64>; 5] {
+    [&trace.q, &trace.p, &trace.gradient, &trace.log_density, &trace.energy].map(numbers)
+}
+
+fn schools(dtype: DType, chains: u64, step_size: f64, rng: &mut Rng) -> Case {
+    let data = vec![models::SCHOOL_EFFECTS.to_vec(), models::SCHOOL_ERRORS.to_vec()];
+    Case::new(models::eight_schools(dtype), chains, data, step_size, rng)
+}
+
+fn regime(dtype: DType, n: u64, chains: u64, step_size: f64, rng: &mut Rng) -> Case {
+    let data = vec![normals(rng, n, 0.8)];
+    Case::new(models::regime(dtype, n), chains, data, step_size, rng)
+}
+
+/// Roundings that a few steps of these models make of f32 and of f64.
+const F32: f64 = 2e-4;
+const F64: f64 = 1e-11;
+
+#[test]
+fn normals_of_any_number() {
+    let mut rng = Rng(7);
+    for (dtype, d, steps, tolerance) in
+        [(DType::F64, 1, 1, F64), (DType::F32, 2, 40, F32), (DType::F64, 31, 7, F64), (DType::F32, 256, 3, F32)]
+    {
+        let data = vec![(0..d).map(|i| 0.5 + i as f64 / d as f64).collect()];
+        let case = Case::new(models::normals(dtype, d), 2, data, 0.1, &mut rng);
+        case.check(&format!("{d} normals"), steps, tolerance);
+    }
+    let data = vec![(0..20).map(|i| 0.5 + f64::from(i) / 20.0).collect()];
+    let case = Case::new(models::normals(DType::F64, 20), 3, data, 0.1, &mut rng).dense(&mut rng);
+    case.check("20 normals with a dense mass matrix", 9, F64);
+}
+
+#[test]
+fn eight_schools() {
+    let mut rng = Rng(8);
+    schools(DType::F64, 3, 0.1, &mut rng).check("eight schools in f64", 12, 1e-10);
+    schools(DType::F32, 2, 0.1, &mut rng).check("eight schools in f32", 12, F32);
+}
+
+#[test]
+fn mixtures_of_any_length() {
+    let mut rng = Rng(9);
+    for (dtype, n, steps, tolerance) in [
+        (DType::F64, 1, 5, 1e-10),
+        (DType::F64, 200, 4, 1e-9),
+        (DType::F32, 200, 4, 1e-3),
+        (DType::F32, 10_000, 1, 1e-3),
+    ] {
+        regime(dtype, n, 1, 0.4 / (n as f64 + 4.0).sqrt() / 4.0, &mut rng).check(
+            &format!("{n} returns in {dtype}"),
+            steps,
+            tolerance,
+        );
+    }
+}
+
+/// The first steps are those of a shorter run, and a chain is the same alone and among others, to the bit.
+#[test]
+fn prefixes_and_batches() {
+    let mut rng = Rng(10);
+    let case = schools(DType::F32, 5, 0.2, &mut rng);
+    let chain = case.compile();
+    let long = case.run(&chain, 1024);
+    for steps in [1u32, 2, 7, 33] {
+        for (short, long) in case.run(&chain, steps).iter().zip(&long) {
+            let width = long.len() / (5 * 1024);
+            for (short, long) in short.chunks(width * steps as usize).zip(long.chunks(width * 1024)) {
+                assert_eq!(short, &long[..short.len()], "{steps} steps");
+            }
+        }
+    }
+    for c in 0..5 {
+        let alone = all(&case.run_some(&chain, 1024, c, c + 1));
+        for (alone, long) in alone.iter().zip(&long) {
+            assert_eq!(alone[..], long[alone.len() * c as usize..][..alone.len()], "chain {c}");
+        }
+    }
+    common::assert_valid(engine());
+}
+
+#[test]
+fn the_energy_error_falls_with_the_square_of_the_step() {
+    let mut rng = Rng(11);
+    let mut case = schools(DType::F64, 1, 1.0, &mut rng);
+    let chain = case.compile();
+    // From one end of the same time to the other.
+    let mut change = |steps: u32| {
+        case.step_size = vec![0.8 / f64::from(steps)];
+        let (q, p) = (case.q.clone(), case.p.clone());
+        let kinetic: f64 = case.velocity(&p).iter().zip(&p).map(|(v, p)| v * p / 2.0).sum();
+        let energy = kinetic - case.density(&q).0;
+        (case.run(&chain, steps)[4][steps as usize - 1] - energy).abs()
+    };
+    let (coarse, fine) = (change(16), change(32));
+    assert!((3.5..4.5).contains(&(coarse / fine)), "{coarse} and {fine}");
+}
+
+#[test]
+fn divergence_shows_in_the_energy() {
+    let mut rng = Rng(12);
+    let mut case = schools(DType::F32, 2, 1e30, &mut rng);
+    case.step_size[1] = 0.01;
+    let chain = case.compile();
+    let energy = &case.run(&chain, 4)[4];
+    assert!(!energy[3].is_finite(), "{energy:?}");
+    assert!(energy[4..].iter().all(|e| e.is_finite()), "{energy:?}");
+}
+
+#[test]
+fn wrong_calls_are_errors() {
+    let mut rng = Rng(13);
+    let case = schools(DType::F32, 2, 0.1, &mut rng);
+    let chain = case.compile();
+    let good = |d: u64, n: u64| tensor(DType::F32, &[n, d], &vec![0.1; (d * n) as usize]);
+    let (q, mass, steps) = (good(10, 2), tensor(DType::F32, &[10], &[1.0; 10]), tensor(DType::F32, &[2], &[0.1; 2]));
+    let captured = case.captured();
+    let start = Start { q: &q, p: &q, inverse_mass: &mass, step_size: &steps, captured: &captured, steps: 3 };
+    let refused = |start: Start<'_>| {
+        assert!(matches!(chain.run(engine(), &start), Err(Error::InvalidArgument { .. })), "{start:?}");
+    };
+    refused(Start { steps: 0, ..start });
+    refused(Start { steps: u32::MAX, ..start });
+    refused(Start { p: &good(9, 2), ..start });
+    refused(Start { q: &mass, ..start });
+    refused(Start { step_size: &mass, ..start });
+    refused(Start { captured: &captured[..1], ..start });
+    refused(Start { inverse_mass: &good(10, 10), ..start });
+    let compile = |model: &Program| LogDensityChain::compile(engine(), model, Mass::Diagonal).map(|_| ());
+    assert!(matches!(compile(&Program::default()), Err(Error::InvalidProgram { .. })));
+    let large = models::normals(DType::F32, 257);
+    assert!(matches!(compile(&large), Err(Error::Unsupported { .. })));
+    chain.run(engine(), &start).unwrap();
+}
