@@ -244,6 +244,30 @@ defmodule Nx.Vulkan.NativeV do
   @spec executable_run_dirty(ref, [ref]) :: tensors_result
   def executable_run_dirty(_executable, _inputs), do: nif_error()
 
+  @doc """
+  Compiles the chain of leapfrog steps of a log-density, see `Nx.Vulkan.Chain`. Dirty CPU scheduler.
+
+  The program, as in `program_compile/1`, takes the parameters `{d}` (f32 or f64) and what is captured, and gives the log-density and
+  its gradient. `mass` is `:diagonal` or `:dense`.
+  """
+  @spec chain_compile(list, :diagonal | :dense) :: {:ok, ref} | error
+  def chain_compile(_program, _mass), do: nif_error()
+
+  @doc """
+  Starts a chain of `steps` steps: `start` is positions and momenta `{b, d}`, the inverse mass, step sizes `{b}`. Returns references to
+  positions, momenta, gradients `{b, steps, d}`, log-densities and energies `{b, steps}`, which the device fills later.
+
+  `:needs_compile` where a tensor must be copied first; `chain_run_dirty/4` does. Normal scheduler.
+  """
+  @spec chain_run(ref, [ref], [ref], pos_integer) :: tensors_result | :needs_compile
+  def chain_run(_chain, _start, _captured, _steps), do: nif_error()
+
+  @doc """
+  As `chain_run/4`, and it compiles where need be. Dirty CPU scheduler.
+  """
+  @spec chain_run_dirty(ref, [ref], [ref], pos_integer) :: tensors_result
+  def chain_run_dirty(_chain, _start, _captured, _steps), do: nif_error()
+
   ## Raw buffers
 
   @doc """

@@ -14,7 +14,7 @@ use common::Rng;
 use nx_vulkan_engine::chain::log_density::{LogDensityChain, Mass, Start, Trace};
 use nx_vulkan_engine::program::Program;
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{DType, Engine, Error, Tensor, Type, Value};
+use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type, Value};
 
 fn engine() -> &'static Arc<Engine> {
     static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
@@ -104,7 +104,7 @@ impl Case {
             captured: &self.captured(),
             steps,
         };
-        chain.run(engine(), &start).unwrap()
+        chain.run(engine(), &start, Compile::Allowed).unwrap()
     }
 
     fn run(&self, chain: &LogDensityChain, steps: u32) -> [Vec<f64>; 5] {
@@ -286,7 +286,10 @@ fn wrong_calls_are_errors() {
     let captured = case.captured();
     let start = Start { q: &q, p: &q, inverse_mass: &mass, step_size: &steps, captured: &captured, steps: 3 };
     let refused = |start: Start<'_>| {
-        assert!(matches!(chain.run(engine(), &start), Err(Error::InvalidArgument { .. })), "{start:?}");
+        assert!(
+            matches!(chain.run(engine(), &start, Compile::Allowed), Err(Error::InvalidArgument { .. })),
+            "{start:?}"
+        );
     };
     refused(Start { steps: 0, ..start });
     refused(Start { steps: u32::MAX, ..start });
@@ -299,5 +302,5 @@ fn wrong_calls_are_errors() {
     assert!(matches!(compile(&Program::default()), Err(Error::InvalidProgram { .. })));
     let large = models::normals(DType::F32, 257);
     assert!(matches!(compile(&large), Err(Error::Unsupported { .. })));
-    chain.run(engine(), &start).unwrap();
+    chain.run(engine(), &start, Compile::Allowed).unwrap();
 }

@@ -33,14 +33,18 @@ fn executable_of(term: Term) -> Result<ResourceArc<ExecutableRef>> {
     })
 }
 
-fn compile(engine: &Arc<Engine>, program: Attr) -> Result<Executable> {
-    let compile = move || Executable::compile(engine, Program::from_attr(&program)?);
+/// Runs what may recurse deeply on a thread with a stack for it.
+pub fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let failed = |cause: String| Error::Vulkan { call: "compile", cause };
-        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, compile);
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, work);
         let thread = thread.map_err(|e| failed(e.to_string()))?;
         thread.join().map_err(|_| failed("the compiling thread ended early".to_string()))?
     })
+}
+
+fn compile(engine: &Arc<Engine>, program: Attr) -> Result<Executable> {
+    on_large_stack(move || Executable::compile(engine, Program::from_attr(&program)?))
 }
 
 /// Compiles a program in its wire form.

@@ -1,5 +1,6 @@
 //! The NIF library behind `Nx.Vulkan.NativeV`: decodes terms, calls the engine, encodes terms. It knows no ops.
 
+mod chain;
 mod device;
 mod error;
 mod executable;

@@ -133,8 +133,9 @@ impl LogDensityChain {
     /// however many follow.
     ///
     /// # Errors
-    /// `InvalidArgument` for tensors of other types or shapes, and for no or too many steps; `TooLarge`, `OutOfMemory` for more than fits.
-    pub fn run(&self, engine: &Arc<Engine>, start: &Start<'_>) -> Result<Trace> {
+    /// `InvalidArgument` for tensors of other types or shapes, and for no or too many steps; `TooLarge`, `OutOfMemory` for more
+    /// than fits; `NeedsCompile` where a tensor must be copied by a kernel that is missing, and `compile` refuses to wait for it.
+    pub fn run(&self, engine: &Arc<Engine>, start: &Start<'_>, compile: Compile) -> Result<Trace> {
         let d = self.parameters;
         let chains = match start.q.view.shape[..] {
             [chains, _] if (1..=u64::from(u16::MAX)).contains(&chains) => chains,
@@ -166,7 +167,7 @@ impl LogDensityChain {
             let expected = format!("1 to {MAX_STEPS}");
             return Err(Error::InvalidArgument { what: "steps", expected, got: steps.to_string() });
         }
-        let contiguous = |tensor: &Tensor| crate::eager::contiguous(engine, tensor, Compile::Allowed);
+        let contiguous = |tensor: &Tensor| crate::eager::contiguous(engine, tensor, compile);
         // The gradient before the first step is computed by a run that takes no step; until then q stands for it.
         let fixed = [start.q, start.p, start.q, start.step_size, start.inverse_mass];
         let inputs: Vec<Tensor> = fixed.into_iter().chain(start.captured).map(contiguous).collect::<Result<_>>()?;

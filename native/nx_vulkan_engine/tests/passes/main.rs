@@ -7,7 +7,12 @@
 mod common;
 mod graphs;
 mod known;
+#[path = "../common/maker.rs"]
+mod maker;
+#[path = "../common/models.rs"]
+mod models;
 mod random;
+mod workgroups;
 
 use std::sync::{Arc, OnceLock};
 
@@ -24,7 +29,7 @@ fn engine() -> &'static Arc<Engine> {
 
 /// The device at hand, or a GPU for tests that need none.
 fn gpu() -> Target {
-    Target { kind: nx_vulkan_engine::DeviceKind::Discrete, max_invocations: 1024, fusion: true }
+    Target { kind: nx_vulkan_engine::DeviceKind::Discrete, max_invocations: 1024, fusion: true, workgroups: false }
 }
 
 /// A program under construction.

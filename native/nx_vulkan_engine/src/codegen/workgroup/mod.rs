@@ -31,8 +31,8 @@ use crate::shape::{Dims, Strides, contiguous_strides};
 use crate::{Error, Result};
 use index::Key;
 use memory::{Memory, WIDTHS};
-pub use node::supports;
 use node::{Entry, Id, Source};
+pub use node::{supports, supports_op, work};
 
 /// How an input lies in memory, from its lowest element on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -196,6 +196,37 @@ pub(super) fn longest(program: &Program) -> u64 {
     results.iter().map(|t| t.elements()).max().unwrap_or(1).max(instructions).max(outputs)
 }
 
+/// Whether a workgroup can run the op on operands of these types.
+pub fn supports_op(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
+    let elements = |ty: &Type| (1..=i32::MAX as u64).contains(&ty.elements());
+    operands.iter().copied().chain(outs).all(elements) && has(op, operands, outs)
+}
+
+/// About how many instructions all invocations together take for an op that [`supports_op`].
+pub fn work(op: &Op, operands: &[&Type], outs: &[Type]) -> u64 {
+    let Some(out) = outs.first() else { return 0 };
+    let of = |k: usize| operands.get(k).map_or(1, |ty| ty.elements());
+    if let Some(elementwise) = op.elementwise() {
+        return out.elements() * cost(elementwise, out.dtype.ctype());
+    }
+    let combine = if out.dtype.is_float() || out.dtype.is_complex() { 8 } else { 2 };
+    match op {
+        Op::Reduce { .. } => of(0) * combine,
+        Op::Dot { contract_a, .. } => {
+            let depth: u64 = contract_a
+                .iter()
+                .map(|&axis| operands.first().and_then(|a| a.shape.get(axis)).copied().unwrap_or(1))
+                .product();
+            out.elements() * depth * (combine + 8)
+        }
+        Op::IndexedAdd { .. } | Op::IndexedPut { .. } => {
+            out.elements() * operands.get(1).map_or(1, |ty| update_count(ty)) * (combine + 4)
+        }
+        Op::Concatenate { .. } | Op::Stack { .. } => out.elements() * operands.len() as u64 * 2,
+        _ => out.elements(),
+    }
+}
+
 /// Whether a kernel for the program can be generated.
 pub fn supports(program: &Program) -> bool {
     let elements = |ty: &Type| (1..=i32::MAX as u64).contains(&ty.elements());

@@ -6,6 +6,7 @@ mod dce;
 mod fold;
 mod fuse;
 mod rewrite;
+mod workgroup;
 
 use super::fused::Plan;
 use super::{Op, Program, verify};
@@ -21,11 +22,13 @@ pub struct Target {
     pub max_invocations: u32,
     /// Whether groups of ops become one kernel each.
     pub fusion: bool,
+    /// Whether small loops and runs of small ops become kernels of one workgroup, which add up in another order than single ops.
+    pub workgroups: bool,
 }
 
 impl Target {
     pub fn of(caps: &Caps) -> Target {
-        Target { kind: caps.kind, max_invocations: caps.max_invocations, fusion: true }
+        Target { kind: caps.kind, max_invocations: caps.max_invocations, fusion: true, workgroups: true }
     }
 
     /// Whether there is a kernel for the plan.
@@ -34,35 +37,42 @@ impl Target {
     }
 }
 
-/// Folds constants, removes what is computed twice or for nothing, and fuses what one kernel can do, in the programs of loops and
-/// branches too.
+/// Folds constants, removes what is computed twice or for nothing, puts what is small into kernels of one workgroup, and fuses what one
+/// kernel can do, in the programs of loops and branches too.
 ///
 /// # Errors
 /// `InvalidProgram` for a program that breaks a rule.
 pub fn optimize(program: Program, target: &Target) -> Result<Program> {
     verify::program(&program)?;
-    let mut program = program;
-    for instruction in &mut program.instructions {
-        match &mut instruction.op {
-            Op::While(op) => {
-                op.condition = optimize(std::mem::take(&mut op.condition), target)?;
-                op.body = optimize(std::mem::take(&mut op.body), target)?;
-            }
-            Op::Cond(op) => {
-                op.on_true = optimize(std::mem::take(&mut op.on_true), target)?;
-                op.on_false = optimize(std::mem::take(&mut op.on_false), target)?;
-            }
-            _ => {}
-        }
+    let mut program = tidied(program)?;
+    if target.workgroups {
+        program = checked(dce::run(&workgroup::run(&program, target)?)?)?;
     }
+    if target.fusion { fused(program, target) } else { Ok(program) }
+}
+
+/// Applies `pass` to the programs of loops and branches.
+fn nested(program: &mut Program, pass: impl Fn(Program) -> Result<Program>) -> Result<()> {
+    let apply = |program: &mut Program| pass(std::mem::take(program)).map(|new| *program = new);
+    program.instructions.iter_mut().try_for_each(|instruction| match &mut instruction.op {
+        Op::While(op) => apply(&mut op.condition).and_then(|()| apply(&mut op.body)),
+        Op::Cond(op) => apply(&mut op.on_true).and_then(|()| apply(&mut op.on_false)),
+        _ => Ok(()),
+    })
+}
+
+fn tidied(mut program: Program) -> Result<Program> {
+    nested(&mut program, tidied)?;
     for pass in [dce::run, fold::run, clean::run, cse::run, dce::run] {
         program = checked(pass(&program)?)?;
     }
-    if target.fusion {
-        program = checked(fuse::run(&program, target)?)?;
-        program = checked(dce::run(&cse::run(&program)?)?)?;
-    }
     Ok(program)
+}
+
+fn fused(mut program: Program, target: &Target) -> Result<Program> {
+    nested(&mut program, |program| fused(program, target))?;
+    program = checked(fuse::run(&program, target)?)?;
+    checked(dce::run(&cse::run(&program)?)?)
 }
 
 /// In debug builds, the program if it keeps all rules.

@@ -1,0 +1,248 @@
+defmodule Nx.Vulkan.Chain do
+  @moduledoc """
+  Leapfrog steps of Hamiltonian Monte Carlo with any log-density, in one dispatch.
+
+      chain = Nx.Vulkan.Chain.compile(fn q -> Nx.multiply(-0.5, Nx.sum(Nx.multiply(q, q))) end, Nx.template({3}, :f64))
+      trace = Nx.Vulkan.Chain.run(chain, q, p, steps: 32, step_size: 0.1)
+
+  The log-density is any numerical function of Nx. It is differentiated by `Nx.Defn.value_and_grad/2` and becomes one kernel, in
+  which each chain is one workgroup that holds its whole state: no GLSL, no external compiler, no wait between steps.
+
+  The same chain gives the same bits, alone or among others, and its first steps do not depend on how many follow.
+
+  ## Errors
+
+  `Nx.Vulkan.Error` of the kind `:unsupported` for log-densities that one workgroup can't run: more than 256 parameters, values of
+  more than 262,144 elements, or ops such as factorizations, sorts and convolutions. `ArgumentError` for wrong arguments.
+  """
+
+  alias Nx.Defn.Composite
+  alias Nx.Tensor, as: T
+  alias Nx.Vulkan.{Lowering, NativeV}
+  alias Nx.Vulkan.Lowering.Plan
+  alias Nx.Vulkan.VulkanoBackend, as: B
+
+  @enforce_keys [:ref, :template, :parameters, :type, :mass, :data, :captured]
+  defstruct [:ref, :template, :parameters, :type, :mass, :data, :captured]
+
+  @typedoc "A compiled chain. Any number of processes may run it."
+  @type t :: %__MODULE__{parameters: pos_integer, type: Nx.Type.t(), mass: :diagonal | :dense}
+
+  @doc """
+  Compiles the chain of a log-density.
+
+  `template` is a container of templates or tensors: the parameters. All are floats of one type, `:f32` or `:f64`.
+
+  ## Options
+
+    * `:mass` - `:diagonal` (the default) or `:dense`: how the inverse mass matrix is given
+    * `:data` - a container of templates or tensors, which `log_density` then gets as its second argument and `run/4` needs. Tensors
+      that the function captures are copied to the device once
+  """
+  @spec compile((Nx.Container.t() -> Nx.Tensor.t()) | (Nx.Container.t(), Nx.Container.t() -> Nx.Tensor.t()), Nx.Container.t(), keyword) ::
+          t
+  def compile(log_density, template, opts \\ []) do
+    opts = Keyword.validate!(opts, mass: :diagonal, data: nil)
+    template = Nx.to_template(template)
+    leaves = Composite.flatten_list([template])
+    type = type(leaves)
+    parameters = leaves |> Enum.map(&Nx.size/1) |> Enum.sum()
+    data = if opts[:data] != nil, do: Nx.to_template(opts[:data])
+    q = Nx.template({parameters}, type)
+
+    {arguments, traced} =
+      if data == nil do
+        {[q], fn q -> value_and_grad(q, type, &log_density.(unflatten_vector(&1, template))) end}
+      else
+        {[q, data], fn q, data -> value_and_grad(q, type, &log_density.(unflatten_vector(&1, template), data)) end}
+      end
+
+    expr = apply(Nx.Defn.debug_expr(traced), arguments)
+    inputs = arguments |> Composite.flatten_list() |> Enum.map(&Nx.devectorize/1)
+    {scope, constants} = Lowering.lower(Composite.traverse(expr, &Nx.devectorize/1), inputs, [])
+    {program, captured} = program(Plan.new(scope), constants, length(inputs))
+    again = fn -> NativeV.chain_compile(program, opts[:mass]) end
+
+    %__MODULE__{
+      ref: B.settle(again.(), again),
+      template: template,
+      parameters: parameters,
+      type: type,
+      mass: opts[:mass],
+      data: data,
+      captured: captured
+    }
+  end
+
+  defp type([_ | _] = leaves) do
+    case leaves |> Enum.map(& &1.type) |> Enum.uniq() do
+      [type] when type in [{:f, 32}, {:f, 64}] -> type
+      types -> raise ArgumentError, "expected parameters of one type, f32 or f64, got: #{inspect(types)}"
+    end
+  end
+
+  defp type([]), do: raise(ArgumentError, "expected at least one parameter")
+
+  defp value_and_grad(q, type, fun) do
+    {value, gradient} = Nx.Defn.value_and_grad(q, &Nx.as_type(fun.(&1), type))
+
+    if Nx.shape(value) != {} do
+      raise ArgumentError, "expected the log-density to be a scalar, got the shape: #{inspect(Nx.shape(value))}"
+    end
+
+    {value, Nx.as_type(gradient, type)}
+  end
+
+  # The program of a plan, and for each of its inputs after q the number of a leaf of the data, or a reference to a constant.
+  defp program(%Plan{steps: [{:run, program, [[:input, 0] | inputs], outputs}], outputs: outputs}, constants, arguments) do
+    captured =
+      for [:input, i] <- inputs do
+        if i < arguments, do: i - 1, else: constants |> Enum.at(i - arguments) |> B.reference()
+      end
+
+    {program, captured}
+  end
+
+  defp program(%Plan{}, _constants, _arguments) do
+    raise Nx.Vulkan.Error,
+      kind: :unsupported,
+      op: :chain,
+      message: "a log-density must depend on its parameters, and can't call the host (hooks, runtime_call)",
+      details: %{}
+  end
+
+  @doc """
+  Runs chains: from positions `q` and momenta `p`, `{d}` for one chain or `{b, d}` for b of them.
+
+  Returns a map of tensors that the device fills later: `:q`, `:p`, `:gradient` (`{steps, d}` or `{b, steps, d}`), `:log_density` and
+  `:energy` (`{steps}` or `{b, steps}`). The energy is half of p M⁻¹ p less the log-density; where it is not finite, the chain diverged.
+
+  ## Options
+
+    * `:steps` - how many steps each chain takes, 1 to 65,536; required
+    * `:step_size` - a number, or a tensor `{b}`; a negative one goes back in time; required
+    * `:inverse_mass` - `{d}`, or `{d, d}` for a dense one; all ones (or the identity) by default
+    * `:data` - a container of tensors as the template given to `compile/3`
+  """
+  @spec run(t, Nx.Tensor.t(), Nx.Tensor.t(), keyword) :: %{
+          q: Nx.Tensor.t(),
+          p: Nx.Tensor.t(),
+          gradient: Nx.Tensor.t(),
+          log_density: Nx.Tensor.t(),
+          energy: Nx.Tensor.t()
+        }
+  def run(%__MODULE__{} = chain, q, p, opts) do
+    opts = Keyword.validate!(opts, [:steps, :step_size, inverse_mass: nil, data: nil])
+    steps = opts[:steps]
+
+    if not (is_integer(steps) and steps in 1..65_536) do
+      raise ArgumentError, "expected :steps to be an integer from 1 to 65536, got: #{inspect(steps)}"
+    end
+
+    d = chain.parameters
+    rank = q |> Nx.shape() |> tuple_size()
+    batch = if rank == 1, do: 1, else: elem(Nx.shape(q), 0)
+
+    start = [
+      tensor(chain, :q, q, {batch, d}),
+      tensor(chain, :p, p, {batch, d}),
+      inverse_mass(chain, opts[:inverse_mass]),
+      tensor(chain, :step_size, step_size(opts[:step_size], batch), {batch})
+    ]
+
+    start = Enum.map(start, &B.reference/1)
+    captured = captured(chain, opts[:data])
+
+    refs =
+      B.settle(NativeV.chain_run(chain.ref, start, captured, steps), fn ->
+        NativeV.chain_run_dirty(chain.ref, start, captured, steps)
+      end)
+
+    lead = if rank == 1, do: [steps], else: [batch, steps]
+    vectors = Enum.map([:q, :p, :gradient], &{&1, [batch, steps, d], lead ++ [d]})
+    scalars = Enum.map([:log_density, :energy], &{&1, [batch, steps], lead})
+
+    for {{name, shape, wanted}, ref} <- Enum.zip(vectors ++ scalars, refs), into: %{} do
+      {name, chain.type |> result(shape, ref) |> Nx.reshape(List.to_tuple(wanted))}
+    end
+  end
+
+  defp result(type, shape, ref) do
+    %{Nx.template(List.to_tuple(shape), type) | data: %B{ref: ref}}
+  end
+
+  # In the type of the chain and the shape that it needs.
+  defp tensor(chain, name, tensor, shape) do
+    tensor = tensor |> Nx.as_type(chain.type)
+
+    if Nx.size(tensor) != Tuple.product(shape) do
+      raise ArgumentError, "expected #{inspect(name)} of shape #{inspect(shape)}, got: #{inspect(Nx.shape(tensor))}"
+    end
+
+    Nx.reshape(tensor, shape)
+  end
+
+  defp step_size(number, batch) when is_number(number), do: Nx.broadcast(Nx.tensor(number, backend: B), {batch})
+  defp step_size(%T{} = tensor, _batch), do: tensor
+  defp step_size(other, _batch), do: raise(ArgumentError, "expected :step_size to be a number or a tensor, got: #{inspect(other)}")
+
+  defp inverse_mass(%{mass: :diagonal, parameters: d} = chain, nil), do: tensor(chain, :inverse_mass, ones({d}), {d})
+
+  defp inverse_mass(%{mass: :dense, parameters: d} = chain, nil) do
+    tensor(chain, :inverse_mass, Nx.eye(d, type: chain.type, backend: B), {d, d})
+  end
+
+  defp inverse_mass(%{mass: :diagonal, parameters: d} = chain, mass), do: tensor(chain, :inverse_mass, mass, {d})
+  defp inverse_mass(%{mass: :dense, parameters: d} = chain, mass), do: tensor(chain, :inverse_mass, mass, {d, d})
+
+  defp ones(shape), do: Nx.broadcast(Nx.tensor(1.0, backend: B), shape)
+
+  defp captured(%{data: nil} = chain, nil), do: chain.captured
+
+  defp captured(%{data: template} = chain, data) when template != nil and data != nil do
+    if not Nx.compatible?(template, data) do
+      raise ArgumentError, "expected data as #{inspect(template)}, got: #{inspect(data)}"
+    end
+
+    leaves = Composite.flatten_list([data])
+
+    Enum.map(chain.captured, fn
+      i when is_integer(i) -> leaves |> Enum.at(i) |> B.reference()
+      reference -> reference
+    end)
+  end
+
+  defp captured(%{data: nil}, _data), do: raise(ArgumentError, "the log-density was compiled without data")
+  defp captured(%{data: _}, nil), do: raise(ArgumentError, "expected the option :data, which the log-density was compiled with")
+
+  @doc """
+  The parameters in a container as one vector, in the order of the chain's positions.
+  """
+  @spec flatten(t, Nx.Container.t()) :: Nx.Tensor.t()
+  def flatten(%__MODULE__{type: type, template: template}, container) do
+    if not Nx.compatible?(template, container) do
+      raise ArgumentError, "expected parameters as #{inspect(template)}, got: #{inspect(container)}"
+    end
+
+    [container] |> Composite.flatten_list() |> Enum.map(&Nx.flatten(Nx.as_type(&1, type))) |> Nx.concatenate()
+  end
+
+  @doc """
+  Positions as the container of the parameters; axes before the last one stay in front.
+  """
+  @spec unflatten(t, Nx.Tensor.t()) :: Nx.Container.t()
+  def unflatten(%__MODULE__{template: template}, q), do: unflatten_vector(q, template)
+
+  defp unflatten_vector(q, template) do
+    lead = q |> Nx.shape() |> Tuple.to_list() |> Enum.drop(-1)
+
+    {container, _} =
+      Composite.traverse(template, 0, fn leaf, start ->
+        size = Nx.size(leaf)
+        part = Nx.slice_along_axis(q, start, size, axis: -1)
+        {Nx.reshape(part, List.to_tuple(lead ++ Tuple.to_list(Nx.shape(leaf)))), start + size}
+      end)
+
+    container
+  end
+end

@@ -1,0 +1,354 @@
+//! What is small runs in one workgroup: runs of instructions, and loops, whose iterations then cost no dispatch.
+
+use std::collections::{HashMap, HashSet};
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Target;
+use super::rewrite::Rewriter;
+use crate::codegen::workgroup::{supports_op, work};
+use crate::program::op::Scalar;
+use crate::program::{Binary, Instruction, Loop, Op, Operand, Program};
+use crate::{DType, DeviceKind, Result, Type};
+
+/// Work, about the instructions of all invocations, that one workgroup of a GPU does in the time of a dependent dispatch (2.1 us on an
+/// H200): 128 lanes, of whose time loads and barriers take nine tenths.
+const DISPATCH_WORK: u64 = 24_000;
+
+/// Work of one iteration that a loop may have. Where the host decides, it waits for the device in every iteration, some 30 us.
+const ITERATION_WORK: u64 = 8 * DISPATCH_WORK;
+
+/// Work of one dispatch, some 10 ms: drivers may end what runs for seconds.
+const MAX_WORK: u64 = 4_800 * DISPATCH_WORK;
+
+/// Iterations between two looks at the condition by the host, at most.
+const MAX_ITERATIONS: u64 = 1 << 16;
+
+/// Instructions of one kernel; compilers take longer than in proportion.
+const MAX_INSTRUCTIONS: usize = 300;
+
+/// Operands of one kernel: their numbers are bytes.
+const MAX_OPERANDS: usize = 250;
+
+/// Work that every phase costs besides that of its elements: a barrier.
+const PHASE_WORK: u64 = DISPATCH_WORK / 16;
+
+pub fn run(program: &Program, target: &Target) -> Result<Program> {
+    let program = loops(program, target)?;
+    // lavapipe's dispatches cost little, and its compiler takes long for large kernels.
+    if target.kind == DeviceKind::Cpu { Ok(program) } else { regions(&program) }
+}
+
+/// Work that one workgroup does for an instruction; `None` where it can't run it.
+fn instruction_work(instruction: &Instruction, operands: &[&Type]) -> Option<u64> {
+    if !supports_op(&instruction.op, operands, &instruction.outs) {
+        return None;
+    }
+    match &instruction.op {
+        // A loop in a loop has no bound.
+        Op::While(_) | Op::Workgroup(_) => None,
+        Op::Cond(op) => Some(program_work(&op.on_true)?.max(program_work(&op.on_false)?)),
+        op => Some(work(op, operands, &instruction.outs)),
+    }
+}
+
+fn types<'a>(program: &'a Program, results: &[&'a Type], instruction: &Instruction) -> Option<Vec<&'a Type>> {
+    let find = |operand: &Operand| match *operand {
+        Operand::Input(i) => program.inputs.get(i as usize),
+        Operand::Result(i) => results.get(i as usize).copied(),
+    };
+    instruction.operands.iter().map(find).collect()
+}
+
+/// Work that one workgroup does for a program; `None` where it can't run it.
+fn program_work(program: &Program) -> Option<u64> {
+    let results: Vec<&Type> = program.results().collect();
+    if program.instructions.len() > MAX_INSTRUCTIONS {
+        return None;
+    }
+    let of = |instruction: &Instruction| instruction_work(instruction, &types(program, &results, instruction)?);
+    program.instructions.iter().map(of).sum()
+}
+
+/// Puts loops into kernels, and treats the programs of those that stay.
+fn loops(program: &Program, target: &Target) -> Result<Program> {
+    let mut new = Rewriter::new(program);
+    for instruction in &program.instructions {
+        let operands = new.operands(instruction)?;
+        let mut instruction = Instruction { operands, ..instruction.clone() };
+        match &mut instruction.op {
+            Op::While(op) => match (program_work(&op.condition), program_work(&op.body)) {
+                (Some(condition), Some(body)) if condition + body <= iteration_work(target) => {
+                    let iteration = condition + body + PHASE_WORK;
+                    let most = (max_work(target) / iteration).clamp(1, MAX_ITERATIONS);
+                    let known = trips(op, &instruction.operands, &new);
+                    if known.is_some_and(|trips| trips <= most) {
+                        instruction.op = whole(&instruction, &new)?;
+                    } else {
+                        op.body = block(op, &instruction.outs, most as u32);
+                    }
+                }
+                _ => {
+                    op.condition = run(&op.condition, target)?;
+                    op.body = run(&op.body, target)?;
+                }
+            },
+            Op::Cond(op) if program_work(&op.on_true).is_none() || program_work(&op.on_false).is_none() => {
+                op.on_true = run(&op.on_true, target)?;
+                op.on_false = run(&op.on_false, target)?;
+            }
+            _ => {}
+        }
+        new.replace(instruction);
+    }
+    new.finish(program)
+}
+
+/// lavapipe runs a workgroup on one core, at some tenth of the rate of one processor of a GPU, and its host waits less.
+fn iteration_work(target: &Target) -> u64 {
+    if target.kind == DeviceKind::Cpu { ITERATION_WORK / 8 } else { ITERATION_WORK }
+}
+
+fn max_work(target: &Target) -> u64 {
+    if target.kind == DeviceKind::Cpu { MAX_WORK / 8 } else { MAX_WORK }
+}
+
+/// A number that a constant holds as a whole one.
+fn whole_number(value: Scalar) -> Option<i64> {
+    match value {
+        Scalar::Int(i) => i64::try_from(i).ok(),
+        Scalar::Float(x) if x.fract() == 0.0 && x.abs() < 1e15 => Some(x as i64),
+        Scalar::Float(_) | Scalar::Complex(..) => None,
+    }
+}
+
+/// How often a loop runs that counts from one constant to another.
+fn trips(op: &Loop, operands: &[Operand], outer: &Rewriter) -> Option<u64> {
+    let constant_in = |program: &Program, operand: Operand| match operand {
+        Operand::Input(i) => whole_number(outer.constant(*operands.get(i as usize)?)?),
+        Operand::Result(r) => match maker(program, r)?.op {
+            Op::Constant(value) => whole_number(value),
+            _ => None,
+        },
+    };
+    let &[Operand::Result(holds)] = &op.condition.outputs[..] else { return None };
+    let test = maker(&op.condition, holds)?;
+    let (counter, end) = match (&test.op, &test.operands[..]) {
+        (Op::Binary(comparison @ (Binary::Less | Binary::LessEqual)), &[Operand::Input(counter), end]) => {
+            (counter, constant_in(&op.condition, end)? + i64::from(*comparison == Binary::LessEqual))
+        }
+        (Op::Binary(comparison @ (Binary::Greater | Binary::GreaterEqual)), &[end, Operand::Input(counter)]) => {
+            (counter, constant_in(&op.condition, end)? + i64::from(*comparison == Binary::GreaterEqual))
+        }
+        _ => return None,
+    };
+    // What the test compares with must not change.
+    let fixed = test.operands.iter().all(|operand| match *operand {
+        Operand::Input(i) => i == counter || i as usize >= op.body.outputs.len(),
+        Operand::Result(_) => true,
+    });
+    let &Operand::Result(next) = op.body.outputs.get(counter as usize)? else { return None };
+    let add = maker(&op.body, next)?;
+    let step = match (&add.op, &add.operands[..]) {
+        (Op::Binary(Binary::Add), &[Operand::Input(i), step] | &[step, Operand::Input(i)]) if i == counter => {
+            constant_in(&op.body, step)?
+        }
+        _ => return None,
+    };
+    let dtype = op.body.inputs.get(counter as usize)?.dtype;
+    let start = whole_number(outer.constant(*operands.get(counter as usize)?)?)?;
+    // The counter must get past the end before it wraps, or before a float loses ones.
+    let exact = match dtype {
+        DType::S32 | DType::S64 | DType::U32 | DType::U64 => end.checked_add(step)? < i64::from(i32::MAX),
+        DType::F32 | DType::F64 => end.checked_add(step)? < 1 << 24,
+        _ => false,
+    };
+    (fixed && exact && step > 0 && start >= 0).then(|| end.saturating_sub(start).max(0) as u64 / step as u64 + 1)
+}
+
+fn maker(program: &Program, result: u32) -> Option<&Instruction> {
+    let mut first = 0;
+    for instruction in &program.instructions {
+        if result == first && instruction.outs.len() == 1 {
+            return Some(instruction);
+        }
+        first += instruction.outs.len() as u32;
+    }
+    None
+}
+
+/// A program of one instruction whose operands are its inputs.
+fn alone(op: Op, inputs: Vec<Type>, outs: &[Type]) -> Program {
+    let operands = (0..inputs.len() as u32).map(Operand::Input).collect();
+    let outputs = (0..outs.len() as u32).map(Operand::Result).collect();
+    Program { inputs, instructions: vec![Instruction { op, operands, outs: outs.into() }], outputs }
+}
+
+/// The whole loop in a kernel.
+fn whole(instruction: &Instruction, new: &Rewriter) -> Result<Op> {
+    let inputs = instruction.operands.iter().map(|&o| new.ty(o).cloned()).collect::<Result<_>>()?;
+    Ok(Op::Workgroup(Box::new(alone(instruction.op.clone(), inputs, &instruction.outs))))
+}
+
+/// A body that runs the loop in a kernel, up to `most` times. The condition holds when it begins.
+fn block(op: &Loop, outs: &[Type], most: u32) -> Program {
+    let states = outs.len() as u32;
+    let counter = Type::new(DType::U32, &[]);
+    let bit = Type::new(DType::U8, &[]);
+    let inputs = op.body.inputs.clone();
+    let mut inner_inputs = inputs.clone();
+    inner_inputs.insert(states as usize, counter.clone());
+    let count = Operand::Input(states);
+    // The programs have one more input, after the state.
+    let shifted = |program: &Program| -> Program {
+        let map = |operand: &mut Operand| {
+            if let Operand::Input(i) = operand
+                && *i >= states
+            {
+                *i += 1;
+            }
+        };
+        let mut program = Program { inputs: inner_inputs.clone(), ..program.clone() };
+        program.instructions.iter_mut().flat_map(|i| &mut i.operands).for_each(map);
+        program.outputs.iter_mut().for_each(map);
+        program
+    };
+    let push = |program: &mut Program, op: Op, operands: &[Operand], ty: &Type| {
+        let result = program.results().count() as u32;
+        program.instructions.push(Instruction { op, operands: operands.into(), outs: smallvec![ty.clone()] });
+        Operand::Result(result)
+    };
+    let mut condition = shifted(&op.condition);
+    let end = push(&mut condition, Op::Constant(Scalar::Int(most.into())), &[], &counter);
+    let below = push(&mut condition, Op::Binary(Binary::Less), &[count, end], &bit);
+    let both: SmallVec<[Operand; 2]> = condition.outputs.iter().copied().chain([below]).collect();
+    let holds = push(&mut condition, Op::Binary(Binary::LogicalAnd), &both, &bit);
+    condition.outputs = vec![holds];
+    let mut body = shifted(&op.body);
+    let one = push(&mut body, Op::Constant(Scalar::Int(1)), &[], &counter);
+    let next = push(&mut body, Op::Binary(Binary::Add), &[count, one], &counter);
+    body.outputs.push(next);
+
+    let mut kernel = Program { inputs: inputs.clone(), ..Program::default() };
+    let zero = push(&mut kernel, Op::Constant(Scalar::Int(0)), &[], &counter);
+    let all = (0..inputs.len() as u32).map(Operand::Input);
+    let operands = all.clone().take(states as usize).chain([zero]).chain(all.skip(states as usize)).collect();
+    let types = outs.iter().cloned().chain([counter]).collect();
+    let inner = Op::While(Box::new(Loop { condition, body }));
+    kernel.instructions.push(Instruction { op: inner, operands, outs: types });
+    kernel.outputs = (1..=states).map(Operand::Result).collect();
+    alone(Op::Workgroup(Box::new(kernel)), inputs, outs)
+}
+
+/// Whether an instruction takes a dispatch when it runs alone and is not fused with its neighbours.
+fn dispatches(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Reduce { .. }
+            | Op::Dot { .. }
+            | Op::IndexedAdd { .. }
+            | Op::IndexedPut { .. }
+            | Op::Gather { .. }
+            | Op::Take { .. }
+            | Op::TakeAlongAxis { .. }
+            | Op::Concatenate { .. }
+            | Op::Stack { .. }
+            | Op::PutSlice { .. }
+            | Op::Cond(_)
+    )
+}
+
+/// Puts runs of neighbouring instructions into kernels, where that takes less time than their dispatches.
+fn regions(program: &Program) -> Result<Program> {
+    let results: Vec<&Type> = program.results().collect();
+    let works: Vec<Option<u64>> = program
+        .instructions
+        .iter()
+        .map(|i| types(program, &results, i).and_then(|types| instruction_work(i, &types)))
+        .collect();
+    let mut new = Rewriter::new(program);
+    let mut at = 0;
+    while at < program.instructions.len() {
+        let mut end = at;
+        let (mut total, mut saved) = (0, 0);
+        while let Some(Some(work)) = works.get(end)
+            && *work <= 4 * DISPATCH_WORK
+            && end - at < MAX_INSTRUCTIONS
+        {
+            total += work;
+            if dispatches(&program.instructions[end].op) {
+                total += PHASE_WORK;
+                saved += 1;
+            }
+            end += 1;
+        }
+        // What is left after its last reduction is one dispatch more.
+        if saved >= 2 && total <= saved * DISPATCH_WORK && operand_count(program, at, end) <= MAX_OPERANDS {
+            region(program, at, end, &mut new)?;
+            at = end;
+            continue;
+        }
+        for instruction in &program.instructions[at..end.max(at + 1)] {
+            let operands = new.operands(instruction)?;
+            new.replace(Instruction { operands, ..instruction.clone() });
+        }
+        at = end.max(at + 1);
+    }
+    new.finish(program)
+}
+
+/// Operands and results that instructions `at .. end` would have as one, at most.
+fn operand_count(program: &Program, at: usize, end: usize) -> usize {
+    let inside = &program.instructions[at..end];
+    inside.iter().map(|i| i.outs.len()).sum::<usize>()
+        + inside.iter().flat_map(|i| &i.operands).collect::<HashSet<_>>().len()
+}
+
+/// Instructions `at .. end` as one.
+fn region(program: &Program, at: usize, end: usize, new: &mut Rewriter) -> Result<()> {
+    let count = |range: &[Instruction]| range.iter().map(|i| i.outs.len() as u32).sum::<u32>();
+    let first = count(&program.instructions[..at]);
+    let last = first + count(&program.instructions[at..end]);
+    let mut inner = Program::default();
+    let mut captured: HashMap<Operand, u32> = HashMap::new();
+    let mut operands: SmallVec<[Operand; 3]> = smallvec![];
+    for instruction in &program.instructions[at..end] {
+        let mut copy = instruction.clone();
+        for operand in &mut copy.operands {
+            *operand = match *operand {
+                Operand::Result(r) if r >= first => Operand::Result(r - first),
+                outside => {
+                    let moved = new.operand(outside)?;
+                    let number = captured.len() as u32;
+                    let input = *captured.entry(moved).or_insert(number);
+                    if input == number {
+                        inner.inputs.push(new.ty(moved)?.clone());
+                        operands.push(moved);
+                    }
+                    Operand::Input(input)
+                }
+            };
+        }
+        inner.instructions.push(copy);
+    }
+    // What others read comes out.
+    let after = program.instructions[end..].iter().flat_map(|i| &i.operands).chain(&program.outputs);
+    let mut read: Vec<u32> = after
+        .filter_map(|operand| match *operand {
+            Operand::Result(r) if (first..last).contains(&r) => Some(r - first),
+            _ => None,
+        })
+        .collect();
+    read.sort_unstable();
+    read.dedup();
+    inner.outputs = read.iter().map(|&r| Operand::Result(r)).collect();
+    let outs: SmallVec<[Type; 1]> = inner.output_types().into_iter().cloned().collect();
+    let results = new.push(Instruction { op: Op::Workgroup(Box::new(inner)), operands, outs });
+    let Operand::Result(start) = results else { return Ok(()) };
+    for r in 0..last - first {
+        // Results that nobody reads have no place; what asks for one would be wrong.
+        let place = read.iter().position(|&out| out == r).map_or(u32::MAX, |place| start + place as u32);
+        new.moved(Operand::Result(place));
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! Loops and runs of small ops that become kernels of one workgroup.
+
+use nx_vulkan_engine::program::op::Scalar;
+use nx_vulkan_engine::program::passes::{Target, optimize};
+use nx_vulkan_engine::program::{Binary, Instruction, Loop, Op, Operand, Program, Unary};
+use nx_vulkan_engine::reference::{self, Array};
+use nx_vulkan_engine::{DType, DeviceKind, Type, Value};
+use smallvec::smallvec;
+
+use crate::common::Rng;
+use crate::known::ops;
+use crate::maker::Maker;
+use crate::{graphs, models, run};
+
+fn target(kind: DeviceKind) -> Target {
+    Target { kind, max_invocations: 1024, fusion: true, workgroups: true }
+}
+
+/// Sums of sines while a counter, from 0 by 2, is below the third operand: a captured number, or a constant.
+fn counting(size: u64, end: Option<i64>) -> Program {
+    let inputs = |m: &mut Maker| (m.input(DType::S32, &[]), m.input(DType::F32, &[size]), m.input(DType::S32, &[]));
+    let mut condition = Maker::default();
+    let (i, _, n) = inputs(&mut condition);
+    let less = condition.binary(Binary::Less, i, n);
+    let condition = condition.done(&[less]);
+    let mut body = Maker::default();
+    let (i, x, _) = inputs(&mut body);
+    let two = body.push(Op::Constant(Scalar::Int(2)), &[], DType::S32, &[]);
+    let next = body.add(i, two);
+    let sine = body.unary(Unary::Sin, x);
+    let all = body.sum(sine, &[0]);
+    let small = body.times(all, 1e-3);
+    let x = body.sub(x, small);
+    let body = body.done(&[next, x]);
+    let mut whole = Maker::default();
+    let x = whole.input(DType::F32, &[size]);
+    let captured = whole.input(DType::S32, &[]);
+    let zero = whole.push(Op::Constant(Scalar::Int(0)), &[], DType::S32, &[]);
+    let end = end.map_or(captured, |end| whole.push(Op::Constant(Scalar::Int(end.into())), &[], DType::S32, &[]));
+    let first = whole.0.results().count() as u32;
+    whole.0.instructions.push(Instruction {
+        op: Op::While(Box::new(Loop { condition, body })),
+        operands: smallvec![zero, x, end],
+        outs: smallvec![Type::new(DType::S32, &[]), Type::new(DType::F32, &[size])],
+    });
+    whole.done(&[Operand::Result(first), Operand::Result(first + 1)])
+}
+
+/// Checks what ops are left, and the results within `tolerance` of the reference.
+fn check(program: &Program, kind: DeviceKind, left: &[&str], inputs: &[Array], tolerance: f64) {
+    let optimized = optimize(program.clone(), &target(kind)).unwrap();
+    assert_eq!(ops(&optimized), left, "{optimized}");
+    let expected = reference::run(program, inputs).unwrap();
+    assert_eq!(reference::run(&optimized, inputs).unwrap(), expected);
+    for (got, want) in run(&optimized, inputs).iter().zip(&expected) {
+        for (x, y) in got.values.iter().zip(&want.values) {
+            let scale = y.real().abs().max(1.0);
+            assert!((x.real() - y.real()).abs() <= tolerance * scale, "{x:?}, not {y:?}, of {optimized}");
+        }
+    }
+}
+
+fn inputs(program: &Program, end: i32) -> Vec<Array> {
+    let mut rng = Rng(31);
+    let x = graphs::values(&program.inputs[0], &mut rng);
+    let ordinary = |x: f64| if x.is_nan() { 0.5 } else { x.clamp(-2.0, 2.0) };
+    let x = Array::new(&x.ty, x.values.iter().map(|v| Value::Float(ordinary(v.real()))));
+    vec![x, Array::new(&program.inputs[1], [Value::Int(end.into())])]
+}
+
+#[test]
+fn loops_that_count_to_a_constant_are_one_kernel() {
+    for (size, end) in [(1, 9), (40, 11), (300, 0)] {
+        let program = counting(size, Some(end));
+        check(&program, DeviceKind::Cpu, &["workgroup"], &inputs(&program, 0), 1e-4);
+    }
+}
+
+#[test]
+fn other_loops_run_in_blocks() {
+    let program = counting(40, None);
+    for end in [0, 1, 25] {
+        check(&program, DeviceKind::Discrete, &["while"], &inputs(&program, end), 1e-4);
+    }
+    let optimized = optimize(program, &target(DeviceKind::Discrete)).unwrap();
+    let Op::While(op) = &optimized.instructions.last().unwrap().op else { panic!("{optimized}") };
+    assert_eq!(ops(&op.body), ["workgroup"]);
+}
+
+/// More iterations than one block takes: lavapipe's blocks of this body take some thousands.
+#[test]
+fn blocks_go_on_where_the_last_one_ended() {
+    let program = counting(300, None);
+    let optimized = optimize(program.clone(), &target(DeviceKind::Cpu)).unwrap();
+    let inputs = inputs(&program, 30_001);
+    let got = run(&optimized, &inputs);
+    assert_eq!(got[0].values, [Value::Int(30_002)]);
+}
+
+#[test]
+fn small_log_densities_are_one_kernel() {
+    let mut rng = Rng(32);
+    let number = |x: f64| Value::Float(x);
+    for (program, tolerance) in [
+        (models::eight_schools(DType::F64), 1e-12),
+        (models::regime(DType::F32, 60), 1e-4),
+        (models::normals(DType::F32, 5), 1e-5),
+    ] {
+        let inputs: Vec<Array> = program
+            .inputs
+            .iter()
+            .map(|ty| Array::new(ty, (0..ty.elements()).map(|_| number(0.5 + rng.below(1000) as f64 / 1e3))))
+            .collect();
+        let left: &[&str] = if program.inputs[0].shape[0] == 5 { &[] } else { &["workgroup"] };
+        if left.is_empty() {
+            // One reduction and what hangs on it is a dispatch or two: not worth it.
+            let optimized = optimize(program, &target(DeviceKind::Discrete)).unwrap();
+            assert!(!ops(&optimized).contains(&"workgroup"), "{optimized}");
+        } else {
+            check(&program, DeviceKind::Discrete, left, &inputs, tolerance);
+        }
+    }
+}

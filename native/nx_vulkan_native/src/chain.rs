@@ -1,0 +1,91 @@
+//! Chains of leapfrog steps from log-densities: the resource that Elixir holds, and the NIFs that make and run them.
+
+use std::sync::Arc;
+
+use nx_vulkan_engine::chain::log_density::{LogDensityChain, Mass, Start, Trace};
+use nx_vulkan_engine::program::Program;
+use nx_vulkan_engine::{Compile, Engine, Error, Result};
+use rustler::{Encoder, Env, ResourceArc, Term};
+
+use crate::executable::on_large_stack;
+use crate::tensor::{encode_tensors, tensors_of};
+use crate::{device, error, term};
+
+mod atoms {
+    rustler::atoms! { ok, nil, needs_compile, diagonal, dense }
+}
+
+pub struct ChainRef {
+    chain: LogDensityChain,
+}
+
+#[rustler::resource_impl]
+impl rustler::Resource for ChainRef {}
+
+fn bad(what: &'static str, expected: &str, got: Term) -> Error {
+    Error::InvalidArgument { what, expected: expected.to_string(), got: format!("{got:?}") }
+}
+
+fn mass_of(term: Term) -> Result<Mass> {
+    let atom: Option<rustler::Atom> = term.decode().ok();
+    match atom {
+        Some(atom) if atom == atoms::diagonal() => Ok(Mass::Diagonal),
+        Some(atom) if atom == atoms::dense() => Ok(Mass::Dense),
+        _ => Err(bad("mass", ":diagonal or :dense", term)),
+    }
+}
+
+/// Compiles the chain of a log-density and its gradient, a program in its wire form.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn chain_compile<'a>(env: Env<'a>, program: Term<'a>, mass: Term<'a>) -> Term<'a> {
+    let run = || {
+        let (engine, program, mass) = (device::engine()?, term::attr(program)?, mass_of(mass)?);
+        on_large_stack(move || LogDensityChain::compile(engine, &Program::from_attr(&program)?, mass))
+    };
+    match run() {
+        Ok(chain) => (atoms::ok(), ResourceArc::new(ChainRef { chain })).encode(env),
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
+}
+
+fn run<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 4], compile: Compile) -> Term<'a> {
+    let [chain, start, captured, steps] = terms;
+    let run = || {
+        let chain: ResourceArc<ChainRef> = chain.decode().map_err(|_| bad("chain", "a reference to a chain", chain))?;
+        let tensors = tensors_of(start)?;
+        let [q, p, inverse_mass, step_size] = &tensors[..] else { return Err(bad("start", "four tensors", start)) };
+        let captured = tensors_of(captured)?;
+        let steps: u32 = steps.decode().map_err(|_| bad("steps", "a number of steps", steps))?;
+        let start = Start { q, p, inverse_mass, step_size, captured: &captured, steps };
+        let Trace { q, p, gradient, log_density, energy } = chain.chain.run(engine, &start, compile)?;
+        Ok(vec![q, p, gradient, log_density, energy])
+    };
+    match run() {
+        Ok(tensors) => encode_tensors(env, engine, tensors.into()),
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
+}
+
+/// Starts chains and returns. `:needs_compile` where an operand must be copied first by a kernel that is not compiled.
+#[rustler::nif]
+fn chain_run<'a>(env: Env<'a>, chain: Term<'a>, start: Term<'a>, captured: Term<'a>, steps: Term<'a>) -> Term<'a> {
+    match device::ready_engine() {
+        Some(engine) => run(env, engine, [chain, start, captured, steps], Compile::Refused),
+        None => atoms::needs_compile().encode(env),
+    }
+}
+
+/// As `chain_run`, and it compiles.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn chain_run_dirty<'a>(
+    env: Env<'a>,
+    chain: Term<'a>,
+    start: Term<'a>,
+    captured: Term<'a>,
+    steps: Term<'a>,
+) -> Term<'a> {
+    match device::engine() {
+        Ok(engine) => run(env, engine, [chain, start, captured, steps], Compile::Allowed),
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
+}
