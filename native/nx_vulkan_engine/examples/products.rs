@@ -205,6 +205,7 @@ impl Bench {
             a: Bench::matrix(&a, [s.m, s.k], s.a_transposed, s.batch),
             b: Bench::matrix(&b, [s.n, s.k], !s.b_transposed, s.batch),
             out: &out,
+            epilogue: None,
         };
         let sum = s.dtype.ctype();
         let name = |tile: &Tile| {

@@ -5,20 +5,44 @@ use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
 use super::access::{self, Element, Param, ParamLayout, value_type};
-use super::elementwise::{Generated, arg};
+use super::elementwise::{Generated, Ref, Step, arg, emit_steps};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 use super::scalar::{self, Value};
 use super::templates;
 use crate::{CType, DType, Result};
 
-/// How results lie: without gaps, or along the axes of a view. By four where four neighbouring columns are neighbours in memory
-/// and aligned.
+/// How results lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Store {
-    /// Axes of a view with gaps.
-    pub rank: Option<u8>,
+    /// Axes of the space in which results and operands of the epilogue have strides; 0 where none is needed.
+    pub rank: u8,
+    /// Without gaps, in the order in which they are computed.
+    pub contiguous: bool,
+    /// Whether four neighbouring columns are neighbours in memory and aligned, and differ in the space's last coordinate alone.
     pub by_four: bool,
+}
+
+/// How an epilogue reads an operand of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// One element for all results.
+    Uniform,
+    /// One element for four neighbours.
+    Repeated,
+    /// Four neighbours at once.
+    Neighbours,
+    /// An element for each result, wherever it lies.
+    Strided,
+}
+
+/// Elementwise steps on a result before it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct EpilogueSpec {
+    pub inputs: SmallVec<[(DType, Access); 2]>,
+    /// Input 0 is the product, those after it are `inputs`. Positions are not known.
+    pub steps: SmallVec<[Step; 1]>,
+    pub result: Ref,
 }
 
 /// How an operand is loaded.
@@ -112,6 +136,9 @@ const TILES_F64: &[Tile] = &[
     Tile::new([32, 32], [4, 4], 4, 8),
 ];
 
+/// Cheap steps of an epilogue that are repeated for each of an invocation's results; what is more stands in a loop.
+const MAX_REPEATED_STEPS: usize = 2;
+
 /// How results are shared out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Tiling {
@@ -128,8 +155,11 @@ pub enum Tiling {
 pub struct DotSpec {
     pub a: DType,
     pub b: DType,
+    /// The type of the product itself, to which sums are rounded.
+    pub product: DType,
+    /// The type that is stored.
     pub out: DType,
-    /// The type in which products are summed: that of `out`, or a wider one.
+    /// The type in which products are summed: that of `product`, or a wider one.
     pub sum: CType,
     /// Axes that make up the batches, rows and contracted elements of `a`, and the batches, contracted elements and columns of `b`.
     pub a_ranks: [u8; 3],
@@ -138,6 +168,7 @@ pub struct DotSpec {
     pub b_load: Load,
     pub store: Store,
     pub tiling: Tiling,
+    pub epilogue: Option<EpilogueSpec>,
 }
 
 impl DotSpec {
@@ -166,9 +197,13 @@ impl DotSpec {
     }
 
     /// Specialization constants: id and value.
-    pub fn constants(&self) -> [(u32, u32); 5] {
-        let values =
-            [self.a_load.along_k, self.b_load.along_k, self.a_load.by_four, self.b_load.by_four, self.store.by_four];
+    pub fn constants(&self) -> [(u32, u32); 6] {
+        let in_loop = self.epilogue.as_ref().is_some_and(|e| {
+            let is_cheap = |s: &Step| scalar::is_cheap(s.op, &[s.out], s.out);
+            e.steps.len() > MAX_REPEATED_STEPS || !e.steps.iter().all(is_cheap)
+        });
+        let (a, b) = (self.a_load, self.b_load);
+        let values = [a.along_k, b.along_k, a.by_four, b.by_four, self.store.by_four, in_loop];
         std::array::from_fn(|id| (id as u32, u32::from(values[id])))
     }
 
@@ -196,20 +231,16 @@ impl DotSpec {
         axis += ranks.iter().take(first).sum::<u8>();
         let mut at = None;
         for (&arg, &rank) in args.iter().zip(ranks.iter().skip(first)) {
+            // One element: its index is 0.
+            if rank == 0 {
+                continue;
+            }
             let coordinates = access::coordinates(code, params, arg, axis, rank)?;
             let term = access::position(code, params, k, axis, &coordinates)?;
             at = Some(at.map_or(term, |at| code.u32_op(SpirvOp::IAdd, at, term)));
             axis += rank;
         }
-        at.map_or_else(|| arg(args, 0), Ok)
-    }
-
-    /// Where result `at` goes.
-    fn target(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, at: Word) -> Result<Word> {
-        let Some(rank) = self.store.rank else { return Ok(at) };
-        let axis = self.a_ranks.iter().chain(&self.b_ranks).sum();
-        let coordinates = access::coordinates(code, params, at, axis, rank)?;
-        access::position(code, params, 2, axis, &coordinates)
+        Ok(at.unwrap_or_else(|| code.linker.const_u32(0)))
     }
 
     fn generate_scalar(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
@@ -239,7 +270,7 @@ impl DotSpec {
             let (at, words) = (arg(args, 0)?, arg(args, 1)?);
             let ty = value_type(code, self.sum);
             let id = if self.sum == CType::U32 { words } else { code.bitcast(ty, words) };
-            self.store_one(code, &mut params, at, id)?;
+            self.finish(code, &mut params, at, &[id])?;
             Ok(None)
         })?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
@@ -273,12 +304,17 @@ impl DotSpec {
         }
         if self.store.by_four {
             linker.define("slot_store_four", |code, args| {
-                self.store_four(code, &mut params, arg(args, 0)?, arg(args, 1)?)?;
+                let (group, vector) = (arg(args, 0)?, arg(args, 1)?);
+                let part = value_type(code, self.sum);
+                let lanes = [0, 1, 2, 3].map(|lane| code.extract(part, vector, lane));
+                let two = code.linker.const_u32(2);
+                let at = code.u32_op(SpirvOp::ShiftLeftLogical, group, two);
+                self.finish(code, &mut params, at, &lanes)?;
                 Ok(None)
             })?;
         } else {
             linker.define("slot_store", |code, args| {
-                self.store_one(code, &mut params, arg(args, 0)?, arg(args, 1)?)?;
+                self.finish(code, &mut params, arg(args, 0)?, &[arg(args, 1)?])?;
                 Ok(None)
             })?;
         }
@@ -299,7 +335,7 @@ impl DotSpec {
         scalar::cast(code, Value { id, dtype }, self.sum.dtype())
     }
 
-    /// Four neighbours as a vector of the sum's type, with as few loads as their type allows.
+    /// Four neighbours as a vector of the sum's type.
     fn load_four(
         &self,
         code: &mut Code<'_, '_>,
@@ -308,49 +344,49 @@ impl DotSpec {
         dtype: DType,
         at: Word,
     ) -> Result<Word> {
-        let (element, address) = (Element::Typed(dtype), params.address(operand));
-        let width = element.max_width();
-        let first = groups(code, at, width);
-        let mut lanes: SmallVec<[Word; 4]> = SmallVec::new();
-        for group in 0..4 / width {
-            let group = code.linker.const_u32(group);
-            let group = code.u32_op(SpirvOp::IAdd, first, group);
-            let loaded = match width {
-                1 => SmallVec::from_slice(&[access::load(code, address, element, group)?]),
-                _ => access::load_vector(code, address, element, width, group)?,
-            };
-            for id in loaded {
-                lanes.push(scalar::cast(code, Value { id, dtype }, self.sum.dtype())?);
-            }
+        let mut lanes = four(code, params, operand, dtype, at)?;
+        for id in &mut lanes {
+            *id = scalar::cast(code, Value { id: *id, dtype }, self.sum.dtype())?;
         }
         let part = value_type(code, self.sum);
         let vector = code.linker.type_vector(part, 4);
         Ok(code.ids(SpirvOp::CompositeConstruct, vector, &lanes))
     }
 
-    /// Stores result `at`, a value of the sum's type.
-    fn store_one(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, at: Word, id: Word) -> Result<()> {
-        let id = scalar::cast(code, Value { id, dtype: self.sum.dtype() }, self.out)?;
-        let at = self.target(code, params, at)?;
-        let address = params.address(2);
-        access::store(code, address, Element::Typed(self.out), at, id)
-    }
-
-    /// Stores four neighbours of a row, from result `4 * group` on, from a vector of the sum's type.
-    fn store_four(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, group: Word, vector: Word) -> Result<()> {
-        let part = value_type(code, self.sum);
-        let mut lanes: SmallVec<[Word; 4]> = SmallVec::new();
-        for lane in 0..4 {
-            let id = code.extract(part, vector, lane);
-            lanes.push(scalar::cast(code, Value { id, dtype: self.sum.dtype() }, self.out)?);
+    /// Rounds the sums of result `at` and its neighbours, one or four in all, takes them through the epilogue and stores them.
+    fn finish(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, at: Word, sums: &[Word]) -> Result<()> {
+        let dtype = self.product;
+        let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 4]> = SmallVec::new();
+        for &id in sums {
+            let id = scalar::cast(code, Value { id, dtype: self.sum.dtype() }, dtype)?;
+            lanes.push(SmallVec::from_slice(&[Value { id, dtype }]));
         }
-        let two = code.linker.const_u32(2);
-        let at = code.u32_op(SpirvOp::ShiftLeftLogical, group, two);
-        let at = self.target(code, params, at)?;
-        let (element, address) = (Element::Typed(self.out), params.address(2));
+        let axis = self.a_ranks.iter().chain(&self.b_ranks).sum();
+        let coordinates = access::coordinates(code, params, at, axis, self.store.rank)?;
+        let (inputs, steps, result) = match &self.epilogue {
+            Some(epilogue) => (&epilogue.inputs[..], &epilogue.steps[..], epilogue.result),
+            None => (&[][..], &[][..], Ref::Input(0)),
+        };
+        for (operand, &(dtype, how)) in (2..).zip(inputs) {
+            let ids = self.neighbours(code, params, operand, (dtype, how), &coordinates, lanes.len())?;
+            lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
+        }
+        let mut results: SmallVec<[Word; 4]> = SmallVec::new();
+        for lane in &lanes {
+            results.push(emit_steps(code, steps, result, lane)?.id);
+        }
+        let (element, operand) = (Element::Typed(self.out), 2 + inputs.len() as u8);
+        let address = params.address(operand);
+        let at = match self.store.contiguous {
+            true => at,
+            false => access::position(code, params, operand, axis, &coordinates)?,
+        };
+        if let [id] = *results {
+            return access::store(code, address, element, at, id);
+        }
         let width = element.max_width();
         let first = groups(code, at, width);
-        for (group, lanes) in (0..).zip(lanes.chunks(width as usize)) {
+        for (group, lanes) in (0..).zip(results.chunks(width as usize)) {
             let group = code.linker.const_u32(group);
             let group = code.u32_op(SpirvOp::IAdd, first, group);
             match *lanes {
@@ -359,6 +395,40 @@ impl DotSpec {
             }
         }
         Ok(())
+    }
+
+    /// What an operand of the epilogue has at a place of the results' space and at the neighbours to its right.
+    fn neighbours(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        operand: u8,
+        (dtype, how): (DType, Access),
+        coordinates: &[Word],
+        count: usize,
+    ) -> Result<SmallVec<[Word; 4]>> {
+        let (axis, element) = (self.a_ranks.iter().chain(&self.b_ranks).sum::<u8>(), Element::Typed(dtype));
+        let address = params.address(operand);
+        if how == Access::Uniform {
+            let zero = code.linker.const_u32(0);
+            return Ok(SmallVec::from_elem(access::load(code, address, element, zero)?, count));
+        }
+        let at = access::position(code, params, operand, axis, coordinates)?;
+        match how {
+            Access::Neighbours if count == 4 => return four(code, params, operand, dtype, at),
+            Access::Repeated => return Ok(SmallVec::from_elem(access::load(code, address, element, at)?, count)),
+            Access::Neighbours | Access::Uniform | Access::Strided => {}
+        }
+        let mut at = access::biased(code, params, operand, at)?;
+        let mut ids = SmallVec::new();
+        for lane in 0..count {
+            if lane > 0 {
+                let step = code.param(params.word(Param::Stride(operand, axis + self.store.rank - 1)))?;
+                at = code.u32_op(SpirvOp::IAdd, at, step);
+            }
+            ids.push(access::load(code, address, element, at)?);
+        }
+        Ok(ids)
     }
 
     fn to_words(&self, code: &mut Code<'_, '_>, id: Word) -> Word {
@@ -372,6 +442,29 @@ impl DotSpec {
         };
         code.bitcast(ty, id)
     }
+}
+
+/// Four neighbours from a position on that is aligned for them, with as few loads as their type allows.
+fn four(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    operand: u8,
+    dtype: DType,
+    at: Word,
+) -> Result<SmallVec<[Word; 4]>> {
+    let (element, address) = (Element::Typed(dtype), params.address(operand));
+    let width = element.max_width();
+    let first = groups(code, at, width);
+    let mut lanes: SmallVec<[Word; 4]> = SmallVec::new();
+    for group in 0..4 / width {
+        let group = code.linker.const_u32(group);
+        let group = code.u32_op(SpirvOp::IAdd, first, group);
+        match width {
+            1 => lanes.push(access::load(code, address, element, group)?),
+            _ => lanes.extend(access::load_vector(code, address, element, width, group)?),
+        }
+    }
+    Ok(lanes)
 }
 
 /// Groups of `width` elements, a power of two, before position `at`.

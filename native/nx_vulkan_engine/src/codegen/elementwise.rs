@@ -168,7 +168,7 @@ impl Spec {
             let id = access::load(code, address, port.element, at)?;
             inputs.push(Value { id, dtype: dtype_of(port.element) });
         }
-        let results = self.emit_steps(code, &inputs, linear, &coordinates)?;
+        let results = run_steps(code, &self.steps, &inputs, linear, &coordinates)?;
         for (i, (from, port)) in self.outputs.iter().enumerate() {
             let value = find(code, *from, &inputs, &results, linear, &coordinates)?;
             let k = self.output_operand(i);
@@ -177,23 +177,6 @@ impl Spec {
             access::store(code, address, port.element, at, value.id)?;
         }
         Ok(())
-    }
-
-    fn emit_steps(
-        &self,
-        code: &mut Code<'_, '_>,
-        inputs: &[Value],
-        linear: Word,
-        coordinates: &[Word],
-    ) -> Result<SmallVec<[Value; 4]>> {
-        let mut results: SmallVec<[Value; 4]> = SmallVec::new();
-        for step in &self.steps {
-            let find = |&r: &Ref| find(code, r, inputs, &results, linear, coordinates);
-            let args: SmallVec<[Value; 3]> = step.args.iter().map(find).collect::<Result<_>>()?;
-            let id = scalar::emit(code, step.op, &args, step.out)?;
-            results.push(Value { id, dtype: step.out });
-        }
-        Ok(results)
     }
 
     /// Computes and stores neighbours by the short forms of functions; the result is true, and nothing stored, where these
@@ -223,7 +206,7 @@ impl Spec {
             }
         }
         let (results, rare) = code.hot(|code| {
-            lanes.iter().map(|lane| self.emit_steps(code, lane, zero, &[])).collect::<Result<SmallVec<[_; 8]>>>()
+            lanes.iter().map(|lane| run_steps(code, &self.steps, lane, zero, &[])).collect::<Result<SmallVec<[_; 8]>>>()
         })?;
         let mut store = |code: &mut Code<'_, '_>| {
             for (i, (from, port)) in self.outputs.iter().enumerate() {
@@ -244,6 +227,31 @@ impl Spec {
             None => store(code).map(|()| code.linker.const_false()),
         }
     }
+}
+
+/// The results of steps on values.
+fn run_steps(
+    code: &mut Code<'_, '_>,
+    steps: &[Step],
+    inputs: &[Value],
+    linear: Word,
+    coordinates: &[Word],
+) -> Result<SmallVec<[Value; 4]>> {
+    let mut results: SmallVec<[Value; 4]> = SmallVec::new();
+    for step in steps {
+        let find = |&r: &Ref| find(code, r, inputs, &results, linear, coordinates);
+        let args: SmallVec<[Value; 3]> = step.args.iter().map(find).collect::<Result<_>>()?;
+        let id = scalar::emit(code, step.op, &args, step.out)?;
+        results.push(Value { id, dtype: step.out });
+    }
+    Ok(results)
+}
+
+/// One result of steps on values that know no positions.
+pub fn emit_steps(code: &mut Code<'_, '_>, steps: &[Step], result: Ref, inputs: &[Value]) -> Result<Value> {
+    let zero = code.linker.const_u32(0);
+    let results = run_steps(code, steps, inputs, zero, &[])?;
+    find(code, result, inputs, &results, zero, &[])
 }
 
 /// A slot's parameter.

@@ -3,13 +3,14 @@
 
 use smallvec::SmallVec;
 
+use super::dot::{self, Then};
 use super::{Call, constant, movement};
 use crate::kernel::launch::dot::{Group, Matrix, Product, product};
 use crate::kernel::launch::max_position;
 use crate::program::conv::{Conv, Sizes};
 use crate::program::op::{Axes, Scalar};
 use crate::shape::{Dims, elements};
-use crate::{DType, Result, Tensor, Type, View};
+use crate::{CType, Result, Tensor, Type, View};
 
 /// Most bytes that a padded copy of the input takes, unless a single image takes more.
 const MAX_COPY_BYTES: u64 = 1 << 30;
@@ -21,24 +22,29 @@ const MIN_COPY_FILTERS: u64 = 16;
 /// Axes of the split input: batch group, image, feature group, channel, then space.
 const SPACE: usize = 4;
 
-pub fn conv(call: &Call<'_>, op: &Conv) -> Result<Tensor> {
+/// The convolution, or what follows it.
+pub fn conv(call: &Call<'_>, op: &Conv, then: Option<&Then>) -> Result<Tensor> {
     let (input, kernel) = (call.operand(0)?, call.operand(1)?);
     let sizes = op.sizes(&input.view.shape, &kernel.view.shape).map_err(|reason| call.invalid(reason))?;
     if op.output(&sizes) != call.out.shape {
         return Err(call.invalid(format!("{:?} for a shape of {:?}", op.output(&sizes), call.out.shape)));
     }
-    let result = Tensor::uninitialized(call.engine, call.out)?;
+    let dtype = then.map_or(call.out.dtype, |t| t.dtype);
+    let result = Tensor::uninitialized(call.engine, &Type::new(dtype, &call.out.shape))?;
     let lead = [op.batch_groups, sizes.images, op.feature_groups, sizes.channels];
     let filters = [op.groups(), sizes.filters];
-    let output = split(call, &result, &op.output_axes, &[&[sizes.images], &filters, &sizes.counts[..]])?;
+    let split_output = |t: &Tensor| split(call, t, &op.output_axes, &[&[sizes.images], &filters, &sizes.counts[..]]);
+    let inputs = then.map_or(&[][..], |t| &t.inputs);
     let plan = Plan {
         call,
         op,
+        then,
+        inputs: inputs.iter().map(split_output).collect::<Result<_>>()?,
         input: split(call, input, &op.input_axes, &[&lead, &sizes.space[..]])?,
         kernel: split(call, kernel, &op.kernel_axes, &[&filters, &[sizes.channels], &sizes.windows.sizes[..]])?,
         sizes: &sizes,
     };
-    plan.run(&output)?;
+    plan.run(&split_output(&result)?)?;
     Ok(result)
 }
 
@@ -68,6 +74,9 @@ struct Plan<'c> {
     sizes: &'c Sizes,
     input: Tensor,
     kernel: Tensor,
+    /// Steps after the convolution, and what they read, split as its results are.
+    then: Option<&'c Then>,
+    inputs: Vec<Tensor>,
 }
 
 impl Plan<'_> {
@@ -76,8 +85,7 @@ impl Plan<'_> {
         let unpadded = self.unpadded()?;
         let depth = self.sizes.channels * elements(&self.sizes.windows.sizes);
         let work = output.view.elements().saturating_mul(depth);
-        let dtypes = [self.input.view.dtype, self.kernel.view.dtype, self.call.out.dtype];
-        let by_four = dtypes == [DType::F32; 3]
+        let by_four = matches!(self.call.out.dtype.ctype(), CType::F32 | CType::F64)
             && self.sizes.channels >= 3
             && self.sizes.filters >= MIN_COPY_FILTERS
             && work >= MIN_COPY_WORK;
@@ -123,7 +131,11 @@ impl Plan<'_> {
             };
             let out = &Tensor { view: output.view.transpose(&order)?, buffer: output.buffer };
             let (a, b) = if filters_last { (positions, filters) } else { (filters, positions) };
-            product(self.call.engine, &Product { a, b, out }, self.call.compile)?;
+            let view = |t: &Tensor| slice(t, 0, first, count)?.view.transpose(&order);
+            let views = self.inputs.iter().map(view).collect::<Result<Vec<_>>>()?;
+            let operands = dot::operands(&self.inputs, &views);
+            let epilogue = self.then.map(|t| t.epilogue(self.call.out.dtype, &operands));
+            product(self.call.engine, &Product { a, b, out, epilogue }, self.call.compile)?;
         }
         Ok(())
     }

@@ -1,13 +1,32 @@
 //! dot with any contraction and batch axes, as a batched matrix product.
 
-use super::{Call, movement};
-use crate::kernel::launch::dot::{Group, Matrix, Product, product};
-use crate::program::op::Axes;
-use crate::{Result, Tensor};
+use smallvec::SmallVec;
 
-pub fn dot(call: &Call<'_>, contract: [&Axes; 2], batch: [&Axes; 2]) -> Result<Tensor> {
+use super::{Call, movement};
+use crate::codegen::access::Element;
+use crate::codegen::elementwise::{Ref, Step};
+use crate::kernel::launch::dot::{Epilogue, Group, Matrix, Product, product};
+use crate::kernel::launch::map::Operand;
+use crate::program::op::Axes;
+use crate::{DType, Result, Tensor, Type, View};
+
+/// Elementwise steps that follow a product in its kernel.
+#[derive(Debug)]
+pub struct Then {
+    /// What the steps read beside the product, with the shape of its results.
+    pub inputs: SmallVec<[Tensor; 2]>,
+    /// Input 0 is the product, those after it are `inputs`.
+    pub steps: SmallVec<[Step; 1]>,
+    pub result: Ref,
+    /// The type that is stored.
+    pub dtype: DType,
+}
+
+/// The product, or what follows it.
+pub fn dot(call: &Call<'_>, contract: [&Axes; 2], batch: [&Axes; 2], then: Option<&Then>) -> Result<Tensor> {
     let (a, b) = (call.operand(0)?, call.operand(1)?);
-    let result = Tensor::uninitialized(call.engine, call.out)?;
+    let dtype = then.map_or(call.out.dtype, |t| t.dtype);
+    let result = Tensor::uninitialized(call.engine, &Type::new(dtype, &call.out.shape))?;
     let left = matrix(call, a, batch[0], contract[0], true)?;
     let right = matrix(call, b, batch[1], contract[1], false)?;
     if left.batch.elements() != right.batch.elements() || left.depth.elements() != right.depth.elements() {
@@ -20,8 +39,25 @@ pub fn dot(call: &Call<'_>, contract: [&Axes; 2], batch: [&Axes; 2]) -> Result<T
     if left.batch.elements() * rows * columns != call.out.elements() {
         return Err(call.invalid(format!("{rows} x {columns} results for {:?}", call.out.shape)));
     }
-    product(call.engine, &Product { a: left, b: right, out: &result }, call.compile)?;
+    let inputs = then.map_or(&[][..], |t| &t.inputs);
+    let views: SmallVec<[View; 2]> = inputs.iter().map(|t| t.view.clone()).collect();
+    let operands = operands(inputs, &views);
+    let epilogue = then.map(|t| t.epilogue(call.out.dtype, &operands));
+    product(call.engine, &Product { a: left, b: right, out: &result, epilogue }, call.compile)?;
     Ok(result)
+}
+
+impl Then {
+    /// The same for the launch, with operands as the results lie there.
+    pub fn epilogue<'a>(&'a self, dtype: DType, inputs: &'a [Operand<'a>]) -> Epilogue<'a> {
+        Epilogue { dtype, inputs, steps: &self.steps, result: self.result }
+    }
+}
+
+/// Tensors through other views of theirs.
+pub fn operands<'t>(tensors: &'t [Tensor], views: &[View]) -> SmallVec<[Operand<'t>; 2]> {
+    let one = |(t, view): (&'t Tensor, &View)| Operand::new(&t.buffer, view, Element::Typed(view.dtype));
+    tensors.iter().zip(views).map(one).collect()
 }
 
 /// An operand with its batch, free and contracted axes grouped.

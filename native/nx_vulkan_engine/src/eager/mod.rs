@@ -181,12 +181,12 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::TopK { .. } => Err(call.invalid("has two results".into())),
         Op::Scan { scan, axis, reverse } => order::scan(&call, *scan, *axis, *reverse),
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
-            dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b])
+            dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b], None)
         }
         Op::Fold { axes, function } => fold::fold(&call, axes, function),
         Op::WindowFold { windows, function } => fold::fold_windows(&call, windows, function),
         Op::WindowScatter { max, windows } => window::scatter(&call, *max, windows),
-        Op::Conv(op) => conv::conv(&call, op),
+        Op::Conv(op) => conv::conv(&call, op, None),
         Op::Take { axis } => index::take(&call, *axis, false),
         Op::TakeAlongAxis { axis } => index::take(&call, *axis, true),
         Op::Fft { kind, axis, length, eps } => fft::transform(&call, *kind, *axis, *length, *eps),

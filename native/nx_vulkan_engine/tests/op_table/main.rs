@@ -11,6 +11,7 @@ mod compare;
 mod control;
 mod conv;
 mod elementwise;
+mod epilogue;
 mod fold;
 mod fourier;
 mod layouts;

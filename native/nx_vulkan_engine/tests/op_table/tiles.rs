@@ -62,7 +62,7 @@ impl Case {
         let memory = Tensor::uninitialized(engine(), &memory).unwrap();
         let view = View { shape: shape.as_slice().into(), ..memory.view.clone() };
         let out = Tensor { buffer: memory.buffer, view };
-        let p = Product { a: self.matrix(0, &operands[0]), b: self.matrix(1, &operands[1]), out: &out };
+        let p = Product { a: self.matrix(0, &operands[0]), b: self.matrix(1, &operands[1]), out: &out, epilogue: None };
         product_as(engine(), &p, self.sum, choice, Compile::Allowed).unwrap();
         download(&out)
     }

@@ -52,6 +52,8 @@ layout(constant_id = 2) const uint A_BY_FOUR = 1u;
 layout(constant_id = 3) const uint B_BY_FOUR = 1u;
 // Whether rows of results are stored four at a time.
 layout(constant_id = 4) const uint STORE_BY_FOUR = 1u;
+// Whether what comes with a store is so much code that it stands once.
+layout(constant_id = 5) const uint STORE_IN_LOOP = 0u;
 
 // Positions of a row or column and of a contracted element; the element at their sum, and four neighbours from it on.
 uint slot_a_free(const in uint batch, const in uint m) { return batch + m; }
@@ -220,6 +222,17 @@ void main() {
         if (m < rows) store(base + m, n, columns, sum);
     }
 #else
+    if (STORE_IN_LOOP != 0u) {
+        // The first of the sums is stored and the others move up: registers have no index.
+        [[dont_unroll]] for (uint r = 0u; r < PER_M * GROUPS_N; ++r) {
+            uint i = r / GROUPS_N, j = r % GROUPS_N;
+            uint m = m0 + (i / 4u * DOWN + ty) * 4u + i % 4u;
+            if (m < rows) store(base + m, n0 + (j * ACROSS + tx) * 4u, columns, sums[0][0]);
+            [[unroll]] for (uint q = 1u; q < PER_M * GROUPS_N; ++q)
+                sums[(q - 1u) / GROUPS_N][(q - 1u) % GROUPS_N] = sums[q / GROUPS_N][q % GROUPS_N];
+        }
+        return;
+    }
     [[unroll]] for (uint i = 0u; i < PER_M; ++i) {
         uint m = m0 + (i / 4u * DOWN + ty) * 4u + i % 4u;
         [[unroll]] for (uint j = 0u; j < GROUPS_N; ++j) if (m < rows) store(base + m, n0 + (j * ACROSS + tx) * 4u, columns, sums[i][j]);

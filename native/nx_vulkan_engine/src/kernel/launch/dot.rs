@@ -5,14 +5,18 @@ mod choice;
 pub use choice::{candidates, choose, estimate};
 use choice::{pays, square};
 
+use smallvec::SmallVec;
+
 use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, linalg, max_position};
-use crate::codegen::dot::{DotSpec, Load, Store, Tiling};
-use crate::eager::copy;
+use crate::codegen::access::Element;
+use crate::codegen::dot::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling};
+use crate::codegen::elementwise::{Ref, Step};
 use crate::kernel::launch::inner::{Factor, inner};
+use crate::kernel::launch::map::{Operand, map};
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
-use crate::program::Reduction;
-use crate::shape::{Dims, Space, Strides, elements};
-use crate::{CType, Engine, Error, Result, Tensor, Type};
+use crate::program::{Binary, Elementwise, Reduction};
+use crate::shape::{Dims, Space, Strides, contiguous_strides, elements};
+use crate::{CType, DType, Engine, Error, Result, Tensor, Type};
 
 /// Products up to which sums of 32 bits are kept in f64, as in `Nx.BinaryBackend`: time that no device notices.
 const MAX_WIDE_PRODUCTS: u64 = 1 << 16;
@@ -103,13 +107,27 @@ impl Matrix {
         Load { along_k: by_four.unwrap_or(depth < free || (ties && depth == free)), by_four: by_four.is_some() }
     }
 
-    /// Sizes and strides of all axes, the contracted ones last, or before the free ones.
+    /// Sizes and strides of all axes, the contracted ones last, or before the free ones. Groups of one element have none.
     fn axes(&self, depth_last: bool) -> ([u8; 3], Dims, Strides) {
         let groups =
             if depth_last { [&self.batch, &self.free, &self.depth] } else { [&self.batch, &self.depth, &self.free] };
-        let sizes = groups.iter().flat_map(|g| g.sizes.iter().copied()).collect();
-        (groups.map(|g| g.rank() as u8), sizes, groups.iter().flat_map(|g| g.strides.iter().copied()).collect())
+        let ranks = groups.map(|g| if g.elements() == 1 { 0 } else { g.rank() as u8 });
+        let some = || groups.iter().filter(|g| g.elements() != 1);
+        let sizes = some().flat_map(|g| g.sizes.iter().copied()).collect();
+        (ranks, sizes, some().flat_map(|g| g.strides.iter().copied()).collect())
     }
+}
+
+/// Elementwise steps on the results of a product.
+#[derive(Debug)]
+pub struct Epilogue<'a> {
+    /// The type of the product itself, which is rounded to it first.
+    pub dtype: DType,
+    /// Operands with a stride for each axis of the results.
+    pub inputs: &'a [Operand<'a>],
+    /// Input 0 is the product, those after it are `inputs`. Positions are not known.
+    pub steps: &'a [Step],
+    pub result: Ref,
 }
 
 /// `out[batch, m, n] = sum over k of a[batch, m, k] * b[batch, k, n]`; the axes of `out` merge to these three.
@@ -118,9 +136,40 @@ pub struct Product<'a> {
     pub a: Matrix,
     pub b: Matrix,
     pub out: &'a Tensor,
+    pub epilogue: Option<Epilogue<'a>>,
 }
 
 impl Product<'_> {
+    /// The type of the product before its epilogue.
+    fn dtype(&self) -> DType {
+        self.epilogue.as_ref().map_or(self.out.view.dtype, |e| e.dtype)
+    }
+
+    fn inputs(&self) -> &[Operand<'_>] {
+        self.epilogue.as_ref().map_or(&[], |e| e.inputs)
+    }
+
+    /// Whether one launch can index all that the epilogue reads.
+    fn reaches_inputs(&self) -> bool {
+        let reach = |strides: &[i64]| -> u64 {
+            strides.iter().zip(&self.out.view.shape).map(|(s, n)| s.unsigned_abs() * n.saturating_sub(1)).sum()
+        };
+        self.inputs().iter().all(|o| reach(&o.strides) <= max_position(o.element.size_bytes().into()))
+    }
+
+    fn check_epilogue(&self) -> Result<()> {
+        let bad = |reason: &str| Error::InvalidProgram { op: "dot".to_string(), reason: reason.to_string() };
+        let Some(e) = &self.epilogue else { return Ok(()) };
+        let known = |r: &Ref| !matches!(r, Ref::Coordinate(_) | Ref::Linear);
+        if !known(&e.result) || !e.steps.iter().all(|s| s.args.iter().all(known)) {
+            return Err(bad("epilogues know no positions"));
+        }
+        if e.inputs.iter().any(|o| o.strides.len() != self.out.view.shape.len() || input_dtype(o).is_none()) {
+            return Err(bad("an operand of the epilogue lies unlike the results"));
+        }
+        Ok(())
+    }
+
     fn check_size(&self) -> Result<()> {
         let depth = self.a.depth.elements();
         if depth > MAX_POSITION {
@@ -152,10 +201,10 @@ fn is_narrow(p: &Product<'_>, spec: &DotSpec) -> bool {
     waste >= 16 && depth <= MAX_NARROW_DEPTH && (near || rows.max(columns) <= 64) && batches * rows * columns >= depth
 }
 
-/// The product of matrices one of which is a vector, if their axes merge alike; answers whether it did.
-fn vectors(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<bool> {
+/// The product of matrices one of which is a vector, without its epilogue, if their axes merge alike; answers whether it did.
+fn vectors(engine: &Engine, p: &Product<'_>, out: &Tensor, compile: Compile) -> Result<bool> {
     let alike = p.a.batch.sizes == p.b.batch.sizes && p.a.depth.sizes == p.b.depth.sizes;
-    if !alike || !p.out.view.is_contiguous() {
+    if !alike || !out.view.is_contiguous() {
         return Ok(false);
     }
     let (matrix, vector) = if p.b.free.elements() == 1 { (&p.a, &p.b) } else { (&p.b, &p.a) };
@@ -170,8 +219,8 @@ fn vectors(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<bool> {
         kept,
         summed: &m.depth.strides,
     });
-    let target = Target { buffer: &p.out.buffer, offset_bytes: p.out.view.offset_bytes() };
-    inner(engine, factors, [&kept, &matrix.depth.sizes], target, p.out.view.dtype, compile)?;
+    let target = Target { buffer: &out.buffer, offset_bytes: out.view.offset_bytes() };
+    inner(engine, factors, [&kept, &matrix.depth.sizes], target, out.view.dtype, compile)?;
     Ok(true)
 }
 
@@ -189,37 +238,90 @@ pub struct Choice {
 /// `TooLarge` where 32-bit positions don't reach.
 pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()> {
     p.check_size()?;
+    p.check_epilogue()?;
     let (rows, columns, depth) = (p.a.free.elements(), p.b.free.elements(), p.a.depth.elements());
     let is_small = depth < MAX_WIDE_DEPTH && rows * columns * depth * p.a.batch.elements() <= MAX_WIDE_PRODUCTS;
     let mut spec = spec(p);
     if is_small {
-        spec.sum = linalg::wide(engine, spec.out);
+        spec.sum = linalg::wide(engine, spec.product);
     }
     if is_narrow(p, &spec) {
         return product_as(engine, p, spec.sum, Choice { tiling: Tiling::Narrow, splits: 1 }, compile);
     }
-    if !is_small && (rows == 1 || columns == 1) && vectors(engine, p, compile)? {
-        return Ok(());
+    if !is_small && (rows == 1 || columns == 1) {
+        if p.epilogue.is_none() {
+            if vectors(engine, p, p.out, compile)? {
+                return Ok(());
+            }
+        } else {
+            let whole = Tensor::uninitialized(engine, &Type::new(p.dtype(), &p.out.view.shape))?;
+            if vectors(engine, p, &whole, compile)? {
+                return finish(engine, p, &parts(&whole, p, 1), compile);
+            }
+        }
     }
     let choice = if is_small || !pays(engine, p) { square(engine, p, spec.sum) } else { choose(engine, p, spec.sum) };
     product_as(engine, p, spec.sum, choice, compile)
 }
 
-/// The kernel of a product apart from its tiling.
+/// The kernel of a product apart from its tiling and where results go.
 fn spec(p: &Product<'_>) -> DotSpec {
-    let out = p.out.view.dtype;
     DotSpec {
         a: p.a.tensor.view.dtype,
         b: p.b.tensor.view.dtype,
-        out,
-        sum: out.ctype(),
+        product: p.dtype(),
+        out: p.out.view.dtype,
+        sum: p.dtype().ctype(),
         a_ranks: p.a.axes(true).0,
         b_ranks: p.b.axes(false).0,
         a_load: p.a.load(true),
         b_load: p.b.load(false),
-        store: Store { rank: None, by_four: false },
+        store: Store { rank: 0, contiguous: true, by_four: false },
         tiling: Tiling::Square,
+        epilogue: None,
     }
+}
+
+fn input_dtype(operand: &Operand<'_>) -> Option<DType> {
+    match operand.element {
+        Element::Typed(dtype) => Some(dtype),
+        Element::Raw(_) => None,
+    }
+}
+
+/// How kernels store results of a space, and read operands of the epilogue. The first strides are those of the results.
+fn store(p: &Product<'_>, space: &Space) -> (Store, SmallVec<[(DType, Access); 2]>) {
+    let fourfold = |strides: &[i64]| strides.iter().all(|s| *s >= 0 && s.unsigned_abs().is_multiple_of(4));
+    let aligned = |address: u64, size: u64| address.is_multiple_of((4 * size).min(16));
+    let is_whole = space.sizes.last().is_some_and(|n| n.is_multiple_of(4));
+    // Whether four neighbours along the last axis are neighbours in memory.
+    let by_four = |strides: &[i64], address: u64, size: u64| match strides.split_last() {
+        Some((1, others)) => is_whole && fourfold(others) && aligned(address, size),
+        _ => false,
+    };
+    let none = Strides::new();
+    let out = space.strides.first().unwrap_or(&none);
+    let contiguous = p.out.view.is_contiguous();
+    let columns = p.b.free.elements();
+    let results_by_four = columns.is_multiple_of(4)
+        && if contiguous {
+            aligned(p.out.address(), p.out.view.dtype.size_bytes()) && (is_whole || p.inputs().is_empty())
+        } else {
+            by_four(out, p.out.address(), p.out.view.dtype.size_bytes())
+        };
+    let mut inputs = SmallVec::new();
+    for (operand, strides) in p.inputs().iter().zip(space.strides.iter().skip(1)) {
+        let how = match strides.last() {
+            _ if strides.iter().all(|&s| s == 0) => Access::Uniform,
+            Some(0) if strides.iter().all(|&s| s >= 0) => Access::Repeated,
+            _ if by_four(strides, operand.address(), operand.element.size_bytes().into()) => Access::Neighbours,
+            _ => Access::Strided,
+        };
+        inputs.push((input_dtype(operand).unwrap_or(DType::U32), how));
+    }
+    let needs_rank = !contiguous || inputs.iter().any(|(_, how)| *how != Access::Uniform);
+    let rank = if needs_rank { space.rank() as u8 } else { 0 };
+    (Store { rank, contiguous, by_four: results_by_four }, inputs)
 }
 
 /// Launches a product in one way, with sums of the given type. Operands are those that [`product`] takes.
@@ -228,6 +330,7 @@ fn spec(p: &Product<'_>) -> DotSpec {
 /// As of [`product`]; `InvalidProgram` for no splits.
 pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, compile: Compile) -> Result<()> {
     p.check_size()?;
+    p.check_epilogue()?;
     let Choice { tiling, splits } = choice;
     let (a, b) = (&p.a, &p.b);
     let (rows, columns) = (a.free.elements(), b.free.elements());
@@ -236,41 +339,52 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
     if splits == 0 || splits * results > MAX_POSITION {
         return Err(Error::InvalidProgram { op: "dot".to_string(), reason: format!("{splits} splits") });
     }
-    let out_dtype = p.out.view.dtype;
     let mut spec = DotSpec { sum, tiling, ..spec(p) };
-    let (is_contiguous, out_axes) = (p.out.view.is_contiguous(), Group::new(&p.out.view.shape, &p.out.view.strides));
-    if splits > 1 {
-        // Partial sums keep the compute type until they are added up.
-        spec.out = out_dtype.ctype().dtype();
-    }
-    let scratch = if splits > 1 {
-        Tensor::uninitialized(engine, &Type::new(spec.out, &[splits, results]))?
-    } else {
-        p.out.clone()
+    // Results go to the end, or on the way there to a part of their own for each split, which keeps the type of sums.
+    let parts_type = |dtype: DType| Type::new(dtype, &[splits, results]);
+    let on_the_way = match splits {
+        1 if p.reaches_inputs() => None,
+        1 => Some(Tensor::uninitialized(engine, &parts_type(p.dtype()))?),
+        _ => Some(Tensor::uninitialized(engine, &parts_type(sum.dtype()))?),
     };
-    let alignment = (4 * spec.out.size_bytes()).min(16);
-    let fourfold = columns.is_multiple_of(4) && scratch.address().is_multiple_of(alignment);
-    spec.store = match out_axes.rank() as u8 {
-        _ if is_contiguous || splits > 1 => Store { rank: None, by_four: fourfold },
-        rank => {
-            let others = out_axes.others(true).iter().all(|s| s.unsigned_abs().is_multiple_of(4));
-            Store { rank: Some(rank), by_four: fourfold && out_axes.is_fourfold() && others }
+    let (space, inputs) = match &on_the_way {
+        None => {
+            let strides: SmallVec<[&[i64]; 4]> =
+                std::iter::once(&p.out.view.strides[..]).chain(p.inputs().iter().map(|o| &o.strides[..])).collect();
+            let space = Space::new(&p.out.view.shape, &strides);
+            let (store, ports) = store(p, &space);
+            spec.store = store;
+            spec.epilogue =
+                p.epilogue.as_ref().map(|e| EpilogueSpec { inputs: ports, steps: e.steps.into(), result: e.result });
+            (space, p.inputs())
+        }
+        Some(parts) => {
+            (spec.product, spec.out) = (parts.view.dtype, parts.view.dtype);
+            spec.store.by_four = columns.is_multiple_of(4);
+            (Space::new(&[results], &[&[1]]), &[][..])
         }
     };
     let tiles = spec.tiles(batches, rows, columns);
     let kernel = engine.kernel(&KernelSpec::Dot(spec), compile)?;
-    // The axes of all three, one after the other; a place has no strides along those of the others.
+    // The axes of all, one after the other; a place has no strides along those of the others.
     let (_, a_sizes, a_strides) = a.axes(true);
     let (_, b_sizes, b_strides) = b.axes(false);
     let b_strides: Strides = std::iter::repeat_n(0, a_sizes.len()).chain(b_strides).collect();
-    let out_strides: Strides =
-        std::iter::repeat_n(0, b_strides.len()).chain(out_axes.strides.iter().copied()).collect();
-    let sizes: Dims = a_sizes.into_iter().chain(b_sizes).chain(out_axes.sizes).collect();
-    let places = [
-        Place { buffer: &a.tensor.buffer, address: a.tensor.address(), strides: &a_strides, element_bytes: 0 },
-        Place { buffer: &b.tensor.buffer, address: b.tensor.address(), strides: &b_strides, element_bytes: 0 },
-        Place { buffer: &scratch.buffer, address: scratch.address(), strides: &out_strides, element_bytes: 0 },
-    ];
+    let before = b_strides.len();
+    let sizes: Dims = a_sizes.into_iter().chain(b_sizes).chain(space.sizes.iter().copied()).collect();
+    let strides: SmallVec<[Strides; 4]> =
+        space.strides.iter().map(|s| std::iter::repeat_n(0, before).chain(s.iter().copied()).collect()).collect();
+    let out = on_the_way.as_ref().unwrap_or(p.out);
+    let mut places: SmallVec<[Place<'_>; 6]> = SmallVec::new();
+    for (tensor, strides) in [(&a.tensor, &a_strides), (&b.tensor, &b_strides)] {
+        places.push(Place { buffer: &tensor.buffer, address: tensor.address(), strides, element_bytes: 0 });
+    }
+    for (operand, strides) in inputs.iter().zip(strides.iter().skip(1)) {
+        let element_bytes = operand.element.size_bytes().into();
+        places.push(Place { buffer: operand.buffer, address: operand.address(), strides, element_bytes });
+    }
+    let out_strides = strides.first().map_or(&[][..], |s| &s[..]);
+    places.push(Place { buffer: &out.buffer, address: out.address(), strides: out_strides, element_bytes: 0 });
     let block = match tiling {
         Tiling::Tiled(tile) => tile.block(),
         Tiling::Square | Tiling::Narrow => 16,
@@ -278,15 +392,71 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
     let chunk = depth.div_ceil(splits).next_multiple_of(block);
     let extra = [rows, columns, depth, batches, chunk, splits].map(|x| x as u32);
     let arguments = Arguments { count: results as u32, sizes: &sizes, places: &places, extra: &extra };
-    launch(engine, &kernel, &arguments, 2, tiles * splits)?;
-    if splits > 1 {
-        let whole = if is_contiguous { p.out.clone() } else { Tensor::uninitialized(engine, &p.out.view.ty())? };
-        let what = Reduce { reduction: Reduction::Sum, tie_high: false, axes: &[0], out: out_dtype };
-        let target = Target { buffer: &whole.buffer, offset_bytes: whole.view.offset_bytes() };
-        reduce(engine, &scratch.buffer, &scratch.view, what, target, compile)?;
-        if !is_contiguous {
-            copy(engine, &whole, p.out, compile)?;
+    launch(engine, &kernel, &arguments, places.len() - 1, tiles * splits)?;
+    match &on_the_way {
+        None => Ok(()),
+        Some(whole) if splits <= MAX_ADDED => finish(engine, p, &parts(whole, p, splits), compile),
+        Some(many) => {
+            let whole = Tensor::uninitialized(engine, &Type::new(p.dtype(), &p.out.view.shape))?;
+            let what = Reduce { reduction: Reduction::Sum, tie_high: false, axes: &[0], out: p.dtype() };
+            let direct = p.epilogue.is_none() && p.out.view.is_contiguous();
+            let to = if direct { p.out } else { &whole };
+            let target = Target { buffer: &to.buffer, offset_bytes: to.view.offset_bytes() };
+            reduce(engine, &many.buffer, &many.view, what, target, compile)?;
+            if direct { Ok(()) } else { finish(engine, p, &parts(&whole, p, 1), compile) }
         }
     }
-    Ok(())
+}
+
+/// Splits whose sums one elementwise kernel adds up.
+const MAX_ADDED: u64 = 8;
+
+/// The parts that make up the results, each contiguous in their order.
+fn parts<'t>(all: &'t Tensor, p: &Product<'_>, count: u64) -> SmallVec<[Operand<'t>; 8]> {
+    let dtype = all.view.dtype;
+    let shape = &p.out.view.shape;
+    let size_bytes = shape.iter().product::<u64>() * dtype.size_bytes();
+    let part = |k: u64| Operand {
+        buffer: &all.buffer,
+        element: Element::Typed(dtype),
+        strides: contiguous_strides(shape),
+        offset_bytes: all.view.offset_bytes() + k * size_bytes,
+    };
+    (0..count).map(part).collect()
+}
+
+/// Adds up parts of the results in their order, rounds, and takes them through the epilogue to where they belong.
+fn finish(engine: &Engine, p: &Product<'_>, parts: &[Operand<'_>], compile: Compile) -> Result<()> {
+    let mut steps: SmallVec<[Step; 1]> = SmallVec::new();
+    let part_dtype = parts.first().and_then(input_dtype).unwrap_or(p.dtype());
+    let mut whole = Ref::Input(0);
+    for k in 1..parts.len() as u8 {
+        steps.push(Step {
+            op: Elementwise::Binary(Binary::Add),
+            args: SmallVec::from_slice(&[whole, Ref::Input(k)]),
+            out: part_dtype,
+        });
+        whole = Ref::Result(k - 1);
+    }
+    if part_dtype != p.dtype() {
+        steps.push(Step { op: Elementwise::AsType, args: SmallVec::from_slice(&[whole]), out: p.dtype() });
+        whole = Ref::Result(steps.len() as u8 - 1);
+    }
+    let (own_inputs, own_steps) = (parts.len() as u8, steps.len() as u8);
+    let moved = |r: Ref| match r {
+        Ref::Input(0) => whole,
+        Ref::Input(k) => Ref::Input(own_inputs + k - 1),
+        Ref::Result(k) => Ref::Result(own_steps + k),
+        other => other,
+    };
+    let mut result = whole;
+    if let Some(epilogue) = &p.epilogue {
+        steps.extend(
+            epilogue.steps.iter().map(|s| Step { args: s.args.iter().map(|&r| moved(r)).collect(), ..s.clone() }),
+        );
+        result = moved(epilogue.result);
+    }
+    let inputs: SmallVec<[Operand<'_>; 8]> = parts.iter().chain(p.inputs()).cloned().collect();
+    let output = Operand::new(&p.out.buffer, &p.out.view, Element::Typed(p.out.view.dtype));
+    map(engine, &p.out.view.shape, &inputs, steps, &[(result, output)], compile)
 }

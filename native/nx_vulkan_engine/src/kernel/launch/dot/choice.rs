@@ -29,19 +29,26 @@ const GPU: Machine =
 const CPU: Machine =
     Machine { multiprocessors: 2, invocations: 256, lanes: 16.0, latency: 0.0, dispatch: 40000.0, bytes: 8.0 };
 
-/// The most splits that are tried, beyond what accuracy asks for.
-const MAX_SPLITS: u64 = 8;
+/// Splits that are tried, beyond what accuracy asks for: many only where few results are sums of many products.
+const SPLITS: [u64; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64];
 
 /// Multiplications from which a CPU device makes up for compiling an unrolled kernel, which takes it up to a second.
 const MIN_CPU_WORK: u64 = 1 << 20;
 
-/// Share of the arithmetic that a tile reaches where it fills the device, by the results of an invocation.
-fn efficiency(tile: &Tile) -> f64 {
-    match tile.own_rows * tile.own_columns {
-        128.. => 0.5,
-        64.. => 0.7,
-        32.. => 0.55,
-        _ => 0.4,
+/// Workgroups beyond which splits of the contracted axis only cost: four for each multiprocessor of a large GPU.
+const MAX_GROUPS: u64 = 528;
+
+/// Share of the arithmetic that a tile reaches where it fills the device, by the results of an invocation. lavapipe's tests of
+/// bounds and barriers weigh more the fewer results they serve.
+fn efficiency(machine: &Machine, tile: &Tile) -> f64 {
+    match (tile.own_rows * tile.own_columns, machine.multiprocessors == CPU.multiprocessors) {
+        (128.., false) => 0.5,
+        (64.., false) => 0.7,
+        (32.., false) => 0.55,
+        (_, false) => 0.4,
+        (64.., true) => 1.0,
+        (32.., true) => 0.2,
+        (_, true) => 0.3,
     }
 }
 
@@ -64,7 +71,7 @@ pub fn estimate(engine: &Engine, p: &Product<'_>, sum: CType, tile: &Tile, split
     let groups = batches * rows.div_ceil(tile.rows.into()) * columns.div_ceil(tile.columns.into()) * splits;
     let steps = depth.div_ceil(splits).div_ceil(tile.block()) as f64;
     let lanes = if sum == CType::F64 { machine.lanes / 2.0 } else { machine.lanes };
-    let busy = f64::from(tile.rows * tile.columns) * tile.block() as f64 / (lanes * efficiency(tile));
+    let busy = f64::from(tile.rows * tile.columns) * tile.block() as f64 / (lanes * efficiency(machine, tile));
     let each = groups.div_ceil(machine.multiprocessors);
     let resident = resident(machine, tile).min(each);
     let rounds = each.div_ceil(resident) as f64;
@@ -93,9 +100,12 @@ pub fn candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(Tile, u6
     let fits =
         |t: &&Tile| t.shared_bytes(sum) <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
     let mut found = vec![];
+    let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
     for tile in Tile::all(sum).iter().filter(fits) {
-        let most = (p.a.depth.elements() / (2 * tile.block())).clamp(1, MAX_SPLITS);
-        found.extend((1..=most).map(|splits| (*tile, splits.max(least))));
+        let tiles = p.a.batch.elements() * rows.div_ceil(tile.rows.into()) * columns.div_ceil(tile.columns.into());
+        // Two steps at least for each split, and no more workgroups than the device holds.
+        let most = (p.a.depth.elements() / (2 * tile.block())).min(MAX_GROUPS / tiles.max(1)).max(1);
+        found.extend(SPLITS.iter().filter(|&&splits| splits <= most).map(|&splits| (*tile, splits.max(least))));
     }
     found.dedup();
     found
