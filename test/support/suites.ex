@@ -62,12 +62,19 @@ defmodule Nx.Vulkan.Suites do
         )
 
       case File.read(results) do
-        {:ok, term} -> {:ok, :erlang.binary_to_term(term)}
+        {:ok, term} -> term |> :erlang.binary_to_term() |> ran(output)
         {:error, _} -> {:error, "status #{status} (124: more than #{@timeout_seconds} s)\n#{output}"}
       end
     after
       File.rm(results)
     end
+  end
+
+  @doc "The results of a file, an error where none of its tests ran."
+  def ran(results, output) do
+    if Enum.any?(results, fn {_name, outcome} -> outcome not in [:skipped, :excluded] end),
+      do: {:ok, results},
+      else: {:error, "no test ran, #{length(results)} were left out\n#{output}"}
   end
 
   defp consolidated?(path), do: Path.basename(path) == "consolidated"

@@ -88,16 +88,22 @@ dvec2 nx_f64_dd_exp(const in dvec2 x) {
     return e * nx_f64_pow2(int(n));
 }
 
-// 1 / (1 + exp(-x)) in three steps, as BinaryBackend takes them; exp(x) where exp(-x) may overflow.
-// max error: 2 ulp over 4 10^6 inputs.
+// 1 / (1 + exp(-x)) in three steps, as BinaryBackend takes them, for x >= 0; these lose too much below.
+// max error: 1.6 ulp over 4 10^6 inputs, 0.60 below 0.
 double nx_sigmoid_f64(const in double x) {
     if (nx_f64_isnan(x)) {
         return x;
     }
-    if (x < -700.0lf) {
+    if (x < -40.0lf) {
         return nx_exp_f64(x);
     }
-    return nx_f64_mantissa_quotient(1.0lf, 1.0lf + nx_exp_f64(-x));
+    if (x >= 0.0lf) {
+        return nx_f64_mantissa_quotient(1.0lf, 1.0lf + nx_exp_f64(-x));
+    }
+    dvec2 e = nx_f64_dd_exp(dvec2(x, 0.0lf));
+    dvec2 s = nx_f64_fast_two_sum(1.0lf, e.x);
+    dvec2 q = nx_f64_dd_divide(e, dvec2(s.x, s.y + e.y));
+    return q.x + q.y;
 }
 
 // max error: 0.60 ulp over 4 10^6 inputs.
