@@ -39,6 +39,15 @@ impl Work<'_> {
         self.compute.dtype()
     }
 
+    /// The type of the parts of an element.
+    pub fn real(&self) -> DType {
+        match self.compute {
+            CType::C64 => DType::F32,
+            CType::C128 => DType::F64,
+            other => other.dtype(),
+        }
+    }
+
     pub fn uninitialized(&self, shape: &[u64]) -> Result<Tensor> {
         Tensor::uninitialized(self.engine, &Type::new(self.dtype(), shape))
     }
@@ -68,11 +77,7 @@ impl Work<'_> {
 
     /// The largest absolute element of every matrix, as real numbers; NaN where an element is.
     pub fn largest(&self, a: &Tensor) -> Result<Tensor> {
-        let real = match self.compute {
-            CType::C64 => DType::F32,
-            CType::C128 => DType::F64,
-            other => other.dtype(),
-        };
+        let real = self.real();
         let sizes = Type::new(real, &a.view.shape);
         let sizes = run(self.engine, &Op::Unary(Unary::Abs), std::slice::from_ref(a), &sizes, self.compile)?;
         let max = Op::Reduce { reduction: Reduction::Max, axes: smallvec![1, 2], tie_high: false };

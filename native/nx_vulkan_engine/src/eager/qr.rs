@@ -20,18 +20,18 @@ const REFLECT_SINGLE: u32 = 2;
 
 /// Reflections of one panel: `I - V T V^H` on the rows from `first` on.
 #[derive(Debug)]
-struct Panel {
-    first: u64,
-    v: Tensor,
-    t: Tensor,
+pub struct Panel {
+    pub first: u64,
+    pub v: Tensor,
+    pub t: Tensor,
 }
 
 /// The reflections that took a batch of matrices to R.
 #[derive(Debug)]
 pub struct Reflections {
-    panels: Vec<Panel>,
-    batches: u64,
-    rows: u64,
+    pub panels: Vec<Panel>,
+    pub batches: u64,
+    pub rows: u64,
 }
 
 /// What the diagonal of R may be.

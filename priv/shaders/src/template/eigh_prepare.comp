@@ -1,8 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// What Jacobi rotations start from: the Hermitian matrix of what lies on and above the diagonal, scaled by a power of two and
-// filled to an even order, and the identity. All is NaN where the matrix is not finite.
-// Parameters: order of the matrices, even order, matrices. Operands: matrices, their largest absolute elements, results.
+// The Hermitian matrix of what lies on and above the diagonal, scaled by a power of two. All is NaN where it is not finite.
+// Parameters: order, matrices. Operands: matrices, their largest absolute elements, results.
 #include "params.glsl"
 #include "linalg_jacobi.glsl"
 layout(local_size_x = 256) in;
@@ -10,23 +9,14 @@ layout(local_size_x = 256) in;
 T slot_load0(const in uint at) { return T(float(at)); }
 T slot_load1(const in uint at) { return T(float(at)); }
 void slot_store2(const in uint at, const in T value) {}
-void slot_store3(const in uint at, const in T value) {}
 
 void main() {
-    uint n = nx_param(0u), order = nx_param(1u);
+    uint n = nx_param(0u);
     uint e = nx_group() * 256u + gl_LocalInvocationID.x;
-    uint batch = e / (order * order), i = e / order % order, j = e % order;
-    if (batch >= nx_param(2u)) return;
+    uint batch = e / (n * n), i = e / n % n, j = e % n;
+    if (batch >= nx_param(1u)) return;
     R largest = la_real(slot_load1(batch));
-    T value = la_zero();
-    if (i < n && j < n) value = i <= j ? slot_load0((batch * n + i) * n + j) : la_conj(slot_load0((batch * n + j) * n + i));
+    T value = i <= j ? slot_load0(e) : la_conj(slot_load0((batch * n + j) * n + i));
     if (i == j) value = la_make(la_real(value));
-    value = la_scale(value, la_power_scale(largest));
-    T unit = i == j ? la_one() : la_zero();
-    if (la_is_nan_real(largest - largest)) {
-        value = la_not_a_number();
-        unit = value;
-    }
-    slot_store2(e, value);
-    slot_store3(e, unit);
+    slot_store2(e, la_is_nan_real(largest - largest) ? la_not_a_number() : la_scale(value, la_power_scale(largest)));
 }

@@ -1,0 +1,77 @@
+//! Hermitian matrices to real tridiagonal ones by Householder reflections, in panels of columns: half of the work is products
+//! of a column with the matrix, which read it once per column, half updates of the rest by a whole panel.
+
+use super::super::matrix::{Work, part};
+use super::super::qr::{Panel, Reflections};
+use crate::kernel::launch::linalg;
+use crate::{Result, Tensor, Type};
+
+/// Columns of a panel; fixed in the kernels.
+const PANEL: u64 = 32;
+
+/// Rows that one workgroup of eigh_reflect takes; fixed in the kernel.
+const ROWS: u64 = 64;
+
+/// Bits of the flags of eigh_column.
+const FINISH: u32 = 1;
+const START: u32 = 2;
+
+/// The diagonals and what is beside them, `[batches, 2, n]`, and the reflections that take the matrices to that. The matrices,
+/// whose largest elements lie between 1 and 2, are overwritten.
+pub fn reduce(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Reflections)> {
+    let (engine, dtype) = (work.engine, work.dtype());
+    let (batches, n) = (a.view.shape[0], a.view.shape[1]);
+    let real = work.real();
+    let kernel = |template, operands: &[_]| linalg::kernel(engine, template, work.compute, operands, work.compile);
+    let column_kernel = kernel("eigh_column", &[dtype, dtype, dtype, dtype, dtype, real])?;
+    let products_kernel = kernel("eigh_products", &[dtype; 4])?;
+    let reflect_kernel = kernel("eigh_reflect", &[dtype; 4])?;
+
+    let length = 2 * n + 2 * PANEL + 1 + n.div_ceil(ROWS);
+    let vectors = work.uninitialized(&[batches, length])?;
+    let tridiagonal = Tensor::uninitialized(engine, &Type::new(real, &[batches, 2, n]))?;
+    let mut panels = vec![];
+    for first in (0..n).step_by(PANEL as usize) {
+        let width = PANEL.min(n - first);
+        let x = work.uninitialized(&[batches, 2 * PANEL, n])?;
+        let y = work.uninitialized(&[batches, 2 * PANEL, n])?;
+        let t = work.uninitialized(&[batches, PANEL, PANEL])?;
+        let column = |i: u64, flags: u32| {
+            let parts = (n - i).div_ceil(ROWS);
+            let numbers = [n, i, first, batches, u64::from(flags), length, parts].map(|x| x as u32);
+            linalg::run(engine, &column_kernel, &[a, &x, &y, &t, &vectors, &tridiagonal], 1, &numbers, batches)
+        };
+        for i in first..first + width {
+            column(i, if i == first { START } else { START | FINISH })?;
+            let below = n - i - 1;
+            if below == 0 {
+                continue;
+            }
+            let numbers = [n, i, first, batches, length].map(|x| x as u32);
+            let groups = batches * (below + 2 * (i - first));
+            linalg::run(engine, &products_kernel, &[a, &x, &y, &vectors], 3, &numbers, groups)?;
+            let (groups, is_next) = (below.div_ceil(ROWS), u64::from(i + 1 < first + width));
+            let numbers = [n, i, first, batches, length, groups, is_next].map(|x| x as u32);
+            linalg::run(engine, &reflect_kernel, &[a, &y, &x, &vectors], 2, &numbers, batches * groups)?;
+        }
+        let next = first + width;
+        if next < n {
+            column(next, FINISH)?;
+            let rest = n - next;
+            let left = transposed(&part(&x, 0, next, [2 * PANEL, rest])?)?;
+            let update = work.multiply(&left, &part(&y, 0, next, [2 * PANEL, rest])?)?;
+            work.subtract(&part(a, next, next, [rest, rest])?, &update)?;
+        }
+        // The last column has nothing below its diagonal.
+        let count = width.min(n - 1 - first);
+        if count > 0 {
+            let v = transposed(&part(&x, 0, first + 1, [count, n - first - 1])?)?;
+            panels.push(Panel { first: first + 1, v, t: part(&t, 0, 0, [count, count])? });
+        }
+    }
+    Ok((tridiagonal, Reflections { panels, batches, rows: n }))
+}
+
+fn transposed(a: &Tensor) -> Result<Tensor> {
+    Ok(Tensor { view: a.view.transpose(&[0, 2, 1])?, buffer: a.buffer.clone() })
+}
