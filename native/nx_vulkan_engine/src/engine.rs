@@ -1,5 +1,6 @@
 //! The engine: an open device with its memory, stream and pipelines.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,6 +19,11 @@ use crate::memory::{
 use crate::share::Shared;
 use crate::stream::Stream;
 use crate::{Error, Result};
+
+thread_local! {
+    /// Whether this thread may wait for the device until memory is free.
+    static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
+}
 
 /// Share of the budget in use, in percent, from which [`Engine::pressure`] asks the owners of tensors to collect.
 const PRESSURE_PERCENT: u64 = 75;
@@ -209,8 +215,8 @@ impl Engine {
     /// A buffer with undefined contents that other processes can map.
     pub(crate) fn alloc_shared(&self, size_bytes: u64) -> Result<Arc<Buffer>> {
         self.core.pool.free_retired(self.core.stream.completed());
-        let buffer = shared_buffer(&self.core.pool, size_bytes).map_err(|e| self.alloc_error(e, size_bytes))?;
-        Ok(Arc::new(buffer))
+        let buffer = self.with_more_memory(size_bytes, || shared_buffer(&self.core.pool, size_bytes))?;
+        buffer.map(Arc::new).ok_or_else(|| self.alloc_error(AllocError::OutOfMemory, size_bytes))
     }
 
     /// The buffer behind a descriptor of another process's memory.
@@ -222,26 +228,57 @@ impl Engine {
         allocation_bytes: u64,
     ) -> Result<Arc<Buffer>> {
         self.core.pool.free_retired(self.core.stream.completed());
-        let buffer = imported_buffer(&self.core.pool, file, size_bytes, memory_type, allocation_bytes);
-        Ok(Arc::new(buffer.map_err(|e| self.alloc_error(e, size_bytes))?))
+        let buffer = self.with_more_memory(size_bytes, || {
+            let failed = |e: std::io::Error| {
+                AllocError::Failed(Error::Io { path: "a descriptor".to_string(), cause: e.to_string() })
+            };
+            let file = file.try_clone().map_err(failed)?;
+            imported_buffer(&self.core.pool, file, size_bytes, memory_type, allocation_bytes)
+        })?;
+        buffer.map(Arc::new).ok_or_else(|| self.alloc_error(AllocError::OutOfMemory, size_bytes))
     }
 
-    fn alloc_under_pressure(&self, size_bytes: u64) -> Result<FreeBlock> {
-        let attempt = |kind: Kind| match self.core.pool.alloc(kind, size_bytes, self.core.stream.completed()) {
-            Ok(block) => Ok(Some(block)),
+    /// The first success of `attempt` as it is, after the pool gave back what is free, and after the device came to rest; none
+    /// where memory is short even so.
+    fn with_more_memory<T>(
+        &self,
+        size_bytes: u64,
+        mut attempt: impl FnMut() -> std::result::Result<T, AllocError>,
+    ) -> Result<Option<T>> {
+        let mut check = || match attempt() {
+            Ok(found) => Ok(Some(found)),
             Err(AllocError::OutOfMemory) => Ok(None),
             Err(e) => Err(self.alloc_error(e, size_bytes)),
         };
+        if let Some(found) = check()? {
+            return Ok(Some(found));
+        }
         self.core.pool.trim(self.core.stream.completed());
-        if let Some(block) = attempt(Kind::Device)? {
-            return Ok(block);
+        if let Some(found) = check()? {
+            return Ok(Some(found));
+        }
+        if !MAY_WAIT.get() {
+            return Err(Error::NeedsCompile);
         }
         self.core.stream.wait()?;
         self.core.pool.trim(self.core.stream.completed());
-        if let Some(block) = attempt(Kind::Device)? {
+        check()
+    }
+
+    /// Runs `f` on a thread that must not wait: what would have to, for memory, is `NeedsCompile` instead.
+    pub fn without_waiting<T>(f: impl FnOnce() -> T) -> T {
+        let before = MAY_WAIT.replace(false);
+        let result = f();
+        MAY_WAIT.set(before);
+        result
+    }
+
+    fn alloc_under_pressure(&self, size_bytes: u64) -> Result<FreeBlock> {
+        let attempt = |kind: Kind| self.core.pool.alloc(kind, size_bytes, self.core.stream.completed());
+        if let Some(block) = self.with_more_memory(size_bytes, || attempt(Kind::Device))? {
             return Ok(block);
         }
-        attempt(Kind::Spill)?.ok_or_else(|| self.alloc_error(AllocError::OutOfMemory, size_bytes))
+        attempt(Kind::Spill).map_err(|e| self.alloc_error(e, size_bytes))
     }
 
     fn alloc_error(&self, error: AllocError, size_bytes: u64) -> Error {
@@ -537,4 +574,30 @@ impl Engine {
 
 fn wrong_interface(expected: &str) -> Error {
     Error::InvalidArgument { what: "pipeline", expected: expected.to_string(), got: "another one".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_tried_again_after_trimming_and_waiting() {
+        let engine = Engine::open(None).expect("a Vulkan device");
+        drop(engine.alloc(1 << 20).expect("memory"));
+        assert!(engine.stats().reserved_bytes > 0);
+        let mut attempts = 0;
+        let found = engine.with_more_memory(1, || {
+            attempts += 1;
+            if engine.stats().reserved_bytes > 0 { Err(AllocError::OutOfMemory) } else { Ok(()) }
+        });
+        assert_eq!((found, attempts), (Ok(Some(())), 2));
+        let mut never = || {
+            attempts += 1;
+            Err::<(), _>(AllocError::OutOfMemory)
+        };
+        assert_eq!(engine.with_more_memory(1, &mut never), Ok(None));
+        assert_eq!(Engine::without_waiting(|| engine.with_more_memory(1, &mut never)), Err(Error::NeedsCompile));
+        assert_eq!(attempts, 2 + 3 + 2);
+        assert!(engine.alloc(1 << 20).is_ok());
+    }
 }

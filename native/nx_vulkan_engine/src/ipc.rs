@@ -64,11 +64,11 @@ impl Handle {
 
 impl Tensor {
     /// The tensor in memory that other processes can map, and a handle for [`Tensor::from_ipc`] there. The memory is kept until
-    /// [`Tensor::unshare`]. Waits for the device.
+    /// [`Engine::unshare`] with the same `holder`. Waits for the device.
     ///
     /// # Errors
     /// `Unsupported` where the device or the system can't do it.
-    pub fn share_ipc(&self, engine: &Engine) -> Result<(Tensor, Vec<u8>)> {
+    pub fn share_ipc(&self, engine: &Engine, holder: u64) -> Result<(Tensor, Vec<u8>)> {
         let start_time = system::start_time(std::process::id())?;
         if !engine.shares_memory() {
             return Err(unsupported("VK_KHR_external_memory_fd"));
@@ -83,7 +83,7 @@ impl Tensor {
         let (descriptor, memory_type, allocation_bytes) =
             descriptor(&tensor.buffer).ok_or_else(|| unsupported("exportable memory"))?;
         // Also waits for what writes it.
-        let tensor = tensor.share(engine)?;
+        let tensor = tensor.share(engine, holder)?;
         let handle = Handle {
             process: std::process::id(),
             descriptor,

@@ -1,7 +1,7 @@
 //! Device addresses that were handed out, and tensors made from them.
 //!
-//! Handing an address out keeps the memory alive until the tensor is released; after that the address stands for the memory
-//! as long as another tensor holds it. So an address can be wrong, but a tensor made from one can't: it shares the buffer
+//! Handing an address out keeps the memory alive until all who did so have released their tensors; after that the address stands
+//! for the memory as long as another tensor holds it. So an address can be wrong, but a tensor made from one can't: it shares the buffer
 //! that the address lies in.
 
 use std::collections::BTreeMap;
@@ -14,8 +14,8 @@ use crate::{Engine, Error, Result, Tensor, Type, View, eager};
 struct Range {
     end: u64,
     buffer: Weak<Buffer>,
-    /// Until the tensor is released.
-    kept: Option<Arc<Buffer>>,
+    /// For those who handed it out.
+    kept: BTreeMap<u64, Arc<Buffer>>,
 }
 
 /// Ranges of device addresses that were handed out, by where they begin.
@@ -27,17 +27,18 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, tensor: &Tensor) {
-        let (start, buffer) = (tensor.address(), Arc::downgrade(&tensor.buffer));
+    fn add(&self, tensor: &Tensor, holder: u64) {
+        let (start, end) = (tensor.address(), tensor.address() + tensor.view.ty().size_bytes());
         let mut ranges = self.ranges();
         ranges.retain(|_, range| range.buffer.strong_count() > 0);
-        let end = start + tensor.view.ty().size_bytes();
-        let end = ranges.get(&start).map_or(end, |other| end.max(other.end));
-        ranges.insert(start, Range { end, buffer, kept: Some(Arc::clone(&tensor.buffer)) });
+        let fresh = || Range { end, buffer: Arc::downgrade(&tensor.buffer), kept: BTreeMap::new() };
+        let range = ranges.entry(start).or_insert_with(fresh);
+        range.end = range.end.max(end);
+        range.kept.insert(holder, Arc::clone(&tensor.buffer));
     }
 
-    fn release(&self, tensor: &Tensor) -> Option<Arc<Buffer>> {
-        self.ranges().get_mut(&tensor.address())?.kept.take()
+    fn release(&self, holder: u64) -> Vec<Arc<Buffer>> {
+        self.ranges().values_mut().filter_map(|range| range.kept.remove(&holder)).collect()
     }
 
     /// The living buffer of a range that holds `size_bytes` from `address` on.
@@ -49,19 +50,21 @@ impl Shared {
     }
 }
 
+impl Engine {
+    /// Keeps memory no longer for those who know an address that `holder` handed out.
+    pub fn unshare(&self, holder: u64) {
+        drop(self.shared().release(holder));
+    }
+}
+
 impl Tensor {
-    /// The tensor with its elements one after the other, ready to be read at [`Tensor::address`] until [`Tensor::unshare`].
-    /// Waits for the device.
-    pub fn share(&self, engine: &Engine) -> Result<Tensor> {
+    /// The tensor with its elements one after the other, ready to be read at [`Tensor::address`] until [`Engine::unshare`] with
+    /// the same `holder`, a number that tells those who share apart. Waits for the device.
+    pub fn share(&self, engine: &Engine, holder: u64) -> Result<Tensor> {
         let tensor = eager::contiguous(engine, self, eager::Compile::Allowed)?;
         engine.wait()?;
-        engine.shared().add(&tensor);
+        engine.shared().add(&tensor, holder);
         Ok(tensor)
-    }
-
-    /// Keeps the memory no longer for those who know its address.
-    pub fn unshare(&self, engine: &Engine) {
-        drop(engine.shared().release(self));
     }
 
     /// A tensor of what lies at an address within a tensor that was shared.

@@ -146,6 +146,10 @@ fn a_memory_limit_is_kept_and_named() {
         }
     };
     assert!(matches!(error, Error::OutOfMemory { .. }), "{error:?}");
+    // A thread that must not wait leaves that to one that may.
+    let error = Engine::without_waiting(|| engine.alloc(3 << 20)).unwrap_err();
+    assert!(matches!(error, Error::NeedsCompile), "{error:?}");
+    assert!(matches!(engine.alloc(3 << 20), Err(Error::OutOfMemory { .. })));
     assert!(held.len() >= 10, "{} of 13 fit", held.len());
     assert!(engine.pressure());
     assert_eq!(held.last().unwrap().is_spilled(), spills);
@@ -170,7 +174,7 @@ fn addresses_keep_memory_until_they_are_given_up() {
     let part = Type { dtype: DType::U16, shape: [2].as_slice().into() };
     let tensor = Tensor::from_nx_bytes(&engine, &ty, &[1, 0, 2, 0, 3, 0, 4, 0]).unwrap();
     assert!(Tensor::from_address(&engine, tensor.address(), &ty).is_err(), "nobody handed it out");
-    let shared = tensor.share(&engine).unwrap();
+    let shared = tensor.share(&engine, 1).unwrap();
     let address = shared.address();
     drop((tensor, shared));
     let again = Tensor::from_address(&engine, address + 4, &part).unwrap();
@@ -180,8 +184,15 @@ fn addresses_keep_memory_until_they_are_given_up() {
         assert!(matches!(error, Error::InvalidArgument { .. }), "{error:?}");
     }
     let tensor = Tensor::from_address(&engine, address, &ty).unwrap();
-    tensor.unshare(&engine);
-    drop(again);
+    // Another who hands the same address out, twice, keeps it as well.
+    for _ in 0..2 {
+        assert_eq!(tensor.share(&engine, 2).unwrap().address(), address);
+    }
+    drop((tensor, again));
+    engine.unshare(1);
+    let tensor = Tensor::from_address(&engine, address, &ty).expect("the second holder keeps it");
+    engine.unshare(3);
+    engine.unshare(2);
     assert!(Tensor::from_address(&engine, address, &ty).is_ok(), "a tensor holds it");
     drop(tensor);
     assert!(Tensor::from_address(&engine, address, &ty).is_err(), "nothing holds it");

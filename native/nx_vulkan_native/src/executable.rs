@@ -89,7 +89,7 @@ fn run<'a>(env: Env<'a>, engine: &Engine, executable: Term<'a>, inputs: Term<'a>
 #[rustler::nif]
 fn executable_run<'a>(env: Env<'a>, executable: Term<'a>, inputs: Term<'a>) -> Term<'a> {
     match device::ready_engine() {
-        Some(engine) => run(env, engine, executable, inputs, Compile::Refused),
+        Some(engine) => Engine::without_waiting(|| run(env, engine, executable, inputs, Compile::Refused)),
         None => atoms::needs_compile().encode(env),
     }
 }

@@ -164,7 +164,9 @@ fn raw_apply<'a>(
     validate: bool,
 ) -> NifResult<Term<'a>> {
     match device::open_engine() {
-        Some(engine) => apply(env, Ok(engine), function, &buffers, &counts, op, &spv, (validate, Compile::Refused)),
+        Some(engine) => Engine::without_waiting(|| {
+            apply(env, Ok(engine), function, &buffers, &counts, op, &spv, (validate, Compile::Refused))
+        }),
         None => Ok(atoms::needs_compile().encode(env)),
     }
 }

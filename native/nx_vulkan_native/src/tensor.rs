@@ -22,6 +22,8 @@ mod atoms {
 /// and the memory goes back to the pool with the last tensor that shares it.
 pub struct TensorRef {
     slot: Mutex<Option<Tensor>>,
+    /// Under which the reference shares its memory; no other reference has it.
+    holder: u64,
 }
 
 #[rustler::resource_impl]
@@ -29,7 +31,9 @@ impl rustler::Resource for TensorRef {}
 
 impl TensorRef {
     pub fn new(tensor: Tensor) -> ResourceArc<TensorRef> {
-        ResourceArc::new(TensorRef { slot: Mutex::new(Some(tensor)) })
+        static HOLDERS: AtomicU64 = AtomicU64::new(0);
+        let holder = HOLDERS.fetch_add(1, Ordering::Relaxed);
+        ResourceArc::new(TensorRef { slot: Mutex::new(Some(tensor)), holder })
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<Tensor>> {
@@ -93,7 +97,7 @@ fn encode_ok<'a>(env: Env<'a>, engine: &Engine, references: impl Encoder, size_b
 #[rustler::nif]
 fn tensor_from_binary<'a>(env: Env<'a>, dtype: Term<'a>, shape: Term<'a>, binary: Binary<'a>) -> Term<'a> {
     match device::ready_engine() {
-        Some(engine) => upload(env, Ok(engine), dtype, shape, &binary),
+        Some(engine) => Engine::without_waiting(|| upload(env, Ok(engine), dtype, shape, &binary)),
         None => atoms::needs_compile().encode(env),
     }
 }
@@ -141,7 +145,7 @@ fn tensor_to_binary<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u64>) -
 fn tensor_share<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     let share = || {
         let resource = resource_of(reference)?;
-        let tensor = resource.tensor()?.share(device::engine()?)?;
+        let tensor = resource.tensor()?.share(device::engine()?, resource.holder)?;
         let mut slot = resource.slot();
         let held = slot.as_mut().ok_or(Error::Released)?;
         *held = tensor;
@@ -158,7 +162,7 @@ fn tensor_share<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
 fn tensor_share_ipc<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     let share = || {
         let resource = resource_of(reference)?;
-        let (tensor, handle) = resource.tensor()?.share_ipc(device::engine()?)?;
+        let (tensor, handle) = resource.tensor()?.share_ipc(device::engine()?, resource.holder)?;
         let mut slot = resource.slot();
         let held = slot.as_mut().ok_or(Error::Released)?;
         *held = tensor;
@@ -207,9 +211,9 @@ fn tensor_from_address<'a>(env: Env<'a>, address: u64, dtype: Term<'a>, shape: T
 fn tensor_release<'a>(env: Env<'a>, reference: ResourceArc<TensorRef>) -> Term<'a> {
     let tensor = reference.slot().take();
     match tensor {
-        Some(tensor) => {
+        Some(_) => {
             if let Some(engine) = device::open_engine() {
-                tensor.unshare(engine);
+                engine.unshare(reference.holder);
             }
             atoms::ok().encode(env)
         }
@@ -249,7 +253,10 @@ fn program_run<'a>(
     shape: Term<'a>,
 ) -> Term<'a> {
     match device::ready_engine() {
-        Some(engine) => answer(env, op, run(engine, op, attrs, operands, dtype, shape, Compile::Refused), engine),
+        Some(engine) => {
+            let run = || run(engine, op, attrs, operands, dtype, shape, Compile::Refused);
+            answer(env, op, Engine::without_waiting(run), engine)
+        }
         None => atoms::needs_compile().encode(env),
     }
 }
@@ -297,7 +304,10 @@ pub fn tensors_of(references: Term) -> Result<SmallVec<[Tensor; 4]>> {
 #[rustler::nif]
 fn program_run_all<'a>(env: Env<'a>, op: Term<'a>, attrs: Term<'a>, operands: Term<'a>, types: Term<'a>) -> Term<'a> {
     match device::ready_engine() {
-        Some(engine) => answer_all(env, op, run_all(engine, op, attrs, operands, types, Compile::Refused), engine),
+        Some(engine) => {
+            let run = || run_all(engine, op, attrs, operands, types, Compile::Refused);
+            answer_all(env, op, Engine::without_waiting(run), engine)
+        }
         None => atoms::needs_compile().encode(env),
     }
 }

@@ -18,6 +18,7 @@ mod layouts;
 #[path = "../common/maker.rs"]
 mod maker;
 mod order;
+mod orders;
 mod orthogonal;
 mod programs;
 mod solvers;

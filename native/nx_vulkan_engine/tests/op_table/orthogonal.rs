@@ -15,19 +15,19 @@ type Complex = (f64, f64);
 /// A matrix on the host.
 #[derive(Debug, Clone)]
 pub struct Matrix {
-    rows: usize,
-    columns: usize,
+    pub rows: usize,
+    pub columns: usize,
     at: Vec<Complex>,
 }
 
 impl Matrix {
-    fn new(rows: usize, columns: usize, at: impl Fn(usize, usize) -> Complex) -> Matrix {
+    pub fn new(rows: usize, columns: usize, at: impl Fn(usize, usize) -> Complex) -> Matrix {
         let at = (0..rows * columns).map(|k| at(k / columns, k % columns)).collect();
         Matrix { rows, columns, at }
     }
 
     /// The matrices of a batch.
-    fn batch(a: &Array) -> Vec<Matrix> {
+    pub fn batch(a: &Array) -> Vec<Matrix> {
         let rank = a.ty.shape.len();
         let (rows, columns) = (a.ty.shape[rank - 2] as usize, a.ty.shape[rank - 1] as usize);
         let number = |v: &Value| match *v {
@@ -38,15 +38,15 @@ impl Matrix {
         a.values.chunks(rows * columns).map(|c| Matrix { rows, columns, at: c.iter().map(number).collect() }).collect()
     }
 
-    fn get(&self, i: usize, j: usize) -> Complex {
+    pub fn get(&self, i: usize, j: usize) -> Complex {
         self.at[i * self.columns + j]
     }
 
-    fn adjoint(&self) -> Matrix {
+    pub fn adjoint(&self) -> Matrix {
         Matrix::new(self.columns, self.rows, |i, j| (self.get(j, i).0, -self.get(j, i).1))
     }
 
-    fn times(&self, b: &Matrix) -> Matrix {
+    pub fn times(&self, b: &Matrix) -> Matrix {
         let mut out = Matrix::new(self.rows, b.columns, |_, _| (0.0, 0.0));
         for i in 0..self.rows {
             for k in 0..self.columns {
@@ -60,7 +60,7 @@ impl Matrix {
         out
     }
 
-    fn minus(&self, b: &Matrix) -> Matrix {
+    pub fn minus(&self, b: &Matrix) -> Matrix {
         Matrix::new(self.rows, self.columns, |i, j| {
             (self.get(i, j).0 - b.get(i, j).0, self.get(i, j).1 - b.get(i, j).1)
         })
@@ -71,7 +71,7 @@ impl Matrix {
     }
 
     /// The Frobenius norm, scaled so that squares neither overflow nor vanish; NaN if an element is.
-    fn norm(&self) -> f64 {
+    pub fn norm(&self) -> f64 {
         let largest = self.at.iter().fold(0.0, |m: f64, z| m.max(z.0.abs()).max(z.1.abs()));
         if self.at.iter().any(|z| z.0.is_nan() || z.1.is_nan()) {
             return f64::NAN;
@@ -317,7 +317,7 @@ fn qr_of_nan_is_nan() {
 }
 
 /// Op::Eigh: with the matrix Hermitian.
-fn hermitian(a: &Array) -> Array {
+pub fn hermitian(a: &Array) -> Array {
     let n = *a.ty.shape.last().unwrap() as usize;
     let conjugate = |v: Value| match v {
         Value::Complex(re, im) => Value::Complex(re, -im),
