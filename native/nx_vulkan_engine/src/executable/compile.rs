@@ -8,7 +8,8 @@ use super::plan::plan;
 use super::{Batch, Executable, Memory, Step, Value, Work};
 use crate::eager::{self, Compile};
 use crate::memory::Buffer;
-use crate::program::{Branches, Instruction, Loop, Op, Operand, Program, verify};
+use crate::program::passes::{Target, optimize};
+use crate::program::{Branches, Instruction, Loop, Op, Operand, Program};
 use crate::{Engine, Error, Result, Tensor, Type, View};
 
 /// An output that keeps more than so many times its own bytes is copied to memory of its own.
@@ -30,12 +31,12 @@ struct Builder<'a> {
 }
 
 impl Executable {
-    /// Checks a program, compiles its kernels and plans its memory.
+    /// Checks and optimizes a program, compiles its kernels and plans its memory.
     ///
     /// # Errors
     /// `InvalidProgram` for a program that breaks a rule; `Unsupported` for what the device can't do, with the op.
     pub fn compile(engine: &Arc<Engine>, program: Program) -> Result<Executable> {
-        verify::program(&program)?;
+        let program = optimize(program, &Target::of(engine.caps()))?;
         build(engine, &program)
     }
 }

@@ -93,6 +93,7 @@ fn spec(reduction: Reduction, tie_high: bool, input: DType, times: Option<DType>
         tie_high,
         input,
         times,
+        producer: None,
         out,
         stage: Stage::Whole,
         direction: Direction::Columns,
@@ -277,6 +278,7 @@ fn has(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
         Op::While(op) => supports(&op.condition) && supports(&op.body),
         Op::Cond(op) => supports(&op.on_true) && supports(&op.on_false),
         Op::Workgroup(_)
+        | Op::Fused(_)
         | Op::Window { .. }
         | Op::Sort { .. }
         | Op::Argsort { .. }
