@@ -138,6 +138,46 @@ fn random_programs_of_floats() {
     finish();
 }
 
+#[test]
+fn inputs_are_views() {
+    let mut rng = rng(63);
+    let mut maker = Maker::default();
+    let a = maker.input(DType::S16, &[6, 4]);
+    let b = maker.input(DType::S16, &[6, 4]);
+    let c = maker.input(DType::S16, &[6, 4]);
+    let difference = maker.sub(a, b);
+    let sum = maker.add(difference, c);
+    let last = maker.push(Op::Reverse { axes: smallvec![1] }, &[c], DType::S16, &[6, 4]);
+    let program = maker.done(&[sum, last]);
+    let base = operand(&Type::new(DType::S16, &[4, 6]), Range::Ordinary, 0, &mut rng);
+    let row = operand(&Type::new(DType::S16, &[8]), Range::Ordinary, 0, &mut rng);
+    let (base, row) = (upload(&base), upload(&row));
+    let view = |t: &Tensor, view| Tensor { buffer: t.buffer.clone(), view };
+    let transposed = base.view.transpose(&[1, 0]).unwrap();
+    let reversed = transposed.reverse(&[0, 1]).unwrap();
+    let part = row.view.slice(&[1], &[7], &[2]).unwrap().broadcast_trailing(&[6, 4]).unwrap();
+    let tensors = [view(&base, transposed), view(&base, reversed), view(&row, part)];
+    let inputs: Vec<Array> = tensors.iter().map(download).collect();
+    assert_eq!(run_on(&program, &tensors), reference::run(&program, &inputs).unwrap());
+    finish();
+}
+
+/// A chain of values, each of which is an operand of the next.
+#[test]
+fn long_programs() {
+    let mut rng = rng(64);
+    let mut maker = Maker::default();
+    let a = maker.input(DType::S32, &[5]);
+    let mut x = a;
+    for _ in 0..1500 {
+        x = maker.add(x, a);
+    }
+    let program = maker.done(&[x]);
+    let input = operand(&program.inputs[0], Range::Ordinary, 0, &mut rng);
+    assert_eq!(run(&program, std::slice::from_ref(&input)), reference::run(&program, &[input]).unwrap());
+    finish();
+}
+
 /// A loop: x -> tanh(m x + b) while i < n, and the sum of what it met.
 fn recurrence(size: u64, steps: i64) -> Program {
     let state = |maker: &mut Maker| {

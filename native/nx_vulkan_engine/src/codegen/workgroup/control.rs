@@ -109,8 +109,8 @@ impl Emitter<'_, '_, '_> {
         // A cell that another value reads at other places must keep its old value until all are computed.
         let mut unsafe_cells: HashSet<usize> = HashSet::new();
         for &(id, _) in &arrays {
-            let mut reads = HashMap::new();
-            self.reads(id, true, &mut reads);
+            let (mut reads, mut seen) = (HashMap::new(), HashSet::new());
+            self.reads(id, true, &mut seen, &mut reads);
             for (source, aligned) in reads {
                 for (k, (_, region)) in arrays.iter().enumerate() {
                     let Source::Region(read) = self.entries[source].source else { continue };
@@ -175,7 +175,10 @@ impl Emitter<'_, '_, '_> {
     }
 
     /// How the regions are read from which a value's elements come: whether always at the same position.
-    fn reads(&self, id: Id, aligned: bool, found: &mut HashMap<Id, bool>) {
+    fn reads(&self, id: Id, aligned: bool, seen: &mut HashSet<(Id, bool)>, found: &mut HashMap<Id, bool>) {
+        if !seen.insert((id, aligned)) {
+            return;
+        }
         match self.entries[id].source {
             Source::Region(_) => {
                 let all = found.entry(id).or_insert(true);
@@ -185,7 +188,7 @@ impl Emitter<'_, '_, '_> {
                 let Some(node) = self.entries[id].node.clone() else { return };
                 for (j, &operand) in node.operands.iter().enumerate() {
                     let same = self.relation(id, &node, j) == Relation::Same;
-                    self.reads(operand, aligned && same, found);
+                    self.reads(operand, aligned && same, seen, found);
                 }
             }
             Source::Port { .. } | Source::Uniform(_) | Source::Variable(_) => {}

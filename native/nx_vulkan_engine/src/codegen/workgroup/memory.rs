@@ -36,14 +36,14 @@ struct Span {
 
 impl Region {
     fn span(&self) -> Span {
-        Span { space: self.space, start: self.offset, end: self.offset + self.length() }
+        Span { space: self.space, start: self.offset, end: self.offset.saturating_add(self.length()) }
     }
 
     /// In units of its space.
     fn length(&self) -> u32 {
         match self.space {
             Space::Shared(_) => self.elements,
-            Space::Scratch => (self.elements * self.words * 4).next_multiple_of(16),
+            Space::Scratch => self.elements.saturating_mul(self.words * 4).div_ceil(16).saturating_mul(16),
         }
     }
 }
@@ -71,7 +71,8 @@ impl Arena {
     fn find(&self, length: u32) -> (Option<usize>, u32) {
         match self.free.iter().position(|&(_, free)| free >= length) {
             Some(i) => (Some(i), self.end),
-            None => (None, self.end + length),
+            // Too much of it fails when it is allocated.
+            None => (None, self.end.saturating_add(length)),
         }
     }
 
@@ -137,7 +138,7 @@ impl Memory {
         let width = WIDTHS.iter().position(|&w| w == words).unwrap_or(0);
         let others: u32 = (0..3).filter(|&w| w != width).map(|w| self.shared[w].end * WIDTHS[w] * 4).sum();
         let (_, end) = self.shared[width].find(elements);
-        if others + end * words * 4 <= self.limit_bytes {
+        if u64::from(others) + u64::from(end) * u64::from(words * 4) <= u64::from(self.limit_bytes) {
             let offset = self.shared[width].take(elements);
             return Region { space: Space::Shared(width), offset, elements, words };
         }

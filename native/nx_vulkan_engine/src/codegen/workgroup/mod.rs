@@ -103,6 +103,9 @@ pub struct WorkgroupSpec {
 /// Invocations of a workgroup, at least: one subgroup of common devices.
 const MIN_LOCAL_SIZE: u64 = 32;
 
+/// Some thousand values that are each an operand of the next; only what is used of it is memory.
+const STACK_BYTES: usize = 256 << 20;
+
 /// Invocations of a workgroup, at most.
 const MAX_LOCAL_SIZE: u64 = 256;
 
@@ -116,7 +119,13 @@ impl WorkgroupSpec {
 
     /// Generates the kernel's SPIR-V. In place of the elements of a workgroup come the bytes of scratch memory that it needs.
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        Generated::push_or_table(|table| self.generate_with(library, modes, table))
+        let generate = || Generated::push_or_table(|table| self.generate_with(library, modes, table));
+        // Values are emitted from their operands by recursion, for which the caller's stack may be too small.
+        std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, generate);
+            let thread = thread.map_err(|e| invalid(format!("no thread: {e}")))?;
+            thread.join().map_err(|_| invalid("the generator ended early".to_string()))?
+        })
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {

@@ -197,9 +197,12 @@ pub(super) fn longest(program: &Program) -> u64 {
     results.iter().map(|t| t.elements()).max().unwrap_or(1).max(instructions).max(outputs)
 }
 
+/// Elements of a value, at most: one workgroup takes a second for some functions of so many.
+const MAX_ELEMENTS: u64 = 1 << 24;
+
 /// Whether a workgroup can run the op on operands of these types.
 pub fn supports_op(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
-    let elements = |ty: &Type| (1..=i32::MAX as u64).contains(&ty.elements());
+    let elements = |ty: &Type| (1..=MAX_ELEMENTS).contains(&ty.elements());
     operands.iter().copied().chain(outs).all(elements) && has(op, operands, outs)
 }
 
@@ -230,7 +233,7 @@ pub fn work(op: &Op, operands: &[&Type], outs: &[Type]) -> u64 {
 
 /// Whether a kernel for the program can be generated.
 pub fn supports(program: &Program) -> bool {
-    let elements = |ty: &Type| (1..=i32::MAX as u64).contains(&ty.elements());
+    let elements = |ty: &Type| (1..=MAX_ELEMENTS).contains(&ty.elements());
     let results: Vec<&Type> = program.results().collect();
     let find = |operand: &Operand| match *operand {
         Operand::Input(k) => program.inputs.get(k as usize),

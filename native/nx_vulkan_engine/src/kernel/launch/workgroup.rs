@@ -71,7 +71,7 @@ pub fn run_kernel(
     // For these kernels it is the bytes of scratch memory that a workgroup needs.
     let scratch_bytes = u64::from(kernel.elements_per_group);
     let scratch_limit = u64::from(u32::MAX);
-    if scratch_bytes * u64::from(groups) > scratch_limit {
+    if scratch_bytes * u64::from(groups) >= scratch_limit {
         return Err(Error::TooLarge { size_bytes: scratch_bytes * u64::from(groups), limit_bytes: scratch_limit });
     }
     let scratch = match scratch_bytes {

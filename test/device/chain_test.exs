@@ -1,0 +1,127 @@
+defmodule Nx.Vulkan.ChainTest do
+  use ExUnit.Case, async: true
+
+  alias Nx.Vulkan.Chain
+
+  @moduletag :device
+
+  # The same steps by the evaluator, with BinaryBackend.
+  defp leapfrog(log_density, q, p, mass, step_size, steps) do
+    gradient = fn q -> Nx.Defn.value_and_grad(q, log_density) end
+    {_, g} = gradient.(q)
+
+    {rows, _} =
+      Enum.map_reduce(1..steps, {q, p, g}, fn _, {q, p, g} ->
+        p = Nx.add(p, Nx.multiply(step_size / 2, g))
+        q = Nx.add(q, Nx.multiply(step_size, velocity(mass, p)))
+        {value, g} = gradient.(q)
+        p = Nx.add(p, Nx.multiply(step_size / 2, g))
+        energy = Nx.subtract(Nx.divide(Nx.dot(p, velocity(mass, p)), 2), value)
+        {{q, p, g, value, energy}, {q, p, g}}
+      end)
+
+    [:q, :p, :gradient, :log_density, :energy]
+    |> Enum.with_index()
+    |> Map.new(fn {name, i} -> {name, rows |> Enum.map(&elem(&1, i)) |> Nx.stack()} end)
+  end
+
+  defp velocity(mass, p), do: if(tuple_size(Nx.shape(mass)) == 1, do: Nx.multiply(mass, p), else: Nx.dot(mass, p))
+
+  defp close?(trace, expected, tolerance) do
+    for {name, want} <- expected do
+      got = Nx.backend_copy(trace[name], Nx.BinaryBackend)
+      assert Nx.shape(got) == Nx.shape(want)
+      scale = want |> Nx.abs() |> Nx.reduce_max() |> Nx.to_number() |> max(1.0)
+      error = got |> Nx.subtract(want) |> Nx.abs() |> Nx.reduce_max() |> Nx.to_number()
+      assert error <= tolerance * scale, "#{name} is off by #{error} of #{scale}"
+    end
+  end
+
+  defp schools(%{mu: mu, log_tau: log_tau, effects: t}, %{y: y, sigma: sigma}) do
+    tau = Nx.exp(log_tau)
+    z = Nx.divide(Nx.subtract(y, Nx.add(mu, Nx.multiply(tau, t))), sigma)
+    prior = Nx.subtract(log_tau, Nx.log1p(Nx.pow(Nx.divide(tau, 5), 2)))
+    squares = Nx.add(Nx.sum(Nx.multiply(t, t)), Nx.sum(Nx.multiply(z, z)))
+    Nx.add(prior, Nx.multiply(-0.5, Nx.add(squares, Nx.divide(Nx.multiply(mu, mu), 25))))
+  end
+
+  defp school_data(type) do
+    %{
+      y: Nx.tensor([28, 8, -3, 7, -1, 1, 18, 12], type: type, backend: Nx.BinaryBackend),
+      sigma: Nx.tensor([15, 10, 16, 11, 9, 11, 10, 18], type: type, backend: Nx.BinaryBackend)
+    }
+  end
+
+  defp school_template(type), do: %{mu: Nx.template({}, type), log_tau: Nx.template({}, type), effects: Nx.template({8}, type)}
+
+  defp numbers(count, type), do: Nx.tensor(for(i <- 1..count, do: :math.sin(i * 1.3)), type: type, backend: Nx.BinaryBackend)
+
+  for {type, tolerance} <- [{{:f, 64}, 1.0e-11}, {{:f, 32}, 1.0e-4}] do
+    test "a model with data and a container of parameters, #{inspect(type)}" do
+      type = unquote(Macro.escape(type))
+      data = school_data(type)
+      chain = Chain.compile(&schools/2, school_template(type), data: data)
+      assert chain.parameters == 10
+      {q, p} = {numbers(10, type), numbers(10, type)}
+      mass = Nx.abs(numbers(10, type))
+      trace = Chain.run(chain, q, p, steps: 6, step_size: 0.1, inverse_mass: mass, data: data)
+      flat = fn q -> schools(Chain.unflatten(chain, q), data) end
+      close?(trace, leapfrog(flat, q, p, mass, Nx.to_number(Nx.tensor(0.1, type: type)), 6), unquote(tolerance))
+      parameters = Chain.unflatten(chain, trace.q)
+      assert Nx.shape(parameters.effects) == {6, 8}
+      assert Nx.shape(parameters.mu) == {6}
+      assert Nx.to_flat_list(Chain.flatten(chain, Chain.unflatten(chain, q))) == Nx.to_flat_list(q)
+    end
+  end
+
+  test "captured tensors, a dense mass matrix, chains at once" do
+    x = Nx.reshape(numbers(60, :f64), {20, 3})
+    y = Nx.tensor(for(i <- 1..20, do: rem(i, 2)), type: :f64, backend: Nx.BinaryBackend)
+
+    logistic = fn q ->
+      eta = Nx.dot(x, q)
+      likelihood = Nx.sum(Nx.subtract(Nx.multiply(y, eta), Nx.log1p(Nx.exp(eta))))
+      Nx.subtract(likelihood, Nx.multiply(0.5, Nx.dot(q, q)))
+    end
+
+    chain = Chain.compile(logistic, Nx.template({3}, :f64), mass: :dense)
+    mass = Nx.tensor([[1.0, 0.1, 0.0], [0.1, 0.8, 0.2], [0.0, 0.2, 1.2]], type: :f64, backend: Nx.BinaryBackend)
+    {q, p} = {Nx.reshape(numbers(6, :f64), {2, 3}), Nx.reshape(numbers(6, :f64), {2, 3})}
+    steps = Nx.tensor([0.2, -0.1], type: :f64, backend: Nx.BinaryBackend)
+    trace = Chain.run(chain, q, p, steps: 5, step_size: steps, inverse_mass: mass)
+    assert Nx.shape(trace.q) == {2, 5, 3}
+
+    for {c, step_size} <- [{0, 0.2}, {1, -0.1}] do
+      one = Map.new(trace, fn {name, tensor} -> {name, tensor[c]} end)
+      close?(one, leapfrog(logistic, q[c], p[c], mass, step_size, 5), 1.0e-11)
+      alone = Chain.run(chain, q[c], p[c], steps: 3, step_size: step_size, inverse_mass: mass)
+      assert Nx.to_binary(alone.q) == one.q |> Nx.slice([0, 0], [3, 3]) |> Nx.to_binary()
+    end
+  end
+
+  test "divergence" do
+    chain = Chain.compile(fn q -> Nx.negate(Nx.exp(Nx.sum(Nx.multiply(q, q)))) end, Nx.template({2}, :f32))
+    q = Nx.tensor([1.0, 1.0], backend: Nx.BinaryBackend)
+    trace = Chain.run(chain, q, q, steps: 3, step_size: 100.0)
+    assert trace.energy |> Nx.is_nan() |> Nx.logical_or(Nx.is_infinity(trace.energy)) |> Nx.any() |> Nx.to_number() == 1
+  end
+
+  test "wrong arguments" do
+    normal = fn q -> Nx.multiply(-0.5, Nx.sum(Nx.multiply(q, q))) end
+    assert_raise ArgumentError, ~r/one type/, fn -> Chain.compile(normal, Nx.template({3}, :s32)) end
+    assert_raise ArgumentError, ~r/scalar/, fn -> Chain.compile(& &1, Nx.template({3}, :f32)) end
+
+    error = assert_raise Nx.Vulkan.Error, fn -> Chain.compile(normal, Nx.template({257}, :f32)) end
+    assert error.kind == :unsupported
+
+    error = assert_raise Nx.Vulkan.Error, fn -> Chain.compile(&Nx.sum(Nx.sort(&1)), Nx.template({3}, :f32)) end
+    assert error.kind == :unsupported
+
+    chain = Chain.compile(normal, Nx.template({3}, :f32))
+    q = Nx.tensor([1.0, 2.0, 3.0], backend: Nx.BinaryBackend)
+    assert_raise ArgumentError, ~r/:steps/, fn -> Chain.run(chain, q, q, steps: 0, step_size: 0.1) end
+    assert_raise ArgumentError, ~r/:p of shape/, fn -> Chain.run(chain, q, Nx.tensor([1.0]), steps: 1, step_size: 0.1) end
+    assert_raise ArgumentError, ~r/without data/, fn -> Chain.run(chain, q, q, steps: 1, step_size: 0.1, data: q) end
+    assert %{} = Chain.run(chain, q, q, steps: 1, step_size: 0.1)
+  end
+end
