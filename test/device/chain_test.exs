@@ -52,9 +52,11 @@ defmodule Nx.Vulkan.ChainTest do
     }
   end
 
-  defp school_template(type), do: %{mu: Nx.template({}, type), log_tau: Nx.template({}, type), effects: Nx.template({8}, type)}
+  defp school_template(type),
+    do: %{mu: Nx.template({}, type), log_tau: Nx.template({}, type), effects: Nx.template({8}, type)}
 
-  defp numbers(count, type), do: Nx.tensor(for(i <- 1..count, do: :math.sin(i * 1.3)), type: type, backend: Nx.BinaryBackend)
+  defp numbers(count, type),
+    do: Nx.tensor(for(i <- 1..count, do: :math.sin(i * 1.3)), type: type, backend: Nx.BinaryBackend)
 
   for {type, tolerance} <- [{{:f, 64}, 1.0e-11}, {{:f, 32}, 1.0e-4}] do
     test "a model with data and a container of parameters, #{inspect(type)}" do
@@ -120,7 +122,11 @@ defmodule Nx.Vulkan.ChainTest do
     chain = Chain.compile(normal, Nx.template({3}, :f32))
     q = Nx.tensor([1.0, 2.0, 3.0], backend: Nx.BinaryBackend)
     assert_raise ArgumentError, ~r/:steps/, fn -> Chain.run(chain, q, q, steps: 0, step_size: 0.1) end
-    assert_raise ArgumentError, ~r/:p of shape/, fn -> Chain.run(chain, q, Nx.tensor([1.0]), steps: 1, step_size: 0.1) end
+
+    assert_raise ArgumentError, ~r/:p of shape/, fn ->
+      Chain.run(chain, q, Nx.tensor([1.0]), steps: 1, step_size: 0.1)
+    end
+
     assert_raise ArgumentError, ~r/without data/, fn -> Chain.run(chain, q, q, steps: 1, step_size: 0.1, data: q) end
     assert %{} = Chain.run(chain, q, q, steps: 1, step_size: 0.1)
   end

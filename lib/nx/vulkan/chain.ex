@@ -39,7 +39,11 @@ defmodule Nx.Vulkan.Chain do
     * `:data` - a container of templates or tensors, which `log_density` then gets as its second argument and `run/4` needs. Tensors
       that the function captures are copied to the device once
   """
-  @spec compile((Nx.Container.t() -> Nx.Tensor.t()) | (Nx.Container.t(), Nx.Container.t() -> Nx.Tensor.t()), Nx.Container.t(), keyword) ::
+  @spec compile(
+          (Nx.Container.t() -> Nx.Tensor.t()) | (Nx.Container.t(), Nx.Container.t() -> Nx.Tensor.t()),
+          Nx.Container.t(),
+          keyword
+        ) ::
           t
   def compile(log_density, template, opts \\ []) do
     opts = Keyword.validate!(opts, mass: :diagonal, data: nil)
@@ -147,7 +151,7 @@ defmodule Nx.Vulkan.Chain do
       tensor(chain, :q, q, {batch, d}),
       tensor(chain, :p, p, {batch, d}),
       inverse_mass(chain, opts[:inverse_mass]),
-      tensor(chain, :step_size, step_size(opts[:step_size], batch), {batch})
+      tensor(chain, :step_size, step_size(chain, opts[:step_size], batch), {batch})
     ]
 
     start = Enum.map(start, &B.reference/1)
@@ -182,9 +186,15 @@ defmodule Nx.Vulkan.Chain do
     Nx.reshape(tensor, shape)
   end
 
-  defp step_size(number, batch) when is_number(number), do: Nx.broadcast(Nx.tensor(number, backend: B), {batch})
-  defp step_size(%T{} = tensor, _batch), do: tensor
-  defp step_size(other, _batch), do: raise(ArgumentError, "expected :step_size to be a number or a tensor, got: #{inspect(other)}")
+  defp step_size(chain, number, batch) when is_number(number) do
+    Nx.broadcast(Nx.tensor(number, type: chain.type, backend: B), {batch})
+  end
+
+  defp step_size(_chain, %T{} = tensor, _batch), do: tensor
+
+  defp step_size(_chain, other, _batch) do
+    raise ArgumentError, "expected :step_size to be a number or a tensor, got: #{inspect(other)}"
+  end
 
   defp inverse_mass(%{mass: :diagonal, parameters: d} = chain, nil), do: tensor(chain, :inverse_mass, ones({d}), {d})
 
@@ -213,7 +223,9 @@ defmodule Nx.Vulkan.Chain do
   end
 
   defp captured(%{data: nil}, _data), do: raise(ArgumentError, "the log-density was compiled without data")
-  defp captured(%{data: _}, nil), do: raise(ArgumentError, "expected the option :data, which the log-density was compiled with")
+
+  defp captured(%{data: _}, nil),
+    do: raise(ArgumentError, "expected the option :data, which the log-density was compiled with")
 
   @doc """
   The parameters in a container as one vector, in the order of the chain's positions.
