@@ -22,7 +22,7 @@ pub struct Target {
     pub max_invocations: u32,
     /// Whether groups of ops become one kernel each.
     pub fusion: bool,
-    /// Whether small loops and runs of small ops become kernels of one workgroup, which add up in another order than single ops.
+    /// Whether small loops and runs of small ops become kernels of one workgroup.
     pub workgroups: bool,
 }
 

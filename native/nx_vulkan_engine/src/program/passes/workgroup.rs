@@ -8,8 +8,8 @@ use super::Target;
 use super::rewrite::Rewriter;
 use crate::codegen::workgroup::{supports_op, work};
 use crate::program::op::Scalar;
-use crate::program::{Binary, Instruction, Loop, Op, Operand, Program};
-use crate::{DType, DeviceKind, Result, Type};
+use crate::program::{Binary, Instruction, Loop, Op, Operand, Program, Reduction};
+use crate::{CType, DType, DeviceKind, Result, Type};
 
 /// Work, about the instructions of all invocations, that one workgroup of a GPU does in the time of a dependent dispatch (2.1 us on an
 /// H200): 128 lanes, of whose time loads and barriers take nine tenths.
@@ -41,7 +41,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
 
 /// Work that one workgroup does for an instruction; `None` where it can't run it.
 fn instruction_work(instruction: &Instruction, operands: &[&Type]) -> Option<u64> {
-    if !supports_op(&instruction.op, operands, &instruction.outs) {
+    if !supports_op(&instruction.op, operands, &instruction.outs) || !keeps_digits(instruction, operands) {
         return None;
     }
     match &instruction.op {
@@ -49,6 +49,24 @@ fn instruction_work(instruction: &Instruction, operands: &[&Type]) -> Option<u64
         Op::While(_) | Op::Workgroup(_) => None,
         Op::Cond(op) => Some(program_work(&op.on_true)?.max(program_work(&op.on_false)?)),
         op => Some(work(op, operands, &instruction.outs)),
+    }
+}
+
+/// Whether a workgroup gives the digits of the op run alone. Compensated sums don't depend on their order, but for what is beyond
+/// twice the precision; others do.
+fn keeps_digits(instruction: &Instruction, operands: &[&Type]) -> bool {
+    let Some(out) = instruction.outs.first().map(|ty| ty.dtype).filter(|dtype| !dtype.is_integer()) else {
+        return true;
+    };
+    match (&instruction.op, operands) {
+        (Op::Dot { contract_a, batch_a, contract_b, .. }, [a, b]) => {
+            let vector = a.shape.len() == contract_a.len() || b.shape.len() == contract_b.len();
+            out != DType::C128 && batch_a.is_empty() && vector
+        }
+        (Op::Reduce { reduction: Reduction::Sum, .. }, _) => out != DType::C128,
+        (Op::Reduce { reduction: Reduction::Product, .. }, _) => out.ctype() == CType::F32,
+        (Op::IndexedAdd { .. }, _) => false,
+        _ => true,
     }
 }
 
