@@ -27,7 +27,7 @@ defmodule Nx.Vulkan do
 
   @behaviour Nx.Defn.Compiler
 
-  alias Nx.Vulkan.{Compiler, Error, NativeV, Telemetry}
+  alias Nx.Vulkan.{ChainShaderSpecs, Compiler, Error, NativeV, Telemetry}
 
   require Logger
 
@@ -128,6 +128,79 @@ defmodule Nx.Vulkan do
       _ -> nil
     end
   end
+
+  @unary ~w(exp log sqrt abs negate sigmoid tanh relu ceil floor sign reciprocal square erf expm1 log1p)a
+  @binary ~w(add multiply subtract divide pow max min)a
+
+  @doc """
+  Applies elementwise ops one after the other: to `a`, then to what came out; an op of two operands gets `b` as the second one.
+
+  Kept for programs that name the chains themselves. A `defn` says the same, of any ops.
+
+  ## Ops
+
+  `#{Enum.map_join(@unary ++ @binary, "`, `", &inspect/1)}`; `:mul`, `:sub`, `:div` and `:neg` are other names of four of them.
+
+  ## Errors
+
+  `ArgumentError` for an empty list and any other op.
+
+      iex> Nx.Vulkan.fused_chain(Nx.tensor([1.0, 4.0]), Nx.tensor([3.0, 5.0]), [:add, :sqrt, :negate])
+      #Nx.Tensor<
+        f32[2]
+        [-2.0, -3.0]
+      >
+  """
+  @spec fused_chain(Nx.Tensor.t(), Nx.Tensor.t(), [atom, ...]) :: Nx.Tensor.t()
+  def fused_chain(a, b, [_ | _] = ops), do: Enum.reduce(ops, a, &fused_op(short(&1), &2, b))
+  def fused_chain(_a, _b, ops), do: raise(ArgumentError, "expected a list of ops, got: #{inspect(ops)}")
+
+  defp short(:mul), do: :multiply
+  defp short(:sub), do: :subtract
+  defp short(:div), do: :divide
+  defp short(:neg), do: :negate
+  defp short(op), do: op
+
+  defp fused_op(:relu, x, _b), do: Nx.max(x, 0)
+  defp fused_op(:reciprocal, x, _b), do: Nx.divide(1, x)
+  defp fused_op(:square, x, _b), do: Nx.multiply(x, x)
+  defp fused_op(op, x, _b) when op in @unary, do: apply(Nx, op, [x])
+  defp fused_op(op, x, b) when op in @binary, do: apply(Nx, op, [x, b])
+  defp fused_op(op, _x, _b), do: raise(ArgumentError, "no elementwise op of a chain: #{inspect(op)}")
+
+  @doc """
+  A leapfrog chain on independent elements of Normal(mu, sigma): `k` steps of `eps` in one dispatch.
+
+  ## Shapes
+
+  `q`, `p` and `inv_mass`, the diagonal of the inverse mass matrix, have one shape, of `n` elements in all. The answer has the state
+  after each step: positions, momenta and gradients of shape `{k, n}`, log densities of shape `{k}`.
+
+  ## Types
+
+  f64 where `q` is f64 and f32 otherwise.
+
+  ## Errors
+
+  As `Nx.Vulkan.NativeV.leapfrog_chain_synth/6`.
+  """
+  @spec leapfrog_chain_normal(Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), pos_integer, number, number, number) ::
+          {:ok, {Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t()}} | NativeV.failure()
+  def leapfrog_chain_normal(q, p, inv_mass, k, eps, mu, sigma) do
+    type = if Nx.type(q) == {:f, 64}, do: :f64, else: :f32
+    spec = ChainShaderSpecs.family(:normal, type, [mu, sigma])
+    spv = Application.app_dir(:nx_vulkan, "priv/shaders/leapfrog_chain_normal#{if type == :f64, do: "_f64"}.spv")
+    push = ChainShaderSpecs.push(spec, Nx.size(q), k, eps)
+    [q, p, inv_mass] = for tensor <- [q, p, inv_mass], do: tensor |> Nx.as_type(type) |> Nx.to_binary()
+
+    with {:ok, {q, p, grad, logp}} <- run_chain(type, q, p, inv_mass, push, k, spv) do
+      [q, p, grad] = for chain <- [q, p, grad], do: chain |> Nx.from_binary(type) |> Nx.reshape({k, :auto})
+      {:ok, {q, p, grad, Nx.from_binary(logp, type)}}
+    end
+  end
+
+  defp run_chain(:f32, q, p, extras, push, k, spv), do: NativeV.leapfrog_chain_synth(q, p, extras, push, k, spv)
+  defp run_chain(:f64, q, p, extras, push, k, spv), do: NativeV.leapfrog_chain_synth_f64(q, p, extras, push, k, spv)
 
   @doc false
   def selector do

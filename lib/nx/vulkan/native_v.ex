@@ -280,6 +280,19 @@ defmodule Nx.Vulkan.NativeV do
   ## Supplied shaders
 
   @doc """
+  Reads and checks a shader file as its first use does. Needs no device. Dirty IO scheduler.
+  """
+  @spec shader_check(Path.t()) :: :ok | failure
+  def shader_check(spv), do: raw_check(spv, validate_spirv?())
+
+  @doc """
+  The SPIR-V module with no float operations contracted, and signed zeros, infinities and NaN kept. GLSL can't ask for either, and the
+  functions of `priv/shaders/include` need both. Needs no device. Dirty CPU scheduler.
+  """
+  @spec shader_exact_floats(binary) :: {:ok, binary} | failure
+  def shader_exact_floats(spirv), do: raw_exact_floats(spirv)
+
+  @doc """
   `out[i] = a[i] op b[i]` for `i < n`, by a shader such as `elementwise_binary.spv` or `elementwise_binary_f64.spv`.
 
   Returns before the result is there. Normal scheduler; the first use of a shader and op on dirty CPU.
@@ -465,6 +478,10 @@ defmodule Nx.Vulkan.NativeV do
   def raw_apply(_function, _buffers, _counts, _op, _spv, _validate), do: nif_error()
   @doc false
   def raw_apply_compile(_function, _buffers, _counts, _op, _spv, _validate), do: nif_error()
+  @doc false
+  def raw_check(_spv, _validate), do: nif_error()
+  @doc false
+  def raw_exact_floats(_spirv), do: nif_error()
   @doc false
   def raw_chain(_kind, _q, _p, _extras, _push, _k, _spv, _validate), do: nif_error()
 

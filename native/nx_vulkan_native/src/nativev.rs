@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use nx_vulkan_engine::chain::{self, Real, Request};
 use nx_vulkan_engine::nativev::{self, Call, Compile, Failure, Outcome, ShaderFiles};
+use nx_vulkan_engine::spirv::exact_floats;
 use nx_vulkan_engine::{Buffer, DType, Engine, Tensor, View};
 use rustler::{Binary, Encoder, Env, NifResult, OwnedBinary, ResourceArc, Term, TermType};
 
@@ -214,6 +215,23 @@ fn apply<'a>(
         }
     };
     Ok(done(env, run()))
+}
+
+/// Reads and checks a shader file as its first use does.
+#[rustler::nif(schedule = "DirtyIo")]
+fn raw_check<'a>(env: Env<'a>, spv: Binary<'a>, validate: bool) -> Term<'a> {
+    done(env, path(&spv).and_then(|path| FILES.load(&path, validate).map(drop)))
+}
+
+#[rustler::nif(schedule = "DirtyCpu")]
+fn raw_exact_floats<'a>(env: Env<'a>, spirv: Binary<'a>) -> Term<'a> {
+    let exact = || {
+        let words = exact_floats(&spirv, "the module").map_err(|e| Failure::SpvRead(e.to_string()))?;
+        let mut binary = host_binary(words.len() as u64)?;
+        binary.copy_from_slice(&words);
+        Ok((atoms::ok(), Binary::from_owned(binary, env)).encode(env))
+    };
+    answer(env, exact())
 }
 
 /// `{:ok, {q, p, grad, logp}}`: four parts of one binary.

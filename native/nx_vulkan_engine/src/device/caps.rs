@@ -247,6 +247,31 @@ impl From<PhysicalDeviceType> for DeviceKind {
     }
 }
 
+/// Features, by Vulkan's names and with commas between them, that are taken for missing: to test what happens on a device without.
+const WITHOUT: &str = "NX_VULKAN_WITHOUT";
+
+/// The features of a device, less those that `NX_VULKAN_WITHOUT` names.
+pub(super) fn supported_features(device: &PhysicalDevice) -> DeviceFeatures {
+    let names = std::env::var(WITHOUT).unwrap_or_default();
+    names.split(',').fold(*device.supported_features(), |features, name| without(features, name.trim()))
+}
+
+fn without(mut features: DeviceFeatures, name: &str) -> DeviceFeatures {
+    match name {
+        "shaderFloat64" => features.shader_float64 = false,
+        "shaderInt64" => features.shader_int64 = false,
+        "shaderInt16" => features.shader_int16 = false,
+        "shaderInt8" => features.shader_int8 = false,
+        "shaderFloat16" => features.shader_float16 = false,
+        "storageBuffer8BitAccess" => features.storage_buffer8_bit_access = false,
+        "storageBuffer16BitAccess" => features.storage_buffer16_bit_access = false,
+        "subgroupSizeControl" => features.subgroup_size_control = false,
+        "cooperativeMatrix" => features.cooperative_matrix = false,
+        _ => {}
+    }
+    features
+}
+
 /// The features the engine enables: of those it can use, the ones that `supported` has.
 pub(super) fn wanted_features(supported: &DeviceFeatures) -> DeviceFeatures {
     let wanted = DeviceFeatures {

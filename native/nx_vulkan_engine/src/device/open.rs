@@ -7,7 +7,7 @@ use vulkano::device::physical::PhysicalDevice;
 use vulkano::device::{Device, DeviceCreateInfo, DeviceExtensions, Queue, QueueCreateInfo, QueueFlags};
 use vulkano::{Validated, Version, VulkanError};
 
-use super::caps::{Caps, wanted_features};
+use super::caps::{Caps, supported_features, wanted_features};
 use super::instance::{Validation, ValidationLog, VulkanInstance, describe};
 use super::select::choose;
 use super::{DeviceInfo, DeviceKind, no_device};
@@ -47,7 +47,7 @@ fn info(index: usize, physical: &PhysicalDevice) -> DeviceInfo {
         driver_version: p.driver_version,
         api_version: (api.major, api.minor, api.patch),
         memory_bytes: local.or_else(|| heaps.iter().map(|h| h.size).max()).unwrap_or(0),
-        has_f64: physical.supported_features().shader_float64,
+        has_f64: supported_features(physical).shader_float64,
         unusable: unusable(physical),
     }
 }
@@ -125,7 +125,7 @@ impl OpenDevice {
         let Listed { info, physical } = chosen;
         let family = queue_family(&physical).ok_or_else(|| no_device("the device has no compute queue"))?;
 
-        let mut features = wanted_features(physical.supported_features());
+        let mut features = wanted_features(&supported_features(&physical));
         let extensions = DeviceExtensions {
             khr_cooperative_matrix: features.cooperative_matrix,
             khr_external_memory_fd: true,

@@ -7,6 +7,7 @@
 mod annotations;
 mod blocks;
 mod check;
+mod floats;
 mod operands;
 mod parse;
 mod reflect;
@@ -21,6 +22,16 @@ use std::process::{Command, Stdio};
 
 /// "No child processes", of every Unix.
 const ECHILD: i32 = 10;
+
+/// The module with every float operation uncontracted, and with signed zeros, infinities and NaN kept: what the scalar functions of
+/// `priv/shaders/include` rely on, and GLSL can't state.
+///
+/// # Errors
+/// `BadShader` for bytes that [`Reflection::of`] refuses.
+pub fn exact_floats(bytes: &[u8], path: &str) -> Result<Vec<u8>> {
+    Reflection::of(bytes, path)?;
+    floats::preserve(bytes).map_err(|reason| Error::BadShader { path: path.into(), reason })
+}
 
 /// Runs `spirv-val` of SPIRV-Tools on a file, by the rules of Vulkan 1.2. `Ok(false)` when it is not installed.
 ///

@@ -1,0 +1,137 @@
+defmodule Nx.Vulkan.Codegen do
+  @moduledoc """
+  Compiles GLSL text to SPIR-V files for `Nx.Vulkan.NativeV`.
+
+  Only shaders that a program brings along need this: the library's own are compiled already or made without a compiler. It runs
+  whichever of `glslangValidator` (Debian's package `glslang-tools`), `glslang` and `glslc` (`shaderc`) is installed.
+
+  Modules are cached by the hash of their source in `spv/` of the cache folder: `NX_VULKAN_CACHE_DIR`, else `nx_vulkan` in the
+  user's cache folder. A file there is checked before its path is given out, and made again where it is broken.
+  """
+
+  alias Nx.Vulkan.NativeV
+
+  @typedoc """
+  Why there is no module.
+
+    * `:exit` - the exit status of the compiler; nil where none is installed, 0 where what it wrote is no well-formed module
+    * `:stderr` - what the compiler said
+    * `:glsl_path` - the source, which is kept
+  """
+  @type failure :: %{exit: non_neg_integer | nil, stderr: String.t(), glsl_path: Path.t()}
+
+  # By the arguments that make each compile a compute shader for Vulkan 1.2, which is what the engine needs of a device.
+  @compilers [
+    {"glslangValidator", ~w(--target-env vulkan1.2 -S comp)},
+    {"glslang", ~w(--target-env vulkan1.2 -S comp)},
+    {"glslc", ~w(--target-env=vulkan1.2 -fshader-stage=compute)}
+  ]
+
+  @doc """
+  Compiles a compute shader and returns the path of its SPIR-V file.
+
+  ## Options
+
+    * `:exact` - whether no float operation may be contracted, and signed zeros, infinities and NaN are kept, as the functions of
+      `priv/shaders/include` need it. False unless set: GLSL's own rules
+    * `:compiler` - the name or path of the compiler. The first one that is installed unless set
+  """
+  @spec compile_cached(String.t(), keyword) :: {:ok, Path.t()} | {:error, failure}
+  def compile_cached(glsl, options \\ []) when is_binary(glsl) do
+    options = Keyword.validate!(options, exact: false, compiler: nil)
+    hash = :crypto.hash(:sha256, [glsl, if(options[:exact], do: "\nexact", else: "")])
+    path = Path.join(folder(), Base.encode16(hash, case: :lower) <> ".spv")
+
+    if File.regular?(path) and NativeV.shader_check(path) == :ok do
+      {:ok, path}
+    else
+      compile(glsl, path, options)
+    end
+  end
+
+  @doc """
+  Deletes every cached module and kept source.
+  """
+  @spec clear_cache() :: :ok
+  def clear_cache do
+    for file <- Path.wildcard(Path.join(folder(), "*.{spv,comp}")), do: File.rm(file)
+    :ok
+  end
+
+  @doc """
+  The folder of the cached modules.
+  """
+  @spec folder() :: Path.t()
+  def folder do
+    case System.get_env("NX_VULKAN_CACHE_DIR", "") do
+      "" -> Path.join(:filename.basedir(:user_cache, "nx_vulkan"), "spv")
+      folder -> Path.join(folder, "spv")
+    end
+  end
+
+  defp compile(glsl, path, options) do
+    # Another process may compile the same source: each has files of its own, and renaming is atomic.
+    part = "#{path}.#{System.pid()}-#{System.unique_integer([:positive])}"
+    source = Path.rootname(path) <> ".comp"
+    File.mkdir_p!(Path.dirname(path))
+    File.write!(part <> ".comp", glsl)
+
+    with {:ok, compiler, arguments} <- compiler(options[:compiler]),
+         :ok <- run(compiler, arguments ++ ["-o", part, part <> ".comp"]),
+         :ok <- exact(part, options[:exact]),
+         :ok <- check(part) do
+      File.rename!(part, path)
+      File.rm(part <> ".comp")
+      {:ok, path}
+    else
+      {:error, status, said} ->
+        File.rm(part)
+        File.rename!(part <> ".comp", source)
+        said = said |> String.replace(part <> ".comp", source) |> String.replace(part, path)
+        {:error, %{exit: status, stderr: said, glsl_path: source}}
+    end
+  end
+
+  defp compiler(nil) do
+    found =
+      Enum.find_value(@compilers, fn {name, arguments} ->
+        if path = System.find_executable(name), do: {:ok, path, arguments}
+      end)
+
+    found || missing("none of #{Enum.map_join(@compilers, ", ", &elem(&1, 0))} is installed")
+  end
+
+  defp compiler(name) do
+    case {System.find_executable(name), List.keyfind(@compilers, Path.basename(name), 0)} do
+      {nil, _} -> missing("#{name} is not installed")
+      {path, {_, arguments}} -> {:ok, path, arguments}
+      {_, nil} -> missing("#{name} is none of #{Enum.map_join(@compilers, ", ", &elem(&1, 0))}")
+    end
+  end
+
+  defp missing(reason) do
+    {:error, nil, "#{reason}: GLSL needs a compiler, such as glslangValidator of the package glslang-tools"}
+  end
+
+  defp run(compiler, arguments) do
+    case System.cmd(compiler, arguments, stderr_to_stdout: true) do
+      {_said, 0} -> :ok
+      {said, status} -> {:error, status, said}
+    end
+  end
+
+  defp exact(_part, false), do: :ok
+
+  defp exact(part, true) do
+    with {:ok, words} <- part |> File.read!() |> NativeV.shader_exact_floats() do
+      File.write!(part, words)
+    else
+      {:error, _kind, message} -> {:error, 0, message}
+    end
+  end
+
+  # glslang can leave a broken module and say that all is well.
+  defp check(part) do
+    with {:error, _kind, message} <- NativeV.shader_check(part), do: {:error, 0, message}
+  end
+end

@@ -1,0 +1,24 @@
+defmodule Nx.Vulkan.LivebookTest do
+  # The Elixir cells of the notebooks, in order. They hold their own assertions, as matches.
+  use ExUnit.Case, async: true
+
+  @moduletag :device
+  if Enum.all?(~w(glslangValidator glslang glslc), &(System.find_executable(&1) == nil)),
+    do: @moduletag(skip: "no GLSL compiler is installed")
+
+  for path <- Path.wildcard(Path.expand("../../guides/*.livemd", __DIR__)) do
+    @external_resource path
+    test Path.basename(path) do
+      path = unquote(path)
+      [install | cells] = for [_, cell] <- Regex.scan(~r/^```elixir\n(.*?)^```$/ms, File.read!(path)), do: cell
+      assert install =~ "Mix.install"
+      assert length(cells) > 1
+
+      # A cell sees what those before it defined.
+      Enum.reduce(cells, {[], Code.env_for_eval(file: path)}, fn cell, {binding, env} ->
+        {_value, binding, env} = cell |> Code.string_to_quoted!(file: path) |> Code.eval_quoted_with_env(binding, env)
+        {binding, env}
+      end)
+    end
+  end
+end

@@ -1,0 +1,62 @@
+defmodule Nx.Vulkan.WithoutF64Test do
+  # A VM of its own, on a device that has no shaderFloat64 as far as the engine knows.
+  use ExUnit.Case, async: true
+
+  @moduletag :device
+
+  defp elixir(code) do
+    paths = Path.wildcard("#{Mix.Project.build_path()}/lib/*/ebin")
+    arguments = Enum.flat_map(paths, &["-pa", &1]) ++ ["-e", code]
+
+    {output, status} =
+      System.cmd("elixir", arguments, env: [{"NX_VULKAN_WITHOUT", "shaderFloat64"}], stderr_to_stdout: true)
+
+    assert status == 0, output
+    output
+  end
+
+  test "f64 is refused by name, f32 goes on" do
+    output =
+      elixir("""
+      {:ok, _} = Application.ensure_all_started(:nx_vulkan)
+      alias Nx.Vulkan.{Native, NativeV, VulkanoBackend}
+      :ok = Nx.Vulkan.init()
+      false = Nx.Vulkan.has_f64?()
+      false = Native.has_f64()
+      %{has_f64: false} = Enum.find(Nx.Vulkan.devices(), &(&1.name == Nx.Vulkan.device_name()))
+      shader = fn name -> Application.app_dir(:nx_vulkan, "priv/shaders/" <> name <> ".spv") end
+
+      f64 = fn ->
+        push = <<2::32-little, 3::32-little, 0.1::float-64-little, 0.0::float-64-little, 1.0::float-64-little>>
+        two = :binary.copy(<<1.0::float-64-little>>, 2)
+        NativeV.leapfrog_chain_synth_f64(two, two, two, push, 3, shader.("leapfrog_chain_normal_f64"))
+      end
+
+      f32 = fn ->
+        push = <<2::32-little, 3::32-little, 0.1::float-32-little, 0.0::float-32-little, 1.0::float-32-little>>
+        two = :binary.copy(<<1.0::float-32-little>>, 2)
+        NativeV.leapfrog_chain_synth(two, two, two, push, 3, shader.("leapfrog_chain_normal"))
+      end
+
+      {:error, :dispatch_failed, message} = f64.()
+      {:ok, chain} = f32.()
+      {:error, :dispatch_failed, ^message} = f64.()
+      {:ok, ^chain} = f32.()
+      IO.puts("chain: " <> message)
+
+      error =
+        try do
+          Nx.add(Nx.tensor([1.0], type: :f64, backend: VulkanoBackend), 1)
+        rescue
+          error in Nx.Vulkan.Error -> error
+        end
+
+      :unsupported = error.kind
+      IO.puts("op: " <> Exception.message(error))
+      [2.0] = Nx.to_flat_list(Nx.add(Nx.tensor([1.0], type: :f32, backend: VulkanoBackend), 1))
+      """)
+
+    assert output =~ ~r/chain: .*(shaderFloat64|Float64)/
+    assert output =~ ~r/op: .*shaderFloat64/
+  end
+end

@@ -1,0 +1,113 @@
+defmodule Nx.Vulkan.SynthesisTest do
+  # It sets NX_VULKAN_CACHE_DIR and PATH.
+  use ExUnit.Case, async: false
+
+  alias Nx.Vulkan.{ChainShaderSpecs, Codegen, NativeV, Synthesis}
+
+  @moduletag :tmp_dir
+  if Enum.all?(~w(glslangValidator glslang glslc), &(System.find_executable(&1) == nil)),
+    do: @moduletag(skip: "no GLSL compiler is installed")
+
+  @glsl """
+  #version 460
+  layout(local_size_x = 64) in;
+  layout(set = 0, binding = 0, std430) buffer Out { float values[]; };
+  void main() { values[gl_GlobalInvocationID.x] = 2.0 * float(gl_GlobalInvocationID.x) + 1.0; }
+  """
+
+  setup %{tmp_dir: folder} do
+    before = {System.get_env("NX_VULKAN_CACHE_DIR"), System.get_env("PATH")}
+    System.put_env("NX_VULKAN_CACHE_DIR", folder)
+
+    on_exit(fn ->
+      {cache, path} = before
+      if cache, do: System.put_env("NX_VULKAN_CACHE_DIR", cache), else: System.delete_env("NX_VULKAN_CACHE_DIR")
+      System.put_env("PATH", path)
+    end)
+  end
+
+  test "a source is compiled once", %{tmp_dir: folder} do
+    assert {:ok, path} = Codegen.compile_cached(@glsl)
+    assert Path.dirname(path) == Path.join(folder, "spv")
+    assert NativeV.shader_check(path) == :ok
+    assert File.ls!(Codegen.folder()) == [Path.basename(path)]
+    # Nothing but the file is looked at.
+    System.put_env("PATH", folder)
+    assert Codegen.compile_cached(@glsl) == {:ok, path}
+  end
+
+  test "exact floats are another module" do
+    assert {:ok, plain} = Codegen.compile_cached(@glsl)
+    assert {:ok, exact} = Codegen.compile_cached(@glsl, exact: true)
+    assert plain != exact
+    assert File.read!(exact) == plain |> File.read!() |> NativeV.shader_exact_floats() |> elem(1)
+  end
+
+  test "a broken file in the cache is made again" do
+    {:ok, path} = Codegen.compile_cached(@glsl)
+    words = File.read!(path)
+
+    for broken <- ["", "junk", binary_part(words, 0, byte_size(words) - 8)] do
+      File.write!(path, broken)
+      assert Codegen.compile_cached(@glsl) == {:ok, path}
+      assert File.read!(path) == words
+    end
+  end
+
+  test "what the compiler says, and the source that it refused" do
+    broken = String.replace(@glsl, "2.0 *", "missing +")
+    assert {:error, %{exit: status, stderr: said, glsl_path: source}} = Codegen.compile_cached(broken)
+    assert status > 0
+    assert said =~ "missing"
+    assert said =~ source
+    assert File.read!(source) == broken
+    assert File.ls!(Codegen.folder()) == [Path.basename(source)]
+  end
+
+  test "no compiler", %{tmp_dir: folder} do
+    assert {:error, %{exit: nil, stderr: said}} = Codegen.compile_cached(@glsl, compiler: "no_such_compiler")
+    assert said =~ "no_such_compiler is not installed"
+    System.put_env("PATH", folder)
+    assert {:error, %{exit: nil, stderr: said, glsl_path: source}} = Codegen.compile_cached(@glsl)
+    assert said =~ "none of glslangValidator, glslang, glslc is installed"
+    assert File.read!(source) == @glsl
+  end
+
+  test "a compiler that leaves a broken module and says that all is well", %{tmp_dir: folder} do
+    liar = Path.join(folder, "glslc")
+    File.write!(liar, "#!/bin/sh\nwhile [ $# -gt 1 ]; do [ \"$1\" = -o ] && echo junk > \"$2\"; shift; done\n")
+    File.chmod!(liar, 0o755)
+    assert {:error, %{exit: 0, stderr: said}} = Codegen.compile_cached(@glsl, compiler: liar)
+    assert said =~ "not a whole number of words"
+    assert {:ok, _path} = Codegen.compile_cached(@glsl)
+  end
+
+  test "many processes compile one source at once" do
+    paths =
+      1..16 |> Enum.map(fn _ -> Task.async(fn -> Codegen.compile_cached(@glsl) end) end) |> Task.await_many(60_000)
+
+    assert [{:ok, path}] = Enum.uniq(paths)
+    assert File.ls!(Codegen.folder()) == [Path.basename(path)]
+  end
+
+  test "families, with their source" do
+    spec = ChainShaderSpecs.beta()
+    assert {:ok, path} = Synthesis.compile(spec)
+    assert {:ok, ^path, glsl} = Synthesis.compile_with_source(spec)
+    assert glsl =~ "REAL family_grad("
+    broken = %{spec | grad_block: "grad = no_such_function(q);"}
+    assert {:error, %{exit: status, stderr: said, glsl_path: source} = failure} = Synthesis.compile(broken)
+    assert status > 0 and said =~ "no_such_function"
+    assert {:error, with_source} = Synthesis.compile_with_source(broken)
+    assert with_source == Map.put(failure, :glsl, File.read!(source))
+    assert Synthesis.clear_cache() == :ok
+    assert File.ls!(Codegen.folder()) == []
+  end
+
+  test "checking a file needs no device" do
+    assert {:error, :spv_read_failed, message} = NativeV.shader_check("/no/such.spv")
+    assert message =~ "/no/such.spv"
+    assert {:error, :spv_read_failed, _} = NativeV.shader_exact_floats("junk")
+    assert_raise ArgumentError, fn -> NativeV.shader_exact_floats(:junk) end
+  end
+end
