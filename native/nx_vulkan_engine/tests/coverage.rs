@@ -106,6 +106,7 @@ fn samples() -> Vec<(Op, Vec<Type>, Type)> {
             vec![f(&[2, 3])],
             Type::new(DType::C64, &[2, 5]),
         ),
+        (Op::Fused(Box::new(negated_twice())), vec![f(&[2])], f(&[2])),
     ]
 }
 
@@ -130,6 +131,17 @@ fn never() -> Loop {
 fn same() -> Branches {
     let program = gives(vec![Type::new(DType::F32, &[2])], 0);
     Branches { on_true: program.clone(), on_false: program }
+}
+
+fn negated_twice() -> Program {
+    let ty = Type::new(DType::F32, &[2]);
+    let negate = |operand| Instruction {
+        op: Op::Unary(Unary::Negate),
+        operands: smallvec![operand],
+        outs: smallvec![ty.clone()],
+    };
+    let instructions = vec![negate(Operand::Input(0)), negate(Operand::Result(0))];
+    Program { inputs: vec![ty.clone()], instructions, outputs: vec![Operand::Result(1)] }
 }
 
 /// The same for ops of several results.
@@ -194,6 +206,7 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::Fft { .. } => (35, "Op::Fft {"),
         Op::While(_) => (SEVERAL + 4, "Op::While("),
         Op::Cond(_) => (SEVERAL + 5, "Op::Cond("),
+        Op::Fused(_) => (36, "Op::Fused("),
     }
 }
 
@@ -229,9 +242,9 @@ fn matrix_ops_have_a_wire_form() {
 
 #[test]
 fn every_op_is_in_the_op_table() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/op_table");
-    let text: String =
-        std::fs::read_dir(folder).unwrap().map(|f| std::fs::read_to_string(f.unwrap().path()).unwrap()).collect();
+    let folders = ["op_table", "passes"].map(|name| format!("{}/tests/{name}", env!("CARGO_MANIFEST_DIR")));
+    let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let text: String = files.map(|f| std::fs::read_to_string(f.unwrap().path()).unwrap()).collect();
     let several = samples_of_several().into_iter().map(|(op, ..)| op);
     for op in samples().into_iter().map(|(op, ..)| op).chain(several) {
         assert!(text.contains(kind(&op).1), "{op:?}");

@@ -147,6 +147,43 @@ pub fn constant(code: &mut Code<'_, '_>, ctype: CType, bits: u64) -> Option<Word
     Some(code.linker.global(opcode, Some(ty), operands))
 }
 
+/// The same where compilers that know a zero would drop operations with it, although they change signs, infinities and NaN (lavapipe
+/// does): zeros are computed from the count of elements, which no compiler knows to be below 2^31.
+pub fn exact_constant(code: &mut Code<'_, '_>, ctype: CType, bits: u64) -> Result<Option<Word>> {
+    let float_zero = |part: u64, bits: u32| part << 1 << (64 - bits) == 0;
+    let zero_word = |code: &mut Code<'_, '_>| -> Result<Word> {
+        let (count, shift) = (code.param(0)?, code.linker.const_u32(31));
+        Ok(code.u32_op(Op::ShiftRightLogical, count, shift))
+    };
+    let single = |code: &mut Code<'_, '_>, part: u64| -> Result<Option<Word>> {
+        if !float_zero(part & 0xffff_ffff, 32) {
+            return Ok(constant(code, CType::F32, part & 0xffff_ffff));
+        }
+        let (zero, sign) = (zero_word(code)?, code.linker.const_u32(part as u32));
+        let word = code.u32_op(Op::BitwiseOr, zero, sign);
+        let ty = value_type(code, CType::F32);
+        Ok(Some(code.bitcast(ty, word)))
+    };
+    match ctype {
+        CType::F32 => single(code, bits),
+        CType::F64 if float_zero(bits, 64) => {
+            let (low, sign) = (zero_word(code)?, code.linker.const_u32((bits >> 32) as u32));
+            let high = code.u32_op(Op::BitwiseOr, low, sign);
+            let uint = code.linker.type_uint(32);
+            let pair = code.linker.type_vector(uint, 2);
+            let words = code.ids(Op::CompositeConstruct, pair, &[low, high]);
+            let ty = value_type(code, CType::F64);
+            Ok(Some(code.bitcast(ty, words)))
+        }
+        CType::C64 => {
+            let (Some(re), Some(im)) = (single(code, bits)?, single(code, bits >> 32)?) else { return Ok(None) };
+            let ty = value_type(code, CType::C64);
+            Ok(Some(code.ids(Op::CompositeConstruct, ty, &[re, im])))
+        }
+        _ => Ok(constant(code, ctype, bits)),
+    }
+}
+
 /// The type in memory.
 fn storage_type(code: &mut Code<'_, '_>, element: Element) -> Word {
     match element {

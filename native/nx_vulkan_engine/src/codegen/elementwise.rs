@@ -275,7 +275,7 @@ fn find(
         Ref::Result(k) => results.get(k as usize).copied(),
         Ref::Coordinate(k) => coordinates.get(k as usize).map(|&id| Value { id, dtype: DType::U32 }),
         Ref::Linear => Some(Value { id: linear, dtype: DType::U32 }),
-        Ref::Constant(dtype, bits) => access::constant(code, dtype.ctype(), bits).map(|id| Value { id, dtype }),
+        Ref::Constant(dtype, bits) => access::exact_constant(code, dtype.ctype(), bits)?.map(|id| Value { id, dtype }),
     };
     found.ok_or_else(|| Error::InvalidProgram { op: "kernel".to_string(), reason: format!("{from:?} does not exist") })
 }

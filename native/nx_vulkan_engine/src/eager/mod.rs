@@ -9,6 +9,7 @@ mod dot;
 mod eigh;
 mod fft;
 mod fold;
+mod fused;
 mod index;
 mod indexed;
 mod linalg;
@@ -53,6 +54,12 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
         Op::Cond(branches) => {
             check(op, operands, outs)?;
             return control::choose(engine, branches, operands, compile);
+        }
+        Op::Fused(body) => {
+            check(op, operands, outs)?;
+            let missing = || Error::InvalidProgram { op: "fused".to_string(), reason: "has results".to_string() };
+            let out = outs.first().ok_or_else(missing)?;
+            return fused::fused(&Call { engine, op, operands, out, compile }, body);
         }
         _ => {}
     }
@@ -179,6 +186,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Gather { axes } => index::gather(&call, axes),
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(call.invalid("has several results".into())),
         Op::While(_) | Op::Cond(_) => Err(call.invalid("gives a list of results".into())),
+        Op::Fused(_) => Err(call.invalid("gives a list of results".into())),
         Op::IndexedAdd { axes } => indexed::indexed(&call, axes, true),
         Op::IndexedPut { axes } => indexed::indexed(&call, axes, false),
         Op::Linalg(op) => linalg::run(&call, *op),

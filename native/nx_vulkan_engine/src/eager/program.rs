@@ -16,6 +16,17 @@ pub fn run_program(engine: &Arc<Engine>, program: &Program, inputs: &[Tensor]) -
         let got: Vec<_> = inputs.iter().map(|t| t.view.ty()).collect();
         return Err(invalid(format!("inputs {got:?}, expected {:?}", program.inputs)));
     }
+    run_instructions(engine, program, inputs, Compile::Allowed)
+}
+
+/// The same for inputs that are known to fit.
+pub(super) fn run_instructions(
+    engine: &Arc<Engine>,
+    program: &Program,
+    inputs: &[Tensor],
+    compile: Compile,
+) -> Result<Vec<Tensor>> {
+    let invalid = |reason: String| Error::InvalidProgram { op: "program".to_string(), reason };
     let mut results: Vec<Tensor> = Vec::with_capacity(program.instructions.len());
     let find = |results: &[Tensor], operand: &Operand| {
         let found = match *operand {
@@ -26,7 +37,7 @@ pub fn run_program(engine: &Arc<Engine>, program: &Program, inputs: &[Tensor]) -
     };
     for instruction in &program.instructions {
         let operands = instruction.operands.iter().map(|o| find(&results, o)).collect::<Result<Vec<_>>>()?;
-        results.extend(run_all(engine, &instruction.op, &operands, &instruction.outs, Compile::Allowed)?);
+        results.extend(run_all(engine, &instruction.op, &operands, &instruction.outs, compile)?);
     }
     program.outputs.iter().map(|o| find(&results, o)).collect()
 }

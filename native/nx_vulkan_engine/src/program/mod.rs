@@ -6,9 +6,12 @@ pub mod factorization;
 pub mod file;
 pub mod fourier;
 pub mod function;
+pub mod fused;
 pub mod linalg;
 mod nested;
 pub mod op;
+pub mod passes;
+mod text;
 pub mod verify;
 pub mod window;
 
@@ -27,7 +30,7 @@ pub use window::Windows;
 use crate::shape::Type;
 
 /// Where an instruction finds an operand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operand {
     /// The n-th input of the program.
     Input(u32),

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::Program;
 use super::control::{Branches, Loop};
 use super::conv::Conv;
 use super::fourier::Fourier;
@@ -214,6 +215,8 @@ pub enum Op {
     While(Box<Loop>),
     /// predicate, then captured values; gives what the chosen program gives
     Cond(Box<Branches>),
+    /// The inputs of a program whose ops become one kernel; gives its outputs
+    Fused(Box<Program>),
 }
 
 impl Op {
@@ -263,6 +266,7 @@ impl Op {
             Op::Svd { .. } => "svd",
             Op::While(_) => "while",
             Op::Cond(_) => "cond",
+            Op::Fused(_) => "fused",
         }
     }
 }

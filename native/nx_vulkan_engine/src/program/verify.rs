@@ -74,6 +74,7 @@ fn check_all(op: &Op, operands: &[&Type], outs: &[Type]) -> Check {
     match (op, outs) {
         (Op::While(op), _) => op.check(operands, outs),
         (Op::Cond(op), _) => op.check(operands, outs),
+        (Op::Fused(body), _) => fused(body, operands, outs),
         (Op::TopK { k }, [values, places]) => {
             arity(op, operands.len())?;
             top_k(operands[0], *k, values, places)
@@ -264,6 +265,7 @@ fn check(op: &Op, operands: &[&Type], out: &Type) -> Check {
         }
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err("has several results".to_string()),
         Op::While(_) | Op::Cond(_) => Err("runs programs".to_string()),
+        Op::Fused(body) => fused(body, operands, std::slice::from_ref(out)),
         Op::IndexedAdd { axes } | Op::IndexedPut { axes } => {
             let updates = operands[2];
             holds([a, updates].iter(), out)?;
@@ -322,7 +324,7 @@ fn arity(op: &Op, n: usize) -> Check {
         Op::Slice { starts, .. } => 1 + missing(starts),
         Op::PutSlice { starts } => 2 + missing(starts),
         Op::Concatenate { .. } | Op::Stack { .. } => n.max(1),
-        Op::Linalg(_) | Op::While(_) | Op::Cond(_) => n,
+        Op::Linalg(_) | Op::While(_) | Op::Cond(_) | Op::Fused(_) => n,
         Op::Fold { .. } | Op::WindowFold { .. } => n.max(2),
     };
     require(n == expected, || format!("needs {expected} operands, got {n}"))
@@ -491,6 +493,16 @@ fn padded(a: &Type, config: &[(i64, i64, u64)]) -> std::result::Result<Dims, Str
             .map_err(|_| format!("padding {config:?} of {:?}", a.shape))
     };
     a.shape.iter().zip(config).map(size).collect()
+}
+
+/// A program that takes the operands and gives the results.
+fn fused(body: &Program, operands: &[&Type], outs: &[Type]) -> Check {
+    program(body).map_err(|e| e.to_string())?;
+    require(body.inputs.iter().eq(operands.iter().copied()), || {
+        format!("operands {operands:?} for {:?}", body.inputs)
+    })?;
+    let types: Vec<Option<&Type>> = body.outputs.iter().map(|&o| body.type_of(o)).collect();
+    require(types.iter().copied().eq(outs.iter().map(Some)), || format!("gives {types:?}, not {outs:?}"))
 }
 
 /// A function of an element, the accumulator, and scalars.

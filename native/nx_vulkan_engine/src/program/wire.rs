@@ -250,6 +250,7 @@ impl Op {
             "indexed_put" => Op::IndexedPut { axes: a.ints("axes")? },
             "eigh" => Op::Eigh,
             "svd" => Op::Svd { full: a.flag("full")? },
+            "fused" => Op::Fused(Box::new(a.program("program")?)),
             "qr" => Op::Qr { complete: a.flag("complete")? },
             "while" => Op::While(Box::new(Loop::from_wire(&a)?)),
             "cond" => Op::Cond(Box::new(Branches::from_wire(&a)?)),
@@ -343,6 +344,7 @@ impl Op {
             Op::Linalg(op) => op.attrs(),
             Op::While(op) => op.attrs(),
             Op::Cond(op) => op.attrs(),
+            Op::Fused(body) => vec![("program".to_string(), body.to_attr())],
         }
     }
 }

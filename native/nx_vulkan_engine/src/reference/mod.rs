@@ -17,6 +17,7 @@ mod order;
 mod real;
 mod window;
 
+pub(crate) use elementwise::apply;
 pub use real::erf_inv;
 
 use crate::program::{Op, Operand, Program, verify};
@@ -154,6 +155,7 @@ pub fn evaluate_all(op: &Op, operands: &[Array], outs: &[Type]) -> Result<Vec<Ar
         return linalg::evaluate(*op, operands, outs);
     }
     match (op, operands, outs) {
+        (Op::Fused(body), ..) => run(body, operands),
         (Op::TopK { k }, [a], [values, places]) => order::top_k(a, *k, values, places),
         (_, _, [out]) => Ok(vec![evaluate_one(op, operands, out)?]),
         _ => Err(invalid(op, "has one result")),
@@ -242,6 +244,7 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::Gather { axes } => Ok(axes::gather(a()?, operand(1)?, axes, out)),
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(invalid(op, "has several results")),
         Op::While(_) | Op::Cond(_) => Err(invalid(op, "runs programs")),
+        Op::Fused(_) => Err(invalid(op, "its results come together")),
         Op::IndexedAdd { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, true, out)),
         Op::IndexedPut { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, false, out)),
         Op::Linalg(_) => Err(invalid(op, "its results come together")),

@@ -1,0 +1,112 @@
+//! Removes ops that give their operand back, for every number that there is: `x * 1`, but not `x + 0.0`, which changes -0.0.
+
+use super::rewrite::Rewriter;
+use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Program, Unary};
+use crate::value::Value;
+use crate::{DType, Result, Type};
+
+pub fn run(program: &Program) -> Result<Program> {
+    let mut new = Rewriter::new(program);
+    for old in &program.instructions {
+        let mut instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
+        skip_exact_casts(&new, &mut instruction)?;
+        match same(&new, &instruction)? {
+            Some(operand) => new.moved(operand),
+            None => new.replace(instruction),
+        }
+    }
+    new.finish(program)
+}
+
+/// The operand that the instruction's result always equals.
+fn same(new: &Rewriter, instruction: &Instruction) -> Result<Option<Operand>> {
+    let [out] = instruction.outs.as_slice() else { return Ok(None) };
+    let operands = &instruction.operands[..];
+    let found = match (&instruction.op, operands) {
+        (Op::Binary(op), &[a, b]) => match (constant(new, a)?, constant(new, b)?) {
+            (_, Some(value)) if right_neutral(*op, value, out.dtype) => Some(a),
+            (Some(value), _) if left_neutral(*op, value, out.dtype) => Some(b),
+            _ => None,
+        },
+        (Op::Unary(Unary::Negate | Unary::BitwiseNot), &[a]) => match new.maker(a) {
+            Some(inner) if inner.op == instruction.op && inner.outs[0].dtype == out.dtype => {
+                inner.operands.first().copied()
+            }
+            _ => None,
+        },
+        (Op::Select, &[pred, a, b]) => constant(new, pred)?.map(|value| if value.truthy() { a } else { b }),
+        (Op::AsType, &[a]) => Some(a),
+        _ => None,
+    };
+    let fits = |operand: &Operand| new.ty(*operand).map(|ty| ty == out);
+    Ok(match found {
+        Some(operand) if fits(&operand)? => Some(operand),
+        _ => None,
+    })
+}
+
+fn constant(new: &Rewriter, operand: Operand) -> Result<Option<Value>> {
+    let dtype = new.ty(operand)?.dtype;
+    Ok(new.constant(operand).map(|value| Value::from(value).cast(dtype)))
+}
+
+fn is_one(value: Value) -> bool {
+    matches!(value, Value::Int(1)) || value == Value::Float(1.0)
+}
+
+/// Whether `x op value` is `x`, for real numbers.
+fn right_neutral(op: Binary, value: Value, out: DType) -> bool {
+    let integer_zero = out.is_integer() && value == Value::Int(0);
+    let sign = |negative: bool| matches!(value, Value::Float(x) if x == 0.0 && x.is_sign_negative() == negative);
+    if out.is_complex() {
+        return false;
+    }
+    match op {
+        Binary::Multiply | Binary::Divide => is_one(value),
+        Binary::Add => integer_zero || sign(true),
+        Binary::Subtract => integer_zero || sign(false),
+        Binary::BitwiseOr | Binary::BitwiseXor | Binary::LeftShift | Binary::RightShift => integer_zero,
+        Binary::Pow => is_one(value),
+        _ => false,
+    }
+}
+
+/// Whether `value op x` is `x`.
+fn left_neutral(op: Binary, value: Value, out: DType) -> bool {
+    let commutes = matches!(op, Binary::Multiply | Binary::Add | Binary::BitwiseOr | Binary::BitwiseXor);
+    commutes && right_neutral(op, value, out)
+}
+
+/// Lets a cast of a cast read the first operand where the type in between holds all of its values.
+fn skip_exact_casts(new: &Rewriter, instruction: &mut Instruction) -> Result<()> {
+    while instruction.op.elementwise() == Some(Elementwise::AsType)
+        && let Some(inner) = new.maker(instruction.operands[0])
+        && inner.op == Op::AsType
+        && let &[source] = inner.operands.as_slice()
+        && holds_all(new.ty(source)?, &inner.outs[0])
+    {
+        instruction.operands[0] = source;
+    }
+    Ok(())
+}
+
+/// Whether every value of one type is a value of the other.
+fn holds_all(inner: &Type, outer: &Type) -> bool {
+    let (a, b) = (inner.dtype, outer.dtype);
+    let mantissa = |t: DType| match t {
+        DType::F8E5M2 => 3,
+        DType::F8E4M3Fn => 4,
+        DType::Bf16 => 8,
+        DType::F16 => 11,
+        DType::F32 => 24,
+        DType::F64 => 53,
+        _ => 0,
+    };
+    match (a.is_integer(), b.is_integer()) {
+        (true, true) if a.is_signed() == b.is_signed() => a.bits() <= b.bits(),
+        (true, true) => a.is_unsigned() && a.bits() < b.bits(),
+        (true, false) => matches!(b, DType::F32 | DType::F64) && a.bits() <= mantissa(b),
+        (false, false) => matches!(b, DType::F32 | DType::F64) && a.is_float() && mantissa(a) <= mantissa(b),
+        (false, true) => false,
+    }
+}

@@ -1,0 +1,99 @@
+//! A program that is built anew while an old one is read.
+
+use smallvec::SmallVec;
+
+use crate::program::op::Scalar;
+use crate::program::{Instruction, Op, Operand, Program};
+use crate::{Error, Result, Type};
+
+/// Operands of one instruction.
+pub type Operands = SmallVec<[Operand; 3]>;
+
+/// The new program, and where the old one's results are in it.
+#[derive(Debug)]
+pub struct Rewriter {
+    program: Program,
+    /// The instruction and the type of each new result.
+    made: Vec<(usize, Type)>,
+    /// New operands of the old results.
+    moved: Vec<Operand>,
+}
+
+impl Rewriter {
+    pub fn new(old: &Program) -> Rewriter {
+        let program = Program { inputs: old.inputs.clone(), ..Program::default() };
+        Rewriter { program, made: Vec::new(), moved: Vec::new() }
+    }
+
+    /// An operand of the old program in the new one.
+    pub fn operand(&self, old: Operand) -> Result<Operand> {
+        match old {
+            Operand::Input(_) => Ok(old),
+            Operand::Result(r) => self.moved.get(r as usize).copied().ok_or_else(|| missing(old)),
+        }
+    }
+
+    pub fn operands(&self, old: &Instruction) -> Result<Operands> {
+        old.operands.iter().map(|&o| self.operand(o)).collect()
+    }
+
+    /// The type of an operand of the new program.
+    pub fn ty(&self, operand: Operand) -> Result<&Type> {
+        let found = match operand {
+            Operand::Input(i) => self.program.inputs.get(i as usize),
+            Operand::Result(r) => self.made.get(r as usize).map(|(_, ty)| ty),
+        };
+        found.ok_or_else(|| missing(operand))
+    }
+
+    /// The new instruction with an operand as its only result.
+    pub fn maker(&self, operand: Operand) -> Option<&Instruction> {
+        let Operand::Result(r) = operand else { return None };
+        let (at, _) = self.made.get(r as usize)?;
+        self.program.instructions.get(*at).filter(|i| i.outs.len() == 1)
+    }
+
+    /// The number that all elements of an operand are.
+    pub fn constant(&self, operand: Operand) -> Option<Scalar> {
+        match self.maker(operand)?.op {
+            Op::Constant(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// Adds an instruction; its results follow each other from the operand returned.
+    pub fn push(&mut self, instruction: Instruction) -> Operand {
+        let first = self.made.len() as u32;
+        let at = self.program.instructions.len();
+        self.made.extend(instruction.outs.iter().map(|ty| (at, ty.clone())));
+        self.program.instructions.push(instruction);
+        Operand::Result(first)
+    }
+
+    /// Adds an instruction of one result.
+    pub fn push_one(&mut self, op: Op, operands: &[Operand], out: &Type) -> Operand {
+        self.push(Instruction { op, operands: operands.into(), outs: SmallVec::from_elem(out.clone(), 1) })
+    }
+
+    /// Says where the next old result is.
+    pub fn moved(&mut self, to: Operand) {
+        self.moved.push(to);
+    }
+
+    /// Adds an instruction in the place of an old one with the same results.
+    pub fn replace(&mut self, instruction: Instruction) {
+        let count = instruction.outs.len() as u32;
+        if let Operand::Result(first) = self.push(instruction) {
+            self.moved.extend((first..first + count).map(Operand::Result));
+        }
+    }
+
+    pub fn finish(mut self, old: &Program) -> Result<Program> {
+        self.program.outputs = old.outputs.iter().map(|&o| self.operand(o)).collect::<Result<_>>()?;
+        Ok(self.program)
+    }
+}
+
+fn missing(operand: Operand) -> Error {
+    Error::InvalidProgram { op: "program".to_string(), reason: format!("{operand:?} does not exist") }
+}

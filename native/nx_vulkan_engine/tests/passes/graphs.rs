@@ -1,0 +1,271 @@
+//! Random programs: elementwise ops over mixed types, views, reductions, and rows that are normalized.
+
+use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::verify::result_dtype;
+use nx_vulkan_engine::program::{Binary, Elementwise, Op, Operand, Program, Reduction, Unary};
+use nx_vulkan_engine::reference::Array;
+use nx_vulkan_engine::shape::elements;
+use nx_vulkan_engine::{DType, Type, Value};
+
+use crate::Build;
+use crate::common::Rng;
+
+const MAX_ELEMENTS: u64 = 2048;
+
+const TYPES: [DType; 10] = [
+    DType::F32,
+    DType::F32,
+    DType::F32,
+    DType::S32,
+    DType::U8,
+    DType::S64,
+    DType::Bf16,
+    DType::F16,
+    DType::F64,
+    DType::C64,
+];
+
+pub fn values(ty: &Type, rng: &mut Rng) -> Array {
+    let special = [0.0, -0.0, 1.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+    let number = |rng: &mut Rng| match rng.below(24) {
+        k if k < 6 => special[k as usize],
+        _ => (rng.below(4001) as f64 - 2000.0) / 500.0,
+    };
+    let value = |rng: &mut Rng| match ty.dtype {
+        t if t.is_integer() => Value::Int(i128::from(rng.below(11)) - 4),
+        t if t.is_complex() => Value::Complex(number(rng), number(rng)),
+        _ => Value::Float(number(rng)),
+    };
+    Array::new(ty, (0..ty.elements()).map(|_| value(rng)).collect::<Vec<_>>())
+}
+
+struct Maker<'a> {
+    build: Build,
+    rng: &'a mut Rng,
+    types: &'static [DType],
+}
+
+impl Maker<'_> {
+    fn below(&mut self, n: usize) -> usize {
+        self.rng.below(n as u64) as usize
+    }
+
+    fn pick(&mut self) -> Operand {
+        let made = self.build.types.len();
+        match self.below(6) {
+            k if k < made.min(5) => Operand::Result((made - 1 - k) as u32),
+            _ => Operand::Input(self.below(self.build.program.inputs.len()) as u32),
+        }
+    }
+
+    fn unary(&mut self, a: Operand) -> Option<()> {
+        let ty = self.build.ty(a);
+        let op = [
+            Unary::Exp,
+            Unary::Negate,
+            Unary::Abs,
+            Unary::Sqrt,
+            Unary::Tanh,
+            Unary::Sign,
+            Unary::Floor,
+            Unary::Log1p,
+            Unary::IsNan,
+            Unary::Sigmoid,
+            Unary::Negate,
+            Unary::Abs,
+        ][self.below(12)];
+        let dtype = result_dtype(Elementwise::Unary(op), &[ty.dtype])?;
+        self.build.push(Op::Unary(op), &[a], dtype, &ty.shape);
+        Some(())
+    }
+
+    fn binary(&mut self, a: Operand, b: Operand) -> Option<()> {
+        let (x, y) = (self.build.ty(a), self.build.ty(b));
+        let shape = joint(&x.shape, &y.shape)?;
+        let op = [
+            Binary::Add,
+            Binary::Subtract,
+            Binary::Multiply,
+            Binary::Max,
+            Binary::Min,
+            Binary::Divide,
+            Binary::Less,
+            Binary::Equal,
+            Binary::Add,
+            Binary::Multiply,
+            Binary::Subtract,
+            Binary::LogicalAnd,
+        ][self.below(12)];
+        let dtype = result_dtype(Elementwise::Binary(op), &[x.dtype, y.dtype])?;
+        self.build.push(Op::Binary(op), &[a, b], dtype, &shape);
+        Some(())
+    }
+
+    fn constant(&mut self, dtype: DType) -> Operand {
+        let value = [0.0, 1.0, -0.0, 2.0, 0.5, -1.0][self.below(6)];
+        let value = if dtype.is_integer() { Scalar::Int(value as i128) } else { Scalar::Float(value) };
+        self.build.push(Op::Constant(value), &[], dtype, &[])
+    }
+
+    fn view(&mut self, a: Operand) -> Option<()> {
+        let ty = self.build.ty(a);
+        let (dtype, shape) = (ty.dtype, ty.shape.to_vec());
+        let rank = shape.len();
+        let (op, out) = match self.below(6) {
+            0 => {
+                let mut axes: Axes = (0..rank).collect();
+                (1..rank).for_each(|i| axes.swap(i, self.rng.below(i as u64 + 1) as usize));
+                let out = axes.iter().map(|&axis| shape[axis]).collect();
+                (Op::Transpose { axes }, out)
+            }
+            1 => (Op::Reverse { axes: (0..rank).filter(|_| self.rng.below(2) == 0).collect() }, shape),
+            2 => {
+                let lengths: Vec<u64> = shape.iter().map(|&n| 1 + self.rng.below(n)).collect();
+                let strides: Vec<u64> = shape.iter().map(|_| 1 + self.rng.below(2)).collect();
+                let starts = shape.iter().map(|&n| Some(self.rng.below(n) as i64 - 1)).collect();
+                let out = lengths.iter().zip(&strides).map(|(n, s)| n.div_ceil(*s)).collect();
+                (Op::Slice { starts, strides: strides.as_slice().into(), lengths: lengths.as_slice().into() }, out)
+            }
+            3 => {
+                let at = self.below(rank + 1);
+                let mut out = shape;
+                out.insert(at, 1 + self.rng.below(4));
+                (Op::Broadcast { axes: (0..=rank).filter(|&axis| axis != at).collect() }, out)
+            }
+            4 if rank > 1 => {
+                let at = self.below(rank - 1);
+                let mut out = shape;
+                let next = out.remove(at + 1);
+                out[at] *= next;
+                (Op::Reshape, out)
+            }
+            _ => {
+                let mut out = shape;
+                out.insert(0, 1);
+                (Op::Reshape, out)
+            }
+        };
+        if elements(&out) > MAX_ELEMENTS || out.len() > 5 {
+            return None;
+        }
+        self.build.push(op, &[a], dtype, &out);
+        Some(())
+    }
+
+    fn reduce(&mut self, a: Operand) -> Option<()> {
+        let ty = self.build.ty(a);
+        let rank = ty.shape.len();
+        let axes: Axes = match self.below(3) {
+            0 => (0..rank).collect(),
+            _ if rank == 0 => return None,
+            1 => Axes::from_slice(&[rank - 1]),
+            _ => Axes::from_slice(&[self.below(rank)]),
+        };
+        let keep = self.below(2) == 0;
+        let ones = |i: usize| if axes.contains(&i) { keep.then_some(1) } else { Some(ty.shape[i]) };
+        let shape: Vec<u64> = (0..rank).filter_map(ones).collect();
+        let (reduction, dtype) = match self.below(6) {
+            0 if !ty.dtype.is_complex() => (Reduction::Max, ty.dtype),
+            1 if !ty.dtype.is_complex() => (Reduction::Min, ty.dtype),
+            2 => (Reduction::Any, DType::U8),
+            3 if !ty.dtype.is_complex() => (Reduction::ArgMax, DType::S32),
+            _ => (Reduction::Sum, if ty.dtype.is_integer() { DType::S64 } else { ty.dtype }),
+        };
+        self.build.push(Op::Reduce { reduction, axes, tie_high: false }, &[a], dtype, &shape);
+        Some(())
+    }
+
+    /// An operand less, or divided by, a reduction of its rows.
+    fn normalize(&mut self, a: Operand) -> Option<()> {
+        let ty = self.build.ty(a);
+        let last = ty.shape.len().checked_sub(1)?;
+        if !ty.dtype.is_float() {
+            return None;
+        }
+        let mut shape = ty.shape.to_vec();
+        shape[last] = 1;
+        let reduction = if self.below(2) == 0 { Reduction::Max } else { Reduction::Sum };
+        let op = Op::Reduce { reduction, axes: Axes::from_slice(&[last]), tie_high: false };
+        let row = self.build.push(op, &[a], ty.dtype, &shape);
+        let op = if self.below(2) == 0 { Binary::Subtract } else { Binary::Divide };
+        self.build.push(Op::Binary(op), &[a, row], ty.dtype, &ty.shape);
+        Some(())
+    }
+
+    fn source(&mut self) -> Option<()> {
+        let like = self.pick();
+        let shape = self.build.ty(like).shape;
+        let dtype = self.types[self.below(self.types.len())];
+        let op = match self.below(3) {
+            0 => Op::Iota { axis: None },
+            1 if !shape.is_empty() => Op::Iota { axis: Some(self.below(shape.len())) },
+            _ if shape.len() >= 2 => Op::Eye,
+            _ => Op::Iota { axis: None },
+        };
+        self.build.push(op, &[], dtype, &shape);
+        Some(())
+    }
+
+    fn step(&mut self) -> Option<()> {
+        let (a, b) = (self.pick(), self.pick());
+        match self.below(16) {
+            0..=2 => self.unary(a),
+            3..=6 => self.binary(a, b),
+            7 => {
+                let dtype = self.build.ty(a).dtype;
+                let c = self.constant(dtype);
+                if self.below(2) == 0 { self.binary(a, c) } else { self.binary(c, a) }
+            }
+            8 => {
+                let dtype = self.types[self.below(self.types.len())];
+                let shape = self.build.ty(a).shape;
+                self.build.push(Op::AsType, &[a], dtype, &shape);
+                Some(())
+            }
+            9 => {
+                let (x, y) = (self.build.ty(a), self.build.ty(b));
+                let dtype = result_dtype(Elementwise::Select, &[x.dtype, x.dtype, y.dtype])?;
+                let shape = joint(&x.shape, &y.shape)?;
+                self.build.push(Op::Select, &[a, a, b], dtype, &shape);
+                Some(())
+            }
+            10 => self.source(),
+            11 | 12 => self.view(a),
+            13 | 14 => self.reduce(a),
+            _ => self.normalize(a),
+        }
+    }
+}
+
+fn joint(a: &[u64], b: &[u64]) -> Option<Vec<u64>> {
+    let rank = a.len().max(b.len());
+    let size = |shape: &[u64], i: usize| (i + shape.len()).checked_sub(rank).map_or(1, |i| shape[i]);
+    let pairs = (0..rank).map(|i| (size(a, i), size(b, i)));
+    pairs.map(|(x, y)| if x == y || y == 1 { Some(x) } else { (x == 1).then_some(y) }).collect()
+}
+
+/// A program with a few outputs. lavapipe drops additions of a zero that it knows, such as the imaginary part of a real number:
+/// bits of complex numbers depend on how much of a program it sees.
+pub fn program(rng: &mut Rng, instructions: usize, complex: bool) -> Program {
+    let shapes: [&[u64]; 6] = [&[3, 5], &[5], &[], &[2, 3, 5], &[7, 36], &[3, 1]];
+    let types = if complex { &TYPES[..] } else { &TYPES[..TYPES.len() - 1] };
+    let mut maker = Maker { build: Build::default(), rng, types };
+    let base = shapes[maker.below(6)];
+    for k in 0..3 {
+        let shape = if k == 0 { base } else { shapes[maker.below(6)] };
+        let dtype = types[maker.below(types.len())];
+        maker.build.input(dtype, shape);
+    }
+    while maker.build.types.len() < instructions {
+        maker.step();
+    }
+    let mut program = maker.build.program;
+    let last = instructions as u32 - 1;
+    program.outputs = vec![Operand::Result(last), Operand::Result(rng.below(u64::from(last)) as u32)];
+    for r in 0..last {
+        if rng.below(6) == 0 {
+            program.outputs.push(Operand::Result(r));
+        }
+    }
+    program
+}

@@ -1,0 +1,76 @@
+//! Optimized programs beside the programs that they were made from: the same bits on the device and in the reference, in fewer kernels.
+//!
+//! `NX_VULKAN_TEST_SEED` repeats a run, `NX_VULKAN_PROGRAMS` says how many random programs each test takes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod graphs;
+mod known;
+mod random;
+
+use std::sync::{Arc, OnceLock};
+
+use nx_vulkan_engine::program::passes::Target;
+use nx_vulkan_engine::program::{Instruction, Op, Operand, Program};
+use nx_vulkan_engine::reference::Array;
+use nx_vulkan_engine::{DType, Engine, Tensor, Type, Value, eager};
+use smallvec::smallvec;
+
+fn engine() -> &'static Arc<Engine> {
+    static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
+    ENGINE.get_or_init(common::engine)
+}
+
+/// The device at hand, or a GPU for tests that need none.
+fn gpu() -> Target {
+    Target { kind: nx_vulkan_engine::DeviceKind::Discrete, max_invocations: 1024, fusion: true }
+}
+
+/// A program under construction.
+#[derive(Default)]
+struct Build {
+    program: Program,
+    types: Vec<Type>,
+}
+
+impl Build {
+    fn input(&mut self, dtype: DType, shape: &[u64]) -> Operand {
+        self.program.inputs.push(Type::new(dtype, shape));
+        Operand::Input(self.program.inputs.len() as u32 - 1)
+    }
+
+    fn ty(&self, operand: Operand) -> Type {
+        match operand {
+            Operand::Input(i) => self.program.inputs[i as usize].clone(),
+            Operand::Result(r) => self.types[r as usize].clone(),
+        }
+    }
+
+    fn push(&mut self, op: Op, operands: &[Operand], dtype: DType, shape: &[u64]) -> Operand {
+        let out = Type::new(dtype, shape);
+        self.types.push(out.clone());
+        self.program.instructions.push(Instruction { op, operands: operands.into(), outs: smallvec![out] });
+        Operand::Result(self.types.len() as u32 - 1)
+    }
+}
+
+fn run(program: &Program, inputs: &[Array]) -> Vec<Array> {
+    let tensors: Vec<Tensor> =
+        inputs.iter().map(|a| Tensor::from_nx_bytes(engine(), &a.ty, &a.to_nx_bytes()).unwrap()).collect();
+    let results = eager::run_program(engine(), program, &tensors).unwrap();
+    let read = |t: &Tensor| Array::from_nx_bytes(&t.view.ty(), &t.to_nx_bytes(engine(), None).unwrap()).unwrap();
+    results.iter().map(read).collect()
+}
+
+/// The first element that differs, all NaN being one.
+fn difference(a: &Array, b: &Array) -> Option<(usize, Value, Value)> {
+    assert_eq!(a.ty, b.ty);
+    let same = |x: f64, y: f64| x.to_bits() == y.to_bits() || (x.is_nan() && y.is_nan());
+    let equal = |x: &Value, y: &Value| match (*x, *y) {
+        (Value::Int(x), Value::Int(y)) => x == y,
+        (x, y) => same(x.real(), y.real()) && same(x.imag(), y.imag()),
+    };
+    let at = a.values.iter().zip(&b.values).position(|(x, y)| !equal(x, y))?;
+    Some((at, a.values[at], b.values[at]))
+}
