@@ -262,7 +262,7 @@ fn dtype_of(element: Element) -> DType {
     }
 }
 
-fn find(
+pub(super) fn find(
     code: &mut Code<'_, '_>,
     from: Ref,
     inputs: &[Value],

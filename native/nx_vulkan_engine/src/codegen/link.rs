@@ -342,6 +342,13 @@ impl<'l> Linker<'l> {
         self.slot_index(name).is_some()
     }
 
+    /// A function of the template.
+    fn own(&self, name: &str) -> Result<(Word, Word)> {
+        let def = self.slot_index(name).and_then(|i| self.module.functions.get(i)).and_then(|f| f.def.as_ref());
+        let found = def.and_then(|def| def.result_id.zip(def.result_type));
+        found.ok_or_else(|| self.bad(format!("no function {name}")))
+    }
+
     /// Replaces a slot's body by what `emit` writes. `emit` gets the ids of the slot's parameters and returns the
     /// id of the result, or `None` for a slot without one.
     pub fn define(
@@ -563,6 +570,13 @@ impl Code<'_, '_> {
         let mut operands = vec![Operand::IdRef(function)];
         operands.extend(arguments.iter().map(|&id| Operand::IdRef(id)));
         Ok(self.op(Op::FunctionCall, signature.result, operands))
+    }
+
+    /// Calls a function of the template by name.
+    pub fn call_own(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
+        let (function, result) = self.linker.own(name)?;
+        let operands = std::iter::once(function).chain(arguments.iter().copied()).map(Operand::IdRef).collect();
+        Ok(self.op(Op::FunctionCall, result, operands))
     }
 
     fn push_word(&mut self, index: u32) -> Result<Word> {

@@ -12,6 +12,7 @@ pub mod linalg;
 pub mod link;
 pub mod probe;
 pub mod reduce;
+pub mod rows;
 pub mod scalar;
 pub mod scan;
 pub mod segment;

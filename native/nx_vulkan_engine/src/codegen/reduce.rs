@@ -4,9 +4,10 @@ use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
 use super::access::{self, Element, Param, ParamLayout, value_type};
-use super::elementwise::{Generated, arg};
+use super::elementwise::{Generated, Ref, Step, arg, find};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
+use super::rows::{Along, RowPort};
 use super::scalar::{self, Value};
 use super::templates;
 use crate::program::Reduction;
@@ -27,6 +28,14 @@ pub enum Direction {
     Columns,
 }
 
+/// Elementwise steps between memory and a reduction.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Producer {
+    pub inputs: Vec<RowPort>,
+    pub steps: Vec<Step>,
+    pub value: Ref,
+}
+
 /// The key under which a reduction kernel is compiled once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReduceSpec {
@@ -36,6 +45,8 @@ pub struct ReduceSpec {
     pub input: DType,
     /// Another input, at whose elements the first one's are multiplied.
     pub times: Option<DType>,
+    /// What computes the elements, which are then of type `input`; operands are its inputs.
+    pub producer: Option<Box<Producer>>,
     pub out: DType,
     pub stage: Stage,
     pub direction: Direction,
@@ -112,6 +123,11 @@ impl ReduceSpec {
         })?;
         linker.define("slot_load", |code, args| {
             let (o, r) = (arg(args, 0)?, arg(args, 1)?);
+            if let (Some(producer), Stage::Whole | Stage::First) = (&self.producer, self.stage) {
+                let elements = self.produced(code, &mut params, producer, (o, r), 1)?;
+                let [id] = *elements else { return Ok(None) };
+                return self.lift(code, id, r).map(Some);
+            }
             let at = self.position(code, &mut params, 0, o, r)?;
             let address = params.address(0);
             if self.stage == Stage::Last {
@@ -130,14 +146,18 @@ impl ReduceSpec {
             linker.define("slot_load_vector", |code, args| {
                 let (o, r) = (arg(args, 0)?, arg(args, 1)?);
                 let width_id = code.linker.const_u32(u32::from(width));
-                let mut lanes = |code: &mut Code<'_, '_>, operand: u8, dtype: DType| {
-                    let at = self.position(code, &mut params, operand, o, r)?;
+                let width_u32 = u32::from(width);
+                let lanes = |code: &mut Code<'_, '_>, params: &mut ParamLayout, operand: u8, dtype: DType| {
+                    let at = self.position(code, params, operand, o, r)?;
                     let group = code.u32_op(SpirvOp::UDiv, at, width_id);
                     let address = params.address(operand);
                     access::load_vector(code, address, Element::Typed(dtype), u32::from(width), group)
                 };
-                let elements = lanes(code, 0, self.input)?;
-                let factors = self.times.map(|times| lanes(code, 1, times)).transpose()?;
+                let elements = match &self.producer {
+                    Some(producer) => self.produced(code, &mut params, producer, (o, r), width_u32)?,
+                    None => lanes(code, &mut params, 0, self.input)?,
+                };
+                let factors = self.times.map(|times| lanes(code, &mut params, 1, times)).transpose()?;
                 let mut lifted: SmallVec<[Word; 4]> = SmallVec::new();
                 for (i, id) in elements.into_iter().enumerate() {
                     if let (Some(times), Some(&by)) = (self.times, factors.as_ref().and_then(|f| f.get(i))) {
@@ -164,7 +184,12 @@ impl ReduceSpec {
         }
         linker.define("slot_store", |code, args| {
             let (o, value) = (arg(args, 0)?, arg(args, 1)?);
-            let address = params.address(if self.times.is_some() && self.stage != Stage::Last { 2 } else { 1 });
+            let address = params.address(match (&self.producer, self.times) {
+                _ if self.stage == Stage::Last => 1,
+                (Some(producer), _) => producer.inputs.len() as u8,
+                (None, Some(_)) => 2,
+                (None, None) => 1,
+            });
             if self.stage == Stage::First {
                 access::store(code, address, Element::Raw((words * 4) as u8), o, value)?;
             } else {
@@ -174,6 +199,54 @@ impl ReduceSpec {
             Ok(None)
         })?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: Self::LOCAL_SIZE })
+    }
+
+    /// What the steps compute at `width` neighbours from index `r` on.
+    fn produced(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        producer: &Producer,
+        (o, r): (Word, Word),
+        width: u32,
+    ) -> Result<SmallVec<[Word; 4]>> {
+        let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 4]> = SmallVec::from_elem(SmallVec::new(), width as usize);
+        for (k, port) in (0u8..).zip(&producer.inputs) {
+            let (address, element, dtype) = (params.address(k), Element::Typed(port.dtype), port.dtype);
+            match port.along {
+                Along::Row => {
+                    let at = self.position(code, params, k, o, r)?;
+                    let id = access::load(code, address, element, at)?;
+                    lanes.iter_mut().for_each(|lane| lane.push(Value { id, dtype }));
+                }
+                Along::Vector if width > 1 => {
+                    let at = self.position(code, params, k, o, r)?;
+                    let width_id = code.linker.const_u32(width);
+                    let group = code.u32_op(SpirvOp::UDiv, at, width_id);
+                    let ids = access::load_vector(code, address, element, width, group)?;
+                    lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
+                }
+                Along::Vector | Along::Strided => {
+                    for (i, lane) in (0u32..).zip(&mut lanes) {
+                        let offset = code.linker.const_u32(i);
+                        let index = code.u32_op(SpirvOp::IAdd, r, offset);
+                        let at = self.position(code, params, k, o, index)?;
+                        lane.push(Value { id: access::load(code, address, element, at)?, dtype });
+                    }
+                }
+            }
+        }
+        let mut elements = SmallVec::new();
+        for lane in &lanes {
+            let mut results: SmallVec<[Value; 4]> = SmallVec::new();
+            for step in &producer.steps {
+                let args: SmallVec<[Value; 3]> =
+                    step.args.iter().map(|&r| find(code, r, lane, &results, o, &[])).collect::<Result<_>>()?;
+                results.push(Value { id: scalar::emit(code, step.op, &args, step.out)?, dtype: step.out });
+            }
+            elements.push(find(code, producer.value, lane, &results, o, &[])?.id);
+        }
+        Ok(elements)
     }
 
     fn position(
@@ -272,7 +345,7 @@ impl ReduceSpec {
     }
 
     /// The accumulator that changes nothing.
-    fn identity(&self, code: &mut Code<'_, '_>) -> Result<Word> {
+    pub(super) fn identity(&self, code: &mut Code<'_, '_>) -> Result<Word> {
         let words = self.identity_words()?;
         let ty = self.words_type(code);
         let ids: SmallVec<[Word; 4]> = words.iter().map(|&w| code.linker.const_u32(w)).collect();

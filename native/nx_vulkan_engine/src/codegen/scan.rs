@@ -36,6 +36,7 @@ impl ScanSpec {
             tie_high: false,
             input: self.dtype,
             times: None,
+            producer: None,
             out: self.dtype,
             stage: Stage::Whole,
             direction: Direction::Rows { width: 1 },

@@ -86,6 +86,7 @@ impl SegmentAddSpec {
             tie_high: false,
             input,
             times: None,
+            producer: None,
             out: self.out,
             stage: Stage::Whole,
             direction: Direction::Rows { width: 1 },

@@ -7,7 +7,8 @@ use super::{Call, Results, contiguous};
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
 use crate::kernel::launch::map::{Operand, map};
-use crate::kernel::launch::max_position;
+use crate::kernel::launch::rows::rows;
+use crate::kernel::launch::{max_position, produce};
 use crate::program::Program;
 use crate::program::fused::{Load, Made, Plan, through};
 use crate::shape::contiguous_strides;
@@ -17,12 +18,22 @@ use crate::{Error, Result, Tensor, View};
 pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
     let Ok(plan) = Plan::of(body) else { return one_by_one(call, body) };
     let loads = plan.loads.iter().map(|load| loaded(call, load)).collect::<Result<Vec<_>>>()?;
-    if !fits(&plan, &loads) {
-        return one_by_one(call, body);
-    }
-    match mapped(call, &plan, &loads) {
-        Err(Error::TooLarge { .. }) => one_by_one(call, body),
-        other => other,
+    let results = plan.stores.iter().map(|s| Tensor::uninitialized(call.engine, &s.ty)).collect::<Result<Results>>()?;
+    let done = match plan.reductions().next() {
+        None if !fits(&plan, &loads) => None,
+        None => match mapped(call, &plan, &loads, &results) {
+            Err(Error::TooLarge { .. }) => None,
+            other => other.map(Some)?,
+        },
+        Some(_) if produce::fits(&plan) => match results.as_slice() {
+            [result] => produce::reduce(call.engine, &plan, &loads, result, call.compile)?,
+            _ => None,
+        },
+        Some(_) => rows(call.engine, &plan, &loads, &results, call.compile)?,
+    };
+    match done {
+        Some(()) => Ok(results),
+        None => one_by_one(call, body),
     }
 }
 
@@ -57,14 +68,13 @@ fn fits(plan: &Plan, loads: &[Tensor]) -> bool {
             && loads.iter().all(|t| reach(&t.view) <= max_position(t.view.dtype.size_bytes())))
 }
 
-fn mapped(call: &Call<'_>, plan: &Plan, loads: &[Tensor]) -> Result<Results> {
+fn mapped(call: &Call<'_>, plan: &Plan, loads: &[Tensor], results: &[Tensor]) -> Result<()> {
     let typed = |t: &Tensor| Element::Typed(t.view.dtype);
     let inputs: Vec<Operand<'_>> = loads.iter().map(|t| Operand::new(&t.buffer, &t.view, typed(t))).collect();
-    let results = plan.stores.iter().map(|s| Tensor::uninitialized(call.engine, &s.ty)).collect::<Result<Results>>()?;
     let outputs: Vec<(Ref, Operand<'_>)> = plan
         .stores
         .iter()
-        .zip(&results)
+        .zip(results)
         .map(|(store, t)| {
             let strides = contiguous_strides(&plan.space);
             (store.value, Operand { buffer: &t.buffer, element: typed(t), strides, offset_bytes: 0 })
@@ -78,6 +88,5 @@ fn mapped(call: &Call<'_>, plan: &Plan, loads: &[Tensor]) -> Result<Results> {
             Made::Reduction { .. } => Err(call.invalid("reduces".into())),
         })
         .collect::<Result<_>>()?;
-    map(call.engine, &plan.space, &inputs, steps, &outputs, call.compile)?;
-    Ok(results)
+    map(call.engine, &plan.space, &inputs, steps, &outputs, call.compile)
 }

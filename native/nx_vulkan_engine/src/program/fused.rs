@@ -40,7 +40,7 @@ pub struct Load {
 }
 
 /// What computes a value.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Made {
     Step(Step),
     /// Over the elements of a row.
@@ -53,7 +53,7 @@ pub enum Made {
 }
 
 /// A value of the kernel. References to results count these.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Computed {
     pub made: Made,
     /// Whether it is the same for all elements of a row.
@@ -112,6 +112,9 @@ impl Plan {
         if let Some((operand, axes)) = reduction {
             let mut axes = axes.clone();
             axes.sort_unstable();
+            if axes.is_empty() {
+                return Err("a reduction over no axes".to_string());
+            }
             let space = type_of(body, &makers, operand)?.shape.clone();
             return Plan::over(body, &makers, space, axes);
         }
@@ -201,7 +204,7 @@ impl Plan {
     }
 
     /// The most 32-bit words of values that are needed at once.
-    fn live_words(&self) -> u32 {
+    pub fn live_words(&self) -> u32 {
         let words = |r: Ref| self.dtype(r).ctype().dtype().size_bytes().div_ceil(4) as u32;
         let end = self.values.len();
         let mut last: HashMap<Ref, usize> = HashMap::new();

@@ -2,7 +2,7 @@
 
 use nx_vulkan_engine::program::op::Scalar;
 use nx_vulkan_engine::program::passes::optimize;
-use nx_vulkan_engine::program::{Binary, Op, Operand, Program, Unary};
+use nx_vulkan_engine::program::{Binary, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::{DType, Type};
 
 use crate::common::Rng;
@@ -125,4 +125,119 @@ fn exact_identities_go_and_others_stay() {
     let optimized = optimize(b.finish(&[same, changed]), &gpu()).unwrap();
     assert_eq!(optimized.outputs[0], Operand::Input(0));
     assert!(matches!(optimized.instructions.last().unwrap().op, Op::Fused(_)));
+}
+
+impl Build {
+    /// A reduction over the last axis, which stays with size 1.
+    fn row(&mut self, reduction: Reduction, a: Operand) -> Operand {
+        let mut shape = self.ty(a).shape;
+        let last = shape.len() - 1;
+        shape[last] = 1;
+        let op = Op::Reduce { reduction, axes: [last].as_slice().into(), tie_high: false };
+        self.push(op, &[a], DType::F32, &shape)
+    }
+
+    fn mean(&mut self, a: Operand) -> Operand {
+        let count = self.ty(a).shape[self.ty(a).shape.len() - 1];
+        let sum = self.row(Reduction::Sum, a);
+        let share = self.number(1.0 / count as f64);
+        self.binary(Binary::Multiply, sum, share)
+    }
+}
+
+pub fn softmax(shape: &[u64]) -> Program {
+    let mut b = Build::default();
+    let x = b.input(DType::F32, shape);
+    let max = b.row(Reduction::Max, x);
+    let shifted = b.binary(Binary::Subtract, x, max);
+    let exp = b.unary(Unary::Exp, shifted);
+    let sum = b.row(Reduction::Sum, exp);
+    let result = b.binary(Binary::Divide, exp, sum);
+    b.finish(&[result])
+}
+
+pub fn layer_norm(shape: &[u64]) -> Program {
+    let mut b = Build::default();
+    let x = b.input(DType::F32, shape);
+    let [gain, bias] = [(); 2].map(|()| b.input(DType::F32, &shape[shape.len() - 1..]));
+    let mean = b.mean(x);
+    let centered = b.binary(Binary::Subtract, x, mean);
+    let squared = b.binary(Binary::Multiply, centered, centered);
+    let variance = b.mean(squared);
+    let eps = b.number(1e-5);
+    let variance = b.binary(Binary::Add, variance, eps);
+    let scale = b.unary(Unary::Rsqrt, variance);
+    let scaled = b.binary(Binary::Multiply, centered, scale);
+    let scaled = b.binary(Binary::Multiply, scaled, gain);
+    let result = b.binary(Binary::Add, scaled, bias);
+    b.finish(&[result])
+}
+
+#[test]
+fn softmax_is_one_kernel() {
+    for shape in [[5, 33], [300, 10], [3, 200], [40, 1], [1, 128], [2, 2048], [2, 4096]] {
+        check(&softmax(&shape), &["fused"], 1);
+    }
+}
+
+#[test]
+fn layer_norm_is_one_kernel() {
+    for shape in [[7, 65], [3, 128]] {
+        check(&layer_norm(&shape), &["fused"], 1);
+    }
+}
+
+#[test]
+fn a_mean_of_squared_errors_is_one_reduction() {
+    for (shape, kernels) in [([20, 30], vec!["fused"]), ([300, 401], vec!["fused", "fused"])] {
+        let mut b = Build::default();
+        let (x, y) = (b.input(DType::F32, &shape), b.input(DType::F32, &shape));
+        let error = b.binary(Binary::Subtract, x, y);
+        let squared = b.binary(Binary::Multiply, error, error);
+        let sum = Op::Reduce { reduction: Reduction::Sum, axes: [0, 1].as_slice().into(), tie_high: false };
+        let sum = b.push(sum, &[squared], DType::F32, &[]);
+        let share = b.number(1.0 / (shape[0] * shape[1]) as f64);
+        let mean = b.binary(Binary::Multiply, sum, share);
+        check(&b.finish(&[mean]), &kernels, 1);
+    }
+}
+
+#[test]
+fn what_is_reduced_is_computed_on_the_way() {
+    // Whole rows, chunks of rows, columns, chunks of columns, and an operand that is turned.
+    for (shape, axis) in [([37, 129], 1), ([3, 70_000], 1), ([128, 40], 0), ([20_000, 3], 0), ([9, 256], 1)] {
+        let mut b = Build::default();
+        let x = b.input(DType::F32, &shape);
+        let y = b.input(DType::F32, &[shape[1], shape[0]]);
+        let bias = b.input(DType::F32, &[shape[1]]);
+        let turned = b.push(Op::Transpose { axes: [1, 0].as_slice().into() }, &[y], DType::F32, &shape);
+        let product = b.binary(Binary::Multiply, x, turned);
+        let moved = b.binary(Binary::Add, product, bias);
+        let sum = Op::Reduce { reduction: Reduction::Sum, axes: [axis].as_slice().into(), tie_high: false };
+        let sum = b.push(sum, &[moved], DType::F32, &[shape[1 - axis]]);
+        check(&b.finish(&[sum]), &["fused"], 1);
+    }
+}
+
+#[test]
+fn columns_are_normalized_in_one_kernel() {
+    let mut b = Build::default();
+    let x = b.input(DType::F32, &[21, 70]);
+    let sum = Op::Reduce { reduction: Reduction::Sum, axes: [0].as_slice().into(), tie_high: false };
+    let sum = b.push(sum, &[x], DType::F32, &[70]);
+    let result = b.binary(Binary::Divide, x, sum);
+    check(&b.finish(&[result, sum]), &["fused"], 2);
+}
+
+#[test]
+fn the_logarithm_of_a_sum_of_exponentials_is_one_kernel() {
+    let mut b = Build::default();
+    let x = b.input(DType::F32, &[9, 50]);
+    let max = b.row(Reduction::Max, x);
+    let shifted = b.binary(Binary::Subtract, x, max);
+    let exp = b.unary(Unary::Exp, shifted);
+    let sum = b.row(Reduction::Sum, exp);
+    let log = b.unary(Unary::Log, sum);
+    let result = b.binary(Binary::Add, log, max);
+    check(&b.finish(&[result]), &["fused"], 1);
 }

@@ -44,6 +44,7 @@ pub fn inner(
             tie_high: false,
             input: a.dtype,
             times: Some(b.dtype),
+            producer: None,
             out: dtype,
             stage,
             direction,

@@ -6,7 +6,9 @@ pub mod fold;
 mod inner;
 pub mod linalg;
 pub mod map;
+pub mod produce;
 pub mod reduce;
+pub mod rows;
 pub mod scan;
 pub mod sort;
 pub mod transpose;
@@ -30,6 +32,7 @@ use crate::codegen::linalg::LinalgSpec;
 use crate::codegen::link::FloatModes;
 use crate::codegen::probe;
 use crate::codegen::reduce::ReduceSpec;
+use crate::codegen::rows::RowsSpec;
 use crate::codegen::scan::{ScanSpec, ScanStage};
 use crate::codegen::segment::{SegmentAddSpec, SegmentPutSpec};
 use crate::codegen::sort::SortSpec;
@@ -60,6 +63,7 @@ pub enum Compile {
 pub enum KernelSpec {
     Map(Spec),
     Reduce { spec: ReduceSpec, team: u32 },
+    Rows(RowsSpec),
     Fold(FoldSpec),
     Gather(GatherSpec),
     Take(TakeSpec),
@@ -101,6 +105,7 @@ impl KernelSpec {
         Ok(match self {
             KernelSpec::Map(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Dot(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
+            KernelSpec::Rows(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
             KernelSpec::Fold(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Targets(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::SegmentPut(spec) => (spec.generate(library, modes)?, SmallVec::new()),

@@ -108,7 +108,7 @@ fn halve(view: &View, axis: usize, at: u64) -> Result<(View, View)> {
 }
 
 /// Kept and reduced axes of a view as two spaces.
-fn spaces(view: &View, axes: &[usize]) -> (Space, Space) {
+pub(super) fn spaces(view: &View, axes: &[usize]) -> (Space, Space) {
     let pick = |reduced: bool| -> Space {
         let (sizes, strides): (Dims, Strides) = (0..view.shape.len())
             .filter(|axis| axes.contains(axis) == reduced)
@@ -139,6 +139,7 @@ fn reduce_parts(
             tie_high: what.tie_high,
             input: view.dtype,
             times: None,
+            producer: None,
             out: what.out,
             stage,
             direction,

@@ -10,6 +10,7 @@ mod rewrite;
 use super::fused::Plan;
 use super::{Op, Program, verify};
 use crate::device::Caps;
+use crate::kernel::launch::{produce, rows};
 use crate::{DeviceKind, Result};
 
 /// What passes need to know of the device.
@@ -29,7 +30,7 @@ impl Target {
 
     /// Whether there is a kernel for the plan.
     fn takes(&self, plan: &Plan) -> bool {
-        plan.reductions().next().is_none()
+        plan.reductions().next().is_none() || produce::fits(plan) || rows::fits(plan, self.kind, self.max_invocations)
     }
 }
 

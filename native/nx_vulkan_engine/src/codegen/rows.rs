@@ -1,0 +1,423 @@
+//! Kernels that hold whole rows in registers: elementwise steps and reductions over the row in any order, then results per row and
+//! per element. What is read is read once, and a step runs once per element.
+
+use std::collections::HashMap;
+
+use rspirv::spirv::{Op as SpirvOp, Word};
+use smallvec::SmallVec;
+
+use super::access::{self, Element, Param, ParamLayout};
+use super::elementwise::{Generated, Ref, Step, arg};
+use super::library::Library;
+use super::link::{Code, FloatModes, Linker};
+use super::reduce::{Direction, ReduceSpec, Stage};
+use super::scalar::{self, Value};
+use super::templates;
+use crate::program::fused::{Computed, Made};
+use crate::{DType, Error, Result};
+
+/// How an operand lies along a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Along {
+    /// One element for the whole row.
+    Row,
+    /// Neighbours are neighbours in memory, and loads of `width` are aligned.
+    Vector,
+    Strided,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RowPort {
+    pub dtype: DType,
+    pub along: Along,
+}
+
+/// The key under which a row kernel is compiled once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct RowsSpec {
+    /// Axes of the iteration space that count rows, then those that make up a row.
+    pub kept_rank: u8,
+    pub row_rank: u8,
+    pub inputs: Vec<RowPort>,
+    pub values: Vec<Computed>,
+    /// Results, those of one element per row as [`Along::Row`].
+    pub outputs: Vec<(Ref, RowPort)>,
+    /// Neighbours per load, of which a row is a multiple.
+    pub width: u8,
+    /// Loads per invocation.
+    pub items: u8,
+    /// Invocations per row, a power of two.
+    pub team: u32,
+    /// Neighbouring invocations take neighbouring rows.
+    pub columns: bool,
+}
+
+impl RowsSpec {
+    /// Reductions that the template has trees for.
+    pub const MAX_REDUCTIONS: usize = 6;
+
+    /// Invocations per workgroup.
+    pub fn local_size(&self) -> u32 {
+        self.team.max(256)
+    }
+
+    /// Rows per workgroup.
+    pub fn rows_per_group(&self) -> u32 {
+        self.local_size() / self.team
+    }
+
+    /// Specialization constants.
+    pub fn constants(&self) -> [(u32, u32); 2] {
+        [(0, self.team), (1, if self.columns { self.rows_per_group() } else { 1 })]
+    }
+
+    /// Generates the kernel's SPIR-V.
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        Generated::push_or_table(|table| self.generate_with(library, modes, table))
+    }
+
+    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+        let name = format!("rows_{}", self.local_size());
+        let template = templates::template(&name)?;
+        let mut linker = Linker::new(library, &name, &template, table, modes)?;
+        let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
+        let reductions: Vec<ReduceSpec> = self.values.iter().filter_map(|v| self.reduction(&v.made)).collect();
+        for (k, spec) in reductions.iter().enumerate() {
+            linker.define(&format!("slot_combine_{k}"), |code, args| {
+                let a = from_four(code, spec, arg(args, 0)?);
+                let b = from_four(code, spec, arg(args, 1)?);
+                let sum = spec.combine(code, a, b)?;
+                Ok(Some(to_four(code, spec, sum)))
+            })?;
+        }
+        linker.define("slot_row", |code, args| {
+            let [row, lane, live] = [arg(args, 0)?, arg(args, 1)?, arg(args, 2)?];
+            Emission::new(self, code, &mut params, row, lane)?.emit(live)?;
+            Ok(None)
+        })?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: self.rows_per_group() })
+    }
+
+    fn dtype(&self, r: Ref) -> DType {
+        match r {
+            Ref::Input(k) => self.inputs.get(k as usize).map_or(DType::U32, |p| p.dtype),
+            Ref::Result(k) => self.values.get(k as usize).map_or(DType::U32, Computed::dtype),
+            Ref::Coordinate(_) | Ref::Linear => DType::U32,
+            Ref::Constant(dtype, _) => dtype,
+        }
+    }
+
+    /// The meaning of a reduction's accumulators.
+    fn reduction(&self, made: &Made) -> Option<ReduceSpec> {
+        let Made::Reduction { reduction, tie_high, of, out } = made else { return None };
+        Some(ReduceSpec {
+            reduction: *reduction,
+            tie_high: *tie_high,
+            input: self.dtype(*of),
+            times: None,
+            producer: None,
+            out: *out,
+            stage: Stage::Whole,
+            direction: Direction::Rows { width: 1 },
+            kept_rank: 1,
+            reduced_rank: 1,
+        })
+    }
+}
+
+/// Accumulators travel as four words.
+fn to_four(code: &mut Code<'_, '_>, spec: &ReduceSpec, words: Word) -> Word {
+    let uint = code.linker.type_uint(32);
+    let four = code.linker.type_vector(uint, 4);
+    let zero = code.linker.const_u32(0);
+    match spec.accumulator_bytes() / 4 {
+        1 => code.ids(SpirvOp::CompositeConstruct, four, &[words, zero, zero, zero]),
+        2 => code.ids(SpirvOp::CompositeConstruct, four, &[words, zero, zero]),
+        _ => words,
+    }
+}
+
+fn from_four(code: &mut Code<'_, '_>, spec: &ReduceSpec, four: Word) -> Word {
+    let uint = code.linker.type_uint(32);
+    match spec.accumulator_bytes() / 4 {
+        1 => code.extract(uint, four, 0),
+        2 => {
+            let (pair, parts) = (code.linker.type_vector(uint, 2), [0, 1].map(|i| code.extract(uint, four, i)));
+            code.ids(SpirvOp::CompositeConstruct, pair, &parts)
+        }
+        _ => four,
+    }
+}
+
+/// A value of the whole row, or one for each element that the invocation holds.
+#[derive(Debug, Clone)]
+enum Held {
+    Row(Value),
+    Each(Vec<Value>),
+}
+
+impl Held {
+    fn at(&self, k: usize) -> Option<Value> {
+        match self {
+            Held::Row(value) => Some(*value),
+            Held::Each(values) => values.get(k).copied(),
+        }
+    }
+}
+
+/// The body of `slot_row` under construction.
+struct Emission<'s, 'c, 'a, 'l> {
+    spec: &'s RowsSpec,
+    code: &'c mut Code<'a, 'l>,
+    params: &'s mut ParamLayout,
+    row: Word,
+    lane: Word,
+    /// Coordinates of the row.
+    outer: SmallVec<[Word; 6]>,
+    /// For each load: its first element in the row, and whether it exists.
+    loads: Vec<(Word, Word)>,
+    /// For each element: its place in the row.
+    places: Vec<Word>,
+    held: HashMap<Ref, Held>,
+}
+
+impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
+    fn new(
+        spec: &'s RowsSpec,
+        code: &'c mut Code<'a, 'l>,
+        params: &'s mut ParamLayout,
+        row: Word,
+        lane: Word,
+    ) -> Result<Emission<'s, 'c, 'a, 'l>> {
+        let outer = access::coordinates(code, params, row, 0, spec.kept_rank)?;
+        let elements = code.param(params.word(Param::Extra(0)))?;
+        let (uint, bool_type) = (code.linker.type_uint(32), code.linker.type_bool());
+        let width = code.linker.const_u32(spec.width.into());
+        let last = code.u32_op(SpirvOp::ISub, elements, width);
+        let (mut loads, mut places) = (Vec::new(), Vec::new());
+        for item in 0..u32::from(spec.items) {
+            let step = code.linker.const_u32(item * spec.team);
+            let vector = code.u32_op(SpirvOp::IAdd, lane, step);
+            let first = code.u32_op(SpirvOp::IMul, vector, width);
+            let exists = code.ids(SpirvOp::ULessThan, bool_type, &[first, elements]);
+            // What lies beyond the row is read at its end, and counts nowhere.
+            let first = code.ids(SpirvOp::Select, uint, &[exists, first, last]);
+            loads.push((first, exists));
+            for k in 0..u32::from(spec.width) {
+                let offset = code.linker.const_u32(k);
+                places.push(code.u32_op(SpirvOp::IAdd, first, offset));
+            }
+        }
+        Ok(Emission { spec, code, params, row, lane, outer, loads, places, held: HashMap::new() })
+    }
+
+    fn emit(mut self, live: Word) -> Result<()> {
+        let mut reductions = 0;
+        for (i, value) in self.spec.values.iter().enumerate() {
+            let held = match &value.made {
+                Made::Step(step) => self.step(step)?,
+                Made::Reduction { of, .. } => {
+                    let spec = self.spec.reduction(&value.made).ok_or_else(|| missing(Ref::Result(i as u8)))?;
+                    reductions += 1;
+                    self.reduce(&spec, *of, reductions - 1)?
+                }
+            };
+            self.held.insert(Ref::Result(i as u8), held);
+        }
+        self.store(live)
+    }
+
+    fn find(&mut self, r: Ref) -> Result<Held> {
+        if let Some(held) = self.held.get(&r) {
+            return Ok(held.clone());
+        }
+        let held = match r {
+            Ref::Input(k) => self.load(k)?,
+            Ref::Constant(dtype, bits) => {
+                let id = access::exact_constant(self.code, dtype.ctype(), bits)?.ok_or_else(|| missing(r))?;
+                Held::Row(Value { id, dtype })
+            }
+            Ref::Coordinate(axis) if axis < self.spec.kept_rank => {
+                let id = self.outer.get(axis as usize).copied().ok_or_else(|| missing(r))?;
+                Held::Row(Value { id, dtype: DType::U32 })
+            }
+            Ref::Coordinate(axis) => {
+                let mut values = Vec::new();
+                for k in 0..self.places.len() {
+                    let inner = self.inner(self.places[k])?;
+                    let id = inner.get((axis - self.spec.kept_rank) as usize).copied().ok_or_else(|| missing(r))?;
+                    values.push(Value { id, dtype: DType::U32 });
+                }
+                Held::Each(values)
+            }
+            Ref::Linear | Ref::Result(_) => return Err(missing(r)),
+        };
+        self.held.insert(r, held.clone());
+        Ok(held)
+    }
+
+    fn inner(&mut self, place: Word) -> Result<SmallVec<[Word; 6]>> {
+        access::coordinates(self.code, self.params, place, self.spec.kept_rank, self.spec.row_rank)
+    }
+
+    /// The position of an element of operand `k`, of the row's first if there is no place.
+    fn position(&mut self, k: u8, place: Option<Word>) -> Result<Word> {
+        let outer = self.outer.clone();
+        let mut sum = access::position(self.code, self.params, k, 0, &outer)?;
+        if let Some(place) = place {
+            let inner = self.inner(place)?;
+            let inner = access::position(self.code, self.params, k, self.spec.kept_rank, &inner)?;
+            sum = self.code.u32_op(SpirvOp::IAdd, sum, inner);
+        }
+        access::biased(self.code, self.params, k, sum)
+    }
+
+    fn load(&mut self, k: u8) -> Result<Held> {
+        let port = *self.spec.inputs.get(k as usize).ok_or_else(|| missing(Ref::Input(k)))?;
+        let address = self.params.address(k);
+        let (element, dtype) = (Element::Typed(port.dtype), port.dtype);
+        let mut values = Vec::new();
+        match port.along {
+            Along::Row => {
+                let at = self.position(k, None)?;
+                let id = access::load(self.code, address, element, at)?;
+                return Ok(Held::Row(Value { id, dtype }));
+            }
+            Along::Vector => {
+                let width = self.code.linker.const_u32(self.spec.width.into());
+                for (first, _) in self.loads.clone() {
+                    let at = self.position(k, Some(first))?;
+                    let group = self.code.u32_op(SpirvOp::UDiv, at, width);
+                    let ids = access::load_vector(self.code, address, element, self.spec.width.into(), group)?;
+                    values.extend(ids.into_iter().map(|id| Value { id, dtype }));
+                }
+            }
+            Along::Strided => {
+                for place in self.places.clone() {
+                    let at = self.position(k, Some(place))?;
+                    values.push(Value { id: access::load(self.code, address, element, at)?, dtype });
+                }
+            }
+        }
+        Ok(Held::Each(values))
+    }
+
+    fn step(&mut self, step: &Step) -> Result<Held> {
+        let args: Vec<Held> = step.args.iter().map(|&r| self.find(r)).collect::<Result<_>>()?;
+        let mut one = |k: usize| -> Result<Value> {
+            let args: SmallVec<[Value; 3]> =
+                args.iter().map(|a| a.at(k).ok_or_else(|| missing(Ref::Linear))).collect::<Result<_>>()?;
+            Ok(Value { id: scalar::emit(self.code, step.op, &args, step.out)?, dtype: step.out })
+        };
+        if args.iter().all(|a| matches!(a, Held::Row(_))) {
+            return one(0).map(Held::Row);
+        }
+        (0..self.places.len()).map(one).collect::<Result<_>>().map(Held::Each)
+    }
+
+    /// The tree is that of `reduce_rows`: loads of one invocation in order, then the team.
+    fn reduce(&mut self, spec: &ReduceSpec, of: Ref, number: usize) -> Result<Held> {
+        let values = self.find(of)?;
+        let identity = spec.identity(self.code)?;
+        let words = spec.words_type(self.code);
+        let mut sum = identity;
+        for (item, (_, exists)) in self.loads.clone().into_iter().enumerate() {
+            let width = usize::from(self.spec.width);
+            let mut lifted: SmallVec<[Word; 4]> = SmallVec::new();
+            for k in item * width..(item + 1) * width {
+                let value = values.at(k).ok_or_else(|| missing(of))?;
+                lifted.push(spec.lift(self.code, value.id, self.places[k])?);
+            }
+            while lifted.len() > 1 {
+                let mut next = SmallVec::new();
+                for pair in lifted.chunks(2) {
+                    next.push(match *pair {
+                        [a, b] => spec.combine(self.code, a, b)?,
+                        [a] => a,
+                        _ => continue,
+                    });
+                }
+                lifted = next;
+            }
+            let Some(&all) = lifted.first() else { continue };
+            let counted = select(self.code, words, exists, all, identity, spec.accumulator_bytes() / 4);
+            sum = spec.combine(self.code, sum, counted)?;
+        }
+        if self.spec.team > 1 {
+            let four = to_four(self.code, spec, sum);
+            let whole = self.code.call_own(&format!("nx_tree_{number}"), &[four])?;
+            sum = from_four(self.code, spec, whole);
+        }
+        Ok(Held::Row(Value { id: spec.lower(self.code, sum)?, dtype: spec.out }))
+    }
+
+    fn store(mut self, live: Word) -> Result<()> {
+        let outputs: Vec<(u8, Ref, RowPort)> =
+            (self.spec.inputs.len() as u8..).zip(&self.spec.outputs).map(|(k, &(r, port))| (k, r, port)).collect();
+        let held: Vec<Held> = outputs.iter().map(|&(_, r, _)| self.find(r)).collect::<Result<_>>()?;
+        let (bool_type, zero) = (self.code.linker.type_bool(), self.code.linker.const_u32(0));
+        let value = |held: &Held, k: usize| held.at(k).map(|v| v.id).ok_or_else(|| missing(Ref::Linear));
+        if outputs.iter().any(|(_, _, port)| port.along == Along::Row) {
+            let first = self.code.ids(SpirvOp::IEqual, bool_type, &[self.lane, zero]);
+            let stores = self.code.ids(SpirvOp::LogicalAnd, bool_type, &[first, live]);
+            let idle = self.code.ids(SpirvOp::LogicalNot, bool_type, &[stores]);
+            let (params, row) = (&mut *self.params, self.row);
+            self.code.unless(idle, |code| {
+                for ((k, _, port), held) in outputs.iter().zip(&held).filter(|((.., port), _)| port.along == Along::Row)
+                {
+                    let address = params.address(*k);
+                    access::store(code, address, Element::Typed(port.dtype), row, value(held, 0)?)?;
+                }
+                Ok(())
+            })?;
+        }
+        if outputs.iter().all(|(_, _, port)| port.along == Along::Row) {
+            return Ok(());
+        }
+        let width = usize::from(self.spec.width);
+        for (item, (first, exists)) in self.loads.clone().into_iter().enumerate() {
+            let stores = self.code.ids(SpirvOp::LogicalAnd, bool_type, &[exists, live]);
+            let idle = self.code.ids(SpirvOp::LogicalNot, bool_type, &[stores]);
+            let (spec, params, outer) = (self.spec, &mut *self.params, self.outer.clone());
+            let (row, lane, places) = (self.row, self.lane, self.places.clone());
+            self.code.unless(idle, |code| {
+                let mut inside =
+                    Emission { spec, code, params, row, lane, outer, loads: Vec::new(), places, held: HashMap::new() };
+                for ((k, _, port), held) in outputs.iter().zip(&held).filter(|((.., port), _)| port.along != Along::Row)
+                {
+                    let (address, element) = (inside.params.address(*k), Element::Typed(port.dtype));
+                    let elements = item * width..(item + 1) * width;
+                    if port.along == Along::Vector && width > 1 {
+                        let ids = elements.map(|e| value(held, e)).collect::<Result<SmallVec<[Word; 4]>>>()?;
+                        let at = inside.position(*k, Some(first))?;
+                        let width = inside.code.linker.const_u32(spec.width.into());
+                        let group = inside.code.u32_op(SpirvOp::UDiv, at, width);
+                        access::store_vector(inside.code, address, element, group, &ids)?;
+                        continue;
+                    }
+                    for e in elements {
+                        let at = inside.position(*k, Some(inside.places[e]))?;
+                        access::store(inside.code, address, element, at, value(held, e)?)?;
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// `a` where a bool holds, else `b`, for values of some words.
+fn select(code: &mut Code<'_, '_>, ty: Word, condition: Word, a: Word, b: Word, words: u64) -> Word {
+    if words == 1 {
+        return code.ids(SpirvOp::Select, ty, &[condition, a, b]);
+    }
+    let bool_type = code.linker.type_bool();
+    let bools = code.linker.type_vector(bool_type, words as u32);
+    let condition = code.ids(SpirvOp::CompositeConstruct, bools, &vec![condition; words as usize]);
+    code.ids(SpirvOp::Select, ty, &[condition, a, b])
+}
+
+fn missing(r: Ref) -> Error {
+    Error::InvalidProgram { op: "rows".to_string(), reason: format!("{r:?} does not exist") }
+}

@@ -1,0 +1,186 @@
+//! Launches of row kernels: how many invocations share a row, and how its elements are loaded.
+
+use smallvec::SmallVec;
+
+use super::{Arguments, Compile, KernelSpec, Place, launch, max_position};
+use crate::codegen::elementwise::Ref;
+use crate::codegen::rows::{Along, RowPort, RowsSpec};
+use crate::program::fused::{Made, Plan};
+use crate::shape::{Dims, Space, Strides, contiguous_strides};
+use crate::{DeviceKind, Engine, Result, Tensor, View};
+
+/// 32-bit registers that the elements of an invocation may take: half of what NVIDIA gives each of 1024.
+const REGISTERS: u32 = 32;
+
+/// Elements that one invocation holds at most, on GPUs and on a CPU device, whose driver compiles each of them slowly.
+const MOST_ELEMENTS: u32 = 16;
+const MOST_ELEMENTS_CPU: u32 = 4;
+
+/// Invocations of a row: the largest workgroup that the template has.
+const MOST_INVOCATIONS: u32 = 1024;
+
+/// Neighbouring rows that invocations take together where elements of a row are apart in memory.
+const NEIGHBOURS: u32 = 32;
+
+/// Invocations of such a row at most, so that those of a workgroup still read 32 bytes together.
+const MOST_INVOCATIONS_OF_COLUMNS: u32 = 32;
+
+/// Loads that an invocation should have in flight before more of them share a row.
+const LOADS: u64 = 4;
+
+/// Elements that one invocation may hold, and invocations that may share a row.
+fn limits(plan: &Plan, kind: DeviceKind, max_invocations: u32) -> (u32, u32) {
+    let elements = match kind {
+        DeviceKind::Cpu => MOST_ELEMENTS_CPU,
+        _ => MOST_ELEMENTS,
+    };
+    let invocations = MOST_INVOCATIONS.min(max_invocations.max(1));
+    let registers = REGISTERS.max(plan.live_words());
+    ((registers / plan.live_words().max(1)).clamp(1, elements), 1 << invocations.ilog2())
+}
+
+/// Whether neighbours in memory are elements of different rows.
+fn is_columns(plan: &Plan) -> bool {
+    plan.space.iter().rposition(|&n| n > 1).is_some_and(|axis| !plan.axes.contains(&axis))
+}
+
+/// Whether rows of the plan fit in the registers of a workgroup.
+pub fn fits(plan: &Plan, kind: DeviceKind, max_invocations: u32) -> bool {
+    let (elements, most) = limits(plan, kind, max_invocations);
+    let invocations = if is_columns(plan) { MOST_INVOCATIONS_OF_COLUMNS.min(most) } else { most };
+    plan.reductions().count() <= RowsSpec::MAX_REDUCTIONS
+        && !plan.stores.is_empty()
+        && plan.row_elements() <= u64::from(elements) * u64::from(invocations)
+}
+
+/// Runs a plan whose rows fit. `None` where one launch can't index everything, or rows are too long for loads of one element.
+pub fn rows(
+    engine: &Engine,
+    plan: &Plan,
+    loads: &[Tensor],
+    results: &[Tensor],
+    compile: Compile,
+) -> Result<Option<()>> {
+    let caps = engine.caps();
+    let (most_elements, most_invocations) = limits(plan, caps.kind, caps.max_invocations);
+    let reach = |view: &View| {
+        let (low, high) = view.extent();
+        (high - low) as u64
+    };
+    let widest = loads.iter().chain(results).map(|t| t.view.dtype.size_bytes()).max().unwrap_or(1);
+    if plan.elements() > max_position(widest)
+        || loads.iter().any(|t| reach(&t.view) > max_position(t.view.dtype.size_bytes()))
+    {
+        return Ok(None);
+    }
+    // Strides of all operands in the iteration space; results of one element per row have none along it.
+    let full = contiguous_strides(&plan.space);
+    let strides: Vec<&[i64]> =
+        loads.iter().map(|t| &t.view.strides[..]).chain(plan.stores.iter().map(|_| &full[..])).collect();
+    let counts = |r: &Ref| matches!(r, Ref::Coordinate(_));
+    let indexed = plan.stores.iter().any(|s| counts(&s.value))
+        || plan.values.iter().any(|v| matches!(&v.made, Made::Step(s) if s.args.iter().any(counts)));
+    let pick = |row: bool| -> Space {
+        let axes: SmallVec<[usize; 6]> = (0..plan.space.len()).filter(|axis| plan.axes.contains(axis) == row).collect();
+        let sizes: Dims = axes.iter().map(|&axis| plan.space[axis]).collect();
+        let strides: Vec<Strides> = strides.iter().map(|s| axes.iter().map(|&axis| s[axis]).collect()).collect();
+        if indexed && !axes.is_empty() {
+            return Space { sizes, strides: strides.into_iter().collect() };
+        }
+        Space::new(&sizes, &strides.iter().map(|s| &s[..]).collect::<Vec<_>>())
+    };
+    let (kept, row) = (pick(false), pick(true));
+    let (rows, elements) = (kept.elements(), row.elements());
+    let columns = is_columns(plan);
+
+    let ports: Vec<(&Tensor, bool)> = loads
+        .iter()
+        .zip(&plan.loads)
+        .map(|(t, load)| (t, load.row))
+        .chain(results.iter().zip(&plan.stores).map(|(t, store)| (t, store.row)))
+        .collect();
+    let aligned = |width: u64| {
+        elements.is_multiple_of(width)
+            && row.rank() == 1
+            && ports.iter().enumerate().all(|(k, (t, is_row))| {
+                let outer = kept.strides[k].iter().all(|s| s.unsigned_abs().is_multiple_of(width));
+                let bytes = t.view.dtype.size_bytes() * width;
+                *is_row
+                    || row.strides[k][0] != 1
+                    || (outer && bytes <= 16 && !t.view.dtype.is_complex() && t.address().is_multiple_of(bytes))
+            })
+            && ports.iter().enumerate().any(|(k, (_, is_row))| !is_row && row.strides[k][0] == 1)
+    };
+    let width = [4, 2].into_iter().find(|&w| !columns && w <= u64::from(most_elements) && aligned(w)).unwrap_or(1);
+    let vectors = elements.div_ceil(width);
+    let most_items = (u64::from(most_elements) / width).max(1);
+    let least_team = vectors.div_ceil(most_items).next_power_of_two();
+    let team = vectors.div_ceil(LOADS).next_power_of_two().max(least_team);
+    // Neighbouring rows keep their place in the workgroup for as long as possible.
+    let team = if columns { team.min(u64::from(256 / NEIGHBOURS)).max(least_team) } else { team };
+    let items = vectors.div_ceil(team);
+    if items > most_items || team > u64::from(most_invocations) {
+        return Ok(None);
+    }
+    let port = |k: usize| {
+        let (t, is_row) = ports[k];
+        let along = match () {
+            () if is_row => Along::Row,
+            () if row.rank() == 1 && row.strides[k][0] == 1 => Along::Vector,
+            () => Along::Strided,
+        };
+        // One element is no vector.
+        let along = if along == Along::Vector && width == 1 { Along::Strided } else { along };
+        RowPort { dtype: t.view.dtype, along }
+    };
+    let kept_axes: SmallVec<[usize; 6]> = (0..plan.space.len()).filter(|a| !plan.axes.contains(a)).collect();
+    let row_axes: SmallVec<[usize; 6]> = (0..plan.space.len()).filter(|a| plan.axes.contains(a)).collect();
+    let placed = |r: Ref| match r {
+        Ref::Coordinate(axis) => {
+            let axis = axis as usize;
+            let place = kept_axes.iter().position(|&a| a == axis);
+            let inner = || row_axes.iter().position(|&a| a == axis).map(|p| p + kept.rank());
+            Ref::Coordinate(place.or_else(inner).unwrap_or(axis) as u8)
+        }
+        other => other,
+    };
+    let spec = RowsSpec {
+        kept_rank: kept.rank() as u8,
+        row_rank: row.rank() as u8,
+        inputs: (0..loads.len()).map(port).collect(),
+        values: plan
+            .values
+            .iter()
+            .cloned()
+            .map(|mut value| {
+                match &mut value.made {
+                    Made::Step(step) => step.args.iter_mut().for_each(|r| *r = placed(*r)),
+                    Made::Reduction { of, .. } => *of = placed(*of),
+                }
+                value
+            })
+            .collect(),
+        outputs: plan.stores.iter().enumerate().map(|(i, s)| (placed(s.value), port(loads.len() + i))).collect(),
+        width: width as u8,
+        items: items as u8,
+        team: team as u32,
+        columns,
+    };
+    let rows_per_group = u64::from(spec.rows_per_group());
+    let kernel = engine.kernel(&KernelSpec::Rows(spec), compile)?;
+    let sizes: Dims = kept.sizes.iter().chain(&row.sizes).copied().collect();
+    let joined: Vec<Strides> =
+        (0..ports.len()).map(|k| kept.strides[k].iter().chain(&row.strides[k]).copied().collect()).collect();
+    let places: SmallVec<[Place<'_>; 4]> = ports
+        .iter()
+        .zip(&joined)
+        .map(|(&(t, _), strides)| Place {
+            buffer: &t.buffer,
+            address: t.address(),
+            strides,
+            element_bytes: t.view.dtype.size_bytes(),
+        })
+        .collect();
+    let arguments = Arguments { count: rows as u32, sizes: &sizes, places: &places, extra: &[elements as u32] };
+    launch(engine, &kernel, &arguments, loads.len(), rows.div_ceil(rows_per_group)).map(Some)
+}
