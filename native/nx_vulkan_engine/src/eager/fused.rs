@@ -1,9 +1,9 @@
 //! Fused ops: one kernel for a whole body, or the body's ops one by one where sizes or layouts need that.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::program::run_instructions;
-use super::{Call, Results, contiguous};
+use super::{Call, Results, contiguous, epilogue};
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
 use crate::kernel::launch::map::{Operand, map};
@@ -16,6 +16,9 @@ use crate::{Error, Result, Tensor, View};
 
 /// Runs the body of a fused op.
 pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
+    if let Some(after) = crate::program::epilogue::of(body) {
+        return Ok(smallvec![epilogue::product(call, body, after)?]);
+    }
     let Ok(plan) = Plan::of(body) else { return one_by_one(call, body) };
     let loads = plan.loads.iter().map(|load| loaded(call, load)).collect::<Result<Vec<_>>>()?;
     let results = plan.stores.iter().map(|s| Tensor::uninitialized(call.engine, &s.ty)).collect::<Result<Results>>()?;
@@ -42,7 +45,7 @@ fn one_by_one(call: &Call<'_>, body: &Program) -> Result<Results> {
 }
 
 /// A tensor with the shape of the iteration space.
-fn loaded(call: &Call<'_>, load: &Load) -> Result<Tensor> {
+pub(super) fn loaded(call: &Call<'_>, load: &Load) -> Result<Tensor> {
     let tensor = call.operand(load.operand as usize)?;
     if let Some(view) = through(tensor.view.clone(), &load.views)? {
         return Ok(Tensor { buffer: tensor.buffer.clone(), view });

@@ -7,6 +7,7 @@ mod control;
 mod conv;
 mod dot;
 mod eigh;
+mod epilogue;
 mod fft;
 mod fold;
 mod fused;

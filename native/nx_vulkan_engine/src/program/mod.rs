@@ -2,6 +2,7 @@
 
 pub mod control;
 pub mod conv;
+pub mod epilogue;
 pub mod factorization;
 pub mod file;
 pub mod fourier;

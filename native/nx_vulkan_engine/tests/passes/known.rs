@@ -37,7 +37,7 @@ pub fn ops(program: &Program) -> Vec<&'static str> {
 }
 
 /// Checks the kernels of a program, and its results beside those of single ops.
-fn check(program: &Program, kernels: &[&str], outputs: usize) {
+pub fn check(program: &Program, kernels: &[&str], outputs: usize) {
     let optimized = optimize(program.clone(), &gpu()).unwrap();
     assert_eq!(ops(&optimized), kernels, "{optimized}");
     assert_eq!(optimized.outputs.len(), outputs);

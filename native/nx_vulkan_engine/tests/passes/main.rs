@@ -11,6 +11,7 @@ mod known;
 mod maker;
 #[path = "../common/models.rs"]
 mod models;
+mod products;
 mod random;
 mod workgroups;
 

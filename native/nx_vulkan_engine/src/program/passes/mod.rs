@@ -3,6 +3,7 @@
 mod clean;
 mod cse;
 mod dce;
+mod epilogue;
 mod fold;
 mod fuse;
 mod rewrite;
@@ -71,8 +72,10 @@ fn tidied(mut program: Program) -> Result<Program> {
 
 fn fused(mut program: Program, target: &Target) -> Result<Program> {
     nested(&mut program, |program| fused(program, target))?;
-    program = checked(fuse::run(&program, target)?)?;
-    checked(dce::run(&cse::run(&program)?)?)
+    for pass in [|p: &Program, target: &Target| fuse::run(p, target), |p, _| dce::run(&cse::run(p)?), |p, _| epilogue::run(p)] {
+        program = checked(pass(&program, target)?)?;
+    }
+    Ok(program)
 }
 
 /// In debug builds, the program if it keeps all rules.

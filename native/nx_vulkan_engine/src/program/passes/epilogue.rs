@@ -1,0 +1,95 @@
+//! Moves elementwise ops into the kernels of the products that they alone read: biases, activations, masks, residuals.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::rewrite::Rewriter;
+use crate::program::{Instruction, Op, Operand, Program, epilogue};
+use crate::{Result, Type};
+
+pub fn run(program: &Program) -> Result<Program> {
+    let makers: Vec<usize> =
+        program.instructions.iter().enumerate().flat_map(|(at, i)| i.outs.iter().map(move |_| at)).collect();
+    let maker = |o: &Operand| match *o {
+        Operand::Input(_) => None,
+        Operand::Result(r) => makers.get(r as usize).copied(),
+    };
+    // How often results are read.
+    let mut reads: HashMap<Operand, usize> = HashMap::new();
+    for operand in program.instructions.iter().flat_map(|i| &i.operands).chain(&program.outputs) {
+        *reads.entry(*operand).or_default() += 1;
+    }
+    // The product that each instruction takes in.
+    let mut taken: HashMap<usize, usize> = HashMap::new();
+    let mut joined: HashMap<usize, (Instruction, Vec<Operand>)> = HashMap::new();
+    for (at, instruction) in program.instructions.iter().enumerate() {
+        for operand in &instruction.operands {
+            let Some(product) = maker(operand) else { continue };
+            let once = reads.get(operand) == Some(&1) && epilogue::is_product(&program.instructions[product].op);
+            if let Some(found) = once.then(|| join(program, product, instruction, *operand)).flatten() {
+                taken.insert(product, at);
+                joined.insert(at, found);
+                break;
+            }
+        }
+    }
+    let mut new = Rewriter::new(program);
+    for (at, instruction) in program.instructions.iter().enumerate() {
+        if taken.contains_key(&at) {
+            // Nothing but what took it reads it.
+            new.moved(Operand::Result(u32::MAX));
+            continue;
+        }
+        let (instruction, operands) = match joined.remove(&at) {
+            Some(found) => found,
+            None => (instruction.clone(), instruction.operands.to_vec()),
+        };
+        let operands = operands.iter().map(|&o| new.operand(o)).collect::<Result<_>>()?;
+        new.replace(Instruction { operands, ..instruction });
+    }
+    new.finish(program)
+}
+
+/// A fused op of a product and of what reads it, with its operands, if one kernel can do both.
+fn join(program: &Program, product: usize, reader: &Instruction, read: Operand) -> Option<(Instruction, Vec<Operand>)> {
+    let [out] = reader.outs.as_slice() else { return None };
+    let product = &program.instructions[product];
+    let mut operands: Vec<Operand> = product.operands.to_vec();
+    let mut inputs: Vec<Type> = operands.iter().map(|&o| program.type_of(o).cloned()).collect::<Option<_>>()?;
+    let own: SmallVec<[Operand; 3]> = (0..operands.len() as u32).map(Operand::Input).collect();
+    // What the reader's operands are in the body: result 0 is the product.
+    let mut inner: Vec<Operand> = Vec::new();
+    for &operand in &reader.operands {
+        if operand == read {
+            inner.push(Operand::Result(0));
+            continue;
+        }
+        inner.push(Operand::Input(operands.len() as u32));
+        inputs.push(program.type_of(operand)?.clone());
+        operands.push(operand);
+    }
+    let mut body = Program { inputs, ..Program::default() };
+    body.instructions.push(Instruction { operands: own, ..product.clone() });
+    match &reader.op {
+        Op::Fused(steps) => {
+            let moved = |o: &Operand| match *o {
+                Operand::Input(i) => inner.get(i as usize).copied(),
+                Operand::Result(r) => Some(Operand::Result(r + 1)),
+            };
+            for step in &steps.instructions {
+                let operands = step.operands.iter().map(moved).collect::<Option<_>>()?;
+                body.instructions.push(Instruction { operands, ..step.clone() });
+            }
+            body.outputs = steps.outputs.iter().map(moved).collect::<Option<_>>()?;
+        }
+        op if op.elementwise().is_some() => {
+            body.instructions.push(Instruction { operands: inner.into(), ..reader.clone() });
+            body.outputs.push(Operand::Result(1));
+        }
+        _ => return None,
+    }
+    epilogue::of(&body)?;
+    let outs = SmallVec::from_elem(out.clone(), 1);
+    Some((Instruction { op: Op::Fused(Box::new(body)), operands: SmallVec::new(), outs }, operands))
+}
