@@ -67,6 +67,16 @@ pub fn divider(d: u32) -> (u32, u32) {
     (multiplier as u32, shift)
 }
 
+impl Layout {
+    /// Whether positions come from coordinates.
+    pub fn has_strides(self) -> bool {
+        match self {
+            Layout::Strided | Layout::Inner | Layout::Repeated => true,
+            Layout::Contiguous | Layout::Uniform => false,
+        }
+    }
+}
+
 /// How an operand lies in the iteration space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Layout {
@@ -76,6 +86,10 @@ pub enum Layout {
     Uniform,
     /// A stride per axis.
     Strided,
+    /// The same, where vectors along the innermost axis are neighbours in memory and aligned.
+    Inner,
+    /// The same, where one element repeats along the innermost axis, and vectors don't reach beyond it.
+    Repeated,
 }
 
 /// The type of an element as code handles it: a dtype with its meaning, or storage bits that are only moved.

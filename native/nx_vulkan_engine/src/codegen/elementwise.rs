@@ -46,7 +46,7 @@ pub struct Spec {
     pub outputs: SmallVec<[(Ref, Port); 1]>,
     /// Axes of the iteration space.
     pub rank: u8,
-    /// Neighbours per load; above 1 only where every port is contiguous or uniform.
+    /// Neighbours per load; above 1 only where no port is strided otherwise than along outer axes.
     pub width: u8,
 }
 
@@ -89,8 +89,8 @@ impl Spec {
         for port in ports {
             match port.layout {
                 Layout::Strided => return 1,
-                Layout::Uniform => {}
-                Layout::Contiguous => width = width.min(port.element.max_width()),
+                Layout::Uniform | Layout::Repeated => {}
+                Layout::Contiguous | Layout::Inner => width = width.min(port.element.max_width()),
             }
         }
         let indexed = |r: &Ref| matches!(r, Ref::Coordinate(_) | Ref::Linear);
@@ -155,7 +155,7 @@ impl Spec {
     fn emit_element(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, linear: Word) -> Result<()> {
         let is_coordinate = |r: &Ref| matches!(r, Ref::Coordinate(_));
         let needs_coordinates =
-            self.inputs.iter().chain(self.outputs.iter().map(|(_, p)| p)).any(|p| p.layout == Layout::Strided)
+            self.inputs.iter().chain(self.outputs.iter().map(|(_, p)| p)).any(|p| p.layout.has_strides())
                 || self.steps.iter().any(|s| s.args.iter().any(is_coordinate))
                 || self.outputs.iter().any(|(r, _)| is_coordinate(r));
         let coordinates =
@@ -189,6 +189,13 @@ impl Spec {
         for k in 1..self.vectors() as usize {
             places.push(code.u32_op(SpirvOp::IAdd, places[k - 1], apart));
         }
+        let width_id = code.linker.const_u32(width);
+        let has_strides = self.inputs.iter().any(|port| port.layout.has_strides());
+        let mut coordinates: SmallVec<[SmallVec<[Word; 6]>; 4]> = SmallVec::from_elem(SmallVec::new(), places.len());
+        for (place, coordinates) in places.iter().zip(&mut coordinates).filter(|_| has_strides) {
+            let first = code.u32_op(SpirvOp::IMul, *place, width_id);
+            *coordinates = access::coordinates(code, params, first, 0, self.rank)?;
+        }
         let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 8]> =
             SmallVec::from_elem(SmallVec::new(), (width * self.vectors()) as usize);
         for (k, port) in self.inputs.iter().enumerate() {
@@ -199,8 +206,22 @@ impl Spec {
                 lanes.iter_mut().for_each(|lane| lane.push(Value { id, dtype }));
             } else {
                 let mut ids: SmallVec<[Word; 8]> = SmallVec::new();
-                for &place in &places {
-                    ids.extend(access::load_vector(code, address, port.element, width, place)?);
+                for (&place, coordinates) in places.iter().zip(&coordinates) {
+                    match port.layout {
+                        Layout::Inner => {
+                            let at = position(code, params, k as u8, port.layout, place, coordinates)?;
+                            let group = code.u32_op(SpirvOp::UDiv, at, width_id);
+                            ids.extend(access::load_vector(code, address, port.element, width, group)?);
+                        }
+                        Layout::Repeated | Layout::Strided => {
+                            let at = position(code, params, k as u8, port.layout, place, coordinates)?;
+                            let id = access::load(code, address, port.element, at)?;
+                            ids.extend(std::iter::repeat_n(id, width as usize));
+                        }
+                        Layout::Contiguous | Layout::Uniform => {
+                            ids.extend(access::load_vector(code, address, port.element, width, place)?);
+                        }
+                    }
                 }
                 lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
             }
@@ -299,7 +320,7 @@ fn position(
     match layout {
         Layout::Contiguous => Ok(linear),
         Layout::Uniform => Ok(code.linker.const_u32(0)),
-        Layout::Strided => {
+        Layout::Strided | Layout::Inner | Layout::Repeated => {
             let sum = access::position(code, params, k, 0, coordinates)?;
             access::biased(code, params, k, sum)
         }

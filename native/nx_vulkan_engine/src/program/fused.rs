@@ -154,7 +154,7 @@ impl Plan {
         if plan.values.len() > MAX_VALUES || plan.loads.len() > MAX_LOADS || plan.stores.len() > MAX_STORES {
             return Err("too much for one kernel".to_string());
         }
-        if plan.live_words() > MAX_LIVE_WORDS {
+        if plan.live_words(false) > MAX_LIVE_WORDS {
             return Err("too many values at once".to_string());
         }
         Ok(plan)
@@ -203,34 +203,42 @@ impl Plan {
         (0..self.space.len()).filter(|axis| !self.axes.contains(axis)).map(|axis| self.space[axis]).collect()
     }
 
-    /// The most 32-bit words of values that are needed at once.
-    pub fn live_words(&self) -> u32 {
-        let words = |r: Ref| self.dtype(r).ctype().dtype().size_bytes().div_ceil(4) as u32;
+    /// The most 32-bit words of values that are needed at once: of all, or of those that differ within a row.
+    pub fn live_words(&self, within_rows: bool) -> u32 {
+        let counts = |r: Ref| !matches!(r, Ref::Constant(..)) && !(within_rows && self.level(r).0);
+        let words = |r: Ref| {
+            if counts(r) { self.dtype(r).ctype().dtype().size_bytes().div_ceil(4) as u32 } else { 0 }
+        };
         let end = self.values.len();
+        let uses = |i: usize| match &self.values[i].made {
+            Made::Step(step) => step.args.clone(),
+            Made::Reduction { of, .. } => SmallVec::from_slice(&[*of]),
+        };
         let mut last: HashMap<Ref, usize> = HashMap::new();
-        for (i, value) in self.values.iter().enumerate() {
-            match &value.made {
-                Made::Step(step) => last.extend(step.args.iter().map(|&arg| (arg, i))),
-                Made::Reduction { of, .. } => last.extend([(*of, i)]),
-            }
-        }
+        (0..end).for_each(|i| last.extend(uses(i).into_iter().map(|r| (r, i))));
         last.extend(self.stores.iter().map(|store| (store.value, end)));
-        // Loads are issued together, before the first step.
-        let mut live: u32 = last.keys().filter(|r| matches!(r, Ref::Input(_))).map(|&r| words(r)).sum();
+        // Loads are issued together before the first step, except where rows are held.
+        let loads = last.keys().filter(|r| matches!(r, Ref::Input(_)));
+        let mut live: u32 = if within_rows { 0 } else { loads.map(|&r| words(r)).sum() };
+        let mut seen: HashMap<Ref, ()> = HashMap::new();
         let mut most = live;
         for i in 0..end {
             let this = Ref::Result(i as u8);
-            live += words(this);
-            most = most.max(live);
-            live -= last
-                .iter()
-                .filter(|&(r, &at)| at == i && !matches!(r, Ref::Constant(..)))
-                .map(|(&r, _)| words(r))
-                .sum::<u32>()
-                .min(live);
-            if !last.contains_key(&this) {
-                live -= words(this).min(live);
+            for r in uses(i) {
+                if within_rows && matches!(r, Ref::Input(_)) && seen.insert(r, ()).is_none() {
+                    live += words(r);
+                    most = most.max(live);
+                }
             }
+            // A step's result takes the place of what it uses last.
+            let mut dying = uses(i);
+            dying.sort_unstable_by_key(|r| format!("{r:?}"));
+            dying.dedup();
+            live -= dying.iter().filter(|r| last.get(r) == Some(&i)).map(|&r| words(r)).sum::<u32>().min(live);
+            if last.contains_key(&this) {
+                live += words(this);
+            }
+            most = most.max(live);
         }
         most
     }

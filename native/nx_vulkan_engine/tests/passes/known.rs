@@ -220,6 +220,21 @@ fn what_is_reduced_is_computed_on_the_way() {
 }
 
 #[test]
+fn vectors_are_loaded_beside_what_repeats() {
+    // Rows of whole vectors and others, with an operand per column and one per row.
+    for shape in [[5, 8], [700, 36], [33, 7]] {
+        let mut b = Build::default();
+        let (x, bias, scale) =
+            (b.input(DType::F32, &shape), b.input(DType::F32, &shape[1..]), b.input(DType::F32, &[shape[0], 1]));
+        let zero = b.number(0.0);
+        let scaled = b.binary(Binary::Multiply, x, scale);
+        let sum = b.binary(Binary::Add, scaled, bias);
+        let result = b.binary(Binary::Max, sum, zero);
+        check(&b.finish(&[result]), &["fused"], 1);
+    }
+}
+
+#[test]
 fn columns_are_normalized_in_one_kernel() {
     let mut b = Build::default();
     let x = b.input(DType::F32, &[21, 70]);

@@ -65,18 +65,19 @@ pub fn map(
     let buffers: SmallVec<[&Arc<Buffer>; 4]> =
         inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| o.buffer).collect();
     let layouts: SmallVec<[Layout; 4]> = space.strides.iter().map(|s| layout(&space.sizes, s)).collect();
+    let layouts = if keep_axes { layouts } else { vectors(&space, layouts, &addresses, &elements) };
     let port = |k: usize| Port { element: elements[k], layout: layouts[k] };
     let mut spec = Spec {
         inputs: (0..inputs.len()).map(port).collect(),
         steps,
         outputs: outputs.iter().enumerate().map(|(i, (r, _))| (*r, port(inputs.len() + i))).collect(),
-        rank: if layouts.contains(&Layout::Strided) || keep_axes { space.rank() as u8 } else { 1 },
+        rank: if layouts.iter().any(|l| l.has_strides()) || keep_axes { space.rank() as u8 } else { 1 },
         width: 1,
     };
     // A CPU device has no latency to hide and compiles slowly.
     let width = spec.widest(engine.caps().kind != DeviceKind::Cpu);
     let aligned = |k: usize| {
-        layouts[k] == Layout::Uniform
+        matches!(layouts[k], Layout::Uniform | Layout::Repeated)
             || addresses[k].is_multiple_of(u64::from(elements[k].size_bytes() * u32::from(width)))
     };
     if width > 1 && (0..addresses.len()).all(aligned) {
@@ -101,6 +102,39 @@ pub fn map(
         let arguments = Arguments { count: count as u32, sizes, places: &places, extra: &[] };
         launch(engine, &kernel, &arguments, inputs.len(), count.div_ceil(u64::from(kernel.elements_per_group)))
     })
+}
+
+/// The layouts of operands, where those with strides allow vectors along the innermost axis, if all of them do.
+fn vectors(
+    space: &Space,
+    layouts: SmallVec<[Layout; 4]>,
+    addresses: &[u64],
+    elements: &[Element],
+) -> SmallVec<[Layout; 4]> {
+    // As `Spec::widest` counts.
+    let loaded = |k: &usize| match layouts[*k] {
+        Layout::Contiguous | Layout::Inner => true,
+        Layout::Strided => space.strides[*k].last() == Some(&1),
+        Layout::Uniform | Layout::Repeated => false,
+    };
+    let width = u64::from((0..layouts.len()).filter(loaded).map(|k| elements[k].max_width()).min().unwrap_or(1));
+    let Some(&innermost) = space.sizes.last() else { return layouts };
+    if width == 1 || !innermost.is_multiple_of(width) {
+        return layouts;
+    }
+    let along = |k: usize| {
+        let (last, outer) = space.strides[k].split_last()?;
+        let whole = outer.iter().all(|s| s.unsigned_abs().is_multiple_of(width));
+        match (layouts[k], *last) {
+            (Layout::Strided, 0) => Some(Layout::Repeated),
+            (Layout::Strided, 1) => (whole && addresses[k].is_multiple_of(u64::from(elements[k].size_bytes()) * width))
+                .then_some(Layout::Inner),
+            (Layout::Strided, _) => None,
+            (other, _) => Some(other),
+        }
+    };
+    let seen: Option<SmallVec<[Layout; 4]>> = (0..layouts.len()).map(along).collect();
+    seen.unwrap_or(layouts)
 }
 
 /// How an operand with `strides` lies in the space.

@@ -35,8 +35,8 @@ fn limits(plan: &Plan, kind: DeviceKind, max_invocations: u32) -> (u32, u32) {
         _ => MOST_ELEMENTS,
     };
     let invocations = MOST_INVOCATIONS.min(max_invocations.max(1));
-    let registers = REGISTERS.max(plan.live_words());
-    ((registers / plan.live_words().max(1)).clamp(1, elements), 1 << invocations.ilog2())
+    let words = plan.live_words(true).max(1);
+    ((REGISTERS / words).clamp(1, elements), 1 << invocations.ilog2())
 }
 
 /// Whether neighbours in memory are elements of different rows.
