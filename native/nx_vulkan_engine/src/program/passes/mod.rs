@@ -72,10 +72,9 @@ fn tidied(mut program: Program) -> Result<Program> {
 
 fn fused(mut program: Program, target: &Target) -> Result<Program> {
     nested(&mut program, |program| fused(program, target))?;
-    for pass in [|p: &Program, target: &Target| fuse::run(p, target), |p, _| dce::run(&cse::run(p)?), |p, _| epilogue::run(p)] {
-        program = checked(pass(&program, target)?)?;
-    }
-    Ok(program)
+    program = checked(fuse::run(&program, target)?)?;
+    program = checked(dce::run(&cse::run(&program)?)?)?;
+    checked(epilogue::run(&program)?)
 }
 
 /// In debug builds, the program if it keeps all rules.
