@@ -150,8 +150,8 @@ defmodule Nx.Vulkan.Conformance do
 
   defp close?(_, _, _type, _ulp, _absolute), do: false
 
-  # The distance of neighbouring values near `x`. Below the smallest normal number a device may flush to zero.
-  defp unit(x, type) do
+  @doc "The distance of neighbouring values near `x`. Below the smallest normal number a device may flush to zero."
+  def unit(x, type) do
     {mantissa_bits, smallest_normal_exponent} = layout(type)
     exponent = if x == 0, do: smallest_normal_exponent, else: max(floor(:math.log2(abs(x))), smallest_normal_exponent)
     2.0 ** (exponent - mantissa_bits)
