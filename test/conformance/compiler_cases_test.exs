@@ -2,7 +2,7 @@ defmodule Nx.Vulkan.Conformance.CompilerCasesTest do
   use ExUnit.Case, async: true
   use ExUnitProperties
 
-  alias Nx.Vulkan.Conformance.Cases
+  alias Nx.Vulkan.Conformance.{Cases, Graphs}
 
   @moduletag :device
   @moduletag timeout: 3_600_000
@@ -23,6 +23,20 @@ defmodule Nx.Vulkan.Conformance.CompilerCasesTest do
             ) do
         Cases.check(unquote(family), {run, kind, 0}, seed, Nx.Vulkan)
       end
+    end
+  end
+
+  property "random graphs give compiled what their ops give one by one, to the bit" do
+    run = ExUnit.configuration()[:seed]
+
+    check all(
+            kind <- integer(1..max(div(@cases, 25), 10)),
+            seed <- integer(1..(2 ** 32)),
+            steps <- integer(1..24),
+            max_runs: max(div(@cases, 13), 20),
+            max_shrinking_steps: 0
+          ) do
+      Graphs.check({run, kind, 0}, seed, steps, Nx.Vulkan)
     end
   end
 end
