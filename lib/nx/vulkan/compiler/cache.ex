@@ -39,10 +39,6 @@ defmodule Nx.Vulkan.Compiler.Cache do
   @spec count(term) :: pos_integer
   def count(key), do: :ets.update_counter(__MODULE__, {:count, key}, {2, 1}, {{:count, key}, 0})
 
-  @doc "Forgets everything, but for what processes are running."
-  @spec clear() :: :ok
-  def clear, do: GenServer.call(__MODULE__, :clear)
-
   @impl true
   def init(:ok) do
     :ets.new(__MODULE__, [:public, :set, :named_table, read_concurrency: true])
@@ -67,11 +63,6 @@ defmodule Nx.Vulkan.Compiler.Cache do
     end
   end
 
-  def handle_call(:clear, _from, state) do
-    :ets.delete_all_objects(__MODULE__)
-    {:reply, :ok, %{state | made: :queue.new()}}
-  end
-
   @impl true
   def handle_cast({:unlock, lock}, state) do
     Process.demonitor(lock, [:flush])
@@ -93,7 +84,7 @@ defmodule Nx.Vulkan.Compiler.Cache do
     if :queue.len(state.made) > Application.get_env(:nx_vulkan, :compiler_cache_entries, @entries) do
       {{:value, key}, made} = :queue.out(state.made)
       :ets.delete(__MODULE__, key)
-      %{state | made: made}
+      drop_oldest(%{state | made: made})
     else
       state
     end

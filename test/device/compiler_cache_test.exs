@@ -1,0 +1,52 @@
+defmodule Nx.Vulkan.CompilerCacheTest do
+  # It changes how many compiled functions are kept.
+  use ExUnit.Case, async: false
+
+  @moduletag :device
+
+  test "the oldest functions are dropped beyond the limit, and compiled again when they are called" do
+    Application.put_env(:nx_vulkan, :compiler_cache_entries, 2)
+    on_exit(fn -> Application.delete_env(:nx_vulkan, :compiler_cache_entries) end)
+    parent = self()
+
+    [first, second, third] =
+      for i <- 1..3 do
+        Nx.Defn.jit(
+          fn x ->
+            send(parent, {:traced, i})
+            Nx.add(x, i)
+          end,
+          compiler: Nx.Vulkan
+        )
+      end
+
+    for fun <- [first, second, third, third, second, first], do: assert(%Nx.Tensor{} = fun.(1))
+    traced = for {:traced, i} <- self() |> Process.info(:messages) |> elem(1), do: i
+    assert traced == [1, 2, 3, 1]
+    assert Nx.to_number(first.(1)) == 2
+  end
+
+  test "a process that dies while it compiles leaves the key to those who wait" do
+    parent = self()
+
+    fun =
+      Nx.Defn.jit(
+        fn x ->
+          send(parent, {:tracing, self()})
+          receive(do: (:go -> Nx.add(x, 1)))
+        end,
+        compiler: Nx.Vulkan
+      )
+
+    {first, monitor} = spawn_monitor(fn -> fun.(1) end)
+    assert_receive {:tracing, ^first}, 5000
+    second = Task.async(fn -> Nx.to_number(fun.(1)) end)
+    refute_receive {:tracing, _}, 100
+    Process.exit(first, :kill)
+    assert_receive {:DOWN, ^monitor, _, _, :killed}
+    pid = second.pid
+    assert_receive {:tracing, ^pid}, 5000
+    send(pid, :go)
+    assert Task.await(second) == 2
+  end
+end
