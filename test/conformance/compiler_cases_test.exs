@@ -8,7 +8,7 @@ defmodule Nx.Vulkan.Conformance.CompilerCasesTest do
   @moduletag timeout: 3_600_000
 
   # Of all families together.
-  @cases div(String.to_integer(System.get_env("NX_VULKAN_CASES", "1300")), 5)
+  @cases div(String.to_integer(System.get_env("NX_VULKAN_CASES", "1300")), 10)
 
   for family <- Cases.families() do
     property "#{family}: random calls give compiled what they give eagerly, to the bit" do
