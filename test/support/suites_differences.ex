@@ -12,6 +12,9 @@ defmodule Nx.Vulkan.Suites.Differences do
     lavapipe: "lavapipe takes 0 - x for -x, which shows where x is 0",
     digits: "compares floats by their bits, and one differs in the last place",
     options: "asserts that Nx.Serving passes no options on, and the default compiler is one",
+    examples:
+      "the example has digits that an earlier Nx printed, or that the SVD and the loops of Nx.BinaryBackend end at",
+    upstream: "fails on Nx.BinaryBackend and the evaluator, too, with this version of Nx",
     vectorized_hooks: "hooks get vectorized tensors, as EXLA gives them; the evaluator's are devectorized"
   }
 
@@ -124,7 +127,93 @@ defmodule Nx.Vulkan.Suites.Differences do
   @not_compiled ["test slice"]
 
   @axon %{}
-  @scholar %{}
+  @scholar %{
+    "test/scholar/cluster/spectral_clustering_test.exs" => [
+      constants: ["test properties works inside jit"]
+    ],
+    "test/scholar/covariance/ledoit_wolf_test.exs" => [
+      examples: [
+        "doctest Scholar.Covariance.LedoitWolf.fit/2 (1)",
+        "doctest Scholar.Covariance.LedoitWolf.fit/2 (2)",
+        "doctest Scholar.Covariance.LedoitWolf.fit/2 (3)"
+      ]
+    ],
+    "test/scholar/covariance/shrunk_covariance_test.exs" => [
+      examples: ["doctest Scholar.Covariance.ShrunkCovariance.fit/2 (1)"]
+    ],
+    "test/scholar/cross_decomposition/pls_svd_test.exs" => [
+      examples: [
+        "doctest Scholar.CrossDecomposition.PLSSVD.fit/3 (1)",
+        "doctest Scholar.CrossDecomposition.PLSSVD.fit_transform/3 (3)",
+        "doctest Scholar.CrossDecomposition.PLSSVD.transform/4 (2)"
+      ],
+      upstream: [
+        "test fit_transform test - :num_components set to 1",
+        "test fit_transform test - all options are default",
+        "test transform test"
+      ]
+    ],
+    "test/scholar/decomposition/kernel_pca_test.exs" => [
+      examples: [
+        "doctest Scholar.Decomposition.KernelPCA.fit_transform/2 (3)",
+        "doctest Scholar.Decomposition.KernelPCA.transform/2 (2)"
+      ]
+    ],
+    "test/scholar/decomposition/pca_test.exs" => [
+      examples: [
+        "doctest Scholar.Decomposition.PCA.fit/2 (1)",
+        "doctest Scholar.Decomposition.PCA.fit_transform/2 (5)",
+        "doctest Scholar.Decomposition.PCA.incremental_fit/2 (2)",
+        "doctest Scholar.Decomposition.PCA.partial_fit/2 (3)",
+        "doctest Scholar.Decomposition.PCA.transform/2 (4)"
+      ]
+    ],
+    "test/scholar/decomposition/truncated_svd_test.exs" => [
+      examples: [
+        "doctest Scholar.Decomposition.TruncatedSVD.fit/2 (1)",
+        "doctest Scholar.Decomposition.TruncatedSVD.fit_transform/2 (2)"
+      ],
+      upstream: [
+        "test fit test - all default options",
+        "test fit_transform test - :num_components",
+        "test fit_transform test - :num_iters",
+        "test fit_transform test - :num_oversamples",
+        "test fit_transform test - all default options"
+      ]
+    ],
+    "test/scholar/interpolation/bezier_spline_test.exs" => [
+      upstream: ["test bezier spline predict/2"]
+    ],
+    "test/scholar/linear/linear_regression_test.exs" => [
+      examples: [
+        "doctest Scholar.Linear.LinearRegression.fit/3 (1)",
+        "doctest Scholar.Linear.LinearRegression.predict/2 (2)"
+      ],
+      upstream: ["test fit test for shapes {1, 1}, {1, 1} and type {:f, 32} and sample_weights"]
+    ],
+    "test/scholar/linear/logistic_regression_test.exs" => [
+      examples: ["doctest Scholar.Linear.LogisticRegression.fit/3 (1)"]
+    ],
+    "test/scholar/linear/polynomial_regression_test.exs" => [
+      examples: [
+        "doctest Scholar.Linear.PolynomialRegression.fit/3 (1)",
+        "doctest Scholar.Linear.PolynomialRegression.fit/3 (2)",
+        "doctest Scholar.Linear.PolynomialRegression.predict/2 (3)"
+      ]
+    ],
+    "test/scholar/linear/ridge_regression_test.exs" => [
+      examples: ["doctest Scholar.Linear.RidgeRegression.fit/3 (1)"]
+    ],
+    "test/scholar/neighbors/nn_descent_test.exs" => [
+      examples: ["doctest Scholar.Neighbors.NNDescent.fit/2 (1)", "doctest Scholar.Neighbors.NNDescent.query/3 (2)"]
+    ],
+    "test/scholar/neighbors/radius_nn_classifier_test.exs" => [
+      examples: ["doctest Scholar.Neighbors.RadiusNNClassifier.radius_neighbors/2 (4)"]
+    ],
+    "test/scholar/neighbors/radius_nn_regressor_test.exs" => [
+      examples: ["doctest Scholar.Neighbors.RadiusNNRegressor.radius_neighbors/2 (3)"]
+    ]
+  }
 
   @doc "The tests of a file of a suite that are listed, each with its reason."
   def listed(:nx, file), do: reasons(@differences, file)
