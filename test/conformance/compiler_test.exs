@@ -418,6 +418,10 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
     assert told.function =~ "CompilerTest"
     assert %{inputs: [[:s32, []], [:f32, [2]], [:f32, []]], outputs: [[:f32, [2]]], ops: %{cond: 1}} = program
 
+    chain = Nx.Vulkan.Compiler.explain(&Nx.tanh(Nx.exp(Nx.add(&1, 1))), [Nx.tensor([1.0, 2.0])])
+    assert %{steps: [{:run, %{ops: %{add: 1, exp: 1, tanh: 1}, device: %{waits: 0, commands: commands}}}]} = chain
+    assert commands in 1..3
+
     looped = Nx.Vulkan.Compiler.explain(fn x -> while_with_hook(x) end, [Nx.tensor(1)])
     assert {:while, [{:run, _}], [{:run, _}, {:hook, hook} | _]} = List.keyfind(looped.steps, :while, 0)
     assert hook =~ "CompilerTest"

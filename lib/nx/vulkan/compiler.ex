@@ -101,8 +101,8 @@ defmodule Nx.Vulkan.Compiler do
     * `:kept`, `:arguments` - how many of the arguments' tensors are used, and how many there are
     * `:constants` - the types and shapes of captured tensors
 
-  A program is a map of `:inputs` and `:outputs` (types and shapes) and `:ops` (how many instructions of each op there are before
-  the engine optimizes).
+  A program is a map of `:inputs` and `:outputs` (types and shapes), `:ops` (how many instructions of each op there are before the
+  engine optimizes) and `:device` (what one run does then, see `Nx.Vulkan.NativeV.executable_info/1`).
 
   ## Examples
 
@@ -138,14 +138,16 @@ defmodule Nx.Vulkan.Compiler do
   end
 
   defp program([inputs, instructions, outputs] = program, name) do
-    executable(program, name)
+    executable = executable(program, name)
+    device = B.settle(NativeV.executable_info(executable), fn -> NativeV.executable_info(executable) end)
     results = Enum.flat_map(instructions, &List.last/1)
     places = %{input: List.to_tuple(inputs), result: List.to_tuple(results)}
 
     %{
       inputs: inputs,
       outputs: for([place, i] <- outputs, do: elem(places[place], i)),
-      ops: Enum.frequencies_by(instructions, &hd/1)
+      ops: Enum.frequencies_by(instructions, &hd/1),
+      device: device
     }
   end
 
