@@ -205,7 +205,7 @@ impl Plan {
 
     /// The most 32-bit words of values that are needed at once: of all, or of those that differ within a row.
     pub fn live_words(&self, within_rows: bool) -> u32 {
-        let counts = |r: Ref| !matches!(r, Ref::Constant(..)) && !(within_rows && self.level(r).0);
+        let counts = |r: Ref| !(matches!(r, Ref::Constant(..)) || within_rows && self.level(r).0);
         let words = |r: Ref| {
             if counts(r) { self.dtype(r).ctype().dtype().size_bytes().div_ceil(4) as u32 } else { 0 }
         };
