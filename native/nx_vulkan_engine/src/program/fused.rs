@@ -22,6 +22,9 @@ pub const MAX_STORES: usize = 12;
 /// fewer of them fit on a multiprocessor than hide the memory's latency.
 pub const MAX_LIVE_WORDS: u32 = 40;
 
+/// Instructions between a result and what it is computed from: lowering recurses, on stacks of 320 KiB in the BEAM's dirty schedulers.
+const MAX_DEPTH: u32 = 24;
+
 /// Shapes to try for the iteration space.
 const MAX_SPACES: usize = 4;
 
@@ -148,6 +151,7 @@ impl Plan {
             chains: vec![],
             known: HashMap::new(),
             values: HashMap::new(),
+            depth: 0,
         };
         body.outputs.iter().try_for_each(|&output| lowering.store(output))?;
         let plan = lowering.plan;
@@ -276,6 +280,7 @@ struct Lowering<'a> {
     known: HashMap<(Operand, ChainId), Ref>,
     /// Equal steps of equal arguments.
     values: HashMap<Step, Ref>,
+    depth: u32,
 }
 
 impl Lowering<'_> {
@@ -355,7 +360,13 @@ impl Lowering<'_> {
             Operand::Input(k) => self.load(k, chain)?,
             Operand::Result(r) => {
                 let maker = *self.makers.get(r as usize).ok_or("an operand does not exist")?;
-                self.result(maker, chain)?
+                if self.depth >= MAX_DEPTH {
+                    return Err("too many instructions after each other".to_string());
+                }
+                self.depth += 1;
+                let found = self.result(maker, chain)?;
+                self.depth -= 1;
+                found
             }
         };
         self.known.insert((operand, chain), found);
