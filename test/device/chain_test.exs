@@ -8,14 +8,16 @@ defmodule Nx.Vulkan.ChainTest do
   # The same steps by the evaluator, with BinaryBackend.
   defp leapfrog(log_density, q, p, mass, step_size, steps) do
     gradient = fn q -> Nx.Defn.value_and_grad(q, log_density) end
+    # Nx takes a number as f32.
+    [step_size, half] = Enum.map([step_size, step_size / 2], &Nx.tensor(&1, type: q.type, backend: Nx.BinaryBackend))
     {_, g} = gradient.(q)
 
     {rows, _} =
       Enum.map_reduce(1..steps, {q, p, g}, fn _, {q, p, g} ->
-        p = Nx.add(p, Nx.multiply(step_size / 2, g))
+        p = Nx.add(p, Nx.multiply(half, g))
         q = Nx.add(q, Nx.multiply(step_size, velocity(mass, p)))
         {value, g} = gradient.(q)
-        p = Nx.add(p, Nx.multiply(step_size / 2, g))
+        p = Nx.add(p, Nx.multiply(half, g))
         energy = Nx.subtract(Nx.divide(Nx.dot(p, velocity(mass, p)), 2), value)
         {{q, p, g, value, energy}, {q, p, g}}
       end)

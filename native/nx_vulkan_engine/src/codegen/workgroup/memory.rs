@@ -193,7 +193,7 @@ mod tests {
         let mut memory = Memory::new(1024);
         let a = memory.allocate(1, 100);
         let b = memory.allocate(1, 100);
-        let c = memory.allocate(2, 32);
+        let c = memory.allocate(2, 28);
         assert_eq!((a.space, b.offset, c.space), (Space::Shared(0), 100, Space::Shared(1)));
         assert_eq!(memory.allocate(1, 1).space, Space::Scratch);
         memory.release(a);
