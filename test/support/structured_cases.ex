@@ -58,7 +58,14 @@ defmodule Nx.Vulkan.Conformance.StructuredCases do
 
   def build(:fft) do
     op = pick([:fft, :ifft, :rfft, :irfft, :fft2])
-    type = pick(if op == :rfft, do: reals(), else: types())
+    # The default implementation of irfft mirrors halves in the narrow type.
+    type =
+      case op do
+        :rfft -> pick(reals())
+        :irfft -> pick([{:f, 32}, {:f, 64}, {:c, 64}, {:c, 128}])
+        _ -> pick(types())
+      end
+
     length = pick([nil, 3, 8, 17, 30])
     rows = for _ <- 1..pick([0, 1, 2])//1, do: roll(3)
     columns = 3 + roll(40)
@@ -97,8 +104,15 @@ defmodule Nx.Vulkan.Conformance.StructuredCases do
         {:invert, [one], &Nx.LinAlg.invert(regular(&1))}
       ])
 
-    # Nx.BinaryBackend adds 1e-10 to the divisors of cholesky.
-    {name, operands, fun, absolute: if(name == :cholesky, do: max(error, 1.0e-8), else: error)}
+    # Nx.BinaryBackend adds 1e-10 to the divisors of cholesky, and its qr subtracts the norm of a column from an element near it.
+    error =
+      case name do
+        :cholesky -> max(error, 1.0e-8)
+        :qr -> error * 100
+        _ -> error
+      end
+
+    {name, operands, fun, absolute: error}
   end
 
   # Far from singular, whatever the elements between -1 and 1: the diagonal rules.

@@ -21,9 +21,9 @@ struct Machine {
     bytes: f64,
 }
 
-/// An H200, which stands for large GPUs.
+/// An H100, which stands for large GPUs.
 const GPU: Machine =
-    Machine { multiprocessors: 132, invocations: 2048, lanes: 128.0, latency: 900.0, dispatch: 4000.0, bytes: 2000.0 };
+    Machine { multiprocessors: 132, invocations: 2048, lanes: 128.0, latency: 900.0, dispatch: 8000.0, bytes: 2000.0 };
 
 /// lavapipe on two cores.
 const CPU: Machine =
@@ -43,6 +43,8 @@ const MAX_GROUPS: u64 = 528;
 fn efficiency(machine: &Machine, tile: &Tile) -> f64 {
     match (tile.own_rows * tile.own_columns, machine.multiprocessors == CPU.multiprocessors) {
         (128.., false) => 0.5,
+        // Two workgroups of 8192 results hide each other's barriers, one of 16,384 does not.
+        (64.., false) if tile.rows * tile.columns > 8192 => 0.66,
         (64.., false) => 0.7,
         (32.., false) => 0.55,
         (_, false) => 0.4,
