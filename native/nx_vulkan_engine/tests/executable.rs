@@ -64,7 +64,8 @@ fn long_programs_take_little_memory_and_no_more_with_each_run() {
     let engine = common::engine();
     let executable = Executable::compile(&engine, counting(1000, 700)).unwrap();
     let summary = executable.summary();
-    assert!(summary.arena_bytes <= 3 * 4096, "{summary:?}");
+    // 700 results would take 2.8 MB.
+    assert!(summary.arena_bytes <= 1 << 16, "{summary:?}");
     assert_eq!(summary.own_bytes, 4000);
     let x = tensor(&engine, &[0.5; 1000]);
     for _ in 0..3 {
