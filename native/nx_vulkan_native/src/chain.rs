@@ -70,7 +70,7 @@ fn run<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 4], compile: Co
 #[rustler::nif]
 fn chain_run<'a>(env: Env<'a>, chain: Term<'a>, start: Term<'a>, captured: Term<'a>, steps: Term<'a>) -> Term<'a> {
     match device::ready_engine() {
-        Some(engine) => run(env, engine, [chain, start, captured, steps], Compile::Refused),
+        Some(engine) => Engine::without_waiting(|| run(env, engine, [chain, start, captured, steps], Compile::Refused)),
         None => atoms::needs_compile().encode(env),
     }
 }

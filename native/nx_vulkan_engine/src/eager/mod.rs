@@ -193,8 +193,9 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Fft { kind, axis, length, eps } => fft::transform(&call, *kind, *axis, *length, *eps),
         Op::Gather { axes } => index::gather(&call, axes),
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(call.invalid("has several results".into())),
-        Op::While(_) | Op::Cond(_) | Op::Workgroup(_) => Err(call.invalid("gives a list of results".into())),
-        Op::Fused(_) => Err(call.invalid("gives a list of results".into())),
+        Op::While(_) | Op::Cond(_) | Op::Workgroup(_) | Op::Fused(_) => {
+            Err(call.invalid("gives a list of results".into()))
+        }
         Op::IndexedAdd { axes } => indexed::indexed(&call, axes, true),
         Op::IndexedPut { axes } => indexed::indexed(&call, axes, false),
         Op::Linalg(op) => linalg::run(&call, *op),
