@@ -5,102 +5,47 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::passes::{Target, optimize};
-use nx_vulkan_engine::program::{Binary, Instruction, Op, Operand, Program, Reduction, Unary};
-use nx_vulkan_engine::{DType, Engine, Result, Tensor, Type, eager};
-use smallvec::{SmallVec, smallvec};
+use nx_vulkan_engine::program::{Builder, Program, Reduction};
+use nx_vulkan_engine::{DType, Engine, Result, Tensor, eager};
 
 /// Times that each program is measured, and runs in each.
 const MEASUREMENTS: usize = 7;
 const RUNS: usize = 10;
 
-/// Programs of f32.
-#[derive(Default)]
-struct Build {
-    program: Program,
+fn softmax(rows: u64, columns: u64) -> Result<Program> {
+    let b = Builder::new();
+    let x = b.input(DType::F32, &[rows, columns]);
+    let exp = b.exp(b.subtract(x, b.reduce(Reduction::Max, x, &[1], true)));
+    let result = b.divide(exp, b.reduce(Reduction::Sum, exp, &[1], true));
+    b.finish(&[result])
 }
 
-impl Build {
-    fn input(&mut self, shape: &[u64]) -> Operand {
-        self.program.inputs.push(Type::new(DType::F32, shape));
-        Operand::Input(self.program.inputs.len() as u32 - 1)
-    }
-
-    fn push(&mut self, op: Op, operands: &[Operand], shape: &[u64]) -> Operand {
-        let outs = smallvec![Type::new(DType::F32, shape)];
-        self.program.instructions.push(Instruction { op, operands: SmallVec::from_slice(operands), outs });
-        Operand::Result(self.program.instructions.len() as u32 - 1)
-    }
-
-    fn number(&mut self, x: f64) -> Operand {
-        self.push(Op::Constant(Scalar::Float(x)), &[], &[])
-    }
-
-    fn finish(mut self, output: Operand) -> Program {
-        self.program.outputs = vec![output];
-        self.program
-    }
+fn layer_norm(rows: u64, columns: u64) -> Result<Program> {
+    let b = Builder::new();
+    let x = b.input(DType::F32, &[rows, columns]);
+    let (gain, bias) = (b.input(DType::F32, &[columns]), b.input(DType::F32, &[columns]));
+    let mean = |a| b.multiply(b.reduce(Reduction::Sum, a, &[1], true), 1.0 / columns as f64);
+    let centered = b.subtract(x, mean(x));
+    let variance = mean(b.multiply(centered, centered));
+    let scaled = b.multiply(centered, b.rsqrt(b.add(variance, 1e-5)));
+    let result = b.add(b.multiply(scaled, gain), bias);
+    b.finish(&[result])
 }
 
-fn softmax(rows: u64, columns: u64) -> Program {
-    let mut b = Build::default();
-    let (full, row) = ([rows, columns], [rows, 1]);
-    let reduce = |reduction| Op::Reduce { reduction, axes: Axes::from_slice(&[1]), tie_high: false };
-    let x = b.input(&full);
-    let max = b.push(reduce(Reduction::Max), &[x], &row);
-    let shifted = b.push(Op::Binary(Binary::Subtract), &[x, max], &full);
-    let exp = b.push(Op::Unary(Unary::Exp), &[shifted], &full);
-    let sum = b.push(reduce(Reduction::Sum), &[exp], &row);
-    let result = b.push(Op::Binary(Binary::Divide), &[exp, sum], &full);
-    b.finish(result)
+fn gelu(rows: u64, columns: u64) -> Result<Program> {
+    let b = Builder::new();
+    let x = b.input(DType::F32, &[rows, columns]);
+    let cdf = b.add(b.erf(b.multiply(x, std::f64::consts::FRAC_1_SQRT_2)), 1.0);
+    let result = b.multiply(x, b.multiply(cdf, 0.5));
+    b.finish(&[result])
 }
 
-fn layer_norm(rows: u64, columns: u64) -> Program {
-    let mut b = Build::default();
-    let (full, row) = ([rows, columns], [rows, 1]);
-    let x = b.input(&full);
-    let (gain, bias) = (b.input(&[columns]), b.input(&[columns]));
-    let share = b.number(1.0 / columns as f64);
-    let mean = |b: &mut Build, a: Operand| {
-        let op = Op::Reduce { reduction: Reduction::Sum, axes: Axes::from_slice(&[1]), tie_high: false };
-        let sum = b.push(op, &[a], &row);
-        b.push(Op::Binary(Binary::Multiply), &[sum, share], &row)
-    };
-    let average = mean(&mut b, x);
-    let centered = b.push(Op::Binary(Binary::Subtract), &[x, average], &full);
-    let squared = b.push(Op::Binary(Binary::Multiply), &[centered, centered], &full);
-    let variance = mean(&mut b, squared);
-    let eps = b.number(1e-5);
-    let variance = b.push(Op::Binary(Binary::Add), &[variance, eps], &row);
-    let scale = b.push(Op::Unary(Unary::Rsqrt), &[variance], &row);
-    let scaled = b.push(Op::Binary(Binary::Multiply), &[centered, scale], &full);
-    let scaled = b.push(Op::Binary(Binary::Multiply), &[scaled, gain], &full);
-    let result = b.push(Op::Binary(Binary::Add), &[scaled, bias], &full);
-    b.finish(result)
-}
-
-fn gelu(rows: u64, columns: u64) -> Program {
-    let mut b = Build::default();
-    let full = [rows, columns];
-    let x = b.input(&full);
-    let [root, one, half] = [std::f64::consts::FRAC_1_SQRT_2, 1.0, 0.5].map(|x| b.number(x));
-    let scaled = b.push(Op::Binary(Binary::Multiply), &[x, root], &full);
-    let erf = b.push(Op::Unary(Unary::Erf), &[scaled], &full);
-    let cdf = b.push(Op::Binary(Binary::Add), &[erf, one], &full);
-    let halved = b.push(Op::Binary(Binary::Multiply), &[cdf, half], &full);
-    let result = b.push(Op::Binary(Binary::Multiply), &[x, halved], &full);
-    b.finish(result)
-}
-
-fn bias_relu(rows: u64, columns: u64) -> Program {
-    let mut b = Build::default();
-    let full = [rows, columns];
-    let (x, bias) = (b.input(&full), b.input(&[columns]));
-    let zero = b.number(0.0);
-    let sum = b.push(Op::Binary(Binary::Add), &[x, bias], &full);
-    let result = b.push(Op::Binary(Binary::Max), &[sum, zero], &full);
-    b.finish(result)
+fn bias_relu(rows: u64, columns: u64) -> Result<Program> {
+    let b = Builder::new();
+    let (x, bias) = (b.input(DType::F32, &[rows, columns]), b.input(DType::F32, &[columns]));
+    let result = b.max(b.add(x, bias), 0.0);
+    b.finish(&[result])
 }
 
 /// Median milliseconds of a run.
@@ -126,11 +71,11 @@ fn main() -> Result<()> {
     let small = std::env::args().any(|arg| arg == "--small");
     let side = |n: u64| if small { n / 64 } else { n };
     let cases = [
-        ("softmax 4096^2", softmax(side(4096), side(4096)), side(4096)),
-        ("softmax 16384^2", softmax(side(16384), side(16384)), side(16384)),
-        ("layer norm 4096^2", layer_norm(side(4096), side(4096)), side(4096)),
-        ("gelu 8192^2", gelu(side(8192), side(8192)), side(8192)),
-        ("bias and relu 8192^2", bias_relu(side(8192), side(8192)), side(8192)),
+        ("softmax 4096^2", softmax(side(4096), side(4096))?, side(4096)),
+        ("softmax 16384^2", softmax(side(16384), side(16384))?, side(16384)),
+        ("layer norm 4096^2", layer_norm(side(4096), side(4096))?, side(4096)),
+        ("gelu 8192^2", gelu(side(8192), side(8192))?, side(8192)),
+        ("bias and relu 8192^2", bias_relu(side(8192), side(8192))?, side(8192)),
     ];
     for (name, program, side) in cases {
         let inputs = program

@@ -2,9 +2,6 @@
 //!
 //!     cargo run --release --example workgroup
 
-#[path = "../tests/common/maker.rs"]
-#[allow(clippy::unwrap_used)]
-mod maker;
 #[path = "../tests/common/models.rs"]
 #[allow(clippy::unwrap_used)]
 mod models;
@@ -13,13 +10,11 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use maker::Maker;
 use nx_vulkan_engine::chain::log_density::{LogDensityChain, Mass, Start};
 use nx_vulkan_engine::program::op::Scalar;
 use nx_vulkan_engine::program::passes::{Target, optimize};
-use nx_vulkan_engine::program::{Binary, Instruction, Loop, Op, Operand, Program, Unary};
+use nx_vulkan_engine::program::{Binary, Builder, Loop, Op, Program, Unary};
 use nx_vulkan_engine::{Compile, DType, Engine, Options, Tensor, Type, eager};
-use smallvec::smallvec;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
@@ -63,29 +58,26 @@ fn median(engine: &Engine, mut call: impl FnMut() -> Outcome<Tensor>) -> Outcome
 
 /// `x = tanh(x * 0.99 + 0.01)` while a counter is below the captured limit, as an optimized program.
 fn iterations(engine: &Arc<Engine>, size: u64) -> Outcome {
-    let inputs = |m: &mut Maker| (m.input(DType::S32, &[]), m.input(DType::F32, &[size]), m.input(DType::S32, &[]));
-    let mut condition = Maker::default();
-    let (i, _, n) = inputs(&mut condition);
+    let inputs = |m: &Builder| (m.input(DType::S32, &[]), m.input(DType::F32, &[size]), m.input(DType::S32, &[]));
+    let condition = Builder::new();
+    let (i, _, n) = inputs(&condition);
     let less = condition.binary(Binary::Less, i, n);
-    let condition = condition.done(&[less]);
-    let mut body = Maker::default();
-    let (i, x, _) = inputs(&mut body);
-    let one = body.push(Op::Constant(Scalar::Int(1)), &[], DType::S32, &[]);
+    let condition = condition.finish(&[less])?;
+    let body = Builder::new();
+    let (i, x, _) = inputs(&body);
+    let one = body.push(Op::Constant(Scalar::Int(1)), &[], &Type::new(DType::S32, &[]));
     let next = body.add(i, one);
-    let x = body.times(x, 0.99);
-    let x = body.plus(x, 0.01);
+    let x = body.multiply(x, 0.99);
+    let x = body.add(x, 0.01);
     let x = body.unary(Unary::Tanh, x);
-    let body = body.done(&[next, x]);
-    let mut whole = Maker::default();
+    let body = body.finish(&[next, x])?;
+    let whole = Builder::new();
     let x = whole.input(DType::F32, &[size]);
     let n = whole.input(DType::S32, &[]);
-    let zero = whole.push(Op::Constant(Scalar::Int(0)), &[], DType::S32, &[]);
-    whole.0.instructions.push(Instruction {
-        op: Op::While(Box::new(Loop { condition, body })),
-        operands: smallvec![zero, x, n],
-        outs: smallvec![Type::new(DType::S32, &[]), Type::new(DType::F32, &[size])],
-    });
-    let program = optimize(whole.done(&[Operand::Result(2)]), &Target::of(engine.caps()))?;
+    let zero = whole.push(Op::Constant(Scalar::Int(0)), &[], &Type::new(DType::S32, &[]));
+    let outs = [Type::new(DType::S32, &[]), Type::new(DType::F32, &[size])];
+    let last = whole.push_all(Op::While(Box::new(Loop { condition, body })), &[zero, x, n], &outs);
+    let program = optimize(whole.finish(&last[1..])?, &Target::of(engine.caps()))?;
     let x = tensor(engine, DType::F32, &[size], &vec![0.5; size as usize])?;
     let n = Tensor::from_nx_bytes(engine, &Type::new(DType::S32, &[]), &(ITERATIONS as i32).to_ne_bytes())?;
     let run = || Ok(eager::run_program(engine, &program, &[x.clone(), n.clone()])?.remove(0));

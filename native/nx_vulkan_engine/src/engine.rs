@@ -576,6 +576,27 @@ fn wrong_interface(expected: &str) -> Error {
     Error::InvalidArgument { what: "pipeline", expected: expected.to_string(), got: "another one".into() }
 }
 
+/// Whether the examples of the documentation have no device to run on, and say so, as tests do: they are skipped where no device is
+/// found, and fail where `NX_VULKAN_TEST_DEVICE` asks for one.
+///
+/// # Errors
+/// As [`Engine::open`], where there should be a device.
+#[doc(hidden)]
+pub fn is_missing_for_examples() -> Result<bool> {
+    let wanted = std::env::var("NX_VULKAN_TEST_DEVICE").ok();
+    if wanted.as_deref() == Some("none") {
+        return Ok(true);
+    }
+    match Engine::open(None) {
+        Err(Error::NoDevice { reason }) if wanted.is_none() => {
+            println!("skipped, as there is no device: {reason}");
+            Ok(true)
+        }
+        Err(e) => Err(e),
+        Ok(_) => Ok(false),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,4 +1,51 @@
 //! Tensors and tensor programs on any Vulkan device. The engine knows Vulkan and tensors; it has never heard of Elixir.
+//!
+//! # A tour
+//! Open a device, build a program, compile it, run it, read back:
+//! ```
+//! use nx_vulkan_engine::program::{Builder, Reduction};
+//! use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor};
+//!
+//! # fn main() -> nx_vulkan_engine::Result<()> {
+//! # if nx_vulkan_engine::engine::is_missing_for_examples()? { return Ok(()) }
+//! let engine = Engine::open(None)?;
+//!
+//! // softmax(x w + bias)
+//! let b = Builder::new();
+//! let x = b.input(DType::F32, &[2, 3]);
+//! let w = b.input(DType::F32, &[3, 2]);
+//! let bias = b.input(DType::F32, &[2]);
+//! let y = b.add(b.dot(x, w), bias);
+//! let exp = b.exp(b.subtract(y, b.reduce(Reduction::Max, y, &[1], true)));
+//! let softmax = b.divide(exp, b.reduce(Reduction::Sum, exp, &[1], true));
+//! let program = b.finish(&[softmax])?;
+//!
+//! let executable = Executable::compile(&engine, program)?;
+//! let inputs = [
+//!     Tensor::from_slice(&engine, &[2, 3], &[1f32, 0.0, 0.0, 0.0, 1.0, 0.0])?,
+//!     Tensor::from_slice(&engine, &[3, 2], &[2f32, 1.0, 0.5, 0.5, 0.0, 0.0])?,
+//!     Tensor::from_slice(&engine, &[2], &[0f32, 1.0])?,
+//! ];
+//! let outputs = executable.run(&inputs, Compile::Allowed)?;
+//! let rows = outputs[0].to_vec::<f32>(&engine)?;
+//! assert_eq!(&rows[..2], [0.5, 0.5]);
+//! # Ok(())
+//! # }
+//! ```
+//! - [`Engine::open`] chooses the best device, or the one that `NX_VULKAN_DEVICE` names; [`enumerate`] lists them, [`Engine::caps`]
+//!   says what one can do. An engine serves any number of threads.
+//! - A [`Tensor`] is memory on the device with a [`View`]; dropping the last clone gives the memory back.
+//! - A [`program::Program`] is a flat list of instructions in Nx's words. [`program::Builder`] makes one,
+//!   [`program::verify`] checks its rules, [`program::passes`] fuses its ops, [`reference`] interprets it on the CPU, and
+//!   [`program::Program::to_bytes`] and [`program::Program::from_bytes`] write and read it. [`program::file::Recording`] holds inputs and
+//!   expected outputs as well.
+//! - [`Executable::compile`] makes kernels of a program and plans its memory; [`Executable::run`] records them and returns at once.
+//!   Reading an output is what waits.
+//! - [`eager`] runs one op at a time.
+//! - Everything fails with the one [`Error`]. A failed submission sticks: every later call returns it.
+//!
+//! Examples: `session` (a program from build to file), `mlp` (a network trained by programs of the builder), `digits` and
+//! `eight_schools` (the demos), `throughput`, `products`, `fused`, `windows` and `workgroup` (measurements).
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod chain;

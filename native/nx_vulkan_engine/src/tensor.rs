@@ -5,6 +5,25 @@ use std::sync::Arc;
 use crate::memory::Buffer;
 use crate::{DType, Engine, Error, Result, Type, View, eager};
 
+/// Types of Rust whose bytes are those of a tensor's element.
+pub trait Native: bytemuck::Pod {
+    /// The tensor type.
+    const DTYPE: DType;
+}
+
+macro_rules! native {
+    ($($native:ty = $dtype:ident),* $(,)?) => {
+        $(impl Native for $native {
+            const DTYPE: DType = DType::$dtype;
+        })*
+    };
+}
+
+native! {
+    i8 = S8, i16 = S16, i32 = S32, i64 = S64, u8 = U8, u16 = U16, u32 = U32, u64 = U64, f32 = F32, f64 = F64,
+    half::f16 = F16, half::bf16 = Bf16,
+}
+
 /// A tensor on the device. Cloning shares the memory; nothing ever changes a tensor that others can see.
 #[derive(Debug, Clone)]
 pub struct Tensor {
@@ -16,6 +35,45 @@ impl Tensor {
     /// Memory for a contiguous tensor, with undefined contents.
     pub fn uninitialized(engine: &Engine, ty: &Type) -> Result<Tensor> {
         Ok(Tensor { buffer: engine.alloc(ty.size_bytes())?, view: View::contiguous(ty.dtype, &ty.shape) })
+    }
+
+    /// A tensor from elements in row-major order.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when there are not as many elements as the shape has.
+    ///
+    /// # Examples
+    /// ```
+    /// use nx_vulkan_engine::{DType, Engine, Tensor};
+    ///
+    /// # fn main() -> nx_vulkan_engine::Result<()> {
+    /// # if nx_vulkan_engine::engine::is_missing_for_examples()? { return Ok(()) }
+    /// let engine = Engine::open(None)?;
+    /// let tensor = Tensor::from_slice(&engine, &[2, 3], &[1i32, 2, 3, 4, 5, 6])?;
+    /// assert_eq!(tensor.view.dtype, DType::S32);
+    /// assert_eq!(tensor.to_vec::<i32>(&engine)?, [1, 2, 3, 4, 5, 6]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_slice<T: Native>(engine: &Engine, shape: &[u64], elements: &[T]) -> Result<Tensor> {
+        Tensor::from_nx_bytes(engine, &Type::new(T::DTYPE, shape), bytemuck::cast_slice(elements))
+    }
+
+    /// The elements in row-major order. Waits for the device.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a tensor of another type.
+    pub fn to_vec<T: Native>(&self, engine: &Engine) -> Result<Vec<T>> {
+        if self.view.dtype != T::DTYPE {
+            return Err(Error::InvalidArgument {
+                what: "tensor",
+                expected: format!("elements of {}", T::DTYPE),
+                got: self.view.dtype.to_string(),
+            });
+        }
+        let mut elements = vec![T::zeroed(); self.view.elements() as usize];
+        self.read_nx_bytes(engine, None, bytemuck::cast_slice_mut(&mut elements))?;
+        Ok(elements)
     }
 
     /// A tensor from an Nx binary: native byte order, sub-byte types packed from the high bits down.

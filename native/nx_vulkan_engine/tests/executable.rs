@@ -6,7 +6,7 @@ mod common;
 use std::sync::Arc;
 
 use nx_vulkan_engine::program::op::{Axes, Scalar};
-use nx_vulkan_engine::program::{Binary, Branches, Instruction, Loop, Op, Operand, Program, Reduction};
+use nx_vulkan_engine::program::{Binary, Branches, Builder, Instruction, Loop, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Executable, Tensor, Type, View};
 use smallvec::smallvec;
 
@@ -14,32 +14,13 @@ fn vector(n: u64) -> Type {
     Type::new(DType::F32, &[n])
 }
 
-/// Builds programs of f32 vectors.
-struct Steps(Program);
-
-impl Steps {
-    fn new(inputs: &[Type]) -> Steps {
-        Steps(Program { inputs: inputs.to_vec(), ..Program::default() })
-    }
-
-    fn push(&mut self, op: Op, operands: &[Operand], out: &Type) -> Operand {
-        let made = self.0.results().count() as u32;
-        self.0.instructions.push(Instruction { op, operands: operands.into(), outs: smallvec![out.clone()] });
-        Operand::Result(made)
-    }
-
-    fn binary(&mut self, op: Binary, a: Operand, b: Operand, out: &Type) -> Operand {
-        self.push(Op::Binary(op), &[a, b], out)
-    }
-
-    fn constant(&mut self, value: f64, out: &Type) -> Operand {
-        self.push(Op::Constant(Scalar::Float(value)), &[], out)
-    }
-
-    fn done(mut self, outputs: &[Operand]) -> Program {
-        self.0.outputs = outputs.to_vec();
-        self.0
-    }
+/// A builder with these inputs.
+fn builder(inputs: &[Type]) -> Builder {
+    let b = Builder::new();
+    inputs.iter().for_each(|ty| {
+        b.input(ty.dtype, &ty.shape);
+    });
+    b
 }
 
 fn tensor(engine: &Arc<Engine>, values: &[f32]) -> Tensor {
@@ -53,10 +34,10 @@ fn values(engine: &Engine, tensor: &Tensor) -> Vec<f32> {
 /// x -> x + 1, `steps` times, each in a kernel of its own.
 fn counting(n: u64, steps: usize) -> Program {
     let ty = vector(n);
-    let mut program = Steps::new(std::slice::from_ref(&ty));
-    let one = program.constant(1.0, &Type::new(DType::F32, &[]));
-    let last = (0..steps).fold(Operand::Input(0), |x, _| program.binary(Binary::Add, x, one, &ty));
-    program.done(&[last])
+    let program = builder(std::slice::from_ref(&ty));
+    let one = program.number(DType::F32, 1.0);
+    let last = (0..steps).fold(Operand::Input(0), |x, _| program.binary(Binary::Add, x, one));
+    program.finish(&[last]).unwrap()
 }
 
 #[test]
@@ -89,18 +70,18 @@ fn long_programs_take_little_memory_and_no_more_with_each_run() {
 fn outputs_may_be_inputs_views_constants_and_each_other() {
     let engine = common::engine();
     let (ty, scalar) = (vector(6), Type::new(DType::F32, &[]));
-    let mut program = Steps::new(&[ty.clone(), ty.clone()]);
-    let sum = program.binary(Binary::Add, Operand::Input(0), Operand::Input(1), &ty);
+    let program = builder(&[ty.clone(), ty.clone()]);
+    let sum = program.binary(Binary::Add, Operand::Input(0), Operand::Input(1));
     let reversed = program.push(Op::Reverse { axes: Axes::from_slice(&[0]) }, &[sum], &ty);
     let part = Op::Slice { starts: smallvec![Some(4)], strides: smallvec![1], lengths: smallvec![1] };
     let part = program.push(part, &[sum], &vector(1));
-    let seven = program.constant(7.0, &ty);
+    let seven = program.push(Op::Constant(Scalar::Float(7.0)), &[], &ty);
     let total = program.push(
         Op::Reduce { reduction: Reduction::Sum, axes: Axes::from_slice(&[0]), tie_high: false },
         &[sum],
         &scalar,
     );
-    let program = program.done(&[reversed, Operand::Input(1), seven, sum, sum, part, total]);
+    let program = program.finish(&[reversed, Operand::Input(1), seven, sum, sum, part, total]).unwrap();
     let executable = Executable::compile(&engine, program).unwrap();
     let x = tensor(&engine, &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let y = tensor(&engine, &[10.0, 20.0, 30.0, 40.0, 50.0, 60.0]);
@@ -120,9 +101,9 @@ fn outputs_may_be_inputs_views_constants_and_each_other() {
 fn inputs_may_lie_in_any_way() {
     let engine = common::engine();
     let ty = vector(5);
-    let mut program = Steps::new(std::slice::from_ref(&ty));
-    let double = program.binary(Binary::Add, Operand::Input(0), Operand::Input(0), &ty);
-    let executable = Executable::compile(&engine, program.done(&[double])).unwrap();
+    let program = builder(std::slice::from_ref(&ty));
+    let double = program.binary(Binary::Add, Operand::Input(0), Operand::Input(0));
+    let executable = Executable::compile(&engine, program.finish(&[double]).unwrap()).unwrap();
     let long = tensor(&engine, &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]);
     let view = |offset: u64, stride: i64| Tensor {
         view: View { offset, strides: smallvec![stride], ..View::contiguous(DType::F32, &[5]) },
@@ -147,31 +128,31 @@ fn inputs_may_lie_in_any_way() {
 
 /// Doubles a vector until its sum is at least the limit, then adds or subtracts 1 by the sign of the limit.
 fn branching() -> Program {
-    let (ty, scalar, flag) = (vector(3), Type::new(DType::F32, &[]), Type::new(DType::U8, &[]));
+    let (ty, scalar) = (vector(3), Type::new(DType::F32, &[]));
     let inputs = [ty.clone(), scalar.clone()];
-    let mut condition = Steps::new(&inputs);
+    let condition = builder(&inputs);
     let sum = Op::Reduce { reduction: Reduction::Sum, axes: Axes::from_slice(&[0]), tie_high: false };
     let sum = condition.push(sum, &[Operand::Input(0)], &scalar);
-    let going_on = condition.binary(Binary::Less, sum, Operand::Input(1), &flag);
-    let mut body = Steps::new(&inputs);
-    let double = body.binary(Binary::Add, Operand::Input(0), Operand::Input(0), &ty);
-    let repeat = Loop { condition: condition.done(&[going_on]), body: body.done(&[double]) };
+    let going_on = condition.binary(Binary::Less, sum, Operand::Input(1));
+    let body = builder(&inputs);
+    let double = body.binary(Binary::Add, Operand::Input(0), Operand::Input(0));
+    let repeat = Loop { condition: condition.finish(&[going_on]).unwrap(), body: body.finish(&[double]).unwrap() };
     let branch = |op| {
-        let mut steps = Steps::new(std::slice::from_ref(&ty));
-        let one = steps.constant(1.0, &scalar);
-        let result = steps.binary(op, Operand::Input(0), one, &ty);
-        steps.done(&[result])
+        let steps = builder(std::slice::from_ref(&ty));
+        let one = steps.number(DType::F32, 1.0);
+        let result = steps.binary(op, Operand::Input(0), one);
+        steps.finish(&[result]).unwrap()
     };
     let branches = Branches { on_true: branch(Binary::Add), on_false: branch(Binary::Subtract) };
-    let mut program = Steps::new(&inputs);
-    let scaled = program.binary(Binary::Multiply, Operand::Input(0), Operand::Input(1), &ty);
-    let start = program.binary(Binary::Divide, scaled, Operand::Input(1), &ty);
+    let program = builder(&inputs);
+    let scaled = program.binary(Binary::Multiply, Operand::Input(0), Operand::Input(1));
+    let start = program.binary(Binary::Divide, scaled, Operand::Input(1));
     let last = program.push(Op::While(Box::new(repeat)), &[start, Operand::Input(1)], &ty);
-    let zero = program.constant(0.0, &scalar);
-    let positive = program.binary(Binary::Greater, Operand::Input(1), zero, &flag);
+    let zero = program.number(DType::F32, 0.0);
+    let positive = program.binary(Binary::Greater, Operand::Input(1), zero);
     let moved = program.push(Op::Cond(Box::new(branches)), &[positive, last], &ty);
-    let total = program.binary(Binary::Add, moved, scaled, &ty);
-    program.done(&[total, last])
+    let total = program.binary(Binary::Add, moved, scaled);
+    program.finish(&[total, last]).unwrap()
 }
 
 #[test]
@@ -198,16 +179,11 @@ fn loops_and_branches_take_values_across_batches() {
 fn ops_that_read_values_run_between_batches() {
     let engine = common::engine();
     let matrix = Type::new(DType::F32, &[2, 2]);
-    let mut program = Steps::new(std::slice::from_ref(&matrix));
-    let double = program.binary(Binary::Add, Operand::Input(0), Operand::Input(0), &matrix);
-    let made = program.0.results().count() as u32;
-    program.0.instructions.push(Instruction {
-        op: Op::Eigh,
-        operands: smallvec![double],
-        outs: smallvec![vector(2), matrix.clone()],
-    });
-    let values_out = program.binary(Binary::Add, Operand::Result(made), Operand::Result(made), &vector(2));
-    let executable = Executable::compile(&engine, program.done(&[values_out])).unwrap();
+    let program = builder(std::slice::from_ref(&matrix));
+    let double = program.binary(Binary::Add, Operand::Input(0), Operand::Input(0));
+    let made = program.push_all(Op::Eigh, &[double], &[vector(2), matrix.clone()]);
+    let values_out = program.binary(Binary::Add, made[0], made[0]);
+    let executable = Executable::compile(&engine, program.finish(&[values_out]).unwrap()).unwrap();
     let a = Tensor::from_nx_bytes(&engine, &matrix, bytemuck::cast_slice(&[2.0f32, 1.0, 1.0, 2.0])).unwrap();
     let got = executable.run(&[a], Compile::Allowed).unwrap();
     let got = values(&engine, &got[0]);
@@ -239,12 +215,11 @@ fn threads_share_an_executable() {
 fn ops_of_one_level_share_a_barrier() {
     let engine = common::engine();
     let ty = vector(64);
-    let mut program = Steps::new(std::slice::from_ref(&ty));
+    let program = builder(std::slice::from_ref(&ty));
     // Four chains of three ops, one after the other.
-    let chain =
-        |program: &mut Steps| (0..3).fold(Operand::Input(0), |x, _| program.binary(Binary::Multiply, x, x, &ty));
-    let ends: Vec<Operand> = (0..4).map(|_| chain(&mut program)).collect();
-    let executable = Executable::compile(&engine, program.done(&ends)).unwrap();
+    let chain = |program: &Builder| (0..3).fold(Operand::Input(0), |x, _| program.binary(Binary::Multiply, x, x));
+    let ends: Vec<Operand> = (0..4).map(|_| chain(&program)).collect();
+    let executable = Executable::compile(&engine, program.finish(&ends).unwrap()).unwrap();
     let summary = executable.summary();
     assert!(summary.barriers <= 2, "{summary:?}");
     let x = tensor(&engine, &[2.0; 64]);
@@ -258,8 +233,13 @@ fn ops_of_one_level_share_a_barrier() {
 fn programs_that_break_a_rule_are_refused() {
     let engine = common::engine();
     let ty = vector(4);
-    let mut program = Steps::new(std::slice::from_ref(&ty));
-    program.push(Op::Binary(Binary::Add), &[Operand::Input(0), Operand::Result(1)], &ty);
-    assert!(matches!(Executable::compile(&engine, program.done(&[])), Err(Error::InvalidProgram { .. })));
-    assert!(Executable::compile(&engine, Steps::new(&[ty]).done(&[Operand::Input(1)])).is_err());
+    let add = Instruction {
+        op: Op::Binary(Binary::Add),
+        operands: smallvec![Operand::Input(0), Operand::Result(1)],
+        outs: smallvec![ty.clone()],
+    };
+    let program = Program { inputs: vec![ty.clone()], instructions: vec![add], outputs: vec![] };
+    assert!(matches!(Executable::compile(&engine, program), Err(Error::InvalidProgram { .. })));
+    let program = Program { inputs: vec![ty], instructions: vec![], outputs: vec![Operand::Input(1)] };
+    assert!(Executable::compile(&engine, program).is_err());
 }

@@ -3,8 +3,6 @@
 
 #[path = "common/mod.rs"]
 mod common;
-#[path = "common/maker.rs"]
-mod maker;
 #[path = "common/models.rs"]
 mod models;
 

@@ -1,5 +1,6 @@
 //! Tensor programs: a flat list of instructions in Nx's words. Eager ops are programs of one instruction.
 
+pub mod builder;
 pub mod control;
 pub mod conv;
 pub mod epilogue;
@@ -21,6 +22,7 @@ pub mod wire;
 
 use smallvec::SmallVec;
 
+pub use builder::Builder;
 pub use control::{Branches, Loop};
 pub use conv::Conv;
 pub use fourier::Fourier;

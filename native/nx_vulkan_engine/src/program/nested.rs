@@ -2,7 +2,7 @@
 //! `["input" or "result", n]`, and an instruction `[op, [[name, value], ..], operands, types of its results]`.
 
 use super::wire::{Attr, Attrs};
-use super::{Instruction, Op, Operand, Program};
+use super::{Instruction, Op, Operand, Program, verify};
 use crate::{DType, Error, Result, Type};
 
 fn bad(expected: &str, got: &Attr) -> Error {
@@ -111,6 +111,46 @@ impl Program {
             Attr::List(self.outputs.iter().map(operand_attr).collect()),
         ])
     }
+}
+
+impl Program {
+    /// Writes the program as one line of JSON, which [`Program::from_bytes`] reads.
+    ///
+    /// # Errors
+    /// `InvalidProgram` where an attribute can't be written.
+    ///
+    /// # Examples
+    /// ```
+    /// use nx_vulkan_engine::DType;
+    /// use nx_vulkan_engine::program::{Builder, Program};
+    ///
+    /// # fn main() -> nx_vulkan_engine::Result<()> {
+    /// let b = Builder::new();
+    /// let x = b.input(DType::F32, &[3]);
+    /// let y = b.tanh(x);
+    /// let program = b.finish(&[y])?;
+    /// assert_eq!(Program::from_bytes(&program.to_bytes()?)?, program);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        serde_json::to_vec(&self.to_attr()).map_err(|e| unreadable(&e))
+    }
+
+    /// Reads what [`Program::to_bytes`] wrote, and checks the program.
+    ///
+    /// # Errors
+    /// `InvalidProgram` for other bytes and for programs that break a rule; `Unsupported` for an op that the engine does not have.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Program> {
+        let attr: Attr = serde_json::from_slice(bytes).map_err(|e| unreadable(&e))?;
+        let program = Program::from_attr(&attr)?;
+        verify::program(&program)?;
+        Ok(program)
+    }
+}
+
+fn unreadable(cause: &serde_json::Error) -> Error {
+    Error::InvalidProgram { op: "program".to_string(), reason: cause.to_string() }
 }
 
 impl Attrs<'_> {

@@ -425,7 +425,7 @@ pub fn accepts(op: Elementwise, operands: &[DType], out: DType) -> bool {
 }
 
 /// The shape to which all operands broadcast, aligned to the right.
-fn joint_shape(operands: &[&Type]) -> std::result::Result<Dims, String> {
+pub(super) fn joint_shape(operands: &[&Type]) -> std::result::Result<Dims, String> {
     let rank = operands.iter().map(|t| t.shape.len()).max().unwrap_or(0);
     let mut joint = Dims::from_elem(1, rank);
     for operand in operands {

@@ -1,46 +1,35 @@
 //! Loops and branches.
 
 use nx_vulkan_engine::program::op::Scalar;
-use nx_vulkan_engine::program::{Binary, Branches, Instruction, Loop, Op, Operand, Program};
+use nx_vulkan_engine::program::{Binary, Branches, Builder, Loop, Op, Operand};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Type, Value, eager};
-use smallvec::smallvec;
 
 use crate::{download, engine, finish, upload};
 
-/// A program of elementwise ops in one shape.
-struct Steps {
-    program: Program,
-}
-
-impl Steps {
-    fn new(inputs: &[&Type]) -> Steps {
-        Steps { program: Program { inputs: inputs.iter().copied().cloned().collect(), ..Program::default() } }
-    }
-
-    fn push(&mut self, op: Op, operands: &[Operand], out: &Type) -> Operand {
-        let made = self.program.instructions.len() as u32;
-        self.program.instructions.push(Instruction { op, operands: operands.into(), outs: smallvec![out.clone()] });
-        Operand::Result(made)
-    }
-
-    fn done(mut self, outputs: &[Operand]) -> Program {
-        self.program.outputs = outputs.to_vec();
-        self.program
-    }
+/// A builder with these inputs.
+fn builder(inputs: &[&Type]) -> Builder {
+    let b = Builder::new();
+    inputs.iter().for_each(|ty| {
+        b.input(ty.dtype, &ty.shape);
+    });
+    b
 }
 
 /// `while i < limit, do: {i + 1, x * factor}` over the state i, x and the captured limit and factor.
 fn powers(count: &Type, vector: &Type) -> Op {
     let inputs = [count, vector, count, vector];
-    let mut condition = Steps::new(&inputs);
+    let condition = builder(&inputs);
     let less = Op::Binary(Binary::Less);
     let going_on = condition.push(less, &[Operand::Input(0), Operand::Input(2)], &Type::new(DType::U8, &[]));
-    let mut body = Steps::new(&inputs);
+    let body = builder(&inputs);
     let one = body.push(Op::Constant(Scalar::Int(1)), &[], count);
     let next = body.push(Op::Binary(Binary::Add), &[Operand::Input(0), one], count);
     let product = body.push(Op::Binary(Binary::Multiply), &[Operand::Input(1), Operand::Input(3)], vector);
-    Op::While(Box::new(Loop { condition: condition.done(&[going_on]), body: body.done(&[next, product]) }))
+    Op::While(Box::new(Loop {
+        condition: condition.finish(&[going_on]).unwrap(),
+        body: body.finish(&[next, product]).unwrap(),
+    }))
 }
 
 #[test]
@@ -68,9 +57,9 @@ fn loops_run_until_the_condition_fails() {
 fn branches_run_what_the_predicate_chooses() {
     let vector = Type::new(DType::F32, &[4]);
     let branch = |op| {
-        let mut steps = Steps::new(&[&vector]);
+        let steps = builder(&[&vector]);
         let result = steps.push(Op::Binary(op), &[Operand::Input(0), Operand::Input(0)], &vector);
-        steps.done(&[result, Operand::Input(0)])
+        steps.finish(&[result, Operand::Input(0)]).unwrap()
     };
     let op = Op::Cond(Box::new(Branches { on_true: branch(Binary::Add), on_false: branch(Binary::Multiply) }));
     let outs = [vector.clone(), vector.clone()];

@@ -15,8 +15,6 @@ mod epilogue;
 mod fold;
 mod fourier;
 mod layouts;
-#[path = "../common/maker.rs"]
-mod maker;
 mod order;
 mod orders;
 mod orthogonal;

@@ -2,11 +2,10 @@
 
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::verify::result_dtype;
-use nx_vulkan_engine::program::{Binary, Elementwise, Instruction, Op, Operand, Program, Reduction};
+use nx_vulkan_engine::program::{Binary, Builder, Elementwise, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::shape::elements;
 use nx_vulkan_engine::{Compile, DType, Executable, Tensor, Type, Value};
-use smallvec::smallvec;
 
 use crate::common::Rng;
 use crate::compare::{Bound, mismatch};
@@ -21,32 +20,30 @@ const MAX_ELEMENTS: u64 = 4096;
 const INDICES: Operand = Operand::Input(2);
 pub const INDEX_COUNT: u64 = 5;
 
-struct Builder<'a> {
-    program: Program,
+struct Maker<'a> {
+    build: Builder,
     rng: &'a mut Rng,
 }
 
-impl Builder<'_> {
+impl Maker<'_> {
     fn below(&mut self, n: usize) -> usize {
         self.rng.below(n as u64) as usize
     }
 
     fn ty(&self, operand: Operand) -> Type {
-        self.program.type_of(operand).unwrap().clone()
+        self.build.ty(operand)
     }
 
     fn push(&mut self, op: Op, operands: &[Operand], dtype: DType, shape: &[u64]) -> Option<Operand> {
         if elements(shape) > MAX_ELEMENTS || elements(shape) == 0 || shape.len() > 5 {
             return None;
         }
-        let outs = smallvec![Type::new(dtype, shape)];
-        self.program.instructions.push(Instruction { op, operands: operands.into(), outs });
-        Some(Operand::Result(self.program.instructions.len() as u32 - 1))
+        Some(self.build.push(op, operands, &Type::new(dtype, shape)))
     }
 
     /// One of the latest values.
     fn pick(&mut self) -> Operand {
-        let made = self.program.instructions.len();
+        let made = self.build.results() as usize;
         match self.below(5) {
             0 => Operand::Input(self.below(2) as u32),
             k if k <= made => Operand::Result((made - k) as u32),
@@ -186,13 +183,15 @@ fn joint(a: &[u64], b: &[u64]) -> Option<Vec<u64>> {
 pub fn random_program(rng: &mut Rng) -> Program {
     let shapes: [&[u64]; 4] = [&[3, 4, 5], &[6, 1, 7], &[12], &[2, 3, 2, 5]];
     let mut shape = || shapes[rng.below(4) as usize];
-    let inputs =
-        vec![Type::new(DType::S32, shape()), Type::new(DType::S32, shape()), Type::new(DType::S32, &[INDEX_COUNT, 1])];
-    let mut builder = Builder { program: Program { inputs, ..Program::default() }, rng };
-    while builder.program.instructions.len() < INSTRUCTIONS {
-        builder.step();
+    let build = Builder::new();
+    for shape in [shape(), shape(), &[INDEX_COUNT, 1]] {
+        build.input(DType::S32, shape);
     }
-    builder.program
+    let mut maker = Maker { build, rng };
+    while (maker.build.results() as usize) < INSTRUCTIONS {
+        maker.step();
+    }
+    maker.build.finish(&[]).unwrap()
 }
 
 #[test]

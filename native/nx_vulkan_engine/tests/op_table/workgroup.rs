@@ -1,14 +1,13 @@
 //! Random programs that one workgroup runs, against the reference.
 
 use nx_vulkan_engine::program::op::{Axes, Scalar};
-use nx_vulkan_engine::program::{Binary, Instruction, Loop, Op, Operand, Program, Reduction, Unary};
+use nx_vulkan_engine::program::{Binary, Builder, Loop, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Tensor, Type, Value, eager};
 use smallvec::smallvec;
 
 use crate::common::Rng;
 use crate::compare::{Bound, mismatch};
-use crate::maker::Maker;
 use crate::programs::{INDEX_COUNT, random_program};
 use crate::values::{Range, operand};
 use crate::{download, engine, finish, rng, seed, upload};
@@ -54,7 +53,7 @@ fn random_programs_of_integers() {
 
 /// A program of floats: functions, sums of all sizes, products, values that many read.
 fn random_floats(dtype: DType, rng: &mut Rng) -> Program {
-    let mut maker = Maker::default();
+    let maker = Builder::new();
     let (rows, columns) = (1 + rng.below(24), 1 + rng.below(600));
     let a = maker.input(dtype, &[rows, columns]);
     let b = maker.input(dtype, &[columns]);
@@ -84,11 +83,11 @@ fn random_floats(dtype: DType, rng: &mut Rng) -> Program {
             4 if rank > 0 => {
                 let axis = rng.below(rank as u64) as usize;
                 let reduction = if rng.below(2) == 0 { Reduction::Sum } else { Reduction::Max };
-                maker.reduce(reduction, x, &[axis])
+                maker.reduce(reduction, x, &[axis], false)
             }
             5 if rank > 0 => {
                 let axes: Vec<usize> = (0..rank).collect();
-                let sum = maker.reduce(Reduction::Sum, x, &axes);
+                let sum = maker.reduce(Reduction::Sum, x, &axes, false);
                 maker.unary(Unary::Tanh, sum)
             }
             6 if rank == 2 && ty.shape[1] == columns => {
@@ -98,12 +97,12 @@ fn random_floats(dtype: DType, rng: &mut Rng) -> Program {
                     contract_b: smallvec![0],
                     batch_b: Axes::new(),
                 };
-                let product = maker.push(op, &[x, b], dtype, &[ty.shape[0]]);
+                let product = maker.push(op, &[x, b], &Type::new(dtype, &[ty.shape[0]]));
                 maker.unary(Unary::Tanh, product)
             }
             7 if rank == 2 => {
                 let out = [ty.shape[1], ty.shape[0]];
-                maker.push(Op::Transpose { axes: smallvec![1, 0] }, &[x], dtype, &out)
+                maker.push(Op::Transpose { axes: smallvec![1, 0] }, &[x], &Type::new(dtype, &out))
             }
             _ => continue,
         };
@@ -113,7 +112,7 @@ fn random_floats(dtype: DType, rng: &mut Rng) -> Program {
         }
     }
     outputs.extend(values.last().filter(|last| !outputs.contains(last) && matches!(last, Operand::Result(_))));
-    maker.done(&outputs)
+    maker.finish(&outputs).unwrap()
 }
 
 #[test]
@@ -141,14 +140,14 @@ fn random_programs_of_floats() {
 #[test]
 fn inputs_are_views() {
     let mut rng = rng(63);
-    let mut maker = Maker::default();
+    let maker = Builder::new();
     let a = maker.input(DType::S16, &[6, 4]);
     let b = maker.input(DType::S16, &[6, 4]);
     let c = maker.input(DType::S16, &[6, 4]);
-    let difference = maker.sub(a, b);
+    let difference = maker.subtract(a, b);
     let sum = maker.add(difference, c);
-    let last = maker.push(Op::Reverse { axes: smallvec![1] }, &[c], DType::S16, &[6, 4]);
-    let program = maker.done(&[sum, last]);
+    let last = maker.push(Op::Reverse { axes: smallvec![1] }, &[c], &Type::new(DType::S16, &[6, 4]));
+    let program = maker.finish(&[sum, last]).unwrap();
     let base = operand(&Type::new(DType::S16, &[4, 6]), Range::Ordinary, 0, &mut rng);
     let row = operand(&Type::new(DType::S16, &[8]), Range::Ordinary, 0, &mut rng);
     let (base, row) = (upload(&base), upload(&row));
@@ -166,13 +165,13 @@ fn inputs_are_views() {
 #[test]
 fn long_programs() {
     let mut rng = rng(64);
-    let mut maker = Maker::default();
+    let maker = Builder::new();
     let a = maker.input(DType::S32, &[5]);
     let mut x = a;
     for _ in 0..1500 {
         x = maker.add(x, a);
     }
-    let program = maker.done(&[x]);
+    let program = maker.finish(&[x]).unwrap();
     let input = operand(&program.inputs[0], Range::Ordinary, 0, &mut rng);
     assert_eq!(run(&program, std::slice::from_ref(&input)), reference::run(&program, &[input]).unwrap());
     finish();
@@ -180,7 +179,7 @@ fn long_programs() {
 
 /// A loop: x -> tanh(m x + b) while i < n, and the sum of what it met.
 fn recurrence(size: u64, steps: i64) -> Program {
-    let state = |maker: &mut Maker| {
+    let state = |maker: &Builder| {
         let i = maker.input(DType::S32, &[]);
         let x = maker.input(DType::F32, &[size]);
         let total = maker.input(DType::F32, &[]);
@@ -188,36 +187,32 @@ fn recurrence(size: u64, steps: i64) -> Program {
         let n = maker.input(DType::S32, &[]);
         (i, x, total, m, n)
     };
-    let mut condition = Maker::default();
-    let (i, .., n) = state(&mut condition);
+    let condition = Builder::new();
+    let (i, .., n) = state(&condition);
     let less = condition.binary(Binary::Less, i, n);
-    let condition = condition.done(&[less]);
-    let mut body = Maker::default();
-    let (i, x, total, m, _) = state(&mut body);
-    let one = body.push(Op::Constant(Scalar::Int(1)), &[], DType::S32, &[]);
+    let condition = condition.finish(&[less]).unwrap();
+    let body = Builder::new();
+    let (i, x, total, m, _) = state(&body);
+    let one = body.push(Op::Constant(Scalar::Int(1)), &[], &Type::new(DType::S32, &[]));
     let next = body.binary(Binary::Add, i, one);
     let op = Op::Dot { contract_a: smallvec![1], batch_a: Axes::new(), contract_b: smallvec![0], batch_b: Axes::new() };
-    let product = body.push(op, &[m, x], DType::F32, &[size]);
-    let reversed = body.push(Op::Reverse { axes: smallvec![0] }, &[x], DType::F32, &[size]);
+    let product = body.push(op, &[m, x], &Type::new(DType::F32, &[size]));
+    let reversed = body.push(Op::Reverse { axes: smallvec![0] }, &[x], &Type::new(DType::F32, &[size]));
     let sum = body.binary(Binary::Add, product, reversed);
     let y = body.unary(Unary::Tanh, sum);
-    let met = body.reduce(Reduction::Sum, y, &[0]);
+    let met = body.reduce(Reduction::Sum, y, &[0], false);
     let total = body.binary(Binary::Add, total, met);
-    let body = body.done(&[next, y, total]);
-    let mut whole = Maker::default();
+    let body = body.finish(&[next, y, total]).unwrap();
+    let whole = Builder::new();
     let x = whole.input(DType::F32, &[size]);
     let m = whole.input(DType::F32, &[size, size]);
-    let zero = whole.push(Op::Constant(Scalar::Int(0)), &[], DType::S32, &[]);
-    let n = whole.push(Op::Constant(Scalar::Int(steps.into())), &[], DType::S32, &[]);
+    let zero = whole.push(Op::Constant(Scalar::Int(0)), &[], &Type::new(DType::S32, &[]));
+    let n = whole.push(Op::Constant(Scalar::Int(steps.into())), &[], &Type::new(DType::S32, &[]));
     let none = whole.number(DType::F32, 0.0);
-    let first = whole.0.results().count() as u32;
-    whole.0.instructions.push(Instruction {
-        op: Op::While(Box::new(Loop { condition, body })),
-        operands: smallvec![zero, x, none, m, n],
-        outs: smallvec![Type::new(DType::S32, &[]), Type::new(DType::F32, &[size]), Type::new(DType::F32, &[])],
-    });
-    let doubled = whole.binary(Binary::Add, Operand::Result(first + 1), Operand::Result(first + 2));
-    whole.done(&[Operand::Result(first), Operand::Result(first + 1), Operand::Result(first + 2), doubled])
+    let outs = [Type::new(DType::S32, &[]), Type::new(DType::F32, &[size]), Type::new(DType::F32, &[])];
+    let last = whole.push_all(Op::While(Box::new(Loop { condition, body })), &[zero, x, none, m, n], &outs);
+    let doubled = whole.add(last[1], last[2]);
+    whole.finish(&[&last[..], &[doubled]].concat()).unwrap()
 }
 
 #[test]

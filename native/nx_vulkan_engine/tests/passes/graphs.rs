@@ -2,12 +2,11 @@
 
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::verify::result_dtype;
-use nx_vulkan_engine::program::{Binary, Elementwise, Op, Operand, Program, Reduction, Unary};
+use nx_vulkan_engine::program::{Binary, Builder, Elementwise, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::shape::elements;
 use nx_vulkan_engine::{DType, Type, Value};
 
-use crate::Build;
 use crate::common::Rng;
 
 const MAX_ELEMENTS: u64 = 2048;
@@ -40,7 +39,7 @@ pub fn values(ty: &Type, rng: &mut Rng) -> Array {
 }
 
 struct Maker<'a> {
-    build: Build,
+    build: Builder,
     rng: &'a mut Rng,
     types: &'static [DType],
 }
@@ -51,10 +50,10 @@ impl Maker<'_> {
     }
 
     fn pick(&mut self) -> Operand {
-        let made = self.build.types.len();
+        let made = self.build.results() as usize;
         match self.below(6) {
             k if k < made.min(5) => Operand::Result((made - 1 - k) as u32),
-            _ => Operand::Input(self.below(self.build.program.inputs.len()) as u32),
+            _ => Operand::Input(self.below(self.build.inputs() as usize) as u32),
         }
     }
 
@@ -75,7 +74,7 @@ impl Maker<'_> {
             Unary::Abs,
         ][self.below(12)];
         let dtype = result_dtype(Elementwise::Unary(op), &[ty.dtype])?;
-        self.build.push(Op::Unary(op), &[a], dtype, &ty.shape);
+        self.build.push(Op::Unary(op), &[a], &Type::new(dtype, &ty.shape));
         Some(())
     }
 
@@ -97,14 +96,14 @@ impl Maker<'_> {
             Binary::LogicalAnd,
         ][self.below(12)];
         let dtype = result_dtype(Elementwise::Binary(op), &[x.dtype, y.dtype])?;
-        self.build.push(Op::Binary(op), &[a, b], dtype, &shape);
+        self.build.push(Op::Binary(op), &[a, b], &Type::new(dtype, &shape));
         Some(())
     }
 
     fn constant(&mut self, dtype: DType) -> Operand {
         let value = [0.0, 1.0, -0.0, 2.0, 0.5, -1.0][self.below(6)];
         let value = if dtype.is_integer() { Scalar::Int(value as i128) } else { Scalar::Float(value) };
-        self.build.push(Op::Constant(value), &[], dtype, &[])
+        self.build.push(Op::Constant(value), &[], &Type::new(dtype, &[]))
     }
 
     fn view(&mut self, a: Operand) -> Option<()> {
@@ -148,7 +147,7 @@ impl Maker<'_> {
         if elements(&out) > MAX_ELEMENTS || out.len() > 5 {
             return None;
         }
-        self.build.push(op, &[a], dtype, &out);
+        self.build.push(op, &[a], &Type::new(dtype, &out));
         Some(())
     }
 
@@ -171,7 +170,7 @@ impl Maker<'_> {
             3 if !ty.dtype.is_complex() => (Reduction::ArgMax, DType::S32),
             _ => (Reduction::Sum, if ty.dtype.is_integer() { DType::S64 } else { ty.dtype }),
         };
-        self.build.push(Op::Reduce { reduction, axes, tie_high: false }, &[a], dtype, &shape);
+        self.build.push(Op::Reduce { reduction, axes, tie_high: false }, &[a], &Type::new(dtype, &shape));
         Some(())
     }
 
@@ -186,9 +185,9 @@ impl Maker<'_> {
         shape[last] = 1;
         let reduction = if self.below(2) == 0 { Reduction::Max } else { Reduction::Sum };
         let op = Op::Reduce { reduction, axes: Axes::from_slice(&[last]), tie_high: false };
-        let row = self.build.push(op, &[a], ty.dtype, &shape);
+        let row = self.build.push(op, &[a], &Type::new(ty.dtype, &shape));
         let op = if self.below(2) == 0 { Binary::Subtract } else { Binary::Divide };
-        self.build.push(Op::Binary(op), &[a, row], ty.dtype, &ty.shape);
+        self.build.push(Op::Binary(op), &[a, row], &Type::new(ty.dtype, &ty.shape));
         Some(())
     }
 
@@ -202,7 +201,7 @@ impl Maker<'_> {
             _ if shape.len() >= 2 => Op::Eye,
             _ => Op::Iota { axis: None },
         };
-        self.build.push(op, &[], dtype, &shape);
+        self.build.push(op, &[], &Type::new(dtype, &shape));
         Some(())
     }
 
@@ -219,14 +218,14 @@ impl Maker<'_> {
             8 => {
                 let dtype = self.types[self.below(self.types.len())];
                 let shape = self.build.ty(a).shape;
-                self.build.push(Op::AsType, &[a], dtype, &shape);
+                self.build.push(Op::AsType, &[a], &Type::new(dtype, &shape));
                 Some(())
             }
             9 => {
                 let (x, y) = (self.build.ty(a), self.build.ty(b));
                 let dtype = result_dtype(Elementwise::Select, &[x.dtype, x.dtype, y.dtype])?;
                 let shape = joint(&x.shape, &y.shape)?;
-                self.build.push(Op::Select, &[a, a, b], dtype, &shape);
+                self.build.push(Op::Select, &[a, a, b], &Type::new(dtype, &shape));
                 Some(())
             }
             10 => self.source(),
@@ -249,17 +248,17 @@ fn joint(a: &[u64], b: &[u64]) -> Option<Vec<u64>> {
 pub fn program(rng: &mut Rng, instructions: usize, complex: bool) -> Program {
     let shapes: [&[u64]; 6] = [&[3, 5], &[5], &[], &[2, 3, 5], &[7, 36], &[3, 1]];
     let types = if complex { &TYPES[..] } else { &TYPES[..TYPES.len() - 1] };
-    let mut maker = Maker { build: Build::default(), rng, types };
+    let mut maker = Maker { build: Builder::new(), rng, types };
     let base = shapes[maker.below(6)];
     for k in 0..3 {
         let shape = if k == 0 { base } else { shapes[maker.below(6)] };
         let dtype = types[maker.below(types.len())];
         maker.build.input(dtype, shape);
     }
-    while maker.build.types.len() < instructions {
+    while (maker.build.results() as usize) < instructions {
         maker.step();
     }
-    let mut program = maker.build.program;
+    let mut program = maker.build.finish(&[]).unwrap();
     let last = instructions as u32 - 1;
     program.outputs = vec![Operand::Result(last), Operand::Result(rng.below(u64::from(last)) as u32)];
     for r in 0..last {

@@ -7,8 +7,6 @@
 mod common;
 mod graphs;
 mod known;
-#[path = "../common/maker.rs"]
-mod maker;
 #[path = "../common/models.rs"]
 mod models;
 mod products;
@@ -17,11 +15,10 @@ mod workgroups;
 
 use std::sync::{Arc, OnceLock};
 
+use nx_vulkan_engine::program::Program;
 use nx_vulkan_engine::program::passes::Target;
-use nx_vulkan_engine::program::{Instruction, Op, Operand, Program};
 use nx_vulkan_engine::reference::Array;
-use nx_vulkan_engine::{DType, Engine, Tensor, Type, Value, eager};
-use smallvec::smallvec;
+use nx_vulkan_engine::{Engine, Tensor, Value, eager};
 
 fn engine() -> &'static Arc<Engine> {
     static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
@@ -31,34 +28,6 @@ fn engine() -> &'static Arc<Engine> {
 /// The device at hand, or a GPU for tests that need none.
 fn gpu() -> Target {
     Target { kind: nx_vulkan_engine::DeviceKind::Discrete, max_invocations: 1024, fusion: true, workgroups: false }
-}
-
-/// A program under construction.
-#[derive(Default)]
-struct Build {
-    program: Program,
-    types: Vec<Type>,
-}
-
-impl Build {
-    fn input(&mut self, dtype: DType, shape: &[u64]) -> Operand {
-        self.program.inputs.push(Type::new(dtype, shape));
-        Operand::Input(self.program.inputs.len() as u32 - 1)
-    }
-
-    fn ty(&self, operand: Operand) -> Type {
-        match operand {
-            Operand::Input(i) => self.program.inputs[i as usize].clone(),
-            Operand::Result(r) => self.types[r as usize].clone(),
-        }
-    }
-
-    fn push(&mut self, op: Op, operands: &[Operand], dtype: DType, shape: &[u64]) -> Operand {
-        let out = Type::new(dtype, shape);
-        self.types.push(out.clone());
-        self.program.instructions.push(Instruction { op, operands: operands.into(), outs: smallvec![out] });
-        Operand::Result(self.types.len() as u32 - 1)
-    }
 }
 
 fn run(program: &Program, inputs: &[Array]) -> Vec<Array> {

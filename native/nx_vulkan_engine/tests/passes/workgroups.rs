@@ -2,14 +2,12 @@
 
 use nx_vulkan_engine::program::op::Scalar;
 use nx_vulkan_engine::program::passes::{Target, optimize};
-use nx_vulkan_engine::program::{Binary, Instruction, Loop, Op, Operand, Program, Unary};
+use nx_vulkan_engine::program::{Binary, Builder, Loop, Op, Program, Unary};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, DeviceKind, Type, Value};
-use smallvec::smallvec;
 
 use crate::common::Rng;
 use crate::known::ops;
-use crate::maker::Maker;
 use crate::{graphs, models, run};
 
 fn target(kind: DeviceKind) -> Target {
@@ -18,32 +16,29 @@ fn target(kind: DeviceKind) -> Target {
 
 /// Sums of sines while a counter, from 0 by 2, is below the third operand: a captured number, or a constant.
 fn counting(size: u64, end: Option<i64>) -> Program {
-    let inputs = |m: &mut Maker| (m.input(DType::S32, &[]), m.input(DType::F32, &[size]), m.input(DType::S32, &[]));
-    let mut condition = Maker::default();
-    let (i, _, n) = inputs(&mut condition);
+    let inputs = |m: &Builder| (m.input(DType::S32, &[]), m.input(DType::F32, &[size]), m.input(DType::S32, &[]));
+    let condition = Builder::new();
+    let (i, _, n) = inputs(&condition);
     let less = condition.binary(Binary::Less, i, n);
-    let condition = condition.done(&[less]);
-    let mut body = Maker::default();
-    let (i, x, _) = inputs(&mut body);
-    let two = body.push(Op::Constant(Scalar::Int(2)), &[], DType::S32, &[]);
+    let condition = condition.finish(&[less]).unwrap();
+    let body = Builder::new();
+    let (i, x, _) = inputs(&body);
+    let two = body.push(Op::Constant(Scalar::Int(2)), &[], &Type::new(DType::S32, &[]));
     let next = body.add(i, two);
     let sine = body.unary(Unary::Sin, x);
     let all = body.sum(sine, &[0]);
-    let small = body.times(all, 1e-3);
-    let x = body.sub(x, small);
-    let body = body.done(&[next, x]);
-    let mut whole = Maker::default();
+    let small = body.multiply(all, 1e-3);
+    let x = body.subtract(x, small);
+    let body = body.finish(&[next, x]).unwrap();
+    let whole = Builder::new();
     let x = whole.input(DType::F32, &[size]);
     let captured = whole.input(DType::S32, &[]);
-    let zero = whole.push(Op::Constant(Scalar::Int(0)), &[], DType::S32, &[]);
-    let end = end.map_or(captured, |end| whole.push(Op::Constant(Scalar::Int(end.into())), &[], DType::S32, &[]));
-    let first = whole.0.results().count() as u32;
-    whole.0.instructions.push(Instruction {
-        op: Op::While(Box::new(Loop { condition, body })),
-        operands: smallvec![zero, x, end],
-        outs: smallvec![Type::new(DType::S32, &[]), Type::new(DType::F32, &[size])],
-    });
-    whole.done(&[Operand::Result(first), Operand::Result(first + 1)])
+    let zero = whole.push(Op::Constant(Scalar::Int(0)), &[], &Type::new(DType::S32, &[]));
+    let end =
+        end.map_or(captured, |end| whole.push(Op::Constant(Scalar::Int(end.into())), &[], &Type::new(DType::S32, &[])));
+    let op = Op::While(Box::new(Loop { condition, body }));
+    let last = whole.push_all(op, &[zero, x, end], &[Type::new(DType::S32, &[]), Type::new(DType::F32, &[size])]);
+    whole.finish(&last).unwrap()
 }
 
 /// Checks what ops are left, and the results within `tolerance` of the reference.
