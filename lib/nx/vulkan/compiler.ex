@@ -102,7 +102,18 @@ defmodule Nx.Vulkan.Compiler do
     * `:constants` - the types and shapes of captured tensors
 
   A program is a map of `:inputs` and `:outputs` (types and shapes), `:ops` (how many instructions of each op there are before the
-  engine optimizes) and `:device` (what one run does then, see `Nx.Vulkan.NativeV.executable_info/1`).
+  engine optimizes), `:device` (what one run does then, see `Nx.Vulkan.NativeV.executable_info/1`) and `:launches`, what each
+  launch of a run does:
+
+    * `:kernel` - its name, `family.ops.type`, and the beginning of its hash, or `"fill"` or `"copy"`
+    * `:groups` - workgroups in three dimensions
+    * `:barrier` - whether it waits for the launches before it
+    * `:read_bytes`, `:written_bytes` - each operand counts once, by the elements that its view has
+    * `:flops` - one for each element of an elementwise op (none for a change of type) and for each element that is reduced, two for
+      each product that is added up, 5 n log2 n for a transform, none for what moves data; `nil` where the number depends
+      on values, and for factorizations and solvers
+
+  Where the host waits for a value, the list has `%{wait: op}` with the lists of the op's parts, such as `:condition` and `:body`.
 
   ## Examples
 
@@ -111,10 +122,8 @@ defmodule Nx.Vulkan.Compiler do
   @spec explain(fun, list, keyword) :: map
   def explain(fun, args, opts \\ []) do
     hooks = Keyword.get(opts, :hooks, %{})
-    {_fun, vars, _templates, _args} = Nx.Defn.Compiler.to_lazy_params(fun, args)
     name = name(fun)
-    trace = fn _vars -> Nx.Defn.debug_expr_apply(fun, args, hooks: hooks) end
-    {plan, constants, leaves, _template} = lower(name, vars, trace, Map.keys(hooks))
+    {plan, constants, leaves, _template} = lower_for(fun, args, hooks)
     used = Plan.inputs(plan)
 
     %{
@@ -124,6 +133,62 @@ defmodule Nx.Vulkan.Compiler do
       constants: Enum.map(constants, &{&1.type, &1.shape}),
       steps: steps(plan, name)
     }
+  end
+
+  @doc """
+  What becomes of `fun` for arguments like `args`, as a graph in the DOT language of Graphviz.
+
+  Boxes are kernels with the ops in them, dashed boxes are views, which take no time, edges are buffers with their types and shapes. The
+  programs of `while` and `cond` are clusters, and so are the Programs of a function with hooks or `Nx.runtime_call` in it. Options are
+  those of `explain/3`.
+
+  ## Examples
+
+      graph = Nx.Vulkan.Compiler.graph(&Nx.sum(Nx.exp(&1)), [Nx.iota({8})])
+      File.write!("sum.gv", graph)
+      # dot -Tsvg sum.gv -o sum.svg
+  """
+  @spec graph(fun, list, keyword) :: String.t()
+  def graph(fun, args, opts \\ []) do
+    name = name(fun)
+    {plan, _, _, _} = lower_for(fun, args, Keyword.get(opts, :hooks, %{}))
+
+    programs =
+      case titled(plan, "") do
+        [{_, program}] -> [{"", program}]
+        programs -> programs
+      end
+
+    named(name, fn ->
+      B.settle(NativeV.programs_graph(name, programs), fn -> NativeV.programs_graph(name, programs) end)
+    end)
+  end
+
+  # The programs of a plan with the numbers of their steps.
+  defp titled(%Plan{steps: steps}, before) do
+    steps
+    |> Enum.with_index(1)
+    |> Enum.flat_map(fn {step, i} ->
+      case step do
+        {:run, program, _, _} ->
+          [{"step #{before}#{i}", program}]
+
+        {:while, _, condition, body, _, _} ->
+          titled(condition, "#{before}#{i}, condition, ") ++ titled(body, "#{before}#{i}, body, ")
+
+        {:cond, on_true, on_false, _, _} ->
+          titled(on_true, "#{before}#{i}, on_true, ") ++ titled(on_false, "#{before}#{i}, on_false, ")
+
+        _hook_or_call ->
+          []
+      end
+    end)
+  end
+
+  defp lower_for(fun, args, hooks) do
+    {_fun, vars, _templates, _args} = Nx.Defn.Compiler.to_lazy_params(fun, args)
+    trace = fn _vars -> Nx.Defn.debug_expr_apply(fun, args, hooks: hooks) end
+    lower(name(fun), vars, trace, Map.keys(hooks))
   end
 
   defp steps(%Plan{steps: steps}, name) do
@@ -140,6 +205,7 @@ defmodule Nx.Vulkan.Compiler do
   defp program([inputs, instructions, outputs] = program, name) do
     executable = executable(program, name)
     device = B.settle(NativeV.executable_info(executable), fn -> NativeV.executable_info(executable) end)
+    launches = B.settle(NativeV.executable_launches(executable), fn -> NativeV.executable_launches(executable) end)
     results = Enum.flat_map(instructions, &List.last/1)
     places = %{input: List.to_tuple(inputs), result: List.to_tuple(results)}
 
@@ -147,7 +213,8 @@ defmodule Nx.Vulkan.Compiler do
       inputs: inputs,
       outputs: for([place, i] <- outputs, do: elem(places[place], i)),
       ops: Enum.frequencies_by(instructions, &hd/1),
-      device: device
+      device: device,
+      launches: launches
     }
   end
 
@@ -246,12 +313,13 @@ defmodule Nx.Vulkan.Compiler do
       reraise %{error | message: "#{error.message}, in #{name}"}, __STACKTRACE__
   end
 
+  # `Module.function/arity` also of captures of local functions, `anonymous fn/arity in Module.function/arity` of others.
   defp name(key) when is_function(key) do
-    info = Function.info(key)
+    [module: module, name: name, arity: arity] = for item <- [:module, :name, :arity], do: Function.info(key, item)
 
-    case info[:type] do
-      :external -> Exception.format_mfa(info[:module], info[:name], info[:arity])
-      :local -> inspect(key)
+    case Regex.run(~r/^-fun\.(.+)\/\d+-$/, Atom.to_string(name)) do
+      [_, captured] -> "#{inspect(module)}.#{captured}/#{arity}"
+      nil -> Exception.format_mfa(module, name, arity)
     end
   end
 

@@ -239,6 +239,21 @@ defmodule Nx.Vulkan.NativeV do
   def executable_info(_executable), do: nif_error()
 
   @doc """
+  What one run of an executable does, launch by launch: maps with `:kernel` (its name and the beginning of its hash, or `"fill"` or
+  `"copy"`), `:groups`, `:barrier`, `:read_bytes`, `:written_bytes` and `:flops`, and maps with `:wait` for what waits for the device,
+  with the lists of its parts. Dirty CPU scheduler.
+  """
+  @spec executable_launches(ref) :: {:ok, [map]} | error
+  def executable_launches(_executable), do: nif_error()
+
+  @doc """
+  Programs, as in `program_compile/1`, each with a title, as one graph in the DOT language, as the engine optimizes them for the device.
+  Dirty CPU scheduler.
+  """
+  @spec programs_graph(String.t(), [{String.t(), list}]) :: {:ok, String.t()} | error
+  def programs_graph(_title, _programs), do: nif_error()
+
+  @doc """
   As `executable_run/2`, and it waits for the device where need be. Dirty CPU scheduler.
   """
   @spec executable_run_dirty(ref, [ref]) :: tensors_result

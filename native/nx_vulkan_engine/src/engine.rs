@@ -42,11 +42,13 @@ pub struct Options {
     /// Caps the device memory for tensors below what the device has.
     pub memory_limit_bytes: Option<u64>,
     pub host_access: HostAccess,
+    /// A folder for the SPIR-V of every kernel that is generated, as `<name>-<hash>.spv`; `None` for nowhere.
+    pub dump_spirv: Option<PathBuf>,
 }
 
 impl Options {
     /// What the environment says: `NX_VULKAN_DEVICE`, `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
-    /// (bytes), `NX_VULKAN_HOST_ACCESS` (`small` or `never`).
+    /// (bytes), `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV` (a folder).
     pub fn from_env() -> Options {
         Options {
             selector: std::env::var("NX_VULKAN_DEVICE").ok(),
@@ -58,6 +60,7 @@ impl Options {
                 Ok("never") => HostAccess::Never,
                 _ => HostAccess::Auto,
             },
+            dump_spirv: std::env::var_os("NX_VULKAN_DUMP_SPIRV").filter(|v| !v.is_empty()).map(PathBuf::from),
         }
     }
 }
@@ -100,6 +103,7 @@ struct Core {
     features_used: AtomicU8,
     fft_tables: TableCache,
     pipelines: PipelineStore,
+    dump_spirv: Option<PathBuf>,
     pool: Arc<DevicePool>,
     open: Arc<OpenDevice>,
 }
@@ -135,6 +139,7 @@ impl Engine {
             features_used: AtomicU8::new(0),
             fft_tables: TableCache::default(),
             pipelines: PipelineStore::new(Arc::clone(&open), options.cache_dir.clone())?,
+            dump_spirv: options.dump_spirv.clone(),
             pool,
             open,
         };
@@ -381,6 +386,20 @@ impl Engine {
     /// The pipeline of `key` if it is compiled. Never blocks.
     pub fn cached_pipeline(&self, key: PipelineKey) -> Option<Arc<Pipeline>> {
         self.core.pipelines.get(key)
+    }
+
+    /// Writes a module to the folder that the options name.
+    pub(crate) fn dump_spirv(&self, name: &str, words: &[u32]) -> Result<()> {
+        let Some(folder) = &self.core.dump_spirv else { return Ok(()) };
+        let path = folder.join(format!("{name}.spv"));
+        let written = std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&path, bytemuck::cast_slice::<u32, u8>(words)));
+        written.map_err(|e| Error::Io { path: path.display().to_string(), cause: e.to_string() })
+    }
+
+    /// Whether launches should say what they move and compute: while a program is compiled.
+    pub fn counts_work(&self) -> bool {
+        self.capture.is_some()
     }
 
     /// Writes compiled pipelines to the cache on disk now, rather than after some more of them: a process that ends without

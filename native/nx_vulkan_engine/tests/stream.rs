@@ -119,6 +119,7 @@ fn empty_and_oversized_launches() {
         groups,
         reads: &[],
         writes: &[],
+        work: None,
     };
     assert_eq!(engine.dispatch(&launch([0, 1, 1])), Ok(()));
     assert_eq!(engine.stats().dispatches, 0);
@@ -155,6 +156,7 @@ fn tables_survive_more_launches_than_the_ring_holds() {
                 groups: [1, 1, 1],
                 reads: &[&a],
                 writes: &[&b],
+                work: None,
             })
             .unwrap();
         if round % 37 == 0 {

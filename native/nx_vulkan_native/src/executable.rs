@@ -2,17 +2,22 @@
 
 use std::sync::Arc;
 
-use nx_vulkan_engine::executable::Executable;
+use nx_vulkan_engine::executable::{Described, Executable, Launched};
 use nx_vulkan_engine::program::Program;
+use nx_vulkan_engine::program::dot::programs_to_dot;
+use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::wire::Attr;
 use nx_vulkan_engine::{Compile, Engine, Error, Result};
-use rustler::{Encoder, Env, ResourceArc, Term};
+use rustler::{Atom, Encoder, Env, ResourceArc, Term};
 
 use crate::tensor::{encode_tensors, tensors_of};
 use crate::{device, error, term};
 
 mod atoms {
-    rustler::atoms! { ok, nil, needs_compile, commands, barriers, waits, arena_bytes, own_bytes }
+    rustler::atoms! {
+        ok, nil, needs_compile, commands, barriers, waits, arena_bytes, own_bytes,
+        kernel, groups, barrier, read_bytes, written_bytes, flops, wait,
+    }
 }
 
 /// Deeply nested programs are read and compiled by recursion, for which a scheduler's stack may be too small.
@@ -73,6 +78,71 @@ fn executable_info<'a>(env: Env<'a>, executable: Term<'a>) -> Term<'a> {
             let map = Term::map_from_pairs(env, &pairs).unwrap_or_else(|_| Term::map_new(env));
             (atoms::ok(), map).encode(env)
         }
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
+}
+
+/// What one run of an executable does, launch by launch: as many terms as it has launches.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn executable_launches<'a>(env: Env<'a>, executable: Term<'a>) -> Term<'a> {
+    let described = executable_of(executable).and_then(|it| described(env, &it.executable.describe()));
+    match described {
+        Ok(list) => (atoms::ok(), list).encode(env),
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
+}
+
+fn described<'a>(env: Env<'a>, parts: &[Described]) -> Result<Vec<Term<'a>>> {
+    let map = |pairs: Vec<(Term<'a>, Term<'a>)>| {
+        Term::map_from_pairs(env, &pairs).map_err(|_| Error::InvalidProgram {
+            op: "program".to_string(),
+            reason: "a launch has two descriptions".to_string(),
+        })
+    };
+    let part = |part: &Described| match part {
+        Described::Launch(Launched { kernel, groups: [x, y, z], barrier, work }) => map(vec![
+            (atoms::kernel().to_term(env), kernel.encode(env)),
+            (atoms::groups().to_term(env), (x, y, z).encode(env)),
+            (atoms::barrier().to_term(env), barrier.encode(env)),
+            (atoms::read_bytes().to_term(env), work.read_bytes.encode(env)),
+            (atoms::written_bytes().to_term(env), work.written_bytes.encode(env)),
+            (atoms::flops().to_term(env), work.flops.encode(env)),
+        ]),
+        Described::Wait { op, parts } => {
+            let name = |name: &str| {
+                Atom::from_str(env, name).map_err(|_| Error::InvalidArgument {
+                    what: "name",
+                    expected: "an atom".to_string(),
+                    got: name.to_string(),
+                })
+            };
+            let mut pairs = vec![(atoms::wait().to_term(env), name(op)?.to_term(env))];
+            for (title, inner) in parts {
+                pairs.push((name(title)?.to_term(env), described(env, inner)?.encode(env)));
+            }
+            map(pairs)
+        }
+    };
+    parts.iter().map(part).collect()
+}
+
+/// Programs as one DOT graph, each with a title, as the engine optimizes them for this device.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn programs_graph<'a>(env: Env<'a>, title: &str, programs: Vec<(&str, Term<'a>)>) -> Term<'a> {
+    let graph = || {
+        let target = Target::of(device::engine()?.caps());
+        let read = programs.iter().map(|(title, program)| Ok((*title, term::attr(*program)?)));
+        let read = read.collect::<Result<Vec<(&str, Attr)>>>()?;
+        on_large_stack(move || {
+            let optimized =
+                read.iter().map(|(name, program)| Ok((*name, optimize(Program::from_attr(program)?, &target)?)));
+            let optimized = optimized.collect::<Result<Vec<(&str, Program)>>>()?;
+            let parts: Vec<(&str, &Program)> = optimized.iter().map(|(name, program)| (*name, program)).collect();
+            Ok(programs_to_dot(title, &parts))
+        })
+    };
+    match graph() {
+        Ok(text) => (atoms::ok(), text).encode(env),
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
 }

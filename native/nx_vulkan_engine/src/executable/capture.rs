@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
+use crate::kernel::launch::Work;
 use crate::kernel::{Launch, Pipeline};
 use crate::memory::{Buffer, DevicePool};
 use crate::{Error, Result};
@@ -67,6 +68,7 @@ pub(crate) enum Action {
 #[derive(Debug, Clone)]
 pub(crate) struct Command {
     pub action: Action,
+    pub work: Option<Work>,
     pub reads: SmallVec<[Place; 4]>,
     pub writes: SmallVec<[Place; 2]>,
 }
@@ -122,6 +124,7 @@ impl Capture {
                 groups: launch.groups,
                 patches,
             },
+            work: launch.work,
             reads: launch.reads.iter().map(|b| Place::of(b)).collect(),
             writes: launch.writes.iter().map(|b| Place::of(b)).collect(),
         });
@@ -132,7 +135,8 @@ impl Capture {
         if size_bytes > 0 {
             let action = Action::Fill { offset_bytes, size_bytes, word };
             let writes = SmallVec::from_iter([Place::of(dst)]);
-            self.lock().commands.push(Command { action, reads: SmallVec::new(), writes });
+            let work = Work { written_bytes: size_bytes, flops: Some(0), ..Work::default() };
+            self.lock().commands.push(Command { action, work: Some(work), reads: SmallVec::new(), writes });
         }
         Ok(())
     }
@@ -147,6 +151,7 @@ impl Capture {
     ) -> Result<()> {
         self.lock().commands.push(Command {
             action: Action::Copy { from_bytes, to_bytes, size_bytes },
+            work: Some(Work { read_bytes: size_bytes, written_bytes: size_bytes, flops: Some(0) }),
             reads: SmallVec::from_iter([Place::of(src)]),
             writes: SmallVec::from_iter([Place::of(dst)]),
         });

@@ -6,12 +6,14 @@
 
 mod capture;
 mod compile;
+mod describe;
 mod plan;
 
 use std::sync::Arc;
 
 pub(crate) use crate::stream::Replay;
 pub(crate) use capture::{Action, Capture, Command};
+pub use describe::{Described, Launched};
 use plan::Plan;
 
 use crate::eager::{self, Compile, is_true};

@@ -13,6 +13,7 @@ pub use pipeline::Pipeline;
 pub(crate) use pipeline::PipelineStore;
 
 use crate::memory::Buffer;
+use launch::Work;
 
 /// How a shader takes its buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,6 +54,11 @@ impl PipelineKey {
         }
         PipelineKey(hash.finalize().into())
     }
+
+    /// The first eight hexadecimal digits.
+    pub fn short_hex(&self) -> String {
+        self.0.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+    }
 }
 
 /// One dispatch of an `Interface::Addresses` pipeline.
@@ -70,6 +76,8 @@ pub struct Launch<'a> {
     pub reads: &'a [&'a Arc<Buffer>],
     /// A buffer may be in `reads` and `writes` at once.
     pub writes: &'a [&'a Arc<Buffer>],
+    /// What it moves and computes, where [`crate::Engine::counts_work`] says that somebody asks.
+    pub work: Option<Work>,
 }
 
 /// What a shader does with a bound buffer.

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use std::path::PathBuf;
 use std::ptr::null;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 
 use ash::vk;
 use vulkano::VulkanObject;
@@ -25,10 +25,23 @@ pub struct Pipeline {
     layout: vk::PipelineLayout,
     set_layout: vk::DescriptorSetLayout,
     interface: Interface,
+    key: PipelineKey,
+    label: OnceLock<Box<str>>,
     device: Arc<Device>,
 }
 
 impl Pipeline {
+    /// What people call it: a label, if it was given one, and the beginning of its key.
+    pub fn name(&self) -> String {
+        format!("{}-{}", self.label.get().map_or("shader", |label| label), self.key.short_hex())
+    }
+
+    /// Labels the pipeline, unless it has a label: kernels of different purposes may be the same module.
+    pub(crate) fn set_label(&self, label: impl FnOnce() -> String) {
+        self.label.get_or_init(|| label().into_boxed_str());
+    }
+
+    /// How it takes its buffers.
     pub fn interface(&self) -> Interface {
         self.interface
     }
@@ -52,7 +65,10 @@ impl Pipeline {
 
 impl std::fmt::Debug for Pipeline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pipeline").field("interface", &self.interface).finish_non_exhaustive()
+        f.debug_struct("Pipeline")
+            .field("name", &self.name())
+            .field("interface", &self.interface)
+            .finish_non_exhaustive()
     }
 }
 
@@ -164,7 +180,7 @@ impl PipelineStore {
             return entry.wait();
         }
         let mut guard = Unfinished(Some(&entry));
-        let result = self.compile(spirv, spec, interface).map(Arc::new);
+        let result = self.compile(key, spirv, spec, interface).map(Arc::new);
         guard.0 = None;
         if result.is_err() {
             // A later call tries again.
@@ -205,7 +221,7 @@ impl PipelineStore {
         }
     }
 
-    fn compile(&self, spirv: &[u32], spec: &[(u32, u32)], interface: Interface) -> Result<Pipeline> {
+    fn compile(&self, key: PipelineKey, spirv: &[u32], spec: &[(u32, u32)], interface: Interface) -> Result<Pipeline> {
         let caps = &self.open.caps;
         if interface.push_bytes() > caps.max_push_bytes || !interface.push_bytes().is_multiple_of(4) {
             return Err(Error::InvalidArgument {
@@ -232,6 +248,8 @@ impl PipelineStore {
             layout: vk::PipelineLayout::null(),
             set_layout: vk::DescriptorSetLayout::null(),
             interface,
+            key,
+            label: OnceLock::new(),
             device: Arc::clone(&self.open.device),
         };
         if let Interface::Descriptors { bindings, .. } = interface {

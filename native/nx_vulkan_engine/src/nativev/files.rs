@@ -47,7 +47,10 @@ impl Shader {
         }
         // The file is well-formed: what fails now is this device's driver.
         let pipeline = call.engine.pipeline(key, &self.words, &spec, interface);
-        pipeline.map_err(|error| Failure::Dispatch(format!("{}: {error}", call.path.display())))
+        let pipeline = pipeline.map_err(|error| Failure::Dispatch(format!("{}: {error}", call.path.display())))?;
+        pipeline
+            .set_label(|| call.path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned()));
+        Ok(pipeline)
     }
 
     fn key(&self, interface: Interface, op: Option<u32>, spec: &[(u32, u32)]) -> PipelineKey {

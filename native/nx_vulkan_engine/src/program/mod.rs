@@ -3,9 +3,11 @@
 pub mod builder;
 pub mod control;
 pub mod conv;
+pub mod dot;
 pub mod epilogue;
 pub mod factorization;
 pub mod file;
+pub(crate) mod flops;
 pub mod fourier;
 pub mod function;
 pub mod fused;

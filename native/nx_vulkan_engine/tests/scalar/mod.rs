@@ -82,6 +82,7 @@ impl Runner {
                 groups: [(n as u32).div_ceil(kernel.elements_per_group), 1, 1],
                 reads: &reads,
                 writes: &writes,
+                work: None,
             })
             .unwrap();
         let mut bytes = vec![0; n * storage_bytes(out)];

@@ -6,6 +6,7 @@ pub mod fold;
 mod inner;
 pub mod linalg;
 pub mod map;
+mod name;
 pub mod produce;
 pub mod reduce;
 pub mod rows;
@@ -13,6 +14,7 @@ pub mod scan;
 pub mod sort;
 pub mod transpose;
 pub mod window_scatter;
+mod work;
 pub mod workgroup;
 
 use std::collections::HashMap;
@@ -20,6 +22,8 @@ use std::sync::{Arc, RwLock};
 
 use once_cell::sync::OnceCell;
 use smallvec::SmallVec;
+
+pub use work::Work;
 
 use super::{Interface, Launch, Pipeline, PipelineKey};
 use crate::codegen::access::{Param, ParamLayout, divider};
@@ -86,6 +90,7 @@ pub enum KernelSpec {
 /// A compiled kernel and the meaning of its parameter words.
 #[derive(Debug)]
 pub struct Kernel {
+    spec: Option<Arc<KernelSpec>>,
     pub pipeline: Arc<Pipeline>,
     pub params: ParamLayout,
     pub table: bool,
@@ -98,7 +103,7 @@ pub struct Kernel {
 /// Kernels compiled so far on one device.
 #[derive(Debug, Default)]
 pub struct KernelCache {
-    kernels: RwLock<HashMap<KernelSpec, Arc<Kernel>>>,
+    kernels: RwLock<HashMap<Arc<KernelSpec>, Arc<Kernel>>>,
     modes: OnceCell<FloatModes>,
 }
 
@@ -178,7 +183,7 @@ impl Engine {
         let ty = Type::new(dtype, &[PAIRS]);
         let operands = [Tensor::from_nx_bytes(self, &ty, &a)?, Tensor::from_nx_bytes(self, &ty, &b)?];
         let result = Tensor::uninitialized(self, &ty)?;
-        let kernel = self.build(probe::generate(Library::builtin()?, modes, dtype)?, &[])?;
+        let kernel = self.build(None, probe::generate(Library::builtin()?, modes, dtype)?, &[])?;
         let place = |t: &'_ Tensor| (Arc::clone(&t.buffer), t.address());
         let places: Vec<_> = operands.iter().chain([&result]).map(place).collect();
         let places: SmallVec<[Place<'_>; 3]> = places
@@ -209,7 +214,7 @@ impl Engine {
     }
 
     /// Compiles a generated module.
-    fn build(&self, generated: Generated, constants: &[(u32, u32)]) -> Result<Kernel> {
+    fn build(&self, spec: Option<Arc<KernelSpec>>, generated: Generated, constants: &[(u32, u32)]) -> Result<Kernel> {
         let features = features(&generated.words);
         let missing = features & !available(self.caps());
         if missing != 0 {
@@ -220,9 +225,13 @@ impl Engine {
         let key = PipelineKey::new(&generated.words, constants, interface);
         let is_address = |param: &Param| matches!(param, Param::AddressLow(_));
         let addresses = (0..).zip(&generated.params.words).filter(|(_, param)| is_address(param)).map(|(i, _)| i);
+        let pipeline = self.pipeline(key, &generated.words, constants, interface)?;
+        pipeline.set_label(|| spec.as_ref().map_or_else(|| "probe".to_string(), |spec| spec.name()));
+        self.dump_spirv(&pipeline.name(), &generated.words)?;
         Ok(Kernel {
+            spec,
             addresses: addresses.collect(),
-            pipeline: self.pipeline(key, &generated.words, constants, interface)?,
+            pipeline,
             params: generated.params,
             table: generated.table,
             elements_per_group: generated.elements_per_group,
@@ -240,8 +249,9 @@ impl Engine {
             return Err(Error::NeedsCompile);
         }
         let (generated, constants) = spec.generate(Library::builtin()?, self.float_modes()?)?;
-        let kernel = Arc::new(self.build(generated, &constants)?);
-        kernels.write().unwrap_or_else(|e| e.into_inner()).insert(spec.clone(), Arc::clone(&kernel));
+        let spec = Arc::new(spec.clone());
+        let kernel = Arc::new(self.build(Some(Arc::clone(&spec)), generated, &constants)?);
+        kernels.write().unwrap_or_else(|e| e.into_inner()).insert(spec, Arc::clone(&kernel));
         Ok(kernel)
     }
 }
@@ -373,6 +383,10 @@ pub fn launch(
         groups: grid(engine.caps(), groups),
         reads: &reads,
         writes: &writes,
+        work: match &kernel.spec {
+            Some(spec) if engine.counts_work() => Some(spec.work(arguments, first_output, groups)),
+            _ => None,
+        },
     })
 }
 

@@ -1,0 +1,96 @@
+//! What a run does, launch by launch, for people.
+
+use super::capture::Action;
+use super::{Batch, Executable, Step, Work as Waiting};
+use crate::kernel::launch::Work;
+
+/// A command of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Launched {
+    /// The kernel's name with the beginning of its hash, `fill` or `copy`.
+    pub kernel: String,
+    /// Workgroups in x, y, z; none for fills and copies.
+    pub groups: [u32; 3],
+    /// Whether it waits for the commands before it.
+    pub barrier: bool,
+    /// What it moves and computes.
+    pub work: Work,
+}
+
+/// A part of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Described {
+    /// One command.
+    Launch(Launched),
+    /// The host waits for values: what for, and the programs that it runs then, by name.
+    Wait {
+        /// The op's name.
+        op: &'static str,
+        /// `condition` and `body`, or `on_true` and `on_false`; none for other ops.
+        parts: Vec<(&'static str, Vec<Described>)>,
+    },
+}
+
+impl Executable {
+    /// What a run does, in order. Parts of loops and branches are described once, however often they run.
+    ///
+    /// # Examples
+    /// ```
+    /// use nx_vulkan_engine::executable::Described;
+    /// use nx_vulkan_engine::program::Builder;
+    /// use nx_vulkan_engine::{DType, Engine, Executable};
+    ///
+    /// # fn main() -> nx_vulkan_engine::Result<()> {
+    /// # if nx_vulkan_engine::engine::is_missing_for_examples()? { return Ok(()) }
+    /// let engine = Engine::open(None)?;
+    /// let b = Builder::new();
+    /// let x = b.input(DType::F32, &[1000]);
+    /// let y = b.tanh(b.multiply(x, 0.5));
+    /// let executable = Executable::compile(&engine, b.finish(&[y])?)?;
+    /// let [Described::Launch(only)] = &executable.describe()[..] else { panic!("one kernel") };
+    /// assert!(only.kernel.starts_with("map.multiply_tanh.f32-"));
+    /// // The factor is part of the kernel.
+    /// assert_eq!((only.work.read_bytes, only.work.written_bytes, only.work.flops), (4000, 4000, Some(2000)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn describe(&self) -> Vec<Described> {
+        let mut parts = Vec::new();
+        for step in &self.steps {
+            match step {
+                Step::Batch(batch) => parts.extend(batch.describe().map(Described::Launch)),
+                Step::Wait { work, .. } => parts.push(work.describe()),
+            }
+        }
+        parts
+    }
+}
+
+impl Batch {
+    fn describe(&self) -> impl Iterator<Item = Launched> + '_ {
+        self.plan.commands.iter().zip(&self.plan.barriers).map(|(command, &barrier)| {
+            let (kernel, groups) = match &command.action {
+                Action::Launch { pipeline, groups, .. } => (pipeline.name(), *groups),
+                Action::Fill { .. } => ("fill".to_string(), [0; 3]),
+                Action::Copy { .. } => ("copy".to_string(), [0; 3]),
+            };
+            Launched { kernel, groups, barrier, work: command.work.unwrap_or_default() }
+        })
+    }
+}
+
+impl Waiting {
+    fn describe(&self) -> Described {
+        match self {
+            Waiting::Op { op, .. } => Described::Wait { op: op.name(), parts: vec![] },
+            Waiting::While { condition, body, .. } => Described::Wait {
+                op: "while",
+                parts: vec![("condition", condition.describe()), ("body", body.describe())],
+            },
+            Waiting::Cond { on_true, on_false } => Described::Wait {
+                op: "cond",
+                parts: vec![("on_true", on_true.describe()), ("on_false", on_false.describe())],
+            },
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Names of generated kernels, for people: `family.variant.type`, such as `map.multiply_add_tanh.f32`. Different kernels may share one.
+
+use super::KernelSpec;
+use crate::codegen::access::Element;
+use crate::codegen::dot::Tiling;
+use crate::codegen::elementwise::Step;
+use crate::codegen::reduce::Stage;
+use crate::codegen::scan::ScanStage;
+use crate::codegen::sort::SortSpec;
+use crate::codegen::window_scatter::WindowStage;
+use crate::program::Op;
+use crate::program::fused::Made;
+
+/// Ops that a name tells; of more, it tells how many there are.
+const MAX_OPS: usize = 4;
+
+/// `a_b_c`, or `a_b_c_d_and_5_more`; `none` where there is no op.
+fn ops<'a>(ops: impl Iterator<Item = &'a str>, none: &str) -> String {
+    let all: Vec<&str> = ops.collect();
+    let told = all.iter().take(MAX_OPS).copied().collect::<Vec<_>>().join("_");
+    match all.len() {
+        0 => none.to_string(),
+        n if n > MAX_OPS => format!("{told}_and_{}_more", n - MAX_OPS),
+        _ => told,
+    }
+}
+
+fn step_names(steps: &[Step]) -> impl Iterator<Item = &'static str> + '_ {
+    steps.iter().map(|step| step.op.name())
+}
+
+fn element(element: Element) -> String {
+    match element {
+        Element::Typed(dtype) => dtype.name().to_string(),
+        Element::Raw(bytes) => format!("{bytes}_bytes"),
+    }
+}
+
+impl KernelSpec {
+    /// The name, of lower-case letters, digits, `_` and `.`.
+    pub fn name(&self) -> String {
+        match self {
+            KernelSpec::Map(spec) => {
+                let out = spec.outputs.first().map_or_else(String::new, |(_, port)| element(port.element));
+                format!("map.{}.{out}", ops(step_names(&spec.steps), "copy"))
+            }
+            KernelSpec::Reduce { spec, .. } => {
+                let producer = spec.producer.iter().flat_map(|producer| step_names(&producer.steps));
+                let reduction = if spec.times.is_some() { "dot" } else { spec.reduction.name() };
+                let stage = match spec.stage {
+                    Stage::Whole => "",
+                    Stage::First => ".first",
+                    Stage::Last => ".last",
+                };
+                format!("reduce.{}{stage}.{}", ops(producer.chain([reduction]), reduction), spec.input)
+            }
+            KernelSpec::Rows(spec) => {
+                let names = spec.values.iter().map(|value| match &value.made {
+                    Made::Step(step) => step.op.name(),
+                    Made::Reduction { reduction, .. } => reduction.name(),
+                });
+                let out = spec.outputs.first().map_or_else(String::new, |(_, port)| port.dtype.to_string());
+                format!("rows.{}.{out}", ops(names, "copy"))
+            }
+            KernelSpec::Fold(spec) => format!("fold.{}", spec.out),
+            KernelSpec::Gather(spec) => format!("gather.{}", element(spec.element)),
+            KernelSpec::Take(spec) => format!("take.{}", element(spec.element)),
+            KernelSpec::Targets(spec) => format!("targets.{}", spec.index),
+            KernelSpec::SegmentPut(spec) => format!("segment_put.{}", element(spec.element)),
+            KernelSpec::SegmentAdd(spec) => format!("segment_add.{}", spec.out),
+            KernelSpec::Dot(spec) => {
+                let epilogue = spec.epilogue.iter().flat_map(|epilogue| step_names(&epilogue.steps));
+                let tiling = match spec.tiling {
+                    Tiling::Square => "square".to_string(),
+                    Tiling::Narrow => "narrow".to_string(),
+                    Tiling::Tiled(tile) => format!("{}x{}", tile.rows, tile.columns),
+                };
+                format!("{}.{tiling}.{}", ops(["dot"].into_iter().chain(epilogue), "dot"), spec.out)
+            }
+            KernelSpec::Scan { spec, .. } => {
+                let stage = match spec.stage {
+                    ScanStage::Whole => "whole",
+                    ScanStage::Totals => "totals",
+                    ScanStage::Prefixes => "prefixes",
+                    ScanStage::Apply => "apply",
+                };
+                format!("scan.{}.{stage}.{}", spec.reduction.name(), spec.dtype)
+            }
+            KernelSpec::Sort(spec) => match spec {
+                SortSpec::Rows { bytes, .. } => format!("sort.rows.{bytes}_bytes"),
+                SortSpec::Select { bytes, .. } => format!("sort.select.{bytes}_bytes"),
+                SortSpec::Count { bytes } => format!("sort.count.{bytes}_bytes"),
+                SortSpec::Offsets { last: false } => "sort.offsets".to_string(),
+                SortSpec::Offsets { last: true } => "sort.bases".to_string(),
+                SortSpec::Scatter { bytes, .. } => format!("sort.scatter.{bytes}_bytes"),
+            },
+            KernelSpec::Scatter(spec) => {
+                let op = if spec.add.is_some() { "indexed_add" } else { "indexed_put" };
+                format!("{op}.{}", element(spec.element))
+            }
+            KernelSpec::Transpose(spec) => format!("transpose.{}", element(spec.element)),
+            KernelSpec::WindowScatter(spec) => match spec.stage {
+                WindowStage::Choose { max: true, input } => format!("window_scatter_max.choose.{input}"),
+                WindowStage::Choose { max: false, input } => format!("window_scatter_min.choose.{input}"),
+                WindowStage::Gather { out, .. } => format!("window_scatter.gather.{out}"),
+            },
+            KernelSpec::Workgroup(spec) => {
+                let program = &spec.program.program;
+                let named = program.instructions.iter().filter(|i| !matches!(i.op, Op::Constant(_)));
+                let out = program.output_types().first().map_or_else(String::new, |ty| ty.dtype.to_string());
+                format!("workgroup.{}.{out}", ops(named.map(|i| i.op.name()), "copy"))
+            }
+            KernelSpec::Linalg(spec) => format!("{}.{}", spec.template, spec.compute.name()),
+            KernelSpec::Fft { spec, .. } => format!("fft.{}", spec.compute.name()),
+        }
+    }
+}

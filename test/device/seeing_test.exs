@@ -1,0 +1,70 @@
+defmodule Nx.Vulkan.SeeingTest do
+  # What functions, kernels and runs tell about themselves.
+  use ExUnit.Case, async: true
+
+  import Nx.Defn
+
+  alias Nx.Vulkan.Compiler
+
+  @moduletag :device
+
+  defn(dense(x, w, b), do: Nx.max(Nx.dot(x, w) + b, 0))
+
+  defn halve(x) do
+    while x, Nx.sum(x) > 1 do
+      x / 2
+    end
+  end
+
+  defn with_call(x) do
+    Nx.exp(Nx.runtime_call(Nx.template({3}, :f32), x * 2, &on_host/2))
+  end
+
+  def on_host(tensor, _opts), do: Nx.backend_copy(tensor, Nx.BinaryBackend)
+
+  defp matrices(sizes), do: for({rows, columns} <- sizes, do: Nx.iota({rows, columns}, type: :f32))
+
+  describe "explain" do
+    test "says what each launch moves and computes" do
+      told = Compiler.explain(&dense/3, matrices([{24, 40}, {40, 8}, {1, 8}]))
+      assert %{steps: [{:run, %{launches: launches, device: %{commands: commands}}}]} = told
+      assert length(launches) == commands
+      assert [%{kernel: "dot_" <> _ = kernel} = dot] = Enum.filter(launches, &(&1.flops > 0))
+      assert kernel =~ ~r/^dot_add_max\.[a-z0-9]+\.f32-[0-9a-f]{8}$/
+      assert dot.flops == 2 * 24 * 40 * 8 + 2 * 24 * 8
+      assert dot.read_bytes == 4 * (24 * 40 + 40 * 8 + 8)
+      assert dot.written_bytes == 4 * 24 * 8
+      assert {x, 1, 1} = dot.groups
+      assert x > 0 and is_boolean(dot.barrier)
+    end
+
+    test "tells the parts of loops" do
+      told = Compiler.explain(&halve/1, matrices([{64, 300}]))
+      assert %{steps: [{:run, %{launches: launches}}]} = told
+      assert %{wait: :while, condition: [_ | _], body: [%{kernel: _} | _]} = Enum.find(launches, & &1[:wait])
+    end
+  end
+
+  describe "graph" do
+    test "has kernels with their ops, and buffers with their types" do
+      graph = Compiler.graph(&dense/3, matrices([{24, 40}, {40, 8}, {1, 8}]))
+      assert graph =~ ~r/\Adigraph "Nx.Vulkan.SeeingTest.dense\/3" \{/
+      assert graph =~ ~r/label="fused\\l%0 = dot\(in0, in1\)\\l/
+      assert graph =~ ~s(p0_i0 -> p0_n0 [label="f32[24, 40]"])
+      assert graph =~ ~s([label="f32[24, 8]"])
+    end
+
+    test "has clusters for loops and for the steps of functions with host work" do
+      loop = Compiler.graph(&halve/1, matrices([{64, 300}]))
+      assert loop =~ ~s(label="condition") and loop =~ ~s(label="body")
+
+      steps = Compiler.graph(&with_call/1, [Nx.tensor([1.0, 2.0, 3.0])])
+      assert steps =~ ~s(label="step 1") and steps =~ ~s(label="step 3")
+    end
+
+    test "is that of a named function" do
+      assert Compiler.graph(fn x -> Nx.exp(x) end, [1.0]) =~ ~s(digraph "anonymous fn/1 in Nx.Vulkan.SeeingTest.\\"test)
+      assert Compiler.graph(&Nx.exp/1, [1.0]) =~ ~s(digraph "Nx.exp/1")
+    end
+  end
+end
