@@ -8,6 +8,7 @@ defmodule Nx.Vulkan.Application do
 
   @impl true
   def start(_type, _args) do
+    configure()
     if Application.get_env(:nx_vulkan, :device), do: Nx.Vulkan.init()
 
     Supervisor.start_link([Nx.Vulkan.Compiler.Cache], strategy: :one_for_one, name: Nx.Vulkan.Supervisor)
@@ -15,7 +16,15 @@ defmodule Nx.Vulkan.Application do
 
   @impl true
   def prep_stop(state) do
+    Nx.Vulkan.Profile.print()
     Nx.Vulkan.NativeV.device_save_pipelines()
     state
+  end
+
+  defp configure do
+    profile? = Nx.Vulkan.Profile.wanted?()
+    folder = Application.get_env(:nx_vulkan, :dump_spirv)
+    if profile? or folder, do: Nx.Vulkan.NativeV.device_configure(profile?, folder)
+    if profile?, do: Nx.Vulkan.Profile.print_at_end()
   end
 end

@@ -83,6 +83,34 @@ defmodule Nx.Vulkan.NativeV do
   def device_open(_selector), do: nif_error()
 
   @doc """
+  Takes what the configuration says, before the device is opened: whether to take a profile, and a folder for the SPIR-V of generated
+  kernels or nil.
+  """
+  @spec device_configure(boolean, String.t() | nil) :: :ok
+  def device_configure(_profile, _dump_spirv), do: nif_error()
+
+  @doc """
+  Takes times of all launches from now on, see `Nx.Vulkan.Profile`. Opens the device if it is not open. Dirty IO scheduler.
+  """
+  @spec profile_start() :: {:ok, nil} | error
+  def profile_start, do: nif_error()
+
+  @doc "Takes no more times. Dirty IO scheduler."
+  @spec profile_stop() :: {:ok, nil} | error
+  def profile_stop, do: nif_error()
+
+  @doc "Forgets the times that were taken. Dirty IO scheduler."
+  @spec profile_reset() :: {:ok, nil} | error
+  def profile_reset, do: nif_error()
+
+  @doc """
+  The times taken so far: `:device`, `:rows`, `:limits`, `:unmeasured` and a `:table` of them; nil while no device is open. The limits are
+  `{bytes_per_second, flops_per_second}`, or with nil what was measured, now if `measure` is true. Dirty IO scheduler.
+  """
+  @spec profile_get({float, float} | nil, boolean) :: {:ok, map | nil} | error
+  def profile_get(_limits, _measure), do: nif_error()
+
+  @doc """
   Counters of the engine: memory in bytes, submissions, dispatches, copies, barriers, pipelines. All zero while no device is open.
   """
   @spec device_stats() :: map

@@ -44,11 +44,26 @@ pub struct Options {
     pub host_access: HostAccess,
     /// A folder for the SPIR-V of every kernel that is generated, as `<name>-<hash>.spv`; `None` for nowhere.
     pub dump_spirv: Option<PathBuf>,
+    /// Whether times of kernels are taken from the start.
+    pub profile: Profiling,
+}
+
+/// Whether an engine takes a profile from the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Profiling {
+    /// Only after [`Engine::start_profile`].
+    #[default]
+    Off,
+    /// From the start.
+    On,
+    /// From the start, and the table goes to stderr when the engine is dropped.
+    Printed,
 }
 
 impl Options {
     /// What the environment says: `NX_VULKAN_DEVICE`, `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
-    /// (bytes), `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV` (a folder).
+    /// (bytes), `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`:
+    /// [`Profiling::Printed`]).
     pub fn from_env() -> Options {
         Options {
             selector: std::env::var("NX_VULKAN_DEVICE").ok(),
@@ -61,6 +76,10 @@ impl Options {
                 _ => HostAccess::Auto,
             },
             dump_spirv: std::env::var_os("NX_VULKAN_DUMP_SPIRV").filter(|v| !v.is_empty()).map(PathBuf::from),
+            profile: match std::env::var("NX_VULKAN_PROFILE").as_deref() {
+                Ok("1" | "true") => Profiling::Printed,
+                _ => Profiling::Off,
+            },
         }
     }
 }
@@ -104,8 +123,17 @@ struct Core {
     fft_tables: TableCache,
     pipelines: PipelineStore,
     dump_spirv: Option<PathBuf>,
+    prints_profile: bool,
     pool: Arc<DevicePool>,
     open: Arc<OpenDevice>,
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if self.prints_profile && self.stream.collect_profile().is_ok() {
+            eprint!("{}", self.stream.profiler().profile(&self.open.info.name));
+        }
+    }
 }
 
 impl Engine {
@@ -140,10 +168,20 @@ impl Engine {
             fft_tables: TableCache::default(),
             pipelines: PipelineStore::new(Arc::clone(&open), options.cache_dir.clone())?,
             dump_spirv: options.dump_spirv.clone(),
+            prints_profile: options.profile == Profiling::Printed,
             pool,
             open,
         };
-        Ok(Arc::new(Engine { core: Arc::new(core), capture: None }))
+        let engine = Arc::new(Engine { core: Arc::new(core), capture: None });
+        match options.profile {
+            Profiling::Off => {}
+            Profiling::On => engine.start_profile()?,
+            Profiling::Printed => {
+                engine.measure_limits()?;
+                engine.start_profile()?;
+            }
+        }
+        Ok(engine)
     }
 
     /// The same device for a compilation: memory that ops ask for is virtual, and what they record is kept in a list.
@@ -164,6 +202,10 @@ impl Engine {
     /// Records an executable's commands.
     pub(crate) fn replay(&self, replay: &Replay<'_>) -> Result<()> {
         self.core.stream.replay(replay)
+    }
+
+    pub(crate) fn stream(&self) -> &Stream {
+        &self.core.stream
     }
 
     pub(crate) fn kernel_cache(&self) -> &KernelCache {
@@ -397,9 +439,9 @@ impl Engine {
         written.map_err(|e| Error::Io { path: path.display().to_string(), cause: e.to_string() })
     }
 
-    /// Whether launches should say what they move and compute: while a program is compiled.
+    /// Whether launches should say what they move and compute: while a program is compiled or a profile is taken.
     pub fn counts_work(&self) -> bool {
-        self.capture.is_some()
+        self.capture.is_some() || self.core.stream.profiler().is_on()
     }
 
     /// Writes compiled pipelines to the cache on disk now, rather than after some more of them: a process that ends without

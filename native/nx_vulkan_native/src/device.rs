@@ -1,9 +1,10 @@
 //! The one engine of this VM: opened by the first use, on a dirty scheduler.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nx_vulkan_engine::device::{self, DeviceInfo, DeviceKind};
-use nx_vulkan_engine::{Engine, Error, Result};
+use nx_vulkan_engine::{Engine, Error, Options, Profiling, Result};
 use once_cell::sync::OnceCell;
 use rustler::{Atom, Encoder, Env, Term};
 
@@ -21,9 +22,29 @@ mod atoms {
 /// A failed attempt leaves it empty, so that the next use tries again.
 static ENGINE: OnceCell<Arc<Engine>> = OnceCell::new();
 
+/// What the configuration of the application says beside the environment: whether to take a profile, and where to write modules.
+static CONFIGURED: Mutex<(bool, Option<PathBuf>)> = Mutex::new((false, None));
+
+/// Opens the device that the selector or the environment names. Profiles are printed by Elixir, which knows when the VM ends.
+fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
+    let (profile, dump_spirv) = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut options = Options::from_env();
+    options.selector = selector.map(ToString::to_string).or(options.selector);
+    options.dump_spirv = options.dump_spirv.or(dump_spirv);
+    options.profile = if profile || options.profile != Profiling::Off { Profiling::On } else { Profiling::Off };
+    Engine::open_with(&options)
+}
+
 /// The engine, opened if it is not open yet: only for dirty schedulers.
 pub fn engine() -> Result<&'static Arc<Engine>> {
-    ENGINE.get_or_try_init(|| Engine::open(None))
+    ENGINE.get_or_try_init(|| open(None))
+}
+
+/// Takes what the configuration says; it counts when the device is opened.
+#[rustler::nif]
+fn device_configure(profile: bool, dump_spirv: Option<String>) -> Atom {
+    *CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner) = (profile, dump_spirv.map(PathBuf::from));
+    atoms::ok()
 }
 
 /// The engine for a normal scheduler: if it is open, and recording need not wait for the device.
@@ -39,7 +60,7 @@ pub fn open_engine() -> Option<&'static Arc<Engine>> {
 /// Opens the device of `selector`; an open one must be the device that it names.
 #[rustler::nif(schedule = "DirtyIo")]
 fn device_open<'a>(env: Env<'a>, selector: Option<&str>) -> Term<'a> {
-    let open = || match (ENGINE.get_or_try_init(|| Engine::open(selector))?, selector) {
+    let open = || match (ENGINE.get_or_try_init(|| open(selector))?, selector) {
         (engine, Some(selector)) => check_selected(engine.info(), selector),
         (_, None) => Ok(()),
     };

@@ -6,6 +6,7 @@ mod error;
 mod executable;
 mod halt;
 mod nativev;
+mod profile;
 mod tensor;
 mod term;
 

@@ -101,7 +101,9 @@ pub struct Caps {
     /// Up to which size one allocation surely works. Drivers may grant more: NVIDIA's states 4 GiB and grants whatever is free.
     pub max_allocation_bytes: u64,
     pub non_coherent_atom_bytes: u64,
-    /// Nanoseconds per timestamp tick; 0 when the queue has no timestamps.
+    /// Bits of the queue's timestamps; 0 when it has none.
+    pub timestamp_valid_bits: u32,
+    /// Nanoseconds per timestamp tick.
     pub timestamp_period_ns: f32,
 
     pub float16_controls: FloatControls,
@@ -118,7 +120,12 @@ impl Caps {
         matches!(self.kind, DeviceKind::Cpu | DeviceKind::Integrated)
     }
 
-    pub(super) fn of(device: &PhysicalDevice, info: &DeviceInfo, enabled: &DeviceFeatures) -> Caps {
+    pub(super) fn of(
+        device: &PhysicalDevice,
+        info: &DeviceInfo,
+        enabled: &DeviceFeatures,
+        timestamp_valid_bits: u32,
+    ) -> Caps {
         let p = device.properties();
         let memory = device.memory_properties();
         let subgroup_size = p.subgroup_size.unwrap_or(1);
@@ -162,6 +169,7 @@ impl Caps {
             max_buffer_bytes: p.max_buffer_size.or(p.max_memory_allocation_size).unwrap_or(u64::MAX),
             max_allocation_bytes: p.max_memory_allocation_size.unwrap_or(u64::MAX),
             non_coherent_atom_bytes: p.non_coherent_atom_size.as_devicesize(),
+            timestamp_valid_bits,
             timestamp_period_ns: p.timestamp_period,
             float16_controls: FloatControls {
                 signed_zero_inf_nan_preserve: on(p.shader_signed_zero_inf_nan_preserve_float16),

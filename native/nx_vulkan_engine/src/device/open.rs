@@ -133,7 +133,8 @@ impl OpenDevice {
         }
         .intersection(physical.supported_extensions());
         features.cooperative_matrix &= extensions.khr_cooperative_matrix;
-        let caps = Caps::of(&physical, &info, &features);
+        let timestamps = physical.queue_family_properties().get(family as usize).and_then(|f| f.timestamp_valid_bits);
+        let caps = Caps::of(&physical, &info, &features, timestamps.unwrap_or(0));
 
         let (device, mut queues) = Device::new(
             physical,

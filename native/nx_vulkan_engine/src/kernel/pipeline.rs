@@ -41,6 +41,10 @@ impl Pipeline {
         self.label.get_or_init(|| label().into_boxed_str());
     }
 
+    pub(crate) fn key(&self) -> PipelineKey {
+        self.key
+    }
+
     /// How it takes its buffers.
     pub fn interface(&self) -> Interface {
         self.interface

@@ -3,6 +3,7 @@
 //! Everything recorded runs in order. A barrier ends an *epoch*; within an epoch nothing depends on anything else. A *serial* numbers a
 //! submission. The first failure of a submission sticks: every later call returns it.
 
+mod queries;
 mod replay;
 mod slot;
 mod transfer;
@@ -17,8 +18,10 @@ use std::time::Duration;
 use ash::vk;
 
 use crate::device::{DeviceKind, OpenDevice};
-use crate::kernel::{Access, BoundLaunch, Launch};
+use crate::kernel::launch::Work;
+use crate::kernel::{Access, Binding, BoundLaunch, Launch};
 use crate::memory::{Buffer, DevicePool, Kind, Ring};
+use crate::profile::{Measured, Profiler};
 use crate::{Error, Result};
 pub(crate) use replay::Replay;
 use slot::Slot;
@@ -63,6 +66,7 @@ pub(crate) struct Stream {
     fail_next_submission: AtomicBool,
     staging: transfer::Staging,
     spin: Duration,
+    profiler: Profiler,
     pool: Arc<DevicePool>,
     open: Arc<OpenDevice>,
 }
@@ -123,6 +127,7 @@ impl Stream {
             fail_next_submission: AtomicBool::new(false),
             staging: transfer::Staging::default(),
             spin,
+            profiler: Profiler::default(),
             pool,
             open,
         }
@@ -172,6 +177,7 @@ impl Stream {
         let writes = launch.writes.iter().map(|b| &***b);
         let cmd = self.prepare(&mut recorder, reads.clone(), writes.clone())?;
         self.bind(&mut recorder, cmd, launch.pipeline.handle());
+        let measures = self.begin_measure(&recorder, cmd);
         let fns = &self.open.device.fns().v1_0;
         // SAFETY: the command buffer is recording, the pipeline is bound, and the engine checked push size and group counts
         // against pipeline and device (VUID-vkCmdPushConstants-offset-01795, VUID-vkCmdDispatch-groupCountX-00386).
@@ -188,6 +194,9 @@ impl Stream {
             }
             let [x, y, z] = launch.groups;
             (fns.cmd_dispatch)(cmd, x, y, z);
+        }
+        if measures {
+            self.end_measure(&recorder, Measured::Kernel(Arc::clone(launch.pipeline)), launch.work);
         }
         recorder.counters.dispatches += 1;
         self.finish(&mut recorder, reads, writes)
@@ -211,6 +220,7 @@ impl Stream {
         };
         let set = set.map_err(|e| self.fail(e))?;
         self.bind(&mut recorder, cmd, launch.pipeline.handle());
+        let measures = self.begin_measure(&recorder, cmd);
         let fns = &self.open.device.fns().v1_0;
         // SAFETY: as in `dispatch`; the set was allocated for this pipeline's layout and lives until the slot is recycled.
         unsafe {
@@ -239,8 +249,58 @@ impl Stream {
             let [x, y, z] = launch.groups;
             (fns.cmd_dispatch)(cmd, x, y, z);
         }
+        if measures {
+            let sum = |buffers: &mut dyn Iterator<Item = &Binding<'_>>| buffers.map(|b| b.size_bytes).sum();
+            let is = |access: Access| move |b: &&Binding<'_>| b.access == access || b.access == Access::ReadWrite;
+            let work = Work {
+                read_bytes: sum(&mut launch.bindings.iter().filter(is(Access::Read))),
+                written_bytes: sum(&mut launch.bindings.iter().filter(is(Access::Write))),
+                flops: None,
+            };
+            self.end_measure(&recorder, Measured::Kernel(Arc::clone(launch.pipeline)), Some(work));
+        }
         recorder.counters.dispatches += 1;
         self.finish(&mut recorder, reads, writes)
+    }
+
+    pub fn profiler(&self) -> &Profiler {
+        &self.profiler
+    }
+
+    /// Switches timestamps on or off for what is recorded from now on; answers whether they were on.
+    pub fn set_profiling(&self, on: bool) -> Result<bool> {
+        let mut recorder = self.lock();
+        let before = self.profiler.switch(on);
+        // A command buffer is recorded with timestamps or without.
+        self.submit(&mut recorder)?;
+        Ok(before)
+    }
+
+    /// Waits for all that was recorded and adds its times to the profile.
+    pub fn collect_profile(&self) -> Result<()> {
+        self.wait()?;
+        let recorder = self.lock();
+        let completed = self.completed();
+        let complete = recorder.pending.iter().filter(|p| p.serial <= completed);
+        complete.into_iter().try_for_each(|p| p.slot.collect(&self.open, &self.profiler))
+    }
+
+    /// Begins to measure the next command; answers whether it does. Commands that are measured don't overlap.
+    fn begin_measure(&self, recorder: &Recorder, cmd: vk::CommandBuffer) -> bool {
+        let Some(slot) = recorder.current.as_ref().filter(|_| self.profiler.is_on()) else { return false };
+        self.barrier(cmd, DEVICE_STAGES, DEVICE_ACCESS);
+        let begun = slot.begin_measure(&self.open.device);
+        if begun == Some(false) {
+            self.profiler.miss();
+        }
+        begun == Some(true)
+    }
+
+    /// Ends the measurement of the command that was recorded.
+    fn end_measure(&self, recorder: &Recorder, what: Measured, work: Option<Work>) {
+        if let Some(slot) = &recorder.current {
+            slot.end_measure(&self.open.device, what, work);
+        }
     }
 
     /// Submits what is recorded, without waiting.
@@ -306,7 +366,7 @@ impl Stream {
                 recorder.free.push(Arc::new(slot));
             }
             if let Some(slot) = recorder.free.pop() {
-                slot.begin(&self.open.device).map_err(|e| self.fail(e))?;
+                slot.begin(&self.open.device, self.profiler.is_on()).map_err(|e| self.fail(e))?;
                 recorder.current = Some(slot);
                 recorder.bound = vk::Pipeline::null();
                 recorder.ops = 0;
@@ -477,6 +537,7 @@ impl Stream {
                     Err(e) => return Err(self.fail(e)),
                 }
             }
+            front.slot.collect(&self.open, &self.profiler).map_err(|e| self.fail(e))?;
             if front.slot.has_waiters() {
                 return Ok(());
             }

@@ -1,11 +1,14 @@
 //! Recording of what was prepared before: many commands under one lock, with barriers that are known already.
 
+use std::sync::Arc;
+
 use ash::vk;
 
 use super::{RecorderGuard, Stream};
 use crate::Result;
 use crate::executable::{Action, Command};
 use crate::memory::Buffer;
+use crate::profile::Measured;
 
 /// Commands recorded under one lock, and words of their tables: others get their turn in between.
 const CHUNK_COMMANDS: usize = 256;
@@ -80,6 +83,7 @@ impl Stream {
                     patch(&mut params[..count], command, slots);
                 }
                 let [x, y, z] = *groups;
+                let measures = self.begin_measure(recorder, cmd);
                 // SAFETY: the command buffer is recording and the pipeline bound; push size and group counts were checked against
                 // pipeline and device when the command was made (VUID-vkCmdPushConstants-offset-01795,
                 // VUID-vkCmdDispatch-groupCountX-00386).
@@ -96,15 +100,22 @@ impl Stream {
                     }
                     (fns.cmd_dispatch)(cmd, x, y, z);
                 }
+                if measures {
+                    self.end_measure(recorder, Measured::Kernel(Arc::clone(pipeline)), command.work);
+                }
                 recorder.counters.dispatches += 1;
             }
             Action::Fill { offset_bytes, size_bytes, word } => {
                 let Some((buffer, at)) = place(command.written()) else { return Ok(()) };
                 let block = buffer.block();
+                let measures = self.begin_measure(recorder, cmd);
                 // SAFETY: offset and size are multiples of 4 within the block (VUID-vkCmdFillBuffer-dstOffset-00024,
                 // -size-00026, -00028).
                 unsafe {
                     (fns.cmd_fill_buffer)(cmd, block.handle, block.offset + at + offset_bytes, *size_bytes, *word);
+                }
+                if measures {
+                    self.end_measure(recorder, Measured::Fill, command.work);
                 }
                 recorder.counters.transfers += 1;
             }
@@ -123,10 +134,14 @@ impl Stream {
                     dst_offset: to.offset + to_at + to_bytes,
                     size: *size_bytes,
                 };
+                let measures = self.begin_measure(recorder, cmd);
                 // SAFETY: both ranges lie within their buffers and don't overlap (VUID-vkCmdCopyBuffer-size-00115, -00116,
                 // -pRegions-00117); the size is not 0.
                 unsafe {
                     (fns.cmd_copy_buffer)(cmd, from.handle, to.handle, 1, &region);
+                }
+                if measures {
+                    self.end_measure(recorder, Measured::Copy, command.work);
                 }
                 recorder.counters.transfers += 1;
             }

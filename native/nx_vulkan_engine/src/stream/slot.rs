@@ -2,14 +2,17 @@
 
 use std::ptr::null;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ash::vk;
 use vulkano::VulkanObject;
 use vulkano::device::Device;
 
+use super::queries::Queries;
 use crate::device::OpenDevice;
 use crate::kernel::BoundLaunch;
+use crate::kernel::launch::Work;
+use crate::profile::{Measured, Profiler};
 use crate::{Error, Result};
 
 /// Sets and storage buffers of one descriptor pool.
@@ -23,6 +26,8 @@ pub(super) struct Slot {
     /// Threads that poll the fence: it must not be reset under them.
     waiters: AtomicU32,
     descriptors: Mutex<Descriptors>,
+    /// Timestamps, while a profile is taken.
+    queries: Mutex<Option<Queries>>,
 }
 
 #[derive(Default)]
@@ -41,6 +46,7 @@ impl Slot {
             fence: vk::Fence::null(),
             waiters: AtomicU32::new(0),
             descriptors: Mutex::default(),
+            queries: Mutex::default(),
         };
         // SAFETY: plain object creation on a live device; every out pointer is a field of `slot`.
         let created = unsafe {
@@ -73,8 +79,13 @@ impl Slot {
         self.cmd
     }
 
-    /// Clears what was recorded and starts anew. The slot must not be in flight and nobody may wait for it.
-    pub fn begin(&self, device: &Device) -> Result<()> {
+    fn queries(&self) -> MutexGuard<'_, Option<Queries>> {
+        self.queries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Clears what was recorded and starts anew, with timestamps if it is to measure. The slot must not be in flight and nobody may
+    /// wait for it.
+    pub fn begin(&self, device: &Device, measures: bool) -> Result<()> {
         let fns = &device.fns().v1_0;
         let handle = device.handle();
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +104,37 @@ impl Slot {
             ok("vkBeginCommandBuffer", (fns.begin_command_buffer)(self.cmd, &info))?;
         }
         descriptors.active = 0;
+        let mut queries = self.queries();
+        if measures {
+            let queries = match queries.take() {
+                Some(found) => queries.insert(found),
+                None => queries.insert(Queries::new(device)?),
+            };
+            queries.reset(device, self.cmd);
+        } else if let Some(unused) = queries.take() {
+            unused.destroy(device);
+        }
         Ok(())
+    }
+
+    /// Begins to measure the next command; answers whether it does.
+    pub fn begin_measure(&self, device: &Device) -> Option<bool> {
+        self.queries().as_mut().map(|queries| queries.begin(device, self.cmd))
+    }
+
+    /// Ends the measurement of a command.
+    pub fn end_measure(&self, device: &Device, what: Measured, work: Option<Work>) {
+        if let Some(queries) = self.queries().as_mut() {
+            queries.end(device, self.cmd, what, work);
+        }
+    }
+
+    /// Adds what the submission measured to the profile, once it is complete.
+    pub fn collect(&self, open: &OpenDevice, profiler: &Profiler) -> Result<()> {
+        match self.queries().as_mut() {
+            Some(queries) => queries.collect(&open.device, &open.caps, profiler),
+            None => Ok(()),
+        }
     }
 
     /// Ends the command buffer and submits it with the fence.
@@ -209,6 +250,9 @@ impl Slot {
     pub fn destroy(&self, device: &Device) {
         let fns = &device.fns().v1_0;
         let handle = device.handle();
+        if let Some(queries) = self.queries().take() {
+            queries.destroy(device);
+        }
         let descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: nothing in flight uses the objects; null handles are ignored.
         unsafe {
@@ -232,7 +276,7 @@ fn create_pool(device: &Device, bindings: u32) -> Result<vk::DescriptorPool> {
     ok("vkCreateDescriptorPool", result).map(|()| pool)
 }
 
-fn ok(call: &'static str, result: vk::Result) -> Result<()> {
+pub(super) fn ok(call: &'static str, result: vk::Result) -> Result<()> {
     match result {
         vk::Result::SUCCESS => Ok(()),
         vk::Result::ERROR_DEVICE_LOST => Err(Error::DeviceLost),

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ash::vk;
 
 use super::Stream;
+use crate::kernel::launch::Work;
 use crate::memory::{AllocError, Buffer, Kind, Ring};
+use crate::profile::Measured;
 use crate::{Error, Result};
 
 /// Size of the upload ring. An upload waits only when it is full.
@@ -100,10 +102,15 @@ impl Stream {
         }
         let mut recorder = self.acquire()?;
         let cmd = self.prepare(&mut recorder, std::iter::empty(), [dst].into_iter())?;
+        let measures = self.begin_measure(&recorder, cmd);
         let block = dst.block();
         // SAFETY: offset and size are multiples of 4 within the block (VUID-vkCmdFillBuffer-dstOffset-00024, -size-00026, -00028).
         unsafe {
             (self.open.device.fns().v1_0.cmd_fill_buffer)(cmd, block.handle, block.offset + offset, size, word);
+        }
+        if measures {
+            let work = Work { read_bytes: 0, written_bytes: size, flops: Some(0) };
+            self.end_measure(&recorder, Measured::Fill, Some(work));
         }
         recorder.counters.transfers += 1;
         self.finish(&mut recorder, std::iter::empty(), [dst].into_iter())
@@ -113,12 +120,17 @@ impl Stream {
     pub fn record_copy(&self, src: &Buffer, src_offset: u64, dst: &Buffer, dst_offset: u64, size: u64) -> Result<u64> {
         let mut recorder = self.acquire()?;
         let cmd = self.prepare(&mut recorder, [src].into_iter(), [dst].into_iter())?;
+        let measures = self.begin_measure(&recorder, cmd);
         let (from, to) = (src.block(), dst.block());
         let region = vk::BufferCopy { src_offset: from.offset + src_offset, dst_offset: to.offset + dst_offset, size };
         // SAFETY: both ranges lie within their blocks and don't overlap (VUID-vkCmdCopyBuffer-size-00115, -00116,
         // -pRegions-00117); size is not 0.
         unsafe {
             (self.open.device.fns().v1_0.cmd_copy_buffer)(cmd, from.handle, to.handle, 1, &region);
+        }
+        if measures {
+            let work = Work { read_bytes: size, written_bytes: size, flops: Some(0) };
+            self.end_measure(&recorder, Measured::Copy, Some(work));
         }
         recorder.counters.transfers += 1;
         let serial = recorder.serial;

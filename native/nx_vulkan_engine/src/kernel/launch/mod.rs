@@ -213,6 +213,11 @@ impl Engine {
         })
     }
 
+    /// The kernel of [`probe::fma_rate`].
+    pub(crate) fn fma_rate_kernel(&self) -> Result<Kernel> {
+        self.build(None, probe::fma_rate(Library::builtin()?, self.float_modes()?)?, &[])
+    }
+
     /// Compiles a generated module.
     fn build(&self, spec: Option<Arc<KernelSpec>>, generated: Generated, constants: &[(u32, u32)]) -> Result<Kernel> {
         let features = features(&generated.words);
