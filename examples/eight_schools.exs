@@ -3,7 +3,6 @@
 #
 #     mix run examples/eight_schools.exs
 
-Code.require_file("eight_schools/diagnostics.exs", __DIR__)
 Code.require_file("eight_schools/hmc.exs", __DIR__)
 
 defmodule EightSchools do
@@ -16,8 +15,9 @@ defmodule EightSchools do
   in one dispatch, gradient included.
   """
 
-  alias EightSchools.{Diagnostics, HMC}
+  alias EightSchools.HMC
   alias Nx.Vulkan.NativeV
+  alias Nx.Vulkan.NUTS.Diagnostics
 
   @y [28, 8, -3, 7, -1, 1, 18, 12]
   @sigma [15, 10, 16, 11, 9, 11, 10, 18]

@@ -78,16 +78,20 @@ defmodule Nx.Vulkan.Chain do
     }
   end
 
-  defp type([_ | _] = leaves) do
+  @doc false
+  # The common type of parameters.
+  def type([_ | _] = leaves) do
     case leaves |> Enum.map(& &1.type) |> Enum.uniq() do
       [type] when type in [{:f, 32}, {:f, 64}] -> type
       types -> raise ArgumentError, "expected parameters of one type, f32 or f64, got: #{inspect(types)}"
     end
   end
 
-  defp type([]), do: raise(ArgumentError, "expected at least one parameter")
+  def type([]), do: raise(ArgumentError, "expected at least one parameter")
 
-  defp value_and_grad(q, type, fun) do
+  @doc false
+  # The log-density of a vector and its gradient, in the vector's type.
+  def value_and_grad(q, type, fun) do
     {value, gradient} = Nx.Defn.value_and_grad(q, &Nx.as_type(fun.(&1), type))
 
     if Nx.shape(value) != {} do
@@ -245,7 +249,9 @@ defmodule Nx.Vulkan.Chain do
   @spec unflatten(t, Nx.Tensor.t()) :: Nx.Container.t()
   def unflatten(%__MODULE__{template: template}, q), do: unflatten_vector(q, template)
 
-  defp unflatten_vector(q, template) do
+  @doc false
+  # The last axis of `q` as the container of `template`.
+  def unflatten_vector(q, template) do
     lead = q |> Nx.shape() |> Tuple.to_list() |> Enum.drop(-1)
 
     {container, _} =

@@ -311,6 +311,31 @@ defmodule Nx.Vulkan.NativeV do
   @spec chain_run_dirty(ref, [ref], [ref], pos_integer) :: tensors_result
   def chain_run_dirty(_chain, _start, _captured, _steps), do: nif_error()
 
+  @doc """
+  Compiles a program that takes a Markov chain from one draw to the next, see `Nx.Vulkan.NUTS`. Dirty CPU scheduler.
+
+  The program, as in `program_compile/1`, takes the number of the draw within a call (a u32 scalar), `states` values and what stays
+  the same; its first results are the next values. `own` says of every input after the first whether each chain has one of its
+  own, as it has of the states.
+  """
+  @spec transition_compile(list, pos_integer, [boolean]) :: {:ok, ref} | error
+  def transition_compile(_program, _states, _own), do: nif_error()
+
+  @doc """
+  Starts `chains` chains of `draws` draws, in one dispatch. What each chain has of its own has the number of chains as its first axis.
+  Returns references to the results of every draw, `{chains, draws, ..}`, which the device fills later.
+
+  `:needs_compile` where a tensor must be copied first; `transition_run_dirty/4` does. Normal scheduler.
+  """
+  @spec transition_run(ref, [ref], pos_integer, pos_integer) :: tensors_result | :needs_compile
+  def transition_run(_transition, _inputs, _chains, _draws), do: nif_error()
+
+  @doc """
+  As `transition_run/4`, and it compiles where need be. Dirty CPU scheduler.
+  """
+  @spec transition_run_dirty(ref, [ref], pos_integer, pos_integer) :: tensors_result
+  def transition_run_dirty(_transition, _inputs, _chains, _draws), do: nif_error()
+
   ## Raw buffers
 
   @doc """

@@ -1,8 +1,10 @@
-//! Chains of leapfrog steps from log-densities: the resource that Elixir holds, and the NIFs that make and run them.
+//! Chains of leapfrog steps from log-densities, and transitions of samplers: the resources that Elixir holds, and the NIFs that make
+//! and run them.
 
 use std::sync::Arc;
 
 use nx_vulkan_engine::chain::log_density::{LogDensityChain, Mass, Start, Trace};
+use nx_vulkan_engine::chain::transition::Transition;
 use nx_vulkan_engine::program::Program;
 use nx_vulkan_engine::{Compile, Engine, Error, Result};
 use rustler::{Encoder, Env, ResourceArc, Term};
@@ -86,6 +88,74 @@ fn chain_run_dirty<'a>(
 ) -> Term<'a> {
     match device::engine() {
         Ok(engine) => run(env, engine, [chain, start, captured, steps], Compile::Allowed),
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
+}
+
+pub struct TransitionRef {
+    transition: Transition,
+}
+
+#[rustler::resource_impl]
+impl rustler::Resource for TransitionRef {}
+
+/// Compiles a program that takes a chain from one draw to the next, in its wire form.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn transition_compile<'a>(env: Env<'a>, program: Term<'a>, states: usize, own: Vec<bool>) -> Term<'a> {
+    let run = || {
+        let (engine, program) = (device::engine()?, term::attr(program)?);
+        on_large_stack(move || Transition::compile(engine, Program::from_attr(&program)?, states, &own))
+    };
+    match run() {
+        Ok(transition) => (atoms::ok(), ResourceArc::new(TransitionRef { transition })).encode(env),
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
+}
+
+fn draw<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 4], compile: Compile) -> Term<'a> {
+    let [transition, inputs, chains, draws] = terms;
+    let run = || {
+        let reference: ResourceArc<TransitionRef> =
+            transition.decode().map_err(|_| bad("transition", "a reference to a transition", transition))?;
+        let inputs = tensors_of(inputs)?;
+        let chains: u64 = chains.decode().map_err(|_| bad("chains", "a number of chains", chains))?;
+        let draws: u32 = draws.decode().map_err(|_| bad("draws", "a number of draws", draws))?;
+        reference.transition.run(engine, &inputs, chains, draws, compile)
+    };
+    match run() {
+        Ok(tensors) => encode_tensors(env, engine, tensors.into()),
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
+}
+
+/// Starts chains and returns. `:needs_compile` where an operand must be copied first by a kernel that is not compiled.
+#[rustler::nif]
+fn transition_run<'a>(
+    env: Env<'a>,
+    transition: Term<'a>,
+    inputs: Term<'a>,
+    chains: Term<'a>,
+    draws: Term<'a>,
+) -> Term<'a> {
+    match device::ready_engine() {
+        Some(engine) => {
+            Engine::without_waiting(|| draw(env, engine, [transition, inputs, chains, draws], Compile::Refused))
+        }
+        None => atoms::needs_compile().encode(env),
+    }
+}
+
+/// As `transition_run`, and it compiles.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn transition_run_dirty<'a>(
+    env: Env<'a>,
+    transition: Term<'a>,
+    inputs: Term<'a>,
+    chains: Term<'a>,
+    draws: Term<'a>,
+) -> Term<'a> {
+    match device::engine() {
+        Ok(engine) => draw(env, engine, [transition, inputs, chains, draws], Compile::Allowed),
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
 }

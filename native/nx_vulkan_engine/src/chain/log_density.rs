@@ -109,7 +109,7 @@ impl LogDensityChain {
         ports.push(Port::contiguous(&[], true));
         ports.push(Port::contiguous(&mass.shape(parameters), false));
         ports.extend(captured.iter().map(|ty| Port::contiguous(&ty.shape, false)));
-        let spec = workgroup::spec_with(engine.caps(), &step, ports, Mode::Steps { states: 3 });
+        let spec = workgroup::spec_with(engine.caps(), &step, ports, Mode::Steps { states: 3, begins: true });
         let kernel = engine.kernel(&KernelSpec::Workgroup(Box::new(spec.clone())), Compile::Allowed)?;
         Ok(LogDensityChain { kernel, spec, parameters, dtype, mass, captured })
     }

@@ -83,9 +83,9 @@ impl Hash for Keyed {
 pub enum Mode {
     /// Runs it once.
     Once,
-    /// Runs it one time more than parameter `Extra(0)` says. Its inputs are a counter (u32), `states` values and what stays the
-    /// same; its first outputs are the next states. All outputs of each run but the first are kept.
-    Steps { states: usize },
+    /// Runs it as often as parameter `Extra(0)` says, and once before where it `begins`. Its inputs are a counter (u32), `states` values
+    /// and what stays the same; its first outputs are the next states. All outputs of each run are kept, but not those of the beginning.
+    Steps { states: usize, begins: bool },
 }
 
 /// The key under which a workgroup kernel is compiled once. Operands: the inputs (in `Steps` without the counter), the outputs,
@@ -152,7 +152,7 @@ impl WorkgroupSpec {
             };
             match self.mode {
                 Mode::Once => emitter.once()?,
-                Mode::Steps { states } => emitter.steps(states)?,
+                Mode::Steps { states, begins } => emitter.steps(states, begins)?,
             }
             Ok(None)
         })?;

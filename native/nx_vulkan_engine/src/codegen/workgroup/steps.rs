@@ -10,7 +10,7 @@ use crate::codegen::access::{self, Element, Param};
 use crate::{DType, Result, Type};
 
 impl Emitter<'_, '_, '_> {
-    pub(super) fn steps(&mut self, states: usize) -> Result<()> {
+    pub(super) fn steps(&mut self, states: usize, begins: bool) -> Result<()> {
         let spec = self.spec;
         let program = &spec.program.program;
         let Some((counter, types)) = program.inputs.split_first() else {
@@ -34,14 +34,15 @@ impl Emitter<'_, '_, '_> {
         self.enter();
         let step = self.code.get(uint, variable);
         let boolean = self.code.linker.type_bool();
-        let going_on = self.code.ids(Op::ULessThanEqual, boolean, &[step, count]);
+        let test = if begins { Op::ULessThanEqual } else { Op::ULessThan };
+        let going_on = self.code.ids(test, boolean, &[step, count]);
         self.code.go_on(&repeat, going_on);
         let counted = self.add(Entry::new(counter.clone(), Source::Uniform(step)));
         let inputs: SmallVec<[Id; 8]> = std::iter::once(counted).chain(state).chain(fixed.iter().copied()).collect();
         self.body(|emitter| {
             let targets = vec![Target::Keep; program.outputs.len()];
             let outputs = emitter.scope(program, &inputs, &targets)?;
-            emitter.keep_step(&outputs, step, count)?;
+            emitter.keep_step(&outputs, step, count, begins)?;
             emitter.assign(&outputs[..states], &cells)
         })?;
         self.barrier();
@@ -53,21 +54,25 @@ impl Emitter<'_, '_, '_> {
         Ok(())
     }
 
-    /// Writes outputs of run `step` of `count`, unless it is the first.
-    fn keep_step(&mut self, outputs: &[Id], step: Word, count: Word) -> Result<()> {
+    /// Writes outputs of run `step` of `count`, unless it is the beginning.
+    fn keep_step(&mut self, outputs: &[Id], step: Word, count: Word, begins: bool) -> Result<()> {
         self.touch(outputs, &[]);
         let mut seen = std::collections::HashSet::new();
         for &id in outputs {
             self.prepare(id, &mut seen)?;
         }
-        let boolean = self.code.linker.type_bool();
-        let (zero, one) = (self.number(0), self.number(1));
-        let later = self.code.ids(Op::INotEqual, boolean, &[step, zero]);
-        let branch = self.code.begin_if(later);
+        let branch = begins.then(|| {
+            let (boolean, zero) = (self.code.linker.type_bool(), self.number(0));
+            let later = self.code.ids(Op::INotEqual, boolean, &[step, zero]);
+            self.code.begin_if(later)
+        });
         self.enter();
         let rows = self.code.u32_op(Op::IMul, self.group, count);
-        let row = self.code.u32_op(Op::IAdd, rows, step);
-        let row = self.code.u32_op(Op::ISub, row, one);
+        let mut row = self.code.u32_op(Op::IAdd, rows, step);
+        if begins {
+            let one = self.number(1);
+            row = self.code.u32_op(Op::ISub, row, one);
+        }
         let mut lengths: std::collections::BTreeMap<u64, Vec<(usize, Id)>> = Default::default();
         for (k, &id) in outputs.iter().enumerate() {
             lengths.entry(self.elements_of(id)).or_default().push((self.spec.ports.len() + k, id));
@@ -86,7 +91,9 @@ impl Emitter<'_, '_, '_> {
             self.end_for(construct);
         }
         self.leave();
-        self.code.end_if(branch);
+        if let Some(branch) = branch {
+            self.code.end_if(branch);
+        }
         Ok(())
     }
 }

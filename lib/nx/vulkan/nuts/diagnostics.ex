@@ -1,35 +1,108 @@
-defmodule EightSchools.Diagnostics do
+defmodule Nx.Vulkan.NUTS.Diagnostics do
   @moduledoc """
-  Convergence of several chains: rank-normalised split R-hat and bulk effective sample size.
+  Convergence and precision of what several chains drew.
+
+  Draws are lists of chains, lists of numbers in the order in which they were drawn, or a tensor `{chains, draws}`: at least 4 each.
 
   Source: Vehtari, Gelman, Simpson, Carpenter, Bürkner, "Rank-normalization, folding, and localization: an improved R-hat for
-  assessing convergence of MCMC", Bayesian Analysis 16(2), 2021. Chains are lists of equally many draws, at least 4.
+  assessing convergence of MCMC", Bayesian Analysis 16(2), 2021. R-hat is the rank-normalised, split one.
+
+  ## Examples
+
+      iex> chains = for c <- 1..4, do: for(i <- 1..100, do: :math.sin(i * i + 0.1 * c))
+      iex> Nx.Vulkan.NUTS.Diagnostics.rhat(chains) < 1.01
+      true
   """
 
-  @doc "The larger of the R-hats of the rank-normalised and of the folded rank-normalised draws."
-  def rhat(chains) do
-    halves = split(chains)
+  @typedoc "Draws of one quantity."
+  @type draws :: [[number]] | Nx.Tensor.t()
+
+  @doc "The larger of the R-hats of the rank-normalised and of the folded rank-normalised draws. Chains that agree have one below 1.01."
+  @spec rhat(draws) :: float
+  def rhat(draws) do
+    halves = draws |> chains() |> split()
     centre = median(Enum.concat(halves))
     folded = for half <- halves, do: Enum.map(half, &abs(&1 - centre))
     max(split_rhat(rank_normalise(halves)), split_rhat(rank_normalise(folded)))
   end
 
   @doc "Effective sample size of the rank-normalised draws, by Geyer's initial monotone sequence."
-  def ess_bulk(chains), do: chains |> split() |> rank_normalise() |> ess()
+  @spec ess_bulk(draws) :: float
+  def ess_bulk(draws), do: draws |> chains() |> split() |> rank_normalise() |> ess()
 
   @doc "Effective sample size for the mean of the draws themselves."
-  def ess_mean(chains), do: chains |> split() |> ess()
+  @spec ess_mean(draws) :: float
+  def ess_mean(draws), do: draws |> chains() |> split() |> ess()
 
+  @doc """
+  The mean of the draws and its Monte Carlo standard error.
+  """
+  @spec mean_error(draws) :: {float, float}
+  def mean_error(draws) do
+    chains = chains(draws)
+    all = Enum.concat(chains)
+    {mean(all), sd(all) / :math.sqrt(ess_mean(chains))}
+  end
+
+  @doc """
+  The standard deviation of the draws and its Monte Carlo standard error, by the delta method from squares of the centred draws.
+  """
+  @spec sd_error(draws) :: {float, float}
+  def sd_error(draws) do
+    chains = chains(draws)
+    all = Enum.concat(chains)
+    {centre, sd} = {mean(all), sd(all)}
+    squares = for chain <- chains, do: Enum.map(chain, &((&1 - centre) * (&1 - centre)))
+    {sd, sd(Enum.concat(squares)) / :math.sqrt(ess_mean(squares)) / (2 * sd)}
+  end
+
+  @doc """
+  The quantile of the draws at `probability`, between 0 and 1, and its Monte Carlo standard error: half the distance between the quantiles
+  one standard error of the share of draws below to either side.
+  """
+  @spec quantile_error(draws, float) :: {float, float}
+  def quantile_error(draws, probability) do
+    chains = chains(draws)
+    sorted = chains |> Enum.concat() |> Enum.sort() |> List.to_tuple()
+    value = quantile(sorted, probability)
+    below = for chain <- chains, do: Enum.map(chain, &if(&1 <= value, do: 1.0, else: 0.0))
+    error = :math.sqrt(probability * (1 - probability) / ess_mean(below))
+    {value, (quantile(sorted, min(probability + error, 1.0)) - quantile(sorted, max(probability - error, 0.0))) / 2}
+  end
+
+  # Between the two nearest draws, linearly.
+  defp quantile(sorted, probability) do
+    place = probability * (tuple_size(sorted) - 1)
+    low = trunc(place)
+    high = min(low + 1, tuple_size(sorted) - 1)
+    elem(sorted, low) + (place - low) * (elem(sorted, high) - elem(sorted, low))
+  end
+
+  defp chains(%Nx.Tensor{} = draws) do
+    if Nx.rank(draws) != 2 do
+      raise ArgumentError, "expected draws of the shape {chains, draws}, got: #{inspect(Nx.shape(draws))}"
+    end
+
+    draws |> Nx.backend_copy(Nx.BinaryBackend) |> Nx.to_list()
+  end
+
+  defp chains([[_ | _] | _] = draws), do: draws
+
+  @doc "The mean of numbers."
+  @spec mean([number]) :: float
   def mean(values), do: Enum.sum(values) / length(values)
 
-  @doc "Sample variance."
-  def variance(values) do
+  defp variance(values) do
     centre = mean(values)
     Enum.reduce(values, 0.0, fn x, sum -> sum + (x - centre) * (x - centre) end) / max(length(values) - 1, 1)
   end
 
+  @doc "The sample standard deviation of numbers."
+  @spec sd([number]) :: float
   def sd(values), do: :math.sqrt(variance(values))
 
+  @doc "The median of numbers."
+  @spec median([number]) :: float
   def median(values) do
     sorted = List.to_tuple(Enum.sort(values))
     n = tuple_size(sorted)
@@ -61,6 +134,8 @@ defmodule EightSchools.Diagnostics do
     for chain <- chains, do: Enum.map(chain, &Map.fetch!(score_of, &1))
   end
 
+  @smallest 2.2250738585072014e-308
+
   # Mean variance within the chains, and the estimate of the posterior's variance from within and between.
   defp variances(chains) do
     n = length(hd(chains))
@@ -70,7 +145,8 @@ defmodule EightSchools.Diagnostics do
 
   defp split_rhat(chains) do
     {within, total} = variances(chains)
-    :math.sqrt(total / within)
+    # A quantity that never changes has no variance.
+    if within == 0.0 and total == 0.0, do: 1.0, else: :math.sqrt(total / max(within, @smallest))
   end
 
   defp ess(chains) do
@@ -94,7 +170,11 @@ defmodule EightSchools.Diagnostics do
     end
 
     # Antithetic chains can beat independent draws; the bound keeps noise from claiming without limit.
-    draws / max(correlation_time(correlation, 0, n, nil, -1.0), 1 / :math.log10(draws))
+    if total == 0.0 do
+      draws / 1
+    else
+      draws / max(correlation_time(correlation, 0, n, nil, -1.0), 1 / :math.log10(draws))
+    end
   end
 
   # Sums of neighbouring pairs are positive and falling for a reversible chain: noise starts where they are not.

@@ -1,0 +1,238 @@
+defmodule Posteriors do
+  @moduledoc """
+  Posteriors of which much is known, to test samplers with: log-densities, their data, and reference values.
+
+  `reference.json` says for each quantity its mean, standard deviation and quantiles, each with a Monte Carlo standard error (0 where it
+  is exact), and where they come from; `bench/peers/posteriors.py` wrote it. Both make the data by the same generator.
+  """
+
+  @names [:eight_schools, :logistic, :regime, :hierarchical, :funnel, :walk]
+  @reference Path.join(__DIR__, "reference.json")
+  @external_resource @reference
+
+  def names, do: @names
+
+  @doc """
+  What a posterior is drawn with: `:log_density`, `:template`, `:options` for `Nx.Vulkan.NUTS.sample/3`, and `:quantities`, which maps the
+  draws to a map of tensors `{chains, draws}` with the names of the reference.
+  """
+  def model(:eight_schools) do
+    [y, sigma] =
+      for values <- [[28, 8, -3, 7, -1, 1, 18, 12], [15, 10, 16, 11, 9, 11, 10, 18]], do: tensor(values)
+
+    log_density = fn %{mu: mu, log_tau: log_tau, effects: t} ->
+      tau = Nx.exp(log_tau)
+      residual = Nx.divide(Nx.subtract(y, Nx.add(mu, Nx.multiply(tau, t))), sigma)
+      sum([normal(mu, 0, 5), half_cauchy(tau, 5), log_tau, squares(t), squares(residual)])
+    end
+
+    quantities = fn draws ->
+      tau = Nx.exp(draws.log_tau)
+
+      for j <- [1, 3, 8], into: %{"mu" => draws.mu, "tau" => tau} do
+        {"theta[#{j}]", Nx.add(draws.mu, Nx.multiply(tau, draws.effects[[.., .., j - 1]]))}
+      end
+    end
+
+    template = %{mu: scalar(), log_tau: scalar(), effects: Nx.template({8}, :f64)}
+    %{log_density: log_density, template: template, options: [target_accept: 0.9], quantities: quantities}
+  end
+
+  # 21 coefficients, 500 observations.
+  def model(:logistic) do
+    {rows, _} =
+      Enum.map_reduce(1..500, 21, fn _, state ->
+        {values, state} = Enum.map_reduce(1..20, state, fn _, state -> normal_number(state) end)
+        row = [1.0 | values]
+        eta = row |> Enum.with_index() |> Enum.reduce(0, fn {v, j}, sum -> sum + :math.cos(j) * v end)
+        {u, state} = uniform_number(state)
+        {{row, if(u < 1 / (1 + :math.exp(-eta)), do: 1, else: 0)}, state}
+      end)
+
+    {x, y} = Enum.unzip(rows)
+    {x, y} = {tensor(x), tensor(y)}
+
+    log_density = fn beta ->
+      eta = Nx.dot(x, beta)
+      # log(1 + exp(eta)), without overflow.
+      softplus = Nx.add(Nx.max(eta, 0), Nx.log1p(Nx.exp(Nx.negate(Nx.abs(eta)))))
+      Nx.add(Nx.sum(Nx.subtract(Nx.multiply(y, eta), softplus)), squares(beta))
+    end
+
+    quantities = fn draws -> for j <- [1, 2, 8, 21], into: %{}, do: {"beta[#{j}]", draws[[.., .., j - 1]]} end
+    %{log_density: log_density, template: Nx.template({21}, :f64), options: [], quantities: quantities}
+  end
+
+  # Returns are a mixture of a trend, reversion to a mean, and noise: 8 parameters, 200 observations.
+  def model(:regime) do
+    {returns, _} =
+      Enum.map_reduce(1..200, {8, 0.0}, fn _, {state, before} ->
+        {u, state} = uniform_number(state)
+        {z, state} = normal_number(state)
+
+        value =
+          cond do
+            u < 0.45 -> 0.008 + 0.002 * z
+            u < 0.8 -> before + 0.7 * (-0.004 - before) + 0.001 * z
+            true -> 0.03 * z
+          end
+
+        {value, {state, value}}
+      end)
+
+    {r, before} = {tensor(returns), tensor([0.0 | Enum.drop(returns, -1)])}
+
+    log_density = fn q ->
+      [trend, reverting, volatile, theta] = for i <- [1, 3, 4, 5], do: Nx.exp(q[i])
+      [w1, w2] = for i <- [6, 7], do: Nx.exp(Nx.min(q[i], 10))
+      total = sum([w1, w2, 1])
+      reverted = Nx.add(before, Nx.multiply(theta, Nx.subtract(q[2], before)))
+
+      likelihood =
+        [
+          Nx.add(normal(r, q[0], trend), Nx.log(Nx.divide(w1, total))),
+          Nx.add(normal(r, reverted, reverting), Nx.log(Nx.divide(w2, total))),
+          Nx.subtract(normal(r, 0, volatile), Nx.log(total))
+        ]
+        |> Nx.stack()
+        |> Nx.logsumexp(axes: [0])
+        |> Nx.sum()
+
+      sum([
+        likelihood,
+        normal(q[0], number(0.001), number(0.01)),
+        normal(q[2], number(0.001), number(0.01)),
+        normal(q[6], 0, 1),
+        normal(q[7], 0, 1),
+        half_cauchy(trend, number(0.02)),
+        half_cauchy(reverting, number(0.02)),
+        half_cauchy(volatile, number(0.05)),
+        half_cauchy(theta, number(0.5)),
+        q[1],
+        q[3],
+        q[4],
+        q[5]
+      ])
+    end
+
+    names = ~w(mu_trend log_sigma_trend mu_mr log_sigma_mr log_sigma_vol log_theta logit_w1 logit_w2)
+    quantities = fn draws -> for {name, j} <- Enum.with_index(names), into: %{}, do: {name, draws[[.., .., j]]} end
+    # The regimes could change places; the reference starts here, too.
+    init = tensor([0.008, -6.0, -0.004, -7.0, -3.5, -0.4, 0.8, 0.5])
+    options = [target_accept: 0.9, init: init]
+    %{log_density: log_density, template: Nx.template({8}, :f64), options: options, quantities: quantities}
+  end
+
+  # Ten groups with means theta = mu + tau z and known errors.
+  def model(:hierarchical) do
+    errors = for j <- 0..9, do: 0.5 + 0.05 * j
+
+    {means, state} =
+      Enum.map_reduce(errors, 3, fn _, state ->
+        {z, state} = normal_number(state)
+        {2.0 + 1.5 * z, state}
+      end)
+
+    {y, _} =
+      Enum.map_reduce(Enum.zip(means, errors), state, fn {mean, error}, state ->
+        {z, state} = normal_number(state)
+        {mean + error * z, state}
+      end)
+
+    {y, errors} = {tensor(y), tensor(errors)}
+
+    log_density = fn %{mu: mu, log_tau: log_tau, z: z} ->
+      tau = Nx.exp(log_tau)
+      residual = Nx.divide(Nx.subtract(y, Nx.add(mu, Nx.multiply(tau, z))), errors)
+      sum([normal(mu, 0, 5), squares(Nx.divide(tau, 3)), log_tau, squares(z), squares(residual)])
+    end
+
+    template = %{mu: scalar(), log_tau: scalar(), z: Nx.template({10}, :f64)}
+    quantities = fn draws -> %{"mu" => draws.mu, "log_tau" => draws.log_tau} end
+    %{log_density: log_density, template: template, options: [target_accept: 0.95], quantities: quantities}
+  end
+
+  # Neal's funnel: nine normals whose standard deviation is exp(v / 2).
+  def model(:funnel) do
+    log_density = fn %{v: v, x: x} ->
+      sum([normal(v, 0, 3), squares(Nx.divide(x, Nx.exp(Nx.divide(v, 2)))), Nx.multiply(v, -4.5)])
+    end
+
+    template = %{v: scalar(), x: Nx.template({9}, :f64)}
+    quantities = fn draws -> %{"v" => draws.v} end
+    %{log_density: log_density, template: template, options: [target_accept: 0.99], quantities: quantities}
+  end
+
+  # A path of 40 normal steps, seen with errors of 0.5.
+  def model(:walk) do
+    {y, _} =
+      Enum.map_reduce(1..40, {5, 0.0}, fn _, {state, x} ->
+        {step, state} = normal_number(state)
+        {error, state} = normal_number(state)
+        x = x + 0.4 * step
+        {x + 0.5 * error, {state, x}}
+      end)
+
+    y = tensor(y)
+    sums = Nx.tril(Nx.broadcast(tensor(1.0), {40, 40}))
+
+    log_density = fn %{log_sigma: log_sigma, z: z} ->
+      sigma = Nx.exp(log_sigma)
+      x = Nx.dot(sums, Nx.multiply(sigma, z))
+      sum([squares(sigma), log_sigma, squares(z), squares(Nx.divide(Nx.subtract(y, x), 0.5))])
+    end
+
+    quantities = fn draws ->
+      x = Nx.multiply(Nx.new_axis(Nx.exp(draws.log_sigma), 2), Nx.dot(draws.z, [2], Nx.backend_copy(sums), [1]))
+      for t <- [1, 20, 40], into: %{"log_sigma" => draws.log_sigma}, do: {"x[#{t}]", x[[.., .., t - 1]]}
+    end
+
+    template = %{log_sigma: scalar(), z: Nx.template({40}, :f64)}
+    %{log_density: log_density, template: template, options: [target_accept: 0.9], quantities: quantities}
+  end
+
+  @doc """
+  Where the draws come from in the reference, and `[{quantity, statistic, value, standard error}]`.
+  """
+  def reference(name) do
+    %{"source" => source, "quantities" => quantities} =
+      @reference |> File.read!() |> JSON.decode!() |> Map.fetch!("#{name}")
+
+    values =
+      for {quantity, statistics} <- quantities, {statistic, [value, error]} <- statistics do
+        {quantity, statistic, value, error}
+      end
+
+    {source, values}
+  end
+
+  ## Log-densities, without constants
+
+  defp normal(x, mu, sigma) do
+    sigma = if is_number(sigma), do: number(sigma), else: sigma
+    Nx.subtract(squares_of(Nx.divide(Nx.subtract(x, mu), sigma)), Nx.log(sigma))
+  end
+
+  defp half_cauchy(x, scale), do: Nx.negate(Nx.log1p(Nx.pow(Nx.divide(x, scale), 2)))
+  defp squares_of(x), do: Nx.multiply(-0.5, Nx.multiply(x, x))
+  defp squares(x), do: Nx.sum(squares_of(x))
+  defp sum(terms), do: Enum.reduce(terms, &Nx.add/2)
+
+  ## Data
+
+  # Nx would take a number as f32.
+  defp number(x), do: tensor(x)
+  defp tensor(values), do: Nx.tensor(values, type: :f64, backend: Nx.BinaryBackend)
+  defp scalar, do: Nx.template({}, :f64)
+
+  # A linear congruential generator (Numerical Recipes), and sums of twelve as normals.
+  defp uniform_number(state) do
+    state = rem(1_664_525 * state + 1_013_904_223, 0x100000000)
+    {state / 0x100000000, state}
+  end
+
+  defp normal_number(state) do
+    {values, state} = Enum.map_reduce(1..12, state, fn _, state -> uniform_number(state) end)
+    {Enum.sum(values) - 6, state}
+  end
+end

@@ -1,0 +1,206 @@
+defmodule Nx.Vulkan.NUTS do
+  @moduledoc """
+  Draws from any log-density by the No-U-Turn sampler, on the device.
+
+      result =
+        Nx.Vulkan.NUTS.sample(
+          fn %{x: x} -> Nx.multiply(-0.5, Nx.sum(Nx.multiply(x, x))) end,
+          %{x: Nx.template({3}, :f64)},
+          num_chains: 4,
+          key: 42
+        )
+
+      result.draws.x
+      #=> a tensor {4, 1000, 3}
+
+  The sampler is multinomial NUTS with the generalized U-turn criterion (Betancourt 2017), as Stan and NumPyro have it, and with their warm-up: dual
+  averaging of the step size and a diagonal or dense mass matrix learned in growing windows, for each chain on its own.
+
+  Whole transitions run on the device: trees, U-turn checks, choices, random numbers, step sizes. A chain is a workgroup, a dispatch takes
+  every chain as many draws further as fit into some 50 ms, and the host waits once for each dispatch. Chains whose trees differ in depth don't wait for each other.
+
+  ## The log-density
+
+  A numerical function of Nx of the parameters, with or without normalisation; it is differentiated by `Nx.Defn.value_and_grad/2`. Parameters are
+  unconstrained: for one that is positive, draw its logarithm and add that to the log-density, as `log_density(exp(x)) + x`. Observed
+  data are tensors that the function captures, or the option `:data`.
+
+  ## Reproducibility
+
+  The same key, device and options give the same bits. A chain is the same whatever the number of chains.
+
+  ## Errors
+
+  `Nx.Vulkan.Error` of the kind `:unsupported` for log-densities that one workgroup can't run: more than 256 parameters, values of more than
+  262,144 elements, or ops such as factorizations, sorts and convolutions. `ArgumentError` for wrong arguments, and where no finite start is found.
+  """
+
+  alias Nx.Defn.Composite
+  alias Nx.Vulkan.Chain
+  alias Nx.Vulkan.NUTS.{Run, Transition}
+  alias Nx.Vulkan.VulkanoBackend, as: B
+
+  # Parameters that one workgroup integrates.
+  @max_parameters 256
+  # A third of the workgroups that every device takes: a search for a step tries at least three for each chain.
+  @max_chains 21_845
+
+  @defaults [
+    num_samples: 1000,
+    num_warmup: 1000,
+    num_chains: 4,
+    key: 0,
+    data: nil,
+    init: nil,
+    type: nil,
+    step_size: 1.0,
+    target_accept: 0.8,
+    max_tree_depth: 10,
+    mass_matrix: :diagonal,
+    progress: nil
+  ]
+
+  @typedoc """
+  What `sample/3` returns.
+
+    * `:draws` - the parameters, as the template has them, each with the axes `{chains, samples}` in front
+    * `:stats` - of every draw, `{chains, samples}`: `:log_density`, `:energy` (of the draw with its momentum), `:accept_prob` (mean over the tree),
+      `:step_size`, `:tree_depth`, `:leapfrog_steps`, `:divergent` (0 or 1)
+    * `:warmup` - `:stats` of the warm-up's draws, and what it ended with: `:step_size` `{chains}`, `:inverse_mass` `{chains, d}` or `{chains, d, d}`
+    * `:dispatches` - how many there were, each with one wait
+  """
+  @type result :: %{
+          draws: Nx.Container.t(),
+          stats: %{atom => Nx.Tensor.t()},
+          warmup: %{stats: %{atom => Nx.Tensor.t()} | nil, step_size: Nx.Tensor.t(), inverse_mass: Nx.Tensor.t()},
+          dispatches: pos_integer
+        }
+
+  @doc """
+  Draws from `log_density`.
+
+  `template` is a container of templates or tensors: the parameters, floats of one type, `:f32` or `:f64`.
+
+  ## Options
+
+    * `:num_samples` - draws of each chain that are kept, `1000` by default
+    * `:num_warmup` - draws before those, `1000` by default. With 0, `:step_size` stays and the mass is the identity
+    * `:num_chains` - how many chains at once, `4` by default, up to 21,845
+    * `:key` - an integer, or a key of `Nx.Random`; `0` by default
+    * `:data` - a container of tensors, which `log_density` then gets as its second argument
+    * `:init` - where all chains start, a container as the template says; by default each starts somewhere between -2 and 2
+    * `:type` - `:f32` or `:f64`, instead of the template's
+    * `:step_size` - the first step size, `1.0` by default; the warm-up begins by halving or doubling it
+    * `:target_accept` - the mean acceptance that steps adapt to, `0.8` by default
+    * `:max_tree_depth` - a draw takes at most 2 to the power of this less 1 steps; `10` by default, up to 20
+    * `:mass_matrix` - `:diagonal` (the default) or `:dense`
+    * `:progress` - `true` for a bar on the terminal, or a function that gets `%{phase: :warmup | :sampling, done: n, total: n, step_size: mean,
+      divergent: count}` after each dispatch
+
+  ## Examples
+
+      iex> normal = fn x -> Nx.multiply(-0.5, Nx.pow(Nx.subtract(x, 3), 2)) end
+      iex> result = Nx.Vulkan.NUTS.sample(normal, Nx.template({}, :f32), num_samples: 50, num_warmup: 100, num_chains: 2)
+      iex> Nx.shape(result.draws)
+      {2, 50}
+  """
+  @spec sample(
+          (Nx.Container.t() -> Nx.Tensor.t()) | (Nx.Container.t(), Nx.Container.t() -> Nx.Tensor.t()),
+          Nx.Container.t(),
+          keyword
+        ) :: result
+  def sample(log_density, template, opts \\ []) do
+    opts = opts |> Keyword.validate!(@defaults) |> Map.new() |> validate!()
+    template = typed(Nx.to_template(template), opts.type)
+    type = [template] |> Composite.flatten_list() |> Chain.type()
+    d = [template] |> Composite.flatten_list() |> Enum.map(&Nx.size/1) |> Enum.sum()
+
+    if d > @max_parameters do
+      raise Nx.Vulkan.Error,
+        kind: :unsupported,
+        op: :nuts,
+        message: "at most #{@max_parameters} parameters, not #{d}",
+        details: %{parameters: d}
+    end
+
+    fun = if opts.data == nil, do: log_density, else: &log_density.(&1, opts.data)
+    value_and_grad = &Chain.value_and_grad(&1, type, fn q -> fun.(Chain.unflatten_vector(q, template)) end)
+    transition = Transition.compile(value_and_grad, d, type, opts.mass_matrix, opts.max_tree_depth)
+
+    Nx.with_default_backend(B, fn ->
+      transition
+      |> Run.new(opts)
+      |> Run.start(init(opts.init, template, type))
+      |> Run.warm_up()
+      |> Run.draw()
+      |> result(template)
+    end)
+  end
+
+  defp result(%Run{} = run, template) do
+    %{
+      draws: run.draws |> Nx.concatenate(axis: 1) |> Chain.unflatten_vector(template),
+      stats: statistics(run.statistics),
+      warmup: %{
+        stats: if(run.warmup != [], do: statistics(run.warmup)),
+        step_size: Nx.exp(run.state.log_step),
+        inverse_mass: run.own.inverse_mass
+      },
+      dispatches: run.dispatches
+    }
+  end
+
+  # Columns of the statistics of all dispatches.
+  defp statistics(parts) do
+    all = Nx.concatenate(parts, axis: 1)
+
+    for {name, i} <- Enum.with_index(Transition.statistics()), into: %{} do
+      column = all[[.., .., i]]
+      {name, if(name in [:tree_depth, :leapfrog_steps, :divergent], do: Nx.as_type(column, :s32), else: column)}
+    end
+  end
+
+  ## Arguments
+
+  defp validate!(opts) do
+    at_least = fn least -> &(is_integer(&1) and &1 >= least) end
+    check!(opts, :num_samples, at_least.(1), "a positive integer")
+    check!(opts, :num_warmup, at_least.(0), "a non-negative integer")
+    check!(opts, :num_chains, &(&1 in 1..@max_chains), "an integer from 1 to #{@max_chains}")
+    check!(opts, :max_tree_depth, &(&1 in 1..20), "an integer from 1 to 20")
+    check!(opts, :mass_matrix, &(&1 in [:diagonal, :dense]), ":diagonal or :dense")
+    check!(opts, :step_size, &(is_number(&1) and &1 > 0), "a positive number")
+    check!(opts, :target_accept, &(is_number(&1) and &1 > 0 and &1 < 1), "a number between 0 and 1")
+    check!(opts, :type, &(&1 in [nil, :f32, :f64, {:f, 32}, {:f, 64}]), ":f32 or :f64")
+    check!(opts, :progress, &(&1 in [nil, true, false] or is_function(&1, 1)), "true or a function of one argument")
+    %{opts | key: seed(opts.key)}
+  end
+
+  defp check!(opts, name, valid?, expected) do
+    if not valid?.(opts[name]) do
+      raise ArgumentError, "expected #{inspect(name)} to be #{expected}, got: #{inspect(opts[name])}"
+    end
+  end
+
+  defp seed(key) when is_integer(key), do: [key, 0]
+  defp seed(%Nx.Tensor{shape: {2}, type: {:u, 32}} = key), do: Nx.to_flat_list(key)
+
+  defp seed(other) do
+    raise ArgumentError, "expected :key to be an integer or a key of Nx.Random, got: #{inspect(other)}"
+  end
+
+  defp typed(template, nil), do: template
+  defp typed(template, type), do: Composite.traverse(template, &Nx.template(&1.shape, type, names: &1.names))
+
+  defp init(nil, _template, _type), do: nil
+
+  defp init(start, template, type) do
+    start = Composite.traverse(start, &Nx.as_type(&1, type))
+
+    if not Nx.compatible?(template, start) do
+      raise ArgumentError, "expected :init as #{inspect(template)}, got: #{inspect(start)}"
+    end
+
+    [start] |> Composite.flatten_list() |> Enum.map(&(&1 |> Nx.backend_transfer(B) |> Nx.flatten())) |> Nx.concatenate()
+  end
+end

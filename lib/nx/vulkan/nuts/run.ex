@@ -1,0 +1,295 @@
+defmodule Nx.Vulkan.NUTS.Run do
+  @moduledoc false
+
+  # A run of the sampler: starts, searches for step sizes, the warm-up's windows, and draws, in dispatches that each take all chains some
+  # draws further. The state stays on the device; the host reads one number for each dispatch, to wait for it.
+
+  alias Nx.Vulkan.NUTS.{Adaptation, Transition}
+
+  # Time that a dispatch should take: drivers end what runs for seconds, and each costs a wait of some 50 us.
+  @dispatch_us 50_000
+  # Draws of the first dispatch, and how many times more each later one may have: trees may grow.
+  @first_draws 4
+  @growth 2
+  # Draws whose moments are taken at once. They don't depend on where dispatches ended, which the clock decides.
+  @block 64
+  # Memory for what one dispatch leaves, in bytes.
+  @dispatch_bytes 67_108_864
+  # Workgroups that every device takes.
+  @max_groups 65_535
+
+  # Factors of two to either side of a step in a search, and how often it goes on from the last of them.
+  @doublings 10
+  @searches 10
+  # Starts that are tried where the log-density is not finite, each parameter between -2 and 2, as Stan does.
+  @starts 100
+  @start_radius 2.0
+  # exp(this) is a step of 0.
+  @no_step -1.0e6
+
+  @enforce_keys [:transition, :opts, :chains, :type, :d]
+  defstruct @enforce_keys ++
+              [:state, :own, seeds: [], first_draw: 0, dispatches: 0, divergent: 0, pace: @first_draws] ++
+              [draws: [], statistics: [], warmup: []]
+
+  @doc "A run that has not started: keys, and masses of one."
+  def new(%Transition{type: type, parameters: d} = transition, opts) do
+    run = %__MODULE__{transition: transition, opts: opts, chains: opts.num_chains, type: type, d: d}
+    [high, low] = opts.key
+    {keys, seeds} = Enum.unzip(for chain <- 1..run.chains, do: words(:rand.seed_s(:exsss, {high, low, chain})))
+    one = Nx.tensor(1.0, type: type)
+
+    mass =
+      case opts.mass_matrix do
+        :diagonal -> Nx.broadcast(one, {run.chains, d})
+        :dense -> Nx.broadcast(Nx.eye(d, type: type), {run.chains, d, d})
+      end
+
+    own = %{key: Nx.tensor(keys, type: :u32), mu: numbers(run, 0.0), inverse_mass: mass, momentum_scale: mass}
+    %{run | own: own, seeds: seeds}
+  end
+
+  defp words(seed) do
+    {words, seed} = Enum.map_reduce(1..2, seed, fn _, seed -> :rand.uniform_s(0x100000000, seed) end)
+    {Enum.map(words, &(&1 - 1)), seed}
+  end
+
+  defp numbers(run, number), do: Nx.broadcast(Nx.tensor(number, type: run.type), {run.chains})
+
+  ## Starts
+
+  @doc "Puts all chains to `init`, a vector, or each somewhere (nil), with the log-density and its gradient there."
+  def start(run, nil) do
+    {places, seeds} = run.seeds |> Enum.map(&place(&1, run.d)) |> Enum.unzip()
+    try_starts(%{run | seeds: seeds}, places, 1)
+  end
+
+  def start(run, init) do
+    {run, finite} = evaluate(run, Nx.broadcast(init, {run.chains, run.d}))
+    if false in finite, do: raise(ArgumentError, "the log-density or its gradient is not finite at :init")
+    run
+  end
+
+  defp try_starts(run, places, tried) do
+    {run, finite} = evaluate(run, Nx.tensor(places, type: run.type))
+
+    cond do
+      false not in finite ->
+        run
+
+      tried == @starts ->
+        raise ArgumentError,
+              "the log-density or its gradient is not finite at any of #{@starts} starts between " <>
+                "-#{@start_radius} and #{@start_radius}; give the option :init"
+
+      true ->
+        {places, seeds} =
+          [places, run.seeds, finite]
+          |> Enum.zip_with(fn [old, seed, finite] -> if finite, do: {old, seed}, else: place(seed, run.d) end)
+          |> Enum.unzip()
+
+        try_starts(%{run | seeds: seeds}, places, tried + 1)
+    end
+  end
+
+  defp place(seed, d) do
+    Enum.map_reduce(1..d, seed, fn _, seed ->
+      {x, seed} = :rand.uniform_s(seed)
+      {@start_radius * (2 * x - 1), seed}
+    end)
+  end
+
+  # A step of no length gives the log-density and the gradient where the chains are. Answers for each whether they are finite.
+  defp evaluate(run, q) do
+    zero = numbers(run, 0.0)
+
+    state = %{
+      q: q,
+      gradient: Nx.broadcast(Nx.tensor(0.0, type: run.type), {run.chains, run.d}),
+      log_density: zero,
+      log_step: numbers(run, @no_step),
+      mean_log_step: zero,
+      error: zero,
+      updates: zero
+    }
+
+    {states, statistics} =
+      Transition.run(run.transition, state, run.own, shared(run, max_depth: 1, force: 1), run.chains, 1)
+
+    finite =
+      for [log_density, divergent] <- Nx.to_list(Nx.take(statistics[[.., 0, ..]], Nx.tensor([0, 6]), axis: 1)) do
+        is_float(log_density) and divergent == 0.0
+      end
+
+    {%{run | state: last(states), dispatches: run.dispatches + 1}, finite}
+  end
+
+  defp shared(run, more) do
+    Map.merge(
+      %{
+        first_draw: run.first_draw,
+        max_depth: run.opts.max_tree_depth,
+        adapt: 0,
+        force: 0,
+        target_accept: run.opts.target_accept
+      },
+      Map.new(more)
+    )
+  end
+
+  defp last(states), do: Map.new(states, fn {name, tensor} -> {name, tensor[[.., -1]]} end)
+
+  ## Step sizes
+
+  # Doubles or halves the step size of each chain until one leapfrog step crosses the acceptance that is aimed at, as Stan does, and lets
+  # adaptation begin there. All candidates are tried at once.
+  defp search(run, log_steps) do
+    log_steps = search(run, log_steps, @searches)
+    mu = Enum.map(log_steps, &(&1 + :math.log(10)))
+    zero = numbers(run, 0.0)
+    adapted = %{log_step: vector(run, log_steps), mean_log_step: zero, error: zero, updates: zero}
+    count = run.dispatches + 1
+    %{run | state: Map.merge(run.state, adapted), own: %{run.own | mu: vector(run, mu)}, dispatches: count}
+  end
+
+  defp search(_run, log_steps, 0), do: log_steps
+
+  defp search(run, log_steps, left) do
+    reach = min(@doublings, div(div(@max_groups, run.chains) - 1, 2))
+    candidates = for log_step <- log_steps, do: for(k <- -reach..reach, do: log_step + k * :math.log(2))
+    count = 2 * reach + 1
+
+    repeated = fn tensor ->
+      [chains | rest] = tensor |> Nx.shape() |> Tuple.to_list()
+      wide = tensor |> Nx.new_axis(1) |> Nx.broadcast(List.to_tuple([chains, count | rest]))
+      Nx.reshape(wide, List.to_tuple([chains * count | rest]))
+    end
+
+    state = Map.new(run.state, fn {name, tensor} -> {name, repeated.(tensor)} end)
+    state = %{state | log_step: Nx.tensor(List.flatten(candidates), type: run.type)}
+    own = Map.new(run.own, fn {name, tensor} -> {name, repeated.(tensor)} end)
+    {_, statistics} = Transition.run(run.transition, state, own, shared(run, max_depth: 1), run.chains * count, 1)
+    accepted = statistics[[.., 0, 2]] |> Nx.reshape({run.chains, count}) |> Nx.to_list()
+
+    {log_steps, found} =
+      candidates |> Enum.zip_with(accepted, &crossing(&1, &2, reach, run.opts.target_accept)) |> Enum.unzip()
+
+    if false in found, do: search(run, log_steps, left - 1), else: log_steps
+  end
+
+  # The first step upwards that is accepted too seldom, or the first downwards that is not; and whether there is one.
+  defp crossing(candidates, accepted, middle, target) do
+    # NaN counts as not accepted.
+    high? = fn {_, prob} -> is_float(prob) and prob > target end
+    {below, [at | above]} = candidates |> Enum.zip(accepted) |> Enum.split(middle)
+
+    {way, crossed?} =
+      if high?.(at), do: {above, &(not high?.(&1))}, else: {Enum.reverse(below), high?}
+
+    case Enum.find(way, crossed?) do
+      {log_step, _} -> {log_step, true}
+      nil -> {way |> List.last() |> elem(0), false}
+    end
+  end
+
+  defp vector(run, list), do: Nx.tensor(list, type: run.type)
+
+  ## Draws
+
+  @doc "Adapts step sizes and masses."
+  def warm_up(%{opts: %{num_warmup: 0}} = run) do
+    %{run | state: %{run.state | log_step: numbers(run, :math.log(run.opts.step_size))}}
+  end
+
+  def warm_up(run) do
+    run = search(run, List.duplicate(:math.log(run.opts.step_size), run.chains))
+    run = run.opts.num_warmup |> Adaptation.windows() |> Enum.reduce(run, &window/2)
+    %{run | state: %{run.state | log_step: run.state.mean_log_step}, warmup: Enum.reverse(run.warmup)}
+  end
+
+  defp window({draws, false}, run), do: elem(adapt(run, draws), 0)
+
+  defp window({draws, true}, run) do
+    mass = run.opts.mass_matrix
+
+    {run, moments} =
+      draws
+      |> blocks()
+      |> Enum.reduce({run, nil}, fn draws, {run, moments} ->
+        {run, qs} = adapt(run, draws)
+        {run, Adaptation.moments(moments, Nx.concatenate(qs, axis: 1), mass)}
+      end)
+
+    inverse_mass = Adaptation.inverse_mass(moments, mass)
+    own = %{run.own | inverse_mass: inverse_mass, momentum_scale: Adaptation.momentum_scale(inverse_mass, mass)}
+    search(%{run | own: own}, Nx.to_list(run.state.log_step))
+  end
+
+  defp blocks(draws) when draws <= @block, do: [draws]
+  defp blocks(draws), do: [@block | blocks(draws - @block)]
+
+  # Draws of the warm-up. Answers where the chains were.
+  defp adapt(run, draws) do
+    {run, parts} = dispatches(run, draws, adapt: 1)
+    {qs, statistics} = Enum.unzip(parts)
+    {%{run | warmup: Enum.reverse(statistics, run.warmup)}, qs}
+  end
+
+  @doc "Takes the draws that are kept."
+  def draw(run) do
+    {run, parts} = dispatches(%{run | divergent: 0}, run.opts.num_samples, [])
+    {draws, statistics} = Enum.unzip(parts)
+    %{run | draws: draws, statistics: statistics}
+  end
+
+  # Takes `left` draws of every chain. Answers positions and statistics that dispatches left, in their order.
+  defp dispatches(run, left, shared), do: dispatches(run, left, shared, [])
+
+  defp dispatches(run, 0, _shared, parts), do: {run, Enum.reverse(parts)}
+
+  defp dispatches(run, left, shared, parts) do
+    draws = Enum.min([run.pace, left, most_draws(run)])
+    started = System.monotonic_time(:microsecond)
+    {states, statistics} = Transition.run(run.transition, run.state, run.own, shared(run, shared), run.chains, draws)
+    # Any element comes when all are there.
+    _ = Nx.to_binary(statistics, limit: 1)
+    us = max(System.monotonic_time(:microsecond) - started, 1)
+    pace = (draws * @dispatch_us / us) |> trunc() |> max(1) |> min(max(draws, run.pace) * @growth)
+    done = run.first_draw + draws
+    run = %{run | state: last(states), first_draw: done, dispatches: run.dispatches + 1, pace: pace}
+    run |> progress(statistics) |> dispatches(left - draws, shared, [{states.q, statistics} | parts])
+  end
+
+  # A vector and a gradient for each draw, and fewer than twenty numbers.
+  defp most_draws(%{chains: chains, d: d, type: {_, bits}}) do
+    max(div(@dispatch_bytes, chains * (2 * d + 20) * div(bits, 8)), 1)
+  end
+
+  ## Progress
+
+  defp progress(%{opts: %{progress: none}} = run, _statistics) when none in [nil, false], do: run
+
+  defp progress(%{opts: opts} = run, statistics) do
+    divergent = run.divergent + (statistics[[.., .., 6]] |> Nx.sum() |> Nx.to_number() |> round())
+    run = %{run | divergent: divergent}
+
+    {phase, done, total} =
+      if run.first_draw <= opts.num_warmup,
+        do: {:warmup, run.first_draw, opts.num_warmup},
+        else: {:sampling, run.first_draw - opts.num_warmup, opts.num_samples}
+
+    step_size = statistics[[.., -1, 3]] |> Nx.mean() |> Nx.to_number()
+    report = %{phase: phase, done: done, total: total, step_size: step_size, divergent: divergent}
+    if is_function(opts.progress), do: opts.progress.(report), else: bar(report)
+    run
+  end
+
+  @bar_width 40
+
+  defp bar(%{phase: phase, done: done, total: total, divergent: divergent}) do
+    filled = div(@bar_width * done, total)
+    bar = String.duplicate("#", filled) <> String.duplicate(".", @bar_width - filled)
+    IO.write("\r#{String.pad_trailing("#{phase}", 8)} [#{bar}] #{done}/#{total}, #{divergent} divergent")
+    if done == total, do: IO.write("\n")
+  end
+end

@@ -1,0 +1,78 @@
+defmodule Nx.Vulkan.NUTSUnitTest do
+  use ExUnit.Case, async: true
+
+  alias Nx.Vulkan.NUTS.{Adaptation, Diagnostics}
+
+  doctest Nx.Vulkan.NUTS.Diagnostics
+
+  test "windows are Stan's" do
+    lengths = [{75, false}, {25, true}, {50, true}, {100, true}, {200, true}, {500, true}, {50, false}]
+    assert Adaptation.windows(1000) == lengths
+    assert Adaptation.windows(150) == [{75, false}, {25, true}, {50, false}]
+    assert Adaptation.windows(100) == [{15, false}, {75, true}, {10, false}]
+    assert Adaptation.windows(19) == [{19, false}]
+    assert Adaptation.windows(0) == []
+
+    for draws <- 1..2000 do
+      windows = Adaptation.windows(draws)
+      assert windows |> Enum.map(&elem(&1, 0)) |> Enum.sum() == draws
+      assert Enum.all?(windows, fn {n, _} -> n > 0 end)
+    end
+  end
+
+  test "moments of blocks are those of all" do
+    draws =
+      Nx.tensor(for(i <- 1..60, do: :math.sin(i * i)), type: :f64, backend: Nx.BinaryBackend) |> Nx.reshape({2, 10, 3})
+
+    for mass <- [:diagonal, :dense] do
+      whole = Adaptation.moments(nil, draws, mass)
+      parts = nil |> Adaptation.moments(draws[[.., 0..3]], mass) |> Adaptation.moments(draws[[.., 4..9]], mass)
+      assert {10, _, _} = whole
+
+      for i <- 1..2 do
+        apart = whole |> elem(i) |> Nx.subtract(elem(parts, i)) |> Nx.abs() |> Nx.reduce_max() |> Nx.to_number()
+        assert apart < 1.0e-13
+      end
+    end
+  end
+
+  describe "diagnostics" do
+    # x' = r x + sqrt(1 - r^2) z has (1 + r) / (1 - r) times as many draws as effective ones.
+    defp autoregressive(r, chains, draws, shift \\ 0.0) do
+      :rand.seed(:exsss, {1, 2, 3})
+
+      for chain <- 1..chains do
+        {values, _} =
+          Enum.map_reduce(1..draws, :rand.normal(), fn _, x ->
+            next = r * x + :math.sqrt(1 - r * r) * :rand.normal()
+            {next + shift * chain, next}
+          end)
+
+        values
+      end
+    end
+
+    test "effective draws and R-hat of an autoregressive chain" do
+      chains = autoregressive(0.5, 4, 2000)
+      assert_in_delta Diagnostics.ess_bulk(chains), 8000 / 3, 400
+      assert_in_delta Diagnostics.ess_mean(chains), 8000 / 3, 400
+      assert Diagnostics.rhat(chains) < 1.01
+      assert Diagnostics.rhat(autoregressive(0.5, 4, 2000, 0.3)) > 1.05
+      assert Diagnostics.rhat([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]) == 1.0
+    end
+
+    test "errors of the mean, the standard deviation and quantiles" do
+      chains = autoregressive(0.0, 4, 2500)
+      {mean, error} = Diagnostics.mean_error(chains)
+      assert_in_delta error, 0.01, 0.002
+      assert abs(mean) < 4 * error
+      {sd, error} = Diagnostics.sd_error(Nx.tensor(chains, type: :f64, backend: Nx.BinaryBackend))
+      assert_in_delta error, 0.01 / :math.sqrt(2), 0.002
+      assert abs(sd - 1) < 4 * error
+      {q95, error} = Diagnostics.quantile_error(chains, 0.95)
+      # sqrt(p (1 - p) / n) over the density there, 0.103.
+      assert_in_delta error, 0.0211, 0.005
+      assert abs(q95 - 1.6449) < 4 * error
+    end
+  end
+end
