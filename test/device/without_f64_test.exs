@@ -59,4 +59,33 @@ defmodule Nx.Vulkan.WithoutF64Test do
     assert output =~ ~r/chain: .*(shaderFloat64|Float64)/
     assert output =~ ~r/op: .*shaderFloat64/
   end
+
+  test "errors of compiled functions name the function, the op and shapes" do
+    output =
+      elixir("""
+      {:ok, _} = Application.ensure_all_started(:nx_vulkan)
+
+      defmodule Model do
+        import Nx.Defn
+        defn loss(x), do: Nx.sum(Nx.exp(x) * 2)
+        defn sorted(x), do: {Nx.sort(x, axis: 1), Nx.as_type(Nx.sort(x), :f32)}
+      end
+
+      for fun <- [&Model.loss/1, &Model.sorted/1, &Nx.cumulative_sum/1] do
+        try do
+          Nx.Defn.jit_apply(fun, [Nx.iota({2, 3}, type: :f64, backend: Nx.BinaryBackend)], compiler: Nx.Vulkan)
+        rescue
+          error in Nx.Vulkan.Error ->
+            IO.puts("\#{error.kind} \#{error.op} \#{inspect(error.details.operands)} " <> Exception.message(error))
+        end
+      end
+      """)
+
+    assert output =~
+             ~s(unsupported fused ["f64[2, 3]"] fused: fused is not supported: needs shaderFloat64, ) <>
+               "in fused (exp, multiply, sum) of f64[2, 3] giving f64[], in Model.loss/1 (unsupported)"
+
+    assert output =~ ~r/unsupported as_type .* in as_type of f64\[2, 3\] giving f32\[2, 3\], in Model.sorted\/1/
+    assert output =~ ~r/unsupported cumulative_sum .* of f64\[2, 3\] giving f64\[2, 3\], in Nx.cumulative_sum\/1/
+  end
 end

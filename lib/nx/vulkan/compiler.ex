@@ -42,8 +42,9 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Errors
 
-  `Nx.Vulkan.Error`, which names the function; `:unsupported` for what the device or this version can't do. Nothing falls back
-  to another backend or compiler.
+  `Nx.Vulkan.Error`, which names the function, the op (a fused one with what it does) and the types of its operands and results, in
+  `:details` too; `:unsupported` for what the device or this version can't do. What memory a run lacks is said of the whole program. Nothing
+  falls back to another backend or compiler.
   """
 
   @behaviour Nx.Defn.Compiler

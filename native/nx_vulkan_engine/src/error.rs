@@ -1,6 +1,6 @@
 //! The one error type of the engine. Every variant carries what a caller needs to act on it.
 
-use crate::DType;
+use crate::{DType, Type};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -45,6 +45,10 @@ pub enum Error {
     #[error("the kernel is not compiled yet")]
     NeedsCompile,
 
+    /// An op of a compiled program failed. A fused op lists what it does after its name.
+    #[error("{cause}, in {op} of {} giving {}", listed(operands), listed(outs))]
+    InOp { op: String, operands: Vec<Type>, outs: Vec<Type>, cause: Box<Error> },
+
     /// An iteration did not settle.
     #[error("{op} did not converge in {sweeps} sweeps")]
     NoConvergence { op: String, sweeps: u32 },
@@ -56,4 +60,21 @@ pub enum Error {
     /// Reading or writing a file failed.
     #[error("{path}: {cause}")]
     Io { path: String, cause: String },
+}
+
+fn listed(types: &[Type]) -> String {
+    match types {
+        [] => "nothing".to_string(),
+        types => types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+impl Error {
+    /// The error itself where it has been told which op it came from.
+    pub fn cause(&self) -> &Error {
+        match self {
+            Error::InOp { cause, .. } => cause.cause(),
+            other => other,
+        }
+    }
 }

@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::process::Command;
 
 use nx_vulkan_engine::executable::{Described, Launched};
-use nx_vulkan_engine::program::{Builder, Program, Reduction};
-use nx_vulkan_engine::{Compile, DType, Engine, Executable, Options, Tensor};
+use nx_vulkan_engine::program::{Builder, Op, Program, Reduction};
+use nx_vulkan_engine::{Compile, DType, Engine, Error, Executable, Options, Tensor, Type};
 
 fn launches(parts: &[Described]) -> Vec<Launched> {
     let mut found = vec![];
@@ -118,6 +118,40 @@ fn loops_are_described_with_their_parts() {
 }
 
 #[test]
+fn errors_name_the_op_and_its_types() {
+    let engine = common::engine();
+    // One launch can't index what is sorted.
+    let b = Builder::new();
+    let x = b.broadcast(b.input(DType::F32, &[3, 1]), &[3, 1 << 40]);
+    let sorted = b.push(Op::Sort { axis: 0, descending: false }, &[x], &b.ty(x));
+    let error = Executable::compile(&engine, b.finish(&[sorted]).unwrap()).unwrap_err();
+    assert!(matches!(error.cause(), Error::TooLarge { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(text.ends_with("in sort of f32[3, 1099511627776] giving f32[3, 1099511627776]"), "{text}");
+
+    // The memory of a run is the program's.
+    let b = Builder::new();
+    let (x, y) = (b.input(DType::F64, &[1 << 20, 1]), b.input(DType::F64, &[1 << 15]));
+    let sum = b.add(x, y);
+    let executable = Executable::compile(&engine, b.finish(&[sum]).unwrap()).unwrap();
+    let tensor = |shape: &[u64]| Tensor::uninitialized(&engine, &Type::new(DType::F64, shape)).unwrap();
+    let error = executable.run(&[tensor(&[1 << 20, 1]), tensor(&[1 << 15])], Compile::Allowed).unwrap_err();
+    assert!(matches!(error.cause(), Error::TooLarge { .. }), "{error:?}");
+    let expected = "in program of f64[1048576, 1], f64[32768] giving f64[1048576, 32768]";
+    assert!(error.to_string().ends_with(expected), "{error}");
+
+    // What the device as a whole fails with is no op's.
+    engine.fail_next_submission();
+    let values = [1f32, 2.0, 3.0];
+    let b = Builder::new();
+    let y = b.exp(b.input(DType::F32, &[3]));
+    let executable = Executable::compile(&engine, b.finish(&[y]).unwrap()).unwrap();
+    let run =
+        || executable.run(&[Tensor::from_slice(&engine, &[3], &values)?], Compile::Allowed)?[0].to_vec::<f32>(&engine);
+    assert_eq!(run(), Err(Error::DeviceLost));
+}
+
+#[test]
 fn modules_are_written_by_name() {
     let folder = common::TempDir::new("dump");
     let options = Options { dump_spirv: Some(folder.0.clone()), ..common::options() };
@@ -125,11 +159,7 @@ fn modules_are_written_by_name() {
     let b = Builder::new();
     let (x, w) = (b.input(DType::F32, &[20, 30]), b.input(DType::F32, &[30, 40]));
     let y = b.sum(b.exp(b.dot(x, w)), &[1]);
-    let sorted = b.push(
-        nx_vulkan_engine::program::Op::Sort { axis: 0, descending: false },
-        &[y],
-        &nx_vulkan_engine::Type::new(DType::F32, &[20]),
-    );
+    let sorted = b.push(Op::Sort { axis: 0, descending: false }, &[y], &Type::new(DType::F32, &[20]));
     let executable = Executable::compile(&engine, b.finish(&[sorted]).unwrap()).unwrap();
     let names: HashSet<String> = launches(&executable.describe())
         .into_iter()
@@ -155,5 +185,5 @@ fn modules_are_written_by_name() {
     let b = Builder::new();
     let y = b.exp(b.input(DType::F32, &[3]));
     let run = Executable::compile(&engine, b.finish(&[y]).unwrap()).and_then(|e| e.run(&[x], Compile::Allowed));
-    assert!(matches!(run, Err(nx_vulkan_engine::Error::Io { .. })), "{run:?}");
+    assert!(matches!(run, Err(Error::Io { .. })), "{run:?}");
 }

@@ -1,6 +1,6 @@
 //! Engine errors as `{:error, kind, op, message, details}`, the fields of `Nx.Vulkan.Error`.
 
-use nx_vulkan_engine::Error;
+use nx_vulkan_engine::{Error, Type};
 use rustler::{Atom, Encoder, Env, Term};
 
 mod atoms {
@@ -8,7 +8,7 @@ mod atoms {
         ok, error, nil, needs_compile,
         no_device, unsupported, invalid_program, invalid_argument, too_large, out_of_memory, released, device_lost,
         bad_shader, vulkan, io, no_convergence, sweeps,
-        dtype, needs, reason, what, expected, got, size_bytes, limit_bytes, in_use_bytes, budget_bytes, path, call, cause,
+        operands, outs, dtype, needs, reason, what, expected, got, size_bytes, limit_bytes, in_use_bytes, budget_bytes, path, call, cause,
     }
 }
 
@@ -27,6 +27,7 @@ pub fn kind(error: &Error) -> Atom {
         Error::NoConvergence { .. } => atoms::no_convergence(),
         Error::Vulkan { .. } => atoms::vulkan(),
         Error::Io { .. } => atoms::io(),
+        Error::InOp { cause, .. } => kind(cause),
     }
 }
 
@@ -57,6 +58,12 @@ fn details<'a>(env: Env<'a>, error: &Error) -> Term<'a> {
         Error::NoConvergence { sweeps, .. } => map(&[(atoms::sweeps(), sweeps.encode(env))]),
         Error::Vulkan { call, cause } => map(&[(atoms::call(), call.encode(env)), (atoms::cause(), cause.encode(env))]),
         Error::Io { path, cause } => map(&[(atoms::path(), path.encode(env)), (atoms::cause(), cause.encode(env))]),
+        Error::InOp { operands, outs, cause, .. } => {
+            let types = |types: &[Type]| types.iter().map(ToString::to_string).collect::<Vec<String>>().encode(env);
+            let within = [(atoms::operands(), types(operands)), (atoms::outs(), types(outs))];
+            let merged = within.into_iter().try_fold(details(env, cause), |map, (key, value)| map.map_put(key, value));
+            merged.unwrap_or_else(|_| Term::map_new(env))
+        }
         Error::Released | Error::DeviceLost | Error::NeedsCompile => Term::map_new(env),
     }
 }
@@ -65,6 +72,12 @@ fn details<'a>(env: Env<'a>, error: &Error) -> Term<'a> {
 pub fn encode<'a>(env: Env<'a>, op: Term<'a>, error: &Error) -> Term<'a> {
     match error {
         Error::NeedsCompile => atoms::needs_compile().encode(env),
+        Error::InOp { op: failed, .. } => {
+            // A fused op lists what it does after its name.
+            let name = failed.split(' ').next().unwrap_or_default();
+            let op = Atom::from_str(env, name).map_or(op, |atom| atom.to_term(env));
+            (atoms::error(), kind(error), op, error.to_string(), details(env, error)).encode(env)
+        }
         _ => (atoms::error(), kind(error), op, error.to_string(), details(env, error)).encode(env),
     }
 }

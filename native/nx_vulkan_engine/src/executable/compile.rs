@@ -9,6 +9,7 @@ use super::{Batch, Executable, Memory, Step, Value, Work};
 use crate::eager::{self, Compile};
 use crate::memory::Buffer;
 use crate::program::passes::{Target, optimize};
+use crate::program::text::in_op;
 use crate::program::{Branches, Instruction, Loop, Op, Operand, Program};
 use crate::{Engine, Error, Result, Tensor, Type, View};
 
@@ -87,7 +88,8 @@ impl Builder<'_> {
                         }
                         Work::Op { op: op.clone(), outs: outs.to_vec() }
                     }
-                    answer => return answer.map(|results| results.into_vec()),
+                    Ok(results) => return Ok(results.into_vec()),
+                    Err(e) => return Err(in_op(e, op, operands.iter().map(|t| t.view.ty()), outs)),
                 }
             }
         };

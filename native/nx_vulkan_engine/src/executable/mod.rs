@@ -19,6 +19,7 @@ use plan::Plan;
 use crate::eager::{self, Compile, is_true};
 use crate::memory::Buffer;
 use crate::program::Op;
+use crate::program::text::in_op;
 use crate::{Engine, Error, Result, Tensor, Type, View};
 
 /// Vector loads need addresses of this multiple.
@@ -153,15 +154,31 @@ impl Executable {
         }
         let engine = &self.engine;
         let bound = inputs.iter().map(|t| aligned(engine, t, compile)).collect::<Result<Vec<Tensor>>>()?;
-        let own = self.own.iter().map(|&size| engine.alloc(size)).collect::<Result<Vec<_>>>()?;
+        let own = self.own.iter().map(|&size| engine.alloc(size)).collect::<Result<Vec<_>>>();
+        let own = own.map_err(|e| self.within(e))?;
         let mut run = Run { engine, bound, own };
         for step in &self.steps {
             match step {
-                Step::Batch(batch) => run.batch(batch)?,
+                Step::Batch(batch) => run.batch(batch).map_err(|e| self.within(e))?,
                 Step::Wait { work, operands } => run.wait(work, operands, compile)?,
             }
         }
         self.outputs.iter().map(|value| run.tensor(value)).collect()
+    }
+}
+
+impl Executable {
+    /// An error of the whole program's, with its types: memory that it needs is that of no op.
+    fn within(&self, error: Error) -> Error {
+        match error {
+            Error::TooLarge { .. } | Error::OutOfMemory { .. } => Error::InOp {
+                op: "program".to_string(),
+                operands: self.inputs.clone(),
+                outs: self.outputs.iter().map(|value| value.view.ty()).collect(),
+                cause: Box::new(error),
+            },
+            other => other,
+        }
     }
 }
 
@@ -215,7 +232,9 @@ impl Run<'_> {
     fn wait(&mut self, work: &Work, operands: &[Value], compile: Compile) -> Result<()> {
         let mut operands = operands.iter().map(|value| self.tensor(value)).collect::<Result<Vec<Tensor>>>()?;
         let results = match work {
-            Work::Op { op, outs } => eager::run_all(self.engine, op, &operands, outs, compile)?.into_vec(),
+            Work::Op { op, outs } => eager::run_all(self.engine, op, &operands, outs, compile)
+                .map_err(|e| in_op(e, op, operands.iter().map(|t| t.view.ty()), outs))?
+                .into_vec(),
             Work::Cond { on_true, on_false } => {
                 let predicate = operands.remove(0);
                 let chosen = if is_true(self.engine, &predicate)? { on_true } else { on_false };

@@ -15,7 +15,7 @@ pub mod linalg;
 mod nested;
 pub mod op;
 pub mod passes;
-mod text;
+pub(crate) mod text;
 pub mod verify;
 pub mod window;
 mod workgroup;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Op, Operand, Program};
-use crate::Type;
+use crate::{Error, Type};
 
 impl fmt::Display for Operand {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,6 +43,39 @@ fn lines(program: &Program, indent: usize, f: &mut fmt::Formatter<'_>) -> fmt::R
         }
     }
     writeln!(f, "{:indent$}outputs {}", "", list(&program.outputs))
+}
+
+/// Ops of a fused one that its title lists; of more, it says how many there are.
+const MAX_TITLE_OPS: usize = 6;
+
+/// The op's name, and what a fused op does.
+fn title(op: &Op) -> String {
+    let (Op::Fused(body) | Op::Workgroup(body)) = op else { return op.name().to_string() };
+    let names = body.instructions.iter().map(|i| i.op.name()).filter(|&name| name != "constant");
+    let all: Vec<&str> = names.collect();
+    let more = match all.len().saturating_sub(MAX_TITLE_OPS) {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    format!("{} ({}{more})", op.name(), all[..all.len().min(MAX_TITLE_OPS)].join(", "))
+}
+
+/// The error with the op that it came from. Errors of the device as a whole, and those that name their op already, stay as they are.
+pub(crate) fn in_op(error: Error, op: &Op, operands: impl Iterator<Item = Type>, outs: &[Type]) -> Error {
+    let cause = match error {
+        Error::NeedsCompile
+        | Error::DeviceLost
+        | Error::NoDevice { .. }
+        | Error::Released
+        | Error::Io { .. }
+        | Error::InOp { .. } => return error,
+        // What generates kernels does not know for what.
+        Error::Unsupported { op: kernel, dtype, needs } if kernel == "kernel" => {
+            Error::Unsupported { op: op.name().to_string(), dtype, needs }
+        }
+        other => other,
+    };
+    Error::InOp { op: title(op), operands: operands.collect(), outs: outs.to_vec(), cause: Box::new(cause) }
 }
 
 impl fmt::Display for Program {
