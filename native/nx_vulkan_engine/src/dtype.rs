@@ -4,6 +4,7 @@ use std::fmt;
 
 /// A tensor element type, named as Nx names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
 pub enum DType {
     S2,
     S4,
@@ -29,6 +30,7 @@ pub enum DType {
 
 /// The type of a value inside a kernel. Narrow types are widened to one of these and rounded back after every op.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
 pub enum CType {
     I32,
     U32,
@@ -41,6 +43,7 @@ pub enum CType {
 }
 
 impl DType {
+    /// Every type.
     pub const ALL: [DType; 20] = [
         DType::S2,
         DType::S4,
@@ -90,6 +93,7 @@ impl DType {
         }
     }
 
+    /// The type that Nx calls so.
     pub fn from_name(name: &str) -> Option<DType> {
         DType::ALL.into_iter().find(|t| t.name() == name)
     }
@@ -112,6 +116,7 @@ impl DType {
         u64::from(self.bits().div_ceil(8))
     }
 
+    /// The type in which kernels compute with it.
     pub fn ctype(self) -> CType {
         match self {
             DType::S2 | DType::S4 | DType::S8 | DType::S16 | DType::S32 => CType::I32,
@@ -133,22 +138,27 @@ impl DType {
         )
     }
 
+    /// Whether it is a signed integer.
     pub fn is_signed(self) -> bool {
         matches!(self, DType::S2 | DType::S4 | DType::S8 | DType::S16 | DType::S32 | DType::S64)
     }
 
+    /// Whether it is an unsigned integer.
     pub fn is_unsigned(self) -> bool {
         matches!(self, DType::U2 | DType::U4 | DType::U8 | DType::U16 | DType::U32 | DType::U64)
     }
 
+    /// Whether it is an integer.
     pub fn is_integer(self) -> bool {
         self.is_signed() || self.is_unsigned()
     }
 
+    /// Whether it is a real float.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F8E5M2 | DType::F8E4M3Fn | DType::Bf16 | DType::F16 | DType::F32 | DType::F64)
     }
 
+    /// Whether it is a complex number.
     pub fn is_complex(self) -> bool {
         matches!(self, DType::C64 | DType::C128)
     }

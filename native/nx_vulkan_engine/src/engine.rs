@@ -36,11 +36,13 @@ const SMALL_BYTES: u64 = 64 << 10;
 pub struct Options {
     /// Index, `uuid:<hex>`, UUID digits or a part of the name; `None` for the best device there is.
     pub selector: Option<String>,
+    /// Whether the validation layer watches.
     pub validation: Validation,
     /// Where compiled pipelines are kept between runs; `None` for nowhere.
     pub cache_dir: Option<PathBuf>,
     /// Caps the device memory for tensors below what the device has.
     pub memory_limit_bytes: Option<u64>,
+    /// How the host reaches device memory.
     pub host_access: HostAccess,
     /// A folder for the SPIR-V of every kernel that is generated, as `<name>-<hash>.spv`; `None` for nowhere.
     pub dump_spirv: Option<PathBuf>,
@@ -93,11 +95,15 @@ pub struct Stats {
     pub reserved_bytes: u64,
     /// Bytes of device memory that tensors may take.
     pub budget_bytes: u64,
+    /// Command buffers submitted.
     pub submissions: u64,
+    /// Kernel launches recorded.
     pub dispatches: u64,
     /// Copies and fills recorded.
     pub transfers: u64,
+    /// Barriers recorded.
     pub barriers: u64,
+    /// Pipelines that are compiled or being compiled.
     pub pipelines: u64,
 }
 
@@ -224,10 +230,12 @@ impl Engine {
         &self.core.fft_tables
     }
 
+    /// What the device can do.
     pub fn caps(&self) -> &Caps {
         &self.core.open.caps
     }
 
+    /// What the device is.
     pub fn info(&self) -> &DeviceInfo {
         &self.core.open.info
     }
@@ -554,6 +562,7 @@ impl Engine {
         self.core.pool.in_use_bytes() / PRESSURE_PERCENT >= self.budget_bytes() / 100
     }
 
+    /// Counters since the engine was opened.
     pub fn stats(&self) -> Stats {
         let counters = self.core.stream.counters();
         Stats {

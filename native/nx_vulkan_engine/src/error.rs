@@ -2,9 +2,13 @@
 
 use crate::{DType, Type};
 
+/// What may fail with an [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// What goes wrong. Variants carry what a caller needs to act; their fields are in the message.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+// The messages tell what the fields are.
+#[allow(missing_docs)]
 pub enum Error {
     /// No Vulkan loader, no driver, or no device that the engine can use.
     #[error("no usable Vulkan device: {reason}")]
@@ -34,6 +38,7 @@ pub enum Error {
     #[error("the tensor was deallocated")]
     Released,
 
+    /// The driver gave up; a new engine is needed.
     #[error("the Vulkan device was lost")]
     DeviceLost,
 

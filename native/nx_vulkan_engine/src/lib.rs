@@ -36,7 +36,7 @@
 //!   says what one can do. An engine serves any number of threads.
 //! - A [`Tensor`] is memory on the device with a [`View`]; dropping the last clone gives the memory back.
 //! - A [`program::Program`] is a flat list of instructions in Nx's words. [`program::Builder`] makes one,
-//!   [`program::verify`] checks its rules, [`program::passes`] fuses its ops, [`reference`] interprets it on the CPU, and
+//!   [`program::verify`] checks its rules, [`program::passes`] fuses its ops, [`mod@reference`] interprets it on the CPU, and
 //!   [`program::Program::to_bytes`] and [`program::Program::from_bytes`] write and read it. [`program::file::Recording`] holds inputs and
 //!   expected outputs as well.
 //! - [`Executable::compile`] makes kernels of a program and plans its memory; [`Executable::run`] records them and returns at once.
@@ -46,9 +46,13 @@
 //!
 //! Examples: `session` (a program from build to file), `mlp` (a network trained by programs of the builder), `digits` and
 //! `eight_schools` (the demos), `throughput`, `products`, `fused`, `windows` and `workgroup` (measurements).
+#![warn(missing_docs)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+// Modules without documented items are the inside of the engine, public for its tests and measurements.
+#[allow(missing_docs)]
 pub mod chain;
+#[allow(missing_docs)]
 pub mod codegen;
 pub mod device;
 pub mod dtype;
@@ -56,16 +60,19 @@ pub mod eager;
 pub mod engine;
 pub mod error;
 pub mod executable;
+#[allow(missing_docs)]
 pub mod float8;
 mod ipc;
 pub mod kernel;
 pub mod memory;
+#[allow(missing_docs)]
 pub mod nativev;
 pub mod profile;
 pub mod program;
 pub mod reference;
 pub mod shape;
 mod share;
+#[allow(missing_docs)]
 pub mod spirv;
 mod stream;
 pub mod tensor;

@@ -13,15 +13,19 @@ pub type Strides = SmallVec<[i64; 6]>;
 /// Type and shape of a value: what an instruction promises to produce.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Type {
+    /// The type of the elements.
     pub dtype: DType,
+    /// Sizes of the axes.
     pub shape: Dims,
 }
 
 impl Type {
+    /// A type with these axes.
     pub fn new(dtype: DType, shape: &[u64]) -> Type {
         Type { dtype, shape: Dims::from_slice(shape) }
     }
 
+    /// How many elements there are.
     pub fn elements(&self) -> u64 {
         elements(&self.shape)
     }
@@ -35,13 +39,17 @@ impl Type {
 /// How a tensor's elements lie in its buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
+    /// The type of the elements.
     pub dtype: DType,
+    /// Sizes of the axes.
     pub shape: Dims,
+    /// Elements between neighbours along each axis.
     pub strides: Strides,
     /// Elements from the start of the buffer to the element with index 0 on every axis.
     pub offset: u64,
 }
 
+/// How many elements a shape has.
 pub fn elements(shape: &[u64]) -> u64 {
     shape.iter().product()
 }
@@ -58,14 +66,17 @@ pub fn contiguous_strides(shape: &[u64]) -> Strides {
 }
 
 impl View {
+    /// Row-major, from the beginning of the buffer.
     pub fn contiguous(dtype: DType, shape: &[u64]) -> View {
         View { dtype, shape: Dims::from_slice(shape), strides: contiguous_strides(shape), offset: 0 }
     }
 
+    /// How many elements there are.
     pub fn elements(&self) -> u64 {
         elements(&self.shape)
     }
 
+    /// Type and shape.
     pub fn ty(&self) -> Type {
         Type { dtype: self.dtype, shape: self.shape.clone() }
     }
@@ -89,6 +100,7 @@ impl View {
         self.strides.iter().zip(&self.shape).all(|(&stride, &size)| stride == 0 || size == 1)
     }
 
+    /// Bytes from the start of the buffer to the element with index 0.
     pub fn offset_bytes(&self) -> u64 {
         self.offset * self.dtype.size_bytes()
     }
@@ -163,6 +175,10 @@ impl View {
         self.broadcast(shape, &axes)
     }
 
+    /// Every `strides`-th of `lengths` elements from `starts` on.
+    ///
+    /// # Errors
+    /// `InvalidProgram` where that goes beyond an axis.
     pub fn slice(&self, starts: &[u64], lengths: &[u64], strides: &[u64]) -> Result<View> {
         let rank = self.shape.len();
         if starts.len() != rank || lengths.len() != rank || strides.len() != rank {
@@ -189,6 +205,10 @@ impl View {
         Ok(view)
     }
 
+    /// The same elements backwards along axes.
+    ///
+    /// # Errors
+    /// `InvalidProgram` for an axis that is not there.
     pub fn reverse(&self, axes: &[usize]) -> Result<View> {
         let mut view = self.clone();
         let mut offset = self.offset as i64;
@@ -263,7 +283,9 @@ fn reshape_strides(old: &[u64], strides: &[i64], new: &[u64]) -> Option<Strides>
 /// operand allows it. Axes of size 1 are gone; at least one axis stays.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Space {
+    /// Sizes of the axes.
     pub sizes: Dims,
+    /// Strides of each operand.
     pub strides: SmallVec<[Strides; 4]>,
 }
 
@@ -305,10 +327,12 @@ impl Space {
         space
     }
 
+    /// How many axes there are.
     pub fn rank(&self) -> usize {
         self.sizes.len()
     }
 
+    /// How many elements there are.
     pub fn elements(&self) -> u64 {
         elements(&self.sizes)
     }

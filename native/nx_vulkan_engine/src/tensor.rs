@@ -27,7 +27,9 @@ native! {
 /// A tensor on the device. Cloning shares the memory; nothing ever changes a tensor that others can see.
 #[derive(Debug, Clone)]
 pub struct Tensor {
+    /// The memory, which tensors may share.
     pub buffer: Arc<Buffer>,
+    /// Where in it the elements lie.
     pub view: View,
 }
 

@@ -8,8 +8,11 @@ use crate::{DType, float8};
 /// An element. Canonical for a dtype when it is one of the dtype's values: then its kind is the dtype's kind.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Value {
+    /// A whole number.
     Int(i128),
+    /// A real number.
     Float(f64),
+    /// Real and imaginary part.
     Complex(f64, f64),
 }
 
@@ -100,6 +103,7 @@ impl Value {
         }
     }
 
+    /// 1 or 0.
     pub fn bool(value: bool) -> Value {
         Value::Int(i128::from(value))
     }
@@ -112,6 +116,7 @@ impl Value {
         }
     }
 
+    /// The imaginary part, 0 of real numbers.
     pub fn imag(self) -> f64 {
         if let Value::Complex(_, im) = self { im } else { 0.0 }
     }
@@ -154,6 +159,7 @@ impl Value {
         }
     }
 
+    /// The value that an element with these bits has.
     pub fn from_bits(dtype: DType, bits: u128) -> Value {
         let f32_at = |shift: u32| f64::from(f32::from_bits((bits >> shift) as u32));
         let f64_at = |shift: u32| f64::from_bits((bits >> shift) as u64);

@@ -8,6 +8,7 @@ use super::{DeviceInfo, DeviceKind};
 
 /// Float-controls properties of one float width (`SPV_KHR_float_controls`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct FloatControls {
     pub signed_zero_inf_nan_preserve: bool,
     pub denorm_preserve: bool,
@@ -18,6 +19,7 @@ pub struct FloatControls {
 
 /// Classes of subgroup operations that compute shaders may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(missing_docs)]
 pub struct SubgroupOps {
     pub basic: bool,
     pub vote: bool,
@@ -31,6 +33,7 @@ pub struct SubgroupOps {
 
 /// One memory type: which heap it is in and how the host sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct MemoryTypeInfo {
     pub heap: u32,
     pub device_local: bool,
@@ -43,6 +46,7 @@ pub struct MemoryTypeInfo {
 
 /// One memory heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)]
 pub struct HeapInfo {
     pub size_bytes: u64,
     pub device_local: bool,
@@ -50,6 +54,8 @@ pub struct HeapInfo {
 
 /// Limits and features of an open device. A feature is true when it exists and was enabled.
 #[derive(Debug, Clone, PartialEq)]
+// Features and limits have Vulkan's names.
+#[allow(missing_docs)]
 pub struct Caps {
     pub kind: DeviceKind,
     pub vendor_id: u32,

@@ -18,6 +18,7 @@ const VALIDATION_LAYER: &str = "VK_LAYER_KHRONOS_validation";
 /// Whether the Khronos validation layer watches every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Validation {
+    /// The layer is not loaded.
     Off,
     /// On where the layer is installed.
     On,
@@ -41,6 +42,7 @@ impl Validation {
 pub struct ValidationLog(Mutex<Vec<String>>);
 
 impl ValidationLog {
+    /// What was said so far.
     pub fn messages(&self) -> Vec<String> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -18,10 +18,15 @@ use crate::{Error, Result};
 /// The kind of hardware behind a device, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeviceKind {
+    /// A card with memory of its own.
     Discrete,
+    /// A GPU that shares the host's memory.
     Integrated,
+    /// A GPU of a virtual machine.
     Virtual,
+    /// The CPU, such as lavapipe.
     Cpu,
+    /// Anything else.
     Other,
 }
 
@@ -43,14 +48,21 @@ impl DeviceKind {
 pub struct DeviceInfo {
     /// Position in the loader's list; the number a selector may name.
     pub index: usize,
+    /// As the driver says.
     pub name: String,
     /// All zeros where the driver reports none.
     pub uuid: [u8; 16],
+    /// What sort of device it is.
     pub kind: DeviceKind,
+    /// The vendor's PCI number.
     pub vendor_id: u32,
+    /// The vendor's number of the device.
     pub device_id: u32,
+    /// The driver's name.
     pub driver_name: String,
+    /// The driver's own description, its version above all.
     pub driver_info: String,
+    /// The version in the vendor's encoding.
     pub driver_version: u32,
     /// (major, minor, patch), capped at what the engine's Vulkan bindings know.
     pub api_version: (u32, u32, u32),

@@ -89,6 +89,7 @@ enum Step {
 pub struct Summary {
     /// Kernel launches, fills and copies of one run; those of loops and branches are not counted.
     pub commands: u64,
+    /// Barriers between them.
     pub barriers: u64,
     /// Times that the host waits for values, loops counted once.
     pub waits: u64,

@@ -1,6 +1,7 @@
 //! Pipelines, and how a dispatch names its pipeline, parameters and buffers.
 
 mod disk_cache;
+#[allow(missing_docs)]
 pub mod launch;
 mod pipeline;
 
@@ -17,6 +18,7 @@ use launch::Work;
 
 /// How a shader takes its buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
 pub enum Interface {
     /// Buffer device addresses in push constants or in a table: every kernel of the engine's own.
     Addresses { push_bytes: u32 },
@@ -25,6 +27,7 @@ pub enum Interface {
 }
 
 impl Interface {
+    /// Bytes of push constants.
     pub fn push_bytes(self) -> u32 {
         match self {
             Interface::Addresses { push_bytes } | Interface::Descriptors { push_bytes, .. } => push_bytes,
@@ -64,6 +67,7 @@ impl PipelineKey {
 /// One dispatch of an `Interface::Addresses` pipeline.
 #[derive(Debug, Clone, Copy)]
 pub struct Launch<'a> {
+    /// The compiled kernel.
     pub pipeline: &'a Arc<Pipeline>,
     /// Push-constant words.
     pub params: &'a [u32],
@@ -73,6 +77,7 @@ pub struct Launch<'a> {
     pub addresses: &'a [u32],
     /// Workgroups in x, y, z. A zero makes the launch a no-op.
     pub groups: [u32; 3],
+    /// What the kernel reads.
     pub reads: &'a [&'a Arc<Buffer>],
     /// A buffer may be in `reads` and `writes` at once.
     pub writes: &'a [&'a Arc<Buffer>],
@@ -83,27 +88,36 @@ pub struct Launch<'a> {
 /// What a shader does with a bound buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
+    /// It reads.
     Read,
+    /// It writes.
     Write,
+    /// It does both.
     ReadWrite,
 }
 
 /// One storage-buffer binding.
 #[derive(Debug, Clone, Copy)]
 pub struct Binding<'a> {
+    /// The memory.
     pub buffer: &'a Arc<Buffer>,
     /// A multiple of `Caps::min_storage_buffer_offset_alignment`.
     pub offset: u64,
+    /// The range that the shader sees.
     pub size_bytes: u64,
+    /// What the shader does with it.
     pub access: Access,
 }
 
 /// One dispatch of an `Interface::Descriptors` pipeline.
 #[derive(Debug, Clone, Copy)]
 pub struct BoundLaunch<'a> {
+    /// The compiled kernel.
     pub pipeline: &'a Arc<Pipeline>,
     /// Push constants; a multiple of four bytes.
     pub push: &'a [u8],
+    /// Workgroups in x, y, z.
     pub groups: [u32; 3],
+    /// By their numbers in set 0.
     pub bindings: &'a [Binding<'a>],
 }

@@ -17,7 +17,9 @@ pub struct Loop {
 /// program does not run.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Branches {
+    /// Runs where the predicate is not 0.
     pub on_true: Program,
+    /// Runs where it is 0.
     pub on_false: Program,
 }
 

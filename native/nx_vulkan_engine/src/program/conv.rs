@@ -11,13 +11,17 @@ use crate::shape::Dims;
 /// How a kernel slides over an input. Spatial attributes have one item per spatial axis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conv {
+    /// Elements from one position of the kernel to the next.
     pub strides: Dims,
     /// Zeros before and after each axis; negative ones are cut off.
     pub padding: SmallVec<[(i64, i64); 6]>,
     /// Elements from one element of the input to the next; zeros lie between.
     pub input_dilation: Dims,
+    /// Elements of the input from one element of the kernel to the next.
     pub kernel_dilation: Dims,
+    /// Groups of channels that are convolved apart.
     pub feature_groups: u64,
+    /// Groups of images that are convolved apart.
     pub batch_groups: u64,
     /// Which axes are batch, channels and space, in this order.
     pub input_axes: Axes,
@@ -118,6 +122,7 @@ impl Conv {
         shape
     }
 
+    /// Reads the wire form.
     pub fn from_wire(a: &Attrs<'_>) -> Result<Conv> {
         let (low, high): (Vec<i64>, Vec<i64>) = (a.ints("low")?, a.ints("high")?);
         if low.len() != high.len() {

@@ -18,16 +18,22 @@ const FORMAT: &str = "nx_vulkan program 1";
 /// What a float output may differ from the expected one by: `absolute + relative * |expected|`.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Tolerance {
+    /// In the output's unit.
     pub absolute: f64,
+    /// As a factor of the expected value.
     pub relative: f64,
 }
 
 /// A program with inputs and expected outputs, each in Nx's binary layout.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Recording {
+    /// What was recorded.
     pub name: String,
+    /// The program.
     pub program: Program,
+    /// One per input.
     pub inputs: Vec<Vec<u8>>,
+    /// One per output.
     pub expected: Vec<Vec<u8>>,
     /// One per output.
     pub tolerances: Vec<Tolerance>,
@@ -184,6 +190,10 @@ impl Recording {
         Ok(bytes)
     }
 
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// `Io` where it can't be read, else as [`Recording::from_bytes`].
     pub fn read(path: &Path) -> Result<Recording> {
         let bytes =
             std::fs::read(path).map_err(|e| Error::Io { path: path.display().to_string(), cause: e.to_string() })?;

@@ -16,21 +16,27 @@ pub const MAX_STEPS: usize = 4096;
 pub enum Scalars {
     /// The bits of a value of the step's type.
     Constant(u128),
+    /// An op of scalars.
     Elementwise(Elementwise),
 }
 
 /// One value of a function. Values are numbered: the function's inputs first, then its steps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScalarStep {
+    /// What it computes.
     pub op: Scalars,
+    /// From which values.
     pub args: SmallVec<[u16; 3]>,
+    /// The type of the result.
     pub out: DType,
 }
 
 /// A function of an element, the accumulator and scalars that it captured.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Function {
+    /// In order.
     pub steps: Vec<ScalarStep>,
+    /// The value that is the function's.
     pub result: u16,
 }
 

@@ -6,14 +6,19 @@ use crate::{DType, Result, Type};
 /// What `triangular_solve` makes of its matrix first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transform {
+    /// Nothing.
     None,
+    /// Its transpose.
     Transpose,
+    /// Its conjugate transpose.
     Conjugate,
 }
 
+/// Solvers and factorizations. The operands are listed beside each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Linalg {
     /// a, b; X of `op(A) X = B`, or of `X op(A) = B`. A triangle of A is not read.
+    #[allow(missing_docs)]
     TriangularSolve { lower: bool, left_side: bool, transform: Transform },
     /// a; the lower factor. The upper triangle of A is not read.
     Cholesky,
@@ -26,6 +31,7 @@ pub enum Linalg {
 }
 
 impl Linalg {
+    /// Nx's name of the op.
     pub fn name(self) -> &'static str {
         match self {
             Linalg::TriangularSolve { .. } => "triangular_solve",

@@ -4,12 +4,14 @@ pub mod builder;
 pub mod control;
 pub mod conv;
 pub mod dot;
+#[allow(missing_docs)]
 pub mod epilogue;
 pub mod factorization;
 pub mod file;
 pub(crate) mod flops;
 pub mod fourier;
 pub mod function;
+#[allow(missing_docs)]
 pub mod fused;
 pub mod linalg;
 mod nested;
@@ -44,18 +46,25 @@ pub enum Operand {
     Result(u32),
 }
 
+/// One op with its operands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Instruction {
+    /// The op with its attributes.
     pub op: Op,
+    /// What it takes, as the op's documentation lists it.
     pub operands: SmallVec<[Operand; 3]>,
     /// The types of its results: one, except for ops such as `top_k`.
     pub outs: SmallVec<[Type; 1]>,
 }
 
+/// A flat list of instructions, each of which uses inputs and earlier results.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Program {
+    /// The types of the inputs.
     pub inputs: Vec<Type>,
+    /// In the order in which they run one by one.
     pub instructions: Vec<Instruction>,
+    /// Which values the program gives.
     pub outputs: Vec<Operand>,
 }
 

@@ -17,9 +17,10 @@ macro_rules! named_enum {
     ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $name { $($variant),* }
+        pub enum $name { $(#[doc = concat!("Nx's `", $text, "`.")] $variant),* }
 
         impl $name {
+            /// Every one.
             pub const ALL: &'static [$name] = &[$($name::$variant),*];
 
             /// Nx's name, which is also the name in the scalar library.
@@ -27,6 +28,7 @@ macro_rules! named_enum {
                 match self { $($name::$variant => $text),* }
             }
 
+            /// The one that Nx calls so.
             pub fn from_name(name: &str) -> Option<$name> {
                 match name { $($text => Some($name::$variant),)* _ => None }
             }
@@ -92,6 +94,7 @@ named_enum! {
 }
 
 impl Cumulative {
+    /// The reduction that runs along the axis.
     pub fn reduction(self) -> Reduction {
         match self {
             Cumulative::Sum => Reduction::Sum,
@@ -123,13 +126,18 @@ impl Binary {
 /// A number in an attribute. Integers keep all 64 bits; complex numbers have two parts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scalar {
+    /// A whole number.
     Int(i128),
+    /// A real number.
     Float(f64),
+    /// Real and imaginary part.
     Complex(f64, f64),
 }
 
 /// An op with its attributes. Operands are listed beside each variant.
 #[derive(Debug, Clone, PartialEq)]
+// Attributes are Nx's options.
+#[allow(missing_docs)]
 pub enum Op {
     /// a
     Unary(Unary),
@@ -277,14 +285,20 @@ impl Op {
 /// Ops evaluated element by element, each from the elements at the same index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Elementwise {
+    /// Of one operand.
     Unary(Unary),
+    /// Of two.
     Binary(Binary),
+    /// Predicate, and what to choose from.
     Select,
+    /// Between two bounds.
     Clip,
+    /// Another type.
     AsType,
 }
 
 impl Elementwise {
+    /// The name of the op, as in the scalar library.
     pub fn name(self) -> &'static str {
         match self {
             Elementwise::Unary(op) => op.name(),
@@ -295,6 +309,7 @@ impl Elementwise {
         }
     }
 
+    /// How many operands it takes.
     pub fn arity(self) -> usize {
         match self {
             Elementwise::Unary(_) | Elementwise::AsType => 1,
@@ -305,6 +320,7 @@ impl Elementwise {
 }
 
 impl Op {
+    /// The op as an elementwise one, if it is one.
     pub fn elementwise(&self) -> Option<Elementwise> {
         match self {
             Op::Unary(op) => Some(Elementwise::Unary(*op)),

@@ -9,6 +9,7 @@ use crate::shape::{Dims, View};
 /// Windows over every axis of an operand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Windows {
+    /// Elements of a window along each axis.
     pub sizes: Dims,
     /// Elements before and after each axis; negative ones are cut off.
     pub padding: SmallVec<[(i64, i64); 6]>,

@@ -16,14 +16,19 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Attr {
+    /// Nothing: Elixir's nil.
     None,
+    /// True or false.
     Bool(bool),
+    /// A whole number.
     Int(i64),
     /// Integers above `i64::MAX`.
     UInt(u64),
     /// Finite floats. The others travel as the names `nan`, `infinity`, `neg_infinity`.
     Float(f64),
+    /// An atom or a string.
     Name(String),
+    /// Values in order.
     List(Vec<Attr>),
 }
 

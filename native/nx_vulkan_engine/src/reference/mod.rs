@@ -28,7 +28,9 @@ use crate::{Error, Result, Type, tensor};
 /// A tensor on the host: its elements in row-major order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Array {
+    /// Type and shape.
     pub ty: Type,
+    /// In row-major order.
     pub values: Vec<Value>,
 }
 

@@ -18,6 +18,7 @@ use crate::{DeviceKind, Result};
 /// What passes need to know of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
+    /// What sort of device it is.
     pub kind: DeviceKind,
     /// Invocations per workgroup.
     pub max_invocations: u32,
@@ -28,6 +29,7 @@ pub struct Target {
 }
 
 impl Target {
+    /// The device of these capabilities, with all passes on.
     pub fn of(caps: &Caps) -> Target {
         Target { kind: caps.kind, max_invocations: caps.max_invocations, fusion: true, workgroups: true }
     }
