@@ -57,7 +57,7 @@ defmodule Nx.Vulkan.WithoutF64Test do
       """)
 
     assert output =~ ~r/chain: .*(shaderFloat64|Float64)/
-    assert output =~ ~r/op: .*shaderFloat64/
+    assert output =~ ~r/op: add: kernel map\.add\.f64 .*shaderFloat64/
   end
 
   test "errors of compiled functions name the function, the op and shapes" do

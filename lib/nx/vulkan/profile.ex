@@ -22,7 +22,11 @@ defmodule Nx.Vulkan.Profile do
   names. `copy` and `fill` are the driver's, uploads and downloads among them. `-` is what is not known.
 
   What the device can do is measured at the first table, by copies of its memory and a kernel of fused multiply-adds in f32, unless
-  `limits:` says it. So shares of f64 and of matrix units mean little.
+  `limits:` or
+
+      config :nx_vulkan, profile_limits: {4.8e12, 67.0e12}
+
+  says it, in bytes and operations per second. So shares of f64 and of matrix units mean little.
   """
 
   alias Nx.Vulkan.NativeV
@@ -106,7 +110,7 @@ defmodule Nx.Vulkan.Profile do
     with printed when printed != nil <- :persistent_term.get(__MODULE__, nil),
          0 <- :atomics.exchange(printed, 1, 1) do
       try do
-        IO.puts(:stderr, table())
+        IO.puts(:stderr, table(limits: Application.get_env(:nx_vulkan, :profile_limits)))
       rescue
         error in Nx.Vulkan.Error -> IO.puts(:stderr, "No profile: " <> Exception.message(error))
       end

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::Limits;
 use crate::codegen::probe::RATE_FLOPS;
 use crate::kernel::launch::{Arguments, Place, launch};
-use crate::{DType, DeviceKind, Engine, Result, Tensor, Type};
+use crate::{DType, DeviceKind, Engine, Error, Result, Tensor, Type};
 
 /// Sizes of what is copied, above the caches of GPUs, and elements of the fma kernel: some 0.1 ms of work each on an H200.
 const COPY_BYTES: u64 = 256 << 20;
@@ -21,13 +21,14 @@ const MEASUREMENTS: usize = 3;
 
 impl Engine {
     /// Measures what the device can do, for the shares in profiles: copies of its memory and a kernel of fma in f32, in some
-    /// milliseconds on a GPU. Answers what was measured or given before, if anything was.
+    /// milliseconds on a GPU. Answers what was measured or given before, if anything was, and `None` where half a gigabyte of memory is not to
+    /// be had.
     ///
     /// # Errors
-    /// `OutOfMemory` where half a gigabyte is not to be had; the sticky error of a failed submission.
-    pub fn measure_limits(self: &Arc<Engine>) -> Result<Limits> {
+    /// The sticky error of a failed submission.
+    pub fn measure_limits(self: &Arc<Engine>) -> Result<Option<Limits>> {
         if let Some(known) = self.stream().profiler().limits() {
-            return Ok(known);
+            return Ok(Some(known));
         }
         // Its own commands are no part of profiles.
         let was_on = self.stream().set_profiling(false)?;
@@ -37,9 +38,14 @@ impl Engine {
         if was_on {
             self.stream().set_profiling(true)?;
         }
-        let limits = measured?;
-        self.set_limits(limits);
-        Ok(limits)
+        match measured {
+            Ok(limits) => {
+                self.set_limits(limits);
+                Ok(Some(limits))
+            }
+            Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 
     /// The shortest time that `record` takes, without the first.

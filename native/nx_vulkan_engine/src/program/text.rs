@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{Op, Operand, Program};
+use crate::kernel::launch::KERNEL;
 use crate::{Error, Type};
 
 impl fmt::Display for Operand {
@@ -70,7 +71,7 @@ pub(crate) fn in_op(error: Error, op: &Op, operands: impl Iterator<Item = Type>,
         | Error::Io { .. }
         | Error::InOp { .. } => return error,
         // What generates kernels does not know for what.
-        Error::Unsupported { op: kernel, dtype, needs } if kernel == "kernel" => {
+        Error::Unsupported { op: kernel, dtype, needs } if kernel.starts_with(KERNEL) => {
             Error::Unsupported { op: op.name().to_string(), dtype, needs }
         }
         other => other,

@@ -64,6 +64,9 @@ pub enum Compile {
     Refused,
 }
 
+/// How the op of an error begins that is a kernel's.
+pub(crate) const KERNEL: &str = "kernel";
+
 /// Everything that distinguishes one generated kernel from another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum KernelSpec {
@@ -224,7 +227,9 @@ impl Engine {
         let missing = features & !available(self.caps());
         if missing != 0 {
             let needs = feature_names(missing).join(", ");
-            return Err(Error::Unsupported { op: "kernel".to_string(), dtype: None, needs });
+            // Its name tells op and type, where nobody knows the op that it is for.
+            let op = spec.map_or_else(|| KERNEL.to_string(), |spec| format!("{KERNEL} {}", spec.name()));
+            return Err(Error::Unsupported { op, dtype: None, needs });
         }
         let interface = Interface::Addresses { push_bytes: (ParamLayout::PUSH_WORDS * 4) as u32 };
         let key = PipelineKey::new(&generated.words, constants, interface);
