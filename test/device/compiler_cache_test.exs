@@ -54,4 +54,30 @@ defmodule Nx.Vulkan.CompilerCacheTest do
     send(pid, :go)
     assert Task.await(second) == 2
   end
+
+  test "a function that captured an expression is found again, however many paths there are through it" do
+    parent = self()
+    x = Nx.tensor([1.0, 2.0])
+    # 2^60 paths from the sum to x.
+    doubled = Nx.Defn.debug_expr(fn x -> Enum.reduce(1..60, x, fn _, acc -> Nx.add(acc, acc) end) end).(x)
+
+    run = fn expr ->
+      captured = %{expr: {expr, fn -> expr end}}
+
+      traced = fn x ->
+        send(parent, :traced)
+        Nx.multiply(elem(captured.expr, 0), x)
+      end
+
+      Nx.Defn.jit_apply(traced, [x], compiler: Nx.Vulkan) |> Nx.to_flat_list()
+    end
+
+    assert run.(doubled) == [2.0 ** 60, 4 * 2.0 ** 60]
+    assert_received :traced
+    assert run.(doubled) == [2.0 ** 60, 4 * 2.0 ** 60]
+    refute_received :traced
+    # Another expression is another function.
+    assert run.(Nx.Defn.debug_expr(&Nx.negate/1).(x)) == [-1.0, -4.0]
+    assert_received :traced
+  end
 end

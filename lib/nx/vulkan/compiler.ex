@@ -52,7 +52,7 @@ defmodule Nx.Vulkan.Compiler do
   alias Nx.Defn.Composite
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.{Lowering, NativeV, Telemetry}
-  alias Nx.Vulkan.Compiler.{Cache, Recompilation, Stages}
+  alias Nx.Vulkan.Compiler.{Cache, Key, Recompilation, Stages}
   alias Nx.Vulkan.Lowering.Plan
   alias Nx.Vulkan.VulkanoBackend, as: B
 
@@ -239,7 +239,7 @@ defmodule Nx.Vulkan.Compiler do
 
   defp cached(key, vars, fun, hooks) do
     templates = templates(vars)
-    cache_key = {key, templates, hooks}
+    cache_key = {Key.of(key), templates, hooks}
 
     with nil <- Cache.get(cache_key) do
       Cache.get_or_make(cache_key, fn ->

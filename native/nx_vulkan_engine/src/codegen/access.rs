@@ -161,14 +161,16 @@ pub fn constant(code: &mut Code<'_, '_>, ctype: CType, bits: u64) -> Option<Word
     Some(code.linker.global(opcode, Some(ty), operands))
 }
 
+/// A word that is 0, as no compiler knows: the count of elements is below 2^31.
+pub fn zero_word(code: &mut Code<'_, '_>) -> Result<Word> {
+    let (count, shift) = (code.param(0)?, code.linker.const_u32(31));
+    Ok(code.u32_op(Op::ShiftRightLogical, count, shift))
+}
+
 /// The same where compilers that know a zero would drop operations with it, although they change signs, infinities and NaN (lavapipe
-/// does): zeros are computed from the count of elements, which no compiler knows to be below 2^31.
+/// does): zeros are made from [`zero_word`].
 pub fn exact_constant(code: &mut Code<'_, '_>, ctype: CType, bits: u64) -> Result<Option<Word>> {
     let float_zero = |part: u64, bits: u32| part << 1 << (64 - bits) == 0;
-    let zero_word = |code: &mut Code<'_, '_>| -> Result<Word> {
-        let (count, shift) = (code.param(0)?, code.linker.const_u32(31));
-        Ok(code.u32_op(Op::ShiftRightLogical, count, shift))
-    };
     let single = |code: &mut Code<'_, '_>, part: u64| -> Result<Option<Word>> {
         if !float_zero(part & 0xffff_ffff, 32) {
             return Ok(constant(code, CType::F32, part & 0xffff_ffff));

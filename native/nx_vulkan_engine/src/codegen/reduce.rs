@@ -355,6 +355,30 @@ impl ReduceSpec {
         })
     }
 
+    /// The same where no loop hides from compilers what it is: those that know it drop what it is combined with, although that
+    /// changes signs of zeros.
+    pub(super) fn exact_identity(&self, code: &mut Code<'_, '_>) -> Result<Word> {
+        let identity = self.identity(code)?;
+        if !self.accumulates_floats() {
+            return Ok(identity);
+        }
+        let (ty, zero) = (self.words_type(code), access::zero_word(code)?);
+        let zeros = match self.accumulator().words() {
+            1 => zero,
+            words => code.ids(SpirvOp::CompositeConstruct, ty, &vec![zero; words as usize]),
+        };
+        Ok(code.ids(SpirvOp::BitwiseOr, ty, &[identity, zeros]))
+    }
+
+    /// Whether combining rounds, and so gives another result than a lone element.
+    pub(super) fn accumulates_floats(&self) -> bool {
+        match self.accumulator() {
+            Accumulator::Value(ctype) => !ctype.dtype().is_integer(),
+            Accumulator::Compensated(_) => true,
+            Accumulator::Arg { .. } => false,
+        }
+    }
+
     fn identity_words(&self) -> Result<SmallVec<[u32; 4]>> {
         let two = |bits: u64| SmallVec::from_slice(&[bits as u32, (bits >> 32) as u32]);
         let unsupported = || Error::Unsupported {

@@ -318,7 +318,7 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
     /// The tree is that of `reduce_rows`: loads of one invocation in order, then the team.
     fn reduce(&mut self, spec: &ReduceSpec, of: Ref, number: usize) -> Result<Held> {
         let values = self.find(of)?;
-        let identity = spec.identity(self.code)?;
+        let identity = spec.exact_identity(self.code)?;
         let words = spec.words_type(self.code);
         let mut sum = identity;
         for (item, (_, exists)) in self.loads.clone().into_iter().enumerate() {

@@ -45,9 +45,18 @@ fn optimized_programs_mean_the_same() {
 
 #[test]
 fn fused_kernels_give_the_bits_of_single_ops() {
-    let target = Target::of(engine().caps());
-    cases(60, false, |case, program, inputs| {
-        let optimized = optimize(program.clone(), &target).unwrap();
+    bits(60, &Target::of(engine().caps()));
+}
+
+/// As on GPUs, where runs of small ops are one kernel.
+#[test]
+fn workgroups_give_the_bits_of_single_ops() {
+    bits(40, &Target { workgroups: true, ..gpu() });
+}
+
+fn bits(default: u64, target: &Target) {
+    cases(default, false, |case, program, inputs| {
+        let optimized = optimize(program.clone(), target).unwrap();
         let expected = run(program, inputs);
         let got = run(&optimized, inputs);
         for (k, (a, b)) in expected.iter().zip(&got).enumerate() {

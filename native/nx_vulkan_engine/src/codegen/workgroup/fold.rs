@@ -21,7 +21,7 @@ impl Emitter<'_, '_, '_> {
         let Kind::Fold(fold) = &node.kind else { return Err(invalid("no reduction".to_string())) };
         let ty = fold.spec.words_type(self.code);
         let variable = self.code.variable(ty);
-        let identity = fold.spec.identity(self.code)?;
+        let identity = fold.spec.exact_identity(self.code)?;
         self.code.set(variable, identity);
         Ok(variable)
     }
@@ -41,7 +41,8 @@ impl Emitter<'_, '_, '_> {
     pub(super) fn fold_alone(&mut self, node: &Rc<Node>, o: Index) -> Result<Word> {
         let Kind::Fold(fold) = &node.kind else { return Err(invalid("no reduction".to_string())) };
         let count = elements(&fold.reduced) as u32;
-        if count == 1 {
+        // A float of one element is combined too: that makes 0.0 of -0.0, and zero of denormals where the device flushes them.
+        if count == 1 && !fold.spec.accumulates_floats() {
             let zero = self.number(0);
             let value = self.lifted(fold, node, o, zero)?;
             return fold.spec.lower(self.code, value);
@@ -112,7 +113,7 @@ impl Emitter<'_, '_, '_> {
                 let at = self.plus(start, at);
                 let value = self.element(updates, Index::linear(&shape, at))?;
                 let lifted = fold.spec.lift(self.code, value, r)?;
-                let (none, ty) = (fold.spec.identity(self.code)?, fold.spec.words_type(self.code));
+                let (none, ty) = (fold.spec.exact_identity(self.code)?, fold.spec.words_type(self.code));
                 Ok(self.choose(ty, here, lifted, none))
             }
             (Folded::LastUpdate { axes }, &[indices]) => {
