@@ -42,6 +42,8 @@
 //! - [`Executable::compile`] makes kernels of a program and plans its memory; [`Executable::run`] records them and returns at once.
 //!   Reading an output is what waits.
 //! - [`eager`] runs one op at a time.
+//! - To see inside: [`Executable::describe`] tells what each launch moves and computes, [`program::Program::to_dot`] draws a program,
+//!   [`Engine::start_profile`] takes times on the device, and `NX_VULKAN_PROFILE=1` prints them when the engine is dropped.
 //! - Everything fails with the one [`Error`]. A failed submission sticks: every later call returns it.
 //!
 //! Examples: `session` (a program from build to file), `mlp` (a network trained by programs of the builder), `digits` and
