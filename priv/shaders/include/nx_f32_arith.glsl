@@ -95,8 +95,7 @@ float nx_round_f32(const in float x) {
     return nx_with_sign_f32(a - t >= 0.5f ? t + 1.0f : t, floatBitsToUint(x));
 }
 
-// max error: 0.5 ulp (correctly rounded; checked on 2^35 pairs)
-float nx_divide_f32(const in float a, const in float b) {
+float nx_divide_exactly_f32(const in float a, const in float b) {
     uint sign = (floatBitsToUint(a) ^ floatBitsToUint(b)) & 0x80000000u;
     uint ua = nx_magnitude_bits_f32(a);
     uint ub = nx_magnitude_bits_f32(b);
@@ -131,6 +130,25 @@ float nx_divide_f32(const in float a, const in float b) {
         r -= int(mb);
     }
     return nx_pack_f32(sign, ea - eb, (q << 1) | (r != 0 ? 1u : 0u));
+}
+
+// max error: 0.5 ulp (correctly rounded; checked on 2^35 pairs)
+float nx_divide_f32(const in float a, const in float b) { return nx_divide_exactly_f32(a, b); }
+// Newton's steps, which round rightly unless the divisor's bits are nearly all ones or something on the way under- or overflows.
+// Tested on 4e9 pairs, for first reciprocals up to 3 ulp off.
+float nx_divide_f32_fused(const in float a, const in float b) {
+    uint ua = nx_magnitude_bits_f32(a);
+    uint ub = nx_magnitude_bits_f32(b);
+    // 2^-60 to 2^60
+    bool plain = ua - 0x21800000u < 0x3c000000u && ub - 0x21800000u < 0x3c000000u && (ub & 0x7fff00u) != 0x7fff00u;
+    if (!plain) {
+        return nx_divide_exactly_f32(a, b);
+    }
+    float r = nx_rough_divide_f32(1.0f, b);
+    r = fma(r, fma(-b, r, 1.0f), r);
+    float q = a * r;
+    q = fma(fma(-b, q, a), r, q);
+    return fma(fma(-b, q, a), r, q);
 }
 
 // max error: 0.5 ulp (correctly rounded) over all 2^32 inputs

@@ -119,11 +119,13 @@ impl Bench {
         Ok(())
     }
 
-    /// Milliseconds of a chain of ops on `x` as one kernel.
+    /// Milliseconds of a chain of ops on `x` as one kernel. Each result is a new tensor and outlives the next run's start, as those
+    /// of the peers do.
     fn time_steps(&self, x: &Tensor, steps: &[Step]) -> Outcome<f64> {
-        let result = Tensor::uninitialized(&self.engine, &x.view.ty())?;
         let typed = Element::Typed(DType::F32);
+        let mut previous = None;
         self.time(|| {
+            let result = Tensor::uninitialized(&self.engine, &x.view.ty())?;
             let inputs = [Operand::new(&x.buffer, &x.view, typed)];
             let output = Operand::new(&result.buffer, &result.view, typed);
             map(
@@ -133,7 +135,9 @@ impl Bench {
                 steps.iter().cloned().collect(),
                 &[(Ref::Result(steps.len() as u8 - 1), output)],
                 Compile::Allowed,
-            )
+            )?;
+            previous = Some(result);
+            Ok(())
         })
     }
 
