@@ -2,6 +2,7 @@
 #
 #     mix test --only nx_suites          Nx on the backend
 #     mix test --only compiler_suites    those of Nx that use numerical definitions, on the backend and the compiler
+#     mix test --only quick_compiler_suites    those without the gradients, whose hundreds of kernels take lavapipe minutes
 #     mix test --only axon_suites        Axon on both
 #     mix test --only scholar_suites     Scholar on both
 for {suite, tag} <- [nx: :nx_suites, nx_compiled: :compiler_suites, axon: :axon_suites, scholar: :scholar_suites] do
@@ -34,6 +35,8 @@ for {suite, tag} <- [nx: :nx_suites, nx_compiled: :compiler_suites, axon: :axon_
     if Suites.files(suite) == [], do: test("the tests of #{suite}", do: :ok)
 
     for file <- Suites.files(suite) do
+      if suite == :nx_compiled and Path.basename(file) != "grad_test.exs", do: @tag(:quick_compiler_suites)
+
       test file, %{table: table} do
         started = System.monotonic_time(:millisecond)
 
