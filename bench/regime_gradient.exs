@@ -1,6 +1,6 @@
 # Measures one gradient of the three-regime mixture of returns (8 parameters, 200 returns, f64) op by op: value_and_grad through
-# Nx.Defn.Evaluator on Nx.BinaryBackend and on Nx.Vulkan.VulkanoBackend, and one leapfrog step within a chain of 32, which
-# exmc's samplers take where a model has a chain shader.
+# Nx.Defn.Evaluator on Nx.BinaryBackend and on Nx.Vulkan.VulkanoBackend, with immediate and with deferred ops, traced in each call and
+# once; and one leapfrog step within a chain of 32, which exmc's samplers take where a model has a chain shader.
 #
 #     MIX_ENV=prod mix run bench/regime_gradient.exs [CALLS]
 
@@ -43,28 +43,45 @@ defmodule RegimeGradient do
     IO.puts("#{info.name}, #{info.driver}\n")
     returns = for i <- 1..200, do: (rem(i * 37, 64) / 64 - 0.5) * 0.02
 
-    gradients =
-      for backend <- [Nx.BinaryBackend, VulkanoBackend] do
-        q = Nx.tensor(@q, type: :f64, backend: backend)
-        r = Nx.tensor(returns, type: :f64, backend: backend)
-        Nx.default_backend(backend)
-        run = Nx.Defn.jit(fn q, r -> value_and_grad(q, &logp(&1, r)) end, compiler: Nx.Defn.Evaluator)
+    modes =
+      [{"Nx.BinaryBackend", Nx.BinaryBackend, :immediate}] ++
+        for m <- [:immediate, :deferred], do: {"#{m} ops", VulkanoBackend, m}
 
-        read = fn ->
-          {value, grad} = run.(q, r)
-          {Nx.to_number(value), Nx.to_flat_list(grad)}
+    for compile <- [&traced/2, &compiled/2] do
+      runs =
+        for {name, backend, mode} <- modes do
+          q = Nx.tensor(@q, type: :f64, backend: backend)
+          r = Nx.tensor(returns, type: :f64, backend: backend)
+          Nx.default_backend(backend)
+          run = compile.(q, r)
+
+          read = fn ->
+            Nx.default_backend(backend)
+
+            Nx.Vulkan.eager(mode, fn ->
+              {value, grad} = run.(q, r)
+              {Nx.to_number(value), Nx.to_flat_list(grad)}
+            end)
+          end
+
+          # Deferred ops are compiled at the 17th time.
+          answers = for _ <- 1..20, do: read.()
+          before = NativeV.device_stats().dispatches
+          [answer] = Enum.uniq([read.() | answers])
+          {name, answer, NativeV.device_stats().dispatches - before, read}
         end
 
-        before = NativeV.device_stats().dispatches
-        answer = read.()
-        dispatches = NativeV.device_stats().dispatches - before
-        IO.puts("#{inspect(backend)}: #{ms(read, calls)} ms per gradient, #{dispatches} dispatches")
-        answer
+      times = alternating(Enum.map(runs, &elem(&1, 3)), calls)
+
+      for {{name, _, dispatches, _}, {least, median}} <- Enum.zip(runs, times) do
+        IO.puts("#{name}: #{median} ms per gradient, #{least} at best, #{dispatches} dispatches")
       end
 
-    [{value, grad}, {value2, grad2}] = gradients
-    worst = Enum.zip_with([value | grad], [value2 | grad2], &(abs(&1 - &2) / (1 + abs(&1)))) |> Enum.max()
-    IO.puts("largest relative difference of the two: #{worst}")
+      [{value, grad}, {value2, grad2}, deferred] = Enum.map(runs, &elem(&1, 1))
+      {^value2, ^grad2} = deferred
+      worst = Enum.zip_with([value | grad], [value2 | grad2], &(abs(&1 - &2) / (1 + abs(&1)))) |> Enum.max()
+      IO.puts("largest relative difference of the backends: #{worst}\n")
+    end
 
     q = pack(@q)
     push = <<32::32-little, 200::32-little, 8::32-little, 1::32-little>> <> pack([1.0e-4 | @priors])
@@ -78,6 +95,24 @@ defmodule RegimeGradient do
     chain.()
     per_chain = ms(chain, calls)
     IO.puts("chain of 32 steps: #{per_chain} ms, #{Float.round(per_chain / 32, 4)} ms per step")
+  end
+
+  defp gradient(q, r), do: value_and_grad(q, &logp(&1, r))
+
+  # Traced anew in each call, and once.
+  defp traced(_q, _r), do: Nx.Defn.jit(&gradient/2, compiler: Nx.Defn.Evaluator)
+
+  defp compiled(q, r) do
+    Nx.Defn.compile(&gradient/2, [Nx.to_template(q), Nx.to_template(r)], compiler: Nx.Defn.Evaluator)
+  end
+
+  # The least and the median of so many calls of each, one after the other, so that all meet the same load.
+  defp alternating(funs, calls) do
+    rounds = for _ <- 1..calls, do: Enum.map(funs, &(&1 |> :timer.tc() |> elem(0)))
+
+    for times <- Enum.zip_with(rounds, &Enum.sort/1) do
+      {Float.round(hd(times) / 1000, 2), Float.round(Enum.at(times, div(calls, 2)) / 1000, 2)}
+    end
   end
 
   # The median of so many calls.

@@ -33,7 +33,16 @@ Application.put_env(:nx_vulkan, :add_backend_on_inspect, false)
 
 # A test over all types has lavapipe compile hundreds of kernels, 10 to 100 ms of a core each.
 exclude =
-  [:nx_suites, :compiler_suites, :axon_suites, :scholar_suites, :ops_table, :posteriors, :chain_sweep] ++
+  [
+    :nx_suites,
+    :compiler_suites,
+    :axon_suites,
+    :scholar_suites,
+    :ops_table,
+    :deferred_doctests,
+    :posteriors,
+    :chain_sweep
+  ] ++
     if(device, do: [], else: [:device])
 
 ExUnit.start(exclude: exclude, timeout: to_timeout(minute: 10))

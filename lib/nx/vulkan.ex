@@ -27,7 +27,7 @@ defmodule Nx.Vulkan do
 
   @behaviour Nx.Defn.Compiler
 
-  alias Nx.Vulkan.{ChainShaderSpecs, Compiler, Error, NativeV, Telemetry}
+  alias Nx.Vulkan.{ChainShaderSpecs, Compiler, Error, NativeV, Telemetry, VulkanoBackend}
 
   require Logger
 
@@ -104,6 +104,34 @@ defmodule Nx.Vulkan do
   """
   @spec has_f64?() :: boolean
   def has_f64?, do: device(:has_f64) || false
+
+  @doc """
+  Runs `fun` with ops outside of compiled functions run `:immediate`ly or `:deferred`, in this process, and returns what it returns.
+
+  Deferred ops are computed when somebody reads a result: then all that waits and hangs together runs at once, and what was met
+  often enough is compiled, with its ops fused. Results are the same to the bit. `config :nx_vulkan, eager: :deferred` says so for all
+  processes; `guides/deferred.md` says when it helps.
+
+  ## Errors
+
+  What the device can't do is raised where a result is read rather than where the op is called, with the name of the op.
+
+      iex> Nx.Vulkan.eager(:deferred, fn ->
+      ...>   x = Nx.iota({4}, type: :f32)
+      ...>   x |> Nx.add(1) |> Nx.log() |> Nx.sum() |> Nx.exp() |> Nx.round() |> Nx.to_number()
+      ...> end)
+      24.0
+  """
+  @spec eager(:immediate | :deferred, (-> result)) :: result when result: var
+  def eager(mode, fun) when mode in [:immediate, :deferred] do
+    previous = VulkanoBackend.put_eager(mode)
+
+    try do
+      fun.()
+    after
+      VulkanoBackend.put_eager(previous)
+    end
+  end
 
   @doc false
   @impl true

@@ -111,7 +111,8 @@ defmodule Nx.Vulkan.NativeV do
   def profile_get(_limits, _measure), do: nif_error()
 
   @doc """
-  Counters of the engine: memory in bytes, submissions, dispatches, copies, barriers, pipelines. All zero while no device is open.
+  Counters of the engine: memory in bytes, submissions, dispatches, copies, barriers, pipelines; of deferred ops those that are pending,
+  and the programs that were compiled, replayed, and run op by op. All zero while no device is open.
   """
   @spec device_stats() :: map
   def device_stats, do: nif_error()
@@ -208,7 +209,7 @@ defmodule Nx.Vulkan.NativeV do
   def tensor_from_ipc(_handle, _type, _shape), do: nif_error()
 
   @doc """
-  How a tensor lies in memory: type, shape, strides and offset in elements, bytes of the storage.
+  How a tensor lies in memory: type, shape, strides and offset in elements, bytes of the storage. One that is pending has no storage yet.
   """
   @spec tensor_info(ref) :: {:ok, map} | error
   def tensor_info(_ref), do: nif_error()
@@ -240,6 +241,28 @@ defmodule Nx.Vulkan.NativeV do
   """
   @spec program_run_all_compile(atom, keyword, [ref], [{atom, tuple}]) :: tensors_result
   def program_run_all_compile(_op, _attrs, _operands, _types), do: nif_error()
+
+  @doc """
+  Leaves one op of Nx for when its result, or what depends on it, is read; otherwise as `program_run/5`. Errors of the op come then.
+
+  `:full` beside the reference says that much is pending, and asks for `tensor_compute/1`. `:needs_compile` while no device is open.
+  Normal scheduler, some microseconds.
+  """
+  @spec program_defer(atom, keyword, [ref], atom, tuple) :: tensor_result | {:ok, ref, :full} | :needs_compile
+  def program_defer(_op, _attrs, _operands, _type, _shape), do: nif_error()
+
+  @doc """
+  As `program_defer/5` for ops of several results.
+  """
+  @spec program_defer_all(atom, keyword, [ref], [{atom, tuple}]) ::
+          tensors_result | {:ok, [ref], :full} | :needs_compile
+  def program_defer_all(_op, _attrs, _operands, _types), do: nif_error()
+
+  @doc """
+  Records what a pending tensor needs, with all pending ops that hang together with it. Does not wait for the device. Dirty CPU scheduler.
+  """
+  @spec tensor_compute(ref) :: {:ok, ref} | error
+  def tensor_compute(_ref), do: nif_error()
 
   @doc """
   Compiles a program: an executable that any number of processes may run. Dirty CPU scheduler.

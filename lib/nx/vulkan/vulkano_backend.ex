@@ -20,6 +20,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
   indices. `config :nx_vulkan, check_indices: false` leaves the check out: `gather` then takes the nearest position, and updates
   out of bounds are dropped.
 
+  `config :nx_vulkan, eager: :deferred` lets ops wait until a result is read, to run many at once; see `Nx.Vulkan.eager/2`.
+
   `config :nx_vulkan, add_backend_on_inspect: false` leaves the backend out of inspected tensors.
   """
 
@@ -60,10 +62,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
   def to_binary(%T{data: %B{ref: value}}, _limit) when is_tuple(value), do: ScalarFunction.read(value)
 
   def to_binary(%T{data: %B{ref: ref}, type: {_, size}}, limit) do
-    case NativeV.tensor_to_binary(ref, limit) do
-      {:ok, binary} -> cut(binary, limit * size)
-      error -> raise_error(error)
-    end
+    read = fn -> NativeV.tensor_to_binary(ref, limit) end
+    cut(settle(read.(), read), limit * size)
   end
 
   defp cut(binary, bits) when bit_size(binary) == bits, do: binary
@@ -309,9 +309,16 @@ defmodule Nx.Vulkan.VulkanoBackend do
   defp run_on_device(op, attrs, refs, %T{type: type, shape: shape} = out) do
     type = type_name(type)
 
+    answer =
+      case eager() do
+        :immediate -> NativeV.program_run(op, attrs, refs, type, shape)
+        :deferred -> NativeV.program_defer(op, attrs, refs, type, shape)
+      end
+
     ref =
-      case NativeV.program_run(op, attrs, refs, type, shape) do
+      case answer do
         {:ok, ref} -> ref
+        {:ok, ref, :full} -> compute(ref, ref)
         other -> settle(other, fn -> NativeV.program_run_compile(op, attrs, refs, type, shape) end)
       end
 
@@ -327,14 +334,49 @@ defmodule Nx.Vulkan.VulkanoBackend do
     types = Enum.map(outs, &{type_name(&1.type), &1.shape})
 
     answer =
-      case NativeV.program_run_all(op, attrs, refs, types) do
+      case eager() do
+        :immediate -> NativeV.program_run_all(op, attrs, refs, types)
+        :deferred -> NativeV.program_defer_all(op, attrs, refs, types)
+      end
+
+    results =
+      case answer do
         {:ok, refs} -> refs
+        {:ok, [ref | _] = refs, :full} -> compute(ref, refs)
         other -> settle(other, fn -> NativeV.program_run_all_compile(op, attrs, refs, types) end)
       end
 
-    outs = Enum.zip_with(outs, answer, fn out, ref -> %{out | data: %B{ref: ref}} end)
+    outs = Enum.zip_with(outs, results, fn out, ref -> %{out | data: %B{ref: ref}} end)
     if Recorder.recording?(), do: Recorder.add(op, attrs, refs, outs)
     outs
+  end
+
+  @eager {Nx.Vulkan, :eager}
+
+  @doc false
+  # When ops run: at once, or when somebody reads a result.
+  def eager do
+    case Process.get(@eager) || Application.get_env(:nx_vulkan, :eager, :immediate) do
+      mode when mode in [:immediate, :deferred] ->
+        mode
+
+      other ->
+        raise ArgumentError, "expected config :nx_vulkan, :eager to be :immediate or :deferred, got: #{inspect(other)}"
+    end
+  end
+
+  @doc false
+  def put_eager(nil), do: Process.delete(@eager)
+  def put_eager(mode) when mode in [:immediate, :deferred], do: Process.put(@eager, mode)
+
+  # Records what is pending. An op that fails says so to whoever reads what needs it.
+  defp compute(ref, answer) do
+    case NativeV.tensor_compute(ref) do
+      {:error, :out_of_memory, _op, _message, _details} -> :erlang.garbage_collect()
+      _ -> :ok
+    end
+
+    answer
   end
 
   defp refs([]), do: []

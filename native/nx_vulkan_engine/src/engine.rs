@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
+use crate::deferred;
 use crate::device::{Caps, DeviceInfo, OpenDevice, Validation, ValidationLog};
 use crate::eager::ConstantCache;
 use crate::executable::{Capture, Replay};
@@ -124,6 +125,7 @@ struct Core {
     stream: Stream,
     kernels: KernelCache,
     constants: ConstantCache,
+    deferred: deferred::Cache,
     shared: Shared,
     features_used: AtomicU8,
     fft_tables: TableCache,
@@ -169,6 +171,7 @@ impl Engine {
             stream: Stream::new(Arc::clone(&open), Arc::clone(&pool)),
             kernels: KernelCache::default(),
             constants: ConstantCache::default(),
+            deferred: deferred::Cache::default(),
             shared: Shared::default(),
             features_used: AtomicU8::new(0),
             fft_tables: TableCache::default(),
@@ -220,6 +223,15 @@ impl Engine {
 
     pub(crate) fn constant_cache(&self) -> &ConstantCache {
         &self.core.constants
+    }
+
+    pub(crate) fn deferred(&self) -> &deferred::Cache {
+        &self.core.deferred
+    }
+
+    /// What deferred ops did so far.
+    pub fn deferred_counters(&self) -> deferred::Counters {
+        self.core.deferred.counters()
     }
 
     pub(crate) fn shared(&self) -> &Shared {

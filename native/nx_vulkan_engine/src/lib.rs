@@ -41,7 +41,7 @@
 //!   expected outputs as well.
 //! - [`Executable::compile`] makes kernels of a program and plans its memory; [`Executable::run`] records them and returns at once.
 //!   Reading an output is what waits.
-//! - [`eager`] runs one op at a time.
+//! - [`eager`] runs one op at a time; [`deferred`] leaves ops for when a result is read, and runs many at once.
 //! - To see inside: [`Executable::describe`] tells what each launch moves and computes, [`program::Program::to_dot`] draws a program,
 //!   [`Engine::start_profile`] takes times on the device, and `NX_VULKAN_PROFILE=1` prints them when the engine is dropped.
 //! - Everything fails with the one [`Error`]. A failed submission sticks: every later call returns it.
@@ -56,6 +56,7 @@
 pub mod chain;
 #[allow(missing_docs)]
 pub mod codegen;
+pub mod deferred;
 pub mod device;
 pub mod dtype;
 pub mod eager;

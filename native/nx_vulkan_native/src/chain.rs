@@ -54,9 +54,9 @@ fn run<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 4], compile: Co
     let [chain, start, captured, steps] = terms;
     let run = || {
         let chain: ResourceArc<ChainRef> = chain.decode().map_err(|_| bad("chain", "a reference to a chain", chain))?;
-        let tensors = tensors_of(start)?;
+        let tensors = tensors_of(start, compile)?;
         let [q, p, inverse_mass, step_size] = &tensors[..] else { return Err(bad("start", "four tensors", start)) };
-        let captured = tensors_of(captured)?;
+        let captured = tensors_of(captured, compile)?;
         let steps: u32 = steps.decode().map_err(|_| bad("steps", "a number of steps", steps))?;
         let start = Start { q, p, inverse_mass, step_size, captured: &captured, steps };
         let Trace { q, p, gradient, log_density, energy } = chain.chain.run(engine, &start, compile)?;
@@ -117,7 +117,7 @@ fn draw<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 4], compile: C
     let run = || {
         let reference: ResourceArc<TransitionRef> =
             transition.decode().map_err(|_| bad("transition", "a reference to a transition", transition))?;
-        let inputs = tensors_of(inputs)?;
+        let inputs = tensors_of(inputs, compile)?;
         let chains: u64 = chains.decode().map_err(|_| bad("chains", "a number of chains", chains))?;
         let draws: u32 = draws.decode().map_err(|_| bad("draws", "a number of draws", draws))?;
         reference.transition.run(engine, &inputs, chains, draws, compile)

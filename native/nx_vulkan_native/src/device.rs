@@ -15,7 +15,7 @@ mod atoms {
         ok,
         index, name, kind, uuid, driver, api_version, memory_bytes, has_f64, usable, reason,
         discrete, integrated, virtual_ = "virtual", cpu, other,
-        in_use_bytes, reserved_bytes, budget_bytes, submissions, dispatches, transfers, barriers, pipelines,
+        in_use_bytes, reserved_bytes, budget_bytes, submissions, dispatches, transfers, barriers, pipelines, deferred_pending, deferred_replayed, deferred_one_by_one, deferred_compiled,
     }
 }
 
@@ -131,6 +131,7 @@ fn device_info<'a>(env: Env<'a>) -> Term<'a> {
 #[rustler::nif]
 fn device_stats<'a>(env: Env<'a>) -> Term<'a> {
     let stats = open_engine().map(|engine| engine.stats()).unwrap_or_default();
+    let deferred = open_engine().map(|engine| engine.deferred_counters()).unwrap_or_default();
     let pairs = [
         (atoms::in_use_bytes(), stats.in_use_bytes),
         (atoms::reserved_bytes(), stats.reserved_bytes),
@@ -140,6 +141,10 @@ fn device_stats<'a>(env: Env<'a>) -> Term<'a> {
         (atoms::transfers(), stats.transfers),
         (atoms::barriers(), stats.barriers),
         (atoms::pipelines(), stats.pipelines),
+        (atoms::deferred_pending(), deferred.pending),
+        (atoms::deferred_replayed(), deferred.replayed),
+        (atoms::deferred_one_by_one(), deferred.one_by_one),
+        (atoms::deferred_compiled(), deferred.compiled),
     ];
     Term::map_from_pairs(env, &pairs).unwrap_or_else(|_| Term::map_new(env))
 }

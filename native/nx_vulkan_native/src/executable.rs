@@ -52,6 +52,11 @@ fn compile(engine: &Arc<Engine>, program: Attr) -> Result<Executable> {
     on_large_stack(move || Executable::compile(engine, Program::from_attr(&program)?))
 }
 
+/// Compiles the program of deferred ops.
+pub fn compile_deferred(engine: &Arc<Engine>, program: Program) -> Result<Executable> {
+    on_large_stack(move || Executable::compile(engine, program))
+}
+
 /// Compiles a program in its wire form.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn program_compile<'a>(env: Env<'a>, program: Term<'a>) -> Term<'a> {
@@ -148,7 +153,7 @@ fn programs_graph<'a>(env: Env<'a>, title: &str, programs: Vec<(&str, Term<'a>)>
 }
 
 fn run<'a>(env: Env<'a>, engine: &Engine, executable: Term<'a>, inputs: Term<'a>, compile: Compile) -> Term<'a> {
-    let run = || executable_of(executable)?.executable.run(&tensors_of(inputs)?, compile);
+    let run = || executable_of(executable)?.executable.run(&tensors_of(inputs, compile)?, compile);
     match run() {
         Ok(tensors) => encode_tensors(env, engine, tensors.into()),
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use nx_vulkan_engine::chain::{self, Real, Request};
 use nx_vulkan_engine::nativev::{self, Call, Compile, Failure, Outcome, ShaderFiles};
 use nx_vulkan_engine::spirv::exact_floats;
-use nx_vulkan_engine::{Buffer, DType, Engine, Tensor, View};
+use nx_vulkan_engine::{Buffer, DType, Engine, Error, Tensor, View};
 use rustler::{Binary, Encoder, Env, NifResult, OwnedBinary, ResourceArc, Term, TermType};
 
 use crate::device;
@@ -69,8 +69,16 @@ fn engine() -> Outcome<&'static Arc<Engine>> {
 }
 
 /// The storage behind a reference that has it for itself: a tensor that is a view of a part, or in another order, is no raw buffer.
-fn buffer(reference: &Reference) -> Outcome<Arc<Buffer>> {
-    let Tensor { buffer, view } = reference.tensor().map_err(|_| Failure::BadInput)?;
+fn buffer(reference: &Reference, compile: Compile) -> Outcome<Arc<Buffer>> {
+    let pending = match compile {
+        Compile::Allowed => nx_vulkan_engine::Compile::Allowed,
+        Compile::Refused => nx_vulkan_engine::Compile::Refused,
+    };
+    let tensor = reference.tensor(pending).map_err(|e| match e {
+        Error::NeedsCompile => Failure::NeedsCompile,
+        _ => Failure::BadInput,
+    });
+    let Tensor { buffer, view } = tensor?;
     let size_bytes = view.elements() * view.dtype.size_bytes();
     match view.is_contiguous() && view.offset == 0 && size_bytes == buffer.size_bytes() {
         true => Ok(buffer),
@@ -125,13 +133,13 @@ fn raw_upload<'a>(env: Env<'a>, binary: Binary<'a>) -> Term<'a> {
 
 #[rustler::nif(schedule = "DirtyIo")]
 fn buf_upload_into<'a>(env: Env<'a>, reference: Reference, binary: Binary<'a>) -> Term<'a> {
-    done(env, buffer(&reference).and_then(|buffer| nativev::upload_into(engine()?, &buffer, &binary)))
+    done(env, buffer(&reference, Compile::Allowed).and_then(|buffer| nativev::upload_into(engine()?, &buffer, &binary)))
 }
 
 #[rustler::nif(schedule = "DirtyIo")]
 fn buf_download<'a>(env: Env<'a>, reference: Reference) -> Term<'a> {
     let download = || {
-        let buffer = buffer(&reference)?;
+        let buffer = buffer(&reference, Compile::Allowed)?;
         let mut binary = host_binary(buffer.size_bytes())?;
         nativev::download(engine()?, &buffer, &mut binary)?;
         Ok((atoms::ok(), Binary::from_owned(binary, env)).encode(env))
@@ -150,7 +158,7 @@ fn host_binary(size_bytes: u64) -> Outcome<OwnedBinary> {
 
 #[rustler::nif]
 fn buf_byte_size(reference: Reference) -> NifResult<u64> {
-    reference.tensor().map(|tensor| tensor.buffer.size_bytes()).map_err(|_| rustler::Error::BadArg)
+    reference.storage_bytes().map_err(|_| rustler::Error::BadArg)
 }
 
 /// Runs a shader that is read and compiled, else `:needs_compile`.
@@ -203,7 +211,7 @@ fn apply<'a>(
     let run = || {
         let path = path(spv)?;
         let call = Call { engine: engine?, files: &FILES, path: &path, validate, compile };
-        let buffers = buffers.iter().map(buffer).collect::<Outcome<Vec<_>>>()?;
+        let buffers = buffers.iter().map(|b| buffer(b, compile)).collect::<Outcome<Vec<_>>>()?;
         let counts = counts.into_iter().collect::<Outcome<Vec<_>>>()?;
         match (function, buffers.as_slice(), counts.as_slice()) {
             (Function::Binary, [out, a, b], &[n]) => nativev::binary(&call, out, a, b, n, op),

@@ -3,25 +3,27 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nx_vulkan_engine::deferred::{self, Deferred, Lazy};
 use nx_vulkan_engine::eager::{self, Compile, Results};
-use nx_vulkan_engine::{Engine, Error, Result, Tensor, Type};
+use nx_vulkan_engine::program::Op;
+use nx_vulkan_engine::{Engine, Error, Result, Tensor, Type, View};
 use rustler::{Binary, Encoder, Env, ListIterator, NewBinary, ResourceArc, Term};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use crate::{device, error, term};
+use crate::{device, error, executable, term};
 
 mod atoms {
     rustler::atoms! {
-        ok, pressure, already_deallocated, needs_compile, nil,
+        ok, pressure, full, already_deallocated, needs_compile, nil,
         tensor_from_binary, to_binary, to_pointer, from_pointer,
         type_ = "type", shape, strides, offset, storage_bytes,
     }
 }
 
-/// What an Elixir reference points to: a tensor until it is released. The BEAM drops it when it collects the last reference,
-/// and the memory goes back to the pool with the last tensor that shares it.
+/// What an Elixir reference points to: a tensor, which may be pending, until it is released. The BEAM drops it when it collects the
+/// last reference, and the memory goes back to the pool with the last tensor that shares it.
 pub struct TensorRef {
-    slot: Mutex<Option<Tensor>>,
+    slot: Mutex<Option<Lazy>>,
     /// Under which the reference shares its memory; no other reference has it.
     holder: u64,
 }
@@ -30,20 +32,50 @@ pub struct TensorRef {
 impl rustler::Resource for TensorRef {}
 
 impl TensorRef {
-    pub fn new(tensor: Tensor) -> ResourceArc<TensorRef> {
+    pub fn new(tensor: impl Into<Lazy>) -> ResourceArc<TensorRef> {
         static HOLDERS: AtomicU64 = AtomicU64::new(0);
         let holder = HOLDERS.fetch_add(1, Ordering::Relaxed);
-        ResourceArc::new(TensorRef { slot: Mutex::new(Some(tensor)), holder })
+        ResourceArc::new(TensorRef { slot: Mutex::new(Some(tensor.into())), holder })
     }
 
-    fn slot(&self) -> MutexGuard<'_, Option<Tensor>> {
+    fn slot(&self) -> MutexGuard<'_, Option<Lazy>> {
         // A panic can't leave an `Option` half written.
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The tensor, which shares the storage.
-    pub fn tensor(&self) -> Result<Tensor> {
+    fn lazy(&self) -> Result<Lazy> {
         self.slot().clone().ok_or(Error::Released)
+    }
+
+    /// The tensor, which shares the storage. One that is pending is computed, or `NeedsCompile` where `compile` refuses that.
+    pub fn tensor(&self, compile: Compile) -> Result<Tensor> {
+        let lazy = match self.lazy()?.into_ready() {
+            Ok(tensor) => return Ok(tensor),
+            Err(lazy) => lazy,
+        };
+        if compile == Compile::Refused {
+            return Err(Error::NeedsCompile);
+        }
+        let tensor = lazy.tensor(device::engine()?, executable::compile_deferred)?;
+        self.replace(tensor.clone())?;
+        Ok(tensor)
+    }
+
+    /// The size of the memory that it has, or will have.
+    pub fn storage_bytes(&self) -> Result<u64> {
+        let lazy = self.lazy()?;
+        Ok(lazy.ready().map_or_else(|| lazy.ty().size_bytes(), |tensor| tensor.buffer.size_bytes()))
+    }
+
+    /// Puts another tensor in the place of the one that is there.
+    fn replace(&self, tensor: Tensor) -> Result<()> {
+        let mut slot = self.slot();
+        let held = slot.as_mut().ok_or(Error::Released)?;
+        let before = std::mem::replace(held, Lazy::from(tensor));
+        // What a pending tensor holds is dropped without the lock.
+        drop(slot);
+        drop(before);
+        Ok(())
     }
 }
 
@@ -55,8 +87,8 @@ fn resource_of(term: Term) -> Result<ResourceArc<TensorRef>> {
     })
 }
 
-pub fn tensor_of(term: Term) -> Result<Tensor> {
-    resource_of(term)?.tensor()
+pub fn tensor_of(term: Term, compile: Compile) -> Result<Tensor> {
+    resource_of(term)?.tensor(compile)
 }
 
 /// The share of the budget that is allocated, while memory is short, between two requests to collect garbage.
@@ -129,7 +161,7 @@ fn upload<'a>(
 #[rustler::nif(schedule = "DirtyIo")]
 fn tensor_to_binary<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u64>) -> Term<'a> {
     let read = || {
-        let tensor = tensor_of(reference)?;
+        let tensor = tensor_of(reference, Compile::Allowed)?;
         let mut binary = NewBinary::new(env, tensor.nx_size_bytes(limit) as usize);
         tensor.read_nx_bytes(device::engine()?, limit, binary.as_mut_slice())?;
         Ok(Binary::from(binary))
@@ -145,11 +177,10 @@ fn tensor_to_binary<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u64>) -
 fn tensor_share<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     let share = || {
         let resource = resource_of(reference)?;
-        let tensor = resource.tensor()?.share(device::engine()?, resource.holder)?;
-        let mut slot = resource.slot();
-        let held = slot.as_mut().ok_or(Error::Released)?;
-        *held = tensor;
-        Ok((atoms::ok(), held.address(), held.view.ty().size_bytes()))
+        let tensor = resource.tensor(Compile::Allowed)?.share(device::engine()?, resource.holder)?;
+        let answer = (atoms::ok(), tensor.address(), tensor.view.ty().size_bytes());
+        resource.replace(tensor)?;
+        Ok(answer)
     };
     match share() {
         Ok(answer) => answer.encode(env),
@@ -162,11 +193,10 @@ fn tensor_share<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
 fn tensor_share_ipc<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     let share = || {
         let resource = resource_of(reference)?;
-        let (tensor, handle) = resource.tensor()?.share_ipc(device::engine()?, resource.holder)?;
-        let mut slot = resource.slot();
-        let held = slot.as_mut().ok_or(Error::Released)?;
-        *held = tensor;
-        Ok((handle, held.view.ty().size_bytes()))
+        let (tensor, handle) = resource.tensor(Compile::Allowed)?.share_ipc(device::engine()?, resource.holder)?;
+        let size_bytes = tensor.view.ty().size_bytes();
+        resource.replace(tensor)?;
+        Ok((handle, size_bytes))
     };
     match share() {
         Ok((handle, size_bytes)) => (atoms::ok(), encode_binary(env, &handle), size_bytes).encode(env),
@@ -221,11 +251,18 @@ fn tensor_release<'a>(env: Env<'a>, reference: ResourceArc<TensorRef>) -> Term<'
     }
 }
 
-/// How the tensor lies in memory.
+/// How the tensor lies in memory. One that is pending lies in none, and will be contiguous for all that is known.
 #[rustler::nif]
 fn tensor_info<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
-    match tensor_of(reference) {
-        Ok(Tensor { buffer, view }) => {
+    let layout = || {
+        let lazy = resource_of(reference)?.lazy()?;
+        Ok(match lazy.ready() {
+            Some(Tensor { buffer, view }) => (view, buffer.size_bytes()),
+            None => (View::contiguous(lazy.ty().dtype, &lazy.ty().shape), 0),
+        })
+    };
+    match layout() {
+        Ok((view, storage_bytes)) => {
             let info = Term::map_from_pairs(
                 env,
                 &[
@@ -233,7 +270,7 @@ fn tensor_info<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
                     (atoms::shape(), view.shape.as_slice().encode(env)),
                     (atoms::strides(), view.strides.as_slice().encode(env)),
                     (atoms::offset(), view.offset.encode(env)),
-                    (atoms::storage_bytes(), buffer.size_bytes().encode(env)),
+                    (atoms::storage_bytes(), storage_bytes.encode(env)),
                 ],
             );
             (atoms::ok(), info.unwrap_or_else(|_| Term::map_new(env))).encode(env)
@@ -288,16 +325,75 @@ fn run<'a>(
 ) -> Result<Tensor> {
     let op = term::op(op, attrs)?;
     let out: Type = term::ty(dtype, shape)?;
-    eager::run(engine, &op, &tensors_of(operands)?, &out, compile)
+    eager::run(engine, &op, &tensors_of(operands, compile)?, &out, compile)
 }
 
-pub fn tensors_of(references: Term) -> Result<SmallVec<[Tensor; 4]>> {
-    let list: ListIterator = references.decode().map_err(|_| Error::InvalidArgument {
+fn references(terms: Term) -> Result<ListIterator> {
+    terms.decode().map_err(|_| Error::InvalidArgument {
         what: "operands",
         expected: "a list of references".to_string(),
-        got: format!("{references:?}"),
-    })?;
-    list.map(tensor_of).collect()
+        got: format!("{terms:?}"),
+    })
+}
+
+pub fn tensors_of(terms: Term, compile: Compile) -> Result<SmallVec<[Tensor; 4]>> {
+    references(terms)?.map(|term| tensor_of(term, compile)).collect()
+}
+
+/// Leaves one op for when a result is read. `:full` beside the reference asks for that soon. `:needs_compile` while no device is open.
+#[rustler::nif]
+fn program_defer<'a>(
+    env: Env<'a>,
+    op: Term<'a>,
+    attrs: Term<'a>,
+    operands: Term<'a>,
+    dtype: Term<'a>,
+    shape: Term<'a>,
+) -> Term<'a> {
+    let Some(engine) = device::open_engine() else { return atoms::needs_compile().encode(env) };
+    let defer = || defer(term::op(op, attrs)?, operands, smallvec![term::ty(dtype, shape)?]);
+    match defer() {
+        Ok(Deferred { mut results, full, many }) => match results.pop().map(TensorRef::new) {
+            Some(reference) => answer_deferred(env, engine, reference, full, many),
+            None => error::encode(env, op, &Error::Released),
+        },
+        Err(e) => error::encode(env, op, &e),
+    }
+}
+
+/// As `program_defer`, for ops of several results, whose types are a list of `{type, shape}`.
+#[rustler::nif]
+fn program_defer_all<'a>(env: Env<'a>, op: Term<'a>, attrs: Term<'a>, operands: Term<'a>, types: Term<'a>) -> Term<'a> {
+    let Some(engine) = device::open_engine() else { return atoms::needs_compile().encode(env) };
+    let defer = || defer(term::op(op, attrs)?, operands, types_of(types)?);
+    match defer() {
+        Ok(Deferred { results, full, many }) => {
+            answer_deferred(env, engine, results.into_iter().map(TensorRef::new).collect::<Vec<_>>(), full, many)
+        }
+        Err(e) => error::encode(env, op, &e),
+    }
+}
+
+fn defer(op: Op, operands: Term, outs: SmallVec<[Type; 1]>) -> Result<Deferred> {
+    let operands = references(operands)?.map(|term| resource_of(term)?.lazy()).collect::<Result<_>>()?;
+    Ok(deferred::defer(op, operands, outs))
+}
+
+fn answer_deferred<'a>(env: Env<'a>, engine: &Engine, references: impl Encoder, full: bool, many: bool) -> Term<'a> {
+    match (full, many) {
+        (true, _) => (atoms::ok(), references, atoms::full()).encode(env),
+        (false, true) => (atoms::ok(), references, atoms::pressure()).encode(env),
+        (false, false) => encode_ok(env, engine, references, 0),
+    }
+}
+
+/// Computes a tensor that is pending, with all that hangs together with it.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn tensor_compute<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
+    match tensor_of(reference, Compile::Allowed) {
+        Ok(_) => (atoms::ok(), reference).encode(env),
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
 }
 
 /// As `program_run`, for ops of several results, whose types are a list of `{type, shape}`.
@@ -335,20 +431,22 @@ fn run_all<'a>(
     types: Term<'a>,
     compile: Compile,
 ) -> Result<Results> {
-    let op = term::op(op, attrs)?;
+    let (op, outs) = (term::op(op, attrs)?, types_of(types)?);
+    eager::run_all(engine, &op, &tensors_of(operands, compile)?, &outs, compile)
+}
+
+fn types_of(types: Term) -> Result<SmallVec<[Type; 1]>> {
     let fail = || Error::InvalidArgument {
         what: "types",
         expected: "a list of {type, shape}".to_string(),
         got: format!("{types:?}"),
     };
     let list: ListIterator = types.decode().map_err(|_| fail())?;
-    let outs = list
-        .map(|item| {
-            let (dtype, shape) = item.decode::<(Term, Term)>().map_err(|_| fail())?;
-            term::ty(dtype, shape)
-        })
-        .collect::<Result<SmallVec<[Type; 3]>>>()?;
-    eager::run_all(engine, &op, &tensors_of(operands)?, &outs, compile)
+    let types = list.map(|item| {
+        let (dtype, shape) = item.decode::<(Term, Term)>().map_err(|_| fail())?;
+        term::ty(dtype, shape)
+    });
+    types.collect()
 }
 
 fn answer_all<'a>(env: Env<'a>, op: Term<'a>, result: Result<Results>, engine: &Engine) -> Term<'a> {

@@ -1,8 +1,10 @@
 //! Programs that people write, and how many kernels they take.
 
+use nx_vulkan_engine::program::op::Scalar;
 use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::{DType, Type};
+use smallvec::smallvec;
 
 use crate::common::Rng;
 use crate::{difference, gpu, graphs, run};
@@ -223,4 +225,26 @@ fn the_logarithm_of_a_sum_of_exponentials_is_one_kernel() {
     let log = b.unary(Unary::Log, sum);
     let result = b.binary(Binary::Add, log, max);
     check(&b.finish(&[result]).unwrap(), &["fused"], 1);
+}
+
+#[test]
+fn elements_placed_among_zeros_are_one_kernel() {
+    let b = Builder::new();
+    let q = b.input(DType::F64, &[8]);
+    let vector = Type::new(DType::F64, &[8]);
+    let (zero, zeros) = (b.number(DType::F32, 0.0), b.push(Op::Constant(Scalar::Int(0)), &[], &vector));
+    let mut sum = zeros;
+    for i in [0, 3, 7, 100, -2] {
+        let element = b.at(q, (i as u64).min(7));
+        let element = b.reshape(element, &[1]);
+        let element = b.push(Op::Pad { config: smallvec![(0, 0, 0)] }, &[element, zero], &Type::new(DType::F64, &[1]));
+        let start = b.constant(DType::S32, Scalar::Int(i));
+        let placed = b.push(Op::PutSlice { starts: smallvec![None] }, &[zeros, element, start], &vector);
+        sum = b.binary(Binary::Add, sum, placed);
+    }
+    let corner = b.input(DType::S32, &[1, 1]);
+    let matrix = Type::new(DType::S32, &[3, 4]);
+    let one = b.constant(DType::S32, Scalar::Int(1));
+    let padded = b.push(Op::Pad { config: smallvec![(1, 1, 2), (2, 1, 0)] }, &[corner, one], &matrix);
+    check(&b.finish(&[sum, padded]).unwrap(), &["fused", "fused"], 2);
 }

@@ -5,6 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod deferred;
 mod graphs;
 mod known;
 #[path = "../common/models.rs"]

@@ -6,6 +6,7 @@ mod dce;
 mod epilogue;
 mod fold;
 mod fuse;
+mod place;
 mod rewrite;
 mod workgroup;
 
@@ -66,7 +67,7 @@ fn nested(program: &mut Program, pass: impl Fn(Program) -> Result<Program>) -> R
 
 fn tidied(mut program: Program) -> Result<Program> {
     nested(&mut program, tidied)?;
-    for pass in [dce::run, fold::run, clean::run, cse::run, dce::run] {
+    for pass in [dce::run, fold::run, place::run, clean::run, cse::run, dce::run] {
         program = checked(pass(&program)?)?;
     }
     Ok(program)

@@ -1,0 +1,87 @@
+//! Makes fusible ops of what puts one element among constants, as gradients of `x[i]` do, and leaves out padding by nothing.
+
+use smallvec::SmallVec;
+
+use super::rewrite::Rewriter;
+use crate::program::op::Scalar;
+use crate::program::{Binary, Instruction, Op, Operand, Program};
+use crate::value::Value;
+use crate::{DType, Result, Type};
+
+pub fn run(program: &Program) -> Result<Program> {
+    let mut new = Rewriter::new(program);
+    for old in &program.instructions {
+        let mut instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
+        known_starts(&new, &mut instruction)?;
+        match placed(&mut new, &instruction)? {
+            Some(operand) => new.moved(operand),
+            None => new.replace(instruction),
+        }
+    }
+    new.finish(program)
+}
+
+/// Makes attributes of starts that are constants, which the host would read from the device.
+fn known_starts(new: &Rewriter, instruction: &mut Instruction) -> Result<()> {
+    let (starts, first) = match &mut instruction.op {
+        Op::Slice { starts, .. } => (starts, 1),
+        Op::PutSlice { starts } => (starts, 2),
+        _ => return Ok(()),
+    };
+    let mut at = first;
+    for start in starts.iter_mut().filter(|start| start.is_none()) {
+        let Some(&operand) = instruction.operands.get(at) else { return Ok(()) };
+        let dtype = new.ty(operand)?.dtype;
+        match new.constant(operand).map(|value| Value::from(value).cast(dtype)) {
+            Some(Value::Int(i)) => {
+                *start = Some(i.clamp(i64::MIN.into(), i64::MAX.into()) as i64);
+                instruction.operands.remove(at);
+            }
+            _ => at += 1,
+        }
+    }
+    Ok(())
+}
+
+/// What the instruction gives, if other ops say it.
+fn placed(new: &mut Rewriter, instruction: &Instruction) -> Result<Option<Operand>> {
+    let [out] = instruction.outs.as_slice() else { return Ok(None) };
+    let (element, around, position) = match (&instruction.op, instruction.operands.as_slice()) {
+        (Op::Pad { config }, &[a, _]) if config.iter().all(|&c| c.0 == 0 && c.1 == 0 && c.2 == 0) => {
+            return Ok((new.ty(a)? == out).then_some(a));
+        }
+        (Op::Pad { config }, &[a, value]) if config.iter().all(|&(low, high, _)| low >= 0 && high >= 0) => {
+            (a, value, position(out, config.iter().map(|&(low, _, _)| Some(low))))
+        }
+        (Op::PutSlice { starts }, &[a, window]) => (window, a, position(out, starts.iter().copied())),
+        _ => return Ok(None),
+    };
+    let (Some(position), Some(value)) = (position, new.constant(around)) else { return Ok(None) };
+    if new.ty(element)?.elements() != 1 || !out.dtype.is_canonical() || out.dtype.is_complex() {
+        return Ok(None);
+    }
+    let value = Value::from(value).cast(new.ty(around)?.dtype).cast(out.dtype);
+    let (scalar, index) = (Type::new(out.dtype, &[]), Type::new(DType::S32, &[]));
+    let counted = new.push_one(Op::Iota { axis: None }, &[], &Type { dtype: DType::S32, shape: out.shape.clone() });
+    let position = new.push_one(Op::Constant(Scalar::Int(position)), &[], &index);
+    let is_there = Type { dtype: DType::U8, shape: out.shape.clone() };
+    let is_there = new.push_one(Op::Binary(Binary::Equal), &[counted, position], &is_there);
+    let element_type = Type { dtype: new.ty(element)?.dtype, shape: SmallVec::new() };
+    let mut element = new.push_one(Op::Reshape, &[element], &element_type);
+    if element_type != scalar {
+        element = new.push_one(Op::AsType, &[element], &scalar);
+    }
+    let around = new.push_one(Op::Constant(value.into()), &[], &scalar);
+    Ok(Some(new.push_one(Op::Select, &[is_there, element, around], out)))
+}
+
+/// The place of an element in a row-major tensor of fewer than 2^31, moved inside where it lies outside.
+fn position(out: &Type, starts: impl ExactSizeIterator<Item = Option<i64>>) -> Option<i128> {
+    if starts.len() != out.shape.len() || !(1..=i32::MAX as u64).contains(&out.elements()) {
+        return None;
+    }
+    out.shape.iter().zip(starts).try_fold(0, |place, (&size, start)| {
+        let last = i64::try_from(size).ok()? - 1;
+        Some(place * i128::from(size) + i128::from(start?.clamp(0, last)))
+    })
+}
