@@ -227,6 +227,8 @@ ExUnit.start(
   results: results,
   exclude: [:distributed, :integration] ++ doctests,
   assert_receive_timeout: 1000,
+  # Loops in loops wait for the device in every iteration, and what is tested here is values.
+  timeout: 300_000,
   colors: [enabled: false],
   seed: 0
 )
