@@ -75,7 +75,7 @@ def groups_data():
 def walk_data():
     numbers = Numbers(5)
     x, values = 0.0, []
-    for _ in range(40):
+    for _ in range(20):
         x += 0.4 * numbers.normal()
         values.append(x + 0.5 * numbers.normal())
     return np.array(values)
@@ -118,21 +118,27 @@ BEFORE = np.concatenate([[0.0], RETURNS[:-1]])
 
 
 def regime(q):
+    """Means are drawn in hundredths."""
+    mu_trend, mu_mr = 0.01 * q[0], 0.01 * q[2]
     trend, reverting, volatile, theta = jnp.exp(q[1]), jnp.exp(q[3]), jnp.exp(q[4]), jnp.exp(q[5])
     w1, w2 = jnp.exp(jnp.minimum(q[6], 10)), jnp.exp(jnp.minimum(q[7], 10))
     total = w1 + w2 + 1
     parts = jnp.stack([
-        normal(RETURNS, q[0], trend) + jnp.log(w1 / total),
-        normal(RETURNS, BEFORE + theta * (q[2] - BEFORE), reverting) + jnp.log(w2 / total),
+        normal(RETURNS, mu_trend, trend) + jnp.log(w1 / total),
+        normal(RETURNS, BEFORE + theta * (mu_mr - BEFORE), reverting) + jnp.log(w2 / total),
         normal(RETURNS, 0, volatile) + jnp.log(1 / total),
     ])
-    priors = (normal(q[0], 0.001, 0.01) + normal(q[2], 0.001, 0.01) + normal(q[6], 0, 1.0) + normal(q[7], 0, 1.0)
+    priors = (normal(mu_trend, 0.001, 0.01) + normal(mu_mr, 0.001, 0.01) + normal(q[6], 0, 1.0) + normal(q[7], 0, 1.0)
               + half_cauchy(trend, 0.02) + half_cauchy(reverting, 0.02) + half_cauchy(volatile, 0.05) + half_cauchy(theta, 0.5))
     return jax.scipy.special.logsumexp(parts, axis=0).sum() + priors + q[1] + q[3] + q[4] + q[5]
 
 
 REGIME_NAMES = ["mu_trend", "log_sigma_trend", "mu_mr", "log_sigma_mr", "log_sigma_vol", "log_theta", "logit_w1", "logit_w2"]
-REGIME_START = np.array([0.008, -6.0, -0.004, -7.0, -3.5, -0.4, 0.8, 0.5])
+REGIME_START = np.array([0.8, -6.0, -0.4, -7.0, -3.5, -0.4, 0.8, 0.5])
+
+
+def regime_quantities(q):
+    return {name: q[..., j] * (0.01 if j in (0, 2) else 1.0) for j, name in enumerate(REGIME_NAMES)}
 
 
 def estimate(values):
@@ -232,7 +238,7 @@ def walk():
     values = np.array(values)
     weights = np.exp(values - values.max())
     found = {"log_sigma": of_density(log_sigma, weights)}
-    for t in (0, 19, 39):
+    for t in (0, 9, 19):
         found[f"x[{t + 1}]"] = of_mixture(weights, np.array([m[t] for m in means]), np.array([s[t] for s in sds]))
     return found
 
@@ -278,7 +284,7 @@ def main():
     names = [f"beta[{j + 1}]" for j in (0, 1, 7, 20)]
     found = sampled(logistic, 21, lambda q: {name: q[..., j] for name, j in zip(names, (0, 1, 7, 20))})
     reference["logistic"] = {"source": run, "quantities": found}
-    found = sampled(regime, 8, lambda q: {name: q[..., j] for j, name in enumerate(REGIME_NAMES)}, 0.9, REGIME_START)
+    found = sampled(regime, 8, regime_quantities, 0.9, REGIME_START)
     reference["regime"] = {"source": run, "quantities": found}
     write(reference, sys.argv[1])
 

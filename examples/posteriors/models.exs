@@ -14,11 +14,13 @@ defmodule Posteriors do
 
   @doc """
   What a posterior is drawn with: `:log_density`, `:template`, `:options` for `Nx.Vulkan.NUTS.sample/3`, and `:quantities`, which maps the
-  draws to a map of tensors `{chains, draws}` with the names of the reference.
+  draws to a map of tensors `{chains, draws}` with the names of the reference. All is of `type`, `:f64` or `:f32`.
   """
-  def model(:eight_schools) do
+  def model(name, type \\ :f64)
+
+  def model(:eight_schools, type) do
     [y, sigma] =
-      for values <- [[28, 8, -3, 7, -1, 1, 18, 12], [15, 10, 16, 11, 9, 11, 10, 18]], do: tensor(values)
+      for values <- [[28, 8, -3, 7, -1, 1, 18, 12], [15, 10, 16, 11, 9, 11, 10, 18]], do: tensor(values, type)
 
     log_density = fn %{mu: mu, log_tau: log_tau, effects: t} ->
       tau = Nx.exp(log_tau)
@@ -34,12 +36,12 @@ defmodule Posteriors do
       end
     end
 
-    template = %{mu: scalar(), log_tau: scalar(), effects: Nx.template({8}, :f64)}
+    template = %{mu: Nx.template({}, type), log_tau: Nx.template({}, type), effects: Nx.template({8}, type)}
     %{log_density: log_density, template: template, options: [target_accept: 0.9], quantities: quantities}
   end
 
   # 21 coefficients, 500 observations.
-  def model(:logistic) do
+  def model(:logistic, type) do
     {rows, _} =
       Enum.map_reduce(1..500, 21, fn _, state ->
         {values, state} = Enum.map_reduce(1..20, state, fn _, state -> normal_number(state) end)
@@ -50,7 +52,7 @@ defmodule Posteriors do
       end)
 
     {x, y} = Enum.unzip(rows)
-    {x, y} = {tensor(x), tensor(y)}
+    {x, y} = {tensor(x, type), tensor(y, type)}
 
     log_density = fn beta ->
       eta = Nx.dot(x, beta)
@@ -60,11 +62,11 @@ defmodule Posteriors do
     end
 
     quantities = fn draws -> for j <- [1, 2, 8, 21], into: %{}, do: {"beta[#{j}]", draws[[.., .., j - 1]]} end
-    %{log_density: log_density, template: Nx.template({21}, :f64), options: [], quantities: quantities}
+    %{log_density: log_density, template: Nx.template({21}, type), options: [], quantities: quantities}
   end
 
-  # Returns are a mixture of a trend, reversion to a mean, and noise: 8 parameters, 200 observations.
-  def model(:regime) do
+  # Returns are a mixture of a trend, reversion to a mean, and noise: 8 parameters, 200 observations. Means are drawn in hundredths.
+  def model(:regime, type) do
     {returns, _} =
       Enum.map_reduce(1..200, {8, 0.0}, fn _, {state, before} ->
         {u, state} = uniform_number(state)
@@ -80,17 +82,18 @@ defmodule Posteriors do
         {value, {state, value}}
       end)
 
-    {r, before} = {tensor(returns), tensor([0.0 | Enum.drop(returns, -1)])}
+    {r, before} = {tensor(returns, type), tensor([0.0 | Enum.drop(returns, -1)], type)}
 
     log_density = fn q ->
       [trend, reverting, volatile, theta] = for i <- [1, 3, 4, 5], do: Nx.exp(q[i])
       [w1, w2] = for i <- [6, 7], do: Nx.exp(Nx.min(q[i], 10))
       total = sum([w1, w2, 1])
-      reverted = Nx.add(before, Nx.multiply(theta, Nx.subtract(q[2], before)))
+      [mu_trend, mu_mr] = for i <- [0, 2], do: Nx.multiply(q[i], tensor(0.01, type))
+      reverted = Nx.add(before, Nx.multiply(theta, Nx.subtract(mu_mr, before)))
 
       likelihood =
         [
-          Nx.add(normal(r, q[0], trend), Nx.log(Nx.divide(w1, total))),
+          Nx.add(normal(r, mu_trend, trend), Nx.log(Nx.divide(w1, total))),
           Nx.add(normal(r, reverted, reverting), Nx.log(Nx.divide(w2, total))),
           Nx.subtract(normal(r, 0, volatile), Nx.log(total))
         ]
@@ -100,14 +103,14 @@ defmodule Posteriors do
 
       sum([
         likelihood,
-        normal(q[0], number(0.001), number(0.01)),
-        normal(q[2], number(0.001), number(0.01)),
+        normal(mu_trend, 0.001, 0.01),
+        normal(mu_mr, 0.001, 0.01),
         normal(q[6], 0, 1),
         normal(q[7], 0, 1),
-        half_cauchy(trend, number(0.02)),
-        half_cauchy(reverting, number(0.02)),
-        half_cauchy(volatile, number(0.05)),
-        half_cauchy(theta, number(0.5)),
+        half_cauchy(trend, 0.02),
+        half_cauchy(reverting, 0.02),
+        half_cauchy(volatile, 0.05),
+        half_cauchy(theta, 0.5),
         q[1],
         q[3],
         q[4],
@@ -116,15 +119,21 @@ defmodule Posteriors do
     end
 
     names = ~w(mu_trend log_sigma_trend mu_mr log_sigma_mr log_sigma_vol log_theta logit_w1 logit_w2)
-    quantities = fn draws -> for {name, j} <- Enum.with_index(names), into: %{}, do: {name, draws[[.., .., j]]} end
+
+    quantities = fn draws ->
+      for {name, j} <- Enum.with_index(names), into: %{} do
+        {name, if(j in [0, 2], do: Nx.multiply(draws[[.., .., j]], tensor(0.01, type)), else: draws[[.., .., j]])}
+      end
+    end
+
     # The regimes could change places; the reference starts here, too.
-    init = tensor([0.008, -6.0, -0.004, -7.0, -3.5, -0.4, 0.8, 0.5])
+    init = tensor([0.8, -6.0, -0.4, -7.0, -3.5, -0.4, 0.8, 0.5], type)
     options = [target_accept: 0.9, init: init]
-    %{log_density: log_density, template: Nx.template({8}, :f64), options: options, quantities: quantities}
+    %{log_density: log_density, template: Nx.template({8}, type), options: options, quantities: quantities}
   end
 
   # Ten groups with means theta = mu + tau z and known errors.
-  def model(:hierarchical) do
+  def model(:hierarchical, type) do
     errors = for j <- 0..9, do: 0.5 + 0.05 * j
 
     {means, state} =
@@ -139,7 +148,7 @@ defmodule Posteriors do
         {mean + error * z, state}
       end)
 
-    {y, errors} = {tensor(y), tensor(errors)}
+    {y, errors} = {tensor(y, type), tensor(errors, type)}
 
     log_density = fn %{mu: mu, log_tau: log_tau, z: z} ->
       tau = Nx.exp(log_tau)
@@ -147,34 +156,34 @@ defmodule Posteriors do
       sum([normal(mu, 0, 5), squares(Nx.divide(tau, 3)), log_tau, squares(z), squares(residual)])
     end
 
-    template = %{mu: scalar(), log_tau: scalar(), z: Nx.template({10}, :f64)}
+    template = %{mu: Nx.template({}, type), log_tau: Nx.template({}, type), z: Nx.template({10}, type)}
     quantities = fn draws -> %{"mu" => draws.mu, "log_tau" => draws.log_tau} end
     %{log_density: log_density, template: template, options: [target_accept: 0.95], quantities: quantities}
   end
 
   # Neal's funnel: nine normals whose standard deviation is exp(v / 2).
-  def model(:funnel) do
+  def model(:funnel, type) do
     log_density = fn %{v: v, x: x} ->
       sum([normal(v, 0, 3), squares(Nx.divide(x, Nx.exp(Nx.divide(v, 2)))), Nx.multiply(v, -4.5)])
     end
 
-    template = %{v: scalar(), x: Nx.template({9}, :f64)}
+    template = %{v: Nx.template({}, type), x: Nx.template({9}, type)}
     quantities = fn draws -> %{"v" => draws.v} end
     %{log_density: log_density, template: template, options: [target_accept: 0.99], quantities: quantities}
   end
 
-  # A path of 40 normal steps, seen with errors of 0.5.
-  def model(:walk) do
+  # A path of 20 normal steps, seen with errors of 0.5.
+  def model(:walk, type) do
     {y, _} =
-      Enum.map_reduce(1..40, {5, 0.0}, fn _, {state, x} ->
+      Enum.map_reduce(1..20, {5, 0.0}, fn _, {state, x} ->
         {step, state} = normal_number(state)
         {error, state} = normal_number(state)
         x = x + 0.4 * step
         {x + 0.5 * error, {state, x}}
       end)
 
-    y = tensor(y)
-    sums = Nx.tril(Nx.broadcast(tensor(1.0), {40, 40}))
+    y = tensor(y, type)
+    sums = Nx.tril(Nx.broadcast(tensor(1.0, type), {20, 20}))
 
     log_density = fn %{log_sigma: log_sigma, z: z} ->
       sigma = Nx.exp(log_sigma)
@@ -184,10 +193,10 @@ defmodule Posteriors do
 
     quantities = fn draws ->
       x = Nx.multiply(Nx.new_axis(Nx.exp(draws.log_sigma), 2), Nx.dot(draws.z, [2], Nx.backend_copy(sums), [1]))
-      for t <- [1, 20, 40], into: %{"log_sigma" => draws.log_sigma}, do: {"x[#{t}]", x[[.., .., t - 1]]}
+      for t <- [1, 10, 20], into: %{"log_sigma" => draws.log_sigma}, do: {"x[#{t}]", x[[.., .., t - 1]]}
     end
 
-    template = %{log_sigma: scalar(), z: Nx.template({40}, :f64)}
+    template = %{log_sigma: Nx.template({}, type), z: Nx.template({20}, type)}
     %{log_density: log_density, template: template, options: [target_accept: 0.9], quantities: quantities}
   end
 
@@ -209,21 +218,19 @@ defmodule Posteriors do
   ## Log-densities, without constants
 
   defp normal(x, mu, sigma) do
-    sigma = if is_number(sigma), do: number(sigma), else: sigma
+    # Nx would take a number as f32.
+    [mu, sigma] = for c <- [mu, sigma], do: if(is_number(c), do: tensor(c, x.type), else: c)
     Nx.subtract(squares_of(Nx.divide(Nx.subtract(x, mu), sigma)), Nx.log(sigma))
   end
 
-  defp half_cauchy(x, scale), do: Nx.negate(Nx.log1p(Nx.pow(Nx.divide(x, scale), 2)))
+  defp half_cauchy(x, scale), do: Nx.negate(Nx.log1p(Nx.pow(Nx.divide(x, tensor(scale, x.type)), 2)))
   defp squares_of(x), do: Nx.multiply(-0.5, Nx.multiply(x, x))
   defp squares(x), do: Nx.sum(squares_of(x))
   defp sum(terms), do: Enum.reduce(terms, &Nx.add/2)
 
   ## Data
 
-  # Nx would take a number as f32.
-  defp number(x), do: tensor(x)
-  defp tensor(values), do: Nx.tensor(values, type: :f64, backend: Nx.BinaryBackend)
-  defp scalar, do: Nx.template({}, :f64)
+  defp tensor(values, type), do: Nx.tensor(values, type: type, backend: Nx.BinaryBackend)
 
   # A linear congruential generator (Numerical Recipes), and sums of twelve as normals.
   defp uniform_number(state) do

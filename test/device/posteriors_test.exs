@@ -44,13 +44,13 @@ defmodule Nx.Vulkan.PosteriorsTest do
     check(:eight_schools, num_samples: 1000, num_warmup: 500, key: 11)
   end
 
-  @samples %{funnel: 10_000, logistic: 1000}
+  @samples %{funnel: 4000, logistic: 500}
 
   for name <- Posteriors.names(), key <- [1, 2] do
     @tag :posteriors
     @tag timeout: to_timeout(minute: 30)
     test "#{name}, key #{key}" do
-      check(unquote(name), num_samples: unquote(Map.get(@samples, name, 2500)), key: unquote(key))
+      check(unquote(name), num_samples: unquote(Map.get(@samples, name, 1000)), key: unquote(key))
     end
   end
 end

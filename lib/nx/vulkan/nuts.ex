@@ -27,7 +27,7 @@ defmodule Nx.Vulkan.NUTS do
 
   ## Reproducibility
 
-  The same key, device and options give the same bits. A chain is the same whatever the number of chains.
+  The same key, device and options give the same bits. With a diagonal mass matrix a chain has them whatever the number of chains, up to 3,000.
 
   ## Errors
 
@@ -110,6 +110,13 @@ defmodule Nx.Vulkan.NUTS do
           keyword
         ) :: result
   def sample(log_density, template, opts \\ []) do
+    {template, run} = prepare(log_density, template, opts)
+    Nx.with_default_backend(B, fn -> run |> Run.start() |> Run.warm_up() |> Run.draw() |> result(template) end)
+  end
+
+  @doc false
+  # The template in the run's type, and the run before its start.
+  def prepare(log_density, template, opts) do
     opts = opts |> Keyword.validate!(@defaults) |> Map.new() |> validate!()
     template = typed(Nx.to_template(template), opts.type)
     type = [template] |> Composite.flatten_list() |> Chain.type()
@@ -128,12 +135,7 @@ defmodule Nx.Vulkan.NUTS do
     transition = Transition.compile(value_and_grad, d, type, opts.mass_matrix, opts.max_tree_depth)
 
     Nx.with_default_backend(B, fn ->
-      transition
-      |> Run.new(opts)
-      |> Run.start(init(opts.init, template, type))
-      |> Run.warm_up()
-      |> Run.draw()
-      |> result(template)
+      {template, Run.new(transition, %{opts | init: init(opts.init, template, type)})}
     end)
   end
 

@@ -8,8 +8,8 @@ defmodule Nx.Vulkan.NUTS.Run do
 
   # Time that a dispatch should take: drivers end what runs for seconds, and each costs a wait of some 50 us.
   @dispatch_us 50_000
-  # Draws of the first dispatch, and how many times more each later one may have: trees may grow.
-  @first_draws 4
+  # Draws of the first dispatch and of that after a change of scales, and how many times more each later one may have: trees may grow.
+  @first_draws 1
   @growth 2
   # Draws whose moments are taken at once. They don't depend on where dispatches ended, which the clock decides.
   @block 64
@@ -58,13 +58,13 @@ defmodule Nx.Vulkan.NUTS.Run do
 
   ## Starts
 
-  @doc "Puts all chains to `init`, a vector, or each somewhere (nil), with the log-density and its gradient there."
-  def start(run, nil) do
+  @doc "Puts all chains to the vector `:init`, or each somewhere (nil), with the log-density and its gradient there."
+  def start(%{opts: %{init: nil}} = run) do
     {places, seeds} = run.seeds |> Enum.map(&place(&1, run.d)) |> Enum.unzip()
     try_starts(%{run | seeds: seeds}, places, 1)
   end
 
-  def start(run, init) do
+  def start(%{opts: %{init: init}} = run) do
     {run, finite} = evaluate(run, Nx.broadcast(init, {run.chains, run.d}))
     if false in finite, do: raise(ArgumentError, "the log-density or its gradient is not finite at :init")
     run
@@ -149,7 +149,14 @@ defmodule Nx.Vulkan.NUTS.Run do
     zero = numbers(run, 0.0)
     adapted = %{log_step: vector(run, log_steps), mean_log_step: zero, error: zero, updates: zero}
     count = run.dispatches + 1
-    %{run | state: Map.merge(run.state, adapted), own: %{run.own | mu: vector(run, mu)}, dispatches: count}
+
+    %{
+      run
+      | state: Map.merge(run.state, adapted),
+        own: %{run.own | mu: vector(run, mu)},
+        dispatches: count,
+        pace: @first_draws
+    }
   end
 
   defp search(_run, log_steps, 0), do: log_steps
