@@ -9,17 +9,21 @@ defmodule Nx.Vulkan.Conformance.DeferredCasesTest do
   # More than the runs after which a structure is compiled.
   @repeats 18
 
-  # In a numerical definition Nx makes one slice of two, whose start is not moved inside the inner one; so that of the evaluator is
-  # no measure for it.
-  test "slices: random calls give deferred what Nx.BinaryBackend gives" do
-    run = ExUnit.configuration()[:seed]
+  # In a numerical definition Nx makes one slice of two and one broadcast of two, with other starts and axes at times; so that of the
+  # evaluator is no measure for these families.
+  @merged [:slices, :movement]
 
-    Nx.Vulkan.eager(:deferred, fn ->
-      for kind <- 1..2, seed <- 1..3, do: Cases.check(:slices, {run, kind, 0}, seed)
-    end)
+  for family <- @merged do
+    test "#{family}: random calls give deferred what Nx.BinaryBackend gives" do
+      run = ExUnit.configuration()[:seed]
+
+      Nx.Vulkan.eager(:deferred, fn ->
+        for kind <- 1..2, seed <- 1..3, do: Cases.check(unquote(family), {run, kind, 0}, seed)
+      end)
+    end
   end
 
-  for family <- Cases.families() -- [:slices] do
+  for family <- Cases.families() -- @merged do
     test "#{family}: random calls give deferred what they give immediately, to the bit" do
       run = ExUnit.configuration()[:seed]
       for kind <- 1..2, seed <- 1..3, do: Cases.check(unquote(family), {run, kind, 0}, seed, DeferredCompiler)
