@@ -10,11 +10,11 @@ use nx_vulkan_engine::{Compile, Engine, Error, Result};
 use rustler::{Encoder, Env, ResourceArc, Term};
 
 use crate::executable::on_large_stack;
-use crate::tensor::{encode_tensors, tensors_of};
+use crate::tensor::{answer_all, tensors_of};
 use crate::{device, error, term};
 
 mod atoms {
-    rustler::atoms! { ok, nil, needs_compile, diagonal, dense }
+    rustler::atoms! { ok, nil, diagonal, dense }
 }
 
 pub struct ChainRef {
@@ -62,19 +62,13 @@ fn run<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 4], compile: Co
         let Trace { q, p, gradient, log_density, energy } = chain.chain.run(engine, &start, compile)?;
         Ok(vec![q, p, gradient, log_density, energy])
     };
-    match run() {
-        Ok(tensors) => encode_tensors(env, engine, tensors.into()),
-        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
-    }
+    answer_all(env, atoms::nil().to_term(env), run().map(Into::into), engine)
 }
 
 /// Starts chains and returns. `:needs_compile` where an operand must be copied first by a kernel that is not compiled.
 #[rustler::nif]
 fn chain_run<'a>(env: Env<'a>, chain: Term<'a>, start: Term<'a>, captured: Term<'a>, steps: Term<'a>) -> Term<'a> {
-    match device::ready_engine() {
-        Some(engine) => Engine::without_waiting(|| run(env, engine, [chain, start, captured, steps], Compile::Refused)),
-        None => atoms::needs_compile().encode(env),
-    }
+    device::when_ready(env, |engine| run(env, engine, [chain, start, captured, steps], Compile::Refused))
 }
 
 /// As `chain_run`, and it compiles.
@@ -122,10 +116,7 @@ fn draw<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 4], compile: C
         let draws: u32 = draws.decode().map_err(|_| bad("draws", "a number of draws", draws))?;
         reference.transition.run(engine, &inputs, chains, draws, compile)
     };
-    match run() {
-        Ok(tensors) => encode_tensors(env, engine, tensors.into()),
-        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
-    }
+    answer_all(env, atoms::nil().to_term(env), run().map(Into::into), engine)
 }
 
 /// Starts chains and returns. `:needs_compile` where an operand must be copied first by a kernel that is not compiled.
@@ -137,12 +128,7 @@ fn transition_run<'a>(
     chains: Term<'a>,
     draws: Term<'a>,
 ) -> Term<'a> {
-    match device::ready_engine() {
-        Some(engine) => {
-            Engine::without_waiting(|| draw(env, engine, [transition, inputs, chains, draws], Compile::Refused))
-        }
-        None => atoms::needs_compile().encode(env),
-    }
+    device::when_ready(env, |engine| draw(env, engine, [transition, inputs, chains, draws], Compile::Refused))
 }
 
 /// As `transition_run`, and it compiles.

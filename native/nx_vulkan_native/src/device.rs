@@ -12,7 +12,7 @@ use crate::error;
 
 mod atoms {
     rustler::atoms! {
-        ok,
+        ok, nil,
         index, name, kind, uuid, driver, api_version, memory_bytes, has_f64, usable, reason,
         discrete, integrated, virtual_ = "virtual", cpu, other,
         in_use_bytes, reserved_bytes, budget_bytes, submissions, dispatches, transfers, barriers, pipelines, deferred_pending, deferred_replayed, deferred_one_by_one, deferred_compiled,
@@ -47,8 +47,16 @@ fn device_configure(profile: bool, dump_spirv: Option<String>) -> Atom {
     atoms::ok()
 }
 
+/// What a NIF on a normal scheduler answers: `run`, which must not wait, or `:needs_compile` where it would have to.
+pub fn when_ready<'a>(env: Env<'a>, run: impl FnOnce(&'static Arc<Engine>) -> Term<'a>) -> Term<'a> {
+    match ready_engine() {
+        Some(engine) => Engine::without_waiting(|| run(engine)),
+        None => error::encode(env, atoms::nil().to_term(env), &Error::NeedsCompile),
+    }
+}
+
 /// The engine for a normal scheduler: if it is open, and recording need not wait for the device.
-pub fn ready_engine() -> Option<&'static Arc<Engine>> {
+fn ready_engine() -> Option<&'static Arc<Engine>> {
     ENGINE.get().filter(|engine| !engine.is_congested())
 }
 

@@ -10,12 +10,12 @@ use nx_vulkan_engine::program::wire::Attr;
 use nx_vulkan_engine::{Compile, Engine, Error, Result};
 use rustler::{Atom, Encoder, Env, ResourceArc, Term};
 
-use crate::tensor::{encode_tensors, tensors_of};
+use crate::tensor::{answer_all, tensors_of};
 use crate::{device, error, term};
 
 mod atoms {
     rustler::atoms! {
-        ok, nil, needs_compile, commands, barriers, waits, arena_bytes, own_bytes,
+        ok, nil, commands, barriers, waits, arena_bytes, own_bytes,
         kernel, groups, barrier, read_bytes, written_bytes, flops, wait,
     }
 }
@@ -154,19 +154,13 @@ fn programs_graph<'a>(env: Env<'a>, title: &str, programs: Vec<(&str, Term<'a>)>
 
 fn run<'a>(env: Env<'a>, engine: &Engine, executable: Term<'a>, inputs: Term<'a>, compile: Compile) -> Term<'a> {
     let run = || executable_of(executable)?.executable.run(&tensors_of(inputs, compile)?, compile);
-    match run() {
-        Ok(tensors) => encode_tensors(env, engine, tensors.into()),
-        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
-    }
+    answer_all(env, atoms::nil().to_term(env), run().map(Into::into), engine)
 }
 
 /// Runs an executable: records it and returns. `:needs_compile` where it has to wait for the device.
 #[rustler::nif]
 fn executable_run<'a>(env: Env<'a>, executable: Term<'a>, inputs: Term<'a>) -> Term<'a> {
-    match device::ready_engine() {
-        Some(engine) => Engine::without_waiting(|| run(env, engine, executable, inputs, Compile::Refused)),
-        None => atoms::needs_compile().encode(env),
-    }
+    device::when_ready(env, |engine| run(env, engine, executable, inputs, Compile::Refused))
 }
 
 /// As `executable_run`, and it waits for the device where the program does.

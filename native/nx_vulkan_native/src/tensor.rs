@@ -113,7 +113,7 @@ pub fn encode_tensor<'a>(env: Env<'a>, engine: &Engine, tensor: Tensor) -> Term<
     encode_ok(env, engine, TensorRef::new(tensor), size_bytes)
 }
 
-pub fn encode_tensors<'a>(env: Env<'a>, engine: &Engine, tensors: Results) -> Term<'a> {
+fn encode_tensors<'a>(env: Env<'a>, engine: &Engine, tensors: Results) -> Term<'a> {
     let size_bytes = tensors.iter().map(|t| t.view.ty().size_bytes()).sum();
     encode_ok(env, engine, tensors.into_iter().map(TensorRef::new).collect::<Vec<_>>(), size_bytes)
 }
@@ -128,10 +128,7 @@ fn encode_ok<'a>(env: Env<'a>, engine: &Engine, references: impl Encoder, size_b
 /// Uploads a tensor in Nx's binary layout; `:needs_compile` while no device is open or it is far behind. For small binaries.
 #[rustler::nif]
 fn tensor_from_binary<'a>(env: Env<'a>, dtype: Term<'a>, shape: Term<'a>, binary: Binary<'a>) -> Term<'a> {
-    match device::ready_engine() {
-        Some(engine) => Engine::without_waiting(|| upload(env, Ok(engine), dtype, shape, &binary)),
-        None => atoms::needs_compile().encode(env),
-    }
+    device::when_ready(env, |engine| upload(env, Ok(engine), dtype, shape, &binary))
 }
 
 /// As `tensor_from_binary`, for binaries of any size, and it opens the device.
@@ -289,13 +286,9 @@ fn program_run<'a>(
     dtype: Term<'a>,
     shape: Term<'a>,
 ) -> Term<'a> {
-    match device::ready_engine() {
-        Some(engine) => {
-            let run = || run(engine, op, attrs, operands, dtype, shape, Compile::Refused);
-            answer(env, op, Engine::without_waiting(run), engine)
-        }
-        None => atoms::needs_compile().encode(env),
-    }
+    device::when_ready(env, |engine| {
+        answer(env, op, run(engine, op, attrs, operands, dtype, shape, Compile::Refused), engine)
+    })
 }
 
 /// As `program_run`, and it opens the device and compiles the kernel.
@@ -399,13 +392,9 @@ fn tensor_compute<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
 /// As `program_run`, for ops of several results, whose types are a list of `{type, shape}`.
 #[rustler::nif]
 fn program_run_all<'a>(env: Env<'a>, op: Term<'a>, attrs: Term<'a>, operands: Term<'a>, types: Term<'a>) -> Term<'a> {
-    match device::ready_engine() {
-        Some(engine) => {
-            let run = || run_all(engine, op, attrs, operands, types, Compile::Refused);
-            answer_all(env, op, Engine::without_waiting(run), engine)
-        }
-        None => atoms::needs_compile().encode(env),
-    }
+    device::when_ready(env, |engine| {
+        answer_all(env, op, run_all(engine, op, attrs, operands, types, Compile::Refused), engine)
+    })
 }
 
 /// As `program_run_all`, and it opens the device and compiles the kernels.
@@ -449,7 +438,8 @@ fn types_of(types: Term) -> Result<SmallVec<[Type; 1]>> {
     types.collect()
 }
 
-fn answer_all<'a>(env: Env<'a>, op: Term<'a>, result: Result<Results>, engine: &Engine) -> Term<'a> {
+/// The references of a NIF's results, or its error.
+pub fn answer_all<'a>(env: Env<'a>, op: Term<'a>, result: Result<Results>, engine: &Engine) -> Term<'a> {
     match result {
         Ok(tensors) => encode_tensors(env, engine, tensors),
         Err(e) => error::encode(env, op, &e),

@@ -1,6 +1,6 @@
 //! How many operations ops take, counted by one rule.
 
-use super::{Elementwise, Op, Operand, Program, Windows};
+use super::{Elementwise, Op, Program, Windows};
 use crate::Type;
 
 /// Operations per element of an elementwise op: one whatever it costs, none for a change of type.
@@ -80,13 +80,9 @@ impl Op {
 impl Program {
     /// The sum of [`Op::flops`] over all instructions.
     pub fn flops(&self) -> Option<u64> {
-        let results: Vec<&Type> = self.results().collect();
-        let find = |operand| match operand {
-            Operand::Input(i) => self.inputs.get(i as usize),
-            Operand::Result(r) => results.get(r as usize).copied(),
-        };
+        let type_of = self.types();
         self.instructions.iter().try_fold(0u64, |sum, instruction| {
-            let operands = instruction.operands.iter().map(|&o| find(o)).collect::<Option<Vec<&Type>>>()?;
+            let operands = instruction.operands.iter().map(|&o| type_of(o)).collect::<Option<Vec<&Type>>>()?;
             sum.checked_add(instruction.op.flops(&operands, &instruction.outs)?)
         })
     }

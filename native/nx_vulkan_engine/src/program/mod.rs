@@ -90,12 +90,17 @@ impl Program {
 
     /// The types of the outputs that exist.
     pub fn output_types(&self) -> Vec<&Type> {
+        let type_of = self.types();
+        self.outputs.iter().filter_map(|&operand| type_of(operand)).collect()
+    }
+
+    /// Answers the types of operands that exist, as [`Program::type_of`] does, but lists the results only once.
+    pub fn types<'a>(&'a self) -> impl Fn(Operand) -> Option<&'a Type> {
         let results: Vec<&Type> = self.results().collect();
-        let find = |operand: &Operand| match *operand {
+        move |operand| match operand {
             Operand::Input(i) => self.inputs.get(i as usize),
             Operand::Result(i) => results.get(i as usize).copied(),
-        };
-        self.outputs.iter().filter_map(find).collect()
+        }
     }
 
     /// The type of an operand, if it exists.

@@ -172,11 +172,8 @@ fn update_count(indices: &Type) -> u64 {
 
 /// Elements of the longest loop that a program needs.
 pub(super) fn longest(program: &Program) -> u64 {
-    let results: Vec<&Type> = program.results().collect();
-    let find = |operand: &Operand| match *operand {
-        Operand::Input(k) => program.inputs.get(k as usize),
-        Operand::Result(k) => results.get(k as usize).copied(),
-    };
+    let type_of = program.types();
+    let find = |operand: &Operand| type_of(*operand);
     let of_op = |op: &Op| match op {
         Op::While(op) => longest(&op.condition).max(longest(&op.body)),
         Op::Cond(op) => longest(&op.on_true).max(longest(&op.on_false)),
@@ -194,7 +191,7 @@ pub(super) fn longest(program: &Program) -> u64 {
     };
     let instructions = program.instructions.iter().map(|i| of_op(&i.op).max(of_fold(i))).max().unwrap_or(1);
     let outputs = program.outputs.iter().filter_map(find).map(Type::elements).max().unwrap_or(1);
-    results.iter().map(|t| t.elements()).max().unwrap_or(1).max(instructions).max(outputs)
+    program.results().map(Type::elements).max().unwrap_or(1).max(instructions).max(outputs)
 }
 
 /// Elements of a value, at most: one workgroup takes a second for some functions of so many.
@@ -234,12 +231,9 @@ pub fn work(op: &Op, operands: &[&Type], outs: &[Type]) -> u64 {
 /// Whether a kernel for the program can be generated.
 pub fn supports(program: &Program) -> bool {
     let elements = |ty: &Type| (1..=MAX_ELEMENTS).contains(&ty.elements());
-    let results: Vec<&Type> = program.results().collect();
-    let find = |operand: &Operand| match *operand {
-        Operand::Input(k) => program.inputs.get(k as usize),
-        Operand::Result(k) => results.get(k as usize).copied(),
-    };
-    program.inputs.iter().chain(results.iter().copied()).all(elements)
+    let type_of = program.types();
+    let find = |operand: &Operand| type_of(*operand);
+    program.inputs.iter().chain(program.results()).all(elements)
         && program.instructions.iter().all(|instruction| {
             let operands: Vec<&Type> = instruction.operands.iter().filter_map(find).collect();
             operands.len() == instruction.operands.len() && has(&instruction.op, &operands, &instruction.outs)

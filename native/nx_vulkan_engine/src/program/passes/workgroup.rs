@@ -40,7 +40,8 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
 }
 
 /// Work that one workgroup does for an instruction; `None` where it can't run it.
-fn instruction_work(instruction: &Instruction, operands: &[&Type]) -> Option<u64> {
+fn instruction_work<'a>(instruction: &Instruction, type_of: impl Fn(Operand) -> Option<&'a Type>) -> Option<u64> {
+    let operands: &[&Type] = &instruction.operands.iter().map(|&o| type_of(o)).collect::<Option<Vec<_>>>()?;
     if !supports_op(&instruction.op, operands, &instruction.outs) || !keeps_digits(instruction, operands) {
         return None;
     }
@@ -70,22 +71,13 @@ fn keeps_digits(instruction: &Instruction, operands: &[&Type]) -> bool {
     }
 }
 
-fn types<'a>(program: &'a Program, results: &[&'a Type], instruction: &Instruction) -> Option<Vec<&'a Type>> {
-    let find = |operand: &Operand| match *operand {
-        Operand::Input(i) => program.inputs.get(i as usize),
-        Operand::Result(i) => results.get(i as usize).copied(),
-    };
-    instruction.operands.iter().map(find).collect()
-}
-
 /// Work that one workgroup does for a program; `None` where it can't run it.
 fn program_work(program: &Program) -> Option<u64> {
-    let results: Vec<&Type> = program.results().collect();
     if program.instructions.len() > MAX_INSTRUCTIONS {
         return None;
     }
-    let of = |instruction: &Instruction| instruction_work(instruction, &types(program, &results, instruction)?);
-    program.instructions.iter().map(of).sum()
+    let type_of = program.types();
+    program.instructions.iter().map(|i| instruction_work(i, &type_of)).sum()
 }
 
 /// Puts loops into kernels, and treats the programs of those that stay.
@@ -278,12 +270,8 @@ fn dispatches(op: &Op) -> bool {
 
 /// Puts runs of neighbouring instructions into kernels, where that takes less time than their dispatches.
 fn regions(program: &Program) -> Result<Program> {
-    let results: Vec<&Type> = program.results().collect();
-    let works: Vec<Option<u64>> = program
-        .instructions
-        .iter()
-        .map(|i| types(program, &results, i).and_then(|types| instruction_work(i, &types)))
-        .collect();
+    let type_of = program.types();
+    let works: Vec<Option<u64>> = program.instructions.iter().map(|i| instruction_work(i, &type_of)).collect();
     let mut new = Rewriter::new(program);
     let mut at = 0;
     while at < program.instructions.len() {
