@@ -175,6 +175,30 @@ fn loops_and_branches_take_values_across_batches() {
     common::assert_valid(&engine);
 }
 
+/// A window that follows a counter: its place is data, so that nothing waits for it.
+#[test]
+fn starts_that_are_data_cut_nothing() {
+    let engine = common::engine();
+    let b = Builder::new();
+    let (x, at) = (b.input(DType::F32, &[600]), b.input(DType::S32, &[]));
+    let slice = Op::Slice { starts: smallvec![None], strides: smallvec![1], lengths: smallvec![300] };
+    let part = b.push(slice, &[x, at], &vector(300));
+    let doubled = b.add(part, part);
+    let next = b.add(at, 7.0);
+    let put = b.push(Op::PutSlice { starts: smallvec![None] }, &[x, doubled, next], &vector(600));
+    let executable = Executable::compile(&engine, b.finish(&[put]).unwrap()).unwrap();
+    assert!(!executable.waits());
+    let x: Vec<f32> = (0..600).map(|i| i as f32).collect();
+    for (at, begin, to) in [(0i32, 0usize, 7usize), (200, 200, 207), (-5, 0, 2), (299, 299, 300), (1000, 300, 300)] {
+        let index = Tensor::from_nx_bytes(&engine, &Type::new(DType::S32, &[]), &at.to_ne_bytes()).unwrap();
+        let got = executable.run(&[tensor(&engine, &x), index], Compile::Allowed).unwrap();
+        let mut expected = x.clone();
+        (0..300).for_each(|i| expected[to + i] = 2.0 * x[begin + i]);
+        assert_eq!(values(&engine, &got[0]), expected, "{at}");
+    }
+    common::assert_valid(&engine);
+}
+
 #[test]
 fn ops_that_read_values_run_between_batches() {
     let engine = common::engine();

@@ -36,6 +36,17 @@ pub struct TakeSpec {
     pub rank: u8,
 }
 
+/// `out[i..] = tensor[starts + i..]` or, if it `puts`, `out[starts + i..] = tensor[i..]`: starts are scalars on the device, each of one
+/// axis, and are clamped so that all elements fit. Operands: tensor, starts, out; strides of both tensors are along the axes of what moves.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ShiftSpec {
+    pub element: Element,
+    /// Types of the starts.
+    pub starts: SmallVec<[DType; 4]>,
+    pub rank: u8,
+    pub puts: bool,
+}
+
 /// `out[indices[u, ..], rest..] (+)= updates[u, rest..]`: the iteration space is the axes that are not indexed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ScatterSpec {
@@ -201,6 +212,37 @@ impl TakeSpec {
             let value = access::load(code, address, self.element, position)?;
             let address = params.address(2);
             access::store(code, address, self.element, linear, value)?;
+            Ok(None)
+        })?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE * ITEMS })
+    }
+}
+
+impl ShiftSpec {
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        Generated::push_or_table(|table| self.generate_with(library, modes, table))
+    }
+
+    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+        let mut linker = Linker::new(library, "elementwise", &templates::template("elementwise")?, table, modes)?;
+        let mut params = ParamLayout::new(&[Param::Count]);
+        let out = 1 + self.starts.len() as u8;
+        linker.define("slot_element", |code, args| {
+            let coordinates = access::coordinates(code, &mut params, arg(args, 0)?, 0, self.rank)?;
+            let mut from = access::position(code, &mut params, TENSOR, 0, &coordinates)?;
+            let mut to = access::position(code, &mut params, out, 0, &coordinates)?;
+            for (j, &dtype) in (0..).zip(&self.starts) {
+                let zero = code.linker.const_u32(0);
+                let address = params.address(1 + j);
+                let start = access::load(code, address, Element::Typed(dtype), zero)?;
+                let offset = clamped_offset(code, &mut params, dtype, start, j)?;
+                let moved = if self.puts { &mut to } else { &mut from };
+                *moved = code.u32_op(SpirvOp::IAdd, *moved, offset);
+            }
+            let address = params.address(TENSOR);
+            let value = access::load(code, address, self.element, from)?;
+            let address = params.address(out);
+            access::store(code, address, self.element, to, value)?;
             Ok(None)
         })?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE * ITEMS })

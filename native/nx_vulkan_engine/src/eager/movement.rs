@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::index::check_size;
 use super::{Call, Compile};
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
+use crate::codegen::index::{ShiftSpec, extra};
 use crate::kernel::launch::map::{Operand, map};
 use crate::kernel::launch::transpose::transpose;
+use crate::kernel::launch::{Arguments, KernelSpec, Place, launch};
 use crate::program::Elementwise;
-use crate::shape::Dims;
-use crate::{DType, Engine, Error, Result, Tensor, Type, View};
+use crate::shape::{Dims, Space, Strides};
+use crate::{DType, Engine, Result, Tensor, Type, View};
 
 /// Copies `from` into the place `to`, which has the same shape. A different dtype is cast.
 pub fn copy(engine: &Engine, from: &Tensor, to: &Tensor, compile: Compile) -> Result<()> {
@@ -58,14 +61,20 @@ fn ones(rank: usize) -> Dims {
     SmallVec::from_elem(1, rank)
 }
 
-/// Start indices clamped so that the window fits; the operands from `first` on give those that the op leaves out.
-fn clamped_starts(
-    call: &Call<'_>,
+/// Where a window begins along each axis: a number that fits, or the operand that holds the number.
+enum Start<'a> {
+    At(u64),
+    Read(&'a Tensor),
+}
+
+/// Starts clamped so that the window fits; the operands from `first` on give those that the op leaves out.
+fn starts_of<'a>(
+    call: &Call<'a>,
     starts: &[Option<i64>],
     first: usize,
     sizes: &[u64],
     lengths: &[u64],
-) -> Result<Dims> {
+) -> Result<SmallVec<[Start<'a>; 6]>> {
     if starts.len() != sizes.len() || lengths.len() != sizes.len() {
         return Err(call.invalid(format!(
             "{} starts and {} lengths for rank {}",
@@ -75,57 +84,128 @@ fn clamped_starts(
         )));
     }
     let mut next = first;
-    let mut resolved = Dims::new();
+    let mut found = SmallVec::new();
     for ((start, &size), &length) in starts.iter().zip(sizes).zip(lengths) {
         let Some(room) = size.checked_sub(length) else {
             return Err(call.invalid(format!("a window of {length} in an axis of {size}")));
         };
-        let start = match start {
-            Some(start) => *start,
-            None => {
-                let start = read_index(call, call.operand(next)?)?;
-                next += 1;
-                start
-            }
-        };
-        resolved.push(start.clamp(0, room as i64) as u64);
+        if let Some(start) = start {
+            found.push(Start::At((*start).clamp(0, room as i64) as u64));
+            continue;
+        }
+        let start = call.operand(next)?;
+        next += 1;
+        if start.view.elements() != 1 || !start.view.dtype.is_integer() {
+            let dtype = start.view.dtype;
+            return Err(call.invalid(format!("a start index must be an integer scalar, got {dtype}")));
+        }
+        // A window as long as its axis begins at 0, whatever the operand says.
+        found.push(if room == 0 { Start::At(0) } else { Start::Read(start) });
     }
-    Ok(resolved)
+    Ok(found)
 }
 
-/// The value of an integer scalar. Waits for the device.
-fn read_index(call: &Call<'_>, tensor: &Tensor) -> Result<i64> {
-    if tensor.view.elements() != 1 || !tensor.view.dtype.is_integer() {
-        return Err(call.invalid(format!("a start index must be an integer scalar, got {}", tensor.view.dtype)));
+/// The starts that are numbers; 0 for the others.
+fn numbers(starts: &[Start<'_>]) -> Dims {
+    let number = |start: &Start<'_>| match start {
+        Start::At(at) => *at,
+        Start::Read(_) => 0,
+    };
+    starts.iter().map(number).collect()
+}
+
+/// A window of a tensor, as if the starts that are read were 0, and what moves it.
+struct Shift<'a> {
+    window: Tensor,
+    /// For each start that is read: the scalar, how many starts there are, and the tensor's stride.
+    starts: SmallVec<[(&'a Tensor, (u64, i64)); 4]>,
+}
+
+impl<'a> Shift<'a> {
+    /// A window of `lengths` elements in `tensor`.
+    fn new(tensor: &Tensor, window: View, starts: &[Start<'a>], lengths: &[u64]) -> Shift<'a> {
+        let View { shape, strides, .. } = &tensor.view;
+        let read = |(axis, start): (usize, &Start<'a>)| match *start {
+            Start::Read(start) => Some((start, (shape[axis] - lengths[axis] + 1, strides[axis]))),
+            Start::At(_) => None,
+        };
+        Shift { window: part(tensor, window), starts: starts.iter().enumerate().filter_map(read).collect() }
     }
-    if call.compile == Compile::Refused {
-        // Waiting is for the scheduler that may also compile.
-        return Err(Error::NeedsCompile);
+
+    /// Copies the window to `other`, or `other` to the window if it `puts`.
+    fn copy(&self, call: &Call<'_>, other: &Tensor, puts: bool) -> Result<()> {
+        let (from, to) = if puts { (other, &self.window) } else { (&self.window, other) };
+        let space = Space::new(&other.view.shape, &[&from.view.strides, &to.view.strides]);
+        let spec = KernelSpec::Shift(ShiftSpec {
+            element: Element::raw(other.view.dtype),
+            starts: self.starts.iter().map(|(start, _)| start.view.dtype).collect(),
+            rank: space.rank() as u8,
+            puts,
+        });
+        let kernel = call.engine.kernel(&spec, call.compile)?;
+        let still: Strides = SmallVec::from_elem(0, space.rank());
+        let starts = self.starts.iter().map(|(start, _)| (*start, &still));
+        let operands = std::iter::once((from, &space.strides[0])).chain(starts).chain([(to, &space.strides[1])]);
+        let places: SmallVec<[Place<'_>; 6]> = operands
+            .map(|(tensor, strides)| Place {
+                buffer: &tensor.buffer,
+                address: tensor.address(),
+                strides,
+                element_bytes: tensor.view.dtype.size_bytes(),
+            })
+            .collect();
+        let count = space.elements();
+        let components: SmallVec<[(u64, i64); 4]> = self.starts.iter().map(|(_, component)| *component).collect();
+        let extra = extra([0, 0], &components);
+        let arguments = Arguments { count: count as u32, sizes: &space.sizes, places: &places, extra: &extra };
+        launch(
+            call.engine,
+            &kernel,
+            &arguments,
+            1 + components.len(),
+            count.div_ceil(u64::from(kernel.elements_per_group)),
+        )
     }
-    let bytes = tensor.to_nx_bytes(call.engine, None)?;
-    let mut wide = [0u8; 8];
-    wide[..bytes.len().min(8)].copy_from_slice(&bytes[..bytes.len().min(8)]);
-    let bits = tensor.view.dtype.bits();
-    let value = u64::from_ne_bytes(wide) >> 8u32.saturating_sub(bits);
-    Ok(match tensor.view.dtype {
-        dtype if dtype.is_signed() => (value << (64 - bits)) as i64 >> (64 - bits),
-        _ => i64::try_from(value).unwrap_or(i64::MAX),
-    })
 }
 
 pub fn slice(call: &Call<'_>, starts: &[Option<i64>], lengths: &[u64], strides: &[u64]) -> Result<Tensor> {
     let a = call.operand(0)?;
-    let starts = clamped_starts(call, starts, 1, &a.view.shape, lengths)?;
-    call.view(|v| v.slice(&starts, lengths, strides))
+    let starts = starts_of(call, starts, 1, &a.view.shape, lengths)?;
+    if !starts.iter().any(|start| matches!(start, Start::Read(_))) {
+        return call.view(|v| v.slice(&numbers(&starts), lengths, strides));
+    }
+    let a = ascending(call, a)?;
+    let result = Tensor::uninitialized(call.engine, call.out)?;
+    check_size(&[&a.view, &result.view])?;
+    let window = a.view.slice(&numbers(&starts), lengths, strides)?;
+    let shift = Shift::new(&a, window, &starts, lengths);
+    // A result of another type than the window's is refused.
+    call.result(part(&shift.window, shift.window.view.clone()))?;
+    shift.copy(call, &result, false)?;
+    Ok(result)
 }
 
 pub fn put_slice(call: &Call<'_>, starts: &[Option<i64>]) -> Result<Tensor> {
     let (a, window) = (call.operand(0)?, call.operand(1)?);
-    let starts = clamped_starts(call, starts, 2, &a.view.shape, &window.view.shape)?;
+    let lengths = &window.view.shape;
+    let starts = starts_of(call, starts, 2, &a.view.shape, lengths)?;
     let result = Tensor::uninitialized(call.engine, call.out)?;
-    let place = result.view.slice(&starts, &window.view.shape, &ones(starts.len()))?;
+    let place = result.view.slice(&numbers(&starts), lengths, &ones(starts.len()))?;
     copy(call.engine, a, &result, call.compile)?;
-    copy(call.engine, window, &part(&result, place), call.compile)?;
+    if starts.iter().any(|start| matches!(start, Start::Read(_))) {
+        let same = window.view.dtype == result.view.dtype && window.view.strides.iter().all(|&stride| stride >= 0);
+        let window = if same {
+            window.clone()
+        } else {
+            let plain = Tensor::uninitialized(call.engine, &Type::new(result.view.dtype, lengths))?;
+            copy(call.engine, window, &plain, call.compile)?;
+            plain
+        };
+        check_size(&[&result.view, &window.view])?;
+        Shift::new(&result, place, &starts, lengths).copy(call, &window, true)?;
+    } else {
+        copy(call.engine, window, &part(&result, place), call.compile)?;
+    }
     call.result(result)
 }
 

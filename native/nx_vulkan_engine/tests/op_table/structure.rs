@@ -128,6 +128,43 @@ fn moves_of_all_widths() {
     finish();
 }
 
+/// Starts that are operands stay on the device and are clamped there, whatever their type.
+#[test]
+fn windows_begin_where_operands_say() {
+    let mut rng = rng(34);
+    let integers = DType::ALL.into_iter().filter(|dtype| dtype.is_integer());
+    for dtype in integers {
+        for start in [-9i128, -1, 0, 2, 3, 7, 100, i128::from(u64::MAX), i128::from(i64::MIN)] {
+            let bits = dtype.bits();
+            let fits = if dtype.is_signed() { -(1 << (bits - 1))..1 << (bits - 1) } else { 0..1 << bits };
+            if !fits.contains(&start) {
+                continue;
+            }
+            let index = || Array::new(&Type::new(dtype, &[]), [Value::Int(start)]);
+            let mut array = |shape: &[u64]| operand(&Type::new(DType::F32, shape), Range::All, 2, &mut rng);
+            let slice = Op::Slice {
+                starts: smallvec![None, Some(1), None],
+                strides: smallvec![1, 1, 2],
+                lengths: smallvec![3, 2, 5],
+            };
+            verify(&slice, &[array(&[6, 4, 9]), index(), index()], &Type::new(DType::F32, &[3, 2, 3]), Bound::Exact);
+            let put = Op::PutSlice { starts: smallvec![None, Some(1), None] };
+            let operands = [array(&[6, 4, 9]), array(&[3, 2, 9]), index(), index()];
+            verify(&put, &operands, &Type::new(DType::F32, &[6, 4, 9]), Bound::Exact);
+        }
+    }
+    for dtype in WIDTHS {
+        let mut array = |shape: &[u64]| operand(&Type::new(dtype, shape), Range::All, 2, &mut rng);
+        let index = |i: i128| Array::new(&Type::new(DType::S32, &[]), [Value::Int(i)]);
+        let slice = Op::Slice { starts: smallvec![None, None], strides: smallvec![1, 1], lengths: smallvec![70, 33] };
+        verify(&slice, &[array(&[300, 70]), index(120), index(50)], &Type::new(dtype, &[70, 33]), Bound::Exact);
+        let put = Op::PutSlice { starts: smallvec![None, None] };
+        let operands = [array(&[300, 70]), array(&[70, 33]), index(120), index(50)];
+        verify(&put, &operands, &Type::new(dtype, &[300, 70]), Bound::Exact);
+    }
+    finish();
+}
+
 #[test]
 fn moves_that_cast() {
     let mut rng = rng(33);

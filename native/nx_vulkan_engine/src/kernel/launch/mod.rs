@@ -31,7 +31,7 @@ use crate::codegen::dot::DotSpec;
 use crate::codegen::elementwise::{Generated, Spec};
 use crate::codegen::fft::FftSpec;
 use crate::codegen::fold::FoldSpec;
-use crate::codegen::index::{GatherSpec, ScatterSpec, TakeSpec, TargetSpec};
+use crate::codegen::index::{GatherSpec, ScatterSpec, ShiftSpec, TakeSpec, TargetSpec};
 use crate::codegen::library::Library;
 use crate::codegen::linalg::LinalgSpec;
 use crate::codegen::link::FloatModes;
@@ -76,6 +76,7 @@ pub enum KernelSpec {
     Fold(FoldSpec),
     Gather(GatherSpec),
     Take(TakeSpec),
+    Shift(ShiftSpec),
     Targets(TargetSpec),
     SegmentPut(SegmentPutSpec),
     SegmentAdd(SegmentAddSpec),
@@ -125,6 +126,7 @@ impl KernelSpec {
             KernelSpec::SegmentAdd(spec) => {
                 (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, u32::from(spec.last))]))
             }
+            KernelSpec::Shift(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Take(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Fft { spec, capacity, odd } => {
                 (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, *capacity), (1, u32::from(*odd))]))

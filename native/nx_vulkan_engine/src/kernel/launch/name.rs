@@ -65,6 +65,9 @@ impl KernelSpec {
             KernelSpec::Fold(spec) => format!("fold.{}", spec.out),
             KernelSpec::Gather(spec) => format!("gather.{}", element(spec.element)),
             KernelSpec::Take(spec) => format!("take.{}", element(spec.element)),
+            KernelSpec::Shift(spec) => {
+                format!("{}.{}", if spec.puts { "put_slice" } else { "slice" }, element(spec.element))
+            }
             KernelSpec::Targets(spec) => format!("targets.{}", spec.index),
             KernelSpec::SegmentPut(spec) => format!("segment_put.{}", element(spec.element)),
             KernelSpec::SegmentAdd(spec) => format!("segment_add.{}", spec.out),

@@ -98,6 +98,7 @@ impl KernelSpec {
             }
             KernelSpec::Gather(_)
             | KernelSpec::Take(_)
+            | KernelSpec::Shift(_)
             | KernelSpec::Targets(_)
             | KernelSpec::SegmentPut(_)
             | KernelSpec::Sort(_)
