@@ -63,7 +63,7 @@ fn random_floats(dtype: DType, rng: &mut Rng) -> Program {
         let x = values[rng.below(values.len() as u64) as usize];
         let ty = maker.ty(x);
         let rank = ty.shape.len();
-        let made = match rng.below(8) {
+        let made = match rng.below(10) {
             0 => maker.unary(Unary::Tanh, x),
             1 => {
                 let x = maker.unary(Unary::Sin, x);
@@ -99,6 +99,43 @@ fn random_floats(dtype: DType, rng: &mut Rng) -> Program {
                 };
                 let product = maker.push(op, &[x, b], &Type::new(dtype, &[ty.shape[0]]));
                 maker.unary(Unary::Tanh, product)
+            }
+            // Rows that are told apart, read together and alone.
+            8 if rank > 0 => {
+                let y = values.iter().rev().copied().find(|&y| y != x && maker.ty(y) == ty).unwrap_or(x);
+                let axis = rng.below(rank as u64 + 1) as usize;
+                let shape: Vec<u64> = [&ty.shape[..axis], &[3], &ty.shape[axis..]].concat();
+                let rows = maker.push(Op::Stack { axis }, &[x, y, x], &Type::new(dtype, &shape));
+                let high = maker.reduce(Reduction::Max, rows, &[axis], false);
+                let kept = Type::new(dtype, &[&ty.shape[..axis], &[1], &ty.shape[axis..]].concat());
+                let high = maker.push(Op::Reshape, &[high], &kept);
+                let apart = maker.binary(Binary::Subtract, rows, high);
+                let parts = maker.unary(Unary::Exp, apart);
+                let sum = maker.reduce(Reduction::Sum, parts, &[axis], false);
+                let start = rng.below(2);
+                let at =
+                    |there: u64, elsewhere: u64| (0..=rank).map(move |i| if i == axis { there } else { elsewhere });
+                let length: Vec<u64> = (0..=rank).map(|i| if i == axis { 1 + start } else { shape[i] }).collect();
+                let window = Op::Slice {
+                    starts: at(start, 0).map(|start| Some(start as i64)).collect(),
+                    strides: at(1, 1).collect(),
+                    lengths: length.iter().copied().collect(),
+                };
+                let some = maker.push(window, &[parts], &Type::new(dtype, &length));
+                let some = maker.reduce(Reduction::Sum, some, &[axis], false);
+                maker.binary(Binary::Divide, some, sum)
+            }
+            // Scalars of one op, which are computed side by side.
+            9 if rank > 0 => {
+                let axes: Vec<usize> = (0..rank).collect();
+                let sums: Vec<Operand> = [Reduction::Max, Reduction::Min, Reduction::Sum]
+                    .into_iter()
+                    .map(|reduction| maker.reduce(reduction, x, &axes, false))
+                    .map(|sum| maker.unary(Unary::Tanh, sum))
+                    .map(|sum| maker.unary(Unary::Exp, sum))
+                    .collect();
+                let some = maker.binary(Binary::Divide, sums[0], sums[1]);
+                maker.binary(Binary::Add, some, sums[2])
             }
             7 if rank == 2 => {
                 let out = [ty.shape[1], ty.shape[0]];

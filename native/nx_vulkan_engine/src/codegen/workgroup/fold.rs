@@ -40,6 +40,9 @@ impl Emitter<'_, '_, '_> {
     /// Result `o`, of all its elements in order, by one invocation.
     pub(super) fn fold_alone(&mut self, node: &Rc<Node>, o: Index) -> Result<Word> {
         let Kind::Fold(fold) = &node.kind else { return Err(invalid("no reduction".to_string())) };
+        if let Folded::Parts = fold.what {
+            return self.fold_parts(fold, node, o);
+        }
         let count = elements(&fold.reduced) as u32;
         // A float of one element is combined too: that makes 0.0 of -0.0, and zero of denormals where the device flushes them.
         if count == 1 && !fold.spec.accumulates_floats() {
@@ -54,6 +57,19 @@ impl Emitter<'_, '_, '_> {
         self.end_for(construct);
         let ty = fold.spec.words_type(self.code);
         let value = self.code.get(ty, variable);
+        fold.spec.lower(self.code, value)
+    }
+
+    /// The elements of all operands at one position, in their order.
+    fn fold_parts(&mut self, fold: &Fold, node: &Node, o: Index) -> Result<Word> {
+        let mut value = fold.spec.exact_identity(self.code)?;
+        for (r, &part) in node.operands.iter().enumerate() {
+            let shape = self.shape(part);
+            let at = o.clone().reshape(self, &shape);
+            let (element, r) = (self.element(part, at)?, self.number(r as u32));
+            let lifted = fold.spec.lift(self.code, element, r)?;
+            value = fold.spec.combine(self.code, value, lifted)?;
+        }
         fold.spec.lower(self.code, value)
     }
 

@@ -26,13 +26,13 @@ use super::elementwise::{Generated, arg};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 use super::templates;
-use crate::program::{Operand, Program};
+use crate::program::{Operand, Program, passes};
 use crate::shape::{Dims, Strides, contiguous_strides};
 use crate::{Error, Result};
 use index::Key;
 use memory::{Memory, WIDTHS};
 use node::{Entry, Id, Source};
-pub use node::{supports, supports_op, work};
+pub use node::{elementwise_cost, supports, supports_op, work};
 
 /// How an input lies in memory, from its lowest element on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -119,7 +119,10 @@ impl WorkgroupSpec {
 
     /// Generates the kernel's SPIR-V. In place of the elements of a workgroup come the bytes of scratch memory that it needs.
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        let generate = || Generated::push_or_table(|table| self.generate_with(library, modes, table));
+        let generate = || {
+            let program = passes::for_workgroup((*self.program.program).clone())?;
+            Generated::push_or_table(|table| self.generate_with(&program, library, modes, table))
+        };
         // Values are emitted from their operands by recursion, for which the caller's stack may be too small.
         std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, generate);
@@ -128,7 +131,7 @@ impl WorkgroupSpec {
         })
     }
 
-    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+    fn generate_with(&self, program: &Program, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let mut linker = Linker::new(library, "workgroup", &templates::template("workgroup")?, table, modes)?;
         linker.set_local_size(self.local_size);
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
@@ -140,6 +143,7 @@ impl WorkgroupSpec {
         linker.define("slot_run", |code, args| {
             let mut emitter = Emitter {
                 spec: self,
+                program,
                 local_id: arg(args, 0)?,
                 group: arg(args, 1)?,
                 code,
@@ -190,6 +194,8 @@ enum Target {
 
 struct Emitter<'a, 'c, 'l> {
     spec: &'a WorkgroupSpec,
+    /// The spec's, as it is emitted.
+    program: &'a Program,
     code: &'a mut Code<'c, 'l>,
     params: &'a mut ParamLayout,
     memory: &'a mut Memory,
@@ -229,8 +235,7 @@ impl Emitter<'_, '_, '_> {
     }
 
     fn once(&mut self) -> Result<()> {
-        let spec = self.spec;
-        let program = &spec.program.program;
+        let (spec, program) = (self.spec, self.program);
         let inputs = self.inputs(&program.inputs)?;
         let first = spec.ports.len();
         let targets: SmallVec<[Target; 4]> =

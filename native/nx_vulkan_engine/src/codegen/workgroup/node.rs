@@ -9,6 +9,7 @@ use super::memory::Region;
 use super::{Emitter, Port};
 use crate::codegen::reduce::{Direction, ReduceSpec, Stage};
 use crate::program::op::Axes;
+use crate::program::passes::MAX_ROWS;
 use crate::program::{Binary, Elementwise, Op, Operand, Program, Reduction, Unary};
 use crate::shape::Dims;
 use crate::{CType, DType, Result, Type};
@@ -79,6 +80,8 @@ pub(super) struct Fold {
 pub(super) enum Folded {
     /// a; axes in ascending order
     Axes(Axes),
+    /// Operands whose elements at the same position are combined.
+    Parts,
     /// a, b
     Products { contract_a: Axes, batch_a: Axes, contract_b: Axes, batch_b: Axes },
     /// indices, updates; sums of the updates of an element
@@ -108,6 +111,14 @@ impl Emitter<'_, '_, '_> {
         self.add(Entry { ty, source: Source::Lazy, node })
     }
 
+    /// What is combined where a stack of a few tensors is reduced along its axis.
+    fn parts(&self, stack: Id, axes: &Axes, ty: &Type) -> Option<SmallVec<[Id; 3]>> {
+        let node = self.node_of(stack)?;
+        let Kind::Op(Op::Stack { axis }) = &node.kind else { return None };
+        let same = node.operands.iter().all(|&part| self.entries[part].ty.dtype == ty.dtype);
+        (axes[..] == [*axis] && same && node.operands.len() <= MAX_ROWS).then(|| node.operands.clone())
+    }
+
     /// Entries for all results of a program. Answers those of its results, and how many entries there are now.
     pub(super) fn build(&mut self, program: &Program, inputs: &[Id]) -> Result<Vec<Id>> {
         let mut results: Vec<Id> = vec![];
@@ -123,6 +134,12 @@ impl Emitter<'_, '_, '_> {
                         let kind = Kind::Control { op: Rc::clone(&op), first };
                         results.push(self.node(out.clone(), kind, &operands));
                     }
+                }
+                (Op::Reduce { reduction, axes, tie_high }, [a, ..]) if self.parts(operands[0], axes, a).is_some() => {
+                    let parts = self.parts(operands[0], axes, a).unwrap_or_default();
+                    let spec = spec(*reduction, *tie_high, a.dtype, None, out.dtype);
+                    let fold = Fold { spec, reduced: smallvec![parts.len() as u64], what: Folded::Parts };
+                    results.push(self.node(out, Kind::Fold(fold), &parts));
                 }
                 (Op::Reduce { reduction, axes, tie_high }, [a, ..]) => {
                     let mut axes = axes.clone();
@@ -208,7 +225,7 @@ pub fn work(op: &Op, operands: &[&Type], outs: &[Type]) -> u64 {
     let Some(out) = outs.first() else { return 0 };
     let of = |k: usize| operands.get(k).map_or(1, |ty| ty.elements());
     if let Some(elementwise) = op.elementwise() {
-        return out.elements() * cost(elementwise, out.dtype.ctype());
+        return out.elements() * elementwise_cost(elementwise, out.dtype.ctype());
     }
     let combine = if out.dtype.is_float() || out.dtype.is_complex() { 8 } else { 2 };
     match op {
@@ -297,7 +314,7 @@ fn has(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
 const MAX_PARTS: usize = 64;
 
 /// About how many instructions an elementwise op takes.
-pub(super) fn cost(op: Elementwise, out: CType) -> u64 {
+pub fn elementwise_cost(op: Elementwise, out: CType) -> u64 {
     let wide = if matches!(out, CType::F64 | CType::C128) { 2 } else { 1 };
     wide * match op {
         Elementwise::Unary(op) => match op {

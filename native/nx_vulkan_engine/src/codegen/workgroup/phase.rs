@@ -12,11 +12,14 @@ use super::plan::{Root, Spread};
 use super::{Emitter, Target, invalid};
 use crate::Result;
 use crate::codegen::access;
-use crate::program::Program;
+use crate::program::{Op, Program};
 use crate::shape::elements;
 
 /// Accumulators that one invocation combines alone at the end of a reduction. A tree would wait at a barrier for each halving.
 const LAST_ACCUMULATORS: u32 = 16;
+
+/// Invocations that run in step on common GPUs.
+const SUBGROUP: u32 = 32;
 
 /// A value whose elements are stored: to a region, or to an operand from an element on.
 struct Map {
@@ -25,15 +28,25 @@ struct Map {
     output: Option<(u8, Option<Word>)>,
 }
 
-/// A reduction by teams while its phase is emitted.
+type Members = Vec<(Id, Rc<Node>)>;
+
+/// Equal reductions by teams while their phase is emitted: one of several results, or several of one result each.
 struct Team {
-    id: Id,
-    node: Rc<Node>,
+    members: Members,
     /// Invocations of a team, and teams.
     size: u32,
     teams: u32,
     partial: Region,
     last: Option<Region>,
+}
+
+impl Team {
+    fn fold(&self) -> Result<&Fold> {
+        match self.members.first().map(|(_, node)| &node.kind) {
+            Some(Kind::Fold(fold)) => Ok(fold),
+            _ => Err(invalid("no reduction".to_string())),
+        }
+    }
 }
 
 impl Emitter<'_, '_, '_> {
@@ -118,7 +131,7 @@ impl Emitter<'_, '_, '_> {
     fn phase(&mut self, roots: &[Root], live: &mut Vec<(Id, Region)>) -> Result<()> {
         let mut maps: BTreeMap<u64, Vec<Map>> = BTreeMap::new();
         let mut rows: Vec<(Id, Rc<Node>, Region)> = vec![];
-        let mut teams: Vec<Team> = vec![];
+        let mut teams: Vec<(u32, Id, Rc<Node>)> = vec![];
         let (mut read, mut written) = (vec![], vec![]);
         for root in roots {
             match *root {
@@ -143,15 +156,7 @@ impl Emitter<'_, '_, '_> {
                     read.extend(&node.operands);
                     // What is spread over a team was decided with costs; here only teams and rows come.
                     match self.spread(id, fold, u64::MAX) {
-                        Spread::Team(size) => {
-                            let teams_of = self.elements_of(id) as u32;
-                            let words = fold.spec.accumulator_bytes() as u32 / 4;
-                            let partial = self.memory.allocate(words, size * teams_of);
-                            let last = (size > LAST_ACCUMULATORS)
-                                .then(|| self.memory.allocate(words, LAST_ACCUMULATORS * teams_of));
-                            written.push(partial);
-                            teams.push(Team { id, node, size, teams: teams_of, partial, last });
-                        }
+                        Spread::Team(size) => teams.push((size, id, node)),
                         Spread::Rows | Spread::Inline => {
                             let region = self.allocate(id);
                             live.push((id, region));
@@ -163,32 +168,46 @@ impl Emitter<'_, '_, '_> {
                 Root::Control(_) => {}
             }
         }
+        let teams = self.teams(teams)?;
+        written.extend(teams.iter().map(|team| team.partial));
         self.touch(&read, &written);
         let mut seen = HashSet::new();
         for &id in &read {
             self.prepare(id, &mut seen)?;
         }
-        let (total, partly): (Vec<Team>, Vec<Team>) = teams.into_iter().partition(|team| match &team.node.kind {
-            Kind::Fold(fold) => self.is_total(team.id, fold),
-            _ => false,
-        });
-        let mut by_length: BTreeMap<u64, Vec<&Team>> = BTreeMap::new();
-        for team in &total {
-            by_length.entry(self.elements_of(team.node.operands[0])).or_default().push(team);
+        let mut partly = vec![];
+        let mut by_length: BTreeMap<u64, Vec<(&Team, usize)>> = BTreeMap::new();
+        for team in &teams {
+            if !self.is_total(team.members[0].0, team.fold()?) {
+                partly.push(team);
+                continue;
+            }
+            for (member, (_, node)) in team.members.iter().enumerate() {
+                by_length.entry(self.elements_of(node.operands[0])).or_default().push((team, member));
+            }
         }
         let lengths: std::collections::BTreeSet<u64> = maps.keys().chain(by_length.keys()).copied().collect();
+        let mut apart = 0;
         for length in lengths {
             let maps = maps.remove(&length).unwrap_or_default();
             let folds = by_length.remove(&length).unwrap_or_default();
-            self.line(length, &maps, &folds)?;
+            let (packed, maps): (Vec<Map>, Vec<Map>) = maps.into_iter().partition(|map: &Map| self.is_packed(map.id));
+            self.line(self.local_id, length, &maps, &folds)?;
+            for map in packed {
+                // Each in a subgroup of its own, so that none waits for another.
+                let subgroups = self.spec.local_size / SUBGROUP;
+                apart = (apart + 1) % subgroups.max(1);
+                let skipped = self.number(apart * SUBGROUP);
+                let first = self.minus(self.local_id, skipped);
+                self.line(first, length, &[map], &[])?;
+            }
         }
-        for team in &partly {
+        for team in partly {
             self.team(team)?;
         }
         for (id, node, region) in &rows {
             self.row(*id, node, *region)?;
         }
-        let teams: Vec<Team> = total.into_iter().chain(partly).collect();
         self.combine(&teams, live)?;
         for root in roots {
             if let Root::Map(id) | Root::Fold(id) = *root
@@ -205,14 +224,63 @@ impl Emitter<'_, '_, '_> {
         Ok(())
     }
 
-    /// One loop over `length` elements: stores of values, and reductions of all elements.
-    fn line(&mut self, length: u64, maps: &[Map], folds: &[&Team]) -> Result<()> {
+    /// Puts reductions of one result together that are combined alike, and gives all teams memory.
+    fn teams(&mut self, folds: Vec<(u32, Id, Rc<Node>)>) -> Result<Vec<Team>> {
+        let spec_of = |node: &Rc<Node>| match &node.kind {
+            Kind::Fold(fold) => Some(fold.spec.clone()),
+            _ => None,
+        };
+        let mut alike: Vec<(u32, bool, Members)> = vec![];
+        for (size, id, node) in folds {
+            let Kind::Fold(fold) = &node.kind else { return Err(invalid("no reduction".to_string())) };
+            let total = self.is_total(id, fold);
+            let same = alike.iter_mut().find(|(of, is_total, members)| {
+                *of == size && *is_total && total && spec_of(&members[0].1).as_ref() == Some(&fold.spec)
+            });
+            match same {
+                Some((_, _, members)) => members.push((id, node)),
+                None => alike.push((size, total, vec![(id, node)])),
+            }
+        }
+        let mut teams = vec![];
+        for (size, _, members) in alike {
+            let Kind::Fold(fold) = &members[0].1.kind else { continue };
+            let words = fold.spec.accumulator_bytes() as u32 / 4;
+            let count = self.elements_of(members[0].0) as u32 * members.len() as u32;
+            let partial = self.memory.allocate(words, size * count);
+            let last = (size > LAST_ACCUMULATORS).then(|| self.memory.allocate(words, LAST_ACCUMULATORS * count));
+            teams.push(Team { members, size, teams: count, partial, last });
+        }
+        Ok(teams)
+    }
+
+    /// Whether a value is costly for one subgroup, made of scalars, and so of nothing that other loops compute.
+    fn is_packed(&self, id: Id) -> bool {
+        let Some(node) = self.node_of(id) else { return false };
+        let is_stack = |&operand: &Id| {
+            let stack = self.node_of(operand);
+            stack.is_some_and(|stack| {
+                matches!(stack.kind, Kind::Op(Op::Stack { .. }))
+                    && stack.operands.iter().all(|&part| self.elements_of(part) == 1)
+            })
+        };
+        self.elements_of(id) <= u64::from(SUBGROUP.min(self.spec.local_size))
+            && matches!(&node.kind, Kind::Op(op) if op.elementwise().is_some())
+            && node.operands.iter().any(is_stack)
+            && node.operands.iter().all(|operand| is_stack(operand) || self.elements_of(*operand) == 1)
+    }
+
+    /// One loop over `length` elements from `first` on: stores of values, and reductions of all elements.
+    fn line(&mut self, first: Word, length: u64, maps: &[Map], folds: &[(&Team, usize)]) -> Result<()> {
+        if maps.is_empty() && folds.is_empty() {
+            return Ok(());
+        }
         let mut accumulators = vec![];
-        for team in folds {
-            accumulators.push(self.accumulator(&team.node)?);
+        for &(team, member) in folds {
+            accumulators.push(self.accumulator(&team.members[member].1)?);
         }
         let size = self.spec.local_size;
-        let (construct, i) = self.begin_for(self.local_id, length as u32, size);
+        let (construct, i) = self.begin_for(first, length as u32, size);
         let mut values = vec![];
         for map in maps {
             let index = Index::linear(&self.shape(map.id), i);
@@ -228,40 +296,42 @@ impl Emitter<'_, '_, '_> {
                 access::store(self.code, address, element, at, value)?;
             }
         }
-        for (team, &variable) in folds.iter().zip(&accumulators) {
-            let one = Index::linear(&self.shape(team.id), self.local_id);
-            self.accumulate(&team.node, variable, one, i)?;
+        for (&(team, member), &variable) in folds.iter().zip(&accumulators) {
+            let (id, node) = &team.members[member];
+            let one = Index::linear(&self.shape(*id), self.local_id);
+            self.accumulate(node, variable, one, i)?;
         }
         self.end_for(construct);
-        for (team, &variable) in folds.iter().zip(&accumulators) {
-            self.store_partial(team, variable)?;
+        for (&(team, member), &variable) in folds.iter().zip(&accumulators) {
+            self.store_partial(team, team.size * member as u32, team.size, variable)?;
         }
         Ok(())
     }
 
-    /// What each invocation has accumulated, to memory.
-    fn store_partial(&mut self, team: &Team, variable: Word) -> Result<()> {
-        let Kind::Fold(fold) = &team.node.kind else { return Ok(()) };
-        let ty = fold.spec.words_type(self.code);
+    /// What each of `count` invocations has accumulated, to memory from place `first` on.
+    fn store_partial(&mut self, team: &Team, first: u32, count: u32, variable: Word) -> Result<()> {
+        let ty = team.fold()?.spec.words_type(self.code);
         let value = self.code.get(ty, variable);
-        let (construct, i) = self.begin_for(self.local_id, team.size * team.teams, self.spec.local_size);
-        self.store_words(&team.partial, i, value);
+        let (construct, i) = self.begin_for(self.local_id, count, self.spec.local_size);
+        let first = self.number(first);
+        let at = self.plus(i, first);
+        self.store_words(&team.partial, at, value);
         self.end_for(construct);
         Ok(())
     }
 
     /// The elements of one result for each team.
     fn team(&mut self, team: &Team) -> Result<()> {
-        let Kind::Fold(fold) = &team.node.kind else { return Ok(()) };
-        let variable = self.accumulator(&team.node)?;
-        let (outer, id) = self.begin_for(self.local_id, team.size * team.teams, self.spec.local_size);
-        let (o, lane) = self.divide(id, team.size);
-        let (inner, r) = self.begin_for(lane, elements(&fold.reduced) as u32, team.size);
-        let result = Index::linear(&self.shape(team.id), o);
-        self.accumulate(&team.node, variable, result, r)?;
+        let (id, node) = &team.members[0];
+        let variable = self.accumulator(node)?;
+        let (outer, i) = self.begin_for(self.local_id, team.size * team.teams, self.spec.local_size);
+        let (o, lane) = self.divide(i, team.size);
+        let (inner, r) = self.begin_for(lane, elements(&team.fold()?.reduced) as u32, team.size);
+        let result = Index::linear(&self.shape(*id), o);
+        self.accumulate(node, variable, result, r)?;
         self.end_for(inner);
         self.end_for(outer);
-        self.store_partial(team, variable)
+        self.store_partial(team, 0, team.size * team.teams, variable)
     }
 
     /// One invocation for each result.
@@ -294,39 +364,55 @@ impl Emitter<'_, '_, '_> {
             self.store_words(&last, i, value);
             self.end_for(construct);
         }
-        let results: Vec<Option<Region>> = teams
-            .iter()
-            .map(|team| {
-                let region = (team.teams > 1).then(|| self.allocate(team.id))?;
-                live.push((team.id, region));
-                Some(region)
-            })
-            .collect();
+        let mut results: Vec<Option<Region>> = vec![];
+        for team in teams {
+            results.push((team.teams > 1).then(|| {
+                let ctype = team.members.first().map(|(id, _)| self.entries[*id].ty.dtype.ctype());
+                self.memory.allocate(ctype.map_or(1, words), team.teams)
+            }));
+        }
         let written: Vec<Region> = results.iter().flatten().copied().collect();
         if self.memory.touch(&lasts, &written) {
             self.code.barrier();
         }
         for (team, result) in teams.iter().zip(&results) {
-            let Kind::Fold(fold) = &team.node.kind else { continue };
             let (source, count) = match &team.last {
                 Some(last) => (last, LAST_ACCUMULATORS),
                 None => (&team.partial, team.size),
             };
+            let id = team.members[0].0;
             match result {
                 Some(region) => {
                     let (construct, o) = self.begin_for(self.local_id, team.teams, size);
                     let from = self.times(o, count);
                     let value = self.combined(team, source, from, 1, count)?;
-                    let value = fold.spec.lower(self.code, value)?;
-                    self.store_region(team.id, region, o, value);
+                    let value = team.fold()?.spec.lower(self.code, value)?;
+                    self.store_region(id, region, o, value);
                     self.end_for(construct);
                 }
                 None => {
                     let from = self.number(0);
                     let value = self.combined(team, source, from, 1, count)?;
-                    let value = fold.spec.lower(self.code, value)?;
-                    self.entries[team.id].source = Source::Uniform(value);
+                    let value = team.fold()?.spec.lower(self.code, value)?;
+                    self.entries[id].source = Source::Uniform(value);
                 }
+            }
+        }
+        for (team, result) in teams.iter().zip(&results) {
+            match (result, &team.members[..]) {
+                (Some(region), &[(id, _)]) => live.push((id, *region)),
+                (Some(region), members) => {
+                    if self.memory.touch(&[*region], &[]) {
+                        self.code.barrier();
+                    }
+                    for (at, (id, _)) in members.iter().enumerate() {
+                        let at = self.number(at as u32);
+                        let value = self.load_region(*id, region, at);
+                        self.entries[*id].source = Source::Uniform(value);
+                    }
+                    self.memory.release(*region);
+                }
+                (None, _) => {}
             }
         }
         for team in teams {
@@ -336,23 +422,16 @@ impl Emitter<'_, '_, '_> {
         Ok(())
     }
 
-    /// `count` accumulators from place `from` on, `step` apart, combined in their order.
+    /// `count` accumulators from place `from` on, `step` apart, combined in their order. They are few: no load waits for a sum.
     fn combined(&mut self, team: &Team, source: &Region, from: Word, step: u32, count: u32) -> Result<Word> {
-        let Kind::Fold(fold): &Kind = &team.node.kind else { return Err(invalid("no reduction".to_string())) };
-        let fold: &Fold = fold;
-        let ty = fold.spec.words_type(self.code);
-        let variable = self.code.variable(ty);
-        let value = self.load_words(source, from);
-        self.code.set(variable, value);
-        let one = self.number(1);
-        let (construct, j) = self.begin_for(one, count, 1);
-        let offset = self.times(j, step);
-        let at = self.plus(from, offset);
-        let next = self.load_words(source, at);
-        let old = self.code.get(ty, variable);
-        let value = fold.spec.combine(self.code, old, next)?;
-        self.code.set(variable, value);
-        self.end_for(construct);
-        Ok(self.code.get(ty, variable))
+        let fold = team.fold()?;
+        let mut value = self.load_words(source, from);
+        for j in 1..count {
+            let offset = self.number(j * step);
+            let at = self.plus(from, offset);
+            let next = self.load_words(source, at);
+            value = fold.spec.combine(self.code, value, next)?;
+        }
+        Ok(value)
     }
 }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::node::{Fold, Id, Kind, Node, Source, cost};
+use super::node::{Fold, Folded, Id, Kind, Node, Source, elementwise_cost};
 use super::{Emitter, Target};
 use crate::program::Op;
 use crate::shape::elements;
@@ -101,6 +101,7 @@ impl Emitter<'_, '_, '_> {
             Kind::Op(Op::Reshape | Op::Squeeze | Op::Bitcast) if same => Relation::Same,
             // The first operand of put is read where the result is, the number of the last update too.
             Kind::Put { .. } if operand < 2 => Relation::Same,
+            Kind::Fold(Fold { what: Folded::Parts, .. }) => Relation::Same,
             Kind::Fold(fold) if self.is_total(id, fold) => Relation::Same,
             _ => Relation::Other(hash((id, operand))),
         }
@@ -108,7 +109,7 @@ impl Emitter<'_, '_, '_> {
 
     /// Whether a reduction combines all elements of its only operand, in their order, to one.
     pub(super) fn is_total(&self, id: Id, fold: &Fold) -> bool {
-        matches!(fold.what, super::node::Folded::Axes(_)) && self.elements_of(id) == 1
+        matches!(fold.what, Folded::Axes(_)) && self.elements_of(id) == 1
     }
 
     /// Elements that a reduction reads in all.
@@ -129,9 +130,10 @@ impl Emitter<'_, '_, '_> {
             let ctype = self.entries[id].ty.dtype.ctype();
             let cost = match node.map(|node| &node.kind) {
                 Some(Kind::Op(op)) => match op.elementwise() {
-                    Some(op) => cost(op, ctype) + of_operands,
+                    Some(op) => elementwise_cost(op, ctype) + of_operands,
                     None => 1 + of_operands,
                 },
+                Some(Kind::Fold(Fold { what: Folded::Parts, reduced, .. })) => elements(reduced) * CHEAP + of_operands,
                 Some(Kind::Fold(fold)) => match self.spread(id, fold, of_operands) {
                     Spread::Inline => elements(&fold.reduced) * (CHEAP + of_operands),
                     Spread::Rows | Spread::Team(_) => 1,
@@ -145,6 +147,9 @@ impl Emitter<'_, '_, '_> {
     }
 
     pub(super) fn spread(&self, id: Id, fold: &Fold, operand_cost: u64) -> Spread {
+        if matches!(fold.what, Folded::Parts) {
+            return Spread::Inline;
+        }
         let (results, count) = (self.elements_of(id), elements(&fold.reduced));
         let size = u64::from(self.spec.local_size);
         if count <= INLINE_ELEMENTS && (results > 1 || operand_cost <= CHEAP || count <= 1) {
@@ -303,7 +308,7 @@ impl Emitter<'_, '_, '_> {
                     Depth { aligned: phase, free: phase }
                 }
                 // An inline reduction reads its operands in a loop of its own.
-                Kind::Fold(_) => Depth { aligned: free, free },
+                Kind::Fold(fold) if !matches!(fold.what, Folded::Parts) => Depth { aligned: free, free },
                 _ if one => Depth { aligned: free, free },
                 _ if kept[k] => Depth { aligned, free: aligned + 1 },
                 _ => Depth { aligned, free },

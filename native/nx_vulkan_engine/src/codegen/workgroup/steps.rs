@@ -11,8 +11,7 @@ use crate::{DType, Result, Type};
 
 impl Emitter<'_, '_, '_> {
     pub(super) fn steps(&mut self, states: usize, begins: bool) -> Result<()> {
-        let spec = self.spec;
-        let program = &spec.program.program;
+        let program = self.program;
         let Some((counter, types)) = program.inputs.split_first() else {
             return Err(invalid("no counter".to_string()));
         };

@@ -6,9 +6,13 @@ mod dce;
 mod epilogue;
 mod fold;
 mod fuse;
+mod pack;
 mod place;
 mod rewrite;
+mod unstack;
 mod workgroup;
+
+pub(crate) use unstack::MAX_ROWS;
 
 use super::fused::Plan;
 use super::{Op, Program, verify};
@@ -65,9 +69,23 @@ fn nested(program: &mut Program, pass: impl Fn(Program) -> Result<Program>) -> R
     })
 }
 
+/// Folds constants and removes what is computed twice or for nothing, in the programs of loops and branches too.
 fn tidied(mut program: Program) -> Result<Program> {
     nested(&mut program, tidied)?;
     for pass in [dce::run, fold::run, place::run, clean::run, cse::run, dce::run] {
+        program = checked(pass(&program)?)?;
+    }
+    Ok(program)
+}
+
+/// The program as one workgroup runs it best.
+pub(crate) fn for_workgroup(program: Program) -> Result<Program> {
+    alone(tidied(program)?)
+}
+
+fn alone(mut program: Program) -> Result<Program> {
+    nested(&mut program, alone)?;
+    for pass in [unstack::run, dce::run, cse::run, pack::run, dce::run] {
         program = checked(pass(&program)?)?;
     }
     Ok(program)
