@@ -74,7 +74,8 @@ float nx_floor_f32(const in float x) {
         return x;
     }
     if (m < 0x3f800000u) {
-        return uintBitsToFloat((bits > 0x80000000u) ? 0xbf800000u : bits & 0x80000000u);
+        // Not a choice between the bits of -1 and 0: Mesa 25.0 makes -0.0 of the latter where it knows the sign.
+        return nx_with_sign_f32(bits > 0x80000000u ? 1.0f : 0.0f, bits);
     }
     return floor(x);
 }

@@ -3,7 +3,8 @@
 use nx_vulkan_engine::program::op::Scalar;
 use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Reduction, Unary};
-use nx_vulkan_engine::{DType, Type};
+use nx_vulkan_engine::reference::{self, Array};
+use nx_vulkan_engine::{DType, Type, Value};
 use smallvec::smallvec;
 
 use crate::common::Rng;
@@ -40,6 +41,29 @@ fn gelu_is_one_kernel() {
     let halved = b.binary(Binary::Multiply, cdf, half);
     let result = b.binary(Binary::Multiply, x, halved);
     check(&b.finish(&[result]).unwrap(), &["fused"], 1);
+}
+
+/// Mesa makes the float `-b2f(c)` of a choice between the bits of -1 and 0, which is -0.0 where it should be 0.0.
+#[test]
+fn floor_and_ceil_keep_the_sign_of_zeros_wherever_it_is_known() {
+    for dtype in [DType::F32, DType::F64] {
+        for (outer, negates) in [(Unary::Floor, false), (Unary::Floor, true), (Unary::Ceil, false), (Unary::Ceil, true)]
+        {
+            let b = Builder::new();
+            let x = b.abs(b.input(dtype, &[6]));
+            let whole = b.unary(outer, if negates { b.negate(x) } else { x });
+            let sign = b.sign(whole);
+            let program = b.finish(&[whole, sign]).unwrap();
+            let optimized = optimize(program.clone(), &gpu()).unwrap();
+            assert_eq!(ops(&optimized), ["fused"]);
+            let values = [0.0, -0.0, 0.25, -0.75, 1.5, -2.0].map(Value::Float);
+            let input = [Array::new(&Type::new(dtype, &[6]), values)];
+            let expected = reference::run(&program, &input).unwrap();
+            for (a, b) in run(&optimized, &input).iter().zip(&expected) {
+                assert_eq!(difference(a, b), None, "{dtype} {outer:?} {negates}");
+            }
+        }
+    }
 }
 
 #[test]
