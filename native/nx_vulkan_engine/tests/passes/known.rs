@@ -2,7 +2,7 @@
 
 use nx_vulkan_engine::program::op::Scalar;
 use nx_vulkan_engine::program::passes::optimize;
-use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Reduction, Unary};
+use nx_vulkan_engine::program::{Binary, Builder, Instruction, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Type, Value};
 use smallvec::smallvec;
@@ -63,6 +63,26 @@ fn floor_and_ceil_keep_the_sign_of_zeros_wherever_it_is_known() {
                 assert_eq!(difference(a, b), None, "{dtype} {outer:?} {negates}");
             }
         }
+    }
+}
+
+/// 0 + -0.0 is 0.0, also where the zero is an integer that becomes a float.
+#[test]
+fn zeros_of_integers_are_added_as_floats() {
+    let b = Builder::new();
+    let x = b.input(DType::F32, &[2, 3]);
+    let zero = b.number(DType::U8, 0.0);
+    let sum = b.add(zero, b.reduce_max(x, &[1]));
+    let program = b.finish(&[sum]).unwrap();
+    let input = [Array::new(&Type::new(DType::F32, &[2, 3]), [-0.0, -0.0, -0.0, -1.0, -2.0, 3.0].map(Value::Float))];
+    let expected = reference::run(&program, &input).unwrap();
+    let mut alone = Program { inputs: program.inputs.clone(), ..Program::default() };
+    let outs = program.output_types().into_iter().cloned().collect();
+    let op = Op::Workgroup(Box::new(program.clone()));
+    alone.instructions.push(Instruction { op, operands: smallvec![Operand::Input(0)], outs });
+    alone.outputs.push(Operand::Result(0));
+    for program in [optimize(program, &gpu()).unwrap(), alone] {
+        assert_eq!(difference(&run(&program, &input)[0], &expected[0]), None, "{program}");
     }
 }
 

@@ -372,7 +372,8 @@ impl Emitter<'_, '_, '_> {
         // In the compute type: a narrow number is the same number there.
         let bits = canonical.to_bits(dtype.ctype().dtype());
         let bits = if dtype.ctype() == CType::I32 { canonical.to_bits(DType::S32) } else { bits };
-        access::constant(self.code, dtype.ctype(), bits as u64).ok_or_else(|| invalid(format!("a constant of {dtype}")))
+        access::exact_constant(self.code, dtype.ctype(), bits as u64)?
+            .ok_or_else(|| invalid(format!("a constant of {dtype}")))
     }
 
     /// The same bits as an element of another type of the same width.

@@ -220,7 +220,8 @@ impl Emitter<'_, '_, '_> {
             Entry::new(ty.clone(), Source::Port { k: k as u8, port: port.clone() })
         };
         let entries: Vec<Entry> = types.iter().zip(ports).enumerate().map(entry).collect();
-        // Addresses are loaded where everything can use them.
+        // Addresses, and the word that zeros are made of, are loaded where everything can use them.
+        self.code.param(self.params.word(super::access::Param::Count))?;
         for k in 0..ports.len() + self.spec.outputs() {
             let address = self.params.address(k as u8);
             self.code.param(address)?;
