@@ -125,7 +125,7 @@ fn never() -> Loop {
         outs: smallvec![number],
     };
     let condition = Program { instructions: vec![not], outputs: vec![Operand::Result(0)], ..gives(inputs.clone(), 0) };
-    Loop { condition, body: gives(inputs, 0) }
+    Loop::new(condition, gives(inputs, 0))
 }
 
 fn same() -> Branches {

@@ -136,7 +136,7 @@ fn branching() -> Program {
     let going_on = condition.binary(Binary::Less, sum, Operand::Input(1));
     let body = builder(&inputs);
     let double = body.binary(Binary::Add, Operand::Input(0), Operand::Input(0));
-    let repeat = Loop { condition: condition.finish(&[going_on]).unwrap(), body: body.finish(&[double]).unwrap() };
+    let repeat = Loop::new(condition.finish(&[going_on]).unwrap(), body.finish(&[double]).unwrap());
     let branch = |op| {
         let steps = builder(std::slice::from_ref(&ty));
         let one = steps.number(DType::F32, 1.0);

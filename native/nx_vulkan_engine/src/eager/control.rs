@@ -3,17 +3,27 @@
 use std::sync::Arc;
 
 use super::{Compile, Results, run_program};
+use crate::program::counted::whole_number;
 use crate::program::{Branches, Loop};
 use crate::{DType, Engine, Error, Result, Tensor, Value};
 
 /// Whether a scalar counts as true: everything but zero. Waits for it.
 pub fn is_true(engine: &Engine, scalar: &Tensor) -> Result<bool> {
+    Ok(read(engine, scalar)?.truthy())
+}
+
+/// The whole number that a scalar holds, if it does. Waits for it.
+pub fn read_number(engine: &Engine, scalar: &Tensor) -> Result<Option<i64>> {
+    Ok(whole_number(read(engine, scalar)?.into()))
+}
+
+fn read(engine: &Engine, scalar: &Tensor) -> Result<Value> {
     let dtype: DType = scalar.view.dtype;
     let bytes = scalar.to_nx_bytes(engine, Some(1))?;
     let bits = bytes.iter().rev().fold(0u128, |word, &byte| word << 8 | u128::from(byte));
     // An element of a sub-byte type lies in the high bits of its byte.
     let bits = if dtype.bits() < 8 { bits >> (8 - dtype.bits()) } else { bits };
-    Ok(Value::from_bits(dtype, bits).truthy())
+    Ok(Value::from_bits(dtype, bits))
 }
 
 fn waits(compile: Compile) -> Result<()> {

@@ -29,7 +29,7 @@ use smallvec::{SmallVec, smallvec};
 
 pub use crate::kernel::launch::Compile;
 pub(crate) use constant::ConstantCache;
-pub(crate) use control::is_true;
+pub(crate) use control::{is_true, read_number};
 pub use movement::{contiguous, copy};
 pub use program::run_program;
 

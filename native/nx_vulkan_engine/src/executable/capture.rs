@@ -22,7 +22,7 @@ pub(crate) enum Place {
 }
 
 impl Place {
-    fn of(buffer: &Arc<Buffer>) -> Place {
+    pub fn of(buffer: &Arc<Buffer>) -> Place {
         buffer.virtual_id().map_or_else(|| Place::Real(Arc::clone(buffer)), Place::Virtual)
     }
 
@@ -42,6 +42,17 @@ pub(crate) struct Patch {
     pub offset_bytes: u64,
 }
 
+/// What decides whether a launch runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// Nothing yet: it runs, unless it becomes part of a branch.
+    Open,
+    /// Nothing, ever: it decides about others.
+    Always,
+    /// Its three group counts are in a buffer, and are 0 where it does not run.
+    Counts { buffer: u32, offset_bytes: u64 },
+}
+
 #[derive(Debug, Clone)]
 pub(crate) enum Action {
     Launch {
@@ -50,6 +61,7 @@ pub(crate) enum Action {
         words: Vec<u32>,
         is_table: bool,
         groups: [u32; 3],
+        gate: Gate,
         patches: SmallVec<[Patch; 4]>,
     },
     Fill {
@@ -122,6 +134,7 @@ impl Capture {
                 words,
                 is_table: launch.table.is_some(),
                 groups: launch.groups,
+                gate: Gate::Open,
                 patches,
             },
             work: launch.work,
@@ -163,9 +176,16 @@ impl Capture {
         self.lock().commands.len()
     }
 
-    /// Forgets the commands since a mark.
-    pub fn rewind(&self, mark: usize) {
-        self.lock().commands.truncate(mark);
+    /// Takes the commands since a mark.
+    pub fn take_since(&self, mark: usize) -> Vec<Command> {
+        let commands = &mut self.lock().commands;
+        let mark = mark.min(commands.len());
+        commands.split_off(mark)
+    }
+
+    /// Puts commands at the end of the list.
+    pub fn append(&self, commands: Vec<Command>) {
+        self.lock().commands.extend(commands);
     }
 
     /// The commands since they were taken last.
@@ -210,8 +230,11 @@ impl Command {
                 *id = number(*id);
             }
         }
-        if let Action::Launch { patches, .. } = &mut self.action {
+        if let Action::Launch { patches, gate, .. } = &mut self.action {
             patches.iter_mut().for_each(|patch| patch.buffer = number(patch.buffer));
+            if let Gate::Counts { buffer, .. } = gate {
+                *buffer = number(*buffer);
+            }
         }
     }
 }

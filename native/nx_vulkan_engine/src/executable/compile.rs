@@ -10,7 +10,7 @@ use crate::eager::{self, Compile};
 use crate::memory::Buffer;
 use crate::program::passes::{Target, optimize};
 use crate::program::text::in_op;
-use crate::program::{Branches, Instruction, Loop, Op, Operand, Program};
+use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Engine, Error, Result, Tensor, Type, View};
 
 /// An output that keeps more than so many times its own bytes is copied to memory of its own.
@@ -23,12 +23,16 @@ enum Draft {
 }
 
 /// A program whose ops run on a capturing engine.
-struct Builder<'a> {
-    engine: &'a Arc<Engine>,
-    capturing: Arc<Engine>,
+pub(super) struct Builder<'a> {
+    pub engine: &'a Arc<Engine>,
+    pub capturing: Arc<Engine>,
     drafts: Vec<Draft>,
     /// Numbers of the buffers that runs bind, in the order in which they are bound.
     bound: Vec<u32>,
+    /// The predicates of the branches around what is captured, the outermost first, and what they have to be.
+    pub gates: Vec<(Tensor, bool)>,
+    /// Whether what is captured must not have steps of the host.
+    pub must_not_wait: bool,
 }
 
 impl Executable {
@@ -42,73 +46,89 @@ impl Executable {
     }
 }
 
-fn build(engine: &Arc<Engine>, program: &Program) -> Result<Executable> {
-    let mut builder = Builder { engine, capturing: engine.capturing(), drafts: Vec::new(), bound: Vec::new() };
+pub(super) fn build(engine: &Arc<Engine>, program: &Program) -> Result<Executable> {
+    let mut builder = Builder::new(engine);
     let inputs = program.inputs.iter().map(|ty| builder.bind(ty)).collect::<Result<Vec<Tensor>>>()?;
-    let mut results: Vec<Tensor> = Vec::with_capacity(program.instructions.len());
-    let find = |results: &[Tensor], operand: &Operand| {
-        let found = match *operand {
-            Operand::Input(i) => inputs.get(i as usize),
-            Operand::Result(i) => results.get(i as usize),
-        };
-        found.cloned().ok_or_else(|| missing(operand))
-    };
-    for instruction in &program.instructions {
-        let operands = instruction.operands.iter().map(|o| find(&results, o)).collect::<Result<Vec<_>>>()?;
-        results.extend(builder.instruction(instruction, operands)?);
-    }
-    let outputs = program.outputs.iter().map(|o| find(&results, o)).collect::<Result<Vec<_>>>()?;
-    let outputs = outputs.into_iter().map(|tensor| builder.output(tensor)).collect::<Result<Vec<_>>>()?;
-    builder.finish(program, &outputs)
+    let outputs = builder.inline(program, &inputs)?;
+    builder.finish(program.inputs.clone(), outputs)
 }
 
 fn missing(operand: &Operand) -> Error {
     Error::InvalidProgram { op: "program".to_string(), reason: format!("{operand:?} does not exist") }
 }
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
+    pub fn new(engine: &'a Arc<Engine>) -> Builder<'a> {
+        let (drafts, bound, gates) = (Vec::new(), Vec::new(), Vec::new());
+        Builder { engine, capturing: engine.capturing(), drafts, bound, gates, must_not_wait: false }
+    }
+
     /// A tensor whose memory a run binds.
-    fn bind(&mut self, ty: &Type) -> Result<Tensor> {
+    pub fn bind(&mut self, ty: &Type) -> Result<Tensor> {
         let tensor = Tensor::uninitialized(&self.capturing, ty)?;
         self.bound.extend(tensor.buffer.virtual_id());
         Ok(tensor)
     }
 
+    /// Runs a program's ops. Answers its outputs.
+    pub fn inline(&mut self, program: &Program, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        let mut results: Vec<Tensor> = Vec::with_capacity(program.instructions.len());
+        let find = |results: &[Tensor], operand: &Operand| {
+            let found = match *operand {
+                Operand::Input(i) => inputs.get(i as usize),
+                Operand::Result(i) => results.get(i as usize),
+            };
+            found.cloned().ok_or_else(|| missing(operand))
+        };
+        for instruction in &program.instructions {
+            let operands = instruction.operands.iter().map(|o| find(&results, o)).collect::<Result<Vec<_>>>()?;
+            results.extend(self.instruction(instruction, operands)?);
+        }
+        program.outputs.iter().map(|o| find(&results, o)).collect()
+    }
+
     fn instruction(&mut self, instruction: &Instruction, operands: Vec<Tensor>) -> Result<Vec<Tensor>> {
         let Instruction { op, outs, .. } = instruction;
-        let work = match op {
-            Op::While(op) => self.repeat(op, outs.len())?,
-            Op::Cond(op) => self.choose(op)?,
-            _ => {
-                let mark = self.capturing.capture().map_or(0, |capture| capture.mark());
-                match eager::run_all(&self.capturing, op, &operands, outs, Compile::Allowed) {
-                    Err(Error::NeedsCompile) => {
-                        if let Some(capture) = self.capturing.capture() {
-                            capture.rewind(mark);
-                        }
-                        Work::Op { op: op.clone(), outs: outs.to_vec() }
-                    }
-                    Ok(results) => return Ok(results.into_vec()),
-                    Err(e) => return Err(in_op(e, op, operands.iter().map(|t| t.view.ty()), outs)),
-                }
+        match op {
+            Op::While(op) => return self.repeat(op, operands, outs),
+            Op::Cond(op) => return self.choose(op, operands, outs),
+            _ => {}
+        }
+        let mark = self.mark();
+        match eager::run_all(&self.capturing, op, &operands, outs, Compile::Allowed) {
+            Err(Error::NeedsCompile) => {
+                self.take_since(mark);
+                self.wait(Work::Op { op: op.clone(), outs: outs.to_vec() }, operands, outs)
             }
-        };
+            Ok(results) => Ok(results.into_vec()),
+            Err(e) => Err(in_op(e, op, operands.iter().map(|t| t.view.ty()), outs)),
+        }
+    }
+
+    /// A step of the host; `NeedsCompile` where there must be none.
+    pub fn wait(&mut self, work: Work, operands: Vec<Tensor>, outs: &[Type]) -> Result<Vec<Tensor>> {
+        if self.must_not_wait {
+            return Err(Error::NeedsCompile);
+        }
         self.close_batch();
         self.drafts.push(Draft::Wait { work: Box::new(work), operands });
         outs.iter().map(|ty| self.bind(ty)).collect()
     }
 
-    fn repeat(&self, op: &Loop, state: usize) -> Result<Work> {
-        let mut body = op.body.clone();
-        let inputs = (0..body.inputs.len() as u32).map(Operand::Input);
-        let next: Vec<Operand> = body.outputs.iter().copied().chain(inputs.skip(state)).collect();
-        let going_on = body.append(&op.condition, &next);
-        body.outputs.extend(going_on);
-        Ok(Work::While { condition: build(self.engine, &op.condition)?, body: build(self.engine, &body)?, state })
+    /// The number of commands so far.
+    pub fn mark(&self) -> usize {
+        self.capturing.capture().map_or(0, |capture| capture.mark())
     }
 
-    fn choose(&self, op: &Branches) -> Result<Work> {
-        Ok(Work::Cond { on_true: build(self.engine, &op.on_true)?, on_false: build(self.engine, &op.on_false)? })
+    /// Takes the commands since a mark.
+    pub fn take_since(&self, mark: usize) -> Vec<Command> {
+        self.capturing.capture().map(|capture| capture.take_since(mark)).unwrap_or_default()
+    }
+
+    pub fn append(&self, commands: Vec<Command>) {
+        if let Some(capture) = self.capturing.capture() {
+            capture.append(commands);
+        }
     }
 
     fn close_batch(&mut self) {
@@ -141,7 +161,9 @@ impl Builder<'_> {
         Ok(Tensor { view: copy.view.broadcast_trailing(&tensor.view.shape)?, buffer: copy.buffer })
     }
 
-    fn finish(mut self, program: &Program, outputs: &[Tensor]) -> Result<Executable> {
+    pub fn finish(mut self, inputs: Vec<Type>, outputs: Vec<Tensor>) -> Result<Executable> {
+        let outputs = outputs.into_iter().map(|tensor| self.output(tensor)).collect::<Result<Vec<_>>>()?;
+        let outputs = &outputs[..];
         self.close_batch();
         let sizes = self.capturing.capture().map(|capture| capture.sizes()).unwrap_or_default();
         let bound: HashMap<u32, u32> = self.bound.iter().copied().zip(0..).collect();
@@ -163,7 +185,7 @@ impl Builder<'_> {
         });
         Ok(Executable {
             engine: self.engine.uncaptured(),
-            inputs: program.inputs.clone(),
+            inputs,
             steps: steps.collect::<Result<_>>()?,
             own: own.iter().filter_map(|&id| sizes.get(id as usize).copied()).collect(),
             outputs: outputs.iter().map(value).collect::<Result<_>>()?,

@@ -6,19 +6,22 @@
 
 mod capture;
 mod compile;
+mod control;
 mod describe;
 mod plan;
 
 use std::sync::Arc;
 
 pub(crate) use crate::stream::Replay;
-pub(crate) use capture::{Action, Capture, Command};
+pub(crate) use capture::{Action, Capture, Command, Gate};
+use control::Looped;
 pub use describe::{Described, Launched};
 use plan::Plan;
 
 use crate::eager::{self, Compile, is_true};
 use crate::memory::Buffer;
 use crate::program::Op;
+use crate::program::counted::Trips;
 use crate::program::text::in_op;
 use crate::{Engine, Error, Result, Tensor, Type, View};
 
@@ -58,20 +61,21 @@ struct Batch {
 
 #[derive(Debug)]
 enum Work {
-    Op {
-        op: Op,
-        outs: Vec<Type>,
-    },
-    /// The body gives the next state and whether to go on.
-    While {
-        condition: Executable,
-        body: Executable,
-        state: usize,
-    },
-    Cond {
-        on_true: Executable,
-        on_false: Executable,
-    },
+    Op { op: Op, outs: Vec<Type> },
+    While { condition: Executable, body: Executable, state: usize, advance: Advance },
+    Cond { on_true: Executable, on_false: Executable },
+}
+
+/// How the host drives a loop.
+#[derive(Debug)]
+enum Advance {
+    /// So many times, or as often as start and end say, which are read once. The body gives the next state.
+    Times(Trips),
+    /// Several iterations between two looks at the condition. The body takes whether to go on after the state and gives the next state and
+    /// that; where it is 0, the state stays as it is.
+    Blocks,
+    /// A look at the condition in each iteration. The body gives the next state and whether to go on.
+    Checked,
 }
 
 #[derive(Debug)]
@@ -123,7 +127,7 @@ impl Executable {
         let mut summary = Summary { own_bytes: self.own.iter().sum(), ..Summary::default() };
         for step in &self.steps {
             match step {
-                Step::Wait { .. } => summary.waits += 1,
+                Step::Wait { work, .. } => summary.waits += u64::from(work.reads()),
                 Step::Batch(batch) => {
                     summary.commands += batch.plan.commands.len() as u64;
                     summary.barriers += batch.plan.barriers.iter().filter(|&&waits| waits).count() as u64;
@@ -134,7 +138,7 @@ impl Executable {
         summary
     }
 
-    /// Whether a run waits for the device.
+    /// Whether a run may have to wait for the device, be it only because it records more than fits in the queue.
     pub fn waits(&self) -> bool {
         self.steps.iter().any(|step| matches!(step, Step::Wait { .. }))
     }
@@ -241,15 +245,9 @@ impl Run<'_> {
                 let chosen = if is_true(self.engine, &predicate)? { on_true } else { on_false };
                 chosen.run(&operands, compile)?
             }
-            Work::While { condition, body, state } => {
-                let mut going_on = condition.run(&operands, compile)?.pop();
-                while let Some(scalar) = going_on
-                    && is_true(self.engine, &scalar)?
-                {
-                    let mut next = body.run(&operands, compile)?;
-                    going_on = next.pop();
-                    operands.splice(..*state, next);
-                }
+            Work::While { condition, body, state, advance } => {
+                let looped = Looped { engine: self.engine, condition, body, state: *state, compile };
+                looped.run(advance, &mut operands)?;
                 operands.truncate(*state);
                 operands
             }

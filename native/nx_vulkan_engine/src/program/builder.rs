@@ -447,7 +447,9 @@ impl Builder {
         let outs: Vec<Type> = state.iter().map(|&o| self.ty(o)).collect();
         let condition = self.part(&operands, |b, inputs| vec![condition(b, inputs)]);
         match (condition, self.part(&operands, body)) {
-            (Ok(condition), Ok(body)) => self.push_all(Op::While(Box::new(Loop { condition, body })), &operands, &outs),
+            (Ok(condition), Ok(body)) => {
+                self.push_all(Op::While(Box::new(Loop::new(condition, body))), &operands, &outs)
+            }
             (Err(e), _) | (_, Err(e)) => self.broken_part("while", e, outs.len()),
         }
     }

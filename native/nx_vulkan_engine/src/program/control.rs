@@ -1,5 +1,6 @@
 //! Ops that run programs: loops and branches.
 
+use super::counted::Trips;
 use super::wire::{Attr, Attrs};
 use super::{Program, verify};
 use crate::{Result, Type};
@@ -11,6 +12,8 @@ pub struct Loop {
     pub condition: Program,
     /// Gives the next state.
     pub body: Program,
+    /// What a pass found out of how often it runs.
+    pub(crate) trips: Option<Trips>,
 }
 
 /// The attributes of `cond`. Its first operand is a scalar, which chooses the program that takes the others; the other
@@ -39,6 +42,19 @@ fn check_program(what: &str, program: &Program, inputs: &[&Type], outs: &[Type])
 }
 
 impl Loop {
+    /// A loop of a condition and a body.
+    pub fn new(condition: Program, body: Program) -> Loop {
+        Loop { condition, body, trips: None }
+    }
+
+    /// How often it runs, if that is known before.
+    pub(crate) fn known_trips(&self) -> Option<u64> {
+        match self.trips {
+            Some(Trips::Known(trips)) => Some(trips),
+            Some(Trips::Counted(_)) | None => None,
+        }
+    }
+
     pub(super) fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
         let state = operands.get(..outs.len()).filter(|state| !state.is_empty());
         if !state.is_some_and(|state| state.iter().copied().eq(outs)) {
@@ -55,7 +71,7 @@ impl Loop {
     }
 
     pub(super) fn from_wire(a: &Attrs<'_>) -> Result<Loop> {
-        Ok(Loop { condition: a.program("condition")?, body: a.program("body")? })
+        Ok(Loop::new(a.program("condition")?, a.program("body")?))
     }
 
     pub(super) fn attrs(&self) -> Vec<(String, Attr)> {

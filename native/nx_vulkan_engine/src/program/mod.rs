@@ -3,6 +3,7 @@
 pub mod builder;
 pub mod control;
 pub mod conv;
+pub(crate) mod counted;
 pub mod dot;
 #[allow(missing_docs)]
 pub mod epilogue;

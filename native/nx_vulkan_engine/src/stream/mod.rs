@@ -550,12 +550,15 @@ impl Stream {
 }
 
 const DEVICE_STAGES: vk::PipelineStageFlags = vk::PipelineStageFlags::from_raw(
-    vk::PipelineStageFlags::COMPUTE_SHADER.as_raw() | vk::PipelineStageFlags::TRANSFER.as_raw(),
+    vk::PipelineStageFlags::COMPUTE_SHADER.as_raw()
+        | vk::PipelineStageFlags::TRANSFER.as_raw()
+        | vk::PipelineStageFlags::DRAW_INDIRECT.as_raw(),
 );
 const DEVICE_ACCESS: vk::AccessFlags = vk::AccessFlags::from_raw(
     vk::AccessFlags::SHADER_READ.as_raw()
         | vk::AccessFlags::SHADER_WRITE.as_raw()
         | vk::AccessFlags::TRANSFER_READ.as_raw()
+        | vk::AccessFlags::INDIRECT_COMMAND_READ.as_raw()
         | vk::AccessFlags::TRANSFER_WRITE.as_raw(),
 );
 

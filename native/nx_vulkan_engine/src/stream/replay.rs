@@ -6,7 +6,7 @@ use ash::vk;
 
 use super::{RecorderGuard, Stream};
 use crate::Result;
-use crate::executable::{Action, Command};
+use crate::executable::{Action, Command, Gate};
 use crate::memory::Buffer;
 use crate::profile::Measured;
 
@@ -70,7 +70,7 @@ impl Stream {
         let fns = &self.open.device.fns().v1_0;
         let place = |buffer: Option<u32>| buffer.and_then(|i| slots.get(i as usize));
         match &command.action {
-            Action::Launch { pipeline, words, is_table, groups, .. } => {
+            Action::Launch { pipeline, words, is_table, groups, gate, .. } => {
                 self.bind(recorder, cmd, pipeline.handle());
                 let mut params = [0u32; super::MAX_PARAM_WORDS];
                 let count = if *is_table { 2 } else { words.len().min(params.len()) };
@@ -83,10 +83,19 @@ impl Stream {
                     patch(&mut params[..count], command, slots);
                 }
                 let [x, y, z] = *groups;
+                let counts = match gate {
+                    Gate::Open | Gate::Always => None,
+                    Gate::Counts { buffer, offset_bytes } => {
+                        let Some((buffer, at)) = place(Some(*buffer)) else { return Ok(()) };
+                        let block = buffer.block();
+                        Some((block.handle, block.offset + at + offset_bytes))
+                    }
+                };
                 let measures = self.begin_measure(recorder, cmd);
                 // SAFETY: the command buffer is recording and the pipeline bound; push size and group counts were checked against
                 // pipeline and device when the command was made (VUID-vkCmdPushConstants-offset-01795,
-                // VUID-vkCmdDispatch-groupCountX-00386).
+                // VUID-vkCmdDispatch-groupCountX-00386). Counts in memory are those or 0, written before a barrier, at a multiple of 4
+                // within a block made for it (VUID-vkCmdDispatchIndirect-buffer-02709, -offset-02710, -offset-00407).
                 unsafe {
                     if count > 0 {
                         (fns.cmd_push_constants)(
@@ -98,7 +107,10 @@ impl Stream {
                             params.as_ptr().cast(),
                         );
                     }
-                    (fns.cmd_dispatch)(cmd, x, y, z);
+                    match counts {
+                        None => (fns.cmd_dispatch)(cmd, x, y, z),
+                        Some((buffer, offset)) => (fns.cmd_dispatch_indirect)(cmd, buffer, offset),
+                    }
                 }
                 if measures {
                     self.end_measure(recorder, Measured::Kernel(Arc::clone(pipeline)), command.work);

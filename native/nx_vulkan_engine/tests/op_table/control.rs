@@ -26,10 +26,8 @@ fn powers(count: &Type, vector: &Type) -> Op {
     let one = body.push(Op::Constant(Scalar::Int(1)), &[], count);
     let next = body.push(Op::Binary(Binary::Add), &[Operand::Input(0), one], count);
     let product = body.push(Op::Binary(Binary::Multiply), &[Operand::Input(1), Operand::Input(3)], vector);
-    Op::While(Box::new(Loop {
-        condition: condition.finish(&[going_on]).unwrap(),
-        body: body.finish(&[next, product]).unwrap(),
-    }))
+    let body = body.finish(&[next, product]).unwrap();
+    Op::While(Box::new(Loop::new(condition.finish(&[going_on]).unwrap(), body)))
 }
 
 #[test]

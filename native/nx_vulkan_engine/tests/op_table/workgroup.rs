@@ -247,7 +247,7 @@ fn recurrence(size: u64, steps: i64) -> Program {
     let n = whole.push(Op::Constant(Scalar::Int(steps.into())), &[], &Type::new(DType::S32, &[]));
     let none = whole.number(DType::F32, 0.0);
     let outs = [Type::new(DType::S32, &[]), Type::new(DType::F32, &[size]), Type::new(DType::F32, &[])];
-    let last = whole.push_all(Op::While(Box::new(Loop { condition, body })), &[zero, x, none, m, n], &outs);
+    let last = whole.push_all(Op::While(Box::new(Loop::new(condition, body))), &[zero, x, none, m, n], &outs);
     let doubled = whole.add(last[1], last[2]);
     whole.finish(&[&last[..], &[doubled]].concat()).unwrap()
 }

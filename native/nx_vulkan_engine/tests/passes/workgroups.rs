@@ -36,7 +36,7 @@ fn counting(size: u64, end: Option<i64>) -> Program {
     let zero = whole.push(Op::Constant(Scalar::Int(0)), &[], &Type::new(DType::S32, &[]));
     let end =
         end.map_or(captured, |end| whole.push(Op::Constant(Scalar::Int(end.into())), &[], &Type::new(DType::S32, &[])));
-    let op = Op::While(Box::new(Loop { condition, body }));
+    let op = Op::While(Box::new(Loop::new(condition, body)));
     let last = whole.push_all(op, &[zero, x, end], &[Type::new(DType::S32, &[]), Type::new(DType::F32, &[size])]);
     whole.finish(&last).unwrap()
 }

@@ -5,6 +5,7 @@ mod cse;
 mod dce;
 mod epilogue;
 mod fold;
+mod fuel;
 mod fuse;
 mod pack;
 mod place;
@@ -15,7 +16,7 @@ mod workgroup;
 pub(crate) use unstack::MAX_ROWS;
 
 use super::fused::Plan;
-use super::{Op, Program, verify};
+use super::{Op, Program, counted, verify};
 use crate::device::Caps;
 use crate::kernel::launch::{produce, rows};
 use crate::{DeviceKind, Result};
@@ -53,6 +54,7 @@ impl Target {
 pub fn optimize(program: Program, target: &Target) -> Result<Program> {
     verify::program(&program)?;
     let mut program = tidied(program)?;
+    counted::note(&mut program);
     if target.workgroups {
         program = checked(dce::run(&workgroup::run(&program, target)?)?)?;
     }

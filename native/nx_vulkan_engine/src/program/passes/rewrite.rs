@@ -92,6 +92,12 @@ impl Rewriter {
         self.program.outputs = old.outputs.iter().map(|&o| self.operand(o)).collect::<Result<_>>()?;
         Ok(self.program)
     }
+
+    /// The new program with these operands of its own as outputs.
+    pub fn finish_with(mut self, outputs: Vec<Operand>) -> Program {
+        self.program.outputs = outputs;
+        self.program
+    }
 }
 
 fn missing(operand: Operand) -> Error {

@@ -4,9 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::Target;
 use super::rewrite::Rewriter;
+use super::{Target, fuel};
 use crate::codegen::workgroup::{supports_op, work};
+use crate::program::counted::Trips;
 use crate::program::op::Scalar;
 use crate::program::{Binary, Instruction, Loop, Op, Operand, Program, Reduction};
 use crate::{CType, DType, DeviceKind, Result, Type};
@@ -39,18 +40,48 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     if target.kind == DeviceKind::Cpu { Ok(program) } else { regions(&program) }
 }
 
-/// Work that one workgroup does for an instruction; `None` where it can't run it.
-fn instruction_work<'a>(instruction: &Instruction, type_of: impl Fn(Operand) -> Option<&'a Type>) -> Option<u64> {
+/// What a workgroup has to do for a program or an instruction.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cost {
+    pub work: u64,
+    /// Whether it has loops of which nobody knows how often they run; their work is that of one iteration.
+    pub open: bool,
+}
+
+impl Cost {
+    fn and(self, other: Cost) -> Cost {
+        Cost { work: self.work.saturating_add(other.work), open: self.open || other.open }
+    }
+}
+
+/// What one workgroup has to do for an instruction whose operands have these types; `None` where it can't run it.
+fn instruction_cost<'a>(instruction: &Instruction, type_of: impl Fn(Operand) -> Option<&'a Type>) -> Option<Cost> {
     let operands: &[&Type] = &instruction.operands.iter().map(|&o| type_of(o)).collect::<Option<Vec<_>>>()?;
     if !supports_op(&instruction.op, operands, &instruction.outs) || !keeps_digits(instruction, operands) {
         return None;
     }
     match &instruction.op {
-        // A loop in a loop has no bound.
-        Op::While(_) | Op::Workgroup(_) => None,
-        Op::Cond(op) => Some(program_work(&op.on_true)?.max(program_work(&op.on_false)?)),
-        op => Some(work(op, operands, &instruction.outs)),
+        Op::Workgroup(_) => None,
+        Op::While(op) => {
+            let iteration = iteration_cost(op)?;
+            match op.known_trips() {
+                Some(trips) => Some(Cost { work: iteration.work.saturating_mul(trips), ..iteration }),
+                None => Some(Cost { open: true, ..iteration }),
+            }
+        }
+        Op::Cond(op) => {
+            let (on_true, on_false) = (program_cost(&op.on_true)?, program_cost(&op.on_false)?);
+            Some(Cost { work: on_true.work.max(on_false.work), open: on_true.open || on_false.open })
+        }
+        op => Some(Cost { work: work(op, operands, &instruction.outs), open: false }),
     }
+}
+
+/// What one iteration of a loop takes.
+pub(super) fn iteration_cost(op: &Loop) -> Option<Cost> {
+    let condition = program_cost(&op.condition).filter(|cost| !cost.open)?;
+    let iteration = condition.and(program_cost(&op.body)?);
+    Some(Cost { work: iteration.work.saturating_add(PHASE_WORK), ..iteration })
 }
 
 /// Whether a workgroup gives the digits of the op run alone. Compensated sums don't depend on their order, but for what is beyond
@@ -71,31 +102,38 @@ fn keeps_digits(instruction: &Instruction, operands: &[&Type]) -> bool {
     }
 }
 
-/// Work that one workgroup does for a program; `None` where it can't run it.
-fn program_work(program: &Program) -> Option<u64> {
+/// What one workgroup has to do for a program; `None` where it can't run it.
+pub(super) fn program_cost(program: &Program) -> Option<Cost> {
     if program.instructions.len() > MAX_INSTRUCTIONS {
         return None;
     }
     let type_of = program.types();
-    program.instructions.iter().map(|i| instruction_work(i, &type_of)).sum()
+    program
+        .instructions
+        .iter()
+        .try_fold(Cost::default(), |cost, instruction| Some(cost.and(instruction_cost(instruction, &type_of)?)))
 }
 
 /// Puts loops into kernels, and treats the programs of those that stay.
 fn loops(program: &Program, target: &Target) -> Result<Program> {
     let mut new = Rewriter::new(program);
+    let stays_together = |program: &Program| program_cost(program).is_some_and(|cost| !cost.open);
     for instruction in &program.instructions {
         let operands = new.operands(instruction)?;
         let mut instruction = Instruction { operands, ..instruction.clone() };
         match &mut instruction.op {
-            Op::While(op) => match (program_work(&op.condition), program_work(&op.body)) {
-                (Some(condition), Some(body)) if condition + body <= iteration_work(target) => {
-                    let iteration = condition + body + PHASE_WORK;
-                    let most = (max_work(target) / iteration).clamp(1, MAX_ITERATIONS);
-                    let known = trips(op, &instruction.operands, &new);
-                    if known.is_some_and(|trips| trips <= most) {
+            Op::While(op) => match iteration_cost(op) {
+                Some(cost) if cost.work <= iteration_work(target) => {
+                    let most = (max_work(target) / cost.work).clamp(1, MAX_ITERATIONS);
+                    if cost.open {
+                        let slow = run(&op.body, target)?;
+                        op.body = fuel::block(op, &instruction.outs, max_work(target), slow)?;
+                        op.trips = None;
+                    } else if op.known_trips().is_some_and(|trips| trips <= most) {
                         instruction.op = whole(&instruction, &new)?;
                     } else {
                         op.body = block(op, &instruction.outs, most as u32);
+                        op.trips = op.known_trips().map(|trips| Trips::Known(trips.div_ceil(most)));
                     }
                 }
                 _ => {
@@ -103,7 +141,7 @@ fn loops(program: &Program, target: &Target) -> Result<Program> {
                     op.body = run(&op.body, target)?;
                 }
             },
-            Op::Cond(op) if program_work(&op.on_true).is_none() || program_work(&op.on_false).is_none() => {
+            Op::Cond(op) if !stays_together(&op.on_true) || !stays_together(&op.on_false) => {
                 op.on_true = run(&op.on_true, target)?;
                 op.on_false = run(&op.on_false, target)?;
             }
@@ -123,72 +161,8 @@ fn max_work(target: &Target) -> u64 {
     if target.kind == DeviceKind::Cpu { MAX_WORK / 8 } else { MAX_WORK }
 }
 
-/// A number that a constant holds as a whole one.
-fn whole_number(value: Scalar) -> Option<i64> {
-    match value {
-        Scalar::Int(i) => i64::try_from(i).ok(),
-        Scalar::Float(x) if x.fract() == 0.0 && x.abs() < 1e15 => Some(x as i64),
-        Scalar::Float(_) | Scalar::Complex(..) => None,
-    }
-}
-
-/// How often a loop runs that counts from one constant to another.
-fn trips(op: &Loop, operands: &[Operand], outer: &Rewriter) -> Option<u64> {
-    let constant_in = |program: &Program, operand: Operand| match operand {
-        Operand::Input(i) => whole_number(outer.constant(*operands.get(i as usize)?)?),
-        Operand::Result(r) => match maker(program, r)?.op {
-            Op::Constant(value) => whole_number(value),
-            _ => None,
-        },
-    };
-    let &[Operand::Result(holds)] = &op.condition.outputs[..] else { return None };
-    let test = maker(&op.condition, holds)?;
-    let (counter, end) = match (&test.op, &test.operands[..]) {
-        (Op::Binary(comparison @ (Binary::Less | Binary::LessEqual)), &[Operand::Input(counter), end]) => {
-            (counter, constant_in(&op.condition, end)? + i64::from(*comparison == Binary::LessEqual))
-        }
-        (Op::Binary(comparison @ (Binary::Greater | Binary::GreaterEqual)), &[end, Operand::Input(counter)]) => {
-            (counter, constant_in(&op.condition, end)? + i64::from(*comparison == Binary::GreaterEqual))
-        }
-        _ => return None,
-    };
-    // What the test compares with must not change.
-    let fixed = test.operands.iter().all(|operand| match *operand {
-        Operand::Input(i) => i == counter || i as usize >= op.body.outputs.len(),
-        Operand::Result(_) => true,
-    });
-    let &Operand::Result(next) = op.body.outputs.get(counter as usize)? else { return None };
-    let add = maker(&op.body, next)?;
-    let step = match (&add.op, &add.operands[..]) {
-        (Op::Binary(Binary::Add), &[Operand::Input(i), step] | &[step, Operand::Input(i)]) if i == counter => {
-            constant_in(&op.body, step)?
-        }
-        _ => return None,
-    };
-    let dtype = op.body.inputs.get(counter as usize)?.dtype;
-    let start = whole_number(outer.constant(*operands.get(counter as usize)?)?)?;
-    // The counter must get past the end before it wraps, or before a float loses ones.
-    let exact = match dtype {
-        DType::S32 | DType::S64 | DType::U32 | DType::U64 => end.checked_add(step)? < i64::from(i32::MAX),
-        DType::F32 | DType::F64 => end.checked_add(step)? < 1 << 24,
-        _ => false,
-    };
-    (fixed && exact && step > 0 && start >= 0).then(|| end.saturating_sub(start).max(0) as u64 / step as u64 + 1)
-}
-
-fn maker(program: &Program, result: u32) -> Option<&Instruction> {
-    let mut first = 0;
-    for instruction in &program.instructions {
-        if result == first && instruction.outs.len() == 1 {
-            return Some(instruction);
-        }
-        first += instruction.outs.len() as u32;
-    }
-    None
-}
-
 /// A program of one instruction whose operands are its inputs.
-fn alone(op: Op, inputs: Vec<Type>, outs: &[Type]) -> Program {
+pub(super) fn alone(op: Op, inputs: Vec<Type>, outs: &[Type]) -> Program {
     let operands = (0..inputs.len() as u32).map(Operand::Input).collect();
     let outputs = (0..outs.len() as u32).map(Operand::Result).collect();
     Program { inputs, instructions: vec![Instruction { op, operands, outs: outs.into() }], outputs }
@@ -244,7 +218,7 @@ fn block(op: &Loop, outs: &[Type], most: u32) -> Program {
     let all = (0..inputs.len() as u32).map(Operand::Input);
     let operands = all.clone().take(states as usize).chain([zero]).chain(all.skip(states as usize)).collect();
     let types = outs.iter().cloned().chain([counter]).collect();
-    let inner = Op::While(Box::new(Loop { condition, body }));
+    let inner = Op::While(Box::new(Loop::new(condition, body)));
     kernel.instructions.push(Instruction { op: inner, operands, outs: types });
     kernel.outputs = (1..=states).map(Operand::Result).collect();
     alone(Op::Workgroup(Box::new(kernel)), inputs, outs)
@@ -271,7 +245,8 @@ fn dispatches(op: &Op) -> bool {
 /// Puts runs of neighbouring instructions into kernels, where that takes less time than their dispatches.
 fn regions(program: &Program) -> Result<Program> {
     let type_of = program.types();
-    let works: Vec<Option<u64>> = program.instructions.iter().map(|i| instruction_work(i, &type_of)).collect();
+    let closed = |i: &Instruction| instruction_cost(i, &type_of).filter(|cost| !cost.open);
+    let works: Vec<Option<u64>> = program.instructions.iter().map(|i| closed(i).map(|cost| cost.work)).collect();
     let mut new = Rewriter::new(program);
     let mut at = 0;
     while at < program.instructions.len() {

@@ -1,0 +1,308 @@
+//! Loops and branches of executables: what is captured of them, and how the host drives the rest.
+//!
+//! A loop with few known iterations is captured iteration by iteration. Branches are captured both: the launches of each read their
+//! group counts from memory, where a kernel before them writes zeros for the branch that is not taken. Of other loops an iteration is
+//! captured that does nothing once the condition has failed, so that the host looks at the condition now and then only. Where an op must
+//! read values, the host decides.
+
+use std::sync::Arc;
+
+use super::capture::{Action, Command, Gate, Place};
+use super::compile::{Builder, build};
+use super::{Advance, Executable, Work};
+use crate::eager::{self, Compile, is_true, read_number};
+use crate::program::counted::{End, Trips};
+use crate::program::{Branches, Loop, Op, Operand, Program};
+use crate::{DType, Engine, Error, Result, Tensor, Type, View};
+
+/// Instructions that a loop may be captured as.
+const MAX_UNROLLED: u64 = 512;
+
+/// Iterations between two looks at the condition, at most.
+const MAX_BLOCK: u64 = 32;
+
+/// The instructions of a program and of those inside it.
+fn size(program: &Program) -> u64 {
+    let inside = |op: &Op| match op {
+        Op::While(op) => size(&op.condition) + size(&op.body),
+        Op::Cond(op) => size(&op.on_true) + size(&op.on_false),
+        _ => 0,
+    };
+    program.instructions.iter().map(|i| 1 + inside(&i.op)).sum()
+}
+
+/// Whether an op has to wait where nothing may.
+fn refused<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(Error::NeedsCompile))
+}
+
+impl Builder<'_> {
+    /// A loop.
+    pub fn repeat(&mut self, op: &Loop, mut operands: Vec<Tensor>, outs: &[Type]) -> Result<Vec<Tensor>> {
+        let state = outs.len();
+        if let Some(trips) = op.known_trips()
+            && trips.saturating_mul(size(&op.body)) <= MAX_UNROLLED
+        {
+            for _ in 0..trips {
+                let next = self.inline(&op.body, &operands)?;
+                operands.splice(..state, next);
+            }
+            operands.truncate(state);
+            return Ok(operands);
+        }
+        if self.must_not_wait {
+            return Err(Error::NeedsCompile);
+        }
+        let condition = build(self.engine, &op.condition)?;
+        let (body, advance) = match op.trips {
+            Some(trips) => (build(self.engine, &op.body)?, Advance::Times(trips)),
+            None => match guarded(self.engine, op, state) {
+                Err(Error::NeedsCompile) => (build(self.engine, &with_condition(op, state))?, Advance::Checked),
+                body => (body?, Advance::Blocks),
+            },
+        };
+        self.wait(Work::While { condition, body, state, advance }, operands, outs)
+    }
+
+    /// Branches, of which the first operand chooses one.
+    pub fn choose(&mut self, op: &Branches, operands: Vec<Tensor>, outs: &[Type]) -> Result<Vec<Tensor>> {
+        let mark = self.mark();
+        let before = std::mem::replace(&mut self.must_not_wait, true);
+        let both = self.both(op, &operands, outs);
+        self.must_not_wait = before;
+        if !refused(&both) {
+            return both;
+        }
+        self.take_since(mark);
+        let (on_true, on_false) = (build(self.engine, &op.on_true)?, build(self.engine, &op.on_false)?);
+        self.wait(Work::Cond { on_true, on_false }, operands, outs)
+    }
+
+    /// Captures both branches, and a choice between their results.
+    fn both(&mut self, op: &Branches, operands: &[Tensor], outs: &[Type]) -> Result<Vec<Tensor>> {
+        let Some((predicate, captured)) = operands.split_first() else { return Err(Error::NeedsCompile) };
+        let predicate = scalar(predicate);
+        let mark = self.mark();
+        let (on_true, mut if_true) = self.branch(&op.on_true, captured, &predicate, true)?;
+        let (on_false, mut if_false) = self.branch(&op.on_false, captured, &predicate, false)?;
+        debug_assert_eq!(self.mark(), mark);
+        self.gate(&predicate, &mut if_true, &mut if_false)?;
+        self.append(if_true);
+        self.append(if_false);
+        let choose = |(a, b, ty): (Tensor, Tensor, &Type)| {
+            if Arc::ptr_eq(&a.buffer, &b.buffer) && a.view == b.view {
+                return Ok(a);
+            }
+            self.op(&Op::Select, &[predicate.clone(), a, b], ty)
+        };
+        on_true.into_iter().zip(on_false).zip(outs).map(|((a, b), ty)| choose((a, b, ty))).collect()
+    }
+
+    /// Captures what runs where the predicate is what it `has_to_be`. Answers the results and the commands.
+    fn branch(
+        &mut self,
+        program: &Program,
+        inputs: &[Tensor],
+        predicate: &Tensor,
+        has_to_be: bool,
+    ) -> Result<(Vec<Tensor>, Vec<Command>)> {
+        let mark = self.mark();
+        self.gates.push((predicate.clone(), has_to_be));
+        let results = self.inline(program, inputs);
+        self.gates.pop();
+        let commands = self.take_since(mark);
+        Ok((results?, commands))
+    }
+
+    /// Makes launches read their group counts, which are 0 where the predicate is not what they need, or where an outer branch is not
+    /// taken: then nothing has computed the predicate.
+    fn gate(&mut self, predicate: &Tensor, if_true: &mut [Command], if_false: &mut [Command]) -> Result<()> {
+        let counts = |commands: &[Command]| -> Vec<[u32; 3]> { commands.iter().filter_map(open_groups).collect() };
+        let (on_true, on_false) = (counts(if_true), counts(if_false));
+        if on_true.is_empty() && on_false.is_empty() {
+            return Ok(());
+        }
+        let zeros = |counts: &[[u32; 3]]| vec![[0; 3]; counts.len()];
+        let ty = Type::new(DType::U32, &[3 * (on_true.len() + on_false.len()) as u64]);
+        let engine = self.engine.uncaptured();
+        let table = |parts: [Vec<[u32; 3]>; 2]| -> Result<Tensor> {
+            let bytes: Vec<u8> = parts.concat().as_flattened().iter().flat_map(|word| word.to_ne_bytes()).collect();
+            Tensor::from_nx_bytes(&engine, &ty, &bytes)
+        };
+        let taken = table([on_true.clone(), zeros(&on_false)])?;
+        let not_taken = table([zeros(&on_true), on_false])?;
+        let none = Tensor::from_nx_bytes(&engine, &Type::new(DType::U32, &[]), &[0; 4])?;
+        let none = Tensor { view: none.view.broadcast_trailing(&ty.shape)?, buffer: none.buffer };
+        let mark = self.mark();
+        let mut counts = self.op(&Op::Select, &[predicate.clone(), taken, not_taken], &ty)?;
+        for (outer, has_to_be) in self.gates.clone().iter().rev() {
+            let (a, b) = if *has_to_be { (counts, none.clone()) } else { (none.clone(), counts) };
+            counts = self.op(&Op::Select, &[outer.clone(), a, b], &ty)?;
+        }
+        let mut deciding = self.take_since(mark);
+        for command in &mut deciding {
+            if let Action::Launch { gate, .. } = &mut command.action {
+                *gate = Gate::Always;
+            }
+        }
+        self.append(deciding);
+        let place = Place::of(&counts.buffer);
+        let Some(buffer) = place.id() else { return Err(Error::NeedsCompile) };
+        let mut offset_bytes = counts.view.offset_bytes();
+        for command in if_true.iter_mut().chain(if_false) {
+            if open_groups(command).is_some()
+                && let Action::Launch { gate, .. } = &mut command.action
+            {
+                *gate = Gate::Counts { buffer, offset_bytes };
+                command.reads.push(place.clone());
+                offset_bytes += 12;
+            }
+        }
+        Ok(())
+    }
+
+    fn op(&self, op: &Op, operands: &[Tensor], out: &Type) -> Result<Tensor> {
+        eager::run(&self.capturing, op, operands, out, Compile::Allowed)
+    }
+}
+
+/// The groups of a launch about which nothing decides yet.
+fn open_groups(command: &Command) -> Option<[u32; 3]> {
+    match &command.action {
+        Action::Launch { groups, gate: Gate::Open, .. } => Some(*groups),
+        _ => None,
+    }
+}
+
+/// A tensor of one element without axes.
+fn scalar(tensor: &Tensor) -> Tensor {
+    let view = View { offset: tensor.view.offset, ..View::contiguous(tensor.view.dtype, &[]) };
+    Tensor { buffer: Arc::clone(&tensor.buffer), view }
+}
+
+/// An iteration that leaves the state as it is where it must not run. Takes and gives whether to go on after the state.
+fn guarded(engine: &Arc<Engine>, op: &Loop, state: usize) -> Result<Executable> {
+    let going_type = op.condition.output_types().first().map(|ty| Type::new(ty.dtype, &[]));
+    let going_type = going_type.ok_or(Error::NeedsCompile)?;
+    let mut types = op.body.inputs.clone();
+    types.insert(state, going_type.clone());
+    let mut builder = Builder::new(engine);
+    builder.must_not_wait = true;
+    let mut inputs = types.iter().map(|ty| builder.bind(ty)).collect::<Result<Vec<Tensor>>>()?;
+    let going = inputs.remove(state);
+    let body = with_condition(op, state);
+    let (mut next, mut commands) = builder.branch(&body, &inputs, &going, true)?;
+    builder.gate(&going, &mut commands, &mut [])?;
+    builder.append(commands);
+    let goes_on = next.pop().map(|goes_on| scalar(&goes_on)).ok_or(Error::NeedsCompile)?;
+    let kept = next.into_iter().zip(&inputs).zip(&op.body.inputs).map(|((next, old), ty)| {
+        if Arc::ptr_eq(&next.buffer, &old.buffer) && next.view == old.view {
+            return Ok(next);
+        }
+        builder.op(&Op::Select, &[going.clone(), next, old.clone()], ty)
+    });
+    let mut outputs = kept.collect::<Result<Vec<Tensor>>>()?;
+    // What an iteration that does not run leaves behind is any number.
+    outputs.push(builder.op(&Op::Select, &[going.clone(), goes_on, going], &going_type)?);
+    builder.finish(types, outputs)
+}
+
+/// The body, which gives whether to go on after the next state.
+fn with_condition(op: &Loop, state: usize) -> Program {
+    let mut body = op.body.clone();
+    let inputs = (0..body.inputs.len() as u32).map(Operand::Input);
+    let next: Vec<Operand> = body.outputs.iter().copied().chain(inputs.skip(state)).collect();
+    let going_on = body.append(&op.condition, &next);
+    body.outputs.extend(going_on);
+    body
+}
+
+impl Work {
+    /// Whether the host reads values.
+    pub(super) fn reads(&self) -> bool {
+        match self {
+            Work::While { body, advance: Advance::Times(Trips::Known(_)), .. } => body.summary().waits > 0,
+            Work::Op { .. } | Work::Cond { .. } | Work::While { .. } => true,
+        }
+    }
+}
+
+/// A loop that the host drives.
+pub(super) struct Looped<'a> {
+    pub engine: &'a Engine,
+    pub condition: &'a Executable,
+    pub body: &'a Executable,
+    pub state: usize,
+    pub compile: Compile,
+}
+
+impl Looped<'_> {
+    /// Runs the loop; the first operands become the last state.
+    pub fn run(&self, advance: &Advance, operands: &mut Vec<Tensor>) -> Result<()> {
+        match advance {
+            Advance::Times(Trips::Known(trips)) => self.times(*trips, operands),
+            Advance::Times(Trips::Counted(counted)) => {
+                let read = |i: u32| operands.get(i as usize).map(|t| read_number(self.engine, t)).transpose();
+                let end = match counted.end {
+                    End::Number(end) => Some(end),
+                    End::Operand(i) => read(i)?.flatten(),
+                };
+                let trips = read(counted.start)?.flatten().zip(end).and_then(|(start, end)| counted.trips(start, end));
+                match trips {
+                    Some(trips) => self.times(trips, operands),
+                    None => self.one_by_one(operands),
+                }
+            }
+            Advance::Blocks => self.blocks(operands),
+            Advance::Checked => self.checked(operands),
+        }
+    }
+
+    fn times(&self, trips: u64, operands: &mut Vec<Tensor>) -> Result<()> {
+        for _ in 0..trips {
+            let next = self.body.run(operands, self.compile)?;
+            operands.splice(..self.state, next);
+        }
+        Ok(())
+    }
+
+    /// Whether the condition holds for the operands.
+    fn condition(&self, operands: &[Tensor]) -> Result<Tensor> {
+        let missing = || Error::InvalidProgram { op: "while".to_string(), reason: "no condition".to_string() };
+        self.condition.run(operands, self.compile)?.pop().ok_or_else(missing)
+    }
+
+    fn one_by_one(&self, operands: &mut Vec<Tensor>) -> Result<()> {
+        while is_true(self.engine, &self.condition(operands)?)? {
+            self.times(1, operands)?;
+        }
+        Ok(())
+    }
+
+    fn blocks(&self, operands: &mut Vec<Tensor>) -> Result<()> {
+        let going = scalar(&self.condition(operands)?);
+        operands.insert(self.state, going);
+        let mut block = 1;
+        while is_true(self.engine, &operands[self.state])? {
+            for _ in 0..block {
+                let next = self.body.run(operands, self.compile)?;
+                operands.splice(..=self.state, next);
+            }
+            // No more is done in vain than was done before.
+            block = (2 * block).min(MAX_BLOCK);
+        }
+        operands.remove(self.state);
+        Ok(())
+    }
+
+    fn checked(&self, operands: &mut Vec<Tensor>) -> Result<()> {
+        let mut going_on = self.condition(operands)?;
+        while is_true(self.engine, &going_on)? {
+            let mut next = self.body.run(operands, self.compile)?;
+            let Some(last) = next.pop() else { return Ok(()) };
+            going_on = last;
+            operands.splice(..self.state, next);
+        }
+        Ok(())
+    }
+}
