@@ -5,7 +5,6 @@ use rspirv::spirv::{Op, Word};
 use smallvec::SmallVec;
 
 use super::link::Code;
-use super::scalar::{self, Value};
 use crate::{CType, DType, Error, Result};
 
 /// What a parameter word holds. The host fills the words of a launch from this list.
@@ -169,7 +168,7 @@ pub fn zero_word(code: &mut Code<'_, '_>) -> Result<Word> {
 }
 
 /// The same where compilers that know a zero would drop operations with it, although they change signs, infinities and NaN (lavapipe
-/// does): zeros are made from [`zero_word`], those of integers too, which become floats where types are merged.
+/// does): zeros are made from [`zero_word`].
 pub fn exact_constant(code: &mut Code<'_, '_>, ctype: CType, bits: u64) -> Result<Option<Word>> {
     let float_zero = |part: u64, bits: u32| part << 1 << (64 - bits) == 0;
     let single = |code: &mut Code<'_, '_>, part: u64| -> Result<Option<Word>> {
@@ -183,10 +182,6 @@ pub fn exact_constant(code: &mut Code<'_, '_>, ctype: CType, bits: u64) -> Resul
     };
     match ctype {
         CType::F32 => single(code, bits),
-        CType::U32 | CType::I32 | CType::U64 | CType::I64 if bits == 0 => {
-            let zero = Value { id: zero_word(code)?, dtype: DType::U32 };
-            scalar::cast(code, zero, ctype.dtype()).map(Some)
-        }
         CType::F64 if float_zero(bits, 64) => {
             let (low, sign) = (zero_word(code)?, code.linker.const_u32((bits >> 32) as u32));
             let high = code.u32_op(Op::BitwiseOr, low, sign);

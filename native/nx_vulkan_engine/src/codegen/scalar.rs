@@ -3,7 +3,9 @@
 use rspirv::dr::Operand;
 use rspirv::spirv::{Op as SpirvOp, Word};
 
-use super::access::{canonical, value_type};
+use smallvec::SmallVec;
+
+use super::access::{canonical, value_type, zero_word};
 use super::link::Code;
 use crate::program::{Binary, Elementwise, Unary};
 use crate::{CType, DType, Error, Result};
@@ -41,9 +43,21 @@ pub fn is_cheap(op: Elementwise, operands: &[DType], out: DType) -> bool {
     }
 }
 
+/// An integer that becomes a float, as a value of which no compiler knows that it is 0: compilers drop additions of zeros, although those
+/// change signs (lavapipe does, of x - x too).
+fn hidden(code: &mut Code<'_, '_>, a: Value) -> Result<Value> {
+    let zero = Value { id: zero_word(code)?, dtype: DType::U32 };
+    let zero = cast(code, zero, a.dtype.ctype().dtype())?;
+    let ty = value_type(code, a.dtype.ctype());
+    Ok(Value { id: code.ids(SpirvOp::BitwiseOr, ty, &[a.id, zero]), ..a })
+}
+
 /// Emits one elementwise op. The result is canonical for `out`.
 pub fn emit(code: &mut Code<'_, '_>, op: Elementwise, args: &[Value], out: DType) -> Result<Word> {
-    match (op, args) {
+    let becomes_float = |a: &Value| a.dtype.is_integer() && !out.is_integer();
+    let args = args.iter().map(|a| if becomes_float(a) { hidden(code, *a) } else { Ok(*a) });
+    let args: SmallVec<[Value; 3]> = args.collect::<Result<_>>()?;
+    match (op, &args[..]) {
         (Elementwise::Unary(op), &[a]) => unary(code, op, a, out),
         (Elementwise::Binary(op), &[a, b]) => binary(code, op, a, b, out),
         (Elementwise::AsType, &[a]) => cast(code, a, out),

@@ -66,23 +66,32 @@ fn floor_and_ceil_keep_the_sign_of_zeros_wherever_it_is_known() {
     }
 }
 
-/// 0 + -0.0 is 0.0, also where the zero is an integer that becomes a float.
+/// 0 + -0.0 is 0.0, also where the zero is an integer, or a difference of equal ones, that becomes a float.
 #[test]
 fn zeros_of_integers_are_added_as_floats() {
     let b = Builder::new();
     let x = b.input(DType::F32, &[2, 3]);
     let zero = b.number(DType::U8, 0.0);
     let sum = b.add(zero, b.reduce_max(x, &[1]));
-    let program = b.finish(&[sum]).unwrap();
+    let whole = b.as_type(x, DType::S32);
+    let zeros = b.subtract(whole, b.as_type(whole, DType::S64));
+    let sums = b.add(zeros, x);
+    let others = b.add(b.as_type(zeros, DType::F32), x);
+    // A difference of what is counted to one.
+    let first = b.iota(DType::F32, &[1], Some(0));
+    let none = b.subtract(first, b.reduce_max(first, &[0]));
+    let program = b.finish(&[sum, sums, others, none]).unwrap();
     let input = [Array::new(&Type::new(DType::F32, &[2, 3]), [-0.0, -0.0, -0.0, -1.0, -2.0, 3.0].map(Value::Float))];
     let expected = reference::run(&program, &input).unwrap();
     let mut alone = Program { inputs: program.inputs.clone(), ..Program::default() };
     let outs = program.output_types().into_iter().cloned().collect();
     let op = Op::Workgroup(Box::new(program.clone()));
     alone.instructions.push(Instruction { op, operands: smallvec![Operand::Input(0)], outs });
-    alone.outputs.push(Operand::Result(0));
+    alone.outputs.extend((0..4).map(Operand::Result));
     for program in [optimize(program, &gpu()).unwrap(), alone] {
-        assert_eq!(difference(&run(&program, &input)[0], &expected[0]), None, "{program}");
+        for (a, b) in run(&program, &input).iter().zip(&expected) {
+            assert_eq!(difference(a, b), None, "{program}");
+        }
     }
 }
 

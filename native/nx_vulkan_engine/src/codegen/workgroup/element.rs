@@ -114,7 +114,7 @@ impl Emitter<'_, '_, '_> {
                     Some(axis) => self.coordinates(&mut index).get(*axis).copied().unwrap_or(zero),
                     None => self.linear(&mut index),
                 };
-                scalar::cast(self.code, Value { id: at, dtype: DType::U32 }, out.dtype)
+                scalar::emit(self.code, Elementwise::AsType, &[Value { id: at, dtype: DType::U32 }], out.dtype)
             }
             (Op::Eye, _) => {
                 let coordinates = self.coordinates(&mut index);
