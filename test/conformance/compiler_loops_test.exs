@@ -1,0 +1,130 @@
+defmodule Nx.Vulkan.Conformance.CompilerLoopsTest do
+  # Counts submissions of the device.
+  use ExUnit.Case, async: false
+
+  import Nx.Defn
+
+  alias Nx.Vulkan.{Conformance, NativeV, VulkanoBackend}
+
+  @moduletag :device
+
+  # The compiled function beside the evaluator on Nx.BinaryBackend, in at most so many submissions of its second call.
+  defp assert_loops(fun, tensors, submissions, opts \\ []) do
+    args = Enum.map(tensors, &Nx.backend_copy(&1, VulkanoBackend))
+    compiled = Nx.Defn.jit(fun, compiler: Nx.Vulkan)
+    read = fn -> args |> then(&apply(compiled, &1)) |> flatten() |> Enum.map(&Nx.backend_copy(&1, Nx.BinaryBackend)) end
+    read.()
+    before = NativeV.device_stats().submissions
+    got = read.()
+    taken = NativeV.device_stats().submissions - before
+
+    expected =
+      Nx.with_default_backend(Nx.BinaryBackend, fn ->
+        tensors |> then(&apply(Nx.Defn.jit(fun, compiler: Nx.Defn.Evaluator), &1)) |> flatten()
+      end)
+
+    for {g, e} <- Enum.zip(got, expected), do: Conformance.assert_close(g, e, opts)
+    assert taken <= submissions
+  end
+
+  defp flatten(result), do: Nx.Defn.Composite.flatten_list([result])
+
+  # For each number of a sorted list, whether a binary search finds it in another, but for repeated ones.
+  defn found(numbers, among) do
+    {found, _} =
+      while {found = Nx.broadcast(Nx.u8(0), Nx.shape(numbers)), {numbers, among, last = Nx.s64(-1), i = 0}},
+            i < Nx.size(numbers) do
+        if i > 0 and last == numbers[i] do
+          {Nx.indexed_put(found, Nx.new_axis(i, 0), found[i - 1]), {numbers, among, last, i + 1}}
+        else
+          {hit, _} =
+            while {hit = Nx.u8(0), {numbers, among, low = Nx.s64(0), high = Nx.s64(Nx.size(among) - 1), i}},
+                  low <= high and not hit do
+              middle = div(low + high, 2)
+
+              if numbers[i] == among[middle] do
+                {Nx.u8(1), {numbers, among, low, high, i}}
+              else
+                if numbers[i] < among[middle],
+                  do: {Nx.u8(0), {numbers, among, low, middle - 1, i}},
+                  else: {Nx.u8(0), {numbers, among, middle + 1, high, i}}
+              end
+            end
+
+          {Nx.indexed_put(found, Nx.new_axis(i, 0), hit), {numbers, among, numbers[i], i + 1}}
+        end
+      end
+
+    found
+  end
+
+  test "searches within a loop take one kernel" do
+    numbers = Nx.tensor([0, 3, 3, 4, 7, 9, 9, 10, 15, 40], type: :s64)
+    among = Nx.tensor([1, 3, 4, 8, 9, 11, 15, 16, 39], type: :s64)
+    assert_loops(&found/2, [numbers, among], 10)
+  end
+
+  # Steps of descent whose length is halved until they improve: a loop in a loop, both as long as data says.
+  defn descent(x, target) do
+    {x, _, _} =
+      while {x, target, i = 0}, loss(x, target) > 1.0e-2 and i < 60 do
+        direction = x - target
+
+        {rate, _} =
+          while {rate = 1.9, {x, target, direction}}, loss(x - rate * direction, target) > 0.5 * loss(x, target) do
+            {rate * 0.5, {x, target, direction}}
+          end
+
+        {x - rate * direction, target, i + 1}
+      end
+
+    x
+  end
+
+  defnp(loss(x, target), do: Nx.sum((x - target) * (x - target)))
+
+  test "a line search within descent, small and large" do
+    x = Nx.multiply(Nx.iota({20}), 0.1)
+    assert_loops(&descent/2, [x, Nx.broadcast(0.5, {20})], 10, absolute: 1.0e-4)
+    x = Nx.multiply(Nx.iota({30_000}), 1.0e-4)
+    assert_loops(&descent/2, [x, Nx.broadcast(0.5, {30_000})], 80, absolute: 1.0e-4)
+  end
+
+  # Rows that follow each other, each from the one before, by slices whose starts count.
+  defn rows(x) do
+    {x, _} =
+      while {x, i = 0}, i < Nx.axis_size(x, 0) - 1 do
+        row = Nx.slice(x, [i, 0], [1, Nx.axis_size(x, 1)])
+        next = Nx.slice(x, [i + 1, 0], [1, Nx.axis_size(x, 1)])
+        {Nx.put_slice(x, [i + 1, 0], Nx.cos(row) + next * 0.5), i + 1}
+      end
+
+    x
+  end
+
+  test "slices that follow a counter don't wait for it" do
+    assert_loops(&rows/1, [Nx.multiply(Nx.iota({40, 1000}), 1.0e-3)], 40, absolute: 1.0e-4)
+    assert_loops(&rows/1, [Nx.multiply(Nx.iota({5, 7}), 1.0e-1)], 6, absolute: 1.0e-4)
+  end
+
+  # As long as centres move: what k-means does.
+  defn centres(points, centres) do
+    {centres, _, _, i} =
+      while {centres, points, moved = 1.0e3, i = 0}, moved > 1.0e-4 and i < 50 do
+        distances = Nx.sum((Nx.new_axis(points, 1) - Nx.new_axis(centres, 0)) ** 2, axes: [2])
+        nearest = Nx.new_axis(Nx.argmin(distances, axis: 1), 1) == Nx.iota({1, Nx.axis_size(centres, 0)})
+        counts = Nx.sum(nearest, axes: [0]) |> Nx.max(1) |> Nx.new_axis(1)
+        next = Nx.dot(nearest, [0], points, [0]) / counts
+        {next, points, Nx.reduce_max(Nx.abs(next - centres)), i + 1}
+      end
+
+    {centres, i}
+  end
+
+  test "centres move until they stay" do
+    {points, _} =
+      Nx.with_default_backend(Nx.BinaryBackend, fn -> Nx.Random.uniform(Nx.Random.key(3), shape: {2000, 2}) end)
+
+    assert_loops(&centres/2, [points, points[0..3]], 40, absolute: 1.0e-3)
+  end
+end
