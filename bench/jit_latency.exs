@@ -1,8 +1,10 @@
 # Measures compiled numerical definitions from Elixir: a tiny call, training steps, loops, a gradient. Prints a Markdown table.
 #
-#     MIX_ENV=prod mix run bench/jit_latency.exs [ROWS]
+#     MIX_ENV=prod mix run bench/jit_latency.exs [ROWS ...]
 #
-# ROWS is a part of the names of the rows to measure, all by default. bench/peers/jit.py measures the same with JAX.
+# ROWS are parts of the names of the rows to measure, all by default. The rows of Scholar need its package (MIX_ENV=test). bench/peers/jit.py measures the same with JAX.
+
+Code.require_file("workloads.exs", __DIR__)
 
 defmodule JitLatency.Models do
   @moduledoc false
@@ -127,7 +129,8 @@ defmodule JitLatency do
     |---|---:|---:|---:|\
     """)
 
-    for {name, setup} <- rows(), rows == nil or name =~ rows, do: row(name, setup.())
+    wanted? = fn name -> rows == [] or Enum.any?(rows, &(name =~ &1)) end
+    for {name, setup} <- rows(), wanted?.(name), row = setup.(), do: row(name, row)
   end
 
   defp rows do
@@ -143,6 +146,14 @@ defmodule JitLatency do
       {"MLP step 784-512-256-10, batch 128, Adam", fn -> mlp([784, 512, 256, 10], 128) end},
       {"MLP step 784-2048-2048-10, batch 1024, Adam", fn -> mlp([784, 2048, 2048, 10], 1024) end},
       {"CNN step, 2 conv, 2 pool, 2 dense, batch 128, Adam", fn -> cnn(128) end},
+      {"transformer block and its gradients, 8 x 128 x 256, 4 heads", fn -> transformer(8, 128, 256) end},
+      {"value_and_grad of regimes, 200 returns, pipelined", fn -> regime(:last) end},
+      {"value_and_grad of regimes, 200 returns, synchronous", fn -> regime(:each) end},
+      {"logistic regression of 1,000 x 32 by gradient descent in a while", fn -> regression(1_000, 32) end},
+      {"logistic regression of 100,000 x 32 by gradient descent in a while", fn -> regression(100_000, 32) end},
+      {"k-means, 20 steps of 20,000 x 16, 8 centres", fn -> k_means(20_000, 16, 8) end},
+      {"k-means of Scholar, at most 20 steps of 2,000 x 16, 8 centres", fn -> scholar(&scholar_k_means/0) end},
+      {"PCA of Scholar, 2,000 x 32 to 8", fn -> scholar(&scholar_pca/0) end},
       {"softmax of rows, 4096 x 4096", fn -> {uniform({4096, 4096}), &Models.softmax/1, & &1, :last} end},
       {"layer norm of rows, 4096 x 4096", fn -> {uniform({4096, 4096}), &Models.layer_norm/1, & &1, :last} end}
     ]
@@ -177,6 +188,45 @@ defmodule JitLatency do
     images = uniform({batch, 1, 28, 28})
     labels = labels(batch)
     train(Enum.map(shapes, &uniform(&1, 0.05)), fn state -> Models.cnn_step(state, images, labels) end)
+  end
+
+  defp transformer(batch, length, d) do
+    parameters = d |> Workloads.block_shapes() |> Enum.map(&uniform(&1, 1 / :math.sqrt(d))) |> List.to_tuple()
+    x = uniform({batch, length, d})
+    {parameters, fn parameters -> Workloads.block_step(parameters, x) end, &elem(&1, 1), :last}
+  end
+
+  defp regime(read) do
+    returns = Workloads.returns(200, :f32)
+    {Workloads.regime_point(:f32), &Workloads.regime(&1, returns), &elem(&1, 1), read}
+  end
+
+  defp regression(n, features) do
+    x = uniform({n, features})
+    truth = Nx.sin(Nx.iota({features}))
+    y = Nx.greater(Nx.dot(x, truth), Nx.multiply(Nx.sin(Nx.iota({n})), 0.7)) |> Nx.as_type(:f32)
+    {x, fn x -> Workloads.regression(x, y) end, fn _ -> x end, :each}
+  end
+
+  defp k_means(n, features, k) do
+    x = uniform({n, features})
+    {x[0..(k - 1)], fn centres -> {Workloads.k_means(x, centres), centres} end, &elem(&1, 1), :each}
+  end
+
+  # Scholar is there where its package is.
+  defp scholar(setup) do
+    if Code.ensure_loaded?(Scholar.Cluster.KMeans) and Code.ensure_loaded?(Scholar.Decomposition.PCA), do: setup.()
+  end
+
+  defp scholar_k_means do
+    x = uniform({2_000, 16})
+    opts = [num_clusters: 8, num_runs: 1, max_iterations: 20, init: :random, key: Nx.Random.key(1)]
+    {x, fn x -> apply(Scholar.Cluster.KMeans, :fit, [x, opts]).clusters end, fn _ -> x end, :each}
+  end
+
+  defp scholar_pca do
+    x = uniform({2_000, 32})
+    {x, fn x -> apply(Scholar.Decomposition.PCA, :fit, [x, [num_components: 8]]).components end, fn _ -> x end, :each}
   end
 
   defp train(parameters, step) do
@@ -224,4 +274,4 @@ defmodule JitLatency do
   defp time(us), do: "#{:erlang.float_to_binary(us / 1.0e3, decimals: 2)} ms"
 end
 
-JitLatency.main(List.first(System.argv()))
+JitLatency.main(System.argv())

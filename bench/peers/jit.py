@@ -1,6 +1,6 @@
 """Measures with JAX what `mix run bench/jit_latency.exs` measures, on the same machine, and prints a Markdown table.
 
-Products and convolutions are true f32 (`highest`) on both sides. An argument leaves out rows whose name does not contain it.
+Products and convolutions are true f32 (`highest`) on both sides. Arguments leave out rows whose names contain none of them.
 """
 import math
 import statistics
@@ -80,6 +80,78 @@ def eight_schools(q):
     return prior - 0.5 * jnp.sum(residual * residual)
 
 
+def norm(x, g, b):
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return centred * jax.lax.rsqrt((centred * centred).mean(axis=-1, keepdims=True) + 1e-5) * g + b
+
+
+def block(parameters, x, heads=4):
+    g1, b1, w_qkv, w_out, g2, b2, w_up, b_up, w_down, b_down = parameters
+    batch, length, d = x.shape
+    qkv = (norm(x, g1, b1) @ w_qkv).reshape(batch, length, 3, heads, d // heads)
+    q, k, v = (qkv[:, :, i].transpose(0, 2, 1, 3) for i in range(3))
+    scores = q @ k.transpose(0, 1, 3, 2) / math.sqrt(d // heads)
+    weights = jax.nn.softmax(jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -1e9), axis=-1)
+    x = x + (weights @ v).transpose(0, 2, 1, 3).reshape(batch, length, d) @ w_out
+    return x + jax.nn.gelu(norm(x, g2, b2) @ w_up + b_up, approximate=False) @ w_down + b_down
+
+
+block_step = jax.jit(jax.value_and_grad(lambda parameters, x: (block(parameters, x) ** 2).mean()))
+
+
+def regime_density(q, r):
+    def normal(x, mu, sigma):
+        return -0.5 * ((x - mu) / sigma) ** 2 - jnp.log(sigma) - 0.9189385332046728
+
+    def half_cauchy(x, scale):
+        return -0.45158270528945486 - jnp.log(scale) - jnp.log1p((x / scale) ** 2)
+
+    trend_sigma, mr_sigma, vol_sigma, theta = jnp.exp(q[1]), jnp.exp(q[3]), jnp.exp(q[4]), jnp.exp(q[5])
+    w1, w2 = jnp.exp(jnp.minimum(q[6], 10)), jnp.exp(jnp.minimum(q[7], 10))
+    total = w1 + w2 + 1
+    before = jnp.concatenate([jnp.zeros(1, r.dtype), r[:-1]])
+    trend = normal(r, q[0], trend_sigma) + jnp.log(w1 / total)
+    reverting = normal(r, before + theta * (q[2] - before), mr_sigma) + jnp.log(w2 / total)
+    volatile = normal(r, 0.0, vol_sigma) + jnp.log(1 / total)
+    likelihood = jax.scipy.special.logsumexp(jnp.stack([trend, reverting, volatile]), axis=0).sum()
+    priors = normal(q[0], 0.001, 0.01) + normal(q[2], 0.001, 0.01) + normal(q[6], 0, 1) + normal(q[7], 0, 1)
+    scales = half_cauchy(trend_sigma, 0.02) + half_cauchy(mr_sigma, 0.02) + half_cauchy(vol_sigma, 0.05)
+    return likelihood + priors + scales + half_cauchy(theta, 0.5) + q[1] + q[3] + q[4] + q[5]
+
+
+RETURNS = np.array([((i * 37 % 64) / 64 - 0.5) * 0.02 for i in range(1, 201)], np.float32)
+regime_step = jax.jit(jax.value_and_grad(lambda q: regime_density(q, RETURNS)))
+
+
+@jax.jit
+def regression(x, y):
+    def step(state):
+        w, _, i = state
+        g = (jax.nn.sigmoid(x @ w) - y) @ x / x.shape[0]
+        return w - 2.0 * g, jnp.sqrt((g * g).sum()), i + 1
+
+    start = (jnp.zeros(x.shape[1]), jnp.float32(1), 0)
+    w, _, i = jax.lax.while_loop(lambda s: (s[1] > 1e-3) & (s[2] < 500), step, start)
+    return w, i
+
+
+@jax.jit
+def k_means(x, centres):
+    def step(state):
+        centres, _, i = state
+        nearest = jnp.argmin((centres * centres).sum(axis=1) - 2 * x @ centres.T, axis=1)
+        members = (nearest[:, None] == jnp.arange(centres.shape[0])[None, :]).astype(x.dtype)
+        following = members.T @ x / jnp.maximum(members.sum(axis=0), 1)[:, None]
+        return following, ((following - centres) ** 2).sum(), i + 1
+
+    return jax.lax.while_loop(lambda s: (s[1] > 1e-8) & (s[2] < 20), step, (centres, jnp.float32(1), 0))[0]
+
+
+@jax.jit
+def pca(x):
+    return jnp.linalg.svd(x - x.mean(axis=0), full_matrices=False)[2][:8]
+
+
 @jax.jit
 def softmax(x):
     e = jnp.exp(x - x.max(axis=1, keepdims=True))
@@ -122,6 +194,34 @@ def cnn_row(batch):
     return train(cnn, [uniform(shape, 0.05) for shape in shapes], uniform((batch, 1, 28, 28)))
 
 
+def transformer_row(batch, length, d):
+    shapes = [(d,), (d,), (d, 3 * d), (d, d), (d,), (d,), (d, 4 * d), (4 * d,), (4 * d, d), (d,)]
+    x = uniform((batch, length, d))
+    parameters = tuple(uniform(shape, 1 / math.sqrt(d)) for shape in shapes)
+    return parameters, lambda p: block_step(p, x), lambda r: r[1], "last"
+
+
+def regime_row(read):
+    q = jnp.array([0.01, -3.0, 0.02, -3.0, -3.0, -3.0, 0.05, 0.05], jnp.float32)
+    return q, regime_step, lambda r: r[1], read
+
+
+def regression_row(n, features):
+    x = uniform((n, features))
+    y = (x @ jnp.sin(jnp.arange(features)) > 0.7 * jnp.sin(jnp.arange(n))).astype(jnp.float32)
+    return x, lambda x: regression(x, y), lambda r: x, "each"
+
+
+def k_means_row(n, features, k):
+    x = uniform((n, features))
+    return x[:k], lambda centres: k_means(x, centres), lambda r: x[:k], "each"
+
+
+def pca_row(n, features):
+    x = uniform((n, features))
+    return x, pca, lambda r: x, "each"
+
+
 def thousand_calls(x):
     for _ in range(1000):
         x = tiny(x)
@@ -142,6 +242,14 @@ ROWS = [
     ("MLP step 784-512-256-10, batch 128, Adam", lambda: mlp_row([784, 512, 256, 10], 128)),
     ("MLP step 784-2048-2048-10, batch 1024, Adam", lambda: mlp_row([784, 2048, 2048, 10], 1024)),
     ("CNN step, 2 conv, 2 pool, 2 dense, batch 128, Adam", lambda: cnn_row(128)),
+    ("transformer block and its gradients, 8 x 128 x 256, 4 heads", lambda: transformer_row(8, 128, 256)),
+    ("value_and_grad of regimes, 200 returns, pipelined", lambda: regime_row("last")),
+    ("value_and_grad of regimes, 200 returns, synchronous", lambda: regime_row("each")),
+    ("logistic regression of 1,000 x 32 by gradient descent in a while", lambda: regression_row(1_000, 32)),
+    ("logistic regression of 100,000 x 32 by gradient descent in a while", lambda: regression_row(100_000, 32)),
+    ("k-means, 20 steps of 20,000 x 16, 8 centres", lambda: k_means_row(20_000, 16, 8)),
+    ("k-means of Scholar, at most 20 steps of 2,000 x 16, 8 centres", lambda: k_means_row(2_000, 16, 8)),
+    ("PCA of Scholar, 2,000 x 32 to 8", lambda: pca_row(2_000, 32)),
     ("softmax of rows, 4096 x 4096", lambda: (uniform((4096, 4096)), softmax, same, "last")),
     ("layer norm of rows, 4096 x 4096", lambda: (uniform((4096, 4096)), layer_norm, same, "last")),
 ]
@@ -168,9 +276,9 @@ def show(us):
 
 def main():
     print(f"{jax.devices()[0]}, JAX {jax.__version__}\n\n| | first call | median |\n|---|---:|---:|", flush=True)
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    wanted = sys.argv[1:] or [""]
     for name, setup in ROWS:
-        if wanted not in name:
+        if not any(part in name for part in wanted):
             continue
         argument, step, following, read = setup()
         start = time.perf_counter()
