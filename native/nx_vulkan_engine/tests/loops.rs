@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use nx_vulkan_engine::program::{Builder, Operand, Program};
 use nx_vulkan_engine::reference::{self, Array};
@@ -31,6 +31,9 @@ fn float(value: f64) -> Array {
 
 /// Runs a compiled program and compares it with the reference. Answers how many submissions the run took, and whether it may wait.
 fn check(program: &Program, inputs: &[Array]) -> (u64, bool) {
+    // One at a time, since submissions are those of all threads.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let executable = Executable::compile(engine(), program.clone()).unwrap();
     let tensors: Vec<Tensor> =
         inputs.iter().map(|a| Tensor::from_nx_bytes(engine(), &a.ty, &a.to_nx_bytes()).unwrap()).collect();

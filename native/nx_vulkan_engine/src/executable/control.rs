@@ -10,13 +10,17 @@ use std::sync::Arc;
 use super::capture::{Action, Command, Gate, Place};
 use super::compile::{Builder, build};
 use super::{Advance, Executable, Work};
+use crate::codegen::workgroup::supports;
 use crate::eager::{self, Compile, is_true, read_number};
 use crate::program::counted::{End, Trips};
-use crate::program::{Branches, Loop, Op, Operand, Program};
+use crate::program::{self, Branches, Loop, Op, Operand, Program};
 use crate::{DType, Engine, Error, Result, Tensor, Type, View};
 
 /// Instructions that a loop may be captured as.
 const MAX_UNROLLED: u64 = 512;
+
+/// Elements of results that one workgroup chooses.
+const SMALL: u64 = 1024;
 
 /// Iterations between two looks at the condition, at most.
 const MAX_BLOCK: u64 = 32;
@@ -89,13 +93,55 @@ impl Builder<'_> {
         self.gate(&predicate, &mut if_true, &mut if_false)?;
         self.append(if_true);
         self.append(if_false);
-        let choose = |(a, b, ty): (Tensor, Tensor, &Type)| {
-            if Arc::ptr_eq(&a.buffer, &b.buffer) && a.view == b.view {
-                return Ok(a);
+        self.chosen(&predicate, on_true.into_iter().zip(on_false).collect(), outs)
+    }
+
+    /// For each pair of tensors the first where the predicate is not 0, else the second. Small ones are chosen by one kernel.
+    fn chosen(&self, predicate: &Tensor, pairs: Vec<(Tensor, Tensor)>, outs: &[Type]) -> Result<Vec<Tensor>> {
+        let is_same = |(a, b): &(Tensor, Tensor)| Arc::ptr_eq(&a.buffer, &b.buffer) && a.view == b.view;
+        let is_small = |(pair, ty): (&(Tensor, Tensor), &Type)| !is_same(pair) && ty.elements() <= SMALL;
+        let small: Vec<usize> = (0..pairs.len()).filter(|&i| is_small((&pairs[i], &outs[i]))).collect();
+        let together = if small.len() > 1 { self.chosen_together(predicate, &pairs, outs, &small)? } else { None };
+        let mut together = together.into_iter().flatten();
+        let choose = |(i, pair): (usize, (Tensor, Tensor))| {
+            if small.contains(&i)
+                && let Some(chosen) = together.next()
+            {
+                return Ok(chosen);
             }
-            self.op(&Op::Select, &[predicate.clone(), a, b], ty)
+            if is_same(&pair) {
+                return Ok(pair.0);
+            }
+            self.op(&Op::Select, &[predicate.clone(), pair.0, pair.1], &outs[i])
         };
-        on_true.into_iter().zip(on_false).zip(outs).map(|((a, b), ty)| choose((a, b, ty))).collect()
+        pairs.into_iter().enumerate().map(choose).collect()
+    }
+
+    /// The pairs of these numbers, chosen from by one workgroup; `None` where that has no kernel for their types.
+    fn chosen_together(
+        &self,
+        predicate: &Tensor,
+        pairs: &[(Tensor, Tensor)],
+        outs: &[Type],
+        numbers: &[usize],
+    ) -> Result<Option<Vec<Tensor>>> {
+        let b = program::Builder::new();
+        let holds = b.input(predicate.view.dtype, &[]);
+        let inputs: Vec<(Operand, Operand)> = numbers
+            .iter()
+            .map(|&i| (b.input(outs[i].dtype, &outs[i].shape), b.input(outs[i].dtype, &outs[i].shape)))
+            .collect();
+        let chosen: Vec<Operand> =
+            inputs.iter().zip(numbers).map(|(&(x, y), &i)| b.push(Op::Select, &[holds, x, y], &outs[i])).collect();
+        let program = b.finish(&chosen)?;
+        if !supports(&program) {
+            return Ok(None);
+        }
+        let both = numbers.iter().flat_map(|&i| [pairs[i].0.clone(), pairs[i].1.clone()]);
+        let operands: Vec<Tensor> = std::iter::once(predicate.clone()).chain(both).collect();
+        let outs: Vec<Type> = numbers.iter().map(|&i| outs[i].clone()).collect();
+        let op = Op::Workgroup(Box::new(program));
+        eager::run_all(&self.capturing, &op, &operands, &outs, Compile::Allowed).map(|results| Some(results.into_vec()))
     }
 
     /// Captures what runs where the predicate is what it `has_to_be`. Answers the results and the commands.
@@ -195,15 +241,12 @@ fn guarded(engine: &Arc<Engine>, op: &Loop, state: usize) -> Result<Executable> 
     builder.gate(&going, &mut commands, &mut [])?;
     builder.append(commands);
     let goes_on = next.pop().map(|goes_on| scalar(&goes_on)).ok_or(Error::NeedsCompile)?;
-    let kept = next.into_iter().zip(&inputs).zip(&op.body.inputs).map(|((next, old), ty)| {
-        if Arc::ptr_eq(&next.buffer, &old.buffer) && next.view == old.view {
-            return Ok(next);
-        }
-        builder.op(&Op::Select, &[going.clone(), next, old.clone()], ty)
-    });
-    let mut outputs = kept.collect::<Result<Vec<Tensor>>>()?;
+    let mut pairs: Vec<(Tensor, Tensor)> = next.into_iter().zip(inputs).collect();
+    let mut outs: Vec<Type> = op.body.inputs.iter().take(state).cloned().collect();
     // What an iteration that does not run leaves behind is any number.
-    outputs.push(builder.op(&Op::Select, &[going.clone(), goes_on, going], &going_type)?);
+    pairs.push((goes_on, going.clone()));
+    outs.push(going_type);
+    let outputs = builder.chosen(&going, pairs, &outs)?;
     builder.finish(types, outputs)
 }
 
