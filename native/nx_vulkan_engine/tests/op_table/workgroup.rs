@@ -174,6 +174,26 @@ fn random_programs_of_floats() {
     finish();
 }
 
+/// A sum of few elements is read while a long one of the next phase must not yet be written.
+#[test]
+fn short_and_long_sums_side_by_side() {
+    let mut rng = rng(67);
+    let maker = Builder::new();
+    let (a, b) = (maker.input(DType::F32, &[2]), maker.input(DType::F32, &[200]));
+    let total = |x: Operand| maker.reduce(Reduction::Sum, x, &[0], false);
+    let (short, long) = (total(maker.unary(Unary::Tanh, a)), total(maker.unary(Unary::Sigmoid, b)));
+    let scaled = maker.binary(Binary::Multiply, b, short);
+    let last = total(maker.unary(Unary::Sin, scaled));
+    let program = maker.finish(&[short, long, last]).unwrap();
+    let inputs: Vec<Array> = program.inputs.iter().map(|ty| operand(ty, Range::Ordinary, 0, &mut rng)).collect();
+    let expected = reference::run(&program, &inputs).unwrap();
+    let bound = Bound::Norm { relative: 1e-4, absolute: 1e-5 };
+    for (got, want) in run(&program, &inputs).iter().zip(&expected) {
+        assert_eq!(mismatch(got, std::slice::from_ref(want), bound), None, "{got:?}, not {want:?}");
+    }
+    finish();
+}
+
 #[test]
 fn inputs_are_views() {
     let mut rng = rng(63);

@@ -372,7 +372,8 @@ impl Emitter<'_, '_, '_> {
             }));
         }
         let written: Vec<Region> = results.iter().flatten().copied().collect();
-        if self.memory.touch(&lasts, &written) {
+        let sources: Vec<Region> = teams.iter().map(|team| team.last.unwrap_or(team.partial)).collect();
+        if self.memory.touch(&sources, &written) {
             self.code.barrier();
         }
         for (team, result) in teams.iter().zip(&results) {
