@@ -202,9 +202,28 @@ def of_mixture(weights, means, sds):
 
 
 def funnel():
-    """v ~ N(0, 3); the others are N(0, exp(v / 2)), whose standard deviation is exp(9 / 4) = 9.5 and whose quantiles are those of a mixture."""
+    """v ~ N(0, 3), x[j] ~ N(0, exp(v / 2)). A mean of x would tell nothing, since its standard deviation is exp(9 / 4) = 9.5 and its tails are long."""
+    from jax.scipy.stats import norm
+
     v = np.linspace(-30, 30, 60_001)
-    return {"v": of_density(v, np.exp(-0.5 * (v / 3) ** 2))}
+    weights = np.exp(-0.5 * (v / 3) ** 2)
+    below = lambda x: float((weights * np.asarray(norm.cdf(x * np.exp(-v / 2)))).sum() / weights.sum())
+
+    def quantile(of, p, low, high):
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (middle, high) if of(middle) < p else (low, middle)
+        return [(low + high) / 2, 0.0]
+
+    # The logarithm of a normal's absolute value has the mean -(gamma + log 2) / 2 and the variance pi^2 / 8.
+    log = {"mean": [-(np.euler_gamma + math.log(2)) / 2, 0.0], "sd": [math.sqrt(math.pi**2 / 8 + 9 / 4), 0.0]}
+    for p in QUANTILES:
+        log[f"q{p}"] = quantile(lambda l: 2 * below(math.exp(l)) - 1, p, -20, 20)
+    return {
+        "v": of_density(v, weights),
+        "x[1]": {f"q{p}": quantile(below, p, -1000, 1000) for p in QUANTILES},
+        "log |x[1]|": log,
+    }
 
 
 def hierarchical():

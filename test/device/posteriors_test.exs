@@ -2,7 +2,7 @@ Code.require_file("../../examples/posteriors/models.exs", __DIR__)
 
 defmodule Nx.Vulkan.PosteriorsTest do
   # Means, standard deviations and quantiles of what Nx.Vulkan.NUTS draws, beside references (examples/posteriors).
-  # `mix test --only posteriors` takes three of them, with two seeds each.
+  # `mix test --only posteriors` takes four of them, with two seeds each.
   use ExUnit.Case, async: true
 
   alias Nx.Vulkan.NUTS
@@ -46,11 +46,23 @@ defmodule Nx.Vulkan.PosteriorsTest do
 
   @samples %{logistic: 500}
 
-  for name <- [:eight_schools, :logistic, :regime], key <- [1, 2] do
+  for name <- [:eight_schools, :logistic, :regime, :funnel], key <- [1, 2] do
     @tag :posteriors
     @tag timeout: to_timeout(minute: 30)
     test "#{name}, key #{key}" do
       check(unquote(name), num_samples: unquote(Map.get(@samples, name, 1000)), key: unquote(key))
     end
+  end
+
+  test "the funnel as it is written down diverges, and the non-centred one does not" do
+    divergent = fn name ->
+      model = Posteriors.model(name)
+      opts = [num_samples: 300, num_warmup: 200, num_chains: 4, key: 1, target_accept: 0.6]
+      result = NUTS.sample(model.log_density, model.template, opts)
+      result.stats.divergent |> Nx.sum() |> Nx.to_number()
+    end
+
+    assert divergent.(:centered_funnel) > 0
+    assert divergent.(:funnel) == 0
   end
 end
