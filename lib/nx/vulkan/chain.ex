@@ -1,19 +1,30 @@
 defmodule Nx.Vulkan.Chain do
   @moduledoc """
-  Leapfrog steps of Hamiltonian Monte Carlo with any log-density, in one dispatch.
+  Leapfrog steps of Hamiltonian Monte Carlo with any log-density, without a wait between them.
 
       chain = Nx.Vulkan.Chain.compile(fn q -> Nx.multiply(-0.5, Nx.sum(Nx.multiply(q, q))) end, Nx.template({3}, :f64))
       trace = Nx.Vulkan.Chain.run(chain, q, p, steps: 32, step_size: 0.1)
 
-  The log-density is any numerical function of Nx. It is differentiated by `Nx.Defn.value_and_grad/2` and becomes one kernel, in
-  which each chain is one workgroup that holds its whole state: no GLSL, no external compiler, no wait between steps.
+  The log-density is any numerical function of Nx. It is differentiated by `Nx.Defn.value_and_grad/2` and compiled: no GLSL, no external
+  compiler.
 
-  The same chain gives the same bits, alone or among others, and its first steps do not depend on how many follow.
+  ## Forms
+
+  A chain's field `:form` says how its steps run.
+
+    * `:workgroup` - all steps of all chains are one kernel and one dispatch; each chain is one workgroup, which holds its whole state. So run
+      log-densities that one workgroup can compute in some 200 us: tens of parameters with thousands of observations, for instance
+    * `:device` - a step is a compiled program (`Nx.Vulkan.Compiler`), which has the whole device for each of its kernels; steps and chains follow each
+      other on the device. So run larger ones: many parameters, matrix products with many observations, and ops that a workgroup
+      lacks (factorizations, sorts, convolutions). Loops whose length depends on data may make the host wait
+
+  In both, the same chain gives the same bits, alone or among others, and its first steps do not depend on how many follow. Both agree to the
+  rounding.
 
   ## Errors
 
-  `Nx.Vulkan.Error` of the kind `:unsupported` for log-densities that one workgroup can't run: more than 256 parameters, values of
-  more than 262,144 elements, or ops such as factorizations, sorts and convolutions. `ArgumentError` for wrong arguments.
+  `Nx.Vulkan.Error` of the kind `:unsupported` where the form `:workgroup` is asked for and one workgroup can't run the log-density: values of more
+  than 262,144 elements, or an op that it lacks. `ArgumentError` for wrong arguments.
   """
 
   alias Nx.Defn.Composite
@@ -22,11 +33,16 @@ defmodule Nx.Vulkan.Chain do
   alias Nx.Vulkan.Lowering.Plan
   alias Nx.Vulkan.VulkanoBackend, as: B
 
-  @enforce_keys [:ref, :template, :parameters, :type, :mass, :data, :captured]
-  defstruct [:ref, :template, :parameters, :type, :mass, :data, :captured]
+  @enforce_keys [:ref, :form, :template, :parameters, :type, :mass, :data, :captured]
+  defstruct [:ref, :form, :template, :parameters, :type, :mass, :data, :captured]
 
   @typedoc "A compiled chain. Any number of processes may run it."
-  @type t :: %__MODULE__{parameters: pos_integer, type: Nx.Type.t(), mass: :diagonal | :dense}
+  @type t :: %__MODULE__{
+          form: :workgroup | :device,
+          parameters: pos_integer,
+          type: Nx.Type.t(),
+          mass: :diagonal | :dense
+        }
 
   @doc """
   Compiles the chain of a log-density.
@@ -36,6 +52,7 @@ defmodule Nx.Vulkan.Chain do
   ## Options
 
     * `:mass` - `:diagonal` (the default) or `:dense`: how the inverse mass matrix is given
+    * `:form` - `:workgroup` or `:device` instead of `:auto`, which chooses by the work of a step
     * `:data` - a container of templates or tensors, which `log_density` then gets as its second argument and `run/4` needs. Tensors
       that the function captures are copied to the device once
   """
@@ -46,7 +63,7 @@ defmodule Nx.Vulkan.Chain do
         ) ::
           t
   def compile(log_density, template, opts \\ []) do
-    opts = Keyword.validate!(opts, mass: :diagonal, data: nil)
+    opts = Keyword.validate!(opts, mass: :diagonal, data: nil, form: :auto)
     template = Nx.to_template(template)
     leaves = Composite.flatten_list([template])
     type = type(leaves)
@@ -65,10 +82,12 @@ defmodule Nx.Vulkan.Chain do
     inputs = arguments |> Composite.flatten_list() |> Enum.map(&Nx.devectorize/1)
     {scope, constants} = Lowering.lower(Composite.traverse(expr, &Nx.devectorize/1), inputs, [])
     {program, captured} = program(Plan.new(scope), constants, length(inputs))
-    again = fn -> NativeV.chain_compile(program, opts[:mass]) end
+    again = fn -> NativeV.chain_compile(program, opts[:mass], opts[:form]) end
+    {ref, form} = B.settle(again.(), again)
 
     %__MODULE__{
-      ref: B.settle(again.(), again),
+      ref: ref,
+      form: form,
       template: template,
       parameters: parameters,
       type: type,

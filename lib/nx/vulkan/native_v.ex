@@ -47,6 +47,8 @@ defmodule Nx.Vulkan.NativeV do
     load_from: {:nx_vulkan, "priv/native/#{Mix.env()}/nx_vulkan_native"}
 
   @type ref :: reference
+  @typedoc "How chains run: each in a workgroup, or with the whole device."
+  @type form :: :workgroup | :device
   @type error :: {:error, Nx.Vulkan.Error.kind(), atom, String.t(), map}
   @type short_error :: {:error, Nx.Vulkan.Error.kind(), String.t()}
   @type tensor_result :: {:ok, ref} | {:ok, ref, :pressure} | error
@@ -314,16 +316,17 @@ defmodule Nx.Vulkan.NativeV do
   Compiles the chain of leapfrog steps of a log-density, see `Nx.Vulkan.Chain`. Dirty CPU scheduler.
 
   The program, as in `program_compile/1`, takes the parameters `{d}` (f32 or f64) and what is captured, and gives the log-density and
-  its gradient. `mass` is `:diagonal` or `:dense`.
+  its gradient. `mass` is `:diagonal` or `:dense`. With the form `:workgroup` all steps are one dispatch, in which each chain is a workgroup;
+  with `:device` each step of each chain is a run of a compiled program; `:auto` chooses. Returns the chain and its form.
   """
-  @spec chain_compile(list, :diagonal | :dense) :: {:ok, ref} | error
-  def chain_compile(_program, _mass), do: nif_error()
+  @spec chain_compile(list, :diagonal | :dense, :auto | form) :: {:ok, {ref, form}} | error
+  def chain_compile(_program, _mass, _form), do: nif_error()
 
   @doc """
   Starts a chain of `steps` steps: `start` is positions and momenta `{b, d}`, the inverse mass, step sizes `{b}`. Returns references to
   positions, momenta, gradients `{b, steps, d}`, log-densities and energies `{b, steps}`, which the device fills later.
 
-  `:needs_compile` where a tensor must be copied first; `chain_run_dirty/4` does. Normal scheduler.
+  `:needs_compile` where a tensor must be copied first, and always in the form `:device`; `chain_run_dirty/4` does it. Normal scheduler.
   """
   @spec chain_run(ref, [ref], [ref], pos_integer) :: tensors_result | :needs_compile
   def chain_run(_chain, _start, _captured, _steps), do: nif_error()
@@ -339,16 +342,16 @@ defmodule Nx.Vulkan.NativeV do
 
   The program, as in `program_compile/1`, takes the number of the draw within a call (a u32 scalar), `states` values and what stays
   the same; its first results are the next values. `own` says of every input after the first whether each chain has one of its
-  own, as it has of the states.
+  own, as it has of the states. Forms are those of `chain_compile/3`.
   """
-  @spec transition_compile(list, pos_integer, [boolean]) :: {:ok, ref} | error
-  def transition_compile(_program, _states, _own), do: nif_error()
+  @spec transition_compile(list, pos_integer, [boolean], :auto | form) :: {:ok, {ref, form}} | error
+  def transition_compile(_program, _states, _own, _form), do: nif_error()
 
   @doc """
-  Starts `chains` chains of `draws` draws, in one dispatch. What each chain has of its own has the number of chains as its first axis.
+  Starts `chains` chains of `draws` draws, in the form `:workgroup` in one dispatch. What each chain has of its own has the number of chains as its first axis.
   Returns references to the results of every draw, `{chains, draws, ..}`, which the device fills later.
 
-  `:needs_compile` where a tensor must be copied first; `transition_run_dirty/4` does. Normal scheduler.
+  `:needs_compile` where a tensor must be copied first, and always in the form `:device`; `transition_run_dirty/4` does it. Normal scheduler.
   """
   @spec transition_run(ref, [ref], pos_integer, pos_integer) :: tensors_result | :needs_compile
   def transition_run(_transition, _inputs, _chains, _draws), do: nif_error()

@@ -19,6 +19,9 @@ defmodule Nx.Vulkan.NUTS do
   Whole transitions run on the device: trees, U-turn checks, choices, random numbers, step sizes. A chain is a workgroup, a dispatch takes
   every chain as many draws further as fit into some 50 ms, and the host waits once for each dispatch. Chains whose trees differ in depth don't wait for each other.
 
+  Log-densities that are too large for one workgroup (the forms of `Nx.Vulkan.Chain`) take the form `:device`: every op has the whole device, one chain
+  is drawn from after the other, and the host may look at the device after each leapfrog step.
+
   ## The log-density
 
   A numerical function of Nx of the parameters, with or without normalisation; it is differentiated by `Nx.Defn.value_and_grad/2`. Parameters are
@@ -31,8 +34,8 @@ defmodule Nx.Vulkan.NUTS do
 
   ## Errors
 
-  `Nx.Vulkan.Error` of the kind `:unsupported` for log-densities that one workgroup can't run: more than 256 parameters, values of more than
-  262,144 elements, or ops such as factorizations, sorts and convolutions. `ArgumentError` for wrong arguments, and where no finite start is found.
+  `Nx.Vulkan.Error` of the kind `:unsupported` where the form `:workgroup` is asked for and one workgroup can't run the log-density.
+  `ArgumentError` for wrong arguments, and where no finite start is found.
   """
 
   alias Nx.Defn.Composite
@@ -40,8 +43,6 @@ defmodule Nx.Vulkan.NUTS do
   alias Nx.Vulkan.NUTS.{Run, Transition}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
-  # Parameters that one workgroup integrates.
-  @max_parameters 256
   # A third of the workgroups that every device takes: a search for a step tries at least three for each chain.
   @max_chains 21_845
 
@@ -57,6 +58,7 @@ defmodule Nx.Vulkan.NUTS do
     target_accept: 0.8,
     max_tree_depth: 10,
     mass_matrix: :diagonal,
+    form: :auto,
     progress: nil
   ]
 
@@ -68,12 +70,14 @@ defmodule Nx.Vulkan.NUTS do
       `:step_size`, `:tree_depth`, `:leapfrog_steps`, `:divergent` (0 or 1)
     * `:warmup` - `:stats` of the warm-up's draws, and what it ended with: `:step_size` `{chains}`, `:inverse_mass` `{chains, d}` or `{chains, d, d}`
     * `:dispatches` - how many there were, each with one wait
+    * `:form` - `:workgroup` or `:device`
   """
   @type result :: %{
           draws: Nx.Container.t(),
           stats: %{atom => Nx.Tensor.t()},
           warmup: %{stats: %{atom => Nx.Tensor.t()} | nil, step_size: Nx.Tensor.t(), inverse_mass: Nx.Tensor.t()},
-          dispatches: pos_integer
+          dispatches: pos_integer,
+          form: :workgroup | :device
         }
 
   @doc """
@@ -94,6 +98,7 @@ defmodule Nx.Vulkan.NUTS do
     * `:target_accept` - the mean acceptance that steps adapt to, `0.8` by default
     * `:max_tree_depth` - a draw takes at most 2 to the power of this less 1 steps; `10` by default, up to 20
     * `:mass_matrix` - `:diagonal` (the default) or `:dense`
+    * `:form` - `:workgroup` or `:device` instead of `:auto`, which chooses by the work of a leapfrog step
     * `:progress` - `true` for a bar on the terminal, or a function that gets `%{phase: :warmup | :sampling, done: n, total: n, step_size: mean,
       divergent: count}` after each dispatch
 
@@ -122,17 +127,9 @@ defmodule Nx.Vulkan.NUTS do
     type = [template] |> Composite.flatten_list() |> Chain.type()
     d = [template] |> Composite.flatten_list() |> Enum.map(&Nx.size/1) |> Enum.sum()
 
-    if d > @max_parameters do
-      raise Nx.Vulkan.Error,
-        kind: :unsupported,
-        op: :nuts,
-        message: "at most #{@max_parameters} parameters, not #{d}",
-        details: %{parameters: d}
-    end
-
     fun = if opts.data == nil, do: log_density, else: &log_density.(&1, opts.data)
     value_and_grad = &Chain.value_and_grad(&1, type, fn q -> fun.(Chain.unflatten_vector(q, template)) end)
-    transition = Transition.compile(value_and_grad, d, type, opts.mass_matrix, opts.max_tree_depth)
+    transition = Transition.compile(value_and_grad, d, type, opts.mass_matrix, opts.max_tree_depth, opts.form)
 
     Nx.with_default_backend(B, fn ->
       {template, Run.new(transition, %{opts | init: init(opts.init, template, type)})}
@@ -148,7 +145,8 @@ defmodule Nx.Vulkan.NUTS do
         step_size: Nx.exp(run.state.log_step),
         inverse_mass: run.own.inverse_mass
       },
-      dispatches: run.dispatches
+      dispatches: run.dispatches,
+      form: run.transition.form
     }
   end
 
@@ -171,6 +169,7 @@ defmodule Nx.Vulkan.NUTS do
     check!(opts, :num_chains, &(&1 in 1..@max_chains), "an integer from 1 to #{@max_chains}")
     check!(opts, :max_tree_depth, &(&1 in 1..20), "an integer from 1 to 20")
     check!(opts, :mass_matrix, &(&1 in [:diagonal, :dense]), ":diagonal or :dense")
+    check!(opts, :form, &(&1 in [:auto, :workgroup, :device]), ":auto, :workgroup or :device")
     check!(opts, :step_size, &(is_number(&1) and &1 > 0), "a positive number")
     check!(opts, :target_accept, &(is_number(&1) and &1 > 0 and &1 < 1), "a number between 0 and 1")
     check!(opts, :type, &(&1 in [nil, :f32, :f64, {:f, 32}, {:f, 64}]), ":f32 or :f64")

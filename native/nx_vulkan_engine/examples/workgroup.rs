@@ -110,7 +110,7 @@ fn density(engine: &Arc<Engine>, name: &str, model: &Program, data: &[Vec<f64>])
 
 fn chain(engine: &Arc<Engine>, name: &str, model: &Program, data: &[Vec<f64>], chains: u64) -> Outcome {
     let (d, dtype) = (model.inputs[0].shape[0], model.inputs[0].dtype);
-    let compiled = LogDensityChain::compile(engine, model, Mass::Diagonal)?;
+    let compiled = LogDensityChain::compile(engine, model, Mass::Diagonal, None)?;
     let values = |n: u64, scale: f64| (0..n).map(|i| (i as f64 * 0.37).sin() * scale).collect::<Vec<f64>>();
     let q = tensor(engine, dtype, &[chains, d], &values(chains * d, 0.2))?;
     let p = tensor(engine, dtype, &[chains, d], &values(chains * d, 1.0))?;

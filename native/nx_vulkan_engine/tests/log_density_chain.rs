@@ -9,6 +9,7 @@ mod models;
 use std::sync::{Arc, OnceLock};
 
 use common::Rng;
+use nx_vulkan_engine::chain::Form;
 use nx_vulkan_engine::chain::log_density::{LogDensityChain, Mass, Start, Trace};
 use nx_vulkan_engine::program::Program;
 use nx_vulkan_engine::reference::{self, Array};
@@ -86,7 +87,7 @@ impl Case {
     }
 
     fn compile(&self) -> LogDensityChain {
-        LogDensityChain::compile(engine(), &self.model, self.mass).unwrap()
+        LogDensityChain::compile(engine(), &self.model, self.mass, None).unwrap()
     }
 
     /// Runs chains `from .. to`.
@@ -198,6 +199,46 @@ fn normals_of_any_number() {
     case.check("20 normals with a dense mass matrix", 9, F64);
 }
 
+fn chain_as(case: &Case, form: Form) -> LogDensityChain {
+    LogDensityChain::compile(engine(), &case.model, case.mass, Some(form)).unwrap()
+}
+
+/// Both forms give the same to the rounding; the device's has the same bits again, alone, and as part of more steps.
+#[test]
+fn the_whole_device_or_one_workgroup() {
+    let mut rng = Rng(12);
+    let mut of_normals = |dtype, d: u64, chains| {
+        let data = vec![(0..d).map(|i| 0.5 + i as f64 / d as f64).collect()];
+        Case::new(models::normals(dtype, d), chains, data, 0.1, &mut rng)
+    };
+    let (small, large) = (of_normals(DType::F64, 300, 2), of_normals(DType::F32, 1000, 2));
+    let dense = of_normals(DType::F64, 300, 2).dense(&mut Rng(13));
+    let of_schools = schools(DType::F64, 3, 0.1, &mut rng);
+    let of_regime = regime(DType::F32, 200, 2, 0.01, &mut rng);
+    for (case, tolerance) in [(small, F64), (large, F32), (dense, F64), (of_schools, 1e-10), (of_regime, 1e-3)] {
+        const STEPS: u32 = 4;
+        let (chain, other) = (chain_as(&case, Form::Device), chain_as(&case, Form::Workgroup));
+        assert_eq!((chain.form(), other.form()), (Form::Device, Form::Workgroup));
+        let got = case.run(&chain, STEPS);
+        assert_eq!(got, case.run(&chain, STEPS), "twice");
+        for (x, y) in got.iter().zip(&case.run(&other, STEPS)) {
+            let scale = y.iter().fold(1.0f64, |m, x| m.max(x.abs()));
+            let off = x.iter().zip(y).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
+            assert!(x.len() == y.len() && off <= tolerance * scale, "{off} of {scale}, d = {}", case.d);
+        }
+        let last = case.chains - 1;
+        let part = all(&case.run_some(&chain, STEPS - 1, last, last + 1));
+        for (all, part) in got.iter().zip(&part) {
+            let width = all.len() / (case.chains * u64::from(STEPS)) as usize;
+            let from = last as usize * STEPS as usize * width;
+            assert_eq!(&all[from..from + part.len()], &part[..], "fewer steps of the last chain alone");
+        }
+    }
+    let many = models::regime(DType::F32, 1 << 17);
+    assert_eq!(LogDensityChain::compile(engine(), &many, Mass::Diagonal, None).unwrap().form(), Form::Device);
+    common::assert_valid(engine());
+}
+
 #[test]
 fn eight_schools() {
     let mut rng = Rng(8);
@@ -297,9 +338,14 @@ fn wrong_calls_are_errors() {
     refused(Start { step_size: &mass, ..start });
     refused(Start { captured: &captured[..1], ..start });
     refused(Start { inverse_mass: &good(10, 10), ..start });
-    let compile = |model: &Program| LogDensityChain::compile(engine(), model, Mass::Diagonal).map(|_| ());
+    let compile = |model: &Program| LogDensityChain::compile(engine(), model, Mass::Diagonal, None).map(|_| ());
     assert!(matches!(compile(&Program::default()), Err(Error::InvalidProgram { .. })));
-    let large = models::normals(DType::F32, 257);
-    assert!(matches!(compile(&large), Err(Error::Unsupported { .. })));
+    let large = models::normals(DType::F32, (1 << 18) + 1);
+    let in_workgroup = LogDensityChain::compile(engine(), &large, Mass::Diagonal, Some(Form::Workgroup));
+    assert!(matches!(in_workgroup, Err(Error::Unsupported { .. })));
+    assert!(
+        matches!(chain_as(&case, Form::Device).run(engine(), &start, Compile::Refused), Err(Error::NeedsCompile)),
+        "recording takes its time"
+    );
     chain.run(engine(), &start, Compile::Allowed).unwrap();
 }

@@ -6,6 +6,7 @@ mod common;
 
 use std::sync::{Arc, OnceLock};
 
+use nx_vulkan_engine::chain::Form;
 use nx_vulkan_engine::chain::transition::Transition;
 use nx_vulkan_engine::program::{Binary, Instruction, Op, Operand, Program};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type};
@@ -50,7 +51,13 @@ const OWN: [bool; 3] = [true, true, false];
 
 #[test]
 fn draws_of_chains_are_those_of_a_loop() {
-    let transition = Transition::compile(engine(), affine(), 1, &OWN).unwrap();
+    for form in [Form::Workgroup, Form::Device] {
+        draws_in(form);
+    }
+}
+
+fn draws_in(form: Form) {
+    let transition = Transition::compile(engine(), affine(), 1, &OWN, Some(form)).unwrap();
     let (x, a, b) = ([1.0f32, 2.0, 3.0, -1.0, 0.5, 8.0], [0.5f32, -2.0], [1.0f32, 0.0, -4.0]);
     for draws in [1u32, 2, 7] {
         let inputs = [f32s(&[2, 3], &x), f32s(&[2], &a), f32s(&[3], &b)];
@@ -77,7 +84,7 @@ fn draws_of_chains_are_those_of_a_loop() {
 #[test]
 fn programs_of_another_form_are_refused() {
     let refused = |program: Program, states: usize, own: &[bool]| {
-        matches!(Transition::compile(engine(), program, states, own), Err(Error::InvalidProgram { .. }))
+        matches!(Transition::compile(engine(), program, states, own, None), Err(Error::InvalidProgram { .. }))
     };
     assert!(refused(affine(), 0, &OWN));
     assert!(refused(affine(), 4, &OWN));
@@ -92,7 +99,7 @@ fn programs_of_another_form_are_refused() {
 
 #[test]
 fn tensors_that_do_not_fit_are_refused() {
-    let transition = Transition::compile(engine(), affine(), 1, &OWN).unwrap();
+    let transition = Transition::compile(engine(), affine(), 1, &OWN, None).unwrap();
     let (x, a, b) = (f32s(&[2, 3], &[0.0; 6]), f32s(&[2], &[0.0; 2]), f32s(&[3], &[0.0; 3]));
     let refused = |inputs: &[&Tensor], chains: u64, draws: u32| {
         let inputs: Vec<Tensor> = inputs.iter().map(|&t| t.clone()).collect();

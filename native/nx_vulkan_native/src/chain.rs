@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use nx_vulkan_engine::chain::Form;
 use nx_vulkan_engine::chain::log_density::{LogDensityChain, Mass, Start, Trace};
 use nx_vulkan_engine::chain::transition::Transition;
 use nx_vulkan_engine::program::Program;
@@ -14,7 +15,7 @@ use crate::tensor::{answer_all, tensors_of};
 use crate::{device, error, term};
 
 mod atoms {
-    rustler::atoms! { ok, nil, diagonal, dense }
+    rustler::atoms! { ok, nil, diagonal, dense, auto, workgroup, device }
 }
 
 pub struct ChainRef {
@@ -37,15 +38,36 @@ fn mass_of(term: Term) -> Result<Mass> {
     }
 }
 
-/// Compiles the chain of a log-density and its gradient, a program in its wire form.
+fn form_of(term: Term) -> Result<Option<Form>> {
+    let atom: Option<rustler::Atom> = term.decode().ok();
+    match atom {
+        Some(atom) if atom == atoms::auto() => Ok(None),
+        Some(atom) if atom == atoms::workgroup() => Ok(Some(Form::Workgroup)),
+        Some(atom) if atom == atoms::device() => Ok(Some(Form::Device)),
+        _ => Err(bad("form", ":auto, :workgroup or :device", term)),
+    }
+}
+
+fn form_atom(form: Form) -> rustler::Atom {
+    match form {
+        Form::Workgroup => atoms::workgroup(),
+        Form::Device => atoms::device(),
+    }
+}
+
+/// Compiles the chain of a log-density and its gradient, a program in its wire form. Answers it and its form.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn chain_compile<'a>(env: Env<'a>, program: Term<'a>, mass: Term<'a>) -> Term<'a> {
+fn chain_compile<'a>(env: Env<'a>, program: Term<'a>, mass: Term<'a>, form: Term<'a>) -> Term<'a> {
     let run = || {
-        let (engine, program, mass) = (device::engine()?, term::attr(program)?, mass_of(mass)?);
-        on_large_stack(move || LogDensityChain::compile(engine, &Program::from_attr(&program)?, mass))
+        let (engine, program) = (device::engine()?, term::attr(program)?);
+        let (mass, form) = (mass_of(mass)?, form_of(form)?);
+        on_large_stack(move || LogDensityChain::compile(engine, &Program::from_attr(&program)?, mass, form))
     };
     match run() {
-        Ok(chain) => (atoms::ok(), ResourceArc::new(ChainRef { chain })).encode(env),
+        Ok(chain) => {
+            let form = form_atom(chain.form());
+            (atoms::ok(), (ResourceArc::new(ChainRef { chain }), form)).encode(env)
+        }
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
 }
@@ -93,15 +115,18 @@ pub struct TransitionRef {
 #[rustler::resource_impl]
 impl rustler::Resource for TransitionRef {}
 
-/// Compiles a program that takes a chain from one draw to the next, in its wire form.
+/// Compiles a program that takes a chain from one draw to the next, in its wire form. Answers it and its form.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn transition_compile<'a>(env: Env<'a>, program: Term<'a>, states: usize, own: Vec<bool>) -> Term<'a> {
+fn transition_compile<'a>(env: Env<'a>, program: Term<'a>, states: usize, own: Vec<bool>, form: Term<'a>) -> Term<'a> {
     let run = || {
-        let (engine, program) = (device::engine()?, term::attr(program)?);
-        on_large_stack(move || Transition::compile(engine, Program::from_attr(&program)?, states, &own))
+        let (engine, program, form) = (device::engine()?, term::attr(program)?, form_of(form)?);
+        on_large_stack(move || Transition::compile(engine, Program::from_attr(&program)?, states, &own, form))
     };
     match run() {
-        Ok(transition) => (atoms::ok(), ResourceArc::new(TransitionRef { transition })).encode(env),
+        Ok(transition) => {
+            let form = form_atom(transition.form());
+            (atoms::ok(), (ResourceArc::new(TransitionRef { transition }), form)).encode(env)
+        }
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
 }

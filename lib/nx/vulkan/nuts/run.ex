@@ -116,9 +116,10 @@ defmodule Nx.Vulkan.NUTS.Run do
     {states, statistics} =
       Transition.run(run.transition, state, run.own, shared(run, max_depth: 1, force: 1), run.chains, 1)
 
+    # The energy is what a gradient that is not finite leaves. How far the log-density is below 0 says nothing.
     finite =
-      for [log_density, divergent] <- Nx.to_list(Nx.take(statistics[[.., 0, ..]], Nx.tensor([0, 6]), axis: 1)) do
-        is_float(log_density) and divergent == 0.0
+      for [log_density, energy] <- Nx.to_list(statistics[[.., 0, 0..1]]) do
+        is_float(log_density) and is_float(energy)
       end
 
     {%{run | state: last(states), dispatches: run.dispatches + 1}, finite}

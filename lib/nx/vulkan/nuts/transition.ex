@@ -1,8 +1,8 @@
 defmodule Nx.Vulkan.NUTS.Transition do
   @moduledoc false
 
-  # One transition of the No-U-Turn sampler as a numerical definition, and the kernel that makes many of them, in which every chain is
-  # a workgroup.
+  # One transition of the No-U-Turn sampler as a numerical definition, and what makes many of them: a kernel in which every chain is a
+  # workgroup, or a program that has the whole device (the forms of Nx.Vulkan.Chain).
   #
   # The tree grows leaf by leaf in one loop (Phan et al. 2019, appendix A): a sub-tree of 2^k leaves needs the momenta of at most k
   # of them for its checks, since a leaf with an even number n is the first of sub-trees until the last of those ends, and row
@@ -18,8 +18,8 @@ defmodule Nx.Vulkan.NUTS.Transition do
   alias Nx.Vulkan.NUTS.Random
   alias Nx.Vulkan.VulkanoBackend, as: B
 
-  @enforce_keys [:ref, :captured, :type, :parameters, :mass]
-  defstruct [:ref, :captured, :type, :parameters, :mass]
+  @enforce_keys [:ref, :form, :captured, :type, :parameters, :mass]
+  defstruct [:ref, :form, :captured, :type, :parameters, :mass]
 
   # Energy that a leaf may have above the start's: Stan's and NumPyro's.
   @divergence 1000.0
@@ -42,7 +42,7 @@ defmodule Nx.Vulkan.NUTS.Transition do
   @doc """
   Compiles the transitions of a log-density of one vector: `value_and_grad` maps it to the value and the gradient.
   """
-  def compile(value_and_grad, parameters, type, mass, max_tree_depth) do
+  def compile(value_and_grad, parameters, type, mass, max_tree_depth, form) do
     vector = Nx.template({parameters}, type)
     scalar = Nx.template({}, type)
     matrix = if mass == :dense, do: Nx.template({parameters, parameters}, type), else: vector
@@ -71,9 +71,9 @@ defmodule Nx.Vulkan.NUTS.Transition do
     {program, captured} = program(Plan.new(scope), constants, length(inputs))
     own = for i <- 1..(length(inputs) - 1), do: i <= length(@states ++ @own)
     own = own ++ List.duplicate(false, length(captured))
-    again = fn -> NativeV.transition_compile(program, length(@states), own) end
-    ref = B.settle(again.(), again)
-    %__MODULE__{ref: ref, captured: captured, type: type, parameters: parameters, mass: mass}
+    again = fn -> NativeV.transition_compile(program, length(@states), own, form) end
+    {ref, form} = B.settle(again.(), again)
+    %__MODULE__{ref: ref, form: form, captured: captured, type: type, parameters: parameters, mass: mass}
   end
 
   defp named(names, values) do

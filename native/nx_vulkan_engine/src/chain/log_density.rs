@@ -1,24 +1,15 @@
 //! Chains from a log-density: its program, with the steps of the integrator around it, becomes one kernel, in which each chain is
-//! one workgroup.
+//! one workgroup, or runs again and again with the whole device.
 
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::codegen::workgroup::{Mode, Port, WorkgroupSpec, supports};
-use crate::kernel::launch::{Compile, Kernel, KernelSpec, workgroup};
+use super::form::{Form, Stepping, Steps};
+use crate::kernel::launch::Compile;
 use crate::program::op::{Axes, Scalar};
 use crate::program::{Binary, Instruction, Op, Operand, Program, Reduction, verify};
 use crate::{DType, Engine, Error, Result, Tensor, Type};
-
-/// Parameters that one workgroup integrates.
-pub const MAX_PARAMETERS: u64 = 256;
-
-/// Instructions of a log-density that one kernel takes.
-const MAX_INSTRUCTIONS: usize = 4096;
-
-/// Elements of a log-density's largest value: one workgroup takes a millisecond for some functions of so many.
-const MAX_ELEMENTS: u64 = 1 << 18;
 
 /// Steps of one call.
 pub const MAX_STEPS: u32 = 1 << 16;
@@ -35,8 +26,7 @@ pub enum Mass {
 /// A compiled chain: leapfrog steps with a log-density and its gradient.
 #[derive(Debug)]
 pub struct LogDensityChain {
-    kernel: Arc<Kernel>,
-    spec: WorkgroupSpec,
+    steps: Steps,
     parameters: u64,
     dtype: DType,
     mass: Mass,
@@ -76,42 +66,28 @@ fn invalid(reason: String) -> Error {
     Error::InvalidProgram { op: "chain".to_string(), reason }
 }
 
-fn too_large(needs: String) -> Error {
-    Error::Unsupported { op: "chain".to_string(), dtype: None, needs }
-}
-
 impl LogDensityChain {
     /// Compiles the chain of `model`, which takes q (`[d]`, f32 or f64) and what it captures, and gives the log-density (a scalar) and
-    /// its gradient (`[d]`), all of q's type.
+    /// its gradient (`[d]`), all of q's type. Without a `form`, each chain has a workgroup where that can run a step and does not take
+    /// long for it, and else the whole device.
     ///
     /// # Errors
-    /// `InvalidProgram` for a program of another form; `Unsupported` for one that a workgroup can't run: an op that it lacks, more than 256
-    /// parameters, or too many elements; else what compilation answers.
-    pub fn compile(engine: &Engine, model: &Program, mass: Mass) -> Result<LogDensityChain> {
+    /// `InvalidProgram` for a program of another form; `Unsupported` where one workgroup is asked for and can't run it: an op that it lacks, or
+    /// too many elements or instructions; else what compilation answers.
+    pub fn compile(engine: &Arc<Engine>, model: &Program, mass: Mass, form: Option<Form>) -> Result<LogDensityChain> {
         verify::program(model)?;
-        let (parameters, dtype) = form(model)?;
-        let step = Arc::new(step(model, parameters, dtype, mass)?);
-        if parameters > MAX_PARAMETERS {
-            return Err(too_large(format!("at most {MAX_PARAMETERS} parameters, not {parameters}")));
-        }
-        let largest = model.inputs.iter().chain(model.results()).map(Type::elements).max().unwrap_or(0);
-        if model.instructions.len() > MAX_INSTRUCTIONS || largest > MAX_ELEMENTS {
-            return Err(too_large(format!(
-                "at most {MAX_INSTRUCTIONS} instructions and values of {MAX_ELEMENTS} elements"
-            )));
-        }
-        if !supports(&step) {
-            return Err(too_large("a log-density of ops that one workgroup can run".to_string()));
-        }
+        let (parameters, dtype) = self::form(model)?;
         let captured = model.inputs[1..].to_vec();
-        let vector = [parameters];
-        let mut ports: Vec<Port> = (0..3).map(|_| Port::contiguous(&vector, true)).collect();
-        ports.push(Port::contiguous(&[], true));
-        ports.push(Port::contiguous(&mass.shape(parameters), false));
-        ports.extend(captured.iter().map(|ty| Port::contiguous(&ty.shape, false)));
-        let spec = workgroup::spec_with(engine.caps(), &step, ports, Mode::Steps { states: 3, begins: true });
-        let kernel = engine.kernel(&KernelSpec::Workgroup(Box::new(spec.clone())), Compile::Allowed)?;
-        Ok(LogDensityChain { kernel, spec, parameters, dtype, mass, captured })
+        // q, p, gradient, step size; the inverse mass and what is captured are those of all chains.
+        let own: Vec<bool> = (0..5 + captured.len()).map(|k| k < 4).collect();
+        let stepping = Stepping { states: 3, begins: true };
+        let steps = Steps::compile(engine, step(model, parameters, dtype, mass)?, stepping, &own, form)?;
+        Ok(LogDensityChain { steps, parameters, dtype, mass, captured })
+    }
+
+    /// In what form the chains run.
+    pub fn form(&self) -> Form {
+        self.steps.form()
     }
 
     /// The type of positions and of everything that a chain leaves.
@@ -134,7 +110,8 @@ impl LogDensityChain {
     ///
     /// # Errors
     /// `InvalidArgument` for tensors of other types or shapes, and for no or too many steps; `TooLarge`, `OutOfMemory` for more
-    /// than fits; `NeedsCompile` where a tensor must be copied by a kernel that is missing, and `compile` refuses to wait for it.
+    /// than fits; `NeedsCompile` where a tensor must be copied by a kernel that is missing, or the chains have the whole device, and `compile`
+    /// refuses to wait for that.
     pub fn run(&self, engine: &Arc<Engine>, start: &Start<'_>, compile: Compile) -> Result<Trace> {
         let d = self.parameters;
         let chains = match start.q.view.shape[..] {
@@ -167,15 +144,10 @@ impl LogDensityChain {
             let expected = format!("1 to {MAX_STEPS}");
             return Err(Error::InvalidArgument { what: "steps", expected, got: steps.to_string() });
         }
-        let contiguous = |tensor: &Tensor| crate::eager::contiguous(engine, tensor, compile);
         // The gradient before the first step is computed by a run that takes no step; until then q stands for it.
         let fixed = [start.q, start.p, start.q, start.step_size, start.inverse_mass];
-        let inputs: Vec<Tensor> = fixed.into_iter().chain(start.captured).map(contiguous).collect::<Result<_>>()?;
-        let vectors = Type::new(self.dtype, &[chains, steps, d]);
-        let scalars = Type::new(self.dtype, &[chains, steps]);
-        let types = [vectors.clone(), vectors.clone(), vectors, scalars.clone(), scalars];
-        let outputs = workgroup::outputs(engine, &types)?;
-        workgroup::run_kernel(engine, &self.kernel, &self.spec.ports, &inputs, &outputs, [chains as u32, start.steps])?;
+        let inputs: Vec<Tensor> = fixed.into_iter().chain(start.captured).cloned().collect();
+        let outputs = self.steps.run(engine, &inputs, [chains, steps], compile)?;
         match <[Tensor; 5]>::try_from(outputs) {
             Ok([q, p, gradient, log_density, energy]) => Ok(Trace { q, p, gradient, log_density, energy }),
             Err(_) => Err(invalid("gives other results".to_string())),

@@ -1,12 +1,16 @@
-//! K-step leapfrog chains. [`log_density`] makes one from the program of a log-density, [`transition`] one of whole transitions of a sampler; here, a supplied shader integrates Hamilton's equations for K steps in one dispatch.
+//! K-step leapfrog chains. [`log_density`] makes one from the program of a log-density, [`transition`] one of whole transitions of a sampler; both
+//! run in either [`Form`]. Here, a supplied shader integrates Hamilton's equations for K steps in one dispatch.
 //!
 //! The shader binds 0 q, 1 p, 2 extras and, for what every step leaves, 3 q, 4 p, 5 gradient, 6 log density. All are arrays of f32 or
 //! all of f64. Two headers of the push data are told apart, see [`Header`].
 
+mod device;
+mod form;
 mod header;
 pub mod log_density;
 pub mod transition;
 
+pub use form::Form;
 pub use header::{Header, MAX_D, MAX_K, MAX_PUSH_BYTES, Real, Request};
 
 use crate::nativev::{Call, Failure, Outcome};
