@@ -78,22 +78,6 @@ defmodule JitLatency.Models do
     end
   end
 
-  defn eight_schools(q) do
-    effects = Nx.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
-    errors = Nx.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
-
-    value_and_grad(q, fn q ->
-      mu = q[0]
-      log_tau = q[1]
-      raw = q[2..9]
-      tau = Nx.exp(log_tau)
-      residual = (effects - (mu + tau * raw)) / errors
-      # Normal(0, 5) for mu, half-Cauchy(5) for tau, standard normals for the rest.
-      -0.5 * (mu / 5.0) ** 2 - Nx.log1p((tau / 5.0) ** 2) + log_tau - 0.5 * Nx.sum(raw * raw) -
-        0.5 * Nx.sum(residual * residual)
-    end)
-  end
-
   defn softmax(x) do
     e = Nx.exp(x - Nx.reduce_max(x, axes: [1], keep_axes: true))
     e / Nx.sum(e, axes: [1], keep_axes: true)
@@ -139,9 +123,9 @@ defmodule JitLatency do
       {"tiny call, pipelined", fn -> {vector(16), &Models.tiny/1, & &1, :last} end},
       {"1,000 tiny calls one after the other, the last read", fn -> {vector(16), &thousand_calls/1, & &1, :each} end},
       {"value_and_grad of eight schools, pipelined",
-       fn -> {vector(10), &Models.eight_schools/1, &elem(&1, 1), :last} end},
+       fn -> {vector(10), &Workloads.eight_schools/1, &elem(&1, 1), :last} end},
       {"value_and_grad of eight schools, synchronous",
-       fn -> {vector(10), &Models.eight_schools/1, &elem(&1, 1), :each} end},
+       fn -> {vector(10), &Workloads.eight_schools/1, &elem(&1, 1), :each} end},
       {"while of 1,000 steps of 16 f32", fn -> {vector(16), &Models.thousand/1, & &1, :each} end},
       {"MLP step 784-512-256-10, batch 128, Adam", fn -> mlp([784, 512, 256, 10], 128) end},
       {"MLP step 784-2048-2048-10, batch 1024, Adam", fn -> mlp([784, 2048, 2048, 10], 1024) end},

@@ -21,7 +21,7 @@ defmodule Workloads do
     [q, k, v] = split(qkv)
     scores = Nx.dot(q, [3], [0, 1], k, [3], [0, 1]) / Nx.sqrt(div(d, @heads))
     mask = Nx.iota({length, length}, axis: 1) <= Nx.iota({length, length}, axis: 0)
-    weights = Nx.select(mask, scores, -1.0e9) |> softmax()
+    weights = Nx.select(Nx.broadcast(mask, Nx.shape(scores)), scores, -1.0e9) |> softmax()
     mixed = Nx.dot(weights, [3], [0, 1], v, [2], [0, 1]) |> Nx.transpose(axes: [0, 2, 1, 3])
     x = x + Nx.dot(Nx.reshape(mixed, {batch, length, d}), w_out)
     x + Nx.dot(gelu(Nx.dot(norm(x, g2, b2), w_up) + b_up), w_down) + b_down
@@ -96,6 +96,23 @@ defmodule Workloads do
     likelihood + normal(q[0], 0.001, 0.01) + normal(q[2], 0.001, 0.01) + normal(q[6], 0, 1) + normal(q[7], 0, 1) +
       half_cauchy(sigma_trend, 0.02) + half_cauchy(sigma_mr, 0.02) + half_cauchy(sigma_vol, 0.05) +
       half_cauchy(theta, 0.5) + q[1] + q[3] + q[4] + q[5]
+  end
+
+  @doc "Value and gradient of the eight schools' log-density: mu, log tau, eight effects."
+  defn eight_schools(q) do
+    effects = Nx.tensor([28.0, 8.0, -3.0, 7.0, -1.0, 1.0, 18.0, 12.0])
+    errors = Nx.tensor([15.0, 10.0, 16.0, 11.0, 9.0, 11.0, 10.0, 18.0])
+
+    value_and_grad(q, fn q ->
+      mu = q[0]
+      log_tau = q[1]
+      raw = q[2..9]
+      tau = Nx.exp(log_tau)
+      residual = (effects - (mu + tau * raw)) / errors
+      # Normal(0, 5) for mu, half-Cauchy(5) for tau, standard normals for the rest.
+      -0.5 * (mu / 5.0) ** 2 - Nx.log1p((tau / 5.0) ** 2) + log_tau - 0.5 * Nx.sum(raw * raw) -
+        0.5 * Nx.sum(residual * residual)
+    end)
   end
 
   @doc "Where regimes are measured, and returns."

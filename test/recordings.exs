@@ -1,4 +1,4 @@
-# What `mix nx_vulkan.record` records: the op table, and the programs of the digit classifier.
+# What `mix nx_vulkan.record` records: the op table, the programs of the digit classifier, and steps of what is measured.
 import Nx.Vulkan.Conformance
 alias Nx.Vulkan.Conformance.OpTable
 
@@ -103,6 +103,7 @@ dots =
   end
 
 {digits, _bindings} = Code.eval_file("examples/digits/recordings.exs")
+{workloads, _bindings} = Code.eval_file("bench/recordings.exs")
 
 # Seeded again, so that what stands above does not count.
 :rand.seed(:exsss, {4, 5, 6})
@@ -171,4 +172,5 @@ folds =
      end, [units: 16, absolute: 1.0e-6]}
   end
 
-unary ++ bits ++ binary ++ casts ++ structured ++ dots ++ digits ++ solvers ++ windows ++ convolutions ++ folds
+unary ++
+  bits ++ binary ++ casts ++ structured ++ dots ++ digits ++ solvers ++ windows ++ convolutions ++ folds ++ workloads
