@@ -67,6 +67,27 @@ float nx_min_f32(const in float a, const in float b) {
     return nx_select_f32(nx_order_key_f32(a) <= nx_order_key_f32(b) ? 1u : 0u, a, b);
 }
 
+// Orders floats as signed integers, -0.0 below 0.0. Not for NaN.
+int nx_total_key_f32(const in float x) {
+    int bits = floatBitsToInt(x);
+    return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+
+// The largest and the least of many, in whatever order they are combined: NaN if any is, and 0.0 is above -0.0.
+float nx_largest_f32(const in float a, const in float b) {
+    if (nx_unordered_f32(a, b)) {
+        return nx_nan_f32();
+    }
+    return nx_select_f32(nx_total_key_f32(a) >= nx_total_key_f32(b) ? 1u : 0u, a, b);
+}
+
+float nx_least_f32(const in float a, const in float b) {
+    if (nx_unordered_f32(a, b)) {
+        return nx_nan_f32();
+    }
+    return nx_select_f32(nx_total_key_f32(a) <= nx_total_key_f32(b) ? 1u : 0u, a, b);
+}
+
 float nx_floor_f32(const in float x) {
     uint bits = floatBitsToUint(x);
     uint m = bits & 0x7fffffffu;

@@ -209,6 +209,19 @@ double nx_min_f64(const in double a, const in double b) {
     return second && !nx_f64_isnan(a) ? b : a;
 }
 
+// The largest and the least of many, in whatever order they are combined: NaN if any is, and 0.0 is above -0.0.
+double nx_largest_f64(const in double a, const in double b) {
+    bool zeros = nx_f64_iszero(a) && nx_f64_iszero(b);
+    bool second = nx_f64_isnan(b) || nx_f64_below(a, b) || (zeros && (nx_f64_high(a) >> 31) != 0u);
+    return second && !nx_f64_isnan(a) ? b : a;
+}
+
+double nx_least_f64(const in double a, const in double b) {
+    bool zeros = nx_f64_iszero(a) && nx_f64_iszero(b);
+    bool second = nx_f64_isnan(b) || nx_f64_below(b, a) || (zeros && (nx_f64_high(a) >> 31) == 0u);
+    return second && !nx_f64_isnan(a) ? b : a;
+}
+
 // NaN is true, as in Nx.
 uint nx_truthy_f64(const in double x) { return nx_f64_iszero(x) ? 0u : 1u; }
 

@@ -451,6 +451,9 @@ impl ReduceSpec {
             (_, Reduction::All) => return Ok(code.u32_op(SpirvOp::BitwiseAnd, a, b)),
             (_, Reduction::Any) => return Ok(code.u32_op(SpirvOp::BitwiseOr, a, b)),
             (Accumulator::Value(_), Reduction::Product) => "multiply",
+            // Of zeros with different signs one that does not depend on the order in which they are combined.
+            (Accumulator::Value(CType::F32 | CType::F64), Reduction::Max) => "largest",
+            (Accumulator::Value(CType::F32 | CType::F64), Reduction::Min) => "least",
             (Accumulator::Value(_), Reduction::Max) => "max",
             (Accumulator::Value(_), Reduction::Min) => "min",
             (Accumulator::Value(_), _) => "add",

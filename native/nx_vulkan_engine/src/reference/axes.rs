@@ -97,7 +97,7 @@ pub fn reduce(reduction: Reduction, a: &Array, axes: &Axes, tie_high: bool, out:
             Reduction::Product => line.map(cast).reduce(multiply),
             Reduction::Max | Reduction::Min => line
                 .map(Some)
-                .reduce(|best, value| elementwise::extreme(best?, value?, reduction == Reduction::Min))
+                .reduce(|best, value| elementwise::extreme_of_all(best?, value?, reduction == Reduction::Min))
                 .flatten(),
             Reduction::All => Some(Value::bool(line.into_iter().all(Value::truthy))),
             Reduction::Any => Some(Value::bool(line.into_iter().any(Value::truthy))),

@@ -36,6 +36,16 @@ pub fn extreme(a: Value, b: Value, flip: bool) -> Option<Value> {
     }
 }
 
+/// The same of many, in whatever order: 0.0 is larger than -0.0.
+pub fn extreme_of_all(a: Value, b: Value, flip: bool) -> Option<Value> {
+    match (a, b) {
+        (Value::Float(x), Value::Float(y)) if x == 0.0 && y == 0.0 => {
+            Some(if x.is_sign_negative() == flip { a } else { b })
+        }
+        _ => extreme(a, b, flip),
+    }
+}
+
 fn unary(op: Unary, (a, dtype): (Value, DType), out: DType) -> Option<Value> {
     let value = match (op, a) {
         (Unary::IsNan, _) => Value::bool(a.real().is_nan() || a.imag().is_nan()),

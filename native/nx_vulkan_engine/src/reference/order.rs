@@ -46,7 +46,7 @@ pub fn scan(scan: Cumulative, a: &Array, axis: usize, reverse: bool, out: &Type)
                 (Cumulative::Sum, Some(total)) => Some(add(total, value)),
                 (Cumulative::Product, Some(total)) => Some(axes::multiply(total, value)),
                 (Cumulative::Max | Cumulative::Min, Some(total)) => {
-                    elementwise::extreme(total, value, scan == Cumulative::Min)
+                    elementwise::extreme_of_all(total, value, scan == Cumulative::Min)
                 }
             };
             let next = next.ok_or_else(|| invalid(&Op::Scan { scan, axis, reverse }, "no meaning for this type"))?;

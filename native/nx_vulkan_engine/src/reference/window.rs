@@ -47,7 +47,7 @@ pub fn reduce(reduction: Reduction, a: &Array, windows: &Windows, out: &Type) ->
                 Reduction::Product => window.reduce(axes::multiply),
                 _ => window
                     .map(Some)
-                    .reduce(|best, value| elementwise::extreme(best?, value?, reduction == Reduction::Min))
+                    .reduce(|best, value| elementwise::extreme_of_all(best?, value?, reduction == Reduction::Min))
                     .flatten(),
             }
             .ok_or_else(|| invalid(&Op::Window { reduction, windows: windows.clone() }, "no meaning for this type"))

@@ -66,6 +66,41 @@ fn floor_and_ceil_keep_the_sign_of_zeros_wherever_it_is_known() {
     }
 }
 
+/// Of zeros with different signs, reductions choose one that does not depend on the order in which they are combined.
+#[test]
+fn the_largest_and_least_of_zeros_depend_on_no_order() {
+    for dtype in [DType::F32, DType::F64, DType::Bf16] {
+        for size in [2, 5, 300, 5000] {
+            let b = Builder::new();
+            let x = b.input(dtype, &[3, size]);
+            let both = [Reduction::Max, Reduction::Min].map(|reduction| b.reduce(reduction, x, &[1], false));
+            let program = b.finish(&both).unwrap();
+            let alone = by_workgroup(&program);
+            // All -0.0, all but the first, all but the last.
+            let zero = |row: u64, i: u64| if [size, 0, size - 1][row as usize] == i { 0.0 } else { -0.0 };
+            let values = (0..3 * size).map(|k| Value::Float(zero(k / size, k % size)));
+            let input = [Array::new(&Type::new(dtype, &[3, size]), values)];
+            for program in [program, alone] {
+                let got: Vec<bool> = run(&program, &input)
+                    .iter()
+                    .flat_map(|a| a.values.iter().map(|v| v.real().is_sign_negative()).collect::<Vec<_>>())
+                    .collect();
+                assert_eq!(got, [true, false, false, true, true, true], "{dtype} {size}");
+            }
+        }
+    }
+}
+
+/// A program whose only op is the workgroup that runs another.
+fn by_workgroup(program: &Program) -> Program {
+    let mut alone = Program { inputs: program.inputs.clone(), ..Program::default() };
+    let outs: smallvec::SmallVec<[Type; 1]> = program.output_types().into_iter().cloned().collect();
+    alone.outputs.extend((0..outs.len() as u32).map(Operand::Result));
+    let operands = (0..program.inputs.len() as u32).map(Operand::Input).collect();
+    alone.instructions.push(Instruction { op: Op::Workgroup(Box::new(program.clone())), operands, outs });
+    alone
+}
+
 /// 0 + -0.0 is 0.0, also where the zero is an integer, or a difference of equal ones, that becomes a float.
 #[test]
 fn zeros_of_integers_are_added_as_floats() {
@@ -83,11 +118,7 @@ fn zeros_of_integers_are_added_as_floats() {
     let program = b.finish(&[sum, sums, others, none]).unwrap();
     let input = [Array::new(&Type::new(DType::F32, &[2, 3]), [-0.0, -0.0, -0.0, -1.0, -2.0, 3.0].map(Value::Float))];
     let expected = reference::run(&program, &input).unwrap();
-    let mut alone = Program { inputs: program.inputs.clone(), ..Program::default() };
-    let outs = program.output_types().into_iter().cloned().collect();
-    let op = Op::Workgroup(Box::new(program.clone()));
-    alone.instructions.push(Instruction { op, operands: smallvec![Operand::Input(0)], outs });
-    alone.outputs.extend((0..4).map(Operand::Result));
+    let alone = by_workgroup(&program);
     for program in [optimize(program, &gpu()).unwrap(), alone] {
         for (a, b) in run(&program, &input).iter().zip(&expected) {
             assert_eq!(difference(a, b), None, "{program}");

@@ -13,7 +13,11 @@ fn number(name: &str, default: u64) -> u64 {
 
 fn cases(default: u64, complex: bool, test: impl Fn(u64, &Program, &[Array])) {
     let seed = number("NX_VULKAN_TEST_SEED", 20_261_121);
+    let only = number("NX_VULKAN_PROGRAM", u64::MAX);
     for case in 0..number("NX_VULKAN_PROGRAMS", default) {
+        if only != u64::MAX && case != only {
+            continue;
+        }
         let mut rng = Rng((seed ^ case.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1);
         (0..4).for_each(|_| {
             rng.next();
