@@ -33,9 +33,15 @@ const CONGESTION_MARGIN: u64 = 8;
 /// Recorded operations that make a submission: few while the GPU is idle, so that it starts early, more while it is busy.
 const BATCH_FIRST_OPS: u32 = 8;
 const BATCH_DOUBLINGS: usize = 3;
-/// Bytes of the buffers that recorded operations write that make a submission. What is read says less about the work: it is often a
-/// small part of a large buffer.
-const BATCH_BYTES: u64 = 32 << 20;
+/// Bytes of the buffers that recorded operations write that make a submission while the device is idle. What is read says less
+/// about the work: it is often a small part of a large buffer.
+const BATCH_FIRST_BYTES: u64 = 32 << 20;
+/// The most that they are while it is busy. A submission of its own costs an operation 7 us on an H200, as long as it takes to
+/// write 30 MB there.
+const BATCH_MOST_BYTES: u64 = 1 << 30;
+/// The share of the device's memory that they are in between: devices with little memory are slow, and drivers end submissions
+/// that take seconds.
+const BATCH_MEMORY_SHARE: u64 = 128;
 /// Size of the ring of argument tables.
 const ARGUMENT_RING_BYTES: u64 = 1 << 20;
 const ARGUMENT_ALIGN_BYTES: u64 = 16;
@@ -66,6 +72,8 @@ pub(crate) struct Stream {
     fail_next_submission: AtomicBool,
     staging: transfer::Staging,
     spin: Duration,
+    /// Bytes that make a submission while the device is busy.
+    batch_bytes: u64,
     profiler: Profiler,
     pool: Arc<DevicePool>,
     open: Arc<OpenDevice>,
@@ -127,6 +135,7 @@ impl Stream {
             fail_next_submission: AtomicBool::new(false),
             staging: transfer::Staging::default(),
             spin,
+            batch_bytes: (open.info.memory_bytes / BATCH_MEMORY_SHARE).clamp(BATCH_FIRST_BYTES, BATCH_MOST_BYTES),
             profiler: Profiler::default(),
             pool,
             open,
@@ -469,8 +478,12 @@ impl Stream {
             recorder.bytes += buffer.size_bytes();
         }
         recorder.ops += 1;
+        if recorder.bytes >= BATCH_FIRST_BYTES {
+            self.reap(recorder)?;
+        }
         let in_flight = recorder.pending.len().min(BATCH_DOUBLINGS);
-        if recorder.ops >= BATCH_FIRST_OPS << in_flight || recorder.bytes >= BATCH_BYTES {
+        let most_bytes = if in_flight == 0 { BATCH_FIRST_BYTES } else { self.batch_bytes };
+        if recorder.ops >= BATCH_FIRST_OPS << in_flight || recorder.bytes >= most_bytes {
             self.submit(recorder)?;
         }
         Ok(())
