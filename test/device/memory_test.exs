@@ -28,6 +28,35 @@ defmodule Nx.Vulkan.Device.MemoryTest do
     assert NativeV.device_stats().reserved_bytes <= max(2 * reserved, 512 * 1024 * 1024)
   end
 
+  # As training goes: each step's results are the next one's arguments, and the last are dropped.
+  test "compiled training stays within the memory of its first steps" do
+    step =
+      Nx.Defn.jit(
+        fn w, x, y ->
+          {loss, g} = Nx.Defn.value_and_grad(w, &Nx.mean(Nx.pow(Nx.subtract(Nx.dot(Nx.tanh(Nx.dot(x, &1)), &1), y), 2)))
+          {loss, Nx.subtract(w, Nx.multiply(g, 0.01))}
+        end,
+        compiler: Nx.Vulkan
+      )
+
+    [x, w, y] =
+      for {shape, scale} <- [{{40, 24}, 1.0}, {{24, 24}, 0.1}, {{40, 24}, 0.5}] do
+        Nx.iota(shape, type: :f32, backend: VulkanoBackend) |> Nx.sin() |> Nx.multiply(scale)
+      end
+
+    {_, stats} =
+      Enum.reduce(1..1000, {w, []}, fn i, {w, stats} ->
+        {loss, w} = step.(w, x, y)
+        if rem(i, 250) == 0, do: Nx.to_number(loss)
+        {w, if(i in [100, 1000], do: stats ++ [{in_use(), NativeV.device_stats()}], else: stats)}
+      end)
+
+    [{before, first}, {later, last}] = stats
+    assert later - before <= 64 * 1024
+    assert last.reserved_bytes == first.reserved_bytes
+    assert last.pipelines == first.pipelines
+  end
+
   test "tensors of a process return with the process" do
     before = in_use()
 
