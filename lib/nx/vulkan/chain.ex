@@ -13,7 +13,7 @@ defmodule Nx.Vulkan.Chain do
   A chain's field `:form` says how its steps run.
 
     * `:workgroup` - all steps of all chains are one kernel and one dispatch; each chain is one workgroup, which holds its whole state. So run
-      log-densities that one workgroup can compute in some 200 us: tens of parameters with thousands of observations, for instance
+      log-densities that one workgroup can compute in some 100 us: tens of parameters with thousands of observations, for instance
     * `:device` - a step is a compiled program (`Nx.Vulkan.Compiler`), which has the whole device for each of its kernels; steps and chains follow each
       other on the device. So run larger ones: many parameters, matrix products with many observations, and ops that a workgroup
       lacks (factorizations, sorts, convolutions). Loops whose length depends on data may make the host wait

@@ -23,8 +23,8 @@ const MAX_INSTRUCTIONS: usize = 8192;
 /// Elements of the largest value: one workgroup takes a millisecond for some functions of so many.
 const MAX_ELEMENTS: u64 = 1 << 18;
 
-/// Work, about the instructions of all invocations, from which on a step is given to the whole device: a workgroup takes some 200 us for it, the
-/// dispatches of a step take a tenth of that.
+/// Work, about the instructions of all invocations, from which on a step is given to the whole device. On an H200 a workgroup does a seventh of it,
+/// a logistic regression of 500 x 21, in 12 us, and the dispatches of a step take 70 to 95 us.
 const MAX_WORK: u64 = 2_400_000;
 
 /// How a program repeats over its own results.
