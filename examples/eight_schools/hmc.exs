@@ -6,6 +6,8 @@ defmodule EightSchools.HMC do
   the step size by dual averaging towards an acceptance rate, the mass by the variance of the draws of a window.
   """
 
+  alias Nx.Vulkan.NUTS.Diagnostics
+
   # Part of the step size that is drawn anew for each transition, so that no trajectory length resonates with the posterior.
   @jitter 0.3
   # Starting points are uniform in a cube of this half width, as in Stan.
@@ -138,7 +140,7 @@ defmodule EightSchools.HMC do
     n = length(draws)
 
     for coordinate <- Enum.zip_with(draws, & &1) do
-      EightSchools.Diagnostics.variance(coordinate) * n / (n + 5) + 1.0e-3 * 5 / (n + 5)
+      Diagnostics.sd(coordinate) ** 2 * n / (n + 5) + 1.0e-3 * 5 / (n + 5)
     end
   end
 end
