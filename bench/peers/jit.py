@@ -266,7 +266,7 @@ def run(argument, step, following, read, calls):
             wait(result)
         argument = following(result)
     if read == "last":
-        wait(argument)
+        jax.block_until_ready(argument)
     return argument
 
 
