@@ -59,6 +59,7 @@ fn spec(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank: u8)
         outputs: smallvec![(Ref::Result(0), Port { element: Element::Typed(out), layout: Layout::Contiguous })],
         rank,
         width: 1,
+        single: false,
     }
 }
 

@@ -296,6 +296,7 @@ fn rules_reference_and_generator_take_the_same_types() {
             outputs: smallvec![(Ref::Result(0), port(out))],
             rank: 1,
             width: 1,
+            single: false,
         };
         spec.generate(library, modes).unwrap_or_else(|e| panic!("{} {dtypes:?}: {e}", op.name()));
     }

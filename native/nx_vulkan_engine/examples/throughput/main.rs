@@ -345,6 +345,7 @@ impl Bench {
                 outputs: [(Ref::Result(0), port(DType::F32))].into_iter().collect(),
                 rank: 1,
                 width: 1,
+                single: false,
             };
             let start = Instant::now();
             let generated = spec.generate(library, modes)?;

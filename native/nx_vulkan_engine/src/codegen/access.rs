@@ -277,6 +277,9 @@ pub fn load_vector(
     width: u32,
     index: Word,
 ) -> Result<SmallVec<[Word; 4]>> {
+    if width == 1 {
+        return load(code, address, element, index).map(|id| SmallVec::from_slice(&[id]));
+    }
     let part = storage_type(code, element);
     let vector = code.linker.type_vector(part, width);
     let stored = code.load(address, vector, element.size_bytes() * width, index)?;
@@ -296,6 +299,9 @@ pub fn store_vector(
     index: Word,
     values: &[Word],
 ) -> Result<()> {
+    if let [value] = *values {
+        return store(code, address, element, index, value);
+    }
     let lanes: SmallVec<[Word; 4]> = values.iter().map(|&value| narrow(code, element, value)).collect::<Result<_>>()?;
     let part = storage_type(code, element);
     let vector = code.linker.type_vector(part, lanes.len() as u32);

@@ -48,6 +48,8 @@ pub struct Spec {
     pub rank: u8,
     /// Neighbours per load; above 1 only where no port is strided otherwise than along outer axes.
     pub width: u8,
+    /// One element per invocation where vectors would do: few elements take as long as the code of one invocation.
+    pub single: bool,
 }
 
 /// A generated module and how to launch it.
@@ -100,7 +102,7 @@ impl Spec {
     }
 
     /// Whether all steps cost so little that memory alone sets the time.
-    fn is_cheap(&self) -> bool {
+    pub fn is_cheap(&self) -> bool {
         let dtype = |r: &Ref| match r {
             Ref::Input(k) => match self.inputs.get(*k as usize).map(|p| p.element) {
                 Some(Element::Typed(dtype)) => dtype,
@@ -118,7 +120,7 @@ impl Spec {
 
     /// Vectors per invocation.
     fn vectors(&self) -> u32 {
-        if self.is_cheap() { 1 } else { COSTLY_VECTORS }
+        if self.single || self.is_cheap() { 1 } else { COSTLY_VECTORS }
     }
 
     /// Generates the kernel's SPIR-V.
@@ -132,6 +134,7 @@ impl Spec {
             (4, _) => "elementwise_v4_costly",
             (2, 1) => "elementwise_v2",
             (2, _) => "elementwise_v2_costly",
+            _ if self.single => "elementwise_v1",
             _ => "elementwise",
         };
         let template = templates::template(name)?;
@@ -141,10 +144,11 @@ impl Spec {
             self.emit_element(code, &mut params, arg(args, 0)?)?;
             Ok(None)
         })?;
-        if self.width > 1 {
+        let by_vector = self.width > 1 || self.single;
+        if by_vector {
             linker.define("slot_vector", |code, args| self.emit_vector(code, &mut params, arg(args, 0)?).map(Some))?;
         }
-        let per_invocation = if self.width > 1 { u32::from(self.width) * self.vectors() } else { ITEMS };
+        let per_invocation = if by_vector { u32::from(self.width) * self.vectors() } else { ITEMS };
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE * per_invocation })
     }
 

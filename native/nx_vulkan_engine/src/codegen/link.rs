@@ -586,11 +586,16 @@ impl Code<'_, '_> {
 
     /// Calls a library function by name.
     pub fn call(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
-        let hot = format!("{name}_hot");
-        if self.rare.is_some() && self.linker.has(&hot) {
-            let rare = self.call_exactly(&format!("{name}_rare"), arguments)?;
-            self.rare.iter_mut().for_each(|list| list.push(rare));
-            return self.call_exactly(&hot, arguments);
+        if self.rare.is_some() {
+            let forms = if self.linker.modes.fused { &["_fused", ""][..] } else { &[""] };
+            for form in forms {
+                let hot = format!("{name}{form}_hot");
+                if self.linker.has(&hot) {
+                    let rare = self.call_exactly(&format!("{name}{form}_rare"), arguments)?;
+                    self.rare.iter_mut().for_each(|list| list.push(rare));
+                    return self.call_exactly(&hot, arguments);
+                }
+            }
         }
         self.call_exactly(name, arguments)
     }

@@ -304,15 +304,30 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
 
     fn step(&mut self, step: &Step) -> Result<Held> {
         let args: Vec<Held> = step.args.iter().map(|&r| self.find(r)).collect::<Result<_>>()?;
-        let mut one = |k: usize| -> Result<Value> {
+        let one = |code: &mut Code<'_, '_>, k: usize| -> Result<Value> {
             let args: SmallVec<[Value; 3]> =
                 args.iter().map(|a| a.at(k).ok_or_else(|| missing(Ref::Linear))).collect::<Result<_>>()?;
-            Ok(Value { id: scalar::emit(self.code, step.op, &args, step.out)?, dtype: step.out })
+            Ok(Value { id: scalar::emit(code, step.op, &args, step.out)?, dtype: step.out })
         };
         if args.iter().all(|a| matches!(a, Held::Row(_))) {
-            return one(0).map(Held::Row);
+            return one(self.code, 0).map(Held::Row);
         }
-        (0..self.places.len()).map(one).collect::<Result<_>>().map(Held::Each)
+        let all =
+            |code: &mut Code<'_, '_>| (0..self.places.len()).map(|k| one(code, k)).collect::<Result<Vec<Value>>>();
+        let (mut values, rare) = self.code.hot(all)?;
+        // Short forms of functions one beside the other, and whole ones for all elements where these do not serve one of them.
+        if let Some(rare) = rare {
+            let ty = access::value_type(self.code, step.out.ctype());
+            let variables: Vec<Word> = values.iter().map(|_| self.code.variable(ty)).collect();
+            variables.iter().zip(&values).for_each(|(&variable, value)| self.code.set(variable, value.id));
+            let branch = self.code.begin_if(rare);
+            for (&variable, value) in variables.iter().zip(all(self.code)?) {
+                self.code.set(variable, value.id);
+            }
+            self.code.end_if(branch);
+            values.iter_mut().zip(variables).for_each(|(value, variable)| value.id = self.code.get(ty, variable));
+        }
+        Ok(Held::Each(values))
     }
 
     /// The tree is that of `reduce_rows`: loads of one invocation in order, then the team.

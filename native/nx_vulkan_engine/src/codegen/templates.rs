@@ -112,6 +112,7 @@ pub const TEMPLATES: &[(&str, &[u8])] = modules!(
     "dot_tiled_64x64_8x4_2x16",
     "dot_tiled_64x64_8x8_2x16",
     "elementwise",
+    "elementwise_v1",
     "elementwise_v2",
     "elementwise_v2_costly",
     "elementwise_v4",

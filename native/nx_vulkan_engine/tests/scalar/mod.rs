@@ -43,6 +43,7 @@ impl Runner {
             outputs: smallvec![(Ref::Result(0), port(out))],
             rank: 1,
             width,
+            single: false,
         };
         let modes = self.engine.float_modes().unwrap();
         let kernel = spec.generate(Library::builtin().unwrap(), modes).unwrap();

@@ -1,5 +1,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 // Reductions along the innermost axis. A team of TEAM neighbouring invocations reduces one chunk of one output's
 // elements: each invocation takes every TEAM-th group of WIDTH, then a tree over shared memory whose shape depends
 // on TEAM only.
@@ -15,6 +16,8 @@ ACC slot_load_vector(const in uint o, const in uint r) { return ACC(o + r); }
 #endif
 
 shared ACC partial[256];
+
+#define HALVE(count) [[unroll]] for (uint k = 0u; k < count; ++k) v[k] = slot_combine(v[k], v[k + count]);
 
 void main() {
     uint outputs = nx_param(0u), elements = nx_param(1u), chunk = nx_param(2u), chunks = nx_param(3u);
@@ -38,9 +41,19 @@ void main() {
 #endif
     }
     partial[id] = acc;
-    for (uint step = TEAM / 2u; step > 0u; step >>= 1u) {
+    // Each half with the other, three levels between barriers.
+    for (uint left = TEAM; left > 1u;) {
         barrier();
-        if (lane < step) partial[id] = slot_combine(partial[id], partial[id + step]);
+        uint parts = min(left, 8u);
+        left /= parts;
+        if (lane < left) {
+            ACC v[8];
+            [[unroll]] for (uint k = 0u; k < 8u; ++k) v[k] = partial[id + min(k, parts - 1u) * left];
+            if (parts > 4u) { HALVE(4u) }
+            if (parts > 2u) { HALVE(2u) }
+            HALVE(1u)
+            partial[id] = v[0];
+        }
     }
     if (live && lane == 0u) slot_store(job, partial[id]);
 }

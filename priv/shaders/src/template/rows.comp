@@ -1,5 +1,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 // Whole rows in registers: a team of TEAM invocations takes a row, each some of its elements, and reduces it as often as it
 // needs to by trees over shared memory whose shape depends on TEAM only. Invocations of a team are APART apart: 1, or the number
 // of teams in the workgroup where neighbouring rows, not elements, are neighbours in memory.
@@ -13,20 +14,32 @@ shared uvec4 partial[LOCAL];
 
 uint nx_lane() { return gl_LocalInvocationID.x / APART % TEAM; }
 
-// The accumulators of a team combined, for all of its invocations.
+// The accumulators of a team combined, for all of its invocations: a tree that joins each half with the other, three levels of
+// it between barriers.
+#define HALVE(combine, count) [[unroll]] for (uint k = 0u; k < count; ++k) v[k] = combine(v[k], v[k + count]);
 #define TREE(combine, tree) \
     uvec4 combine(const in uvec4 a, const in uvec4 b) { return a + b; } \
     uvec4 tree(const in uvec4 acc) { \
-        uint id = gl_LocalInvocationID.x, lane = nx_lane(); \
+        uint id = gl_LocalInvocationID.x, lane = nx_lane(), first = id - lane * APART; \
+        uvec4 v[8]; \
+        uint left = TEAM; \
         partial[id] = acc; \
-        for (uint step = TEAM / 2u; step > 0u; step >>= 1u) { \
+        while (left > 8u) { \
             barrier(); \
-            if (lane < step) partial[id] = combine(partial[id], partial[id + step * APART]); \
+            left >>= 3; \
+            if (lane < left) { \
+                [[unroll]] for (uint k = 0u; k < 8u; ++k) v[k] = partial[id + k * left * APART]; \
+                HALVE(combine, 4u) HALVE(combine, 2u) HALVE(combine, 1u) \
+                partial[id] = v[0]; \
+            } \
         } \
         barrier(); \
-        uvec4 whole = partial[id - lane * APART]; \
+        [[unroll]] for (uint k = 0u; k < 8u; ++k) v[k] = partial[first + min(k, left - 1u) * APART]; \
+        if (left > 4u) { HALVE(combine, 4u) } \
+        if (left > 2u) { HALVE(combine, 2u) } \
+        if (left > 1u) { HALVE(combine, 1u) } \
         barrier(); \
-        return whole; \
+        return v[0]; \
     }
 TREE(slot_combine_0, nx_tree_0)
 TREE(slot_combine_1, nx_tree_1)

@@ -8,7 +8,7 @@ use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_pos
 use crate::codegen::access::{Element, Layout};
 use crate::codegen::elementwise::{Port, Ref, Spec, Step};
 use crate::memory::Buffer;
-use crate::shape::{Space, Strides, elements as elements_of};
+use crate::shape::{Dims, Space, Strides, elements as elements_of};
 use crate::{DeviceKind, Engine, Error, Result, View};
 
 /// One input or output of a map: a view with the shape of the iteration space.
@@ -32,6 +32,9 @@ impl<'a> Operand<'a> {
     }
 }
 
+/// Elements of costly steps up to which each has an invocation of its own on a GPU: two for each that an H200 holds at once.
+const MAX_SINGLE: u64 = 1 << 19;
+
 /// Computes `outputs` from `inputs` at every index of `sizes`. Operands have one stride per axis of `sizes`.
 pub fn map(
     engine: &Engine,
@@ -45,9 +48,8 @@ pub fn map(
     let keep_axes = steps.iter().any(|s| s.args.iter().any(indexed)) || outputs.iter().any(|(r, _)| indexed(r));
     let linear = |r: &Ref| matches!(r, Ref::Coordinate(_) | Ref::Linear);
     let largest = outputs.iter().map(|(_, o)| u64::from(o.element.size_bytes())).max().unwrap_or(1);
-    if elements_of(sizes) > max_position(largest)
-        && (steps.iter().any(|s| s.args.iter().any(linear)) || outputs.iter().any(|(r, _)| linear(r)))
-    {
+    let linear_anywhere = steps.iter().any(|s| s.args.iter().any(linear)) || outputs.iter().any(|(r, _)| linear(r));
+    if elements_of(sizes) > max_position(largest) && linear_anywhere {
         let limit_bytes = max_position(largest) * largest;
         return Err(Error::TooLarge { size_bytes: elements_of(sizes) * largest, limit_bytes });
     }
@@ -55,8 +57,10 @@ pub fn map(
         inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| &o.strides[..]).collect();
     let space = if keep_axes {
         Space { sizes: sizes.into(), strides: strides.iter().map(|&s| Strides::from_slice(s)).collect() }
-    } else {
+    } else if linear_anywhere {
         Space::new(sizes, &strides)
+    } else {
+        in_order_of_output(sizes, &strides, inputs.len())
     };
     let addresses: SmallVec<[u64; 4]> =
         inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(Operand::address).collect();
@@ -73,14 +77,18 @@ pub fn map(
         outputs: outputs.iter().enumerate().map(|(i, (r, _))| (*r, port(inputs.len() + i))).collect(),
         rank: if layouts.iter().any(|l| l.has_strides()) || keep_axes { space.rank() as u8 } else { 1 },
         width: 1,
+        single: false,
     };
     // A CPU device has no latency to hide and compiles slowly.
-    let width = spec.widest(engine.caps().kind != DeviceKind::Cpu);
+    let is_cpu = engine.caps().kind == DeviceKind::Cpu;
+    let width = spec.widest(!is_cpu);
     let aligned = |k: usize| {
         matches!(layouts[k], Layout::Uniform | Layout::Repeated)
             || addresses[k].is_multiple_of(u64::from(elements[k].size_bytes() * u32::from(width)))
     };
-    if width > 1 && (0..addresses.len()).all(aligned) {
+    if width > 1 && !is_cpu && space.elements() <= MAX_SINGLE && !spec.is_cheap() {
+        spec.single = true;
+    } else if width > 1 && (0..addresses.len()).all(aligned) {
         spec.width = width;
     }
     let kernel_spec = KernelSpec::Map(spec);
@@ -102,6 +110,19 @@ pub fn map(
         let arguments = Arguments { count: count as u32, sizes, places: &places, extra: &[] };
         launch(engine, &kernel, &arguments, inputs.len(), count.div_ceil(u64::from(kernel.elements_per_group)))
     })
+}
+
+/// The space with its axes in the order in which the first output lies in memory, so that neighbours are written together.
+fn in_order_of_output(sizes: &[u64], strides: &[&[i64]], first_output: usize) -> Space {
+    let Some(out) = strides.get(first_output) else { return Space::new(sizes, strides) };
+    let mut order: SmallVec<[usize; 6]> = (0..sizes.len()).filter(|&axis| sizes[axis] > 1).collect();
+    if order.is_sorted_by_key(|&axis| std::cmp::Reverse(out[axis].unsigned_abs())) {
+        return Space::new(sizes, strides);
+    }
+    order.sort_by_key(|&axis| std::cmp::Reverse(out[axis].unsigned_abs()));
+    let sizes: Dims = order.iter().map(|&axis| sizes[axis]).collect();
+    let strides: SmallVec<[Strides; 4]> = strides.iter().map(|s| order.iter().map(|&axis| s[axis]).collect()).collect();
+    Space::new(&sizes, &strides.iter().map(|s| &s[..]).collect::<SmallVec<[&[i64]; 4]>>())
 }
 
 /// The layouts of operands, where those with strides allow vectors along the innermost axis, if all of them do.

@@ -28,6 +28,19 @@ const MOST_INVOCATIONS_OF_COLUMNS: u32 = 32;
 /// Loads that an invocation should have in flight before more of them share a row.
 const LOADS: u64 = 4;
 
+/// Workgroups below which more invocations share a row: the multiprocessors of a large GPU.
+const FEW_GROUPS: u64 = 132;
+
+/// A larger team where rows whose elements are apart fill few workgroups: these take as long as the code of one invocation.
+fn shared_out(rows: u64, vectors: u64, team: u64) -> u64 {
+    let groups = |team: u64| rows.div_ceil((256 / team).max(1));
+    let mut team = team;
+    while groups(team) < FEW_GROUPS && 2 * team <= u64::from(MOST_INVOCATIONS_OF_COLUMNS) && 2 * team <= vectors {
+        team *= 2;
+    }
+    team
+}
+
 /// Elements that one invocation may hold, and invocations that may share a row.
 fn limits(plan: &Plan, kind: DeviceKind, max_invocations: u32) -> (u32, u32) {
     let elements = match kind {
@@ -118,6 +131,7 @@ pub fn rows(
     let team = vectors.div_ceil(LOADS).next_power_of_two().max(least_team);
     // Neighbouring rows keep their place in the workgroup for as long as possible.
     let team = if columns { team.min(u64::from(256 / NEIGHBOURS)).max(least_team) } else { team };
+    let team = if columns && caps.kind != DeviceKind::Cpu { shared_out(rows, vectors, team) } else { team };
     let items = vectors.div_ceil(team);
     if items > most_items || team > u64::from(most_invocations) {
         return Ok(None);
