@@ -13,7 +13,7 @@ use smallvec::smallvec;
 use crate::common;
 
 pub struct Runner {
-    engine: Arc<Engine>,
+    pub engine: Arc<Engine>,
 }
 
 impl Runner {
