@@ -4,44 +4,18 @@
 #
 #     MIX_ENV=prod mix run bench/regime_gradient.exs [CALLS]
 
+Code.require_file("workloads.exs", __DIR__)
+
 defmodule RegimeGradient do
   @moduledoc false
-  import Nx.Defn
 
   alias Nx.Vulkan.{NativeV, VulkanoBackend}
 
-  @q [0.01, -3.0, 0.02, -3.0, -3.0, -3.0, 0.05, 0.05]
   @priors [0.001, 0.01, 0.02, 0.001, 0.01, 0.02, 0.05, 0.5, 0.0, 1.0, 0.0, 1.0]
-  @half_log_2pi 0.9189385332046728
-  @log_2_over_pi -0.45158270528945486
-
-  defn(normal(x, mu, sigma), do: -0.5 * ((x - mu) / sigma) ** 2 - Nx.log(sigma) - @half_log_2pi)
-  defn(half_cauchy(x, scale), do: @log_2_over_pi - Nx.log(scale) - Nx.log1p((x / scale) ** 2))
-
-  # The density of priv/shaders/examples/regime_f64.spv.
-  defn logp(q, r) do
-    {sigma_trend, sigma_mr, sigma_vol, theta} = {Nx.exp(q[1]), Nx.exp(q[3]), Nx.exp(q[4]), Nx.exp(q[5])}
-    {w1, w2} = {Nx.exp(Nx.min(q[6], 10)), Nx.exp(Nx.min(q[7], 10))}
-    total = w1 + w2 + 1
-    before = Nx.concatenate([Nx.tensor([0.0], type: :f64), r[0..-2//1]])
-
-    trend = normal(r, q[0], sigma_trend) + Nx.log(w1 / total)
-    reverting = normal(r, before + theta * (q[2] - before), sigma_mr) + Nx.log(w2 / total)
-    volatile = normal(r, 0, sigma_vol) + Nx.log(1 / total)
-    likelihood = Nx.stack([trend, reverting, volatile]) |> Nx.logsumexp(axes: [0]) |> Nx.sum()
-
-    priors =
-      normal(q[0], 0.001, 0.01) + normal(q[2], 0.001, 0.01) + normal(q[6], 0, 1) + normal(q[7], 0, 1) +
-        half_cauchy(sigma_trend, 0.02) + half_cauchy(sigma_mr, 0.02) + half_cauchy(sigma_vol, 0.05) +
-        half_cauchy(theta, 0.5)
-
-    likelihood + priors + q[1] + q[3] + q[4] + q[5]
-  end
 
   def main(calls) do
     {:ok, info} = NativeV.device_info()
     IO.puts("#{info.name}, #{info.driver}\n")
-    returns = for i <- 1..200, do: (rem(i * 37, 64) / 64 - 0.5) * 0.02
 
     modes =
       [{"Nx.BinaryBackend", Nx.BinaryBackend, :immediate}] ++
@@ -50,9 +24,8 @@ defmodule RegimeGradient do
     for compile <- [&traced/2, &compiled/2] do
       runs =
         for {name, backend, mode} <- modes do
-          q = Nx.tensor(@q, type: :f64, backend: backend)
-          r = Nx.tensor(returns, type: :f64, backend: backend)
           Nx.default_backend(backend)
+          {q, r} = {Workloads.regime_point(:f64), Workloads.returns(200, :f64)}
           run = compile.(q, r)
 
           read = fn ->
@@ -83,10 +56,10 @@ defmodule RegimeGradient do
       IO.puts("largest relative difference of the backends: #{worst}\n")
     end
 
-    q = pack(@q)
+    q = Nx.to_binary(Workloads.regime_point(:f64))
     push = <<32::32-little, 200::32-little, 8::32-little, 1::32-little>> <> pack([1.0e-4 | @priors])
     spv = Application.app_dir(:nx_vulkan, "priv/shaders/examples/regime_f64.spv")
-    extras = pack(returns ++ List.duplicate(1.0, 8))
+    extras = Nx.to_binary(Workloads.returns(200, :f64)) <> pack(List.duplicate(1.0, 8))
 
     chain = fn ->
       {:ok, _} = NativeV.leapfrog_chain_synth_f64(q, pack(List.duplicate(0.1, 8)), extras, push, 32, spv)
@@ -97,13 +70,11 @@ defmodule RegimeGradient do
     IO.puts("chain of 32 steps: #{per_chain} ms, #{Float.round(per_chain / 32, 4)} ms per step")
   end
 
-  defp gradient(q, r), do: value_and_grad(q, &logp(&1, r))
-
   # Traced anew in each call, and once.
-  defp traced(_q, _r), do: Nx.Defn.jit(&gradient/2, compiler: Nx.Defn.Evaluator)
+  defp traced(_q, _r), do: Nx.Defn.jit(&Workloads.regime/2, compiler: Nx.Defn.Evaluator)
 
   defp compiled(q, r) do
-    Nx.Defn.compile(&gradient/2, [Nx.to_template(q), Nx.to_template(r)], compiler: Nx.Defn.Evaluator)
+    Nx.Defn.compile(&Workloads.regime/2, [Nx.to_template(q), Nx.to_template(r)], compiler: Nx.Defn.Evaluator)
   end
 
   # The least and the median of so many calls of each, one after the other, so that all meet the same load.

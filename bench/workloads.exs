@@ -83,6 +83,7 @@ defmodule Workloads do
   @doc "Value and gradient of the three-regime mixture of returns: 8 parameters."
   defn(regime(q, r), do: value_and_grad(q, &regime_density(&1, r)))
 
+  @doc "The density of priv/shaders/examples/regime_f64.spv."
   defn regime_density(q, r) do
     {sigma_trend, sigma_mr, sigma_vol, theta} = {Nx.exp(q[1]), Nx.exp(q[3]), Nx.exp(q[4]), Nx.exp(q[5])}
     {w1, w2} = {Nx.exp(Nx.min(q[6], 10)), Nx.exp(Nx.min(q[7], 10))}

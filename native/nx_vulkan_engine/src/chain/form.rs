@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::device::Stepped;
 use crate::codegen::workgroup::{Mode, Port, WorkgroupSpec, supports, work};
 use crate::kernel::launch::{Compile, Kernel, KernelSpec, workgroup};
-use crate::program::{Op, Operand, Program};
+use crate::program::{Operand, Program};
 use crate::{Engine, Error, Result, Tensor, Type};
 
 /// In what form steps run.
@@ -110,7 +110,7 @@ impl Steps {
 fn fits(program: &Program) -> Result<u64> {
     let needs = |needs: String| Err(Error::Unsupported { op: "chain".to_string(), dtype: None, needs });
     let largest = program.inputs.iter().chain(program.results()).map(Type::elements).max().unwrap_or(0);
-    if instructions(program) > MAX_INSTRUCTIONS || largest > MAX_ELEMENTS {
+    if program.size() > MAX_INSTRUCTIONS || largest > MAX_ELEMENTS {
         return needs(format!("at most {MAX_INSTRUCTIONS} instructions and values of {MAX_ELEMENTS} elements"));
     }
     if !supports(program) {
@@ -119,28 +119,13 @@ fn fits(program: &Program) -> Result<u64> {
     Ok(program_work(program))
 }
 
-/// The programs of a loop or of branches.
-fn inside(op: &Op) -> [Option<&Program>; 2] {
-    match op {
-        Op::While(op) => [Some(&op.condition), Some(&op.body)],
-        Op::Cond(op) => [Some(&op.on_true), Some(&op.on_false)],
-        _ => [None, None],
-    }
-}
-
-/// Instructions of a program and of those inside it.
-fn instructions(program: &Program) -> usize {
-    let of = |op: &Op| inside(op).into_iter().flatten().map(instructions).sum::<usize>();
-    program.instructions.iter().map(|instruction| 1 + of(&instruction.op)).sum()
-}
-
 /// Work of a program and of those inside it, each once.
 fn program_work(program: &Program) -> u64 {
     let type_of = program.types();
-    let of = |op: &Op| inside(op).into_iter().flatten().map(program_work).sum::<u64>();
     let each = program.instructions.iter().map(|instruction| {
         let operands: Vec<&Type> = instruction.operands.iter().filter_map(|&o: &Operand| type_of(o)).collect();
-        of(&instruction.op) + work(&instruction.op, &operands, &instruction.outs)
+        let inside = instruction.op.inside().map(program_work).sum::<u64>();
+        inside + work(&instruction.op, &operands, &instruction.outs)
     });
     each.sum()
 }

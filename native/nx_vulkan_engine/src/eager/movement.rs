@@ -193,9 +193,8 @@ pub fn put_slice(call: &Call<'_>, starts: &[Option<i64>]) -> Result<Tensor> {
     let place = result.view.slice(&numbers(&starts), lengths, &ones(starts.len()))?;
     copy(call.engine, a, &result, call.compile)?;
     if starts.iter().any(|start| matches!(start, Start::Read(_))) {
-        let same = window.view.dtype == result.view.dtype && window.view.strides.iter().all(|&stride| stride >= 0);
-        let window = if same {
-            window.clone()
+        let window = if window.view.dtype == result.view.dtype {
+            ascending(call, window)?
         } else {
             let plain = Tensor::uninitialized(call.engine, &Type::new(result.view.dtype, lengths))?;
             copy(call.engine, window, &plain, call.compile)?;

@@ -25,16 +25,6 @@ const SMALL: u64 = 1024;
 /// Iterations between two looks at the condition, at most.
 const MAX_BLOCK: u64 = 32;
 
-/// The instructions of a program and of those inside it.
-fn size(program: &Program) -> u64 {
-    let inside = |op: &Op| match op {
-        Op::While(op) => size(&op.condition) + size(&op.body),
-        Op::Cond(op) => size(&op.on_true) + size(&op.on_false),
-        _ => 0,
-    };
-    program.instructions.iter().map(|i| 1 + inside(&i.op)).sum()
-}
-
 /// Whether an op has to wait where nothing may.
 fn refused<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Error::NeedsCompile))
@@ -45,7 +35,7 @@ impl Builder<'_> {
     pub fn repeat(&mut self, op: &Loop, mut operands: Vec<Tensor>, outs: &[Type]) -> Result<Vec<Tensor>> {
         let state = outs.len();
         if let Some(trips) = op.known_trips()
-            && trips.saturating_mul(size(&op.body)) <= MAX_UNROLLED
+            && trips.saturating_mul(op.body.size() as u64) <= MAX_UNROLLED
         {
             for _ in 0..trips {
                 let next = self.inline(&op.body, &operands)?;

@@ -2,7 +2,7 @@
 
 use super::counted::Trips;
 use super::wire::{Attr, Attrs};
-use super::{Program, verify};
+use super::{Op, Program, verify};
 use crate::{Result, Type};
 
 /// The attributes of `while`. Its operands are the state, then what both programs read besides; each takes all of them.
@@ -27,6 +27,25 @@ pub struct Branches {
 }
 
 type Check = std::result::Result<(), String>;
+
+impl Op {
+    /// The programs of a loop or of branches.
+    pub(crate) fn inside(&self) -> impl Iterator<Item = &Program> {
+        let programs = match self {
+            Op::While(op) => [Some(&op.condition), Some(&op.body)],
+            Op::Cond(op) => [Some(&op.on_true), Some(&op.on_false)],
+            _ => [None, None],
+        };
+        programs.into_iter().flatten()
+    }
+}
+
+impl Program {
+    /// Instructions of the program and of the loops and branches in it.
+    pub(crate) fn size(&self) -> usize {
+        self.instructions.iter().map(|instruction| 1 + instruction.op.inside().map(Program::size).sum::<usize>()).sum()
+    }
+}
 
 /// Checks a program that takes `inputs` and gives `outs`.
 fn check_program(what: &str, program: &Program, inputs: &[&Type], outs: &[Type]) -> Check {

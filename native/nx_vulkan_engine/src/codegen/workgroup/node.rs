@@ -191,11 +191,7 @@ fn update_count(indices: &Type) -> u64 {
 pub(super) fn longest(program: &Program) -> u64 {
     let type_of = program.types();
     let find = |operand: &Operand| type_of(*operand);
-    let of_op = |op: &Op| match op {
-        Op::While(op) => longest(&op.condition).max(longest(&op.body)),
-        Op::Cond(op) => longest(&op.on_true).max(longest(&op.on_false)),
-        _ => 1,
-    };
+    let of_op = |op: &Op| op.inside().map(longest).max().unwrap_or(1);
     let of_fold = |instruction: &crate::program::Instruction| match &instruction.op {
         Op::Reduce { .. } => instruction.operands.iter().filter_map(find).map(Type::elements).max().unwrap_or(1),
         Op::Dot { contract_a, .. } => {
@@ -289,8 +285,7 @@ fn has(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
         // Sums are rounded once, not after each update as narrow floats would be.
         Op::IndexedAdd { .. } => out.dtype.is_integer() || out.dtype.is_canonical(),
         Op::IndexedPut { .. } => true,
-        Op::While(op) => supports(&op.condition) && supports(&op.body),
-        Op::Cond(op) => supports(&op.on_true) && supports(&op.on_false),
+        Op::While(_) | Op::Cond(_) => op.inside().all(supports),
         Op::Workgroup(_)
         | Op::Fused(_)
         | Op::Window { .. }

@@ -31,7 +31,7 @@ pub(super) fn block(op: &Loop, outs: &[Type], fuel: u64, slow: Program) -> Resul
     // The state of the loop in the kernel: the state, the fuel, whether it is stuck.
     let condition = {
         let mut new = Rewriter::new(&with_input(&with_input(&op.condition, states, fuel_type()), states + 1, bit()));
-        let holds = condition_of(&mut new, op, |i| skip(i, states, 2));
+        let holds = condition_of(&mut new, op, states, 2);
         let has_fuel = above_zero(&mut new, Operand::Input(states as u32));
         let stuck = Operand::Input(states as u32 + 1);
         let goes_on = not(&mut new, stuck);
@@ -42,7 +42,7 @@ pub(super) fn block(op: &Loop, outs: &[Type], fuel: u64, slow: Program) -> Resul
     let body = {
         let burning = fueled(&op.body, states)?;
         let mut new = Rewriter::new(&with_input(&burning, states + 1, bit()));
-        let mut next = inline(&mut new, &burning, |i| skip(i, states + 1, 1));
+        let mut next = new.append(&burning, &skipping(&burning, states + 1, 1));
         let Some(left) = next.pop() else { return Ok(slow) };
         let has_fuel = above_zero(&mut new, left);
         let stuck = not(&mut new, has_fuel);
@@ -138,13 +138,13 @@ fn fueled(program: &Program, at: usize) -> Result<Program> {
 /// The loop with fuel as the last part of its state.
 fn burning_loop(op: &Loop, states: usize, work: u64) -> Result<Op> {
     let mut new = Rewriter::new(&with_input(&op.condition, states, fuel_type()));
-    let holds = condition_of(&mut new, op, |i| skip(i, states, 1));
+    let holds = condition_of(&mut new, op, states, 1);
     let has_fuel = above_zero(&mut new, Operand::Input(states as u32));
     let both = new.push_one(Op::Binary(Binary::LogicalAnd), &[holds, has_fuel], &bit());
     let condition = new.finish_with(vec![both]);
     let burning = fueled(&op.body, states)?;
     let mut new = Rewriter::new(&Program { instructions: vec![], outputs: vec![], ..burning.clone() });
-    let mut next = inline(&mut new, &burning, |i| i);
+    let mut next = new.append(&burning, &skipping(&burning, 0, 0));
     if let Some(left) = next.pop() {
         next.push(burn(&mut new, left, work));
     }
@@ -163,24 +163,14 @@ fn skip(input: u32, at: usize, count: u32) -> u32 {
     if (input as usize) < at { input } else { input + count }
 }
 
-/// Adds a program's instructions, whose inputs are those that `input` says. Answers its outputs.
-fn inline(new: &mut Rewriter, program: &Program, input: impl Fn(u32) -> u32) -> Vec<Operand> {
-    let mut results: Vec<Operand> = Vec::new();
-    let find = |results: &[Operand], operand: Operand| match operand {
-        Operand::Input(i) => Operand::Input(input(i)),
-        Operand::Result(r) => results.get(r as usize).copied().unwrap_or(NOWHERE),
-    };
-    for instruction in &program.instructions {
-        let operands = instruction.operands.iter().map(|&o| find(&results, o)).collect();
-        let Operand::Result(first) = new.push(Instruction { operands, ..instruction.clone() }) else { continue };
-        results.extend((first..).take(instruction.outs.len()).map(Operand::Result));
-    }
-    program.outputs.iter().map(|&o| find(&results, o)).collect()
+/// The inputs of a program when `count` more come in at `at`.
+fn skipping(program: &Program, at: usize, count: u32) -> Vec<Operand> {
+    (0..program.inputs.len() as u32).map(|i| Operand::Input(skip(i, at, count))).collect()
 }
 
-/// Adds a loop's condition. Answers whether it holds.
-fn condition_of(new: &mut Rewriter, op: &Loop, input: impl Fn(u32) -> u32) -> Operand {
-    inline(new, &op.condition, input).pop().unwrap_or(NOWHERE)
+/// Adds a loop's condition, whose inputs make room for `count` more at `at`. Answers whether it holds.
+fn condition_of(new: &mut Rewriter, op: &Loop, at: usize, count: u32) -> Operand {
+    new.append(&op.condition, &skipping(&op.condition, at, count)).pop().unwrap_or(NOWHERE)
 }
 
 fn above_zero(new: &mut Rewriter, fuel: Operand) -> Operand {

@@ -75,6 +75,15 @@ impl Rewriter {
         self.push(Instruction { op, operands: operands.into(), outs: SmallVec::from_elem(out.clone(), 1) })
     }
 
+    /// Adds another program's instructions, which take `inputs` in the place of its own. Answers its outputs.
+    pub fn append(&mut self, other: &Program, inputs: &[Operand]) -> Vec<Operand> {
+        let first = self.program.instructions.len();
+        let outputs = self.program.append(other, inputs);
+        let added = self.program.instructions.iter().enumerate().skip(first);
+        self.made.extend(added.flat_map(|(at, instruction)| instruction.outs.iter().map(move |ty| (at, ty.clone()))));
+        outputs
+    }
+
     /// Says where the next old result is.
     pub fn moved(&mut self, to: Operand) {
         self.moved.push(to);
