@@ -30,6 +30,7 @@ has_gpu() {
 has_validation_layer() {
   files_like '/usr/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json' \
     '/usr/local/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json' \
+    '/opt/homebrew/share/vulkan/explicit_layer.d/VkLayer_khronos_validation.json' \
     '/etc/vulkan/explicit_layer.d/VkLayer_khronos_validation.json' >/dev/null
 }
 

@@ -88,10 +88,12 @@ defmodule Nx.Vulkan.Device.MemoryTest do
   end
 
   # In a VM of its own, whose device may take 300 MB for tensors.
-  defp with_little_memory(script) do
+  defp with_little_memory(script), do: with_memory(300_000_000, script)
+
+  defp with_memory(device_bytes, script) do
     paths = Enum.flat_map(:code.get_path(), &["-pa", List.to_string(&1)])
     setup = "{:ok, _} = Application.ensure_all_started(:nx); Nx.default_backend(Nx.Vulkan.VulkanoBackend);"
-    env = [{"NX_VULKAN_MEMORY_LIMIT", "300000000"}]
+    env = [{"NX_VULKAN_MEMORY_LIMIT", "#{device_bytes}"}]
     System.cmd("elixir", paths ++ ["-e", setup <> script], env: env, stderr_to_stdout: true)
   end
 
@@ -122,5 +124,39 @@ defmodule Nx.Vulkan.Device.MemoryTest do
 
     # Host memory serves first where the device has less than the host.
     assert {"out_of_memory add 16000000 300000000 2.0", 0} = with_little_memory(script)
+  end
+
+  # A limit of the address space stands for a host that has no more memory.
+  unless File.exists?("/proc/self/status") and System.find_executable("prlimit") do
+    @tag skip: "needs Linux and prlimit of util-linux"
+  end
+
+  test "results that the host has no memory for are failed downloads, and the VM goes on" do
+    script = """
+    alias Nx.Vulkan.{ChainShaderSpecs, NativeV}
+    n = 25_000
+    state = :binary.copy(<<0.5::float-32-little>>, n)
+    push = ChainShaderSpecs.push(ChainShaderSpecs.family(:normal, :f32, [0.5, 1.5]), n, 200, 0.1)
+    spv = Application.app_dir(:nx_vulkan, "priv/shaders/leapfrog_chain_normal.spv")
+    chain = fn -> NativeV.leapfrog_chain_synth(state, state, state, push, 200, spv) end
+    {:ok, large} = NativeV.buf_alloc(60_000_000)
+    {:ok, small} = NativeV.buf_upload("abcd")
+    # The pool keeps its memory on the device, and this process the memory of its results.
+    {:ok, results} = chain.()
+
+    soft_limit = fn bytes -> {_, 0} = System.cmd("prlimit", ["--pid", System.pid(), "--as=\#{bytes}:"]) end
+    [_, kib] = Regex.run(~r/VmSize:\\s+(\\d+) kB/, File.read!("/proc/self/status"))
+    soft_limit.(1024 * String.to_integer(kib) + 30_000_000)
+    answers = [NativeV.buf_download(large), chain.(), NativeV.buf_download(small)]
+    soft_limit.("unlimited")
+
+    [{:error, :download_failed, message}, {:error, :download_failed, of_chain}, {:ok, "abcd"}] = answers
+    {:ok, zeros} = NativeV.buf_download(large)
+    {:ok, ^results} = chain.()
+    IO.write("\#{message}; \#{of_chain}; \#{byte_size(zeros)} bytes")
+    """
+
+    assert {"no host memory for 60000000 bytes; no host memory for 60000800 bytes; 60000000 bytes", 0} =
+             with_memory(1_000_000_000, script)
   end
 end

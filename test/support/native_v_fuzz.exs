@@ -2,7 +2,8 @@
 #
 #     mix run test/support/native_v_fuzz.exs [calls] [seed]
 #
-# 10,000 calls unless told. The same seed makes the same calls.
+# 10,000 calls unless told. The same seed makes the same calls. Where spirv-val is installed, modules with a flipped bit are
+# among them, and with NX_VULKAN_VALIDATION=required one message of the validation layer fails the run.
 Code.ensure_loaded?(Nx.Vulkan.NativeVFuzz) || Code.require_file("native_v_fuzz.ex", __DIR__)
 
 {calls, seed} =
@@ -14,3 +15,9 @@ Code.ensure_loaded?(Nx.Vulkan.NativeVFuzz) || Code.require_file("native_v_fuzz.e
 
 :ok = Nx.Vulkan.init()
 Nx.Vulkan.NativeVFuzz.run(calls, seed)
+
+case Nx.Vulkan.NativeV.device_validation_messages() do
+  nil -> :ok
+  [] -> IO.puts("the Vulkan validation layer has no complaint")
+  messages -> raise "the Vulkan validation layer complains:\n" <> Enum.join(Enum.uniq(messages), "\n")
+end
