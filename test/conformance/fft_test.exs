@@ -55,7 +55,8 @@ defmodule Nx.Vulkan.Conformance.FftTest do
 
   test "fft of random lengths, views and batches" do
     for _ <- 1..25 do
-      length = :rand.uniform(150)
+      # Nx.BinaryBackend gives no elements for transforms of one.
+      length = 1 + :rand.uniform(149)
       type = Enum.random(f: 32, f: 64, c: 64, c: 128)
       tensor = random({2, length, 3}, type)
 
