@@ -28,8 +28,12 @@ defmodule Nx.Vulkan.NoDeviceTest do
       false = Nx.Vulkan.has_f64?()
       {:error, :vulkan_init_failed, message} = Nx.Vulkan.NativeV.buf_alloc(4)
       {:error, :vulkan_init_failed, ^message} = Nx.Vulkan.NativeV.buf_upload("abcd")
-      {:error, :vulkan_init_failed, ^message} = Nx.Vulkan.NativeV.leapfrog_chain_synth("", "", "", "", 1, "a.spv")
-      {:error, :vulkan_init_failed, ^message} = Nx.Vulkan.NativeV.leapfrog_chain_synth_batch_f64("", "", "", "", 1, "a.spv")
+
+      for suffix <- ["", "_f64", "_batch", "_batch_f64"] do
+        chain = String.to_existing_atom("leapfrog_chain_synth" <> suffix)
+        {:error, :vulkan_init_failed, ^message} = apply(Nx.Vulkan.NativeV, chain, ["", "", "", "", 1, "a.spv"])
+      end
+
       IO.puts("error: " <> Exception.message(error))
       """)
 
