@@ -55,7 +55,7 @@ defmodule Nx.Vulkan.MixProject do
 
   def application do
     [
-      extra_applications: [:logger],
+      extra_applications: [:crypto, :logger],
       mod: {Nx.Vulkan.Application, []}
     ]
   end
