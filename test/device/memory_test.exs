@@ -28,6 +28,18 @@ defmodule Nx.Vulkan.Device.MemoryTest do
     assert NativeV.device_stats().reserved_bytes <= max(2 * reserved, 512 * 1024 * 1024)
   end
 
+  test "compiled functions are collected once nobody holds them" do
+    before = in_use()
+    one = Nx.tensor([1, 2], backend: VulkanoBackend)
+
+    for i <- 1..200 do
+      fun = fn x -> Nx.add(x, Nx.tensor([i, i + 1], backend: Nx.BinaryBackend)) end
+      Nx.Defn.jit_apply(fun, [one], compiler: Nx.Vulkan, cache: false)
+    end
+
+    assert in_use() - before < 4_000_000
+  end
+
   # As training goes: each step's results are the next one's arguments, and the last are dropped.
   test "compiled training stays within the memory of its first steps" do
     step =

@@ -302,7 +302,12 @@ impl Engine {
             let file = file.try_clone().map_err(failed)?;
             imported_buffer(&self.core.pool, file, size_bytes, memory_type, allocation_bytes)
         })?;
-        buffer.map(Arc::new).ok_or_else(|| self.alloc_error(AllocError::OutOfMemory, size_bytes))
+        // The memory is there already. NVIDIA's driver says this of a descriptor that is none of its memory.
+        buffer.map(Arc::new).ok_or_else(|| Error::InvalidArgument {
+            what: "handle",
+            expected: "memory that is still shared".to_string(),
+            got: "a descriptor that the driver finds no memory for".to_string(),
+        })
     }
 
     /// The first success of `attempt` as it is, after the pool gave back what is free, and after the device came to rest; none

@@ -1,22 +1,30 @@
 //! Tensors in memory that processes share: `VK_KHR_external_memory_fd`, and Linux's way to fetch a descriptor of another process.
 
+use std::fs::File;
 use std::sync::Arc;
 
-use crate::memory::Buffer;
+use crate::memory::{Buffer, External};
 use crate::{Engine, Error, Result, Tensor, Type, View, eager};
 
 const MAGIC: &[u8; 8] = b"nxvkipc1";
-/// Magic, process, descriptor, start time, address, offset, size, memory type, allocation, device.
-const HANDLE_BYTES: usize = 8 + 4 + 4 + 8 + 8 + 8 + 8 + 4 + 8 + 16 + 4;
+/// Magic, process, descriptor, start time, file, serial number, address, offset, sizes, memory type, allocation, device.
+const HANDLE_BYTES: usize = 8 + 4 + 4 + 8 + 16 + 8 + 8 + 8 + 8 + 8 + 4 + 8 + 16 + 4;
+/// Shared memory ends with the start time of its process and its serial number there.
+const TAG_BYTES: u64 = 16;
 
-/// What another process needs to find the memory. The start time tells a process from a later one of the same number.
+/// What another process needs to find the memory. The start time tells a process from a later one of the same number. A number of a
+/// descriptor that was closed may be another's by now: the device and inode tell other files from memory, and the tag in the memory
+/// tells it from memory that was shared later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Handle {
     process: u32,
     descriptor: i32,
     start_time: u64,
+    file: [u64; 2],
+    serial: u64,
     address: u64,
     offset_bytes: u64,
+    tensor_bytes: u64,
     buffer_bytes: u64,
     memory_type: u32,
     allocation_bytes: u64,
@@ -29,7 +37,11 @@ impl Handle {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.process.to_le_bytes());
         bytes.extend(self.descriptor.to_le_bytes());
-        for word in [self.start_time, self.address, self.offset_bytes, self.buffer_bytes] {
+        let [device, inode] = self.file;
+        for word in [self.start_time, device, inode, self.serial, self.address] {
+            bytes.extend(word.to_le_bytes());
+        }
+        for word in [self.offset_bytes, self.tensor_bytes, self.buffer_bytes] {
             bytes.extend(word.to_le_bytes());
         }
         bytes.extend(self.memory_type.to_le_bytes());
@@ -51,14 +63,25 @@ impl Handle {
             process: u32::from_le_bytes(take(&mut rest)?),
             descriptor: i32::from_le_bytes(take(&mut rest)?),
             start_time: u64::from_le_bytes(take(&mut rest)?),
+            file: [u64::from_le_bytes(take(&mut rest)?), u64::from_le_bytes(take(&mut rest)?)],
+            serial: u64::from_le_bytes(take(&mut rest)?),
             address: u64::from_le_bytes(take(&mut rest)?),
             offset_bytes: u64::from_le_bytes(take(&mut rest)?),
+            tensor_bytes: u64::from_le_bytes(take(&mut rest)?),
             buffer_bytes: u64::from_le_bytes(take(&mut rest)?),
             memory_type: u32::from_le_bytes(take(&mut rest)?),
             allocation_bytes: u64::from_le_bytes(take(&mut rest)?),
             device: take(&mut rest)?,
             driver_version: u32::from_le_bytes(take(&mut rest)?),
         })
+    }
+
+    fn tag(&self) -> [u8; TAG_BYTES as usize] {
+        let mut tag = [0; TAG_BYTES as usize];
+        let (process, memory) = tag.split_at_mut(8);
+        process.copy_from_slice(&self.start_time.to_le_bytes());
+        memory.copy_from_slice(&self.serial.to_le_bytes());
+        tag
     }
 }
 
@@ -76,26 +99,30 @@ impl Tensor {
         let mut tensor = eager::contiguous(engine, self, eager::Compile::Allowed)?;
         if descriptor(&tensor.buffer).is_none() {
             let size_bytes = tensor.view.ty().size_bytes();
-            let buffer = engine.alloc_shared(size_bytes)?;
+            let buffer = engine.alloc_shared(size_bytes.next_multiple_of(TAG_BYTES) + TAG_BYTES)?;
             engine.copy(&tensor.buffer, tensor.view.offset_bytes(), &buffer, 0, size_bytes)?;
             tensor = Tensor { buffer, view: View::contiguous(tensor.view.dtype, &tensor.view.shape) };
         }
-        let (descriptor, memory_type, allocation_bytes) =
-            descriptor(&tensor.buffer).ok_or_else(|| unsupported("exportable memory"))?;
-        // Also waits for what writes it.
-        let tensor = tensor.share(engine, holder)?;
+        let buffer = Arc::clone(&tensor.buffer);
+        let (external, file) = descriptor(&buffer).ok_or_else(|| unsupported("exportable memory"))?;
         let handle = Handle {
             process: std::process::id(),
-            descriptor,
+            descriptor: system::number(file),
             start_time,
+            file: system::identity(file)?,
+            serial: external.serial,
             address: tensor.address(),
             offset_bytes: tensor.view.offset_bytes(),
-            buffer_bytes: tensor.buffer.size_bytes(),
-            memory_type,
-            allocation_bytes,
+            tensor_bytes: tensor.view.ty().size_bytes(),
+            buffer_bytes: buffer.size_bytes(),
+            memory_type: external.memory_type,
+            allocation_bytes: external.allocation_bytes,
             device: engine.info().uuid,
             driver_version: engine.info().driver_version,
         };
+        engine.upload(&buffer, buffer.size_bytes() - TAG_BYTES, &handle.tag())?;
+        // Also waits for what writes it.
+        let tensor = tensor.share(engine, holder)?;
         Ok((tensor, handle.encode()))
     }
 
@@ -122,23 +149,33 @@ impl Tensor {
         if !engine.shares_memory() {
             return Err(unsupported("VK_KHR_external_memory_fd"));
         }
-        let (end, element) = (handle.offset_bytes.checked_add(ty.size_bytes()), ty.dtype.size_bytes());
-        if end.is_none_or(|end| end > handle.buffer_bytes) || !handle.offset_bytes.is_multiple_of(element) {
-            let got = format!("{} bytes", handle.buffer_bytes.saturating_sub(handle.offset_bytes));
-            return Err(bad(&format!("{} bytes", ty.size_bytes()), got));
+        let element = ty.dtype.size_bytes();
+        if ty.size_bytes() > handle.tensor_bytes || !handle.offset_bytes.is_multiple_of(element) {
+            return Err(bad(&format!("{} bytes", ty.size_bytes()), format!("{} bytes", handle.tensor_bytes)));
+        }
+        let end = handle.offset_bytes.checked_add(handle.tensor_bytes).and_then(|end| end.checked_add(TAG_BYTES));
+        if end.is_none_or(|end| end > handle.buffer_bytes) {
+            return Err(bad("a handle of Nx.to_pointer", "one that was changed".to_string()));
         }
         let file = system::descriptor_of(handle.process, handle.start_time, handle.descriptor)?;
+        if system::identity(&file)? != handle.file {
+            return Err(bad("memory that is still shared", "a descriptor of something else".to_string()));
+        }
         let buffer = engine.import_shared(file, handle.buffer_bytes, handle.memory_type, handle.allocation_bytes)?;
+        let mut tag = [0; TAG_BYTES as usize];
+        engine.download(&buffer, handle.buffer_bytes - TAG_BYTES, &mut tag)?;
+        if tag != handle.tag() {
+            return Err(bad("memory that is still shared", "memory that was shared later".to_string()));
+        }
         let view = View { offset: handle.offset_bytes / element, ..View::contiguous(ty.dtype, &ty.shape) };
         Ok(Tensor { buffer, view })
     }
 }
 
-/// How another process maps a buffer: descriptor, memory type, bytes of the allocation.
-fn descriptor(buffer: &Arc<Buffer>) -> Option<(i32, u32, u64)> {
+/// The memory of a buffer that other processes can map, and its file.
+fn descriptor(buffer: &Buffer) -> Option<(&External, &File)> {
     let external = buffer.as_external()?;
-    let file = external.file.as_ref()?;
-    Some((system::number(file), external.memory_type, external.allocation_bytes))
+    Some((external, external.file.as_ref()?))
 }
 
 fn unsupported(needs: &str) -> Error {
@@ -149,6 +186,7 @@ fn unsupported(needs: &str) -> Error {
 mod system {
     use std::fs::File;
     use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::os::unix::fs::MetadataExt;
 
     use crate::{Error, Result};
 
@@ -162,6 +200,13 @@ mod system {
 
     pub fn number(file: &File) -> i32 {
         file.as_raw_fd()
+    }
+
+    /// Device and inode of an open file. Drivers may give all their descriptors the same.
+    pub fn identity(file: &File) -> Result<[u64; 2]> {
+        let failed = |e: std::io::Error| Error::Io { path: "a descriptor".to_string(), cause: e.to_string() };
+        let metadata = file.metadata().map_err(failed)?;
+        Ok([metadata.dev(), metadata.ino()])
     }
 
     /// When a process started, in ticks since the system did.
@@ -207,6 +252,10 @@ mod system {
         -1
     }
 
+    pub fn identity(_file: &File) -> Result<[u64; 2]> {
+        linux()
+    }
+
     pub fn start_time(_process: u32) -> Result<u64> {
         linux()
     }
@@ -226,8 +275,11 @@ mod tests {
             process: 1,
             descriptor: 2,
             start_time: 3,
+            file: [11, 12],
+            serial: 13,
             address: u64::MAX,
             offset_bytes: 5,
+            tensor_bytes: 14,
             buffer_bytes: 6,
             memory_type: 7,
             allocation_bytes: 8,

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use vulkano::buffer::{Buffer as VulkanoBuffer, ExternalBufferInfo};
 use vulkano::memory::{
@@ -29,6 +30,8 @@ pub(crate) struct External {
     pub file: Option<File>,
     pub memory_type: u32,
     pub allocation_bytes: u64,
+    /// Which of this process's shared allocations it is, counted from 1; 0 where it is another process's memory.
+    pub serial: u64,
 }
 
 impl VulkanBacking {
@@ -105,11 +108,19 @@ impl VulkanBacking {
     }
 }
 
+static SERIAL: AtomicU64 = AtomicU64::new(1);
+
 /// A buffer with undefined contents that other processes can map.
 pub(crate) fn shared_buffer(pool: &Arc<DevicePool>, size_bytes: u64) -> Result<Buffer, AllocError> {
     let (chunk, file, memory_type, allocation_bytes) =
         pool.backing().allocate_shared(size_bytes.next_multiple_of(ROUND_BYTES))?;
-    Ok(buffer(pool, chunk, size_bytes, |memory| External { memory, file: Some(file), memory_type, allocation_bytes }))
+    Ok(buffer(pool, chunk, size_bytes, |memory| External {
+        memory,
+        file: Some(file),
+        memory_type,
+        allocation_bytes,
+        serial: SERIAL.fetch_add(1, Relaxed),
+    }))
 }
 
 /// The buffer of another process.
@@ -126,7 +137,13 @@ pub(crate) fn imported_buffer(
     }
     let reserved = size_bytes.next_multiple_of(ROUND_BYTES);
     let chunk = pool.backing().import_shared(file, reserved, memory_type, allocation_bytes)?;
-    Ok(buffer(pool, chunk, size_bytes, |memory| External { memory, file: None, memory_type, allocation_bytes }))
+    Ok(buffer(pool, chunk, size_bytes, |memory| External {
+        memory,
+        file: None,
+        memory_type,
+        allocation_bytes,
+        serial: 0,
+    }))
 }
 
 fn buffer(

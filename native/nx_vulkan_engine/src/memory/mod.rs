@@ -18,7 +18,7 @@ pub use backing::HostAccess;
 pub(crate) use backing::{DeviceMemoryPlan, VulkanBacking};
 pub(crate) use block::{FreeBlock, Kind};
 pub use buffer::Buffer;
-pub(crate) use external::{imported_buffer, shared_buffer};
+pub(crate) use external::{External, imported_buffer, shared_buffer};
 pub(crate) use pool::{AllocError, Pool};
 pub(crate) use ring::Ring;
 
