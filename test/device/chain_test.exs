@@ -103,6 +103,21 @@ defmodule Nx.Vulkan.ChainTest do
     end
   end
 
+  test "more chains than a dispatch has" do
+    chain = Chain.compile(fn q -> Nx.multiply(-0.5, Nx.sum(Nx.multiply(q, q))) end, Nx.template({1}, :f32))
+    many = 65_537
+    q = Nx.divide(Nx.iota({many, 1}, type: :f32, backend: Nx.BinaryBackend), many)
+    steps = Nx.add(0.1, Nx.reshape(q, {many}))
+    trace = Chain.run(chain, q, q, steps: 2, step_size: steps)
+    assert Nx.shape(trace.q) == {many, 2, 1}
+    assert Nx.shape(trace.energy) == {many, 2}
+
+    for i <- [0, 65_534, 65_535, 65_536] do
+      alone = Chain.run(chain, q[i], q[i], steps: 2, step_size: steps[i])
+      for {name, tensor} <- trace, do: assert(Nx.to_binary(tensor[i]) == Nx.to_binary(alone[name]))
+    end
+  end
+
   test "divergence" do
     chain = Chain.compile(fn q -> Nx.negate(Nx.exp(Nx.sum(Nx.multiply(q, q)))) end, Nx.template({2}, :f32))
     q = Nx.tensor([1.0, 1.0], backend: Nx.BinaryBackend)
@@ -115,7 +130,20 @@ defmodule Nx.Vulkan.ChainTest do
     assert_raise ArgumentError, ~r/one type/, fn -> Chain.compile(normal, Nx.template({3}, :s32)) end
     assert_raise ArgumentError, ~r/scalar/, fn -> Chain.compile(& &1, Nx.template({3}, :f32)) end
 
-    assert_raise Nx.Vulkan.Error, ~r/form/, fn -> Chain.compile(normal, Nx.template({3}, :f32), form: :gpu) end
+    for {name, value} <- [form: :gpu, mass: :full] do
+      assert_raise ArgumentError, ~r/#{inspect(name)} to be one of/, fn ->
+        Chain.compile(normal, Nx.template({3}, :f32), [{name, value}])
+      end
+    end
+
+    vectorized = Nx.vectorize(Nx.tensor([1.0, 2.0], backend: Nx.BinaryBackend), :x)
+    assert_raise ArgumentError, ~r/parameters without vectorized axes/, fn -> Chain.compile(normal, vectorized) end
+
+    for {fun, reason} <- [
+          {fn q -> Nx.multiply(vectorized, normal.(q)) end, ~r/log-density without vectorized axes/},
+          {fn q -> Nx.complex(normal.(q), 1.0) end, ~r/log-density to be real, got: c64/}
+        ],
+        do: assert_raise(ArgumentError, reason, fn -> Chain.compile(fun, Nx.template({3}, :f32)) end)
 
     for {fun, d} <- [{normal, 300_000}, {&Nx.sum(Nx.sort(&1)), 3}] do
       compile = fn -> Chain.compile(fun, Nx.template({d}, :f32), form: :workgroup) end
@@ -129,6 +157,25 @@ defmodule Nx.Vulkan.ChainTest do
     assert_raise ArgumentError, ~r/:p of shape/, fn ->
       Chain.run(chain, q, Nx.tensor([1.0]), steps: 1, step_size: 0.1)
     end
+
+    run = fn chain, q, p, opts -> Chain.run(chain, q, p, Keyword.merge([steps: 1, step_size: 0.1], opts)) end
+    {two, three} = {Nx.broadcast(q, {2, 3}), Nx.transpose(Nx.broadcast(q, {2, 3}))}
+    one = Chain.compile(normal, Nx.template({}, :f32))
+
+    for {fun, reason} <- [
+          {fn -> run.(chain, two, three, []) end, ":p of shape {2, 3}, got: {3, 2}"},
+          {fn -> run.(chain, three, three, []) end, ":q of shape {3} or {chains, 3}, got: {3, 2}"},
+          {fn -> run.(one, Nx.tensor(1.0), Nx.tensor(1.0), []) end, ":q of shape {1} or {chains, 1}, got: {}"},
+          {fn -> run.(chain, [1.0, 2.0, 3.0], q, []) end, ":q to be a tensor"},
+          {fn -> run.(chain, Nx.vectorize(two, :x), q, []) end, ":q without vectorized axes"},
+          {fn -> run.(chain, q, Nx.as_type(q, :c64), []) end, ":p to be real, got: c64"},
+          {fn -> run.(chain, Nx.as_type(q, :f64), q, []) end, ":q of type f32"},
+          {fn -> run.(chain, q, q, step_size: :small) end, ":step_size to be a tensor"},
+          {fn -> run.(chain, q, q, step_size: q) end, ":step_size of shape {1}, got: {3}"},
+          {fn -> run.(chain, q, q, inverse_mass: [1.0, 1.0, 1.0]) end, ":inverse_mass to be a tensor"},
+          {fn -> run.(chain, q, q, inverse_mass: Nx.eye(3)) end, ":inverse_mass of shape {3}, got: {3, 3}"}
+        ],
+        do: assert_raise(ArgumentError, Regex.compile!(Regex.escape(reason)), fun)
 
     assert_raise ArgumentError, ~r/without data/, fn -> Chain.run(chain, q, q, steps: 1, step_size: 0.1, data: q) end
     assert %{} = Chain.run(chain, q, q, steps: 1, step_size: 0.1)

@@ -33,6 +33,9 @@ defmodule Nx.Vulkan.Chain do
   alias Nx.Vulkan.Lowering.Plan
   alias Nx.Vulkan.VulkanoBackend, as: B
 
+  # Chains of one dispatch: workgroups that every device takes. More follow in further ones.
+  @most_chains 65_535
+
   @enforce_keys [:ref, :form, :template, :parameters, :type, :mass, :data, :captured]
   defstruct [:ref, :form, :template, :parameters, :type, :mass, :data, :captured]
 
@@ -64,6 +67,8 @@ defmodule Nx.Vulkan.Chain do
           t
   def compile(log_density, template, opts \\ []) do
     opts = Keyword.validate!(opts, mass: :diagonal, data: nil, form: :auto)
+    one_of!(:mass, opts[:mass], [:diagonal, :dense])
+    one_of!(:form, opts[:form], [:auto, :workgroup, :device])
     template = Nx.to_template(template)
     leaves = Composite.flatten_list([template])
     type = type(leaves)
@@ -97,9 +102,17 @@ defmodule Nx.Vulkan.Chain do
     }
   end
 
+  defp one_of!(name, value, allowed) do
+    if value not in allowed do
+      raise ArgumentError, "expected #{inspect(name)} to be one of #{inspect(allowed)}, got: #{inspect(value)}"
+    end
+  end
+
   @doc false
   # The common type of parameters.
   def type([_ | _] = leaves) do
+    Enum.each(leaves, &not_vectorized!("parameters", &1))
+
     case leaves |> Enum.map(& &1.type) |> Enum.uniq() do
       [type] when type in [{:f, 32}, {:f, 64}] -> type
       types -> raise ArgumentError, "expected parameters of one type, f32 or f64, got: #{inspect(types)}"
@@ -111,13 +124,24 @@ defmodule Nx.Vulkan.Chain do
   @doc false
   # The log-density of a vector and its gradient, in the vector's type.
   def value_and_grad(q, type, fun) do
-    {value, gradient} = Nx.Defn.value_and_grad(q, &Nx.as_type(fun.(&1), type))
+    {value, gradient} = Nx.Defn.value_and_grad(q, &Nx.as_type(scalar!(fun.(&1)), type))
+    {value, Nx.as_type(gradient, type)}
+  end
 
-    if Nx.shape(value) != {} do
-      raise ArgumentError, "expected the log-density to be a scalar, got the shape: #{inspect(Nx.shape(value))}"
+  defp scalar!(value) do
+    value = Nx.to_tensor(value)
+
+    if value.shape != {} do
+      raise ArgumentError, "expected the log-density to be a scalar, got the shape: #{inspect(value.shape)}"
     end
 
-    {value, Nx.as_type(gradient, type)}
+    not_vectorized!("the log-density", value)
+
+    if match?({:c, _}, value.type) do
+      raise ArgumentError, "expected the log-density to be real, got: #{Nx.Type.to_string(value.type)}"
+    end
+
+    value
   end
 
   # The program of a plan, and for each of its inputs after q the number of a leaf of the data, or a reference to a constant.
@@ -139,7 +163,8 @@ defmodule Nx.Vulkan.Chain do
   end
 
   @doc """
-  Runs chains: from positions `q` and momenta `p`, `{d}` for one chain or `{b, d}` for b of them.
+  Runs chains: from positions `q` and momenta `p`, `{d}` for one chain or `{b, d}` for b of them. More than 65,535 chains take more than
+  one dispatch.
 
   Returns a map of tensors that the device fills later: `:q`, `:p`, `:gradient` (`{steps, d}` or `{b, steps, d}`), `:log_density` and
   `:energy` (`{steps}` or `{b, steps}`). The energy is half of p M⁻¹ p less the log-density; where it is not finite, the chain diverged.
@@ -147,7 +172,7 @@ defmodule Nx.Vulkan.Chain do
   ## Options
 
     * `:steps` - how many steps each chain takes, 1 to 65,536; required
-    * `:step_size` - a number, or a tensor `{b}`; a negative one goes back in time; required
+    * `:step_size` - a number or a scalar tensor, or a tensor `{b}`; a negative one goes back in time; required
     * `:inverse_mass` - `{d}`, or `{d, d}` for a dense one; all ones (or the identity) by default
     * `:data` - a container of tensors as the template given to `compile/3`
   """
@@ -167,68 +192,109 @@ defmodule Nx.Vulkan.Chain do
     end
 
     d = chain.parameters
-    rank = q |> Nx.shape() |> tuple_size()
-    batch = if rank == 1, do: 1, else: elem(Nx.shape(q), 0)
+    {batch, axes} = chains(tensor!(:q, q), d)
 
-    start = [
-      tensor(chain, :q, q, {batch, d}),
-      tensor(chain, :p, p, {batch, d}),
-      inverse_mass(chain, opts[:inverse_mass]),
-      tensor(chain, :step_size, step_size(chain, opts[:step_size], batch), {batch})
+    own = [
+      chain |> tensor(:q, q, axes ++ [d]) |> Nx.reshape({batch, d}),
+      chain |> tensor(:p, p, axes ++ [d]) |> Nx.reshape({batch, d}),
+      step_size(chain, opts[:step_size], batch)
     ]
 
-    start = Enum.map(start, &B.reference/1)
+    mass = inverse_mass(chain, opts[:inverse_mass])
     captured = captured(chain, opts[:data])
+
+    parts =
+      for first <- 0..(batch - 1)//@most_chains do
+        size = min(@most_chains, batch - first)
+        [q, p, step_size] = Enum.map(own, &Nx.slice_along_axis(&1, first, size, axis: 0))
+        dispatch(chain, [q, p, mass, step_size], captured, size, steps)
+      end
+
+    for {name, i} <- Enum.with_index([:q, :p, :gradient, :log_density, :energy]), into: %{} do
+      rest = if name in [:q, :p, :gradient], do: [d], else: []
+      whole = parts |> Enum.map(&Enum.at(&1, i)) |> Nx.concatenate()
+      {name, Nx.reshape(whole, List.to_tuple(axes ++ [steps | rest]))}
+    end
+  end
+
+  defp dispatch(%{parameters: d} = chain, start, captured, batch, steps) do
+    start = Enum.map(start, &B.reference/1)
 
     refs =
       B.settle(NativeV.chain_run(chain.ref, start, captured, steps), fn ->
         NativeV.chain_run_dirty(chain.ref, start, captured, steps)
       end)
 
-    lead = if rank == 1, do: [steps], else: [batch, steps]
-    vectors = Enum.map([:q, :p, :gradient], &{&1, [batch, steps, d], lead ++ [d]})
-    scalars = Enum.map([:log_density, :energy], &{&1, [batch, steps], lead})
+    {vectors, numbers} = Enum.split(refs, 3)
+    vectors = Enum.map(vectors, &result(chain.type, {batch, steps, d}, &1))
+    vectors ++ Enum.map(numbers, &result(chain.type, {batch, steps}, &1))
+  end
 
-    for {{name, shape, wanted}, ref} <- Enum.zip(vectors ++ scalars, refs), into: %{} do
-      {name, chain.type |> result(shape, ref) |> Nx.reshape(List.to_tuple(wanted))}
+  defp result(type, shape, ref), do: %{Nx.template(shape, type) | data: %B{ref: ref}}
+
+  # How many chains start at `q`, and the axes for them: none for one chain.
+  defp chains(q, d) do
+    case q.shape do
+      {^d} -> {1, []}
+      {batch, ^d} -> {batch, [batch]}
+      shape -> raise ArgumentError, "expected :q of shape {#{d}} or {chains, #{d}}, got: #{inspect(shape)}"
     end
   end
 
-  defp result(type, shape, ref) do
-    %{Nx.template(List.to_tuple(shape), type) | data: %B{ref: ref}}
-  end
+  # In the type of the chain, which may not be a narrower one.
+  defp tensor(chain, name, tensor, axes) do
+    tensor = tensor!(name, tensor)
+    shape = List.to_tuple(axes)
 
-  # In the type of the chain and the shape that it needs.
-  defp tensor(chain, name, tensor, shape) do
-    tensor = tensor |> Nx.as_type(chain.type)
-
-    if Nx.size(tensor) != Tuple.product(shape) do
-      raise ArgumentError, "expected #{inspect(name)} of shape #{inspect(shape)}, got: #{inspect(Nx.shape(tensor))}"
+    if tensor.shape != shape do
+      raise ArgumentError, "expected #{inspect(name)} of shape #{inspect(shape)}, got: #{inspect(tensor.shape)}"
     end
 
-    Nx.reshape(tensor, shape)
+    if tensor.type == {:f, 64} and chain.type == {:f, 32} do
+      raise ArgumentError, "expected #{inspect(name)} of type f32 for a chain of f32, got: f64 (see Nx.as_type/2)"
+    end
+
+    Nx.as_type(tensor, chain.type)
+  end
+
+  defp tensor!(name, %T{} = tensor) do
+    not_vectorized!(inspect(name), tensor)
+
+    if match?({:c, _}, tensor.type) do
+      raise ArgumentError, "expected #{inspect(name)} to be real, got: #{Nx.Type.to_string(tensor.type)}"
+    end
+
+    tensor
+  end
+
+  defp tensor!(name, other) do
+    raise ArgumentError, "expected #{inspect(name)} to be a tensor, got: #{inspect(other)}"
+  end
+
+  defp not_vectorized!(what, tensor) do
+    if tensor.vectorized_axes != [] do
+      raise ArgumentError,
+            "expected #{what} without vectorized axes, got: #{inspect(tensor.vectorized_axes)} (see Nx.devectorize/2)"
+    end
   end
 
   defp step_size(chain, number, batch) when is_number(number) do
-    Nx.broadcast(Nx.tensor(number, type: chain.type, backend: B), {batch})
+    step_size(chain, Nx.tensor(number, type: chain.type, backend: B), batch)
   end
 
-  defp step_size(_chain, %T{} = tensor, _batch), do: tensor
-
-  defp step_size(_chain, other, _batch) do
-    raise ArgumentError, "expected :step_size to be a number or a tensor, got: #{inspect(other)}"
+  defp step_size(chain, %T{shape: {}} = tensor, batch) do
+    chain |> tensor(:step_size, tensor, []) |> Nx.broadcast({batch})
   end
 
-  defp inverse_mass(%{mass: :diagonal, parameters: d} = chain, nil), do: tensor(chain, :inverse_mass, ones({d}), {d})
+  defp step_size(chain, tensor, batch), do: tensor(chain, :step_size, tensor, [batch])
 
-  defp inverse_mass(%{mass: :dense, parameters: d} = chain, nil) do
-    tensor(chain, :inverse_mass, Nx.eye(d, type: chain.type, backend: B), {d, d})
+  defp inverse_mass(%{mass: :diagonal, parameters: d} = chain, nil) do
+    Nx.broadcast(Nx.tensor(1.0, type: chain.type, backend: B), {d})
   end
 
-  defp inverse_mass(%{mass: :diagonal, parameters: d} = chain, mass), do: tensor(chain, :inverse_mass, mass, {d})
-  defp inverse_mass(%{mass: :dense, parameters: d} = chain, mass), do: tensor(chain, :inverse_mass, mass, {d, d})
-
-  defp ones(shape), do: Nx.broadcast(Nx.tensor(1.0, backend: B), shape)
+  defp inverse_mass(%{mass: :dense, parameters: d} = chain, nil), do: Nx.eye(d, type: chain.type, backend: B)
+  defp inverse_mass(%{mass: :diagonal, parameters: d} = chain, mass), do: tensor(chain, :inverse_mass, mass, [d])
+  defp inverse_mass(%{mass: :dense, parameters: d} = chain, mass), do: tensor(chain, :inverse_mass, mass, [d, d])
 
   defp captured(%{data: nil} = chain, nil), do: chain.captured
 
