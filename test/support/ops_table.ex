@@ -216,6 +216,15 @@ defmodule Nx.Vulkan.OpsTable do
     An op on a device that lacks a feature raises `Nx.Vulkan.Error` with the kind `:unsupported` and the name of the feature. Letters add up. A
     strided view may need a copy, and with it what `transpose` needs.
 
+    Functions of `reduce` and `window_reduce` may be any:
+    - Those of elementwise ops on the element, the accumulator, numbers and captured scalars run in one kernel, as the table says. They may branch on
+      comparisons, logical ops, `is_nan` and `is_infinity` (`if` and `cond` of `defn` do); a function has up to 64 branches, 4096 steps and 62 captured scalars.
+    - Others, such as those that `stack`, `sort`, take a `dot` or read a value, run step by step with a few launches each: for all results at once on vectorized
+      tensors, or for each result where the function reads values, raises for vectorized tensors, or runs in `Nx.Defn.Evaluator`. Their ops need what the table says of them.
+    - `Nx.Vulkan.Compiler` takes the first kind only, and raises `Nx.Vulkan.Error` with the kind `:unsupported` for others; with `compiler: Nx.Defn.Evaluator` they run.
+
+    Functions may be called any number of times, also for branches that no element takes: they must be free of side effects.
+
     | op | #{Enum.join(names, " | ")} |
     |---|#{Enum.map_join(names, fn _ -> "---|" end)}
     #{Enum.map_join(rows, "\n", fn {op, cells} -> "| #{op} | #{Enum.join(cells, " | ")} |" end)}

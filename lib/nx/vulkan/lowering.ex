@@ -281,9 +281,17 @@ defmodule Nx.Vulkan.Lowering do
       Nx.with_default_backend(B, fn -> hd(run.([arguments])) end)
     end
 
-    {function, captured} = ScalarFunction.trace(op, fun, a.type, tensor.type)
+    {function, captured} = traced(op, fun, a, tensor)
     {captured, state} = Enum.map_reduce(captured, state, &constant_operand/2)
     emit(op, [function: function] ++ attrs, operands ++ captured, tensor, state)
+  end
+
+  defp traced(op, fun, a, tensor) do
+    ScalarFunction.trace(op, fun, a.type, tensor.type)
+  rescue
+    error in Nx.Vulkan.Error ->
+      message = "#{error.message}. Compiled, it must be a function of scalars; compiler: Nx.Defn.Evaluator runs any"
+      reraise %{error | op: op, message: message, details: %{type: tensor.type, shape: tensor.shape}}, __STACKTRACE__
   end
 
   # A tensor that a traced function closed over.

@@ -10,14 +10,19 @@ defmodule Nx.Vulkan.ScalarFunction do
   ## Errors
 
   `Nx.Vulkan.Error` with the kind `:unsupported` for a function that uses an op that is not elementwise, captures a tensor that
-  is no scalar, reads a value, or has more than 64 branches.
+  is no scalar, reads a value, or has more than 64 branches, 4096 steps or 62 captured scalars; and what the function raises, also in
+  a branch that no element takes. `Nx.Vulkan.Fold` runs such functions.
   """
 
   alias Nx.Tensor, as: T
+  alias Nx.Vulkan.Fold
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   @key __MODULE__
   @max_branches 64
+  # What the engine takes: `MAX_STEPS` of its functions, and their inputs less the element and the accumulator.
+  @max_steps 4096
+  @max_captured 62
 
   @predicates [
                 :equal,
@@ -59,7 +64,8 @@ defmodule Nx.Vulkan.ScalarFunction do
   def trace(op, fun, element_type, type) do
     id = make_ref()
     arguments = [scalar({id, {:input, 0}}, element_type), scalar({id, {:input, 1}}, type)]
-    state = %{id: id, op: op, steps: %{}, numbers: %{}, captured: [], constants: %{}, path: [], ahead: [], runs: 0}
+    state = %{id: id, op: op, steps: %{}, numbers: %{}, captured: [], constants: %{}}
+    state = Map.merge(state, %{path: [], ahead: [], runs: 0, refused: nil})
     outer = Process.put(@key, state)
     # A compiler would want memory behind the arguments of the defn functions that the function calls.
     options = Nx.Defn.default_options(compiler: Nx.Defn.Evaluator)
@@ -81,7 +87,9 @@ defmodule Nx.Vulkan.ScalarFunction do
     if state.runs == @max_branches, do: refuse("has more than #{@max_branches} branches")
     Process.put(@key, %{state | path: [], ahead: prefix, runs: state.runs + 1})
     result = result(apply(fun, arguments), type)
-    decided = Process.get(@key).path
+    %{path: decided, refused: refused} = Process.get(@key)
+    # The function may have rescued the exception.
+    if refused, do: refuse(refused)
 
     {_, result} =
       decided
@@ -95,19 +103,11 @@ defmodule Nx.Vulkan.ScalarFunction do
     result
   end
 
-  defp result(%T{shape: {}, vectorized_axes: []} = tensor, type) do
-    value = argument(on_device(tensor).data.ref, tensor)
+  defp result(value, type) do
+    tensor = Fold.scalar!(value, type)
+    value = argument(tensor.data.ref, tensor)
     if tensor.type == type, do: value, else: step(:as_type, [value], B.type_name(type))
   end
-
-  defp result(%T{} = tensor, type) do
-    raise ArgumentError, "expected a number or a scalar tensor of type #{inspect(type)}, got: #{inspect(tensor)}"
-  end
-
-  defp result(number, type), do: result(Nx.tensor(number, type: type, backend: B), type)
-
-  defp on_device(%T{data: %B{}} = tensor), do: tensor
-  defp on_device(tensor), do: Nx.backend_copy(tensor, B)
 
   defp finish(state, result) do
     captured = Enum.reverse(state.captured)
@@ -175,6 +175,7 @@ defmodule Nx.Vulkan.ScalarFunction do
   defp captured(state, ref, tensor) do
     case Enum.find_index(Enum.reverse(state.captured), &(&1.data.ref == ref)) do
       nil ->
+        if length(state.captured) == @max_captured, do: refuse("captures more than #{@max_captured} scalars")
         Process.put(@key, %{state | captured: [%{tensor | data: %B{ref: ref}} | state.captured]})
         {:captured, length(state.captured)}
 
@@ -195,6 +196,7 @@ defmodule Nx.Vulkan.ScalarFunction do
 
       steps ->
         number = map_size(steps)
+        if number == @max_steps, do: refuse("has more than #{@max_steps} steps")
         numbers = Map.put(state.numbers, number, step)
         Process.put(@key, %{state | steps: Map.put(steps, step, number), numbers: numbers})
         {:step, number}
@@ -244,7 +246,12 @@ defmodule Nx.Vulkan.ScalarFunction do
   """
   @spec refuse(String.t()) :: no_return
   def refuse(what) do
-    op = with %{op: op} <- Process.get(@key), do: op
+    op =
+      with %{op: op} = state <- Process.get(@key) do
+        Process.put(@key, %{state | refused: what})
+        op
+      end
+
     raise Nx.Vulkan.Error, kind: :unsupported, op: op, message: "the function #{what}"
   end
 

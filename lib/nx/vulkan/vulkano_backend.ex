@@ -20,6 +20,9 @@ defmodule Nx.Vulkan.VulkanoBackend do
   indices. `config :nx_vulkan, check_indices: false` leaves the check out: `gather` then takes the nearest position, and updates
   out of bounds are dropped.
 
+  `reduce` and `window_reduce` take any function. One of elementwise ops on scalars is a kernel; others run step by step, which
+  takes a few launches for each element along the reduced axes, or for each element of the tensor where the function reads values.
+
   `config :nx_vulkan, eager: :deferred` lets ops wait until a result is read, to run many at once; see `Nx.Vulkan.eager/2`.
 
   `config :nx_vulkan, add_backend_on_inspect: false` leaves the backend out of inspected tensors.
@@ -30,7 +33,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   defstruct [:ref]
 
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.{Indices, NativeV, Recorder, ScalarFunction}
+  alias Nx.Vulkan.{Fold, Indices, NativeV, Recorder, ScalarFunction}
   alias Nx.Vulkan.Lowering.Ops
   alias Nx.Vulkan.VulkanoBackend, as: B
 
@@ -62,6 +65,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   def to_binary(%T{data: %B{ref: value}}, _limit) when is_tuple(value), do: ScalarFunction.read(value)
 
   def to_binary(%T{data: %B{ref: ref}, type: {_, size}}, limit) do
+    Fold.read!()
     read = fn -> NativeV.tensor_to_binary(ref, limit) end
     cut(settle(read.(), read), limit * size)
   end
@@ -267,14 +271,29 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @impl true
   def reduce(out, a, acc, opts, fun) do
-    {function, captured} = ScalarFunction.trace(:reduce, fun, a.type, out.type)
-    run(:reduce, [function: function] ++ Ops.fold(:reduce, [a, opts]), [a, acc | captured], out)
+    attrs = Ops.fold(:reduce, [a, opts])
+    traced_fold(:reduce, attrs, a, acc, out, fun) || Fold.reduce(out, a, acc, attrs[:axes], fun)
   end
 
   @impl true
   def window_reduce(out, a, acc, window, opts, fun) do
-    {function, captured} = ScalarFunction.trace(:window_reduce, fun, a.type, out.type)
-    run(:window_reduce, [function: function] ++ Ops.fold(:window_reduce, [window, opts]), [a, acc | captured], out)
+    attrs = Ops.fold(:window_reduce, [window, opts])
+    traced_fold(:window_reduce, attrs, a, acc, out, fun) || Fold.window_reduce(out, a, acc, attrs, fun)
+  end
+
+  # Nothing where no kernel can run the function.
+  defp traced_fold(op, attrs, a, acc, out, fun) do
+    for %T{data: %B{ref: value}} when is_tuple(value) <- [a, acc], do: ScalarFunction.refuse("uses #{op}")
+
+    traced =
+      try do
+        ScalarFunction.trace(op, fun, a.type, out.type)
+      catch
+        # Also what a branch raises or throws: some element may take it, or none.
+        _kind, _reason -> nil
+      end
+
+    with {function, captured} <- traced, do: run(op, [function: function] ++ attrs, [a, acc | captured], out)
   end
 
   @impl true
