@@ -45,6 +45,14 @@ pub struct EpilogueSpec {
     pub result: Ref,
 }
 
+impl EpilogueSpec {
+    /// Whether steps are so much code that it stands once, in a loop over an invocation's results.
+    pub fn stands_in_loop(steps: &[Step]) -> bool {
+        let is_cheap = |s: &Step| scalar::is_cheap(s.op, &[s.out], s.out);
+        steps.len() > MAX_REPEATED_STEPS || !steps.iter().all(is_cheap)
+    }
+}
+
 /// How an operand is loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Load {
@@ -198,10 +206,7 @@ impl DotSpec {
 
     /// Specialization constants: id and value.
     pub fn constants(&self) -> [(u32, u32); 6] {
-        let in_loop = self.epilogue.as_ref().is_some_and(|e| {
-            let is_cheap = |s: &Step| scalar::is_cheap(s.op, &[s.out], s.out);
-            e.steps.len() > MAX_REPEATED_STEPS || !e.steps.iter().all(is_cheap)
-        });
+        let in_loop = self.epilogue.as_ref().is_some_and(|e| EpilogueSpec::stands_in_loop(&e.steps));
         let (a, b) = (self.a_load, self.b_load);
         let values = [a.along_k, b.along_k, a.by_four, b.by_four, self.store.by_four, in_loop];
         std::array::from_fn(|id| (id as u32, u32::from(values[id])))

@@ -1,10 +1,12 @@
 //! Elementwise ops that move into the kernels of products.
 
 use nx_vulkan_engine::program::op::Axes;
+use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::{Binary, Builder, Conv, Op, Unary};
 use nx_vulkan_engine::{DType, Type};
 
-use crate::known::check;
+use crate::gpu;
+use crate::known::{check, ops};
 
 fn axes(list: &[usize]) -> Axes {
     Axes::from_slice(list)
@@ -35,6 +37,61 @@ fn a_gradient_takes_its_mask_in() {
     let mask = b.push(Op::Binary(Binary::Greater), &[h, zero], &Type::new(DType::U8, &[12, 24]));
     let masked = b.push(Op::Binary(Binary::Multiply), &[product, mask], &Type::new(DType::F32, &[12, 24]));
     check(&b.finish(&[masked]).unwrap(), &["transpose", "fused"], 1);
+}
+
+#[test]
+fn a_gradient_that_is_summed_up_too_is_stored_by_its_product() {
+    let b = Builder::new();
+    let (g, w) = (b.input(DType::F32, &[12, 10]), b.input(DType::F32, &[10, 24]));
+    let (x, h) = (b.input(DType::F32, &[24, 7]), b.input(DType::F32, &[12, 24]));
+    let masked = b.multiply(b.dot(g, w), b.as_type(b.greater(h, 0.0), DType::F32));
+    let (next, bias) = (b.dot(masked, x), b.multiply(b.sum(masked, &[0]), 0.5));
+    check(&b.finish(&[next, bias]).unwrap(), &["fused", "fused", "dot"], 2);
+}
+
+#[test]
+fn a_large_product_takes_in_no_loop() {
+    let b = Builder::new();
+    let (x, w) = (b.input(DType::F32, &[600, 8]), b.input(DType::F32, &[8, 600]));
+    let product = b.dot(x, w);
+    let relu = b.max(b.add(product, 0.5), 0.0);
+    let tanh = b.tanh(product);
+    let mut program = b.finish(&[relu]).unwrap();
+    assert_eq!(ops(&optimize(program.clone(), &gpu()).unwrap()), ["fused"]);
+    program.outputs = vec![tanh];
+    assert_eq!(ops(&optimize(program, &gpu()).unwrap()), ["dot", "tanh"]);
+}
+
+#[test]
+fn a_product_gives_its_transpose() {
+    for [rows, depth, columns] in [[9, 20, 7], [40, 600, 44], [130, 2100, 36], [1, 700, 16], [300, 40, 3]] {
+        let b = Builder::new();
+        let (g, x) = (b.input(DType::F32, &[depth, rows]), b.input(DType::F32, &[depth, columns]));
+        let w = b.input(DType::F32, &[columns, rows]);
+        let dot = |contract_a, contract_b, left, right, shape: &[u64]| {
+            let none = || axes(&[]);
+            let op = Op::Dot { contract_a, batch_a: none(), contract_b, batch_b: none() };
+            b.push(op, &[left, right], &Type::new(DType::F32, shape))
+        };
+        let turned = b.transpose(dot(axes(&[0]), axes(&[0]), g, x, &[rows, columns]), &[1, 0]);
+        let stepped = b.subtract(w, b.multiply(turned, 0.5));
+        let mut program = b.finish(&[stepped]).unwrap();
+        check(&program, &["fused"], 1);
+        program.outputs = vec![turned];
+        check(&program, &["dot"], 1);
+    }
+    let b = Builder::new();
+    let (x, y) = (b.input(DType::F32, &[3, 5, 12, 4]), b.input(DType::F32, &[3, 12, 6]));
+    let op = Op::Dot { contract_a: axes(&[2]), batch_a: axes(&[0]), contract_b: axes(&[1]), batch_b: axes(&[0]) };
+    let product = b.push(op, &[x, y], &Type::new(DType::F32, &[3, 5, 4, 6]));
+    let turned = b.transpose(product, &[0, 3, 1, 2]);
+    let other = b.transpose(product, &[0, 1, 3, 2]);
+    let mut program = b.finish(&[turned]).unwrap();
+    check(&program, &["dot"], 1);
+    program.outputs = vec![other];
+    check(&program, &["dot", "transpose"], 1);
+    program.outputs = vec![turned, product];
+    check(&program, &["dot", "transpose"], 2);
 }
 
 #[test]

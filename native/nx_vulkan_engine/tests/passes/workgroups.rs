@@ -2,7 +2,7 @@
 
 use nx_vulkan_engine::program::op::Scalar;
 use nx_vulkan_engine::program::passes::{Target, optimize};
-use nx_vulkan_engine::program::{Binary, Builder, Loop, Op, Program, Unary};
+use nx_vulkan_engine::program::{Binary, Builder, Loop, Op, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, DeviceKind, Type, Value};
 
@@ -115,4 +115,19 @@ fn small_log_densities_are_one_kernel() {
             check(&program, DeviceKind::Discrete, left, &inputs, tolerance);
         }
     }
+}
+
+#[test]
+fn large_ops_between_small_ones_do_not_part_them() {
+    let b = Builder::new();
+    let (x, large) = (b.input(DType::F32, &[16, 10]), b.input(DType::F32, &[700, 300]));
+    let shifted = b.subtract(x, b.reduce(Reduction::Max, x, &[1], true));
+    let decayed = b.exp(b.multiply(large, 0.5));
+    let exp = b.exp(shifted);
+    let result = b.divide(exp, b.reduce(Reduction::Sum, exp, &[1], true));
+    let whole = b.multiply(decayed, b.sum(result, &[0, 1]));
+    let program = b.finish(&[whole]).unwrap();
+    let value = |k: u64| Value::Float((k * 7919 % 4001) as f64 / 2000.0 - 1.0);
+    let inputs: Vec<Array> = program.inputs.iter().map(|ty| Array::new(ty, (0..ty.elements()).map(value))).collect();
+    check(&program, DeviceKind::Discrete, &["workgroup", "fused"], &inputs, 1e-6);
 }

@@ -5,8 +5,13 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
+use crate::codegen::dot::EpilogueSpec;
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
 use crate::{Result, Type};
+
+/// Results of a product up to which its kernel takes steps that stand in a loop. In large tiles such a loop costs registers: a product of
+/// 1024 x 2048 results takes 369 us instead of 230 on an H200, a map of them 18 us.
+const MAX_LOOPED_RESULTS: u64 = 1 << 18;
 
 pub fn run(program: &Program) -> Result<Program> {
     let makers: Vec<usize> =
@@ -89,7 +94,10 @@ fn join(program: &Program, product: usize, reader: &Instruction, read: Operand) 
         }
         _ => return None,
     }
-    epilogue::of(&body)?;
+    let found = epilogue::of(&body)?;
+    if out.elements() > MAX_LOOPED_RESULTS && EpilogueSpec::stands_in_loop(&found.steps) {
+        return None;
+    }
     let outs = SmallVec::from_elem(out.clone(), 1);
     Some((Instruction { op: Op::Fused(Box::new(body)), operands: SmallVec::new(), outs }, operands))
 }

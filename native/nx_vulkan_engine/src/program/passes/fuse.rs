@@ -10,7 +10,7 @@ use super::Target;
 use super::rewrite::Rewriter;
 use crate::codegen::scalar;
 use crate::program::fused::{Plan, is_view};
-use crate::program::{Instruction, Op, Operand, Program};
+use crate::program::{Instruction, Op, Operand, Program, epilogue};
 use crate::{DType, Error, Result};
 
 /// Groups that share an operand are compared in pairs up to this many.
@@ -57,6 +57,8 @@ struct Fusion<'a> {
     groups: Vec<Option<Group>>,
     /// The groups with a member that reads the instruction, and without the instruction.
     readers: Vec<BTreeSet<usize>>,
+    /// How often each operand is read, by outputs too.
+    reads: HashMap<Operand, usize>,
     /// Whether something that is in no group reads it.
     outside: Vec<bool>,
     /// The group that stores the instruction's result.
@@ -99,6 +101,7 @@ impl<'a> Fusion<'a> {
             first,
             groups: Vec::new(),
             readers: vec![BTreeSet::new(); count],
+            reads: HashMap::new(),
             outside: vec![false; count],
             owners: vec![None; count],
         };
@@ -106,6 +109,9 @@ impl<'a> Fusion<'a> {
             if let Some(at) = fusion.maker(output) {
                 fusion.outside[at] = true;
             }
+        }
+        for operand in program.instructions.iter().flat_map(|i| &i.operands).chain(&program.outputs) {
+            *fusion.reads.entry(*operand).or_default() += 1;
         }
         fusion
     }
@@ -160,6 +166,10 @@ impl<'a> Fusion<'a> {
         let readers: Vec<usize> = self.readers[at].iter().copied().collect();
         let shared = self.outside[at] || readers.len() > 1;
         let mut stored = false;
+        if shared && self.follows_product(at) {
+            // The product's kernel stores it, which costs no dispatch and nothing that is read.
+            return self.alone_in_group(at);
+        }
         if self.outside[at] || (readers.len() > 1 && !cheap) {
             // One of the readers may store it on the way.
             stored = readers.iter().any(|&group| !self.waits_for(group, at) && self.join(group, at, true));
@@ -170,10 +180,32 @@ impl<'a> Fusion<'a> {
             }
         }
         if !stored && (self.outside[at] || !self.readers[at].is_empty()) {
-            let number = self.groups.len();
-            self.groups.push(Some(Group::default()));
-            self.insert(number, at, true);
+            self.alone_in_group(at);
         }
+    }
+
+    fn alone_in_group(&mut self, at: usize) {
+        let number = self.groups.len();
+        self.groups.push(Some(Group::default()));
+        self.insert(number, at, true);
+    }
+
+    /// Whether an instruction is elementwise and has a product's results, which nothing else reads, among its operands, perhaps by way of
+    /// others like it: then it can become the product's epilogue.
+    fn follows_product(&self, at: usize) -> bool {
+        let mut stack = vec![at];
+        while let Some(at) = stack.pop() {
+            let instruction = &self.program.instructions[at];
+            if epilogue::is_product(&instruction.op) {
+                return true;
+            }
+            let ([out], Kind::Elementwise { .. }) = (instruction.outs.as_slice(), self.kinds[at]) else { continue };
+            for operand in instruction.operands.iter().filter(|o| self.reads.get(o) == Some(&1)) {
+                let alike = self.ty(*operand).is_some_and(|ty| ty.shape == out.shape);
+                stack.extend(self.maker(operand).filter(|_| alike));
+            }
+        }
+        false
     }
 
     fn externals_of(&self, group: usize) -> BTreeSet<usize> {

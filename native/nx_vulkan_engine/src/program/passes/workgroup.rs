@@ -37,7 +37,7 @@ const PHASE_WORK: u64 = DISPATCH_WORK / 16;
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let program = loops(program, target)?;
     // lavapipe's dispatches cost little, and its compiler takes long for large kernels.
-    if target.kind == DeviceKind::Cpu { Ok(program) } else { regions(&program) }
+    if target.kind == DeviceKind::Cpu { Ok(program) } else { regions(&sunk(&program)) }
 }
 
 /// What a workgroup has to do for a program or an instruction.
@@ -242,6 +242,60 @@ fn dispatches(op: &Op) -> bool {
     )
 }
 
+/// Work of an instruction that ends a run.
+const MAX_MEMBER_WORK: u64 = 4 * DISPATCH_WORK;
+
+/// The program with large elementwise instructions behind those that don't read them, so that they don't part runs of small ones.
+fn sunk(program: &Program) -> Program {
+    let type_of = program.types();
+    let sinks = |i: &Instruction| {
+        let is_small = instruction_cost(i, &type_of).is_some_and(|cost| cost.work <= MAX_MEMBER_WORK);
+        i.op.elementwise().is_some() && !is_small
+    };
+    let makers: Vec<usize> =
+        program.instructions.iter().enumerate().flat_map(|(at, i)| i.outs.iter().map(move |_| at)).collect();
+    let mut placed = vec![false; program.instructions.len()];
+    let mut order: Vec<usize> = Vec::with_capacity(placed.len());
+    let waiting = |at: usize| sinks(&program.instructions[at]);
+    let first = (0..placed.len()).filter(|&at| !waiting(at));
+    let rest = (0..placed.len()).filter(|&at| waiting(at));
+    for wanted in first.chain(rest) {
+        let mut stack = vec![wanted];
+        while let Some(&at) = stack.last() {
+            let sources = program.instructions[at].operands.iter().filter_map(|o| match *o {
+                Operand::Input(_) => None,
+                Operand::Result(r) => makers.get(r as usize).copied(),
+            });
+            let missing: Vec<usize> = sources.filter(|&source| !placed[source]).collect();
+            if placed[at] || missing.is_empty() {
+                if !std::mem::replace(&mut placed[at], true) {
+                    order.push(at);
+                }
+                stack.pop();
+            } else {
+                stack.extend(missing);
+            }
+        }
+    }
+    let firsts: Vec<u32> = program
+        .instructions
+        .iter()
+        .scan(0, |next, i| Some(std::mem::replace(next, *next + i.outs.len() as u32)))
+        .collect();
+    let mut moved: HashMap<Operand, Operand> = HashMap::new();
+    let mut new = Rewriter::new(program);
+    let find = |moved: &HashMap<Operand, Operand>, operand: &Operand| moved.get(operand).copied().unwrap_or(*operand);
+    for at in order {
+        let old = &program.instructions[at];
+        let operands = old.operands.iter().map(|o| find(&moved, o)).collect();
+        if let Operand::Result(start) = new.push(Instruction { operands, ..old.clone() }) {
+            let results = 0..old.outs.len() as u32;
+            moved.extend(results.map(|k| (Operand::Result(firsts[at] + k), Operand::Result(start + k))));
+        }
+    }
+    new.finish_with(program.outputs.iter().map(|o| find(&moved, o)).collect())
+}
+
 /// Puts runs of neighbouring instructions into kernels, where that takes less time than their dispatches.
 fn regions(program: &Program) -> Result<Program> {
     let type_of = program.types();
@@ -253,7 +307,7 @@ fn regions(program: &Program) -> Result<Program> {
         let mut end = at;
         let (mut total, mut saved) = (0, 0);
         while let Some(Some(work)) = works.get(end)
-            && *work <= 4 * DISPATCH_WORK
+            && *work <= MAX_MEMBER_WORK
             && end - at < MAX_INSTRUCTIONS
         {
             total += work;
