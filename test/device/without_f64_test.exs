@@ -4,12 +4,12 @@ defmodule Nx.Vulkan.WithoutF64Test do
 
   @moduletag :device
 
-  defp elixir(code) do
+  defp elixir(code, without \\ "shaderFloat64") do
     paths = Path.wildcard("#{Mix.Project.build_path()}/lib/*/ebin")
     arguments = Enum.flat_map(paths, &["-pa", &1]) ++ ["-e", code]
 
     {output, status} =
-      System.cmd("elixir", arguments, env: [{"NX_VULKAN_WITHOUT", "shaderFloat64"}], stderr_to_stdout: true)
+      System.cmd("elixir", arguments, env: [{"NX_VULKAN_WITHOUT", without}], stderr_to_stdout: true)
 
     assert status == 0, output
     output
@@ -58,6 +58,11 @@ defmodule Nx.Vulkan.WithoutF64Test do
 
     assert output =~ ~r/chain: .*(shaderFloat64|Float64)/
     assert output =~ ~r/op: add: kernel map\.add\.f64 .*shaderFloat64/
+  end
+
+  test "what is no feature is refused, with the names of those that are" do
+    output = elixir("{:error, error} = Nx.Vulkan.init(); IO.puts(Exception.message(error))", "shaderInt8,bogus")
+    assert output =~ ~r/NX_VULKAN_WITHOUT: expected some of shaderFloat64, .*, cooperativeMatrix, got bogus/
   end
 
   test "errors of compiled functions name the function, the op and shapes" do

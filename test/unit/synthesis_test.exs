@@ -79,7 +79,35 @@ defmodule Nx.Vulkan.SynthesisTest do
     File.chmod!(liar, 0o755)
     assert {:error, %{exit: 0, stderr: said}} = Codegen.compile_cached(@glsl, compiler: liar)
     assert said =~ "not a whole number of words"
+    File.write!(liar, "#!/bin/sh\n")
+    assert {:error, %{exit: 0, stderr: said}} = Codegen.compile_cached(@glsl, compiler: liar, exact: true)
+    assert said =~ "the compiler left no"
     assert {:ok, _path} = Codegen.compile_cached(@glsl)
+  end
+
+  test "a cache folder that can't be used", %{tmp_dir: folder} do
+    file = Path.join(folder, "file")
+    File.write!(file, "")
+    System.put_env("NX_VULKAN_CACHE_DIR", file)
+
+    for compile <- [&Synthesis.compile/1, &Synthesis.compile_with_source/1] do
+      assert {:error, %{exit: nil, stderr: said, glsl_path: nil}} = compile.(ChainShaderSpecs.beta())
+      assert said =~ "#{file}/spv: not a directory (the folder of NX_VULKAN_CACHE_DIR"
+    end
+
+    assert Synthesis.clear_cache() == :ok
+  end
+
+  test "a module that can't take its place keeps its source", %{tmp_dir: folder} do
+    {:ok, path} = Codegen.compile_cached(@glsl)
+    File.rm!(path)
+    File.mkdir_p!(Path.join(path, "full"))
+    assert {:error, %{exit: nil, stderr: said, glsl_path: source}} = Codegen.compile_cached(@glsl)
+    assert said =~ path
+    assert File.read!(source) == @glsl
+
+    assert folder |> Path.join("spv") |> File.ls!() |> Enum.sort() ==
+             Enum.sort([Path.basename(path), Path.basename(source)])
   end
 
   test "many processes compile one source at once" do

@@ -14,11 +14,11 @@ defmodule Nx.Vulkan.Codegen do
   @typedoc """
   Why there is no module.
 
-    * `:exit` - the exit status of the compiler; nil where none is installed, 0 where what it wrote is no well-formed module
-    * `:stderr` - what the compiler said
-    * `:glsl_path` - the source, which is kept
+    * `:exit` - the exit status of the compiler; nil where none ran, 0 where what it wrote is no well-formed module
+    * `:stderr` - what the compiler said, or why none ran: none is installed, or the cache folder can't be written
+    * `:glsl_path` - the source, which is kept; nil where it could not be written
   """
-  @type failure :: %{exit: non_neg_integer | nil, stderr: String.t(), glsl_path: Path.t()}
+  @type failure :: %{exit: non_neg_integer | nil, stderr: String.t(), glsl_path: Path.t() | nil}
 
   # By the arguments that make each compile a compute shader for Vulkan 1.2, which is what the engine needs of a device.
   @compilers [
@@ -73,22 +73,31 @@ defmodule Nx.Vulkan.Codegen do
     # Another process may compile the same source: each has files of its own, and renaming is atomic.
     part = "#{path}.#{System.pid()}-#{System.unique_integer([:positive])}"
     source = Path.rootname(path) <> ".comp"
-    File.mkdir_p!(Path.dirname(path))
-    File.write!(part <> ".comp", glsl)
+    written = part <> ".comp"
 
-    with {:ok, compiler, arguments} <- compiler(options[:compiler]),
-         :ok <- run(compiler, arguments ++ ["-o", part, part <> ".comp"]),
+    with :ok <- file(:mkdir_p, [Path.dirname(path)]),
+         :ok <- file(:write, [written, glsl]),
+         {:ok, compiler, arguments} <- compiler(options[:compiler]),
+         :ok <- run(compiler, arguments ++ ["-o", part, written]),
          :ok <- exact(part, options[:exact]),
-         :ok <- check(part) do
-      File.rename!(part, path)
-      File.rm(part <> ".comp")
+         :ok <- check(part),
+         :ok <- file(:rename, [part, path]) do
+      File.rm(written)
       {:ok, path}
     else
       {:error, status, said} ->
         File.rm(part)
-        File.rename!(part <> ".comp", source)
-        said = said |> String.replace(part <> ".comp", source) |> String.replace(part, path)
-        {:error, %{exit: status, stderr: said, glsl_path: source}}
+        kept = if File.rename(written, source) == :ok, do: source
+        said = said |> String.replace(written, source) |> String.replace(part, path)
+        {:error, %{exit: status, stderr: said, glsl_path: kept}}
+    end
+  end
+
+  # The first argument is a path of the cache.
+  defp file(function, [path | _] = arguments) do
+    with {:error, reason} <- apply(File, function, arguments) do
+      {:error, nil,
+       "#{path}: #{:file.format_error(reason)} (the folder of NX_VULKAN_CACHE_DIR, or else the user's cache)"}
     end
   end
 
@@ -123,10 +132,11 @@ defmodule Nx.Vulkan.Codegen do
   defp exact(_part, false), do: :ok
 
   defp exact(part, true) do
-    with {:ok, words} <- part |> File.read!() |> NativeV.shader_exact_floats() do
-      File.write!(part, words)
+    with {:ok, words} <- File.read(part), {:ok, words} <- NativeV.shader_exact_floats(words) do
+      file(:write, [part, words])
     else
       {:error, _kind, message} -> {:error, 0, message}
+      {:error, reason} -> {:error, 0, "the compiler left no #{part}: #{:file.format_error(reason)}"}
     end
   end
 

@@ -18,8 +18,8 @@ defmodule Nx.Vulkan.Synthesis do
 
   ## Errors
 
-  A map with what the compiler said (`:stderr`), its exit status (`:exit`) and the path of the source (`:glsl_path`). A spec that makes no
-  source is an `ArgumentError`.
+  A map with what the compiler said (`:stderr`), its exit status (`:exit`) and the path of the source (`:glsl_path`), as
+  `t:Nx.Vulkan.Codegen.failure/0` says. A spec that makes no source is an `ArgumentError`.
   """
   @spec compile(FamilySpec.t()) :: {:ok, Path.t()} | {:error, Codegen.failure()}
   def compile(%FamilySpec{} = spec), do: spec |> ShaderTemplate.render() |> Codegen.compile_cached(exact: true)

@@ -116,14 +116,17 @@ impl LogDensityChain {
         let d = self.parameters;
         let chains = match start.q.view.shape[..] {
             [chains, _] if (1..=u64::from(u16::MAX)).contains(&chains) => chains,
-            _ => return Err(argument("q", format!("[B, {d}]"), &start.q.view.ty())),
+            _ => {
+                let expected = format!("{}[B, {d}] with B from 1 to {}", self.dtype, u16::MAX);
+                return Err(argument("q", expected, &start.q.view.ty()));
+            }
         };
         let expect = |what: &'static str, tensor: &Tensor, shape: &[u64]| {
             let expected = Type::new(self.dtype, shape);
             if tensor.view.ty() == expected {
                 Ok(())
             } else {
-                Err(argument(what, format!("{expected:?}"), &tensor.view.ty()))
+                Err(argument(what, expected.to_string(), &tensor.view.ty()))
             }
         };
         expect("q", start.q, &[chains, d])?;
@@ -136,7 +139,7 @@ impl LogDensityChain {
         }
         for (tensor, ty) in start.captured.iter().zip(&self.captured) {
             if tensor.view.ty() != *ty {
-                return Err(argument("captured", format!("{ty:?}"), &tensor.view.ty()));
+                return Err(argument("captured", ty.to_string(), &tensor.view.ty()));
             }
         }
         let steps = u64::from(start.steps);
@@ -156,7 +159,7 @@ impl LogDensityChain {
 }
 
 fn argument(what: &'static str, expected: String, got: &Type) -> Error {
-    Error::InvalidArgument { what, expected, got: format!("{got:?}") }
+    Error::InvalidArgument { what, expected, got: got.to_string() }
 }
 
 impl Mass {

@@ -5,6 +5,7 @@ use vulkano::device::{DeviceFeatures, DeviceProperties};
 use vulkano::memory::{MemoryHeapFlags, MemoryPropertyFlags};
 
 use super::{DeviceInfo, DeviceKind};
+use crate::{Error, Result};
 
 /// Float-controls properties of one float width (`SPV_KHR_float_controls`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -264,26 +265,38 @@ impl From<PhysicalDeviceType> for DeviceKind {
 /// Features, by Vulkan's names and with commas between them, that are taken for missing: to test what happens on a device without.
 const WITHOUT: &str = "NX_VULKAN_WITHOUT";
 
+type TakeAway = fn(&mut DeviceFeatures);
+
+/// What `NX_VULKAN_WITHOUT` may name, each with what takes it away.
+const CAN_BE_WITHOUT: [(&str, TakeAway); 9] = [
+    ("shaderFloat64", |f| f.shader_float64 = false),
+    ("shaderInt64", |f| f.shader_int64 = false),
+    ("shaderInt16", |f| f.shader_int16 = false),
+    ("shaderInt8", |f| f.shader_int8 = false),
+    ("shaderFloat16", |f| f.shader_float16 = false),
+    ("storageBuffer8BitAccess", |f| f.storage_buffer8_bit_access = false),
+    ("storageBuffer16BitAccess", |f| f.storage_buffer16_bit_access = false),
+    ("subgroupSizeControl", |f| f.subgroup_size_control = false),
+    ("cooperativeMatrix", |f| f.cooperative_matrix = false),
+];
+
 /// The features of a device, less those that `NX_VULKAN_WITHOUT` names.
-pub(super) fn supported_features(device: &PhysicalDevice) -> DeviceFeatures {
-    let names = std::env::var(WITHOUT).unwrap_or_default();
-    names.split(',').fold(*device.supported_features(), |features, name| without(features, name.trim()))
+///
+/// # Errors
+/// `InvalidArgument` for another name.
+pub(super) fn supported_features(device: &PhysicalDevice) -> Result<DeviceFeatures> {
+    without(*device.supported_features(), &std::env::var(WITHOUT).unwrap_or_default())
 }
 
-fn without(mut features: DeviceFeatures, name: &str) -> DeviceFeatures {
-    match name {
-        "shaderFloat64" => features.shader_float64 = false,
-        "shaderInt64" => features.shader_int64 = false,
-        "shaderInt16" => features.shader_int16 = false,
-        "shaderInt8" => features.shader_int8 = false,
-        "shaderFloat16" => features.shader_float16 = false,
-        "storageBuffer8BitAccess" => features.storage_buffer8_bit_access = false,
-        "storageBuffer16BitAccess" => features.storage_buffer16_bit_access = false,
-        "subgroupSizeControl" => features.subgroup_size_control = false,
-        "cooperativeMatrix" => features.cooperative_matrix = false,
-        _ => {}
+fn without(mut features: DeviceFeatures, names: &str) -> Result<DeviceFeatures> {
+    for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+        let (_, take_away) = CAN_BE_WITHOUT.iter().find(|(known, _)| *known == name).ok_or_else(|| {
+            let known = CAN_BE_WITHOUT.map(|(known, _)| known).join(", ");
+            Error::InvalidArgument { what: WITHOUT, expected: format!("some of {known}"), got: name.to_string() }
+        })?;
+        take_away(&mut features);
     }
-    features
+    Ok(features)
 }
 
 /// The features the engine enables: of those it can use, the ones that `supported` has.
@@ -316,4 +329,20 @@ pub(super) fn wanted_features(supported: &DeviceFeatures) -> DeviceFeatures {
         ..DeviceFeatures::empty()
     };
     supported.intersection(&wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_taken_away_by_name() {
+        let has = DeviceFeatures { shader_float64: true, shader_int8: true, ..DeviceFeatures::empty() };
+        assert_eq!(without(has, "").unwrap(), has);
+        let left = without(has, "shaderFloat64, shaderInt64").unwrap();
+        assert_eq!(left, DeviceFeatures { shader_int8: true, ..DeviceFeatures::empty() });
+        let error = without(has, "shaderInt8,shaderFloat46").unwrap_err();
+        assert!(matches!(&error, Error::InvalidArgument { what: WITHOUT, got, .. } if got == "shaderFloat46"));
+        assert!(CAN_BE_WITHOUT.iter().all(|(name, _)| error.to_string().contains(name)));
+    }
 }

@@ -23,10 +23,10 @@ pub(super) fn list(instance: &VulkanInstance) -> Result<Vec<Listed>> {
         .instance
         .enumerate_physical_devices()
         .map_err(|e| no_device(format!("the devices could not be listed: {e}")))?;
-    Ok(devices.enumerate().map(|(index, physical)| Listed { info: info(index, &physical), physical }).collect())
+    devices.enumerate().map(|(index, physical)| Ok(Listed { info: info(index, &physical)?, physical })).collect()
 }
 
-fn info(index: usize, physical: &PhysicalDevice) -> DeviceInfo {
+fn info(index: usize, physical: &PhysicalDevice) -> Result<DeviceInfo> {
     let p = physical.properties();
     let api = physical.api_version();
     let heaps = &physical.memory_properties().memory_heaps;
@@ -35,7 +35,7 @@ fn info(index: usize, physical: &PhysicalDevice) -> DeviceInfo {
         .filter(|h| h.flags.intersects(vulkano::memory::MemoryHeapFlags::DEVICE_LOCAL))
         .map(|h| h.size)
         .max();
-    DeviceInfo {
+    Ok(DeviceInfo {
         index,
         name: p.device_name.clone(),
         uuid: p.device_uuid.unwrap_or_default(),
@@ -47,9 +47,9 @@ fn info(index: usize, physical: &PhysicalDevice) -> DeviceInfo {
         driver_version: p.driver_version,
         api_version: (api.major, api.minor, api.patch),
         memory_bytes: local.or_else(|| heaps.iter().map(|h| h.size).max()).unwrap_or(0),
-        has_f64: supported_features(physical).shader_float64,
+        has_f64: supported_features(physical)?.shader_float64,
         unusable: unusable(physical),
-    }
+    })
 }
 
 fn unusable(physical: &PhysicalDevice) -> Option<String> {
@@ -125,7 +125,7 @@ impl OpenDevice {
         let Listed { info, physical } = chosen;
         let family = queue_family(&physical).ok_or_else(|| no_device("the device has no compute queue"))?;
 
-        let mut features = wanted_features(&supported_features(&physical));
+        let mut features = wanted_features(&supported_features(&physical)?);
         let extensions = DeviceExtensions {
             khr_cooperative_matrix: features.cooperative_matrix,
             khr_external_memory_fd: true,
