@@ -74,6 +74,26 @@ defmodule Nx.Vulkan.NodeTest do
     refute_received :ran
   end
 
+  test "what a killed caller has in the queue does not run", %{name: name} do
+    parent = self()
+    slow = Task.async(fn -> Node.with_node(fn -> Process.sleep(100) end, name) end)
+    Process.sleep(10)
+    caller = spawn(fn -> Node.with_node(fn -> send(parent, :ran) end, name) end)
+    Process.sleep(10)
+    Process.exit(caller, :kill)
+    assert Task.await(slow) == :ok
+    assert Node.with_node(fn -> :next end, name) == :next
+    refute_received :ran
+    assert %{exec_count: 2} = Node.status(name)
+  end
+
+  test "a time limit that is none", %{name: name} do
+    for wrong <- ["30", -1, 1.5, nil] do
+      Application.put_env(:nx_vulkan, :node_timeout_ms, wrong)
+      assert_raise ArgumentError, ~r/:node_timeout_ms/, fn -> Node.with_node(fn -> :value end, name) end
+    end
+  end
+
   test "a function may call its own node", %{name: name} do
     assert Node.with_node(fn -> Node.with_node(fn -> :inner end, name) end, name) == :inner
   end

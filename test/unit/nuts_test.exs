@@ -61,6 +61,47 @@ defmodule Nx.Vulkan.NUTSUnitTest do
       assert Diagnostics.rhat([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]) == 1.0
     end
 
+    test "draws that are none, not finite, or never change" do
+      for {draws, reason} <- [
+            {[[1.0, 2.0, 3.0]], "at least 4 draws of each chain, got: 3"},
+            {Nx.tensor([[1.0, 2.0]], backend: Nx.BinaryBackend), "at least 4 draws of each chain, got: 2"},
+            {[[1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0, 5.0]], "lengths: [4, 5]"},
+            {[[1.0, 2.0, 3.0, "4"]], "lists of real numbers"},
+            {[], "a list of chains"},
+            {[1.0, 2.0, 3.0, 4.0], "a list of chains"},
+            {Nx.tensor([1.0, 2.0, 3.0, 4.0], backend: Nx.BinaryBackend), "{chains, draws}"}
+          ],
+          fun <- [&Diagnostics.rhat/1, &Diagnostics.ess_bulk/1, &Diagnostics.ess_mean/1, &Diagnostics.sd_error/1] do
+        assert_raise ArgumentError, Regex.compile!(Regex.escape(reason)), fn -> fun.(draws) end
+      end
+
+      assert_raise ArgumentError, ~r/between 0 and 1/, fn -> Diagnostics.quantile_error([[1, 2, 3, 4]], 1.5) end
+
+      all = fn draws ->
+        {Diagnostics.rhat(draws), Diagnostics.ess_bulk(draws), Diagnostics.ess_mean(draws),
+         Diagnostics.mean_error(draws), Diagnostics.sd_error(draws), Diagnostics.quantile_error(draws, 0.5)}
+      end
+
+      nan = Nx.tensor([[1.0, :nan, 2.0, 3.0], [1.0, 2.0, 3.0, 4.0]], backend: Nx.BinaryBackend)
+
+      for draws <- [nan, [[1.0, 2.0, :infinity, 3.0]], [[1.0, -1.0e300, 2.0, 3.0]]] do
+        assert all.(draws) == {:nan, :nan, :nan, {:nan, :nan}, {:nan, :nan}, {:nan, :nan}}
+      end
+
+      assert {1.0, 200.0, 200.0, {mean, +0.0}, {+0.0, +0.0}, {0.1, +0.0}} =
+               all.(List.duplicate(List.duplicate(0.1, 100), 2))
+
+      assert_in_delta mean, 0.1, 1.0e-15
+      apart = [List.duplicate(0.1, 100), List.duplicate(0.2, 100)]
+      assert {:infinity, effective, _, _, _, _} = all.(apart)
+      assert effective < 10
+      # Squares that would vanish.
+      small = for chain <- autoregressive(0.0, 2, 100), do: Enum.map(chain, &(&1 * 1.0e-200))
+      {sd, error} = Diagnostics.sd_error(small)
+      assert_in_delta sd, 1.0e-200, 2.0e-201
+      assert_in_delta error, 5.0e-202, 2.0e-202
+    end
+
     test "errors of the mean, the standard deviation and quantiles" do
       chains = autoregressive(0.0, 4, 2500)
       {mean, error} = Diagnostics.mean_error(chains)

@@ -16,7 +16,7 @@ defmodule Nx.Vulkan.Node do
       config :nx_vulkan, node_timeout_ms: 30_000
 
   How long `with_node/2` waits, in milliseconds, the time in the queue included. `:infinity` unless set. What has begun goes on
-  after the caller has given up: the device can't be interrupted.
+  after the caller has given up or died: the device can't be interrupted. What has not begun by then never runs.
   """
 
   use GenServer
@@ -57,13 +57,22 @@ defmodule Nx.Vulkan.Node do
     * `{:error, :node_timeout}` - the time is up
     * `{:error, exception}` - `fun` raised
     * `{:error, {kind, reason}}` - `fun` threw (`:throw`) or exited, or its process was killed (`:exit`)
+
+  `ArgumentError` where `:node_timeout_ms` is no time.
   """
   @spec with_node((-> value), GenServer.name()) :: value | {:error, term} when value: term
   def with_node(fun, name \\ __MODULE__) when is_function(fun, 0) do
     case Process.get(__MODULE__) do
       ^name -> fun.()
-      _ -> run(fun, name, Application.get_env(:nx_vulkan, :node_timeout_ms, :infinity))
+      _ -> run(fun, name, :nx_vulkan |> Application.get_env(:node_timeout_ms, :infinity) |> timeout_ms())
     end
+  end
+
+  defp timeout_ms(:infinity), do: :infinity
+  defp timeout_ms(number) when is_integer(number) and number >= 0, do: number
+
+  defp timeout_ms(other) do
+    raise ArgumentError, "expected :node_timeout_ms to be a non-negative integer or :infinity, got: #{inspect(other)}"
   end
 
   defp run(fun, name, timeout_ms) do
@@ -106,8 +115,9 @@ defmodule Nx.Vulkan.Node do
   end
 
   @impl true
-  def handle_call({:run, fun, settings, deadline}, from, state) do
-    {:noreply, next(%{state | queue: :queue.in({fun, settings, deadline, from}, state.queue)})}
+  def handle_call({:run, fun, settings, deadline}, {caller, _tag} = from, state) do
+    waiting = {Process.monitor(caller), fun, settings, deadline, from}
+    {:noreply, next(%{state | queue: :queue.in(waiting, state.queue)})}
   end
 
   def handle_call(:status, _from, state) do
@@ -122,6 +132,11 @@ defmodule Nx.Vulkan.Node do
 
   def handle_info({:DOWN, monitor, :process, pid, reason}, %{job: {pid, monitor, from}} = state) do
     finish(state, from, {:error, {:exit, reason}})
+  end
+
+  # A caller that waits is no more.
+  def handle_info({:DOWN, monitor, :process, _pid, _reason}, state) do
+    {:noreply, %{state | queue: :queue.filter(&(elem(&1, 0) != monitor), state.queue)}}
   end
 
   def handle_info(_message, state), do: {:noreply, state}
@@ -142,7 +157,8 @@ defmodule Nx.Vulkan.Node do
       {:empty, _queue} ->
         state
 
-      {{:value, {fun, settings, deadline, from}}, queue} ->
+      {{:value, {caller, fun, settings, deadline, from}}, queue} ->
+        Process.demonitor(caller, [:flush])
         start(%{state | queue: queue}, fun, settings, deadline, from)
     end
   end

@@ -2,7 +2,12 @@ defmodule Nx.Vulkan.NUTS.Diagnostics do
   @moduledoc """
   Convergence and precision of what several chains drew.
 
-  Draws are lists of chains, lists of numbers in the order in which they were drawn, or a tensor `{chains, draws}`: at least 4 each.
+  Draws are lists of chains, lists of numbers in the order in which they were drawn, or a tensor `{chains, draws}`: as many of each chain, and
+  at least 4. Anything else is an `ArgumentError`.
+
+  Where a draw is not finite, or larger than 1.0e150, whose square overflows, the answer is `:nan`. R-hat is `:infinity` where every half of a chain stays at a
+  number, but not all at the same. (`:nan` and `:infinity` are larger than any number, so that no comparison takes them for converged.) Where all
+  draws are equal, R-hat is 1.0, each counts as effective, and errors are 0.0.
 
   Source: Vehtari, Gelman, Simpson, Carpenter, Bürkner, "Rank-normalization, folding, and localization: an improved R-hat for
   assessing convergence of MCMC", Bayesian Analysis 16(2), 2021. R-hat is the rank-normalised, split one.
@@ -15,59 +20,82 @@ defmodule Nx.Vulkan.NUTS.Diagnostics do
   """
 
   @typedoc "Draws of one quantity."
-  @type draws :: [[number]] | Nx.Tensor.t()
+  @type draws :: [[number | :nan | :infinity | :neg_infinity]] | Nx.Tensor.t()
+
+  # Squares of larger numbers may overflow, once some thousands are added up.
+  @largest 1.0e150
+  @not_finite [:nan, :infinity, :neg_infinity]
 
   @doc "The larger of the R-hats of the rank-normalised and of the folded rank-normalised draws. Chains that agree have one below 1.01."
-  @spec rhat(draws) :: float
+  @spec rhat(draws) :: float | :nan | :infinity
   def rhat(draws) do
-    halves = draws |> chains() |> split()
-    centre = median(Enum.concat(halves))
-    folded = for half <- halves, do: Enum.map(half, &abs(&1 - centre))
-    max(split_rhat(rank_normalise(halves)), split_rhat(rank_normalise(folded)))
+    finite(draws, :nan, fn chains ->
+      halves = split(chains)
+      centre = median(Enum.concat(halves))
+      folded = for half <- halves, do: Enum.map(half, &abs(&1 - centre))
+      max(split_rhat(rank_normalise(halves)), split_rhat(rank_normalise(folded)))
+    end)
   end
 
   @doc "Effective sample size of the rank-normalised draws, by Geyer's initial monotone sequence."
-  @spec ess_bulk(draws) :: float
-  def ess_bulk(draws), do: draws |> chains() |> split() |> rank_normalise() |> ess()
+  @spec ess_bulk(draws) :: float | :nan
+  def ess_bulk(draws), do: finite(draws, :nan, &(&1 |> split() |> rank_normalise() |> ess()))
 
   @doc "Effective sample size for the mean of the draws themselves."
-  @spec ess_mean(draws) :: float
-  def ess_mean(draws), do: draws |> chains() |> split() |> ess()
+  @spec ess_mean(draws) :: float | :nan
+  def ess_mean(draws), do: finite(draws, :nan, &(&1 |> split() |> ess()))
 
   @doc """
   The mean of the draws and its Monte Carlo standard error.
   """
-  @spec mean_error(draws) :: {float, float}
+  @spec mean_error(draws) :: {float, float} | {:nan, :nan}
   def mean_error(draws) do
-    chains = chains(draws)
-    all = Enum.concat(chains)
-    {mean(all), sd(all) / :math.sqrt(ess_mean(chains))}
+    finite(draws, {:nan, :nan}, fn chains ->
+      all = Enum.concat(chains)
+      error = if constant?(all), do: 0.0, else: sd(all) / :math.sqrt(ess_mean(chains))
+      {mean(all), error}
+    end)
   end
 
   @doc """
   The standard deviation of the draws and its Monte Carlo standard error, by the delta method from squares of the centred draws.
   """
-  @spec sd_error(draws) :: {float, float}
+  @spec sd_error(draws) :: {float, float} | {:nan, :nan}
   def sd_error(draws) do
-    chains = chains(draws)
-    all = Enum.concat(chains)
-    {centre, sd} = {mean(all), sd(all)}
-    squares = for chain <- chains, do: Enum.map(chain, &((&1 - centre) * (&1 - centre)))
-    {sd, sd(Enum.concat(squares)) / :math.sqrt(ess_mean(squares)) / (2 * sd)}
+    finite(draws, {:nan, :nan}, fn chains ->
+      all = Enum.concat(chains)
+      centre = mean(all)
+      # In units of the largest, whose squares neither overflow nor vanish.
+      scale = all |> Enum.map(&abs(&1 - centre)) |> Enum.max()
+
+      if constant?(all) or scale == 0 do
+        {0.0, 0.0}
+      else
+        squares = for chain <- chains, do: Enum.map(chain, &((&1 - centre) / scale * ((&1 - centre) / scale)))
+        count = length(all)
+        sd = :math.sqrt(Enum.sum(Enum.concat(squares)) / (count - 1))
+        {scale * sd, scale * sd(Enum.concat(squares)) / :math.sqrt(ess(split(squares))) / (2 * sd)}
+      end
+    end)
   end
 
   @doc """
   The quantile of the draws at `probability`, between 0 and 1, and its Monte Carlo standard error: half the distance between the quantiles
   one standard error of the share of draws below to either side.
   """
-  @spec quantile_error(draws, float) :: {float, float}
-  def quantile_error(draws, probability) do
-    chains = chains(draws)
-    sorted = chains |> Enum.concat() |> Enum.sort() |> List.to_tuple()
-    value = quantile(sorted, probability)
-    below = for chain <- chains, do: Enum.map(chain, &if(&1 <= value, do: 1.0, else: 0.0))
-    error = :math.sqrt(probability * (1 - probability) / ess_mean(below))
-    {value, (quantile(sorted, min(probability + error, 1.0)) - quantile(sorted, max(probability - error, 0.0))) / 2}
+  @spec quantile_error(draws, float) :: {float, float} | {:nan, :nan}
+  def quantile_error(draws, probability) when is_number(probability) and probability >= 0 and probability <= 1 do
+    finite(draws, {:nan, :nan}, fn chains ->
+      sorted = chains |> Enum.concat() |> Enum.sort() |> List.to_tuple()
+      value = quantile(sorted, probability)
+      below = for chain <- chains, do: Enum.map(chain, &if(&1 <= value, do: 1.0, else: 0.0))
+      error = :math.sqrt(probability * (1 - probability) / ess_mean(below))
+      {value, (quantile(sorted, min(probability + error, 1.0)) - quantile(sorted, max(probability - error, 0.0))) / 2}
+    end)
+  end
+
+  def quantile_error(_draws, probability) do
+    raise ArgumentError, "expected a probability between 0 and 1, got: #{inspect(probability)}"
   end
 
   # Between the two nearest draws, linearly.
@@ -83,10 +111,32 @@ defmodule Nx.Vulkan.NUTS.Diagnostics do
       raise ArgumentError, "expected draws of the shape {chains, draws}, got: #{inspect(Nx.shape(draws))}"
     end
 
-    draws |> Nx.backend_copy(Nx.BinaryBackend) |> Nx.to_list()
+    draws |> Nx.backend_copy(Nx.BinaryBackend) |> Nx.to_list() |> chains()
   end
 
-  defp chains([[_ | _] | _] = draws), do: draws
+  defp chains([first | _] = draws) when is_list(first) do
+    if not Enum.all?(draws, &(is_list(&1) and Enum.all?(&1, fn x -> is_number(x) or x in @not_finite end))) do
+      raise ArgumentError, "expected chains to be lists of real numbers"
+    end
+
+    case draws |> Enum.map(&length/1) |> Enum.uniq() do
+      [length] when length >= 4 -> draws
+      [length] -> raise ArgumentError, "expected at least 4 draws of each chain, got: #{length}"
+      lengths -> raise ArgumentError, "expected as many draws of each chain, got lengths: #{inspect(lengths)}"
+    end
+  end
+
+  defp chains(other) do
+    raise ArgumentError, "expected a list of chains or a tensor {chains, draws}, got: #{inspect(other)}"
+  end
+
+  defp finite(draws, otherwise, fun) do
+    chains = chains(draws)
+    finite? = Enum.all?(chains, &Enum.all?(&1, fn x -> is_number(x) and abs(x) <= @largest end))
+    if finite?, do: fun.(chains), else: otherwise
+  end
+
+  defp constant?([first | rest]), do: Enum.all?(rest, &(&1 == first))
 
   @doc "The mean of numbers."
   @spec mean([number]) :: float
@@ -134,8 +184,6 @@ defmodule Nx.Vulkan.NUTS.Diagnostics do
     for chain <- chains, do: Enum.map(chain, &Map.fetch!(score_of, &1))
   end
 
-  @smallest 2.2250738585072014e-308
-
   # Mean variance within the chains, and the estimate of the posterior's variance from within and between.
   defp variances(chains) do
     n = length(hd(chains))
@@ -144,9 +192,18 @@ defmodule Nx.Vulkan.NUTS.Diagnostics do
   end
 
   defp split_rhat(chains) do
-    {within, total} = variances(chains)
-    # A quantity that never changes has no variance.
-    if within == 0.0 and total == 0.0, do: 1.0, else: :math.sqrt(total / max(within, @smallest))
+    cond do
+      # A quantity that never changes has no variance.
+      constant?(Enum.concat(chains)) ->
+        1.0
+
+      Enum.all?(chains, &constant?/1) ->
+        :infinity
+
+      true ->
+        {within, total} = variances(chains)
+        :math.sqrt(total / within)
+    end
   end
 
   defp ess(chains) do
@@ -170,7 +227,7 @@ defmodule Nx.Vulkan.NUTS.Diagnostics do
     end
 
     # Antithetic chains can beat independent draws; the bound keeps noise from claiming without limit.
-    if total == 0.0 do
+    if total == 0.0 or constant?(Enum.concat(chains)) do
       draws / 1
     else
       draws / max(correlation_time(correlation, 0, n, nil, -1.0), 1 / :math.log10(draws))
