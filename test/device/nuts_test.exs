@@ -188,6 +188,20 @@ defmodule Nx.Vulkan.NUTSTest do
       assert Nx.to_flat_list(result.draws) |> Enum.uniq() |> length() == 1
     end
 
+    test "takes an energy of minus infinity for a divergence" do
+      # Beyond 1 the log-density is infinite.
+      fun = fn x -> Nx.select(Nx.greater(x, 1), Nx.Constants.infinity(:f64), Nx.multiply(-0.5, Nx.multiply(x, x))) end
+
+      for form <- [:workgroup, :device] do
+        opts = [num_samples: 40, num_warmup: 0, num_chains: 1, step_size: 0.5, init: Nx.tensor(0.5), form: form]
+        result = NUTS.sample(fun, Nx.template({}, :f64), opts)
+        assert result.draws |> Nx.reduce_max() |> Nx.to_number() <= 1
+        assert result.stats.divergent |> Nx.sum() |> Nx.to_number() > 0
+        # Chains go on after it.
+        assert result.draws |> Nx.to_flat_list() |> Enum.uniq() |> length() > 10
+      end
+    end
+
     test "refuses what it can't do" do
       normal = fn x -> Nx.multiply(-0.5, Nx.sum(Nx.multiply(x, x))) end
       template = Nx.template({2}, :f32)
@@ -203,6 +217,11 @@ defmodule Nx.Vulkan.NUTSTest do
           ] do
         [{name, _}] = opts
         assert_raise ArgumentError, ~r/#{inspect(name)}/, fn -> NUTS.sample(normal, template, opts) end
+      end
+
+      for fun <- [fn _ -> Nx.tensor(1.0) end, fn _ -> 1.0 end] do
+        assert_raise Nx.Vulkan.Error, ~r/must depend on its parameters/, fn -> NUTS.sample(fun, template, []) end
+        assert_raise Nx.Vulkan.Error, ~r/must depend on its parameters/, fn -> Chain.compile(fun, template) end
       end
 
       assert_raise ArgumentError, ~r/one type/, fn -> NUTS.sample(normal, Nx.template({2}, :s32)) end

@@ -83,10 +83,7 @@ defmodule Nx.Vulkan.Chain do
         {[q, data], fn q, data -> value_and_grad(q, type, &log_density.(unflatten_vector(&1, template), data)) end}
       end
 
-    expr = apply(Nx.Defn.debug_expr(traced), arguments)
-    inputs = arguments |> Composite.flatten_list() |> Enum.map(&Nx.devectorize/1)
-    {scope, constants} = Lowering.lower(Composite.traverse(expr, &Nx.devectorize/1), inputs, [])
-    {program, captured} = program(Plan.new(scope), constants, length(inputs))
+    {program, captured} = lower(traced, arguments)
     again = fn -> NativeV.chain_compile(program, opts[:mass], opts[:form]) end
     {ref, form} = B.settle(again.(), again)
 
@@ -144,7 +141,15 @@ defmodule Nx.Vulkan.Chain do
     value
   end
 
-  # The program of a plan, and for each of its inputs after q the number of a leaf of the data, or a reference to a constant.
+  @doc false
+  # The program of a log-density with its gradient, and for each of its inputs after q the number of a leaf of the data, or a reference to a constant.
+  def lower(value_and_grad, arguments) do
+    expr = apply(Nx.Defn.debug_expr(value_and_grad), arguments)
+    inputs = arguments |> Composite.flatten_list() |> Enum.map(&Nx.devectorize/1)
+    {scope, constants} = Lowering.lower(Composite.traverse(expr, &Nx.devectorize/1), inputs, [])
+    program(Plan.new(scope), constants, length(inputs))
+  end
+
   defp program(%Plan{steps: [{:run, program, [[:input, 0] | inputs], outputs}], outputs: outputs}, constants, arguments) do
     captured =
       for [:input, i] <- inputs do

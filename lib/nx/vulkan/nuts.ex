@@ -13,7 +13,7 @@ defmodule Nx.Vulkan.NUTS do
       result.draws.x
       #=> a tensor {4, 1000, 3}
 
-  The sampler is multinomial NUTS with the generalized U-turn criterion (Betancourt 2017), as Stan and NumPyro have it, and with their warm-up: dual
+  The sampler is multinomial NUTS with the generalized U-turn criterion (Betancourt 2017) in NumPyro's form, and with the warm-up of Stan and NumPyro: dual
   averaging of the step size and a diagonal or dense mass matrix learned in growing windows, for each chain on its own.
 
   Whole transitions run on the device: trees, U-turn checks, choices, random numbers, step sizes. A chain is a workgroup, a dispatch takes
@@ -34,7 +34,8 @@ defmodule Nx.Vulkan.NUTS do
 
   ## Errors
 
-  `Nx.Vulkan.Error` of the kind `:unsupported` where the form `:workgroup` is asked for and one workgroup can't run the log-density.
+  `Nx.Vulkan.Error` of the kind `:unsupported` where the form `:workgroup` is asked for and one workgroup can't run the log-density, and where that
+  does not depend on the parameters or calls the host.
   `ArgumentError` for wrong arguments, and where no finite start is found.
   """
 
@@ -67,7 +68,7 @@ defmodule Nx.Vulkan.NUTS do
 
     * `:draws` - the parameters, as the template has them, each with the axes `{chains, samples}` in front
     * `:stats` - of every draw, `{chains, samples}`: `:log_density`, `:energy` (of the draw with its momentum), `:accept_prob` (mean over the tree),
-      `:step_size`, `:tree_depth`, `:leapfrog_steps`, `:divergent` (0 or 1)
+      `:step_size`, `:tree_depth`, `:leapfrog_steps`, `:divergent` (0 or 1: a step met an energy that is not finite, or 1000 above the draw's)
     * `:warmup` - `:stats` of the warm-up's draws, and what it ended with: `:step_size` `{chains}`, `:inverse_mass` `{chains, d}` or `{chains, d, d}`
     * `:dispatches` - how many there were, each with one wait
     * `:form` - `:workgroup` or `:device`
@@ -129,6 +130,8 @@ defmodule Nx.Vulkan.NUTS do
 
     fun = if opts.data == nil, do: log_density, else: &log_density.(&1, opts.data)
     value_and_grad = &Chain.value_and_grad(&1, type, fn q -> fun.(Chain.unflatten_vector(q, template)) end)
+    # In a transition the parameters matter even where the log-density is a constant.
+    _ = Chain.lower(value_and_grad, [Nx.template({d}, type)])
     transition = Transition.compile(value_and_grad, d, type, opts.mass_matrix, opts.max_tree_depth, opts.form)
 
     Nx.with_default_backend(B, fn ->

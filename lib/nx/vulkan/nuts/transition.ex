@@ -7,8 +7,9 @@ defmodule Nx.Vulkan.NUTS.Transition do
   # The tree grows leaf by leaf in one loop (Phan et al. 2019, appendix A): a sub-tree of 2^k leaves needs the momenta of at most k
   # of them for its checks, since a leaf with an even number n is the first of sub-trees until the last of those ends, and row
   # popcount(n / 2) holds it that long. Leaves are chosen by their weights within a sub-tree, and sub-trees with a bias to the new one
-  # (Betancourt 2017, appendix A.3.2). The criterion of a U-turn is the generalized one with half of the momenta at both ends left out,
-  # which Stan and NumPyro use for the same reason: orbits of a period of the length of a sub-tree.
+  # (Betancourt 2017, appendix A.3.2). The criterion of a U-turn is the generalized one with half of the momenta at both ends left out, as
+  # NumPyro has it, because of orbits of a period of the length of a sub-tree. (Stan takes whole sums, and checks across the border of joined
+  # sub-trees besides.)
 
   import Nx.Defn
 
@@ -21,7 +22,7 @@ defmodule Nx.Vulkan.NUTS.Transition do
   @enforce_keys [:ref, :form, :captured, :type, :parameters, :mass]
   defstruct [:ref, :form, :captured, :type, :parameters, :mass]
 
-  # Energy that a leaf may have above the start's: Stan's and NumPyro's.
+  # Energy that a leaf may have above the start's: Stan's and NumPyro's. One that is not finite is a divergence, whatever its sign.
   @divergence 1000.0
 
   # Of dual averaging (Hoffman and Gelman 2014): how strongly steps shrink to mu, how early draws count, how fast they are forgotten.
@@ -237,7 +238,7 @@ defmodule Nx.Vulkan.NUTS.Transition do
     v = velocity(fixed.inverse_mass, p)
     energy = 0.5 * Nx.sum(p * v) - log_density
     change = fixed.energy - energy
-    change = Nx.select(Nx.is_nan(change), Nx.Constants.neg_infinity(Nx.type(q)), change)
+    change = Nx.select(Nx.is_nan(change) or Nx.is_infinity(change), Nx.Constants.neg_infinity(Nx.type(q)), change)
     divergent = change < -@divergence
 
     # Whether this leaf stands for the sub-tree.
