@@ -75,6 +75,12 @@ defmodule Nx.Vulkan.ChainGuaranteesTest do
 
     @tag :chain_sweep
     @tag timeout: to_timeout(minute: 60)
+    test "again, in part and alone, of the most steps with many observations or parameters" do
+      for sizes <- [{{:f, 64}, :diagonal, 2, 10_000, 1024, 2}, {{:f, 32}, :diagonal, 256, 0, 1024, 2}], do: check(sizes)
+    end
+
+    @tag :chain_sweep
+    @tag timeout: to_timeout(minute: 60)
     test "again, in part and alone, at many sizes" do
       for type <- [{:f, 32}, {:f, 64}],
           d <- [1, 2, 31, 32, 33, 64, 100, 255, 256],
