@@ -92,7 +92,7 @@ defmodule Nx.Vulkan.SynthesisTest do
 
     for compile <- [&Synthesis.compile/1, &Synthesis.compile_with_source/1] do
       assert {:error, %{exit: nil, stderr: said, glsl_path: nil}} = compile.(ChainShaderSpecs.beta())
-      assert said =~ "#{file}/spv: not a directory (the folder of NX_VULKAN_CACHE_DIR"
+      assert said =~ "#{file}/spv: not a directory (the cache: NX_VULKAN_CACHE_DIR"
     end
 
     assert Synthesis.clear_cache() == :ok

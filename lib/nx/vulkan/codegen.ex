@@ -35,12 +35,13 @@ defmodule Nx.Vulkan.Codegen do
     * `:exact` - whether no float operation may be contracted, and signed zeros, infinities and NaN are kept, as the functions of
       `priv/shaders/include` need it. False unless set: GLSL's own rules
     * `:compiler` - the name or path of the compiler. The first one that is installed unless set
+    * `:folder` - where the module is kept, `folder/0` unless set
+    * `:key` - the module's name there, without its extension: the hash of the source unless set
   """
   @spec compile_cached(String.t(), keyword) :: {:ok, Path.t()} | {:error, failure}
   def compile_cached(glsl, options \\ []) when is_binary(glsl) do
-    options = Keyword.validate!(options, exact: false, compiler: nil)
-    hash = :crypto.hash(:sha256, [glsl, if(options[:exact], do: "\nexact", else: "")])
-    path = Path.join(folder(), Base.encode16(hash, case: :lower) <> ".spv")
+    options = Keyword.validate!(options, exact: false, compiler: nil, folder: nil, key: nil)
+    path = Path.join(options[:folder] || folder(), (options[:key] || hash(glsl, options[:exact])) <> ".spv")
 
     if File.regular?(path) and NativeV.shader_check(path) == :ok do
       {:ok, path}
@@ -67,6 +68,11 @@ defmodule Nx.Vulkan.Codegen do
       "" -> Path.join(:filename.basedir(:user_cache, "nx_vulkan"), "spv")
       folder -> Path.join(folder, "spv")
     end
+  end
+
+  defp hash(glsl, exact?) do
+    hash = :crypto.hash(:sha256, [glsl, if(exact?, do: "\nexact", else: "")])
+    Base.encode16(hash, case: :lower)
   end
 
   defp compile(glsl, path, options) do
@@ -96,8 +102,7 @@ defmodule Nx.Vulkan.Codegen do
   # The first argument is a path of the cache.
   defp file(function, [path | _] = arguments) do
     with {:error, reason} <- apply(File, function, arguments) do
-      {:error, nil,
-       "#{path}: #{:file.format_error(reason)} (the folder of NX_VULKAN_CACHE_DIR, or else the user's cache)"}
+      {:error, nil, "#{path}: #{:file.format_error(reason)} (the cache: NX_VULKAN_CACHE_DIR can name another folder)"}
     end
   end
 

@@ -405,6 +405,20 @@ defmodule Nx.Vulkan.NativeV do
   ## Supplied shaders
 
   @doc """
+  The name of the device in use and its kind by Vulkan's name: `"DiscreteGpu"`, `"IntegratedGpu"`, `"VirtualGpu"`, `"Cpu"` or `"Other"`. Opens
+  the device if it is not open. New programs call `Nx.Vulkan.devices/0`.
+  """
+  @spec device_name() :: {:ok, String.t(), String.t()} | failure
+  def device_name do
+    with :ok <- Nx.Vulkan.init(), {:ok, %{name: name, kind: kind}} <- device_info() do
+      {:ok, name, Map.get(%{cpu: "Cpu", other: "Other"}, kind) || String.capitalize("#{kind}") <> "Gpu"}
+    else
+      {:error, %Nx.Vulkan.Error{} = error} -> {:error, :vulkan_init_failed, Exception.message(error)}
+      {:error, _kind, message} -> {:error, :vulkan_init_failed, message}
+    end
+  end
+
+  @doc """
   Reads and checks a shader file as its first use does. Needs no device. Dirty IO scheduler.
   """
   @spec shader_check(Path.t()) :: :ok | failure
