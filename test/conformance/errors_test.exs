@@ -181,6 +181,50 @@ defmodule Nx.Vulkan.Conformance.ErrorsTest do
     for call <- clamped_calls(), do: assert_same([], call)
   end
 
+  # Nx lets strides through that are negative or huge where there is one window along an axis.
+  test "strides along axes of one window" do
+    assert_same([random({1, 7, 6}, {:s, 32})], fn t ->
+      opts = [strides: [-1, 1, 2 ** 70]]
+
+      windows =
+        for op <- [:window_sum, :window_product, :window_max, :window_min], do: apply(Nx, op, [t, {1, 2, 6}, opts])
+
+      reduced = Nx.window_reduce(t, 1, {1, 2, 6}, opts, &Nx.subtract/2)
+      scattered = Nx.window_scatter_min(t, Nx.iota({1, 6, 1}), 0, {1, 2, 6}, opts)
+      List.to_tuple([reduced, scattered | windows])
+    end)
+
+    assert_same([random({3}, {:s, 32})], &Nx.window_sum(&1, {2}, strides: [-2]))
+    assert_same([random({1, 1, 2, 4}, {:f, 32}, 1, 2)], &Nx.conv(&1, &1[[.., .., .., 0..1]], strides: [-1, 1]))
+  end
+
+  test "windows beyond an axis raise before the engine" do
+    wide = [
+      &Nx.window_sum(&1, {4}, strides: [2]),
+      &Nx.window_max(&1, {5}, strides: [-2]),
+      &Nx.window_min(&1, {2}, strides: [9], window_dilations: 3),
+      &Nx.window_product(&1, {4}, strides: [9], padding: [{1, -1}]),
+      &Nx.window_reduce(&1, 0, {4}, [strides: [2]], fn x, acc -> Nx.add(x, acc) end),
+      &Nx.window_scatter_max(&1, Nx.iota({1}), 0, {4}, strides: [2]),
+      &Nx.conv(Nx.reshape(&1, {1, 1, 3}), Nx.iota({1, 1, 4}), strides: [-2])
+    ]
+
+    for call <- wide, run <- [call, Nx.Defn.jit(call, compiler: Nx.Vulkan.Compiler)] do
+      assert {ArgumentError, message} = with_default(VulkanoBackend, fn -> outcome(fn -> run.(Nx.iota({3})) end) end)
+      assert message =~ "would result in empty tensor"
+    end
+  end
+
+  test "a deallocated operand is said before a singular matrix" do
+    with_default(VulkanoBackend, fn ->
+      for a <- [Nx.eye(2), Nx.iota({2, 2}), Nx.tensor([[1, 1], [1, 1]])], solve <- [:solve, :triangular_solve] do
+        b = Nx.tensor([1.0, 2.0])
+        Nx.backend_deallocate(b)
+        assert_raise Nx.Vulkan.Error, ~r/deallocated/, fn -> apply(Nx.LinAlg, solve, [a, b]) end
+      end
+    end)
+  end
+
   test "recording leaves the check out of the program" do
     t = random({5}, {:f, 32})
     indices = Nx.tensor([[1], [0]], backend: Nx.BinaryBackend)

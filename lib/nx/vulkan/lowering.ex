@@ -173,7 +173,7 @@ defmodule Nx.Vulkan.Lowering do
   end
 
   defp lower_node(:window_reduce, [a, acc, window, opts, fun], tensor, state) do
-    fold(:window_reduce, Ops.fold(:window_reduce, [window, opts]), a, acc, fun, tensor, state)
+    fold(:window_reduce, Ops.fold(:window_reduce, [a, window, opts]), a, acc, fun, tensor, state)
   end
 
   defp lower_node(:block, [struct, args, default, _callback], tensor, state) do

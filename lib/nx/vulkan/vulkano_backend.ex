@@ -277,7 +277,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @impl true
   def window_reduce(out, a, acc, window, opts, fun) do
-    attrs = Ops.fold(:window_reduce, [window, opts])
+    attrs = Ops.fold(:window_reduce, [a, window, opts])
     traced_fold(:window_reduce, attrs, a, acc, out, fun) || Fold.window_reduce(out, a, acc, attrs, fun)
   end
 
@@ -298,8 +298,9 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @impl true
   def triangular_solve(out, a, b, opts) do
+    x = run_op(:triangular_solve, [a, b, opts], out)
     if singular?(a), do: raise_singular()
-    run_op(:triangular_solve, [a, b, opts], out)
+    x
   end
 
   # Whether a triangular matrix has a zero on its diagonal. Waits for the device.

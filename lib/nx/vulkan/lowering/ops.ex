@@ -78,9 +78,12 @@ defmodule Nx.Vulkan.Lowering.Ops do
 
   def instruction(:conv, [a, kernel, opts]) do
     {low, high} = Enum.unzip(opts[:padding])
+    spatial = fn tensor, permutation -> for axis <- Enum.drop(permutation, 2), do: elem(tensor.shape, axis) end
+    sizes = Enum.zip_with(spatial.(a, opts[:input_permutation]), opts[:input_dilation], &extent/2)
+    extents = Enum.zip_with(spatial.(kernel, opts[:kernel_permutation]), opts[:kernel_dilation], &extent/2)
 
     attrs = [
-      strides: opts[:strides],
+      strides: strides("conv", sizes, opts[:padding], extents, opts[:strides]),
       low: low,
       high: high,
       input_dilation: opts[:input_dilation],
@@ -103,11 +106,11 @@ defmodule Nx.Vulkan.Lowering.Ops do
   end
 
   def instruction(op, [a, window, opts]) when op in [:window_sum, :window_product, :window_max, :window_min] do
-    {windows(window, opts), [a]}
+    {windows(a, window, opts), [a]}
   end
 
   def instruction(op, [a, source, init, window, opts]) when op in [:window_scatter_max, :window_scatter_min] do
-    {windows(window, opts), [a, source, init]}
+    {windows(a, window, opts), [a, source, init]}
   end
 
   def instruction(op, [a, opts]) when op in [:sort, :argsort] do
@@ -130,12 +133,31 @@ defmodule Nx.Vulkan.Lowering.Ops do
   """
   @spec fold(:reduce | :window_reduce, list) :: keyword
   def fold(:reduce, [a, opts]), do: [axes: opts[:axes] || all_axes(a)]
-  def fold(:window_reduce, [window, opts]), do: windows(window, opts)
+  def fold(:window_reduce, [a, window, opts]), do: windows(a, window, opts)
 
-  defp windows(window, opts) do
+  defp windows(a, window, opts) do
     {low, high} = Enum.unzip(opts[:padding])
     dilations = opts[:window_dilations] || Enum.map(low, fn _ -> 1 end)
-    [window: Tuple.to_list(window), low: low, high: high, strides: opts[:strides], dilations: dilations]
+    window = Tuple.to_list(window)
+    extents = Enum.zip_with(window, dilations, &extent/2)
+    strides = strides("window dimensions", Tuple.to_list(a.shape), opts[:padding], extents, opts[:strides])
+    [window: window, low: low, high: high, strides: strides, dilations: dilations]
+  end
+
+  # How many positions a dilated axis has.
+  defp extent(size, dilation), do: (size - 1) * dilation + 1
+
+  # Nx looks at numbers of windows, and so lets strides through that are negative or of any size where there is one, and windows
+  # beyond the axis where strides are greater than 1.
+  defp strides(what, sizes, padding, extents, strides) do
+    Enum.zip_with([sizes, padding, extents, strides], fn [size, {low, high}, extent, stride] ->
+      room = size + low + high - extent
+
+      if room < 0,
+        do: raise(ArgumentError, "#{what} would result in empty tensor which is not currently supported in Nx")
+
+      if abs(stride) > room, do: room + 1, else: stride
+    end)
   end
 
   defp all_axes(tensor), do: Enum.to_list(0..(tuple_size(tensor.shape) - 1)//1)
