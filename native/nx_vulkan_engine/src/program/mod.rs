@@ -25,6 +25,8 @@ mod workgroup;
 
 pub mod wire;
 
+use std::collections::HashMap;
+
 use smallvec::SmallVec;
 
 pub use builder::Builder;
@@ -87,6 +89,50 @@ impl Program {
             ..instruction.clone()
         }));
         other.outputs.iter().map(moved).collect()
+    }
+
+    /// The program with its instructions in another order, in which each still follows those that it reads: the number of every one.
+    pub(crate) fn reordered(&self, order: &[usize]) -> Program {
+        let mut firsts = vec![0; self.instructions.len()];
+        let mut next = 0;
+        for &at in order {
+            firsts[at] = next;
+            next += self.instructions[at].outs.len() as u32;
+        }
+        let results = self.instructions.iter().zip(firsts).flat_map(|(i, first)| (first..).take(i.outs.len()));
+        let results: Vec<u32> = results.collect();
+        let moved = |operand: &Operand| match *operand {
+            Operand::Input(_) => *operand,
+            Operand::Result(i) => Operand::Result(results[i as usize]),
+        };
+        let instructions = order.iter().map(|&at| {
+            let old = &self.instructions[at];
+            Instruction { operands: old.operands.iter().map(moved).collect(), ..old.clone() }
+        });
+        Program {
+            inputs: self.inputs.clone(),
+            instructions: instructions.collect(),
+            outputs: self.outputs.iter().map(moved).collect(),
+        }
+    }
+
+    /// Answers which instruction makes an operand, none for inputs.
+    pub(crate) fn makers(&self) -> impl Fn(Operand) -> Option<usize> + use<> {
+        let of_result = self.instructions.iter().enumerate().flat_map(|(at, i)| i.outs.iter().map(move |_| at));
+        let of_result: Vec<usize> = of_result.collect();
+        move |operand| match operand {
+            Operand::Input(_) => None,
+            Operand::Result(i) => of_result.get(i as usize).copied(),
+        }
+    }
+
+    /// How often each operand is read, by outputs too.
+    pub(crate) fn reads(&self) -> HashMap<Operand, usize> {
+        let mut reads = HashMap::new();
+        for operand in self.instructions.iter().flat_map(|i| &i.operands).chain(&self.outputs) {
+            *reads.entry(*operand).or_default() += 1;
+        }
+        reads
     }
 
     /// The types of the outputs that exist.

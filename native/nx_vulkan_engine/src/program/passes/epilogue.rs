@@ -14,23 +14,13 @@ use crate::{Result, Type};
 const MAX_LOOPED_RESULTS: u64 = 1 << 18;
 
 pub fn run(program: &Program) -> Result<Program> {
-    let makers: Vec<usize> =
-        program.instructions.iter().enumerate().flat_map(|(at, i)| i.outs.iter().map(move |_| at)).collect();
-    let maker = |o: &Operand| match *o {
-        Operand::Input(_) => None,
-        Operand::Result(r) => makers.get(r as usize).copied(),
-    };
-    // How often results are read.
-    let mut reads: HashMap<Operand, usize> = HashMap::new();
-    for operand in program.instructions.iter().flat_map(|i| &i.operands).chain(&program.outputs) {
-        *reads.entry(*operand).or_default() += 1;
-    }
+    let (maker, reads) = (program.makers(), program.reads());
     // The product that each instruction takes in.
     let mut taken: HashMap<usize, usize> = HashMap::new();
     let mut joined: HashMap<usize, (Instruction, Vec<Operand>)> = HashMap::new();
     for (at, instruction) in program.instructions.iter().enumerate() {
         for operand in &instruction.operands {
-            let Some(product) = maker(operand) else { continue };
+            let Some(product) = maker(*operand) else { continue };
             let once = reads.get(operand) == Some(&1) && epilogue::is_product(&program.instructions[product].op);
             if let Some(found) = once.then(|| join(program, product, instruction, *operand)).flatten() {
                 taken.insert(product, at);

@@ -101,7 +101,7 @@ impl<'a> Fusion<'a> {
             first,
             groups: Vec::new(),
             readers: vec![BTreeSet::new(); count],
-            reads: HashMap::new(),
+            reads: program.reads(),
             outside: vec![false; count],
             owners: vec![None; count],
         };
@@ -109,9 +109,6 @@ impl<'a> Fusion<'a> {
             if let Some(at) = fusion.maker(output) {
                 fusion.outside[at] = true;
             }
-        }
-        for operand in program.instructions.iter().flat_map(|i| &i.operands).chain(&program.outputs) {
-            *fusion.reads.entry(*operand).or_default() += 1;
         }
         fusion
     }

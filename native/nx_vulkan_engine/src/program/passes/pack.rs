@@ -88,30 +88,7 @@ fn reordered(program: &Program, plan: &Plan) -> (Program, Vec<usize>) {
     order.sort_by_key(|&i| (plan.levels[i], !plan.makes_level[i], group_of.get(&i).map_or(usize::MAX, |&g| g), i));
     let mut places = vec![0; order.len()];
     order.iter().enumerate().for_each(|(place, &i)| places[i] = place);
-    let outs = |i: usize| program.instructions[i].outs.len() as u32;
-    let firsts = |order: &mut dyn Iterator<Item = usize>| -> Vec<(usize, u32)> {
-        order.scan(0, |next, i| Some((i, std::mem::replace(next, *next + outs(i))))).collect()
-    };
-    let old: Vec<(usize, u32)> = firsts(&mut (0..order.len()));
-    let new: HashMap<usize, u32> = firsts(&mut order.iter().copied()).into_iter().collect();
-    let moved: Vec<Operand> = old
-        .iter()
-        .flat_map(|&(i, _)| (0..outs(i)).map(move |k| (i, k)))
-        .map(|(i, k)| Operand::Result(new.get(&i).copied().unwrap_or_default() + k))
-        .collect();
-    let map = |&operand: &Operand| match operand {
-        Operand::Result(r) => moved[r as usize],
-        Operand::Input(_) => operand,
-    };
-    let instructions = order
-        .iter()
-        .map(|&i| {
-            let old = &program.instructions[i];
-            Instruction { operands: old.operands.iter().map(map).collect(), ..old.clone() }
-        })
-        .collect();
-    let outputs = program.outputs.iter().map(map).collect();
-    (Program { inputs: program.inputs.clone(), instructions, outputs }, places)
+    (program.reordered(&order), places)
 }
 
 /// Which instructions become one.
@@ -144,18 +121,11 @@ impl Plan {
             .zip(&families)
             .map(|(instruction, family)| family.is_some() || has_barrier(&instruction.op))
             .collect();
-        let makers: Vec<usize> =
-            program.instructions.iter().enumerate().flat_map(|(i, one)| one.outs.iter().map(move |_| i)).collect();
+        let maker = program.makers();
         let reads: Vec<SmallVec<[usize; 3]>> = program
             .instructions
             .iter()
-            .map(|instruction| {
-                let maker = |operand: &Operand| match *operand {
-                    Operand::Result(r) => makers.get(r as usize).copied(),
-                    Operand::Input(_) => None,
-                };
-                instruction.operands.iter().filter_map(maker).collect()
-            })
+            .map(|instruction| instruction.operands.iter().filter_map(|&o| maker(o)).collect())
             .collect();
         let mut earliest = vec![0; reads.len()];
         let levels = |earliest: &[usize]| {

@@ -1,19 +1,14 @@
 //! Lets products give their transposes, as gradients of weights want them: `transpose(dot(a, b))` is `dot(b, a)`, so that what reads it
 //! finds neighbours beside each other.
 
-use std::collections::HashMap;
-
 use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
-use crate::program::{Instruction, Op, Operand, Program};
+use crate::program::{Instruction, Op, Program};
 use crate::{DType, Result};
 
 pub fn run(program: &Program) -> Result<Program> {
-    let mut reads: HashMap<Operand, usize> = HashMap::new();
-    for operand in program.instructions.iter().flat_map(|i| &i.operands).chain(&program.outputs) {
-        *reads.entry(*operand).or_default() += 1;
-    }
+    let reads = program.reads();
     let mut new = Rewriter::new(program);
     for old in &program.instructions {
         let instruction = Instruction { operands: new.operands(old)?, ..old.clone() };

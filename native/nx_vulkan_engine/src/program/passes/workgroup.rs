@@ -247,25 +247,19 @@ const MAX_MEMBER_WORK: u64 = 4 * DISPATCH_WORK;
 
 /// The program with large elementwise instructions behind those that don't read them, so that they don't part runs of small ones.
 fn sunk(program: &Program) -> Program {
-    let type_of = program.types();
-    let sinks = |i: &Instruction| {
-        let is_small = instruction_cost(i, &type_of).is_some_and(|cost| cost.work <= MAX_MEMBER_WORK);
-        i.op.elementwise().is_some() && !is_small
+    let (type_of, maker) = (program.types(), program.makers());
+    let sinks = |at: usize| {
+        let instruction = &program.instructions[at];
+        let is_small = instruction_cost(instruction, &type_of).is_some_and(|cost| cost.work <= MAX_MEMBER_WORK);
+        instruction.op.elementwise().is_some() && !is_small
     };
-    let makers: Vec<usize> =
-        program.instructions.iter().enumerate().flat_map(|(at, i)| i.outs.iter().map(move |_| at)).collect();
     let mut placed = vec![false; program.instructions.len()];
     let mut order: Vec<usize> = Vec::with_capacity(placed.len());
-    let waiting = |at: usize| sinks(&program.instructions[at]);
-    let first = (0..placed.len()).filter(|&at| !waiting(at));
-    let rest = (0..placed.len()).filter(|&at| waiting(at));
-    for wanted in first.chain(rest) {
+    let (rest, first): (Vec<usize>, Vec<usize>) = (0..placed.len()).partition(|&at| sinks(at));
+    for wanted in first.into_iter().chain(rest) {
         let mut stack = vec![wanted];
         while let Some(&at) = stack.last() {
-            let sources = program.instructions[at].operands.iter().filter_map(|o| match *o {
-                Operand::Input(_) => None,
-                Operand::Result(r) => makers.get(r as usize).copied(),
-            });
+            let sources = program.instructions[at].operands.iter().filter_map(|&o| maker(o));
             let missing: Vec<usize> = sources.filter(|&source| !placed[source]).collect();
             if placed[at] || missing.is_empty() {
                 if !std::mem::replace(&mut placed[at], true) {
@@ -277,23 +271,7 @@ fn sunk(program: &Program) -> Program {
             }
         }
     }
-    let firsts: Vec<u32> = program
-        .instructions
-        .iter()
-        .scan(0, |next, i| Some(std::mem::replace(next, *next + i.outs.len() as u32)))
-        .collect();
-    let mut moved: HashMap<Operand, Operand> = HashMap::new();
-    let mut new = Rewriter::new(program);
-    let find = |moved: &HashMap<Operand, Operand>, operand: &Operand| moved.get(operand).copied().unwrap_or(*operand);
-    for at in order {
-        let old = &program.instructions[at];
-        let operands = old.operands.iter().map(|o| find(&moved, o)).collect();
-        if let Operand::Result(start) = new.push(Instruction { operands, ..old.clone() }) {
-            let results = 0..old.outs.len() as u32;
-            moved.extend(results.map(|k| (Operand::Result(firsts[at] + k), Operand::Result(start + k))));
-        }
-    }
-    new.finish_with(program.outputs.iter().map(|o| find(&moved, o)).collect())
+    program.reordered(&order)
 }
 
 /// Puts runs of neighbouring instructions into kernels, where that takes less time than their dispatches.
