@@ -2,7 +2,7 @@ Code.require_file("../../examples/posteriors/models.exs", __DIR__)
 
 defmodule Nx.Vulkan.PosteriorsTest do
   # Means, standard deviations and quantiles of what Nx.Vulkan.NUTS draws, beside references (examples/posteriors).
-  # `mix test --only posteriors` takes five of them, with two seeds each.
+  # `mix test --only posteriors` takes all of them, with two seeds each.
   use ExUnit.Case, async: true
 
   alias Nx.Vulkan.NUTS
@@ -46,7 +46,7 @@ defmodule Nx.Vulkan.PosteriorsTest do
 
   @samples %{logistic: 500}
 
-  for name <- [:eight_schools, :logistic, :regime, :hierarchical, :funnel], key <- [1, 2] do
+  for name <- Posteriors.names(), key <- [1, 2] do
     @tag :posteriors
     @tag timeout: to_timeout(minute: 30)
     test "#{name}, key #{key}" do

@@ -239,6 +239,76 @@ fn the_whole_device_or_one_workgroup() {
     common::assert_valid(engine());
 }
 
+/// A logistic regression and where `chains` chains start.
+fn logistic(dtype: DType, n: u64, d: u64, chains: u64, rng: &mut Rng) -> Case {
+    let labels = (0..n).map(|_| rng.below(2) as f64).collect();
+    let data = vec![normals(rng, n * d, 1.0), labels];
+    Case::new(models::logistic(dtype, n, d), chains, data, 0.01, rng)
+}
+
+/// All steps of many chains are one submission, whose barriers are as many as for one chain.
+#[test]
+fn one_submission() {
+    let mut rng = Rng(14);
+    // Others submit on the shared engine.
+    let engine = common::engine();
+    for (dtype, steps) in [(DType::F32, 200), (DType::F64, 20)] {
+        let case = logistic(dtype, 500, 21, 16, &mut rng);
+        let chain = LogDensityChain::compile(&engine, &case.model, case.mass, Some(Form::Device)).unwrap();
+        let mut barriers = vec![];
+        for chains in [1, 16] {
+            let upload = |shape: &[u64], values: &[f64]| {
+                let array = array(dtype, shape, values);
+                Tensor::from_nx_bytes(&engine, &array.ty, &array.to_nx_bytes()).unwrap()
+            };
+            let captured = [upload(&[500, 21], &case.data[0]), upload(&[500], &case.data[1])];
+            let part = |values: &[f64]| upload(&[chains, 21], &values[..chains as usize * 21]);
+            let start = Start {
+                q: &part(&case.q),
+                p: &part(&case.p),
+                inverse_mass: &upload(&[21], &case.inverse_mass),
+                step_size: &upload(&[chains], &case.step_size[..chains as usize]),
+                captured: &captured,
+                steps,
+            };
+            let mut last = None;
+            for _ in 0..2 {
+                engine.wait().unwrap();
+                let before = engine.stats();
+                let trace = chain.run(&engine, &start, Compile::Allowed).unwrap();
+                let after = engine.stats();
+                assert_eq!(after.submissions - before.submissions, 1, "{chains} chains of {dtype}");
+                let energy = trace.energy.to_nx_bytes(&engine, None).unwrap();
+                assert_eq!(last.replace(energy.clone()).unwrap_or(energy.clone()), energy);
+                barriers.push(after.barriers - before.barriers);
+            }
+        }
+        barriers.dedup();
+        assert_eq!(barriers.len(), 1, "{barriers:?}");
+    }
+    common::assert_valid(&engine);
+}
+
+/// More chains than lie side by side, rows that don't begin where vectors do, and memory for some chains only.
+#[test]
+fn groups_of_chains() {
+    let mut rng = Rng(15);
+    let case = logistic(DType::F32, 9, 3, 1030, &mut rng);
+    let chain = chain_as(&case, Form::Device);
+    let all_chains = case.run(&chain, 2);
+    for (from, to) in [(0, 1), (511, 514), (1020, 1030)] {
+        for (part, all) in all(&case.run_some(&chain, 2, from, to)).iter().zip(&all_chains) {
+            let width = all.len() / 1030;
+            assert_eq!(part[..], all[from as usize * width..to as usize * width], "chains {from} to {to}");
+        }
+    }
+    for (got, want) in all_chains.iter().zip(&case.expected(1029, 2)) {
+        let got = &got[got.len() - want.len()..];
+        assert!(got.iter().zip(want).all(|(x, y)| (x - y).abs() <= F32 * y.abs().max(1.0)), "{got:?}, not {want:?}");
+    }
+    common::assert_valid(engine());
+}
+
 #[test]
 fn eight_schools() {
     let mut rng = Rng(8);

@@ -13,7 +13,7 @@ use crate::{Engine, Error, Result, Tensor, Type};
 pub enum Form {
     /// All steps of all chains are one dispatch, each chain one workgroup.
     Workgroup,
-    /// Each step of each chain is a run of a compiled program with the whole device.
+    /// Each step is a run of a compiled program with the whole device for each of its kernels; chains lie side by side.
     Device,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Stepping {
 #[derive(Debug)]
 pub(super) enum Steps {
     Workgroup { kernel: Arc<Kernel>, ports: Vec<Port>, outputs: Vec<Type> },
-    Device { stepped: Stepped, own: Vec<bool> },
+    Device(Stepped),
 }
 
 impl Steps {
@@ -64,7 +64,7 @@ impl Steps {
             },
         };
         if form == Form::Device {
-            return Ok(Steps::Device { stepped: Stepped::compile(engine, program, stepping)?, own: own.to_vec() });
+            return Ok(Steps::Device(Stepped::compile(engine, program, stepping, own)?));
         }
         let types = program.inputs.iter().skip(1);
         let ports = types.zip(own).map(|(ty, &own)| Port::contiguous(&ty.shape, own)).collect();
@@ -79,7 +79,7 @@ impl Steps {
     pub fn form(&self) -> Form {
         match self {
             Steps::Workgroup { .. } => Form::Workgroup,
-            Steps::Device { .. } => Form::Device,
+            Steps::Device(_) => Form::Device,
         }
     }
 
@@ -94,7 +94,7 @@ impl Steps {
         let contiguous = |tensor: &Tensor| crate::eager::contiguous(engine, tensor, compile);
         let inputs: Vec<Tensor> = inputs.iter().map(contiguous).collect::<Result<_>>()?;
         match self {
-            Steps::Device { stepped, own } => stepped.run(engine, &inputs, own, [chains, steps], compile),
+            Steps::Device(stepped) => stepped.run(engine, &inputs, [chains, steps], compile),
             Steps::Workgroup { kernel, ports, outputs } => {
                 let of_all = |ty: &Type| Type::new(ty.dtype, &[&[chains, steps], &ty.shape[..]].concat());
                 let types: Vec<Type> = outputs.iter().map(of_all).collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::capture::{Command, Place};
 use super::plan::plan;
-use super::{Batch, Executable, Memory, Step, Value, Work};
+use super::{ALIGN_BYTES, Batch, Executable, Memory, Step, Value, Work};
 use crate::eager::{self, Compile};
 use crate::memory::Buffer;
 use crate::program::passes::{Target, optimize};
@@ -33,6 +33,8 @@ pub(super) struct Builder<'a> {
     pub gates: Vec<(Tensor, bool)>,
     /// Whether what is captured must not have steps of the host.
     pub must_not_wait: bool,
+    /// Whether each output has memory of its own, in row-major order from its beginning on.
+    owns_outputs: bool,
 }
 
 impl Executable {
@@ -44,10 +46,19 @@ impl Executable {
         let program = optimize(program, &Target::of(engine.caps()))?;
         build(engine, &program)
     }
+
+    /// The same, with memory of its own for each output, in row-major order from its beginning on: what [`Executable::run_side_by_side`] needs.
+    pub(crate) fn compile_owning_outputs(engine: &Arc<Engine>, program: Program) -> Result<Executable> {
+        let program = optimize(program, &Target::of(engine.caps()))?;
+        build_with(Builder { owns_outputs: true, ..Builder::new(engine) }, &program)
+    }
 }
 
 pub(super) fn build(engine: &Arc<Engine>, program: &Program) -> Result<Executable> {
-    let mut builder = Builder::new(engine);
+    build_with(Builder::new(engine), program)
+}
+
+fn build_with(mut builder: Builder<'_>, program: &Program) -> Result<Executable> {
     let inputs = program.inputs.iter().map(|ty| builder.bind(ty)).collect::<Result<Vec<Tensor>>>()?;
     let outputs = builder.inline(program, &inputs)?;
     builder.finish(program.inputs.clone(), outputs)
@@ -60,7 +71,8 @@ fn missing(operand: &Operand) -> Error {
 impl<'a> Builder<'a> {
     pub fn new(engine: &'a Arc<Engine>) -> Builder<'a> {
         let (drafts, bound, gates) = (Vec::new(), Vec::new(), Vec::new());
-        Builder { engine, capturing: engine.capturing(), drafts, bound, gates, must_not_wait: false }
+        let capturing = engine.capturing();
+        Builder { engine, capturing, drafts, bound, gates, must_not_wait: false, owns_outputs: false }
     }
 
     /// A tensor whose memory a run binds.
@@ -138,20 +150,28 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// An output whose memory holds little else.
-    fn output(&self, tensor: Tensor) -> Result<Tensor> {
+    /// An output whose memory holds little else, and nothing else where outputs have memory of their own; `others` are other outputs.
+    fn output(&self, tensor: Tensor, others: &[Tensor]) -> Result<Tensor> {
         let elements = if tensor.view.is_uniform() { 1 } else { tensor.view.elements() };
         let size_bytes = elements * tensor.view.dtype.size_bytes();
-        let is_part = tensor.buffer.virtual_id().is_some_and(|id| !self.bound.contains(&id))
-            && tensor.buffer.size_bytes() > MAX_KEPT * size_bytes;
-        if !is_part {
-            return Ok(tensor);
-        }
         let copied = |tensor: &Tensor| {
             let copy = Tensor::uninitialized(&self.capturing, &tensor.view.ty())?;
             eager::copy(&self.capturing, tensor, &copy, Compile::Allowed)?;
             Ok(copy)
         };
+        if self.owns_outputs {
+            let is_own = tensor.view.is_contiguous()
+                && tensor.view.offset == 0
+                && tensor.buffer.virtual_id().is_some_and(|id| !self.bound.contains(&id))
+                && tensor.buffer.size_bytes() <= size_bytes.next_multiple_of(ALIGN_BYTES)
+                && others.iter().all(|other| !Arc::ptr_eq(&other.buffer, &tensor.buffer));
+            return if is_own { Ok(tensor) } else { copied(&tensor) };
+        }
+        let is_part = tensor.buffer.virtual_id().is_some_and(|id| !self.bound.contains(&id))
+            && tensor.buffer.size_bytes() > MAX_KEPT * size_bytes;
+        if !is_part {
+            return Ok(tensor);
+        }
         if !tensor.view.is_uniform() {
             return copied(&tensor);
         }
@@ -162,8 +182,12 @@ impl<'a> Builder<'a> {
     }
 
     pub fn finish(mut self, inputs: Vec<Type>, outputs: Vec<Tensor>) -> Result<Executable> {
-        let outputs = outputs.into_iter().map(|tensor| self.output(tensor)).collect::<Result<Vec<_>>>()?;
-        let outputs = &outputs[..];
+        let mut own: Vec<Tensor> = Vec::with_capacity(outputs.len());
+        for tensor in outputs {
+            let output = self.output(tensor, &own)?;
+            own.push(output);
+        }
+        let outputs = &own[..];
         self.close_batch();
         let sizes = self.capturing.capture().map(|capture| capture.sizes()).unwrap_or_default();
         let bound: HashMap<u32, u32> = self.bound.iter().copied().zip(0..).collect();

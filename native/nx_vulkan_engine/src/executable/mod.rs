@@ -9,14 +9,16 @@ mod compile;
 mod control;
 mod describe;
 mod plan;
+mod side_by_side;
 
 use std::sync::Arc;
 
-pub(crate) use crate::stream::Replay;
+pub(crate) use crate::stream::{Replay, Slots};
 pub(crate) use capture::{Action, Capture, Command, Gate};
 use control::Looped;
 pub use describe::{Described, Launched};
 use plan::Plan;
+pub(crate) use side_by_side::Lane;
 
 use crate::eager::{self, Compile, is_true};
 use crate::memory::Buffer;
@@ -26,7 +28,7 @@ use crate::program::text::in_op;
 use crate::{Engine, Error, Result, Tensor, Type, View};
 
 /// Vector loads need addresses of this multiple.
-const ALIGN_BYTES: u64 = 16;
+pub(crate) const ALIGN_BYTES: u64 = 16;
 
 /// Where a buffer of the program lies in a run.
 #[derive(Debug, Clone)]
@@ -218,7 +220,7 @@ impl Run<'_> {
             let (buffer, at) = self.place(memory, arena.as_ref())?;
             Ok((&**buffer, at))
         });
-        let slots = slots.collect::<Result<Vec<(&Buffer, u64)>>>()?;
+        let slots = slots.collect::<Result<Slots<'_>>>()?;
         let mut writes: Vec<&Buffer> = arena.iter().map(|buffer| &**buffer).collect();
         writes.extend(batch.written.iter().filter_map(|&i| self.own.get(i as usize)).map(|buffer| &**buffer));
         let reads =
@@ -228,7 +230,7 @@ impl Run<'_> {
         self.engine.replay(&Replay {
             commands: &batch.plan.commands,
             barriers: &batch.plan.barriers,
-            slots: &slots,
+            runs: &[slots],
             reads: &reads,
             writes: &writes,
         })
@@ -264,7 +266,7 @@ fn has_type(tensor: &Tensor, ty: &Type) -> bool {
 }
 
 /// The tensor itself if its elements lie in row-major order where vectors can be loaded, else a copy.
-fn aligned(engine: &Arc<Engine>, tensor: &Tensor, compile: Compile) -> Result<Tensor> {
+pub(crate) fn aligned(engine: &Arc<Engine>, tensor: &Tensor, compile: Compile) -> Result<Tensor> {
     if tensor.view.is_contiguous() && tensor.address().is_multiple_of(ALIGN_BYTES) {
         return Ok(tensor.clone());
     }

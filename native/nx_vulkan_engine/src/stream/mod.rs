@@ -9,6 +9,7 @@ mod slot;
 mod transfer;
 mod wait;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +24,7 @@ use crate::kernel::{Access, Binding, BoundLaunch, Launch};
 use crate::memory::{Buffer, DevicePool, Kind, Ring};
 use crate::profile::{Measured, Profiler};
 use crate::{Error, Result};
-pub(crate) use replay::Replay;
+pub(crate) use replay::{Replay, Slots, table_words};
 use slot::Slot;
 
 /// Submissions in flight before recording waits for the oldest.
@@ -42,8 +43,9 @@ const BATCH_MOST_BYTES: u64 = 1 << 30;
 /// The share of the device's memory that they are in between: devices with little memory are slow, and drivers end submissions
 /// that take seconds.
 const BATCH_MEMORY_SHARE: u64 = 128;
-/// Size of the ring of argument tables.
+/// Size of the ring of argument tables, until submissions come that need more.
 const ARGUMENT_RING_BYTES: u64 = 1 << 20;
+const ARGUMENT_RING_MOST_BYTES: u64 = 64 << 20;
 const ARGUMENT_ALIGN_BYTES: u64 = 16;
 /// How long a waiting thread polls before it blocks. Blocking costs a GPU round trip 10 us more; on a CPU device the polling
 /// thread takes a core from the device itself.
@@ -52,6 +54,10 @@ const SPIN_CPU: Duration = Duration::from_micros(2);
 
 /// Largest push-constant block that the engine's own kernels use, in words.
 const MAX_PARAM_WORDS: usize = 64;
+
+thread_local! {
+    static HOLDS: Cell<bool> = const { Cell::new(false) };
+}
 
 /// Counters since the stream was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -312,6 +318,14 @@ impl Stream {
         }
     }
 
+    /// Runs `f`, during which this thread's operations make no submission, however many they are. What others record or wait for does.
+    pub fn hold<T>(f: impl FnOnce() -> T) -> T {
+        let before = HOLDS.replace(true);
+        let result = f();
+        HOLDS.set(before);
+        result
+    }
+
     /// Submits what is recorded, without waiting.
     pub fn flush(&self) -> Result<()> {
         let mut recorder = self.lock();
@@ -432,6 +446,27 @@ impl Stream {
         }
     }
 
+    /// Makes the ring of argument tables large enough for a submission with so many bytes of them, as far as it may grow.
+    pub fn grow_arguments(&self, bytes: u64) -> Result<()> {
+        // Twice as much, as space is handed out in one piece and others take some of it.
+        let size = (2 * bytes).next_power_of_two().clamp(ARGUMENT_RING_BYTES, ARGUMENT_RING_MOST_BYTES);
+        let is_small = |recorder: &Recorder| recorder.arguments.as_ref().is_none_or(|(b, _)| b.size_bytes() < size);
+        if !is_small(&self.lock()) {
+            return Ok(());
+        }
+        let buffer = self.host_buffer(Kind::Arguments, size)?;
+        // It may have been a ring before.
+        self.wait_serial(buffer.use_serial())?;
+        let mut recorder = self.lock();
+        if is_small(&recorder) {
+            let (epoch, serial) = (recorder.epoch, recorder.serial);
+            if let Some((before, _)) = recorder.arguments.replace((buffer, Ring::new(size))) {
+                before.mark_read(epoch, serial);
+            }
+        }
+        Ok(())
+    }
+
     /// Emits the barrier that an operation with these reads and writes needs, if any. Returns the command buffer.
     fn prepare<'a>(
         &self,
@@ -478,6 +513,9 @@ impl Stream {
             recorder.bytes += buffer.size_bytes();
         }
         recorder.ops += 1;
+        if HOLDS.get() {
+            return Ok(());
+        }
         if recorder.bytes >= BATCH_FIRST_BYTES {
             self.reap(recorder)?;
         }

@@ -14,14 +14,17 @@ use crate::profile::Measured;
 const CHUNK_COMMANDS: usize = 256;
 const CHUNK_TABLE_WORDS: usize = 32 << 10;
 
-/// A batch of commands, and where its buffers lie in this run.
+/// Where the buffers of a run lie, by their numbers in the commands: memory and offset in bytes.
+pub(crate) type Slots<'a> = Vec<(&'a Buffer, u64)>;
+
+/// A batch of commands, and where its buffers lie in each of the runs that are recorded side by side.
 #[derive(Debug)]
 pub(crate) struct Replay<'a> {
     pub commands: &'a [Command],
     /// Whether a barrier comes before each command.
     pub barriers: &'a [bool],
-    /// By the number of a buffer in the commands: memory and offset in bytes.
-    pub slots: &'a [(&'a Buffer, u64)],
+    /// No run touches what another writes.
+    pub runs: &'a [Slots<'a>],
     pub reads: &'a [&'a Buffer],
     pub writes: &'a [&'a Buffer],
 }
@@ -29,13 +32,19 @@ pub(crate) struct Replay<'a> {
 impl Stream {
     /// Records a batch, ordered after everything recorded before.
     pub fn replay(&self, replay: &Replay<'_>) -> Result<()> {
-        let mut rest = replay.commands;
-        let mut barriers = replay.barriers.iter();
+        let commands = replay.commands.iter().zip(replay.barriers);
+        // Each command for all runs: between two barriers nothing depends on anything else.
+        let mut items = commands.flat_map(|(command, &waits)| {
+            replay.runs.iter().enumerate().map(move |(run, slots)| (command, waits && run == 0, slots))
+        });
         let mut is_first = true;
-        while !rest.is_empty() {
-            let (chunk, after) = rest.split_at(chunk_length(rest));
-            rest = after;
-            let tables = chunk.iter().flat_map(|command| table(command, replay.slots)).collect::<Vec<u32>>();
+        loop {
+            let length = chunk_length(items.clone().map(|(command, ..)| command));
+            if length == 0 {
+                return Ok(());
+            }
+            let chunk = items.clone().take(length);
+            let tables = chunk.flat_map(|(command, _, slots)| table(command, slots)).collect::<Vec<u32>>();
             let (mut recorder, mut table_address) = match tables.is_empty() {
                 true => (self.acquire()?, 0),
                 false => self.acquire_with_table(&tables)?,
@@ -44,13 +53,12 @@ impl Stream {
                 self.prepare(&mut recorder, replay.reads.iter().copied(), replay.writes.iter().copied())?;
                 is_first = false;
             }
-            for (command, &waits) in chunk.iter().zip(&mut barriers) {
-                self.record(&mut recorder, command, waits, replay.slots, &mut table_address)?;
+            for (command, waits, slots) in items.by_ref().take(length) {
+                self.record(&mut recorder, command, waits, slots, &mut table_address)?;
             }
-            recorder.ops += chunk.len() as u32 - 1;
+            recorder.ops += length as u32 - 1;
             self.finish(&mut recorder, replay.reads.iter().copied(), replay.writes.iter().copied())?;
         }
-        Ok(())
     }
 
     fn record(
@@ -162,17 +170,22 @@ impl Stream {
     }
 }
 
-/// How many of the next commands are recorded at once.
-fn chunk_length(commands: &[Command]) -> usize {
+/// How many of the next commands are recorded at once; 0 where there are none.
+fn chunk_length<'a>(commands: impl Iterator<Item = &'a Command>) -> usize {
     let mut words = 0;
-    let fits = |command: &&Command| {
+    let mut count = 0;
+    for command in commands.take(CHUNK_COMMANDS) {
         words += table_words(command);
-        words <= CHUNK_TABLE_WORDS
-    };
-    commands.iter().take(CHUNK_COMMANDS).take_while(fits).count().max(1)
+        if words > CHUNK_TABLE_WORDS && count > 0 {
+            break;
+        }
+        count += 1;
+    }
+    count
 }
 
-fn table_words(command: &Command) -> usize {
+/// Words that a command takes of the tables in memory.
+pub(crate) fn table_words(command: &Command) -> usize {
     match &command.action {
         Action::Launch { words, is_table: true, .. } => words.len().next_multiple_of(4),
         _ => 0,

@@ -2,7 +2,7 @@
 #![allow(dead_code)]
 
 use nx_vulkan_engine::DType;
-use nx_vulkan_engine::program::{Builder, Program, Reduction, Unary};
+use nx_vulkan_engine::program::{Binary, Builder, Program, Reduction, Unary};
 
 /// Independent normals; captures their precisions.
 pub fn normals(dtype: DType, d: u64) -> Program {
@@ -117,5 +117,22 @@ pub fn regime(dtype: DType, n: u64) -> Program {
     let (d0, d1) = (m.slice(d_means, &[0], &[2]), m.slice(d_logits, &[0], &[2]));
     let of_data = m.concatenate(&[d0, d_log_sds, d1, zero], 0);
     let gradient = m.subtract(of_data, q);
+    m.finish(&[log_density, gradient]).unwrap()
+}
+
+/// A logistic regression with standard normal priors; captures `n` rows of `d` features, and labels 0 and 1.
+pub fn logistic(dtype: DType, n: u64, d: u64) -> Program {
+    let m = Builder::new();
+    let (beta, x, y) = (m.input(dtype, &[d]), m.input(dtype, &[n, d]), m.input(dtype, &[n]));
+    let eta = m.dot(x, beta);
+    // log(1 + exp(eta)), without overflow.
+    let minus = m.unary(Unary::Negate, m.unary(Unary::Abs, eta));
+    let log1p = m.unary(Unary::Log1p, m.unary(Unary::Exp, minus));
+    let softplus = m.add(m.binary(Binary::Max, eta, 0.0), log1p);
+    let each = m.subtract(m.multiply(y, eta), softplus);
+    let squares = m.sum(m.multiply(beta, beta), &[0]);
+    let log_density = m.add(m.sum(each, &[0]), m.multiply(squares, -0.5));
+    let error = m.subtract(y, m.unary(Unary::Sigmoid, eta));
+    let gradient = m.subtract(m.dot_axes([x, error], [&[0], &[0]], [&[], &[]]), beta);
     m.finish(&[log_density, gradient]).unwrap()
 }

@@ -1,0 +1,96 @@
+//! Several runs of one executable side by side: between two barriers lie the commands of all, so that they overlap on the device.
+
+use std::sync::Arc;
+
+use super::{Executable, Memory, Replay, Slots, Step};
+use crate::kernel::launch::Work;
+use crate::memory::Buffer;
+use crate::stream::table_words;
+use crate::{Error, Result};
+
+/// Where one of the runs finds its inputs and leaves its outputs, in the program's order: memory, and the first byte in it, a multiple of 16.
+#[derive(Debug)]
+pub(crate) struct Lane<'a> {
+    pub inputs: Slots<'a>,
+    pub outputs: Slots<'a>,
+}
+
+/// What one run takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Cost {
+    pub commands: u64,
+    /// Bytes that its kernels read and write.
+    pub moved_bytes: u64,
+    pub flops: u64,
+    /// Bytes of tables in memory for the arguments of its kernels.
+    pub table_bytes: u64,
+    /// Memory for intermediate results.
+    pub arena_bytes: u64,
+}
+
+impl Executable {
+    /// What a run takes, without what waits.
+    pub(crate) fn cost(&self) -> Cost {
+        let mut cost = Cost::default();
+        for step in &self.steps {
+            let Step::Batch(batch) = step else { continue };
+            cost.arena_bytes = cost.arena_bytes.max(batch.plan.arena_bytes);
+            for command in &batch.plan.commands {
+                let Work { read_bytes, written_bytes, flops } = command.work.unwrap_or_default();
+                cost.commands += 1;
+                cost.moved_bytes += read_bytes + written_bytes;
+                cost.flops += flops.unwrap_or(0);
+                cost.table_bytes += 4 * table_words(command) as u64;
+            }
+        }
+        cost
+    }
+
+    /// Records a run for each lane. `reads` and `writes` are the memory of all lanes. Of `arena` each lane
+    /// takes the bytes that [`Executable::cost`] says.
+    ///
+    /// # Errors
+    /// `InvalidProgram` for an executable that waits or was not compiled for this, and for lanes that lack something.
+    pub(crate) fn run_side_by_side<'a>(
+        &'a self,
+        arena: Option<&'a Arc<Buffer>>,
+        lanes: &'a [Lane<'a>],
+        reads: &[&Buffer],
+        writes: &[&Buffer],
+    ) -> Result<()> {
+        let batch = match &self.steps[..] {
+            [] => return Ok(()),
+            [Step::Batch(batch)] => batch,
+            _ => return Err(invalid("waits".to_string())),
+        };
+        let is_own = |memory: &Memory, own: u32| matches!(memory, Memory::Own(i) if *i == own);
+        let mut runs = Vec::with_capacity(lanes.len());
+        for (lane, begin) in lanes.iter().zip((0..).step_by(batch.plan.arena_bytes.max(1) as usize)) {
+            let place = |memory: &'a Memory| {
+                let found = match memory {
+                    Memory::Bound(i) => lane.inputs.get(*i as usize).copied(),
+                    Memory::Own(own) => {
+                        let output = self.outputs.iter().position(|value| is_own(&value.memory, *own));
+                        output.and_then(|k| lane.outputs.get(k)).copied()
+                    }
+                    Memory::Arena(at) => arena.map(|arena| (&**arena, begin + at)),
+                    Memory::Real(buffer) => Some((&**buffer, 0)),
+                };
+                found.ok_or_else(|| invalid(format!("{memory:?} is not there")))
+            };
+            runs.push(batch.slots.iter().map(place).collect::<Result<Slots<'_>>>()?);
+        }
+        let constants = batch.constants.iter().map(|buffer| &**buffer);
+        self.engine.replay(&Replay {
+            commands: &batch.plan.commands,
+            barriers: &batch.plan.barriers,
+            runs: &runs,
+            reads: &reads.iter().copied().chain(constants).collect::<Vec<&Buffer>>(),
+            writes: &writes.iter().copied().chain(arena.map(|arena| &**arena)).collect::<Vec<&Buffer>>(),
+        })
+    }
+}
+
+fn invalid(reason: String) -> Error {
+    Error::InvalidProgram { op: "program".to_string(), reason }
+}
