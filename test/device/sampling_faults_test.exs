@@ -2,7 +2,7 @@ defmodule Nx.Vulkan.SamplingFaultsTest do
   # What goes wrong for one sampler leaves the VM, the device and everybody else as they were. It sets :node_timeout_ms.
   use ExUnit.Case, async: false
 
-  alias Nx.Vulkan.{ChainShaderSpecs, NativeV, Node}
+  alias Nx.Vulkan.{Chain, ChainShaderSpecs, NativeV, Node, NUTS}
 
   @moduletag :device
   @moduletag timeout: 300_000
@@ -90,6 +90,62 @@ defmodule Nx.Vulkan.SamplingFaultsTest do
         assert part == binary_part(whole, 0, div(byte_size(whole) * k, 32))
       end
     end
+  end
+
+  defp normals(d) do
+    scale = Nx.tensor(for(i <- 1..d, do: i / d), type: :f64, backend: Nx.BinaryBackend)
+    fn q -> Nx.multiply(Nx.tensor(-0.5, type: :f64), Nx.sum(Nx.pow(Nx.divide(q, scale), 2))) end
+  end
+
+  defp steps(chain, steps, seed \\ 1, batch \\ 3) do
+    numbers = for i <- 1..(batch * chain.parameters), do: rem(i * 37 + seed, 64) / 32 - 1
+    q = numbers |> Nx.tensor(type: :f64, backend: Nx.BinaryBackend) |> Nx.reshape({batch, chain.parameters})
+    chain |> Chain.run(q, q, steps: steps, step_size: 0.1) |> Map.new(fn {k, v} -> {k, Nx.to_binary(v)} end)
+  end
+
+  defp draws(d, key) do
+    opts = [num_samples: 10, num_warmup: 20, num_chains: 2, key: key]
+    Nx.to_binary(NUTS.sample(normals(d), Nx.template({d}, :f64), opts).draws)
+  end
+
+  test "callers that are killed while chains of log-densities are recorded or run" do
+    for form <- [:workgroup, :device] do
+      chain = Chain.compile(normals(5), Nx.template({5}, :f64), form: form)
+      wanted = steps(chain, 7)
+      before = NativeV.device_stats().in_use_bytes
+
+      for round <- 1..3 do
+        callers = for seed <- 1..8, do: spawn(fn -> for _ <- 1..20, do: steps(chain, 500, seed) end)
+        Process.sleep(10 * round)
+        for caller <- callers, do: Process.exit(caller, :kill)
+        assert steps(chain, 7) == wanted
+      end
+
+      in_use = fn -> NativeV.device_stats().in_use_bytes end
+
+      assert Enum.any?(1..400, fn _ -> in_use.() <= before or Process.sleep(50) == :later end),
+             "#{in_use.()} bytes, #{before} before"
+    end
+  end
+
+  test "samplers that are killed, and one on a node whose time is up" do
+    wanted = draws(3, 1)
+    samplers = for key <- 1..4, do: spawn(fn -> for _ <- 1..50, do: draws(3, key) end)
+    Process.sleep(50)
+    for sampler <- samplers, do: Process.exit(sampler, :kill)
+    start_supervised!(Node)
+    Application.put_env(:nx_vulkan, :node_timeout_ms, 20)
+    assert Node.with_node(fn -> for _ <- 1..50, do: draws(3, 2) end) == {:error, :node_timeout}
+    Application.put_env(:nx_vulkan, :node_timeout_ms, 120_000)
+    assert Node.with_node(fn -> draws(3, 1) end) == wanted
+  end
+
+  test "64 processes draw and run chains of log-densities at once, each as if it were alone" do
+    chains = for form <- [:workgroup, :device], do: Chain.compile(normals(5), Nx.template({5}, :f64), form: form)
+    work = fn i -> {draws(3, rem(i, 4)), for(chain <- chains, do: steps(chain, 9, i, 1 + rem(i, 3)))} end
+    wanted = for i <- 1..64, do: work.(i)
+    tasks = for i <- 1..64, do: Task.async(fn -> work.(i) end)
+    assert Task.await_many(tasks, 240_000) == wanted
   end
 
   @tag :tmp_dir

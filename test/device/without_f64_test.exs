@@ -60,6 +60,48 @@ defmodule Nx.Vulkan.WithoutF64Test do
     assert output =~ ~r/op: add: kernel map\.add\.f64 .*shaderFloat64/
   end
 
+  test "chains and samplers of f64 are refused by name, those of f32 go on" do
+    output =
+      elixir("""
+      {:ok, _} = Application.ensure_all_started(:nx_vulkan)
+      alias Nx.Vulkan.{Chain, NUTS}
+      log_density = fn q -> Nx.multiply(Nx.tensor(-0.5, type: q.type), Nx.sum(Nx.multiply(q, q))) end
+
+      errors = fn ->
+        calls =
+          [fn -> NUTS.sample(log_density, Nx.template({3}, :f64), num_samples: 2, num_warmup: 2) end] ++
+            for form <- [:workgroup, :device, :auto], do: fn -> Chain.compile(log_density, Nx.template({3}, :f64), form: form) end
+
+        for call <- calls do
+          try do
+            call.()
+          rescue
+            error in Nx.Vulkan.Error -> IO.puts("\#{error.kind}: " <> Exception.message(error))
+          end
+        end
+      end
+
+      good = fn ->
+        q = Nx.tensor([0.5, 1.0, 2.0], type: :f32)
+
+        traces =
+          for form <- [:workgroup, :device] do
+            chain = Chain.compile(log_density, Nx.template({3}, :f32), form: form)
+            chain |> Chain.run(q, q, steps: 3, step_size: 0.1) |> Map.new(fn {k, v} -> {k, Nx.to_binary(v)} end)
+          end
+
+        {traces, Nx.to_binary(NUTS.sample(log_density, Nx.template({3}, :f32), num_samples: 2, num_warmup: 2, key: 1).draws)}
+      end
+
+      errors.()
+      before = good.()
+      errors.()
+      ^before = good.()
+      """)
+
+    assert Enum.count(String.split(output, "\n"), &(&1 =~ ~r/^unsupported: .*shaderFloat64/)) == 8, output
+  end
+
   test "what is no feature is refused, with the names of those that are" do
     output = elixir("{:error, error} = Nx.Vulkan.init(); IO.puts(Exception.message(error))", "shaderInt8,bogus")
     assert output =~ ~r/NX_VULKAN_WITHOUT: expected some of shaderFloat64, .*, cooperativeMatrix, got bogus/

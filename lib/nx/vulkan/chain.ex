@@ -14,9 +14,13 @@ defmodule Nx.Vulkan.Chain do
 
     * `:workgroup` - all steps of all chains are one kernel and one dispatch; each chain is one workgroup, which holds its whole state. So run
       log-densities that one workgroup can compute in some 100 us: tens of parameters with thousands of observations, for instance
-    * `:device` - a step is a compiled program (`Nx.Vulkan.Compiler`), which has the whole device for each of its kernels; steps and chains follow each
-      other on the device. So run larger ones: many parameters, matrix products with many observations, and ops that a workgroup
-      lacks (factorizations, sorts, convolutions). Loops whose length depends on data may make the host wait
+    * `:device` - a step is a compiled program (`Nx.Vulkan.Compiler`), which has the whole device for each of its kernels. So run larger ones: many parameters,
+      matrix products with many observations, and ops that a workgroup lacks (factorizations, sorts, convolutions). Chains lie side by side, each
+      with memory of its own, so that they overlap: as many at once as a sixteenth of the device's memory holds, up to 1024
+
+  In the form `:device`, too, all steps of all chains are one submission to the device, unless that would be more than 131,072 kernels (each chain's step is
+  a few) or move more bytes than the device has memory, which takes a GPU some 50 ms: longer runs are several, as some systems stop what takes
+  seconds. Where a log-density has loops that the host drives, chains run one after the other.
 
   In both, the same chain gives the same bits, alone or among others, and its first steps do not depend on how many follow. Both agree to the
   rounding.

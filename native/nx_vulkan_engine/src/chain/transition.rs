@@ -1,5 +1,5 @@
 //! Markov chains on the device: a program that takes a chain from one draw to the next runs as many times as one likes, in one
-//! dispatch with one workgroup for each chain, or chain after chain with the whole device.
+//! dispatch with one workgroup for each chain, or with the whole device.
 
 use std::sync::Arc;
 

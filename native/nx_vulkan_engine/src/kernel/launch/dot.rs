@@ -67,6 +67,9 @@ impl Group {
 /// Contracted elements up to which one invocation adds up a result.
 const MAX_NARROW_DEPTH: u64 = 1024;
 
+/// The same for a vector and a matrix that caches hold, wherever neighbours lie. Beyond, many invocations add up each result.
+const MAX_SHORT_DEPTH: u64 = 64;
+
 /// An operand: batches of matrices with a free and a contracted axis, with strides in elements.
 #[derive(Debug)]
 pub struct Matrix {
@@ -241,14 +244,16 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
     p.check_epilogue()?;
     let (rows, columns, depth) = (p.a.free.elements(), p.b.free.elements(), p.a.depth.elements());
     let is_small = depth < MAX_WIDE_DEPTH && rows * columns * depth * p.a.batch.elements() <= MAX_WIDE_PRODUCTS;
+    let is_vector = rows == 1 || columns == 1;
+    let is_short = is_small && is_vector && depth <= MAX_SHORT_DEPTH;
     let mut spec = spec(p);
     if is_small {
         spec.sum = linalg::wide(engine, spec.product);
     }
-    if is_narrow(p, &spec) {
+    if is_short || is_narrow(p, &spec) {
         return product_as(engine, p, spec.sum, Choice { tiling: Tiling::Narrow, splits: 1 }, compile);
     }
-    if !is_small && (rows == 1 || columns == 1) {
+    if is_vector {
         if p.epilogue.is_none() {
             if vectors(engine, p, p.out, compile)? {
                 return Ok(());
