@@ -1,11 +1,14 @@
 //! Compute pipelines, created once per key however many threads ask, from the driver's cache on disk where it knows them.
+//!
+//! A process that compiles ever new kernels must not grow with them: from a bound on, pipelines that only caches hold are dropped,
+//! those first that were launched least recently. Their Vulkan objects are destroyed once the submissions that name them are complete.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::path::PathBuf;
 use std::ptr::null;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use ash::vk;
 use vulkano::VulkanObject;
@@ -17,17 +20,45 @@ use crate::{Error, Result};
 
 /// The disk cache is written after this many new pipelines, and when the engine is dropped.
 const STORE_EVERY_PIPELINES: u32 = 16;
+/// A larger driver's cache is begun anew once it is written: it grows with every pipeline, and is written whole. 11,500 variants of one
+/// kernel make 41 MB on an H200.
+const MAX_CACHE_BYTES: usize = 64 << 20;
 const ENTRY_POINT: &CStr = c"main";
+
+/// The Vulkan objects of a pipeline.
+struct Handles {
+    pipeline: vk::Pipeline,
+    layout: vk::PipelineLayout,
+    set_layout: vk::DescriptorSetLayout,
+    device: Arc<Device>,
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        let fns = &self.device.fns().v1_0;
+        let device = self.device.handle();
+        // SAFETY: the last holder is a pipeline without an engine, whose device is at rest, or `Retired`, which holds them until all
+        // submissions that name them are complete (VUID-vkDestroyPipeline-pipeline-00765); null handles are ignored.
+        unsafe {
+            (fns.destroy_pipeline)(device, self.pipeline, null());
+            (fns.destroy_pipeline_layout)(device, self.layout, null());
+            (fns.destroy_descriptor_set_layout)(device, self.set_layout, null());
+        }
+    }
+}
+
+/// What nobody holds any more, with the serial of the last submission that it is recorded in.
+type Retired = Mutex<Vec<(u64, Arc<Handles>)>>;
 
 /// A compute pipeline with its layout.
 pub struct Pipeline {
-    handle: vk::Pipeline,
-    layout: vk::PipelineLayout,
-    set_layout: vk::DescriptorSetLayout,
+    handles: Arc<Handles>,
     interface: Interface,
     key: PipelineKey,
     label: OnceLock<Box<str>>,
-    device: Arc<Device>,
+    /// The serial of the last submission that it was recorded in.
+    last_use: AtomicU64,
+    retired: Weak<Retired>,
 }
 
 impl Pipeline {
@@ -51,19 +82,24 @@ impl Pipeline {
     }
 
     pub(crate) fn handle(&self) -> vk::Pipeline {
-        self.handle
+        self.handles.pipeline
     }
 
     pub(crate) fn layout(&self) -> vk::PipelineLayout {
-        self.layout
+        self.handles.layout
     }
 
     pub(crate) fn set_layout(&self) -> vk::DescriptorSetLayout {
-        self.set_layout
+        self.handles.set_layout
     }
 
     pub(crate) fn belongs_to(&self, device: &Arc<Device>) -> bool {
-        Arc::ptr_eq(&self.device, device)
+        Arc::ptr_eq(&self.handles.device, device)
+    }
+
+    /// Notes that the submission `serial` launches it. Called under the recorder's lock.
+    pub(crate) fn mark_use(&self, serial: u64) {
+        self.last_use.store(serial, Relaxed);
     }
 }
 
@@ -78,14 +114,9 @@ impl std::fmt::Debug for Pipeline {
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
-        let fns = &self.device.fns().v1_0;
-        let device = self.device.handle();
-        // SAFETY: the store keeps every pipeline until the engine is dropped, which waits for all submissions, so no command
-        // buffer in use names these handles (VUID-vkDestroyPipeline-pipeline-00765); null handles are ignored.
-        unsafe {
-            (fns.destroy_pipeline)(device, self.handle, null());
-            (fns.destroy_pipeline_layout)(device, self.layout, null());
-            (fns.destroy_descriptor_set_layout)(device, self.set_layout, null());
+        if let Some(retired) = self.retired.upgrade() {
+            let entry = (*self.last_use.get_mut(), Arc::clone(&self.handles));
+            retired.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
         }
     }
 }
@@ -125,10 +156,17 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Every pipeline of an engine. They live as long as the engine does.
+/// The pipelines of an engine.
 pub(crate) struct PipelineStore {
     entries: RwLock<HashMap<PipelineKey, Arc<Entry>>>,
-    cache: vk::PipelineCache,
+    /// Dropped after the entries, which go here.
+    retired: Arc<Retired>,
+    /// See [`crate::Options::max_pipelines`].
+    limit: usize,
+    /// With so many entries it is time to look for idle ones.
+    full: AtomicUsize,
+    cache: RwLock<vk::PipelineCache>,
+    max_cache_bytes: usize,
     file: Option<PathBuf>,
     unsaved: AtomicU32,
     open: Arc<OpenDevice>,
@@ -141,12 +179,22 @@ impl std::fmt::Debug for PipelineStore {
 }
 
 impl PipelineStore {
-    /// `dir`: where the disk cache lies; `None` for none.
-    pub fn new(open: Arc<OpenDevice>, dir: Option<PathBuf>) -> Result<PipelineStore> {
+    /// `dir`: where the disk cache lies; `None` for none. `limit`: from how many pipelines on idle ones are dropped.
+    pub fn new(open: Arc<OpenDevice>, dir: Option<PathBuf>, limit: usize) -> Result<PipelineStore> {
         let file = dir.map(|dir| disk_cache::file(&dir, &open.info));
         let data = file.as_deref().map(|file| disk_cache::load(file, &open.caps)).unwrap_or_default();
         let cache = create_cache(&open.device, &data).or_else(|_| create_cache(&open.device, &[]))?;
-        Ok(PipelineStore { entries: RwLock::default(), cache, file, unsaved: AtomicU32::new(0), open })
+        Ok(PipelineStore {
+            entries: RwLock::default(),
+            retired: Arc::default(),
+            limit,
+            full: AtomicUsize::new(limit),
+            cache: RwLock::new(cache),
+            max_cache_bytes: MAX_CACHE_BYTES,
+            file,
+            unsaved: AtomicU32::new(0),
+            open,
+        })
     }
 
     /// The pipeline of `key` if it has been compiled; never blocks on a compilation.
@@ -197,31 +245,70 @@ impl PipelineStore {
         result
     }
 
-    /// How many pipelines have been compiled or are being compiled.
+    /// How many pipelines are compiled or being compiled.
     pub fn len(&self) -> usize {
         self.entries.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
+    /// Whether there are so many pipelines that idle ones should be dropped before the next one is compiled.
+    pub fn is_full(&self) -> bool {
+        self.len() >= self.full.load(Relaxed)
+    }
+
+    /// Forgets the pipelines that were launched least recently, until three quarters of the bound are left, and returns them. Only those
+    /// go that nobody holds but the store and `cached` others, by key, which the caller drops as well.
+    pub fn forget_idle(&self, cached: &HashMap<PipelineKey, usize>) -> HashMap<PipelineKey, Arc<Pipeline>> {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let idle = |(key, entry): (&PipelineKey, &Arc<Entry>)| {
+            let state = entry.state.try_lock().ok()?;
+            let Some(Ok(pipeline)) = &*state else { return None };
+            let holders = 1 + cached.get(key).copied().unwrap_or_default();
+            (Arc::strong_count(pipeline) == holders).then(|| (pipeline.last_use.load(Relaxed), *key))
+        };
+        let mut idle: Vec<(u64, PipelineKey)> = entries.iter().filter_map(idle).collect();
+        idle.sort_unstable();
+        idle.truncate(entries.len().saturating_sub(self.limit / 4 * 3));
+        let mut forgotten = HashMap::new();
+        for (_, key) in idle {
+            let entry = entries.remove(&key);
+            let state = entry.as_ref().and_then(|entry| entry.state.try_lock().ok());
+            if let Some(Some(Ok(pipeline))) = state.as_deref() {
+                forgotten.insert(key, Arc::clone(pipeline));
+            }
+        }
+        // Where most are held, not every new pipeline is a reason to look again.
+        self.full.store(self.limit.max(entries.len() + self.limit / 4), Relaxed);
+        forgotten
+    }
+
+    /// Destroys what nobody holds any more and no submission after `completed` names.
+    pub fn destroy_retired(&self, completed: u64) {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        let done: Vec<_> = retired.extract_if(.., |(serial, _)| *serial <= completed).collect();
+        drop(retired);
+        drop(done);
+    }
+
     /// Writes the driver's cache to its file if there is anything new in it.
     pub fn save(&self) {
-        let Some(file) = &self.file else { return };
         if self.unsaved.swap(0, Relaxed) == 0 {
             return;
         }
-        let fns = &self.open.device.fns().v1_0;
-        let device = self.open.device.handle();
-        let mut len = 0usize;
-        // SAFETY: the cache lives; a null data pointer asks for the size.
-        let sized = unsafe { (fns.get_pipeline_cache_data)(device, self.cache, &mut len, std::ptr::null_mut()) };
-        if sized != vk::Result::SUCCESS {
-            return;
-        }
-        let mut data = vec![0u8; len];
-        // SAFETY: `data` has `len` bytes.
-        let got = unsafe { (fns.get_pipeline_cache_data)(device, self.cache, &mut len, data.as_mut_ptr().cast()) };
-        if got == vk::Result::SUCCESS {
-            data.truncate(len);
+        let device = &self.open.device;
+        let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(size) = cache_bytes(device, *cache) else { return };
+        let data = self.file.as_ref().and_then(|file| Some((file, cache_data(device, *cache, size)?)));
+        drop(cache);
+        if let Some((file, data)) = data {
             disk_cache::store(file, &data);
+        }
+        if size > self.max_cache_bytes
+            && let Ok(fresh) = create_cache(device, &[])
+        {
+            let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+            let old = std::mem::replace(&mut *cache, fresh);
+            drop(cache);
+            destroy_cache(device, old);
         }
     }
 
@@ -246,39 +333,68 @@ impl PipelineStore {
         if spirv.len() < 5 || spirv[0] != rspirv::spirv::MAGIC_NUMBER {
             return Err(Error::BadShader { path: "<memory>".into(), reason: "not a SPIR-V module".into() });
         }
+        let device = &self.open.device;
         // Handles are filled in one by one; Drop destroys what is there when a later step fails.
-        let mut pipeline = Pipeline {
-            handle: vk::Pipeline::null(),
+        let mut handles = Handles {
+            pipeline: vk::Pipeline::null(),
             layout: vk::PipelineLayout::null(),
             set_layout: vk::DescriptorSetLayout::null(),
+            device: Arc::clone(device),
+        };
+        if let Interface::Descriptors { bindings, .. } = interface {
+            handles.set_layout = create_set_layout(device, bindings)?;
+        }
+        handles.layout = create_layout(device, handles.set_layout, interface.push_bytes())?;
+        let module = create_module(device, spirv)?;
+        let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+        let created = create_pipeline(device, *cache, module, handles.layout, spec);
+        drop(cache);
+        // SAFETY: a module may be destroyed as soon as its pipelines exist.
+        unsafe {
+            (device.fns().v1_0.destroy_shader_module)(device.handle(), module, null());
+        }
+        handles.pipeline = created?;
+        Ok(Pipeline {
+            handles: Arc::new(handles),
             interface,
             key,
             label: OnceLock::new(),
-            device: Arc::clone(&self.open.device),
-        };
-        if let Interface::Descriptors { bindings, .. } = interface {
-            pipeline.set_layout = create_set_layout(&self.open.device, bindings)?;
-        }
-        pipeline.layout = create_layout(&self.open.device, &pipeline)?;
-        let module = create_module(&self.open.device, spirv)?;
-        let created = create_pipeline(&self.open.device, self.cache, module, pipeline.layout, spec);
-        // SAFETY: a module may be destroyed as soon as its pipelines exist.
-        unsafe {
-            (self.open.device.fns().v1_0.destroy_shader_module)(self.open.device.handle(), module, null());
-        }
-        pipeline.handle = created?;
-        Ok(pipeline)
+            last_use: AtomicU64::new(0),
+            retired: Arc::downgrade(&self.retired),
+        })
     }
 }
 
 impl Drop for PipelineStore {
     fn drop(&mut self) {
         self.save();
-        // SAFETY: pipelines don't need the cache that they were made with, and no thread is compiling while the store is dropped.
-        unsafe {
-            (self.open.device.fns().v1_0.destroy_pipeline_cache)(self.open.device.handle(), self.cache, null());
-        }
+        destroy_cache(&self.open.device, *self.cache.get_mut().unwrap_or_else(PoisonError::into_inner));
     }
+}
+
+/// The size of the driver's data.
+fn cache_bytes(device: &Device, cache: vk::PipelineCache) -> Option<usize> {
+    let mut size = 0;
+    let fns = &device.fns().v1_0;
+    // SAFETY: the cache lives; a null data pointer asks for the size.
+    let result = unsafe { (fns.get_pipeline_cache_data)(device.handle(), cache, &mut size, std::ptr::null_mut()) };
+    (result == vk::Result::SUCCESS).then_some(size)
+}
+
+/// The driver's data, if it is not larger than `size` by now.
+fn cache_data(device: &Device, cache: vk::PipelineCache, mut size: usize) -> Option<Vec<u8>> {
+    let mut data = vec![0u8; size];
+    let fns = &device.fns().v1_0;
+    // SAFETY: the cache lives; `data` has `size` bytes.
+    let result = unsafe { (fns.get_pipeline_cache_data)(device.handle(), cache, &mut size, data.as_mut_ptr().cast()) };
+    data.truncate(size);
+    (result == vk::Result::SUCCESS).then_some(data)
+}
+
+fn destroy_cache(device: &Device, cache: vk::PipelineCache) {
+    // SAFETY: pipelines don't need the cache that they were made with, and no thread compiles with it any more: the caller owns the
+    // store, or replaced the cache under the lock that compilations hold.
+    unsafe { (device.fns().v1_0.destroy_pipeline_cache)(device.handle(), cache, null()) };
 }
 
 fn create_cache(device: &Device, data: &[u8]) -> Result<vk::PipelineCache> {
@@ -307,16 +423,14 @@ fn create_set_layout(device: &Device, bindings: u32) -> Result<vk::DescriptorSet
     checked("vkCreateDescriptorSetLayout", result, layout)
 }
 
-fn create_layout(device: &Device, pipeline: &Pipeline) -> Result<vk::PipelineLayout> {
-    let sets = [pipeline.set_layout];
-    let ranges = [vk::PushConstantRange::default()
-        .stage_flags(vk::ShaderStageFlags::COMPUTE)
-        .size(pipeline.interface.push_bytes())];
+fn create_layout(device: &Device, set_layout: vk::DescriptorSetLayout, push_bytes: u32) -> Result<vk::PipelineLayout> {
+    let sets = [set_layout];
+    let ranges = [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(push_bytes)];
     let mut info = vk::PipelineLayoutCreateInfo::default();
-    if pipeline.set_layout != vk::DescriptorSetLayout::null() {
+    if set_layout != vk::DescriptorSetLayout::null() {
         info = info.set_layouts(&sets);
     }
-    if pipeline.interface.push_bytes() > 0 {
+    if push_bytes > 0 {
         info = info.push_constant_ranges(&ranges);
     }
     let mut layout = vk::PipelineLayout::null();
@@ -374,4 +488,33 @@ fn checked<T>(call: &'static str, result: vk::Result, value: T) -> Result<T> {
 
 fn failed(call: &'static str, cause: &str) -> Error {
     Error::Vulkan { call, cause: cause.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Validation;
+
+    #[test]
+    fn a_large_cache_of_the_driver_is_begun_anew() {
+        let open = OpenDevice::shared(None, Validation::On).expect("a Vulkan device");
+        let mut store = PipelineStore::new(Arc::clone(&open), None, 8).expect("a store");
+        store.max_cache_bytes = 0;
+        let spirv: Vec<u32> = include_bytes!("../../tests/data/axpb.spv")
+            .chunks_exact(4)
+            .map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")))
+            .collect();
+        let interface = Interface::Addresses { push_bytes: 32 };
+        let mut caches = Vec::new();
+        for number in 0..2 * STORE_EVERY_PIPELINES {
+            let spec = [(99, number)];
+            let key = PipelineKey::new(&spirv, &spec, interface);
+            store.get_or_compile(key, &spirv, &spec, interface).expect("a pipeline");
+            caches.push(*store.cache.read().expect("a cache"));
+        }
+        caches.dedup();
+        assert_eq!(caches.len(), 3);
+        drop(store);
+        assert_eq!(open.log.as_ref().map(|log| log.messages()).unwrap_or_default(), Vec::<String>::new());
+    }
 }

@@ -20,7 +20,7 @@ use ash::vk;
 
 use crate::device::{DeviceKind, OpenDevice};
 use crate::kernel::launch::Work;
-use crate::kernel::{Access, Binding, BoundLaunch, Launch};
+use crate::kernel::{Access, Binding, BoundLaunch, Launch, Pipeline};
 use crate::memory::{Buffer, DevicePool, Kind, Ring};
 use crate::profile::{Measured, Profiler};
 use crate::{Error, Result};
@@ -191,7 +191,7 @@ impl Stream {
         let reads = launch.reads.iter().map(|b| &***b);
         let writes = launch.writes.iter().map(|b| &***b);
         let cmd = self.prepare(&mut recorder, reads.clone(), writes.clone())?;
-        self.bind(&mut recorder, cmd, launch.pipeline.handle());
+        self.bind(&mut recorder, cmd, launch.pipeline);
         let measures = self.begin_measure(&recorder, cmd);
         let fns = &self.open.device.fns().v1_0;
         // SAFETY: the command buffer is recording, the pipeline is bound, and the engine checked push size and group counts
@@ -234,7 +234,7 @@ impl Stream {
             None => Ok(vk::DescriptorSet::null()),
         };
         let set = set.map_err(|e| self.fail(e))?;
-        self.bind(&mut recorder, cmd, launch.pipeline.handle());
+        self.bind(&mut recorder, cmd, launch.pipeline);
         let measures = self.begin_measure(&recorder, cmd);
         let fns = &self.open.device.fns().v1_0;
         // SAFETY: as in `dispatch`; the set was allocated for this pipeline's layout and lives until the slot is recycled.
@@ -487,7 +487,9 @@ impl Stream {
         Ok(cmd)
     }
 
-    fn bind(&self, recorder: &mut Recorder, cmd: vk::CommandBuffer, pipeline: vk::Pipeline) {
+    fn bind(&self, recorder: &mut Recorder, cmd: vk::CommandBuffer, pipeline: &Pipeline) {
+        pipeline.mark_use(recorder.serial);
+        let pipeline = pipeline.handle();
         if recorder.bound != pipeline {
             // SAFETY: the pipeline is a live compute pipeline of this device.
             unsafe {

@@ -79,7 +79,7 @@ impl Stream {
         let place = |buffer: Option<u32>| buffer.and_then(|i| slots.get(i as usize));
         match &command.action {
             Action::Launch { pipeline, words, is_table, groups, gate, .. } => {
-                self.bind(recorder, cmd, pipeline.handle());
+                self.bind(recorder, cmd, pipeline);
                 let mut params = [0u32; super::MAX_PARAM_WORDS];
                 let count = if *is_table { 2 } else { words.len().min(params.len()) };
                 if *is_table {

@@ -18,14 +18,14 @@ mod work;
 pub mod workgroup;
 
 use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use once_cell::sync::OnceCell;
 use smallvec::SmallVec;
 
 pub use work::Work;
 
-use super::{Interface, Launch, Pipeline, PipelineKey};
+use super::{Interface, Launch, Pipeline, PipelineKey, PipelineStore};
 use crate::codegen::access::{Param, ParamLayout, divider};
 use crate::codegen::dot::DotSpec;
 use crate::codegen::elementwise::{Generated, Spec};
@@ -109,6 +109,20 @@ pub struct Kernel {
 pub struct KernelCache {
     kernels: RwLock<HashMap<Arc<KernelSpec>, Arc<Kernel>>>,
     modes: OnceCell<FloatModes>,
+}
+
+impl KernelCache {
+    /// Drops the pipelines of the store that were launched least recently, with the kernels that they are.
+    pub(crate) fn drop_idle(&self, pipelines: &PipelineStore) {
+        // Nobody else can get at a kernel of the cache meanwhile.
+        let mut kernels = self.kernels.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = HashMap::new();
+        for kernel in kernels.values().filter(|kernel| Arc::strong_count(kernel) == 1) {
+            *cached.entry(kernel.pipeline.key()).or_default() += 1;
+        }
+        let forgotten = pipelines.forget_idle(&cached);
+        kernels.retain(|_, kernel| !forgotten.contains_key(&kernel.pipeline.key()));
+    }
 }
 
 /// Specialization constants: id and value.
@@ -254,7 +268,7 @@ impl Engine {
     /// The kernel of `spec`, compiled if it is not there yet and `compile` allows it.
     pub fn kernel(&self, spec: &KernelSpec, compile: Compile) -> Result<Arc<Kernel>> {
         let kernels = &self.kernel_cache().kernels;
-        if let Some(kernel) = kernels.read().unwrap_or_else(|e| e.into_inner()).get(spec) {
+        if let Some(kernel) = kernels.read().unwrap_or_else(PoisonError::into_inner).get(spec) {
             return Ok(Arc::clone(kernel));
         }
         if compile == Compile::Refused {
@@ -263,7 +277,7 @@ impl Engine {
         let (generated, constants) = spec.generate(Library::builtin()?, self.float_modes()?)?;
         let spec = Arc::new(spec.clone());
         let kernel = Arc::new(self.build(Some(Arc::clone(&spec)), generated, &constants)?);
-        kernels.write().unwrap_or_else(|e| e.into_inner()).insert(spec, Arc::clone(&kernel));
+        kernels.write().unwrap_or_else(PoisonError::into_inner).insert(spec, Arc::clone(&kernel));
         Ok(kernel)
     }
 }
