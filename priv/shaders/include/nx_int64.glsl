@@ -14,8 +14,8 @@ int64_t nx_bitwise_not_i64(const in int64_t x) { return ~x; }
 int64_t nx_bitwise_and_i64(const in int64_t a, const in int64_t b) { return a & b; }
 int64_t nx_bitwise_or_i64(const in int64_t a, const in int64_t b) { return a | b; }
 int64_t nx_bitwise_xor_i64(const in int64_t a, const in int64_t b) { return a ^ b; }
-int64_t nx_min_i64(const in int64_t a, const in int64_t b) { return b < a ? b : a; }
-int64_t nx_max_i64(const in int64_t a, const in int64_t b) { return a < b ? b : a; }
+int64_t nx_min_i64(const in int64_t a, const in int64_t b) { return min(a, b); }
+int64_t nx_max_i64(const in int64_t a, const in int64_t b) { return max(a, b); }
 
 // Truncates; the least integer by -1 wraps to itself.
 int64_t nx_quotient_i64(const in int64_t a, const in int64_t b) {
@@ -90,8 +90,8 @@ uint64_t nx_bitwise_not_u64(const in uint64_t x) { return ~x; }
 uint64_t nx_bitwise_and_u64(const in uint64_t a, const in uint64_t b) { return a & b; }
 uint64_t nx_bitwise_or_u64(const in uint64_t a, const in uint64_t b) { return a | b; }
 uint64_t nx_bitwise_xor_u64(const in uint64_t a, const in uint64_t b) { return a ^ b; }
-uint64_t nx_min_u64(const in uint64_t a, const in uint64_t b) { return b < a ? b : a; }
-uint64_t nx_max_u64(const in uint64_t a, const in uint64_t b) { return a < b ? b : a; }
+uint64_t nx_min_u64(const in uint64_t a, const in uint64_t b) { return min(a, b); }
+uint64_t nx_max_u64(const in uint64_t a, const in uint64_t b) { return max(a, b); }
 
 uint64_t nx_quotient_u64(const in uint64_t a, const in uint64_t b) { return b == 0ul ? ~0ul : a / b; }
 uint64_t nx_remainder_u64(const in uint64_t a, const in uint64_t b) { return b == 0ul ? a : a % b; }

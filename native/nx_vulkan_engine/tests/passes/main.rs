@@ -6,11 +6,15 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../op_table/compare.rs"]
+#[allow(dead_code)]
+mod compare;
 mod deferred;
 mod graphs;
 mod known;
 #[path = "../common/models.rs"]
 mod models;
+mod one_op;
 mod products;
 mod random;
 mod workgroups;
@@ -33,11 +37,16 @@ fn gpu() -> Target {
 }
 
 fn run(program: &Program, inputs: &[Array]) -> Vec<Array> {
-    let tensors: Vec<Tensor> =
-        inputs.iter().map(|a| Tensor::from_nx_bytes(engine(), &a.ty, &a.to_nx_bytes()).unwrap()).collect();
-    let results = eager::run_program(engine(), program, &tensors).unwrap();
+    download(&eager::run_program(engine(), program, &upload(inputs)).unwrap())
+}
+
+fn upload(arrays: &[Array]) -> Vec<Tensor> {
+    arrays.iter().map(|a| Tensor::from_nx_bytes(engine(), &a.ty, &a.to_nx_bytes()).unwrap()).collect()
+}
+
+fn download(tensors: &[Tensor]) -> Vec<Array> {
     let read = |t: &Tensor| Array::from_nx_bytes(&t.view.ty(), &t.to_nx_bytes(engine(), None).unwrap()).unwrap();
-    results.iter().map(read).collect()
+    tensors.iter().map(read).collect()
 }
 
 /// The first element that differs, all NaN being one.

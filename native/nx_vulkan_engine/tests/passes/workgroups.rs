@@ -131,3 +131,28 @@ fn large_ops_between_small_ones_do_not_part_them() {
     let inputs: Vec<Array> = program.inputs.iter().map(|ty| Array::new(ty, (0..ty.elements()).map(value))).collect();
     check(&program, DeviceKind::Discrete, &["workgroup", "fused"], &inputs, 1e-6);
 }
+
+/// NVIDIA's driver 580.159 left the first element of such rows out on an H200, next to an elementary function, where the least was a
+/// comparison and a choice.
+#[test]
+fn extremes_of_negated_integers_leave_none_out() {
+    let rows = [[6, 0, 5, -1, 1], [1, 2, -3, 1, -2], [-3, 6, 0, 4, 1]];
+    for reduction in [Reduction::Min, Reduction::Max] {
+        let b = Builder::new();
+        let (x, y) = (b.input(DType::S32, &[3, 1]), b.input(DType::S32, &[3, 5]));
+        let extreme = b.reduce(reduction, b.unary(Unary::Negate, y), &[1], true);
+        let function = b.push(Op::Unary(Unary::Tanh), &[x], &Type::new(DType::F32, &[3, 1]));
+        let any = b.push(
+            Op::Reduce { reduction: Reduction::Any, axes: [1].as_slice().into(), tie_high: false },
+            &[x],
+            &Type::new(DType::U8, &[3]),
+        );
+        let program = b.finish(&[extreme, function, any]).unwrap();
+        let numbers = |values: &[i128]| values.iter().map(|&i| Value::Int(i)).collect::<Vec<_>>();
+        let inputs = [
+            Array::new(&program.inputs[0], numbers(&[-3, -1, 6])),
+            Array::new(&program.inputs[1], numbers(rows.as_flattened())),
+        ];
+        check(&program, DeviceKind::Discrete, &["workgroup"], &inputs, 1e-6);
+    }
+}
