@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::{Binary, Branches, Builder, Instruction, Loop, Op, Operand, Program, Reduction};
-use nx_vulkan_engine::{Compile, DType, Engine, Error, Executable, Tensor, Type, View};
+use nx_vulkan_engine::reference::{self, Array};
+use nx_vulkan_engine::{Compile, DType, Engine, Error, Executable, Tensor, Type, Value, View};
 use smallvec::smallvec;
 
 fn vector(n: u64) -> Type {
@@ -249,6 +250,36 @@ fn ops_of_one_level_share_a_barrier() {
     let x = tensor(&engine, &[2.0; 64]);
     for result in executable.run(&[x], Compile::Allowed).unwrap() {
         assert_eq!(values(&engine, &result), [256.0; 64]);
+    }
+    common::assert_valid(&engine);
+}
+
+/// Rows that registers just hold: vectors would need more invocations than a workgroup has.
+#[test]
+fn long_rows_of_many_values_are_one_kernel() {
+    let engine = common::engine();
+    if !engine.info().has_f64 {
+        return;
+    }
+    let mut rng = common::Rng(5);
+    for n in [1028, 2052, 3000, 3072] {
+        let ty = Type::new(DType::F64, &[n]);
+        let program = builder(&vec![ty.clone(); 4]);
+        let inputs: Vec<Operand> = (0..4).map(Operand::Input).collect();
+        let total = inputs[1..].iter().fold(inputs[0], |sum, &x| program.add(sum, x));
+        let sum = program.sum(total, &[0]);
+        let outputs: Vec<Operand> = inputs.iter().map(|&x| program.multiply(x, sum)).collect();
+        let program = program.finish(&outputs).unwrap();
+        let executable = Executable::compile(&engine, program.clone()).unwrap();
+        assert_eq!(executable.summary().commands, 1, "{n} elements");
+        let mut numbers = || (0..n).map(|_| Value::Float(rng.below(1000) as f64)).collect::<Vec<Value>>();
+        let arrays: Vec<Array> = (0..4).map(|_| Array::new(&ty, numbers())).collect();
+        let tensors: Vec<Tensor> =
+            arrays.iter().map(|a| Tensor::from_nx_bytes(&engine, &ty, &a.to_nx_bytes()).unwrap()).collect();
+        let expected = reference::run(&program, &arrays).unwrap();
+        for (got, want) in executable.run(&tensors, Compile::Allowed).unwrap().iter().zip(&expected) {
+            assert_eq!(got.to_nx_bytes(&engine, None).unwrap(), want.to_nx_bytes(), "{n} elements");
+        }
     }
     common::assert_valid(&engine);
 }

@@ -124,16 +124,20 @@ pub fn rows(
             })
             && ports.iter().enumerate().any(|(k, (_, is_row))| !is_row && row.strides[k][0] == 1)
     };
-    let width = [4, 2].into_iter().find(|&w| !columns && w <= u64::from(most_elements) && aligned(w)).unwrap_or(1);
+    // Vectors that one invocation may hold, and the team that needs them all.
+    let most_items = |width: u64| (u64::from(most_elements) / width).max(1);
+    let least_team = |width: u64| elements.div_ceil(width).div_ceil(most_items(width)).next_power_of_two();
+    let most_invocations = u64::from(most_invocations);
+    let is_held = |width: u64| width <= u64::from(most_elements) && least_team(width) <= most_invocations;
+    let width = [4, 2].into_iter().find(|&w| !columns && is_held(w) && aligned(w)).unwrap_or(1);
     let vectors = elements.div_ceil(width);
-    let most_items = (u64::from(most_elements) / width).max(1);
-    let least_team = vectors.div_ceil(most_items).next_power_of_two();
-    let team = vectors.div_ceil(LOADS).next_power_of_two().max(least_team);
+    let (most_items, least_team) = (most_items(width), least_team(width));
+    let team = vectors.div_ceil(LOADS).next_power_of_two().min(most_invocations).max(least_team);
     // Neighbouring rows keep their place in the workgroup for as long as possible.
     let team = if columns { team.min(u64::from(256 / NEIGHBOURS)).max(least_team) } else { team };
     let team = if columns && caps.kind != DeviceKind::Cpu { shared_out(rows, vectors, team) } else { team };
     let items = vectors.div_ceil(team);
-    if items > most_items || team > u64::from(most_invocations) {
+    if items > most_items || team > most_invocations {
         return Ok(None);
     }
     let port = |k: usize| {
