@@ -13,7 +13,7 @@ use nx_vulkan_engine::chain::Form;
 use nx_vulkan_engine::chain::log_density::{LogDensityChain, Mass, Start, Trace};
 use nx_vulkan_engine::program::Program;
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type, Value};
+use nx_vulkan_engine::{Compile, DType, Engine, Error, Options, Tensor, Type, Value};
 
 fn engine() -> &'static Arc<Engine> {
     static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
@@ -92,18 +92,29 @@ impl Case {
 
     /// Runs chains `from .. to`.
     fn run_some(&self, chain: &LogDensityChain, steps: u32, from: u64, to: u64) -> Trace {
+        self.run_on(engine(), chain, steps, from, to)
+    }
+
+    fn run_on(&self, engine: &Arc<Engine>, chain: &LogDensityChain, steps: u32, from: u64, to: u64) -> Trace {
         let (d, n) = (self.d, to - from);
+        let tensor = |dtype: DType, shape: &[u64], values: &[f64]| {
+            let array = array(dtype, shape, values);
+            Tensor::from_nx_bytes(engine, &array.ty, &array.to_nx_bytes()).unwrap()
+        };
         let part = |values: &[f64], width: u64| values[(from * width) as usize..(to * width) as usize].to_vec();
         let shape: &[u64] = if self.mass == Mass::Dense { &[d, d] } else { &[d] };
+        let types = &self.model.inputs[1..];
+        let captured: Vec<Tensor> =
+            types.iter().zip(&self.data).map(|(ty, values)| tensor(ty.dtype, &ty.shape, values)).collect();
         let start = Start {
             q: &tensor(self.dtype, &[n, d], &part(&self.q, d)),
             p: &tensor(self.dtype, &[n, d], &part(&self.p, d)),
             inverse_mass: &tensor(self.dtype, shape, &self.inverse_mass),
             step_size: &tensor(self.dtype, &[n], &part(&self.step_size, 1)),
-            captured: &self.captured(),
+            captured: &captured,
             steps,
         };
-        chain.run(engine(), &start, Compile::Allowed).unwrap()
+        chain.run(engine, &start, Compile::Allowed).unwrap()
     }
 
     fn run(&self, chain: &LogDensityChain, steps: u32) -> [Vec<f64>; 5] {
@@ -257,29 +268,15 @@ fn one_submission() {
         let chain = LogDensityChain::compile(&engine, &case.model, case.mass, Some(Form::Device)).unwrap();
         let mut barriers = vec![];
         for chains in [1, 16] {
-            let upload = |shape: &[u64], values: &[f64]| {
-                let array = array(dtype, shape, values);
-                Tensor::from_nx_bytes(&engine, &array.ty, &array.to_nx_bytes()).unwrap()
-            };
-            let captured = [upload(&[500, 21], &case.data[0]), upload(&[500], &case.data[1])];
-            let part = |values: &[f64]| upload(&[chains, 21], &values[..chains as usize * 21]);
-            let start = Start {
-                q: &part(&case.q),
-                p: &part(&case.p),
-                inverse_mass: &upload(&[21], &case.inverse_mass),
-                step_size: &upload(&[chains], &case.step_size[..chains as usize]),
-                captured: &captured,
-                steps,
-            };
             let mut last = None;
             for _ in 0..2 {
                 engine.wait().unwrap();
                 let before = engine.stats();
-                let trace = chain.run(&engine, &start, Compile::Allowed).unwrap();
+                let trace = case.run_on(&engine, &chain, steps, 0, chains);
                 let after = engine.stats();
                 assert_eq!(after.submissions - before.submissions, 1, "{chains} chains of {dtype}");
                 let energy = trace.energy.to_nx_bytes(&engine, None).unwrap();
-                assert_eq!(last.replace(energy.clone()).unwrap_or(energy.clone()), energy);
+                assert_eq!(last.replace(energy.clone()).unwrap_or(energy.clone()), energy, "twice");
                 barriers.push(after.barriers - before.barriers);
             }
         }
@@ -289,7 +286,30 @@ fn one_submission() {
     common::assert_valid(&engine);
 }
 
-/// More chains than lie side by side, rows that don't begin where vectors do, and memory for some chains only.
+/// More steps than a submission has commands, and memory for some of the chains only.
+#[test]
+fn limits_of_submissions_and_memory() {
+    let mut rng = Rng(16);
+    let limited = Engine::open_with(&Options { memory_limit_bytes: Some(32 << 20), ..common::options() }).unwrap();
+    let case = logistic(DType::F32, 9, 3, 300, &mut rng);
+    let chain = LogDensityChain::compile(&limited, &case.model, case.mass, Some(Form::Device)).unwrap();
+    let before = limited.stats().submissions;
+    let trace = case.run_on(&limited, &chain, 100, 0, 300);
+    let submissions = limited.stats().submissions - before;
+    assert!((2..8).contains(&submissions), "{submissions}");
+    let chain = chain_as(&case, Form::Device);
+    for c in [0, 1, 150, 299] {
+        let alone = all(&case.run_some(&chain, 100, c, c + 1));
+        for (alone, all) in alone.iter().zip([&trace.q, &trace.p, &trace.gradient, &trace.log_density, &trace.energy]) {
+            let bytes = all.to_nx_bytes(&limited, None).unwrap();
+            let values: Vec<f64> = bytes.as_chunks().0.iter().map(|&b| f64::from(f32::from_ne_bytes(b))).collect();
+            assert_eq!(values[alone.len() * c as usize..][..alone.len()], alone[..], "chain {c}");
+        }
+    }
+    common::assert_valid(&limited);
+}
+
+/// More chains than lie side by side, and rows that don't begin where vectors do.
 #[test]
 fn groups_of_chains() {
     let mut rng = Rng(15);
