@@ -1,13 +1,16 @@
-//! Measures every way to launch matrix products: each tile and number of splits, not only what the model chooses. Results are
+//! Measures every way to launch matrix products: each tile and number of splits, with matrix units and without, not only what the model chooses. Results are
 //! checked against f64 sums of sampled elements. Prints one JSON object per way, and the model's choice at each shape's end.
 //!
-//! `cargo run --release --example products [-- small] [filter]`; `small` fits a CPU device, `filter` is a part of a shape's name.
+//! `cargo run --release --example products [-- small] [shape] [way]`; `small` fits a CPU device, the others are parts of the names of shapes
+//! and tiles to measure.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use nx_vulkan_engine::codegen::dot::{Tile, Tiling};
-use nx_vulkan_engine::kernel::launch::dot::{Choice, Group, Matrix, Product, candidates, choose, estimate, product_as};
+use nx_vulkan_engine::kernel::launch::dot::{
+    Choice, Group, Matrix, Product, candidates, choose, estimate, matrix_candidates, product_as,
+};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type};
 
 type Outcome<T> = Result<T, Error>;
@@ -121,6 +124,7 @@ fn decode(dtype: DType, bytes: &[u8], at: usize) -> f64 {
 struct Bench {
     engine: Arc<Engine>,
     seconds: f64,
+    way: String,
 }
 
 impl Bench {
@@ -208,9 +212,12 @@ impl Bench {
             epilogue: None,
         };
         let sum = s.dtype.ctype();
-        let name = |tile: &Tile| {
-            let Tile { rows, columns, own_rows, own_columns, slices, depth } = tile;
-            format!("{rows}x{columns} {own_rows}x{own_columns} {slices}x{depth}")
+        let name = |tiling: &Tiling| match tiling {
+            Tiling::Tiled(Tile { rows, columns, own_rows, own_columns, slices, depth }) => {
+                format!("{rows}x{columns} {own_rows}x{own_columns} {slices}x{depth}")
+            }
+            Tiling::Matrix(tile) => format!("{0}x{0} on matrix units", tile.side),
+            other => format!("{other:?}"),
         };
         let chosen = choose(&self.engine, &p, sum);
         let mut best = (f64::INFINITY, String::new());
@@ -220,13 +227,19 @@ impl Bench {
             .map(|(tile, splits)| Choice { tiling: Tiling::Tiled(tile), splits })
             .collect();
         ways.push(Choice { tiling: Tiling::Square, splits: 1 });
-        for way in ways {
+        let on_units = matrix_candidates(&self.engine, &p, sum);
+        ways.extend(on_units.iter().map(|&(tile, splits, _)| Choice { tiling: Tiling::Matrix(tile), splits }));
+        for way in ways.into_iter().filter(|way| name(&way.tiling).contains(&self.way)) {
             let run = || product_as(&self.engine, &p, sum, way, Compile::Allowed);
             let us = self.time(run)?;
             let error = self.error(s, &out)?;
-            let (tile, model) = match &way.tiling {
-                Tiling::Tiled(tile) => (name(tile), estimate(&self.engine, &p, sum, tile, way.splits)),
-                other => (format!("{other:?}"), 0.0),
+            let tile = name(&way.tiling);
+            let model = match way.tiling {
+                Tiling::Tiled(tile) => estimate(&self.engine, &p, sum, &tile, way.splits),
+                Tiling::Matrix(tile) => {
+                    on_units.iter().find(|known| (known.0, known.1) == (tile, way.splits)).map_or(0.0, |known| known.2)
+                }
+                _ => 0.0,
             };
             println!(
                 "{{\"shape\": \"{}\", \"tile\": \"{tile}\", \"splits\": {}, \"us\": {us:.2}, \"tflops\": {:.2}, \"model\": {model:.0}, \"error\": {error:.2}}}",
@@ -241,10 +254,7 @@ impl Bench {
                 at_choice = us;
             }
         }
-        let tile = match &chosen.tiling {
-            Tiling::Tiled(tile) => name(tile),
-            other => format!("{other:?}"),
-        };
+        let tile = name(&chosen.tiling);
         println!(
             "{{\"shape\": \"{}\", \"best\": \"{}\", \"us\": {:.2}, \"tflops\": {:.2}, \"chosen\": \"{tile} in {}\", \"chosen_us\": {at_choice:.2}}}",
             s.name,
@@ -260,8 +270,8 @@ impl Bench {
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let small = arguments.first().is_some_and(|a| a == "small");
-    let filter = arguments.get(usize::from(small)).cloned().unwrap_or_default();
-    let bench = Bench { engine: Engine::open(None)?, seconds: if small { 0.02 } else { 0.005 } };
+    let [filter, way] = [0, 1].map(|k| arguments.get(usize::from(small) + k).cloned().unwrap_or_default());
+    let bench = Bench { engine: Engine::open(None)?, seconds: if small { 0.02 } else { 0.005 }, way };
     println!("{{\"device\": \"{}\"}}", bench.engine.info());
     let large = if small { &[] } else { LARGE };
     for shape in SMALL.iter().chain(large).filter(|s| s.name.contains(&filter)) {

@@ -7,9 +7,11 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nx_vulkan_engine::codegen::access::{Element, Layout};
+use nx_vulkan_engine::codegen::dot::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling};
 use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::codegen::link::FloatModes;
+use nx_vulkan_engine::codegen::matrix::{MatrixTile, SplitSpec, SplitStage};
 use nx_vulkan_engine::codegen::reduce::{Direction, ReduceSpec, Stage};
 use nx_vulkan_engine::codegen::templates::{LIBRARIES, TEMPLATES};
 use nx_vulkan_engine::program::verify::result_dtype;
@@ -60,6 +62,56 @@ fn spec(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank: u8)
         rank,
         width: 1,
         single: false,
+    }
+}
+
+#[test]
+fn kernels_for_matrix_units_are_valid() {
+    let library = Library::builtin().unwrap();
+    let step =
+        Step { op: Elementwise::Binary(Binary::Add), args: smallvec![Ref::Input(0), Ref::Input(1)], out: DType::F32 };
+    let epilogue = EpilogueSpec {
+        inputs: smallvec![(DType::F32, Access::Neighbours)],
+        steps: smallvec![step],
+        result: Ref::Result(0),
+    };
+    let load = Load { along_k: true, by_four: true };
+    for tile in [1, 2].into_iter().flat_map(MatrixTile::all) {
+        for (out, by_four, epilogue) in [
+            (DType::F32, true, None),
+            (DType::F16, false, None),
+            (DType::Bf16, true, None),
+            (DType::F32, true, Some(epilogue.clone())),
+        ] {
+            let spec = DotSpec {
+                a: DType::F16,
+                b: DType::F16,
+                product: out,
+                out,
+                sum: CType::F32,
+                a_ranks: [0; 3],
+                b_ranks: [0; 3],
+                a_load: load,
+                b_load: load,
+                store: Store { rank: 2, contiguous: epilogue.is_none(), by_four },
+                tiling: Tiling::Matrix(tile),
+                guarded: tile.planes == 2,
+                low_b_first: by_four,
+                epilogue,
+            };
+            check(&format!("{spec:?}"), &spec.generate(library, MODES).unwrap().words);
+        }
+    }
+    for stage in [SplitStage::Largest, SplitStage::Split] {
+        for (along_k, by_four, dtype) in
+            [(true, true, DType::F32), (false, false, DType::Bf16), (false, true, DType::F16)]
+        {
+            for planes in [1, 2] {
+                let load = Load { along_k, by_four };
+                let spec = SplitSpec { stage, dtype, ranks: [1, 2, 3], load, planes, scaled: true };
+                check(&format!("{spec:?}"), &spec.generate(library, MODES).unwrap().words);
+            }
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use super::access::{self, Element, Param, ParamLayout, value_type};
 use super::elementwise::{Generated, Ref, Step, arg, emit_steps};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
+use super::matrix::MatrixTile;
 use super::scalar::{self, Value};
 use super::templates;
 use crate::{CType, DType, Result};
@@ -156,6 +157,8 @@ pub enum Tiling {
     Narrow,
     /// Tiles of f32 or f64 sums.
     Tiled(Tile),
+    /// Tiles of f32 sums on matrix units, of operands that `SplitSpec` wrote, or that lie as it would write them.
+    Matrix(MatrixTile),
 }
 
 /// The key under which a product kernel is compiled once.
@@ -176,6 +179,11 @@ pub struct DotSpec {
     pub b_load: Load,
     pub store: Store,
     pub tiling: Tiling,
+    /// On matrix units: whether operands are scaled, and nothing is done where elements were lost. Else: whether that is
+    /// the only case in which something is done.
+    pub guarded: bool,
+    /// On matrix units: whether low parts of `b` come before those of `a`.
+    pub low_b_first: bool,
     pub epilogue: Option<EpilogueSpec>,
 }
 
@@ -188,6 +196,7 @@ impl DotSpec {
     pub fn tile(&self) -> (u64, u64) {
         match (self.tiling, self.words()) {
             (Tiling::Tiled(tile), _) => (tile.rows.into(), tile.columns.into()),
+            (Tiling::Matrix(tile), _) => (tile.side.into(), tile.side.into()),
             (Tiling::Narrow, _) => (1, 256),
             (Tiling::Square, 1) => (64, 64),
             (Tiling::Square, 2) => (32, 32),
@@ -205,11 +214,16 @@ impl DotSpec {
     }
 
     /// Specialization constants: id and value.
-    pub fn constants(&self) -> [(u32, u32); 6] {
+    pub fn constants(&self) -> [(u32, u32); 9] {
         let in_loop = self.epilogue.as_ref().is_some_and(|e| EpilogueSpec::stands_in_loop(&e.steps));
         let (a, b) = (self.a_load, self.b_load);
-        let values = [a.along_k, b.along_k, a.by_four, b.by_four, self.store.by_four, in_loop];
-        std::array::from_fn(|id| (id as u32, u32::from(values[id])))
+        let (fallback, scaled) = (self.is_fallback(), self.guarded && !self.is_fallback());
+        let loads = [a.along_k, b.along_k, a.by_four, b.by_four];
+        let others = [self.store.by_four, in_loop, fallback, scaled, self.low_b_first];
+        let values = loads.into_iter().chain(others).map(u32::from);
+        let mut constants = [(0, 0); 9];
+        constants.iter_mut().zip((0..).zip(values)).for_each(|(to, constant)| *to = constant);
+        constants
     }
 
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
@@ -217,7 +231,22 @@ impl DotSpec {
             Tiling::Square => self.generate_scalar(library, &format!("dot_{}", self.words()), modes, table),
             Tiling::Narrow => self.generate_scalar(library, &format!("dot_narrow_{}", self.words()), modes, table),
             Tiling::Tiled(tile) => self.generate_tiled(library, &tile.template(self.sum), modes, table),
+            Tiling::Matrix(tile) => self.generate_matrix(library, &tile.template(), modes, table),
         })
+    }
+
+    /// Whether it is there for elements that lost digits on their way to matrix units.
+    pub fn is_fallback(&self) -> bool {
+        self.guarded && !matches!(self.tiling, Tiling::Matrix(_))
+    }
+
+    /// Operands before those of the epilogue: both factors, on matrix units with their scales, and what tells of lost elements.
+    pub fn first_input(&self) -> u8 {
+        match (self.tiling, self.guarded) {
+            (_, false) => 2,
+            (Tiling::Matrix(_), true) => 6,
+            (_, true) => 4,
+        }
     }
 
     /// Position of operand `k` at indices into some of its groups of axes, of which `first` is the first.
@@ -229,27 +258,14 @@ impl DotSpec {
         first: usize,
         args: &[Word],
     ) -> Result<Word> {
-        let (ranks, mut axis) = match k {
-            0 => (self.a_ranks, 0),
-            _ => (self.b_ranks, self.a_ranks.iter().sum()),
-        };
-        axis += ranks.iter().take(first).sum::<u8>();
-        let mut at = None;
-        for (&arg, &rank) in args.iter().zip(ranks.iter().skip(first)) {
-            // One element: its index is 0.
-            if rank == 0 {
-                continue;
-            }
-            let coordinates = access::coordinates(code, params, arg, axis, rank)?;
-            let term = access::position(code, params, k, axis, &coordinates)?;
-            at = Some(at.map_or(term, |at| code.u32_op(SpirvOp::IAdd, at, term)));
-            axis += rank;
+        match k {
+            0 => grouped_position(code, params, (k, 0), &self.a_ranks, first, args),
+            _ => grouped_position(code, params, (k, self.a_ranks.iter().sum()), &self.b_ranks, first, args),
         }
-        Ok(at.unwrap_or_else(|| code.linker.const_u32(0)))
     }
 
     fn generate_scalar(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
-        let (mut linker, mut params) = start(library, name, modes, table)?;
+        let (mut linker, mut params) = start(library, name, modes, table, 6)?;
         for (slot, operand, dtype) in [("slot_a", 0, self.a), ("slot_b", 1, self.b)] {
             linker.define(slot, |code, args| {
                 let at = self.position(code, &mut params, operand, 0, args)?;
@@ -282,7 +298,7 @@ impl DotSpec {
     }
 
     fn generate_tiled(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
-        let (mut linker, mut params) = start(library, name, modes, table)?;
+        let (mut linker, mut params) = start(library, name, modes, table, 6)?;
 
         for (name, operand, load, dtype) in [("a", 0, self.a_load, self.a), ("b", 1, self.b_load, self.b)] {
             linker.define(&format!("slot_{name}_free"), |code, args| {
@@ -299,7 +315,7 @@ impl DotSpec {
             })?;
             if load.by_four {
                 linker.define(&format!("slot_{name}_four"), |code, args| {
-                    self.load_four(code, &mut params, operand, dtype, arg(args, 0)?).map(Some)
+                    load_four(code, &mut params, operand, dtype, self.sum, arg(args, 0)?).map(Some)
                 })?;
             } else {
                 linker.define(&format!("slot_{name}"), |code, args| {
@@ -307,23 +323,50 @@ impl DotSpec {
                 })?;
             }
         }
-        if self.store.by_four {
-            linker.define("slot_store_four", |code, args| {
-                let (group, vector) = (arg(args, 0)?, arg(args, 1)?);
-                let part = value_type(code, self.sum);
-                let lanes = [0, 1, 2, 3].map(|lane| code.extract(part, vector, lane));
-                let two = code.linker.const_u32(2);
-                let at = code.u32_op(SpirvOp::ShiftLeftLogical, group, two);
-                self.finish(code, &mut params, at, &lanes)?;
-                Ok(None)
-            })?;
-        } else {
-            linker.define("slot_store", |code, args| {
-                self.finish(code, &mut params, arg(args, 0)?, &[arg(args, 1)?])?;
-                Ok(None)
+        if self.guarded {
+            define_lost(&mut linker, &mut params, [2, 3])?;
+        }
+        self.define_stores(&mut linker, &mut params)?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+    }
+
+    fn generate_matrix(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
+        let (mut linker, mut params) = start(library, name, modes, table, 10)?;
+        for (slot, operand) in [("slot_a_block", 0), ("slot_b_block", 1)] {
+            linker.define(slot, |code, args| {
+                let address = params.address(operand);
+                access::load(code, address, Element::Raw(16), arg(args, 0)?).map(Some)
             })?;
         }
+        if self.guarded {
+            for (slot, operand) in [("slot_a_scale", 2), ("slot_b_scale", 3)] {
+                linker.define(slot, |code, args| {
+                    let address = params.address(operand);
+                    access::load(code, address, Element::Typed(DType::F32), arg(args, 0)?).map(Some)
+                })?;
+            }
+            define_lost(&mut linker, &mut params, [4, 5])?;
+        }
+        self.define_stores(&mut linker, &mut params)?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+    }
+
+    fn define_stores(&self, linker: &mut Linker<'_>, params: &mut ParamLayout) -> Result<()> {
+        if !self.store.by_four {
+            return linker.define("slot_store", |code, args| {
+                self.finish(code, params, arg(args, 0)?, &[arg(args, 1)?])?;
+                Ok(None)
+            });
+        }
+        linker.define("slot_store_four", |code, args| {
+            let (group, vector) = (arg(args, 0)?, arg(args, 1)?);
+            let part = value_type(code, self.sum);
+            let lanes = [0, 1, 2, 3].map(|lane| code.extract(part, vector, lane));
+            let two = code.linker.const_u32(2);
+            let at = code.u32_op(SpirvOp::ShiftLeftLogical, group, two);
+            self.finish(code, params, at, &lanes)?;
+            Ok(None)
+        })
     }
 
     /// An element as a value of the sum's type.
@@ -340,24 +383,6 @@ impl DotSpec {
         scalar::cast(code, Value { id, dtype }, self.sum.dtype())
     }
 
-    /// Four neighbours as a vector of the sum's type.
-    fn load_four(
-        &self,
-        code: &mut Code<'_, '_>,
-        params: &mut ParamLayout,
-        operand: u8,
-        dtype: DType,
-        at: Word,
-    ) -> Result<Word> {
-        let mut lanes = four(code, params, operand, dtype, at)?;
-        for id in &mut lanes {
-            *id = scalar::cast(code, Value { id: *id, dtype }, self.sum.dtype())?;
-        }
-        let part = value_type(code, self.sum);
-        let vector = code.linker.type_vector(part, 4);
-        Ok(code.ids(SpirvOp::CompositeConstruct, vector, &lanes))
-    }
-
     /// Rounds the sums of result `at` and its neighbours, one or four in all, takes them through the epilogue and stores them.
     fn finish(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, at: Word, sums: &[Word]) -> Result<()> {
         let dtype = self.product;
@@ -372,7 +397,7 @@ impl DotSpec {
             Some(epilogue) => (&epilogue.inputs[..], &epilogue.steps[..], epilogue.result),
             None => (&[][..], &[][..], Ref::Input(0)),
         };
-        for (operand, &(dtype, how)) in (2..).zip(inputs) {
+        for (operand, &(dtype, how)) in (self.first_input()..).zip(inputs) {
             let ids = self.neighbours(code, params, operand, (dtype, how), &coordinates, lanes.len())?;
             lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
         }
@@ -380,7 +405,7 @@ impl DotSpec {
         for lane in &lanes {
             results.push(emit_steps(code, steps, result, lane)?.id);
         }
-        let (element, operand) = (Element::Typed(self.out), 2 + inputs.len() as u8);
+        let (element, operand) = (Element::Typed(self.out), self.first_input() + inputs.len() as u8);
         let address = params.address(operand);
         let at = match self.store.contiguous {
             true => at,
@@ -449,6 +474,60 @@ impl DotSpec {
     }
 }
 
+/// Position of an operand at indices into some of its groups of axes, of which `first` is the first. The axes of all groups begin at
+/// an axis of the iteration space.
+pub(super) fn grouped_position(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    (operand, mut axis): (u8, u8),
+    ranks: &[u8; 3],
+    first: usize,
+    args: &[Word],
+) -> Result<Word> {
+    axis += ranks.iter().take(first).sum::<u8>();
+    let mut at = None;
+    for (&arg, &rank) in args.iter().zip(ranks.iter().skip(first)) {
+        // One element: its index is 0.
+        if rank == 0 {
+            continue;
+        }
+        let coordinates = access::coordinates(code, params, arg, axis, rank)?;
+        let term = access::position(code, params, operand, axis, &coordinates)?;
+        at = Some(at.map_or(term, |at| code.u32_op(SpirvOp::IAdd, at, term)));
+        axis += rank;
+    }
+    Ok(at.unwrap_or_else(|| code.linker.const_u32(0)))
+}
+
+/// How many elements of both operands lost digits, which two words in memory tell.
+fn define_lost(linker: &mut Linker<'_>, params: &mut ParamLayout, operands: [u8; 2]) -> Result<()> {
+    linker.define("slot_lost", |code, _| {
+        let zero = code.linker.const_u32(0);
+        let addresses = operands.map(|operand| params.address(operand));
+        let mut words = addresses.iter().map(|&address| access::load(code, address, Element::Raw(4), zero));
+        let (Some(a), Some(b)) = (words.next().transpose()?, words.next().transpose()?) else { return Ok(None) };
+        Ok(Some(code.u32_op(SpirvOp::BitwiseOr, a, b)))
+    })
+}
+
+/// Four neighbours as a vector of a type of sums.
+pub(super) fn load_four(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    operand: u8,
+    dtype: DType,
+    sum: CType,
+    at: Word,
+) -> Result<Word> {
+    let mut lanes = four(code, params, operand, dtype, at)?;
+    for id in &mut lanes {
+        *id = scalar::cast(code, Value { id: *id, dtype }, sum.dtype())?;
+    }
+    let part = value_type(code, sum);
+    let vector = code.linker.type_vector(part, 4);
+    Ok(code.ids(SpirvOp::CompositeConstruct, vector, &lanes))
+}
+
 /// Four neighbours from a position on that is aligned for them, with as few loads as their type allows.
 fn four(
     code: &mut Code<'_, '_>,
@@ -478,8 +557,15 @@ fn groups(code: &mut Code<'_, '_>, at: Word, width: u32) -> Word {
     code.u32_op(SpirvOp::ShiftRightLogical, at, shift)
 }
 
-fn start<'l>(library: &'l Library, name: &str, modes: FloatModes, table: bool) -> Result<(Linker<'l>, ParamLayout)> {
+/// A template, and parameters that begin with so many numbers of the launch.
+pub(super) fn start<'l>(
+    library: &'l Library,
+    name: &str,
+    modes: FloatModes,
+    table: bool,
+    numbers: u8,
+) -> Result<(Linker<'l>, ParamLayout)> {
     let template = templates::template(name)?;
-    let header = [0, 1, 2, 3, 4, 5].map(Param::Extra);
+    let header: SmallVec<[Param; 10]> = (0..numbers).map(Param::Extra).collect();
     Ok((Linker::new(library, name, &template, table, modes)?, ParamLayout::new(&header)))
 }

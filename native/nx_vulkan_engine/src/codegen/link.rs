@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use rspirv::binary::Assemble;
 use rspirv::dr::{Block, Function, Instruction, Module, Operand};
 use rspirv::spirv::{
-    AddressingModel, Capability, Decoration, ExecutionMode, MemoryAccess, MemoryModel, Op, SelectionControl,
+    AddressingModel, Capability, Decoration, ExecutionMode, MemoryAccess, MemoryModel, Op, Scope, SelectionControl,
     StorageClass, Word,
 };
 
@@ -498,15 +498,10 @@ impl<'l> Linker<'l> {
                 self.module.extensions.push(inst);
             }
         }
-        self.module.memory_model = Some(Instruction::new(
-            Op::MemoryModel,
-            None,
-            None,
-            vec![
-                Operand::AddressingModel(AddressingModel::PhysicalStorageBuffer64),
-                Operand::MemoryModel(MemoryModel::GLSL450),
-            ],
-        ));
+        let model = self.module.memory_model.as_ref().and_then(|inst| inst.operands.get(1).cloned());
+        let model = model.unwrap_or(Operand::MemoryModel(MemoryModel::GLSL450));
+        let addressing = Operand::AddressingModel(AddressingModel::PhysicalStorageBuffer64);
+        self.module.memory_model = Some(Instruction::new(Op::MemoryModel, None, None, vec![addressing, model]));
         self.module.debug_string_source.clear();
         self.module.debug_module_processed.clear();
         self.module.debug_names.clear();
@@ -705,6 +700,16 @@ impl Code<'_, '_> {
                 Operand::LiteralBit32(stride),
             ],
         ));
+        Ok(())
+    }
+
+    /// Sets bits of the word whose address is in parameter words `address`, `address + 1`, whoever else does at the same time.
+    pub fn atomic_or(&mut self, address: u32, bits: Word) -> Result<()> {
+        let (low, high) = (self.param(address)?, self.param(address + 1)?);
+        let (uint, zero) = (self.linker.type_uint(32), self.linker.const_u32(0));
+        let pointer = self.pointer_at(low, high, uint, 4, zero);
+        let (scope, relaxed) = (self.linker.const_u32(Scope::Device as u32), zero);
+        self.ids(Op::AtomicOr, uint, &[pointer, scope, relaxed, bits]);
         Ok(())
     }
 }

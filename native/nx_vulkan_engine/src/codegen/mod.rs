@@ -10,6 +10,7 @@ pub mod index;
 pub mod library;
 pub mod linalg;
 pub mod link;
+pub mod matrix;
 pub mod probe;
 pub mod reduce;
 pub mod rows;

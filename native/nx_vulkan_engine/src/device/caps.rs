@@ -1,5 +1,7 @@
 //! What a device can do, as plain data: nothing else in the engine asks Vulkan for a limit or a feature.
 
+use ash::vk;
+use vulkano::VulkanObject;
 use vulkano::device::physical::{PhysicalDevice, PhysicalDeviceType, SubgroupFeatures};
 use vulkano::device::{DeviceFeatures, DeviceProperties};
 use vulkano::memory::{MemoryHeapFlags, MemoryPropertyFlags};
@@ -82,7 +84,8 @@ pub struct Caps {
     pub subgroup_extended_types: bool,
     pub subgroup_size_control: bool,
     pub compute_full_subgroups: bool,
-    /// `VK_KHR_cooperative_matrix`.
+    /// `VK_KHR_cooperative_matrix` with products of 16 x 16 x 16 f16 numbers and f32 sums in subgroups of 32, and what kernels
+    /// need beside it.
     pub cooperative_matrix: bool,
 
     pub subgroup_size: u32,
@@ -160,7 +163,7 @@ impl Caps {
             subgroup_extended_types: enabled.shader_subgroup_extended_types,
             subgroup_size_control: enabled.subgroup_size_control,
             compute_full_subgroups: enabled.compute_full_subgroups,
-            cooperative_matrix: enabled.cooperative_matrix,
+            cooperative_matrix: has_matrix_units(device, enabled),
             subgroup_size,
             min_subgroup_size: p.min_subgroup_size.unwrap_or(subgroup_size),
             max_subgroup_size: p.max_subgroup_size.unwrap_or(subgroup_size),
@@ -210,6 +213,40 @@ impl Caps {
             memory_types: memory.memory_types.iter().map(|t| memory_type(t.heap_index, t.property_flags)).collect(),
         }
     }
+}
+
+/// Whether kernels for matrix units run on the device.
+fn has_matrix_units(device: &PhysicalDevice, enabled: &DeviceFeatures) -> bool {
+    let p = device.properties();
+    let needed = enabled.cooperative_matrix
+        && enabled.vulkan_memory_model
+        && enabled.shader_float16
+        && enabled.compute_full_subgroups
+        && [p.subgroup_size, p.min_subgroup_size, p.max_subgroup_size] == [Some(32); 3];
+    needed && matrix_properties(device).iter().any(is_f16_product)
+}
+
+fn is_f16_product(p: &vk::CooperativeMatrixPropertiesKHR<'_>) -> bool {
+    let (half, float) = (vk::ComponentTypeKHR::FLOAT16, vk::ComponentTypeKHR::FLOAT32);
+    [p.m_size, p.n_size, p.k_size] == [16; 3]
+        && [p.a_type, p.b_type, p.c_type, p.result_type] == [half, half, float, float]
+        && p.scope == vk::ScopeKHR::SUBGROUP
+}
+
+/// What the driver says of its cooperative matrices; nothing where it says nothing.
+fn matrix_properties(device: &PhysicalDevice) -> Vec<vk::CooperativeMatrixPropertiesKHR<'static>> {
+    let get = device.instance().fns().khr_cooperative_matrix.get_physical_device_cooperative_matrix_properties_khr;
+    let mut count = 0;
+    // SAFETY: the device lives and has the extension; a null pointer asks for the count.
+    let counted = unsafe { get(device.handle(), &mut count, std::ptr::null_mut()) };
+    if counted != vk::Result::SUCCESS {
+        return vec![];
+    }
+    let mut properties = vec![vk::CooperativeMatrixPropertiesKHR::default(); count as usize];
+    // SAFETY: there is room for `count` of them.
+    let got = unsafe { get(device.handle(), &mut count, properties.as_mut_ptr()) };
+    properties.truncate(if got == vk::Result::SUCCESS { count as usize } else { 0 });
+    properties
 }
 
 fn on(property: Option<bool>) -> bool {

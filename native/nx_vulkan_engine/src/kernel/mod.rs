@@ -7,6 +7,7 @@ mod pipeline;
 
 use std::sync::Arc;
 
+use rspirv::spirv::{Capability, Op};
 use sha2::{Digest, Sha256};
 
 pub(crate) use disk_cache::default_dir as default_cache_dir;
@@ -62,6 +63,13 @@ impl PipelineKey {
     pub fn short_hex(&self) -> String {
         self.0.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
     }
+}
+
+/// What a module declares, which it does before all else.
+pub(crate) fn capabilities(words: &[u32]) -> impl Iterator<Item = Capability> + '_ {
+    let declared = words.get(5..).unwrap_or_default().chunks_exact(2);
+    let declared = declared.take_while(|inst| inst[0] == 2 << 16 | Op::Capability as u32);
+    declared.filter_map(|inst| Capability::from_u32(inst[1]))
 }
 
 /// One dispatch of an `Interface::Addresses` pipeline.

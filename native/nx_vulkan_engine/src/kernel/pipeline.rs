@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use ash::vk;
+use rspirv::spirv::Capability;
 use vulkano::VulkanObject;
 use vulkano::device::Device;
 
-use super::{Interface, PipelineKey, disk_cache};
+use super::{Interface, PipelineKey, capabilities, disk_cache};
 use crate::device::OpenDevice;
 use crate::{Error, Result};
 
@@ -359,9 +360,27 @@ impl PipelineStore {
             interface,
             key,
             label: OnceLock::new(),
+<<<<<<< HEAD
             last_use: AtomicU64::new(0),
             retired: Arc::downgrade(&self.retired),
         })
+=======
+            device: Arc::clone(&self.open.device),
+        };
+        if let Interface::Descriptors { bindings, .. } = interface {
+            pipeline.set_layout = create_set_layout(&self.open.device, bindings)?;
+        }
+        pipeline.layout = create_layout(&self.open.device, &pipeline)?;
+        let module = create_module(&self.open.device, spirv)?;
+        let flags = stage_flags(spirv);
+        let created = create_pipeline(&self.open.device, self.cache, module, pipeline.layout, spec, flags);
+        // SAFETY: a module may be destroyed as soon as its pipelines exist.
+        unsafe {
+            (self.open.device.fns().v1_0.destroy_shader_module)(self.open.device.handle(), module, null());
+        }
+        pipeline.handle = created?;
+        Ok(pipeline)
+>>>>>>> c0e17ab (Multiply large matrices of f32, f16 and bf16 on matrix units)
     }
 }
 
@@ -448,12 +467,21 @@ fn create_module(device: &Device, spirv: &[u32]) -> Result<vk::ShaderModule> {
     checked("vkCreateShaderModule", result, module)
 }
 
+/// Kernels for matrix units count on whole subgroups, which `Caps::cooperative_matrix` stands for.
+fn stage_flags(spirv: &[u32]) -> vk::PipelineShaderStageCreateFlags {
+    match capabilities(spirv).any(|capability| capability == Capability::CooperativeMatrixKHR) {
+        true => vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS,
+        false => vk::PipelineShaderStageCreateFlags::empty(),
+    }
+}
+
 fn create_pipeline(
     device: &Device,
     cache: vk::PipelineCache,
     module: vk::ShaderModule,
     layout: vk::PipelineLayout,
     spec: &[(u32, u32)],
+    flags: vk::PipelineShaderStageCreateFlags,
 ) -> Result<vk::Pipeline> {
     let values: Vec<u32> = spec.iter().map(|&(_, value)| value).collect();
     let entries: Vec<_> = spec
@@ -463,6 +491,7 @@ fn create_pipeline(
         .collect();
     let specialization = vk::SpecializationInfo::default().map_entries(&entries).data(bytemuck::cast_slice(&values));
     let stage = vk::PipelineShaderStageCreateInfo::default()
+        .flags(flags)
         .stage(vk::ShaderStageFlags::COMPUTE)
         .module(module)
         .name(ENTRY_POINT)

@@ -33,7 +33,13 @@ fn engine() -> &'static Arc<Engine> {
 
 /// The device at hand, or a GPU for tests that need none.
 fn gpu() -> Target {
-    Target { kind: nx_vulkan_engine::DeviceKind::Discrete, max_invocations: 1024, fusion: true, workgroups: false }
+    Target {
+        kind: nx_vulkan_engine::DeviceKind::Discrete,
+        max_invocations: 1024,
+        matrix_units: false,
+        fusion: true,
+        workgroups: false,
+    }
 }
 
 fn run(program: &Program, inputs: &[Array]) -> Vec<Array> {

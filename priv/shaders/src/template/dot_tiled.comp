@@ -54,6 +54,8 @@ layout(constant_id = 3) const uint B_BY_FOUR = 1u;
 layout(constant_id = 4) const uint STORE_BY_FOUR = 1u;
 // Whether what comes with a store is so much code that it stands once.
 layout(constant_id = 5) const uint STORE_IN_LOOP = 0u;
+// Whether this only takes over where operands lost digits on their way to matrix units.
+layout(constant_id = 6) const uint GUARDED = 0u;
 
 // Positions of a row or column and of a contracted element; the element at their sum, and four neighbours from it on.
 uint slot_a_free(const in uint batch, const in uint m) { return batch + m; }
@@ -64,6 +66,8 @@ R slot_a(const in uint at) { return R(at); }
 R slot_b(const in uint at) { return R(at + 1u); }
 R4 slot_a_four(const in uint at) { return R4(at); }
 R4 slot_b_four(const in uint at) { return R4(at + 1u); }
+// How many elements lost digits.
+uint slot_lost() { return 1u; }
 // One result, and four neighbours of a row; `at` counts groups of four.
 void slot_store(const in uint at, const in R value) {}
 void slot_store_four(const in uint at, const in R4 value) {}
@@ -87,6 +91,7 @@ void store(const in uint row, const in uint n, const in uint columns, const in R
 }
 
 void main() {
+    if (GUARDED != 0u && slot_lost() == 0u) return;
     uint rows = nx_param(0u), columns = nx_param(1u), depth = nx_param(2u), batches = nx_param(3u);
     uint chunk = nx_param(4u), splits = nx_param(5u);
     uint tiles_m = (rows + TILE_M - 1u) / TILE_M, tiles_n = (columns + TILE_N - 1u) / TILE_N;

@@ -1,9 +1,11 @@
 //! Launches of matrix products.
 
 mod choice;
+mod matrix;
 
-pub use choice::{candidates, choose, estimate};
+pub use choice::{candidates, choose, estimate, matrix_candidates, plain};
 use choice::{pays, square};
+pub use matrix::{Form, MIN_WORK, Prepared, prepare};
 
 use smallvec::SmallVec;
 
@@ -283,6 +285,8 @@ fn spec(p: &Product<'_>) -> DotSpec {
         b_load: p.b.load(false),
         store: Store { rank: 0, contiguous: true, by_four: false },
         tiling: Tiling::Square,
+        guarded: false,
+        low_b_first: false,
         epilogue: None,
     }
 }
@@ -332,15 +336,13 @@ fn store(p: &Product<'_>, space: &Space) -> (Store, SmallVec<[(DType, Access); 2
 /// Launches a product in one way, with sums of the given type. Operands are those that [`product`] takes.
 ///
 /// # Errors
-/// As of [`product`]; `InvalidProgram` for no splits.
+/// As of [`product`]; `InvalidProgram` for no splits, and for matrix units that can't take the operands.
 pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, compile: Compile) -> Result<()> {
     p.check_size()?;
     p.check_epilogue()?;
     let Choice { tiling, splits } = choice;
-    let (a, b) = (&p.a, &p.b);
-    let (rows, columns) = (a.free.elements(), b.free.elements());
-    let (depth, batches) = (a.depth.elements(), a.batch.elements());
-    let results = batches * rows * columns;
+    let columns = p.b.free.elements();
+    let results = p.a.batch.elements() * p.a.free.elements() * columns;
     if splits == 0 || splits * results > MAX_POSITION {
         return Err(Error::InvalidProgram { op: "dot".to_string(), reason: format!("{splits} splits") });
     }
@@ -369,35 +371,11 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
             (Space::new(&[results], &[&[1]]), &[][..])
         }
     };
-    let tiles = spec.tiles(batches, rows, columns);
-    let kernel = engine.kernel(&KernelSpec::Dot(spec), compile)?;
-    // The axes of all, one after the other; a place has no strides along those of the others.
-    let (_, a_sizes, a_strides) = a.axes(true);
-    let (_, b_sizes, b_strides) = b.axes(false);
-    let b_strides: Strides = std::iter::repeat_n(0, a_sizes.len()).chain(b_strides).collect();
-    let before = b_strides.len();
-    let sizes: Dims = a_sizes.into_iter().chain(b_sizes).chain(space.sizes.iter().copied()).collect();
-    let strides: SmallVec<[Strides; 4]> =
-        space.strides.iter().map(|s| std::iter::repeat_n(0, before).chain(s.iter().copied()).collect()).collect();
-    let out = on_the_way.as_ref().unwrap_or(p.out);
-    let mut places: SmallVec<[Place<'_>; 6]> = SmallVec::new();
-    for (tensor, strides) in [(&a.tensor, &a_strides), (&b.tensor, &b_strides)] {
-        places.push(Place { buffer: &tensor.buffer, address: tensor.address(), strides, element_bytes: 0 });
+    let results = Results { out: on_the_way.as_ref().unwrap_or(p.out), space, inputs, splits };
+    match tiling {
+        Tiling::Matrix(tile) => matrix::launch_product(engine, p, spec, tile, &results, compile)?,
+        _ => launch_plain(engine, p, spec, &results, &[], compile)?,
     }
-    for (operand, strides) in inputs.iter().zip(strides.iter().skip(1)) {
-        let element_bytes = operand.element.size_bytes().into();
-        places.push(Place { buffer: operand.buffer, address: operand.address(), strides, element_bytes });
-    }
-    let out_strides = strides.first().map_or(&[][..], |s| &s[..]);
-    places.push(Place { buffer: &out.buffer, address: out.address(), strides: out_strides, element_bytes: 0 });
-    let block = match tiling {
-        Tiling::Tiled(tile) => tile.block(),
-        Tiling::Square | Tiling::Narrow => 16,
-    };
-    let chunk = depth.div_ceil(splits).next_multiple_of(block);
-    let extra = [rows, columns, depth, batches, chunk, splits].map(|x| x as u32);
-    let arguments = Arguments { count: results as u32, sizes: &sizes, places: &places, extra: &extra };
-    launch(engine, &kernel, &arguments, places.len() - 1, tiles * splits)?;
     match &on_the_way {
         None => Ok(()),
         Some(whole) if splits <= MAX_ADDED => finish(engine, p, &parts(whole, p, splits), compile),
@@ -411,6 +389,76 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
             if direct { Ok(()) } else { finish(engine, p, &parts(&whole, p, 1), compile) }
         }
     }
+}
+
+/// Where the kernel of a product stores, and what its epilogue reads, each with strides in `space`.
+struct Results<'a> {
+    out: &'a Tensor,
+    space: Space,
+    inputs: &'a [Operand<'a>],
+    splits: u64,
+}
+
+impl Results<'_> {
+    /// The strides of results and inputs behind those of other axes, in which they have none.
+    fn strides(&self, others: usize) -> SmallVec<[Strides; 4]> {
+        let behind = |s: &Strides| std::iter::repeat_n(0, others).chain(s.iter().copied()).collect();
+        self.space.strides.iter().map(behind).collect()
+    }
+
+    /// The places of inputs and results.
+    fn places<'a>(&'a self, strides: &'a [Strides]) -> SmallVec<[Place<'a>; 4]> {
+        let mut places = SmallVec::new();
+        for (operand, strides) in self.inputs.iter().zip(strides.iter().skip(1)) {
+            let element_bytes = operand.element.size_bytes().into();
+            places.push(Place { buffer: operand.buffer, address: operand.address(), strides, element_bytes });
+        }
+        let strides = strides.first().map_or(&[][..], |s| &s[..]);
+        places.push(Place { buffer: &self.out.buffer, address: self.out.address(), strides, element_bytes: 0 });
+        places
+    }
+}
+
+/// Launches a kernel that takes operands as they are; `lost` are the counts of lost elements that it is there for, if it is a fallback.
+fn launch_plain(
+    engine: &Engine,
+    p: &Product<'_>,
+    spec: DotSpec,
+    results: &Results<'_>,
+    lost: &[&Tensor],
+    compile: Compile,
+) -> Result<()> {
+    let (a, b, splits) = (&p.a, &p.b, results.splits);
+    let [rows, columns] = [a.free.elements(), b.free.elements()];
+    let [depth, batches] = [a.depth.elements(), a.batch.elements()];
+    let block = match spec.tiling {
+        Tiling::Tiled(tile) => tile.block(),
+        _ => 16,
+    };
+    let tiles = spec.tiles(batches, rows, columns);
+    let kernel = engine.kernel(&KernelSpec::Dot(spec), compile)?;
+    // The axes of all, one after the other; a place has no strides along those of the others.
+    let (_, a_sizes, a_strides) = a.axes(true);
+    let (_, b_sizes, b_strides) = b.axes(false);
+    let b_strides: Strides = std::iter::repeat_n(0, a_sizes.len()).chain(b_strides).collect();
+    let sizes: Dims = a_sizes.into_iter().chain(b_sizes).chain(results.space.sizes.iter().copied()).collect();
+    let strides = results.strides(b_strides.len());
+    let mut places: SmallVec<[Place<'_>; 8]> = SmallVec::new();
+    for (tensor, strides) in [(&a.tensor, &a_strides), (&b.tensor, &b_strides)] {
+        places.push(Place { buffer: &tensor.buffer, address: tensor.address(), strides, element_bytes: 0 });
+    }
+    places.extend(lost.iter().map(|tensor| entire(tensor)));
+    let chunk = depth.div_ceil(splits).next_multiple_of(block);
+    let extra = [rows, columns, depth, batches, chunk, splits].map(|x| x as u32);
+    places.extend(results.places(&strides));
+    let count = (batches * rows * columns) as u32;
+    let arguments = Arguments { count, sizes: &sizes, places: &places, extra: &extra };
+    launch(engine, &kernel, &arguments, places.len() - 1, tiles * splits)
+}
+
+/// A tensor of which a kernel knows where it begins.
+fn entire(tensor: &Tensor) -> Place<'_> {
+    Place { buffer: &tensor.buffer, address: tensor.address(), strides: &[], element_bytes: 0 }
 }
 
 /// Splits whose sums one elementwise kernel adds up.

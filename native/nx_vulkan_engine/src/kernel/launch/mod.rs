@@ -21,11 +21,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use once_cell::sync::OnceCell;
+use rspirv::spirv::Capability;
 use smallvec::SmallVec;
 
 pub use work::Work;
 
+<<<<<<< HEAD
 use super::{Interface, Launch, Pipeline, PipelineKey, PipelineStore};
+=======
+use super::{Interface, Launch, Pipeline, PipelineKey, capabilities};
+>>>>>>> c0e17ab (Multiply large matrices of f32, f16 and bf16 on matrix units)
 use crate::codegen::access::{Param, ParamLayout, divider};
 use crate::codegen::dot::DotSpec;
 use crate::codegen::elementwise::{Generated, Spec};
@@ -35,6 +40,7 @@ use crate::codegen::index::{GatherSpec, ScatterSpec, ShiftSpec, TakeSpec, Target
 use crate::codegen::library::Library;
 use crate::codegen::linalg::LinalgSpec;
 use crate::codegen::link::FloatModes;
+use crate::codegen::matrix::SplitSpec;
 use crate::codegen::probe;
 use crate::codegen::reduce::ReduceSpec;
 use crate::codegen::rows::RowsSpec;
@@ -81,6 +87,7 @@ pub enum KernelSpec {
     SegmentPut(SegmentPutSpec),
     SegmentAdd(SegmentAddSpec),
     Dot(DotSpec),
+    Split(SplitSpec),
     Scan { spec: ScanSpec, team: u32 },
     Sort(SortSpec),
     Scatter(ScatterSpec),
@@ -133,6 +140,7 @@ impl KernelSpec {
         Ok(match self {
             KernelSpec::Map(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Dot(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
+            KernelSpec::Split(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
             KernelSpec::Rows(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
             KernelSpec::Fold(spec) => (spec.generate(library, modes)?, SmallVec::new()),
             KernelSpec::Targets(spec) => (spec.generate(library, modes)?, SmallVec::new()),
@@ -283,13 +291,15 @@ impl Engine {
 }
 
 /// Device features that kernels depend on, by their bit in a set of them.
-const FEATURES: [&str; 6] = [
+const FEATURES: [&str; 8] = [
     "shaderFloat64",
     "shaderInt64",
     "shaderInt8",
     "shaderInt16",
     "storageBuffer8BitAccess",
     "storageBuffer16BitAccess",
+    "shaderFloat16",
+    "cooperativeMatrix",
 ];
 
 /// The names in a set of features.
@@ -299,25 +309,19 @@ pub(crate) fn feature_names(set: u8) -> Vec<&'static str> {
 
 /// The features that the capabilities of a module stand for.
 fn features(words: &[u32]) -> u8 {
-    use rspirv::spirv::{Capability, Op};
-    let mut set = 0;
-    let mut at = 5;
-    while let Some(&word) = words.get(at) {
-        if word & 0xffff != Op::Capability as u32 {
-            break;
-        }
-        set |= match words.get(at + 1).copied().and_then(Capability::from_u32) {
-            Some(Capability::Float64) => 1,
-            Some(Capability::Int64) => 1 << 1,
-            Some(Capability::Int8) => 1 << 2,
-            Some(Capability::Int16) => 1 << 3,
-            Some(Capability::StorageBuffer8BitAccess) => 1 << 4,
-            Some(Capability::StorageBuffer16BitAccess) => 1 << 5,
+    capabilities(words).fold(0, |set, capability| {
+        set | match capability {
+            Capability::Float64 => 1,
+            Capability::Int64 => 1 << 1,
+            Capability::Int8 => 1 << 2,
+            Capability::Int16 => 1 << 3,
+            Capability::StorageBuffer8BitAccess => 1 << 4,
+            Capability::StorageBuffer16BitAccess => 1 << 5,
+            Capability::Float16 => 1 << 6,
+            Capability::CooperativeMatrixKHR => 1 << 7,
             _ => 0,
-        };
-        at += (word >> 16).max(1) as usize;
-    }
-    set
+        }
+    })
 }
 
 /// The features that a device has.
@@ -329,6 +333,8 @@ fn available(caps: &Caps) -> u8 {
         caps.shader_int16,
         caps.storage_buffer_8bit,
         caps.storage_buffer_16bit,
+        caps.shader_float16,
+        caps.cooperative_matrix,
     ];
     has.into_iter().enumerate().fold(0, |set, (bit, has)| set | u8::from(has) << bit)
 }

@@ -4,6 +4,7 @@ use super::KernelSpec;
 use crate::codegen::access::Element;
 use crate::codegen::dot::Tiling;
 use crate::codegen::elementwise::Step;
+use crate::codegen::matrix::SplitStage;
 use crate::codegen::reduce::Stage;
 use crate::codegen::scan::ScanStage;
 use crate::codegen::sort::SortSpec;
@@ -77,9 +78,14 @@ impl KernelSpec {
                     Tiling::Square => "square".to_string(),
                     Tiling::Narrow => "narrow".to_string(),
                     Tiling::Tiled(tile) => format!("{}x{}", tile.rows, tile.columns),
+                    Tiling::Matrix(tile) => format!("matrix_{0}x{0}", tile.side),
                 };
                 format!("{}.{tiling}.{}", ops(["dot"].into_iter().chain(epilogue), "dot"), spec.out)
             }
+            KernelSpec::Split(spec) => match spec.stage {
+                SplitStage::Largest => format!("split.largest.{}", spec.dtype),
+                SplitStage::Split => format!("split.{}.{}", spec.planes, spec.dtype),
+            },
             KernelSpec::Scan { spec, .. } => {
                 let stage = match spec.stage {
                     ScanStage::Whole => "whole",

@@ -28,6 +28,9 @@ fn flops_of(steps: &[Step]) -> u64 {
 impl KernelSpec {
     /// The work of one launch.
     pub(super) fn work(&self, arguments: &Arguments<'_>, first_output: usize, groups: u64) -> Work {
+        if matches!(self, KernelSpec::Dot(spec) if spec.is_fallback()) {
+            return Work { read_bytes: 8, written_bytes: 0, flops: Some(0) };
+        }
         let (reads, writes) = arguments.places.split_at(first_output.min(arguments.places.len()));
         let sum = |places: &[Place<'_>], first: usize| -> u64 {
             // Operands that a kernel does not use are given a buffer of another.
@@ -50,6 +53,7 @@ impl KernelSpec {
         let element_bytes = match (self, k) {
             (KernelSpec::Dot(spec), 0) => spec.a.size_bytes(),
             (KernelSpec::Dot(spec), 1) => spec.b.size_bytes(),
+            (KernelSpec::Split(spec), 0) => spec.dtype.size_bytes(),
             _ => place.element_bytes,
         };
         if element_bytes == 0 || place.strides.is_empty() {
@@ -102,6 +106,7 @@ impl KernelSpec {
             | KernelSpec::Targets(_)
             | KernelSpec::SegmentPut(_)
             | KernelSpec::Sort(_)
+            | KernelSpec::Split(_)
             | KernelSpec::Transpose(_) => Some(0),
             KernelSpec::Linalg(_) => None,
         }

@@ -4,16 +4,20 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
+use super::Target;
 use super::rewrite::Rewriter;
 use crate::codegen::dot::EpilogueSpec;
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
-use crate::{Result, Type};
+use crate::{DType, Result, Type};
 
 /// Results of a product up to which its kernel takes steps that stand in a loop. In large tiles such a loop costs registers: a product of
 /// 1024 x 2048 results takes 369 us instead of 230 on an H200, a map of them 18 us.
 const MAX_LOOPED_RESULTS: u64 = 1 << 18;
 
-pub fn run(program: &Program) -> Result<Program> {
+/// Operations from which products run on matrix units, whose results are stored in a loop anyway.
+const MIN_OPERATIONS_OF_UNITS: u64 = 1 << 31;
+
+pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let (maker, reads) = (program.makers(), program.reads());
     // The product that each instruction takes in.
     let mut taken: HashMap<usize, usize> = HashMap::new();
@@ -22,7 +26,7 @@ pub fn run(program: &Program) -> Result<Program> {
         for operand in &instruction.operands {
             let Some(product) = maker(*operand) else { continue };
             let once = reads.get(operand) == Some(&1) && epilogue::is_product(&program.instructions[product].op);
-            if let Some(found) = once.then(|| join(program, product, instruction, *operand)).flatten() {
+            if let Some(found) = once.then(|| join(program, target, product, instruction, *operand)).flatten() {
                 taken.insert(product, at);
                 joined.insert(at, found);
                 break;
@@ -47,7 +51,13 @@ pub fn run(program: &Program) -> Result<Program> {
 }
 
 /// A fused op of a product and of what reads it, with its operands, if one kernel can do both.
-fn join(program: &Program, product: usize, reader: &Instruction, read: Operand) -> Option<(Instruction, Vec<Operand>)> {
+fn join(
+    program: &Program,
+    target: &Target,
+    product: usize,
+    reader: &Instruction,
+    read: Operand,
+) -> Option<(Instruction, Vec<Operand>)> {
     let [out] = reader.outs.as_slice() else { return None };
     let product = &program.instructions[product];
     let mut operands: Vec<Operand> = product.operands.to_vec();
@@ -85,9 +95,17 @@ fn join(program: &Program, product: usize, reader: &Instruction, read: Operand) 
         _ => return None,
     }
     let found = epilogue::of(&body)?;
-    if out.elements() > MAX_LOOPED_RESULTS && EpilogueSpec::stands_in_loop(&found.steps) {
+    let on_units = target.matrix_units && runs_on_units(program, product);
+    if out.elements() > MAX_LOOPED_RESULTS && !on_units && EpilogueSpec::stands_in_loop(&found.steps) {
         return None;
     }
     let outs = SmallVec::from_elem(out.clone(), 1);
     Some((Instruction { op: Op::Fused(Box::new(body)), operands: SmallVec::new(), outs }, operands))
+}
+
+fn runs_on_units(program: &Program, product: &Instruction) -> bool {
+    let operands: Option<Vec<&Type>> = product.operands.iter().map(|&o| program.type_of(o)).collect();
+    let flops = operands.and_then(|operands| product.op.flops(&operands, &product.outs));
+    let is_f32 = product.outs.iter().all(|out| out.dtype == DType::F32);
+    is_f32 && matches!(product.op, Op::Dot { .. }) && flops >= Some(MIN_OPERATIONS_OF_UNITS)
 }

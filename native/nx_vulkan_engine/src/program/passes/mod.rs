@@ -29,6 +29,8 @@ pub struct Target {
     pub kind: DeviceKind,
     /// Invocations per workgroup.
     pub max_invocations: u32,
+    /// Whether large products run on matrix units.
+    pub matrix_units: bool,
     /// Whether groups of ops become one kernel each.
     pub fusion: bool,
     /// Whether small loops and runs of small ops become kernels of one workgroup.
@@ -38,7 +40,13 @@ pub struct Target {
 impl Target {
     /// The device of these capabilities, with all passes on.
     pub fn of(caps: &Caps) -> Target {
-        Target { kind: caps.kind, max_invocations: caps.max_invocations, fusion: true, workgroups: true }
+        Target {
+            kind: caps.kind,
+            max_invocations: caps.max_invocations,
+            matrix_units: caps.cooperative_matrix,
+            fusion: true,
+            workgroups: true,
+        }
     }
 
     /// Whether there is a kernel for the plan.
@@ -98,7 +106,7 @@ fn fused(mut program: Program, target: &Target) -> Result<Program> {
     nested(&mut program, |program| fused(program, target))?;
     program = checked(fuse::run(&program, target)?)?;
     program = checked(dce::run(&cse::run(&program)?)?)?;
-    checked(epilogue::run(&program)?)
+    checked(epilogue::run(&program, target)?)
 }
 
 /// In debug builds, the program if it keeps all rules.

@@ -4,8 +4,10 @@
 use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
+use crate::kernel::launch::dot::MIN_WORK;
+use crate::program::op::Axes;
 use crate::program::{Instruction, Op, Program};
-use crate::{DType, Result};
+use crate::{DType, Result, Type};
 
 pub fn run(program: &Program) -> Result<Program> {
     let reads = program.reads();
@@ -36,6 +38,12 @@ fn turned(new: &Rewriter, instruction: &Instruction) -> Result<Option<Instructio
     if out.dtype == DType::F64 {
         return Ok(None);
     }
+    // On matrix units, the order of terms goes by which operand has more rows.
+    let [left, right] = [rows(new.ty(a)?, batch_a, contract_a), rows(new.ty(b)?, batch_b, contract_b)];
+    let depth: u64 = contract_a.iter().map(|&axis| new.ty(a).map_or(1, |ty| ty.shape[axis])).product();
+    if left == right && out.elements().saturating_mul(depth) >= MIN_WORK {
+        return Ok(None);
+    }
     let batches = batch_a.len();
     let free = new.ty(a)?.shape.len() - batches - contract_a.len();
     let exchanged = (0..batches).chain(batches + free..out.shape.len()).chain(batches..batches + free);
@@ -49,4 +57,10 @@ fn turned(new: &Rewriter, instruction: &Instruction) -> Result<Option<Instructio
         batch_b: batch_a.clone(),
     };
     Ok(Some(Instruction { op, operands: SmallVec::from_slice(&[b, a]), outs: instruction.outs.clone() }))
+}
+
+/// Elements along the axes of an operand that are neither contracted nor batches.
+fn rows(ty: &Type, batch: &Axes, contract: &Axes) -> u64 {
+    let axes = (0..ty.shape.len()).filter(|axis| !batch.contains(axis) && !contract.contains(axis));
+    axes.map(|axis| ty.shape[axis]).product()
 }

@@ -1,8 +1,10 @@
 //! Which tiling and how many splits a product takes: the least time by a model of workgroups on multiprocessors, whose constants
 //! were measured with `examples/products.rs`.
 
+use super::matrix::{Form, MIN_WORK, written};
 use super::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Product};
 use crate::codegen::dot::{Tile, Tiling};
+use crate::codegen::matrix::MatrixTile;
 use crate::{CType, DeviceKind, Engine};
 
 /// What the model knows of a device. Times are in cycles of a multiprocessor.
@@ -78,14 +80,14 @@ pub fn estimate(engine: &Engine, p: &Product<'_>, sum: CType, tile: &Tile, split
     let resident = resident(machine, tile).min(each);
     let rounds = each.div_ceil(resident) as f64;
     let step = (busy * resident as f64).max(machine.latency);
-    let partial = if splits > 1 {
-        let bytes = splits * batches * rows * columns * sum.dtype().size_bytes();
-        machine.dispatch + 2.0 * bytes as f64 / machine.bytes
-    } else {
-        0.0
-    };
+    let partial = partial(machine, splits * batches * rows * columns * sum.dtype().size_bytes(), splits);
     // A workgroup begins with a fetch and ends with stores.
     rounds * (steps * step + 2.0 * machine.latency) + partial
+}
+
+/// Cycles that partial sums of so many bytes in all cost.
+fn partial(machine: &Machine, bytes: u64, splits: u64) -> f64 {
+    if splits > 1 { machine.dispatch + 2.0 * bytes as f64 / machine.bytes } else { 0.0 }
 }
 
 /// The splits that accuracy asks for.
@@ -113,10 +115,67 @@ pub fn candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(Tile, u6
     found
 }
 
+/// Tiles on matrix units, with the splits that may pay and the cycles that all that belongs to them takes by the model; none where the
+/// device or the types don't allow it.
+pub fn matrix_candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(MatrixTile, u64, f64)> {
+    let Some(form) = Form::of(engine, p, sum) else { return vec![] };
+    let machine = &GPU;
+    let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
+    let (batches, depth) = (p.a.batch.elements(), p.a.depth.elements());
+    let least = accurate_splits(p, sum);
+    let element_bytes = 4.0 + if form.scaled { 4.0 } else { 0.0 } + 2.0 * f64::from(form.planes);
+    let dispatches = if form.scaled { 2.5 } else { 1.0 };
+    let elements = written(p, form) as f64;
+    let before =
+        if elements > 0.0 { dispatches * machine.dispatch + element_bytes * elements / machine.bytes } else { 0.0 };
+    let mut found = vec![];
+    for tile in MatrixTile::all(form.planes) {
+        let side = u64::from(tile.side);
+        let tiles = batches * rows.div_ceil(side) * columns.div_ceil(side);
+        let most = (depth / (4 * tile.block())).min(MAX_GROUPS / tiles.max(1)).max(1);
+        for splits in SPLITS.into_iter().filter(|&splits| splits <= most).map(|splits| splits.max(least)) {
+            let each = (tiles * splits).div_ceil(machine.multiprocessors);
+            let steps = depth.div_ceil(splits).div_ceil(tile.block()) as f64;
+            let step = (side * side * tile.block()) as f64 / products_per_cycle(&tile);
+            let partial = partial(machine, splits * batches * rows * columns * 4, splits);
+            let cycles = each as f64 * (steps * step + 4.0 * machine.latency) + before + partial;
+            found.push((tile, splits, cycles));
+        }
+    }
+    found
+}
+
+/// Multiplications per cycle of a multiprocessor whose tiles fill it.
+fn products_per_cycle(tile: &MatrixTile) -> f64 {
+    match (tile.planes, tile.side) {
+        (2, 128) => 225.0,
+        (2, _) => 180.0,
+        (_, 128) => 560.0,
+        _ => 330.0,
+    }
+}
+
 /// The cheapest launch by the model.
 pub fn choose(engine: &Engine, p: &Product<'_>, sum: CType) -> Choice {
+    let plain = plain(engine, p, sum, None);
+    let Tiling::Tiled(tile) = plain.tiling else { return plain };
+    let work = p.a.batch.elements() * p.a.free.elements() * p.b.free.elements() * p.a.depth.elements();
+    if work < MIN_WORK {
+        return plain;
+    }
+    let limit = estimate(engine, p, sum, &tile, plain.splits);
+    let best = matrix_candidates(engine, p, sum).into_iter().min_by(|a, b| a.2.total_cmp(&b.2));
+    match best.filter(|(_, _, cycles)| *cycles < limit) {
+        Some((tile, splits, _)) => Choice { tiling: Tiling::Matrix(tile), splits },
+        None => plain,
+    }
+}
+
+/// The cheapest launch without matrix units, with so many splits if that is given.
+pub fn plain(engine: &Engine, p: &Product<'_>, sum: CType, splits: Option<u64>) -> Choice {
     let best = candidates(engine, p, sum)
         .into_iter()
+        .map(|(tile, own)| (tile, splits.unwrap_or(own)))
         .map(|(tile, splits)| (estimate(engine, p, sum, &tile, splits), tile, splits))
         .min_by(|a, b| a.0.total_cmp(&b.0));
     match best {

@@ -1,0 +1,218 @@
+//! Products on matrix units. Kernels write operands as f16 numbers in the order in which the product takes them, two for an f32, scaled by
+//! rows; f16 operands that lie so already are taken in place. Where an element lost digits on the way, which the device notes,
+//! the product leaves the results to a plain kernel behind it.
+
+use smallvec::SmallVec;
+
+use super::{Choice, Group, Matrix, Product, Results, choice, entire, launch_plain};
+use crate::codegen::dot::{DotSpec, Load, Tiling};
+use crate::codegen::matrix::{MatrixTile, SplitSpec, SplitStage, block};
+use crate::kernel::launch::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
+use crate::{CType, DType, Engine, Error, Result, Tensor, Type};
+
+/// Contracted elements from which sums on matrix units are at least as exact as those of f32: with few of them, f32 is exact or
+/// nearly so.
+const MIN_DEPTH: u64 = 128;
+
+/// Multiplications below which matrix units never pay: writing the operands costs more than an H200 gains.
+pub const MIN_WORK: u64 = 1 << 26;
+
+/// Most bytes that both operands may take as f16.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// How elements become f16 numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Form {
+    /// f16 numbers for each.
+    pub planes: u32,
+    /// Whether rows are scaled to the range of f16, and elements may lose digits.
+    pub scaled: bool,
+}
+
+impl Form {
+    /// The form for a product, if matrix units can take it.
+    pub fn of(engine: &Engine, p: &Product<'_>, sum: CType) -> Option<Form> {
+        let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
+        let (batches, depth) = (p.a.batch.elements(), p.a.depth.elements());
+        if !engine.caps().cooperative_matrix || sum != CType::F32 || depth < MIN_DEPTH {
+            return None;
+        }
+        let form = Form::of_types(p.dtype(), [p.a.tensor.view.dtype, p.b.tensor.view.dtype])?;
+        let padded = depth.next_multiple_of(block(form.planes));
+        let bytes = batches.checked_mul(rows + columns)?.checked_mul(padded * 2 * u64::from(form.planes))?;
+        (bytes <= MAX_BYTES).then_some(form)
+    }
+
+    fn of_types(product: DType, operands: [DType; 2]) -> Option<Form> {
+        let all = |types: &[DType]| operands.iter().all(|dtype| types.contains(dtype));
+        match product {
+            DType::F16 | DType::F8E5M2 | DType::F8E4M3Fn => {
+                let in_f16 = [DType::F16, DType::F8E5M2, DType::F8E4M3Fn];
+                all(&in_f16).then_some(Form { planes: 1, scaled: false })
+            }
+            DType::Bf16 => all(&[DType::Bf16]).then_some(Form { planes: 1, scaled: true }),
+            DType::F32 => {
+                let floats = [DType::F32, DType::Bf16, DType::F16, DType::F8E5M2, DType::F8E4M3Fn];
+                all(&floats).then_some(Form { planes: 2, scaled: true })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the product reads the operand in place: along the contracted axis, or along the free one. `None` where it does not.
+    pub fn takes(self, m: &Matrix) -> Option<bool> {
+        let eights =
+            |strides: &[i64]| strides.len() <= 1 && strides.iter().all(|&stride| stride >= 0 && stride % 8 == 0);
+        let along = |one: &Group, other: &Group| {
+            one.rank() == 1 && one.last_stride() == 1 && one.elements().is_multiple_of(8) && eights(&other.strides)
+        };
+        let aligned = m.tensor.address().is_multiple_of(16) && eights(&m.batch.strides);
+        if self.scaled || m.tensor.view.dtype != DType::F16 || !aligned {
+            return None;
+        }
+        match (along(&m.depth, &m.free), along(&m.free, &m.depth)) {
+            (true, _) => Some(true),
+            (_, true) => Some(false),
+            _ => None,
+        }
+    }
+}
+
+/// An operand as the product takes it.
+#[derive(Debug)]
+pub struct Prepared {
+    /// Blocks of f16 numbers, in words unless it is the operand itself.
+    pub numbers: Tensor,
+    /// Whether rows lie along the contracted axis; else columns of it do.
+    pub along_k: bool,
+    /// uvec4 from one of those to the next, and from a batch.
+    pub step: u64,
+    pub batch: u64,
+    /// By what each row is to be multiplied (the bits of f32), and a word that is 0 unless elements lost digits.
+    pub scales: Option<[Tensor; 2]>,
+}
+
+/// Writes operands as f16 numbers.
+///
+/// # Errors
+/// What allocating and launching may fail with.
+pub fn prepare(engine: &Engine, operands: &[&Matrix], form: Form, compile: Compile) -> Result<SmallVec<[Prepared; 2]>> {
+    let words = |count: u64| Tensor::uninitialized(engine, &Type::new(DType::U32, &[count]));
+    // One after the other, so that operands don't wait for each other.
+    let mut scaled = SmallVec::<[Option<[Tensor; 2]>; 2]>::new();
+    for m in operands {
+        if !form.scaled {
+            scaled.push(None);
+            continue;
+        }
+        let find = spec(m, form, SplitStage::Largest);
+        let parts = find.parts(m.depth.elements());
+        let [largest, lost] = [words(m.batch.elements() * m.free.elements() * parts)?, words(1)?];
+        run(engine, m, find, &[], &[&largest, &lost], compile)?;
+        scaled.push(Some([largest, lost]));
+    }
+    let mut prepared = SmallVec::<[Prepared; 2]>::new();
+    for (m, scaled) in operands.iter().zip(scaled) {
+        if let Some(along_k) = form.takes(m) {
+            let eighth = |group: &Group| group.last_stride().unsigned_abs() / 8;
+            let (step, batch) = (eighth(if along_k { &m.free } else { &m.depth }), eighth(&m.batch));
+            prepared.push(Prepared { numbers: m.tensor.clone(), along_k, step, batch, scales: None });
+            continue;
+        }
+        let (rows, batches) = (m.free.elements(), m.batch.elements());
+        let step = u64::from(form.planes) * m.depth.elements().next_multiple_of(block(form.planes)) / 8;
+        let numbers = words(batches * rows * step * 4)?;
+        let split = spec(m, form, SplitStage::Split);
+        let scales = match scaled {
+            Some([largest, lost]) => {
+                let scales = words(batches * rows)?;
+                run(engine, m, split, &[&largest], &[&numbers, &scales, &lost], compile)?;
+                Some([scales, lost])
+            }
+            None => {
+                run(engine, m, split, &[], &[&numbers], compile)?;
+                None
+            }
+        };
+        prepared.push(Prepared { numbers, along_k: true, step, batch: rows * step, scales });
+    }
+    Ok(prepared)
+}
+
+fn spec(m: &Matrix, form: Form, stage: SplitStage) -> SplitSpec {
+    let Form { planes, scaled } = form;
+    SplitSpec { stage, dtype: m.tensor.view.dtype, ranks: m.axes(true).0, load: m.load(true), planes, scaled }
+}
+
+/// Launches a kernel on an operand.
+fn run(
+    engine: &Engine,
+    m: &Matrix,
+    spec: SplitSpec,
+    reads: &[&Tensor],
+    writes: &[&Tensor],
+    compile: Compile,
+) -> Result<()> {
+    let (rows, depth, batches) = (m.free.elements(), m.depth.elements(), m.batch.elements());
+    let (_, sizes, strides) = m.axes(true);
+    let groups = spec.groups(batches, rows, depth);
+    let extra = [rows, depth, batches, spec.parts(depth)].map(|x| x as u32);
+    let kernel = engine.kernel(&KernelSpec::Split(spec), compile)?;
+    let source = Place { buffer: &m.tensor.buffer, address: m.tensor.address(), strides: &strides, element_bytes: 0 };
+    let others = reads.iter().chain(writes).map(|tensor| entire(tensor));
+    let places: SmallVec<[Place<'_>; 5]> = std::iter::once(source).chain(others).collect();
+    let arguments = Arguments { count: (batches * rows) as u32, sizes: &sizes, places: &places, extra: &extra };
+    launch(engine, &kernel, &arguments, 1 + reads.len(), groups)
+}
+
+/// Launches the product, and behind it what takes over where elements lost digits.
+pub(super) fn launch_product(
+    engine: &Engine,
+    p: &Product<'_>,
+    spec: DotSpec,
+    tile: MatrixTile,
+    results: &Results<'_>,
+    compile: Compile,
+) -> Result<()> {
+    let bad = |reason: String| Error::InvalidProgram { op: "dot".to_string(), reason };
+    let form = Form::of(engine, p, spec.sum).filter(|form| form.planes == tile.planes);
+    let form = form.ok_or_else(|| bad(format!("no operands for {tile:?}")))?;
+    let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
+    let (depth, batches) = (p.a.depth.elements(), p.a.batch.elements());
+    let prepared = prepare(engine, &[&p.a, &p.b], form, compile)?;
+    let [a, b] = prepared.as_slice() else { return Err(bad("two operands".to_string())) };
+
+    let mut own = DotSpec { tiling: Tiling::Matrix(tile), guarded: form.scaled, ..spec.clone() };
+    // Kernels for all layouts and types of operands are one.
+    (own.a, own.b, own.a_ranks, own.b_ranks) = (DType::F16, DType::F16, [0; 3], [0; 3]);
+    [own.a_load, own.b_load] = [a, b].map(|operand| Load { along_k: operand.along_k, by_four: true });
+    own.low_b_first = columns > rows;
+    let tiles = own.tiles(batches, rows, columns);
+    let kernel = engine.kernel(&KernelSpec::Dot(own), compile)?;
+    let chunk = depth.div_ceil(results.splits).next_multiple_of(tile.block());
+    let numbers = [rows, columns, depth, batches, chunk, results.splits, a.step, a.batch, b.step, b.batch];
+    if numbers.iter().any(|&number| number > MAX_POSITION) {
+        return Err(bad(format!("numbers beyond {MAX_POSITION}")));
+    }
+    let strides = results.strides(0);
+    let mut places: SmallVec<[Place<'_>; 10]> = [&a.numbers, &b.numbers].map(entire).into_iter().collect();
+    if let (Some([a_scales, a_lost]), Some([b_scales, b_lost])) = (&a.scales, &b.scales) {
+        places.extend([a_scales, b_scales, a_lost, b_lost].map(entire));
+    }
+    places.extend(results.places(&strides));
+    let (count, extra) = ((batches * rows * columns) as u32, numbers.map(|x| x as u32));
+    let arguments = Arguments { count, sizes: &results.space.sizes, places: &places, extra: &extra };
+    launch(engine, &kernel, &arguments, places.len() - 1, tiles * results.splits)?;
+    if let (Some([_, a_lost]), Some([_, b_lost])) = (&a.scales, &b.scales) {
+        let Choice { tiling, .. } = choice::plain(engine, p, spec.sum, Some(results.splits));
+        let fallback = DotSpec { tiling, guarded: true, ..spec };
+        launch_plain(engine, p, fallback, results, &[a_lost, b_lost], compile)?;
+    }
+    Ok(())
+}
+
+/// Elements of both operands that are written as f16 numbers.
+pub(super) fn written(p: &Product<'_>, form: Form) -> u64 {
+    let elements = |m: &Matrix| m.batch.elements() * m.free.elements() * m.depth.elements();
+    [&p.a, &p.b].into_iter().filter(|m| form.takes(m).is_none()).map(elements).sum()
+}

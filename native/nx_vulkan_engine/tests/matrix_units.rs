@@ -1,0 +1,418 @@
+//! Products on matrix units, and how operands become f16 numbers for them. Devices without such units run the latter alone.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod common;
+
+use std::sync::{Arc, OnceLock};
+
+use half::{bf16, f16};
+use nx_vulkan_engine::codegen::access::Element;
+use nx_vulkan_engine::codegen::dot::Tiling;
+use nx_vulkan_engine::codegen::elementwise::{Ref, Step};
+use nx_vulkan_engine::codegen::matrix::{MatrixTile, block};
+use nx_vulkan_engine::kernel::launch::dot::{
+    Choice, Epilogue, Form, Group, Matrix, Product, choose, plain, prepare, product_as,
+};
+use nx_vulkan_engine::kernel::launch::map::Operand;
+use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
+use nx_vulkan_engine::{CType, Compile, DType, Engine, Tensor, Type, View};
+use smallvec::smallvec;
+
+fn engine() -> &'static Arc<Engine> {
+    static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
+    ENGINE.get_or_init(common::engine)
+}
+
+/// Whether the device has matrix units; says so where it has none.
+fn has_units() -> bool {
+    let has = engine().caps().cooperative_matrix;
+    if !has {
+        eprintln!("no matrix units: {}", engine().info());
+    }
+    has
+}
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 >> 11
+    }
+
+    fn uniform(&mut self) -> f64 {
+        self.next() as f64 / (1u64 << 53) as f64
+    }
+
+    /// About normal.
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
+    }
+}
+
+fn encode(dtype: DType, values: &[f64]) -> Vec<u8> {
+    let one = |&x: &f64| match dtype {
+        DType::F16 => f16::from_f64(x).to_ne_bytes().to_vec(),
+        DType::Bf16 => bf16::from_f64(x).to_ne_bytes().to_vec(),
+        _ => (x as f32).to_ne_bytes().to_vec(),
+    };
+    values.iter().flat_map(one).collect()
+}
+
+fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    match dtype {
+        DType::F16 => bytes.chunks(2).map(|b| f16::from_ne_bytes([b[0], b[1]]).to_f64()).collect(),
+        DType::Bf16 => bytes.chunks(2).map(|b| bf16::from_ne_bytes([b[0], b[1]]).to_f64()).collect(),
+        _ => bytes.chunks(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]).into()).collect(),
+    }
+}
+
+/// Matrices with a contiguous axis of their own: `[batch][free][depth]`, or `[batch][depth][free]`.
+struct Given {
+    values: Vec<f64>,
+    tensor: Tensor,
+    sizes: [u64; 3],
+    along_k: bool,
+}
+
+impl Given {
+    fn new(dtype: DType, sizes: [u64; 3], along_k: bool, values: &[f64]) -> Given {
+        let bytes = encode(dtype, values);
+        let shape = if along_k { sizes } else { [sizes[0], sizes[2], sizes[1]] };
+        let tensor = Tensor::from_nx_bytes(engine(), &Type::new(dtype, &shape), &bytes).unwrap();
+        Given { values: decode(dtype, &bytes), tensor, sizes, along_k }
+    }
+
+    fn random(dtype: DType, sizes: [u64; 3], along_k: bool, seed: u64) -> Given {
+        let mut random = Random(seed);
+        let values: Vec<f64> = (0..sizes.iter().product()).map(|_| random.normal()).collect();
+        Given::new(dtype, sizes, along_k, &values)
+    }
+
+    fn strides(&self) -> [i64; 3] {
+        let [_, free, depth] = self.sizes.map(|n| n as i64);
+        if self.along_k { [free * depth, depth, 1] } else { [free * depth, 1, free] }
+    }
+
+    fn at(&self, batch: u64, free: u64, k: u64) -> f64 {
+        let at = self.strides().iter().zip([batch, free, k]).map(|(s, i)| s * i as i64).sum::<i64>();
+        self.values[at as usize]
+    }
+
+    fn matrix(&self) -> Matrix {
+        let ([b, f, k], strides) = (self.sizes, self.strides());
+        let group = |n: u64, stride: i64| Group::new(&[n], &[stride]);
+        Matrix {
+            tensor: self.tensor.clone(),
+            batch: group(b, strides[0]),
+            free: group(f, strides[1]),
+            depth: group(k, strides[2]),
+        }
+    }
+}
+
+#[test]
+fn operands_become_f16_numbers() {
+    let forms = [
+        (DType::F32, Form { planes: 2, scaled: true }),
+        (DType::F16, Form { planes: 2, scaled: true }),
+        (DType::Bf16, Form { planes: 1, scaled: true }),
+        (DType::F16, Form { planes: 1, scaled: false }),
+    ];
+    for (dtype, form) in forms {
+        for sizes in [[1, 1, 1], [1, 128, 128], [2, 67, 129], [3, 130, 260], [1, 8, 1000]] {
+            for along_k in [true, false] {
+                let given = Given::random(dtype, sizes, along_k, sizes[2]);
+                let [prepared] = prepare(engine(), &[&given.matrix()], form, Compile::Allowed)
+                    .unwrap()
+                    .into_vec()
+                    .try_into()
+                    .unwrap();
+                if form.takes(&given.matrix()).is_some() {
+                    continue;
+                }
+                let what = format!("{dtype} {form:?} {sizes:?} {along_k}");
+                let halves: Vec<f64> = {
+                    let bytes = prepared.numbers.to_nx_bytes(engine(), None).unwrap();
+                    decode(DType::F16, &bytes)
+                };
+                let scales = prepared.scales.map(|[scales, lost]| {
+                    assert_eq!(lost.to_nx_bytes(engine(), None).unwrap(), [0; 4], "{what}");
+                    decode(DType::F32, &scales.to_nx_bytes(engine(), None).unwrap())
+                });
+                let [batches, rows, depth] = sizes;
+                let (block, planes) = (block(form.planes), u64::from(form.planes));
+                assert_eq!(prepared.step * 8, planes * depth.next_multiple_of(block), "{what}");
+                for row in 0..batches * rows {
+                    let scale = scales.as_ref().map_or(1.0, |s| s[row as usize]);
+                    assert_eq!(scale.log2().fract(), 0.0, "{what}");
+                    for k in 0..depth.next_multiple_of(block) {
+                        let at = row * prepared.step * 8 + k / block * block * planes + k % block;
+                        let low = if planes == 2 { halves[(at + block) as usize] / 2048.0 } else { 0.0 };
+                        let got = (halves[at as usize] + low) * scale;
+                        let expected = if k < depth { given.at(row / rows, row % rows, k) } else { 0.0 };
+                        let least = if planes == 2 { expected.abs() * 2f64.powi(-21) } else { 0.0 };
+                        assert!((got - expected).abs() <= least, "{what}: row {row}, {k}: {got}, not {expected}");
+                    }
+                }
+            }
+        }
+    }
+    common::assert_valid(engine());
+}
+
+/// What becomes of an element, by its place.
+type Change = Box<dyn Fn(usize, f64) -> f64>;
+
+#[test]
+fn lost_digits_are_noticed() {
+    let wide = |x: f64| move |i: usize, value: f64| if i == 77 { x } else { value };
+    let cases: [(&str, bool, Change); 8] = [
+        ("normal", false, Box::new(|_, x| x)),
+        ("zeros", false, Box::new(|_, _| 0.0)),
+        ("an infinity", true, Box::new(wide(f64::INFINITY))),
+        ("a NaN", true, Box::new(wide(f64::NAN))),
+        ("a large row", true, Box::new(wide(2f64.powi(90)))),
+        ("small rows", true, Box::new(|_, x| x * 2f64.powi(-90))),
+        ("a small element", true, Box::new(wide(1.2345e-12))),
+        ("scaled", false, Box::new(|_, x| x * 2f64.powi(40))),
+    ];
+    for planes in [1, 2] {
+        let dtype = if planes == 1 { DType::Bf16 } else { DType::F32 };
+        for (name, lost, change) in &cases {
+            for along_k in [true, false] {
+                let mut random = Random(5);
+                let values: Vec<f64> = (0..65 * 131).map(|i| change(i, random.normal() + 8.0)).collect();
+                let given = Given::new(dtype, [1, 65, 131], along_k, &values);
+                let form = Form { planes, scaled: true };
+                let [prepared] = prepare(engine(), &[&given.matrix()], form, Compile::Allowed)
+                    .unwrap()
+                    .into_vec()
+                    .try_into()
+                    .unwrap();
+                let [_, word] = prepared.scales.unwrap();
+                let noticed = word.to_nx_bytes(engine(), None).unwrap() != [0; 4];
+                assert_eq!(noticed, *lost, "{name}, {planes} planes, {along_k}");
+            }
+        }
+    }
+}
+
+/// Every way to compute a product on matrix units.
+fn ways(planes: u32, depth: u64) -> Vec<Choice> {
+    let splits = [1, 3].into_iter().filter(|splits| depth >= 128 * splits);
+    let tiles = MatrixTile::all(planes);
+    splits.flat_map(|splits| tiles.map(|tile| Choice { tiling: Tiling::Matrix(tile), splits })).collect()
+}
+
+fn bytes(t: &Tensor) -> Vec<u8> {
+    t.to_nx_bytes(engine(), None).unwrap()
+}
+
+const SHAPES: [[u64; 4]; 6] =
+    [[1, 128, 128, 128], [1, 131, 333, 77], [3, 64, 168, 72], [1, 264, 1000, 136], [2, 5, 500, 9], [1, 1, 128, 2]];
+
+#[test]
+fn products_are_exact() {
+    if !has_units() {
+        return;
+    }
+    for (seed, [batches, rows, depth, columns]) in SHAPES.into_iter().enumerate() {
+        for dtype in [DType::F32, DType::F16, DType::Bf16] {
+            let layouts = if depth > 333 { 2..3 } else { 0..4 };
+            for layout in layouts {
+                let a = Given::random(dtype, [batches, rows, depth], layout & 1 == 0, seed as u64 + 1);
+                let b = Given::random(dtype, [batches, columns, depth], layout & 2 == 0, seed as u64 + 2);
+                let ty = Type::new(dtype, &[batches, rows, columns]);
+                let out = Tensor::uninitialized(engine(), &ty).unwrap();
+                let p = Product { a: a.matrix(), b: b.matrix(), out: &out, epilogue: None };
+                let expected = some_sums(&a, &b);
+                for way in ways(if dtype == DType::F32 { 2 } else { 1 }, depth) {
+                    product_as(engine(), &p, CType::F32, way, Compile::Allowed).unwrap();
+                    let got = decode(dtype, &bytes(&out));
+                    let ulp = match dtype {
+                        DType::F16 => 2f64.powi(-11),
+                        DType::Bf16 => 2f64.powi(-8),
+                        _ => 0.0,
+                    };
+                    // Sums of a few hundred numbers; those of f16 are never taken out of the units.
+                    let units = if dtype == DType::F32 { 4.0 } else { 256.0 };
+                    for &(at, sum, size) in &expected {
+                        let limit = units * size * 2f64.powi(-24) + sum.abs() * ulp;
+                        assert!(
+                            (got[at] - sum).abs() <= limit,
+                            "{dtype} {batches}x{rows}x{depth}x{columns} {layout} {way:?} at {at}: {}, not {sum}",
+                            got[at]
+                        );
+                    }
+                }
+            }
+        }
+    }
+    common::assert_valid(engine());
+}
+
+/// Some results of a product: where they are, what they are, and the sum of the terms' absolute values.
+fn some_sums(a: &Given, b: &Given) -> Vec<(usize, f64, f64)> {
+    let [batches, rows, depth] = a.sizes;
+    let columns = b.sizes[1];
+    let places = (0..batches * rows * columns)
+        .filter(|at| (at % columns + at / columns).is_multiple_of(7) || at % columns >= 64);
+    let places = places.filter(|at| at.is_multiple_of(3) || (at / columns) % rows >= rows - 2);
+    places
+        .map(|at| {
+            let (row, n) = (at / columns, at % columns);
+            let terms = (0..depth).map(|k| a.at(row / rows, row % rows, k) * b.at(row / rows, n, k));
+            let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), x| (sum + x, size + x.abs()));
+            (at as usize, sum, size)
+        })
+        .collect()
+}
+
+/// What the units can't take has the bits of a kernel without them.
+#[test]
+fn lost_digits_are_left_to_other_kernels() {
+    if !has_units() {
+        return;
+    }
+    let [rows, depth, columns] = [150, 260, 140];
+    for (at, x) in [(3000, f64::INFINITY), (3001, f64::NAN), (9, 2f64.powi(80)), (70, 1e-20)] {
+        for which in [0, 1] {
+            let mut random = Random(9);
+            let mut values: Vec<Vec<f64>> =
+                [rows, columns].iter().map(|n| (0..n * depth).map(|_| random.normal()).collect()).collect();
+            values[which][at] = x;
+            let a = Given::new(DType::F32, [1, rows, depth], true, &values[0]);
+            let b = Given::new(DType::F32, [1, columns, depth], false, &values[1]);
+            let ty = Type::new(DType::F32, &[1, rows, columns]);
+            let [out, expected] = [(); 2].map(|()| Tensor::uninitialized(engine(), &ty).unwrap());
+            let p = |out| Product { a: a.matrix(), b: b.matrix(), out, epilogue: None };
+            for way in ways(2, depth) {
+                product_as(engine(), &p(&out), CType::F32, way, Compile::Allowed).unwrap();
+                let plain = plain(engine(), &p(&expected), CType::F32, Some(way.splits));
+                product_as(engine(), &p(&expected), CType::F32, plain, Compile::Allowed).unwrap();
+                assert!(bytes(&out) == bytes(&expected), "{x} in {which}, {way:?}");
+            }
+        }
+    }
+    common::assert_valid(engine());
+}
+
+#[test]
+fn transposed_products_have_the_same_bits() {
+    if !has_units() {
+        return;
+    }
+    for [rows, depth, columns] in [[256, 512, 250], [136, 300, 200]] {
+        for layout in 0..4 {
+            let a = Given::random(DType::F32, [1, rows, depth], layout & 1 == 0, 1);
+            let b = Given::random(DType::F32, [1, columns, depth], layout & 2 == 0, 2);
+            let out = Tensor::uninitialized(engine(), &Type::new(DType::F32, &[1, rows, columns])).unwrap();
+            let turned = Tensor::uninitialized(engine(), &Type::new(DType::F32, &[1, columns, rows])).unwrap();
+            for way in ways(2, depth) {
+                let p = Product { a: a.matrix(), b: b.matrix(), out: &out, epilogue: None };
+                product_as(engine(), &p, CType::F32, way, Compile::Allowed).unwrap();
+                let p = Product { a: b.matrix(), b: a.matrix(), out: &turned, epilogue: None };
+                product_as(engine(), &p, CType::F32, way, Compile::Allowed).unwrap();
+                let (one, other) = (decode(DType::F32, &bytes(&out)), decode(DType::F32, &bytes(&turned)));
+                let same = (0..rows * columns).all(|i| {
+                    let (m, n) = (i / columns, i % columns);
+                    one[i as usize] == other[(n * rows + m) as usize]
+                });
+                assert!(same, "{rows} x {depth} x {columns}, {layout}, {way:?}");
+            }
+        }
+    }
+}
+
+/// Steps behind a product, results in other layouts, and partial sums give what they give without units, but for rounding.
+#[test]
+fn epilogues_and_layouts() {
+    if !has_units() {
+        return;
+    }
+    let [rows, depth, columns] = [129, 384, 130];
+    let a = Given::random(DType::F32, [1, rows, depth], true, 3);
+    let b = Given::random(DType::F32, [1, columns, depth], false, 4);
+    let bias = Given::random(DType::F32, [1, 1, columns], true, 5);
+    let mask = Given::random(DType::F32, [1, rows, columns], true, 6);
+    let steps = [
+        Step { op: Elementwise::Binary(Binary::Add), args: smallvec![Ref::Input(0), Ref::Input(1)], out: DType::F32 },
+        Step { op: Elementwise::Unary(Unary::Tanh), args: smallvec![Ref::Result(0)], out: DType::F32 },
+        Step {
+            op: Elementwise::Binary(Binary::Multiply),
+            args: smallvec![Ref::Result(1), Ref::Input(2)],
+            out: DType::F32,
+        },
+    ];
+    for (few, transposed) in [(true, false), (true, true), (false, false), (false, true)] {
+        let count = if few { 1 } else { 3 };
+        let shape = if transposed { [1, columns, rows] } else { [1, rows, columns] };
+        let (n, m) = (columns as i64, rows as i64);
+        let view = |t: &Tensor| -> Tensor {
+            let mut t = t.clone();
+            if transposed {
+                t.view.shape = smallvec![1, rows, columns];
+                t.view.strides = smallvec![m * n, 1, m];
+            }
+            t
+        };
+        let whole = Tensor::uninitialized(engine(), &Type::new(DType::F32, &shape)).unwrap();
+        let expected = Tensor::uninitialized(engine(), &Type::new(DType::F32, &shape)).unwrap();
+        let bias_view =
+            View { strides: smallvec![0, 0, 1], shape: smallvec![1, rows, columns], ..bias.tensor.view.clone() };
+        let inputs = [
+            Operand::new(&bias.tensor.buffer, &bias_view, Element::Typed(DType::F32)),
+            Operand::new(&mask.tensor.buffer, &mask.tensor.view, Element::Typed(DType::F32)),
+        ];
+        let run = |out: &Tensor, way: Option<Choice>| {
+            let out = &view(out);
+            let result = Ref::Result(count as u8 - 1);
+            let epilogue = Some(Epilogue {
+                dtype: DType::F32,
+                inputs: &inputs[..if few { 1 } else { 2 }],
+                steps: &steps[..count],
+                result,
+            });
+            let p = Product { a: a.matrix(), b: b.matrix(), out, epilogue };
+            product_as(
+                engine(),
+                &p,
+                CType::F32,
+                way.unwrap_or_else(|| plain(engine(), &p, CType::F32, None)),
+                Compile::Allowed,
+            )
+            .unwrap();
+        };
+        run(&expected, None);
+        let expected = decode(DType::F32, &bytes(&expected));
+        for way in ways(2, depth) {
+            run(&whole, Some(way));
+            let got = decode(DType::F32, &bytes(&whole));
+            let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-4 * b.abs().max(1.0);
+            assert!(got.iter().zip(&expected).all(near), "{few} {transposed} {way:?}");
+        }
+    }
+    common::assert_valid(engine());
+}
+
+#[test]
+fn large_products_are_given_to_the_units() {
+    if !has_units() {
+        return;
+    }
+    let chosen = |dtype: DType, n: u64| {
+        let ty = Type::new(dtype, &[1, n, n]);
+        let [a, b, out] = [(); 3].map(|()| Tensor::uninitialized(engine(), &ty).unwrap());
+        let matrix = |tensor: Tensor| Matrix {
+            tensor,
+            batch: Group::new(&[1], &[0]),
+            free: Group::new(&[n], &[n as i64]),
+            depth: Group::new(&[n], &[1]),
+        };
+        let p = Product { a: matrix(a), b: matrix(b), out: &out, epilogue: None };
+        matches!(choose(engine(), &p, CType::F32).tiling, Tiling::Matrix(_))
+    };
+    assert!([DType::F32, DType::F16, DType::Bf16].iter().all(|&dtype| chosen(dtype, 2048)));
+    assert!(!chosen(DType::F32, 64));
+}
