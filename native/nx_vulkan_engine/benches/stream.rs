@@ -39,6 +39,7 @@ impl Kernel {
                 groups: [1, 1, 1],
                 reads: &[src],
                 writes: &[dst],
+                beside: false,
                 work: None,
             })
             .unwrap();

@@ -102,6 +102,25 @@ fn only_dependent_operations_get_a_barrier() {
     assert_eq!(engine.stats().barriers, independent + 1, "the barrier served both");
     run_axpb(&engine, &pipeline, &src, &outs[2], 64, (1, 0), false).unwrap();
     assert_eq!(engine.stats().barriers, independent + 2, "a write waits for a read");
+    // Of no elements: the other of two launches that take turns.
+    let (s, d) = (src.address(), outs[2].address());
+    let params = [s as u32, (s >> 32) as u32, d as u32, (d >> 32) as u32, 0, 1, 0];
+    let other = Launch {
+        pipeline: &pipeline,
+        params: &params,
+        table: None,
+        addresses: &[],
+        groups: [1, 1, 1],
+        reads: &[&src],
+        writes: &[&outs[2]],
+        beside: true,
+        work: None,
+    };
+    engine.dispatch(&other).unwrap();
+    assert_eq!(engine.stats().barriers, independent + 2, "one of two that take turns does not wait for the other");
+    run_axpb(&engine, &pipeline, &outs[2], &outs[4], 64, (2, 0), false).unwrap();
+    assert_eq!(engine.stats().barriers, independent + 3, "what reads their results waits for both");
+    assert_eq!(download_words(&engine, &outs[4]).unwrap(), [2; 64]);
     engine.wait().unwrap();
     assert_valid(&engine);
 }
@@ -119,6 +138,7 @@ fn empty_and_oversized_launches() {
         groups,
         reads: &[],
         writes: &[],
+        beside: false,
         work: None,
     };
     assert_eq!(engine.dispatch(&launch([0, 1, 1])), Ok(()));
@@ -156,6 +176,7 @@ fn tables_survive_more_launches_than_the_ring_holds() {
                 groups: [1, 1, 1],
                 reads: &[&a],
                 writes: &[&b],
+                beside: false,
                 work: None,
             })
             .unwrap();

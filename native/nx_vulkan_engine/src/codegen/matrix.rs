@@ -70,20 +70,22 @@ pub struct SplitSpec {
     pub scaled: bool,
 }
 
-/// Contracted elements of which one workgroup finds the largest, where they are not the contiguous axis.
-pub const PART: u64 = 128;
-
 impl SplitSpec {
+    /// Contracted elements of which one workgroup finds the largest: all, where they are the contiguous axis.
+    pub fn part(&self, depth: u64) -> u64 {
+        if self.load.along_k { depth } else { depth.div_ceil(32).next_multiple_of(64) }
+    }
+
     /// Parts of the contracted axis of which the largest values are found.
     pub fn parts(&self, depth: u64) -> u64 {
-        if self.load.along_k { 1 } else { depth.div_ceil(PART) }
+        depth.div_ceil(self.part(depth))
     }
 
     /// Workgroups for so many batches and rows.
     pub fn groups(&self, batches: u64, rows: u64, depth: u64) -> u64 {
         let padded = depth.next_multiple_of(block(self.planes));
         match (self.stage, self.load.along_k) {
-            (SplitStage::Largest, true) => (batches * rows).div_ceil(8),
+            (SplitStage::Largest, true) => (batches * rows).div_ceil(2),
             (SplitStage::Largest, false) => batches * rows.div_ceil(128) * self.parts(depth),
             (SplitStage::Split, true) => (batches * rows * padded / 8).div_ceil(256),
             (SplitStage::Split, false) => batches * rows.div_ceil(64) * padded.div_ceil(64),
@@ -104,7 +106,7 @@ impl SplitSpec {
                 SplitStage::Largest => "split_largest".to_string(),
                 SplitStage::Split => format!("split_{}", self.planes),
             };
-            let (mut linker, mut params) = start(library, &name, modes, table, 4)?;
+            let (mut linker, mut params) = start(library, &name, modes, table, 5)?;
             linker.define("slot_free", |code, args| {
                 grouped_position(code, &mut params, (0, 0), &self.ranks, 0, args).map(Some)
             })?;

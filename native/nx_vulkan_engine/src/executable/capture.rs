@@ -83,6 +83,8 @@ pub(crate) struct Command {
     pub work: Option<Work>,
     pub reads: SmallVec<[Place; 4]>,
     pub writes: SmallVec<[Place; 2]>,
+    /// [`Launch::beside`] the command before it.
+    pub beside: bool,
 }
 
 #[derive(Debug, Default)]
@@ -140,6 +142,7 @@ impl Capture {
             work: launch.work,
             reads: launch.reads.iter().map(|b| Place::of(b)).collect(),
             writes: launch.writes.iter().map(|b| Place::of(b)).collect(),
+            beside: launch.beside,
         });
         Ok(())
     }
@@ -149,7 +152,13 @@ impl Capture {
             let action = Action::Fill { offset_bytes, size_bytes, word };
             let writes = SmallVec::from_iter([Place::of(dst)]);
             let work = Work { written_bytes: size_bytes, flops: Some(0), ..Work::default() };
-            self.lock().commands.push(Command { action, work: Some(work), reads: SmallVec::new(), writes });
+            self.lock().commands.push(Command {
+                action,
+                work: Some(work),
+                reads: SmallVec::new(),
+                writes,
+                beside: false,
+            });
         }
         Ok(())
     }
@@ -167,6 +176,7 @@ impl Capture {
             work: Some(Work { read_bytes: size_bytes, written_bytes: size_bytes, flops: Some(0) }),
             reads: SmallVec::from_iter([Place::of(src)]),
             writes: SmallVec::from_iter([Place::of(dst)]),
+            beside: false,
         });
         Ok(())
     }

@@ -60,7 +60,10 @@ fn by_level(commands: Vec<Command>) -> (Vec<usize>, Vec<Command>) {
             used.read.clear();
         }
         before[i].retain(|&earlier| earlier != i);
-        level[i] = before[i].iter().map(|&earlier| level[earlier] + 1).max().unwrap_or(0);
+        match i.checked_sub(1).filter(|_| command.beside) {
+            Some(twin) => (before[i], level[i]) = (before[twin].clone(), level[twin]),
+            None => level[i] = before[i].iter().map(|&earlier| level[earlier] + 1).max().unwrap_or(0),
+        }
     }
     let mut needed = vec![usize::MAX; commands.len()];
     for i in (0..commands.len()).rev() {
@@ -134,8 +137,9 @@ fn barriers(commands: &[Command], sizes: &[u64], arena: &HashMap<u32, u64>) -> V
         .map(|command| {
             let reads: Vec<Range> = virtual_ids(&command.reads).map(range).collect();
             let writes: Vec<Range> = virtual_ids(&command.writes).map(range).collect();
-            let waits = reads.iter().chain(&writes).any(|r| written.iter().any(|w| overlaps(r, w)))
+            let touched = reads.iter().chain(&writes).any(|r| written.iter().any(|w| overlaps(r, w)))
                 || writes.iter().any(|w| read.iter().any(|r| overlaps(r, w)));
+            let waits = touched && !command.beside;
             if waits {
                 read.clear();
                 written.clear();

@@ -348,7 +348,8 @@ impl PipelineStore {
         handles.layout = create_layout(device, handles.set_layout, interface.push_bytes())?;
         let module = create_module(device, spirv)?;
         let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
-        let created = create_pipeline(device, *cache, module, handles.layout, spec);
+        let flags = stage_flags(spirv);
+        let created = create_pipeline(device, *cache, module, handles.layout, spec, flags);
         drop(cache);
         // SAFETY: a module may be destroyed as soon as its pipelines exist.
         unsafe {
@@ -360,27 +361,9 @@ impl PipelineStore {
             interface,
             key,
             label: OnceLock::new(),
-<<<<<<< HEAD
             last_use: AtomicU64::new(0),
             retired: Arc::downgrade(&self.retired),
         })
-=======
-            device: Arc::clone(&self.open.device),
-        };
-        if let Interface::Descriptors { bindings, .. } = interface {
-            pipeline.set_layout = create_set_layout(&self.open.device, bindings)?;
-        }
-        pipeline.layout = create_layout(&self.open.device, &pipeline)?;
-        let module = create_module(&self.open.device, spirv)?;
-        let flags = stage_flags(spirv);
-        let created = create_pipeline(&self.open.device, self.cache, module, pipeline.layout, spec, flags);
-        // SAFETY: a module may be destroyed as soon as its pipelines exist.
-        unsafe {
-            (self.open.device.fns().v1_0.destroy_shader_module)(self.open.device.handle(), module, null());
-        }
-        pipeline.handle = created?;
-        Ok(pipeline)
->>>>>>> c0e17ab (Multiply large matrices of f32, f16 and bf16 on matrix units)
     }
 }
 

@@ -190,7 +190,9 @@ impl Stream {
         };
         let reads = launch.reads.iter().map(|b| &***b);
         let writes = launch.writes.iter().map(|b| &***b);
-        let cmd = self.prepare(&mut recorder, reads.clone(), writes.clone())?;
+        // What takes turns with the launch before it finds all that it touches as that launch did.
+        let checked = if launch.beside { 0 } else { usize::MAX };
+        let cmd = self.prepare(&mut recorder, reads.clone().take(checked), writes.clone().take(checked))?;
         self.bind(&mut recorder, cmd, launch.pipeline);
         let measures = self.begin_measure(&recorder, cmd);
         let fns = &self.open.device.fns().v1_0;

@@ -78,6 +78,7 @@ pub fn run_axpb(
         groups: [n.div_ceil(64), 1, 1],
         reads: &[src],
         writes: &[dst],
+        beside: false,
         work: None,
     })
 }

@@ -83,6 +83,7 @@ impl Runner {
                 groups: [(n as u32).div_ceil(kernel.elements_per_group), 1, 1],
                 reads: &reads,
                 writes: &writes,
+                beside: false,
                 work: None,
             })
             .unwrap();

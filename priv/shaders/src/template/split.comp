@@ -5,7 +5,7 @@
 // behind the last element. Where SCALED, each row is scaled by the power of two that brings its largest element into [2^14, 2^15);
 // with two planes, a scaled element is hi + lo / 2048, to 21 bits at least, with one it is hi, exactly: elements of which this is not
 // true are lost, and so are rows whose scales could leave the range of f32 on the way.
-// Parameters: rows, contracted k, batches, parts of which the largest values are known.
+// Parameters: rows, contracted k, batches, parts of which the largest values are known, contracted elements of a part.
 #include "params.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint ALONG_K = 1u;
@@ -101,10 +101,16 @@ void main() {
     uint strip = group % strips, rest = group / strips, slice = rest % slices, batch = rest / slices;
     if (batch >= batches) return;
     uint row0 = strip * 64u, k0 = slice * 64u;
+    if (SCALED != 0u) {
+        // Four invocations for each row.
+        float some = 0.0;
+        if (row0 + id % 64u < rows)
+            for (uint part = id / 64u; part < parts; part += 4u) some = max(some, slot_largest((batch * parts + part) * rows + row0 + id % 64u));
+        tile[id / 64u][id % 64u] = some;
+        barrier();
+    }
     if (SCALED != 0u && id < 64u) {
-        float largest = 0.0;
-        if (row0 + id < rows)
-            for (uint part = 0u; part < parts; ++part) largest = max(largest, slot_largest((batch * parts + part) * rows + row0 + id));
+        float largest = max(max(tile[0][id], tile[1][id]), max(tile[2][id], tile[3][id]));
         int exponent = exponent_of(largest);
         scale_of[id] = power_of_two(14 - exponent);
         if (slice == 0u && row0 + id < rows) {
@@ -112,6 +118,7 @@ void main() {
             lost = is_far(largest);
         }
     }
+    if (SCALED != 0u) barrier();
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         uint k = id / 16u + 16u * i, r = id % 16u * 4u;
         vec4 four = vec4(0.0);

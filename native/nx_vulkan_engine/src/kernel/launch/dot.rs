@@ -9,7 +9,7 @@ pub use matrix::{Form, MIN_WORK, Prepared, prepare};
 
 use smallvec::SmallVec;
 
-use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, linalg, max_position};
+use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, linalg, max_position, record};
 use crate::codegen::access::Element;
 use crate::codegen::dot::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling};
 use crate::codegen::elementwise::{Ref, Step};
@@ -453,7 +453,7 @@ fn launch_plain(
     places.extend(results.places(&strides));
     let count = (batches * rows * columns) as u32;
     let arguments = Arguments { count, sizes: &sizes, places: &places, extra: &extra };
-    launch(engine, &kernel, &arguments, places.len() - 1, tiles * splits)
+    record(engine, &kernel, &arguments, places.len() - 1, tiles * splits, !lost.is_empty())
 }
 
 /// A tensor of which a kernel knows where it begins.

@@ -26,11 +26,7 @@ use smallvec::SmallVec;
 
 pub use work::Work;
 
-<<<<<<< HEAD
-use super::{Interface, Launch, Pipeline, PipelineKey, PipelineStore};
-=======
-use super::{Interface, Launch, Pipeline, PipelineKey, capabilities};
->>>>>>> c0e17ab (Multiply large matrices of f32, f16 and bf16 on matrix units)
+use super::{Interface, Launch, Pipeline, PipelineKey, PipelineStore, capabilities};
 use crate::codegen::access::{Param, ParamLayout, divider};
 use crate::codegen::dot::DotSpec;
 use crate::codegen::elementwise::{Generated, Spec};
@@ -402,6 +398,18 @@ pub fn launch(
     first_output: usize,
     groups: u64,
 ) -> Result<()> {
+    record(engine, kernel, arguments, first_output, groups, false)
+}
+
+/// The same, of a launch that takes turns with the one before it (`Launch::beside`) if `beside`.
+fn record(
+    engine: &Engine,
+    kernel: &Kernel,
+    arguments: &Arguments<'_>,
+    first_output: usize,
+    groups: u64,
+    beside: bool,
+) -> Result<()> {
     engine.note_features(kernel.features);
     let words: SmallVec<[u32; 32]> = kernel.params.words.iter().map(|&p| arguments.word(p)).collect();
     let reads: SmallVec<[&Arc<Buffer>; 4]> = arguments.places.iter().take(first_output).map(|p| p.buffer).collect();
@@ -415,6 +423,7 @@ pub fn launch(
         groups: grid(engine.caps(), groups),
         reads: &reads,
         writes: &writes,
+        beside,
         work: match &kernel.spec {
             Some(spec) if engine.counts_work() => Some(spec.work(arguments, first_output, groups)),
             _ => None,

@@ -156,7 +156,7 @@ fn run(
     let (rows, depth, batches) = (m.free.elements(), m.depth.elements(), m.batch.elements());
     let (_, sizes, strides) = m.axes(true);
     let groups = spec.groups(batches, rows, depth);
-    let extra = [rows, depth, batches, spec.parts(depth)].map(|x| x as u32);
+    let extra = [rows, depth, batches, spec.parts(depth), spec.part(depth)].map(|x| x as u32);
     let kernel = engine.kernel(&KernelSpec::Split(spec), compile)?;
     let source = Place { buffer: &m.tensor.buffer, address: m.tensor.address(), strides: &strides, element_bytes: 0 };
     let others = reads.iter().chain(writes).map(|tensor| entire(tensor));
