@@ -150,3 +150,45 @@ fn barriers(commands: &[Command], sizes: &[u64], arena: &HashMap<u32, u64>) -> V
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use smallvec::SmallVec;
+
+    use super::*;
+    use crate::executable::capture::Action;
+
+    fn command(reads: &[u32], writes: u32, beside: bool) -> Command {
+        Command {
+            action: Action::Copy { from_bytes: 0, to_bytes: 0, size_bytes: 256 },
+            work: None,
+            reads: reads.iter().map(|&id| Place::Virtual(id)).collect(),
+            writes: SmallVec::from_iter([Place::Virtual(writes)]),
+            beside,
+        }
+    }
+
+    #[test]
+    fn commands_that_take_turns_do_not_wait_for_each_other() {
+        // 1 is made of 0, 2 by one of two commands, 3 and 4 by others, and 5 of 2.
+        let commands = vec![
+            command(&[0], 1, false),
+            command(&[0, 1], 2, false),
+            command(&[0, 1], 2, true),
+            command(&[0], 3, false),
+            command(&[3], 4, false),
+            command(&[2, 4], 5, false),
+        ];
+        let sizes = [256; 6];
+        let plan = plan(commands, &sizes, |id| id == 0 || id == 5);
+        let writes: Vec<u32> = plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
+        let at = |beside: bool| plan.commands.iter().position(|c| c.beside == beside && c.writes[0].id() == Some(2));
+        let (one, other) = (at(false).unwrap(), at(true).unwrap());
+        assert_eq!(other, one + 1, "{writes:?}");
+        assert!(!plan.barriers[other]);
+        let reader = writes.iter().position(|&id| id == 5).unwrap();
+        assert!(plan.barriers[other + 1..=reader].contains(&true), "{writes:?} {:?}", plan.barriers);
+        // Neither may find its results where what it reads lies.
+        assert_ne!(plan.arena[&1], plan.arena[&2]);
+    }
+}
