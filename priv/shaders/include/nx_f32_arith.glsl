@@ -88,6 +88,22 @@ float nx_least_f32(const in float a, const in float b) {
     return nx_select_f32(nx_total_key_f32(a) <= nx_total_key_f32(b) ? 1u : 0u, a, b);
 }
 
+// The bits of the largest of many, from extremes of the bits of all: the largest one as signed integers, the largest and the least as
+// unsigned ones. Those of NaN are beyond those of infinity among numbers of either sign; of negative numbers the least is the largest.
+uint nx_largest_of_extremes_f32(const in uint signed_most, const in uint most, const in uint least) {
+    if (int(signed_most) > 0x7f800000 || most > 0xff800000u) {
+        return floatBitsToUint(nx_nan_f32());
+    }
+    return int(signed_most) >= 0 ? signed_most : least;
+}
+
+uint nx_least_of_extremes_f32(const in uint signed_most, const in uint most, const in uint least) {
+    if (int(signed_most) > 0x7f800000 || most > 0xff800000u) {
+        return floatBitsToUint(nx_nan_f32());
+    }
+    return int(most) < 0 ? most : least;
+}
+
 float nx_floor_f32(const in float x) {
     uint bits = floatBitsToUint(x);
     uint m = bits & 0x7fffffffu;
@@ -159,10 +175,9 @@ float nx_divide_f32(const in float a, const in float b) { return nx_divide_exact
 
 // Whether nx_divide_f32_fused_hot does not hold: operands outside of 2^-60 to 2^60, unless it is +0 that is divided.
 bool nx_divide_f32_fused_rare(const in float a, const in float b) {
-    uint ua = nx_magnitude_bits_f32(a);
-    uint ub = nx_magnitude_bits_f32(b);
-    bool plain = ua - 0x21800000u < 0x3c000000u || floatBitsToUint(a) == 0u;
-    return !(plain && ub - 0x21800000u < 0x3c000000u && (ub & 0x7fff00u) != 0x7fff00u);
+    bool plain = abs(a) >= 8.67361738e-19f && abs(a) < 1.15292150e18f || floatBitsToUint(a) == 0u;
+    bool divisor = abs(b) >= 8.67361738e-19f && abs(b) < 1.15292150e18f;
+    return !(plain && divisor && (floatBitsToUint(b) & 0x7fff00u) != 0x7fff00u);
 }
 
 // Newton's steps, which round rightly unless the divisor's bits are nearly all ones or something on the way under- or overflows.
@@ -242,8 +257,7 @@ float nx_sqrt_f32_fused(const in float x) {
     return nx_sqrt_f32_fused_hot(x);
 }
 
-// max error: 0.5001 ulp over all 2^32 inputs
-float nx_rsqrt_f32(const in float x) {
+float nx_rsqrt_exactly_f32(const in float x) {
     uint bits = floatBitsToUint(x);
     if (bits - 1u >= 0x7f7fffffu) {
         if ((bits & 0x7fffffffu) == 0u) {
@@ -258,6 +272,28 @@ float nx_rsqrt_f32(const in float x) {
     vec2 p = nx_two_product_f32(square.x, f);
     float residual = ((1.0f - p.x) - p.y) - square.y * f;
     return nx_scale_f32(y + 0.5f * y * residual, -(e >> 1));
+}
+
+// max error: 0.5001 ulp over all 2^32 inputs
+float nx_rsqrt_f32(const in float x) { return nx_rsqrt_exactly_f32(x); }
+
+// Whether nx_rsqrt_f32_fused_hot does not hold: what is not from 2^-60 to 2^60.
+bool nx_rsqrt_f32_fused_rare(const in float x) { return !(x >= 8.67361738e-19f && x < 1.15292150e18f); }
+
+// One of Newton's steps, with a residual that is exact but for its last rounding.
+float nx_rsqrt_f32_fused_hot(const in float x) {
+    float y = nx_rough_rsqrt_f32(x);
+    float square = y * y;
+    float p = square * x;
+    float residual = fma(-fma(y, y, -square), x, (1.0f - p) - fma(square, x, -p));
+    return fma(0.5f * y, residual, y);
+}
+
+float nx_rsqrt_f32_fused(const in float x) {
+    if (nx_rsqrt_f32_fused_rare(x)) {
+        return nx_rsqrt_exactly_f32(x);
+    }
+    return nx_rsqrt_f32_fused_hot(x);
 }
 
 // max error: 0.5001 ulp over all 2^32 inputs

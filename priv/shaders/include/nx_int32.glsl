@@ -96,6 +96,8 @@ uint nx_bitwise_or_u32(const in uint a, const in uint b) { return a | b; }
 uint nx_bitwise_xor_u32(const in uint a, const in uint b) { return a ^ b; }
 uint nx_min_u32(const in uint a, const in uint b) { return min(a, b); }
 uint nx_max_u32(const in uint a, const in uint b) { return max(a, b); }
+// The larger one as signed integers.
+uint nx_signed_max_u32(const in uint a, const in uint b) { return uint(max(int(a), int(b))); }
 
 uint nx_quotient_u32(const in uint a, const in uint b) { return b == 0u ? ~0u : a / b; }
 uint nx_remainder_u32(const in uint a, const in uint b) { return b == 0u ? a : a % b; }

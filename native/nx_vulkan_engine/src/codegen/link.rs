@@ -188,11 +188,16 @@ impl<'l> Linker<'l> {
         block
     }
 
-    /// Declares the array `variable`, an id that code uses already, of `length` elements that the workgroup shares.
-    pub(super) fn shared_array(&mut self, variable: Word, element: Word, length: u32) {
+    pub(super) fn type_array(&mut self, element: Word, length: u32) -> Word {
         let (length, array) = (self.const_u32(length), self.fresh());
         let elements = vec![Operand::IdRef(element), Operand::IdRef(length)];
         self.module.types_global_values.push(Instruction::new(Op::TypeArray, None, Some(array), elements));
+        array
+    }
+
+    /// Declares the array `variable`, an id that code uses already, of `length` elements that the workgroup shares.
+    pub(super) fn shared_array(&mut self, variable: Word, element: Word, length: u32) {
+        let array = self.type_array(element, length);
         let pointer = self.type_pointer(StorageClass::Workgroup, array);
         let class = vec![Operand::StorageClass(StorageClass::Workgroup)];
         self.module.types_global_values.push(Instruction::new(Op::Variable, Some(pointer), Some(variable), class));

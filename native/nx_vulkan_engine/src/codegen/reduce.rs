@@ -379,6 +379,15 @@ impl ReduceSpec {
         }
     }
 
+    /// Whether the result is the largest or the least of f32.
+    pub(super) fn extreme_of_f32(&self) -> Option<&'static str> {
+        match (self.accumulator(), self.reduction) {
+            (Accumulator::Value(CType::F32), Reduction::Max) => Some("largest"),
+            (Accumulator::Value(CType::F32), Reduction::Min) => Some("least"),
+            _ => None,
+        }
+    }
+
     fn identity_words(&self) -> Result<SmallVec<[u32; 4]>> {
         let two = |bits: u64| SmallVec::from_slice(&[bits as u32, (bits >> 32) as u32]);
         let unsupported = || Error::Unsupported {

@@ -2,6 +2,7 @@
 //! per element. What is read is read once, and a step runs once per element.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
@@ -50,11 +51,17 @@ pub struct RowsSpec {
     pub team: u32,
     /// Neighbouring invocations take neighbouring rows.
     pub columns: bool,
+    /// Every load of every invocation lies in the row.
+    pub full: bool,
 }
 
 impl RowsSpec {
     /// Reductions that the template has trees for.
     pub const MAX_REDUCTIONS: usize = 6;
+
+    /// Elements whose short forms of functions are computed together, at most: what they are made of has to be kept until it is known whether
+    /// all are served. Of more elements it is half as many at a time.
+    const MOST_TOGETHER: usize = 16;
 
     /// Invocations per workgroup.
     pub fn local_size(&self) -> u32 {
@@ -174,8 +181,8 @@ struct Emission<'s, 'c, 'a, 'l> {
     lane: Word,
     /// Coordinates of the row.
     outer: SmallVec<[Word; 6]>,
-    /// For each load: its first element in the row, and whether it exists.
-    loads: Vec<(Word, Word)>,
+    /// For each load: its first element in the row, and whether it exists, if not all do.
+    loads: Vec<(Word, Option<Word>)>,
     /// For each element: its place in the row.
     places: Vec<Word>,
     held: HashMap<Ref, Held>,
@@ -198,10 +205,14 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         for item in 0..u32::from(spec.items) {
             let step = code.linker.const_u32(item * spec.team);
             let vector = code.u32_op(SpirvOp::IAdd, lane, step);
-            let first = code.u32_op(SpirvOp::IMul, vector, width);
-            let exists = code.ids(SpirvOp::ULessThan, bool_type, &[first, elements]);
-            // What lies beyond the row is read at its end, and counts nowhere.
-            let first = code.ids(SpirvOp::Select, uint, &[exists, first, last]);
+            let mut first = code.u32_op(SpirvOp::IMul, vector, width);
+            let mut exists = None;
+            if !spec.full {
+                let inside = code.ids(SpirvOp::ULessThan, bool_type, &[first, elements]);
+                // What lies beyond the row is read at its end, and counts nowhere.
+                first = code.ids(SpirvOp::Select, uint, &[inside, first, last]);
+                exists = Some(inside);
+            }
             loads.push((first, exists));
             for k in 0..u32::from(spec.width) {
                 let offset = code.linker.const_u32(k);
@@ -312,27 +323,101 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         if args.iter().all(|a| matches!(a, Held::Row(_))) {
             return one(self.code, 0).map(Held::Row);
         }
-        let all =
-            |code: &mut Code<'_, '_>| (0..self.places.len()).map(|k| one(code, k)).collect::<Result<Vec<Value>>>();
-        let (mut values, rare) = self.code.hot(all)?;
-        // Short forms of functions one beside the other, and whole ones for all elements where these do not serve one of them.
-        if let Some(rare) = rare {
-            let ty = access::value_type(self.code, step.out.ctype());
-            let variables: Vec<Word> = values.iter().map(|_| self.code.variable(ty)).collect();
-            variables.iter().zip(&values).for_each(|(&variable, value)| self.code.set(variable, value.id));
-            let branch = self.code.begin_if(rare);
-            for (&variable, value) in variables.iter().zip(all(self.code)?) {
-                self.code.set(variable, value.id);
+        let count = self.places.len();
+        let together = if count > RowsSpec::MOST_TOGETHER { RowsSpec::MOST_TOGETHER / 2 } else { count.max(1) };
+        let mut values = Vec::with_capacity(count);
+        for first in (0..count).step_by(together) {
+            let elements = first..count.min(first + together);
+            let (mut some, rare) =
+                self.code.hot(|code| elements.clone().map(|k| one(code, k)).collect::<Result<Vec<Value>>>())?;
+            // Short forms of functions one beside the other, and whole ones for all of them where these do not serve one.
+            if let Some(rare) = rare {
+                let ty = access::value_type(self.code, step.out.ctype());
+                let variables: Vec<Word> = some.iter().map(|_| self.code.variable(ty)).collect();
+                variables.iter().zip(&some).for_each(|(&variable, value)| self.code.set(variable, value.id));
+                let branch = self.code.begin_if(rare);
+                let whole = self.one_by_one(step, &args, elements)?;
+                variables.iter().zip(whole).for_each(|(&variable, value)| self.code.set(variable, value));
+                self.code.end_if(branch);
+                some.iter_mut().zip(variables).for_each(|(value, variable)| value.id = self.code.get(ty, variable));
             }
-            self.code.end_if(branch);
-            values.iter_mut().zip(variables).for_each(|(value, variable)| value.id = self.code.get(ty, variable));
+            values.extend(some);
         }
         Ok(Held::Each(values))
+    }
+
+    /// What a step gives for some elements, by a loop: its code is there once, so that what follows it is near.
+    fn one_by_one(&mut self, step: &Step, args: &[Held], elements: Range<usize>) -> Result<Vec<Word>> {
+        let count = elements.len() as u32;
+        let (uint, bool_type) = (self.code.linker.type_uint(32), self.code.linker.type_bool());
+        let mut arrays = Vec::new();
+        for held in args {
+            let Held::Each(values) = held else {
+                arrays.push(None);
+                continue;
+            };
+            let values = values.get(elements.clone()).ok_or_else(|| missing(Ref::Linear))?;
+            let Some(first) = values.first() else { return Err(missing(Ref::Linear)) };
+            let (ty, dtype) = (access::value_type(self.code, first.dtype.ctype()), first.dtype);
+            let array = self.code.array(ty, count);
+            for (k, value) in (0u32..).zip(values) {
+                let k = self.code.linker.const_u32(k);
+                let place = self.code.array_place(array, ty, k);
+                self.code.set(place, value.id);
+            }
+            arrays.push(Some((array, ty, dtype)));
+        }
+        let ty = access::value_type(self.code, step.out.ctype());
+        let results = self.code.array(ty, count);
+        let variable = self.code.variable(uint);
+        let [zero, one, end] = [0, 1, count].map(|n| self.code.linker.const_u32(n));
+        self.code.set(variable, zero);
+        let repeat = self.code.begin_loop();
+        let k = self.code.get(uint, variable);
+        let goes_on = self.code.ids(SpirvOp::ULessThan, bool_type, &[k, end]);
+        self.code.go_on(&repeat, goes_on);
+        let mut values: SmallVec<[Value; 3]> = SmallVec::new();
+        for (held, array) in args.iter().zip(&arrays) {
+            values.push(match (held, *array) {
+                (_, Some((array, ty, dtype))) => {
+                    let place = self.code.array_place(array, ty, k);
+                    Value { id: self.code.get(ty, place), dtype }
+                }
+                (held, None) => held.at(0).ok_or_else(|| missing(Ref::Linear))?,
+            });
+        }
+        let value = scalar::emit(self.code, step.op, &values, step.out)?;
+        let place = self.code.array_place(results, ty, k);
+        self.code.set(place, value);
+        let next = self.code.u32_op(SpirvOp::IAdd, k, one);
+        self.code.set(variable, next);
+        self.code.end_loop(repeat);
+        Ok((0..count)
+            .map(|k| {
+                let k = self.code.linker.const_u32(k);
+                let place = self.code.array_place(results, ty, k);
+                self.code.get(ty, place)
+            })
+            .collect())
     }
 
     /// The tree is that of `reduce_rows`: loads of one invocation in order, then the team.
     fn reduce(&mut self, spec: &ReduceSpec, of: Ref, number: usize) -> Result<Held> {
         let values = self.find(of)?;
+        let mut sum = match spec.extreme_of_f32() {
+            Some(extreme) => self.extreme(extreme, spec, &values)?,
+            None => self.sum(spec, &values)?,
+        };
+        if self.spec.team > 1 {
+            let four = to_four(self.code, spec, sum);
+            let whole = self.code.call_own(&format!("nx_tree_{number}"), &[four])?;
+            sum = from_four(self.code, spec, whole);
+        }
+        Ok(Held::Row(Value { id: spec.lower(self.code, sum)?, dtype: spec.out }))
+    }
+
+    /// The accumulator of an invocation's elements.
+    fn sum(&mut self, spec: &ReduceSpec, values: &Held) -> Result<Word> {
         let identity = spec.exact_identity(self.code)?;
         let words = spec.words_type(self.code);
         let mut sum = identity;
@@ -340,7 +425,7 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
             let width = usize::from(self.spec.width);
             let mut lifted: SmallVec<[Word; 4]> = SmallVec::new();
             for k in item * width..(item + 1) * width {
-                let value = values.at(k).ok_or_else(|| missing(of))?;
+                let value = values.at(k).ok_or_else(|| missing(Ref::Linear))?;
                 lifted.push(spec.lift(self.code, value.id, self.places[k])?);
             }
             while lifted.len() > 1 {
@@ -355,15 +440,33 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
                 lifted = next;
             }
             let Some(&all) = lifted.first() else { continue };
-            let counted = select(self.code, words, exists, all, identity, spec.accumulator_bytes() / 4);
+            let counted = match exists {
+                Some(exists) => select(self.code, words, exists, all, identity, spec.accumulator_bytes() / 4),
+                None => all,
+            };
             sum = spec.combine(self.code, sum, counted)?;
         }
-        if self.spec.team > 1 {
-            let four = to_four(self.code, spec, sum);
-            let whole = self.code.call_own(&format!("nx_tree_{number}"), &[four])?;
-            sum = from_four(self.code, spec, whole);
+        Ok(sum)
+    }
+
+    /// The largest or least of an invocation's elements of f32. Those that are read at the row's end once more do no harm. Three extremes of
+    /// the bits as integers say which it is, in three operations per element instead of the nine of `combine`.
+    fn extreme(&mut self, name: &str, spec: &ReduceSpec, values: &Held) -> Result<Word> {
+        let mut extremes: Option<[Word; 3]> = None;
+        for k in 0..self.places.len() {
+            let value = values.at(k).ok_or_else(|| missing(Ref::Linear))?;
+            let bits = spec.lift(self.code, value.id, self.places[k])?;
+            extremes = Some(match extremes {
+                None => [bits; 3],
+                Some([signed, most, least]) => [
+                    self.code.call("nx_signed_max_u32", &[signed, bits])?,
+                    self.code.call("nx_max_u32", &[most, bits])?,
+                    self.code.call("nx_min_u32", &[least, bits])?,
+                ],
+            });
         }
-        Ok(Held::Row(Value { id: spec.lower(self.code, sum)?, dtype: spec.out }))
+        let extremes = extremes.ok_or_else(|| missing(Ref::Linear))?;
+        self.code.call(&format!("nx_{name}_of_extremes_f32"), &extremes)
     }
 
     fn store(mut self, live: Word) -> Result<()> {
@@ -391,7 +494,10 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         }
         let width = usize::from(self.spec.width);
         for (item, (first, exists)) in self.loads.clone().into_iter().enumerate() {
-            let stores = self.code.ids(SpirvOp::LogicalAnd, bool_type, &[exists, live]);
+            let stores = match exists {
+                Some(exists) => self.code.ids(SpirvOp::LogicalAnd, bool_type, &[exists, live]),
+                None => live,
+            };
             let idle = self.code.ids(SpirvOp::LogicalNot, bool_type, &[stores]);
             let (spec, params, outer) = (self.spec, &mut *self.params, self.outer.clone());
             let (row, lane, places) = (self.row, self.lane, self.places.clone());

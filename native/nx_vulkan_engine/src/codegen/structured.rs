@@ -58,6 +58,18 @@ impl Code<'_, '_> {
         id
     }
 
+    /// A variable of the function with `count` elements.
+    pub fn array(&mut self, element: Word, count: u32) -> Word {
+        let array = self.linker.type_array(element, count);
+        self.variable(array)
+    }
+
+    /// Where an element of such a variable is.
+    pub fn array_place(&mut self, array: Word, element: Word, index: Word) -> Word {
+        let pointer = self.linker.type_pointer(StorageClass::Function, element);
+        self.ids(Op::AccessChain, pointer, &[array, index])
+    }
+
     pub fn get(&mut self, ty: Word, variable: Word) -> Word {
         self.ids(Op::Load, ty, &[variable])
     }

@@ -233,6 +233,39 @@ fn softmax_is_one_kernel() {
     }
 }
 
+/// Rows of signed zeros, infinities, NaN of both signs, numbers of one sign, and what short forms of functions do not serve.
+#[test]
+fn rows_of_special_values_have_the_bits_of_single_ops() {
+    let bits = |bits: u32| f64::from(f32::from_bits(bits));
+    let rows: [&[f64]; 8] = [
+        &[-0.0, -0.0],
+        &[-0.0, 0.0, -0.0],
+        &[-3.0, -2.5, -1e30, f64::NEG_INFINITY],
+        &[1.0, 2.5, 1e30],
+        &[-1.0, 2.0, f64::INFINITY],
+        &[1.0, f64::NAN],
+        &[-1.0, bits(0xffc0_0000)],
+        &[1e-35, 0.5, -200.0, 88.0],
+    ];
+    for columns in [13, 64, 128, 1000] {
+        for reduction in [Reduction::Max, Reduction::Min] {
+            let b = Builder::new();
+            let x = b.input(DType::F32, &[rows.len() as u64, columns]);
+            let extreme = b.reduce(reduction, x, &[1], true);
+            let apart = b.subtract(x, extreme);
+            let shares = b.divide(b.exp(apart), extreme);
+            let program = b.finish(&[extreme, apart, shares]).unwrap();
+            let optimized = optimize(program.clone(), &gpu()).unwrap();
+            assert_eq!(ops(&optimized), ["fused"]);
+            let values = rows.iter().flat_map(|row| row.iter().cycle().take(columns as usize));
+            let input = [Array::new(&program.inputs[0], values.map(|&x| Value::Float(x)))];
+            for (a, b) in run(&program, &input).iter().zip(&run(&optimized, &input)) {
+                assert_eq!(difference(a, b), None, "{reduction:?} of {columns} columns");
+            }
+        }
+    }
+}
+
 #[test]
 fn layer_norm_is_one_kernel() {
     for shape in [[7, 65], [3, 128]] {

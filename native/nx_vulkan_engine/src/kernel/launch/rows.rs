@@ -28,6 +28,13 @@ const MOST_INVOCATIONS_OF_COLUMNS: u32 = 32;
 /// Loads that an invocation should have in flight before more of them share a row.
 const LOADS: u64 = 4;
 
+/// Workgroups of half as large teams, whose invocations hold twice as much, that rows must fill: eight for each multiprocessor of a large
+/// GPU. What a row does once, its invocations all do, so few of them are better where other rows hide how long they take.
+const MANY_GROUPS: u64 = 8 * 132;
+
+/// Invocations of a row that may hold twice as much: more of them would have too few registers.
+const MOST_INVOCATIONS_OF_HALVES: u64 = 512;
+
 /// Workgroups below which more invocations share a row: the multiprocessors of a large GPU.
 const FEW_GROUPS: u64 = 132;
 
@@ -136,6 +143,12 @@ pub fn rows(
     // Neighbouring rows keep their place in the workgroup for as long as possible.
     let team = if columns { team.min(u64::from(256 / NEIGHBOURS)).max(least_team) } else { team };
     let team = if columns && caps.kind != DeviceKind::Cpu { shared_out(rows, vectors, team) } else { team };
+    let half = team / 2;
+    let halved = caps.kind != DeviceKind::Cpu
+        && !columns
+        && (1..=MOST_INVOCATIONS_OF_HALVES).contains(&half)
+        && rows * half >= 256 * MANY_GROUPS;
+    let (team, most_items) = if halved { (half, 2 * most_items) } else { (team, most_items) };
     let items = vectors.div_ceil(team);
     if items > most_items || team > most_invocations {
         return Ok(None);
@@ -183,6 +196,7 @@ pub fn rows(
         items: items as u8,
         team: team as u32,
         columns,
+        full: items * team * width == elements,
     };
     let rows_per_group = u64::from(spec.rows_per_group());
     let kernel = engine.kernel(&KernelSpec::Rows(spec), compile)?;
