@@ -58,6 +58,19 @@ defmodule Nx.Vulkan.Device.BackendTest do
     assert inspect(t) =~ "Deallocated"
   end
 
+  test "small tensors that are there are read without a way to another scheduler" do
+    t = Nx.add(place([1.0, 2.0]), 1)
+    assert Nx.to_flat_list(t) == [2.0, 3.0]
+    assert NativeV.tensor_to_binary_soon(t.data.ref, nil) == {:ok, <<2.0::float-32-native, 3.0::float-32-native>>}
+    assert NativeV.tensor_to_binary_soon(t.data.ref, 1) == {:ok, <<2.0::float-32-native>>}
+    large = Nx.add(Nx.iota({20_000}, type: :f32, backend: VulkanoBackend), 1)
+    assert NativeV.tensor_to_binary_soon(large.data.ref, nil) == :needs_compile
+    assert NativeV.tensor_to_binary_soon(Nx.reverse(t).data.ref, nil) == :needs_compile
+    assert {:error, :invalid_argument, _, _, _} = NativeV.tensor_to_binary_soon(:ref, nil)
+    Nx.backend_deallocate(t)
+    assert {:error, :released, _, _, _} = NativeV.tensor_to_binary_soon(t.data.ref, nil)
+  end
+
   test "names and vectorized axes" do
     t = Nx.iota({2, 3}, names: [:x, :y], backend: VulkanoBackend)
     assert Nx.sum(t, axes: [:y]).names == [:x]

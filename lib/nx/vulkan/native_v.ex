@@ -161,6 +161,10 @@ defmodule Nx.Vulkan.NativeV do
   @spec tensor_to_binary(ref, non_neg_integer | nil) :: {:ok, binary} | error
   def tensor_to_binary(_ref, _limit), do: nif_error()
 
+  @doc "The same on the scheduler of the caller, for small tensors that are there or will be in about 100 us."
+  @spec tensor_to_binary_soon(ref, non_neg_integer | nil) :: {:ok, binary} | :needs_compile | error
+  def tensor_to_binary_soon(_ref, _limit), do: nif_error()
+
   @doc """
   Gives up the reference's hold on its memory without waiting for the garbage collector. Later uses are `:released` errors.
   """

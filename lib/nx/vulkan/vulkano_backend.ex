@@ -66,8 +66,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   def to_binary(%T{data: %B{ref: ref}, type: {_, size}}, limit) do
     Fold.read!()
-    read = fn -> NativeV.tensor_to_binary(ref, limit) end
-    cut(settle(read.(), read), limit * size)
+    read = NativeV.tensor_to_binary_soon(ref, limit)
+    cut(settle(read, fn -> NativeV.tensor_to_binary(ref, limit) end), limit * size)
   end
 
   defp cut(binary, bits) when bit_size(binary) == bits, do: binary

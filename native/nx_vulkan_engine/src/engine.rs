@@ -401,6 +401,16 @@ impl Engine {
         self.core.stream.download(src, offset, out)
     }
 
+    /// As `download` for a thread that must not block: reads what the host can reach directly and is there, or will be in about 100 us.
+    /// Answers whether it has.
+    pub(crate) fn download_soon(&self, src: &Arc<Buffer>, offset: u64, out: &mut [u8]) -> Result<bool> {
+        self.check_range("download", src, offset, out.len() as u64)?;
+        if src.virtual_id().is_some() {
+            return Err(Error::NeedsCompile);
+        }
+        self.core.stream.download_soon(src, offset, out)
+    }
+
     /// Fills bytes with a repeated little-endian word. `offset` is a multiple of 4; so is `size`, unless it ends the buffer.
     pub fn fill(&self, dst: &Arc<Buffer>, offset: u64, size: u64, word: u32) -> Result<()> {
         self.check_range("fill", dst, offset, size)?;

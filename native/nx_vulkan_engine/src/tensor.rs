@@ -147,6 +147,23 @@ impl Tensor {
         engine.download(&source.buffer, source.view.offset_bytes(), out)
     }
 
+    /// What [`Tensor::read_nx_bytes_soon`] reads at most: it takes a few microseconds.
+    pub const SOON_BYTES: u64 = 64 << 10;
+
+    /// As [`Tensor::read_nx_bytes`] for a thread that must not block, such as a scheduler: reads small tensors whose elements the host can
+    /// reach, if the device is done with them in about 100 us. Answers whether it has.
+    ///
+    /// # Errors
+    /// As [`Tensor::read_nx_bytes`].
+    pub fn read_nx_bytes_soon(&self, engine: &Engine, limit: Option<u64>, out: &mut [u8]) -> Result<bool> {
+        let dtype = self.view.dtype;
+        let is_plain = self.view.is_contiguous() && dtype.bits() >= 8;
+        if !is_plain || out.len() as u64 > Self::SOON_BYTES || out.len() as u64 != self.nx_size_bytes(limit) {
+            return Ok(false);
+        }
+        engine.download_soon(&self.buffer, self.view.offset_bytes(), out)
+    }
+
     fn elements_up_to(&self, limit: Option<u64>) -> u64 {
         self.view.elements().min(limit.unwrap_or(u64::MAX))
     }

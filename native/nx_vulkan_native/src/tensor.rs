@@ -169,6 +169,27 @@ fn tensor_to_binary<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u64>) -
     }
 }
 
+/// The same for small tensors that are there or will be soon, without a way to another scheduler and back; `:needs_compile` for others.
+#[rustler::nif]
+fn tensor_to_binary_soon<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u64>) -> Term<'a> {
+    let Some(engine) = device::open_engine() else { return atoms::needs_compile().encode(env) };
+    let read = || {
+        let tensor = tensor_of(reference, Compile::Refused)?;
+        let size_bytes = tensor.nx_size_bytes(limit);
+        if size_bytes > Tensor::SOON_BYTES {
+            return Ok(None);
+        }
+        let mut binary = NewBinary::new(env, size_bytes as usize);
+        let has_read = tensor.read_nx_bytes_soon(engine, limit, binary.as_mut_slice())?;
+        Ok(has_read.then(|| Binary::from(binary)))
+    };
+    match read() {
+        Ok(Some(binary)) => (atoms::ok(), binary).encode(env),
+        Ok(None) => atoms::needs_compile().encode(env),
+        Err(e) => error::encode(env, atoms::to_binary().to_term(env), &e),
+    }
+}
+
 /// The device address of a tensor, which is made contiguous if need be, and its size in bytes. Waits for what writes it.
 #[rustler::nif(schedule = "DirtyIo")]
 fn tensor_share<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {

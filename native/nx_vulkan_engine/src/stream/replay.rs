@@ -37,6 +37,9 @@ impl Stream {
         let mut items = commands.flat_map(|(command, &waits)| {
             replay.runs.iter().enumerate().map(move |(run, slots)| (command, waits && run == 0, slots))
         });
+        // Kernels of the same batch write them.
+        let is_counted = |command: &Command| matches!(command.action, Action::Launch { gate: Gate::Counts { .. }, .. });
+        let counts = replay.commands.iter().any(is_counted);
         let mut is_first = true;
         loop {
             let length = chunk_length(items.clone().map(|(command, ..)| command));
@@ -54,24 +57,29 @@ impl Stream {
                 is_first = false;
             }
             for (command, waits, slots) in items.by_ref().take(length) {
-                self.record(&mut recorder, command, waits, slots, &mut table_address)?;
+                self.record(&mut recorder, command, (waits, counts), slots, &mut table_address)?;
             }
             recorder.ops += length as u32 - 1;
             self.finish(&mut recorder, replay.reads.iter().copied(), replay.writes.iter().copied())?;
         }
     }
 
+    /// Records a command, after a barrier if it `waits`, one for group counts in memory where the batch has such `counts`.
     fn record(
         &self,
         recorder: &mut RecorderGuard<'_>,
         command: &Command,
-        waits: bool,
+        (waits, counts): (bool, bool),
         slots: &[(&Buffer, u64)],
         table_address: &mut u64,
     ) -> Result<()> {
         let cmd = self.prepare(recorder, std::iter::empty(), std::iter::empty())?;
         if waits {
-            self.barrier(cmd, super::DEVICE_STAGES, super::DEVICE_ACCESS);
+            let (stages, access) = match counts {
+                true => (super::RECORDED_STAGES, super::COUNTING_ACCESS),
+                false => (super::DEVICE_STAGES, super::DEVICE_ACCESS),
+            };
+            self.barrier(cmd, stages, access);
             recorder.epoch += 1;
             recorder.counters.barriers += 1;
         }
@@ -91,7 +99,7 @@ impl Stream {
                     patch(&mut params[..count], command, slots);
                 }
                 let [x, y, z] = *groups;
-                let counts = match gate {
+                let in_memory = match gate {
                     Gate::Open | Gate::Always => None,
                     Gate::Counts { buffer, offset_bytes } => {
                         let Some((buffer, at)) = place(Some(*buffer)) else { return Ok(()) };
@@ -115,7 +123,7 @@ impl Stream {
                             params.as_ptr().cast(),
                         );
                     }
-                    match counts {
+                    match in_memory {
                         None => (fns.cmd_dispatch)(cmd, x, y, z),
                         Some((buffer, offset)) => (fns.cmd_dispatch_indirect)(cmd, buffer, offset),
                     }

@@ -62,11 +62,7 @@ impl Stream {
         let direct = out.len() as u64 <= self.pool.limits.direct_read_bytes[block.kind as usize];
         if !block.mapped.is_null() && direct {
             self.wait_serial(src.write_serial())?;
-            // SAFETY: the range was checked against the buffer, the block is mapped, and its last write is complete and made
-            // visible to the host by the barrier that ends each submission.
-            unsafe {
-                std::ptr::copy_nonoverlapping(block.mapped.add(offset as usize), out.as_mut_ptr(), out.len());
-            }
+            self.read_mapped(src, offset, out);
             return Ok(());
         }
         let part = part_bytes(out.len());
@@ -75,6 +71,28 @@ impl Stream {
                 .zip((offset..).step_by(part))
                 .map(|(part, at)| move || self.download_staged(src, at, part)),
         )
+    }
+
+    /// Reads as `download` does where the host can read the memory and need not block. Answers whether it has.
+    pub fn download_soon(&self, src: &Buffer, offset: u64, out: &mut [u8]) -> Result<bool> {
+        let block = src.block();
+        let direct = out.len() as u64 <= self.pool.limits.direct_read_bytes[block.kind as usize];
+        if block.mapped.is_null() || !direct || !self.poll_serial(src.write_serial())? {
+            return Ok(false);
+        }
+        self.read_mapped(src, offset, out);
+        Ok(true)
+    }
+
+    /// Copies from mapped memory whose last write is complete.
+    fn read_mapped(&self, src: &Buffer, offset: u64, out: &mut [u8]) {
+        let block = src.block();
+        debug_assert!(!block.mapped.is_null());
+        // SAFETY: the range was checked against the buffer, the block is mapped, and its last write is complete and made visible to the
+        // host by the barrier that ends each submission.
+        unsafe {
+            std::ptr::copy_nonoverlapping(block.mapped.add(offset as usize), out.as_mut_ptr(), out.len());
+        }
     }
 
     /// Downloads chunk by chunk: the host copies one while the device copies the next.
