@@ -137,6 +137,33 @@ fn conditions_on_data_are_looked_at_now_and_then() {
     }
 }
 
+/// Halves a large vector until its sum is below a limit, and keeps one that does not change.
+fn halving() -> Program {
+    let b = Builder::new();
+    let (x, y, limit) = (b.input(DType::F32, &[LARGE]), b.input(DType::F32, &[LARGE]), b.input(DType::F32, &[]));
+    let (count, sum) = (b.number(DType::S32, 0.0), b.sum(x, &[0]));
+    let last = b.while_loop(
+        &[count, x, y, sum],
+        &[limit],
+        |b, v| b.greater(v[3], v[4]),
+        |b, v| {
+            let x = b.multiply(b.add(v[1], b.multiply(v[2], 0.001)), 0.875);
+            vec![b.add(v[0], 1.0), x, v[2], b.sum(x, &[0])]
+        },
+    );
+    b.finish(&last).unwrap()
+}
+
+#[test]
+fn iterations_after_the_last_change_nothing() {
+    for limit in [1e9, 5_600.0, 1_600.0, 400.0, 90.0, f64::NAN] {
+        let inputs = [ramp(LARGE), ramp(LARGE), float(limit)];
+        let (submissions, _) = check(&halving(), &inputs);
+        let iterations = reference::run(&halving(), &inputs).unwrap()[0].values[0].real();
+        assert!(submissions as f64 <= 20.0 + iterations, "{submissions} for {iterations} iterations");
+    }
+}
+
 /// Branches on large tensors, one within the other.
 #[test]
 fn branches_are_not_waited_for() {

@@ -274,6 +274,10 @@ impl Looped<'_> {
     pub fn run(&self, advance: &Advance, operands: &mut Vec<Tensor>) -> Result<()> {
         match advance {
             Advance::Times(Trips::Known(trips)) => self.times(*trips, operands),
+            Advance::Times(Trips::Guarded) => {
+                let most = if self.body.waits() { 1 } else { MAX_BLOCK };
+                self.in_blocks(self.state, most, operands)
+            }
             Advance::Times(Trips::Counted(counted)) => {
                 let read = |i: u32| operands.get(i as usize).map(|t| read_number(self.engine, t)).transpose();
                 let end = match counted.end {
@@ -315,16 +319,22 @@ impl Looped<'_> {
     fn blocks(&self, operands: &mut Vec<Tensor>) -> Result<()> {
         let going = scalar(&self.condition(operands)?);
         operands.insert(self.state, going);
+        self.in_blocks(self.state + 1, MAX_BLOCK, operands)?;
+        operands.remove(self.state);
+        Ok(())
+    }
+
+    /// Iterations by ever more, `most` at last, between two looks at the last one of `states`.
+    fn in_blocks(&self, states: usize, most: u64, operands: &mut Vec<Tensor>) -> Result<()> {
         let mut block = 1;
-        while is_true(self.engine, &operands[self.state])? {
+        while is_true(self.engine, &operands[states - 1])? {
             for _ in 0..block {
                 let next = self.body.run(operands, self.compile)?;
-                operands.splice(..=self.state, next);
+                operands.splice(..states, next);
             }
             // No more is done in vain than was done before.
-            block = (2 * block).min(MAX_BLOCK);
+            block = (2 * block).min(most);
         }
-        operands.remove(self.state);
         Ok(())
     }
 

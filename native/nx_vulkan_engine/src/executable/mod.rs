@@ -71,7 +71,8 @@ enum Work {
 /// How the host drives a loop.
 #[derive(Debug)]
 enum Advance {
-    /// So many times, or as often as start and end say, which are read once. The body gives the next state.
+    /// So many times, or as often as start and end say, which are read once, or until the last state, which is read now and then, says that it
+    /// is enough. The body gives the next state.
     Times(Trips),
     /// Several iterations between two looks at the condition. The body takes whether to go on after the state and gives the next state and
     /// that; where it is 0, the state stays as it is.

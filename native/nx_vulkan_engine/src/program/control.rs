@@ -70,7 +70,7 @@ impl Loop {
     pub(crate) fn known_trips(&self) -> Option<u64> {
         match self.trips {
             Some(Trips::Known(trips)) => Some(trips),
-            Some(Trips::Counted(_)) | None => None,
+            Some(Trips::Counted(_) | Trips::Guarded) | None => None,
         }
     }
 

@@ -9,6 +9,8 @@ use crate::DType;
 pub(crate) enum Trips {
     Known(u64),
     Counted(Counted),
+    /// As often as the last state says, a number that stays 0 once it is; iterations change nothing then.
+    Guarded,
 }
 
 /// A loop that adds a constant to a counter as long as the counter is below an end that does not change.

@@ -7,6 +7,7 @@ mod epilogue;
 mod fold;
 mod fuel;
 mod fuse;
+mod guard;
 mod pack;
 mod place;
 mod rewrite;
@@ -67,6 +68,7 @@ pub fn optimize(program: Program, target: &Target) -> Result<Program> {
     if target.workgroups {
         program = checked(dce::run(&workgroup::run(&program, target)?)?)?;
     }
+    program = guarded(program)?;
     if target.fusion { fused(program, target) } else { Ok(program) }
 }
 
@@ -100,6 +102,12 @@ fn alone(mut program: Program) -> Result<Program> {
         program = checked(pass(&program)?)?;
     }
     Ok(program)
+}
+
+/// Guards loops, those within loops and branches too.
+fn guarded(mut program: Program) -> Result<Program> {
+    nested(&mut program, guarded)?;
+    checked(guard::run(&program)?)
 }
 
 fn fused(mut program: Program, target: &Target) -> Result<Program> {
