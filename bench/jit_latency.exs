@@ -149,7 +149,7 @@ defmodule JitLatency do
 
   defp uniform(shape, scale \\ 1.0) do
     {values, _} = Nx.Random.uniform(Nx.Random.key(Nx.size(shape)), -scale, scale, shape: shape)
-    Nx.backend_copy(values)
+    Nx.backend_copy(values, VulkanoBackend)
   end
 
   defp labels(batch) do
