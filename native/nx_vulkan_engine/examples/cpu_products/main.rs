@@ -53,6 +53,7 @@ impl Product<'_> {
                     groups: [n / (LANES * kernel.vectors), 1, 1],
                     reads: if waits { &self.operands } else { &[] },
                     writes: if waits { std::slice::from_ref(&result) } else { &[] },
+                    beside: false,
                     work: None,
                 })?;
             }
