@@ -12,6 +12,12 @@ defmodule Nx.Vulkan.Device.MemoryTest do
     NativeV.device_stats().in_use_bytes
   end
 
+  defp becomes?(_condition, 0), do: false
+
+  defp becomes?(condition, tries) do
+    condition.() or (Process.sleep(10) == :ok and becomes?(condition, tries - 1))
+  end
+
   test "100,000 dropped tensors leave the pool where it was" do
     t = Nx.iota({1024}, type: :f32, backend: VulkanoBackend)
     one = Nx.tensor(1.0, backend: VulkanoBackend)
@@ -22,8 +28,8 @@ defmodule Nx.Vulkan.Device.MemoryTest do
     for _ <- 1..100_000, do: Nx.add(t, one) && nil
 
     assert Nx.to_binary(Nx.add(t, one), limit: 1) == <<1.0::float-32-native>>
-    # One or two may still be in a register of this process.
-    assert in_use() - before <= 2 * 4096
+    # One or two may still be in a register of this process, and what is collected elsewhere is dropped a little later.
+    assert becomes?(fn -> in_use() - before <= 2 * 4096 end, 100)
     # What is in flight at any time bounds what the pool takes from the driver.
     assert NativeV.device_stats().reserved_bytes <= max(2 * reserved, 512 * 1024 * 1024)
   end

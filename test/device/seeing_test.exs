@@ -41,7 +41,8 @@ defmodule Nx.Vulkan.SeeingTest do
     test "tells the parts of loops" do
       told = Compiler.explain(&halve/1, matrices([{64, 300}]))
       assert %{steps: [{:run, %{launches: launches}}]} = told
-      assert %{wait: :while, condition: [_ | _], body: [%{kernel: _} | _]} = Enum.find(launches, & &1[:wait])
+      # A cheap loop looks at its condition in the body.
+      assert %{wait: :while, condition: [], body: [%{kernel: _} | _]} = Enum.find(launches, & &1[:wait])
     end
   end
 

@@ -24,7 +24,16 @@ defmodule Nx.Vulkan.Application do
   defp configure do
     profile? = Nx.Vulkan.Profile.wanted?()
     folder = Application.get_env(:nx_vulkan, :dump_spirv)
-    if profile? or folder, do: Nx.Vulkan.NativeV.device_configure(profile?, folder)
+    high? = high?(Application.get_env(:nx_vulkan, :precision, :default))
+    if profile? || folder || high?, do: Nx.Vulkan.NativeV.device_configure(profile?, folder, high?)
     if profile?, do: Nx.Vulkan.Profile.print_at_end()
+  end
+
+  defp high?(:high), do: true
+  defp high?(precision) when precision in [:default, :highest], do: false
+
+  defp high?(other) do
+    raise ArgumentError,
+          "expected config :nx_vulkan, :precision to be :default, :high or :highest, got: #{inspect(other)}"
   end
 end

@@ -20,7 +20,8 @@ defmodule Nx.Vulkan.Chain do
 
   In the form `:device`, too, all steps of all chains are one submission to the device, unless that would be more than 131,072 kernels (each chain's step is
   a few) or move more bytes than the device has memory, which takes a GPU some 50 ms: longer runs are several, as some systems stop what takes
-  seconds. Where a log-density has loops that the host drives, chains run one after the other.
+  seconds. What other processes ask of the device waits until then, and ops of theirs may part a submission. Where a log-density has loops that the host
+  drives, as gradients of `cholesky` and `determinant` have, chains run one after the other.
 
   In both, the same chain gives the same bits, alone or among others, and its first steps do not depend on how many follow. Both agree to the
   rounding.

@@ -87,7 +87,7 @@ fn main() -> Result<()> {
                 Tensor::from_nx_bytes(&engine, ty, &bytes)
             })
             .collect::<Result<Vec<_>>>()?;
-        let fused = optimize(program.clone(), &Target::of(engine.caps()))?;
+        let fused = optimize(program.clone(), &Target::of(&engine))?;
         let [ms, single] = [&fused, &program].map(|p| time(&engine, p, &inputs));
         let (ms, single) = (ms?, single?);
         let gigabytes = (side * side * 8) as f64 * 1e-9;

@@ -77,7 +77,7 @@ fn iterations(engine: &Arc<Engine>, size: u64) -> Outcome {
     let zero = whole.push(Op::Constant(Scalar::Int(0)), &[], &Type::new(DType::S32, &[]));
     let outs = [Type::new(DType::S32, &[]), Type::new(DType::F32, &[size])];
     let last = whole.push_all(Op::While(Box::new(Loop::new(condition, body))), &[zero, x, n], &outs);
-    let program = optimize(whole.finish(&last[1..])?, &Target::of(engine.caps()))?;
+    let program = optimize(whole.finish(&last[1..])?, &Target::of(engine))?;
     let x = tensor(engine, DType::F32, &[size], &vec![0.5; size as usize])?;
     let n = Tensor::from_nx_bytes(engine, &Type::new(DType::S32, &[]), &(ITERATIONS as i32).to_ne_bytes())?;
     let run = || Ok(eager::run_program(engine, &program, &[x.clone(), n.clone()])?.remove(0));

@@ -54,6 +54,19 @@ pub struct Options {
     pub dump_spirv: Option<PathBuf>,
     /// Whether times of kernels are taken from the start.
     pub profile: Profiling,
+    /// How exact products of f32 are.
+    pub precision: Precision,
+}
+
+/// How exact products of f32 are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// Sums of f32 products.
+    #[default]
+    Highest,
+    /// Large ones of two f16 numbers for each element, where the device has matrix units: more exact on average, and less so for
+    /// sums of few terms.
+    High,
 }
 
 /// Whether an engine takes a profile from the start.
@@ -71,7 +84,7 @@ pub enum Profiling {
 impl Options {
     /// What the environment says: `NX_VULKAN_DEVICE`, `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
     /// (bytes), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`:
-    /// [`Profiling::Printed`]).
+    /// [`Profiling::Printed`]), `NX_VULKAN_PRECISION` (`high`).
     pub fn from_env() -> Options {
         Options {
             selector: std::env::var("NX_VULKAN_DEVICE").ok(),
@@ -91,6 +104,10 @@ impl Options {
             profile: match std::env::var("NX_VULKAN_PROFILE").as_deref() {
                 Ok("1" | "true") => Profiling::Printed,
                 _ => Profiling::Off,
+            },
+            precision: match std::env::var("NX_VULKAN_PRECISION").as_deref() {
+                Ok("high") => Precision::High,
+                _ => Precision::Highest,
             },
         }
     }
@@ -141,6 +158,7 @@ struct Core {
     pipelines: PipelineStore,
     dump_spirv: Option<PathBuf>,
     prints_profile: bool,
+    precision: Precision,
     pool: Arc<DevicePool>,
     open: Arc<OpenDevice>,
 }
@@ -187,6 +205,7 @@ impl Engine {
             pipelines: PipelineStore::new(Arc::clone(&open), options.cache_dir.clone(), options.max_pipelines)?,
             dump_spirv: options.dump_spirv.clone(),
             prints_profile: options.profile == Profiling::Printed,
+            precision: options.precision,
             pool,
             open,
         };
@@ -200,6 +219,11 @@ impl Engine {
             }
         }
         Ok(engine)
+    }
+
+    /// How exact products of f32 are.
+    pub fn precision(&self) -> Precision {
+        self.core.precision
     }
 
     /// The same device for a compilation: memory that ops ask for is virtual, and what they record is kept in a list.

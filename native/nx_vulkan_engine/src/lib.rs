@@ -83,7 +83,7 @@ pub mod value;
 
 pub use device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
 pub use dtype::{CType, DType};
-pub use engine::{Engine, Options, Profiling, Stats};
+pub use engine::{Engine, Options, Precision, Profiling, Stats};
 pub use error::{Error, Result};
 pub use executable::Executable;
 pub use kernel::launch::Compile;

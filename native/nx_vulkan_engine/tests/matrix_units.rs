@@ -15,12 +15,12 @@ use nx_vulkan_engine::kernel::launch::dot::{
 };
 use nx_vulkan_engine::kernel::launch::map::Operand;
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
-use nx_vulkan_engine::{CType, Compile, DType, Engine, Tensor, Type, View};
+use nx_vulkan_engine::{CType, Compile, DType, Engine, Options, Precision, Tensor, Type, View};
 use smallvec::smallvec;
 
 fn engine() -> &'static Arc<Engine> {
     static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
-    ENGINE.get_or_init(common::engine)
+    ENGINE.get_or_init(|| Engine::open_with(&Options { precision: Precision::High, ..common::options() }).unwrap())
 }
 
 /// Whether the device has matrix units; says so where it has none.
@@ -401,9 +401,9 @@ fn large_products_are_given_to_the_units() {
     if !has_units() {
         return;
     }
-    let chosen = |dtype: DType, n: u64| {
+    let chosen = |engine: &Engine, dtype: DType, n: u64| {
         let ty = Type::new(dtype, &[1, n, n]);
-        let [a, b, out] = [(); 3].map(|()| Tensor::uninitialized(engine(), &ty).unwrap());
+        let [a, b, out] = [(); 3].map(|()| Tensor::uninitialized(engine, &ty).unwrap());
         let matrix = |tensor: Tensor| Matrix {
             tensor,
             batch: Group::new(&[1], &[0]),
@@ -411,8 +411,10 @@ fn large_products_are_given_to_the_units() {
             depth: Group::new(&[n], &[1]),
         };
         let p = Product { a: matrix(a), b: matrix(b), out: &out, epilogue: None };
-        matches!(choose(engine(), &p, CType::F32).tiling, Tiling::Matrix(_))
+        matches!(choose(engine, &p, CType::F32).tiling, Tiling::Matrix(_))
     };
-    assert!([DType::F32, DType::F16, DType::Bf16].iter().all(|&dtype| chosen(dtype, 2048)));
-    assert!(!chosen(DType::F32, 64));
+    assert!([DType::F32, DType::F16, DType::Bf16].iter().all(|&dtype| chosen(engine(), dtype, 2048)));
+    assert!(!chosen(engine(), DType::F32, 64));
+    let highest = common::engine();
+    assert!(!chosen(&highest, DType::F32, 2048) && chosen(&highest, DType::F16, 2048));
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nx_vulkan_engine::device::{self, DeviceInfo, DeviceKind};
-use nx_vulkan_engine::{Engine, Error, Options, Profiling, Result};
+use nx_vulkan_engine::{Engine, Error, Options, Precision, Profiling, Result};
 use once_cell::sync::OnceCell;
 use rustler::{Atom, Encoder, Env, Term};
 
@@ -22,16 +22,18 @@ mod atoms {
 /// A failed attempt leaves it empty, so that the next use tries again.
 static ENGINE: OnceCell<Arc<Engine>> = OnceCell::new();
 
-/// What the configuration of the application says beside the environment: whether to take a profile, and where to write modules.
-static CONFIGURED: Mutex<(bool, Option<PathBuf>)> = Mutex::new((false, None));
+/// What the configuration of the application says beside the environment: whether to take a profile, where to write modules, and whether
+/// large products of f32 may run on matrix units.
+static CONFIGURED: Mutex<(bool, Option<PathBuf>, bool)> = Mutex::new((false, None, false));
 
 /// Opens the device that the selector or the environment names. Profiles are printed by Elixir, which knows when the VM ends.
 fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
-    let (profile, dump_spirv) = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let (profile, dump_spirv, is_high) = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut options = Options::from_env();
     options.selector = selector.map(ToString::to_string).or(options.selector);
     options.dump_spirv = options.dump_spirv.or(dump_spirv);
     options.profile = if profile || options.profile != Profiling::Off { Profiling::On } else { Profiling::Off };
+    options.precision = if is_high { Precision::High } else { options.precision };
     Engine::open_with(&options)
 }
 
@@ -42,8 +44,8 @@ pub fn engine() -> Result<&'static Arc<Engine>> {
 
 /// Takes what the configuration says; it counts when the device is opened.
 #[rustler::nif]
-fn device_configure(profile: bool, dump_spirv: Option<String>) -> Atom {
-    *CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner) = (profile, dump_spirv.map(PathBuf::from));
+fn device_configure(profile: bool, dump_spirv: Option<String>, is_high: bool) -> Atom {
+    *CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner) = (profile, dump_spirv.map(PathBuf::from), is_high);
     atoms::ok()
 }
 

@@ -135,7 +135,7 @@ fn described<'a>(env: Env<'a>, parts: &[Described]) -> Result<Vec<Term<'a>>> {
 #[rustler::nif(schedule = "DirtyCpu")]
 fn programs_graph<'a>(env: Env<'a>, title: &str, programs: Vec<(&str, Term<'a>)>) -> Term<'a> {
     let graph = || {
-        let target = Target::of(device::engine()?.caps());
+        let target = Target::of(device::engine()?);
         let read = programs.iter().map(|(title, program)| Ok((*title, term::attr(*program)?)));
         let read = read.collect::<Result<Vec<(&str, Attr)>>>()?;
         on_large_stack(move || {

@@ -119,6 +119,7 @@ impl Run<'_> {
         let moved_bytes = cost.moved_bytes + cost.flops / FLOPS_PER_BYTE;
         let most = [(MAX_COMMANDS, cost.commands), (memory_bytes, moved_bytes), (MAX_TABLE_BYTES, cost.table_bytes)];
         let most = most.map(|(limit, each)| limit / each.max(1)).into_iter().min().unwrap_or(1);
+        lanes = lanes.min(most.max(1));
         self.engine.stream().grow_arguments(cost.table_bytes * most.min(chains * runs))?;
 
         let (mut first, mut submission) = (0, Submission { most, runs: 0 });

@@ -43,13 +43,13 @@ impl Executable {
     /// # Errors
     /// `InvalidProgram` for a program that breaks a rule; `Unsupported` for what the device can't do, with the op.
     pub fn compile(engine: &Arc<Engine>, program: Program) -> Result<Executable> {
-        let program = optimize(program, &Target::of(engine.caps()))?;
+        let program = optimize(program, &Target::of(engine))?;
         build(engine, &program)
     }
 
     /// The same, with memory of its own for each output, in row-major order from its beginning on: what [`Executable::run_side_by_side`] needs.
     pub(crate) fn compile_owning_outputs(engine: &Arc<Engine>, program: Program) -> Result<Executable> {
-        let program = optimize(program, &Target::of(engine.caps()))?;
+        let program = optimize(program, &Target::of(engine))?;
         build_with(Builder { owns_outputs: true, ..Builder::new(engine) }, &program)
     }
 }

@@ -86,7 +86,7 @@ fn ops_executables_and_the_reference_agree() {
         }
         let expected: Vec<Array> = program.outputs.iter().map(find).collect();
         let executable = Executable::compile(engine(), program.clone()).unwrap();
-        let optimized = optimize(program.clone(), &Target::of(engine().caps())).unwrap();
+        let optimized = optimize(program.clone(), &Target::of(engine())).unwrap();
         let got = download(&executable.run(&upload(inputs), Compile::Allowed).unwrap());
         compare(case, program, &optimized, &expected, &got);
         compare(case, program, &optimized, &expected, &run(&optimized, inputs));

@@ -5,7 +5,7 @@ mod matrix;
 
 pub use choice::{candidates, choose, estimate, matrix_candidates, plain};
 use choice::{pays, square};
-pub use matrix::{Form, MIN_WORK, Prepared, prepare};
+pub use matrix::{Form, MAX_BYTES, MIN_DEPTH, MIN_WORK, Prepared, prepare};
 
 use smallvec::SmallVec;
 

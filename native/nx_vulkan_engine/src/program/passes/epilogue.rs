@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::Target;
 use super::rewrite::Rewriter;
 use crate::codegen::dot::EpilogueSpec;
+use crate::kernel::launch::dot::{MAX_BYTES, MIN_DEPTH};
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
 use crate::{DType, Result, Type};
 
@@ -106,6 +107,11 @@ fn join(
 fn runs_on_units(program: &Program, product: &Instruction) -> bool {
     let operands: Option<Vec<&Type>> = product.operands.iter().map(|&o| program.type_of(o)).collect();
     let flops = operands.and_then(|operands| product.op.flops(&operands, &product.outs));
-    let is_f32 = product.outs.iter().all(|out| out.dtype == DType::F32);
-    is_f32 && matches!(product.op, Op::Dot { .. }) && flops >= Some(MIN_OPERATIONS_OF_UNITS)
+    let Op::Dot { contract_a, .. } = &product.op else { return false };
+    let operands: Option<Vec<&Type>> = product.operands.iter().map(|&o| program.type_of(o)).collect();
+    let Some([a, b]) = operands.as_deref() else { return false };
+    let depth: u64 = contract_a.iter().filter_map(|&axis| a.shape.get(axis)).product();
+    let is_f32 = [*a, *b].into_iter().chain(&product.outs).all(|ty| ty.dtype == DType::F32);
+    let bytes = 4 * (a.elements() + b.elements());
+    is_f32 && depth >= MIN_DEPTH && bytes <= MAX_BYTES && flops >= Some(MIN_OPERATIONS_OF_UNITS)
 }

@@ -19,7 +19,9 @@ pub fn run(program: &Program) -> Result<Program> {
         let operands = new.operands(instruction)?;
         let instruction = Instruction { operands, ..instruction.clone() };
         match &instruction.op {
-            Op::While(op) if op.trips.is_none() && is_cheap(&op.body) && is_bit(&op.condition) => {
+            Op::While(op)
+                if op.trips.is_none() && is_cheap(&op.body) && is_cheap(&op.condition) && is_bit(&op.condition) =>
+            {
                 let states = instruction.outs.len();
                 let going = new.append(&op.condition, &instruction.operands);
                 let mut operands = instruction.operands.clone();

@@ -19,9 +19,8 @@ pub(crate) use unstack::MAX_ROWS;
 
 use super::fused::Plan;
 use super::{Op, Program, counted, verify};
-use crate::device::Caps;
 use crate::kernel::launch::{produce, rows};
-use crate::{DeviceKind, Result};
+use crate::{DeviceKind, Engine, Precision, Result};
 
 /// What passes need to know of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +29,7 @@ pub struct Target {
     pub kind: DeviceKind,
     /// Invocations per workgroup.
     pub max_invocations: u32,
-    /// Whether large products run on matrix units.
+    /// Whether large products of f32 run on matrix units.
     pub matrix_units: bool,
     /// Whether groups of ops become one kernel each.
     pub fusion: bool,
@@ -39,12 +38,13 @@ pub struct Target {
 }
 
 impl Target {
-    /// The device of these capabilities, with all passes on.
-    pub fn of(caps: &Caps) -> Target {
+    /// An engine's device, with all passes on.
+    pub fn of(engine: &Engine) -> Target {
+        let caps = engine.caps();
         Target {
             kind: caps.kind,
             max_invocations: caps.max_invocations,
-            matrix_units: caps.cooperative_matrix,
+            matrix_units: caps.cooperative_matrix && engine.precision() == Precision::High,
             fusion: true,
             workgroups: true,
         }

@@ -125,11 +125,15 @@ pub fn matrix_candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(M
     let least = accurate_splits(p, sum);
     let element_bytes = 4.0 + if form.scaled { 4.0 } else { 0.0 } + 2.0 * f64::from(form.planes);
     let dispatches = if form.scaled { 2.5 } else { 1.0 };
-    let elements = written(p, form) as f64;
+    // Where operands lie must not choose the kernel, nor the bits.
+    let elements = if form.scaled { written(p, form) as f64 } else { 0.0 };
     let before =
         if elements > 0.0 { dispatches * machine.dispatch + element_bytes * elements / machine.bytes } else { 0.0 };
     let mut found = vec![];
-    for tile in MatrixTile::all(form.planes) {
+    let caps = engine.caps();
+    let fits =
+        |t: &MatrixTile| t.shared_bytes() <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
+    for tile in MatrixTile::all(form.planes).into_iter().filter(fits) {
         let side = u64::from(tile.side);
         let tiles = batches * rows.div_ceil(side) * columns.div_ceil(side);
         let most = (depth / (4 * tile.block())).min(MAX_GROUPS / tiles.max(1)).max(1);

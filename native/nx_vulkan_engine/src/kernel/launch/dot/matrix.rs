@@ -8,17 +8,17 @@ use super::{Choice, Group, Matrix, Product, Results, choice, entire, launch_plai
 use crate::codegen::dot::{DotSpec, Load, Tiling};
 use crate::codegen::matrix::{MatrixTile, SplitSpec, SplitStage, block};
 use crate::kernel::launch::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
-use crate::{CType, DType, Engine, Error, Result, Tensor, Type};
+use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};
 
 /// Contracted elements from which sums on matrix units are at least as exact as those of f32: with few of them, f32 is exact or
 /// nearly so.
-const MIN_DEPTH: u64 = 128;
+pub const MIN_DEPTH: u64 = 128;
 
 /// Multiplications below which matrix units never pay: writing the operands costs more than an H200 gains.
 pub const MIN_WORK: u64 = 1 << 26;
 
 /// Most bytes that both operands may take as f16.
-const MAX_BYTES: u64 = 1 << 30;
+pub const MAX_BYTES: u64 = 1 << 30;
 
 /// How elements become f16 numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +38,9 @@ impl Form {
             return None;
         }
         let form = Form::of_types(p.dtype(), [p.a.tensor.view.dtype, p.b.tensor.view.dtype])?;
+        if form.planes == 2 && engine.precision() != Precision::High {
+            return None;
+        }
         let padded = depth.next_multiple_of(block(form.planes));
         let bytes = batches.checked_mul(rows + columns)?.checked_mul(padded * 2 * u64::from(form.planes))?;
         (bytes <= MAX_BYTES).then_some(form)
@@ -205,6 +208,9 @@ pub(super) fn launch_product(
     launch(engine, &kernel, &arguments, places.len() - 1, tiles * results.splits)?;
     if let (Some([_, a_lost]), Some([_, b_lost])) = (&a.scales, &b.scales) {
         let Choice { tiling, .. } = choice::plain(engine, p, spec.sum, Some(results.splits));
+        if !matches!(tiling, Tiling::Tiled(_)) {
+            return Err(bad("no kernel to take over".to_string()));
+        }
         let fallback = DotSpec { tiling, guarded: true, ..spec };
         launch_plain(engine, p, fallback, results, &[a_lost, b_lost], compile)?;
     }
