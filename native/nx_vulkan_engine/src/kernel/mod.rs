@@ -89,8 +89,8 @@ pub struct Launch<'a> {
     pub reads: &'a [&'a Arc<Buffer>],
     /// A buffer may be in `reads` and `writes` at once.
     pub writes: &'a [&'a Arc<Buffer>],
-    /// Whether it takes turns with the launch before it, which reads and writes all that it does: only one of the two writes, so that it
-    /// need not wait for the other.
+    /// Whether it takes turns with the launch before it: only one of the two writes, the same, and what either reads was there before both,
+    /// so that it need not wait for the other.
     pub beside: bool,
     /// What it moves and computes, where [`crate::Engine::counts_work`] says that somebody asks.
     pub work: Option<Work>,
