@@ -113,13 +113,11 @@ impl Run<'_> {
         let (cost, memory_bytes) = (self.stepped.step.cost(), self.engine.stats().budget_bytes);
         let runs = self.steps + u64::from(self.stepped.stepping.begins);
         let kept_bytes: u64 = self.stepped.outputs.iter().map(|ty| pitch_bytes(ty) * runs).sum();
-        let lanes = memory_bytes / MEMORY_SHARE / (cost.arena_bytes + kept_bytes).max(1);
-        let mut lanes = lanes.clamp(1, MAX_LANES).min(chains);
-
         let moved_bytes = cost.moved_bytes + cost.flops / FLOPS_PER_BYTE;
         let most = [(MAX_COMMANDS, cost.commands), (memory_bytes, moved_bytes), (MAX_TABLE_BYTES, cost.table_bytes)];
         let most = most.map(|(limit, each)| limit / each.max(1)).into_iter().min().unwrap_or(1);
-        lanes = lanes.min(most.max(1));
+        let lanes = memory_bytes / MEMORY_SHARE / (cost.arena_bytes + kept_bytes).max(1);
+        let mut lanes = lanes.clamp(1, MAX_LANES).min(most.max(1)).min(chains);
         self.engine.stream().grow_arguments(cost.table_bytes * most.min(chains * runs))?;
 
         let (mut first, mut submission) = (0, Submission { most, runs: 0 });

@@ -218,12 +218,9 @@ impl DotSpec {
         let in_loop = self.epilogue.as_ref().is_some_and(|e| EpilogueSpec::stands_in_loop(&e.steps));
         let (a, b) = (self.a_load, self.b_load);
         let (fallback, scaled) = (self.is_fallback(), self.guarded && !self.is_fallback());
-        let loads = [a.along_k, b.along_k, a.by_four, b.by_four];
-        let others = [self.store.by_four, in_loop, fallback, scaled, self.low_b_first];
-        let values = loads.into_iter().chain(others).map(u32::from);
-        let mut constants = [(0, 0); 9];
-        constants.iter_mut().zip((0..).zip(values)).for_each(|(to, constant)| *to = constant);
-        constants
+        let (by_four, low_b_first) = (self.store.by_four, self.low_b_first);
+        let values = [a.along_k, b.along_k, a.by_four, b.by_four, by_four, in_loop, fallback, scaled, low_b_first];
+        std::array::from_fn(|id| (id as u32, u32::from(values[id])))
     }
 
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
@@ -503,9 +500,8 @@ pub(super) fn grouped_position(
 fn define_lost(linker: &mut Linker<'_>, params: &mut ParamLayout, operands: [u8; 2]) -> Result<()> {
     linker.define("slot_lost", |code, _| {
         let zero = code.linker.const_u32(0);
-        let addresses = operands.map(|operand| params.address(operand));
-        let mut words = addresses.iter().map(|&address| access::load(code, address, Element::Raw(4), zero));
-        let (Some(a), Some(b)) = (words.next().transpose()?, words.next().transpose()?) else { return Ok(None) };
+        let mut word = |operand| access::load(code, params.address(operand), Element::Raw(4), zero);
+        let [a, b] = [word(operands[0])?, word(operands[1])?];
         Ok(Some(code.u32_op(SpirvOp::BitwiseOr, a, b)))
     })
 }

@@ -64,13 +64,8 @@ shared uvec4 tiles[SHARED];
 #define MatrixB coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
 #define Sums coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
 
-void store(const in uint row, const in uint n, const in uint columns, const in vec4 value) {
-    if (STORE_BY_FOUR != 0u) {
-        if (n < columns) slot_store_four((row * columns + n) >> 2, value);
-    } else {
-        [[unroll]] for (uint j = 0u; j < 4u; ++j) if (n + j < columns) slot_store(row * columns + n + j, value[j]);
-    }
-}
+#define R4 vec4
+#include "dot_store.glsl"
 
 void main() {
     if (SCALED != 0u && slot_lost() != 0u) return;

@@ -82,13 +82,7 @@ void put(const in uint row, const in uint k, const in uint x, const in uint widt
     tiles[row + k * width + turned(k, x >> 2, width)][x & 3u] = value;
 }
 
-void store(const in uint row, const in uint n, const in uint columns, const in R4 value) {
-    if (STORE_BY_FOUR != 0u) {
-        if (n < columns) slot_store_four((row * columns + n) >> 2, value);
-    } else {
-        [[unroll]] for (uint j = 0u; j < 4u; ++j) if (n + j < columns) slot_store(row * columns + n + j, value[j]);
-    }
-}
+#include "dot_store.glsl"
 
 void main() {
     if (GUARDED != 0u && slot_lost() == 0u) return;

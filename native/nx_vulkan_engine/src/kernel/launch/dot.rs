@@ -150,6 +150,11 @@ impl Product<'_> {
         self.epilogue.as_ref().map_or(self.out.view.dtype, |e| e.dtype)
     }
 
+    fn multiplications(&self) -> u64 {
+        let results = self.a.batch.elements() * self.a.free.elements() * self.b.free.elements();
+        results.saturating_mul(self.a.depth.elements())
+    }
+
     fn inputs(&self) -> &[Operand<'_>] {
         self.epilogue.as_ref().map_or(&[], |e| e.inputs)
     }
@@ -245,7 +250,7 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
     p.check_size()?;
     p.check_epilogue()?;
     let (rows, columns, depth) = (p.a.free.elements(), p.b.free.elements(), p.a.depth.elements());
-    let is_small = depth < MAX_WIDE_DEPTH && rows * columns * depth * p.a.batch.elements() <= MAX_WIDE_PRODUCTS;
+    let is_small = depth < MAX_WIDE_DEPTH && p.multiplications() <= MAX_WIDE_PRODUCTS;
     let is_vector = rows == 1 || columns == 1;
     let is_short = is_small && is_vector && depth <= MAX_SHORT_DEPTH;
     let mut spec = spec(p);

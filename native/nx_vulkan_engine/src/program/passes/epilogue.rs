@@ -105,11 +105,10 @@ fn join(
 }
 
 fn runs_on_units(program: &Program, product: &Instruction) -> bool {
-    let operands: Option<Vec<&Type>> = product.operands.iter().map(|&o| program.type_of(o)).collect();
-    let flops = operands.and_then(|operands| product.op.flops(&operands, &product.outs));
     let Op::Dot { contract_a, .. } = &product.op else { return false };
     let operands: Option<Vec<&Type>> = product.operands.iter().map(|&o| program.type_of(o)).collect();
     let Some([a, b]) = operands.as_deref() else { return false };
+    let flops = product.op.flops(&[a, b], &product.outs);
     let depth: u64 = contract_a.iter().filter_map(|&axis| a.shape.get(axis)).product();
     let is_f32 = [*a, *b].into_iter().chain(&product.outs).all(|ty| ty.dtype == DType::F32);
     let bytes = 4 * (a.elements() + b.elements());

@@ -5,9 +5,9 @@ use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
 use crate::kernel::launch::dot::MIN_WORK;
-use crate::program::op::Axes;
 use crate::program::{Instruction, Op, Program};
-use crate::{DType, Result, Type};
+use crate::shape::elements;
+use crate::{DType, Result};
 
 pub fn run(program: &Program) -> Result<Program> {
     let reads = program.reads();
@@ -28,26 +28,23 @@ fn turned(new: &Rewriter, instruction: &Instruction) -> Result<Option<Instructio
     let (Op::Transpose { axes }, &[operand]) = (&instruction.op, instruction.operands.as_slice()) else {
         return Ok(None);
     };
-    let Some(Instruction { op: Op::Dot { contract_a, batch_a, contract_b, batch_b }, operands, outs }) =
-        new.maker(operand)
-    else {
-        return Ok(None);
-    };
+    let Some(Instruction { op, operands, outs }) = new.maker(operand) else { return Ok(None) };
+    let Op::Dot { contract_a, batch_a, contract_b, batch_b } = op else { return Ok(None) };
     let (&[a, b], [out]) = (operands.as_slice(), outs.as_slice()) else { return Ok(None) };
     // Tiles of f64 have no mirror images, so that its sums might be split in other ways.
     if out.dtype == DType::F64 {
-        return Ok(None);
-    }
-    // On matrix units, the order of terms goes by which operand has more rows.
-    let [left, right] = [rows(new.ty(a)?, batch_a, contract_a), rows(new.ty(b)?, batch_b, contract_b)];
-    let depth: u64 = contract_a.iter().map(|&axis| new.ty(a).map_or(1, |ty| ty.shape[axis])).product();
-    if left == right && out.elements().saturating_mul(depth) >= MIN_WORK {
         return Ok(None);
     }
     let batches = batch_a.len();
     let free = new.ty(a)?.shape.len() - batches - contract_a.len();
     let exchanged = (0..batches).chain(batches + free..out.shape.len()).chain(batches..batches + free);
     if !axes.iter().copied().eq(exchanged) {
+        return Ok(None);
+    }
+    // On matrix units, the order of terms goes by which operand has more rows.
+    let (rows, columns) = out.shape[batches..].split_at(free);
+    let is_square = elements(rows) == elements(columns);
+    if is_square && op.flops(&[new.ty(a)?, new.ty(b)?], outs) >= Some(2 * MIN_WORK) {
         return Ok(None);
     }
     let op = Op::Dot {
@@ -57,10 +54,4 @@ fn turned(new: &Rewriter, instruction: &Instruction) -> Result<Option<Instructio
         batch_b: batch_a.clone(),
     };
     Ok(Some(Instruction { op, operands: SmallVec::from_slice(&[b, a]), outs: instruction.outs.clone() }))
-}
-
-/// Elements along the axes of an operand that are neither contracted nor batches.
-fn rows(ty: &Type, batch: &Axes, contract: &Axes) -> u64 {
-    let axes = (0..ty.shape.len()).filter(|axis| !batch.contains(axis) && !contract.contains(axis));
-    axes.map(|axis| ty.shape[axis]).product()
 }

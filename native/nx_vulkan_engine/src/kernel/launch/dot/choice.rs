@@ -1,7 +1,7 @@
 //! Which tiling and how many splits a product takes: the least time by a model of workgroups on multiprocessors, whose constants
 //! were measured with `examples/products.rs`.
 
-use super::matrix::{Form, MIN_WORK, written};
+use super::matrix::{Form, MIN_WORK};
 use super::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Product};
 use crate::codegen::dot::{Tile, Tiling};
 use crate::codegen::matrix::MatrixTile;
@@ -123,12 +123,14 @@ pub fn matrix_candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(M
     let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
     let (batches, depth) = (p.a.batch.elements(), p.a.depth.elements());
     let least = accurate_splits(p, sum);
-    let element_bytes = 4.0 + if form.scaled { 4.0 } else { 0.0 } + 2.0 * f64::from(form.planes);
-    let dispatches = if form.scaled { 2.5 } else { 1.0 };
-    // Where operands lie must not choose the kernel, nor the bits.
-    let elements = if form.scaled { written(p, form) as f64 } else { 0.0 };
-    let before =
-        if elements > 0.0 { dispatches * machine.dispatch + element_bytes * elements / machine.bytes } else { 0.0 };
+    // Every element is read twice and written. Of operands that may be taken in place it does not count: where they lie must not choose the
+    // kernel, nor the bits.
+    let before = if form.scaled {
+        let bytes = (batches * (rows + columns) * depth) as f64 * (8.0 + 2.0 * f64::from(form.planes));
+        2.5 * machine.dispatch + bytes / machine.bytes
+    } else {
+        0.0
+    };
     let mut found = vec![];
     let caps = engine.caps();
     let fits =
@@ -163,8 +165,7 @@ fn products_per_cycle(tile: &MatrixTile) -> f64 {
 pub fn choose(engine: &Engine, p: &Product<'_>, sum: CType) -> Choice {
     let plain = plain(engine, p, sum, None);
     let Tiling::Tiled(tile) = plain.tiling else { return plain };
-    let work = p.a.batch.elements() * p.a.free.elements() * p.b.free.elements() * p.a.depth.elements();
-    if work < MIN_WORK {
+    if p.multiplications() < MIN_WORK {
         return plain;
     }
     let limit = estimate(engine, p, sum, &tile, plain.splits);
@@ -190,8 +191,7 @@ pub fn plain(engine: &Engine, p: &Product<'_>, sum: CType, splits: Option<u64>) 
 
 /// Whether a kernel for tiles is worth its compilation.
 pub(super) fn pays(engine: &Engine, p: &Product<'_>) -> bool {
-    let results = p.a.batch.elements() * p.a.free.elements() * p.b.free.elements();
-    engine.caps().kind != DeviceKind::Cpu || results.saturating_mul(p.a.depth.elements()) >= MIN_CPU_WORK
+    engine.caps().kind != DeviceKind::Cpu || p.multiplications() >= MIN_CPU_WORK
 }
 
 /// Workgroups of square tiles that fill a device, and contracted elements that pay for another dispatch.

@@ -216,9 +216,3 @@ pub(super) fn launch_product(
     }
     Ok(())
 }
-
-/// Elements of both operands that are written as f16 numbers.
-pub(super) fn written(p: &Product<'_>, form: Form) -> u64 {
-    let elements = |m: &Matrix| m.batch.elements() * m.free.elements() * m.depth.elements();
-    [&p.a, &p.b].into_iter().filter(|m| form.takes(m).is_none()).map(elements).sum()
-}
