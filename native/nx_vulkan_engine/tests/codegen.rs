@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use nx_vulkan_engine::codegen::access::{Element, Layout};
 use nx_vulkan_engine::codegen::dot::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling};
@@ -14,8 +15,10 @@ use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::codegen::matrix::{MatrixTile, SplitSpec, SplitStage};
 use nx_vulkan_engine::codegen::reduce::{Direction, ReduceSpec, Stage};
 use nx_vulkan_engine::codegen::templates::{LIBRARIES, TEMPLATES};
+use nx_vulkan_engine::codegen::workgroup::{self, Keyed, Mode, WorkgroupSpec};
 use nx_vulkan_engine::program::verify::result_dtype;
-use nx_vulkan_engine::program::{Binary, Elementwise, Reduction, Unary};
+use nx_vulkan_engine::program::{Binary, Builder, Elementwise, Program, Reduction, Unary};
+use nx_vulkan_engine::spirv::Reflection;
 use nx_vulkan_engine::{CType, DType, Error};
 use smallvec::smallvec;
 
@@ -204,6 +207,35 @@ fn vector_kernels_are_valid() {
         spec.width = spec.widest(false);
         assert!(spec.width > 1, "{t}");
         check(&format!("add {t}"), &spec.generate(library, MODES).unwrap().words);
+    }
+}
+
+/// The largest of the squares of `length` elements, times their sum.
+fn two_totals(length: u64) -> Program {
+    let b = Builder::new();
+    let x = b.input(DType::F32, &[length]);
+    let square = b.multiply(x, x);
+    let both = b.multiply(b.reduce(Reduction::Max, square, &[0], false), b.sum(square, &[0]));
+    b.finish(&[both]).unwrap()
+}
+
+#[test]
+fn kernels_of_one_workgroup_have_the_invocations_that_they_count_on() {
+    let library = Library::builtin().unwrap();
+    for (length, invocations) in [(5, 32), (40, 64), (200, 256), (3000, 256)] {
+        let program = two_totals(length);
+        let spec = WorkgroupSpec {
+            local_size: WorkgroupSpec::local_size(&program, 1024),
+            program: Keyed::new(Arc::new(program)),
+            ports: vec![workgroup::Port { strides: smallvec![1], bias: 0, per_group: false }],
+            mode: Mode::Once,
+            shared_bytes: 32 << 10,
+        };
+        assert_eq!(spec.local_size, invocations, "{length}");
+        let kernel = spec.generate(library, MODES).unwrap();
+        check(&format!("{spec:?}"), &kernel.words);
+        let bytes: Vec<u8> = kernel.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(Reflection::of(&bytes, "workgroup").unwrap().local_size, [invocations, 1, 1], "{length}");
     }
 }
 

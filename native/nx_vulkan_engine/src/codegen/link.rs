@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use rspirv::binary::Assemble;
 use rspirv::dr::{Block, Function, Instruction, Module, Operand};
 use rspirv::spirv::{
-    AddressingModel, Capability, Decoration, ExecutionMode, MemoryAccess, MemoryModel, Op, Scope, SelectionControl,
+    AddressingModel, BuiltIn, Capability, Decoration, ExecutionMode, MemoryAccess, MemoryModel, Op, Scope, SelectionControl,
     StorageClass, Word,
 };
 
@@ -208,6 +208,9 @@ impl<'l> Linker<'l> {
 
     /// Sets the invocations of a workgroup.
     pub(super) fn set_local_size(&mut self, size: u32) {
+        // A constant with this decoration, as templates have one, rules over the execution mode.
+        let builtin = Operand::BuiltIn(BuiltIn::WorkgroupSize);
+        self.module.annotations.retain(|annotation| annotation.operands.get(2) != Some(&builtin));
         for mode in &mut self.module.execution_modes {
             if mode.operands.get(1) == Some(&Operand::ExecutionMode(ExecutionMode::LocalSize)) {
                 mode.operands.truncate(2);
