@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use rspirv::binary::Assemble;
 use rspirv::dr::{Block, Function, Instruction, Module, Operand};
 use rspirv::spirv::{
-    AddressingModel, BuiltIn, Capability, Decoration, ExecutionMode, MemoryAccess, MemoryModel, Op, Scope, SelectionControl,
-    StorageClass, Word,
+    AddressingModel, BuiltIn, Capability, Decoration, ExecutionMode, MemoryAccess, MemoryModel, Op, Scope,
+    SelectionControl, StorageClass, Word,
 };
 
 use super::library::{FunctionRef, Library, is_aggregate};

@@ -17,6 +17,7 @@ mod models;
 mod one_op;
 mod products;
 mod random;
+mod windows;
 mod workgroups;
 
 use std::sync::{Arc, OnceLock};

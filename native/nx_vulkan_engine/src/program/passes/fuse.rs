@@ -11,10 +11,14 @@ use super::rewrite::Rewriter;
 use crate::codegen::scalar;
 use crate::program::fused::{Plan, is_view};
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
-use crate::{DType, Error, Result};
+use crate::{DType, Error, Result, Type};
 
 /// Groups that share an operand are compared in pairs up to this many.
 const MAX_SIBLINGS: usize = 64;
+
+/// Bytes from which what is stored anyway is read, and not computed again from more bytes. A kernel that reads it waits for the one that
+/// stores it, for about as long as GPUs take to read this much.
+const MIN_READ_BYTES: u64 = 4 << 20;
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let mut fusion = Fusion::new(program, target);
@@ -171,8 +175,9 @@ impl<'a> Fusion<'a> {
             // One of the readers may store it on the way.
             stored = readers.iter().any(|&group| !self.waits_for(group, at) && self.join(group, at, true));
         }
+        let again = cheap && !((self.outside[at] || stored) && self.is_smaller_than_operands(at));
         for &group in &readers {
-            if (cheap || !shared) && self.readers[at].contains(&group) {
+            if (again || !shared) && self.readers[at].contains(&group) {
                 self.join(group, at, false);
             }
         }
@@ -185,6 +190,16 @@ impl<'a> Fusion<'a> {
         let number = self.groups.len();
         self.groups.push(Some(Group::default()));
         self.insert(number, at, true);
+    }
+
+    /// Whether an instruction's result is large, and takes fewer bytes than what it is computed from.
+    fn is_smaller_than_operands(&self, at: usize) -> bool {
+        let instruction = &self.program.instructions[at];
+        let operands: BTreeSet<Operand> = instruction.operands.iter().copied().collect();
+        let computed = |operand: &&Operand| self.maker(operand).is_none_or(|at| self.kinds[at] != Kind::Source);
+        let read: u64 = operands.iter().filter(computed).filter_map(|&o| self.ty(o)).map(Type::size_bytes).sum();
+        let own: u64 = instruction.outs.iter().map(Type::size_bytes).sum();
+        own >= MIN_READ_BYTES && own < read
     }
 
     /// Whether an instruction is elementwise and has a product's results, which nothing else reads, among its operands, perhaps by way of
@@ -373,7 +388,7 @@ impl<'a> Fusion<'a> {
         Some((body, operands))
     }
 
-    fn ty(&self, operand: Operand) -> Option<&crate::Type> {
+    fn ty(&self, operand: Operand) -> Option<&Type> {
         match operand {
             Operand::Input(i) => self.program.inputs.get(i as usize),
             Operand::Result(r) => {

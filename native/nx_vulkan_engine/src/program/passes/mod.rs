@@ -13,6 +13,7 @@ mod place;
 mod rewrite;
 mod turn;
 mod unstack;
+mod windows;
 mod workgroup;
 
 pub(crate) use unstack::MAX_ROWS;
@@ -112,6 +113,7 @@ fn guarded(mut program: Program) -> Result<Program> {
 
 fn fused(mut program: Program, target: &Target) -> Result<Program> {
     nested(&mut program, |program| fused(program, target))?;
+    program = checked(dce::run(&cse::run(&windows::run(&program)?)?)?)?;
     program = checked(fuse::run(&program, target)?)?;
     program = checked(dce::run(&cse::run(&program)?)?)?;
     checked(epilogue::run(&program, target)?)
