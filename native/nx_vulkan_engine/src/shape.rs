@@ -292,16 +292,26 @@ pub struct Space {
 impl Space {
     /// All `operands` have the shape `sizes` (broadcast already).
     pub fn new(sizes: &[u64], operands: &[&[i64]]) -> Space {
+        Space::keeping(sizes, operands, &[]).0
+    }
+
+    /// The same where some axes stay as they are, whatever their size. Answers where these are, too.
+    pub fn keeping(sizes: &[u64], operands: &[&[i64]], kept: &[usize]) -> (Space, SmallVec<[usize; 6]>) {
         let mut space = Space { sizes: Dims::new(), strides: SmallVec::from_elem(Strides::new(), operands.len()) };
+        let mut places = SmallVec::from_elem(0, kept.len());
+        // Whether the last axis of the space may grow.
+        let mut open = false;
         for (axis, &size) in sizes.iter().enumerate() {
-            if size == 1 {
+            let own = kept.contains(&axis);
+            if size == 1 && !own {
                 continue;
             }
-            let mergeable = !space.sizes.is_empty()
-                && operands
-                    .iter()
-                    .zip(&space.strides)
-                    .all(|(o, merged)| merged.last().is_some_and(|&outer| outer == o[axis].wrapping_mul(size as i64)));
+            let mergeable =
+                open && !own
+                    && operands.iter().zip(&space.strides).all(|(o, merged)| {
+                        merged.last().is_some_and(|&outer| outer == o[axis].wrapping_mul(size as i64))
+                    });
+            open = !own;
             if mergeable {
                 if let Some(last) = space.sizes.last_mut() {
                     *last *= size;
@@ -312,6 +322,7 @@ impl Space {
                     }
                 }
             } else {
+                kept.iter().zip(&mut places).filter(|(k, _)| **k == axis).for_each(|(_, place)| *place = space.rank());
                 space.sizes.push(size);
                 for (o, merged) in operands.iter().zip(&mut space.strides) {
                     merged.push(o[axis]);
@@ -324,7 +335,7 @@ impl Space {
                 merged.push(0);
             }
         }
-        space
+        (space, places)
     }
 
     /// How many axes there are.

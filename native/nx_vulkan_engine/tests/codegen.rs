@@ -65,6 +65,7 @@ fn spec(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank: u8)
         rank,
         width: 1,
         single: false,
+        fixed: None,
     }
 }
 

@@ -297,6 +297,7 @@ fn rules_reference_and_generator_take_the_same_types() {
             rank: 1,
             width: 1,
             single: false,
+            fixed: None,
         };
         spec.generate(library, modes).unwrap_or_else(|e| panic!("{} {dtypes:?}: {e}", op.name()));
     }

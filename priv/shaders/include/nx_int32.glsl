@@ -17,9 +17,14 @@ int nx_bitwise_not_i32(const in int x) { return ~x; }
 int nx_bitwise_and_i32(const in int a, const in int b) { return a & b; }
 int nx_bitwise_or_i32(const in int a, const in int b) { return a | b; }
 int nx_bitwise_xor_i32(const in int a, const in int b) { return a ^ b; }
-// Not by comparing: NVIDIA's compiler (580.159, on Hopper) leaves elements out of chains of such choices where they are negated.
-int nx_min_i32(const in int a, const in int b) { return min(a, b); }
-int nx_max_i32(const in int a, const in int b) { return max(a, b); }
+// Unsigned, with turned signs: NVIDIA's compiler (580.159, on Hopper) takes elements of chains of signed extremes, or of such choices, for
+// those before their negation.
+int nx_min_i32(const in int a, const in int b) {
+    return int(min(uint(a) ^ 0x80000000u, uint(b) ^ 0x80000000u) ^ 0x80000000u);
+}
+int nx_max_i32(const in int a, const in int b) {
+    return int(max(uint(a) ^ 0x80000000u, uint(b) ^ 0x80000000u) ^ 0x80000000u);
+}
 
 // Truncates; the least integer by -1 wraps to itself.
 int nx_quotient_i32(const in int a, const in int b) {

@@ -14,8 +14,13 @@ int64_t nx_bitwise_not_i64(const in int64_t x) { return ~x; }
 int64_t nx_bitwise_and_i64(const in int64_t a, const in int64_t b) { return a & b; }
 int64_t nx_bitwise_or_i64(const in int64_t a, const in int64_t b) { return a | b; }
 int64_t nx_bitwise_xor_i64(const in int64_t a, const in int64_t b) { return a ^ b; }
-int64_t nx_min_i64(const in int64_t a, const in int64_t b) { return min(a, b); }
-int64_t nx_max_i64(const in int64_t a, const in int64_t b) { return max(a, b); }
+// Unsigned, with turned signs, for the reason that nx_int32.glsl has.
+int64_t nx_min_i64(const in int64_t a, const in int64_t b) {
+    return int64_t(min(uint64_t(a) ^ 0x8000000000000000ul, uint64_t(b) ^ 0x8000000000000000ul) ^ 0x8000000000000000ul);
+}
+int64_t nx_max_i64(const in int64_t a, const in int64_t b) {
+    return int64_t(max(uint64_t(a) ^ 0x8000000000000000ul, uint64_t(b) ^ 0x8000000000000000ul) ^ 0x8000000000000000ul);
+}
 
 // Truncates; the least integer by -1 wraps to itself.
 int64_t nx_quotient_i64(const in int64_t a, const in int64_t b) {

@@ -346,6 +346,7 @@ impl Bench {
                 rank: 1,
                 width: 1,
                 single: false,
+                fixed: None,
             };
             let start = Instant::now();
             let generated = spec.generate(library, modes)?;

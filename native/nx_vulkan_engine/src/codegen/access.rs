@@ -5,6 +5,7 @@ use rspirv::spirv::{Op, Word};
 use smallvec::SmallVec;
 
 use super::link::Code;
+use crate::shape::{Dims, Strides};
 use crate::{CType, DType, Error, Result};
 
 /// What a parameter word holds. The host fills the words of a launch from this list.
@@ -29,10 +30,37 @@ pub enum Param {
     Extra(u8),
 }
 
+/// Sizes of the axes of an iteration space and strides of each operand that a kernel is made for, which are constants of its code instead
+/// of parameters.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Fixed {
+    pub sizes: Dims,
+    pub strides: SmallVec<[Strides; 4]>,
+}
+
+impl Fixed {
+    fn word(&self, param: Param) -> Option<u32> {
+        match param {
+            Param::Size(axis) => self.sizes.get(axis as usize).map(|&size| size as u32),
+            Param::Stride(k, axis) => self.strides.get(k as usize)?.get(axis as usize).map(|&stride| stride as u32),
+            Param::Bias(k) => self.strides.get(k as usize).map(|strides| bias(strides, &self.sizes) as u32),
+            _ => None,
+        }
+    }
+}
+
+/// Elements between the lowest element of a view and the one with index 0.
+pub fn bias(strides: &[i64], sizes: &[u64]) -> u64 {
+    let below = |(&stride, &size): (&i64, &u64)| if stride < 0 { stride.unsigned_abs() * (size - 1) } else { 0 };
+    strides.iter().zip(sizes).map(below).sum()
+}
+
 /// The words of a kernel in order; asking for a word adds it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ParamLayout {
     pub words: Vec<Param>,
+    /// What is no parameter, because it is known.
+    pub fixed: Option<Fixed>,
 }
 
 impl ParamLayout {
@@ -40,7 +68,7 @@ impl ParamLayout {
     pub const PUSH_WORDS: usize = 32;
 
     pub fn new(header: &[Param]) -> ParamLayout {
-        ParamLayout { words: header.to_vec() }
+        ParamLayout { words: header.to_vec(), fixed: None }
     }
 
     pub fn word(&mut self, param: Param) -> u32 {
@@ -49,6 +77,11 @@ impl ParamLayout {
         }
         self.words.push(param);
         self.words.len() as u32 - 1
+    }
+
+    /// The parameter's value where it is a constant.
+    fn known(&self, param: Param) -> Option<u32> {
+        self.fixed.as_ref()?.word(param)
     }
 
     /// First of the two words with the address of operand `k`.
@@ -332,6 +365,10 @@ pub fn coordinates(
 
 /// Quotient and remainder of `value` by the size of an axis.
 pub fn divide(code: &mut Code<'_, '_>, layout: &mut ParamLayout, value: Word, axis: u8) -> Result<(Word, Word)> {
+    if let Some(size) = layout.known(Param::Size(axis)) {
+        let size = code.linker.const_u32(size);
+        return Ok((code.u32_op(Op::UDiv, value, size), code.u32_op(Op::UMod, value, size)));
+    }
     let size = code.param(layout.word(Param::Size(axis)))?;
     let multiplier = code.param(layout.word(Param::Multiplier(axis)))?;
     let shift = code.param(layout.word(Param::Shift(axis)))?;
@@ -353,7 +390,11 @@ pub fn divide(code: &mut Code<'_, '_>, layout: &mut ParamLayout, value: Word, ax
 /// Adds the bias of operand `k` to a sum of coordinates times strides, so that the position is never negative: drivers
 /// don't agree on negative indices.
 pub fn biased(code: &mut Code<'_, '_>, layout: &mut ParamLayout, k: u8, sum: Word) -> Result<Word> {
-    let bias = code.param(layout.word(Param::Bias(k)))?;
+    let bias = match layout.known(Param::Bias(k)) {
+        Some(0) => return Ok(sum),
+        Some(bias) => code.linker.const_u32(bias),
+        None => code.param(layout.word(Param::Bias(k)))?,
+    };
     Ok(code.u32_op(Op::IAdd, sum, bias))
 }
 
@@ -367,7 +408,12 @@ pub fn position(
 ) -> Result<Word> {
     let mut sum: Option<Word> = None;
     for (axis, &coordinate) in coordinates.iter().enumerate() {
-        let stride = code.param(layout.word(Param::Stride(k, first_axis + axis as u8)))?;
+        let param = Param::Stride(k, first_axis + axis as u8);
+        let stride = match layout.known(param) {
+            Some(0) if axis + 1 < coordinates.len() || sum.is_some() => continue,
+            Some(stride) => code.linker.const_u32(stride),
+            None => code.param(layout.word(param))?,
+        };
         let term = code.u32_op(Op::IMul, coordinate, stride);
         sum = Some(match sum {
             Some(sum) => code.u32_op(Op::IAdd, sum, term),

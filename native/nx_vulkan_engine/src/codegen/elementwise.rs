@@ -4,7 +4,7 @@
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::{SmallVec, smallvec};
 
-use super::access::{self, Element, Layout, Param, ParamLayout};
+use super::access::{self, Element, Fixed, Layout, Param, ParamLayout};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 use super::scalar::{self, Value};
@@ -50,6 +50,8 @@ pub struct Spec {
     pub width: u8,
     /// One element per invocation where vectors would do: few elements take as long as the code of one invocation.
     pub single: bool,
+    /// The sizes and strides that it is for, all where there are none.
+    pub fixed: Option<Box<Fixed>>,
 }
 
 /// A generated module and how to launch it.
@@ -139,7 +141,8 @@ impl Spec {
         };
         let template = templates::template(name)?;
         let mut linker = Linker::new(library, name, &template, table, modes)?;
-        let mut params = ParamLayout::new(&[Param::Count]);
+        let fixed = self.fixed.as_deref().cloned();
+        let mut params = ParamLayout { fixed, ..ParamLayout::new(&[Param::Count]) };
         linker.define("slot_element", |code, args| {
             self.emit_element(code, &mut params, arg(args, 0)?)?;
             Ok(None)

@@ -97,7 +97,7 @@ impl SortSpec {
         };
         let template = templates::template(&name)?;
         let mut linker = Linker::new(library, &name, &template, false, modes)?;
-        let mut params = ParamLayout { words: (0..header).map(Param::Extra).collect() };
+        let mut params = ParamLayout { words: (0..header).map(Param::Extra).collect(), fixed: None };
         let count = Element::Raw(4);
         match *self {
             SortSpec::Rows { bytes, payload } | SortSpec::Select { bytes, payload } => {

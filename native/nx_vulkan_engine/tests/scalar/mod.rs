@@ -44,6 +44,7 @@ impl Runner {
             rank: 1,
             width,
             single: false,
+            fixed: None,
         };
         let modes = self.engine.float_modes().unwrap();
         let kernel = spec.generate(Library::builtin().unwrap(), modes).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
-use crate::codegen::access::{Element, Layout};
+use crate::codegen::access::{Element, Fixed, Layout, ParamLayout};
 use crate::codegen::elementwise::{Port, Ref, Spec, Step};
 use crate::memory::Buffer;
 use crate::shape::{Dims, Space, Strides, elements as elements_of};
@@ -44,8 +44,37 @@ pub fn map(
     outputs: &[(Ref, Operand<'_>)],
     compile: Compile,
 ) -> Result<()> {
-    let indexed = |r: &Ref| matches!(r, Ref::Coordinate(_));
-    let keep_axes = steps.iter().any(|s| s.args.iter().any(indexed)) || outputs.iter().any(|(r, _)| indexed(r));
+    map_with(engine, sizes, inputs, steps, outputs, false, compile)
+}
+
+/// The same by a kernel for these sizes and strides alone, if they are more than push constants hold.
+pub fn map_fixed(
+    engine: &Engine,
+    sizes: &[u64],
+    inputs: &[Operand<'_>],
+    steps: SmallVec<[Step; 1]>,
+    outputs: &[(Ref, Operand<'_>)],
+    compile: Compile,
+) -> Result<()> {
+    map_with(engine, sizes, inputs, steps, outputs, true, compile)
+}
+
+fn map_with(
+    engine: &Engine,
+    sizes: &[u64],
+    inputs: &[Operand<'_>],
+    mut steps: SmallVec<[Step; 1]>,
+    outputs: &[(Ref, Operand<'_>)],
+    may_fix: bool,
+    compile: Compile,
+) -> Result<()> {
+    let mut stored: SmallVec<[Ref; 2]> = outputs.iter().map(|(r, _)| *r).collect();
+    let axes: SmallVec<[usize; 6]> = steps
+        .iter()
+        .flat_map(|step| &step.args)
+        .chain(&stored)
+        .filter_map(|r| if let Ref::Coordinate(axis) = r { Some(*axis as usize) } else { None })
+        .collect();
     let linear = |r: &Ref| matches!(r, Ref::Coordinate(_) | Ref::Linear);
     let largest = outputs.iter().map(|(_, o)| u64::from(o.element.size_bytes())).max().unwrap_or(1);
     let linear_anywhere = steps.iter().any(|s| s.args.iter().any(linear)) || outputs.iter().any(|(r, _)| linear(r));
@@ -55,8 +84,16 @@ pub fn map(
     }
     let strides: SmallVec<[&[i64]; 4]> =
         inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| &o.strides[..]).collect();
-    let space = if keep_axes {
-        Space { sizes: sizes.into(), strides: strides.iter().map(|&s| Strides::from_slice(s)).collect() }
+    let space = if !axes.is_empty() {
+        let (space, places) = Space::keeping(sizes, &strides, &axes);
+        for r in steps.iter_mut().flat_map(|step| &mut step.args).chain(&mut stored) {
+            if let Ref::Coordinate(axis) = r
+                && let Some(place) = axes.iter().position(|&kept| kept == *axis as usize)
+            {
+                *axis = places[place] as u8;
+            }
+        }
+        space
     } else if linear_anywhere {
         Space::new(sizes, &strides)
     } else {
@@ -69,16 +106,23 @@ pub fn map(
     let buffers: SmallVec<[&Arc<Buffer>; 4]> =
         inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| o.buffer).collect();
     let layouts: SmallVec<[Layout; 4]> = space.strides.iter().map(|s| layout(&space.sizes, s)).collect();
-    let layouts = if keep_axes { layouts } else { vectors(&space, layouts, &addresses, &elements) };
+    let layouts = if !axes.is_empty() { layouts } else { vectors(&space, layouts, &addresses, &elements) };
     let port = |k: usize| Port { element: elements[k], layout: layouts[k] };
     let mut spec = Spec {
         inputs: (0..inputs.len()).map(port).collect(),
         steps,
-        outputs: outputs.iter().enumerate().map(|(i, (r, _))| (*r, port(inputs.len() + i))).collect(),
-        rank: if layouts.iter().any(|l| l.has_strides()) || keep_axes { space.rank() as u8 } else { 1 },
+        outputs: stored.iter().enumerate().map(|(i, r)| (*r, port(inputs.len() + i))).collect(),
+        rank: if layouts.iter().any(|l| l.has_strides()) || !axes.is_empty() { space.rank() as u8 } else { 1 },
         width: 1,
         single: false,
+        fixed: None,
     };
+    if may_fix
+        && parameters(&spec) > ParamLayout::PUSH_WORDS
+        && is_indexed_whole(&space.sizes, &space.strides, &elements)
+    {
+        spec.fixed = Some(Box::new(Fixed { sizes: space.sizes.clone(), strides: space.strides.clone() }));
+    }
     // A CPU device has no latency to hide and compiles slowly.
     let is_cpu = engine.caps().kind == DeviceKind::Cpu;
     let width = spec.widest(!is_cpu);
@@ -110,6 +154,15 @@ pub fn map(
         let arguments = Arguments { count: count as u32, sizes, places: &places, extra: &[] };
         launch(engine, &kernel, &arguments, inputs.len(), count.div_ceil(u64::from(kernel.elements_per_group)))
     })
+}
+
+/// Words that the kernel takes where no sizes and strides are fixed.
+fn parameters(spec: &Spec) -> usize {
+    let ports = || spec.inputs.iter().chain(spec.outputs.iter().map(|(_, port)| port));
+    let strided = ports().filter(|port| port.layout.has_strides()).count();
+    let rank = usize::from(spec.rank);
+    // The count, addresses, what divides by sizes, strides and biases.
+    1 + 2 * ports().count() + 3 * rank.saturating_sub(1) + strided * (rank + 1)
 }
 
 /// The space with its axes in the order in which the first output lies in memory, so that neighbours are written together.
@@ -173,6 +226,14 @@ fn layout(sizes: &[u64], strides: &[i64]) -> Layout {
     Layout::Contiguous
 }
 
+/// Whether 32-bit positions index all of the space.
+fn is_indexed_whole(sizes: &[u64], strides: &[Strides], elements: &[Element]) -> bool {
+    let reach =
+        |s: &Strides| -> u64 { s.iter().zip(sizes).map(|(&s, &n)| s.unsigned_abs() * n.saturating_sub(1)).sum() };
+    let fits = |(s, e): (&Strides, &Element)| reach(s) <= max_position(e.size_bytes().into());
+    sizes.iter().product::<u64>() <= MAX_POSITION && strides.iter().zip(elements).all(fits)
+}
+
 /// Takes the sizes of a part of the space and the addresses of its first elements.
 type RunPart<'a> = dyn FnMut(&[u64], &[u64]) -> Result<()> + 'a;
 
@@ -185,13 +246,10 @@ fn split(space: &Space, addresses: &[u64], elements: &[Element], run: &mut RunPa
         elements: &[Element],
         run: &mut RunPart<'_>,
     ) -> Result<()> {
-        let reach = |s: &Strides| -> u64 { s.iter().zip(sizes).map(|(&s, &n)| s.unsigned_abs() * (n - 1)).sum() };
-        let count: u64 = sizes.iter().product();
-        if count == 0 {
+        if sizes.contains(&0) {
             return Ok(());
         }
-        let fits = |(s, e): (&Strides, &Element)| reach(s) <= max_position(e.size_bytes().into());
-        if count <= MAX_POSITION && strides.iter().zip(elements).all(fits) {
+        if is_indexed_whole(sizes, strides, elements) {
             return run(sizes, addresses);
         }
         // The outermost axis with more than one element: halving it keeps the order of everything inside.

@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 pub use work::Work;
 
 use super::{Interface, Launch, Pipeline, PipelineKey, PipelineStore, capabilities};
-use crate::codegen::access::{Param, ParamLayout, divider};
+use crate::codegen::access::{Param, ParamLayout, bias, divider};
 use crate::codegen::dot::DotSpec;
 use crate::codegen::elementwise::{Generated, Spec};
 use crate::codegen::fft::FftSpec;
@@ -347,8 +347,7 @@ pub struct Place<'a> {
 impl Place<'_> {
     /// Elements between the lowest element and the one with index 0.
     fn bias(&self, sizes: &[u64]) -> u64 {
-        let below = |(&stride, &size): (&i64, &u64)| if stride < 0 { stride.unsigned_abs() * (size - 1) } else { 0 };
-        self.strides.iter().zip(sizes).map(below).sum()
+        bias(self.strides, sizes)
     }
 
     /// Address of the lowest element.
