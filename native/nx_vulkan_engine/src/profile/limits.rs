@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::Limits;
+use crate::codegen::access::Element;
+use crate::codegen::elementwise::Ref;
 use crate::codegen::probe::RATE_FLOPS;
-use crate::kernel::launch::{Arguments, Place, launch};
+use crate::kernel::launch::map::{Operand, map};
+use crate::kernel::launch::{Arguments, Compile, Place, launch};
 use crate::{DType, DeviceKind, Engine, Error, Result, Tensor, Type};
 
 /// Sizes of what is copied, above the caches of GPUs, and elements of the fma kernel: some 0.1 ms of work each on an H200.
@@ -63,18 +66,23 @@ impl Engine {
         Ok(shortest.as_secs_f64().max(1e-9))
     }
 
+    /// Of copies by a kernel or by commands, whichever are faster: drivers' commands are not where compute queues have no copy engine.
     fn bytes_per_second(&self) -> Result<f64> {
         let size_bytes = if self.caps().kind == DeviceKind::Cpu { COPY_BYTES_CPU } else { COPY_BYTES };
-        let buffers = [self.alloc(size_bytes)?, self.alloc(size_bytes)?];
-        buffers.iter().try_for_each(|buffer| self.fill(buffer, 0, size_bytes, 0x3f00_0000))?;
-        let seconds = self.shortest(|| {
-            (0..REPETITIONS / 2).try_for_each(|_| {
-                let [a, b] = &buffers;
-                self.copy(a, 0, b, 0, size_bytes)?;
-                self.copy(b, 0, a, 0, size_bytes)
-            })
+        let ty = Type::new(DType::U32, &[size_bytes / 4]);
+        let [a, b] = &[Tensor::uninitialized(self, &ty)?, Tensor::uninitialized(self, &ty)?];
+        for tensor in [a, b] {
+            self.fill(&tensor.buffer, 0, size_bytes, 0x3f00_0000)?;
+        }
+        let twice = |copy: &dyn Fn(&Tensor, &Tensor) -> Result<()>| {
+            self.shortest(|| (0..REPETITIONS / 2).try_for_each(|_| copy(a, b).and_then(|()| copy(b, a))))
+        };
+        let by_kernel = twice(&|from, to| {
+            let [input, output] = [from, to].map(|t| Operand::new(&t.buffer, &t.view, Element::raw(DType::U32)));
+            map(self, &ty.shape, &[input], smallvec![], &[(Ref::Input(0), output)], Compile::Allowed)
         })?;
-        Ok((2 * REPETITIONS * size_bytes) as f64 / seconds)
+        let by_command = twice(&|from, to| self.copy(&from.buffer, 0, &to.buffer, 0, size_bytes))?;
+        Ok((2 * REPETITIONS * size_bytes) as f64 / by_kernel.min(by_command))
     }
 
     fn flops_per_second(self: &Arc<Engine>) -> Result<f64> {
