@@ -12,16 +12,20 @@ defmodule Nx.Vulkan.Chain do
 
   A chain's field `:form` says how its steps run.
 
-    * `:workgroup` - all steps of all chains are one kernel and one dispatch; each chain is one workgroup, which holds its whole state. So run
+    * `:workgroup` - the steps of all chains are one kernel and one dispatch; each chain is one workgroup, which holds its whole state. So run
       log-densities that one workgroup can compute in some 100 us: tens of parameters with thousands of observations, for instance
     * `:device` - a step is a compiled program (`Nx.Vulkan.Compiler`), which has the whole device for each of its kernels. So run larger ones: many parameters,
       matrix products with many observations, and ops that a workgroup lacks (factorizations, sorts, convolutions). Chains lie side by side, each
       with memory of its own, so that they overlap: as many at once as a sixteenth of the device's memory holds, up to 1024
 
-  In the form `:device`, too, all steps of all chains are one submission to the device, unless that would be more than 131,072 kernels (each chain's step is
-  a few) or move more bytes than the device has memory, which takes a GPU some 50 ms: longer runs are several, as some systems stop what takes
-  seconds. What other processes ask of the device waits until then, and ops of theirs may part a submission. Where a log-density has loops that the host
-  drives, as gradients of `cholesky` and `determinant` have, chains run one after the other.
+  In the form `:device`, too, nothing waits for the host between steps, and an ordinary run is one submission to a CPU device: up to 32,768 kernels (each chain's step
+  is a few) that take a quarter of a second by an estimate. On GPUs it is one up to 2,048 kernels, and then one for every 8,192 more, so that the device works while the rest is
+  recorded. Where a log-density has loops that the host drives, as gradients of `cholesky` and `determinant` have, chains run one after the other.
+
+  Runs that take longer, in both forms, are recorded in parts of about 50 ms, of which the device has two ahead: so `run/4` returns when it has begun with the last two.
+  What other processes ask of the device has its turn between parts (their ops may part a submission, too), and a process that is killed ends its run with the
+  part that it has begun. In the form `:workgroup` each part is a dispatch. 1024 steps of a log-density of some thousand operations are one part; of those that one workgroup computes in
+  100 us they are a few on slow devices.
 
   In both, the same chain gives the same bits, alone or among others, and its first steps do not depend on how many follow. Both agree to the
   rounding.
@@ -177,7 +181,7 @@ defmodule Nx.Vulkan.Chain do
   one dispatch.
 
   Returns a map of tensors that the device fills later: `:q`, `:p`, `:gradient` (`{steps, d}` or `{b, steps, d}`), `:log_density` and
-  `:energy` (`{steps}` or `{b, steps}`). The energy is half of p M⁻¹ p less the log-density; where it is not finite, the chain diverged.
+  `:energy` (`{steps}` or `{b, steps}`). Long runs return late, see "Forms" above. The energy is half of p M⁻¹ p less the log-density; where it is not finite, the chain diverged.
 
   ## Options
 
@@ -232,13 +236,18 @@ defmodule Nx.Vulkan.Chain do
 
     refs =
       B.settle(NativeV.chain_run(chain.ref, start, captured, steps), fn ->
-        NativeV.chain_run_dirty(chain.ref, start, captured, steps)
+        whole(NativeV.chain_run_dirty(chain.ref, start, captured, steps))
       end)
 
     {vectors, numbers} = Enum.split(refs, 3)
     vectors = Enum.map(vectors, &result(chain.type, {batch, steps, d}, &1))
     vectors ++ Enum.map(numbers, &result(chain.type, {batch, steps}, &1))
   end
+
+  @doc false
+  # The answer of a run all of whose parts are recorded. Between them the process can be killed, which ends the run.
+  def whole({:more, run}), do: whole(NativeV.chain_continue(run))
+  def whole(answer), do: answer
 
   defp result(type, shape, ref), do: %{Nx.template(shape, type) | data: %B{ref: ref}}
 

@@ -320,7 +320,7 @@ defmodule Nx.Vulkan.NativeV do
   Compiles the chain of leapfrog steps of a log-density, see `Nx.Vulkan.Chain`. Dirty CPU scheduler.
 
   The program, as in `program_compile/1`, takes the parameters `{d}` (f32 or f64) and what is captured, and gives the log-density and
-  its gradient. `mass` is `:diagonal` or `:dense`. With the form `:workgroup` all steps are one dispatch, in which each chain is a workgroup;
+  its gradient. `mass` is `:diagonal` or `:dense`. With the form `:workgroup` steps are one dispatch, in which each chain is a workgroup;
   with `:device` each step of each chain is a run of a compiled program; `:auto` chooses. Returns the chain and its form.
   """
   @spec chain_compile(list, :diagonal | :dense, :auto | form) :: {:ok, {ref, form}} | error
@@ -330,16 +330,27 @@ defmodule Nx.Vulkan.NativeV do
   Starts a chain of `steps` steps: `start` is positions and momenta `{b, d}`, the inverse mass, step sizes `{b}`. Returns references to
   positions, momenta, gradients `{b, steps, d}`, log-densities and energies `{b, steps}`, which the device fills later.
 
-  `:needs_compile` where a tensor must be copied first, and always in the form `:device`; `chain_run_dirty/4` does it. Normal scheduler.
+  `:needs_compile` where a tensor must be copied first, where the steps may take long, and always in the form `:device`; `chain_run_dirty/4` does it.
+  Normal scheduler.
   """
   @spec chain_run(ref, [ref], [ref], pos_integer) :: tensors_result | :needs_compile
   def chain_run(_chain, _start, _captured, _steps), do: nif_error()
 
   @doc """
   As `chain_run/4`, and it compiles where need be. Dirty CPU scheduler.
+
+  Returns `{:more, run}` where it recorded a part of the steps only, about what takes the device 50 ms: `chain_continue/1` goes on. A run that nobody holds
+  any more ends with its last part.
   """
-  @spec chain_run_dirty(ref, [ref], [ref], pos_integer) :: tensors_result
+  @spec chain_run_dirty(ref, [ref], [ref], pos_integer) :: tensors_result | {:more, ref}
   def chain_run_dirty(_chain, _start, _captured, _steps), do: nif_error()
+
+  @doc """
+  Records the next part of a run of `chain_run_dirty/4` or `transition_run_dirty/4`, and waits before that where two parts are still to be done by
+  the device. Returns what they return. Dirty IO scheduler.
+  """
+  @spec chain_continue(ref) :: tensors_result | {:more, ref}
+  def chain_continue(_run), do: nif_error()
 
   @doc """
   Compiles a program that takes a Markov chain from one draw to the next, see `Nx.Vulkan.NUTS`. Dirty CPU scheduler.
@@ -352,18 +363,19 @@ defmodule Nx.Vulkan.NativeV do
   def transition_compile(_program, _states, _own, _form), do: nif_error()
 
   @doc """
-  Starts `chains` chains of `draws` draws, in the form `:workgroup` in one dispatch. What each chain has of its own has the number of chains as its first axis.
+  Starts `chains` chains of `draws` draws. What each chain has of its own has the number of chains as its first axis.
   Returns references to the results of every draw, `{chains, draws, ..}`, which the device fills later.
 
-  `:needs_compile` where a tensor must be copied first, and always in the form `:device`; `transition_run_dirty/4` does it. Normal scheduler.
+  `:needs_compile` where a tensor must be copied first, where the draws may take long, and always in the form `:device`; `transition_run_dirty/4` does it.
+  Normal scheduler.
   """
   @spec transition_run(ref, [ref], pos_integer, pos_integer) :: tensors_result | :needs_compile
   def transition_run(_transition, _inputs, _chains, _draws), do: nif_error()
 
   @doc """
-  As `transition_run/4`, and it compiles where need be. Dirty CPU scheduler.
+  As `transition_run/4`, and it compiles where need be. Returns `{:more, run}` as `chain_run_dirty/4`. Dirty CPU scheduler.
   """
-  @spec transition_run_dirty(ref, [ref], pos_integer, pos_integer) :: tensors_result
+  @spec transition_run_dirty(ref, [ref], pos_integer, pos_integer) :: tensors_result | {:more, ref}
   def transition_run_dirty(_transition, _inputs, _chains, _draws), do: nif_error()
 
   ## Raw buffers

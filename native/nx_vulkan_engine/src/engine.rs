@@ -604,7 +604,7 @@ impl Engine {
 
     /// Submits what is recorded, without waiting.
     pub fn flush(&self) -> Result<()> {
-        self.core.stream.flush()
+        self.core.stream.flush().map(|_| ())
     }
 
     /// Submits what is recorded and waits until all of it is done.

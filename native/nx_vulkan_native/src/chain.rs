@@ -1,11 +1,11 @@
 //! Chains of leapfrog steps from log-densities, and transitions of samplers: the resources that Elixir holds, and the NIFs that make
 //! and run them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use nx_vulkan_engine::chain::Form;
-use nx_vulkan_engine::chain::log_density::{LogDensityChain, Mass, Start, Trace};
+use nx_vulkan_engine::chain::log_density::{LogDensityChain, Mass, Start};
 use nx_vulkan_engine::chain::transition::Transition;
+use nx_vulkan_engine::chain::{Form, Run};
 use nx_vulkan_engine::program::Program;
 use nx_vulkan_engine::{Compile, Engine, Error, Result};
 use rustler::{Encoder, Env, ResourceArc, Term};
@@ -15,7 +15,7 @@ use crate::tensor::{answer_all, tensors_of};
 use crate::{device, error, term};
 
 mod atoms {
-    rustler::atoms! { ok, nil, diagonal, dense, auto, workgroup, device }
+    rustler::atoms! { ok, nil, more, diagonal, dense, auto, workgroup, device }
 }
 
 pub struct ChainRef {
@@ -72,28 +72,61 @@ fn chain_compile<'a>(env: Env<'a>, program: Term<'a>, mass: Term<'a>, form: Term
     }
 }
 
+/// A run whose parts are recorded one after the other. Who drops it ends it.
+pub struct RunRef {
+    run: Mutex<Run>,
+}
+
+#[rustler::resource_impl]
+impl rustler::Resource for RunRef {}
+
+/// Records the first part of a run. Answers the references of its results, or `{:more, run}`.
+fn first_part<'a>(env: Env<'a>, engine: &Engine, begin: impl FnOnce() -> Result<Run>) -> Term<'a> {
+    let nil = atoms::nil().to_term(env);
+    let begun = begin().and_then(|mut run| run.advance().map(|is_done| (run, is_done)));
+    match begun {
+        Ok((run, true)) => answer_all(env, nil, Ok(run.results().to_vec().into()), engine),
+        Ok((run, false)) => (atoms::more(), ResourceArc::new(RunRef { run: Mutex::new(run) })).encode(env),
+        Err(e) => error::encode(env, nil, &e),
+    }
+}
+
+/// Records the next part of a run, of whose parts at most two wait for the device or are with it. Answers as the call that began it.
+#[rustler::nif(schedule = "DirtyIo")]
+fn chain_continue<'a>(env: Env<'a>, run: Term<'a>) -> Term<'a> {
+    let nil = atoms::nil().to_term(env);
+    let next = || {
+        let reference: ResourceArc<RunRef> = run.decode().map_err(|_| bad("run", "a reference to a run", run))?;
+        let mut run = reference.run.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(run.advance()?.then(|| run.results().to_vec()))
+    };
+    match next().and_then(|results| Ok((results, device::engine()?))) {
+        Ok((Some(results), engine)) => answer_all(env, nil, Ok(results.into()), engine),
+        Ok((None, _)) => (atoms::more(), run).encode(env),
+        Err(e) => error::encode(env, nil, &e),
+    }
+}
+
 fn run<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 4], compile: Compile) -> Term<'a> {
     let [chain, start, captured, steps] = terms;
-    let run = || {
+    first_part(env, engine, || {
         let chain: ResourceArc<ChainRef> = chain.decode().map_err(|_| bad("chain", "a reference to a chain", chain))?;
         let tensors = tensors_of(start, compile)?;
         let [q, p, inverse_mass, step_size] = &tensors[..] else { return Err(bad("start", "four tensors", start)) };
         let captured = tensors_of(captured, compile)?;
         let steps: u32 = steps.decode().map_err(|_| bad("steps", "a number of steps", steps))?;
         let start = Start { q, p, inverse_mass, step_size, captured: &captured, steps };
-        let Trace { q, p, gradient, log_density, energy } = chain.chain.run(engine, &start, compile)?;
-        Ok(vec![q, p, gradient, log_density, energy])
-    };
-    answer_all(env, atoms::nil().to_term(env), run().map(Into::into), engine)
+        chain.chain.begin(engine, &start, compile)
+    })
 }
 
-/// Starts chains and returns. `:needs_compile` where an operand must be copied first by a kernel that is not compiled.
+/// Starts chains and returns. `:needs_compile` where an operand must be copied first by a kernel that is not compiled, or the run may be several parts.
 #[rustler::nif]
 fn chain_run<'a>(env: Env<'a>, chain: Term<'a>, start: Term<'a>, captured: Term<'a>, steps: Term<'a>) -> Term<'a> {
     device::when_ready(env, |engine| run(env, engine, [chain, start, captured, steps], Compile::Refused))
 }
 
-/// As `chain_run`, and it compiles.
+/// As `chain_run`, and it compiles. `{:more, run}` where parts are left.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn chain_run_dirty<'a>(
     env: Env<'a>,
@@ -133,18 +166,17 @@ fn transition_compile<'a>(env: Env<'a>, program: Term<'a>, states: usize, own: V
 
 fn draw<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 4], compile: Compile) -> Term<'a> {
     let [transition, inputs, chains, draws] = terms;
-    let run = || {
+    first_part(env, engine, || {
         let reference: ResourceArc<TransitionRef> =
             transition.decode().map_err(|_| bad("transition", "a reference to a transition", transition))?;
         let inputs = tensors_of(inputs, compile)?;
         let chains: u64 = chains.decode().map_err(|_| bad("chains", "a number of chains", chains))?;
         let draws: u32 = draws.decode().map_err(|_| bad("draws", "a number of draws", draws))?;
-        reference.transition.run(engine, &inputs, chains, draws, compile)
-    };
-    answer_all(env, atoms::nil().to_term(env), run().map(Into::into), engine)
+        reference.transition.begin(engine, &inputs, chains, draws, compile)
+    })
 }
 
-/// Starts chains and returns. `:needs_compile` where an operand must be copied first by a kernel that is not compiled.
+/// Starts chains and returns. `:needs_compile` where an operand must be copied first by a kernel that is not compiled, or the run may be several parts.
 #[rustler::nif]
 fn transition_run<'a>(
     env: Env<'a>,
@@ -156,7 +188,7 @@ fn transition_run<'a>(
     device::when_ready(env, |engine| draw(env, engine, [transition, inputs, chains, draws], Compile::Refused))
 }
 
-/// As `transition_run`, and it compiles.
+/// As `transition_run`, and it compiles. `{:more, run}` where parts are left.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn transition_run_dirty<'a>(
     env: Env<'a>,

@@ -14,7 +14,7 @@ defmodule Nx.Vulkan.NUTS.Transition do
   import Nx.Defn
 
   alias Nx.Defn.Composite
-  alias Nx.Vulkan.{Lowering, NativeV}
+  alias Nx.Vulkan.{Chain, Lowering, NativeV}
   alias Nx.Vulkan.Lowering.Plan
   alias Nx.Vulkan.NUTS.Random
   alias Nx.Vulkan.VulkanoBackend, as: B
@@ -116,7 +116,7 @@ defmodule Nx.Vulkan.NUTS.Transition do
 
     refs =
       B.settle(NativeV.transition_run(ref, inputs, chains, draws), fn ->
-        NativeV.transition_run_dirty(ref, inputs, chains, draws)
+        Chain.whole(NativeV.transition_run_dirty(ref, inputs, chains, draws))
       end)
 
     {refs, [statistics]} = Enum.split(refs, -1)

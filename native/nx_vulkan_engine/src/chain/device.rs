@@ -3,23 +3,23 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::form::Stepping;
-use crate::executable::{ALIGN_BYTES, Lane, aligned};
+use super::run::{Parts, Place, Run, turn_ends};
+use crate::executable::{ALIGN_BYTES, Cost, Lane, aligned};
 use crate::kernel::launch::Compile;
 use crate::memory::Buffer;
 use crate::program::Program;
-use crate::stream::Stream;
-use crate::{DType, Engine, Error, Executable, Result, Tensor, Type, View, eager};
+use crate::stream::{MAX_HELD_COMMANDS, MAX_HELD_NS, Stream};
+use crate::{DType, DeviceKind, Engine, Error, Executable, Result, Tensor, Type, View, eager};
 
-/// Commands of a submission: drivers keep some hundred bytes of each.
-const MAX_COMMANDS: u64 = 1 << 17;
+/// Commands of the first part on a GPU, which then works while the next is recorded: a command takes the host 1 us, and a submission 7.
+const FIRST_COMMANDS: u64 = 1 << 11;
+/// Commands of later ones.
+const NEXT_COMMANDS: u64 = 1 << 13;
 
-/// Operations on numbers that take a device as long as a byte of its memory, about. Besides, a submission moves no more bytes than the device has: what a
-/// GPU does in 30 to 100 ms. Some systems stop programs whose submissions take seconds.
-const FLOPS_PER_BYTE: u64 = 16;
-
-/// Bytes of argument tables of a submission.
+/// Bytes of argument tables of a part.
 const MAX_TABLE_BYTES: u64 = 16 << 20;
 
 /// Chains side by side: more don't keep a device busier.
@@ -38,6 +38,62 @@ pub(super) struct Stepped {
     outputs: Vec<Type>,
 }
 
+/// How far a run is.
+#[derive(Debug)]
+pub(super) struct Progress {
+    counters: Rows,
+    /// Chains that lie side by side.
+    lanes: u64,
+    /// Chains that are recorded.
+    chains: u64,
+    under_way: Option<UnderWay>,
+}
+
+/// Chains that are recorded in part.
+#[derive(Debug)]
+enum UnderWay {
+    SideBySide(Group),
+    /// One chain: the next run of its step, with the operands.
+    Alone {
+        next: u64,
+        operands: Vec<Tensor>,
+    },
+}
+
+/// Chains that lie side by side, and their memory.
+#[derive(Debug)]
+struct Group {
+    chains: Range<u64>,
+    inputs: Vec<Rows>,
+    /// What the beginning leaves.
+    begun: Vec<Rows>,
+    kept: Vec<Rows>,
+    arena: Option<Arc<Buffer>>,
+    /// The next run of the step.
+    next: u64,
+}
+
+/// How many chains lie side by side, and how many runs of their steps are a part.
+fn layout(cost: &Cost, memory_bytes: u64, lane_bytes: u64, kind: DeviceKind, chains: u64) -> (u64, Parts) {
+    let within = |commands: u64, ns: u64| {
+        let limits = [(commands, cost.commands), (MAX_HELD_NS, ns), (MAX_TABLE_BYTES, cost.table_bytes)];
+        limits.map(|(limit, each)| limit / each.max(1)).into_iter().min().unwrap_or(1).max(1)
+    };
+    let lanes = memory_bytes / MEMORY_SHARE / lane_bytes.max(1);
+    let lanes = lanes.clamp(1, MAX_LANES).min(within(MAX_HELD_COMMANDS, cost.ns)).min(chains);
+    let ns = cost.ns.saturating_add(cost.barriers_ns / lanes);
+    let all = within(MAX_HELD_COMMANDS, ns);
+    let parts = match kind {
+        // It would share its cores with who records.
+        DeviceKind::Cpu => Parts { first: all, next: all, most: all },
+        DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => {
+            let next = within(NEXT_COMMANDS, ns);
+            Parts { first: within(FIRST_COMMANDS, ns), next, most: next }
+        }
+    };
+    (lanes, parts)
+}
+
 impl Stepped {
     /// Compiles a step, whose inputs are a counter (u32), `states` values and what stays the same; its first outputs are the next states.
     pub fn compile(engine: &Arc<Engine>, program: Program, stepping: Stepping, own: &[bool]) -> Result<Stepped> {
@@ -46,152 +102,178 @@ impl Stepped {
         Ok(Stepped { step, stepping, own: own.to_vec(), outputs })
     }
 
-    /// Runs `steps` steps of every chain. `inputs` are all but the counter, in row-major order; what is a chain's own has the chains as its
-    /// first axis. Answers the outputs of each step, `[chains, steps, ..]`. It is one submission as far as the limits above allow, unless a step
-    /// waits for the device: then chains run one after the other.
-    ///
-    /// # Errors
-    /// `NeedsCompile` where `compile` refuses to wait: to record many steps takes too long for those who do.
-    pub fn run(
-        &self,
-        engine: &Arc<Engine>,
-        inputs: &[Tensor],
-        [chains, steps]: [u64; 2],
-        compile: Compile,
-    ) -> Result<Vec<Tensor>> {
-        if compile == Compile::Refused {
-            return Err(Error::NeedsCompile);
-        }
-        let results: Vec<Tensor> = self
-            .outputs
-            .iter()
-            .map(|ty| Tensor::uninitialized(engine, &Type::new(ty.dtype, &[&[chains, steps], &ty.shape[..]].concat())))
-            .collect::<Result<_>>()?;
-        let counters = Rows::counters(engine, steps + u64::from(self.stepping.begins))?;
-        let run = Run { stepped: self, engine, inputs, counters, results: &results, steps };
+    pub fn outputs(&self) -> &[Type] {
+        &self.outputs
+    }
+
+    /// Begins a run of so many steps of so many chains.
+    pub fn begin(&self, engine: &Arc<Engine>, [chains, steps]: [u64; 2]) -> Result<(Progress, Parts)> {
+        let begins = u64::from(self.stepping.begins);
+        let counters = Rows::counters(engine, steps + begins)?;
+        let cost = self.step.cost();
+        let rows = |ty: &Type| pitch_bytes(ty) * (begins + if is_packed(ty) { 0 } else { steps });
+        let lane_bytes = cost.arena_bytes + self.outputs.iter().map(rows).sum::<u64>();
+        let kind = engine.caps().kind;
+        let (lanes, parts) = layout(&cost, engine.stats().budget_bytes, lane_bytes, kind, chains);
+        let runs = parts.most.max(lanes).min(chains * (steps + begins));
+        engine.stream().grow_arguments(cost.table_bytes * runs)?;
+        Ok((Progress { counters, lanes, chains: 0, under_way: None }, parts))
+    }
+
+    /// Records so many runs of a step, or as many as are left. Where a step waits for the device, chains run one after the other.
+    pub fn advance(&self, run: &mut Run, size: u64) -> Result<(u64, bool)> {
+        let Run { engine, inputs, results, chains, count, place, .. } = run;
+        let Place::Device(progress) = place else { return Ok((0, true)) };
+        let part = Part { stepped: self, engine, inputs, results, chains: *chains, steps: *count };
         if self.step.waits() {
-            (0..chains).try_for_each(|chain| run.alone(chain))?;
-        } else {
-            run.side_by_side(chains)?;
+            return part.alone(progress);
         }
-        Ok(results)
+        Stream::hold(|| part.side_by_side(progress, size))
     }
 }
 
-/// A run of all chains.
-struct Run<'a> {
+/// What a run and its parts have in common.
+struct Part<'a> {
     stepped: &'a Stepped,
     engine: &'a Arc<Engine>,
     inputs: &'a [Tensor],
-    counters: Rows,
     results: &'a [Tensor],
+    chains: u64,
     steps: u64,
 }
 
-impl Run<'_> {
-    /// Runs one chain, with the host between the parts of a step.
-    fn alone(&self, chain: u64) -> Result<()> {
+impl Part<'_> {
+    /// Runs of the step of each chain.
+    fn runs(&self) -> u64 {
+        self.steps + u64::from(self.stepped.stepping.begins)
+    }
+
+    /// Runs one chain after the other for a while, with the host between the parts of a step.
+    fn alone(&self, progress: &mut Progress) -> Result<(u64, bool)> {
         let Stepping { states, begins } = self.stepped.stepping;
-        let mine = |(tensor, &own): (&Tensor, &bool)| if own { row(tensor, chain) } else { tensor.clone() };
-        let mine = self.inputs.iter().zip(&self.stepped.own).map(mine);
-        let mut operands: Vec<Tensor> = std::iter::once(self.counters.tensor(0)).chain(mine).collect();
-        for step in 0..self.steps + u64::from(begins) {
-            operands[0] = self.counters.tensor(step);
-            let left = self.stepped.step.run(&operands, Compile::Allowed)?;
-            operands[1..=states].clone_from_slice(&left[..states]);
-            if let Some(place) = step.checked_sub(u64::from(begins)) {
-                for (from, to) in left.iter().zip(self.results) {
-                    eager::copy(self.engine, from, &row(&row(to, chain), place), Compile::Allowed)?;
+        let (mut done, until) = (0, turn_ends());
+        while progress.chains < self.chains {
+            let chain = progress.chains;
+            let (mut next, mut operands) = match progress.under_way.take() {
+                Some(UnderWay::Alone { next, operands }) => (next, operands),
+                _ => {
+                    let own = self.stepped.own.iter();
+                    let mine = |(tensor, &own): (&Tensor, &bool)| if own { row(tensor, chain) } else { tensor.clone() };
+                    let mine = self.inputs.iter().zip(own).map(mine);
+                    (0, std::iter::once(progress.counters.tensor(0)).chain(mine).collect())
                 }
+            };
+            while next < self.runs() && (done == 0 || Instant::now() < until) {
+                operands[0] = progress.counters.tensor(next);
+                let left = self.stepped.step.run(&operands, Compile::Allowed)?;
+                operands[1..=states].clone_from_slice(&left[..states]);
+                if let Some(place) = next.checked_sub(u64::from(begins)) {
+                    for (from, to) in left.iter().zip(self.results) {
+                        eager::copy(self.engine, from, &row(&row(to, chain), place), Compile::Allowed)?;
+                    }
+                }
+                next += 1;
+                done += 1;
             }
+            if next < self.runs() {
+                progress.under_way = Some(UnderWay::Alone { next, operands });
+                return Ok((done, false));
+            }
+            progress.chains += 1;
         }
-        Ok(())
+        Ok((done, true))
     }
 
-    /// Runs as many chains at once as memory allows, and submits as seldom as the limits allow.
-    fn side_by_side(&self, chains: u64) -> Result<()> {
-        let (cost, memory_bytes) = (self.stepped.step.cost(), self.engine.stats().budget_bytes);
-        let runs = self.steps + u64::from(self.stepped.stepping.begins);
-        let kept_bytes: u64 = self.stepped.outputs.iter().map(|ty| pitch_bytes(ty) * runs).sum();
-        let moved_bytes = cost.moved_bytes + cost.flops / FLOPS_PER_BYTE;
-        let most = [(MAX_COMMANDS, cost.commands), (memory_bytes, moved_bytes), (MAX_TABLE_BYTES, cost.table_bytes)];
-        let most = most.map(|(limit, each)| limit / each.max(1)).into_iter().min().unwrap_or(1);
-        let lanes = memory_bytes / MEMORY_SHARE / (cost.arena_bytes + kept_bytes).max(1);
-        let mut lanes = lanes.clamp(1, MAX_LANES).min(most.max(1)).min(chains);
-        self.engine.stream().grow_arguments(cost.table_bytes * most.min(chains * runs))?;
-
-        let (mut first, mut submission) = (0, Submission { most, runs: 0 });
-        while first < chains {
-            match Stream::hold(|| self.group(first..(first + lanes).min(chains), &mut submission)) {
-                Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) if lanes > 1 => lanes /= 2,
-                done => {
-                    done?;
-                    first += lanes;
-                }
+    /// Records as many chains at once as memory allows.
+    fn side_by_side(&self, progress: &mut Progress, size: u64) -> Result<(u64, bool)> {
+        let mut done = 0;
+        while progress.chains < self.chains {
+            let mut group = match progress.under_way.take() {
+                Some(UnderWay::SideBySide(group)) => group,
+                _ => self.group(progress)?,
+            };
+            let lanes = group.chains.end - group.chains.start;
+            let left = size.saturating_sub(done) / lanes;
+            if left == 0 && done > 0 {
+                progress.under_way = Some(UnderWay::SideBySide(group));
+                return Ok((done, false));
             }
+            let to = (group.next + left.max(1)).min(self.runs());
+            done += lanes * (to - group.next);
+            self.record(&mut group, &progress.counters, to)?;
+            if to < self.runs() {
+                progress.under_way = Some(UnderWay::SideBySide(group));
+                return Ok((done, false));
+            }
+            let copies = group.kept.iter().zip(self.results);
+            copies
+                .into_iter()
+                .try_for_each(|(rows, result)| rows.copy_to(self.engine, result, &group.chains, self.steps))?;
+            progress.chains = group.chains.end;
         }
-        self.engine.flush()
+        Ok((done, true))
     }
 
-    /// Runs some chains at once.
-    fn group(&self, chains: Range<u64>, submission: &mut Submission) -> Result<()> {
+    /// The next chains, with memory for fewer if there is too little.
+    fn group(&self, progress: &mut Progress) -> Result<Group> {
+        loop {
+            let chains = progress.chains..(progress.chains + progress.lanes).min(self.chains);
+            match self.group_of(chains) {
+                Err(Error::OutOfMemory { .. } | Error::TooLarge { .. }) if progress.lanes > 1 => progress.lanes /= 2,
+                group => return group,
+            }
+        }
+    }
+
+    fn group_of(&self, chains: Range<u64>) -> Result<Group> {
         let (engine, lanes) = (self.engine, chains.end - chains.start);
-        let Stepped { step, stepping: Stepping { states, begins }, own, outputs } = self.stepped;
+        let Stepped { step, stepping: Stepping { begins, .. }, own, outputs } = self.stepped;
         let inputs = self.inputs.iter().zip(own).map(|(tensor, &own)| Rows::of(engine, tensor, own.then_some(&chains)));
         let inputs: Vec<Rows> = inputs.collect::<Result<_>>()?;
-        let rows = |each: u64| outputs.iter().map(|ty| Rows::new(engine, ty, lanes * each)).collect::<Result<Vec<_>>>();
-        let begun = if *begins { rows(1)? } else { vec![] };
+        let begun = match begins {
+            true => outputs.iter().map(|ty| Rows::new(engine, ty, lanes)).collect::<Result<_>>()?,
+            false => vec![],
+        };
         let places = self.results.iter().zip(outputs);
         let kept = places.map(|(result, ty)| Rows::within(engine, result, ty, &chains, self.steps));
         let kept: Vec<Rows> = kept.collect::<Result<_>>()?;
         let arena_bytes = step.cost().arena_bytes;
         let arena = if arena_bytes > 0 { Some(engine.alloc(arena_bytes * lanes)?) } else { None };
+        Ok(Group { chains, inputs, begun, kept, arena, next: 0 })
+    }
 
-        let reads: Vec<&Buffer> = inputs.iter().chain([&self.counters]).map(|rows| &*rows.buffer).collect();
-        let writes: Vec<&Buffer> = begun.iter().chain(&kept).map(|rows| &*rows.buffer).collect();
+    /// Records the runs up to before run `to` of a group.
+    fn record(&self, group: &mut Group, counters: &Rows, to: u64) -> Result<()> {
+        let Stepped { step, stepping: Stepping { states, begins }, outputs, .. } = self.stepped;
+        let Group { chains, inputs, begun, kept, arena, next } = group;
+        let lanes = chains.end - chains.start;
+        let reads: Vec<&Buffer> = inputs.iter().chain([counters]).map(|rows| &*rows.buffer).collect();
+        let writes: Vec<&Buffer> = begun.iter().chain(&*kept).map(|rows| &*rows.buffer).collect();
         // Where a lane leaves output k of a run.
         let left = |run: u64, lane: u64, k: usize| match run.checked_sub(u64::from(*begins)) {
             None => begun[k].place(lane),
             Some(kept_step) => kept[k].place(lane * self.steps + kept_step),
         };
-        for run in 0..self.steps + u64::from(*begins) {
+        for run in *next..to {
             let lane = |lane: u64| {
                 let input = |k: usize| match run.checked_sub(1) {
                     Some(before) if k < *states => left(before, lane, k),
                     _ => inputs[k].place(lane),
                 };
                 Lane {
-                    inputs: [self.counters.place(run)].into_iter().chain((0..inputs.len()).map(input)).collect(),
+                    inputs: [counters.place(run)].into_iter().chain((0..inputs.len()).map(input)).collect(),
                     outputs: (0..outputs.len()).map(|k| left(run, lane, k)).collect(),
                 }
             };
-            submission.add(engine, lanes)?;
             step.run_side_by_side(arena.as_ref(), &(0..lanes).map(lane).collect::<Vec<Lane<'_>>>(), &reads, &writes)?;
         }
-        kept.iter().zip(self.results).try_for_each(|(rows, result)| rows.copy_to(engine, result, &chains, self.steps))
-    }
-}
-
-/// What is recorded for the next submission.
-struct Submission {
-    /// Runs of a step that it takes at most.
-    most: u64,
-    runs: u64,
-}
-
-impl Submission {
-    /// Makes room for so many runs.
-    fn add(&mut self, engine: &Engine, runs: u64) -> Result<()> {
-        if self.runs > 0 && self.runs + runs > self.most {
-            engine.flush()?;
-            self.runs = 0;
-        }
-        self.runs += runs;
+        *next = to;
         Ok(())
     }
 }
 
 /// Values of one type one after the other, each from a multiple of 16 bytes on, where kernels can load vectors.
+#[derive(Debug)]
 struct Rows {
     buffer: Arc<Buffer>,
     ty: Type,
@@ -290,9 +372,49 @@ fn part(tensor: &Tensor, ty: &Type, first: u64, count: u64) -> Tensor {
 
 /// Element `i` along the first axis.
 fn row(tensor: &Tensor, i: u64) -> Tensor {
+    element(tensor, 0, i)
+}
+
+/// Element `i` along an axis.
+pub(super) fn element(tensor: &Tensor, axis: usize, i: u64) -> Tensor {
     let mut view = tensor.view.clone();
-    view.shape.remove(0);
-    let stride = view.strides.remove(0);
+    view.shape.remove(axis);
+    let stride = view.strides.remove(axis);
     view.offset = view.offset.wrapping_add_signed(i as i64 * stride);
     Tensor { buffer: Arc::clone(&tensor.buffer), view }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+    const COST: Cost = Cost { commands: 32, ns: 1000, barriers_ns: 16_000, table_bytes: 0, arena_bytes: 1000 };
+
+    #[test]
+    fn no_more_chains_lie_side_by_side_than_a_submission_takes() {
+        for kind in [DeviceKind::Cpu, DeviceKind::Discrete] {
+            let lanes = |cost: Cost, lane_bytes: u64| layout(&cost, 16 * GIB, lane_bytes, kind, 5000).0;
+            assert_eq!(lanes(COST, 1000), 1024);
+            assert_eq!(lanes(Cost { commands: 320, ..COST }, 1000), 102);
+            assert_eq!(lanes(Cost { ns: MAX_HELD_NS / 7, ..COST }, 1000), 7);
+            assert_eq!(lanes(Cost { table_bytes: 1 << 20, ..COST }, 1000), 16);
+            assert_eq!(lanes(Cost { ns: u64::MAX, commands: u64::MAX, ..COST }, 1000), 1);
+            assert_eq!(lanes(COST, GIB / 10), 10);
+            assert_eq!(lanes(COST, u64::MAX), 1);
+            assert_eq!(layout(&COST, 16 * GIB, 1000, kind, 3).0, 3);
+        }
+    }
+
+    #[test]
+    fn gpus_begin_early() {
+        let parts = |kind, cost| layout(&cost, 16 * GIB, 1000, kind, 16).1;
+        assert_eq!(parts(DeviceKind::Cpu, COST), Parts { first: 1024, next: 1024, most: 1024 });
+        assert_eq!(parts(DeviceKind::Discrete, COST), Parts { first: 64, next: 256, most: 256 });
+        // Chains that lie side by side wait together.
+        let slow = Cost { ns: MAX_HELD_NS / 200, barriers_ns: 16 * MAX_HELD_NS / 200, ..COST };
+        assert_eq!(parts(DeviceKind::Discrete, slow), Parts { first: 64, next: 100, most: 100 });
+        let slower = Cost { ns: MAX_HELD_NS, ..COST };
+        assert_eq!(parts(DeviceKind::Cpu, slower), Parts { first: 1, next: 1, most: 1 });
+    }
 }

@@ -2,16 +2,20 @@
 
 use std::sync::Arc;
 
-use super::device::Stepped;
-use crate::codegen::workgroup::{Mode, Port, WorkgroupSpec, supports, work};
+use super::device::{Stepped, element};
+use super::run::{Parts, Place, Run};
+use crate::codegen::workgroup::{Mode, Port, WorkgroupSpec, supports, work_once, work_repeated};
+use crate::kernel::launch::workgroup::Repeat;
 use crate::kernel::launch::{Compile, Kernel, KernelSpec, workgroup};
-use crate::program::{Operand, Program};
-use crate::{Engine, Error, Result, Tensor, Type};
+use crate::program::passes::PHASE_WORK;
+use crate::program::{Program, counted};
+use crate::stream::MAX_HELD_NS;
+use crate::{DeviceKind, Engine, Error, Result, Tensor, Type, eager};
 
 /// In what form steps run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// All steps of all chains are one dispatch, each chain one workgroup.
+    /// The steps of all chains are one dispatch, each chain one workgroup; steps that may take long are several, one after the other.
     Workgroup,
     /// Each step is a run of a compiled program with the whole device for each of its kernels; chains lie side by side.
     Device,
@@ -27,6 +31,12 @@ const MAX_ELEMENTS: u64 = 1 << 18;
 /// a logistic regression of 500 x 21, in 12 us, and the dispatches of a step take 70 to 95 us.
 const MAX_WORK: u64 = 2_400_000;
 
+/// Workgroups that a GPU runs side by side as fast as one alone, about. Of those of a CPU device each takes a core.
+const GPU_GROUPS: u64 = 128;
+
+/// Work that a step takes beside that of its elements: some barriers, 2.5 us of a GPU and 20 of a CPU device.
+const STEP_WORK: u64 = 13 * PHASE_WORK;
+
 /// How a program repeats over its own results.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stepping {
@@ -35,10 +45,21 @@ pub(super) struct Stepping {
     pub begins: bool,
 }
 
+/// The kernel of a step.
+#[derive(Debug)]
+pub(super) struct Grouped {
+    kernel: Arc<Kernel>,
+    ports: Vec<Port>,
+    stepping: Stepping,
+    outputs: Vec<Type>,
+    /// Work of a step, about the instructions of all invocations.
+    work: u64,
+}
+
 /// A compiled step, in either form.
 #[derive(Debug)]
 pub(super) enum Steps {
-    Workgroup { kernel: Arc<Kernel>, ports: Vec<Port>, outputs: Vec<Type> },
+    Workgroup(Grouped),
     Device(Stepped),
 }
 
@@ -50,11 +71,12 @@ impl Steps {
     /// `Unsupported` where one workgroup is asked for and can't run it; else what compilation answers.
     pub fn compile(
         engine: &Arc<Engine>,
-        program: Program,
+        mut program: Program,
         stepping: Stepping,
         own: &[bool],
         form: Option<Form>,
     ) -> Result<Steps> {
+        counted::note(&mut program);
         let form = match form {
             Some(Form::Workgroup) => fits(&program).map(|_| Form::Workgroup)?,
             Some(Form::Device) => Form::Device,
@@ -70,39 +92,87 @@ impl Steps {
         let ports = types.zip(own).map(|(ty, &own)| Port::contiguous(&ty.shape, own)).collect();
         let outputs = program.output_types().into_iter().cloned().collect();
         let mode = Mode::Steps { states: stepping.states, begins: stepping.begins };
+        let work = work_repeated(&program, PHASE_WORK).saturating_add(STEP_WORK);
         let spec: WorkgroupSpec = workgroup::spec_with(engine.caps(), &Arc::new(program), ports, mode);
         let ports = spec.ports.clone();
         let kernel = engine.kernel(&KernelSpec::Workgroup(Box::new(spec)), Compile::Allowed)?;
-        Ok(Steps::Workgroup { kernel, ports, outputs })
+        Ok(Steps::Workgroup(Grouped { kernel, ports, stepping, outputs, work }))
     }
 
     pub fn form(&self) -> Form {
         match self {
-            Steps::Workgroup { .. } => Form::Workgroup,
+            Steps::Workgroup(_) => Form::Workgroup,
             Steps::Device(_) => Form::Device,
         }
     }
 
-    /// Runs `steps` steps of `chains` chains. Answers the outputs of each step, `[chains, steps, ..]`.
-    pub fn run(
-        &self,
+    /// Begins `steps` steps of `chains` chains. `inputs` are all but the counter; what is a chain's own has the chains as its first axis.
+    ///
+    /// # Errors
+    /// `NeedsCompile` where `compile` refuses to wait and the run may be several parts, or a tensor must be copied by a kernel that is missing.
+    pub fn begin(
+        self: &Arc<Steps>,
         engine: &Arc<Engine>,
         inputs: &[Tensor],
         [chains, steps]: [u64; 2],
         compile: Compile,
-    ) -> Result<Vec<Tensor>> {
-        let contiguous = |tensor: &Tensor| crate::eager::contiguous(engine, tensor, compile);
+    ) -> Result<Run> {
+        let (place, parts, outputs) = match &**self {
+            Steps::Device(stepped) => {
+                Run::refuse(compile, false)?;
+                let (progress, parts) = stepped.begin(engine, [chains, steps])?;
+                (Place::Device(Box::new(progress)), parts, stepped.outputs())
+            }
+            Steps::Workgroup(grouped) => {
+                let parts = grouped.parts(engine, chains);
+                Run::refuse(compile, parts.first >= steps + u64::from(grouped.stepping.begins))?;
+                (Place::Workgroup(0), parts, &grouped.outputs[..])
+            }
+        };
+        let contiguous = |tensor: &Tensor| eager::contiguous(engine, tensor, compile);
         let inputs: Vec<Tensor> = inputs.iter().map(contiguous).collect::<Result<_>>()?;
+        let of_all = |ty: &Type| Type::new(ty.dtype, &[&[chains, steps], &ty.shape[..]].concat());
+        let results = workgroup::outputs(engine, &outputs.iter().map(of_all).collect::<Vec<Type>>())?;
+        Ok(Run::new(engine, self, (inputs, results), [chains, steps], (place, parts)))
+    }
+
+    /// Records a part of a run, of about the size. Answers its size and whether it was the last one.
+    pub fn advance(&self, run: &mut Run, size: u64) -> Result<(u64, bool)> {
         match self {
-            Steps::Device(stepped) => stepped.run(engine, &inputs, [chains, steps], compile),
-            Steps::Workgroup { kernel, ports, outputs } => {
-                let of_all = |ty: &Type| Type::new(ty.dtype, &[&[chains, steps], &ty.shape[..]].concat());
-                let types: Vec<Type> = outputs.iter().map(of_all).collect();
-                let outputs = workgroup::outputs(engine, &types)?;
-                workgroup::run_kernel(engine, kernel, ports, &inputs, &outputs, [chains as u32, steps as u32])?;
-                Ok(outputs)
+            Steps::Device(stepped) => stepped.advance(run, size),
+            Steps::Workgroup(grouped) => grouped.advance(run, size),
+        }
+    }
+}
+
+impl Grouped {
+    /// Steps of one dispatch.
+    fn parts(&self, engine: &Engine, chains: u64) -> Parts {
+        let side_by_side = match engine.caps().kind {
+            DeviceKind::Cpu => std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
+            DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => GPU_GROUPS,
+        };
+        let ns = engine.stream().rates().longest_ns(self.work).saturating_mul(chains.div_ceil(side_by_side));
+        let first = (MAX_HELD_NS / ns.max(1)).max(1);
+        Parts { first, next: first, most: u64::MAX }
+    }
+
+    /// Records a dispatch of `size` steps, or as many as are left.
+    fn advance(&self, run: &mut Run, size: u64) -> Result<(u64, bool)> {
+        let (engine, begins) = (&run.engine, u64::from(self.stepping.begins));
+        let (Place::Workgroup(next), all) = (&mut run.place, run.count + begins) else { return Ok((0, true)) };
+        // The first dispatch leaves a step that the second one goes on from.
+        let (from, to) = (*next, next.saturating_add(size.max(1 + begins)).min(all));
+        if from > 0 {
+            for (state, results) in run.inputs.iter_mut().take(self.stepping.states).zip(&run.results) {
+                *state = eager::contiguous(engine, &element(results, 1, from - 1 - begins), Compile::Allowed)?;
             }
         }
+        let repeat = Repeat { kept: run.count as u32, from: from as u32, to: to as u32 };
+        let groups = run.chains as u32;
+        workgroup::run_kernel(engine, &self.kernel, &self.ports, (&run.inputs, &run.results), groups, repeat)?;
+        *next = to;
+        Ok((to - from, to == all))
     }
 }
 
@@ -116,16 +186,5 @@ fn fits(program: &Program) -> Result<u64> {
     if !supports(program) {
         return needs("a log-density of ops that one workgroup can run".to_string());
     }
-    Ok(program_work(program))
-}
-
-/// Work of a program and of those inside it, each once.
-fn program_work(program: &Program) -> u64 {
-    let type_of = program.types();
-    let each = program.instructions.iter().map(|instruction| {
-        let operands: Vec<&Type> = instruction.operands.iter().filter_map(|&o: &Operand| type_of(o)).collect();
-        let inside = instruction.op.inside().map(program_work).sum::<u64>();
-        inside + work(&instruction.op, &operands, &instruction.outs)
-    });
-    each.sum()
+    Ok(work_once(program))
 }

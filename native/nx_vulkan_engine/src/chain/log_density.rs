@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::Run;
 use super::form::{Form, Stepping, Steps};
 use crate::kernel::launch::Compile;
 use crate::program::op::{Axes, Scalar};
@@ -26,7 +27,7 @@ pub enum Mass {
 /// A compiled chain: leapfrog steps with a log-density and its gradient.
 #[derive(Debug)]
 pub struct LogDensityChain {
-    steps: Steps,
+    steps: Arc<Steps>,
     parameters: u64,
     dtype: DType,
     mass: Mass,
@@ -81,7 +82,7 @@ impl LogDensityChain {
         // q, p, gradient, step size; the inverse mass and what is captured are those of all chains.
         let own: Vec<bool> = (0..5 + captured.len()).map(|k| k < 4).collect();
         let stepping = Stepping { states: 3, begins: true };
-        let steps = Steps::compile(engine, step(model, parameters, dtype, mass)?, stepping, &own, form)?;
+        let steps = Arc::new(Steps::compile(engine, step(model, parameters, dtype, mass)?, stepping, &own, form)?);
         Ok(LogDensityChain { steps, parameters, dtype, mass, captured })
     }
 
@@ -105,14 +106,22 @@ impl LogDensityChain {
         &self.captured
     }
 
-    /// Starts the chains. Returns at once. The same chain leaves the same bits, alone or among others, and its first steps are the same
-    /// however many follow.
+    /// Runs the chains. Returns when the last part of them is recorded ([`Run::advance`]): at once where they are one part. The same chain leaves
+    /// the same bits, alone or among others, and its first steps are the same however many follow.
+    ///
+    /// # Errors
+    /// As [`LogDensityChain::begin`] and [`Run::advance`].
+    pub fn run(&self, engine: &Arc<Engine>, start: &Start<'_>, compile: Compile) -> Result<Trace> {
+        Trace::of(self.begin(engine, start, compile)?.finish()?)
+    }
+
+    /// Begins a run of chains, of whose results [`Trace::of`] makes a trace. Returns at once.
     ///
     /// # Errors
     /// `InvalidArgument` for tensors of other types or shapes, and for no or too many steps; `TooLarge`, `OutOfMemory` for more
-    /// than fits; `NeedsCompile` where a tensor must be copied by a kernel that is missing, or the chains have the whole device, and `compile`
-    /// refuses to wait for that.
-    pub fn run(&self, engine: &Arc<Engine>, start: &Start<'_>, compile: Compile) -> Result<Trace> {
+    /// than fits; `NeedsCompile` where a tensor must be copied by a kernel that is missing, the chains have the whole device, or they may take
+    /// more than one part, and `compile` refuses to wait for that.
+    pub fn begin(&self, engine: &Arc<Engine>, start: &Start<'_>, compile: Compile) -> Result<Run> {
         let d = self.parameters;
         let chains = match start.q.view.shape[..] {
             [chains, _] if (1..=u64::from(u16::MAX)).contains(&chains) => chains,
@@ -150,8 +159,17 @@ impl LogDensityChain {
         // The gradient before the first step is computed by a run that takes no step; until then q stands for it.
         let fixed = [start.q, start.p, start.q, start.step_size, start.inverse_mass];
         let inputs: Vec<Tensor> = fixed.into_iter().chain(start.captured).cloned().collect();
-        let outputs = self.steps.run(engine, &inputs, [chains, steps], compile)?;
-        match <[Tensor; 5]>::try_from(outputs) {
+        self.steps.begin(engine, &inputs, [chains, steps], compile)
+    }
+}
+
+impl Trace {
+    /// What a run of a [`LogDensityChain`] left.
+    ///
+    /// # Errors
+    /// `InvalidProgram` for the results of anything else.
+    pub fn of(results: Vec<Tensor>) -> Result<Trace> {
+        match <[Tensor; 5]>::try_from(results) {
             Ok([q, p, gradient, log_density, energy]) => Ok(Trace { q, p, gradient, log_density, energy }),
             Err(_) => Err(invalid("gives other results".to_string())),
         }

@@ -8,10 +8,14 @@ mod device;
 mod form;
 mod header;
 pub mod log_density;
+mod run;
+#[cfg(test)]
+mod tests;
 pub mod transition;
 
 pub use form::Form;
 pub use header::{Header, MAX_D, MAX_K, MAX_PUSH_BYTES, Real, Request};
+pub use run::Run;
 
 use crate::nativev::{Call, Failure, Outcome};
 use crate::{Buffer, Engine};

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::Run;
 use super::form::{Form, Stepping, Steps};
 use crate::kernel::launch::Compile;
 use crate::program::{Program, verify};
@@ -17,7 +18,7 @@ pub const MAX_CHAINS: u64 = u16::MAX as u64;
 /// A compiled transition.
 #[derive(Debug)]
 pub struct Transition {
-    steps: Steps,
+    steps: Arc<Steps>,
     inputs: Vec<Type>,
     own: Vec<bool>,
 }
@@ -61,7 +62,7 @@ impl Transition {
             return Err(invalid(format!("{states} states of {:?} to {outputs:?}", program.inputs)));
         }
         let inputs = inputs.to_vec();
-        let steps = Steps::compile(engine, program, Stepping { states, begins: false }, own, form)?;
+        let steps = Arc::new(Steps::compile(engine, program, Stepping { states, begins: false }, own, form)?);
         Ok(Transition { steps, inputs, own: own.to_vec() })
     }
 
@@ -70,13 +71,12 @@ impl Transition {
         self.steps.form()
     }
 
-    /// Starts `chains` chains from `inputs`: what is each chain's own has the number of chains as its first axis. Returns at once the
-    /// outputs of every draw, `[chains, draws, ..]`. The same chain leaves the same bits, alone or among others.
+    /// Runs `chains` chains from `inputs`: what is each chain's own has the number of chains as its first axis. Returns the outputs of every draw,
+    /// `[chains, draws, ..]`, when the last part of them is recorded ([`Run::advance`]). The same chain leaves the same bits, alone or among others.
+    /// Of loops of which nobody knows how often they run, one iteration counts for how much one part is: who has such asks for few draws at once.
     ///
     /// # Errors
-    /// `InvalidArgument` for tensors of other types or shapes, and for numbers out of range; `TooLarge`, `OutOfMemory` for more
-    /// than fits; `NeedsCompile` where a tensor must be copied by a kernel that is missing, or the chains have the whole device, and
-    /// `compile` refuses to wait for that.
+    /// As [`Transition::begin`] and [`Run::advance`].
     pub fn run(
         &self,
         engine: &Arc<Engine>,
@@ -85,6 +85,23 @@ impl Transition {
         draws: u32,
         compile: Compile,
     ) -> Result<Vec<Tensor>> {
+        self.begin(engine, inputs, chains, draws, compile)?.finish()
+    }
+
+    /// Begins such a run. Returns at once.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for tensors of other types or shapes, and for numbers out of range; `TooLarge`, `OutOfMemory` for more
+    /// than fits; `NeedsCompile` where a tensor must be copied by a kernel that is missing, the chains have the whole device, or they may take more
+    /// than one part, and `compile` refuses to wait for that.
+    pub fn begin(
+        &self,
+        engine: &Arc<Engine>,
+        inputs: &[Tensor],
+        chains: u64,
+        draws: u32,
+        compile: Compile,
+    ) -> Result<Run> {
         if !(1..=MAX_CHAINS).contains(&chains) {
             return Err(argument("chains", format!("1 to {MAX_CHAINS}"), chains.to_string()));
         }
@@ -102,6 +119,6 @@ impl Transition {
                 return Err(argument("input", format!("{expected:?}"), format!("{got:?}")));
             }
         }
-        self.steps.run(engine, inputs, [chains, draws.into()], compile)
+        self.steps.begin(engine, inputs, [chains, draws.into()], compile)
     }
 }

@@ -26,6 +26,6 @@ pub fn run(
     // The kernel must exist before memory is taken.
     engine.kernel(&crate::kernel::launch::KernelSpec::Workgroup(Box::new(spec.clone())), compile)?;
     let outputs = workgroup::outputs(engine, outs)?;
-    workgroup::run(engine, &spec, operands, &outputs, 1, 0, compile)?;
+    workgroup::run(engine, &spec, operands, &outputs, compile)?;
     Ok(outputs.into_iter().collect())
 }

@@ -173,7 +173,7 @@ impl Capture {
     ) -> Result<()> {
         self.lock().commands.push(Command {
             action: Action::Copy { from_bytes, to_bytes, size_bytes },
-            work: Some(Work { read_bytes: size_bytes, written_bytes: size_bytes, flops: Some(0) }),
+            work: Some(Work { read_bytes: size_bytes, written_bytes: size_bytes, flops: Some(0), longest: 0 }),
             reads: SmallVec::from_iter([Place::of(src)]),
             writes: SmallVec::from_iter([Place::of(dst)]),
             beside: false,

@@ -18,7 +18,7 @@ pub(crate) use capture::{Action, Capture, Command, Gate};
 use control::Looped;
 pub use describe::{Described, Launched};
 use plan::Plan;
-pub(crate) use side_by_side::Lane;
+pub(crate) use side_by_side::{Cost, Lane};
 
 use crate::eager::{self, Compile, is_true};
 use crate::memory::Buffer;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::{Executable, Memory, Replay, Slots, Step};
-use crate::kernel::launch::Work;
 use crate::memory::Buffer;
 use crate::stream::table_words;
 use crate::{Error, Result};
@@ -19,9 +18,10 @@ pub(crate) struct Lane<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Cost {
     pub commands: u64,
-    /// Bytes that its kernels read and write.
-    pub moved_bytes: u64,
-    pub flops: u64,
+    /// Nanoseconds that its commands take one after the other, as the device's rates estimate it.
+    pub ns: u64,
+    /// Nanoseconds that barriers between them take, which runs side by side share.
+    pub barriers_ns: u64,
     /// Bytes of tables in memory for the arguments of its kernels.
     pub table_bytes: u64,
     /// Memory for intermediate results.
@@ -32,14 +32,15 @@ impl Executable {
     /// What a run takes, without what waits.
     pub(crate) fn cost(&self) -> Cost {
         let mut cost = Cost::default();
+        let rates = self.engine.stream().rates();
         for step in &self.steps {
             let Step::Batch(batch) = step else { continue };
             cost.arena_bytes = cost.arena_bytes.max(batch.plan.arena_bytes);
+            cost.barriers_ns +=
+                rates.barrier_ns * (1 + batch.plan.barriers.iter().filter(|&&waits| waits).count() as u64);
             for command in &batch.plan.commands {
-                let Work { read_bytes, written_bytes, flops } = command.work.unwrap_or_default();
                 cost.commands += 1;
-                cost.moved_bytes += read_bytes + written_bytes;
-                cost.flops += flops.unwrap_or(0);
+                cost.ns = cost.ns.saturating_add(rates.ns(command.work));
                 cost.table_bytes += 4 * table_words(command) as u64;
             }
         }

@@ -3,13 +3,13 @@
 //! Everything recorded runs in order. A barrier ends an *epoch*; within an epoch nothing depends on anything else. A *serial* numbers a
 //! submission. The first failure of a submission sticks: every later call returns it.
 
+mod hold;
 mod queries;
 mod replay;
 mod slot;
 mod transfer;
 mod wait;
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,11 +19,12 @@ use std::time::Duration;
 use ash::vk;
 
 use crate::device::{DeviceKind, OpenDevice};
-use crate::kernel::launch::Work;
+use crate::kernel::launch::{Rates, Work};
 use crate::kernel::{Access, Binding, BoundLaunch, Launch, Pipeline};
 use crate::memory::{Buffer, DevicePool, Kind, Ring};
 use crate::profile::{Measured, Profiler};
 use crate::{Error, Result};
+pub(crate) use hold::{MAX_HELD_COMMANDS, MAX_HELD_NS};
 pub(crate) use replay::{Replay, Slots, table_words};
 use slot::Slot;
 
@@ -55,10 +56,6 @@ const SPIN_CPU: Duration = Duration::from_micros(2);
 /// Largest push-constant block that the engine's own kernels use, in words.
 const MAX_PARAM_WORDS: usize = 64;
 
-thread_local! {
-    static HOLDS: Cell<bool> = const { Cell::new(false) };
-}
-
 /// Counters since the stream was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Counters {
@@ -80,6 +77,7 @@ pub(crate) struct Stream {
     spin: Duration,
     /// Bytes that make a submission while the device is busy.
     batch_bytes: u64,
+    rates: Rates,
     profiler: Profiler,
     pool: Arc<DevicePool>,
     open: Arc<OpenDevice>,
@@ -109,6 +107,8 @@ struct Recorder {
     bound: vk::Pipeline,
     ops: u32,
     bytes: u64,
+    /// Time that what was replayed takes, as `rates` estimate it.
+    ns: u64,
     arguments: Option<(Buffer, Ring)>,
     counters: Counters,
 }
@@ -132,6 +132,7 @@ impl Stream {
                 bound: vk::Pipeline::null(),
                 ops: 0,
                 bytes: 0,
+                ns: 0,
                 arguments: None,
                 counters: Counters::default(),
             }),
@@ -142,6 +143,7 @@ impl Stream {
             staging: transfer::Staging::default(),
             spin,
             batch_bytes: (open.info.memory_bytes / BATCH_MEMORY_SHARE).clamp(BATCH_FIRST_BYTES, BATCH_MOST_BYTES),
+            rates: Rates::of(open.caps.kind, open.info.memory_bytes),
             profiler: Profiler::default(),
             pool,
             open,
@@ -272,7 +274,7 @@ impl Stream {
             let work = Work {
                 read_bytes: sum(&mut launch.bindings.iter().filter(is(Access::Read))),
                 written_bytes: sum(&mut launch.bindings.iter().filter(is(Access::Write))),
-                flops: None,
+                ..Work::default()
             };
             self.end_measure(&recorder, Measured::Kernel(Arc::clone(launch.pipeline)), Some(work));
         }
@@ -322,19 +324,17 @@ impl Stream {
         }
     }
 
-    /// Runs `f`, during which this thread's operations make no submission, however many they are. What others record or wait for does.
-    pub fn hold<T>(f: impl FnOnce() -> T) -> T {
-        let before = HOLDS.replace(true);
-        let result = f();
-        HOLDS.set(before);
-        result
-    }
-
-    /// Submits what is recorded, without waiting.
-    pub fn flush(&self) -> Result<()> {
+    /// Submits what is recorded, without waiting. Answers the serial of the last submission.
+    pub fn flush(&self) -> Result<u64> {
         let mut recorder = self.lock();
         self.check()?;
-        self.submit(&mut recorder)
+        self.submit(&mut recorder)?;
+        Ok(recorder.serial - 1)
+    }
+
+    /// How fast the device is at least.
+    pub fn rates(&self) -> &Rates {
+        &self.rates
     }
 
     /// Submits what is recorded and waits until the device is idle.
@@ -413,6 +413,7 @@ impl Stream {
             recorder.bound = vk::Pipeline::null();
             recorder.ops = 0;
             recorder.bytes = 0;
+            recorder.ns = 0;
         }
         Ok(recorder.current.is_some())
     }
@@ -528,8 +529,8 @@ impl Stream {
             recorder.bytes += buffer.size_bytes();
         }
         recorder.ops += 1;
-        if HOLDS.get() {
-            return Ok(());
+        if Stream::holds() {
+            return if self.is_full(recorder) { self.submit(recorder) } else { Ok(()) };
         }
         if recorder.bytes >= BATCH_FIRST_BYTES {
             self.reap(recorder)?;

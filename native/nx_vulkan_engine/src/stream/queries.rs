@@ -14,7 +14,7 @@ use crate::kernel::launch::Work;
 use crate::profile::{Measured, Profiler};
 
 /// Commands that one command buffer can measure: above the number that it is submitted after.
-const MAX_MARKS: u32 = 1024;
+pub(super) const MAX_MARKS: u32 = 1024;
 
 /// A query pool of two timestamps per command, and what they were.
 pub(super) struct Queries {

@@ -11,8 +11,10 @@ use crate::memory::Buffer;
 use crate::profile::Measured;
 
 /// Commands recorded under one lock, and words of their tables: others get their turn in between.
-const CHUNK_COMMANDS: usize = 256;
+pub(super) const CHUNK_COMMANDS: usize = 256;
 const CHUNK_TABLE_WORDS: usize = 32 << 10;
+/// Time that they take: a submission may be full behind them.
+const CHUNK_NS: u64 = super::MAX_HELD_NS / 8;
 
 /// Where the buffers of a run lie, by their numbers in the commands: memory and offset in bytes.
 pub(crate) type Slots<'a> = Vec<(&'a Buffer, u64)>;
@@ -42,7 +44,7 @@ impl Stream {
         let counts = replay.commands.iter().any(is_counted);
         let mut is_first = true;
         loop {
-            let length = chunk_length(items.clone().map(|(command, ..)| command));
+            let (length, ns) = self.chunk(items.clone().map(|(command, waits, _)| (command, waits)));
             if length == 0 {
                 return Ok(());
             }
@@ -60,8 +62,24 @@ impl Stream {
                 self.record(&mut recorder, command, (waits, counts), slots, &mut table_address)?;
             }
             recorder.ops += length as u32 - 1;
+            recorder.ns = recorder.ns.saturating_add(ns);
             self.finish(&mut recorder, replay.reads.iter().copied(), replay.writes.iter().copied())?;
         }
+    }
+
+    /// How many of the next commands are recorded at once, 0 where there are none, and the time that they take.
+    fn chunk<'a>(&self, commands: impl Iterator<Item = (&'a Command, bool)>) -> (usize, u64) {
+        let (mut count, mut words, mut ns) = (0, 0, 0u64);
+        for (command, waits) in commands.take(CHUNK_COMMANDS) {
+            let more = self.rates.ns(command.work).saturating_add(if waits { self.rates.barrier_ns } else { 0 });
+            if count > 0 && (words + table_words(command) > CHUNK_TABLE_WORDS || ns.saturating_add(more) > CHUNK_NS) {
+                break;
+            }
+            words += table_words(command);
+            ns = ns.saturating_add(more);
+            count += 1;
+        }
+        (count, ns)
     }
 
     /// Records a command, after a barrier if it `waits`, one for group counts in memory where the batch has such `counts`.
@@ -176,20 +194,6 @@ impl Stream {
         }
         Ok(())
     }
-}
-
-/// How many of the next commands are recorded at once; 0 where there are none.
-fn chunk_length<'a>(commands: impl Iterator<Item = &'a Command>) -> usize {
-    let mut words = 0;
-    let mut count = 0;
-    for command in commands.take(CHUNK_COMMANDS) {
-        words += table_words(command);
-        if words > CHUNK_TABLE_WORDS && count > 0 {
-            break;
-        }
-        count += 1;
-    }
-    count
 }
 
 /// Words that a command takes of the tables in memory.

@@ -127,7 +127,7 @@ impl Stream {
             (self.open.device.fns().v1_0.cmd_fill_buffer)(cmd, block.handle, block.offset + offset, size, word);
         }
         if measures {
-            let work = Work { read_bytes: 0, written_bytes: size, flops: Some(0) };
+            let work = Work { written_bytes: size, flops: Some(0), ..Work::default() };
             self.end_measure(&recorder, Measured::Fill, Some(work));
         }
         recorder.counters.transfers += 1;
@@ -147,7 +147,7 @@ impl Stream {
             (self.open.device.fns().v1_0.cmd_copy_buffer)(cmd, from.handle, to.handle, 1, &region);
         }
         if measures {
-            let work = Work { read_bytes: size, written_bytes: size, flops: Some(0) };
+            let work = Work { read_bytes: size, written_bytes: size, flops: Some(0), longest: 0 };
             self.end_measure(&recorder, Measured::Copy, Some(work));
         }
         recorder.counters.transfers += 1;

@@ -32,7 +32,7 @@ use crate::{Error, Result};
 use index::Key;
 use memory::{Memory, WIDTHS};
 use node::{Entry, Id, Source};
-pub use node::{elementwise_cost, supports, supports_op, work};
+pub use node::{elementwise_cost, is_open, supports, supports_op, work, work_once, work_repeated};
 
 /// How an input lies in memory, from its lowest element on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -83,8 +83,9 @@ impl Hash for Keyed {
 pub enum Mode {
     /// Runs it once.
     Once,
-    /// Runs it as often as parameter `Extra(0)` says, and once before where it `begins`. Its inputs are a counter (u32), `states` values
-    /// and what stays the same; its first outputs are the next states. All outputs of each run are kept, but not those of the beginning.
+    /// Runs it with a counter from `Extra(2)` up to before `Extra(3)`. Its inputs are the counter (u32), `states` values and what stays the same; its
+    /// first outputs are the next states. All outputs of each run are kept, in `Extra(0)` rows for each workgroup, but not those of run 0 where it
+    /// `begins`.
     Steps { states: usize, begins: bool },
 }
 

@@ -10,7 +10,7 @@ use super::{Emitter, Port};
 use crate::codegen::reduce::{Direction, ReduceSpec, Stage};
 use crate::program::op::Axes;
 use crate::program::passes::MAX_ROWS;
-use crate::program::{Binary, Elementwise, Op, Operand, Program, Reduction, Unary};
+use crate::program::{Binary, Elementwise, Loop, Op, Operand, Program, Reduction, Unary};
 use crate::shape::Dims;
 use crate::{CType, DType, Result, Type};
 
@@ -239,6 +239,39 @@ pub fn work(op: &Op, operands: &[&Type], outs: &[Type]) -> u64 {
         Op::Concatenate { .. } | Op::Stack { .. } => out.elements() * operands.len() as u64 * 2,
         _ => out.elements(),
     }
+}
+
+/// Work of a program and of those inside it, each once. Of branches the one that has more to do.
+pub fn work_once(program: &Program) -> u64 {
+    program_work(program, &|_, iteration| iteration)
+}
+
+/// Work of a program whose loops run as often as is known, or else once, with `between` iterations.
+pub fn work_repeated(program: &Program, between: u64) -> u64 {
+    program_work(program, &|op, iteration| {
+        iteration.saturating_add(between).saturating_mul(op.known_trips().unwrap_or(1))
+    })
+}
+
+/// `repeat` makes the work of a loop of that of an iteration.
+fn program_work(program: &Program, repeat: &impl Fn(&Loop, u64) -> u64) -> u64 {
+    let type_of = program.types();
+    let inside = |program: &Program| program_work(program, repeat);
+    let of = |instruction: &crate::program::Instruction| match &instruction.op {
+        Op::While(op) => repeat(op, inside(&op.condition).saturating_add(inside(&op.body))),
+        Op::Cond(op) => inside(&op.on_true).max(inside(&op.on_false)),
+        op => {
+            let operands: Vec<&Type> = instruction.operands.iter().filter_map(|&o: &Operand| type_of(o)).collect();
+            work(op, &operands, &instruction.outs)
+        }
+    };
+    program.instructions.iter().map(of).fold(0, u64::saturating_add)
+}
+
+/// Whether a program has loops of which nobody knows how often they run.
+pub fn is_open(program: &Program) -> bool {
+    let is_open_loop = |op: &Op| matches!(op, Op::While(op) if op.known_trips().is_none());
+    program.instructions.iter().any(|i| is_open_loop(&i.op) || i.op.inside().any(is_open))
 }
 
 /// Whether a kernel for the program can be generated.

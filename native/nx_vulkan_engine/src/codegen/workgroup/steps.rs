@@ -1,4 +1,4 @@
-//! A program that runs again and again, as many times as a parameter says, and keeps what each run gives.
+//! A program that runs again and again, as many times as parameters say, and keeps what each run gives.
 
 use rspirv::spirv::{Op, Word};
 use smallvec::SmallVec;
@@ -19,29 +19,28 @@ impl Emitter<'_, '_, '_> {
             return Err(invalid(format!("{states} states of {} inputs", types.len())));
         }
         let inputs = self.inputs(types)?;
-        let count = self.code.param(self.params.word(Param::Extra(0)))?;
+        let [kept, from, to] = [0, 2, 3].map(|k| self.code.param(self.params.word(Param::Extra(k))));
+        let (kept, from, to) = (kept?, from?, to?);
         let (start, fixed) = inputs.split_at(states);
         let cells = self.cells(start);
         self.assign(start, &cells)?;
         let uint = self.code.linker.type_uint(32);
         let variable = self.code.variable(uint);
-        let zero = self.number(0);
-        self.code.set(variable, zero);
+        self.code.set(variable, from);
         let state = self.readers(start, &cells);
         self.barrier();
         let repeat = self.code.begin_loop();
         self.enter();
         let step = self.code.get(uint, variable);
         let boolean = self.code.linker.type_bool();
-        let test = if begins { Op::ULessThanEqual } else { Op::ULessThan };
-        let going_on = self.code.ids(test, boolean, &[step, count]);
+        let going_on = self.code.ids(Op::ULessThan, boolean, &[step, to]);
         self.code.go_on(&repeat, going_on);
         let counted = self.add(Entry::new(counter.clone(), Source::Uniform(step)));
         let inputs: SmallVec<[Id; 8]> = std::iter::once(counted).chain(state).chain(fixed.iter().copied()).collect();
         self.body(|emitter| {
             let targets = vec![Target::Keep; program.outputs.len()];
             let outputs = emitter.scope(program, &inputs, &targets)?;
-            emitter.keep_step(&outputs, step, count, begins)?;
+            emitter.keep_step(&outputs, step, kept, begins)?;
             emitter.assign(&outputs[..states], &cells)
         })?;
         self.barrier();
@@ -53,8 +52,8 @@ impl Emitter<'_, '_, '_> {
         Ok(())
     }
 
-    /// Writes outputs of run `step` of `count`, unless it is the beginning.
-    fn keep_step(&mut self, outputs: &[Id], step: Word, count: Word, begins: bool) -> Result<()> {
+    /// Writes outputs of run `step` to their place among `kept` rows, unless it is the beginning.
+    fn keep_step(&mut self, outputs: &[Id], step: Word, kept: Word, begins: bool) -> Result<()> {
         self.touch(outputs, &[]);
         let mut seen = std::collections::HashSet::new();
         for &id in outputs {
@@ -66,7 +65,7 @@ impl Emitter<'_, '_, '_> {
             self.code.begin_if(later)
         });
         self.enter();
-        let rows = self.code.u32_op(Op::IMul, self.group, count);
+        let rows = self.code.u32_op(Op::IMul, self.group, kept);
         let mut row = self.code.u32_op(Op::IAdd, rows, step);
         if begins {
             let one = self.number(1);

@@ -24,6 +24,7 @@ use once_cell::sync::OnceCell;
 use rspirv::spirv::Capability;
 use smallvec::SmallVec;
 
+pub(crate) use work::Rates;
 pub use work::Work;
 
 use super::{Interface, Launch, Pipeline, PipelineKey, PipelineStore, capabilities};
@@ -424,7 +425,7 @@ fn record(
         writes: &writes,
         beside,
         work: match &kernel.spec {
-            Some(spec) if engine.counts_work() => Some(spec.work(arguments, first_output, groups)),
+            Some(spec) if engine.counts_work() => Some(spec.work(engine.caps().kind, arguments, first_output, groups)),
             _ => None,
         },
     })

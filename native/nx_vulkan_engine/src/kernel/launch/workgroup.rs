@@ -37,28 +37,36 @@ pub fn spec_with(caps: &Caps, program: &Arc<Program>, ports: Vec<Port>, mode: Mo
     }
 }
 
-/// Records a kernel of `spec` for `groups` workgroups. `count` is the number of steps, if the spec has any.
+/// Which runs of a program a dispatch does that repeats one ([`Mode::Steps`]).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Repeat {
+    /// Runs that all dispatches together keep: rows of the outputs for each workgroup.
+    pub kept: u32,
+    /// The counter of the first run, and that after the last one.
+    pub from: u32,
+    pub to: u32,
+}
+
+/// Records one workgroup of a kernel of `spec`, which runs its program once.
 pub fn run(
     engine: &Engine,
     spec: &WorkgroupSpec,
     inputs: &[Tensor],
     outputs: &[Tensor],
-    groups: u32,
-    count: u32,
     compile: Compile,
 ) -> Result<()> {
     let kernel = engine.kernel(&KernelSpec::Workgroup(Box::new(spec.clone())), compile)?;
-    run_kernel(engine, &kernel, &spec.ports, inputs, outputs, [groups, count])
+    run_kernel(engine, &kernel, &spec.ports, (inputs, outputs), 1, Repeat::default())
 }
 
-/// The same with a kernel that was looked up before.
+/// Records `groups` workgroups of a kernel with these inputs and outputs.
 pub fn run_kernel(
     engine: &Engine,
     kernel: &Kernel,
     ports: &[Port],
-    inputs: &[Tensor],
-    outputs: &[Tensor],
-    [groups, count]: [u32; 2],
+    (inputs, outputs): (&[Tensor], &[Tensor]),
+    groups: u32,
+    repeat: Repeat,
 ) -> Result<()> {
     for tensor in inputs.iter().chain(outputs) {
         let (low, high) = tensor.view.extent();
@@ -88,7 +96,7 @@ pub fn run_kernel(
     let written = outputs.iter().map(|t| (&t.buffer, t.address()));
     let written = written.chain(scratch.iter().map(|buffer| (buffer, buffer.address())));
     places.extend(written.map(|(buffer, address)| Place { buffer, address, strides: &[], element_bytes: 0 }));
-    let extra = [count, scratch_bytes as u32];
+    let extra = [repeat.kept, scratch_bytes as u32, repeat.from, repeat.to];
     let arguments = Arguments { count: groups, sizes: &[], places: &places, extra: &extra };
     launch(engine, kernel, &arguments, first_output, groups.into())
 }

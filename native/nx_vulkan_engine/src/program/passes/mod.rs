@@ -18,6 +18,7 @@ mod windows;
 mod workgroup;
 
 pub(crate) use unstack::MAX_ROWS;
+pub(crate) use workgroup::{PHASE_WORK, max_work};
 
 use super::fused::Plan;
 use super::{Op, Program, counted, verify};

@@ -45,7 +45,7 @@ impl Split {
         let mut split = Split { shape: Dims::new(), inner: Axes::new() };
         for (axis, &size) in windows.sizes.iter().enumerate() {
             let is_plain = windows.padding[axis] == (0, 0) && (windows.dilations[axis] == 1 || size == 1);
-            if !is_plain || windows.strides[axis] != size || shape[axis] % size != 0 {
+            if !is_plain || windows.strides[axis] != size || !shape[axis].is_multiple_of(size) {
                 return None;
             }
             split.shape.push(shape[axis] / size);

@@ -32,7 +32,7 @@ const MAX_INSTRUCTIONS: usize = 300;
 const MAX_OPERANDS: usize = 250;
 
 /// Work that every phase costs besides that of its elements: a barrier.
-const PHASE_WORK: u64 = DISPATCH_WORK / 16;
+pub(crate) const PHASE_WORK: u64 = DISPATCH_WORK / 16;
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let program = loops(program, target)?;
@@ -124,10 +124,10 @@ fn loops(program: &Program, target: &Target) -> Result<Program> {
         match &mut instruction.op {
             Op::While(op) => match iteration_cost(op) {
                 Some(cost) if cost.work <= iteration_work(target) => {
-                    let most = (max_work(target) / cost.work).clamp(1, MAX_ITERATIONS);
+                    let most = (max_work(target.kind) / cost.work).clamp(1, MAX_ITERATIONS);
                     if cost.open {
                         let slow = run(&op.body, target)?;
-                        op.body = fuel::block(op, &instruction.outs, max_work(target), slow)?;
+                        op.body = fuel::block(op, &instruction.outs, max_work(target.kind), slow)?;
                         op.trips = None;
                     } else if op.known_trips().is_some_and(|trips| trips <= most) {
                         instruction.op = whole(&instruction, &new)?;
@@ -157,8 +157,9 @@ fn iteration_work(target: &Target) -> u64 {
     if target.kind == DeviceKind::Cpu { ITERATION_WORK / 8 } else { ITERATION_WORK }
 }
 
-fn max_work(target: &Target) -> u64 {
-    if target.kind == DeviceKind::Cpu { MAX_WORK / 8 } else { MAX_WORK }
+/// Work of one dispatch that has loops of which nobody knows how often they run, at most.
+pub(crate) fn max_work(kind: DeviceKind) -> u64 {
+    if kind == DeviceKind::Cpu { MAX_WORK / 8 } else { MAX_WORK }
 }
 
 /// A program of one instruction whose operands are its inputs.

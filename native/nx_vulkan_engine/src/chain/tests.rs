@@ -1,0 +1,108 @@
+//! Runs in parts of any size have the bits of runs in one.
+
+use std::sync::Arc;
+
+use super::log_density::{LogDensityChain, Mass, Start};
+use super::transition::Transition;
+use super::{Form, Run};
+use crate::program::{Builder, Program, Reduction};
+use crate::{Compile, DType, Engine, Result, Tensor, Type};
+
+fn tensor(engine: &Engine, dtype: DType, shape: &[u64], seed: f64) -> Tensor {
+    let values = (1..=shape.iter().product::<u64>()).map(|i| (i as f64 * seed).fract() - 0.5);
+    let bytes: Vec<u8> = match dtype {
+        DType::F64 => values.flat_map(f64::to_ne_bytes).collect(),
+        _ => values.flat_map(|x| (x as f32).to_ne_bytes()).collect(),
+    };
+    Tensor::from_nx_bytes(engine, &Type::new(dtype, shape), &bytes).unwrap()
+}
+
+/// -sum(log(1 + scale q^2)) and its gradient.
+fn heavy_tails(dtype: DType, d: u64) -> Program {
+    let b = Builder::new();
+    let (q, scale) = (b.input(dtype, &[d]), b.input(dtype, &[d]));
+    let scaled = b.multiply(scale, q);
+    let inner = b.add(b.multiply(scaled, q), 1.0);
+    let value = b.negate(b.reduce(Reduction::Sum, b.log(inner), &[0], false));
+    let gradient = b.divide(b.multiply(scaled, -2.0), inner);
+    b.finish(&[value, gradient]).unwrap()
+}
+
+/// x' = sin(x) a + the number of the draw, some times over; sin(x) is given beside it.
+fn waves() -> Program {
+    let b = Builder::new();
+    let (number, x, a) = (b.input(DType::U32, &[]), b.input(DType::F32, &[3]), b.input(DType::F32, &[]));
+    let wave = b.sin(x);
+    let next = b.add(b.multiply(wave, a), b.multiply(b.as_type(number, DType::F32), 0.25));
+    b.finish(&[next, wave]).unwrap()
+}
+
+/// What a run leaves, as bytes.
+fn bytes(engine: &Engine, results: &[Tensor]) -> Vec<Vec<u8>> {
+    results.iter().map(|result| result.to_nx_bytes(engine, None).unwrap()).collect()
+}
+
+fn check(engine: &Engine, what: &str, begin: impl Fn() -> Result<Run>) {
+    let dispatches = || engine.stats().dispatches;
+    let before = dispatches();
+    let whole = bytes(engine, &begin().unwrap().in_parts_of(u64::MAX).finish().unwrap());
+    let fewest = dispatches() - before;
+    for size in [1, 2, 5, 8, 13, 100] {
+        let mut run = begin().unwrap().in_parts_of(size);
+        let mut parts = 1;
+        while !run.advance().unwrap() {
+            parts += 1;
+            // Others have their turn.
+            let other = tensor(engine, DType::F32, &[3], 0.3);
+            engine.fill(&other.buffer, 0, 12, 0).unwrap();
+            assert_eq!(bytes(engine, &[other])[0], [0; 12]);
+        }
+        assert!(size > 10 || parts > 1, "{what}: {size}");
+        assert!(bytes(engine, run.results()) == whole, "{what} in parts of {size}");
+    }
+    assert!(fewest > 0);
+}
+
+#[test]
+fn runs_in_parts_have_the_bits_of_runs_in_one() {
+    let engine = &Engine::open(None).unwrap();
+    for form in [Form::Workgroup, Form::Device] {
+        for (dtype, d, chains, steps) in [(DType::F64, 5, 3, 12), (DType::F32, 4, 1, 40), (DType::F32, 33, 2, 11)] {
+            let model = heavy_tails(dtype, d);
+            let chain = LogDensityChain::compile(engine, &model, Mass::Diagonal, Some(form)).unwrap();
+            let [q, p] = [0.618, 0.414].map(|seed| tensor(engine, dtype, &[chains, d], seed));
+            let [mass, scale] = [tensor(engine, dtype, &[d], 0.01), tensor(engine, dtype, &[d], 0.7)];
+            // The first chain diverges.
+            let captured = [scale];
+            for step_size in [tensor(engine, dtype, &[chains], 0.501), tensor(engine, dtype, &[chains], 1e300)] {
+                let start =
+                    Start { q: &q, p: &p, inverse_mass: &mass, step_size: &step_size, captured: &captured, steps };
+                let what = format!("{chains} chains of {dtype}[{d}] in the form {form:?}");
+                check(engine, &what, || chain.begin(engine, &start, Compile::Allowed));
+            }
+        }
+        let transition = Transition::compile(engine, waves(), 1, &[true, true], Some(form)).unwrap();
+        let inputs = [tensor(engine, DType::F32, &[4, 3], 0.618), tensor(engine, DType::F32, &[4], 0.414)];
+        let what = format!("draws in the form {form:?}");
+        check(engine, &what, || transition.begin(engine, &inputs, 4, 30, Compile::Allowed));
+    }
+}
+
+/// Who gives a run up gets its memory back, and the next run is right.
+#[test]
+fn a_run_that_is_given_up_ends() {
+    let engine = &Engine::open(None).unwrap();
+    for form in [Form::Workgroup, Form::Device] {
+        let transition = Transition::compile(engine, waves(), 1, &[true, true], Some(form)).unwrap();
+        let inputs = [tensor(engine, DType::F32, &[4, 3], 0.618), tensor(engine, DType::F32, &[4], 0.414)];
+        let begin = || transition.begin(engine, &inputs, 4, 500, Compile::Allowed).unwrap().in_parts_of(100);
+        let wanted = bytes(engine, &begin().finish().unwrap());
+        let before = (engine.stats().in_use_bytes, Arc::strong_count(engine));
+        for parts in 1..4 {
+            let mut run = begin();
+            (0..parts).for_each(|_| assert!(!run.advance().unwrap()));
+        }
+        assert_eq!((engine.stats().in_use_bytes, Arc::strong_count(engine)), before);
+        assert_eq!(bytes(engine, &begin().finish().unwrap()), wanted);
+    }
+}

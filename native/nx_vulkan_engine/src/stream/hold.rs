@@ -1,0 +1,93 @@
+//! Work that is held back until all of it is recorded, and how much of it a submission takes at most.
+
+use std::cell::Cell;
+
+use super::queries::MAX_MARKS;
+use super::replay::CHUNK_COMMANDS;
+use super::{Recorder, Stream};
+
+/// Commands of a submission: drivers keep some hundred bytes of each, and waiting for the one before takes a GPU 2 to 5 us.
+pub(crate) const MAX_HELD_COMMANDS: u64 = 1 << 15;
+
+/// Time of a submission, as [`crate::kernel::launch::Rates`] estimate it: some systems stop programs whose submissions take two seconds.
+pub(crate) const MAX_HELD_NS: u64 = 250_000_000;
+
+thread_local! {
+    static HOLDS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, its thread's operations make no submission.
+struct Held {
+    before: bool,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HOLDS.set(self.before);
+    }
+}
+
+impl Stream {
+    /// Runs `f`, during which this thread's operations make a submission only where as much has gathered as one takes. What others record or
+    /// wait for does, too.
+    pub fn hold<T>(f: impl FnOnce() -> T) -> T {
+        let _held = Held { before: HOLDS.replace(true) };
+        f()
+    }
+
+    /// Whether this thread holds operations back.
+    pub(super) fn holds() -> bool {
+        HOLDS.get()
+    }
+
+    /// Whether as much is recorded as a submission takes, whoever recorded it.
+    pub(super) fn is_full(&self, recorder: &Recorder) -> bool {
+        let most = match self.profiler.is_on() {
+            // What is recorded at once must find room.
+            true => u64::from(MAX_MARKS) - CHUNK_COMMANDS as u64,
+            false => MAX_HELD_COMMANDS,
+        };
+        u64::from(recorder.ops) >= most || recorder.ns >= MAX_HELD_NS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Engine;
+
+    #[test]
+    fn what_several_threads_hold_is_one_submission_until_it_is_full() {
+        let engine = Engine::open(None).unwrap();
+        let submissions = |each: u64| {
+            engine.flush().unwrap();
+            let before = engine.stats().submissions;
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        let buffer = engine.alloc(4).unwrap();
+                        Stream::hold(|| (0..each).for_each(|i| engine.fill(&buffer, 0, 4, i as u32).unwrap()));
+                        assert!(!Stream::holds());
+                    });
+                }
+            });
+            engine.stats().submissions - before
+        };
+        assert_eq!(submissions(100), 0);
+        assert_eq!(submissions(MAX_HELD_COMMANDS / 2), 1);
+    }
+
+    #[test]
+    fn nothing_is_held_after_a_panic_or_an_error() {
+        assert!(
+            std::panic::catch_unwind(|| Stream::hold(|| -> () { std::panic::resume_unwind(Box::new("no")) })).is_err()
+        );
+        assert!(!Stream::holds());
+        let inner = Stream::hold(|| {
+            let failed: Result<(), ()> = Stream::hold(|| Err(()));
+            (failed, Stream::holds())
+        });
+        assert_eq!(inner, (Err(()), true));
+        assert!(!Stream::holds());
+    }
+}

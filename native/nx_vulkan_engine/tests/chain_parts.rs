@@ -1,0 +1,113 @@
+//! How much of a run of chains is one submission, one dispatch, and what a profile sees of it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "common/mod.rs"]
+mod common;
+
+use std::sync::Arc;
+
+use nx_vulkan_engine::chain::Form;
+use nx_vulkan_engine::chain::transition::Transition;
+use nx_vulkan_engine::program::{Builder, Linalg, Op, Program};
+use nx_vulkan_engine::{Compile, DType, Engine, Tensor, Type};
+
+/// x' = sin(x + a), `times` over in a loop.
+fn waves(d: u64, times: u32) -> Program {
+    let b = Builder::new();
+    let (_, x, a) = (b.input(DType::U32, &[]), b.input(DType::F32, &[d]), b.input(DType::F32, &[]));
+    let none = b.number(DType::U32, 0.0);
+    let last = b.while_loop(
+        &[x, none],
+        &[a],
+        |b, v| b.less(v[1], f64::from(times)),
+        |b, v| vec![b.sin(b.add(v[0], v[2])), b.add(v[1], 1.0)],
+    );
+    b.finish(&last[..1]).unwrap()
+}
+
+/// The factor of a matrix and half of what is before it.
+fn factors(n: u64) -> Program {
+    let b = Builder::new();
+    let (_, x, a) = (b.input(DType::U32, &[]), b.input(DType::F32, &[n, n]), b.input(DType::F32, &[n, n]));
+    let sum = b.add(a, b.multiply(x, 1e-3));
+    let factor = b.push(Op::Linalg(Linalg::Cholesky), &[sum], &b.ty(sum));
+    b.finish(&[factor]).unwrap()
+}
+
+fn f32s(engine: &Engine, shape: &[u64], value: impl Fn(u64) -> f32) -> Tensor {
+    let bytes: Vec<u8> = (0..shape.iter().product()).flat_map(|i| value(i).to_ne_bytes()).collect();
+    Tensor::from_nx_bytes(engine, &Type::new(DType::F32, shape), &bytes).unwrap()
+}
+
+/// Submissions, dispatches and results of a run of one chain.
+fn run(engine: &Arc<Engine>, transition: &Transition, inputs: &[Tensor], draws: u32) -> (u64, u64, Vec<u8>) {
+    engine.wait().unwrap();
+    let before = engine.stats();
+    let results = transition.run(engine, inputs, 1, draws, Compile::Allowed).unwrap();
+    engine.wait().unwrap();
+    let after = engine.stats();
+    let bytes = results[0].to_nx_bytes(engine, None).unwrap();
+    (after.submissions - before.submissions, after.dispatches - before.dispatches, bytes)
+}
+
+/// The first draws are the same in few parts and in many.
+fn check_prefix(few: &[u8], many: &[u8]) {
+    assert!(few.len() < many.len() && few == &many[..few.len()]);
+}
+
+#[test]
+fn few_long_steps_are_several_submissions() {
+    let engine = common::engine();
+    // A step takes 1 ms of a GPU by the estimate, and is one command.
+    let long = Transition::compile(&engine, waves(256, 1000), 1, &[true, false], Some(Form::Device)).unwrap();
+    let inputs = [f32s(&engine, &[1, 256], |i| i as f32), f32s(&engine, &[], |_| 0.5)];
+    let (one, _, few) = run(&engine, &long, &inputs, 1);
+    let (several, _, many) = run(&engine, &long, &inputs, 300);
+    assert!(one == 1 && several >= 2, "{one} and {several} submissions of loops");
+    check_prefix(&few, &many);
+
+    let n = 600;
+    let factored = Transition::compile(&engine, factors(n), 1, &[true, false], Some(Form::Device)).unwrap();
+    let matrix = f32s(&engine, &[n, n], |i| if i % (n + 1) == 0 { 2.0 } else { 1.0 / n as f32 });
+    let inputs = [f32s(&engine, &[1, n, n], |_| 0.0), matrix];
+    let (_, _, few) = run(&engine, &factored, &inputs, 1);
+    let (several, _, many) = run(&engine, &factored, &inputs, 8);
+    assert!(several >= 3, "{several} submissions of factorizations");
+    check_prefix(&few, &many);
+    common::assert_valid(&engine);
+}
+
+#[test]
+fn many_steps_of_one_workgroup_are_one_dispatch_unless_they_take_long() {
+    let engine = common::engine();
+    let inputs = [f32s(&engine, &[1, 8], |i| i as f32), f32s(&engine, &[], |_| 0.5)];
+    let small = Transition::compile(&engine, waves(8, 10), 1, &[true, false], None).unwrap();
+    assert_eq!(small.form(), Form::Workgroup);
+    let (submissions, dispatches, few) = run(&engine, &small, &inputs, 1024);
+    assert_eq!((submissions, dispatches), (1, 1));
+    check_prefix(&few, &run(&engine, &small, &inputs, 65_536).2);
+
+    let long = Transition::compile(&engine, waves(8, 500), 1, &[true, false], Some(Form::Workgroup)).unwrap();
+    let (submissions, dispatches, few) = run(&engine, &long, &inputs, 100);
+    assert_eq!((submissions, dispatches), (1, 1));
+    let (submissions, dispatches, many) = run(&engine, &long, &inputs, 1000);
+    assert!(submissions >= 2 && dispatches >= 2, "{submissions} submissions of {dispatches} dispatches");
+    check_prefix(&few, &many);
+    assert_eq!(many, run(&engine, &long, &inputs, 1000).2);
+    common::assert_valid(&engine);
+}
+
+#[test]
+fn profiles_see_all_commands_of_a_run() {
+    let engine = common::engine();
+    let transition = Transition::compile(&engine, waves(8, 3), 1, &[true, false], Some(Form::Device)).unwrap();
+    let inputs = [f32s(&engine, &[1, 8], |i| i as f32), f32s(&engine, &[], |_| 0.5)];
+    let (_, dispatches, wanted) = run(&engine, &transition, &inputs, 1500);
+    engine.start_profile().unwrap();
+    assert_eq!(run(&engine, &transition, &inputs, 1500).2, wanted);
+    let profile = engine.profile().unwrap();
+    assert!(dispatches > 1024);
+    assert_eq!(profile.unmeasured, 0);
+    assert_eq!(profile.rows.iter().map(|row| row.calls).sum::<u64>(), dispatches);
+    common::assert_valid(&engine);
+}
