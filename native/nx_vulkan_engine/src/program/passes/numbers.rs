@@ -1,11 +1,13 @@
 //! Gives ops the numbers that they compute with fastest, where these are the same: integers beside floats become floats, so that nothing is
-//! computed in f64 for the sake of a 2, and quotients by powers of two become products.
+//! computed in f64 for the sake of a 2, and what is computed of choices among numbers is a choice among results.
 
 use smallvec::SmallVec;
 
+use super::fold::computed;
 use super::rewrite::Rewriter;
 use crate::program::op::Scalar;
 use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Program};
+use crate::shape::Dims;
 use crate::value::Value;
 use crate::{DType, Result, Type};
 
@@ -21,10 +23,10 @@ pub fn run(program: &Program) -> Result<Program> {
                 }
             }
         }
-        if let Some(product) = product(&mut new, &instruction)? {
-            instruction = product;
+        match chosen(&mut new, &instruction)? {
+            Some(result) => new.moved(result),
+            None => new.replace(instruction),
         }
-        new.replace(instruction);
     }
     new.finish(program)
 }
@@ -58,43 +60,59 @@ fn as_float(new: &mut Rewriter, operand: Operand, dtype: DType) -> Result<Option
     Ok(is_same.then(|| new.push_one(Op::Constant(Scalar::Float(float.real())), &[], &number)))
 }
 
-/// The product that a quotient is, where the divisor is a power of two or one of two such.
-fn product(new: &mut Rewriter, instruction: &Instruction) -> Result<Option<Instruction>> {
-    let (Op::Binary(Binary::Divide), &[a, divisor], [out]) =
-        (&instruction.op, instruction.operands.as_slice(), instruction.outs.as_slice())
+/// What an op makes of operands of which each is one of two constants, or a constant: a choice among results that the host computes.
+fn chosen(new: &mut Rewriter, instruction: &Instruction) -> Result<Option<Operand>> {
+    let (Some(op @ Elementwise::Binary(_)), &[a, b], [out]) =
+        (instruction.op.elementwise(), instruction.operands.as_slice(), instruction.outs.as_slice())
     else {
         return Ok(None);
     };
-    let is_real_float = |dtype: DType| matches!(dtype, DType::F32 | DType::F64);
-    if !is_real_float(out.dtype) || new.ty(a)?.dtype != out.dtype || new.ty(divisor)?.dtype != out.dtype {
+    let (Some(a), Some(b)) = (choice(new, a)?, choice(new, b)?) else { return Ok(None) };
+    if a.predicate.is_none() && b.predicate.is_none() {
         return Ok(None);
     }
-    let reciprocal = match new.maker(divisor).cloned() {
-        Some(Instruction { op: Op::Select, operands, outs }) => {
-            let &[predicate, x, y] = operands.as_slice() else { return Ok(None) };
-            let (Some(x), Some(y)) = (reciprocal(new, x)?, reciprocal(new, y)?) else { return Ok(None) };
-            let [x, y] = [x, y].map(|(value, ty)| new.push_one(Op::Constant(Scalar::Float(value)), &[], &ty));
-            new.push_one(Op::Select, &[predicate, x, y], &outs[0])
-        }
-        Some(Instruction { op: Op::Constant(_), .. }) => {
-            let Some((value, ty)) = reciprocal(new, divisor)? else { return Ok(None) };
-            new.push_one(Op::Constant(Scalar::Float(value)), &[], &ty)
-        }
-        _ => return Ok(None),
-    };
-    let operands = SmallVec::from_slice(&[a, reciprocal]);
-    Ok(Some(Instruction { op: Op::Binary(Binary::Multiply), operands, outs: instruction.outs.clone() }))
+    let mut results: SmallVec<[Operand; 2]> = SmallVec::new();
+    for &x in &a.values {
+        let values = b.values.iter().map(|&y| computed(op, &[(x, a.dtype), (y, b.dtype)], out.dtype));
+        let Some(values) = values.collect::<Option<SmallVec<[Value; 2]>>>() else { return Ok(None) };
+        let numbers: SmallVec<[Operand; 2]> = values
+            .into_iter()
+            .map(|value| new.push_one(Op::Constant(value.into()), &[], &Type::new(out.dtype, &[])))
+            .collect();
+        results.push(selected(new, &b, &numbers, &Type { dtype: out.dtype, shape: b.shape.clone() }));
+    }
+    let result = selected(new, &a, &results, out);
+    Ok((new.ty(result)? == out).then_some(result))
 }
 
-/// One over a constant of f32 or f64 that is a power of two, and the constant's type.
-fn reciprocal(new: &Rewriter, operand: Operand) -> Result<Option<(f64, Type)>> {
-    let ty = new.ty(operand)?.clone();
-    let Some(value) = new.constant(operand) else { return Ok(None) };
-    let (Value::Float(x), true) = (Value::from(value).cast(ty.dtype), matches!(ty.dtype, DType::F32 | DType::F64))
-    else {
-        return Ok(None);
+/// An operand that is one number, or one of two.
+struct Choice {
+    predicate: Option<Operand>,
+    values: SmallVec<[Value; 2]>,
+    dtype: DType,
+    shape: Dims,
+}
+
+fn choice(new: &Rewriter, operand: Operand) -> Result<Option<Choice>> {
+    let number = |operand: Operand| -> Result<Option<(Value, DType)>> {
+        let dtype = new.ty(operand)?.dtype;
+        Ok(new.constant(operand).map(|value| (Value::from(value).cast(dtype), dtype)))
     };
-    // Both are normal numbers of f32.
-    let is_power = x.to_bits() << 12 == 0 && (2f64.powi(-126)..=2f64.powi(126)).contains(&x.abs());
-    Ok(is_power.then(|| (1.0 / x, ty)))
+    let Type { dtype, shape } = new.ty(operand)?.clone();
+    if let Some((value, _)) = number(operand)? {
+        return Ok(Some(Choice { predicate: None, values: SmallVec::from_slice(&[value]), dtype, shape: Dims::new() }));
+    }
+    let Some(Instruction { op: Op::Select, operands, .. }) = new.maker(operand) else { return Ok(None) };
+    let &[predicate, x, y] = operands.as_slice() else { return Ok(None) };
+    let (Some((x, x_dtype)), Some((y, y_dtype))) = (number(x)?, number(y)?) else { return Ok(None) };
+    let values = SmallVec::from_slice(&[x, y]);
+    Ok((x_dtype == dtype && y_dtype == dtype).then_some(Choice { predicate: Some(predicate), values, dtype, shape }))
+}
+
+/// The choice with these in the place of its values.
+fn selected(new: &mut Rewriter, choice: &Choice, results: &[Operand], out: &Type) -> Operand {
+    match (choice.predicate, results) {
+        (Some(predicate), &[x, y]) => new.push_one(Op::Select, &[predicate, x, y], out),
+        _ => results[0],
+    }
 }
