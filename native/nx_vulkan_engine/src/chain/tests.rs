@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::log_density::{LogDensityChain, Mass, Start};
 use super::transition::Transition;
-use super::{Form, Run};
-use crate::program::{Builder, Program, Reduction};
-use crate::{Compile, DType, Engine, Result, Tensor, Type};
+use super::{Form, Run, device};
+use crate::program::{Builder, Op, Operand, Program, Reduction};
+use crate::{Compile, DType, DeviceKind, Engine, Result, Tensor, Type};
 
 fn tensor(engine: &Engine, dtype: DType, shape: &[u64], seed: f64) -> Tensor {
     let values = (1..=shape.iter().product::<u64>()).map(|i| (i as f64 * seed).fract() - 0.5);
@@ -104,5 +104,47 @@ fn a_run_that_is_given_up_ends() {
         }
         assert_eq!((engine.stats().in_use_bytes, Arc::strong_count(engine)), before);
         assert_eq!(bytes(engine, &begin().finish().unwrap()), wanted);
+    }
+}
+
+/// Sorts x / 2 + a until its largest element is above a limit, for which the host has to look.
+fn sorted_until() -> Program {
+    let b = Builder::new();
+    let (_, x, a) = (b.input(DType::U32, &[]), b.input(DType::F32, &[40]), b.input(DType::F32, &[]));
+    let vector = b.ty(x);
+    let sorted = |b: &Builder, x| b.push(Op::Sort { axis: 0, descending: true }, &[x], &vector);
+    let goes_on = |b: &Builder, v: &[Operand]| b.less(b.at(v[0], 0), 1.5);
+    let next = |b: &Builder, v: &[Operand]| vec![sorted(b, b.add(b.multiply(v[0], 0.5), v[1]))];
+    let start = b.multiply(b.sin(x), 0.5);
+    let last = b.while_loop(&[start], &[a], goes_on, next);
+    b.finish(&last).unwrap()
+}
+
+#[test]
+fn steps_that_wait_for_the_device_give_others_their_turn() {
+    let engine = &Engine::open(None).unwrap();
+    let transition = Transition::compile(engine, sorted_until(), 1, &[true, true], Some(Form::Device)).unwrap();
+    let bytes_of = |value: f32| value.to_ne_bytes();
+    let a: Vec<u8> = [1.0, 0.9, 1.2].into_iter().flat_map(bytes_of).collect();
+    let a = Tensor::from_nx_bytes(engine, &Type::new(DType::F32, &[3]), &a).unwrap();
+    let x = tensor(engine, DType::F32, &[3, 40], 0.618);
+    let (chains, draws) = (3, 100);
+    let mut run = transition.begin(engine, &[x.clone(), a.clone()], chains, draws, Compile::Allowed).unwrap();
+    let mut parts = 1;
+    while !run.advance().unwrap() {
+        parts += 1;
+    }
+    let whole = bytes(engine, run.results()).remove(0);
+    assert!(parts > 1 || engine.caps().kind != DeviceKind::Cpu, "{parts}");
+    let size = whole.len() / chains as usize;
+    for chain in 0..chains {
+        let own = [&x, &a].map(|tensor| {
+            let mut view = device::element(tensor, 0, chain).view;
+            view.shape.insert(0, 1);
+            view.strides.insert(0, 0);
+            Tensor { buffer: Arc::clone(&tensor.buffer), view }
+        });
+        let alone = transition.run(engine, &own, 1, draws, Compile::Allowed).unwrap();
+        assert_eq!(bytes(engine, &alone)[0], whole[chain as usize * size..][..size], "chain {chain}");
     }
 }
