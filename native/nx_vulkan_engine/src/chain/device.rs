@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::form::Stepping;
-use super::run::{Parts, Place, Run, turn_ends};
+use super::run::{Parts, Place, Run, later, turn_ends};
 use crate::executable::{ALIGN_BYTES, Cost, Lane, aligned};
 use crate::kernel::launch::Compile;
 use crate::memory::Buffer;
@@ -85,13 +85,19 @@ fn layout(cost: &Cost, memory_bytes: u64, lane_bytes: u64, kind: DeviceKind, cha
     let all = within(MAX_HELD_COMMANDS, ns);
     let parts = match kind {
         // It would share its cores with who records.
-        DeviceKind::Cpu => Parts { first: all, next: all, most: all },
+        DeviceKind::Cpu => Parts { first: all, next: later(all), most: all },
         DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => {
             let next = within(NEXT_COMMANDS, ns);
             Parts { first: within(FIRST_COMMANDS, ns), next, most: next }
         }
     };
     (lanes, parts)
+}
+
+/// Memory for what a chain leaves, besides results: of what lies there as kernels need it, that is only what runs before the first step leave.
+fn rows_bytes(outputs: &[Type], begins: u64, steps: u64) -> u64 {
+    let rows = |ty: &Type| pitch_bytes(ty) * (begins + if is_packed(ty) { 0 } else { steps });
+    outputs.iter().map(rows).sum()
 }
 
 impl Stepped {
@@ -111,8 +117,7 @@ impl Stepped {
         let begins = u64::from(self.stepping.begins);
         let counters = Rows::counters(engine, steps + begins)?;
         let cost = self.step.cost();
-        let rows = |ty: &Type| pitch_bytes(ty) * (begins + if is_packed(ty) { 0 } else { steps });
-        let lane_bytes = cost.arena_bytes + self.outputs.iter().map(rows).sum::<u64>();
+        let lane_bytes = cost.arena_bytes + rows_bytes(&self.outputs, begins, steps);
         let kind = engine.caps().kind;
         let (lanes, parts) = layout(&cost, engine.stats().budget_bytes, lane_bytes, kind, chains);
         let runs = parts.most.max(lanes).min(chains * (steps + begins));
@@ -407,9 +412,17 @@ mod tests {
     }
 
     #[test]
+    fn what_lies_in_the_results_takes_no_memory_besides() {
+        let (packed, single) = (Type::new(DType::F32, &[1000]), Type::new(DType::F64, &[]));
+        assert_eq!(rows_bytes(std::slice::from_ref(&packed), 0, 500), 0);
+        assert_eq!(rows_bytes(std::slice::from_ref(&packed), 1, 500), 4000);
+        assert_eq!(rows_bytes(&[packed, single], 1, 500), 4000 + 501 * 16);
+    }
+
+    #[test]
     fn gpus_begin_early() {
         let parts = |kind, cost| layout(&cost, 16 * GIB, 1000, kind, 16).1;
-        assert_eq!(parts(DeviceKind::Cpu, COST), Parts { first: 1024, next: 1024, most: 1024 });
+        assert_eq!(parts(DeviceKind::Cpu, COST), Parts { first: 1024, next: 256, most: 1024 });
         assert_eq!(parts(DeviceKind::Discrete, COST), Parts { first: 64, next: 256, most: 256 });
         // Chains that lie side by side wait together.
         let slow = Cost { ns: MAX_HELD_NS / 200, barriers_ns: 16 * MAX_HELD_NS / 200, ..COST };

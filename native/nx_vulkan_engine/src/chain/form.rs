@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::device::{Stepped, element};
-use super::run::{Parts, Place, Run};
+use super::run::{Parts, Place, Run, later};
 use crate::codegen::workgroup::{Mode, Port, WorkgroupSpec, supports, work_once, work_repeated};
 use crate::kernel::launch::workgroup::Repeat;
 use crate::kernel::launch::{Compile, Kernel, KernelSpec, workgroup};
@@ -154,7 +154,7 @@ impl Grouped {
         };
         let ns = engine.stream().rates().longest_ns(self.work).saturating_mul(chains.div_ceil(side_by_side));
         let first = (MAX_HELD_NS / ns.max(1)).max(1);
-        Parts { first, next: first, most: u64::MAX }
+        Parts { first, next: later(first), most: u64::MAX }
     }
 
     /// Records a dispatch of `size` steps, or as many as are left.

@@ -53,6 +53,11 @@ pub(super) struct Parts {
     pub most: u64,
 }
 
+/// The size of the second part of a run of which all that is known is that its first one was as long as a submission may be: others wait for both.
+pub(super) fn later(first: u64) -> u64 {
+    (first / 4).max(1)
+}
+
 impl Run {
     pub(super) fn new(
         engine: &Arc<Engine>,
