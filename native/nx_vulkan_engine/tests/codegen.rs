@@ -223,10 +223,10 @@ fn two_totals(length: u64) -> Program {
 #[test]
 fn kernels_of_one_workgroup_have_the_invocations_that_they_count_on() {
     let library = Library::builtin().unwrap();
-    for (length, invocations) in [(5, 32), (40, 64), (200, 256), (3000, 256)] {
+    for (length, invocations) in [(5, 32), (40, 64), (200, 256), (3000, 512)] {
         let program = two_totals(length);
         let spec = WorkgroupSpec {
-            local_size: WorkgroupSpec::local_size(&program, 1024),
+            local_size: WorkgroupSpec::local_size(&program, Mode::Once, 1024),
             program: Keyed::new(Arc::new(program)),
             ports: vec![workgroup::Port { strides: smallvec![1], bias: 0, per_group: false }],
             mode: Mode::Once,

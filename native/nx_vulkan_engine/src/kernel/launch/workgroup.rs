@@ -29,7 +29,7 @@ pub fn spec(caps: &Caps, program: &Arc<Program>, inputs: &[Tensor]) -> Workgroup
 /// The spec of a program whose inputs lie as `ports` say.
 pub fn spec_with(caps: &Caps, program: &Arc<Program>, ports: Vec<Port>, mode: Mode) -> WorkgroupSpec {
     WorkgroupSpec {
-        local_size: WorkgroupSpec::local_size(program, caps.max_invocations.min(caps.max_workgroup_size[0])),
+        local_size: WorkgroupSpec::local_size(program, mode, caps.max_invocations.min(caps.max_workgroup_size[0])),
         program: Keyed::new(Arc::clone(program)),
         ports,
         mode,
