@@ -101,6 +101,7 @@ fn kernels_for_matrix_units_are_valid() {
                 tiling: Tiling::Matrix(tile),
                 guarded: tile.planes == 2,
                 low_b_first: by_four,
+                wide: by_four,
                 epilogue,
             };
             check(&format!("{spec:?}"), &spec.generate(library, MODES).unwrap().words);

@@ -134,6 +134,14 @@ const TILES_F32: &[Tile] = &[
     Tile::new([16, 32], [4, 4], 8, 8),
     Tile::new([32, 16], [4, 4], 8, 8),
     Tile::new([16, 16], [4, 4], 16, 4),
+    Tile::new([64, 64], [8, 4], 1, 16),
+    Tile::new([64, 64], [8, 8], 1, 16),
+    Tile::new([32, 64], [8, 4], 2, 16),
+    Tile::new([64, 32], [8, 4], 2, 16),
+    Tile::new([32, 64], [8, 4], 1, 16),
+    Tile::new([64, 32], [8, 4], 1, 16),
+    Tile::new([32, 64], [4, 4], 1, 16),
+    Tile::new([64, 32], [4, 4], 1, 16),
 ];
 
 const TILES_F64: &[Tile] = &[
@@ -184,6 +192,8 @@ pub struct DotSpec {
     pub guarded: bool,
     /// On matrix units: whether low parts of `b` come before those of `a`.
     pub low_b_first: bool,
+    /// Whether parameters may fill `ParamLayout::WIDE_PUSH_WORDS` of push constants.
+    pub wide: bool,
     pub epilogue: Option<EpilogueSpec>,
 }
 
@@ -224,7 +234,8 @@ impl DotSpec {
     }
 
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        Generated::push_or_table(|table| match self.tiling {
+        let push_words = if self.wide { ParamLayout::WIDE_PUSH_WORDS } else { ParamLayout::PUSH_WORDS };
+        Generated::push_or_table_of(push_words, |table| match self.tiling {
             Tiling::Square => self.generate_scalar(library, &format!("dot_{}", self.words()), modes, table),
             Tiling::Narrow => self.generate_scalar(library, &format!("dot_narrow_{}", self.words()), modes, table),
             Tiling::Tiled(tile) => self.generate_tiled(library, &tile.template(self.sum), modes, table),

@@ -68,8 +68,13 @@ pub struct Generated {
 impl Generated {
     /// With parameters in push constants where they fit, else through a table. `generate` is told which.
     pub fn push_or_table(generate: impl Fn(bool) -> Result<Generated>) -> Result<Generated> {
+        Generated::push_or_table_of(ParamLayout::PUSH_WORDS, generate)
+    }
+
+    /// The same with so many words of push constants.
+    pub fn push_or_table_of(push_words: usize, generate: impl Fn(bool) -> Result<Generated>) -> Result<Generated> {
         let generated = generate(false)?;
-        if generated.params.words.len() <= ParamLayout::PUSH_WORDS { Ok(generated) } else { generate(true) }
+        if generated.params.words.len() <= push_words { Ok(generated) } else { generate(true) }
     }
 }
 

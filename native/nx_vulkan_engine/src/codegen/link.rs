@@ -9,6 +9,7 @@ use rspirv::spirv::{
     SelectionControl, StorageClass, Word,
 };
 
+use super::access::ParamLayout;
 use super::library::{FunctionRef, Library, is_aggregate};
 use crate::{Error, Result};
 
@@ -45,6 +46,8 @@ pub struct Linker<'l> {
     /// Block-decorated structs around a runtime array, by element type.
     blocks: HashMap<Word, Word>,
     push_variable: Option<Word>,
+    /// Words of push constants that code reads.
+    push_words: u32,
     /// Words of parameters come from a table in memory rather than from push constants.
     table: bool,
     pub modes: FloatModes,
@@ -89,6 +92,7 @@ impl<'l> Linker<'l> {
             imported_globals: HashMap::new(),
             blocks: HashMap::new(),
             push_variable,
+            push_words: 0,
             table,
             modes,
         })
@@ -435,6 +439,33 @@ impl<'l> Linker<'l> {
         Ok(())
     }
 
+    /// Makes the template's array of push constants as long as those kernels have that need more words than it declares.
+    fn widen_push_constants(&mut self) -> Result<()> {
+        if self.push_words as usize <= ParamLayout::PUSH_WORDS {
+            return Ok(());
+        }
+        let types = &mut self.module.types_global_values;
+        let made = |id: Option<Word>| types.iter().position(|inst| id.is_some() && inst.result_id == id);
+        let named = |at: Option<usize>, k: usize| match types.get(at?)?.operands.get(k)? {
+            Operand::IdRef(id) => Some(*id),
+            _ => None,
+        };
+        // The variable's type is a pointer to a structure of the array.
+        let pointer = made(self.push_variable).and_then(|at| types.get(at)?.result_type);
+        let block = named(made(pointer), 1);
+        let array = made(named(made(block), 0));
+        let uint = named(array, 0);
+        let (Some(at), Some(uint)) = (array, uint) else { return Err(self.bad("push constants are no array")) };
+        let length = self.next_id;
+        self.next_id += 1;
+        let words = vec![Operand::LiteralBit32(ParamLayout::WIDE_PUSH_WORDS as u32)];
+        if let Some(operand) = types.get_mut(at).and_then(|inst| inst.operands.get_mut(1)) {
+            *operand = Operand::IdRef(length);
+        }
+        types.insert(at, Instruction::new(Op::Constant, Some(uint), Some(length), words));
+        Ok(())
+    }
+
     /// Completes capabilities, extensions, the memory model and float modes, and assembles.
     pub fn finish(mut self) -> Result<Vec<u32>> {
         if self.table && self.has_slot("nx_param") {
@@ -443,6 +474,7 @@ impl<'l> Linker<'l> {
                 Ok(Some(code.table_word(index)))
             })?;
         }
+        self.widen_push_constants()?;
         let mut capabilities: Vec<Capability> = vec![Capability::PhysicalStorageBufferAddresses];
         let mut extensions = vec!["SPV_KHR_physical_storage_buffer"];
         let mut float_bits = HashSet::new();
@@ -627,6 +659,7 @@ impl Code<'_, '_> {
     fn push_word(&mut self, index: u32) -> Result<Word> {
         let variable =
             self.linker.push_variable.ok_or_else(|| self.linker.bad("the template has no push constants"))?;
+        self.linker.push_words = self.linker.push_words.max(index + 1);
         let uint = self.linker.type_uint(32);
         let pointer = self.linker.type_pointer(StorageClass::PushConstant, uint);
         let (zero, k) = (self.linker.const_u32(0), self.linker.const_u32(index));

@@ -3,8 +3,8 @@
 #extension GL_EXT_control_flow_attributes : require
 // Batched matrix product of f32 or f64 sums: TILE_M x TILE_N results per workgroup, PER_M x PER_N (multiples of 4) per invocation.
 // SLICES teams of invocations share out the contracted elements of each step, DEPTH apiece, and their sums are added in order at
-// the end. The next step's operands are fetched into registers while the current ones are used, and put into the other half of
-// shared memory, with one barrier per step.
+// the end. The next step's operands are fetched into registers while the current ones are used, and then put into the other half of
+// shared memory, with one barrier per step. Fetches stand before that barrier, behind which compilers would move them to where they are used.
 // Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of BLOCK), splits.
 #include "params.glsl"
 
@@ -78,10 +78,6 @@ shared R4 tiles[SHARED];
 // nor what is read along rows meets in one bank.
 uint turned(const in uint k, const in uint group, const in uint width) { return group ^ (((k >> 2) & 3u) * 2u & (width - 1u)); }
 
-void put(const in uint row, const in uint k, const in uint x, const in uint width, const in R value) {
-    tiles[row + k * width + turned(k, x >> 2, width)][x & 3u] = value;
-}
-
 #include "dot_store.glsl"
 
 void main() {
@@ -118,20 +114,23 @@ void main() {
     [[unroll]] for (uint i = 0u; i < PER_M; ++i) [[unroll]] for (uint j = 0u; j < GROUPS_N; ++j) sums[i][j] = R4(0.0);
 
     // What this invocation loads: groups of four along k, RUN of them x rows or columns at a time; else rows or columns / 4 x k.
+    // Of the number of a load, id + INVOCATIONS * i, either part is a multiple of what the other one is below, as far as they share a tile.
     // Rows and columns past the end repeat the last ones, and are not stored.
     R4 a_next[LOADS_A], b_next[LOADS_B];
-    uint a_k[LOADS_A], a_x[LOADS_A], a_at[LOADS_A], b_k[LOADS_B], b_x[LOADS_B], b_at[LOADS_B];
+    uint a_k[LOADS_A], a_x[LOADS_A], a_at[LOADS_A], a_to[LOADS_A], b_k[LOADS_B], b_x[LOADS_B], b_at[LOADS_B], b_to[LOADS_B];
     [[unroll]] for (uint i = 0u; i < LOADS_A; ++i) {
-        uint e = id + uint(INVOCATIONS) * i;
-        a_k[i] = A_ALONG_K != 0u ? (e % RUN + e / (RUN * TILE_M) * RUN) * 4u : e / WIDTH_A;
-        a_x[i] = A_ALONG_K != 0u ? e / RUN % TILE_M : e % WIDTH_A * 4u;
+        uint e = uint(INVOCATIONS) * i;
+        a_k[i] = A_ALONG_K != 0u ? (id % RUN + id / (RUN * TILE_M) * RUN + e / (RUN * TILE_M) * RUN) * 4u : id / WIDTH_A + e / WIDTH_A;
+        a_x[i] = A_ALONG_K != 0u ? id / RUN % TILE_M + e % (RUN * TILE_M) / RUN : (id % WIDTH_A + e % WIDTH_A) * 4u;
+        a_to[i] = a_k[i] * WIDTH_A + turned(a_k[i], a_x[i] >> 2, WIDTH_A);
         uint last = A_ALONG_K == 0u && A_BY_FOUR != 0u ? rows - 4u : rows - 1u;
         a_at[i] = slot_a_free(batch, min(m0 + a_x[i], last));
     }
     [[unroll]] for (uint i = 0u; i < LOADS_B; ++i) {
-        uint e = id + uint(INVOCATIONS) * i;
-        b_k[i] = B_ALONG_K != 0u ? (e % RUN + e / (RUN * TILE_N) * RUN) * 4u : e / WIDTH_B;
-        b_x[i] = B_ALONG_K != 0u ? e / RUN % TILE_N : e % WIDTH_B * 4u;
+        uint e = uint(INVOCATIONS) * i;
+        b_k[i] = B_ALONG_K != 0u ? (id % RUN + id / (RUN * TILE_N) * RUN + e / (RUN * TILE_N) * RUN) * 4u : id / WIDTH_B + e / WIDTH_B;
+        b_x[i] = B_ALONG_K != 0u ? id / RUN % TILE_N + e % (RUN * TILE_N) / RUN : (id % WIDTH_B + e % WIDTH_B) * 4u;
+        b_to[i] = uint(TOTAL_A) + b_k[i] * WIDTH_B + turned(b_k[i], b_x[i] >> 2, WIDTH_B);
         uint last = B_ALONG_K == 0u && B_BY_FOUR != 0u ? columns - 4u : columns - 1u;
         b_at[i] = slot_b_free(batch, min(n0 + b_x[i], last));
     }
@@ -167,31 +166,31 @@ void main() {
         } \
     }
 
-// Puts what was fetched into the half of shared memory that begins at `to`.
-#define PUT(to) \
+// Puts what was fetched into the half of shared memory that begins at `half`. Groups along k are turned alike.
+#define PUT(half) \
     [[unroll]] for (uint i = 0u; i < LOADS_A; ++i) { \
         if (TOTAL_A % INVOCATIONS != 0 && id + INVOCATIONS * i >= TOTAL_A) break; \
         if (A_ALONG_K != 0u) { \
-            [[unroll]] for (uint j = 0u; j < 4u; ++j) put(to, a_k[i] + j, a_x[i], WIDTH_A, a_next[i][j]); \
+            [[unroll]] for (uint j = 0u; j < 4u; ++j) tiles[half + a_to[i] + j * WIDTH_A][a_x[i] & 3u] = a_next[i][j]; \
         } else { \
-            tiles[to + a_k[i] * WIDTH_A + turned(a_k[i], a_x[i] >> 2, WIDTH_A)] = a_next[i]; \
+            tiles[half + a_to[i]] = a_next[i]; \
         } \
     } \
     [[unroll]] for (uint i = 0u; i < LOADS_B; ++i) { \
         if (TOTAL_B % INVOCATIONS != 0 && id + INVOCATIONS * i >= TOTAL_B) break; \
         if (B_ALONG_K != 0u) { \
-            [[unroll]] for (uint j = 0u; j < 4u; ++j) put(to + TOTAL_A, b_k[i] + j, b_x[i], WIDTH_B, b_next[i][j]); \
+            [[unroll]] for (uint j = 0u; j < 4u; ++j) tiles[half + b_to[i] + j * WIDTH_B][b_x[i] & 3u] = b_next[i][j]; \
         } else { \
-            tiles[to + TOTAL_A + b_k[i] * WIDTH_B + turned(b_k[i], b_x[i] >> 2, WIDTH_B)] = b_next[i]; \
+            tiles[half + b_to[i]] = b_next[i]; \
         } \
     }
 
     FETCH(begin)
-    PUT(0u)
-    barrier();
     uint current = 0u;
     for (uint k0 = begin; k0 < end; k0 += BLOCK) {
+        PUT(current)
         FETCH(k0 + BLOCK)
+        barrier();
         uint a_row = current + slice * (DEPTH * WIDTH_A);
         uint b_row = current + TOTAL_A + slice * (DEPTH * WIDTH_B);
         [[unroll]] for (uint k = 0u; k < DEPTH; ++k) {
@@ -204,11 +203,10 @@ void main() {
                 [[unroll]] for (uint j = 0u; j < GROUPS_N; ++j) sums[i][j] = fma(R4(a[i / 4u][i % 4u]), b[j], sums[i][j]);
         }
         current = uint(STAGE) - current;
-        PUT(current)
-        barrier();
     }
     uint base = (split * batches + batch) * rows;
 #if SLICES > 1
+    barrier();
     [[unroll]] for (uint i = 0u; i < PER_M; ++i) {
         uint m = (i / 4u * DOWN + ty) * 4u + i % 4u;
         [[unroll]] for (uint j = 0u; j < GROUPS_N; ++j) tiles[(slice * TILE_M + m) * WIDTH_B + j * ACROSS + tx] = sums[i][j];

@@ -10,7 +10,7 @@ pub use matrix::{Form, MAX_BYTES, MIN_DEPTH, MIN_WORK, Prepared, prepare};
 use smallvec::SmallVec;
 
 use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, linalg, max_position, record};
-use crate::codegen::access::Element;
+use crate::codegen::access::{Element, ParamLayout};
 use crate::codegen::dot::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling};
 use crate::codegen::elementwise::{Ref, Step};
 use crate::kernel::launch::inner::{Factor, inner};
@@ -292,6 +292,7 @@ fn spec(p: &Product<'_>) -> DotSpec {
         tiling: Tiling::Square,
         guarded: false,
         low_b_first: false,
+        wide: false,
         epilogue: None,
     }
 }
@@ -351,7 +352,8 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
     if splits == 0 || splits * results > MAX_POSITION {
         return Err(Error::InvalidProgram { op: "dot".to_string(), reason: format!("{splits} splits") });
     }
-    let mut spec = DotSpec { sum, tiling, ..spec(p) };
+    let wide = u64::from(engine.caps().max_push_bytes) >= 4 * ParamLayout::WIDE_PUSH_WORDS as u64;
+    let mut spec = DotSpec { sum, tiling, wide, ..spec(p) };
     // Results go to the end, or on the way there to a part of their own for each split, which keeps the type of sums.
     let parts_type = |dtype: DType| Type::new(dtype, &[splits, results]);
     let on_the_way = match splits {

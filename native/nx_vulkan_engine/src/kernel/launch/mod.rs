@@ -252,7 +252,9 @@ impl Engine {
             let op = spec.map_or_else(|| KERNEL.to_string(), |spec| format!("{KERNEL} {}", spec.name()));
             return Err(Error::Unsupported { op, dtype: None, needs });
         }
-        let interface = Interface::Addresses { push_bytes: (ParamLayout::PUSH_WORDS * 4) as u32 };
+        let is_wide = !generated.table && generated.params.words.len() > ParamLayout::PUSH_WORDS;
+        let push_words = if is_wide { ParamLayout::WIDE_PUSH_WORDS } else { ParamLayout::PUSH_WORDS };
+        let interface = Interface::Addresses { push_bytes: (push_words * 4) as u32 };
         let key = PipelineKey::new(&generated.words, constants, interface);
         let is_address = |param: &Param| matches!(param, Param::AddressLow(_));
         let addresses = (0..).zip(&generated.params.words).filter(|(_, param)| is_address(param)).map(|(i, _)| i);

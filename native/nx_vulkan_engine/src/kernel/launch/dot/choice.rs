@@ -3,7 +3,7 @@
 
 use super::matrix::{Form, MIN_WORK};
 use super::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Product};
-use crate::codegen::dot::{Tile, Tiling};
+use crate::codegen::dot::{EpilogueSpec, Tile, Tiling};
 use crate::codegen::matrix::MatrixTile;
 use crate::{CType, DeviceKind, Engine};
 
@@ -17,6 +17,10 @@ struct Machine {
     lanes: f64,
     /// From the fetch of a step to its use.
     latency: f64,
+    /// To fetch an element of an operand and put it in shared memory, beside what is computed.
+    fetch: f64,
+    /// To store a result, and for each step of an epilogue that stands in a loop, by the results of one invocation.
+    result: f64,
     /// What another dispatch costs, apart from its work.
     dispatch: f64,
     /// Bytes of partial sums written and read again per cycle, by all.
@@ -24,12 +28,28 @@ struct Machine {
 }
 
 /// An H100, which stands for large GPUs.
-const GPU: Machine =
-    Machine { multiprocessors: 132, invocations: 2048, lanes: 128.0, latency: 900.0, dispatch: 8000.0, bytes: 2000.0 };
+const GPU: Machine = Machine {
+    multiprocessors: 132,
+    invocations: 2048,
+    lanes: 128.0,
+    latency: 900.0,
+    fetch: 0.03,
+    result: 60.0,
+    dispatch: 8000.0,
+    bytes: 2000.0,
+};
 
 /// lavapipe on two cores.
-const CPU: Machine =
-    Machine { multiprocessors: 2, invocations: 256, lanes: 16.0, latency: 0.0, dispatch: 40000.0, bytes: 8.0 };
+const CPU: Machine = Machine {
+    multiprocessors: 2,
+    invocations: 256,
+    lanes: 16.0,
+    latency: 0.0,
+    fetch: 0.0,
+    result: 0.0,
+    dispatch: 40000.0,
+    bytes: 8.0,
+};
 
 /// Splits that are tried, beyond what accuracy asks for: many only where few results are sums of many products.
 const SPLITS: [u64; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64];
@@ -40,28 +60,35 @@ const MIN_CPU_WORK: u64 = 1 << 20;
 /// Workgroups beyond which splits of the contracted axis only cost: four for each multiprocessor of a large GPU.
 const MAX_GROUPS: u64 = 528;
 
-/// Share of the arithmetic that a tile reaches where it fills the device, by the results of an invocation. lavapipe's tests of
-/// bounds and barriers weigh more the fewer results they serve.
+/// Share of the arithmetic that a tile reaches where it fills the device, by the results of an invocation. Teams that share out the
+/// contracted elements add their sums up at the end, and short steps have more barriers. lavapipe's tests of bounds and barriers weigh more
+/// the fewer results they serve.
 fn efficiency(machine: &Machine, tile: &Tile) -> f64 {
-    match (tile.own_rows * tile.own_columns, machine.multiprocessors == CPU.multiprocessors) {
-        (128.., false) => 0.5,
-        // Two workgroups of 8192 results hide each other's barriers, one of 16,384 does not.
-        (64.., false) if tile.rows * tile.columns > 8192 => 0.66,
-        (64.., false) => 0.7,
-        (32.., false) => 0.55,
-        (_, false) => 0.4,
-        (64.., true) => 1.0,
-        (32.., true) => 0.2,
-        (_, true) => 0.3,
+    if machine.multiprocessors == CPU.multiprocessors {
+        return match tile.own_rows * tile.own_columns {
+            64.. => 1.0,
+            32.. => 0.2,
+            _ => 0.3,
+        };
     }
+    let whole = match tile.own_rows * tile.own_columns {
+        128.. => 0.7,
+        32.. => 0.75,
+        _ => 0.5,
+    };
+    let teams = match tile.slices {
+        1 => 1.0,
+        2..4 => 0.8,
+        _ => 0.5,
+    };
+    whole * teams * if tile.depth < 16 { 0.85 } else { 1.0 }
 }
 
-/// Registers of an invocation limit how many are there at once.
+/// Registers of an invocation limit how many are there at once: an invocation takes about 165 for 64 results, 108 for 32, 85 for 16.
 fn resident(machine: &Machine, tile: &Tile) -> u64 {
     let by_registers = match tile.own_rows * tile.own_columns {
-        128.. => machine.invocations / 8,
-        64.. => machine.invocations / 4,
-        32.. => machine.invocations / 2,
+        64.. => machine.invocations / 8,
+        32.. => machine.invocations / 4,
         _ => machine.invocations * 3 / 4,
     };
     (by_registers / u64::from(tile.invocations())).max(1)
@@ -75,14 +102,22 @@ pub fn estimate(engine: &Engine, p: &Product<'_>, sum: CType, tile: &Tile, split
     let groups = batches * rows.div_ceil(tile.rows.into()) * columns.div_ceil(tile.columns.into()) * splits;
     let steps = depth.div_ceil(splits).div_ceil(tile.block()) as f64;
     let lanes = if sum == CType::F64 { machine.lanes / 2.0 } else { machine.lanes };
-    let busy = f64::from(tile.rows * tile.columns) * tile.block() as f64 / (lanes * efficiency(machine, tile));
+    let fetched = f64::from(tile.rows + tile.columns) * tile.block() as f64;
+    let computed = f64::from(tile.rows * tile.columns) * tile.block() as f64;
+    let busy = computed / (lanes * efficiency(machine, tile)) + fetched * machine.fetch;
     let each = groups.div_ceil(machine.multiprocessors);
     let resident = resident(machine, tile).min(each);
     let rounds = each.div_ceil(resident) as f64;
     let step = (busy * resident as f64).max(machine.latency);
     let partial = partial(machine, splits * batches * rows * columns * sum.dtype().size_bytes(), splits);
+    let looped = match &p.epilogue {
+        Some(epilogue) if splits == 1 && EpilogueSpec::stands_in_loop(epilogue.steps) => epilogue.steps.len(),
+        _ => 0,
+    };
+    let own_results = f64::from(tile.rows * tile.columns) / f64::from(tile.invocations());
+    let stores = own_results * machine.result * (1 + looped) as f64;
     // A workgroup begins with a fetch and ends with stores.
-    rounds * (steps * step + 2.0 * machine.latency) + partial
+    rounds * (steps * step + 2.0 * machine.latency + stores) + partial
 }
 
 /// Cycles that partial sums of so many bytes in all cost.
