@@ -5,8 +5,9 @@ mod common;
 
 use std::sync::Arc;
 
+use nx_vulkan_engine::eager::run_program;
 use nx_vulkan_engine::program::op::{Axes, Scalar};
-use nx_vulkan_engine::program::{Binary, Branches, Builder, Instruction, Loop, Op, Operand, Program, Reduction};
+use nx_vulkan_engine::program::{Binary, Branches, Builder, Conv, Instruction, Loop, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Executable, Tensor, Type, Value, View};
 use smallvec::smallvec;
@@ -279,6 +280,96 @@ fn long_rows_of_many_values_are_one_kernel() {
         let expected = reference::run(&program, &arrays).unwrap();
         for (got, want) in executable.run(&tensors, Compile::Allowed).unwrap().iter().zip(&expected) {
             assert_eq!(got.to_nx_bytes(&engine, None).unwrap(), want.to_nx_bytes(), "{n} elements");
+        }
+    }
+    common::assert_valid(&engine);
+}
+
+/// A padded convolution of `[images, channels, 8, 12]`, or its gradient by the kernel for axes that are exchanged.
+fn convolution(axes: &[usize]) -> Op {
+    let axes = Axes::from_slice(axes);
+    Op::Conv(Box::new(Conv {
+        strides: smallvec![1, 1],
+        padding: smallvec![(1, 1), (1, 1)],
+        input_dilation: smallvec![1, 1],
+        kernel_dilation: smallvec![1, 1],
+        feature_groups: 1,
+        batch_groups: 1,
+        input_axes: axes.clone(),
+        kernel_axes: axes.clone(),
+        output_axes: axes,
+    }))
+}
+
+/// A convolution and its gradient by the kernel read one padded copy of the input; branches and loops make copies of their own.
+#[test]
+fn convolutions_share_the_copy_of_their_input() {
+    let engine = common::engine();
+    let ty = |shape: &[u64]| Type::new(DType::F32, shape);
+    let (x, k, y) = (ty(&[8, 16, 8, 12]), ty(&[16, 16, 3, 3]), ty(&[8, 16, 8, 12]));
+    let (forward, by_kernel) = (convolution(&[0, 1, 2, 3]), convolution(&[1, 0, 2, 3]));
+    let build = |forwards: bool, gradients: bool| {
+        let b = builder(&[x.clone(), k.clone(), y.clone()]);
+        let [x, kernel, y_in] = [0, 1, 2].map(Operand::Input);
+        let mut outputs = vec![];
+        if forwards {
+            outputs.push(b.push(forward.clone(), &[x, kernel], &y));
+        }
+        if gradients {
+            outputs.push(b.push(by_kernel.clone(), &[x, y_in], &k));
+        }
+        b.finish(&outputs).unwrap()
+    };
+    let mut rng = common::Rng(7);
+    let array = |ty: &Type, rng: &mut common::Rng| {
+        let values = (0..ty.elements()).map(|_| Value::Float(rng.below(2000) as f64 / 1000.0 - 1.0).cast(DType::F32));
+        Array::new(ty, values)
+    };
+    let arrays = [&x, &k, &y].map(|ty| array(ty, &mut rng));
+    let inputs: Vec<Tensor> =
+        arrays.iter().map(|a| Tensor::from_nx_bytes(&engine, &a.ty, &a.to_nx_bytes()).unwrap()).collect();
+    let commands = |program: &Program| Executable::compile(&engine, program.clone()).unwrap().summary().commands;
+    let (one, other, both) = (build(true, false), build(false, true), build(true, true));
+    assert_eq!(commands(&both), commands(&one) + commands(&other) - 1);
+    let apart = |program: &Program| {
+        let results = run_program(&engine, program, &inputs).unwrap();
+        results.iter().map(|t| t.to_nx_bytes(&engine, None).unwrap()).collect::<Vec<_>>()
+    };
+    let expected = [apart(&one), apart(&other)].concat();
+    let together = Executable::compile(&engine, both).unwrap().run(&inputs, Compile::Allowed).unwrap();
+    for (got, want) in together.iter().zip(&expected) {
+        assert!(got.to_nx_bytes(&engine, None).unwrap() == *want);
+    }
+    // The branch that is not taken must not be the one that makes the copy, nor an earlier round of a loop.
+    let b = builder(&[x.clone(), k.clone(), y.clone(), ty(&[])]);
+    let [input, kernel, _, flag] = [0, 1, 2, 3].map(Operand::Input);
+    let convolve = |b: &Builder, o: &[Operand]| vec![b.push(forward.clone(), &[o[0], o[1]], &y)];
+    let chosen = b.cond(flag, &[input, kernel], convolve, |b, o| {
+        let twice = convolve(b, o)[0];
+        vec![b.add(twice, twice)]
+    });
+    let zero = b.number(DType::S32, 0.0);
+    let looped = b.while_loop(
+        &[zero, input],
+        &[kernel],
+        |b, s| {
+            let end = b.number(DType::S32, 2.0);
+            b.binary(Binary::Less, s[0], end)
+        },
+        |b, s| {
+            let next = b.add(s[0], 1.0);
+            vec![next, b.push(forward.clone(), &[s[1], s[2]], &y)]
+        },
+    );
+    let last = b.push(forward.clone(), &[input, kernel], &y);
+    let program = b.finish(&[chosen[0], looped[1], last]).unwrap();
+    let executable = Executable::compile(&engine, program.clone()).unwrap();
+    for flag in [0f32, 1.0] {
+        let flag = Tensor::from_nx_bytes(&engine, &ty(&[]), &flag.to_ne_bytes()).unwrap();
+        let inputs: Vec<Tensor> = inputs.iter().cloned().chain([flag]).collect();
+        let eager = run_program(&engine, &program, &inputs).unwrap();
+        for (got, want) in executable.run(&inputs, Compile::Allowed).unwrap().iter().zip(&eager) {
+            assert!(got.to_nx_bytes(&engine, None).unwrap() == want.to_nx_bytes(&engine, None).unwrap());
         }
     }
     common::assert_valid(&engine);

@@ -1,12 +1,17 @@
 //! Convolutions as batched matrix products. The windows of the input are a view of it with many axes, which the product reads
-//! in place. What is padded, dilated or too scattered is copied first, with its channels innermost.
+//! in place. What is padded, dilated or too scattered is copied first, with its channels innermost, or its images where the kernel is
+//! larger than the result, as in gradients by kernels. Ops of one program that need the same copy share it.
 
 use smallvec::SmallVec;
 
 use super::dot::{self, Then};
 use super::{Call, constant, movement};
+use crate::codegen::access::Element;
+use crate::executable::CopyKey;
 use crate::kernel::launch::dot::{Group, Matrix, Product, product};
+use crate::kernel::launch::map::Operand;
 use crate::kernel::launch::max_position;
+use crate::kernel::launch::transpose::padded_transpose;
 use crate::program::conv::{Conv, Sizes};
 use crate::program::op::{Axes, Scalar};
 use crate::shape::{Dims, elements};
@@ -18,6 +23,9 @@ const MAX_COPY_BYTES: u64 = 1 << 30;
 /// Multiplications and filters from which a copy pays that lets the product load four elements at a time.
 const MIN_COPY_WORK: u64 = 1 << 17;
 const MIN_COPY_FILTERS: u64 = 16;
+
+/// Windows and images up to which their elements are read one by one where that leaves a kernel larger than them in place.
+const MAX_SCATTERED_COLUMNS: u64 = 16;
 
 /// Axes of the split input: batch group, image, feature group, channel, then space.
 const SPACE: usize = 4;
@@ -67,6 +75,17 @@ fn is_ascending(view: &View) -> bool {
     view.strides.iter().all(|&stride| stride >= 0)
 }
 
+/// Which elements of the input the product finds beside each other, and the order of the contracted ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// Channels, contracted behind the window.
+    Channels,
+    /// Spatial ones, contracted behind channels.
+    Space,
+    /// Images, as columns behind the windows; contracted are channels, then the window.
+    Images,
+}
+
 /// One convolution: the split input, and the kernel as groups, filters, channels and space.
 struct Plan<'c> {
     call: &'c Call<'c>,
@@ -89,17 +108,25 @@ impl Plan<'_> {
             && self.sizes.channels >= 3
             && self.sizes.filters >= MIN_COPY_FILTERS
             && work >= MIN_COPY_WORK;
+        let of_kernel = if by_four { self.order_of_large_kernel()? } else { None };
+        let own_order = |input: &Tensor| match of_kernel {
+            Some(order) => order,
+            None if self.has_channels_last(&input.view) => Order::Channels,
+            None => Order::Space,
+        };
         let in_place = unpadded.filter(|input| {
-            let channels_last = self.has_channels_last(&input.view);
-            !by_four || self.positions(input.clone(), channels_last).is_vectorizable()
+            let order = own_order(input);
+            !by_four || of_kernel == Some(Order::Space) || self.positions(input.clone(), order).is_vectorizable()
         });
-        let channels_last = match &in_place {
-            Some(input) => self.has_channels_last(&input.view),
-            None => self.sizes.channels > 1,
+        let order = match (&in_place, of_kernel) {
+            (_, Some(order)) => order,
+            (Some(input), None) => own_order(input),
+            (None, None) if self.sizes.channels > 1 => Order::Channels,
+            (None, None) => Order::Space,
         };
         // Channels of zeros make whole groups of four.
-        let channels = match &in_place {
-            None if by_four => self.sizes.channels.next_multiple_of(4),
+        let channels = match (&in_place, of_kernel) {
+            (None, None) if by_four => self.sizes.channels.next_multiple_of(4),
             _ => self.sizes.channels,
         };
         let results = (output.view.elements() / self.sizes.images).max(output.view.strides[0].unsigned_abs());
@@ -117,21 +144,25 @@ impl Plan<'_> {
             let count = step.min(self.sizes.images - first);
             let input = match &in_place {
                 Some(input) => slice(input, 1, first, count)?,
-                None => self.copy(&slice(&self.input, 1, first, count)?, channels, channels_last)?,
+                None => self.copy(&slice(&self.input, 1, first, count)?, channels, order)?,
             };
-            let positions = self.positions(input, channels_last);
-            let filters = self.filters(channels, channels_last, by_four)?;
+            let positions = self.positions(input, order);
+            let filters = self.filters(channels, order, by_four)?;
             let output = slice(output, 0, first, count)?;
             let space = 3..output.view.shape.len();
+            let places: Axes = match order {
+                Order::Images => space.chain([0]).collect(),
+                Order::Channels | Order::Space => [0].into_iter().chain(space).collect(),
+            };
             // Whichever axis of the result is contiguous is that of the columns.
             let filters_last = output.view.strides[2] == 1;
-            let order: Axes = match filters_last {
-                true => [1, 0].into_iter().chain(space).chain([2]).collect(),
-                false => [1, 2, 0].into_iter().chain(space).collect(),
+            let axes: Axes = match filters_last {
+                true => [1].into_iter().chain(places).chain([2]).collect(),
+                false => [1, 2].into_iter().chain(places).collect(),
             };
-            let out = &Tensor { view: output.view.transpose(&order)?, buffer: output.buffer };
+            let out = &Tensor { view: output.view.transpose(&axes)?, buffer: output.buffer };
             let (a, b) = if filters_last { (positions, filters) } else { (filters, positions) };
-            let view = |t: &Tensor| slice(t, 0, first, count)?.view.transpose(&order);
+            let view = |t: &Tensor| slice(t, 0, first, count)?.view.transpose(&axes);
             let views = self.inputs.iter().map(view).collect::<Result<Vec<_>>>()?;
             let operands = dot::operands(&self.inputs, &views);
             let epilogue = self.then.map(|t| t.epilogue(self.call.out.dtype, &operands));
@@ -143,6 +174,24 @@ impl Plan<'_> {
     fn padded_space(&self) -> Result<Dims> {
         let dilated = self.op.dilated(&self.sizes.space).and_then(|space| self.sizes.windows.padded(&space));
         dilated.map_err(|reason| self.call.invalid(reason))
+    }
+
+    /// The order for a kernel that is larger than the result and that the product can read by four where it lies, contracted by channel: the
+    /// input is what is copied then.
+    fn order_of_large_kernel(&self) -> Result<Option<Order>> {
+        let counts = elements(&self.sizes.counts);
+        let is_large = elements(&self.sizes.windows.sizes) > counts;
+        if !is_large
+            || !is_ascending(&self.kernel.view)
+            || !self.filter_matrix(&self.kernel, Order::Space).is_vectorizable()
+        {
+            return Ok(None);
+        }
+        Ok(match self.sizes.images {
+            images if images.is_multiple_of(4) => Some(Order::Images),
+            images if images * counts <= MAX_SCATTERED_COLUMNS => Some(Order::Space),
+            _ => None,
+        })
     }
 
     /// The input without what padding cuts off, if nothing is added to it.
@@ -166,42 +215,71 @@ impl Plan<'_> {
     }
 
     /// A padded and dilated copy of some images, with as many channels, those added being zeros.
-    fn copy(&self, input: &Tensor, channels: u64, channels_last: bool) -> Result<Tensor> {
+    fn copy(&self, input: &Tensor, channels: u64, order: Order) -> Result<Tensor> {
         let lead = |channels: u64| -> Dims { input.view.shape[..3].iter().copied().chain([channels]).collect() };
         let mut config: Vec<(i64, i64, u64)> = vec![(0, 0, 0); 3];
         config.push((0, (channels - self.sizes.channels) as i64, 0));
         let space = self.op.padding.iter().zip(&self.op.input_dilation);
         config.extend(space.map(|(&(low, high), &step)| (low, high, step - 1)));
         let shape: Dims = lead(channels).into_iter().chain(self.padded_space()?).collect();
-        // In memory: groups and images, then space and channels, or channels and space.
-        let order: Axes = match channels_last {
-            true => [0, 1, 2].into_iter().chain(SPACE..shape.len()).chain([3]).collect(),
-            false => (0..shape.len()).collect(),
+        // In memory: groups, and images or channels, before space, unless they are the innermost.
+        let memory: Axes = match order {
+            Order::Channels => [0, 1, 2].into_iter().chain(SPACE..shape.len()).chain([3]).collect(),
+            Order::Space => (0..shape.len()).collect(),
+            Order::Images => [0, 2, 3].into_iter().chain(SPACE..shape.len()).chain([1]).collect(),
         };
-        self.filled(input, &config, &shape, &order)
+        self.filled(input, &config, &shape, &memory)
     }
 
     /// A tensor of a shape, whose axes lie in memory in the given order, with `a` among zeros.
     fn filled(&self, a: &Tensor, config: &[(i64, i64, u64)], shape: &[u64], order: &Axes) -> Result<Tensor> {
-        let dtype = a.view.dtype;
+        let (dtype, engine) = (a.view.dtype, self.call.engine);
         let ordered: Dims = order.iter().map(|&axis| shape[axis]).collect();
-        let memory = Tensor::uninitialized(self.call.engine, &Type::new(dtype, &ordered))?;
+        let along = |&axis: &usize| (a.view.shape[axis], a.view.strides[axis], config[axis]);
+        let is_wide = |&&axis: &&usize| a.view.shape[axis] > 1 || shape[axis] > 1;
+        let axes = order.iter().filter(is_wide).map(along).collect();
+        let key = CopyKey { address: a.address(), dtype, axes };
+        let known = engine.capture().and_then(|capture| capture.copied(&key));
+        let mark = engine.capture().map_or(0, |capture| capture.mark());
+        let is_known = known.is_some();
+        let memory = match known {
+            Some(buffer) => Tensor { buffer, view: View::contiguous(dtype, &ordered) },
+            None => Tensor::uninitialized(engine, &Type::new(dtype, &ordered))?,
+        };
         let mut back = Axes::from_elem(0, order.len());
         for (i, &axis) in order.iter().enumerate() {
             back[axis] = i;
         }
         let result = Tensor { view: memory.view.transpose(&back)?, buffer: memory.buffer };
-        if a.view.shape == result.view.shape && config.iter().all(|&c| c == (0, 0, 0)) {
-            movement::copy(self.call.engine, a, &result, self.call.compile)?;
-        } else {
-            let zero = constant::constant(self.call.engine, Scalar::Int(0), &Type::new(dtype, &[]))?;
+        if is_known {
+            return Ok(result);
+        }
+        if config.iter().all(|&c| c == (0, 0, 0)) {
+            movement::copy(engine, a, &result, self.call.compile)?;
+        } else if !self.padded(a, config, &result)? {
+            let zero = constant::constant(engine, Scalar::Int(0), &Type::new(dtype, &[]))?;
             movement::fill_around(self.call, a, &zero, config, &result)?;
+        }
+        if let Some(capture) = engine.capture() {
+            capture.note_copy(key, &result.buffer, mark);
         }
         Ok(result)
     }
 
+    /// Copies `a` among zeros in one launch if it has a kernel for that; answers whether it did.
+    fn padded(&self, a: &Tensor, config: &[(i64, i64, u64)], to: &Tensor) -> Result<bool> {
+        if config.iter().any(|&(_, _, interior)| interior > 0) {
+            return Ok(false);
+        }
+        let element = Element::raw(a.view.dtype);
+        let from = (&a.view.shape[..], &Operand::new(&a.buffer, &a.view, element));
+        let into = (&to.view.shape[..], &Operand::new(&to.buffer, &to.view, element));
+        let begins: SmallVec<[i64; 8]> = config.iter().map(|c| c.0).collect();
+        padded_transpose(self.call.engine, from, into, &begins, self.call.compile)
+    }
+
     /// The windows of the input: a matrix of positions and contracted elements per group.
-    fn positions(&self, input: Tensor, channels_last: bool) -> Matrix {
+    fn positions(&self, input: Tensor, order: Order) -> Matrix {
         let rank = self.sizes.counts.len();
         let space = View {
             shape: input.view.shape[SPACE..].into(),
@@ -214,46 +292,53 @@ impl Plan<'_> {
         view.strides.truncate(SPACE);
         view.shape.extend(windows.shape);
         view.strides.extend(windows.strides);
-        let window = SPACE + rank..SPACE + 2 * rank;
+        let (window, places) = (SPACE + rank..SPACE + 2 * rank, SPACE..SPACE + rank);
         Matrix {
             batch: group(&view, [0, 2]),
-            free: group(&view, [1].into_iter().chain(SPACE..SPACE + rank)),
-            depth: match channels_last {
-                true => group(&view, window.chain([3])),
-                false => group(&view, [3].into_iter().chain(window)),
+            free: match order {
+                Order::Images => group(&view, places.chain([1])),
+                Order::Channels | Order::Space => group(&view, [1].into_iter().chain(places)),
+            },
+            depth: match order {
+                Order::Channels => group(&view, window.chain([3])),
+                Order::Space | Order::Images => group(&view, [3].into_iter().chain(window)),
             },
             tensor: Tensor { view, buffer: input.buffer },
         }
     }
 
     /// The kernel as a matrix of filters and contracted elements per group, which are those of the positions.
-    fn filters(&self, channels: u64, channels_last: bool, by_four: bool) -> Result<Matrix> {
+    fn filters(&self, channels: u64, order: Order, by_four: bool) -> Result<Matrix> {
         let view = &self.kernel.view;
-        let window = 3..view.shape.len();
-        let depth: Axes = match channels_last {
-            true => window.chain([2]).collect(),
-            false => [2].into_iter().chain(window).collect(),
-        };
-        let matrix = |tensor: Tensor| Matrix {
-            batch: group(&tensor.view, [0]),
-            free: group(&tensor.view, [1]),
-            depth: group(&tensor.view, depth.iter().copied()),
-            tensor,
-        };
-        let own = matrix(self.kernel.clone());
-        if channels == self.sizes.channels
-            && is_ascending(view)
-            && own.depth.rank() == 1
-            && (!by_four || own.is_vectorizable())
-        {
+        let own = self.filter_matrix(&self.kernel, order);
+        let is_near = own.depth.rank() == 1 || order == Order::Images || (order == Order::Space && by_four);
+        if channels == self.sizes.channels && is_ascending(view) && is_near && (!by_four || own.is_vectorizable()) {
             return Ok(own);
         }
         let mut config = vec![(0, 0, 0); view.shape.len()];
         config[2].1 = (channels - self.sizes.channels) as i64;
         let mut shape = view.shape.clone();
         shape[2] = channels;
-        let order: Axes = [0, 1].into_iter().chain(depth.iter().copied()).collect();
-        Ok(matrix(self.filled(&self.kernel, &config, &shape, &order)?))
+        let memory: Axes = [0, 1].into_iter().chain(self.filter_depth(order)).collect();
+        Ok(self.filter_matrix(&self.filled(&self.kernel, &config, &shape, &memory)?, order))
+    }
+
+    /// The kernel's contracted axes.
+    fn filter_depth(&self, order: Order) -> Axes {
+        let window = 3..self.kernel.view.shape.len();
+        match order {
+            Order::Channels => window.chain([2]).collect(),
+            Order::Space | Order::Images => [2].into_iter().chain(window).collect(),
+        }
+    }
+
+    fn filter_matrix(&self, kernel: &Tensor, order: Order) -> Matrix {
+        Matrix {
+            batch: group(&kernel.view, [0]),
+            free: group(&kernel.view, [1]),
+            depth: group(&kernel.view, self.filter_depth(order)),
+            tensor: kernel.clone(),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::kernel::launch::Work;
 use crate::kernel::{Launch, Pipeline};
 use crate::memory::{Buffer, DevicePool};
-use crate::{Error, Result};
+use crate::{DType, Error, Result};
 
 /// Addresses of buffers without memory: above all that devices have, 2^40 bytes for each of 2^19 buffers.
 const FIRST_ADDRESS: u64 = 1 << 63;
@@ -87,11 +87,30 @@ pub(crate) struct Command {
     pub beside: bool,
 }
 
+/// What a copy in another layout is of: the source's first element and type, and along each axis of the copy in its memory, the outermost
+/// first, size and stride of the source and what is added around it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CopyKey {
+    pub address: u64,
+    pub dtype: DType,
+    pub axes: Vec<(u64, i64, (i64, i64, u64))>,
+}
+
+#[derive(Debug)]
+struct Copied {
+    key: CopyKey,
+    buffer: Arc<Buffer>,
+    /// Commands before it.
+    mark: usize,
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// Sizes of the buffers in bytes.
     sizes: Vec<u64>,
     commands: Vec<Command>,
+    /// Copies that later ops may read, too: no buffer that they are of is written again before they are forgotten.
+    copies: Vec<Copied>,
 }
 
 /// The list of a capturing engine.
@@ -181,6 +200,21 @@ impl Capture {
         Ok(())
     }
 
+    /// The copy that was noted for a key.
+    pub fn copied(&self, key: &CopyKey) -> Option<Arc<Buffer>> {
+        self.lock().copies.iter().find(|copied| copied.key == *key).map(|copied| Arc::clone(&copied.buffer))
+    }
+
+    /// Notes a copy that the commands from a mark on make.
+    pub fn note_copy(&self, key: CopyKey, buffer: &Arc<Buffer>, mark: usize) {
+        self.lock().copies.push(Copied { key, buffer: Arc::clone(buffer), mark });
+    }
+
+    /// Forgets all copies, as what follows may run without what came before, or again on other contents.
+    pub fn forget_copies(&self) {
+        self.lock().copies.clear();
+    }
+
     /// The number of commands so far.
     pub fn mark(&self) -> usize {
         self.lock().commands.len()
@@ -188,9 +222,10 @@ impl Capture {
 
     /// Takes the commands since a mark.
     pub fn take_since(&self, mark: usize) -> Vec<Command> {
-        let commands = &mut self.lock().commands;
-        let mark = mark.min(commands.len());
-        commands.split_off(mark)
+        let mut state = self.lock();
+        state.copies.retain(|copied| copied.mark < mark);
+        let mark = mark.min(state.commands.len());
+        state.commands.split_off(mark)
     }
 
     /// Puts commands at the end of the list.
@@ -200,7 +235,9 @@ impl Capture {
 
     /// The commands since they were taken last.
     pub fn take(&self) -> Vec<Command> {
-        std::mem::take(&mut self.lock().commands)
+        let mut state = self.lock();
+        state.copies.clear();
+        std::mem::take(&mut state.commands)
     }
 
     /// The sizes of all buffers so far, by their numbers.

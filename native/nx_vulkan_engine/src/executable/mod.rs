@@ -14,7 +14,7 @@ mod side_by_side;
 use std::sync::Arc;
 
 pub(crate) use crate::stream::{Replay, Slots};
-pub(crate) use capture::{Action, Capture, Command, Gate};
+pub(crate) use capture::{Action, Capture, Command, CopyKey, Gate};
 use control::Looped;
 pub use describe::{Described, Launched};
 use plan::Plan;

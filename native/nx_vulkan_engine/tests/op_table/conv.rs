@@ -142,6 +142,51 @@ fn large_convolutions() {
     finish();
 }
 
+/// Kernels larger than the result, as in gradients by kernels: read where they lie, with images innermost in a copy of the input, or its
+/// elements one by one.
+#[test]
+fn convolutions_by_large_kernels() {
+    let mut rng = rng(76);
+    let plain: Axes = (0..4).collect();
+    let swapped = Axes::from_slice(&[1, 0, 2, 3]);
+    for (dtype, sizes, space, low, groups, axes) in [
+        (DType::F32, [8, 6, 16], [8, 12], 1, 1, &swapped),
+        (DType::F32, [36, 33, 17], [4, 7], 1, 1, &swapped),
+        (DType::F32, [4, 8, 16], [8, 12], 2, 2, &plain),
+        (DType::F64, [8, 6, 16], [8, 12], 1, 1, &swapped),
+        (DType::F32, [1, 16, 16], [8, 12], 1, 1, &swapped),
+        (DType::F32, [4, 16, 16], [8, 12], 0, 1, &plain),
+        (DType::F32, [3, 16, 16], [8, 12], 1, 1, &swapped),
+        (DType::F32, [8, 16, 16], [8, 12], -1, 1, &swapped),
+    ] {
+        let [images, channels, filters] = sizes;
+        let conv = Conv {
+            strides: smallvec![1, 1],
+            padding: smallvec![(low, low), (low, low)],
+            input_dilation: smallvec![1, 1],
+            kernel_dilation: smallvec![1, 1],
+            feature_groups: groups,
+            batch_groups: 1,
+            input_axes: axes.clone(),
+            kernel_axes: axes.clone(),
+            output_axes: axes.clone(),
+        };
+        let input = permuted(axes, &[images, channels * groups, space[0], space[1]]);
+        let window = space.map(|n| {
+            if low == 0 {
+                n - 1
+            } else if low < 0 {
+                n - 3
+            } else {
+                n
+            }
+        });
+        let kernel = permuted(axes, &[filters * groups, channels, window[0], window[1]]);
+        check(Case { conv, input, kernel }, [dtype; 2], &mut rng);
+    }
+    finish();
+}
+
 #[test]
 fn convolutions_of_views() {
     let mut rng = rng(73);
