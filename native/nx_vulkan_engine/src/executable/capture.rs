@@ -109,7 +109,7 @@ struct State {
     /// Sizes of the buffers in bytes.
     sizes: Vec<u64>,
     commands: Vec<Command>,
-    /// Copies that later ops may read, too: no buffer that they are of is written again before they are forgotten.
+    /// Copies that later ops may read, too: what is captured writes every buffer once.
     copies: Vec<Copied>,
 }
 
@@ -210,17 +210,12 @@ impl Capture {
         self.lock().copies.push(Copied { key, buffer: Arc::clone(buffer), mark });
     }
 
-    /// Forgets all copies, as what follows may run without what came before, or again on other contents.
-    pub fn forget_copies(&self) {
-        self.lock().copies.clear();
-    }
-
     /// The number of commands so far.
     pub fn mark(&self) -> usize {
         self.lock().commands.len()
     }
 
-    /// Takes the commands since a mark.
+    /// Takes the commands since a mark. What follows them shares no copies of theirs: they may be those of a branch, which does not always run.
     pub fn take_since(&self, mark: usize) -> Vec<Command> {
         let mut state = self.lock();
         state.copies.retain(|copied| copied.mark < mark);

@@ -84,7 +84,6 @@ impl<'a> Builder<'a> {
 
     /// Runs a program's ops. Answers its outputs.
     pub fn inline(&mut self, program: &Program, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
-        self.forget_copies();
         let mut results: Vec<Tensor> = Vec::with_capacity(program.instructions.len());
         let find = |results: &[Tensor], operand: &Operand| {
             let found = match *operand {
@@ -97,7 +96,6 @@ impl<'a> Builder<'a> {
             let operands = instruction.operands.iter().map(|o| find(&results, o)).collect::<Result<Vec<_>>>()?;
             results.extend(self.instruction(instruction, operands)?);
         }
-        self.forget_copies();
         program.outputs.iter().map(|o| find(&results, o)).collect()
     }
 
@@ -127,13 +125,6 @@ impl<'a> Builder<'a> {
         self.close_batch();
         self.drafts.push(Draft::Wait { work: Box::new(work), operands });
         outs.iter().map(|ty| self.bind(ty)).collect()
-    }
-
-    /// Programs of branches and loops share no copies with what is around them.
-    fn forget_copies(&self) {
-        if let Some(capture) = self.capturing.capture() {
-            capture.forget_copies();
-        }
     }
 
     /// The number of commands so far.

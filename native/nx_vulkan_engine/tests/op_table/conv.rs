@@ -116,13 +116,17 @@ fn large_convolutions() {
     let plain: Axes = (0..4).collect();
     let last: Axes = Axes::from_slice(&[0, 3, 1, 2]);
     let first_filters = Axes::from_slice(&[3, 2, 0, 1]);
-    for (channels, filters, window, low, input_axes, kernel_axes, output_axes) in [
-        (16, 20, 3, 1, &plain, &plain, &plain),
-        (16, 20, 3, 1, &last, &first_filters, &last),
-        (11, 17, 3, 1, &last, &first_filters, &plain),
-        (64, 32, 1, 0, &plain, &plain, &plain),
-        (64, 32, 1, 0, &last, &first_filters, &last),
-        (18, 36, 2, 0, &plain, &plain, &last),
+    for (dtype, channels, filters, window, low, input_axes, kernel_axes, output_axes) in [
+        (DType::F32, 16, 20, 3, 1, &plain, &plain, &plain),
+        (DType::F32, 16, 20, 3, 1, &last, &first_filters, &last),
+        (DType::F32, 11, 17, 3, 1, &last, &first_filters, &plain),
+        (DType::F32, 64, 32, 1, 0, &plain, &plain, &plain),
+        (DType::F32, 64, 32, 1, 0, &last, &first_filters, &last),
+        (DType::F32, 18, 36, 2, 0, &plain, &plain, &last),
+        (DType::F16, 18, 20, 3, 1, &plain, &plain, &plain),
+        (DType::U8, 17, 20, 3, 1, &plain, &plain, &plain),
+        (DType::F64, 18, 20, 3, 1, &plain, &plain, &plain),
+        (DType::C64, 18, 20, 3, 1, &plain, &plain, &plain),
     ] {
         let conv = Conv {
             strides: smallvec![1, 1],
@@ -137,7 +141,7 @@ fn large_convolutions() {
         };
         let input = permuted(input_axes, &[1, channels, 8, 12]);
         let kernel = permuted(kernel_axes, &[filters, channels, window, window]);
-        check(Case { conv, input, kernel }, [DType::F32; 2], &mut rng);
+        check(Case { conv, input, kernel }, [dtype; 2], &mut rng);
     }
     finish();
 }
