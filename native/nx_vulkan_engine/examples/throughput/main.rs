@@ -11,7 +11,7 @@ use std::time::Instant;
 use nx_vulkan_engine::codegen::access::Element;
 use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
-use nx_vulkan_engine::kernel::launch::map::{Operand, map};
+use nx_vulkan_engine::kernel::launch::map::{Operand, Shapes, map};
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::verify;
 use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Linalg, Op, Reduction, Transform, Unary};
@@ -134,6 +134,7 @@ impl Bench {
                 &inputs,
                 steps.iter().cloned().collect(),
                 &[(Ref::Result(steps.len() as u8 - 1), output)],
+                Shapes::Any,
                 Compile::Allowed,
             )?;
             previous = Some(result);

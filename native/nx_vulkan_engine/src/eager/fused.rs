@@ -6,7 +6,7 @@ use super::program::run_instructions;
 use super::{Call, Results, contiguous, epilogue};
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
-use crate::kernel::launch::map::{Operand, map_fixed};
+use crate::kernel::launch::map::{Operand, Shapes, map};
 use crate::kernel::launch::rows::rows;
 use crate::kernel::launch::{max_position, produce};
 use crate::program::Program;
@@ -91,5 +91,5 @@ fn mapped(call: &Call<'_>, plan: &Plan, loads: &[Tensor], results: &[Tensor]) ->
             Made::Reduction { .. } => Err(call.invalid("reduces".into())),
         })
         .collect::<Result<_>>()?;
-    map_fixed(call.engine, &plan.space, &inputs, steps, &outputs, call.compile)
+    map(call.engine, &plan.space, &inputs, steps, &outputs, Shapes::Own, call.compile)
 }

@@ -8,7 +8,7 @@ use super::{Call, Compile, movement, run};
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
 use crate::kernel::launch::dot::{self, Product, product};
-use crate::kernel::launch::map::{Operand, map};
+use crate::kernel::launch::map::{Operand, Shapes, map};
 use crate::program::{Binary, Elementwise, Op, Reduction, Unary, factorization};
 use crate::{CType, DType, Engine, Result, Tensor, Type, View};
 
@@ -71,7 +71,15 @@ impl Work<'_> {
             args: smallvec![Ref::Coordinate(1), Ref::Coordinate(2)],
             out: self.dtype(),
         };
-        map(self.engine, &result.view.shape, &[], smallvec![equal], &[(Ref::Result(0), output)], self.compile)?;
+        map(
+            self.engine,
+            &result.view.shape,
+            &[],
+            smallvec![equal],
+            &[(Ref::Result(0), output)],
+            Shapes::Any,
+            self.compile,
+        )?;
         Ok(result)
     }
 
@@ -125,7 +133,15 @@ impl Work<'_> {
             args: smallvec![Ref::Input(0), Ref::Input(1)],
             out: self.dtype(),
         };
-        map(self.engine, &target.view.shape, &inputs, smallvec![step], &[(Ref::Result(0), output)], self.compile)
+        map(
+            self.engine,
+            &target.view.shape,
+            &inputs,
+            smallvec![step],
+            &[(Ref::Result(0), output)],
+            Shapes::Any,
+            self.compile,
+        )
     }
 
     /// The conjugate transpose of every matrix.
@@ -139,7 +155,15 @@ impl Work<'_> {
         let input = Operand::new(&a.buffer, &a.view, Element::Typed(self.dtype()));
         let output = Operand::new(&result.buffer, &result.view, Element::Typed(self.dtype()));
         let step = Step { op: Elementwise::Unary(Unary::Conjugate), args: smallvec![Ref::Input(0)], out: self.dtype() };
-        map(self.engine, &a.view.shape, &[input], smallvec![step], &[(Ref::Result(0), output)], self.compile)?;
+        map(
+            self.engine,
+            &a.view.shape,
+            &[input],
+            smallvec![step],
+            &[(Ref::Result(0), output)],
+            Shapes::Any,
+            self.compile,
+        )?;
         Ok(result)
     }
 }

@@ -35,7 +35,7 @@ pub use program::run_program;
 
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
-use crate::kernel::launch::map::{Operand, map};
+use crate::kernel::launch::map::{Operand, Shapes, map};
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
 use crate::program::{Binary, Elementwise, Op, verify};
 use crate::shape::Type;
@@ -283,7 +283,7 @@ impl<'a> Call<'a> {
         let steps = smallvec![Step { op, args: (0..op.arity() as u8).map(Ref::Input).collect(), out: self.out.dtype }];
         let result = Tensor::uninitialized(self.engine, &Type::new(self.out.dtype, sizes))?;
         let output = Operand::new(&result.buffer, &result.view, Element::Typed(self.out.dtype));
-        map(self.engine, sizes, &inputs, steps, &[(Ref::Result(0), output)], self.compile)?;
+        map(self.engine, sizes, &inputs, steps, &[(Ref::Result(0), output)], Shapes::Any, self.compile)?;
         if uniform {
             let view = result.view.broadcast_trailing(&self.out.shape)?;
             return Ok(Tensor { buffer: result.buffer, view });
@@ -296,7 +296,7 @@ impl<'a> Call<'a> {
         let result = Tensor::uninitialized(self.engine, ty)?;
         let output = Operand::new(&result.buffer, &result.view, Element::Typed(ty.dtype));
         let step = Step { op, args: SmallVec::from_slice(args), out: ty.dtype };
-        map(self.engine, &ty.shape, &[], smallvec![step], &[(Ref::Result(0), output)], self.compile)?;
+        map(self.engine, &ty.shape, &[], smallvec![step], &[(Ref::Result(0), output)], Shapes::Any, self.compile)?;
         Ok(result)
     }
 

@@ -9,7 +9,7 @@ use super::{Call, Compile};
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
 use crate::codegen::index::{ShiftSpec, extra};
-use crate::kernel::launch::map::{Operand, map};
+use crate::kernel::launch::map::{Operand, Shapes, map};
 use crate::kernel::launch::transpose::transpose;
 use crate::kernel::launch::{Arguments, KernelSpec, Place, launch};
 use crate::program::Elementwise;
@@ -31,7 +31,7 @@ pub fn copy(engine: &Engine, from: &Tensor, to: &Tensor, compile: Compile) -> Re
         let cast = Step { op: Elementwise::AsType, args: smallvec![Ref::Input(0)], out: to.view.dtype };
         (smallvec![cast], Ref::Result(0))
     };
-    map(engine, &to.view.shape, &[input], steps, &[(source, output)], compile)
+    map(engine, &to.view.shape, &[input], steps, &[(source, output)], Shapes::Any, compile)
 }
 
 /// The tensor itself if its elements lie in row-major order, else a copy in which they do.

@@ -9,7 +9,7 @@ use super::Limits;
 use crate::codegen::access::Element;
 use crate::codegen::elementwise::Ref;
 use crate::codegen::probe::RATE_FLOPS;
-use crate::kernel::launch::map::{Operand, map};
+use crate::kernel::launch::map::{Operand, Shapes, map};
 use crate::kernel::launch::{Arguments, Compile, Place, launch};
 use crate::{DType, DeviceKind, Engine, Error, Result, Tensor, Type};
 
@@ -79,7 +79,7 @@ impl Engine {
         };
         let by_kernel = twice(&|from, to| {
             let [input, output] = [from, to].map(|t| Operand::new(&t.buffer, &t.view, Element::raw(DType::U32)));
-            map(self, &ty.shape, &[input], smallvec![], &[(Ref::Input(0), output)], Compile::Allowed)
+            map(self, &ty.shape, &[input], smallvec![], &[(Ref::Input(0), output)], Shapes::Any, Compile::Allowed)
         })?;
         let by_command = twice(&|from, to| self.copy(&from.buffer, 0, &to.buffer, 0, size_bytes))?;
         Ok((2 * REPETITIONS * size_bytes) as f64 / by_kernel.min(by_command))

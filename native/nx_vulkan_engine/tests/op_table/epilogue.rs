@@ -4,7 +4,7 @@ use nx_vulkan_engine::codegen::access::Element;
 use nx_vulkan_engine::codegen::dot::{Tile, Tiling};
 use nx_vulkan_engine::codegen::elementwise::{Ref, Step};
 use nx_vulkan_engine::kernel::launch::dot::{Choice, Epilogue, Group, Matrix, Product, product, product_as};
-use nx_vulkan_engine::kernel::launch::map::{Operand, map};
+use nx_vulkan_engine::kernel::launch::map::{Operand, Shapes, map};
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
 use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type};
 
@@ -78,7 +78,8 @@ fn check([batches, rows, columns, depth]: [u64; 4], dtype: DType, stored: DType,
     let product = Operand::new(&bare.buffer, &bare.view, Element::Typed(dtype));
     let all: Vec<Operand<'_>> = std::iter::once(product).chain(inputs.iter().cloned()).collect();
     let output = Operand::new(&after.buffer, &after.view, Element::Typed(stored));
-    map(engine(), &shape, &all, steps.iter().cloned().collect(), &[(result, output)], Compile::Allowed).unwrap();
+    map(engine(), &shape, &all, steps.iter().cloned().collect(), &[(result, output)], Shapes::Any, Compile::Allowed)
+        .unwrap();
     let wrong = mismatch(&download(&out), &[download(&after)], Bound::Exact);
     assert!(wrong.is_none(), "{shape:?} of {depth} as {dtype}, {choice:?}: {wrong:?}");
 }

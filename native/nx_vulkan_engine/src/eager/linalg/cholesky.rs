@@ -7,7 +7,7 @@ use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
 use crate::codegen::linalg::LinalgSpec;
 use crate::eager::{Call, run};
-use crate::kernel::launch::map::{Operand, map};
+use crate::kernel::launch::map::{Operand, Shapes, map};
 use crate::program::op::Scalar;
 use crate::program::{Binary, Elementwise, Op, Unary};
 use crate::{CType, DType, DeviceKind, Result, Tensor, Type, View};
@@ -90,7 +90,7 @@ fn clean(call: &Call<'_>, factor: &Tensor, n: u64, batches: u64) -> Result<Tenso
         step(Elementwise::AsType, &[Ref::Result(5)], call.out.dtype),
     ];
     let outputs = [(Ref::Result(6), Operand::new(&result.buffer, &output, Element::Typed(call.out.dtype)))];
-    map(call.engine, &sizes, &inputs, steps, &outputs, call.compile)?;
+    map(call.engine, &sizes, &inputs, steps, &outputs, Shapes::Any, call.compile)?;
     let view = transposed(&result.view)?;
     call.result(Tensor { view, buffer: result.buffer })
 }

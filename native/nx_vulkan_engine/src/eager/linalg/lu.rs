@@ -9,7 +9,7 @@ use crate::codegen::elementwise::{Ref, Step};
 use crate::codegen::linalg::LinalgSpec;
 use crate::device::Caps;
 use crate::eager::{Call, Results};
-use crate::kernel::launch::map::{Operand, map};
+use crate::kernel::launch::map::{Operand, Shapes, map};
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
 use crate::program::{Binary, Elementwise, Reduction};
 use crate::shape::{Dims, Strides};
@@ -113,7 +113,7 @@ pub fn lu(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
         (Ref::Result(3), Operand::new(&l.buffer, &l_view, Element::Typed(l_type.dtype))),
         (Ref::Result(4), Operand::new(&u.buffer, &u_view, Element::Typed(u_type.dtype))),
     ];
-    map(call.engine, &sizes, &inputs, steps, &outputs, call.compile)?;
+    map(call.engine, &sizes, &inputs, steps, &outputs, Shapes::Any, call.compile)?;
 
     // P has a one where row i of A became row j.
     let p = Tensor::uninitialized(call.engine, p_type)?;
@@ -129,7 +129,7 @@ pub fn lu(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
     let p_view = View::contiguous(p_type.dtype, &sizes);
     let inputs = [Operand::new(&factors.rows.buffer, &rows, Element::Typed(DType::U32))];
     let outputs = [(Ref::Result(1), Operand::new(&p.buffer, &p_view, Element::Typed(p_type.dtype)))];
-    map(call.engine, &sizes, &inputs, steps, &outputs, call.compile)?;
+    map(call.engine, &sizes, &inputs, steps, &outputs, Shapes::Any, call.compile)?;
 
     let flipped = |t: Tensor| -> Result<Tensor> { Ok(Tensor { view: transposed(&t.view)?, buffer: t.buffer }) };
     Ok(smallvec![p, flipped(l)?, flipped(u)?])

@@ -14,7 +14,7 @@ use crate::codegen::access::{Element, ParamLayout};
 use crate::codegen::dot::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling};
 use crate::codegen::elementwise::{Ref, Step};
 use crate::kernel::launch::inner::{Factor, inner};
-use crate::kernel::launch::map::{Operand, map};
+use crate::kernel::launch::map::{Operand, Shapes, map};
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
 use crate::program::{Binary, Elementwise, Reduction};
 use crate::shape::{Dims, Space, Strides, contiguous_strides, elements};
@@ -518,5 +518,5 @@ fn finish(engine: &Engine, p: &Product<'_>, parts: &[Operand<'_>], compile: Comp
     }
     let inputs: SmallVec<[Operand<'_>; 8]> = parts.iter().chain(p.inputs()).cloned().collect();
     let output = Operand::new(&p.out.buffer, &p.out.view, Element::Typed(p.out.view.dtype));
-    map(engine, &p.out.view.shape, &inputs, steps, &[(result, output)], compile)
+    map(engine, &p.out.view.shape, &inputs, steps, &[(result, output)], Shapes::Any, compile)
 }

@@ -35,37 +35,23 @@ impl<'a> Operand<'a> {
 /// Elements of costly steps up to which each has an invocation of its own on a GPU: two for each that an H200 holds at once.
 const MAX_SINGLE: u64 = 1 << 19;
 
+/// Which sizes and strides a map's kernel is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shapes {
+    /// All, so that one kernel does for every launch.
+    Any,
+    /// Those of the launch alone, if they are more than push constants hold.
+    Own,
+}
+
 /// Computes `outputs` from `inputs` at every index of `sizes`. Operands have one stride per axis of `sizes`.
 pub fn map(
     engine: &Engine,
     sizes: &[u64],
     inputs: &[Operand<'_>],
-    steps: SmallVec<[Step; 1]>,
-    outputs: &[(Ref, Operand<'_>)],
-    compile: Compile,
-) -> Result<()> {
-    map_with(engine, sizes, inputs, steps, outputs, false, compile)
-}
-
-/// The same by a kernel for these sizes and strides alone, if they are more than push constants hold.
-pub fn map_fixed(
-    engine: &Engine,
-    sizes: &[u64],
-    inputs: &[Operand<'_>],
-    steps: SmallVec<[Step; 1]>,
-    outputs: &[(Ref, Operand<'_>)],
-    compile: Compile,
-) -> Result<()> {
-    map_with(engine, sizes, inputs, steps, outputs, true, compile)
-}
-
-fn map_with(
-    engine: &Engine,
-    sizes: &[u64],
-    inputs: &[Operand<'_>],
     mut steps: SmallVec<[Step; 1]>,
     outputs: &[(Ref, Operand<'_>)],
-    may_fix: bool,
+    shapes: Shapes,
     compile: Compile,
 ) -> Result<()> {
     let mut stored: SmallVec<[Ref; 2]> = outputs.iter().map(|(r, _)| *r).collect();
@@ -117,7 +103,7 @@ fn map_with(
         single: false,
         fixed: None,
     };
-    if may_fix
+    if shapes == Shapes::Own
         && parameters(&spec) > ParamLayout::PUSH_WORDS
         && is_indexed_whole(&space.sizes, &space.strides, &elements)
     {
