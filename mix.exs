@@ -72,7 +72,7 @@ defmodule Nx.Vulkan.MixProject do
 
   defp hex_deps do
     [
-      {:nx, "~> 0.13"},
+      {:nx, "~> 0.13 or ~> 1.0"},
       {:telemetry, "~> 0.4 or ~> 1.0"},
       {:rustler, "~> 0.36", runtime: false},
       {:stream_data, "~> 1.1", only: :test},

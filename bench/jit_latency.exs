@@ -4,97 +4,14 @@
 #
 # ROWS are parts of the names of the rows to measure, all by default. The rows of Scholar need its package (MIX_ENV=test). bench/peers/jit.py measures the same with JAX.
 
+Code.require_file("models.exs", __DIR__)
 Code.require_file("workloads.exs", __DIR__)
-
-defmodule JitLatency.Models do
-  @moduledoc false
-
-  import Nx.Defn
-
-  @rate 0.001
-  @beta1 0.9
-  @beta2 0.999
-  @epsilon 1.0e-8
-
-  defn(tiny(x), do: x * 2 + 1)
-
-  defn mlp(images, parameters) do
-    {w1, b1, w2, b2, w3, b3} = parameters
-    hidden = Nx.max(Nx.dot(images, w1) + b1, 0)
-    hidden = Nx.max(Nx.dot(hidden, w2) + b2, 0)
-    Nx.dot(hidden, w3) + b3
-  end
-
-  defn cnn(images, parameters) do
-    {k1, c1, k2, c2, w1, b1, w2, b2} = parameters
-    x = Nx.conv(images, k1, padding: :same) + Nx.reshape(c1, {1, 32, 1, 1})
-    x = Nx.window_max(Nx.max(x, 0), {1, 1, 2, 2}, strides: [1, 1, 2, 2])
-    x = Nx.conv(x, k2, padding: :same) + Nx.reshape(c2, {1, 64, 1, 1})
-    x = Nx.window_max(Nx.max(x, 0), {1, 1, 2, 2}, strides: [1, 1, 2, 2])
-    x = Nx.reshape(x, {Nx.axis_size(x, 0), 64 * 7 * 7})
-    Nx.dot(Nx.max(Nx.dot(x, w1) + b1, 0), w2) + b2
-  end
-
-  defn cross_entropy(logits, labels) do
-    shifted = logits - stop_grad(Nx.reduce_max(logits, axes: [1], keep_axes: true))
-    Nx.mean(Nx.log(Nx.sum(Nx.exp(shifted), axes: [1])) - Nx.sum(shifted * labels, axes: [1]))
-  end
-
-  defn mlp_step(state, images, labels) do
-    {parameters, _, _, _} = state
-    {loss, gradients} = value_and_grad(parameters, &cross_entropy(mlp(images, &1), labels))
-    {loss, adam(state, gradients)}
-  end
-
-  defn cnn_step(state, images, labels) do
-    {parameters, _, _, _} = state
-    {loss, gradients} = value_and_grad(parameters, &cross_entropy(cnn(images, &1), labels))
-    {loss, adam(state, gradients)}
-  end
-
-  deftransformp adam({parameters, means, squares, t}, gradients) do
-    t = Nx.add(t, 1)
-    scale1 = Nx.subtract(1.0, Nx.pow(@beta1, t))
-    scale2 = Nx.subtract(1.0, Nx.pow(@beta2, t))
-
-    [parameters, means, squares] =
-      [parameters, means, squares, gradients]
-      |> Enum.map(&Tuple.to_list/1)
-      |> Enum.zip_with(fn [p, m, s, g] -> Tuple.to_list(update(p, m, s, g, scale1, scale2)) end)
-      |> Enum.zip_with(&List.to_tuple/1)
-
-    {parameters, means, squares, t}
-  end
-
-  defnp update(p, m, s, g, scale1, scale2) do
-    m = @beta1 * m + (1 - @beta1) * g
-    s = @beta2 * s + (1 - @beta2) * g * g
-    {p - @rate * (m / scale1) / (Nx.sqrt(s / scale2) + @epsilon), m, s}
-  end
-
-  defn thousand(x) do
-    while x, _ <- 0..999 do
-      x * 0.99 + Nx.sin(x) * 0.01
-    end
-  end
-
-  defn softmax(x) do
-    e = Nx.exp(x - Nx.reduce_max(x, axes: [1], keep_axes: true))
-    e / Nx.sum(e, axes: [1], keep_axes: true)
-  end
-
-  defn layer_norm(x) do
-    centred = x - Nx.mean(x, axes: [1], keep_axes: true)
-    centred * Nx.rsqrt(Nx.mean(centred * centred, axes: [1], keep_axes: true) + 1.0e-5)
-  end
-end
 
 defmodule JitLatency do
   @moduledoc """
   Medians over batches of calls. "pipelined" calls follow one another and an element of the last result is read; "synchronous" ones read each.
   """
 
-  alias JitLatency.Models
   alias Nx.Vulkan.{NativeV, VulkanoBackend}
 
   @batches 7
@@ -109,7 +26,7 @@ defmodule JitLatency do
     IO.puts("""
     #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, Nx #{Application.spec(:nx, :vsn)}
 
-    | | first call | median | submissions, dispatches a call |
+    | | first call | median | submissions, dispatches, allocations a call |
     |---|---:|---:|---:|\
     """)
 
@@ -226,6 +143,8 @@ defmodule JitLatency do
     argument = run(argument, step, next, read, 2)
     {once_us, argument} = :timer.tc(fn -> run(argument, step, next, read, 2) end)
     calls = max(div(@batch_us * 2, max(once_us, 1)), 1) |> min(20_000)
+    # The pool has what calls in flight need after one batch.
+    argument = run(argument, step, next, read, calls)
     before = NativeV.device_stats()
 
     {times, _argument} =
@@ -237,7 +156,8 @@ defmodule JitLatency do
     later = NativeV.device_stats()
     each = fn key -> :erlang.float_to_binary((later[key] - before[key]) / (calls * @batches), decimals: 2) end
     median = times |> Enum.sort() |> Enum.at(div(@batches, 2))
-    IO.puts("| #{name} | #{time(first_us)} | #{time(median)} | #{each.(:submissions)}, #{each.(:dispatches)} |")
+    counts = Enum.map_join([:submissions, :dispatches, :allocations], ", ", each)
+    IO.puts("| #{name} | #{time(first_us)} | #{time(median)} | #{counts} |")
   end
 
   defp run(argument, step, next, read, calls) do

@@ -12,8 +12,8 @@ defmodule Nx.Vulkan do
   ## Choosing a device
 
   Without a choice it is the best one there is: discrete before integrated before virtual before the CPU. A choice is an
-  index of `devices/0`, the first digits of a UUID (8 or more, or any number after `uuid:`) or a part of the name, in the environment variable
-  `NX_VULKAN_DEVICE`, or else in
+  index of `devices/0`, the first digits of a UUID (8 or more, or any number after `uuid:`) or a part of the name (after `name:` if that looks like one of the
+  others), in the environment variable `NX_VULKAN_DEVICE`, which earlier programs call `NXV_DEVICE`, or else in
 
       config :nx_vulkan, device: "h200"
 
@@ -210,21 +210,30 @@ defmodule Nx.Vulkan do
 
   ## Errors
 
-  As `Nx.Vulkan.NativeV.leapfrog_chain_synth/6`.
+  `{:error, :size_mismatch}` where `q`, `p` and `inv_mass` differ in size; others as `Nx.Vulkan.NativeV.leapfrog_chain_synth/6`.
+  `ArgumentError` where `k` is no integer.
   """
   @spec leapfrog_chain_normal(Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), pos_integer, number, number, number) ::
           {:ok, {Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t()}} | NativeV.failure()
-  def leapfrog_chain_normal(q, p, inv_mass, k, eps, mu, sigma) do
+  def leapfrog_chain_normal(q, p, inv_mass, k, eps, mu, sigma) when is_integer(k) do
     type = if Nx.type(q) == {:f, 64}, do: :f64, else: :f32
     spec = ChainShaderSpecs.family(:normal, type, [mu, sigma])
     spv = Application.app_dir(:nx_vulkan, "priv/shaders/leapfrog_chain_normal#{if type == :f64, do: "_f64"}.spv")
     push = ChainShaderSpecs.push(spec, Nx.size(q), k, eps)
     [q, p, inv_mass] = for tensor <- [q, p, inv_mass], do: tensor |> Nx.as_type(type) |> Nx.to_binary()
 
-    with {:ok, {q, p, grad, logp}} <- run_chain(type, q, p, inv_mass, push, k, spv) do
+    with true <- byte_size(q) == byte_size(p) and byte_size(q) == byte_size(inv_mass),
+         {:ok, {q, p, grad, logp}} <- run_chain(type, q, p, inv_mass, push, k, spv) do
       [q, p, grad] = for chain <- [q, p, grad], do: chain |> Nx.from_binary(type) |> Nx.reshape({k, :auto})
       {:ok, {q, p, grad, Nx.from_binary(logp, type)}}
+    else
+      false -> {:error, :size_mismatch}
+      failure -> failure
     end
+  end
+
+  def leapfrog_chain_normal(_q, _p, _inv_mass, k, _eps, _mu, _sigma) do
+    raise ArgumentError, "expected k to be an integer, got: #{inspect(k)}"
   end
 
   defp run_chain(:f32, q, p, extras, push, k, spv), do: NativeV.leapfrog_chain_synth(q, p, extras, push, k, spv)
@@ -232,10 +241,9 @@ defmodule Nx.Vulkan do
 
   @doc false
   def selector do
-    case System.get_env("NX_VULKAN_DEVICE", "") do
-      "" -> Application.get_env(:nx_vulkan, :device)
-      selector -> selector
-    end
+    ["NX_VULKAN_DEVICE", "NXV_DEVICE"]
+    |> Enum.map(&System.get_env(&1, ""))
+    |> Enum.find(Application.get_env(:nx_vulkan, :device), &(&1 != ""))
   end
 
   defp log_once(message) do

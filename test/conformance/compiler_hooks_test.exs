@@ -128,6 +128,28 @@ defmodule Nx.Vulkan.Conformance.CompilerHooksTest do
     assert {:messages, [call: [1, 2], call: [3, 5]]} = Process.info(self(), :messages)
   end
 
+  test "hooks without a callback are not called, and callbacks are functions" do
+    assert numbers(compiled(&named/1, [Nx.tensor([1, 2])], hooks: %{first: nil, second: tell(:second)})) == [9, 11]
+    assert {:messages, [second: {[4, 6], %{sum: [5]}}]} = Process.info(self(), :messages)
+
+    message = ~r/:hooks must be a map of functions of one argument by the names of hooks, got/
+
+    for wrong <- [%{first: 1}, %{first: fn -> :ok end}] do
+      assert_raise ArgumentError, message, fn -> compiled(&named/1, [Nx.tensor([1, 2])], hooks: wrong) end
+    end
+
+    explain = fn -> Nx.Vulkan.Compiler.explain(&named/1, [Nx.tensor([1, 2])], hooks: [first: tell(:first)]) end
+    assert_raise ArgumentError, message, explain
+  end
+
+  test "a donated tensor that a callback was given stays" do
+    me = self()
+    fun = fn x -> Nx.add(Nx.Defn.Kernel.io_call(x, fn t -> send(me, {:given, t}) end), 1) end
+    assert numbers(compiled(fun, [Nx.donatable(Nx.tensor([1, 2]))])) == [2, 3]
+    assert_receive {:given, tensor}
+    assert numbers(tensor) == [1, 2]
+  end
+
   test "an exception of a hook is the caller's" do
     assert_raise RuntimeError, "from a hook", fn ->
       compiled(&in_loop/1, [Nx.tensor([1, 2])], hooks: %{step: fn _ -> raise "from a hook" end})

@@ -297,6 +297,41 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
 
   ## Donation, options, errors
 
+  test "a deallocated argument is named" do
+    fun =
+      Nx.Defn.jit(
+        fn a, unused, {b, %{w: w}} ->
+          {Nx.add(a, b), Nx.multiply(w, 2), Nx.shape(unused)} |> elem(0) |> Nx.add(Nx.sum(w))
+        end,
+        compiler: Nx.Vulkan
+      )
+
+    call = fn gone ->
+      [a, unused, b, w] = tensors = [Nx.tensor([1.0]), Nx.tensor(1), Nx.tensor([2]), Nx.iota({2, 3})]
+      for i <- gone, do: tensors |> Enum.at(i) |> Nx.backend_deallocate()
+      fun.(a, unused, {b, %{w: w}})
+    end
+
+    assert Nx.to_flat_list(call.([1])) == [18.0]
+
+    error = assert_raise Nx.Vulkan.Error, fn -> call.([1, 3]) end
+
+    assert %{kind: :released, details: %{arguments: [%{argument: 3, path: [1, :w], type: {:s, 32}, shape: {2, 3}}]}} =
+             error
+
+    assert error.message =~ "argument 3 at 1, :w (s32[2][3]) was deallocated"
+    assert error.message =~ "Nx.backend_copy/1" and error.message =~ "in anonymous fn"
+
+    error = assert_raise Nx.Vulkan.Error, fn -> call.([0, 2]) end
+    assert error.message =~ "argument 1 (f32[1]), argument 3 at 0 (s32[1]) were deallocated"
+
+    # The same where the host has a part in the run.
+    hooked = Nx.Defn.jit(fn a -> Nx.add(Nx.runtime_call(a, a, [], fn a, _ -> a end), 1) end, compiler: Nx.Vulkan)
+    gone = Nx.tensor([1])
+    Nx.backend_deallocate(gone)
+    assert assert_raise(Nx.Vulkan.Error, fn -> hooked.(gone) end).message =~ "argument 1 (s32[1]) was deallocated"
+  end
+
   test "a donated tensor is given back after the call, unless it is the result" do
     fun = Nx.Defn.jit(&Nx.add(&1, 1), compiler: Nx.Vulkan)
     donated = Nx.donatable(Nx.tensor([1, 2]))
@@ -421,6 +456,32 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
     while x, x < 3 do
       io_call(x + 1, fn _ -> :ok end)
     end
+  end
+
+  test "telemetry tells of runs that raise" do
+    handler = make_ref()
+
+    :telemetry.attach_many(
+      handler,
+      [[:nx_vulkan, :compiler, :run, :exception], [:nx_vulkan, :compiler, :run]],
+      &__MODULE__.tell/4,
+      self()
+    )
+
+    deallocated = Nx.tensor([1])
+    Nx.backend_deallocate(deallocated)
+    assert_raise Nx.Vulkan.Error, fn -> compiled(&Nx.subtract(&1, 7), [deallocated]) end
+
+    thrown = fn x -> Nx.runtime_call(x, x, [], fn _, _ -> throw(:up) end) end
+    assert catch_throw(Nx.Defn.jit(thrown, compiler: Nx.Vulkan).(Nx.tensor([1]))) == :up
+    :telemetry.detach(handler)
+
+    assert_received {[_, _, :run, :exception], %{duration: duration},
+                     %{name: name, kind: :error, reason: %Nx.Vulkan.Error{kind: :released}, stacktrace: [_ | _]}}
+                    when duration >= 0 and is_binary(name)
+
+    assert_received {[_, _, :run, :exception], %{duration: _}, %{kind: :throw, reason: :up}}
+    refute_received {[_, _, :run], _, _}
   end
 
   test "telemetry tells of compilations and runs" do

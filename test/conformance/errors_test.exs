@@ -232,4 +232,21 @@ defmodule Nx.Vulkan.Conformance.ErrorsTest do
     assert [header | _] = file |> IO.iodata_to_binary() |> String.split("\n", parts: 2)
     assert %{"instructions" => [%{"op" => "gather"}]} = JSON.decode!(header)
   end
+
+  test "a shape that is too large is the same error, eager and compiled" do
+    for shape <- [{2 ** 40}, {2 ** 48}, {2 ** 50}, {2 ** 60}, {2 ** 32, 2 ** 32}, {2 ** 70}],
+        {what, fun} <- [
+          iota: fn -> Nx.iota(shape, type: :f64) end,
+          sum: fn -> Nx.add(Nx.iota(shape, type: :f64), Nx.iota(shape, type: :u8)) end,
+          broadcast: fn -> Nx.add(Nx.broadcast(Nx.iota({1}), shape), Nx.iota(shape)) end,
+          eye: fn -> Nx.eye({elem(shape, 0), elem(shape, 0)}) end
+        ] do
+      eager = assert_raise Nx.Vulkan.Error, fn -> Nx.with_default_backend(VulkanoBackend, fun) end
+      compiled = assert_raise Nx.Vulkan.Error, fn -> Nx.Defn.jit(fun, compiler: Nx.Vulkan).() end
+      assert {what, shape, eager.kind, eager.op} == {what, shape, :too_large, compiled.op}
+      assert compiled.kind == :too_large, inspect({what, shape, compiled})
+      assert %{size_bytes: size, limit_bytes: limit} = compiled.details
+      assert size > limit and eager.details.limit_bytes == limit
+    end
+  end
 end

@@ -14,6 +14,24 @@ defmodule Nx.Vulkan.Device.BackendTest do
     end
   end
 
+  test "the backend's first name makes tensors of this one" do
+    Code.ensure_loaded!(Nx.Vulkan.Backend)
+
+    for {name, arity} <- Nx.Backend.behaviour_info(:callbacks) do
+      assert function_exported?(Nx.Vulkan.Backend, name, arity), "#{name}/#{arity}"
+    end
+
+    Nx.default_backend(Nx.Vulkan.Backend)
+    for t <- [Nx.tensor([1.5, 2.5]), Nx.iota({2}), Nx.eye(2), Nx.tensor(3)], do: assert(%{data: %VulkanoBackend{}} = t)
+    assert Nx.to_flat_list(Nx.dot(Nx.tensor([1, 2]), Nx.iota({2}))) == [2]
+    plain = Nx.tensor([10, 20], backend: Nx.BinaryBackend)
+    assert %{data: %VulkanoBackend{ref: ref}} = there = Nx.backend_transfer(plain, Nx.Vulkan.Backend)
+    assert %{data: %VulkanoBackend{ref: ^ref}} = Nx.backend_transfer(there, Nx.Vulkan.Backend)
+    assert Nx.to_flat_list(Nx.backend_copy(there, Nx.Vulkan.Backend)) == [10, 20]
+    assert Nx.to_flat_list(Nx.Defn.jit(&Nx.cumulative_sum/1, compiler: Nx.Defn.Evaluator).(there)) == [10, 30]
+    assert_raise ArgumentError, ~r/accepts no options/, fn -> Nx.default_backend({Nx.Vulkan.Backend, device: 1}) end
+  end
+
   test "no options" do
     assert_raise ArgumentError, ~r/accepts no options/, fn -> Nx.default_backend({VulkanoBackend, device: 1}) end
   end
@@ -139,6 +157,12 @@ defmodule Nx.Vulkan.Device.BackendTest do
     error = catch_error(Nx.add(Nx.iota({2 ** 40, 1}, type: :f32, backend: VulkanoBackend), 1))
     assert %Nx.Vulkan.Error{kind: :too_large, details: %{size_bytes: size, limit_bytes: limit}} = error
     assert size > limit
+  end
+
+  test "what the host has no memory for is an error" do
+    huge = Nx.broadcast(Nx.tensor(1.5, backend: VulkanoBackend), {2 ** 48})
+    assert %Nx.Vulkan.Error{kind: :invalid_argument} = catch_error(Nx.to_binary(huge))
+    assert inspect(huge) =~ "1.5, 1.5"
   end
 
   test "what a tensor occupies" do

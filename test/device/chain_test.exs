@@ -103,6 +103,33 @@ defmodule Nx.Vulkan.ChainTest do
     end
   end
 
+  test "parameters of other types become the chain's floats" do
+    chain =
+      Chain.compile(fn %{a: a, b: b} -> Nx.add(Nx.sum(a), b) end, %{
+        a: Nx.template({2}, :f64),
+        b: Nx.template({}, :f64)
+      })
+
+    for type <- [:s32, :u8, :f32, :f64] do
+      vector = Chain.flatten(chain, %{a: Nx.tensor([1, 2], type: type), b: 3})
+      assert {Nx.type(vector), Nx.to_flat_list(vector)} == {{:f, 64}, [1.0, 2.0, 3.0]}
+    end
+  end
+
+  test "parameters keep their names" do
+    log_density = fn %{a: a, b: b} ->
+      Nx.negate(Nx.add(Nx.sum(Nx.multiply(a, a), axes: [:x]), Nx.sum(Nx.pow(b, 2), axes: [:x, :y])))
+    end
+
+    template = %{a: Nx.template({2}, :f64, names: [:x]), b: Nx.template({2, 1}, :f64, names: [:x, :y])}
+    chain = Chain.compile(log_density, template)
+    assert %{a: a, b: b} = Chain.unflatten(chain, numbers(4, {:f, 64}))
+    assert {Nx.names(a), Nx.names(b)} == {[:x], [:x, :y]}
+    assert Nx.names(Chain.unflatten(chain, Nx.broadcast(0.0, {5, 4})).b) == [nil, :x, :y]
+    draws = Nx.Vulkan.NUTS.sample(log_density, template, num_samples: 3, num_warmup: 3, num_chains: 1).draws
+    assert {Nx.names(draws.a), Nx.names(draws.b)} == {[nil, nil, :x], [nil, nil, :x, :y]}
+  end
+
   test "more chains than a dispatch has" do
     chain = Chain.compile(fn q -> Nx.multiply(-0.5, Nx.sum(Nx.multiply(q, q))) end, Nx.template({1}, :f32))
     many = 65_537
@@ -154,6 +181,10 @@ defmodule Nx.Vulkan.ChainTest do
     q = Nx.tensor([1.0, 2.0, 3.0], backend: Nx.BinaryBackend)
     assert_raise ArgumentError, ~r/:steps/, fn -> Chain.run(chain, q, q, steps: 0, step_size: 0.1) end
 
+    for large <- [10 ** 400, -(10 ** 400)] do
+      assert_raise ArgumentError, ~r/:step_size/, fn -> Chain.run(chain, q, q, steps: 1, step_size: large) end
+    end
+
     assert_raise ArgumentError, ~r/:p of shape/, fn ->
       Chain.run(chain, q, Nx.tensor([1.0]), steps: 1, step_size: 0.1)
     end
@@ -170,7 +201,19 @@ defmodule Nx.Vulkan.ChainTest do
           {fn -> run.(chain, Nx.vectorize(two, :x), q, []) end, ":q without vectorized axes"},
           {fn -> run.(chain, q, Nx.as_type(q, :c64), []) end, ":p to be real, got: c64"},
           {fn -> run.(chain, Nx.as_type(q, :f64), q, []) end, ":q of type f32"},
-          {fn -> run.(chain, q, q, step_size: :small) end, ":step_size to be a tensor"},
+          {fn -> run.(chain, q, q, step_size: :small) end,
+           ":step_size to be a number, a scalar tensor or a tensor {1}"},
+          {fn -> Chain.run(chain, q, q, steps: 1) end,
+           ":step_size to be a number, a scalar tensor or a tensor {1}, got: nil"},
+          {fn -> run.(chain, Nx.template({3}, :f32), q, []) end, ":q to be a tensor with values, got the template"},
+          {fn -> run.(chain, q, Nx.template({3}, :f32), []) end, ":p to be a tensor with values, got the template"},
+          {fn -> Chain.unflatten(chain, Nx.iota({4})) end, ":q with a last axis of size 3, got the shape: {4}"},
+          {fn -> Chain.unflatten(chain, Nx.iota({2, 2})) end, ":q with a last axis of size 3, got the shape: {2, 2}"},
+          {fn -> Chain.unflatten(chain, Nx.tensor(1.0)) end, ":q with a last axis of size 3, got the shape: {}"},
+          {fn -> Chain.flatten(chain, Nx.as_type(q, :f64)) end, "expected parameters as"},
+          {fn -> Chain.flatten(chain, Nx.as_type(q, :c64)) end, "expected parameters as"},
+          {fn -> Chain.flatten(chain, {q}) end, "expected parameters as"},
+          {fn -> Chain.flatten(chain, [1.0, 2.0, 3.0]) end, "expected parameters as"},
           {fn -> run.(chain, q, q, step_size: q) end, ":step_size of shape {1}, got: {3}"},
           {fn -> run.(chain, q, q, inverse_mass: [1.0, 1.0, 1.0]) end, ":inverse_mass to be a tensor"},
           {fn -> run.(chain, q, q, inverse_mass: Nx.eye(3)) end, ":inverse_mass of shape {3}, got: {3, 3}"}

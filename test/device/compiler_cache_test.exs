@@ -31,6 +31,33 @@ defmodule Nx.Vulkan.CompilerCacheTest do
     assert Nx.to_number(first.(1)) == 2
   end
 
+  test "what counts compilations is dropped, too, so that ever new functions don't make the cache grow" do
+    Application.put_env(:nx_vulkan, :compiler_cache_entries, 3)
+    on_exit(fn -> Application.delete_env(:nx_vulkan, :compiler_cache_entries) end)
+
+    sizes = fn ->
+      state = :sys.get_state(Nx.Vulkan.Compiler.Cache)
+
+      [
+        map_size(state.counts),
+        :queue.len(state.counted),
+        :queue.len(state.made),
+        :ets.info(Nx.Vulkan.Compiler.Cache, :size)
+      ]
+    end
+
+    # Each has a name and a shape that no function before it had.
+    for i <- 1..8 do
+      {{:module, module, _, _}, _} =
+        Code.eval_string("defmodule Nx.Vulkan.CacheGrowth#{i} do def twice(x), do: Nx.add(x, x) end")
+
+      Nx.Defn.jit_apply(Function.capture(module, :twice, 1), [Nx.iota({i})], compiler: Nx.Vulkan)
+    end
+
+    # Those of earlier tests go as new ones come.
+    assert Enum.all?(sizes.(), &(&1 <= 3))
+  end
+
   test "a process that dies while it compiles leaves the key to those who wait" do
     parent = self()
 

@@ -90,6 +90,34 @@ defmodule Nx.Vulkan.NativeVChainTest do
     end
   end
 
+  for {batch, variant, n_obs, k} <- [
+        {:batch_f32, :f32, 0, 1024},
+        {:batch_f64, :f64, 0, 1024},
+        {:batch_f32, :f32, 257, 1024},
+        {:batch_f64, :f64, 255, 1024},
+        {:batch_f32, :f32, 10_000, 64},
+        {:batch_f64, :f64, 10_000, 64}
+      ] do
+    test "#{variant}: #{k} steps with #{n_obs} observations begin as shorter chains, and are the same in a batch" do
+      {variant, n_obs, k} = {unquote(variant), unquote(n_obs), unquote(k)}
+      type = type(variant)
+      instances = for seed <- 1..2, do: instance(type, n_obs, seed)
+      chains = for instance <- instances, do: elem(single(variant, instance, n_obs, k), 1)
+
+      for steps <- [1, div(k, 3), k - 1], {instance, long} <- Enum.zip(instances, chains) do
+        assert {:ok, short} = single(variant, instance, n_obs, steps)
+
+        for {short, long} <- Enum.zip(Tuple.to_list(short), Tuple.to_list(long)) do
+          assert short == binary_part(long, 0, byte_size(short))
+        end
+      end
+
+      [q, p, extras] = instances |> Enum.map(&Tuple.to_list/1) |> Enum.zip_with(&IO.iodata_to_binary/1)
+      assert {:ok, batch} = @variants[unquote(batch)].(q, p, extras, push(type, k, n_obs, 2), k, regime_shader(type))
+      assert Tuple.to_list(batch) == chains |> Enum.map(&Tuple.to_list/1) |> Enum.zip_with(&IO.iodata_to_binary/1)
+    end
+  end
+
   test "no observations, many, and the longest chain" do
     for n_obs <- [0, 1, 600, 1000] do
       assert {:ok, {q, _, _, _}} = single(:f64, instance(:f64, n_obs, 3), n_obs, 2)

@@ -133,14 +133,32 @@ defmodule Nx.Vulkan.NUTSTest do
       assert_in_delta Nx.to_number(Nx.mean(result.stats.accept_prob)), 0.85, 0.1
     end
 
+    test "gives the same bits for the same key, whatever the dispatches, in f32" do
+      opts = [num_samples: 10, num_warmup: 30, num_chains: 3, mass_matrix: :dense]
+
+      [a, b] =
+        for us <- [1, 1_000_000_000],
+            do: NUTS.sample(&density/1, Nx.template({3}, :f32), opts ++ [dispatch_us: us])
+
+      assert Nx.to_binary(a.draws) == Nx.to_binary(b.draws)
+      assert Nx.to_binary(a.stats.energy) == Nx.to_binary(b.stats.energy)
+      assert Nx.to_binary(a.stats.leapfrog_steps) == Nx.to_binary(b.stats.leapfrog_steps)
+    end
+
     test "gives the same bits for the same key, whatever the chains beside and the dispatches" do
       fun = fn q -> density(q) end
       template = Nx.template({3}, :f64)
       opts = [num_samples: 30, num_warmup: 160]
       pid = self()
-      # A report after each dispatch slows dispatches down, so that they are others.
-      slow = fn report -> if(report.done > 3, do: Process.sleep(5)) && send(pid, report) end
-      [a, b] = for progress <- [nil, slow], do: NUTS.sample(fun, template, opts ++ [num_chains: 3, progress: progress])
+      report = &send(pid, &1)
+
+      # Dispatches of one leapfrog step of some chains, and ever longer ones of all chains, whatever the clock says.
+      [a, b] =
+        for us <- [1, 1_000_000_000] do
+          NUTS.sample(fun, template, opts ++ [num_chains: 3, progress: report, dispatch_us: us])
+        end
+
+      assert a.dispatches > b.dispatches + 100
       assert Nx.to_binary(a.draws) == Nx.to_binary(b.draws)
       assert Nx.to_binary(a.stats.energy) == Nx.to_binary(b.stats.energy)
       assert_received %{phase: :warmup, done: 160, total: 160}
@@ -177,6 +195,19 @@ defmodule Nx.Vulkan.NUTSTest do
       assert Nx.to_number(Nx.sum(result.stats.divergent)) == 0
     end
 
+    test "writes a progress bar for terminals alone" do
+      normal = fn x -> Nx.multiply(-0.5, Nx.multiply(x, x)) end
+      opts = [num_samples: 2, num_warmup: 0, num_chains: 1, progress: true]
+      before = Application.get_env(:elixir, :ansi_enabled)
+      on_exit(fn -> Application.put_env(:elixir, :ansi_enabled, before) end)
+
+      for {terminal?, wanted} <- [{false, ""}, {true, "\rsampling ["}] do
+        Application.put_env(:elixir, :ansi_enabled, terminal?)
+        written = ExUnit.CaptureIO.capture_io(fn -> NUTS.sample(normal, Nx.template({}, :f32), opts) end)
+        assert String.starts_with?(written, wanted) and (terminal? or written == "")
+      end
+    end
+
     test "reports divergences" do
       # A step far too long for the scale.
       fun = fn x -> Nx.multiply(-5.0e5, Nx.multiply(x, x)) end
@@ -202,6 +233,14 @@ defmodule Nx.Vulkan.NUTSTest do
       end
     end
 
+    test "warns of log-densities that have no first step size" do
+      import ExUnit.CaptureLog
+      opts = [num_samples: 2, num_warmup: 20, num_chains: 2, max_tree_depth: 2]
+      sample = fn fun -> capture_log(fn -> NUTS.sample(fun, Nx.template({2}, :f64), opts) end) end
+      assert sample.(fn x -> Nx.sum(Nx.floor(x)) |> Nx.multiply(0.0) end) =~ "2 of 2 chains: every step is accepted"
+      assert sample.(fn x -> Nx.multiply(-0.5, Nx.sum(Nx.multiply(x, x))) end) == ""
+    end
+
     test "refuses what it can't do" do
       normal = fn x -> Nx.multiply(-0.5, Nx.sum(Nx.multiply(x, x))) end
       template = Nx.template({2}, :f32)
@@ -213,6 +252,11 @@ defmodule Nx.Vulkan.NUTSTest do
             [target_accept: 1.0],
             [mass_matrix: :full],
             [form: :gpu],
+            [step_size: 10 ** 400],
+            [step_size: 1.0e-300],
+            [step_size: 1.0e300],
+            [key: 2 ** 63],
+            [key: -(2 ** 63) - 1],
             [key: "a"]
           ] do
         [{name, _}] = opts
@@ -222,6 +266,51 @@ defmodule Nx.Vulkan.NUTSTest do
       for fun <- [fn _ -> Nx.tensor(1.0) end, fn _ -> 1.0 end] do
         assert_raise Nx.Vulkan.Error, ~r/must depend on its parameters/, fn -> NUTS.sample(fun, template, []) end
         assert_raise Nx.Vulkan.Error, ~r/must depend on its parameters/, fn -> Chain.compile(fun, template) end
+      end
+
+      hooked = fn q -> Nx.Defn.Kernel.print_value(normal.(q)) end
+      assert_raise Nx.Vulkan.Error, ~r/can't call the host/, fn -> NUTS.sample(hooked, template, []) end
+      assert_raise Nx.Vulkan.Error, ~r/can't call the host/, fn -> Chain.compile(hooked, template) end
+
+      for {fun, opts, reason} <- [
+            {fn a, _b -> normal.(a) end, [], ~r/of one argument, the parameters/},
+            {normal, [data: Nx.tensor([1.0])], ~r/of two arguments, the parameters and what the option :data holds/},
+            {:normal, [], ~r/of one argument, the parameters.*got: :normal/}
+          ],
+          compile <- [&NUTS.sample/3, &Chain.compile/3] do
+        assert_raise ArgumentError, reason, fn -> compile.(fun, template, opts) end
+      end
+
+      for compile <- [&NUTS.sample/2, &Chain.compile/2], wrong <- [nil, :x, [], [template], "x"] do
+        assert_raise ArgumentError, ~r/parameters as a container.*got: #{Regex.escape(inspect(wrong))}/s, fn ->
+          compile.(normal, wrong)
+        end
+      end
+
+      for value <- [nil, :x, "x", [1.0], {Nx.tensor(1.0)}, %{}], compile <- [&NUTS.sample/2, &Chain.compile/2] do
+        assert_raise ArgumentError, ~r/log-density to return a scalar.*got: #{Regex.escape(inspect(value))}/s, fn ->
+          compile.(fn _ -> value end, template)
+        end
+      end
+
+      for data <- [[Nx.tensor(1.0)], false, "x"], compile <- [&NUTS.sample/3, &Chain.compile/3] do
+        assert_raise ArgumentError, ~r/:data as a container.*got: #{Regex.escape(inspect(data))}/s, fn ->
+          compile.(fn q, _ -> normal.(q) end, template, data: data)
+        end
+      end
+
+      assert_raise ArgumentError, ~r/:key to be an integer/, fn ->
+        NUTS.sample(normal, template, key: Nx.template({2}, :u32))
+      end
+
+      assert_raise ArgumentError, ~r/:init.* got the template/s, fn -> NUTS.sample(normal, template, init: template) end
+      error = assert_raise ArgumentError, fn -> NUTS.sample(normal, template, num_draws: 3) end
+      assert error.message =~ ":num_draws" and not (error.message =~ "dispatch_us")
+
+      for init <- [[1.0, 2.0], "x", :x] do
+        assert_raise ArgumentError, ~r/:init as a container of tensors/, fn ->
+          NUTS.sample(normal, template, init: init)
+        end
       end
 
       assert_raise ArgumentError, ~r/one type/, fn -> NUTS.sample(normal, Nx.template({2}, :s32)) end

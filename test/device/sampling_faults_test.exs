@@ -64,7 +64,7 @@ defmodule Nx.Vulkan.SamplingFaultsTest do
   end
 
   test "a node that dies while a chain runs, and its successor", %{wanted: wanted} do
-    {:ok, node} = GenServer.start(Node, __MODULE__.Dying, name: __MODULE__.Dying)
+    {:ok, node} = GenServer.start(Node, nil, name: __MODULE__.Dying)
     caller = Task.async(fn -> Node.with_node(fn -> for _ <- 1..100, do: chain(@longest, 256) end, __MODULE__.Dying) end)
     Process.sleep(30)
     Process.exit(node, :kill)

@@ -194,6 +194,14 @@ defmodule Nx.Vulkan.SynthesisChainTest do
 
     short = Nx.tensor([1.0])
     assert Nx.Vulkan.leapfrog_chain_normal(Nx.tensor(q), short, short, 6, 0.1, 0.5, 1.5) == {:error, :size_mismatch}
+
+    assert Nx.Vulkan.leapfrog_chain_normal(Nx.tensor(q), Nx.tensor(p), short, 6, 0.1, 0.5, 1.5) ==
+             {:error, :size_mismatch}
+
+    assert_raise ArgumentError, ~r/k to be an integer, got: 2.0/, fn ->
+      Nx.Vulkan.leapfrog_chain_normal(short, short, short, 2.0, 0.1, 0.5, 1.5)
+    end
+
     assert Nx.Vulkan.leapfrog_chain_normal(short, short, short, 0, 0.1, 0.5, 1.5) == {:error, :bad_input}
   end
 

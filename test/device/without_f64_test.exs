@@ -102,6 +102,30 @@ defmodule Nx.Vulkan.WithoutF64Test do
     assert Enum.count(String.split(output, "\n"), &(&1 =~ ~r/^unsupported: .*shaderFloat64/)) == 8, output
   end
 
+  test "draws and chains of f32 need no 64-bit integers" do
+    output =
+      elixir(
+        """
+        {:ok, _} = Application.ensure_all_started(:nx_vulkan)
+        alias Nx.Vulkan.{Chain, NUTS}
+        log_density = fn q -> Nx.multiply(-0.5, Nx.sum(Nx.multiply(q, q))) end
+
+        for form <- [:workgroup, :device], mass <- [:diagonal, :dense] do
+          opts = [num_samples: 10, num_warmup: 10, num_chains: 2, form: form, mass_matrix: mass]
+          %{draws: draws} = NUTS.sample(log_density, Nx.template({2}, :f32), opts)
+          true = Enum.all?(Nx.to_flat_list(draws), &is_float/1)
+          q = Nx.tensor([1.0, 2.0])
+          chain = Chain.compile(log_density, Nx.template({2}, :f32), form: form, mass: mass)
+          [_, _] = Nx.to_flat_list(Chain.run(chain, q, q, steps: 2, step_size: 0.1).energy)
+          IO.puts("drawn")
+        end
+        """,
+        "shaderInt64"
+      )
+
+    assert output |> String.split("\n") |> Enum.count(&(&1 == "drawn")) == 4, output
+  end
+
   test "what is no feature is refused, with the names of those that are" do
     output = elixir("{:error, error} = Nx.Vulkan.init(); IO.puts(Exception.message(error))", "shaderInt8,bogus")
     assert output =~ ~r/NX_VULKAN_WITHOUT: expected some of shaderFloat64, .*, cooperativeMatrix, got bogus/

@@ -2,16 +2,18 @@ defmodule Nx.Vulkan.ConfigTest do
   # Changes the environment of the VM.
   use ExUnit.Case, async: false
 
+  @variables ["NX_VULKAN_DEVICE", "NXV_DEVICE"]
+
   setup do
-    variable = System.get_env("NX_VULKAN_DEVICE")
+    variables = Map.new(@variables, &{&1, System.get_env(&1)})
     device = Application.get_env(:nx_vulkan, :device)
 
     on_exit(fn ->
-      if variable, do: System.put_env("NX_VULKAN_DEVICE", variable), else: System.delete_env("NX_VULKAN_DEVICE")
+      System.put_env(variables)
       if device, do: Application.put_env(:nx_vulkan, :device, device), else: Application.delete_env(:nx_vulkan, :device)
     end)
 
-    System.delete_env("NX_VULKAN_DEVICE")
+    Enum.each(@variables, &System.delete_env/1)
     Application.delete_env(:nx_vulkan, :device)
   end
 
@@ -31,6 +33,15 @@ defmodule Nx.Vulkan.ConfigTest do
 
     System.put_env("NX_VULKAN_DEVICE", "")
     assert Nx.Vulkan.selector() == "h200"
+  end
+
+  test "the name that earlier programs give the variable" do
+    Application.put_env(:nx_vulkan, :device, "h200")
+    System.put_env("NXV_DEVICE", "uuid:1f2e")
+    assert Nx.Vulkan.selector() == "uuid:1f2e"
+
+    System.put_env("NX_VULKAN_DEVICE", "llvmpipe")
+    assert Nx.Vulkan.selector() == "llvmpipe"
   end
 
   test "the library that is loaded is the one of this Mix environment" do

@@ -21,6 +21,8 @@ defmodule Nx.Vulkan.ExmcContractTest do
     {Nx.Vulkan.Codegen, compile_cached: 1},
     {Shader, compile: 1, compile: 2, default_cache_dir: 0},
     {Spirv, validate_file: 1},
+    {Nx.Vulkan.ChainTrace, dispatch_f64: 6, dispatch_f64: 7, record: 1, replay: 2, replay: 3, info: 1},
+    {Nx.Vulkan.Backend, init: 1, from_binary: 3, constant: 3},
     {Fallback, count: 1, count_total: 1, strict: 1, strict: 2},
     {Nx.Vulkan.ShaderTemplate, render: 1},
     {Nx.Vulkan.ChainShaderSpecs,

@@ -6,7 +6,8 @@ defmodule Nx.Vulkan.NoDeviceTest do
     {"VK_DRIVER_FILES", "/nonexistent/driver.json"},
     {"VK_ICD_FILENAMES", "/nonexistent/driver.json"},
     {"NX_VULKAN_VALIDATION", nil},
-    {"NX_VULKAN_DEVICE", nil}
+    {"NX_VULKAN_DEVICE", nil},
+    {"NXV_DEVICE", nil}
   ]
 
   defp elixir(code, options \\ []) do

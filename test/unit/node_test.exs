@@ -88,14 +88,79 @@ defmodule Nx.Vulkan.NodeTest do
   end
 
   test "a time limit that is none", %{name: name} do
-    for wrong <- ["30", -1, 1.5, nil] do
+    for wrong <- ["30", -1, 1.5, nil, 5_000_000_000] do
       Application.put_env(:nx_vulkan, :node_timeout_ms, wrong)
       assert_raise ArgumentError, ~r/:node_timeout_ms/, fn -> Node.with_node(fn -> :value end, name) end
     end
   end
 
-  test "a function may call its own node", %{name: name} do
-    assert Node.with_node(fn -> Node.with_node(fn -> :inner end, name) end, name) == :inner
+  test "a function may call its own node, by name and by process, and so may its tasks", %{name: name} do
+    # Where it waits, it waits for ever but for this.
+    Application.put_env(:nx_vulkan, :node_timeout_ms, 2_000)
+    pid = GenServer.whereis(name)
+
+    for outer <- [name, pid], inner <- [name, pid] do
+      assert Node.with_node(fn -> Node.with_node(fn -> {:error, :of_its_own} end, inner) end, outer) ==
+               {:error, :of_its_own}
+
+      task = fn fun -> fun |> Task.async() |> Task.await() end
+      in_task = fn -> task.(fn -> task.(fn -> Node.with_node(fn -> :deep end, inner) end) end) end
+      assert Node.with_node(in_task, outer) == :deep
+
+      assert Node.with_node(fn -> Node.with_node(fn -> raise "no" end, inner) end, outer) ==
+               {:error, %RuntimeError{message: "no"}}
+    end
+
+    # A task of one that only waits has its turn after it.
+    assert task_of_waiting(name) == [:first, :second]
+  end
+
+  defp task_of_waiting(name) do
+    parent = self()
+
+    slow =
+      Task.async(fn ->
+        Node.with_node(
+          fn ->
+            Process.sleep(50)
+            send(parent, :first)
+          end,
+          name
+        )
+      end)
+
+    Process.sleep(10)
+    Task.await(Task.async(fn -> Node.with_node(fn -> send(parent, :second) end, name) end))
+    Task.await(slow)
+    for _ <- 1..2, do: receive(do: (word when word in [:first, :second] -> word))
+  end
+
+  test "a function that another node runs for one of this node's calls this node", %{name: name} do
+    Application.put_env(:nx_vulkan, :node_timeout_ms, 5_000)
+    other = Module.concat(name, Other)
+    start_supervised!(%{id: other, start: {Node, :start_link, [[name: other]]}})
+    call = fn fun, names -> Enum.reduce(names, fun, fn name, fun -> fn -> Node.with_node(fun, name) end end) end
+    assert call.(fn -> :deep end, [name, other, name]).() == :deep
+    assert call.(fn -> :deep end, [other, name, other, name]).() == :deep
+    assert Node.with_node(fn -> :next end, name) == :next
+  end
+
+  test "a function that fails within another is an error there", %{name: name} do
+    for {fail, error} <- [
+          {fn -> raise "no" end, %RuntimeError{message: "no"}},
+          {fn -> throw(:ball) end, {:throw, :ball}},
+          {fn -> exit(:left) end, {:exit, :left}}
+        ] do
+      assert Node.with_node(fn -> {:handled, Node.with_node(fail, name)} end, name) == {:handled, {:error, error}}
+    end
+  end
+
+  test "several nodes have a supervisor", %{name: name} do
+    names = for word <- ~w(One Two), do: Module.concat(name, word)
+    children = for name <- names, do: {Node, name: name}
+    start_supervised!(%{id: :both, start: {Supervisor, :start_link, [children, [strategy: :one_for_one]]}})
+    assert Enum.map(names, &Node.with_node(fn -> 1 end, &1)) == [1, 1]
+    assert Node.child_spec([]).id == Node
   end
 
   test "functions have the caller's backend", %{name: name} do

@@ -40,6 +40,22 @@ defmodule Nx.Vulkan.ShaderTemplateTest do
       assert byte_size(ChainShaderSpecsF64.batch_push(batched, 1, 1, 0.1, 1)) == ShaderTemplate.push_bytes(batched)
     end
 
+    for eps <- [1.0e300, -1.0e39, nil] do
+      assert_raise ArgumentError, ~r/numbers that f32 holds, got: /, fn ->
+        ChainShaderSpecs.beta_push(3, 32, eps, 2, 5.0, 0.25)
+      end
+    end
+
+    for {n, k} <- [{-1, 4}, {2 ** 32 + 2, 4}, {3, -4}, {3.0, 4}] do
+      assert_raise ArgumentError, ~r/expected [nk] to be an integer from 0/, fn ->
+        ChainShaderSpecs.push(normal, n, k, 0.5)
+      end
+    end
+
+    assert_raise ArgumentError, ~r/expected n_instances/, fn ->
+      ChainShaderSpecsF64.batch_push(batched, 3, 4, 0.5, 2 ** 32)
+    end
+
     assert_raise ArgumentError, ~r/beta has the parameters alpha, beta, logp_const, got \[\]/, fn ->
       ChainShaderSpecs.push(ChainShaderSpecs.beta(), 1, 1, 0.1)
     end

@@ -98,6 +98,27 @@ defmodule Nx.Vulkan.SynthesisTest do
     assert Synthesis.clear_cache() == :ok
   end
 
+  test "a cache folder whose name has wildcards is cleared", %{tmp_dir: folder} do
+    System.put_env("NX_VULKAN_CACHE_DIR", Path.join(folder, "a[b]{c,d}*"))
+    {:ok, path} = Codegen.compile_cached(@glsl)
+    assert Codegen.clear_cache() == :ok
+    refute File.exists?(path)
+    assert Codegen.clear_cache() == :ok
+  end
+
+  test "another source under the same name is compiled anew" do
+    glsl = &"#version 450\nlayout(set = 0, binding = 0) buffer Out { float x; };\nvoid main() { x = #{&1}; }\n"
+    {:ok, path} = Codegen.compile_cached(glsl.("1.0"), key: "mine")
+    one = File.read!(path)
+    %{ctime: made} = File.stat!(path)
+    assert Codegen.compile_cached(glsl.("1.0"), key: "mine") == {:ok, path}
+    assert %{ctime: ^made} = File.stat!(path)
+    assert Codegen.compile_cached(glsl.("2.0"), key: "mine") == {:ok, path}
+    assert File.read!(path) != one
+    assert Codegen.clear_cache() == :ok
+    assert File.ls!(Codegen.folder()) == []
+  end
+
   test "a module that can't take its place keeps its source", %{tmp_dir: folder} do
     {:ok, path} = Codegen.compile_cached(@glsl)
     File.rm!(path)

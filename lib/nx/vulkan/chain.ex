@@ -24,7 +24,7 @@ defmodule Nx.Vulkan.Chain do
 
   Runs that take longer, in both forms, are recorded in parts of about 50 ms, of which the device has two ahead: so `run/4` returns when it has begun with the last two.
   What other processes ask of the device has its turn between parts (their ops may part a submission, too), and a process that is killed ends its run with the
-  part that it has begun. In the form `:workgroup` each part is a dispatch. 1024 steps of a log-density of some thousand operations are one part; of those that one workgroup computes in
+  part that it has begun. In the form `:workgroup` each part is a dispatch, of some of the chains where a step of all takes longer than that. 1024 steps of a log-density of some thousand operations are one part; of those that one workgroup computes in
   100 us they are a few on slow devices.
 
   In both, the same chain gives the same bits, alone or among others, and its first steps do not depend on how many follow. Both agree to the
@@ -36,11 +36,17 @@ defmodule Nx.Vulkan.Chain do
   than 262,144 elements, or an op that it lacks. `ArgumentError` for wrong arguments.
   """
 
-  alias Nx.Defn.Composite
+  alias Nx.Defn.{Composite, Expr}
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.{Lowering, NativeV}
+  alias Nx.Vulkan.{Closure, Lowering, NativeV}
   alias Nx.Vulkan.Lowering.Plan
   alias Nx.Vulkan.VulkanoBackend, as: B
+
+  defmodule Traced do
+    @moduledoc false
+    # The block of a log-density.
+    defstruct []
+  end
 
   # Chains of one dispatch: workgroups that every device takes. More follow in further ones.
   @most_chains 65_535
@@ -65,8 +71,10 @@ defmodule Nx.Vulkan.Chain do
 
     * `:mass` - `:diagonal` (the default) or `:dense`: how the inverse mass matrix is given
     * `:form` - `:workgroup` or `:device` instead of `:auto`, which chooses by the work of a step
-    * `:data` - a container of templates or tensors, which `log_density` then gets as its second argument and `run/4` needs. Tensors
-      that the function captures are copied to the device once
+    * `:data` - a container of templates or tensors, which `log_density` then gets as its second argument and `run/4` needs
+
+  Tensors that the function captures may lie on any backend. They are copied to the host for tracing and from there to the device once, and ops on
+  them alone run on the host: give large ones as `:data`, which stays where it is.
   """
   @spec compile(
           (Nx.Container.t() -> Nx.Tensor.t()) | (Nx.Container.t(), Nx.Container.t() -> Nx.Tensor.t()),
@@ -78,11 +86,9 @@ defmodule Nx.Vulkan.Chain do
     opts = Keyword.validate!(opts, mass: :diagonal, data: nil, form: :auto)
     one_of!(:mass, opts[:mass], [:diagonal, :dense])
     one_of!(:form, opts[:form], [:auto, :workgroup, :device])
-    template = Nx.to_template(template)
-    leaves = Composite.flatten_list([template])
-    type = type(leaves)
-    parameters = leaves |> Enum.map(&Nx.size/1) |> Enum.sum()
-    data = if opts[:data] != nil, do: Nx.to_template(opts[:data])
+    {template, type, parameters} = parameters!(template)
+    log_density = log_density!(log_density, opts[:data])
+    data = if opts[:data] != nil, do: opts[:data] |> data!("templates or tensors") |> Nx.to_template()
     q = Nx.template({parameters}, type)
 
     {arguments, traced} =
@@ -115,8 +121,39 @@ defmodule Nx.Vulkan.Chain do
   end
 
   @doc false
+  # The template of parameters, in `type` where that is given, their common type, and how many numbers they are.
+  def parameters!(container, type \\ nil) do
+    if not container?(container) do
+      raise ArgumentError, "expected the parameters as a container of templates or tensors, got: #{inspect(container)}"
+    end
+
+    template = typed(Nx.to_template(container), type)
+    leaves = Composite.flatten_list([template])
+    {template, type!(leaves), leaves |> Enum.map(&Nx.size/1) |> Enum.sum()}
+  end
+
+  @doc false
+  def container?(term) do
+    Nx.Container.impl_for(term) != nil or
+      Nx.LazyContainer.impl_for(term) not in [Nx.LazyContainer.Any, Nx.LazyContainer.Atom, Nx.LazyContainer.List]
+  end
+
+  @doc false
+  # The option :data, a container of what `leaves` says.
+  def data!(data, leaves) do
+    if not container?(data) do
+      raise ArgumentError,
+            "expected :data as a container of #{leaves} (a tensor, a tuple, a map), got: #{inspect(data)}"
+    end
+
+    data
+  end
+
+  defp typed(template, nil), do: template
+  defp typed(template, type), do: Composite.traverse(template, &Nx.template(&1.shape, type, names: &1.names))
+
   # The common type of parameters.
-  def type([_ | _] = leaves) do
+  def type!([_ | _] = leaves) do
     Enum.each(leaves, &not_vectorized!("parameters", &1))
 
     case leaves |> Enum.map(& &1.type) |> Enum.uniq() do
@@ -125,16 +162,34 @@ defmodule Nx.Vulkan.Chain do
     end
   end
 
-  def type([]), do: raise(ArgumentError, "expected at least one parameter")
+  def type!([]), do: raise(ArgumentError, "expected at least one parameter")
+
+  @doc false
+  # The function to trace, with the tensors that it captured where Nx takes them.
+  def log_density!(fun, nil) when is_function(fun, 1), do: Closure.on_binary_backend(fun)
+  def log_density!(fun, data) when data != nil and is_function(fun, 2), do: Closure.on_binary_backend(fun)
+
+  def log_density!(other, data) do
+    expected =
+      if data == nil,
+        do: "one argument, the parameters (and of the data where the option :data is given)",
+        else: "two arguments, the parameters and what the option :data holds"
+
+    raise ArgumentError, "expected the log-density to be a function of #{expected}, got: #{inspect(other)}"
+  end
 
   @doc false
   # The log-density of a vector and its gradient, in the vector's type.
   def value_and_grad(q, type, fun) do
-    {value, gradient} = Nx.Defn.value_and_grad(q, &Nx.as_type(scalar!(fun.(&1)), type))
+    {value, gradient} = Nx.Defn.value_and_grad(q, &Closure.with_constant_inputs(Nx.as_type(scalar!(fun.(&1)), type)))
     {value, Nx.as_type(gradient, type)}
   end
 
   defp scalar!(value) do
+    if not (is_struct(value, T) or is_number(value) or is_struct(value, Complex)) do
+      raise ArgumentError, "expected the log-density to return a scalar tensor or a number, got: #{inspect(value)}"
+    end
+
     value = Nx.to_tensor(value)
 
     if value.shape != {} do
@@ -151,29 +206,48 @@ defmodule Nx.Vulkan.Chain do
   end
 
   @doc false
+  # `value_and_grad` of a vector like `template`, traced once: a function that puts the expression into any other, as a block's default. So in
+  # a loop, too, it may have what Nx takes at the root of an expression alone, as factorizations of constants.
+  def traced(value_and_grad, template) do
+    {value, gradient} = expr = Nx.Defn.debug_expr(value_and_grad).(template)
+    # The parameters must matter; in a transition they do even where the log-density is a constant.
+    _ = lower(fn _ -> expr end, [template])
+
+    fn %T{data: %Expr{context: context}} = q ->
+      block = %Expr{id: make_ref(), op: :block, args: [%Traced{}, [q], expr, nil], context: context}
+      Expr.tuple(%{value | type: {:tuple, 2}, data: block}, [value, gradient])
+    end
+  end
+
+  @doc false
   # The program of a log-density with its gradient, and for each of its inputs after q the number of a leaf of the data, or a reference to a constant.
   def lower(value_and_grad, arguments) do
-    expr = apply(Nx.Defn.debug_expr(value_and_grad), arguments)
-    inputs = arguments |> Composite.flatten_list() |> Enum.map(&Nx.devectorize/1)
-    {scope, constants} = Lowering.lower(Composite.traverse(expr, &Nx.devectorize/1), inputs, [])
-    program(Plan.new(scope), constants, length(inputs))
+    case program(value_and_grad, arguments) do
+      {program, [0 | inputs]} -> {program, for(i <- inputs, do: if(is_integer(i), do: i - 1, else: i))}
+      _ -> unsupported("a log-density must depend on its parameters")
+    end
   end
 
-  defp program(%Plan{steps: [{:run, program, [[:input, 0] | inputs], outputs}], outputs: outputs}, constants, arguments) do
-    captured =
-      for [:input, i] <- inputs do
-        if i < arguments, do: i - 1, else: constants |> Enum.at(i - arguments) |> B.reference()
-      end
+  @doc false
+  # The one program of a function, and what its inputs are: the number of a leaf of the arguments, or a reference to a constant.
+  def program(traced, arguments) do
+    expr = apply(Nx.Defn.debug_expr(traced), arguments)
+    leaves = arguments |> Composite.flatten_list() |> Enum.map(&Nx.devectorize/1)
+    {scope, constants} = Lowering.lower(Composite.traverse(expr, &Nx.devectorize/1), leaves, [])
+    count = length(leaves)
 
-    {program, captured}
+    case Plan.new(scope) do
+      %Plan{steps: [{:run, program, inputs, outputs}], outputs: outputs} ->
+        {program,
+         for([:input, i] <- inputs, do: if(i < count, do: i, else: constants |> Enum.at(i - count) |> B.reference()))}
+
+      _ ->
+        unsupported("a log-density can't call the host (hooks, runtime_call)")
+    end
   end
 
-  defp program(%Plan{}, _constants, _arguments) do
-    raise Nx.Vulkan.Error,
-      kind: :unsupported,
-      op: :chain,
-      message: "a log-density must depend on its parameters, and can't call the host (hooks, runtime_call)",
-      details: %{}
+  defp unsupported(message) do
+    raise Nx.Vulkan.Error, kind: :unsupported, op: :chain, message: message, details: %{}
   end
 
   @doc """
@@ -276,6 +350,10 @@ defmodule Nx.Vulkan.Chain do
     Nx.as_type(tensor, chain.type)
   end
 
+  defp tensor!(name, %T{data: %Nx.TemplateBackend{}} = template) do
+    raise ArgumentError, "expected #{inspect(name)} to be a tensor with values, got the template: #{inspect(template)}"
+  end
+
   defp tensor!(name, %T{} = tensor) do
     not_vectorized!(inspect(name), tensor)
 
@@ -297,8 +375,19 @@ defmodule Nx.Vulkan.Chain do
     end
   end
 
+  # An integer beyond is no float.
+  defp step_size(_chain, number, _batch) when is_integer(number) and abs(number) > 1.0e308 do
+    raise ArgumentError,
+          "expected :step_size to be a number that a float holds, got an integer of #{length(Integer.digits(number))} digits"
+  end
+
   defp step_size(chain, number, batch) when is_number(number) do
     step_size(chain, Nx.tensor(number, type: chain.type, backend: B), batch)
+  end
+
+  defp step_size(_chain, other, batch) when not is_struct(other, T) do
+    raise ArgumentError,
+          "expected :step_size to be a number, a scalar tensor or a tensor {#{batch}}, got: #{inspect(other)}"
   end
 
   defp step_size(chain, %T{shape: {}} = tensor, batch) do
@@ -318,14 +407,14 @@ defmodule Nx.Vulkan.Chain do
   defp captured(%{data: nil} = chain, nil), do: chain.captured
 
   defp captured(%{data: template} = chain, data) when template != nil and data != nil do
-    if not Nx.compatible?(template, data) do
+    if not Nx.compatible?(template, data!(data, "tensors")) do
       raise ArgumentError, "expected data as #{inspect(template)}, got: #{inspect(data)}"
     end
 
     leaves = Composite.flatten_list([data])
 
     Enum.map(chain.captured, fn
-      i when is_integer(i) -> leaves |> Enum.at(i) |> B.reference()
+      i when is_integer(i) -> leaves |> Enum.at(i) |> Nx.to_tensor() |> B.reference()
       reference -> reference
     end)
   end
@@ -336,22 +425,42 @@ defmodule Nx.Vulkan.Chain do
     do: raise(ArgumentError, "expected the option :data, which the log-density was compiled with")
 
   @doc """
-  The parameters in a container as one vector, in the order of the chain's positions.
+  The parameters in a container as one vector, in the order of the chain's positions. Integers and floats that are not wider become the chain's floats.
   """
   @spec flatten(t, Nx.Container.t()) :: Nx.Tensor.t()
   def flatten(%__MODULE__{type: type, template: template}, container) do
-    if not Nx.compatible?(template, container) do
-      raise ArgumentError, "expected parameters as #{inspect(template)}, got: #{inspect(container)}"
-    end
+    if not container?(container), do: not_parameters(template, container)
+    typed = Composite.traverse(container, &cast(&1, type))
+    if not Nx.compatible?(template, typed), do: not_parameters(template, container)
+    [typed] |> Composite.flatten_list() |> Enum.map(&Nx.flatten/1) |> Nx.concatenate()
+  end
 
-    [container] |> Composite.flatten_list() |> Enum.map(&Nx.flatten(Nx.as_type(&1, type))) |> Nx.concatenate()
+  # Narrower floats and integers as the chain's floats. Other types stay, which the template refuses.
+  defp cast(leaf, type) do
+    tensor = Nx.to_tensor(leaf)
+
+    if match?({:c, _}, tensor.type) or {tensor.type, type} == {{:f, 64}, {:f, 32}},
+      do: tensor,
+      else: Nx.as_type(tensor, type)
+  end
+
+  defp not_parameters(template, container) do
+    raise ArgumentError, "expected parameters as #{inspect(template)}, got: #{inspect(container)}"
   end
 
   @doc """
   Positions as the container of the parameters; axes before the last one stay in front.
   """
   @spec unflatten(t, Nx.Tensor.t()) :: Nx.Container.t()
-  def unflatten(%__MODULE__{template: template}, q), do: unflatten_vector(q, template)
+  def unflatten(%__MODULE__{template: template, parameters: d}, q) do
+    q = Nx.to_tensor(q)
+
+    if Nx.rank(q) == 0 or Nx.axis_size(q, -1) != d do
+      raise ArgumentError, "expected :q with a last axis of size #{d}, got the shape: #{inspect(q.shape)}"
+    end
+
+    unflatten_vector(q, template)
+  end
 
   @doc false
   # The last axis of `q` as the container of `template`.
@@ -362,7 +471,8 @@ defmodule Nx.Vulkan.Chain do
       Composite.traverse(template, 0, fn leaf, start ->
         size = Nx.size(leaf)
         part = Nx.slice_along_axis(q, start, size, axis: -1)
-        {Nx.reshape(part, List.to_tuple(lead ++ Tuple.to_list(Nx.shape(leaf)))), start + size}
+        names = Enum.map(lead, fn _ -> nil end) ++ leaf.names
+        {Nx.reshape(part, List.to_tuple(lead ++ Tuple.to_list(leaf.shape)), names: names), start + size}
       end)
 
     container

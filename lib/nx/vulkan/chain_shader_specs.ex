@@ -11,6 +11,7 @@ defmodule Nx.Vulkan.ChainShaderSpecs do
 
   alias Nx.Vulkan.ShaderTemplate.FamilySpec
 
+  @most_f32 3.4028234663852886e38
   @families ~w(normal cauchy exponential halfnormal halfcauchy studentt weibull beta gamma lognormal)a
   @sources Path.expand("../../../priv/shaders/src/nativev", __DIR__)
 
@@ -84,10 +85,10 @@ defmodule Nx.Vulkan.ChainShaderSpecs do
 
   ## Errors
 
-  `ArgumentError` unless the spec has a value for each of its parameters, and for a batched spec.
+  `ArgumentError` unless the spec has a value for each of its parameters, for numbers that the push data can't hold, and for a batched spec.
   """
   @spec push(FamilySpec.t(), non_neg_integer, pos_integer, number) :: binary
-  def push(%FamilySpec{batched: false} = spec, n, k, eps), do: <<n::32-little, k::32-little>> <> floats(spec, eps)
+  def push(%FamilySpec{batched: false} = spec, n, k, eps), do: words(n: n, k: k) <> floats(spec, eps)
 
   def push(%FamilySpec{name: name}, _n, _k, _eps) do
     raise ArgumentError, "#{name} is batched: its push data comes from Nx.Vulkan.ChainShaderSpecsF64.batch_push/5"
@@ -100,6 +101,25 @@ defmodule Nx.Vulkan.ChainShaderSpecs do
             "#{spec.name} has the parameters #{Enum.join(spec.push_fields, ", ")}, got #{inspect(params)}"
     end
 
-    for x <- [eps | params], into: <<>>, do: if(dtype == :f64, do: <<x::float-64-little>>, else: <<x::float-32-little>>)
+    for x <- [eps | params], into: <<>>, do: float(dtype, x)
+  end
+
+  defp float(:f64, x) when is_number(x), do: <<x::float-64-little>>
+  defp float(_f32, x) when is_number(x) and abs(x) <= @most_f32, do: <<x::float-32-little>>
+
+  defp float(dtype, x) do
+    raise ArgumentError, "expected eps and parameters to be numbers that #{dtype} holds, got: #{inspect(x)}"
+  end
+
+  @doc false
+  # Unsigned numbers of 32 bits.
+  def words(numbers) do
+    for {name, number} <- numbers, into: <<>> do
+      if not (is_integer(number) and number in 0..0xFFFFFFFF) do
+        raise ArgumentError, "expected #{name} to be an integer from 0 to 2^32 - 1, got: #{inspect(number)}"
+      end
+
+      <<number::32-little>>
+    end
   end
 end

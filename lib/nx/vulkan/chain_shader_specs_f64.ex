@@ -66,7 +66,7 @@ defmodule Nx.Vulkan.ChainShaderSpecsF64 do
   """
   @spec batch_push(FamilySpec.t(), pos_integer, pos_integer, number, pos_integer) :: binary
   def batch_push(%FamilySpec{batched: true} = spec, d, k, eps, n_instances) do
-    <<k::32-little, 0::32-little, d::32-little, n_instances::32-little>> <> ChainShaderSpecs.floats(spec, eps)
+    ChainShaderSpecs.words(k: k, n_obs: 0, d: d, n_instances: n_instances) <> ChainShaderSpecs.floats(spec, eps)
   end
 
   defp spec(family, params), do: ChainShaderSpecs.family(family, :f64, params)

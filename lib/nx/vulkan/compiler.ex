@@ -11,7 +11,7 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Options
 
-    * `:hooks` - a map of callbacks for named hooks, see `Nx.Defn.Kernel.io_call/3`. Another callback for the same name does not
+    * `:hooks` - a map of callbacks for named hooks, `nil` for none, see `Nx.Defn.Kernel.io_call/3`. Another callback for the same name does not
       compile again
     * `:cache` - `false` compiles at every call and keeps nothing; `true` by default
     * `:max_concurrency` - how many partitions `Nx.Serving` starts, `1` by default; all of them use the one device of the VM
@@ -32,7 +32,8 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Donation
 
-  The memory of a tensor that was marked by `Nx.donatable/1` goes back to the pool after the call, unless it is a result.
+  The memory of a tensor that was marked by `Nx.donatable/1` goes back to the pool after the call, unless it is a result, or the
+  definition has hooks or `Nx.runtime_call`, which may have handed it on.
 
   ## Configuration
 
@@ -43,7 +44,7 @@ defmodule Nx.Vulkan.Compiler do
   ## Errors
 
   `Nx.Vulkan.Error`, which names the function, the op (a fused one with what it does) and the types of its operands and results, in
-  `:details` too; `:unsupported` for what the device or this version can't do. What memory a run lacks is said of the whole program. Nothing
+  `:details` too; `:released` names the arguments that were deallocated; `:unsupported` for what the device or this version can't do. What memory a run lacks is said of the whole program. Nothing
   falls back to another backend or compiler.
   """
 
@@ -52,8 +53,8 @@ defmodule Nx.Vulkan.Compiler do
   alias Nx.Defn.Composite
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.{Lowering, NativeV, Telemetry}
-  alias Nx.Vulkan.Compiler.{Cache, Key, Recompilation, Stages}
-  alias Nx.Vulkan.Lowering.Plan
+  alias Nx.Vulkan.Compiler.{Arguments, Cache, Key, Recompilation, Stages}
+  alias Nx.Vulkan.Lowering.{Plan, Widening}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   require Logger
@@ -62,8 +63,8 @@ defmodule Nx.Vulkan.Compiler do
     @moduledoc false
     # What a call needs: the executable, or a plan of several steps with the `slots` of its inputs. `kept` says of every argument
     # whether it is used, or is nil where all are; `donated` which of those that are used may go afterwards, or is nil.
-    # `constants` are references that follow the arguments.
-    defstruct [:name, :executable, :plan, :slots, :kept, :donated, :constants, :template]
+    # `constants` are references that follow the arguments, whose templates are `arguments`.
+    defstruct [:name, :executable, :plan, :slots, :kept, :donated, :constants, :arguments, :template]
   end
 
   @impl true
@@ -122,7 +123,7 @@ defmodule Nx.Vulkan.Compiler do
   """
   @spec explain(fun, list, keyword) :: map
   def explain(fun, args, opts \\ []) do
-    hooks = Keyword.get(opts, :hooks, %{})
+    hooks = hooks(opts)
     name = name(fun)
     {plan, constants, leaves, _template} = lower_for(fun, args, hooks)
     used = Plan.inputs(plan)
@@ -152,7 +153,7 @@ defmodule Nx.Vulkan.Compiler do
   @spec graph(fun, list, keyword) :: String.t()
   def graph(fun, args, opts \\ []) do
     name = name(fun)
-    {plan, _, _, _} = lower_for(fun, args, Keyword.get(opts, :hooks, %{}))
+    {plan, _, _, _} = lower_for(fun, args, hooks(opts))
 
     programs =
       case titled(plan, "") do
@@ -186,7 +187,9 @@ defmodule Nx.Vulkan.Compiler do
     end)
   end
 
-  defp lower_for(fun, args, hooks) do
+  @doc false
+  # As `lower/4`, for arguments.
+  def lower_for(fun, args, hooks) do
     {_fun, vars, _templates, _args} = Nx.Defn.Compiler.to_lazy_params(fun, args)
     trace = fn _vars -> Nx.Defn.debug_expr_apply(fun, args, hooks: hooks) end
     lower(name(fun), vars, trace, Map.keys(hooks))
@@ -224,11 +227,20 @@ defmodule Nx.Vulkan.Compiler do
   defp entry(key, vars, fun, []), do: {cached(key, vars, fun, []), %{}}
 
   defp entry(key, vars, fun, opts) do
-    hooks = option(opts, :hooks, %{}, &is_map/1, "a map")
+    hooks = hooks(opts)
     option(opts, :max_concurrency, 1, &(is_integer(&1) and &1 > 0), "a positive integer")
     names = Map.keys(hooks)
     cache? = option(opts, :cache, true, &is_boolean/1, "a boolean")
     {if(cache?, do: cached(key, vars, fun, names), else: make(key, vars, fun, names)), hooks}
+  end
+
+  # The callbacks of named hooks that are to be called.
+  defp hooks(opts) do
+    callbacks? = &(is_map(&1) and Enum.all?(&1, fn {_, f} -> is_nil(f) or is_function(f, 1) end))
+
+    opts
+    |> option(:hooks, %{}, callbacks?, "a map of functions of one argument by the names of hooks")
+    |> Map.reject(fn {_, callback} -> is_nil(callback) end)
   end
 
   defp option(opts, name, default, valid?, expected) do
@@ -253,9 +265,12 @@ defmodule Nx.Vulkan.Compiler do
   defp templates([var | vars]), do: [Composite.traverse(var, &template/1) | templates(vars)]
   defp templates([]), do: []
 
-  defp template(%T{type: type, shape: shape, names: names, vectorized_axes: axes, donatable?: donatable}) do
-    {type, shape, names, axes, donatable}
+  defp template(%T{type: type, shape: shape, names: names, vectorized_axes: axes} = tensor) do
+    {type, shape, names, axes, donatable?(tensor)}
   end
+
+  # Tensors of Nx 0.13 have no such key.
+  defp donatable?(tensor), do: Map.get(tensor, :donatable?, false)
 
   ## Compiling
 
@@ -267,10 +282,11 @@ defmodule Nx.Vulkan.Compiler do
       used = Plan.inputs(plan)
       plan = Plan.map_programs(plan, &executable(&1, name))
       {arguments, constant_places} = Enum.split_with(used, &(&1 < length(leaves)))
-      donated = for i <- arguments, do: Enum.at(leaves, i).donatable?
+      donated = for i <- arguments, do: leaves |> Enum.at(i) |> donatable?()
 
       entry = %Entry{
         name: name,
+        arguments: Enum.map(vars, &Nx.to_template/1),
         template: template,
         kept: if(length(arguments) < length(leaves), do: for(i <- 0..(length(leaves) - 1)//1, do: i in arguments)),
         donated: if(true in donated, do: donated),
@@ -289,14 +305,24 @@ defmodule Nx.Vulkan.Compiler do
   def lower(name, vars, fun, hooks) do
     # It may raise whatever the user's code does.
     expr = fun.(vars)
-    template = expr |> Nx.to_template() |> Composite.traverse(&%{&1 | donatable?: false})
+    template = expr |> Nx.to_template() |> Composite.traverse(&Map.replace(&1, :donatable?, false))
     leaves = Composite.flatten_list(vars)
     devectorized = Composite.traverse(expr, &Nx.devectorize/1)
 
     named(name, fn ->
       {scope, constants} = Lowering.lower(devectorized, Enum.map(leaves, &Nx.devectorize/1), hooks)
-      {Plan.new(scope), constants, leaves, template}
+      {Plan.new(scope), constants, leaves, typed(template, scope.types)}
     end)
+  end
+
+  # Gradients of loops may be wider than Nx says (`Nx.Vulkan.Lowering.Widening`).
+  defp typed(template, types) do
+    {template, []} =
+      Composite.traverse(template, types, fn %T{type: type} = leaf, [given | types] ->
+        {%{leaf | type: Widening.type(type, given)}, types}
+      end)
+
+    template
   end
 
   defp executable(program, name) do
@@ -331,10 +357,9 @@ defmodule Nx.Vulkan.Compiler do
   defp call(%Entry{kept: kept, constants: constants} = entry, args, hooks) do
     references = references(args, kept)
     inputs = if constants == [], do: references, else: references ++ constants
-    start = System.monotonic_time()
-    outputs = run(entry, inputs, hooks)
-    Telemetry.run(entry.name, start)
-    if entry.donated, do: release(references, entry.donated, outputs)
+    outputs = Telemetry.run(entry.name, fn -> run(entry, inputs, hooks) end)
+    # Callbacks may have handed on what they were given.
+    if entry.donated && is_nil(entry.plan), do: release(references, entry.donated, outputs)
     result(entry.template, outputs)
   end
 
@@ -343,20 +368,31 @@ defmodule Nx.Vulkan.Compiler do
   defp references([_ | args], [false | kept]), do: references(args, kept)
   defp references([], _kept), do: []
 
-  defp run(%Entry{plan: nil, executable: executable, name: name}, inputs, _hooks) do
+  defp run(%Entry{plan: nil, executable: executable} = entry, inputs, _hooks) do
     case NativeV.executable_run(executable, inputs) do
       {:ok, outputs} ->
         outputs
 
       other ->
-        named(name, fn ->
+        within(entry, inputs, fn ->
           B.settle(other, fn -> NativeV.executable_run_dirty(executable, inputs) end)
         end)
     end
   end
 
-  defp run(%Entry{plan: plan, slots: slots, name: name}, inputs, hooks) do
-    named(name, fn -> Stages.run(plan, Map.new(Enum.zip(slots, inputs)), hooks) end)
+  defp run(%Entry{plan: plan, slots: slots} = entry, inputs, hooks) do
+    within(entry, inputs, fn -> Stages.run(plan, Map.new(Enum.zip(slots, inputs)), hooks) end)
+  end
+
+  # Errors of a run name the function, and arguments that were deallocated.
+  defp within(%Entry{name: name, arguments: arguments, kept: kept}, inputs, fun) do
+    named(name, fn ->
+      try do
+        fun.()
+      rescue
+        error in Nx.Vulkan.Error -> reraise Arguments.explain(error, arguments, kept, inputs), __STACKTRACE__
+      end
+    end)
   end
 
   defp release(references, donated, outputs) do

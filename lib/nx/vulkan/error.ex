@@ -21,6 +21,7 @@ defmodule Nx.Vulkan.Error do
     * `:too_large` - never fits on this device
     * `:out_of_memory` - does not fit now
     * `:released` - the tensor was deallocated before
+    * `:stopped` - a loop was left because the process that called it has ended
     * `:device_lost` - the driver gave up; a new VM is needed
     * `:bad_shader` - a SPIR-V file that can't be read, is malformed or does not fit the call
     * `:no_convergence` - an iteration did not settle
@@ -35,6 +36,7 @@ defmodule Nx.Vulkan.Error do
           | :too_large
           | :out_of_memory
           | :released
+          | :stopped
           | :device_lost
           | :bad_shader
           | :no_convergence

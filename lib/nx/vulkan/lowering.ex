@@ -9,7 +9,7 @@ defmodule Nx.Vulkan.Lowering do
 
   alias Nx.Defn.{Composite, Expr, Tree}
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.Lowering.Ops
+  alias Nx.Vulkan.Lowering.{Ops, Widening}
   alias Nx.Vulkan.ScalarFunction
   alias Nx.Vulkan.VulkanoBackend, as: B
 
@@ -18,12 +18,12 @@ defmodule Nx.Vulkan.Lowering do
 
   defmodule Scope do
     @moduledoc false
-    # A finished scope: the types of its inputs, its items in order, its outputs (operands).
+    # A finished scope: the types of its inputs, its items in order, its outputs (operands), and of a function the types of those.
     #
     # Items: `{:op, op, attrs, operands, types}`, `{:while, state, condition, body, operands, types}` with the number of values
     # of the state, `{:cond, on_true, on_false, operands, types}` whose first operand is the predicate,
     # `{:hook, callback_spec, template, operands}` and `{:call, fun, opts, argument_template, template, operands, types}`.
-    defstruct inputs: [], items: [], outputs: []
+    defstruct inputs: [], items: [], outputs: [], types: []
   end
 
   # What is under construction. `outer` is the state of the scope around this one, whose values are captured: `captured` lists
@@ -58,7 +58,8 @@ defmodule Nx.Vulkan.Lowering do
     %Scope{
       inputs: Enum.reverse(state.inputs),
       items: Enum.reverse(state.items),
-      outputs: Enum.map(outputs, &elem(&1, 0))
+      outputs: operands(outputs),
+      types: Enum.map(outputs, &elem(&1, 1))
     }
   end
 
@@ -164,8 +165,12 @@ defmodule Nx.Vulkan.Lowering do
 
   defp lower_node(op, args, tensor, state) when op in @plain do
     {attrs, operands} = Ops.instruction(op, args)
-    {operands, state} = nodes(operands, state)
-    emit(op, attrs, operands, tensor, state)
+    {values, state} = nodes(operands, state)
+
+    case Widening.wide(operands, values) do
+      [] -> emit(op, attrs, values, tensor, state)
+      wide -> widened(op, attrs, {operands, values}, tensor, wide, state)
+    end
   end
 
   defp lower_node(:reduce, [a, acc, opts, fun], tensor, state) do
@@ -180,6 +185,7 @@ defmodule Nx.Vulkan.Lowering do
     outs = if is_tuple(default), do: Enum.map(Tuple.to_list(default), &Nx.devectorize/1), else: [tensor]
     {tensors, _options} = Enum.split_while(args, &(not is_list(&1)))
     {operands, state} = nodes(tensors, state)
+    wide = Widening.wide(tensors, operands)
 
     case Ops.block(struct, outs, args) do
       :default ->
@@ -188,7 +194,7 @@ defmodule Nx.Vulkan.Lowering do
       steps ->
         {values, state} =
           Enum.reduce(steps, {operands, state}, fn {op, attrs, outs}, {operands, state} ->
-            emit_all(op, attrs, operands, Enum.map(outs, &type/1), state)
+            emit_all(op, attrs, operands, outs |> Widening.results(wide) |> Enum.map(&type/1), state)
           end)
 
         if is_tuple(default), do: {values, state}, else: {hd(values), state}
@@ -214,12 +220,12 @@ defmodule Nx.Vulkan.Lowering do
   end
 
   defp lower_node(:io_call, [data, callback_spec, template, _ref], tensor, state) do
-    {values, state} = composite(data, state)
+    {values, state} = traced_composite(data, state)
     shaped(values, tensor, hook(callback_spec, template, values, state))
   end
 
   defp lower_node(:runtime_call, [argument, fun, template, opts], tensor, state) do
-    {operands, state} = composite(argument, state)
+    {operands, state} = traced_composite(argument, state)
     types = Enum.map(Composite.flatten_list([template]), &type(Nx.devectorize(&1)))
     item = {:call, fun, opts, Nx.to_template(argument), template, operands(operands), types}
     {values, state} = add(item, types, state)
@@ -235,7 +241,7 @@ defmodule Nx.Vulkan.Lowering do
   defp lower_node(:token, [%{hooks: hooks}], _tensor, state) do
     state =
       List.foldr(hooks, state, fn %{expr: expr, name: name, callback: callback}, state ->
-        {values, state} = composite(expr, state)
+        {values, state} = traced_composite(expr, state)
         hook({:named, name, callback}, Nx.to_template(expr), values, state)
       end)
 
@@ -271,9 +277,51 @@ defmodule Nx.Vulkan.Lowering do
     {value, %{state | memo: memo, parameters: parameters, ids: ids}}
   end
 
+  ## Types
+
+  # An op on operands wider than its expression says.
+  defp widened(op, attrs, {operands, values}, tensor, wide, state) do
+    case Widening.result(op, tensor, wide) do
+      :narrow ->
+        {values, state} = cast(values, Enum.map(operands, &type/1), state)
+        emit(op, attrs, values, tensor, state)
+
+      out ->
+        {values, state} = operands |> Enum.map(&Widening.operand(&1, out.type)) |> nodes(state)
+        emit(op, attrs, values, out, state)
+    end
+  end
+
+  # Values of the types that the expression says.
+  defp traced_nodes(tensors, state) do
+    {values, state} = nodes(tensors, state)
+    cast(values, Enum.map(tensors, &type/1), state)
+  end
+
+  defp traced_composite(container, state) do
+    {values, state} = composite(container, state)
+    cast(values, [container] |> Composite.flatten_list() |> Enum.map(&type(Nx.devectorize(&1))), state)
+  end
+
+  defp cast(values, types, state) do
+    Enum.zip(values, types)
+    |> Enum.map_reduce(state, fn
+      {{_, [name, _]} = value, [name, _]}, state -> {value, state}
+      {{_, [_, shape]} = value, [name, _]}, state -> one(emit_all(:as_type, [], [value], [[name, shape]], state))
+    end)
+  end
+
+  # The same with outputs of these types.
+  defp giving(%{items: items, outputs: outputs, results: results} = scope, types) do
+    {outputs, state} = cast(outputs, types, %__MODULE__{hooks: [], ids: %{}, parameters: :outer, results: results})
+    %{scope | items: items ++ Enum.reverse(state.items), outputs: outputs, results: state.results}
+  end
+
+  defp merged(types, values), do: Enum.zip_with(types, values, fn type, {_, given} -> Widening.merge(type, given) end)
+
   # The function is traced as that of an eager op is, with the evaluator in the place of the function.
   defp fold(op, attrs, a, acc, %T{data: %Expr{op: :fun, args: [_, body, _]}}, tensor, state) do
-    {operands, state} = nodes([a, acc], state)
+    {operands, state} = traced_nodes([a, acc], state)
     run = Nx.Defn.Evaluator.__compile__(op, [], fn _ -> body end, [])
 
     fun = fn element, acc ->
@@ -321,8 +369,8 @@ defmodule Nx.Vulkan.Lowering do
 
     {captured, state} = leave(branch, 0)
     inputs = Enum.map(captured, &elem(&1, 1))
-    types = Enum.map(on_true.outputs, &elem(&1, 1))
-    [on_true, on_false] = for scope <- [on_true, on_false], do: close(scope, inputs)
+    types = on_true.outputs |> Enum.map(&elem(&1, 1)) |> merged(on_false.outputs)
+    [on_true, on_false] = for scope <- [on_true, on_false], do: scope |> giving(types) |> close(inputs)
     add({:cond, on_true, on_false, operands([predicate | captured]), types}, types, state)
   end
 
@@ -337,7 +385,7 @@ defmodule Nx.Vulkan.Lowering do
     state = %{fresh(outer) | outer: outer, ids: ids, kind: kind, parameters: parameters}
     state = %{state | inputs: before.inputs, captured: before.captured}
     {values, state} = fun.(state)
-    {%{items: Enum.reverse(state.items), outputs: values}, %{state | kind: {:left, kind}}}
+    {%{items: Enum.reverse(state.items), outputs: values, results: state.results}, %{state | kind: {:left, kind}}}
   end
 
   # The captured values in the order of the inputs that they became, and the state around.
@@ -351,24 +399,34 @@ defmodule Nx.Vulkan.Lowering do
     %Scope{inputs: inputs, items: items, outputs: operands(outputs)}
   end
 
-  defp loop(initial, condition, body, state) do
-    types = Enum.map(initial, &elem(&1, 1))
+  # Where the body gives wider types than it begins with, the state has those that hold both.
+  defp loop(initial, condition, body, state), do: loop(initial, Enum.map(initial, &elem(&1, 1)), condition, body, state)
+
+  defp loop(initial, types, condition, body, outer) do
+    {operands, state} = cast(initial, types, outer)
     parameters = types |> Enum.with_index() |> Enum.map(fn {type, i} -> {[:input, i], type} end) |> List.to_tuple()
     ids = Tree.scope_ids({condition, body})
     before = %{fresh(state) | inputs: Enum.reverse(types)}
 
-    {condition, left} =
+    {until, left} =
       enter(state, before, ids, :function, parameters, fn state ->
         {predicate, state} = node(condition, state)
         {predicate, state} = truth(predicate, state)
         {[predicate], state}
       end)
 
-    {body, left} = enter(left.outer, left, ids, :function, parameters, &composite(body, &1))
-    {captured, state} = leave(left, length(types))
-    inputs = types ++ Enum.map(captured, &elem(&1, 1))
-    [condition, body] = for scope <- [condition, body], do: close(scope, inputs)
-    add({:while, length(types), condition, body, operands(initial ++ captured), types}, types, state)
+    {steps, left} = enter(left.outer, left, ids, :function, parameters, &composite(body, &1))
+
+    case merged(types, steps.outputs) do
+      ^types ->
+        {captured, state} = leave(left, length(types))
+        inputs = types ++ Enum.map(captured, &elem(&1, 1))
+        [until, steps] = for scope <- [until, giving(steps, types)], do: close(scope, inputs)
+        add({:while, length(types), until, steps, operands(operands ++ captured), types}, types, state)
+
+      wider ->
+        loop(initial, wider, condition, body, outer)
+    end
   end
 
   # A predicate is a u8 scalar, true unless it is 0.
@@ -406,7 +464,9 @@ defmodule Nx.Vulkan.Lowering do
 
   defp operands(values), do: Enum.map(values, &elem(&1, 0))
 
-  @doc "The type of a tensor in wire form."
+  @doc "The type of a tensor in wire form. Sizes that 64 bits don't hold are the largest there is: the engine refuses both."
   @spec type(T.t()) :: wire_type
-  def type(%T{type: type, shape: shape}), do: [Ops.type_name(type), Tuple.to_list(shape)]
+  def type(%T{type: type, shape: shape}) do
+    [Ops.type_name(type), for(size <- Tuple.to_list(shape), do: min(size, 0xFFFFFFFFFFFFFFFF))]
+  end
 end

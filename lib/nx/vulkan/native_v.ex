@@ -27,7 +27,7 @@ defmodule Nx.Vulkan.NativeV do
   A term of the wrong sort, such as a reference that is none of this library's, raises `ArgumentError`.
 
   A shader file is read and checked at its first use and again after it has changed: magic, version, every instruction, id and
-  type, control flow, one compute entry point `main`, storage buffers at set 0 and bindings 0, 1, ... in the call's order, the
+  type, the types of operands and results, decorations, control flow, one compute entry point `main`, storage buffers at set 0 and bindings 0, 1, ... in the call's order, the
   size of the push constants, workgroup size and features. What passes is code and runs with the caller's trust: buffers are
   bounds-checked where the driver offers it, but a shader may still write anything to them, and one that never ends
   occupies the device until its driver gives up, which some never do; nothing on this side can stop it. With
@@ -113,7 +113,8 @@ defmodule Nx.Vulkan.NativeV do
   def profile_get(_limits, _measure), do: nif_error()
 
   @doc """
-  Counters of the engine: memory in bytes, submissions, dispatches, copies, barriers, pipelines; of deferred ops those that are pending,
+  Counters of the engine: memory in bytes, allocations (how often memory was taken from the driver), submissions, dispatches, copies, barriers,
+  pipelines; of deferred ops those that are pending,
   and the programs that were compiled, replayed, and run op by op. All zero while no device is open.
   """
   @spec device_stats() :: map
@@ -346,8 +347,8 @@ defmodule Nx.Vulkan.NativeV do
   def chain_run_dirty(_chain, _start, _captured, _steps), do: nif_error()
 
   @doc """
-  Records the next part of a run of `chain_run_dirty/4` or `transition_run_dirty/4`, and waits before that where two parts are still to be done by
-  the device. Returns what they return. Dirty IO scheduler.
+  Records the next part of a run of `chain_run_dirty/4` or `transition_run_dirty/5`, and waits before that where two parts are still to be done by
+  the device, or where only the end of the last one tells what is left. Returns what they return; of a run that has ended, the same again. Dirty IO scheduler.
   """
   @spec chain_continue(ref) :: tensors_result | {:more, ref}
   def chain_continue(_run), do: nif_error()
@@ -364,19 +365,19 @@ defmodule Nx.Vulkan.NativeV do
 
   @doc """
   Starts `chains` chains of `draws` draws. What each chain has of its own has the number of chains as its first axis.
-  Returns references to the results of every draw, `{chains, draws, ..}`, which the device fills later.
+  Returns references to the results of every draw, `{chains, draws, ..}`, which the device fills later. Parts of a run that takes longer take about `part_us` microseconds each.
 
-  `:needs_compile` where a tensor must be copied first, where the draws may take long, and always in the form `:device`; `transition_run_dirty/4` does it.
-  Normal scheduler.
+  `:needs_compile` where a tensor must be copied first, where the draws may take long or have a loop of which nobody knows how often it runs, and always in the form `:device`;
+  `transition_run_dirty/5` does it. Normal scheduler.
   """
-  @spec transition_run(ref, [ref], pos_integer, pos_integer) :: tensors_result | :needs_compile
-  def transition_run(_transition, _inputs, _chains, _draws), do: nif_error()
+  @spec transition_run(ref, [ref], pos_integer, pos_integer, pos_integer) :: tensors_result | :needs_compile
+  def transition_run(_transition, _inputs, _chains, _draws, _part_us), do: nif_error()
 
   @doc """
-  As `transition_run/4`, and it compiles where need be. Returns `{:more, run}` as `chain_run_dirty/4`. Dirty CPU scheduler.
+  As `transition_run/5`, and it compiles where need be. Returns `{:more, run}` as `chain_run_dirty/4`. Dirty CPU scheduler.
   """
-  @spec transition_run_dirty(ref, [ref], pos_integer, pos_integer) :: tensors_result | {:more, ref}
-  def transition_run_dirty(_transition, _inputs, _chains, _draws), do: nif_error()
+  @spec transition_run_dirty(ref, [ref], pos_integer, pos_integer, pos_integer) :: tensors_result | {:more, ref}
+  def transition_run_dirty(_transition, _inputs, _chains, _draws, _part_us), do: nif_error()
 
   ## Raw buffers
 
@@ -572,8 +573,8 @@ defmodule Nx.Vulkan.NativeV do
   ## Errors
 
   `:size_mismatch`: `q` and `p` differ in size, `d` is 0, or a binary is not as long as the header says. `:bad_input`: a
-  limit is broken, `k` is not the header's, `push` is shorter than the header or than the shader declares. The others as in the
-  module's documentation.
+  limit is broken, `k` is not the header's, `push` is shorter than the header or than the shader declares. A family's call whose sizes differ
+  is taken for one with the longer header, and so mostly is `:bad_input`. The others as in the module's documentation.
   """
   @spec leapfrog_chain_synth(binary, binary, binary, binary, pos_integer, Path.t()) :: {:ok, chain} | failure
   def leapfrog_chain_synth(q, p, extras, push, k, spv), do: run_chain(:f32, q, p, extras, push, k, spv)

@@ -16,12 +16,22 @@ defmodule Nx.Vulkan.Node do
       config :nx_vulkan, node_timeout_ms: 30_000
 
   How long `with_node/2` waits, in milliseconds, the time in the queue included. `:infinity` unless set. What has begun goes on
-  after the caller has given up or died: the device can't be interrupted. What has not begun by then never runs.
+  after the caller has given up or died: the device can't be interrupted. What has not begun by then never runs. Functions of two nodes that
+  each wait for the other node wait until then.
   """
 
   use GenServer
 
+  # What `receive` takes.
+  @most_ms 0xFFFFFFFF
+
   @type status :: %{uptime_ms: non_neg_integer, exec_count: non_neg_integer}
+
+  @doc """
+  For supervisors, with the options of `start_link/1`. Nodes of different names have different ids.
+  """
+  @spec child_spec(keyword) :: Supervisor.child_spec()
+  def child_spec(options), do: %{super(options) | id: Keyword.get(options, :name, __MODULE__)}
 
   @doc """
   Starts a node and opens the device, unless there is none: then only its functions will fail.
@@ -34,7 +44,7 @@ defmodule Nx.Vulkan.Node do
   @spec start_link(keyword) :: GenServer.on_start()
   def start_link(options \\ []) do
     options = Keyword.validate!(options, name: __MODULE__, load_pipeline_cache: true)
-    GenServer.start_link(__MODULE__, options[:name], name: options[:name])
+    GenServer.start_link(__MODULE__, nil, name: options[:name])
   end
 
   @doc """
@@ -49,7 +59,8 @@ defmodule Nx.Vulkan.Node do
   end
 
   @doc """
-  Runs `fun` on the node and returns its value. Within a function that runs on the same node it is called at once.
+  Runs `fun` on the node and returns its value. Within a function that runs on the same node, in tasks (`Task`) that one starts, and in functions that one
+  of those runs on another node, it is called at once, in the process that asks.
 
   ## Errors
 
@@ -58,25 +69,28 @@ defmodule Nx.Vulkan.Node do
     * `{:error, exception}` - `fun` raised
     * `{:error, {kind, reason}}` - `fun` threw (`:throw`) or exited, or its process was killed (`:exit`)
 
-  `ArgumentError` where `:node_timeout_ms` is no time.
+  `ArgumentError` where `:node_timeout_ms` is no time, or above 4,294,967,295.
   """
   @spec with_node((-> value), GenServer.name()) :: value | {:error, term} when value: term
   def with_node(fun, name \\ __MODULE__) when is_function(fun, 0) do
-    case Process.get(__MODULE__) do
-      ^name -> fun.()
-      _ -> run(fun, name, :nx_vulkan |> Application.get_env(:node_timeout_ms, :infinity) |> timeout_ms())
+    case run(fun, name, :nx_vulkan |> Application.get_env(:node_timeout_ms, :infinity) |> timeout_ms()) do
+      {:value, value} -> value
+      {:error, reason} -> {:error, reason}
+      :within -> value(fun)
     end
   end
 
   defp timeout_ms(:infinity), do: :infinity
-  defp timeout_ms(number) when is_integer(number) and number >= 0, do: number
+  defp timeout_ms(number) when is_integer(number) and number in 0..@most_ms, do: number
 
   defp timeout_ms(other) do
-    raise ArgumentError, "expected :node_timeout_ms to be a non-negative integer or :infinity, got: #{inspect(other)}"
+    raise ArgumentError,
+          "expected :node_timeout_ms to be an integer from 0 to #{@most_ms} or :infinity, got: #{inspect(other)}"
   end
 
   defp run(fun, name, timeout_ms) do
-    settings = {Nx.default_backend(), Nx.Defn.default_options()}
+    callers = [self() | Process.get(:"$callers", [])]
+    settings = {Nx.default_backend(), Nx.Defn.default_options(), callers}
     GenServer.call(name, {:run, fun, settings, deadline(timeout_ms)}, timeout_ms)
   catch
     :exit, {:timeout, {GenServer, :call, _}} -> {:error, :node_timeout}
@@ -102,9 +116,9 @@ defmodule Nx.Vulkan.Node do
   ## The process: `job` is what runs now, `queue` waits
 
   @impl true
-  def init(name) do
+  def init(nil) do
     Process.flag(:trap_exit, true)
-    {:ok, %{name: name, started_ms: now_ms(), exec_count: 0, job: nil, queue: :queue.new()}, {:continue, :open}}
+    {:ok, %{started_ms: now_ms(), exec_count: 0, job: nil, queue: :queue.new()}, {:continue, :open}}
   end
 
   @impl true
@@ -115,9 +129,14 @@ defmodule Nx.Vulkan.Node do
   end
 
   @impl true
-  def handle_call({:run, fun, settings, deadline}, {caller, _tag} = from, state) do
-    waiting = {Process.monitor(caller), fun, settings, deadline, from}
-    {:noreply, next(%{state | queue: :queue.in(waiting, state.queue)})}
+  def handle_call({:run, fun, {_, _, callers} = settings, deadline}, {caller, _tag} = from, state) do
+    # What the running function waits for can't wait for it.
+    if state.job != nil and elem(state.job, 0) in callers do
+      {:reply, :within, state}
+    else
+      waiting = {Process.monitor(caller), fun, settings, deadline, from}
+      {:noreply, next(%{state | queue: :queue.in(waiting, state.queue)})}
+    end
   end
 
   def handle_call(:status, _from, state) do
@@ -148,7 +167,7 @@ defmodule Nx.Vulkan.Node do
   end
 
   defp finish(state, from, value) do
-    GenServer.reply(from, value)
+    GenServer.reply(from, {:value, value})
     {:noreply, next(%{state | job: nil, exec_count: state.exec_count + 1})}
   end
 
@@ -170,16 +189,20 @@ defmodule Nx.Vulkan.Node do
     if now_ms() >= deadline do
       next(state)
     else
-      {node, name} = {self(), state.name}
-      {pid, monitor} = spawn_monitor(fn -> send(node, {:done, self(), work(fun, settings, name)}) end)
+      node = self()
+      {pid, monitor} = spawn_monitor(fn -> send(node, {:done, self(), work(fun, settings)}) end)
       %{state | job: {pid, monitor, from}}
     end
   end
 
-  defp work(fun, {backend, defn_options}, name) do
-    Process.put(__MODULE__, name)
+  defp work(fun, {backend, defn_options, callers}) do
+    Process.put(:"$callers", callers)
     Nx.default_backend(backend)
     Nx.Defn.default_options(defn_options)
+    value(fun)
+  end
+
+  defp value(fun) do
     fun.()
   rescue
     exception -> {:error, exception}

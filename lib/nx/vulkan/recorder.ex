@@ -1,7 +1,7 @@
 defmodule Nx.Vulkan.Recorder do
   @moduledoc """
-  Records the ops that a function runs on `Nx.Vulkan.VulkanoBackend` as a Program, with its inputs and with the results of
-  `Nx.BinaryBackend`, and writes it to a file that the engine's tests replay without Elixir.
+  Records the ops that a function runs on `Nx.Vulkan.VulkanoBackend`, or what `Nx.Vulkan.Compiler` makes of it, as a Program, with its
+  inputs and with the results of `Nx.BinaryBackend`, and writes it to a file that the engine's tests replay without Elixir.
 
   ## File format
 
@@ -19,6 +19,8 @@ defmodule Nx.Vulkan.Recorder do
   """
 
   alias Nx.Tensor, as: T
+  alias Nx.Vulkan.Compiler
+  alias Nx.Vulkan.Lowering.Plan
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   @key __MODULE__
@@ -42,25 +44,47 @@ defmodule Nx.Vulkan.Recorder do
 
     * `:units` - how many units in the last place of its type a float output may be off; 4 by default
     * `:absolute` - what it may be off besides; nothing by default
+    * `:compiled` - whether the Program is that of the compiled function, which has its `while` and `cond`, instead of the ops that ran;
+      `false` by default
   """
   @spec record(String.t(), [T.t()], ([T.t()] -> term), keyword) :: iodata
   def record(name, inputs, fun, opts \\ []) do
-    opts = Keyword.validate!(opts, units: 4, absolute: 0.0)
-    {placed, outputs, ops} = trace(inputs, fun)
+    opts = Keyword.validate!(opts, units: 4, absolute: 0.0, compiled: false)
+    {captured, instructions, outputs} = if opts[:compiled], do: lower(inputs, fun), else: trace(inputs, fun)
     expected = on_binary_backend(inputs, fun)
-    {captured, instructions, numbers} = instructions(placed, outputs, ops)
 
     header = %{
       format: @format,
       name: name,
       inputs: Enum.map(captured, &type/1),
       instructions: instructions,
-      outputs: Enum.map(outputs, &Map.fetch!(numbers, &1.data.ref)),
-      tolerances: Enum.map(outputs, &tolerance(&1.type, opts[:units], opts[:absolute]))
+      outputs: outputs,
+      tolerances: Enum.map(expected, &tolerance(&1.type, opts[:units], opts[:absolute]))
     }
 
     payload = Enum.map(captured ++ expected, &filled(Nx.to_binary(&1)))
     [JSON.encode_to_iodata!(header), ?\n | payload]
+  end
+
+  # The Program of the compiled function. It must be one: hooks and `Nx.runtime_call` can't be recorded.
+  defp lower(inputs, fun) do
+    {plan, constants, _, _} = Compiler.lower_for(&fun.(Tuple.to_list(&1)), [List.to_tuple(inputs)], %{})
+    %Plan{steps: [{:run, [_types, instructions, outputs], slots, _}]} = plan
+    tensors = inputs ++ constants
+
+    instructions =
+      for [op, attrs, operands, outs] <- instructions do
+        outs = for [type, shape] <- outs, do: %{type: type, shape: shape}
+        instruction(op, Enum.map(attrs, &List.to_tuple/1), operands, outs)
+      end
+
+    {for([:input, i] <- slots, do: Enum.at(tensors, i)), instructions, outputs}
+  end
+
+  # Names as strings: a map of atoms has an order of the VM's own.
+  defp instruction(op, attrs, operands, outs) do
+    attrs = Map.new(attrs, fn {name, value} -> {Atom.to_string(name), value} end)
+    %{op: op, attrs: attrs, operands: operands, outs: outs}
   end
 
   defp trace(inputs, fun) do
@@ -70,7 +94,8 @@ defmodule Nx.Vulkan.Recorder do
 
     try do
       outputs = with_backend(B, fn -> flatten(fun.(placed)) end)
-      {placed, outputs, Enum.reverse(Process.get(@key))}
+      {captured, instructions, numbers} = instructions(placed, outputs, Enum.reverse(Process.get(@key)))
+      {captured, instructions, Enum.map(outputs, &Map.fetch!(numbers, &1.data.ref))}
     after
       Process.delete(@key)
     end
@@ -118,14 +143,7 @@ defmodule Nx.Vulkan.Recorder do
 
     {instructions, {numbers, _count}} =
       Enum.map_reduce(ops, {numbers, 0}, fn {op, attrs, refs, outs}, {numbers, count} ->
-        instruction = %{
-          op: op,
-          # Names as strings: a map of atoms has an order of the VM's own.
-          attrs: Map.new(attrs, fn {name, value} -> {Atom.to_string(name), value} end),
-          operands: Enum.map(refs, &Map.fetch!(numbers, &1)),
-          outs: Enum.map(outs, &type/1)
-        }
-
+        instruction = instruction(op, attrs, Enum.map(refs, &Map.fetch!(numbers, &1)), Enum.map(outs, &type/1))
         numbered = for {out, i} <- Enum.with_index(outs, count), into: numbers, do: {out.data.ref, ["result", i]}
         {instruction, {numbered, count + length(outs)}}
       end)

@@ -7,6 +7,9 @@ defmodule Nx.Vulkan.Telemetry do
   | `[:nx_vulkan, :device, :open]` | `:duration` (native time units) | `:selector` (string or nil), `:result` (`:ok` or the `Nx.Vulkan.Error`) |
   | `[:nx_vulkan, :compiler, :compile, :start]`, `.. :stop]`, `.. :exception]` | as `:telemetry.span/3` has them | `:name` of the function |
   | `[:nx_vulkan, :compiler, :run]` | `:duration` (native time units) until the call was handed to the device | `:name` of the function |
+  | `[:nx_vulkan, :compiler, :run, :exception]` | `:duration` (native time units) until the call raised | `:name` of the function, `:kind` (`:error`, `:exit`, `:throw`), `:reason`, `:stacktrace` |
+
+  A run emits one of the last two. An error of the device raises when a result is read, and is in neither.
   """
 
   @doc """
@@ -19,7 +22,7 @@ defmodule Nx.Vulkan.Telemetry do
 
     :telemetry.execute(
       [:nx_vulkan, :device, :open],
-      %{duration: System.monotonic_time() - start},
+      duration(start),
       %{selector: selector, result: with({:error, error} <- result, do: error)}
     )
 
@@ -35,10 +38,25 @@ defmodule Nx.Vulkan.Telemetry do
   end
 
   @doc """
-  Emits `[:nx_vulkan, :compiler, :run]` for a run that began at `start`, in native time units of `System.monotonic_time/0`.
+  Calls `run` and emits `[:nx_vulkan, :compiler, :run]`, or `[:nx_vulkan, :compiler, :run, :exception]` where it raises, exits or throws.
   """
-  @spec run(String.t(), integer) :: :ok
-  def run(name, start) do
-    :telemetry.execute([:nx_vulkan, :compiler, :run], %{duration: System.monotonic_time() - start}, %{name: name})
+  @spec run(String.t(), (-> result)) :: result when result: term
+  def run(name, run) do
+    start = System.monotonic_time()
+
+    try do
+      run.()
+    catch
+      kind, reason ->
+        metadata = %{name: name, kind: kind, reason: reason, stacktrace: __STACKTRACE__}
+        :telemetry.execute([:nx_vulkan, :compiler, :run, :exception], duration(start), metadata)
+        :erlang.raise(kind, reason, __STACKTRACE__)
+    else
+      result ->
+        :telemetry.execute([:nx_vulkan, :compiler, :run], duration(start), %{name: name})
+        result
+    end
   end
+
+  defp duration(start), do: %{duration: System.monotonic_time() - start}
 end

@@ -81,7 +81,9 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
-  def backend_copy(tensor, backend, _opts) when backend == B, do: run(:reshape, [], [tensor], tensor)
+  def backend_copy(tensor, backend, _opts) when backend in [B, Nx.Vulkan.Backend],
+    do: run(:reshape, [], [tensor], tensor)
+
   def backend_copy(tensor, Nx.Tensor, opts), do: backend_copy(tensor, Nx.BinaryBackend, opts)
 
   def backend_copy(tensor, backend, opts) do
@@ -89,7 +91,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
-  def backend_transfer(tensor, backend, _opts) when backend == B, do: tensor
+  def backend_transfer(tensor, backend, _opts) when backend in [B, Nx.Vulkan.Backend], do: tensor
 
   def backend_transfer(tensor, backend, opts) do
     copy = backend_copy(tensor, backend, opts)

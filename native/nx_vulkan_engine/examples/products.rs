@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use nx_vulkan_engine::codegen::dot::{Tile, Tiling};
 use nx_vulkan_engine::kernel::launch::dot::{
-    Choice, Group, Matrix, Product, candidates, choose, estimate, matrix_candidates, product_as,
+    Choice, Group, Matrix, Product, candidates, choose, estimate, lane_tiles, matrix_candidates, product_as,
 };
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type};
 
@@ -209,6 +209,7 @@ impl Bench {
             a: Bench::matrix(&a, [s.m, s.k], s.a_transposed, s.batch),
             b: Bench::matrix(&b, [s.n, s.k], !s.b_transposed, s.batch),
             out: &out,
+            prologues: [None, None],
             epilogue: None,
         };
         let sum = s.dtype.ctype();
@@ -216,6 +217,7 @@ impl Bench {
             Tiling::Tiled(Tile { rows, columns, own_rows, own_columns, slices, depth }) => {
                 format!("{rows}x{columns} {own_rows}x{own_columns} {slices}x{depth}")
             }
+            Tiling::Lanes(tile) => format!("{}x{} in lanes", tile.rows, tile.columns()),
             Tiling::Matrix(tile) => format!("{0}x{0} on matrix units", tile.side),
             other => format!("{other:?}"),
         };
@@ -226,6 +228,9 @@ impl Bench {
             .into_iter()
             .map(|(tile, splits)| Choice { tiling: Tiling::Tiled(tile), splits })
             .collect();
+        ways.extend(
+            lane_tiles(&self.engine, sum).iter().map(|&tile| Choice { tiling: Tiling::Lanes(tile), splits: 1 }),
+        );
         ways.push(Choice { tiling: Tiling::Square, splits: 1 });
         let on_units = matrix_candidates(&self.engine, &p, sum);
         ways.extend(on_units.iter().map(|&(tile, splits, _)| Choice { tiling: Tiling::Matrix(tile), splits }));

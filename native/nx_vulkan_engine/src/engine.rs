@@ -82,12 +82,15 @@ pub enum Profiling {
 }
 
 impl Options {
-    /// What the environment says: `NX_VULKAN_DEVICE`, `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
+    /// What the environment says: `NX_VULKAN_DEVICE` (or, where that is not set, `NXV_DEVICE`, as earlier programs call it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
     /// (bytes), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`:
     /// [`Profiling::Printed`]), `NX_VULKAN_PRECISION` (`high`).
     pub fn from_env() -> Options {
         Options {
-            selector: std::env::var("NX_VULKAN_DEVICE").ok(),
+            selector: ["NX_VULKAN_DEVICE", "NXV_DEVICE"]
+                .iter()
+                .filter_map(|name| std::env::var(name).ok())
+                .find(|selector| !selector.is_empty()),
             validation: Validation::from_env(),
             cache_dir: default_cache_dir(),
             max_pipelines: std::env::var("NX_VULKAN_MAX_PIPELINES")
@@ -120,6 +123,8 @@ pub struct Stats {
     pub in_use_bytes: u64,
     /// Bytes taken from the driver, staging included.
     pub reserved_bytes: u64,
+    /// How often memory was taken from the driver, for tensors and for staging.
+    pub allocations: u64,
     /// Bytes of device memory that tensors may take.
     pub budget_bytes: u64,
     /// Command buffers submitted.
@@ -633,6 +638,7 @@ impl Engine {
         Stats {
             in_use_bytes: self.core.pool.in_use_bytes(),
             reserved_bytes: self.core.pool.reserved_bytes(),
+            allocations: self.core.pool.allocations(),
             budget_bytes: self.budget_bytes(),
             submissions: counters.submissions,
             dispatches: counters.dispatches,

@@ -26,8 +26,8 @@ pub enum Error {
     #[error("invalid argument: {what}: expected {expected}, got {got}")]
     InvalidArgument { what: &'static str, expected: String, got: String },
 
-    /// The allocation can never fit on this device.
-    #[error("{size_bytes} bytes can never fit: the device allows {limit_bytes}")]
+    /// What can never fit in the memory of this device, or of any.
+    #[error("{size_bytes} bytes can never fit: at most {limit_bytes} can")]
     TooLarge { size_bytes: u64, limit_bytes: u64 },
 
     /// The allocation does not fit now, after trimming and waiting.
@@ -37,6 +37,10 @@ pub enum Error {
     /// The buffer was deallocated explicitly before this use.
     #[error("the tensor was deallocated")]
     Released,
+
+    /// Whoever asked for the run no longer wants it.
+    #[error("the run was stopped: whoever asked for it is gone")]
+    Stopped,
 
     /// The driver gave up; a new engine is needed.
     #[error("the Vulkan device was lost")]

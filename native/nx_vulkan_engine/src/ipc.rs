@@ -168,7 +168,7 @@ impl Tensor {
             return Err(bad("memory that is still shared", "memory that was shared later".to_string()));
         }
         let view = View { offset: handle.offset_bytes / element, ..View::contiguous(ty.dtype, &ty.shape) };
-        Ok(Tensor { buffer, view })
+        Tensor::new(buffer, view)
     }
 }
 

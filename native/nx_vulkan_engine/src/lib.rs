@@ -34,7 +34,8 @@
 //! ```
 //! - [`Engine::open`] chooses the best device, or the one that `NX_VULKAN_DEVICE` names; [`enumerate`] lists them, [`Engine::caps`]
 //!   says what one can do. An engine serves any number of threads.
-//! - A [`Tensor`] is memory on the device with a [`View`]; dropping the last clone gives the memory back.
+//! - A [`Tensor`] is memory on the device with a [`View`] that lies within it; dropping the last clone gives the memory back. Shapes
+//!   of more than [`shape::MAX_ELEMENTS`] are [`Error::TooLarge`], wherever they come from.
 //! - A [`program::Program`] is a flat list of instructions in Nx's words. [`program::Builder`] makes one,
 //!   [`program::verify`] checks its rules, [`program::passes`] fuses its ops, [`mod@reference`] interprets it on the CPU, and
 //!   [`program::Program::to_bytes`] and [`program::Program::from_bytes`] write and read it. [`program::file::Recording`] holds inputs and
@@ -51,7 +52,8 @@
 #![warn(missing_docs)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-// Modules without documented items are the inside of the engine, public for its tests and measurements.
+// Modules without documented items are the inside of the engine, public for its tests and measurements: who fills launches answers for
+// the addresses in them.
 #[allow(missing_docs)]
 pub mod chain;
 #[allow(missing_docs)]
@@ -85,7 +87,7 @@ pub use device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
 pub use dtype::{CType, DType};
 pub use engine::{Engine, Options, Precision, Profiling, Stats};
 pub use error::{Error, Result};
-pub use executable::Executable;
+pub use executable::{Executable, GoesOn};
 pub use kernel::launch::Compile;
 pub use kernel::{Access, Binding, BoundLaunch, Interface, Launch, Pipeline, PipelineKey};
 pub use memory::{Buffer, HostAccess};

@@ -25,16 +25,33 @@ impl Type {
         Type { dtype, shape: Dims::from_slice(shape) }
     }
 
-    /// How many elements there are.
+    /// How many elements there are; `u64::MAX` where no `u64` holds that.
     pub fn elements(&self) -> u64 {
         elements(&self.shape)
     }
 
-    /// Bytes of a contiguous tensor of this type in device memory.
+    /// Bytes of a contiguous tensor of this type in device memory; `u64::MAX` where no `u64` holds that.
     pub fn size_bytes(&self) -> u64 {
-        self.elements() * self.dtype.size_bytes()
+        self.elements().saturating_mul(self.dtype.size_bytes())
+    }
+
+    /// Whether a tensor may have this type.
+    ///
+    /// # Errors
+    /// `TooLarge` for more than [`MAX_ELEMENTS`] elements. Axes of size 0 count as 1, so that products of any sizes stay within that.
+    pub fn check(&self) -> Result<()> {
+        match self.shape.iter().try_fold(1u64, |n, &size| n.checked_mul(size.max(1))) {
+            Some(elements) if elements <= MAX_ELEMENTS => Ok(()),
+            positions => Err(Error::TooLarge {
+                size_bytes: positions.unwrap_or(u64::MAX).saturating_mul(self.dtype.size_bytes()),
+                limit_bytes: MAX_ELEMENTS * self.dtype.size_bytes(),
+            }),
+        }
     }
 }
+
+/// Elements that a tensor may have. No device has memory for as many; positions and sizes in bytes stay far below 2^63.
+pub const MAX_ELEMENTS: u64 = 1 << 48;
 
 /// How a tensor's elements lie in its buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,9 +66,12 @@ pub struct View {
     pub offset: u64,
 }
 
-/// How many elements a shape has.
+/// How many elements a shape has; `u64::MAX` where no `u64` holds that.
 pub fn elements(shape: &[u64]) -> u64 {
-    shape.iter().product()
+    if shape.contains(&0) {
+        return 0;
+    }
+    shape.iter().fold(1, |n: u64, &size| n.saturating_mul(size))
 }
 
 /// Row-major strides.
@@ -198,7 +218,7 @@ impl View {
                 ));
             }
             view.shape[axis] = lengths[axis].div_ceil(strides[axis]);
-            offset += starts[axis] as i64 * self.strides[axis];
+            offset = offset.wrapping_add((starts[axis] as i64).wrapping_mul(self.strides[axis]));
             view.strides[axis] = self.strides[axis].wrapping_mul(strides[axis] as i64);
         }
         view.offset = offset as u64;
@@ -217,12 +237,31 @@ impl View {
                 return Err(bad("reverse", format!("axis {axis} of rank {}", self.shape.len())));
             };
             if size > 0 {
-                offset += (size as i64 - 1) * view.strides[axis];
+                offset = offset.wrapping_add((size as i64 - 1).wrapping_mul(view.strides[axis]));
             }
-            view.strides[axis] = -view.strides[axis];
+            view.strides[axis] = view.strides[axis].wrapping_neg();
         }
         view.offset = offset as u64;
         Ok(view)
+    }
+
+    /// Whether a tensor in a buffer of `size_bytes` bytes may have this view: all elements lie in the buffer. Where there are none, the
+    /// offset does, and positions along the axes stay small enough to be computed.
+    pub fn fits(&self, size_bytes: u64) -> bool {
+        if self.strides.len() != self.shape.len() || self.ty().check().is_err() {
+            return false;
+        }
+        let (mut low, mut high) = (0i128, 0i128);
+        for (&stride, &size) in self.strides.iter().zip(&self.shape) {
+            let span = i128::from(size.max(1) - 1) * i128::from(stride);
+            if span < 0 { low += span } else { high += span }
+        }
+        let offset = i128::from(self.offset);
+        let (inside, end) = match self.elements() {
+            0 => (high.max(-low) <= i128::from(MAX_ELEMENTS), offset),
+            _ => (offset + low >= 0, offset + high + 1),
+        };
+        inside && end * i128::from(self.dtype.size_bytes()) <= i128::from(size_bytes)
     }
 
     /// Lowest and highest element position that the view touches, inclusive.
@@ -256,22 +295,22 @@ fn reshape_strides(old: &[u64], strides: &[i64], new: &[u64]) -> Option<Strides>
         let mut new_size = *new.get(j)?;
         while old_size != new_size {
             if old_size < new_size {
-                old_size *= old.get(i_end)?.0;
+                old_size = old_size.checked_mul(old.get(i_end)?.0)?;
                 i_end += 1;
             } else {
-                new_size *= *new.get(j_end)?;
+                new_size = new_size.checked_mul(*new.get(j_end)?)?;
                 j_end += 1;
             }
         }
         for k in i..i_end - 1 {
-            if old[k].1 != old[k + 1].1 * old[k + 1].0 as i64 {
+            if old[k].1 != old[k + 1].1.wrapping_mul(old[k + 1].0 as i64) {
                 return None;
             }
         }
         let mut step = old[i_end - 1].1;
         for k in (j..j_end).rev() {
             out[k] = step;
-            step *= new[k] as i64;
+            step = step.wrapping_mul(new[k] as i64);
         }
         i = i_end;
         j = j_end;
@@ -395,6 +434,52 @@ mod tests {
         let b = View::contiguous(DType::F32, &[]).broadcast_trailing(&[5, 2]).unwrap();
         assert_eq!(positions(&b.reshape(&[10]).unwrap()), [0; 10]);
         assert!(View::contiguous(DType::F32, &[1, 1]).reshape(&[]).is_some());
+    }
+
+    #[test]
+    fn sizes_saturate() {
+        let check = |shape: &[u64]| Type::new(DType::C128, shape).check();
+        let ty = Type::new(DType::F32, &[1 << 40, 1 << 40]);
+        assert_eq!((ty.elements(), ty.size_bytes()), (u64::MAX, u64::MAX));
+        assert_eq!(Type::new(DType::F32, &[1 << 40, 1 << 40, 0]).size_bytes(), 0);
+        assert_eq!(check(&[MAX_ELEMENTS]), Ok(()));
+        let limit_bytes = MAX_ELEMENTS * 16;
+        assert_eq!(check(&[2, MAX_ELEMENTS]), Err(Error::TooLarge { size_bytes: limit_bytes * 2, limit_bytes }));
+        assert_eq!(check(&[u64::MAX, 3]), Err(Error::TooLarge { size_bytes: u64::MAX, limit_bytes }));
+        assert!(check(&[0, u64::MAX, u64::MAX]).is_err());
+        assert_eq!(View::contiguous(DType::F32, &[1 << 40, 1 << 40]).reshape(&[1 << 41, 1 << 41]), None);
+        assert_eq!(View::contiguous(DType::F32, &[1 << 40, 1 << 40, 0]).reshape(&[1 << 41, 1 << 41, 0]), None);
+    }
+
+    #[test]
+    fn views_fit_or_not() {
+        let view = |shape: &[u64], strides: &[i64], offset| View {
+            dtype: DType::F32,
+            shape: Dims::from_slice(shape),
+            strides: Strides::from_slice(strides),
+            offset,
+        };
+        let huge = 1u64 << 63;
+        for (view, fits) in [
+            (view(&[2, 3], &[3, 1], 0), true),
+            (view(&[2, 3], &[3, 1], 1), false),
+            (view(&[2, 3], &[-3, 1], 3), true),
+            (view(&[2, 3], &[-3, 1], 2), false),
+            (view(&[MAX_ELEMENTS], &[0], 5), true),
+            (view(&[MAX_ELEMENTS], &[0], 6), false),
+            (view(&[MAX_ELEMENTS, 2], &[0, 0], 0), false),
+            (view(&[2, 3], &[3], 0), false),
+            (view(&[3], &[i64::MAX], 0), false),
+            (view(&[3], &[i64::MIN], huge), false),
+            (view(&[1], &[i64::MIN], 5), true),
+            (view(&[], &[], u64::MAX), false),
+            (view(&[0, 3], &[3, 1], 6), true),
+            (view(&[0, 3], &[3, 1], 7), false),
+            (view(&[0, 3], &[3, i64::MAX], 0), false),
+            (view(&[0, huge], &[0, 0], 0), false),
+        ] {
+            assert_eq!(view.fits(24), fits, "{view:?}");
+        }
     }
 
     #[test]

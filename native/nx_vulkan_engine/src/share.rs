@@ -84,6 +84,6 @@ impl Tensor {
             return Err(fail(format!("a multiple of {element} bytes")));
         }
         view.offset = offset / element;
-        Ok(Tensor { buffer, view })
+        Tensor::new(buffer, view)
     }
 }

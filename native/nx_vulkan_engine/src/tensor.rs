@@ -28,21 +28,56 @@ native! {
 #[derive(Debug, Clone)]
 pub struct Tensor {
     /// The memory, which tensors may share.
-    pub buffer: Arc<Buffer>,
-    /// Where in it the elements lie.
-    pub view: View,
+    pub(crate) buffer: Arc<Buffer>,
+    /// Where in it the elements lie: nothing checks again that they do.
+    pub(crate) view: View,
 }
 
 impl Tensor {
+    /// The elements of a buffer that a view names. Tensors may share a buffer.
+    ///
+    /// # Errors
+    /// `InvalidArgument` unless they all lie in the buffer.
+    pub fn new(buffer: Arc<Buffer>, view: View) -> Result<Tensor> {
+        if !view.fits(buffer.size_bytes()) {
+            return Err(Error::InvalidArgument {
+                what: "view",
+                expected: format!("elements within {} bytes", buffer.size_bytes()),
+                got: format!("{} with strides {:?} from {}", view.ty(), view.strides, view.offset),
+            });
+        }
+        Ok(Tensor { buffer, view })
+    }
+
+    /// All bytes of a buffer, as u8.
+    pub fn bytes(buffer: Arc<Buffer>) -> Tensor {
+        let view = View::contiguous(DType::U8, &[buffer.size_bytes()]);
+        Tensor { buffer, view }
+    }
+
+    /// The memory, which other tensors may share.
+    pub fn buffer(&self) -> &Arc<Buffer> {
+        &self.buffer
+    }
+
+    /// Where in the memory the elements lie.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
     /// Memory for a contiguous tensor, with undefined contents.
+    ///
+    /// # Errors
+    /// `TooLarge` where no memory holds it, else as [`Engine::alloc`].
     pub fn uninitialized(engine: &Engine, ty: &Type) -> Result<Tensor> {
+        ty.check()?;
         Ok(Tensor { buffer: engine.alloc(ty.size_bytes())?, view: View::contiguous(ty.dtype, &ty.shape) })
     }
 
     /// A tensor from elements in row-major order.
     ///
     /// # Errors
-    /// `InvalidArgument` when there are not as many elements as the shape has.
+    /// `InvalidArgument` when there are not as many elements as the shape has, else as [`Tensor::uninitialized`].
     ///
     /// # Examples
     /// ```
@@ -52,7 +87,7 @@ impl Tensor {
     /// # if nx_vulkan_engine::engine::is_missing_for_examples()? { return Ok(()) }
     /// let engine = Engine::open(None)?;
     /// let tensor = Tensor::from_slice(&engine, &[2, 3], &[1i32, 2, 3, 4, 5, 6])?;
-    /// assert_eq!(tensor.view.dtype, DType::S32);
+    /// assert_eq!(tensor.view().dtype, DType::S32);
     /// assert_eq!(tensor.to_vec::<i32>(&engine)?, [1, 2, 3, 4, 5, 6]);
     /// # Ok(())
     /// # }
@@ -64,7 +99,7 @@ impl Tensor {
     /// The elements in row-major order. Waits for the device.
     ///
     /// # Errors
-    /// `InvalidArgument` for a tensor of another type.
+    /// `InvalidArgument` for a tensor of another type, and for one of more elements than the host has memory for.
     pub fn to_vec<T: Native>(&self, engine: &Engine) -> Result<Vec<T>> {
         if self.view.dtype != T::DTYPE {
             return Err(Error::InvalidArgument {
@@ -73,7 +108,7 @@ impl Tensor {
                 got: self.view.dtype.to_string(),
             });
         }
-        let mut elements = vec![T::zeroed(); self.view.elements() as usize];
+        let mut elements = zeroed(self.view.elements())?;
         self.read_nx_bytes(engine, None, bytemuck::cast_slice_mut(&mut elements))?;
         Ok(elements)
     }
@@ -81,8 +116,9 @@ impl Tensor {
     /// A tensor from an Nx binary: native byte order, sub-byte types packed from the high bits down.
     ///
     /// # Errors
-    /// `InvalidArgument` when the binary's length does not fit the type.
+    /// `InvalidArgument` when the binary's length does not fit the type, else as [`Tensor::uninitialized`].
     pub fn from_nx_bytes(engine: &Engine, ty: &Type, bytes: &[u8]) -> Result<Tensor> {
+        ty.check()?;
         let expected = nx_bytes(ty.dtype, ty.elements());
         if bytes.len() as u64 != expected {
             return Err(Error::InvalidArgument {
@@ -101,8 +137,11 @@ impl Tensor {
     }
 
     /// The first `limit` elements (all, if `None`) as an Nx binary. Waits for the device.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for more elements than the host has memory for.
     pub fn to_nx_bytes(&self, engine: &Engine, limit: Option<u64>) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; self.nx_size_bytes(limit) as usize];
+        let mut bytes = zeroed(self.nx_size_bytes(limit))?;
         self.read_nx_bytes(engine, limit, &mut bytes)?;
         Ok(bytes)
     }
@@ -127,12 +166,19 @@ impl Tensor {
             });
         }
         // One element stands for all of a uniform tensor; other views are gathered on the device.
-        if self.view.is_uniform() && elements > 1 {
+        if self.view.is_uniform() && self.view.elements() > 1 {
             let mut element = [0; MAX_ELEMENT_BYTES];
             let element = &mut element[..dtype.size_bytes() as usize];
             engine.download(&self.buffer, self.view.offset_bytes(), element)?;
             match dtype.bits() < 8 {
-                true => out.copy_from_slice(&pack(dtype, &element.repeat(elements as usize))),
+                true => {
+                    let per_byte = 8 / u64::from(dtype.bits());
+                    let packed = |n: u64| pack(dtype, &element.repeat(n as usize))[0];
+                    out.fill(packed(per_byte));
+                    if let (Some(last), rest @ 1..) = (out.last_mut(), elements % per_byte) {
+                        *last = packed(rest);
+                    }
+                }
                 false => out.chunks_exact_mut(element.len()).for_each(|chunk| chunk.copy_from_slice(element)),
             }
             return Ok(());
@@ -177,9 +223,22 @@ impl Tensor {
 /// The size of a c128.
 const MAX_ELEMENT_BYTES: usize = 16;
 
-/// Bytes of an Nx binary of `elements` elements.
+/// Bytes of an Nx binary of `elements` elements; `u64::MAX` where no `u64` holds that.
 pub fn nx_bytes(dtype: DType, elements: u64) -> u64 {
-    (elements * u64::from(dtype.bits())).div_ceil(8)
+    match dtype.bits() {
+        bits if bits < 8 => elements.div_ceil(8 / u64::from(bits)),
+        _ => elements.saturating_mul(dtype.size_bytes()),
+    }
+}
+
+/// Zeros in memory of the host, where it has as much.
+fn zeroed<T: Native>(elements: u64) -> Result<Vec<T>> {
+    let zeros = usize::try_from(elements).ok().and_then(|n| bytemuck::try_zeroed_slice_box(n).ok());
+    zeros.map(|zeros| zeros.into_vec()).ok_or_else(|| Error::InvalidArgument {
+        what: "tensor",
+        expected: "elements that the host has memory for".to_string(),
+        got: format!("{elements} elements of {}", T::DTYPE),
+    })
 }
 
 /// One byte per element from packed sub-byte elements.
@@ -218,5 +277,6 @@ mod tests {
         assert_eq!(pack(DType::S2, &[1, 2, 3]), [0b01_10_11_00]);
         assert_eq!(nx_bytes(DType::S2, 5), 2);
         assert_eq!(nx_bytes(DType::C128, 2), 32);
+        assert_eq!(nx_bytes(DType::C128, u64::MAX / 2), u64::MAX);
     }
 }

@@ -5,11 +5,12 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use nx_vulkan_engine::chain::Form;
 use nx_vulkan_engine::chain::transition::Transition;
-use nx_vulkan_engine::program::{Builder, Linalg, Op, Program};
-use nx_vulkan_engine::{Compile, DType, DeviceKind, Engine, Tensor, Type};
+use nx_vulkan_engine::program::{Binary, Builder, Linalg, Op, Program};
+use nx_vulkan_engine::{Compile, DType, DeviceKind, Engine, Error, Tensor, Type};
 
 /// x' = sin(x + a), `times` over in a loop.
 fn waves(d: u64, times: u32) -> Program {
@@ -96,6 +97,62 @@ fn many_steps_of_one_workgroup_are_one_dispatch_unless_they_take_long() {
     assert!(submissions >= 2 && dispatches >= 2, "{submissions} submissions of {dispatches} dispatches");
     check_prefix(&few, &many);
     assert_eq!(many, run(&engine, &long, &inputs, draws).2);
+    common::assert_valid(&engine);
+}
+
+#[test]
+fn a_step_of_many_chains_is_several_dispatches() {
+    let engine = common::engine();
+    let chains = 1024u64;
+    let transition = Transition::compile(&engine, waves(8, 500), 1, &[true, false], Some(Form::Workgroup)).unwrap();
+    let (x, a) = (f32s(&engine, &[chains, 8], |i| i as f32), f32s(&engine, &[], |_| 0.5));
+    let before = engine.stats();
+    let results = transition.run(&engine, &[x, a.clone()], chains, 1, Compile::Allowed).unwrap();
+    let all = results[0].to_nx_bytes(&engine, None).unwrap();
+    let dispatches = engine.stats().dispatches - before.dispatches;
+    // By the estimate, a CPU device takes 0.9 ms for one chain.
+    if engine.caps().kind == DeviceKind::Cpu && std::thread::available_parallelism().unwrap().get() < 4 {
+        assert!(dispatches >= 2, "{dispatches} dispatches");
+    }
+    for chain in [0, 1, chains / 2, chains - 1] {
+        let alone = [f32s(&engine, &[1, 8], |i| (chain * 8 + i) as f32), a.clone()];
+        assert_eq!(run(&engine, &transition, &alone, 1).2, all[chain as usize * 32..][..32], "chain {chain}");
+    }
+    common::assert_valid(&engine);
+}
+
+/// x' is x after so many iterations as data say.
+fn long_loop() -> Program {
+    let b = Builder::new();
+    let (_, x, times) = (b.input(DType::U32, &[]), b.input(DType::F32, &[8]), b.input(DType::F32, &[]));
+    let none = b.number(DType::F32, 0.0);
+    let last = b.while_loop(
+        &[x, none],
+        &[times],
+        |b, v| b.binary(Binary::Less, v[1], v[2]),
+        |b, v| vec![b.sin(b.add(v[0], b.sum(v[0], &[0]))), b.add(v[1], 1.0)],
+    );
+    b.finish(&[last[0], last[1]]).unwrap()
+}
+
+#[test]
+fn a_draw_of_a_loop_that_nobody_knows_is_several_dispatches() {
+    let engine = common::engine();
+    let transition = Transition::compile(&engine, long_loop(), 1, &[true, false], Some(Form::Workgroup)).unwrap();
+    let inputs = [f32s(&engine, &[1, 8], |i| i as f32), f32s(&engine, &[], |_| 50_000.0)];
+    // Nobody knows yet how fast it is.
+    let (submissions, dispatches, first) = run(&engine, &transition, &inputs, 1);
+    assert!(submissions >= 2 && dispatches >= 2, "{submissions} submissions of {dispatches} dispatches");
+    let before = engine.stats().dispatches;
+    let start = transition.begin(&engine, &inputs, 1, 1, Compile::Allowed).unwrap();
+    let many = start.in_parts_that_take(Duration::from_micros(500)).finish().unwrap();
+    assert!(engine.stats().dispatches - before >= 10);
+    let last = many[1].to_nx_bytes(&engine, None).unwrap();
+    assert_eq!(last, 50_000f32.to_ne_bytes());
+    assert_eq!(many[0].to_nx_bytes(&engine, None).unwrap(), first);
+    // It is recorded by who may wait.
+    let refused = transition.begin(&engine, &inputs, 1, 1, Compile::Refused).map(|_| ());
+    assert_eq!(refused, Err(Error::NeedsCompile));
     common::assert_valid(&engine);
 }
 

@@ -97,6 +97,7 @@ fn kernels_for_matrix_units_are_valid() {
                 b_ranks: [0; 3],
                 a_load: load,
                 b_load: load,
+                prologues: [None, None],
                 store: Store { rank: 2, contiguous: epilogue.is_none(), by_four },
                 tiling: Tiling::Matrix(tile),
                 guarded: tile.planes == 2,

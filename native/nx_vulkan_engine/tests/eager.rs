@@ -28,12 +28,12 @@ fn run(op: Op, operands: &[Tensor], dtype: DType, shape: &[u64]) -> Tensor {
 }
 
 fn to_f32s(t: &Tensor) -> Vec<f32> {
-    assert_eq!(t.view.dtype, DType::F32);
+    assert_eq!(t.view().dtype, DType::F32);
     t.to_nx_bytes(engine(), None).unwrap().chunks(4).map(|c| f32::from_ne_bytes(c.try_into().unwrap())).collect()
 }
 
 fn to_s32s(t: &Tensor) -> Vec<i32> {
-    assert_eq!(t.view.dtype, DType::S32);
+    assert_eq!(t.view().dtype, DType::S32);
     t.to_nx_bytes(engine(), None).unwrap().chunks(4).map(|c| i32::from_ne_bytes(c.try_into().unwrap())).collect()
 }
 
@@ -75,9 +75,9 @@ fn elementwise_of_all_layouts() {
 #[test]
 fn uniform_tensors_stay_one_element() {
     let one = run(Op::Constant(Scalar::Float(1.5)), &[], DType::F32, &[1000, 1000]);
-    assert_eq!(one.buffer.size_bytes(), 4);
+    assert_eq!(one.buffer().size_bytes(), 4);
     let two = run(Op::Binary(Binary::Add), &[one.clone(), one.clone()], DType::F32, &[1000, 1000]);
-    assert_eq!(two.buffer.size_bytes(), 4);
+    assert_eq!(two.buffer().size_bytes(), 4);
     assert_eq!(two.to_nx_bytes(engine(), None).unwrap().len(), 4_000_000);
     let a = f32s(&[4], &[1., 2., 3., 4.]);
     let scalar = run(Op::Constant(Scalar::Int(3)), &[], DType::S32, &[]);

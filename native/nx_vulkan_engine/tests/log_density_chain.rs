@@ -31,7 +31,7 @@ fn tensor(dtype: DType, shape: &[u64], values: &[f64]) -> Tensor {
 
 fn numbers(tensor: &Tensor) -> Vec<f64> {
     let bytes = tensor.to_nx_bytes(engine(), None).unwrap();
-    Array::from_nx_bytes(&tensor.view.ty(), &bytes).unwrap().values.iter().map(|v| v.real()).collect()
+    Array::from_nx_bytes(&tensor.view().ty(), &bytes).unwrap().values.iter().map(|v| v.real()).collect()
 }
 
 fn normal(rng: &mut Rng) -> f64 {

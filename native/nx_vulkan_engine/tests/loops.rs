@@ -47,7 +47,7 @@ fn check(program: &Program, inputs: &[Array]) -> (u64, bool) {
     let results = run();
     let submissions = engine().stats().submissions - before;
     for (k, (got, want)) in results.iter().zip(reference::run(program, inputs).unwrap()).enumerate() {
-        let got = Array::from_nx_bytes(&got.view.ty(), &got.to_nx_bytes(engine(), None).unwrap()).unwrap();
+        let got = Array::from_nx_bytes(&got.view().ty(), &got.to_nx_bytes(engine(), None).unwrap()).unwrap();
         assert_eq!(got.ty, want.ty);
         for (i, (x, y)) in got.values.iter().zip(&want.values).enumerate() {
             let (x, y) = (x.real(), y.real());

@@ -225,7 +225,7 @@ fn products_are_exact() {
                 let b = Given::random(dtype, [batches, columns, depth], layout & 2 == 0, seed as u64 + 2);
                 let ty = Type::new(dtype, &[batches, rows, columns]);
                 let out = Tensor::uninitialized(engine(), &ty).unwrap();
-                let p = Product { a: a.matrix(), b: b.matrix(), out: &out, epilogue: None };
+                let p = Product { a: a.matrix(), b: b.matrix(), out: &out, prologues: [None, None], epilogue: None };
                 let expected = some_sums(&a, &b);
                 for way in ways(if dtype == DType::F32 { 2 } else { 1 }, depth) {
                     product_as(engine(), &p, CType::F32, way, Compile::Allowed).unwrap();
@@ -286,7 +286,7 @@ fn lost_digits_are_left_to_other_kernels() {
             let b = Given::new(DType::F32, [1, columns, depth], false, &values[1]);
             let ty = Type::new(DType::F32, &[1, rows, columns]);
             let [out, expected] = [(); 2].map(|()| Tensor::uninitialized(engine(), &ty).unwrap());
-            let p = |out| Product { a: a.matrix(), b: b.matrix(), out, epilogue: None };
+            let p = |out| Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue: None };
             for way in ways(2, depth) {
                 product_as(engine(), &p(&out), CType::F32, way, Compile::Allowed).unwrap();
                 let plain = plain(engine(), &p(&expected), CType::F32, Some(way.splits));
@@ -310,9 +310,9 @@ fn transposed_products_have_the_same_bits() {
             let out = Tensor::uninitialized(engine(), &Type::new(DType::F32, &[1, rows, columns])).unwrap();
             let turned = Tensor::uninitialized(engine(), &Type::new(DType::F32, &[1, columns, rows])).unwrap();
             for way in ways(2, depth) {
-                let p = Product { a: a.matrix(), b: b.matrix(), out: &out, epilogue: None };
+                let p = Product { a: a.matrix(), b: b.matrix(), out: &out, prologues: [None, None], epilogue: None };
                 product_as(engine(), &p, CType::F32, way, Compile::Allowed).unwrap();
-                let p = Product { a: b.matrix(), b: a.matrix(), out: &turned, epilogue: None };
+                let p = Product { a: b.matrix(), b: a.matrix(), out: &turned, prologues: [None, None], epilogue: None };
                 product_as(engine(), &p, CType::F32, way, Compile::Allowed).unwrap();
                 let (one, other) = (decode(DType::F32, &bytes(&out)), decode(DType::F32, &bytes(&turned)));
                 let same = (0..rows * columns).all(|i| {
@@ -350,20 +350,19 @@ fn epilogues_and_layouts() {
         let shape = if transposed { [1, columns, rows] } else { [1, rows, columns] };
         let (n, m) = (columns as i64, rows as i64);
         let view = |t: &Tensor| -> Tensor {
-            let mut t = t.clone();
-            if transposed {
-                t.view.shape = smallvec![1, rows, columns];
-                t.view.strides = smallvec![m * n, 1, m];
+            if !transposed {
+                return t.clone();
             }
-            t
+            let (shape, strides) = (smallvec![1, rows, columns], smallvec![m * n, 1, m]);
+            Tensor::new(t.buffer().clone(), View { shape, strides, ..t.view().clone() }).unwrap()
         };
         let whole = Tensor::uninitialized(engine(), &Type::new(DType::F32, &shape)).unwrap();
         let expected = Tensor::uninitialized(engine(), &Type::new(DType::F32, &shape)).unwrap();
         let bias_view =
-            View { strides: smallvec![0, 0, 1], shape: smallvec![1, rows, columns], ..bias.tensor.view.clone() };
+            View { strides: smallvec![0, 0, 1], shape: smallvec![1, rows, columns], ..bias.tensor.view().clone() };
         let inputs = [
-            Operand::new(&bias.tensor.buffer, &bias_view, Element::Typed(DType::F32)),
-            Operand::new(&mask.tensor.buffer, &mask.tensor.view, Element::Typed(DType::F32)),
+            Operand::new(bias.tensor.buffer(), &bias_view, Element::Typed(DType::F32)),
+            Operand::new(mask.tensor.buffer(), mask.tensor.view(), Element::Typed(DType::F32)),
         ];
         let run = |out: &Tensor, way: Option<Choice>| {
             let out = &view(out);
@@ -374,7 +373,7 @@ fn epilogues_and_layouts() {
                 steps: &steps[..count],
                 result,
             });
-            let p = Product { a: a.matrix(), b: b.matrix(), out, epilogue };
+            let p = Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue };
             product_as(
                 engine(),
                 &p,
@@ -410,7 +409,7 @@ fn large_products_are_given_to_the_units() {
             free: Group::new(&[n], &[n as i64]),
             depth: Group::new(&[n], &[1]),
         };
-        let p = Product { a: matrix(a), b: matrix(b), out: &out, epilogue: None };
+        let p = Product { a: matrix(a), b: matrix(b), out: &out, prologues: [None, None], epilogue: None };
         matches!(choose(engine, &p, CType::F32).tiling, Tiling::Matrix(_))
     };
     assert!([DType::F32, DType::F16, DType::Bf16].iter().all(|&dtype| chosen(engine(), dtype, 2048)));

@@ -25,7 +25,7 @@ const OPS: [(u32, Unary); 7] = [
 ];
 
 fn binding(tensor: &Tensor, access: Access) -> Binding<'_> {
-    Binding { buffer: &tensor.buffer, offset: 0, size_bytes: tensor.view.ty().size_bytes(), access }
+    Binding { buffer: tensor.buffer(), offset: 0, size_bytes: tensor.view().ty().size_bytes(), access }
 }
 
 fn compare(shader: &str, dtype: DType) {

@@ -43,9 +43,9 @@ fn executables_and_single_ops_are_counted_with_their_times() {
     }
     let exp = |n: usize| {
         let x = &inputs[..1];
-        let result = eager::run(&engine, &Op::Unary(Unary::Exp), x, &x[0].view.ty(), Compile::Allowed).unwrap();
+        let result = eager::run(&engine, &Op::Unary(Unary::Exp), x, &x[0].view().ty(), Compile::Allowed).unwrap();
         for _ in 1..n {
-            eager::run(&engine, &Op::Unary(Unary::Exp), x, &x[0].view.ty(), Compile::Allowed).unwrap();
+            eager::run(&engine, &Op::Unary(Unary::Exp), x, &x[0].view().ty(), Compile::Allowed).unwrap();
         }
         result
     };

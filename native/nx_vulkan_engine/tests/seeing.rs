@@ -129,23 +129,32 @@ fn errors_name_the_op_and_its_types() {
     let text = error.to_string();
     assert!(text.ends_with("in sort of f32[3, 1099511627776] giving f32[3, 1099511627776]"), "{text}");
 
-    // The memory of a run is the program's.
+    // What can never fit is known before anything runs.
     let b = Builder::new();
-    let (x, y) = (b.input(DType::F64, &[1 << 20, 1]), b.input(DType::F64, &[1 << 15]));
-    let sum = b.add(x, y);
-    let executable = Executable::compile(&engine, b.finish(&[sum]).unwrap()).unwrap();
-    let tensor = |shape: &[u64]| Tensor::uninitialized(&engine, &Type::new(DType::F64, shape)).unwrap();
-    let error = executable.run(&[tensor(&[1 << 20, 1]), tensor(&[1 << 15])], Compile::Allowed).unwrap_err();
+    let sum = b.add(b.input(DType::F64, &[1 << 20, 1]), b.input(DType::F64, &[1 << 20]));
+    let error = Executable::compile(&engine, b.finish(&[sum]).unwrap()).unwrap_err();
     assert!(matches!(error.cause(), Error::TooLarge { .. }), "{error:?}");
-    let expected = "in program of f64[1048576, 1], f64[32768] giving f64[1048576, 32768]";
+    let expected = "in add of f64[1048576, 1], f64[1048576] giving f64[1048576, 1048576]";
+    assert!(error.to_string().ends_with(expected), "{error}");
+
+    // The memory of a run is the program's.
+    let small = Engine::open_with(&Options { memory_limit_bytes: Some(64 << 20), ..common::options() }).unwrap();
+    let b = Builder::new();
+    let (x, y) = (b.input(DType::F64, &[1 << 10, 1]), b.input(DType::F64, &[6 << 10]));
+    let (sum, product) = (b.add(x, y), b.multiply(x, y));
+    let executable = Executable::compile(&small, b.finish(&[sum, product]).unwrap()).unwrap();
+    let tensor = |shape: &[u64]| Tensor::uninitialized(&small, &Type::new(DType::F64, shape)).unwrap();
+    let error = executable.run(&[tensor(&[1 << 10, 1]), tensor(&[6 << 10])], Compile::Allowed).unwrap_err();
+    assert!(matches!(error.cause(), Error::OutOfMemory { .. }), "{error:?}");
+    let expected = "in program of f64[1024, 1], f64[6144] giving f64[1024, 6144], f64[1024, 6144]";
     assert!(error.to_string().ends_with(expected), "{error}");
 
     // What the device as a whole fails with is no op's.
-    engine.fail_next_submission();
     let values = [1f32, 2.0, 3.0];
     let b = Builder::new();
     let y = b.exp(b.input(DType::F32, &[3]));
     let executable = Executable::compile(&engine, b.finish(&[y]).unwrap()).unwrap();
+    engine.fail_next_submission();
     let run =
         || executable.run(&[Tensor::from_slice(&engine, &[3], &values)?], Compile::Allowed)?[0].to_vec::<f32>(&engine);
     assert_eq!(run(), Err(Error::DeviceLost));

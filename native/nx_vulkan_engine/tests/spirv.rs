@@ -1,10 +1,15 @@
 //! Reading SPIR-V of others: the interface of every catalogue module, and no panic on any byte string.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "common/random.rs"]
+mod random;
+
 use nx_vulkan_engine::Error;
 use nx_vulkan_engine::spirv::{Reflection, spirv_val};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+
+use random::Random;
 
 fn shaders() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../priv/shaders")
@@ -243,19 +248,6 @@ fn every_truncation_is_refused() {
     let bytes = test_module("old_style.comp.spv");
     for length in 0..bytes.len() {
         reason(&bytes[..length]);
-    }
-}
-
-/// SplitMix64, enough for test data.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ z >> 31) % n as u64) as usize
     }
 }
 

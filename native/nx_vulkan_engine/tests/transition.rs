@@ -72,7 +72,7 @@ fn draws_in(form: Form) {
                 products.extend(&product);
             }
         }
-        assert_eq!(outputs[0].view.shape[..], [2, u64::from(draws), 3]);
+        assert_eq!(outputs[0].view().shape[..], [2, u64::from(draws), 3]);
         assert_eq!(read(&outputs[0]), states);
         assert_eq!(read(&outputs[1]), products);
         let bytes = outputs[2].to_nx_bytes(engine(), None).unwrap();

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
+#[path = "common/workloads.rs"]
+mod workloads;
 
 use std::path::Path;
 
@@ -102,4 +104,13 @@ fn recorded_programs_give_nx_results_in_the_reference() {
         let inputs = types.map(|(ty, bytes)| Array::from_nx_bytes(ty, bytes)).collect::<Result<Vec<_>>>()?;
         Ok(reference::run(&recording.program, &inputs)?.iter().map(Array::to_nx_bytes).collect())
     });
+}
+
+#[test]
+fn what_is_measured_is_recorded() {
+    let steps = |name: &str| workloads::workload(name).program.instructions;
+    workloads::WORKLOADS.iter().for_each(|name| assert!(!steps(name).is_empty(), "{name}"));
+    for name in ["k_means", "logistic_regression", "while_of_1000_steps"] {
+        assert!(steps(name).iter().any(|instruction| instruction.op.name() == "while"), "{name}");
+    }
 }

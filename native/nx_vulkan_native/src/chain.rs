@@ -2,6 +2,7 @@
 //! and run them.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use nx_vulkan_engine::chain::log_density::{LogDensityChain, Mass, Start};
 use nx_vulkan_engine::chain::transition::Transition;
@@ -83,7 +84,8 @@ impl rustler::Resource for RunRef {}
 /// Records the first part of a run. Answers the references of its results, or `{:more, run}`.
 fn first_part<'a>(env: Env<'a>, engine: &Engine, begin: impl FnOnce() -> Result<Run>) -> Term<'a> {
     let nil = atoms::nil().to_term(env);
-    let begun = begin().and_then(|mut run| run.advance().map(|is_done| (run, is_done)));
+    let goes_on = || env.is_process_alive(env.pid());
+    let begun = begin().and_then(|mut run| run.advance_while(&goes_on).map(|is_done| (run, is_done)));
     match begun {
         Ok((run, true)) => answer_all(env, nil, Ok(run.results().to_vec().into()), engine),
         Ok((run, false)) => (atoms::more(), ResourceArc::new(RunRef { run: Mutex::new(run) })).encode(env),
@@ -98,7 +100,8 @@ fn chain_continue<'a>(env: Env<'a>, run: Term<'a>) -> Term<'a> {
     let next = || {
         let reference: ResourceArc<RunRef> = run.decode().map_err(|_| bad("run", "a reference to a run", run))?;
         let mut run = reference.run.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(run.advance()?.then(|| run.results().to_vec()))
+        // A process that is killed stays in its call until this returns.
+        Ok(run.advance_while(&|| env.is_process_alive(env.pid()))?.then(|| run.results().to_vec()))
     };
     match next().and_then(|results| Ok((results, device::engine()?))) {
         Ok((Some(results), engine)) => answer_all(env, nil, Ok(results.into()), engine),
@@ -164,15 +167,17 @@ fn transition_compile<'a>(env: Env<'a>, program: Term<'a>, states: usize, own: V
     }
 }
 
-fn draw<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 4], compile: Compile) -> Term<'a> {
-    let [transition, inputs, chains, draws] = terms;
+fn draw<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 5], compile: Compile) -> Term<'a> {
+    let [transition, inputs, chains, draws, part_us] = terms;
     first_part(env, engine, || {
         let reference: ResourceArc<TransitionRef> =
             transition.decode().map_err(|_| bad("transition", "a reference to a transition", transition))?;
         let inputs = tensors_of(inputs, compile)?;
         let chains: u64 = chains.decode().map_err(|_| bad("chains", "a number of chains", chains))?;
         let draws: u32 = draws.decode().map_err(|_| bad("draws", "a number of draws", draws))?;
-        reference.transition.begin(engine, &inputs, chains, draws, compile)
+        let part_us: u64 = part_us.decode().map_err(|_| bad("part_us", "microseconds", part_us))?;
+        let run = reference.transition.begin(engine, &inputs, chains, draws, compile)?;
+        Ok(run.in_parts_that_take(Duration::from_micros(part_us)))
     })
 }
 
@@ -184,8 +189,9 @@ fn transition_run<'a>(
     inputs: Term<'a>,
     chains: Term<'a>,
     draws: Term<'a>,
+    part_us: Term<'a>,
 ) -> Term<'a> {
-    device::when_ready(env, |engine| draw(env, engine, [transition, inputs, chains, draws], Compile::Refused))
+    device::when_ready(env, |engine| draw(env, engine, [transition, inputs, chains, draws, part_us], Compile::Refused))
 }
 
 /// As `transition_run`, and it compiles. `{:more, run}` where parts are left.
@@ -196,9 +202,10 @@ fn transition_run_dirty<'a>(
     inputs: Term<'a>,
     chains: Term<'a>,
     draws: Term<'a>,
+    part_us: Term<'a>,
 ) -> Term<'a> {
     match device::engine() {
-        Ok(engine) => draw(env, engine, [transition, inputs, chains, draws], Compile::Allowed),
+        Ok(engine) => draw(env, engine, [transition, inputs, chains, draws, part_us], Compile::Allowed),
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
 }

@@ -6,7 +6,7 @@ use rustler::{Atom, Encoder, Env, Term};
 mod atoms {
     rustler::atoms! {
         ok, error, nil, needs_compile,
-        no_device, unsupported, invalid_program, invalid_argument, too_large, out_of_memory, released, device_lost,
+        no_device, unsupported, invalid_program, invalid_argument, too_large, out_of_memory, released, stopped, device_lost,
         bad_shader, vulkan, io, no_convergence, sweeps,
         operands, outs, dtype, needs, reason, what, expected, got, size_bytes, limit_bytes, in_use_bytes, budget_bytes, path, call, cause,
     }
@@ -21,6 +21,7 @@ pub fn kind(error: &Error) -> Atom {
         Error::TooLarge { .. } => atoms::too_large(),
         Error::OutOfMemory { .. } => atoms::out_of_memory(),
         Error::Released => atoms::released(),
+        Error::Stopped => atoms::stopped(),
         Error::DeviceLost => atoms::device_lost(),
         Error::BadShader { .. } => atoms::bad_shader(),
         Error::NeedsCompile => atoms::needs_compile(),
@@ -64,7 +65,7 @@ fn details<'a>(env: Env<'a>, error: &Error) -> Term<'a> {
             let merged = within.into_iter().try_fold(details(env, cause), |map, (key, value)| map.map_put(key, value));
             merged.unwrap_or_else(|_| Term::map_new(env))
         }
-        Error::Released | Error::DeviceLost | Error::NeedsCompile => Term::map_new(env),
+        Error::Released | Error::Stopped | Error::DeviceLost | Error::NeedsCompile => Term::map_new(env),
     }
 }
 

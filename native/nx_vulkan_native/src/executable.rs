@@ -153,7 +153,9 @@ fn programs_graph<'a>(env: Env<'a>, title: &str, programs: Vec<(&str, Term<'a>)>
 }
 
 fn run<'a>(env: Env<'a>, engine: &Engine, executable: Term<'a>, inputs: Term<'a>, compile: Compile) -> Term<'a> {
-    let run = || executable_of(executable)?.executable.run(&tensors_of(inputs, compile)?, compile);
+    // A process that is killed stays in its call until this returns.
+    let goes_on = || env.is_process_alive(env.pid());
+    let run = || executable_of(executable)?.executable.run_while(&tensors_of(inputs, compile)?, compile, &goes_on);
     answer_all(env, atoms::nil().to_term(env), run().map(Into::into), engine)
 }
 

@@ -6,11 +6,11 @@ use std::sync::{Arc, LazyLock};
 use nx_vulkan_engine::chain::{self, Real, Request};
 use nx_vulkan_engine::nativev::{self, Call, Compile, Failure, Outcome, ShaderFiles};
 use nx_vulkan_engine::spirv::exact_floats;
-use nx_vulkan_engine::{Buffer, DType, Engine, Error, Tensor, View};
+use nx_vulkan_engine::{Buffer, Engine, Error, Tensor};
 use rustler::{Binary, Encoder, Env, NifResult, OwnedBinary, ResourceArc, Term, TermType};
 
 use crate::device;
-use crate::tensor::{TensorRef, encode_tensor};
+use crate::tensor::{TensorRef, encode_tensor, host_binary};
 
 mod atoms {
     rustler::atoms! {
@@ -78,17 +78,12 @@ fn buffer(reference: &Reference, compile: Compile) -> Outcome<Arc<Buffer>> {
         Error::NeedsCompile => Failure::NeedsCompile,
         _ => Failure::BadInput,
     });
-    let Tensor { buffer, view } = tensor?;
-    let size_bytes = view.elements() * view.dtype.size_bytes();
-    match view.is_contiguous() && view.offset == 0 && size_bytes == buffer.size_bytes() {
-        true => Ok(buffer),
+    let tensor = tensor?;
+    let (buffer, view) = (tensor.buffer(), tensor.view());
+    match view.is_contiguous() && view.offset == 0 && view.ty().size_bytes() == buffer.size_bytes() {
+        true => Ok(Arc::clone(buffer)),
         false => Err(Failure::BadInput),
     }
-}
-
-fn encode_buffer<'a>(env: Env<'a>, engine: &Engine, buffer: Arc<Buffer>) -> Term<'a> {
-    let view = View::contiguous(DType::U8, &[buffer.size_bytes()]);
-    encode_tensor(env, engine, Tensor { buffer, view })
 }
 
 /// A count, which an integer that is too large or negative is not; any other term is a wrong argument.
@@ -117,7 +112,7 @@ fn raw_alloc<'a>(env: Env<'a>, size_bytes: Term<'a>) -> NifResult<Term<'a>> {
     let size_bytes = count(&size_bytes)?;
     let alloc = || {
         let engine = engine()?;
-        Ok(encode_buffer(env, engine, nativev::alloc_zeroed(engine, size_bytes?)?))
+        Ok(encode_tensor(env, engine, Tensor::bytes(nativev::alloc_zeroed(engine, size_bytes?)?)))
     };
     Ok(answer(env, alloc()))
 }
@@ -126,7 +121,7 @@ fn raw_alloc<'a>(env: Env<'a>, size_bytes: Term<'a>) -> NifResult<Term<'a>> {
 fn raw_upload<'a>(env: Env<'a>, binary: Binary<'a>) -> Term<'a> {
     let upload = || {
         let engine = engine()?;
-        Ok(encode_buffer(env, engine, nativev::upload(engine, &binary)?))
+        Ok(encode_tensor(env, engine, Tensor::bytes(nativev::upload(engine, &binary)?)))
     };
     answer(env, upload())
 }
@@ -140,20 +135,15 @@ fn buf_upload_into<'a>(env: Env<'a>, reference: Reference, binary: Binary<'a>) -
 fn buf_download<'a>(env: Env<'a>, reference: Reference) -> Term<'a> {
     let download = || {
         let buffer = buffer(&reference, Compile::Allowed)?;
-        let mut binary = host_binary(buffer.size_bytes())?;
+        let mut binary = binary_of(buffer.size_bytes())?;
         nativev::download(engine()?, &buffer, &mut binary)?;
         Ok((atoms::ok(), Binary::from_owned(binary, env)).encode(env))
     };
     answer(env, download())
 }
 
-fn host_binary(size_bytes: u64) -> Outcome<OwnedBinary> {
-    // Growing an empty one tells when memory is short; asking for a large one panics.
-    let mut binary = OwnedBinary::new(0);
-    match usize::try_from(size_bytes).is_ok_and(|size| binary.realloc(size)) {
-        true => Ok(binary),
-        false => Err(Failure::Download(format!("no host memory for {size_bytes} bytes"))),
-    }
+fn binary_of(size_bytes: u64) -> Outcome<OwnedBinary> {
+    host_binary(size_bytes).map_err(|_| Failure::Download(format!("no host memory for {size_bytes} bytes")))
 }
 
 #[rustler::nif]
@@ -237,7 +227,7 @@ fn raw_check<'a>(env: Env<'a>, spv: Binary<'a>, validate: bool) -> Term<'a> {
 fn raw_exact_floats<'a>(env: Env<'a>, spirv: Binary<'a>) -> Term<'a> {
     let exact = || {
         let words = exact_floats(&spirv, "the module").map_err(|e| Failure::SpvRead(e.to_string()))?;
-        let mut binary = host_binary(words.len() as u64)?;
+        let mut binary = binary_of(words.len() as u64)?;
         binary.copy_from_slice(&words);
         Ok((atoms::ok(), Binary::from_owned(binary, env)).encode(env))
     };
@@ -271,7 +261,7 @@ fn raw_chain<'a>(
         };
         let request = Request { real, batched, q: &q, p: &p, extras: &extras, push: &push, k: k? };
         let chain = chain::start(&call, &request)?;
-        let mut bytes = host_binary(chain.size_bytes())?;
+        let mut bytes = binary_of(chain.size_bytes())?;
         chain.download(engine, &mut bytes)?;
         let all = Binary::from_owned(bytes, env);
         let part = |at: usize| {

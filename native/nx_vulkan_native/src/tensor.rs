@@ -7,7 +7,7 @@ use nx_vulkan_engine::deferred::{self, Deferred, Lazy};
 use nx_vulkan_engine::eager::{self, Compile, Results};
 use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::{Engine, Error, Result, Tensor, Type, View};
-use rustler::{Binary, Encoder, Env, ListIterator, NewBinary, ResourceArc, Term};
+use rustler::{Binary, Encoder, Env, ListIterator, NewBinary, OwnedBinary, ResourceArc, Term};
 use smallvec::{SmallVec, smallvec};
 
 use crate::{device, error, executable, term};
@@ -64,7 +64,7 @@ impl TensorRef {
     /// The size of the memory that it has, or will have.
     pub fn storage_bytes(&self) -> Result<u64> {
         let lazy = self.lazy()?;
-        Ok(lazy.ready().map_or_else(|| lazy.ty().size_bytes(), |tensor| tensor.buffer.size_bytes()))
+        Ok(lazy.ready().map_or_else(|| lazy.ty().size_bytes(), |tensor| tensor.buffer().size_bytes()))
     }
 
     /// Puts another tensor in the place of the one that is there.
@@ -109,12 +109,12 @@ fn pressure(engine: &Engine, size_bytes: u64) -> bool {
 }
 
 pub fn encode_tensor<'a>(env: Env<'a>, engine: &Engine, tensor: Tensor) -> Term<'a> {
-    let size_bytes = tensor.view.ty().size_bytes();
+    let size_bytes = tensor.view().ty().size_bytes();
     encode_ok(env, engine, TensorRef::new(tensor), size_bytes)
 }
 
 fn encode_tensors<'a>(env: Env<'a>, engine: &Engine, tensors: Results) -> Term<'a> {
-    let size_bytes = tensors.iter().map(|t| t.view.ty().size_bytes()).sum();
+    let size_bytes = tensors.iter().map(|t| t.view().ty().size_bytes()).sum();
     encode_ok(env, engine, tensors.into_iter().map(TensorRef::new).collect::<Vec<_>>(), size_bytes)
 }
 
@@ -159,13 +159,27 @@ fn upload<'a>(
 fn tensor_to_binary<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u64>) -> Term<'a> {
     let read = || {
         let tensor = tensor_of(reference, Compile::Allowed)?;
-        let mut binary = NewBinary::new(env, tensor.nx_size_bytes(limit) as usize);
+        let mut binary = host_binary(tensor.nx_size_bytes(limit))?;
         tensor.read_nx_bytes(device::engine()?, limit, binary.as_mut_slice())?;
-        Ok(Binary::from(binary))
+        Ok(Binary::from_owned(binary, env))
     };
     match read() {
         Ok(binary) => (atoms::ok(), binary).encode(env),
         Err(e) => error::encode(env, atoms::to_binary().to_term(env), &e),
+    }
+}
+
+/// Memory of the host with undefined contents.
+pub fn host_binary(size_bytes: u64) -> Result<OwnedBinary> {
+    // Growing an empty one tells when memory is short; asking for a large one panics.
+    let mut binary = OwnedBinary::new(0);
+    match usize::try_from(size_bytes).is_ok_and(|size| binary.realloc(size)) {
+        true => Ok(binary),
+        false => Err(Error::InvalidArgument {
+            what: "tensor",
+            expected: "elements that the host has memory for".to_string(),
+            got: format!("{size_bytes} bytes"),
+        }),
     }
 }
 
@@ -196,7 +210,7 @@ fn tensor_share<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     let share = || {
         let resource = resource_of(reference)?;
         let tensor = resource.tensor(Compile::Allowed)?.share(device::engine()?, resource.holder)?;
-        let answer = (atoms::ok(), tensor.address(), tensor.view.ty().size_bytes());
+        let answer = (atoms::ok(), tensor.address(), tensor.view().ty().size_bytes());
         resource.replace(tensor)?;
         Ok(answer)
     };
@@ -212,7 +226,7 @@ fn tensor_share_ipc<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     let share = || {
         let resource = resource_of(reference)?;
         let (tensor, handle) = resource.tensor(Compile::Allowed)?.share_ipc(device::engine()?, resource.holder)?;
-        let size_bytes = tensor.view.ty().size_bytes();
+        let size_bytes = tensor.view().ty().size_bytes();
         resource.replace(tensor)?;
         Ok((handle, size_bytes))
     };
@@ -275,7 +289,7 @@ fn tensor_info<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     let layout = || {
         let lazy = resource_of(reference)?.lazy()?;
         Ok(match lazy.ready() {
-            Some(Tensor { buffer, view }) => (view, buffer.size_bytes()),
+            Some(tensor) => (tensor.view().clone(), tensor.buffer().size_bytes()),
             None => (View::contiguous(lazy.ty().dtype, &lazy.ty().shape), 0),
         })
     };

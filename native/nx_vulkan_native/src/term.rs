@@ -9,7 +9,7 @@ use nx_vulkan_engine::shape::Dims;
 use nx_vulkan_engine::{DType, Error, Result, Type};
 use once_cell::sync::OnceCell;
 use rustler::types::tuple::get_tuple;
-use rustler::{Atom, Env, ListIterator, Term, TermType};
+use rustler::{Atom, Encoder, Env, ListIterator, Term, TermType};
 
 fn bad(what: &'static str, expected: &str, got: Term) -> Error {
     Error::InvalidArgument { what, expected: expected.to_string(), got: format!("{got:?}") }
@@ -34,19 +34,19 @@ pub fn dtype(term: Term) -> Result<DType> {
 pub fn shape(term: Term) -> Result<Dims> {
     let expected = "a tuple of sizes";
     let sizes = get_tuple(term).map_err(|_| bad("shape", expected, term))?;
-    let dims = sizes.iter().map(|size| size.decode::<u64>()).collect::<Result<Dims, _>>();
-    let dims = dims.map_err(|_| bad("shape", expected, term))?;
-    match dims.iter().try_fold(1u64, |n, &size| n.checked_mul(size)) {
-        Some(elements) if elements <= MAX_ELEMENTS => Ok(dims),
-        _ => Err(bad("shape", "at most 2^48 elements", term)),
-    }
+    sizes.iter().map(|&size| self::size(size).ok_or_else(|| bad("shape", expected, term))).collect()
 }
 
-/// No device has more; sizes in bytes then stay far below 2^63.
-const MAX_ELEMENTS: u64 = 1 << 48;
+/// A size, or the largest there is for those that 64 bits don't hold: `Type::check` refuses both.
+fn size(term: Term) -> Option<u64> {
+    let is_larger = || term.get_type() == TermType::Integer && term > u64::MAX.encode(term.get_env());
+    term.decode().ok().or_else(|| is_larger().then_some(u64::MAX))
+}
 
 pub fn ty(dtype_term: Term, shape_term: Term) -> Result<Type> {
-    Ok(Type { dtype: dtype(dtype_term)?, shape: shape(shape_term)? })
+    let ty = Type { dtype: dtype(dtype_term)?, shape: shape(shape_term)? };
+    ty.check()?;
+    Ok(ty)
 }
 
 thread_local! {

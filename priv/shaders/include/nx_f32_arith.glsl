@@ -180,6 +180,15 @@ bool nx_divide_f32_fused_rare(const in float a, const in float b) {
     return !(plain && divisor && (floatBitsToUint(b) & 0x7fff00u) != 0x7fff00u);
 }
 
+// The bits of a dividend with its sign last, so that +0 and -0 are 0 and 1, and others are ordered by magnitude.
+uint nx_dividend_key_f32(const in float a) { return floatBitsToUint(a) << 1 | floatBitsToUint(a) >> 31; }
+
+// Whether nx_divide_f32_fused_hot does not hold for one of many dividends: by the largest of their keys, and by the least of the keys less
+// one, which makes +0 the largest.
+bool nx_rare_quotient_f32(const in uint most, const in uint least, const in float b) {
+    return most >= 0xbb000000u || least < 0x42ffffffu || nx_divide_f32_fused_rare(1.0f, b);
+}
+
 // Newton's steps, which round rightly unless the divisor's bits are nearly all ones or something on the way under- or overflows.
 // Tested on 4e9 pairs, for first reciprocals up to 3 ulp off.
 float nx_divide_f32_fused_hot(const in float a, const in float b) {

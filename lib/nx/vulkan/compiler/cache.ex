@@ -3,7 +3,8 @@ defmodule Nx.Vulkan.Compiler.Cache do
 
   # What was compiled, by key, in an ETS table that any process reads. A key is compiled once, however many processes ask for it
   # at the same time: the first one gets the lock, the others wait for it. The process that owns the table gives the locks, and
-  # drops the oldest entries beyond `config :nx_vulkan, compiler_cache_entries: 4096`; what is dropped is compiled again.
+  # drops the oldest entries beyond `config :nx_vulkan, compiler_cache_entries: 4096`; what is dropped is compiled again. It also
+  # keeps as many counters, which begin again once they were dropped.
 
   use GenServer
 
@@ -37,15 +38,21 @@ defmodule Nx.Vulkan.Compiler.Cache do
 
   @doc "Adds one to a counter and returns it."
   @spec count(term) :: pos_integer
-  def count(key), do: :ets.update_counter(__MODULE__, {:count, key}, {2, 1}, {{:count, key}, 0})
+  def count(key), do: GenServer.call(__MODULE__, {:count, key}, :infinity)
 
   @impl true
   def init(:ok) do
     :ets.new(__MODULE__, [:public, :set, :named_table, read_concurrency: true])
-    {:ok, %{locks: %{}, keys: %{}, made: :queue.new()}}
+    {:ok, %{locks: %{}, keys: %{}, made: :queue.new(), counts: %{}, counted: :queue.new()}}
   end
 
   @impl true
+  def handle_call({:count, key}, _from, %{counts: counts, counted: counted} = state) do
+    count = Map.get(counts, key, 0) + 1
+    counted = if count == 1, do: :queue.in(key, counted), else: counted
+    {:reply, count, drop_counts(%{state | counts: Map.put(counts, key, count), counted: counted})}
+  end
+
   def handle_call({:lock, key}, {pid, _} = from, state) do
     case state.keys do
       %{^key => lock} ->
@@ -80,8 +87,19 @@ defmodule Nx.Vulkan.Compiler.Cache do
     if get(key), do: drop_oldest(%{state | made: :queue.in(key, state.made)}), else: state
   end
 
+  defp drop_counts(state) do
+    if map_size(state.counts) > limit() do
+      {{:value, key}, counted} = :queue.out(state.counted)
+      drop_counts(%{state | counts: Map.delete(state.counts, key), counted: counted})
+    else
+      state
+    end
+  end
+
+  defp limit, do: Application.get_env(:nx_vulkan, :compiler_cache_entries, @entries)
+
   defp drop_oldest(state) do
-    if :queue.len(state.made) > Application.get_env(:nx_vulkan, :compiler_cache_entries, @entries) do
+    if :queue.len(state.made) > limit() do
       {{:value, key}, made} = :queue.out(state.made)
       :ets.delete(__MODULE__, key)
       drop_oldest(%{state | made: made})

@@ -39,7 +39,8 @@ defmodule Nx.Vulkan.Compiler.Stages do
     result = fun.(container(arguments, read(inputs, slots)), opts)
 
     if not Nx.compatible?(template, result) do
-      raise "expected the runtime_call function to match the given output template"
+      raise "expected the runtime_call function to match the given output template, in #{inspect(fun)}: " <>
+              "expected #{inspect(template)}, got #{inspect(result)}"
     end
 
     write(outputs, Enum.map(Composite.flatten_list([result]), &B.reference/1), slots)

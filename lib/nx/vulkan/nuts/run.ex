@@ -1,26 +1,27 @@
 defmodule Nx.Vulkan.NUTS.Run do
   @moduledoc false
 
-  # A run of the sampler: starts, searches for step sizes, the warm-up's windows, and draws, in dispatches that each take all chains some
-  # draws further. The state stays on the device; the host reads one number for each dispatch, to wait for it.
+  # A run of the sampler: starts, searches for step sizes, the warm-up's windows, and draws, in calls of the engine that each take all chains some
+  # draws further, in one dispatch or several. The state stays on the device; the host reads one number for each call, to wait for it.
+
+  require Logger
 
   alias Nx.Vulkan.NUTS.{Adaptation, Transition}
 
-  # Time that a dispatch should take: drivers end what runs for seconds, and each costs a wait of some 50 us.
-  @dispatch_us 50_000
-  # Draws of the first dispatch and of that after a change of scales, and how many times more each later one may have: trees may grow.
-  @first_draws 1
+  # How many times more draws than the call before each may take: trees may grow. The first one, and that after a change of scales, takes one.
   @growth 2
-  # Draws whose moments are taken at once. They don't depend on where dispatches ended, which the clock decides.
+  # Draws whose moments are taken at once. They don't depend on where calls ended, which the clock decides.
   @block 64
-  # Memory for what one dispatch leaves, in bytes.
-  @dispatch_bytes 67_108_864
+  # Memory for what one call leaves, in bytes.
+  @call_bytes 67_108_864
   # Workgroups that every device takes.
   @max_groups 65_535
 
   # Factors of two to either side of a step in a search, and how often it goes on from the last of them.
   @doublings 10
   @searches 10
+  # Way of a search, as a logarithm, that no log-density should need.
+  @far 40 * :math.log(2)
   # Starts that are tried where the log-density is not finite, each parameter between -2 and 2, as Stan does.
   @starts 100
   @start_radius 2.0
@@ -29,7 +30,7 @@ defmodule Nx.Vulkan.NUTS.Run do
 
   @enforce_keys [:transition, :opts, :chains, :type, :d]
   defstruct @enforce_keys ++
-              [:state, :own, seeds: [], first_draw: 0, dispatches: 0, divergent: 0, pace: @first_draws] ++
+              [:state, :own, seeds: [], first_draw: 0, dispatches: 0, divergent: 0, pace: 1] ++
               [draws: [], statistics: [], warmup: []]
 
   @doc "A run that has not started: keys, and masses of one."
@@ -113,8 +114,7 @@ defmodule Nx.Vulkan.NUTS.Run do
       updates: zero
     }
 
-    {states, statistics} =
-      Transition.run(run.transition, state, run.own, shared(run, max_depth: 1, force: 1), run.chains, 1)
+    {run, states, statistics} = take(%{run | state: state}, shared(run, max_depth: 1, force: 1), 1)
 
     # The energy is what a gradient that is not finite leaves. How far the log-density is below 0 says nothing.
     finite =
@@ -122,7 +122,7 @@ defmodule Nx.Vulkan.NUTS.Run do
         is_float(log_density) and is_float(energy)
       end
 
-    {%{run | state: last(states), dispatches: run.dispatches + 1}, finite}
+    {%{run | state: last(states), pace: 1}, finite}
   end
 
   defp shared(run, more) do
@@ -149,18 +149,9 @@ defmodule Nx.Vulkan.NUTS.Run do
     mu = Enum.map(log_steps, &(&1 + :math.log(10)))
     zero = numbers(run, 0.0)
     adapted = %{log_step: vector(run, log_steps), mean_log_step: zero, error: zero, updates: zero}
-    count = run.dispatches + 1
-
-    %{
-      run
-      | state: Map.merge(run.state, adapted),
-        own: %{run.own | mu: vector(run, mu)},
-        dispatches: count,
-        pace: @first_draws
-    }
+    own = %{run.own | mu: vector(run, mu)}
+    %{run | state: Map.merge(run.state, adapted), own: own, dispatches: run.dispatches + 1, pace: 1}
   end
-
-  defp search(_run, log_steps, 0), do: log_steps
 
   defp search(run, log_steps, left) do
     reach = min(@doublings, div(div(@max_groups, run.chains) - 1, 2))
@@ -176,13 +167,34 @@ defmodule Nx.Vulkan.NUTS.Run do
     state = Map.new(run.state, fn {name, tensor} -> {name, repeated.(tensor)} end)
     state = %{state | log_step: Nx.tensor(List.flatten(candidates), type: run.type)}
     own = Map.new(run.own, fn {name, tensor} -> {name, repeated.(tensor)} end)
-    {_, statistics} = Transition.run(run.transition, state, own, shared(run, max_depth: 1), run.chains * count, 1)
+    wide = %{run | chains: run.chains * count, state: state, own: own}
+    {_, _, statistics} = take(wide, shared(run, max_depth: 1), 1)
     accepted = statistics[[.., 0, 2]] |> Nx.reshape({run.chains, count}) |> Nx.to_list()
 
     {log_steps, found} =
       candidates |> Enum.zip_with(accepted, &crossing(&1, &2, reach, run.opts.target_accept)) |> Enum.unzip()
 
-    if false in found, do: search(run, log_steps, left - 1), else: log_steps
+    cond do
+      false not in found -> log_steps
+      left > 1 -> search(run, log_steps, left - 1)
+      true -> tap(log_steps, &warn(run, Enum.zip(&1, found)))
+    end
+  end
+
+  # Many chains search a shorter way, whose end says nothing.
+  defp warn(run, searches) do
+    ways = for {log_step, false} <- searches, do: log_step - :math.log(run.opts.step_size)
+    far = Enum.filter(ways, &(abs(&1) > @far))
+
+    reason =
+      if Enum.any?(far, &(&1 > 0)) do
+        "every step is accepted: the log-density does not fall far out, so that it may be improper, or its gradient is wrong"
+      else
+        "no step is accepted: the log-density may not be differentiable, or its gradient is wrong"
+      end
+
+    if far != [],
+      do: Logger.warning("NUTS found no first step size for #{length(far)} of #{run.chains} chains: #{reason}")
   end
 
   # The first step upwards that is accepted too seldom, or the first downwards that is not; and whether there is one.
@@ -250,27 +262,33 @@ defmodule Nx.Vulkan.NUTS.Run do
     %{run | draws: draws, statistics: statistics}
   end
 
-  # Takes `left` draws of every chain. Answers positions and statistics that dispatches left, in their order.
+  # Takes `left` draws of every chain. Answers positions and statistics that calls left, in their order.
   defp dispatches(run, left, shared), do: dispatches(run, left, shared, [])
 
   defp dispatches(run, 0, _shared, parts), do: {run, Enum.reverse(parts)}
 
   defp dispatches(run, left, shared, parts) do
     draws = Enum.min([run.pace, left, most_draws(run)])
+    {run, states, statistics} = take(run, shared(run, shared), draws)
+    run = %{run | state: last(states), first_draw: run.first_draw + draws}
+    run |> progress(statistics) |> dispatches(left - draws, shared, [{states.q, statistics} | parts])
+  end
+
+  # Takes all chains `draws` draws further, and waits for it. The pace is how many draws a call should take.
+  defp take(run, shared, draws) do
+    us = run.opts.dispatch_us
     started = System.monotonic_time(:microsecond)
-    {states, statistics} = Transition.run(run.transition, run.state, run.own, shared(run, shared), run.chains, draws)
+    {states, statistics} = Transition.run(run.transition, run.state, run.own, shared, run.chains, draws, us)
     # Any element comes when all are there.
     _ = Nx.to_binary(statistics, limit: 1)
-    us = max(System.monotonic_time(:microsecond) - started, 1)
-    pace = (draws * @dispatch_us / us) |> trunc() |> max(1) |> min(max(draws, run.pace) * @growth)
-    done = run.first_draw + draws
-    run = %{run | state: last(states), first_draw: done, dispatches: run.dispatches + 1, pace: pace}
-    run |> progress(statistics) |> dispatches(left - draws, shared, [{states.q, statistics} | parts])
+    took = max(System.monotonic_time(:microsecond) - started, 1)
+    pace = div(draws * us, took) |> max(1) |> min(max(draws, run.pace) * @growth)
+    {%{run | dispatches: run.dispatches + 1, pace: pace}, states, statistics}
   end
 
   # A vector and a gradient for each draw, and fewer than twenty numbers.
   defp most_draws(%{chains: chains, d: d, type: {_, bits}}) do
-    max(div(@dispatch_bytes, chains * (2 * d + 20) * div(bits, 8)), 1)
+    max(div(@call_bytes, chains * (2 * d + 20) * div(bits, 8)), 1)
   end
 
   ## Progress
@@ -288,10 +306,11 @@ defmodule Nx.Vulkan.NUTS.Run do
 
     step_size = statistics[[.., -1, 3]] |> Nx.mean() |> Nx.to_number()
     report = %{phase: phase, done: done, total: total, step_size: step_size, divergent: divergent}
-    if is_function(opts.progress), do: opts.progress.(report), else: bar(report)
+    if is_function(opts.progress), do: opts.progress.(report), else: if(IO.ANSI.enabled?(), do: bar(report))
     run
   end
 
+  # It writes over itself: for terminals, and for notebooks, which say that they take their codes.
   @bar_width 40
 
   defp bar(%{phase: phase, done: done, total: total, divergent: divergent}) do

@@ -13,9 +13,7 @@ defmodule Nx.Vulkan.NUTS.Transition do
 
   import Nx.Defn
 
-  alias Nx.Defn.Composite
-  alias Nx.Vulkan.{Chain, Lowering, NativeV}
-  alias Nx.Vulkan.Lowering.Plan
+  alias Nx.Vulkan.{Chain, NativeV}
   alias Nx.Vulkan.NUTS.Random
   alias Nx.Vulkan.VulkanoBackend, as: B
 
@@ -66,11 +64,10 @@ defmodule Nx.Vulkan.NUTS.Transition do
     end
 
     arguments = List.to_tuple(flat)
-    expr = Nx.Defn.debug_expr(traced).(arguments)
-    inputs = Composite.flatten_list([arguments])
-    {scope, constants} = Lowering.lower(Composite.traverse(expr, &Nx.devectorize/1), inputs, [])
-    {program, captured} = program(Plan.new(scope), constants, length(inputs))
-    own = for i <- 1..(length(inputs) - 1), do: i <= length(@states ++ @own)
+    {program, inputs} = Chain.program(traced, [arguments])
+    # The arguments, all of which are used, and then references.
+    captured = Enum.drop(inputs, length(flat))
+    own = for i <- 1..(length(flat) - 1), do: i <= length(@states ++ @own)
     own = own ++ List.duplicate(false, length(captured))
     again = fn -> NativeV.transition_compile(program, length(@states), own, form) end
     {ref, form} = B.settle(again.(), again)
@@ -82,29 +79,13 @@ defmodule Nx.Vulkan.NUTS.Transition do
     {Map.new(Enum.zip(names, mine)), rest}
   end
 
-  defp program(%Plan{steps: [{:run, program, inputs, outputs}], outputs: outputs}, constants, arguments) do
-    {own, captured} = Enum.split_while(inputs, fn [:input, i] -> i < arguments end)
-    if length(own) != arguments, do: unsupported()
-    {program, for([:input, i] <- captured, do: constants |> Enum.at(i - arguments) |> B.reference())}
-  end
-
-  defp program(%Plan{}, _constants, _arguments), do: unsupported()
-
-  defp unsupported do
-    raise Nx.Vulkan.Error,
-      kind: :unsupported,
-      op: :nuts,
-      message: "a log-density must depend on its parameters, and can't call the host (hooks, runtime_call)",
-      details: %{}
-  end
-
   @doc """
-  Starts `draws` draws of every chain. `state` and `own` are maps of tensors with the chains as the first axis, `shared` is one of
-  numbers.
+  Takes `draws` draws of every chain, in parts of about `part_us` microseconds, each a dispatch: a part takes all chains or some of them so many leaves further. `state` and
+  `own` are maps of tensors with the chains as the first axis, `shared` is one of numbers.
 
-  Returns the states after every draw and their statistics, `{chains, draws, ..}`, which the device fills later.
+  Returns the states after every draw and their statistics, `{chains, draws, ..}`, which the device may fill later.
   """
-  def run(%__MODULE__{ref: ref, type: type} = transition, state, own, shared, chains, draws) do
+  def run(%__MODULE__{ref: ref, type: type} = transition, state, own, shared, chains, draws, part_us \\ 50_000) do
     numbers =
       for name <- @shared do
         type = if name == :target_accept, do: type, else: {:u, 32}
@@ -115,8 +96,8 @@ defmodule Nx.Vulkan.NUTS.Transition do
     inputs = Enum.map(tensors, &B.reference/1) ++ transition.captured
 
     refs =
-      B.settle(NativeV.transition_run(ref, inputs, chains, draws), fn ->
-        Chain.whole(NativeV.transition_run_dirty(ref, inputs, chains, draws))
+      B.settle(NativeV.transition_run(ref, inputs, chains, draws, part_us), fn ->
+        Chain.whole(NativeV.transition_run_dirty(ref, inputs, chains, draws, part_us))
       end)
 
     {refs, [statistics]} = Enum.split(refs, -1)
@@ -218,8 +199,10 @@ defmodule Nx.Vulkan.NUTS.Transition do
 
   # One leaf more.
   defnp grow(tree, fixed, value_and_grad) do
-    is_right = fixed.directions >>> tree.depth &&& 1
-    is_first = tree.leaf == 0
+    # Words beside words: Nx computes in s64 where one meets a number.
+    {zero, one} = {word(0), word(1)}
+    is_right = (fixed.directions >>> tree.depth &&& one) == one
+    is_first = tree.leaf == zero
     from = choose(is_right, tree.right, tree.left)
 
     from =
@@ -249,22 +232,22 @@ defmodule Nx.Vulkan.NUTS.Transition do
 
     # U-turns of the sub-trees that end here.
     new_sum = Nx.select(is_first, p, tree.new_sum + p)
-    row = Nx.population_count(tree.leaf >>> 1)
+    row = Nx.population_count(tree.leaf >>> one)
     rows = Nx.iota({Nx.axis_size(tree.first_v, 0)}, type: :u32)
-    is_kept = (rows == row and (tree.leaf &&& 1) == 0) |> Nx.new_axis(1) |> Nx.broadcast(tree.first_v)
+    is_kept = (rows == row and (tree.leaf &&& one) == zero) |> Nx.new_axis(1) |> Nx.broadcast(tree.first_v)
     first_v = Nx.select(is_kept, v, tree.first_v)
     first_sum = Nx.select(is_kept, new_sum - 0.5 * p, tree.first_sum)
     # As many sub-trees end as the number has ones at its end.
-    ending = Nx.population_count(Nx.bitwise_xor(tree.leaf, tree.leaf + 1)) - 1
+    ending = Nx.population_count(Nx.bitwise_xor(tree.leaf, tree.leaf + one)) - one
     is_start = rows <= row and rows + ending > row
     between = new_sum - 0.5 * p - tree.first_sum
     is_back = Nx.sum(between * tree.first_v, axes: [1]) <= 0 or Nx.sum(between * v, axes: [1]) <= 0
     turned = Nx.any(is_start and is_back)
 
     # The end of the sub-tree.
-    leaf = tree.leaf + 1
+    leaf = tree.leaf + one
     failed = turned or divergent
-    joined = leaf == Nx.tensor(1, type: :u32) <<< tree.depth and not failed
+    joined = leaf == one <<< tree.depth and not failed
     better = Nx.log(tree_number) < new_weight - tree.weight
     chosen = choose((joined and better) or fixed.force, candidate, tree.chosen)
     last = %{q: q, p: p, v: v, gradient: gradient}
@@ -289,20 +272,16 @@ defmodule Nx.Vulkan.NUTS.Transition do
       new_sum: new_sum,
       first_v: first_v,
       first_sum: first_sum,
-      leaf: Nx.select(joined, 0, leaf),
-      leaves: tree.leaves + 1,
+      leaf: Nx.select(joined, zero, leaf),
+      leaves: tree.leaves + one,
       depth: depth,
       accepted: tree.accepted + Nx.min(Nx.exp(change), 1.0),
       divergent: Nx.as_type(divergent, :u32),
       going: Nx.as_type(not failed and not (joined and (is_long or depth >= fixed.max_depth)), :u32)
     }
-    |> typed()
   end
 
-  # The words stay words.
-  deftransformp typed(tree) do
-    Enum.reduce([:leaf, :leaves, :depth], tree, fn name, tree -> Map.update!(tree, name, &Nx.as_type(&1, :u32)) end)
-  end
+  deftransformp(word(number), do: Nx.tensor(number, type: :u32, backend: Nx.BinaryBackend))
 
   deftransformp choose(condition, a, b) do
     Map.new(a, fn {name, value} -> {name, Nx.select(condition, value, b[name])} end)

@@ -125,12 +125,12 @@ impl Bench {
         let typed = Element::Typed(DType::F32);
         let mut previous = None;
         self.time(|| {
-            let result = Tensor::uninitialized(&self.engine, &x.view.ty())?;
-            let inputs = [Operand::new(&x.buffer, &x.view, typed)];
-            let output = Operand::new(&result.buffer, &result.view, typed);
+            let result = Tensor::uninitialized(&self.engine, &x.view().ty())?;
+            let inputs = [Operand::new(x.buffer(), x.view(), typed)];
+            let output = Operand::new(result.buffer(), result.view(), typed);
             map(
                 &self.engine,
-                &x.view.shape,
+                &x.view().shape,
                 &inputs,
                 steps.iter().cloned().collect(),
                 &[(Ref::Result(steps.len() as u8 - 1), output)],

@@ -119,10 +119,10 @@ fn run(engine: &Arc<Engine>, op: Unary, inputs: &[f64]) -> Result<Vec<f64>, Erro
     let ty = Type::new(DType::F64, &[inputs.len() as u64]);
     let x = Tensor::uninitialized(engine, &ty)?;
     let bytes: Vec<u8> = inputs.iter().flat_map(|x| x.to_le_bytes()).collect();
-    engine.upload(&x.buffer, 0, &bytes)?;
+    engine.upload(x.buffer(), 0, &bytes)?;
     let y = eager::run(engine, &Op::Unary(op), &[x], &ty, Compile::Allowed)?;
     let mut bytes = vec![0; bytes.len()];
-    engine.download(&y.buffer, y.view.offset_bytes(), &mut bytes)?;
+    engine.download(y.buffer(), y.view().offset_bytes(), &mut bytes)?;
     Ok(bytes.chunks_exact(8).map(|b| f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]])).collect())
 }
 

@@ -69,8 +69,8 @@ impl Sweep {
 
     fn number(&self, tensor: &Tensor) -> Outcome<u64> {
         let mut bytes = [0; 8];
-        let size = tensor.view.dtype.size_bytes() as usize;
-        self.engine.download(&tensor.buffer, tensor.view.offset_bytes(), &mut bytes[..size])?;
+        let size = tensor.view().dtype.size_bytes() as usize;
+        self.engine.download(tensor.buffer(), tensor.view().offset_bytes(), &mut bytes[..size])?;
         Ok(u64::from_le_bytes(bytes))
     }
 

@@ -12,7 +12,7 @@ use crate::kernel::launch::Compile;
 use crate::memory::Buffer;
 use crate::program::Program;
 use crate::stream::{MAX_HELD_COMMANDS, MAX_HELD_NS, Stream};
-use crate::{DType, DeviceKind, Engine, Error, Executable, Result, Tensor, Type, View, eager};
+use crate::{DType, DeviceKind, Engine, Error, Executable, GoesOn, Result, Tensor, Type, View, eager};
 
 /// Commands of the first part on a GPU, which then works while the next is recorded: a command takes the host 1 us, and a submission 7.
 const FIRST_COMMANDS: u64 = 1 << 11;
@@ -125,13 +125,14 @@ impl Stepped {
         Ok((Progress { counters, lanes, chains: 0, under_way: None }, parts))
     }
 
-    /// Records so many runs of a step, or as many as are left. Where a step waits for the device, chains run one after the other.
-    pub fn advance(&self, run: &mut Run, size: u64) -> Result<(u64, bool)> {
+    /// Records so many runs of a step, or as many as are left. Where a step waits for the device, chains run one after the other, for as long as `goes_on`
+    /// says so.
+    pub fn advance(&self, run: &mut Run, size: u64, goes_on: GoesOn<'_>) -> Result<(u64, bool)> {
         let Run { engine, inputs, results, chains, count, place, .. } = run;
         let Place::Device(progress) = place else { return Ok((0, true)) };
         let part = Part { stepped: self, engine, inputs, results, chains: *chains, steps: *count };
         if self.step.waits() {
-            return part.alone(progress);
+            return part.alone(progress, goes_on);
         }
         Stream::hold(|| part.side_by_side(progress, size))
     }
@@ -154,7 +155,7 @@ impl Part<'_> {
     }
 
     /// Runs one chain after the other for a while, with the host between the parts of a step.
-    fn alone(&self, progress: &mut Progress) -> Result<(u64, bool)> {
+    fn alone(&self, progress: &mut Progress, goes_on: GoesOn<'_>) -> Result<(u64, bool)> {
         let Stepping { states, begins } = self.stepped.stepping;
         let (mut done, until) = (0, turn_ends());
         while progress.chains < self.chains {
@@ -170,7 +171,7 @@ impl Part<'_> {
             };
             while next < self.runs() && (done == 0 || Instant::now() < until) {
                 operands[0] = progress.counters.tensor(next);
-                let left = self.stepped.step.run(&operands, Compile::Allowed)?;
+                let left = self.stepped.step.run_while(&operands, Compile::Allowed, goes_on)?;
                 operands[1..=states].clone_from_slice(&left[..states]);
                 if let Some(place) = next.checked_sub(u64::from(begins)) {
                     for (from, to) in left.iter().zip(self.results) {

@@ -6,6 +6,7 @@
 
 mod device;
 mod form;
+mod grouped;
 mod header;
 pub mod log_density;
 mod run;

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use super::device::Progress;
 use super::form::Steps;
+use super::grouped::Groups;
 use crate::kernel::launch::Compile;
-use crate::{Engine, Result, Tensor};
+use crate::{Engine, GoesOn, Result, Tensor};
 
 /// Parts of a run that wait for the device or are with it.
 const MAX_AHEAD: usize = 2;
 
 /// How long a part takes once the device has shown how fast it is.
-const PART: Duration = Duration::from_millis(50);
+pub(super) const PART: Duration = Duration::from_millis(50);
 
 /// How much longer the next part is than the last one that ended, at most.
 const MAX_GROWTH: u64 = 2;
@@ -32,13 +33,14 @@ pub struct Run {
     pub(super) count: u64,
     pub(super) place: Place,
     pace: Pace,
+    /// How it ended, once its last part is recorded or one could not be.
+    ended: Option<Result<()>>,
 }
 
 /// How far a run is.
 #[derive(Debug)]
 pub(super) enum Place {
-    /// The counter of the next step of all chains.
-    Workgroup(u64),
+    Workgroup(Box<Groups>),
     Device(Box<Progress>),
 }
 
@@ -67,18 +69,55 @@ impl Run {
         (place, parts): (Place, Parts),
     ) -> Run {
         let (engine, steps) = (Arc::clone(engine), Arc::clone(steps));
-        Run { engine, steps, inputs, results, chains, count, place, pace: Pace::new(parts) }
+        Run { engine, steps, inputs, results, chains, count, place, pace: Pace::new(parts), ended: None }
     }
 
-    /// Records the next part and answers whether that was the last one. It waits where two parts are still to be done by the device.
+    /// Records the next part and answers whether that was the last one. It waits where two parts are still to be done by the device. A run that
+    /// has ended records nothing more and answers the same again.
     ///
     /// # Errors
-    /// What allocation and recording answer; then the run can't go on.
+    /// What allocation and recording answer; then the run has ended.
     pub fn advance(&mut self) -> Result<bool> {
+        self.advance_while(&|| true)
+    }
+
+    /// As [`Run::advance`], for as long as `goes_on` says so, which is asked between the runs of steps that wait for the device, and within their loops.
+    ///
+    /// # Errors
+    /// As [`Run::advance`], and `Stopped` where `goes_on` ends it.
+    pub fn advance_while(&mut self, goes_on: GoesOn<'_>) -> Result<bool> {
+        if let Some(ended) = &self.ended {
+            return ended.clone().map(|()| true);
+        }
+        let recorded = self.record(goes_on);
+        if !matches!(recorded, Ok(false)) {
+            self.ended = Some(recorded.clone().map(|_| ()));
+        }
+        recorded
+    }
+
+    /// The same in parts that take so long.
+    pub fn in_parts_that_take(mut self, part: Duration) -> Run {
+        self.pace.part = part;
+        if part < PART {
+            self.pace.size = ((self.pace.size as f64 * part.as_secs_f64() / PART.as_secs_f64()) as u64).max(1);
+        }
+        self
+    }
+
+    fn record(&mut self, goes_on: GoesOn<'_>) -> Result<bool> {
+        let steps = Arc::clone(&self.steps);
+        if steps.pauses() {
+            self.pace.wait(&self.engine)?;
+            if let Some(size) = steps.look(self)?
+                && let Some(took) = self.pace.ended(size)
+            {
+                steps.note(took, size);
+            }
+        }
         self.pace.catch_up(&self.engine)?;
         let size = self.pace.size;
-        let steps = Arc::clone(&self.steps);
-        let (recorded, is_done) = steps.advance(self, size)?;
+        let (recorded, is_done) = steps.advance(self, size, goes_on)?;
         // One kernel goes with whatever is submitted next.
         if !is_done || !self.pace.ahead.is_empty() || matches!(self.place, Place::Device(_)) {
             self.pace.submit(&self.engine, recorded)?;
@@ -114,27 +153,30 @@ impl Run {
 struct Pace {
     size: u64,
     parts: Parts,
+    /// How long a part should take.
+    part: Duration,
     ahead: VecDeque<Part>,
     /// When the last part ended.
-    ended: Option<Instant>,
+    last_end: Option<Instant>,
 }
 
 #[derive(Debug)]
 struct Part {
     serial: u64,
     size: u64,
-    submitted: Instant,
+    /// When it was submitted, or began behind others.
+    begun: Instant,
 }
 
 impl Pace {
     fn new(parts: Parts) -> Pace {
-        Pace { size: parts.first, parts, ahead: VecDeque::new(), ended: None }
+        Pace { size: parts.first, parts, part: PART, ahead: VecDeque::new(), last_end: None }
     }
 
     fn submit(&mut self, engine: &Engine, size: u64) -> Result<()> {
         let serial = engine.stream().flush()?;
-        self.ahead.push_back(Part { serial, size, submitted: Instant::now() });
-        if self.ended.is_none() {
+        self.ahead.push_back(Part { serial, size, begun: Instant::now() });
+        if self.last_end.is_none() {
             self.size = self.parts.next;
         }
         Ok(())
@@ -143,20 +185,38 @@ impl Pace {
     /// Waits until the device has little ahead of it.
     fn catch_up(&mut self, engine: &Engine) -> Result<()> {
         while self.ahead.len() >= MAX_AHEAD {
+            self.wait(engine)?;
             let Some(part) = self.ahead.pop_front() else { return Ok(()) };
-            engine.stream().wait_serial(part.serial)?;
             self.measured(&part, Instant::now());
         }
         Ok(())
     }
 
-    /// Chooses the size of the next part by the time of one that ended.
-    fn measured(&mut self, part: &Part, now: Instant) {
-        let begun = self.ended.map_or(part.submitted, |ended| ended.max(part.submitted));
+    /// Waits for the end of the first part ahead. What others do before it is not its time, as far as the end of that is seen.
+    fn wait(&mut self, engine: &Engine) -> Result<()> {
+        let Some(part) = self.ahead.front_mut() else { return Ok(()) };
+        let before = part.serial.saturating_sub(1);
+        if !engine.stream().is_complete(before) {
+            engine.stream().wait_serial(before)?;
+            part.begun = Instant::now();
+        }
+        engine.stream().wait_serial(part.serial)
+    }
+
+    /// Takes the first part ahead for ended, which did as much as `size`. Answers its time.
+    fn ended(&mut self, size: u64) -> Option<Duration> {
+        let part = self.ahead.pop_front()?;
+        Some(self.measured(&Part { size, ..part }, Instant::now()))
+    }
+
+    /// Chooses the size of the next part by the time of one that ended, which it answers.
+    fn measured(&mut self, part: &Part, now: Instant) -> Duration {
+        let begun = self.last_end.map_or(part.begun, |ended| ended.max(part.begun));
         let took = now.saturating_duration_since(begun).max(Duration::from_micros(1));
-        let wanted = part.size as f64 * PART.as_secs_f64() / took.as_secs_f64();
-        self.size = (wanted as u64).clamp(1, part.size.saturating_mul(MAX_GROWTH)).min(self.parts.most);
-        self.ended = Some(now);
+        let wanted = part.size as f64 * self.part.as_secs_f64() / took.as_secs_f64();
+        self.size = (wanted as u64).min(part.size.saturating_mul(MAX_GROWTH)).min(self.parts.most).max(1);
+        self.last_end = Some(now);
+        took
     }
 }
 
@@ -183,7 +243,7 @@ mod tests {
         let mut pace = Pace::new(Parts { first: 1000, next: 2000, most: 5000 });
         let start = Instant::now();
         let at = |ms: u64| start + Duration::from_millis(ms);
-        let part = |size: u64, submitted: u64| Part { serial: 1, size, submitted: at(submitted) };
+        let part = |size: u64, submitted: u64| Part { serial: 1, size, begun: at(submitted) };
         assert_eq!(pace.size, 1000);
         pace.measured(&part(1000, 0), at(500));
         assert_eq!(pace.size, 100);

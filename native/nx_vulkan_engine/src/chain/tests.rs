@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::log_density::{LogDensityChain, Mass, Start};
 use super::transition::Transition;
 use super::{Form, Run, device};
-use crate::program::{Builder, Op, Operand, Program, Reduction};
+use crate::program::{Binary, Builder, Op, Operand, Program, Reduction};
 use crate::{Compile, DType, DeviceKind, Engine, Result, Tensor, Type};
 
 fn tensor(engine: &Engine, dtype: DType, shape: &[u64], seed: f64) -> Tensor {
@@ -37,6 +37,30 @@ fn waves() -> Program {
     b.finish(&[next, wave]).unwrap()
 }
 
+/// x' = y / 2 + sum(x) a, where y begins at sin(x) and becomes sin(y + a sum(y)) as often as the number of the draw, the chain and y say: up to 32 times, and
+/// not at all for some; times and y are given beside it.
+fn waves_until(dtype: DType, d: u64) -> Program {
+    let b = Builder::new();
+    let (number, x) = (b.input(DType::U32, &[]), b.input(dtype, &[d]));
+    let (a, key) = (b.input(dtype, &[]), b.input(DType::U32, &[]));
+    let word = |b: &Builder, value: f64| b.number(DType::U32, value);
+    let mixed = b.binary(Binary::Multiply, b.add(number, key), word(&b, 2_654_435_769.0));
+    let trips = b.binary(Binary::RightShift, mixed, word(&b, 27.0));
+    let goes_on = |b: &Builder, v: &[Operand]| {
+        let is_left = b.binary(Binary::Less, v[1], v[2]);
+        b.binary(Binary::LogicalAnd, is_left, b.less(v[3], 1e6))
+    };
+    let next = |b: &Builder, v: &[Operand]| {
+        let sum = b.sum(v[0], &[0]);
+        let y = b.sin(b.add(v[0], b.multiply(v[4], sum)));
+        vec![y, b.binary(Binary::Add, v[1], b.number(DType::U32, 1.0)), v[2], b.add(v[3], sum)]
+    };
+    let begin = b.sum(x, &[0]);
+    let last = b.while_loop(&[b.sin(x), word(&b, 0.0), trips, begin], &[a], goes_on, next);
+    let left = b.add(b.multiply(last[0], 0.5), b.multiply(begin, a));
+    b.finish(&[left, last[1], last[0], last[3]]).unwrap()
+}
+
 /// What a run leaves, as bytes.
 fn bytes(engine: &Engine, results: &[Tensor]) -> Vec<Vec<u8>> {
     results.iter().map(|result| result.to_nx_bytes(engine, None).unwrap()).collect()
@@ -59,8 +83,20 @@ fn check(engine: &Engine, what: &str, begin: impl Fn() -> Result<Run>) {
         }
         assert!(size > 10 || parts > 1, "{what}: {size}");
         assert!(bytes(engine, run.results()) == whole, "{what} in parts of {size}");
+        check_ended(engine, &mut run);
+        assert!(bytes(engine, run.results()) == whole, "{what} after its end");
     }
     assert!(fewest > 0);
+}
+
+/// Who goes on with a run that has ended records and submits nothing.
+fn check_ended(engine: &Engine, run: &mut Run) {
+    let commands = || (engine.stats().dispatches, engine.stats().transfers, engine.stats().submissions);
+    let before = commands();
+    for _ in 0..4 {
+        assert_eq!(run.advance(), Ok(true));
+    }
+    assert_eq!(commands(), before);
 }
 
 #[test]
@@ -85,6 +121,42 @@ fn runs_in_parts_have_the_bits_of_runs_in_one() {
         let inputs = [tensor(engine, DType::F32, &[4, 3], 0.618), tensor(engine, DType::F32, &[4], 0.414)];
         let what = format!("draws in the form {form:?}");
         check(engine, &what, || transition.begin(engine, &inputs, 4, 30, Compile::Allowed));
+    }
+}
+
+/// Chains of 9 and keys that make some of their draws long and others short.
+fn waves_until_inputs(engine: &Engine, dtype: DType, d: u64) -> [Tensor; 3] {
+    let keys: Vec<u8> = (0..9u32).flat_map(|chain| (chain * chain * 77).to_ne_bytes()).collect();
+    let keys = Tensor::from_nx_bytes(engine, &Type::new(DType::U32, &[9]), &keys).unwrap();
+    [tensor(engine, dtype, &[9, d], 0.618), tensor(engine, dtype, &[9], 0.414), keys]
+}
+
+#[test]
+fn draws_that_are_left_off_have_the_bits_of_others() {
+    let engine = &Engine::open(None).unwrap();
+    // Some of the last states are more than shared memory holds.
+    for (dtype, d) in [(DType::F64, 5), (DType::F32, 1), (DType::F32, 70), (DType::F64, 3000)] {
+        let program = waves_until(dtype, d);
+        let compiled = || Transition::compile(engine, program.clone(), 1, &[true; 3], Some(Form::Workgroup)).unwrap();
+        let transition = compiled();
+        let inputs = waves_until_inputs(engine, dtype, d);
+        let begin = |draws: u32| transition.begin(engine, &inputs, 9, draws, Compile::Allowed);
+        check(engine, &format!("draws of {dtype}[{d}]"), || begin(6));
+
+        // Each has done as many iterations as it should, which draws in other forms do, too.
+        let times = bytes(engine, begin(6).unwrap().in_parts_of(3).finish().unwrap().get(1..2).unwrap());
+        let device = Transition::compile(engine, program.clone(), 1, &[true; 3], Some(Form::Device)).unwrap();
+        let wanted = device.run(engine, &inputs, 9, 6, Compile::Allowed).unwrap();
+        assert_eq!(times, bytes(engine, &wanted[1..2]));
+        let times: Vec<u32> = times[0].chunks_exact(4).map(|b| u32::from_ne_bytes(b.try_into().unwrap())).collect();
+        assert!(times.iter().any(|&n| n < 3) && times.iter().any(|&n| n > 28), "{times:?}");
+
+        // No dispatch does more than it was asked for, however long a draw is.
+        let mut run = begin(1).unwrap().in_parts_of(5);
+        let before = engine.stats().dispatches;
+        while !run.advance().unwrap() {}
+        let (first, most) = (engine.stats().dispatches - before, u64::from(*times.iter().step_by(6).max().unwrap()));
+        assert!(first >= most.div_ceil(5), "{first} dispatches for {most} iterations");
     }
 }
 

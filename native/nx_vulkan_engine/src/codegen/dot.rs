@@ -11,7 +11,7 @@ use super::link::{Code, FloatModes, Linker};
 use super::matrix::MatrixTile;
 use super::scalar::{self, Value};
 use super::templates;
-use crate::{CType, DType, Result};
+use crate::{CType, DType, Error, Result};
 
 /// How results lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,6 +52,14 @@ impl EpilogueSpec {
         let is_cheap = |s: &Step| scalar::is_cheap(s.op, &[s.out], s.out);
         steps.len() > MAX_REPEATED_STEPS || !steps.iter().all(is_cheap)
     }
+}
+
+/// Elementwise steps on each element of an operand when it is loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Prologue {
+    /// Input 0 is the element. Positions are not known.
+    pub steps: Box<[Step]>,
+    pub result: Ref,
 }
 
 /// How an operand is loaded.
@@ -105,10 +113,11 @@ impl Tile {
         stages.max(sums) * sum.dtype().size_bytes() as u32
     }
 
-    fn template(&self, sum: CType) -> String {
+    fn template(&self, sum: CType, has_steps: bool) -> String {
         let Tile { rows, columns, own_rows, own_columns, slices, depth } = self;
-        let suffix = if sum == CType::F64 { "_f64" } else { "" };
-        format!("dot_tiled_{rows}x{columns}_{own_rows}x{own_columns}_{slices}x{depth}{suffix}")
+        let kind = if sum == CType::F64 { "_f64" } else { "" };
+        let steps = if has_steps { "_steps" } else { "" };
+        format!("dot_tiled_{rows}x{columns}_{own_rows}x{own_columns}_{slices}x{depth}{kind}{steps}")
     }
 }
 
@@ -153,6 +162,45 @@ const TILES_F64: &[Tile] = &[
     Tile::new([32, 32], [4, 4], 4, 8),
 ];
 
+/// A tile of results that the lanes of one subgroup hold in registers, `LANES` columns in each vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LaneTile {
+    pub rows: u32,
+    pub vectors: u32,
+}
+
+/// Invocations of a workgroup of [`LaneTile`], all of one subgroup.
+pub const LANES: u32 = 8;
+
+impl LaneTile {
+    const fn new(rows: u32, vectors: u32) -> LaneTile {
+        LaneTile { rows, vectors }
+    }
+
+    /// Those with a template, by the type of sums, the largest first.
+    pub fn all(sum: CType) -> &'static [LaneTile] {
+        const ALL: [LaneTile; 4] =
+            [LaneTile::new(32, 2), LaneTile::new(16, 2), LaneTile::new(8, 2), LaneTile::new(8, 1)];
+        match sum {
+            CType::F32 => &ALL,
+            CType::F64 => &ALL[1..],
+            _ => &ALL[2..],
+        }
+    }
+
+    pub fn columns(&self) -> u32 {
+        self.vectors * LANES
+    }
+
+    fn template(&self, sum: CType, words: u32) -> String {
+        let LaneTile { rows, vectors } = self;
+        match sum {
+            CType::F32 | CType::F64 => format!("dot_lanes_{rows}x{vectors}_{}", sum.name()),
+            _ => format!("dot_lanes_{rows}x{vectors}_{words}"),
+        }
+    }
+}
+
 /// Cheap steps of an epilogue that are repeated for each of an invocation's results; what is more stands in a loop.
 const MAX_REPEATED_STEPS: usize = 2;
 
@@ -165,6 +213,8 @@ pub enum Tiling {
     Narrow,
     /// Tiles of f32 or f64 sums.
     Tiled(Tile),
+    /// Tiles of any type for the lanes of CPU devices.
+    Lanes(LaneTile),
     /// Tiles of f32 sums on matrix units, of operands that `SplitSpec` wrote, or that lie as it would write them.
     Matrix(MatrixTile),
 }
@@ -185,6 +235,8 @@ pub struct DotSpec {
     pub b_ranks: [u8; 3],
     pub a_load: Load,
     pub b_load: Load,
+    /// Steps on the elements of either operand before they are multiplied, which tiles take in f32 alone; none on matrix units.
+    pub prologues: [Option<Prologue>; 2],
     pub store: Store,
     pub tiling: Tiling,
     /// On matrix units: whether operands are scaled, and nothing is done where elements were lost. Else: whether that is
@@ -206,6 +258,7 @@ impl DotSpec {
     pub fn tile(&self) -> (u64, u64) {
         match (self.tiling, self.words()) {
             (Tiling::Tiled(tile), _) => (tile.rows.into(), tile.columns.into()),
+            (Tiling::Lanes(tile), _) => (tile.rows.into(), tile.columns().into()),
             (Tiling::Matrix(tile), _) => (tile.side.into(), tile.side.into()),
             (Tiling::Narrow, _) => (1, 256),
             (Tiling::Square, 1) => (64, 64),
@@ -224,12 +277,24 @@ impl DotSpec {
     }
 
     /// Specialization constants: id and value.
-    pub fn constants(&self) -> [(u32, u32); 9] {
+    pub fn constants(&self) -> [(u32, u32); 11] {
         let in_loop = self.epilogue.as_ref().is_some_and(|e| EpilogueSpec::stands_in_loop(&e.steps));
         let (a, b) = (self.a_load, self.b_load);
         let (fallback, scaled) = (self.is_fallback(), self.guarded && !self.is_fallback());
-        let (by_four, low_b_first) = (self.store.by_four, self.low_b_first);
-        let values = [a.along_k, b.along_k, a.by_four, b.by_four, by_four, in_loop, fallback, scaled, low_b_first];
+        let [a_steps, b_steps] = self.prologues.each_ref().map(Option::is_some);
+        let values = [
+            a.along_k,
+            b.along_k,
+            a.by_four,
+            b.by_four,
+            self.store.by_four,
+            in_loop,
+            fallback,
+            scaled,
+            self.low_b_first,
+            a_steps,
+            b_steps,
+        ];
         std::array::from_fn(|id| (id as u32, u32::from(values[id])))
     }
 
@@ -238,7 +303,11 @@ impl DotSpec {
         Generated::push_or_table_of(push_words, |table| match self.tiling {
             Tiling::Square => self.generate_scalar(library, &format!("dot_{}", self.words()), modes, table),
             Tiling::Narrow => self.generate_scalar(library, &format!("dot_narrow_{}", self.words()), modes, table),
-            Tiling::Tiled(tile) => self.generate_tiled(library, &tile.template(self.sum), modes, table),
+            Tiling::Tiled(tile) => {
+                let has_steps = self.prologues.iter().any(Option::is_some);
+                self.generate_tiled(library, &tile.template(self.sum, has_steps), modes, table)
+            }
+            Tiling::Lanes(tile) => self.generate_lanes(library, &tile.template(self.sum, self.words()), modes, table),
             Tiling::Matrix(tile) => self.generate_matrix(library, &tile.template(), modes, table),
         })
     }
@@ -277,10 +346,17 @@ impl DotSpec {
         for (slot, operand, dtype) in [("slot_a", 0, self.a), ("slot_b", 1, self.b)] {
             linker.define(slot, |code, args| {
                 let at = self.position(code, &mut params, operand, 0, args)?;
-                let id = self.load(code, &mut params, operand, dtype, at)?;
+                let id = self.loaded(code, &mut params, operand, dtype, at)?;
                 Ok(Some(self.to_words(code, id)))
             })?;
         }
+        self.define_sums(&mut linker)?;
+        self.define_store_of_words(&mut linker, &mut params)?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+    }
+
+    /// Arithmetic on words, as far as the template has it.
+    fn define_sums(&self, linker: &mut Linker<'_>) -> Result<()> {
         for (slot, name) in [("slot_multiply_add", "multiply_add"), ("slot_add", "add")] {
             if !linker.has_slot(slot) {
                 continue;
@@ -295,32 +371,24 @@ impl DotSpec {
                 Ok(Some(self.to_words(code, id)))
             })?;
         }
+        Ok(())
+    }
+
+    fn define_store_of_words(&self, linker: &mut Linker<'_>, params: &mut ParamLayout) -> Result<()> {
         linker.define("slot_store", |code, args| {
             let (at, words) = (arg(args, 0)?, arg(args, 1)?);
             let ty = value_type(code, self.sum);
             let id = if self.sum == CType::U32 { words } else { code.bitcast(ty, words) };
-            self.finish(code, &mut params, at, &[id])?;
+            self.finish(code, params, at, &[id])?;
             Ok(None)
-        })?;
-        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+        })
     }
 
     fn generate_tiled(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
         let (mut linker, mut params) = start(library, name, modes, table, 6)?;
 
         for (name, operand, load, dtype) in [("a", 0, self.a_load, self.a), ("b", 1, self.b_load, self.b)] {
-            linker.define(&format!("slot_{name}_free"), |code, args| {
-                if operand == 0 {
-                    return self.position(code, &mut params, operand, 0, args).map(Some);
-                }
-                let batch = self.position(code, &mut params, operand, 0, &[arg(args, 0)?])?;
-                let free = self.position(code, &mut params, operand, 2, &[arg(args, 1)?])?;
-                Ok(Some(code.u32_op(SpirvOp::IAdd, batch, free)))
-            })?;
-            linker.define(&format!("slot_{name}_depth"), |code, args| {
-                let first = if operand == 0 { 2 } else { 1 };
-                self.position(code, &mut params, operand, first, args).map(Some)
-            })?;
+            self.define_positions(&mut linker, &mut params, name, operand)?;
             if load.by_four {
                 linker.define(&format!("slot_{name}_four"), |code, args| {
                     load_four(code, &mut params, operand, dtype, self.sum, arg(args, 0)?).map(Some)
@@ -330,12 +398,67 @@ impl DotSpec {
                     self.load(code, &mut params, operand, dtype, arg(args, 0)?).map(Some)
                 })?;
             }
+            let Some(prologue) = &self.prologues[usize::from(operand)] else { continue };
+            if dtype.ctype() != CType::F32 || self.sum != CType::F32 {
+                let reason = format!("steps on {dtype} for sums of {}", self.sum.name());
+                return Err(Error::InvalidProgram { op: "dot".to_string(), reason });
+            }
+            linker.define(&format!("slot_{name}_steps"), |code, args| {
+                let (part, fetched) = (value_type(code, self.sum), arg(args, 0)?);
+                let mut lanes: SmallVec<[Word; 4]> = SmallVec::new();
+                for lane in 0..4 {
+                    let id = code.extract(part, fetched, lane);
+                    lanes.push(self.factor(code, prologue, Value { id, dtype })?);
+                }
+                Ok(Some(vector_of(code, self.sum, &lanes)))
+            })?;
         }
         if self.guarded {
             define_lost(&mut linker, &mut params, [2, 3])?;
         }
         self.define_stores(&mut linker, &mut params)?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+    }
+
+    fn generate_lanes(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
+        let (mut linker, mut params) = start(library, name, modes, table, 6)?;
+        let in_words = !matches!(self.sum, CType::F32 | CType::F64);
+        for (name, operand, dtype) in [("a", 0, self.a), ("b", 1, self.b)] {
+            self.define_positions(&mut linker, &mut params, name, operand)?;
+            linker.define(&format!("slot_{name}"), |code, args| {
+                let id = self.loaded(code, &mut params, operand, dtype, arg(args, 0)?)?;
+                Ok(Some(if in_words { self.to_words(code, id) } else { id }))
+            })?;
+        }
+        if in_words {
+            self.define_sums(&mut linker)?;
+            self.define_store_of_words(&mut linker, &mut params)?;
+        } else {
+            self.define_stores(&mut linker, &mut params)?;
+        }
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+    }
+
+    /// Positions of a batch with a row or column, and of a contracted element, which add up to that of an element.
+    fn define_positions(
+        &self,
+        linker: &mut Linker<'_>,
+        params: &mut ParamLayout,
+        name: &str,
+        operand: u8,
+    ) -> Result<()> {
+        linker.define(&format!("slot_{name}_free"), |code, args| {
+            if operand == 0 {
+                return self.position(code, params, operand, 0, args).map(Some);
+            }
+            let batch = self.position(code, params, operand, 0, &[arg(args, 0)?])?;
+            let free = self.position(code, params, operand, 2, &[arg(args, 1)?])?;
+            Ok(Some(code.u32_op(SpirvOp::IAdd, batch, free)))
+        })?;
+        linker.define(&format!("slot_{name}_depth"), |code, args| {
+            let first = if operand == 0 { 2 } else { 1 };
+            self.position(code, params, operand, first, args).map(Some)
+        })
     }
 
     fn generate_matrix(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
@@ -389,6 +512,28 @@ impl DotSpec {
         let address = params.address(operand);
         let id = access::load(code, address, Element::Typed(dtype), at)?;
         scalar::cast(code, Value { id, dtype }, self.sum.dtype())
+    }
+
+    /// An element as it is multiplied: after its steps, as a value of the sum's type.
+    fn loaded(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        operand: u8,
+        dtype: DType,
+        at: Word,
+    ) -> Result<Word> {
+        let Some(prologue) = &self.prologues[usize::from(operand)] else {
+            return self.load(code, params, operand, dtype, at);
+        };
+        let id = access::load(code, params.address(operand), Element::Typed(dtype), at)?;
+        self.factor(code, prologue, Value { id, dtype })
+    }
+
+    /// An element after its steps, of the sum's type.
+    fn factor(&self, code: &mut Code<'_, '_>, prologue: &Prologue, element: Value) -> Result<Word> {
+        let value = emit_steps(code, &prologue.steps, prologue.result, &[element])?;
+        scalar::cast(code, value, self.sum.dtype())
     }
 
     /// Rounds the sums of result `at` and its neighbours, one or four in all, takes them through the epilogue and stores them.
@@ -530,9 +675,13 @@ pub(super) fn load_four(
     for id in &mut lanes {
         *id = scalar::cast(code, Value { id: *id, dtype }, sum.dtype())?;
     }
-    let part = value_type(code, sum);
+    Ok(vector_of(code, sum, &lanes))
+}
+
+fn vector_of(code: &mut Code<'_, '_>, ctype: CType, lanes: &[Word]) -> Word {
+    let part = value_type(code, ctype);
     let vector = code.linker.type_vector(part, 4);
-    Ok(code.ids(SpirvOp::CompositeConstruct, vector, &lanes))
+    code.ids(SpirvOp::CompositeConstruct, vector, lanes)
 }
 
 /// Four neighbours from a position on that is aligned for them, with as few loads as their type allows.

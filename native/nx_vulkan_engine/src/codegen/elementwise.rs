@@ -78,12 +78,17 @@ impl Generated {
     }
 }
 
-/// Invocations per workgroup of the elementwise templates, elements per invocation of the scalar one, and vectors per invocation
-/// of the others where functions are costly or one operand is read: several loads in flight hide the memory's latency behind them (14 %
-/// for costly ones on an H200, 2 to 5 % for `x + 1`, while cheap ones of two operands lose 1 %).
+/// Invocations per workgroup of the elementwise templates, and elements per invocation of the scalar one.
 pub const LOCAL_SIZE: u32 = 256;
 pub const ITEMS: u32 = 4;
+
+/// Vectors per invocation where functions are costly or one operand is read: several loads in flight hide the memory's latency behind them
+/// (14 % for costly ones on an H200, 2 to 5 % for `x + 1`, while cheap ones of two operands lose 1 %).
 pub const MORE_VECTORS: u32 = 2;
+
+/// Invocations per workgroup where they take more vectors of cheap functions: with 256, `x + 1` is 3 % slower on an H200; one vector in each
+/// is as fast as this only while few buffers are in use (9 % slower among twelve of a GiB).
+pub const LOCAL_SIZE_OF_CHEAP: u32 = 128;
 
 impl Spec {
     /// The widest vector that all ports and steps allow, if the launch is aligned for it. Costly steps are repeated per lane
@@ -131,17 +136,25 @@ impl Spec {
         if self.single || (loaded > 1 && self.is_cheap()) { 1 } else { MORE_VECTORS }
     }
 
+    /// Invocations per workgroup.
+    fn local_size(&self) -> u32 {
+        let is_light = self.width > 1 && self.vectors() > 1 && self.is_cheap();
+        if is_light { LOCAL_SIZE_OF_CHEAP } else { LOCAL_SIZE }
+    }
+
     /// Generates the kernel's SPIR-V.
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         Generated::push_or_table(|table| self.generate_with(library, modes, table))
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let name = match (self.width, self.vectors()) {
-            (4, 1) => "elementwise_v4",
-            (4, _) => "elementwise_v4_two",
-            (2, 1) => "elementwise_v2",
-            (2, _) => "elementwise_v2_two",
+        let name = match (self.width, self.vectors(), self.local_size()) {
+            (4, 1, _) => "elementwise_v4",
+            (4, _, LOCAL_SIZE_OF_CHEAP) => "elementwise_v4_two_128",
+            (4, ..) => "elementwise_v4_two",
+            (2, 1, _) => "elementwise_v2",
+            (2, _, LOCAL_SIZE_OF_CHEAP) => "elementwise_v2_two_128",
+            (2, ..) => "elementwise_v2_two",
             _ if self.single => "elementwise_v1",
             _ => "elementwise",
         };
@@ -158,7 +171,7 @@ impl Spec {
             linker.define("slot_vector", |code, args| self.emit_vector(code, &mut params, arg(args, 0)?).map(Some))?;
         }
         let per_invocation = if by_vector { u32::from(self.width) * self.vectors() } else { ITEMS };
-        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE * per_invocation })
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: self.local_size() * per_invocation })
     }
 
     fn output_operand(&self, index: usize) -> u8 {
@@ -197,7 +210,7 @@ impl Spec {
     fn emit_vector(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, index: Word) -> Result<Word> {
         let width = u32::from(self.width);
         let zero = code.linker.const_u32(0);
-        let apart = code.linker.const_u32(LOCAL_SIZE);
+        let apart = code.linker.const_u32(self.local_size());
         let mut places: SmallVec<[Word; 4]> = smallvec![index];
         for k in 1..self.vectors() as usize {
             places.push(code.u32_op(SpirvOp::IAdd, places[k - 1], apart));

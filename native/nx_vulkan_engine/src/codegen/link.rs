@@ -160,6 +160,11 @@ impl<'l> Linker<'l> {
         self.global(Op::ConstantTrue, Some(ty), vec![])
     }
 
+    /// Whether fma rounds once, so that twins `f_fused` are called.
+    pub fn fuses(&self) -> bool {
+        self.modes.fused
+    }
+
     pub fn const_u32(&mut self, value: u32) -> Word {
         let ty = self.type_uint(32);
         self.global(Op::Constant, Some(ty), vec![Operand::LiteralBit32(value)])
@@ -601,6 +606,25 @@ impl Code<'_, '_> {
         let ty = self.linker.type_bool();
         let rare = rare.into_iter().reduce(|a, b| self.ids(Op::LogicalOr, ty, &[a, b]));
         Ok((result?, rare))
+    }
+
+    /// A bool that is false where hot twins of all functions that `emit` calls hold, if any has one: what `hot` gives, without the code that
+    /// only what `emit` computes needs.
+    pub fn rare<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<Word>> {
+        let first = self.instructions.len();
+        let (_, rare) = self.hot(emit)?;
+        let mut used: HashSet<Word> = self.params.values().chain(self.bases.values()).copied().chain(rare).collect();
+        let mut kept = Vec::new();
+        for instruction in self.instructions.drain(first..).rev() {
+            let needed =
+                instruction.result_id.is_none_or(|id| used.contains(&id)) || instruction.class.opcode == Op::Label;
+            if needed {
+                used.extend(instruction.operands.iter().filter_map(Operand::id_ref_any));
+                kept.push(instruction);
+            }
+        }
+        self.instructions.extend(kept.into_iter().rev());
+        Ok(rare)
     }
 
     /// Emits code that runs where `condition`, a bool, is false. Nothing that it defines is seen after it.

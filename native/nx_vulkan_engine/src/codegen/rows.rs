@@ -2,7 +2,6 @@
 //! per element. What is read is read once, and a step runs once per element.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
@@ -15,6 +14,7 @@ use super::reduce::{Direction, ReduceSpec, Stage};
 use super::scalar::{self, Value};
 use super::templates;
 use crate::program::fused::{Computed, Made};
+use crate::program::{Binary, Elementwise};
 use crate::{DType, Error, Result};
 
 /// How an operand lies along a row.
@@ -59,13 +59,9 @@ impl RowsSpec {
     /// Reductions that the template has trees for.
     pub const MAX_REDUCTIONS: usize = 6;
 
-    /// Elements whose short forms of functions are computed together, at most: what they are made of has to be kept until it is known whether
-    /// all are served. Of more elements it is half as many at a time.
-    const MOST_TOGETHER: usize = 16;
-
-    /// Invocations per workgroup.
+    /// Invocations per workgroup: few, as all of them wait for one another.
     pub fn local_size(&self) -> u32 {
-        self.team.max(256)
+        self.team.max(if self.columns { 256 } else { 128 })
     }
 
     /// Rows per workgroup.
@@ -323,32 +319,60 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         if args.iter().all(|a| matches!(a, Held::Row(_))) {
             return one(self.code, 0).map(Held::Row);
         }
-        let count = self.places.len();
-        let together = if count > RowsSpec::MOST_TOGETHER { RowsSpec::MOST_TOGETHER / 2 } else { count.max(1) };
-        let mut values = Vec::with_capacity(count);
-        for first in (0..count).step_by(together) {
-            let elements = first..count.min(first + together);
-            let (mut some, rare) =
-                self.code.hot(|code| elements.clone().map(|k| one(code, k)).collect::<Result<Vec<Value>>>())?;
-            // Short forms of functions one beside the other, and whole ones for all of them where these do not serve one.
-            if let Some(rare) = rare {
-                let ty = access::value_type(self.code, step.out.ctype());
-                let variables: Vec<Word> = some.iter().map(|_| self.code.variable(ty)).collect();
-                variables.iter().zip(&some).for_each(|(&variable, value)| self.code.set(variable, value.id));
-                let branch = self.code.begin_if(rare);
-                let whole = self.one_by_one(step, &args, elements)?;
-                variables.iter().zip(whole).for_each(|(&variable, value)| self.code.set(variable, value));
-                self.code.end_if(branch);
-                some.iter_mut().zip(variables).for_each(|(value, variable)| value.id = self.code.get(ty, variable));
-            }
-            values.extend(some);
-        }
-        Ok(Held::Each(values))
+        let elements = 0..self.places.len();
+        let each = |code: &mut Code<'_, '_>| elements.clone().map(|k| one(code, k)).collect::<Result<Vec<Value>>>();
+        // Known before anything is computed, so that what is computed can take the place of what it is made of.
+        let rare = match self.rare_quotient(step, &args)? {
+            Some(rare) => Some(rare),
+            None => self.code.rare(each)?,
+        };
+        let Some(rare) = rare else { return each(self.code).map(Held::Each) };
+        // Short forms of functions one beside the other, or whole ones for all of them where these do not serve one.
+        let ty = access::value_type(self.code, step.out.ctype());
+        let variables: Vec<Word> = elements.clone().map(|_| self.code.variable(ty)).collect();
+        let mut branch = self.code.begin_if(rare);
+        let whole = self.one_by_one(step, &args)?;
+        variables.iter().zip(whole).for_each(|(&variable, value)| self.code.set(variable, value));
+        self.code.begin_else(&mut branch);
+        let (short, _) = self.code.hot(each)?;
+        variables.iter().zip(short).for_each(|(&variable, value)| self.code.set(variable, value.id));
+        self.code.end_if(branch);
+        let get = |variable| Value { id: self.code.get(ty, variable), dtype: step.out };
+        Ok(Held::Each(variables.into_iter().map(get).collect()))
     }
 
-    /// What a step gives for some elements, by a loop: its code is there once, so that what follows it is near.
-    fn one_by_one(&mut self, step: &Step, args: &[Held], elements: Range<usize>) -> Result<Vec<Word>> {
-        let count = elements.len() as u32;
+    /// What [`Code::rare`] gives for elements of f32 that are all divided by the same number, if that is what the step does: two extremes
+    /// of them say it, in three operations per element instead of seven.
+    fn rare_quotient(&mut self, step: &Step, args: &[Held]) -> Result<Option<Word>> {
+        let [Held::Each(dividends), Held::Row(divisor)] = args else { return Ok(None) };
+        let is_f32 = dividends.iter().chain([divisor]).all(|value| value.dtype == DType::F32);
+        if step.op != Elementwise::Binary(Binary::Divide)
+            || step.out != DType::F32
+            || !is_f32
+            || !self.code.linker.fuses()
+        {
+            return Ok(None);
+        }
+        let one = self.code.linker.const_u32(1);
+        let mut extremes: Option<[Word; 2]> = None;
+        for dividend in dividends {
+            let most = self.code.call("nx_dividend_key_f32", &[dividend.id])?;
+            let least = self.code.u32_op(SpirvOp::ISub, most, one);
+            extremes = Some(match extremes {
+                None => [most, least],
+                Some(others) => [
+                    self.code.call("nx_max_u32", &[others[0], most])?,
+                    self.code.call("nx_min_u32", &[others[1], least])?,
+                ],
+            });
+        }
+        let Some([most, least]) = extremes else { return Ok(None) };
+        self.code.call("nx_rare_quotient_f32", &[most, least, divisor.id]).map(Some)
+    }
+
+    /// What a step gives for each element, by a loop: its code is there once, so that what follows it is near.
+    fn one_by_one(&mut self, step: &Step, args: &[Held]) -> Result<Vec<Word>> {
+        let count = self.places.len() as u32;
         let (uint, bool_type) = (self.code.linker.type_uint(32), self.code.linker.type_bool());
         let mut arrays = Vec::new();
         for held in args {
@@ -356,7 +380,6 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
                 arrays.push(None);
                 continue;
             };
-            let values = values.get(elements.clone()).ok_or_else(|| missing(Ref::Linear))?;
             let Some(first) = values.first() else { return Err(missing(Ref::Linear)) };
             let (ty, dtype) = (access::value_type(self.code, first.dtype.ctype()), first.dtype);
             let array = self.code.array(ty, count);
@@ -370,7 +393,10 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         let ty = access::value_type(self.code, step.out.ctype());
         let results = self.code.array(ty, count);
         let variable = self.code.variable(uint);
-        let [zero, one, end] = [0, 1, count].map(|n| self.code.linker.const_u32(n));
+        let [zero, one, count_id] = [0, 1, count].map(|n| self.code.linker.const_u32(n));
+        // Compilers that know the count unroll the loop, whatever it asks for.
+        let nothing = access::zero_word(self.code)?;
+        let end = self.code.u32_op(SpirvOp::BitwiseOr, count_id, nothing);
         self.code.set(variable, zero);
         let repeat = self.code.begin_loop();
         let k = self.code.get(uint, variable);
@@ -493,10 +519,12 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
             return Ok(());
         }
         let width = usize::from(self.spec.width);
-        for (item, (first, exists)) in self.loads.clone().into_iter().enumerate() {
-            let stores = match exists {
-                Some(exists) => self.code.ids(SpirvOp::LogicalAnd, bool_type, &[exists, live]),
-                None => live,
+        let loads = self.loads.clone();
+        let together = if self.spec.full { loads.len().max(1) } else { 1 };
+        for (chunk, loads) in loads.chunks(together).enumerate() {
+            let stores = match *loads {
+                [(_, Some(exists))] => self.code.ids(SpirvOp::LogicalAnd, bool_type, &[exists, live]),
+                _ => live,
             };
             let idle = self.code.ids(SpirvOp::LogicalNot, bool_type, &[stores]);
             let (spec, params, outer) = (self.spec, &mut *self.params, self.outer.clone());
@@ -504,21 +532,23 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
             self.code.unless(idle, |code| {
                 let mut inside =
                     Emission { spec, code, params, row, lane, outer, loads: Vec::new(), places, held: HashMap::new() };
-                for ((k, _, port), held) in outputs.iter().zip(&held).filter(|((.., port), _)| port.along != Along::Row)
-                {
+                let whole = outputs.iter().zip(&held).filter(|((.., port), _)| port.along != Along::Row);
+                for ((k, _, port), held) in whole {
                     let (address, element) = (inside.params.address(*k), Element::Typed(port.dtype));
-                    let elements = item * width..(item + 1) * width;
-                    if port.along == Along::Vector && width > 1 {
-                        let ids = elements.map(|e| value(held, e)).collect::<Result<SmallVec<[Word; 4]>>>()?;
-                        let at = inside.position(*k, Some(first))?;
-                        let width = inside.code.linker.const_u32(spec.width.into());
-                        let group = inside.code.u32_op(SpirvOp::UDiv, at, width);
-                        access::store_vector(inside.code, address, element, group, &ids)?;
-                        continue;
-                    }
-                    for e in elements {
-                        let at = inside.position(*k, Some(inside.places[e]))?;
-                        access::store(inside.code, address, element, at, value(held, e)?)?;
+                    for (item, (first, _)) in (chunk * together..).zip(loads) {
+                        let elements = item * width..(item + 1) * width;
+                        if port.along == Along::Vector && width > 1 {
+                            let ids = elements.map(|e| value(held, e)).collect::<Result<SmallVec<[Word; 4]>>>()?;
+                            let at = inside.position(*k, Some(*first))?;
+                            let width = inside.code.linker.const_u32(spec.width.into());
+                            let group = inside.code.u32_op(SpirvOp::UDiv, at, width);
+                            access::store_vector(inside.code, address, element, group, &ids)?;
+                            continue;
+                        }
+                        for e in elements {
+                            let at = inside.position(*k, Some(inside.places[e]))?;
+                            access::store(inside.code, address, element, at, value(held, e)?)?;
+                        }
                     }
                 }
                 Ok(())

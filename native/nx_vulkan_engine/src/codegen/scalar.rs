@@ -5,7 +5,7 @@ use rspirv::spirv::{Op as SpirvOp, Word};
 
 use smallvec::SmallVec;
 
-use super::access::{canonical, value_type, zero_word};
+use super::access::{canonical, exact_constant, value_type, zero_word};
 use super::link::Code;
 use crate::program::{Binary, Elementwise, Unary};
 use crate::{CType, DType, Error, Result};
@@ -326,9 +326,10 @@ fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Wor
             cast(code, Value { id, dtype: part }, out)
         }
         Unary::Real => cast(code, a, out),
+        // No compiler may know it, see `hidden`.
         Unary::Imag => {
-            let zero = code.linker.const_u32(0);
-            from_predicate(code, zero, out)
+            let missing = || Error::InvalidProgram { op: "imag".to_string(), reason: format!("gives {out}") };
+            exact_constant(code, out.ctype(), 0)?.ok_or_else(missing)
         }
         Unary::Abs if a.dtype.is_unsigned() => cast(code, a, out),
         _ => {

@@ -6,7 +6,7 @@ use crate::Result;
 /// The index into `devices` of the device that `selector` names.
 ///
 /// A selector is an index, `uuid:` with hexadecimal digits, at least 8 bare hexadecimal digits of a UUID, or a part of the name in
-/// any case. Without one, the best kind wins, and the first of its kind.
+/// any case, which may stand after `name:`. Without one, the best kind wins, and the first of its kind.
 pub fn choose(devices: &[DeviceInfo], selector: Option<&str>) -> Result<usize> {
     let selector = selector.map(str::trim).filter(|s| !s.is_empty());
     let found = match selector {
@@ -25,6 +25,9 @@ fn matches(device: &DeviceInfo, wanted: &str) -> bool {
         return device.index == index;
     }
     let wanted = wanted.to_ascii_lowercase();
+    if let Some(name) = wanted.strip_prefix("name:") {
+        return !name.is_empty() && device.name.to_ascii_lowercase().contains(name);
+    }
     let (explicit, digits) = match wanted.strip_prefix("uuid:") {
         Some(rest) => (true, rest.replace('-', "")),
         None => (false, wanted.replace('-', "")),
@@ -104,6 +107,7 @@ mod tests {
         assert_eq!(choose(&m, Some("acbc0000")), Ok(3));
         assert_eq!(choose(&m, Some("h200")), Ok(2));
         assert_eq!(choose(&m, Some("LLVMPIPE")), Ok(0));
+        assert_eq!(choose(&m, Some("name:H200")), Ok(2));
     }
 
     #[test]
@@ -113,6 +117,7 @@ mod tests {
         assert!(reason.contains("radeon") && reason.contains("NVIDIA H200"));
         assert!(choose(&machine(), Some("9")).is_err());
         assert!(choose(&machine(), Some("uuid:zz")).is_err());
+        assert!(choose(&machine(), Some("name:")).is_err());
         assert!(choose(&[], None).is_err());
     }
 }

@@ -166,7 +166,7 @@ impl Plan<'_> {
             let views = self.inputs.iter().map(view).collect::<Result<Vec<_>>>()?;
             let operands = dot::operands(&self.inputs, &views);
             let epilogue = self.then.map(|t| t.epilogue(self.call.out.dtype, &operands));
-            product(self.call.engine, &Product { a, b, out, epilogue }, self.call.compile)?;
+            product(self.call.engine, &Product { a, b, prologues: [None, None], out, epilogue }, self.call.compile)?;
         }
         Ok(())
     }

@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use super::{Call, movement};
 use crate::codegen::access::Element;
+use crate::codegen::dot::Prologue;
 use crate::codegen::elementwise::{Ref, Step};
 use crate::kernel::launch::dot::{Epilogue, Group, Matrix, Product, product};
 use crate::kernel::launch::map::Operand;
@@ -22,8 +23,14 @@ pub struct Then {
     pub dtype: DType,
 }
 
-/// The product, or what follows it.
-pub fn dot(call: &Call<'_>, contract: [&Axes; 2], batch: [&Axes; 2], then: Option<&Then>) -> Result<Tensor> {
+/// The product of operands that may take steps as they are loaded, or what follows it.
+pub fn dot(
+    call: &Call<'_>,
+    contract: [&Axes; 2],
+    batch: [&Axes; 2],
+    prologues: [Option<Prologue>; 2],
+    then: Option<&Then>,
+) -> Result<Tensor> {
     let (a, b) = (call.operand(0)?, call.operand(1)?);
     let dtype = then.map_or(call.out.dtype, |t| t.dtype);
     let result = Tensor::uninitialized(call.engine, &Type::new(dtype, &call.out.shape))?;
@@ -43,7 +50,7 @@ pub fn dot(call: &Call<'_>, contract: [&Axes; 2], batch: [&Axes; 2], then: Optio
     let views: SmallVec<[View; 2]> = inputs.iter().map(|t| t.view.clone()).collect();
     let operands = operands(inputs, &views);
     let epilogue = then.map(|t| t.epilogue(call.out.dtype, &operands));
-    product(call.engine, &Product { a: left, b: right, out: &result, epilogue }, call.compile)?;
+    product(call.engine, &Product { a: left, b: right, prologues, out: &result, epilogue }, call.compile)?;
     Ok(result)
 }
 

@@ -1,34 +1,40 @@
-//! Fused ops that begin with a product: one kernel, or one more where the product takes several.
+//! Fused ops around a product: one kernel, or one more where the product takes several.
 
 use super::dot::{self, Then};
 use super::fused::loaded;
 use super::{Call, conv};
+use crate::codegen::elementwise::Ref;
 use crate::program::epilogue::Epilogue;
-use crate::program::{Op, Operand, Program};
+use crate::program::{Op, Program};
 use crate::{Error, Result, Tensor};
 
-/// Runs a product and the steps on its results.
-pub fn product(call: &Call<'_>, body: &Program, epilogue: Epilogue) -> Result<Tensor> {
-    let missing = || call.invalid("begins with no product".into());
-    let first = body.instructions.first().ok_or_else(missing)?;
-    let operand = |o: &Operand| match *o {
-        Operand::Input(k) => call.operand(k as usize).cloned(),
-        Operand::Result(_) => Err(missing()),
-    };
-    let operands = first.operands.iter().map(operand).collect::<Result<Vec<_>>>()?;
-    let out = first.outs.first().ok_or_else(missing)?;
-    let then = Then {
+/// Runs a product with the steps on its operands and results. `None` where an operand that takes steps does not lie as their result would: how
+/// operands lie can decide how a product adds up.
+pub fn product(call: &Call<'_>, body: &Program, epilogue: Epilogue) -> Result<Option<Tensor>> {
+    let missing = || call.invalid("holds no product".into());
+    let product = body.instructions.get(epilogue.product).ok_or_else(missing)?;
+    let out = product.outs.first().ok_or_else(missing)?;
+    let (mut operands, mut prologues) = (Vec::new(), [None, None]);
+    for (place, (operand, prologue)) in prologues.iter_mut().zip(epilogue.factors) {
+        let tensor = call.operand(operand as usize)?;
+        if prologue.is_some() && !tensor.view.is_contiguous() {
+            return Ok(None);
+        }
+        operands.push(tensor.clone());
+        *place = prologue;
+    }
+    let then = (!epilogue.steps.is_empty() || epilogue.result != Ref::Input(0)).then_some(Then {
         inputs: epilogue.loads.iter().map(|load| loaded(call, load)).collect::<Result<_>>()?,
         steps: epilogue.steps,
         result: epilogue.result,
         dtype: epilogue.dtype,
-    };
-    let call = Call { op: &first.op, operands: &operands, out, ..*call };
-    match &first.op {
+    });
+    let call = Call { op: &product.op, operands: &operands, out, ..*call };
+    match &product.op {
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
-            dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b], Some(&then))
+            dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b], prologues, then.as_ref()).map(Some)
         }
-        Op::Conv(op) => conv::conv(&call, op, Some(&then)),
-        _ => Err(Error::InvalidProgram { op: first.op.name().to_string(), reason: "is no product".to_string() }),
+        Op::Conv(op) => conv::conv(&call, op, then.as_ref()).map(Some),
+        _ => Err(Error::InvalidProgram { op: product.op.name().to_string(), reason: "is no product".to_string() }),
     }
 }

@@ -16,8 +16,11 @@ use crate::{Error, Result, Tensor, View};
 
 /// Runs the body of a fused op.
 pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
-    if let Some(after) = crate::program::epilogue::of(body) {
-        return Ok(smallvec![epilogue::product(call, body, after)?]);
+    if let Some(found) = crate::program::epilogue::of(body) {
+        return match epilogue::product(call, body, found)? {
+            Some(result) => Ok(smallvec![result]),
+            None => one_by_one(call, body),
+        };
     }
     let Ok(plan) = Plan::of(body) else { return one_by_one(call, body) };
     let loads = plan.loads.iter().map(|load| loaded(call, load)).collect::<Result<Vec<_>>>()?;

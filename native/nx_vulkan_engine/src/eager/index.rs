@@ -38,7 +38,7 @@ pub(super) fn split(call: &Call<'_>, view: &View, axes: &Axes) -> Result<Split> 
 pub(super) fn rows(call: &Call<'_>, indices: &Tensor, components: usize) -> Result<(u64, Tensor)> {
     let indices = &movement::ascending(call, indices)?;
     let last = indices.view.shape.last().copied().unwrap_or(0);
-    if last != components as u64 || !indices.view.dtype.is_integer() {
+    if last == 0 || last != components as u64 || !indices.view.dtype.is_integer() {
         return Err(call.invalid(format!(
             "indices {}{:?} must be integers with {components} in the last axis",
             indices.view.dtype, indices.view.shape

@@ -53,7 +53,7 @@ pub fn indexed(call: &Call<'_>, axes: &Axes, add: bool) -> Result<Tensor> {
     let parts = split(call, &result.view, axes)?;
     let (count, indices) = rows(call, call.operand(1)?, axes.len())?;
     let inner = elements(&parts.rest_sizes);
-    if count * inner != updates.view.elements() {
+    if count.checked_mul(inner) != Some(updates.view.elements()) {
         return Err(call.invalid(format!("{count} index vectors for updates of {:?}", updates.view.shape)));
     }
     check_size(&[&indices.view, &result.view, &updates.view])?;

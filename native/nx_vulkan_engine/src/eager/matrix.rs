@@ -118,7 +118,8 @@ impl Work<'_> {
             free: group(tensor, free),
             depth: group(tensor, depth),
         };
-        let product_of = Product { a: matrix(a, 1, 2), b: matrix(b, 2, 1), out: &out, epilogue: None };
+        let product_of =
+            Product { a: matrix(a, 1, 2), b: matrix(b, 2, 1), out: &out, prologues: [None, None], epilogue: None };
         product(self.engine, &product_of, self.compile)?;
         Ok(out)
     }

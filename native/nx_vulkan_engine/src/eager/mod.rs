@@ -102,7 +102,8 @@ fn refuse_long(op: &Op, operands: &[Tensor], compile: Compile) -> Result<()> {
     }
 }
 
-/// Checks all rules; of ops whose kernels index by more than their result's shape in every build, of others in debug builds.
+/// Checks all rules: in every build of results too large for any tensor and of ops whose kernels index by more than their result's
+/// shape, of others in debug builds.
 fn check(op: &Op, operands: &[Tensor], outs: &[Type]) -> Result<()> {
     let structured = matches!(
         op,
@@ -124,7 +125,7 @@ fn check(op: &Op, operands: &[Tensor], outs: &[Type]) -> Result<()> {
             | Op::While(_)
             | Op::Cond(_)
     );
-    if cfg!(debug_assertions) || structured {
+    if cfg!(debug_assertions) || structured || outs.iter().any(|out| out.check().is_err()) {
         let types: Vec<Type> = operands.iter().map(|t| t.view.ty()).collect();
         verify::instruction(op, &types.iter().collect::<Vec<_>>(), outs)?;
     }
@@ -135,7 +136,7 @@ fn check(op: &Op, operands: &[Tensor], outs: &[Type]) -> Result<()> {
 ///
 /// # Errors
 /// `NeedsCompile` when a kernel is missing and `compile` refuses to wait for it. `InvalidProgram` for operands or a result
-/// that the op does not have; debug builds check all rules.
+/// that the op does not have; debug builds check all rules. `TooLarge` for results that no memory holds.
 pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compile: Compile) -> Result<Tensor> {
     check(op, operands, std::slice::from_ref(out))?;
     let call = Call { engine, op, operands, out, compile };
@@ -182,7 +183,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::TopK { .. } => Err(call.invalid("has two results".into())),
         Op::Scan { scan, axis, reverse } => order::scan(&call, *scan, *axis, *reverse),
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
-            dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b], None)
+            dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b], [None, None], None)
         }
         Op::Fold { axes, function } => fold::fold(&call, axes, function),
         Op::WindowFold { windows, function } => fold::fold_windows(&call, windows, function),

@@ -125,8 +125,9 @@ impl Capture {
     pub fn alloc(&self, size_bytes: u64, pool: &Arc<DevicePool>) -> Result<Arc<Buffer>> {
         let mut state = self.lock();
         let id = state.sizes.len();
-        if size_bytes >= 1 << BUFFER_SHIFT {
-            return Err(Error::TooLarge { size_bytes, limit_bytes: 1 << BUFFER_SHIFT });
+        let limit_bytes = pool.largest_bytes().min((1 << BUFFER_SHIFT) - 1);
+        if size_bytes > limit_bytes {
+            return Err(Error::TooLarge { size_bytes, limit_bytes });
         }
         if id >= MAX_BUFFERS {
             let reason = format!("more than {MAX_BUFFERS} intermediate results");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::capture::{Action, Command, Gate, Place};
 use super::compile::{Builder, build};
-use super::{Advance, Executable, Work};
+use super::{Advance, Executable, GoesOn, Work};
 use crate::codegen::workgroup::supports;
 use crate::eager::{self, Compile, is_true, read_number};
 use crate::program::counted::{End, Trips};
@@ -267,6 +267,7 @@ pub(super) struct Looped<'a> {
     pub body: &'a Executable,
     pub state: usize,
     pub compile: Compile,
+    pub goes_on: GoesOn<'a>,
 }
 
 impl Looped<'_> {
@@ -297,16 +298,24 @@ impl Looped<'_> {
 
     fn times(&self, trips: u64, operands: &mut Vec<Tensor>) -> Result<()> {
         for _ in 0..trips {
-            let next = self.body.run(operands, self.compile)?;
+            let next = self.iteration(operands)?;
             operands.splice(..self.state, next);
         }
         Ok(())
     }
 
+    /// What the body gives, unless the run is no longer wanted.
+    fn iteration(&self, operands: &[Tensor]) -> Result<Vec<Tensor>> {
+        if !(self.goes_on)() {
+            return Err(Error::Stopped);
+        }
+        self.body.run_while(operands, self.compile, self.goes_on)
+    }
+
     /// Whether the condition holds for the operands.
     fn condition(&self, operands: &[Tensor]) -> Result<Tensor> {
         let missing = || Error::InvalidProgram { op: "while".to_string(), reason: "no condition".to_string() };
-        self.condition.run(operands, self.compile)?.pop().ok_or_else(missing)
+        self.condition.run_while(operands, self.compile, self.goes_on)?.pop().ok_or_else(missing)
     }
 
     fn one_by_one(&self, operands: &mut Vec<Tensor>) -> Result<()> {
@@ -329,7 +338,7 @@ impl Looped<'_> {
         let mut block = 1;
         while is_true(self.engine, &operands[states - 1])? {
             for _ in 0..block {
-                let next = self.body.run(operands, self.compile)?;
+                let next = self.iteration(operands)?;
                 operands.splice(..states, next);
             }
             // No more is done in vain than was done before.
@@ -341,7 +350,7 @@ impl Looped<'_> {
     fn checked(&self, operands: &mut Vec<Tensor>) -> Result<()> {
         let mut going_on = self.condition(operands)?;
         while is_true(self.engine, &going_on)? {
-            let mut next = self.body.run(operands, self.compile)?;
+            let mut next = self.iteration(operands)?;
             let Some(last) = next.pop() else { return Ok(()) };
             going_on = last;
             operands.splice(..self.state, next);

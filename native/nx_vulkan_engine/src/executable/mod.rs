@@ -61,6 +61,9 @@ struct Batch {
     constants: Vec<Arc<Buffer>>,
 }
 
+/// Whether a run is still wanted.
+pub type GoesOn<'a> = &'a dyn Fn() -> bool;
+
 #[derive(Debug)]
 enum Work {
     Op { op: Op, outs: Vec<Type> },
@@ -152,6 +155,14 @@ impl Executable {
     /// `NeedsCompile` where the run has to wait for the device or for a kernel and `compile` refuses that. `InvalidProgram` for
     /// inputs of other types; else what the ops answer.
     pub fn run(&self, inputs: &[Tensor], compile: Compile) -> Result<Vec<Tensor>> {
+        self.run_while(inputs, compile, &|| true)
+    }
+
+    /// The same, for as long as `goes_on` is true: loops that the host drives ask it before each iteration.
+    ///
+    /// # Errors
+    /// Those of [`Executable::run`], and `Stopped` where a loop was left.
+    pub fn run_while(&self, inputs: &[Tensor], compile: Compile, goes_on: GoesOn<'_>) -> Result<Vec<Tensor>> {
         if inputs.len() != self.inputs.len() || inputs.iter().zip(&self.inputs).any(|(t, ty)| !has_type(t, ty)) {
             let got: Vec<_> = inputs.iter().map(|t| t.view.ty()).collect();
             let reason = format!("inputs {got:?}, expected {:?}", self.inputs);
@@ -168,7 +179,7 @@ impl Executable {
         for step in &self.steps {
             match step {
                 Step::Batch(batch) => run.batch(batch).map_err(|e| self.within(e))?,
-                Step::Wait { work, operands } => run.wait(work, operands, compile)?,
+                Step::Wait { work, operands } => run.wait(work, operands, compile, goes_on)?,
             }
         }
         self.outputs.iter().map(|value| run.tensor(value)).collect()
@@ -237,7 +248,7 @@ impl Run<'_> {
         })
     }
 
-    fn wait(&mut self, work: &Work, operands: &[Value], compile: Compile) -> Result<()> {
+    fn wait(&mut self, work: &Work, operands: &[Value], compile: Compile, goes_on: GoesOn<'_>) -> Result<()> {
         let mut operands = operands.iter().map(|value| self.tensor(value)).collect::<Result<Vec<Tensor>>>()?;
         let results = match work {
             Work::Op { op, outs } => eager::run_all(self.engine, op, &operands, outs, compile)
@@ -246,10 +257,10 @@ impl Run<'_> {
             Work::Cond { on_true, on_false } => {
                 let predicate = operands.remove(0);
                 let chosen = if is_true(self.engine, &predicate)? { on_true } else { on_false };
-                chosen.run(&operands, compile)?
+                chosen.run_while(&operands, compile, goes_on)?
             }
             Work::While { condition, body, state, advance } => {
-                let looped = Looped { engine: self.engine, condition, body, state: *state, compile };
+                let looped = Looped { engine: self.engine, condition, body, state: *state, compile, goes_on };
                 looped.run(advance, &mut operands)?;
                 operands.truncate(*state);
                 operands

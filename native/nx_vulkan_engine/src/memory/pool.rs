@@ -98,6 +98,8 @@ pub(crate) struct Pool<B: Backing> {
     heaps: [Mutex<Heap<B::Memory>>; Kind::COUNT],
     /// By kind, each written under its heap's lock.
     in_use_bytes: [AtomicU64; Kind::COUNT],
+    /// How often the backing allocated.
+    allocations: AtomicU64,
     pub limits: PoolLimits,
     /// Memory that no buffer holds any more, by the last submission that uses it.
     retired: Mutex<Vec<(u64, B::Memory)>>,
@@ -118,6 +120,7 @@ impl<B: Backing> Pool<B> {
         Pool {
             heaps: std::array::from_fn(|_| Mutex::default()),
             in_use_bytes: [const { AtomicU64::new(0) }; Kind::COUNT],
+            allocations: AtomicU64::new(0),
             limits,
             retired: Mutex::default(),
             backing,
@@ -132,6 +135,17 @@ impl<B: Backing> Pool<B> {
     /// Bytes taken from the backing, of every kind.
     pub fn reserved_bytes(&self) -> u64 {
         (0..Kind::COUNT).map(|k| lock(&self.heaps[k]).reserved_bytes).sum()
+    }
+
+    /// How often memory was taken from the backing.
+    pub fn allocations(&self) -> u64 {
+        self.allocations.load(Relaxed)
+    }
+
+    /// The most bytes that one tensor can ever have.
+    pub fn largest_bytes(&self) -> u64 {
+        let budget_bytes = |kind: Kind| self.limits.budget_bytes[kind as usize];
+        budget_bytes(Kind::Device).max(budget_bytes(Kind::Spill)).min(self.limits.max_buffer_bytes)
     }
 
     /// A block of at least `size_bytes`, aligned to 256 bytes, with undefined contents.
@@ -304,6 +318,7 @@ impl<B: Backing> Pool<B> {
             return Err(AllocError::OutOfMemory);
         }
         let chunk = self.backing.allocate(kind, size_bytes)?;
+        self.allocations.fetch_add(1, Relaxed);
         heap.reserved_bytes += size_bytes;
         let region = Region { chunk, size_bytes, free };
         let index = match heap.regions.iter().position(Option::is_none) {

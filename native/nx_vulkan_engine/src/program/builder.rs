@@ -116,8 +116,12 @@ impl Builder {
     /// The next input of the program.
     pub fn input(&self, dtype: DType, shape: &[u64]) -> Operand {
         let mut state = self.0.borrow_mut();
-        state.program.inputs.push(Type::new(dtype, shape));
-        Operand::Input(state.program.inputs.len() as u32 - 1)
+        let (i, ty) = (state.program.inputs.len(), Type::new(dtype, shape));
+        if let Err(error) = verify::input(i, &ty) {
+            state.error.get_or_insert(error);
+        }
+        state.program.inputs.push(ty);
+        Operand::Input(i as u32)
     }
 
     /// The type of a value; that of an f32 scalar where there is an error.
@@ -138,7 +142,7 @@ impl Builder {
     /// The program with these outputs.
     ///
     /// # Errors
-    /// `InvalidProgram`: the first rule that was broken.
+    /// `InvalidProgram`: the first rule that was broken. `TooLarge`, within `InOp`, where a value has more elements than any tensor.
     pub fn finish(self, outputs: &[Operand]) -> Result<Program> {
         let State { mut program, types, error } = self.0.into_inner();
         if let Some(error) = error {
@@ -338,7 +342,7 @@ impl Builder {
         let dtype = types.iter().map(|t| t.dtype).reduce(merge).unwrap_or(DType::F32);
         let mut shape = types.first().map(|t| t.shape.clone()).unwrap_or_default();
         if let Some(size) = shape.get_mut(axis) {
-            *size = types.iter().filter_map(|t| t.shape.get(axis)).sum();
+            *size = types.iter().filter_map(|t| t.shape.get(axis)).fold(0, |sum: u64, &n| sum.saturating_add(n));
         }
         self.push(Op::Concatenate { axis }, parts, &Type { dtype, shape })
     }
@@ -368,7 +372,7 @@ impl Builder {
     /// Means over axes.
     pub fn mean(&self, a: Operand, axes: &[usize]) -> Operand {
         let shape = self.ty(a).shape;
-        let count: u64 = axes.iter().filter_map(|&axis| shape.get(axis)).product();
+        let count = axes.iter().filter_map(|&axis| shape.get(axis)).fold(1, |n: u64, &size| n.saturating_mul(size));
         self.divide(self.sum(a, axes), count as f64)
     }
 

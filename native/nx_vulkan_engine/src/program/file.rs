@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 
 use super::wire::Attr;
 use super::{Instruction, Op, Operand, Program, verify};
+use crate::tensor::nx_bytes;
 use crate::{DType, Error, Result, Type};
 
 const FORMAT: &str = "nx_vulkan program 1";
@@ -75,15 +76,6 @@ fn bad(reason: impl Into<String>) -> Error {
     Error::InvalidProgram { op: "program file".to_string(), reason: reason.into() }
 }
 
-/// Bytes of a tensor in Nx's binary layout.
-fn nx_bytes(ty: &Type) -> Result<usize> {
-    let elements = ty.shape.iter().try_fold(1u64, |n, &size| n.checked_mul(size));
-    elements
-        .and_then(|n| n.checked_mul(ty.dtype.bits().into()))
-        .and_then(|bits| usize::try_from(bits.div_ceil(8)).ok())
-        .ok_or_else(|| bad(format!("a tensor of shape {:?}", ty.shape)))
-}
-
 impl WireType {
     fn of(ty: &Type) -> WireType {
         WireType { dtype: ty.dtype.name().to_string(), shape: ty.shape.to_vec() }
@@ -123,7 +115,7 @@ impl Recording {
     ///
     /// # Errors
     /// `InvalidProgram` for anything that is not a whole recording: another format, an unknown op or type, a program that
-    /// breaks a rule, a payload of another length.
+    /// breaks a rule, a payload of another length. `TooLarge`, within `InOp`, where a value has more elements than any tensor.
     pub fn from_bytes(bytes: &[u8]) -> Result<Recording> {
         let end = bytes.iter().position(|&b| b == b'\n').ok_or_else(|| bad("no header line"))?;
         let header: Header = serde_json::from_slice(&bytes[..end]).map_err(|e| bad(format!("header: {e}")))?;
@@ -150,7 +142,9 @@ impl Recording {
         }
         let mut rest = &bytes[end + 1..];
         let mut take = |ty: &Type| {
-            let (tensor, after) = rest.split_at_checked(nx_bytes(ty)?).ok_or_else(|| bad("the payload ends early"))?;
+            let length = usize::try_from(nx_bytes(ty.dtype, ty.elements())).ok();
+            let parts = length.and_then(|length| rest.split_at_checked(length));
+            let (tensor, after) = parts.ok_or_else(|| bad("the payload ends early"))?;
             rest = after;
             Ok(tensor.to_vec())
         };

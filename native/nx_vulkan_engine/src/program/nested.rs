@@ -30,13 +30,14 @@ fn ty(attr: &Attr) -> Result<Type> {
     let dtype = DType::from_name(name(dtype, expected)?).ok_or_else(|| bad("a type of Nx", dtype))?;
     let size = |size: &Attr| match size {
         Attr::Int(n) => u64::try_from(*n).map_err(|_| bad("a size", size)),
+        Attr::UInt(n) => Ok(*n),
         other => Err(bad("a size", other)),
     };
     Ok(Type { dtype, shape: list(shape, expected)?.iter().map(size).collect::<Result<_>>()? })
 }
 
 fn ty_attr(ty: &Type) -> Attr {
-    let sizes = ty.shape.iter().map(|&n| Attr::Int(n as i64)).collect();
+    let sizes = ty.shape.iter().map(|&n| i64::try_from(n).map_or(Attr::UInt(n), Attr::Int)).collect();
     Attr::List(vec![Attr::Name(ty.dtype.name().to_string()), Attr::List(sizes)])
 }
 

@@ -68,6 +68,7 @@ pub(crate) fn in_op(error: Error, op: &Op, operands: impl Iterator<Item = Type>,
         | Error::DeviceLost
         | Error::NoDevice { .. }
         | Error::Released
+        | Error::Stopped
         | Error::Io { .. }
         | Error::InOp { .. } => return error,
         // What generates kernels does not know for what.

@@ -13,6 +13,7 @@ const DOMINATOR_STEPS: usize = 50_000_000;
 pub fn check(checker: &Checker, function: &Function) -> Checked {
     signature(checker, function)?;
     let graph = Graph::of(checker, function)?;
+    merges(checker, function)?;
     for (index, block) in function.blocks.iter().enumerate() {
         for (at, instruction) in inside(checker, block) {
             block_rules(checker, function, index, at, instruction).map_err(|reason| located(instruction, &reason))?;
@@ -45,7 +46,9 @@ fn signature(checker: &Checker, function: &Function) -> Checked {
     };
     let fault = |reason: String| located(first, &reason);
     let (result, parameters) = checker.function_type(first.result.unwrap_or(0)).map_err(fault)?;
-    checker.same(first.result_type, Some(result)).map_err(fault)?;
+    if first.result_type != Some(result) {
+        return Err(fault("its result does not fit its type".into()));
+    }
     let declared = function.parameters.iter().map(|&at| instructions.get(at).and_then(|i| i.result_type));
     if declared.eq(parameters.iter().map(|&parameter| Some(parameter))) {
         Ok(())
@@ -79,6 +82,21 @@ fn block_rules(checker: &Checker, function: &Function, block: usize, at: usize, 
         _ => true,
     };
     if returns_its_type { Ok(()) } else { Err("does not return the function's type".into()) }
+}
+
+/// Each merge block is that of one selection or loop, and no continue block of it.
+fn merges(checker: &Checker, function: &Function) -> Checked {
+    let mut seen = BTreeSet::new();
+    for block in &function.blocks {
+        for (_, instruction) in inside(checker, block).filter(|(_, instruction)| is_merge(instruction.op)) {
+            let merge = checker.module.operand(instruction, 0);
+            let is_continue = instruction.op == Op::LoopMerge && checker.module.operand(instruction, 1) == merge;
+            if is_continue || !seen.insert(merge) {
+                return Err(located(instruction, &format!("its merge block {merge} has another part, too")));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The labels that a terminator or a merge names.

@@ -214,22 +214,23 @@ pub fn ids(module: &Module) -> Checked<Ids> {
     Ok(Ids(ids))
 }
 
-/// Whether an instruction may name ids that are defined later.
-fn may_look_ahead(op: Op) -> bool {
-    section(op).is_some_and(|section| section < 9)
-        || matches!(
-            op,
-            Op::TypeForwardPointer
-                | Op::ExtInstWithForwardRefsKHR
-                | Op::TypeStruct
-                | Op::FunctionCall
-                | Op::Phi
-                | Op::Branch
-                | Op::BranchConditional
-                | Op::Switch
-                | Op::SelectionMerge
-                | Op::LoopMerge
-        )
+/// Whether an instruction may name an id that is defined later, by the id's place among its operands.
+fn may_look_ahead(op: Op, place: usize) -> bool {
+    if place == usize::MAX {
+        return false;
+    }
+    match op {
+        Op::FunctionCall => place == 0,
+        Op::BranchConditional | Op::Switch => place > 0,
+        Op::TypeForwardPointer
+        | Op::ExtInstWithForwardRefsKHR
+        | Op::TypeStruct
+        | Op::Phi
+        | Op::Branch
+        | Op::SelectionMerge
+        | Op::LoopMerge => true,
+        _ => section(op).is_some_and(|section| section < 9),
+    }
 }
 
 fn each_id_before_use(module: &Module, ids: &Ids) -> Checked {
@@ -240,12 +241,13 @@ fn each_id_before_use(module: &Module, ids: &Ids) -> Checked {
             Op::FunctionEnd => function = None,
             _ => {}
         }
-        let used = module.ids(instruction).iter().copied().chain(instruction.result_type);
-        for id in used {
+        let used = module.ids(instruction).iter().copied().enumerate();
+        for (place, id) in used.chain(instruction.result_type.map(|id| (usize::MAX, id))) {
             let Some(definition) = ids.0.get(&id) else {
                 return Err(located(instruction, &format!("id {id} is not defined")));
             };
-            if definition.at >= at && !may_look_ahead(instruction.op) {
+            let looks_ahead = may_look_ahead(instruction.op, place);
+            if definition.at >= at && !looks_ahead {
                 return Err(located(instruction, &format!("id {id} is used before it is defined")));
             }
             let is_annotation = section(instruction.op).is_some_and(|section| section < 9);

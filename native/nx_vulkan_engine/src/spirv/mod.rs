@@ -1,16 +1,20 @@
 //! Reads SPIR-V that comes from elsewhere: is it well-formed, what does it need, how is it called.
 //!
 //! `Reflection::of` takes any byte string and gives a [`Reflection`] or [`Error::BadShader`]; it never panics and always ends. What it
-//! checks are the words, ids, types, functions and blocks that a driver takes for granted. It is no full validator: [`spirv_val`] runs
-//! the one of SPIRV-Tools where that is installed. A well-formed shader is code, and runs with its caller's trust.
+//! checks are the words, ids, types, functions and blocks that a driver takes for granted: each instruction has a rule for the types of
+//! its operands and its result, each decoration one for what it stands on, and what has none is refused. It is no full validator:
+//! layouts of blocks and exits of loops and selections are not looked at. [`spirv_val`] runs the one of SPIRV-Tools where that is installed. A well-formed shader is code, and runs with its caller's trust.
 
 mod annotations;
 mod blocks;
 mod check;
+mod extended;
 mod floats;
+mod invocations;
 mod operands;
 mod parse;
 mod reflect;
+mod rules;
 mod types;
 
 pub use reflect::{Binding, Reflection};

@@ -1,24 +1,11 @@
 //! Do operands fit their instruction: values where values are needed, of types that agree, indices inside what they index.
+//! An instruction that no rule here knows is refused.
 
-use super::check::{Checked, Ids, is_global, is_non_semantic, section};
+use super::check::{Checked, Ids, is_global, section};
 use super::parse::{Instruction, Module};
+use super::rules::Kind;
 use super::types::{Type, Types};
-use rspirv::spirv::{Op, StorageClass};
-
-/// A number type as arithmetic sees it.
-#[derive(PartialEq, Clone, Copy)]
-struct Shape {
-    kind: Kind,
-    bits: u32,
-    count: u32,
-}
-
-#[derive(PartialEq, Clone, Copy)]
-enum Kind {
-    Bool,
-    Int,
-    Float,
-}
+use rspirv::spirv::{MemoryAccess, Op, StorageClass};
 
 /// Looks at the operands of one module.
 pub struct Checker<'m> {
@@ -27,8 +14,12 @@ pub struct Checker<'m> {
     pub ids: &'m Ids,
 }
 
+pub fn require(holds: bool, reason: impl FnOnce() -> String) -> Checked {
+    if holds { Ok(()) } else { Err(reason()) }
+}
+
 impl Checker<'_> {
-    fn defining(&self, id: u32) -> Option<&Instruction> {
+    pub fn defining(&self, id: u32) -> Option<&Instruction> {
         self.ids.instruction(self.module, id)
     }
 
@@ -40,152 +31,167 @@ impl Checker<'_> {
             .ok_or_else(|| format!("{id} is no value"))
     }
 
-    fn pointee_of(&self, id: u32) -> Checked<(StorageClass, u32)> {
+    pub fn pointee_of(&self, id: u32) -> Checked<(StorageClass, u32)> {
         self.types.pointee(self.type_of(id)?).ok_or_else(|| format!("{id} is no pointer"))
     }
 
-    fn shape(&self, type_id: u32) -> Checked<Shape> {
-        let (scalar, count) = match self.types.get(type_id) {
-            Some(Type::Vector { component, count }) => (*component, *count),
-            _ => (type_id, 1),
-        };
-        let (kind, bits) = match self.types.get(scalar) {
-            Some(Type::Bool) => (Kind::Bool, 1),
-            Some(Type::Int { bits }) => (Kind::Int, *bits),
-            Some(Type::Float { bits }) => (Kind::Float, *bits),
-            _ => return Err(format!("type {type_id} is no number")),
-        };
-        Ok(Shape { kind, bits, count })
+    /// What a pointer that is written through points to.
+    pub fn written(&self, id: u32) -> Checked<u32> {
+        let (class, pointee) = self.pointee_of(id)?;
+        let is_read_only = matches!(class, StorageClass::Input | StorageClass::PushConstant);
+        require(!is_read_only, || format!("writes to {class:?} memory"))?;
+        Ok(pointee)
     }
 
-    fn is_other(&self, type_id: u32) -> bool {
-        matches!(self.types.get(type_id), Some(Type::Other) | None)
+    /// Addresses of eight bytes; other pointers are logical: only variables, parameters and access chains make them.
+    pub fn is_address(&self, type_id: u32) -> bool {
+        matches!(self.types.pointee(type_id), Some((StorageClass::PhysicalStorageBuffer, _)))
     }
 
     pub fn instruction(&self, instruction: &Instruction) -> Checked {
-        let ids = self.module.ids(instruction);
+        let op = instruction.op;
+        if section(op) != Some(9) {
+            return Ok(());
+        }
+        let operands = self.module.operands(instruction);
         let operand = |index| self.module.operand(instruction, index);
-        match instruction.op {
+        let Some(result) = instruction.result_type else {
+            return self.without_result(instruction);
+        };
+        self.result_type(op, result)?;
+        match op {
             Op::Variable => self.variable(instruction),
             Op::Load => {
                 let (_, pointee) = self.pointee_of(operand(0))?;
-                self.same(instruction.result_type, Some(pointee))
-            }
-            Op::Store => {
-                let (_, pointee) = self.pointee_of(operand(0))?;
-                self.same(Some(self.type_of(operand(1))?), Some(pointee))
+                require(pointee == result, || format!("loads type {pointee} as type {result}"))?;
+                self.access(operand(0), operands.get(1..).unwrap_or(&[]), false)
             }
             Op::AccessChain | Op::InBoundsAccessChain => self.access_chain(instruction),
-            Op::CompositeExtract => {
-                let indices = self.module.operands(instruction).get(1..).unwrap_or(&[]);
-                let found = self.inside(self.type_of(operand(0))?, indices)?;
-                self.same(instruction.result_type, found)
-            }
-            Op::CompositeInsert => {
-                let indices = self.module.operands(instruction).get(2..).unwrap_or(&[]);
-                let composite = self.type_of(operand(1))?;
-                self.same(instruction.result_type, Some(composite))?;
-                self.same(Some(self.type_of(operand(0))?), self.inside(composite, indices)?)
-            }
             Op::ArrayLength => self.array_length(instruction),
-            Op::FAdd | Op::FSub | Op::FMul | Op::FDiv | Op::FRem | Op::FMod | Op::FNegate => {
-                self.alike(instruction, Kind::Float)
-            }
-            Op::IAdd
-            | Op::ISub
-            | Op::IMul
-            | Op::UDiv
-            | Op::SDiv
-            | Op::UMod
-            | Op::SRem
-            | Op::SMod
-            | Op::SNegate
-            | Op::BitwiseAnd
-            | Op::BitwiseOr
-            | Op::BitwiseXor
-            | Op::Not => self.alike(instruction, Kind::Int),
-            Op::LogicalAnd | Op::LogicalOr | Op::LogicalNot | Op::LogicalEqual | Op::LogicalNotEqual => {
-                self.alike(instruction, Kind::Bool)
-            }
-            Op::FOrdEqual
-            | Op::FUnordEqual
-            | Op::FOrdNotEqual
-            | Op::FUnordNotEqual
-            | Op::FOrdLessThan
-            | Op::FUnordLessThan
-            | Op::FOrdGreaterThan
-            | Op::FUnordGreaterThan
-            | Op::FOrdLessThanEqual
-            | Op::FUnordLessThanEqual
-            | Op::FOrdGreaterThanEqual
-            | Op::FUnordGreaterThanEqual => self.comparison(instruction, Kind::Float),
-            Op::IEqual
-            | Op::INotEqual
-            | Op::ULessThan
-            | Op::SLessThan
-            | Op::UGreaterThan
-            | Op::SGreaterThan
-            | Op::ULessThanEqual
-            | Op::SLessThanEqual
-            | Op::UGreaterThanEqual
-            | Op::SGreaterThanEqual => self.comparison(instruction, Kind::Int),
             Op::FunctionCall => self.call(instruction),
-            Op::ExtInst => self.extended(instruction),
-            Op::Switch => self.is_kind(operand(0), Kind::Int),
-            Op::BranchConditional => self.is_kind(operand(0), Kind::Bool),
+            Op::ExtInst | Op::ExtInstWithForwardRefsKHR => self.extended(instruction),
             Op::Phi => {
-                let values = ids.iter().step_by(2);
-                values.map(|&id| self.type_of(id)).try_for_each(|t| self.same(instruction.result_type, Some(t?)))
+                let (pairs, rest) = operands.as_chunks::<2>();
+                require(rest.is_empty() && !pairs.is_empty(), || "no pairs of a value and a block".into())?;
+                pairs.iter().try_for_each(|&[value, _]| self.all_of(result, &[value]))
             }
-            Op::VectorShuffle => self.shuffle(instruction),
-            Op::FunctionParameter | Op::CooperativeMatrixLengthKHR | Op::ExtInstWithForwardRefsKHR => Ok(()),
-            Op::Branch | Op::SelectionMerge | Op::LoopMerge | Op::Line => Ok(()),
-            _ if section(instruction.op) == Some(9) && !is_global(instruction) && instruction.op != Op::Function => {
-                ids.iter().try_for_each(|&id| self.type_of(id).map(|_| ()))
+            Op::ConvertPtrToU => {
+                require(self.is_address(self.type_of(operand(0))?), || "the operand is no address".into())?;
+                self.number(result, Kind::Unsigned).map(|_| ())
             }
-            _ => Ok(()),
+            Op::ConvertUToPtr => {
+                require(self.is_address(result), || "the result is no address".into())?;
+                self.scalar(operand(0), Kind::Unsigned).map(|_| ())
+            }
+            Op::SpecConstantOp => {
+                let op = Op::from_u32(operand(0)).ok_or("unknown operation")?;
+                self.constants(instruction)?;
+                self.value(op, result, operands.get(1..).unwrap_or(&[]))
+            }
+            Op::Function | Op::FunctionParameter | Op::Undef => Ok(()),
+            _ if is_global(instruction) => self.constants(instruction),
+            _ => match self.of_other_invocations(op, result, operands) {
+                Some(checked) => checked,
+                None => self.value(op, result, operands),
+            },
         }
     }
 
-    fn shuffle(&self, instruction: &Instruction) -> Checked {
+    fn without_result(&self, instruction: &Instruction) -> Checked {
         let operands = self.module.operands(instruction);
-        let (Some(&[a, b]), Some(components)) = (operands.get(..2), operands.get(2..)) else {
-            return Err("operands are missing".into());
-        };
-        let (a, b) = (self.shape(self.type_of(a)?)?, self.shape(self.type_of(b)?)?);
-        let result = self.shape(instruction.result_type.unwrap_or(0))?;
-        // 0xffffffff stands for a component that nobody reads.
-        let inside = |&component: &u32| component < a.count + b.count || component == u32::MAX;
-        let same_scalar = [a, b].iter().all(|s| s.kind == result.kind && s.bits == result.bits && s.count > 1);
-        if same_scalar && result.count as usize == components.len() && components.iter().all(inside) {
-            Ok(())
-        } else {
-            Err("vectors and components do not fit".into())
+        let operand = |index| self.module.operand(instruction, index);
+        match instruction.op {
+            Op::Store => {
+                let pointee = self.written(operand(0))?;
+                self.all_of(pointee, &operands[1..2])?;
+                self.access(operand(0), operands.get(2..).unwrap_or(&[]), true)
+            }
+            Op::Switch => self.scalar(operand(0), Kind::Int).map(|_| ()),
+            Op::BranchConditional => {
+                self.scalar(operand(0), Kind::Bool)?;
+                require(matches!(operands.len(), 3 | 5), || "one branch weight".into())
+            }
+            Op::ReturnValue => self.type_of(operand(0)).map(|_| ()),
+            Op::Branch
+            | Op::SelectionMerge
+            | Op::LoopMerge
+            | Op::Return
+            | Op::Unreachable
+            | Op::Label
+            | Op::FunctionEnd
+            | Op::TypeForwardPointer => Ok(()),
+            _ if is_global(instruction) => Ok(()),
+            op => self
+                .of_other_invocations(op, 0, operands)
+                .unwrap_or_else(|| Err("is no instruction that a compute shader may have here".into())),
         }
     }
 
-    /// Two type ids that must agree; none stands for what is not known here.
-    pub fn same(&self, wanted: Option<u32>, found: Option<u32>) -> Checked {
-        match (wanted, found) {
-            (Some(wanted), Some(found)) if wanted != found => {
-                Err(format!("type {found} where type {wanted} is needed"))
+    /// Results are data; and logical pointers come from few instructions.
+    fn result_type(&self, op: Op, result: u32) -> Checked {
+        let may_be_void = matches!(op, Op::Function | Op::FunctionCall | Op::ExtInst | Op::ExtInstWithForwardRefsKHR);
+        match self.types.get(result) {
+            Some(Type::Void) if may_be_void => Ok(()),
+            Some(Type::Void | Type::Function { .. }) | None => Err(format!("the result type {result} is no data")),
+            Some(Type::Pointer { .. }) if !self.is_address(result) => {
+                let makes_pointers =
+                    matches!(op, Op::Variable | Op::FunctionParameter | Op::AccessChain | Op::InBoundsAccessChain);
+                require(makes_pointers, || "the result is a pointer".into())
             }
             _ => Ok(()),
         }
     }
 
-    fn is_kind(&self, id: u32, kind: Kind) -> Checked {
-        let shape = self.shape(self.type_of(id)?)?;
-        if shape.kind == kind && shape.count == 1 { Ok(()) } else { Err(format!("{id} has the wrong type")) }
+    /// Every id among the operands is a constant.
+    fn constants(&self, instruction: &Instruction) -> Checked {
+        let ids = self.module.ids(instruction);
+        ids.iter().try_for_each(|&id| require(self.types.is_constant(id), || format!("operand {id} is no constant")))
     }
 
     fn variable(&self, instruction: &Instruction) -> Checked {
+        let operands = self.module.operands(instruction);
         let class = StorageClass::from_u32(self.module.operand(instruction, 0));
         let pointer = instruction.result_type.and_then(|id| self.types.pointee(id));
-        match pointer {
-            Some((of_pointer, _)) if Some(of_pointer) == class => Ok(()),
-            _ => Err("its type is no pointer of its storage class".into()),
+        let Some((_, pointee)) = pointer.filter(|(of_pointer, _)| Some(*of_pointer) == class) else {
+            return Err("its type is no pointer of its storage class".into());
+        };
+        let pointee_is_data = !matches!(self.types.get(pointee), None | Some(Type::Void | Type::Function { .. }));
+        require(pointee_is_data, || format!("a variable of type {pointee}"))?;
+        let Some(&initial) = operands.get(1) else {
+            return Ok(());
+        };
+        let is_null = self.defining(initial).is_some_and(|i| i.op == Op::ConstantNull);
+        let may_start = matches!(class, Some(StorageClass::Function | StorageClass::Private))
+            || (class == Some(StorageClass::Workgroup) && is_null);
+        require(may_start && self.types.is_constant(initial), || format!("can't start with {initial}"))?;
+        self.all_of(pointee, &[initial])
+    }
+
+    /// The memory operands of a load or a store.
+    fn access(&self, pointer: u32, operands: &[u32], writes: bool) -> Checked {
+        let flags = MemoryAccess::from_bits_truncate(operands.first().copied().unwrap_or(0));
+        let known = MemoryAccess::VOLATILE
+            | MemoryAccess::ALIGNED
+            | MemoryAccess::NONTEMPORAL
+            | MemoryAccess::MAKE_POINTER_AVAILABLE
+            | MemoryAccess::MAKE_POINTER_VISIBLE
+            | MemoryAccess::NON_PRIVATE_POINTER;
+        require(known.contains(flags), || format!("memory access {flags:?}"))?;
+        let is_address = self.is_address(self.type_of(pointer)?);
+        let is_aligned = flags.contains(MemoryAccess::ALIGNED);
+        require(is_aligned || !is_address, || "an address without an alignment".into())?;
+        let alignment = operands.get(1).copied().unwrap_or(0);
+        require(!is_aligned || alignment.is_power_of_two(), || format!("an alignment of {alignment}"))?;
+        let wrong_way = if writes { MemoryAccess::MAKE_POINTER_VISIBLE } else { MemoryAccess::MAKE_POINTER_AVAILABLE };
+        require(!flags.contains(wrong_way), || format!("memory access {flags:?}"))?;
+        let scoped = MemoryAccess::MAKE_POINTER_AVAILABLE | MemoryAccess::MAKE_POINTER_VISIBLE;
+        if flags.intersects(scoped) {
+            require(flags.contains(MemoryAccess::NON_PRIVATE_POINTER), || {
+                "made available as a private pointer".into()
+            })?;
+            self.memory_scope(operands.last().copied().unwrap_or(0))?;
         }
+        Ok(())
     }
 
     fn access_chain(&self, instruction: &Instruction) -> Checked {
@@ -194,31 +200,30 @@ impl Checker<'_> {
         };
         let (class, mut current) = self.pointee_of(base)?;
         for &index in indices {
-            self.is_kind(index, Kind::Int)?;
+            self.scalar(index, Kind::Int)?;
             current = match self.types.get(current) {
                 Some(Type::Struct { members }) => {
-                    let member = self.types.integer(index).ok_or("a struct member that is no constant")?;
+                    let is_plain = self.defining(index).is_some_and(|i| i.op == Op::Constant);
+                    let member = self.types.integer(index).filter(|_| is_plain);
+                    let member = member.ok_or("a struct member that is no constant")?;
                     let member = usize::try_from(member).ok().and_then(|member| members.get(member));
                     *member.ok_or("a member that the struct has not")?
                 }
                 Some(Type::Array { element, .. } | Type::RuntimeArray { element }) => *element,
                 Some(Type::Vector { component, .. }) => *component,
                 Some(Type::Matrix { column, .. }) => *column,
-                Some(Type::Other) => return Ok(()),
+                Some(Type::CooperativeMatrix { component, .. }) => *component,
                 _ => return Err("an index into what has no parts".into()),
             };
         }
         let result = instruction.result_type.and_then(|id| self.types.pointee(id));
-        if result == Some((class, current)) {
-            Ok(())
-        } else {
-            Err("the result is not a pointer to the indexed part".into())
-        }
+        require(result == Some((class, current)), || "the result is not a pointer to the indexed part".into())
     }
 
-    /// The type that literal indices lead to; none inside types that are not looked at.
-    fn inside(&self, composite: u32, indices: &[u32]) -> Checked<Option<u32>> {
+    /// The type that literal indices lead to.
+    pub fn inside(&self, composite: u32, indices: &[u32]) -> Checked<u32> {
         let mut current = composite;
+        require(!indices.is_empty(), || "no index".into())?;
         for &index in indices {
             let (part, count) = match self.types.get(current) {
                 Some(Type::Struct { members }) => {
@@ -228,55 +233,26 @@ impl Checker<'_> {
                 Some(Type::Array { element, length }) => (*element, length.unwrap_or(u64::MAX)),
                 Some(Type::Vector { component, count }) => (*component, u64::from(*count)),
                 Some(Type::Matrix { column, count }) => (*column, u64::from(*count)),
-                Some(Type::Other) => return Ok(None),
+                Some(Type::CooperativeMatrix { component, .. }) => (*component, u64::MAX),
                 _ => return Err("an index into what has no parts".into()),
             };
-            if u64::from(index) >= count {
-                return Err(format!("index {index} of {count} parts"));
-            }
+            require(u64::from(index) < count, || format!("index {index} of {count} parts"))?;
             current = part;
         }
-        Ok(Some(current))
+        Ok(current)
     }
 
     fn array_length(&self, instruction: &Instruction) -> Checked {
         let (_, pointee) = self.pointee_of(self.module.operand(instruction, 0))?;
         let member = self.module.operand(instruction, 1) as usize;
         let last = match self.types.get(pointee) {
-            Some(Type::Struct { members }) if member + 1 == members.len() => members.get(member).copied(),
+            Some(Type::Struct { members }) if member.checked_add(1) == Some(members.len()) => members.get(member),
             _ => None,
         };
-        match last.and_then(|id| self.types.get(id)) {
-            Some(Type::RuntimeArray { .. }) => Ok(()),
-            _ => Err("not the last member of a struct, or no runtime array".into()),
-        }
-    }
-
-    fn alike(&self, instruction: &Instruction, kind: Kind) -> Checked {
-        let Some(result_type) = instruction.result_type.filter(|id| !self.is_other(*id)) else {
-            return Ok(());
-        };
-        let wanted = self.shape(result_type)?;
-        if wanted.kind != kind {
-            return Err("the result has the wrong type".into());
-        }
-        for &id in self.module.ids(instruction) {
-            if self.shape(self.type_of(id)?)? != wanted {
-                return Err(format!("operand {id} has the wrong type"));
-            }
-        }
-        Ok(())
-    }
-
-    fn comparison(&self, instruction: &Instruction, kind: Kind) -> Checked {
-        let result = self.shape(instruction.result_type.unwrap_or(0))?;
-        let mut shapes = Vec::new();
-        for &id in self.module.ids(instruction) {
-            shapes.push(self.shape(self.type_of(id)?)?);
-        }
-        let fits = shapes.iter().all(|shape| shape.kind == kind && shape.count == result.count)
-            && shapes.windows(2).all(|pair| pair[0] == pair[1]);
-        if fits && result.kind == Kind::Bool { Ok(()) } else { Err("operands and result do not fit".into()) }
+        let is_array = matches!(last.and_then(|id| self.types.get(*id)), Some(Type::RuntimeArray { .. }));
+        require(is_array, || "not the last member of a struct, or no runtime array".into())?;
+        let length = self.number(instruction.result_type.unwrap_or(0), Kind::Unsigned)?;
+        require(length.bits == 32 && length.count == 1, || "the result is no 32-bit unsigned integer".into())
     }
 
     pub fn function_type(&self, id: u32) -> Checked<(u32, &[u32])> {
@@ -293,30 +269,18 @@ impl Checker<'_> {
             return Err("no callee".into());
         };
         let (result, parameters) = self.function_type(callee)?;
-        self.same(instruction.result_type, Some(result))?;
+        let returned = instruction.result_type.unwrap_or(0);
+        require(returned == result, || format!("a call of type {returned} to a function of type {result}"))?;
         if arguments.len() != parameters.len() {
             return Err(format!("{} arguments for {} parameters", arguments.len(), parameters.len()));
         }
         for (&argument, &parameter) in arguments.iter().zip(parameters) {
-            self.same(Some(parameter), Some(self.type_of(argument)?))?;
+            self.all_of(parameter, &[argument])?;
+            let is_logical = self.types.pointee(parameter).is_some() && !self.is_address(parameter);
+            let origin = self.defining(argument).map(|i| i.op);
+            let is_whole = matches!(origin, Some(Op::Variable | Op::FunctionParameter));
+            require(!is_logical || is_whole, || format!("argument {argument} points into a variable"))?;
         }
         Ok(())
-    }
-
-    /// Extended instructions: those of GLSL.std.450 exist and have all their operands; NonSemantic ones may be anything.
-    fn extended(&self, instruction: &Instruction) -> Checked {
-        let set = self.defining(self.module.operand(instruction, 0));
-        let set = set.filter(|set| set.op == Op::ExtInstImport).ok_or("no instruction set")?;
-        if is_non_semantic(self.module, set) {
-            return Ok(());
-        }
-        let number = self.module.operand(instruction, 1);
-        let grammar = rspirv::grammar::GLSL_STD_450_INSTRUCTION_TABLE.lookup_opcode(number);
-        let grammar = grammar.ok_or_else(|| format!("GLSL.std.450 has no instruction {number}"))?;
-        let arguments = self.module.operands(instruction).get(2..).unwrap_or(&[]);
-        if arguments.len() != grammar.operands.len() {
-            return Err(format!("{} operands for {}", arguments.len(), grammar.opname));
-        }
-        arguments.iter().try_for_each(|&id| self.type_of(id).map(|_| ()))
     }
 }

@@ -10,6 +10,9 @@ use rspirv::spirv::{
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+/// What can not be bound.
+pub const UNBOUND: &str = "uses uniform buffers, images or samplers; only storage buffers can be bound";
+
 /// A storage buffer of descriptor set 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding {
@@ -119,9 +122,16 @@ fn entry_function(module: &Module, types: &Types, ids: &Ids, entry: &EntryPoint)
     if module.instructions.iter().any(|i| is_call(&i)) {
         return Err("the entry point is called".into());
     }
+    let mut seen = BTreeSet::new();
+    let mut inputs = BTreeSet::new();
     for &id in &entry.interface {
-        if ids.instruction(module, id).is_none_or(|i| i.op != Op::Variable) {
-            return Err(format!("{id} in the entry point's interface is no variable"));
+        let is_global = ids.definition(id).is_some_and(|definition| definition.function.is_none());
+        if ids.instruction(module, id).is_none_or(|i| i.op != Op::Variable) || !is_global {
+            return Err(format!("{id} in the entry point's interface is no global variable"));
+        }
+        let input = types.decorations(id).and_then(|decorations| decorations.builtin);
+        if !seen.insert(id) || input.is_some_and(|input| !inputs.insert(input)) {
+            return Err(format!("{id} is twice in the entry point's interface"));
         }
     }
     Ok(())
@@ -260,7 +270,7 @@ impl Reader<'_> {
                 StorageClass::StorageBuffer => {}
                 StorageClass::Uniform if is_old_style => {}
                 StorageClass::Uniform | StorageClass::UniformConstant => {
-                    return Err("uses uniform buffers, images or samplers; only storage buffers can be bound".into());
+                    return Err(UNBOUND.into());
                 }
                 _ => continue,
             }
@@ -307,7 +317,7 @@ impl Reader<'_> {
         for instruction in &self.module.instructions {
             let Some(id) = instruction.result else { continue };
             let size = match self.types.get(id) {
-                Some(Type::Int { bits } | Type::Float { bits }) => Some(u64::from(bits / 8)),
+                Some(Type::Int { bits, .. } | Type::Float { bits }) => Some(u64::from(bits / 8)),
                 Some(Type::Vector { component, count }) => sizes.get(component).map(|s| s * u64::from(*count)),
                 Some(Type::Array { element, length }) => {
                     let stride = self.types.decorations(id).and_then(|d| d.array_stride);
@@ -377,7 +387,7 @@ impl Reader<'_> {
             let Some(id) = instruction.result else { continue };
             let size = match self.types.get(id) {
                 Some(Type::Bool) => Some((4, 4)),
-                Some(Type::Int { bits } | Type::Float { bits }) => Some((u64::from(bits / 8), u64::from(bits / 8))),
+                Some(Type::Int { bits, .. } | Type::Float { bits }) => Some((u64::from(bits / 8), u64::from(bits / 8))),
                 Some(Type::Vector { component, count }) => sizes
                     .get(component)
                     .map(|(size, _)| (size * u64::from(*count), size * if *count == 2 { 2 } else { 4 })),

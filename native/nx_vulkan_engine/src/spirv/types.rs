@@ -4,8 +4,8 @@
 //! the type, and sizes need no recursion.
 
 use super::parse::{Instruction, Module};
-use rspirv::spirv::{BuiltIn, Decoration, Op, StorageClass};
-use std::collections::HashMap;
+use rspirv::spirv::{BuiltIn, Capability, Decoration, Op, StorageClass};
+use std::collections::{HashMap, HashSet};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Type {
@@ -13,6 +13,7 @@ pub enum Type {
     Bool,
     Int {
         bits: u32,
+        signed: bool,
     },
     Float {
         bits: u32,
@@ -44,8 +45,11 @@ pub enum Type {
         result: u32,
         parameters: Vec<u32>,
     },
-    /// Images, samplers, cooperative matrices and others whose inside is not looked at.
-    Other,
+    /// `parameters` are the constants of scope, rows, columns and use.
+    CooperativeMatrix {
+        component: u32,
+        parameters: [u32; 4],
+    },
 }
 
 impl Type {
@@ -86,6 +90,8 @@ pub struct Types {
     /// Every constant, whatever its value.
     constants: HashMap<u32, u32>,
     decorations: HashMap<u32, Decorations>,
+    /// Names of the declared capabilities.
+    capabilities: HashSet<String>,
 }
 
 impl Types {
@@ -95,6 +101,10 @@ impl Types {
             match instruction.op {
                 Op::Decorate | Op::DecorateId => types.decorate(module, instruction),
                 Op::MemberDecorate => types.decorate_member(module, instruction),
+                Op::Capability => {
+                    let capability = Capability::from_u32(module.operand(instruction, 0));
+                    types.capabilities.extend(capability.map(|c| format!("{c:?}")));
+                }
                 _ => {}
             }
         }
@@ -116,6 +126,10 @@ impl Types {
 
     pub fn is_constant(&self, id: u32) -> bool {
         self.constants.contains_key(&id)
+    }
+
+    pub fn has_capability(&self, name: &str) -> bool {
+        self.capabilities.contains(name)
     }
 
     pub fn decorations(&self, id: u32) -> Option<&Decorations> {
@@ -189,6 +203,14 @@ impl Types {
             {
                 return Err(format!("id {result} is declared twice"));
             }
+            // Numbers, vectors and matrices are declared once, so that equal types have equal ids.
+            let is_plain = matches!(
+                declared,
+                Type::Bool | Type::Int { .. } | Type::Float { .. } | Type::Vector { .. } | Type::Matrix { .. }
+            );
+            if is_plain && self.types.values().any(|earlier| *earlier == declared) {
+                return Err(format!("{declared:?} is declared twice"));
+            }
             self.types.insert(result, declared);
             return Ok(());
         }
@@ -214,7 +236,7 @@ impl Types {
             Op::TypeVoid => Type::Void,
             Op::TypeBool => Type::Bool,
             Op::TypeInt if operand(1) > 1 => return Err(format!("signedness {}", operand(1))),
-            Op::TypeInt => Type::Int { bits: operand(0) },
+            Op::TypeInt => Type::Int { bits: operand(0), signed: operand(1) == 1 },
             Op::TypeFloat => Type::Float { bits: operand(0) },
             Op::TypeVector => {
                 let (component, count) = (operand(0), operand(1));
@@ -266,7 +288,19 @@ impl Types {
                 let parameters: Result<Vec<u32>, String> = parameters.iter().map(|&id| self.data(id)).collect();
                 Type::Function { result, parameters: parameters? }
             }
-            _ if instruction.name.starts_with("Type") => Type::Other,
+            Op::TypeCooperativeMatrixKHR => {
+                let component = operand(0);
+                if !matches!(self.get(component), Some(Type::Int { .. } | Type::Float { .. })) {
+                    return Err(format!("components of type {component}"));
+                }
+                let parameters = [1, 2, 3, 4].map(operand);
+                if let Some(id) = parameters.iter().find(|id| !self.is_constant(**id)) {
+                    return Err(format!("{id} is no constant"));
+                }
+                Type::CooperativeMatrix { component, parameters }
+            }
+            Op::TypeImage | Op::TypeSampler | Op::TypeSampledImage => return Err(super::reflect::UNBOUND.into()),
+            _ if instruction.name.starts_with("Type") => return Err("a type that a compute shader can't have".into()),
             _ => return Ok(None),
         }))
     }
@@ -328,10 +362,10 @@ impl Types {
             Some(Type::Vector { component, count }) => all(*component, u64::from(*count)),
             Some(Type::Matrix { column, count }) => all(*column, u64::from(*count)),
             Some(Type::Array { element, length }) => all(*element, length.unwrap_or(part_types.len() as u64)),
+            Some(Type::CooperativeMatrix { component, .. }) => all(*component, 1),
             Some(Type::Struct { members }) => {
                 members.len() == parts.len() && members.iter().zip(&part_types).all(|(m, t)| Some(*m) == *t)
             }
-            Some(Type::Other) => true,
             _ => false,
         };
         if fits { Ok(()) } else { Err("the parts do not make up the type".into()) }
@@ -339,7 +373,7 @@ impl Types {
 
     /// The default value of a 32-bit spec constant expression, where it is plain integer arithmetic.
     fn fold(&mut self, module: &Module, instruction: &Instruction, result: u32, result_type: u32) {
-        if self.get(result_type) != Some(&Type::Int { bits: 32 }) {
+        if !matches!(self.get(result_type), Some(Type::Int { bits: 32, .. })) {
             return;
         }
         let &[opcode, a, b] = module.operands(instruction) else {

@@ -137,8 +137,8 @@ fn sums_along_either_axis_lose_no_digits() {
         let out = Type::new(dtype, &[columns]);
         let got = download(&run(&sum(0), std::slice::from_ref(&tensor), &out).unwrap());
         check(&format!("sum of columns, {dtype}"), dtype, &got.values, &want, rows);
-        let view: View = tensor.view.transpose(&[1, 0]).unwrap();
-        let turned = Tensor { view, ..tensor };
+        let view: View = tensor.view().transpose(&[1, 0]).unwrap();
+        let turned = Tensor::new(tensor.buffer().clone(), view).unwrap();
         let got = download(&run(&sum(1), &[turned], &out).unwrap());
         check(&format!("sum of turned columns, {dtype}"), dtype, &got.values, &want, rows);
     }

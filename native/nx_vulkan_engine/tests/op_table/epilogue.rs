@@ -3,7 +3,9 @@
 use nx_vulkan_engine::codegen::access::Element;
 use nx_vulkan_engine::codegen::dot::{Tile, Tiling};
 use nx_vulkan_engine::codegen::elementwise::{Ref, Step};
-use nx_vulkan_engine::kernel::launch::dot::{Choice, Epilogue, Group, Matrix, Product, product, product_as};
+use nx_vulkan_engine::kernel::launch::dot::{
+    Choice, Epilogue, Group, Matrix, Product, lane_tiles, product, product_as,
+};
 use nx_vulkan_engine::kernel::launch::map::{Operand, Shapes, map};
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
 use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type};
@@ -36,7 +38,7 @@ fn check([batches, rows, columns, depth]: [u64; 4], dtype: DType, stored: DType,
     let mut filled =
         |dtype: DType, shape: &[u64]| upload(&operand(&Type::new(dtype, shape), Range::Ordinary, 0, &mut rng));
     let (a, b) = (filled(dtype, &[batches, rows, depth]), filled(dtype, &[batches, depth, columns]));
-    let group = |t: &Tensor, axis: usize| Group::new(&t.view.shape[axis..=axis], &t.view.strides[axis..=axis]);
+    let group = |t: &Tensor, axis: usize| Group::new(&t.view().shape[axis..=axis], &t.view().strides[axis..=axis]);
     let matrix = |t: &Tensor, free: usize, depth: usize| Matrix {
         tensor: t.clone(),
         batch: group(t, 0),
@@ -49,12 +51,12 @@ fn check([batches, rows, columns, depth]: [u64; 4], dtype: DType, stored: DType,
     let whole = filled(DType::Bf16, &shape);
     let one = filled(dtype, &[]);
     let views = [
-        columns_of.view.broadcast(&shape, &[2]).unwrap(),
-        rows_of.view.broadcast(&shape, &[0, 1]).unwrap(),
-        whole.view.reverse(&[1, 2]).unwrap(),
-        one.view.broadcast(&shape, &[]).unwrap(),
+        columns_of.view().broadcast(&shape, &[2]).unwrap(),
+        rows_of.view().broadcast(&shape, &[0, 1]).unwrap(),
+        whole.view().reverse(&[1, 2]).unwrap(),
+        one.view().broadcast(&shape, &[]).unwrap(),
     ];
-    let buffers = [&columns_of.buffer, &rows_of.buffer, &whole.buffer, &one.buffer];
+    let buffers = [columns_of.buffer(), rows_of.buffer(), whole.buffer(), one.buffer()];
     let inputs: Vec<Operand<'_>> = buffers
         .iter()
         .zip(&views)
@@ -67,7 +69,7 @@ fn check([batches, rows, columns, depth]: [u64; 4], dtype: DType, stored: DType,
     let bare = Tensor::uninitialized(engine(), &Type::new(dtype, &shape)).unwrap();
     let after = Tensor::uninitialized(engine(), &Type::new(stored, &shape)).unwrap();
     let run = |out: &Tensor, epilogue: Option<Epilogue<'_>>| {
-        let p = Product { a: matrix(&a, 1, 2), b: matrix(&b, 2, 1), out, epilogue };
+        let p = Product { a: matrix(&a, 1, 2), b: matrix(&b, 2, 1), out, prologues: [None, None], epilogue };
         match choice {
             Some(choice) => product_as(engine(), &p, dtype.ctype(), choice, Compile::Allowed).unwrap(),
             None => product(engine(), &p, Compile::Allowed).unwrap(),
@@ -75,9 +77,9 @@ fn check([batches, rows, columns, depth]: [u64; 4], dtype: DType, stored: DType,
     };
     run(&out, Some(Epilogue { dtype, inputs: &inputs, steps: &steps, result }));
     run(&bare, None);
-    let product = Operand::new(&bare.buffer, &bare.view, Element::Typed(dtype));
+    let product = Operand::new(bare.buffer(), bare.view(), Element::Typed(dtype));
     let all: Vec<Operand<'_>> = std::iter::once(product).chain(inputs.iter().cloned()).collect();
-    let output = Operand::new(&after.buffer, &after.view, Element::Typed(stored));
+    let output = Operand::new(after.buffer(), after.view(), Element::Typed(stored));
     map(engine(), &shape, &all, steps.iter().cloned().collect(), &[(result, output)], Shapes::Any, Compile::Allowed)
         .unwrap();
     let wrong = mismatch(&download(&out), &[download(&after)], Bound::Exact);
@@ -99,6 +101,11 @@ fn epilogues_give_the_bits_of_separate_steps() {
     check([3, 5, 7, 11], DType::F32, DType::F32, Some(Choice { tiling: Tiling::Narrow, splits: 1 }), 101);
     let f64_tile = Some(Choice { tiling: Tiling::Tiled(Tile::all(CType::F64)[0]), splits: 1 });
     check([1, 36, 44, 70], DType::F64, DType::F32, f64_tile, 102);
+    for (k, &tile) in lane_tiles(engine(), CType::F32).iter().enumerate() {
+        let lanes = |splits: u64| Some(Choice { tiling: Tiling::Lanes(tile), splits });
+        check([2, 37, 21, 70], DType::F32, DType::Bf16, lanes(1), 105 + k as u64);
+        check([1, 33, 12, 40], DType::F16, DType::F32, lanes(1 + k as u64), 110 + k as u64);
+    }
     // As the engine chooses, and a product with a vector.
     check([1, 40, 24, 80], DType::F32, DType::F32, None, 103);
     check([1, 1, 64, 1500], DType::F32, DType::F32, None, 104);

@@ -123,16 +123,21 @@ fn fft_of_views_and_batches() {
         let whole = random(dtype, &[6, 40, 5], &mut rng);
         let tensor = upload(&whole);
         let views: Vec<View> = vec![
-            tensor.view.transpose(&[2, 0, 1]).unwrap(),
-            tensor.view.reverse(&[0, 1]).unwrap(),
-            tensor.view.slice(&[1, 3, 0], &[4, 36, 5], &[2, 3, 2]).unwrap(),
-            tensor.view.slice(&[1, 3, 2], &[1, 36, 1], &[1, 1, 1]).unwrap().broadcast(&[3, 36, 4], &[0, 1, 2]).unwrap(),
+            tensor.view().transpose(&[2, 0, 1]).unwrap(),
+            tensor.view().reverse(&[0, 1]).unwrap(),
+            tensor.view().slice(&[1, 3, 0], &[4, 36, 5], &[2, 3, 2]).unwrap(),
+            tensor
+                .view()
+                .slice(&[1, 3, 2], &[1, 36, 1], &[1, 1, 1])
+                .unwrap()
+                .broadcast(&[3, 36, 4], &[0, 1, 2])
+                .unwrap(),
         ];
         for view in views {
-            let view = Tensor { buffer: tensor.buffer.clone(), view };
+            let view = Tensor::new(tensor.buffer().clone(), view).unwrap();
             let array = download(&view);
             for axis in 0..3 {
-                let size = view.view.shape[axis];
+                let size = view.view().shape[axis];
                 for length in [size, size.div_ceil(2) + 3] {
                     compare(Fourier::Fft, &array, &view, axis, length);
                     compare(Fourier::Ifft, &array, &view, axis, length);

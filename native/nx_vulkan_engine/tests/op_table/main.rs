@@ -82,7 +82,7 @@ fn upload(a: &Array) -> Tensor {
 }
 
 fn download(t: &Tensor) -> Array {
-    Array::from_nx_bytes(&t.view.ty(), &t.to_nx_bytes(engine(), None).unwrap()).unwrap()
+    Array::from_nx_bytes(&t.view().ty(), &t.to_nx_bytes(engine(), None).unwrap()).unwrap()
 }
 
 fn run(op: &Op, operands: &[Tensor], out: &Type) -> Result<Tensor> {
@@ -103,7 +103,7 @@ fn verify_on(op: &Op, tensors: &[Tensor], operands: &[Array], out: &Type, bound:
         Ok(result) => result,
         Err(e) => return FAILURES.with_borrow_mut(|f| f.push(format!("{what}: {e}"))),
     };
-    assert_eq!(result.view.ty(), *out, "{what}");
+    assert_eq!(result.view().ty(), *out, "{what}");
     let mut accepted = vec![reference::evaluate(op, operands, out).unwrap()];
     if op.elementwise().is_some_and(compare::flushes) && !out.dtype.is_integer() {
         accepted.push(flushed(op, operands, out));

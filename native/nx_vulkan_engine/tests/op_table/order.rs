@@ -287,7 +287,7 @@ fn largest_elements_and_their_places() {
             let expected = reference::evaluate_all(&op, std::slice::from_ref(&a), &outs).unwrap();
             let got = eager::run_all(engine(), &op, &[upload(&a)], &outs, Compile::Allowed).unwrap();
             for (got, expected) in got.iter().zip(expected) {
-                assert_eq!(got.view.ty(), expected.ty);
+                assert_eq!(got.view().ty(), expected.ty);
                 assert_eq!(mismatch(&download(got), &[expected], Bound::Exact), None, "{dtype} {shape:?} {k}");
             }
         }

@@ -177,10 +177,10 @@ pub fn fail(what: String) {
 
 /// Runs an op of several results.
 pub fn run_all(op: &Op, a: &Tensor) -> Vec<Array> {
-    let outs = factorization::results(op, &a.view.ty()).unwrap();
+    let outs = factorization::results(op, &a.view().ty()).unwrap();
     let results = eager::run_all(engine(), op, std::slice::from_ref(a), &outs, Compile::Allowed)
         .unwrap_or_else(|e| panic!("{op:?} of {:?}: {e}", download(a)));
-    results.iter().zip(&outs).for_each(|(result, out)| assert_eq!(result.view.ty(), *out));
+    results.iter().zip(&outs).for_each(|(result, out)| assert_eq!(result.view().ty(), *out));
     results.iter().map(download).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Matrix products by every tile there is, not only by those that the model chooses on this device.
 
-use nx_vulkan_engine::codegen::dot::{Tile, Tiling};
-use nx_vulkan_engine::kernel::launch::dot::{Choice, Group, Matrix, Product, product_as};
+use nx_vulkan_engine::codegen::dot::{LANES, Tile, Tiling};
+use nx_vulkan_engine::kernel::launch::dot::{Choice, Group, Matrix, Product, lane_tiles, product_as};
 use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::op::Axes;
 use nx_vulkan_engine::reference::{self, Array};
@@ -60,9 +60,15 @@ impl Case {
         let line = self.columns + self.gap;
         let memory = Type::new(self.dtypes[2], &[self.batches, self.rows, line]);
         let memory = Tensor::uninitialized(engine(), &memory).unwrap();
-        let view = View { shape: shape.as_slice().into(), ..memory.view.clone() };
-        let out = Tensor { buffer: memory.buffer, view };
-        let p = Product { a: self.matrix(0, &operands[0]), b: self.matrix(1, &operands[1]), out: &out, epilogue: None };
+        let view = View { shape: shape.as_slice().into(), ..memory.view().clone() };
+        let out = Tensor::new(memory.buffer().clone(), view).unwrap();
+        let p = Product {
+            a: self.matrix(0, &operands[0]),
+            b: self.matrix(1, &operands[1]),
+            out: &out,
+            prologues: [None, None],
+            epilogue: None,
+        };
         product_as(engine(), &p, self.sum, choice, Compile::Allowed).unwrap();
         download(&out)
     }
@@ -88,13 +94,13 @@ impl Case {
     }
 }
 
-/// Sizes that fill a tile by less than once and by more, some of them multiples of four.
-fn sizes(tile: &Tile, fourfold: bool, rng: &mut Rng) -> [u64; 3] {
+/// Sizes that fill a tile of rows and columns, and steps, by less than once and by more, some of them multiples of four.
+fn sizes([rows, columns, block]: [u64; 3], fourfold: bool, rng: &mut Rng) -> [u64; 3] {
     let around = |side: u64, rng: &mut Rng| {
         let size = side * rng.below(2) + 1 + rng.below(side);
         if fourfold { size.next_multiple_of(4) } else { size }
     };
-    [around(tile.rows.into(), rng), around(tile.columns.into(), rng), around(2 * tile.block(), rng)]
+    [around(rows, rng), around(columns, rng), around(2 * block, rng)]
 }
 
 fn all_tiles(sum: CType, test: u64) {
@@ -103,7 +109,8 @@ fn all_tiles(sum: CType, test: u64) {
     for (i, &tile) in Tile::all(sum).iter().enumerate() {
         for round in 0..2 {
             let fourfold = round == 0;
-            let [rows, columns, depth] = sizes(&tile, fourfold, &mut rng);
+            let [rows, columns, depth] =
+                sizes([tile.rows.into(), tile.columns.into(), tile.block()], fourfold, &mut rng);
             let dtypes = match (i + round) % 4 {
                 1 if sum == CType::F32 => [DType::F16, DType::F16, DType::F16],
                 2 if sum == CType::F32 => [DType::Bf16, own, own],
@@ -135,4 +142,116 @@ fn products_by_all_f32_tiles() {
 #[test]
 fn products_by_all_f64_tiles() {
     all_tiles(CType::F64, 91);
+}
+
+/// Every type of sums by every tile for lanes; no bits depend on the tile, nor on which operand has the rows.
+#[test]
+fn products_by_lanes() {
+    let mut rng = rng(92);
+    let sums = [
+        (CType::F32, vec![[DType::F32; 3], [DType::F16; 3], [DType::Bf16, DType::F32, DType::F32]]),
+        (CType::F64, vec![[DType::F64; 3], [DType::F32; 3], [DType::F32, DType::S32, DType::F64]]),
+        (CType::I32, vec![[DType::S32; 3], [DType::S8; 3]]),
+        (CType::U32, vec![[DType::U32; 3], [DType::U8; 3]]),
+        (CType::I64, vec![[DType::S64; 3]]),
+        (CType::U64, vec![[DType::U64; 3]]),
+        (CType::C64, vec![[DType::C64; 3], [DType::F32, DType::C64, DType::C64]]),
+        (CType::C128, vec![[DType::C128; 3]]),
+    ];
+    for (sum, dtypes) in sums {
+        for &tile in lane_tiles(engine(), sum) {
+            let around = [tile.rows.into(), tile.columns().into(), LANES.into()];
+            for (round, &dtypes) in dtypes.iter().cycle().take(4).enumerate() {
+                let [rows, columns, depth] = sizes(around, round == 0, &mut rng);
+                let case = Case {
+                    dtypes,
+                    sum,
+                    batches: 1 + rng.below(2),
+                    rows,
+                    columns,
+                    depth,
+                    turned: [round % 2 == 0, rng.below(2) == 0],
+                    gap: rng.below(2) * 3,
+                    specials: round == 2 && dtypes.iter().all(|dtype| dtype.is_float()),
+                };
+                case.check(Choice { tiling: Tiling::Lanes(tile), splits: 1 + round as u64 % 3 }, &mut rng);
+            }
+        }
+    }
+    finish();
+}
+
+/// No bits depend on the tile, nor on which operand has the rows.
+#[test]
+fn tiles_for_lanes_have_the_same_bits() {
+    let mut rng = rng(93);
+    let case = Case {
+        dtypes: [DType::F32; 3],
+        sum: CType::F32,
+        batches: 1,
+        rows: 45,
+        columns: 37,
+        depth: 61,
+        turned: [false; 2],
+        gap: 0,
+        specials: false,
+    };
+    let [a, b] = case.operands(&mut rng);
+    let exchanged = Case { rows: case.columns, columns: case.rows, ..case };
+    let mut all: Vec<Array> = vec![];
+    for &tile in lane_tiles(engine(), CType::F32) {
+        let choice = Choice { tiling: Tiling::Lanes(tile), splits: 1 };
+        let got = case.run(&[a.clone(), b.clone()], choice);
+        let mut turned = got.clone();
+        let mirrored = exchanged.run(&[b.clone(), a.clone()], choice);
+        for row in 0..case.rows as usize {
+            for column in 0..case.columns as usize {
+                let at = row * case.columns as usize + column;
+                turned.values[at] = mirrored.values[column * case.rows as usize + row];
+            }
+        }
+        all.extend([got, turned]);
+    }
+    for other in all.iter().skip(1) {
+        assert!(mismatch(other, &all[..1], Bound::Exact).is_none());
+    }
+    finish();
+}
+
+/// Lanes past the end of the contracted elements repeat the last ones, which must be part of no sum twice.
+#[test]
+fn infinities_at_the_end_are_added_once() {
+    let mut rng = rng(94);
+    for depth in [1, 5, 8, 13] {
+        let case = Case {
+            dtypes: [DType::F32; 3],
+            sum: CType::F32,
+            batches: 1,
+            rows: 9,
+            columns: 19,
+            depth,
+            turned: [false; 2],
+            gap: 0,
+            specials: false,
+        };
+        let mut operands = case.operands(&mut rng);
+        for operand in &mut operands {
+            let last = operand.values.iter_mut().skip(depth as usize - 1).step_by(depth as usize);
+            last.enumerate().for_each(|(k, value)| {
+                *value = Value::Float(if k == 3 { f64::INFINITY } else { 1.0 });
+            });
+        }
+        for &tile in lane_tiles(engine(), CType::F32) {
+            let got = case.run(&operands, Choice { tiling: Tiling::Lanes(tile), splits: 1 });
+            for (at, value) in got.values.iter().enumerate() {
+                let Value::Float(value) = *value else { panic!("{value:?}") };
+                let infinite = at / 19 == 3 || at % 19 == 3;
+                assert!(
+                    if infinite { value == f64::INFINITY } else { value.is_finite() },
+                    "{value} at {at} of {depth}"
+                );
+            }
+        }
+    }
+    finish();
 }

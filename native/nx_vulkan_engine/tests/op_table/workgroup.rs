@@ -208,10 +208,10 @@ fn inputs_are_views() {
     let base = operand(&Type::new(DType::S16, &[4, 6]), Range::Ordinary, 0, &mut rng);
     let row = operand(&Type::new(DType::S16, &[8]), Range::Ordinary, 0, &mut rng);
     let (base, row) = (upload(&base), upload(&row));
-    let view = |t: &Tensor, view| Tensor { buffer: t.buffer.clone(), view };
-    let transposed = base.view.transpose(&[1, 0]).unwrap();
+    let view = |t: &Tensor, view| Tensor::new(t.buffer().clone(), view).unwrap();
+    let transposed = base.view().transpose(&[1, 0]).unwrap();
     let reversed = transposed.reverse(&[0, 1]).unwrap();
-    let part = row.view.slice(&[1], &[7], &[2]).unwrap().broadcast_trailing(&[6, 4]).unwrap();
+    let part = row.view().slice(&[1], &[7], &[2]).unwrap().broadcast_trailing(&[6, 4]).unwrap();
     let tensors = [view(&base, transposed), view(&base, reversed), view(&row, part)];
     let inputs: Vec<Array> = tensors.iter().map(download).collect();
     assert_eq!(run_on(&program, &tensors), reference::run(&program, &inputs).unwrap());

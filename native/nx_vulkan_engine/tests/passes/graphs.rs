@@ -11,11 +11,18 @@ use crate::common::Rng;
 
 const MAX_ELEMENTS: u64 = 2048;
 
-const TYPES: [DType; 10] = [
+const TYPES: [DType; 17] = [
+    DType::F32,
     DType::F32,
     DType::F32,
     DType::F32,
     DType::S32,
+    DType::S32,
+    DType::S8,
+    DType::S16,
+    DType::U16,
+    DType::U32,
+    DType::U64,
     DType::U8,
     DType::S64,
     DType::Bf16,
@@ -31,7 +38,14 @@ pub fn values(ty: &Type, rng: &mut Rng) -> Array {
         _ => (rng.below(4001) as f64 - 2000.0) / 500.0,
     };
     let value = |rng: &mut Rng| match ty.dtype {
-        t if t.is_integer() => Value::Int(i128::from(rng.below(11)) - 4),
+        // Some of them are any numbers that the type has, its least and its largest one among them.
+        t if t.is_integer() => match rng.below(24) {
+            0 => Value::Int(1 << (t.bits() - 1)).cast(t),
+            1 => Value::Int((1 << (t.bits() - 1)) - 1).cast(t),
+            2 => Value::Int(-1).cast(t),
+            3 => Value::Int(rng.next().into()).cast(t),
+            _ => Value::Int(i128::from(rng.below(11)) - 4).cast(t),
+        },
         t if t.is_complex() => Value::Complex(number(rng), number(rng)),
         _ => Value::Float(number(rng)),
     };
@@ -57,9 +71,15 @@ impl Maker<'_> {
         }
     }
 
+    /// One of the ops that models are made of, or of all.
+    fn one_of<T: Copy>(&mut self, common: &[T], all: &[T]) -> T {
+        let ops = if self.below(3) > 0 { common } else { all };
+        ops[self.below(ops.len())]
+    }
+
     fn unary(&mut self, a: Operand) -> Option<()> {
         let ty = self.build.ty(a);
-        let op = [
+        let common = [
             Unary::Exp,
             Unary::Negate,
             Unary::Abs,
@@ -72,8 +92,12 @@ impl Maker<'_> {
             Unary::Sigmoid,
             Unary::Negate,
             Unary::Abs,
-        ][self.below(12)];
+        ];
+        let op = self.one_of(&common, Unary::ALL);
         let dtype = result_dtype(Elementwise::Unary(op), &[ty.dtype])?;
+        if dtype.is_complex() && !self.types.contains(&DType::C64) {
+            return None;
+        }
         self.build.push(Op::Unary(op), &[a], &Type::new(dtype, &ty.shape));
         Some(())
     }
@@ -81,7 +105,7 @@ impl Maker<'_> {
     fn binary(&mut self, a: Operand, b: Operand) -> Option<()> {
         let (x, y) = (self.build.ty(a), self.build.ty(b));
         let shape = joint(&x.shape, &y.shape)?;
-        let op = [
+        let common = [
             Binary::Add,
             Binary::Subtract,
             Binary::Multiply,
@@ -94,14 +118,15 @@ impl Maker<'_> {
             Binary::Multiply,
             Binary::Subtract,
             Binary::LogicalAnd,
-        ][self.below(12)];
+        ];
+        let op = self.one_of(&common, Binary::ALL);
         let dtype = result_dtype(Elementwise::Binary(op), &[x.dtype, y.dtype])?;
         self.build.push(Op::Binary(op), &[a, b], &Type::new(dtype, &shape));
         Some(())
     }
 
     fn constant(&mut self, dtype: DType) -> Operand {
-        let value = [0.0, 1.0, -0.0, 2.0, 0.5, -1.0][self.below(6)];
+        let value = [0.0, 1.0, -0.0, 2.0, 0.5, -1.0, 3.0, 200.0][self.below(8)];
         let value = if dtype.is_integer() { Scalar::Int(value as i128) } else { Scalar::Float(value) };
         self.build.push(Op::Constant(value), &[], &Type::new(dtype, &[]))
     }

@@ -115,13 +115,35 @@ fn zeros_of_integers_are_added_as_floats() {
     // A difference of what is counted to one.
     let first = b.iota(DType::F32, &[1], Some(0));
     let none = b.subtract(first, b.reduce_max(first, &[0]));
-    let program = b.finish(&[sum, sums, others, none]).unwrap();
+    // The imaginary parts of real numbers.
+    let less = b.subtract(b.unary(Unary::Imag, whole), b.iota(DType::F32, &[2, 3], Some(1)));
+    let program = b.finish(&[sum, sums, others, none, less]).unwrap();
     let input = [Array::new(&Type::new(DType::F32, &[2, 3]), [-0.0, -0.0, -0.0, -1.0, -2.0, 3.0].map(Value::Float))];
     let expected = reference::run(&program, &input).unwrap();
     let alone = by_workgroup(&program);
     for program in [optimize(program, &gpu()).unwrap(), alone] {
         for (a, b) in run(&program, &input).iter().zip(&expected) {
             assert_eq!(difference(a, b), None, "{program}");
+        }
+    }
+}
+
+/// Floats become the nearest number that an integer type has, integers wrap.
+#[test]
+fn integers_that_were_floats_in_between_are_clamped() {
+    for (source, between) in [(DType::S32, DType::F64), (DType::S16, DType::F32), (DType::U32, DType::F64)] {
+        let b = Builder::new();
+        let x = b.input(source, &[6]);
+        let float = b.as_type(x, between);
+        let narrow = [DType::U8, DType::S8, DType::U16, DType::S32, DType::U64].map(|dtype| b.as_type(float, dtype));
+        let program = b.finish(&narrow).unwrap();
+        let values = [0, 1, -2, 255, 300, 30_000].map(|x: i128| if source.is_signed() { x } else { x.abs() << 16 });
+        let input = [Array::new(&Type::new(source, &[6]), values.map(Value::Int))];
+        let expected = reference::run(&program, &input).unwrap();
+        for program in [optimize(program.clone(), &gpu()).unwrap(), by_workgroup(&program), program] {
+            for (a, b) in run(&program, &input).iter().zip(&expected) {
+                assert_eq!(difference(a, b), None, "{program}");
+            }
         }
     }
 }
@@ -228,7 +250,7 @@ pub fn layer_norm(shape: &[u64]) -> Program {
 
 #[test]
 fn softmax_is_one_kernel() {
-    for shape in [[5, 33], [300, 10], [3, 200], [40, 1], [1, 128], [2, 2048], [2, 4096]] {
+    for shape in [[5, 33], [300, 10], [3, 200], [40, 1], [1, 128], [2, 2048], [2, 4096], [2, 16384]] {
         check(&softmax(&shape), &["fused"], 1);
     }
 }
@@ -261,6 +283,39 @@ fn rows_of_special_values_have_the_bits_of_single_ops() {
             let input = [Array::new(&program.inputs[0], values.map(|&x| Value::Float(x)))];
             for (a, b) in run(&program, &input).iter().zip(&run(&optimized, &input)) {
                 assert_eq!(difference(a, b), None, "{reduction:?} of {columns} columns");
+            }
+        }
+    }
+}
+
+/// Rows divided by their largest element, one of whose dividends lies just inside or outside of what Newton's steps serve, or has a sign, a
+/// magnitude or a divisor that they don't.
+#[test]
+fn quotients_by_a_number_of_the_row_have_the_bits_of_single_ops() {
+    let float = |bits: u32| f64::from(f32::from_bits(bits));
+    let edges = [0x217f_ffff, 0x2180_0000, 0x5d7f_ffff, 0x5d80_0000].map(float);
+    let singles: Vec<f64> = edges
+        .iter()
+        .flat_map(|&x| [x, -x])
+        .chain([0.0, -0.0, 1e-40, -1e-45, 3e38, -3e38, f64::INFINITY, f64::NEG_INFINITY, f64::NAN])
+        .collect();
+    for columns in [13, 128, 1000] {
+        for most in [0.7, 3.0, float(0x3fff_ff80), 1e-30, 1e30] {
+            let b = Builder::new();
+            let x = b.input(DType::F32, &[singles.len() as u64, columns]);
+            let quotients = b.divide(x, b.reduce(Reduction::Max, x, &[1], true));
+            let program = b.finish(&[quotients]).unwrap();
+            let optimized = optimize(program.clone(), &gpu()).unwrap();
+            assert_eq!(ops(&optimized), ["fused"]);
+            let value = |(row, column): (usize, u64)| match column {
+                0 => most,
+                5 => singles[row],
+                _ => most * ((row as u64 * 31 + column * 17) % 64) as f64 / 64.0,
+            };
+            let places = (0..singles.len()).flat_map(|row| (0..columns).map(move |column| (row, column)));
+            let input = [Array::new(&program.inputs[0], places.map(|place| Value::Float(value(place))))];
+            for (a, b) in run(&program, &input).iter().zip(&run(&optimized, &input)) {
+                assert_eq!(difference(a, b), None, "by {most} of {columns} columns");
             }
         }
     }

@@ -53,7 +53,7 @@ fn upload(arrays: &[Array]) -> Vec<Tensor> {
 }
 
 fn download(tensors: &[Tensor]) -> Vec<Array> {
-    let read = |t: &Tensor| Array::from_nx_bytes(&t.view.ty(), &t.to_nx_bytes(engine(), None).unwrap()).unwrap();
+    let read = |t: &Tensor| Array::from_nx_bytes(&t.view().ty(), &t.to_nx_bytes(engine(), None).unwrap()).unwrap();
     tensors.iter().map(read).collect()
 }
 

@@ -108,3 +108,20 @@ fn quotients_of_choices_are_choices() {
         assert_eq!(optimized.matches("subtract(").count(), 0, "{optimized}");
     }
 }
+
+/// As in gradients of `select` by one predicate for all elements.
+#[test]
+fn choices_by_one_predicate_keep_their_shape() {
+    let b = Builder::new();
+    let x = b.input(DType::F32, &[3, 5]);
+    let predicate = b.greater(b.sum(x, &[0, 1]), 0.2);
+    let of_all = |value: f64| b.push(Op::Constant(Scalar::Float(value)), &[], &Type::new(DType::F32, &[3, 5]));
+    let chosen = b.push(Op::Select, &[predicate, of_all(1.0), of_all(0.5)], &Type::new(DType::F32, &[3, 5]));
+    let products = [b.multiply(chosen, 3.0), b.multiply(chosen, x)];
+    let program = b.finish(&products).unwrap();
+    let optimized = optimize(program.clone(), &gpu()).unwrap();
+    let inputs = [graphs::values(&program.inputs[0], &mut Rng(11))];
+    for (a, b) in run(&program, &inputs).iter().zip(&run(&optimized, &inputs)) {
+        assert_eq!(difference(a, b), None, "{optimized}");
+    }
+}

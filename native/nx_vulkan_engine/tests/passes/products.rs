@@ -2,11 +2,13 @@
 
 use nx_vulkan_engine::program::op::Axes;
 use nx_vulkan_engine::program::passes::optimize;
-use nx_vulkan_engine::program::{Binary, Builder, Conv, Op, Unary};
-use nx_vulkan_engine::{DType, Type};
+use nx_vulkan_engine::program::{Binary, Builder, Conv, Op, Operand, Program, Unary};
+use nx_vulkan_engine::reference::Array;
+use nx_vulkan_engine::{DType, Tensor, Type, Value, eager};
 
-use crate::gpu;
+use crate::common::Rng;
 use crate::known::{check, ops};
+use crate::{difference, download, engine, gpu, graphs, run, upload};
 
 fn axes(list: &[usize]) -> Axes {
     Axes::from_slice(list)
@@ -105,6 +107,127 @@ fn a_single_op_moves_in_and_a_product_read_twice_stays() {
     let mut both = program.clone();
     both.outputs.push(product);
     check(&both, &["dot", "tanh"], 2);
+}
+
+/// A layer whose activation a second one and the gradients of both read.
+fn layers(dtype: DType, [rows, depth, columns, next]: [u64; 4]) -> Program {
+    let b = Builder::new();
+    let (x, w) = (b.input(dtype, &[rows, depth]), b.input(dtype, &[depth, columns]));
+    let (bias, next_w) = (b.input(dtype, &[columns]), b.input(dtype, &[columns, next]));
+    let dot = |left, right, contracted: [usize; 2], shape: &[u64]| {
+        let [contract_a, contract_b] = contracted.map(|axis| axes(&[axis]));
+        let op = Op::Dot { contract_a, batch_a: axes(&[]), contract_b, batch_b: axes(&[]) };
+        b.push(op, &[left, right], &Type::new(dtype, shape))
+    };
+    let sum = b.add(b.dot(x, w), bias);
+    let relu = b.max(sum, b.number(dtype, 0.0));
+    let forward = b.multiply(b.dot(relu, next_w), b.number(dtype, 2.0));
+    let weights = dot(relu, forward, [0, 0], &[columns, next]);
+    let mask = b.as_type(b.equal(sum, relu), dtype);
+    let backward = b.multiply(dot(forward, next_w, [1, 1], &[rows, columns]), mask);
+    b.finish(&[forward, weights, backward]).unwrap()
+}
+
+#[test]
+fn products_take_activations_of_their_operands_in() {
+    for sizes in [[9, 20, 7, 3], [40, 5, 700, 36], [33, 5, 64, 256]] {
+        check(&layers(DType::F32, sizes), &["fused"; 4], 3);
+    }
+    check(&layers(DType::Bf16, [20, 9, 36, 12]), &["fused"; 4], 3);
+    // Tiles take steps on operands in f32 alone.
+    for dtype in [DType::F64, DType::S32] {
+        check(&layers(dtype, [20, 9, 36, 12]), &["fused", "fused", "fused", "fused", "dot"], 3);
+    }
+}
+
+/// Elements past the end of what is contracted stay zeros, whatever the steps make of 0.
+#[test]
+fn steps_on_operands_leave_out_what_is_past_the_end() {
+    let mut rng = Rng(5);
+    for [rows, depth, columns] in [[5, 7, 6], [72, 332, 76], [71, 333, 77]] {
+        for turned in [[false, true], [true, false]] {
+            let b = Builder::new();
+            let operand = |sizes: [u64; 2], turned: bool| {
+                let [free, depth] = sizes;
+                b.input(DType::F32, &if turned { [depth, free] } else { sizes })
+            };
+            let (x, y) = (operand([rows, depth], turned[0]), operand([columns, depth], turned[1]));
+            let (x, y) = (b.subtract(1.0, x), b.add(y, 0.5));
+            let [contract_a, contract_b] = turned.map(|turned| axes(&[usize::from(!turned)]));
+            let op = Op::Dot { contract_a, batch_a: axes(&[]), contract_b, batch_b: axes(&[]) };
+            let product = b.push(op, &[x, y], &Type::new(DType::F32, &[rows, columns]));
+            let program = b.finish(&[product]).unwrap();
+            let optimized = optimize(program.clone(), &gpu()).unwrap();
+            assert_eq!(ops(&optimized), ["fused"]);
+            let finite = |ty: &Type, rng: &mut Rng| {
+                let values = (0..ty.elements()).map(|_| Value::Float(rng.below(4001) as f64 / 1000.0 - 2.0));
+                Array::new(ty, values.collect::<Vec<_>>())
+            };
+            let inputs: Vec<Array> = program.inputs.iter().map(|ty| finite(ty, &mut rng)).collect();
+            let differs = difference(&run(&program, &inputs)[0], &run(&optimized, &inputs)[0]);
+            assert_eq!(differs, None, "{rows} x {depth} x {columns}, turned {turned:?}");
+        }
+    }
+}
+
+#[test]
+fn steps_on_operands_stay_alone_where_products_do_not_take_them() {
+    // Costly ones, those of a vector, those of large products and operands, those that others read too, and those of other sizes.
+    let names = |make: &dyn Fn(&Builder) -> Vec<Operand>| {
+        let b = Builder::new();
+        let outputs = make(&b);
+        ops(&optimize(b.finish(&outputs).unwrap(), &gpu()).unwrap())
+    };
+    let inputs = |b: &Builder, [rows, depth, columns]: [u64; 3]| {
+        (b.input(DType::F32, &[rows, depth]), b.input(DType::F32, &[depth, columns]))
+    };
+    let relu = |b: &Builder, sizes| {
+        let (x, w) = inputs(b, sizes);
+        vec![b.dot(b.max(x, 0.0), w)]
+    };
+    assert_eq!(names(&|b| relu(b, [8, 12, 16])), ["fused"]);
+    assert_eq!(names(&|b| relu(b, [1, 12, 16])), ["fused", "dot"]);
+    assert_eq!(names(&|b| relu(b, [1 << 9, 1 << 9, 1 << 8])), ["fused", "dot"]);
+    assert_eq!(names(&|b| relu(b, [1 << 10, 1 << 9, 3])), ["fused", "dot"]);
+    assert_eq!(
+        names(&|b| {
+            let (x, w) = inputs(b, [8, 12, 16]);
+            vec![b.dot(b.tanh(x), w)]
+        }),
+        ["tanh", "dot"]
+    );
+    assert_eq!(
+        names(&|b| {
+            let (x, w) = inputs(b, [8, 12, 12]);
+            let square = b.multiply(x, x);
+            vec![b.dot(square, w), square]
+        }),
+        ["multiply", "dot"]
+    );
+    assert_eq!(
+        names(&|b| {
+            let (x, w) = inputs(b, [8, 12, 16]);
+            vec![b.dot(b.add(x, b.input(DType::F32, &[12])), w)]
+        }),
+        ["add", "dot"]
+    );
+}
+
+/// An operand that does not lie as the steps' result would is computed first: how operands lie may decide how a product adds up.
+#[test]
+fn operands_that_take_steps_may_lie_anywhere() {
+    let b = Builder::new();
+    let (x, w) = (b.input(DType::F32, &[40, 30]), b.input(DType::F32, &[30, 9]));
+    let product = b.dot(b.max(x, 0.0), b.negate(w));
+    let program = b.finish(&[product]).unwrap();
+    let optimized = optimize(program.clone(), &gpu()).unwrap();
+    assert_eq!(ops(&optimized), ["fused"]);
+    let mut rng = Rng(11);
+    let arrays = [[30, 40], [9, 30]].map(|shape| graphs::values(&Type::new(DType::F32, &shape), &mut rng));
+    let turned = |t: &Tensor| Tensor::new(t.buffer().clone(), t.view().transpose(&[1, 0]).unwrap()).unwrap();
+    let inputs: Vec<Tensor> = upload(&arrays).iter().map(turned).collect();
+    let [single, fused] = [&program, &optimized].map(|p| eager::run_program(engine(), p, &inputs).unwrap());
+    assert_eq!(difference(&download(&single)[0], &download(&fused)[0]), None);
 }
 
 #[test]

@@ -1,13 +1,13 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Each invocation computes ITEMS elements 256 apart, or VECTORS times WIDTH neighbours where every operand allows it.
+// Each invocation computes ITEMS elements LOCAL apart, or VECTORS times WIDTH neighbours where every operand allows it.
 // Parameters: word 0 is the number of elements.
 #include "params.glsl"
-layout(local_size_x = 256) in;
+layout(local_size_x = LOCAL) in;
 
 void slot_element(const in uint i) {}
 #ifdef WIDTH
-// Stores VECTORS vectors of WIDTH elements, the first at vector i, the next 256 further on, and returns false; or returns true
+// Stores VECTORS vectors of WIDTH elements, the first at vector i, the next LOCAL further on, and returns false; or returns true
 // where one of the elements needs slot_element.
 bool slot_vector(const in uint i) { return i == 0u; }
 #endif
@@ -15,17 +15,17 @@ bool slot_vector(const in uint i) { return i == 0u; }
 void main() {
     uint n = nx_param(0u);
 #ifdef WIDTH
-    uint v = nx_group() * (256u * VECTORS) + gl_LocalInvocationID.x;
-    if ((v + 256u * (VECTORS - 1u) + 1u) * WIDTH <= n && !slot_vector(v)) return;
+    uint v = nx_group() * (LOCAL * VECTORS) + gl_LocalInvocationID.x;
+    if ((v + LOCAL * (VECTORS - 1u) + 1u) * WIDTH <= n && !slot_vector(v)) return;
     for (uint k = 0u; k < VECTORS; ++k) {
-        uint i = (v + 256u * k) * WIDTH;
+        uint i = (v + LOCAL * k) * WIDTH;
         for (uint end = min(i + WIDTH, n); i < end; ++i) slot_element(i);
     }
 #else
-    uint i = nx_group() * (256u * ITEMS) + gl_LocalInvocationID.x;
+    uint i = nx_group() * (LOCAL * ITEMS) + gl_LocalInvocationID.x;
     for (uint k = 0u; k < ITEMS; ++k) {
         if (i < n) slot_element(i);
-        i += 256u;
+        i += LOCAL;
     }
 #endif
 }

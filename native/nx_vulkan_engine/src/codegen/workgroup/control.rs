@@ -201,11 +201,19 @@ impl Emitter<'_, '_, '_> {
         self.assign(start, &cells)?;
         let mut state = self.readers(start, &cells);
         state.extend_from_slice(captured);
+        let pausing = if op.known_trips().is_none() { self.pausing.take() } else { None };
+        let saves = match &pausing {
+            Some(pausing) => Some(self.resume_loop(pausing, start, &cells)?),
+            None => None,
+        };
         self.barrier();
         let repeat = self.code.begin_loop();
         self.enter();
         let condition = self.scope(&op.condition, &state, &[Target::Keep])?;
-        let holds = self.predicate(condition.first().copied())?;
+        let mut holds = self.predicate(condition.first().copied())?;
+        if let Some(pausing) = &pausing {
+            holds = self.go_on_or_pause(pausing, holds);
+        }
         self.code.go_on(&repeat, holds);
         self.body(|emitter| {
             let targets = vec![Target::Keep; results.len()];
@@ -215,6 +223,9 @@ impl Emitter<'_, '_, '_> {
         self.barrier();
         self.leave();
         self.code.end_loop(repeat);
+        if let (Some(pausing), Some(saves)) = (&pausing, &saves) {
+            self.save_loop(pausing, start, &cells, saves)?;
+        }
         Ok(cells)
     }
 

@@ -142,6 +142,11 @@ impl Memory {
             let offset = self.shared[width].take(elements);
             return Region { space: Space::Shared(width), offset, elements, words };
         }
+        self.allocate_scratch(words, elements)
+    }
+
+    /// A region of the scratch buffer.
+    pub fn allocate_scratch(&mut self, words: u32, elements: u32) -> Region {
         let mut region = Region { space: Space::Scratch, offset: 0, elements, words };
         region.offset = self.scratch.take(region.length());
         region

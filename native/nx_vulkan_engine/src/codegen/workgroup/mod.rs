@@ -10,6 +10,7 @@ mod fold;
 mod index;
 mod memory;
 mod node;
+mod pause;
 mod phase;
 mod plan;
 mod steps;
@@ -32,7 +33,7 @@ use crate::{Error, Result};
 use index::Key;
 use memory::{Memory, WIDTHS};
 use node::{Entry, Id, Source};
-pub use node::{elementwise_cost, is_open, supports, supports_op, work, work_once, work_repeated};
+pub use node::{elementwise_cost, has_one_open_loop, is_open, supports, supports_op, work, work_once, work_repeated};
 
 /// How an input lies in memory, from its lowest element on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -86,11 +87,18 @@ pub enum Mode {
     /// Runs it with a counter from `Extra(2)` up to before `Extra(3)`. Its inputs are the counter (u32), `states` values and what stays the same; its
     /// first outputs are the next states. All outputs of each run are kept, in `Extra(0)` rows for each workgroup, but not those of run 0 where it
     /// `begins`.
-    Steps { states: usize, begins: bool },
+    ///
+    /// Where it `pauses`, a workgroup begins or goes on with its runs and does at most `Extra(4)` units of work: a unit is an iteration of the one loop of
+    /// the program of which nobody knows how often it runs, or the beginning of a run. It then leaves where it is in its scratch memory and its row
+    /// of progress ([`PROGRESS_WORDS`]), from which another dispatch goes on (`Extra(2)` is 0 in the first one and 1 in others), with the same bits.
+    Steps { states: usize, begins: bool, pauses: bool },
 }
 
+/// Words of what a workgroup that pauses leaves: its next run, whether that has begun, and the units of work that it did in the last dispatch.
+pub const PROGRESS_WORDS: u64 = 4;
+
 /// The key under which a workgroup kernel is compiled once. Operands: the inputs (in `Steps` without the counter), the outputs,
-/// the scratch buffer.
+/// the scratch buffer, and progress where it pauses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WorkgroupSpec {
     pub program: Keyed,
@@ -141,7 +149,7 @@ impl WorkgroupSpec {
         linker.set_local_size(self.local_size);
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
         let mut memory = Memory::new(self.shared_bytes);
-        let operands = self.ports.len() + self.program.program.outputs.len() + 1;
+        let operands = self.ports.len() + self.program.program.outputs.len() + 2;
         if operands > usize::from(u8::MAX) {
             return Err(invalid(format!("{operands} operands")));
         }
@@ -158,10 +166,11 @@ impl WorkgroupSpec {
                 frames: vec![Frame::default()],
                 numbers: HashMap::new(),
                 kept: vec![],
+                pausing: None,
             };
             match self.mode {
                 Mode::Once => emitter.once()?,
-                Mode::Steps { states, begins } => emitter.steps(states, begins)?,
+                Mode::Steps { states, begins, pauses } => emitter.steps(states, begins, pauses)?,
             }
             Ok(None)
         })?;
@@ -212,6 +221,8 @@ struct Emitter<'a, 'c, 'l> {
     numbers: HashMap<Word, u32>,
     /// Memory of values that a program left to whoever asked for it.
     kept: Vec<memory::Region>,
+    /// For the loop that may pause, until that is emitted.
+    pausing: Option<pause::Pausing>,
 }
 
 impl Emitter<'_, '_, '_> {

@@ -274,6 +274,13 @@ pub fn is_open(program: &Program) -> bool {
     program.instructions.iter().any(|i| is_open_loop(&i.op) || i.op.inside().any(is_open))
 }
 
+/// Whether a program has one loop of which nobody knows how often it runs, and that in no other loop or branch.
+pub fn has_one_open_loop(program: &Program) -> bool {
+    let open = |op: &Op| matches!(op, Op::While(op) if op.known_trips().is_none());
+    let (loops, others): (Vec<_>, Vec<_>) = program.instructions.iter().partition(|i| open(&i.op));
+    loops.len() == 1 && !others.iter().any(|i| i.op.inside().any(is_open))
+}
+
 /// Whether a kernel for the program can be generated.
 pub fn supports(program: &Program) -> bool {
     let elements = |ty: &Type| (1..=MAX_ELEMENTS).contains(&ty.elements());

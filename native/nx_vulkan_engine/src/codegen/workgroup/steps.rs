@@ -10,7 +10,7 @@ use crate::codegen::access::{self, Element, Param};
 use crate::{DType, Result, Type};
 
 impl Emitter<'_, '_, '_> {
-    pub(super) fn steps(&mut self, states: usize, begins: bool) -> Result<()> {
+    pub(super) fn steps(&mut self, states: usize, begins: bool, pauses: bool) -> Result<()> {
         let program = self.program;
         let Some((counter, types)) = program.inputs.split_first() else {
             return Err(invalid("no counter".to_string()));
@@ -26,30 +26,52 @@ impl Emitter<'_, '_, '_> {
         self.assign(start, &cells)?;
         let uint = self.code.linker.type_uint(32);
         let variable = self.code.variable(uint);
-        self.code.set(variable, from);
+        let pausing = if pauses { Some(self.resume(from, start, &cells)?) } else { None };
+        self.code.set(variable, pausing.as_ref().map_or(from, |pausing| pausing.first));
         let state = self.readers(start, &cells);
         self.barrier();
         let repeat = self.code.begin_loop();
         self.enter();
         let step = self.code.get(uint, variable);
         let boolean = self.code.linker.type_bool();
-        let going_on = self.code.ids(Op::ULessThan, boolean, &[step, to]);
+        let mut going_on = self.code.ids(Op::ULessThan, boolean, &[step, to]);
+        if let Some(pausing) = &pausing {
+            going_on = self.may_begin(pausing, going_on);
+        }
         self.code.go_on(&repeat, going_on);
+        if let Some(pausing) = &pausing {
+            self.begin_run(pausing);
+        }
         let counted = self.add(Entry::new(counter.clone(), Source::Uniform(step)));
         let inputs: SmallVec<[Id; 8]> = std::iter::once(counted).chain(state).chain(fixed.iter().copied()).collect();
         self.body(|emitter| {
             let targets = vec![Target::Keep; program.outputs.len()];
+            emitter.pausing = pausing.clone();
             let outputs = emitter.scope(program, &inputs, &targets)?;
-            emitter.keep_step(&outputs, step, kept, begins)?;
-            emitter.assign(&outputs[..states], &cells)
+            let end = |emitter: &mut Self| {
+                emitter.keep_step(&outputs, step, kept, begins)?;
+                emitter.assign(&outputs[..states], &cells)
+            };
+            match &pausing {
+                Some(pausing) => emitter.unless_paused(pausing, end),
+                None => end(emitter),
+            }
         })?;
         self.barrier();
         self.leave();
-        let one = self.number(1);
-        let next = self.code.u32_op(Op::IAdd, step, one);
+        let next = match &pausing {
+            Some(pausing) => self.next_run(pausing, step),
+            None => {
+                let one = self.number(1);
+                self.code.u32_op(Op::IAdd, step, one)
+            }
+        };
         self.code.set(variable, next);
         self.code.end_loop(repeat);
-        Ok(())
+        match &pausing {
+            Some(pausing) => self.leave_off(pausing, start, &cells, variable),
+            None => Ok(()),
+        }
     }
 
     /// Writes outputs of run `step` to their place among `kept` rows, unless it is the beginning.

@@ -3,7 +3,7 @@
 mod choice;
 mod matrix;
 
-pub use choice::{candidates, choose, estimate, matrix_candidates, plain};
+pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, plain};
 use choice::{pays, square};
 pub use matrix::{Form, MAX_BYTES, MIN_DEPTH, MIN_WORK, Prepared, prepare};
 
@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, linalg, max_position, record};
 use crate::codegen::access::{Element, ParamLayout};
-use crate::codegen::dot::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling};
+use crate::codegen::dot::{Access, DotSpec, EpilogueSpec, Load, Prologue, Store, Tiling};
 use crate::codegen::elementwise::{Ref, Step};
 use crate::kernel::launch::inner::{Factor, inner};
 use crate::kernel::launch::map::{Operand, Shapes, map};
@@ -140,6 +140,8 @@ pub struct Epilogue<'a> {
 pub struct Product<'a> {
     pub a: Matrix,
     pub b: Matrix,
+    /// Steps on the elements of either operand, only for products that [`takes_prologues`].
+    pub prologues: [Option<Prologue>; 2],
     pub out: &'a Tensor,
     pub epilogue: Option<Epilogue<'a>>,
 }
@@ -167,10 +169,18 @@ impl Product<'_> {
         self.inputs().iter().all(|o| reach(&o.strides) <= max_position(o.element.size_bytes().into()))
     }
 
-    fn check_epilogue(&self) -> Result<()> {
+    fn check_steps(&self) -> Result<()> {
         let bad = |reason: &str| Error::InvalidProgram { op: "dot".to_string(), reason: reason.to_string() };
-        let Some(e) = &self.epilogue else { return Ok(()) };
         let known = |r: &Ref| !matches!(r, Ref::Coordinate(_) | Ref::Linear);
+        let [rows, columns, depth] = [&self.a.free, &self.b.free, &self.a.depth].map(Group::elements);
+        let mut prologues = self.prologues.iter().flatten().peekable();
+        if prologues.peek().is_some() && !takes_prologues(self.a.batch.elements(), rows, columns, depth) {
+            return Err(bad("takes no steps on its operands"));
+        }
+        if !prologues.all(|p| known(&p.result) && p.steps.iter().all(|s| s.args.iter().all(known))) {
+            return Err(bad("prologues know no positions"));
+        }
+        let Some(e) = &self.epilogue else { return Ok(()) };
         if !known(&e.result) || !e.steps.iter().all(|s| s.args.iter().all(known)) {
             return Err(bad("epilogues know no positions"));
         }
@@ -197,6 +207,13 @@ impl Product<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether kernels of a product may take steps on the elements of operands in, which each workgroup repeats for what it loads: not where vectors or
+/// matrix units may have kernels of their own.
+pub fn takes_prologues(batches: u64, rows: u64, columns: u64, depth: u64) -> bool {
+    let multiplications = [rows, columns, depth].iter().fold(batches, |n, &m| n.saturating_mul(m));
+    rows > 1 && columns > 1 && multiplications < MIN_WORK
 }
 
 /// Whether an invocation per result beats tiles: the results fill less than a sixteenth of them, there are many results for the
@@ -248,7 +265,7 @@ pub struct Choice {
 /// `TooLarge` where 32-bit positions don't reach.
 pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()> {
     p.check_size()?;
-    p.check_epilogue()?;
+    p.check_steps()?;
     let (rows, columns, depth) = (p.a.free.elements(), p.b.free.elements(), p.a.depth.elements());
     let is_small = depth < MAX_WIDE_DEPTH && p.multiplications() <= MAX_WIDE_PRODUCTS;
     let is_vector = rows == 1 || columns == 1;
@@ -272,7 +289,9 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
             }
         }
     }
-    let choice = if is_small || !pays(engine, p) { square(engine, p, spec.sum) } else { choose(engine, p, spec.sum) };
+    let has_lanes = !lane_tiles(engine, spec.sum).is_empty();
+    let is_square = !has_lanes && (is_small || !pays(engine, p));
+    let choice = if is_square { square(engine, p, spec.sum) } else { choose(engine, p, spec.sum) };
     product_as(engine, p, spec.sum, choice, compile)
 }
 
@@ -288,6 +307,7 @@ fn spec(p: &Product<'_>) -> DotSpec {
         b_ranks: p.b.axes(false).0,
         a_load: p.a.load(true),
         b_load: p.b.load(false),
+        prologues: p.prologues.clone(),
         store: Store { rank: 0, contiguous: true, by_four: false },
         tiling: Tiling::Square,
         guarded: false,
@@ -345,7 +365,7 @@ fn store(p: &Product<'_>, space: &Space) -> (Store, SmallVec<[(DType, Access); 2
 /// As of [`product`]; `InvalidProgram` for no splits, and for matrix units that can't take the operands.
 pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, compile: Compile) -> Result<()> {
     p.check_size()?;
-    p.check_epilogue()?;
+    p.check_steps()?;
     let Choice { tiling, splits } = choice;
     let columns = p.b.free.elements();
     let results = p.a.batch.elements() * p.a.free.elements() * columns;
@@ -354,6 +374,14 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
     }
     let wide = u64::from(engine.caps().max_push_bytes) >= 4 * ParamLayout::WIDE_PUSH_WORDS as u64;
     let mut spec = DotSpec { sum, tiling, wide, ..spec(p) };
+    if let Tiling::Lanes(tile) = tiling {
+        if !lane_tiles(engine, sum).contains(&tile) {
+            return Err(Error::InvalidProgram { op: "dot".to_string(), reason: format!("no lanes for {tile:?}") });
+        }
+        // Kernels for all layouts are one.
+        [spec.a_load, spec.b_load] = [Load { along_k: true, by_four: false }; 2];
+    }
+    let by_four = !matches!(tiling, Tiling::Lanes(_));
     // Results go to the end, or on the way there to a part of their own for each split, which keeps the type of sums.
     let parts_type = |dtype: DType| Type::new(dtype, &[splits, results]);
     let on_the_way = match splits {
@@ -367,14 +395,14 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
                 std::iter::once(&p.out.view.strides[..]).chain(p.inputs().iter().map(|o| &o.strides[..])).collect();
             let space = Space::new(&p.out.view.shape, &strides);
             let (store, ports) = store(p, &space);
-            spec.store = store;
+            spec.store = Store { by_four: store.by_four && by_four, ..store };
             spec.epilogue =
                 p.epilogue.as_ref().map(|e| EpilogueSpec { inputs: ports, steps: e.steps.into(), result: e.result });
             (space, p.inputs())
         }
         Some(parts) => {
             (spec.product, spec.out) = (parts.view.dtype, parts.view.dtype);
-            spec.store.by_four = columns.is_multiple_of(4);
+            spec.store.by_four = by_four && columns.is_multiple_of(4);
             (Space::new(&[results], &[&[1]]), &[][..])
         }
     };

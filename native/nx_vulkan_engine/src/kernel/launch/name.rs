@@ -73,14 +73,16 @@ impl KernelSpec {
             KernelSpec::SegmentPut(spec) => format!("segment_put.{}", element(spec.element)),
             KernelSpec::SegmentAdd(spec) => format!("segment_add.{}", spec.out),
             KernelSpec::Dot(spec) => {
+                let prologues = spec.prologues.iter().flatten().flat_map(|prologue| step_names(&prologue.steps));
                 let epilogue = spec.epilogue.iter().flat_map(|epilogue| step_names(&epilogue.steps));
                 let tiling = match spec.tiling {
                     Tiling::Square => "square".to_string(),
                     Tiling::Narrow => "narrow".to_string(),
                     Tiling::Tiled(tile) => format!("{}x{}", tile.rows, tile.columns),
+                    Tiling::Lanes(tile) => format!("lanes_{}x{}", tile.rows, tile.columns()),
                     Tiling::Matrix(tile) => format!("matrix_{0}x{0}", tile.side),
                 };
-                format!("{}.{tiling}.{}", ops(["dot"].into_iter().chain(epilogue), "dot"), spec.out)
+                format!("{}.{tiling}.{}", ops(prologues.chain(["dot"]).chain(epilogue), "dot"), spec.out)
             }
             KernelSpec::Split(spec) => match spec.stage {
                 SplitStage::Largest => format!("split.largest.{}", spec.dtype),

@@ -35,6 +35,10 @@ const MANY_GROUPS: u64 = 8 * 132;
 /// Invocations of a row that may hold twice as much: more of them would have too few registers.
 const MOST_INVOCATIONS_OF_HALVES: u64 = 512;
 
+/// Invocations of a row from which on half as many hold twice as much once more, if that is one number of 32 bits for each element: what
+/// 512 invocations wait for costs softmax of 16,384 elements 4 % on an H200.
+const FEW_INVOCATIONS: u64 = 256;
+
 /// Workgroups below which more invocations share a row: the multiprocessors of a large GPU.
 const FEW_GROUPS: u64 = 132;
 
@@ -149,6 +153,8 @@ pub fn rows(
         && (1..=MOST_INVOCATIONS_OF_HALVES).contains(&half)
         && rows * half >= 256 * MANY_GROUPS;
     let (team, most_items) = if halved { (half, 2 * most_items) } else { (team, most_items) };
+    let quartered = halved && team > FEW_INVOCATIONS && plan.live_words(true) <= 1;
+    let (team, most_items) = if quartered { (team / 2, 2 * most_items) } else { (team, most_items) };
     let items = vectors.div_ceil(team);
     if items > most_items || team > most_invocations {
         return Ok(None);

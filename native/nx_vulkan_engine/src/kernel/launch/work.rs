@@ -88,6 +88,7 @@ fn flops_of(steps: &[Step]) -> u64 {
 /// How often a workgroup runs its program.
 fn runs(mode: Mode, arguments: &Arguments<'_>) -> u64 {
     match (mode, arguments.extra) {
+        (Mode::Steps { pauses: true, .. }, &[_, _, _, _, units, ..]) => units.into(),
         (Mode::Steps { .. }, &[_, _, from, to, ..]) => u64::from(to.saturating_sub(from)),
         _ => 1,
     }
@@ -116,7 +117,8 @@ impl KernelSpec {
             KernelSpec::Workgroup(spec) => {
                 let program = &*spec.program.program;
                 // Loops that end nobody knows when stop where they have done so much.
-                let least = if is_open(program) { max_work(kind) } else { 0 };
+                let pauses = matches!(spec.mode, Mode::Steps { pauses: true, .. });
+                let least = if is_open(program) && !pauses { max_work(kind) } else { 0 };
                 work_repeated(program, PHASE_WORK).max(least).saturating_mul(runs(spec.mode, arguments))
             }
             KernelSpec::Linalg(spec) => self.of_matrices(spec, arguments, groups),
@@ -176,7 +178,11 @@ impl KernelSpec {
                 let [rows, columns, depth, batches] = [extra(0)?, extra(1)?, extra(2)?, extra(3)?];
                 let results = product(&[rows, columns, batches])?;
                 let epilogue = spec.epilogue.as_ref().map_or(0, |epilogue| flops_of(&epilogue.steps));
-                product(&[2, results, depth])?.checked_add(product(&[results, epilogue])?)
+                let [a, b] = spec.prologues.each_ref().map(|p| p.as_ref().map_or(0, |p| flops_of(&p.steps)));
+                let of_a = product(&[rows, depth, batches, a])?;
+                let of_b = product(&[columns, depth, batches, b])?;
+                let all = [product(&[2, results, depth])?, product(&[results, epilogue])?, of_a, of_b];
+                all.into_iter().try_fold(0u64, u64::checked_add)
             }
             KernelSpec::Scan { .. } => product(&[extra(0)?, extra(1)?]),
             KernelSpec::Scatter(spec) => product(&[count, extra(0)?, spec.add.is_some().into()]),

@@ -39,12 +39,14 @@ pub fn spec_with(caps: &Caps, program: &Arc<Program>, ports: Vec<Port>, mode: Mo
 
 /// Which runs of a program a dispatch does that repeats one ([`Mode::Steps`]).
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Repeat {
+pub struct Repeat<'a> {
     /// Runs that all dispatches together keep: rows of the outputs for each workgroup.
     pub kept: u32,
     /// The counter of the first run, and that after the last one.
     pub from: u32,
     pub to: u32,
+    /// For kernels that pause: units of work, scratch memory `[groups, words]` and progress `[groups, PROGRESS_WORDS]`, both u32.
+    pub pause: Option<(u32, &'a Tensor, &'a Tensor)>,
 }
 
 /// Records one workgroup of a kernel of `spec`, which runs its program once.
@@ -66,7 +68,7 @@ pub fn run_kernel(
     ports: &[Port],
     (inputs, outputs): (&[Tensor], &[Tensor]),
     groups: u32,
-    repeat: Repeat,
+    repeat: Repeat<'_>,
 ) -> Result<()> {
     for tensor in inputs.iter().chain(outputs) {
         let (low, high) = tensor.view.extent();
@@ -82,10 +84,16 @@ pub fn run_kernel(
     if scratch_bytes * u64::from(groups) >= scratch_limit {
         return Err(Error::TooLarge { size_bytes: scratch_bytes * u64::from(groups), limit_bytes: scratch_limit });
     }
-    let scratch = match scratch_bytes {
-        0 => None,
-        bytes => Some(engine.alloc(bytes * u64::from(groups))?),
+    let scratch = match (repeat.pause, scratch_bytes) {
+        (None, 0) => None,
+        (None, bytes) => {
+            let buffer = engine.alloc(bytes * u64::from(groups))?;
+            let address = buffer.address();
+            Some((buffer, address))
+        }
+        (Some((_, scratch, _)), _) => Some((Arc::clone(&scratch.buffer), scratch.address())),
     };
+    let progress = repeat.pause.map(|(_, _, progress)| (&progress.buffer, progress.address()));
     let lowest = |tensor: &Tensor, port: &Port| tensor.address() - port.bias * tensor.view.dtype.size_bytes();
     let mut places: SmallVec<[Place<'_>; 8]> = inputs
         .iter()
@@ -94,9 +102,10 @@ pub fn run_kernel(
         .collect();
     let first_output = places.len();
     let written = outputs.iter().map(|t| (&t.buffer, t.address()));
-    let written = written.chain(scratch.iter().map(|buffer| (buffer, buffer.address())));
+    let written = written.chain(scratch.iter().map(|(buffer, address)| (buffer, *address))).chain(progress);
     places.extend(written.map(|(buffer, address)| Place { buffer, address, strides: &[], element_bytes: 0 }));
-    let extra = [repeat.kept, scratch_bytes as u32, repeat.from, repeat.to];
+    let units = repeat.pause.map_or(0, |(units, ..)| units);
+    let extra = [repeat.kept, scratch_bytes as u32, repeat.from, repeat.to, units];
     let arguments = Arguments { count: groups, sizes: &[], places: &places, extra: &extra };
     launch(engine, kernel, &arguments, first_output, groups.into())
 }

@@ -77,13 +77,17 @@ fn left_neutral(op: Binary, value: Value, out: DType) -> bool {
     commutes && right_neutral(op, value, out)
 }
 
-/// Lets a cast of a cast read the first operand where the type in between holds all of its values.
+/// Lets a cast of a cast read the first operand where the type in between holds all of its values, and what becomes of them is the same:
+/// floats become the nearest number that an integer type has, where integers wrap.
 fn skip_exact_casts(new: &Rewriter, instruction: &mut Instruction) -> Result<()> {
     while instruction.op.elementwise() == Some(Elementwise::AsType)
         && let Some(inner) = new.maker(instruction.operands[0])
         && inner.op == Op::AsType
         && let &[source] = inner.operands.as_slice()
-        && holds_all(new.ty(source)?, &inner.outs[0])
+        && let (from, between) = (new.ty(source)?, &inner.outs[0])
+        && holds_all(from, between)
+        && (from.dtype.is_integer() == between.dtype.is_integer()
+            || instruction.outs.iter().all(|to| !to.dtype.is_integer() || holds_all(from, to)))
     {
         instruction.operands[0] = source;
     }

@@ -11,6 +11,7 @@ mod guard;
 mod numbers;
 mod pack;
 mod place;
+mod prologue;
 mod rewrite;
 mod turn;
 mod unstack;
@@ -118,7 +119,8 @@ fn fused(mut program: Program, target: &Target) -> Result<Program> {
     program = checked(dce::run(&cse::run(&windows::run(&program)?)?)?)?;
     program = checked(fuse::run(&program, target)?)?;
     program = checked(dce::run(&cse::run(&program)?)?)?;
-    checked(epilogue::run(&program, target)?)
+    program = checked(epilogue::run(&program, target)?)?;
+    checked(prologue::run(&program)?)
 }
 
 /// In debug builds, the program if it keeps all rules.

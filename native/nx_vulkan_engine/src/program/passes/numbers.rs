@@ -106,7 +106,14 @@ fn choice(new: &Rewriter, operand: Operand) -> Result<Option<Choice>> {
     let &[predicate, x, y] = operands.as_slice() else { return Ok(None) };
     let (Some((x, x_dtype)), Some((y, y_dtype))) = (number(x)?, number(y)?) else { return Ok(None) };
     let values = SmallVec::from_slice(&[x, y]);
-    Ok((x_dtype == dtype && y_dtype == dtype).then_some(Choice { predicate: Some(predicate), values, dtype, shape }))
+    // One predicate for many elements would give one element.
+    let is_each = new.ty(predicate)?.shape == shape;
+    Ok((is_each && x_dtype == dtype && y_dtype == dtype).then_some(Choice {
+        predicate: Some(predicate),
+        values,
+        dtype,
+        shape,
+    }))
 }
 
 /// The choice with these in the place of its values.

@@ -3,7 +3,7 @@
 
 use super::matrix::{Form, MIN_WORK};
 use super::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Product};
-use crate::codegen::dot::{EpilogueSpec, Tile, Tiling};
+use crate::codegen::dot::{EpilogueSpec, LANES, LaneTile, Tile, Tiling};
 use crate::codegen::matrix::MatrixTile;
 use crate::{CType, DeviceKind, Engine};
 
@@ -79,7 +79,7 @@ fn efficiency(machine: &Machine, tile: &Tile) -> f64 {
     let teams = match tile.slices {
         1 => 1.0,
         2..4 => 0.8,
-        _ => 0.5,
+        _ => 0.6,
     };
     whole * teams * if tile.depth < 16 { 0.85 } else { 1.0 }
 }
@@ -125,16 +125,16 @@ fn partial(machine: &Machine, bytes: u64, splits: u64) -> f64 {
     if splits > 1 { machine.dispatch + 2.0 * bytes as f64 / machine.bytes } else { 0.0 }
 }
 
-/// The splits that accuracy asks for.
-fn accurate_splits(p: &Product<'_>, sum: CType) -> u64 {
+/// The splits that accuracy asks for, if none of them is to have more contracted elements than `depth`.
+fn accurate_splits(p: &Product<'_>, sum: CType, depth: u64) -> u64 {
     let results = p.a.batch.elements() * p.a.free.elements() * p.b.free.elements();
     let partial_bytes = results * sum.dtype().size_bytes();
-    (p.a.depth.elements() / MAX_SPLIT_DEPTH).min(MAX_PARTIAL_BYTES / partial_bytes.max(1)).max(1)
+    (p.a.depth.elements() / depth).min(MAX_PARTIAL_BYTES / partial_bytes.max(1)).max(1)
 }
 
 /// All tiles that the device can run, with the splits that may pay.
 pub fn candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(Tile, u64)> {
-    let least = accurate_splits(p, sum);
+    let least = accurate_splits(p, sum, MAX_SPLIT_DEPTH);
     let caps = engine.caps();
     let fits =
         |t: &&Tile| t.shared_bytes(sum) <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
@@ -157,7 +157,7 @@ pub fn matrix_candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(M
     let machine = &GPU;
     let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
     let (batches, depth) = (p.a.batch.elements(), p.a.depth.elements());
-    let least = accurate_splits(p, sum);
+    let least = accurate_splits(p, sum, MAX_SPLIT_DEPTH);
     // Every element is read twice and written. Of operands that may be taken in place it does not count: where they lie must not choose the
     // kernel, nor the bits.
     let before = if form.scaled {
@@ -198,6 +198,9 @@ fn products_per_cycle(tile: &MatrixTile) -> f64 {
 
 /// The cheapest launch by the model.
 pub fn choose(engine: &Engine, p: &Product<'_>, sum: CType) -> Choice {
+    if let Some(choice) = lanes(p, sum, lane_tiles(engine, sum)) {
+        return choice;
+    }
     let plain = plain(engine, p, sum, None);
     let Tiling::Tiled(tile) = plain.tiling else { return plain };
     if p.multiplications() < MIN_WORK {
@@ -244,5 +247,41 @@ pub(super) fn square(engine: &Engine, p: &Product<'_>, sum: CType) -> Choice {
     let tiles = p.a.batch.elements() * p.a.free.elements().div_ceil(side) * p.b.free.elements().div_ceil(side);
     let target = if engine.caps().kind == DeviceKind::Cpu { CPU_GROUPS } else { SQUARE_GROUPS };
     let splits = (target / tiles.max(1)).min(p.a.depth.elements() / MIN_SQUARE_DEPTH);
-    Choice { tiling: Tiling::Square, splits: splits.max(accurate_splits(p, sum)) }
+    Choice { tiling: Tiling::Square, splits: splits.max(accurate_splits(p, sum, MAX_SPLIT_DEPTH)) }
+}
+
+/// Multiplications from which a tile of so many rows is worth its compilation, which takes as long as it is large.
+const MIN_LANES_WORK: [(u32, u64); 2] = [(32, 1 << 23), (16, 1 << 18)];
+
+/// Workgroups that keep the cores of a CPU busy where tiles are that large.
+const MIN_LANES_GROUPS: u64 = 8;
+
+/// Results that one core is to compute, at least, before the contracted axis is split.
+const MIN_SPLIT_RESULTS: u64 = 128;
+
+/// Contracted elements per split: a lane adds up one after the other, where other tiles have teams or short sums.
+const MAX_LANES_DEPTH: u64 = 2048;
+
+/// Tiles for lanes that the device can run: those of CPU devices, whose subgroups are their vectors.
+pub fn lane_tiles(engine: &Engine, sum: CType) -> &'static [LaneTile] {
+    let caps = engine.caps();
+    let ops = &caps.subgroup_ops;
+    let can = caps.kind == DeviceKind::Cpu && caps.subgroup_size >= LANES && ops.basic && ops.ballot;
+    if can { LaneTile::all(sum) } else { &[] }
+}
+
+/// The tile of `tiles` for a product, the largest ones first. The splits depend on no tile, nor on which operand has the rows, so that a
+/// transposed product of exchanged operands has the same bits.
+fn lanes(p: &Product<'_>, sum: CType, tiles: &[LaneTile]) -> Option<Choice> {
+    let (rows, columns, batches) = (p.a.free.elements(), p.b.free.elements(), p.a.batch.elements());
+    let pays = |tile: &&LaneTile| {
+        let groups = batches * rows.div_ceil(tile.rows.into()) * columns.div_ceil(tile.columns().into());
+        let least = MIN_LANES_WORK.iter().find(|(rows, _)| *rows == tile.rows);
+        let is_worth = least.is_none_or(|&(_, work)| p.multiplications() >= work && groups >= MIN_LANES_GROUPS);
+        is_worth && (tile.vectors == 1 || columns > LANES.into())
+    };
+    let tile = *tiles.iter().find(pays)?;
+    let shares = (batches * rows * columns).div_ceil(MIN_SPLIT_RESULTS);
+    let splits = (CPU_GROUPS / shares.max(1)).min(p.a.depth.elements() / MIN_SQUARE_DEPTH);
+    Some(Choice { tiling: Tiling::Lanes(tile), splits: splits.max(accurate_splits(p, sum, MAX_LANES_DEPTH)) })
 }

@@ -1,0 +1,166 @@
+//! Modules with one or two words changed: what spirv-val refuses, the check refuses. Skipped where spirv-val is not installed.
+//!
+//! `NX_VULKAN_SPIRV_MUTANTS` sets how many mutants are tried, `NX_VULKAN_SPIRV_SEED` where they begin.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "common/random.rs"]
+mod random;
+
+use nx_vulkan_engine::spirv::{Reflection, spirv_val};
+use std::path::{Path, PathBuf};
+
+use random::Random;
+
+const SHADERS: [&str; 9] = [
+    "examples/regime_f64",
+    "examples/eight_schools_f64",
+    "examples/regime",
+    "leapfrog_chain_weibull",
+    "leapfrog_chain_beta_f64",
+    "reduce_axis",
+    "matmul_tiled",
+    "random_philox",
+    "template/sort_rows_1",
+];
+
+/// What spirv-val says of that which the check does not look at.
+const LEFT: [&str; 7] = [
+    "layout rules",
+    "laid out",
+    "structured exit",
+    "is not contained in the associated loop",
+    "branches to the selection construct",
+    "branches to the loop construct",
+    "Back-edges",
+];
+
+fn shader(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../priv/shaders").join(format!("{name}.spv"))
+}
+
+/// The original with one or two words replaced by near ones, by small ones, or by other words of the module.
+fn mutant(original: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = original.to_vec();
+    let words = bytes.len() / 4;
+    for _ in 0..=random.below(2) {
+        let at = 5 + random.below(words - 5);
+        let word =
+            |at: usize| u32::from_le_bytes([bytes[4 * at], bytes[4 * at + 1], bytes[4 * at + 2], bytes[4 * at + 3]]);
+        let replaced = match random.below(6) {
+            0 => word(at) ^ 1 << random.below(8),
+            1 => random.below(300) as u32,
+            2 => word(at).wrapping_add(1),
+            3 => word(at).wrapping_sub(1),
+            4 => word(at - 1),
+            _ => word(5 + random.below(words - 5)),
+        };
+        bytes[4 * at..4 * at + 4].copy_from_slice(&replaced.to_le_bytes());
+    }
+    bytes
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().unwrap())
+}
+
+#[test]
+fn what_spirv_val_refuses_is_refused() {
+    if !matches!(spirv_val(&shader(SHADERS[0])), Ok(true)) {
+        eprintln!("spirv-val is not installed: skipped");
+        return;
+    }
+    let originals = SHADERS.map(|name| std::fs::read(shader(name)).unwrap());
+    let seed = setting("NX_VULKAN_SPIRV_SEED", 0);
+    let kept = std::env::temp_dir().join(format!("nx_vulkan-mutants-{}", std::process::id()));
+    std::fs::create_dir_all(&kept).unwrap();
+    let mut accepted = 0;
+    let mut wrong = Vec::new();
+    for number in seed..seed + setting("NX_VULKAN_SPIRV_MUTANTS", 3000) {
+        let mut random = Random(number.wrapping_mul(0x2545_f491_4f6c_dd1d));
+        let which = random.below(originals.len());
+        let bytes = mutant(&originals[which], &mut random);
+        if Reflection::of(&bytes, "").is_err() {
+            continue;
+        }
+        accepted += 1;
+        let path = kept.join(format!("{number}.spv"));
+        std::fs::write(&path, bytes).unwrap();
+        match spirv_val(&path) {
+            Ok(_) => std::fs::remove_file(&path).unwrap(),
+            Err(error) => wrong.push(format!("{} of {}: {error}", number, SHADERS[which])),
+        }
+    }
+    println!("{accepted} mutants accepted");
+    // Layouts of blocks and structured exits are the validator's alone.
+    let is_left = |said: &String| LEFT.iter().any(|left| said.contains(left));
+    wrong.retain(|said| !is_left(said));
+    assert!(wrong.is_empty(), "{} in {}:\n{}", wrong.len(), kept.display(), wrong.join("\n"));
+    std::fs::remove_dir_all(&kept).unwrap();
+}
+
+/// The module with each operand `index` (after result type and result) of an operation, in turn, replaced; the reasons of refusals.
+fn reasons(name: &str, op: u32, index: usize, replaced: u32) -> Vec<Option<String>> {
+    let bytes = std::fs::read(shader(name)).unwrap();
+    let words: Vec<u32> = bytes.chunks(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect();
+    let mut found = Vec::new();
+    let mut at = 5;
+    while at < words.len() {
+        let count = (words[at] >> 16) as usize;
+        if words[at] & 0xffff == op && index < count {
+            let mut changed = words.clone();
+            changed[at + index] = if replaced == OWN { words[at + 2] } else { replaced };
+            let changed: Vec<u8> = changed.into_iter().flat_map(u32::to_le_bytes).collect();
+            found.push(Reflection::of(&changed, "").err().map(|error| error.to_string()));
+        }
+        at += count;
+    }
+    found
+}
+
+/// Stands for the instruction's own result.
+const OWN: u32 = u32::MAX;
+
+#[test]
+fn each_rule_refuses_what_breaks_it_and_says_so() {
+    let double = "examples/regime_f64";
+    // Operation, word of the instruction, what is put there, and what the refusal says of at least one place.
+    let cases = [
+        (12, 4, 27, "Exp: floats of 64 bits where 16 or 32 are needed"),
+        (12, 4, 64, "UnpackUnorm4x8: operand"),
+        (12, 4, 76, "operands for InterpolateAtCentroid"),
+        (71, 2, 43, "InputAttachmentIndex on OpVariable"),
+        (71, 2, 10_000, "is no Decoration"),
+        (16, 2, 0, "execution mode Some(Invocations)"),
+        (16, 2, 4462, "RoundingModeRTE without its capability"),
+        (128, 3, OWN, "OpIAdd: id"),
+        (131, 3, OWN, "is used before it is defined"),
+        (250, 1, 1, "is no value"),
+        (224, 1, 0, "id 0 is outside"),
+    ];
+    for (op, index, replaced, wanted) in cases {
+        let found = reasons(double, op, index, replaced);
+        assert!(found.iter().flatten().any(|reason| reason.contains(wanted)), "{op} {index} {replaced}: {found:?}");
+    }
+}
+
+/// Every operand of these operations replaced by a value of another type.
+#[test]
+fn operands_of_another_type_are_refused() {
+    let bytes = std::fs::read(shader("examples/regime_f64")).unwrap();
+    let words: Vec<u32> = bytes.chunks(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect();
+    let mut at = 5;
+    // A Boolean constant or a void type's id, which no operand below may be.
+    let mut void = 0;
+    while at < words.len() {
+        if words[at] & 0xffff == 19 {
+            void = words[at + 1];
+        }
+        at += (words[at] >> 16) as usize;
+    }
+    // Loads, stores, access chains, arithmetic, shifts, comparisons, conversions, selections, barriers, calls, composites, phis.
+    for op in [61, 62, 65, 128, 129, 131, 132, 133, 176, 186, 188, 112, 169, 224, 57, 80, 81, 245, 250] {
+        let first = if matches!(op, 62 | 224 | 250) { 1 } else { 3 };
+        let found = reasons("examples/regime_f64", op, first, void);
+        assert!(found.iter().all(Option::is_some), "{op}: {found:?}");
+    }
+}

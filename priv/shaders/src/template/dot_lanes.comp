@@ -1,0 +1,111 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_ballot : require
+// Batched matrix product for devices whose lanes are those of a CPU's vectors: a workgroup is LANES invocations of one subgroup, which
+// hold a tile of ROWS x (VECTORS * LANES) results in registers. A step of LANES contracted elements loads one of them per lane and row,
+// and gives them to all lanes one after the other. No shared memory and no barriers, whose accesses would each be a branch per lane there.
+// Values are REAL, or WORDS 32-bit words, of which slots know the type.
+// Parameters: rows m, columns n, contracted k, batches, elements of k per split, splits.
+#include "params.glsl"
+
+#define LANES 8u
+// Rows that are computed at once: their sums fit in the registers of a core.
+#define BLOCK 8u
+layout(local_size_x = 8) in;
+
+#ifdef REAL
+#define T REAL
+#elif WORDS == 1
+#define T uint
+#elif WORDS == 2
+#define T uvec2
+#else
+#define T uvec4
+#endif
+
+// Positions of a row or column and of a contracted element; the element at their sum.
+uint slot_a_free(const in uint batch, const in uint m) { return batch + m; }
+uint slot_b_free(const in uint batch, const in uint n) { return batch - n; }
+uint slot_a_depth(const in uint k) { return k; }
+uint slot_b_depth(const in uint k) { return k + 1u; }
+T slot_a(const in uint at) { return T(at); }
+T slot_b(const in uint at) { return T(at + 1u); }
+void slot_store(const in uint at, const in T value) {}
+#ifdef REAL
+#define MULTIPLY_ADD(a, b, sum) fma(a, b, sum)
+#else
+T slot_multiply_add(const in T a, const in T b, const in T sum) { return a + b + sum; }
+#define MULTIPLY_ADD(a, b, sum) slot_multiply_add(a, b, sum)
+#endif
+
+void main() {
+    uint rows = nx_param(0u), columns = nx_param(1u), depth = nx_param(2u), batches = nx_param(3u);
+    uint chunk = nx_param(4u), splits = nx_param(5u);
+    uint tiles_m = (rows + ROWS - 1u) / ROWS, tiles_n = (columns + VECTORS * LANES - 1u) / (VECTORS * LANES);
+    uint job = nx_group();
+    if (job >= tiles_m * tiles_n * batches * splits) return;
+    // Neighbouring workgroups share operands in the cache: groups of eight tile rows walk along the columns.
+    uint plane = job / (tiles_m * tiles_n);
+    uint tile = job - plane * (tiles_m * tiles_n);
+    uint band = tile / (8u * tiles_n);
+    uint band_rows = min(8u, tiles_m - band * 8u);
+    uint in_band = tile - band * 8u * tiles_n;
+    uint m0 = (band * 8u + in_band % band_rows) * ROWS;
+    uint n0 = in_band / band_rows * (VECTORS * LANES);
+    uint batch = plane % batches;
+    uint split = plane / batches;
+    uint begin = min(split * chunk, depth);
+    uint end = min(begin + chunk, depth);
+    uint lane = gl_SubgroupInvocationID;
+
+    // Rows and columns past the end repeat the last ones, and are not stored.
+    T sums[ROWS][VECTORS];
+    uint a_at[ROWS], b_at[VECTORS];
+    [[unroll]] for (uint r = 0u; r < ROWS; r += LANES) {
+        uint at = slot_a_free(batch, min(m0 + r + lane, rows - 1u));
+        [[unroll]] for (uint i = 0u; i < LANES; ++i) a_at[r + i] = subgroupBroadcast(at, i);
+    }
+    [[unroll]] for (uint v = 0u; v < VECTORS; ++v) b_at[v] = slot_b_free(batch, min(n0 + v * LANES + lane, columns - 1u));
+    [[unroll]] for (uint r = 0u; r < ROWS; ++r) [[unroll]] for (uint v = 0u; v < VECTORS; ++v) sums[r][v] = T(0);
+
+    for (uint k = begin; k < end; k += LANES) {
+        // Elements past the end are zeros in both operands: either may have infinities where they would be read.
+        uint own = min(k + lane, end - 1u);
+        uint a_depth = slot_a_depth(own), b_depth = slot_b_depth(own);
+        // Loads stand before what takes them, as each is a branch per lane that divides the code around it.
+        T b[LANES][VECTORS];
+        [[unroll]] for (uint i = 0u; i < LANES; ++i) {
+            uint at = subgroupBroadcast(b_depth, i);
+            [[unroll]] for (uint v = 0u; v < VECTORS; ++v) {
+                T value = slot_b(b_at[v] + at);
+                b[i][v] = k + i < end ? value : T(0);
+            }
+        }
+        [[unroll]] for (uint first = 0u; first < ROWS; first += BLOCK) {
+            T a[BLOCK];
+            [[unroll]] for (uint r = 0u; r < BLOCK; ++r) {
+                T value = slot_a(a_at[first + r] + a_depth);
+                a[r] = k + lane < end ? value : T(0);
+            }
+            [[unroll]] for (uint i = 0u; i < LANES; ++i) {
+                [[unroll]] for (uint r = 0u; r < BLOCK; ++r) {
+                    T one = subgroupBroadcast(a[r], i);
+                    [[unroll]] for (uint v = 0u; v < VECTORS; ++v) {
+                        sums[first + r][v] = MULTIPLY_ADD(one, b[i][v], sums[first + r][v]);
+                    }
+                }
+            }
+        }
+    }
+
+    // The first row of sums is stored and the others move up: registers have no index.
+    uint base = ((split * batches + batch) * rows + m0) * columns;
+    [[dont_unroll]] for (uint r = 0u; r < min(ROWS, rows - m0); ++r) {
+        [[unroll]] for (uint v = 0u; v < VECTORS; ++v) {
+            uint n = n0 + v * LANES + lane;
+            if (n < columns) slot_store(base + r * columns + n, sums[0][v]);
+        }
+        [[unroll]] for (uint q = 1u; q < ROWS; ++q) [[unroll]] for (uint v = 0u; v < VECTORS; ++v) sums[q - 1u][v] = sums[q][v];
+    }
+}
