@@ -106,17 +106,44 @@ defmodule Nx.Vulkan.SynthesisTest do
     assert Codegen.clear_cache() == :ok
   end
 
-  test "another source under the same name is compiled anew" do
-    glsl = &"#version 450\nlayout(set = 0, binding = 0) buffer Out { float x; };\nvoid main() { x = #{&1}; }\n"
-    {:ok, path} = Codegen.compile_cached(glsl.("1.0"), key: "mine")
+  # A source for each number.
+  defp numbered(x),
+    do: "#version 450\nlayout(set = 0, binding = 0) buffer Out { float x; };\nvoid main() { x = #{x}.0; }\n"
+
+  test "another source under the same key is another module" do
+    {:ok, path} = Codegen.compile_cached(numbered(1), key: "mine")
+    assert Path.basename(path) =~ ~r/^mine-[0-9a-f]{64}\.spv$/
     one = File.read!(path)
     %{ctime: made} = File.stat!(path)
-    assert Codegen.compile_cached(glsl.("1.0"), key: "mine") == {:ok, path}
+    assert Codegen.compile_cached(numbered(1), key: "mine") == {:ok, path}
+    assert {:ok, other} = Codegen.compile_cached(numbered(2), key: "mine")
+    assert File.read!(other) != one
+    assert File.read!(path) == one
     assert %{ctime: ^made} = File.stat!(path)
-    assert Codegen.compile_cached(glsl.("2.0"), key: "mine") == {:ok, path}
-    assert File.read!(path) != one
     assert Codegen.clear_cache() == :ok
     assert File.ls!(Codegen.folder()) == []
+  end
+
+  test "sources that race under one key keep their modules" do
+    want =
+      for x <- 1..3, into: %{} do
+        {:ok, path} = Codegen.compile_cached(numbered(x))
+        {x, File.read!(path)}
+      end
+
+    1..12
+    |> Enum.map(fn i ->
+      Task.async(fn ->
+        x = rem(i, 3) + 1
+
+        for _ <- 1..5 do
+          assert {:ok, path} = Codegen.compile_cached(numbered(x), key: "mine")
+          # Whoever holds a path reads it later.
+          assert File.read!(path) == want[x]
+        end
+      end)
+    end)
+    |> Task.await_many(120_000)
   end
 
   test "a module that can't take its place keeps its source", %{tmp_dir: folder} do

@@ -36,35 +36,19 @@ defmodule Nx.Vulkan.Codegen do
       `priv/shaders/include` need it. False unless set: GLSL's own rules
     * `:compiler` - the name or path of the compiler. The first one that is installed unless set
     * `:folder` - where the module is kept, `folder/0` unless set
-    * `:key` - the module's name there, without its extension: the hash of the source unless set. A file beside it keeps
-      that hash, so that another source under the same name is compiled anew
+    * `:key` - what the module's name there begins with. The hash of the source follows, so that the path of one source is never that of
+      another, whoever else compiles under the same key
   """
   @spec compile_cached(String.t(), keyword) :: {:ok, Path.t()} | {:error, failure}
   def compile_cached(glsl, options \\ []) when is_binary(glsl) do
     options = Keyword.validate!(options, exact: false, compiler: nil, folder: nil, key: nil)
-    hash = hash(glsl, options[:exact])
-    path = Path.join(options[:folder] || folder(), (options[:key] || hash) <> ".spv")
+    name = [options[:key], hash(glsl, options[:exact])] |> Enum.reject(&is_nil/1) |> Enum.join("-")
+    path = Path.join(options[:folder] || folder(), name <> ".spv")
 
-    cond do
-      of?(path, options[:key], hash) and File.regular?(path) and NativeV.shader_check(path) == :ok -> {:ok, path}
-      options[:key] == nil -> compile(glsl, path, options)
-      true -> with {:ok, path} <- compile(glsl, path, options), do: keep_hash(path, hash)
-    end
+    if File.regular?(path) and NativeV.shader_check(path) == :ok,
+      do: {:ok, path},
+      else: compile(glsl, path, options)
   end
-
-  # Whether the module under a name of the caller's is of that source.
-  defp of?(_path, nil, _hash), do: true
-  defp of?(path, _key, hash), do: File.read(hash_file(path)) == {:ok, hash}
-
-  defp keep_hash(path, hash) do
-    with {:error, nil, said} <- file(:write, [hash_file(path), hash]) do
-      {:error, %{exit: nil, stderr: said, glsl_path: nil}}
-    else
-      :ok -> {:ok, path}
-    end
-  end
-
-  defp hash_file(path), do: Path.rootname(path) <> ".sha256"
 
   @doc """
   Deletes every cached module and kept source.
@@ -72,7 +56,7 @@ defmodule Nx.Vulkan.Codegen do
   @spec clear_cache() :: :ok
   def clear_cache do
     with {:ok, names} <- File.ls(folder()) do
-      for name <- names, Path.extname(name) in ~w(.spv .comp .sha256), do: File.rm(Path.join(folder(), name))
+      for name <- names, Path.extname(name) in ~w(.spv .comp), do: File.rm(Path.join(folder(), name))
     end
 
     :ok

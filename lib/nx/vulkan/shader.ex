@@ -11,7 +11,7 @@ defmodule Nx.Vulkan.Shader do
   ## Options
 
     * `:cache_dir` - where the module is kept, `default_cache_dir/0` unless set
-    * `:key` - its name there, without its extension: the hash of the source unless set. Another source under the same name is compiled anew
+    * `:key` - what its name there begins with, before the hash of the source
 
   ## Errors
 
