@@ -15,7 +15,7 @@ defmodule Nx.Vulkan.Chain do
     * `:workgroup` - the steps of all chains are one kernel and one dispatch; each chain is one workgroup, which holds its whole state. So run
       log-densities that one workgroup can compute in some 100 us: tens of parameters with thousands of observations, for instance
     * `:device` - a step is a compiled program (`Nx.Vulkan.Compiler`), which has the whole device for each of its kernels. So run larger ones: many parameters,
-      matrix products with many observations, and ops that a workgroup lacks (factorizations, sorts, convolutions). Chains lie side by side, each
+      matrix products with many observations, and ops that a workgroup lacks (sorts, convolutions, factorizations of what depends on the parameters). Chains lie side by side, each
       with memory of its own, so that they overlap: as many at once as a sixteenth of the device's memory holds, up to 1024
 
   In the form `:device`, too, nothing waits for the host between steps, and an ordinary run is one submission to a CPU device: up to 32,768 kernels (each chain's step
@@ -26,6 +26,10 @@ defmodule Nx.Vulkan.Chain do
   What other processes ask of the device has its turn between parts (their ops may part a submission, too), and a process that is killed ends its run with the
   part that it has begun. In the form `:workgroup` each part is a dispatch, of some of the chains where a step of all takes longer than that. 1024 steps of a log-density of some thousand operations are one part; of those that one workgroup computes in
   100 us they are a few on slow devices.
+
+  What takes long and does not depend on the parameters (factorizations, products, sums, sorts) is no part of the steps in either form: of captured tensors it is computed by
+  `compile/3`, of `:data` once in each `run/4`, before the steps. Where a system's matrix is such, `solve` and `triangular_solve` multiply by its inverse and
+  refine the solution once. So Gaussian processes with a fixed kernel run in the form `:workgroup`, too.
 
   In both, the same chain gives the same bits, alone or among others, and its first steps do not depend on how many follow. Both agree to the
   rounding.
@@ -39,7 +43,7 @@ defmodule Nx.Vulkan.Chain do
   alias Nx.Defn.{Composite, Expr}
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.{Closure, Lowering, NativeV}
-  alias Nx.Vulkan.Lowering.Plan
+  alias Nx.Vulkan.Lowering.{Invariants, Plan}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   defmodule Traced do
@@ -51,8 +55,10 @@ defmodule Nx.Vulkan.Chain do
   # Chains of one dispatch: workgroups that every device takes. More follow in further ones.
   @most_chains 65_535
 
-  @enforce_keys [:ref, :form, :template, :parameters, :type, :mass, :data, :captured]
-  defstruct [:ref, :form, :template, :parameters, :type, :mass, :data, :captured]
+  # `captured` are the inputs of a step after q: the number of a leaf of the data, a reference to a constant, or `{:ahead, k}`, a result of `ahead`, an
+  # executable that runs once in each run, with its inputs; or nil.
+  @enforce_keys [:ref, :form, :template, :parameters, :type, :mass, :data, :captured, :ahead]
+  defstruct @enforce_keys
 
   @typedoc "A compiled chain. Any number of processes may run it."
   @type t :: %__MODULE__{
@@ -98,7 +104,10 @@ defmodule Nx.Vulkan.Chain do
         {[q, data], fn q, data -> value_and_grad(q, type, &log_density.(unflatten_vector(&1, template), data)) end}
       end
 
-    {program, captured} = lower(traced, arguments)
+    {program, inputs} = program(traced, arguments)
+    if not match?([0 | _], inputs), do: independent()
+    {program, inputs} = constants(program, inputs)
+    {program, [0 | captured], ahead} = ahead(program, inputs, &(&1 == 0))
     again = fn -> NativeV.chain_compile(program, opts[:mass], opts[:form]) end
     {ref, form} = B.settle(again.(), again)
 
@@ -110,7 +119,8 @@ defmodule Nx.Vulkan.Chain do
       type: type,
       mass: opts[:mass],
       data: data,
-      captured: captured
+      captured: captured,
+      ahead: ahead
     }
   end
 
@@ -211,7 +221,7 @@ defmodule Nx.Vulkan.Chain do
   def traced(value_and_grad, template) do
     {value, gradient} = expr = Nx.Defn.debug_expr(value_and_grad).(template)
     # The parameters must matter; in a transition they do even where the log-density is a constant.
-    _ = lower(fn _ -> expr end, [template])
+    if not match?({_, [0 | _]}, program(fn _ -> expr end, [template])), do: independent()
 
     fn %T{data: %Expr{context: context}} = q ->
       block = %Expr{id: make_ref(), op: :block, args: [%Traced{}, [q], expr, nil], context: context}
@@ -219,17 +229,11 @@ defmodule Nx.Vulkan.Chain do
     end
   end
 
-  @doc false
-  # The program of a log-density with its gradient, and for each of its inputs after q the number of a leaf of the data, or a reference to a constant.
-  def lower(value_and_grad, arguments) do
-    case program(value_and_grad, arguments) do
-      {program, [0 | inputs]} -> {program, for(i <- inputs, do: if(is_integer(i), do: i - 1, else: i))}
-      _ -> unsupported("a log-density must depend on its parameters")
-    end
-  end
+  defp independent, do: unsupported("a log-density must depend on its parameters")
 
   @doc false
-  # The one program of a function, and what its inputs are: the number of a leaf of the arguments, or a reference to a constant.
+  # The one program of a function, with what stays in its loops before them, and what its inputs are: the number of a leaf of the arguments, or
+  # a reference to a constant.
   def program(traced, arguments) do
     expr = apply(Nx.Defn.debug_expr(traced), arguments)
     leaves = arguments |> Composite.flatten_list() |> Enum.map(&Nx.devectorize/1)
@@ -238,13 +242,56 @@ defmodule Nx.Vulkan.Chain do
 
     case Plan.new(scope) do
       %Plan{steps: [{:run, program, inputs, outputs}], outputs: outputs} ->
-        {program,
-         for([:input, i] <- inputs, do: if(i < count, do: i, else: constants |> Enum.at(i - count) |> B.reference()))}
+        reference = &(constants |> Enum.at(&1 - count) |> B.reference())
+        {Invariants.out_of_loops(program), for([:input, i] <- inputs, do: if(i < count, do: i, else: reference.(i)))}
 
       _ ->
         unsupported("a log-density can't call the host (hooks, runtime_call)")
     end
   end
+
+  @doc false
+  # The program with what depends on constants alone computed here, and its inputs.
+  def constants(program, inputs) do
+    case ahead(program, inputs, &is_integer/1) do
+      {program, inputs, nil} ->
+        {program, inputs}
+
+      {program, inputs, ahead} ->
+        results = run_ahead(ahead, [])
+        {program, Enum.map(inputs, &if(is_integer(&1), do: &1, else: at(&1, [], results)))}
+    end
+  end
+
+  # The rest of a program whose inputs change where `changes?` says so, its inputs, and what has to run once.
+  defp ahead(program, inputs, changes?) do
+    changing = for {input, i} <- Enum.with_index(inputs), changes?.(input), do: i
+
+    case Invariants.split(program, changing) do
+      nil ->
+        {program, inputs, nil}
+
+      {before, taken, rest} ->
+        results = for i <- 0..(length(List.last(before)) - 1), do: {:ahead, i}
+        {rest, kept} = Invariants.narrow(rest, &(&1 in changing))
+        all = inputs ++ results
+        compile = fn -> NativeV.program_compile(before) end
+        executable = B.settle(compile.(), compile)
+        {rest, Enum.map(kept, &Enum.at(all, &1)), {executable, Enum.map(taken, &Enum.at(inputs, &1))}}
+    end
+  end
+
+  defp run_ahead(nil, _leaves), do: []
+
+  defp run_ahead({executable, inputs}, leaves) do
+    inputs = Enum.map(inputs, &at(&1, leaves, []))
+    B.settle(NativeV.executable_run(executable, inputs), fn -> NativeV.executable_run_dirty(executable, inputs) end)
+  end
+
+  # The reference that an input is.
+  defp at(i, leaves, _results) when is_integer(i), do: leaves |> Enum.at(i - 1) |> Nx.to_tensor() |> B.reference()
+  defp at({:ahead, i}, _leaves, results), do: Enum.at(results, i)
+  defp at(reference, _leaves, _results), do: reference
 
   defp unsupported(message) do
     raise Nx.Vulkan.Error, kind: :unsupported, op: :chain, message: message, details: %{}
@@ -412,11 +459,8 @@ defmodule Nx.Vulkan.Chain do
     end
 
     leaves = Composite.flatten_list([data])
-
-    Enum.map(chain.captured, fn
-      i when is_integer(i) -> leaves |> Enum.at(i) |> Nx.to_tensor() |> B.reference()
-      reference -> reference
-    end)
+    results = run_ahead(chain.ahead, leaves)
+    Enum.map(chain.captured, &at(&1, leaves, results))
   end
 
   defp captured(%{data: nil}, _data), do: raise(ArgumentError, "the log-density was compiled without data")

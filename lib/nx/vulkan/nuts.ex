@@ -23,7 +23,8 @@ defmodule Nx.Vulkan.NUTS do
   Chains whose trees differ in depth don't wait for each other.
 
   Log-densities that are too large for one workgroup (the forms of `Nx.Vulkan.Chain`) take the form `:device`: every op has the whole device, one chain
-  is drawn from after the other, and the host may look at the device after each leapfrog step.
+  is drawn from after the other, and the host may look at the device after each leapfrog step. Factorizations and other long work on data alone are computed once, before the
+  first draw, in both forms.
 
   ## The log-density
 

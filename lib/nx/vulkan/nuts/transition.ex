@@ -65,6 +65,7 @@ defmodule Nx.Vulkan.NUTS.Transition do
 
     arguments = List.to_tuple(flat)
     {program, inputs} = Chain.program(traced, [arguments])
+    {program, inputs} = Chain.constants(program, inputs)
     # The arguments, all of which are used, and then references.
     captured = Enum.drop(inputs, length(flat))
     own = for i <- 1..(length(flat) - 1), do: i <= length(@states ++ @own)
