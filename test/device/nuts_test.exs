@@ -85,6 +85,29 @@ defmodule Nx.Vulkan.NUTSTest do
     end
   end
 
+  test "starts are of the chains' keys and the number of the try alone, on any device" do
+    keys = Nx.tensor(for(i <- 1..40, do: [i, 0xFFFFFFFF - i]), type: :u32, backend: Nx.BinaryBackend)
+
+    for type <- [:f32, :f64] do
+      starts = fn keys, number, compiler ->
+        like = Nx.broadcast(tensor(0.0, type), {100})
+        cpu(Nx.Defn.jit_apply(&Random.starts/3, [keys, tensor(number, :u32), like], compiler: compiler))
+      end
+
+      all = starts.(keys, 1, Nx.Vulkan.Compiler)
+      assert {all.shape, all.type} == {{40, 100}, Nx.Type.normalize!(type)}
+      assert Nx.to_binary(all) == Nx.to_binary(starts.(keys, 1, Nx.Defn.Evaluator))
+      assert Nx.to_binary(all[7..8]) == Nx.to_binary(starts.(keys[7..8], 1, Nx.Vulkan.Compiler))
+      values = Nx.to_flat_list(Nx.concatenate([all, starts.(keys, 2, Nx.Vulkan.Compiler)]))
+      # Some of 23 bits are equal.
+      assert values |> Enum.uniq() |> length() > 7980
+      assert Enum.all?(values, &(abs(&1) < 1))
+      # Four standard errors.
+      assert abs(Diagnostics.mean(values)) < 4 * :math.sqrt(1 / 3 / 8000)
+      assert_in_delta Diagnostics.mean(Enum.map(values, &(&1 * &1))), 1 / 3, 4 * :math.sqrt(4 / 45 / 8000)
+    end
+  end
+
   test "random words are those of Nx.Random's hash, and normals are normal" do
     counters = Nx.tensor([[3, 3, 3], [0, 1, 0xFFFFFFFF]], type: :u32, backend: Nx.BinaryBackend)
     key = Nx.tensor([0xDEADBEEF, 42], type: :u32, backend: Nx.BinaryBackend)

@@ -4,7 +4,7 @@ defmodule Nx.Vulkan.NUTS.Random do
   # Random numbers of a chain on the device. They are hashes of the chain's key and of what they are for, so that no state passes from
   # one to the next: Threefry-2x32-20 (Salmon et al. 2011), which Nx.Random uses too, written without loops.
   #
-  # What a number is for is its first word, the number of the draw, and its second: a kind and a place.
+  # What a number is for is its first word, the number of the draw (of the try, for starts), and its second: a kind and a place.
 
   import Nx.Defn
 
@@ -12,6 +12,7 @@ defmodule Nx.Vulkan.NUTS.Random do
   @momenta 0
   @directions 0x10000000
   @leaves 0x20000000
+  @starts 0x30000000
 
   @rotations [[13, 15, 26, 6], [17, 29, 16, 24]]
   @parity 0x1BD11BDA
@@ -64,6 +65,15 @@ defmodule Nx.Vulkan.NUTS.Random do
   defn leaf(key, draw, leaf, like) do
     {a, b} = words(key, draw, leaf + kind(@leaves))
     {short_uniform(a, like), short_uniform(b, like)}
+  end
+
+  @doc """
+  Numbers between -1 and 1, exclusively, as many for each chain as `like` has elements and of its type. `keys` are those of the chains, `{chains, 2}`,
+  and `number` counts the tries.
+  """
+  defn starts(keys, number, like) do
+    places = Nx.iota({1, Nx.size(like)}, type: :u32) + kind(@starts)
+    2.0 * (keys |> Nx.transpose() |> Nx.new_axis(2) |> words(number, places) |> uniform(like)) - 1.0
   end
 
   deftransformp(shape_of_pairs(like), do: {2, Nx.size(like)})

@@ -6,7 +6,7 @@ defmodule Nx.Vulkan.NUTS.Run do
 
   require Logger
 
-  alias Nx.Vulkan.NUTS.{Adaptation, Transition}
+  alias Nx.Vulkan.NUTS.{Adaptation, Random, Transition}
 
   # How many times more draws than the call before each may take: trees may grow. The first one, and that after a change of scales, takes one.
   @growth 2
@@ -30,14 +30,14 @@ defmodule Nx.Vulkan.NUTS.Run do
 
   @enforce_keys [:transition, :opts, :chains, :type, :d]
   defstruct @enforce_keys ++
-              [:state, :own, seeds: [], first_draw: 0, dispatches: 0, divergent: 0, pace: 1] ++
+              [:state, :own, first_draw: 0, dispatches: 0, divergent: 0, pace: 1] ++
               [draws: [], statistics: [], warmup: []]
 
   @doc "A run that has not started: keys, and masses of one."
   def new(%Transition{type: type, parameters: d} = transition, opts) do
     run = %__MODULE__{transition: transition, opts: opts, chains: opts.num_chains, type: type, d: d}
     [high, low] = opts.key
-    {keys, seeds} = Enum.unzip(for chain <- 1..run.chains, do: words(:rand.seed_s(:exsss, {high, low, chain})))
+    keys = for chain <- 1..run.chains, do: words(:rand.seed_s(:exsss, {high, low, chain}))
     one = Nx.tensor(1.0, type: type)
 
     mass =
@@ -47,12 +47,12 @@ defmodule Nx.Vulkan.NUTS.Run do
       end
 
     own = %{key: Nx.tensor(keys, type: :u32), mu: numbers(run, 0.0), inverse_mass: mass, momentum_scale: mass}
-    %{run | own: own, seeds: seeds}
+    %{run | own: own}
   end
 
   defp words(seed) do
-    {words, seed} = Enum.map_reduce(1..2, seed, fn _, seed -> :rand.uniform_s(0x100000000, seed) end)
-    {Enum.map(words, &(&1 - 1)), seed}
+    {words, _seed} = Enum.map_reduce(1..2, seed, fn _, seed -> :rand.uniform_s(0x100000000, seed) end)
+    Enum.map(words, &(&1 - 1))
   end
 
   defp numbers(run, number), do: Nx.broadcast(Nx.tensor(number, type: run.type), {run.chains})
@@ -60,10 +60,7 @@ defmodule Nx.Vulkan.NUTS.Run do
   ## Starts
 
   @doc "Puts all chains to the vector `:init`, or each somewhere (nil), with the log-density and its gradient there."
-  def start(%{opts: %{init: nil}} = run) do
-    {places, seeds} = run.seeds |> Enum.map(&place(&1, run.d)) |> Enum.unzip()
-    try_starts(%{run | seeds: seeds}, places, 1)
-  end
+  def start(%{opts: %{init: nil}} = run), do: try_starts(run, places(run, 1), 1)
 
   def start(%{opts: %{init: init}} = run) do
     {run, finite} = evaluate(run, Nx.broadcast(init, {run.chains, run.d}))
@@ -72,7 +69,7 @@ defmodule Nx.Vulkan.NUTS.Run do
   end
 
   defp try_starts(run, places, tried) do
-    {run, finite} = evaluate(run, Nx.tensor(places, type: run.type))
+    {run, finite} = evaluate(run, places)
 
     cond do
       false not in finite ->
@@ -84,20 +81,17 @@ defmodule Nx.Vulkan.NUTS.Run do
                 "-#{@start_radius} and #{@start_radius}; give the option :init"
 
       true ->
-        {places, seeds} =
-          [places, run.seeds, finite]
-          |> Enum.zip_with(fn [old, seed, finite] -> if finite, do: {old, seed}, else: place(seed, run.d) end)
-          |> Enum.unzip()
-
-        try_starts(%{run | seeds: seeds}, places, tried + 1)
+        keep = finite |> Enum.map(&if(&1, do: 1, else: 0)) |> Nx.tensor(type: :u8) |> Nx.new_axis(1)
+        try_starts(run, Nx.select(Nx.broadcast(keep, places), places, places(run, tried + 1)), tried + 1)
     end
   end
 
-  defp place(seed, d) do
-    Enum.map_reduce(1..d, seed, fn _, seed ->
-      {x, seed} = :rand.uniform_s(seed)
-      {@start_radius * (2 * x - 1), seed}
-    end)
+  # What a chain tries depends on its key and on how often it tried.
+  defp places(run, tried) do
+    like = Nx.broadcast(Nx.tensor(0.0, type: run.type), {run.d})
+    arguments = [run.own.key, Nx.tensor(tried, type: :u32), like]
+    starts = Nx.Defn.jit_apply(&Random.starts/3, arguments, compiler: Nx.Vulkan.Compiler)
+    Nx.multiply(starts, @start_radius)
   end
 
   # A step of no length gives the log-density and the gradient where the chains are. Answers for each whether they are finite.
