@@ -121,6 +121,22 @@ fn kernels_for_matrix_units_are_valid() {
     }
 }
 
+/// The twin of tanh for devices that fuse fma serves every input: no second path for rare ones.
+#[test]
+fn twins_without_rare_inputs_are_called_as_they_are() {
+    let library = Library::builtin().unwrap();
+    let words = |unary: Unary, fused: bool| {
+        let spec =
+            Spec { width: 4, ..spec(Elementwise::Unary(unary), &[DType::F32], DType::F32, Layout::Contiguous, 0) };
+        let kernel = spec.generate(library, FloatModes { fused, ..MODES }).unwrap();
+        check(unary.name(), &kernel.words);
+        kernel.words.len()
+    };
+    // Both paths of exp are in its kernel, whichever form it has; of tanh one is where the twin serves.
+    assert!(words(Unary::Exp, true) * 10 > words(Unary::Exp, false) * 8);
+    assert!(words(Unary::Tanh, true) * 10 < words(Unary::Tanh, false) * 8);
+}
+
 #[test]
 fn every_op_and_type_generates_a_valid_kernel() {
     let library = Library::builtin().unwrap();

@@ -136,7 +136,6 @@ float nx_reciprocal_error_f32(const in float e, const in float g) {
     vec2 p = nx_two_product_f32(e, g);
     return fma(0.5f, g, (p.x - 1.0f) + p.y);
 }
-float nx_reciprocal_error_f32_fused(const in float e, const in float g) { return fma(0.5f, g, fma(e, g, -1.0f)); }
 
 // Whether nx_tanh_f32_hot does not hold.
 bool nx_tanh_f32_rare(const in float x) { return !(abs(x) < 40.0f); }
@@ -177,6 +176,31 @@ float nx_tanh_f32(const in float x) {
         return nx_tanh_f32_hot(x);
     }
     return nx_magnitude_bits_f32(x) > 0x7f800000u ? x : nx_with_sign_f32(1.0f, floatBitsToUint(x));
+}
+
+// By h = (e^2|x| - 1) / 2, which is 2^k r' + (2^k - 1) / 2 with r' = (e^2r - 1) / 2 = r + r^2 q, as 1 - 1 / (h + 1): one formula for all x, in 5
+// instructions fewer. Other bits than above.
+// max error: 0.88 ulp over all 2^32 inputs
+float nx_tanh_f32_fused(const in float x) {
+    float a = min(abs(x), 10.0f);
+    float t = fma(a, 2.88539008f, 12582912.0f);
+    float r = fma(t - 12582912.0f, -0.34657359f, a);
+    float q = fma(0.0444226414f, r, 0.133866027f);
+    q = fma(q, r, 0.333337665f);
+    q = fma(q, r, 0.66666168f);
+    q = fma(q, r, 0.99999994f);
+    float scale = uintBitsToFloat((floatBitsToUint(t) << 23) + 0x3f800000u);
+    float z = scale * (r * r);
+    float base = fma(scale, r, fma(scale, 0.5f, -0.5f));
+    float h = fma(z, q, base);
+    float low = fma(z, q, base - h);
+    // The difference from 1 is exact: the quotient has no more bits than that.
+    float high = 1.0f - nx_rough_divide_f32(1.0f, h + 1.0f);
+    float quotient = 1.0f - high;
+    float y = fma(quotient, fma(quotient, low, fma(quotient, h, -high)), high);
+    y = nx_with_sign_f32(y, floatBitsToUint(x));
+    // NaN and numbers whose cube is below half of their last bit, denormals among them, are their own results.
+    return abs(x) >= 2.4e-4f ? y : x;
 }
 
 // exp(|x|) / 2 for |x| > 13, where the other half of sinh and cosh is below the last bit.

@@ -646,7 +646,13 @@ impl Code<'_, '_> {
     /// Calls a library function by name.
     pub fn call(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
         if self.rare.is_some() {
-            let forms = if self.linker.modes.fused { &["_fused", ""][..] } else { &[""] };
+            let twin = format!("{name}_fused");
+            let forms = match self.linker.modes.fused {
+                // A twin that needs no hot form is called as it is.
+                true if self.linker.has(&twin) && !self.linker.has(&format!("{twin}_hot")) => &[][..],
+                true => &["_fused", ""],
+                false => &[""],
+            };
             for form in forms {
                 let hot = format!("{name}{form}_hot");
                 if self.linker.has(&hot) {

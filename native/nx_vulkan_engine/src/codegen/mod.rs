@@ -8,6 +8,8 @@ pub mod fft;
 pub mod fold;
 pub mod index;
 pub mod library;
+#[cfg(test)]
+mod library_tests;
 pub mod linalg;
 pub mod link;
 pub mod matrix;

@@ -1,0 +1,139 @@
+//! Functions of the scalar library, interpreted on the host, where fma rounds once: the twins that devices call whose fma does, too.
+
+use std::collections::HashMap;
+
+use rspirv::dr::Operand;
+use rspirv::spirv::{GlslStd450Op as Glsl, Op, Word};
+
+use super::library::{FunctionRef, Library};
+
+/// Runs functions of one block and of scalars, which are their bits.
+struct Interpreter {
+    library: &'static Library,
+    /// By module.
+    constants: Vec<HashMap<Word, u32>>,
+}
+
+impl Interpreter {
+    fn new() -> Interpreter {
+        let library = Library::builtin().unwrap();
+        let constants = library.modules.iter().map(|parsed| {
+            let globals = parsed.module.types_global_values.iter().filter(|g| g.class.opcode == Op::Constant);
+            globals
+                .filter_map(|g| match g.operands[..] {
+                    [Operand::LiteralBit32(bits)] => Some((g.result_id?, bits)),
+                    _ => None,
+                })
+                .collect()
+        });
+        Interpreter { library, constants: constants.collect() }
+    }
+
+    fn call(&self, function: FunctionRef, arguments: &[u32]) -> u32 {
+        let parsed = &self.library.modules[function.module];
+        let body = &parsed.module.functions[parsed.functions[&function.id]];
+        let constants = &self.constants[function.module];
+        let parameters = body.parameters.iter().map(|p| p.result_id.unwrap());
+        let mut values: HashMap<Word, u32> = parameters.zip(arguments.iter().copied()).collect();
+        for inst in &body.blocks[0].instructions {
+            let ids: Vec<Word> = inst.operands.iter().filter_map(Operand::id_ref_any).collect();
+            // The first operand of a call is the function, that of an extended instruction its set.
+            let first = usize::from(matches!(inst.class.opcode, Op::FunctionCall | Op::ExtInst));
+            let u: Vec<u32> =
+                ids[first..].iter().map(|id| values.get(id).copied().unwrap_or_else(|| constants[id])).collect();
+            let f: Vec<f32> = u.iter().map(|&bits| f32::from_bits(bits)).collect();
+            let value = match inst.class.opcode {
+                Op::ReturnValue => return u[0],
+                Op::FunctionCall => {
+                    self.call(self.library.fused(FunctionRef { module: function.module, id: ids[0] }), &u)
+                }
+                Op::ExtInst => match inst.operands[1] {
+                    Operand::LiteralExtInstInteger(op) => match Glsl::from_u32(op).unwrap() {
+                        Glsl::Fma => f[0].mul_add(f[1], f[2]).to_bits(),
+                        Glsl::FAbs => f[0].abs().to_bits(),
+                        Glsl::FMin => f[0].min(f[1]).to_bits(),
+                        Glsl::InverseSqrt => (1.0 / f[0].sqrt()).to_bits(),
+                        other => panic!("{other:?}"),
+                    },
+                    _ => panic!("{inst:?}"),
+                },
+                Op::FAdd => (f[0] + f[1]).to_bits(),
+                Op::FSub => (f[0] - f[1]).to_bits(),
+                Op::FMul => (f[0] * f[1]).to_bits(),
+                Op::FDiv => (f[0] / f[1]).to_bits(),
+                Op::FNegate => (-f[0]).to_bits(),
+                Op::FOrdGreaterThanEqual => u32::from(f[0] >= f[1]),
+                Op::IEqual => u32::from(u[0] == u[1]),
+                Op::Bitcast => u[0],
+                Op::IAdd => u[0].wrapping_add(u[1]),
+                Op::ShiftLeftLogical => u[0] << u[1],
+                Op::BitwiseAnd => u[0] & u[1],
+                Op::BitwiseXor => u[0] ^ u[1],
+                Op::Select => u[if u[0] != 0 { 1 } else { 2 }],
+                other => panic!("{other:?}"),
+            };
+            values.insert(inst.result_id.unwrap(), value);
+        }
+        panic!("a function of several blocks")
+    }
+
+    /// The result of an exported function.
+    fn run<const N: usize>(&self, name: &str, x: [f32; N]) -> f32 {
+        f32::from_bits(self.call(self.library.find(name).unwrap(), &x.map(f32::to_bits)))
+    }
+}
+
+/// The distance of `got` from `want` in units of the last place of `want` as f32.
+fn error_ulp(got: f32, want: f64) -> f64 {
+    if f64::from(got) == want {
+        return 0.0;
+    }
+    let exponent = ((want.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(-126);
+    (f64::from(got) - want).abs() / 2f64.powi(exponent - 23)
+}
+
+/// Numbers of all sizes, and twice as many evenly between limits, of both signs.
+fn inputs(limit: f32) -> impl Iterator<Item = f32> {
+    const COUNT: u32 = 4_000;
+    let all = (0..COUNT).map(|i| f32::from_bits(i.wrapping_mul(0x9e37_79b9)));
+    let near = (0..COUNT).map(move |i| i as f32 * (limit / COUNT as f32)).flat_map(|x| [x, -x]);
+    all.chain(near).filter(|x| !x.is_nan())
+}
+
+/// The largest error over all inputs up to a limit, in units of the last place.
+fn worst(inputs: impl Iterator<Item = f32>, got: impl Fn(f32) -> f32, want: fn(f64) -> f64) -> f64 {
+    inputs.map(|x| error_ulp(got(x), want(f64::from(x)))).fold(0.0, f64::max)
+}
+
+#[test]
+fn the_fused_tanh_is_within_its_ulp() {
+    let interpreter = Interpreter::new();
+    let tanh = |x| interpreter.run("nx_tanh_f32_fused", [x]);
+    let most = worst([0.3, 1.0, 12.0].into_iter().flat_map(inputs), tanh, f64::tanh);
+    assert!((0.8..=0.88).contains(&most), "{most}");
+    for same in [0.0, -0.0, 1e-40, f32::MIN_POSITIVE, -f32::MIN_POSITIVE, 2.3e-4] {
+        assert_eq!(tanh(same).to_bits(), same.to_bits());
+    }
+    assert_eq!([f32::INFINITY, f32::NEG_INFINITY, 1e30, -9.5].map(&tanh), [1.0, -1.0, 1.0, -1.0]);
+    assert!(tanh(f32::NAN).is_nan());
+}
+
+#[test]
+fn the_fused_exp_is_within_its_ulp() {
+    let interpreter = Interpreter::new();
+    let inputs = [1.0, 87.0].into_iter().flat_map(inputs).filter(|x| x.abs() < 87.0);
+    let most = worst(inputs, |x| interpreter.run("nx_exp_f32_hot_fused", [x]), f64::exp);
+    assert!((0.8..=0.91).contains(&most), "{most}");
+}
+
+#[test]
+fn fused_roots_and_quotients_are_rounded_rightly() {
+    let ordinary = |x: &f32| (2f32.powi(-60)..2f32.powi(60)).contains(&x.abs());
+    let interpreter = Interpreter::new();
+    for x in inputs(4.0).filter(ordinary).map(f32::abs) {
+        assert_eq!(interpreter.run("nx_sqrt_f32_fused_hot", [x]), x.sqrt(), "{x}");
+    }
+    for (a, b) in inputs(4.0).filter(ordinary).zip(inputs(1e3).filter(ordinary).skip(777)) {
+        assert_eq!(interpreter.run("nx_divide_f32_fused_hot", [a, b]), a / b, "{a} / {b}");
+    }
+}
