@@ -18,6 +18,36 @@ defmodule Nx.Vulkan.NodeTest do
     assert Node.status() == {:error, :node_dead}
   end
 
+  test "a name that no process can have" do
+    for call <- [&Node.alive?/1, &Node.status/1, &Node.with_node(fn -> :value end, &1)],
+        wrong <- ["x", 1, {:via, "x", 1}] do
+      assert_raise ArgumentError, ~r/expected the name of a node, .* got: #{Regex.escape(inspect(wrong))}$/, fn ->
+        call.(wrong)
+      end
+    end
+
+    for name <- [{:global, "x"}, {:via, :global, "x"}, {:nobody, node()}] do
+      assert Node.with_node(fn -> :value end, name) == {:error, :node_dead}
+      assert Node.status(name) == {:error, :node_dead}
+    end
+  end
+
+  test "casts, calls and messages that are none of its own leave it and its callers alone", %{name: name} do
+    pid = GenServer.whereis(name)
+    slow = Task.async(fn -> Node.with_node(fn -> Process.sleep(100) end, name) end)
+    Process.sleep(10)
+    waiting = Task.async(fn -> Node.with_node(fn -> :value end, name) end)
+    GenServer.cast(name, :unknown)
+    send(pid, :unknown)
+
+    for request <- [:unknown, {:run, :no_function, {nil, [], []}, :infinity}, {:run, fn -> 1 end, {nil, [], 1}, 0}],
+        do: assert(GenServer.call(name, request) == {:error, :bad_input})
+
+    assert Task.await_many([slow, waiting]) == [:ok, :value]
+    assert GenServer.whereis(name) == pid
+    assert %{exec_count: 2} = Node.status(name)
+  end
+
   test "has a default name" do
     start_supervised!(%{id: Node, start: {Node, :start_link, []}})
     assert Node.alive?()

@@ -52,7 +52,7 @@ defmodule Nx.Vulkan.Node do
   """
   @spec alive?(GenServer.name()) :: boolean
   def alive?(name \\ __MODULE__) do
-    case GenServer.whereis(name) do
+    case name |> name!() |> GenServer.whereis() do
       pid when is_pid(pid) and node(pid) == node() -> Process.alive?(pid)
       found -> found != nil
     end
@@ -69,11 +69,11 @@ defmodule Nx.Vulkan.Node do
     * `{:error, exception}` - `fun` raised
     * `{:error, {kind, reason}}` - `fun` threw (`:throw`) or exited, or its process was killed (`:exit`)
 
-  `ArgumentError` where `:node_timeout_ms` is no time, or above 4,294,967,295.
+  `ArgumentError` where `:node_timeout_ms` is no time, or above 4,294,967,295, and for a `name` that no process can have.
   """
   @spec with_node((-> value), GenServer.name()) :: value | {:error, term} when value: term
   def with_node(fun, name \\ __MODULE__) when is_function(fun, 0) do
-    case run(fun, name, :nx_vulkan |> Application.get_env(:node_timeout_ms, :infinity) |> timeout_ms()) do
+    case run(fun, name!(name), :nx_vulkan |> Application.get_env(:node_timeout_ms, :infinity) |> timeout_ms()) do
       {:value, value} -> value
       {:error, reason} -> {:error, reason}
       :within -> value(fun)
@@ -86,6 +86,17 @@ defmodule Nx.Vulkan.Node do
   defp timeout_ms(other) do
     raise ArgumentError,
           "expected :node_timeout_ms to be an integer from 0 to #{@most_ms} or :infinity, got: #{inspect(other)}"
+  end
+
+  defp name!(name) when is_atom(name) or is_pid(name), do: name
+  defp name!({:global, _term} = name), do: name
+  defp name!({:via, module, _term} = name) when is_atom(module), do: name
+  defp name!({name, node} = remote) when is_atom(name) and is_atom(node), do: remote
+
+  defp name!(other) do
+    raise ArgumentError,
+          "expected the name of a node, an atom as given to Nx.Vulkan.Node.start_link/1, " <>
+            "{:global, term} or {:via, module, term}, or its pid, got: #{inspect(other)}"
   end
 
   defp run(fun, name, timeout_ms) do
@@ -108,7 +119,7 @@ defmodule Nx.Vulkan.Node do
   """
   @spec status(GenServer.name()) :: status | {:error, :node_dead}
   def status(name \\ __MODULE__) do
-    GenServer.call(name, :status)
+    name |> name!() |> GenServer.call(:status)
   catch
     :exit, _ -> {:error, :node_dead}
   end
@@ -129,7 +140,8 @@ defmodule Nx.Vulkan.Node do
   end
 
   @impl true
-  def handle_call({:run, fun, {_, _, callers} = settings, deadline}, {caller, _tag} = from, state) do
+  def handle_call({:run, fun, {_, _, callers} = settings, deadline}, {caller, _tag} = from, state)
+      when is_function(fun, 0) and is_list(callers) do
     # What the running function waits for can't wait for it.
     if state.job != nil and elem(state.job, 0) in callers do
       {:reply, :within, state}
@@ -142,6 +154,12 @@ defmodule Nx.Vulkan.Node do
   def handle_call(:status, _from, state) do
     {:reply, %{uptime_ms: now_ms() - state.started_ms, exec_count: state.exec_count}, state}
   end
+
+  # What is not for this process must not end it: others wait for it.
+  def handle_call(_request, _from, state), do: {:reply, {:error, :bad_input}, state}
+
+  @impl true
+  def handle_cast(_request, state), do: {:noreply, state}
 
   @impl true
   def handle_info({:done, pid, value}, %{job: {pid, monitor, from}} = state) do
