@@ -146,6 +146,44 @@ defmodule Nx.Vulkan.SynthesisTest do
     |> Task.await_many(120_000)
   end
 
+  test "clearing leaves what others compile alone" do
+    clearing = Task.async(fn -> clear_until_told() end)
+
+    1..4
+    |> Enum.map(fn task ->
+      Task.async(fn ->
+        for i <- 1..3, key <- [nil, "mine"] do
+          assert {:ok, _path} = Codegen.compile_cached(numbered(100 * task + i), key: key)
+        end
+      end)
+    end)
+    |> Task.await_many(120_000)
+
+    send(clearing.pid, :enough)
+    Task.await(clearing)
+    assert Synthesis.clear_cache() == :ok
+    assert File.ls!(Codegen.folder()) == []
+  end
+
+  defp clear_until_told do
+    Synthesis.clear_cache()
+    receive(do: (:enough -> :ok), after: (0 -> clear_until_told()))
+  end
+
+  test "clearing deletes what crashed compilations left once it is old", %{tmp_dir: folder} do
+    folder = Path.join(folder, "spv")
+    File.mkdir_p!(folder)
+    parts = for name <- ~w(0a.spv.12-3 0a.spv.12-3.comp mine-0a.spv.12-4.comp), do: Path.join(folder, name)
+    Enum.each(parts, &File.write!(&1, ""))
+    others = Path.join(folder, "notes.txt")
+    File.write!(others, "")
+    assert Synthesis.clear_cache() == :ok
+    assert Enum.all?(parts, &File.exists?/1)
+    Enum.each([others | parts], &File.touch!(&1, System.os_time(:second) - 4_000))
+    assert Synthesis.clear_cache() == :ok
+    assert File.ls!(folder) == ["notes.txt"]
+  end
+
   test "a module that can't take its place keeps its source", %{tmp_dir: folder} do
     {:ok, path} = Codegen.compile_cached(@glsl)
     File.rm!(path)
