@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::device::Stepped;
 use super::grouped::Grouped;
 use super::run::{Place, Run};
-use crate::codegen::workgroup::{supports, work_once};
+use crate::codegen::workgroup::{unsupported, work_once};
 use crate::kernel::launch::{Compile, workgroup};
 use crate::program::{Program, counted};
 use crate::{Engine, Error, GoesOn, Result, Tensor, Type, eager};
@@ -145,8 +145,10 @@ fn fits(program: &Program) -> Result<u64> {
     if program.size() > MAX_INSTRUCTIONS || largest > MAX_ELEMENTS {
         return needs(format!("at most {MAX_INSTRUCTIONS} instructions and values of {MAX_ELEMENTS} elements"));
     }
-    if !supports(program) {
-        return needs("a log-density of ops that one workgroup can run".to_string());
+    if let Some(what) = unsupported(program) {
+        return needs(format!(
+            "a log-density of ops that one workgroup can run, not {what} (which the form :device takes)"
+        ));
     }
     Ok(work_once(program))
 }

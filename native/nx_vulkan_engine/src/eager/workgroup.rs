@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Compile, Results};
-use crate::codegen::workgroup::supports;
+use crate::codegen::workgroup::unsupported;
 use crate::kernel::launch::workgroup;
 use crate::program::Program;
 use crate::{Engine, Error, Result, Tensor, Type};
@@ -15,11 +15,11 @@ pub fn run(
     outs: &[Type],
     compile: Compile,
 ) -> Result<Results> {
-    if !supports(program) {
+    if let Some(what) = unsupported(program) {
         return Err(Error::Unsupported {
             op: "workgroup".to_string(),
             dtype: None,
-            needs: "ops that one workgroup can run".to_string(),
+            needs: format!("ops that one workgroup can run, not {what}"),
         });
     }
     let spec = workgroup::spec(engine.caps(), &Arc::new(program.clone()), operands);

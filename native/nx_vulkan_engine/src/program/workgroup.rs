@@ -2,7 +2,7 @@
 
 use super::{Program, verify};
 use crate::Type;
-use crate::codegen::workgroup::supports;
+use crate::codegen::workgroup::unsupported;
 
 /// Checks that the program takes the operands, gives the results, and has only ops that a workgroup can run.
 pub(super) fn check(program: &Program, operands: &[&Type], outs: &[Type]) -> Result<(), String> {
@@ -14,5 +14,8 @@ pub(super) fn check(program: &Program, operands: &[&Type], outs: &[Type]) -> Res
     if !found.iter().copied().eq(outs) {
         return Err(format!("gives {found:?}, not {outs:?}"));
     }
-    if supports(program) { Ok(()) } else { Err("has an op that one workgroup can't run".to_string()) }
+    match unsupported(program) {
+        None => Ok(()),
+        Some(what) => Err(format!("has {what}, which one workgroup can't run")),
+    }
 }

@@ -33,7 +33,9 @@ use crate::{Error, Result};
 use index::Key;
 use memory::{Memory, WIDTHS};
 use node::{Entry, Id, Source};
-pub use node::{elementwise_cost, has_one_open_loop, is_open, supports, supports_op, work, work_once, work_repeated};
+pub use node::{
+    elementwise_cost, has_one_open_loop, is_open, supports, supports_op, unsupported, work, work_once, work_repeated,
+};
 
 /// How an input lies in memory, from its lowest element on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -283,14 +283,26 @@ pub fn has_one_open_loop(program: &Program) -> bool {
 
 /// Whether a kernel for the program can be generated.
 pub fn supports(program: &Program) -> bool {
-    let elements = |ty: &Type| (1..=MAX_ELEMENTS).contains(&ty.elements());
+    unsupported(program).is_none()
+}
+
+/// What keeps the program from being a kernel, in words: the first op that no workgroup can run, or a value that is too large for one.
+pub fn unsupported(program: &Program) -> Option<String> {
     let type_of = program.types();
-    let find = |operand: &Operand| type_of(*operand);
-    program.inputs.iter().chain(program.results()).all(elements)
-        && program.instructions.iter().all(|instruction| {
-            let operands: Vec<&Type> = instruction.operands.iter().filter_map(find).collect();
-            operands.len() == instruction.operands.len() && has(&instruction.op, &operands, &instruction.outs)
-        })
+    if let Some(ty) =
+        program.inputs.iter().chain(program.results()).find(|ty| !(1..=MAX_ELEMENTS).contains(&ty.elements()))
+    {
+        return Some(format!("a value of {ty}"));
+    }
+    program.instructions.iter().find_map(|instruction| {
+        let operands: Vec<&Type> = instruction.operands.iter().filter_map(|&o: &Operand| type_of(o)).collect();
+        if operands.len() == instruction.operands.len() && has(&instruction.op, &operands, &instruction.outs) {
+            return None;
+        }
+        let inside = instruction.op.inside().find_map(unsupported);
+        let operands: Vec<String> = operands.iter().map(|ty| ty.to_string()).collect();
+        inside.or_else(|| Some(format!("{} of {}", instruction.op.name(), operands.join(", "))))
+    })
 }
 
 fn has(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
