@@ -18,8 +18,8 @@ defmodule Nx.Vulkan.NUTS.Run do
   @max_groups 65_535
 
   # Factors of two to either side of a step in a search, and how often it goes on from the last of them.
-  @doublings 10
-  @searches 10
+  @doublings 3
+  @searches 34
   # Way of a search, as a logarithm, that no log-density should need.
   @far 40 * :math.log(2)
   # Starts that are tried where the log-density is not finite, each parameter between -2 and 2, as Stan does.
@@ -137,9 +137,9 @@ defmodule Nx.Vulkan.NUTS.Run do
   ## Step sizes
 
   # Doubles or halves the step size of each chain until one leapfrog step crosses the acceptance that is aimed at, as Stan does, and lets
-  # adaptation begin there. All candidates are tried at once.
+  # adaptation begin there. Candidates to both sides are tried at once.
   defp search(run, log_steps) do
-    log_steps = search(run, log_steps, @searches)
+    log_steps = search(run, Enum.map(log_steps, &{&1, false}), @searches)
     mu = Enum.map(log_steps, &(&1 + :math.log(10)))
     zero = numbers(run, 0.0)
     adapted = %{log_step: vector(run, log_steps), mean_log_step: zero, error: zero, updates: zero}
@@ -147,9 +147,10 @@ defmodule Nx.Vulkan.NUTS.Run do
     %{run | state: Map.merge(run.state, adapted), own: own, dispatches: run.dispatches + 1, pace: 1}
   end
 
-  defp search(run, log_steps, left) do
+  # Of each chain how far its search came, and whether it has ended.
+  defp search(run, searches, left) do
     reach = min(@doublings, div(div(@max_groups, run.chains) - 1, 2))
-    candidates = for log_step <- log_steps, do: for(k <- -reach..reach, do: log_step + k * :math.log(2))
+    candidates = for {log_step, _} <- searches, do: for(k <- -reach..reach, do: log_step + k * :math.log(2))
     count = 2 * reach + 1
 
     repeated = fn tensor ->
@@ -165,13 +166,17 @@ defmodule Nx.Vulkan.NUTS.Run do
     {_, _, statistics} = take(wide, shared(run, max_depth: 1), 1)
     accepted = statistics[[.., 0, 2]] |> Nx.reshape({run.chains, count}) |> Nx.to_list()
 
-    {log_steps, found} =
-      candidates |> Enum.zip_with(accepted, &crossing(&1, &2, reach, run.opts.target_accept)) |> Enum.unzip()
+    searches =
+      Enum.zip_with([searches, candidates, accepted], fn
+        [{_, true} = ended, _, _] -> ended
+        [_, candidates, accepted] -> crossing(candidates, accepted, reach, run.opts.target_accept)
+      end)
 
-    cond do
-      false not in found -> log_steps
-      left > 1 -> search(run, log_steps, left - 1)
-      true -> tap(log_steps, &warn(run, Enum.zip(&1, found)))
+    if left > 1 and not Enum.all?(searches, &elem(&1, 1)) do
+      search(run, searches, left - 1)
+    else
+      warn(run, searches)
+      Enum.map(searches, &elem(&1, 0))
     end
   end
 
