@@ -422,13 +422,16 @@ defmodule Nx.Vulkan.Chain do
     end
   end
 
-  # An integer beyond is no float.
-  defp step_size(_chain, number, _batch) when is_integer(number) and abs(number) > 1.0e308 do
-    raise ArgumentError,
-          "expected :step_size to be a number that a float holds, got an integer of #{length(Integer.digits(number))} digits"
-  end
-
   defp step_size(chain, number, batch) when is_number(number) do
+    most = if chain.type == {:f, 32}, do: 3.4e38, else: 1.7e308
+
+    if abs(number) > most do
+      got = if is_integer(number), do: "an integer of #{length(Integer.digits(number))} digits", else: number
+
+      raise ArgumentError,
+            "expected :step_size to be a number that #{Nx.Type.to_string(chain.type)}, the type of the chain, holds, got: #{got}"
+    end
+
     step_size(chain, Nx.tensor(number, type: chain.type, backend: B), batch)
   end
 
