@@ -19,7 +19,7 @@ defmodule Nx.Vulkan.NativeV do
       than the shader declares
     * `{:error, :spv_read_failed, message}` - the file can't be read, or is no well-formed compute module
     * `{:error, :dispatch_failed, message}` - the shader does not fit the call (its bindings, the size of its elements), the
-      device lacks a feature that it needs or as many workgroups, or running it failed. A fault on the device shows at the
+      device lacks a feature that it needs, binds no buffers as large or takes fewer workgroups, or running it failed. A fault on the device shows at the
       next call that waits, and from then on at every call
     * `{:error, :vulkan_init_failed, message}` - there is no device
     * `{:error, :upload_failed, message}`, `{:error, :download_failed, message}` - memory is short

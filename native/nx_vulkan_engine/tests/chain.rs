@@ -305,6 +305,32 @@ fn more_instances_than_the_device_takes_fail_to_dispatch() {
 }
 
 #[test]
+fn results_above_the_largest_storage_buffer_are_refused_by_their_limit() {
+    let raw = Raw::new();
+    let limit = raw.engine.caps().max_storage_buffer_range_bytes;
+    for (batched, name, ask_for) in [
+        (false, "leapfrog_chain_normal", "fewer elements or steps"),
+        (true, "examples/regime", "fewer instances or steps"),
+    ] {
+        let k = 4096u32;
+        // In a batch, instances of 8 elements and no observations.
+        let n = (limit / (4 * u64::from(k)) + 1).next_multiple_of(8);
+        let zeros = vec![0u8; n as usize * 4];
+        let head = if batched { words(&[k, 0, 8, n as u32 / 8]) } else { words(&[n as u32, k]) };
+        let push = [head, bytes_of(Real::F32, &[0.1; 13])].concat();
+        let request =
+            Request { real: Real::F32, batched, q: &zeros, p: &zeros, extras: &zeros, push: &push, k: u64::from(k) };
+        let found = run(&raw, &shader(name), &request);
+        let expected = format!(
+            "a buffer of {} bytes, but the device binds at most {limit} (maxStorageBufferRange): ask for {ask_for} in one call",
+            n * 4 * u64::from(k)
+        );
+        assert!(matches!(&found, Err(Failure::Dispatch(m)) if m.ends_with(&expected)), "{expected}: {:?}", found.err());
+    }
+    raw.finish();
+}
+
+#[test]
 fn a_lost_device_is_an_error_of_the_chain() {
     let raw = Raw::new();
     let regime = Regime::new(Real::F32, 4, 1);

@@ -71,6 +71,8 @@ pub fn start(call: &Call<'_>, request: &Request<'_>) -> Outcome<Chain> {
     let logp_bytes = rows * request.k * element_bytes;
 
     let inputs = [request.q, request.p, request.extras];
+    let sizes = inputs.iter().map(|input| input.len() as u64).chain([chain_bytes]);
+    call.check_range(sizes, if request.batched { "fewer instances or steps" } else { "fewer elements or steps" })?;
     let align = call.engine.caps().min_storage_buffer_offset_alignment;
     let input_ranges = lay_out(inputs.map(|input| input.len() as u64), align);
     let ranges = lay_out([chain_bytes, chain_bytes, chain_bytes, logp_bytes], align);

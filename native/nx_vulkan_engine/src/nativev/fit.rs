@@ -24,6 +24,7 @@ impl Call<'_> {
         self.check_bindings(reflection, run.bindings.len())?;
         let push = run.push.get(..reflection.push_bytes as usize).ok_or(Failure::BadInput)?;
         self.check_device(reflection)?;
+        self.check_range(run.bindings.iter().map(|&(_, _, size_bytes)| size_bytes), "fewer elements")?;
         let groups = self.groups(run.groups)?;
         let bindings: Vec<Binding<'_>> = (run.bindings.iter().zip(&reflection.bindings).enumerate())
             .map(|(at, (&(buffer, offset, size_bytes), declared))| Binding {
@@ -64,6 +65,17 @@ impl Call<'_> {
         self.refuse(&format!("{} has not: {}", self.engine.info().name, missing.join(", ")))
     }
 
+    /// Checks that bindings of these sizes can be bound; `ask_for` says what makes them smaller.
+    pub(crate) fn check_range(&self, sizes_bytes: impl Iterator<Item = u64>, ask_for: &str) -> Outcome {
+        let limit = self.engine.caps().max_storage_buffer_range_bytes;
+        match sizes_bytes.max() {
+            Some(size) if size > limit => self.refuse(&format!(
+                "a buffer of {size} bytes, but the device binds at most {limit} (maxStorageBufferRange): ask for {ask_for} in one call"
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// The group counts, if the device takes them.
     fn groups(&self, groups: [u64; 3]) -> Outcome<[u32; 3]> {
         let limit = self.engine.caps().max_workgroup_count;
@@ -94,7 +106,7 @@ impl Call<'_> {
 /// What the shader needs and the device has not.
 fn missing(reflection: &Reflection, caps: &Caps) -> Vec<String> {
     let mut missing: Vec<String> =
-        reflection.capabilities.iter().filter(|c| !has(caps, **c)).map(|c| format!("{c:?}")).collect();
+        reflection.capabilities.iter().filter(|c| !has(caps, **c)).map(|&c| name(c)).collect();
     let most = match caps.api_version {
         (1, 0..=2, _) => (1, 5),
         _ => (1, 6),
@@ -120,6 +132,23 @@ fn missing(reflection: &Reflection, caps: &Caps) -> Vec<String> {
             .push(format!("{} bytes of shared memory, only {}", reflection.shared_bytes, caps.max_shared_memory_bytes));
     }
     missing
+}
+
+/// The device feature that a capability needs, by Vulkan's name, as in what ops say; else the capability's own.
+fn name(capability: Capability) -> String {
+    let feature = match capability {
+        Capability::Float64 => "shaderFloat64",
+        Capability::Float16 => "shaderFloat16",
+        Capability::Int64 => "shaderInt64",
+        Capability::Int16 => "shaderInt16",
+        Capability::Int8 => "shaderInt8",
+        Capability::Int64Atomics => "shaderBufferInt64Atomics",
+        Capability::StorageBuffer8BitAccess => "storageBuffer8BitAccess",
+        Capability::StorageBuffer16BitAccess => "storageBuffer16BitAccess",
+        Capability::CooperativeMatrixKHR => "cooperativeMatrix",
+        other => return format!("{other:?}"),
+    };
+    feature.to_string()
 }
 
 /// Is a capability there, and enabled?
