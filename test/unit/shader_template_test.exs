@@ -61,6 +61,55 @@ defmodule Nx.Vulkan.ShaderTemplateTest do
     end
 
     assert_raise ArgumentError, ~r/batched/, fn -> ChainShaderSpecs.push(batched, 1, 1, 0.1) end
+
+    assert_raise ArgumentError, ~r"normal is not batched: batched/1 makes it so", fn ->
+      ChainShaderSpecsF64.batch_push(normal, 3, 4, 0.5, 9)
+    end
+
+    for huge <- [2 ** 1100, -(2 ** 1100)] do
+      assert_raise ArgumentError, ~r/numbers that f64 holds, got: an integer of more than 308 digits$/, fn ->
+        ChainShaderSpecs.push(ChainShaderSpecsF64.normal(huge, 2), 3, 4, 0.5)
+      end
+    end
+
+    # The largest there is.
+    assert <<_::128, 0x7FEFFFFFFFFFFFFF::64-little, _::64>> =
+             ChainShaderSpecs.push(ChainShaderSpecsF64.normal(2 ** 1024 - 2 ** 971, 2), 3, 4, 0.5)
+  end
+
+  test "families and types that there are not" do
+    for name <- [:foo, nil, "beta"] do
+      message = "expected a family, one of :normal, .*, :lognormal, got: #{Regex.escape(inspect(name))}$"
+      assert_raise ArgumentError, Regex.compile!(message), fn -> ChainShaderSpecs.family(name) end
+    end
+
+    assert_raise ArgumentError, ~r/beta: dtype is :f32 or :f64, not :f16/, fn ->
+      ChainShaderSpecs.family(:beta, :f16, [1.0, 2.0, 3.0])
+    end
+  end
+
+  test "fields of another type, to every reader of a spec" do
+    batched = fn spec -> if spec.batched == false, do: ChainShaderSpecsF64.batched(spec), else: spec end
+
+    readers = [
+      &ShaderTemplate.render/1,
+      &ShaderTemplate.push_bytes/1,
+      &ChainShaderSpecs.push(&1, 3, 4, 0.5),
+      &ChainShaderSpecsF64.batch_push(batched.(&1), 3, 4, 0.5, 9)
+    ]
+
+    for {change, message} <- [
+          {%{batched: nil}, "line: batched is true or false, not nil"},
+          {%{batched: 1}, "line: batched is true or false, not 1"},
+          {%{push_fields: nil}, "line: push_fields is a list of names, strings or atoms, not nil"},
+          {%{push_fields: [{1}]}, "line: push_fields is a list of names, strings or atoms, not [{1}]"},
+          {%{push_fields: ["a" | "b"]}, "line: push_fields is a list of names, strings or atoms, not [\"a\" | \"b\"]"},
+          {%{params: nil}, "line: params is a list of numbers, not nil"},
+          {%{dtype: :f16}, "line: dtype is :f32 or :f64, not :f16"}
+        ],
+        read <- readers do
+      assert_raise ArgumentError, message, fn -> read.(Map.merge(@spec_, change)) end
+    end
   end
 
   test "the source holds all that it needs" do

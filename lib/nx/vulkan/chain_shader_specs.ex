@@ -12,6 +12,7 @@ defmodule Nx.Vulkan.ChainShaderSpecs do
   alias Nx.Vulkan.ShaderTemplate.FamilySpec
 
   @most_f32 3.4028234663852886e38
+  @most_f64 1.7976931348623157e308
   @families ~w(normal cauchy exponential halfnormal halfcauchy studentt weibull beta gamma lognormal)a
   @sources Path.expand("../../../priv/shaders/src/nativev", __DIR__)
 
@@ -50,10 +51,22 @@ defmodule Nx.Vulkan.ChainShaderSpecs do
 
   @doc """
   The spec of a family by its name, of type `dtype`, with the values of its parameters in the order of `:push_fields`.
+
+  ## Errors
+
+  `ArgumentError` for a name that is none of `families/0`, and another type.
   """
   @spec family(atom, :f32 | :f64, [number]) :: FamilySpec.t()
-  def family(name, dtype \\ :f32, params \\ []),
-    do: struct!(FamilySpec, @specs |> Map.fetch!(name) |> Map.merge(%{dtype: dtype, params: params}))
+  def family(name, dtype \\ :f32, params \\ [])
+
+  def family(name, dtype, params) when name in @families do
+    FamilySpec |> struct!(Map.merge(@specs[name], %{dtype: dtype, params: params})) |> FamilySpec.check!()
+  end
+
+  def family(name, _dtype, _params) do
+    raise ArgumentError,
+          "expected a family, one of #{Enum.map_join(@families, ", ", &inspect/1)}, got: #{inspect(name)}"
+  end
 
   @doc "Beta(alpha, beta) on the logit scale; parameters alpha, beta, logp_const."
   @spec beta() :: FamilySpec.t()
@@ -88,14 +101,19 @@ defmodule Nx.Vulkan.ChainShaderSpecs do
   `ArgumentError` unless the spec has a value for each of its parameters, for numbers that the push data can't hold, and for a batched spec.
   """
   @spec push(FamilySpec.t(), non_neg_integer, pos_integer, number) :: binary
-  def push(%FamilySpec{batched: false} = spec, n, k, eps), do: words(n: n, k: k) <> floats(spec, eps)
-
-  def push(%FamilySpec{name: name}, _n, _k, _eps) do
+  def push(%FamilySpec{batched: true, name: name}, _n, _k, _eps) do
     raise ArgumentError, "#{name} is batched: its push data comes from Nx.Vulkan.ChainShaderSpecsF64.batch_push/5"
   end
 
+  def push(%FamilySpec{} = spec, n, k, eps) do
+    floats = floats(spec, eps)
+    words(n: n, k: k) <> floats
+  end
+
   @doc false
-  def floats(%FamilySpec{dtype: dtype, params: params} = spec, eps) do
+  def floats(%FamilySpec{} = spec, eps) do
+    %{dtype: dtype, params: params} = FamilySpec.check!(spec)
+
     if length(params) != length(spec.push_fields) do
       raise ArgumentError,
             "#{spec.name} has the parameters #{Enum.join(spec.push_fields, ", ")}, got #{inspect(params)}"
@@ -104,11 +122,12 @@ defmodule Nx.Vulkan.ChainShaderSpecs do
     for x <- [eps | params], into: <<>>, do: float(dtype, x)
   end
 
-  defp float(:f64, x) when is_number(x), do: <<x::float-64-little>>
-  defp float(_f32, x) when is_number(x) and abs(x) <= @most_f32, do: <<x::float-32-little>>
+  defp float(:f64, x) when is_number(x) and abs(x) <= @most_f64, do: <<x::float-64-little>>
+  defp float(:f32, x) when is_number(x) and abs(x) <= @most_f32, do: <<x::float-32-little>>
 
   defp float(dtype, x) do
-    raise ArgumentError, "expected eps and parameters to be numbers that #{dtype} holds, got: #{inspect(x)}"
+    got = if is_integer(x) and abs(x) > @most_f64, do: "an integer of more than 308 digits", else: inspect(x)
+    raise ArgumentError, "expected eps and parameters to be numbers that #{dtype} holds, got: #{got}"
   end
 
   @doc false

@@ -63,10 +63,20 @@ defmodule Nx.Vulkan.ChainShaderSpecsF64 do
 
   @doc """
   The push data of a batched chain: `n_instances` of `d` elements, for `k` steps of `eps`.
+
+  ## Errors
+
+  As `Nx.Vulkan.ChainShaderSpecs.push/4`, and `ArgumentError` for a spec that is not batched.
   """
   @spec batch_push(FamilySpec.t(), pos_integer, pos_integer, number, pos_integer) :: binary
-  def batch_push(%FamilySpec{batched: true} = spec, d, k, eps, n_instances) do
-    ChainShaderSpecs.words(k: k, n_obs: 0, d: d, n_instances: n_instances) <> ChainShaderSpecs.floats(spec, eps)
+  def batch_push(%FamilySpec{batched: false, name: name}, _d, _k, _eps, _n_instances) do
+    raise ArgumentError,
+          "#{name} is not batched: batched/1 makes it so, and Nx.Vulkan.ChainShaderSpecs.push/4 its push data as it is"
+  end
+
+  def batch_push(%FamilySpec{} = spec, d, k, eps, n_instances) do
+    floats = ChainShaderSpecs.floats(spec, eps)
+    ChainShaderSpecs.words(k: k, n_obs: 0, d: d, n_instances: n_instances) <> floats
   end
 
   defp spec(family, params), do: ChainShaderSpecs.family(family, :f64, params)

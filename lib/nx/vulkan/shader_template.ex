@@ -28,7 +28,8 @@ defmodule Nx.Vulkan.ShaderTemplate do
 
   ## Errors
 
-  `ArgumentError` where a block is missing, a parameter has no name for GLSL, or they take more than 128 bytes of push data.
+  `ArgumentError` where a block is missing, a field of the spec is not of its type, a parameter has no name for GLSL, or they take more than
+  128 bytes of push data.
   """
   @spec render(FamilySpec.t()) :: String.t()
   def render(%FamilySpec{} = spec) do
@@ -55,7 +56,8 @@ defmodule Nx.Vulkan.ShaderTemplate do
   The bytes of push data that the shader declares.
   """
   @spec push_bytes(FamilySpec.t()) :: pos_integer
-  def push_bytes(%FamilySpec{push_fields: fields, dtype: dtype, batched: batched}) do
+  def push_bytes(%FamilySpec{} = spec) do
+    %{push_fields: fields, dtype: dtype, batched: batched} = FamilySpec.check!(spec)
     header = if batched, do: 16, else: 8
     header + width(dtype) * (1 + length(fields))
   end
@@ -119,7 +121,7 @@ defmodule Nx.Vulkan.ShaderTemplate do
     if not (is_binary(spec.name) and spec.name =~ ~r/\A[\w .,()-]+\z/),
       do: refuse("the name #{inspect(spec.name)} of a family")
 
-    if spec.dtype not in [:f32, :f64], do: refuse("#{spec.name}: dtype is :f32 or :f64, not #{inspect(spec.dtype)}")
+    FamilySpec.check!(spec)
 
     for key <- [:grad_block, :logp_block],
         not is_binary(Map.fetch!(spec, key)),
@@ -152,5 +154,5 @@ defmodule Nx.Vulkan.ShaderTemplate do
   defp refuse(what), do: raise(ArgumentError, "no shader can be made of #{what}")
 
   defp width(:f64), do: 8
-  defp width(_), do: 4
+  defp width(:f32), do: 4
 end

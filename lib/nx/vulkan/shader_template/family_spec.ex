@@ -44,4 +44,26 @@ defmodule Nx.Vulkan.ShaderTemplate.FamilySpec do
           params: [number],
           batched: boolean
         }
+
+  @doc false
+  # What every reader of a spec takes for granted.
+  @spec check!(t) :: t
+  def check!(%__MODULE__{} = spec) do
+    if spec.dtype not in [:f32, :f64], do: refuse(spec, "dtype is :f32 or :f64, not #{inspect(spec.dtype)}")
+    if not is_boolean(spec.batched), do: refuse(spec, "batched is true or false, not #{inspect(spec.batched)}")
+
+    if not list_of?(spec.push_fields, &(is_binary(&1) or (is_atom(&1) and &1 != nil))),
+      do: refuse(spec, "push_fields is a list of names, strings or atoms, not #{inspect(spec.push_fields)}")
+
+    if not list_of?(spec.params, fn _ -> true end),
+      do: refuse(spec, "params is a list of numbers, not #{inspect(spec.params)}")
+
+    spec
+  end
+
+  defp list_of?(list, is?), do: is_list(list) and not List.improper?(list) and Enum.all?(list, is?)
+
+  @spec refuse(t, String.t()) :: no_return
+  defp refuse(%{name: name}, what),
+    do: raise(ArgumentError, "#{if is_binary(name), do: name, else: inspect(name)}: #{what}")
 end
