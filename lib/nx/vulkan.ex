@@ -180,8 +180,12 @@ defmodule Nx.Vulkan do
       >
   """
   @spec fused_chain(Nx.Tensor.t(), Nx.Tensor.t(), [atom, ...]) :: Nx.Tensor.t()
-  def fused_chain(a, b, [_ | _] = ops), do: Enum.reduce(ops, a, &fused_op(short(&1), &2, b))
-  def fused_chain(_a, _b, ops), do: raise(ArgumentError, "expected a list of ops, got: #{inspect(ops)}")
+  def fused_chain(a, b, ops) do
+    if not (is_list(ops) and ops != [] and not List.improper?(ops)),
+      do: raise(ArgumentError, "expected a list of ops, got: #{inspect(ops)}")
+
+    Enum.reduce(ops, a, &fused_op(short(&1), &2, b))
+  end
 
   defp short(:mul), do: :multiply
   defp short(:sub), do: :subtract
@@ -211,11 +215,12 @@ defmodule Nx.Vulkan do
   ## Errors
 
   `{:error, :size_mismatch}` where `q`, `p` and `inv_mass` differ in size; others as `Nx.Vulkan.NativeV.leapfrog_chain_synth/6`.
-  `ArgumentError` where `k` is no integer.
+  `ArgumentError` where `k` is no integer, and for tensors that are complex or vectorized.
   """
   @spec leapfrog_chain_normal(Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), pos_integer, number, number, number) ::
           {:ok, {Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t()}} | NativeV.failure()
   def leapfrog_chain_normal(q, p, inv_mass, k, eps, mu, sigma) when is_integer(k) do
+    for {name, tensor} <- [q: q, p: p, inv_mass: inv_mass], do: plain!(name, tensor)
     type = if Nx.type(q) == {:f, 64}, do: :f64, else: :f32
     spec = ChainShaderSpecs.family(:normal, type, [mu, sigma])
     spv = Application.app_dir(:nx_vulkan, "priv/shaders/leapfrog_chain_normal#{if type == :f64, do: "_f64"}.spv")
@@ -234,6 +239,21 @@ defmodule Nx.Vulkan do
 
   def leapfrog_chain_normal(_q, _p, _inv_mass, k, _eps, _mu, _sigma) do
     raise ArgumentError, "expected k to be an integer, got: #{inspect(k)}"
+  end
+
+  # A conversion to reals would drop imaginary parts, and sizes don't count vectorized axes.
+  defp plain!(name, tensor) do
+    if Nx.Type.complex?(Nx.type(tensor)) do
+      raise ArgumentError,
+            "expected #{name} to be real, got a tensor of type #{Nx.Type.to_string(Nx.type(tensor))}: " <>
+              "give its parts apart, by Nx.real/1 and Nx.imag/1"
+    end
+
+    with %Nx.Tensor{vectorized_axes: [_ | _] = axes} <- tensor do
+      raise ArgumentError,
+            "expected #{name} to have no vectorized axes, got #{inspect(axes)}: " <>
+              "Nx.devectorize/1 makes plain axes of them, whose elements are independent, too"
+    end
   end
 
   defp run_chain(:f32, q, p, extras, push, k, spv), do: NativeV.leapfrog_chain_synth(q, p, extras, push, k, spv)

@@ -18,6 +18,8 @@ defmodule Nx.Vulkan.NativeTest do
     assert Native.reduce_scalar(ref, 0, shader("reduce_axis")) == {:ok, 500_500.0}
     assert Native.reduce_scalar(ref, 1, shader("reduce_axis")) == {:ok, 1000.0}
     assert Native.reduce_scalar(ref, 9, shader("reduce_axis")) == {:error, :bad_input}
+    {:ok, odd} = NativeV.buf_upload(<<1.0::float-32-little, 2.0::float-32-little, 0>>)
+    assert Native.reduce_scalar(odd, 0, shader("reduce_axis")) == {:error, :size_mismatch}
     {:ok, none} = NativeV.buf_alloc(0)
     assert Native.reduce_scalar(none, 1, shader("reduce_axis")) == {:ok, :neg_infinity}
     {:ok, nan} = NativeV.buf_upload(<<0x7FC00000::32-little>>)

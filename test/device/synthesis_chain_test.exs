@@ -203,6 +203,19 @@ defmodule Nx.Vulkan.SynthesisChainTest do
     end
 
     assert Nx.Vulkan.leapfrog_chain_normal(short, short, short, 0, 0.1, 0.5, 1.5) == {:error, :bad_input}
+    assert {:ok, _} = Nx.Vulkan.leapfrog_chain_normal(Nx.tensor([1]), short, short, 3, 0.1, 0.5, 1.5)
+
+    for {wrong, message} <- [
+          {Nx.tensor([Complex.new(1, 2)]), "to be real, got a tensor of type c64: give its parts apart"},
+          {Nx.vectorize(short, :x), "to have no vectorized axes, got [x: 1]: Nx.devectorize/1"}
+        ],
+        {name, at} <- [q: 0, p: 1, inv_mass: 2] do
+      [q, p, inv_mass] = List.replace_at([short, short, short], at, wrong)
+
+      assert_raise ArgumentError, ~r/^expected #{name} #{Regex.escape(message)}/, fn ->
+        Nx.Vulkan.leapfrog_chain_normal(q, p, inv_mass, 3, 0.1, 0.5, 1.5)
+      end
+    end
   end
 
   test "fused_chain/3 applies ops in order" do
@@ -217,6 +230,8 @@ defmodule Nx.Vulkan.SynthesisChainTest do
            ]
 
     assert_raise ArgumentError, ~r/:sin/, fn -> Nx.Vulkan.fused_chain(a, b, [:sin]) end
-    assert_raise ArgumentError, ~r/list of ops/, fn -> Nx.Vulkan.fused_chain(a, b, []) end
+
+    for wrong <- [[], [:add | :sub], :add],
+        do: assert_raise(ArgumentError, ~r/list of ops/, fn -> Nx.Vulkan.fused_chain(a, b, wrong) end)
   end
 end

@@ -25,15 +25,22 @@ defmodule Nx.Vulkan.Native do
   @doc """
   Reduces a whole buffer of f32 to one number, which it waits for. Op codes and shaders as `Nx.Vulkan.NativeV.reduce_axis/7`.
 
-  A result that is no number, NaN or an infinity, is `:nan`, `:infinity` or `:neg_infinity`.
+  A result that is no number, NaN or an infinity, is `:nan`, `:infinity` or `:neg_infinity`. `{:error, :size_mismatch}` for a buffer whose size
+  is no multiple of 4 bytes.
   """
   @spec reduce_scalar(NativeV.ref(), 0..3, Path.t()) ::
           {:ok, float | :nan | :infinity | :neg_infinity} | NativeV.failure()
   def reduce_scalar(ref, op, spv) do
-    with {:ok, out} <- NativeV.buf_alloc(4),
-         :ok <- NativeV.reduce_axis(out, ref, 1, div(NativeV.buf_byte_size(ref), 4), 1, op, spv),
+    size = NativeV.buf_byte_size(ref)
+
+    with 0 <- rem(size, 4),
+         {:ok, out} <- NativeV.buf_alloc(4),
+         :ok <- NativeV.reduce_axis(out, ref, 1, div(size, 4), 1, op, spv),
          {:ok, binary} <- NativeV.buf_download(out) do
       {:ok, number(binary)}
+    else
+      rest when is_integer(rest) -> {:error, :size_mismatch}
+      failure -> failure
     end
   end
 
