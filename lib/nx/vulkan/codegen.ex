@@ -27,6 +27,9 @@ defmodule Nx.Vulkan.Codegen do
     {"glslc", ~w(--target-env=vulkan1.2 -fshader-stage=compute)}
   ]
 
+  # No compiler takes that long.
+  @stale_after_s 3600
+
   @doc """
   Compiles a compute shader and returns the path of its SPIR-V file.
 
@@ -51,15 +54,30 @@ defmodule Nx.Vulkan.Codegen do
   end
 
   @doc """
-  Deletes every cached module and kept source.
+  Deletes every cached module and kept source. What is being compiled, in this or another VM, stays and takes its place later; what crashed
+  compilations left goes when it is an hour old.
   """
   @spec clear_cache() :: :ok
   def clear_cache do
-    with {:ok, names} <- File.ls(folder()) do
-      for name <- names, Path.extname(name) in ~w(.spv .comp), do: File.rm(Path.join(folder(), name))
+    folder = folder()
+
+    with {:ok, names} <- File.ls(folder) do
+      for name <- names, path = Path.join(folder, name), disposable?(name, path), do: File.rm(path)
     end
 
     :ok
+  end
+
+  # What is compiled has the module's name, a process and a number until it is done.
+  defp disposable?(name, path) do
+    if name =~ ~r/\.spv\.\d+-\d+(\.comp)?\z/, do: stale?(path), else: Path.extname(name) in ~w(.spv .comp)
+  end
+
+  defp stale?(path) do
+    case File.stat(path, time: :posix) do
+      {:ok, %{mtime: written}} -> System.os_time(:second) - written > @stale_after_s
+      {:error, _gone} -> false
+    end
   end
 
   @doc """

@@ -13,9 +13,6 @@ defmodule Nx.Vulkan.Synthesis do
   alias Nx.Vulkan.{Codegen, ShaderTemplate}
   alias Nx.Vulkan.ShaderTemplate.FamilySpec
 
-  # No compiler takes that long.
-  @stale_after_s 3600
-
   @doc """
   The path of the SPIR-V file of a family's chain.
 
@@ -41,29 +38,8 @@ defmodule Nx.Vulkan.Synthesis do
   end
 
   @doc """
-  Deletes every compiled module and every source that was kept. What is being compiled, in this or another VM, stays and takes its place
-  later; what crashed compilations left goes when it is an hour old.
+  `Nx.Vulkan.Codegen.clear_cache/0`, which deletes every compiled module.
   """
   @spec clear_cache() :: :ok
-  def clear_cache do
-    folder = Codegen.folder()
-
-    with {:ok, names} <- File.ls(folder) do
-      for name <- names, path = Path.join(folder, name), disposable?(name, path), do: File.rm(path)
-    end
-
-    :ok
-  end
-
-  # `Nx.Vulkan.Codegen` names what it compiles by the module's name, a process and a number.
-  defp disposable?(name, path) do
-    if name =~ ~r/\.spv\.\d+-\d+(\.comp)?\z/, do: stale?(path), else: Path.extname(name) in ~w(.spv .comp)
-  end
-
-  defp stale?(path) do
-    case File.stat(path, time: :posix) do
-      {:ok, %{mtime: written}} -> System.os_time(:second) - written > @stale_after_s
-      {:error, _gone} -> false
-    end
-  end
+  defdelegate clear_cache, to: Codegen
 end
