@@ -8,6 +8,8 @@ defmodule Nx.Vulkan.Conformance.CompilerLoopsTest do
 
   @moduletag :device
 
+  setup_all do: Nx.Vulkan.DeviceMemory.await_idle()
+
   # The compiled function beside the evaluator on Nx.BinaryBackend, in at most so many submissions of its second call.
   defp assert_loops(fun, tensors, submissions, opts \\ []) do
     args = Enum.map(tensors, &Nx.backend_copy(&1, VulkanoBackend))

@@ -9,6 +9,8 @@ defmodule Nx.Vulkan.Device.DeferredTest do
   @moduletag :device
   @moduletag timeout: 600_000
 
+  setup_all do: Nx.Vulkan.DeviceMemory.await_idle()
+
   # More than the runs after which a structure is compiled.
   @repeats 20
 

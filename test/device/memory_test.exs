@@ -9,6 +9,8 @@ defmodule Nx.Vulkan.Device.MemoryTest do
   @moduletag :device
   @moduletag timeout: 600_000
 
+  setup_all do: Nx.Vulkan.DeviceMemory.await_idle()
+
   test "100,000 dropped tensors leave the pool where it was" do
     t = Nx.iota({1024}, type: :f32, backend: VulkanoBackend)
     one = Nx.tensor(1.0, backend: VulkanoBackend)

@@ -6,6 +6,8 @@ defmodule Nx.Vulkan.Device.ProfileTest do
 
   @moduletag :device
 
+  setup_all do: Nx.Vulkan.DeviceMemory.await_idle()
+
   setup do
     on_exit(fn ->
       Profile.stop()

@@ -29,7 +29,12 @@ defmodule Nx.Vulkan.SamplingFaultsTest do
   end
 
   setup do
-    on_exit(fn -> Application.delete_env(:nx_vulkan, :node_timeout_ms) end)
+    on_exit(fn ->
+      Application.delete_env(:nx_vulkan, :node_timeout_ms)
+      # Others count what the device does.
+      Nx.Vulkan.DeviceMemory.await_idle()
+    end)
+
     {:ok, wanted} = chain(16)
     %{wanted: wanted}
   end

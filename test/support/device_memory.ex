@@ -30,4 +30,18 @@ defmodule Nx.Vulkan.DeviceMemory do
     now = NativeV.device_stats().in_use_bytes
     settled(now, if(now == bytes, do: equal + 1, else: 1), readings + 1)
   end
+
+  @doc """
+  Waits until nothing is dispatched any more: a call of a process that was killed ends first.
+  """
+  @spec await_idle() :: :ok
+  def await_idle, do: await_idle(NativeV.device_stats().dispatches, 60)
+
+  defp await_idle(_dispatches, 0), do: raise("kernels were dispatched for 30 s: something else runs")
+
+  defp await_idle(dispatches, tries) do
+    Process.sleep(500)
+    now = NativeV.device_stats().dispatches
+    if now == dispatches, do: :ok, else: await_idle(now, tries - 1)
+  end
 end
