@@ -10,6 +10,7 @@ Code.require_file("workloads.exs", __DIR__)
 defmodule JitLatency do
   @moduledoc """
   Medians over batches of calls. "pipelined" calls follow one another and an element of the last result is read; "synchronous" ones read each.
+  "host" is the time until a call on an idle device returns.
   """
 
   alias Nx.Vulkan.{NativeV, VulkanoBackend}
@@ -17,6 +18,7 @@ defmodule JitLatency do
   @batches 7
   # A batch takes about this long, in microseconds.
   @batch_us 300_000
+  @host_calls 31
 
   def main(rows) do
     Nx.default_backend(VulkanoBackend)
@@ -26,8 +28,8 @@ defmodule JitLatency do
     IO.puts("""
     #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, Nx #{Application.spec(:nx, :vsn)}
 
-    | | first call | median | submissions, dispatches, allocations a call |
-    |---|---:|---:|---:|\
+    | | first call | median | host | submissions, dispatches, allocations a call |
+    |---|---:|---:|---:|---:|\
     """)
 
     wanted? = fn name -> rows == [] or Enum.any?(rows, &(name =~ &1)) end
@@ -56,11 +58,17 @@ defmodule JitLatency do
       {"k-means of Scholar, at most 20 steps of 2,000 x 16, 8 centres", fn -> scholar(&scholar_k_means/0) end},
       {"PCA of Scholar, 2,000 x 32 to 8", fn -> scholar(&scholar_pca/0) end},
       {"softmax of rows, 4096 x 4096", fn -> {uniform({4096, 4096}), &Models.softmax/1, & &1, :last} end},
-      {"layer norm of rows, 4096 x 4096", fn -> {uniform({4096, 4096}), &Models.layer_norm/1, & &1, :last} end}
+      {"layer norm of rows, 4096 x 4096", fn -> {uniform({4096, 4096}), &Models.layer_norm/1, & &1, :last} end},
+      {"softmax of rows, 16384 x 16384", fn -> same(uniform({16_384, 16_384}), &Models.softmax/1) end},
+      {"x + 1, 8192 x 8192", fn -> same(uniform({8192, 8192}), &Nx.add(&1, 1)) end},
+      {"tanh(exp(x * 0.5 + 1) * x - 0.1), 8192 x 8192", fn -> same(uniform({8192, 8192}), &Models.chain/1) end}
     ]
   end
 
   defp thousand_calls(x), do: Enum.reduce(1..1000, x, fn _, x -> Models.tiny(x) end)
+
+  # Each call reads the same argument.
+  defp same(x, step), do: {x, Nx.Defn.jit(step), fn _ -> x end, :last}
 
   defp vector(n), do: Nx.divide(Nx.iota({n}, type: :f32), n * 10)
 
@@ -147,7 +155,7 @@ defmodule JitLatency do
     argument = run(argument, step, next, read, calls)
     before = NativeV.device_stats()
 
-    {times, _argument} =
+    {times, argument} =
       Enum.map_reduce(1..@batches, argument, fn _, argument ->
         {us, argument} = :timer.tc(fn -> run(argument, step, next, read, calls) end)
         {us / calls, argument}
@@ -155,10 +163,22 @@ defmodule JitLatency do
 
     later = NativeV.device_stats()
     each = fn key -> :erlang.float_to_binary((later[key] - before[key]) / (calls * @batches), decimals: 2) end
-    median = times |> Enum.sort() |> Enum.at(div(@batches, 2))
     counts = Enum.map_join([:submissions, :dispatches, :allocations], ", ", each)
-    IO.puts("| #{name} | #{time(first_us)} | #{time(median)} | #{counts} |")
+    IO.puts("| #{name} | #{time(first_us)} | #{time(median(times))} | #{time(host(argument, step))} | #{counts} |")
   end
+
+  # Until a call on an idle device returns, which is before the device has run it.
+  defp host(argument, step) do
+    median(
+      for _ <- 1..@host_calls do
+        {us, result} = :timer.tc(fn -> step.(argument) end)
+        wait_for_one(result)
+        us
+      end
+    )
+  end
+
+  defp median(times), do: times |> Enum.sort() |> Enum.at(div(length(times), 2))
 
   defp run(argument, step, next, read, calls) do
     last =

@@ -22,6 +22,16 @@ def tiny(x):
     return x * 2 + 1
 
 
+@jax.jit
+def add_one(x):
+    return x + 1
+
+
+@jax.jit
+def chain(x):
+    return jnp.tanh(jnp.exp(x * 0.5 + 1) * x - 0.1)
+
+
 def mlp(images, parameters):
     w1, b1, w2, b2, w3, b3 = parameters
     hidden = jnp.maximum(images @ w1 + b1, 0)
@@ -232,6 +242,12 @@ def same(x):
     return x
 
 
+def repeated(shape, step):
+    """Each call reads the same argument."""
+    x = uniform(shape)
+    return x, step, lambda r: x, "last"
+
+
 ROWS = [
     ("tiny call, synchronous", lambda: (vector(16), tiny, same, "each")),
     ("tiny call, pipelined", lambda: (vector(16), tiny, same, "last")),
@@ -252,6 +268,9 @@ ROWS = [
     ("PCA of Scholar, 2,000 x 32 to 8", lambda: pca_row(2_000, 32)),
     ("softmax of rows, 4096 x 4096", lambda: (uniform((4096, 4096)), softmax, same, "last")),
     ("layer norm of rows, 4096 x 4096", lambda: (uniform((4096, 4096)), layer_norm, same, "last")),
+    ("softmax of rows, 16384 x 16384", lambda: repeated((16_384, 16_384), softmax)),
+    ("x + 1, 8192 x 8192", lambda: repeated((8192, 8192), add_one)),
+    ("tanh(exp(x * 0.5 + 1) * x - 0.1), 8192 x 8192", lambda: repeated((8192, 8192), chain)),
 ]
 
 
@@ -266,7 +285,7 @@ def run(argument, step, following, read, calls):
             wait(result)
         argument = following(result)
     if read == "last":
-        jax.block_until_ready(argument)
+        jax.block_until_ready(result)
     return argument
 
 
