@@ -15,12 +15,15 @@ defmodule Nx.Vulkan.Chain do
     * `:workgroup` - the steps of all chains are one kernel and one dispatch; each chain is one workgroup, which holds its whole state. So run
       log-densities that one workgroup can compute in some 100 us: tens of parameters with thousands of observations, for instance
     * `:device` - a step is a compiled program (`Nx.Vulkan.Compiler`), which has the whole device for each of its kernels. So run larger ones: many parameters,
-      matrix products with many observations, and ops that a workgroup lacks (sorts, convolutions, factorizations of what depends on the parameters). Chains lie side by side, each
+      matrix products with many observations, and ops that a workgroup lacks. Chains lie side by side, each
       with memory of its own, so that they overlap: as many at once as a sixteenth of the device's memory holds, up to 1024
+
+  One workgroup runs cumulative sums, products, minima and maxima of up to 4,096 elements along their axis, and `cholesky` and `triangular_solve` of matrices of f32 and f64 up to 64 x 64. It lacks larger
+  ones, and `sort`, `argsort`, `top_k`, `conv`, ops of windows, Fourier transforms, `reduce` with a function, `lu`, `solve`, `determinant`, `qr`, `eigh` and `svd`, where they depend on the parameters.
 
   In the form `:device`, too, nothing waits for the host between steps, and an ordinary run is one submission to a CPU device: up to 32,768 kernels (each chain's step
   is a few) that take a quarter of a second by an estimate. On GPUs it is one up to 2,048 kernels, and then one for every 8,192 more, so that the device works while the rest is
-  recorded. Where a log-density has loops that the host drives, as gradients of `cholesky` and `determinant` have, chains run one after the other.
+  recorded. Where a log-density has loops that the host drives, as gradients of `determinant` have, chains run one after the other.
 
   Runs that take longer, in both forms, are recorded in parts of about 50 ms, of which the device has two ahead: so `run/4` returns when it has begun with the last two.
   What other processes ask of the device has its turn between parts (their ops may part a submission, too), and a process that is killed ends its run with the
@@ -30,6 +33,8 @@ defmodule Nx.Vulkan.Chain do
   What takes long and does not depend on the parameters (factorizations, products, sums, sorts) is no part of the steps in either form: of captured tensors it is computed by
   `compile/3`, of `:data` once in each `run/4`, before the steps. Where a system's matrix is such, `solve` and `triangular_solve` multiply by its inverse and
   refine the solution once. So Gaussian processes with a fixed kernel run in the form `:workgroup`, too.
+
+  Gradients of `cumulative_sum`, `cholesky` and `triangular_solve` are such ops again, in both forms: not those of the steps that Nx has for them.
 
   In both, the same chain gives the same bits, alone or among others, and its first steps do not depend on how many follow. Both agree to the
   rounding.
@@ -42,7 +47,7 @@ defmodule Nx.Vulkan.Chain do
 
   alias Nx.Defn.{Composite, Expr}
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.{Closure, Lowering, NativeV}
+  alias Nx.Vulkan.{Closure, Gradient, Lowering, NativeV}
   alias Nx.Vulkan.Lowering.{Invariants, Plan}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
@@ -191,9 +196,12 @@ defmodule Nx.Vulkan.Chain do
   @doc false
   # The log-density of a vector and its gradient, in the vector's type.
   def value_and_grad(q, type, fun) do
-    {value, gradient} = Nx.Defn.value_and_grad(q, &Closure.with_constant_inputs(Nx.as_type(scalar!(fun.(&1)), type)))
+    {value, gradient} = Nx.Defn.value_and_grad(q, &differentiable(Nx.as_type(scalar!(fun.(&1)), type)))
     {value, Nx.as_type(gradient, type)}
   end
+
+  defp differentiable(%T{data: %Expr{}} = expr), do: expr |> Closure.with_constant_inputs() |> Gradient.of_ops()
+  defp differentiable(constant), do: constant
 
   defp scalar!(value) do
     if not (is_struct(value, T) or is_number(value) or is_struct(value, Complex)) do

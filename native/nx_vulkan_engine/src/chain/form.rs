@@ -8,7 +8,7 @@ use super::grouped::Grouped;
 use super::run::{Place, Run};
 use crate::codegen::workgroup::{unsupported, work_once};
 use crate::kernel::launch::{Compile, workgroup};
-use crate::program::{Program, counted};
+use crate::program::{Program, counted, passes};
 use crate::{Engine, Error, GoesOn, Result, Tensor, Type, eager};
 
 /// In what form steps run.
@@ -58,19 +58,19 @@ impl Steps {
         own: &[bool],
         form: Option<Form>,
     ) -> Result<Steps> {
-        counted::note(&mut program);
-        let form = match form {
-            Some(Form::Workgroup) => fits(&program).map(|_| Form::Workgroup)?,
-            Some(Form::Device) => Form::Device,
-            None => match fits(&program) {
-                Ok(work) if work <= MAX_WORK => Form::Workgroup,
-                _ => Form::Device,
-            },
+        let small = match form {
+            Some(Form::Workgroup) => Some(fitting(&program)?),
+            Some(Form::Device) => None,
+            None if work_once(&program) <= MAX_WORK => fitting(&program).ok(),
+            None => None,
         };
-        if form == Form::Device {
-            return Ok(Steps::Device(Stepped::compile(engine, program, stepping, own)?));
+        match small {
+            Some(small) => Ok(Steps::Workgroup(Grouped::compile(engine, small, stepping, own)?)),
+            None => {
+                counted::note(&mut program);
+                Ok(Steps::Device(Stepped::compile(engine, program, stepping, own)?))
+            }
         }
-        Ok(Steps::Workgroup(Grouped::compile(engine, program, stepping, own)?))
     }
 
     pub fn form(&self) -> Form {
@@ -138,17 +138,19 @@ impl Steps {
     }
 }
 
-/// Whether one workgroup can run a step, and the work that it then does.
-fn fits(program: &Program) -> Result<u64> {
+/// The step as a program that one workgroup can run.
+fn fitting(program: &Program) -> Result<Program> {
     let needs = |needs: String| Err(Error::Unsupported { op: "chain".to_string(), dtype: None, needs });
+    let mut program = passes::spelled(program.clone())?;
     let largest = program.inputs.iter().chain(program.results()).map(Type::elements).max().unwrap_or(0);
     if program.size() > MAX_INSTRUCTIONS || largest > MAX_ELEMENTS {
         return needs(format!("at most {MAX_INSTRUCTIONS} instructions and values of {MAX_ELEMENTS} elements"));
     }
-    if let Some(what) = unsupported(program) {
+    if let Some(what) = unsupported(&program) {
         return needs(format!(
             "a log-density of ops that one workgroup can run, not {what} (which the form :device takes)"
         ));
     }
-    Ok(work_once(program))
+    counted::note(&mut program);
+    Ok(program)
 }

@@ -3,6 +3,9 @@
 use super::wire::{Attr, Attrs};
 use crate::{DType, Result, Type};
 
+/// Smaller elements of a Cholesky factor become zeros, and divisors that are zero become this number, as in Nx.
+pub(crate) const EPSILON: f64 = 1e-10;
+
 /// What `triangular_solve` makes of its matrix first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Transform {

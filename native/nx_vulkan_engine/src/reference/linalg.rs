@@ -3,7 +3,7 @@
 use super::complex::{self, Pair};
 use super::{Array, invalid};
 use crate::program::Op;
-use crate::program::linalg::{Linalg, Transform};
+use crate::program::linalg::{EPSILON, Linalg, Transform};
 use crate::value::round;
 use crate::{DType, Result, Type, Value};
 
@@ -12,9 +12,6 @@ type Matrix = Vec<Vec<Pair>>;
 
 const ZERO: Pair = (0.0, 0.0);
 const ONE: Pair = (1.0, 0.0);
-
-/// Smaller elements of a Cholesky factor become zeros, and divisors that are zero become this number.
-const EPSILON: f64 = 1e-10;
 
 pub fn evaluate(op: Linalg, operands: &[Array], outs: &[Type]) -> Result<Vec<Array>> {
     let missing = || invalid(&Op::Linalg(op), "an operand is missing");

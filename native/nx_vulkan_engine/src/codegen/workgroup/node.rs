@@ -9,7 +9,7 @@ use super::memory::Region;
 use super::{Emitter, Port};
 use crate::codegen::reduce::{Direction, ReduceSpec, Stage};
 use crate::program::op::Axes;
-use crate::program::passes::MAX_ROWS;
+use crate::program::passes::{MAX_ROWS, PHASE_WORK};
 use crate::program::{Binary, Elementwise, Loop, Op, Operand, Program, Reduction, Unary};
 use crate::shape::Dims;
 use crate::{CType, DType, Result, Type};
@@ -210,6 +210,12 @@ pub(super) fn longest(program: &Program) -> u64 {
 /// Elements of a value, at most: one workgroup takes a second for some functions of so many.
 const MAX_ELEMENTS: u64 = 1 << 24;
 
+/// Elements that are combined for each of a scan, about.
+const SCAN_COST: u64 = 32;
+
+/// Instructions that one step of an elimination takes for each element.
+const ELIMINATION_COST: u64 = 6;
+
 /// Whether a workgroup can run the op on operands of these types.
 pub fn supports_op(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
     let elements = |ty: &Type| (1..=MAX_ELEMENTS).contains(&ty.elements());
@@ -237,6 +243,12 @@ pub fn work(op: &Op, operands: &[&Type], outs: &[Type]) -> u64 {
             out.elements() * operands.get(1).map_or(1, |ty| update_count(ty)) * (combine + 4)
         }
         Op::Concatenate { .. } | Op::Stack { .. } => out.elements() * operands.len() as u64 * 2,
+        // As passes::spelled writes them.
+        Op::Scan { .. } => out.elements() * SCAN_COST * combine,
+        Op::Linalg(_) => {
+            let n = operands.first().and_then(|a| a.shape.last()).copied().unwrap_or(1);
+            (out.elements().saturating_mul(ELIMINATION_COST) + PHASE_WORK / 2).saturating_mul(n)
+        }
         _ => out.elements(),
     }
 }

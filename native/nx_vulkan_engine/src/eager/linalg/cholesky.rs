@@ -8,12 +8,10 @@ use crate::codegen::elementwise::{Ref, Step};
 use crate::codegen::linalg::LinalgSpec;
 use crate::eager::{Call, run};
 use crate::kernel::launch::map::{Operand, Shapes, map};
+use crate::program::linalg::EPSILON;
 use crate::program::op::Scalar;
 use crate::program::{Binary, Elementwise, Op, Unary};
 use crate::{CType, DType, DeviceKind, Result, Tensor, Type, View};
-
-/// Smaller elements of the factor become zeros, as in Nx.
-const EPSILON: f64 = 1e-10;
 
 /// Workgroups that fill a device. Each of them factors the diagonal block for itself.
 const CPU_GROUPS: u64 = 4;

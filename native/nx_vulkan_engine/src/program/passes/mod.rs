@@ -13,6 +13,7 @@ mod pack;
 mod place;
 mod prologue;
 mod rewrite;
+mod spelled;
 mod turn;
 mod unstack;
 mod windows;
@@ -93,6 +94,12 @@ fn tidied(mut program: Program) -> Result<Program> {
         program = checked(pass(&program)?)?;
     }
     Ok(program)
+}
+
+/// The program with what one workgroup has no code for written as ops that it has, where that is small.
+pub(crate) fn spelled(mut program: Program) -> Result<Program> {
+    nested(&mut program, spelled)?;
+    checked(spelled::run(&program)?)
 }
 
 /// The program as one workgroup runs it best.
