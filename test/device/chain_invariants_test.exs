@@ -159,7 +159,7 @@ defmodule Nx.Vulkan.ChainInvariantsTest do
     chain = Chain.compile(&in_loop/2, Nx.template({3}, :f64), data: a)
     right?(Chain.run(chain, q, q, steps: 3, step_size: 0.01, data: a), &in_loop/2, a, 1.0e-9)
 
-    changing = fn q, a -> Nx.negate(Nx.sum(Nx.LinAlg.solve(Nx.add(a, Nx.exp(q)), q))) end
+    changing = fn q, a -> Nx.negate(Nx.sum(elem(Nx.LinAlg.qr(Nx.add(a, Nx.exp(q))), 1))) end
     assert Chain.compile(changing, Nx.template({3}, :f64), data: a).form == :device
 
     assert_raise Nx.Vulkan.Error, ~r/one workgroup can run, not \w+ of f64\[3, 3\]/, fn ->

@@ -201,6 +201,39 @@ defmodule Nx.Vulkan.ChainLinearAlgebraTest do
     end
   end
 
+  test "solutions, determinants and inverses" do
+    for {type, tolerance} <- [f64: 1.0e-10, f32: 1.0e-3], n <- [2, 3, 6] do
+      [weights, b] = for _ <- 1..2, do: numbers({2, n, n}, type)
+      shifted = fn q -> q |> Nx.reshape({2, n, n}) |> Nx.add(Nx.multiply(like(2, q), Nx.eye({n, n}, type: type))) end
+      check(fn q -> Nx.sum(Nx.multiply(weights, Nx.LinAlg.solve(shifted.(q), b))) end, 2 * n * n, type, tolerance)
+      check(fn q -> Nx.sum(Nx.log(Nx.abs(Nx.LinAlg.determinant(shifted.(q))))) end, 2 * n * n, type, tolerance)
+
+      alone = fn q ->
+        a = q |> shifted.() |> Nx.slice_along_axis(0, 1) |> Nx.reshape({n, n})
+        x = Nx.LinAlg.solve(a, b[[0, 0]])
+        Nx.sum(Nx.add(Nx.multiply(weights[0], Nx.LinAlg.invert(a)), x))
+      end
+
+      check(alone, 2 * n * n, type, tolerance)
+    end
+  end
+
+  # Order statistics, and the values where the parameters have their ranks.
+  test "sorts" do
+    for type <- [:f64, :f32], {shape, axis, direction} <- [{{9}, 0, :asc}, {{40}, 0, :desc}, {{3, 4, 2}, 1, :asc}] do
+      weights = numbers(shape, type)
+
+      fun = fn q ->
+        a = Nx.reshape(q, shape)
+        sorted = Nx.sort(a, axis: axis, direction: direction)
+        ranked = Nx.take_along_axis(weights, Nx.argsort(a, axis: axis, direction: direction), axis: axis)
+        Nx.sum(Nx.add(Nx.multiply(weights, Nx.multiply(sorted, sorted)), Nx.multiply(ranked, a)))
+      end
+
+      check(fun, Tuple.product(shape), type, if(type == :f64, do: 1.0e-13, else: 1.0e-5))
+    end
+  end
+
   test "what is too large for a workgroup has the whole device" do
     n = 80
     fun = fn q -> Nx.sum(Nx.LinAlg.cholesky(Nx.multiply(Nx.exp(q[0]), Nx.eye({n, n}, type: :f32)))) end

@@ -18,12 +18,12 @@ defmodule Nx.Vulkan.Chain do
       matrix products with many observations, and ops that a workgroup lacks. Chains lie side by side, each
       with memory of its own, so that they overlap: as many at once as a sixteenth of the device's memory holds, up to 1024
 
-  One workgroup runs cumulative sums, products, minima and maxima of up to 4,096 elements along their axis, and `cholesky` and `triangular_solve` of matrices of f32 and f64 up to 64 x 64. It lacks larger
-  ones, and `sort`, `argsort`, `top_k`, `conv`, ops of windows, Fourier transforms, `reduce` with a function, `lu`, `solve`, `determinant`, `qr`, `eigh` and `svd`, where they depend on the parameters.
+  One workgroup runs cumulative sums, products, minima and maxima of up to 4,096 elements along their axis, `sort` and `argsort` of up to 512, and `cholesky`, `triangular_solve`, `solve`, `determinant` and `invert` of matrices
+  of f32 and f64 up to 64 x 64. It lacks larger ones, and `top_k`, `conv`, ops of windows, Fourier transforms, `reduce` with a function, `lu`, `qr`, `eigh` and `svd`, where they depend on the parameters.
 
   In the form `:device`, too, nothing waits for the host between steps, and an ordinary run is one submission to a CPU device: up to 32,768 kernels (each chain's step
   is a few) that take a quarter of a second by an estimate. On GPUs it is one up to 2,048 kernels, and then one for every 8,192 more, so that the device works while the rest is
-  recorded. Where a log-density has loops that the host drives, as gradients of `determinant` have, chains run one after the other.
+  recorded. Where a log-density has loops that the host drives, as gradients of `lu` have, chains run one after the other.
 
   Runs that take longer, in both forms, are recorded in parts of about 50 ms, of which the device has two ahead: so `run/4` returns when it has begun with the last two.
   What other processes ask of the device has its turn between parts (their ops may part a submission, too), and a process that is killed ends its run with the
@@ -34,7 +34,7 @@ defmodule Nx.Vulkan.Chain do
   `compile/3`, of `:data` once in each `run/4`, before the steps. Where a system's matrix is such, `solve` and `triangular_solve` multiply by its inverse and
   refine the solution once. So Gaussian processes with a fixed kernel run in the form `:workgroup`, too.
 
-  Gradients of `cumulative_sum`, `cholesky` and `triangular_solve` are such ops again, in both forms: not those of the steps that Nx has for them.
+  Gradients of `cumulative_sum`, `cholesky`, `triangular_solve`, `solve` and `determinant` are such ops again, in both forms: not those of the steps that Nx has for them.
 
   In both, the same chain gives the same bits, alone or among others, and its first steps do not depend on how many follow. Both agree to the
   rounding.

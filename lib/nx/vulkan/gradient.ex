@@ -1,9 +1,9 @@
 defmodule Nx.Vulkan.Gradient do
   @moduledoc false
 
-  # Gradients of what the engine has ops for, by these ops. Nx differentiates the steps of its own implementations: those of `cholesky` are two loops over
-  # elements, of which the gradient needs all again, and those of a cumulative sum some ten ops for each doubling of its length. The gradient of a
-  # triangular system inverts the matrix, whatever the number of right sides.
+  # Gradients of what the engine has ops for, by these ops. Nx differentiates the steps of its own implementations: those of `cholesky` and `lu` (and so of
+  # `solve` and `determinant`) are loops over elements, of which the gradient needs all again, and those of a cumulative sum some ten ops for each doubling of
+  # its length. Its gradient of a triangular system inverts the matrix, whatever the number of right sides.
 
   alias Nx.Defn.{Expr, Kernel, Tree}
   alias Nx.Tensor, as: T
@@ -38,32 +38,45 @@ defmodule Nx.Vulkan.Gradient do
   defp own_inputs(args, seen), do: {args, seen}
 
   # Nx asks the callback of a block for what it differentiates. What it gets is the block itself, under the same id.
-  defp own(%T{data: %Expr{op: :block, args: [struct, [a], default, _]}, vectorized_axes: []} = block) do
-    case of_block(struct, a, block) do
-      nil -> block
-      gradient -> put_in(block.data.args, [struct, [a], default, fn _, a -> with_gradient(block, [a], gradient) end])
-    end
+  defp own(%T{data: %Expr{op: :block, args: [struct, inputs, default, _]}, vectorized_axes: []} = block) do
+    gradient = if Enum.all?([block | inputs], &real?/1), do: of_block(struct, inputs, block)
+
+    callback =
+      case {gradient, length(inputs)} do
+        {nil, _} -> nil
+        {_, 1} -> fn _, a -> with_gradient(block, [a], gradient) end
+        {_, 2} -> fn _, a, b -> with_gradient(block, [a, b], gradient) end
+      end
+
+    if callback, do: put_in(block.data.args, [struct, inputs, default, callback]), else: block
   end
 
   defp own(%T{data: %Expr{op: :triangular_solve, args: [a, b, opts]}, vectorized_axes: []} = x) do
-    if real?([a, b, x]), do: with_gradient(x, [a, b], &triangular_solve(a, x, opts, &1)), else: x
+    if Enum.all?([a, b, x], &real?/1), do: with_gradient(x, [a, b], &triangular_solve(a, x, opts, &1)), else: x
   end
 
   defp own(tensor), do: tensor
 
-  defp with_gradient(result, inputs, fun), do: Kernel.custom_grad(result, inputs, &fun.(Nx.broadcast(&1, result)))
-
-  defp real?(tensors), do: Enum.all?(tensors, &match?({:f, _}, &1.type))
-
-  defp of_block(%Nx.Block.CumulativeSum{axis: axis, reverse: reverse}, a, sum) do
-    if real?([a, sum]), do: &[Nx.cumulative_sum(&1, axis: axis, reverse: not reverse)]
+  # Nx begins with 1.0 of f32.
+  defp with_gradient(result, inputs, fun) do
+    Kernel.custom_grad(result, inputs, fn g -> g |> Nx.as_type(result.type) |> Nx.broadcast(result) |> fun.() end)
   end
 
-  defp of_block(%Nx.Block.LinAlg.Cholesky{}, a, factor) do
-    if real?([a, factor]), do: &[cholesky(factor, &1)]
+  defp real?(tensor), do: match?(%T{type: {:f, _}}, tensor)
+
+  defp of_block(%Nx.Block.CumulativeSum{axis: axis, reverse: reverse}, [_], _sum) do
+    &[Nx.cumulative_sum(&1, axis: axis, reverse: not reverse)]
   end
 
-  defp of_block(_struct, _a, _block), do: nil
+  defp of_block(%Nx.Block.LinAlg.Cholesky{}, [_], factor), do: &[cholesky(factor, &1)]
+  defp of_block(%Nx.Block.LinAlg.Solve{}, [a, _], x), do: &solve(a, x, &1)
+
+  # Those of smaller matrices are sums of products, which singular ones have, too.
+  defp of_block(%Nx.Block.LinAlg.Determinant{}, [a], determinant) do
+    if Nx.axis_size(a, -1) > 3, do: &[determinant(a, determinant, &1)]
+  end
+
+  defp of_block(_struct, _inputs, _block), do: nil
 
   # Of the factor L: L^-T P L^-1, where P is the lower triangle of L^T G with half of its diagonal (Murray 2016). As in Nx, it is not symmetric.
   defp cholesky(factor, g) do
@@ -78,14 +91,29 @@ defmodule Nx.Vulkan.Gradient do
   defp triangular_solve(a, x, opts, g) do
     flipped = if opts[:transform_a] == :transpose, do: :none, else: :transpose
     of_b = Nx.LinAlg.triangular_solve(a, g, Keyword.put(opts, :transform_a, flipped))
-    vector? = Nx.rank(x) < Nx.rank(a)
-    # Vectors are columns from the left and rows from the right.
-    column = if vector?, do: &Nx.new_axis(&1, if(opts[:left_side], do: -1, else: -2)), else: & &1
-    [x, y] = Enum.map([x, of_b], column)
+    [x, y] = Enum.map([x, of_b], &as_matrix(&1, a, opts[:left_side]))
     of_op = if opts[:left_side], do: times(y, transpose(x)), else: times(transpose(x), y)
     of_a = if opts[:transform_a] == :transpose, do: transpose(of_op), else: of_op
     triangle = if opts[:lower], do: Nx.tril(of_a), else: Nx.triu(of_a)
     [Nx.negate(triangle), of_b]
+  end
+
+  # Of X = A^-1 B: that of B is A^-T G, and that of A its negative product with X.
+  defp solve(a, x, g) do
+    of_b = a |> transpose() |> Nx.LinAlg.solve(g)
+    [x, y] = Enum.map([x, of_b], &as_matrix(&1, a, true))
+    [Nx.negate(times(y, transpose(x))), of_b]
+  end
+
+  # Of the determinant D: D A^-T G.
+  defp determinant(a, determinant, g) do
+    scale = Nx.multiply(determinant, g) |> Nx.new_axis(-1) |> Nx.new_axis(-1)
+    a |> transpose() |> Nx.LinAlg.solve(Nx.multiply(scale, Nx.eye(Nx.shape(a), type: a.type)))
+  end
+
+  # Vectors are columns from the left and rows from the right.
+  defp as_matrix(x, a, left_side) do
+    if Nx.rank(x) < Nx.rank(a), do: Nx.new_axis(x, if(left_side, do: -1, else: -2)), else: x
   end
 
   defp matrix(a), do: {Nx.axis_size(a, -2), Nx.axis_size(a, -1)}

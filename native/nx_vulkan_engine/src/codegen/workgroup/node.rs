@@ -10,7 +10,7 @@ use super::{Emitter, Port};
 use crate::codegen::reduce::{Direction, ReduceSpec, Stage};
 use crate::program::op::Axes;
 use crate::program::passes::{MAX_ROWS, PHASE_WORK};
-use crate::program::{Binary, Elementwise, Loop, Op, Operand, Program, Reduction, Unary};
+use crate::program::{Binary, Elementwise, Linalg, Loop, Op, Operand, Program, Reduction, Unary};
 use crate::shape::Dims;
 use crate::{CType, DType, Result, Type};
 
@@ -213,6 +213,9 @@ const MAX_ELEMENTS: u64 = 1 << 24;
 /// Elements that are combined for each of a scan, about.
 const SCAN_COST: u64 = 32;
 
+/// Instructions for each pair of elements that a sort compares.
+const SORT_COST: u64 = 16;
+
 /// Instructions that one step of an elimination takes for each element.
 const ELIMINATION_COST: u64 = 6;
 
@@ -245,9 +248,19 @@ pub fn work(op: &Op, operands: &[&Type], outs: &[Type]) -> u64 {
         Op::Concatenate { .. } | Op::Stack { .. } => out.elements() * operands.len() as u64 * 2,
         // As passes::spelled writes them.
         Op::Scan { .. } => out.elements() * SCAN_COST * combine,
-        Op::Linalg(_) => {
+        Op::Sort { axis, .. } | Op::Argsort { axis, .. } => {
+            out.elements() * out.shape.get(*axis).copied().unwrap_or(1) * SORT_COST
+        }
+        Op::Linalg(op) => {
             let n = operands.first().and_then(|a| a.shape.last()).copied().unwrap_or(1);
-            (out.elements().saturating_mul(ELIMINATION_COST) + PHASE_WORK / 2).saturating_mul(n)
+            let step = match op {
+                // All rows are eliminated from the matrix and the right sides, one at a time, and each waits for its pivot.
+                Linalg::Solve | Linalg::Determinant => {
+                    of(0).saturating_add(out.elements()).saturating_mul(2 * ELIMINATION_COST) + 6 * PHASE_WORK
+                }
+                _ => out.elements().saturating_mul(ELIMINATION_COST) + PHASE_WORK / 2,
+            };
+            step.saturating_mul(n)
         }
         _ => out.elements(),
     }
