@@ -47,6 +47,10 @@ fn spirv_val(words: &[u32]) -> Option<Result<(), String>> {
 }
 
 fn check(what: &str, words: &[u32]) {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    if let Err(error) = Reflection::of(&bytes, what) {
+        panic!("{error}");
+    }
     if let Some(Err(message)) = spirv_val(words) {
         std::fs::write(
             std::env::temp_dir().join("nx_vulkan_bad_kernel.spv"),
