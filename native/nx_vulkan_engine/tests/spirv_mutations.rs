@@ -24,11 +24,17 @@ const SHADERS: [&str; 9] = [
     "template/sort_rows_1",
 ];
 
-/// What spirv-val says of that which the check does not look at.
-const LEFT: [&str; 2] = ["layout rules", "laid out"];
+/// With matrices, nested structs, and control flow of every kind.
+const SHADERS_OF_TESTS: [&str; 4] = [
+    "tests/spirv/interface.comp",
+    "tests/spirv/modern.comp",
+    "tests/spirv/old_style.comp",
+    "tests/spirv/structured.comp",
+];
 
 fn shader(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../priv/shaders").join(format!("{name}.spv"))
+    let folder = if name.starts_with("tests/") { "" } else { "../../priv/shaders" };
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(format!("{name}.spv"))
 }
 
 /// The original with one or two words replaced by near ones, by small ones, or by other words of the module.
@@ -74,7 +80,7 @@ fn aimed(original: &[u8], random: &mut Random) -> Vec<u8> {
         }
         at += count;
     }
-    let of_blocks = numbers.is_empty() || random.below(2) == 0;
+    let of_blocks = numbers.is_empty() || (!targets.is_empty() && random.below(2) == 0);
     for _ in 0..=random.below(2) {
         if of_blocks {
             let at = targets[random.below(targets.len())];
@@ -85,7 +91,7 @@ fn aimed(original: &[u8], random: &mut Random) -> Vec<u8> {
             let at = numbers[random.below(numbers.len())];
             let step = 1 << random.below(5);
             words[at] = match random.below(4) {
-                0 => words[at].wrapping_sub(step),
+                0 => words[at].saturating_sub(step),
                 1 => words[at] / 2,
                 2 => step - 1,
                 _ => words[at] + step,
@@ -105,7 +111,8 @@ fn what_spirv_val_refuses_is_refused() {
         eprintln!("spirv-val is not installed: skipped");
         return;
     }
-    let originals = SHADERS.map(|name| std::fs::read(shader(name)).unwrap());
+    let names: Vec<&str> = SHADERS.into_iter().chain(SHADERS_OF_TESTS).collect();
+    let originals: Vec<Vec<u8>> = names.iter().map(|name| std::fs::read(shader(name)).unwrap()).collect();
     let seed = setting("NX_VULKAN_SPIRV_SEED", 0);
     let kept = std::env::temp_dir().join(format!("nx_vulkan-mutants-{}", std::process::id()));
     std::fs::create_dir_all(&kept).unwrap();
@@ -113,8 +120,8 @@ fn what_spirv_val_refuses_is_refused() {
     let mut wrong = Vec::new();
     for number in seed..seed + setting("NX_VULKAN_SPIRV_MUTANTS", 3000) {
         let mut random = Random(number.wrapping_mul(0x2545_f491_4f6c_dd1d));
-        let which = random.below(originals.len());
-        let is_aimed = random.below(10) == 0;
+        let is_aimed = random.below(4) == 0;
+        let which = random.below(if is_aimed { names.len() } else { SHADERS.len() });
         let bytes = if is_aimed { aimed } else { mutant }(&originals[which], &mut random);
         let own = Reflection::of(&bytes, "");
         accepted += usize::from(own.is_ok());
@@ -126,16 +133,15 @@ fn what_spirv_val_refuses_is_refused() {
         std::fs::write(&path, bytes).unwrap();
         match (own, spirv_val(&path)) {
             (Ok(_), Ok(_)) | (Err(_), Err(_)) => std::fs::remove_file(&path).unwrap(),
-            (Ok(_), Err(error)) => wrong.push(format!("{} of {}: {error}", number, SHADERS[which])),
-            // spirv-val knows no size that is too large.
-            (Err(error), Ok(_)) if error.to_string().contains("bytes of push constants") => {}
-            (Err(error), Ok(_)) => wrong.push(format!("{} of {} is valid: {error}", number, SHADERS[which])),
+            // Blocks that nothing leads to need no structure.
+            (Ok(_), Err(error)) if is_aimed && error.to_string().contains("Back-edges") => {}
+            // spirv-val takes a struct to end with its last member, and does not compare the strides of matrices with their columns.
+            (Err(error), Ok(_)) if error.to_string().ends_with("at least") => {}
+            (Ok(_), Err(error)) => wrong.push(format!("{} of {}: {error}", number, names[which])),
+            (Err(error), Ok(_)) => wrong.push(format!("{} of {} is valid: {error}", number, names[which])),
         }
     }
     println!("{accepted} mutants accepted");
-    // Layouts of blocks are the validator's alone.
-    let is_left = |said: &String| LEFT.iter().any(|left| said.contains(left));
-    wrong.retain(|said| !is_left(said));
     assert!(wrong.is_empty(), "{} in {}:\n{}", wrong.len(), kept.display(), wrong.join("\n"));
     std::fs::remove_dir_all(&kept).unwrap();
 }

@@ -6,7 +6,7 @@
 use super::operands::Checker;
 use super::parse::{Instruction, Module};
 use super::types::Types;
-use super::{annotations, blocks};
+use super::{annotations, blocks, layout};
 use rspirv::spirv::Op;
 use std::collections::{HashMap, HashSet};
 
@@ -44,6 +44,7 @@ pub fn check(module: &Module, types: &Types, ids: &Ids) -> Checked {
     for instruction in &module.instructions {
         checker.instruction(instruction).map_err(|reason| located(instruction, &reason))?;
     }
+    layout::check(&checker)?;
     for function in &functions {
         blocks::check(&checker, function)?;
     }

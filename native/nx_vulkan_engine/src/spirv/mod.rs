@@ -3,8 +3,8 @@
 //! `Reflection::of` takes any byte string and gives a [`Reflection`] or [`Error::BadShader`]; it never panics and always ends. What it
 //! checks are the words, ids, types, functions and blocks that a driver takes for granted: each instruction has a rule for the types of
 //! its operands and its result, each decoration one for what it stands on, and what has none is refused. Control flow is structured, as
-//! drivers translate it. It is no full validator: layouts of blocks are not looked at. [`spirv_val`] runs the one of SPIRV-Tools where
-//! that is installed. A well-formed shader is code, and runs with its caller's trust.
+//! drivers translate it, and what buffers hold is laid out. [`spirv_val`] runs the validator of SPIRV-Tools where that is installed. A
+//! well-formed shader is code, and runs with its caller's trust.
 
 mod annotations;
 mod blocks;
@@ -13,6 +13,7 @@ mod extended;
 mod floats;
 mod graph;
 mod invocations;
+mod layout;
 mod operands;
 mod parse;
 mod reflect;

@@ -65,6 +65,7 @@ pub struct MemberLayout {
     pub offset: Option<u32>,
     pub matrix_stride: Option<u32>,
     pub row_major: bool,
+    pub column_major: bool,
     pub readonly: bool,
 }
 
@@ -185,6 +186,7 @@ impl Types {
             Some(Decoration::Offset) => entry.offset = value,
             Some(Decoration::MatrixStride) => entry.matrix_stride = value,
             Some(Decoration::RowMajor) => entry.row_major = true,
+            Some(Decoration::ColMajor) => entry.column_major = true,
             Some(Decoration::NonWritable) => entry.readonly = true,
             _ => {}
         }
