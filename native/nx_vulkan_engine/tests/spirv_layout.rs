@@ -7,6 +7,7 @@ mod flow;
 
 use flow::instruction;
 use nx_vulkan_engine::spirv::Reflection;
+use std::path::Path;
 
 const BLOCK: u32 = 2;
 const ROW_MAJOR: u32 = 4;
@@ -170,6 +171,13 @@ fn each_rule_of_layouts_refuses_what_breaks_it() {
             decorations.push(stride(20));
             decorations
         }),
+        // A runtime array begins where nothing else is.
+        (
+            "member 1 at 0 overlaps another, which ends at 4",
+            &[FLOAT, OWN],
+            vec![instruction(29, &[OWN, FLOAT])],
+            vec![block(), offset(0, 0), offset(1, 0), stride(4)],
+        ),
         ("OpTypeBool: has no layout", &[BOOLEAN], vec![], vec![block(), offset(0, 0)]),
     ];
     let mut wrong = Vec::new();
@@ -199,6 +207,8 @@ fn layouts_are_accepted_in_any_order_and_where_none_is_needed() {
         refusal(WORKGROUP, &[BOOLEAN, OWN, MATRIX], &[array(FLOAT)], &[]),
     ];
     assert_eq!(all, [None, None, None, None]);
+    let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/spirv/layouts.comp.spv");
+    Reflection::of(&std::fs::read(compiled).unwrap(), "layouts").unwrap();
 }
 
 #[test]

@@ -25,8 +25,9 @@ const SHADERS: [&str; 9] = [
 ];
 
 /// With matrices, nested structs, and control flow of every kind.
-const SHADERS_OF_TESTS: [&str; 4] = [
+const SHADERS_OF_TESTS: [&str; 5] = [
     "tests/spirv/interface.comp",
+    "tests/spirv/layouts.comp",
     "tests/spirv/modern.comp",
     "tests/spirv/old_style.comp",
     "tests/spirv/structured.comp",

@@ -181,11 +181,11 @@ impl<'m> Layouts<'m> {
                 None => 0,
             };
             align = align.max(part.align);
-            placed.push((offset, part.bytes.saturating_add(matrix), index));
+            placed.push((offset, index, part.bytes.saturating_add(matrix)));
         }
         placed.sort_unstable();
         let mut end = 0;
-        for (offset, bytes, index) in placed {
+        for (offset, index, bytes) in placed {
             if offset < end {
                 return fault(
                     instruction,
