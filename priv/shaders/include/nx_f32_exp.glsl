@@ -196,8 +196,9 @@ float nx_tanh_f32_fused(const in float x) {
     float low = fma(z, q, base - h);
     // The difference from 1 is exact: the quotient has no more bits than that.
     float high = 1.0f - nx_rough_divide_f32(1.0f, h + 1.0f);
-    float quotient = 1.0f - high;
-    float y = fma(quotient, fma(quotient, low, fma(quotient, h, -high)), high);
+    // Negated, so that nothing else has to be.
+    float quotient = high - 1.0f;
+    float y = fma(quotient, fma(quotient, low, fma(quotient, h, high)), high);
     y = nx_with_sign_f32(y, floatBitsToUint(x));
     // NaN and numbers whose cube is below half of their last bit, denormals among them, are their own results.
     return abs(x) >= 2.4e-4f ? y : x;

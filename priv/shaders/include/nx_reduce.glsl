@@ -10,6 +10,22 @@ vec2 nx_sum2_f32(const in vec2 a, const in vec2 b) {
     return vec2(s, e + (a.y + b.y));
 }
 
+// Whether the largest of numbers without a sign, by its bits, is not between 2^-60 and 2^100: sums of larger ones have no room for the power
+// below, and errors of those of smaller ones may be flushed.
+bool nx_is_beyond_short_sums_f32(const in uint most) { return most - 0x21800000u >= 0x50000000u; }
+
+// A power of two beyond numbers without a sign, by the bits of the largest.
+float nx_beyond_f32(const in uint most) { return uintBitsToFloat((most & 0x7f800000u) + 0x00800000u); }
+
+// Sum of a compensated value and a number that are no less and no more than such a power: exact in half the operations of a two-sum.
+vec2 nx_sum_beyond_f32(const in vec2 a, const in float b) {
+    float s = a.x + b;
+    return vec2(s, a.y + (b - (s - a.x)));
+}
+
+// A sum that began with such a power, without it. The difference is exact.
+vec2 nx_sum_without_f32(const in vec2 a, const in float beyond) { return vec2(a.x - beyond, a.y); }
+
 // Product of two compensated values.
 vec2 nx_product2_f32(const in vec2 a, const in vec2 b) { return nx_pair_product_f32(a, b); }
 

@@ -4,7 +4,7 @@ use rspirv::dr::Operand;
 use rspirv::spirv::{Op, Word};
 use smallvec::SmallVec;
 
-use super::link::Code;
+use super::link::{Address, Code};
 use crate::shape::{Dims, Strides};
 use crate::{CType, DType, Error, Result};
 
@@ -294,16 +294,27 @@ pub fn canonical(code: &mut Code<'_, '_>, dtype: DType, value: Word) -> Result<W
 
 /// Loads element `index` of the array at parameter word `address`.
 pub fn load(code: &mut Code<'_, '_>, address: u32, element: Element, index: Word) -> Result<Word> {
+    let array = code.address(address)?;
+    load_at(code, array, element, index)
+}
+
+fn load_at(code: &mut Code<'_, '_>, array: Address, element: Element, index: Word) -> Result<Word> {
     let stored_type = storage_type(code, element);
-    let stored = code.load(address, stored_type, element.size_bytes(), index)?;
+    let stored = code.load(array, stored_type, element.size_bytes(), index);
     widen(code, element, stored)
 }
 
 /// Stores `value` as element `index` of the array at parameter word `address`.
 pub fn store(code: &mut Code<'_, '_>, address: u32, element: Element, index: Word, value: Word) -> Result<()> {
+    let array = code.address(address)?;
+    store_at(code, array, element, index, value)
+}
+
+fn store_at(code: &mut Code<'_, '_>, array: Address, element: Element, index: Word, value: Word) -> Result<()> {
     let stored = narrow(code, element, value)?;
     let stored_type = storage_type(code, element);
-    code.store(address, stored_type, element.size_bytes(), index, stored)
+    code.store(array, stored_type, element.size_bytes(), index, stored);
+    Ok(())
 }
 
 /// Loads `width` neighbours; `index` counts groups of `width`.
@@ -314,12 +325,24 @@ pub fn load_vector(
     width: u32,
     index: Word,
 ) -> Result<SmallVec<[Word; 4]>> {
+    let array = code.address(address)?;
+    load_vector_at(code, array, element, width, index)
+}
+
+/// The same of the array at an address.
+pub fn load_vector_at(
+    code: &mut Code<'_, '_>,
+    array: Address,
+    element: Element,
+    width: u32,
+    index: Word,
+) -> Result<SmallVec<[Word; 4]>> {
     if width == 1 {
-        return load(code, address, element, index).map(|id| SmallVec::from_slice(&[id]));
+        return load_at(code, array, element, index).map(|id| SmallVec::from_slice(&[id]));
     }
     let part = storage_type(code, element);
     let vector = code.linker.type_vector(part, width);
-    let stored = code.load(address, vector, element.size_bytes() * width, index)?;
+    let stored = code.load(array, vector, element.size_bytes() * width, index);
     (0..width)
         .map(|lane| {
             let lane = code.extract(part, stored, lane);
@@ -336,14 +359,27 @@ pub fn store_vector(
     index: Word,
     values: &[Word],
 ) -> Result<()> {
+    let array = code.address(address)?;
+    store_vector_at(code, array, element, index, values)
+}
+
+/// The same in the array at an address.
+pub fn store_vector_at(
+    code: &mut Code<'_, '_>,
+    array: Address,
+    element: Element,
+    index: Word,
+    values: &[Word],
+) -> Result<()> {
     if let [value] = *values {
-        return store(code, address, element, index, value);
+        return store_at(code, array, element, index, value);
     }
     let lanes: SmallVec<[Word; 4]> = values.iter().map(|&value| narrow(code, element, value)).collect::<Result<_>>()?;
     let part = storage_type(code, element);
     let vector = code.linker.type_vector(part, lanes.len() as u32);
     let value = code.ids(Op::CompositeConstruct, vector, &lanes);
-    code.store(address, vector, element.size_bytes() * lanes.len() as u32, index, value)
+    code.store(array, vector, element.size_bytes() * lanes.len() as u32, index, value);
+    Ok(())
 }
 
 /// Coordinates of a linear index in the axes `first_axis .. first_axis + rank` of the iteration space.

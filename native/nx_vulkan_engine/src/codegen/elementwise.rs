@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::access::{self, Element, Fixed, Layout, Param, ParamLayout};
 use super::library::Library;
-use super::link::{Code, FloatModes, Linker};
+use super::link::{Address, Code, FloatModes, Linker};
 use super::scalar::{self, Value};
 use super::templates;
 use crate::program::Elementwise;
@@ -205,6 +205,12 @@ impl Spec {
         Ok(())
     }
 
+    /// The address of vector `index`, from which the invocation's others are as far as its code says.
+    fn first_vector(&self, code: &mut Code<'_, '_>, address: u32, element: Element, index: Word) -> Result<Address> {
+        let array = code.address(address)?;
+        Ok(code.address_of(array, element.size_bytes() * u32::from(self.width), index))
+    }
+
     /// Computes and stores neighbours by the short forms of functions; the result is true, and nothing stored, where these
     /// do not serve one of them.
     fn emit_vector(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, index: Word) -> Result<Word> {
@@ -232,6 +238,15 @@ impl Spec {
                 lanes.iter_mut().for_each(|lane| lane.push(Value { id, dtype }));
             } else {
                 let mut ids: SmallVec<[Word; 8]> = SmallVec::new();
+                if port.layout == Layout::Contiguous {
+                    let first = self.first_vector(code, address, port.element, index)?;
+                    for k in 0..self.vectors() {
+                        let place = code.linker.const_u32(k * self.local_size());
+                        ids.extend(access::load_vector_at(code, first, port.element, width, place)?);
+                    }
+                    lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
+                    continue;
+                }
                 for (&place, coordinates) in places.iter().zip(&coordinates) {
                     match port.layout {
                         Layout::Inner => {
@@ -244,9 +259,7 @@ impl Spec {
                             let id = access::load(code, address, port.element, at)?;
                             ids.extend(std::iter::repeat_n(id, width as usize));
                         }
-                        Layout::Contiguous | Layout::Uniform => {
-                            ids.extend(access::load_vector(code, address, port.element, width, place)?);
-                        }
+                        Layout::Contiguous | Layout::Uniform => {}
                     }
                 }
                 lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
@@ -263,8 +276,10 @@ impl Spec {
                     .map(|(lane, result)| find(code, *from, lane, result, zero, &[]).map(|v| v.id))
                     .collect::<Result<_>>()?;
                 let address = params.address(self.output_operand(i));
-                for (&place, values) in places.iter().zip(values.chunks(width as usize)) {
-                    access::store_vector(code, address, port.element, place, values)?;
+                let first = self.first_vector(code, address, port.element, index)?;
+                for (k, values) in (0u32..).zip(values.chunks(width as usize)) {
+                    let place = code.linker.const_u32(k * self.local_size());
+                    access::store_vector_at(code, first, port.element, place, values)?;
                 }
             }
             Ok(())

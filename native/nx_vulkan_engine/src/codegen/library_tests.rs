@@ -137,3 +137,45 @@ fn fused_roots_and_quotients_are_rounded_rightly() {
         assert_eq!(interpreter.run("nx_divide_f32_fused_hot", [a, b]), a / b, "{a} / {b}");
     }
 }
+
+/// Dividends whose quotients by a divisor are as close as they can be to the middle between two floats.
+fn hardest_dividends(divisor: u32) -> Vec<f32> {
+    let mantissa = u64::from(divisor & 0x7f_ffff | 0x80_0000);
+    let even = mantissa.trailing_zeros();
+    let odd = mantissa >> even;
+    let inverse = (0..6).fold(1u64, |x, _| x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x))));
+    let mut dividends = vec![];
+    for bits in [24, 25] {
+        let modulus = 1u64 << (bits - even);
+        for k in (-15i64..=15).step_by(2) {
+            // The middles m, of 25 bits, with m * mantissa = k * 2^even modulo 2^bits.
+            let first = (1 << 24) + ((k as u64).wrapping_mul(inverse) & (modulus - 1));
+            for middle in (first..1 << 25).step_by(modulus as usize).filter(|m| m % 2 == 1).take(2) {
+                let product = (middle * mantissa).wrapping_sub((k << even) as u64);
+                let dividend = product >> bits;
+                if product % (1 << bits) == 0 && (1 << 23..1 << 24).contains(&dividend) {
+                    dividends.push(dividend as f32 * 2f32.powi(bits as i32 - 47));
+                }
+            }
+        }
+    }
+    dividends
+}
+
+#[test]
+fn quotients_by_shared_divisors_round_rightly() {
+    let interpreter = Interpreter::new();
+    let mut count = 0;
+    for i in 0..4_000u32 {
+        let divisor = 0x3f80_0000 | (i.wrapping_mul(0x9e37_79b9) >> 9) >> (i % 4) << (i % 4);
+        if divisor & 0x7f_ff00 == 0x7f_ff00 {
+            continue;
+        }
+        let b = f32::from_bits(divisor);
+        for a in hardest_dividends(divisor) {
+            assert_eq!(interpreter.run("nx_shared_quotient_f32", [a, b]), a / b, "{a:e} / {b:e}");
+            count += 1;
+        }
+    }
+    assert!(count > 20_000, "{count}");
+}

@@ -750,16 +750,30 @@ impl Code<'_, '_> {
         )
     }
 
-    /// Loads element `index` of the array whose address is in parameter words `address` and `address + 1`.
-    pub fn load(&mut self, address: u32, element: Word, stride: u32, index: Word) -> Result<Word> {
-        let (low, high) = (self.param(address)?, self.param(address + 1)?);
-        Ok(self.load_at(low, high, element, stride, index, stride))
+    /// The address in parameter words `address` and `address + 1`.
+    pub fn address(&mut self, address: u32) -> Result<Address> {
+        Ok(Address { low: self.param(address)?, high: self.param(address + 1)? })
     }
 
-    /// Stores `value` as element `index` of the array whose address is in parameter words `address`, `address + 1`.
-    pub fn store(&mut self, address: u32, element: Word, stride: u32, index: Word, value: Word) -> Result<()> {
-        let (low, high) = (self.param(address)?, self.param(address + 1)?);
-        let pointer = self.pointer_at(low, high, element, stride, index);
+    /// The address of element `index` of the array at an address. Those of its neighbours are this one and a number that compilers know,
+    /// which memory instructions add.
+    pub fn address_of(&mut self, array: Address, stride: u32, index: Word) -> Address {
+        let (uint, stride) = (self.linker.type_uint(32), self.linker.const_u32(stride));
+        let bytes = self.u32_op(Op::IMul, index, stride);
+        let sum_type = self.linker.global(Op::TypeStruct, None, vec![Operand::IdRef(uint), Operand::IdRef(uint)]);
+        let sum = self.ids(Op::IAddCarry, sum_type, &[array.low, bytes]);
+        let (low, carry) = (self.extract(uint, sum, 0), self.extract(uint, sum, 1));
+        Address { low, high: self.u32_op(Op::IAdd, array.high, carry) }
+    }
+
+    /// Loads element `index` of the array at an address.
+    pub fn load(&mut self, array: Address, element: Word, stride: u32, index: Word) -> Word {
+        self.load_at(array.low, array.high, element, stride, index, stride)
+    }
+
+    /// Stores `value` as element `index` of the array at an address.
+    pub fn store(&mut self, array: Address, element: Word, stride: u32, index: Word, value: Word) {
+        let pointer = self.pointer_at(array.low, array.high, element, stride, index);
         self.instructions.push(Instruction::new(
             Op::Store,
             None,
@@ -771,7 +785,6 @@ impl Code<'_, '_> {
                 Operand::LiteralBit32(stride),
             ],
         ));
-        Ok(())
     }
 
     /// Sets bits of the word whose address is in parameter words `address`, `address + 1`, whoever else does at the same time.
@@ -783,6 +796,13 @@ impl Code<'_, '_> {
         self.ids(Op::AtomicOr, uint, &[pointer, scope, relaxed, bits]);
         Ok(())
     }
+}
+
+/// Halves of an address in a kernel.
+#[derive(Debug, Clone, Copy)]
+pub struct Address {
+    low: Word,
+    high: Word,
 }
 
 pub(super) fn label_of(id: Word) -> Instruction {

@@ -168,18 +168,7 @@ impl ReduceSpec {
                     let index = code.u32_op(SpirvOp::IAdd, r, offset);
                     lifted.push(self.lift(code, id, index)?);
                 }
-                while lifted.len() > 1 {
-                    let mut next = SmallVec::new();
-                    for pair in lifted.chunks(2) {
-                        next.push(match *pair {
-                            [a, b] => self.combine(code, a, b)?,
-                            [a] => a,
-                            _ => continue,
-                        });
-                    }
-                    lifted = next;
-                }
-                Ok(lifted.first().copied())
+                self.combine_all(code, lifted, self.times.is_none())
             })?;
         }
         linker.define("slot_store", |code, args| {
@@ -471,6 +460,44 @@ impl ReduceSpec {
         let (a, b) = (self.value_of(code, ctype, a), self.value_of(code, ctype, b));
         let id = code.call(&format!("nx_{name}_{}", ctype.name()), &[a, b])?;
         Ok(self.to_words(code, ctype, id))
+    }
+
+    /// A tree of accumulators, none of none. Those of `elements` have no errors yet.
+    pub(super) fn combine_all(
+        &self,
+        code: &mut Code<'_, '_>,
+        mut accumulators: SmallVec<[Word; 4]>,
+        elements: bool,
+    ) -> Result<Option<Word>> {
+        let is_sum_of_f32 = self.is_sum_of_f32();
+        let mut exact = elements && is_sum_of_f32;
+        while accumulators.len() > 1 {
+            let mut next = SmallVec::new();
+            for pair in accumulators.chunks(2) {
+                next.push(match *pair {
+                    [a, b] if exact => {
+                        let [a, b] = [a, b].map(|words| {
+                            let (uint, float) = (code.linker.type_uint(32), code.linker.type_float(32));
+                            let bits = code.extract(uint, words, 0);
+                            code.bitcast(float, bits)
+                        });
+                        let sum = code.call("nx_two_sum_f32", &[a, b])?;
+                        let words = self.words_type(code);
+                        code.bitcast(words, sum)
+                    }
+                    [a, b] => self.combine(code, a, b)?,
+                    [a] => a,
+                    _ => continue,
+                });
+            }
+            (accumulators, exact) = (next, false);
+        }
+        Ok(accumulators.first().copied())
+    }
+
+    /// Whether it sums what are f32 by then.
+    pub(super) fn is_sum_of_f32(&self) -> bool {
+        self.reduction == Reduction::Sum && self.accumulator() == Accumulator::Compensated(CType::F32)
     }
 
     /// The result from its accumulator.

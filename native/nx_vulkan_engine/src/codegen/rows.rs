@@ -9,13 +9,13 @@ use smallvec::SmallVec;
 use super::access::{self, Element, Param, ParamLayout};
 use super::elementwise::{Generated, Ref, Step, arg};
 use super::library::Library;
-use super::link::{Code, FloatModes, Linker};
+use super::link::{Address, Code, FloatModes, Linker};
 use super::reduce::{Direction, ReduceSpec, Stage};
 use super::scalar::{self, Value};
 use super::templates;
 use crate::program::fused::{Computed, Made};
-use crate::program::{Binary, Elementwise};
-use crate::{DType, Error, Result};
+use crate::program::{Binary, Elementwise, Reduction, Unary};
+use crate::{CType, DType, Error, Result};
 
 /// How an operand lies along a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -87,6 +87,10 @@ impl RowsSpec {
         let reductions: Vec<ReduceSpec> = self.values.iter().filter_map(|v| self.reduction(&v.made)).collect();
         for (k, spec) in reductions.iter().enumerate() {
             linker.define(&format!("slot_combine_{k}"), |code, args| {
+                if spec.extreme_of_f32().is_some() {
+                    let (a, b) = (arg(args, 0)?, arg(args, 1)?);
+                    return larger_key(code, a, b).map(Some);
+                }
                 let a = from_four(code, spec, arg(args, 0)?);
                 let b = from_four(code, spec, arg(args, 1)?);
                 let sum = spec.combine(code, a, b)?;
@@ -152,6 +156,15 @@ fn from_four(code: &mut Code<'_, '_>, spec: &ReduceSpec, four: Word) -> Word {
     }
 }
 
+/// The larger of keys in the first words, that of an extreme of f32.
+fn larger_key(code: &mut Code<'_, '_>, a: Word, b: Word) -> Result<Word> {
+    let uint = code.linker.type_uint(32);
+    let four = code.linker.type_vector(uint, 4);
+    let [a, b] = [a, b].map(|words| code.extract(uint, words, 0));
+    let (larger, zero) = (code.call("nx_max_u32", &[a, b])?, code.linker.const_u32(0));
+    Ok(code.ids(SpirvOp::CompositeConstruct, four, &[larger, zero, zero, zero]))
+}
+
 /// A value of the whole row, or one for each element that the invocation holds.
 #[derive(Debug, Clone)]
 enum Held {
@@ -182,6 +195,10 @@ struct Emission<'s, 'c, 'a, 'l> {
     /// For each element: its place in the row.
     places: Vec<Word>,
     held: HashMap<Ref, Held>,
+    /// Of the bits of the invocation's elements of f32: the largest as signed integers, the largest and the least as unsigned ones.
+    extremes: HashMap<Ref, [Word; 3]>,
+    /// Exponentials of what elements are below the largest of their row: the argument of the invocation's least.
+    least_exponents: HashMap<Ref, Word>,
 }
 
 impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
@@ -215,14 +232,26 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
                 places.push(code.u32_op(SpirvOp::IAdd, first, offset));
             }
         }
-        Ok(Emission { spec, code, params, row, lane, outer, loads, places, held: HashMap::new() })
+        Ok(Emission {
+            spec,
+            code,
+            params,
+            row,
+            lane,
+            outer,
+            loads,
+            places,
+            held: HashMap::new(),
+            extremes: HashMap::new(),
+            least_exponents: HashMap::new(),
+        })
     }
 
     fn emit(mut self, live: Word) -> Result<()> {
         let mut reductions = 0;
         for (i, value) in self.spec.values.iter().enumerate() {
             let held = match &value.made {
-                Made::Step(step) => self.step(step)?,
+                Made::Step(step) => self.step(step, Ref::Result(i as u8))?,
                 Made::Reduction { of, .. } => {
                     let spec = self.spec.reduction(&value.made).ok_or_else(|| missing(Ref::Result(i as u8)))?;
                     reductions += 1;
@@ -290,6 +319,14 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
                 let id = access::load(self.code, address, element, at)?;
                 return Ok(Held::Row(Value { id, dtype }));
             }
+            Along::Vector if self.is_dense() => {
+                let first = self.first_vector(k, element)?;
+                for item in 0..u32::from(self.spec.items) {
+                    let place = self.code.linker.const_u32(item * self.spec.team);
+                    let ids = access::load_vector_at(self.code, first, element, self.spec.width.into(), place)?;
+                    values.extend(ids.into_iter().map(|id| Value { id, dtype }));
+                }
+            }
             Along::Vector => {
                 let width = self.code.linker.const_u32(self.spec.width.into());
                 for (first, _) in self.loads.clone() {
@@ -309,7 +346,24 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         Ok(Held::Each(values))
     }
 
-    fn step(&mut self, step: &Step) -> Result<Held> {
+    /// Whether an invocation's vectors of a row, where neighbours in it are neighbours in memory, are as far apart as its code says.
+    fn is_dense(&self) -> bool {
+        self.spec.full && self.spec.row_rank == 1
+    }
+
+    /// Where the invocation's first vector of operand `k` is.
+    fn first_vector(&mut self, k: u8, element: Element) -> Result<Address> {
+        let start = self.position(k, None)?;
+        let width = self.code.linker.const_u32(self.spec.width.into());
+        let group = self.code.u32_op(SpirvOp::UDiv, start, width);
+        let group = self.code.u32_op(SpirvOp::IAdd, group, self.lane);
+        let address = self.params.address(k);
+        let array = self.code.address(address)?;
+        Ok(self.code.address_of(array, element.size_bytes() * u32::from(self.spec.width), group))
+    }
+
+    /// The values of a step, which is what makes `of`.
+    fn step(&mut self, step: &Step, of: Ref) -> Result<Held> {
         let args: Vec<Held> = step.args.iter().map(|&r| self.find(r)).collect::<Result<_>>()?;
         let one = |code: &mut Code<'_, '_>, k: usize| -> Result<Value> {
             let args: SmallVec<[Value; 3]> =
@@ -322,9 +376,13 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         let elements = 0..self.places.len();
         let each = |code: &mut Code<'_, '_>| elements.clone().map(|k| one(code, k)).collect::<Result<Vec<Value>>>();
         // Known before anything is computed, so that what is computed can take the place of what it is made of.
-        let rare = match self.rare_quotient(step, &args)? {
+        let by_row = self.rare_quotient(step, &args)?;
+        let rare = match by_row {
             Some(rare) => Some(rare),
-            None => self.code.rare(each)?,
+            None => match self.rare_exponential(step, of)? {
+                Some(rare) => Some(rare),
+                None => self.code.rare(each)?,
+            },
         };
         let Some(rare) = rare else { return each(self.code).map(Held::Each) };
         // Short forms of functions one beside the other, or whole ones for all of them where these do not serve one.
@@ -334,7 +392,7 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         let whole = self.one_by_one(step, &args)?;
         variables.iter().zip(whole).for_each(|(&variable, value)| self.code.set(variable, value));
         self.code.begin_else(&mut branch);
-        let (short, _) = self.code.hot(each)?;
+        let short = if by_row.is_some() { self.quotients(&args)? } else { self.code.hot(each)?.0 };
         variables.iter().zip(short).for_each(|(&variable, value)| self.code.set(variable, value.id));
         self.code.end_if(branch);
         let get = |variable| Value { id: self.code.get(ty, variable), dtype: step.out };
@@ -353,21 +411,103 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         {
             return Ok(None);
         }
-        let one = self.code.linker.const_u32(1);
-        let mut extremes: Option<[Word; 2]> = None;
-        for dividend in dividends {
-            let most = self.code.call("nx_dividend_key_f32", &[dividend.id])?;
-            let least = self.code.u32_op(SpirvOp::ISub, most, one);
-            extremes = Some(match extremes {
-                None => [most, least],
-                Some(others) => [
-                    self.code.call("nx_max_u32", &[others[0], most])?,
-                    self.code.call("nx_min_u32", &[others[1], least])?,
-                ],
-            });
+        let dividend = step.args[0];
+        let unsigned = self.has_no_sign(dividend);
+        let uint = self.code.linker.type_uint(32);
+        let keys: Vec<Word> = if unsigned {
+            dividends.iter().map(|value| self.code.bitcast(uint, value.id)).collect()
+        } else {
+            let key = |value: &Value| self.code.call("nx_dividend_key_f32", &[value.id]);
+            dividends.iter().map(key).collect::<Result<_>>()?
+        };
+        let (Some(&first), one) = (keys.first(), self.code.linker.const_u32(1)) else { return Ok(None) };
+        let mut most = first;
+        for &key in &keys[1..] {
+            most = self.code.call("nx_max_u32", &[most, key])?;
         }
-        let Some([most, least]) = extremes else { return Ok(None) };
+        // Of exponentials of no less than -41, which are above 2^-60, the least does not matter.
+        let variable = self.code.variable(uint);
+        let branch = match self.least_exponents.get(&dividend) {
+            Some(&exponent) => {
+                let (large, bool_type) = (self.code.linker.const_u32(0x3f80_0000), self.code.linker.type_bool());
+                self.code.set(variable, large);
+                let limit = access::constant(self.code, CType::F32, (-41f32).to_bits().into())
+                    .ok_or_else(|| missing(dividend))?;
+                // Not a number neither.
+                let matters = self.code.ids(SpirvOp::FUnordLessThan, bool_type, &[exponent, limit]);
+                Some(self.code.begin_if(matters))
+            }
+            None => None,
+        };
+        let mut least = self.code.u32_op(SpirvOp::ISub, first, one);
+        for &key in &keys[1..] {
+            let less = self.code.u32_op(SpirvOp::ISub, key, one);
+            least = self.code.call("nx_min_u32", &[least, less])?;
+        }
+        self.code.set(variable, least);
+        if let Some(branch) = branch {
+            self.code.end_if(branch);
+        }
+        let mut least = self.code.get(uint, variable);
+        if unsigned {
+            most = self.code.call("nx_most_dividend_key_f32", &[most])?;
+            least = self.code.call("nx_least_dividend_key_f32", &[least])?;
+        }
         self.code.call("nx_rare_quotient_f32", &[most, least, divisor.id]).map(Some)
+    }
+
+    /// The quotients that [`Emission::rare_quotient`] is about, where they are not rare.
+    fn quotients(&mut self, args: &[Held]) -> Result<Vec<Value>> {
+        let [Held::Each(dividends), Held::Row(divisor)] = args else { return Err(missing(Ref::Linear)) };
+        let quotient = |a: &Value| self.code.call("nx_shared_quotient_f32", &[a.id, divisor.id]);
+        let ids: Vec<Word> = dividends.iter().map(quotient).collect::<Result<_>>()?;
+        Ok(ids.into_iter().map(|id| Value { id, dtype: DType::F32 }).collect())
+    }
+
+    /// What [`Code::rare`] gives for exponentials of what elements of f32 are below the largest of them, if that is what the step does: the
+    /// least of them says it.
+    fn rare_exponential(&mut self, step: &Step, exponentials: Ref) -> Result<Option<Word>> {
+        let made = |r: Ref| match r {
+            Ref::Result(k) => self.spec.values.get(k as usize).map(|value| &value.made),
+            _ => None,
+        };
+        if step.op != Elementwise::Unary(Unary::Exp) || step.out != DType::F32 {
+            return Ok(None);
+        }
+        let Some(Made::Step(difference)) = step.args.first().and_then(|&r| made(r)) else { return Ok(None) };
+        let [of, largest] = difference.args[..] else { return Ok(None) };
+        let is_largest = matches!(
+            made(largest),
+            Some(&Made::Reduction { reduction: Reduction::Max, of: all, out: DType::F32, .. }) if all == of
+        );
+        let is_difference = difference.op == Elementwise::Binary(Binary::Subtract) && difference.out == DType::F32;
+        if !is_largest || !is_difference || self.spec.dtype(of) != DType::F32 {
+            return Ok(None);
+        }
+        let (Held::Row(largest), values @ Held::Each(_)) = (self.find(largest)?, self.find(of)?) else {
+            return Ok(None);
+        };
+        let extremes = self.extremes(of, &values)?;
+        let float = self.code.linker.type_float(32);
+        let least = self.code.call("nx_least_of_extremes_f32", &extremes)?;
+        let least = self.code.bitcast(float, least);
+        let difference = self.code.call("nx_subtract_f32", &[least, largest.id])?;
+        self.least_exponents.insert(exponentials, difference);
+        self.code.call("nx_exp_f32_rare", &[difference]).map(Some)
+    }
+
+    /// Whether elements of f32 have no sign, not that of zero either, unless they are NaN.
+    fn has_no_sign(&self, r: Ref) -> bool {
+        let Ref::Result(k) = r else { return false };
+        let Some(Made::Step(step)) = self.spec.values.get(k as usize).map(|value| &value.made) else { return false };
+        step.out == DType::F32
+            && match step.op {
+                Elementwise::Unary(Unary::Exp | Unary::Abs) => true,
+                Elementwise::Binary(Binary::Multiply) => {
+                    matches!(step.args[..], [a, b] if a == b && self.spec.dtype(a) == DType::F32)
+                }
+                _ => false,
+            }
     }
 
     /// What a step gives for each element, by a loop: its code is there once, so that what follows it is near.
@@ -431,13 +571,23 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
     fn reduce(&mut self, spec: &ReduceSpec, of: Ref, number: usize) -> Result<Held> {
         let values = self.find(of)?;
         let mut sum = match spec.extreme_of_f32() {
-            Some(extreme) => self.extreme(extreme, spec, &values)?,
+            Some(extreme) => {
+                let extremes = self.extremes(of, &values)?;
+                let bits = self.code.call(&format!("nx_{extreme}_of_extremes_f32"), &extremes)?;
+                self.code.call(&format!("nx_{extreme}_key_f32"), &[bits])?
+            }
+            None if spec.is_sum_of_f32() && self.spec.full && self.is_held(of) && self.has_no_sign(of) => {
+                self.sum_without_signs(spec, of, &values)?
+            }
             None => self.sum(spec, &values)?,
         };
         if self.spec.team > 1 {
             let four = to_four(self.code, spec, sum);
             let whole = self.code.call_own(&format!("nx_tree_{number}"), &[four])?;
             sum = from_four(self.code, spec, whole);
+        }
+        if let Some(extreme) = spec.extreme_of_f32() {
+            sum = self.code.call(&format!("nx_{extreme}_of_key_f32"), &[sum])?;
         }
         Ok(Held::Row(Value { id: spec.lower(self.code, sum)?, dtype: spec.out }))
     }
@@ -454,18 +604,7 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
                 let value = values.at(k).ok_or_else(|| missing(Ref::Linear))?;
                 lifted.push(spec.lift(self.code, value.id, self.places[k])?);
             }
-            while lifted.len() > 1 {
-                let mut next = SmallVec::new();
-                for pair in lifted.chunks(2) {
-                    next.push(match *pair {
-                        [a, b] => spec.combine(self.code, a, b)?,
-                        [a] => a,
-                        _ => continue,
-                    });
-                }
-                lifted = next;
-            }
-            let Some(&all) = lifted.first() else { continue };
+            let Some(all) = spec.combine_all(self.code, lifted, true)? else { continue };
             let counted = match exists {
                 Some(exists) => select(self.code, words, exists, all, identity, spec.accumulator_bytes() / 4),
                 None => all,
@@ -475,13 +614,49 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         Ok(sum)
     }
 
-    /// The largest or least of an invocation's elements of f32. Those that are read at the row's end once more do no harm. Three extremes of
-    /// the bits as integers say which it is, in three operations per element instead of the nine of `combine`.
-    fn extreme(&mut self, name: &str, spec: &ReduceSpec, values: &Held) -> Result<Word> {
+    /// Whether a value's elements are needed behind their reduction, so that they take registers anyway.
+    fn is_held(&self, r: Ref) -> bool {
+        let by_step = |value: &Computed| matches!(&value.made, Made::Step(step) if step.args.contains(&r));
+        self.spec.values.iter().any(by_step) || self.spec.outputs.iter().any(|&(from, _)| from == r)
+    }
+
+    /// The same for elements of f32 without signs: added to a power of two beyond all of them, in four operations each instead of eight.
+    fn sum_without_signs(&mut self, spec: &ReduceSpec, of: Ref, values: &Held) -> Result<Word> {
+        let [_, most, _] = self.extremes(of, values)?;
+        let (words, float) = (spec.words_type(self.code), self.code.linker.type_float(32));
+        let pair = self.code.linker.type_vector(float, 2);
+        let apart = self.code.call("nx_is_beyond_short_sums_f32", &[most])?;
+        let variable = self.code.variable(words);
+        let mut branch = self.code.begin_if(apart);
+        let sum = self.sum(spec, values)?;
+        self.code.set(variable, sum);
+        self.code.begin_else(&mut branch);
+        let beyond = self.code.call("nx_beyond_f32", &[most])?;
+        let zero = self.code.linker.global(SpirvOp::ConstantNull, Some(float), vec![]);
+        let mut sum = self.code.ids(SpirvOp::CompositeConstruct, pair, &[beyond, zero]);
+        for k in 0..self.places.len() {
+            let value = values.at(k).ok_or_else(|| missing(Ref::Linear))?;
+            sum = self.code.call("nx_sum_beyond_f32", &[sum, value.id])?;
+        }
+        let sum = self.code.call("nx_sum_without_f32", &[sum, beyond])?;
+        let sum = self.code.bitcast(words, sum);
+        self.code.set(variable, sum);
+        self.code.end_if(branch);
+        Ok(self.code.get(words, variable))
+    }
+
+    /// What says which of an invocation's elements is the largest or the least, in three operations per element instead of the nine of
+    /// `combine`. Those that are read at the row's end once more do no harm.
+    fn extremes(&mut self, of: Ref, values: &Held) -> Result<[Word; 3]> {
+        if let Some(&extremes) = self.extremes.get(&of) {
+            return Ok(extremes);
+        }
+        let uint = self.code.linker.type_uint(32);
         let mut extremes: Option<[Word; 3]> = None;
         for k in 0..self.places.len() {
             let value = values.at(k).ok_or_else(|| missing(Ref::Linear))?;
-            let bits = spec.lift(self.code, value.id, self.places[k])?;
+            let float = scalar::cast(self.code, value, DType::F32)?;
+            let bits = self.code.bitcast(uint, float);
             extremes = Some(match extremes {
                 None => [bits; 3],
                 Some([signed, most, least]) => [
@@ -492,7 +667,8 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
             });
         }
         let extremes = extremes.ok_or_else(|| missing(Ref::Linear))?;
-        self.code.call(&format!("nx_{name}_of_extremes_f32"), &extremes)
+        self.extremes.insert(of, extremes);
+        Ok(extremes)
     }
 
     fn store(mut self, live: Word) -> Result<()> {
@@ -530,11 +706,34 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
             let (spec, params, outer) = (self.spec, &mut *self.params, self.outer.clone());
             let (row, lane, places) = (self.row, self.lane, self.places.clone());
             self.code.unless(idle, |code| {
-                let mut inside =
-                    Emission { spec, code, params, row, lane, outer, loads: Vec::new(), places, held: HashMap::new() };
+                let mut inside = Emission {
+                    spec,
+                    code,
+                    params,
+                    row,
+                    lane,
+                    outer,
+                    loads: Vec::new(),
+                    places,
+                    held: HashMap::new(),
+                    extremes: HashMap::new(),
+                    least_exponents: HashMap::new(),
+                };
                 let whole = outputs.iter().zip(&held).filter(|((.., port), _)| port.along != Along::Row);
                 for ((k, _, port), held) in whole {
                     let (address, element) = (inside.params.address(*k), Element::Typed(port.dtype));
+                    if port.along == Along::Vector && inside.is_dense() {
+                        let first = inside.first_vector(*k, element)?;
+                        for item in 0..u32::from(spec.items) {
+                            let start = item as usize * width;
+                            let ids = (start..start + width)
+                                .map(|e| value(held, e))
+                                .collect::<Result<SmallVec<[Word; 4]>>>()?;
+                            let place = inside.code.linker.const_u32(item * spec.team);
+                            access::store_vector_at(inside.code, first, element, place, &ids)?;
+                        }
+                        continue;
+                    }
                     for (item, (first, _)) in (chunk * together..).zip(loads) {
                         let elements = item * width..(item + 1) * width;
                         if port.along == Along::Vector && width > 1 {

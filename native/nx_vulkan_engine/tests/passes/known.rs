@@ -321,6 +321,48 @@ fn quotients_by_a_number_of_the_row_have_the_bits_of_single_ops() {
     }
 }
 
+/// Sums of magnitudes, of squares and of exponentials of rows that hold a number which takes the sum beyond what is added in short, or close
+/// to it, or to nothing.
+#[test]
+fn sums_of_what_has_no_sign_have_the_bits_of_single_ops() {
+    type Terms = fn(&Builder, Operand) -> Operand;
+    let terms: [Terms; 3] = [
+        |b, x| b.unary(Unary::Abs, x),
+        |b, x| b.binary(Binary::Multiply, x, x),
+        |b, x| b.exp(b.subtract(x, b.reduce(Reduction::Max, x, &[1], true))),
+    ];
+    let limits = [0x2180_0000, 0x3f80_0000, 0x587f_ffff, 0x5880_0000, 0x717f_ffff, 0x7180_0000].map(f32::from_bits);
+    let singles: Vec<f64> = limits
+        .iter()
+        .flat_map(|&x| [f64::from(x), -f64::from(x)])
+        .chain([0.0, -0.0, 1e-40, 1e-30, 100.0, 3.4e38, f64::NEG_INFINITY, f64::INFINITY, f64::NAN])
+        .collect();
+    for (columns, (k, terms)) in
+        [100, 1024, 4096, 16384].into_iter().flat_map(|n| terms.iter().enumerate().map(move |t| (n, t)))
+    {
+        let b = Builder::new();
+        let x = b.input(DType::F32, &[singles.len() as u64, columns]);
+        let terms = terms(&b, x);
+        let sum = b.reduce(Reduction::Sum, terms, &[1], true);
+        // Shares need the terms again.
+        let shares = b.divide(terms, sum);
+        let program = b.finish(&[sum, shares]).unwrap();
+        let optimized = optimize(program.clone(), &gpu()).unwrap();
+        assert_eq!(ops(&optimized), ["fused"]);
+        for scale in [1e-24, 1e-12, 0.3, 7.0, 1e15] {
+            let value = |(row, column): (usize, u64)| match column {
+                77 => singles[row],
+                _ => scale * (((row as u64 * 31 + column * 7919) % 1009) as f64 / 1009.0 - 0.4),
+            };
+            let places = (0..singles.len()).flat_map(|row| (0..columns).map(move |column| (row, column)));
+            let input = [Array::new(&program.inputs[0], places.map(|place| Value::Float(value(place))))];
+            for (a, b) in run(&program, &input).iter().zip(&run(&optimized, &input)) {
+                assert_eq!(difference(a, b), None, "terms {k} of {columns} columns of {scale}");
+            }
+        }
+    }
+}
+
 #[test]
 fn layer_norm_is_one_kernel() {
     for shape in [[7, 65], [3, 128]] {
