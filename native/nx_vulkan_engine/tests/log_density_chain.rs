@@ -257,7 +257,8 @@ fn logistic(dtype: DType, n: u64, d: u64, chains: u64, rng: &mut Rng) -> Case {
     Case::new(models::logistic(dtype, n, d), chains, data, 0.01, rng)
 }
 
-/// All steps of many chains are one submission, whose barriers are as many as for one chain. GPUs begin after 2,048 commands.
+/// All steps of many chains are one submission, whose barriers are as many as for one chain. GPUs begin after 2,048 commands, and go on by
+/// what takes a certain time, which is less where others use the device.
 #[test]
 fn one_submission() {
     let mut rng = Rng(14);
@@ -278,7 +279,7 @@ fn one_submission() {
                     (after.submissions - before.submissions, after.dispatches - before.dispatches);
                 let most = match engine.caps().kind {
                     DeviceKind::Cpu => 1,
-                    _ => 2 + dispatches / 6000,
+                    _ => 2 + dispatches / 1000,
                 };
                 assert!((1..=most).contains(&submissions), "{submissions} of {chains} chains of {dtype}");
                 let energy = trace.energy.to_nx_bytes(&engine, None).unwrap();
