@@ -225,7 +225,7 @@ defmodule Nx.Vulkan.NativeV do
   Runs one op of Nx by its name: records it and returns a reference to memory that the device fills later.
 
   `type` and `shape` are those of the result. `:pressure` beside the reference asks the caller to collect garbage, because
-  device memory is short. Normal scheduler, below 1 ms.
+  device memory is short, or because a large result (above 64 MiB) found no unused memory. Normal scheduler, below 1 ms.
   """
   @spec program_run(atom, keyword, [ref], atom, tuple) :: tensor_result | :needs_compile
   def program_run(_op, _attrs, _operands, _type, _shape), do: nif_error()

@@ -632,6 +632,12 @@ impl Engine {
         self.core.pool.in_use_bytes() / PRESSURE_PERCENT >= self.budget_bytes() / 100
     }
 
+    /// Whether the driver had to give memory for a large tensor since the last time that this was asked: unused ones that owners know may
+    /// have served, which is faster, and leaves memory to others.
+    pub fn take_growth(&self) -> bool {
+        self.core.pool.take_growth()
+    }
+
     /// Counters since the engine was opened.
     pub fn stats(&self) -> Stats {
         let counters = self.core.stream.counters();

@@ -94,9 +94,13 @@ pub fn tensor_of(term: Term, compile: Compile) -> Result<Tensor> {
 /// The share of the budget that is allocated, while memory is short, between two requests to collect garbage.
 const PRESSURE_STEP: u64 = 64;
 
-/// Whether the caller should collect garbage: memory is short, and much was allocated since somebody was asked last.
+/// Whether the caller should collect garbage: a large tensor found no unused memory (the VM does not see how large a reference's tensor
+/// is), or memory is short, and much was allocated since somebody was asked last.
 fn pressure(engine: &Engine, size_bytes: u64) -> bool {
     static SINCE_LAST: AtomicU64 = AtomicU64::new(0);
+    if engine.take_growth() {
+        return true;
+    }
     if !engine.pressure() {
         return false;
     }

@@ -1,7 +1,7 @@
 //! The pool: free blocks by size class in front of regions that the backing allocated.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::block::{Block, FreeBlock, Hazard, Kind};
@@ -100,6 +100,8 @@ pub(crate) struct Pool<B: Backing> {
     in_use_bytes: [AtomicU64; Kind::COUNT],
     /// How often the backing allocated.
     allocations: AtomicU64,
+    /// Whether the backing gave a dedicated region since somebody asked.
+    grew: AtomicBool,
     pub limits: PoolLimits,
     /// Memory that no buffer holds any more, by the last submission that uses it.
     retired: Mutex<Vec<(u64, B::Memory)>>,
@@ -121,6 +123,7 @@ impl<B: Backing> Pool<B> {
             heaps: std::array::from_fn(|_| Mutex::default()),
             in_use_bytes: [const { AtomicU64::new(0) }; Kind::COUNT],
             allocations: AtomicU64::new(0),
+            grew: AtomicBool::new(false),
             limits,
             retired: Mutex::default(),
             backing,
@@ -140,6 +143,11 @@ impl<B: Backing> Pool<B> {
     /// How often memory was taken from the backing.
     pub fn allocations(&self) -> u64 {
         self.allocations.load(Relaxed)
+    }
+
+    /// Whether a large block was taken from the backing since the last time that this was asked.
+    pub fn take_growth(&self) -> bool {
+        self.grew.load(Relaxed) && self.grew.swap(false, Relaxed)
     }
 
     /// The most bytes that one tensor can ever have.
@@ -250,6 +258,7 @@ impl<B: Backing> Pool<B> {
         heap.drop_dedicated(completed, keep);
         let bytes = size_bytes.next_multiple_of(DEDICATED_STEP_BYTES).min(self.limits.max_buffer_bytes);
         let region = self.add_region(heap, kind, bytes, FreeRanges::default())?;
+        self.grew.store(true, Relaxed);
         heap.block(kind, region, 0, bytes, Hazard::default()).ok_or(AllocError::OutOfMemory)
     }
 

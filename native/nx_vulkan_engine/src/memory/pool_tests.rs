@@ -233,6 +233,19 @@ fn budgets_and_limits_hold() {
 }
 
 #[test]
+fn growth_by_large_blocks_is_told_once() {
+    let (pool, _) = pool(1 << 40);
+    let small = pool.alloc(Kind::Device, 1 << 20, 0).unwrap();
+    assert!(!pool.take_growth(), "a small block");
+    let large = pool.alloc(Kind::Device, 100 << 20, 0).unwrap();
+    assert_eq!([pool.take_growth(), pool.take_growth()], [true, false]);
+    pool.free(large);
+    let again = pool.alloc(Kind::Device, 100 << 20, 0).unwrap();
+    assert!(!pool.take_growth(), "a free block served");
+    [small, again].into_iter().for_each(|block| pool.free(block));
+}
+
+#[test]
 fn idle_dedicated_memory_is_bounded() {
     let (mut pool, counts) = pool(1 << 40);
     pool.limits.budget_bytes[Kind::Device as usize] = 4 << 30;
