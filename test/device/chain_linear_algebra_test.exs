@@ -218,6 +218,17 @@ defmodule Nx.Vulkan.ChainLinearAlgebraTest do
     end
   end
 
+  test "the determinant of one number is that number" do
+    for form <- [:workgroup, :device] do
+      fun = fn q -> Nx.multiply(3, Nx.LinAlg.determinant(Nx.reshape(q, {1, 1}))) end
+      chain = Chain.compile(fun, Nx.template({1}, :f64), form: form)
+      q = Nx.tensor([[0.5]], type: :f64, backend: Nx.BinaryBackend)
+      trace = Chain.run(chain, q, q, steps: 1, step_size: 0.0)
+      assert Nx.to_flat_list(trace.log_density) == [1.5]
+      assert Nx.to_flat_list(trace.gradient) == [3.0]
+    end
+  end
+
   # Order statistics, and the values where the parameters have their ranks.
   test "sorts" do
     for type <- [:f64, :f32], {shape, axis, direction} <- [{{9}, 0, :asc}, {{40}, 0, :desc}, {{3, 4, 2}, 1, :asc}] do

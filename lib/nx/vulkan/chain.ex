@@ -18,8 +18,11 @@ defmodule Nx.Vulkan.Chain do
       matrix products with many observations, and ops that a workgroup lacks. Chains lie side by side, each
       with memory of its own, so that they overlap: as many at once as a sixteenth of the device's memory holds, up to 1024
 
-  One workgroup runs cumulative sums, products, minima and maxima of up to 4,096 elements along their axis, `sort` and `argsort` of up to 512, and `cholesky`, `triangular_solve`, `solve`, `determinant` and `invert` of matrices
-  of f32 and f64 up to 64 x 64. It lacks larger ones, and `top_k`, `conv`, ops of windows, Fourier transforms, `reduce` with a function, `lu`, `qr`, `eigh` and `svd`, where they depend on the parameters.
+  One workgroup runs cumulative sums, products, minima and maxima of up to 4,096 elements along their axis, `sort` and `argsort` of up to 512 (fewer where there are several rows: all rows' comparisons are
+  262,144 at most), and `cholesky`, `triangular_solve`, `solve`, `determinant` and `invert` of matrices of f32 and f64 up to 64 x 64. It lacks larger ones, and `top_k`, `conv`, ops of windows, Fourier transforms, `reduce` with a function, `lu`, `qr`, `eigh` and `svd`, where they depend on the parameters.
+
+  Gradients of these, but for cumulative products, minima and maxima, are such ops again, outside of loops and of gradients within the log-density. In those, and for `lu`, they are Nx's own, which (up to Nx 0.13) are wrong where rows are
+  exchanged; so `Nx.Defn.grad` of `solve` and `determinant` elsewhere may differ from a chain's. That of a singular matrix of four rows and more is NaN.
 
   In the form `:device`, too, nothing waits for the host between steps, and an ordinary run is one submission to a CPU device: up to 32,768 kernels (each chain's step
   is a few) that take a quarter of a second by an estimate. On GPUs it is one up to 2,048 kernels, and then one for every 8,192 more, so that the device works while the rest is

@@ -182,7 +182,9 @@ fn each_rule_of_layouts_refuses_what_breaks_it() {
     ];
     let mut wrong = Vec::new();
     for (wanted, members, types, decorations) in cases {
-        for class in [STORAGE_BUFFER, PUSH_CONSTANT] {
+        // Only buffers hold arrays without a length.
+        let unsized_class = types.iter().any(|ty| ty[0] & 0xffff == 29).then_some(STORAGE_BUFFER);
+        for class in [STORAGE_BUFFER, unsized_class.unwrap_or(PUSH_CONSTANT)] {
             let said = refusal(class, members, &types, &[&decorations]);
             if !said.as_ref().is_some_and(|said| said.contains(wanted)) {
                 wrong.push((wanted, said));
@@ -224,4 +226,36 @@ fn arrays_of_arrays_are_accepted_whatever_their_size() {
     decorations.pop();
     decorations.push(instruction(71, &[OWN + 3, ARRAY_STRIDE, u32::MAX - 3]));
     assert_eq!(refusal(STORAGE_BUFFER, &[FLOAT, OWN + 3], &types, &[&decorations]), None);
+}
+
+/// Buffers alone know how long an array is that does not say it.
+#[test]
+fn arrays_without_a_length_are_refused_outside_of_buffers() {
+    let runtime = instruction(29, &[OWN, FLOAT]);
+    let layout = [block(), offset(0, 0), stride(4)];
+    assert_eq!(refusal(STORAGE_BUFFER, &[OWN], std::slice::from_ref(&runtime), &[&layout]), None);
+    for (class, decorations) in [(WORKGROUP, &[][..]), (6, &[][..]), (PUSH_CONSTANT, &layout[..])] {
+        let found = refusal(class, &[OWN], std::slice::from_ref(&runtime), &[decorations]).expect("a refusal");
+        assert!(found.contains("has no length, outside of a buffer"), "{class}: {found}");
+    }
+    for outer in [instruction(28, &[22, OWN, FOUR]), instruction(29, &[22, OWN])] {
+        let found = refusal(STORAGE_BUFFER, &[22], &[runtime.clone(), outer], &[&layout]).expect("a refusal");
+        assert!(found.contains("elements of type 21, which has no length"), "{found}");
+    }
+}
+
+#[test]
+fn widths_of_numbers_need_their_capabilities() {
+    for (number, needed) in [
+        (instruction(22, &[OWN, 64]), "TypeFloat of 64 bits needs one of the capabilities [Float64]"),
+        (instruction(21, &[OWN, 64, 0]), "TypeInt of 64 bits needs one of the capabilities [Int64]"),
+        (
+            instruction(21, &[OWN, 8, 0]),
+            "TypeInt of 8 bits needs one of the capabilities [Int8, StorageBuffer8BitAccess",
+        ),
+    ] {
+        let found = refusal(WORKGROUP, &[FLOAT], &[number], &[]).expect("a refusal");
+        assert!(found.contains(needed), "{found}");
+    }
+    assert_eq!(refusal(WORKGROUP, &[FLOAT], &[instruction(21, &[OWN, 16, 0])], &[]), None);
 }

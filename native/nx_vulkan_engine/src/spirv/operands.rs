@@ -59,6 +59,7 @@ impl Checker<'_> {
             return self.without_result(instruction);
         };
         self.result_type(op, result)?;
+        require(!self.types.is_unsized(result), || format!("a value of type {result}, which has no length"))?;
         match op {
             Op::Variable => self.variable(instruction),
             Op::Load => {
@@ -157,6 +158,11 @@ impl Checker<'_> {
         };
         let pointee_is_data = !matches!(self.types.get(pointee), None | Some(Type::Void | Type::Function { .. }));
         require(pointee_is_data, || format!("a variable of type {pointee}"))?;
+        let is_buffer =
+            matches!(class, Some(StorageClass::StorageBuffer | StorageClass::Uniform | StorageClass::UniformConstant));
+        require(is_buffer || !self.types.is_unsized(pointee), || {
+            format!("a variable of type {pointee}, which has no length, outside of a buffer")
+        })?;
         let Some(&initial) = operands.get(1) else {
             return Ok(());
         };

@@ -192,6 +192,15 @@ fn instructions_allowed(module: &Module, declared: &[Capability]) -> Result<(), 
         .map(|i| literal_string(module.operands(i)))
         .collect();
     for instruction in &module.instructions {
+        let of_width = capabilities_of_width(instruction.op, module.operand(instruction, 0));
+        if !of_width.is_empty() && !of_width.iter().any(|c| available.contains(c)) {
+            return Err(format!(
+                "word {}: Op{} of {} bits needs one of the capabilities {of_width:?}",
+                instruction.at_word,
+                instruction.name,
+                module.operand(instruction, 0)
+            ));
+        }
         let Some(grammar) = parse::grammar_of(instruction.op as u32) else {
             continue;
         };
@@ -206,6 +215,34 @@ fn instructions_allowed(module: &Module, declared: &[Capability]) -> Result<(), 
         }
     }
     Ok(())
+}
+
+/// The capabilities of which a type of numbers of so many bits needs one; none where it needs none.
+fn capabilities_of_width(op: Op, bits: u32) -> &'static [Capability] {
+    use Capability as C;
+    match (op, bits) {
+        (Op::TypeFloat, 64) => &[C::Float64],
+        (Op::TypeFloat, 16) => &[
+            C::Float16,
+            C::Float16Buffer,
+            C::StorageBuffer16BitAccess,
+            C::UniformAndStorageBuffer16BitAccess,
+            C::StoragePushConstant16,
+            C::StorageInputOutput16,
+        ],
+        (Op::TypeInt, 64) => &[C::Int64],
+        (Op::TypeInt, 16) => &[
+            C::Int16,
+            C::StorageBuffer16BitAccess,
+            C::UniformAndStorageBuffer16BitAccess,
+            C::StoragePushConstant16,
+            C::StorageInputOutput16,
+        ],
+        (Op::TypeInt, 8) => {
+            &[C::Int8, C::StorageBuffer8BitAccess, C::UniformAndStorageBuffer8BitAccess, C::StoragePushConstant8]
+        }
+        _ => &[],
+    }
 }
 
 struct Reader<'m> {

@@ -93,6 +93,8 @@ pub struct Types {
     decorations: HashMap<u32, Decorations>,
     /// Names of the declared capabilities.
     capabilities: HashSet<String>,
+    /// Types that are, or hold, runtime arrays.
+    unsized_types: HashSet<u32>,
 }
 
 impl Types {
@@ -127,6 +129,11 @@ impl Types {
 
     pub fn is_constant(&self, id: u32) -> bool {
         self.constants.contains_key(&id)
+    }
+
+    /// Whether a type is a runtime array or holds one, so that only a buffer knows how long it is.
+    pub fn is_unsized(&self, id: u32) -> bool {
+        self.unsized_types.contains(&id)
     }
 
     pub fn has_capability(&self, name: &str) -> bool {
@@ -213,6 +220,14 @@ impl Types {
             if is_plain && self.types.values().any(|earlier| *earlier == declared) {
                 return Err(format!("{declared:?} is declared twice"));
             }
+            let is_unsized = match &declared {
+                Type::RuntimeArray { .. } => true,
+                Type::Struct { members } => members.iter().any(|&member| self.is_unsized(member)),
+                _ => false,
+            };
+            if is_unsized {
+                self.unsized_types.insert(result);
+            }
             self.types.insert(result, declared);
             return Ok(());
         }
@@ -256,7 +271,7 @@ impl Types {
                 Type::Matrix { column, count }
             }
             Op::TypeArray => {
-                let element = self.data(operand(0))?;
+                let element = self.sized(operand(0))?;
                 let length = operand(1);
                 if !self.is_constant(length) {
                     return Err(format!("the length {length} is no constant"));
@@ -267,7 +282,7 @@ impl Types {
                 }
                 Type::Array { element, length }
             }
-            Op::TypeRuntimeArray => Type::RuntimeArray { element: self.data(operand(0))? },
+            Op::TypeRuntimeArray => Type::RuntimeArray { element: self.sized(operand(0))? },
             Op::TypeStruct => {
                 let members: Result<Vec<u32>, String> =
                     module.operands(instruction).iter().map(|&id| self.data(id)).collect();
@@ -313,6 +328,10 @@ impl Types {
             Some(found) => Err(format!("{found:?} (id {id}) is no data")),
             None => Err(format!("{id} is no type")),
         }
+    }
+
+    fn sized(&self, id: u32) -> Result<u32, String> {
+        if self.is_unsized(id) { Err(format!("elements of type {id}, which has no length")) } else { self.data(id) }
     }
 
     fn constant(&mut self, module: &Module, instruction: &Instruction, result: u32) -> Result<(), String> {
