@@ -50,6 +50,7 @@ const SMALL: &[Shape] = &[
     shape("backward 10-256", DType::F32, [128, 10, 256], NT),
     shape("backward 256-512", DType::F32, [128, 256, 512], NT),
     shape("odd", DType::F32, [131, 333, 77], NN),
+    shape("square 512", DType::F32, [512, 512, 512], NN),
     batched("attention scores", 16, [128, 64, 128]),
     shape("square 256 f16", DType::F16, [256, 256, 256], NN),
     shape("square 256 f64", DType::F64, [256, 256, 256], NN),

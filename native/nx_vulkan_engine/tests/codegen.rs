@@ -25,7 +25,7 @@ use smallvec::smallvec;
 const CTYPES: [CType; 8] =
     [CType::I32, CType::U32, CType::I64, CType::U64, CType::F32, CType::F64, CType::C64, CType::C128];
 
-const MODES: FloatModes = FloatModes { preserve_f32: true, preserve_f64: true, f64: true, fused: false };
+const MODES: FloatModes = FloatModes { preserve_f32: true, preserve_f64: true, f64: true, fused: false, rounded: false };
 
 /// Runs spirv-val on a module; `None` where the tool is not installed.
 fn spirv_val(words: &[u32]) -> Option<Result<(), String>> {
@@ -69,6 +69,7 @@ fn spec(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank: u8)
         rank,
         width: 1,
         single: false,
+        paired: false,
         fixed: None,
     }
 }
@@ -229,7 +230,32 @@ fn vector_kernels_are_valid() {
         let mut spec = spec(Elementwise::Binary(Binary::Add), &[t, t], t, Layout::Contiguous, 1);
         spec.width = spec.widest(false);
         assert!(spec.width > 1, "{t}");
-        check(&format!("add {t}"), &spec.generate(library, MODES).unwrap().words);
+        for paired in [false, true] {
+            let spec = Spec { paired, ..spec.clone() };
+            check(&format!("add {t}"), &spec.generate(library, MODES).unwrap().words);
+        }
+    }
+}
+
+/// Where the device rounds quotients and roots, functions are its instructions, and the kernels short.
+#[test]
+fn rounded_forms_are_short_and_valid() {
+    let library = Library::builtin().unwrap();
+    for t in [DType::F32, DType::F64] {
+        for (op, inputs) in [
+            (Elementwise::Binary(Binary::Divide), &[t, t][..]),
+            (Elementwise::Unary(Unary::Sqrt), &[t]),
+            (Elementwise::Unary(Unary::Sigmoid), &[t]),
+        ] {
+            let spec = spec(op, inputs, t, Layout::Contiguous, 1);
+            let [own, rounded] = [false, true].map(|rounded| {
+                let kernel = spec.generate(library, FloatModes { rounded, ..MODES }).unwrap();
+                check(&format!("{} {t}", op.name()), &kernel.words);
+                kernel.words.len()
+            });
+            let is_whole = !matches!(op, Elementwise::Unary(Unary::Sigmoid));
+            assert!(!is_whole || rounded * 2 < own, "{} {t}: {rounded} words of {own}", op.name());
+        }
     }
 }
 
@@ -296,6 +322,7 @@ fn reductions_are_valid() {
                         direction,
                         kept_rank: 2,
                         reduced_rank: 1,
+                        paired: false,
                     };
                     let kernel = spec.generate(library, MODES).unwrap_or_else(|e| panic!("{spec:?}: {e}"));
                     check(&format!("{spec:?}"), &kernel.words);
@@ -303,19 +330,22 @@ fn reductions_are_valid() {
             }
         }
     }
-    let spec = ReduceSpec {
-        reduction: Reduction::Sum,
-        tie_high: false,
-        input: DType::F32,
-        times: None,
-        producer: None,
-        out: DType::F32,
-        stage: Stage::First,
-        direction: Direction::Rows { width: 4 },
-        kept_rank: 1,
-        reduced_rank: 1,
-    };
-    check("sum f32 v4", &spec.generate(library, MODES).unwrap().words);
+    for (input, paired) in [(DType::F32, false), (DType::F32, true), (DType::Bf16, true), (DType::U8, true)] {
+        let spec = ReduceSpec {
+            reduction: Reduction::Sum,
+            tie_high: false,
+            input,
+            times: None,
+            producer: None,
+            out: if input == DType::U8 { DType::U32 } else { input },
+            stage: Stage::First,
+            direction: Direction::Rows { width: 4 },
+            kept_rank: 1,
+            reduced_rank: 1,
+            paired,
+        };
+        check(&format!("{spec:?}"), &spec.generate(library, MODES).unwrap().words);
+    }
 }
 
 #[test]

@@ -276,7 +276,7 @@ fn word(op: Elementwise) -> Op {
 #[test]
 fn rules_reference_and_generator_take_the_same_types() {
     let library = Library::builtin().unwrap();
-    let modes = FloatModes { preserve_f32: true, preserve_f64: true, f64: true, fused: false };
+    let modes = FloatModes { preserve_f32: true, preserve_f64: true, f64: true, fused: false, rounded: false };
     let (mut taken, mut refused) = (0, BTreeSet::new());
     for (op, dtypes) in elementwise() {
         let arrays: Vec<Array> = dtypes.iter().map(|&t| Array::new(&Type::new(t, &[1]), [Value::Int(1)])).collect();
@@ -297,6 +297,7 @@ fn rules_reference_and_generator_take_the_same_types() {
             rank: 1,
             width: 1,
             single: false,
+            paired: false,
             fixed: None,
         };
         spec.generate(library, modes).unwrap_or_else(|e| panic!("{} {dtypes:?}: {e}", op.name()));

@@ -121,9 +121,12 @@ fn worst(got: &[f32], want: impl Fn(usize) -> f64 + Sync) -> (f64, usize) {
 
 #[test]
 fn unary_functions_are_within_their_ulp() {
-    let runner = Runner::new();
+    Runner::of_all_forms().iter().for_each(unary_functions);
+}
+
+fn unary_functions(runner: &Runner) {
     let stride = stride();
-    let fused = runner.engine.float_modes().unwrap().fused;
+    let fused = runner.modes.fused;
     let mut failures = Vec::new();
     for (op, reference) in FUNCTIONS {
         let (mut most, mut at, mut value) = (0.0, 0f32, 0f32);
@@ -241,7 +244,10 @@ fn nan_or(a: f64, b: f64, value: f64) -> f64 {
 
 #[test]
 fn binary_functions_are_within_their_ulp() {
-    let runner = Runner::new();
+    Runner::of_all_forms().iter().for_each(binary_functions);
+}
+
+fn binary_functions(runner: &Runner) {
     let (a, b) = pairs();
     let bytes = (f32_bytes(&a), f32_bytes(&b));
     // (op, reference, largest error)

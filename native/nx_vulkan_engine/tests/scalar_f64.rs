@@ -106,13 +106,13 @@ fn distance_ulp(got: f64, want: f64, scale: f64, digits: i32, least: i32) -> f64
 
 #[test]
 fn f64_functions_are_within_their_ulp() {
-    let runner = Runner::new();
-    if !runner.has_f64() {
-        return;
-    }
+    Runner::of_all_forms().iter().filter(|runner| runner.has_f64()).for_each(f64_functions);
+}
+
+fn f64_functions(runner: &Runner) {
     let mut failures = Vec::new();
     for section in sections("scalar_f64.bin") {
-        let got = run(&runner, &section, DType::F64);
+        let got = run(runner, &section, DType::F64);
         let (mut most, mut at) = (0.0, 0);
         for (i, record) in section.records.iter().enumerate() {
             let want = record[section.inputs];
@@ -168,7 +168,7 @@ fn complex(runner: &Runner, file: &str, dtype: DType, digits: i32, least: i32) {
 
 #[test]
 fn c64_functions_are_within_their_ulp() {
-    complex(&Runner::new(), "scalar_c64.bin", DType::C64, 24, -126);
+    Runner::of_all_forms().iter().for_each(|runner| complex(runner, "scalar_c64.bin", DType::C64, 24, -126));
 }
 
 #[test]

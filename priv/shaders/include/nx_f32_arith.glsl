@@ -182,6 +182,11 @@ float nx_divide_exactly_f32(const in float a, const in float b) {
 // max error: 0.5 ulp (correctly rounded; checked on 2^35 pairs)
 float nx_divide_f32(const in float a, const in float b) { return nx_divide_exactly_f32(a, b); }
 
+float nx_divide_f32_rounded(const in float a, const in float b) {
+    float q = a / b;
+    return nx_magnitude_bits_f32(q) > 0x7f800000u ? nx_nan_f32() : q;
+}
+
 // Whether nx_divide_f32_fused_hot does not hold: operands outside of 2^-60 to 2^60, unless it is +0 that is divided.
 bool nx_divide_f32_fused_rare(const in float a, const in float b) {
     bool plain = abs(a) >= 8.67361738e-19f && abs(a) < 1.15292150e18f || floatBitsToUint(a) == 0u;
@@ -263,6 +268,11 @@ float nx_sqrt_exactly_f32(const in float x) {
 
 // max error: 0.5 ulp (correctly rounded) over all 2^32 inputs
 float nx_sqrt_f32(const in float x) { return nx_sqrt_exactly_f32(x); }
+
+float nx_sqrt_f32_rounded(const in float x) {
+    float s = sqrt(x);
+    return nx_magnitude_bits_f32(s) > 0x7f800000u ? nx_nan_f32() : s;
+}
 
 // Whether nx_sqrt_f32_fused_hot does not hold: below 2^-60, above 2^60, unless it is +0.
 bool nx_sqrt_f32_fused_rare(const in float x) {

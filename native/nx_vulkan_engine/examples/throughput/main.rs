@@ -347,6 +347,7 @@ impl Bench {
                 rank: 1,
                 width: 1,
                 single: false,
+                paired: false,
                 fixed: None,
             };
             let start = Instant::now();

@@ -260,6 +260,11 @@ fn widen(code: &mut Code<'_, '_>, element: Element, stored: Word) -> Result<Word
     }
     let uint = code.linker.type_uint(32);
     let raw = code.ids(Op::UConvert, uint, &[stored]);
+    of_bits(code, element, raw)
+}
+
+/// The value of a narrow type whose bits are the low ones of a word, and the others zeros.
+fn of_bits(code: &mut Code<'_, '_>, element: Element, raw: Word) -> Result<Word> {
     match element {
         Element::Typed(dtype) if dtype != DType::U8 && dtype != DType::U16 => {
             code.call(&format!("nx_load_{dtype}"), &[raw])
@@ -273,14 +278,19 @@ fn narrow(code: &mut Code<'_, '_>, element: Element, value: Word) -> Result<Word
     if element.size_bytes() > 2 {
         return Ok(value);
     }
-    let raw = match element {
-        Element::Typed(dtype) if dtype != DType::U8 && dtype != DType::U16 => {
-            code.call(&format!("nx_store_{dtype}"), &[value])?
-        }
-        _ => value,
-    };
+    let raw = to_bits(code, element, value)?;
     let stored = storage_type(code, element);
     Ok(code.ids(Op::UConvert, stored, &[raw]))
+}
+
+/// The bits of a value of a narrow type, below others of which stores know nothing.
+fn to_bits(code: &mut Code<'_, '_>, element: Element, value: Word) -> Result<Word> {
+    match element {
+        Element::Typed(dtype) if dtype != DType::U8 && dtype != DType::U16 => {
+            code.call(&format!("nx_store_{dtype}"), &[value])
+        }
+        _ => Ok(value),
+    }
 }
 
 /// Rounds or wraps a computed value to what its dtype can hold.
@@ -340,6 +350,9 @@ pub fn load_vector_at(
     if width == 1 {
         return load_at(code, array, element, index).map(|id| SmallVec::from_slice(&[id]));
     }
+    if code.linker.pairs && has_words(element, width) {
+        return load_pairs(code, array, element, width, index);
+    }
     let part = storage_type(code, element);
     let vector = code.linker.type_vector(part, width);
     let stored = code.load(array, vector, element.size_bytes() * width, index);
@@ -374,12 +387,117 @@ pub fn store_vector_at(
     if let [value] = *values {
         return store_at(code, array, element, index, value);
     }
+    if code.linker.pairs && has_words(element, values.len() as u32) {
+        return store_pairs(code, array, element, index, values);
+    }
     let lanes: SmallVec<[Word; 4]> = values.iter().map(|&value| narrow(code, element, value)).collect::<Result<_>>()?;
     let part = storage_type(code, element);
     let vector = code.linker.type_vector(part, lanes.len() as u32);
     let value = code.ids(Op::CompositeConstruct, vector, &lanes);
     code.store(array, vector, element.size_bytes() * lanes.len() as u32, index, value);
     Ok(())
+}
+
+/// Whether so many neighbours, of at most 4 bytes each, are words of 4 bytes together.
+fn has_words(element: Element, width: u32) -> bool {
+    element.size_bytes() <= 4 && element.size_bytes() * width >= 4
+}
+
+/// Neighbours of at most 4 bytes each by accesses of 8 bytes, or of 4 where they have no more.
+fn load_pairs(
+    code: &mut Code<'_, '_>,
+    array: Address,
+    element: Element,
+    width: u32,
+    index: Word,
+) -> Result<SmallVec<[Word; 4]>> {
+    let uint = code.linker.type_uint(32);
+    let bytes = element.size_bytes() * width;
+    let mut words: SmallVec<[Word; 4]> = SmallVec::new();
+    if bytes < 8 {
+        words.push(code.load(array, uint, bytes, index));
+    } else {
+        let (wide, pair) = (code.linker.type_uint(64), code.linker.type_vector(uint, 2));
+        for place in eights(code, bytes, index) {
+            let both = code.load(array, wide, 8, place);
+            let both = code.bitcast(pair, both);
+            words.extend([0, 1].map(|half| code.extract(uint, both, half)));
+        }
+    }
+    let per_word = 4 / element.size_bytes();
+    let ty = storage_type(code, element);
+    let mut values = SmallVec::new();
+    for (k, &word) in (0..width).zip(words.iter().flat_map(|word| std::iter::repeat_n(word, per_word as usize))) {
+        values.push(match per_word {
+            1 if ty == uint => word,
+            1 => code.bitcast(ty, word),
+            _ => {
+                let bits = 32 / per_word;
+                let (shift, mask) = (code.linker.const_u32(k % per_word * bits), code.linker.const_u32((1 << bits) - 1));
+                let low = code.u32_op(Op::ShiftRightLogical, word, shift);
+                let raw = code.u32_op(Op::BitwiseAnd, low, mask);
+                of_bits(code, element, raw)?
+            }
+        });
+    }
+    Ok(values)
+}
+
+/// The counterpart of [`load_pairs`].
+fn store_pairs(
+    code: &mut Code<'_, '_>,
+    array: Address,
+    element: Element,
+    index: Word,
+    values: &[Word],
+) -> Result<()> {
+    let uint = code.linker.type_uint(32);
+    let per_word = 4 / element.size_bytes();
+    let ty = storage_type(code, element);
+    let mut words: SmallVec<[Word; 4]> = SmallVec::new();
+    for values in values.chunks(per_word as usize) {
+        let mut word = None;
+        for (k, &value) in (0..).zip(values) {
+            let part = match per_word {
+                1 if ty == uint => value,
+                1 => code.bitcast(uint, value),
+                _ => {
+                    let bits = 32 / per_word;
+                    let (shift, mask) = (code.linker.const_u32(k * bits), code.linker.const_u32((1 << bits) - 1));
+                    let raw = to_bits(code, element, value)?;
+                    let low = code.u32_op(Op::BitwiseAnd, raw, mask);
+                    code.u32_op(Op::ShiftLeftLogical, low, shift)
+                }
+            };
+            word = Some(word.map_or(part, |word| code.u32_op(Op::BitwiseOr, word, part)));
+        }
+        words.extend(word);
+    }
+    if let [word] = *words {
+        code.store(array, uint, 4, index, word);
+        return Ok(());
+    }
+    let (wide, pair) = (code.linker.type_uint(64), code.linker.type_vector(uint, 2));
+    let places = eights(code, words.len() as u32 * 4, index);
+    for (place, halves) in places.into_iter().zip(words.chunks(2)) {
+        let both = code.ids(Op::CompositeConstruct, pair, halves);
+        let both = code.bitcast(wide, both);
+        code.store(array, wide, 8, place, both);
+    }
+    Ok(())
+}
+
+/// Places of 8 bytes each that make up group `index` of so many bytes.
+fn eights(code: &mut Code<'_, '_>, bytes: u32, index: Word) -> SmallVec<[Word; 2]> {
+    let per_group = bytes / 8;
+    let count = code.linker.const_u32(per_group);
+    let first = if per_group == 1 { index } else { code.u32_op(Op::IMul, index, count) };
+    (0..per_group)
+        .map(|k| {
+            let k = code.linker.const_u32(k);
+            code.u32_op(Op::IAdd, first, k)
+        })
+        .collect()
 }
 
 /// Coordinates of a linear index in the axes `first_axis .. first_axis + rank` of the iteration space.

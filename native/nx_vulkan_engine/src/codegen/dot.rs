@@ -180,7 +180,7 @@ impl LaneTile {
     /// Those with a template, by the type of sums, the largest first.
     pub fn all(sum: CType) -> &'static [LaneTile] {
         const ALL: [LaneTile; 4] =
-            [LaneTile::new(32, 2), LaneTile::new(16, 2), LaneTile::new(8, 2), LaneTile::new(8, 1)];
+            [LaneTile::new(32, 4), LaneTile::new(16, 2), LaneTile::new(8, 2), LaneTile::new(8, 1)];
         match sum {
             CType::F32 => &ALL,
             CType::F64 => &ALL[1..],
@@ -192,9 +192,15 @@ impl LaneTile {
         self.vectors * LANES
     }
 
-    fn template(&self, sum: CType, words: u32) -> String {
+    /// Whether it can take operands by pairs of neighbours.
+    pub fn takes_pairs(&self, sum: CType) -> bool {
+        sum == CType::F32 && self.vectors > 1
+    }
+
+    fn template(&self, sum: CType, words: u32, paired: bool) -> String {
         let LaneTile { rows, vectors } = self;
         match sum {
+            _ if paired => format!("dot_lanes_{rows}x{vectors}_{}_paired", sum.name()),
             CType::F32 | CType::F64 => format!("dot_lanes_{rows}x{vectors}_{}", sum.name()),
             _ => format!("dot_lanes_{rows}x{vectors}_{words}"),
         }
@@ -307,7 +313,10 @@ impl DotSpec {
                 let has_steps = self.prologues.iter().any(Option::is_some);
                 self.generate_tiled(library, &tile.template(self.sum, has_steps), modes, table)
             }
-            Tiling::Lanes(tile) => self.generate_lanes(library, &tile.template(self.sum, self.words()), modes, table),
+            Tiling::Lanes(tile) => {
+                let name = tile.template(self.sum, self.words(), self.a_load.by_four);
+                self.generate_lanes(library, &name, modes, table)
+            }
             Tiling::Matrix(tile) => self.generate_matrix(library, &tile.template(), modes, table),
         })
     }
@@ -422,9 +431,16 @@ impl DotSpec {
 
     fn generate_lanes(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
         let (mut linker, mut params) = start(library, name, modes, table, 6)?;
+        linker.pairs = self.a_load.by_four;
         let in_words = !matches!(self.sum, CType::F32 | CType::F64);
         for (name, operand, dtype) in [("a", 0, self.a), ("b", 1, self.b)] {
             self.define_positions(&mut linker, &mut params, name, operand)?;
+            if self.a_load.by_four {
+                linker.define(&format!("slot_{name}_pair"), |code, args| {
+                    self.loaded_pair(code, &mut params, operand, dtype, arg(args, 0)?).map(Some)
+                })?;
+                continue;
+            }
             linker.define(&format!("slot_{name}"), |code, args| {
                 let id = self.loaded(code, &mut params, operand, dtype, arg(args, 0)?)?;
                 Ok(Some(if in_words { self.to_words(code, id) } else { id }))
@@ -434,7 +450,7 @@ impl DotSpec {
             self.define_sums(&mut linker)?;
             self.define_store_of_words(&mut linker, &mut params)?;
         } else {
-            self.define_stores(&mut linker, &mut params)?;
+            self.define_stores_of_lanes(&mut linker, &mut params)?;
         }
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
     }
@@ -480,6 +496,24 @@ impl DotSpec {
         }
         self.define_stores(&mut linker, &mut params)?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+    }
+
+    /// Slots of single results and, where they are aligned for it, of two neighbours.
+    fn define_stores_of_lanes(&self, linker: &mut Linker<'_>, params: &mut ParamLayout) -> Result<()> {
+        linker.define("slot_store", |code, args| {
+            self.finish(code, params, arg(args, 0)?, &[arg(args, 1)?])?;
+            Ok(None)
+        })?;
+        if !self.store.by_four {
+            return Ok(());
+        }
+        linker.define("slot_store_pair", |code, args| {
+            let (at, pair) = (arg(args, 0)?, arg(args, 1)?);
+            let part = value_type(code, self.sum);
+            let lanes = [0, 1].map(|lane| code.extract(part, pair, lane));
+            self.finish(code, params, at, &lanes)?;
+            Ok(None)
+        })
     }
 
     fn define_stores(&self, linker: &mut Linker<'_>, params: &mut ParamLayout) -> Result<()> {
@@ -530,13 +564,35 @@ impl DotSpec {
         self.factor(code, prologue, Value { id, dtype })
     }
 
+    /// Two neighbours of f32 from an even place on, as they are multiplied.
+    fn loaded_pair(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        operand: u8,
+        dtype: DType,
+        at: Word,
+    ) -> Result<Word> {
+        let address = params.address(operand);
+        let index = groups(code, at, 2);
+        let mut lanes = access::load_vector(code, address, Element::Typed(dtype), 2, index)?;
+        if let Some(prologue) = &self.prologues[usize::from(operand)] {
+            for id in &mut lanes {
+                *id = self.factor(code, prologue, Value { id: *id, dtype })?;
+            }
+        }
+        let part = value_type(code, self.sum);
+        let pair = code.linker.type_vector(part, 2);
+        Ok(code.ids(SpirvOp::CompositeConstruct, pair, &lanes))
+    }
+
     /// An element after its steps, of the sum's type.
     fn factor(&self, code: &mut Code<'_, '_>, prologue: &Prologue, element: Value) -> Result<Word> {
         let value = emit_steps(code, &prologue.steps, prologue.result, &[element])?;
         scalar::cast(code, value, self.sum.dtype())
     }
 
-    /// Rounds the sums of result `at` and its neighbours, one or four in all, takes them through the epilogue and stores them.
+    /// Rounds the sums of result `at` and its neighbours, one, two or four in all, takes them through the epilogue and stores them.
     fn finish(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, at: Word, sums: &[Word]) -> Result<()> {
         let dtype = self.product;
         let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 4]> = SmallVec::new();
@@ -567,7 +623,7 @@ impl DotSpec {
         if let [id] = *results {
             return access::store(code, address, element, at, id);
         }
-        let width = element.max_width();
+        let width = element.max_width().min(results.len() as u32);
         let first = groups(code, at, width);
         for (group, lanes) in (0..).zip(results.chunks(width as usize)) {
             let group = code.linker.const_u32(group);
@@ -598,7 +654,7 @@ impl DotSpec {
         }
         let at = access::position(code, params, operand, axis, coordinates)?;
         match how {
-            Access::Neighbours if count == 4 => return four(code, params, operand, dtype, at),
+            Access::Neighbours if count > 1 => return neighbours(code, params, operand, dtype, at, count as u32),
             Access::Repeated => return Ok(SmallVec::from_elem(access::load(code, address, element, at)?, count)),
             Access::Neighbours | Access::Uniform | Access::Strided => {}
         }
@@ -671,7 +727,7 @@ pub(super) fn load_four(
     sum: CType,
     at: Word,
 ) -> Result<Word> {
-    let mut lanes = four(code, params, operand, dtype, at)?;
+    let mut lanes = neighbours(code, params, operand, dtype, at, 4)?;
     for id in &mut lanes {
         *id = scalar::cast(code, Value { id: *id, dtype }, sum.dtype())?;
     }
@@ -684,19 +740,20 @@ fn vector_of(code: &mut Code<'_, '_>, ctype: CType, lanes: &[Word]) -> Word {
     code.ids(SpirvOp::CompositeConstruct, vector, lanes)
 }
 
-/// Four neighbours from a position on that is aligned for them, with as few loads as their type allows.
-fn four(
+/// Two or four neighbours from a position on that is aligned for them, with as few loads as their type allows.
+fn neighbours(
     code: &mut Code<'_, '_>,
     params: &mut ParamLayout,
     operand: u8,
     dtype: DType,
     at: Word,
+    count: u32,
 ) -> Result<SmallVec<[Word; 4]>> {
     let (element, address) = (Element::Typed(dtype), params.address(operand));
-    let width = element.max_width();
+    let width = element.max_width().min(count);
     let first = groups(code, at, width);
     let mut lanes: SmallVec<[Word; 4]> = SmallVec::new();
-    for group in 0..4 / width {
+    for group in 0..count / width {
         let group = code.linker.const_u32(group);
         let group = code.u32_op(SpirvOp::IAdd, first, group);
         match width {

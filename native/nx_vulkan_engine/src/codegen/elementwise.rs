@@ -5,6 +5,7 @@ use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::{SmallVec, smallvec};
 
 use super::access::{self, Element, Fixed, Layout, Param, ParamLayout};
+use super::dot::LANES;
 use super::library::Library;
 use super::link::{Address, Code, FloatModes, Linker};
 use super::scalar::{self, Value};
@@ -50,6 +51,8 @@ pub struct Spec {
     pub width: u8,
     /// One element per invocation where vectors would do: few elements take as long as the code of one invocation.
     pub single: bool,
+    /// Vectors are accessed 8 bytes at a time.
+    pub paired: bool,
     /// The sizes and strides that it is for, all where there are none.
     pub fixed: Option<Box<Fixed>>,
 }
@@ -89,6 +92,10 @@ pub const MORE_VECTORS: u32 = 2;
 /// Invocations per workgroup where they take more vectors of cheap functions: with 256, `x + 1` is 3 % slower on an H200; one vector in each
 /// is as fast as this only while few buffers are in use (9 % slower among twelve of a GiB).
 pub const LOCAL_SIZE_OF_CHEAP: u32 = 128;
+
+/// Vectors per invocation of a CPU's subgroup, which takes 50 cycles to begin. Those of its lanes lie one after the other: 4 KiB apart they
+/// would be in each other's way in the cache.
+const VECTORS_OF_LANES: u32 = 4;
 
 impl Spec {
     /// The widest vector that all ports and steps allow, if the launch is aligned for it. Costly steps are repeated per lane
@@ -132,14 +139,22 @@ impl Spec {
 
     /// Vectors per invocation.
     fn vectors(&self) -> u32 {
+        if self.paired && self.width == 4 {
+            return VECTORS_OF_LANES;
+        }
         let loaded = self.inputs.iter().filter(|port| port.layout != Layout::Uniform).count();
         if self.single || (loaded > 1 && self.is_cheap()) { 1 } else { MORE_VECTORS }
     }
 
     /// Invocations per workgroup.
     fn local_size(&self) -> u32 {
-        let is_light = self.width > 1 && self.vectors() > 1 && self.is_cheap();
+        let is_light = !self.paired && self.width > 1 && self.vectors() > 1 && self.is_cheap();
         if is_light { LOCAL_SIZE_OF_CHEAP } else { LOCAL_SIZE }
+    }
+
+    /// Vectors between an invocation's.
+    fn apart(&self) -> u32 {
+        if self.vectors() == VECTORS_OF_LANES { LANES } else { self.local_size() }
     }
 
     /// Generates the kernel's SPIR-V.
@@ -150,6 +165,7 @@ impl Spec {
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let name = match (self.width, self.vectors(), self.local_size()) {
             (4, 1, _) => "elementwise_v4",
+            (4, VECTORS_OF_LANES, _) => "elementwise_v4_four",
             (4, _, LOCAL_SIZE_OF_CHEAP) => "elementwise_v4_two_128",
             (4, ..) => "elementwise_v4_two",
             (2, 1, _) => "elementwise_v2",
@@ -160,6 +176,7 @@ impl Spec {
         };
         let template = templates::template(name)?;
         let mut linker = Linker::new(library, name, &template, table, modes)?;
+        linker.pairs = self.paired;
         let fixed = self.fixed.as_deref().cloned();
         let mut params = ParamLayout { fixed, ..ParamLayout::new(&[Param::Count]) };
         linker.define("slot_element", |code, args| {
@@ -216,7 +233,7 @@ impl Spec {
     fn emit_vector(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, index: Word) -> Result<Word> {
         let width = u32::from(self.width);
         let zero = code.linker.const_u32(0);
-        let apart = code.linker.const_u32(self.local_size());
+        let apart = code.linker.const_u32(self.apart());
         let mut places: SmallVec<[Word; 4]> = smallvec![index];
         for k in 1..self.vectors() as usize {
             places.push(code.u32_op(SpirvOp::IAdd, places[k - 1], apart));
@@ -241,7 +258,7 @@ impl Spec {
                 if port.layout == Layout::Contiguous {
                     let first = self.first_vector(code, address, port.element, index)?;
                     for k in 0..self.vectors() {
-                        let place = code.linker.const_u32(k * self.local_size());
+                        let place = code.linker.const_u32(k * self.apart());
                         ids.extend(access::load_vector_at(code, first, port.element, width, place)?);
                     }
                     lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
@@ -278,7 +295,7 @@ impl Spec {
                 let address = params.address(self.output_operand(i));
                 let first = self.first_vector(code, address, port.element, index)?;
                 for (k, values) in (0u32..).zip(values.chunks(width as usize)) {
-                    let place = code.linker.const_u32(k * self.local_size());
+                    let place = code.linker.const_u32(k * self.apart());
                     access::store_vector_at(code, first, port.element, place, values)?;
                 }
             }

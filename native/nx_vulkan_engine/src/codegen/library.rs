@@ -6,6 +6,7 @@ use once_cell::sync::OnceCell;
 use rspirv::dr::{Instruction, Module, Operand};
 use rspirv::spirv::{Decoration, Op, Word};
 
+use super::link::FloatModes;
 use crate::{Error, Result};
 
 /// One parsed library module with the indices that imports need.
@@ -33,6 +34,8 @@ pub struct Library {
     exports: HashMap<String, FunctionRef>,
     /// The `_fused` twin of a function, for devices whose fma rounds once.
     fused: HashMap<FunctionRef, FunctionRef>,
+    /// The `_rounded` twin of a function, for devices that round quotients and square roots rightly.
+    rounded: HashMap<FunctionRef, FunctionRef>,
 }
 
 impl Library {
@@ -78,16 +81,19 @@ impl Library {
             });
         }
         for (name, function) in names {
-            if let Some(&twin) = library.exports.get(&format!("{name}_fused")) {
-                library.fused.insert(function, twin);
+            for (twins, form) in [(&mut library.fused, "fused"), (&mut library.rounded, "rounded")] {
+                if let Some(&twin) = library.exports.get(&format!("{name}_{form}")) {
+                    twins.insert(function, twin);
+                }
             }
         }
         Ok(library)
     }
 
-    /// The function to call for `function` on a device that fuses fma.
-    pub fn fused(&self, function: FunctionRef) -> FunctionRef {
-        self.fused.get(&function).copied().unwrap_or(function)
+    /// The function to call for `function` on a device with such arithmetic.
+    pub fn twin(&self, function: FunctionRef, modes: FloatModes) -> FunctionRef {
+        let rounded = self.rounded.get(&function).filter(|_| modes.rounded);
+        rounded.or(self.fused.get(&function).filter(|_| modes.fused)).copied().unwrap_or(function)
     }
 
     pub fn find(&self, name: &str) -> Option<FunctionRef> {

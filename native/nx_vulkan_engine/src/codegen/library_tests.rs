@@ -6,6 +6,10 @@ use rspirv::dr::Operand;
 use rspirv::spirv::{GlslStd450Op as Glsl, Op, Word};
 
 use super::library::{FunctionRef, Library};
+use super::link::FloatModes;
+
+const FUSED: FloatModes =
+    FloatModes { preserve_f32: true, preserve_f64: true, f64: true, fused: true, rounded: false };
 
 /// Runs functions of one block and of scalars, which are their bits.
 struct Interpreter {
@@ -45,7 +49,7 @@ impl Interpreter {
             let value = match inst.class.opcode {
                 Op::ReturnValue => return u[0],
                 Op::FunctionCall => {
-                    self.call(self.library.fused(FunctionRef { module: function.module, id: ids[0] }), &u)
+                    self.call(self.library.twin(FunctionRef { module: function.module, id: ids[0] }, FUSED), &u)
                 }
                 Op::ExtInst => match inst.operands[1] {
                     Operand::LiteralExtInstInteger(op) => match Glsl::from_u32(op).unwrap() {

@@ -23,6 +23,8 @@ pub struct FloatModes {
     pub f64: bool,
     /// fma rounds once, in every width that the device has.
     pub fused: bool,
+    /// Quotients and square roots are the rounded ones, denormal or not, in every width that the device has.
+    pub rounded: bool,
 }
 
 /// Signature of a function: result and parameter types, as ids of the kernel's module.
@@ -51,6 +53,8 @@ pub struct Linker<'l> {
     /// Words of parameters come from a table in memory rather than from push constants.
     table: bool,
     pub modes: FloatModes,
+    /// Neighbours are accessed 8 bytes at a time.
+    pub pairs: bool,
 }
 
 impl<'l> Linker<'l> {
@@ -95,6 +99,7 @@ impl<'l> Linker<'l> {
             push_words: 0,
             table,
             modes,
+            pairs: false,
         })
     }
 
@@ -250,7 +255,7 @@ impl<'l> Linker<'l> {
     }
 
     fn import_function(&mut self, function: FunctionRef) -> Result<(Word, Signature)> {
-        let function = if self.modes.fused { self.library.fused(function) } else { function };
+        let function = self.library.twin(function, self.modes);
         if let Some(known) = self.imported.get(&function) {
             return Ok(known.clone());
         }
@@ -646,12 +651,16 @@ impl Code<'_, '_> {
     /// Calls a library function by name.
     pub fn call(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
         if self.rare.is_some() {
-            let twin = format!("{name}_fused");
-            let forms = match self.linker.modes.fused {
-                // A twin that needs no hot form is called as it is.
-                true if self.linker.has(&twin) && !self.linker.has(&format!("{twin}_hot")) => &[][..],
-                true => &["_fused", ""],
-                false => &[""],
+            // A twin that needs no hot form is called as it is.
+            let serves = |twin: &str| {
+                let twin = format!("{name}{twin}");
+                self.linker.has(&twin) && !self.linker.has(&format!("{twin}_hot"))
+            };
+            let forms = match self.linker.modes {
+                FloatModes { rounded: true, .. } if serves("_rounded") => &[][..],
+                FloatModes { fused: true, .. } if serves("_fused") => &[],
+                FloatModes { fused: true, .. } => &["_fused", ""],
+                _ => &[""],
             };
             for form in forms {
                 let hot = format!("{name}{form}_hot");

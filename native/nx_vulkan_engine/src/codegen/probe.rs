@@ -1,4 +1,4 @@
-//! Kernels that tell whether fma rounds once on a device, and how many fma it does in a second.
+//! Kernels that tell how a device rounds, and how many fma it does in a second.
 
 use super::access::{self, Element, Param, ParamLayout};
 use super::elementwise::{Generated, ITEMS, LOCAL_SIZE, arg};
@@ -15,7 +15,7 @@ const STEPS: u32 = 32;
 /// Operations that [`fma_rate`] does for each element: two per fma.
 pub const RATE_FLOPS: u64 = 2 * (CHAINS * STEPS + CHAINS - 1) as u64;
 
-/// `out[i] = fma(a[i], b[i], -(a[i] * b[i]))` in f32 or f64.
+/// Of `a` and `b` in f32 or f64: `fma(a, b, -(a * b))`, the quotient and the root of `a`, as the device rounds them.
 pub fn generate(library: &Library, modes: FloatModes, dtype: DType) -> Result<Generated> {
     let name = "elementwise";
     let template = templates::template(name)?;
@@ -26,9 +26,15 @@ pub fn generate(library: &Library, modes: FloatModes, dtype: DType) -> Result<Ge
         let operands = [params.address(0), params.address(1)];
         let a = access::load(code, operands[0], element, at)?;
         let b = access::load(code, operands[1], element, at)?;
-        let residual = code.call(&format!("nx_fma_probe_{dtype}"), &[a, b])?;
-        let address = params.address(2);
-        access::store(code, address, element, at, residual)?;
+        let results = [
+            code.call(&format!("nx_fma_probe_{dtype}"), &[a, b])?,
+            code.call(&format!("nx_divide_{dtype}_rounded"), &[a, b])?,
+            code.call(&format!("nx_sqrt_{dtype}_rounded"), &[a])?,
+        ];
+        for (k, result) in (2..).zip(results) {
+            let address = params.address(k);
+            access::store(code, address, element, at, result)?;
+        }
         Ok(None)
     })?;
     Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: LOCAL_SIZE * ITEMS })

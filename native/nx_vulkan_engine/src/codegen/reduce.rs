@@ -53,6 +53,8 @@ pub struct ReduceSpec {
     /// Axes of the iteration space that are kept, then those that are reduced.
     pub kept_rank: u8,
     pub reduced_rank: u8,
+    /// Vectors are accessed 8 bytes at a time.
+    pub paired: bool,
 }
 
 /// What an accumulator's words mean.
@@ -115,6 +117,7 @@ impl ReduceSpec {
         };
         let template = templates::template(&name)?;
         let mut linker = Linker::new(library, &name, &template, table, modes)?;
+        linker.pairs = self.paired;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0), Param::Extra(1), Param::Extra(2)]);
         linker.define("slot_identity", |code, _| self.identity(code).map(Some))?;
         linker.define("slot_combine", |code, args| {

@@ -128,6 +128,7 @@ impl RowsSpec {
             direction: Direction::Rows { width: 1 },
             kept_rank: 1,
             reduced_rank: 1,
+            paired: false,
         })
     }
 }

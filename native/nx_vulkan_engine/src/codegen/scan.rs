@@ -42,6 +42,7 @@ impl ScanSpec {
             direction: Direction::Rows { width: 1 },
             kept_rank: 1,
             reduced_rank: 1,
+            paired: false,
         }
     }
 

@@ -92,6 +92,7 @@ impl SegmentAddSpec {
             direction: Direction::Rows { width: 1 },
             kept_rank: 1,
             reduced_rank: 1,
+            paired: false,
         }
     }
 

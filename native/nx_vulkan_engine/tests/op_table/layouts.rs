@@ -33,10 +33,12 @@ const LAYOUTS: [Layout; 7] = [
 ];
 
 const SHAPE: [u64; 3] = [5, 17, 12];
+/// As many elements as CPU devices take by pairs, and a part of a workgroup's.
+const LARGE: [u64; 3] = [9, 33, 60];
 
-/// A tensor of `SHAPE` in some layout, on the device and on the host.
-fn laid_out(layout: Layout, dtype: DType, seat: usize, rng: &mut Rng) -> (Tensor, Array) {
-    let [a, b, c] = SHAPE;
+/// A tensor in some layout, on the device and on the host.
+fn laid_out(shape: [u64; 3], layout: Layout, dtype: DType, seat: usize, rng: &mut Rng) -> (Tensor, Array) {
+    let [a, b, c] = shape;
     let axes = |axes: &[usize]| Axes::from_slice(axes);
     let (base, op) = match layout {
         Layout::Contiguous => (vec![a, b, c], Op::Reshape),
@@ -55,15 +57,19 @@ fn laid_out(layout: Layout, dtype: DType, seat: usize, rng: &mut Rng) -> (Tensor
         Layout::Scalar => (vec![], Op::Broadcast { axes: axes(&[]) }),
     };
     let base = operand(&Type::new(dtype, &base), Range::All, seat, rng);
-    let out = Type::new(dtype, &SHAPE);
+    let out = Type::new(dtype, &shape);
     let view = run(&op, &[upload(&base)], &out).unwrap();
     (view, reference::evaluate(&op, &[base], &out).unwrap())
 }
 
 fn check(op: Op, dtypes: &[DType], out: DType, layouts: &[Layout], rng: &mut Rng) {
-    let (tensors, arrays): (Vec<_>, Vec<_>) =
-        dtypes.iter().zip(layouts).enumerate().map(|(seat, (&t, &layout))| laid_out(layout, t, seat, rng)).unzip();
-    verify_on(&op, &tensors, &arrays, &Type::new(out, &SHAPE), bound(op.elementwise().unwrap(), dtypes, out));
+    check_shape(SHAPE, op, dtypes, out, layouts, rng);
+}
+
+fn check_shape(shape: [u64; 3], op: Op, dtypes: &[DType], out: DType, layouts: &[Layout], rng: &mut Rng) {
+    let laid_out = |(seat, (&t, &layout)): (usize, (&DType, &Layout))| laid_out(shape, layout, t, seat, rng);
+    let (tensors, arrays): (Vec<_>, Vec<_>) = dtypes.iter().zip(layouts).enumerate().map(laid_out).unzip();
+    verify_on(&op, &tensors, &arrays, &Type::new(out, &shape), bound(op.elementwise().unwrap(), dtypes, out));
 }
 
 #[test]
@@ -71,7 +77,7 @@ fn views_read_back_as_they_should() {
     let mut rng = rng(20);
     for layout in LAYOUTS {
         for dtype in [DType::S2, DType::U4, DType::U8, DType::Bf16, DType::F32, DType::S64, DType::C128] {
-            let (tensor, array) = laid_out(layout, dtype, 2, &mut rng);
+            let (tensor, array) = laid_out(SHAPE, layout, dtype, 2, &mut rng);
             let got = tensor.to_nx_bytes(engine(), None).unwrap();
             // Bits are moved as they are, those of NaN too; the host only keeps that they are NaN.
             let got = Array::from_nx_bytes(&array.ty, &got).unwrap();
@@ -126,6 +132,35 @@ fn select_of_all_layouts() {
 }
 
 #[test]
+fn large_operands_of_all_layouts_and_sizes_of_elements() {
+    use DType::{Bf16, C64, F8E5M2, F16, F32, F64, S8, S16, S64, U4, U8, U32};
+    let mut rng = rng(25);
+    for (i, a) in LAYOUTS.into_iter().enumerate() {
+        for b in [LAYOUTS[(i * 3 + 1) % 7], Layout::Contiguous] {
+            let binary = |op| (Op::Binary(op), 2);
+            for ((op, operands), dtypes, out) in [
+                (binary(Binary::Subtract), [F32, F32], F32),
+                (binary(Binary::Divide), [F32, F16], F32),
+                (binary(Binary::Max), [U8, S8], S16),
+                (binary(Binary::Multiply), [Bf16, Bf16], Bf16),
+                (binary(Binary::Less), [F16, F32], U8),
+                (binary(Binary::Add), [S64, S16], S64),
+                (binary(Binary::BitwiseXor), [U4, U4], U4),
+                (binary(Binary::Subtract), [F8E5M2, F8E5M2], F8E5M2),
+                ((Op::Unary(Unary::Sqrt), 1), [F32, F32], F32),
+                ((Op::Unary(Unary::Sqrt), 1), [F64, F64], F64),
+                ((Op::Unary(Unary::Sigmoid), 1), [F16, F16], F16),
+                ((Op::AsType, 1), [S16, F32], F64),
+                ((Op::AsType, 1), [C64, F32], U32),
+            ] {
+                check_shape(LARGE, op, &dtypes[..operands], out, &[a, b][..operands], &mut rng);
+            }
+        }
+    }
+    finish();
+}
+
+#[test]
 fn sizes_around_vectors_and_workgroups() {
     let mut rng = rng(24);
     for (op, dtypes, out) in [
@@ -142,7 +177,7 @@ fn sizes_around_vectors_and_workgroups() {
             Elementwise::Binary(op) => Op::Binary(op),
             _ => Op::AsType,
         };
-        for n in [1, 2, 3, 4, 5, 7, 255, 256, 257, 1023, 1024, 1025, 4099] {
+        for n in [1, 2, 3, 4, 5, 7, 255, 256, 257, 1023, 1024, 1025, 4099, 16_384, 20_479, 20_513] {
             let operands: Vec<Array> = dtypes
                 .iter()
                 .enumerate()

@@ -181,17 +181,52 @@ fn products_by_lanes() {
     finish();
 }
 
+/// Operands whose neighbours lie along either axis, at even places.
+#[test]
+fn products_by_lanes_that_take_pairs() {
+    let mut rng = rng(95);
+    for &tile in lane_tiles(engine(), CType::F32).iter().filter(|tile| tile.takes_pairs(CType::F32)) {
+        for round in 0..8 {
+            let [rows, columns, depth] =
+                sizes([tile.rows.into(), tile.columns().into(), LANES.into()], true, &mut rng);
+            let case = Case {
+                dtypes: [DType::F32; 3],
+                sum: CType::F32,
+                batches: 1 + rng.below(2),
+                rows,
+                columns,
+                depth,
+                turned: [round % 2 == 0, round / 2 % 2 == 0],
+                gap: [0, 4, 3][round % 3],
+                specials: round % 4 == 3,
+            };
+            case.check(Choice { tiling: Tiling::Lanes(tile), splits: 1 + round as u64 % 3 }, &mut rng);
+        }
+    }
+    finish();
+}
+
 /// No bits depend on the tile, nor on which operand has the rows.
 #[test]
 fn tiles_for_lanes_have_the_same_bits() {
+    same_bits([45, 37, 61]);
+}
+
+/// The same where neighbours are taken by pairs.
+#[test]
+fn tiles_for_lanes_that_take_pairs_have_the_same_bits() {
+    same_bits([44, 36, 60]);
+}
+
+fn same_bits([rows, columns, depth]: [u64; 3]) {
     let mut rng = rng(93);
     let case = Case {
         dtypes: [DType::F32; 3],
         sum: CType::F32,
         batches: 1,
-        rows: 45,
-        columns: 37,
-        depth: 61,
+        rows,
+        columns,
+        depth,
         turned: [false; 2],
         gap: 0,
         specials: false,
@@ -222,13 +257,13 @@ fn tiles_for_lanes_have_the_same_bits() {
 #[test]
 fn infinities_at_the_end_are_added_once() {
     let mut rng = rng(94);
-    for depth in [1, 5, 8, 13] {
+    for (depth, columns) in [(1, 19), (5, 19), (8, 19), (13, 19), (4, 20), (12, 20), (20, 20)] {
         let case = Case {
             dtypes: [DType::F32; 3],
             sum: CType::F32,
             batches: 1,
-            rows: 9,
-            columns: 19,
+            rows: 8,
+            columns,
             depth,
             turned: [false; 2],
             gap: 0,
@@ -245,7 +280,7 @@ fn infinities_at_the_end_are_added_once() {
             let got = case.run(&operands, Choice { tiling: Tiling::Lanes(tile), splits: 1 });
             for (at, value) in got.values.iter().enumerate() {
                 let Value::Float(value) = *value else { panic!("{value:?}") };
-                let infinite = at / 19 == 3 || at % 19 == 3;
+                let infinite = at / columns as usize == 3 || at % columns as usize == 3;
                 assert!(
                     if infinite { value == f64::INFINITY } else { value.is_finite() },
                     "{value} at {at} of {depth}"

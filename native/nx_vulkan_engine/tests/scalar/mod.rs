@@ -6,6 +6,7 @@ use std::sync::Arc;
 use nx_vulkan_engine::codegen::access::{Element, Layout, Param, ParamLayout};
 use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
+use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::program::Elementwise;
 use nx_vulkan_engine::{DType, Engine, Interface, Launch, PipelineKey};
 use smallvec::smallvec;
@@ -14,11 +15,24 @@ use crate::common;
 
 pub struct Runner {
     pub engine: Arc<Engine>,
+    /// The forms of functions: those of the device, unless a test sets others.
+    pub modes: FloatModes,
 }
 
 impl Runner {
     pub fn new() -> Runner {
-        Runner { engine: common::engine() }
+        let engine = common::engine();
+        Runner { modes: engine.float_modes().unwrap(), engine }
+    }
+
+    /// The forms of the device, and those of others, which do without what it rounds rightly.
+    pub fn of_all_forms() -> Vec<Runner> {
+        let own = Runner::new();
+        let without = own.modes.rounded.then(|| Runner {
+            engine: Arc::clone(&own.engine),
+            modes: FloatModes { rounded: false, ..own.modes },
+        });
+        std::iter::once(own).chain(without).collect()
     }
 
     pub fn has_f64(&self) -> bool {
@@ -44,10 +58,10 @@ impl Runner {
             rank: 1,
             width,
             single: false,
+            paired: false,
             fixed: None,
         };
-        let modes = self.engine.float_modes().unwrap();
-        let kernel = spec.generate(Library::builtin().unwrap(), modes).unwrap();
+        let kernel = spec.generate(Library::builtin().unwrap(), self.modes).unwrap();
         let n = inputs[0].1.len() / storage_bytes(inputs[0].0);
         let mut buffers: Vec<_> = inputs
             .iter()

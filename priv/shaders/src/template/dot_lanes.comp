@@ -6,12 +6,15 @@
 // hold a tile of ROWS x (VECTORS * LANES) results in registers. A step of LANES contracted elements loads one of them per lane and row,
 // and gives them to all lanes one after the other. No shared memory and no barriers, whose accesses would each be a branch per lane there.
 // Values are REAL, or WORDS 32-bit words, of which slots know the type.
+// PAIRED: each access takes two neighbours of an operand, which lie along the contracted axis or the other one, at even places.
 // Parameters: rows m, columns n, contracted k, batches, elements of k per split, splits.
 #include "params.glsl"
 
 #define LANES 8u
 // Rows that are computed at once: their sums fit in the registers of a core.
+#ifndef BLOCK
 #define BLOCK 8u
+#endif
 layout(local_size_x = 8) in;
 
 #ifdef REAL
@@ -31,6 +34,18 @@ uint slot_a_depth(const in uint k) { return k; }
 uint slot_b_depth(const in uint k) { return k + 1u; }
 T slot_a(const in uint at) { return T(at); }
 T slot_b(const in uint at) { return T(at + 1u); }
+// Rows that are stored one after the other before others move up.
+#ifdef PAIRED
+#define STORED 4u
+layout(constant_id = 0) const bool A_ALONG_K = true;
+layout(constant_id = 1) const bool B_ALONG_K = true;
+layout(constant_id = 4) const bool STORES_PAIRS = true;
+vec2 slot_a_pair(const in uint at) { return vec2(at); }
+vec2 slot_b_pair(const in uint at) { return vec2(at + 1u); }
+void slot_store_pair(const in uint at, const in vec2 value) {}
+#else
+#define STORED 1u
+#endif
 void slot_store(const in uint at, const in T value) {}
 #ifdef REAL
 #define MULTIPLY_ADD(a, b, sum) fma(a, b, sum)
@@ -38,6 +53,14 @@ void slot_store(const in uint at, const in T value) {}
 T slot_multiply_add(const in T a, const in T b, const in T sum) { return a + b + sum; }
 #define MULTIPLY_ADD(a, b, sum) slot_multiply_add(a, b, sum)
 #endif
+
+// The column of a lane's vector v.
+uint column(const in uint v, const in uint lane) {
+#ifdef PAIRED
+    if (!B_ALONG_K) return v / 2u * (2u * LANES) + 2u * lane + v % 2u;
+#endif
+    return v * LANES + lane;
+}
 
 void main() {
     uint rows = nx_param(0u), columns = nx_param(1u), depth = nx_param(2u), batches = nx_param(3u);
@@ -61,20 +84,78 @@ void main() {
 
     // Rows and columns past the end repeat the last ones, and are not stored.
     T sums[ROWS][VECTORS];
-    uint a_at[ROWS], b_at[VECTORS];
+    uint b_at[VECTORS];
+#ifdef PAIRED
+    // Two rows each: half of the lanes has either, or each lane has both.
+    uint a_at[ROWS / 2u];
+    [[unroll]] for (uint r = 0u; r < ROWS; r += LANES) {
+        uint row = min(m0 + r + lane, rows - 1u);
+        uint at = slot_a_free(batch, A_ALONG_K ? row : row & ~1u);
+        [[unroll]] for (uint i = 0u; i < LANES; i += 2u) {
+            uint first = subgroupBroadcast(at, i), second = subgroupBroadcast(at, i + 1u);
+            a_at[(r + i) / 2u] = A_ALONG_K && lane >= LANES / 2u ? second : first;
+        }
+    }
+    [[unroll]] for (uint v = 0u; v < VECTORS; ++v) {
+        uint last = B_ALONG_K ? columns - 1u : columns - 2u + v % 2u;
+        b_at[v] = slot_b_free(batch, min(n0 + column(v, lane), last));
+    }
+#else
+    uint a_at[ROWS];
     [[unroll]] for (uint r = 0u; r < ROWS; r += LANES) {
         uint at = slot_a_free(batch, min(m0 + r + lane, rows - 1u));
         [[unroll]] for (uint i = 0u; i < LANES; ++i) a_at[r + i] = subgroupBroadcast(at, i);
     }
-    [[unroll]] for (uint v = 0u; v < VECTORS; ++v) b_at[v] = slot_b_free(batch, min(n0 + v * LANES + lane, columns - 1u));
+    [[unroll]] for (uint v = 0u; v < VECTORS; ++v) b_at[v] = slot_b_free(batch, min(n0 + column(v, lane), columns - 1u));
+#endif
     [[unroll]] for (uint r = 0u; r < ROWS; ++r) [[unroll]] for (uint v = 0u; v < VECTORS; ++v) sums[r][v] = T(0);
 
     for (uint k = begin; k < end; k += LANES) {
         // Elements past the end are zeros in both operands: either may have infinities where they would be read.
         uint own = min(k + lane, end - 1u);
-        uint a_depth = slot_a_depth(own), b_depth = slot_b_depth(own);
         // Loads stand before what takes them, as each is a branch per lane that divides the code around it.
         T b[LANES][VECTORS];
+#ifdef PAIRED
+        uint a_own = A_ALONG_K ? k + 2u * (lane % (LANES / 2u)) : k + lane;
+        uint a_depth = slot_a_depth(min(a_own, A_ALONG_K ? end - 2u : end - 1u)), b_depth = slot_b_depth(own);
+        if (B_ALONG_K) {
+            [[unroll]] for (uint i = 0u; i < LANES; i += 2u) {
+                uint at = subgroupBroadcast(b_depth, i);
+                [[unroll]] for (uint v = 0u; v < VECTORS; ++v) {
+                    vec2 pair = slot_b_pair(b_at[v] + at);
+                    b[i][v] = k + i < end ? pair.x : 0.0;
+                    b[i + 1u][v] = k + i < end ? pair.y : 0.0;
+                }
+            }
+        } else {
+            [[unroll]] for (uint i = 0u; i < LANES; ++i) {
+                uint at = subgroupBroadcast(b_depth, i);
+                [[unroll]] for (uint v = 0u; v < VECTORS; v += 2u) {
+                    vec2 pair = slot_b_pair(b_at[v] + at);
+                    b[i][v] = k + i < end ? pair.x : 0.0;
+                    b[i][v + 1u] = k + i < end ? pair.y : 0.0;
+                }
+            }
+        }
+        [[unroll]] for (uint first = 0u; first < ROWS; first += BLOCK) {
+            vec2 a[BLOCK / 2u];
+            [[unroll]] for (uint r = 0u; r < BLOCK / 2u; ++r) {
+                vec2 pair = slot_a_pair(a_at[first / 2u + r] + a_depth);
+                a[r] = a_own < end ? pair : vec2(0.0);
+            }
+            [[unroll]] for (uint i = 0u; i < LANES; ++i) {
+                [[unroll]] for (uint r = 0u; r < BLOCK; ++r) {
+                    float one;
+                    if (A_ALONG_K) one = subgroupBroadcast(a[r / 2u][i % 2u], r % 2u * (LANES / 2u) + i / 2u);
+                    else one = subgroupBroadcast(a[r / 2u][r % 2u], i);
+                    [[unroll]] for (uint v = 0u; v < VECTORS; ++v) {
+                        sums[first + r][v] = MULTIPLY_ADD(one, b[i][v], sums[first + r][v]);
+                    }
+                }
+            }
+        }
+#else
+        uint a_depth = slot_a_depth(own), b_depth = slot_b_depth(own);
         [[unroll]] for (uint i = 0u; i < LANES; ++i) {
             uint at = subgroupBroadcast(b_depth, i);
             [[unroll]] for (uint v = 0u; v < VECTORS; ++v) {
@@ -97,15 +178,33 @@ void main() {
                 }
             }
         }
+#endif
     }
 
-    // The first row of sums is stored and the others move up: registers have no index.
+    // The first rows of sums are stored and the others move up: registers have no index.
     uint base = ((split * batches + batch) * rows + m0) * columns;
-    [[dont_unroll]] for (uint r = 0u; r < min(ROWS, rows - m0); ++r) {
-        [[unroll]] for (uint v = 0u; v < VECTORS; ++v) {
-            uint n = n0 + v * LANES + lane;
-            if (n < columns) slot_store(base + r * columns + n, sums[0][v]);
+    uint stored = min(ROWS, rows - m0);
+    [[dont_unroll]] for (uint first = 0u; first < stored; first += STORED) {
+        [[unroll]] for (uint q = 0u; q < STORED; ++q) {
+            uint row = base + (first + q) * columns;
+            bool exists = first + q < stored;
+#ifdef PAIRED
+            if (STORES_PAIRS && !B_ALONG_K) {
+                [[unroll]] for (uint v = 0u; v < VECTORS; v += 2u) {
+                    uint n = n0 + column(v, lane);
+                    if (exists && n < columns) slot_store_pair(row + n, vec2(sums[q][v], sums[q][v + 1u]));
+                }
+            } else
+#endif
+            {
+                [[unroll]] for (uint v = 0u; v < VECTORS; ++v) {
+                    uint n = n0 + column(v, lane);
+                    if (exists && n < columns) slot_store(row + n, sums[q][v]);
+                }
+            }
         }
-        [[unroll]] for (uint q = 1u; q < ROWS; ++q) [[unroll]] for (uint v = 0u; v < VECTORS; ++v) sums[q - 1u][v] = sums[q][v];
+        [[unroll]] for (uint q = STORED; q < ROWS; ++q) {
+            [[unroll]] for (uint v = 0u; v < VECTORS; ++v) sums[q - STORED][v] = sums[q][v];
+        }
     }
 }

@@ -1,13 +1,20 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Each invocation computes ITEMS elements LOCAL apart, or VECTORS times WIDTH neighbours where every operand allows it.
+// Each invocation computes ITEMS elements LOCAL apart, or VECTORS times WIDTH neighbours where every operand allows it, APART invocations'
+// vectors one after the other.
 // Parameters: word 0 is the number of elements.
 #include "params.glsl"
 layout(local_size_x = LOCAL) in;
 
 void slot_element(const in uint i) {}
 #ifdef WIDTH
-// Stores VECTORS vectors of WIDTH elements, the first at vector i, the next LOCAL further on, and returns false; or returns true
+#ifdef APART
+#define OWN (gl_LocalInvocationID.x / APART * (APART * VECTORS) + gl_LocalInvocationID.x % APART)
+#else
+#define APART LOCAL
+#define OWN gl_LocalInvocationID.x
+#endif
+// Stores VECTORS vectors of WIDTH elements, the first at vector i, the next APART further on, and returns false; or returns true
 // where one of the elements needs slot_element.
 bool slot_vector(const in uint i) { return i == 0u; }
 #endif
@@ -15,10 +22,10 @@ bool slot_vector(const in uint i) { return i == 0u; }
 void main() {
     uint n = nx_param(0u);
 #ifdef WIDTH
-    uint v = nx_group() * (LOCAL * VECTORS) + gl_LocalInvocationID.x;
-    if ((v + LOCAL * (VECTORS - 1u) + 1u) * WIDTH <= n && !slot_vector(v)) return;
+    uint v = nx_group() * (LOCAL * VECTORS) + OWN;
+    if ((v + APART * (VECTORS - 1u) + 1u) * WIDTH <= n && !slot_vector(v)) return;
     for (uint k = 0u; k < VECTORS; ++k) {
-        uint i = (v + LOCAL * k) * WIDTH;
+        uint i = (v + APART * k) * WIDTH;
         for (uint end = min(i + WIDTH, n); i < end; ++i) slot_element(i);
     }
 #else

@@ -102,6 +102,7 @@ fn spec(reduction: Reduction, tie_high: bool, input: DType, times: Option<DType>
         direction: Direction::Columns,
         kept_rank: 1,
         reduced_rank: 1,
+        paired: false,
     }
 }
 

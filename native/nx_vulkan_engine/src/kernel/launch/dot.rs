@@ -378,10 +378,15 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
         if !lane_tiles(engine, sum).contains(&tile) {
             return Err(Error::InvalidProgram { op: "dot".to_string(), reason: format!("no lanes for {tile:?}") });
         }
-        // Kernels for all layouts are one.
-        [spec.a_load, spec.b_load] = [Load { along_k: true, by_four: false }; 2];
+        let is_aligned = [spec.a_load, spec.b_load].iter().all(|load| load.by_four);
+        let has_pairs = tile.takes_pairs(sum) && engine.caps().shader_int64;
+        if !(has_pairs && is_aligned && [spec.a, spec.b] == [DType::F32; 2]) {
+            // Kernels for all layouts are one.
+            [spec.a_load, spec.b_load] = [Load { along_k: true, by_four: false }; 2];
+        }
     }
-    let by_four = !matches!(tiling, Tiling::Lanes(_));
+    // Lanes that take pairs of neighbours store pairs.
+    let by_four = !matches!(tiling, Tiling::Lanes(_)) || spec.a_load.by_four;
     // Results go to the end, or on the way there to a part of their own for each split, which keeps the type of sums.
     let parts_type = |dtype: DType| Type::new(dtype, &[splits, results]);
     let on_the_way = match splits {

@@ -36,7 +36,7 @@ pub fn inner(
     let (outputs, elements) = (kept.elements(), summed.elements());
     let spec = |stage: Stage, direction: Direction, ranks: [usize; 2], elements: u64| {
         let team = match direction {
-            Direction::Rows { width } => team(elements.div_ceil(u64::from(width))),
+            Direction::Rows { width } => team(engine, elements.div_ceil(u64::from(width))),
             Direction::Columns => ReduceSpec::LOCAL_SIZE,
         };
         let spec = ReduceSpec {
@@ -50,6 +50,7 @@ pub fn inner(
             direction,
             kept_rank: ranks[0] as u8,
             reduced_rank: ranks[1] as u8,
+            paired: plan.paired && stage != Stage::Last,
         };
         (KernelSpec::Reduce { spec: spec.clone(), team }, spec)
     };

@@ -35,6 +35,16 @@ impl<'a> Operand<'a> {
 /// Elements of costly steps up to which each has an invocation of its own on a GPU: two for each that an H200 holds at once.
 const MAX_SINGLE: u64 = 1 << 19;
 
+/// Elements from which on a CPU device takes longer for them than for compiling vectors of costly steps, and pairs.
+const MIN_PAIRED: u64 = 1 << 14;
+
+/// Whether a kernel for so many elements accesses vectors 8 bytes at a time: CPU devices take an access of every lane one after the other,
+/// whatever its size.
+pub(super) fn takes_pairs(engine: &Engine, elements: u64) -> bool {
+    let caps = engine.caps();
+    caps.kind == DeviceKind::Cpu && caps.shader_int64 && elements >= MIN_PAIRED
+}
+
 /// Which sizes and strides a map's kernel is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shapes {
@@ -101,6 +111,7 @@ pub fn map(
         rank: if layouts.iter().any(|l| l.has_strides()) || !axes.is_empty() { space.rank() as u8 } else { 1 },
         width: 1,
         single: false,
+        paired: false,
         fixed: None,
     };
     if shapes == Shapes::Own
@@ -109,9 +120,10 @@ pub fn map(
     {
         spec.fixed = Some(Box::new(Fixed { sizes: space.sizes.clone(), strides: space.strides.clone() }));
     }
-    // A CPU device has no latency to hide and compiles slowly.
+    // A CPU device has no latency to hide and compiles slowly: only many elements are worth more code.
     let is_cpu = engine.caps().kind == DeviceKind::Cpu;
-    let width = spec.widest(!is_cpu);
+    let is_large = space.elements() >= MIN_PAIRED;
+    let width = spec.widest(!is_cpu || is_large);
     let aligned = |k: usize| {
         matches!(layouts[k], Layout::Uniform | Layout::Repeated)
             || addresses[k].is_multiple_of(u64::from(elements[k].size_bytes() * u32::from(width)))
@@ -120,6 +132,7 @@ pub fn map(
         spec.single = true;
     } else if width > 1 && (0..addresses.len()).all(aligned) {
         spec.width = width;
+        spec.paired = takes_pairs(engine, space.elements());
     }
     let kernel_spec = KernelSpec::Map(spec);
     let kernel = engine.kernel(&kernel_spec, compile)?;

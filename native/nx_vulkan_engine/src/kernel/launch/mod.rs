@@ -9,6 +9,7 @@ pub mod map;
 mod name;
 pub mod produce;
 pub mod reduce;
+mod rounding;
 pub mod rows;
 pub mod scan;
 pub mod sort;
@@ -49,7 +50,7 @@ use crate::codegen::window_scatter::WindowScatterSpec;
 use crate::codegen::workgroup::WorkgroupSpec;
 use crate::device::Caps;
 use crate::memory::Buffer;
-use crate::{DType, Engine, Error, Result, Tensor, Type};
+use crate::{Engine, Error, Result};
 
 /// Positions inside one launch are signed 32-bit numbers.
 pub const MAX_POSITION: u64 = i32::MAX as u64;
@@ -170,73 +171,6 @@ impl KernelSpec {
 }
 
 impl Engine {
-    /// What generated modules may declare and assume on this device. The first call runs a probe and waits for it.
-    pub fn float_modes(&self) -> Result<FloatModes> {
-        if self.capture().is_some() {
-            return self.uncaptured().float_modes();
-        }
-        let modes = self.kernel_cache().modes.get_or_try_init(|| {
-            let caps = self.caps();
-            let mut modes = FloatModes {
-                preserve_f32: caps.float32_controls.signed_zero_inf_nan_preserve,
-                preserve_f64: caps.float64_controls.signed_zero_inf_nan_preserve,
-                f64: caps.shader_float64,
-                fused: false,
-            };
-            let fused =
-                self.fuses_fma(modes, DType::F32)? && (!caps.shader_float64 || self.fuses_fma(modes, DType::F64)?);
-            modes.fused = fused;
-            Ok::<_, Error>(modes)
-        })?;
-        Ok(*modes)
-    }
-
-    /// Whether fma gives the exact rounding error of products.
-    fn fuses_fma(&self, modes: FloatModes, dtype: DType) -> Result<bool> {
-        /// Pairs of operands to try.
-        const PAIRS: u64 = 256;
-        let bytes = |seed: f64| -> Vec<u8> {
-            (0..PAIRS)
-                .map(|i| 1.0 + (i as f64 * seed).fract())
-                .flat_map(|x| {
-                    if dtype == DType::F64 { x.to_ne_bytes().to_vec() } else { (x as f32).to_ne_bytes().to_vec() }
-                })
-                .collect()
-        };
-        let (a, b) = (bytes(0.618_033_988_749_894_9), bytes(0.414_213_562_373_095_1));
-        let ty = Type::new(dtype, &[PAIRS]);
-        let operands = [Tensor::from_nx_bytes(self, &ty, &a)?, Tensor::from_nx_bytes(self, &ty, &b)?];
-        let result = Tensor::uninitialized(self, &ty)?;
-        let kernel = self.build(None, probe::generate(Library::builtin()?, modes, dtype)?, &[])?;
-        let place = |t: &'_ Tensor| (Arc::clone(&t.buffer), t.address());
-        let places: Vec<_> = operands.iter().chain([&result]).map(place).collect();
-        let places: SmallVec<[Place<'_>; 3]> = places
-            .iter()
-            .map(|(buffer, address)| Place {
-                buffer,
-                address: *address,
-                strides: &[],
-                element_bytes: dtype.size_bytes(),
-            })
-            .collect();
-        let arguments = Arguments { count: PAIRS as u32, sizes: &[PAIRS], places: &places, extra: &[] };
-        launch(self, &kernel, &arguments, 2, PAIRS.div_ceil(u64::from(kernel.elements_per_group)))?;
-        let residuals = result.to_nx_bytes(self, None)?;
-        Ok(if dtype == DType::F64 {
-            let value = |bytes: &[u8], i: usize| f64::from_ne_bytes(std::array::from_fn(|k| bytes[i * 8 + k]));
-            (0..PAIRS as usize).all(|i| {
-                let (x, y) = (value(&a, i), value(&b, i));
-                value(&residuals, i) == x.mul_add(y, -(x * y))
-            })
-        } else {
-            let value = |bytes: &[u8], i: usize| f32::from_ne_bytes(std::array::from_fn(|k| bytes[i * 4 + k]));
-            (0..PAIRS as usize).all(|i| {
-                let (x, y) = (value(&a, i), value(&b, i));
-                value(&residuals, i) == x.mul_add(y, -(x * y))
-            })
-        })
-    }
-
     /// The kernel of [`probe::fma_rate`].
     pub(crate) fn fma_rate_kernel(&self) -> Result<Kernel> {
         self.build(None, probe::fma_rate(Library::builtin()?, self.float_modes()?)?, &[])

@@ -88,7 +88,7 @@ pub fn reduce(engine: &Engine, plan: &Plan, loads: &[Tensor], result: &Tensor, c
     let spec = |stage: Stage, direction: Direction, ranks: [usize; 3], elements: u64| {
         let team = match direction {
             Direction::Rows { .. } if ranks[2] > 1 && elements <= MAX_SOLO_ELEMENTS => 1,
-            Direction::Rows { width } => team(elements.div_ceil(u64::from(width))),
+            Direction::Rows { width } => team(engine, elements.div_ceil(u64::from(width))),
             Direction::Columns => ReduceSpec::LOCAL_SIZE,
         };
         let spec = ReduceSpec {
@@ -102,6 +102,7 @@ pub fn reduce(engine: &Engine, plan: &Plan, loads: &[Tensor], result: &Tensor, c
             direction,
             kept_rank: ranks[0] as u8,
             reduced_rank: ranks[1] as u8,
+            paired: layout.paired && stage != Stage::Last,
         };
         (KernelSpec::Reduce { spec: spec.clone(), team }, spec)
     };

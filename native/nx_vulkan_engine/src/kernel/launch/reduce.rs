@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::map::takes_pairs;
 use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
+use crate::codegen::dot::LANES;
 use crate::codegen::reduce::{Direction, ReduceSpec, Stage};
 use crate::memory::Buffer;
 use crate::program::Reduction;
@@ -46,6 +48,7 @@ pub(super) struct Plan {
     /// Chunks per output and part, and elements per chunk.
     pub chunks: u64,
     pub chunk: u64,
+    pub paired: bool,
 }
 
 /// Reduces `view` of `buffer` over `axes` into the contiguous tensor at `out`, in the order of the kept axes.
@@ -145,11 +148,12 @@ fn reduce_parts(
             direction,
             kept_rank: if stage == Stage::Last { 1 } else { kept.rank() as u8 },
             reduced_rank: reduced_rank as u8,
+            paired: plan.paired && stage != Stage::Last,
         };
         let team = match direction {
             // Neighbours along several short axes are no neighbours in memory that a team could read together.
             Direction::Rows { .. } if reduced_rank > 1 && elements <= MAX_SOLO_ELEMENTS => 1,
-            Direction::Rows { width } => team(elements.div_ceil(u64::from(width))),
+            Direction::Rows { width } => team(engine, elements.div_ceil(u64::from(width))),
             Direction::Columns => ReduceSpec::LOCAL_SIZE,
         };
         KernelSpec::Reduce { spec, team }
@@ -237,8 +241,13 @@ pub(super) fn run(
 }
 
 /// Invocations that share one chunk of so many vectors: a power of two that leaves each at least four.
-pub(super) fn team(vectors: u64) -> u32 {
-    vectors.div_ceil(4).next_power_of_two().clamp(1, u64::from(ReduceSpec::LOCAL_SIZE)) as u32
+pub(super) fn team(engine: &Engine, vectors: u64) -> u32 {
+    vectors.div_ceil(4).next_power_of_two().clamp(1, most_invocations(engine)) as u32
+}
+
+/// Invocations that share one chunk at most: on a CPU device those of a subgroup, as others wait for one another at each level of a tree.
+fn most_invocations(engine: &Engine) -> u64 {
+    if engine.caps().kind == DeviceKind::Cpu { LANES.into() } else { ReduceSpec::LOCAL_SIZE.into() }
 }
 
 pub(super) fn plan(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, engine: &Engine) -> Plan {
@@ -263,13 +272,14 @@ pub(super) fn plan(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, e
         DeviceKind::Cpu => TARGET_INVOCATIONS_CPU,
         _ => TARGET_INVOCATIONS,
     };
-    let per_chunk =
-        if columns { ELEMENTS_PER_INVOCATION } else { ELEMENTS_PER_INVOCATION * u64::from(ReduceSpec::LOCAL_SIZE) };
-    let invocations = if columns { outputs } else { outputs * elements.div_ceil(ELEMENTS_PER_INVOCATION).min(256) };
+    let most = most_invocations(engine);
+    let per_chunk = if columns { ELEMENTS_PER_INVOCATION } else { ELEMENTS_PER_INVOCATION * most };
+    let invocations = if columns { outputs } else { outputs * elements.div_ceil(ELEMENTS_PER_INVOCATION).min(most) };
     let chunks = target.div_ceil(invocations.max(1)).min(elements / per_chunk).max(1);
     Plan {
         chunks,
         chunk: elements.div_ceil(chunks).next_multiple_of(4),
         direction: if columns { Direction::Columns } else { Direction::Rows { width: width as u8 } },
+        paired: width == 4 && takes_pairs(engine, outputs * elements),
     }
 }
