@@ -91,11 +91,17 @@ pub const MORE_VECTORS: u32 = 2;
 
 /// Invocations per workgroup where they take more vectors of cheap functions: with 256, `x + 1` is 3 % slower on an H200; one vector in each
 /// is as fast as this only while few buffers are in use (9 % slower among twelve of a GiB).
-pub const LOCAL_SIZE_OF_CHEAP: u32 = 128;
+pub const SMALL_LOCAL_SIZE: u32 = 128;
 
-/// Vectors per invocation of a CPU's subgroup, which takes 50 cycles to begin. Those of its lanes lie one after the other: 4 KiB apart they
-/// would be in each other's way in the cache.
-const VECTORS_OF_LANES: u32 = 4;
+/// Vectors per invocation where the functions of one operand are costly, but few: what an invocation does once counts less (45 instructions
+/// an element instead of 47 for an exponential and a hyperbolic tangent on an H200), and more loads are in flight; six and more take too many
+/// registers. On CPU devices, where a subgroup takes 50 cycles to begin, everywhere.
+const MOST_VECTORS: u32 = 4;
+const MOST_COSTLY_STEPS: usize = 4;
+
+/// Invocations whose vectors lie one after the other where each has that many, those of a GPU's subgroup: a workgroup's are 3 % slower on an
+/// H200, and 4 KiB apart, as vectors of a workgroup would be, arrays are in each other's way in a CPU's first cache.
+const NEIGHBOURS: u32 = 32;
 
 impl Spec {
     /// The widest vector that all ports and steps allow, if the launch is aligned for it. Costly steps are repeated per lane
@@ -122,6 +128,10 @@ impl Spec {
 
     /// Whether all steps cost so little that memory alone sets the time.
     pub fn is_cheap(&self) -> bool {
+        self.costly_steps() == 0
+    }
+
+    fn costly_steps(&self) -> usize {
         let dtype = |r: &Ref| match r {
             Ref::Input(k) => match self.inputs.get(*k as usize).map(|p| p.element) {
                 Some(Element::Typed(dtype)) => dtype,
@@ -131,30 +141,38 @@ impl Spec {
             Ref::Coordinate(_) | Ref::Linear => DType::U32,
             Ref::Constant(dtype, _) => *dtype,
         };
-        self.steps.iter().all(|s| {
+        let is_costly = |s: &&Step| {
             let args: SmallVec<[DType; 3]> = s.args.iter().map(dtype).collect();
-            scalar::is_cheap(s.op, &args, s.out)
-        })
+            !scalar::is_cheap(s.op, &args, s.out)
+        };
+        self.steps.iter().filter(is_costly).count()
     }
 
     /// Vectors per invocation.
     fn vectors(&self) -> u32 {
-        if self.paired && self.width == 4 {
-            return VECTORS_OF_LANES;
-        }
         let loaded = self.inputs.iter().filter(|port| port.layout != Layout::Uniform).count();
-        if self.single || (loaded > 1 && self.is_cheap()) { 1 } else { MORE_VECTORS }
+        match loaded {
+            _ if self.single => 1,
+            _ if self.paired => MOST_VECTORS,
+            2.. if self.is_cheap() => 1,
+            0..=1 if self.width == 4 && (1..=MOST_COSTLY_STEPS).contains(&self.costly_steps()) => MOST_VECTORS,
+            _ => MORE_VECTORS,
+        }
     }
 
     /// Invocations per workgroup.
     fn local_size(&self) -> u32 {
-        let is_light = !self.paired && self.width > 1 && self.vectors() > 1 && self.is_cheap();
-        if is_light { LOCAL_SIZE_OF_CHEAP } else { LOCAL_SIZE }
+        let is_small = self.width > 1 && self.vectors() > 1 && (self.is_cheap() || self.vectors() == MOST_VECTORS);
+        if is_small && !self.paired { SMALL_LOCAL_SIZE } else { LOCAL_SIZE }
     }
 
     /// Vectors between an invocation's.
     fn apart(&self) -> u32 {
-        if self.vectors() == VECTORS_OF_LANES { LANES } else { self.local_size() }
+        match self.vectors() {
+            MOST_VECTORS if self.paired => LANES,
+            MOST_VECTORS => NEIGHBOURS,
+            _ => self.local_size(),
+        }
     }
 
     /// Generates the kernel's SPIR-V.
@@ -165,11 +183,13 @@ impl Spec {
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let name = match (self.width, self.vectors(), self.local_size()) {
             (4, 1, _) => "elementwise_v4",
-            (4, VECTORS_OF_LANES, _) => "elementwise_v4_four",
-            (4, _, LOCAL_SIZE_OF_CHEAP) => "elementwise_v4_two_128",
+            (4, MOST_VECTORS, SMALL_LOCAL_SIZE) => "elementwise_v4_four_128",
+            (4, MOST_VECTORS, _) => "elementwise_v4_four",
+            (4, _, SMALL_LOCAL_SIZE) => "elementwise_v4_two_128",
             (4, ..) => "elementwise_v4_two",
+            (2, MOST_VECTORS, _) => "elementwise_v2_four",
             (2, 1, _) => "elementwise_v2",
-            (2, _, LOCAL_SIZE_OF_CHEAP) => "elementwise_v2_two_128",
+            (2, _, SMALL_LOCAL_SIZE) => "elementwise_v2_two_128",
             (2, ..) => "elementwise_v2_two",
             _ if self.single => "elementwise_v1",
             _ => "elementwise",
@@ -282,26 +302,31 @@ impl Spec {
                 lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
             }
         }
-        let (results, rare) = code.hot(|code| {
-            lanes.iter().map(|lane| run_steps(code, &self.steps, lane, zero, &[])).collect::<Result<SmallVec<[_; 8]>>>()
-        })?;
+        let computed = |code: &mut Code<'_, '_>, lanes: &[SmallVec<[Value; 4]>]| {
+            lanes.iter().map(|lane| run_steps(code, &self.steps, lane, zero, &[])).collect::<Result<SmallVec<[_; 4]>>>()
+        };
+        // One vector after the other, so that few registers hold results.
         let mut store = |code: &mut Code<'_, '_>| {
-            for (i, (from, port)) in self.outputs.iter().enumerate() {
-                let values: SmallVec<[Word; 8]> = lanes
-                    .iter()
-                    .zip(&results)
-                    .map(|(lane, result)| find(code, *from, lane, result, zero, &[]).map(|v| v.id))
-                    .collect::<Result<_>>()?;
+            let mut firsts: SmallVec<[Address; 1]> = SmallVec::new();
+            for (i, (_, port)) in self.outputs.iter().enumerate() {
                 let address = params.address(self.output_operand(i));
-                let first = self.first_vector(code, address, port.element, index)?;
-                for (k, values) in (0u32..).zip(values.chunks(width as usize)) {
-                    let place = code.linker.const_u32(k * self.apart());
-                    access::store_vector_at(code, first, port.element, place, values)?;
+                firsts.push(self.first_vector(code, address, port.element, index)?);
+            }
+            for (k, lanes) in (0u32..).zip(lanes.chunks(width as usize)) {
+                let (results, _) = code.hot(|code| computed(code, lanes))?;
+                let place = code.linker.const_u32(k * self.apart());
+                for ((from, port), &first) in self.outputs.iter().zip(&firsts) {
+                    let values: SmallVec<[Word; 4]> = lanes
+                        .iter()
+                        .zip(&results)
+                        .map(|(lane, result)| find(code, *from, lane, result, zero, &[]).map(|v| v.id))
+                        .collect::<Result<_>>()?;
+                    access::store_vector_at(code, first, port.element, place, &values)?;
                 }
             }
             Ok(())
         };
-        match rare {
+        match code.rare(|code| computed(code, &lanes))? {
             Some(rare) => code.unless(rare, store).map(|()| rare),
             None => store(code).map(|()| code.linker.const_false()),
         }

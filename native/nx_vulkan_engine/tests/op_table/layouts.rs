@@ -142,7 +142,7 @@ fn large_operands_of_all_layouts_and_sizes_of_elements() {
                 (binary(Binary::Subtract), [F32, F32], F32),
                 (binary(Binary::Divide), [F32, F16], F32),
                 (binary(Binary::Max), [U8, S8], S16),
-                (binary(Binary::Multiply), [Bf16, Bf16], Bf16),
+                (binary(Binary::Subtract), [Bf16, Bf16], Bf16),
                 (binary(Binary::Less), [F16, F32], U8),
                 (binary(Binary::Add), [S64, S16], S64),
                 (binary(Binary::BitwiseXor), [U4, U4], U4),
