@@ -2,6 +2,8 @@ defmodule Nx.Vulkan.CapturesTest do
   # Log-densities with data on any backend, captured or given as :data, under any default backend.
   use ExUnit.Case, async: true
 
+  import Nx.Vulkan.Numbers, only: [cpu: 1]
+
   alias Nx.Vulkan.{Chain, Closure, NUTS}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
@@ -10,7 +12,6 @@ defmodule Nx.Vulkan.CapturesTest do
   @backends [Nx.BinaryBackend, B]
 
   defp tensor(values, backend), do: Nx.tensor(values, type: :f64, backend: backend)
-  defp cpu(x), do: Nx.backend_copy(x, Nx.BinaryBackend)
   defp density(q, x), do: Nx.multiply(-0.5, Nx.sum(Nx.pow(Nx.subtract(q, x), 2)))
 
   defp results(x, form, data?) do

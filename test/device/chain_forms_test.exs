@@ -2,6 +2,8 @@ defmodule Nx.Vulkan.ChainFormsTest do
   # Log-densities that are too large for one workgroup, or have ops that it lacks.
   use ExUnit.Case, async: true
 
+  import Nx.Vulkan.Numbers
+
   alias Nx.Vulkan.{Chain, NUTS}
 
   @moduletag :device
@@ -10,13 +12,6 @@ defmodule Nx.Vulkan.ChainFormsTest do
     :rand.seed(:exsss, {3, 1, 4})
     :ok
   end
-
-  defp numbers(shape, type) do
-    values = for _ <- 1..Tuple.product(shape), do: 2 * :rand.uniform() - 1
-    values |> Nx.tensor(type: type, backend: Nx.BinaryBackend) |> Nx.reshape(shape)
-  end
-
-  defp like(x, tensor), do: Nx.tensor(x, type: tensor.type, backend: Nx.BinaryBackend)
 
   defp close?(got, want, tolerance) do
     for {got, want} <- Enum.zip(Nx.to_flat_list(got), Nx.to_flat_list(want)) do

@@ -3,6 +3,7 @@ defmodule Nx.Vulkan.ChainInvariantsTest do
   use ExUnit.Case, async: false
 
   import Nx.Defn
+  import Nx.Vulkan.Numbers
 
   alias Nx.Vulkan.{Chain, Profile, ProgramInterpreter}
   alias Nx.Vulkan.Lowering.Invariants
@@ -14,18 +15,6 @@ defmodule Nx.Vulkan.ChainInvariantsTest do
     :rand.seed(:exsss, {2, 7, 1})
     :ok
   end
-
-  defp numbers(shape, type) do
-    values = for _ <- 1..Tuple.product(shape), do: 2 * :rand.uniform() - 1
-    values |> Nx.tensor(type: type, backend: Nx.BinaryBackend) |> Nx.reshape(shape)
-  end
-
-  defp cpu(tensor), do: Nx.backend_copy(tensor, Nx.BinaryBackend)
-
-  defp apart(got, want),
-    do: cpu(got) |> Nx.subtract(cpu(want)) |> Nx.abs() |> Nx.reduce_max() |> Nx.to_number()
-
-  defp like(x, tensor), do: Nx.tensor(x, type: tensor.type, backend: Nx.BinaryBackend)
 
   @points 12
 

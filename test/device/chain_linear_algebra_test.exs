@@ -2,6 +2,8 @@ defmodule Nx.Vulkan.ChainLinearAlgebraTest do
   # Scans, Cholesky factors and triangular systems of parameters, in both forms.
   use ExUnit.Case, async: true
 
+  import Nx.Vulkan.Numbers
+
   alias Nx.Vulkan.{Chain, NUTS}
 
   @moduletag :device
@@ -10,16 +12,6 @@ defmodule Nx.Vulkan.ChainLinearAlgebraTest do
     :rand.seed(:exsss, {5, 8, 13})
     :ok
   end
-
-  defp numbers(shape, type) do
-    values = for _ <- 1..Tuple.product(shape), do: 2 * :rand.uniform() - 1
-    values |> Nx.tensor(type: type, backend: Nx.BinaryBackend) |> Nx.reshape(shape)
-  end
-
-  defp like(x, tensor), do: Nx.tensor(x, type: tensor.type, backend: Nx.BinaryBackend)
-  defp cpu(tensor), do: Nx.backend_copy(tensor, Nx.BinaryBackend)
-  defp most(tensor), do: tensor |> cpu() |> Nx.abs() |> Nx.reduce_max() |> Nx.to_number()
-  defp apart(got, want), do: most(Nx.subtract(cpu(got), cpu(want)))
 
   # The evaluator adds 1.0e-10 to the diagonal of Cholesky factors that it divides by.
   @factors 1.0e-9

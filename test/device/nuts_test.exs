@@ -1,6 +1,8 @@
 defmodule Nx.Vulkan.NUTSTest do
   use ExUnit.Case, async: true
 
+  import Nx.Vulkan.Numbers, only: [cpu: 1]
+
   alias Nx.Vulkan.{Chain, NUTS}
   alias Nx.Vulkan.NUTS.{Diagnostics, Random, Transition}
 
@@ -8,7 +10,6 @@ defmodule Nx.Vulkan.NUTSTest do
 
   doctest Nx.Vulkan.NUTS
 
-  defp cpu(x), do: Nx.backend_copy(x, Nx.BinaryBackend)
   defp tensor(values, type), do: Nx.tensor(values, type: type, backend: Nx.BinaryBackend)
 
   # A normal with dependent parameters and a heavy tail.

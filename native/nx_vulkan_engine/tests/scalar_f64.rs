@@ -106,13 +106,13 @@ fn distance_ulp(got: f64, want: f64, scale: f64, digits: i32, least: i32) -> f64
 
 #[test]
 fn f64_functions_are_within_their_ulp() {
-    Runner::of_all_forms().iter().filter(|runner| runner.has_f64()).for_each(f64_functions);
-}
-
-fn f64_functions(runner: &Runner) {
+    let runner = Runner::new();
+    if !runner.has_f64() {
+        return;
+    }
     let mut failures = Vec::new();
     for section in sections("scalar_f64.bin") {
-        let got = run(runner, &section, DType::F64);
+        let got = run(&runner, &section, DType::F64);
         let (mut most, mut at) = (0.0, 0);
         for (i, record) in section.records.iter().enumerate() {
             let want = record[section.inputs];

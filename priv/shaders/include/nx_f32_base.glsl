@@ -3,7 +3,7 @@
 // A "pair" is an unevaluated sum x + y of two floats with |y| <= ulp(x) / 2, about 48 bits wide.
 // Where a function f has a twin f_fused, generated kernels call the twin on devices that fuse fma: fewer steps, and the same bits
 // unless it says otherwise. The twin must not call f, which would be itself: what both need is a function f_exactly, which f wraps.
-// On devices that round quotients and roots rightly they call f_rounded, if there is one, in the same way.
+// On devices that round quotients and roots of f32 rightly they call f_rounded, if there is one, in the same way, always for the same bits.
 // Nothing else here needs fma to be fused, division to be right to the last bit, or denormals to be kept by the device:
 // products are split by masking bits, and zeros, infinities, NaN and denormals are told apart by their bits.
 #ifndef NX_F32_BASE_GLSL

@@ -151,8 +151,6 @@ double nx_f64_reciprocal(const in double b) {
     return fma(y, fma(-b, y, 1.0lf), y);
 }
 
-double nx_f64_reciprocal_rounded(const in double b) { return 1.0lf / b; }
-
 // a / b as a dd, for operands far from overflow and underflow.
 dvec2 nx_f64_dd_divide(const in dvec2 a, const in dvec2 b) {
     double y = nx_f64_reciprocal(b.x);
@@ -169,8 +167,6 @@ double nx_f64_quotient(const in double a, const in double b) {
     return fma(fma(-q, b, a), y, q);
 }
 
-double nx_f64_quotient_rounded(const in double a, const in double b) { return a / b; }
-
 // sqrt(m) for m in [2^-100, 2^100], correctly rounded up to cases closer than 2^-100 to a midpoint.
 double nx_f64_sqrt_core(const in double m) {
     double s = sqrt(m);
@@ -179,8 +175,6 @@ double nx_f64_sqrt_core(const in double m) {
     dvec2 p = nx_f64_two_product(s, s);
     return s + ((m - p.x) - p.y) * h;
 }
-
-double nx_f64_sqrt_core_rounded(const in double m) { return sqrt(m); }
 
 // sqrt(a) as a dd, for a.x in [2^-900, 2^900].
 dvec2 nx_f64_dd_sqrt(const in dvec2 a) {

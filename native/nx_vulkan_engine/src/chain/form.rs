@@ -144,7 +144,11 @@ fn fitting(program: &Program) -> Result<Program> {
     let mut program = passes::spelled(program.clone())?;
     let largest = program.inputs.iter().chain(program.results()).map(Type::elements).max().unwrap_or(0);
     if program.size() > MAX_INSTRUCTIONS || largest > MAX_ELEMENTS {
-        return needs(format!("at most {MAX_INSTRUCTIONS} instructions and values of {MAX_ELEMENTS} elements"));
+        return needs(format!(
+            "a log-density of at most {MAX_INSTRUCTIONS} instructions and values of {MAX_ELEMENTS} elements in one workgroup, not {} \
+             instructions and values of {largest} (which the form :device takes)",
+            program.size()
+        ));
     }
     if let Some(what) = unsupported(&program) {
         return needs(format!(

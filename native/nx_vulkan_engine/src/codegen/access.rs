@@ -433,7 +433,8 @@ fn load_pairs(
             1 => code.bitcast(ty, word),
             _ => {
                 let bits = 32 / per_word;
-                let (shift, mask) = (code.linker.const_u32(k % per_word * bits), code.linker.const_u32((1 << bits) - 1));
+                let (shift, mask) =
+                    (code.linker.const_u32(k % per_word * bits), code.linker.const_u32((1 << bits) - 1));
                 let low = code.u32_op(Op::ShiftRightLogical, word, shift);
                 let raw = code.u32_op(Op::BitwiseAnd, low, mask);
                 of_bits(code, element, raw)?
@@ -444,13 +445,7 @@ fn load_pairs(
 }
 
 /// The counterpart of [`load_pairs`].
-fn store_pairs(
-    code: &mut Code<'_, '_>,
-    array: Address,
-    element: Element,
-    index: Word,
-    values: &[Word],
-) -> Result<()> {
+fn store_pairs(code: &mut Code<'_, '_>, array: Address, element: Element, index: Word, values: &[Word]) -> Result<()> {
     let uint = code.linker.type_uint(32);
     let per_word = 4 / element.size_bytes();
     let ty = storage_type(code, element);

@@ -34,7 +34,7 @@ pub struct Library {
     exports: HashMap<String, FunctionRef>,
     /// The `_fused` twin of a function, for devices whose fma rounds once.
     fused: HashMap<FunctionRef, FunctionRef>,
-    /// The `_rounded` twin of a function, for devices that round quotients and square roots rightly.
+    /// The `_rounded` twin of a function, for devices that round quotients and square roots of f32 rightly.
     rounded: HashMap<FunctionRef, FunctionRef>,
 }
 

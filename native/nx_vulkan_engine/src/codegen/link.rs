@@ -23,7 +23,7 @@ pub struct FloatModes {
     pub f64: bool,
     /// fma rounds once, in every width that the device has.
     pub fused: bool,
-    /// Quotients and square roots are the rounded ones, denormal or not, in every width that the device has.
+    /// Quotients and square roots of f32 are the rounded ones, denormal or not.
     pub rounded: bool,
 }
 

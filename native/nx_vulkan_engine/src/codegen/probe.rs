@@ -15,8 +15,19 @@ const STEPS: u32 = 32;
 /// Operations that [`fma_rate`] does for each element: two per fma.
 pub const RATE_FLOPS: u64 = 2 * (CHAINS * STEPS + CHAINS - 1) as u64;
 
-/// Of `a` and `b` in f32 or f64: `fma(a, b, -(a * b))`, the quotient and the root of `a`, as the device rounds them.
-pub fn generate(library: &Library, modes: FloatModes, dtype: DType) -> Result<Generated> {
+/// What is probed of pairs `a` and `b`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe {
+    /// `fma(a, b, -(a * b))`.
+    Residual,
+    /// `a / b` as the device rounds it.
+    Quotient,
+    /// The square root of `a` as the device rounds it.
+    Root,
+}
+
+/// `out[i] =` what is probed of `a[i]` and `b[i]`, in f32 or, for residuals, f64.
+pub fn generate(library: &Library, modes: FloatModes, probe: Probe, dtype: DType) -> Result<Generated> {
     let name = "elementwise";
     let template = templates::template(name)?;
     let mut linker = Linker::new(library, name, &template, false, modes)?;
@@ -26,15 +37,13 @@ pub fn generate(library: &Library, modes: FloatModes, dtype: DType) -> Result<Ge
         let operands = [params.address(0), params.address(1)];
         let a = access::load(code, operands[0], element, at)?;
         let b = access::load(code, operands[1], element, at)?;
-        let results = [
-            code.call(&format!("nx_fma_probe_{dtype}"), &[a, b])?,
-            code.call(&format!("nx_divide_{dtype}_rounded"), &[a, b])?,
-            code.call(&format!("nx_sqrt_{dtype}_rounded"), &[a])?,
-        ];
-        for (k, result) in (2..).zip(results) {
-            let address = params.address(k);
-            access::store(code, address, element, at, result)?;
-        }
+        let result = match probe {
+            Probe::Residual => code.call(&format!("nx_fma_probe_{dtype}"), &[a, b])?,
+            Probe::Quotient => code.call(&format!("nx_divide_{dtype}_rounded"), &[a, b])?,
+            Probe::Root => code.call(&format!("nx_sqrt_{dtype}_rounded"), &[a])?,
+        };
+        let address = params.address(2);
+        access::store(code, address, element, at, result)?;
         Ok(None)
     })?;
     Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: LOCAL_SIZE * ITEMS })

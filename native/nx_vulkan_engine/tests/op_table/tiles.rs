@@ -187,8 +187,7 @@ fn products_by_lanes_that_take_pairs() {
     let mut rng = rng(95);
     for &tile in lane_tiles(engine(), CType::F32).iter().filter(|tile| tile.takes_pairs(CType::F32)) {
         for round in 0..8 {
-            let [rows, columns, depth] =
-                sizes([tile.rows.into(), tile.columns().into(), LANES.into()], true, &mut rng);
+            let [rows, columns, depth] = sizes([tile.rows.into(), tile.columns().into(), LANES.into()], true, &mut rng);
             let case = Case {
                 dtypes: [DType::F32; 3],
                 sum: CType::F32,

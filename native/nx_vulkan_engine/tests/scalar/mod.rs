@@ -28,10 +28,10 @@ impl Runner {
     /// The forms of the device, and those of others, which do without what it rounds rightly.
     pub fn of_all_forms() -> Vec<Runner> {
         let own = Runner::new();
-        let without = own.modes.rounded.then(|| Runner {
-            engine: Arc::clone(&own.engine),
-            modes: FloatModes { rounded: false, ..own.modes },
-        });
+        let without = own
+            .modes
+            .rounded
+            .then(|| Runner { engine: Arc::clone(&own.engine), modes: FloatModes { rounded: false, ..own.modes } });
         std::iter::once(own).chain(without).collect()
     }
 

@@ -2,27 +2,18 @@
 
 use smallvec::SmallVec;
 
-use super::{Arguments, Kernel, Place, launch};
+use super::{Arguments, Place, launch};
 use crate::codegen::library::Library;
 use crate::codegen::link::FloatModes;
-use crate::codegen::probe;
+use crate::codegen::probe::{self, Probe};
 use crate::device::DeviceKind;
 use crate::{DType, Engine, Error, Result, Tensor, Type};
 
-/// Operands of each kind that are tried.
+/// Pairs of operands that are tried.
 const PAIRS: u64 = 1024;
 
-/// What held for all operands that were tried.
-#[derive(Debug, Clone, Copy)]
-struct Rounding {
-    /// fma gives the exact rounding error of products.
-    fused: bool,
-    /// Quotients and roots are the rounded ones.
-    rounded: bool,
-}
-
 impl Engine {
-    /// What generated modules may declare and assume on this device. The first call runs a probe and waits for it.
+    /// What generated modules may declare and assume on this device. The first call runs probes and waits for them.
     pub fn float_modes(&self) -> Result<FloatModes> {
         if self.capture().is_some() {
             return self.uncaptured().float_modes();
@@ -36,98 +27,78 @@ impl Engine {
                 fused: false,
                 rounded: false,
             };
-            let mut seen = self.rounding::<f32>(modes)?;
-            if caps.shader_float64 {
-                let wide = self.rounding::<f64>(modes)?;
-                seen = Rounding { fused: seen.fused && wide.fused, rounded: seen.rounded && wide.rounded };
-            }
+            let fused = self.fuses_fma::<f32>(modes)? && (!caps.shader_float64 || self.fuses_fma::<f64>(modes)?);
             // A CPU rounds all quotients or none. A GPU may be right about those that are tried: Vulkan lets them be off.
-            let rounded = seen.rounded && caps.kind == DeviceKind::Cpu;
-            Ok::<_, Error>(FloatModes { fused: seen.fused, rounded, ..modes })
+            let rounded = caps.kind == DeviceKind::Cpu && self.rounds_quotients(modes)?;
+            Ok::<_, Error>(FloatModes { fused, rounded, ..modes })
         })?;
         Ok(*modes)
     }
 
-    fn rounding<T: Float>(&self, modes: FloatModes) -> Result<Rounding> {
-        let ty = Type::new(T::DTYPE, &[PAIRS]);
+    /// Whether fma gives the exact rounding error of products.
+    fn fuses_fma<T: Float>(&self, modes: FloatModes) -> Result<bool> {
+        // Near 1 products have an error that is a number.
         let near_one = |seed: f64| (0..PAIRS).map(|i| T::from_f64(1.0 + (i as f64 * seed).fract())).collect::<Vec<T>>();
-        let of_all_sizes = |seed: u64| (1..=PAIRS).map(|i| T::from_bits(i.wrapping_mul(seed))).collect::<Vec<T>>();
-        // Near 1 products have a rounding error that is a number.
-        let near = [near_one(0.618_033_988_749_894_9), near_one(0.414_213_562_373_095_1)];
-        let all = [of_all_sizes(0x9e37_79b9_7f4a_7c15), of_all_sizes(0xd1b5_4a32_d192_ed03)];
-        let kernel = self.build(None, probe::generate(Library::builtin()?, modes, T::DTYPE)?, &[])?;
-        let [residuals, near_quotients, near_roots] = self.probe(&kernel, &ty, &near)?;
-        let [_, quotients, roots] = self.probe(&kernel, &ty, &all)?;
-        let holds = |[a, b]: &[Vec<T>; 2], got: &[T], wanted: fn(T, T) -> T| {
-            got.iter().zip(a.iter().zip(b)).all(|(got, (&a, &b))| got.is(wanted(a, b)))
-        };
-        let root = |a: T, _: T| a.root();
-        Ok(Rounding {
-            fused: holds(&near, &residuals, T::residual),
-            rounded: holds(&near, &near_quotients, T::quotient)
-                && holds(&near, &near_roots, root)
-                && holds(&all, &quotients, T::quotient)
-                && holds(&all, &roots, root),
-        })
+        let operands = [near_one(0.618_033_988_749_894_9), near_one(0.414_213_562_373_095_1)];
+        self.gives(modes, Probe::Residual, &operands, T::residual)
     }
 
-    /// Residuals of products, quotients, and roots of the first operands.
-    fn probe<T: Float>(&self, kernel: &Kernel, ty: &Type, operands: &[Vec<T>; 2]) -> Result<[Vec<T>; 3]> {
+    /// Whether quotients and roots of f32 are the rounded ones, of numbers of all sizes, denormals, infinities and NaN among them.
+    fn rounds_quotients(&self, modes: FloatModes) -> Result<bool> {
+        let of_all_sizes =
+            |seed: u32| (1..=PAIRS as u32).map(|i| f32::from_bits(i.wrapping_mul(seed))).collect::<Vec<f32>>();
+        let operands = [of_all_sizes(0x9e37_79b9), of_all_sizes(0xd1b5_4a33)];
+        Ok(self.gives(modes, Probe::Quotient, &operands, |a, b| a / b)?
+            && self.gives(modes, Probe::Root, &operands, |a, _| a.sqrt())?)
+    }
+
+    /// Whether the device gives what the host does, to the bit but for those of NaN.
+    fn gives<T: Float>(
+        &self,
+        modes: FloatModes,
+        probe: Probe,
+        operands: &[Vec<T>; 2],
+        wanted: fn(T, T) -> T,
+    ) -> Result<bool> {
+        let ty = Type::new(T::DTYPE, &[PAIRS]);
         let upload = |values: &Vec<T>| {
-            Tensor::from_nx_bytes(self, ty, &values.iter().flat_map(|value| value.to_bytes()).collect::<Vec<u8>>())
+            Tensor::from_nx_bytes(self, &ty, &values.iter().flat_map(|value| value.to_bytes()).collect::<Vec<u8>>())
         };
-        let mut tensors: SmallVec<[Tensor; 5]> = operands.iter().map(upload).collect::<Result<_>>()?;
-        for _ in 0..3 {
-            tensors.push(Tensor::uninitialized(self, ty)?);
-        }
+        let [a, b] = operands;
+        let tensors = [upload(a)?, upload(b)?, Tensor::uninitialized(self, &ty)?];
         let element_bytes = T::DTYPE.size_bytes();
-        let places: SmallVec<[Place<'_>; 5]> = tensors
+        let places: SmallVec<[Place<'_>; 3]> = tensors
             .iter()
             .map(|tensor| Place { buffer: &tensor.buffer, address: tensor.address(), strides: &[], element_bytes })
             .collect();
+        let kernel = self.build(None, probe::generate(Library::builtin()?, modes, probe, T::DTYPE)?, &[])?;
         let arguments = Arguments { count: PAIRS as u32, sizes: &[PAIRS], places: &places, extra: &[] };
-        launch(self, kernel, &arguments, 2, PAIRS.div_ceil(u64::from(kernel.elements_per_group)))?;
-        let read = |tensor: &Tensor| -> Result<Vec<T>> {
-            Ok(tensor.to_nx_bytes(self, None)?.chunks_exact(element_bytes as usize).map(T::from_bytes).collect())
-        };
-        let mut results = tensors.iter().skip(2).map(read);
-        let mut next = || results.next().unwrap_or_else(|| Ok(vec![]));
-        Ok([next()?, next()?, next()?])
+        launch(self, &kernel, &arguments, 2, PAIRS.div_ceil(u64::from(kernel.elements_per_group)))?;
+        let bytes = tensors[2].to_nx_bytes(self, None)?;
+        let got = bytes.chunks_exact(element_bytes as usize);
+        Ok(got.zip(a.iter().zip(b)).all(|(got, (&a, &b))| wanted(a, b).is(got)))
     }
 }
 
 /// What the host computes in a type, rounded once.
-trait Float: Copy + std::fmt::Debug {
+trait Float: Copy {
     const DTYPE: DType;
 
     fn from_f64(value: f64) -> Self;
-    /// The number of the upper bits.
-    fn from_bits(bits: u64) -> Self;
-    fn from_bytes(bytes: &[u8]) -> Self;
     fn to_bytes(self) -> SmallVec<[u8; 8]>;
     /// The rounding error of a product.
     fn residual(self, other: Self) -> Self;
-    fn quotient(self, other: Self) -> Self;
-    fn root(self) -> Self;
-    /// Whether both have the same bits, or are NaN.
-    fn is(self, other: Self) -> bool;
+    /// Whether these are its bytes, or both are NaN.
+    fn is(self, bytes: &[u8]) -> bool;
 }
 
 macro_rules! float {
-    ($float:ident, $dtype:expr, $bits:ident) => {
+    ($float:ident, $dtype:expr) => {
         impl Float for $float {
             const DTYPE: DType = $dtype;
 
             fn from_f64(value: f64) -> $float {
                 value as $float
-            }
-
-            fn from_bits(bits: u64) -> $float {
-                $float::from_bits((bits >> (64 - $bits::BITS)) as $bits)
-            }
-
-            fn from_bytes(bytes: &[u8]) -> $float {
-                bytes.try_into().map_or($float::NAN, $float::from_ne_bytes)
             }
 
             fn to_bytes(self) -> SmallVec<[u8; 8]> {
@@ -138,20 +109,13 @@ macro_rules! float {
                 self.mul_add(other, -(self * other))
             }
 
-            fn quotient(self, other: $float) -> $float {
-                self / other
-            }
-
-            fn root(self) -> $float {
-                self.sqrt()
-            }
-
-            fn is(self, other: $float) -> bool {
-                $float::to_bits(self) == $float::to_bits(other) || (self.is_nan() && other.is_nan())
+            fn is(self, bytes: &[u8]) -> bool {
+                let is_nan = |bytes: [u8; size_of::<$float>()]| $float::from_ne_bytes(bytes).is_nan();
+                self.to_ne_bytes() == *bytes || (self.is_nan() && bytes.try_into().is_ok_and(is_nan))
             }
         }
     };
 }
 
-float!(f32, DType::F32, u32);
-float!(f64, DType::F64, u64);
+float!(f32, DType::F32);
+float!(f64, DType::F64);
