@@ -4,7 +4,8 @@ use rspirv::dr::Operand;
 use rspirv::spirv::{Op, Word};
 use smallvec::SmallVec;
 
-use super::link::{Address, Code};
+use super::link::Code;
+use super::memory::Address;
 use crate::shape::{Dims, Strides};
 use crate::{CType, DType, Error, Result};
 

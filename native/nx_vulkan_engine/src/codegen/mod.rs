@@ -13,6 +13,7 @@ mod library_tests;
 pub mod linalg;
 pub mod link;
 pub mod matrix;
+pub mod memory;
 pub mod probe;
 pub mod reduce;
 pub mod rows;
