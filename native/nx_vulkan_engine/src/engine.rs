@@ -392,14 +392,16 @@ impl Engine {
     }
 
     fn alloc_error(&self, error: AllocError, size_bytes: u64) -> Error {
-        let budget_bytes = self.budget_bytes();
+        let largest_bytes = self.core.pool.largest_bytes();
         match error {
-            AllocError::OutOfMemory if size_bytes > budget_bytes => {
-                Error::TooLarge { size_bytes, limit_bytes: budget_bytes }
+            AllocError::OutOfMemory | AllocError::TooLarge { .. } if size_bytes > largest_bytes => {
+                Error::TooLarge { size_bytes, limit_bytes: largest_bytes }
             }
-            AllocError::OutOfMemory => {
-                Error::OutOfMemory { size_bytes, in_use_bytes: self.core.pool.in_use_bytes(), budget_bytes }
-            }
+            AllocError::OutOfMemory => Error::OutOfMemory {
+                size_bytes,
+                in_use_bytes: self.core.pool.in_use_bytes(),
+                budget_bytes: self.budget_bytes(),
+            },
             AllocError::TooLarge { limit_bytes } => Error::TooLarge { size_bytes, limit_bytes },
             AllocError::Failed(e) => e,
         }
