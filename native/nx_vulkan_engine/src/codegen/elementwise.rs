@@ -132,6 +132,11 @@ impl Spec {
         self.costly_steps() == 0
     }
 
+    /// Whether so few steps are costly that many copies of them compile soon.
+    pub fn is_short(&self) -> bool {
+        self.costly_steps() <= MOST_COSTLY_STEPS
+    }
+
     fn costly_steps(&self) -> usize {
         let dtype = |r: &Ref| match r {
             Ref::Input(k) => match self.inputs.get(*k as usize).map(|p| p.element) {
@@ -156,7 +161,7 @@ impl Spec {
             _ if self.single => 1,
             _ if self.paired => MOST_VECTORS,
             2.. if self.is_cheap() => 1,
-            0..=1 if self.width == 4 && (1..=MOST_COSTLY_STEPS).contains(&self.costly_steps()) => MOST_VECTORS,
+            0..=1 if self.width == 4 && self.is_short() && !self.is_cheap() => MOST_VECTORS,
             _ => MORE_VECTORS,
         }
     }

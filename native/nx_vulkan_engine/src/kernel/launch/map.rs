@@ -120,10 +120,9 @@ pub fn map(
     {
         spec.fixed = Some(Box::new(Fixed { sizes: space.sizes.clone(), strides: space.strides.clone() }));
     }
-    // A CPU device has no latency to hide and compiles slowly: only many elements are worth more code.
+    // A CPU device has no latency to hide and compiles slowly: only many elements of few costly steps are worth more code.
     let is_cpu = engine.caps().kind == DeviceKind::Cpu;
-    let is_large = space.elements() >= MIN_PAIRED;
-    let width = spec.widest(!is_cpu || is_large);
+    let width = spec.widest(!is_cpu || (space.elements() >= MIN_PAIRED && spec.is_short()));
     let aligned = |k: usize| {
         matches!(layouts[k], Layout::Uniform | Layout::Repeated)
             || addresses[k].is_multiple_of(u64::from(elements[k].size_bytes() * u32::from(width)))

@@ -273,7 +273,9 @@ pub(super) fn plan(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, e
         _ => TARGET_INVOCATIONS,
     };
     let most = most_invocations(engine);
-    let per_chunk = if columns { ELEMENTS_PER_INVOCATION } else { ELEMENTS_PER_INVOCATION * most };
+    // A second dispatch is worth no fewer elements, however many invocations share them.
+    let per_chunk =
+        if columns { ELEMENTS_PER_INVOCATION } else { ELEMENTS_PER_INVOCATION * u64::from(ReduceSpec::LOCAL_SIZE) };
     let invocations = if columns { outputs } else { outputs * elements.div_ceil(ELEMENTS_PER_INVOCATION).min(most) };
     let chunks = target.div_ceil(invocations.max(1)).min(elements / per_chunk).max(1);
     Plan {
