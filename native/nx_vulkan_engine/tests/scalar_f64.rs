@@ -104,6 +104,49 @@ fn distance_ulp(got: f64, want: f64, scale: f64, digits: i32, least: i32) -> f64
     (got - want).abs() * 2f64.powi(-(unit / 2)) * 2f64.powi(-(unit - unit / 2))
 }
 
+/// `1 / b` modulo 2^54, for odd `b`.
+fn inverse(b: u64) -> u64 {
+    (0..6).fold(b, |x, _| x.wrapping_mul(2u64.wrapping_sub(b.wrapping_mul(x)))) & ((1 << 54) - 1)
+}
+
+/// Quotients and roots that are as near to the middle of two numbers as any.
+#[test]
+fn what_is_next_to_a_tie_is_rounded_rightly() {
+    let runner = Runner::new();
+    if !runner.has_f64() {
+        return;
+    }
+    let mut rng = common::Rng(0x2026_1123);
+    let (mut a, mut b) = (vec![1.0f64], vec![2.0 - f64::EPSILON]);
+    while a.len() < 20_000 {
+        let divisor = (1 << 52) | (rng.next() >> 12) | 1;
+        // The quotient is the odd number over 2^54, and one over 2^54 times the divisor more or less.
+        let more = rng.below(2) == 0;
+        let odd = if more { (1 << 54) - inverse(divisor) } else { inverse(divisor) };
+        let product = u128::from(odd) * u128::from(divisor);
+        let dividend = (if more { product + 1 } else { product - 1 }) >> 54;
+        if odd >= 1 << 53 {
+            a.push(dividend as f64);
+            b.push(divisor as f64);
+        }
+    }
+    let bytes = |values: &[f64]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    let values =
+        |bytes: Vec<u8>| bytes.chunks_exact(8).map(|b| f64::from_le_bytes(b.try_into().unwrap())).collect::<Vec<f64>>();
+    let (dividends, divisors) = (bytes(&a), bytes(&b));
+    let divide = Elementwise::Binary(Binary::Divide);
+    let got = values(runner.run(divide, &[(DType::F64, &dividends), (DType::F64, &divisors)], DType::F64));
+    let wrong = (0..a.len()).filter(|&i| got[i] != a[i] / b[i]).count();
+    let roots: Vec<f64> = (0..20_000u64)
+        .map(|i| f64::from_bits([1.0f64, 2.0, 4.0][i as usize % 3].to_bits() + i))
+        .chain((1..100).map(|i| f64::from_bits(1.0f64.to_bits() - i)))
+        .collect();
+    let got = values(runner.run(Elementwise::Unary(Unary::Sqrt), &[(DType::F64, &bytes(&roots))], DType::F64));
+    let wrong_roots = roots.iter().zip(&got).filter(|(x, got)| **got != x.sqrt()).count();
+    assert_eq!([wrong, wrong_roots], [0, 0], "of {} quotients and {} roots", a.len(), roots.len());
+    runner.assert_valid();
+}
+
 #[test]
 fn f64_functions_are_within_their_ulp() {
     let runner = Runner::new();
