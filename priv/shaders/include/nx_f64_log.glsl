@@ -233,9 +233,12 @@ double nx_f64_pow_core(const in double x, const in double y) {
     return nx_f64_scale(e.x + e.y, int(n));
 }
 
-// Special cases as pow of C.
+// Special cases as pow of C. Squares are products, which the compiler writes for them.
 // max error: 0.65 ulp (0.75 for denormal results) over 4 10^6 inputs.
 double nx_pow_f64(const in double x, const in double y) {
+    if (y == 2.0lf) {
+        return x * x;
+    }
     if (nx_f64_iszero(y) || x == 1.0lf) {
         return 1.0lf;
     }

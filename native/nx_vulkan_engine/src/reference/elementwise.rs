@@ -281,6 +281,8 @@ fn binary_real(op: Binary, a: f64, b: f64) -> Option<f64> {
         Binary::Add => a + b,
         Binary::Subtract => a - b,
         Binary::Multiply => a * b,
+        // Correctly rounded, which powf need not be.
+        Binary::Pow if b == 2.0 => a * a,
         Binary::Pow => a.powf(b),
         Binary::Remainder => a % b,
         Binary::Divide => a / b,

@@ -1,4 +1,4 @@
-//! Integers among floats, and quotients by powers of two.
+//! Integers among floats, squares, and quotients by powers of two.
 
 use nx_vulkan_engine::program::op::Scalar;
 use nx_vulkan_engine::program::passes::{Target, optimize};
@@ -68,6 +68,39 @@ fn integers_among_floats_are_floats() {
             let is_held = number < 1000 || dtype != DType::F16;
             assert_eq!(!optimized.contains("value=Int"), is_held, "{dtype} {number}: {optimized}");
         }
+    }
+}
+
+#[test]
+fn squares_are_products() {
+    let mut rng = Rng(85);
+    let types = [DType::F32, DType::F64, DType::F16, DType::Bf16, DType::S32, DType::U8, DType::S64];
+    for (dtype, exponent) in types.into_iter().flat_map(|dtype| [(dtype, dtype), (dtype, DType::S32)]) {
+        let square = |exponent: &dyn Fn(&Builder) -> Operand| {
+            let b = Builder::new();
+            let x = b.input(dtype, &[5, 37]);
+            let two = exponent(&b);
+            let squared = b.push(Op::Binary(Binary::Pow), &[x, two], &Type::new(dtype, &[5, 37]));
+            b.finish(&[squared]).unwrap()
+        };
+        let two = if exponent.is_integer() { Scalar::Int(2) } else { Scalar::Float(2.0) };
+        let program = square(&|b| b.push(Op::Constant(two), &[], &Type::new(exponent, &[])));
+        let by_tensors = square(&|b| b.input(exponent, &[]));
+        let inputs = [graphs::values(&program.inputs[0], &mut rng)];
+        let numbers = [Array::new(&by_tensors.inputs[1], [Value::from(two)])];
+        let optimized = check(&program, &by_tensors, &inputs, &numbers).to_string();
+        assert!(optimized.contains("multiply") && !optimized.contains("pow"), "{dtype} {exponent}: {optimized}");
+    }
+    // A square of another shape or type than its base, and one of complex numbers, are no products of the base.
+    for (dtype, out, shape) in
+        [(DType::F32, DType::F64, vec![3]), (DType::C64, DType::C64, vec![3]), (DType::F32, DType::F32, vec![4, 3])]
+    {
+        let b = Builder::new();
+        let x = b.input(dtype, &[3]);
+        let two = b.push(Op::Constant(Scalar::Int(2)), &[], &Type::new(DType::U8, &shape));
+        let squared = b.push(Op::Binary(Binary::Pow), &[x, two], &Type::new(out, &shape));
+        let optimized = optimize(b.finish(&[squared]).unwrap(), &gpu()).unwrap().to_string();
+        assert!(optimized.contains("pow"), "{optimized}");
     }
 }
 

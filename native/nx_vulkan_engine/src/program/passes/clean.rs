@@ -1,4 +1,5 @@
-//! Removes ops that give their operand back, for every number that there is: `x * 1`, but not `x + 0.0`, which changes -0.0.
+//! Removes ops that give their operand back, for every number that there is: `x * 1`, but not `x + 0.0`, which changes -0.0. Squares
+//! become the products that `pow` computes for them.
 
 use super::rewrite::Rewriter;
 use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Program, Unary};
@@ -10,6 +11,7 @@ pub fn run(program: &Program) -> Result<Program> {
     for old in &program.instructions {
         let mut instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
         skip_exact_casts(&new, &mut instruction)?;
+        multiply_for_square(&new, &mut instruction)?;
         match same(&new, &instruction)? {
             Some(operand) => new.moved(operand),
             None => new.replace(instruction),
@@ -75,6 +77,21 @@ fn right_neutral(op: Binary, value: Value, out: DType) -> bool {
 fn left_neutral(op: Binary, value: Value, out: DType) -> bool {
     let commutes = matches!(op, Binary::Multiply | Binary::Add | Binary::BitwiseOr | Binary::BitwiseXor);
     commutes && right_neutral(op, value, out)
+}
+
+/// Makes the square of a real number a product, which has the same bits.
+fn multiply_for_square(new: &Rewriter, instruction: &mut Instruction) -> Result<()> {
+    let (&Op::Binary(Binary::Pow), &[base, exponent], [out]) =
+        (&instruction.op, &instruction.operands[..], &instruction.outs[..])
+    else {
+        return Ok(());
+    };
+    let is_two =
+        constant(new, exponent)?.is_some_and(|value| matches!(value, Value::Int(2)) || value == Value::Float(2.0));
+    if is_two && !out.dtype.is_complex() && new.ty(base)? == out {
+        (instruction.op, instruction.operands[1]) = (Op::Binary(Binary::Multiply), base);
+    }
+    Ok(())
 }
 
 /// Lets a cast of a cast read the first operand where the type in between holds all of its values, and what becomes of them is the same:
