@@ -1,5 +1,5 @@
 //! The shaders of the NativeV catalogue and generated kernels have their functions from one library: results are the same to
-//! the bit.
+//! the bit, but for f32 `exp` and `tanh` on GPUs, whose generated kernels need fewer steps where fma rounds once: neighbours there.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod common;
@@ -8,7 +8,9 @@ use std::path::Path;
 
 use common::{Rng, engine, words};
 use nx_vulkan_engine::program::{Op, Unary};
-use nx_vulkan_engine::{Access, Binding, BoundLaunch, Compile, DType, Interface, PipelineKey, Tensor, Type, eager};
+use nx_vulkan_engine::{
+    Access, Binding, BoundLaunch, Compile, DType, DeviceKind, Interface, PipelineKey, Tensor, Type, eager,
+};
 
 /// Elements compared per function.
 const N: usize = 1 << 20;
@@ -26,6 +28,13 @@ const OPS: [(u32, Unary); 7] = [
 
 fn binding(tensor: &Tensor, access: Access) -> Binding<'_> {
     Binding { buffer: tensor.buffer(), offset: 0, size_bytes: tensor.view().ty().size_bytes(), access }
+}
+
+/// Whether two f32 have no other one between them.
+fn are_neighbours(a: &[u8], b: &[u8]) -> bool {
+    let [a, b] = [a, b].map(|bytes| i64::from(u32::from_ne_bytes(bytes.try_into().unwrap())));
+    let [a, b] = [a, b].map(|bits| if bits < 1 << 31 { bits } else { (1 << 31) - bits });
+    a.abs_diff(b) <= 1
 }
 
 fn compare(shader: &str, dtype: DType) {
@@ -68,7 +77,10 @@ fn compare(shader: &str, dtype: DType) {
             })
             .unwrap();
         let [generated, prebuilt] = [&generated, &prebuilt].map(|t| t.to_nx_bytes(&engine, None).unwrap());
-        let differ = generated.chunks(size).zip(prebuilt.chunks(size)).position(|(a, b)| a != b);
+        let has_neighbours =
+            dtype == DType::F32 && matches!(op, Unary::Exp | Unary::Tanh) && engine.caps().kind != DeviceKind::Cpu;
+        let is_same = |a: &[u8], b: &[u8]| a == b || has_neighbours && are_neighbours(a, b);
+        let differ = generated.chunks(size).zip(prebuilt.chunks(size)).position(|(a, b)| !is_same(a, b));
         if let Some(i) = differ {
             let at = |bytes: &[u8]| bytes[i * size..(i + 1) * size].to_vec();
             panic!("{} {dtype} of {:x?}: {:x?} and {:x?}", op.name(), at(&bytes), at(&generated), at(&prebuilt));

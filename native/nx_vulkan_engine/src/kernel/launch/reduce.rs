@@ -17,6 +17,10 @@ use crate::{DType, DeviceKind, Engine, Error, Result, View};
 /// dispatch (2 us on an H200).
 const ELEMENTS_PER_INVOCATION: u64 = 64;
 
+/// Elements of a column that one invocation of a GPU reduces where it is split: more at once hide the memory's latency (columns of 2,000
+/// take 9 us instead of 12 on an H200).
+const ELEMENTS_OF_COLUMN: u64 = 16;
+
 /// Elements that one invocation reduces alone where a team could not read them as neighbours.
 pub(super) const MAX_SOLO_ELEMENTS: u64 = 32;
 
@@ -274,8 +278,12 @@ pub(super) fn plan(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, e
     };
     let most = most_invocations(engine);
     // A second dispatch is worth no fewer elements, however many invocations share them.
-    let per_chunk =
-        if columns { ELEMENTS_PER_INVOCATION } else { ELEMENTS_PER_INVOCATION * u64::from(ReduceSpec::LOCAL_SIZE) };
+    let is_split_column = columns && elements >= 2 * ELEMENTS_PER_INVOCATION && engine.caps().kind != DeviceKind::Cpu;
+    let per_chunk = match (columns, is_split_column) {
+        (_, true) => ELEMENTS_OF_COLUMN,
+        (true, false) => ELEMENTS_PER_INVOCATION,
+        (false, _) => ELEMENTS_PER_INVOCATION * u64::from(ReduceSpec::LOCAL_SIZE),
+    };
     let invocations = if columns { outputs } else { outputs * elements.div_ceil(ELEMENTS_PER_INVOCATION).min(most) };
     let chunks = target.div_ceil(invocations.max(1)).min(elements / per_chunk).max(1);
     Plan {

@@ -73,7 +73,8 @@ fn efficiency(machine: &Machine, tile: &Tile) -> f64 {
     }
     let whole = match tile.own_rows * tile.own_columns {
         128.. => 0.7,
-        32.. => 0.75,
+        64.. => 0.75,
+        32.. => 0.68,
         _ => 0.5,
     };
     let teams = match tile.slices {
