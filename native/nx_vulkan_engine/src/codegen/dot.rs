@@ -573,9 +573,7 @@ impl DotSpec {
         dtype: DType,
         at: Word,
     ) -> Result<Word> {
-        let address = params.address(operand);
-        let index = groups(code, at, 2);
-        let mut lanes = access::load_vector(code, address, Element::Typed(dtype), 2, index)?;
+        let mut lanes = neighbours(code, params, operand, dtype, at, 2)?;
         if let Some(prologue) = &self.prologues[usize::from(operand)] {
             for id in &mut lanes {
                 *id = self.factor(code, prologue, Value { id: *id, dtype })?;
@@ -625,9 +623,8 @@ impl DotSpec {
         }
         let width = element.max_width().min(results.len() as u32);
         let first = groups(code, at, width);
-        for (group, lanes) in (0..).zip(results.chunks(width as usize)) {
-            let group = code.linker.const_u32(group);
-            let group = code.u32_op(SpirvOp::IAdd, first, group);
+        for (k, lanes) in (0..).zip(results.chunks(width as usize)) {
+            let group = following(code, first, k);
             match *lanes {
                 [id] => access::store(code, address, element, group, id)?,
                 _ => access::store_vector(code, address, element, group, lanes)?,
@@ -753,15 +750,23 @@ fn neighbours(
     let width = element.max_width().min(count);
     let first = groups(code, at, width);
     let mut lanes: SmallVec<[Word; 4]> = SmallVec::new();
-    for group in 0..count / width {
-        let group = code.linker.const_u32(group);
-        let group = code.u32_op(SpirvOp::IAdd, first, group);
+    for k in 0..count / width {
+        let group = following(code, first, k);
         match width {
             1 => lanes.push(access::load(code, address, element, group)?),
             _ => lanes.extend(access::load_vector(code, address, element, width, group)?),
         }
     }
     Ok(lanes)
+}
+
+/// The index `k` after `first`.
+fn following(code: &mut Code<'_, '_>, first: Word, k: u32) -> Word {
+    if k == 0 {
+        return first;
+    }
+    let k = code.linker.const_u32(k);
+    code.u32_op(SpirvOp::IAdd, first, k)
 }
 
 /// Groups of `width` elements, a power of two, before position `at`.

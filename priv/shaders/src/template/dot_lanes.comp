@@ -46,6 +46,12 @@ void slot_store_pair(const in uint at, const in vec2 value) {}
 #else
 #define STORED 1u
 #endif
+// Contracted element i of a block's row r, for all lanes.
+#ifdef PAIRED
+#define A_OF(r, i) (A_ALONG_K ? subgroupBroadcast(a[r / 2u][i % 2u], r % 2u * (LANES / 2u) + i / 2u) : subgroupBroadcast(a[r / 2u][r % 2u], i))
+#else
+#define A_OF(r, i) subgroupBroadcast(a[r], i)
+#endif
 void slot_store(const in uint at, const in T value) {}
 #ifdef REAL
 #define MULTIPLY_ADD(a, b, sum) fma(a, b, sum)
@@ -137,23 +143,6 @@ void main() {
                 }
             }
         }
-        [[unroll]] for (uint first = 0u; first < ROWS; first += BLOCK) {
-            vec2 a[BLOCK / 2u];
-            [[unroll]] for (uint r = 0u; r < BLOCK / 2u; ++r) {
-                vec2 pair = slot_a_pair(a_at[first / 2u + r] + a_depth);
-                a[r] = a_own < end ? pair : vec2(0.0);
-            }
-            [[unroll]] for (uint i = 0u; i < LANES; ++i) {
-                [[unroll]] for (uint r = 0u; r < BLOCK; ++r) {
-                    float one;
-                    if (A_ALONG_K) one = subgroupBroadcast(a[r / 2u][i % 2u], r % 2u * (LANES / 2u) + i / 2u);
-                    else one = subgroupBroadcast(a[r / 2u][r % 2u], i);
-                    [[unroll]] for (uint v = 0u; v < VECTORS; ++v) {
-                        sums[first + r][v] = MULTIPLY_ADD(one, b[i][v], sums[first + r][v]);
-                    }
-                }
-            }
-        }
 #else
         uint a_depth = slot_a_depth(own), b_depth = slot_b_depth(own);
         [[unroll]] for (uint i = 0u; i < LANES; ++i) {
@@ -163,22 +152,30 @@ void main() {
                 b[i][v] = k + i < end ? value : T(0);
             }
         }
+#endif
         [[unroll]] for (uint first = 0u; first < ROWS; first += BLOCK) {
+#ifdef PAIRED
+            vec2 a[BLOCK / 2u];
+            [[unroll]] for (uint r = 0u; r < BLOCK / 2u; ++r) {
+                vec2 pair = slot_a_pair(a_at[first / 2u + r] + a_depth);
+                a[r] = a_own < end ? pair : vec2(0.0);
+            }
+#else
             T a[BLOCK];
             [[unroll]] for (uint r = 0u; r < BLOCK; ++r) {
                 T value = slot_a(a_at[first + r] + a_depth);
                 a[r] = k + lane < end ? value : T(0);
             }
+#endif
             [[unroll]] for (uint i = 0u; i < LANES; ++i) {
                 [[unroll]] for (uint r = 0u; r < BLOCK; ++r) {
-                    T one = subgroupBroadcast(a[r], i);
+                    T one = A_OF(r, i);
                     [[unroll]] for (uint v = 0u; v < VECTORS; ++v) {
                         sums[first + r][v] = MULTIPLY_ADD(one, b[i][v], sums[first + r][v]);
                     }
                 }
             }
         }
-#endif
     }
 
     // The first rows of sums are stored and the others move up: registers have no index.
