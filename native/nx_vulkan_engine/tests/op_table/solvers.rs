@@ -139,10 +139,46 @@ fn loose(dtype: DType, n: u64) -> Bound {
 fn lu_takes_the_same_steps_as_the_reference() {
     let mut rng = rng(70);
     for dtype in TYPES {
-        for shape in [&[1, 1][..], &[2, 2], &[3, 5, 5], &[2, 2, 16, 16], &[31, 31], &[33, 33], &[70, 70]] {
+        for shape in [
+            &[1, 1][..],
+            &[2, 2],
+            &[3, 5, 5],
+            &[2, 2, 16, 16],
+            &[31, 31],
+            &[33, 33],
+            &[70, 70],
+            &[2, 150, 150],
+            &[300, 300],
+        ] {
             let a = random(dtype, shape, &mut rng);
             let bound = if real(dtype) { Bound::Exact } else { loose(dtype, shape[shape.len() - 1] * 100) };
             check(Linalg::Lu, from_ref(&a), &[a.ty.clone(), a.ty.clone(), a.ty.clone()], bound);
+        }
+    }
+    finish();
+}
+
+/// Panels of more rows than a workgroup holds in registers, then those of fewer.
+#[test]
+fn lu_of_large_matrices_gives_them_back() {
+    let mut rng = rng(79);
+    for (dtype, n, epsilon) in [(DType::F32, 1050usize, 2f64.powi(-24)), (DType::F64, 530, 2f64.powi(-53))] {
+        let a = random(dtype, &[n as u64, n as u64], &mut rng);
+        let factors = run_all(Linalg::Lu, &[upload(&a)], &[a.ty.clone(), a.ty.clone(), a.ty.clone()]);
+        let times = |matrix: &Array, x: &[f64], of: fn(f64) -> f64| -> Vec<f64> {
+            let sum = |row: &[Value]| row.iter().zip(x).map(|(v, x)| of(v.real()) * x).sum();
+            matrix.values.chunks(n).map(sum).collect()
+        };
+        let [p, l, u] = &factors[..] else { panic!("three results") };
+        assert!(l.values.iter().all(|v| v.real().abs() <= 1.0), "{dtype}: pivots are the largest");
+        let x: Vec<f64> = (0..n).map(|_| rng.below(2001) as f64 / 1000.0 - 1.0).collect();
+        let same = |x| x;
+        let got = times(p, &times(l, &times(u, &x, same), same), same);
+        let sizes =
+            times(p, &times(l, &times(u, &x.iter().map(|x| x.abs()).collect::<Vec<_>>(), f64::abs), f64::abs), same);
+        for (i, want) in times(&a, &x, same).into_iter().enumerate() {
+            let error = (got[i] - want).abs() / (sizes[i] * epsilon);
+            assert!(error < n as f64, "{dtype}: row {i} is off by {error}");
         }
     }
     finish();
@@ -158,7 +194,7 @@ fn lu_of_other_types_and_of_equal_pivots() {
         check(Linalg::Lu, from_ref(&a), &[a.ty.clone(), out.clone(), out], Bound::Exact);
     }
     // Small integers: many pivots of one size, zero columns, singular matrices.
-    for n in [3u64, 8, 40] {
+    for n in [3u64, 8, 40, 100] {
         for _ in 0..10 {
             let ty = Type::new(DType::F32, &[2, n, n]);
             let values = (0..ty.elements()).map(|_| Value::Int(i128::from(rng.below(3)) - 1)).collect::<Vec<_>>();
@@ -172,7 +208,7 @@ fn lu_of_other_types_and_of_equal_pivots() {
 fn lu_with_nan_and_infinities_ends_with_a_permutation() {
     let mut rng = rng(72);
     for dtype in TYPES {
-        for n in [3u64, 20, 50] {
+        for n in [3u64, 20, 50, 90] {
             let a = operand(&Type::new(dtype, &[2, n, n]), Range::All, 2, &mut rng);
             let got = run_all(Linalg::Lu, &[upload(&a)], &[a.ty.clone(), a.ty.clone(), a.ty.clone()]);
             for p in matrices(&got[0]) {

@@ -10,6 +10,7 @@
 // Numbers: columns of the panel, first column, n, batches.
 #include "params.glsl"
 #include "linalg.glsl"
+#include "linalg_pivot.glsl"
 layout(local_size_x = LOCAL) in;
 
 T slot_load0(const in uint at) { return la_make(R(at)); }
@@ -22,26 +23,9 @@ void slot_store4(const in uint at, const in uint value) {}
 uint slot_load5(const in uint at) { return at; }
 void slot_store5(const in uint at, const in uint value) {}
 
-#define NONE 0xffffffffu
 // Elements of a row that an invocation loads at once.
 #define CHUNK 8u
 
-struct Candidate {
-    R size;
-    uint position;
-    uint row;
-};
-
-// The pivot is the element of largest modulus, the first of equals; NaN is larger than all, and the last NaN counts.
-bool better(const in Candidate a, const in Candidate b) {
-    if (a.row == NONE || b.row == NONE) return b.row == NONE && a.row != NONE;
-    bool a_nan = la_is_nan_real(a.size), b_nan = la_is_nan_real(b.size);
-    if (a_nan || b_nan) return a_nan && (!b_nan || a.position > b.position);
-    return a.size > b.size || (a.size == b.size && a.position < b.position);
-}
-
-shared Candidate candidates[LOCAL];
-shared Candidate finalists[FINALISTS];
 shared T pivot[BLOCK];
 
 void main() {
@@ -62,20 +46,7 @@ void main() {
             Candidate other = Candidate(slot_abs(slot_load0(column + r)), position, r);
             if (better(other, best)) best = other;
         }
-        candidates[id] = best;
-        barrier();
-        if (id < FINALISTS) {
-            best = candidates[id * (LOCAL / FINALISTS)];
-            for (uint i = 1u; i < LOCAL / FINALISTS; ++i) {
-                if (better(candidates[id * (LOCAL / FINALISTS) + i], best)) best = candidates[id * (LOCAL / FINALISTS) + i];
-            }
-            finalists[id] = best;
-        }
-        barrier();
-        best = finalists[0];
-        for (uint i = 1u; i < FINALISTS; ++i) {
-            if (better(finalists[i], best)) best = finalists[i];
-        }
+        best = best_of_all(id, best);
         uint row = best.row, place = best.position;
         if ((row - first) % uint(LOCAL) == id) {
             for (uint j = 0u; j < size; j += CHUNK) {

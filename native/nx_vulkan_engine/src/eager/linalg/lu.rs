@@ -13,7 +13,7 @@ use crate::kernel::launch::map::{Operand, Shapes, map};
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
 use crate::program::{Binary, Elementwise, Reduction};
 use crate::shape::{Dims, Strides};
-use crate::{DType, Result, Tensor, Type, View};
+use crate::{CType, DType, Result, Tensor, Type, View};
 
 /// `A[rows, :] = L U`.
 #[derive(Debug)]
@@ -28,13 +28,18 @@ struct Factors {
     exchanges: Tensor,
 }
 
-/// The panel kernel with about one row per invocation.
-fn panel_template(caps: &Caps, n: u64) -> &'static str {
+/// The panel kernel for so many rows that are left of n: of one in the registers of each invocation where these hold it, else of about
+/// one for each invocation.
+fn panel_template(caps: &Caps, compute: CType, n: u64, rows: u64) -> &'static str {
     /// Shared memory of the largest one.
     const LARGE_BYTES: u32 = 1 << 15;
-    match n {
-        ..=64 => "lu_panel_32",
-        257.. if caps.max_invocations >= 1024 && caps.max_shared_memory_bytes >= LARGE_BYTES => "lu_panel_1024",
+    let is_large = caps.max_invocations >= 1024 && caps.max_shared_memory_bytes >= LARGE_BYTES;
+    match rows {
+        _ if n <= 64 => "lu_panel_32",
+        ..=256 => "lu_registers_256",
+        ..=512 if is_large && compute != CType::F32 => "lu_registers_512",
+        ..=1024 if is_large && compute == CType::F32 => "lu_registers_1024",
+        _ if is_large => "lu_panel_1024",
         _ => "lu_panel_256",
     }
 }
@@ -43,8 +48,11 @@ fn factor(call: &Call<'_>, a: &Tensor, dtype: DType) -> Result<Factors> {
     let (n, batches) = square(call, a)?;
     let (engine, compute) = (call.engine, dtype.ctype());
     let int = DType::U32;
-    let panel = panel_template(engine.caps(), n);
-    let panel = linalg::kernel(engine, panel, compute, &[dtype, dtype, int, int, int, int], call.compile)?;
+    let panel = |rows: u64| {
+        let template = panel_template(engine.caps(), compute, n, rows);
+        linalg::kernel(engine, template, compute, &[dtype, dtype, int, int, int, int], call.compile)
+    };
+    let panels = blocks(n, compute).map(|(first, _)| panel(n - first)).collect::<Result<Vec<_>>>()?;
     let move_rows = linalg::kernel(engine, "lu_rows", compute, &[dtype, int, int, dtype, int], call.compile)?;
     let block = LinalgSpec::block(compute);
     let update = if n > block { Some(Update::kernel(engine, dtype, dtype, dtype, call.compile)?) } else { None };
@@ -54,10 +62,10 @@ fn factor(call: &Call<'_>, a: &Tensor, dtype: DType) -> Result<Factors> {
     let (pivots, positions, at_position, rows) = (numbers_of(n)?, numbers_of(n)?, numbers_of(n)?, numbers_of(n)?);
     let exchanges = numbers_of(1)?;
     let tiles = n.div_ceil(LinalgSpec::columns(compute));
-    for (first, size) in blocks(n, compute) {
+    for ((first, size), panel) in blocks(n, compute).zip(&panels) {
         let numbers = [size, first, n, batches, tiles].map(|x| x as u32);
         let operands = [&both, &pivot_rows, &pivots, &positions, &at_position, &exchanges];
-        linalg::run(engine, &panel, &operands, 0, &numbers, batches)?;
+        linalg::run(engine, panel, &operands, 0, &numbers, batches)?;
         let operands = [&pivot_rows, &pivots, &at_position, &both, &rows];
         linalg::run(engine, &move_rows, &operands, 3, &numbers, (tiles + 1) * batches)?;
         let (Some(update), rest @ 1..) = (&update, n - first - size) else { continue };
