@@ -1,22 +1,11 @@
-//! QR by blocked Householder reflections: panels of 32 columns in one workgroup per matrix, everything else as products.
+//! QR by blocked Householder reflections: panels of 32 columns, everything else as products.
 
 use smallvec::smallvec;
 
 use super::matrix::{Work, check, compute_type, in_type, part};
 use super::{Call, Results};
-use crate::kernel::launch::linalg;
+use crate::kernel::launch::qr::{self as launch, PANEL};
 use crate::{Result, Tensor, Type};
-
-/// Columns of a panel; fixed in the kernel.
-const PANEL: u64 = 32;
-
-/// Below this a column keeps the sign of its diagonal element: the default `eps` of Nx, whose implementation leaves a column
-/// alone when the square of what it has to clear is smaller.
-const SMALL: f32 = 1e-10;
-
-/// Bits of the kernel's `flags`.
-const POSITIVE: u32 = 1;
-const REFLECT_SINGLE: u32 = 2;
 
 /// Reflections of one panel: `I - V T V^H` on the rows from `first` on.
 #[derive(Debug)]
@@ -62,29 +51,11 @@ pub fn qr(call: &Call<'_>, complete: bool, outs: &[Type]) -> Result<Results> {
 pub fn factorize(work: &Work<'_>, a: &Tensor, diagonal: Diagonal) -> Result<Reflections> {
     let (batches, rows, columns) = (a.view.shape[0], a.view.shape[1], a.view.shape[2]);
     let steps = rows.min(columns);
-    let kernel = linalg::kernel(work.engine, "qr_panel", work.compute, &[work.dtype(); 3], work.compile)?;
-    let mut flags = if diagonal == Diagonal::Positive { POSITIVE } else { 0 };
-    if rows < columns {
-        flags |= REFLECT_SINGLE;
-    }
     let mut panels = vec![];
     for first in (0..steps).step_by(PANEL as usize) {
-        let (height, width) = (rows - first, PANEL.min(steps - first));
-        let v = work.uninitialized(&[batches, height, width])?;
-        let t = work.uninitialized(&[batches, width, width])?;
-        let start = first * columns + first;
-        let numbers = [
-            height as u32,
-            width as u32,
-            columns as u32,
-            (rows * columns) as u32,
-            start as u32,
-            batches as u32,
-            flags,
-            SMALL.to_bits(),
-        ];
-        linalg::run(work.engine, &kernel, &[a, &v, &t], 0, &numbers, batches)?;
-        let next = first + width;
+        let panel = launch::Panel { matrices: a, first, positive: diagonal == Diagonal::Positive };
+        let [v, t] = panel.factorize(work.engine, panel.workgroups(work.engine), work.compile)?;
+        let (height, next) = (rows - first, steps.min(first + PANEL));
         if next < columns {
             let rest = part(a, first, next, [height, columns - next])?;
             let projected = work.multiply(&work.adjoint(&v)?, &rest)?;

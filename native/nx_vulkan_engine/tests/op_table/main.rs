@@ -18,6 +18,7 @@ mod layouts;
 mod order;
 mod orders;
 mod orthogonal;
+mod panels;
 mod programs;
 mod solvers;
 mod structure;

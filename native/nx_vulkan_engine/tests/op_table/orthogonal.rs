@@ -201,7 +201,7 @@ pub fn orthogonality(q: &Matrix) -> f64 {
     q.adjoint().times(q).minus(&Matrix::identity(q.columns)).norm()
 }
 
-fn check_qr(what: &str, complete: bool, tensor: &Tensor, array: &Array) {
+pub fn check_qr(what: &str, complete: bool, tensor: &Tensor, array: &Array) {
     let results = run_all(&Op::Qr { complete }, tensor);
     let dtype = results[0].ty.dtype;
     let matrices = Matrix::batch(array).into_iter().zip(Matrix::batch(&results[0])).zip(Matrix::batch(&results[1]));

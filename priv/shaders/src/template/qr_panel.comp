@@ -6,7 +6,7 @@
 // Parameters: rows, columns, elements between rows, between matrices, position of the first element, matrices, flags, size
 // below which a column keeps its sign (as an f32).
 #include "params.glsl"
-#include "linalg_scale.glsl"
+#include "linalg_qr.glsl"
 layout(local_size_x = 256) in;
 
 T slot_load0(const in uint at) { return T(float(at)); }
@@ -16,11 +16,6 @@ void slot_store1(const in uint at, const in T value) {}
 T slot_load2(const in uint at) { return T(float(at)); }
 void slot_store2(const in uint at, const in T value) {}
 
-// The diagonal of R must not be negative.
-#define POSITIVE 1u
-// A column of one element is reflected too (complex only).
-#define REFLECT_SINGLE 2u
-
 #define LANES 8u
 // Elements of a column that are in shared memory at once: 4 KiB.
 #if defined(F32)
@@ -29,13 +24,6 @@ void slot_store2(const in uint at, const in T value) {}
 #define CHUNK 256u
 #else
 #define CHUNK 512u
-#endif
-
-// What lies below the diagonal, squared and relative to the largest element squared, that counts as nothing.
-#if defined(F32) || defined(C64)
-#define NOTHING R(7.888609e-31)
-#else
-#define NOTHING R(1.0e-250LF)
 #endif
 
 shared T v_chunk[CHUNK];
@@ -77,22 +65,11 @@ void main() {
         barrier();
         R below = R(0);
         for (uint k = 0u; k < LANES; ++k) below += lane_value[k];
-        T x = pivot;
-        R size = slot_abs(x);
-        R norm = slot_sqrt(size * size + below);
-        T phase = la_phase(x, size);
-
-        // The reflection takes the column to beta e_j; `same` says that beta has the phase of the pivot.
-        bool nothing = below <= NOTHING;
-#ifdef COMPLEX
         bool single = rows - j == 1u && (flags & REFLECT_SINGLE) == 0u;
-        bool same = single || R(2) * norm * (norm + size) * unscale * unscale < small;
-#else
-        bool same = !(x < R(0)) || (flags & POSITIVE) == 0u && (nothing || below * unscale * unscale < small);
-#endif
-        bool reflect = !(nothing && same) || la_is_nan_real(norm);
-        T beta = la_scale(reflect ? la_scale(phase, same ? norm : -norm) : x, unscale);
-        T first = la_scale(phase, same ? -slot_divide_real(below, size + norm) : size + norm);
+        T beta, first;
+        R tau;
+        bool reflect = qr_reflection(pivot, below, unscale, single, flags, small, beta, first, tau);
+        beta = la_scale(beta, unscale);
 
         T sum = la_zero();
         for (uint base = j; base < rows; base += CHUNK) {
@@ -117,7 +94,6 @@ void main() {
                 T value = v_chunk[i - base];
                 if (owner) {
                     slot_store1(v0 + i * columns + j, value);
-                    sum += la_make(la_square(value));
                 } else if (c > j) {
                     sum = la_mad(la_conj(value), slot_load0(a0 + i * stride + c), sum);
                 } else {
@@ -135,7 +111,6 @@ void main() {
             inner[c] = sum;
         }
         barrier();
-        R tau = reflect ? slot_divide_real(R(2), la_real(inner[j])) : R(0);
         if (lane == 0u && c < columns) {
             T value = c == j ? la_make(tau) : la_zero();
             if (c < j) {

@@ -8,6 +8,7 @@ pub mod linalg;
 pub mod map;
 mod name;
 pub mod produce;
+pub mod qr;
 pub mod reduce;
 mod rounding;
 pub mod rows;
