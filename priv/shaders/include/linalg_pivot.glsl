@@ -1,44 +1,47 @@
-// The pivot of a column among the rows of a workgroup's LOCAL invocations, of which FINALISTS look at the others' first.
+// The pivot of a column among the rows of a workgroup's LOCAL invocations.
 #ifndef LINALG_PIVOT_GLSL
 #define LINALG_PIVOT_GLSL
 #include "linalg.glsl"
 
 #define NONE 0xffffffffu
 
-struct Candidate {
-    R size;
-    uint position;
-    uint row;
-};
-
-// The pivot is the element of largest modulus, the first of equals; NaN is larger than all, and the last NaN counts.
-bool better(const in Candidate a, const in Candidate b) {
-    if (a.row == NONE || b.row == NONE) return b.row == NONE && a.row != NONE;
-    bool a_nan = la_is_nan_real(a.size), b_nan = la_is_nan_real(b.size);
-    if (a_nan || b_nan) return a_nan && (!b_nan || a.position > b.position);
-    return a.size > b.size || (a.size == b.size && a.position < b.position);
+// A candidate's size in two words, which of equals comes first, and its row. The pivot is the element of largest modulus, the first of
+// equals; NaN is larger than all, and the last NaN counts. Zeros are no candidate.
+uvec4 candidate(const in R size, const in uint position, const in uint row) {
+    if (la_is_nan_real(size)) return uvec4(NONE, NONE, position, row);
+#if defined(F32) || defined(C64)
+    return uvec4(floatBitsToUint(size) & 0x7fffffffu, 0u, ~position, row);
+#else
+    uvec2 words = unpackDouble2x32(size);
+    return uvec4(words.y & 0x7fffffffu, words.x, ~position, row);
+#endif
 }
 
-shared Candidate candidates[LOCAL];
-shared Candidate finalists[FINALISTS];
+uint position_of(const in uvec4 a) { return a.x == NONE ? a.z : ~a.z; }
 
-// The best of all invocations' candidates, for each of them. Has barriers.
-Candidate best_of_all(const in uint id, const in Candidate own) {
+bool better(const in uvec4 a, const in uvec4 b) { return a.x != b.x ? a.x > b.x : a.y != b.y ? a.y > b.y : a.z > b.z; }
+
+shared uvec4 candidates[LOCAL];
+
+// The best of all invocations' candidates, for each of them. Has barriers, and wants one before the next call.
+uvec4 best_of_all(const in uint id, const in uvec4 own) {
     candidates[id] = own;
-    barrier();
-    if (id < FINALISTS) {
-        Candidate best = candidates[id * (LOCAL / FINALISTS)];
-        for (uint i = 1u; i < LOCAL / FINALISTS; ++i) {
-            if (better(candidates[id * (LOCAL / FINALISTS) + i], best)) best = candidates[id * (LOCAL / FINALISTS) + i];
+    // Three levels between barriers.
+    for (uint left = uint(LOCAL); left > 1u;) {
+        barrier();
+        uint parts = min(left, 8u);
+        left /= parts;
+        if (id < left) {
+            uvec4 v[8];
+            [[unroll]] for (uint k = 0u; k < 8u; ++k) v[k] = candidates[id + min(k, parts - 1u) * left];
+            [[unroll]] for (uint k = 1u; k < 8u; ++k) {
+                if (better(v[k], v[0])) v[0] = v[k];
+            }
+            candidates[id] = v[0];
         }
-        finalists[id] = best;
     }
     barrier();
-    Candidate best = finalists[0];
-    for (uint i = 1u; i < FINALISTS; ++i) {
-        if (better(finalists[i], best)) best = finalists[i];
-    }
-    return best;
+    return candidates[0];
 }
 
 #endif

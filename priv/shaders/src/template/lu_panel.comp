@@ -39,15 +39,15 @@ void main() {
     for (uint r = first + id; r < n; r += uint(LOCAL)) slot_store3(rows + r, r);
     for (uint k = 0u; k < size; ++k) {
         uint column = base + (first + k) * n;
-        Candidate best = Candidate(R(0), 0u, NONE);
+        uvec4 best = uvec4(0u);
         for (uint r = first + id; r < n; r += uint(LOCAL)) {
             uint position = slot_load3(rows + r);
             if (position < first + k) continue;
-            Candidate other = Candidate(slot_abs(slot_load0(column + r)), position, r);
+            uvec4 other = candidate(slot_abs(slot_load0(column + r)), position, r);
             if (better(other, best)) best = other;
         }
         best = best_of_all(id, best);
-        uint row = best.row, place = best.position;
+        uint row = best.w, place = position_of(best);
         if ((row - first) % uint(LOCAL) == id) {
             for (uint j = 0u; j < size; j += CHUNK) {
                 T values[CHUNK];

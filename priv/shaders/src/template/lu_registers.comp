@@ -41,18 +41,18 @@ void main() {
         bool changes = false;
         if (k < size) {
             uint place = first + k;
-            Candidate candidate = Candidate(R(0), 0u, NONE);
-            if (exists && step == NONE) candidate = Candidate(slot_abs(own[0]), position, row);
-            Candidate best = best_of_all(id, candidate);
-            if (row == best.row) {
+            uvec4 best = uvec4(0u);
+            if (exists && step == NONE) best = candidate(slot_abs(own[0]), position, row);
+            best = best_of_all(id, best);
+            if (row == best.w) {
                 [[unroll]] for (uint i = 0u; i < BLOCK; ++i) pivot[i] = own[i];
                 slot_store2(rows + place, row);
                 step = k;
                 position = place;
             } else if (position == place) {
-                position = best.position;
+                position = position_of(best);
             }
-            if (best.position != place) exchanges += 1u;
+            if (position_of(best) != place) exchanges += 1u;
             barrier();
             changes = exists && step == NONE;
             T diagonal = pivot[0];

@@ -14,10 +14,10 @@ const SMALL: f32 = 1e-10;
 const POSITIVE: u32 = 1;
 const REFLECT_SINGLE: u32 = 2;
 
-/// Rows and matrices from which on and up to which many workgroups share a panel on GPUs. One workgroup reads a column of 2000 rows in
-/// 71 us on an H200; many matrices fill the device by themselves. lavapipe takes twice the time of a core for the same panel
+/// Rows and matrices from which on and up to which many workgroups share a panel on GPUs. One workgroup takes 71 us for a column of 2000
+/// rows on an H200, many 2 to 3 for one of any length; many matrices fill the device by themselves. lavapipe takes twice the time of a core for the same panel
 /// (2000 rows of f32: 15 ms by one workgroup, 32 by many on one core and 19 on two).
-const TALL: u64 = 256;
+const TALL: u64 = 128;
 const MATRICES: u64 = 256;
 
 /// Rows of a chunk, of which each workgroup takes as many; fixed in the kernels of tall panels.

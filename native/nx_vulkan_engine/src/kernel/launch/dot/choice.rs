@@ -61,7 +61,7 @@ const MIN_CPU_WORK: u64 = 1 << 20;
 const MAX_GROUPS: u64 = 528;
 
 /// Share of the arithmetic that a tile reaches where it fills the device, by the results of an invocation. Teams that share out the
-/// contracted elements add their sums up at the end, and short steps have more barriers. lavapipe's tests of bounds and barriers weigh more
+/// contracted elements add their sums up at the end, short steps have more barriers, and workgroups of 64 fetch more for each result. lavapipe's tests of bounds and barriers weigh more
 /// the fewer results they serve.
 fn efficiency(machine: &Machine, tile: &Tile) -> f64 {
     if machine.multiprocessors == CPU.multiprocessors {
@@ -74,7 +74,8 @@ fn efficiency(machine: &Machine, tile: &Tile) -> f64 {
     let whole = match tile.own_rows * tile.own_columns {
         128.. => 0.7,
         64.. => 0.75,
-        32.. => 0.68,
+        32.. if tile.invocations() > 64 => 0.75,
+        32.. => 0.66,
         _ => 0.5,
     };
     let teams = match tile.slices {
