@@ -40,10 +40,10 @@ const BATCH_DOUBLINGS: usize = 3;
 const BATCH_FIRST_BYTES: u64 = 32 << 20;
 /// The most that they are while it is busy. A submission of its own costs an operation 7 us on an H200, as long as it takes to
 /// write 30 MB there.
-const BATCH_MOST_BYTES: u64 = 1 << 30;
+const BATCH_MOST_BYTES: u64 = 4 << 30;
 /// The share of the device's memory that they are in between: devices with little memory are slow, and drivers end submissions
 /// that take seconds.
-const BATCH_MEMORY_SHARE: u64 = 128;
+const BATCH_MEMORY_SHARE: u64 = 32;
 /// Size of the ring of argument tables, until submissions come that need more.
 const ARGUMENT_RING_BYTES: u64 = 1 << 20;
 const ARGUMENT_RING_MOST_BYTES: u64 = 64 << 20;
