@@ -190,9 +190,6 @@ defmodule Nx.Vulkan.Suites.Differences do
       ],
       upstream: ["test fit test for shapes {1, 1}, {1, 1} and type {:f, 32} and sample_weights"]
     ],
-    "test/scholar/linear/logistic_regression_test.exs" => [
-      examples: ["doctest Scholar.Linear.LogisticRegression.fit/3 (1)"]
-    ],
     "test/scholar/linear/polynomial_regression_test.exs" => [
       examples: ["doctest Scholar.Linear.PolynomialRegression.fit/3 (1)"]
     ],
