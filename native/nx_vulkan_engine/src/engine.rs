@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 use crate::deferred;
 use crate::device::{Caps, DeviceInfo, OpenDevice, Validation, ValidationLog};
@@ -158,7 +158,7 @@ struct Core {
     constants: ConstantCache,
     deferred: deferred::Cache,
     shared: Shared,
-    features_used: AtomicU8,
+    features_used: AtomicU16,
     fft_tables: TableCache,
     pipelines: PipelineStore,
     dump_spirv: Option<PathBuf>,
@@ -205,7 +205,7 @@ impl Engine {
             constants: ConstantCache::default(),
             deferred: deferred::Cache::default(),
             shared: Shared::default(),
-            features_used: AtomicU8::new(0),
+            features_used: AtomicU16::new(0),
             fft_tables: TableCache::default(),
             pipelines: PipelineStore::new(Arc::clone(&open), options.cache_dir.clone(), options.max_pipelines)?,
             dump_spirv: options.dump_spirv.clone(),
@@ -656,7 +656,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn note_features(&self, features: u8) {
+    pub(crate) fn note_features(&self, features: u16) {
         if features & !self.core.features_used.load(Relaxed) != 0 {
             self.core.features_used.fetch_or(features, Relaxed);
         }

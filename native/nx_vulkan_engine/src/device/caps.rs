@@ -6,7 +6,7 @@ use vulkano::device::physical::{PhysicalDevice, PhysicalDeviceType, SubgroupFeat
 use vulkano::device::{DeviceFeatures, DeviceProperties};
 use vulkano::memory::{MemoryHeapFlags, MemoryPropertyFlags};
 
-use super::{DeviceInfo, DeviceKind};
+use super::{DeviceInfo, DeviceKind, bfloat16};
 use crate::{Error, Result};
 
 /// Float-controls properties of one float width (`SPV_KHR_float_controls`).
@@ -87,6 +87,12 @@ pub struct Caps {
     /// `VK_KHR_cooperative_matrix` with products of 16 x 16 x 16 f16 numbers and f32 sums in subgroups of 32, and what kernels
     /// need beside it.
     pub cooperative_matrix: bool,
+    /// Kernels that multiply f32 exactly as three bf16 parts on matrix units pay: beside `cooperative_matrix`,
+    /// `VK_KHR_shader_bfloat16` with products of 16 x 16 x 16 bf16 numbers and f32 sums, votes in subgroups, and 64 warps per
+    /// multiprocessor (`VK_NV_shader_sm_builtins`). That is what NVIDIA's data-center GPUs (A100, H100, H200, B200) have, whose matrix
+    /// units do 16 times as many multiplications as their f32 lanes. With the 32 or 48 warps of others they do 2 to 4 times as
+    /// many, and six products would be slower than fma.
+    pub bfloat16_matrix: bool,
 
     pub subgroup_size: u32,
     pub min_subgroup_size: u32,
@@ -133,10 +139,12 @@ impl Caps {
     pub(super) fn of(
         device: &PhysicalDevice,
         info: &DeviceInfo,
-        enabled: &DeviceFeatures,
+        enabled: &Features,
         timestamp_valid_bits: u32,
     ) -> Caps {
         let p = device.properties();
+        let matrix = matrix_units(device, enabled);
+        let Features { known: enabled, .. } = enabled;
         let memory = device.memory_properties();
         let subgroup_size = p.subgroup_size.unwrap_or(1);
         Caps {
@@ -163,7 +171,8 @@ impl Caps {
             subgroup_extended_types: enabled.shader_subgroup_extended_types,
             subgroup_size_control: enabled.subgroup_size_control,
             compute_full_subgroups: enabled.compute_full_subgroups,
-            cooperative_matrix: has_matrix_units(device, enabled),
+            cooperative_matrix: matrix.float16,
+            bfloat16_matrix: matrix.bfloat16,
             subgroup_size,
             min_subgroup_size: p.min_subgroup_size.unwrap_or(subgroup_size),
             max_subgroup_size: p.max_subgroup_size.unwrap_or(subgroup_size),
@@ -215,21 +224,39 @@ impl Caps {
     }
 }
 
-/// Whether kernels for matrix units run on the device.
-fn has_matrix_units(device: &PhysicalDevice, enabled: &DeviceFeatures) -> bool {
-    let p = device.properties();
-    let needed = enabled.cooperative_matrix
-        && enabled.vulkan_memory_model
-        && enabled.shader_float16
-        && enabled.compute_full_subgroups
-        && [p.subgroup_size, p.min_subgroup_size, p.max_subgroup_size] == [Some(32); 3];
-    needed && matrix_properties(device).iter().any(is_f16_product)
+/// Which kernels for matrix units the device gets.
+#[derive(Default)]
+struct MatrixUnits {
+    float16: bool,
+    bfloat16: bool,
 }
 
-fn is_f16_product(p: &vk::CooperativeMatrixPropertiesKHR<'_>) -> bool {
-    let (half, float) = (vk::ComponentTypeKHR::FLOAT16, vk::ComponentTypeKHR::FLOAT32);
+fn matrix_units(device: &PhysicalDevice, enabled: &Features) -> MatrixUnits {
+    let (p, known) = (device.properties(), &enabled.known);
+    let needed = known.cooperative_matrix
+        && known.vulkan_memory_model
+        && known.shader_float16
+        && known.compute_full_subgroups
+        && [p.subgroup_size, p.min_subgroup_size, p.max_subgroup_size] == [Some(32); 3];
+    if !needed {
+        return MatrixUnits::default();
+    }
+    let listed = matrix_properties(device);
+    let has = |factor| listed.iter().any(|p| is_product(p, factor));
+    let float16 = has(vk::ComponentTypeKHR::FLOAT16);
+    let bfloat16 = float16
+        && enabled.bfloat16
+        && has(bfloat16::COMPONENT_TYPE)
+        && subgroup_ops(p).vote
+        && p.shader_warps_per_sm == Some(64);
+    MatrixUnits { float16, bfloat16 }
+}
+
+/// Whether these are products of 16 x 16 x 16 numbers of a type with f32 sums.
+fn is_product(p: &vk::CooperativeMatrixPropertiesKHR<'_>, factor: vk::ComponentTypeKHR) -> bool {
+    let float = vk::ComponentTypeKHR::FLOAT32;
     [p.m_size, p.n_size, p.k_size] == [16; 3]
-        && [p.a_type, p.b_type, p.c_type, p.result_type] == [half, half, float, float]
+        && [p.a_type, p.b_type, p.c_type, p.result_type] == [factor, factor, float, float]
         && p.scope == vk::ScopeKHR::SUBGROUP
 }
 
@@ -302,30 +329,41 @@ impl From<PhysicalDeviceType> for DeviceKind {
 /// Features, by Vulkan's names and with commas between them, that are taken for missing: to test what happens on a device without.
 const WITHOUT: &str = "NX_VULKAN_WITHOUT";
 
-type TakeAway = fn(&mut DeviceFeatures);
+/// Features of a device.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Features {
+    /// Those that vulkano knows.
+    pub known: DeviceFeatures,
+    /// `shaderBFloat16Type` and `shaderBFloat16CooperativeMatrix`.
+    pub bfloat16: bool,
+}
+
+type TakeAway = fn(&mut Features);
 
 /// What `NX_VULKAN_WITHOUT` may name, each with what takes it away.
-const CAN_BE_WITHOUT: [(&str, TakeAway); 9] = [
-    ("shaderFloat64", |f| f.shader_float64 = false),
-    ("shaderInt64", |f| f.shader_int64 = false),
-    ("shaderInt16", |f| f.shader_int16 = false),
-    ("shaderInt8", |f| f.shader_int8 = false),
-    ("shaderFloat16", |f| f.shader_float16 = false),
-    ("storageBuffer8BitAccess", |f| f.storage_buffer8_bit_access = false),
-    ("storageBuffer16BitAccess", |f| f.storage_buffer16_bit_access = false),
-    ("subgroupSizeControl", |f| f.subgroup_size_control = false),
-    ("cooperativeMatrix", |f| f.cooperative_matrix = false),
+const CAN_BE_WITHOUT: [(&str, TakeAway); 10] = [
+    ("shaderFloat64", |f| f.known.shader_float64 = false),
+    ("shaderInt64", |f| f.known.shader_int64 = false),
+    ("shaderInt16", |f| f.known.shader_int16 = false),
+    ("shaderInt8", |f| f.known.shader_int8 = false),
+    ("shaderFloat16", |f| f.known.shader_float16 = false),
+    ("storageBuffer8BitAccess", |f| f.known.storage_buffer8_bit_access = false),
+    ("storageBuffer16BitAccess", |f| f.known.storage_buffer16_bit_access = false),
+    ("subgroupSizeControl", |f| f.known.subgroup_size_control = false),
+    ("cooperativeMatrix", |f| f.known.cooperative_matrix = false),
+    ("shaderBFloat16CooperativeMatrix", |f| f.bfloat16 = false),
 ];
 
 /// The features of a device, less those that `NX_VULKAN_WITHOUT` names.
 ///
 /// # Errors
 /// `InvalidArgument` for another name.
-pub(super) fn supported_features(device: &PhysicalDevice) -> Result<DeviceFeatures> {
-    without(*device.supported_features(), &std::env::var(WITHOUT).unwrap_or_default())
+pub(super) fn supported_features(device: &PhysicalDevice) -> Result<Features> {
+    let features = Features { known: *device.supported_features(), bfloat16: bfloat16::is_supported(device) };
+    without(features, &std::env::var(WITHOUT).unwrap_or_default())
 }
 
-fn without(mut features: DeviceFeatures, names: &str) -> Result<DeviceFeatures> {
+fn without(mut features: Features, names: &str) -> Result<Features> {
     for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         let (_, take_away) = CAN_BE_WITHOUT.iter().find(|(known, _)| *known == name).ok_or_else(|| {
             let known = CAN_BE_WITHOUT.map(|(known, _)| known).join(", ");
@@ -374,10 +412,13 @@ mod tests {
 
     #[test]
     fn features_are_taken_away_by_name() {
-        let has = DeviceFeatures { shader_float64: true, shader_int8: true, ..DeviceFeatures::empty() };
+        let known = DeviceFeatures { shader_float64: true, shader_int8: true, ..DeviceFeatures::empty() };
+        let has = Features { known, bfloat16: true };
         assert_eq!(without(has, "").unwrap(), has);
         let left = without(has, "shaderFloat64, shaderInt64").unwrap();
-        assert_eq!(left, DeviceFeatures { shader_int8: true, ..DeviceFeatures::empty() });
+        let known = DeviceFeatures { shader_int8: true, ..DeviceFeatures::empty() };
+        assert_eq!(left, Features { known, bfloat16: true });
+        assert_eq!(without(has, "shaderBFloat16CooperativeMatrix").unwrap(), Features { bfloat16: false, ..has });
         let error = without(has, "shaderInt8,shaderFloat46").unwrap_err();
         assert!(matches!(&error, Error::InvalidArgument { what: WITHOUT, got, .. } if got == "shaderFloat46"));
         assert!(CAN_BE_WITHOUT.iter().all(|(name, _)| error.to_string().contains(name)));

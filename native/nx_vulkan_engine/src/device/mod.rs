@@ -1,5 +1,6 @@
 //! Choosing and opening a Vulkan device, and what it can do as plain data.
 
+mod bfloat16;
 mod caps;
 mod instance;
 mod open;

@@ -7,10 +7,10 @@ use vulkano::device::physical::PhysicalDevice;
 use vulkano::device::{Device, DeviceCreateInfo, DeviceExtensions, Queue, QueueCreateInfo, QueueFlags};
 use vulkano::{Validated, Version, VulkanError};
 
-use super::caps::{Caps, supported_features, wanted_features};
+use super::caps::{Caps, Features, supported_features, wanted_features};
 use super::instance::{Validation, ValidationLog, VulkanInstance, describe};
 use super::select::choose;
-use super::{DeviceInfo, DeviceKind, no_device};
+use super::{DeviceInfo, DeviceKind, bfloat16, no_device};
 use crate::{Error, Result};
 
 pub(super) struct Listed {
@@ -47,7 +47,7 @@ fn info(index: usize, physical: &PhysicalDevice) -> Result<DeviceInfo> {
         driver_version: p.driver_version,
         api_version: (api.major, api.minor, api.patch),
         memory_bytes: local.or_else(|| heaps.iter().map(|h| h.size).max()).unwrap_or(0),
-        has_f64: supported_features(physical)?.shader_float64,
+        has_f64: supported_features(physical)?.known.shader_float64,
         unusable: unusable(physical),
     })
 }
@@ -125,7 +125,8 @@ impl OpenDevice {
         let Listed { info, physical } = chosen;
         let family = queue_family(&physical).ok_or_else(|| no_device("the device has no compute queue"))?;
 
-        let mut features = wanted_features(&supported_features(&physical)?);
+        let supported = supported_features(&physical)?;
+        let mut features = wanted_features(&supported.known);
         let extensions = DeviceExtensions {
             khr_cooperative_matrix: features.cooperative_matrix,
             khr_external_memory_fd: true,
@@ -134,18 +135,18 @@ impl OpenDevice {
         .intersection(physical.supported_extensions());
         features.cooperative_matrix &= extensions.khr_cooperative_matrix;
         let timestamps = physical.queue_family_properties().get(family as usize).and_then(|f| f.timestamp_valid_bits);
-        let caps = Caps::of(&physical, &info, &features, timestamps.unwrap_or(0));
+        let enabled = Features { known: features, ..supported };
+        let mut caps = Caps::of(&physical, &info, &enabled, timestamps.unwrap_or(0));
 
-        let (device, mut queues) = Device::new(
-            physical,
-            DeviceCreateInfo {
-                queue_create_infos: vec![QueueCreateInfo { queue_family_index: family, ..Default::default() }],
-                enabled_extensions: extensions,
-                enabled_features: features,
-                ..Default::default()
-            },
-        )
-        .map_err(|e| match e {
+        let create_info = DeviceCreateInfo {
+            queue_create_infos: vec![QueueCreateInfo { queue_family_index: family, ..Default::default() }],
+            enabled_extensions: extensions,
+            enabled_features: features,
+            ..Default::default()
+        };
+        let (opened, with_bfloat16) = bfloat16::adding(caps.bfloat16_matrix, || Device::new(physical, create_info));
+        caps.bfloat16_matrix = with_bfloat16;
+        let (device, mut queues) = opened.map_err(|e| match e {
             Validated::Error(VulkanError::DeviceLost) => Error::DeviceLost,
             e => no_device(format!("{info} could not be opened: {}", describe(&e))),
         })?;

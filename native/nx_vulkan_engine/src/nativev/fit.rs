@@ -146,6 +146,8 @@ fn name(capability: Capability) -> String {
         Capability::StorageBuffer8BitAccess => "storageBuffer8BitAccess",
         Capability::StorageBuffer16BitAccess => "storageBuffer16BitAccess",
         Capability::CooperativeMatrixKHR => "cooperativeMatrix",
+        Capability::BFloat16TypeKHR => "shaderBFloat16Type",
+        Capability::BFloat16CooperativeMatrixKHR => "shaderBFloat16CooperativeMatrix",
         other => return format!("{other:?}"),
     };
     feature.to_string()
@@ -173,6 +175,7 @@ fn has(caps: &Caps, capability: Capability) -> bool {
         Capability::VulkanMemoryModel => caps.vulkan_memory_model,
         Capability::VulkanMemoryModelDeviceScope => caps.vulkan_memory_model_device_scope,
         Capability::CooperativeMatrixKHR => caps.cooperative_matrix,
+        Capability::BFloat16TypeKHR | Capability::BFloat16CooperativeMatrixKHR => caps.bfloat16_matrix,
         Capability::GroupNonUniform => subgroup.basic,
         Capability::GroupNonUniformVote => subgroup.vote,
         Capability::GroupNonUniformArithmetic => subgroup.arithmetic,

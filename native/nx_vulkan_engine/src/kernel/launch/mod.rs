@@ -107,7 +107,7 @@ pub struct Kernel {
     pub elements_per_group: u32,
     /// The words of `params` that begin an address.
     addresses: SmallVec<[u32; 4]>,
-    features: u8,
+    features: u16,
 }
 
 /// Kernels compiled so far on one device.
@@ -225,7 +225,7 @@ impl Engine {
 }
 
 /// Device features that kernels depend on, by their bit in a set of them.
-const FEATURES: [&str; 8] = [
+const FEATURES: [&str; 9] = [
     "shaderFloat64",
     "shaderInt64",
     "shaderInt8",
@@ -234,15 +234,16 @@ const FEATURES: [&str; 8] = [
     "storageBuffer16BitAccess",
     "shaderFloat16",
     "cooperativeMatrix",
+    "shaderBFloat16CooperativeMatrix",
 ];
 
 /// The names in a set of features.
-pub(crate) fn feature_names(set: u8) -> Vec<&'static str> {
+pub(crate) fn feature_names(set: u16) -> Vec<&'static str> {
     FEATURES.into_iter().enumerate().filter(|(bit, _)| set & 1 << bit != 0).map(|(_, name)| name).collect()
 }
 
 /// The features that the capabilities of a module stand for.
-fn features(words: &[u32]) -> u8 {
+fn features(words: &[u32]) -> u16 {
     capabilities(words).fold(0, |set, capability| {
         set | match capability {
             Capability::Float64 => 1,
@@ -253,13 +254,14 @@ fn features(words: &[u32]) -> u8 {
             Capability::StorageBuffer16BitAccess => 1 << 5,
             Capability::Float16 => 1 << 6,
             Capability::CooperativeMatrixKHR => 1 << 7,
+            Capability::BFloat16CooperativeMatrixKHR => 1 << 8,
             _ => 0,
         }
     })
 }
 
 /// The features that a device has.
-fn available(caps: &Caps) -> u8 {
+fn available(caps: &Caps) -> u16 {
     let has = [
         caps.shader_float64,
         caps.shader_int64,
@@ -269,8 +271,9 @@ fn available(caps: &Caps) -> u8 {
         caps.storage_buffer_16bit,
         caps.shader_float16,
         caps.cooperative_matrix,
+        caps.bfloat16_matrix,
     ];
-    has.into_iter().enumerate().fold(0, |set, (bit, has)| set | u8::from(has) << bit)
+    has.into_iter().enumerate().fold(0, |set, (bit, has)| set | u16::from(has) << bit)
 }
 
 /// An operand of a launch: where its first element lies and the strides in the iteration space.
