@@ -23,8 +23,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
   `reduce` and `window_reduce` take any function. One of elementwise ops on scalars is a kernel; others run step by step, which
   takes a few launches for each element along the reduced axes, or for each element of the tensor where the function reads values.
 
-  `config :nx_vulkan, precision: :high` lets large products of f32 run on a GPU's matrix units, as split f16 numbers; the guide on numerics
-  says how exact they are. `:default` and `:highest` mean f32.
+  `config :nx_vulkan, precision: :high` lets large products of f32 run on a GPU's matrix units as two f16 numbers for each element; the guide
+  on numerics says how exact they are. `:default` and `:highest` mean f32, of which data-center GPUs take all digits to those units.
 
   `config :nx_vulkan, eager: :deferred` lets ops wait until a result is read, to run many at once; see `Nx.Vulkan.eager/2`.
 

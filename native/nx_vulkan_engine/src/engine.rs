@@ -61,7 +61,7 @@ pub struct Options {
 /// How exact products of f32 are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
-    /// Sums of f32 products.
+    /// All digits of f32: by fma or, large ones on data-center GPUs, by matrix units from three bf16 numbers for each element.
     #[default]
     Highest,
     /// Large ones of two f16 numbers for each element, where the device has matrix units: more exact on average, and less so for

@@ -18,18 +18,22 @@ use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
 use nx_vulkan_engine::{CType, Compile, DType, Engine, Options, Precision, Tensor, Type, View};
 use smallvec::smallvec;
 
-fn engine() -> &'static Arc<Engine> {
-    static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
-    ENGINE.get_or_init(|| Engine::open_with(&Options { precision: Precision::High, ..common::options() }).unwrap())
+/// The engine that makes so many numbers of an f32.
+fn engine(planes: u32) -> &'static Arc<Engine> {
+    static HIGH: OnceLock<Arc<Engine>> = OnceLock::new();
+    static HIGHEST: OnceLock<Arc<Engine>> = OnceLock::new();
+    let (engine, precision) = if planes == 3 { (&HIGHEST, Precision::Highest) } else { (&HIGH, Precision::High) };
+    engine.get_or_init(|| Engine::open_with(&Options { precision, ..common::options() }).unwrap())
 }
 
-/// Whether the device has matrix units; says so where it has none.
-fn has_units() -> bool {
-    let has = engine().caps().cooperative_matrix;
-    if !has {
-        eprintln!("no matrix units: {}", engine().info());
+/// Of one, two and three numbers for an element those that the device's matrix units can take; says so where it has none.
+fn planes_of_units() -> Vec<u32> {
+    let caps = engine(2).caps();
+    if !caps.cooperative_matrix {
+        eprintln!("no matrix units: {}", engine(2).info());
     }
-    has
+    let has = [caps.cooperative_matrix, caps.cooperative_matrix, caps.bfloat16_matrix];
+    (1..).zip(has).filter(|(_, has)| *has).map(|(planes, _)| planes).collect()
 }
 
 struct Random(u64);
@@ -76,17 +80,17 @@ struct Given {
 }
 
 impl Given {
-    fn new(dtype: DType, sizes: [u64; 3], along_k: bool, values: &[f64]) -> Given {
+    fn new(engine: &'static Arc<Engine>, dtype: DType, sizes: [u64; 3], along_k: bool, values: &[f64]) -> Given {
         let bytes = encode(dtype, values);
         let shape = if along_k { sizes } else { [sizes[0], sizes[2], sizes[1]] };
-        let tensor = Tensor::from_nx_bytes(engine(), &Type::new(dtype, &shape), &bytes).unwrap();
+        let tensor = Tensor::from_nx_bytes(engine, &Type::new(dtype, &shape), &bytes).unwrap();
         Given { values: decode(dtype, &bytes), tensor, sizes, along_k }
     }
 
-    fn random(dtype: DType, sizes: [u64; 3], along_k: bool, seed: u64) -> Given {
+    fn random(engine: &'static Arc<Engine>, dtype: DType, sizes: [u64; 3], along_k: bool, seed: u64) -> Given {
         let mut random = Random(seed);
         let values: Vec<f64> = (0..sizes.iter().product()).map(|_| random.normal()).collect();
-        Given::new(dtype, sizes, along_k, &values)
+        Given::new(engine, dtype, sizes, along_k, &values)
     }
 
     fn strides(&self) -> [i64; 3] {
@@ -122,8 +126,8 @@ fn operands_become_f16_numbers() {
     for (dtype, form) in forms {
         for sizes in [[1, 1, 1], [1, 128, 128], [2, 67, 129], [3, 130, 260], [1, 8, 1000]] {
             for along_k in [true, false] {
-                let given = Given::random(dtype, sizes, along_k, sizes[2]);
-                let [prepared] = prepare(engine(), &[&given.matrix()], form, Compile::Allowed)
+                let given = Given::random(engine(2), dtype, sizes, along_k, sizes[2]);
+                let [prepared] = prepare(engine(2), &[&given.matrix()], form, Compile::Allowed)
                     .unwrap()
                     .into_vec()
                     .try_into()
@@ -133,12 +137,12 @@ fn operands_become_f16_numbers() {
                 }
                 let what = format!("{dtype} {form:?} {sizes:?} {along_k}");
                 let halves: Vec<f64> = {
-                    let bytes = prepared.numbers.to_nx_bytes(engine(), None).unwrap();
+                    let bytes = prepared.numbers.to_nx_bytes(engine(2), None).unwrap();
                     decode(DType::F16, &bytes)
                 };
                 let scales = prepared.scales.map(|[scales, lost]| {
-                    assert_eq!(lost.to_nx_bytes(engine(), None).unwrap(), [0; 4], "{what}");
-                    decode(DType::F32, &scales.to_nx_bytes(engine(), None).unwrap())
+                    assert_eq!(lost.to_nx_bytes(engine(2), None).unwrap(), [0; 4], "{what}");
+                    decode(DType::F32, &scales.to_nx_bytes(engine(2), None).unwrap())
                 });
                 let [batches, rows, depth] = sizes;
                 let (block, planes) = (block(form.planes), u64::from(form.planes));
@@ -158,7 +162,7 @@ fn operands_become_f16_numbers() {
             }
         }
     }
-    common::assert_valid(engine());
+    common::assert_valid(engine(2));
 }
 
 /// What becomes of an element, by its place.
@@ -183,15 +187,15 @@ fn lost_digits_are_noticed() {
             for along_k in [true, false] {
                 let mut random = Random(5);
                 let values: Vec<f64> = (0..65 * 131).map(|i| change(i, random.normal() + 8.0)).collect();
-                let given = Given::new(dtype, [1, 65, 131], along_k, &values);
+                let given = Given::new(engine(2), dtype, [1, 65, 131], along_k, &values);
                 let form = Form { planes, scaled: true };
-                let [prepared] = prepare(engine(), &[&given.matrix()], form, Compile::Allowed)
+                let [prepared] = prepare(engine(2), &[&given.matrix()], form, Compile::Allowed)
                     .unwrap()
                     .into_vec()
                     .try_into()
                     .unwrap();
                 let [_, word] = prepared.scales.unwrap();
-                let noticed = word.to_nx_bytes(engine(), None).unwrap() != [0; 4];
+                let noticed = word.to_nx_bytes(engine(2), None).unwrap() != [0; 4];
                 assert_eq!(noticed, *lost, "{name}, {planes} planes, {along_k}");
             }
         }
@@ -202,41 +206,44 @@ fn lost_digits_are_noticed() {
 fn ways(planes: u32, depth: u64) -> Vec<Choice> {
     let splits = [1, 3].into_iter().filter(|splits| depth >= 128 * splits);
     let tiles = MatrixTile::all(planes);
-    splits.flat_map(|splits| tiles.map(|tile| Choice { tiling: Tiling::Matrix(tile), splits })).collect()
+    splits.flat_map(|splits| tiles.clone().map(move |tile| Choice { tiling: Tiling::Matrix(tile), splits })).collect()
 }
 
-fn bytes(t: &Tensor) -> Vec<u8> {
-    t.to_nx_bytes(engine(), None).unwrap()
+fn bytes(engine: &Engine, t: &Tensor) -> Vec<u8> {
+    t.to_nx_bytes(engine, None).unwrap()
 }
 
 const SHAPES: [[u64; 4]; 6] =
     [[1, 128, 128, 128], [1, 131, 333, 77], [3, 64, 168, 72], [1, 264, 1000, 136], [2, 5, 500, 9], [1, 1, 128, 2]];
 
+/// The types whose elements become so many numbers.
+fn dtypes(planes: u32) -> &'static [DType] {
+    if planes == 1 { &[DType::F16, DType::Bf16] } else { &[DType::F32] }
+}
+
 #[test]
 fn products_are_exact() {
-    if !has_units() {
-        return;
-    }
-    for (seed, [batches, rows, depth, columns]) in SHAPES.into_iter().enumerate() {
-        for dtype in [DType::F32, DType::F16, DType::Bf16] {
+    for (planes, &dtype) in planes_of_units().into_iter().flat_map(|n| dtypes(n).iter().map(move |dtype| (n, dtype))) {
+        let engine = engine(planes);
+        for (seed, [batches, rows, depth, columns]) in SHAPES.into_iter().enumerate() {
             let layouts = if depth > 333 { 2..3 } else { 0..4 };
             for layout in layouts {
-                let a = Given::random(dtype, [batches, rows, depth], layout & 1 == 0, seed as u64 + 1);
-                let b = Given::random(dtype, [batches, columns, depth], layout & 2 == 0, seed as u64 + 2);
+                let a = Given::random(engine, dtype, [batches, rows, depth], layout & 1 == 0, seed as u64 + 1);
+                let b = Given::random(engine, dtype, [batches, columns, depth], layout & 2 == 0, seed as u64 + 2);
                 let ty = Type::new(dtype, &[batches, rows, columns]);
-                let out = Tensor::uninitialized(engine(), &ty).unwrap();
+                let out = Tensor::uninitialized(engine, &ty).unwrap();
                 let p = Product { a: a.matrix(), b: b.matrix(), out: &out, prologues: [None, None], epilogue: None };
                 let expected = some_sums(&a, &b);
-                for way in ways(if dtype == DType::F32 { 2 } else { 1 }, depth) {
-                    product_as(engine(), &p, CType::F32, way, Compile::Allowed).unwrap();
-                    let got = decode(dtype, &bytes(&out));
+                for way in ways(planes, depth) {
+                    product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
+                    let got = decode(dtype, &bytes(engine, &out));
                     let ulp = match dtype {
                         DType::F16 => 2f64.powi(-11),
                         DType::Bf16 => 2f64.powi(-8),
                         _ => 0.0,
                     };
                     // Sums of a few hundred numbers; those of f16 are never taken out of the units.
-                    let units = if dtype == DType::F32 { 4.0 } else { 256.0 };
+                    let units = [256.0, 4.0, 2.0][planes as usize - 1];
                     for &(at, sum, size) in &expected {
                         let limit = units * size * 2f64.powi(-24) + sum.abs() * ulp;
                         assert!(
@@ -248,8 +255,175 @@ fn products_are_exact() {
                 }
             }
         }
+        common::assert_valid(engine);
     }
-    common::assert_valid(engine());
+}
+
+/// Rows and contracted elements of several axes each, as convolutions have them, which read elements more than once.
+#[test]
+fn windows_are_multiplied() {
+    let [width, height, rows, columns, depth] = [40, 20, 10 * 13, 72, 8 * 24];
+    for (planes, &dtype) in planes_of_units().into_iter().flat_map(|n| dtypes(n).iter().map(move |dtype| (n, dtype))) {
+        let engine = engine(planes);
+        let image = Given::random(engine, dtype, [2, height, width], true, 7);
+        let b = Given::random(engine, dtype, [2, columns, depth], true, 8);
+        let out = Tensor::uninitialized(engine, &Type::new(dtype, &[2, rows, columns])).unwrap();
+        let windows = || Matrix {
+            tensor: image.tensor.clone(),
+            batch: Group::new(&[2], &[(height * width) as i64]),
+            free: Group::new(&[10, 13], &[width as i64, 1]),
+            depth: Group::new(&[8, 24], &[width as i64, 1]),
+        };
+        for turned in [false, true] {
+            let (a, other) = if turned { (b.matrix(), windows()) } else { (windows(), b.matrix()) };
+            let p = Product { a, b: other, out: &out, prologues: [None, None], epilogue: None };
+            for way in ways(planes, depth) {
+                product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
+                let got = decode(dtype, &bytes(engine, &out));
+                for (batch, row, column) in
+                    (0..2).flat_map(|i| (0..rows * columns).map(move |at| (i, at / columns, at % columns)))
+                {
+                    let terms = (0..depth).map(|k| {
+                        let x = image.at(batch, row / 13 + k / 24, row % 13 + k % 24);
+                        x * b.at(batch, column, k)
+                    });
+                    let (sum, size) = terms.fold((0.0, 0.0), |(sum, size): (f64, f64), x| (sum + x, size + x.abs()));
+                    let at = if turned { column * rows + row } else { row * columns + column } + batch * rows * columns;
+                    let limit = match dtype {
+                        DType::F32 => size * 2f64.powi(-22),
+                        _ => size * 2f64.powi(-16) + sum.abs() * 2f64.powi(-8),
+                    };
+                    assert!(
+                        (got[at as usize] - sum).abs() <= limit,
+                        "{dtype} {way:?} {turned} at {at}: {}, not {sum}",
+                        got[at as usize]
+                    );
+                }
+            }
+        }
+        common::assert_valid(engine);
+    }
+}
+
+/// Three numbers hold all that f32 does: where sums need no rounding, there is none.
+#[test]
+fn exact_sums_of_f32_are_exact() {
+    if !planes_of_units().contains(&3) {
+        return;
+    }
+    let (engine, [rows, depth, columns]) = (engine(3), [130, 300, 150]);
+    let mut random = Random(4);
+    let any: Vec<f64> = (0..columns * depth).map(|_| random.normal() * 2f64.powi(random.next() as i32 % 60)).collect();
+    let few: Vec<f64> = (0..columns * depth).map(|_| (random.next() % 127) as f64 - 63.0).collect();
+    let large: Vec<f64> = (0..rows * depth).map(|_| (random.next() % 511) as f64 - 255.0).collect();
+    let chosen: Vec<f64> =
+        (0..rows * depth).map(|i| if i % depth == i / depth * 7 % depth { -4.0 } else { 0.0 }).collect();
+    for (a, b) in [(&large, &few), (&chosen, &any)] {
+        let a = Given::new(engine, DType::F32, [1, rows, depth], true, a);
+        let b = Given::new(engine, DType::F32, [1, columns, depth], false, b);
+        let out = Tensor::uninitialized(engine, &Type::new(DType::F32, &[1, rows, columns])).unwrap();
+        let p = Product { a: a.matrix(), b: b.matrix(), out: &out, prologues: [None, None], epilogue: None };
+        for way in ways(3, depth) {
+            product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
+            let got = decode(DType::F32, &bytes(engine, &out));
+            for (at, sum, _) in some_sums(&a, &b) {
+                assert_eq!(got[at], sum, "{way:?} at {at}");
+            }
+        }
+    }
+}
+
+/// Units cut off, but sums are taken out of them so often that those of many numbers of one sign stay nearer than added up one after the other.
+#[test]
+fn long_sums_are_as_exact_as_those_of_f32() {
+    if !planes_of_units().contains(&3) {
+        return;
+    }
+    for depth in [1024, 8192] {
+        let (engine, [rows, columns]) = (engine(3), [70, 64]);
+        let mut random = Random(6);
+        let mut given = |rows: u64| {
+            let values: Vec<f64> = (0..rows * depth).map(|_| random.uniform()).collect();
+            Given::new(engine, DType::F32, [1, rows, depth], true, &values)
+        };
+        let (a, b) = (given(rows), given(columns));
+        let out = Tensor::uninitialized(engine, &Type::new(DType::F32, &[1, rows, columns])).unwrap();
+        let p = Product { a: a.matrix(), b: b.matrix(), out: &out, prologues: [None, None], epilogue: None };
+        let expected = some_sums(&a, &b);
+        let mean = |of: &dyn Fn(u64) -> f64| {
+            let errors = expected.iter().map(|&(at, sum, size)| (of(at as u64) - sum).abs() / size * 2f64.powi(24));
+            errors.sum::<f64>() / expected.len() as f64
+        };
+        let in_turn = mean(&|at| {
+            let factor = |given: &Given, row: u64, k: u64| given.at(0, row, k) as f32;
+            let terms = (0..depth).map(|k| (factor(&a, at / columns, k), factor(&b, at % columns, k)));
+            terms.fold(0f32, |sum, (x, y)| x.mul_add(y, sum)).into()
+        });
+        for tile in MatrixTile::all(3) {
+            let way = Choice { tiling: Tiling::Matrix(tile), splits: 1 };
+            product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
+            let got = decode(DType::F32, &bytes(engine, &out));
+            let error = mean(&|at| got[at as usize]);
+            assert!(error < 4.0 && error < in_turn, "{tile:?}, {depth}: {error}, {in_turn} one after the other");
+        }
+    }
+}
+
+/// What leaves f32's range on its way to the units, or is no number, means what it does to f32.
+#[test]
+fn special_elements_keep_their_meaning() {
+    if !planes_of_units().contains(&3) {
+        return;
+    }
+    let (engine, [rows, depth, columns]) = (engine(3), [70, 140, 80]);
+    let specials = [
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        f64::NAN,
+        3e38,
+        -3.4e38,
+        2f64.powi(112),
+        2f64.powi(80),
+        1e-20,
+        2f64.powi(-120),
+    ];
+    for x in specials {
+        for (which, other) in [(0, 1.0), (1, 0.0), (0, 2f64.powi(100)), (1, 2f64.powi(-100))] {
+            let mut random = Random(9);
+            let mut values: Vec<Vec<f64>> =
+                [rows, columns].iter().map(|n| (0..n * depth).map(|_| random.normal()).collect()).collect();
+            values[which][3000] = x;
+            // What the first rows have in its place.
+            for row in 0..40 {
+                values[1 - which][(row * depth + 3000 % depth) as usize] *= other;
+            }
+            let a = Given::new(engine, DType::F32, [1, rows, depth], true, &values[0]);
+            let b = Given::new(engine, DType::F32, [1, columns, depth], true, &values[1]);
+            let ty = Type::new(DType::F32, &[1, rows, columns]);
+            let [out, expected] = [(); 2].map(|()| Tensor::uninitialized(engine, &ty).unwrap());
+            let p = |out| Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue: None };
+            let plain = plain(engine, &p(&expected), CType::F32, Some(1));
+            product_as(engine, &p(&expected), CType::F32, plain, Compile::Allowed).unwrap();
+            let expected = decode(DType::F32, &bytes(engine, &expected));
+            let size = |at: u64| -> f64 {
+                (0..depth).map(|k| (a.at(0, at / columns, k) * b.at(0, at % columns, k)).abs()).sum()
+            };
+            let sizes: Vec<f64> = (0..rows * columns).map(size).collect();
+            for way in ways(3, depth) {
+                product_as(engine, &p(&out), CType::F32, way, Compile::Allowed).unwrap();
+                let got = decode(DType::F32, &bytes(engine, &out));
+                for (at, (&got, &expected)) in got.iter().zip(&expected).enumerate() {
+                    let same = if expected.is_finite() {
+                        (got - expected).abs() <= 2e-6 * sizes[at]
+                    } else {
+                        got == expected || (got.is_nan() && expected.is_nan())
+                    };
+                    assert!(same, "{x:e} in {which} with {other:e}, {way:?} at {at}: {got}, not {expected}");
+                }
+            }
+        }
+    }
+    common::assert_valid(engine);
 }
 
 /// Some results of a product: where they are, what they are, and the sum of the terms' absolute values.
@@ -272,7 +446,7 @@ fn some_sums(a: &Given, b: &Given) -> Vec<(usize, f64, f64)> {
 /// What the units can't take has the bits of a kernel without them.
 #[test]
 fn lost_digits_are_left_to_other_kernels() {
-    if !has_units() {
+    if planes_of_units().is_empty() {
         return;
     }
     let [rows, depth, columns] = [150, 260, 140];
@@ -282,44 +456,46 @@ fn lost_digits_are_left_to_other_kernels() {
             let mut values: Vec<Vec<f64>> =
                 [rows, columns].iter().map(|n| (0..n * depth).map(|_| random.normal()).collect()).collect();
             values[which][at] = x;
-            let a = Given::new(DType::F32, [1, rows, depth], true, &values[0]);
-            let b = Given::new(DType::F32, [1, columns, depth], false, &values[1]);
+            let a = Given::new(engine(2), DType::F32, [1, rows, depth], true, &values[0]);
+            let b = Given::new(engine(2), DType::F32, [1, columns, depth], false, &values[1]);
             let ty = Type::new(DType::F32, &[1, rows, columns]);
-            let [out, expected] = [(); 2].map(|()| Tensor::uninitialized(engine(), &ty).unwrap());
+            let [out, expected] = [(); 2].map(|()| Tensor::uninitialized(engine(2), &ty).unwrap());
             let p = |out| Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue: None };
             for way in ways(2, depth) {
-                product_as(engine(), &p(&out), CType::F32, way, Compile::Allowed).unwrap();
-                let plain = plain(engine(), &p(&expected), CType::F32, Some(way.splits));
-                product_as(engine(), &p(&expected), CType::F32, plain, Compile::Allowed).unwrap();
-                assert!(bytes(&out) == bytes(&expected), "{x} in {which}, {way:?}");
+                product_as(engine(2), &p(&out), CType::F32, way, Compile::Allowed).unwrap();
+                let plain = plain(engine(2), &p(&expected), CType::F32, Some(way.splits));
+                product_as(engine(2), &p(&expected), CType::F32, plain, Compile::Allowed).unwrap();
+                assert!(bytes(engine(2), &out) == bytes(engine(2), &expected), "{x} in {which}, {way:?}");
             }
         }
     }
-    common::assert_valid(engine());
+    common::assert_valid(engine(2));
 }
 
 #[test]
 fn transposed_products_have_the_same_bits() {
-    if !has_units() {
-        return;
-    }
-    for [rows, depth, columns] in [[256, 512, 250], [136, 300, 200]] {
-        for layout in 0..4 {
-            let a = Given::random(DType::F32, [1, rows, depth], layout & 1 == 0, 1);
-            let b = Given::random(DType::F32, [1, columns, depth], layout & 2 == 0, 2);
-            let out = Tensor::uninitialized(engine(), &Type::new(DType::F32, &[1, rows, columns])).unwrap();
-            let turned = Tensor::uninitialized(engine(), &Type::new(DType::F32, &[1, columns, rows])).unwrap();
-            for way in ways(2, depth) {
-                let p = Product { a: a.matrix(), b: b.matrix(), out: &out, prologues: [None, None], epilogue: None };
-                product_as(engine(), &p, CType::F32, way, Compile::Allowed).unwrap();
-                let p = Product { a: b.matrix(), b: a.matrix(), out: &turned, prologues: [None, None], epilogue: None };
-                product_as(engine(), &p, CType::F32, way, Compile::Allowed).unwrap();
-                let (one, other) = (decode(DType::F32, &bytes(&out)), decode(DType::F32, &bytes(&turned)));
-                let same = (0..rows * columns).all(|i| {
-                    let (m, n) = (i / columns, i % columns);
-                    one[i as usize] == other[(n * rows + m) as usize]
-                });
-                assert!(same, "{rows} x {depth} x {columns}, {layout}, {way:?}");
+    for planes in planes_of_units().into_iter().filter(|&planes| planes > 1) {
+        let engine = engine(planes);
+        for [rows, depth, columns] in [[256, 512, 250], [136, 300, 200]] {
+            for layout in 0..4 {
+                let a = Given::random(engine, DType::F32, [1, rows, depth], layout & 1 == 0, 1);
+                let b = Given::random(engine, DType::F32, [1, columns, depth], layout & 2 == 0, 2);
+                let out = Tensor::uninitialized(engine, &Type::new(DType::F32, &[1, rows, columns])).unwrap();
+                let turned = Tensor::uninitialized(engine, &Type::new(DType::F32, &[1, columns, rows])).unwrap();
+                for way in ways(planes, depth) {
+                    let p = |a: &Given, b: &Given, out| {
+                        let p = Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue: None };
+                        product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
+                    };
+                    p(&a, &b, &out);
+                    p(&b, &a, &turned);
+                    let [one, other] = [&out, &turned].map(|t| decode(DType::F32, &bytes(engine, t)));
+                    let same = (0..rows * columns).all(|i| {
+                        let (m, n) = (i / columns, i % columns);
+                        one[i as usize] == other[(n * rows + m) as usize]
+                    });
+                    assert!(same, "{rows} x {depth} x {columns}, {layout}, {way:?}");
+                }
             }
         }
     }
@@ -328,14 +504,16 @@ fn transposed_products_have_the_same_bits() {
 /// Steps behind a product, results in other layouts, and partial sums give what they give without units, but for rounding.
 #[test]
 fn epilogues_and_layouts() {
-    if !has_units() {
-        return;
-    }
+    planes_of_units().into_iter().filter(|&planes| planes > 1).for_each(epilogues_and_layouts_of);
+}
+
+fn epilogues_and_layouts_of(planes: u32) {
+    let engine = engine(planes);
     let [rows, depth, columns] = [129, 384, 130];
-    let a = Given::random(DType::F32, [1, rows, depth], true, 3);
-    let b = Given::random(DType::F32, [1, columns, depth], false, 4);
-    let bias = Given::random(DType::F32, [1, 1, columns], true, 5);
-    let mask = Given::random(DType::F32, [1, rows, columns], true, 6);
+    let a = Given::random(engine, DType::F32, [1, rows, depth], true, 3);
+    let b = Given::random(engine, DType::F32, [1, columns, depth], false, 4);
+    let bias = Given::random(engine, DType::F32, [1, 1, columns], true, 5);
+    let mask = Given::random(engine, DType::F32, [1, rows, columns], true, 6);
     let steps = [
         Step { op: Elementwise::Binary(Binary::Add), args: smallvec![Ref::Input(0), Ref::Input(1)], out: DType::F32 },
         Step { op: Elementwise::Unary(Unary::Tanh), args: smallvec![Ref::Result(0)], out: DType::F32 },
@@ -356,8 +534,8 @@ fn epilogues_and_layouts() {
             let (shape, strides) = (smallvec![1, rows, columns], smallvec![m * n, 1, m]);
             Tensor::new(t.buffer().clone(), View { shape, strides, ..t.view().clone() }).unwrap()
         };
-        let whole = Tensor::uninitialized(engine(), &Type::new(DType::F32, &shape)).unwrap();
-        let expected = Tensor::uninitialized(engine(), &Type::new(DType::F32, &shape)).unwrap();
+        let whole = Tensor::uninitialized(engine, &Type::new(DType::F32, &shape)).unwrap();
+        let expected = Tensor::uninitialized(engine, &Type::new(DType::F32, &shape)).unwrap();
         let bias_view =
             View { strides: smallvec![0, 0, 1], shape: smallvec![1, rows, columns], ..bias.tensor.view().clone() };
         let inputs = [
@@ -375,29 +553,29 @@ fn epilogues_and_layouts() {
             });
             let p = Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue };
             product_as(
-                engine(),
+                engine,
                 &p,
                 CType::F32,
-                way.unwrap_or_else(|| plain(engine(), &p, CType::F32, None)),
+                way.unwrap_or_else(|| plain(engine, &p, CType::F32, None)),
                 Compile::Allowed,
             )
             .unwrap();
         };
         run(&expected, None);
-        let expected = decode(DType::F32, &bytes(&expected));
-        for way in ways(2, depth) {
+        let expected = decode(DType::F32, &bytes(engine, &expected));
+        for way in ways(planes, depth) {
             run(&whole, Some(way));
-            let got = decode(DType::F32, &bytes(&whole));
+            let got = decode(DType::F32, &bytes(engine, &whole));
             let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-4 * b.abs().max(1.0);
             assert!(got.iter().zip(&expected).all(near), "{few} {transposed} {way:?}");
         }
     }
-    common::assert_valid(engine());
+    common::assert_valid(engine);
 }
 
 #[test]
 fn large_products_are_given_to_the_units() {
-    if !has_units() {
+    if planes_of_units().is_empty() {
         return;
     }
     let chosen = |engine: &Engine, dtype: DType, n: u64| {
@@ -412,8 +590,9 @@ fn large_products_are_given_to_the_units() {
         let p = Product { a: matrix(a), b: matrix(b), out: &out, prologues: [None, None], epilogue: None };
         matches!(choose(engine, &p, CType::F32).tiling, Tiling::Matrix(_))
     };
-    assert!([DType::F32, DType::F16, DType::Bf16].iter().all(|&dtype| chosen(engine(), dtype, 2048)));
-    assert!(!chosen(engine(), DType::F32, 64));
-    let highest = common::engine();
-    assert!(!chosen(&highest, DType::F32, 2048) && chosen(&highest, DType::F16, 2048));
+    assert!([DType::F32, DType::F16, DType::Bf16].iter().all(|&dtype| chosen(engine(2), dtype, 2048)));
+    assert!(!chosen(engine(2), DType::F32, 64));
+    let highest = engine(3);
+    assert_eq!(chosen(highest, DType::F32, 2048), highest.caps().bfloat16_matrix);
+    assert!(chosen(highest, DType::F16, 2048) && !chosen(highest, DType::F32, 256));
 }

@@ -317,7 +317,7 @@ impl DotSpec {
                 let name = tile.template(self.sum, self.words(), self.a_load.by_four);
                 self.generate_lanes(library, &name, modes, table)
             }
-            Tiling::Matrix(tile) => self.generate_matrix(library, &tile.template(), modes, table),
+            Tiling::Matrix(tile) => self.generate_matrix(library, tile, modes, table),
         })
     }
 
@@ -477,8 +477,22 @@ impl DotSpec {
         })
     }
 
-    fn generate_matrix(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
+    fn generate_matrix(
+        &self,
+        library: &Library,
+        tile: MatrixTile,
+        modes: FloatModes,
+        table: bool,
+    ) -> Result<Generated> {
+        let name = &tile.template();
         let (mut linker, mut params) = start(library, name, modes, table, 10)?;
+        if tile.is_in_order() {
+            linker.bfloat16 = true;
+            // Compilers may fetch them early then, past all other accesses.
+            let word = linker.type_uint(32);
+            let block = linker.type_vector(word, 4);
+            linker.declare_read_only(block, 16);
+        }
         for (slot, operand) in [("slot_a_block", 0), ("slot_b_block", 1)] {
             linker.define(slot, |code, args| {
                 let address = params.address(operand);

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use rspirv::binary::Assemble;
 use rspirv::dr::{Block, Function, Instruction, Module, Operand};
 use rspirv::spirv::{
-    AddressingModel, BuiltIn, Capability, Decoration, ExecutionMode, MemoryModel, Op, SelectionControl, StorageClass,
-    Word,
+    AddressingModel, BuiltIn, Capability, Decoration, ExecutionMode, FPEncoding, MemoryModel, Op, SelectionControl,
+    StorageClass, Word,
 };
 
 use super::access::ParamLayout;
@@ -55,6 +55,8 @@ pub struct Linker<'l> {
     pub modes: FloatModes,
     /// Neighbours are accessed 8 bytes at a time.
     pub pairs: bool,
+    /// 16-bit floats of the template are bf16.
+    pub bfloat16: bool,
 }
 
 impl<'l> Linker<'l> {
@@ -100,6 +102,7 @@ impl<'l> Linker<'l> {
             table,
             modes,
             pairs: false,
+            bfloat16: false,
         })
     }
 
@@ -200,6 +203,14 @@ impl<'l> Linker<'l> {
         ));
         self.blocks.insert(element, block);
         block
+    }
+
+    /// Lets loads of `element`, `stride` bytes apart, count on nobody writing to where they load from.
+    pub(super) fn declare_read_only(&mut self, element: Word, stride: u32) {
+        let block = self.array_block(element, stride);
+        let operands =
+            vec![Operand::IdRef(block), Operand::LiteralBit32(0), Operand::Decoration(Decoration::NonWritable)];
+        self.module.annotations.push(Instruction::new(Op::MemberDecorate, None, None, operands));
     }
 
     pub(super) fn type_array(&mut self, element: Word, length: u32) -> Word {
@@ -535,6 +546,16 @@ impl<'l> Linker<'l> {
                     ],
                 ));
             }
+        }
+        if self.bfloat16 {
+            let half = vec![Operand::LiteralBit32(16)];
+            let is_half = |inst: &&mut Instruction| inst.class.opcode == Op::TypeFloat && inst.operands == half;
+            for inst in self.module.types_global_values.iter_mut().filter(is_half) {
+                inst.operands.push(Operand::FPEncoding(FPEncoding::BFloat16KHR));
+            }
+            self.module.capabilities.retain(|c| c.operands.first() != Some(&Operand::Capability(Capability::Float16)));
+            capabilities.extend([Capability::BFloat16TypeKHR, Capability::BFloat16CooperativeMatrixKHR]);
+            extensions.push("SPV_KHR_bfloat16");
         }
         for capability in capabilities {
             let inst = Instruction::new(Op::Capability, None, None, vec![Operand::Capability(capability)]);

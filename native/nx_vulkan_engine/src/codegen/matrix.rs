@@ -1,4 +1,4 @@
-//! Operands of matrix units: f32 numbers as pairs of f16, f16 as they are.
+//! Operands of matrix units: f32 numbers as three of bf16 or pairs of f16, f16 as they are.
 
 use rspirv::spirv::Word;
 
@@ -14,14 +14,15 @@ use crate::{CType, DType, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MatrixTile {
     pub side: u32,
-    /// f16 numbers that make up an element: two for f32, one for f16 and what f16 holds.
+    /// Numbers that make up an element: three of bf16 or two of f16 for f32, one of f16 for f16 and what f16 holds.
     pub planes: u32,
 }
 
 impl MatrixTile {
     /// Those with a template, the largest first.
-    pub fn all(planes: u32) -> [MatrixTile; 2] {
-        [128, 64].map(|side| MatrixTile { side, planes })
+    pub fn all(planes: u32) -> impl Iterator<Item = MatrixTile> + Clone {
+        let sides: &[u32] = if planes == 3 { &[64] } else { &[128, 64] };
+        sides.iter().map(move |&side| MatrixTile { side, planes })
     }
 
     /// Contracted elements of one step.
@@ -33,9 +34,14 @@ impl MatrixTile {
         if self.side == 128 { 256 } else { 128 }
     }
 
-    /// Shared memory of a workgroup: a step of both operands.
+    /// Shared memory of a workgroup: a step of both operands, or 16 rows of each subgroup's results, whichever is more.
     pub fn shared_bytes(&self) -> u32 {
         2 * self.side * 9 * 16
+    }
+
+    /// Whether operands lie as the units hold them.
+    pub fn is_in_order(&self) -> bool {
+        self.planes == 3
     }
 
     pub(super) fn template(&self) -> String {
@@ -45,7 +51,11 @@ impl MatrixTile {
 
 /// Contracted elements of one step.
 pub fn block(planes: u32) -> u64 {
-    if planes == 2 { 32 } else { 64 }
+    match planes {
+        3 => 16,
+        2 => 32,
+        _ => 64,
+    }
 }
 
 /// What a kernel does to an operand.
@@ -53,7 +63,7 @@ pub fn block(planes: u32) -> u64 {
 pub enum SplitStage {
     /// Finds the largest absolute values.
     Largest,
-    /// Writes it as f16.
+    /// Writes it as f16 or bf16.
     Split,
 }
 
@@ -68,6 +78,8 @@ pub struct SplitSpec {
     pub planes: u32,
     /// Whether rows are scaled, and lost elements noted.
     pub scaled: bool,
+    /// Whether it is the second operand, whose rows are the product's columns; only three planes make a difference of that.
+    pub second: bool,
 }
 
 impl SplitSpec {
@@ -87,14 +99,17 @@ impl SplitSpec {
         match (self.stage, self.load.along_k) {
             (SplitStage::Largest, true) => (batches * rows).div_ceil(2),
             (SplitStage::Largest, false) => batches * rows.div_ceil(128) * self.parts(depth),
+            // A workgroup for eight times 16 rows x 16.
+            (SplitStage::Split, true) if self.planes == 3 => batches * rows.div_ceil(16) * (padded / 16).div_ceil(8),
+            (SplitStage::Split, false) if self.planes == 3 => batches * rows.div_ceil(16).div_ceil(8) * (padded / 16),
             (SplitStage::Split, true) => (batches * rows * padded / 8).div_ceil(256),
             (SplitStage::Split, false) => batches * rows.div_ceil(64) * padded.div_ceil(64),
         }
     }
 
     /// Specialization constants: id and value.
-    pub fn constants(&self) -> [(u32, u32); 3] {
-        let values = [self.load.along_k, self.load.by_four, self.scaled];
+    pub fn constants(&self) -> [(u32, u32); 4] {
+        let values = [self.load.along_k, self.load.by_four, self.scaled, self.second];
         std::array::from_fn(|id| (id as u32, u32::from(values[id])))
     }
 
@@ -107,6 +122,7 @@ impl SplitSpec {
                 SplitStage::Split => format!("split_{}", self.planes),
             };
             let (mut linker, mut params) = start(library, &name, modes, table, 5)?;
+            linker.bfloat16 = self.planes == 3;
             linker.define("slot_free", |code, args| {
                 grouped_position(code, &mut params, (0, 0), &self.ranks, 0, args).map(Some)
             })?;

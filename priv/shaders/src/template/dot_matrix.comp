@@ -30,8 +30,9 @@
 #define FRAGMENTS_N (OWN_N / 16)
 // 16 rows of a subgroup's results on their way out.
 #define STRIP (OWN_N / 4 + 1)
-#if (TILE_M + TILE_N) * PITCH < SUBGROUPS * 16 * STRIP
-#define SHARED (SUBGROUPS * 16 * STRIP)
+#define ROOM (16 * STRIP)
+#if (TILE_M + TILE_N) * PITCH < SUBGROUPS * ROOM
+#define SHARED (SUBGROUPS * ROOM)
 #else
 #define SHARED ((TILE_M + TILE_N) * PITCH)
 #endif
@@ -191,24 +192,10 @@ void main() {
 #endif
     }
 
-    uint base = (split * batches + batch) * rows;
-    uint strip = gl_SubgroupID * 16u * STRIP;
-    [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) {
-        barrier();
-        [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j)
-            coopMatStore(sums[i][j], tiles, strip + 4u * j, STRIP, gl_CooperativeMatrixLayoutRowMajor);
-        barrier();
-        [[dont_unroll]] for (uint e = gl_SubgroupInvocationID; e < 4u * OWN_N; e += 32u) {
-            uint r = e / (OWN_N / 4), c = e % (OWN_N / 4);
-            uint m = m0 + own_m + 16u * i + r, n = n0 + own_n + 4u * c;
-            if (m >= rows || n >= columns) continue;
-            vec4 value = uintBitsToFloat(tiles[strip + r * STRIP + c]);
-            if (SCALED != 0u) {
-                float scale = slot_a_scale(batch * rows + m);
-                [[unroll]] for (uint j = 0u; j < 4u; ++j)
-                    value[j] = value[j] * scale * slot_b_scale(batch * columns + min(n + j, columns - 1u));
-            }
-            store(base + m, n, columns, value);
-        }
+#define RESULTS(value, m, n) \
+    if (SCALED != 0u) { \
+        float scale = slot_a_scale(batch * rows + m); \
+        [[unroll]] for (uint j = 0u; j < 4u; ++j) value[j] = value[j] * scale * slot_b_scale(batch * columns + min(n + j, columns - 1u)); \
     }
+#include "matrix_results.glsl"
 }

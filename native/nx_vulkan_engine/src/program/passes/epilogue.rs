@@ -111,6 +111,7 @@ fn runs_on_units(program: &Program, product: &Instruction) -> bool {
     let flops = product.op.flops(&[a, b], &product.outs);
     let depth: u64 = contract_a.iter().filter_map(|&axis| a.shape.get(axis)).product();
     let is_f32 = [*a, *b].into_iter().chain(&product.outs).all(|ty| ty.dtype == DType::F32);
-    let bytes = 4 * (a.elements() + b.elements());
+    // Three bf16 numbers for each element.
+    let bytes = 6 * (a.elements() + b.elements());
     is_f32 && depth >= MIN_DEPTH && bytes <= MAX_BYTES && flops >= Some(MIN_OPERATIONS_OF_UNITS)
 }

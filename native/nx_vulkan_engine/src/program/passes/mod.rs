@@ -49,7 +49,7 @@ impl Target {
         Target {
             kind: caps.kind,
             max_invocations: caps.max_invocations,
-            matrix_units: caps.cooperative_matrix && engine.precision() == Precision::High,
+            matrix_units: caps.bfloat16_matrix || (caps.cooperative_matrix && engine.precision() == Precision::High),
             fusion: true,
             workgroups: true,
         }

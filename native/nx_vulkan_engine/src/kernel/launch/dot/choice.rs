@@ -160,26 +160,29 @@ pub fn matrix_candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(M
     let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
     let (batches, depth) = (p.a.batch.elements(), p.a.depth.elements());
     let least = accurate_splits(p, sum, MAX_SPLIT_DEPTH);
-    // Every element is read twice and written. Of operands that may be taken in place it does not count: where they lie must not choose the
-    // kernel, nor the bits.
-    let before = if form.scaled {
-        let bytes = (batches * (rows + columns) * depth) as f64 * (8.0 + 2.0 * f64::from(form.planes));
-        2.5 * machine.dispatch + bytes / machine.bytes
-    } else {
-        0.0
+    // Every element is read, twice where rows are scaled, and written. Of operands that may be taken in place it does not count: where they lie
+    // must not choose the kernel, nor the bits.
+    let elements = (batches * (rows + columns) * depth) as f64;
+    let before = match (form.scaled, form.planes) {
+        (true, planes) => 2.5 * machine.dispatch + elements * (8.0 + 2.0 * f64::from(planes)) / machine.bytes,
+        (false, 3) => machine.dispatch + elements * 10.0 / machine.bytes,
+        (false, _) => 0.0,
     };
     let mut found = vec![];
     let caps = engine.caps();
     let fits =
         |t: &MatrixTile| t.shared_bytes() <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
-    for tile in MatrixTile::all(form.planes).into_iter().filter(fits) {
+    for tile in MatrixTile::all(form.planes).filter(fits) {
         let side = u64::from(tile.side);
         let tiles = batches * rows.div_ceil(side) * columns.div_ceil(side);
         let most = (depth / (4 * tile.block())).min(MAX_GROUPS / tiles.max(1)).max(1);
         for splits in SPLITS.into_iter().filter(|&splits| splits <= most).map(|splits| splits.max(least)) {
             let each = (tiles * splits).div_ceil(machine.multiprocessors);
             let steps = depth.div_ceil(splits).div_ceil(tile.block()) as f64;
-            let step = (side * side * tile.block()) as f64 / products_per_cycle(&tile);
+            let busy = (side * side * tile.block()) as f64 / products_per_cycle(&tile);
+            // What is fetched right into registers is waited for where few workgroups stand in for each other.
+            let latency = if tile.is_in_order() { machine.latency / each.min(4) as f64 } else { 0.0 };
+            let step = busy.max(latency);
             let partial = partial(machine, splits * batches * rows * columns * 4, splits);
             let cycles = each as f64 * (steps * step + 4.0 * machine.latency) + before + partial;
             found.push((tile, splits, cycles));
@@ -191,6 +194,7 @@ pub fn matrix_candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(M
 /// Multiplications per cycle of a multiprocessor whose tiles fill it.
 fn products_per_cycle(tile: &MatrixTile) -> f64 {
     match (tile.planes, tile.side) {
+        (3, _) => 160.0,
         (2, 128) => 225.0,
         (2, _) => 180.0,
         (_, 128) => 560.0,

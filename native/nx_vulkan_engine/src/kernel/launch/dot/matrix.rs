@@ -1,6 +1,6 @@
-//! Products on matrix units. Kernels write operands as f16 numbers in the order in which the product takes them, two for an f32, scaled by
-//! rows; f16 operands that lie so already are taken in place. Where an element lost digits on the way, which the device notes,
-//! the product leaves the results to a plain kernel behind it.
+//! Products on matrix units. Kernels write operands in the order in which the product takes them: f32 as three bf16 numbers that make up all
+//! 24 bits or, with `Precision::High`, as two f16 numbers scaled by rows; f16 operands that lie so already are taken in place. Where an element
+//! of those that are scaled lost digits on the way, which the device notes, the product leaves the results to a plain kernel behind it.
 
 use smallvec::SmallVec;
 
@@ -17,13 +17,13 @@ pub const MIN_DEPTH: u64 = 128;
 /// Multiplications below which matrix units never pay: writing the operands costs more than an H200 gains.
 pub const MIN_WORK: u64 = 1 << 26;
 
-/// Most bytes that both operands may take as f16.
+/// Most bytes that both operands may take as f16 or bf16.
 pub const MAX_BYTES: u64 = 1 << 30;
 
-/// How elements become f16 numbers.
+/// How elements become numbers of 16 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
-    /// f16 numbers for each.
+    /// Numbers for each: three of bf16, one or two of f16.
     pub planes: u32,
     /// Whether rows are scaled to the range of f16, and elements may lose digits.
     pub scaled: bool,
@@ -37,8 +37,8 @@ impl Form {
         if !engine.caps().cooperative_matrix || sum != CType::F32 || depth < MIN_DEPTH {
             return None;
         }
-        let form = Form::of_types(p.dtype(), [p.a.tensor.view.dtype, p.b.tensor.view.dtype])?;
-        if form.planes == 2 && engine.precision() != Precision::High {
+        let form = Form::of_types(p.dtype(), [p.a.tensor.view.dtype, p.b.tensor.view.dtype], engine.precision())?;
+        if form.planes == 3 && !engine.caps().bfloat16_matrix {
             return None;
         }
         let padded = depth.next_multiple_of(block(form.planes));
@@ -46,7 +46,7 @@ impl Form {
         (bytes <= MAX_BYTES).then_some(form)
     }
 
-    fn of_types(product: DType, operands: [DType; 2]) -> Option<Form> {
+    fn of_types(product: DType, operands: [DType; 2], precision: Precision) -> Option<Form> {
         let all = |types: &[DType]| operands.iter().all(|dtype| types.contains(dtype));
         match product {
             DType::F16 | DType::F8E5M2 | DType::F8E4M3Fn => {
@@ -56,7 +56,8 @@ impl Form {
             DType::Bf16 => all(&[DType::Bf16]).then_some(Form { planes: 1, scaled: true }),
             DType::F32 => {
                 let floats = [DType::F32, DType::Bf16, DType::F16, DType::F8E5M2, DType::F8E4M3Fn];
-                all(&floats).then_some(Form { planes: 2, scaled: true })
+                let is_high = precision == Precision::High;
+                all(&floats).then_some(Form { planes: if is_high { 2 } else { 3 }, scaled: is_high })
             }
             _ => None,
         }
@@ -70,7 +71,7 @@ impl Form {
             one.rank() == 1 && one.last_stride() == 1 && one.elements().is_multiple_of(8) && eights(&other.strides)
         };
         let aligned = m.tensor.address().is_multiple_of(16) && eights(&m.batch.strides);
-        if self.scaled || m.tensor.view.dtype != DType::F16 || !aligned {
+        if self.scaled || self.planes > 1 || m.tensor.view.dtype != DType::F16 || !aligned {
             return None;
         }
         match (along(&m.depth, &m.free), along(&m.free, &m.depth)) {
@@ -84,18 +85,18 @@ impl Form {
 /// An operand as the product takes it.
 #[derive(Debug)]
 pub struct Prepared {
-    /// Blocks of f16 numbers, in words unless it is the operand itself.
+    /// Blocks of numbers, in words unless it is the operand itself.
     pub numbers: Tensor,
     /// Whether rows lie along the contracted axis; else columns of it do.
     pub along_k: bool,
-    /// uvec4 from one of those to the next, and from a batch.
+    /// uvec4 from one of those (from 16 rows, of three planes) to the next, and from a batch.
     pub step: u64,
     pub batch: u64,
     /// By what each row is to be multiplied (the bits of f32), and a word that is 0 unless elements lost digits.
     pub scales: Option<[Tensor; 2]>,
 }
 
-/// Writes operands as f16 numbers.
+/// Writes operands as numbers of 16 bits: the first one of a product, then the second.
 ///
 /// # Errors
 /// What allocating and launching may fail with.
@@ -103,19 +104,19 @@ pub fn prepare(engine: &Engine, operands: &[&Matrix], form: Form, compile: Compi
     let words = |count: u64| Tensor::uninitialized(engine, &Type::new(DType::U32, &[count]));
     // One after the other, so that operands don't wait for each other.
     let mut scaled = SmallVec::<[Option<[Tensor; 2]>; 2]>::new();
-    for m in operands {
+    for &m in operands {
         if !form.scaled {
             scaled.push(None);
             continue;
         }
-        let find = spec(m, form, SplitStage::Largest);
+        let find = spec(m, form, SplitStage::Largest, false);
         let parts = find.parts(m.depth.elements());
         let [largest, lost] = [words(m.batch.elements() * m.free.elements() * parts)?, words(1)?];
         run(engine, m, find, &[], &[&largest, &lost], compile)?;
         scaled.push(Some([largest, lost]));
     }
     let mut prepared = SmallVec::<[Prepared; 2]>::new();
-    for (m, scaled) in operands.iter().zip(scaled) {
+    for (place, (&m, scaled)) in operands.iter().zip(scaled).enumerate() {
         if let Some(along_k) = form.takes(m) {
             let eighth = |group: &Group| group.last_stride().unsigned_abs() / 8;
             let (step, batch) = (eighth(if along_k { &m.free } else { &m.depth }), eighth(&m.batch));
@@ -123,9 +124,12 @@ pub fn prepare(engine: &Engine, operands: &[&Matrix], form: Form, compile: Compi
             continue;
         }
         let (rows, batches) = (m.free.elements(), m.batch.elements());
-        let step = u64::from(form.planes) * m.depth.elements().next_multiple_of(block(form.planes)) / 8;
-        let numbers = words(batches * rows * step * 4)?;
-        let split = spec(m, form, SplitStage::Split);
+        // Rows that lie together.
+        let together = if form.planes == 3 { 16 } else { 1 };
+        let step = together * u64::from(form.planes) * m.depth.elements().next_multiple_of(block(form.planes)) / 8;
+        let batch = rows.div_ceil(together) * step;
+        let numbers = words(batches * batch * 4)?;
+        let split = spec(m, form, SplitStage::Split, place == 1);
         let scales = match scaled {
             Some([largest, lost]) => {
                 let scales = words(batches * rows)?;
@@ -137,14 +141,15 @@ pub fn prepare(engine: &Engine, operands: &[&Matrix], form: Form, compile: Compi
                 None
             }
         };
-        prepared.push(Prepared { numbers, along_k: true, step, batch: rows * step, scales });
+        prepared.push(Prepared { numbers, along_k: true, step, batch, scales });
     }
     Ok(prepared)
 }
 
-fn spec(m: &Matrix, form: Form, stage: SplitStage) -> SplitSpec {
+fn spec(m: &Matrix, form: Form, stage: SplitStage, second: bool) -> SplitSpec {
     let Form { planes, scaled } = form;
-    SplitSpec { stage, dtype: m.tensor.view.dtype, ranks: m.axes(true).0, load: m.load(true), planes, scaled }
+    let second = second && planes == 3;
+    SplitSpec { stage, dtype: m.tensor.view.dtype, ranks: m.axes(true).0, load: m.load(true), planes, scaled, second }
 }
 
 /// Launches a kernel on an operand.

@@ -1,0 +1,193 @@
+#version 460
+#pragma use_vulkan_memory_model
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_vote : require
+// Batched matrix product of f32 on matrix units: TILE_M x TILE_N results per workgroup, OWN_M x OWN_N per subgroup of 32, 16 contracted elements
+// per step. Elements are the three bf16 numbers that split_parts.comp wrote, in the order in which invocations hold them, so that they go from memory to the units without
+// shared memory and its barriers. Of the nine products of parts six are added up, the smallest first: what is missing is below 2^-25 of a product.
+// Units cut off instead of rounding, so that sums are taken out of them at every step. Where a result is no number or beyond f32's range, so may elements
+// have been: then the subgroup computes its results anew from the elements themselves, one multiplication after the other.
+// float16_t stands for bf16, which the linker makes of it.
+// Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of 16), splits, uvec4 between 16 rows and batches of A,
+// and between 16 columns and batches of B.
+#include "params.glsl"
+
+#define SUBGROUPS (TILE_M / OWN_M * (TILE_N / OWN_N))
+#define FRAGMENTS_M (OWN_M / 16)
+#define FRAGMENTS_N (OWN_N / 16)
+// 16 rows of a subgroup's results on their way out, or the parts of 16 x 16 elements of both operands.
+#define STRIP (OWN_N / 4 + 1)
+#if 16 * STRIP < 192
+#define ROOM 192
+#else
+#define ROOM (16 * STRIP)
+#endif
+
+layout(local_size_x = SUBGROUPS * 32) in;
+
+// Whether four neighbouring results are stored at a time.
+layout(constant_id = 4) const uint STORE_BY_FOUR = 1u;
+// Whether the low parts of B come first. Where they do so if there are more columns than rows, and only then, a transposed product of
+// transposed operands has the same bits.
+layout(constant_id = 8) const uint LOW_B_FIRST = 0u;
+
+uvec4 slot_a_block(const in uint at) { return uvec4(at); }
+uvec4 slot_b_block(const in uint at) { return uvec4(at + 1u); }
+// One result, and four neighbours of a row; `at` counts groups of four.
+void slot_store(const in uint at, const in float value) {}
+void slot_store_four(const in uint at, const in vec4 value) {}
+
+shared uvec4 tiles[SUBGROUPS * ROOM];
+
+#define MatrixA coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
+#define MatrixB coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
+#define Sums coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
+
+// Makes a matrix of what an invocation holds of it.
+#define HOLD(matrix, held) { \
+    f16vec2 pair = unpackFloat2x16(held[0]); \
+    matrix[0] = pair[0]; \
+    matrix[1] = pair[1]; \
+    pair = unpackFloat2x16(held[1]); \
+    matrix[2] = pair[0]; \
+    matrix[3] = pair[1]; \
+    pair = unpackFloat2x16(held[2]); \
+    matrix[4] = pair[0]; \
+    matrix[5] = pair[1]; \
+    pair = unpackFloat2x16(held[3]); \
+    matrix[6] = pair[0]; \
+    matrix[7] = pair[1]; \
+}
+
+#define R4 vec4
+#include "dot_store.glsl"
+
+// An element of the 16 x 16 whose parts lie in shared memory.
+float element(const in uint from, const in uint line, const in uint k) {
+    uint at = from + line * 2u + k / 8u, word = k / 2u % 4u, shift = (k & 1u) * 16u;
+    uint high = tiles[at][word] >> shift & 0xffffu, middle = tiles[at + 32u][word] >> shift & 0xffffu;
+    uint low = tiles[at + 64u][word] >> shift & 0xffffu;
+    if ((high & 0x7fffu) > 0x7f80u) return uintBitsToFloat(middle << 16 | low);
+    return ((uintBitsToFloat(high << 16) + uintBitsToFloat(middle << 16)) + uintBitsToFloat(low << 16)) * (1.0 / 65536.0);
+}
+
+void main() {
+    uint rows = nx_param(0u), columns = nx_param(1u), depth = nx_param(2u), batches = nx_param(3u);
+    uint chunk = nx_param(4u), splits = nx_param(5u);
+    uint tiles_m = (rows + TILE_M - 1u) / TILE_M, tiles_n = (columns + TILE_N - 1u) / TILE_N;
+    uint job = nx_group();
+    if (job >= tiles_m * tiles_n * batches * splits) return;
+    // Neighbouring workgroups share operands in the cache: groups of eight tile rows walk along the columns.
+    uint plane = job / (tiles_m * tiles_n);
+    uint tile = job - plane * (tiles_m * tiles_n);
+    uint band = tile / (8u * tiles_n);
+    uint band_rows = min(8u, tiles_m - band * 8u);
+    uint in_band = tile - band * 8u * tiles_n;
+    uint m0 = (band * 8u + in_band % band_rows) * TILE_M;
+    uint n0 = in_band / band_rows * TILE_N;
+    uint batch = plane % batches;
+    uint split = plane / batches;
+    uint blocks = (depth + 15u) / 16u;
+    uint first = split * (chunk / 16u), end = min(first + chunk / 16u, blocks);
+
+    // Rows and columns past the end repeat the last 16, and are not stored.
+    uint own_m = gl_SubgroupID / (TILE_N / OWN_N) * OWN_M, own_n = gl_SubgroupID % (TILE_N / OWN_N) * OWN_N;
+    uint a_at[FRAGMENTS_M], b_at[FRAGMENTS_N];
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i)
+        a_at[i] = batch * nx_param(7u) + min((m0 + own_m) / 16u + i, (rows - 1u) / 16u) * nx_param(6u) + gl_SubgroupInvocationID;
+    [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j)
+        b_at[j] = batch * nx_param(9u) + min((n0 + own_n) / 16u + j, (columns - 1u) / 16u) * nx_param(8u) + gl_SubgroupInvocationID;
+
+    Sums sums[FRAGMENTS_M][FRAGMENTS_N];
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i)
+        [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) sums[i][j] = Sums(0.0);
+
+    // The next step's parts are fetched while the current ones are multiplied.
+    uvec4 a_next[FRAGMENTS_M * 3], b_next[FRAGMENTS_N * 3];
+#define FETCH(block) \
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) \
+        [[unroll]] for (uint part = 0u; part < 3u; ++part) a_next[3u * i + part] = slot_a_block(a_at[i] + (block) * 96u + part * 32u); \
+    [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) \
+        [[unroll]] for (uint part = 0u; part < 3u; ++part) b_next[3u * j + part] = slot_b_block(b_at[j] + (block) * 96u + part * 32u);
+
+    FETCH(min(first, blocks - 1u))
+    [[dont_unroll]] for (uint block = first; block < end; ++block) {
+        uvec4 a[FRAGMENTS_M * 3] = a_next, b[FRAGMENTS_N * 3] = b_next;
+        uint next = min(block + 1u, end - 1u);
+        FETCH(next)
+        MatrixA x[FRAGMENTS_M][3];
+        [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i)
+            [[unroll]] for (uint part = 0u; part < 3u; ++part) HOLD(x[i][part], a[3u * i + part])
+        [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) {
+            MatrixB y[3];
+            [[unroll]] for (uint part = 0u; part < 3u; ++part) HOLD(y[part], b[3u * j + part])
+            Sums products[FRAGMENTS_M];
+            [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][1], y[1], Sums(0.0));
+            if (LOW_B_FIRST != 0u) {
+                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][0], y[2], products[i]);
+                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][2], y[0], products[i]);
+                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][0], y[1], products[i]);
+                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][1], y[0], products[i]);
+            } else {
+                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][2], y[0], products[i]);
+                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][0], y[2], products[i]);
+                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][1], y[0], products[i]);
+                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][0], y[1], products[i]);
+            }
+            [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][0], y[0], products[i]);
+            [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) sums[i][j] = sums[i][j] + products[i];
+        }
+    }
+
+    // Elements of both operands were multiplied by 2^16.
+    float scale = 1.0 / 4294967296.0;
+    uint special = 0u;
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i)
+        [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j)
+            [[unroll]] for (uint e = 0u; e < 8u; ++e) special = max(special, floatBitsToUint(sums[i][j][e]) & 0x7fffffffu);
+    if (subgroupAny(special >= 0x7f800000u)) {
+        scale = 1.0;
+        uint room = gl_SubgroupID * ROOM, line = gl_SubgroupInvocationID / 2u, from = gl_SubgroupInvocationID % 2u * 8u;
+        [[dont_unroll]] for (uint fragment = 0u; fragment < FRAGMENTS_M * FRAGMENTS_N; ++fragment) {
+            uint a_from = batch * nx_param(7u) + min((m0 + own_m) / 16u + fragment / FRAGMENTS_N, (rows - 1u) / 16u) * nx_param(6u);
+            uint b_from = batch * nx_param(9u) + min((n0 + own_n) / 16u + fragment % FRAGMENTS_N, (columns - 1u) / 16u) * nx_param(8u);
+            float exact[8];
+            [[unroll]] for (uint c = 0u; c < 8u; ++c) exact[c] = 0.0;
+            [[dont_unroll]] for (uint block = first; block < end; ++block) {
+                subgroupBarrier();
+                [[unroll]] for (uint part = 0u; part < 3u; ++part) {
+                    uint at = block * 96u + part * 32u + gl_SubgroupInvocationID;
+                    uvec4 held = slot_a_block(a_from + at);
+                    MatrixA x;
+                    HOLD(x, held)
+                    coopMatStore(x, tiles, room + part * 32u, 2, gl_CooperativeMatrixLayoutRowMajor);
+                    held = slot_b_block(b_from + at);
+                    MatrixB y;
+                    HOLD(y, held)
+                    coopMatStore(y, tiles, room + 96u + part * 32u, 2, gl_CooperativeMatrixLayoutColumnMajor);
+                }
+                subgroupBarrier();
+                [[dont_unroll]] for (uint k = 0u; k < 16u; ++k) {
+                    float factor = element(room, line, k);
+                    [[unroll]] for (uint c = 0u; c < 8u; ++c) exact[c] = fma(factor, element(room + 96u, from + c, k), exact[c]);
+                }
+            }
+            subgroupBarrier();
+            [[unroll]] for (uint c = 0u; c < 2u; ++c)
+                tiles[room + line * 4u + from / 4u + c] = floatBitsToUint(vec4(exact[4u * c], exact[4u * c + 1u], exact[4u * c + 2u], exact[4u * c + 3u]));
+            subgroupBarrier();
+            // The others move up: matrices have no index.
+            [[unroll]] for (uint q = 1u; q < FRAGMENTS_M * FRAGMENTS_N; ++q)
+                sums[(q - 1u) / FRAGMENTS_N][(q - 1u) % FRAGMENTS_N] = sums[q / FRAGMENTS_N][q % FRAGMENTS_N];
+            coopMatLoad(sums[FRAGMENTS_M - 1][FRAGMENTS_N - 1], tiles, room, 4, gl_CooperativeMatrixLayoutRowMajor);
+        }
+    }
+
+#define RESULTS(value, m, n) value *= scale;
+#include "matrix_results.glsl"
+}
