@@ -128,7 +128,9 @@ defmodule Nx.Vulkan.WithoutF64Test do
 
   test "what is no feature is refused, with the names of those that are" do
     output = elixir("{:error, error} = Nx.Vulkan.init(); IO.puts(Exception.message(error))", "shaderInt8,bogus")
-    assert output =~ ~r/NX_VULKAN_WITHOUT: expected some of shaderFloat64, .*, cooperativeMatrix, shaderBFloat16CooperativeMatrix, got bogus/
+
+    assert output =~
+             ~r/NX_VULKAN_WITHOUT: expected some of shaderFloat64, .*, cooperativeMatrix, shaderBFloat16CooperativeMatrix, got bogus/
   end
 
   test "errors of compiled functions name the function, the op and shapes" do

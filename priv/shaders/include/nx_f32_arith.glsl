@@ -187,10 +187,11 @@ float nx_divide_f32_rounded(const in float a, const in float b) {
     return nx_magnitude_bits_f32(q) > 0x7f800000u ? nx_nan_f32() : q;
 }
 
-// Whether nx_divide_f32_fused_hot does not hold: operands outside of 2^-60 to 2^60, unless it is +0 that is divided.
+// Whether nx_divide_f32_fused_hot does not hold: where the dividend (unless it is a zero) or the quotient is denormal, dividends from 2^60 on,
+// and divisors outside of 2^-60 to 2^40.
 bool nx_divide_f32_fused_rare(const in float a, const in float b) {
-    bool plain = abs(a) >= 8.67361738e-19f && abs(a) < 1.15292150e18f || floatBitsToUint(a) == 0u;
-    bool divisor = abs(b) >= 8.67361738e-19f && abs(b) < 1.15292150e18f;
+    bool plain = abs(a) >= max(abs(b) * 2.35098870e-38f, 1.17549435e-38f) && abs(a) < 1.15292150e18f || floatBitsToUint(a) << 1 == 0u;
+    bool divisor = abs(b) >= 8.67361738e-19f && abs(b) < 1.09951163e12f;
     return !(plain && divisor && (floatBitsToUint(b) & 0x7fff00u) != 0x7fff00u);
 }
 
@@ -204,20 +205,27 @@ uint nx_least_dividend_key_f32(const in uint least) { return ((least + 1u) << 1)
 // Whether nx_divide_f32_fused_hot does not hold for one of many dividends: by the largest of their keys, and by the least of the keys less
 // one, which makes +0 the largest.
 bool nx_rare_quotient_f32(const in uint most, const in uint least, const in float b) {
-    return most >= 0xbb000000u || least < 0x42ffffffu || nx_divide_f32_fused_rare(1.0f, b);
+    return most >= 0xbb000000u || least < 0x2effffffu || nx_divide_f32_fused_rare(1.0f, b);
 }
 
 // Newton's steps, which round rightly unless the divisor's bits are nearly all ones or something on the way under- or overflows.
 // Tested on 4e9 pairs, for first reciprocals up to 3 ulp off.
 float nx_divide_f32_fused_hot(const in float a, const in float b) {
+    // Squares of gradients are small, and means of them decay to -0: residuals of small dividends would be denormal, and sums of zeros lose the sign.
+    bool small = abs(a) < 8.67361738e-19f;
+    float scaled = a * 18446744073709551616.0f;
+    float dividend = small ? scaled : a;
     float r = nx_rough_divide_f32(1.0f, b);
     r = fma(r, fma(-b, r, 1.0f), r);
-    float q = a * r;
-    q = fma(fma(-b, q, a), r, q);
-    return fma(fma(-b, q, a), r, q);
+    float first = dividend * r;
+    float q = fma(fma(-b, first, dividend), r, first);
+    q = fma(fma(-b, q, dividend), r, q);
+    scaled = q * 5.42101086e-20f;
+    q = small ? scaled : q;
+    return floatBitsToUint(a) << 1 == 0u ? first : q;
 }
 
-// The same for a divisor that many share: a second step makes its reciprocal the rounded one, and one step is enough for the quotient.
+// The same for a divisor that many share, and no -0: a second step makes its reciprocal the rounded one, and one step is enough for the quotient.
 // Tested with the hardest dividends, 8.7e8 in all, of every divisor.
 float nx_shared_quotient_f32(const in float a, const in float b) {
     float r = nx_rough_divide_f32(1.0f, b);
@@ -274,21 +282,27 @@ float nx_sqrt_f32_rounded(const in float x) {
     return nx_magnitude_bits_f32(s) > 0x7f800000u ? nx_nan_f32() : s;
 }
 
-// Whether nx_sqrt_f32_fused_hot does not hold: below 2^-60, above 2^60, unless it is +0.
+// Whether nx_sqrt_f32_fused_hot does not hold: denormal, from 2^60 on, or negative, unless it is +0.
 bool nx_sqrt_f32_fused_rare(const in float x) {
     uint bits = floatBitsToUint(x);
-    return !(bits - 0x21800000u < 0x3c000000u || bits == 0u);
+    return !(bits - 0x00800000u < 0x5d000000u || bits == 0u);
 }
 
-// Newton's steps for the root and half its inverse, which round rightly: tested on all mantissas, for first inverses up to 4 ulp off.
+// Newton's steps for the root and half its inverse, which round rightly: tested on all mantissas, for first inverses up to 4 ulp off. Residuals of
+// small numbers would be denormal.
 float nx_sqrt_f32_fused_hot(const in float x) {
-    float y = nx_rough_rsqrt_f32(x);
-    float g = x * y;
+    bool small = x < 8.67361738e-19f;
+    float scaled = x * 18446744073709551616.0f;
+    float square = small ? scaled : x;
+    float y = nx_rough_rsqrt_f32(square);
+    float g = square * y;
     float h = 0.5f * y;
     float e = fma(-h, g, 0.5f);
     g = fma(g, e, g);
     h = fma(h, e, h);
-    g = fma(fma(-g, g, x), h, g);
+    g = fma(fma(-g, g, square), h, g);
+    scaled = g * 2.32830644e-10f;
+    g = small ? scaled : g;
     return floatBitsToUint(x) == 0u ? x : g;
 }
 
@@ -319,8 +333,8 @@ float nx_rsqrt_exactly_f32(const in float x) {
 // max error: 0.5001 ulp over all 2^32 inputs
 float nx_rsqrt_f32(const in float x) { return nx_rsqrt_exactly_f32(x); }
 
-// Whether nx_rsqrt_f32_fused_hot does not hold: what is not from 2^-60 to 2^60.
-bool nx_rsqrt_f32_fused_rare(const in float x) { return !(x >= 8.67361738e-19f && x < 1.15292150e18f); }
+// Whether nx_rsqrt_f32_fused_hot does not hold: what is not from 2^-100 to 2^60.
+bool nx_rsqrt_f32_fused_rare(const in float x) { return !(x >= 7.88860905e-31f && x < 1.15292150e18f); }
 
 // One of Newton's steps, with a residual that is exact but for its last rounding.
 float nx_rsqrt_f32_fused_hot(const in float x) {

@@ -15,6 +15,8 @@ struct Interpreter {
     library: &'static Library,
     /// By module.
     constants: Vec<HashMap<Word, u32>>,
+    /// Whether denormal results of arithmetic are zeros, as on some devices.
+    flushes: bool,
 }
 
 impl Interpreter {
@@ -29,7 +31,7 @@ impl Interpreter {
                 })
                 .collect()
         });
-        Interpreter { library, constants: constants.collect() }
+        Interpreter { library, constants: constants.collect(), flushes: false }
     }
 
     fn call(&self, function: FunctionRef, arguments: &[u32]) -> u32 {
@@ -66,6 +68,7 @@ impl Interpreter {
                 Op::FDiv => (f[0] / f[1]).to_bits(),
                 Op::FNegate => (-f[0]).to_bits(),
                 Op::FOrdGreaterThanEqual => u32::from(f[0] >= f[1]),
+                Op::FOrdLessThan => u32::from(f[0] < f[1]),
                 Op::IEqual => u32::from(u[0] == u[1]),
                 Op::Bitcast => u[0],
                 Op::IAdd => u[0].wrapping_add(u[1]),
@@ -75,6 +78,9 @@ impl Interpreter {
                 Op::Select => u[if u[0] != 0 { 1 } else { 2 }],
                 other => panic!("{other:?}"),
             };
+            let is_float = matches!(inst.class.opcode, Op::ExtInst | Op::FAdd | Op::FSub | Op::FMul | Op::FDiv);
+            let is_denormal = value & 0x7f80_0000 == 0;
+            let value = if self.flushes && is_float && is_denormal { value & 0x8000_0000 } else { value };
             values.insert(inst.result_id.unwrap(), value);
         }
         panic!("a function of several blocks")
@@ -131,13 +137,36 @@ fn the_fused_exp_is_within_its_ulp() {
 
 #[test]
 fn fused_roots_and_quotients_are_rounded_rightly() {
-    let ordinary = |x: &f32| (2f32.powi(-60)..2f32.powi(60)).contains(&x.abs());
-    let interpreter = Interpreter::new();
-    for x in inputs(4.0).filter(ordinary).map(f32::abs) {
-        assert_eq!(interpreter.run("nx_sqrt_f32_fused_hot", [x]), x.sqrt(), "{x}");
-    }
-    for (a, b) in inputs(4.0).filter(ordinary).zip(inputs(1e3).filter(ordinary).skip(777)) {
-        assert_eq!(interpreter.run("nx_divide_f32_fused_hot", [a, b]), a / b, "{a} / {b}");
+    let between = |least: i32, most: i32| move |x: &f32| (2f32.powi(least)..2f32.powi(most)).contains(&x.abs());
+    // Also where they begin and end to hold.
+    let at = |powers: [i32; 2]| {
+        let near = |power: i32| {
+            inputs(4.0).map(move |x| f32::from_bits(x.to_bits() & 0x7f_ffff | ((power + 127) as u32) << 23))
+        };
+        inputs(4.0).chain(near(powers[0])).chain(near(powers[1] - 1))
+    };
+    for flushes in [false, true] {
+        let interpreter = Interpreter { flushes, ..Interpreter::new() };
+        for x in at([-126, 60]).filter(between(-126, 60)).map(f32::abs) {
+            assert_eq!(interpreter.run("nx_sqrt_f32_fused_hot", [x]), x.sqrt(), "{x:e}");
+        }
+        for x in at([-100, 60]).filter(between(-100, 60)).map(f32::abs) {
+            let error = error_ulp(interpreter.run("nx_rsqrt_f32_fused_hot", [x]), 1.0 / f64::from(x).sqrt());
+            assert!(error < 0.5001, "{x}: {error}");
+        }
+        for (a, b) in [(0.0, 3.0), (-0.0, 3.0), (0.0, -3.0), (-0.0, -1e-9)] {
+            let quotient = interpreter.run("nx_divide_f32_fused_hot", [a, b]);
+            assert_eq!(quotient.to_bits(), (a / b).to_bits(), "{a} / {b}");
+        }
+        let dividends: Vec<f32> = at([-126, 60]).filter(between(-126, 60)).collect();
+        let divisors: Vec<f32> = at([-60, 40]).filter(between(-60, 40)).collect();
+        for (i, &a) in dividends.iter().enumerate() {
+            for b in [777, 5_000].map(|k| divisors[(i * 31 + k) % divisors.len()]) {
+                if b.to_bits() & 0x7f_ff00 != 0x7f_ff00 && a.abs() >= b.abs() * 2f32.powi(-125) {
+                    assert_eq!(interpreter.run("nx_divide_f32_fused_hot", [a, b]), a / b, "{a:e} / {b:e}");
+                }
+            }
+        }
     }
 }
 
@@ -167,7 +196,7 @@ fn hardest_dividends(divisor: u32) -> Vec<f32> {
 
 #[test]
 fn quotients_by_shared_divisors_round_rightly() {
-    let interpreter = Interpreter::new();
+    let interpreter = Interpreter { flushes: true, ..Interpreter::new() };
     let mut count = 0;
     for i in 0..4_000u32 {
         let divisor = 0x3f80_0000 | (i.wrapping_mul(0x9e37_79b9) >> 9) >> (i % 4) << (i % 4);
@@ -175,8 +204,15 @@ fn quotients_by_shared_divisors_round_rightly() {
             continue;
         }
         let b = f32::from_bits(divisor);
+        // The least quotients of all as well.
+        let (small, large) = (2f32.powi(-80), 2f32.powi(39));
         for a in hardest_dividends(divisor) {
-            assert_eq!(interpreter.run("nx_shared_quotient_f32", [a, b]), a / b, "{a:e} / {b:e}");
+            for (a, b) in [(a, b), (a * small, b * large)] {
+                assert_eq!(interpreter.run("nx_shared_quotient_f32", [a, b]), a / b, "{a:e} / {b:e}");
+                assert_eq!(interpreter.run("nx_divide_f32_fused_hot", [a, b]), a / b, "{a:e} / {b:e}");
+            }
+            let (a, b) = (a * 2f32.powi(-124), b * 0.25);
+            assert_eq!(interpreter.run("nx_divide_f32_fused_hot", [a, b]), a / b, "{a:e} / {b:e}");
             count += 1;
         }
     }
