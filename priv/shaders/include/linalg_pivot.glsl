@@ -6,7 +6,7 @@
 #define NONE 0xffffffffu
 
 // A candidate's size in two words, which of equals comes first, and its row. The pivot is the element of largest modulus, the first of
-// equals; NaN is larger than all, and the last NaN counts. Zeros are no candidate.
+// equals; NaN is larger than all, and the last NaN counts. uvec4(0) stands for no candidate: all others are better.
 uvec4 candidate(const in R size, const in uint position, const in uint row) {
     if (la_is_nan_real(size)) return uvec4(NONE, NONE, position, row);
 #if defined(F32) || defined(C64)

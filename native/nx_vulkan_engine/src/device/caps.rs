@@ -244,6 +244,8 @@ fn matrix_units(device: &PhysicalDevice, enabled: &Features) -> MatrixUnits {
     let listed = matrix_properties(device);
     let has = |factor| listed.iter().any(|p| is_product(p, factor));
     let float16 = has(vk::ComponentTypeKHR::FLOAT16);
+    // Kernels for bf16 count on how NVIDIA's units hold matrices (matrix_fragments.glsl): eight components per invocation, which are the same elements
+    // in all kernels. No others have a number of warps.
     let bfloat16 = float16
         && enabled.bfloat16
         && has(bfloat16::COMPONENT_TYPE)

@@ -11,6 +11,8 @@
 #include "params.glsl"
 
 #define LANES 8u
+#define TILE_M ROWS
+#define TILE_N (VECTORS * LANES)
 // Rows that are computed at once: their sums fit in the registers of a core.
 #ifndef BLOCK
 #define BLOCK 8u
@@ -69,21 +71,7 @@ uint column(const in uint v, const in uint lane) {
 }
 
 void main() {
-    uint rows = nx_param(0u), columns = nx_param(1u), depth = nx_param(2u), batches = nx_param(3u);
-    uint chunk = nx_param(4u), splits = nx_param(5u);
-    uint tiles_m = (rows + ROWS - 1u) / ROWS, tiles_n = (columns + VECTORS * LANES - 1u) / (VECTORS * LANES);
-    uint job = nx_group();
-    if (job >= tiles_m * tiles_n * batches * splits) return;
-    // Neighbouring workgroups share operands in the cache: groups of eight tile rows walk along the columns.
-    uint plane = job / (tiles_m * tiles_n);
-    uint tile = job - plane * (tiles_m * tiles_n);
-    uint band = tile / (8u * tiles_n);
-    uint band_rows = min(8u, tiles_m - band * 8u);
-    uint in_band = tile - band * 8u * tiles_n;
-    uint m0 = (band * 8u + in_band % band_rows) * ROWS;
-    uint n0 = in_band / band_rows * (VECTORS * LANES);
-    uint batch = plane % batches;
-    uint split = plane / batches;
+#include "dot_tile.glsl"
     uint begin = min(split * chunk, depth);
     uint end = min(begin + chunk, depth);
     uint lane = gl_SubgroupInvocationID;

@@ -44,25 +44,7 @@ void slot_store_four(const in uint at, const in vec4 value) {}
 
 shared uvec4 tiles[SUBGROUPS * ROOM];
 
-#define MatrixA coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
-#define MatrixB coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
-#define Sums coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
-
-// Makes a matrix of what an invocation holds of it.
-#define HOLD(matrix, held) { \
-    f16vec2 pair = unpackFloat2x16(held[0]); \
-    matrix[0] = pair[0]; \
-    matrix[1] = pair[1]; \
-    pair = unpackFloat2x16(held[1]); \
-    matrix[2] = pair[0]; \
-    matrix[3] = pair[1]; \
-    pair = unpackFloat2x16(held[2]); \
-    matrix[4] = pair[0]; \
-    matrix[5] = pair[1]; \
-    pair = unpackFloat2x16(held[3]); \
-    matrix[6] = pair[0]; \
-    matrix[7] = pair[1]; \
-}
+#include "matrix_fragments.glsl"
 
 #define R4 vec4
 #include "dot_store.glsl"
@@ -77,21 +59,7 @@ float element(const in uint from, const in uint line, const in uint k) {
 }
 
 void main() {
-    uint rows = nx_param(0u), columns = nx_param(1u), depth = nx_param(2u), batches = nx_param(3u);
-    uint chunk = nx_param(4u), splits = nx_param(5u);
-    uint tiles_m = (rows + TILE_M - 1u) / TILE_M, tiles_n = (columns + TILE_N - 1u) / TILE_N;
-    uint job = nx_group();
-    if (job >= tiles_m * tiles_n * batches * splits) return;
-    // Neighbouring workgroups share operands in the cache: groups of eight tile rows walk along the columns.
-    uint plane = job / (tiles_m * tiles_n);
-    uint tile = job - plane * (tiles_m * tiles_n);
-    uint band = tile / (8u * tiles_n);
-    uint band_rows = min(8u, tiles_m - band * 8u);
-    uint in_band = tile - band * 8u * tiles_n;
-    uint m0 = (band * 8u + in_band % band_rows) * TILE_M;
-    uint n0 = in_band / band_rows * TILE_N;
-    uint batch = plane % batches;
-    uint split = plane / batches;
+#include "dot_tile.glsl"
     uint blocks = (depth + 15u) / 16u;
     uint first = split * (chunk / 16u), end = min(first + chunk / 16u, blocks);
 

@@ -27,8 +27,7 @@ void slot_store(const in uint at, const in uvec4 value) {}
 
 shared uvec4 parts[8 * 96];
 
-#define MatrixA coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
-#define MatrixB coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
+#include "matrix_fragments.glsl"
 
 // Rounds to bf16 in the upper half, ties away from zero.
 uvec2 rounded(const in vec2 x) { return (floatBitsToUint(x) + 0x8000u) & 0xffff0000u; }
@@ -53,10 +52,6 @@ uvec3 parts_of(const in vec2 x) {
     }
     return uvec3(halves(high), halves(middle), halves(low));
 }
-
-// What an invocation holds of a matrix.
-#define HELD(x) \
-    uvec4(packFloat2x16(f16vec2(x[0], x[1])), packFloat2x16(f16vec2(x[2], x[3])), packFloat2x16(f16vec2(x[4], x[5])), packFloat2x16(f16vec2(x[6], x[7])))
 
 void main() {
     uint rows = nx_param(0u), depth = nx_param(1u), batches = nx_param(2u);
