@@ -277,12 +277,11 @@ pub(super) fn plan(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, e
         _ => TARGET_INVOCATIONS,
     };
     let most = most_invocations(engine);
-    // A second dispatch is worth no fewer elements, however many invocations share them.
-    let is_split_column = columns && elements >= 2 * ELEMENTS_PER_INVOCATION && engine.caps().kind != DeviceKind::Cpu;
-    let per_chunk = match (columns, is_split_column) {
-        (_, true) => ELEMENTS_OF_COLUMN,
-        (true, false) => ELEMENTS_PER_INVOCATION,
+    let per_chunk = match (columns, engine.caps().kind) {
         (false, _) => ELEMENTS_PER_INVOCATION * u64::from(ReduceSpec::LOCAL_SIZE),
+        // A second dispatch is worth no fewer elements, however many invocations share them.
+        (true, kind) if kind != DeviceKind::Cpu && elements >= 2 * ELEMENTS_PER_INVOCATION => ELEMENTS_OF_COLUMN,
+        (true, _) => ELEMENTS_PER_INVOCATION,
     };
     let invocations = if columns { outputs } else { outputs * elements.div_ceil(ELEMENTS_PER_INVOCATION).min(most) };
     let chunks = target.div_ceil(invocations.max(1)).min(elements / per_chunk).max(1);

@@ -52,8 +52,8 @@ fn constant(new: &Rewriter, operand: Operand) -> Result<Option<Value>> {
     Ok(new.constant(operand).map(|value| Value::from(value).cast(dtype)))
 }
 
-fn is_one(value: Value) -> bool {
-    matches!(value, Value::Int(1)) || value == Value::Float(1.0)
+fn equals(value: Value, number: i32) -> bool {
+    value == Value::Int(number.into()) || value == Value::Float(number.into())
 }
 
 /// Whether `x op value` is `x`, for real numbers.
@@ -64,11 +64,10 @@ fn right_neutral(op: Binary, value: Value, out: DType) -> bool {
         return false;
     }
     match op {
-        Binary::Multiply | Binary::Divide => is_one(value),
+        Binary::Multiply | Binary::Divide | Binary::Pow => equals(value, 1),
         Binary::Add => integer_zero || sign(true),
         Binary::Subtract => integer_zero || sign(false),
         Binary::BitwiseOr | Binary::BitwiseXor | Binary::LeftShift | Binary::RightShift => integer_zero,
-        Binary::Pow => is_one(value),
         _ => false,
     }
 }
@@ -86,8 +85,7 @@ fn multiply_for_square(new: &Rewriter, instruction: &mut Instruction) -> Result<
     else {
         return Ok(());
     };
-    let is_two =
-        constant(new, exponent)?.is_some_and(|value| matches!(value, Value::Int(2)) || value == Value::Float(2.0));
+    let is_two = constant(new, exponent)?.is_some_and(|value| equals(value, 2));
     if is_two && !out.dtype.is_complex() && new.ty(base)? == out {
         (instruction.op, instruction.operands[1]) = (Op::Binary(Binary::Multiply), base);
     }
