@@ -12,7 +12,7 @@ use nx_vulkan_engine::codegen::dot::{Access, DotSpec, EpilogueSpec, Load, Store,
 use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::codegen::link::FloatModes;
-use nx_vulkan_engine::codegen::matrix::{MatrixTile, SplitSpec, SplitStage};
+use nx_vulkan_engine::codegen::matrix::{MatrixTile, Planes, SplitSpec, SplitStage};
 use nx_vulkan_engine::codegen::reduce::{Direction, ReduceSpec, Stage};
 use nx_vulkan_engine::codegen::templates::{LIBRARIES, TEMPLATES};
 use nx_vulkan_engine::codegen::workgroup::{self, Keyed, Mode, WorkgroupSpec};
@@ -109,7 +109,7 @@ fn kernels_for_matrix_units_are_valid() {
         result: Ref::Result(0),
     };
     let load = Load { along_k: true, by_four: true };
-    for tile in [1, 2, 3].into_iter().flat_map(MatrixTile::all) {
+    for tile in Planes::ALL.into_iter().flat_map(MatrixTile::all) {
         for (out, by_four, epilogue) in [
             (DType::F32, true, None),
             (DType::F16, false, None),
@@ -129,7 +129,7 @@ fn kernels_for_matrix_units_are_valid() {
                 prologues: [None, None],
                 store: Store { rank: 2, contiguous: epilogue.is_none(), by_four },
                 tiling: Tiling::Matrix(tile),
-                guarded: tile.planes == 2,
+                guarded: tile.planes == Planes::TwoF16,
                 low_b_first: by_four,
                 wide: by_four,
                 epilogue,
@@ -141,9 +141,12 @@ fn kernels_for_matrix_units_are_valid() {
         for (along_k, by_four, dtype) in
             [(true, true, DType::F32), (false, false, DType::Bf16), (false, true, DType::F16)]
         {
-            for planes in if stage == SplitStage::Split { 1..4 } else { 1..3 } {
+            for planes in Planes::ALL {
                 let load = Load { along_k, by_four };
-                let (scaled, second) = (planes < 3, planes == 3);
+                let (scaled, second) = (!planes.is_bf16(), planes.is_in_order());
+                if stage == SplitStage::Largest && !scaled {
+                    continue;
+                }
                 let spec = SplitSpec { stage, dtype, ranks: [1, 2, 3], load, planes, scaled, second };
                 check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
             }

@@ -9,7 +9,8 @@ use half::{bf16, f16};
 use nx_vulkan_engine::codegen::access::Element;
 use nx_vulkan_engine::codegen::dot::Tiling;
 use nx_vulkan_engine::codegen::elementwise::{Ref, Step};
-use nx_vulkan_engine::codegen::matrix::{MatrixTile, block};
+use nx_vulkan_engine::codegen::matrix::MatrixTile;
+use nx_vulkan_engine::codegen::matrix::Planes::{self, OneF16, ThreeBf16, TwoF16};
 use nx_vulkan_engine::kernel::launch::dot::{
     Choice, Epilogue, Form, Group, Matrix, Product, choose, plain, prepare, product_as,
 };
@@ -18,22 +19,25 @@ use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
 use nx_vulkan_engine::{CType, Compile, DType, Engine, Options, Precision, Tensor, Type, View};
 use smallvec::smallvec;
 
-/// The engine that makes so many numbers of an f32.
-fn engine(planes: u32) -> &'static Arc<Engine> {
+/// The engine that makes such numbers of an f32.
+fn engine(planes: Planes) -> &'static Arc<Engine> {
     static HIGH: OnceLock<Arc<Engine>> = OnceLock::new();
     static HIGHEST: OnceLock<Arc<Engine>> = OnceLock::new();
-    let (engine, precision) = if planes == 3 { (&HIGHEST, Precision::Highest) } else { (&HIGH, Precision::High) };
+    let (engine, precision) = match planes {
+        OneF16 | TwoF16 => (&HIGH, Precision::High),
+        ThreeBf16 => (&HIGHEST, Precision::Highest),
+    };
     engine.get_or_init(|| Engine::open_with(&Options { precision, ..common::options() }).unwrap())
 }
 
-/// Of one, two and three numbers for an element those that the device's matrix units can take; says so where it has none.
-fn planes_of_units() -> Vec<u32> {
-    let caps = engine(2).caps();
+/// Those that the device's matrix units can take; says so where it has none.
+fn planes_of_units() -> Vec<Planes> {
+    let caps = engine(TwoF16).caps();
     if !caps.cooperative_matrix {
-        eprintln!("no matrix units: {}", engine(2).info());
+        eprintln!("no matrix units: {}", engine(TwoF16).info());
     }
-    let has = [caps.cooperative_matrix, caps.cooperative_matrix, caps.bfloat16_matrix];
-    (1..).zip(has).filter(|(_, has)| *has).map(|(planes, _)| planes).collect()
+    let has = |planes: &Planes| if planes.is_bf16() { caps.bfloat16_matrix } else { caps.cooperative_matrix };
+    Planes::ALL.into_iter().filter(has).collect()
 }
 
 struct Random(u64);
@@ -118,16 +122,16 @@ impl Given {
 #[test]
 fn operands_become_f16_numbers() {
     let forms = [
-        (DType::F32, Form { planes: 2, scaled: true }),
-        (DType::F16, Form { planes: 2, scaled: true }),
-        (DType::Bf16, Form { planes: 1, scaled: true }),
-        (DType::F16, Form { planes: 1, scaled: false }),
+        (DType::F32, Form { planes: TwoF16, scaled: true }),
+        (DType::F16, Form { planes: TwoF16, scaled: true }),
+        (DType::Bf16, Form { planes: OneF16, scaled: true }),
+        (DType::F16, Form { planes: OneF16, scaled: false }),
     ];
     for (dtype, form) in forms {
         for sizes in [[1, 1, 1], [1, 128, 128], [2, 67, 129], [3, 130, 260], [1, 8, 1000]] {
             for along_k in [true, false] {
-                let given = Given::random(engine(2), dtype, sizes, along_k, sizes[2]);
-                let [prepared] = prepare(engine(2), &[&given.matrix()], form, Compile::Allowed)
+                let given = Given::random(engine(TwoF16), dtype, sizes, along_k, sizes[2]);
+                let [prepared] = prepare(engine(TwoF16), &[&given.matrix()], form, Compile::Allowed)
                     .unwrap()
                     .into_vec()
                     .try_into()
@@ -137,32 +141,32 @@ fn operands_become_f16_numbers() {
                 }
                 let what = format!("{dtype} {form:?} {sizes:?} {along_k}");
                 let halves: Vec<f64> = {
-                    let bytes = prepared.numbers.to_nx_bytes(engine(2), None).unwrap();
+                    let bytes = prepared.numbers.to_nx_bytes(engine(TwoF16), None).unwrap();
                     decode(DType::F16, &bytes)
                 };
                 let scales = prepared.scales.map(|[scales, lost]| {
-                    assert_eq!(lost.to_nx_bytes(engine(2), None).unwrap(), [0; 4], "{what}");
-                    decode(DType::F32, &scales.to_nx_bytes(engine(2), None).unwrap())
+                    assert_eq!(lost.to_nx_bytes(engine(TwoF16), None).unwrap(), [0; 4], "{what}");
+                    decode(DType::F32, &scales.to_nx_bytes(engine(TwoF16), None).unwrap())
                 });
                 let [batches, rows, depth] = sizes;
-                let (block, planes) = (block(form.planes), u64::from(form.planes));
+                let (block, planes) = (form.planes.block(), u64::from(form.planes.count()));
                 assert_eq!(prepared.step * 8, planes * depth.next_multiple_of(block), "{what}");
                 for row in 0..batches * rows {
                     let scale = scales.as_ref().map_or(1.0, |s| s[row as usize]);
                     assert_eq!(scale.log2().fract(), 0.0, "{what}");
                     for k in 0..depth.next_multiple_of(block) {
                         let at = row * prepared.step * 8 + k / block * block * planes + k % block;
-                        let low = if planes == 2 { halves[(at + block) as usize] / 2048.0 } else { 0.0 };
+                        let low = if form.planes == TwoF16 { halves[(at + block) as usize] / 2048.0 } else { 0.0 };
                         let got = (halves[at as usize] + low) * scale;
                         let expected = if k < depth { given.at(row / rows, row % rows, k) } else { 0.0 };
-                        let least = if planes == 2 { expected.abs() * 2f64.powi(-21) } else { 0.0 };
+                        let least = if form.planes == TwoF16 { expected.abs() * 2f64.powi(-21) } else { 0.0 };
                         assert!((got - expected).abs() <= least, "{what}: row {row}, {k}: {got}, not {expected}");
                     }
                 }
             }
         }
     }
-    common::assert_valid(engine(2));
+    common::assert_valid(engine(TwoF16));
 }
 
 /// What becomes of an element, by its place.
@@ -181,29 +185,29 @@ fn lost_digits_are_noticed() {
         ("a small element", true, Box::new(wide(1.2345e-12))),
         ("scaled", false, Box::new(|_, x| x * 2f64.powi(40))),
     ];
-    for planes in [1, 2] {
-        let dtype = if planes == 1 { DType::Bf16 } else { DType::F32 };
+    for planes in [OneF16, TwoF16] {
+        let dtype = if planes == OneF16 { DType::Bf16 } else { DType::F32 };
         for (name, lost, change) in &cases {
             for along_k in [true, false] {
                 let mut random = Random(5);
                 let values: Vec<f64> = (0..65 * 131).map(|i| change(i, random.normal() + 8.0)).collect();
-                let given = Given::new(engine(2), dtype, [1, 65, 131], along_k, &values);
+                let given = Given::new(engine(TwoF16), dtype, [1, 65, 131], along_k, &values);
                 let form = Form { planes, scaled: true };
-                let [prepared] = prepare(engine(2), &[&given.matrix()], form, Compile::Allowed)
+                let [prepared] = prepare(engine(TwoF16), &[&given.matrix()], form, Compile::Allowed)
                     .unwrap()
                     .into_vec()
                     .try_into()
                     .unwrap();
                 let [_, word] = prepared.scales.unwrap();
-                let noticed = word.to_nx_bytes(engine(2), None).unwrap() != [0; 4];
-                assert_eq!(noticed, *lost, "{name}, {planes} planes, {along_k}");
+                let noticed = word.to_nx_bytes(engine(TwoF16), None).unwrap() != [0; 4];
+                assert_eq!(noticed, *lost, "{name}, {planes:?}, {along_k}");
             }
         }
     }
 }
 
 /// Every way to compute a product on matrix units.
-fn ways(planes: u32, depth: u64) -> Vec<Choice> {
+fn ways(planes: Planes, depth: u64) -> Vec<Choice> {
     let splits = [1, 3].into_iter().filter(|splits| depth >= 128 * splits);
     let tiles = MatrixTile::all(planes);
     splits.flat_map(|splits| tiles.clone().map(move |tile| Choice { tiling: Tiling::Matrix(tile), splits })).collect()
@@ -216,9 +220,9 @@ fn bytes(engine: &Engine, t: &Tensor) -> Vec<u8> {
 const SHAPES: [[u64; 4]; 6] =
     [[1, 128, 128, 128], [1, 131, 333, 77], [3, 64, 168, 72], [1, 264, 1000, 136], [2, 5, 500, 9], [1, 1, 128, 2]];
 
-/// The types whose elements become so many numbers.
-fn dtypes(planes: u32) -> &'static [DType] {
-    if planes == 1 { &[DType::F16, DType::Bf16] } else { &[DType::F32] }
+/// The types whose elements become such numbers.
+fn dtypes(planes: Planes) -> &'static [DType] {
+    if planes == OneF16 { &[DType::F16, DType::Bf16] } else { &[DType::F32] }
 }
 
 #[test]
@@ -243,7 +247,11 @@ fn products_are_exact() {
                         _ => 0.0,
                     };
                     // Sums of a few hundred numbers; those of f16 are never taken out of the units.
-                    let units = [256.0, 4.0, 2.0][planes as usize - 1];
+                    let units = match planes {
+                        OneF16 => 256.0,
+                        TwoF16 => 4.0,
+                        ThreeBf16 => 2.0,
+                    };
                     for &(at, sum, size) in &expected {
                         let limit = units * size * 2f64.powi(-24) + sum.abs() * ulp;
                         assert!(
@@ -308,10 +316,10 @@ fn windows_are_multiplied() {
 /// Three numbers hold all that f32 does: where sums need no rounding, there is none.
 #[test]
 fn exact_sums_of_f32_are_exact() {
-    if !planes_of_units().contains(&3) {
+    if !planes_of_units().contains(&ThreeBf16) {
         return;
     }
-    let (engine, [rows, depth, columns]) = (engine(3), [130, 300, 150]);
+    let (engine, [rows, depth, columns]) = (engine(ThreeBf16), [130, 300, 150]);
     let mut random = Random(4);
     let any: Vec<f64> = (0..columns * depth).map(|_| random.normal() * 2f64.powi(random.next() as i32 % 60)).collect();
     let few: Vec<f64> = (0..columns * depth).map(|_| (random.next() % 127) as f64 - 63.0).collect();
@@ -323,7 +331,7 @@ fn exact_sums_of_f32_are_exact() {
         let b = Given::new(engine, DType::F32, [1, columns, depth], false, b);
         let out = Tensor::uninitialized(engine, &Type::new(DType::F32, &[1, rows, columns])).unwrap();
         let p = Product { a: a.matrix(), b: b.matrix(), out: &out, prologues: [None, None], epilogue: None };
-        for way in ways(3, depth) {
+        for way in ways(ThreeBf16, depth) {
             product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
             let got = decode(DType::F32, &bytes(engine, &out));
             for (at, sum, _) in some_sums(&a, &b) {
@@ -336,11 +344,11 @@ fn exact_sums_of_f32_are_exact() {
 /// Units cut off, but sums are taken out of them so often that those of many numbers of one sign stay nearer than added up one after the other.
 #[test]
 fn long_sums_are_as_exact_as_those_of_f32() {
-    if !planes_of_units().contains(&3) {
+    if !planes_of_units().contains(&ThreeBf16) {
         return;
     }
     for depth in [1024, 8192] {
-        let (engine, [rows, columns]) = (engine(3), [70, 64]);
+        let (engine, [rows, columns]) = (engine(ThreeBf16), [70, 64]);
         let mut random = Random(6);
         let mut given = |rows: u64| {
             let values: Vec<f64> = (0..rows * depth).map(|_| random.uniform()).collect();
@@ -359,7 +367,7 @@ fn long_sums_are_as_exact_as_those_of_f32() {
             let terms = (0..depth).map(|k| (factor(&a, at / columns, k), factor(&b, at % columns, k)));
             terms.fold(0f32, |sum, (x, y)| x.mul_add(y, sum)).into()
         });
-        for tile in MatrixTile::all(3) {
+        for tile in MatrixTile::all(ThreeBf16) {
             let way = Choice { tiling: Tiling::Matrix(tile), splits: 1 };
             product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
             let got = decode(DType::F32, &bytes(engine, &out));
@@ -372,10 +380,10 @@ fn long_sums_are_as_exact_as_those_of_f32() {
 /// What leaves f32's range on its way to the units, or is no number, means what it does to f32.
 #[test]
 fn special_elements_keep_their_meaning() {
-    if !planes_of_units().contains(&3) {
+    if !planes_of_units().contains(&ThreeBf16) {
         return;
     }
-    let (engine, [rows, depth, columns]) = (engine(3), [70, 140, 80]);
+    let (engine, [rows, depth, columns]) = (engine(ThreeBf16), [70, 140, 80]);
     let specials = [
         f64::INFINITY,
         f64::NEG_INFINITY,
@@ -409,7 +417,7 @@ fn special_elements_keep_their_meaning() {
                 (0..depth).map(|k| (a.at(0, at / columns, k) * b.at(0, at % columns, k)).abs()).sum()
             };
             let sizes: Vec<f64> = (0..rows * columns).map(size).collect();
-            for way in ways(3, depth) {
+            for way in ways(ThreeBf16, depth) {
                 product_as(engine, &p(&out), CType::F32, way, Compile::Allowed).unwrap();
                 let got = decode(DType::F32, &bytes(engine, &out));
                 for (at, (&got, &expected)) in got.iter().zip(&expected).enumerate() {
@@ -456,25 +464,25 @@ fn lost_digits_are_left_to_other_kernels() {
             let mut values: Vec<Vec<f64>> =
                 [rows, columns].iter().map(|n| (0..n * depth).map(|_| random.normal()).collect()).collect();
             values[which][at] = x;
-            let a = Given::new(engine(2), DType::F32, [1, rows, depth], true, &values[0]);
-            let b = Given::new(engine(2), DType::F32, [1, columns, depth], false, &values[1]);
+            let a = Given::new(engine(TwoF16), DType::F32, [1, rows, depth], true, &values[0]);
+            let b = Given::new(engine(TwoF16), DType::F32, [1, columns, depth], false, &values[1]);
             let ty = Type::new(DType::F32, &[1, rows, columns]);
-            let [out, expected] = [(); 2].map(|()| Tensor::uninitialized(engine(2), &ty).unwrap());
+            let [out, expected] = [(); 2].map(|()| Tensor::uninitialized(engine(TwoF16), &ty).unwrap());
             let p = |out| Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue: None };
-            for way in ways(2, depth) {
-                product_as(engine(2), &p(&out), CType::F32, way, Compile::Allowed).unwrap();
-                let plain = plain(engine(2), &p(&expected), CType::F32, Some(way.splits));
-                product_as(engine(2), &p(&expected), CType::F32, plain, Compile::Allowed).unwrap();
-                assert!(bytes(engine(2), &out) == bytes(engine(2), &expected), "{x} in {which}, {way:?}");
+            for way in ways(TwoF16, depth) {
+                product_as(engine(TwoF16), &p(&out), CType::F32, way, Compile::Allowed).unwrap();
+                let plain = plain(engine(TwoF16), &p(&expected), CType::F32, Some(way.splits));
+                product_as(engine(TwoF16), &p(&expected), CType::F32, plain, Compile::Allowed).unwrap();
+                assert!(bytes(engine(TwoF16), &out) == bytes(engine(TwoF16), &expected), "{x} in {which}, {way:?}");
             }
         }
     }
-    common::assert_valid(engine(2));
+    common::assert_valid(engine(TwoF16));
 }
 
 #[test]
 fn transposed_products_have_the_same_bits() {
-    for planes in planes_of_units().into_iter().filter(|&planes| planes > 1) {
+    for planes in planes_of_units().into_iter().filter(|&planes| planes != OneF16) {
         let engine = engine(planes);
         for [rows, depth, columns] in [[256, 512, 250], [136, 300, 200]] {
             for layout in 0..4 {
@@ -504,10 +512,10 @@ fn transposed_products_have_the_same_bits() {
 /// Steps behind a product, results in other layouts, and partial sums give what they give without units, but for rounding.
 #[test]
 fn epilogues_and_layouts() {
-    planes_of_units().into_iter().filter(|&planes| planes > 1).for_each(epilogues_and_layouts_of);
+    planes_of_units().into_iter().filter(|&planes| planes != OneF16).for_each(epilogues_and_layouts_of);
 }
 
-fn epilogues_and_layouts_of(planes: u32) {
+fn epilogues_and_layouts_of(planes: Planes) {
     let engine = engine(planes);
     let [rows, depth, columns] = [129, 384, 130];
     let a = Given::random(engine, DType::F32, [1, rows, depth], true, 3);
@@ -590,9 +598,9 @@ fn large_products_are_given_to_the_units() {
         let p = Product { a: matrix(a), b: matrix(b), out: &out, prologues: [None, None], epilogue: None };
         matches!(choose(engine, &p, CType::F32).tiling, Tiling::Matrix(_))
     };
-    assert!([DType::F32, DType::F16, DType::Bf16].iter().all(|&dtype| chosen(engine(2), dtype, 2048)));
-    assert!(!chosen(engine(2), DType::F32, 64));
-    let highest = engine(3);
+    assert!([DType::F32, DType::F16, DType::Bf16].iter().all(|&dtype| chosen(engine(TwoF16), dtype, 2048)));
+    assert!(!chosen(engine(TwoF16), DType::F32, 64));
+    let highest = engine(ThreeBf16);
     assert_eq!(chosen(highest, DType::F32, 2048), highest.caps().bfloat16_matrix);
     assert!(chosen(highest, DType::F16, 2048) && !chosen(highest, DType::F32, 256));
 }

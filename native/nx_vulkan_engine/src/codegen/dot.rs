@@ -8,7 +8,7 @@ use super::access::{self, Element, Param, ParamLayout, value_type};
 use super::elementwise::{Generated, Ref, Step, arg, emit_steps};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
-use super::matrix::MatrixTile;
+use super::matrix::{MatrixTile, define_lost};
 use super::scalar::{self, Value};
 use super::templates;
 use crate::{CType, DType, Error, Result};
@@ -477,41 +477,6 @@ impl DotSpec {
         })
     }
 
-    fn generate_matrix(
-        &self,
-        library: &Library,
-        tile: MatrixTile,
-        modes: FloatModes,
-        table: bool,
-    ) -> Result<Generated> {
-        let name = &tile.template();
-        let (mut linker, mut params) = start(library, name, modes, table, 10)?;
-        if tile.is_in_order() {
-            linker.bfloat16 = true;
-            // Compilers may fetch them early then, past all other accesses.
-            let word = linker.type_uint(32);
-            let block = linker.type_vector(word, 4);
-            linker.declare_read_only(block, 16);
-        }
-        for (slot, operand) in [("slot_a_block", 0), ("slot_b_block", 1)] {
-            linker.define(slot, |code, args| {
-                let address = params.address(operand);
-                access::load(code, address, Element::Raw(16), arg(args, 0)?).map(Some)
-            })?;
-        }
-        if self.guarded {
-            for (slot, operand) in [("slot_a_scale", 2), ("slot_b_scale", 3)] {
-                linker.define(slot, |code, args| {
-                    let address = params.address(operand);
-                    access::load(code, address, Element::Typed(DType::F32), arg(args, 0)?).map(Some)
-                })?;
-            }
-            define_lost(&mut linker, &mut params, [4, 5])?;
-        }
-        self.define_stores(&mut linker, &mut params)?;
-        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
-    }
-
     /// Slots of single results and, where they are aligned for it, of two neighbours.
     fn define_stores_of_lanes(&self, linker: &mut Linker<'_>, params: &mut ParamLayout) -> Result<()> {
         linker.define("slot_store", |code, args| {
@@ -530,7 +495,7 @@ impl DotSpec {
         })
     }
 
-    fn define_stores(&self, linker: &mut Linker<'_>, params: &mut ParamLayout) -> Result<()> {
+    pub(super) fn define_stores(&self, linker: &mut Linker<'_>, params: &mut ParamLayout) -> Result<()> {
         if !self.store.by_four {
             return linker.define("slot_store", |code, args| {
                 self.finish(code, params, arg(args, 0)?, &[arg(args, 1)?])?;
@@ -717,16 +682,6 @@ pub(super) fn grouped_position(
         axis += rank;
     }
     Ok(at.unwrap_or_else(|| code.linker.const_u32(0)))
-}
-
-/// How many elements of both operands lost digits, which two words in memory tell.
-fn define_lost(linker: &mut Linker<'_>, params: &mut ParamLayout, operands: [u8; 2]) -> Result<()> {
-    linker.define("slot_lost", |code, _| {
-        let zero = code.linker.const_u32(0);
-        let mut word = |operand| access::load(code, params.address(operand), Element::Raw(4), zero);
-        let [a, b] = [word(operands[0])?, word(operands[1])?];
-        Ok(Some(code.u32_op(SpirvOp::BitwiseOr, a, b)))
-    })
 }
 
 /// Four neighbours as a vector of a type of sums.

@@ -1,33 +1,88 @@
-//! Operands of matrix units: f32 numbers as three of bf16 or pairs of f16, f16 as they are.
+//! Products on matrix units, and their operands: f32 numbers as three of bf16 or pairs of f16, f16 as they are.
 
-use rspirv::spirv::Word;
+use rspirv::spirv::{Op as SpirvOp, Word};
 
 use super::access::{self, Element, ParamLayout};
-use super::dot::{Load, grouped_position, load_four, start};
+use super::dot::{DotSpec, Load, grouped_position, load_four, start};
 use super::elementwise::{Generated, arg};
 use super::library::Library;
-use super::link::{Code, FloatModes};
+use super::link::{Code, FloatModes, Linker};
 use super::scalar::{self, Value};
 use crate::{CType, DType, Result};
+
+/// The numbers that make up an element of an operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Planes {
+    /// One of f16, for f16 and what f16 holds.
+    OneF16,
+    /// Two of f16 for f32, which hold 22 bits.
+    TwoF16,
+    /// Three of bf16 for f32, which hold all 24 bits.
+    ThreeBf16,
+}
+
+impl Planes {
+    pub const ALL: [Planes; 3] = [Planes::OneF16, Planes::TwoF16, Planes::ThreeBf16];
+
+    pub fn count(self) -> u32 {
+        match self {
+            Planes::OneF16 => 1,
+            Planes::TwoF16 => 2,
+            Planes::ThreeBf16 => 3,
+        }
+    }
+
+    /// Whether they are bf16, not f16.
+    pub fn is_bf16(self) -> bool {
+        match self {
+            Planes::OneF16 | Planes::TwoF16 => false,
+            Planes::ThreeBf16 => true,
+        }
+    }
+
+    /// Whether they lie in the order in which the invocations of a subgroup hold 16 x 16 elements, and not by rows.
+    pub fn is_in_order(self) -> bool {
+        match self {
+            Planes::OneF16 | Planes::TwoF16 => false,
+            Planes::ThreeBf16 => true,
+        }
+    }
+
+    /// Rows that lie together.
+    pub fn rows_together(self) -> u64 {
+        if self.is_in_order() { 16 } else { 1 }
+    }
+
+    /// Contracted elements of one step of a product, to which operands are padded.
+    pub fn block(self) -> u64 {
+        match self {
+            Planes::OneF16 => 64,
+            Planes::TwoF16 => 32,
+            Planes::ThreeBf16 => 16,
+        }
+    }
+}
 
 /// A square tile of results that one workgroup computes on matrix units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MatrixTile {
     pub side: u32,
-    /// Numbers that make up an element: three of bf16 or two of f16 for f32, one of f16 for f16 and what f16 holds.
-    pub planes: u32,
+    pub planes: Planes,
 }
 
 impl MatrixTile {
     /// Those with a template, the largest first.
-    pub fn all(planes: u32) -> impl Iterator<Item = MatrixTile> + Clone {
-        let sides: &[u32] = if planes == 3 { &[64] } else { &[128, 64] };
+    pub fn all(planes: Planes) -> impl Iterator<Item = MatrixTile> + Clone {
+        let sides: &[u32] = match planes {
+            Planes::OneF16 | Planes::TwoF16 => &[128, 64],
+            Planes::ThreeBf16 => &[64],
+        };
         sides.iter().map(move |&side| MatrixTile { side, planes })
     }
 
     /// Contracted elements of one step.
     pub fn block(&self) -> u64 {
-        block(self.planes)
+        self.planes.block()
     }
 
     pub fn invocations(&self) -> u32 {
@@ -39,23 +94,56 @@ impl MatrixTile {
         2 * self.side * 9 * 16
     }
 
-    /// Whether operands lie as the units hold them.
-    pub fn is_in_order(&self) -> bool {
-        self.planes == 3
-    }
-
-    pub(super) fn template(&self) -> String {
-        format!("dot_matrix_{0}x{0}_{1}", self.side, self.planes)
+    fn template(&self) -> String {
+        format!("dot_matrix_{0}x{0}_{1}", self.side, self.planes.count())
     }
 }
 
-/// Contracted elements of one step.
-pub fn block(planes: u32) -> u64 {
-    match planes {
-        3 => 16,
-        2 => 32,
-        _ => 64,
+impl DotSpec {
+    pub(super) fn generate_matrix(
+        &self,
+        library: &Library,
+        tile: MatrixTile,
+        modes: FloatModes,
+        table: bool,
+    ) -> Result<Generated> {
+        let name = &tile.template();
+        let (mut linker, mut params) = start(library, name, modes, table, 10)?;
+        linker.bfloat16 = tile.planes.is_bf16();
+        if tile.planes.is_in_order() {
+            // Compilers may fetch them early then, past all other accesses.
+            let word = linker.type_uint(32);
+            let block = linker.type_vector(word, 4);
+            linker.declare_read_only(block, 16);
+        }
+        for (slot, operand) in [("slot_a_block", 0), ("slot_b_block", 1)] {
+            linker.define(slot, |code, args| {
+                let address = params.address(operand);
+                access::load(code, address, Element::Raw(16), arg(args, 0)?).map(Some)
+            })?;
+        }
+        if self.guarded {
+            for (slot, operand) in [("slot_a_scale", 2), ("slot_b_scale", 3)] {
+                linker.define(slot, |code, args| {
+                    let address = params.address(operand);
+                    access::load(code, address, Element::Typed(DType::F32), arg(args, 0)?).map(Some)
+                })?;
+            }
+            define_lost(&mut linker, &mut params, [4, 5])?;
+        }
+        self.define_stores(&mut linker, &mut params)?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
     }
+}
+
+/// How many elements of both operands lost digits, which two words in memory tell.
+pub(super) fn define_lost(linker: &mut Linker<'_>, params: &mut ParamLayout, operands: [u8; 2]) -> Result<()> {
+    linker.define("slot_lost", |code, _| {
+        let zero = code.linker.const_u32(0);
+        let mut word = |operand| access::load(code, params.address(operand), Element::Raw(4), zero);
+        let [a, b] = [word(operands[0])?, word(operands[1])?];
+        Ok(Some(code.u32_op(SpirvOp::BitwiseOr, a, b)))
+    })
 }
 
 /// What a kernel does to an operand.
@@ -75,10 +163,10 @@ pub struct SplitSpec {
     /// Axes that make up batches, rows and contracted elements.
     pub ranks: [u8; 3],
     pub load: Load,
-    pub planes: u32,
+    pub planes: Planes,
     /// Whether rows are scaled, and lost elements noted.
     pub scaled: bool,
-    /// Whether it is the second operand, whose rows are the product's columns; only three planes make a difference of that.
+    /// Whether it is the second operand, whose rows are the product's columns; it makes a difference where numbers lie in order.
     pub second: bool,
 }
 
@@ -95,15 +183,15 @@ impl SplitSpec {
 
     /// Workgroups for so many batches and rows.
     pub fn groups(&self, batches: u64, rows: u64, depth: u64) -> u64 {
-        let padded = depth.next_multiple_of(block(self.planes));
-        match (self.stage, self.load.along_k) {
-            (SplitStage::Largest, true) => (batches * rows).div_ceil(2),
-            (SplitStage::Largest, false) => batches * rows.div_ceil(128) * self.parts(depth),
+        let padded = depth.next_multiple_of(self.planes.block());
+        match (self.stage, self.planes.is_in_order(), self.load.along_k) {
+            (SplitStage::Largest, _, true) => (batches * rows).div_ceil(2),
+            (SplitStage::Largest, _, false) => batches * rows.div_ceil(128) * self.parts(depth),
             // A workgroup for eight times 16 rows x 16.
-            (SplitStage::Split, true) if self.planes == 3 => batches * rows.div_ceil(16) * (padded / 16).div_ceil(8),
-            (SplitStage::Split, false) if self.planes == 3 => batches * rows.div_ceil(16).div_ceil(8) * (padded / 16),
-            (SplitStage::Split, true) => (batches * rows * padded / 8).div_ceil(256),
-            (SplitStage::Split, false) => batches * rows.div_ceil(64) * padded.div_ceil(64),
+            (SplitStage::Split, true, true) => batches * rows.div_ceil(16) * (padded / 16).div_ceil(8),
+            (SplitStage::Split, true, false) => batches * rows.div_ceil(16).div_ceil(8) * (padded / 16),
+            (SplitStage::Split, false, true) => (batches * rows * padded / 8).div_ceil(256),
+            (SplitStage::Split, false, false) => batches * rows.div_ceil(64) * padded.div_ceil(64),
         }
     }
 
@@ -119,10 +207,10 @@ impl SplitSpec {
         Generated::push_or_table(|table| {
             let name = match self.stage {
                 SplitStage::Largest => "split_largest".to_string(),
-                SplitStage::Split => format!("split_{}", self.planes),
+                SplitStage::Split => format!("split_{}", self.planes.count()),
             };
             let (mut linker, mut params) = start(library, &name, modes, table, 5)?;
-            linker.bfloat16 = self.planes == 3;
+            linker.bfloat16 = self.planes.is_bf16();
             linker.define("slot_free", |code, args| {
                 grouped_position(code, &mut params, (0, 0), &self.ranks, 0, args).map(Some)
             })?;

@@ -86,7 +86,7 @@ impl KernelSpec {
             }
             KernelSpec::Split(spec) => match spec.stage {
                 SplitStage::Largest => format!("split.largest.{}", spec.dtype),
-                SplitStage::Split => format!("split.{}.{}", spec.planes, spec.dtype),
+                SplitStage::Split => format!("split.{}.{}", spec.planes.count(), spec.dtype),
             },
             KernelSpec::Scan { spec, .. } => {
                 let stage = match spec.stage {

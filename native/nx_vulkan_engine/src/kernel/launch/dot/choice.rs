@@ -4,7 +4,7 @@
 use super::matrix::{Form, MIN_WORK};
 use super::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Product};
 use crate::codegen::dot::{EpilogueSpec, LANES, LaneTile, Tile, Tiling};
-use crate::codegen::matrix::MatrixTile;
+use crate::codegen::matrix::{MatrixTile, Planes};
 use crate::{CType, DeviceKind, Engine};
 
 /// What the model knows of a device. Times are in cycles of a multiprocessor.
@@ -164,9 +164,9 @@ pub fn matrix_candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(M
     // must not choose the kernel, nor the bits.
     let elements = (batches * (rows + columns) * depth) as f64;
     let before = match (form.scaled, form.planes) {
-        (true, planes) => 2.5 * machine.dispatch + elements * (8.0 + 2.0 * f64::from(planes)) / machine.bytes,
-        (false, 3) => machine.dispatch + elements * 10.0 / machine.bytes,
-        (false, _) => 0.0,
+        (true, planes) => 2.5 * machine.dispatch + elements * (8.0 + 2.0 * f64::from(planes.count())) / machine.bytes,
+        (false, Planes::ThreeBf16) => machine.dispatch + elements * 10.0 / machine.bytes,
+        (false, Planes::OneF16 | Planes::TwoF16) => 0.0,
     };
     let mut found = vec![];
     let caps = engine.caps();
@@ -181,7 +181,7 @@ pub fn matrix_candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(M
             let steps = depth.div_ceil(splits).div_ceil(tile.block()) as f64;
             let busy = (side * side * tile.block()) as f64 / products_per_cycle(&tile);
             // What is fetched right into registers is waited for where few workgroups stand in for each other.
-            let latency = if tile.is_in_order() { machine.latency / each.min(4) as f64 } else { 0.0 };
+            let latency = if tile.planes.is_in_order() { machine.latency / each.min(4) as f64 } else { 0.0 };
             let step = busy.max(latency);
             let partial = partial(machine, splits * batches * rows * columns * 4, splits);
             let cycles = each as f64 * (steps * step + 4.0 * machine.latency) + before + partial;
@@ -194,11 +194,11 @@ pub fn matrix_candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(M
 /// Multiplications per cycle of a multiprocessor whose tiles fill it.
 fn products_per_cycle(tile: &MatrixTile) -> f64 {
     match (tile.planes, tile.side) {
-        (3, _) => 160.0,
-        (2, 128) => 225.0,
-        (2, _) => 180.0,
-        (_, 128) => 560.0,
-        _ => 330.0,
+        (Planes::ThreeBf16, _) => 160.0,
+        (Planes::TwoF16, 128) => 225.0,
+        (Planes::TwoF16, _) => 180.0,
+        (Planes::OneF16, 128) => 560.0,
+        (Planes::OneF16, _) => 330.0,
     }
 }
 

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{Choice, Group, Matrix, Product, Results, choice, entire, launch_plain};
 use crate::codegen::dot::{DotSpec, Load, Tiling};
-use crate::codegen::matrix::{MatrixTile, SplitSpec, SplitStage, block};
+use crate::codegen::matrix::{MatrixTile, Planes, SplitSpec, SplitStage};
 use crate::kernel::launch::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
 use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};
 
@@ -23,8 +23,7 @@ pub const MAX_BYTES: u64 = 1 << 30;
 /// How elements become numbers of 16 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
-    /// Numbers for each: three of bf16, one or two of f16.
-    pub planes: u32,
+    pub planes: Planes,
     /// Whether rows are scaled to the range of f16, and elements may lose digits.
     pub scaled: bool,
 }
@@ -38,11 +37,11 @@ impl Form {
             return None;
         }
         let form = Form::of_types(p.dtype(), [p.a.tensor.view.dtype, p.b.tensor.view.dtype], engine.precision())?;
-        if form.planes == 3 && !engine.caps().bfloat16_matrix {
+        if form.planes.is_bf16() && !engine.caps().bfloat16_matrix {
             return None;
         }
-        let padded = depth.next_multiple_of(block(form.planes));
-        let bytes = batches.checked_mul(rows + columns)?.checked_mul(padded * 2 * u64::from(form.planes))?;
+        let padded = depth.next_multiple_of(form.planes.block());
+        let bytes = batches.checked_mul(rows + columns)?.checked_mul(padded * 2 * u64::from(form.planes.count()))?;
         (bytes <= MAX_BYTES).then_some(form)
     }
 
@@ -51,13 +50,15 @@ impl Form {
         match product {
             DType::F16 | DType::F8E5M2 | DType::F8E4M3Fn => {
                 let in_f16 = [DType::F16, DType::F8E5M2, DType::F8E4M3Fn];
-                all(&in_f16).then_some(Form { planes: 1, scaled: false })
+                all(&in_f16).then_some(Form { planes: Planes::OneF16, scaled: false })
             }
-            DType::Bf16 => all(&[DType::Bf16]).then_some(Form { planes: 1, scaled: true }),
+            DType::Bf16 => all(&[DType::Bf16]).then_some(Form { planes: Planes::OneF16, scaled: true }),
             DType::F32 => {
                 let floats = [DType::F32, DType::Bf16, DType::F16, DType::F8E5M2, DType::F8E4M3Fn];
-                let is_high = precision == Precision::High;
-                all(&floats).then_some(Form { planes: if is_high { 2 } else { 3 }, scaled: is_high })
+                all(&floats).then_some(match precision {
+                    Precision::High => Form { planes: Planes::TwoF16, scaled: true },
+                    Precision::Highest => Form { planes: Planes::ThreeBf16, scaled: false },
+                })
             }
             _ => None,
         }
@@ -71,7 +72,7 @@ impl Form {
             one.rank() == 1 && one.last_stride() == 1 && one.elements().is_multiple_of(8) && eights(&other.strides)
         };
         let aligned = m.tensor.address().is_multiple_of(16) && eights(&m.batch.strides);
-        if self.scaled || self.planes > 1 || m.tensor.view.dtype != DType::F16 || !aligned {
+        if self.scaled || self.planes != Planes::OneF16 || m.tensor.view.dtype != DType::F16 || !aligned {
             return None;
         }
         match (along(&m.depth, &m.free), along(&m.free, &m.depth)) {
@@ -89,7 +90,7 @@ pub struct Prepared {
     pub numbers: Tensor,
     /// Whether rows lie along the contracted axis; else columns of it do.
     pub along_k: bool,
-    /// uvec4 from one of those (from 16 rows, of three planes) to the next, and from a batch.
+    /// uvec4 from one of those (from 16 rows, where they lie together) to the next, and from a batch.
     pub step: u64,
     pub batch: u64,
     /// By what each row is to be multiplied (the bits of f32), and a word that is 0 unless elements lost digits.
@@ -124,9 +125,9 @@ pub fn prepare(engine: &Engine, operands: &[&Matrix], form: Form, compile: Compi
             continue;
         }
         let (rows, batches) = (m.free.elements(), m.batch.elements());
-        // Rows that lie together.
-        let together = if form.planes == 3 { 16 } else { 1 };
-        let step = together * u64::from(form.planes) * m.depth.elements().next_multiple_of(block(form.planes)) / 8;
+        let together = form.planes.rows_together();
+        let padded = m.depth.elements().next_multiple_of(form.planes.block());
+        let step = together * u64::from(form.planes.count()) * padded / 8;
         let batch = rows.div_ceil(together) * step;
         let numbers = words(batches * batch * 4)?;
         let split = spec(m, form, SplitStage::Split, place == 1);
@@ -148,7 +149,7 @@ pub fn prepare(engine: &Engine, operands: &[&Matrix], form: Form, compile: Compi
 
 fn spec(m: &Matrix, form: Form, stage: SplitStage, second: bool) -> SplitSpec {
     let Form { planes, scaled } = form;
-    let second = second && planes == 3;
+    let second = second && planes.is_in_order();
     SplitSpec { stage, dtype: m.tensor.view.dtype, ranks: m.axes(true).0, load: m.load(true), planes, scaled, second }
 }
 
