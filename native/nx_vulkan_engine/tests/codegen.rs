@@ -332,7 +332,8 @@ fn reductions_are_valid() {
                 _ => out,
             };
             for stage in [Stage::Whole, Stage::First, Stage::Last] {
-                for direction in [Direction::Rows { width: 1 }, Direction::Columns] {
+                let columns = [false, true].map(|in_teams| Direction::Columns { in_teams });
+                for direction in columns.into_iter().chain([Direction::Rows { width: 1 }]) {
                     let spec = ReduceSpec {
                         reduction,
                         tie_high: false,

@@ -199,6 +199,46 @@ pub fn constant(code: &mut Code<'_, '_>, ctype: CType, bits: u64) -> Option<Word
     Some(code.linker.global(opcode, Some(ty), operands))
 }
 
+/// The bits of a value of a compute type as so many words or more, the others zeros.
+pub fn padded_words(code: &mut Code<'_, '_>, ctype: CType, id: Word, words: u32) -> Word {
+    let uint = code.linker.type_uint(32);
+    let own = ctype.dtype().size_bytes() as u32 / 4;
+    let own_type = if own == 1 { uint } else { code.linker.type_vector(uint, own) };
+    let bits = if ctype == CType::U32 { id } else { code.bitcast(own_type, id) };
+    if own == words {
+        return bits;
+    }
+    let zero = code.linker.const_u32(0);
+    let part = |code: &mut Code<'_, '_>, k: u32| match own {
+        _ if k >= own => zero,
+        1 => bits,
+        _ => code.extract(uint, bits, k),
+    };
+    let parts: SmallVec<[Word; 4]> = (0..words).map(|k| part(code, k)).collect();
+    let ty = code.linker.type_vector(uint, words);
+    code.ids(Op::CompositeConstruct, ty, &parts)
+}
+
+/// The value of [`padded_words`].
+pub fn value_of_padded(code: &mut Code<'_, '_>, ctype: CType, padded: Word, words: u32) -> Word {
+    let uint = code.linker.type_uint(32);
+    let own = ctype.dtype().size_bytes() as u32 / 4;
+    let bits = match own {
+        _ if own == words => padded,
+        1 => code.extract(uint, padded, 0),
+        _ => {
+            let parts: SmallVec<[Word; 4]> = (0..own).map(|k| code.extract(uint, padded, k)).collect();
+            let ty = code.linker.type_vector(uint, own);
+            code.ids(Op::CompositeConstruct, ty, &parts)
+        }
+    };
+    if ctype == CType::U32 {
+        return bits;
+    }
+    let ty = value_type(code, ctype);
+    code.bitcast(ty, bits)
+}
+
 /// A word that is 0, as no compiler knows: the count of elements is below 2^31.
 pub fn zero_word(code: &mut Code<'_, '_>) -> Result<Word> {
     let (count, shift) = (code.param(0)?, code.linker.const_u32(31));

@@ -266,7 +266,7 @@ impl DotSpec {
             (Tiling::Tiled(tile), _) => (tile.rows.into(), tile.columns.into()),
             (Tiling::Lanes(tile), _) => (tile.rows.into(), tile.columns().into()),
             (Tiling::Matrix(tile), _) => (tile.side.into(), tile.side.into()),
-            (Tiling::Narrow, _) => (1, 256),
+            (Tiling::Narrow, _) => (1, 64),
             (Tiling::Square, 1) => (64, 64),
             (Tiling::Square, 2) => (32, 32),
             (Tiling::Square, _) => (16, 16),
@@ -308,7 +308,7 @@ impl DotSpec {
         let push_words = if self.wide { ParamLayout::WIDE_PUSH_WORDS } else { ParamLayout::PUSH_WORDS };
         Generated::push_or_table_of(push_words, |table| match self.tiling {
             Tiling::Square => self.generate_scalar(library, &format!("dot_{}", self.words()), modes, table),
-            Tiling::Narrow => self.generate_scalar(library, &format!("dot_narrow_{}", self.words()), modes, table),
+            Tiling::Narrow => self.generate_narrow(library, modes, table),
             Tiling::Tiled(tile) => {
                 let has_steps = self.prologues.iter().any(Option::is_some);
                 self.generate_tiled(library, &tile.template(self.sum, has_steps), modes, table)
@@ -356,6 +356,38 @@ impl DotSpec {
             linker.define(slot, |code, args| {
                 let at = self.position(code, &mut params, operand, 0, args)?;
                 let id = self.loaded(code, &mut params, operand, dtype, at)?;
+                Ok(Some(self.to_words(code, id)))
+            })?;
+        }
+        self.define_sums(&mut linker)?;
+        self.define_store_of_words(&mut linker, &mut params)?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+    }
+
+    fn generate_narrow(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+        let (mut linker, mut params) = start(library, &format!("dot_narrow_{}", self.words()), modes, table, 6)?;
+        for (name, operand, dtype) in [("a", 0, self.a), ("b", 1, self.b)] {
+            // Elements that are wider than sums are converted as they are loaded.
+            let fits = dtype.ctype().dtype().size_bytes() <= self.sum.dtype().size_bytes();
+            linker.define(&format!("slot_{name}"), |code, args| {
+                let at = self.position(code, &mut params, operand, 0, args)?;
+                if !fits {
+                    let id = self.loaded(code, &mut params, operand, dtype, at)?;
+                    return Ok(Some(self.to_words(code, id)));
+                }
+                let id = access::load(code, params.address(operand), Element::Typed(dtype), at)?;
+                Ok(Some(access::padded_words(code, dtype.ctype(), id, self.words())))
+            })?;
+            linker.define(&format!("slot_{name}_factor"), |code, args| {
+                let words = arg(args, 0)?;
+                if !fits {
+                    return Ok(Some(words));
+                }
+                let element = Value { id: access::value_of_padded(code, dtype.ctype(), words, self.words()), dtype };
+                let id = match &self.prologues[usize::from(operand)] {
+                    Some(prologue) => self.factor(code, prologue, element)?,
+                    None => scalar::cast(code, element, self.sum.dtype())?,
+                };
                 Ok(Some(self.to_words(code, id)))
             })?;
         }

@@ -24,8 +24,13 @@ pub enum Stage {
 /// Which template: neighbouring invocations walk along the reduced axis, or along the kept one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
-    Rows { width: u8 },
-    Columns,
+    Rows {
+        width: u8,
+    },
+    /// Of each output by one invocation, or by a team.
+    Columns {
+        in_teams: bool,
+    },
 }
 
 /// Elementwise steps between memory and a reduction.
@@ -113,7 +118,8 @@ impl ReduceSpec {
         let name = match self.direction {
             Direction::Rows { width: 1 } => format!("reduce_rows_{words}"),
             Direction::Rows { width } => format!("reduce_rows_{words}_v{width}"),
-            Direction::Columns => format!("reduce_columns_{words}"),
+            Direction::Columns { in_teams: false } => format!("reduce_columns_{words}"),
+            Direction::Columns { in_teams: true } => format!("reduce_column_teams_{words}"),
         };
         let template = templates::template(&name)?;
         let mut linker = Linker::new(library, &name, &template, table, modes)?;

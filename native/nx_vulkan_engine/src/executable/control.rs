@@ -5,6 +5,7 @@
 //! captured that does nothing once the condition has failed, so that the host looks at the condition now and then only. Where an op must
 //! read values, the host decides.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::capture::{Action, Command, Gate, Place};
@@ -22,8 +23,11 @@ const MAX_UNROLLED: u64 = 512;
 /// Elements of results that one workgroup chooses.
 const SMALL: u64 = 1024;
 
-/// Iterations between two looks at the condition, at most.
-const MAX_BLOCK: u64 = 32;
+/// Iterations between two looks at the condition, at most: looks need a submission each, which costs a GPU 7 us.
+const MAX_BLOCK: u64 = 8;
+
+/// Iterations that may be under way when the host looks whether those before them were to run: the device has work while the host finds out.
+const MAX_AHEAD: u64 = 16;
 
 /// Whether an op has to wait where nothing may.
 fn refused<T>(result: &Result<T>) -> bool {
@@ -276,8 +280,8 @@ impl Looped<'_> {
         match advance {
             Advance::Times(Trips::Known(trips)) => self.times(*trips, operands),
             Advance::Times(Trips::Guarded) => {
-                let most = if self.body.waits() { 1 } else { MAX_BLOCK };
-                self.in_blocks(self.state, most, operands)
+                let ahead = if self.body.waits() { 0 } else { MAX_AHEAD };
+                self.in_blocks(self.state, ahead, operands)
             }
             Advance::Times(Trips::Counted(counted)) => {
                 let read = |i: u32| operands.get(i as usize).map(|t| read_number(self.engine, t)).transpose();
@@ -328,23 +332,37 @@ impl Looped<'_> {
     fn blocks(&self, operands: &mut Vec<Tensor>) -> Result<()> {
         let going = scalar(&self.condition(operands)?);
         operands.insert(self.state, going);
-        self.in_blocks(self.state + 1, MAX_BLOCK, operands)?;
+        self.in_blocks(self.state + 1, MAX_AHEAD, operands)?;
         operands.remove(self.state);
         Ok(())
     }
 
-    /// Iterations by ever more, `most` at last, between two looks at the last one of `states`.
-    fn in_blocks(&self, states: usize, most: u64, operands: &mut Vec<Tensor>) -> Result<()> {
-        let mut block = 1;
-        while is_true(self.engine, &operands[states - 1])? {
+    /// Iterations, which do nothing where the last one of `states` is 0. The host looks at a value of it while later iterations run: `ahead` at
+    /// most, and half as many as it knows that had to run, so that few are done in vain.
+    fn in_blocks(&self, states: usize, ahead: u64, operands: &mut Vec<Tensor>) -> Result<()> {
+        if !is_true(self.engine, &operands[states - 1])? {
+            return Ok(());
+        }
+        let (mut known, mut under_way) = (1, 0);
+        let mut looks: VecDeque<(Tensor, u64)> = VecDeque::new();
+        loop {
+            let block = (known / 4).min(ahead).clamp(1, MAX_BLOCK);
             for _ in 0..block {
                 let next = self.iteration(operands)?;
                 operands.splice(..states, next);
             }
-            // No more is done in vain than was done before.
-            block = (2 * block).min(most);
+            looks.push_back((operands[states - 1].clone(), block));
+            under_way += block;
+            while under_way > ahead.min(known / 2)
+                && let Some((going, block)) = looks.pop_front()
+            {
+                if !is_true(self.engine, &going)? {
+                    return Ok(());
+                }
+                known += block;
+                under_way -= block;
+            }
         }
-        Ok(())
     }
 
     fn checked(&self, operands: &mut Vec<Tensor>) -> Result<()> {

@@ -15,9 +15,7 @@ layout(constant_id = 0) const uint TEAM = 256u;
 ACC slot_load_vector(const in uint o, const in uint r) { return ACC(o + r); }
 #endif
 
-shared ACC partial[256];
-
-#define HALVE(count) [[unroll]] for (uint k = 0u; k < count; ++k) v[k] = slot_combine(v[k], v[k + count]);
+#include "team_total.glsl"
 
 void main() {
     uint outputs = nx_param(0u), elements = nx_param(1u), chunk = nx_param(2u), chunks = nx_param(3u);
@@ -40,20 +38,6 @@ void main() {
         for (uint r = begin + lane; r < end; r += TEAM) acc = slot_combine(acc, slot_load(o, r));
 #endif
     }
-    partial[id] = acc;
-    // Each half with the other, three levels between barriers.
-    for (uint left = TEAM; left > 1u;) {
-        barrier();
-        uint parts = min(left, 8u);
-        left /= parts;
-        if (lane < left) {
-            ACC v[8];
-            [[unroll]] for (uint k = 0u; k < 8u; ++k) v[k] = partial[id + min(k, parts - 1u) * left];
-            if (parts > 4u) { HALVE(4u) }
-            if (parts > 2u) { HALVE(2u) }
-            HALVE(1u)
-            partial[id] = v[0];
-        }
-    }
-    if (live && lane == 0u) slot_store(job, partial[id]);
+    ACC total = team_total(lane, 1u, acc);
+    if (live && lane == 0u) slot_store(job, total);
 }

@@ -99,7 +99,7 @@ fn spec(reduction: Reduction, tie_high: bool, input: DType, times: Option<DType>
         producer: None,
         out,
         stage: Stage::Whole,
-        direction: Direction::Columns,
+        direction: Direction::Columns { in_teams: false },
         kept_rank: 1,
         reduced_rank: 1,
         paired: false,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::reduce::{MAX_SOLO_ELEMENTS, Target, plan, run, team};
+use super::reduce::{Plan, Target, plan, run};
 use super::{Compile, KernelSpec, Place};
 use crate::codegen::reduce::{Direction, ReduceSpec, Stage};
 use crate::memory::Buffer;
@@ -34,11 +34,7 @@ pub fn inner(
     let aligned = a.dtype == b.dtype && a.address.is_multiple_of(16) && b.address.is_multiple_of(16);
     let plan = plan(&kept, &summed, a.dtype, aligned, engine);
     let (outputs, elements) = (kept.elements(), summed.elements());
-    let spec = |stage: Stage, direction: Direction, ranks: [usize; 2], elements: u64| {
-        let team = match direction {
-            Direction::Rows { width } => team(engine, elements.div_ceil(u64::from(width))),
-            Direction::Columns => ReduceSpec::LOCAL_SIZE,
-        };
+    let spec = |stage: Stage, plan: &Plan, ranks: [usize; 2], elements: u64| {
         let spec = ReduceSpec {
             reduction: Reduction::Sum,
             tie_high: false,
@@ -47,12 +43,12 @@ pub fn inner(
             producer: None,
             out: dtype,
             stage,
-            direction,
+            direction: plan.direction,
             kept_rank: ranks[0] as u8,
             reduced_rank: ranks[1] as u8,
-            paired: plan.paired && stage != Stage::Last,
+            paired: plan.paired,
         };
-        (KernelSpec::Reduce { spec: spec.clone(), team }, spec)
+        (KernelSpec::Reduce { spec: spec.clone(), team: plan.team(engine, 1, elements) }, spec)
     };
     let sizes: Dims = kept.sizes.iter().chain(&summed.sizes).copied().collect();
     let strides = [0, 1].map(|k| -> Strides { kept.strides[k].iter().chain(&summed.strides[k]).copied().collect() });
@@ -65,18 +61,17 @@ pub fn inner(
     let target =
         Place { buffer: out.buffer, address: out.buffer.address() + out.offset_bytes, strides: &[], element_bytes: 0 };
     let stage = if plan.chunks > 1 { Stage::First } else { Stage::Whole };
-    let (first, first_spec) = spec(stage, plan.direction, [kept.rank(), summed.rank()], plan.chunk);
+    let (first, first_spec) = spec(stage, &plan, [kept.rank(), summed.rank()], plan.chunk);
     if plan.chunks == 1 {
         let places = [factors[0], factors[1], target];
         return run(engine, &first, compile, &places, &sizes, [outputs, elements, elements, 1]);
     }
-    // Chunks lie innermost after rows, outermost after columns.
-    let (last_direction, strides) = match plan.direction {
-        Direction::Columns if plan.chunks <= MAX_SOLO_ELEMENTS => (Direction::Columns, [1, outputs]),
-        Direction::Columns => (Direction::Rows { width: 1 }, [1, outputs]),
-        Direction::Rows { .. } => (Direction::Rows { width: 1 }, [plan.chunks, 1]),
+    let strides = match plan.direction {
+        Direction::Columns { .. } => [1, outputs],
+        Direction::Rows { .. } => [plan.chunks, 1],
     };
-    let (last, _) = spec(Stage::Last, last_direction, [1, 1], plan.chunks);
+    let of_partials = plan.of_partials(engine, outputs, plan.chunks, first_spec.accumulator_bytes());
+    let (last, _) = spec(Stage::Last, &of_partials, [1, 1], plan.chunks);
     // Both kernels must exist before anything is recorded.
     engine.kernel(&first, compile)?;
     engine.kernel(&last, compile)?;

@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::reduce::{MAX_SOLO_ELEMENTS, plan as plan_of, run, spaces, team};
+use super::reduce::{Plan as Layout, plan as layout_of, run, spaces};
 use super::{Compile, KernelSpec, MAX_POSITION, Place, max_position};
 use crate::codegen::elementwise::{Ref, Step};
 use crate::codegen::reduce::{Direction, Producer, ReduceSpec, Stage};
@@ -48,7 +48,7 @@ pub fn reduce(engine: &Engine, plan: &Plan, loads: &[Tensor], result: &Tensor, c
     }
     // As if the elements lay in memory.
     let (whole_kept, whole_reduced) = spaces(&View::contiguous(dtype, &plan.space), &plan.axes);
-    let layout = plan_of(&whole_kept, &whole_reduced, dtype, true, engine);
+    let layout = layout_of(&whole_kept, &whole_reduced, dtype, true, engine);
     let pick = |reduced: bool| -> Space {
         let axes: SmallVec<[usize; 6]> =
             (0..plan.space.len()).filter(|axis| plan.axes.contains(axis) == reduced).collect();
@@ -61,7 +61,7 @@ pub fn reduce(engine: &Engine, plan: &Plan, loads: &[Tensor], result: &Tensor, c
     let (outputs, elements) = (kept.elements(), reduced.elements());
     let width = match layout.direction {
         Direction::Rows { width } => u64::from(width),
-        Direction::Columns => 1,
+        Direction::Columns { .. } => 1,
     };
     let port = |k: usize| {
         let (t, along) = (&loads[k], &reduced.strides[k]);
@@ -85,12 +85,7 @@ pub fn reduce(engine: &Engine, plan: &Plan, loads: &[Tensor], result: &Tensor, c
         .filter_map(|v| if let Made::Step(step) = &v.made { Some(step.clone()) } else { None })
         .collect();
     let producer = Producer { inputs: (0..loads.len()).map(port).collect(), steps, value: of };
-    let spec = |stage: Stage, direction: Direction, ranks: [usize; 3], elements: u64| {
-        let team = match direction {
-            Direction::Rows { .. } if ranks[2] > 1 && elements <= MAX_SOLO_ELEMENTS => 1,
-            Direction::Rows { width } => team(engine, elements.div_ceil(u64::from(width))),
-            Direction::Columns => ReduceSpec::LOCAL_SIZE,
-        };
+    let spec = |stage: Stage, layout: &Layout, ranks: [usize; 3], elements: u64| {
         let spec = ReduceSpec {
             reduction,
             tie_high,
@@ -99,12 +94,12 @@ pub fn reduce(engine: &Engine, plan: &Plan, loads: &[Tensor], result: &Tensor, c
             producer: (stage != Stage::Last).then(|| Box::new(producer.clone())),
             out,
             stage,
-            direction,
+            direction: layout.direction,
             kept_rank: ranks[0] as u8,
             reduced_rank: ranks[1] as u8,
-            paired: layout.paired && stage != Stage::Last,
+            paired: layout.paired,
         };
-        (KernelSpec::Reduce { spec: spec.clone(), team }, spec)
+        (KernelSpec::Reduce { spec: spec.clone(), team: layout.team(engine, ranks[2], elements) }, spec)
     };
     let sizes: Dims = kept.sizes.iter().chain(&reduced.sizes).copied().collect();
     let strides: Vec<Strides> =
@@ -122,18 +117,17 @@ pub fn reduce(engine: &Engine, plan: &Plan, loads: &[Tensor], result: &Tensor, c
     let target = Place { buffer: &result.buffer, address: result.address(), strides: &[], element_bytes: 0 };
     let stage = if layout.chunks > 1 { Stage::First } else { Stage::Whole };
     let ranks = [kept.rank(), reduced.rank(), whole_reduced.rank()];
-    let (first, first_spec) = spec(stage, layout.direction, ranks, layout.chunk);
+    let (first, first_spec) = spec(stage, &layout, ranks, layout.chunk);
     if layout.chunks == 1 {
         places.push(target);
         return run(engine, &first, compile, &places, &sizes, [outputs, elements, elements, 1]).map(Some);
     }
-    // Chunks lie innermost after rows, outermost after columns.
-    let (last_direction, strides) = match layout.direction {
-        Direction::Columns if layout.chunks <= MAX_SOLO_ELEMENTS => (Direction::Columns, [1, 0, outputs]),
-        Direction::Columns => (Direction::Rows { width: 1 }, [1, 0, outputs]),
-        Direction::Rows { .. } => (Direction::Rows { width: 1 }, [layout.chunks, 0, 1]),
+    let strides = match layout.direction {
+        Direction::Columns { .. } => [1, 0, outputs],
+        Direction::Rows { .. } => [layout.chunks, 0, 1],
     };
-    let (last, _) = spec(Stage::Last, last_direction, [1, 2, 2], layout.chunks);
+    let of_partials = layout.of_partials(engine, outputs, layout.chunks, first_spec.accumulator_bytes());
+    let (last, _) = spec(Stage::Last, &of_partials, [1, 2, 2], layout.chunks);
     // Both kernels must exist before anything is recorded.
     engine.kernel(&first, compile)?;
     engine.kernel(&last, compile)?;

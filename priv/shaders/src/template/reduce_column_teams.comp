@@ -1,0 +1,41 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// Reductions along an outer axis, of few outputs. A team of TEAM invocations reduces one chunk of one output's elements, each every TEAM-th
+// and eight at once, as loads take long; invocations of neighbouring teams read neighbours in memory. Then a tree over shared memory.
+// Parameters: outputs, elements per output, elements per chunk, chunks per output. Result `chunk * outputs + output`.
+#include "params.glsl"
+#include "accumulator.glsl"
+layout(local_size_x = 256) in;
+layout(constant_id = 0) const uint TEAM = 32u;
+#include "team_total.glsl"
+
+void main() {
+    uint outputs = nx_param(0u), elements = nx_param(1u), chunk = nx_param(2u), chunks = nx_param(3u);
+    uint teams = 256u / TEAM;
+    uint lane = gl_LocalInvocationID.x / teams;
+    uint job = nx_group() * teams + gl_LocalInvocationID.x % teams;
+    bool live = job < outputs * chunks;
+    ACC none = slot_identity();
+    ACC acc = none;
+    if (live) {
+        uint c = job / outputs;
+        uint o = job - c * outputs;
+        uint begin = min(c * chunk, elements);
+        uint end = min(begin + chunk, elements);
+        for (uint first = begin + lane; first < end; first += 8u * TEAM) {
+            ACC v[8];
+            [[unroll]] for (uint k = 0u; k < 8u; ++k) {
+                uint r = first + k * TEAM;
+                ACC loaded = slot_load(o, min(r, end - 1u));
+                v[k] = r < end ? loaded : none;
+            }
+            HALVE(v, 4u)
+            HALVE(v, 2u)
+            HALVE(v, 1u)
+            acc = slot_combine(acc, v[0]);
+        }
+    }
+    ACC total = team_total(lane, teams, acc);
+    if (live && lane == 0u) slot_store(job, total);
+}
