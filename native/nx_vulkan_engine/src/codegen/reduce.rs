@@ -4,7 +4,7 @@ use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
 use super::access::{self, Element, Param, ParamLayout, value_type};
-use super::elementwise::{Generated, Ref, Step, arg, find};
+use super::elementwise::{Generated, Ref, Step, arg, emit_steps, find};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 use super::rows::{Along, RowPort};
@@ -41,6 +41,19 @@ pub struct Producer {
     pub value: Ref,
 }
 
+/// Elementwise steps on what was reduced, before it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ReduceEpilogue {
+    /// Further operands, after those that are reduced.
+    pub inputs: SmallVec<[DType; 2]>,
+    /// Input 0 is what was reduced, of type `ReduceSpec::out`, those after it are `inputs`. Positions are not known.
+    pub steps: SmallVec<[Step; 1]>,
+    pub result: Ref,
+    pub out: DType,
+    /// Axes of the results, behind those that are kept and reduced.
+    pub rank: u8,
+}
+
 /// The key under which a reduction kernel is compiled once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReduceSpec {
@@ -52,6 +65,8 @@ pub struct ReduceSpec {
     pub times: Option<DType>,
     /// What computes the elements, which are then of type `input`; operands are its inputs.
     pub producer: Option<Box<Producer>>,
+    /// Not of a first stage.
+    pub epilogue: Option<Box<ReduceEpilogue>>,
     pub out: DType,
     pub stage: Stage,
     pub direction: Direction,
@@ -182,21 +197,52 @@ impl ReduceSpec {
         }
         linker.define("slot_store", |code, args| {
             let (o, value) = (arg(args, 0)?, arg(args, 1)?);
-            let address = params.address(match (&self.producer, self.times) {
+            let reduced = match (&self.producer, self.times) {
                 _ if self.stage == Stage::Last => 1,
                 (Some(producer), _) => producer.inputs.len() as u8,
                 (None, Some(_)) => 2,
                 (None, None) => 1,
-            });
+            };
             if self.stage == Stage::First {
+                let address = params.address(reduced);
                 access::store(code, address, Element::Raw((words * 4) as u8), o, value)?;
-            } else {
-                let value = self.lower(code, value)?;
-                access::store(code, address, Element::Typed(self.out), o, value)?;
+                return Ok(None);
             }
+            let value = Value { id: self.lower(code, value)?, dtype: self.out };
+            let (further, value) = match &self.epilogue {
+                Some(epilogue) => {
+                    let further = epilogue.inputs.len() as u8;
+                    (further, self.finished(code, &mut params, epilogue, (reduced, o), value)?)
+                }
+                None => (0, value),
+            };
+            let address = params.address(reduced + further);
+            access::store(code, address, Element::Typed(value.dtype), o, value.id)?;
             Ok(None)
         })?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: Self::LOCAL_SIZE })
+    }
+
+    /// What the epilogue makes of result `o`; its operands come from number `first` on.
+    fn finished(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        epilogue: &ReduceEpilogue,
+        (first, o): (u8, Word),
+        value: Value,
+    ) -> Result<Value> {
+        let axis = self.kept_rank + self.reduced_rank;
+        let coordinates = access::coordinates(code, params, o, axis, epilogue.rank)?;
+        let mut values: SmallVec<[Value; 4]> = SmallVec::from_slice(&[value]);
+        for (k, &dtype) in (first..).zip(&epilogue.inputs) {
+            let sum = access::position(code, params, k, axis, &coordinates)?;
+            let at = access::biased(code, params, k, sum)?;
+            let id = access::load(code, params.address(k), Element::Typed(dtype), at)?;
+            values.push(Value { id, dtype });
+        }
+        let result = emit_steps(code, &epilogue.steps, epilogue.result, &values)?;
+        Ok(Value { id: result.id, dtype: epilogue.out })
     }
 
     /// What the steps compute at `width` neighbours from index `r` on.

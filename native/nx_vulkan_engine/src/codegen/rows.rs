@@ -124,6 +124,7 @@ impl RowsSpec {
             input: self.dtype(*of),
             times: None,
             producer: None,
+            epilogue: None,
             out: *out,
             stage: Stage::Whole,
             direction: Direction::Rows { width: 1 },

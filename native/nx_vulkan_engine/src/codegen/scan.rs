@@ -37,6 +37,7 @@ impl ScanSpec {
             input: self.dtype,
             times: None,
             producer: None,
+            epilogue: None,
             out: self.dtype,
             stage: Stage::Whole,
             direction: Direction::Rows { width: 1 },

@@ -87,6 +87,7 @@ impl SegmentAddSpec {
             input,
             times: None,
             producer: None,
+            epilogue: None,
             out: self.out,
             stage: Stage::Whole,
             direction: Direction::Rows { width: 1 },

@@ -260,3 +260,37 @@ fn a_convolution_takes_bias_and_residual_in() {
         check(&b.finish(&[out]).unwrap(), &["fused"], 1);
     }
 }
+
+/// Products with a vector, contracted along rows and along columns, in one stage and in two.
+#[test]
+fn products_with_a_vector_take_what_follows_in() {
+    for dtype in [DType::F32, DType::F64, DType::Bf16, DType::S32, DType::C64] {
+        for ([rows, depth], along_rows) in
+            [([300, 70], true), ([3, 40_000], true), ([70, 300], false), ([20_000, 5], false)]
+        {
+            let b = Builder::new();
+            let (kept, summed) = if along_rows { (rows, depth) } else { (depth, rows) };
+            let (x, v) = (b.input(dtype, &[rows, depth]), b.input(dtype, &[summed]));
+            let (y, z) = (b.input(dtype, &[kept]), b.input(dtype, &[2, kept]));
+            let product = b.dot_axes([x, v], [&[usize::from(along_rows)], &[0]], [&[], &[]]);
+            let backwards = b.push(Op::Reverse { axes: axes(&[0]) }, &[y], &Type::new(dtype, &[kept]));
+            let row = b.reshape(b.slice(z, &[1, 0], &[1, kept]), &[kept]);
+            let result = b.subtract(b.multiply(b.add(product, backwards), row), b.number(dtype, 2.0));
+            let program = b.finish(&[result]).unwrap();
+            let optimized = optimize(program.clone(), &gpu()).unwrap();
+            assert_eq!(ops(&optimized).last(), Some(&"fused"), "{optimized}");
+            let mut rng = Rng(11);
+            let inputs: Vec<_> = program.inputs.iter().map(|ty| graphs::values(ty, &mut rng)).collect();
+            for (a, b) in run(&program, &inputs).iter().zip(&run(&optimized, &inputs)) {
+                assert_eq!(difference(a, b), None, "{dtype} {rows} x {depth}");
+            }
+        }
+    }
+    // Batches, and results that lie as they are stored.
+    let b = Builder::new();
+    let (x, v) = (b.input(DType::F32, &[5, 300, 70]), b.input(DType::F32, &[5, 70]));
+    let bias = b.input(DType::F32, &[300]);
+    let product = b.dot_axes([x, v], [&[2], &[1]], [&[0], &[0]]);
+    let result = b.tanh(b.add(product, bias));
+    check(&b.finish(&[result]).unwrap(), &["fused"], 1);
+}

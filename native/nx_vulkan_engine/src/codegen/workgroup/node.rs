@@ -97,6 +97,7 @@ fn spec(reduction: Reduction, tie_high: bool, input: DType, times: Option<DType>
         input,
         times,
         producer: None,
+        epilogue: None,
         out,
         stage: Stage::Whole,
         direction: Direction::Columns { in_teams: false },

@@ -13,7 +13,7 @@ use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, linalg, max_pos
 use crate::codegen::access::{Element, ParamLayout};
 use crate::codegen::dot::{Access, DotSpec, EpilogueSpec, Load, Prologue, Store, Tiling};
 use crate::codegen::elementwise::{Ref, Step};
-use crate::kernel::launch::inner::{Factor, inner};
+use crate::kernel::launch::inner::{Factor, Finish, inner};
 use crate::kernel::launch::map::{Operand, Shapes, map};
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
 use crate::program::{Binary, Elementwise, Reduction};
@@ -228,8 +228,9 @@ fn is_narrow(p: &Product<'_>, spec: &DotSpec) -> bool {
     waste >= 16 && depth <= MAX_NARROW_DEPTH && (near || rows.max(columns) <= 64) && batches * rows * columns >= depth
 }
 
-/// The product of matrices one of which is a vector, without its epilogue, if their axes merge alike; answers whether it did.
-fn vectors(engine: &Engine, p: &Product<'_>, out: &Tensor, compile: Compile) -> Result<bool> {
+/// The product of matrices one of which is a vector, if their axes merge alike, into `out`, with its epilogue if it is to `finish`; answers
+/// whether it did.
+fn vectors(engine: &Engine, p: &Product<'_>, out: &Tensor, finish: bool, compile: Compile) -> Result<bool> {
     let alike = p.a.batch.sizes == p.b.batch.sizes && p.a.depth.sizes == p.b.depth.sizes;
     if !alike || !out.view.is_contiguous() {
         return Ok(false);
@@ -247,7 +248,9 @@ fn vectors(engine: &Engine, p: &Product<'_>, out: &Tensor, compile: Compile) -> 
         summed: &m.depth.strides,
     });
     let target = Target { buffer: &out.buffer, offset_bytes: out.view.offset_bytes() };
-    inner(engine, factors, [&kept, &matrix.depth.sizes], target, out.view.dtype, compile)?;
+    let (shape, dtype) = (&out.view.shape[..], out.view.dtype);
+    let finish = p.epilogue.as_ref().filter(|_| finish).map(|epilogue| Finish { epilogue, shape, out: dtype });
+    inner(engine, factors, [&kept, &matrix.depth.sizes], target, p.dtype(), finish, compile)?;
     Ok(true)
 }
 
@@ -278,13 +281,12 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
         return product_as(engine, p, spec.sum, Choice { tiling: Tiling::Narrow, splits: 1 }, compile);
     }
     if is_vector {
-        if p.epilogue.is_none() {
-            if vectors(engine, p, p.out, compile)? {
-                return Ok(());
-            }
-        } else {
+        if p.reaches_inputs() && vectors(engine, p, p.out, true, compile)? {
+            return Ok(());
+        }
+        if p.epilogue.is_some() {
             let whole = Tensor::uninitialized(engine, &Type::new(p.dtype(), &p.out.view.shape))?;
-            if vectors(engine, p, &whole, compile)? {
+            if vectors(engine, p, &whole, false, compile)? {
                 return finish(engine, p, &parts(&whole, p, 1), compile);
             }
         }

@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
+use super::dot::Epilogue;
 use super::reduce::{Plan, Target, plan, run};
 use super::{Compile, KernelSpec, Place};
-use crate::codegen::reduce::{Direction, ReduceSpec, Stage};
+use crate::codegen::access::Element;
+use crate::codegen::reduce::{Direction, ReduceEpilogue, ReduceSpec, Stage};
+use smallvec::SmallVec;
+
 use crate::memory::Buffer;
 use crate::program::Reduction;
 use crate::shape::{Dims, Space, Strides};
@@ -20,20 +24,53 @@ pub struct Factor<'a> {
     pub summed: &'a [i64],
 }
 
-/// Sums the products of elements over some axes, into a contiguous result of `dtype` in the order of the kept ones. The
-/// first factor's layout says which way to walk.
+/// Steps on results of a shape, which give others of type `out`.
+#[derive(Debug, Clone, Copy)]
+pub struct Finish<'a> {
+    pub epilogue: &'a Epilogue<'a>,
+    pub shape: &'a [u64],
+    pub out: DType,
+}
+
+/// Sums the products of elements over some axes, into a contiguous result of `dtype`, or of what `finish` makes of it, in the order of the kept
+/// ones. The first factor's layout says which way to walk.
 pub fn inner(
     engine: &Engine,
     [a, b]: [Factor<'_>; 2],
     [kept, summed]: [&[u64]; 2],
     out: Target<'_>,
     dtype: DType,
+    finish: Option<Finish<'_>>,
     compile: Compile,
 ) -> Result<()> {
     let (kept, summed) = (Space::new(kept, &[a.kept, b.kept]), Space::new(summed, &[a.summed, b.summed]));
     let aligned = a.dtype == b.dtype && a.address.is_multiple_of(16) && b.address.is_multiple_of(16);
     let plan = plan(&kept, &summed, a.dtype, aligned, engine);
     let (outputs, elements) = (kept.elements(), summed.elements());
+    let further = finish.map_or(&[][..], |finish| finish.epilogue.inputs);
+    let results = finish.map(|finish| {
+        let strides: SmallVec<[&[i64]; 4]> = further.iter().map(|operand| &operand.strides[..]).collect();
+        Space::new(finish.shape, &strides)
+    });
+    let result_sizes = results.as_ref().map_or(&[][..], |space| &space.sizes[..]);
+    let epilogue = finish.zip(results.as_ref()).map(|(finish, space)| {
+        let dtype = |element: Element| match element {
+            Element::Typed(dtype) => dtype,
+            Element::Raw(_) => DType::U32,
+        };
+        Box::new(ReduceEpilogue {
+            inputs: further.iter().map(|operand| dtype(operand.element)).collect(),
+            steps: finish.epilogue.steps.into(),
+            result: finish.epilogue.result,
+            out: finish.out,
+            rank: space.rank() as u8,
+        })
+    });
+    // The strides of the epilogue's operands behind axes in which they have none.
+    let behind = |axes: usize| -> Vec<Strides> {
+        let strides = results.iter().flat_map(|space| &space.strides);
+        strides.map(|s| std::iter::repeat_n(0, axes).chain(s.iter().copied()).collect()).collect()
+    };
     let spec = |stage: Stage, plan: &Plan, ranks: [usize; 2], elements: u64| {
         let spec = ReduceSpec {
             reduction: Reduction::Sum,
@@ -41,6 +78,7 @@ pub fn inner(
             input: a.dtype,
             times: Some(b.dtype),
             producer: None,
+            epilogue: epilogue.clone().filter(|_| stage != Stage::First),
             out: dtype,
             stage,
             direction: plan.direction,
@@ -50,7 +88,7 @@ pub fn inner(
         };
         (KernelSpec::Reduce { spec: spec.clone(), team: plan.team(engine, 1, elements) }, spec)
     };
-    let sizes: Dims = kept.sizes.iter().chain(&summed.sizes).copied().collect();
+    let sizes: Dims = kept.sizes.iter().chain(&summed.sizes).chain(result_sizes).copied().collect();
     let strides = [0, 1].map(|k| -> Strides { kept.strides[k].iter().chain(&summed.strides[k]).copied().collect() });
     let place = |factor: &Factor<'_>| (factor.address, factor.dtype.size_bytes());
     let [(a_address, a_bytes), (b_address, b_bytes)] = [&a, &b].map(place);
@@ -62,9 +100,20 @@ pub fn inner(
         Place { buffer: out.buffer, address: out.buffer.address() + out.offset_bytes, strides: &[], element_bytes: 0 };
     let stage = if plan.chunks > 1 { Stage::First } else { Stage::Whole };
     let (first, first_spec) = spec(stage, &plan, [kept.rank(), summed.rank()], plan.chunk);
+    let finished = |operands: &[Place<'_>], axes: usize, sizes: &[u64], spec: &KernelSpec, header: [u64; 4]| {
+        let strides = behind(axes);
+        let further = further.iter().zip(&strides).map(|(operand, strides)| Place {
+            buffer: operand.buffer,
+            address: operand.address(),
+            strides,
+            element_bytes: operand.element.size_bytes().into(),
+        });
+        let places: SmallVec<[Place<'_>; 4]> = operands.iter().copied().chain(further).chain([target]).collect();
+        run(engine, spec, compile, &places, sizes, header)
+    };
     if plan.chunks == 1 {
-        let places = [factors[0], factors[1], target];
-        return run(engine, &first, compile, &places, &sizes, [outputs, elements, elements, 1]);
+        let axes = kept.rank() + summed.rank();
+        return finished(&factors, axes, &sizes, &first, [outputs, elements, elements, 1]);
     }
     let strides = match plan.direction {
         Direction::Columns { .. } => [1, outputs],
@@ -80,6 +129,6 @@ pub fn inner(
     let partial = Place { buffer: &scratch, address: scratch.address(), strides: &strides, element_bytes: 0 };
     let places = [factors[0], factors[1], Place { strides: &[], ..partial }];
     run(engine, &first, compile, &places, &sizes, [outputs, elements, plan.chunk, plan.chunks])?;
-    let sizes = [outputs, plan.chunks];
-    run(engine, &last, compile, &[partial, target], &sizes, [outputs, plan.chunks, plan.chunks, 1])
+    let sizes: Dims = [outputs, plan.chunks].iter().chain(result_sizes).copied().collect();
+    finished(&[partial], 2, &sizes, &last, [outputs, plan.chunks, plan.chunks, 1])
 }

@@ -53,7 +53,8 @@ impl KernelSpec {
                     Stage::First => ".first",
                     Stage::Last => ".last",
                 };
-                format!("reduce.{}{stage}.{}", ops(producer.chain([reduction]), reduction), spec.input)
+                let epilogue = spec.epilogue.iter().flat_map(|epilogue| step_names(&epilogue.steps));
+                format!("reduce.{}{stage}.{}", ops(producer.chain([reduction]).chain(epilogue), reduction), spec.input)
             }
             KernelSpec::Rows(spec) => {
                 let names = spec.values.iter().map(|value| match &value.made {

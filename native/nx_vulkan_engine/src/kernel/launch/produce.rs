@@ -92,6 +92,7 @@ pub fn reduce(engine: &Engine, plan: &Plan, loads: &[Tensor], result: &Tensor, c
             input: dtype,
             times: None,
             producer: (stage != Stage::Last).then(|| Box::new(producer.clone())),
+            epilogue: None,
             out,
             stage,
             direction: layout.direction,
