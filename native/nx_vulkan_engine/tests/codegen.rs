@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use nx_vulkan_engine::codegen::access::{Element, Layout};
 use nx_vulkan_engine::codegen::dot::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling};
-use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
+use nx_vulkan_engine::codegen::elementwise::{Form, Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::codegen::matrix::{MatrixTile, Planes, SplitSpec, SplitStage};
@@ -72,8 +72,7 @@ fn spec(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank: u8)
         outputs: smallvec![(Ref::Result(0), Port { element: Element::Typed(out), layout: Layout::Contiguous })],
         rank,
         width: 1,
-        single: false,
-        paired: false,
+        form: Form::Vectors,
         fixed: None,
     }
 }
@@ -258,8 +257,9 @@ fn vector_kernels_are_valid() {
         let mut spec = spec(Elementwise::Binary(Binary::Add), &[t, t], t, Layout::Contiguous, 1);
         spec.width = spec.widest(false);
         assert!(spec.width > 1, "{t}");
-        for paired in [false, true] {
-            let spec = Spec { paired, ..spec.clone() };
+        for form in [Form::Vectors, Form::Pairs, Form::Blocks { vectors: 8 }] {
+            let width = if matches!(form, Form::Blocks { .. }) { spec.block_width() } else { spec.width };
+            let spec = Spec { form, width, ..spec.clone() };
             check(&format!("add {t}"), &spec.generate(library, MODES).unwrap().words);
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use nx_vulkan_engine::codegen::access::{Element, Layout};
-use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
+use nx_vulkan_engine::codegen::elementwise::{Form, Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::program::function::{Function, ScalarStep, Scalars};
@@ -296,8 +296,7 @@ fn rules_reference_and_generator_take_the_same_types() {
             outputs: smallvec![(Ref::Result(0), port(out))],
             rank: 1,
             width: 1,
-            single: false,
-            paired: false,
+            form: Form::Vectors,
             fixed: None,
         };
         spec.generate(library, modes).unwrap_or_else(|e| panic!("{} {dtypes:?}: {e}", op.name()));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nx_vulkan_engine::codegen::access::Element;
-use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
+use nx_vulkan_engine::codegen::elementwise::{Form, Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::kernel::launch::map::{Operand, Shapes, map};
 use nx_vulkan_engine::program::op::{Axes, Scalar};
@@ -346,8 +346,7 @@ impl Bench {
                 outputs: [(Ref::Result(0), port(DType::F32))].into_iter().collect(),
                 rank: 1,
                 width: 1,
-                single: false,
-                paired: false,
+                form: Form::Vectors,
                 fixed: None,
             };
             let start = Instant::now();

@@ -29,6 +29,8 @@ pub enum Param {
     Scalar(u8, u8),
     /// A number that the launch computes itself.
     Extra(u8),
+    /// This number.
+    Number(u32),
 }
 
 /// Sizes of the axes of an iteration space and strides of each operand that a kernel is made for, which are constants of its code instead
@@ -82,6 +84,13 @@ impl ParamLayout {
         }
         self.words.push(param);
         self.words.len() as u32 - 1
+    }
+
+    /// Puts the numbers 0, 1, 2, ... into the words between those that push constants hold everywhere and those that they hold on
+    /// devices with 256 bytes; there must be no more parameters than the former.
+    pub fn add_numbers(&mut self) {
+        self.words.resize(Self::PUSH_WORDS, Param::Number(0));
+        self.words.extend((0..(Self::WIDE_PUSH_WORDS - Self::PUSH_WORDS) as u32).map(Param::Number));
     }
 
     /// The parameter's value where it is a constant.
@@ -454,17 +463,32 @@ fn load_pairs(
 ) -> Result<SmallVec<[Word; 4]>> {
     let uint = code.linker.type_uint(32);
     let bytes = element.size_bytes() * width;
-    let mut words: SmallVec<[Word; 4]> = SmallVec::new();
     if bytes < 8 {
-        words.push(code.load(array, uint, bytes, index));
-    } else {
-        let (wide, pair) = (code.linker.type_uint(64), code.linker.type_vector(uint, 2));
-        for place in eights(code, bytes, index) {
-            let both = code.load(array, wide, 8, place);
-            let both = code.bitcast(pair, both);
-            words.extend([0, 1].map(|half| code.extract(uint, both, half)));
-        }
+        let word = code.load(array, uint, bytes, index);
+        return parts_of(code, element, width, &[word]);
     }
+    let wide = code.linker.type_uint(64);
+    let both: SmallVec<[Word; 2]> =
+        eights(code, bytes, index).into_iter().map(|place| code.load(array, wide, 8, place)).collect();
+    let words = halves(code, &both);
+    parts_of(code, element, width, &words)
+}
+
+/// The words of numbers of 64 bits.
+fn halves(code: &mut Code<'_, '_>, numbers: &[Word]) -> SmallVec<[Word; 4]> {
+    let uint = code.linker.type_uint(32);
+    let pair = code.linker.type_vector(uint, 2);
+    let mut words = SmallVec::new();
+    for &number in numbers {
+        let both = code.bitcast(pair, number);
+        words.extend([0, 1].map(|half| code.extract(uint, both, half)));
+    }
+    words
+}
+
+/// Neighbours of at most 4 bytes each that lie in words.
+fn parts_of(code: &mut Code<'_, '_>, element: Element, width: u32, words: &[Word]) -> Result<SmallVec<[Word; 4]>> {
+    let uint = code.linker.type_uint(32);
     let per_word = 4 / element.size_bytes();
     let ty = storage_type(code, element);
     let mut values = SmallVec::new();
@@ -473,9 +497,7 @@ fn load_pairs(
             1 if ty == uint => word,
             1 => code.bitcast(ty, word),
             _ => {
-                let bits = 32 / per_word;
-                let (shift, mask) =
-                    (code.linker.const_u32(k % per_word * bits), code.linker.const_u32((1 << bits) - 1));
+                let (shift, mask) = place_in_word(code, k, per_word);
                 let low = code.u32_op(Op::ShiftRightLogical, word, shift);
                 let raw = code.u32_op(Op::BitwiseAnd, low, mask);
                 of_bits(code, element, raw)?
@@ -483,6 +505,12 @@ fn load_pairs(
         });
     }
     Ok(values)
+}
+
+/// By how much element `k` of words is shifted, and the mask of its bits below.
+fn place_in_word(code: &mut Code<'_, '_>, k: u32, per_word: u32) -> (Word, Word) {
+    let bits = 32 / per_word;
+    (code.linker.const_u32(k % per_word * bits), code.linker.const_u32((1 << bits) - 1))
 }
 
 /// The counterpart of [`load_pairs`].
@@ -498,9 +526,8 @@ fn store_pairs(code: &mut Code<'_, '_>, array: Address, element: Element, index:
                 1 if ty == uint => value,
                 1 => code.bitcast(uint, value),
                 _ => {
-                    let bits = 32 / per_word;
-                    let (shift, mask) = (code.linker.const_u32(k * bits), code.linker.const_u32((1 << bits) - 1));
                     let raw = to_bits(code, element, value)?;
+                    let (shift, mask) = place_in_word(code, k, per_word);
                     let low = code.u32_op(Op::BitwiseAnd, raw, mask);
                     code.u32_op(Op::ShiftLeftLogical, low, shift)
                 }
@@ -521,6 +548,48 @@ fn store_pairs(code: &mut Code<'_, '_>, array: Address, element: Element, index:
         code.store(array, wide, 8, place, both);
     }
     Ok(())
+}
+
+/// Loads `width` neighbours for each lane of a subgroup, each lane's vector next to that of the lane before, and those of the first lane at
+/// `index`, which counts groups of `width`. All lanes load all of it from an address that is the same for all, where no control flow is,
+/// and each picks its own: lavapipe makes that one access of the CPU's vectors.
+/// `is_lane` has a bool for each lane but the last.
+pub fn load_lanes_at(
+    code: &mut Code<'_, '_>,
+    array: Address,
+    element: Element,
+    width: u32,
+    index: u32,
+    is_lane: &[Word],
+) -> Result<SmallVec<[Word; 4]>> {
+    let in_words = has_words(element, width);
+    let (ty, bytes) = match element.size_bytes() * width {
+        4 if in_words => (code.linker.type_uint(32), 4),
+        _ if in_words => (code.linker.type_uint(64), 8),
+        _ => (storage_type(code, element), element.size_bytes()),
+    };
+    let per_lane = element.size_bytes() * width / bytes;
+    let own = |code: &mut Code<'_, '_>, k: u32| {
+        let of_lane = |lane: u32| (index + lane) * per_lane + k;
+        let load = |code: &mut Code<'_, '_>, lane: u32| {
+            let place = code.linker.const_u32(of_lane(lane));
+            code.load(array, ty, bytes, place)
+        };
+        let last = load(code, is_lane.len() as u32);
+        (0u32..).zip(is_lane).fold(last, |others, (lane, &is_lane)| {
+            let one = load(code, lane);
+            code.ids(Op::Select, ty, &[is_lane, one, others])
+        })
+    };
+    let units: SmallVec<[Word; 4]> = (0..per_lane).map(|k| own(code, k)).collect();
+    match (in_words, bytes) {
+        (true, 8) => {
+            let words = halves(code, &units);
+            parts_of(code, element, width, &words)
+        }
+        (true, _) => parts_of(code, element, width, &units),
+        (false, _) => units.into_iter().map(|unit| widen(code, element, unit)).collect(),
+    }
 }
 
 /// Places of 8 bytes each that make up group `index` of so many bytes.

@@ -40,6 +40,20 @@ pub struct Port {
     pub layout: Layout,
 }
 
+/// How the elements are shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// Each invocation has vectors, or elements where the width is 1.
+    Vectors,
+    /// One element each where vectors would do: few elements take as long as the code of one invocation.
+    Single,
+    /// Vectors, which are accessed 8 bytes at a time.
+    Pairs,
+    /// Vectors of a subgroup's block, whose lanes load neighbours together: so many in each invocation, at most 32. A launch has whole blocks
+    /// and shares out the elements behind the last.
+    Blocks { vectors: u8 },
+}
+
 /// What a kernel computes, apart from sizes: the key under which it is compiled once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Spec {
@@ -50,10 +64,7 @@ pub struct Spec {
     pub rank: u8,
     /// Neighbours per load; above 1 only where no port is strided otherwise than along outer axes.
     pub width: u8,
-    /// One element per invocation where vectors would do: few elements take as long as the code of one invocation.
-    pub single: bool,
-    /// Vectors are accessed 8 bytes at a time.
-    pub paired: bool,
+    pub form: Form,
     /// The sizes and strides that it is for, all where there are none.
     pub fixed: Option<Box<Fixed>>,
 }
@@ -99,6 +110,13 @@ pub const SMALL_LOCAL_SIZE: u32 = 128;
 /// registers. On CPU devices, where a subgroup takes 50 cycles to begin, everywhere.
 const MOST_VECTORS: u32 = 4;
 const MOST_COSTLY_STEPS: usize = 4;
+
+/// Workgroups that blocks may have at most: their template knows numbers of four digits of 5 bits.
+pub const MAX_BLOCKS: u64 = 1 << 20;
+
+/// Elements of a block's invocation whose costly functions stand side by side: the branch around stores where short forms don't serve
+/// divides the code (an exponential and a hyperbolic tangent take a quarter longer with two elements between branches).
+const TOGETHER: u32 = 8;
 
 /// Invocations whose vectors lie one after the other where each has that many, those of a GPU's subgroup: a workgroup's are 3 % slower on an
 /// H200, and 4 KiB apart, as vectors of a workgroup would be, arrays are in each other's way in a CPU's first cache.
@@ -154,12 +172,26 @@ impl Spec {
         self.steps.iter().filter(is_costly).count()
     }
 
+    /// The width of a block's vectors, where vectors can be wider: lanes store 8 bytes of the largest element at a time, and whole words of
+    /// the smallest.
+    pub fn block_width(&self) -> u8 {
+        let ports = self.inputs.iter().chain(self.outputs.iter().map(|(_, port)| port));
+        let vectors = ports.filter(|port| matches!(port.layout, Layout::Contiguous | Layout::Inner));
+        let bytes = vectors.map(|port| port.element.size_bytes());
+        let (smallest, largest) = bytes.fold((8, 1), |(least, most), bytes| (least.min(bytes), most.max(bytes)));
+        self.widest(true).min((4 / smallest).max(8 / largest).max(1) as u8)
+    }
+
     /// Vectors per invocation.
     fn vectors(&self) -> u32 {
+        match self.form {
+            Form::Single => return 1,
+            Form::Pairs => return MOST_VECTORS,
+            Form::Blocks { vectors } => return vectors.into(),
+            Form::Vectors => {}
+        }
         let loaded = self.inputs.iter().filter(|port| port.layout != Layout::Uniform).count();
         match loaded {
-            _ if self.single => 1,
-            _ if self.paired => MOST_VECTORS,
             2.. if self.is_cheap() => 1,
             0..=1 if self.width == 4 && self.is_short() && !self.is_cheap() => MOST_VECTORS,
             _ => MORE_VECTORS,
@@ -169,21 +201,63 @@ impl Spec {
     /// Invocations per workgroup.
     fn local_size(&self) -> u32 {
         let is_small = self.width > 1 && self.vectors() > 1 && (self.is_cheap() || self.vectors() == MOST_VECTORS);
-        if is_small && !self.paired { SMALL_LOCAL_SIZE } else { LOCAL_SIZE }
+        match self.form {
+            Form::Blocks { .. } => LANES,
+            Form::Vectors if is_small => SMALL_LOCAL_SIZE,
+            Form::Vectors | Form::Single | Form::Pairs => LOCAL_SIZE,
+        }
+    }
+
+    /// Elements that one workgroup covers.
+    pub fn elements_per_group(&self) -> u32 {
+        let has_vectors = self.width > 1 || matches!(self.form, Form::Single | Form::Blocks { .. });
+        self.local_size() * if has_vectors { u32::from(self.width) * self.vectors() } else { ITEMS }
+    }
+
+    /// Specialization constants: id and value.
+    pub fn constants(&self) -> SmallVec<[(u32, u32); 4]> {
+        match self.form {
+            Form::Blocks { .. } => smallvec![(0, u32::from(self.width)), (1, self.vectors())],
+            Form::Vectors | Form::Single | Form::Pairs => SmallVec::new(),
+        }
     }
 
     /// Vectors between an invocation's.
     fn apart(&self) -> u32 {
-        match self.vectors() {
-            MOST_VECTORS if self.paired => LANES,
-            MOST_VECTORS => NEIGHBOURS,
+        match (self.form, self.vectors()) {
+            (Form::Pairs | Form::Blocks { .. }, _) => LANES,
+            (_, MOST_VECTORS) => NEIGHBOURS,
             _ => self.local_size(),
         }
     }
 
     /// Generates the kernel's SPIR-V.
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        Generated::push_or_table(|table| self.generate_with(library, modes, table))
+        match self.form {
+            Form::Blocks { .. } => self.generate_blocks(library, modes),
+            Form::Vectors | Form::Single | Form::Pairs => {
+                Generated::push_or_table(|table| self.generate_with(library, modes, table))
+            }
+        }
+    }
+
+    fn generate_blocks(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        let name = "elementwise_lanes";
+        let mut linker = Linker::new(library, name, &templates::template(name)?, false, modes)?;
+        linker.pairs = true;
+        let mut params = ParamLayout::new(&[Param::Count]);
+        linker.define("slot_element", |code, args| {
+            self.emit_element(code, &mut params, arg(args, 0)?)?;
+            Ok(None)
+        })?;
+        linker.define("slot_block", |code, args| {
+            self.emit_block(code, &mut params, arg(args, 0)?, arg(args, 1)?).map(Some)
+        })?;
+        if params.words.len() > ParamLayout::PUSH_WORDS {
+            return Err(linker.bad("too many parameters"));
+        }
+        params.add_numbers();
+        Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: self.elements_per_group() })
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
@@ -197,24 +271,22 @@ impl Spec {
             (2, 1, _) => "elementwise_v2",
             (2, _, SMALL_LOCAL_SIZE) => "elementwise_v2_two_128",
             (2, ..) => "elementwise_v2_two",
-            _ if self.single => "elementwise_v1",
+            _ if self.form == Form::Single => "elementwise_v1",
             _ => "elementwise",
         };
         let template = templates::template(name)?;
         let mut linker = Linker::new(library, name, &template, table, modes)?;
-        linker.pairs = self.paired;
+        linker.pairs = self.form == Form::Pairs;
         let fixed = self.fixed.as_deref().cloned();
         let mut params = ParamLayout { fixed, ..ParamLayout::new(&[Param::Count]) };
         linker.define("slot_element", |code, args| {
             self.emit_element(code, &mut params, arg(args, 0)?)?;
             Ok(None)
         })?;
-        let by_vector = self.width > 1 || self.single;
-        if by_vector {
+        if linker.has_slot("slot_vector") {
             linker.define("slot_vector", |code, args| self.emit_vector(code, &mut params, arg(args, 0)?).map(Some))?;
         }
-        let per_invocation = if by_vector { u32::from(self.width) * self.vectors() } else { ITEMS };
-        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: self.local_size() * per_invocation })
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: self.elements_per_group() })
     }
 
     fn output_operand(&self, index: usize) -> u8 {
@@ -264,12 +336,10 @@ impl Spec {
         for k in 1..self.vectors() as usize {
             places.push(code.u32_op(SpirvOp::IAdd, places[k - 1], apart));
         }
-        let width_id = code.linker.const_u32(width);
         let has_strides = self.inputs.iter().any(|port| port.layout.has_strides());
         let mut coordinates: SmallVec<[SmallVec<[Word; 6]>; 4]> = SmallVec::from_elem(SmallVec::new(), places.len());
         for (place, coordinates) in places.iter().zip(&mut coordinates).filter(|_| has_strides) {
-            let first = code.u32_op(SpirvOp::IMul, *place, width_id);
-            *coordinates = access::coordinates(code, params, first, 0, self.rank)?;
+            *coordinates = self.vector_coordinates(code, params, *place)?;
         }
         let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 8]> =
             SmallVec::from_elem(SmallVec::new(), (width * self.vectors()) as usize);
@@ -287,55 +357,179 @@ impl Spec {
                         let place = code.linker.const_u32(k * self.apart());
                         ids.extend(access::load_vector_at(code, first, port.element, width, place)?);
                     }
-                    lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
-                    continue;
-                }
-                for (&place, coordinates) in places.iter().zip(&coordinates) {
-                    match port.layout {
-                        Layout::Inner => {
-                            let at = position(code, params, k as u8, port.layout, place, coordinates)?;
-                            let group = code.u32_op(SpirvOp::UDiv, at, width_id);
-                            ids.extend(access::load_vector(code, address, port.element, width, group)?);
-                        }
-                        Layout::Repeated | Layout::Strided => {
-                            let at = position(code, params, k as u8, port.layout, place, coordinates)?;
-                            let id = access::load(code, address, port.element, at)?;
-                            ids.extend(std::iter::repeat_n(id, width as usize));
-                        }
-                        Layout::Contiguous | Layout::Uniform => {}
+                } else {
+                    for (&place, coordinates) in places.iter().zip(&coordinates) {
+                        ids.extend(self.load_strided(code, params, k as u8, place, coordinates)?);
                     }
                 }
                 lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
             }
         }
-        let computed = |code: &mut Code<'_, '_>, lanes: &[SmallVec<[Value; 4]>]| {
-            lanes.iter().map(|lane| run_steps(code, &self.steps, lane, zero, &[])).collect::<Result<SmallVec<[_; 4]>>>()
-        };
         // One vector after the other, so that few registers hold results.
         let mut store = |code: &mut Code<'_, '_>| {
-            let mut firsts: SmallVec<[Address; 1]> = SmallVec::new();
-            for (i, (_, port)) in self.outputs.iter().enumerate() {
-                let address = params.address(self.output_operand(i));
-                firsts.push(self.first_vector(code, address, port.element, index)?);
-            }
+            let firsts = self.first_outputs(code, params, index)?;
             for (k, lanes) in (0u32..).zip(lanes.chunks(width as usize)) {
-                let (results, _) = code.hot(|code| computed(code, lanes))?;
-                let place = code.linker.const_u32(k * self.apart());
-                for ((from, port), &first) in self.outputs.iter().zip(&firsts) {
-                    let values: SmallVec<[Word; 4]> = lanes
-                        .iter()
-                        .zip(&results)
-                        .map(|(lane, result)| find(code, *from, lane, result, zero, &[]).map(|v| v.id))
-                        .collect::<Result<_>>()?;
-                    access::store_vector_at(code, first, port.element, place, &values)?;
-                }
+                let (results, _) = code.hot(|code| self.compute_vector(code, lanes))?;
+                self.store_vector(code, &firsts, k, lanes, &results)?;
             }
             Ok(())
         };
-        match code.rare(|code| computed(code, &lanes))? {
+        match code.rare(|code| self.compute_vector(code, &lanes))? {
             Some(rare) => code.unless(rare, store).map(|()| rare),
             None => store(code).map(|()| code.linker.const_false()),
         }
+    }
+
+    /// Computes and stores a block by the short forms of functions; the result has a bit for each vector that is not stored because these do
+    /// not serve one of its elements. Vectors are loaded outside of control flow, which makes gathers of loads, and right before they are
+    /// needed.
+    fn emit_block(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, first: Word, lane: Word) -> Result<Word> {
+        let width = u32::from(self.width);
+        let zero = code.linker.const_u32(0);
+        let (width_id, ty) = (code.linker.const_u32(width), code.linker.type_bool());
+        let vector = code.u32_op(SpirvOp::UDiv, first, width_id);
+        let index = code.u32_op(SpirvOp::IAdd, vector, lane);
+        let mut is_lane: SmallVec<[Word; 8]> = SmallVec::new();
+        for k in 0..LANES - 1 {
+            let k = code.linker.const_u32(k);
+            is_lane.push(code.ids(SpirvOp::IEqual, ty, &[lane, k]));
+        }
+        let mut uniform: SmallVec<[Option<Word>; 4]> = SmallVec::new();
+        let mut firsts: SmallVec<[Option<Address>; 4]> = SmallVec::new();
+        for (k, port) in self.inputs.iter().enumerate() {
+            let address = params.address(k as u8);
+            uniform.push(match port.layout {
+                Layout::Uniform => Some(access::load(code, address, port.element, zero)?),
+                _ => None,
+            });
+            firsts.push(match port.layout {
+                Layout::Contiguous => Some(self.first_vector(code, address, port.element, vector)?),
+                _ => None,
+            });
+        }
+        let outputs = self.first_outputs(code, params, index)?;
+        let has_strides = self.inputs.iter().any(|port| port.layout.has_strides());
+        let mut rest = zero;
+        let together = if self.is_cheap() { 1 } else { (TOGETHER / width).min(self.vectors()) };
+        for v in (0..self.vectors()).step_by(together as usize) {
+            let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 16]> =
+                SmallVec::from_elem(SmallVec::new(), (width * together) as usize);
+            for (v, lanes) in (v..).zip(lanes.chunks_mut(width as usize)) {
+                let apart = code.linker.const_u32(v * LANES);
+                let place = code.u32_op(SpirvOp::IAdd, index, apart);
+                let coordinates =
+                    if has_strides { self.vector_coordinates(code, params, place)? } else { SmallVec::new() };
+                for (k, port) in self.inputs.iter().enumerate() {
+                    let ids = match (uniform[k], firsts[k]) {
+                        (Some(id), _) => SmallVec::from_elem(id, width as usize),
+                        (_, Some(first)) => {
+                            access::load_lanes_at(code, first, port.element, width, v * LANES, &is_lane)?
+                        }
+                        _ => self.load_strided(code, params, k as u8, place, &coordinates)?,
+                    };
+                    let dtype = dtype_of(port.element);
+                    lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
+                }
+            }
+            let (results, rare) = code.hot(|code| self.compute_vector(code, &lanes))?;
+            let store = |code: &mut Code<'_, '_>| {
+                let vectors = lanes.chunks(width as usize).zip(results.chunks(width as usize));
+                for (v, (lanes, results)) in (v..).zip(vectors) {
+                    self.store_vector(code, &outputs, v, lanes, results)?;
+                }
+                Ok(())
+            };
+            let Some(rare) = rare else {
+                store(code)?;
+                continue;
+            };
+            code.unless(rare, store)?;
+            let bits = code.linker.const_u32(((1 << together) - 1) << v);
+            let uint = code.linker.type_uint(32);
+            let bits = code.ids(SpirvOp::Select, uint, &[rare, bits, zero]);
+            rest = code.u32_op(SpirvOp::BitwiseOr, rest, bits);
+        }
+        Ok(rest)
+    }
+
+    /// Coordinates of the first element of a vector.
+    fn vector_coordinates(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        place: Word,
+    ) -> Result<SmallVec<[Word; 6]>> {
+        let width = code.linker.const_u32(self.width.into());
+        let first = code.u32_op(SpirvOp::IMul, place, width);
+        access::coordinates(code, params, first, 0, self.rank)
+    }
+
+    /// The vector of input `k`, which has strides, at a place and the coordinates of its first element.
+    fn load_strided(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        k: u8,
+        place: Word,
+        coordinates: &[Word],
+    ) -> Result<SmallVec<[Word; 4]>> {
+        let Port { element, layout } = self.inputs[k as usize];
+        let width = u32::from(self.width);
+        let address = params.address(k);
+        let at = position(code, params, k, layout, place, coordinates)?;
+        if layout == Layout::Inner {
+            let width_id = code.linker.const_u32(width);
+            let group = code.u32_op(SpirvOp::UDiv, at, width_id);
+            return access::load_vector(code, address, element, width, group);
+        }
+        Ok(SmallVec::from_elem(access::load(code, address, element, at)?, width as usize))
+    }
+
+    /// Results of the steps for each element of vectors.
+    fn compute_vector(
+        &self,
+        code: &mut Code<'_, '_>,
+        lanes: &[SmallVec<[Value; 4]>],
+    ) -> Result<SmallVec<[SmallVec<[Value; 4]>; 4]>> {
+        let zero = code.linker.const_u32(0);
+        lanes.iter().map(|lane| run_steps(code, &self.steps, lane, zero, &[])).collect()
+    }
+
+    /// Of each output, the address of vector `index`.
+    fn first_outputs(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        index: Word,
+    ) -> Result<SmallVec<[Address; 1]>> {
+        let mut firsts = SmallVec::new();
+        for (i, (_, port)) in self.outputs.iter().enumerate() {
+            let address = params.address(self.output_operand(i));
+            firsts.push(self.first_vector(code, address, port.element, index)?);
+        }
+        Ok(firsts)
+    }
+
+    /// Stores an invocation's vector `k` of each output.
+    fn store_vector(
+        &self,
+        code: &mut Code<'_, '_>,
+        firsts: &[Address],
+        k: u32,
+        lanes: &[SmallVec<[Value; 4]>],
+        results: &[SmallVec<[Value; 4]>],
+    ) -> Result<()> {
+        let zero = code.linker.const_u32(0);
+        let place = code.linker.const_u32(k * self.apart());
+        for ((from, port), &first) in self.outputs.iter().zip(firsts) {
+            let values: SmallVec<[Word; 4]> = lanes
+                .iter()
+                .zip(results)
+                .map(|(lane, result)| find(code, *from, lane, result, zero, &[]).map(|v| v.id))
+                .collect::<Result<_>>()?;
+            access::store_vector_at(code, first, port.element, place, &values)?;
+        }
+        Ok(())
     }
 }
 

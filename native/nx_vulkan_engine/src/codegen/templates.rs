@@ -170,6 +170,7 @@ pub const TEMPLATES: &[(&str, &[u8])] = modules!(
     "dot_tiled_64x64_8x8_2x16",
     "dot_tiled_64x64_8x8_2x16_steps",
     "elementwise",
+    "elementwise_lanes",
     "elementwise_v1",
     "elementwise_v2",
     "elementwise_v2_four",

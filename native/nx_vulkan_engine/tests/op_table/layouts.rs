@@ -35,6 +35,8 @@ const LAYOUTS: [Layout; 7] = [
 const SHAPE: [u64; 3] = [5, 17, 12];
 /// As many elements as CPU devices take by pairs, and a part of a workgroup's.
 const LARGE: [u64; 3] = [9, 33, 60];
+/// As many as they take by blocks, and a part of a block.
+const HUGE: [u64; 3] = [9, 61, 120];
 
 /// A tensor in some layout, on the device and on the host.
 fn laid_out(shape: [u64; 3], layout: Layout, dtype: DType, seat: usize, rng: &mut Rng) -> (Tensor, Array) {
@@ -155,6 +157,26 @@ fn large_operands_of_all_layouts_and_sizes_of_elements() {
             ] {
                 check_shape(LARGE, op, &dtypes[..operands], out, &[a, b][..operands], &mut rng);
             }
+        }
+    }
+    finish();
+}
+
+#[test]
+fn blocks_of_operands_of_all_layouts() {
+    use DType::{Bf16, F32, F64, U8};
+    let mut rng = rng(30);
+    for (i, a) in LAYOUTS.into_iter().enumerate() {
+        let b = if a == Layout::Contiguous { Layout::Rows } else { LAYOUTS[i * 3 % 7] };
+        let (op, dtypes, out) = match i % 3 {
+            0 => (Binary::Divide, [F32, Bf16], F32),
+            1 => (Binary::Less, [F32, F32], U8),
+            _ => (Binary::Subtract, [F64, F64], F64),
+        };
+        check_shape(HUGE, Op::Binary(op), &dtypes, out, &[a, b], &mut rng);
+        if matches!(a, Layout::Rows | Layout::Columns) {
+            check_shape(HUGE, Op::Binary(Binary::Divide), &[F32, Bf16], F32, &[Layout::Contiguous, a], &mut rng);
+            check_shape(HUGE, Op::Unary(Unary::Exp), &[F32], F32, &[a], &mut rng);
         }
     }
     finish();

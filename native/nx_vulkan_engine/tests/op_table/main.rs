@@ -5,6 +5,7 @@
 
 mod accuracy;
 mod axes;
+mod blocks;
 #[path = "../common/mod.rs"]
 mod common;
 mod compare;

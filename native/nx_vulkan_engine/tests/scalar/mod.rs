@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nx_vulkan_engine::codegen::access::{Element, Layout, Param, ParamLayout};
-use nx_vulkan_engine::codegen::elementwise::{Port, Ref, Spec, Step};
+use nx_vulkan_engine::codegen::elementwise::{Form, Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::program::Elementwise;
@@ -57,8 +57,7 @@ impl Runner {
             outputs: smallvec![(Ref::Result(0), port(out))],
             rank: 1,
             width,
-            single: false,
-            paired: false,
+            form: Form::Vectors,
             fixed: None,
         };
         let kernel = spec.generate(Library::builtin().unwrap(), self.modes).unwrap();

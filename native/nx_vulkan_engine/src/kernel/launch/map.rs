@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
+use super::{
+    Arguments, Compile, KernelSpec, MAX_POSITION, Place, has_lanes, launch, max_groups, max_position, whole_grid,
+};
 use crate::codegen::access::{Element, Fixed, Layout, ParamLayout};
-use crate::codegen::elementwise::{Port, Ref, Spec, Step};
+use crate::codegen::elementwise::{Form, MAX_BLOCKS, Port, Ref, Spec, Step};
 use crate::memory::Buffer;
 use crate::shape::{Dims, Space, Strides, elements as elements_of};
 use crate::{DeviceKind, Engine, Error, Result, View};
@@ -43,6 +45,24 @@ const MIN_PAIRED: u64 = 1 << 14;
 pub(super) fn takes_pairs(engine: &Engine, elements: u64) -> bool {
     let caps = engine.caps();
     caps.kind == DeviceKind::Cpu && caps.shader_int64 && elements >= MIN_PAIRED
+}
+
+/// Elements from which on a CPU device takes longer for them than for compiling blocks, and elements that an invocation has of each: twice
+/// as many take up to twice as long to compile.
+const BLOCKS: [(u64, u8); 2] = [(1 << 20, 32), (1 << 16, 16)];
+
+/// The spec with blocks, where the device has lanes for them and they pay.
+fn by_blocks(engine: &Engine, spec: &Spec, elements: u64) -> Option<Spec> {
+    let (_, own) = BLOCKS.iter().find(|(least, _)| elements >= *least)?;
+    let caps = engine.caps();
+    let has_numbers = u64::from(caps.max_push_bytes) >= 4 * ParamLayout::WIDE_PUSH_WORDS as u64
+        && parameters(spec) <= ParamLayout::PUSH_WORDS;
+    if !has_lanes(caps) || !caps.shader_int64 || !has_numbers {
+        return None;
+    }
+    let width = spec.block_width();
+    let spec = Spec { width, form: Form::Blocks { vectors: own / width }, ..spec.clone() };
+    (elements / u64::from(spec.elements_per_group()) < MAX_BLOCKS).then_some(spec)
 }
 
 /// Which sizes and strides a map's kernel is for.
@@ -110,8 +130,7 @@ pub fn map(
         outputs: stored.iter().enumerate().map(|(i, r)| (*r, port(inputs.len() + i))).collect(),
         rank: if layouts.iter().any(|l| l.has_strides()) || !axes.is_empty() { space.rank() as u8 } else { 1 },
         width: 1,
-        single: false,
-        paired: false,
+        form: Form::Vectors,
         fixed: None,
     };
     if shapes == Shapes::Own
@@ -123,16 +142,26 @@ pub fn map(
     // A CPU device has no latency to hide and compiles slowly: only many elements of few costly steps are worth more code.
     let is_cpu = engine.caps().kind == DeviceKind::Cpu;
     let width = spec.widest(!is_cpu || (space.elements() >= MIN_PAIRED && spec.is_short()));
-    let aligned = |k: usize| {
-        matches!(layouts[k], Layout::Uniform | Layout::Repeated)
-            || addresses[k].is_multiple_of(u64::from(elements[k].size_bytes() * u32::from(width)))
+    let aligned = |width: u8| {
+        (0..addresses.len()).all(|k| {
+            matches!(layouts[k], Layout::Uniform | Layout::Repeated)
+                || addresses[k].is_multiple_of(u64::from(elements[k].size_bytes() * u32::from(width)))
+        })
     };
+    let blocks = by_blocks(engine, &spec, space.elements()).filter(|blocks| {
+        width > 1 && aligned(blocks.width) && is_indexed_whole(&space.sizes, &space.strides, &elements)
+    });
     if width > 1 && !is_cpu && space.elements() <= MAX_SINGLE && !spec.is_cheap() {
-        spec.single = true;
-    } else if width > 1 && (0..addresses.len()).all(aligned) {
+        spec.form = Form::Single;
+    } else if let Some(blocks) = blocks {
+        spec = blocks;
+    } else if width > 1 && aligned(width) {
         spec.width = width;
-        spec.paired = takes_pairs(engine, space.elements());
+        if takes_pairs(engine, space.elements()) {
+            spec.form = Form::Pairs;
+        }
     }
+    let form = spec.form;
     let kernel_spec = KernelSpec::Map(spec);
     let kernel = engine.kernel(&kernel_spec, compile)?;
     split(&space, &addresses, &elements, &mut |sizes, addresses| {
@@ -150,7 +179,12 @@ pub fn map(
             .collect();
         let count = sizes.iter().product::<u64>();
         let arguments = Arguments { count: count as u32, sizes, places: &places, extra: &[] };
-        launch(engine, &kernel, &arguments, inputs.len(), count.div_ceil(u64::from(kernel.elements_per_group)))
+        let per_group = u64::from(kernel.elements_per_group);
+        let groups = match form {
+            Form::Blocks { .. } => whole_grid(max_groups(engine.caps()), count / per_group),
+            Form::Vectors | Form::Single | Form::Pairs => count.div_ceil(per_group),
+        };
+        launch(engine, &kernel, &arguments, inputs.len(), groups)
     })
 }
 

@@ -31,7 +31,7 @@ pub use work::Work;
 
 use super::{Interface, Launch, Pipeline, PipelineKey, PipelineStore, capabilities};
 use crate::codegen::access::{Param, ParamLayout, bias, divider};
-use crate::codegen::dot::DotSpec;
+use crate::codegen::dot::{DotSpec, LANES};
 use crate::codegen::elementwise::{Generated, Spec};
 use crate::codegen::fft::FftSpec;
 use crate::codegen::fold::FoldSpec;
@@ -51,7 +51,7 @@ use crate::codegen::window_scatter::WindowScatterSpec;
 use crate::codegen::workgroup::WorkgroupSpec;
 use crate::device::Caps;
 use crate::memory::Buffer;
-use crate::{Engine, Error, Result};
+use crate::{DeviceKind, Engine, Error, Result};
 
 /// Positions inside one launch are signed 32-bit numbers.
 pub const MAX_POSITION: u64 = i32::MAX as u64;
@@ -137,7 +137,7 @@ type Constants = SmallVec<[(u32, u32); 4]>;
 impl KernelSpec {
     fn generate(&self, library: &Library, modes: FloatModes) -> Result<(Generated, Constants)> {
         Ok(match self {
-            KernelSpec::Map(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Map(spec) => (spec.generate(library, modes)?, spec.constants()),
             KernelSpec::Dot(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
             KernelSpec::Split(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
             KernelSpec::Rows(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
@@ -322,6 +322,7 @@ impl Arguments<'_> {
             }
             Param::Scalar(..) => 0,
             Param::Extra(k) => self.extra.get(k as usize).copied().unwrap_or(0),
+            Param::Number(number) => number,
         }
     }
 
@@ -360,7 +361,7 @@ fn record(
         params,
         table,
         addresses: &kernel.addresses,
-        groups: grid(engine.caps(), groups),
+        groups: grid(max_groups(engine.caps()), groups),
         reads: &reads,
         writes: &writes,
         beside,
@@ -371,12 +372,44 @@ fn record(
     })
 }
 
-/// Workgroups in two dimensions; kernels ignore those beyond the end.
-fn grid(caps: &Caps, groups: u64) -> [u32; 3] {
-    let limit = u64::from(caps.max_workgroup_count[0]);
+/// Whether subgroups are the vectors of a CPU, with the lanes that kernels for them have.
+pub(super) fn has_lanes(caps: &Caps) -> bool {
+    caps.kind == DeviceKind::Cpu && caps.subgroup_size >= LANES && caps.subgroup_ops.basic
+}
+
+/// The most workgroups of a launch of one dimension.
+fn max_groups(caps: &Caps) -> u64 {
+    caps.max_workgroup_count[0].into()
+}
+
+/// The most workgroups, up to so many, that fill a grid.
+fn whole_grid(limit: u64, groups: u64) -> u64 {
+    let rows = groups.div_ceil(limit).max(1);
+    (groups / rows * rows).max((rows - 1) * limit)
+}
+
+/// Workgroups in two dimensions, at most `limit` in the first; kernels ignore those beyond the end.
+fn grid(limit: u64, groups: u64) -> [u32; 3] {
     if groups <= limit {
         return [groups as u32, 1, 1];
     }
     let rows = groups.div_ceil(limit);
     [groups.div_ceil(rows) as u32, rows as u32, 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_grids_have_as_many_workgroups_as_they_say() {
+        for limit in [1u64, 7, 65_535] {
+            for groups in (1..400).chain((10 * limit).saturating_sub(40).max(1)..10 * limit + 40).chain([1 << 20]) {
+                let whole = whole_grid(limit, groups);
+                let [columns, rows, _] = grid(limit, whole);
+                assert_eq!(u64::from(columns) * u64::from(rows), whole, "{groups}");
+                assert!(u64::from(columns) <= limit && whole <= groups && groups - whole < groups.div_ceil(limit));
+            }
+        }
+    }
 }

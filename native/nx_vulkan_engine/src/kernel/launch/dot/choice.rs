@@ -5,6 +5,7 @@ use super::matrix::{Form, MIN_WORK};
 use super::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Product};
 use crate::codegen::dot::{EpilogueSpec, LANES, LaneTile, Tile, Tiling};
 use crate::codegen::matrix::{MatrixTile, Planes};
+use crate::kernel::launch::has_lanes;
 use crate::{CType, DeviceKind, Engine};
 
 /// What the model knows of a device. Times are in cycles of a multiprocessor.
@@ -271,9 +272,7 @@ const MAX_LANES_DEPTH: u64 = 2048;
 /// Tiles for lanes that the device can run: those of CPU devices, whose subgroups are their vectors.
 pub fn lane_tiles(engine: &Engine, sum: CType) -> &'static [LaneTile] {
     let caps = engine.caps();
-    let ops = &caps.subgroup_ops;
-    let can = caps.kind == DeviceKind::Cpu && caps.subgroup_size >= LANES && ops.basic && ops.ballot;
-    if can { LaneTile::all(sum) } else { &[] }
+    if has_lanes(caps) && caps.subgroup_ops.ballot { LaneTile::all(sum) } else { &[] }
 }
 
 /// The tile of `tiles` for a product, the largest ones first. The splits depend on no tile, nor on which operand has the rows, so that a
