@@ -2,6 +2,9 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_ballot : require
+#ifdef PAIRED
+#extension GL_KHR_shader_subgroup_shuffle : require
+#endif
 // Batched matrix product for devices whose lanes are those of a CPU's vectors: a workgroup is LANES invocations of one subgroup, which
 // hold a tile of ROWS x (VECTORS * LANES) results in registers. A step of LANES contracted elements loads one of them per lane and row,
 // and gives them to all lanes one after the other. No shared memory and no barriers, whose accesses would each be a branch per lane there.
@@ -48,9 +51,10 @@ void slot_store_pair(const in uint at, const in vec2 value) {}
 #else
 #define STORED 1u
 #endif
-// Contracted element i of a block's row r, for all lanes.
+// Contracted element i of a block's row r, for all lanes. A shuffle by lanes that compilers don't know is one instruction of lavapipe's, a
+// broadcast two.
 #ifdef PAIRED
-#define A_OF(r, i) (A_ALONG_K ? subgroupBroadcast(a[r / 2u][i % 2u], r % 2u * (LANES / 2u) + i / 2u) : subgroupBroadcast(a[r / 2u][r % 2u], i))
+#define A_OF(r, i) (A_ALONG_K ? subgroupShuffle(a[r / 2u][i % 2u], zero + r % 2u * (LANES / 2u) + i / 2u) : subgroupShuffle(a[r / 2u][r % 2u], zero + i))
 #else
 #define A_OF(r, i) subgroupBroadcast(a[r], i)
 #endif
@@ -75,6 +79,9 @@ void main() {
     uint begin = min(split * chunk, depth);
     uint end = min(begin + chunk, depth);
     uint lane = gl_SubgroupInvocationID;
+#ifdef PAIRED
+    uint zero = rows >> 31u;
+#endif
 
     // Rows and columns past the end repeat the last ones, and are not stored.
     T sums[ROWS][VECTORS];

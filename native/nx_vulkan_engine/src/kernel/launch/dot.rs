@@ -381,7 +381,7 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
             return Err(Error::InvalidProgram { op: "dot".to_string(), reason: format!("no lanes for {tile:?}") });
         }
         let is_aligned = [spec.a_load, spec.b_load].iter().all(|load| load.by_four);
-        let has_pairs = tile.takes_pairs(sum) && engine.caps().shader_int64;
+        let has_pairs = tile.takes_pairs(sum) && engine.caps().shader_int64 && engine.caps().subgroup_ops.shuffle;
         if !(has_pairs && is_aligned && [spec.a, spec.b] == [DType::F32; 2]) {
             // Kernels for all layouts are one.
             [spec.a_load, spec.b_load] = [Load { along_k: true, by_four: false }; 2];
