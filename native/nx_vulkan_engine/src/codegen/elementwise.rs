@@ -567,7 +567,7 @@ pub fn arg(args: &[Word], index: usize) -> Result<Word> {
 }
 
 /// Raw bits count as unsigned numbers; nothing computes with them.
-fn dtype_of(element: Element) -> DType {
+pub fn dtype_of(element: Element) -> DType {
     match element {
         Element::Typed(dtype) => dtype,
         Element::Raw(_) => DType::U32,

@@ -332,3 +332,15 @@ impl Op {
         }
     }
 }
+
+impl From<Elementwise> for Op {
+    fn from(op: Elementwise) -> Op {
+        match op {
+            Elementwise::Unary(op) => Op::Unary(op),
+            Elementwise::Binary(op) => Op::Binary(op),
+            Elementwise::Select => Op::Select,
+            Elementwise::Clip => Op::Clip,
+            Elementwise::AsType => Op::AsType,
+        }
+    }
+}

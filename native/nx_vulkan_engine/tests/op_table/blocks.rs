@@ -17,28 +17,18 @@ const LEAST: u64 = 1 << 16;
 const BLOCK: u64 = 128;
 const MANY: u64 = 1 << 20;
 
-fn op_of(op: Elementwise) -> Op {
-    match op {
-        Elementwise::Unary(op) => Op::Unary(op),
-        Elementwise::Binary(op) => Op::Binary(op),
-        Elementwise::Select => Op::Select,
-        Elementwise::Clip => Op::Clip,
-        Elementwise::AsType => Op::AsType,
-    }
-}
-
 /// The result is that of its parts, each of which is too small for blocks.
 fn check_parts(op: Elementwise, operands: &[Array], out: DType) {
     const PART: usize = 10_007;
     let n = operands[0].values.len();
     let tensors: Vec<_> = operands.iter().map(upload).collect();
-    let whole = download(&run(&op_of(op), &tensors, &Type::new(out, &[n as u64])).unwrap());
+    let whole = download(&run(&Op::from(op), &tensors, &Type::new(out, &[n as u64])).unwrap());
     for at in (0..n).step_by(PART) {
         let end = (at + PART).min(n);
         let cut =
             |values: &[Value], dtype| Array::new(&Type::new(dtype, &[(end - at) as u64]), values[at..end].to_vec());
         let parts: Vec<_> = operands.iter().map(|a| upload(&cut(&a.values, a.ty.dtype))).collect();
-        let part = download(&run(&op_of(op), &parts, &Type::new(out, &[(end - at) as u64])).unwrap());
+        let part = download(&run(&Op::from(op), &parts, &Type::new(out, &[(end - at) as u64])).unwrap());
         let wrong = mismatch(&cut(&whole.values, out), std::slice::from_ref(&part), Bound::Exact);
         assert_eq!(wrong, None, "{} of {n} {}, from {at}", op.name(), operands[0].ty.dtype);
     }
@@ -92,7 +82,7 @@ fn elements_of_all_sizes() {
         (Elementwise::AsType, &[F64], U8),
     ] {
         let n = LEAST + BLOCK + 5;
-        verify(&op_of(op), &arrays(dtypes, n, Range::All, &mut rng), &Type::new(out, &[n]), bound(op, dtypes, out));
+        verify(&Op::from(op), &arrays(dtypes, n, Range::All, &mut rng), &Type::new(out, &[n]), bound(op, dtypes, out));
     }
     finish();
 }
@@ -123,8 +113,8 @@ fn results_in_the_place_of_an_operand() {
         let operands = arrays(&[DType::F32; 2], n, Range::All, &mut rng);
         let tensors: Vec<_> = operands.iter().map(upload).collect();
         let ty = Type::new(DType::F32, &[n]);
-        let difference = run(&op_of(subtract), &tensors, &ty).unwrap();
-        let expected = download(&run(&op_of(exp), &[difference], &ty).unwrap());
+        let difference = run(&Op::from(subtract), &tensors, &ty).unwrap();
+        let expected = download(&run(&Op::from(exp), &[difference], &ty).unwrap());
         let seen = |k: usize| Operand::new(tensors[k].buffer(), tensors[k].view(), Element::Typed(DType::F32));
         let steps = smallvec![step(subtract, &[Ref::Input(0), Ref::Input(1)]), step(exp, &[Ref::Result(0)])];
         let (result, inputs) = ((Ref::Result(1), seen(1)), [seen(0), seen(1)]);

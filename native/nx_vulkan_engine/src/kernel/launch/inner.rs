@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::dot::Epilogue;
 use super::reduce::{Plan, Target, plan, run};
 use super::{Compile, KernelSpec, Place};
-use crate::codegen::access::Element;
+use crate::codegen::elementwise::dtype_of;
 use crate::codegen::reduce::{Direction, ReduceEpilogue, ReduceSpec, Stage};
-use smallvec::SmallVec;
-
 use crate::memory::Buffer;
 use crate::program::Reduction;
 use crate::shape::{Dims, Space, Strides};
@@ -54,12 +54,8 @@ pub fn inner(
     });
     let result_sizes = results.as_ref().map_or(&[][..], |space| &space.sizes[..]);
     let epilogue = finish.zip(results.as_ref()).map(|(finish, space)| {
-        let dtype = |element: Element| match element {
-            Element::Typed(dtype) => dtype,
-            Element::Raw(_) => DType::U32,
-        };
         Box::new(ReduceEpilogue {
-            inputs: further.iter().map(|operand| dtype(operand.element)).collect(),
+            inputs: further.iter().map(|operand| dtype_of(operand.element)).collect(),
             steps: finish.epilogue.steps.into(),
             result: finish.epilogue.result,
             out: finish.out,
