@@ -39,7 +39,7 @@ impl Kernel {
                 groups: [1, 1, 1],
                 reads: &[src],
                 writes: &[dst],
-                beside: false,
+                waits: nx_vulkan_engine::Waits::All,
                 work: None,
             })
             .unwrap();

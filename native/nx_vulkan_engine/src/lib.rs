@@ -89,7 +89,7 @@ pub use engine::{Engine, Options, Precision, Profiling, Stats};
 pub use error::{Error, Result};
 pub use executable::{Executable, GoesOn};
 pub use kernel::launch::Compile;
-pub use kernel::{Access, Binding, BoundLaunch, Interface, Launch, Pipeline, PipelineKey};
+pub use kernel::{Access, Binding, BoundLaunch, Interface, Launch, Pipeline, PipelineKey, Waits};
 pub use memory::{Buffer, HostAccess};
 pub use profile::{Limits, Profile};
 pub use shape::{Type, View};

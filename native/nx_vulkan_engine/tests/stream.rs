@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::thread;
 
 use common::*;
-use nx_vulkan_engine::{Error, Launch};
+use nx_vulkan_engine::program::{Binary, Op, Unary};
+use nx_vulkan_engine::{Compile, DType, Error, Launch, Tensor, Type, Waits, eager};
 
 #[test]
 fn a_dispatch_computes_through_addresses_and_through_a_table() {
@@ -113,7 +114,7 @@ fn only_dependent_operations_get_a_barrier() {
         groups: [1, 1, 1],
         reads: &[&src],
         writes: &[&outs[2]],
-        beside: true,
+        waits: Waits::Beside,
         work: None,
     };
     engine.dispatch(&other).unwrap();
@@ -138,7 +139,7 @@ fn empty_and_oversized_launches() {
         groups,
         reads: &[],
         writes: &[],
-        beside: false,
+        waits: Waits::All,
         work: None,
     };
     assert_eq!(engine.dispatch(&launch([0, 1, 1])), Ok(()));
@@ -176,7 +177,7 @@ fn tables_survive_more_launches_than_the_ring_holds() {
                 groups: [1, 1, 1],
                 reads: &[&a],
                 writes: &[&b],
-                beside: false,
+                waits: Waits::All,
                 work: None,
             })
             .unwrap();
@@ -279,4 +280,58 @@ fn an_engine_dropped_with_work_in_flight_cleans_up() {
             assert_eq!(log.messages(), Vec::<String>::new());
         }
     }
+}
+
+#[test]
+fn parts_of_a_tensor_do_not_wait_for_each_other() {
+    let engine = engine();
+    let row = |first: f32| {
+        let bytes: Vec<u8> = (0..64).flat_map(|i| (first + i as f32).to_ne_bytes()).collect();
+        Tensor::from_nx_bytes(&engine, &Type::new(DType::F32, &[1, 64]), &bytes).unwrap()
+    };
+    let run = |op: &Op, operands: &[Tensor], shape: &[u64]| {
+        eager::run(&engine, op, operands, &Type::new(DType::F32, shape), Compile::Allowed).unwrap()
+    };
+    let values = |t: &Tensor| -> Vec<f32> {
+        t.to_nx_bytes(&engine, None)
+            .unwrap()
+            .chunks_exact(4)
+            .map(|b| f32::from_ne_bytes(b.try_into().unwrap()))
+            .collect()
+    };
+    let rows: Vec<Tensor> = (0..8).map(|i| row(100.0 * i as f32)).collect();
+    let join = Op::Concatenate { axis: 0 };
+    // Kernels are compiled.
+    drop(run(&join, &rows, &[8, 64]));
+    engine.wait().unwrap();
+    let barriers = || engine.stats().barriers;
+    let before = barriers();
+    let joined = run(&join, &rows, &[8, 64]);
+    assert!(barriers() - before <= 1, "one for what used the memory before");
+    // What reads a part's operand waits for it, and what reads them all for all.
+    let before = barriers();
+    let negated = run(&Op::Unary(Unary::Negate), &rows[..1], &[1, 64]);
+    let again = run(&join, &[rows[1].clone(), negated, rows[2].clone()], &[3, 64]);
+    assert!(barriers() > before);
+    let sum = run(&Op::Binary(Binary::Add), &[joined.clone(), joined.clone()], &[8, 64]);
+    let row_values = |i: usize, by: f32| (0..64).map(move |k| by * (100.0 * i as f32 + k as f32));
+    assert_eq!(values(&sum), (0..8).flat_map(|i| row_values(i, 2.0)).collect::<Vec<f32>>());
+    assert_eq!(
+        values(&again),
+        [(1, 1.0), (0, -1.0), (2, 1.0)].into_iter().flat_map(|(i, by)| row_values(i, by)).collect::<Vec<f32>>()
+    );
+    // Memory of parts that nobody reads any more serves others at once, which wait.
+    let mut seen = Vec::new();
+    let (other, waited) = loop {
+        let before = barriers();
+        let other = run(&join, &rows[4..], &[4, 64]);
+        if seen.contains(&other.address()) {
+            break (other, barriers() > before);
+        }
+        seen.push(other.address());
+        assert!(seen.len() < 1000, "freed memory is not used again");
+    };
+    assert!(waited);
+    assert_eq!(values(&other), (4..8).flat_map(|i| row_values(i, 1.0)).collect::<Vec<f32>>());
+    assert_valid(&engine);
 }

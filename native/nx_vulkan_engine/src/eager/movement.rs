@@ -11,7 +11,7 @@ use crate::codegen::elementwise::{Ref, Step};
 use crate::codegen::index::{ShiftSpec, extra};
 use crate::kernel::launch::map::{Operand, Shapes, map};
 use crate::kernel::launch::transpose::transpose;
-use crate::kernel::launch::{Arguments, KernelSpec, Place, launch};
+use crate::kernel::launch::{Arguments, KernelSpec, Place, in_parts, launch};
 use crate::program::Elementwise;
 use crate::shape::{Dims, Space, Strides};
 use crate::{DType, Engine, Result, Tensor, Type, View};
@@ -269,18 +269,32 @@ pub fn concatenate(call: &Call<'_>, axis: usize) -> Result<Tensor> {
     let result = Tensor::uninitialized(call.engine, call.out)?;
     let rank = call.out.shape.len();
     let mut starts: Dims = SmallVec::from_elem(0, rank);
+    let mut places = Vec::with_capacity(call.operands.len());
     for tensor in call.operands {
         if tensor.view.shape.len() != rank || axis >= rank {
             return Err(call.invalid(format!("{:?} along axis {axis} of {:?}", tensor.view.shape, call.out.shape)));
         }
-        let place = result.view.slice(&starts, &tensor.view.shape, &ones(rank))?;
-        copy(call.engine, tensor, &part(&result, place), call.compile)?;
+        places.push(result.view.slice(&starts, &tensor.view.shape, &ones(rank))?);
         starts[axis] += tensor.view.shape[axis];
     }
     if call.out.shape.get(axis) != starts.get(axis) {
         return Err(call.invalid(format!("{starts:?} elements along axis {axis} of {:?}", call.out.shape)));
     }
+    copy_parts(call, &result, places)?;
     Ok(result)
+}
+
+/// Copies the operands to places of the result that don't overlap.
+fn copy_parts(call: &Call<'_>, result: &Tensor, places: Vec<View>) -> Result<()> {
+    let copy_all = || {
+        let mut parts = call.operands.iter().zip(places);
+        parts.try_for_each(|(tensor, place)| copy(call.engine, tensor, &part(result, place), call.compile))
+    };
+    match result.view.dtype.size_bytes() {
+        // Neighbours may share a word.
+        ..4 => copy_all(),
+        4.. => in_parts(copy_all),
+    }
 }
 
 pub fn stack(call: &Call<'_>, axis: usize) -> Result<Tensor> {
@@ -293,6 +307,7 @@ pub fn stack(call: &Call<'_>, axis: usize) -> Result<Tensor> {
             call.out.shape
         )));
     }
+    let mut places = Vec::with_capacity(call.operands.len());
     for (i, tensor) in call.operands.iter().enumerate() {
         let mut view = result.view.clone();
         view.offset = view.offset.wrapping_add_signed(i as i64 * view.strides[axis]);
@@ -301,7 +316,8 @@ pub fn stack(call: &Call<'_>, axis: usize) -> Result<Tensor> {
         if view.shape != tensor.view.shape {
             return Err(call.invalid(format!("{:?} does not stack to {:?}", tensor.view.shape, call.out.shape)));
         }
-        copy(call.engine, tensor, &part(&result, view), call.compile)?;
+        places.push(view);
     }
+    copy_parts(call, &result, places)?;
     Ok(result)
 }

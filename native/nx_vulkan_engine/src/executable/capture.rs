@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use crate::kernel::launch::Work;
-use crate::kernel::{Launch, Pipeline};
+use crate::kernel::{Launch, Pipeline, Waits};
 use crate::memory::{Buffer, DevicePool};
 use crate::{DType, Error, Result};
 
@@ -83,8 +83,7 @@ pub(crate) struct Command {
     pub work: Option<Work>,
     pub reads: SmallVec<[Place; 4]>,
     pub writes: SmallVec<[Place; 2]>,
-    /// [`Launch::beside`] the command before it.
-    pub beside: bool,
+    pub waits: Waits,
 }
 
 /// What a copy in another layout is of: the source's first element and type, and along each axis of the copy in its memory, the outermost
@@ -162,7 +161,7 @@ impl Capture {
             work: launch.work,
             reads: launch.reads.iter().map(|b| Place::of(b)).collect(),
             writes: launch.writes.iter().map(|b| Place::of(b)).collect(),
-            beside: launch.beside,
+            waits: launch.waits,
         });
         Ok(())
     }
@@ -177,7 +176,7 @@ impl Capture {
                 work: Some(work),
                 reads: SmallVec::new(),
                 writes,
-                beside: false,
+                waits: Waits::All,
             });
         }
         Ok(())
@@ -196,7 +195,7 @@ impl Capture {
             work: Some(Work { read_bytes: size_bytes, written_bytes: size_bytes, flops: Some(0), longest: 0 }),
             reads: SmallVec::from_iter([Place::of(src)]),
             writes: SmallVec::from_iter([Place::of(dst)]),
-            beside: false,
+            waits: Waits::All,
         });
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use super::capture::{Action, Command, Place};
+use crate::kernel::Waits;
 
 /// Where buffers lie in the arena begins at multiples of this.
 const ALIGN_BYTES: u64 = 256;
@@ -12,6 +13,11 @@ const ALIGN_BYTES: u64 = 256;
 const MAX_SHORT_GROUPS: u64 = 8 * 132;
 const MAX_SHORT_BYTES: u64 = 16 << 20;
 const MAX_SHORT_FLOPS: u64 = 1 << 28;
+
+/// Whether two launches write parts of the same.
+fn are_parts(one: Waits, other: Waits) -> bool {
+    matches!(one, Waits::Part(_)) && one == other
+}
 
 /// A batch whose intermediate results have places in an arena.
 #[derive(Debug)]
@@ -42,7 +48,9 @@ pub(super) fn plan(commands: Vec<Command>, sizes: &[u64], is_own: impl Fn(u32) -
 fn by_level(commands: Vec<Command>) -> (Vec<usize>, Vec<Command>) {
     #[derive(Default, Clone)]
     struct Use {
-        written: Option<usize>,
+        /// What wrote it last: one command, or several that write parts.
+        written: Vec<usize>,
+        waits: Waits,
         read: Vec<usize>,
     }
     let mut uses: HashMap<u32, Use> = HashMap::new();
@@ -50,11 +58,11 @@ fn by_level(commands: Vec<Command>) -> (Vec<usize>, Vec<Command>) {
     let mut before: Vec<Vec<usize>> = vec![Vec::new(); commands.len()];
     for (i, command) in commands.iter().enumerate() {
         for id in virtual_ids(&command.reads) {
-            before[i].extend(uses.get(&id).and_then(|u| u.written));
+            before[i].extend(uses.get(&id).iter().flat_map(|used| &used.written));
         }
         for id in virtual_ids(&command.writes) {
-            if let Some(used) = uses.get(&id) {
-                before[i].extend(used.written);
+            if let Some(used) = uses.get(&id).filter(|used| !are_parts(used.waits, command.waits)) {
+                before[i].extend(&used.written);
                 before[i].extend(&used.read);
             }
         }
@@ -63,11 +71,15 @@ fn by_level(commands: Vec<Command>) -> (Vec<usize>, Vec<Command>) {
         }
         for id in virtual_ids(&command.writes) {
             let used = uses.entry(id).or_default();
-            used.written = Some(i);
+            if !are_parts(used.waits, command.waits) {
+                used.written.clear();
+            }
+            used.written.push(i);
+            used.waits = command.waits;
             used.read.clear();
         }
         before[i].retain(|&earlier| earlier != i);
-        match i.checked_sub(1).filter(|_| command.beside) {
+        match i.checked_sub(1).filter(|_| command.waits == Waits::Beside) {
             Some(twin) => (before[i], level[i]) = (before[twin].clone(), level[twin]),
             None => level[i] = before[i].iter().map(|&earlier| level[earlier] + 1).max().unwrap_or(0),
         }
@@ -84,7 +96,7 @@ fn by_level(commands: Vec<Command>) -> (Vec<usize>, Vec<Command>) {
     // Commands that wait for each, one after the other; twins go together.
     let mut waiting = vec![0usize; commands.len()];
     for i in (0..commands.len()).rev() {
-        if let Some(twin) = i.checked_sub(1).filter(|_| commands[i].beside) {
+        if let Some(twin) = i.checked_sub(1).filter(|_| commands[i].waits == Waits::Beside) {
             waiting[twin] = waiting[twin].max(waiting[i]);
         }
         for &earlier in &before[i] {
@@ -92,7 +104,7 @@ fn by_level(commands: Vec<Command>) -> (Vec<usize>, Vec<Command>) {
         }
     }
     for i in 1..commands.len() {
-        if commands[i].beside {
+        if commands[i].waits == Waits::Beside {
             waiting[i] = waiting[i - 1];
         }
     }
@@ -182,21 +194,24 @@ fn barriers(commands: &[Command], sizes: &[u64], arena: &HashMap<u32, u64>) -> V
         }
     };
     let overlaps = |a: &Range, b: &Range| a.0 == b.0 && a.1 < b.2 && b.1 < a.2;
-    let (mut read, mut written): (Vec<Range>, Vec<Range>) = (Vec::new(), Vec::new());
+    let (mut read, mut written): (Vec<Range>, Vec<(Range, Waits)>) = (Vec::new(), Vec::new());
     commands
         .iter()
         .map(|command| {
             let reads: Vec<Range> = virtual_ids(&command.reads).map(range).collect();
             let writes: Vec<Range> = virtual_ids(&command.writes).map(range).collect();
-            let touched = reads.iter().chain(&writes).any(|r| written.iter().any(|w| overlaps(r, w)))
-                || writes.iter().any(|w| read.iter().any(|r| overlaps(r, w)));
-            let waits = touched && !command.beside;
+            let touched = reads.iter().any(|r| written.iter().any(|(w, _)| overlaps(r, w)))
+                || writes.iter().any(|new| {
+                    written.iter().any(|(w, waits)| overlaps(new, w) && !are_parts(*waits, command.waits))
+                        || read.iter().any(|r| overlaps(r, new))
+                });
+            let waits = touched && command.waits != Waits::Beside;
             if waits {
                 read.clear();
                 written.clear();
             }
             read.extend(reads);
-            written.extend(writes);
+            written.extend(writes.into_iter().map(|range| (range, command.waits)));
             waits
         })
         .collect()
@@ -209,13 +224,13 @@ mod tests {
     use super::*;
     use crate::kernel::launch::Work;
 
-    fn command(reads: &[u32], writes: u32, beside: bool) -> Command {
+    fn command(reads: &[u32], writes: u32, waits: Waits) -> Command {
         Command {
             action: Action::Copy { from_bytes: 0, to_bytes: 0, size_bytes: 256 },
             work: None,
             reads: reads.iter().map(|&id| Place::Virtual(id)).collect(),
             writes: SmallVec::from_iter([Place::Virtual(writes)]),
-            beside,
+            waits,
         }
     }
 
@@ -224,11 +239,11 @@ mod tests {
         // 2 and 3 are made of 1, 4 of 3; 5 of 4 and 2.
         let order = |flops: u64| {
             let mut commands = vec![
-                command(&[0], 1, false),
-                command(&[1], 2, false),
-                command(&[1], 3, false),
-                command(&[3], 4, false),
-                command(&[4, 2], 5, false),
+                command(&[0], 1, Waits::All),
+                command(&[1], 2, Waits::All),
+                command(&[1], 3, Waits::All),
+                command(&[3], 4, Waits::All),
+                command(&[4, 2], 5, Waits::All),
             ];
             commands.iter_mut().for_each(|c| c.work = Some(Work { flops: Some(flops), ..Work::default() }));
             let plan = plan(commands, &[256; 6], |id| id == 0 || id == 5);
@@ -242,23 +257,48 @@ mod tests {
     fn commands_that_take_turns_do_not_wait_for_each_other() {
         // 1 is made of 0, 2 by one of two commands, 3 and 4 by others, and 5 of 2.
         let commands = vec![
-            command(&[0], 1, false),
-            command(&[0, 1], 2, false),
-            command(&[0, 1], 2, true),
-            command(&[0], 3, false),
-            command(&[3], 4, false),
-            command(&[2, 4], 5, false),
+            command(&[0], 1, Waits::All),
+            command(&[0, 1], 2, Waits::All),
+            command(&[0, 1], 2, Waits::Beside),
+            command(&[0], 3, Waits::All),
+            command(&[3], 4, Waits::All),
+            command(&[2, 4], 5, Waits::All),
         ];
         let sizes = [256; 6];
         let plan = plan(commands, &sizes, |id| id == 0 || id == 5);
         let writes: Vec<u32> = plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
-        let at = |beside: bool| plan.commands.iter().position(|c| c.beside == beside && c.writes[0].id() == Some(2));
-        let (one, other) = (at(false).unwrap(), at(true).unwrap());
+        let at = |waits: Waits| plan.commands.iter().position(|c| c.waits == waits && c.writes[0].id() == Some(2));
+        let (one, other) = (at(Waits::All).unwrap(), at(Waits::Beside).unwrap());
         assert_eq!(other, one + 1, "{writes:?}");
         assert!(!plan.barriers[other]);
         let reader = writes.iter().position(|&id| id == 5).unwrap();
         assert!(plan.barriers[other + 1..=reader].contains(&true), "{writes:?} {:?}", plan.barriers);
         // Neither may find its results where what it reads lies.
         assert_ne!(plan.arena[&1], plan.arena[&2]);
+    }
+
+    #[test]
+    fn parts_of_a_tensor_wait_for_what_they_read_alone() {
+        // 4 has parts of 1, 2, and 3, which is made of 2; 5 is made of 4, and 6 has parts of its own.
+        let commands = vec![
+            command(&[0], 1, Waits::All),
+            command(&[0], 2, Waits::All),
+            command(&[2], 3, Waits::All),
+            command(&[1], 4, Waits::Part(1)),
+            command(&[2], 4, Waits::Part(1)),
+            command(&[3], 4, Waits::Part(1)),
+            command(&[4], 5, Waits::All),
+            command(&[5], 6, Waits::Part(2)),
+            command(&[5], 6, Waits::Part(2)),
+        ];
+        let plan = plan(commands, &[256; 7], |id| id == 0 || id == 6);
+        let barriers = plan.barriers.iter().filter(|&&waits| waits).count();
+        assert_eq!(barriers, 4, "{:?} {:?}", plan.commands, plan.barriers);
+        let written: Vec<u32> = plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
+        let last_part = written.iter().rposition(|&id| id == 4).unwrap();
+        let reader = written.iter().position(|&id| id == 5).unwrap();
+        assert!(last_part < reader && plan.barriers[reader], "{written:?} {:?}", plan.barriers);
+        let last = plan.arena.iter().filter(|(id, at)| **id != 4 && **at == plan.arena[&4]);
+        assert!(last.into_iter().all(|(&id, _)| id == 5), "what is read for a part lies elsewhere: {:?}", plan.arena);
     }
 }

@@ -72,6 +72,20 @@ pub(crate) fn capabilities(words: &[u32]) -> impl Iterator<Item = Capability> + 
     declared.filter_map(|inst| Capability::from_u32(inst[1]))
 }
 
+/// What a launch waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Waits {
+    /// What wrote the buffers that it reads, and used those that it writes.
+    #[default]
+    All,
+    /// What the launch before it waits for, with which it takes turns: only one of the two writes, the same, and what either reads was
+    /// there before both.
+    Beside,
+    /// All but other launches with this number, which is not 0. They write other elements of the one buffer that it writes, no bytes of
+    /// which share a word with its own.
+    Part(u64),
+}
+
 /// One dispatch of an `Interface::Addresses` pipeline.
 #[derive(Debug, Clone, Copy)]
 pub struct Launch<'a> {
@@ -89,9 +103,8 @@ pub struct Launch<'a> {
     pub reads: &'a [&'a Arc<Buffer>],
     /// A buffer may be in `reads` and `writes` at once.
     pub writes: &'a [&'a Arc<Buffer>],
-    /// Whether it takes turns with the launch before it: only one of the two writes, the same, and what either reads was there before both,
-    /// so that it need not wait for the other.
-    pub beside: bool,
+    /// What it waits for.
+    pub waits: Waits,
     /// What it moves and computes, where [`crate::Engine::counts_work`] says that somebody asks.
     pub work: Option<Work>,
 }

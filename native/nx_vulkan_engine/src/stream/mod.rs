@@ -20,7 +20,7 @@ use ash::vk;
 
 use crate::device::{DeviceKind, OpenDevice};
 use crate::kernel::launch::{Rates, Work};
-use crate::kernel::{Access, Binding, BoundLaunch, Launch, Pipeline};
+use crate::kernel::{Access, Binding, BoundLaunch, Launch, Pipeline, Waits};
 use crate::memory::{Buffer, DevicePool, Kind, Ring};
 use crate::profile::{Measured, Profiler};
 use crate::{Error, Result};
@@ -105,6 +105,8 @@ struct Recorder {
     serial: u64,
     epoch: u64,
     bound: vk::Pipeline,
+    /// The number of the part that was recorded last, 0 where something else was.
+    part: u64,
     ops: u32,
     bytes: u64,
     /// Time that what was replayed takes, as `rates` estimate it.
@@ -130,6 +132,7 @@ impl Stream {
                 serial: 1,
                 epoch: 1,
                 bound: vk::Pipeline::null(),
+                part: 0,
                 ops: 0,
                 bytes: 0,
                 ns: 0,
@@ -192,9 +195,18 @@ impl Stream {
         };
         let reads = launch.reads.iter().map(|b| &***b);
         let writes = launch.writes.iter().map(|b| &***b);
-        // What takes turns with the launch before it finds all that it touches as that launch did.
-        let checked = if launch.beside { 0 } else { usize::MAX };
-        let cmd = self.prepare(&mut recorder, reads.clone().take(checked), writes.clone().take(checked))?;
+        // What takes turns with the launch before it finds all that it touches as that launch did, and a part finds what it writes as the
+        // part before it did.
+        let (checked_reads, checked_writes) = match launch.waits {
+            Waits::All => (usize::MAX, usize::MAX),
+            Waits::Beside => (0, 0),
+            Waits::Part(number) => (usize::MAX, if recorder.part == number { 0 } else { usize::MAX }),
+        };
+        let cmd =
+            self.prepare(&mut recorder, reads.clone().take(checked_reads), writes.clone().take(checked_writes))?;
+        if let Waits::Part(number) = launch.waits {
+            recorder.part = number;
+        }
         self.bind(&mut recorder, cmd, launch.pipeline);
         let measures = self.begin_measure(&recorder, cmd);
         let fns = &self.open.device.fns().v1_0;
@@ -493,6 +505,7 @@ impl Stream {
                 .fail(Error::Vulkan { call: "vkBeginCommandBuffer", cause: "no command buffer is recording".into() }));
         };
         let epoch = recorder.epoch;
+        recorder.part = 0;
         if reads.any(|b| b.read_conflicts(epoch)) || writes.any(|b| b.write_conflicts(epoch)) {
             self.barrier(cmd, DEVICE_STAGES, DEVICE_ACCESS);
             recorder.epoch += 1;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use nx_vulkan_engine::{
     Access, Binding, BoundLaunch, Buffer, Engine, HostAccess, Interface, Launch, Options, Pipeline, PipelineKey,
-    Result, Validation,
+    Result, Validation, Waits,
 };
 
 pub const AXPB: &[u8] = include_bytes!("../data/axpb.spv");
@@ -78,7 +78,7 @@ pub fn run_axpb(
         groups: [n.div_ceil(64), 1, 1],
         reads: &[src],
         writes: &[dst],
-        beside: false,
+        waits: Waits::All,
         work: None,
     })
 }

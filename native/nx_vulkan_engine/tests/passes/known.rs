@@ -462,3 +462,85 @@ fn elements_placed_among_zeros_are_one_kernel() {
     let padded = b.push(Op::Pad { config: smallvec![(1, 1, 2), (2, 1, 0)] }, &[corner, one], &matrix);
     check(&b.finish(&[sum, padded]).unwrap(), &["fused", "fused"], 2);
 }
+
+/// `slice` put into zeros of type `ty` from `start` on along an axis.
+fn put(b: &Builder, ty: &Type, slice: Operand, axis: usize, start: i64) -> Operand {
+    let zeros = b.push(Op::Constant(Scalar::Int(0)), &[], ty);
+    let starts = (0..ty.shape.len()).map(|k| Some(if k == axis { start } else { 0 })).collect();
+    b.push(Op::PutSlice { starts }, &[zeros, slice], ty)
+}
+
+#[test]
+fn sums_of_slices_in_zeros_are_concatenated() {
+    let whole = Type::new(DType::F32, &[4, 30, 40]);
+    // All of the axis, in another order, as gradients of the parts of a product are. What would begin at 25 and end behind the last row begins at 20.
+    let b = Builder::new();
+    let parts = [0, 1, 2].map(|_| b.transpose(b.input(DType::F32, &[10, 4, 40]), &[1, 0, 2]));
+    let w = b.input(DType::F32, &[40, 8]);
+    let [x, y, z] = [(0, 10), (1, 25), (2, 0)].map(|(part, start)| put(&b, &whole, parts[part], 1, start));
+    let sum = b.add(b.add(x, y), z);
+    let product = b.dot(sum, w);
+    let views = ["transpose"; 3];
+    check(&b.finish(&[product]).unwrap(), &[&views[..], &["concatenate", "fused"]].concat(), 1);
+
+    // Where the slices are computed, zero is added there.
+    let b = Builder::new();
+    let w = b.input(DType::F32, &[64, 40]);
+    let parts = [0, 1, 2].map(|_| {
+        let x = b.input(DType::F32, &[40, 64]);
+        b.reshape(b.transpose(b.dot(x, w), &[1, 0]), &[4, 10, 40])
+    });
+    let [x, y, z] = [(0, 10), (1, 20), (2, 0)].map(|(part, start)| put(&b, &whole, parts[part], 1, start));
+    let sum = b.add(b.add(x, y), z);
+    check(&b.finish(&[sum]).unwrap(), &["fused", "reshape", "fused", "reshape", "fused", "reshape", "concatenate"], 1);
+
+    // Gaps, zeros among the terms, a pad, and integers, to whose sums nothing is added.
+    for dtype in [DType::F32, DType::S32] {
+        let whole = Type::new(dtype, &[70, 80]);
+        let b = Builder::new();
+        let (x, y) = (b.input(dtype, &[70, 5]), b.input(dtype, &[70, 6]));
+        let zero = b.constant(dtype, Scalar::Int(0));
+        let padded = b.push(Op::Pad { config: smallvec![(0, 0, 0), (60, 14, 0)] }, &[y, zero], &whole);
+        let zeros = b.push(Op::Constant(Scalar::Int(0)), &[], &whole);
+        let sum = b.add(b.add(zeros, padded), put(&b, &whole, x, 1, 3));
+        let kernels: &[&str] = if dtype == DType::F32 { &["concatenate", "fused"] } else { &["concatenate"] };
+        check(&b.finish(&[sum]).unwrap(), kernels, 1);
+    }
+}
+
+#[test]
+fn other_sums_of_slices_stay_sums() {
+    let whole = Type::new(DType::F32, &[70, 80]);
+    let sum_of = |at: [(usize, i64); 2], reads: bool, number: f64| {
+        let b = Builder::new();
+        let [x, y] = at.map(|(axis, start)| {
+            let shape = if axis == 0 { [35, 80] } else { [70, 40] };
+            let around = b.push(Op::Constant(Scalar::Float(number)), &[], &whole);
+            let starts = [0, 1].map(|k| Some(if k == axis { start } else { 0 })).into_iter().collect();
+            b.push(Op::PutSlice { starts }, &[around, b.input(DType::F32, &shape)], &whole)
+        });
+        let sum = b.add(x, y);
+        let mut program = b.finish(&[sum]).unwrap();
+        program.outputs.extend(reads.then_some(x));
+        program
+    };
+    let is_joined = |program: &Program| ops(&optimize(program.clone(), &gpu()).unwrap()).contains(&"concatenate");
+    assert!(is_joined(&sum_of([(1, 0), (1, 40)], false, 0.0)));
+    let others = [
+        // They overlap, lie along two axes, are read elsewhere, or lie among other numbers.
+        sum_of([(1, 0), (1, 39)], false, 0.0),
+        sum_of([(0, 0), (1, 0)], false, 0.0),
+        sum_of([(1, 0), (1, 40)], true, 0.0),
+        sum_of([(1, 0), (1, 40)], false, 1.0),
+        sum_of([(1, 0), (1, 40)], false, -0.0),
+    ];
+    for program in others {
+        assert!(!is_joined(&program), "{program}");
+        let mut rng = Rng(5);
+        let inputs: Vec<_> = program.inputs.iter().map(|ty| graphs::values(ty, &mut rng)).collect();
+        let optimized = optimize(program.clone(), &gpu()).unwrap();
+        for (a, b) in run(&program, &inputs).iter().zip(&run(&optimized, &inputs)) {
+            assert_eq!(difference(a, b), None);
+        }
+    }
+}

@@ -8,7 +8,7 @@ use nx_vulkan_engine::codegen::elementwise::{Form, Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::program::Elementwise;
-use nx_vulkan_engine::{DType, Engine, Interface, Launch, PipelineKey};
+use nx_vulkan_engine::{DType, Engine, Interface, Launch, PipelineKey, Waits};
 use smallvec::smallvec;
 
 use crate::common;
@@ -97,7 +97,7 @@ impl Runner {
                 groups: [(n as u32).div_ceil(kernel.elements_per_group), 1, 1],
                 reads: &reads,
                 writes: &writes,
-                beside: false,
+                waits: Waits::All,
                 work: None,
             })
             .unwrap();

@@ -13,6 +13,7 @@ use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, linalg, max_pos
 use crate::codegen::access::{Element, ParamLayout};
 use crate::codegen::dot::{Access, DotSpec, EpilogueSpec, Load, Prologue, Store, Tiling};
 use crate::codegen::elementwise::{Ref, Step};
+use crate::kernel::Waits;
 use crate::kernel::launch::inner::{Factor, Finish, inner};
 use crate::kernel::launch::map::{Operand, Shapes, map};
 use crate::kernel::launch::reduce::{Reduce, Target, reduce};
@@ -495,7 +496,8 @@ fn launch_plain(
     places.extend(results.places(&strides));
     let count = (batches * rows * columns) as u32;
     let arguments = Arguments { count, sizes: &sizes, places: &places, extra: &extra };
-    record(engine, &kernel, &arguments, places.len() - 1, tiles * splits, !lost.is_empty())
+    let waits = if lost.is_empty() { Waits::All } else { Waits::Beside };
+    record(engine, &kernel, &arguments, places.len() - 1, tiles * splits, waits)
 }
 
 /// A tensor of which a kernel knows where it begins.

@@ -19,7 +19,9 @@ pub mod window_scatter;
 mod work;
 pub mod workgroup;
 
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use once_cell::sync::OnceCell;
@@ -29,7 +31,7 @@ use smallvec::SmallVec;
 pub(crate) use work::Rates;
 pub use work::Work;
 
-use super::{Interface, Launch, Pipeline, PipelineKey, PipelineStore, capabilities};
+use super::{Interface, Launch, Pipeline, PipelineKey, PipelineStore, Waits, capabilities};
 use crate::codegen::access::{Param, ParamLayout, bias, divider};
 use crate::codegen::dot::{DotSpec, LANES};
 use crate::codegen::elementwise::{Generated, Spec};
@@ -339,17 +341,33 @@ pub fn launch(
     first_output: usize,
     groups: u64,
 ) -> Result<()> {
-    record(engine, kernel, arguments, first_output, groups, false)
+    let part = PART.get();
+    let waits = if part == 0 { Waits::All } else { Waits::Part(part) };
+    record(engine, kernel, arguments, first_output, groups, waits)
 }
 
-/// The same, of a launch that takes turns with the one before it (`Launch::beside`) if `beside`.
+thread_local! {
+    /// The number of the tensor that this thread's launches write parts of, or 0.
+    static PART: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Runs `f`, whose launches write parts of one buffer that is new, no element more than once, and of no element that shares a word with
+/// another part's: they don't wait for each other.
+pub fn in_parts<T>(f: impl FnOnce() -> T) -> T {
+    static NUMBERS: AtomicU64 = AtomicU64::new(1);
+    let before = PART.replace(NUMBERS.fetch_add(1, Relaxed));
+    let result = f();
+    PART.set(before);
+    result
+}
+
 fn record(
     engine: &Engine,
     kernel: &Kernel,
     arguments: &Arguments<'_>,
     first_output: usize,
     groups: u64,
-    beside: bool,
+    waits: Waits,
 ) -> Result<()> {
     engine.note_features(kernel.features);
     let words: SmallVec<[u32; 32]> = kernel.params.words.iter().map(|&p| arguments.word(p)).collect();
@@ -364,7 +382,7 @@ fn record(
         groups: grid(max_groups(engine.caps()), groups),
         reads: &reads,
         writes: &writes,
-        beside,
+        waits,
         work: match &kernel.spec {
             Some(spec) if engine.counts_work() => Some(spec.work(engine.caps().kind, arguments, first_output, groups)),
             _ => None,

@@ -8,6 +8,7 @@ mod fold;
 mod fuel;
 mod fuse;
 mod guard;
+mod join;
 mod numbers;
 mod pack;
 mod place;
@@ -90,7 +91,9 @@ fn nested(program: &mut Program, pass: impl Fn(Program) -> Result<Program>) -> R
 /// Folds constants and removes what is computed twice or for nothing, in the programs of loops and branches too.
 fn tidied(mut program: Program) -> Result<Program> {
     nested(&mut program, tidied)?;
-    for pass in [dce::run, fold::run, place::run, numbers::run, clean::run, cse::run, turn::run, dce::run] {
+    for pass in
+        [dce::run, fold::run, place::run, numbers::run, clean::run, cse::run, turn::run, dce::run, join::run, dce::run]
+    {
         program = checked(pass(&program)?)?;
     }
     Ok(program)
