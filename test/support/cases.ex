@@ -242,9 +242,16 @@ defmodule Nx.Vulkan.Conformance.Cases do
         _ -> {0, 4}
       end
 
-    # A mean is a sum and a quotient: both are rounded, and half a unit of one may be one of the other.
-    wide = if op in [:all, :any], do: nil, else: if(op == :mean, do: 1.65, else: 0.51)
-    {{op, opts}, [{type, shape, low, high}], &apply(Nx, op, [&1, opts]), ulp: Nx.size(shape) + 2, wide: wide}
+    # A mean is a sum and a quotient: both are rounded, and half a unit of one may be one of the other. The sum has the type of
+    # the operand, although the quotient of f8_e4m3fn is f32.
+    rounds =
+      cond do
+        op in [:all, :any] -> []
+        op == :mean -> [wide: 1.65, rounds: plain(type)]
+        true -> [wide: 0.51]
+      end
+
+    {{op, opts}, [{type, shape, low, high}], &apply(Nx, op, [&1, opts]), [ulp: Nx.size(shape) + 2] ++ rounds}
   end
 
   defp build(:arg) do
