@@ -115,10 +115,20 @@ pub fn divider(d: u32) -> (u32, u32) {
 }
 
 impl Layout {
+    /// Whether positions may lie outside of the operand.
+    pub fn is_bounded(self) -> bool {
+        matches!(self, Layout::Bounded | Layout::BoundedInner)
+    }
+
     /// Whether positions come from coordinates.
     pub fn has_strides(self) -> bool {
         match self {
-            Layout::Strided | Layout::Inner | Layout::Repeated => true,
+            Layout::Strided
+            | Layout::Each
+            | Layout::Inner
+            | Layout::Repeated
+            | Layout::Bounded
+            | Layout::BoundedInner => true,
             Layout::Contiguous | Layout::Uniform => false,
         }
     }
@@ -133,10 +143,16 @@ pub enum Layout {
     Uniform,
     /// A stride per axis.
     Strided,
+    /// The same, where vectors along the innermost axis are near each other in memory, and accessed one element after the other.
+    Each,
     /// The same, where vectors along the innermost axis are neighbours in memory and aligned.
     Inner,
     /// The same, where one element repeats along the innermost axis, and vectors don't reach beyond it.
     Repeated,
+    /// As `Each`, and positions may lie outside of the operand: what is read there is any of its elements.
+    Bounded,
+    /// As `Inner`, where vectors lie in the operand or outside of it, and any other vector is read there.
+    BoundedInner,
 }
 
 /// The type of an element as code handles it: a dtype with its meaning, or storage bits that are only moved.
@@ -659,6 +675,19 @@ pub fn biased(code: &mut Code<'_, '_>, layout: &mut ParamLayout, k: u8, sum: Wor
         None => code.param(layout.word(Param::Bias(k)))?,
     };
     Ok(code.u32_op(Op::IAdd, sum, bias))
+}
+
+/// The position of a sum of coordinates times strides in an operand whose first element and last position two parameters say: the last one
+/// for sums that lie outside.
+pub fn bounded(
+    code: &mut Code<'_, '_>,
+    layout: &mut ParamLayout,
+    sum: Word,
+    [first, last]: [Param; 2],
+) -> Result<Word> {
+    let (first, last) = (code.param(layout.word(first))?, code.param(layout.word(last))?);
+    let at = code.u32_op(Op::IAdd, sum, first);
+    code.call("nx_min_u32", &[at, last])
 }
 
 /// The sum of coordinate times stride of operand `k`, modulo 2^32. Where strides may be negative it needs the bias.

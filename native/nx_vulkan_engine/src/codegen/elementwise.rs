@@ -135,14 +135,24 @@ impl Spec {
         for port in ports {
             match port.layout {
                 Layout::Strided => return 1,
-                Layout::Uniform | Layout::Repeated => {}
-                Layout::Contiguous | Layout::Inner => width = width.min(port.element.max_width()),
+                Layout::Uniform | Layout::Repeated | Layout::Each | Layout::Bounded => {}
+                Layout::Contiguous | Layout::Inner | Layout::BoundedInner => {
+                    width = width.min(port.element.max_width());
+                }
             }
         }
-        let indexed = |r: &Ref| matches!(r, Ref::Coordinate(_) | Ref::Linear);
-        let uses_index =
-            self.steps.iter().any(|s| s.args.iter().any(indexed)) || self.outputs.iter().any(|(r, _)| indexed(r));
-        if uses_index || !(self.is_cheap() || unroll) { 1 } else { width as u8 }
+        if self.is_cheap() || unroll { width as u8 } else { 1 }
+    }
+
+    /// Whether a step or an output is one of these.
+    fn uses(&self, is_one: impl Fn(&Ref) -> bool) -> bool {
+        self.steps.iter().any(|s| s.args.iter().any(&is_one)) || self.outputs.iter().any(|(r, _)| is_one(r))
+    }
+
+    /// Whether coordinates of elements are needed: vectors must not reach beyond the innermost axis then.
+    pub fn has_coordinates(&self) -> bool {
+        let mut ports = self.inputs.iter().chain(self.outputs.iter().map(|(_, port)| port));
+        ports.any(|port| port.layout.has_strides()) || self.uses(|r| matches!(r, Ref::Coordinate(_)))
     }
 
     /// Whether all steps cost so little that memory alone sets the time.
@@ -176,7 +186,8 @@ impl Spec {
     /// the smallest.
     pub fn block_width(&self) -> u8 {
         let ports = self.inputs.iter().chain(self.outputs.iter().map(|(_, port)| port));
-        let vectors = ports.filter(|port| matches!(port.layout, Layout::Contiguous | Layout::Inner));
+        let vectors =
+            ports.filter(|port| matches!(port.layout, Layout::Contiguous | Layout::Inner | Layout::BoundedInner));
         let bytes = vectors.map(|port| port.element.size_bytes());
         let (smallest, largest) = bytes.fold((8, 1), |(least, most), bytes| (least.min(bytes), most.max(bytes)));
         self.widest(true).min((4 / smallest).max(8 / largest).max(1) as u8)
@@ -294,13 +305,10 @@ impl Spec {
     }
 
     fn emit_element(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, linear: Word) -> Result<()> {
-        let is_coordinate = |r: &Ref| matches!(r, Ref::Coordinate(_));
-        let needs_coordinates =
-            self.inputs.iter().chain(self.outputs.iter().map(|(_, p)| p)).any(|p| p.layout.has_strides())
-                || self.steps.iter().any(|s| s.args.iter().any(is_coordinate))
-                || self.outputs.iter().any(|(r, _)| is_coordinate(r));
-        let coordinates =
-            if needs_coordinates { access::coordinates(code, params, linear, 0, self.rank)? } else { SmallVec::new() };
+        let coordinates = match self.has_coordinates() {
+            true => access::coordinates(code, params, linear, 0, self.rank)?,
+            false => SmallVec::new(),
+        };
         let mut inputs: SmallVec<[Value; 4]> = SmallVec::new();
         for (k, port) in self.inputs.iter().enumerate() {
             let k = k as u8;
@@ -336,19 +344,16 @@ impl Spec {
         for k in 1..self.vectors() as usize {
             places.push(code.u32_op(SpirvOp::IAdd, places[k - 1], apart));
         }
-        let has_strides = self.inputs.iter().any(|port| port.layout.has_strides());
-        let mut coordinates: SmallVec<[SmallVec<[Word; 6]>; 4]> = SmallVec::from_elem(SmallVec::new(), places.len());
-        for (place, coordinates) in places.iter().zip(&mut coordinates).filter(|_| has_strides) {
-            *coordinates = self.vector_coordinates(code, params, *place)?;
+        let mut lanes: SmallVec<[Lane; 8]> = SmallVec::new();
+        for &place in &places {
+            lanes.extend(self.lanes(code, params, place)?);
         }
-        let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 8]> =
-            SmallVec::from_elem(SmallVec::new(), (width * self.vectors()) as usize);
         for (k, port) in self.inputs.iter().enumerate() {
             let address = params.address(k as u8);
             let dtype = dtype_of(port.element);
             if port.layout == Layout::Uniform {
                 let id = access::load(code, address, port.element, zero)?;
-                lanes.iter_mut().for_each(|lane| lane.push(Value { id, dtype }));
+                lanes.iter_mut().for_each(|lane| lane.values.push(Value { id, dtype }));
             } else {
                 let mut ids: SmallVec<[Word; 8]> = SmallVec::new();
                 if port.layout == Layout::Contiguous {
@@ -358,11 +363,11 @@ impl Spec {
                         ids.extend(access::load_vector_at(code, first, port.element, width, place)?);
                     }
                 } else {
-                    for (&place, coordinates) in places.iter().zip(&coordinates) {
-                        ids.extend(self.load_strided(code, params, k as u8, place, coordinates)?);
+                    for lanes in lanes.chunks(width as usize) {
+                        ids.extend(self.load_strided(code, params, k as u8, lanes)?);
                     }
                 }
-                lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
+                lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.values.push(Value { id, dtype }));
             }
         }
         // One vector after the other, so that few registers hold results.
@@ -408,28 +413,26 @@ impl Spec {
             });
         }
         let outputs = self.first_outputs(code, params, index)?;
-        let has_strides = self.inputs.iter().any(|port| port.layout.has_strides());
         let mut rest = zero;
         let together = if self.is_cheap() { 1 } else { (TOGETHER / width).min(self.vectors()) };
         for v in (0..self.vectors()).step_by(together as usize) {
-            let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 16]> =
-                SmallVec::from_elem(SmallVec::new(), (width * together) as usize);
-            for (v, lanes) in (v..).zip(lanes.chunks_mut(width as usize)) {
+            let mut lanes: SmallVec<[Lane; 16]> = SmallVec::new();
+            for v in v..v + together {
                 let apart = code.linker.const_u32(v * LANES);
                 let place = code.u32_op(SpirvOp::IAdd, index, apart);
-                let coordinates =
-                    if has_strides { self.vector_coordinates(code, params, place)? } else { SmallVec::new() };
+                let mut vector = self.lanes(code, params, place)?;
                 for (k, port) in self.inputs.iter().enumerate() {
                     let ids = match (uniform[k], firsts[k]) {
                         (Some(id), _) => SmallVec::from_elem(id, width as usize),
                         (_, Some(first)) => {
                             access::load_lanes_at(code, first, port.element, width, v * LANES, &is_lane)?
                         }
-                        _ => self.load_strided(code, params, k as u8, place, &coordinates)?,
+                        _ => self.load_strided(code, params, k as u8, &vector)?,
                     };
                     let dtype = dtype_of(port.element);
-                    lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
+                    vector.iter_mut().zip(ids).for_each(|(lane, id)| lane.values.push(Value { id, dtype }));
                 }
+                lanes.extend(vector);
             }
             let (results, rare) = code.hot(|code| self.compute_vector(code, &lanes))?;
             let store = |code: &mut Code<'_, '_>| {
@@ -452,47 +455,66 @@ impl Spec {
         Ok(rest)
     }
 
-    /// Coordinates of the first element of a vector.
-    fn vector_coordinates(
-        &self,
-        code: &mut Code<'_, '_>,
-        params: &mut ParamLayout,
-        place: Word,
-    ) -> Result<SmallVec<[Word; 6]>> {
+    /// The elements of the vector at a place, without values.
+    fn lanes(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, place: Word) -> Result<SmallVec<[Lane; 4]>> {
+        let (has_coordinates, is_counted) = (self.has_coordinates(), self.uses(|r| *r == Ref::Linear));
         let width = code.linker.const_u32(self.width.into());
-        let first = code.u32_op(SpirvOp::IMul, place, width);
-        access::coordinates(code, params, first, 0, self.rank)
+        let first = match has_coordinates || is_counted {
+            true => code.u32_op(SpirvOp::IMul, place, width),
+            false => place,
+        };
+        let coordinates = match has_coordinates {
+            true => access::coordinates(code, params, first, 0, self.rank)?,
+            false => SmallVec::new(),
+        };
+        let mut lanes = SmallVec::new();
+        for k in 0..u32::from(self.width) {
+            let mut lane = Lane { linear: first, coordinates: coordinates.clone(), values: SmallVec::new() };
+            if k > 0 {
+                let k = code.linker.const_u32(k);
+                for index in lane.coordinates.last_mut().into_iter().chain(is_counted.then_some(&mut lane.linear)) {
+                    *index = code.u32_op(SpirvOp::IAdd, *index, k);
+                }
+            }
+            lanes.push(lane);
+        }
+        Ok(lanes)
     }
 
-    /// The vector of input `k`, which has strides, at a place and the coordinates of its first element.
+    /// The vector of input `k`, which has strides.
     fn load_strided(
         &self,
         code: &mut Code<'_, '_>,
         params: &mut ParamLayout,
         k: u8,
-        place: Word,
-        coordinates: &[Word],
+        lanes: &[Lane],
     ) -> Result<SmallVec<[Word; 4]>> {
         let Port { element, layout } = self.inputs[k as usize];
         let width = u32::from(self.width);
         let address = params.address(k);
-        let at = position(code, params, k, layout, place, coordinates)?;
-        if layout == Layout::Inner {
-            let width_id = code.linker.const_u32(width);
-            let group = code.u32_op(SpirvOp::UDiv, at, width_id);
-            return access::load_vector(code, address, element, width, group);
+        let mut at =
+            |code: &mut Code<'_, '_>, lane: &Lane| position(code, params, k, layout, lane.linear, &lane.coordinates);
+        match layout {
+            Layout::Inner | Layout::BoundedInner => {
+                let (at, width_id) = (at(code, &lanes[0])?, code.linker.const_u32(width));
+                let group = code.u32_op(SpirvOp::UDiv, at, width_id);
+                access::load_vector(code, address, element, width, group)
+            }
+            Layout::Repeated => {
+                let at = at(code, &lanes[0])?;
+                Ok(SmallVec::from_elem(access::load(code, address, element, at)?, lanes.len()))
+            }
+            _ => {
+                let load = |lane| at(code, lane).and_then(|at| access::load(code, address, element, at));
+                lanes.iter().map(load).collect()
+            }
         }
-        Ok(SmallVec::from_elem(access::load(code, address, element, at)?, width as usize))
     }
 
     /// Results of the steps for each element of vectors.
-    fn compute_vector(
-        &self,
-        code: &mut Code<'_, '_>,
-        lanes: &[SmallVec<[Value; 4]>],
-    ) -> Result<SmallVec<[SmallVec<[Value; 4]>; 4]>> {
-        let zero = code.linker.const_u32(0);
-        lanes.iter().map(|lane| run_steps(code, &self.steps, lane, zero, &[])).collect()
+    fn compute_vector(&self, code: &mut Code<'_, '_>, lanes: &[Lane]) -> Result<SmallVec<[SmallVec<[Value; 4]>; 4]>> {
+        let compute = |lane: &Lane| run_steps(code, &self.steps, &lane.values, lane.linear, &lane.coordinates);
+        lanes.iter().map(compute).collect()
     }
 
     /// Of each output, the address of vector `index`.
@@ -516,21 +538,30 @@ impl Spec {
         code: &mut Code<'_, '_>,
         firsts: &[Address],
         k: u32,
-        lanes: &[SmallVec<[Value; 4]>],
+        lanes: &[Lane],
         results: &[SmallVec<[Value; 4]>],
     ) -> Result<()> {
-        let zero = code.linker.const_u32(0);
         let place = code.linker.const_u32(k * self.apart());
         for ((from, port), &first) in self.outputs.iter().zip(firsts) {
             let values: SmallVec<[Word; 4]> = lanes
                 .iter()
                 .zip(results)
-                .map(|(lane, result)| find(code, *from, lane, result, zero, &[]).map(|v| v.id))
+                .map(|(lane, result)| {
+                    find(code, *from, &lane.values, result, lane.linear, &lane.coordinates).map(|v| v.id)
+                })
                 .collect::<Result<_>>()?;
             access::store_vector_at(code, first, port.element, place, &values)?;
         }
         Ok(())
     }
+}
+
+/// An element of a vector: where it is, and the values of inputs there.
+#[derive(Debug, Clone)]
+struct Lane {
+    linear: Word,
+    coordinates: SmallVec<[Word; 6]>,
+    values: SmallVec<[Value; 4]>,
 }
 
 /// The results of steps on values.
@@ -592,6 +623,11 @@ pub(super) fn find(
     found.ok_or_else(|| Error::InvalidProgram { op: "kernel".to_string(), reason: format!("{from:?} does not exist") })
 }
 
+/// The parameters that bound input `k`, behind `others` of the launch.
+pub(super) fn bounds(others: u8, k: u8) -> [Param; 2] {
+    [0, 1].map(|i| Param::Extra(others + 2 * k + i))
+}
+
 fn position(
     code: &mut Code<'_, '_>,
     params: &mut ParamLayout,
@@ -603,9 +639,13 @@ fn position(
     match layout {
         Layout::Contiguous => Ok(linear),
         Layout::Uniform => Ok(code.linker.const_u32(0)),
-        Layout::Strided | Layout::Inner | Layout::Repeated => {
+        Layout::Strided | Layout::Each | Layout::Inner | Layout::Repeated => {
             let sum = access::position(code, params, k, 0, coordinates)?;
             access::biased(code, params, k, sum)
+        }
+        Layout::Bounded | Layout::BoundedInner => {
+            let sum = access::position(code, params, k, 0, coordinates)?;
+            access::bounded(code, params, sum, bounds(0, k))
         }
     }
 }

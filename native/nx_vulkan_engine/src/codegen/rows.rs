@@ -7,7 +7,7 @@ use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
 use super::access::{self, Element, Param, ParamLayout};
-use super::elementwise::{Generated, Ref, Step, arg};
+use super::elementwise::{Generated, Ref, Step, arg, bounds};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 use super::memory::Address;
@@ -32,6 +32,8 @@ pub enum Along {
 pub struct RowPort {
     pub dtype: DType,
     pub along: Along,
+    /// Whether positions may lie outside of the operand, as with [`Layout::Bounded`](access::Layout::Bounded).
+    pub bounded: bool,
 }
 
 /// The key under which a row kernel is compiled once.
@@ -307,6 +309,9 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
             let inner = self.inner(place)?;
             let inner = access::position(self.code, self.params, k, self.spec.kept_rank, &inner)?;
             sum = self.code.u32_op(SpirvOp::IAdd, sum, inner);
+        }
+        if self.spec.inputs.get(k as usize).is_some_and(|port| port.bounded) {
+            return access::bounded(self.code, self.params, sum, bounds(1, k));
         }
         access::biased(self.code, self.params, k, sum)
     }

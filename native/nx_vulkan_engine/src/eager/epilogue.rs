@@ -24,7 +24,7 @@ pub fn product(call: &Call<'_>, body: &Program, epilogue: Epilogue) -> Result<Op
         *place = prologue;
     }
     let then = (!epilogue.steps.is_empty() || epilogue.result != Ref::Input(0)).then_some(Then {
-        inputs: epilogue.loads.iter().map(|load| loaded(call, load)).collect::<Result<_>>()?,
+        inputs: epilogue.loads.iter().map(|load| loaded(call, load).map(|load| load.tensor)).collect::<Result<_>>()?,
         steps: epilogue.steps,
         result: epilogue.result,
         dtype: epilogue.dtype,

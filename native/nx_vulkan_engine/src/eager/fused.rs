@@ -8,11 +8,11 @@ use crate::codegen::access::Element;
 use crate::codegen::elementwise::{Ref, Step};
 use crate::kernel::launch::map::{Operand, Shapes, map};
 use crate::kernel::launch::rows::rows;
-use crate::kernel::launch::{max_position, produce};
+use crate::kernel::launch::{Loaded, max_position, produce};
 use crate::program::Program;
 use crate::program::fused::{Load, Made, Plan, through};
 use crate::shape::contiguous_strides;
-use crate::{Error, Result, Tensor, View};
+use crate::{Error, Result, Tensor};
 
 /// Runs the body of a fused op.
 pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
@@ -47,43 +47,41 @@ fn one_by_one(call: &Call<'_>, body: &Program) -> Result<Results> {
     Ok(run_instructions(call.engine, body, call.operands, call.compile)?.into_iter().collect())
 }
 
-/// A tensor with the shape of the iteration space.
-pub(super) fn loaded(call: &Call<'_>, load: &Load) -> Result<Tensor> {
-    let tensor = call.operand(load.operand as usize)?;
-    if let Some(view) = through(tensor.view.clone(), &load.views)? {
-        return Ok(Tensor { buffer: tensor.buffer.clone(), view });
+/// An operand as the kernel reads it.
+pub(super) fn loaded(call: &Call<'_>, load: &Load) -> Result<Loaded> {
+    let mut tensor = call.operand(load.operand as usize)?.clone();
+    let mut view = through(tensor.view.clone(), &load.views)?;
+    if view.is_none() {
+        tensor = contiguous(call.engine, &tensor, call.compile)?;
+        view = through(tensor.view.clone(), &load.views)?;
     }
-    let tensor = contiguous(call.engine, tensor, call.compile)?;
-    let view = through(tensor.view.clone(), &load.views)?;
     let view = view.ok_or_else(|| call.invalid("views that need copies".into()))?;
-    Ok(Tensor { buffer: tensor.buffer, view })
+    Ok(match load.bounded {
+        true => Loaded::within(&tensor, view),
+        false => Loaded { tensor: Tensor { view, ..tensor }, bounds: None },
+    })
 }
 
 /// Whether one launch can index everything: a part of the space would count its indices anew.
-fn fits(plan: &Plan, loads: &[Tensor]) -> bool {
-    let reach = |view: &View| {
-        let (low, high) = view.extent();
-        (high - low) as u64
-    };
+fn fits(plan: &Plan, loads: &[Loaded]) -> bool {
     let widest = plan.stores.iter().map(|s| s.ty.dtype.size_bytes()).max().unwrap_or(1);
     let steps = plan.values.iter().filter_map(|v| if let Made::Step(step) = &v.made { Some(step) } else { None });
     let counts = |r: &Ref| matches!(r, Ref::Coordinate(_) | Ref::Linear);
-    let indexed = steps.flat_map(|s| &s.args).chain(plan.stores.iter().map(|s| &s.value)).any(counts);
-    !indexed
-        || (plan.elements() <= max_position(widest)
-            && loads.iter().all(|t| reach(&t.view) <= max_position(t.view.dtype.size_bytes())))
+    let indexed = steps.flat_map(|s| &s.args).chain(plan.stores.iter().map(|s| &s.value)).any(counts)
+        || plan.loads.iter().any(|load| load.bounded);
+    !indexed || (plan.elements() <= max_position(widest) && loads.iter().all(Loaded::is_indexed))
 }
 
-fn mapped(call: &Call<'_>, plan: &Plan, loads: &[Tensor], results: &[Tensor]) -> Result<()> {
-    let typed = |t: &Tensor| Element::Typed(t.view.dtype);
-    let inputs: Vec<Operand<'_>> = loads.iter().map(|t| Operand::new(&t.buffer, &t.view, typed(t))).collect();
+fn mapped(call: &Call<'_>, plan: &Plan, loads: &[Loaded], results: &[Tensor]) -> Result<()> {
+    let inputs: Vec<Operand<'_>> = loads.iter().map(Operand::loaded).collect();
     let outputs: Vec<(Ref, Operand<'_>)> = plan
         .stores
         .iter()
         .zip(results)
         .map(|(store, t)| {
             let strides = contiguous_strides(&plan.space);
-            (store.value, Operand { buffer: &t.buffer, element: typed(t), strides, offset_bytes: 0 })
+            let element = Element::Typed(t.view.dtype);
+            (store.value, Operand { buffer: &t.buffer, element, strides, offset_bytes: 0, bounds: None })
         })
         .collect();
     let steps: SmallVec<[Step; 1]> = plan

@@ -88,7 +88,14 @@ pub fn of(body: &Program) -> Option<Epilogue> {
     let (result, dtype) = (known(store.value)?, store.ty.dtype);
     let mut loads = plan.loads;
     loads.remove(place);
-    (loads.len() <= MAX_LOADS).then_some(Epilogue { product: at, factors, loads, steps, result, dtype })
+    (loads.len() <= MAX_LOADS && !loads.iter().any(|load| load.bounded)).then_some(Epilogue {
+        product: at,
+        factors,
+        loads,
+        steps,
+        result,
+        dtype,
+    })
 }
 
 /// Whether the kernels of a product take steps on the elements of its operands in, which lie in memory as a given type: tiles take them in f32.

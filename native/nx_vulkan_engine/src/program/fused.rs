@@ -25,6 +25,9 @@ pub const MAX_LIVE_WORDS: u32 = 40;
 /// Instructions between a result and what it is computed from: lowering recurses, on stacks of 320 KiB in the BEAM's dirty schedulers.
 const MAX_DEPTH: u32 = 24;
 
+/// Parts of a larger shape that one kernel chooses from: it reads all of them at each index.
+const MAX_PARTS: usize = 4;
+
 /// Shapes to try for the iteration space.
 const MAX_SPACES: usize = 4;
 
@@ -40,6 +43,8 @@ pub struct Load {
     pub views: Vec<(Op, Type)>,
     /// Whether it is the same for all elements of a row.
     pub row: bool,
+    /// Whether some indices have no element of it: what is read there is not used.
+    pub bounded: bool,
 }
 
 /// What computes a value.
@@ -261,6 +266,9 @@ fn type_of<'a>(
     found.ok_or_else(|| format!("{operand:?} does not exist"))
 }
 
+/// Where a part of a larger shape begins along each axis.
+type Lows = SmallVec<[i64; 6]>;
+
 /// A view after one of its parts, as a list from the inside to the iteration space. Number 0 is the space itself.
 type ChainId = usize;
 
@@ -294,6 +302,7 @@ impl Lowering<'_> {
             && match &op {
                 Op::Reshape | Op::Squeeze => true,
                 Op::Broadcast { axes } => axes.iter().enumerate().all(|(i, &axis)| i == axis),
+                Op::Slice { strides, .. } => strides.iter().all(|&stride| stride == 1),
                 _ => false,
             };
         if same {
@@ -378,7 +387,9 @@ impl Lowering<'_> {
         let view = self.seen(&ty, chain)?;
         let row = !self.plan.axes.is_empty()
             && self.plan.axes.iter().all(|&axis| view.strides[axis] == 0 || self.plan.space[axis] == 1);
-        self.plan.loads.push(Load { operand, dtype: ty.dtype, views: self.views(chain), row });
+        let views = self.views(chain);
+        let bounded = views.iter().any(|(op, _)| matches!(op, Op::Pad { .. }));
+        self.plan.loads.push(Load { operand, dtype: ty.dtype, views, row, bounded });
         u8::try_from(self.plan.loads.len() - 1).map(Ref::Input).map_err(|_| "too many loads".to_string())
     }
 
@@ -420,6 +431,7 @@ impl Lowering<'_> {
                 let inner = self.chain(op.clone(), &from, out, chain);
                 self.value(source, inner)
             }
+            op if is_placement(op, maker.operands.len()) => self.placed(maker, out, chain),
             Op::Constant(value) => {
                 let ctype = out.dtype.ctype();
                 let bits = Value::from(*value).cast(out.dtype).to_bits(ctype.dtype());
@@ -456,6 +468,9 @@ impl Lowering<'_> {
                 if out.dtype == DType::C128 {
                     return Err("a reduction of c128".to_string());
                 }
+                if self.views(chain).iter().any(|(op, _)| matches!(op, Op::Pad { .. })) {
+                    return Err("a reduction as part of something larger".to_string());
+                }
                 // Seen from the space, the result must repeat along the row and be in place across rows.
                 let seen = self.seen(out, chain)?;
                 let kept = contiguous_strides(&self.plan.kept());
@@ -478,6 +493,110 @@ impl Lowering<'_> {
             }
             op => Err(format!("{} is no part of kernels", op.name())),
         }
+    }
+
+    /// The value of an op that puts its operands at places of a larger shape.
+    fn placed(&mut self, maker: &Instruction, out: &Type, chain: ChainId) -> std::result::Result<Ref, Reason> {
+        let rank = out.shape.len();
+        let operand = |k: usize| maker.operands.get(k).copied().ok_or("an operand is missing");
+        // Shapes and places of operands; what lies around them comes first.
+        let mut parts: SmallVec<[(Operand, Dims, Lows); 4]> = SmallVec::new();
+        let mut around = None;
+        match &maker.op {
+            Op::Pad { config } => {
+                let (a, value) = (operand(0)?, operand(1)?);
+                let seen = Type { dtype: self.ty(value)?.dtype, shape: out.shape.clone() };
+                let inner = self.chain(Op::Broadcast { axes: Axes::new() }, &self.ty(value)?, &seen, chain);
+                around = Some(self.value(value, inner)?);
+                parts.push((a, self.ty(a)?.shape, config.iter().map(|&(low, _, _)| low).collect()));
+            }
+            Op::PutSlice { starts } => {
+                let (a, window) = (operand(0)?, operand(1)?);
+                around = Some(self.value(a, chain)?);
+                let lengths = self.ty(window)?.shape;
+                let room = out.shape.iter().zip(&lengths).map(|(&size, &length)| size.saturating_sub(length) as i64);
+                let lows = starts.iter().zip(room).map(|(start, room)| start.unwrap_or(0).clamp(0, room)).collect();
+                parts.push((window, lengths, lows));
+            }
+            Op::Concatenate { axis } | Op::Stack { axis } => {
+                let mut lows: Lows = SmallVec::from_elem(0, rank);
+                for &part in &maker.operands {
+                    let mut shape = self.ty(part)?.shape;
+                    if matches!(maker.op, Op::Stack { .. }) {
+                        shape.insert(*axis, 1);
+                    }
+                    parts.push((part, shape.clone(), lows.clone()));
+                    lows[*axis] += shape[*axis] as i64;
+                }
+            }
+            other => return Err(format!("{} is no part of kernels", other.name())),
+        }
+        for (part, shape, lows) in parts {
+            if shape.contains(&0) {
+                continue;
+            }
+            let from = self.ty(part)?;
+            let whole = Type { dtype: from.dtype, shape: shape.clone() };
+            let seen = Type { dtype: from.dtype, shape: out.shape.clone() };
+            let config = (0..rank).map(|i| (lows[i], out.shape[i] as i64 - lows[i] - shape[i] as i64, 0)).collect();
+            let covers = |&(low, high, _): &(i64, i64, u64)| low <= 0 && high <= 0;
+            let config: SmallVec<[(i64, i64, u64); 6]> = config;
+            let link = match config.iter().all(covers) {
+                true => Op::Slice {
+                    starts: lows.iter().map(|low| Some(-low)).collect(),
+                    lengths: out.shape.clone(),
+                    strides: SmallVec::from_elem(1, rank),
+                },
+                false => Op::Pad { config },
+            };
+            let inner = self.chain(link, &whole, &seen, chain);
+            let inner = self.chain(Op::Reshape, &from, &whole, inner);
+            let value = self.value(part, inner)?;
+            let inside = match around {
+                Some(around) => self.inside(&shape, &lows, out, chain)?.map(|inside| (inside, around)),
+                None => None,
+            };
+            let (op, args): (_, SmallVec<[Ref; 3]>) = match inside {
+                Some((inside, around)) => (Elementwise::Select, SmallVec::from_slice(&[inside, value, around])),
+                None if self.plan.dtype(value) == out.dtype => {
+                    around = Some(value);
+                    continue;
+                }
+                None => (Elementwise::AsType, SmallVec::from_slice(&[value])),
+            };
+            around = Some(self.step(Step { op, args, out: out.dtype })?);
+        }
+        around.ok_or_else(|| "nothing but empty parts".to_string())
+    }
+
+    /// Whether an index lies in a part of a shape: a number that is not 0 there, or nothing where the part is all.
+    fn inside(
+        &mut self,
+        part: &[u64],
+        lows: &[i64],
+        out: &Type,
+        chain: ChainId,
+    ) -> std::result::Result<Option<Ref>, Reason> {
+        let mut inside: Option<Ref> = None;
+        for (axis, (&size, &low)) in part.iter().zip(lows).enumerate() {
+            if low <= 0 && low.saturating_add_unsigned(size) >= out.shape[axis] as i64 {
+                continue;
+            }
+            let size = u32::try_from(size).map_err(|_| "an axis beyond 32 bits")?;
+            let mut counted = View::contiguous(DType::U32, &out.shape);
+            counted.strides.iter_mut().enumerate().for_each(|(i, s)| *s = i64::from(i == axis));
+            counted.offset = low.wrapping_neg() as u64;
+            // Indices before the part are beyond all sizes.
+            let at = self.index(counted, chain)?;
+            let binary =
+                |op, a, b| Step { op: Elementwise::Binary(op), args: SmallVec::from_slice(&[a, b]), out: DType::U8 };
+            let below = self.step(binary(Binary::Less, at, Ref::Constant(DType::U32, size.into())))?;
+            inside = Some(match inside {
+                Some(inside) => self.step(binary(Binary::BitwiseAnd, inside, below))?,
+                None => below,
+            });
+        }
+        Ok(inside)
     }
 
     /// The number that counts along an iota that has the layout of `counted`, as a u32.
@@ -543,6 +662,17 @@ pub fn is_view(op: &Op) -> bool {
     }
 }
 
+/// Whether the op puts operands, of which there are so many, at places of a larger shape that kernels choose by the index: all but those that
+/// the device knows, that have elements between a part's own, or too many parts.
+pub fn is_placement(op: &Op, operands: usize) -> bool {
+    match op {
+        Op::Pad { config } => config.iter().all(|&(_, _, interior)| interior == 0),
+        Op::PutSlice { starts } => starts.iter().all(Option::is_some),
+        Op::Concatenate { .. } | Op::Stack { .. } => operands <= MAX_PARTS,
+        _ => false,
+    }
+}
+
 /// A view seen through view ops, in order. `None` where a reshape would have to move elements.
 ///
 /// # Errors
@@ -558,6 +688,7 @@ pub fn through(view: View, views: &[(Op, Type)]) -> Result<Option<View>> {
             Op::Broadcast { axes } => view.broadcast(&out.shape, axes)?,
             Op::Transpose { axes } => view.transpose(axes)?,
             Op::Reverse { axes } => view.reverse(axes)?,
+            Op::Pad { config } => view.placed(&out.shape, config.iter().map(|&(low, _, _)| low))?,
             Op::Slice { starts, lengths, strides } => {
                 let room = view.shape.iter().zip(lengths).map(|(&size, &length)| size.saturating_sub(length));
                 let starts: Dims =

@@ -176,6 +176,76 @@ impl Maker<'_> {
         Some(())
     }
 
+    /// An operand of a shape that can stand beside `a` in a result of the same type: `a` itself if need be.
+    fn beside(&mut self, a: Operand, fits: impl Fn(&[u64]) -> bool) -> Operand {
+        let of = self.build.ty(a).dtype;
+        let fits =
+            |ty: Type| fits(&ty.shape) && result_dtype(Elementwise::Select, &[DType::U8, of, ty.dtype]) == Some(of);
+        let found = (0..4).map(|_| self.pick()).collect::<Vec<_>>().into_iter().find(|&b| fits(self.build.ty(b)));
+        found.unwrap_or(a)
+    }
+
+    /// Parts at places of something larger.
+    fn placement(&mut self, a: Operand) -> Option<()> {
+        let ty = self.build.ty(a);
+        let rank = ty.shape.len();
+        if rank == 0 {
+            return None;
+        }
+        let (op, operands, shape): (Op, Vec<Operand>, Vec<u64>) = match self.rng.below(4) {
+            0 => {
+                let value = self.constant(ty.dtype);
+                let config: Vec<(i64, i64, u64)> = ty
+                    .shape
+                    .iter()
+                    .map(|&n| {
+                        let low = self.rng.below(5) as i64 - 2;
+                        let high = (self.rng.below(5) as i64 - 2).max(1 - low - n as i64);
+                        (low, high, u64::from(self.rng.below(6) == 0))
+                    })
+                    .collect();
+                let padded = |(&n, &(low, high, interior)): (&u64, &(i64, i64, u64))| {
+                    (n as i64 + (n - 1) as i64 * interior as i64 + low + high) as u64
+                };
+                let shape = ty.shape.iter().zip(&config).map(padded).collect();
+                (Op::Pad { config: config.into() }, vec![a, value], shape)
+            }
+            1 => {
+                let within =
+                    |shape: &[u64]| shape.len() == rank && shape.iter().zip(&ty.shape).all(|(inner, n)| inner <= n);
+                let window = self.beside(a, within);
+                let starts = ty.shape.iter().map(|&n| Some(self.rng.below(n + 2) as i64 - 1)).collect();
+                (Op::PutSlice { starts }, vec![a, window], ty.shape.to_vec())
+            }
+            2 => {
+                let axis = self.rng.below(rank as u64) as usize;
+                let beside =
+                    |shape: &[u64]| shape.len() == rank && (0..rank).all(|k| k == axis || shape[k] == ty.shape[k]);
+                let count = self.rng.below(5);
+                let operands: Vec<Operand> =
+                    std::iter::once(a).chain((0..count).map(|_| self.beside(a, beside))).collect();
+                let mut shape = ty.shape.to_vec();
+                shape[axis] = operands.iter().map(|&o| self.build.ty(o).shape[axis]).sum();
+                (Op::Concatenate { axis }, operands, shape)
+            }
+            _ => {
+                let axis = self.rng.below(rank as u64 + 1) as usize;
+                let count = self.rng.below(5);
+                let alike = |shape: &[u64]| *shape == *ty.shape;
+                let operands: Vec<Operand> =
+                    std::iter::once(a).chain((0..count).map(|_| self.beside(a, alike))).collect();
+                let mut shape = ty.shape.to_vec();
+                shape.insert(axis, operands.len() as u64);
+                (Op::Stack { axis }, operands, shape)
+            }
+        };
+        if shape.contains(&0) || elements(&shape) > MAX_ELEMENTS || shape.len() > 5 {
+            return None;
+        }
+        self.build.push(op, &operands, &Type::new(ty.dtype, &shape));
+        Some(())
+    }
+
     fn reduce(&mut self, a: Operand) -> Option<()> {
         let ty = self.build.ty(a);
         let rank = ty.shape.len();
@@ -232,7 +302,7 @@ impl Maker<'_> {
 
     fn step(&mut self) -> Option<()> {
         let (a, b) = (self.pick(), self.pick());
-        match self.below(16) {
+        match self.below(18) {
             0..=2 => self.unary(a),
             3..=6 => self.binary(a, b),
             7 => {
@@ -256,6 +326,7 @@ impl Maker<'_> {
             10 => self.source(),
             11 | 12 => self.view(a),
             13 | 14 => self.reduce(a),
+            15 | 16 => self.placement(a),
             _ => self.normalize(a),
         }
     }

@@ -16,6 +16,7 @@ mod known;
 mod models;
 mod numbers;
 mod one_op;
+mod placements;
 mod products;
 mod random;
 mod windows;

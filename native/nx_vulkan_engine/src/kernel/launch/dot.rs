@@ -514,6 +514,7 @@ fn parts<'t>(all: &'t Tensor, p: &Product<'_>, count: u64) -> SmallVec<[Operand<
     let shape = &p.out.view.shape;
     let size_bytes = shape.iter().product::<u64>() * dtype.size_bytes();
     let part = |k: u64| Operand {
+        bounds: None,
         buffer: &all.buffer,
         element: Element::Typed(dtype),
         strides: contiguous_strides(shape),

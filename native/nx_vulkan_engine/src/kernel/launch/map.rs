@@ -5,13 +5,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    Arguments, Compile, KernelSpec, MAX_POSITION, Place, has_lanes, launch, max_groups, max_position, whole_grid,
+    Arguments, Compile, KernelSpec, Loaded, MAX_POSITION, Place, has_lanes, launch, max_groups, max_position,
+    whole_grid,
 };
 use crate::codegen::access::{Element, Fixed, Layout, ParamLayout};
 use crate::codegen::elementwise::{Form, MAX_BLOCKS, Port, Ref, Spec, Step};
 use crate::memory::Buffer;
 use crate::shape::{Dims, Space, Strides, elements as elements_of};
-use crate::{DeviceKind, Engine, Error, Result, View};
+use crate::{DeviceKind, Engine, Error, Result, Tensor, View};
 
 /// One input or output of a map: a view with the shape of the iteration space.
 #[derive(Debug, Clone)]
@@ -21,11 +22,20 @@ pub struct Operand<'a> {
     pub strides: Strides,
     /// Bytes from the start of the buffer to the first element.
     pub offset_bytes: u64,
+    /// The parameters that bound an input of which some indices have no element.
+    pub bounds: Option<[u32; 2]>,
 }
 
 impl<'a> Operand<'a> {
     pub fn new(buffer: &'a Arc<Buffer>, view: &View, element: Element) -> Operand<'a> {
-        Operand { buffer, element, strides: view.strides.clone(), offset_bytes: view.offset_bytes() }
+        Operand { buffer, element, strides: view.strides.clone(), offset_bytes: view.offset_bytes(), bounds: None }
+    }
+
+    /// What a fused op loads.
+    pub fn loaded(loaded: &'a Loaded) -> Operand<'a> {
+        let Tensor { buffer, view } = &loaded.tensor;
+        let bounds = loaded.bounds.map(|_| loaded.words());
+        Operand { bounds, ..Operand::new(buffer, view, Element::Typed(view.dtype)) }
     }
 
     /// Address of the first element.
@@ -121,8 +131,12 @@ pub fn map(
         inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| o.element).collect();
     let buffers: SmallVec<[&Arc<Buffer>; 4]> =
         inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| o.buffer).collect();
-    let layouts: SmallVec<[Layout; 4]> = space.strides.iter().map(|s| layout(&space.sizes, s)).collect();
-    let layouts = if !axes.is_empty() { layouts } else { vectors(&space, layouts, &addresses, &elements) };
+    let is_bounded = |k: usize| inputs.get(k).is_some_and(|input| input.bounds.is_some());
+    let layouts: SmallVec<[Layout; 4]> = (0..space.strides.len())
+        .map(|k| if is_bounded(k) { Layout::Bounded } else { layout(&space.sizes, &space.strides[k]) })
+        .collect();
+    let bounds: SmallVec<[Option<[u32; 2]>; 4]> = inputs.iter().map(|input| input.bounds).collect();
+    let layouts = vectors(&space, layouts, &addresses, &elements, &bounds);
     let port = |k: usize| Port { element: elements[k], layout: layouts[k] };
     let mut spec = Spec {
         inputs: (0..inputs.len()).map(port).collect(),
@@ -141,15 +155,23 @@ pub fn map(
     }
     // A CPU device has no latency to hide and compiles slowly: only many elements of few costly steps are worth more code.
     let is_cpu = engine.caps().kind == DeviceKind::Cpu;
+    let whole = |width: u8| {
+        let innermost = space.sizes.last().copied().unwrap_or(1);
+        !spec.has_coordinates() || innermost.is_multiple_of(width.into())
+    };
     let width = spec.widest(!is_cpu || (space.elements() >= MIN_PAIRED && spec.is_short()));
+    let width = [width, width / 2].into_iter().find(|&width| width > 0 && whole(width)).unwrap_or(1);
     let aligned = |width: u8| {
         (0..addresses.len()).all(|k| {
-            matches!(layouts[k], Layout::Uniform | Layout::Repeated)
+            matches!(layouts[k], Layout::Uniform | Layout::Repeated | Layout::Each | Layout::Bounded)
                 || addresses[k].is_multiple_of(u64::from(elements[k].size_bytes() * u32::from(width)))
         })
     };
     let blocks = by_blocks(engine, &spec, space.elements()).filter(|blocks| {
-        width > 1 && aligned(blocks.width) && is_indexed_whole(&space.sizes, &space.strides, &elements)
+        width > 1
+            && whole(blocks.width)
+            && aligned(blocks.width)
+            && is_indexed_whole(&space.sizes, &space.strides, &elements)
     });
     if width > 1 && !is_cpu && space.elements() <= MAX_SINGLE && !spec.is_cheap() {
         spec.form = Form::Single;
@@ -162,6 +184,10 @@ pub fn map(
         }
     }
     let form = spec.form;
+    let bounds: SmallVec<[u32; 8]> = match bounds.iter().any(Option::is_some) {
+        true => bounds.into_iter().flat_map(Option::unwrap_or_default).collect(),
+        false => SmallVec::new(),
+    };
     let kernel_spec = KernelSpec::Map(spec);
     let kernel = engine.kernel(&kernel_spec, compile)?;
     split(&space, &addresses, &elements, &mut |sizes, addresses| {
@@ -178,7 +204,7 @@ pub fn map(
             })
             .collect();
         let count = sizes.iter().product::<u64>();
-        let arguments = Arguments { count: count as u32, sizes, places: &places, extra: &[] };
+        let arguments = Arguments { count: count as u32, sizes, places: &places, extra: &bounds };
         let per_group = u64::from(kernel.elements_per_group);
         let groups = match form {
             Form::Blocks { .. } => whole_grid(max_groups(engine.caps()), count / per_group),
@@ -193,8 +219,9 @@ fn parameters(spec: &Spec) -> usize {
     let ports = || spec.inputs.iter().chain(spec.outputs.iter().map(|(_, port)| port));
     let strided = ports().filter(|port| port.layout.has_strides()).count();
     let rank = usize::from(spec.rank);
-    // The count, addresses, what divides by sizes, strides and biases.
-    1 + 2 * ports().count() + 3 * rank.saturating_sub(1) + strided * (rank + 1)
+    // The count, addresses, what divides by sizes, strides and biases or bounds.
+    let bounded = ports().filter(|port| port.layout.is_bounded()).count();
+    1 + 2 * ports().count() + 3 * rank.saturating_sub(1) + strided * (rank + 1) + bounded
 }
 
 /// The space with its axes in the order in which the first output lies in memory, so that neighbours are written together.
@@ -216,12 +243,13 @@ fn vectors(
     layouts: SmallVec<[Layout; 4]>,
     addresses: &[u64],
     elements: &[Element],
+    bounds: &[Option<[u32; 2]>],
 ) -> SmallVec<[Layout; 4]> {
     // As `Spec::widest` counts.
     let loaded = |k: &usize| match layouts[*k] {
-        Layout::Contiguous | Layout::Inner => true,
-        Layout::Strided => space.strides[*k].last() == Some(&1),
-        Layout::Uniform | Layout::Repeated => false,
+        Layout::Contiguous => true,
+        Layout::Uniform => false,
+        _ => space.strides[*k].last() == Some(&1),
     };
     let width = u64::from((0..layouts.len()).filter(loaded).map(|k| elements[k].max_width()).min().unwrap_or(1));
     let Some(&innermost) = space.sizes.last() else { return layouts };
@@ -231,17 +259,25 @@ fn vectors(
     let along = |k: usize| {
         let (last, outer) = space.strides[k].split_last()?;
         let whole = outer.iter().all(|s| s.unsigned_abs().is_multiple_of(width));
+        let aligned = whole && addresses[k].is_multiple_of(u64::from(elements[k].size_bytes()) * width);
+        let bounds = bounds.get(k).copied().flatten();
+        let within = bounds.is_none_or(|[first, last]| {
+            u64::from(first).is_multiple_of(width) && (u64::from(last) + 1).is_multiple_of(width)
+        });
         match (layouts[k], *last) {
+            (Layout::Bounded, 1) if aligned && within => Some(Layout::BoundedInner),
             (Layout::Strided, 0) => Some(Layout::Repeated),
-            (Layout::Strided, 1) => (whole && addresses[k].is_multiple_of(u64::from(elements[k].size_bytes()) * width))
-                .then_some(Layout::Inner),
-            (Layout::Strided, _) => None,
+            (Layout::Strided, 1) if aligned => Some(Layout::Inner),
+            (Layout::Strided, stride) => (stride.unsigned_abs() <= NEAR).then_some(Layout::Each),
             (other, _) => Some(other),
         }
     };
     let seen: Option<SmallVec<[Layout; 4]>> = (0..layouts.len()).map(along).collect();
     seen.unwrap_or(layouts)
 }
+
+/// Elements between neighbours of a vector that are accessed one by one, not those of a kernel without vectors.
+const NEAR: u64 = 4;
 
 /// How an operand with `strides` lies in the space.
 fn layout(sizes: &[u64], strides: &[i64]) -> Layout {

@@ -53,7 +53,7 @@ use crate::codegen::window_scatter::WindowScatterSpec;
 use crate::codegen::workgroup::WorkgroupSpec;
 use crate::device::Caps;
 use crate::memory::Buffer;
-use crate::{DeviceKind, Engine, Error, Result};
+use crate::{DeviceKind, Engine, Error, Result, Tensor, View};
 
 /// Positions inside one launch are signed 32-bit numbers.
 pub const MAX_POSITION: u64 = i32::MAX as u64;
@@ -296,6 +296,46 @@ impl Place<'_> {
     /// Address of the lowest element.
     fn lowest(&self, sizes: &[u64]) -> u64 {
         self.address.wrapping_sub(self.bias(sizes) * self.element_bytes)
+    }
+}
+
+/// A tensor as kernels read it at each index of an iteration space.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// With a view that has the shape of the space.
+    pub tensor: Tensor,
+    /// Where positions may lie outside of the operand, what bounds them: then the view begins as if its lowest position were the operand's.
+    pub bounds: Option<Bounds>,
+}
+
+/// Where the elements of an operand lie of which some indices have none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// From its lowest element to the position at index 0.
+    pub first: i64,
+    /// From its lowest element to its highest.
+    pub last: u64,
+}
+
+impl Loaded {
+    /// A view of elements of `whole`, perhaps with positions outside of it, as [`View::placed`] gives them.
+    pub fn within(whole: &Tensor, mut view: View) -> Loaded {
+        let (low, high) = whole.view.extent();
+        let bounds = Bounds { first: (view.offset as i64).wrapping_sub(low), last: (high - low) as u64 };
+        view.offset = low as u64 + bias(&view.strides, &view.shape);
+        Loaded { tensor: Tensor { buffer: Arc::clone(&whole.buffer), view }, bounds: Some(bounds) }
+    }
+
+    /// Whether one launch can reach all of it.
+    pub fn is_indexed(&self) -> bool {
+        let (low, high) = self.tensor.view.extent();
+        let reach = ((high - low) as u64).max(self.bounds.map_or(0, |bounds| bounds.last));
+        reach <= max_position(self.tensor.view.dtype.size_bytes())
+    }
+
+    /// The parameters that bound it.
+    pub fn words(&self) -> [u32; 2] {
+        self.bounds.map_or([0, 0], |bounds| [bounds.first as u32, bounds.last as u32])
     }
 }
 

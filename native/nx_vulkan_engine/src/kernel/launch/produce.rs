@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use super::reduce::{Plan as Layout, plan as layout_of, run, spaces};
-use super::{Compile, KernelSpec, MAX_POSITION, Place, max_position};
+use super::{Compile, KernelSpec, Loaded, MAX_POSITION, Place, max_position};
 use crate::codegen::elementwise::{Ref, Step};
 use crate::codegen::reduce::{Direction, Producer, ReduceSpec, Stage};
 use crate::codegen::rows::{Along, RowPort};
@@ -27,25 +27,19 @@ pub fn fits(plan: &Plan) -> bool {
         Made::Step(step) => step.args.iter().any(counts),
         Made::Reduction { of, .. } => counts(of),
     });
-    !indexed && only(plan).is_some()
+    !indexed && !plan.loads.iter().any(|load| load.bounded) && only(plan).is_some()
 }
 
 /// Runs such a plan. `None` where one launch can't index everything.
-pub fn reduce(engine: &Engine, plan: &Plan, loads: &[Tensor], result: &Tensor, compile: Compile) -> Result<Option<()>> {
+pub fn reduce(engine: &Engine, plan: &Plan, loads: &[Loaded], result: &Tensor, compile: Compile) -> Result<Option<()>> {
     let Some(&Made::Reduction { reduction, tie_high, of, out }) = only(plan) else { return Ok(None) };
-    let reach = |view: &View| {
-        let (low, high) = view.extent();
-        (high - low) as u64
-    };
     let dtype = plan.dtype(of);
     // Accumulators take 16 bytes at most.
     let kept: u64 = plan.kept().iter().product();
-    if plan.elements() > MAX_POSITION
-        || kept > max_position(16)
-        || loads.iter().any(|t| reach(&t.view) > max_position(t.view.dtype.size_bytes()))
-    {
+    if plan.elements() > MAX_POSITION || kept > max_position(16) || !loads.iter().all(Loaded::is_indexed) {
         return Ok(None);
     }
+    let loads: Vec<&Tensor> = loads.iter().map(|load| &load.tensor).collect();
     // As if the elements lay in memory.
     let (whole_kept, whole_reduced) = spaces(&View::contiguous(dtype, &plan.space), &plan.axes);
     let layout = layout_of(&whole_kept, &whole_reduced, dtype, true, engine);
@@ -64,7 +58,7 @@ pub fn reduce(engine: &Engine, plan: &Plan, loads: &[Tensor], result: &Tensor, c
         Direction::Columns { .. } => 1,
     };
     let port = |k: usize| {
-        let (t, along) = (&loads[k], &reduced.strides[k]);
+        let (t, along) = (loads[k], &reduced.strides[k]);
         let bytes = t.view.dtype.size_bytes() * width;
         let vector = reduced.rank() == 1
             && along[0] == 1
@@ -77,7 +71,7 @@ pub fn reduce(engine: &Engine, plan: &Plan, loads: &[Tensor], result: &Tensor, c
             () if vector => Along::Vector,
             () => Along::Strided,
         };
-        RowPort { dtype: t.view.dtype, along }
+        RowPort { dtype: t.view.dtype, along, bounded: false }
     };
     let steps: Vec<Step> = plan
         .values

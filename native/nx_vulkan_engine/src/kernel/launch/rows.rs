@@ -2,12 +2,12 @@
 
 use smallvec::SmallVec;
 
-use super::{Arguments, Compile, KernelSpec, Place, launch, max_position};
+use super::{Arguments, Compile, KernelSpec, Loaded, Place, launch, max_position};
 use crate::codegen::elementwise::Ref;
 use crate::codegen::rows::{Along, RowPort, RowsSpec};
 use crate::program::fused::{Made, Plan};
 use crate::shape::{Dims, Space, Strides, contiguous_strides};
-use crate::{DeviceKind, Engine, Result, Tensor, View};
+use crate::{DeviceKind, Engine, Result, Tensor};
 
 /// 32-bit registers that the elements of an invocation may take: half of what NVIDIA gives each of 1024.
 const REGISTERS: u32 = 32;
@@ -81,26 +81,21 @@ pub fn fits(plan: &Plan, kind: DeviceKind, max_invocations: u32) -> bool {
 pub fn rows(
     engine: &Engine,
     plan: &Plan,
-    loads: &[Tensor],
+    loads: &[Loaded],
     results: &[Tensor],
     compile: Compile,
 ) -> Result<Option<()>> {
     let caps = engine.caps();
     let (most_elements, most_invocations) = limits(plan, caps.kind, caps.max_invocations);
-    let reach = |view: &View| {
-        let (low, high) = view.extent();
-        (high - low) as u64
-    };
-    let widest = loads.iter().chain(results).map(|t| t.view.dtype.size_bytes()).max().unwrap_or(1);
-    if plan.elements() > max_position(widest)
-        || loads.iter().any(|t| reach(&t.view) > max_position(t.view.dtype.size_bytes()))
-    {
+    let tensors = || loads.iter().map(|load| &load.tensor).chain(results);
+    let widest = tensors().map(|t| t.view.dtype.size_bytes()).max().unwrap_or(1);
+    if plan.elements() > max_position(widest) || !loads.iter().all(Loaded::is_indexed) {
         return Ok(None);
     }
     // Strides of all operands in the iteration space; results of one element per row have none along it.
     let full = contiguous_strides(&plan.space);
     let strides: Vec<&[i64]> =
-        loads.iter().map(|t| &t.view.strides[..]).chain(plan.stores.iter().map(|_| &full[..])).collect();
+        loads.iter().map(|load| &load.tensor.view.strides[..]).chain(plan.stores.iter().map(|_| &full[..])).collect();
     let counts = |r: &Ref| matches!(r, Ref::Coordinate(_));
     let indexed = plan.stores.iter().any(|s| counts(&s.value))
         || plan.values.iter().any(|v| matches!(&v.made, Made::Step(s) if s.args.iter().any(counts)));
@@ -120,9 +115,10 @@ pub fn rows(
     let ports: Vec<(&Tensor, bool)> = loads
         .iter()
         .zip(&plan.loads)
-        .map(|(t, load)| (t, load.row))
+        .map(|(loaded, load)| (&loaded.tensor, load.row))
         .chain(results.iter().zip(&plan.stores).map(|(t, store)| (t, store.row)))
         .collect();
+    let is_bounded = |k: usize| loads.get(k).is_some_and(|load| load.bounds.is_some());
     let aligned = |width: u64| {
         elements.is_multiple_of(width)
             && row.rank() == 1
@@ -130,10 +126,11 @@ pub fn rows(
                 let outer = kept.strides[k].iter().all(|s| s.unsigned_abs().is_multiple_of(width));
                 let bytes = t.view.dtype.size_bytes() * width;
                 *is_row
+                    || is_bounded(k)
                     || row.strides[k][0] != 1
                     || (outer && bytes <= 16 && !t.view.dtype.is_complex() && t.address().is_multiple_of(bytes))
             })
-            && ports.iter().enumerate().any(|(k, (_, is_row))| !is_row && row.strides[k][0] == 1)
+            && ports.iter().enumerate().any(|(k, (_, is_row))| !is_row && !is_bounded(k) && row.strides[k][0] == 1)
     };
     // Vectors that one invocation may hold, and the team that needs them all.
     let most_items = |width: u64| (u64::from(most_elements) / width).max(1);
@@ -163,12 +160,12 @@ pub fn rows(
         let (t, is_row) = ports[k];
         let along = match () {
             () if is_row => Along::Row,
-            () if row.rank() == 1 && row.strides[k][0] == 1 => Along::Vector,
+            () if row.rank() == 1 && row.strides[k][0] == 1 && !is_bounded(k) => Along::Vector,
             () => Along::Strided,
         };
         // One element is no vector.
         let along = if along == Along::Vector && width == 1 { Along::Strided } else { along };
-        RowPort { dtype: t.view.dtype, along }
+        RowPort { dtype: t.view.dtype, along, bounded: is_bounded(k) }
     };
     let kept_axes: SmallVec<[usize; 6]> = (0..plan.space.len()).filter(|a| !plan.axes.contains(a)).collect();
     let row_axes: SmallVec<[usize; 6]> = (0..plan.space.len()).filter(|a| plan.axes.contains(a)).collect();
@@ -219,6 +216,8 @@ pub fn rows(
             element_bytes: t.view.dtype.size_bytes(),
         })
         .collect();
-    let arguments = Arguments { count: rows as u32, sizes: &sizes, places: &places, extra: &[elements as u32] };
+    let bounds = loads.iter().flat_map(Loaded::words);
+    let extra: SmallVec<[u32; 12]> = std::iter::once(elements as u32).chain(bounds).collect();
+    let arguments = Arguments { count: rows as u32, sizes: &sizes, places: &places, extra: &extra };
     launch(engine, &kernel, &arguments, loads.len(), rows.div_ceil(rows_per_group)).map(Some)
 }

@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use super::Target;
 use super::rewrite::Rewriter;
 use crate::codegen::scalar;
-use crate::program::fused::{Plan, is_view};
+use crate::program::fused::{Plan, is_placement, is_view};
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
-use crate::{DType, Error, Result, Type};
+use crate::{DType, DeviceKind, Error, Result, Type};
 
 /// Groups that share an operand are compared in pairs up to this many.
 const MAX_SIBLINGS: usize = 64;
@@ -39,6 +39,8 @@ enum Kind {
         cheap: bool,
     },
     Reduce,
+    /// Parts of something larger, chosen by the index.
+    Placement,
     Other,
 }
 
@@ -91,6 +93,7 @@ impl<'a> Fusion<'a> {
                 Op::Reduce { .. } => Kind::Reduce,
                 Op::Constant(_) | Op::Iota { .. } | Op::Eye => Kind::Source,
                 op if is_view(op) => Kind::View,
+                op if is_placement(op, instruction.operands.len()) => Kind::Placement,
                 op => op.elementwise().map_or(Kind::Other, |op| {
                     let dtypes: SmallVec<[DType; 3]> = instruction.operands.iter().map(dtype).collect();
                     Kind::Elementwise { cheap: scalar::is_cheap(op, &dtypes, out.dtype) }
@@ -152,6 +155,7 @@ impl<'a> Fusion<'a> {
                 }
             }
             Kind::Elementwise { cheap } => self.place_computed(at, cheap),
+            Kind::Placement => self.place_computed(at, true),
             Kind::Reduce => self.place_computed(at, false),
         }
     }
@@ -398,9 +402,26 @@ impl<'a> Fusion<'a> {
         }
     }
 
-    /// Whether a kernel of its own is worth it: two ops that compute, or one with numbers of its own.
+    /// Whether a kernel of its own is worth it: two ops that compute, one with numbers of its own, or one that takes several kernels otherwise.
     fn is_fused(&self, group: &Group) -> bool {
-        group.members.iter().filter(|&&at| self.kinds[at] != Kind::View).count() > 1
+        let among = |kinds: &[Kind]| group.members.iter().filter(|&&at| kinds.contains(&self.kinds[at])).count();
+        let placement = group.members.iter().find(|&&at| self.kinds[at] == Kind::Placement);
+        let others = group.members.len() - among(&[Kind::View]) - 1;
+        match placement {
+            Some(&at) if others == among(&[Kind::Source]) => self.is_one_copy(at) && self.is_kernel(group),
+            _ => others > 0,
+        }
+    }
+
+    /// Whether one kernel puts the parts of something larger in place sooner than a copy of each, and gives the same bits. A CPU device copies
+    /// neighbours faster than it chooses between them.
+    fn is_one_copy(&self, at: usize) -> bool {
+        let instruction = &self.program.instructions[at];
+        let fills = matches!(instruction.op, Op::Pad { .. } | Op::PutSlice { .. });
+        let canonical = |ty: &Type| ty.dtype.is_canonical();
+        instruction.operands.iter().all(|&operand| self.ty(operand).is_some_and(canonical))
+            && instruction.outs.iter().all(canonical)
+            && (fills || self.target.kind != DeviceKind::Cpu)
     }
 
     fn emit(&self) -> Result<Program> {
