@@ -558,3 +558,16 @@ fn other_sums_of_slices_stay_sums() {
         }
     }
 }
+
+/// `x` stands before all that one sibling computes, and waits for it all the same: for `y`, which a kernel computes that comes later.
+#[test]
+fn siblings_that_wait_for_each_other_stay_apart() {
+    let b = Builder::new();
+    let [a, c, w] = [0, 1, 2].map(|_| b.input(DType::F32, &[8, 8]));
+    let y = b.exp(a);
+    let x = b.dot(y, w);
+    let t = b.exp(c);
+    let g = b.multiply(y, b.dot(t, w));
+    let s = b.add(x, c);
+    check(&b.finish(&[g, s, t]).unwrap(), &["exp", "dot", "fused", "fused"], 3);
+}

@@ -247,15 +247,23 @@ impl<'a> Fusion<'a> {
         self.reaches(&start, &BTreeSet::from([at]), None)
     }
 
+    /// The end of instructions from the first on, up to `end`, that depend on nothing behind them: no group computes some of them together
+    /// with later things.
+    fn closed(&self, end: usize) -> usize {
+        let span = |group: &Group| Some((*group.outputs.last()?, *group.outputs.first()?));
+        let mut spans: Vec<(usize, usize)> = self.groups.iter().flatten().filter_map(span).collect();
+        spans.sort_unstable_by(|a, b| b.cmp(a));
+        spans.into_iter().fold(end, |end, (last, first)| if last >= end { end.min(first) } else { end })
+    }
+
     /// Whether one of `start`, or what they depend on, is one of `targets` or stored by a group.
     fn reaches(&self, start: &BTreeSet<usize>, targets: &BTreeSet<usize>, group: Option<usize>) -> bool {
         let stored = group.and_then(|g| self.groups[g].as_ref()).map(|g| &g.outputs);
-        let lowest = targets.iter().chain(stored.into_iter().flatten()).min().copied().unwrap_or(usize::MAX);
+        let end = self.closed(targets.iter().chain(stored.into_iter().flatten()).min().copied().unwrap_or(usize::MAX));
         let mut seen: HashSet<usize> = HashSet::new();
         let mut stack: Vec<usize> = start.iter().copied().collect();
         while let Some(at) = stack.pop() {
-            // What comes before all targets depends on none of them, unless a group computes it together with later things.
-            if !seen.insert(at) || (at < lowest && self.owners[at].is_none()) {
+            if at < end || !seen.insert(at) {
                 continue;
             }
             if targets.contains(&at) || (group.is_some() && self.owners[at] == group) {
