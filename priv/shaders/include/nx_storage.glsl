@@ -89,10 +89,11 @@ uint nx_store_f8_e4m3fn(const in float x) {
     return ((bits >> 24) & 0x80u) | min(nx_round_float_bits(m, 4u, 3u), 0x7eu);
 }
 
-int nx_load_s2(const in uint raw) { return int(raw << 30) >> 30; }
-int nx_load_s4(const in uint raw) { return int(raw << 28) >> 28; }
-int nx_load_s8(const in uint raw) { return int(raw << 24) >> 24; }
-int nx_load_s16(const in uint raw) { return int(raw << 16) >> 16; }
+// Not by shifts: NVIDIA's compiler (580.159, on Hopper) drops them after a negation, before a minimum.
+int nx_load_s2(const in uint raw) { return bitfieldExtract(int(raw), 0, 2); }
+int nx_load_s4(const in uint raw) { return bitfieldExtract(int(raw), 0, 4); }
+int nx_load_s8(const in uint raw) { return bitfieldExtract(int(raw), 0, 8); }
+int nx_load_s16(const in uint raw) { return bitfieldExtract(int(raw), 0, 16); }
 uint nx_load_u2(const in uint raw) { return raw & 3u; }
 uint nx_load_u4(const in uint raw) { return raw & 15u; }
 uint nx_load_u8(const in uint raw) { return raw & 255u; }

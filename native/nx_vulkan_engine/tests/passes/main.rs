@@ -14,6 +14,7 @@ mod graphs;
 mod known;
 #[path = "../common/models.rs"]
 mod models;
+mod narrow;
 mod numbers;
 mod one_op;
 mod placements;
