@@ -7,12 +7,14 @@ use nx_vulkan_engine::{DType, Value, value};
 
 use crate::{difference, gpu, run};
 
+type Wrap = fn(&Builder, Operand) -> Operand;
+
 const DTYPES: [DType; 8] = [DType::S2, DType::S4, DType::S8, DType::S16, DType::U2, DType::U4, DType::U8, DType::U16];
 
 /// NVIDIA's driver 580.159 took -(-128) of s8 for 128 before a minimum, on an H200: it left the extension of the sign out.
 #[test]
 fn extremes_of_wrapped_values_are_exact() {
-    let wrapped: [(&str, fn(&Builder, Operand) -> Operand); 8] = [
+    let wrapped: [(&str, Wrap); 8] = [
         ("negate", |b, x| b.unary(Unary::Negate, x)),
         ("abs", |b, x| b.unary(Unary::Abs, x)),
         ("0 - x", |b, x| b.subtract(0.0, x)),
