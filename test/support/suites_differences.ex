@@ -135,6 +135,15 @@ defmodule Nx.Vulkan.Suites.Differences do
   }
   @not_compiled ["test slice"]
 
+  # The tests stop a server as soon as one caller's batch runs, and count on the other caller's batch having come by then. With a pause before
+  # that one they fail on Nx.BinaryBackend, too.
+  @races %{
+    "test/nx/serving_test.exs" => [
+      "test batched_run 2=>shutdown=>1 (stacked)",
+      "test batched_run 2=>shutdown=>2 (queued)"
+    ]
+  }
+
   @axon %{}
   @scholar %{
     "test/scholar/cluster/spectral_clustering_test.exs" => [
@@ -224,6 +233,10 @@ defmodule Nx.Vulkan.Suites.Differences do
     reasons(@compiled, file) ++ Enum.reject(reasons(@differences, file), fn {name, _} -> name in @not_compiled end)
   end
 
+  @doc "The tests of a file of a suite that depend on which of two processes comes first: one such run that passes is enough."
+  def races(suite, file) when suite in [:nx, :nx_compiled], do: Map.get(@races, file, [])
+  def races(_suite, _file), do: []
+
   defp reasons(differences, file) do
     for {reason, names} <- Map.get(differences, file, []), reason != :lavapipe or lavapipe?(), name <- names do
       {name, Map.fetch!(@reasons, reason)}
@@ -250,7 +263,7 @@ defmodule Nx.Vulkan.Suites.Differences do
       failed: failed,
       different: length(different),
       passing: for({name, :passed} <- results, name in listed, do: name),
-      unknown: for(name <- listed, name not in names, do: name)
+      unknown: for(name <- listed ++ races(suite, file), name not in names, do: name)
     }
   end
 end
