@@ -511,9 +511,9 @@ impl Engine {
     }
 
     /// Writes a module to the folder that the options name.
-    pub(crate) fn dump_spirv(&self, name: &str, words: &[u32]) -> Result<()> {
+    pub(crate) fn dump_spirv(&self, name: impl FnOnce() -> String, words: &[u32]) -> Result<()> {
         let Some(folder) = &self.core.dump_spirv else { return Ok(()) };
-        let path = folder.join(format!("{name}.spv"));
+        let path = folder.join(format!("{}.spv", name()));
         let written = std::fs::create_dir_all(folder)
             .and_then(|()| std::fs::write(&path, bytemuck::cast_slice::<u32, u8>(words)));
         written.map_err(|e| Error::Io { path: path.display().to_string(), cause: e.to_string() })

@@ -9,7 +9,8 @@ int64_t nx_subtract_i64(const in int64_t a, const in int64_t b) { return a - b; 
 int64_t nx_multiply_i64(const in int64_t a, const in int64_t b) { return a * b; }
 int64_t nx_negate_i64(const in int64_t x) { return -x; }
 int64_t nx_abs_i64(const in int64_t x) { return x < 0l ? nx_negate_i64(x) : x; }
-int64_t nx_sign_i64(const in int64_t x) { return x < 0l ? -1l : (x > 0l ? 1l : 0l); }
+// As nx_sign_i32.
+int64_t nx_sign_i64(const in int64_t x) { return (x > 0l ? 1l : 0l) | (x < 0l ? -1l : 0l); }
 int64_t nx_bitwise_not_i64(const in int64_t x) { return ~x; }
 int64_t nx_bitwise_and_i64(const in int64_t a, const in int64_t b) { return a & b; }
 int64_t nx_bitwise_or_i64(const in int64_t a, const in int64_t b) { return a | b; }
@@ -120,6 +121,12 @@ uint64_t nx_pow_u64(const in uint64_t a, const in uint64_t b) {
     }
     return result;
 }
+
+// Of a u64 and a signed number modulo 2^64; of a negative exponent what an integer can hold, as nx_pow_i64 has it.
+int64_t nx_pow_u64_i64(const in uint64_t a, const in int64_t b) {
+    return b < 0l ? (a == 1ul ? 1l : 0l) : int64_t(nx_pow_u64(a, uint64_t(b)));
+}
+int64_t nx_pow_i64_u64(const in int64_t a, const in uint64_t b) { return int64_t(nx_pow_u64(uint64_t(a), b)); }
 
 uint nx_equal_u64(const in uint64_t a, const in uint64_t b) { return a == b ? 1u : 0u; }
 uint nx_not_equal_u64(const in uint64_t a, const in uint64_t b) { return a != b ? 1u : 0u; }

@@ -240,7 +240,7 @@ fn mixed_signs(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value) -> Resul
             let ty = value_type(code, CType::I64);
             Ok(Some(code.ids(SpirvOp::Select, ty, &[condition, a, b])))
         }
-        Binary::Quotient | Binary::Remainder if a.dtype != b.dtype => {
+        Binary::Quotient | Binary::Remainder | Binary::Pow if a.dtype != b.dtype => {
             let (a, b) = (exact(code, a)?, exact(code, b)?);
             let name = format!("nx_{}_{}_{}", op.name(), a.dtype.ctype().name(), b.dtype.ctype().name());
             code.call(&name, &[a.id, b.id]).map(Some)

@@ -59,9 +59,10 @@ impl PipelineKey {
         PipelineKey(hash.finalize().into())
     }
 
-    /// The first eight hexadecimal digits.
-    pub fn short_hex(&self) -> String {
-        self.0.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+    /// What people call a pipeline of this label: that, and the first eight hexadecimal digits of the key.
+    pub fn name(&self, label: &str) -> String {
+        let digits: String = self.0.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        format!("{label}-{digits}")
     }
 }
 

@@ -65,7 +65,7 @@ pub struct Pipeline {
 impl Pipeline {
     /// What people call it: a label, if it was given one, and the beginning of its key.
     pub fn name(&self) -> String {
-        format!("{}-{}", self.label.get().map_or("shader", |label| label), self.key.short_hex())
+        self.key.name(self.label.get().map_or("shader", |label| label))
     }
 
     /// Labels the pipeline, unless it has a label: kernels of different purposes may be the same module.

@@ -132,6 +132,22 @@ fn binary_of_mixed_types() {
     finish();
 }
 
+/// All ops of a u64 and a signed number, in both orders: no type holds both, and the result is an s64.
+#[test]
+fn binary_of_u64_and_signed_integers() {
+    let mut rng = rng(37);
+    for &op in Binary::ALL {
+        for signed in [DType::S8, DType::S32, DType::S64] {
+            for dtypes in [[DType::U64, signed], [signed, DType::U64]] {
+                if let Some(out) = result_dtype(Elementwise::Binary(op), &dtypes) {
+                    case(Elementwise::Binary(op), &dtypes, out, &mut rng);
+                }
+            }
+        }
+    }
+    finish();
+}
+
 #[test]
 fn casts_between_all_types() {
     let mut rng = rng(9);

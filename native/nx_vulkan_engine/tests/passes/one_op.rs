@@ -28,7 +28,8 @@ pub fn mismatch(op: &Op, operands: &[Array], got: &Array) -> Option<String> {
     Some(format!("{:?}, not {wanted:?}, at {at} of {of:?}, {count} wrong", got.values[at]))
 }
 
-fn flush(a: &Array) -> Array {
+/// The array with denormals as zeros.
+pub fn flush(a: &Array) -> Array {
     let values = a.values.iter().map(|&v| compare::flush(v, a.ty.dtype)).collect();
     Array { ty: a.ty.clone(), values }
 }

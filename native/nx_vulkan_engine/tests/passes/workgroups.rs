@@ -156,3 +156,19 @@ fn extremes_of_negated_integers_leave_none_out() {
         check(&program, DeviceKind::Discrete, &["workgroup"], &inputs, 1e-6);
     }
 }
+
+/// NVIDIA's driver 580.159 gave such kernels up on an H100 where a sign of integers was a choice of three numbers, next to divisions of f64.
+#[test]
+fn signs_of_integers_stand_beside_divisions_of_f64() {
+    for dtype in [DType::S64, DType::S32] {
+        let b = Builder::new();
+        let x = b.input(dtype, &[3, 1]);
+        let root = b.push(Op::Unary(Unary::Cbrt), &[x], &Type::new(DType::F32, &[3, 1]));
+        let sum = b.push(Op::Binary(Binary::Add), &[x, b.abs(root)], &Type::new(DType::F32, &[3, 1]));
+        let first = b.reduce(Reduction::ArgMax, b.sign(x), &[0], true);
+        let any = b.reduce(Reduction::Any, first, &[1], false);
+        let program = b.finish(&[sum, any]).unwrap();
+        let inputs = [Array::new(&program.inputs[0], [-3, 0, 6].map(Value::Int))];
+        check(&program, DeviceKind::Discrete, &["workgroup"], &inputs, 1e-6);
+    }
+}

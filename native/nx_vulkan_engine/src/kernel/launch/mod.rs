@@ -195,9 +195,13 @@ impl Engine {
         let key = PipelineKey::new(&generated.words, constants, interface);
         let is_address = |param: &Param| matches!(param, Param::AddressLow(_));
         let addresses = (0..).zip(&generated.params.words).filter(|(_, param)| is_address(param)).map(|(i, _)| i);
+        let label = || spec.as_ref().map_or_else(|| "probe".to_string(), |spec| spec.name());
+        // Before the driver sees it, since what that refuses is what people want to read.
+        if self.cached_pipeline(key).is_none() {
+            self.dump_spirv(|| key.name(&label()), &generated.words)?;
+        }
         let pipeline = self.pipeline(key, &generated.words, constants, interface)?;
-        pipeline.set_label(|| spec.as_ref().map_or_else(|| "probe".to_string(), |spec| spec.name()));
-        self.dump_spirv(&pipeline.name(), &generated.words)?;
+        pipeline.set_label(label);
         Ok(Kernel {
             spec,
             addresses: addresses.collect(),
