@@ -71,6 +71,9 @@ pub enum Error {
     Io { path: String, cause: String },
 }
 
+/// The call in which drivers compile modules.
+pub(crate) const CREATE_PIPELINES: &str = "vkCreateComputePipelines";
+
 fn listed(types: &[Type]) -> String {
     match types {
         [] => "nothing".to_string(),
@@ -85,5 +88,10 @@ impl Error {
             Error::InOp { cause, .. } => cause.cause(),
             other => other,
         }
+    }
+
+    /// Whether the driver did not compile a module.
+    pub(crate) fn is_refused_kernel(&self) -> bool {
+        matches!(self.cause(), Error::Vulkan { call: CREATE_PIPELINES, .. } | Error::BadShader { .. })
     }
 }

@@ -112,6 +112,14 @@ impl<'a> Builder<'a> {
                 self.take_since(mark);
                 self.wait(Work::Op { op: op.clone(), outs: outs.to_vec() }, operands, outs)
             }
+            // What one kernel can't do for this driver, those of its ops may.
+            Err(e) if e.is_refused_kernel() => match op {
+                Op::Fused(body) | Op::Workgroup(body) => {
+                    self.take_since(mark);
+                    self.inline(body, &operands)
+                }
+                _ => Err(in_op(e, op, operands.iter().map(|t| t.view.ty()), outs)),
+            },
             Ok(results) => Ok(results.into_vec()),
             Err(e) => Err(in_op(e, op, operands.iter().map(|t| t.view.ty()), outs)),
         }
@@ -264,4 +272,58 @@ fn batch(commands: Vec<Command>, sizes: &[u64], bound: &HashMap<u32, u32>, own: 
         command.renumber(|id| numbers.get(&id).copied().unwrap_or(u32::MAX));
     }
     Batch { plan, slots, written, constants: constants.into_values().collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::launch::refusal;
+    use crate::program::passes::Target;
+    use crate::program::{Binary, Builder as Ops, Loop};
+    use crate::{DType, DeviceKind};
+
+    /// sin(x) + its sum in one kernel, and what a loop of four steps makes of that.
+    fn program() -> Program {
+        let (condition, body) = (Ops::new(), Ops::new());
+        let (i, x) = (condition.input(DType::S32, &[]), condition.input(DType::F32, &[3]));
+        let sum = condition.sum(x, &[0]);
+        let less = condition.binary(
+            Binary::Less,
+            condition.add(i, condition.multiply(sum, 0.0)),
+            condition.number(DType::S32, 4.0),
+        );
+        let (i, x) = (body.input(DType::S32, &[]), body.input(DType::F32, &[3]));
+        let (i, x) = (body.add(i, 1.0), body.add(body.sin(x), body.sum(x, &[0])));
+        let op = Loop::new(condition.finish(&[less]).unwrap(), body.finish(&[i, x]).unwrap());
+        let whole = Ops::new();
+        let x = whole.input(DType::F32, &[3]);
+        let start = whole.add(whole.sin(x), whole.sum(x, &[0]));
+        let types = [Type::new(DType::S32, &[]), Type::new(DType::F32, &[3])];
+        let results = whole.push_all(Op::While(Box::new(op)), &[whole.number(DType::S32, 0.0), start], &types);
+        whole.finish(&[start, results[1]]).unwrap()
+    }
+
+    #[test]
+    fn ops_of_refused_kernels_run_one_by_one() {
+        let bytes: Vec<u8> = [0.5f32, -1.25, 3.0].iter().flat_map(|x| x.to_ne_bytes()).collect();
+        // Engines of their own: what is compiled is not refused.
+        let results = |names: &[&'static str], workgroups: bool| {
+            let engine = Engine::open(None).unwrap();
+            let x = Tensor::from_nx_bytes(&engine, &Type::new(DType::F32, &[3]), &bytes).unwrap();
+            let target = Target { kind: DeviceKind::Discrete, workgroups, fusion: true, ..Target::of(&engine) };
+            let program = optimize(program(), &target).unwrap();
+            let executable = refusal::of(names, || build(&engine, &program)).map_err(|e| e.to_string())?;
+            let results = executable.run(std::slice::from_ref(&x), Compile::Allowed).unwrap();
+            let bits = results.iter().map(|t| t.to_nx_bytes(&engine, None).unwrap()).collect::<Vec<_>>();
+            Ok::<_, String>((bits, executable.summary().commands))
+        };
+        for workgroups in [false, true] {
+            let (expected, commands) = results(&[], workgroups).unwrap();
+            let (got, more) = results(&["workgroup.", "rows."], workgroups).unwrap();
+            assert_eq!(got, expected);
+            assert!(more > commands, "{more} commands where {commands} had no refused kernel");
+        }
+        let all = results(&["workgroup.", "rows.", "map."], false).unwrap_err();
+        assert!(all.contains("sin") && all.contains("refused"), "{all}");
+    }
 }

@@ -135,7 +135,10 @@ impl Builder<'_> {
         let operands: Vec<Tensor> = std::iter::once(predicate.clone()).chain(both).collect();
         let outs: Vec<Type> = numbers.iter().map(|&i| outs[i].clone()).collect();
         let op = Op::Workgroup(Box::new(program));
-        eager::run_all(&self.capturing, &op, &operands, &outs, Compile::Allowed).map(|results| Some(results.into_vec()))
+        match eager::run_all(&self.capturing, &op, &operands, &outs, Compile::Allowed) {
+            Err(e) if e.is_refused_kernel() => Ok(None),
+            results => results.map(|results| Some(results.into_vec())),
+        }
     }
 
     /// Captures what runs where the predicate is what it `has_to_be`. Answers the results and the commands.

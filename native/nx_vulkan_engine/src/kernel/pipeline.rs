@@ -17,6 +17,7 @@ use vulkano::device::Device;
 
 use super::{Interface, PipelineKey, capabilities, disk_cache};
 use crate::device::OpenDevice;
+use crate::error::CREATE_PIPELINES;
 use crate::{Error, Result};
 
 /// The disk cache is written after this many new pipelines, and when the engine is dropped.
@@ -484,7 +485,7 @@ fn create_pipeline(
     // SAFETY: module and layout live; the cache is internally synchronized.
     let result =
         unsafe { (device.fns().v1_0.create_compute_pipelines)(device.handle(), cache, 1, &info, null(), &mut handle) };
-    checked("vkCreateComputePipelines", result, handle)
+    checked(CREATE_PIPELINES, result, handle)
 }
 
 fn checked<T>(call: &'static str, result: vk::Result, value: T) -> Result<T> {

@@ -200,6 +200,8 @@ impl Engine {
         if self.cached_pipeline(key).is_none() {
             self.dump_spirv(|| key.name(&label()), &generated.words)?;
         }
+        #[cfg(test)]
+        refusal::check(&label())?;
         let pipeline = self.pipeline(key, &generated.words, constants, interface)?;
         pipeline.set_label(label);
         Ok(Kernel {
@@ -457,6 +459,35 @@ fn grid(limit: u64, groups: u64) -> [u32; 3] {
     }
     let rows = groups.div_ceil(limit);
     [groups.div_ceil(rows) as u32, rows as u32, 1]
+}
+
+/// A driver that refuses kernels, for tests of this thread.
+#[cfg(test)]
+pub(crate) mod refusal {
+    use std::cell::RefCell;
+
+    use crate::error::CREATE_PIPELINES;
+    use crate::{Error, Result};
+
+    thread_local! {
+        /// How the names of the kernels begin.
+        static REFUSED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// What `run` gives while kernels of such names are refused.
+    pub fn of<T>(names: &[&'static str], run: impl FnOnce() -> T) -> T {
+        REFUSED.set(names.to_vec());
+        let result = run();
+        REFUSED.take();
+        result
+    }
+
+    pub(super) fn check(name: &str) -> Result<()> {
+        match REFUSED.with_borrow(|names| names.iter().any(|refused| name.starts_with(refused))) {
+            true => Err(Error::Vulkan { call: CREATE_PIPELINES, cause: "refused".to_string() }),
+            false => Ok(()),
+        }
+    }
 }
 
 #[cfg(test)]
