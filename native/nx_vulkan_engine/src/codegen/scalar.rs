@@ -43,8 +43,8 @@ pub fn is_cheap(op: Elementwise, operands: &[DType], out: DType) -> bool {
     }
 }
 
-/// An integer that becomes a float, as a value of which no compiler knows that it is 0: compilers drop additions of zeros, although those
-/// change signs (lavapipe does, of x - x too).
+/// An integer of which no compiler knows more than its type. One that becomes a float may be 0 otherwise, and compilers drop additions of
+/// zeros, although those change signs (lavapipe does, of x - x too).
 fn hidden(code: &mut Code<'_, '_>, a: Value) -> Result<Value> {
     let zero = Value { id: zero_word(code)?, dtype: DType::U32 };
     let zero = cast(code, zero, a.dtype.ctype().dtype())?;
@@ -332,6 +332,12 @@ fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Wor
             exact_constant(code, out.ctype(), 0)?.ok_or_else(missing)
         }
         Unary::Abs if a.dtype.is_unsigned() => cast(code, a, out),
+        // NVIDIA's compiler (580.159, on Hopper) takes magnitudes for positive, as that of the least number is not.
+        Unary::Abs if integer && out == a.dtype => {
+            let id = code.call(&format!("nx_abs_{}", out.ctype().name()), &[a.id])?;
+            let id = hidden(code, Value { id, dtype: out })?.id;
+            canonical(code, out, id)
+        }
         _ => {
             let compute = computes_in(&[a.dtype], out, code.linker.modes.f64);
             let value = cast(code, a, compute)?;

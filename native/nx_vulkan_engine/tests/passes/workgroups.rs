@@ -4,11 +4,11 @@ use nx_vulkan_engine::program::op::Scalar;
 use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::{Binary, Builder, Loop, Op, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{DType, DeviceKind, Type, Value};
+use nx_vulkan_engine::{DType, DeviceKind, Type, Value, value};
 
 use crate::common::Rng;
 use crate::known::ops;
-use crate::{graphs, models, run};
+use crate::{difference, graphs, models, run};
 
 fn target(kind: DeviceKind) -> Target {
     Target { kind, max_invocations: 1024, matrix_units: false, fusion: true, workgroups: true }
@@ -170,5 +170,28 @@ fn signs_of_integers_stand_beside_divisions_of_f64() {
         let program = b.finish(&[sum, any]).unwrap();
         let inputs = [Array::new(&program.inputs[0], [-3, 0, 6].map(Value::Int))];
         check(&program, DeviceKind::Discrete, &["workgroup"], &inputs, 1e-6);
+    }
+}
+
+/// NVIDIA's driver 580.159 took |-2^63| for 2^63 in such a kernel on an H100.
+#[test]
+fn magnitudes_of_the_least_integers_stay_negative() {
+    for dtype in [DType::S64, DType::S32] {
+        let (least, most) = value::range(dtype);
+        let b = Builder::new();
+        let x = b.input(dtype, &[7, 36]);
+        let (function, magnitude) =
+            (b.push(Op::Unary(Unary::ErfInv), &[x], &Type::new(DType::F32, &[7, 36])), b.abs(x));
+        let sum = b.reshape(b.sum(function, &[0, 1]), &[1]);
+        let parts = b.concatenate(&[function, function, magnitude, magnitude, function], 1);
+        let chosen = b.select(parts, parts, sum);
+        let program = b.finish(&[function, magnitude, chosen]).unwrap();
+        let ends = [least, least + 1, -1, 0, 1, most - 1, most];
+        let inputs = [Array::new(&program.inputs[0], ends.iter().cycle().take(7 * 36).map(|&i| Value::Int(i)))];
+        let optimized = optimize(program.clone(), &target(DeviceKind::Discrete)).unwrap();
+        assert_eq!(ops(&optimized), ["workgroup"], "{optimized}");
+        for (got, want) in run(&optimized, &inputs).iter().zip(&run(&program, &inputs)) {
+            assert_eq!(difference(got, want), None, "{optimized}");
+        }
     }
 }
