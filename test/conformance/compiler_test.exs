@@ -3,6 +3,7 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
 
   import ExUnit.CaptureLog
   import Nx.Defn
+  import Nx.Vulkan.Versions, only: [hooked: 2]
 
   alias Nx.Vulkan.Conformance
   alias Nx.Vulkan.VulkanoBackend
@@ -106,8 +107,6 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
           &Nx.window_max(&1, {2, 2}, strides: [2, 2]),
           &Nx.cumulative_sum(&1, axis: 1, reverse: true),
           &Nx.top_k(&1, k: 3),
-          &Nx.take(&1, Nx.tensor([[2, 0], [1, 1]], backend: Nx.BinaryBackend), axis: 1),
-          &Nx.take_along_axis(&1, Nx.tensor([[5, 0], [1, 1], [2, 2], [3, 4]], backend: Nx.BinaryBackend), axis: 1),
           &Nx.gather(&1, Nx.tensor([[1, 2], [3, 5]], backend: Nx.BinaryBackend)),
           &Nx.indexed_add(&1, Nx.tensor([[0, 1], [0, 1]], backend: Nx.BinaryBackend), Nx.sum(&1, axes: [1])[0..1]),
           &Nx.put_slice(&1, [1, 1], Nx.iota({2, 2}, type: :f32)),
@@ -123,6 +122,12 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
         ] do
       assert_compiled(fun, [a], absolute: 1.0e-5)
     end
+
+    # Nx 0.13.0 takes no constants in the arguments of a block.
+    positions = Nx.tensor([[5, 0], [1, 1], [2, 2], [3, 4]], backend: Nx.BinaryBackend)
+
+    for fun <- [&Nx.take(&1, &2, axis: 1), &Nx.take_along_axis(&1, &2, axis: 1)],
+        do: assert_compiled(fun, [a, positions])
   end
 
   test "products, convolutions, transforms, factorizations" do
@@ -332,15 +337,17 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
     assert assert_raise(Nx.Vulkan.Error, fn -> hooked.(gone) end).message =~ "argument 1 (s32[1]) was deallocated"
   end
 
-  test "a donated tensor is given back after the call, unless it is the result" do
-    fun = Nx.Defn.jit(&Nx.add(&1, 1), compiler: Nx.Vulkan)
-    donated = Nx.donatable(Nx.tensor([1, 2]))
-    assert Nx.to_flat_list(fun.(donated)) == [2, 3]
-    assert_raise Nx.Vulkan.Error, ~r/released/, fn -> Nx.to_binary(donated) end
+  if Nx.Vulkan.Versions.donatable?() do
+    test "a donated tensor is given back after the call, unless it is the result" do
+      fun = Nx.Defn.jit(&Nx.add(&1, 1), compiler: Nx.Vulkan)
+      donated = Nx.donatable(Nx.tensor([1, 2]))
+      assert Nx.to_flat_list(fun.(donated)) == [2, 3]
+      assert_raise Nx.Vulkan.Error, ~r/released/, fn -> Nx.to_binary(donated) end
 
-    same = Nx.donatable(Nx.tensor([1, 2]))
-    result = compiled(& &1, [same])
-    assert Nx.to_flat_list(result) == [1, 2] and not result.donatable?
+      same = Nx.donatable(Nx.tensor([1, 2]))
+      result = compiled(& &1, [same])
+      assert Nx.to_flat_list(result) == [1, 2] and not result.donatable?
+    end
   end
 
   test "options of another sort are refused, and so is a mesh; those of libraries are left alone" do
@@ -449,12 +456,13 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
 
     looped = Nx.Vulkan.Compiler.explain(fn x -> while_with_hook(x) end, [Nx.tensor(1)])
     assert {:while, [{:run, _}], [{:run, _}, {:hook, hook} | _]} = List.keyfind(looped.steps, :while, 0)
-    assert hook =~ "CompilerTest"
+    # Nx 0.13 gives hooks without a name one of their own.
+    assert is_atom(hook) or hook =~ "CompilerTest"
   end
 
   defn while_with_hook(x) do
     while x, x < 3 do
-      io_call(x + 1, fn _ -> :ok end)
+      hooked(x + 1, fn _ -> :ok end)
     end
   end
 
