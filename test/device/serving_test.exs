@@ -78,6 +78,8 @@ defmodule Nx.Vulkan.ServingTest do
     setup do
       # Distribution needs the port mapper of the system, and a name that no other run has.
       {_, 0} = System.cmd("epmd", ["-daemon"])
+      # The command returns before the port mapper listens.
+      wait_for(fn -> match?({:ok, _}, :erl_epmd.names({127, 0, 0, 1})) end)
       if not Node.alive?(), do: {:ok, _} = Node.start(:"serving#{System.pid()}@127.0.0.1", :longnames)
       :ok
     end
