@@ -350,6 +350,26 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
     end
   end
 
+  defn(looped_gradients(x), do: {grad(x, &looped/1), grad(x, &unrolled/1)})
+  defn(unrolled(x), do: Nx.sum(x * Nx.sin(x) * Nx.sin(x * Nx.sin(x))))
+
+  defn looped(x) do
+    {_, y} =
+      while {i = 0, x}, i < 2 do
+        {i + 1, x * Nx.sin(x)}
+      end
+
+    Nx.sum(y)
+  end
+
+  # Nx says f32.
+  test "the gradient through a loop of f64 is one of f64" do
+    x = Nx.tensor([1.3, 0.7], type: :f64)
+    {gradient, unrolled} = compiled(&looped_gradients/1, [x])
+    assert Nx.type(gradient) == {:f, 64}
+    for {a, b} <- Enum.zip(Nx.to_flat_list(gradient), Nx.to_flat_list(unrolled)), do: assert_in_delta(a, b, 1.0e-14)
+  end
+
   test "options of another sort are refused, and so is a mesh; those of libraries are left alone" do
     assert_raise ArgumentError, ~r/:cache must be a boolean/, fn -> compiled(&Nx.add(&1, 1), [1], cache: nil) end
     assert Nx.to_number(compiled(&Nx.add(&1, 1), [1], mode: :train)) == 2
