@@ -2,8 +2,9 @@ defmodule Nx.Vulkan.Conformance.CompilerHooksTest do
   use ExUnit.Case, async: true
 
   import Nx.Defn
+  import Nx.Vulkan.Versions, only: [hooked: 2, hooked: 3]
 
-  alias Nx.Vulkan.VulkanoBackend
+  alias Nx.Vulkan.{Versions, VulkanoBackend}
 
   @moduletag :device
 
@@ -24,8 +25,8 @@ defmodule Nx.Vulkan.Conformance.CompilerHooksTest do
   defp numbers(%{} = map), do: Map.new(map, fn {key, value} -> {key, numbers(value)} end)
 
   defn named(x) do
-    y = io_call(x + 1, :first)
-    z = io_call({y * 2, %{sum: Nx.sum(y)}}, :second)
+    y = hooked(x + 1, :first)
+    z = hooked({y * 2, %{sum: Nx.sum(y)}}, :second)
     {pair, %{sum: sum}} = z
     pair + sum
   end
@@ -52,7 +53,7 @@ defmodule Nx.Vulkan.Conformance.CompilerHooksTest do
   defn in_loop(x) do
     {_, x} =
       while {i = 0, x}, i < 3 do
-        x = io_call(x * 2, :step)
+        x = hooked(x * 2, :step)
         {i + 1, x}
       end
 
@@ -67,8 +68,8 @@ defmodule Nx.Vulkan.Conformance.CompilerHooksTest do
   defn in_branches(p, x) do
     y =
       cond do
-        p > 1 -> io_call(x + 1, :one)
-        p > 0 -> io_call(in_loop(x) + x, :two)
+        p > 1 -> hooked(x + 1, :one)
+        p > 0 -> hooked(in_loop(x) + x, :two)
         true -> x
       end
 
@@ -142,12 +143,14 @@ defmodule Nx.Vulkan.Conformance.CompilerHooksTest do
     assert_raise ArgumentError, message, explain
   end
 
-  test "a donated tensor that a callback was given stays" do
-    me = self()
-    fun = fn x -> Nx.add(Nx.Defn.Kernel.io_call(x, fn t -> send(me, {:given, t}) end), 1) end
-    assert numbers(compiled(fun, [Nx.donatable(Nx.tensor([1, 2]))])) == [2, 3]
-    assert_receive {:given, tensor}
-    assert numbers(tensor) == [1, 2]
+  if Versions.donatable?() do
+    test "a donated tensor that a callback was given stays" do
+      me = self()
+      fun = fn x -> Nx.add(hooked(x, fn t -> send(me, {:given, t}) end), 1) end
+      assert numbers(compiled(fun, [Nx.donatable(Nx.tensor([1, 2]))])) == [2, 3]
+      assert_receive {:given, tensor}
+      assert numbers(tensor) == [1, 2]
+    end
   end
 
   test "an exception of a hook is the caller's" do
@@ -158,29 +161,130 @@ defmodule Nx.Vulkan.Conformance.CompilerHooksTest do
 
   test "hooks of a compiled function see vectorized tensors" do
     fun =
-      Nx.Defn.compile(fn x -> Nx.Defn.Kernel.io_call(Nx.add(x, 1), tell(:seen)) end, [Nx.template({2}, :s32)],
-        compiler: Nx.Vulkan
-      )
+      Nx.Defn.compile(fn x -> hooked(Nx.add(x, 1), tell(:seen)) end, [Nx.template({2}, :s32)], compiler: Nx.Vulkan)
 
     assert numbers(fun.(Nx.tensor([1, 2]))) == [2, 3]
     assert_received {:seen, [2, 3]}
   end
 
-  # The nodes of Nx 0.13.0, which later versions don't make.
-  test "hooks on tokens" do
+  # The nodes of Nx 0.13, which later versions don't make.
+  test "hooks of Nx 0.13, on values and on tokens" do
     fun = fn x ->
       y = Nx.add(x, 1)
 
-      hooks = [
-        %{expr: Nx.multiply(y, 2), name: :second, callback: tell(:second)},
-        %{expr: y, name: :first, callback: nil}
-      ]
+      node = fn data, spec, type ->
+        %{type | data: %{y.data | id: make_ref(), op: :hook, args: [data, spec, type, make_ref()]}}
+      end
 
-      node = fn op, args -> %{y | data: %{y.data | id: make_ref(), op: op, args: args}} end
-      node.(:attach_token, [node.(:token, [%{hooks: hooks}]), y])
+      z = node.(y, {:named, :first, nil}, y)
+      z = node.(z, {:token_hook, %{product: Nx.multiply(y, 2)}, {:named, :second, tell(:second)}}, y)
+      z = node.(z, {:token_hook, Nx.sum(y), {:named, :third, nil}}, y)
+      Nx.multiply(node.(z, {:fn, tell(:fourth)}, y), 10)
     end
 
-    assert numbers(compiled(fun, [Nx.tensor([1, 2])], hooks: %{first: tell(:first)})) == [2, 3]
-    assert {:messages, [first: [2, 3], second: [4, 6]]} = Process.info(self(), :messages)
+    assert numbers(compiled(fun, [Nx.tensor([1, 2])], hooks: %{first: tell(:first)})) == [20, 30]
+    seen = [first: [2, 3], second: %{product: [4, 6]}, fourth: [2, 3]]
+    assert Process.info(self(), :messages) == {:messages, seen}
+  end
+
+  # Results and messages, which are those of the evaluator.
+  defp told(fun, args, hooks) do
+    [expected, given] =
+      for compiler <- [Nx.Defn.Evaluator, Nx.Vulkan] do
+        result = numbers(Nx.Defn.jit_apply(fun, args, compiler: compiler, hooks: hooks))
+        {:messages, messages} = Process.info(self(), :messages)
+        flush()
+        {result, messages}
+      end
+
+    assert given == expected
+    given
+  end
+
+  defn shared(p, x) do
+    y = hooked({x + 1, x * 2}, :pair)
+    {a, b} = y
+    left = if p, do: a, else: hooked(-a, :negative)
+    right = if p, do: hooked(b * 2, :twice), else: b
+    left * right + a
+  end
+
+  test "what branches share is told once, and hooks of a branch where it is taken" do
+    hooks = Map.new([:pair, :negative, :twice], &{&1, tell(&1)})
+    assert {[10], [pair: {[2], [2]}, twice: [4]]} = told(&shared/2, [1, 1], hooks)
+    assert {[-2], [pair: {[2], [2]}, negative: [-2]]} = told(&shared/2, [0, 1], hooks)
+    assert {[-2], []} = told(&shared/2, [0, 1], %{})
+  end
+
+  defn(differentiated(x), do: hooked(value_and_grad(x, &Nx.sum(hooked(&1 ** 2, :square))), :both))
+
+  test "hooks within a gradient and on one" do
+    hooks = %{square: tell(:square), both: tell(:both)}
+    assert {{[5.0], [2.0, 4.0]}, messages} = told(&differentiated/1, [Nx.tensor([1.0, 2.0])], hooks)
+    assert Enum.sort(messages) == [both: {[5.0], [2.0, 4.0]}, square: [1.0, 4.0]]
+  end
+
+  test "another callback for a name is another's, and the default is where none is given" do
+    fun = fn a, b -> hooked(Nx.add(a, b), :sum, tell(:default)) end
+    assert {[3], [default: [3]]} = told(fun, [1, 2], %{})
+    assert {[3], [given: [3]]} = told(fun, [1, 2], %{sum: tell(:given)})
+  end
+
+  defn(printed(x), do: print_value(x + 1, &(&1 * 2), label: "doubled"))
+
+  test "print_value prints what its function makes of a value" do
+    assert ExUnit.CaptureIO.capture_io(fn -> compiled(&printed/1, [Nx.tensor([1, 2])]) end) =~ ~r/doubled.*\[4, 6\]/s
+  end
+
+  if Versions.tokens?() do
+    # They are deprecated.
+    defp token(hooks, result) do
+      kernel = Nx.Defn.Kernel
+
+      {token, _} =
+        Enum.reduce(hooks, {apply(kernel, :create_token, []), nil}, fn {arguments, value}, {token, _} ->
+          apply(kernel, :hook_token, [token, value | arguments])
+        end)
+
+      apply(kernel, :attach_token, [token, result])
+    end
+
+    test "hooks on a token are called in their order, and what it is attached to passes through" do
+      fun = fn a, b ->
+        {c, d} = token([{[:b], b}, {[:a], %{a: a, sum: Nx.add(a, b)}}], {a, Nx.multiply(b, 3)})
+        Nx.add(c, d)
+      end
+
+      all = %{a: tell(:a), b: tell(:b)}
+      assert {[7], [b: [2], a: %{a: [1], sum: [3]}]} = told(fun, [1, 2], all)
+      assert {[7], [b: [2]]} = told(fun, [1, 2], Map.take(all, [:b]))
+      assert {[7], [a: _]} = told(fun, [1, 2], Map.take(all, [:a]))
+      assert {[7], []} = told(fun, [1, 2], %{})
+    end
+
+    test "hooks on a token and on what it is attached to, with callbacks of their own" do
+      fun = fn a, b ->
+        a = token([{[:b, tell(:default)], b}, {[tell(:nameless)], Nx.add(b, 1)}], a)
+        Nx.add(hooked(a, :a), 1)
+      end
+
+      assert {[2], [default: [2], nameless: [3], a: [1]]} = told(fun, [1, 2], %{a: tell(:a)})
+      assert {[2], [given: [2], nameless: [3]]} = told(fun, [1, 2], %{b: tell(:given)})
+    end
+
+    deftransform(on_token(value, seen, name: name), do: token([{[name], seen}], value))
+
+    defn token_in_loop(x) do
+      {_, x} =
+        while {i = 0, x}, i < 3 do
+          {i + 1, if(i > 0, do: on_token(x * 2, {i, x}, name: :step), else: x + 1)}
+        end
+
+      x
+    end
+
+    test "hooks on a token in a branch of a loop" do
+      assert {[8], [step: {[1], [2]}, step: {[2], [4]}]} = told(&token_in_loop/1, [1], %{step: tell(:step)})
+    end
   end
 end

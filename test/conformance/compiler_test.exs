@@ -3,6 +3,7 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
 
   import ExUnit.CaptureLog
   import Nx.Defn
+  import Nx.Vulkan.Versions, only: [hooked: 2]
 
   alias Nx.Vulkan.Conformance
   alias Nx.Vulkan.VulkanoBackend
@@ -106,8 +107,6 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
           &Nx.window_max(&1, {2, 2}, strides: [2, 2]),
           &Nx.cumulative_sum(&1, axis: 1, reverse: true),
           &Nx.top_k(&1, k: 3),
-          &Nx.take(&1, Nx.tensor([[2, 0], [1, 1]], backend: Nx.BinaryBackend), axis: 1),
-          &Nx.take_along_axis(&1, Nx.tensor([[5, 0], [1, 1], [2, 2], [3, 4]], backend: Nx.BinaryBackend), axis: 1),
           &Nx.gather(&1, Nx.tensor([[1, 2], [3, 5]], backend: Nx.BinaryBackend)),
           &Nx.indexed_add(&1, Nx.tensor([[0, 1], [0, 1]], backend: Nx.BinaryBackend), Nx.sum(&1, axes: [1])[0..1]),
           &Nx.put_slice(&1, [1, 1], Nx.iota({2, 2}, type: :f32)),
@@ -123,6 +122,12 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
         ] do
       assert_compiled(fun, [a], absolute: 1.0e-5)
     end
+
+    # Nx 0.13.0 takes no constants in the arguments of a block.
+    positions = Nx.tensor([[5, 0], [1, 1], [2, 2], [3, 4]], backend: Nx.BinaryBackend)
+
+    for fun <- [&Nx.take(&1, &2, axis: 1), &Nx.take_along_axis(&1, &2, axis: 1)],
+        do: assert_compiled(fun, [a, positions])
   end
 
   test "products, convolutions, transforms, factorizations" do
@@ -332,15 +337,37 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
     assert assert_raise(Nx.Vulkan.Error, fn -> hooked.(gone) end).message =~ "argument 1 (s32[1]) was deallocated"
   end
 
-  test "a donated tensor is given back after the call, unless it is the result" do
-    fun = Nx.Defn.jit(&Nx.add(&1, 1), compiler: Nx.Vulkan)
-    donated = Nx.donatable(Nx.tensor([1, 2]))
-    assert Nx.to_flat_list(fun.(donated)) == [2, 3]
-    assert_raise Nx.Vulkan.Error, ~r/released/, fn -> Nx.to_binary(donated) end
+  if Nx.Vulkan.Versions.donatable?() do
+    test "a donated tensor is given back after the call, unless it is the result" do
+      fun = Nx.Defn.jit(&Nx.add(&1, 1), compiler: Nx.Vulkan)
+      donated = Nx.donatable(Nx.tensor([1, 2]))
+      assert Nx.to_flat_list(fun.(donated)) == [2, 3]
+      assert_raise Nx.Vulkan.Error, ~r/released/, fn -> Nx.to_binary(donated) end
 
-    same = Nx.donatable(Nx.tensor([1, 2]))
-    result = compiled(& &1, [same])
-    assert Nx.to_flat_list(result) == [1, 2] and not result.donatable?
+      same = Nx.donatable(Nx.tensor([1, 2]))
+      result = compiled(& &1, [same])
+      assert Nx.to_flat_list(result) == [1, 2] and not result.donatable?
+    end
+  end
+
+  defn(looped_gradients(x), do: {grad(x, &looped/1), grad(x, &unrolled/1)})
+  defn(unrolled(x), do: Nx.sum(x * Nx.sin(x) * Nx.sin(x * Nx.sin(x))))
+
+  defn looped(x) do
+    {_, y} =
+      while {i = 0, x}, i < 2 do
+        {i + 1, x * Nx.sin(x)}
+      end
+
+    Nx.sum(y)
+  end
+
+  # Nx says f32.
+  test "the gradient through a loop of f64 is one of f64" do
+    x = Nx.tensor([1.3, 0.7], type: :f64)
+    {gradient, unrolled} = compiled(&looped_gradients/1, [x])
+    assert Nx.type(gradient) == {:f, 64}
+    for {a, b} <- Enum.zip(Nx.to_flat_list(gradient), Nx.to_flat_list(unrolled)), do: assert_in_delta(a, b, 1.0e-14)
   end
 
   test "options of another sort are refused, and so is a mesh; those of libraries are left alone" do
@@ -449,12 +476,13 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
 
     looped = Nx.Vulkan.Compiler.explain(fn x -> while_with_hook(x) end, [Nx.tensor(1)])
     assert {:while, [{:run, _}], [{:run, _}, {:hook, hook} | _]} = List.keyfind(looped.steps, :while, 0)
-    assert hook =~ "CompilerTest"
+    # Nx 0.13 gives hooks without a name one of their own.
+    assert is_atom(hook) or hook =~ "CompilerTest"
   end
 
   defn while_with_hook(x) do
     while x, x < 3 do
-      io_call(x + 1, fn _ -> :ok end)
+      hooked(x + 1, fn _ -> :ok end)
     end
   end
 

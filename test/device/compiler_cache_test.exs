@@ -107,4 +107,36 @@ defmodule Nx.Vulkan.CompilerCacheTest do
     assert run.(Nx.Defn.debug_expr(&Nx.negate/1).(x)) == [-1.0, -4.0]
     assert_received :traced
   end
+
+  # As guides/compiler.md says.
+  test "a function that was compiled runs as it was after a helper was redefined, until the cache is dropped" do
+    [helper, caller] = for name <- ["Helper", "Caller"], do: Module.concat(__MODULE__, name)
+
+    define = fn module, body ->
+      ExUnit.CaptureIO.capture_io(:stderr, fn ->
+        Code.eval_string("defmodule #{inspect(module)}, do: (import Nx.Defn; defn(run(x), do: #{body}))")
+      end)
+    end
+
+    jit = fn opts ->
+      Nx.to_number(Nx.Defn.jit_apply(Function.capture(caller, :run, 1), [1], [compiler: Nx.Vulkan] ++ opts))
+    end
+
+    Nx.Defn.default_options(compiler: Nx.Vulkan)
+    direct = fn -> Nx.to_number(apply(caller, :run, [1])) end
+    kept = Nx.tensor([1, 2], backend: Nx.Vulkan.VulkanoBackend)
+
+    define.(helper, "x + 1")
+    define.(caller, "#{inspect(helper)}.run(x) * 10")
+    assert {jit.([]), direct.()} == {20, 20}
+    define.(helper, "x + 2")
+    assert {jit.([]), direct.(), jit.(cache: false)} == {20, 20, 30}
+    define.(caller, "#{inspect(helper)}.run(x) * 100")
+    assert {jit.([]), direct.()} == {20, 300}
+
+    ExUnit.CaptureLog.capture_log(fn -> :ok = Application.stop(:nx_vulkan) end)
+    assert {:ok, [:nx_vulkan]} = Application.ensure_all_started(:nx_vulkan)
+    assert {jit.([]), direct.()} == {300, 300}
+    assert Nx.to_flat_list(kept) == [1, 2]
+  end
 end

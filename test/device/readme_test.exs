@@ -20,6 +20,7 @@ defmodule Nx.Vulkan.ReadmeTest do
     {output, %{w: w}} = run("Nx.default_backend(")
     assert output =~ "weights, near 1 and 2, on #{Nx.Vulkan.device_name()}"
     for {w, near} <- Enum.zip(Nx.to_flat_list(w), [1, 2]), do: assert_in_delta(w, near, 0.01)
+    assert Nx.Defn.default_options()[:compiler] == Nx.Vulkan
   end
 
   test "the sampler draws around the mean of the numbers" do

@@ -2,6 +2,7 @@ defmodule Nx.Vulkan.ServingTest do
   use ExUnit.Case, async: false
 
   import Nx.Defn
+  import Nx.Vulkan.Versions, only: [hooked: 2]
 
   alias Nx.Vulkan.{ServingNode, VulkanoBackend}
 
@@ -15,7 +16,7 @@ defmodule Nx.Vulkan.ServingTest do
   defn(model(x), do: Nx.dot(x, Nx.tensor([[1.0, 0.0], [1.0, 1.0]])) |> Nx.add(1))
 
   defn told(x) do
-    y = io_call(x * 2, :doubled)
+    y = hooked(x * 2, :doubled)
     Nx.sum(y, axes: [1])
   end
 
@@ -77,6 +78,8 @@ defmodule Nx.Vulkan.ServingTest do
     setup do
       # Distribution needs the port mapper of the system, and a name that no other run has.
       {_, 0} = System.cmd("epmd", ["-daemon"])
+      # The command returns before the port mapper listens.
+      wait_for(fn -> match?({:ok, _}, :erl_epmd.names({127, 0, 0, 1})) end)
       if not Node.alive?(), do: {:ok, _} = Node.start(:"serving#{System.pid()}@127.0.0.1", :longnames)
       :ok
     end

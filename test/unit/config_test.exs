@@ -47,4 +47,26 @@ defmodule Nx.Vulkan.ConfigTest do
   test "the library that is loaded is the one of this Mix environment" do
     assert File.regular?(Application.app_dir(:nx_vulkan, "priv/native/test/nx_vulkan_native.so"))
   end
+
+  @root Path.expand("../..", __DIR__)
+
+  defp names(text, regex),
+    do: regex |> Regex.scan(text, capture: :all_but_first) |> List.flatten() |> Enum.uniq() |> Enum.sort()
+
+  defp sources(files), do: @root |> Path.join(files) |> Path.wildcard() |> Enum.map_join(&File.read!/1)
+
+  test "guides/configuration.md lists the variables that the engine reads and the keys that the library does" do
+    rows = for "| " <> row <- "guides/configuration.md" |> sources() |> String.split("\n"), do: String.split(row, "|")
+    column = fn i, regex -> rows |> Enum.map_join(&Enum.at(&1, i)) |> names(regex) end
+
+    # Those are for tests.
+    variables =
+      names(sources("native/*/src/**/*.rs"), ~r/"(NX_VULKAN_[A-Z_]+)"/) --
+        ["NX_VULKAN_TEST_DEVICE", "NX_VULKAN_WITHOUT"]
+
+    assert column.(0, ~r/`(NX_VULKAN_[A-Z_]+)`/) == variables
+
+    keys = ~r/(?:config :nx_vulkan, |get_env\(:nx_vulkan, :|:nx_vulkan \|> Application.get_env\(:)([a-z_]+)/
+    assert column.(1, ~r/`:([a-z_]+)`/) == names(sources("lib/**/*.ex"), keys)
+  end
 end

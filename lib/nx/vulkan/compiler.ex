@@ -15,6 +15,7 @@ defmodule Nx.Vulkan.Compiler do
       compile again
     * `:cache` - `false` compiles at every call and keeps nothing; `true` by default
     * `:max_concurrency` - how many partitions `Nx.Serving` starts, `1` by default; all of them use the one device of the VM
+
   Other options are left alone, as EXLA and the evaluator do: libraries pass theirs through, as Axon does with `:mode`.
 
   ## What differs from eager ops

@@ -201,13 +201,6 @@ defmodule Nx.Vulkan.Lowering do
     end
   end
 
-  # Of versions of Nx before blocks: a call, and the steps that stand for it.
-  defp lower_node(:optional, [%T{data: %Expr{args: args}}, default, _callback], tensor, state) do
-    {tensors, _options} = Enum.split_while(args, &(not is_list(&1)))
-    {operands, state} = nodes(tensors, state)
-    with_parameters(operands, default, tensor, state)
-  end
-
   defp lower_node(:cond, [clauses, last], tensor, state) do
     {values, state} = conditional(clauses, last, state)
     shaped(values, tensor, state)
@@ -219,7 +212,15 @@ defmodule Nx.Vulkan.Lowering do
     shaped(values, tensor, state)
   end
 
-  defp lower_node(:io_call, [data, callback_spec, template, _ref], tensor, state) do
+  # What Nx 0.13 makes of a token: `data` passes through, and the callback gets `hooked`.
+  defp lower_node(:hook, [data, {:token_hook, hooked, callback_spec}, _template, _ref], tensor, state) do
+    {values, state} = traced_composite(data, state)
+    {seen, state} = traced_composite(hooked, state)
+    shaped(values, tensor, hook(callback_spec, Nx.to_template(hooked), seen, state))
+  end
+
+  # Nx 0.13 calls it :hook.
+  defp lower_node(op, [data, callback_spec, template, _ref], tensor, state) when op in [:io_call, :hook] do
     {values, state} = traced_composite(data, state)
     shaped(values, tensor, hook(callback_spec, template, values, state))
   end
@@ -230,22 +231,6 @@ defmodule Nx.Vulkan.Lowering do
     item = {:call, fun, opts, Nx.to_template(argument), template, operands(operands), types}
     {values, state} = add(item, types, state)
     shaped(values, tensor, state)
-  end
-
-  # Nx 0.13.0: hooks hang on a token, the last first.
-  defp lower_node(:attach_token, [%T{data: %Expr{op: :token}} = token, inner], tensor, state) do
-    {_, state} = several(token, state, & &1)
-    results(inner, tensor, state)
-  end
-
-  defp lower_node(:token, [%{hooks: hooks}], _tensor, state) do
-    state =
-      List.foldr(hooks, state, fn %{expr: expr, name: name, callback: callback}, state ->
-        {values, state} = traced_composite(expr, state)
-        hook({:named, name, callback}, Nx.to_template(expr), values, state)
-      end)
-
-    {[], state}
   end
 
   defp lower_node(op, _args, tensor, _state) do
