@@ -5,7 +5,7 @@ use rspirv::spirv::{Op as SpirvOp, Word};
 
 use smallvec::SmallVec;
 
-use super::access::{canonical, exact_constant, value_type, zero_word};
+use super::access::{canonical, exact_constant, value_type};
 use super::link::Code;
 use crate::program::{Binary, Elementwise, Unary};
 use crate::{CType, DType, Error, Result};
@@ -46,7 +46,9 @@ pub fn is_cheap(op: Elementwise, operands: &[DType], out: DType) -> bool {
 /// An integer of which no compiler knows more than its type. One that becomes a float may be 0 otherwise, and compilers drop additions of
 /// zeros, although those change signs (lavapipe does, of x - x too).
 fn hidden(code: &mut Code<'_, '_>, a: Value) -> Result<Value> {
-    let zero = Value { id: zero_word(code)?, dtype: DType::U32 };
+    // The count of elements is below 2^31, which no compiler knows: 0, and not -1.
+    let (count, shift, int) = (code.param(0)?, code.linker.const_u32(31), value_type(code, CType::I32));
+    let zero = Value { id: code.ids(SpirvOp::ShiftRightArithmetic, int, &[count, shift]), dtype: DType::S32 };
     let zero = cast(code, zero, a.dtype.ctype().dtype())?;
     let ty = value_type(code, a.dtype.ctype());
     Ok(Value { id: code.ids(SpirvOp::BitwiseOr, ty, &[a.id, zero]), ..a })
