@@ -251,10 +251,11 @@ defmodule Nx.Vulkan.Compiler do
 
   defp cached(key, vars, fun, hooks) do
     templates = templates(vars)
-    cache_key = {Key.of(key), templates, hooks}
+    {function, large} = Key.of(key)
+    cache_key = {function, templates, hooks}
 
-    with nil <- Cache.get(cache_key) do
-      Cache.get_or_make(cache_key, fn ->
+    with nil <- Cache.get(cache_key, large) do
+      Cache.get_or_make(cache_key, large, fn ->
         Recompilation.check(key, templates)
         make(key, vars, fun, hooks)
       end)
