@@ -188,6 +188,28 @@ defmodule Nx.Vulkan.Device.MemoryTest do
     assert {"out_of_memory add 16000000 300000000 2.0", 0} = with_little_memory(script)
   end
 
+  test "compiled functions give back the tensors that they captured where memory runs out" do
+    script = """
+    {:ok, _} = Application.ensure_all_started(:nx_vulkan)
+    Application.put_env(:nx_vulkan, :recompile_warning, :infinity)
+    parent = self()
+
+    call = fn i ->
+      captured = Nx.broadcast(Nx.tensor(i, type: :f32, backend: Nx.BinaryBackend), {1_000_000})
+      fun = fn x -> send(parent, i) && Nx.reduce_max(Nx.add(captured, x)) end
+      trunc(Nx.to_number(Nx.Defn.jit_apply(fun, [1], compiler: Nx.Vulkan)))
+    end
+
+    sums = for i <- 1..60, do: call.(i)
+    first = call.(1)
+    {:messages, traced} = Process.info(parent, :messages)
+    IO.write("\#{sums == Enum.to_list(2..61)} \#{first} \#{List.last(traced)}")
+    """
+
+    # 25 of the tensors would fill the device.
+    assert with_memory(100_000_000, script) == {"true 2 1", 0}
+  end
+
   # A limit of the address space stands for a host that has no more memory.
   unless File.exists?("/proc/self/status") and System.find_executable("prlimit") do
     @tag skip: "needs Linux and prlimit of util-linux"

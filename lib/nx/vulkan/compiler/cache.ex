@@ -3,8 +3,8 @@ defmodule Nx.Vulkan.Compiler.Cache do
 
   # What was compiled, by key, in an ETS table that any process reads. A key is compiled once, however many processes ask for it
   # at the same time: the first one gets the lock, the others wait for it. The process that owns the table gives the locks, and
-  # drops the oldest entries beyond `config :nx_vulkan, compiler_cache_entries: 4096`; what is dropped is compiled again. It also
-  # keeps as many counters, which begin again once they were dropped.
+  # drops the oldest entries beyond `config :nx_vulkan, compiler_cache_entries: 4096`; what is dropped is compiled again. All go
+  # where the device has no memory left, since their captured tensors stay on it. It also keeps as many counters, which begin again once they were dropped.
   #
   # A key may come with large binaries, which are compared but not hashed (`Nx.Vulkan.Compiler.Key`). Then the table has a list of binaries
   # and references under `{:large, key}`, and an entry under each of the references. The process that owns the table writes the lists.
@@ -73,6 +73,15 @@ defmodule Nx.Vulkan.Compiler.Cache do
   defp place(key, [], _lock), do: key
   defp place(_key, _large, lock), do: lock
 
+  @doc "Drops all entries and says how many. What they hold is free once no process holds them."
+  @spec drop_all() :: non_neg_integer
+  def drop_all do
+    GenServer.call(__MODULE__, :drop_all, :infinity)
+  catch
+    # There is none before the application starts and after it stops.
+    :exit, _ -> 0
+  end
+
   @doc "Adds one to a counter and returns it."
   @spec count(term) :: pos_integer
   def count(key), do: GenServer.call(__MODULE__, {:count, key}, :infinity)
@@ -88,6 +97,14 @@ defmodule Nx.Vulkan.Compiler.Cache do
     count = Map.get(counts, key, 0) + 1
     counted = if count == 1, do: :queue.in(key, counted), else: counted
     {:reply, count, drop_counts(%{state | counts: Map.put(counts, key, count), counted: counted})}
+  end
+
+  def handle_call(:drop_all, _from, state) do
+    places = :queue.to_list(state.made)
+    for {key, place} <- places, do: drop(key, place)
+    # The answers to earlier calls may be on this heap.
+    :erlang.garbage_collect()
+    {:reply, length(places), %{state | made: :queue.new()}}
   end
 
   def handle_call({:lock, key, large}, {pid, _} = from, state) do
