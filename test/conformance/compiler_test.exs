@@ -458,6 +458,22 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
     end
   end
 
+  defn(named_step(x, n), do: x + n)
+
+  test "a definition has its own name, whether it is called, captured or compiled" do
+    handler = make_ref()
+    :telemetry.attach(handler, [:nx_vulkan, :compiler, :run], &__MODULE__.tell/4, self())
+    previous = Nx.Defn.default_options(compiler: Nx.Vulkan)
+    named_step(Nx.tensor([1, 2]), 3)
+    Nx.Defn.default_options(previous)
+    compiled(&named_step/2, [Nx.tensor([1, 2]), 3])
+    compiled(&__MODULE__.named_step/2, [Nx.tensor([1, 2]), 3])
+    :telemetry.detach(handler)
+
+    expected = "#{inspect(__MODULE__)}.named_step/2"
+    for _ <- 1..3, do: assert_received({_, _, %{name: ^expected}})
+  end
+
   test "telemetry tells of runs that raise" do
     handler = make_ref()
 

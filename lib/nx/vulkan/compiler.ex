@@ -43,7 +43,7 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Errors
 
-  `Nx.Vulkan.Error`, which names the function, the op (a fused one with what it does) and the types of its operands and results, in
+  `Nx.Vulkan.Error`, which names the function, the op (a kernel of several ops with those ops) and the types of its operands and results, in
   `:details` too; `:released` names the arguments that were deallocated; `:unsupported` for what the device or this version can't do. What memory a run lacks is said of the whole program. Nothing
   falls back to another backend or compiler.
   """
@@ -291,7 +291,8 @@ defmodule Nx.Vulkan.Compiler do
         template: template,
         kept: if(length(arguments) < length(leaves), do: for(i <- 0..(length(leaves) - 1)//1, do: i in arguments)),
         donated: if(true in donated, do: donated),
-        constants: for(i <- constant_places, do: constants |> Enum.at(i - length(leaves)) |> B.reference())
+        constants:
+          named(name, fn -> for(i <- constant_places, do: B.reference(Enum.at(constants, i - length(leaves)))) end)
       }
 
       case plan do
@@ -341,13 +342,14 @@ defmodule Nx.Vulkan.Compiler do
       reraise %{error | message: "#{error.message}, in #{name}"}, __STACKTRACE__
   end
 
-  # `Module.function/arity` also of captures of local functions, `anonymous fn/arity in Module.function/arity` of others.
+  # `Module.function/arity` also of definitions and of captures of local functions, `anonymous fn/arity in Module.function/arity` of others.
   defp name(key) when is_function(key) do
     [module: module, name: name, arity: arity] = for item <- [:module, :name, :arity], do: Function.info(key, item)
 
     case Regex.run(~r/^-fun\.(.+)\/\d+-$/, Atom.to_string(name)) do
       [_, captured] -> "#{inspect(module)}.#{captured}/#{arity}"
-      nil -> Exception.format_mfa(module, name, arity)
+      # A definition `step` is compiled as the function `__defn:step__`.
+      nil -> Regex.replace(~r/"__defn:(.+?)__"/, Exception.format_mfa(module, name, arity), "\\1")
     end
   end
 
@@ -355,10 +357,15 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Calling
 
-  defp call(%Entry{kept: kept, constants: constants} = entry, args, hooks) do
-    references = references(args, kept)
-    inputs = if constants == [], do: references, else: references ++ constants
-    outputs = Telemetry.run(entry.name, fn -> run(entry, inputs, hooks) end)
+  defp call(%Entry{name: name, kept: kept, constants: constants} = entry, args, hooks) do
+    {references, outputs} =
+      Telemetry.run(name, fn ->
+        named(name, fn ->
+          references = references(args, kept)
+          {references, run(entry, if(constants == [], do: references, else: references ++ constants), hooks)}
+        end)
+      end)
+
     # Callbacks may have handed on what they were given.
     if entry.donated && is_nil(entry.plan), do: release(references, entry.donated, outputs)
     result(entry.template, outputs)
@@ -385,15 +392,11 @@ defmodule Nx.Vulkan.Compiler do
     within(entry, inputs, fn -> Stages.run(plan, Map.new(Enum.zip(slots, inputs)), hooks) end)
   end
 
-  # Errors of a run name the function, and arguments that were deallocated.
-  defp within(%Entry{name: name, arguments: arguments, kept: kept}, inputs, fun) do
-    named(name, fn ->
-      try do
-        fun.()
-      rescue
-        error in Nx.Vulkan.Error -> reraise Arguments.explain(error, arguments, kept, inputs), __STACKTRACE__
-      end
-    end)
+  # Errors of a run name arguments that were deallocated.
+  defp within(%Entry{arguments: arguments, kept: kept}, inputs, fun) do
+    fun.()
+  rescue
+    error in Nx.Vulkan.Error -> reraise Arguments.explain(error, arguments, kept, inputs), __STACKTRACE__
   end
 
   defp release(references, donated, outputs) do
