@@ -15,6 +15,10 @@ defmodule Nx.Vulkan.Compiler do
       compile again
     * `:cache` - `false` compiles at every call and keeps nothing; `true` by default
     * `:max_concurrency` - how many partitions `Nx.Serving` starts, `1` by default; all of them use the one device of the VM
+    * `:precision` - how exact products of f32 have to be: `:default` and `:highest` mean f32, `:high` two f16 numbers for each element. It is one
+      for the VM, by `config :nx_vulkan, precision: :high` or `NX_VULKAN_PRECISION=high` before it starts; an `ArgumentError` says that this
+      VM computes with another
+
   Other options are left alone, as EXLA and the evaluator do: libraries pass theirs through, as Axon does with `:mode`.
 
   ## What differs from eager ops
@@ -80,7 +84,7 @@ defmodule Nx.Vulkan.Compiler do
   end
 
   @impl true
-  def __partitions_options__(opts), do: List.duplicate(opts, Keyword.get(opts, :max_concurrency, 1))
+  def __partitions_options__(opts), do: List.duplicate(opts, max_concurrency(opts))
 
   @impl true
   def __to_backend__(_opts), do: {B, []}
@@ -123,6 +127,8 @@ defmodule Nx.Vulkan.Compiler do
   """
   @spec explain(fun, list, keyword) :: map
   def explain(fun, args, opts \\ []) do
+    check_call(fun, args)
+    check_precision(opts)
     hooks = hooks(opts)
     name = name(fun)
     {plan, constants, leaves, _template} = lower_for(fun, args, hooks)
@@ -152,6 +158,8 @@ defmodule Nx.Vulkan.Compiler do
   """
   @spec graph(fun, list, keyword) :: String.t()
   def graph(fun, args, opts \\ []) do
+    check_call(fun, args)
+    check_precision(opts)
     name = name(fun)
     {plan, _, _, _} = lower_for(fun, args, hooks(opts))
 
@@ -164,6 +172,15 @@ defmodule Nx.Vulkan.Compiler do
     named(name, fn ->
       B.settle(NativeV.programs_graph(name, programs), fn -> NativeV.programs_graph(name, programs) end)
     end)
+  end
+
+  defp check_call(fun, args) do
+    if not is_function(fun), do: raise(ArgumentError, "expected a function, got: #{inspect(fun)}")
+    if not is_list(args), do: raise(ArgumentError, "expected a list of the function's arguments, got: #{inspect(args)}")
+
+    if not is_function(fun, length(args)) do
+      raise ArgumentError, "expected the arguments of #{inspect(fun)}, got #{length(args)} of them"
+    end
   end
 
   # The programs of a plan with the numbers of their steps.
@@ -191,8 +208,23 @@ defmodule Nx.Vulkan.Compiler do
   # As `lower/4`, for arguments.
   def lower_for(fun, args, hooks) do
     {_fun, vars, _templates, _args} = Nx.Defn.Compiler.to_lazy_params(fun, args)
-    trace = fn _vars -> Nx.Defn.debug_expr_apply(fun, args, hooks: hooks) end
+    trace = fn _vars -> trace(fun, args, hooks) end
     lower(name(fun), vars, trace, Map.keys(hooks))
+  end
+
+  defp trace(fun, args, hooks) do
+    Nx.Defn.debug_expr_apply(fun, args, hooks: hooks)
+  rescue
+    error in RuntimeError ->
+      # What Nx says where a function of Nx.Defn.jit/2 or Nx.Defn.compile/3 is called while another is traced.
+      if error.message =~ ~r/^cannot invoke (JITed|compiled) function/ do
+        message =
+          "expected a function that is not compiled yet, got #{inspect(fun)}, which is or calls one of Nx.Defn.jit/2 or Nx.Defn.compile/3"
+
+        reraise ArgumentError, [message: message], __STACKTRACE__
+      else
+        reraise error, __STACKTRACE__
+      end
   end
 
   defp steps(%Plan{steps: steps}, name) do
@@ -228,10 +260,26 @@ defmodule Nx.Vulkan.Compiler do
 
   defp entry(key, vars, fun, opts) do
     hooks = hooks(opts)
-    option(opts, :max_concurrency, 1, &(is_integer(&1) and &1 > 0), "a positive integer")
+    max_concurrency(opts)
+    check_precision(opts)
     names = Map.keys(hooks)
     cache? = option(opts, :cache, true, &is_boolean/1, "a boolean")
     {if(cache?, do: cached(key, vars, fun, names), else: make(key, vars, fun, names)), hooks}
+  end
+
+  defp max_concurrency(opts), do: option(opts, :max_concurrency, 1, &(is_integer(&1) and &1 > 0), "a positive integer")
+
+  # All products of the VM have one precision, so another can't be had for one function.
+  defp check_precision(opts) do
+    wanted = option(opts, :precision, nil, &(&1 in [nil, :default, :high, :highest]), ":default, :high or :highest")
+    given = Nx.Vulkan.Application.precision()
+
+    if wanted != nil and wanted == :high != (given == :high) do
+      raise ArgumentError,
+            "precision: #{inspect(wanted)} can't be had for one function, since this VM computes products of f32 with " <>
+              "precision: #{inspect(given)}. It is set for the whole VM before it starts, by config :nx_vulkan, precision: " <>
+              "#{inspect(wanted)}, or by the environment variable NX_VULKAN_PRECISION, which is \"high\" or unset"
+    end
   end
 
   # The callbacks of named hooks that are to be called.
