@@ -256,7 +256,8 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Finding what was compiled
 
-  defp entry(key, vars, fun, []), do: {cached(key, vars, fun, []), %{}}
+  # `Nx.Defn` gives the hooks where nobody gave an option.
+  defp entry(key, vars, fun, opts) when opts == [] or opts == [hooks: %{}], do: {cached(key, vars, fun, []), %{}}
 
   defp entry(key, vars, fun, opts) do
     hooks = hooks(opts)
@@ -271,14 +272,16 @@ defmodule Nx.Vulkan.Compiler do
 
   # All products of the VM have one precision, so another can't be had for one function.
   defp check_precision(opts) do
-    wanted = option(opts, :precision, nil, &(&1 in [nil, :default, :high, :highest]), ":default, :high or :highest")
-    given = Nx.Vulkan.Application.precision()
+    with {_, wanted} <- List.keyfind(opts, :precision, 0) do
+      option(opts, :precision, nil, &(&1 in [:default, :high, :highest]), ":default, :high or :highest")
+      given = Nx.Vulkan.Application.precision()
 
-    if wanted != nil and wanted == :high != (given == :high) do
-      raise ArgumentError,
-            "precision: #{inspect(wanted)} can't be had for one function, since this VM computes products of f32 with " <>
-              "precision: #{inspect(given)}. It is set for the whole VM before it starts, by config :nx_vulkan, precision: " <>
-              "#{inspect(wanted)}, or by the environment variable NX_VULKAN_PRECISION, which is \"high\" or unset"
+      if (wanted == :high and given != :high) or (wanted != :high and given == :high) do
+        raise ArgumentError,
+              "precision: #{inspect(wanted)} can't be had for one function, since this VM computes products of f32 with " <>
+                "precision: #{inspect(given)}. It is set for the whole VM before it starts, by config :nx_vulkan, precision: " <>
+                "#{inspect(wanted)}, or by the environment variable NX_VULKAN_PRECISION, which is \"high\" or unset"
+      end
     end
   end
 
@@ -386,8 +389,7 @@ defmodule Nx.Vulkan.Compiler do
   defp named(name, fun) do
     fun.()
   rescue
-    error in Nx.Vulkan.Error ->
-      reraise %{error | message: "#{error.message}, in #{name}"}, __STACKTRACE__
+    error in Nx.Vulkan.Error -> reraise %{error | message: "#{error.message}, in #{name}"}, __STACKTRACE__
   end
 
   # `Module.function/arity` also of definitions and of captures of local functions, `anonymous fn/arity in Module.function/arity` of others.
@@ -408,10 +410,8 @@ defmodule Nx.Vulkan.Compiler do
   defp call(%Entry{name: name, kept: kept, constants: constants} = entry, args, hooks) do
     {references, outputs} =
       Telemetry.run(name, fn ->
-        named(name, fn ->
-          references = references(args, kept)
-          {references, run(entry, if(constants == [], do: references, else: references ++ constants), hooks)}
-        end)
+        references = references(args, kept, name)
+        {references, run(entry, if(constants == [], do: references, else: references ++ constants), hooks)}
       end)
 
     # Callbacks may have handed on what they were given.
@@ -419,10 +419,13 @@ defmodule Nx.Vulkan.Compiler do
     result(entry.template, outputs)
   end
 
-  defp references([arg | args], nil), do: [B.reference(arg.()) | references(args, nil)]
-  defp references([arg | args], [true | kept]), do: [B.reference(arg.()) | references(args, kept)]
-  defp references([_ | args], [false | kept]), do: references(args, kept)
-  defp references([], _kept), do: []
+  defp references([arg | args], nil, name), do: [reference(arg.(), name) | references(args, nil, name)]
+  defp references([arg | args], [true | kept], name), do: [reference(arg.(), name) | references(args, kept, name)]
+  defp references([_ | args], [false | kept], name), do: references(args, kept, name)
+  defp references([], _kept, _name), do: []
+
+  defp reference(%T{data: %B{ref: ref}}, _name) when is_reference(ref), do: ref
+  defp reference(tensor, name), do: named(name, fn -> B.reference(tensor) end)
 
   defp run(%Entry{plan: nil, executable: executable} = entry, inputs, _hooks) do
     case NativeV.executable_run(executable, inputs) do
@@ -440,11 +443,15 @@ defmodule Nx.Vulkan.Compiler do
     within(entry, inputs, fn -> Stages.run(plan, Map.new(Enum.zip(slots, inputs)), hooks) end)
   end
 
-  # Errors of a run name arguments that were deallocated.
-  defp within(%Entry{arguments: arguments, kept: kept}, inputs, fun) do
-    fun.()
-  rescue
-    error in Nx.Vulkan.Error -> reraise Arguments.explain(error, arguments, kept, inputs), __STACKTRACE__
+  # Errors of a run name the function, and arguments that were deallocated.
+  defp within(%Entry{name: name, arguments: arguments, kept: kept}, inputs, fun) do
+    named(name, fn ->
+      try do
+        fun.()
+      rescue
+        error in Nx.Vulkan.Error -> reraise Arguments.explain(error, arguments, kept, inputs), __STACKTRACE__
+      end
+    end)
   end
 
   defp release(references, donated, outputs) do
