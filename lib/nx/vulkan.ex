@@ -114,7 +114,8 @@ defmodule Nx.Vulkan do
 
   ## Errors
 
-  What the device can't do is raised where a result is read rather than where the op is called, with the name of the op.
+  What the device can't do is raised where a result is read rather than where the op is called, with the name of the op. Another mode is an
+  `ArgumentError`.
 
       iex> Nx.Vulkan.eager(:deferred, fn ->
       ...>   x = Nx.iota({4}, type: :f32)
@@ -131,6 +132,10 @@ defmodule Nx.Vulkan do
     after
       VulkanoBackend.put_eager(previous)
     end
+  end
+
+  def eager(mode, _fun) do
+    raise ArgumentError, "expected ops to run :immediate or :deferred, got: #{inspect(mode)}"
   end
 
   @doc false

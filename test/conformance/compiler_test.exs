@@ -380,6 +380,62 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
     end
   end
 
+  test "a precision that this VM does not have is refused" do
+    [same, other] =
+      if Nx.Vulkan.Application.precision() == :high, do: [[:high], :highest], else: [[:highest, :default], :high]
+
+    for precision <- same, do: assert(Nx.to_number(compiled(&Nx.add(&1, 1), [1], precision: precision)) == 2)
+
+    refused =
+      ~r/precision: :#{other} can't be had for one function.*config :nx_vulkan, precision: :#{other}.*NX_VULKAN_PRECISION/
+
+    for call <- [&compiled/3, &Nx.Vulkan.Compiler.explain/3, &Nx.Vulkan.Compiler.graph/3] do
+      assert_raise ArgumentError, refused, fn -> call.(&Nx.add(&1, 1), [1], precision: other) end
+
+      assert_raise ArgumentError, ~r/:precision must be :default, :high or :highest, got: :bogus/, fn ->
+        call.(&Nx.add(&1, 1), [1], precision: :bogus)
+      end
+    end
+
+    assert_raise ArgumentError, refused, fn ->
+      Nx.Defn.compile(&Nx.add(&1, 1), [1], compiler: Nx.Vulkan, precision: other)
+    end
+  end
+
+  test "partitions are as many as a positive integer says" do
+    assert Nx.Vulkan.__partitions_options__(max_concurrency: 2) == [[max_concurrency: 2], [max_concurrency: 2]]
+    assert Nx.Vulkan.__partitions_options__([]) == [[]]
+
+    for wrong <- [0, -1, :x, nil, 1.0] do
+      assert_raise ArgumentError, ~r/:max_concurrency must be a positive integer, got: #{inspect(wrong)}/, fn ->
+        Nx.Vulkan.__partitions_options__(max_concurrency: wrong)
+      end
+    end
+  end
+
+  test "what explain and graph can't look into is refused" do
+    for tell <- [&Nx.Vulkan.Compiler.explain/2, &Nx.Vulkan.Compiler.graph/2] do
+      for fun <- [
+            Nx.Defn.jit(&Nx.add/2),
+            Nx.Defn.compile(&Nx.add/2, [1, 2]),
+            fn a, b -> Nx.Defn.jit(&Nx.add/2).(a, b) end
+          ] do
+        assert_raise ArgumentError, ~r/expected a function that is not compiled yet, got #Function/, fn ->
+          tell.(fun, [1, 2])
+        end
+      end
+
+      assert_raise ArgumentError, ~r"expected the arguments of &Nx.add/2, got 1 of them", fn ->
+        tell.(&Nx.add/2, [1])
+      end
+
+      assert_raise ArgumentError, ~r/expected a list of the function's arguments, got: 1/, fn -> tell.(&Nx.exp/1, 1) end
+      assert_raise ArgumentError, ~r/expected a function, got: :exp/, fn -> tell.(:exp, [1]) end
+      assert_raise RuntimeError, "mine", fn -> tell.(fn _ -> raise "mine" end, [1]) end
+      assert tell.(Nx.Defn.grad(&Nx.exp/1), [1.0])
+    end
+  end
+
   test "a node that nobody knows is an error that names it and the function" do
     strange = fn x -> put_in(Nx.add(x, 1).data.op, :strange) end
     error = assert_raise Nx.Vulkan.Error, fn -> compiled(strange, [Nx.tensor([1])]) end
@@ -484,6 +540,22 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
     while x, x < 3 do
       hooked(x + 1, fn _ -> :ok end)
     end
+  end
+
+  defn(named_step(x, n), do: x + n)
+
+  test "a definition has its own name, whether it is called, captured or compiled" do
+    handler = make_ref()
+    :telemetry.attach(handler, [:nx_vulkan, :compiler, :run], &__MODULE__.tell/4, self())
+    previous = Nx.Defn.default_options(compiler: Nx.Vulkan)
+    named_step(Nx.tensor([1, 2]), 3)
+    Nx.Defn.default_options(previous)
+    compiled(&named_step/2, [Nx.tensor([1, 2]), 3])
+    compiled(&__MODULE__.named_step/2, [Nx.tensor([1, 2]), 3])
+    :telemetry.detach(handler)
+
+    expected = "#{inspect(__MODULE__)}.named_step/2"
+    for _ <- 1..3, do: assert_received({_, _, %{name: ^expected}})
   end
 
   test "telemetry tells of runs that raise" do

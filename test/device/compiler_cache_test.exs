@@ -139,4 +139,71 @@ defmodule Nx.Vulkan.CompilerCacheTest do
     assert {jit.([]), direct.()} == {300, 300}
     assert Nx.to_flat_list(kept) == [1, 2]
   end
+
+  describe "a function that captured large binaries" do
+    setup do
+      parent = self()
+      Application.put_env(:nx_vulkan, :recompile_warning, :infinity)
+      on_exit(fn -> Application.delete_env(:nx_vulkan, :recompile_warning) end)
+
+      # Traced once for each entry of the cache.
+      call = fn weights ->
+        traced = fn x ->
+          send(parent, :traced)
+          Nx.add(Nx.slice(weights.w, [500], [2]), x)
+        end
+
+        traced |> Nx.Defn.jit_apply([1], compiler: Nx.Vulkan) |> Nx.to_flat_list()
+      end
+
+      %{call: call, weights: fn binary -> %{w: Nx.from_binary(binary, :u8, backend: Nx.BinaryBackend)} end}
+    end
+
+    test "is found again by an equal one, in any process", %{call: call, weights: weights} do
+      binary = :binary.copy(<<5>>, 8000)
+      first = weights.(binary)
+      assert call.(first) == [6, 6]
+      assert_received :traced
+      assert call.(first) == [6, 6]
+      assert call.(weights.(:binary.copy(binary))) == [6, 6]
+      assert Task.await(Task.async(fn -> call.(weights.(:binary.copy(binary))) end)) == [6, 6]
+      refute_received :traced
+    end
+
+    test "is not taken for one that differs in a byte, wherever it is", %{call: call, weights: weights} do
+      binary = :binary.copy(<<6>>, 8000)
+      # Few of all bytes are in the key.
+      others = for at <- [0, 499, 500, 501, 7998, 7999], do: {at, put_byte(binary, at, 40 + rem(at, 7))}
+      assert call.(weights.(binary)) == [7, 7]
+      assert_received :traced
+
+      for {at, other} <- others do
+        <<_::binary-size(500), a, b, _::binary>> = other
+        assert call.(weights.(other)) == [a + 1, b + 1]
+        assert_received :traced, "the one that differs at #{at} was taken for another"
+      end
+
+      for {_, other} <- [{nil, binary} | others], do: call.(weights.(other))
+      refute_received :traced
+      # One byte more.
+      assert call.(weights.(binary <> <<6>>)) == [7, 7]
+      assert_received :traced
+    end
+
+    test "leaves nothing once it is dropped", %{call: call, weights: weights} do
+      Application.put_env(:nx_vulkan, :compiler_cache_entries, 2)
+      on_exit(fn -> Application.delete_env(:nx_vulkan, :compiler_cache_entries) end)
+      all = for i <- 1..5, do: weights.(put_byte(:binary.copy(<<7>>, 8000), 3000, i))
+      for one <- all ++ all, do: assert(call.(one) == [8, 8])
+      for _ <- 1..10, do: assert_received(:traced)
+      :sys.get_state(Nx.Vulkan.Compiler.Cache)
+      # A list of two, and two entries.
+      assert :ets.info(Nx.Vulkan.Compiler.Cache, :size) == 3
+    end
+  end
+
+  defp put_byte(binary, at, byte) do
+    <<before::binary-size(at), _, rest::binary>> = binary
+    <<before::binary, byte, rest::binary>>
+  end
 end

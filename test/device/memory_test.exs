@@ -188,6 +188,71 @@ defmodule Nx.Vulkan.Device.MemoryTest do
     assert {"out_of_memory add 16000000 300000000 2.0", 0} = with_little_memory(script)
   end
 
+  test "compiled functions give back the tensors that they captured where memory runs out" do
+    script = """
+    {:ok, _} = Application.ensure_all_started(:nx_vulkan)
+    Application.put_env(:nx_vulkan, :recompile_warning, :infinity)
+    parent = self()
+
+    call = fn i ->
+      captured = Nx.broadcast(Nx.tensor(i, type: :f32, backend: Nx.BinaryBackend), {1_000_000})
+      fun = fn x -> send(parent, i) && Nx.reduce_max(Nx.add(captured, x)) end
+      trunc(Nx.to_number(Nx.Defn.jit_apply(fun, [1], compiler: Nx.Vulkan)))
+    end
+
+    sums = for i <- 1..60, do: call.(i)
+    first = call.(1)
+    {:messages, traced} = Process.info(parent, :messages)
+    IO.write("\#{sums == Enum.to_list(2..61)} \#{first} \#{List.last(traced)}")
+    """
+
+    # 25 of the tensors would fill the device.
+    assert with_memory(100_000_000, script) == {"true 2 1", 0}
+  end
+
+  test "no memory for arguments and captured tensors is an error of the function, and of its run or compilation" do
+    script = """
+    {:ok, _} = Application.ensure_all_started(:nx_vulkan)
+    large = fn n -> Nx.broadcast(Nx.tensor(1.0, backend: Nx.BinaryBackend), {n}) end
+
+    defmodule Model do
+      def sum(x), do: Nx.sum(x)
+      def captures(large), do: &Nx.sum(Nx.add(large, &1))
+      def tell([_, _, what | _], _, %{name: name, reason: %{kind: kind}}, _), do: IO.puts("\#{what}: \#{kind}, \#{name}")
+    end
+
+    events = for event <- [:run, :compile], do: [:nx_vulkan, :compiler, event, :exception]
+    :telemetry.attach_many("tell", events, &Model.tell/4, nil)
+
+    for {fun, argument} <- [{&Model.sum/1, large.(1_000_000)}, {Model.captures(large.(1_000_000)), 1}] do
+      # What is left of the device's memory, and the host's.
+      held = Stream.repeatedly(fn ->
+        try do
+          Nx.iota({250_000}, type: :f32)
+        rescue
+          _ -> nil
+        end
+      end) |> Enum.take_while(& &1)
+
+      try do
+        Nx.Defn.jit_apply(fun, [argument], compiler: Nx.Vulkan)
+      rescue
+        error in Nx.Vulkan.Error -> IO.puts("\#{error.kind} \#{error.op}: \#{error.message}")
+      end
+
+      Enum.each(held, &Nx.backend_deallocate/1)
+    end
+    """
+
+    assert {output, 0} = with_memory(20_000_000, script)
+
+    assert [run, of_argument, compile, of_captured] = String.split(output, "\n", trim: true)
+    assert run == "run: out_of_memory, Model.sum/1"
+    assert of_argument =~ ~r"^out_of_memory tensor_from_binary: out of device memory: .*, in Model.sum/1$"
+    assert compile =~ ~r"^compile: out_of_memory, .*Model.captures/1$"
+    assert of_captured =~ ~r"^out_of_memory tensor_from_binary: out of device memory: .*, in .*Model.captures/1$"
+  end
+
   # A limit of the address space stands for a host that has no more memory.
   unless File.exists?("/proc/self/status") and System.find_executable("prlimit") do
     @tag skip: "needs Linux and prlimit of util-linux"

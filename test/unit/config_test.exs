@@ -44,6 +44,34 @@ defmodule Nx.Vulkan.ConfigTest do
     assert Nx.Vulkan.selector() == "llvmpipe"
   end
 
+  test "ops run :immediate or :deferred, and nothing else" do
+    assert Nx.Vulkan.eager(:deferred, fn -> Nx.Vulkan.VulkanoBackend.eager() end) == :deferred
+
+    assert_raise ArgumentError, "expected ops to run :immediate or :deferred, got: :lazy", fn ->
+      Nx.Vulkan.eager(:lazy, fn -> flunk("was called") end)
+    end
+  end
+
+  test "the precision of the VM is what the configuration or the environment said when it started" do
+    for {flags, variable, precision} <- [
+          {[], "", "highest"},
+          {["--erl", "-nx_vulkan precision high"], "", "high"},
+          {[], "high", "high"},
+          {["--erl", "-nx_vulkan precision highest"], "", "highest"}
+        ] do
+      paths = Enum.flat_map(:code.get_path(), &["-pa", List.to_string(&1)])
+
+      script = """
+      {:ok, _} = Application.ensure_all_started(:nx_vulkan)
+      Application.put_env(:nx_vulkan, :precision, :default)
+      IO.write(Nx.Vulkan.Application.precision())
+      """
+
+      env = [{"NX_VULKAN_PRECISION", variable}]
+      assert System.cmd("elixir", paths ++ flags ++ ["-e", script], env: env) == {precision, 0}
+    end
+  end
+
   test "the library that is loaded is the one of this Mix environment" do
     assert File.regular?(Application.app_dir(:nx_vulkan, "priv/native/test/nx_vulkan_native.so"))
   end

@@ -21,11 +21,19 @@ defmodule Nx.Vulkan.Application do
     state
   end
 
+  @precision {__MODULE__, :precision}
+
+  @doc "How exact products of f32 are in this VM: `:highest`, or `:high` where the configuration or the environment says so at the start."
+  @spec precision() :: :high | :highest
+  def precision, do: :persistent_term.get(@precision, :highest)
+
   defp configure do
     profile? = Nx.Vulkan.Profile.wanted?()
     folder = Application.get_env(:nx_vulkan, :dump_spirv)
     high? = high?(Application.get_env(:nx_vulkan, :precision, :default))
     if profile? || folder || high?, do: Nx.Vulkan.NativeV.device_configure(profile?, folder, high?)
+    # The engine reads the variable by itself.
+    if high? or System.get_env("NX_VULKAN_PRECISION") == "high", do: :persistent_term.put(@precision, :high)
     if profile?, do: Nx.Vulkan.Profile.print_at_end()
   end
 

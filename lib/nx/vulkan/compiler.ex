@@ -15,6 +15,9 @@ defmodule Nx.Vulkan.Compiler do
       compile again
     * `:cache` - `false` compiles at every call and keeps nothing; `true` by default
     * `:max_concurrency` - how many partitions `Nx.Serving` starts, `1` by default; all of them use the one device of the VM
+    * `:precision` - how exact products of f32 have to be: `:default` and `:highest` mean f32, `:high` two f16 numbers for each element. It is one
+      for the VM, by `config :nx_vulkan, precision: :high` or `NX_VULKAN_PRECISION=high` before it starts; an `ArgumentError` says that this
+      VM computes with another
 
   Other options are left alone, as EXLA and the evaluator do: libraries pass theirs through, as Axon does with `:mode`.
 
@@ -44,7 +47,7 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Errors
 
-  `Nx.Vulkan.Error`, which names the function, the op (a fused one with what it does) and the types of its operands and results, in
+  `Nx.Vulkan.Error`, which names the function, the op (a kernel of several ops with those ops) and the types of its operands and results, in
   `:details` too; `:released` names the arguments that were deallocated; `:unsupported` for what the device or this version can't do. What memory a run lacks is said of the whole program. Nothing
   falls back to another backend or compiler.
   """
@@ -81,7 +84,7 @@ defmodule Nx.Vulkan.Compiler do
   end
 
   @impl true
-  def __partitions_options__(opts), do: List.duplicate(opts, Keyword.get(opts, :max_concurrency, 1))
+  def __partitions_options__(opts), do: List.duplicate(opts, max_concurrency(opts))
 
   @impl true
   def __to_backend__(_opts), do: {B, []}
@@ -124,6 +127,8 @@ defmodule Nx.Vulkan.Compiler do
   """
   @spec explain(fun, list, keyword) :: map
   def explain(fun, args, opts \\ []) do
+    check_call(fun, args)
+    check_precision(opts)
     hooks = hooks(opts)
     name = name(fun)
     {plan, constants, leaves, _template} = lower_for(fun, args, hooks)
@@ -153,6 +158,8 @@ defmodule Nx.Vulkan.Compiler do
   """
   @spec graph(fun, list, keyword) :: String.t()
   def graph(fun, args, opts \\ []) do
+    check_call(fun, args)
+    check_precision(opts)
     name = name(fun)
     {plan, _, _, _} = lower_for(fun, args, hooks(opts))
 
@@ -165,6 +172,15 @@ defmodule Nx.Vulkan.Compiler do
     named(name, fn ->
       B.settle(NativeV.programs_graph(name, programs), fn -> NativeV.programs_graph(name, programs) end)
     end)
+  end
+
+  defp check_call(fun, args) do
+    if not is_function(fun), do: raise(ArgumentError, "expected a function, got: #{inspect(fun)}")
+    if not is_list(args), do: raise(ArgumentError, "expected a list of the function's arguments, got: #{inspect(args)}")
+
+    if not is_function(fun, length(args)) do
+      raise ArgumentError, "expected the arguments of #{inspect(fun)}, got #{length(args)} of them"
+    end
   end
 
   # The programs of a plan with the numbers of their steps.
@@ -192,8 +208,23 @@ defmodule Nx.Vulkan.Compiler do
   # As `lower/4`, for arguments.
   def lower_for(fun, args, hooks) do
     {_fun, vars, _templates, _args} = Nx.Defn.Compiler.to_lazy_params(fun, args)
-    trace = fn _vars -> Nx.Defn.debug_expr_apply(fun, args, hooks: hooks) end
+    trace = fn _vars -> trace(fun, args, hooks) end
     lower(name(fun), vars, trace, Map.keys(hooks))
+  end
+
+  defp trace(fun, args, hooks) do
+    Nx.Defn.debug_expr_apply(fun, args, hooks: hooks)
+  rescue
+    error in RuntimeError ->
+      # What Nx says where a function of Nx.Defn.jit/2 or Nx.Defn.compile/3 is called while another is traced.
+      if error.message =~ ~r/^cannot invoke (JITed|compiled) function/ do
+        message =
+          "expected a function that is not compiled yet, got #{inspect(fun)}, which is or calls one of Nx.Defn.jit/2 or Nx.Defn.compile/3"
+
+        reraise ArgumentError, [message: message], __STACKTRACE__
+      else
+        reraise error, __STACKTRACE__
+      end
   end
 
   defp steps(%Plan{steps: steps}, name) do
@@ -225,14 +256,33 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Finding what was compiled
 
-  defp entry(key, vars, fun, []), do: {cached(key, vars, fun, []), %{}}
+  # `Nx.Defn` gives the hooks where nobody gave an option.
+  defp entry(key, vars, fun, opts) when opts == [] or opts == [hooks: %{}], do: {cached(key, vars, fun, []), %{}}
 
   defp entry(key, vars, fun, opts) do
     hooks = hooks(opts)
-    option(opts, :max_concurrency, 1, &(is_integer(&1) and &1 > 0), "a positive integer")
+    max_concurrency(opts)
+    check_precision(opts)
     names = Map.keys(hooks)
     cache? = option(opts, :cache, true, &is_boolean/1, "a boolean")
     {if(cache?, do: cached(key, vars, fun, names), else: make(key, vars, fun, names)), hooks}
+  end
+
+  defp max_concurrency(opts), do: option(opts, :max_concurrency, 1, &(is_integer(&1) and &1 > 0), "a positive integer")
+
+  # All products of the VM have one precision, so another can't be had for one function.
+  defp check_precision(opts) do
+    with {_, wanted} <- List.keyfind(opts, :precision, 0) do
+      option(opts, :precision, nil, &(&1 in [:default, :high, :highest]), ":default, :high or :highest")
+      given = Nx.Vulkan.Application.precision()
+
+      if (wanted == :high and given != :high) or (wanted != :high and given == :high) do
+        raise ArgumentError,
+              "precision: #{inspect(wanted)} can't be had for one function, since this VM computes products of f32 with " <>
+                "precision: #{inspect(given)}. It is set for the whole VM before it starts, by config :nx_vulkan, precision: " <>
+                "#{inspect(wanted)}, or by the environment variable NX_VULKAN_PRECISION, which is \"high\" or unset"
+      end
+    end
   end
 
   # The callbacks of named hooks that are to be called.
@@ -252,10 +302,11 @@ defmodule Nx.Vulkan.Compiler do
 
   defp cached(key, vars, fun, hooks) do
     templates = templates(vars)
-    cache_key = {Key.of(key), templates, hooks}
+    {function, large} = Key.of(key)
+    cache_key = {function, templates, hooks}
 
-    with nil <- Cache.get(cache_key) do
-      Cache.get_or_make(cache_key, fn ->
+    with nil <- Cache.get(cache_key, large) do
+      Cache.get_or_make(cache_key, large, fn ->
         Recompilation.check(key, templates)
         make(key, vars, fun, hooks)
       end)
@@ -291,7 +342,8 @@ defmodule Nx.Vulkan.Compiler do
         template: template,
         kept: if(length(arguments) < length(leaves), do: for(i <- 0..(length(leaves) - 1)//1, do: i in arguments)),
         donated: if(true in donated, do: donated),
-        constants: for(i <- constant_places, do: constants |> Enum.at(i - length(leaves)) |> B.reference())
+        constants:
+          named(name, fn -> for(i <- constant_places, do: B.reference(Enum.at(constants, i - length(leaves)))) end)
       }
 
       case plan do
@@ -337,17 +389,17 @@ defmodule Nx.Vulkan.Compiler do
   defp named(name, fun) do
     fun.()
   rescue
-    error in Nx.Vulkan.Error ->
-      reraise %{error | message: "#{error.message}, in #{name}"}, __STACKTRACE__
+    error in Nx.Vulkan.Error -> reraise %{error | message: "#{error.message}, in #{name}"}, __STACKTRACE__
   end
 
-  # `Module.function/arity` also of captures of local functions, `anonymous fn/arity in Module.function/arity` of others.
+  # `Module.function/arity` also of definitions and of captures of local functions, `anonymous fn/arity in Module.function/arity` of others.
   defp name(key) when is_function(key) do
     [module: module, name: name, arity: arity] = for item <- [:module, :name, :arity], do: Function.info(key, item)
 
     case Regex.run(~r/^-fun\.(.+)\/\d+-$/, Atom.to_string(name)) do
       [_, captured] -> "#{inspect(module)}.#{captured}/#{arity}"
-      nil -> Exception.format_mfa(module, name, arity)
+      # A definition `step` is compiled as the function `__defn:step__`.
+      nil -> Regex.replace(~r/"__defn:(.+?)__"/, Exception.format_mfa(module, name, arity), "\\1")
     end
   end
 
@@ -355,19 +407,25 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Calling
 
-  defp call(%Entry{kept: kept, constants: constants} = entry, args, hooks) do
-    references = references(args, kept)
-    inputs = if constants == [], do: references, else: references ++ constants
-    outputs = Telemetry.run(entry.name, fn -> run(entry, inputs, hooks) end)
+  defp call(%Entry{name: name, kept: kept, constants: constants} = entry, args, hooks) do
+    {references, outputs} =
+      Telemetry.run(name, fn ->
+        references = references(args, kept, name)
+        {references, run(entry, if(constants == [], do: references, else: references ++ constants), hooks)}
+      end)
+
     # Callbacks may have handed on what they were given.
     if entry.donated && is_nil(entry.plan), do: release(references, entry.donated, outputs)
     result(entry.template, outputs)
   end
 
-  defp references([arg | args], nil), do: [B.reference(arg.()) | references(args, nil)]
-  defp references([arg | args], [true | kept]), do: [B.reference(arg.()) | references(args, kept)]
-  defp references([_ | args], [false | kept]), do: references(args, kept)
-  defp references([], _kept), do: []
+  defp references([arg | args], nil, name), do: [reference(arg.(), name) | references(args, nil, name)]
+  defp references([arg | args], [true | kept], name), do: [reference(arg.(), name) | references(args, kept, name)]
+  defp references([_ | args], [false | kept], name), do: references(args, kept, name)
+  defp references([], _kept, _name), do: []
+
+  defp reference(%T{data: %B{ref: ref}}, _name) when is_reference(ref), do: ref
+  defp reference(tensor, name), do: named(name, fn -> B.reference(tensor) end)
 
   defp run(%Entry{plan: nil, executable: executable} = entry, inputs, _hooks) do
     case NativeV.executable_run(executable, inputs) do

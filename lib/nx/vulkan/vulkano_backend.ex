@@ -36,6 +36,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   defstruct [:ref]
 
   alias Nx.Tensor, as: T
+  alias Nx.Vulkan.Compiler.Cache
   alias Nx.Vulkan.{Fold, Indices, NativeV, Recorder, ScalarFunction}
   alias Nx.Vulkan.Lowering.Ops
   alias Nx.Vulkan.VulkanoBackend, as: B
@@ -452,21 +453,33 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   def settle(:needs_compile, again), do: settle(again.(), again)
 
-  def settle({:error, :out_of_memory, _op, _message, _details}, again) do
-    :erlang.garbage_collect()
-
-    case again.() do
-      {:error, :out_of_memory, _op, _message, _details} ->
-        # Other processes may hold tensors that nobody can reach any more.
-        Enum.each(Process.list(), &:erlang.garbage_collect/1)
-        settle_last(again.())
-
-      answer ->
-        settle_last(answer)
-    end
+  def settle({:error, :out_of_memory, _op, _message, _details} = error, again) do
+    reclaim([&collect/0, &collect_everywhere/0, &drop_compiled/0], error, again)
   end
 
   def settle(error, _again), do: raise_error(error)
+
+  # Tries again after each step that may have freed memory.
+  defp reclaim([step | steps], error, again) do
+    if step.() do
+      case again.() do
+        {:error, :out_of_memory, _op, _message, _details} = error -> reclaim(steps, error, again)
+        answer -> settle_last(answer)
+      end
+    else
+      reclaim(steps, error, again)
+    end
+  end
+
+  defp reclaim([], error, _again), do: raise_error(error)
+
+  defp collect, do: :erlang.garbage_collect()
+
+  # Other processes may hold tensors that nobody can reach any more.
+  defp collect_everywhere, do: Process.list() |> Enum.map(&:erlang.garbage_collect/1) |> Enum.any?()
+
+  # Compiled functions hold the tensors that they captured, and are compiled again when they are called.
+  defp drop_compiled, do: Cache.drop_all() > 0 and collect_everywhere()
 
   defp settle_last({:ok, ref}), do: ref
   defp settle_last({:ok, ref, :pressure}), do: ref

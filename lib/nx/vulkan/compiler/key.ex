@@ -3,44 +3,70 @@ defmodule Nx.Vulkan.Compiler.Key do
 
   # What stands for a function in the cache. Hashing or copying a term takes every path to what its parts share, which are 2^n in n
   # sums of an expression with itself. So a function that captured expressions, as the stages of `Nx.Defn.Graph` do, is written
-  # as a list in which every expression stands once, under its id.
+  # as a list in which every expression stands once, under its id. Hashing a binary takes 0.6 ns a byte at every lookup, and
+  # comparing it a tenth of that. So large ones leave their size and a few of their bytes in the key, and are compared by themselves.
 
   alias Nx.Defn.Expr
   alias Nx.Tensor, as: T
 
-  @doc "The key of what `Nx.Defn` gives as one: a function, as it is unless it captured expressions, or any other term."
-  @spec of(term) :: term
+  # Hashing a binary of this size takes 0.5 us, as long as taking it out of the key.
+  @large_bytes 1024
+
+  @doc """
+  The key of what `Nx.Defn` gives as one, a function or any other term, and the large binaries that it captured. Two functions are the same
+  where both are equal.
+  """
+  @spec of(term) :: {term, [bitstring]}
   def of(key) when is_function(key) do
     case Function.info(key, :env) do
-      {:env, [_ | _] = env} -> if captures?(env), do: flat(key, env), else: key
-      _ -> key
+      {:env, [_ | _] = env} -> if written?(env), do: flat(key, env), else: {key, []}
+      _ -> {key, []}
     end
   end
 
-  def of(key), do: key
+  def of(key), do: {key, []}
 
-  defp captures?(%T{data: data}), do: is_struct(data, Expr)
-  defp captures?([head | tail]), do: captures?(head) or captures?(tail)
-  defp captures?(tuple) when is_tuple(tuple), do: tuple |> Tuple.to_list() |> captures?()
-  defp captures?(map) when is_map(map), do: map |> :maps.to_list() |> captures?()
-  defp captures?(fun) when is_function(fun), do: fun |> Function.info(:env) |> elem(1) |> captures?()
-  defp captures?(_other), do: false
+  # Whether there are expressions or large binaries in a term.
+  defp written?(%T{data: %Expr{}}), do: true
+  defp written?(%T{data: %Nx.BinaryBackend{state: state}}), do: byte_size(state) >= @large_bytes
+  defp written?(%T{data: data}), do: written?(data)
+  defp written?([head | tail]), do: written?(head) or written?(tail)
+  defp written?(tuple) when is_tuple(tuple), do: tuple |> Tuple.to_list() |> written?()
+  defp written?(map) when is_map(map), do: map |> :maps.to_list() |> written?()
+  defp written?(fun) when is_function(fun), do: fun |> Function.info(:env) |> elem(1) |> written?()
+  defp written?(bits) when is_bitstring(bits), do: byte_size(bits) >= @large_bytes
+  defp written?(_other), do: false
 
   defp flat(fun, env) do
-    {env, seen} = flatten(env, %{})
-    {code(fun), env, seen}
+    {env, {expressions, large}} = flatten(env, {%{}, []})
+    {{code(fun), env, expressions}, large}
   end
 
   defp code(fun), do: for(item <- [:module, :name, :arity, :new_uniq], do: Function.info(fun, item))
 
-  # The term with ids in place of expressions, and the expressions by id.
-  defp flatten(%T{data: %Expr{id: id, op: op, args: args, context: context}} = tensor, seen) do
-    if is_map_key(seen, id) do
+  # The term with ids in place of expressions and samples in place of large binaries, the expressions by id, and the binaries.
+  defp flatten(%T{data: %Expr{id: id, op: op, args: args, context: context}} = tensor, {expressions, large} = seen) do
+    if is_map_key(expressions, id) do
       {{Expr, id}, seen}
     else
-      {args, seen} = flatten(args, Map.put(seen, id, nil))
-      {{Expr, id}, Map.put(seen, id, {%{tensor | data: nil}, op, context, args})}
+      {args, {expressions, large}} = flatten(args, {Map.put(expressions, id, nil), large})
+      {{Expr, id}, {Map.put(expressions, id, {%{tensor | data: nil}, op, context, args}), large}}
     end
+  end
+
+  # Of other tensors only the data may be large.
+  defp flatten(%T{data: %Nx.BinaryBackend{state: bits}} = tensor, seen) do
+    {bits, seen} = flatten(bits, seen)
+    {%{tensor | data: bits}, seen}
+  end
+
+  defp flatten(%T{data: data} = tensor, seen) do
+    {data, seen} = flatten(data, seen)
+    {%{tensor | data: data}, seen}
+  end
+
+  defp flatten(bits, {expressions, large}) when is_bitstring(bits) and byte_size(bits) >= @large_bytes do
+    {{__MODULE__, bit_size(bits), samples(bits)}, {expressions, [bits | large]}}
   end
 
   defp flatten([head | tail], seen) do
@@ -71,4 +97,14 @@ defmodule Nx.Vulkan.Compiler.Key do
   end
 
   defp flatten(other, seen), do: {other, seen}
+
+  # Words of 7 bytes, the widest integers that are no bignums.
+  defp samples(bits) do
+    quarter = div(byte_size(bits), 4)
+
+    <<_::binary-size(quarter), a::56, _::binary-size(quarter), b::56, _::binary-size(quarter), c::56, _::bitstring>> =
+      bits
+
+    {a, b, c}
+  end
 end
