@@ -8,7 +8,8 @@ Code.require_file("digits/network.exs", __DIR__)
 
 defmodule Digits do
   @moduledoc """
-  Trains `Digits.Network` on the images of `Digits.Data` and tests it, then takes its first steps on `Nx.BinaryBackend` as well.
+  Trains `Digits.Network` on the images of `Digits.Data` with `Nx.Vulkan.Compiler` and tests it, then takes steps op by op, and the first ones on
+  `Nx.BinaryBackend` as well.
   """
 
   alias Digits.{Data, Network}
@@ -21,7 +22,9 @@ defmodule Digits do
   @steps @epochs * @steps_per_epoch
   @accuracy_limit 0.95
 
-  # Nx.BinaryBackend computes in Elixir: a few steps show its speed, and that it has the same losses, but for rounding.
+  # Steps that show the speed of others than the compiler. Nx.BinaryBackend computes in Elixir: a few of its show that it has the same losses,
+  # but for rounding.
+  @steps_op_by_op 100
   @steps_beside 3
   @loss_tolerance 1.0e-3
 
@@ -68,10 +71,26 @@ defmodule Digits do
   defp prepare(train) do
     state = Network.init(Nx.Random.key(@seed))
     {images, labels} = train |> epoch(1) |> Enum.at(0)
-    # This derives the gradient once; calling `Network.step/3` would do so at each step.
-    step = Nx.Defn.compile(&Network.step/3, [state, images, labels], compiler: Nx.Defn.Evaluator)
+    step = Nx.Defn.compile(&Network.step/3, [state, images, labels], compiler: Nx.Vulkan)
     losses(step, state, train, 1)
     {state, step}
+  end
+
+  # A step whose ops run one by one on the backend of the tensors. This derives the gradient once; calling `Network.step/3` would do so at each step.
+  defp op_by_op(state, train) do
+    {images, labels} = train |> epoch(1) |> Enum.at(0)
+    Nx.Defn.compile(&Network.step/3, [state, images, labels], compiler: Nx.Defn.Evaluator)
+  end
+
+  defp op_by_op_per_s(state, train) do
+    step = op_by_op(state, train)
+    run = fn count -> losses(step, state, train, count) end
+    run.(1)
+
+    {us, _losses} =
+      :timer.tc(fn -> Enum.each(1..div(@steps_op_by_op, @steps_per_epoch), fn _ -> run.(@steps_per_epoch) end) end)
+
+    div(@steps_op_by_op, @steps_per_epoch) * @steps_per_epoch / (us / 1.0e6)
   end
 
   # The batches of an epoch: all images in an order of that epoch's own. What is left over waits for another epoch.
@@ -121,10 +140,14 @@ defmodule Digits do
   # Takes the first steps on both backends; returns what is wrong.
   defp compare(step, state, train, steps_per_s) do
     ours = losses(step, state, train, @steps_beside)
+    op_by_op_per_s = op_by_op_per_s(state, train)
     [state, train] = Enum.map([state, train], &Nx.backend_copy(&1, Nx.BinaryBackend))
 
     {us, theirs} =
-      Nx.with_default_backend(Nx.BinaryBackend, fn -> :timer.tc(fn -> losses(step, state, train, @steps_beside) end) end)
+      Nx.with_default_backend(Nx.BinaryBackend, fn ->
+        step = op_by_op(state, train)
+        :timer.tc(fn -> losses(step, state, train, @steps_beside) end)
+      end)
 
     theirs_per_s = @steps_beside / (us / 1.0e6)
     list = fn losses -> Enum.map_join(losses, ", ", &format(&1, 4)) end
@@ -132,7 +155,8 @@ defmodule Digits do
     IO.puts("""
 
     the first #{@steps_beside} steps  losses                  steps a second
-    on the device      #{list.(ours)}  #{format(steps_per_s, 1)}
+    compiled           #{list.(ours)}  #{format(steps_per_s, 1)}
+    op by op           #{String.duplicate(" ", 22)}  #{format(op_by_op_per_s, 1)}
     Nx.BinaryBackend   #{list.(theirs)}  #{format(theirs_per_s, 2)}
     """)
 
