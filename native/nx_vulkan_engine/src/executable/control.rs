@@ -226,11 +226,12 @@ fn guarded(engine: &Arc<Engine>, op: &Loop, state: usize) -> Result<Executable> 
     let going_type = going_type.ok_or(Error::NeedsCompile)?;
     let mut types = op.body.inputs.clone();
     types.insert(state, going_type.clone());
+    let body = with_condition(op, state);
     let mut builder = Builder::new(engine);
     builder.must_not_wait = true;
+    builder.evaluated_bytes = body.evaluated_bytes();
     let mut inputs = types.iter().map(|ty| builder.bind(ty)).collect::<Result<Vec<Tensor>>>()?;
     let going = inputs.remove(state);
-    let body = with_condition(op, state);
     let (mut next, mut commands) = builder.branch(&body, &inputs, &going, true)?;
     builder.gate(&going, &mut commands, &mut [])?;
     builder.append(commands);
