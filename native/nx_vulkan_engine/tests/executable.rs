@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use nx_vulkan_engine::eager::run_program;
 use nx_vulkan_engine::program::op::{Axes, Scalar};
-use nx_vulkan_engine::program::{Binary, Branches, Builder, Conv, Instruction, Loop, Op, Operand, Program, Reduction};
+use nx_vulkan_engine::program::{
+    Binary, Branches, Builder, Conv, Cumulative, Instruction, Loop, Op, Operand, Program, Reduction,
+};
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{Compile, DType, Engine, Error, Executable, Tensor, Type, Value, View};
+use nx_vulkan_engine::{Compile, DType, Engine, Error, Executable, Options, Tensor, Type, Value, View};
 use smallvec::smallvec;
 
 fn vector(n: u64) -> Type {
@@ -66,6 +68,48 @@ fn long_programs_take_little_memory_and_no_more_with_each_run() {
     assert_eq!(after.pipelines, before.pipelines);
     assert_eq!(after.dispatches - before.dispatches, 20 * summary.commands);
     common::assert_valid(&engine);
+}
+
+/// Terms of several kernels each, made of vectors of their own or of multiples of the first, and added up one after the other, with or without a
+/// kernel between two sums.
+fn terms(elements: u64, n: usize, multiples: bool, between: bool) -> Program {
+    let b = builder(&vec![vector(elements); n]);
+    let sums = |x: Operand| {
+        let op = Op::Scan { scan: Cumulative::Sum, axis: 0, reverse: false };
+        b.push(op, &[x], &vector(elements))
+    };
+    let of =
+        |i: usize| if multiples { b.multiply(Operand::Input(0), (i + 1) as f64) } else { Operand::Input(i as u32) };
+    let term = |i: usize| sums(b.sin(sums(of(i))));
+    let sum = (1..n).fold(term(0), |sum, i| {
+        let sum = if between { b.sin(sums(sum)) } else { sum };
+        b.add(sum, term(i))
+    });
+    b.finish(&[sum]).unwrap()
+}
+
+#[test]
+fn programs_run_where_their_ops_one_by_one_do() {
+    let options = Options { memory_limit_bytes: Some(80_000_000), ..common::options() };
+    let limited = Engine::open_with(&options).unwrap();
+    let engine = common::engine();
+    for (multiples, between) in [(false, true), (true, false)] {
+        let executable = Executable::compile(&limited, terms(1_000_000, 32, multiples, between)).unwrap();
+        let summary = executable.summary();
+        // The sum so far, and two results that a term is made of, where all terms take 256 MB.
+        assert!(summary.arena_bytes < 4 * 4_000_000, "{multiples} {between} {summary:?}");
+        let x = tensor(&limited, &vec![1e-6; 1_000_000]);
+        let sum = executable.run(&vec![x; 32], Compile::Allowed).unwrap();
+        assert!(values(&limited, &sum[0]).iter().all(|sum| sum.is_finite()));
+
+        let few = terms(20_000, 32, multiples, between);
+        let x = vec![tensor(&engine, &[1e-5; 20_000]); 32];
+        let expected = run_program(&engine, &few, &x).unwrap();
+        let got = Executable::compile(&engine, few).unwrap().run(&x, Compile::Allowed).unwrap();
+        assert_eq!(values(&engine, &got[0]), values(&engine, &expected[0]), "{multiples} {between}");
+    }
+    common::assert_valid(&engine);
+    common::assert_valid(&limited);
 }
 
 #[test]

@@ -8,13 +8,16 @@ use super::plan::plan;
 use super::{ALIGN_BYTES, Batch, Executable, Memory, Step, Value, Work};
 use crate::eager::{self, Compile};
 use crate::memory::Buffer;
-use crate::program::passes::{Target, optimize};
+use crate::program::passes::{Saving, Target, optimize};
 use crate::program::text::in_op;
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Engine, Error, Result, Tensor, Type, View};
 
 /// An output that keeps more than so many times its own bytes is copied to memory of its own.
 const MAX_KEPT: u64 = 2;
+
+/// Arenas up to this take too little memory to be worth a launch more: a GPU has thousands of them.
+const SMALL_ARENA_BYTES: u64 = 1 << 20;
 
 /// Steps while their buffers have numbers only.
 enum Draft {
@@ -46,8 +49,23 @@ impl Executable {
     /// `InvalidProgram` for a program that breaks a rule; `Unsupported` for what the device can't do, with the op.
     pub fn compile(engine: &Arc<Engine>, program: Program) -> Result<Executable> {
         let evaluated_bytes = program.evaluated_bytes();
-        let program = optimize(program, &Target::of(engine))?;
-        build_with(Builder { evaluated_bytes, ..Builder::new(engine) }, &program)
+        let compiled = |program: Program, saving: Saving| {
+            let program = optimize(program, &Target { saving, ..Target::of(engine) })?;
+            build_with(Builder { evaluated_bytes, ..Builder::new(engine) }, &program)
+        };
+        let enough_bytes = evaluated_bytes.max(SMALL_ARENA_BYTES);
+        let arena_bytes = |executable: &Executable| executable.summary().arena_bytes;
+        let mut best = compiled(program.clone(), Saving::Nothing)?;
+        for saving in [Saving::Order, Saving::Kernels] {
+            if arena_bytes(&best) <= enough_bytes {
+                break;
+            }
+            let other = compiled(program.clone(), saving)?;
+            if arena_bytes(&other) < arena_bytes(&best) / 4 * 3 {
+                best = other;
+            }
+        }
+        Ok(best)
     }
 
     /// The same, with memory of its own for each output, in row-major order from its beginning on: what [`Executable::run_side_by_side`] needs.
