@@ -112,6 +112,50 @@ fn programs_run_where_their_ops_one_by_one_do() {
     common::assert_valid(&limited);
 }
 
+/// Runs a program of one input of so many elements alone on an engine. Answers what its summary says and what the run took.
+fn said_and_taken(elements: u64, make: impl FnOnce(&Builder, Operand) -> Vec<Operand>) -> (u64, u64) {
+    let engine = common::engine();
+    let b = builder(&[vector(elements)]);
+    let outputs = make(&b, Operand::Input(0));
+    let executable = Executable::compile(&engine, b.finish(&outputs).unwrap()).unwrap();
+    let x = tensor(&engine, &vec![1.0; elements as usize]);
+    let before = engine.stats();
+    assert!(before.peak_bytes < before.in_use_bytes + (1 << 19), "what was compiled took memory: {before:?}");
+    let results = executable.run(&[x], Compile::Allowed).unwrap();
+    let taken = engine.stats().peak_bytes - before.in_use_bytes;
+    drop(results);
+    common::assert_valid(&engine);
+    (executable.summary().peak_bytes, taken)
+}
+
+#[test]
+fn the_peak_is_what_runs_take() {
+    let n = 1 << 20;
+    let sums =
+        |b: &Builder, x: Operand| b.push(Op::Scan { scan: Cumulative::Sum, axis: 0, reverse: false }, &[x], &vector(n));
+    let batch = said_and_taken(n, |b, x| vec![b.add(sums(b, b.sin(sums(b, x))), sums(b, b.cos(sums(b, x))))]);
+    let goes_on = |b: &Builder, v: &[Operand]| b.less(b.reduce_max(v[0], &[0]), 4e6);
+    let looped = said_and_taken(n, |b, x| b.while_loop(&[x], &[], goes_on, |b, v| vec![sums(b, b.add(v[0], 1.0))]));
+    let counted = said_and_taken(n, |b, x| {
+        let goes_on = |b: &Builder, v: &[Operand]| b.less(v[0], 700.0);
+        let zero = b.number(DType::F32, 0.0);
+        let step = |b: &Builder, v: &[Operand]| vec![b.add(v[0], 100.0), sums(b, b.sin(sums(b, v[1])))];
+        b.while_loop(&[zero, x], &[], goes_on, step)
+    });
+    let svd = said_and_taken(n, |b, x| {
+        let matrix = Type::new(DType::F32, &[n / 256, 16, 16]);
+        let outs = [matrix.clone(), Type::new(DType::F32, &[n / 256, 16]), matrix.clone()];
+        let found = b.push_all(Op::Svd { full: true }, &[b.reshape(x, &matrix.shape)], &outs);
+        vec![b.add(found[0], found[2])]
+    });
+    // What a factorization takes is estimated.
+    for (name, (said, taken), slack) in
+        [("batch", batch, 100), ("while", looped, 100), ("counted while", counted, 100), ("svd", svd, 3)]
+    {
+        assert!(taken <= said && said <= taken + taken / slack, "{name}: said {said}, taken {taken}");
+    }
+}
+
 #[test]
 fn outputs_may_be_inputs_views_constants_and_each_other() {
     let engine = common::engine();

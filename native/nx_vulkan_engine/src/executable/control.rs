@@ -29,6 +29,9 @@ const MAX_BLOCK: u64 = 8;
 /// Iterations that may be under way when the host looks whether those before them were to run: the device has work while the host finds out.
 const MAX_AHEAD: u64 = 16;
 
+/// Looks at conditions that may be under way at once.
+pub(super) const LOOKS: u64 = MAX_AHEAD + MAX_BLOCK;
+
 /// Whether an op has to wait where nothing may.
 fn refused<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Error::NeedsCompile))
