@@ -108,7 +108,7 @@ defmodule Nx.Vulkan.Compiler do
     * `:constants` - the types and shapes of captured tensors
 
   A program is a map of `:inputs` and `:outputs` (types and shapes), `:ops` (how many instructions of each op there are before the
-  engine optimizes), `:device` (what one run does then, see `Nx.Vulkan.NativeV.executable_info/1`) and `:launches`, what each
+  engine optimizes), `:device` (what one run does then, and the memory that it takes: see `Nx.Vulkan.NativeV.executable_info/1`) and `:launches`, what each
   launch of a run does:
 
     * `:kernel` - its name, `family.ops.type`, and the beginning of its hash, or `"fill"` or `"copy"`

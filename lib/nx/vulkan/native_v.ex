@@ -291,7 +291,8 @@ defmodule Nx.Vulkan.NativeV do
 
   @doc """
   What one run of an executable does: `:commands` and `:barriers` recorded, `:waits` for the device, bytes of intermediate results
-  (`:arena_bytes`) and of what each run allocates besides (`:own_bytes`). Normal scheduler.
+  (`:arena_bytes`) and of what each run allocates besides (`:own_bytes`), those of loops and branches that the host drives left out, and the most
+  bytes that a run takes at once besides its inputs, with all of them (`:peak_bytes`; an estimate for factorizations that read values). Normal scheduler.
   """
   @spec executable_info(ref) :: {:ok, map} | error
   def executable_info(_executable), do: nif_error()

@@ -121,6 +121,8 @@ impl Options {
 pub struct Stats {
     /// Bytes of blocks that live buffers hold.
     pub in_use_bytes: u64,
+    /// The most of them that there were at once.
+    pub peak_bytes: u64,
     /// Bytes taken from the driver, staging included.
     pub reserved_bytes: u64,
     /// How often memory was taken from the driver, for tensors and for staging.
@@ -645,6 +647,7 @@ impl Engine {
         let counters = self.core.stream.counters();
         Stats {
             in_use_bytes: self.core.pool.in_use_bytes(),
+            peak_bytes: self.core.pool.peak_bytes(),
             reserved_bytes: self.core.pool.reserved_bytes(),
             allocations: self.core.pool.allocations(),
             budget_bytes: self.budget_bytes(),

@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use nx_vulkan_engine::eager::run_program;
 use nx_vulkan_engine::program::op::{Axes, Scalar};
-use nx_vulkan_engine::program::{Binary, Branches, Builder, Conv, Instruction, Loop, Op, Operand, Program, Reduction};
+use nx_vulkan_engine::program::{
+    Binary, Branches, Builder, Conv, Cumulative, Instruction, Loop, Op, Operand, Program, Reduction,
+};
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{Compile, DType, Engine, Error, Executable, Tensor, Type, Value, View};
+use nx_vulkan_engine::{Compile, DType, Engine, Error, Executable, Options, Tensor, Type, Value, View};
 use smallvec::smallvec;
 
 fn vector(n: u64) -> Type {
@@ -66,6 +68,92 @@ fn long_programs_take_little_memory_and_no_more_with_each_run() {
     assert_eq!(after.pipelines, before.pipelines);
     assert_eq!(after.dispatches - before.dispatches, 20 * summary.commands);
     common::assert_valid(&engine);
+}
+
+/// Terms of several kernels each, made of vectors of their own or of multiples of the first, and added up one after the other, with or without a
+/// kernel between two sums.
+fn terms(elements: u64, n: usize, multiples: bool, between: bool) -> Program {
+    let b = builder(&vec![vector(elements); n]);
+    let sums = |x: Operand| {
+        let op = Op::Scan { scan: Cumulative::Sum, axis: 0, reverse: false };
+        b.push(op, &[x], &vector(elements))
+    };
+    let of =
+        |i: usize| if multiples { b.multiply(Operand::Input(0), (i + 1) as f64) } else { Operand::Input(i as u32) };
+    let term = |i: usize| sums(b.sin(sums(of(i))));
+    let sum = (1..n).fold(term(0), |sum, i| {
+        let sum = if between { b.sin(sums(sum)) } else { sum };
+        b.add(sum, term(i))
+    });
+    b.finish(&[sum]).unwrap()
+}
+
+#[test]
+fn programs_run_where_their_ops_one_by_one_do() {
+    let options = Options { memory_limit_bytes: Some(80_000_000), ..common::options() };
+    let limited = Engine::open_with(&options).unwrap();
+    let engine = common::engine();
+    for (multiples, between) in [(false, true), (true, false)] {
+        let executable = Executable::compile(&limited, terms(1_000_000, 32, multiples, between)).unwrap();
+        let summary = executable.summary();
+        // The sum so far, and two results that a term is made of, where all terms take 256 MB.
+        assert!(summary.arena_bytes < 4 * 4_000_000, "{multiples} {between} {summary:?}");
+        let x = tensor(&limited, &vec![1e-6; 1_000_000]);
+        let sum = executable.run(&vec![x; 32], Compile::Allowed).unwrap();
+        assert!(values(&limited, &sum[0]).iter().all(|sum| sum.is_finite()));
+
+        let few = terms(20_000, 32, multiples, between);
+        let x = vec![tensor(&engine, &[1e-5; 20_000]); 32];
+        let expected = run_program(&engine, &few, &x).unwrap();
+        let got = Executable::compile(&engine, few).unwrap().run(&x, Compile::Allowed).unwrap();
+        assert_eq!(values(&engine, &got[0]), values(&engine, &expected[0]), "{multiples} {between}");
+    }
+    common::assert_valid(&engine);
+    common::assert_valid(&limited);
+}
+
+/// Runs a program of one input of so many elements alone on an engine. Answers what its summary says and what the run took.
+fn said_and_taken(elements: u64, make: impl FnOnce(&Builder, Operand) -> Vec<Operand>) -> (u64, u64) {
+    let engine = common::engine();
+    let b = builder(&[vector(elements)]);
+    let outputs = make(&b, Operand::Input(0));
+    let executable = Executable::compile(&engine, b.finish(&outputs).unwrap()).unwrap();
+    let x = tensor(&engine, &vec![1.0; elements as usize]);
+    let before = engine.stats();
+    assert!(before.peak_bytes < before.in_use_bytes + (1 << 19), "what was compiled took memory: {before:?}");
+    let results = executable.run(&[x], Compile::Allowed).unwrap();
+    let taken = engine.stats().peak_bytes - before.in_use_bytes;
+    drop(results);
+    common::assert_valid(&engine);
+    (executable.summary().peak_bytes, taken)
+}
+
+#[test]
+fn the_peak_is_what_runs_take() {
+    let n = 1 << 20;
+    let sums =
+        |b: &Builder, x: Operand| b.push(Op::Scan { scan: Cumulative::Sum, axis: 0, reverse: false }, &[x], &vector(n));
+    let batch = said_and_taken(n, |b, x| vec![b.add(sums(b, b.sin(sums(b, x))), sums(b, b.cos(sums(b, x))))]);
+    let goes_on = |b: &Builder, v: &[Operand]| b.less(b.reduce_max(v[0], &[0]), 4e6);
+    let looped = said_and_taken(n, |b, x| b.while_loop(&[x], &[], goes_on, |b, v| vec![sums(b, b.add(v[0], 1.0))]));
+    let counted = said_and_taken(n, |b, x| {
+        let goes_on = |b: &Builder, v: &[Operand]| b.less(v[0], 700.0);
+        let zero = b.number(DType::F32, 0.0);
+        let step = |b: &Builder, v: &[Operand]| vec![b.add(v[0], 100.0), sums(b, b.sin(sums(b, v[1])))];
+        b.while_loop(&[zero, x], &[], goes_on, step)
+    });
+    let svd = said_and_taken(n, |b, x| {
+        let matrix = Type::new(DType::F32, &[n / 256, 16, 16]);
+        let outs = [matrix.clone(), Type::new(DType::F32, &[n / 256, 16]), matrix.clone()];
+        let found = b.push_all(Op::Svd { full: true }, &[b.reshape(x, &matrix.shape)], &outs);
+        vec![b.add(found[0], found[2])]
+    });
+    // What a factorization takes is estimated.
+    for (name, (said, taken), slack) in
+        [("batch", batch, 100), ("while", looped, 100), ("counted while", counted, 100), ("svd", svd, 3)]
+    {
+        assert!(taken <= said && said <= taken + taken / slack, "{name}: said {said}, taken {taken}");
+    }
 }
 
 #[test]

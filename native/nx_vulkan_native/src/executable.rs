@@ -15,7 +15,7 @@ use crate::{device, error, term};
 
 mod atoms {
     rustler::atoms! {
-        ok, nil, commands, barriers, waits, arena_bytes, own_bytes,
+        ok, nil, commands, barriers, waits, arena_bytes, own_bytes, peak_bytes,
         kernel, groups, barrier, read_bytes, written_bytes, flops, wait,
     }
 }
@@ -79,6 +79,7 @@ fn executable_info<'a>(env: Env<'a>, executable: Term<'a>) -> Term<'a> {
                 (atoms::waits(), summary.waits),
                 (atoms::arena_bytes(), summary.arena_bytes),
                 (atoms::own_bytes(), summary.own_bytes),
+                (atoms::peak_bytes(), summary.peak_bytes),
             ];
             let map = Term::map_from_pairs(env, &pairs).unwrap_or_else(|_| Term::map_new(env));
             (atoms::ok(), map).encode(env)

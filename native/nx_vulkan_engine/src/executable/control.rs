@@ -29,6 +29,9 @@ const MAX_BLOCK: u64 = 8;
 /// Iterations that may be under way when the host looks whether those before them were to run: the device has work while the host finds out.
 const MAX_AHEAD: u64 = 16;
 
+/// Looks at conditions that may be under way at once.
+pub(super) const LOOKS: u64 = MAX_AHEAD + MAX_BLOCK;
+
 /// Whether an op has to wait where nothing may.
 fn refused<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Error::NeedsCompile))
@@ -229,11 +232,12 @@ fn guarded(engine: &Arc<Engine>, op: &Loop, state: usize) -> Result<Executable> 
     let going_type = going_type.ok_or(Error::NeedsCompile)?;
     let mut types = op.body.inputs.clone();
     types.insert(state, going_type.clone());
+    let body = with_condition(op, state);
     let mut builder = Builder::new(engine);
     builder.must_not_wait = true;
+    builder.evaluated_bytes = body.evaluated_bytes();
     let mut inputs = types.iter().map(|ty| builder.bind(ty)).collect::<Result<Vec<Tensor>>>()?;
     let going = inputs.remove(state);
-    let body = with_condition(op, state);
     let (mut next, mut commands) = builder.branch(&body, &inputs, &going, true)?;
     builder.gate(&going, &mut commands, &mut [])?;
     builder.append(commands);

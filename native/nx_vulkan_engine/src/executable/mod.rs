@@ -8,6 +8,7 @@ mod capture;
 mod compile;
 mod control;
 mod describe;
+mod peak;
 mod plan;
 mod side_by_side;
 
@@ -107,6 +108,8 @@ pub struct Summary {
     pub arena_bytes: u64,
     /// Memory that each run allocates besides: outputs, and what outlives a wait.
     pub own_bytes: u64,
+    /// The most memory that a run takes at once besides its inputs, loops and branches that the host drives included, in blocks of the pool.
+    pub peak_bytes: u64,
 }
 
 /// A program that is ready to run on one device.
@@ -130,7 +133,8 @@ struct Run<'a> {
 impl Executable {
     /// Counts what one run does.
     pub fn summary(&self) -> Summary {
-        let mut summary = Summary { own_bytes: self.own.iter().sum(), ..Summary::default() };
+        let mut summary =
+            Summary { own_bytes: self.own.iter().sum(), peak_bytes: self.peak_bytes(), ..Summary::default() };
         for step in &self.steps {
             match step {
                 Step::Wait { work, .. } => summary.waits += u64::from(work.reads()),

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::capture::{Action, Command, Place};
 use crate::kernel::Waits;
@@ -13,6 +14,9 @@ const ALIGN_BYTES: u64 = 256;
 const MAX_SHORT_GROUPS: u64 = 8 * 132;
 const MAX_SHORT_BYTES: u64 = 16 << 20;
 const MAX_SHORT_FLOPS: u64 = 1 << 28;
+
+/// Orders that are tried until an arena takes little enough.
+const MAX_TRIES: usize = 4;
 
 /// Whether two launches write parts of the same.
 fn are_parts(one: Waits, other: Waits) -> bool {
@@ -34,18 +38,28 @@ fn virtual_ids(places: &[Place]) -> impl Iterator<Item = u32> + '_ {
     places.iter().filter_map(Place::id)
 }
 
-/// Plans a batch. Buffers for which `is_own` holds have memory of their own, the others live in the arena.
-pub(super) fn plan(commands: Vec<Command>, sizes: &[u64], is_own: impl Fn(u32) -> bool) -> Plan {
-    let (levels, commands) = by_level(commands);
-    let (arena, arena_bytes) = lay_out(&levels, &commands, sizes, is_own);
+/// Levels and numbers of commands, in the order in which they are recorded.
+type Order = Vec<(usize, usize)>;
+
+/// Plans a batch. Buffers for which `is_own` holds have memory of their own, the others live in the arena. That takes no more than `enough_bytes`, or
+/// than the commands would one after the other where that is more.
+pub(super) fn plan(commands: Vec<Command>, sizes: &[u64], is_own: impl Fn(u32) -> bool, enough_bytes: u64) -> Plan {
+    let batch = Unplanned { commands: &commands, sizes, is_own: &is_own };
+    let mut order = by_level(&commands);
+    let (mut arena, mut arena_bytes) = batch.lay_out(&order);
+    if arena_bytes > enough_bytes {
+        (order, (arena, arena_bytes)) = batch.narrowed(order, (arena, arena_bytes), enough_bytes);
+    }
+    let mut unsorted: Vec<Option<Command>> = commands.into_iter().map(Some).collect();
+    let commands: Vec<Command> = order.iter().filter_map(|&(_, i)| unsorted.get_mut(i)?.take()).collect();
     let barriers = barriers(&commands, sizes, &arena);
     Plan { commands, barriers, arena, arena_bytes }
 }
 
 /// Commands that don't depend on each other side by side, so that one barrier serves many: in the order of how many commands lie
 /// between them and the batch's inputs. What depends on nothing waits until shortly before it is needed. Of short ones side by side, what
-/// most commands wait for one after the other comes first: an H200 takes 0.2 us to begin each. Answers the levels, too.
-fn by_level(commands: Vec<Command>) -> (Vec<usize>, Vec<Command>) {
+/// most commands wait for one after the other comes first: an H200 takes 0.2 us to begin each.
+fn by_level(commands: &[Command]) -> Order {
     #[derive(Default, Clone)]
     struct Use {
         /// What wrote it last: one command, or several that write parts.
@@ -111,9 +125,9 @@ fn by_level(commands: Vec<Command>) -> (Vec<usize>, Vec<Command>) {
     let mut sizes = vec![Size::default(); level.iter().max().map_or(0, |most| most + 1)];
     commands.iter().zip(&level).for_each(|(command, &level)| sizes[level].add(command));
     let key = |(level, waiting): (usize, usize)| (level, Reverse(if sizes[level].is_short() { waiting } else { 0 }));
-    let mut order: Vec<_> = level.into_iter().zip(waiting).map(key).zip(commands).collect();
+    let mut order: Vec<_> = level.into_iter().zip(waiting).map(key).zip(0..).collect();
     order.sort_by_key(|(key, _)| *key);
-    order.into_iter().map(|((level, _), command)| (level, command)).unzip()
+    order.into_iter().map(|((level, _), i)| (level, i)).collect()
 }
 
 /// What commands side by side do in all.
@@ -142,44 +156,140 @@ impl Size {
     }
 }
 
-/// Offsets for buffers that are needed at the same level beside each other, the largest first, each as low as it fits.
-fn lay_out(
-    levels: &[usize],
-    commands: &[Command],
-    sizes: &[u64],
-    is_own: impl Fn(u32) -> bool,
-) -> (HashMap<u32, u64>, u64) {
-    let mut spans: HashMap<u32, (usize, usize)> = HashMap::new();
-    for (&level, command) in levels.iter().zip(commands) {
-        for id in command.ids().filter(|&id| !is_own(id)) {
-            spans.entry(id).or_insert((level, level)).1 = level;
-        }
+/// Commands in the program's order, and what their buffers are.
+struct Unplanned<'a, F> {
+    commands: &'a [Command],
+    sizes: &'a [u64],
+    is_own: &'a F,
+}
+
+/// Offsets in the arena, and its bytes.
+type Arena = (HashMap<u32, u64>, u64);
+
+impl<F: Fn(u32) -> bool> Unplanned<'_, F> {
+    fn size(&self, id: u32) -> u64 {
+        self.sizes.get(id as usize).copied().unwrap_or(0).max(1).next_multiple_of(ALIGN_BYTES)
     }
-    let size = |id: u32| sizes.get(id as usize).copied().unwrap_or(0).max(1).next_multiple_of(ALIGN_BYTES);
-    let mut order: Vec<(u32, (usize, usize))> = spans.into_iter().collect();
-    order.sort_by_key(|&(id, span)| (std::cmp::Reverse(size(id)), span.0, id));
-    let mut placed: Vec<(u64, u64, (usize, usize))> = Vec::with_capacity(order.len());
-    let mut arena = HashMap::with_capacity(order.len());
-    let mut total = 0;
-    for (id, span) in order {
-        let mut taken: Vec<(u64, u64)> = placed
-            .iter()
-            .filter(|(_, _, other)| other.0 <= span.1 && span.0 <= other.1)
-            .map(|&(begin, end, _)| (begin, end))
-            .collect();
-        taken.sort_unstable();
-        let mut at = 0;
-        for (begin, end) in taken {
-            if begin >= at + size(id) {
-                break;
+
+    /// The first and the last level that need each buffer of the arena.
+    fn spans(&self, order: &[(usize, usize)]) -> HashMap<u32, (usize, usize)> {
+        let mut spans: HashMap<u32, (usize, usize)> = HashMap::new();
+        for &(level, i) in order {
+            for id in self.commands[i].ids().filter(|&id| !(self.is_own)(id)) {
+                spans.entry(id).or_insert((level, level)).1 = level;
             }
-            at = at.max(end);
         }
-        placed.push((at, at + size(id), span));
-        arena.insert(id, at);
-        total = total.max(at + size(id));
+        spans
     }
-    (arena, total)
+
+    /// Offsets for buffers that are needed at the same level beside each other, the largest first, each as low as it fits.
+    fn lay_out(&self, order: &[(usize, usize)]) -> Arena {
+        let mut order: Vec<(u32, (usize, usize))> = self.spans(order).into_iter().collect();
+        order.sort_by_key(|&(id, span)| (Reverse(self.size(id)), span.0, id));
+        let mut placed: Vec<(u64, u64, (usize, usize))> = Vec::with_capacity(order.len());
+        let mut arena = HashMap::with_capacity(order.len());
+        let mut total = 0;
+        for (id, span) in order {
+            let size = self.size(id);
+            let mut taken: Vec<(u64, u64)> = placed
+                .iter()
+                .filter(|(_, _, other)| other.0 <= span.1 && span.0 <= other.1)
+                .map(|&(begin, end, _)| (begin, end))
+                .collect();
+            taken.sort_unstable();
+            let mut at = 0;
+            for (begin, end) in taken {
+                if begin >= at + size {
+                    break;
+                }
+                at = at.max(end);
+            }
+            placed.push((at, at + size, span));
+            arena.insert(id, at);
+            total = total.max(at + size);
+        }
+        (arena, total)
+    }
+
+    /// The bytes of the arena's buffers that each level needs.
+    fn live_bytes(&self, order: &[(usize, usize)]) -> Vec<u64> {
+        let levels = order.last().map_or(0, |(level, _)| level + 1);
+        let (mut begins, mut ends) = (vec![0u64; levels], vec![0u64; levels + 1]);
+        for (id, (first, last)) in self.spans(order) {
+            begins[first] += self.size(id);
+            ends[last + 1] += self.size(id);
+        }
+        let mut live = 0;
+        let bytes = begins.iter().zip(&ends).map(|(begin, end)| {
+            live = live + begin - end;
+            live
+        });
+        bytes.collect()
+    }
+
+    /// Parts of the batch one after the other, each of which is sorted by level on its own, and the first level of each.
+    fn in_parts(&self, parts: &[Range<usize>]) -> (Order, Vec<usize>) {
+        let mut order = Order::with_capacity(self.commands.len());
+        let mut firsts = Vec::with_capacity(parts.len());
+        for part in parts {
+            let first = order.last().map_or(0, |(level, _)| level + 1);
+            firsts.push(first);
+            let sorted = by_level(&self.commands[part.clone()]);
+            order.extend(sorted.into_iter().map(|(level, i)| (first + level, part.start + i)));
+        }
+        (order, firsts)
+    }
+
+    /// Where a part of the batch is halved: twins stay together.
+    fn middle(&self, part: &Range<usize>) -> Option<usize> {
+        let middle = part.start.midpoint(part.end);
+        let mut near = (middle..part.end).chain((part.start..middle).rev());
+        near.find(|&i| i > part.start && self.commands[i].waits != Waits::Beside)
+    }
+
+    /// An order at whose levels no more bytes live, or one command after the other: parts of the batch that need more are halved, so that the others keep
+    /// what lies side by side.
+    fn halved(&self, live_bytes: u64) -> Order {
+        let mut parts: Vec<Range<usize>> = std::iter::once(0..self.commands.len()).collect();
+        loop {
+            let (order, firsts) = self.in_parts(&parts);
+            let live = self.live_bytes(&order);
+            let ends = firsts.iter().skip(1).copied().chain([live.len()]);
+            let halves = parts.iter().zip(firsts.iter().copied().zip(ends)).flat_map(|(part, (first, end))| {
+                let is_over = live[first..end].iter().any(|&bytes| bytes > live_bytes);
+                match self.middle(part).filter(|_| is_over) {
+                    Some(middle) => [Some(part.start..middle), Some(middle..part.end)],
+                    None => [Some(part.clone()), None],
+                }
+            });
+            let halves: Vec<Range<usize>> = halves.flatten().collect();
+            if halves.len() == parts.len() {
+                return order;
+            }
+            parts = halves;
+        }
+    }
+
+    /// An order, and an arena of no more than `enough_bytes`, or than one command after the other needs where that is more.
+    fn narrowed(&self, order: Order, arena: Arena, enough_bytes: u64) -> (Order, Arena) {
+        let one_by_one = self.halved(0);
+        let least = self.lay_out(&one_by_one);
+        let enough_bytes = enough_bytes.max(least.1);
+        if arena.1 <= enough_bytes {
+            return (order, arena);
+        }
+        let mut live_bytes = enough_bytes;
+        for _ in 0..MAX_TRIES {
+            let order = self.halved(live_bytes);
+            let arena = self.lay_out(&order);
+            if arena.1 <= enough_bytes {
+                return (order, arena);
+            }
+            // Buffers of different sizes leave gaps.
+            live_bytes = live_bytes.saturating_sub(arena.1 - enough_bytes);
+        }
+        (one_by_one, least)
+    }
 }
 
 /// Before which commands a barrier is needed: what they read was written, or what they write was used, since the last one.
@@ -218,6 +328,14 @@ fn barriers(commands: &[Command], sizes: &[u64], arena: &HashMap<u32, u64>) -> V
 }
 
 #[cfg(test)]
+impl Plan {
+    /// Whether the commands lie in the order of their levels, all as one part.
+    pub fn is_by_level(&self) -> bool {
+        by_level(&self.commands).iter().map(|&(_, i)| i).eq(0..self.commands.len())
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use smallvec::SmallVec;
 
@@ -246,7 +364,7 @@ mod tests {
                 command(&[4, 2], 5, Waits::All),
             ];
             commands.iter_mut().for_each(|c| c.work = Some(Work { flops: Some(flops), ..Work::default() }));
-            let plan = plan(commands, &[256; 6], |id| id == 0 || id == 5);
+            let plan = plan(commands, &[256; 6], |id| id == 0 || id == 5, u64::MAX);
             plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect::<Vec<u32>>()
         };
         assert_eq!(order(1000), [1, 3, 2, 4, 5]);
@@ -265,7 +383,7 @@ mod tests {
             command(&[2, 4], 5, Waits::All),
         ];
         let sizes = [256; 6];
-        let plan = plan(commands, &sizes, |id| id == 0 || id == 5);
+        let plan = plan(commands, &sizes, |id| id == 0 || id == 5, u64::MAX);
         let writes: Vec<u32> = plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
         let at = |waits: Waits| plan.commands.iter().position(|c| c.waits == waits && c.writes[0].id() == Some(2));
         let (one, other) = (at(Waits::All).unwrap(), at(Waits::Beside).unwrap());
@@ -291,7 +409,7 @@ mod tests {
             command(&[5], 6, Waits::Part(2)),
             command(&[5], 6, Waits::Part(2)),
         ];
-        let plan = plan(commands, &[256; 7], |id| id == 0 || id == 6);
+        let plan = plan(commands, &[256; 7], |id| id == 0 || id == 6, u64::MAX);
         let barriers = plan.barriers.iter().filter(|&&waits| waits).count();
         assert_eq!(barriers, 4, "{:?} {:?}", plan.commands, plan.barriers);
         let written: Vec<u32> = plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
@@ -300,5 +418,95 @@ mod tests {
         assert!(last_part < reader && plan.barriers[reader], "{written:?} {:?}", plan.barriers);
         let last = plan.arena.iter().filter(|(id, at)| **id != 4 && **at == plan.arena[&4]);
         assert!(last.into_iter().all(|(&id, _)| id == 5), "what is read for a part lies elsewhere: {:?}", plan.arena);
+    }
+
+    /// Branches of three commands each on an input of their own size, whose results are added up one after the other.
+    fn branches(n: u32) -> (Vec<Command>, Vec<u64>, impl Fn(u32) -> bool) {
+        let mut commands = Vec::new();
+        for branch in 0..n {
+            let id = 1 + 4 * branch;
+            commands.push(command(&[0], id, Waits::All));
+            commands.push(command(&[id], id + 1, Waits::All));
+            commands.push(command(&[id + 1], id + 2, Waits::All));
+            let sum = if branch == 0 { 0 } else { id - 1 };
+            commands.push(command(&[sum, id + 2], id + 3, Waits::All));
+        }
+        let last = 4 * n;
+        (commands, vec![1024; last as usize + 1], move |id| id == 0 || id == last)
+    }
+
+    fn count(barriers: &[bool]) -> usize {
+        barriers.iter().filter(|&&waits| waits).count()
+    }
+
+    #[test]
+    fn an_arena_takes_as_little_as_it_has_to() {
+        let planned = |enough_bytes: u64| {
+            let (commands, sizes, is_own) = branches(32);
+            plan(commands, &sizes, is_own, enough_bytes)
+        };
+        let wide = planned(u64::MAX);
+        assert!(wide.arena_bytes >= 32 * 1024, "{}", wide.arena_bytes);
+        let narrow = planned(3 * 1024);
+        assert_eq!(narrow.arena_bytes, 3 * 1024);
+        // Less than one after the other needs is not to be had.
+        assert_eq!(planned(0).arena_bytes, 3 * 1024);
+        // With more memory more lies side by side.
+        let between = planned(12 * 1024);
+        assert!((3 * 1024..=12 * 1024).contains(&between.arena_bytes), "{}", between.arena_bytes);
+        let barriers = [&wide, &between, &narrow].map(|plan| count(&plan.barriers));
+        assert!(barriers[0] < barriers[1] && barriers[1] < barriers[2], "{barriers:?}");
+        // As much as is needed changes nothing.
+        let enough = planned(wide.arena_bytes);
+        assert_eq!((enough.arena_bytes, &enough.barriers), (wide.arena_bytes, &wide.barriers));
+        assert_eq!([wide, between, narrow].map(|plan| plan.is_by_level()), [true, false, false]);
+    }
+
+    #[test]
+    fn only_the_part_that_takes_much_is_narrowed() {
+        // Sixteen small branches, then sixteen large ones.
+        let (commands, mut sizes, is_own) = branches(32);
+        sizes[..=64].fill(256);
+        sizes[65..].fill(1 << 20);
+        let wide = plan(commands.clone(), &sizes, &is_own, u64::MAX);
+        let narrow = plan(commands, &sizes, is_own, (3 << 20) + 256);
+        assert!(wide.arena_bytes >= 16 << 20 && narrow.arena_bytes <= (3 << 20) + 256);
+        let first = narrow.commands.iter().position(|c| c.writes[0].id().is_some_and(|id| id > 64)).unwrap();
+        // One after the other the small ones have 63.
+        assert!(count(&narrow.barriers[..first]) < 24, "{:?}", narrow.barriers);
+    }
+
+    #[test]
+    fn orders_of_little_memory_keep_twins_and_parts() {
+        // Each branch ends in one of two commands, and makes a part of the last buffer.
+        let n = 24u32;
+        let mut commands = Vec::new();
+        for branch in 0..n {
+            let id = 1 + 2 * branch;
+            commands.push(command(&[0], id, Waits::All));
+            commands.push(command(&[id, 0], id + 1, Waits::All));
+            commands.push(command(&[id, 0], id + 1, Waits::Beside));
+            commands.push(command(&[id + 1], 2 * n + 1, Waits::Part(1)));
+        }
+        let sizes = vec![512; 2 * n as usize + 2];
+        let is_own = |id: u32| id == 0 || id == 2 * n + 1;
+        for enough_bytes in [0, 1024, 1500, 4096, 8192, u64::MAX] {
+            let plan = plan(commands.clone(), &sizes, is_own, enough_bytes);
+            assert!(plan.arena_bytes <= enough_bytes.max(1024), "{} of {enough_bytes}", plan.arena_bytes);
+            assert_eq!(plan.commands.len(), commands.len());
+            let mut values: HashMap<u64, u32> = HashMap::new();
+            for (i, command) in plan.commands.iter().enumerate() {
+                let written = command.writes[0].id().unwrap();
+                if command.waits == Waits::Beside {
+                    assert_eq!(plan.commands[i - 1].writes[0].id(), Some(written), "twins go together");
+                    assert!(!plan.barriers[i]);
+                }
+                // What a command reads is still there.
+                for id in virtual_ids(&command.reads).filter(|&id| !is_own(id)) {
+                    assert_eq!(values.get(&plan.arena[&id]), Some(&id), "command {i} of {enough_bytes} bytes");
+                }
+                values.extend(plan.arena.get(&written).map(|&at| (at, written)));
+            }
+        }
     }
 }

@@ -19,7 +19,7 @@ pub(crate) use backing::{DeviceMemoryPlan, VulkanBacking};
 pub(crate) use block::{FreeBlock, Kind};
 pub use buffer::Buffer;
 pub(crate) use external::{External, imported_buffer, shared_buffer};
-pub(crate) use pool::{AllocError, Pool};
+pub(crate) use pool::{AllocError, Pool, reserved_bytes};
 pub(crate) use ring::Ring;
 
 /// The pool of an open device.

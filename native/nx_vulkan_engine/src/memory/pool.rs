@@ -94,10 +94,20 @@ impl<M> Default for Heap<M> {
     }
 }
 
+/// The bytes that a buffer takes where no free block is larger than it needs.
+pub(crate) fn reserved_bytes(size_bytes: u64) -> u64 {
+    if size_bytes > DEDICATED_ABOVE_BYTES {
+        return size_bytes.checked_next_multiple_of(DEDICATED_STEP_BYTES).unwrap_or(u64::MAX);
+    }
+    class_of(size_bytes).1
+}
+
 pub(crate) struct Pool<B: Backing> {
     heaps: [Mutex<Heap<B::Memory>>; Kind::COUNT],
     /// By kind, each written under its heap's lock.
     in_use_bytes: [AtomicU64; Kind::COUNT],
+    /// The most that was in use at once.
+    peak_bytes: AtomicU64,
     /// How often the backing allocated.
     allocations: AtomicU64,
     /// Whether the backing gave a dedicated region since somebody asked.
@@ -122,6 +132,7 @@ impl<B: Backing> Pool<B> {
         Pool {
             heaps: std::array::from_fn(|_| Mutex::default()),
             in_use_bytes: [const { AtomicU64::new(0) }; Kind::COUNT],
+            peak_bytes: AtomicU64::new(0),
             allocations: AtomicU64::new(0),
             grew: AtomicBool::new(false),
             limits,
@@ -133,6 +144,11 @@ impl<B: Backing> Pool<B> {
     /// Bytes of blocks that buffers hold, tensors only.
     pub fn in_use_bytes(&self) -> u64 {
         [Kind::Device, Kind::Small, Kind::Spill].map(|kind| self.in_use_bytes[kind as usize].load(Relaxed)).iter().sum()
+    }
+
+    /// The most bytes that were in use at once so far.
+    pub fn peak_bytes(&self) -> u64 {
+        self.peak_bytes.load(Relaxed)
     }
 
     /// Bytes taken from the backing, of every kind.
@@ -176,6 +192,7 @@ impl<B: Backing> Pool<B> {
         };
         let in_use = &self.in_use_bytes[kind as usize];
         in_use.store(in_use.load(Relaxed) + free.block.size_bytes, Relaxed);
+        self.peak_bytes.fetch_max(self.in_use_bytes(), Relaxed);
         Ok(free)
     }
 

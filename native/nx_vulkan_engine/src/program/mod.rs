@@ -15,6 +15,7 @@ pub mod function;
 #[allow(missing_docs)]
 pub mod fused;
 pub mod linalg;
+mod liveness;
 mod nested;
 pub mod op;
 pub mod passes;

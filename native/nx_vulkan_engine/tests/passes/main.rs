@@ -26,7 +26,7 @@ mod workgroups;
 use std::sync::{Arc, OnceLock};
 
 use nx_vulkan_engine::program::Program;
-use nx_vulkan_engine::program::passes::Target;
+use nx_vulkan_engine::program::passes::{Saving, Target};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{Engine, Tensor, Value, eager};
 
@@ -43,6 +43,7 @@ fn gpu() -> Target {
         matrix_units: false,
         fusion: true,
         workgroups: false,
+        saving: Saving::Nothing,
     }
 }
 

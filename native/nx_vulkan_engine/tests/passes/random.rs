@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use nx_vulkan_engine::program::passes::{Target, optimize};
+use nx_vulkan_engine::program::passes::{Saving, Target, optimize};
 use nx_vulkan_engine::program::{Builder, Op, Operand, Program};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Executable, Value};
@@ -50,6 +50,12 @@ fn optimized_programs_mean_the_same() {
 #[test]
 fn workgroups_give_the_bits_of_single_ops() {
     bits(40, &Target { workgroups: true, ..gpu() });
+}
+
+/// Kernels that keep no more alive than single ops do.
+#[test]
+fn kernels_that_save_memory_give_the_bits_of_single_ops() {
+    bits(20, &Target { saving: Saving::Kernels, ..gpu() });
 }
 
 fn bits(default: u64, target: &Target) {

@@ -11,7 +11,7 @@ use crate::known::ops;
 use crate::{difference, graphs, models, run};
 
 fn target(kind: DeviceKind) -> Target {
-    Target { kind, max_invocations: 1024, matrix_units: false, fusion: true, workgroups: true }
+    Target { kind, max_invocations: 1024, workgroups: true, ..super::gpu() }
 }
 
 /// Sums of sines while a counter, from 0 by 2, is below the third operand: a captured number, or a constant.

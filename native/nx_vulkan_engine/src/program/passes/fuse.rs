@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use smallvec::SmallVec;
 
-use super::Target;
 use super::rewrite::Rewriter;
+use super::{Saving, Target};
 use crate::codegen::scalar;
 use crate::program::fused::{Plan, is_placement, is_view};
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
@@ -16,16 +16,28 @@ use crate::{DType, DeviceKind, Error, Result, Type};
 /// Groups that share an operand are compared in pairs up to this many.
 const MAX_SIBLINGS: usize = 64;
 
+/// The part of a kernel's largest operand or result up to which operands take little memory.
+const MAX_SMALL: u64 = 16;
+
 /// Bytes from which what is stored anyway is read, and not computed again from more bytes. A kernel that reads it waits for the one that
 /// stores it, for about as long as GPUs take to read this much.
 const MIN_READ_BYTES: u64 = 4 << 20;
+
+/// Whether a kernel keeps no more alive than its ops one by one do: it reads two large operands at most, as an op does that has one result.
+fn keeps_little(body: &Program) -> bool {
+    let bytes = |ty: &Type| ty.elements().saturating_mul(ty.dtype.size_bytes());
+    let largest = body.inputs.iter().chain(body.output_types()).map(bytes).max().unwrap_or(0);
+    body.inputs.iter().filter(|ty| bytes(ty) > largest / MAX_SMALL).count() <= 2
+}
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let mut fusion = Fusion::new(program, target);
     for at in (0..program.instructions.len()).rev() {
         fusion.place(at);
     }
-    fusion.merge_siblings();
+    if target.saving != Saving::Kernels {
+        fusion.merge_siblings();
+    }
     fusion.emit()
 }
 
@@ -369,7 +381,8 @@ impl<'a> Fusion<'a> {
 
     fn is_kernel(&self, group: &Group) -> bool {
         let Some((body, _)) = self.body(group) else { return false };
-        Plan::of(&body).is_ok_and(|plan| self.target.takes(&plan))
+        (self.target.saving != Saving::Kernels || keeps_little(&body))
+            && Plan::of(&body).is_ok_and(|plan| self.target.takes(&plan))
     }
 
     /// A group as a program, and the operands that it takes.
@@ -454,7 +467,10 @@ impl<'a> Fusion<'a> {
                 if !open.insert(at) {
                     return Err(broken("kernels that wait for each other"));
                 }
-                stack.extend(missing);
+                match self.target.saving {
+                    Saving::Nothing => stack.extend(missing),
+                    Saving::Order | Saving::Kernels => stack.extend(missing.into_iter().rev()),
+                }
                 continue;
             }
             let find = |operand: &Operand| match operand {

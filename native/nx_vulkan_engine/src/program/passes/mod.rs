@@ -28,6 +28,18 @@ use super::{Op, Program, counted, verify};
 use crate::kernel::launch::{produce, rows};
 use crate::{DeviceKind, Engine, Precision, Result};
 
+/// What kernels do to take less memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Saving {
+    /// Nothing: they do as much each as they can.
+    #[default]
+    Nothing,
+    /// They come in the order of the program's ops.
+    Order,
+    /// And what they read lives no longer than it does where ops run one by one.
+    Kernels,
+}
+
 /// What passes need to know of the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Target {
@@ -41,6 +53,8 @@ pub struct Target {
     pub fusion: bool,
     /// Whether small loops and runs of small ops become kernels of one workgroup.
     pub workgroups: bool,
+    /// What fused kernels do to take less memory.
+    pub saving: Saving,
 }
 
 impl Target {
@@ -53,6 +67,7 @@ impl Target {
             matrix_units: caps.bfloat16_matrix || (caps.cooperative_matrix && engine.precision() == Precision::High),
             fusion: true,
             workgroups: true,
+            saving: Saving::Nothing,
         }
     }
 
