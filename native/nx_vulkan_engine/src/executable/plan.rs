@@ -250,7 +250,7 @@ impl<F: Fn(u32) -> bool> Unplanned<'_, F> {
     /// An order at whose levels no more bytes live, or one command after the other: parts of the batch that need more are halved, so that the others keep
     /// what lies side by side.
     fn halved(&self, live_bytes: u64) -> Order {
-        let mut parts = vec![0..self.commands.len()];
+        let mut parts: Vec<Range<usize>> = std::iter::once(0..self.commands.len()).collect();
         loop {
             let (order, firsts) = self.in_parts(&parts);
             let live = self.live_bytes(&order);
