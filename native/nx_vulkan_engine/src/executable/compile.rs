@@ -53,7 +53,8 @@ impl Executable {
             let program = optimize(program, &Target { saving, ..Target::of(engine) })?;
             build_with(Builder { evaluated_bytes, ..Builder::new(engine) }, &program)
         };
-        let enough_bytes = evaluated_bytes.max(SMALL_ARENA_BYTES);
+        // What ops need besides their results is not in it.
+        let enough_bytes = evaluated_bytes.saturating_add(evaluated_bytes / 16).max(SMALL_ARENA_BYTES);
         let arena_bytes = |executable: &Executable| executable.summary().arena_bytes;
         let mut best = compiled(program.clone(), Saving::Nothing)?;
         for saving in [Saving::Order, Saving::Kernels] {
