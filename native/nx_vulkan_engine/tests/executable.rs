@@ -148,10 +148,25 @@ fn the_peak_is_what_runs_take() {
         let found = b.push_all(Op::Svd { full: true }, &[b.reshape(x, &matrix.shape)], &outs);
         vec![b.add(found[0], found[2])]
     });
+    // Vectors that the host decides about one after the other: all lie around one wait only.
+    let short = said_and_taken(n, |b, x| {
+        let halves = |b: &Builder, v: &[Operand]| vec![sums(b, b.multiply(v[0], 0.5))];
+        let last = (0..12).fold(x, |x, i| {
+            let x = b.sin(sums(b, b.add(x, i as f64)));
+            let goes_on = |b: &Builder, v: &[Operand]| b.greater(b.reduce_max(v[0], &[0]), 1e9);
+            b.while_loop(&[x], &[], goes_on, halves)[0]
+        });
+        vec![b.sin(last)]
+    });
+    assert!(short.1 <= 6 << 22, "12 vectors that cross a wait take {} bytes", short.1);
     // What a factorization takes is estimated.
-    for (name, (said, taken), slack) in
-        [("batch", batch, 100), ("while", looped, 100), ("counted while", counted, 100), ("svd", svd, 3)]
-    {
+    for (name, (said, taken), slack) in [
+        ("batch", batch, 100),
+        ("while", looped, 100),
+        ("counted while", counted, 100),
+        ("short", short, 4),
+        ("svd", svd, 3),
+    ] {
         assert!(taken <= said && said <= taken + taken / slack, "{name}: said {said}, taken {taken}");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::capture::{Command, Place};
 use super::plan::plan;
-use super::{ALIGN_BYTES, Batch, Executable, Memory, Step, Value, Work};
+use super::{ALIGN_BYTES, Batch, Executable, Life, Memory, Own, Step, Value, Work};
 use crate::eager::{self, Compile};
 use crate::memory::Buffer;
 use crate::program::passes::{Saving, Target, optimize};
@@ -53,7 +53,8 @@ impl Executable {
             let program = optimize(program, &Target { saving, ..Target::of(engine) })?;
             build_with(Builder { evaluated_bytes, ..Builder::new(engine) }, &program)
         };
-        let enough_bytes = evaluated_bytes.max(SMALL_ARENA_BYTES);
+        // What ops need besides their results is not in it.
+        let enough_bytes = evaluated_bytes.saturating_add(evaluated_bytes / 16).max(SMALL_ARENA_BYTES);
         let arena_bytes = |executable: &Executable| executable.summary().arena_bytes;
         let mut best = compiled(program.clone(), Saving::Nothing)?;
         for saving in [Saving::Order, Saving::Kernels] {
@@ -224,7 +225,15 @@ impl<'a> Builder<'a> {
         let bound: HashMap<u32, u32> = self.bound.iter().copied().zip(0..).collect();
         let own: Vec<u32> = outliving(&self.drafts, outputs).into_iter().filter(|id| !bound.contains_key(id)).collect();
         let numbers: HashMap<u32, u32> = own.iter().copied().zip(0..).collect();
-        let own: Vec<u64> = own.iter().filter_map(|&id| sizes.get(id as usize).copied()).collect();
+        let lives = lives(&self.drafts, outputs);
+        let own = own.iter().filter_map(|id| {
+            let life = lives.get(id).copied().unwrap_or(Life { first: self.drafts.len(), last: usize::MAX });
+            Some(Own { size_bytes: *sizes.get(*id as usize)?, life })
+        });
+        let own: Vec<Own> = own.collect();
+        let read_last =
+            |id: &u32| lives.get(id).map_or(Some(0), |life| Some(life.last).filter(|&last| last != usize::MAX));
+        let read_last = self.bound.iter().map(read_last).collect();
         let memory = |buffer: &Arc<Buffer>| match buffer.virtual_id() {
             None => Some(Memory::Real(Arc::clone(buffer))),
             Some(id) => bound.get(&id).map(|&i| Memory::Bound(i)).or_else(|| numbers.get(&id).map(|&i| Memory::Own(i))),
@@ -244,6 +253,7 @@ impl<'a> Builder<'a> {
             inputs,
             steps: steps.collect::<Result<_>>()?,
             own,
+            read_last,
             outputs: outputs.iter().map(value).collect::<Result<_>>()?,
         })
     }
@@ -266,6 +276,24 @@ fn outliving(drafts: &[Draft], outputs: &[Tensor]) -> Vec<u32> {
     let mut ids: Vec<u32> = outliving.into_iter().collect();
     ids.sort_unstable();
     ids
+}
+
+/// The steps between which buffers are needed.
+fn lives(drafts: &[Draft], outputs: &[Tensor]) -> HashMap<u32, Life> {
+    let mut lives: HashMap<u32, Life> = HashMap::new();
+    let mut note = |id: u32, at: usize| lives.entry(id).or_insert(Life { first: at, last: at }).last = at;
+    for (at, draft) in drafts.iter().enumerate() {
+        match draft {
+            Draft::Batch(commands) => commands.iter().flat_map(Command::ids).for_each(|id| note(id, at)),
+            Draft::Wait { operands, .. } => {
+                operands.iter().filter_map(|t| t.buffer.virtual_id()).for_each(|id| note(id, at));
+            }
+        }
+    }
+    for id in outputs.iter().filter_map(|t| t.buffer.virtual_id()) {
+        lives.entry(id).or_insert(Life { first: drafts.len(), last: 0 }).last = usize::MAX;
+    }
+    lives
 }
 
 fn batch(
@@ -363,19 +391,19 @@ mod tests {
 
     /// All batches, those of loops and branches included.
     fn batches(executable: &Executable) -> Vec<&Batch> {
-        executable.steps.iter().flat_map(batches_of).collect()
-    }
-
-    fn batches_of(step: &Step) -> Vec<&Batch> {
-        match step {
-            Step::Batch(batch) => vec![batch],
-            Step::Wait { work, .. } => match &**work {
-                Work::Op { .. } => vec![],
-                Work::While { condition: a, body: b, .. } | Work::Cond { on_true: a, on_false: b } => {
-                    [batches(a), batches(b)].concat()
-                }
-            },
+        let mut found = Vec::new();
+        for step in &executable.steps {
+            match step {
+                Step::Batch(batch) => found.push(batch),
+                Step::Wait { work, .. } => match &**work {
+                    Work::Op { .. } => {}
+                    Work::While { condition: a, body: b, .. } | Work::Cond { on_true: a, on_false: b } => {
+                        found.extend(batches(a).into_iter().chain(batches(b)));
+                    }
+                },
+            }
         }
+        found
     }
 
     #[test]

@@ -112,29 +112,47 @@ pub struct Summary {
     pub peak_bytes: u64,
 }
 
+/// Memory that a run allocates before a step and gives up after another.
+#[derive(Debug, Clone, Copy)]
+struct Own {
+    size_bytes: u64,
+    life: Life,
+}
+
+/// The first and the last step that need something; outputs live on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Life {
+    first: usize,
+    last: usize,
+}
+
 /// A program that is ready to run on one device.
 #[derive(Debug)]
 pub struct Executable {
     engine: Arc<Engine>,
     inputs: Vec<Type>,
     steps: Vec<Step>,
-    /// Sizes in bytes of the memory that each run allocates.
-    own: Vec<u64>,
+    own: Vec<Own>,
+    /// The last step that reads each of what runs bind, inputs and results of steps; none for outputs.
+    read_last: Vec<Option<usize>>,
     outputs: Vec<Value>,
 }
 
 /// The memory of one run.
 struct Run<'a> {
     engine: &'a Arc<Engine>,
-    bound: Vec<Tensor>,
-    own: Vec<Arc<Buffer>>,
+    bound: Vec<Option<Tensor>>,
+    own: Vec<Option<Arc<Buffer>>>,
 }
 
 impl Executable {
     /// Counts what one run does.
     pub fn summary(&self) -> Summary {
-        let mut summary =
-            Summary { own_bytes: self.own.iter().sum(), peak_bytes: self.peak_bytes(), ..Summary::default() };
+        let mut summary = Summary {
+            own_bytes: self.own.iter().map(|own| own.size_bytes).sum(),
+            peak_bytes: self.peak_bytes(),
+            ..Summary::default()
+        };
         for step in &self.steps {
             match step {
                 Step::Wait { work, .. } => summary.waits += u64::from(work.reads()),
@@ -176,16 +194,18 @@ impl Executable {
             return Err(Error::NeedsCompile);
         }
         let engine = &self.engine;
-        let bound = inputs.iter().map(|t| aligned(engine, t, compile)).collect::<Result<Vec<Tensor>>>()?;
-        let own = self.own.iter().map(|&size| engine.alloc(size)).collect::<Result<Vec<_>>>();
-        let own = own.map_err(|e| self.within(e))?;
-        let mut run = Run { engine, bound, own };
-        for step in &self.steps {
+        let bound = inputs.iter().map(|t| aligned(engine, t, compile).map(Some)).collect::<Result<Vec<_>>>()?;
+        let mut run = Run { engine, bound, own: vec![None; self.own.len()] };
+        for (at, step) in self.steps.iter().enumerate() {
+            run.begin(&self.own, at).map_err(|e| self.within(e))?;
             match step {
                 Step::Batch(batch) => run.batch(batch).map_err(|e| self.within(e))?,
                 Step::Wait { work, operands } => run.wait(work, operands, compile, goes_on)?,
             }
+            run.end(self, at);
         }
+        // What no step writes, as results without elements.
+        run.begin(&self.own, self.steps.len()).map_err(|e| self.within(e))?;
         self.outputs.iter().map(|value| run.tensor(value)).collect()
     }
 }
@@ -206,11 +226,37 @@ impl Executable {
 }
 
 impl Run<'_> {
+    /// Allocates what lives from a step on.
+    fn begin(&mut self, own: &[Own], at: usize) -> Result<()> {
+        for (memory, own) in self.own.iter_mut().zip(own) {
+            if own.life.first == at {
+                *memory = Some(self.engine.alloc(own.size_bytes)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up what nothing reads after a step.
+    fn end(&mut self, executable: &Executable, at: usize) {
+        for (memory, own) in self.own.iter_mut().zip(&executable.own) {
+            if own.life.last == at {
+                *memory = None;
+            }
+        }
+        for (tensor, last) in self.bound.iter_mut().zip(&executable.read_last) {
+            if last.is_some_and(|last| last <= at) {
+                *tensor = None;
+            }
+        }
+    }
+
     /// The memory of a buffer, and where in it the buffer begins.
     fn place<'r>(&'r self, memory: &'r Memory, arena: Option<&'r Arc<Buffer>>) -> Result<(&'r Arc<Buffer>, u64)> {
         let found = match memory {
-            Memory::Bound(i) => self.bound.get(*i as usize).map(|t| (&t.buffer, t.view.offset_bytes())),
-            Memory::Own(i) => self.own.get(*i as usize).map(|buffer| (buffer, 0)),
+            Memory::Bound(i) => {
+                self.bound.get(*i as usize).and_then(Option::as_ref).map(|t| (&t.buffer, t.view.offset_bytes()))
+            }
+            Memory::Own(i) => self.own.get(*i as usize).and_then(Option::as_ref).map(|buffer| (buffer, 0)),
             Memory::Arena(at) => arena.map(|arena| (arena, *at)),
             Memory::Real(buffer) => Some((buffer, 0)),
         };
@@ -238,7 +284,7 @@ impl Run<'_> {
         });
         let slots = slots.collect::<Result<Slots<'_>>>()?;
         let mut writes: Vec<&Buffer> = arena.iter().map(|buffer| &**buffer).collect();
-        writes.extend(batch.written.iter().filter_map(|&i| self.own.get(i as usize)).map(|buffer| &**buffer));
+        writes.extend(batch.written.iter().filter_map(|&i| self.own.get(i as usize)?.as_deref()));
         let reads =
             batch.slots.iter().zip(&slots).filter(|(memory, _)| matches!(memory, Memory::Bound(_) | Memory::Own(_)));
         let reads: Vec<&Buffer> =
@@ -271,7 +317,7 @@ impl Run<'_> {
             }
         };
         for result in results {
-            self.bound.push(aligned(self.engine, &result, compile)?);
+            self.bound.push(Some(aligned(self.engine, &result, compile)?));
         }
         Ok(())
     }

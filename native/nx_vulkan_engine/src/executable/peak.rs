@@ -17,9 +17,17 @@ impl Executable {
     /// The most bytes that a run takes from the pool besides its inputs: what it allocates, results of what waits, and the arena of a batch or
     /// what one of the programs that the host drives takes.
     pub(super) fn peak_bytes(&self) -> u64 {
-        let own = self.own.iter().fold(0u64, |sum, &size_bytes| sum.saturating_add(reserved_bytes(size_bytes)));
-        let (mut kept, mut most) = (own, own);
-        for step in &self.steps {
+        let own = |at: usize| {
+            let alive = self.own.iter().filter(|own| own.life.first <= at && at <= own.life.last);
+            alive.fold(0u64, |sum, own| sum.saturating_add(reserved_bytes(own.size_bytes)))
+        };
+        // Results of steps before, and the last step that reads each.
+        let mut results: Vec<(u64, Option<usize>)> = Vec::new();
+        let mut read_last = self.read_last.iter().skip(self.inputs.len());
+        let mut most = own(self.steps.len());
+        for (at, step) in self.steps.iter().enumerate() {
+            results.retain(|(_, last)| last.is_none_or(|last| last >= at));
+            let kept = results.iter().fold(own(at), |sum, (bytes, _)| sum.saturating_add(*bytes));
             match step {
                 Step::Batch(batch) => {
                     let arena = Some(batch.plan.arena_bytes).filter(|&bytes| bytes > 0).map_or(0, reserved_bytes);
@@ -28,11 +36,13 @@ impl Executable {
                 Step::Wait { work, operands } => {
                     let operands: Vec<Type> = operands.iter().map(|value| value.view.ty()).collect();
                     most = most.max(kept.saturating_add(work.peak_bytes(&operands)));
-                    kept = kept.saturating_add(work.result_bytes());
+                    let made = work.result_bytes();
+                    results.extend(made.into_iter().zip(read_last.by_ref().copied()));
                 }
             }
         }
-        most.max(kept)
+        let left = results.iter().filter(|(_, last)| last.is_none());
+        most.max(left.fold(own(self.steps.len()), |sum, (bytes, _)| sum.saturating_add(*bytes)))
     }
 
     fn output_bytes(&self) -> u64 {
@@ -41,11 +51,13 @@ impl Executable {
 }
 
 impl Work {
-    fn result_bytes(&self) -> u64 {
+    /// What each result takes.
+    fn result_bytes(&self) -> Vec<u64> {
+        let bytes = |ty: &Type| reserved_bytes(ty.size_bytes());
         match self {
-            Work::Op { outs, .. } => bytes_of(outs),
-            Work::Cond { on_true, on_false } => on_true.output_bytes().max(on_false.output_bytes()),
-            Work::While { body, state, .. } => bytes_of(body.inputs.iter().take(*state)),
+            Work::Op { outs, .. } => outs.iter().map(bytes).collect(),
+            Work::Cond { on_true, .. } => on_true.outputs.iter().map(|value| bytes(&value.view.ty())).collect(),
+            Work::While { body, state, .. } => body.inputs.iter().take(*state).map(bytes).collect(),
         }
     }
 
