@@ -41,6 +41,7 @@ defmodule Nx.Vulkan.SeeingTest do
     test "says how much memory a run takes, in loops that the host drives too" do
       told = Compiler.explain(&halve/1, matrices([{1024, 1024}]))
       assert %{steps: [{:run, %{device: %{arena_bytes: arena_bytes, peak_bytes: peak_bytes}}}]} = told
+
       # An iteration has the old state, the new one, and may have one between them; nothing of that is in the arena before.
       assert arena_bytes < 4096
       assert peak_bytes in (8 * 1024 * 1024)..(14 * 1024 * 1024)

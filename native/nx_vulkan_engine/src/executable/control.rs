@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::capture::{Action, Command, Gate, Place};
-use super::compile::{Builder, build};
+use super::compile::{Builder, build, enough_bytes};
 use super::{Advance, Executable, GoesOn, Work};
 use crate::codegen::workgroup::supports;
 use crate::eager::{self, Compile, is_true, read_number};
@@ -235,7 +235,7 @@ fn guarded(engine: &Arc<Engine>, op: &Loop, state: usize) -> Result<Executable> 
     let body = with_condition(op, state);
     let mut builder = Builder::new(engine);
     builder.must_not_wait = true;
-    builder.evaluated_bytes = body.evaluated_bytes();
+    builder.enough_bytes = enough_bytes(&body);
     let mut inputs = types.iter().map(|ty| builder.bind(ty)).collect::<Result<Vec<Tensor>>>()?;
     let going = inputs.remove(state);
     let (mut next, mut commands) = builder.branch(&body, &inputs, &going, true)?;
