@@ -140,6 +140,13 @@ defmodule Nx.Vulkan.CompilerCacheTest do
     assert Nx.to_flat_list(kept) == [1, 2]
   end
 
+  test "compilations are counted anew where all functions are dropped for their memory" do
+    key = make_ref()
+    assert Enum.map(1..2, fn _ -> Nx.Vulkan.Compiler.Cache.count(key) end) == [1, 2]
+    Nx.Vulkan.Compiler.Cache.drop_all()
+    assert Nx.Vulkan.Compiler.Cache.count(key) == 1
+  end
+
   describe "a function that captured large binaries" do
     setup do
       parent = self()
