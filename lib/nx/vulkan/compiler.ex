@@ -67,7 +67,8 @@ defmodule Nx.Vulkan.Compiler do
     @moduledoc false
     # What a call needs: the executable, or a plan of several steps with the `slots` of its inputs. `kept` says of every argument
     # whether it is used, or is nil where all are; `donated` which of those that are used may go afterwards, or is nil.
-    # `constants` are references that follow the arguments, whose templates are `arguments`.
+    # `constants` are references that follow the arguments. The templates of those, which only errors need, are `arguments`, as a binary, which
+    # is not copied out of the cache at every call.
     defstruct [:name, :executable, :plan, :slots, :kept, :donated, :constants, :arguments, :template]
   end
 
@@ -313,13 +314,16 @@ defmodule Nx.Vulkan.Compiler do
     end
   end
 
-  defp templates([%T{} = var | vars]), do: [template(var) | templates(vars)]
-  defp templates([var | vars]), do: [Composite.traverse(var, &template/1) | templates(vars)]
+  # Tuples, which most functions take, need no protocol.
+  defp templates([var | vars]), do: [template(var) | templates(vars)]
   defp templates([]), do: []
 
   defp template(%T{type: type, shape: shape, names: names, vectorized_axes: axes} = tensor) do
     {type, shape, names, axes, donatable?(tensor)}
   end
+
+  defp template(tuple) when is_tuple(tuple), do: tuple |> Tuple.to_list() |> templates()
+  defp template(container), do: Composite.traverse(container, &template/1)
 
   # Tensors of Nx 0.13 have no such key.
   defp donatable?(tensor), do: Map.get(tensor, :donatable?, false)
@@ -338,7 +342,7 @@ defmodule Nx.Vulkan.Compiler do
 
       entry = %Entry{
         name: name,
-        arguments: Enum.map(vars, &Nx.to_template/1),
+        arguments: vars |> Enum.map(&Nx.to_template/1) |> :erlang.term_to_binary(),
         template: template,
         kept: if(length(arguments) < length(leaves), do: for(i <- 0..(length(leaves) - 1)//1, do: i in arguments)),
         donated: if(true in donated, do: donated),
@@ -449,7 +453,8 @@ defmodule Nx.Vulkan.Compiler do
       try do
         fun.()
       rescue
-        error in Nx.Vulkan.Error -> reraise Arguments.explain(error, arguments, kept, inputs), __STACKTRACE__
+        error in Nx.Vulkan.Error ->
+          reraise Arguments.explain(error, :erlang.binary_to_term(arguments), kept, inputs), __STACKTRACE__
       end
     end)
   end
@@ -460,14 +465,25 @@ defmodule Nx.Vulkan.Compiler do
         do: NativeV.tensor_release(reference)
   end
 
-  defp result(%T{} = template, [output]), do: %{template | data: %B{ref: output}}
-
   defp result(template, outputs) do
-    {result, []} =
-      Composite.traverse(template, outputs, fn leaf, [output | outputs] ->
-        {%{leaf | data: %B{ref: output}}, outputs}
-      end)
-
+    {result, []} = fill(template, outputs)
     result
   end
+
+  defp fill(%T{} = leaf, [output | outputs]), do: {%{leaf | data: %B{ref: output}}, outputs}
+
+  defp fill(tuple, outputs) when is_tuple(tuple) do
+    {list, outputs} = fill_all(Tuple.to_list(tuple), outputs)
+    {List.to_tuple(list), outputs}
+  end
+
+  defp fill(container, outputs), do: Nx.Container.traverse(container, outputs, &fill/2)
+
+  defp fill_all([part | parts], outputs) do
+    {part, outputs} = fill(part, outputs)
+    {parts, outputs} = fill_all(parts, outputs)
+    {[part | parts], outputs}
+  end
+
+  defp fill_all([], outputs), do: {[], outputs}
 end

@@ -98,10 +98,10 @@ impl Tensor {
         }
         let mut tensor = eager::contiguous(engine, self, eager::Compile::Allowed)?;
         if descriptor(&tensor.buffer).is_none() {
-            let size_bytes = tensor.view.ty().size_bytes();
+            let size_bytes = tensor.view.size_bytes();
             let buffer = engine.alloc_shared(size_bytes.next_multiple_of(TAG_BYTES) + TAG_BYTES)?;
             engine.copy(&tensor.buffer, tensor.view.offset_bytes(), &buffer, 0, size_bytes)?;
-            tensor = Tensor { buffer, view: View::contiguous(tensor.view.dtype, &tensor.view.shape) };
+            tensor = Tensor::at(buffer, View::contiguous(tensor.view.dtype, &tensor.view.shape));
         }
         let buffer = Arc::clone(&tensor.buffer);
         let (external, file) = descriptor(&buffer).ok_or_else(|| unsupported("exportable memory"))?;
@@ -113,7 +113,7 @@ impl Tensor {
             serial: external.serial,
             address: tensor.address(),
             offset_bytes: tensor.view.offset_bytes(),
-            tensor_bytes: tensor.view.ty().size_bytes(),
+            tensor_bytes: tensor.view.size_bytes(),
             buffer_bytes: buffer.size_bytes(),
             memory_type: external.memory_type,
             allocation_bytes: external.allocation_bytes,

@@ -96,6 +96,11 @@ impl View {
         elements(&self.shape)
     }
 
+    /// Bytes of the elements, each counted as often as it is named; `u64::MAX` where no `u64` holds that.
+    pub fn size_bytes(&self) -> u64 {
+        self.elements().saturating_mul(self.dtype.size_bytes())
+    }
+
     /// Type and shape.
     pub fn ty(&self) -> Type {
         Type { dtype: self.dtype, shape: self.shape.clone() }

@@ -28,7 +28,7 @@ impl Shared {
     }
 
     fn add(&self, tensor: &Tensor, holder: u64) {
-        let (start, end) = (tensor.address(), tensor.address() + tensor.view.ty().size_bytes());
+        let (start, end) = (tensor.address(), tensor.address() + tensor.view.size_bytes());
         let mut ranges = self.ranges();
         ranges.retain(|_, range| range.buffer.strong_count() > 0);
         let fresh = || Range { end, buffer: Arc::downgrade(&tensor.buffer), kept: BTreeMap::new() };

@@ -29,8 +29,8 @@ native! {
 pub struct Tensor {
     /// The memory, which tensors may share.
     pub(crate) buffer: Arc<Buffer>,
-    /// Where in it the elements lie: nothing checks again that they do.
-    pub(crate) view: View,
+    /// Where in it the elements lie: nothing checks again that they do. Results of an executable share theirs.
+    pub(crate) view: Arc<View>,
 }
 
 impl Tensor {
@@ -46,13 +46,23 @@ impl Tensor {
                 got: format!("{} with strides {:?} from {}", view.ty(), view.strides, view.offset),
             });
         }
-        Ok(Tensor { buffer, view })
+        Ok(Tensor::at(buffer, view))
+    }
+
+    /// The elements of a buffer that a view names, which are known to lie in it.
+    pub(crate) fn at(buffer: Arc<Buffer>, view: View) -> Tensor {
+        Tensor { buffer, view: Arc::new(view) }
+    }
+
+    /// Other elements of the same memory.
+    pub(crate) fn with_view(&self, view: impl Into<Arc<View>>) -> Tensor {
+        Tensor { buffer: Arc::clone(&self.buffer), view: view.into() }
     }
 
     /// All bytes of a buffer, as u8.
     pub fn bytes(buffer: Arc<Buffer>) -> Tensor {
         let view = View::contiguous(DType::U8, &[buffer.size_bytes()]);
-        Tensor { buffer, view }
+        Tensor::at(buffer, view)
     }
 
     /// The memory, which other tensors may share.
@@ -71,7 +81,7 @@ impl Tensor {
     /// `TooLarge` where no memory holds it, else as [`Engine::alloc`].
     pub fn uninitialized(engine: &Engine, ty: &Type) -> Result<Tensor> {
         ty.check()?;
-        Ok(Tensor { buffer: engine.alloc(ty.size_bytes())?, view: View::contiguous(ty.dtype, &ty.shape) })
+        Ok(Tensor::at(engine.alloc(ty.size_bytes())?, View::contiguous(ty.dtype, &ty.shape)))
     }
 
     /// A tensor from elements in row-major order.

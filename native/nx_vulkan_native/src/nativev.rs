@@ -80,7 +80,7 @@ fn buffer(reference: &Reference, compile: Compile) -> Outcome<Arc<Buffer>> {
     });
     let tensor = tensor?;
     let (buffer, view) = (tensor.buffer(), tensor.view());
-    match view.is_contiguous() && view.offset == 0 && view.ty().size_bytes() == buffer.size_bytes() {
+    match view.is_contiguous() && view.offset == 0 && view.size_bytes() == buffer.size_bytes() {
         true => Ok(Arc::clone(buffer)),
         false => Err(Failure::BadInput),
     }

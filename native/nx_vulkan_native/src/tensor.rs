@@ -113,12 +113,12 @@ fn pressure(engine: &Engine, size_bytes: u64) -> bool {
 }
 
 pub fn encode_tensor<'a>(env: Env<'a>, engine: &Engine, tensor: Tensor) -> Term<'a> {
-    let size_bytes = tensor.view().ty().size_bytes();
+    let size_bytes = tensor.view().size_bytes();
     encode_ok(env, engine, TensorRef::new(tensor), size_bytes)
 }
 
 fn encode_tensors<'a>(env: Env<'a>, engine: &Engine, tensors: Results) -> Term<'a> {
-    let size_bytes = tensors.iter().map(|t| t.view().ty().size_bytes()).sum();
+    let size_bytes = tensors.iter().map(|t| t.view().size_bytes()).sum();
     encode_ok(env, engine, tensors.into_iter().map(TensorRef::new).collect::<Vec<_>>(), size_bytes)
 }
 
@@ -214,7 +214,7 @@ fn tensor_share<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     let share = || {
         let resource = resource_of(reference)?;
         let tensor = resource.tensor(Compile::Allowed)?.share(device::engine()?, resource.holder)?;
-        let answer = (atoms::ok(), tensor.address(), tensor.view().ty().size_bytes());
+        let answer = (atoms::ok(), tensor.address(), tensor.view().size_bytes());
         resource.replace(tensor)?;
         Ok(answer)
     };
@@ -230,7 +230,7 @@ fn tensor_share_ipc<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     let share = || {
         let resource = resource_of(reference)?;
         let (tensor, handle) = resource.tensor(Compile::Allowed)?.share_ipc(device::engine()?, resource.holder)?;
-        let size_bytes = tensor.view().ty().size_bytes();
+        let size_bytes = tensor.view().size_bytes();
         resource.replace(tensor)?;
         Ok((handle, size_bytes))
     };
@@ -369,7 +369,12 @@ fn references(terms: Term) -> Result<ListIterator> {
 }
 
 pub fn tensors_of(terms: Term, compile: Compile) -> Result<SmallVec<[Tensor; 4]>> {
-    references(terms)?.map(|term| tensor_of(term, compile)).collect()
+    let references = references(terms)?;
+    let mut tensors = SmallVec::with_capacity(terms.list_length().unwrap_or(0));
+    for term in references {
+        tensors.push(tensor_of(term, compile)?);
+    }
+    Ok(tensors)
 }
 
 /// Leaves one op for when a result is read. `:full` beside the reference asks for that soon. `:needs_compile` while no device is open.

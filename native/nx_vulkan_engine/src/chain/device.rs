@@ -356,7 +356,7 @@ impl Rows {
     fn tensor(&self, i: u64) -> Tensor {
         let mut view = View::contiguous(self.ty.dtype, &self.ty.shape);
         view.offset = (self.begin_bytes + i * self.pitch_bytes) / self.ty.dtype.size_bytes();
-        Tensor { buffer: Arc::clone(&self.buffer), view }
+        Tensor::at(Arc::clone(&self.buffer), view)
     }
 
     /// The first `count` rows as `[count, elements]`.
@@ -365,7 +365,7 @@ impl Rows {
         let mut view = View::contiguous(self.ty.dtype, &[count, self.ty.elements()]);
         view.strides[0] = (self.pitch_bytes / size) as i64;
         view.offset = self.begin_bytes / size;
-        Tensor { buffer: Arc::clone(&self.buffer), view }
+        Tensor::at(Arc::clone(&self.buffer), view)
     }
 }
 
@@ -373,7 +373,7 @@ impl Rows {
 fn part(tensor: &Tensor, ty: &Type, first: u64, count: u64) -> Tensor {
     let mut view = View::contiguous(ty.dtype, &[count, ty.elements()]);
     view.offset = tensor.view.offset + first * ty.elements();
-    Tensor { buffer: Arc::clone(&tensor.buffer), view }
+    tensor.with_view(view)
 }
 
 /// Element `i` along the first axis.
@@ -383,11 +383,11 @@ fn row(tensor: &Tensor, i: u64) -> Tensor {
 
 /// Element `i` along an axis.
 pub(super) fn element(tensor: &Tensor, axis: usize, i: u64) -> Tensor {
-    let mut view = tensor.view.clone();
+    let mut view = View::clone(&tensor.view);
     view.shape.remove(axis);
     let stride = view.strides.remove(axis);
     view.offset = view.offset.wrapping_add_signed(i as i64 * stride);
-    Tensor { buffer: Arc::clone(&tensor.buffer), view }
+    tensor.with_view(view)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::kernel::launch::{Compile, Kernel, KernelSpec, workgroup};
 use crate::program::Program;
 use crate::program::passes::PHASE_WORK;
 use crate::stream::MAX_HELD_NS;
-use crate::{DType, DeviceKind, Engine, Result, Tensor, Type, eager};
+use crate::{DType, DeviceKind, Engine, Result, Tensor, Type, View, eager};
 
 /// Workgroups that a GPU runs side by side as fast as one alone, about. Of those of a CPU device each takes a core.
 const GPU_GROUPS: u64 = 128;
@@ -86,10 +86,10 @@ struct Left {
 
 /// Elements `range` along the first axis.
 fn rows(tensor: &Tensor, range: Range<u64>) -> Tensor {
-    let mut view = tensor.view.clone();
+    let mut view = View::clone(&tensor.view);
     view.shape[0] = range.end - range.start;
     view.offset = view.offset.wrapping_add_signed(range.start as i64 * view.strides[0]);
-    Tensor { buffer: Arc::clone(&tensor.buffer), view }
+    tensor.with_view(view)
 }
 
 impl Group {

@@ -6,7 +6,7 @@ use super::log_density::{LogDensityChain, Mass, Start};
 use super::transition::Transition;
 use super::{Form, Run, device};
 use crate::program::{Binary, Builder, Op, Operand, Program, Reduction};
-use crate::{Compile, DType, DeviceKind, Engine, Result, Tensor, Type};
+use crate::{Compile, DType, DeviceKind, Engine, Result, Tensor, Type, View};
 
 fn tensor(engine: &Engine, dtype: DType, shape: &[u64], seed: f64) -> Tensor {
     let values = (1..=shape.iter().product::<u64>()).map(|i| (i as f64 * seed).fract() - 0.5);
@@ -211,10 +211,10 @@ fn steps_that_wait_for_the_device_give_others_their_turn() {
     let size = whole.len() / chains as usize;
     for chain in 0..chains {
         let own = [&x, &a].map(|tensor| {
-            let mut view = device::element(tensor, 0, chain).view;
+            let mut view = View::clone(&device::element(tensor, 0, chain).view);
             view.shape.insert(0, 1);
             view.strides.insert(0, 0);
-            Tensor { buffer: Arc::clone(&tensor.buffer), view }
+            tensor.with_view(view)
         });
         let alone = transition.run(engine, &own, 1, draws, Compile::Allowed).unwrap();
         assert_eq!(bytes(engine, &alone)[0], whole[chain as usize * size..][..size], "chain {chain}");

@@ -247,10 +247,7 @@ impl Graph {
     /// The inputs of [`Structure::program`], and the constants that are inputs after those.
     pub fn arguments(&self, varying: &[bool]) -> (Vec<Tensor>, Vec<&Step>) {
         let one = |tensor: &Tensor| match Input::of(tensor).uniform {
-            true => Tensor {
-                buffer: Arc::clone(&tensor.buffer),
-                view: View { offset: tensor.view.offset, ..View::contiguous(tensor.view.dtype, &[]) },
-            },
+            true => tensor.with_view(View { offset: tensor.view.offset, ..View::contiguous(tensor.view.dtype, &[]) }),
             false => tensor.clone(),
         };
         let constants = self.steps.iter().filter(|step| matches!(step.node.op, Op::Constant(_)));

@@ -72,7 +72,7 @@ pub struct Lazy(Inner);
 
 #[derive(Debug, Clone)]
 enum Inner {
-    Ready(Arc<Tensor>),
+    Ready(Tensor),
     Pending { node: Arc<Node>, result: u32 },
 }
 
@@ -89,7 +89,7 @@ pub struct Deferred {
 
 impl From<Tensor> for Lazy {
     fn from(tensor: Tensor) -> Lazy {
-        Lazy(Inner::Ready(Arc::new(tensor)))
+        Lazy(Inner::Ready(tensor))
     }
 }
 
@@ -142,7 +142,7 @@ impl Lazy {
     /// The promise.
     pub fn into_ready(self) -> std::result::Result<Tensor, Lazy> {
         match self.0 {
-            Inner::Ready(tensor) => Ok(Arc::unwrap_or_clone(tensor)),
+            Inner::Ready(tensor) => Ok(tensor),
             Inner::Pending { ref node, result } => node.result(result).ok_or(self),
         }
     }

@@ -40,5 +40,5 @@ pub fn constant(engine: &Engine, value: Scalar, out: &Type) -> Result<Tensor> {
         }
     };
     let view = View::contiguous(dtype, &[]).broadcast_trailing(&out.shape)?;
-    Ok(Tensor { buffer, view })
+    Ok(Tensor::at(buffer, view))
 }

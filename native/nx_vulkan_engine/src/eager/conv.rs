@@ -61,7 +61,7 @@ fn split(call: &Call<'_>, tensor: &Tensor, axes: &Axes, shape: &[&[u64]]) -> Res
     let shape = shape.concat();
     let view = tensor.view.transpose(axes)?.reshape(&shape);
     let view = view.ok_or_else(|| call.invalid(format!("{:?} does not split to {shape:?}", tensor.view.shape)))?;
-    Ok(Tensor { buffer: tensor.buffer.clone(), view })
+    Ok(tensor.with_view(view))
 }
 
 /// Some axes of a view as one.
@@ -160,7 +160,7 @@ impl Plan<'_> {
                 true => [1].into_iter().chain(places).chain([2]).collect(),
                 false => [1, 2].into_iter().chain(places).collect(),
             };
-            let out = &Tensor { view: output.view.transpose(&axes)?, buffer: output.buffer };
+            let out = &output.with_view(output.view.transpose(&axes)?);
             let (a, b) = if filters_last { (positions, filters) } else { (filters, positions) };
             let view = |t: &Tensor| slice(t, 0, first, count)?.view.transpose(&axes);
             let views = self.inputs.iter().map(view).collect::<Result<Vec<_>>>()?;
@@ -205,7 +205,7 @@ impl Plan<'_> {
         let starts: Dims = [0; SPACE].into_iter().chain(self.op.padding.iter().map(|p| p.0.unsigned_abs())).collect();
         let lengths: Dims = view.shape[..SPACE].iter().copied().chain(self.padded_space()?).collect();
         let view = view.slice(&starts, &lengths, &Dims::from_elem(1, starts.len()))?;
-        Ok(Some(Tensor { buffer: self.input.buffer.clone(), view }))
+        Ok(Some(self.input.with_view(view)))
     }
 
     /// Whether channels lie closer together than elements along any spatial axis.
@@ -243,14 +243,14 @@ impl Plan<'_> {
         let mark = engine.capture().map_or(0, |capture| capture.mark());
         let is_known = known.is_some();
         let memory = match known {
-            Some(buffer) => Tensor { buffer, view: View::contiguous(dtype, &ordered) },
+            Some(buffer) => Tensor::at(buffer, View::contiguous(dtype, &ordered)),
             None => Tensor::uninitialized(engine, &Type::new(dtype, &ordered))?,
         };
         let mut back = Axes::from_elem(0, order.len());
         for (i, &axis) in order.iter().enumerate() {
             back[axis] = i;
         }
-        let result = Tensor { view: memory.view.transpose(&back)?, buffer: memory.buffer };
+        let result = memory.with_view(memory.view.transpose(&back)?);
         if is_known {
             return Ok(result);
         }
@@ -284,10 +284,10 @@ impl Plan<'_> {
         let space = View {
             shape: input.view.shape[SPACE..].into(),
             strides: input.view.strides[SPACE..].into(),
-            ..input.view.clone()
+            ..View::clone(&input.view)
         };
         let windows = self.sizes.windows.view(&space, &self.sizes.counts);
-        let mut view = input.view.clone();
+        let mut view = View::clone(&input.view);
         view.shape.truncate(SPACE);
         view.strides.truncate(SPACE);
         view.shape.extend(windows.shape);
@@ -303,7 +303,7 @@ impl Plan<'_> {
                 Order::Channels => group(&view, window.chain([3])),
                 Order::Space | Order::Images => group(&view, [3].into_iter().chain(window)),
             },
-            tensor: Tensor { view, buffer: input.buffer },
+            tensor: input.with_view(view),
         }
     }
 
@@ -348,5 +348,5 @@ fn slice(tensor: &Tensor, axis: usize, first: u64, count: u64) -> Result<Tensor>
     let mut lengths = tensor.view.shape.clone();
     (starts[axis], lengths[axis]) = (first, count);
     let view = tensor.view.slice(&starts, &lengths, &Dims::from_elem(1, starts.len()))?;
-    Ok(Tensor { buffer: tensor.buffer.clone(), view })
+    Ok(tensor.with_view(view))
 }

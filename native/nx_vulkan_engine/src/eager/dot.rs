@@ -47,7 +47,7 @@ pub fn dot(
         return Err(call.invalid(format!("{rows} x {columns} results for {:?}", call.out.shape)));
     }
     let inputs = then.map_or(&[][..], |t| &t.inputs);
-    let views: SmallVec<[View; 2]> = inputs.iter().map(|t| t.view.clone()).collect();
+    let views: SmallVec<[View; 2]> = inputs.iter().map(|t| View::clone(&t.view)).collect();
     let operands = operands(inputs, &views);
     let epilogue = then.map(|t| t.epilogue(call.out.dtype, &operands));
     product(call.engine, &Product { a: left, b: right, prologues, out: &result, epilogue }, call.compile)?;
@@ -87,7 +87,7 @@ fn matrix(call: &Call<'_>, tensor: &Tensor, batch: &Axes, contract: &Axes, is_le
         let merged = free.rank() == 1 && depth.rank() == 1;
         merged.then(|| Matrix { tensor: tensor.clone(), batch, free, depth })
     };
-    let tensor = Tensor { buffer: tensor.buffer.clone(), view };
+    let tensor = tensor.with_view(view);
     match grouped(&tensor) {
         Some(matrix) => Ok(matrix),
         None => grouped(&movement::contiguous(call.engine, &tensor, call.compile)?)

@@ -14,7 +14,7 @@ pub fn fold(call: &Call<'_>, axes: &Axes, function: &Function) -> Result<Tensor>
     }
     let kept: Axes = (0..rank).filter(|axis| !axes.contains(axis)).collect();
     let order: Axes = kept.iter().copied().chain((0..rank).filter(|axis| axes.contains(axis))).collect();
-    let input = Tensor { view: a.view.transpose(&order)?, buffer: a.buffer.clone() };
+    let input = a.with_view(a.view.transpose(&order)?);
     run(call, &input, kept.len(), function)
 }
 

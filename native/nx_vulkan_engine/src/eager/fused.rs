@@ -12,7 +12,7 @@ use crate::kernel::launch::{Loaded, max_position, produce};
 use crate::program::Program;
 use crate::program::fused::{Load, Made, Plan, through};
 use crate::shape::contiguous_strides;
-use crate::{Error, Result, Tensor};
+use crate::{Error, Result, Tensor, View};
 
 /// Runs the body of a fused op.
 pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
@@ -50,15 +50,15 @@ fn one_by_one(call: &Call<'_>, body: &Program) -> Result<Results> {
 /// An operand as the kernel reads it.
 pub(super) fn loaded(call: &Call<'_>, load: &Load) -> Result<Loaded> {
     let mut tensor = call.operand(load.operand as usize)?.clone();
-    let mut view = through(tensor.view.clone(), &load.views)?;
+    let mut view = through(View::clone(&tensor.view), &load.views)?;
     if view.is_none() {
         tensor = contiguous(call.engine, &tensor, call.compile)?;
-        view = through(tensor.view.clone(), &load.views)?;
+        view = through(View::clone(&tensor.view), &load.views)?;
     }
     let view = view.ok_or_else(|| call.invalid("views that need copies".into()))?;
     Ok(match load.bounded {
         true => Loaded::within(&tensor, view),
-        false => Loaded { tensor: Tensor { view, ..tensor }, bounds: None },
+        false => Loaded { tensor: tensor.with_view(view), bounds: None },
     })
 }
 

@@ -47,10 +47,10 @@ pub(super) fn rows(call: &Call<'_>, indices: &Tensor, components: usize) -> Resu
     let count = indices.view.elements() / last;
     let shape = [count, last];
     let view = match indices.view.reshape(&shape) {
-        Some(view) => Tensor { buffer: indices.buffer.clone(), view },
+        Some(view) => indices.with_view(view),
         None => {
             let copy = movement::contiguous(call.engine, indices, call.compile)?;
-            Tensor { view: View::contiguous(indices.view.dtype, &shape), buffer: copy.buffer }
+            copy.with_view(View::contiguous(indices.view.dtype, &shape))
         }
     };
     Ok((count, view))

@@ -64,10 +64,10 @@ pub fn indexed(call: &Call<'_>, axes: &Axes, add: bool) -> Result<Tensor> {
     }
     let update_shape: Dims = std::iter::once(count).chain(rest_sizes.iter().copied()).collect();
     let updates = match updates.view.reshape(&update_shape) {
-        Some(view) => Tensor { buffer: updates.buffer.clone(), view },
+        Some(view) => updates.with_view(view),
         None => {
             let copy = movement::contiguous(call.engine, updates, call.compile)?;
-            Tensor { view: View::contiguous(updates.view.dtype, &update_shape), buffer: copy.buffer }
+            copy.with_view(View::contiguous(updates.view.dtype, &update_shape))
         }
     };
     let components = parts.components.to_vec();

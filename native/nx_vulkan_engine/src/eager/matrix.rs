@@ -59,7 +59,7 @@ impl Work<'_> {
         let result = self.uninitialized(&matrices.view.shape)?;
         movement::copy(self.engine, matrices, &result, self.compile)?;
         let merged: Vec<u64> = std::iter::once(batch.iter().product()).chain(sizes.iter().copied()).collect();
-        Ok(Tensor { view: View::contiguous(self.dtype(), &merged), buffer: result.buffer })
+        Ok(result.with_view(View::contiguous(self.dtype(), &merged)))
     }
 
     /// The identity, `rows` x `columns`, for every matrix of the batch.
@@ -148,7 +148,7 @@ impl Work<'_> {
     /// The conjugate transpose of every matrix.
     pub fn adjoint(&self, a: &Tensor) -> Result<Tensor> {
         let a = if self.compute.dtype().is_complex() { self.conjugate(a)? } else { a.clone() };
-        Ok(Tensor { view: a.view.transpose(&[0, 2, 1])?, buffer: a.buffer })
+        Ok(a.with_view(a.view.transpose(&[0, 2, 1])?))
     }
 
     fn conjugate(&self, a: &Tensor) -> Result<Tensor> {
@@ -172,7 +172,7 @@ impl Work<'_> {
 /// Rows and columns from (`row`, `column`) on, as many as `sizes` says.
 pub fn part(a: &Tensor, row: u64, column: u64, sizes: [u64; 2]) -> Result<Tensor> {
     let view = a.view.slice(&[0, row, column], &[a.view.shape[0], sizes[0], sizes[1]], &[1, 1, 1])?;
-    Ok(Tensor { buffer: Arc::clone(&a.buffer), view })
+    Ok(a.with_view(view))
 }
 
 /// `a` in the shape and type that an op promises: a view where its memory holds little else, or else a copy.
@@ -181,10 +181,10 @@ pub fn in_type(work: &Work<'_>, a: &Tensor, out: &Type) -> Result<Tensor> {
         && a.view.elements() * a.view.dtype.size_bytes() * 2 > a.buffer.size_bytes()
         && let Some(view) = a.view.reshape(&out.shape)
     {
-        return Ok(Tensor { view, buffer: Arc::clone(&a.buffer) });
+        return Ok(a.with_view(view));
     }
     let result = Tensor::uninitialized(work.engine, out)?;
     let view = View::contiguous(out.dtype, &a.view.shape);
-    movement::copy(work.engine, a, &Tensor { view, buffer: Arc::clone(&result.buffer) }, work.compile)?;
+    movement::copy(work.engine, a, &result.with_view(view), work.compile)?;
     Ok(result)
 }

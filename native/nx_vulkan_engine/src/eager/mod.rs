@@ -228,7 +228,7 @@ impl<'a> Call<'a> {
     fn view(&self, f: impl FnOnce(&View) -> Result<View>) -> Result<Tensor> {
         let a = self.operand(0)?;
         let view = f(&a.view)?;
-        self.result(Tensor { buffer: Arc::clone(&a.buffer), view })
+        self.result(a.with_view(view))
     }
 
     /// Checks that a result has the promised type.
@@ -248,10 +248,10 @@ impl<'a> Call<'a> {
             return Err(self.invalid(format!("{:?} does not reshape to {:?}", a.view.shape, self.out.shape)));
         }
         if let Some(view) = a.view.reshape(&self.out.shape) {
-            return self.result(Tensor { buffer: Arc::clone(&a.buffer), view });
+            return self.result(a.with_view(view));
         }
         let copy = contiguous(self.engine, a, self.compile)?;
-        self.result(Tensor { view: View::contiguous(a.view.dtype, &self.out.shape), buffer: copy.buffer })
+        self.result(copy.with_view(View::contiguous(a.view.dtype, &self.out.shape)))
     }
 
     fn bitcast(&self) -> Result<Tensor> {
@@ -287,7 +287,7 @@ impl<'a> Call<'a> {
         map(self.engine, sizes, &inputs, steps, &[(Ref::Result(0), output)], Shapes::Any, self.compile)?;
         if uniform {
             let view = result.view.broadcast_trailing(&self.out.shape)?;
-            return Ok(Tensor { buffer: result.buffer, view });
+            return Ok(result.with_view(view));
         }
         Ok(result)
     }
@@ -306,7 +306,7 @@ impl<'a> Call<'a> {
         let Some(axis) = axis else {
             let flat = Type::new(self.out.dtype, &[self.out.elements()]);
             let counted = self.counted(&flat, Elementwise::AsType, &[Ref::Linear])?;
-            return Ok(Tensor { view: View::contiguous(self.out.dtype, shape), buffer: counted.buffer });
+            return Ok(counted.with_view(View::contiguous(self.out.dtype, shape)));
         };
         if axis >= shape.len() {
             return Err(self.invalid(format!("axis {axis} of rank {}", shape.len())));
@@ -314,7 +314,7 @@ impl<'a> Call<'a> {
         // The counted axis once; the others repeat it as a view.
         let line = Type::new(self.out.dtype, &[shape[axis]]);
         let counted = self.counted(&line, Elementwise::AsType, &[Ref::Linear])?;
-        self.result(Tensor { view: counted.view.broadcast(shape, &[axis])?, buffer: counted.buffer })
+        self.result(counted.with_view(counted.view.broadcast(shape, &[axis])?))
     }
 
     fn eye(&self) -> Result<Tensor> {
@@ -326,6 +326,6 @@ impl<'a> Call<'a> {
         let matrix = Type::new(self.out.dtype, &shape[lead..]);
         let equal = Elementwise::Binary(Binary::Equal);
         let eye = self.counted(&matrix, equal, &[Ref::Coordinate(0), Ref::Coordinate(1)])?;
-        self.result(Tensor { view: eye.view.broadcast_trailing(shape)?, buffer: eye.buffer })
+        self.result(eye.with_view(eye.view.broadcast_trailing(shape)?))
     }
 }

@@ -1,7 +1,5 @@
 //! Ops that only move elements: copies between views, slices, padding, concatenation.
 
-use std::sync::Arc;
-
 use smallvec::{SmallVec, smallvec};
 
 use super::index::check_size;
@@ -54,7 +52,7 @@ pub fn ascending(call: &Call<'_>, tensor: &Tensor) -> Result<Tensor> {
 
 /// A part of `tensor` as a place to write to.
 fn part(tensor: &Tensor, view: View) -> Tensor {
-    Tensor { buffer: Arc::clone(&tensor.buffer), view }
+    tensor.with_view(view)
 }
 
 fn ones(rank: usize) -> Dims {
@@ -124,7 +122,7 @@ struct Shift<'a> {
 impl<'a> Shift<'a> {
     /// A window of `lengths` elements in `tensor`.
     fn new(tensor: &Tensor, window: View, starts: &[Start<'a>], lengths: &[u64]) -> Shift<'a> {
-        let View { shape, strides, .. } = &tensor.view;
+        let View { shape, strides, .. } = &*tensor.view;
         let read = |(axis, start): (usize, &Start<'a>)| match *start {
             Start::Read(start) => Some((start, (shape[axis] - lengths[axis] + 1, strides[axis]))),
             Start::At(_) => None,
@@ -180,7 +178,7 @@ pub fn slice(call: &Call<'_>, starts: &[Option<i64>], lengths: &[u64], strides: 
     let window = a.view.slice(&numbers(&starts), lengths, strides)?;
     let shift = Shift::new(&a, window, &starts, lengths);
     // A result of another type than the window's is refused.
-    call.result(part(&shift.window, shift.window.view.clone()))?;
+    call.result(part(&shift.window, View::clone(&shift.window.view)))?;
     shift.copy(call, &result, false)?;
     Ok(result)
 }
@@ -243,11 +241,11 @@ pub fn fill_around(
     result: &Tensor,
 ) -> Result<()> {
     let shape = &result.view.shape;
-    let scalar = part(value, View { strides: SmallVec::new(), shape: SmallVec::new(), ..value.view.clone() });
+    let scalar = part(value, View { strides: SmallVec::new(), shape: SmallVec::new(), ..View::clone(&value.view) });
     let filled = part(&scalar, scalar.view.broadcast_trailing(shape)?);
     copy(call.engine, &filled, result, call.compile)?;
     // Which elements of `a` survive negative padding, and where the first of them goes.
-    let (mut from, mut to) = (a.view.clone(), result.view.clone());
+    let (mut from, mut to) = (View::clone(&a.view), View::clone(&result.view));
     for (axis, &(low, _, interior)) in config.iter().enumerate() {
         let step = interior as i64 + 1;
         let out = shape[axis] as i64;
@@ -309,7 +307,7 @@ pub fn stack(call: &Call<'_>, axis: usize) -> Result<Tensor> {
     }
     let mut places = Vec::with_capacity(call.operands.len());
     for (i, tensor) in call.operands.iter().enumerate() {
-        let mut view = result.view.clone();
+        let mut view = View::clone(&result.view);
         view.offset = view.offset.wrapping_add_signed(i as i64 * view.strides[axis]);
         view.shape.remove(axis);
         view.strides.remove(axis);

@@ -29,7 +29,7 @@ impl Rows {
         }
         let order: Axes = (0..rank).filter(|&i| i != axis).chain([axis]).collect();
         let back: Axes = (0..rank).map(|i| if i == axis { rank - 1 } else { i - usize::from(i > axis) }).collect();
-        let turned = Tensor { buffer: a.buffer.clone(), view: a.view.transpose(&order)? };
+        let turned = a.with_view(a.view.transpose(&order)?);
         let elements = a.view.shape[axis];
         Ok(Rows {
             tensor: movement::contiguous(call.engine, &turned, call.compile)?,
@@ -64,7 +64,7 @@ impl Rows {
 
     /// A result whose last axis is the one of the rows, as the op gives it.
     fn result(&self, tensor: Tensor) -> Result<Tensor> {
-        Ok(Tensor { view: tensor.view.transpose(&self.back)?, buffer: tensor.buffer })
+        Ok(tensor.with_view(tensor.view.transpose(&self.back)?))
     }
 }
 
@@ -74,7 +74,7 @@ pub fn scan(call: &Call<'_>, scan: Cumulative, axis: usize, reverse: bool) -> Re
     if rows.tensor.view.dtype != call.out.dtype {
         return Err(call.invalid(format!("{} does not give {}", rows.tensor.view.dtype, call.out.dtype)));
     }
-    let out = Tensor { buffer: call.engine.alloc(call.out.size_bytes())?, view };
+    let out = Tensor::at(call.engine.alloc(call.out.size_bytes())?, view);
     let what = Scan {
         reduction: scan.reduction(),
         reverse,
@@ -121,14 +121,14 @@ pub fn top_k(call: &Call<'_>, k: u64, places_type: &Type) -> Result<[Tensor; 2]>
     let what = Sort { values: Some(&values), ranks: Some(&places), kept, ..rows.sort(key) };
     launch_sort(call.engine, &what, call.compile)?;
     let places = places_as(call, places, places_type.dtype)?;
-    let first = |tensor: Tensor| Tensor { view: View { shape: call.out.shape.clone(), ..tensor.view }, ..tensor };
+    let first = |tensor: Tensor| tensor.with_view(View { shape: call.out.shape.clone(), ..View::clone(&tensor.view) });
     Ok([call.result(first(values))?, first(places)])
 }
 
 /// Places of 32 bits as elements of the type that the op gives.
 fn places_as(call: &Call<'_>, places: Tensor, dtype: DType) -> Result<Tensor> {
     if matches!(dtype, DType::S32 | DType::U32) {
-        return Ok(Tensor { view: View { dtype, ..places.view }, ..places });
+        return Ok(places.with_view(View { dtype, ..View::clone(&places.view) }));
     }
     let result = Tensor::uninitialized(call.engine, &Type::new(dtype, &places.view.shape))?;
     movement::copy(call.engine, &places, &result, call.compile)?;

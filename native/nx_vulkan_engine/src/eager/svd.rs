@@ -1,7 +1,5 @@
 //! Singular values and vectors by one-sided Jacobi rotations of the columns of R.
 
-use std::sync::Arc;
-
 use smallvec::smallvec;
 
 use super::matrix::{Work, check, compute_type, in_type, part};
@@ -71,7 +69,7 @@ fn swapped(a: &Tensor) -> Result<Tensor> {
     if let [.., row, column] = axes.as_mut_slice() {
         std::mem::swap(row, column);
     }
-    Ok(Tensor { view: a.view.transpose(&axes)?, buffer: Arc::clone(&a.buffer) })
+    Ok(a.with_view(a.view.transpose(&axes)?))
 }
 
 /// Makes the columns of square matrices orthogonal.

@@ -53,7 +53,7 @@ pub fn windowed(call: &Call<'_>, a: &Tensor, windows: &Windows, expected: &[u64]
         return Err(call.invalid(format!("{counts:?} windows for a shape of {expected:?}")));
     }
     let padded = padded(call, a, windows, filling)?;
-    Ok(Tensor { view: windows.view(&padded.view, &counts), buffer: padded.buffer })
+    Ok(padded.with_view(windows.view(&padded.view, &counts)))
 }
 
 /// The operand with the padding of its windows: a view where nothing is added, else a copy.
@@ -62,7 +62,7 @@ fn padded(call: &Call<'_>, a: &Tensor, windows: &Windows, filling: &Tensor) -> R
     if windows.padding.iter().all(|&(low, high)| low <= 0 && high <= 0) {
         let starts: Dims = windows.padding.iter().map(|&(low, _)| low.unsigned_abs()).collect();
         let ones = Dims::from_elem(1, shape.len());
-        return Ok(Tensor { view: a.view.slice(&starts, &shape, &ones)?, buffer: a.buffer.clone() });
+        return Ok(a.with_view(a.view.slice(&starts, &shape, &ones)?));
     }
     let config: Vec<(i64, i64, u64)> = windows.padding.iter().map(|&(low, high)| (low, high, 0)).collect();
     let ty = Type { dtype: a.view.dtype, shape };

@@ -215,8 +215,8 @@ impl<'a> Builder<'a> {
         }
         // One element stays one in memory.
         let element = View { offset: tensor.view.offset, ..View::contiguous(tensor.view.dtype, &[]) };
-        let copy = copied(&Tensor { buffer: tensor.buffer, view: element })?;
-        Ok(Tensor { view: copy.view.broadcast_trailing(&tensor.view.shape)?, buffer: copy.buffer })
+        let copy = copied(&tensor.with_view(element))?;
+        Ok(copy.with_view(copy.view.broadcast_trailing(&tensor.view.shape)?))
     }
 
     pub fn finish(mut self, inputs: Vec<Type>, outputs: Vec<Tensor>) -> Result<Executable> {

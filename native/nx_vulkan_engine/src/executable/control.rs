@@ -178,7 +178,7 @@ impl Builder<'_> {
         let taken = table([on_true.clone(), zeros(&on_false)])?;
         let not_taken = table([zeros(&on_true), on_false])?;
         let none = Tensor::from_nx_bytes(&engine, &Type::new(DType::U32, &[]), &[0; 4])?;
-        let none = Tensor { view: none.view.broadcast_trailing(&ty.shape)?, buffer: none.buffer };
+        let none = none.with_view(none.view.broadcast_trailing(&ty.shape)?);
         let mark = self.mark();
         let mut counts = self.op(&Op::Select, &[predicate.clone(), taken, not_taken], &ty)?;
         for (outer, has_to_be) in self.gates.clone().iter().rev() {
@@ -223,7 +223,7 @@ fn open_groups(command: &Command) -> Option<[u32; 3]> {
 /// A tensor of one element without axes.
 fn scalar(tensor: &Tensor) -> Tensor {
     let view = View { offset: tensor.view.offset, ..View::contiguous(tensor.view.dtype, &[]) };
-    Tensor { buffer: Arc::clone(&tensor.buffer), view }
+    tensor.with_view(view)
 }
 
 /// An iteration that leaves the state as it is where it must not run. Takes and gives whether to go on after the state.

@@ -14,6 +14,8 @@ mod side_by_side;
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 pub(crate) use crate::stream::{Replay, Slots};
 pub(crate) use capture::{Action, Capture, Command, CopyKey, Gate};
 use control::Looped;
@@ -48,7 +50,7 @@ enum Memory {
 #[derive(Debug, Clone)]
 struct Value {
     memory: Memory,
-    view: View,
+    view: Arc<View>,
 }
 
 /// Commands that are recorded together.
@@ -138,6 +140,9 @@ pub struct Executable {
     outputs: Vec<Value>,
 }
 
+/// What a batch reads or writes.
+type Buffers<'a> = SmallVec<[&'a Buffer; 64]>;
+
 /// The memory of one run.
 struct Run<'a> {
     engine: &'a Arc<Engine>,
@@ -194,7 +199,10 @@ impl Executable {
             return Err(Error::NeedsCompile);
         }
         let engine = &self.engine;
-        let bound = inputs.iter().map(|t| aligned(engine, t, compile).map(Some)).collect::<Result<Vec<_>>>()?;
+        let mut bound = Vec::with_capacity(inputs.len());
+        for input in inputs {
+            bound.push(Some(aligned(engine, input, compile)?));
+        }
         let mut run = Run { engine, bound, own: vec![None; self.own.len()] };
         for (at, step) in self.steps.iter().enumerate() {
             run.begin(&self.own, at).map_err(|e| self.within(e))?;
@@ -206,7 +214,11 @@ impl Executable {
         }
         // What no step writes, as results without elements.
         run.begin(&self.own, self.steps.len()).map_err(|e| self.within(e))?;
-        self.outputs.iter().map(|value| run.tensor(value)).collect()
+        let mut outputs = Vec::with_capacity(self.outputs.len());
+        for value in &self.outputs {
+            outputs.push(run.tensor(value)?);
+        }
+        Ok(outputs)
     }
 }
 
@@ -268,8 +280,10 @@ impl Run<'_> {
 
     fn tensor(&self, value: &Value) -> Result<Tensor> {
         let (buffer, at) = self.place(&value.memory, None)?;
-        let mut view = value.view.clone();
-        view.offset += at / view.dtype.size_bytes();
+        let view = match at / value.view.dtype.size_bytes() {
+            0 => Arc::clone(&value.view),
+            elements => Arc::new(View { offset: value.view.offset + elements, ..View::clone(&value.view) }),
+        };
         Ok(Tensor { buffer: Arc::clone(buffer), view })
     }
 
@@ -278,21 +292,21 @@ impl Run<'_> {
             0 => None,
             size_bytes => Some(self.engine.alloc(size_bytes)?),
         };
-        let slots = batch.slots.iter().map(|memory| {
+        let mut slots = Slots::with_capacity(batch.slots.len());
+        for memory in &batch.slots {
             let (buffer, at) = self.place(memory, arena.as_ref())?;
-            Ok((&**buffer, at))
-        });
-        let slots = slots.collect::<Result<Slots<'_>>>()?;
-        let mut writes: Vec<&Buffer> = arena.iter().map(|buffer| &**buffer).collect();
+            slots.push((&**buffer, at));
+        }
+        let mut writes: Buffers<'_> = arena.iter().map(|buffer| &**buffer).collect();
         writes.extend(batch.written.iter().filter_map(|&i| self.own.get(i as usize)?.as_deref()));
         let reads =
             batch.slots.iter().zip(&slots).filter(|(memory, _)| matches!(memory, Memory::Bound(_) | Memory::Own(_)));
-        let reads: Vec<&Buffer> =
+        let reads: Buffers<'_> =
             reads.map(|(_, (buffer, _))| *buffer).chain(batch.constants.iter().map(|buffer| &**buffer)).collect();
         self.engine.replay(&Replay {
             commands: &batch.plan.commands,
             barriers: &batch.plan.barriers,
-            runs: &[slots],
+            runs: &[&slots],
             reads: &reads,
             writes: &writes,
         })

@@ -10,8 +10,8 @@ use crate::{Error, Result};
 /// Where one of the runs finds its inputs and leaves its outputs, in the program's order: memory, and the first byte in it, a multiple of 16.
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
-    pub inputs: Slots<'a>,
-    pub outputs: Slots<'a>,
+    pub inputs: Vec<(&'a Buffer, u64)>,
+    pub outputs: Vec<(&'a Buffer, u64)>,
 }
 
 /// What one run takes.
@@ -65,7 +65,7 @@ impl Executable {
             _ => return Err(invalid("waits".to_string())),
         };
         let is_own = |memory: &Memory, own: u32| matches!(memory, Memory::Own(i) if *i == own);
-        let mut runs = Vec::with_capacity(lanes.len());
+        let mut runs: Vec<Slots<'_>> = Vec::with_capacity(lanes.len());
         for (lane, begin) in lanes.iter().zip((0..).step_by(batch.plan.arena_bytes.max(1) as usize)) {
             let place = |memory: &'a Memory| {
                 let found = match memory {
@@ -85,7 +85,7 @@ impl Executable {
         self.engine.replay(&Replay {
             commands: &batch.plan.commands,
             barriers: &batch.plan.barriers,
-            runs: &runs,
+            runs: &runs.iter().map(|slots| &slots[..]).collect::<Vec<_>>(),
             reads: &reads.iter().copied().chain(constants).collect::<Vec<&Buffer>>(),
             writes: &writes.iter().copied().chain(arena.map(|arena| &**arena)).collect::<Vec<&Buffer>>(),
         })

@@ -55,8 +55,8 @@ pub fn solve(work: &Work<'_>, tridiagonal: &Tensor, n: u64) -> Result<(Tensor, T
         linalg::run(engine, &rotate, &[&state, &places, &inner], 2, &numbers, (all * columns).div_ceil(64))?;
         // The halves of a node are rows of its vectors.
         let halves = View::contiguous(dtype, &[2 * all, columns / 2, columns]);
-        let product = work.multiply(&vectors, &Tensor { view: halves, buffer: inner.buffer.clone() })?;
-        vectors = Tensor { view: View::contiguous(dtype, &[all, columns, columns]), buffer: product.buffer };
+        let product = work.multiply(&vectors, &inner.with_view(halves))?;
+        vectors = product.with_view(View::contiguous(dtype, &[all, columns, columns]));
         values = joined;
     }
     Ok((values, vectors))

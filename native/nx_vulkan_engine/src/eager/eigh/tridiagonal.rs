@@ -73,5 +73,5 @@ pub fn reduce(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Reflections)> {
 }
 
 fn transposed(a: &Tensor) -> Result<Tensor> {
-    Ok(Tensor { view: a.view.transpose(&[0, 2, 1])?, buffer: a.buffer.clone() })
+    Ok(a.with_view(a.view.transpose(&[0, 2, 1])?))
 }

@@ -90,5 +90,5 @@ fn clean(call: &Call<'_>, factor: &Tensor, n: u64, batches: u64) -> Result<Tenso
     let outputs = [(Ref::Result(6), Operand::new(&result.buffer, &output, Element::Typed(call.out.dtype)))];
     map(call.engine, &sizes, &inputs, steps, &outputs, Shapes::Any, call.compile)?;
     let view = transposed(&result.view)?;
-    call.result(Tensor { view, buffer: result.buffer })
+    call.result(result.with_view(view))
 }

@@ -132,14 +132,14 @@ pub fn lu(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
     let rows = View {
         shape: Dims::from_slice(&sizes),
         strides: Strides::from_slice(&[n as i64, 0, 1]),
-        ..factors.rows.view.clone()
+        ..View::clone(&factors.rows.view)
     };
     let p_view = View::contiguous(p_type.dtype, &sizes);
     let inputs = [Operand::new(&factors.rows.buffer, &rows, Element::Typed(DType::U32))];
     let outputs = [(Ref::Result(1), Operand::new(&p.buffer, &p_view, Element::Typed(p_type.dtype)))];
     map(call.engine, &sizes, &inputs, steps, &outputs, Shapes::Any, call.compile)?;
 
-    let flipped = |t: Tensor| -> Result<Tensor> { Ok(Tensor { view: transposed(&t.view)?, buffer: t.buffer }) };
+    let flipped = |t: Tensor| -> Result<Tensor> { Ok(t.with_view(transposed(&t.view)?)) };
     Ok(smallvec![p, flipped(l)?, flipped(u)?])
 }
 
@@ -150,7 +150,7 @@ pub fn solve(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
     };
     let (a, b) = (call.operand(0)?, call.operand(1)?);
     let (n, batches) = square(call, a)?;
-    let mut view = b.view.clone();
+    let mut view = View::clone(&b.view);
     if b.view.shape.len() + 1 == a.view.shape.len() {
         view.shape.push(1);
         view.strides.push(1);
@@ -160,7 +160,7 @@ pub fn solve(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
         _ => return Err(call.invalid(format!("{:?} and {:?} are no system", a.view.shape, b.view.shape))),
     };
     let dtype = out.dtype.ctype().dtype();
-    let right = matrices(call, &Tensor { view, buffer: b.buffer.clone() })?;
+    let right = matrices(call, &b.with_view(view))?;
     let right_dtype = right.tensor.view.dtype;
     let operands = [right_dtype, DType::U32, dtype];
     let gather = linalg::kernel(call.engine, "gather_rows", dtype.ctype(), &operands, call.compile)?;
@@ -179,7 +179,7 @@ pub fn solve(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
     let diagonal = View {
         shape: Dims::from_slice(&[batches, n]),
         strides: Strides::from_slice(&[(n * n) as i64, n as i64 + 1]),
-        ..factors.both.view.clone()
+        ..View::clone(&factors.both.view)
     };
     let what = Reduce { reduction: Reduction::All, tie_high: false, axes: &[0, 1], out: regular_type.dtype };
     let target = Target { buffer: &regular.buffer, offset_bytes: 0 };
@@ -200,7 +200,7 @@ pub fn determinant(call: &Call<'_>) -> Result<Tensor> {
     let closed = n == 2 || n == 3;
     let kernel = linalg::kernel(call.engine, "determinant", compute, &[dtype, DType::U32, dtype], call.compile)?;
     let (matrices, exchanges) = if closed {
-        let a = work_copy(call, a, a.view.clone(), dtype)?;
+        let a = work_copy(call, a, View::clone(&a.view), dtype)?;
         // Closed formulas read no exchanges.
         let exchanges = a.clone();
         (matrices(call, &a)?, exchanges)

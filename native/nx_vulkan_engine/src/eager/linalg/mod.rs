@@ -61,7 +61,7 @@ fn square(call: &Call<'_>, tensor: &Tensor) -> Result<(u64, u64)> {
 fn matrices(call: &Call<'_>, tensor: &Tensor) -> Result<Matrices> {
     if tensor.view.dtype.is_integer() {
         let dtype = call.out.dtype.ctype().dtype();
-        return matrices(call, &work_copy(call, tensor, tensor.view.clone(), dtype)?);
+        return matrices(call, &work_copy(call, tensor, View::clone(&tensor.view), dtype)?);
     }
     let view = &tensor.view;
     let lead = view.shape.len() - 2;
@@ -86,15 +86,13 @@ fn transposed(view: &View) -> Result<View> {
 /// A copy of a view of a tensor to work on, row-major.
 fn work_copy(call: &Call<'_>, tensor: &Tensor, view: View, dtype: DType) -> Result<Tensor> {
     let copy = Tensor::uninitialized(call.engine, &Type::new(dtype, &view.shape))?;
-    movement::copy(call.engine, &Tensor { buffer: Arc::clone(&tensor.buffer), view }, &copy, call.compile)?;
+    movement::copy(call.engine, &tensor.with_view(view), &copy, call.compile)?;
     Ok(copy)
 }
 
 /// The tensor from the element `offset` further on. Kernels know its strides.
 fn from(tensor: &Tensor, offset: u64) -> Tensor {
-    let mut part = tensor.clone();
-    part.view.offset += offset;
-    part
+    tensor.with_view(View { offset: tensor.view.offset + offset, ..View::clone(&tensor.view) })
 }
 
 /// `C -= A B`, where A has few columns.

@@ -66,7 +66,7 @@ pub fn triangular_solve(call: &Call<'_>, lower: bool, left_side: bool, transform
     let (a, b) = (call.operand(0)?, call.operand(1)?);
     let (n, batches) = square(call, a)?;
     let vectors = b.view.shape.len() + 1 == a.view.shape.len();
-    let mut view = b.view.clone();
+    let mut view = View::clone(&b.view);
     if vectors {
         view.shape.push(1);
         view.strides.push(1);
@@ -95,9 +95,9 @@ pub fn triangular_solve(call: &Call<'_>, lower: bool, left_side: bool, transform
     system.solve(call.engine, &x, columns, call.compile)?;
     let mut result = x;
     if vectors {
-        result.view = View::contiguous(result.view.dtype, &b.view.shape);
+        result = result.with_view(View::contiguous(result.view.dtype, &b.view.shape));
     } else if !left_side {
-        result.view = transposed(&result.view)?;
+        result = result.with_view(transposed(&result.view)?);
     }
     finish(call, result)
 }
@@ -107,6 +107,5 @@ pub fn finish(call: &Call<'_>, result: Tensor) -> Result<Tensor> {
     if result.view.dtype == call.out.dtype {
         return call.result(result);
     }
-    let view = result.view.clone();
-    call.result(work_copy(call, &result, view, call.out.dtype)?)
+    call.result(work_copy(call, &result, View::clone(&result.view), call.out.dtype)?)
 }

@@ -77,11 +77,12 @@ fn halves(engine: &Engine, what: &Fold<'_>, compile: Compile) -> Result<()> {
     let half = view.shape[axis] / 2;
     let results: u64 = view.shape[axis + 1..what.kept].iter().product();
     for (start, length) in [(0, half), (half, view.shape[axis] - half)] {
-        let mut part = what.input.clone();
-        part.view.offset = part.view.offset.wrapping_add_signed(start as i64 * view.strides[axis]);
-        part.view.shape[axis] = length;
-        let mut out = what.out.clone();
-        out.view.offset += start * results;
+        let mut part = View::clone(view);
+        part.offset = part.offset.wrapping_add_signed(start as i64 * view.strides[axis]);
+        part.shape[axis] = length;
+        let mut out = View::clone(&what.out.view);
+        out.offset += start * results;
+        let (part, out) = (what.input.with_view(part), what.out.with_view(out));
         fold(engine, &Fold { input: &part, out: &out, ..*what }, compile)?;
     }
     Ok(())

@@ -329,7 +329,7 @@ impl Loaded {
         let (low, high) = whole.view.extent();
         let bounds = Bounds { first: (view.offset as i64).wrapping_sub(low), last: (high - low) as u64 };
         view.offset = low as u64 + bias(&view.strides, &view.shape);
-        Loaded { tensor: Tensor { buffer: Arc::clone(&whole.buffer), view }, bounds: Some(bounds) }
+        Loaded { tensor: whole.with_view(view), bounds: Some(bounds) }
     }
 
     /// Whether one launch can reach all of it.

@@ -210,7 +210,7 @@ fn section(tensor: &Tensor, axis: usize, start: u64, length: u64) -> Result<Tens
     starts[axis] = start;
     lengths[axis] = length;
     let ones: Dims = SmallVec::from_elem(1, rank);
-    Ok(Tensor { buffer: Arc::clone(&tensor.buffer), view: tensor.view.slice(&starts, &lengths, &ones)? })
+    Ok(tensor.with_view(tensor.view.slice(&starts, &lengths, &ones)?))
 }
 
 /// The transform of `n` numbers in `buffer`, over n.
