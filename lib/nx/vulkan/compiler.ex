@@ -175,6 +175,19 @@ defmodule Nx.Vulkan.Compiler do
     end)
   end
 
+  @doc """
+  Forgets all compiled functions and returns how many there were. Their captured tensors go with them, and what is called next is compiled again.
+
+  For functions that call helpers which were redefined, as in a notebook: a compiled function has the code that its helpers had then. The
+  device's pipelines stay, so that the same kernels don't take as long again.
+
+  ## Examples
+
+      Nx.Vulkan.Compiler.clear_cache()
+  """
+  @spec clear_cache() :: non_neg_integer
+  defdelegate clear_cache, to: Cache, as: :drop_all
+
   defp check_call(fun, args) do
     if not is_function(fun), do: raise(ArgumentError, "expected a function, got: #{inspect(fun)}")
     if not is_list(args), do: raise(ArgumentError, "expected a list of the function's arguments, got: #{inspect(args)}")

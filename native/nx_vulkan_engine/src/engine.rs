@@ -504,7 +504,15 @@ impl Engine {
             self.core.kernels.drop_idle(pipelines);
             pipelines.destroy_retired(self.core.stream.completed());
         }
-        pipelines.get_or_compile(key, spirv, spec, interface)
+        // A driver without memory for a pipeline may have some once the pool gives back what is free.
+        let size_bytes = size_of_val(spirv) as u64;
+        let compile = || {
+            pipelines.get_or_compile(key, spirv, spec, interface).map_err(|e| match e {
+                Error::OutOfMemory { .. } => AllocError::OutOfMemory,
+                other => AllocError::Failed(other),
+            })
+        };
+        self.with_more_memory(size_bytes, compile)?.ok_or_else(|| self.alloc_error(AllocError::OutOfMemory, size_bytes))
     }
 
     /// The pipeline of `key` if it is compiled. Never blocks.

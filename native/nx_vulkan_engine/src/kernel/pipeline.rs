@@ -492,6 +492,10 @@ fn checked<T>(call: &'static str, result: vk::Result, value: T) -> Result<T> {
     match result {
         vk::Result::SUCCESS => Ok(value),
         vk::Result::ERROR_DEVICE_LOST => Err(Error::DeviceLost),
+        // The engine, which may have memory to give back, knows the numbers.
+        vk::Result::ERROR_OUT_OF_HOST_MEMORY | vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => {
+            Err(Error::OutOfMemory { size_bytes: 0, in_use_bytes: 0, budget_bytes: 0 })
+        }
         vk::Result::ERROR_INVALID_SHADER_NV => {
             Err(Error::BadShader { path: "<memory>".into(), reason: "the driver refused it".into() })
         }
@@ -507,6 +511,16 @@ fn failed(call: &'static str, cause: &str) -> Error {
 mod tests {
     use super::*;
     use crate::device::Validation;
+
+    #[test]
+    fn a_driver_without_memory_does_not_refuse_a_kernel() {
+        for result in [vk::Result::ERROR_OUT_OF_HOST_MEMORY, vk::Result::ERROR_OUT_OF_DEVICE_MEMORY] {
+            let error = checked(CREATE_PIPELINES, result, ()).expect_err("an error");
+            assert!(matches!(error, Error::OutOfMemory { .. }) && !error.is_refused_kernel(), "{error}");
+        }
+        let refused = checked(CREATE_PIPELINES, vk::Result::ERROR_UNKNOWN, ()).expect_err("an error");
+        assert!(refused.is_refused_kernel(), "{refused}");
+    }
 
     #[test]
     fn a_large_cache_of_the_driver_is_begun_anew() {
