@@ -190,10 +190,14 @@ def labels(batch):
     return (jnp.arange(batch)[:, None] % 10 == jnp.arange(10)[None, :]).astype(jnp.float32)
 
 
+def state(parameters):
+    zeros = tuple(jnp.zeros_like(p) for p in parameters)
+    return tuple(parameters), zeros, zeros, jnp.zeros((), parameters[0].dtype)
+
+
 def train(model, parameters, images):
     step, target = trainer(model), labels(images.shape[0])
-    zeros = tuple(jnp.zeros_like(p) for p in parameters)
-    return (tuple(parameters), zeros, zeros, jnp.float32(0)), lambda s: step(s, images, target), lambda r: r[1], "last"
+    return state(parameters), lambda s: step(s, images, target), lambda r: r[1], "last"
 
 
 def mlp_row(sizes, batch):
