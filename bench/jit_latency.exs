@@ -10,7 +10,7 @@ Code.require_file("workloads.exs", __DIR__)
 defmodule JitLatency do
   @moduledoc """
   Medians over batches of calls. "pipelined" calls follow one another and an element of the last result is read; "synchronous" ones read each.
-  "host" is the time until a call on an idle device returns.
+  "synchronous" in the table is the median of single calls on an idle device until an element of the result is read, "host" until they return.
   """
 
   alias Nx.Vulkan.{NativeV, VulkanoBackend}
@@ -18,7 +18,9 @@ defmodule JitLatency do
   @batches 7
   # A batch takes about this long, in microseconds.
   @batch_us 300_000
-  @host_calls 31
+  # Calls on an idle device: so many, or what fits into this time.
+  @alone_calls 101
+  @alone_us 200_000
 
   def main(rows) do
     Nx.default_backend(VulkanoBackend)
@@ -28,8 +30,8 @@ defmodule JitLatency do
     IO.puts("""
     #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, Nx #{Application.spec(:nx, :vsn)}
 
-    | | first call | median | host | submissions, dispatches, allocations a call |
-    |---|---:|---:|---:|---:|\
+    | | first call | median | synchronous | host | submissions, dispatches, allocations a call |
+    |---|---:|---:|---:|---:|---:|\
     """)
 
     wanted? = fn name -> rows == [] or Enum.any?(rows, &(name =~ &1)) end
@@ -175,19 +177,34 @@ defmodule JitLatency do
     later = NativeV.device_stats()
     each = fn key -> :erlang.float_to_binary((later[key] - before[key]) / (calls * @batches), decimals: 2) end
     counts = Enum.map_join([:submissions, :dispatches, :allocations], ", ", each)
-    IO.puts("| #{name} | #{time(first_us)} | #{time(median(times))} | #{time(host(argument, step))} | #{counts} |")
+    {host, synchronous} = alone(argument, step)
+    times = Enum.map_join([first_us, median(times), synchronous, host], " | ", &time/1)
+    IO.puts("| #{name} | #{times} | #{counts} |")
   end
 
-  # Until a call on an idle device returns, which is before the device has run it.
-  defp host(argument, step) do
-    median(
-      for _ <- 1..@host_calls do
-        {us, result} = :timer.tc(fn -> step.(argument) end)
-        wait_for_one(result)
-        us
-      end
-    )
+  # Medians until a call on an idle device returns, which is before the device has run it, and until it has.
+  defp alone(argument, step) do
+    stop = now() + @alone_us
+
+    {hosts, waits} =
+      1..@alone_calls
+      |> Enum.reduce_while([], fn _, times ->
+        {if(now() < stop, do: :cont, else: :halt), [once(argument, step) | times]}
+      end)
+      |> Enum.unzip()
+
+    {median(hosts), median(waits)}
   end
+
+  defp once(argument, step) do
+    start = now()
+    result = step.(argument)
+    returned = now()
+    wait_for_one(result)
+    {returned - start, now() - start}
+  end
+
+  defp now, do: System.monotonic_time(:nanosecond) / 1000
 
   defp median(times), do: times |> Enum.sort() |> Enum.at(div(length(times), 2))
 

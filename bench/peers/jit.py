@@ -1,6 +1,8 @@
 """Measures with JAX what `mix run bench/jit_latency.exs` measures, on the same machine, and prints a Markdown table.
 
-Products and convolutions are true f32 (`highest`) on both sides. Arguments leave out rows whose names contain none of them.
+Products and convolutions are true f32 (`highest`) on both sides. "synchronous" in the table is the median of single
+calls on an idle device with `block_until_ready`, "host" until they return. Arguments leave out rows whose names
+contain none of them.
 """
 import math
 import statistics
@@ -14,6 +16,8 @@ import numpy as np
 jax.config.update("jax_default_matmul_precision", "highest")
 
 BATCHES, BATCH_S = 7, 0.3
+# Calls on an idle device: so many, or what fits into this time.
+ALONE_CALLS, ALONE_S = 101, 0.2
 RATE, BETA1, BETA2, EPSILON = 0.001, 0.9, 0.999, 1e-8
 
 
@@ -140,7 +144,7 @@ def regression(x, y):
         g = (jax.nn.sigmoid(x @ w) - y) @ x / x.shape[0]
         return w - 2.0 * g, jnp.sqrt((g * g).sum()), i + 1
 
-    start = (jnp.zeros(x.shape[1]), jnp.float32(1), 0)
+    start = (jnp.zeros(x.shape[1], x.dtype), jnp.ones((), x.dtype), 0)
     w, _, i = jax.lax.while_loop(lambda s: (s[1] > 1e-3) & (s[2] < 500), step, start)
     return w, i
 
@@ -154,7 +158,7 @@ def k_means(x, centres):
         following = members.T @ x / jnp.maximum(members.sum(axis=0), 1)[:, None]
         return following, ((following - centres) ** 2).sum(), i + 1
 
-    return jax.lax.while_loop(lambda s: (s[1] > 1e-8) & (s[2] < 20), step, (centres, jnp.float32(1), 0))[0]
+    return jax.lax.while_loop(lambda s: (s[1] > 1e-8) & (s[2] < 20), step, (centres, jnp.ones((), x.dtype), 0))[0]
 
 
 @jax.jit
@@ -186,10 +190,14 @@ def labels(batch):
     return (jnp.arange(batch)[:, None] % 10 == jnp.arange(10)[None, :]).astype(jnp.float32)
 
 
+def state(parameters):
+    zeros = tuple(jnp.zeros_like(p) for p in parameters)
+    return tuple(parameters), zeros, zeros, jnp.zeros((), parameters[0].dtype)
+
+
 def train(model, parameters, images):
     step, target = trainer(model), labels(images.shape[0])
-    zeros = tuple(jnp.zeros_like(p) for p in parameters)
-    return (tuple(parameters), zeros, zeros, jnp.float32(0)), lambda s: step(s, images, target), lambda r: r[1], "last"
+    return state(parameters), lambda s: step(s, images, target), lambda r: r[1], "last"
 
 
 def mlp_row(sizes, batch):
@@ -289,12 +297,25 @@ def run(argument, step, following, read, calls):
     return argument
 
 
+def alone(argument, step):
+    """Medians in us until a call on an idle device returns, and until its result is there."""
+    hosts, waits = [], []
+    stop = time.perf_counter() + ALONE_S
+    while not hosts or (len(hosts) < ALONE_CALLS and time.perf_counter() < stop):
+        start = time.perf_counter()
+        result = step(argument)
+        hosts.append((time.perf_counter() - start) * 1e6)
+        jax.block_until_ready(result)
+        waits.append((time.perf_counter() - start) * 1e6)
+    return statistics.median(hosts), statistics.median(waits)
+
+
 def show(us):
     return f"{us:.1f} us" if us < 1000 else f"{us * 1e-3:.2f} ms"
 
 
 def main():
-    print(f"{jax.devices()[0]}, JAX {jax.__version__}\n\n| | first call | median |\n|---|---:|---:|", flush=True)
+    print(f"{jax.devices()[0]}, JAX {jax.__version__}\n\n| | first call | median | synchronous | host |\n|---|---:|---:|---:|---:|", flush=True)
     wanted = sys.argv[1:] or [""]
     for name, setup in ROWS:
         if not any(part in name for part in wanted):
@@ -314,7 +335,9 @@ def main():
             start = time.perf_counter()
             argument = run(argument, step, following, read, calls)
             times.append((time.perf_counter() - start) * 1e6 / calls)
-        print(f"| {name} | {show(first * 1e6)} | {show(statistics.median(times))} |", flush=True)
+        host, synchronous = alone(argument, step)
+        columns = [first * 1e6, statistics.median(times), synchronous, host]
+        print(f"| {name} | {' | '.join(map(show, columns))} |", flush=True)
 
 
 if __name__ == "__main__":

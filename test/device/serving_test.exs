@@ -85,16 +85,12 @@ defmodule Nx.Vulkan.ServingTest do
     end
 
     test "a request goes to the node that has the serving" do
-      {:ok, _peer, node} = ServingNode.start_link(__MODULE__.Remote)
-      :pg.monitor_scope(Nx.Serving.PG)
-      wait_for(fn -> :pg.get_members(Nx.Serving.PG, __MODULE__.Remote) != [] end)
-      # What goes to another node must not be in this one's memory.
-      rows = fn i -> Nx.Batch.stack([Nx.tensor([i, i + 1], backend: Nx.BinaryBackend)]) end
+      {_peer, node} = start_node(__MODULE__.Remote, :serving)
 
       results =
         1..4
         |> Enum.map(fn i ->
-          Task.async(fn -> Nx.Serving.batched_run({:distributed, __MODULE__.Remote}, rows.(i)) end)
+          Task.async(fn -> Nx.Serving.batched_run({:distributed, __MODULE__.Remote}, rows(i)) end)
         end)
         |> Task.await_many(60_000)
 
@@ -102,6 +98,75 @@ defmodule Nx.Vulkan.ServingTest do
       assert %Nx.BinaryBackend{} = first.data
       assert for({_, result} <- results, do: Nx.to_list(result)) == for(i <- 1..4, do: [[2 * i, 2 * i + 2]])
     end
+
+    test "streams batches in and out, each as it is done" do
+      {_peer, node} = start_node(__MODULE__.RemoteStream, :streaming)
+      batches = for i <- 0..3, do: for(j <- 0..3, do: [10 * i + j])
+      # The last one is padded.
+      batches = batches ++ [[[40]]]
+
+      # The node makes the next batch when it is told that this one's result is here: a stream that is gathered first never ends.
+      results =
+        {:distributed, __MODULE__.RemoteStream}
+        |> Nx.Serving.batched_run({self(), batches})
+        |> Stream.with_index(1)
+        |> Enum.map(fn {{from, {:batch, tensor, _}}, next} ->
+          if next < length(batches), do: send(wanting(next), {:go, next})
+          assert from == node
+          assert %Nx.BinaryBackend{} = tensor.data
+          Nx.to_list(tensor)
+        end)
+
+      assert results == for(rows <- batches, do: for([x] <- rows, do: [2 * x]))
+    end
+
+    test "each client's stream has what hooks see of its rows" do
+      {_peer, node} = start_node(__MODULE__.RemoteHooks, :hooked_streaming)
+
+      1..6
+      |> Enum.map(fn i ->
+        Task.async(fn -> Enum.to_list(Nx.Serving.batched_run({:distributed, __MODULE__.RemoteHooks}, rows(i))) end)
+      end)
+      |> Task.await_many(60_000)
+      |> Enum.with_index(1)
+      |> Enum.each(fn {events, i} ->
+        assert [{^node, {:doubled, doubled}}, {^node, {:batch, sums, _}}] = events
+        assert Nx.to_list(doubled) == [[2 * i, 2 * i + 2]]
+        assert Nx.to_list(sums) == [4 * i + 2]
+      end)
+    end
+
+    test "a stream from a node that stops exits" do
+      {peer, node} = start_node(__MODULE__.RemoteStop, :streaming)
+      events = Nx.Serving.batched_run({:distributed, __MODULE__.RemoteStop}, {self(), [[[1]], [[2]]]})
+
+      exit =
+        catch_exit(
+          Enum.each(events, fn {^node, {:batch, tensor, _}} ->
+            assert Nx.to_list(tensor) == [[2]]
+            # The second batch, which has no leave, can't be done.
+            wanting(1)
+            :ok = :peer.stop(peer)
+          end)
+        )
+
+      assert {_reason, {Nx.Serving, :streaming, []}} = exit
+    end
+  end
+
+  defp start_node(name, serving) do
+    {:ok, peer, node} = ServingNode.start_link(name, serving)
+    wait_for(fn -> :pg.get_members(Nx.Serving.PG, name) != [] end)
+    {peer, node}
+  end
+
+  # What goes to another node must not be in this one's memory.
+  defp rows(i), do: Nx.Batch.stack([Nx.tensor([i, i + 1], backend: Nx.BinaryBackend)])
+
+  # The process of the other node that waits for leave to make this batch.
+  defp wanting(index) do
+    assert_receive {:wants, ^index, pid}, 30_000
+    pid
   end
 
   defp wait_for(fun, left \\ 200) do

@@ -4,13 +4,14 @@ defmodule Nx.Vulkan.ServingNode do
   """
 
   import Nx.Defn
+  import Nx.Vulkan.Versions, only: [hooked: 2]
 
-  @doc "Starts a node and, on it, `serving/0` under `name`. The node stops with the caller."
-  def start_link(name) do
+  @doc "Starts a node and, on it, the serving of a function of this module under `name`. The node stops with the caller."
+  def start_link(name, serving \\ :serving) do
     {:ok, peer, node} = :peer.start_link(%{name: :peer.random_name(), host: ~c"127.0.0.1", longnames: true})
     true = :erpc.call(node, :code, :set_path, [:code.get_path()])
     {:ok, _} = :erpc.call(node, :application, :ensure_all_started, [:nx_vulkan], 60_000)
-    Node.spawn(node, __MODULE__, :serve, [name, self()])
+    Node.spawn(node, __MODULE__, :serve, [name, serving, self()])
 
     receive do
       {:serving, ^name} -> {:ok, peer, node}
@@ -20,8 +21,9 @@ defmodule Nx.Vulkan.ServingNode do
   end
 
   @doc false
-  def serve(name, parent) do
-    {:ok, _} = Nx.Serving.start_link(name: name, serving: serving(), batch_size: 4, batch_timeout: 10)
+  def serve(name, serving, parent) do
+    serving = apply(__MODULE__, serving, [])
+    {:ok, _} = Nx.Serving.start_link(name: name, serving: serving, batch_size: 4, batch_timeout: 10)
     send(parent, {:serving, name})
     Process.sleep(:infinity)
   end
@@ -32,5 +34,51 @@ defmodule Nx.Vulkan.ServingNode do
     |> Nx.Serving.distributed_postprocessing(&{node(), Nx.backend_transfer(&1, Nx.BinaryBackend)})
   end
 
+  @doc """
+  Doubles batches and streams them back as they are done, each with the node that did.
+
+  Requests are a process and the rows of each batch. Each batch but the first waits for that process's `{:go, index}`,
+  which it asks for with `{:wants, index, pid}`.
+  """
+  def streaming do
+    Nx.Serving.new(&Nx.Defn.jit(fn x -> double(x) end, &1), compiler: Nx.Vulkan)
+    |> Nx.Serving.client_preprocessing(fn {client, batches} ->
+      {Stream.map(Enum.with_index(batches), &batch_when_told(client, &1)), :ok}
+    end)
+    |> Nx.Serving.streaming()
+    |> Nx.Serving.distributed_postprocessing(&on_host/1)
+  end
+
+  defp batch_when_told(client, {rows, index}) do
+    if index > 0 do
+      send(client, {:wants, index, self()})
+
+      receive do
+        {:go, ^index} -> :ok
+      end
+    end
+
+    Nx.Batch.stack(Enum.map(rows, &Nx.tensor/1))
+  end
+
+  @doc "Sums of doubled rows, streamed with what the hook `:doubled` sees, each with the node that did."
+  def hooked_streaming do
+    Nx.Serving.new(&Nx.Defn.jit(fn x -> told(x) end, &1), compiler: Nx.Vulkan)
+    |> Nx.Serving.streaming(hooks: [:doubled])
+    |> Nx.Serving.distributed_postprocessing(&on_host/1)
+  end
+
+  # Events are sent to the other node one by one, so the stream stays lazy.
+  defp on_host(events) do
+    Stream.map(events, fn
+      {:batch, tensor, info} -> {node(), {:batch, Nx.backend_copy(tensor, Nx.BinaryBackend), info}}
+      {hook, tensor} -> {node(), {hook, Nx.backend_copy(tensor, Nx.BinaryBackend)}}
+    end)
+  end
+
   defnp(double(x), do: x * 2)
+
+  defnp told(x) do
+    Nx.sum(hooked(double(x), :doubled), axes: [1])
+  end
 end
