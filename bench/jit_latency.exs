@@ -2,7 +2,8 @@
 #
 #     MIX_ENV=prod mix run bench/jit_latency.exs [ROWS ...]
 #
-# ROWS are parts of the names of the rows to measure, all by default. The rows of Scholar need its package (MIX_ENV=test). bench/peers/jit.py measures the same with JAX.
+# ROWS are parts of the names of the rows to measure, all by default. The rows of Scholar need its package (MIX_ENV=test).
+# bench/peers/jit.py measures the same with JAX, torch_graphs.py with torch.
 
 Code.require_file("models.exs", __DIR__)
 Code.require_file("workloads.exs", __DIR__)
