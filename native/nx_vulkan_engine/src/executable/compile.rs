@@ -3,8 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::arena::Role;
 use super::capture::{Command, Place};
-use super::plan::plan;
+use super::plan::{Plan, plan};
 use super::{ALIGN_BYTES, Batch, Executable, Life, Memory, Own, Step, Value, Work};
 use crate::eager::{self, Compile};
 use crate::memory::Buffer;
@@ -248,8 +249,16 @@ impl<'a> Builder<'a> {
             let memory = memory(&tensor.buffer).ok_or_else(|| missing(&Operand::Result(0)))?;
             Ok(Value { memory, view: tensor.view.clone() })
         };
-        let steps = self.drafts.into_iter().map(|draft| match draft {
-            Draft::Batch(commands) => Ok(Step::Batch(batch(commands, &sizes, &bound, &numbers, self.enough_bytes))),
+        let steps = self.drafts.into_iter().enumerate().map(|(at, draft)| match draft {
+            Draft::Batch(commands) => {
+                let role = |id: u32| match (bound.contains_key(&id), numbers.get(&id)) {
+                    (false, None) => Role::Intermediate,
+                    (false, Some(_)) if lives.get(&id).is_some_and(|life| life.first == at) => Role::Result,
+                    _ => Role::Other,
+                };
+                let plan = plan(commands, &sizes, role, self.enough_bytes);
+                Ok(Step::Batch(Box::new(batch(plan, &bound, &numbers))))
+            }
             Draft::Wait { work, operands } => {
                 Ok(Step::Wait { work, operands: operands.iter().map(value).collect::<Result<_>>()? })
             }
@@ -302,14 +311,7 @@ fn lives(drafts: &[Draft], outputs: &[Tensor]) -> HashMap<u32, Life> {
     lives
 }
 
-fn batch(
-    commands: Vec<Command>,
-    sizes: &[u64],
-    bound: &HashMap<u32, u32>,
-    own: &HashMap<u32, u32>,
-    enough_bytes: u64,
-) -> Batch {
-    let mut plan = plan(commands, sizes, |id| bound.contains_key(&id) || own.contains_key(&id), enough_bytes);
+fn batch(mut plan: Plan, bound: &HashMap<u32, u32>, own: &HashMap<u32, u32>) -> Batch {
     let mut slots: Vec<Memory> = Vec::new();
     let mut numbers: HashMap<u32, u32> = HashMap::new();
     let mut written: Vec<u32> = Vec::new();
@@ -317,8 +319,10 @@ fn batch(
     for command in &plan.commands {
         for id in command.ids() {
             numbers.entry(id).or_insert_with(|| {
-                let arena = || Memory::Arena(plan.arena.get(&id).copied().unwrap_or(0));
-                let own = own.get(&id).map(|&i| Memory::Own(i));
+                let arena = || Memory::Arena(plan.places.arena.get(&id).copied().unwrap_or(0));
+                let within = |&(result, at): &(u32, u64)| own.get(&result).map(|&i| Memory::Within(i, at));
+                let result = own.get(&id).map(|&i| Memory::Own(i));
+                let own = result.or_else(|| plan.places.within.get(&id).and_then(within));
                 slots.push(bound.get(&id).map(|&i| Memory::Bound(i)).or(own).unwrap_or_else(arena));
                 slots.len() as u32 - 1
             });
@@ -400,7 +404,7 @@ mod tests {
         let mut found = Vec::new();
         for step in &executable.steps {
             match step {
-                Step::Batch(batch) => found.push(batch),
+                Step::Batch(batch) => found.push(&**batch),
                 Step::Wait { work, .. } => match &**work {
                     Work::Op { .. } => {}
                     Work::While { condition: a, body: b, .. } | Work::Cond { on_true: a, on_false: b } => {

@@ -4,6 +4,7 @@
 //! A program is cut where the host must know values (loops and branches, sizes of convergence): between such *steps*, all commands
 //! are one *batch*, whose intermediate results share an arena.
 
+mod arena;
 mod capture;
 mod compile;
 mod control;
@@ -38,6 +39,8 @@ enum Memory {
     Bound(u32),
     /// Allocated by each run.
     Own(u32),
+    /// At this offset of what a run allocates, before that has its own contents.
+    Within(u32, u64),
     /// At this offset of the batch's arena.
     Arena(u64),
     /// Constants, which are there already.
@@ -87,7 +90,7 @@ enum Advance {
 
 #[derive(Debug)]
 enum Step {
-    Batch(Batch),
+    Batch(Box<Batch>),
     /// What waits for values, with its operands. Its results are bound after those of earlier steps.
     Wait {
         work: Box<Work>,
@@ -159,7 +162,7 @@ impl Executable {
                 Step::Batch(batch) => {
                     summary.commands += batch.plan.commands.len() as u64;
                     summary.barriers += batch.plan.barriers.iter().filter(|&&waits| waits).count() as u64;
-                    summary.arena_bytes = summary.arena_bytes.max(batch.plan.arena_bytes);
+                    summary.arena_bytes = summary.arena_bytes.max(batch.plan.places.arena_bytes);
                 }
             }
         }
@@ -257,6 +260,7 @@ impl Run<'_> {
                 self.bound.get(*i as usize).and_then(Option::as_ref).map(|t| (&t.buffer, t.view.offset_bytes()))
             }
             Memory::Own(i) => self.own.get(*i as usize).and_then(Option::as_ref).map(|buffer| (buffer, 0)),
+            Memory::Within(i, at) => self.own.get(*i as usize).and_then(Option::as_ref).map(|buffer| (buffer, *at)),
             Memory::Arena(at) => arena.map(|arena| (arena, *at)),
             Memory::Real(buffer) => Some((buffer, 0)),
         };
@@ -274,7 +278,7 @@ impl Run<'_> {
     }
 
     fn batch(&self, batch: &Batch) -> Result<()> {
-        let arena = match batch.plan.arena_bytes {
+        let arena = match batch.plan.places.arena_bytes {
             0 => None,
             size_bytes => Some(self.engine.alloc(size_bytes)?),
         };
