@@ -9,16 +9,19 @@ mod capture;
 mod compile;
 mod control;
 mod describe;
+mod donation;
 mod peak;
 mod plan;
 mod side_by_side;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 pub(crate) use crate::stream::{Replay, Slots};
 pub(crate) use capture::{Action, Capture, Command, CopyKey, Gate};
 use control::Looped;
 pub use describe::{Described, Launched};
+use donation::{Donation, Given};
 use plan::Plan;
 pub(crate) use side_by_side::{Cost, Lane};
 
@@ -111,8 +114,11 @@ pub struct Summary {
     pub arena_bytes: u64,
     /// Memory that each run allocates besides: outputs, and what outlives a wait.
     pub own_bytes: u64,
-    /// The most memory that a run takes at once besides its inputs, loops and branches that the host drives included, in blocks of the pool.
+    /// The most memory that a run takes at once besides its inputs, loops and branches that the host drives included, in blocks of the pool, where no
+    /// result has the memory of a donated input.
     pub peak_bytes: u64,
+    /// Of `own_bytes`, what has the memory of donated inputs that nobody else holds.
+    pub donated_bytes: u64,
 }
 
 /// Memory that a run allocates before a step and gives up after another.
@@ -138,6 +144,8 @@ pub struct Executable {
     own: Vec<Own>,
     /// The last step that reads each of what runs bind, inputs and results of steps; none for outputs.
     read_last: Vec<Option<usize>>,
+    /// Inputs that are donated, and what has their memory from the last step on.
+    donations: Vec<Donation>,
     outputs: Vec<Value>,
 }
 
@@ -146,6 +154,7 @@ struct Run<'a> {
     engine: &'a Arc<Engine>,
     bound: Vec<Option<Tensor>>,
     own: Vec<Option<Arc<Buffer>>>,
+    given: Given<'a>,
 }
 
 impl Executable {
@@ -154,6 +163,7 @@ impl Executable {
         let mut summary = Summary {
             own_bytes: self.own.iter().map(|own| own.size_bytes).sum(),
             peak_bytes: self.peak_bytes(),
+            donated_bytes: self.donated_bytes(),
             ..Summary::default()
         };
         for step in &self.steps {
@@ -188,6 +198,17 @@ impl Executable {
     /// # Errors
     /// Those of [`Executable::run`], and `Stopped` where a loop was left.
     pub fn run_while(&self, inputs: &[Tensor], compile: Compile, goes_on: GoesOn<'_>) -> Result<Vec<Tensor>> {
+        self.run_with(inputs, compile, goes_on, None)
+    }
+
+    /// Results have the memory of donated inputs where `spent` is there, which becomes true as soon as something may be written to that.
+    fn run_with(
+        &self,
+        inputs: &[Tensor],
+        compile: Compile,
+        goes_on: GoesOn<'_>,
+        spent: Option<&Cell<bool>>,
+    ) -> Result<Vec<Tensor>> {
         if inputs.len() != self.inputs.len() || inputs.iter().zip(&self.inputs).any(|(t, ty)| !has_type(t, ty)) {
             let got: Vec<_> = inputs.iter().map(|t| t.view.ty()).collect();
             let reason = format!("inputs {got:?}, expected {:?}", self.inputs);
@@ -198,7 +219,10 @@ impl Executable {
         }
         let engine = &self.engine;
         let bound = inputs.iter().map(|t| aligned(engine, t, compile).map(Some)).collect::<Result<Vec<_>>>()?;
-        let mut run = Run { engine, bound, own: vec![None; self.own.len()] };
+        let mut run = Run { engine, bound, own: vec![None; self.own.len()], given: Given::default() };
+        if let Some(spent) = spent {
+            run.give(self, inputs, spent);
+        }
         for (at, step) in self.steps.iter().enumerate() {
             run.begin(&self.own, at).map_err(|e| self.within(e))?;
             match step {
@@ -232,7 +256,7 @@ impl Run<'_> {
     /// Allocates what lives from a step on.
     fn begin(&mut self, own: &[Own], at: usize) -> Result<()> {
         for (memory, own) in self.own.iter_mut().zip(own) {
-            if own.life.first == at {
+            if own.life.first == at && memory.is_none() {
                 *memory = Some(self.engine.alloc(own.size_bytes)?);
             }
         }
@@ -293,6 +317,7 @@ impl Run<'_> {
             batch.slots.iter().zip(&slots).filter(|(memory, _)| matches!(memory, Memory::Bound(_) | Memory::Own(_)));
         let reads: Vec<&Buffer> =
             reads.map(|(_, (buffer, _))| *buffer).chain(batch.constants.iter().map(|buffer| &**buffer)).collect();
+        self.given.note_written(self.engine, batch)?;
         self.engine.replay(&Replay {
             commands: &batch.plan.commands,
             barriers: &batch.plan.barriers,
