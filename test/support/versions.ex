@@ -15,7 +15,7 @@ defmodule Nx.Vulkan.Versions do
   def tokens?, do: Code.ensure_loaded?(Nx.Defn.Token)
 
   @doc "Whether there is `Nx.donatable/1`."
-  def donatable?, do: function_exported?(Nx, :donatable, 1)
+  def donatable?, do: Code.ensure_loaded?(Nx) and function_exported?(Nx, :donatable, 1)
 
   @doc "`Nx.Defn.Kernel.io_call/2`, in a numerical definition or not."
   defmacro hooked(expr, name_or_callback) do

@@ -36,8 +36,10 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Donation
 
-  The memory of a tensor that was marked by `Nx.donatable/1` goes back to the pool after the call, unless it is a result, or the
-  definition has hooks or `Nx.runtime_call`, which may have handed it on.
+  A tensor that was marked by `Nx.donatable/1` is released by a call that succeeds, unless the definition has hooks or `Nx.runtime_call`, which may
+  have handed it on. Where a result of as many bytes is written when nothing reads the tensor any more, or by an elementwise kernel that reads
+  the same element, it has the tensor's memory, so that a training step with donated parameters takes no second copy of them. That memory
+  goes back to the pool where another tensor shares it, such as a reshape of the tensor, or no result fits.
 
   ## Configuration
 
@@ -66,10 +68,9 @@ defmodule Nx.Vulkan.Compiler do
   defmodule Entry do
     @moduledoc false
     # What a call needs: the executable, or a plan of several steps with the `slots` of its inputs. `kept` says of every argument
-    # whether it is used, or is nil where all are; `donated` which of those that are used may go afterwards, or is nil.
-    # `constants` are references that follow the arguments. The templates of those, which only errors need, are `arguments`, as a binary, which
-    # is not copied out of the cache at every call.
-    defstruct [:name, :executable, :plan, :slots, :kept, :donated, :constants, :arguments, :template]
+    # whether it is used, or is nil where all are. `constants` are references that follow the arguments. The templates of those, which only
+    # errors need, are `arguments`, as a binary, which is not copied out of the cache at every call.
+    defstruct [:name, :executable, :plan, :slots, :kept, :constants, :arguments, :template]
   end
 
   @impl true
@@ -349,16 +350,17 @@ defmodule Nx.Vulkan.Compiler do
     Telemetry.compile(name, fn ->
       {plan, constants, leaves, template} = lower(name, vars, fun, hooks)
       used = Plan.inputs(plan)
-      plan = Plan.map_programs(plan, &executable(&1, name))
       {arguments, constant_places} = Enum.split_with(used, &(&1 < length(leaves)))
       donated = for i <- arguments, do: leaves |> Enum.at(i) |> donatable?()
+      # Callbacks may hand on what they are given.
+      donates? = true in donated and match?(%Plan{steps: [{:run, _, _, outputs}], outputs: outputs}, plan)
+      plan = Plan.map_programs(plan, &executable(&1, name, if(donates?, do: donated, else: [])))
 
       entry = %Entry{
         name: name,
         arguments: vars |> Enum.map(&Nx.to_template/1) |> :erlang.term_to_binary(),
         template: template,
         kept: if(length(arguments) < length(leaves), do: for(i <- 0..(length(leaves) - 1)//1, do: i in arguments)),
-        donated: if(true in donated, do: donated),
         constants:
           named(name, fn -> for(i <- constant_places, do: B.reference(Enum.at(constants, i - length(leaves)))) end)
       }
@@ -395,11 +397,10 @@ defmodule Nx.Vulkan.Compiler do
     template
   end
 
-  defp executable(program, name) do
+  defp executable(program, name, donated \\ []) do
     named(name, fn ->
-      B.settle(NativeV.program_compile(program), fn ->
-        NativeV.program_compile(program)
-      end)
+      compile = fn -> NativeV.program_compile(program, donated) end
+      B.settle(compile.(), compile)
     end)
   end
 
@@ -425,14 +426,12 @@ defmodule Nx.Vulkan.Compiler do
   ## Calling
 
   defp call(%Entry{name: name, kept: kept, constants: constants} = entry, args, hooks) do
-    {references, outputs} =
+    outputs =
       Telemetry.run(name, fn ->
         references = references(args, kept, name)
-        {references, run(entry, if(constants == [], do: references, else: references ++ constants), hooks)}
+        run(entry, if(constants == [], do: references, else: references ++ constants), hooks)
       end)
 
-    # Callbacks may have handed on what they were given.
-    if entry.donated && is_nil(entry.plan), do: release(references, entry.donated, outputs)
     result(entry.template, outputs)
   end
 
@@ -470,12 +469,6 @@ defmodule Nx.Vulkan.Compiler do
           reraise Arguments.explain(error, :erlang.binary_to_term(arguments), kept, inputs), __STACKTRACE__
       end
     end)
-  end
-
-  defp release(references, donated, outputs) do
-    for {reference, true} <- Enum.zip(references, donated),
-        reference not in outputs,
-        do: NativeV.tensor_release(reference)
   end
 
   defp result(template, outputs) do

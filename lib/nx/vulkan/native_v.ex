@@ -113,7 +113,7 @@ defmodule Nx.Vulkan.NativeV do
   def profile_get(_limits, _measure), do: nif_error()
 
   @doc """
-  Counters of the engine: memory in bytes, allocations (how often memory was taken from the driver), submissions, dispatches, copies, barriers,
+  Counters of the engine: memory in bytes (`:peak_bytes` is the most that was in use at once), allocations (how often memory was taken from the driver), submissions, dispatches, copies, barriers,
   pipelines; of deferred ops those that are pending,
   and the programs that were compiled, replayed, and run op by op. All zero while no device is open.
   """
@@ -279,7 +279,14 @@ defmodule Nx.Vulkan.NativeV do
   attributes are `[[:axis, 0], ...]`. `:while` has the attributes `:condition` and `:body`, `:cond` has `:on_true` and `:on_false`, which are programs.
   """
   @spec program_compile(list) :: {:ok, ref} | error
-  def program_compile(_program), do: nif_error()
+  def program_compile(program), do: program_compile(program, [])
+
+  @doc """
+  As `program_compile/1`, where the inputs for which `donated` has `true` are released by a run that succeeds. Results have their memory where they
+  fit and nothing else holds it. Dirty CPU scheduler.
+  """
+  @spec program_compile(list, [boolean]) :: {:ok, ref} | error
+  def program_compile(_program, _donated), do: nif_error()
 
   @doc """
   Runs an executable on as many tensors as it has inputs: records it and returns references to memory that the device fills later.
@@ -292,7 +299,9 @@ defmodule Nx.Vulkan.NativeV do
   @doc """
   What one run of an executable does: `:commands` and `:barriers` recorded, `:waits` for the device, bytes of intermediate results
   (`:arena_bytes`) and of what each run allocates besides (`:own_bytes`), those of loops and branches that the host drives left out, and the most
-  bytes that a run takes at once besides its inputs, with all of them (`:peak_bytes`; an estimate for factorizations that read values). Normal scheduler.
+  bytes that a run takes at once besides its inputs, with all of them (`:peak_bytes`; an estimate for factorizations that read values). What of
+  `:own_bytes` has the memory of donated inputs, where nothing else holds that, is `:donated_bytes`; the other numbers count it as allocated.
+  Normal scheduler.
   """
   @spec executable_info(ref) :: {:ok, map} | error
   def executable_info(_executable), do: nif_error()

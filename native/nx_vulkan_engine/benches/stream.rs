@@ -41,6 +41,7 @@ impl Kernel {
                 writes: &[dst],
                 waits: nx_vulkan_engine::Waits::All,
                 work: None,
+                in_place: &[],
             })
             .unwrap();
     }

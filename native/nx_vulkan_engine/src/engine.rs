@@ -529,6 +529,11 @@ impl Engine {
         written.map_err(|e| Error::Io { path: path.display().to_string(), cause: e.to_string() })
     }
 
+    /// Whether launches go to a list instead of the device.
+    pub(crate) fn captures(&self) -> bool {
+        self.capture.is_some()
+    }
+
     /// Whether launches should say what they move and compute: while a program is compiled or a profile is taken.
     pub fn counts_work(&self) -> bool {
         self.capture.is_some() || self.core.stream.profiler().is_on()

@@ -158,13 +158,14 @@ fn the_peak_is_what_runs_take() {
         });
         vec![b.sin(last)]
     });
-    assert!(short.1 <= 6 << 22, "12 vectors that cross a wait take {} bytes", short.1);
+    assert!(short.1 <= 4 << 22, "12 vectors that cross a wait take {} bytes", short.1);
     // What a factorization takes is estimated.
     for (name, (said, taken), slack) in [
         ("batch", batch, 100),
         ("while", looped, 100),
         ("counted while", counted, 100),
-        ("short", short, 4),
+        // Its loops have no iterations, which would take more.
+        ("short", short, 3),
         ("svd", svd, 3),
     ] {
         assert!(taken <= said && said <= taken + taken / slack, "{name}: said {said}, taken {taken}");

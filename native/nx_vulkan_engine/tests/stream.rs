@@ -116,6 +116,7 @@ fn only_dependent_operations_get_a_barrier() {
         writes: &[&outs[2]],
         waits: Waits::Beside,
         work: None,
+        in_place: &[],
     };
     engine.dispatch(&other).unwrap();
     assert_eq!(engine.stats().barriers, independent + 2, "one of two that take turns does not wait for the other");
@@ -141,6 +142,7 @@ fn empty_and_oversized_launches() {
         writes: &[],
         waits: Waits::All,
         work: None,
+        in_place: &[],
     };
     assert_eq!(engine.dispatch(&launch([0, 1, 1])), Ok(()));
     assert_eq!(engine.stats().dispatches, 0);
@@ -179,6 +181,7 @@ fn tables_survive_more_launches_than_the_ring_holds() {
                 writes: &[&b],
                 waits: Waits::All,
                 work: None,
+                in_place: &[],
             })
             .unwrap();
         if round % 37 == 0 {

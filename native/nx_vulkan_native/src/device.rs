@@ -15,7 +15,7 @@ mod atoms {
         ok, nil,
         index, name, kind, uuid, driver, api_version, memory_bytes, has_f64, usable, reason,
         discrete, integrated, virtual_ = "virtual", cpu, other,
-        in_use_bytes, reserved_bytes, allocations, budget_bytes, submissions, dispatches, transfers, barriers, pipelines, deferred_pending, deferred_replayed, deferred_one_by_one, deferred_compiled,
+        in_use_bytes, peak_bytes, reserved_bytes, allocations, budget_bytes, submissions, dispatches, transfers, barriers, pipelines, deferred_pending, deferred_replayed, deferred_one_by_one, deferred_compiled,
     }
 }
 
@@ -144,6 +144,7 @@ fn device_stats<'a>(env: Env<'a>) -> Term<'a> {
     let deferred = open_engine().map(|engine| engine.deferred_counters()).unwrap_or_default();
     let pairs = [
         (atoms::in_use_bytes(), stats.in_use_bytes),
+        (atoms::peak_bytes(), stats.peak_bytes),
         (atoms::reserved_bytes(), stats.reserved_bytes),
         (atoms::allocations(), stats.allocations),
         (atoms::budget_bytes(), stats.budget_bytes),

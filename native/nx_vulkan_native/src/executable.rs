@@ -1,5 +1,6 @@
 //! Compiled programs: the resource that Elixir holds, and the NIFs that make and run them.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use nx_vulkan_engine::executable::{Described, Executable, Launched};
@@ -10,12 +11,12 @@ use nx_vulkan_engine::program::wire::Attr;
 use nx_vulkan_engine::{Compile, Engine, Error, Result};
 use rustler::{Atom, Encoder, Env, ResourceArc, Term};
 
-use crate::tensor::{answer_all, tensors_of};
+use crate::tensor::{Taken, answer_all, tensors_of};
 use crate::{device, error, term};
 
 mod atoms {
     rustler::atoms! {
-        ok, nil, commands, barriers, waits, arena_bytes, own_bytes, peak_bytes,
+        ok, nil, commands, barriers, waits, arena_bytes, own_bytes, peak_bytes, donated_bytes,
         kernel, groups, barrier, read_bytes, written_bytes, flops, wait,
     }
 }
@@ -25,6 +26,8 @@ const STACK_BYTES: usize = 64 << 20;
 
 pub struct ExecutableRef {
     executable: Executable,
+    /// Of its inputs, those that a run takes from their references.
+    donated: Vec<bool>,
 }
 
 #[rustler::resource_impl]
@@ -48,8 +51,8 @@ pub fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Resul
     })
 }
 
-fn compile(engine: &Arc<Engine>, program: Attr) -> Result<Executable> {
-    on_large_stack(move || Executable::compile(engine, Program::from_attr(&program)?))
+fn compile(engine: &Arc<Engine>, program: Attr, donated: &[bool]) -> Result<Executable> {
+    on_large_stack(move || Executable::compile_donating(engine, Program::from_attr(&program)?, donated))
 }
 
 /// Compiles the program of deferred ops.
@@ -57,12 +60,12 @@ pub fn compile_deferred(engine: &Arc<Engine>, program: Program) -> Result<Execut
     on_large_stack(move || Executable::compile(engine, program))
 }
 
-/// Compiles a program in its wire form.
+/// Compiles a program in its wire form, to take the inputs for which `donated` is true from their references.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn program_compile<'a>(env: Env<'a>, program: Term<'a>) -> Term<'a> {
-    let run = || compile(device::engine()?, term::attr(program)?);
+fn program_compile<'a>(env: Env<'a>, program: Term<'a>, donated: Vec<bool>) -> Term<'a> {
+    let run = || compile(device::engine()?, term::attr(program)?, &donated);
     match run() {
-        Ok(executable) => (atoms::ok(), ResourceArc::new(ExecutableRef { executable })).encode(env),
+        Ok(executable) => (atoms::ok(), ResourceArc::new(ExecutableRef { executable, donated })).encode(env),
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
 }
@@ -80,6 +83,7 @@ fn executable_info<'a>(env: Env<'a>, executable: Term<'a>) -> Term<'a> {
                 (atoms::arena_bytes(), summary.arena_bytes),
                 (atoms::own_bytes(), summary.own_bytes),
                 (atoms::peak_bytes(), summary.peak_bytes),
+                (atoms::donated_bytes(), summary.donated_bytes),
             ];
             let map = Term::map_from_pairs(env, &pairs).unwrap_or_else(|_| Term::map_new(env));
             (atoms::ok(), map).encode(env)
@@ -156,7 +160,20 @@ fn programs_graph<'a>(env: Env<'a>, title: &str, programs: Vec<(&str, Term<'a>)>
 fn run<'a>(env: Env<'a>, engine: &Engine, executable: Term<'a>, inputs: Term<'a>, compile: Compile) -> Term<'a> {
     // A process that is killed stays in its call until this returns.
     let goes_on = || env.is_process_alive(env.pid());
-    let run = || executable_of(executable)?.executable.run_while(&tensors_of(inputs, compile)?, compile, &goes_on);
+    let run = || {
+        let ExecutableRef { executable, donated } = &*executable_of(executable)?;
+        if donated.is_empty() {
+            return executable.run_while(&tensors_of(inputs, compile)?, compile, &goes_on);
+        }
+        let taken = Taken::of(inputs, donated, compile)?;
+        let spent = Cell::new(false);
+        let results = executable.run_donating(&taken.tensors, compile, &goes_on, &spent);
+        match &results {
+            Err(_) if !spent.get() => taken.give_back(),
+            _ => taken.release(engine),
+        }
+        results
+    };
     answer_all(env, atoms::nil().to_term(env), run().map(Into::into), engine)
 }
 

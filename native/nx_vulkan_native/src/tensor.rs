@@ -61,6 +61,18 @@ impl TensorRef {
         Ok(tensor)
     }
 
+    /// The tensor, after which the reference is a released one.
+    fn take(&self, compile: Compile) -> Result<Tensor> {
+        self.tensor(compile)?;
+        let lazy = self.slot().take().ok_or(Error::Released)?;
+        lazy.into_ready().map_err(|_| Error::Released)
+    }
+
+    /// Puts back what was taken.
+    fn give_back(&self, tensor: Tensor) {
+        self.slot().get_or_insert_with(|| Lazy::from(tensor));
+    }
+
     /// The size of the memory that it has, or will have.
     pub fn storage_bytes(&self) -> Result<u64> {
         let lazy = self.lazy()?;
@@ -375,6 +387,55 @@ pub fn tensors_of(terms: Term, compile: Compile) -> Result<SmallVec<[Tensor; 4]>
         tensors.push(tensor_of(term, compile)?);
     }
     Ok(tensors)
+}
+
+/// The operands of a run, of which some were taken from their references, so that nobody else can get at them meanwhile.
+pub struct Taken {
+    pub tensors: SmallVec<[Tensor; 4]>,
+    /// References, and the places of their tensors.
+    taken: Vec<(ResourceArc<TensorRef>, usize)>,
+}
+
+impl Taken {
+    pub fn of(terms: Term, donated: &[bool], compile: Compile) -> Result<Taken> {
+        let mut it = Taken { tensors: SmallVec::new(), taken: Vec::new() };
+        let mut donated = donated.iter().copied().chain(std::iter::repeat(false));
+        for term in references(terms)? {
+            if let Err(e) = it.push(term, donated.next().unwrap_or(false), compile) {
+                it.give_back();
+                return Err(e);
+            }
+        }
+        Ok(it)
+    }
+
+    fn push(&mut self, term: Term, is_donated: bool, compile: Compile) -> Result<()> {
+        let reference = resource_of(term)?;
+        // A reference may be several arguments.
+        let before = self.taken.iter().find(|(taken, _)| taken.holder == reference.holder).map(|(_, place)| *place);
+        let tensor = match before {
+            Some(place) => self.tensors[place].clone(),
+            None if is_donated => reference.take(compile)?,
+            None => reference.tensor(compile)?,
+        };
+        if is_donated && before.is_none() {
+            self.taken.push((reference, self.tensors.len()));
+        }
+        self.tensors.push(tensor);
+        Ok(())
+    }
+
+    /// Leaves all references as they were.
+    pub fn give_back(self) {
+        for (reference, place) in self.taken {
+            reference.give_back(self.tensors[place].clone());
+        }
+    }
+
+    /// Leaves those that were taken as released ones.
+    pub fn release(self, engine: &Engine) {
+        self.taken.iter().for_each(|(reference, _)| engine.unshare(reference.holder));
+    }
 }
 
 /// Leaves one op for when a result is read. `:full` beside the reference asks for that soon. `:needs_compile` while no device is open.

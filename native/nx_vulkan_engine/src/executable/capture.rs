@@ -84,6 +84,8 @@ pub(crate) struct Command {
     pub reads: SmallVec<[Place; 4]>,
     pub writes: SmallVec<[Place; 2]>,
     pub waits: Waits,
+    /// Buffers that it reads and writes of which the second may have the first one's memory, if nothing reads that later.
+    pub in_place: SmallVec<[(u32, u32); 1]>,
 }
 
 /// What a copy in another layout is of: the source's first element and type, and along each axis of the copy in its memory, the outermost
@@ -149,6 +151,11 @@ impl Capture {
                 patches.push(Patch { word, buffer, offset_bytes: address & ((1 << BUFFER_SHIFT) - 1) });
             }
         }
+        let id = |place: usize| {
+            let written = || launch.writes.get(place.checked_sub(launch.reads.len())?);
+            launch.reads.get(place).or_else(written)?.virtual_id()
+        };
+        let in_place = launch.in_place.iter().filter_map(|&(read, written)| Some((id(read)?, id(written)?))).collect();
         self.lock().commands.push(Command {
             action: Action::Launch {
                 pipeline: Arc::clone(launch.pipeline),
@@ -162,6 +169,7 @@ impl Capture {
             reads: launch.reads.iter().map(|b| Place::of(b)).collect(),
             writes: launch.writes.iter().map(|b| Place::of(b)).collect(),
             waits: launch.waits,
+            in_place,
         });
         Ok(())
     }
@@ -177,6 +185,7 @@ impl Capture {
                 reads: SmallVec::new(),
                 writes,
                 waits: Waits::All,
+                in_place: SmallVec::new(),
             });
         }
         Ok(())
@@ -196,6 +205,7 @@ impl Capture {
             reads: SmallVec::from_iter([Place::of(src)]),
             writes: SmallVec::from_iter([Place::of(dst)]),
             waits: Waits::All,
+            in_place: SmallVec::new(),
         });
         Ok(())
     }
@@ -272,6 +282,7 @@ impl Command {
                 *id = number(*id);
             }
         }
+        self.in_place.iter_mut().for_each(|(read, written)| (*read, *written) = (number(*read), number(*written)));
         if let Action::Launch { patches, gate, .. } = &mut self.action {
             patches.iter_mut().for_each(|patch| patch.buffer = number(patch.buffer));
             if let Gate::Counts { buffer, .. } = gate {

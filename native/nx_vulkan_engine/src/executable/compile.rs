@@ -3,9 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use super::arena::Role;
 use super::capture::{Command, Place};
-use super::plan::plan;
-use super::{ALIGN_BYTES, Batch, Executable, Life, Memory, Own, Step, Value, Work};
+use super::plan::{Plan, plan};
+use super::{ALIGN_BYTES, Batch, Donation, Executable, Life, Memory, Own, Step, Value, Work};
 use crate::eager::{self, Compile};
 use crate::memory::Buffer;
 use crate::program::passes::{Saving, Target, optimize};
@@ -40,6 +41,8 @@ pub(super) struct Builder<'a> {
     owns_outputs: bool,
     /// What is enough for every arena.
     pub enough_bytes: u64,
+    /// Of the inputs those whose memory results may have; the others are behind the end or false.
+    pub donated: &'a [bool],
 }
 
 impl Executable {
@@ -48,10 +51,18 @@ impl Executable {
     /// # Errors
     /// `InvalidProgram` for a program that breaks a rule; `Unsupported` for what the device can't do, with the op.
     pub fn compile(engine: &Arc<Engine>, program: Program) -> Result<Executable> {
+        Executable::compile_donating(engine, program, &[])
+    }
+
+    /// The same where the inputs for which `donated` is true may become results, see [`Executable::run_donating`].
+    ///
+    /// # Errors
+    /// Those of [`Executable::compile`].
+    pub fn compile_donating(engine: &Arc<Engine>, program: Program, donated: &[bool]) -> Result<Executable> {
         let enough_bytes = enough_bytes(&program);
         let compiled = |program: Program, saving: Saving| {
             let program = optimize(program, &Target { saving, ..Target::of(engine) })?;
-            build_with(Builder { enough_bytes, ..Builder::new(engine) }, &program)
+            build_with(Builder { enough_bytes, donated, ..Builder::new(engine) }, &program)
         };
         // What ops need besides their results is not in it.
         let limit_bytes = enough_bytes.saturating_add(enough_bytes / 16);
@@ -101,8 +112,8 @@ impl<'a> Builder<'a> {
     pub fn new(engine: &'a Arc<Engine>) -> Builder<'a> {
         let (drafts, bound, gates) = (Vec::new(), Vec::new(), Vec::new());
         let capturing = engine.capturing();
-        let enough_bytes = u64::MAX;
-        Builder { engine, capturing, drafts, bound, gates, must_not_wait: false, owns_outputs: false, enough_bytes }
+        let (must_not_wait, owns_outputs, enough_bytes, donated) = (false, false, u64::MAX, &[][..]);
+        Builder { engine, capturing, drafts, bound, gates, must_not_wait, owns_outputs, enough_bytes, donated }
     }
 
     /// A tensor whose memory a run binds.
@@ -219,6 +230,18 @@ impl<'a> Builder<'a> {
         Ok(copy.with_view(copy.view.broadcast_trailing(&tensor.view.shape)?))
     }
 
+    /// Donated inputs that become no outputs as they are, and no results of steps, which may be their operands.
+    fn given(&self, read_last: &[Option<usize>]) -> HashSet<u32> {
+        let waits = self.drafts.iter().filter_map(|draft| match draft {
+            Draft::Wait { operands, .. } => Some(operands),
+            Draft::Batch(_) => None,
+        });
+        let kept: HashSet<u32> = waits.flatten().filter_map(|operand| operand.buffer.virtual_id()).collect();
+        let inputs = self.bound.iter().zip(self.donated).zip(read_last);
+        let given = inputs.filter(|((id, donated), last)| **donated && last.is_some() && !kept.contains(id));
+        given.map(|((id, _), _)| *id).collect()
+    }
+
     pub fn finish(mut self, inputs: Vec<Type>, outputs: Vec<Tensor>) -> Result<Executable> {
         let mut own: Vec<Tensor> = Vec::with_capacity(outputs.len());
         for tensor in outputs {
@@ -239,7 +262,10 @@ impl<'a> Builder<'a> {
         let own: Vec<Own> = own.collect();
         let read_last =
             |id: &u32| lives.get(id).map_or(Some(0), |life| Some(life.last).filter(|&last| last != usize::MAX));
-        let read_last = self.bound.iter().map(read_last).collect();
+        let read_last: Vec<Option<usize>> = self.bound.iter().map(read_last).collect();
+        let given = self.given(&read_last);
+        let last = self.drafts.len().saturating_sub(1);
+        let mut donations: Vec<Donation> = Vec::new();
         let memory = |buffer: &Arc<Buffer>| match buffer.virtual_id() {
             None => Some(Memory::Real(Arc::clone(buffer))),
             Some(id) => bound.get(&id).map(|&i| Memory::Bound(i)).or_else(|| numbers.get(&id).map(|&i| Memory::Own(i))),
@@ -248,18 +274,33 @@ impl<'a> Builder<'a> {
             let memory = memory(&tensor.buffer).ok_or_else(|| missing(&Operand::Result(0)))?;
             Ok(Value { memory, view: tensor.view.clone() })
         };
-        let steps = self.drafts.into_iter().map(|draft| match draft {
-            Draft::Batch(commands) => Ok(Step::Batch(batch(commands, &sizes, &bound, &numbers, self.enough_bytes))),
-            Draft::Wait { work, operands } => {
-                Ok(Step::Wait { work, operands: operands.iter().map(value).collect::<Result<_>>()? })
-            }
-        });
+        let steps =
+            self.drafts.into_iter().enumerate().map(|(at, draft)| match draft {
+                Draft::Batch(commands) => {
+                    let role = |id: u32| match (bound.contains_key(&id), numbers.get(&id)) {
+                        (false, None) => Role::Intermediate,
+                        (false, Some(_)) if lives.get(&id).is_some_and(|life| life.first == at) => Role::Result,
+                        (true, _) if at == last && given.contains(&id) => Role::Donated,
+                        _ => Role::Other,
+                    };
+                    let plan = plan(commands, &sizes, role, self.enough_bytes);
+                    let donated = plan.places.donated.iter();
+                    donations.extend(donated.filter_map(|(id, result)| {
+                        Some(Donation { input: *bound.get(id)?, own: *numbers.get(result)? })
+                    }));
+                    Ok(Step::Batch(Box::new(batch(plan, &bound, &numbers))))
+                }
+                Draft::Wait { work, operands } => {
+                    Ok(Step::Wait { work, operands: operands.iter().map(value).collect::<Result<_>>()? })
+                }
+            });
         Ok(Executable {
             engine: self.engine.uncaptured(),
             inputs,
             steps: steps.collect::<Result<_>>()?,
             own,
             read_last,
+            donations,
             outputs: outputs.iter().map(value).collect::<Result<_>>()?,
         })
     }
@@ -302,14 +343,7 @@ fn lives(drafts: &[Draft], outputs: &[Tensor]) -> HashMap<u32, Life> {
     lives
 }
 
-fn batch(
-    commands: Vec<Command>,
-    sizes: &[u64],
-    bound: &HashMap<u32, u32>,
-    own: &HashMap<u32, u32>,
-    enough_bytes: u64,
-) -> Batch {
-    let mut plan = plan(commands, sizes, |id| bound.contains_key(&id) || own.contains_key(&id), enough_bytes);
+fn batch(mut plan: Plan, bound: &HashMap<u32, u32>, own: &HashMap<u32, u32>) -> Batch {
     let mut slots: Vec<Memory> = Vec::new();
     let mut numbers: HashMap<u32, u32> = HashMap::new();
     let mut written: Vec<u32> = Vec::new();
@@ -317,8 +351,10 @@ fn batch(
     for command in &plan.commands {
         for id in command.ids() {
             numbers.entry(id).or_insert_with(|| {
-                let arena = || Memory::Arena(plan.arena.get(&id).copied().unwrap_or(0));
-                let own = own.get(&id).map(|&i| Memory::Own(i));
+                let arena = || Memory::Arena(plan.places.arena.get(&id).copied().unwrap_or(0));
+                let within = |&(result, at): &(u32, u64)| own.get(&result).map(|&i| Memory::Within(i, at));
+                let result = own.get(&id).map(|&i| Memory::Own(i));
+                let own = result.or_else(|| plan.places.within.get(&id).and_then(within));
                 slots.push(bound.get(&id).map(|&i| Memory::Bound(i)).or(own).unwrap_or_else(arena));
                 slots.len() as u32 - 1
             });
@@ -400,7 +436,7 @@ mod tests {
         let mut found = Vec::new();
         for step in &executable.steps {
             match step {
-                Step::Batch(batch) => found.push(batch),
+                Step::Batch(batch) => found.push(&**batch),
                 Step::Wait { work, .. } => match &**work {
                     Work::Op { .. } => {}
                     Work::While { condition: a, body: b, .. } | Work::Cond { on_true: a, on_false: b } => {

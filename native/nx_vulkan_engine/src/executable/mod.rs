@@ -4,14 +4,17 @@
 //! A program is cut where the host must know values (loops and branches, sizes of convergence): between such *steps*, all commands
 //! are one *batch*, whose intermediate results share an arena.
 
+mod arena;
 mod capture;
 mod compile;
 mod control;
 mod describe;
+mod donation;
 mod peak;
 mod plan;
 mod side_by_side;
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -20,6 +23,7 @@ pub(crate) use crate::stream::{Replay, Slots};
 pub(crate) use capture::{Action, Capture, Command, CopyKey, Gate};
 use control::Looped;
 pub use describe::{Described, Launched};
+use donation::{Donation, Given};
 use plan::Plan;
 pub(crate) use side_by_side::{Cost, Lane};
 
@@ -40,6 +44,8 @@ enum Memory {
     Bound(u32),
     /// Allocated by each run.
     Own(u32),
+    /// At this offset of what a run allocates, before that has its own contents.
+    Within(u32, u64),
     /// At this offset of the batch's arena.
     Arena(u64),
     /// Constants, which are there already.
@@ -89,7 +95,7 @@ enum Advance {
 
 #[derive(Debug)]
 enum Step {
-    Batch(Batch),
+    Batch(Box<Batch>),
     /// What waits for values, with its operands. Its results are bound after those of earlier steps.
     Wait {
         work: Box<Work>,
@@ -110,8 +116,11 @@ pub struct Summary {
     pub arena_bytes: u64,
     /// Memory that each run allocates besides: outputs, and what outlives a wait.
     pub own_bytes: u64,
-    /// The most memory that a run takes at once besides its inputs, loops and branches that the host drives included, in blocks of the pool.
+    /// The most memory that a run takes at once besides its inputs, loops and branches that the host drives included, in blocks of the pool, where no
+    /// result has the memory of a donated input.
     pub peak_bytes: u64,
+    /// Of `own_bytes`, what has the memory of donated inputs that nobody else holds.
+    pub donated_bytes: u64,
 }
 
 /// Memory that a run allocates before a step and gives up after another.
@@ -137,6 +146,8 @@ pub struct Executable {
     own: Vec<Own>,
     /// The last step that reads each of what runs bind, inputs and results of steps; none for outputs.
     read_last: Vec<Option<usize>>,
+    /// Inputs that are donated, and what has their memory from the last step on.
+    donations: Vec<Donation>,
     outputs: Vec<Value>,
 }
 
@@ -148,6 +159,7 @@ struct Run<'a> {
     engine: &'a Arc<Engine>,
     bound: Vec<Option<Tensor>>,
     own: Vec<Option<Arc<Buffer>>>,
+    given: Given<'a>,
 }
 
 impl Executable {
@@ -156,6 +168,7 @@ impl Executable {
         let mut summary = Summary {
             own_bytes: self.own.iter().map(|own| own.size_bytes).sum(),
             peak_bytes: self.peak_bytes(),
+            donated_bytes: self.donated_bytes(),
             ..Summary::default()
         };
         for step in &self.steps {
@@ -164,7 +177,7 @@ impl Executable {
                 Step::Batch(batch) => {
                     summary.commands += batch.plan.commands.len() as u64;
                     summary.barriers += batch.plan.barriers.iter().filter(|&&waits| waits).count() as u64;
-                    summary.arena_bytes = summary.arena_bytes.max(batch.plan.arena_bytes);
+                    summary.arena_bytes = summary.arena_bytes.max(batch.plan.places.arena_bytes);
                 }
             }
         }
@@ -190,6 +203,17 @@ impl Executable {
     /// # Errors
     /// Those of [`Executable::run`], and `Stopped` where a loop was left.
     pub fn run_while(&self, inputs: &[Tensor], compile: Compile, goes_on: GoesOn<'_>) -> Result<Vec<Tensor>> {
+        self.run_with(inputs, compile, goes_on, None)
+    }
+
+    /// Results have the memory of donated inputs where `spent` is there, which becomes true as soon as something may be written to that.
+    fn run_with(
+        &self,
+        inputs: &[Tensor],
+        compile: Compile,
+        goes_on: GoesOn<'_>,
+        spent: Option<&Cell<bool>>,
+    ) -> Result<Vec<Tensor>> {
         if inputs.len() != self.inputs.len() || inputs.iter().zip(&self.inputs).any(|(t, ty)| !has_type(t, ty)) {
             let got: Vec<_> = inputs.iter().map(|t| t.view.ty()).collect();
             let reason = format!("inputs {got:?}, expected {:?}", self.inputs);
@@ -203,7 +227,10 @@ impl Executable {
         for input in inputs {
             bound.push(Some(aligned(engine, input, compile)?));
         }
-        let mut run = Run { engine, bound, own: vec![None; self.own.len()] };
+        let mut run = Run { engine, bound, own: vec![None; self.own.len()], given: Given::default() };
+        if let Some(spent) = spent {
+            run.give(self, inputs, spent);
+        }
         for (at, step) in self.steps.iter().enumerate() {
             run.begin(&self.own, at).map_err(|e| self.within(e))?;
             match step {
@@ -241,7 +268,7 @@ impl Run<'_> {
     /// Allocates what lives from a step on.
     fn begin(&mut self, own: &[Own], at: usize) -> Result<()> {
         for (memory, own) in self.own.iter_mut().zip(own) {
-            if own.life.first == at {
+            if own.life.first == at && memory.is_none() {
                 *memory = Some(self.engine.alloc(own.size_bytes)?);
             }
         }
@@ -269,6 +296,7 @@ impl Run<'_> {
                 self.bound.get(*i as usize).and_then(Option::as_ref).map(|t| (&t.buffer, t.view.offset_bytes()))
             }
             Memory::Own(i) => self.own.get(*i as usize).and_then(Option::as_ref).map(|buffer| (buffer, 0)),
+            Memory::Within(i, at) => self.own.get(*i as usize).and_then(Option::as_ref).map(|buffer| (buffer, *at)),
             Memory::Arena(at) => arena.map(|arena| (arena, *at)),
             Memory::Real(buffer) => Some((buffer, 0)),
         };
@@ -288,7 +316,7 @@ impl Run<'_> {
     }
 
     fn batch(&self, batch: &Batch) -> Result<()> {
-        let arena = match batch.plan.arena_bytes {
+        let arena = match batch.plan.places.arena_bytes {
             0 => None,
             size_bytes => Some(self.engine.alloc(size_bytes)?),
         };
@@ -303,6 +331,7 @@ impl Run<'_> {
             batch.slots.iter().zip(&slots).filter(|(memory, _)| matches!(memory, Memory::Bound(_) | Memory::Own(_)));
         let reads: Buffers<'_> =
             reads.map(|(_, (buffer, _))| *buffer).chain(batch.constants.iter().map(|buffer| &**buffer)).collect();
+        self.given.note_written(self.engine, batch)?;
         self.engine.replay(&Replay {
             commands: &batch.plan.commands,
             barriers: &batch.plan.barriers,

@@ -30,7 +30,8 @@ impl Executable {
             let kept = results.iter().fold(own(at), |sum, (bytes, _)| sum.saturating_add(*bytes));
             match step {
                 Step::Batch(batch) => {
-                    let arena = Some(batch.plan.arena_bytes).filter(|&bytes| bytes > 0).map_or(0, reserved_bytes);
+                    let arena =
+                        Some(batch.plan.places.arena_bytes).filter(|&bytes| bytes > 0).map_or(0, reserved_bytes);
                     most = most.max(kept.saturating_add(arena));
                 }
                 Step::Wait { work, operands } => {

@@ -1,14 +1,12 @@
-//! The order of a batch's commands, where their intermediate results lie, and which commands wait for earlier ones.
+//! The order of a batch's commands, and which of them wait for earlier ones.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
 
+use super::arena::{Buffers, Order, Places, Role};
 use super::capture::{Action, Command, Place};
 use crate::kernel::Waits;
-
-/// Where buffers lie in the arena begins at multiples of this.
-const ALIGN_BYTES: u64 = 256;
 
 /// What commands side by side are short with: eight workgroups for each multiprocessor of an H200, and some 4 and 8 us of its memory and arithmetic.
 const MAX_SHORT_GROUPS: u64 = 8 * 132;
@@ -29,31 +27,26 @@ pub(super) struct Plan {
     pub commands: Vec<Command>,
     /// Whether a barrier comes before each command.
     pub barriers: Vec<bool>,
-    /// Offsets in the arena by number of buffer.
-    pub arena: HashMap<u32, u64>,
-    pub arena_bytes: u64,
+    pub places: Places,
 }
 
 fn virtual_ids(places: &[Place]) -> impl Iterator<Item = u32> + '_ {
     places.iter().filter_map(Place::id)
 }
 
-/// Levels and numbers of commands, in the order in which they are recorded.
-type Order = Vec<(usize, usize)>;
-
-/// Plans a batch. Buffers for which `is_own` holds have memory of their own, the others live in the arena. That takes no more than `enough_bytes`, or
-/// than the commands would one after the other where that is more.
-pub(super) fn plan(commands: Vec<Command>, sizes: &[u64], is_own: impl Fn(u32) -> bool, enough_bytes: u64) -> Plan {
-    let batch = Unplanned { commands: &commands, sizes, is_own: &is_own };
+/// Plans a batch of buffers of these sizes and roles. The arena takes no more than `enough_bytes`, or than the commands would one after the other where
+/// that is more.
+pub(super) fn plan(commands: Vec<Command>, sizes: &[u64], role: impl Fn(u32) -> Role, enough_bytes: u64) -> Plan {
+    let batch = Buffers { commands: &commands, sizes, role: &role };
     let mut order = by_level(&commands);
-    let (mut arena, mut arena_bytes) = batch.lay_out(&order);
-    if arena_bytes > enough_bytes {
-        (order, (arena, arena_bytes)) = batch.narrowed(order, (arena, arena_bytes), enough_bytes);
+    let mut places = batch.lay_out(&order);
+    if places.arena_bytes > enough_bytes {
+        (order, places) = batch.narrowed(order, places, enough_bytes);
     }
     let mut unsorted: Vec<Option<Command>> = commands.into_iter().map(Some).collect();
     let commands: Vec<Command> = order.iter().filter_map(|&(_, i)| unsorted.get_mut(i)?.take()).collect();
-    let barriers = barriers(&commands, sizes, &arena);
-    Plan { commands, barriers, arena, arena_bytes }
+    let barriers = barriers(&commands, sizes, &places);
+    Plan { commands, barriers, places }
 }
 
 /// Commands that don't depend on each other side by side, so that one barrier serves many: in the order of how many commands lie
@@ -156,77 +149,7 @@ impl Size {
     }
 }
 
-/// Commands in the program's order, and what their buffers are.
-struct Unplanned<'a, F> {
-    commands: &'a [Command],
-    sizes: &'a [u64],
-    is_own: &'a F,
-}
-
-/// Offsets in the arena, and its bytes.
-type Arena = (HashMap<u32, u64>, u64);
-
-impl<F: Fn(u32) -> bool> Unplanned<'_, F> {
-    fn size(&self, id: u32) -> u64 {
-        self.sizes.get(id as usize).copied().unwrap_or(0).max(1).next_multiple_of(ALIGN_BYTES)
-    }
-
-    /// The first and the last level that need each buffer of the arena.
-    fn spans(&self, order: &[(usize, usize)]) -> HashMap<u32, (usize, usize)> {
-        let mut spans: HashMap<u32, (usize, usize)> = HashMap::new();
-        for &(level, i) in order {
-            for id in self.commands[i].ids().filter(|&id| !(self.is_own)(id)) {
-                spans.entry(id).or_insert((level, level)).1 = level;
-            }
-        }
-        spans
-    }
-
-    /// Offsets for buffers that are needed at the same level beside each other, the largest first, each as low as it fits.
-    fn lay_out(&self, order: &[(usize, usize)]) -> Arena {
-        let mut order: Vec<(u32, (usize, usize))> = self.spans(order).into_iter().collect();
-        order.sort_by_key(|&(id, span)| (Reverse(self.size(id)), span.0, id));
-        let mut placed: Vec<(u64, u64, (usize, usize))> = Vec::with_capacity(order.len());
-        let mut arena = HashMap::with_capacity(order.len());
-        let mut total = 0;
-        for (id, span) in order {
-            let size = self.size(id);
-            let mut taken: Vec<(u64, u64)> = placed
-                .iter()
-                .filter(|(_, _, other)| other.0 <= span.1 && span.0 <= other.1)
-                .map(|&(begin, end, _)| (begin, end))
-                .collect();
-            taken.sort_unstable();
-            let mut at = 0;
-            for (begin, end) in taken {
-                if begin >= at + size {
-                    break;
-                }
-                at = at.max(end);
-            }
-            placed.push((at, at + size, span));
-            arena.insert(id, at);
-            total = total.max(at + size);
-        }
-        (arena, total)
-    }
-
-    /// The bytes of the arena's buffers that each level needs.
-    fn live_bytes(&self, order: &[(usize, usize)]) -> Vec<u64> {
-        let levels = order.last().map_or(0, |(level, _)| level + 1);
-        let (mut begins, mut ends) = (vec![0u64; levels], vec![0u64; levels + 1]);
-        for (id, (first, last)) in self.spans(order) {
-            begins[first] += self.size(id);
-            ends[last + 1] += self.size(id);
-        }
-        let mut live = 0;
-        let bytes = begins.iter().zip(&ends).map(|(begin, end)| {
-            live = live + begin - end;
-            live
-        });
-        bytes.collect()
-    }
-
+impl<F: Fn(u32) -> Role> Buffers<'_, F> {
     /// Parts of the batch one after the other, each of which is sorted by level on its own, and the first level of each.
     fn in_parts(&self, parts: &[Range<usize>]) -> (Order, Vec<usize>) {
         let mut order = Order::with_capacity(self.commands.len());
@@ -271,38 +194,32 @@ impl<F: Fn(u32) -> bool> Unplanned<'_, F> {
     }
 
     /// An order, and an arena of no more than `enough_bytes`, or than one command after the other needs where that is more.
-    fn narrowed(&self, order: Order, arena: Arena, enough_bytes: u64) -> (Order, Arena) {
+    fn narrowed(&self, order: Order, places: Places, enough_bytes: u64) -> (Order, Places) {
         let one_by_one = self.halved(0);
         let least = self.lay_out(&one_by_one);
-        let enough_bytes = enough_bytes.max(least.1);
-        if arena.1 <= enough_bytes {
-            return (order, arena);
+        let enough_bytes = enough_bytes.max(least.arena_bytes);
+        if places.arena_bytes <= enough_bytes {
+            return (order, places);
         }
         let mut live_bytes = enough_bytes;
         for _ in 0..MAX_TRIES {
             let order = self.halved(live_bytes);
-            let arena = self.lay_out(&order);
-            if arena.1 <= enough_bytes {
-                return (order, arena);
+            let places = self.lay_out(&order);
+            if places.arena_bytes <= enough_bytes {
+                return (order, places);
             }
             // Buffers of different sizes leave gaps.
-            live_bytes = live_bytes.saturating_sub(arena.1 - enough_bytes);
+            live_bytes = live_bytes.saturating_sub(places.arena_bytes - enough_bytes);
         }
         (one_by_one, least)
     }
 }
 
 /// Before which commands a barrier is needed: what they read was written, or what they write was used, since the last one.
-fn barriers(commands: &[Command], sizes: &[u64], arena: &HashMap<u32, u64>) -> Vec<bool> {
+fn barriers(commands: &[Command], sizes: &[u64], places: &Places) -> Vec<bool> {
     /// A range of the arena, or of a buffer of its own.
     type Range = (Option<u32>, u64, u64);
-    let range = |id: u32| -> Range {
-        let size = sizes.get(id as usize).copied().unwrap_or(0).max(1);
-        match arena.get(&id) {
-            Some(&at) => (None, at, at + size.next_multiple_of(ALIGN_BYTES)),
-            None => (Some(id), 0, size),
-        }
-    };
+    let range = |id: u32| -> Range { places.range(id, sizes.get(id as usize).copied().unwrap_or(0)) };
     let overlaps = |a: &Range, b: &Range| a.0 == b.0 && a.1 < b.2 && b.1 < a.2;
     let (mut read, mut written): (Vec<Range>, Vec<(Range, Waits)>) = (Vec::new(), Vec::new());
     commands
@@ -349,7 +266,13 @@ mod tests {
             reads: reads.iter().map(|&id| Place::Virtual(id)).collect(),
             writes: SmallVec::from_iter([Place::Virtual(writes)]),
             waits,
+            in_place: SmallVec::new(),
         }
+    }
+
+    /// Buffers of one batch, but for those that keep their memory.
+    fn but(is_other: impl Fn(u32) -> bool) -> impl Fn(u32) -> Role {
+        move |id| if is_other(id) { Role::Other } else { Role::Intermediate }
     }
 
     #[test]
@@ -364,7 +287,7 @@ mod tests {
                 command(&[4, 2], 5, Waits::All),
             ];
             commands.iter_mut().for_each(|c| c.work = Some(Work { flops: Some(flops), ..Work::default() }));
-            let plan = plan(commands, &[256; 6], |id| id == 0 || id == 5, u64::MAX);
+            let plan = plan(commands, &[256; 6], but(|id| id == 0 || id == 5), u64::MAX);
             plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect::<Vec<u32>>()
         };
         assert_eq!(order(1000), [1, 3, 2, 4, 5]);
@@ -383,7 +306,7 @@ mod tests {
             command(&[2, 4], 5, Waits::All),
         ];
         let sizes = [256; 6];
-        let plan = plan(commands, &sizes, |id| id == 0 || id == 5, u64::MAX);
+        let plan = plan(commands, &sizes, but(|id| id == 0 || id == 5), u64::MAX);
         let writes: Vec<u32> = plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
         let at = |waits: Waits| plan.commands.iter().position(|c| c.waits == waits && c.writes[0].id() == Some(2));
         let (one, other) = (at(Waits::All).unwrap(), at(Waits::Beside).unwrap());
@@ -392,7 +315,7 @@ mod tests {
         let reader = writes.iter().position(|&id| id == 5).unwrap();
         assert!(plan.barriers[other + 1..=reader].contains(&true), "{writes:?} {:?}", plan.barriers);
         // Neither may find its results where what it reads lies.
-        assert_ne!(plan.arena[&1], plan.arena[&2]);
+        assert_ne!(plan.places.arena[&1], plan.places.arena[&2]);
     }
 
     #[test]
@@ -409,15 +332,19 @@ mod tests {
             command(&[5], 6, Waits::Part(2)),
             command(&[5], 6, Waits::Part(2)),
         ];
-        let plan = plan(commands, &[256; 7], |id| id == 0 || id == 6, u64::MAX);
+        let plan = plan(commands, &[256; 7], but(|id| id == 0 || id == 6), u64::MAX);
         let barriers = plan.barriers.iter().filter(|&&waits| waits).count();
         assert_eq!(barriers, 4, "{:?} {:?}", plan.commands, plan.barriers);
         let written: Vec<u32> = plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
         let last_part = written.iter().rposition(|&id| id == 4).unwrap();
         let reader = written.iter().position(|&id| id == 5).unwrap();
         assert!(last_part < reader && plan.barriers[reader], "{written:?} {:?}", plan.barriers);
-        let last = plan.arena.iter().filter(|(id, at)| **id != 4 && **at == plan.arena[&4]);
-        assert!(last.into_iter().all(|(&id, _)| id == 5), "what is read for a part lies elsewhere: {:?}", plan.arena);
+        let last = plan.places.arena.iter().filter(|(id, at)| **id != 4 && **at == plan.places.arena[&4]);
+        assert!(
+            last.into_iter().all(|(&id, _)| id == 5),
+            "what is read for a part lies elsewhere: {:?}",
+            plan.places.arena
+        );
     }
 
     /// Branches of three commands each on an input of their own size, whose results are added up one after the other.
@@ -443,22 +370,22 @@ mod tests {
     fn an_arena_takes_as_little_as_it_has_to() {
         let planned = |enough_bytes: u64| {
             let (commands, sizes, is_own) = branches(32);
-            plan(commands, &sizes, is_own, enough_bytes)
+            plan(commands, &sizes, but(is_own), enough_bytes)
         };
         let wide = planned(u64::MAX);
-        assert!(wide.arena_bytes >= 32 * 1024, "{}", wide.arena_bytes);
+        assert!(wide.places.arena_bytes >= 32 * 1024, "{}", wide.places.arena_bytes);
         let narrow = planned(3 * 1024);
-        assert_eq!(narrow.arena_bytes, 3 * 1024);
+        assert_eq!(narrow.places.arena_bytes, 3 * 1024);
         // Less than one after the other needs is not to be had.
-        assert_eq!(planned(0).arena_bytes, 3 * 1024);
+        assert_eq!(planned(0).places.arena_bytes, 3 * 1024);
         // With more memory more lies side by side.
         let between = planned(12 * 1024);
-        assert!((3 * 1024..=12 * 1024).contains(&between.arena_bytes), "{}", between.arena_bytes);
+        assert!((3 * 1024..=12 * 1024).contains(&between.places.arena_bytes), "{}", between.places.arena_bytes);
         let barriers = [&wide, &between, &narrow].map(|plan| count(&plan.barriers));
         assert!(barriers[0] < barriers[1] && barriers[1] < barriers[2], "{barriers:?}");
         // As much as is needed changes nothing.
-        let enough = planned(wide.arena_bytes);
-        assert_eq!((enough.arena_bytes, &enough.barriers), (wide.arena_bytes, &wide.barriers));
+        let enough = planned(wide.places.arena_bytes);
+        assert_eq!((enough.places.arena_bytes, &enough.barriers), (wide.places.arena_bytes, &wide.barriers));
         assert_eq!([wide, between, narrow].map(|plan| plan.is_by_level()), [true, false, false]);
     }
 
@@ -468,9 +395,9 @@ mod tests {
         let (commands, mut sizes, is_own) = branches(32);
         sizes[..=64].fill(256);
         sizes[65..].fill(1 << 20);
-        let wide = plan(commands.clone(), &sizes, &is_own, u64::MAX);
-        let narrow = plan(commands, &sizes, is_own, (3 << 20) + 256);
-        assert!(wide.arena_bytes >= 16 << 20 && narrow.arena_bytes <= (3 << 20) + 256);
+        let wide = plan(commands.clone(), &sizes, but(&is_own), u64::MAX);
+        let narrow = plan(commands, &sizes, but(is_own), (3 << 20) + 256);
+        assert!(wide.places.arena_bytes >= 16 << 20 && narrow.places.arena_bytes <= (3 << 20) + 256);
         let first = narrow.commands.iter().position(|c| c.writes[0].id().is_some_and(|id| id > 64)).unwrap();
         // One after the other the small ones have 63.
         assert!(count(&narrow.barriers[..first]) < 24, "{:?}", narrow.barriers);
@@ -491,8 +418,8 @@ mod tests {
         let sizes = vec![512; 2 * n as usize + 2];
         let is_own = |id: u32| id == 0 || id == 2 * n + 1;
         for enough_bytes in [0, 1024, 1500, 4096, 8192, u64::MAX] {
-            let plan = plan(commands.clone(), &sizes, is_own, enough_bytes);
-            assert!(plan.arena_bytes <= enough_bytes.max(1024), "{} of {enough_bytes}", plan.arena_bytes);
+            let plan = plan(commands.clone(), &sizes, but(is_own), enough_bytes);
+            assert!(plan.places.arena_bytes <= enough_bytes.max(1024), "{} of {enough_bytes}", plan.places.arena_bytes);
             assert_eq!(plan.commands.len(), commands.len());
             let mut values: HashMap<u64, u32> = HashMap::new();
             for (i, command) in plan.commands.iter().enumerate() {
@@ -503,9 +430,9 @@ mod tests {
                 }
                 // What a command reads is still there.
                 for id in virtual_ids(&command.reads).filter(|&id| !is_own(id)) {
-                    assert_eq!(values.get(&plan.arena[&id]), Some(&id), "command {i} of {enough_bytes} bytes");
+                    assert_eq!(values.get(&plan.places.arena[&id]), Some(&id), "command {i} of {enough_bytes} bytes");
                 }
-                values.extend(plan.arena.get(&written).map(|&at| (at, written)));
+                values.extend(plan.places.arena.get(&written).map(|&at| (at, written)));
             }
         }
     }

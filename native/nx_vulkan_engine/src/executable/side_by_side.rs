@@ -35,7 +35,7 @@ impl Executable {
         let rates = self.engine.stream().rates();
         for step in &self.steps {
             let Step::Batch(batch) = step else { continue };
-            cost.arena_bytes = cost.arena_bytes.max(batch.plan.arena_bytes);
+            cost.arena_bytes = cost.arena_bytes.max(batch.plan.places.arena_bytes);
             cost.barriers_ns +=
                 rates.barrier_ns * (1 + batch.plan.barriers.iter().filter(|&&waits| waits).count() as u64);
             for command in &batch.plan.commands {
@@ -66,14 +66,16 @@ impl Executable {
         };
         let is_own = |memory: &Memory, own: u32| matches!(memory, Memory::Own(i) if *i == own);
         let mut runs: Vec<Slots<'_>> = Vec::with_capacity(lanes.len());
-        for (lane, begin) in lanes.iter().zip((0..).step_by(batch.plan.arena_bytes.max(1) as usize)) {
+        for (lane, begin) in lanes.iter().zip((0..).step_by(batch.plan.places.arena_bytes.max(1) as usize)) {
             let place = |memory: &'a Memory| {
+                let output = |own: u32| {
+                    let output = self.outputs.iter().position(|value| is_own(&value.memory, own));
+                    output.and_then(|k| lane.outputs.get(k)).copied()
+                };
                 let found = match memory {
                     Memory::Bound(i) => lane.inputs.get(*i as usize).copied(),
-                    Memory::Own(own) => {
-                        let output = self.outputs.iter().position(|value| is_own(&value.memory, *own));
-                        output.and_then(|k| lane.outputs.get(k)).copied()
-                    }
+                    Memory::Own(own) => output(*own),
+                    Memory::Within(own, within) => output(*own).map(|(buffer, begin)| (buffer, begin + within)),
                     Memory::Arena(at) => arena.map(|arena| (&**arena, begin + at)),
                     Memory::Real(buffer) => Some((&**buffer, 0)),
                 };

@@ -108,6 +108,8 @@ pub struct Launch<'a> {
     pub waits: Waits,
     /// What it moves and computes, where [`crate::Engine::counts_work`] says that somebody asks.
     pub work: Option<Work>,
+    /// Of `reads` one and of `writes`, counted on behind them, one that may share memory with it where nothing else uses either meanwhile.
+    pub in_place: &'a [(usize, usize)],
 }
 
 /// What a shader does with a bound buffer.

@@ -80,6 +80,7 @@ pub fn run_axpb(
         writes: &[dst],
         waits: Waits::All,
         work: None,
+        in_place: &[],
     })
 }
 

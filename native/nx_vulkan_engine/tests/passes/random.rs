@@ -114,6 +114,10 @@ fn ops_executables_and_the_reference_agree() {
         let got = download(&executable.run(&upload(inputs), Compile::Allowed).unwrap());
         compare(case, program, &optimized, &expected, &got);
         compare(case, program, &optimized, &expected, &run(&optimized, inputs));
+        let donating = Executable::compile_donating(engine(), program.clone(), &vec![true; inputs.len()]).unwrap();
+        let spent = std::cell::Cell::new(false);
+        let donated = donating.run_donating(&upload(inputs), Compile::Allowed, &|| true, &spent).unwrap();
+        compare(case, program, &optimized, &expected, &download(&donated));
     });
     common::assert_valid(engine());
 }

@@ -99,6 +99,7 @@ impl Runner {
                 writes: &writes,
                 waits: Waits::All,
                 work: None,
+                in_place: &[],
             })
             .unwrap();
         let mut bytes = vec![0; n * storage_bytes(out)];

@@ -3,6 +3,7 @@
 pub mod dot;
 pub mod fft;
 pub mod fold;
+mod in_place;
 mod inner;
 pub mod linalg;
 pub mod map;
@@ -24,6 +25,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use in_place::Pairs;
 use once_cell::sync::OnceCell;
 use rspirv::spirv::Capability;
 use smallvec::SmallVec;
@@ -420,6 +422,10 @@ fn record(
     let reads: SmallVec<[&Arc<Buffer>; 4]> = arguments.places.iter().take(first_output).map(|p| p.buffer).collect();
     let writes: SmallVec<[&Arc<Buffer>; 2]> = arguments.places.iter().skip(first_output).map(|p| p.buffer).collect();
     let (params, table): (&[u32], Option<&[u32]>) = if kernel.table { (&[], Some(&words)) } else { (&words, None) };
+    let in_place = match &kernel.spec {
+        Some(spec) if waits == Waits::All && engine.captures() => spec.in_place(arguments, first_output),
+        _ => Pairs::new(),
+    };
     engine.dispatch(&Launch {
         pipeline: &kernel.pipeline,
         params,
@@ -433,6 +439,7 @@ fn record(
             Some(spec) if engine.counts_work() => Some(spec.work(engine.caps().kind, arguments, first_output, groups)),
             _ => None,
         },
+        in_place: &in_place,
     })
 }
 

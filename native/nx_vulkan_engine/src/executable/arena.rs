@@ -1,0 +1,440 @@
+//! Where the intermediate results of a batch lie: in its arena, in memory of results that nothing has written yet, or in the place of what an
+//! elementwise kernel reads for the last time.
+
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
+
+use super::capture::Command;
+
+/// Where buffers begin is a multiple of this.
+const ALIGN_BYTES: u64 = 256;
+
+/// What a buffer is to its batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Only the batch uses it.
+    Intermediate,
+    /// It has memory of its own, of which nothing was written before the batch.
+    Result,
+    /// An input that nothing needs after the batch, and whose memory a result of the same size may have.
+    Donated,
+    /// It keeps its memory.
+    Other,
+}
+
+/// Levels and numbers of commands, in the order in which they are recorded.
+pub(super) type Order = Vec<(usize, usize)>;
+
+/// First and last level.
+type Span = (usize, usize);
+
+/// Where buffers lie, by their numbers.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    /// Offsets in the arena.
+    pub arena: HashMap<u32, u64>,
+    pub arena_bytes: u64,
+    /// Results whose memory others have before, with offsets in that.
+    pub within: HashMap<u32, (u32, u64)>,
+    /// Donated inputs, and the results that may have their memory.
+    pub donated: Vec<(u32, u32)>,
+}
+
+impl Places {
+    /// The memory of a buffer of this size, none for the arena, and where it begins and ends there.
+    pub fn range(&self, id: u32, size_bytes: u64) -> (Option<u32>, u64, u64) {
+        let size = size_bytes.max(1).next_multiple_of(ALIGN_BYTES);
+        let given = self.donated.iter().find(|(input, _)| *input == id).map(|&(_, result)| (result, 0));
+        match (self.arena.get(&id), self.within.get(&id).copied().or(given)) {
+            (Some(&at), _) => (None, at, at + size),
+            (None, Some((result, at))) => (Some(result), at, at + size),
+            (None, None) => (Some(id), 0, size),
+        }
+    }
+}
+
+/// Commands in the program's order, and what their buffers are.
+pub(super) struct Buffers<'a, F> {
+    pub commands: &'a [Command],
+    pub sizes: &'a [u64],
+    pub role: &'a F,
+}
+
+/// The levels that need a buffer.
+struct Use {
+    span: Span,
+    /// The one command that uses it at the first of them, and the one at the last.
+    begins: Option<usize>,
+    ends: Option<usize>,
+}
+
+/// Buffers that follow each other in one place.
+struct Chain {
+    ids: Vec<u32>,
+    span: Span,
+}
+
+/// Memory that buffers share.
+struct Shared {
+    /// The result whose memory it is, none for the arena.
+    result: Option<u32>,
+    size_bytes: u64,
+    taken: Vec<(u64, u64, Span)>,
+}
+
+impl Shared {
+    /// The lowest place for so many bytes at these levels.
+    fn place(&self, size_bytes: u64, span: Span) -> Option<u64> {
+        let meets = |other: &Span| other.0 <= span.1 && span.0 <= other.1;
+        let mut taken: Vec<(u64, u64)> =
+            self.taken.iter().filter(|(_, _, other)| meets(other)).map(|&(begin, end, _)| (begin, end)).collect();
+        taken.sort_unstable();
+        let mut at = 0u64;
+        for (begin, end) in taken {
+            if begin >= at + size_bytes {
+                break;
+            }
+            at = at.max(end);
+        }
+        (at.saturating_add(size_bytes) <= self.size_bytes).then_some(at)
+    }
+}
+
+impl<F: Fn(u32) -> Role> Buffers<'_, F> {
+    fn size(&self, id: u32) -> u64 {
+        self.sizes.get(id as usize).copied().unwrap_or(0)
+    }
+
+    fn aligned_size(&self, id: u32) -> u64 {
+        self.size(id).max(1).next_multiple_of(ALIGN_BYTES)
+    }
+
+    fn is(&self, id: u32, role: Role) -> bool {
+        (self.role)(id) == role
+    }
+
+    /// Donated inputs are needed from the beginning on.
+    fn uses(&self, order: &[(usize, usize)]) -> HashMap<u32, Use> {
+        let mut uses: HashMap<u32, Use> = HashMap::new();
+        for &(level, i) in order {
+            for id in self.commands[i].ids().filter(|&id| !self.is(id, Role::Other)) {
+                let from = if self.is(id, Role::Donated) { 0 } else { level };
+                let first = Use { span: (from, level), begins: Some(i), ends: Some(i) };
+                let used = uses.entry(id).or_insert(first);
+                used.begins = used.begins.filter(|&begins| begins == i || level > used.span.0);
+                used.ends = if level > used.span.1 { Some(i) } else { used.ends.filter(|&ends| ends == i) };
+                used.span.1 = level;
+            }
+        }
+        uses
+    }
+
+    /// Buffers, each with those that have its place after it: the last command to use one is the first to use the next, and nothing else does at
+    /// that level. A donated input begins only what ends in a result.
+    fn chains(&self, order: &[(usize, usize)]) -> Vec<Chain> {
+        let uses = self.uses(order);
+        let mut next: HashMap<u32, u32> = HashMap::new();
+        let mut followed: HashSet<u32> = HashSet::new();
+        let pairs = order.iter().flat_map(|&(_, i)| self.commands[i].in_place.iter().map(move |pair| (i, *pair)));
+        let mut pairs: Vec<(usize, (u32, u32))> = pairs.collect();
+        // A donated input is memory that is not allocated, an intermediate result only some that may be free already.
+        pairs.sort_by_key(|&(_, (read, _))| !self.is(read, Role::Donated));
+        for (i, (read, written)) in pairs {
+            let ends = uses.get(&read).is_some_and(|used| used.ends == Some(i));
+            let begins = uses.get(&written).is_some_and(|used| used.begins == Some(i));
+            let can_have = !self.is(read, Role::Result) && !self.is(written, Role::Donated);
+            if ends
+                && begins
+                && can_have
+                && self.size(read) == self.size(written)
+                && !next.contains_key(&read)
+                && followed.insert(written)
+            {
+                next.insert(read, written);
+            }
+        }
+        let mut firsts: Vec<u32> = uses.keys().copied().filter(|id| !followed.contains(id)).collect();
+        firsts.sort_unstable();
+        let chain = |first: u32| {
+            let ids: Vec<u32> = std::iter::successors(Some(first), |id| next.get(id).copied()).collect();
+            let ends_in_result = ids.last().is_some_and(|&last| self.is(last, Role::Result));
+            let is_cut = self.is(first, Role::Donated) && !ends_in_result && ids.len() > 1;
+            let parts = if is_cut { vec![ids[..1].to_vec(), ids[1..].to_vec()] } else { vec![ids] };
+            parts.into_iter().map(|ids| {
+                let span = |id: Option<&u32>| id.and_then(|id| uses.get(id)).map_or((0, 0), |used| used.span);
+                Chain { span: (span(ids.first()).0, span(ids.last()).1), ids }
+            })
+        };
+        firsts.into_iter().flat_map(chain).collect()
+    }
+
+    fn result_of(&self, chain: &Chain) -> Option<u32> {
+        chain.ids.last().copied().filter(|&last| self.is(last, Role::Result))
+    }
+
+    /// Places for buffers that are needed at the same level beside each other, the largest first, each as low as it fits: in memory of results as
+    /// long as nothing needs those, or else in the arena.
+    pub fn lay_out(&self, order: &[(usize, usize)]) -> Places {
+        let chains = self.chains(order);
+        let mut places = Places::default();
+        let mut shared: Vec<Shared> = Vec::new();
+        let (mut inputs, mut others): (Vec<&Chain>, Vec<&Chain>) = (Vec::new(), Vec::new());
+        for chain in &chains {
+            match (self.result_of(chain), chain.ids.as_slice()) {
+                (Some(result), ids) => {
+                    let size_bytes = self.size(result);
+                    let taken = vec![(0, size_bytes, (chain.span.0, usize::MAX))];
+                    shared.push(Shared { result: Some(result), size_bytes, taken });
+                    let (donated, within): (Vec<u32>, Vec<u32>) =
+                        ids.iter().filter(|&&id| id != result).partition(|&&id| self.is(id, Role::Donated));
+                    places.donated.extend(donated.into_iter().map(|id| (id, result)));
+                    places.within.extend(within.into_iter().map(|id| (id, (result, 0))));
+                }
+                (None, [input]) if self.is(*input, Role::Donated) => inputs.push(chain),
+                _ => others.push(chain),
+            }
+        }
+        shared.sort_by_key(|memory| (memory.size_bytes, memory.result));
+        self.give_away(&inputs, &mut shared, &mut places);
+        shared.push(Shared { result: None, size_bytes: u64::MAX, taken: Vec::new() });
+        others.sort_by_key(|chain| (Reverse(self.size(chain.ids[0])), chain.span.0, chain.ids[0]));
+        for chain in others {
+            let size = self.size(chain.ids[0]);
+            for memory in &mut shared {
+                let Some(at) = memory.place(size, chain.span) else { continue };
+                let end = at + self.aligned_size(chain.ids[0]);
+                memory.taken.push((at, end, chain.span));
+                match memory.result {
+                    Some(result) => places.within.extend(chain.ids.iter().map(|&id| (id, (result, at)))),
+                    None => {
+                        places.arena.extend(chain.ids.iter().map(|&id| (id, at)));
+                        places.arena_bytes = places.arena_bytes.max(end);
+                    }
+                }
+                break;
+            }
+        }
+        places
+    }
+
+    /// Lets results have the memory of inputs that nothing reads any more when they begin.
+    fn give_away(&self, inputs: &[&Chain], shared: &mut [Shared], places: &mut Places) {
+        // What is read latest has the fewest results to choose from.
+        let mut inputs: Vec<&Chain> = inputs.to_vec();
+        inputs.sort_by_key(|input| Reverse(input.span.1));
+        for input in inputs {
+            let size_bytes = self.size(input.ids[0]);
+            let given: HashSet<u32> = places.donated.iter().map(|&(_, result)| result).collect();
+            let is_free = |memory: &&mut Shared| {
+                let begins = memory.taken.first().is_some_and(|(_, _, span)| span.0 > input.span.1);
+                begins && memory.size_bytes == size_bytes && memory.result.is_some_and(|id| !given.contains(&id))
+            };
+            if let Some(memory) = shared.iter_mut().find(is_free) {
+                memory.taken.push((0, size_bytes, input.span));
+                places.donated.extend(memory.result.map(|result| (input.ids[0], result)));
+            }
+        }
+    }
+
+    /// The bytes of intermediate results that each level needs, without those in the place of a result.
+    pub fn live_bytes(&self, order: &[(usize, usize)]) -> Vec<u64> {
+        let levels = order.last().map_or(0, |(level, _)| level + 1);
+        let (mut begins, mut ends) = (vec![0u64; levels], vec![0u64; levels + 1]);
+        for chain in self.chains(order) {
+            if self.result_of(&chain).is_none() && !self.is(chain.ids[0], Role::Donated) {
+                begins[chain.span.0] += self.aligned_size(chain.ids[0]);
+                ends[chain.span.1 + 1] += self.aligned_size(chain.ids[0]);
+            }
+        }
+        let mut live = 0;
+        let bytes = begins.iter().zip(&ends).map(|(begin, end)| {
+            live = live + begin - end;
+            live
+        });
+        bytes.collect()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::ops::Range;
+
+    use smallvec::SmallVec;
+
+    use super::super::capture::{Action, Place};
+    use super::super::plan::{Plan, plan};
+    use super::*;
+    use crate::kernel::Waits;
+
+    fn command(reads: &[u32], writes: &[u32], in_place: &[(u32, u32)]) -> Command {
+        Command {
+            action: Action::Copy { from_bytes: 0, to_bytes: 0, size_bytes: 256 },
+            work: None,
+            reads: reads.iter().map(|&id| Place::Virtual(id)).collect(),
+            writes: writes.iter().map(|&id| Place::Virtual(id)).collect(),
+            waits: Waits::All,
+            in_place: SmallVec::from_slice(in_place),
+        }
+    }
+
+    fn roles(of: &[Role]) -> impl Fn(u32) -> Role + '_ {
+        |id| of[id as usize]
+    }
+
+    use Role::{Donated, Intermediate, Other, Result};
+
+    #[test]
+    fn a_chain_lies_in_the_memory_of_its_result() {
+        let commands = [
+            command(&[0], &[1], &[]),
+            command(&[1], &[2], &[(1, 2)]),
+            command(&[2], &[3], &[(2, 3)]),
+            command(&[3], &[4], &[(3, 4)]),
+        ];
+        let of = [Other, Intermediate, Intermediate, Intermediate, Result];
+        let places = plan(commands.to_vec(), &[1000; 5], roles(&of), u64::MAX).places;
+        assert_eq!((places.arena_bytes, places.within.len()), (0, 3));
+        // Where the result has no memory of its own, the arena has one place.
+        let of = [Other, Intermediate, Intermediate, Intermediate, Other];
+        let places = plan(commands.to_vec(), &[1000; 5], roles(&of), u64::MAX).places;
+        assert_eq!((places.arena_bytes, places.within.len()), (1024, 0));
+        // Other sizes have other places, and the last command waits for nobody's place.
+        let places = plan(commands.to_vec(), &[1000, 1000, 1004, 1000, 1000], roles(&of), u64::MAX).places;
+        assert_eq!(places.arena_bytes, 2048);
+    }
+
+    #[test]
+    fn what_others_read_at_the_same_level_keeps_its_place() {
+        let commands = [
+            command(&[0], &[1], &[]),
+            command(&[1], &[2], &[(1, 2)]),
+            command(&[1], &[3], &[(1, 3)]),
+            command(&[2, 3], &[4], &[(2, 4), (3, 4)]),
+        ];
+        let of = [Other, Intermediate, Intermediate, Intermediate, Other];
+        let places = plan(commands.to_vec(), &[256; 5], roles(&of), u64::MAX).places;
+        assert_eq!(places.arena_bytes, 3 * 256);
+        // One after the other, the second may have it.
+        let places = plan(commands.to_vec(), &[256; 5], roles(&of), 0).places;
+        assert_eq!(places.arena_bytes, 2 * 256);
+        assert_eq!(places.arena[&1], places.arena[&3]);
+    }
+
+    #[test]
+    fn donated_inputs_become_results() {
+        // 1 becomes 4 in place, 2 is read before 5 begins, 3 lies with what is read when 6 is written.
+        let commands = [
+            command(&[0, 2], &[7], &[]),
+            command(&[1, 7], &[4], &[(1, 4)]),
+            command(&[7], &[8], &[(7, 8)]),
+            command(&[8], &[5], &[]),
+            command(&[3, 5], &[6], &[]),
+        ];
+        let of = [Other, Donated, Donated, Donated, Result, Result, Result, Intermediate, Intermediate];
+        let places = plan(commands.to_vec(), &[512; 9], roles(&of), u64::MAX).places;
+        let mut donated = places.donated.clone();
+        donated.sort_unstable();
+        assert_eq!(donated, [(1, 4), (2, 5)]);
+        // No result of another size.
+        let places =
+            plan(commands.to_vec(), &[512, 512, 512, 512, 256, 256, 512, 512, 512], roles(&of), u64::MAX).places;
+        assert!(matches!(places.donated[..], [(1 | 2, 6)]), "{:?}", places.donated);
+    }
+
+    /// Does in a memory of numbers what a plan says, with donated inputs in the place of results or beside them: what a command reads is there, and
+    /// no command touches what one since the last barrier has touched, unless both read.
+    fn check(plan: &Plan, sizes: &[u64], of: &[Role], shares: bool) {
+        let home = |id: u32| -> (Option<u32>, Range<u64>) {
+            let (memory, begin, _) = match (plan.places.donated.iter().find(|(input, _)| *input == id), shares) {
+                (Some((input, _)), false) => (Some(*input), 0, 0),
+                _ => plan.places.range(id, sizes[id as usize]),
+            };
+            (memory, begin..begin + sizes[id as usize])
+        };
+        for (id, _) in (0u32..).zip(of).filter(|(_, role)| **role == Intermediate) {
+            let (memory, range) = home(id);
+            let size = memory.map_or(plan.places.arena_bytes, |result| sizes[result as usize]);
+            assert!(range.end <= size && memory.is_none_or(|result| of[result as usize] == Result), "{id}");
+        }
+        let meet = |a: u32, b: u32| {
+            let (a, b) = (home(a), home(b));
+            a.0 == b.0 && a.1.start < b.1.end && b.1.start < a.1.end
+        };
+        let ids = 0..of.len() as u32;
+        let mut there: HashSet<u32> = ids.clone().filter(|&id| matches!(of[id as usize], Donated | Other)).collect();
+        let (mut read, mut written): (Vec<u32>, Vec<u32>) = (vec![], vec![]);
+        for (command, waits) in plan.commands.iter().zip(&plan.barriers) {
+            if *waits {
+                (read, written) = (vec![], vec![]);
+            }
+            let of_places = |places: &[Place]| places.iter().filter_map(Place::id).collect::<Vec<u32>>();
+            let (reads, writes) = (of_places(&command.reads), of_places(&command.writes));
+            for &id in &reads {
+                assert!(there.contains(&id), "{id} is gone when {command:?} reads it");
+                assert!(!written.iter().any(|&other| meet(id, other)), "{command:?} does not wait");
+            }
+            for &id in &writes {
+                assert!(!read.iter().chain(&written).any(|&other| meet(id, other)), "{command:?} does not wait");
+                for &other in reads.iter().filter(|&&other| meet(id, other)) {
+                    assert!(command.in_place.contains(&(other, id)) && home(id) == home(other), "{command:?}");
+                }
+                there.retain(|&other| !meet(id, other));
+            }
+            there.extend(&writes);
+            read.extend(reads);
+            written.extend(writes);
+        }
+        assert!(ids.filter(|&id| of[id as usize] == Result).all(|id| there.contains(&id)));
+        assert!(plan.places.donated.iter().all(|(input, result)| {
+            of[*input as usize] == Donated
+                && of[*result as usize] == Result
+                && sizes[*input as usize] == sizes[*result as usize]
+        }));
+    }
+
+    #[test]
+    fn nothing_is_written_where_something_is_still_read() {
+        let mut state =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64 | 1;
+        println!("seed {state}");
+        let mut below = |n: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % n
+        };
+        let (mut shared, mut in_results, mut in_place) = (0, 0, 0);
+        for _ in 0..400 {
+            let inputs = 1 + below(4) as usize;
+            let mut of: Vec<Role> = (0..inputs).map(|_| if below(2) == 0 { Donated } else { Other }).collect();
+            let mut sizes: Vec<u64> = (0..inputs).map(|_| 100 * (1 + below(3))).collect();
+            let mut commands: Vec<Command> = Vec::new();
+            let count = 1 + below(24);
+            for _ in 0..count {
+                let reads: Vec<u32> = (0..1 + below(3)).map(|_| below(of.len() as u64) as u32).collect();
+                let writes: Vec<u32> = (0..1 + below(2)).map(|k| of.len() as u32 + k as u32).collect();
+                for _ in &writes {
+                    of.push(if below(4) == 0 { Result } else { Intermediate });
+                    sizes.push(if below(2) == 0 { sizes[reads[0] as usize] } else { 100 * (1 + below(3)) });
+                }
+                let pairs = reads.iter().flat_map(|&read| writes.iter().map(move |&written| (read, written)));
+                let pairs: Vec<(u32, u32)> = pairs.filter(|_| below(3) > 0).collect();
+                commands.push(command(&reads, &writes, &pairs));
+            }
+            for enough_bytes in [0, 700, u64::MAX] {
+                let plan = plan(commands.clone(), &sizes, roles(&of), enough_bytes);
+                assert_eq!(plan.commands.len(), commands.len());
+                check(&plan, &sizes, &of, true);
+                check(&plan, &sizes, &of, false);
+                shared += plan.places.donated.len();
+                in_results += plan.places.within.len();
+                let is_same = |(a, b): &(u32, u32)| {
+                    plan.places.arena.get(a).is_some_and(|at| plan.places.arena.get(b) == Some(at))
+                };
+                in_place += plan.commands.iter().flat_map(|c| &c.in_place).filter(|pair| is_same(pair)).count();
+            }
+        }
+        assert!(shared > 20 && in_results > 100 && in_place > 50, "{shared} {in_results} {in_place}");
+    }
+}
