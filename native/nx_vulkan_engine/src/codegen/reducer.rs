@@ -57,6 +57,12 @@ impl Reducer {
         }
     }
 
+    /// Whether results tell in which order elements were combined: sums are compensated, as are products of f32.
+    pub fn depends_on_order(&self) -> bool {
+        let rounds = |ctype: CType| !ctype.dtype().is_integer();
+        self.reduction == Reduction::Product && matches!(self.accumulator(), Accumulator::Value(ctype) if rounds(ctype))
+    }
+
     /// 32-bit words of one accumulator: 1, 2 or 4.
     pub fn words(&self) -> u32 {
         self.accumulator().words()

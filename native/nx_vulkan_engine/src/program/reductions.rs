@@ -39,11 +39,12 @@ pub struct Reductions {
 impl Reductions {
     /// `None` for plans that do something else: reduce what was reduced, use that within rows, or need the index.
     pub fn of(plan: &Plan) -> Option<Reductions> {
-        let (mut numbers, mut reducers, mut taken) = (Vec::new(), SmallVec::new(), Vec::new());
+        let (mut numbers, mut taken) = (Vec::new(), Vec::new());
+        let mut reducers: SmallVec<[Reducer; 1]> = SmallVec::new();
         for (at, value) in plan.reductions() {
-            let Made::Reduction { reduction, tie_high, of, out } = value.made else { continue };
+            let Made::Reduction { of, .. } = value.made else { continue };
             numbers.push(at);
-            reducers.push(Reducer { reduction, tie_high, input: plan.dtype(of), out });
+            reducers.extend(plan.reducer(value));
             taken.push(of);
         }
         let fits = match reducers.len() {

@@ -68,11 +68,13 @@ fn is_columns(plan: &Plan) -> bool {
     plan.space.iter().rposition(|&n| n > 1).is_some_and(|axis| !plan.axes.contains(&axis))
 }
 
-/// Whether rows of the plan fit in the registers of a workgroup.
+/// Whether rows of the plan are held best in the registers of a workgroup, whose trees give the same bits as those of reductions alone.
 pub fn fits(plan: &Plan, kind: DeviceKind, max_invocations: u32) -> bool {
     let (elements, most) = limits(plan, kind, max_invocations);
     let invocations = if is_columns(plan) { MOST_INVOCATIONS_OF_COLUMNS.min(most) } else { most };
+    let depends_on_order = |(_, value)| plan.reducer(value).is_some_and(|reducer| reducer.depends_on_order());
     plan.reductions().count() <= RowsSpec::MAX_REDUCTIONS
+        && !plan.reductions().any(depends_on_order)
         && !plan.stores.is_empty()
         && plan.row_elements() <= u64::from(elements) * u64::from(invocations)
 }
