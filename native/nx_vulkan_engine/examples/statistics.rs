@@ -49,6 +49,21 @@ fn cross_entropy(shape: &[u64]) -> Result<Program> {
     })
 }
 
+fn softmax(shape: &[u64]) -> Result<Program> {
+    of(shape, |b, x| {
+        let exp = b.exp(b.subtract(x, b.reduce(Reduction::Max, x, &[1], true)));
+        vec![b.divide(exp, b.reduce(Reduction::Sum, exp, &[1], true))]
+    })
+}
+
+fn layer_norm(shape: &[u64]) -> Result<Program> {
+    of(shape, |b, x| {
+        let mean = |a| b.multiply(b.reduce(Reduction::Sum, a, &[1], true), 1.0 / shape[1] as f64);
+        let centered = b.subtract(x, mean(x));
+        vec![b.multiply(centered, b.rsqrt(b.add(mean(b.multiply(centered, centered)), 1e-5)))]
+    })
+}
+
 fn standardized(shape: &[u64]) -> Result<Program> {
     of(shape, |b, x| {
         let (mean, square) = (b.mean(x, &[0, 1]), b.mean(b.multiply(x, x), &[0, 1]));
@@ -85,6 +100,9 @@ fn cases() -> Result<Vec<(&'static str, Program)>> {
         ("sum and max of columns", sum_and_max(&square, &[0])?),
         ("standardized", standardized(&square)?),
         ("errors", moments(&square)?),
+        ("softmax of rows of 100", softmax(&[40960, 100])?),
+        ("softmax of rows of 1000", softmax(&[4096, 1000])?),
+        ("layer norm of rows of 512", layer_norm(&[8192, 512])?),
         ("sum", of(&square, |b, x| vec![b.sum(x, &[0, 1])])?),
         ("sum of columns", of(&square, |b, x| vec![b.sum(x, &[0])])?),
     ])
