@@ -13,7 +13,9 @@ use nx_vulkan_engine::codegen::elementwise::{Form, Port, Ref, Spec, Step};
 use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::codegen::matrix::{MatrixTile, Planes, SplitSpec, SplitStage};
-use nx_vulkan_engine::codegen::reduce::{Direction, ReduceSpec, Stage};
+use nx_vulkan_engine::codegen::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
+use nx_vulkan_engine::codegen::reducer::Reducer;
+use nx_vulkan_engine::codegen::rows::{Along, RowPort};
 use nx_vulkan_engine::codegen::templates::{LIBRARIES, TEMPLATES};
 use nx_vulkan_engine::codegen::workgroup::{self, Keyed, Mode, WorkgroupSpec};
 use nx_vulkan_engine::program::verify::result_dtype;
@@ -23,7 +25,7 @@ use nx_vulkan_engine::{CType, DType, Error};
 use rspirv::binary::Assemble;
 use rspirv::dr::{Instruction, Operand};
 use rspirv::spirv::{Capability, Op};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 const CTYPES: [CType; 8] =
     [CType::I32, CType::U32, CType::I64, CType::U64, CType::F32, CType::F64, CType::C64, CType::C128];
@@ -335,13 +337,10 @@ fn reductions_are_valid() {
                 let columns = [false, true].map(|in_teams| Direction::Columns { in_teams });
                 for direction in columns.into_iter().chain([Direction::Rows { width: 1 }]) {
                     let spec = ReduceSpec {
-                        reduction,
-                        tie_high: false,
-                        input,
+                        reducers: smallvec![Reducer { reduction, tie_high: false, input, out }],
                         times: (reduction == Reduction::Sum).then_some(input),
                         producer: None,
                         epilogue: None,
-                        out,
                         stage,
                         direction,
                         kept_rank: 2,
@@ -355,14 +354,12 @@ fn reductions_are_valid() {
         }
     }
     for (input, paired) in [(DType::F32, false), (DType::F32, true), (DType::Bf16, true), (DType::U8, true)] {
+        let out = if input == DType::U8 { DType::U32 } else { input };
         let spec = ReduceSpec {
-            reduction: Reduction::Sum,
-            tie_high: false,
-            input,
+            reducers: smallvec![Reducer { reduction: Reduction::Sum, tie_high: false, input, out }],
             times: None,
             producer: None,
             epilogue: None,
-            out: if input == DType::U8 { DType::U32 } else { input },
             stage: Stage::First,
             direction: Direction::Rows { width: 4 },
             kept_rank: 1,
@@ -370,6 +367,65 @@ fn reductions_are_valid() {
             paired,
         };
         check(&format!("{spec:?}"), &spec.generate(library, MODES).unwrap().words);
+    }
+}
+
+#[test]
+fn reductions_of_the_same_elements_are_one_valid_kernel() {
+    let library = Library::builtin().unwrap();
+    let of = |reduction, input, out| Reducer { reduction, tie_high: false, input, out };
+    // Accumulators of one, two and four words, and several of each.
+    let all: [SmallVec<[Reducer; 1]>; 3] = [
+        smallvec![of(Reduction::Max, DType::F32, DType::F32), of(Reduction::Sum, DType::F32, DType::F32)],
+        smallvec![of(Reduction::Sum, DType::F64, DType::F64), of(Reduction::ArgMax, DType::F64, DType::S32)],
+        smallvec![of(Reduction::Sum, DType::U8, DType::U32), of(Reduction::Any, DType::U8, DType::U8)],
+    ];
+    for reducers in all {
+        let dtype = reducers[0].input;
+        let directions = [1, 2, 4].map(|width| Direction::Rows { width });
+        for direction in directions.into_iter().chain([false, true].map(|in_teams| Direction::Columns { in_teams })) {
+            for stage in [Stage::Whole, Stage::First, Stage::Last] {
+                let along = if matches!(direction, Direction::Rows { width } if width > 1) {
+                    Along::Vector
+                } else {
+                    Along::Strided
+                };
+                let doubled =
+                    Step { op: Elementwise::Binary(Binary::Add), args: smallvec![Ref::Input(0); 2], out: dtype };
+                let ratio = Step {
+                    op: Elementwise::Binary(Binary::Divide),
+                    args: smallvec![Ref::Input(0), Ref::Input(2)],
+                    out: DType::F32,
+                };
+                let spec = ReduceSpec {
+                    reducers: reducers.clone(),
+                    times: None,
+                    producer: (stage != Stage::Last).then(|| {
+                        Box::new(Producer {
+                            inputs: vec![RowPort { dtype, along, bounded: false }],
+                            steps: vec![doubled],
+                            values: smallvec![Ref::Input(0), Ref::Result(0)],
+                        })
+                    }),
+                    epilogue: Some(Box::new(ReduceEpilogue {
+                        inputs: smallvec![DType::F32],
+                        steps: smallvec![ratio],
+                        results: smallvec![(Ref::Result(0), DType::F32), (Ref::Input(1), reducers[1].out)],
+                        rank: 1,
+                    })),
+                    stage,
+                    direction,
+                    kept_rank: 1,
+                    reduced_rank: 1,
+                    paired: false,
+                };
+                if matches!((direction, stage), (Direction::Rows { width: 2.. }, Stage::Last)) {
+                    continue;
+                }
+                let kernel = spec.generate(library, MODES).unwrap_or_else(|e| panic!("{spec:?}: {e}"));
+                check(&format!("{spec:?}"), &kernel.words);
+            }
+        }
     }
 }
 

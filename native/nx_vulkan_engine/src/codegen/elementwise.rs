@@ -565,7 +565,7 @@ struct Lane {
 }
 
 /// The results of steps on values.
-fn run_steps(
+pub(super) fn run_steps(
     code: &mut Code<'_, '_>,
     steps: &[Step],
     inputs: &[Value],

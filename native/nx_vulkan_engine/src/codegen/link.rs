@@ -410,6 +410,21 @@ impl<'l> Linker<'l> {
         found.ok_or_else(|| self.bad(format!("no function {name}")))
     }
 
+    /// Gives the structure that a function of the template returns these members, of types that the template declares before it; answers its
+    /// type. No code of the template but bodies of slots may name its members.
+    pub(super) fn set_members(&mut self, name: &str, members: &[Word]) -> Result<Word> {
+        let (_, ty) = self.own(name)?;
+        self.module.debug_names.retain(|inst| inst.operands.first() != Some(&Operand::IdRef(ty)));
+        let types = &mut self.module.types_global_values;
+        types.retain(|inst| inst.result_type != Some(ty));
+        let made = types.iter_mut().find(|inst| inst.result_id == Some(ty) && inst.class.opcode == Op::TypeStruct);
+        match made {
+            Some(made) => made.operands = members.iter().map(|&member| Operand::IdRef(member)).collect(),
+            None => return Err(self.bad(format!("{name} gives no structure"))),
+        }
+        Ok(ty)
+    }
+
     /// Replaces a slot's body by what `emit` writes. `emit` gets the ids of the slot's parameters and returns the
     /// id of the result, or `None` for a slot without one.
     pub fn define(

@@ -16,6 +16,7 @@ pub mod matrix;
 pub mod memory;
 pub mod probe;
 pub mod reduce;
+pub mod reducer;
 pub mod rows;
 pub mod scalar;
 pub mod scan;

@@ -11,7 +11,7 @@ use super::elementwise::{Generated, Ref, Step, arg, bounds};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 use super::memory::Address;
-use super::reduce::{Direction, ReduceSpec, Stage};
+use super::reducer::Reducer;
 use super::scalar::{self, Value};
 use super::templates;
 use crate::program::fused::{Computed, Made};
@@ -87,7 +87,7 @@ impl RowsSpec {
         let template = templates::template(&name)?;
         let mut linker = Linker::new(library, &name, &template, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
-        let reductions: Vec<ReduceSpec> = self.values.iter().filter_map(|v| self.reduction(&v.made)).collect();
+        let reductions: Vec<Reducer> = self.values.iter().filter_map(|v| self.reduction(&v.made)).collect();
         for (k, spec) in reductions.iter().enumerate() {
             linker.define(&format!("slot_combine_{k}"), |code, args| {
                 if spec.extreme_of_f32().is_some() {
@@ -118,27 +118,14 @@ impl RowsSpec {
     }
 
     /// The meaning of a reduction's accumulators.
-    fn reduction(&self, made: &Made) -> Option<ReduceSpec> {
+    fn reduction(&self, made: &Made) -> Option<Reducer> {
         let Made::Reduction { reduction, tie_high, of, out } = made else { return None };
-        Some(ReduceSpec {
-            reduction: *reduction,
-            tie_high: *tie_high,
-            input: self.dtype(*of),
-            times: None,
-            producer: None,
-            epilogue: None,
-            out: *out,
-            stage: Stage::Whole,
-            direction: Direction::Rows { width: 1 },
-            kept_rank: 1,
-            reduced_rank: 1,
-            paired: false,
-        })
+        Some(Reducer { reduction: *reduction, tie_high: *tie_high, input: self.dtype(*of), out: *out })
     }
 }
 
 /// Accumulators travel as four words.
-fn to_four(code: &mut Code<'_, '_>, spec: &ReduceSpec, words: Word) -> Word {
+fn to_four(code: &mut Code<'_, '_>, spec: &Reducer, words: Word) -> Word {
     let uint = code.linker.type_uint(32);
     let four = code.linker.type_vector(uint, 4);
     let zero = code.linker.const_u32(0);
@@ -149,7 +136,7 @@ fn to_four(code: &mut Code<'_, '_>, spec: &ReduceSpec, words: Word) -> Word {
     }
 }
 
-fn from_four(code: &mut Code<'_, '_>, spec: &ReduceSpec, four: Word) -> Word {
+fn from_four(code: &mut Code<'_, '_>, spec: &Reducer, four: Word) -> Word {
     let uint = code.linker.type_uint(32);
     match spec.accumulator_bytes() / 4 {
         1 => code.extract(uint, four, 0),
@@ -576,7 +563,7 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
     }
 
     /// The tree is that of `reduce_rows`: loads of one invocation in order, then the team.
-    fn reduce(&mut self, spec: &ReduceSpec, of: Ref, number: usize) -> Result<Held> {
+    fn reduce(&mut self, spec: &Reducer, of: Ref, number: usize) -> Result<Held> {
         let values = self.find(of)?;
         let mut sum = match spec.extreme_of_f32() {
             Some(extreme) => {
@@ -601,7 +588,7 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
     }
 
     /// The accumulator of an invocation's elements.
-    fn sum(&mut self, spec: &ReduceSpec, values: &Held) -> Result<Word> {
+    fn sum(&mut self, spec: &Reducer, values: &Held) -> Result<Word> {
         let identity = spec.exact_identity(self.code)?;
         let words = spec.words_type(self.code);
         let mut sum = identity;
@@ -629,7 +616,7 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
     }
 
     /// The same for elements of f32 without signs: added to a power of two beyond all of them, in four operations each instead of eight.
-    fn sum_without_signs(&mut self, spec: &ReduceSpec, of: Ref, values: &Held) -> Result<Word> {
+    fn sum_without_signs(&mut self, spec: &Reducer, of: Ref, values: &Held) -> Result<Word> {
         let [_, most, _] = self.extremes(of, values)?;
         let (words, float) = (spec.words_type(self.code), self.code.linker.type_float(32));
         let pair = self.code.linker.type_vector(float, 2);

@@ -4,7 +4,7 @@ use super::access::{self, Element, Param, ParamLayout};
 use super::elementwise::{Generated, arg};
 use super::library::Library;
 use super::link::{FloatModes, Linker};
-use super::reduce::{Direction, ReduceSpec, Stage};
+use super::reducer::Reducer;
 use super::templates;
 use crate::program::Reduction;
 use crate::{DType, Result};
@@ -30,26 +30,13 @@ impl ScanSpec {
     /// Invocations per workgroup.
     pub const LOCAL_SIZE: u32 = 256;
 
-    fn reduce(&self) -> ReduceSpec {
-        ReduceSpec {
-            reduction: self.reduction,
-            tie_high: false,
-            input: self.dtype,
-            times: None,
-            producer: None,
-            epilogue: None,
-            out: self.dtype,
-            stage: Stage::Whole,
-            direction: Direction::Rows { width: 1 },
-            kept_rank: 1,
-            reduced_rank: 1,
-            paired: false,
-        }
+    fn reducer(&self) -> Reducer {
+        Reducer { reduction: self.reduction, tie_high: false, input: self.dtype, out: self.dtype }
     }
 
     /// Bytes of one accumulator.
     pub fn accumulator_bytes(&self) -> u64 {
-        self.reduce().accumulator_bytes()
+        self.reducer().accumulator_bytes()
     }
 
     /// Neighbours that one invocation takes in each step.
@@ -59,7 +46,7 @@ impl ScanSpec {
 
     /// Operands: input, carries, output.
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        let reduce = self.reduce();
+        let reduce = self.reducer();
         let accumulator = Element::Raw(self.accumulator_bytes() as u8);
         let name = format!("scan_{}", self.accumulator_bytes() / 4);
         let template = templates::template(&name)?;

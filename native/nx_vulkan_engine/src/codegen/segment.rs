@@ -7,7 +7,7 @@ use super::elementwise::{Generated, LOCAL_SIZE, arg};
 use super::index::{in_row, in_update};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
-use super::reduce::{Direction, ReduceSpec, Stage};
+use super::reducer::Reducer;
 use super::scalar::{self, Value};
 use super::templates;
 use crate::program::Reduction;
@@ -80,21 +80,8 @@ impl SegmentAddSpec {
     pub const CHUNK: u64 = 32;
 
     /// Accumulators are those of sums in the result's type.
-    fn sum_of(&self, input: DType) -> ReduceSpec {
-        ReduceSpec {
-            reduction: Reduction::Sum,
-            tie_high: false,
-            input,
-            times: None,
-            producer: None,
-            epilogue: None,
-            out: self.out,
-            stage: Stage::Whole,
-            direction: Direction::Rows { width: 1 },
-            kept_rank: 1,
-            reduced_rank: 1,
-            paired: false,
-        }
+    fn sum_of(&self, input: DType) -> Reducer {
+        Reducer { reduction: Reduction::Sum, tie_high: false, input, out: self.out }
     }
 
     /// Bytes of one sum.

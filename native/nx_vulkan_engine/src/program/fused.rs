@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::op::{Axes, Op, Reduction};
 use super::{Binary, Elementwise, Instruction, Operand, Program};
 use crate::codegen::elementwise::{Ref, Step};
+use crate::codegen::reducer::Reducer;
 use crate::codegen::scalar;
 use crate::shape::{Dims, contiguous_strides};
 use crate::value::Value;
@@ -187,6 +188,12 @@ impl Plan {
             Ref::Linear => (false, 0),
             Ref::Constant(..) => (true, 0),
         }
+    }
+
+    /// What a reduction makes of its elements; `None` for a step.
+    pub fn reducer(&self, value: &Computed) -> Option<Reducer> {
+        let Made::Reduction { reduction, tie_high, of, out } = value.made else { return None };
+        Some(Reducer { reduction, tie_high, input: self.dtype(of), out })
     }
 
     pub fn reductions(&self) -> impl Iterator<Item = (usize, &Computed)> {

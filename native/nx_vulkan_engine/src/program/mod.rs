@@ -19,6 +19,7 @@ mod liveness;
 mod nested;
 pub mod op;
 pub mod passes;
+pub(crate) mod reductions;
 pub(crate) mod text;
 pub mod verify;
 pub mod window;

@@ -258,14 +258,23 @@ impl Maker<'_> {
         let keep = self.below(2) == 0;
         let ones = |i: usize| if axes.contains(&i) { keep.then_some(1) } else { Some(ty.shape[i]) };
         let shape: Vec<u64> = (0..rank).filter_map(ones).collect();
-        let (reduction, dtype) = match self.below(6) {
-            0 if !ty.dtype.is_complex() => (Reduction::Max, ty.dtype),
-            1 if !ty.dtype.is_complex() => (Reduction::Min, ty.dtype),
-            2 => (Reduction::Any, DType::U8),
-            3 if !ty.dtype.is_complex() => (Reduction::ArgMax, DType::S32),
-            _ => (Reduction::Sum, if ty.dtype.is_integer() { DType::S64 } else { ty.dtype }),
-        };
-        self.build.push(Op::Reduce { reduction, axes, tie_high: false }, &[a], &Type::new(dtype, &shape));
+        // Now and then several of the same elements, or of what is computed from them.
+        let mut of = a;
+        for _ in 0..[1, 1, 1, 2, 4][self.below(5)] {
+            let dtype = self.build.ty(of).dtype;
+            let (reduction, dtype) = match self.below(6) {
+                0 if !dtype.is_complex() => (Reduction::Max, dtype),
+                1 if !dtype.is_complex() => (Reduction::Min, dtype),
+                2 => (Reduction::Any, DType::U8),
+                3 if !dtype.is_complex() => (Reduction::ArgMax, DType::S32),
+                _ => (Reduction::Sum, if dtype.is_integer() { DType::S64 } else { dtype }),
+            };
+            let op = Op::Reduce { reduction, axes: axes.clone(), tie_high: false };
+            self.build.push(op, &[of], &Type::new(dtype, &shape));
+            if self.below(2) == 0 && self.binary(a, a).is_some() {
+                of = Operand::Result(self.build.results() - 1);
+            }
+        }
         Some(())
     }
 
@@ -355,7 +364,7 @@ pub fn program(rng: &mut Rng, instructions: usize, complex: bool) -> Program {
         maker.step();
     }
     let mut program = maker.build.finish(&[]).unwrap();
-    let last = instructions as u32 - 1;
+    let last = program.results().count() as u32 - 1;
     program.outputs = vec![Operand::Result(last), Operand::Result(rng.below(u64::from(last)) as u32)];
     for r in 0..last {
         if rng.below(6) == 0 {

@@ -372,7 +372,7 @@ fn layer_norm_is_one_kernel() {
 
 #[test]
 fn a_mean_of_squared_errors_is_one_reduction() {
-    for (shape, kernels) in [([20, 30], vec!["fused"]), ([300, 401], vec!["fused", "fused"])] {
+    for shape in [[20, 30], [300, 401]] {
         let b = Builder::new();
         let (x, y) = (b.input(DType::F32, &shape), b.input(DType::F32, &shape));
         let error = b.binary(Binary::Subtract, x, y);
@@ -381,7 +381,7 @@ fn a_mean_of_squared_errors_is_one_reduction() {
         let sum = b.push(sum, &[squared], &Type::new(DType::F32, &[]));
         let share = b.number(DType::F32, 1.0 / (shape[0] * shape[1]) as f64);
         let mean = b.binary(Binary::Multiply, sum, share);
-        check(&b.finish(&[mean]).unwrap(), &kernels, 1);
+        check(&b.finish(&[mean]).unwrap(), &["fused"], 1);
     }
 }
 

@@ -20,6 +20,7 @@ mod one_op;
 mod placements;
 mod products;
 mod random;
+mod statistics;
 mod windows;
 mod workgroups;
 

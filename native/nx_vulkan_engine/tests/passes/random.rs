@@ -10,7 +10,7 @@ use nx_vulkan_engine::{Compile, DType, Executable, Value};
 use crate::common::{self, Rng};
 use crate::{difference, download, engine, gpu, graphs, one_op, run, upload};
 
-fn number(name: &str, default: u64) -> u64 {
+pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(default)
 }
 

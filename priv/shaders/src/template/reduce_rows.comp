@@ -12,7 +12,7 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint TEAM = 256u;
 
 #ifdef WIDTH
-ACC slot_load_vector(const in uint o, const in uint r) { return ACC(o + r); }
+ACC slot_load_vector(const in uint o, const in uint r) { return ACC_OF(o + r); }
 #endif
 
 #include "team_total.glsl"

@@ -19,9 +19,9 @@ impl Emitter<'_, '_, '_> {
     /// A variable with the accumulator that changes nothing.
     pub(super) fn accumulator(&mut self, node: &Node) -> Result<Word> {
         let Kind::Fold(fold) = &node.kind else { return Err(invalid("no reduction".to_string())) };
-        let ty = fold.spec.words_type(self.code);
+        let ty = fold.reducer.words_type(self.code);
         let variable = self.code.variable(ty);
-        let identity = fold.spec.exact_identity(self.code)?;
+        let identity = fold.reducer.exact_identity(self.code)?;
         self.code.set(variable, identity);
         Ok(variable)
     }
@@ -30,9 +30,9 @@ impl Emitter<'_, '_, '_> {
     pub(super) fn accumulate(&mut self, node: &Rc<Node>, variable: Word, o: Index, r: Word) -> Result<()> {
         let Kind::Fold(fold) = &node.kind else { return Err(invalid("no reduction".to_string())) };
         let element = self.lifted(fold, node, o, r)?;
-        let ty = fold.spec.words_type(self.code);
+        let ty = fold.reducer.words_type(self.code);
         let old = self.code.get(ty, variable);
-        let value = fold.spec.combine(self.code, old, element)?;
+        let value = fold.reducer.combine(self.code, old, element)?;
         self.code.set(variable, value);
         Ok(())
     }
@@ -45,32 +45,32 @@ impl Emitter<'_, '_, '_> {
         }
         let count = elements(&fold.reduced) as u32;
         // A float of one element is combined too: that makes 0.0 of -0.0, and zero of denormals where the device flushes them.
-        if count == 1 && !fold.spec.accumulates_floats() {
+        if count == 1 && !fold.reducer.accumulates_floats() {
             let zero = self.number(0);
             let value = self.lifted(fold, node, o, zero)?;
-            return fold.spec.lower(self.code, value);
+            return fold.reducer.lower(self.code, value);
         }
         let variable = self.accumulator(node)?;
         let zero = self.number(0);
         let (construct, r) = self.begin_for(zero, count, 1);
         self.accumulate(node, variable, o, r)?;
         self.end_for(construct);
-        let ty = fold.spec.words_type(self.code);
+        let ty = fold.reducer.words_type(self.code);
         let value = self.code.get(ty, variable);
-        fold.spec.lower(self.code, value)
+        fold.reducer.lower(self.code, value)
     }
 
     /// The elements of all operands at one position, in their order.
     fn fold_parts(&mut self, fold: &Fold, node: &Node, o: Index) -> Result<Word> {
-        let mut value = fold.spec.exact_identity(self.code)?;
+        let mut value = fold.reducer.exact_identity(self.code)?;
         for (r, &part) in node.operands.iter().enumerate() {
             let shape = self.shape(part);
             let at = o.clone().reshape(self, &shape);
             let (element, r) = (self.element(part, at)?, self.number(r as u32));
-            let lifted = fold.spec.lift(self.code, element, r)?;
-            value = fold.spec.combine(self.code, value, lifted)?;
+            let lifted = fold.reducer.lift(self.code, element, r)?;
+            value = fold.reducer.combine(self.code, value, lifted)?;
         }
-        fold.spec.lower(self.code, value)
+        fold.reducer.lower(self.code, value)
     }
 
     /// The accumulator of element `r` of result `o`.
@@ -101,7 +101,7 @@ impl Emitter<'_, '_, '_> {
                     Index::coordinates(&shape, coordinates.collect())
                 };
                 let value = self.element(a, index)?;
-                fold.spec.lift(self.code, value, r)
+                fold.reducer.lift(self.code, value, r)
             }
             (Folded::Products { contract_a, batch_a, contract_b, batch_b }, &[a, b]) => {
                 let kept = self.coordinates(&mut o);
@@ -110,10 +110,10 @@ impl Emitter<'_, '_, '_> {
                 let (batch, free) = kept.split_at(batch_a.len());
                 let free_a = self.shape(a).len() - batch_a.len() - contract_a.len();
                 let (of_a, of_b) = free.split_at(free_a.min(free.len()));
+                let times = self.entries[b].ty.dtype;
                 let a = self.factor(a, (batch_a, batch), (contract_a, &summed), of_a)?;
                 let b = self.factor(b, (batch_b, batch), (contract_b, &summed), of_b)?;
-                let times = fold.spec.times.unwrap_or(fold.spec.input);
-                fold.spec.lift_product(self.code, a, b, times)
+                fold.reducer.lift_product(self.code, a, b, times)
             }
             (Folded::Updates { axes }, &[indices, updates]) => {
                 let (here, rest) = self.addressed(indices, axes, &mut o, r)?;
@@ -128,8 +128,8 @@ impl Emitter<'_, '_, '_> {
                 let start = self.times(r, row as u32);
                 let at = self.plus(start, at);
                 let value = self.element(updates, Index::linear(&shape, at))?;
-                let lifted = fold.spec.lift(self.code, value, r)?;
-                let (none, ty) = (fold.spec.exact_identity(self.code)?, fold.spec.words_type(self.code));
+                let lifted = fold.reducer.lift(self.code, value, r)?;
+                let (none, ty) = (fold.reducer.exact_identity(self.code)?, fold.reducer.words_type(self.code));
                 Ok(self.choose(ty, here, lifted, none))
             }
             (Folded::LastUpdate { axes }, &[indices]) => {

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::memory::Region;
 use super::{Emitter, Port};
-use crate::codegen::reduce::{Direction, ReduceSpec, Stage};
+use crate::codegen::reducer::Reducer;
 use crate::program::op::Axes;
 use crate::program::passes::{MAX_ROWS, PHASE_WORK};
 use crate::program::{Binary, Elementwise, Linalg, Loop, Op, Operand, Program, Reduction, Unary};
@@ -71,7 +71,7 @@ pub(super) enum Kind {
 /// A reduction: for each element of the result, accumulators of other elements are combined.
 #[derive(Debug)]
 pub(super) struct Fold {
-    pub spec: ReduceSpec,
+    pub reducer: Reducer,
     pub reduced: Dims,
     pub what: Folded,
 }
@@ -90,21 +90,8 @@ pub(super) enum Folded {
     LastUpdate { axes: Axes },
 }
 
-fn spec(reduction: Reduction, tie_high: bool, input: DType, times: Option<DType>, out: DType) -> ReduceSpec {
-    ReduceSpec {
-        reduction,
-        tie_high,
-        input,
-        times,
-        producer: None,
-        epilogue: None,
-        out,
-        stage: Stage::Whole,
-        direction: Direction::Columns { in_teams: false },
-        kept_rank: 1,
-        reduced_rank: 1,
-        paired: false,
-    }
+fn reducer(reduction: Reduction, tie_high: bool, input: DType, out: DType) -> Reducer {
+    Reducer { reduction, tie_high, input, out }
 }
 
 impl Emitter<'_, '_, '_> {
@@ -139,41 +126,41 @@ impl Emitter<'_, '_, '_> {
                 }
                 (Op::Reduce { reduction, axes, tie_high }, [a, ..]) if self.parts(operands[0], axes, a).is_some() => {
                     let parts = self.parts(operands[0], axes, a).unwrap_or_default();
-                    let spec = spec(*reduction, *tie_high, a.dtype, None, out.dtype);
-                    let fold = Fold { spec, reduced: smallvec![parts.len() as u64], what: Folded::Parts };
+                    let reducer = reducer(*reduction, *tie_high, a.dtype, out.dtype);
+                    let fold = Fold { reducer, reduced: smallvec![parts.len() as u64], what: Folded::Parts };
                     results.push(self.node(out, Kind::Fold(fold), &parts));
                 }
                 (Op::Reduce { reduction, axes, tie_high }, [a, ..]) => {
                     let mut axes = axes.clone();
                     axes.sort_unstable();
                     let reduced = axes.iter().map(|&axis| a.shape[axis]).collect();
-                    let spec = spec(*reduction, *tie_high, a.dtype, None, out.dtype);
-                    let fold = Fold { spec, reduced, what: Folded::Axes(axes) };
+                    let reducer = reducer(*reduction, *tie_high, a.dtype, out.dtype);
+                    let fold = Fold { reducer, reduced, what: Folded::Axes(axes) };
                     results.push(self.node(out, Kind::Fold(fold), &operands));
                 }
-                (Op::Dot { contract_a, batch_a, contract_b, batch_b }, [a, b]) => {
+                (Op::Dot { contract_a, batch_a, contract_b, batch_b }, [a, _]) => {
                     let reduced = contract_a.iter().map(|&axis| a.shape[axis]).collect();
-                    let spec = spec(Reduction::Sum, false, a.dtype, Some(b.dtype), out.dtype);
+                    let reducer = reducer(Reduction::Sum, false, a.dtype, out.dtype);
                     let what = Folded::Products {
                         contract_a: contract_a.clone(),
                         batch_a: batch_a.clone(),
                         contract_b: contract_b.clone(),
                         batch_b: batch_b.clone(),
                     };
-                    results.push(self.node(out, Kind::Fold(Fold { spec, reduced, what }), &operands));
+                    results.push(self.node(out, Kind::Fold(Fold { reducer, reduced, what }), &operands));
                 }
                 (Op::IndexedAdd { axes }, [_, indices, updates]) => {
-                    let spec = spec(Reduction::Sum, false, updates.dtype, None, out.dtype);
+                    let reducer = reducer(Reduction::Sum, false, updates.dtype, out.dtype);
                     let what = Folded::Updates { axes: axes.clone() };
-                    let fold = Fold { spec, reduced: smallvec![update_count(indices)], what };
+                    let fold = Fold { reducer, reduced: smallvec![update_count(indices)], what };
                     let sums = self.node(out.clone(), Kind::Fold(fold), &operands[1..]);
                     let add = Kind::Op(Op::Binary(Binary::Add));
                     results.push(self.node(out, add, &[operands[0], sums]));
                 }
                 (Op::IndexedPut { axes }, [_, indices, _]) => {
-                    let spec = spec(Reduction::Max, false, DType::U32, None, DType::U32);
+                    let reducer = reducer(Reduction::Max, false, DType::U32, DType::U32);
                     let what = Folded::LastUpdate { axes: axes.clone() };
-                    let fold = Fold { spec, reduced: smallvec![update_count(indices)], what };
+                    let fold = Fold { reducer, reduced: smallvec![update_count(indices)], what };
                     let last = self.node(Type::new(DType::U32, &out.shape), Kind::Fold(fold), &operands[1..2]);
                     let put = Kind::Put { axes: axes.clone() };
                     results.push(self.node(out, put, &[operands[0], last, operands[2]]));

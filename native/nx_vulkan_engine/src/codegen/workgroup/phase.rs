@@ -226,8 +226,8 @@ impl Emitter<'_, '_, '_> {
 
     /// Puts reductions of one result together that are combined alike, and gives all teams memory.
     fn teams(&mut self, folds: Vec<(u32, Id, Rc<Node>)>) -> Result<Vec<Team>> {
-        let spec_of = |node: &Rc<Node>| match &node.kind {
-            Kind::Fold(fold) => Some(fold.spec.clone()),
+        let reducer_of = |node: &Rc<Node>| match &node.kind {
+            Kind::Fold(fold) => Some(fold.reducer),
             _ => None,
         };
         let mut alike: Vec<(u32, bool, Members)> = vec![];
@@ -235,7 +235,7 @@ impl Emitter<'_, '_, '_> {
             let Kind::Fold(fold) = &node.kind else { return Err(invalid("no reduction".to_string())) };
             let total = self.is_total(id, fold);
             let same = alike.iter_mut().find(|(of, is_total, members)| {
-                *of == size && *is_total && total && spec_of(&members[0].1).as_ref() == Some(&fold.spec)
+                *of == size && *is_total && total && reducer_of(&members[0].1) == Some(fold.reducer)
             });
             match same {
                 Some((_, _, members)) => members.push((id, node)),
@@ -245,7 +245,7 @@ impl Emitter<'_, '_, '_> {
         let mut teams = vec![];
         for (size, _, members) in alike {
             let Kind::Fold(fold) = &members[0].1.kind else { continue };
-            let words = fold.spec.accumulator_bytes() as u32 / 4;
+            let words = fold.reducer.accumulator_bytes() as u32 / 4;
             let count = self.elements_of(members[0].0) as u32 * members.len() as u32;
             let partial = self.memory.allocate(words, size * count);
             let last = (size > LAST_ACCUMULATORS).then(|| self.memory.allocate(words, LAST_ACCUMULATORS * count));
@@ -310,7 +310,7 @@ impl Emitter<'_, '_, '_> {
 
     /// What each of `count` invocations has accumulated, to memory from place `first` on.
     fn store_partial(&mut self, team: &Team, first: u32, count: u32, variable: Word) -> Result<()> {
-        let ty = team.fold()?.spec.words_type(self.code);
+        let ty = team.fold()?.reducer.words_type(self.code);
         let value = self.code.get(ty, variable);
         let (construct, i) = self.begin_for(self.local_id, count, self.spec.local_size);
         let first = self.number(first);
@@ -387,14 +387,14 @@ impl Emitter<'_, '_, '_> {
                     let (construct, o) = self.begin_for(self.local_id, team.teams, size);
                     let from = self.times(o, count);
                     let value = self.combined(team, source, from, 1, count)?;
-                    let value = team.fold()?.spec.lower(self.code, value)?;
+                    let value = team.fold()?.reducer.lower(self.code, value)?;
                     self.store_region(id, region, o, value);
                     self.end_for(construct);
                 }
                 None => {
                     let from = self.number(0);
                     let value = self.combined(team, source, from, 1, count)?;
-                    let value = team.fold()?.spec.lower(self.code, value)?;
+                    let value = team.fold()?.reducer.lower(self.code, value)?;
                     self.entries[id].source = Source::Uniform(value);
                 }
             }
@@ -431,7 +431,7 @@ impl Emitter<'_, '_, '_> {
             let offset = self.number(j * step);
             let at = self.plus(from, offset);
             let next = self.load_words(source, at);
-            value = fold.spec.combine(self.code, value, next)?;
+            value = fold.reducer.combine(self.code, value, next)?;
         }
         Ok(value)
     }

@@ -15,6 +15,7 @@ mod rounding;
 pub mod rows;
 pub mod scan;
 pub mod sort;
+mod stages;
 pub mod transpose;
 pub mod window_scatter;
 mod work;

@@ -1,11 +1,13 @@
 //! Names of generated kernels, for people: `family.variant.type`, such as `map.multiply_add_tanh.f32`. Different kernels may share one.
 
 use super::KernelSpec;
+use crate::DType;
 use crate::codegen::access::Element;
 use crate::codegen::dot::Tiling;
 use crate::codegen::elementwise::Step;
 use crate::codegen::matrix::SplitStage;
 use crate::codegen::reduce::Stage;
+use crate::codegen::reducer::Reducer;
 use crate::codegen::scan::ScanStage;
 use crate::codegen::sort::SortSpec;
 use crate::codegen::window_scatter::WindowStage;
@@ -47,14 +49,16 @@ impl KernelSpec {
             }
             KernelSpec::Reduce { spec, .. } => {
                 let producer = spec.producer.iter().flat_map(|producer| step_names(&producer.steps));
-                let reduction = if spec.times.is_some() { "dot" } else { spec.reduction.name() };
+                let name = |reducer: &Reducer| if spec.times.is_some() { "dot" } else { reducer.reduction.name() };
+                let reductions = spec.reducers.iter().map(name);
+                let (first, input) = spec.reducers.first().map_or(("", DType::U32), |r| (name(r), r.input));
                 let stage = match spec.stage {
                     Stage::Whole => "",
                     Stage::First => ".first",
                     Stage::Last => ".last",
                 };
                 let epilogue = spec.epilogue.iter().flat_map(|epilogue| step_names(&epilogue.steps));
-                format!("reduce.{}{stage}.{}", ops(producer.chain([reduction]).chain(epilogue), reduction), spec.input)
+                format!("reduce.{}{stage}.{}", ops(producer.chain(reductions).chain(epilogue), first), input)
             }
             KernelSpec::Rows(spec) => {
                 let names = spec.values.iter().map(|value| match &value.made {

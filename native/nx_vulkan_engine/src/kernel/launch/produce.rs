@@ -1,58 +1,81 @@
-//! Launches of reductions whose elements are computed on the way in. Trees are those of a reduction of the same elements in memory, so
-//! that results have the same bits.
+//! Launches of reductions whose elements are computed on the way in, several of them at once, and whose results take steps on the way out.
+//! Trees are those of each reduction of the same elements in memory, so that results have the same bits.
 
 use smallvec::SmallVec;
 
-use super::reduce::{Plan as Layout, plan as layout_of, run, spaces};
-use super::{Compile, KernelSpec, Loaded, MAX_POSITION, Place, max_position};
-use crate::codegen::elementwise::{Ref, Step};
-use crate::codegen::reduce::{Direction, Producer, ReduceSpec, Stage};
+use super::reduce::{Layout, layout as layout_of, spaces};
+use super::stages::Stages;
+use super::{Compile, Loaded, MAX_POSITION, Place, max_position};
+use crate::codegen::elementwise::Ref;
+use crate::codegen::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
 use crate::codegen::rows::{Along, RowPort};
-use crate::program::fused::{Made, Plan};
+use crate::program::fused::Plan;
+use crate::program::reductions::Reductions;
 use crate::shape::{Dims, Space, Strides};
 use crate::{Engine, Result, Tensor, View};
 
-/// The only reduction of a plan that does nothing after it.
-fn only(plan: &Plan) -> Option<&Made> {
-    let (at, last) = plan.reductions().next()?;
-    let [store] = plan.stores.as_slice() else { return None };
-    let single = plan.reductions().count() == 1 && at + 1 == plan.values.len();
-    (single && store.row && store.value == Ref::Result(at as u8)).then_some(&last.made)
-}
+/// Axes of chunks' accumulators: as of reductions of several parts, which share the kernel.
+const AXES_OF_PARTIALS: usize = 2;
 
-/// Whether the plan is one reduction of what steps compute.
-pub fn fits(plan: &Plan) -> bool {
-    let counts = |r: &Ref| matches!(r, Ref::Coordinate(_) | Ref::Linear);
-    let indexed = plan.values.iter().any(|v| match &v.made {
-        Made::Step(step) => step.args.iter().any(counts),
-        Made::Reduction { of, .. } => counts(of),
+/// How the reductions are laid out, and the axes along which their elements lie, if each would be laid out like that alone.
+fn layout(engine: &Engine, plan: &Plan, what: &Reductions, loads: &[&Tensor], outputs: u64) -> Option<(Layout, usize)> {
+    let mut layouts = what.before.results.iter().zip(&what.reducers).map(|(&of, reducer)| {
+        let dtype = reducer.input;
+        // What is computed would lie in memory without gaps.
+        let (view, aligned) = match of {
+            Ref::Input(k) => {
+                let tensor = loads.get(usize::from(k))?;
+                (View::clone(&tensor.view), tensor.address().is_multiple_of(16))
+            }
+            _ => (View::contiguous(dtype, &plan.space), true),
+        };
+        let (kept, reduced) = spaces(&view, &plan.axes);
+        let layout = layout_of(&kept, &reduced, dtype, aligned, engine);
+        let last = layout.of_partials(engine, outputs, layout.chunks, reducer.accumulator_bytes());
+        let teams =
+            [layout.team(engine, reduced.rank(), layout.chunk), last.team(engine, AXES_OF_PARTIALS, layout.chunks)];
+        Some((layout, last.direction, teams, reduced.rank()))
     });
-    !indexed && !plan.loads.iter().any(|load| load.bounded) && only(plan).is_some()
+    let (layout, last, teams, rank) = layouts.next()??;
+    let is_same = |(other, direction, other_teams, _): (Layout, Direction, [u32; 2], usize)| {
+        other == layout && direction == last && other_teams == teams
+    };
+    layouts.all(|other| other.is_some_and(is_same)).then_some((layout, rank))
 }
 
-/// Runs such a plan. `None` where one launch can't index everything.
-pub fn reduce(engine: &Engine, plan: &Plan, loads: &[Loaded], result: &Tensor, compile: Compile) -> Result<Option<()>> {
-    let Some(&Made::Reduction { reduction, tie_high, of, out }) = only(plan) else { return Ok(None) };
-    let dtype = plan.dtype(of);
+/// The axes of the plan's space that rows are made of, or the others, with the strides of some tensors.
+fn along(plan: &Plan, tensors: &[&Tensor], reduced: bool) -> Space {
+    let axes: SmallVec<[usize; 6]> = (0..plan.space.len()).filter(|axis| plan.axes.contains(axis) == reduced).collect();
+    let sizes: Dims = axes.iter().map(|&axis| plan.space[axis]).collect();
+    let strides: Vec<Strides> =
+        tensors.iter().map(|t| axes.iter().map(|&axis| t.view.strides[axis]).collect()).collect();
+    Space::new(&sizes, &strides.iter().map(|s| &s[..]).collect::<Vec<_>>())
+}
+
+fn place<'a>(t: &'a Tensor, strides: &'a [i64]) -> Place<'a> {
+    Place { buffer: &t.buffer, address: t.address(), strides, element_bytes: t.view.dtype.size_bytes() }
+}
+
+/// Runs a plan of such reductions. `None` where one launch can't index everything, or they are laid out differently.
+pub fn reduce(
+    engine: &Engine,
+    plan: &Plan,
+    what: &Reductions,
+    loads: &[Loaded],
+    results: &[Tensor],
+    compile: Compile,
+) -> Result<Option<()>> {
     // Accumulators take 16 bytes at most.
-    let kept: u64 = plan.kept().iter().product();
-    if plan.elements() > MAX_POSITION || kept > max_position(16) || !loads.iter().all(Loaded::is_indexed) {
+    let outputs: u64 = plan.kept().iter().product();
+    if plan.elements() > MAX_POSITION || outputs > max_position(16) || !loads.iter().all(Loaded::is_indexed) {
         return Ok(None);
     }
-    let loads: Vec<&Tensor> = loads.iter().map(|load| &load.tensor).collect();
-    // As if the elements lay in memory.
-    let (whole_kept, whole_reduced) = spaces(&View::contiguous(dtype, &plan.space), &plan.axes);
-    let layout = layout_of(&whole_kept, &whole_reduced, dtype, true, engine);
-    let pick = |reduced: bool| -> Space {
-        let axes: SmallVec<[usize; 6]> =
-            (0..plan.space.len()).filter(|axis| plan.axes.contains(axis) == reduced).collect();
-        let sizes: Dims = axes.iter().map(|&axis| plan.space[axis]).collect();
-        let strides: Vec<Strides> =
-            loads.iter().map(|t| axes.iter().map(|&axis| t.view.strides[axis]).collect()).collect();
-        Space::new(&sizes, &strides.iter().map(|s| &s[..]).collect::<Vec<_>>())
+    let tensors = |which: &[usize]| -> Vec<&Tensor> {
+        which.iter().filter_map(|&k| loads.get(k)).map(|load| &load.tensor).collect()
     };
-    let (kept, reduced) = (pick(false), pick(true));
-    let (outputs, elements) = (kept.elements(), reduced.elements());
+    let (loads, further) = (tensors(&what.before.loads), tensors(&what.behind.loads));
+    let Some((layout, rank)) = layout(engine, plan, what, &loads, outputs) else { return Ok(None) };
+    let (kept, reduced) = (along(plan, &loads, false), along(plan, &loads, true));
     let width = match layout.direction {
         Direction::Rows { width } => u64::from(width),
         Direction::Columns { .. } => 1,
@@ -73,65 +96,50 @@ pub fn reduce(engine: &Engine, plan: &Plan, loads: &[Loaded], result: &Tensor, c
         };
         RowPort { dtype: t.view.dtype, along, bounded: false }
     };
-    let steps: Vec<Step> = plan
-        .values
-        .iter()
-        .filter_map(|v| if let Made::Step(step) = &v.made { Some(step.clone()) } else { None })
-        .collect();
-    let producer = Producer { inputs: (0..loads.len()).map(port).collect(), steps, value: of };
-    let spec = |stage: Stage, layout: &Layout, ranks: [usize; 3], elements: u64| {
-        let spec = ReduceSpec {
-            reduction,
-            tie_high,
-            input: dtype,
-            times: None,
-            producer: (stage != Stage::Last).then(|| Box::new(producer.clone())),
-            epilogue: None,
-            out,
-            stage,
-            direction: layout.direction,
-            kept_rank: ranks[0] as u8,
-            reduced_rank: ranks[1] as u8,
-            paired: layout.paired,
-        };
-        (KernelSpec::Reduce { spec: spec.clone(), team: layout.team(engine, ranks[2], elements) }, spec)
+    // Elements that one reduction takes as they lie in memory are produced by nothing.
+    let produces = what.before.results[..] != [Ref::Input(0)];
+    let producer = produces.then(|| {
+        Box::new(Producer {
+            inputs: (0..loads.len()).map(port).collect(),
+            steps: what.before.steps.clone(),
+            values: what.before.results.clone(),
+        })
+    });
+    let behind = if further.is_empty() { Space::new(&[], &[]) } else { along(plan, &further, false) };
+    let epilogue = (!what.is_plain()).then(|| {
+        Box::new(ReduceEpilogue {
+            inputs: further.iter().map(|t| t.view.dtype).collect(),
+            steps: what.behind.steps.clone().into(),
+            results: what.behind.results.iter().copied().zip(what.stored.iter().copied()).collect(),
+            rank: behind.rank() as u8,
+        })
+    });
+    let spec = ReduceSpec {
+        reducers: what.reducers.clone(),
+        times: None,
+        producer,
+        epilogue,
+        stage: Stage::Whole,
+        direction: layout.direction,
+        kept_rank: kept.rank() as u8,
+        reduced_rank: reduced.rank() as u8,
+        paired: layout.paired,
     };
-    let sizes: Dims = kept.sizes.iter().chain(&reduced.sizes).copied().collect();
     let strides: Vec<Strides> =
         (0..loads.len()).map(|k| kept.strides[k].iter().chain(&reduced.strides[k]).copied().collect()).collect();
-    let mut places: SmallVec<[Place<'_>; 4]> = loads
-        .iter()
-        .zip(&strides)
-        .map(|(t, strides)| Place {
-            buffer: &t.buffer,
-            address: t.address(),
-            strides,
-            element_bytes: t.view.dtype.size_bytes(),
-        })
-        .collect();
-    let target = Place { buffer: &result.buffer, address: result.address(), strides: &[], element_bytes: 0 };
-    let stage = if layout.chunks > 1 { Stage::First } else { Stage::Whole };
-    let ranks = [kept.rank(), reduced.rank(), whole_reduced.rank()];
-    let (first, first_spec) = spec(stage, &layout, ranks, layout.chunk);
-    if layout.chunks == 1 {
-        places.push(target);
-        return run(engine, &first, compile, &places, &sizes, [outputs, elements, elements, 1]).map(Some);
-    }
-    let strides = match layout.direction {
-        Direction::Columns { .. } => [1, 0, outputs],
-        Direction::Rows { .. } => [layout.chunks, 0, 1],
+    let operands: SmallVec<[Place<'_>; 4]> = loads.iter().zip(&strides).map(|(t, s)| place(t, s)).collect();
+    let further: SmallVec<[Place<'_>; 4]> = further.iter().zip(&behind.strides).map(|(t, s)| place(t, s)).collect();
+    let targets: SmallVec<[Place<'_>; 4]> =
+        results.iter().map(|t| Place { element_bytes: 0, ..place(t, &[]) }).collect();
+    let stages = Stages {
+        spec,
+        layout: &layout,
+        axes: [rank, AXES_OF_PARTIALS],
+        sizes: [&kept.sizes, &reduced.sizes],
+        operands: &operands,
+        results: &behind.sizes,
+        further: &further,
+        targets: &targets,
     };
-    let of_partials = layout.of_partials(engine, outputs, layout.chunks, first_spec.accumulator_bytes());
-    let (last, _) = spec(Stage::Last, &of_partials, [1, 2, 2], layout.chunks);
-    // Both kernels must exist before anything is recorded.
-    engine.kernel(&first, compile)?;
-    engine.kernel(&last, compile)?;
-    let scratch = engine.alloc(outputs * layout.chunks * first_spec.accumulator_bytes())?;
-    let strides = strides.map(|s| s as i64);
-    let partial = Place { buffer: &scratch, address: scratch.address(), strides: &[], element_bytes: 0 };
-    let first_places: SmallVec<[Place<'_>; 4]> = places.iter().copied().chain([partial]).collect();
-    run(engine, &first, compile, &first_places, &sizes, [outputs, elements, layout.chunk, layout.chunks])?;
-    let sizes = [outputs, 1, layout.chunks];
-    let places = [Place { strides: &strides, ..partial }, target];
-    run(engine, &last, compile, &places, &sizes, [outputs, layout.chunks, layout.chunks, 1]).map(Some)
+    stages.run(engine, compile).map(Some)
 }

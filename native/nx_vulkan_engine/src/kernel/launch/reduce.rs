@@ -8,6 +8,7 @@ use super::map::takes_pairs;
 use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
 use crate::codegen::dot::LANES;
 use crate::codegen::reduce::{Direction, ReduceSpec, Stage};
+use crate::codegen::reducer::Reducer;
 use crate::memory::Buffer;
 use crate::program::Reduction;
 use crate::shape::{Dims, Space, Strides};
@@ -61,7 +62,8 @@ pub struct Target<'a> {
 }
 
 /// How one reduction is laid out.
-pub(super) struct Plan {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Layout {
     pub direction: Direction,
     /// Invocations that share a chunk of a column.
     team: u32,
@@ -71,7 +73,7 @@ pub(super) struct Plan {
     pub paired: bool,
 }
 
-impl Plan {
+impl Layout {
     /// Invocations that share one chunk of so many elements along so many axes in memory.
     pub fn team(&self, engine: &Engine, axes: usize, elements: u64) -> u32 {
         match self.direction {
@@ -83,7 +85,7 @@ impl Plan {
     }
 
     /// How the chunks' accumulators of so many bytes are reduced, which lie innermost after rows, outermost after columns.
-    pub fn of_partials(&self, engine: &Engine, outputs: u64, partials: u64, bytes: u64) -> Plan {
+    pub fn of_partials(&self, engine: &Engine, outputs: u64, partials: u64, bytes: u64) -> Layout {
         let rows = Direction::Rows { width: 1 };
         let (direction, team) = match self.direction {
             Direction::Rows { .. } => (rows, 1),
@@ -92,7 +94,7 @@ impl Plan {
                 team => (Direction::Columns { in_teams: team > 1 }, team as u32),
             },
         };
-        Plan { direction, team, chunks: 1, chunk: partials, paired: false }
+        Layout { direction, team, chunks: 1, chunk: partials, paired: false }
     }
 }
 
@@ -189,25 +191,23 @@ fn reduce_parts(
     let Some(view) = parts.first() else { return Ok(()) };
     let (kept, reduced) = spaces(view, what.axes);
     let aligned = parts.iter().all(|p| (buffer.address() + p.offset_bytes()).is_multiple_of(16));
-    let plan = plan(&kept, &reduced, view.dtype, aligned, engine);
+    let layout = layout(&kept, &reduced, view.dtype, aligned, engine);
     let outputs = kept.elements();
-    let partials = plan.chunks * parts.len() as u64;
-    let spec = |stage: Stage, plan: &Plan, reduced_rank: usize, elements: u64| {
+    let partials = layout.chunks * parts.len() as u64;
+    let reducer = Reducer { reduction: what.reduction, tie_high: what.tie_high, input: view.dtype, out: what.out };
+    let spec = |stage: Stage, layout: &Layout, reduced_rank: usize, elements: u64| {
         let spec = ReduceSpec {
-            reduction: what.reduction,
-            tie_high: what.tie_high,
-            input: view.dtype,
+            reducers: SmallVec::from_elem(reducer, 1),
             times: None,
             producer: None,
             epilogue: None,
-            out: what.out,
             stage,
-            direction: plan.direction,
+            direction: layout.direction,
             kept_rank: if stage == Stage::Last { 1 } else { kept.rank() as u8 },
             reduced_rank: reduced_rank as u8,
-            paired: plan.paired,
+            paired: layout.paired,
         };
-        (KernelSpec::Reduce { spec: spec.clone(), team: plan.team(engine, reduced_rank, elements) }, spec)
+        KernelSpec::Reduce { spec, team: layout.team(engine, reduced_rank, elements) }
     };
     let target =
         Place { buffer: out.buffer, address: out.buffer.address() + out.offset_bytes, strides: &[], element_bytes: 0 };
@@ -220,7 +220,7 @@ fn reduce_parts(
         })
     };
     let stage = if partials > 1 { Stage::First } else { Stage::Whole };
-    let (first, first_spec) = spec(stage, &plan, reduced.rank(), plan.chunk);
+    let first = spec(stage, &layout, reduced.rank(), layout.chunk);
     let sizes_and_strides = |kept: &Space, reduced: &Space| -> (Dims, Strides) {
         let sizes = kept.sizes.iter().chain(&reduced.sizes).copied().collect();
         (sizes, kept.strides[0].iter().chain(&reduced.strides[0]).copied().collect())
@@ -232,9 +232,9 @@ fn reduce_parts(
             run(engine, &first, compile, &[place, target], &sizes, [outputs, elements, elements, 1])
         });
     }
-    let of_partials = plan.of_partials(engine, outputs, partials, first_spec.accumulator_bytes());
-    let (last, _) = spec(Stage::Last, &of_partials, 2, partials);
-    let part_bytes = outputs * plan.chunks * first_spec.accumulator_bytes();
+    let of_partials = layout.of_partials(engine, outputs, partials, reducer.accumulator_bytes());
+    let last = spec(Stage::Last, &of_partials, 2, partials);
+    let part_bytes = outputs * layout.chunks * reducer.accumulator_bytes();
     // Both kernels must exist before anything is recorded.
     engine.kernel(&first, compile)?;
     engine.kernel(&last, compile)?;
@@ -243,7 +243,7 @@ fn reduce_parts(
         let (kept, reduced) = spaces(part, what.axes);
         let (sizes, strides) = sizes_and_strides(&kept, &reduced);
         let elements = reduced.elements();
-        let chunk = elements.div_ceil(plan.chunks).next_multiple_of(4).max(plan.chunk);
+        let chunk = elements.div_ceil(layout.chunks).next_multiple_of(4).max(layout.chunk);
         let partial = Place {
             buffer: &scratch,
             address: scratch.address() + i as u64 * part_bytes,
@@ -251,17 +251,17 @@ fn reduce_parts(
             element_bytes: 0,
         };
         input(part, &strides, &mut |place| {
-            run(engine, &first, compile, &[place, partial], &sizes, [outputs, elements, chunk, plan.chunks])
+            run(engine, &first, compile, &[place, partial], &sizes, [outputs, elements, chunk, layout.chunks])
         })?;
     }
     // Parts lie outside of chunks.
-    let (per_output, per_chunk) = match plan.direction {
-        Direction::Rows { .. } => (plan.chunks, 1),
+    let (per_output, per_chunk) = match layout.direction {
+        Direction::Rows { .. } => (layout.chunks, 1),
         Direction::Columns { .. } => (1, outputs),
     };
-    let strides = [per_output as i64, (outputs * plan.chunks) as i64, per_chunk as i64];
+    let strides = [per_output as i64, (outputs * layout.chunks) as i64, per_chunk as i64];
     let partial = Place { buffer: &scratch, address: scratch.address(), strides: &strides, element_bytes: 0 };
-    let sizes = [outputs, parts.len() as u64, plan.chunks];
+    let sizes = [outputs, parts.len() as u64, layout.chunks];
     run(engine, &last, compile, &[partial, target], &sizes, [outputs, partials, partials, 1])
 }
 
@@ -276,11 +276,11 @@ pub(super) fn run(
 ) -> Result<()> {
     let kernel = engine.kernel(spec, compile)?;
     let jobs = outputs * chunks;
-    let KernelSpec::Reduce { team, .. } = spec else { return Ok(()) };
+    let KernelSpec::Reduce { spec, team } = spec else { return Ok(()) };
     let jobs_per_group = u64::from(ReduceSpec::LOCAL_SIZE / team);
     let arguments =
         Arguments { count: outputs as u32, sizes, places, extra: &[elements as u32, chunk as u32, chunks as u32] };
-    launch(engine, &kernel, &arguments, places.len() - 1, jobs.div_ceil(jobs_per_group))
+    launch(engine, &kernel, &arguments, places.len() - spec.results(), jobs.div_ceil(jobs_per_group))
 }
 
 /// Invocations that share one chunk of so many vectors: a power of two that leaves each at least four.
@@ -293,7 +293,7 @@ fn most_invocations(engine: &Engine) -> u64 {
     if engine.caps().kind == DeviceKind::Cpu { LANES.into() } else { ReduceSpec::LOCAL_SIZE.into() }
 }
 
-pub(super) fn plan(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, engine: &Engine) -> Plan {
+pub(super) fn layout(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, engine: &Engine) -> Layout {
     let (outputs, elements) = (kept.elements(), reduced.elements());
     let stride_of = |space: &Space| space.strides[0].last().copied().unwrap_or(0).unsigned_abs();
     // Walk along whichever axis has the closer neighbours.
@@ -331,7 +331,7 @@ pub(super) fn plan(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, e
     let step = if team > 1 && chunks > 1 { 8 * team } else { 4 };
     let chunk = elements.div_ceil(chunks).next_multiple_of(step);
     let chunks = if team > 1 { elements.div_ceil(chunk).max(1) } else { chunks };
-    Plan {
+    Layout {
         chunks,
         chunk,
         team: team as u32,
@@ -361,21 +361,20 @@ mod tests {
             let direction = Direction::Columns { in_teams: true };
             let (producer, tie_high, times, paired) = (None, false, None, false);
             let (kept_rank, reduced_rank, input) = (1, 1, input.view.dtype);
+            let reducer = Reducer { reduction, tie_high, input, out };
+            let reducers = SmallVec::from_elem(reducer, 1);
             let spec = ReduceSpec {
-                reduction,
-                tie_high,
-                input,
+                reducers,
                 times,
                 producer,
                 epilogue: None,
-                out,
                 stage,
                 direction,
                 kept_rank,
                 reduced_rank,
                 paired,
             };
-            (KernelSpec::Reduce { spec: spec.clone(), team }, spec.accumulator_bytes())
+            (KernelSpec::Reduce { spec, team }, reducer.accumulator_bytes())
         };
         let result = Tensor::uninitialized(engine, &Type::new(out, &[outputs])).unwrap();
         let place = |buffer, strides| Place { buffer, address: Buffer::address(buffer), strides, element_bytes: 0 };

@@ -163,7 +163,9 @@ impl KernelSpec {
             KernelSpec::Map(spec) => product(&[count, flops_of(&spec.steps)]),
             KernelSpec::Reduce { spec, .. } => {
                 let producer = spec.producer.as_ref().map_or(0, |producer| flops_of(&producer.steps));
-                product(&[count, extra(0)?, 1 + u64::from(spec.times.is_some()) + producer])
+                let epilogue = spec.epilogue.as_ref().map_or(0, |epilogue| flops_of(&epilogue.steps));
+                let each = spec.reducers.len() as u64 + u64::from(spec.times.is_some()) + producer;
+                product(&[count, extra(0)?, each])?.checked_add(product(&[count, epilogue])?)
             }
             KernelSpec::Rows(spec) => {
                 let (rows, elements) = (count, product(&[count, extra(0)?])?);

@@ -10,6 +10,7 @@ use super::rewrite::Rewriter;
 use super::{Saving, Target};
 use crate::codegen::scalar;
 use crate::program::fused::{Plan, is_placement, is_view};
+use crate::program::reductions::Reductions;
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
 use crate::{DType, DeviceKind, Error, Result, Type};
 
@@ -31,14 +32,12 @@ fn keeps_little(body: &Program) -> bool {
 }
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
-    let mut fusion = Fusion::new(program, target);
-    for at in (0..program.instructions.len()).rev() {
-        fusion.place(at);
-    }
-    if target.saving != Saving::Kernels {
-        fusion.merge_siblings();
-    }
-    fusion.emit()
+    Fusion::new(program, target, false).run()
+}
+
+/// The same where kernels that reduce do so once, and nothing else behind it.
+pub fn apart(program: &Program, target: &Target) -> Result<Program> {
+    Fusion::new(program, target, true).run()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,6 +66,8 @@ struct Group {
 struct Fusion<'a> {
     program: &'a Program,
     target: &'a Target,
+    /// Whether kernels that reduce do so once, and nothing else behind it.
+    apart: bool,
     kinds: Vec<Kind>,
     /// The instruction of each result.
     makers: Vec<usize>,
@@ -84,7 +85,7 @@ struct Fusion<'a> {
 }
 
 impl<'a> Fusion<'a> {
-    fn new(program: &'a Program, target: &'a Target) -> Fusion<'a> {
+    fn new(program: &'a Program, target: &'a Target, apart: bool) -> Fusion<'a> {
         let count = program.instructions.len();
         let types: Vec<DType> = program.results().map(|ty| ty.dtype).collect();
         let dtype = |operand: &Operand| match *operand {
@@ -115,6 +116,7 @@ impl<'a> Fusion<'a> {
         let mut fusion = Fusion {
             program,
             target,
+            apart,
             kinds: program.instructions.iter().map(kind).collect(),
             makers,
             first,
@@ -130,6 +132,16 @@ impl<'a> Fusion<'a> {
             }
         }
         fusion
+    }
+
+    fn run(mut self) -> Result<Program> {
+        for at in (0..self.program.instructions.len()).rev() {
+            self.place(at);
+        }
+        if self.target.saving != Saving::Kernels {
+            self.merge_siblings();
+        }
+        self.emit()
     }
 
     fn maker(&self, operand: &Operand) -> Option<usize> {
@@ -382,7 +394,14 @@ impl<'a> Fusion<'a> {
     fn is_kernel(&self, group: &Group) -> bool {
         let Some((body, _)) = self.body(group) else { return false };
         (self.target.saving != Saving::Kernels || keeps_little(&body))
-            && Plan::of(&body).is_ok_and(|plan| self.target.takes(&plan))
+            && Plan::of(&body).is_ok_and(|plan| self.takes(&plan))
+    }
+
+    fn takes(&self, plan: &Plan) -> bool {
+        match self.apart && plan.reductions().next().is_some() {
+            true => Reductions::of(plan).is_some_and(|reductions| reductions.is_alone()),
+            false => self.target.takes(plan),
+        }
     }
 
     /// A group as a program, and the operands that it takes.

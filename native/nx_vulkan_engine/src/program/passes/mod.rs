@@ -24,8 +24,9 @@ pub(crate) use unstack::MAX_ROWS;
 pub(crate) use workgroup::{PHASE_WORK, max_work};
 
 use super::fused::Plan;
+use super::reductions::Reductions;
 use super::{Op, Program, counted, verify};
-use crate::kernel::launch::{produce, rows};
+use crate::kernel::launch::rows;
 use crate::{DeviceKind, Engine, Precision, Result};
 
 /// What kernels do to take less memory.
@@ -73,8 +74,15 @@ impl Target {
 
     /// Whether there is a kernel for the plan.
     fn takes(&self, plan: &Plan) -> bool {
-        plan.reductions().next().is_none() || produce::fits(plan) || rows::fits(plan, self.kind, self.max_invocations)
+        plan.reductions().next().is_none()
+            || Reductions::of(plan).is_some()
+            || rows::fits(plan, self.kind, self.max_invocations)
     }
+}
+
+/// A fused op's body in smaller kernels, none of which has several reductions or does more than reduce.
+pub(crate) fn apart(body: &Program, engine: &Engine) -> Result<Program> {
+    checked(fuse::apart(body, &Target::of(engine))?)
 }
 
 /// Folds constants, removes what is computed twice or for nothing, puts what is small into kernels of one workgroup, and fuses what one
