@@ -4,7 +4,7 @@ use nx_vulkan_engine::executable::Described;
 use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::{Builder, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::Array;
-use nx_vulkan_engine::{Compile, DType, Executable, Type, Value};
+use nx_vulkan_engine::{Compile, DType, DeviceKind, Executable, Type, Value};
 
 use crate::common::{self, Rng};
 use crate::known::check;
@@ -46,7 +46,10 @@ fn means_and_variances_read_once() {
         check(&program, &["fused"], 2);
         let launches = launches(&program);
         assert_eq!(launches.len(), count, "{shape:?} along {axes:?}: {launches:?}");
-        assert!(launches.iter().all(|kernel| kernel.starts_with("reduce.")), "{launches:?}");
+        // GPUs hold rows of some length.
+        let holds = engine().caps().kind != DeviceKind::Cpu;
+        let reads_once = |kernel: &String| kernel.starts_with("reduce.") || (holds && kernel.starts_with("rows."));
+        assert!(launches.iter().all(reads_once), "{launches:?}");
     }
 }
 
