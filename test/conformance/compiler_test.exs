@@ -425,7 +425,7 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
         end
       end
 
-      assert_raise ArgumentError, ~r"expected the arguments of &Nx.add/2, got 1 of them", fn ->
+      assert_raise ArgumentError, ~r"expected the 2 arguments of &Nx.add/2, got 1 of them", fn ->
         tell.(&Nx.add/2, [1])
       end
 

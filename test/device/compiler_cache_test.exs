@@ -140,6 +140,19 @@ defmodule Nx.Vulkan.CompilerCacheTest do
     assert Nx.to_flat_list(kept) == [1, 2]
   end
 
+  @tag :tmp_dir
+  test "pipelines are kept on disk where a script ends without stopping the application", %{tmp_dir: folder} do
+    paths = Enum.flat_map(:code.get_path(), &["-pa", List.to_string(&1)])
+
+    script = """
+    {:ok, _} = Application.ensure_all_started(:nx_vulkan)
+    IO.write(Nx.to_number(Nx.sum(Nx.iota({4}, backend: Nx.Vulkan.VulkanoBackend))))
+    """
+
+    assert System.cmd("elixir", paths ++ ["-e", script], env: [{"NX_VULKAN_CACHE_DIR", folder}]) == {"6", 0}
+    assert [_] = Path.wildcard(Path.join(folder, "pipelines/*.bin"))
+  end
+
   test "compilations are counted anew where all functions are dropped for their memory" do
     key = make_ref()
     assert Enum.map(1..2, fn _ -> Nx.Vulkan.Compiler.Cache.count(key) end) == [1, 2]

@@ -10,6 +10,7 @@ defmodule Nx.Vulkan.Application do
   def start(_type, _args) do
     configure()
     if Application.get_env(:nx_vulkan, :device), do: Nx.Vulkan.init()
+    save_at_end()
 
     Supervisor.start_link([Nx.Vulkan.Compiler.Cache], strategy: :one_for_one, name: Nx.Vulkan.Supervisor)
   end
@@ -19,6 +20,14 @@ defmodule Nx.Vulkan.Application do
     Nx.Vulkan.Profile.print()
     Nx.Vulkan.NativeV.device_save_pipelines()
     state
+  end
+
+  # A VM that ends with a script stops no applications.
+  defp save_at_end do
+    if not :persistent_term.get({__MODULE__, :saves}, false) do
+      :persistent_term.put({__MODULE__, :saves}, true)
+      System.at_exit(fn _status -> Nx.Vulkan.NativeV.device_save_pipelines() end)
+    end
   end
 
   @precision {__MODULE__, :precision}

@@ -194,7 +194,8 @@ defmodule Nx.Vulkan.Compiler do
     if not is_list(args), do: raise(ArgumentError, "expected a list of the function's arguments, got: #{inspect(args)}")
 
     if not is_function(fun, length(args)) do
-      raise ArgumentError, "expected the arguments of #{inspect(fun)}, got #{length(args)} of them"
+      {:arity, arity} = Function.info(fun, :arity)
+      raise ArgumentError, "expected the #{arity} arguments of #{inspect(fun)}, got #{length(args)} of them"
     end
   end
 

@@ -85,6 +85,8 @@ impl Options {
     /// What the environment says: `NX_VULKAN_DEVICE` (or, where that is not set, `NXV_DEVICE`, as earlier programs call it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
     /// (bytes), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`:
     /// [`Profiling::Printed`]), `NX_VULKAN_PRECISION` (`high`).
+    ///
+    /// What none of them can mean is as if it were not set: see [`Options::check_env`].
     pub fn from_env() -> Options {
         Options {
             selector: ["NX_VULKAN_DEVICE", "NXV_DEVICE"]
@@ -113,6 +115,35 @@ impl Options {
                 _ => Precision::Highest,
             },
         }
+    }
+
+    /// Whether the variables that [`Options::from_env`] reads have values that it knows.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the first variable that has not.
+    pub fn check_env() -> Result<()> {
+        Options::check_variables(|name| std::env::var(name).ok())
+    }
+
+    fn check_variables(value_of: impl Fn(&str) -> Option<String>) -> Result<()> {
+        type IsValid = fn(&str) -> bool;
+        let is_number: IsValid = |value| value.parse::<u64>().is_ok_and(|number| number > 0);
+        let is_access: IsValid = |value| matches!(value, "small" | "never" | "auto");
+        let is_switch: IsValid = |value| matches!(value, "0" | "1" | "true" | "false");
+        let is_precision: IsValid = |value| matches!(value, "high" | "highest" | "default");
+        let variables = [
+            ("NX_VULKAN_MEMORY_LIMIT", is_number, "a number of bytes"),
+            ("NX_VULKAN_MAX_PIPELINES", is_number, "a number of pipelines"),
+            ("NX_VULKAN_HOST_ACCESS", is_access, "auto, small or never"),
+            ("NX_VULKAN_PROFILE", is_switch, "1 or 0"),
+            ("NX_VULKAN_PRECISION", is_precision, "default, high or highest"),
+        ];
+        for (what, is_valid, expected) in variables {
+            if let Some(got) = value_of(what).filter(|value| !value.is_empty() && !is_valid(value)) {
+                return Err(Error::InvalidArgument { what, expected: expected.to_string(), got });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -182,8 +213,10 @@ impl Engine {
     /// Opens the device that `selector` names, else `NX_VULKAN_DEVICE`, else the best one: discrete, integrated, virtual, CPU.
     ///
     /// # Errors
-    /// `NoDevice` when there is no loader, no driver, or no match; the reason lists the devices that were found.
+    /// `NoDevice` when there is no loader, no driver, or no match; the reason lists the devices that were found. `InvalidArgument` as
+    /// [`Options::check_env`].
     pub fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
+        Options::check_env()?;
         let mut options = Options::from_env();
         if let Some(selector) = selector {
             options.selector = Some(selector.to_string());
@@ -710,7 +743,7 @@ impl Engine {
         self.check_owner(buffer)
     }
 
-    fn check_owner(&self, buffer: &Buffer) -> Result<()> {
+    pub(crate) fn check_owner(&self, buffer: &Buffer) -> Result<()> {
         match buffer.belongs_to(&self.core.pool) {
             true => Ok(()),
             false => Err(Error::InvalidArgument {
@@ -765,6 +798,31 @@ pub fn is_missing_for_examples() -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn variables_that_mean_nothing_are_named() {
+        let check =
+            |name: &str, value: &str| Options::check_variables(|wanted| (wanted == name).then(|| value.to_string()));
+        for (name, value) in [
+            ("NX_VULKAN_MEMORY_LIMIT", "2147483648"),
+            ("NX_VULKAN_MEMORY_LIMIT", ""),
+            ("NX_VULKAN_PRECISION", "highest"),
+            ("NX_VULKAN_PROFILE", "0"),
+        ] {
+            assert_eq!(check(name, value), Ok(()), "{name}={value}");
+        }
+        for (name, value) in [
+            ("NX_VULKAN_MEMORY_LIMIT", "2GiB"),
+            ("NX_VULKAN_MEMORY_LIMIT", "0"),
+            ("NX_VULKAN_MAX_PIPELINES", "-3"),
+            ("NX_VULKAN_HOST_ACCESS", "foo"),
+            ("NX_VULKAN_PROFILE", "yes"),
+            ("NX_VULKAN_PRECISION", "bogus"),
+        ] {
+            let error = check(name, value).expect_err(name).to_string();
+            assert!(error.contains(name) && error.ends_with(&format!("got {value}")), "{error}");
+        }
+    }
 
     #[test]
     fn what_does_not_fit_is_tried_again_after_trimming_and_waiting() {

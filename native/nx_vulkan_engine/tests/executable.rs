@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nx_vulkan_engine::eager::run_program;
 use nx_vulkan_engine::program::op::{Axes, Scalar};
-use nx_vulkan_engine::program::passes::{Target, optimize};
+use nx_vulkan_engine::program::passes::{Saving, Target, optimize};
 use nx_vulkan_engine::program::{
     Binary, Branches, Builder, Conv, Cumulative, Instruction, Loop, Op, Operand, Program, Reduction,
 };
@@ -484,4 +484,36 @@ fn programs_that_break_a_rule_are_refused() {
     assert!(matches!(Executable::compile(&engine, program), Err(Error::InvalidProgram { .. })));
     let program = Program { inputs: vec![ty], instructions: vec![], outputs: vec![Operand::Input(1)] };
     assert!(Executable::compile(&engine, program).is_err());
+}
+
+#[test]
+fn tensors_of_another_engine_are_refused() {
+    let engine = common::engine();
+    let other = Engine::open_with(&common::options()).unwrap();
+    let b = builder(&[vector(100)]);
+    let sum = b.add(Operand::Input(0), 1.0);
+    let executable = Executable::compile(&engine, b.finish(&[sum]).unwrap()).unwrap();
+    let error = executable.run(&[tensor(&other, &[0.5; 100])], Compile::Allowed).unwrap_err();
+    assert!(matches!(error, Error::InvalidArgument { what: "buffer", .. }), "{error}");
+    common::assert_valid(&engine);
+}
+
+#[test]
+fn what_saves_memory_keeps_the_order_of_the_program() {
+    let engine = common::engine();
+    for kind in [DeviceKind::Discrete, DeviceKind::Cpu] {
+        let target = Target { kind, saving: Saving::Kernels, ..Target::of(&engine) };
+        let program = optimize(terms(1_000_000, 32, true, false), &target).unwrap();
+        let read_last = |result: u32| {
+            program
+                .instructions
+                .iter()
+                .rposition(|i| i.operands.contains(&Operand::Result(result)))
+                .unwrap_or(usize::MAX)
+        };
+        // Each instruction has one result.
+        let alive = |at: usize| (0..=at as u32).filter(|&result| read_last(result) >= at).count();
+        let most = (0..program.instructions.len()).map(alive).max();
+        assert!(most <= Some(4), "{kind:?}: {most:?}");
+    }
 }

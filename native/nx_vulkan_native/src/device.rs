@@ -28,6 +28,7 @@ static CONFIGURED: Mutex<(bool, Option<PathBuf>, bool)> = Mutex::new((false, Non
 
 /// Opens the device that the selector or the environment names. Profiles are printed by Elixir, which knows when the VM ends.
 fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
+    Options::check_env()?;
     let (profile, dump_spirv, is_high) = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut options = Options::from_env();
     options.selector = selector.map(ToString::to_string).or(options.selector);

@@ -193,7 +193,7 @@ impl Executable {
     ///
     /// # Errors
     /// `NeedsCompile` where the run has to wait for the device or for a kernel and `compile` refuses that. `InvalidProgram` for
-    /// inputs of other types; else what the ops answer.
+    /// inputs of other types, `InvalidArgument` for those of another engine; else what the ops answer.
     pub fn run(&self, inputs: &[Tensor], compile: Compile) -> Result<Vec<Tensor>> {
         self.run_while(inputs, compile, &|| true)
     }
@@ -223,6 +223,7 @@ impl Executable {
             return Err(Error::NeedsCompile);
         }
         let engine = &self.engine;
+        inputs.iter().try_for_each(|input| engine.check_owner(&input.buffer))?;
         let mut bound = Vec::with_capacity(inputs.len());
         for input in inputs {
             bound.push(Some(aligned(engine, input, compile)?));

@@ -381,10 +381,12 @@ impl<'a> Fusion<'a> {
             }
         }
         for (_, numbers) in sharing {
-            for (i, &a) in numbers.iter().enumerate().take(MAX_SIBLINGS) {
-                for &b in numbers.iter().skip(i + 1).take(MAX_SIBLINGS) {
-                    if self.groups[a].is_some() && self.groups[b].is_some() {
-                        self.merge(a, b);
+            for numbers in numbers.chunks(MAX_SIBLINGS) {
+                for (i, &a) in numbers.iter().enumerate() {
+                    for &b in &numbers[i + 1..] {
+                        if self.groups[a].is_some() && self.groups[b].is_some() {
+                            self.merge(a, b);
+                        }
                     }
                 }
             }

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use smallvec::{SmallVec, smallvec};
 
 use super::rewrite::Rewriter;
-use super::{Target, fuel};
+use super::{Saving, Target, fuel};
 use crate::codegen::workgroup::{supports_op, work};
 use crate::program::counted::Trips;
 use crate::program::op::Scalar;
@@ -36,8 +36,11 @@ pub(crate) const PHASE_WORK: u64 = DISPATCH_WORK / 16;
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let program = loops(program, target)?;
-    // lavapipe's dispatches cost little, and its compiler takes long for large kernels.
-    if target.kind == DeviceKind::Cpu { Ok(program) } else { regions(&sunk(&program)) }
+    // lavapipe's dispatches cost little, and its compiler takes long for large kernels. Where memory is short, ops stay where the program has them.
+    match target.kind == DeviceKind::Cpu || target.saving != Saving::Nothing {
+        true => Ok(program),
+        false => regions(&sunk(&program)),
+    }
 }
 
 /// What a workgroup has to do for a program or an instruction.
