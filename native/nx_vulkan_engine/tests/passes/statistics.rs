@@ -229,3 +229,10 @@ fn statistics_have_the_bits_of_each_op_alone() {
     }
     common::assert_valid(engine());
 }
+
+#[test]
+fn many_sums_of_one_operand_share_kernels() {
+    let program = of(&[300], |b, x| (0..130).map(|i| b.sum(b.add(x, f64::from(i)), &[0])).collect());
+    let launches = launches(&program);
+    assert!(launches.len() <= 33, "{}: {launches:?}", launches.len());
+}
