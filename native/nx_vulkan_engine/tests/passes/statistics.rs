@@ -45,11 +45,12 @@ fn means_and_variances_read_once() {
         });
         check(&program, &["fused"], 2);
         let launches = launches(&program);
-        assert_eq!(launches.len(), count, "{shape:?} along {axes:?}: {launches:?}");
-        // GPUs hold rows of some length.
-        let holds = engine().caps().kind != DeviceKind::Cpu;
-        let reads_once = |kernel: &String| kernel.starts_with("reduce.") || (holds && kernel.starts_with("rows."));
-        assert!(launches.iter().all(reads_once), "{launches:?}");
+        // GPUs hold longer rows, and teams of invocations share columns.
+        let is_gpu = engine().caps().kind != DeviceKind::Cpu;
+        let reads_once = launches.len() == count || (is_gpu && launches.len() < count);
+        assert!(reads_once, "{shape:?} along {axes:?}: {launches:?}");
+        let is_reduction = |kernel: &String| kernel.starts_with("reduce.") || (is_gpu && kernel.starts_with("rows."));
+        assert!(launches.iter().all(is_reduction), "{launches:?}");
     }
 }
 
