@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 use crate::deferred;
-use crate::device::{Caps, DeviceInfo, OpenDevice, Validation, ValidationLog};
+use crate::device::{Caps, DeviceInfo, OpenDevice, ValidationLog};
 use crate::eager::ConstantCache;
 use crate::executable::{Capture, Replay};
 use crate::kernel::launch::fft::TableCache;
 use crate::kernel::launch::{KernelCache, feature_names};
-use crate::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore, default_cache_dir};
+use crate::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore};
 use crate::memory::{
-    AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, HostAccess, Kind, Pool, VulkanBacking,
-    imported_buffer, shared_buffer,
+    AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, Kind, Pool, VulkanBacking, imported_buffer,
+    shared_buffer,
 };
+use crate::options::{Options, Precision, Profiling};
 use crate::share::Shared;
 use crate::stream::Stream;
 use crate::{Error, Result};
@@ -31,121 +32,6 @@ const PRESSURE_PERCENT: u64 = 75;
 /// Up to this size a tensor goes where the host writes directly, on a discrete GPU too. Beyond it, staging and the GPU's copy engine
 /// are faster than writes over the bus.
 const SMALL_BYTES: u64 = 64 << 10;
-
-/// Compiled kernels from which on idle ones are dropped. One takes 0.5 to 0.9 MB of host memory on lavapipe (Mesa 25.0).
-const MAX_PIPELINES: usize = 2048;
-
-/// How to open an engine.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Options {
-    /// Index, `uuid:<hex>`, UUID digits or a part of the name; `None` for the best device there is.
-    pub selector: Option<String>,
-    /// Whether the validation layer watches.
-    pub validation: Validation,
-    /// Where compiled pipelines are kept between runs; `None` for nowhere.
-    pub cache_dir: Option<PathBuf>,
-    /// With so many compiled kernels, those that nothing holds are dropped, the least recently launched first.
-    pub max_pipelines: usize,
-    /// Caps the device memory for tensors below what the device has.
-    pub memory_limit_bytes: Option<u64>,
-    /// How the host reaches device memory.
-    pub host_access: HostAccess,
-    /// A folder for the SPIR-V of every kernel that is generated, as `<name>-<hash>.spv`; `None` for nowhere.
-    pub dump_spirv: Option<PathBuf>,
-    /// Whether times of kernels are taken from the start.
-    pub profile: Profiling,
-    /// How exact products of f32 are.
-    pub precision: Precision,
-}
-
-/// How exact products of f32 are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Precision {
-    /// All digits of f32: by fma or, large ones on data-center GPUs, by matrix units from three bf16 numbers for each element.
-    #[default]
-    Highest,
-    /// Large ones of two f16 numbers for each element, where the device has matrix units: more exact on average, and less so for
-    /// sums of few terms.
-    High,
-}
-
-/// Whether an engine takes a profile from the start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Profiling {
-    /// Only after [`Engine::start_profile`].
-    #[default]
-    Off,
-    /// From the start.
-    On,
-    /// From the start, and the table goes to stderr when the engine is dropped.
-    Printed,
-}
-
-impl Options {
-    /// What the environment says: `NX_VULKAN_DEVICE` (or, where that is not set, `NXV_DEVICE`, as earlier programs call it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
-    /// (bytes), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`:
-    /// [`Profiling::Printed`]), `NX_VULKAN_PRECISION` (`high`).
-    ///
-    /// What none of them can mean is as if it were not set: see [`Options::check_env`].
-    pub fn from_env() -> Options {
-        Options {
-            selector: ["NX_VULKAN_DEVICE", "NXV_DEVICE"]
-                .iter()
-                .filter_map(|name| std::env::var(name).ok())
-                .find(|selector| !selector.is_empty()),
-            validation: Validation::from_env(),
-            cache_dir: default_cache_dir(),
-            max_pipelines: std::env::var("NX_VULKAN_MAX_PIPELINES")
-                .ok()
-                .and_then(|v| v.parse().ok())
-                .unwrap_or(MAX_PIPELINES),
-            memory_limit_bytes: std::env::var("NX_VULKAN_MEMORY_LIMIT").ok().and_then(|v| v.parse().ok()),
-            host_access: match std::env::var("NX_VULKAN_HOST_ACCESS").as_deref() {
-                Ok("small") => HostAccess::Small,
-                Ok("never") => HostAccess::Never,
-                _ => HostAccess::Auto,
-            },
-            dump_spirv: std::env::var_os("NX_VULKAN_DUMP_SPIRV").filter(|v| !v.is_empty()).map(PathBuf::from),
-            profile: match std::env::var("NX_VULKAN_PROFILE").as_deref() {
-                Ok("1" | "true") => Profiling::Printed,
-                _ => Profiling::Off,
-            },
-            precision: match std::env::var("NX_VULKAN_PRECISION").as_deref() {
-                Ok("high") => Precision::High,
-                _ => Precision::Highest,
-            },
-        }
-    }
-
-    /// Whether the variables that [`Options::from_env`] reads have values that it knows.
-    ///
-    /// # Errors
-    /// `InvalidArgument` with the first variable that has not.
-    pub fn check_env() -> Result<()> {
-        Options::check_variables(|name| std::env::var(name).ok())
-    }
-
-    fn check_variables(value_of: impl Fn(&str) -> Option<String>) -> Result<()> {
-        type IsValid = fn(&str) -> bool;
-        let is_number: IsValid = |value| value.parse::<u64>().is_ok_and(|number| number > 0);
-        let is_access: IsValid = |value| matches!(value, "small" | "never" | "auto");
-        let is_switch: IsValid = |value| matches!(value, "0" | "1" | "true" | "false");
-        let is_precision: IsValid = |value| matches!(value, "high" | "highest" | "default");
-        let variables = [
-            ("NX_VULKAN_MEMORY_LIMIT", is_number, "a number of bytes"),
-            ("NX_VULKAN_MAX_PIPELINES", is_number, "a number of pipelines"),
-            ("NX_VULKAN_HOST_ACCESS", is_access, "auto, small or never"),
-            ("NX_VULKAN_PROFILE", is_switch, "1 or 0"),
-            ("NX_VULKAN_PRECISION", is_precision, "default, high or highest"),
-        ];
-        for (what, is_valid, expected) in variables {
-            if let Some(got) = value_of(what).filter(|value| !value.is_empty() && !is_valid(value)) {
-                return Err(Error::InvalidArgument { what, expected: expected.to_string(), got });
-            }
-        }
-        Ok(())
-    }
-}
 
 /// Counters of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -798,31 +684,6 @@ pub fn is_missing_for_examples() -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn variables_that_mean_nothing_are_named() {
-        let check =
-            |name: &str, value: &str| Options::check_variables(|wanted| (wanted == name).then(|| value.to_string()));
-        for (name, value) in [
-            ("NX_VULKAN_MEMORY_LIMIT", "2147483648"),
-            ("NX_VULKAN_MEMORY_LIMIT", ""),
-            ("NX_VULKAN_PRECISION", "highest"),
-            ("NX_VULKAN_PROFILE", "0"),
-        ] {
-            assert_eq!(check(name, value), Ok(()), "{name}={value}");
-        }
-        for (name, value) in [
-            ("NX_VULKAN_MEMORY_LIMIT", "2GiB"),
-            ("NX_VULKAN_MEMORY_LIMIT", "0"),
-            ("NX_VULKAN_MAX_PIPELINES", "-3"),
-            ("NX_VULKAN_HOST_ACCESS", "foo"),
-            ("NX_VULKAN_PROFILE", "yes"),
-            ("NX_VULKAN_PRECISION", "bogus"),
-        ] {
-            let error = check(name, value).expect_err(name).to_string();
-            assert!(error.contains(name) && error.ends_with(&format!("got {value}")), "{error}");
-        }
-    }
 
     #[test]
     fn what_does_not_fit_is_tried_again_after_trimming_and_waiting() {

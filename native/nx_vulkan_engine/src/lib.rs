@@ -72,6 +72,7 @@ pub mod kernel;
 pub mod memory;
 #[allow(missing_docs)]
 pub mod nativev;
+pub mod options;
 pub mod profile;
 pub mod program;
 pub mod reference;
@@ -85,12 +86,13 @@ pub mod value;
 
 pub use device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
 pub use dtype::{CType, DType};
-pub use engine::{Engine, Options, Precision, Profiling, Stats};
+pub use engine::{Engine, Stats};
 pub use error::{Error, Result};
 pub use executable::{Executable, GoesOn};
 pub use kernel::launch::Compile;
 pub use kernel::{Access, Binding, BoundLaunch, Interface, Launch, Pipeline, PipelineKey, Waits};
 pub use memory::{Buffer, HostAccess};
+pub use options::{Options, Precision, Profiling};
 pub use profile::{Limits, Profile};
 pub use shape::{Type, View};
 pub use tensor::Tensor;

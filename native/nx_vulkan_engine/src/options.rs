@@ -1,0 +1,194 @@
+//! How to open an engine, and what the environment says about it.
+
+use std::path::PathBuf;
+
+use crate::device::Validation;
+use crate::kernel::default_cache_dir;
+use crate::memory::HostAccess;
+use crate::{Error, Result};
+
+/// Compiled kernels from which on idle ones are dropped. One takes 0.5 to 0.9 MB of host memory on lavapipe (Mesa 25.0).
+const MAX_PIPELINES: usize = 2048;
+
+/// How to open an engine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Index, `uuid:<hex>`, UUID digits or a part of the name; `None` for the best device there is.
+    pub selector: Option<String>,
+    /// Whether the validation layer watches.
+    pub validation: Validation,
+    /// Where compiled pipelines are kept between runs; `None` for nowhere.
+    pub cache_dir: Option<PathBuf>,
+    /// With so many compiled kernels, those that nothing holds are dropped, the least recently launched first.
+    pub max_pipelines: usize,
+    /// Caps the device memory for tensors below what the device has.
+    pub memory_limit_bytes: Option<u64>,
+    /// How the host reaches device memory.
+    pub host_access: HostAccess,
+    /// A folder for the SPIR-V of every kernel that is generated, as `<name>-<hash>.spv`; `None` for nowhere.
+    pub dump_spirv: Option<PathBuf>,
+    /// Whether times of kernels are taken from the start.
+    pub profile: Profiling,
+    /// How exact products of f32 are.
+    pub precision: Precision,
+}
+
+/// How exact products of f32 are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Precision {
+    /// All digits of f32: by fma or, large ones on data-center GPUs, by matrix units from three bf16 numbers for each element.
+    #[default]
+    Highest,
+    /// Large ones of two f16 numbers for each element, where the device has matrix units: more exact on average, and less so for
+    /// sums of few terms.
+    High,
+}
+
+/// Whether an engine takes a profile from the start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Profiling {
+    /// Only after [`crate::Engine::start_profile`].
+    #[default]
+    Off,
+    /// From the start.
+    On,
+    /// From the start, and the table goes to stderr when the engine is dropped.
+    Printed,
+}
+
+/// A variable of the environment.
+struct Variable<T> {
+    name: &'static str,
+    expected: &'static str,
+    parse: fn(&str) -> Option<T>,
+}
+
+const MEMORY_LIMIT: Variable<u64> =
+    Variable { name: "NX_VULKAN_MEMORY_LIMIT", expected: "a number of bytes", parse: positive };
+
+const PIPELINES: Variable<u64> =
+    Variable { name: "NX_VULKAN_MAX_PIPELINES", expected: "a number of pipelines", parse: positive };
+
+const HOST_ACCESS: Variable<HostAccess> = Variable {
+    name: "NX_VULKAN_HOST_ACCESS",
+    expected: "auto, small or never",
+    parse: |word| match word {
+        "auto" => Some(HostAccess::Auto),
+        "small" => Some(HostAccess::Small),
+        "never" => Some(HostAccess::Never),
+        _ => None,
+    },
+};
+
+const PROFILE: Variable<Profiling> = Variable {
+    name: "NX_VULKAN_PROFILE",
+    expected: "1 or 0",
+    parse: |word| match word {
+        "1" | "true" => Some(Profiling::Printed),
+        "0" | "false" => Some(Profiling::Off),
+        _ => None,
+    },
+};
+
+const PRECISION: Variable<Precision> = Variable {
+    name: "NX_VULKAN_PRECISION",
+    expected: "default, high or highest",
+    parse: |word| match word {
+        "high" => Some(Precision::High),
+        "default" | "highest" => Some(Precision::Highest),
+        _ => None,
+    },
+};
+
+fn positive(number: &str) -> Option<u64> {
+    number.parse().ok().filter(|&number| number > 0)
+}
+
+fn from_process(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+impl<T> Variable<T> {
+    /// What it says; none where it is not set, or empty.
+    fn read(&self, value_of: impl Fn(&str) -> Option<String>) -> Result<Option<T>> {
+        let Some(got) = value_of(self.name).filter(|value| !value.is_empty()) else { return Ok(None) };
+        match (self.parse)(&got) {
+            None => Err(Error::InvalidArgument { what: self.name, expected: self.expected.to_string(), got }),
+            some => Ok(some),
+        }
+    }
+
+    /// The same, and none where it means nothing.
+    fn read_if_valid(&self) -> Option<T> {
+        self.read(from_process).ok().flatten()
+    }
+}
+
+impl Options {
+    /// What the environment says: `NX_VULKAN_DEVICE` (or, where that is not set, `NXV_DEVICE`, as earlier programs call it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
+    /// (bytes), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`:
+    /// [`Profiling::Printed`]), `NX_VULKAN_PRECISION` (`high`).
+    ///
+    /// What none of them can mean is as if it were not set: see [`Options::check_env`].
+    pub fn from_env() -> Options {
+        Options {
+            selector: ["NX_VULKAN_DEVICE", "NXV_DEVICE"]
+                .iter()
+                .filter_map(|name| std::env::var(name).ok())
+                .find(|selector| !selector.is_empty()),
+            validation: Validation::from_env(),
+            cache_dir: default_cache_dir(),
+            max_pipelines: PIPELINES.read_if_valid().map_or(MAX_PIPELINES, |most| most as usize),
+            memory_limit_bytes: MEMORY_LIMIT.read_if_valid(),
+            host_access: HOST_ACCESS.read_if_valid().unwrap_or(HostAccess::Auto),
+            dump_spirv: std::env::var_os("NX_VULKAN_DUMP_SPIRV").filter(|v| !v.is_empty()).map(PathBuf::from),
+            profile: PROFILE.read_if_valid().unwrap_or_default(),
+            precision: PRECISION.read_if_valid().unwrap_or_default(),
+        }
+    }
+
+    /// Whether the variables that [`Options::from_env`] reads have values that it knows.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the first variable that has not.
+    pub fn check_env() -> Result<()> {
+        check_variables(from_process)
+    }
+}
+
+fn check_variables(value_of: impl Fn(&str) -> Option<String>) -> Result<()> {
+    MEMORY_LIMIT.read(&value_of)?;
+    PIPELINES.read(&value_of)?;
+    HOST_ACCESS.read(&value_of)?;
+    PROFILE.read(&value_of)?;
+    PRECISION.read(&value_of).map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_mean_nothing_are_named() {
+        let check = |name: &str, value: &str| check_variables(|wanted| (wanted == name).then(|| value.to_string()));
+        for (name, value) in [
+            ("NX_VULKAN_MEMORY_LIMIT", "2147483648"),
+            ("NX_VULKAN_MEMORY_LIMIT", ""),
+            ("NX_VULKAN_PRECISION", "highest"),
+            ("NX_VULKAN_PROFILE", "0"),
+        ] {
+            assert_eq!(check(name, value), Ok(()), "{name}={value}");
+        }
+        for (name, value) in [
+            ("NX_VULKAN_MEMORY_LIMIT", "2GiB"),
+            ("NX_VULKAN_MEMORY_LIMIT", "0"),
+            ("NX_VULKAN_MAX_PIPELINES", "-3"),
+            ("NX_VULKAN_HOST_ACCESS", "foo"),
+            ("NX_VULKAN_PROFILE", "yes"),
+            ("NX_VULKAN_PRECISION", "bogus"),
+        ] {
+            let error = check(name, value).expect_err(name).to_string();
+            assert!(error.contains(name) && error.ends_with(&format!("got {value}")), "{error}");
+        }
+    }
+}
