@@ -7,8 +7,8 @@ mod common;
 mod scalar;
 
 use nx_vulkan_engine::DType;
-use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
+use nx_vulkan_spirv::library::Library;
 use scalar::{Runner, f32_bytes, f32_values};
 
 /// Odd, so that a sweep meets all residues; about 65,000 patterns.

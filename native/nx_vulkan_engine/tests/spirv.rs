@@ -4,12 +4,12 @@
 #[path = "common/random.rs"]
 mod random;
 
-use nx_vulkan_engine::Error;
-use nx_vulkan_engine::spirv::{Reflection, spirv_val};
-use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
+use nx_vulkan_check::{Reflection, spirv_val};
+use nx_vulkan_engine::Error;
 use random::Random;
+use serde::Deserialize;
 
 fn shaders() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../priv/shaders")

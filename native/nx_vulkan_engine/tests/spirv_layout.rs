@@ -5,9 +5,10 @@
 #[allow(dead_code)]
 mod flow;
 
-use flow::instruction;
-use nx_vulkan_engine::spirv::Reflection;
 use std::path::Path;
+
+use flow::instruction;
+use nx_vulkan_check::Reflection;
 
 const BLOCK: u32 = 2;
 const ROW_MAJOR: u32 = 4;

@@ -7,9 +7,9 @@
 #[path = "common/random.rs"]
 mod random;
 
-use nx_vulkan_engine::spirv::{Reflection, spirv_val};
 use std::path::{Path, PathBuf};
 
+use nx_vulkan_check::{Reflection, spirv_val};
 use random::Random;
 
 const SHADERS: [&str; 9] = [

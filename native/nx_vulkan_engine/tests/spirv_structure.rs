@@ -9,10 +9,11 @@ mod flow;
 #[path = "common/random.rs"]
 mod random;
 
-use flow::{Block, End, Merge, block, module};
-use nx_vulkan_engine::spirv::{Reflection, spirv_val};
-use random::Random;
 use std::path::Path;
+
+use flow::{Block, End, Merge, block, module};
+use nx_vulkan_check::{Reflection, spirv_val};
+use random::Random;
 
 /// Random statements, as blocks.
 struct Writer {

@@ -6,11 +6,12 @@ mod chains;
 mod common;
 mod kernels;
 
-use common::*;
-use nx_vulkan_engine::spirv::Reflection;
-use nx_vulkan_engine::{Access, Binding, BoundLaunch, Buffer, Engine, Interface, PipelineKey};
 use std::path::Path;
 use std::sync::Arc;
+
+use common::*;
+use nx_vulkan_check::Reflection;
+use nx_vulkan_engine::{Access, Binding, BoundLaunch, Buffer, Engine, Interface, PipelineKey};
 
 /// A catalogue shader ready to run.
 struct Shader {
