@@ -20,7 +20,7 @@ defmodule Nx.Vulkan.Recorder do
 
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Compiler
-  alias Nx.Vulkan.Lowering.Plan
+  alias Nx.Vulkan.Compiler.Lowering.Plan
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   @key __MODULE__

@@ -1,4 +1,4 @@
-defmodule Nx.Vulkan.Closure do
+defmodule Nx.Vulkan.Chain.Closure do
   @moduledoc false
 
   # Functions with the tensors that they captured on another backend. Nx takes tensors of Nx.BinaryBackend alone into expressions,

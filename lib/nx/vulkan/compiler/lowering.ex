@@ -1,16 +1,16 @@
-defmodule Nx.Vulkan.Lowering do
+defmodule Nx.Vulkan.Compiler.Lowering do
   @moduledoc false
 
   # Nx.Defn.Expr -> scopes, in one pass over the graph with a memo by id. A scope is a function's or branch's own flat list of
-  # items, and what `Nx.Vulkan.Lowering.Plan` makes Programs of. It needs no device, but for the functions of `reduce`.
+  # items, and what `Nx.Vulkan.Compiler.Lowering.Plan` makes Programs of. It needs no device, but for the functions of `reduce`.
   #
   # A value is `{operand, type}`, the operand `[:input, n]` or `[:result, n]` of its scope and the type `[:f32, [2, 3]]`, both in
   # the engine's wire form. A node with several results is a list of values.
 
   alias Nx.Defn.{Composite, Expr, Tree}
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.Lowering.{Ops, Widening}
-  alias Nx.Vulkan.ScalarFunction
+  alias Nx.Vulkan.Compiler.Lowering.Widening
+  alias Nx.Vulkan.{Ops, ScalarFunction}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   @others Keyword.keys(Ops.others())

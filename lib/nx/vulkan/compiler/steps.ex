@@ -1,11 +1,11 @@
-defmodule Nx.Vulkan.Compiler.Stages do
+defmodule Nx.Vulkan.Compiler.Steps do
   @moduledoc false
 
   # Runs a plan of several steps: executables, and what the host does between them. Slots are a map from operands to references.
 
   alias Nx.Defn.Composite
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.Lowering.Plan
+  alias Nx.Vulkan.Compiler.Lowering.Plan
   alias Nx.Vulkan.NativeV
   alias Nx.Vulkan.VulkanoBackend, as: B
 

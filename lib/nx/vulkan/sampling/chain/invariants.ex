@@ -1,4 +1,4 @@
-defmodule Nx.Vulkan.Lowering.Invariants do
+defmodule Nx.Vulkan.Chain.Invariants do
   @moduledoc false
 
   # Programs in wire form that run again and again, of which some inputs change and others stay: what takes long and depends on those alone is
@@ -10,7 +10,8 @@ defmodule Nx.Vulkan.Lowering.Invariants do
   #
   # Within, an item is `{op, attrs, operands, types, names}`, whose results other items know by their names.
 
-  alias Nx.Vulkan.Lowering.{Ops, Plan}
+  alias Nx.Vulkan.Compiler.Lowering.Plan
+  alias Nx.Vulkan.Ops
 
   # These become part of the kernels that use them, and may make large values of small ones.
   @cheap Ops.unary() ++

@@ -1,4 +1,4 @@
-defmodule Nx.Vulkan.Lowering.Plan do
+defmodule Nx.Vulkan.Compiler.Lowering.Plan do
   @moduledoc false
 
   # Scopes -> Programs, and steps of the host around them where there are any. Most plans are one Program.
@@ -9,7 +9,7 @@ defmodule Nx.Vulkan.Lowering.Plan do
   # At run time a plan has slots, each a reference to a tensor: the operands `[:input, n]` and `[:result, n]` of its scope, and
   # `[:output, n]` of its only Program.
 
-  alias Nx.Vulkan.Lowering.Scope
+  alias Nx.Vulkan.Compiler.Lowering.Scope
 
   @type operand :: list
   @type program :: list

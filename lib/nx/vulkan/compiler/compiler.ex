@@ -58,9 +58,9 @@ defmodule Nx.Vulkan.Compiler do
 
   alias Nx.Defn.Composite
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.{Lowering, NativeV, Telemetry}
-  alias Nx.Vulkan.Compiler.{Arguments, Cache, Key, Recompilation, Stages}
-  alias Nx.Vulkan.Lowering.{Plan, Widening}
+  alias Nx.Vulkan.Compiler.{Arguments, Cache, Key, Lowering, Recompilation, Steps}
+  alias Nx.Vulkan.Compiler.Lowering.{Plan, Widening}
+  alias Nx.Vulkan.{NativeV, Telemetry}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   require Logger
@@ -388,7 +388,7 @@ defmodule Nx.Vulkan.Compiler do
     end)
   end
 
-  # Gradients of loops may be wider than Nx says (`Nx.Vulkan.Lowering.Widening`).
+  # Gradients of loops may be wider than Nx says (`Nx.Vulkan.Compiler.Lowering.Widening`).
   defp typed(template, types) do
     {template, []} =
       Composite.traverse(template, types, fn %T{type: type} = leaf, [given | types] ->
@@ -457,7 +457,7 @@ defmodule Nx.Vulkan.Compiler do
   end
 
   defp run(%Entry{plan: plan, slots: slots} = entry, inputs, hooks) do
-    within(entry, inputs, fn -> Stages.run(plan, Map.new(Enum.zip(slots, inputs)), hooks) end)
+    within(entry, inputs, fn -> Steps.run(plan, Map.new(Enum.zip(slots, inputs)), hooks) end)
   end
 
   # Errors of a run name the function, and arguments that were deallocated.

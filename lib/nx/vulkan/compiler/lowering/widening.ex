@@ -1,4 +1,4 @@
-defmodule Nx.Vulkan.Lowering.Widening do
+defmodule Nx.Vulkan.Compiler.Lowering.Widening do
   @moduledoc false
 
   # What ops give whose operands are wider than their expression says. Nx's gradient of a `while` begins with f32 zeros whatever the
@@ -7,7 +7,7 @@ defmodule Nx.Vulkan.Lowering.Widening do
 
   alias Nx.Defn.Expr
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.Lowering.Ops
+  alias Nx.Vulkan.Ops
 
   # Of these the result's type does not follow from the operands'.
   @same [:equal, :not_equal, :greater, :less, :greater_equal, :less_equal, :logical_and, :logical_or, :logical_xor] ++

@@ -14,7 +14,7 @@ defmodule Nx.Vulkan.ChainShaderSpecs do
   @most_f32 3.4028234663852886e38
   @most_f64 1.7976931348623157e308
   @families ~w(normal cauchy exponential halfnormal halfcauchy studentt weibull beta gamma lognormal)a
-  @sources Path.expand("../../../priv/shaders/src/nativev", __DIR__)
+  @sources Path.expand("../../../../priv/shaders/src/nativev", __DIR__)
 
   # The blocks are the functions in the family's source: there is no second copy of a formula.
   body = fn source, function ->

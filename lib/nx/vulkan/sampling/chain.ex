@@ -50,8 +50,10 @@ defmodule Nx.Vulkan.Chain do
 
   alias Nx.Defn.{Composite, Expr}
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.{Closure, Gradient, Lowering, NativeV}
-  alias Nx.Vulkan.Lowering.{Invariants, Plan}
+  alias Nx.Vulkan.Chain.{Closure, Gradient, Invariants}
+  alias Nx.Vulkan.Compiler.Lowering
+  alias Nx.Vulkan.Compiler.Lowering.Plan
+  alias Nx.Vulkan.NativeV
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   defmodule Traced do

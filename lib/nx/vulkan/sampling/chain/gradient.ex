@@ -1,4 +1,4 @@
-defmodule Nx.Vulkan.Gradient do
+defmodule Nx.Vulkan.Chain.Gradient do
   @moduledoc false
 
   # Gradients of what the engine has ops for, by these ops. Nx differentiates the steps of its own implementations: those of `cholesky` and `lu` (and so of

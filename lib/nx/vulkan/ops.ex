@@ -1,8 +1,8 @@
-defmodule Nx.Vulkan.Lowering.Ops do
+defmodule Nx.Vulkan.Ops do
   @moduledoc false
 
   # THE table from Nx's ops to the engine's: which arguments of a callback of `Nx.Backend` are operands, and which attributes
-  # the others become. `Nx.Vulkan.VulkanoBackend` runs what it says, `Nx.Vulkan.Lowering` writes it into Programs.
+  # the others become. `Nx.Vulkan.VulkanoBackend` runs what it says, `Nx.Vulkan.Compiler.Lowering` writes it into Programs.
 
   alias Nx.Tensor, as: T
 

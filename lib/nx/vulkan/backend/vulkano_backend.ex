@@ -37,8 +37,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Compiler.Cache
-  alias Nx.Vulkan.{Fold, Indices, NativeV, Recorder, ScalarFunction}
-  alias Nx.Vulkan.Lowering.Ops
+  alias Nx.Vulkan.{Fold, Indices, NativeV, Ops, Recorder, ScalarFunction}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   # From this size in bytes on, copying a binary is work for a dirty scheduler: 64 KiB take about 10 us.
