@@ -4,8 +4,7 @@ defmodule Nx.Vulkan.CapturesTest do
 
   import Nx.Vulkan.Numbers, only: [cpu: 1]
 
-  alias Nx.Vulkan.{Chain, NUTS}
-  alias Nx.Vulkan.Chain.Closure
+  alias Nx.Vulkan.{Chain, Closure, NUTS}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   @moduletag :device

@@ -33,6 +33,30 @@ defmodule Nx.Vulkan.Ops do
   @doc "The other ops of one result whose operands are tensors, with the number of their arguments."
   def others, do: @others
 
+  @doc "All ops of one result whose operands are tensors, with the number of their arguments less the template of the result."
+  def callbacks, do: Enum.map(@unary, &{&1, 1}) ++ Enum.map(@binary, &{&1, 2}) ++ @others
+
+  @predicates [
+                :equal,
+                :not_equal,
+                :greater,
+                :less,
+                :greater_equal,
+                :less_equal,
+                :logical_and,
+                :logical_or,
+                :logical_xor
+              ] ++
+                [:is_nan, :is_infinity]
+
+  @elementwise (@unary -- [:bitcast, :reshape]) ++ @binary ++ [:select, :clip]
+
+  @doc "Whether each element of the result is a function of the operands' elements at its place."
+  def elementwise?(op), do: op in @elementwise
+
+  @doc "Whether the result is 0 or 1, of u8."
+  def predicate?(op), do: op in @predicates
+
   @doc """
   The attributes and operands of an op, from the arguments of its callback less the template of the result.
   """

@@ -3,7 +3,6 @@ defmodule Nx.Vulkan.Indices do
 
   # Indices out of bounds raise what Nx.BinaryBackend raises, so an op that takes indices waits for them.
 
-  alias Nx.Vulkan.Recorder
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   # Up to this many, reading the indices and looking at them takes no longer than the ops that test them on the device.
@@ -36,9 +35,8 @@ defmodule Nx.Vulkan.Indices do
 
   defp check?, do: Application.get_env(:nx_vulkan, :check_indices, true)
 
-  # Ops of the test would be recorded with the others.
   defp outside?(%{data: %B{}} = indices, bounds) do
-    if Nx.size(indices) <= @read_at_once or Recorder.recording?(), do: true, else: outside_on_device?(indices, bounds)
+    Nx.size(indices) <= @read_at_once or outside_on_device?(indices, bounds)
   end
 
   defp outside?(_indices, _bounds), do: true

@@ -18,21 +18,17 @@ defmodule Nx.Vulkan.Recorder do
       `absolute + relative * |expected|`
   """
 
+  @behaviour Nx.Vulkan.Tracer
+
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.Compiler
+  alias Nx.Vulkan.{Compiler, NativeV, Ops, Tracer}
   alias Nx.Vulkan.Compiler.Lowering.Plan
   alias Nx.Vulkan.VulkanoBackend, as: B
 
-  @key __MODULE__
   @format "nx_vulkan program 1"
 
-  @doc false
-  def recording?, do: Process.get(@key) != nil
-
-  @doc false
-  def add(op, attrs, refs, outs) do
-    Process.put(@key, [{op, attrs, refs, outs} | Process.get(@key)])
-  end
+  # The value of a traced tensor is its data on the device and its source: `{:leaf, ref}` of what no op made, or
+  # `{:result, instruction, n}`, where an instruction is `{serial, op, attrs, sources of the operands, types of the results}`.
 
   @doc """
   Runs `fun` with `inputs` (a list of tensors) on both backends, and returns the recorded Program as iodata for a file.
@@ -88,17 +84,52 @@ defmodule Nx.Vulkan.Recorder do
   end
 
   defp trace(inputs, fun) do
-    placed = Enum.map(inputs, &Nx.backend_copy(&1, B))
     # Inputs are leaves even where two of them share storage.
-    Process.put(@key, [])
+    placed = Enum.map(inputs, &Nx.backend_copy(&1, B))
+    traced = Tracer.capture(fun, __MODULE__)
+    arguments = Enum.map(placed, &Tracer.tensor(&1, __MODULE__, leaf(&1)))
+    outputs = Tracer.trace(__MODULE__, fn -> arguments |> traced.() |> flatten() |> Enum.map(&source/1) end)
+    instructions(placed, outputs)
+  end
 
-    try do
-      outputs = with_backend(B, fn -> flatten(fun.(placed)) end)
-      {captured, instructions, numbers} = instructions(placed, outputs, Enum.reverse(Process.get(@key)))
-      {captured, instructions, Enum.map(outputs, &Map.fetch!(numbers, &1.data.ref))}
-    after
-      Process.delete(@key)
-    end
+  @impl true
+  def constant(out, number) do
+    {B.constant(out, number, []).data, source(:constant, [value: Ops.number(number, out.type)], out)}
+  end
+
+  @impl true
+  def leaf(%T{data: %B{ref: ref} = data}), do: {data, {:leaf, ref}}
+
+  @impl true
+  def run(steps, operands, device) do
+    sources =
+      Enum.reduce(steps, Enum.map(operands, &source/1), fn {op, attrs, outs}, sources ->
+        results(op, attrs, sources, outs)
+      end)
+
+    Enum.zip_with(device.(), sources, &{&1.data, &2})
+  end
+
+  @impl true
+  def on_device(%T{data: %Tracer{value: {data, _source}}} = tensor), do: %{tensor | data: data}
+
+  @impl true
+  def read(_tensor), do: refuse("is read before it is computed")
+
+  @impl true
+  def refuse(what), do: raise(ArgumentError, "a recorded tensor #{what}")
+
+  defp source(%T{data: %Tracer{by: __MODULE__, value: {_data, source}}}), do: source
+  defp source(%T{data: %Tracer{}} = other), do: other |> Tracer.on_device!("can't be recorded") |> source()
+  defp source(%T{data: %B{ref: ref}}), do: {:leaf, ref}
+  defp source(%T{shape: {}} = scalar), do: scalar |> constant(Nx.to_number(scalar)) |> elem(1)
+  defp source(other), do: other |> Nx.to_tensor() |> Nx.backend_copy(B) |> source()
+
+  defp source(op, attrs, out), do: results(op, attrs, [], [out]) |> hd()
+
+  defp results(op, attrs, sources, outs) do
+    instruction = {System.unique_integer([:monotonic]), op, attrs, sources, Enum.map(outs, &type/1)}
+    for i <- 0..(length(outs) - 1), do: {:result, instruction, i}
   end
 
   defp on_binary_backend(inputs, fun) do
@@ -118,43 +149,41 @@ defmodule Nx.Vulkan.Recorder do
 
   defp flatten(result), do: Nx.Defn.Composite.flatten_list([result])
 
-  # Keeps what the outputs need. A reference that no op made is an input: those of the caller first, then uploads.
-  defp instructions(placed, outputs, ops) do
-    needed =
-      ops
-      |> Enum.reverse()
-      |> Enum.reduce(MapSet.new(outputs, & &1.data.ref), fn {_, _, refs, _} = op, needed ->
-        if needed?(op, needed), do: MapSet.union(needed, MapSet.new(refs)), else: needed
-      end)
+  # The instructions that the outputs need, in the order in which they ran. Inputs are those of the caller, then what else no op made.
+  defp instructions(placed, outputs) do
+    needed = outputs |> Enum.reduce(%{}, &needed/2) |> Map.values() |> Enum.sort()
+    given = Enum.map(placed, & &1.data.ref)
+    read = Enum.flat_map(needed, fn {_serial, _op, _attrs, sources, _outs} -> sources end) ++ outputs
+    uploaded = Enum.uniq(for {:leaf, ref} <- read, ref not in given, do: ref)
+    leaves = (given ++ uploaded) |> Enum.with_index() |> Map.new()
 
-    ops = Enum.filter(ops, &needed?(&1, needed))
-    made = for {_, _, _, outs} <- ops, out <- outs, into: MapSet.new(), do: out.data.ref
+    {starts, _count} =
+      Enum.map_reduce(needed, 0, fn {serial, _, _, _, outs}, count -> {{serial, count}, count + length(outs)} end)
 
-    uploaded =
-      ops
-      |> Enum.flat_map(fn {_, _, refs, _} -> refs end)
-      |> Enum.concat(Enum.map(outputs, & &1.data.ref))
-      |> Enum.uniq()
-      |> Enum.reject(&(&1 in made or Enum.any?(placed, fn t -> t.data.ref == &1 end)))
-      |> Enum.map(&tensor_of/1)
+    starts = Map.new(starts)
 
-    captured = placed ++ uploaded
-    numbers = captured |> Enum.with_index() |> Map.new(fn {t, i} -> {t.data.ref, ["input", i]} end)
+    operand = fn
+      {:leaf, ref} -> ["input", Map.fetch!(leaves, ref)]
+      {:result, {serial, _, _, _, _}, i} -> ["result", Map.fetch!(starts, serial) + i]
+    end
 
-    {instructions, {numbers, _count}} =
-      Enum.map_reduce(ops, {numbers, 0}, fn {op, attrs, refs, outs}, {numbers, count} ->
-        instruction = instruction(op, attrs, Enum.map(refs, &Map.fetch!(numbers, &1)), Enum.map(outs, &type/1))
-        numbered = for {out, i} <- Enum.with_index(outs, count), into: numbers, do: {out.data.ref, ["result", i]}
-        {instruction, {numbered, count + length(outs)}}
-      end)
+    instructions =
+      for {_serial, op, attrs, sources, outs} <- needed, do: instruction(op, attrs, Enum.map(sources, operand), outs)
 
-    {captured, instructions, numbers}
+    {placed ++ Enum.map(uploaded, &tensor_of/1), instructions, Enum.map(outputs, operand)}
   end
 
-  defp needed?({_op, _attrs, _refs, outs}, needed), do: Enum.any?(outs, &(&1.data.ref in needed))
+  # Adds an instruction and what it needs, by its number.
+  defp needed({:leaf, _ref}, found), do: found
+
+  defp needed({:result, {serial, _op, _attrs, sources, _outs} = instruction, _i}, found) do
+    if is_map_key(found, serial),
+      do: found,
+      else: Enum.reduce(sources, Map.put(found, serial, instruction), &needed/2)
+  end
 
   defp tensor_of(ref) do
-    {:ok, info} = Nx.Vulkan.NativeV.tensor_info(ref)
+    {:ok, info} = NativeV.tensor_info(ref)
     %{Nx.template(List.to_tuple(info.shape), String.to_existing_atom(info.type)) | data: %B{ref: ref}}
   end
 

@@ -2,59 +2,50 @@ defmodule Nx.Vulkan.ScalarFunction do
   @moduledoc """
   Traces the function of `Nx.reduce/4` and `Nx.window_reduce/5` to the steps that a kernel runs.
 
-  The function is called with scalars of `Nx.Vulkan.VulkanoBackend` that have no memory: an elementwise op on one of them adds a
-  step and returns the next. Numbers become constants of the kernel, scalars that the function captured become operands, and
-  ops without a traced operand run as always. What reads a traced value raises, but for predicates, on which `cond` branches:
-  the function is called once per branch, and the results are selected from.
+  The function is called with scalars of `Nx.Vulkan.Tracer` that have no memory: an elementwise op on one of them adds a step and
+  returns the next. Numbers become constants of the kernel, scalars that the function captured become operands, and ops without a
+  traced operand run as always. What reads a traced value raises, but for predicates, on which `cond` branches: the function is
+  called once per branch, and the results are selected from.
 
   ## Errors
 
-  `Nx.Vulkan.Error` with the kind `:unsupported` for a function that uses an op that is not elementwise, captures a tensor that
-  is no scalar, reads a value, or has more than 64 branches, 4096 steps or 62 captured scalars; and what the function raises, also in
-  a branch that no element takes. `Nx.Vulkan.Fold` runs such functions.
+  `Nx.Vulkan.Error` with the kind `:unsupported` for a function that uses an op that is not elementwise, captures a tensor that is
+  no scalar, reads a value, or has more than 64 branches, 4096 steps or 62 captured scalars; what the function raises, also in a
+  branch that no element takes; and `Nx.Defn.IncompatibleBackendsError` where it takes a tensor of the device from elsewhere than
+  its arguments and what it captured. `Nx.Vulkan.Fold` runs such functions.
   """
 
+  @behaviour Nx.Vulkan.Tracer
+
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.Fold
+  alias Nx.Vulkan.{Fold, Ops, Tracer}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
-  @key __MODULE__
   @max_branches 64
   # What the engine takes: `MAX_STEPS` of its functions, and their inputs less the element and the accumulator.
   @max_steps 4096
   @max_captured 62
 
-  @predicates [
-                :equal,
-                :not_equal,
-                :greater,
-                :less,
-                :greater_equal,
-                :less_equal,
-                :logical_and,
-                :logical_or,
-                :logical_xor
-              ] ++
-                [:is_nan, :is_infinity]
-
-  @elementwise @predicates ++
-                 [:exp, :expm1, :log, :log1p, :sigmoid, :cos, :sin, :tan, :cosh, :sinh, :tanh, :acos, :asin, :atan] ++
-                 [:acosh, :asinh, :atanh, :sqrt, :rsqrt, :cbrt, :erf, :erfc, :erf_inv, :abs, :bitwise_not, :ceil] ++
-                 [:conjugate, :floor, :negate, :round, :sign, :count_leading_zeros, :population_count, :real, :imag] ++
-                 [:as_type, :add, :subtract, :multiply, :pow, :remainder, :divide, :atan2, :min, :max, :quotient] ++
-                 [:bitwise_and, :bitwise_or, :bitwise_xor, :left_shift, :right_shift, :select, :clip]
-
   # These change nothing about one element but, at most, its type.
   @moves [:reshape, :squeeze, :broadcast, :transpose, :reverse, :sum, :product, :reduce_max, :reduce_min]
+
+  # The value of a traced tensor is `{:traced, id, value}` with the id of the trace and a `t:value/0`, `{:constant, number}`, or
+  # the data of a tensor on the device.
 
   @typedoc "What a traced value is: an argument of the function, or the result of a step."
   @type value :: {:input | :step, non_neg_integer}
 
   @doc """
-  Whether a function is being traced in this process.
+  As `trace/4`, with the tensors of the device that `fun` captured, or nil where no kernel can run the function.
   """
-  @spec tracing? :: boolean
-  def tracing?, do: Process.get(@key) != nil
+  @spec kernel(atom, (T.t(), T.t() -> term), Nx.Type.t(), Nx.Type.t()) :: {list, [T.t()]} | nil
+  def kernel(op, fun, element_type, type) do
+    fun = if Fold.evaluated?(fun), do: fun, else: Tracer.capture(fun, __MODULE__)
+    trace(op, fun, element_type, type)
+  catch
+    # Also what a branch raises or throws: some element may take it, or none.
+    _kind, _reason -> nil
+  end
 
   @doc """
   The steps of `fun`, a function of an element of type `element_type` and the accumulator of type `type`, as an attribute of
@@ -63,31 +54,49 @@ defmodule Nx.Vulkan.ScalarFunction do
   @spec trace(atom, (T.t(), T.t() -> term), Nx.Type.t(), Nx.Type.t()) :: {list, [T.t()]}
   def trace(op, fun, element_type, type) do
     id = make_ref()
-    arguments = [scalar({id, {:input, 0}}, element_type), scalar({id, {:input, 1}}, type)]
-    state = %{id: id, op: op, steps: %{}, numbers: %{}, captured: [], constants: %{}}
-    state = Map.merge(state, %{path: [], ahead: [], runs: 0, refused: nil})
-    outer = Process.put(@key, state)
+    arguments = [scalar(id, 0, element_type), scalar(id, 1, type)]
+    outer = state()
     # A compiler would want memory behind the arguments of the defn functions that the function calls.
     options = Nx.Defn.default_options(compiler: Nx.Defn.Evaluator)
 
+    put(%{
+      id: id,
+      op: op,
+      steps: %{},
+      numbers: %{},
+      captured: [],
+      path: [],
+      ahead: [],
+      runs: 0,
+      refused: nil
+    })
+
     try do
-      result = explore(fun, arguments, type, [])
-      finish(Process.get(@key), result)
+      result = traced(fn -> explore(fun, arguments, type, []) end)
+      finish(state(), result)
     after
       Nx.Defn.default_options(options)
-      if outer, do: Process.put(@key, outer), else: Process.delete(@key)
+      put(outer)
     end
   end
 
-  defp scalar(ref, type), do: %T{data: %B{ref: ref}, type: type, shape: {}, names: []}
+  # Tensors that the function makes on the device are traced.
+  defp traced(fun) do
+    {backend, _opts} = Nx.default_backend()
+    if backend in [B, Nx.Vulkan.Backend, Tracer], do: Tracer.trace(__MODULE__, fun), else: fun.()
+  end
+
+  defp scalar(id, i, type) do
+    %T{data: %Tracer{by: __MODULE__, value: {:traced, id, {:input, i}}}, type: type, shape: {}, names: []}
+  end
 
   # The result where the first decisions are those of `prefix`. Every other decision is true at first.
   defp explore(fun, arguments, type, prefix) do
-    state = Process.get(@key)
+    state = state()
     if state.runs == @max_branches, do: refuse("has more than #{@max_branches} branches")
-    Process.put(@key, %{state | path: [], ahead: prefix, runs: state.runs + 1})
+    put(%{state | path: [], ahead: prefix, runs: state.runs + 1})
     result = result(apply(fun, arguments), type)
-    %{path: decided, refused: refused} = Process.get(@key)
+    %{path: decided, refused: refused} = state()
     # The function may have rescued the exception.
     if refused, do: refuse(refused)
 
@@ -97,20 +106,20 @@ defmodule Nx.Vulkan.ScalarFunction do
       |> Enum.reduce({decided, result}, fn {predicate, true}, {[_ | before], result} ->
         before_taken = before |> Enum.map(&elem(&1, 1)) |> Enum.reverse()
         other = explore(fun, arguments, type, before_taken ++ [false])
-        {before, if(other == result, do: result, else: step(:select, [predicate, result, other], B.type_name(type)))}
+        {before, if(other == result, do: result, else: step(:select, [predicate, result, other], type))}
       end)
 
     result
   end
 
   defp result(value, type) do
-    tensor = Fold.scalar!(value, type)
-    value = argument(tensor.data.ref, tensor)
-    if tensor.type == type, do: value, else: step(:as_type, [value], B.type_name(type))
+    tensor = Fold.scalar!(value, type, {Tracer, by: __MODULE__})
+    value = argument(tensor)
+    if tensor.type == type, do: value, else: step(:as_type, [value], type)
   end
 
   defp finish(state, result) do
-    captured = Enum.reverse(state.captured)
+    captured = for {_ref, tensor} <- Enum.reverse(state.captured), do: tensor
     count = length(captured)
 
     number = fn
@@ -130,61 +139,88 @@ defmodule Nx.Vulkan.ScalarFunction do
     {[steps, number.(result)], captured}
   end
 
-  @doc """
-  Adds the step of an op with a traced operand.
-  """
-  @spec apply_op(atom, [T.t()], [term], T.t()) :: T.t()
-  def apply_op(op, operands, refs, out) do
+  ## Values
+
+  @impl true
+  def constant(_out, number), do: {:constant, number}
+
+  @impl true
+  def leaf(%T{data: %B{} = data}), do: data
+
+  @impl true
+  def on_device(%T{data: %Tracer{value: %B{} = data}} = tensor), do: %{tensor | data: data}
+  def on_device(%T{data: %Tracer{value: {:constant, number}}} = tensor), do: B.constant(tensor, number, [])
+  def on_device(%T{data: %Tracer{value: {:traced, _id, _value}}}), do: nil
+
+  @impl true
+  def run(steps, operands, device) do
+    if Enum.any?(operands, &traced?/1),
+      do: [{:traced, state!().id, step_of(steps, operands)}],
+      else: Enum.map(device.(), &leaf/1)
+  end
+
+  defp traced?(operand), do: match?(%T{data: %Tracer{by: __MODULE__, value: {:traced, _, _}}}, operand)
+
+  defp step_of([{op, _attrs, [out]}], operands) do
     for %T{shape: shape} <- [out | operands], Nx.size(shape) != 1 do
       refuse("uses #{op} of tensors that are no scalars, shape #{inspect(shape)}")
     end
 
-    arguments = Enum.zip_with(refs, operands, &argument/2)
+    arguments = Enum.map(operands, &argument/1)
 
-    value =
-      cond do
-        op in @elementwise -> step(op, arguments, B.type_name(out.type))
-        op in @moves -> moved(arguments, operands, out)
-        op in [:all, :any] -> step(:logical_or, arguments ++ arguments, :u8)
-        true -> refuse("uses #{op}, which is no function of scalars")
-      end
-
-    %{out | data: %B{ref: {state!().id, value}}}
+    cond do
+      Ops.elementwise?(op) -> step(op, arguments, out.type)
+      op in @moves -> moved(arguments, operands, out)
+      op in [:all, :any] -> step(:logical_or, arguments ++ arguments, {:u, 8})
+      true -> no_scalars(op)
+    end
   end
+
+  defp step_of([{op, _attrs, _outs} | _steps], _operands), do: no_scalars(op)
+
+  @spec no_scalars(atom) :: no_return
+  defp no_scalars(op), do: refuse("uses #{op}, which is no function of scalars")
 
   defp moved([value], [%T{type: type}], %T{type: type}), do: value
-  defp moved([value], _operands, out), do: step(:as_type, [value], B.type_name(out.type))
+  defp moved([value], _operands, out), do: step(:as_type, [value], out.type)
 
   # What an operand is to the function.
-  defp argument({id, value}, _tensor) do
-    case state!() do
-      %{id: ^id} -> value
-      _ -> refuse("uses a value of another function")
+  defp argument(%T{data: %Tracer{by: __MODULE__, value: value}, type: type} = tensor) do
+    case value do
+      {:traced, id, value} ->
+        if state!().id == id, do: value, else: refuse("uses a value of another function")
+
+      {:constant, number} ->
+        constant_step(number, type)
+
+      %B{ref: ref} ->
+        captured(ref, on_device(tensor))
     end
   end
 
-  defp argument(ref, tensor) do
-    state = state!()
+  defp argument(%T{data: %Tracer{}} = tensor), do: captured(Tracer.on_device!(tensor, "uses a value").data.ref, tensor)
+  defp argument(%T{data: %B{ref: ref}} = tensor), do: captured(ref, tensor)
+  defp argument(%T{shape: {}} = scalar), do: constant_step(Nx.to_number(scalar), scalar.type)
+  defp argument(%T{} = tensor), do: tensor |> Nx.backend_copy(B) |> argument()
+  defp argument(other), do: other |> Nx.to_tensor() |> argument()
 
-    case state.constants do
-      %{^ref => {value, type}} -> step({:constant, value, type})
-      _ -> captured(state, ref, tensor)
-    end
-  end
+  defp captured(ref, tensor) do
+    %{captured: captured} = state = state!()
 
-  defp captured(state, ref, tensor) do
-    case Enum.find_index(Enum.reverse(state.captured), &(&1.data.ref == ref)) do
+    case Enum.find_index(captured, &(elem(&1, 0) == ref)) do
       nil ->
-        if length(state.captured) == @max_captured, do: refuse("captures more than #{@max_captured} scalars")
-        Process.put(@key, %{state | captured: [%{tensor | data: %B{ref: ref}} | state.captured]})
-        {:captured, length(state.captured)}
+        if length(captured) == @max_captured, do: refuse("captures more than #{@max_captured} scalars")
+        put(%{state | captured: [{ref, tensor} | captured]})
+        {:captured, length(captured)}
 
-      index ->
-        {:captured, index}
+      place ->
+        {:captured, length(captured) - 1 - place}
     end
   end
 
-  defp step(op, arguments, type), do: step({op, arguments, type})
+  defp constant_step(number, type), do: step({:constant, Ops.number(number, type), Ops.type_name(type)})
+
+  defp step(op, arguments, type), do: step({op, arguments, Ops.type_name(type)})
 
   # Equal steps are one.
   defp step(step) do
@@ -197,31 +233,18 @@ defmodule Nx.Vulkan.ScalarFunction do
       steps ->
         number = map_size(steps)
         if number == @max_steps, do: refuse("has more than #{@max_steps} steps")
-        numbers = Map.put(state.numbers, number, step)
-        Process.put(@key, %{state | steps: Map.put(steps, step, number), numbers: numbers})
+        put(%{state | steps: Map.put(steps, step, number), numbers: Map.put(state.numbers, number, step)})
         {:step, number}
     end
   end
 
-  @doc """
-  Remembers the number that a tensor holds, so that it becomes a constant.
-  """
-  @spec constant(T.t(), term, atom) :: :ok
-  def constant(%T{data: %B{ref: ref}}, value, type) do
-    state = state!()
-    Process.put(@key, %{state | constants: Map.put(state.constants, ref, {value, type})})
-    :ok
-  end
-
-  @doc """
-  The value of a predicate in the branch that is being followed, as a binary.
-  """
-  @spec read({reference, value}) :: binary
+  # The value of a predicate is the one in the branch that is being followed.
+  @impl true
   def read(traced) do
     state = state!()
-    value = argument(traced, nil)
+    value = argument(traced)
 
-    with {:step, number} <- value, {op, _, :u8} when op in @predicates <- state.numbers[number] do
+    with {:step, number} <- value, {op, _, :u8} <- state.numbers[number], true <- Ops.predicate?(op) do
       case List.keyfind(state.path, value, 0) do
         {_, known} -> bit(known)
         nil -> bit(decide(state, value))
@@ -237,25 +260,25 @@ defmodule Nx.Vulkan.ScalarFunction do
   defp decide(state, value) do
     if length(state.path) == @max_branches, do: refuse("has more than #{@max_branches} branches")
     {decision, ahead} = if state.ahead == [], do: {true, []}, else: {hd(state.ahead), tl(state.ahead)}
-    Process.put(@key, %{state | path: [{value, decision} | state.path], ahead: ahead})
+    put(%{state | path: [{value, decision} | state.path], ahead: ahead})
     decision
   end
 
-  @doc """
-  Raises: the function does what no kernel can.
-  """
-  @spec refuse(String.t()) :: no_return
+  # The function does what no kernel can.
+  @impl true
   def refuse(what) do
-    op =
-      with %{op: op} = state <- Process.get(@key) do
-        Process.put(@key, %{state | refused: what})
-        op
-      end
-
-    raise Nx.Vulkan.Error, kind: :unsupported, op: op, message: "the function #{what}"
+    state = state()
+    if state, do: put(%{state | refused: what})
+    raise Nx.Vulkan.Error, kind: :unsupported, op: state && state.op, message: "the function #{what}"
   end
 
-  defp state! do
-    Process.get(@key) || refuse("is over, its values are no tensors")
-  end
+  ## What the trace has gathered
+
+  # It is in the process, since Nx gives callbacks of a backend nothing but tensors.
+  defp state, do: Process.get(__MODULE__)
+
+  defp state!, do: state() || refuse("is over, its values are no tensors")
+
+  defp put(nil), do: Process.delete(__MODULE__)
+  defp put(state), do: Process.put(__MODULE__, state)
 end

@@ -37,7 +37,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Compiler.Cache
-  alias Nx.Vulkan.{Fold, Indices, NativeV, Ops, Recorder, ScalarFunction}
+  alias Nx.Vulkan.{Fold, Indices, NativeV, Ops, ScalarFunction, Tracer}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   # From this size in bytes on, copying a binary is work for a dirty scheduler: 64 KiB take about 10 us.
@@ -55,18 +55,13 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @impl true
   def constant(out, constant, _backend_options) do
-    value = Ops.number(constant, out.type)
-    out = run(:constant, [value: value], [], out)
-    if ScalarFunction.tracing?(), do: ScalarFunction.constant(out, value, type_name(out.type))
-    out
+    run(:constant, [value: Ops.number(constant, out.type)], [], out)
   end
 
   @impl true
   def from_binary(out, binary, _backend_options), do: upload(out, binary)
 
   @impl true
-  def to_binary(%T{data: %B{ref: value}}, _limit) when is_tuple(value), do: ScalarFunction.read(value)
-
   def to_binary(%T{data: %B{ref: ref}, type: {_, size}}, limit) do
     Fold.read!()
     read = NativeV.tensor_to_binary_soon(ref, limit)
@@ -103,7 +98,11 @@ defmodule Nx.Vulkan.VulkanoBackend do
   def backend_deallocate(%T{data: %B{ref: ref}}), do: NativeV.tensor_release(ref)
 
   @impl true
-  def to_batched(out, tensor, opts) do
+  def to_batched(out, tensor, opts), do: batches(B, out, tensor, opts)
+
+  @doc false
+  # The batches of a tensor, sliced by the ops of this backend or of the tracer.
+  def batches(backend, out, tensor, opts) do
     [size | rest] = Tuple.to_list(tensor.shape)
     batch = elem(out.shape, 0)
     leftover = rem(size, batch)
@@ -111,13 +110,13 @@ defmodule Nx.Vulkan.VulkanoBackend do
     rows = fn start, count ->
       starts = [start | Enum.map(rest, fn _ -> 0 end)]
       shape = put_elem(tensor.shape, 0, count)
-      slice(%{out | shape: shape}, tensor, starts, [count | rest], Enum.map(starts, fn _ -> 1 end))
+      backend.slice(%{out | shape: shape}, tensor, starts, [count | rest], Enum.map(starts, fn _ -> 1 end))
     end
 
     full = Stream.map(0..(div(size, batch) - 1)//1, &rows.(&1 * batch, batch))
 
     if leftover != 0 and opts[:leftover] == :repeat do
-      last = fn -> concatenate(out, [rows.(size - leftover, leftover), rows.(0, batch - leftover)], 0) end
+      last = fn -> backend.concatenate(out, [rows.(size - leftover, leftover), rows.(0, batch - leftover)], 0) end
       Stream.concat(full, Stream.map([last], & &1.()))
     else
       full
@@ -125,8 +124,6 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
-  def inspect(%T{data: %B{ref: value}}, _inspect_opts) when is_tuple(value), do: "a value of a traced function"
-
   def inspect(%T{data: %B{ref: ref}} = tensor, inspect_opts) do
     limit = if inspect_opts.limit == :infinity, do: :infinity, else: inspect_opts.limit + 1
     # Atoms are greater than numbers.
@@ -181,7 +178,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
       raise ArgumentError, "invalid pointer data_size for shape, expected: #{div(expected, 8)}, got: #{size}"
     end
 
-    type = type_name(type)
+    type = Ops.type_name(type)
 
     case pointer do
       %{kind: :local, address: address} when is_integer(address) and address > 0 and address <= @last_address ->
@@ -277,28 +274,20 @@ defmodule Nx.Vulkan.VulkanoBackend do
   @impl true
   def reduce(out, a, acc, opts, fun) do
     attrs = Ops.fold(:reduce, [a, opts])
-    traced_fold(:reduce, attrs, a, acc, out, fun) || Fold.reduce(out, a, acc, attrs[:axes], fun)
+    folded(:reduce, attrs, a, acc, out, fun) || Fold.reduce(out, a, acc, attrs[:axes], fun)
   end
 
   @impl true
   def window_reduce(out, a, acc, window, opts, fun) do
     attrs = Ops.fold(:window_reduce, [a, window, opts])
-    traced_fold(:window_reduce, attrs, a, acc, out, fun) || Fold.window_reduce(out, a, acc, attrs, fun)
+    folded(:window_reduce, attrs, a, acc, out, fun) || Fold.window_reduce(out, a, acc, attrs, fun)
   end
 
   # Nothing where no kernel can run the function.
-  defp traced_fold(op, attrs, a, acc, out, fun) do
-    for %T{data: %B{ref: value}} when is_tuple(value) <- [a, acc], do: ScalarFunction.refuse("uses #{op}")
-
-    traced =
-      try do
-        ScalarFunction.trace(op, fun, a.type, out.type)
-      catch
-        # Also what a branch raises or throws: some element may take it, or none.
-        _kind, _reason -> nil
-      end
-
-    with {function, captured} <- traced, do: run(op, [function: function] ++ attrs, [a, acc | captured], out)
+  defp folded(op, attrs, a, acc, out, fun) do
+    with {function, captured} <- ScalarFunction.kernel(op, fun, a.type, out.type) do
+      run(op, [function: function] ++ attrs, [a, acc | captured], out)
+    end
   end
 
   @impl true
@@ -322,17 +311,11 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   ## Running
 
-  defp run(op, attrs, operands, out) do
+  @doc false
+  # An op of one result; `out` is its template.
+  def run(op, attrs, operands, %T{type: type, shape: shape} = out) do
     refs = refs(operands)
-    if traced?(refs), do: ScalarFunction.apply_op(op, operands, refs, out), else: run_on_device(op, attrs, refs, out)
-  end
-
-  # Whether an operand is a value of a function that is being traced.
-  defp traced?([ref | refs]), do: is_tuple(ref) or traced?(refs)
-  defp traced?([]), do: false
-
-  defp run_on_device(op, attrs, refs, %T{type: type, shape: shape} = out) do
-    type = type_name(type)
+    type = Ops.type_name(type)
 
     answer =
       case eager() do
@@ -347,16 +330,13 @@ defmodule Nx.Vulkan.VulkanoBackend do
         other -> settle(other, fn -> NativeV.program_run_compile(op, attrs, refs, type, shape) end)
       end
 
-    out = %{out | data: %B{ref: ref}}
-    if Recorder.recording?(), do: Recorder.add(op, attrs, refs, [out])
-    out
+    %{out | data: %B{ref: ref}}
   end
 
   # An op of several results; `outs` are their templates.
   defp run_all(op, attrs, operands, outs) do
     refs = refs(operands)
-    if traced?(refs), do: ScalarFunction.refuse("uses #{op}, which is no function of scalars")
-    types = Enum.map(outs, &{type_name(&1.type), &1.shape})
+    types = Enum.map(outs, &{Ops.type_name(&1.type), &1.shape})
 
     answer =
       case eager() do
@@ -371,9 +351,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
         other -> settle(other, fn -> NativeV.program_run_all_compile(op, attrs, refs, types) end)
       end
 
-    outs = Enum.zip_with(outs, results, fn out, ref -> %{out | data: %B{ref: ref}} end)
-    if Recorder.recording?(), do: Recorder.add(op, attrs, refs, outs)
-    outs
+    Enum.zip_with(outs, results, fn out, ref -> %{out | data: %B{ref: ref}} end)
   end
 
   @eager {Nx.Vulkan, :eager}
@@ -410,8 +388,10 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @doc false
   # The reference of an argument of a compiled function, which is copied to the device if it is elsewhere.
-  def reference(%T{data: %B{ref: ref}}) when is_reference(ref), do: ref
-  def reference(%T{data: %B{}}), do: ScalarFunction.refuse("calls a compiled function")
+  def reference(%T{data: %B{ref: ref}}), do: ref
+
+  def reference(%T{data: %Tracer{}} = tensor),
+    do: tensor |> Tracer.on_device!("calls a compiled function") |> reference()
 
   def reference(%T{data: %Nx.Defn.Expr{}} = tensor) do
     raise ArgumentError, "cannot pass a tensor expression as argument to defn, got: #{inspect(tensor)}"
@@ -424,7 +404,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   defp transferred(tensor), do: upload(tensor, Nx.to_binary(tensor))
 
   defp upload(%T{type: type, shape: shape} = out, bits) do
-    type = type_name(type)
+    type = Ops.type_name(type)
     binary = fill(bits)
     dirty = fn -> NativeV.tensor_from_binary_dirty(type, shape, binary) end
 
@@ -488,7 +468,4 @@ defmodule Nx.Vulkan.VulkanoBackend do
   defp raise_error({:error, kind, op, message, details}) do
     raise Nx.Vulkan.Error, kind: kind, op: op, message: message, details: details
   end
-
-  @doc false
-  defdelegate type_name(type), to: Ops
 end

@@ -441,7 +441,7 @@ defmodule Nx.Vulkan.Compiler do
   defp references([_ | args], [false | kept], name), do: references(args, kept, name)
   defp references([], _kept, _name), do: []
 
-  defp reference(%T{data: %B{ref: ref}}, _name) when is_reference(ref), do: ref
+  defp reference(%T{data: %B{ref: ref}}, _name), do: ref
   defp reference(tensor, name), do: named(name, fn -> B.reference(tensor) end)
 
   defp run(%Entry{plan: nil, executable: executable} = entry, inputs, _hooks) do

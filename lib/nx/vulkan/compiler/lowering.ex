@@ -311,10 +311,10 @@ defmodule Nx.Vulkan.Compiler.Lowering do
 
     fun = fn element, acc ->
       arguments = for argument <- [element, acc], do: fn -> Nx.as_type(argument, tensor.type) end
-      Nx.with_default_backend(B, fn -> hd(run.([arguments])) end)
+      hd(run.([arguments]))
     end
 
-    {function, captured} = traced(op, fun, a, tensor)
+    {function, captured} = Nx.with_default_backend(B, fn -> traced(op, fun, a, tensor) end)
     {captured, state} = Enum.map_reduce(captured, state, &constant_operand/2)
     emit(op, [function: function] ++ attrs, operands ++ captured, tensor, state)
   end

@@ -50,10 +50,10 @@ defmodule Nx.Vulkan.Chain do
 
   alias Nx.Defn.{Composite, Expr}
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.Chain.{Closure, Gradient, Invariants}
+  alias Nx.Vulkan.Chain.{Gradient, Invariants}
+  alias Nx.Vulkan.{Closure, NativeV}
   alias Nx.Vulkan.Compiler.Lowering
   alias Nx.Vulkan.Compiler.Lowering.Plan
-  alias Nx.Vulkan.NativeV
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   defmodule Traced do
@@ -205,7 +205,7 @@ defmodule Nx.Vulkan.Chain do
     {value, Nx.as_type(gradient, type)}
   end
 
-  defp differentiable(%T{data: %Expr{}} = expr), do: expr |> Closure.with_constant_inputs() |> Gradient.of_ops()
+  defp differentiable(%T{data: %Expr{}} = expr), do: expr |> Gradient.with_constant_inputs() |> Gradient.of_ops()
   defp differentiable(constant), do: constant
 
   defp scalar!(value) do

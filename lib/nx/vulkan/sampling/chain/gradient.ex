@@ -9,7 +9,42 @@ defmodule Nx.Vulkan.Chain.Gradient do
   alias Nx.Tensor, as: T
 
   @doc """
-  An expression with such gradients, outside of its loops and branches.
+  `expr` with gradients that Nx can take where functions of captured tensors alone have gradients of their own, as
+  `Nx.LinAlg.cholesky/1` has: Nx leaves the tensors there as they are, and looks for expressions.
+  """
+  @spec with_constant_inputs(T.t()) :: T.t()
+  def with_constant_inputs(%T{} = expr) do
+    {rewritten, seen} = constant_inputs(expr, %{})
+    if Map.has_key?(seen, :found), do: rewritten, else: expr
+  end
+
+  defp constant_inputs(%T{data: %Expr{id: id}} = tensor, seen) do
+    case seen do
+      %{^id => rewritten} ->
+        {rewritten, seen}
+
+      _ ->
+        {args, seen} = Tree.apply_args(tensor, :scope, seen, &constant_inputs/2)
+        {args, seen} = own_gradient(args, seen)
+        rewritten = put_in(tensor.data.args, args)
+        {rewritten, Map.put(seen, id, rewritten)}
+    end
+  end
+
+  defp constant_inputs(other, seen), do: {other, seen}
+
+  defp own_gradient([inner, %{custom_grad: {inputs, fun}} = metadata], seen) do
+    {inputs, seen} = Enum.map_reduce(inputs, seen, &expression/2)
+    {[inner, %{metadata | custom_grad: {inputs, fun}}], seen}
+  end
+
+  defp own_gradient(args, seen), do: {args, seen}
+
+  defp expression(%T{data: %Expr{}} = input, seen), do: constant_inputs(input, seen)
+  defp expression(input, seen), do: {Expr.tensor(input), Map.put(seen, :found, true)}
+
+  @doc """
+  An expression with gradients by the engine's ops, outside of its loops and branches.
   """
   @spec of_ops(T.t()) :: T.t()
   def of_ops(%T{} = expr), do: expr |> rewrite(%{}) |> elem(0)
