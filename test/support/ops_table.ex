@@ -8,11 +8,9 @@ defmodule Nx.Vulkan.OpsTable do
   """
 
   alias Nx.Vulkan.{NativeV, VulkanoBackend}
+  alias Nx.Vulkan.Ops.Table
 
   @path "guides/ops.md"
-
-  @types [s: 2, s: 4, s: 8, s: 16, s: 32, s: 64, u: 2, u: 4, u: 8, u: 16, u: 32, u: 64] ++
-           [f: 8, f8_e4m3fn: 8, bf: 16, f: 16, f: 32, f: 64, c: 64, c: 128]
 
   @marks [
     {"shaderFloat64", "d"},
@@ -26,33 +24,16 @@ defmodule Nx.Vulkan.OpsTable do
   # Nx compares integers as f64 there. Other ops take f64 for digits, if the device has it.
   @needs_f64 [:"Nx.all_close"]
 
-  @unary [:exp, :expm1, :log, :log1p, :sigmoid, :cos, :sin, :tan, :cosh, :sinh, :tanh, :acos, :asin, :atan, :acosh] ++
-           [:asinh, :atanh, :sqrt, :rsqrt, :cbrt, :erf, :erfc, :erf_inv, :abs, :bitwise_not, :ceil, :conjugate] ++
-           [
-             :floor,
-             :negate,
-             :round,
-             :sign,
-             :count_leading_zeros,
-             :population_count,
-             :real,
-             :imag,
-             :is_nan,
-             :is_infinity
-           ]
-
-  @binary [:add, :subtract, :multiply, :pow, :remainder, :divide, :atan2, :min, :max, :quotient, :bitwise_and] ++
-            [:bitwise_or, :bitwise_xor, :left_shift, :right_shift, :equal, :not_equal, :greater, :less] ++
-            [:greater_equal, :less_equal, :logical_and, :logical_or, :logical_xor]
-
   def path, do: @path
-  def types, do: @types
+  defdelegate types, to: Table
 
   @doc "The ops in the order of the table, with a function of a type that runs each."
   def ops do
+    # Those of three operands and `as_type` are among the others.
     elementwise =
-      for(op <- @unary, do: {op, &apply(Nx, op, [matrix(&1)])}) ++
-        for op <- @binary, do: {op, &apply(Nx, op, [matrix(&1), matrix(&1)])}
+      for {op, operands, kind} <- Table.elementwise(), operands < 3, kind != :cast do
+        {op, &apply(Nx, op, List.duplicate(matrix(&1), operands))}
+      end
 
     elementwise ++ creation() ++ movement() ++ reductions() ++ windows() ++ products() ++ blocks()
   end
@@ -193,8 +174,8 @@ defmodule Nx.Vulkan.OpsTable do
 
   @doc "The text of the guide."
   def render do
-    rows = for {op, call} <- ops(), do: {op, Enum.map(@types, &cell(op, call, &1))}
-    names = Enum.map(@types, &Nx.Type.to_string/1)
+    rows = for {op, call} <- ops(), do: {op, Enum.map(types(), &cell(op, call, &1))}
+    names = Enum.map(types(), &Nx.Type.to_string/1)
 
     """
     # Ops and types

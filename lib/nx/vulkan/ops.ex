@@ -1,23 +1,22 @@
 defmodule Nx.Vulkan.Ops do
   @moduledoc false
 
-  # THE table from Nx's ops to the engine's: which arguments of a callback of `Nx.Backend` are operands, and which attributes
-  # the others become. `Nx.Vulkan.VulkanoBackend` runs what it says, `Nx.Vulkan.Compiler.Lowering` writes it into Programs.
+  # From Nx's ops to the engine's: which arguments of a callback of `Nx.Backend` are operands, and which attributes the others
+  # become. `Nx.Vulkan.VulkanoBackend` runs what it says, `Nx.Vulkan.Compiler.Lowering` writes it into Programs. The names of ops
+  # of elements come from `Nx.Vulkan.Ops.Table`.
 
   alias Nx.Tensor, as: T
+  alias Nx.Vulkan.Ops.Table
 
-  @unary [:exp, :expm1, :log, :log1p, :sigmoid, :cos, :sin, :tan, :cosh, :sinh, :tanh, :acos, :asin, :atan, :acosh] ++
-           [:asinh, :atanh, :sqrt, :rsqrt, :cbrt, :erf, :erfc, :erf_inv, :abs, :bitwise_not, :ceil, :conjugate] ++
-           [:floor, :negate, :round, :sign, :count_leading_zeros, :population_count, :real, :imag, :is_nan] ++
-           [:is_infinity, :as_type, :bitcast, :reshape]
-
-  @binary [:add, :subtract, :multiply, :pow, :remainder, :divide, :atan2, :min, :max, :quotient, :bitwise_and] ++
-            [:bitwise_or, :bitwise_xor, :left_shift, :right_shift, :equal, :not_equal, :greater, :less] ++
-            [:greater_equal, :less_equal, :logical_and, :logical_or, :logical_xor]
+  @elementwise for {op, _operands, _kind} <- Table.elementwise(), do: op
+  @unary for({op, 1, _kind} <- Table.elementwise(), do: op) ++ [:bitcast, :reshape]
+  @binary for {op, 2, _kind} <- Table.elementwise(), do: op
+  @ternary for {op, 3, _kind} <- Table.elementwise(), do: op
 
   # With the number of their arguments, less the template of the result.
-  @others [select: 3, clip: 3, squeeze: 2, eye: 0, iota: 1, broadcast: 3, transpose: 2, reverse: 2, concatenate: 2] ++
-            [stack: 2, gather: 3, indexed_add: 4, indexed_put: 4, pad: 3, slice: 4, put_slice: 3, dot: 6, conv: 3] ++
+  @others Enum.map(@ternary, &{&1, 3}) ++
+            [squeeze: 2, eye: 0, iota: 1, broadcast: 3, transpose: 2, reverse: 2, concatenate: 2, stack: 2] ++
+            [gather: 3, indexed_add: 4, indexed_put: 4, pad: 3, slice: 4, put_slice: 3, dot: 6, conv: 3] ++
             [all: 2, any: 2, sum: 2, product: 2, reduce_max: 2, reduce_min: 2, argmax: 2, argmin: 2] ++
             [window_sum: 3, window_product: 3, window_max: 3, window_min: 3] ++
             [window_scatter_max: 5, window_scatter_min: 5, sort: 2, argsort: 2, triangular_solve: 3, fft: 2, ifft: 2]
@@ -36,23 +35,16 @@ defmodule Nx.Vulkan.Ops do
   @doc "All ops of one result whose operands are tensors, with the number of their arguments less the template of the result."
   def callbacks, do: Enum.map(@unary, &{&1, 1}) ++ Enum.map(@binary, &{&1, 2}) ++ @others
 
-  @predicates [
-                :equal,
-                :not_equal,
-                :greater,
-                :less,
-                :greater_equal,
-                :less_equal,
-                :logical_and,
-                :logical_or,
-                :logical_xor
-              ] ++
-                [:is_nan, :is_infinity]
+  @doc "Ops each of whose results is a function of the operands' elements at its place."
+  def elementwise, do: @elementwise
 
-  @elementwise (@unary -- [:bitcast, :reshape]) ++ @binary ++ [:select, :clip]
+  @doc "Those of a kind, see `t:Nx.Vulkan.Ops.Table.kind/0`."
+  def elementwise(kind), do: for({op, _operands, ^kind} <- Table.elementwise(), do: op)
 
   @doc "Whether each element of the result is a function of the operands' elements at its place."
   def elementwise?(op), do: op in @elementwise
+
+  @predicates for {op, _operands, :predicate} <- Table.elementwise(), do: op
 
   @doc "Whether the result is 0 or 1, of u8."
   def predicate?(op), do: op in @predicates
@@ -63,7 +55,7 @@ defmodule Nx.Vulkan.Ops do
   @spec instruction(atom, list) :: {keyword, [T.t()]}
   def instruction(op, [a]) when op in @unary, do: {[], [a]}
   def instruction(op, [_, _] = operands) when op in @binary, do: {[], operands}
-  def instruction(op, [_, _, _] = operands) when op in [:select, :clip], do: {[], operands}
+  def instruction(op, [_, _, _] = operands) when op in @ternary, do: {[], operands}
   def instruction(:squeeze, [a, _axes]), do: {[], [a]}
   def instruction(:eye, []), do: {[], []}
   def instruction(:iota, [axis]), do: {[axis: axis], []}
@@ -259,13 +251,10 @@ defmodule Nx.Vulkan.Ops do
   @spec type_name(Nx.Type.t()) :: atom
   def type_name(type)
 
-  for {class, bits} = type <-
-        [s: 2, s: 4, s: 8, s: 16, s: 32, s: 64, u: 2, u: 4, u: 8, u: 16, u: 32, u: 64] ++
-          [f: 8, bf: 16, f: 16, f: 32, f: 64, c: 64, c: 128] do
-    def type_name(unquote(type)), do: unquote(:"#{class}#{bits}")
+  for {class, bits} = type <- Table.types() do
+    name = if class == :f8_e4m3fn, do: class, else: :"#{class}#{bits}"
+    def type_name(unquote(type)), do: unquote(name)
   end
-
-  def type_name({:f8_e4m3fn, 8}), do: :f8_e4m3fn
 
   @doc "A number as an attribute. Integers wrap to the type's width, as they do when Nx writes them to a binary."
   @spec number(number | Complex.t() | atom, Nx.Type.t()) :: term

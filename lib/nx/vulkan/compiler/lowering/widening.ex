@@ -10,12 +10,10 @@ defmodule Nx.Vulkan.Compiler.Lowering.Widening do
   alias Nx.Vulkan.Ops
 
   # Of these the result's type does not follow from the operands'.
-  @same [:equal, :not_equal, :greater, :less, :greater_equal, :less_equal, :logical_and, :logical_or, :logical_xor] ++
-          [:is_nan, :is_infinity, :all, :any, :argmax, :argmin, :argsort, :as_type]
+  @same Ops.elementwise(:predicate) ++ Ops.elementwise(:cast) ++ [:all, :any, :argmax, :argmin, :argsort]
 
   # These take operands of the types that they were traced with.
-  @narrow [:bitcast, :bitwise_not, :bitwise_and, :bitwise_or, :bitwise_xor, :left_shift, :right_shift, :quotient] ++
-            [:count_leading_zeros, :population_count, :conjugate, :real, :imag, :fft, :ifft]
+  @narrow Ops.elementwise(:integer) ++ Ops.elementwise(:complex) ++ [:bitcast, :fft, :ifft]
 
   @doc "The types of operands that are not what the expression says."
   @spec wide([T.t()], [{term, list}]) :: [Nx.Type.t()]

@@ -14,10 +14,7 @@ defmodule Nx.Vulkan.Chain.Invariants do
   alias Nx.Vulkan.Ops
 
   # These become part of the kernels that use them, and may make large values of small ones.
-  @cheap Ops.unary() ++
-           Ops.binary() ++
-           ~w(constant select clip squeeze eye iota broadcast transpose reverse concatenate stack gather pad slice put_slice take
-              take_along_axis)a
+  @cheap Ops.elementwise() ++ Ops.Table.movements()
 
   @doc """
   Parts what stays from a program whose inputs with these numbers change: the program of it, the numbers of the inputs that it takes, and
