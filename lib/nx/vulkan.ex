@@ -12,8 +12,9 @@ defmodule Nx.Vulkan do
   ## Choosing a device
 
   Without a choice it is the best one there is: discrete before integrated before virtual before the CPU. A choice is an
-  index of `devices/0`, the first digits of a UUID (8 or more, or any number after `uuid:`) or a part of the name (after `name:` if that looks like one of the
-  others), in the environment variable `NX_VULKAN_DEVICE`, which earlier programs call `NXV_DEVICE`, or else in
+  index of `devices/0`, the first digits of a UUID (8 or more, or any number after `uuid:`) or a part of the name (after
+  `name:` if that looks like one of the others), in the environment variable `NX_VULKAN_DEVICE`, which earlier programs
+  call `NXV_DEVICE`, or else in
 
       config :nx_vulkan, device: "h200"
 
@@ -21,8 +22,9 @@ defmodule Nx.Vulkan do
 
   ## Errors
 
-  Wrong input is an `ArgumentError`, as everywhere in Nx. What the device or this library can't do is a `Nx.Vulkan.Error`:
-  match on its `:kind`. On a machine with no device the application starts all the same, and the first op raises `:no_device`.
+  Wrong input is an `ArgumentError`, as everywhere in Nx. What the device or this library can't do is a
+  `Nx.Vulkan.Error`: match on its `:kind`. On a machine with no device the application starts all the same, and the
+  first op raises `:no_device`.
   """
 
   @behaviour Nx.Defn.Compiler
@@ -100,22 +102,24 @@ defmodule Nx.Vulkan do
   @doc """
   Whether the device in use computes in double precision; false where there is none. Opens the device if it is not open.
 
-  Without it, `f64`, `c128` and what needs them raise `Nx.Vulkan.Error` with the kind `:unsupported`: nothing is narrowed unasked.
+  Without it, `f64`, `c128` and what needs them raise `Nx.Vulkan.Error` with the kind `:unsupported`: nothing is
+  narrowed unasked.
   """
   @spec has_f64?() :: boolean
   def has_f64?, do: device(:has_f64) || false
 
   @doc """
-  Runs `fun` with ops outside of compiled functions run `:immediate`ly or `:deferred`, in this process, and returns what it returns.
+  Runs `fun` with ops outside of compiled functions run `:immediate`ly or `:deferred`, in this process, and returns what
+  it returns.
 
-  Deferred ops are computed when somebody reads a result: then all that waits and hangs together runs at once, and what was met
-  often enough is compiled, with its ops fused. Results are the same to the bit. `config :nx_vulkan, eager: :deferred` says so for all
-  processes; `guides/deferred.md` says when it helps.
+  Deferred ops are computed when somebody reads a result: then all that waits and hangs together runs at once, and what
+  was met often enough is compiled, with its ops fused. Results are the same to the bit.
+  `config :nx_vulkan, eager: :deferred` says so for all processes; `guides/deferred.md` says when it helps.
 
   ## Errors
 
-  What the device can't do is raised where a result is read rather than where the op is called, with the name of the op. Another mode is an
-  `ArgumentError`.
+  What the device can't do is raised where a result is read rather than where the op is called, with the name of the op.
+  Another mode is an `ArgumentError`.
 
       iex> Nx.Vulkan.eager(:deferred, fn ->
       ...>   x = Nx.iota({4}, type: :f32)
@@ -166,13 +170,15 @@ defmodule Nx.Vulkan do
   @binary ~w(add multiply subtract divide pow max min)a
 
   @doc """
-  Applies elementwise ops one after the other: to `a`, then to what came out; an op of two operands gets `b` as the second one.
+  Applies elementwise ops one after the other: to `a`, then to what came out; an op of two operands gets `b` as the
+  second one.
 
   Kept for programs that name the chains themselves. A `defn` says the same, of any ops.
 
   ## Ops
 
-  `#{Enum.map_join(@unary ++ @binary, "`, `", &inspect/1)}`; `:mul`, `:sub`, `:div` and `:neg` are other names of four of them.
+  `#{Enum.map_join(@unary ++ @binary, "`, `", &inspect/1)}`; `:mul`, `:sub`, `:div` and `:neg` are other names of four
+  of them.
 
   ## Errors
 
@@ -210,8 +216,8 @@ defmodule Nx.Vulkan do
 
   ## Shapes
 
-  `q`, `p` and `inv_mass`, the diagonal of the inverse mass matrix, have one shape, of `n` elements in all. The answer has the state
-  after each step: positions, momenta and gradients of shape `{k, n}`, log densities of shape `{k}`.
+  `q`, `p` and `inv_mass`, the diagonal of the inverse mass matrix, have one shape, of `n` elements in all. The answer
+  has the state after each step: positions, momenta and gradients of shape `{k, n}`, log densities of shape `{k}`.
 
   ## Types
 
@@ -219,8 +225,9 @@ defmodule Nx.Vulkan do
 
   ## Errors
 
-  `{:error, :size_mismatch}` where `q`, `p` and `inv_mass` differ in size; others as `Nx.Vulkan.NativeV.leapfrog_chain_synth/6`.
-  `ArgumentError` where `k` is no integer, and for tensors that are complex or vectorized.
+  `{:error, :size_mismatch}` where `q`, `p` and `inv_mass` differ in size; others as
+  `Nx.Vulkan.NativeV.leapfrog_chain_synth/6`. `ArgumentError` where `k` is no integer, and for tensors that are complex
+  or vectorized.
   """
   @spec leapfrog_chain_normal(Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), pos_integer, number, number, number) ::
           {:ok, {Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t()}} | NativeV.failure()

@@ -3,8 +3,8 @@ defmodule Nx.Vulkan.OpsTable do
   Which op runs natively on which type, and the device features that it depends on: what `mix nx_vulkan.ops` writes to
   `guides/ops.md`.
 
-  A cell comes from running the op on the open device, which must have all the features: the engine says what the kernels
-  that it launched need.
+  A cell comes from running the op on the open device, which must have all the features: the engine says what the
+  kernels that it launched need.
   """
 
   alias Nx.Vulkan.{NativeV, VulkanoBackend}
@@ -147,7 +147,8 @@ defmodule Nx.Vulkan.OpsTable do
   defp identity(type), do: Nx.eye(3, type: type)
 
   @doc """
-  The mark of one cell: features by their letters, a dot where there are none, nothing where Nx does not have the op for the type.
+  The mark of one cell: features by their letters, a dot where there are none, nothing where Nx does not have the op for
+  the type.
 
   Nothing else may run on the device meanwhile.
   """
@@ -180,9 +181,9 @@ defmodule Nx.Vulkan.OpsTable do
     """
     # Ops and types
 
-    What `Nx.Vulkan.VulkanoBackend` runs on the device, for each op and type of its operand. `mix nx_vulkan.ops` makes this table
-    from what the engine's kernels declare, and a test compares the two. All of Nx's callbacks are there, and all of its blocks;
-    nothing is computed on the host or by another backend.
+    What `Nx.Vulkan.VulkanoBackend` runs on the device, for each op and type of its operand. `mix nx_vulkan.ops` makes
+    this table from what the engine's kernels declare, and a test compares the two. All of Nx's callbacks are there, and
+    all of its blocks; nothing is computed on the host or by another backend.
 
     | mark | the device must have |
     |---|---|
@@ -194,17 +195,21 @@ defmodule Nx.Vulkan.OpsTable do
     | h | `shaderInt16` and `storageBuffer16BitAccess` |
     | none | Nx does not have the op for this type |
 
-    An op on a device that lacks a feature raises `Nx.Vulkan.Error` with the kind `:unsupported` and the name of the feature. Letters add up. A
-    strided view may need a copy, and with it what `transpose` needs.
+    An op on a device that lacks a feature raises `Nx.Vulkan.Error` with the kind `:unsupported` and the name of the
+    feature. Letters add up. A strided view may need a copy, and with it what `transpose` needs.
 
     Functions of `reduce` and `window_reduce` may be any:
-    - Those of elementwise ops on the element, the accumulator, numbers and captured scalars run in one kernel, as the table says. They may branch on
-      comparisons, logical ops, `is_nan` and `is_infinity` (`if` and `cond` of `defn` do); a function has up to 64 branches, 4096 steps and 62 captured scalars.
-    - Others, such as those that `stack`, `sort`, take a `dot` or read a value, run step by step with a few launches each: for all results at once on vectorized
-      tensors, or for each result where the function reads values, raises for vectorized tensors, or runs in `Nx.Defn.Evaluator`. Their ops need what the table says of them.
-    - `Nx.Vulkan.Compiler` takes the first kind only, and raises `Nx.Vulkan.Error` with the kind `:unsupported` for others; with `compiler: Nx.Defn.Evaluator` they run.
+    - Those of elementwise ops on the element, the accumulator, numbers and captured scalars run in one kernel, as the
+      table says. They may branch on comparisons, logical ops, `is_nan` and `is_infinity` (`if` and `cond` of `defn`
+      do); a function has up to 64 branches, 4096 steps and 62 captured scalars.
+    - Others, such as those that `stack`, `sort`, take a `dot` or read a value, run step by step with a few launches
+      each: for all results at once on vectorized tensors, or for each result where the function reads values, raises
+      for vectorized tensors, or runs in `Nx.Defn.Evaluator`. Their ops need what the table says of them.
+    - `Nx.Vulkan.Compiler` takes the first kind only, and raises `Nx.Vulkan.Error` with the kind `:unsupported` for
+      others; with `compiler: Nx.Defn.Evaluator` they run.
 
-    Functions may be called any number of times, also for branches that no element takes: they must be free of side effects.
+    Functions may be called any number of times, also for branches that no element takes: they must be free of side
+    effects.
 
     | op | #{Enum.join(names, " | ")} |
     |---|#{Enum.map_join(names, fn _ -> "---|" end)}

@@ -1,8 +1,8 @@
 defmodule Nx.Vulkan.Closure do
   @moduledoc false
 
-  # Functions with other tensors in the place of those that they captured, for tracing: Nx takes neither tensors of a device into
-  # expressions, nor those of two backends into one op.
+  # Functions with other tensors in the place of those that they captured, for tracing: Nx takes neither tensors of a
+  # device into expressions, nor those of two backends into one op.
 
   alias Nx.Tensor, as: T
 
@@ -14,8 +14,8 @@ defmodule Nx.Vulkan.Closure do
   @list_head_bytes 6
 
   @doc """
-  `fun` with copies on `Nx.BinaryBackend` of what it captured on devices, in containers, in functions and in terms of any kind,
-  too. It is the same function where there is none.
+  `fun` with copies on `Nx.BinaryBackend` of what it captured on devices, in containers, in functions and in terms of
+  any kind, too. It is the same function where there is none.
   """
   @spec on_binary_backend(fun) :: fun
   def on_binary_backend(fun) do
@@ -27,7 +27,8 @@ defmodule Nx.Vulkan.Closure do
   end
 
   @doc """
-  `fun` with `change` applied to each tensor that it captured, wherever it is. It is the same function where nothing changes.
+  `fun` with `change` applied to each tensor that it captured, wherever it is. It is the same function where nothing
+  changes.
   """
   @spec map(fun, (T.t() -> T.t())) :: fun
   def map(fun, change) when is_function(fun), do: term(fun, change)

@@ -1,9 +1,9 @@
 defmodule Nx.Vulkan.Ops do
   @moduledoc false
 
-  # From Nx's ops to the engine's: which arguments of a callback of `Nx.Backend` are operands, and which attributes the others
-  # become. `Nx.Vulkan.VulkanoBackend` runs what it says, `Nx.Vulkan.Compiler.Lowering` writes it into Programs. The names of ops
-  # of elements come from `Nx.Vulkan.Ops.Table`.
+  # From Nx's ops to the engine's: which arguments of a callback of `Nx.Backend` are operands, and which attributes the
+  # others become. `Nx.Vulkan.VulkanoBackend` runs what it says, `Nx.Vulkan.Compiler.Lowering` writes it into Programs.
+  # The names of ops of elements come from `Nx.Vulkan.Ops.Table`.
 
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Ops.Table
@@ -32,7 +32,9 @@ defmodule Nx.Vulkan.Ops do
   @doc "The other ops of one result whose operands are tensors, with the number of their arguments."
   def others, do: @others
 
-  @doc "All ops of one result whose operands are tensors, with the number of their arguments less the template of the result."
+  @doc """
+  All ops of one result whose operands are tensors, with the number of their arguments less the template of the result.
+  """
   def callbacks, do: Enum.map(@unary, &{&1, 1}) ++ Enum.map(@binary, &{&1, 2}) ++ @others
 
   @doc "Ops each of whose results is a function of the operands' elements at its place."
@@ -163,8 +165,8 @@ defmodule Nx.Vulkan.Ops do
   # How many positions a dilated axis has.
   defp extent(size, dilation), do: (size - 1) * dilation + 1
 
-  # Nx looks at numbers of windows, and so lets strides through that are negative or of any size where there is one, and windows
-  # beyond the axis where strides are greater than 1.
+  # Nx looks at numbers of windows, and so lets strides through that are negative or of any size where there is one, and
+  # windows beyond the axis where strides are greater than 1.
   defp strides(what, sizes, padding, extents, strides) do
     Enum.zip_with([sizes, padding, extents, strides], fn [size, {low, high}, extent, stride] ->
       room = size + low + high - extent
@@ -181,9 +183,10 @@ defmodule Nx.Vulkan.Ops do
   defp fourier(axis, length, eps), do: [axis: axis, length: length, eps: part(eps)]
 
   @doc """
-  What a block is on the device: ops that follow one another, each with the templates of its results, the first on the operands
-  of the block and every other on the results before it. The results of the block are the first ones of the last op; `solve` has
-  one more, which says whether the matrix was regular. `:default` where Nx's own implementation says what it is.
+  What a block is on the device: ops that follow one another, each with the templates of its results, the first on the
+  operands of the block and every other on the results before it. The results of the block are the first ones of the
+  last op; `solve` has one more, which says whether the matrix was regular. `:default` where Nx's own implementation
+  says what it is.
   """
   @spec block(struct, [T.t()], [T.t() | keyword]) :: :default | [{atom, keyword, [T.t()]}, ...]
   def block(%block{axis: axis, reverse: reverse}, [out], [%T{type: {class, _}}])

@@ -2,9 +2,10 @@ defmodule Nx.Vulkan.Fold do
   @moduledoc """
   Runs `Nx.reduce/4` and `Nx.window_reduce/5` step by step, with functions that `Nx.Vulkan.ScalarFunction` can't trace.
 
-  The function gets one element after the other in row-major order, as from `Nx.BinaryBackend`, and its ops run on the device. At
-  first it gets the k-th elements of all results at once, as a scalar vectorized along one axis. Where it reads a value, raises or
-  gives anything but such a scalar, it is called again from the start, for each element of each result with plain scalars.
+  The function gets one element after the other in row-major order, as from `Nx.BinaryBackend`, and its ops run on the
+  device. At first it gets the k-th elements of all results at once, as a scalar vectorized along one axis. Where it
+  reads a value, raises or gives anything but such a scalar, it is called again from the start, for each element of each
+  result with plain scalars.
   """
 
   alias Nx.Tensor, as: T
@@ -110,7 +111,8 @@ defmodule Nx.Vulkan.Fold do
   end
 
   @doc """
-  Whether the evaluator made a function of an expression: it takes nothing but plain scalars, and captures no tensor of the device.
+  Whether the evaluator made a function of an expression: it takes nothing but plain scalars, and captures no tensor of
+  the device.
   """
   @spec evaluated?(fun) :: boolean
   def evaluated?(fun), do: Function.info(fun, :module) == {:module, Nx.Defn.Evaluator}
@@ -128,8 +130,8 @@ defmodule Nx.Vulkan.Fold do
     :ok
   end
 
-  # Within a call with all results at once whether the function has tried to read. It is in the process, since what reads may be
-  # anything that the function calls.
+  # Within a call with all results at once whether the function has tried to read. It is in the process, since what
+  # reads may be anything that the function calls.
   defp reading, do: Process.get(__MODULE__)
 
   defp reading(nil), do: Process.delete(__MODULE__)

@@ -1,12 +1,13 @@
 defmodule Nx.Vulkan.Recorder do
   @moduledoc """
-  Records the ops that a function runs on `Nx.Vulkan.VulkanoBackend`, or what `Nx.Vulkan.Compiler` makes of it, as a Program, with its
-  inputs and with the results of `Nx.BinaryBackend`, and writes it to a file that the engine's tests replay without Elixir.
+  Records the ops that a function runs on `Nx.Vulkan.VulkanoBackend`, or what `Nx.Vulkan.Compiler` makes of it, as a
+  Program, with its inputs and with the results of `Nx.BinaryBackend`, and writes it to a file that the engine's tests
+  replay without Elixir.
 
   ## File format
 
-  One line of JSON, the header, then the bytes of the inputs and of the expected outputs, one tensor after the other in Nx's
-  binary layout, each filled up to whole bytes. The header:
+  One line of JSON, the header, then the bytes of the inputs and of the expected outputs, one tensor after the other in
+  Nx's binary layout, each filled up to whole bytes. The header:
 
     * `format` - `"nx_vulkan program 1"`
     * `name` - what was recorded
@@ -28,20 +29,21 @@ defmodule Nx.Vulkan.Recorder do
   @format "nx_vulkan program 1"
 
   # The value of a traced tensor is its data on the device and its source: `{:leaf, ref}` of what no op made, or
-  # `{:result, instruction, n}`, where an instruction is `{serial, op, attrs, sources of the operands, types of the results}`.
+  # `{:result, instruction, n}`, where an instruction is
+  # `{serial, op, attrs, sources of the operands, types of the results}`.
 
   @doc """
   Runs `fun` with `inputs` (a list of tensors) on both backends, and returns the recorded Program as iodata for a file.
 
-  `fun` gets the list of inputs and returns a tensor or a container of tensors. Its result on `Nx.BinaryBackend` is what the
-  file expects.
+  `fun` gets the list of inputs and returns a tensor or a container of tensors. Its result on `Nx.BinaryBackend` is what
+  the file expects.
 
   ## Options
 
     * `:units` - how many units in the last place of its type a float output may be off; 4 by default
     * `:absolute` - what it may be off besides; nothing by default
-    * `:compiled` - whether the Program is that of the compiled function, which has its `while` and `cond`, instead of the ops that ran;
-      `false` by default
+    * `:compiled` - whether the Program is that of the compiled function, which has its `while` and `cond`, instead of
+      the ops that ran; `false` by default
   """
   @spec record(String.t(), [T.t()], ([T.t()] -> term), keyword) :: iodata
   def record(name, inputs, fun, opts \\ []) do
@@ -149,7 +151,8 @@ defmodule Nx.Vulkan.Recorder do
 
   defp flatten(result), do: Nx.Defn.Composite.flatten_list([result])
 
-  # The instructions that the outputs need, in the order in which they ran. Inputs are those of the caller, then what else no op made.
+  # The instructions that the outputs need, in the order in which they ran. Inputs are those of the caller, then what
+  # else no op made.
   defp instructions(placed, outputs) do
     needed = outputs |> Enum.reduce(%{}, &needed/2) |> Map.values() |> Enum.sort()
     given = Enum.map(placed, & &1.data.ref)

@@ -2,17 +2,17 @@ defmodule Nx.Vulkan.ScalarFunction do
   @moduledoc """
   Traces the function of `Nx.reduce/4` and `Nx.window_reduce/5` to the steps that a kernel runs.
 
-  The function is called with scalars of `Nx.Vulkan.Tracer` that have no memory: an elementwise op on one of them adds a step and
-  returns the next. Numbers become constants of the kernel, scalars that the function captured become operands, and ops without a
-  traced operand run as always. What reads a traced value raises, but for predicates, on which `cond` branches: the function is
-  called once per branch, and the results are selected from.
+  The function is called with scalars of `Nx.Vulkan.Tracer` that have no memory: an elementwise op on one of them adds a
+  step and returns the next. Numbers become constants of the kernel, scalars that the function captured become operands,
+  and ops without a traced operand run as always. What reads a traced value raises, but for predicates, on which `cond`
+  branches: the function is called once per branch, and the results are selected from.
 
   ## Errors
 
-  `Nx.Vulkan.Error` with the kind `:unsupported` for a function that uses an op that is not elementwise, captures a tensor that is
-  no scalar, reads a value, or has more than 64 branches, 4096 steps or 62 captured scalars; what the function raises, also in a
-  branch that no element takes; and `Nx.Defn.IncompatibleBackendsError` where it takes a tensor of the device from elsewhere than
-  its arguments and what it captured. `Nx.Vulkan.Fold` runs such functions.
+  `Nx.Vulkan.Error` with the kind `:unsupported` for a function that uses an op that is not elementwise, captures a
+  tensor that is no scalar, reads a value, or has more than 64 branches, 4096 steps or 62 captured scalars; what the
+  function raises, also in a branch that no element takes; and `Nx.Defn.IncompatibleBackendsError` where it takes a
+  tensor of the device from elsewhere than its arguments and what it captured. `Nx.Vulkan.Fold` runs such functions.
   """
 
   @behaviour Nx.Vulkan.Tracer
@@ -29,8 +29,8 @@ defmodule Nx.Vulkan.ScalarFunction do
   # These change nothing about one element but, at most, its type.
   @moves [:reshape, :squeeze, :broadcast, :transpose, :reverse, :sum, :product, :reduce_max, :reduce_min]
 
-  # The value of a traced tensor is `{:traced, id, value}` with the id of the trace and a `t:value/0`, `{:constant, number}`, or
-  # the data of a tensor on the device.
+  # The value of a traced tensor is `{:traced, id, value}` with the id of the trace and a `t:value/0`,
+  # `{:constant, number}`, or the data of a tensor on the device.
 
   @typedoc "What a traced value is: an argument of the function, or the result of a step."
   @type value :: {:input | :step, non_neg_integer}
@@ -48,8 +48,8 @@ defmodule Nx.Vulkan.ScalarFunction do
   end
 
   @doc """
-  The steps of `fun`, a function of an element of type `element_type` and the accumulator of type `type`, as an attribute of
-  the op, and the scalars that it captured.
+  The steps of `fun`, a function of an element of type `element_type` and the accumulator of type `type`, as an
+  attribute of the op, and the scalars that it captured.
   """
   @spec trace(atom, (T.t(), T.t() -> term), Nx.Type.t(), Nx.Type.t()) :: {list, [T.t()]}
   def trace(op, fun, element_type, type) do

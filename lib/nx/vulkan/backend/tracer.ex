@@ -1,9 +1,9 @@
 defmodule Nx.Vulkan.Tracer do
   @moduledoc false
 
-  # The `Nx.Backend` of functions that are traced. It computes nothing: it reads each op by the table of `Nx.Vulkan.Ops`, as
-  # `Nx.Vulkan.VulkanoBackend` does, and hands it to the module that traces, with a function that runs it on the device. Its
-  # tensors hold that module (`by`) and what it knows of the value.
+  # The `Nx.Backend` of functions that are traced. It computes nothing: it reads each op by the table of
+  # `Nx.Vulkan.Ops`, as `Nx.Vulkan.VulkanoBackend` does, and hands it to the module that traces, with a function that
+  # runs it on the device. Its tensors hold that module (`by`) and what it knows of the value.
 
   @behaviour Nx.Backend
   @enforce_keys [:by, :value]

@@ -4,29 +4,33 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
       Nx.default_backend(Nx.Vulkan.VulkanoBackend)
 
-  Every op is recorded and returns at once, with a reference to memory that the device fills later; reading a tensor is what
-  waits. Nothing is computed anywhere else: an op that this version or the device can't do raises `Nx.Vulkan.Error` with the
-  kind `:unsupported`. Tensors of other backends are copied to the device when they meet one of this backend.
+  Every op is recorded and returns at once, with a reference to memory that the device fills later; reading a tensor is
+  what waits. Nothing is computed anywhere else: an op that this version or the device can't do raises `Nx.Vulkan.Error`
+  with the kind `:unsupported`. Tensors of other backends are copied to the device when they meet one of this backend.
 
   The memory of a tensor returns to the pool when the BEAM collects it, or at once through `Nx.backend_deallocate/1`.
 
   `Nx.to_pointer/2` gives the device address of a tensor, in `mode: :local`. It keeps the memory until the tensor is
-  deallocated, so that the address holds even after the tensor was collected. `Nx.from_pointer/5` makes a tensor that shares
-  the memory; an address that no such tensor has, or had, is an `ArgumentError`. Elements of a sub-byte type take a byte each there.
-  `mode: :ipc` gives a handle for other processes of the system, which must run as the same user with leave to trace this one, on
-  Linux and on devices with `VK_KHR_external_memory_fd`. Tensors don't change, so there is nothing to synchronize.
+  deallocated, so that the address holds even after the tensor was collected. `Nx.from_pointer/5` makes a tensor that
+  shares the memory; an address that no such tensor has, or had, is an `ArgumentError`. Elements of a sub-byte type take
+  a byte each there. `mode: :ipc` gives a handle for other processes of the system, which must run as the same user with
+  leave to trace this one, on Linux and on devices with `VK_KHR_external_memory_fd`. Tensors don't change, so there is
+  nothing to synchronize.
 
   Indices out of bounds raise, so `gather`, `take`, `take_along_axis`, `indexed_add` and `indexed_put` wait for their
-  indices. `config :nx_vulkan, check_indices: false` leaves the check out: `gather` then takes the nearest position, and updates
-  out of bounds are dropped.
+  indices. `config :nx_vulkan, check_indices: false` leaves the check out: `gather` then takes the nearest position, and
+  updates out of bounds are dropped.
 
-  `reduce` and `window_reduce` take any function. One of elementwise ops on scalars is a kernel; others run step by step, which
-  takes a few launches for each element along the reduced axes, or for each element of the tensor where the function reads values.
+  `reduce` and `window_reduce` take any function. One of elementwise ops on scalars is a kernel; others run step by
+  step, which takes a few launches for each element along the reduced axes, or for each element of the tensor where the
+  function reads values.
 
-  `config :nx_vulkan, precision: :high` lets large products of f32 run on a GPU's matrix units as two f16 numbers for each element; the guide
-  on numerics says how exact they are. `:default` and `:highest` mean f32, of which data-center GPUs take all digits to those units.
+  `config :nx_vulkan, precision: :high` lets large products of f32 run on a GPU's matrix units as two f16 numbers for
+  each element; the guide on numerics says how exact they are. `:default` and `:highest` mean f32, of which data-center
+  GPUs take all digits to those units.
 
-  `config :nx_vulkan, eager: :deferred` lets ops wait until a result is read, to run many at once; see `Nx.Vulkan.eager/2`.
+  `config :nx_vulkan, eager: :deferred` lets ops wait until a result is read, to run many at once; see
+  `Nx.Vulkan.eager/2`.
 
   `config :nx_vulkan, add_backend_on_inspect: false` leaves the backend out of inspected tensors.
   """

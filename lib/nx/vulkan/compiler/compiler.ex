@@ -4,54 +4,57 @@ defmodule Nx.Vulkan.Compiler do
 
       Nx.Defn.default_options(compiler: Nx.Vulkan.Compiler)
 
-  `compiler: Nx.Vulkan` is the same. The expression is lowered once per function and templates of the arguments (types, shapes,
-  names, vectorized axes); after that a call hands references to the device and returns at once, with tensors of
-  `Nx.Vulkan.VulkanoBackend` that the device fills later. Arguments of other backends are copied to the device. Any number of
-  processes may call one function at the same time.
+  `compiler: Nx.Vulkan` is the same. The expression is lowered once per function and templates of the arguments (types,
+  shapes, names, vectorized axes); after that a call hands references to the device and returns at once, with tensors of
+  `Nx.Vulkan.VulkanoBackend` that the device fills later. Arguments of other backends are copied to the device. Any
+  number of processes may call one function at the same time.
 
   ## Options
 
-    * `:hooks` - a map of callbacks for named hooks, `nil` for none, see `Nx.Defn.Kernel.io_call/3`. Another callback for the same name does not
-      compile again
+    * `:hooks` - a map of callbacks for named hooks, `nil` for none, see `Nx.Defn.Kernel.io_call/3`. Another callback
+      for the same name does not compile again
     * `:cache` - `false` compiles at every call and keeps nothing; `true` by default
-    * `:max_concurrency` - how many partitions `Nx.Serving` starts, `1` by default; all of them use the one device of the VM
-    * `:precision` - how exact products of f32 have to be: `:default` and `:highest` mean f32, `:high` two f16 numbers for each element. It is one
-      for the VM, by `config :nx_vulkan, precision: :high` or `NX_VULKAN_PRECISION=high` before it starts; an `ArgumentError` says that this
-      VM computes with another
+    * `:max_concurrency` - how many partitions `Nx.Serving` starts, `1` by default; all of them use the one device of
+      the VM
+    * `:precision` - how exact products of f32 have to be: `:default` and `:highest` mean f32, `:high` two f16 numbers
+      for each element. It is one for the VM, by `config :nx_vulkan, precision: :high` or `NX_VULKAN_PRECISION=high`
+      before it starts; an `ArgumentError` says that this VM computes with another
 
   Other options are left alone, as EXLA and the evaluator do: libraries pass theirs through, as Axon does with `:mode`.
 
   ## What differs from eager ops
 
-    * Indices out of bounds don't raise: `gather`, `take` and `take_along_axis` read the nearest position, `indexed_add` and
-      `indexed_put` drop such updates
+    * Indices out of bounds don't raise: `gather`, `take` and `take_along_axis` read the nearest position, `indexed_add`
+      and `indexed_put` drop such updates
     * Singular systems don't raise: `Nx.LinAlg.solve/2` and `Nx.LinAlg.triangular_solve/3` give infinities and NaN
     * An error of the device shows when a result is read
 
   ## Hooks and `Nx.runtime_call`
 
-  Callbacks run in the process of the caller, in the order of the definition. Hooks of what the device computes anyway get its
-  results after the run. Where a callback's result feeds the definition, or one stands inside `while` or `cond`, the definition
-  becomes several Programs with the host between them: every iteration waits for the device then.
+  Callbacks run in the process of the caller, in the order of the definition. Hooks of what the device computes anyway
+  get its results after the run. Where a callback's result feeds the definition, or one stands inside `while` or `cond`,
+  the definition becomes several Programs with the host between them: every iteration waits for the device then.
 
   ## Donation
 
-  A tensor that was marked by `Nx.donatable/1` is released by a call that succeeds, unless the definition has hooks or `Nx.runtime_call`, which may
-  have handed it on. Where a result of as many bytes is written when nothing reads the tensor any more, or by an elementwise kernel that reads
-  the same element, it has the tensor's memory, so that a training step with donated parameters takes no second copy of them. That memory
-  goes back to the pool where another tensor shares it, such as a reshape of the tensor, or no result fits.
+  A tensor that was marked by `Nx.donatable/1` is released by a call that succeeds, unless the definition has hooks or
+  `Nx.runtime_call`, which may have handed it on. Where a result of as many bytes is written when nothing reads the
+  tensor any more, or by an elementwise kernel that reads the same element, it has the tensor's memory, so that a
+  training step with donated parameters takes no second copy of them. That memory goes back to the pool where another
+  tensor shares it, such as a reshape of the tensor, or no result fits.
 
   ## Configuration
 
     * `config :nx_vulkan, compiler_cache_entries: 4096` - how many compiled functions are kept
-    * `config :nx_vulkan, recompile_warning: 10` - warns when a function was compiled as often for arguments of the same types
-      and shapes, because it captures values that change; `:infinity` never does
+    * `config :nx_vulkan, recompile_warning: 10` - warns when a function was compiled as often for arguments of the same
+      types and shapes, because it captures values that change; `:infinity` never does
 
   ## Errors
 
-  `Nx.Vulkan.Error`, which names the function, the op (a kernel of several ops with those ops) and the types of its operands and results, in
-  `:details` too; `:released` names the arguments that were deallocated; `:unsupported` for what the device or this version can't do. What memory a run lacks is said of the whole program. Nothing
-  falls back to another backend or compiler.
+  `Nx.Vulkan.Error`, which names the function, the op (a kernel of several ops with those ops) and the types of its
+  operands and results, in `:details` too; `:released` names the arguments that were deallocated; `:unsupported` for
+  what the device or this version can't do. What memory a run lacks is said of the whole program. Nothing falls back to
+  another backend or compiler.
   """
 
   @behaviour Nx.Defn.Compiler
@@ -67,9 +70,10 @@ defmodule Nx.Vulkan.Compiler do
 
   defmodule Entry do
     @moduledoc false
-    # What a call needs: the executable, or a plan of several steps with the `slots` of its inputs. `kept` says of every argument
-    # whether it is used, or is nil where all are. `constants` are references that follow the arguments. The templates of those, which only
-    # errors need, are `arguments`, as a binary, which is not copied out of the cache at every call.
+    # What a call needs: the executable, or a plan of several steps with the `slots` of its inputs. `kept` says of every
+    # argument whether it is used, or is nil where all are. `constants` are references that follow the arguments. The
+    # templates of those, which only errors need, are `arguments`, as a binary, which is not copied out of the cache at
+    # every call.
     defstruct [:name, :executable, :plan, :slots, :kept, :constants, :arguments, :template]
   end
 
@@ -104,24 +108,26 @@ defmodule Nx.Vulkan.Compiler do
   Compiles `fun` for arguments like `args` and tells what was made of it, as a map:
 
     * `:function` - its name
-    * `:steps` - what a call does, in order. Most functions are one `{:run, program}`; hooks, `Nx.runtime_call` and what holds them
-      are `{:hook, name}`, `{:call, function}`, `{:while, condition, body}` and `{:cond, on_true, on_false}`, the parts being lists of steps
+    * `:steps` - what a call does, in order. Most functions are one `{:run, program}`; hooks, `Nx.runtime_call` and what
+      holds them are `{:hook, name}`, `{:call, function}`, `{:while, condition, body}` and `{:cond, on_true, on_false}`,
+      the parts being lists of steps
     * `:kept`, `:arguments` - how many of the arguments' tensors are used, and how many there are
     * `:constants` - the types and shapes of captured tensors
 
-  A program is a map of `:inputs` and `:outputs` (types and shapes), `:ops` (how many instructions of each op there are before the
-  engine optimizes), `:device` (what one run does then, and the memory that it takes: see `Nx.Vulkan.NativeV.executable_info/1`) and `:launches`, what each
-  launch of a run does:
+  A program is a map of `:inputs` and `:outputs` (types and shapes), `:ops` (how many instructions of each op there are
+  before the engine optimizes), `:device` (what one run does then, and the memory that it takes: see
+  `Nx.Vulkan.NativeV.executable_info/1`) and `:launches`, what each launch of a run does:
 
     * `:kernel` - its name, `family.ops.type`, and the beginning of its hash, or `"fill"` or `"copy"`
     * `:groups` - workgroups in three dimensions
     * `:barrier` - whether it waits for the launches before it
     * `:read_bytes`, `:written_bytes` - each operand counts once, by the elements that its view has
-    * `:flops` - one for each element of an elementwise op (none for a change of type) and for each element that is reduced, two for
-      each product that is added up, 5 n log2 n for a transform, none for what moves data; `nil` where the number depends
-      on values, and for factorizations and solvers
+    * `:flops` - one for each element of an elementwise op (none for a change of type) and for each element that is
+      reduced, two for each product that is added up, 5 n log2 n for a transform, none for what moves data; `nil` where
+      the number depends on values, and for factorizations and solvers
 
-  Where the host waits for a value, the list has `%{wait: op}` with the lists of the op's parts, such as `:condition` and `:body`.
+  Where the host waits for a value, the list has `%{wait: op}` with the lists of the op's parts, such as `:condition`
+  and `:body`.
 
   ## Examples
 
@@ -148,9 +154,9 @@ defmodule Nx.Vulkan.Compiler do
   @doc """
   What becomes of `fun` for arguments like `args`, as a graph in the DOT language of Graphviz.
 
-  Boxes are kernels with the ops in them, dashed boxes are views, which take no time, edges are buffers with their types and shapes. The
-  programs of `while` and `cond` are clusters, and so are the Programs of a function with hooks or `Nx.runtime_call` in it. Options are
-  those of `explain/3`.
+  Boxes are kernels with the ops in them, dashed boxes are views, which take no time, edges are buffers with their types
+  and shapes. The programs of `while` and `cond` are clusters, and so are the Programs of a function with hooks or
+  `Nx.runtime_call` in it. Options are those of `explain/3`.
 
   ## Examples
 
@@ -177,10 +183,11 @@ defmodule Nx.Vulkan.Compiler do
   end
 
   @doc """
-  Forgets all compiled functions and returns how many there were. Their captured tensors go with them, and what is called next is compiled again.
+  Forgets all compiled functions and returns how many there were. Their captured tensors go with them, and what is
+  called next is compiled again.
 
-  For functions that call helpers which were redefined, as in a notebook: a compiled function has the code that its helpers had then. The
-  device's pipelines stay, so that the same kernels don't take as long again.
+  For functions that call helpers which were redefined, as in a notebook: a compiled function has the code that its
+  helpers had then. The device's pipelines stay, so that the same kernels don't take as long again.
 
   ## Examples
 
@@ -411,7 +418,8 @@ defmodule Nx.Vulkan.Compiler do
     error in Nx.Vulkan.Error -> reraise %{error | message: "#{error.message}, in #{name}"}, __STACKTRACE__
   end
 
-  # `Module.function/arity` also of definitions and of captures of local functions, `anonymous fn/arity in Module.function/arity` of others.
+  # `Module.function/arity` also of definitions and of captures of local functions,
+  # `anonymous fn/arity in Module.function/arity` of others.
   defp name(key) when is_function(key) do
     [module: module, name: name, arity: arity] = for item <- [:module, :name, :arity], do: Function.info(key, item)
 

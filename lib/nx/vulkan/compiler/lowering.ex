@@ -1,11 +1,12 @@
 defmodule Nx.Vulkan.Compiler.Lowering do
   @moduledoc false
 
-  # Nx.Defn.Expr -> scopes, in one pass over the graph with a memo by id. A scope is a function's or branch's own flat list of
-  # items, and what `Nx.Vulkan.Compiler.Lowering.Plan` makes Programs of. It needs no device, but for the functions of `reduce`.
+  # Nx.Defn.Expr -> scopes, in one pass over the graph with a memo by id. A scope is a function's or branch's own flat
+  # list of items, and what `Nx.Vulkan.Compiler.Lowering.Plan` makes Programs of. It needs no device, but for the
+  # functions of `reduce`.
   #
-  # A value is `{operand, type}`, the operand `[:input, n]` or `[:result, n]` of its scope and the type `[:f32, [2, 3]]`, both in
-  # the engine's wire form. A node with several results is a list of values.
+  # A value is `{operand, type}`, the operand `[:input, n]` or `[:result, n]` of its scope and the type
+  # `[:f32, [2, 3]]`, both in the engine's wire form. A node with several results is a list of values.
 
   alias Nx.Defn.{Composite, Expr, Tree}
   alias Nx.Tensor, as: T
@@ -18,17 +19,19 @@ defmodule Nx.Vulkan.Compiler.Lowering do
 
   defmodule Scope do
     @moduledoc false
-    # A finished scope: the types of its inputs, its items in order, its outputs (operands), and of a function the types of those.
+    # A finished scope: the types of its inputs, its items in order, its outputs (operands), and of a function the types
+    # of those.
     #
-    # Items: `{:op, op, attrs, operands, types}`, `{:while, state, condition, body, operands, types}` with the number of values
-    # of the state, `{:cond, on_true, on_false, operands, types}` whose first operand is the predicate,
-    # `{:hook, callback_spec, template, operands}` and `{:call, fun, opts, argument_template, template, operands, types}`.
+    # Items: `{:op, op, attrs, operands, types}`, `{:while, state, condition, body, operands, types}` with the number of
+    # values of the state, `{:cond, on_true, on_false, operands, types}` whose first operand is the predicate,
+    # `{:hook, callback_spec, template, operands}` and
+    # `{:call, fun, opts, argument_template, template, operands, types}`.
     defstruct inputs: [], items: [], outputs: [], types: []
   end
 
-  # What is under construction. `outer` is the state of the scope around this one, whose values are captured: `captured` lists
-  # them as operands there, the last first, `inputs` counts those before them. `ids` are the nodes that belong to this scope or
-  # to one around it; `parameters` the values of the function's arguments, or :outer within a branch.
+  # What is under construction. `outer` is the state of the scope around this one, whose values are captured: `captured`
+  # lists them as operands there, the last first, `inputs` counts those before them. `ids` are the nodes that belong to
+  # this scope or to one around it; `parameters` the values of the function's arguments, or :outer within a branch.
   @enforce_keys [:hooks, :ids, :parameters]
   defstruct [:hooks, :ids, :parameters, :outer, kind: :root, memo: %{}, items: [], results: 0, inputs: []] ++
               [captured: %{}, tensors: []]
@@ -38,8 +41,8 @@ defmodule Nx.Vulkan.Compiler.Lowering do
   @doc """
   Lowers the result of a numerical definition: a container of expressions whose leaves are not vectorized.
 
-  `parameters` are the templates of its arguments. `hooks` are the names of hooks that have a callback whatever the expression
-  says. Returns the scope and its constants, tensors of any backend that are its inputs after the arguments.
+  `parameters` are the templates of its arguments. `hooks` are the names of hooks that have a callback whatever the
+  expression says. Returns the scope and its constants, tensors of any backend that are its inputs after the arguments.
 
   ## Errors
 
@@ -253,8 +256,8 @@ defmodule Nx.Vulkan.Compiler.Lowering do
     {value, state}
   end
 
-  # Nx traces the default implementation of a block with parameters of the block's own, whose ids may come again in another
-  # block; so what was lowered there is forgotten.
+  # Nx traces the default implementation of a block with parameters of the block's own, whose ids may come again in
+  # another block; so what was lowered there is forgotten.
   defp with_parameters(values, expr, tensor, state) do
     %{memo: memo, parameters: parameters, ids: ids} = state
     state = %{state | parameters: List.to_tuple(values), ids: Tree.scope_ids(expr, ids)}
@@ -359,8 +362,8 @@ defmodule Nx.Vulkan.Compiler.Lowering do
     add({:cond, on_true, on_false, operands([predicate | captured]), types}, types, state)
   end
 
-  # Runs `fun` in a new scope within `state`, or beside the last one, whose captured values it shares. The scope's values are
-  # kept until all inputs are known.
+  # Runs `fun` in a new scope within `state`, or beside the last one, whose captured values it shares. The scope's
+  # values are kept until all inputs are known.
   defp branch(%__MODULE__{kind: {:left, _}} = left, ids, fun), do: enter(left.outer, left, ids, :branch, :outer, fun)
   defp branch(outer, ids, fun), do: enter(outer, %__MODULE__{fresh(outer) | inputs: []}, ids, :branch, :outer, fun)
 
@@ -449,7 +452,9 @@ defmodule Nx.Vulkan.Compiler.Lowering do
 
   defp operands(values), do: Enum.map(values, &elem(&1, 0))
 
-  @doc "The type of a tensor in wire form. Sizes that 64 bits don't hold are the largest there is: the engine refuses both."
+  @doc """
+  The type of a tensor in wire form. Sizes that 64 bits don't hold are the largest there is: the engine refuses both.
+  """
   @spec type(T.t()) :: wire_type
   def type(%T{type: type, shape: shape}) do
     [Ops.type_name(type), for(size <- Tuple.to_list(shape), do: min(size, 0xFFFFFFFFFFFFFFFF))]

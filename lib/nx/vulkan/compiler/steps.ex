@@ -1,7 +1,8 @@
 defmodule Nx.Vulkan.Compiler.Steps do
   @moduledoc false
 
-  # Runs a plan of several steps: executables, and what the host does between them. Slots are a map from operands to references.
+  # Runs a plan of several steps: executables, and what the host does between them. Slots are a map from operands to
+  # references.
 
   alias Nx.Defn.Composite
   alias Nx.Tensor, as: T

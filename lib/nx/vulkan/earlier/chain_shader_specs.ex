@@ -2,11 +2,12 @@ defmodule Nx.Vulkan.ChainShaderSpecs do
   @moduledoc """
   The families of `priv/shaders/leapfrog_chain_*.spv` as specs, in f32, and the push data of their chains.
 
-  The shaders are compiled already and `Nx.Vulkan.NativeV.leapfrog_chain_synth/6` takes their paths. A spec is what to start
-  from for a family of one's own, see `Nx.Vulkan.ShaderTemplate.FamilySpec`.
+  The shaders are compiled already and `Nx.Vulkan.NativeV.leapfrog_chain_synth/6` takes their paths. A spec is what to
+  start from for a family of one's own, see `Nx.Vulkan.ShaderTemplate.FamilySpec`.
 
-  Densities are those of the unconstrained variable: q = log(x) for positive x, q = log(x / (1 - x)) for x between 0 and 1, with the Jacobian.
-  `logp_const` is added for each element, and makes the density a normalised one; the sources in `priv/shaders/src/nativev` say how.
+  Densities are those of the unconstrained variable: q = log(x) for positive x, q = log(x / (1 - x)) for x between 0 and
+  1, with the Jacobian. `logp_const` is added for each element, and makes the density a normalised one; the sources in
+  `priv/shaders/src/nativev` say how.
   """
 
   alias Nx.Vulkan.ShaderTemplate.FamilySpec
@@ -98,7 +99,8 @@ defmodule Nx.Vulkan.ChainShaderSpecs do
 
   ## Errors
 
-  `ArgumentError` unless the spec has a value for each of its parameters, for numbers that the push data can't hold, and for a batched spec.
+  `ArgumentError` unless the spec has a value for each of its parameters, for numbers that the push data can't hold, and
+  for a batched spec.
   """
   @spec push(FamilySpec.t(), non_neg_integer, pos_integer, number) :: binary
   def push(%FamilySpec{batched: true, name: name}, _n, _k, _eps) do

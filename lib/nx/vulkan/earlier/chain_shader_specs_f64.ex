@@ -2,8 +2,8 @@ defmodule Nx.Vulkan.ChainShaderSpecsF64 do
   @moduledoc """
   The families of `Nx.Vulkan.ChainShaderSpecs` in f64, with the values of their parameters, one by one or in batches.
 
-  `Nx.Vulkan.Synthesis.compile/1` makes the shader, `Nx.Vulkan.ChainShaderSpecs.push/4` or `batch_push/5` its push data, and
-  `Nx.Vulkan.NativeV.leapfrog_chain_synth_f64/6` or `Nx.Vulkan.NativeV.leapfrog_chain_synth_batch_f64/6` runs it.
+  `Nx.Vulkan.Synthesis.compile/1` makes the shader, `Nx.Vulkan.ChainShaderSpecs.push/4` or `batch_push/5` its push data,
+  and `Nx.Vulkan.NativeV.leapfrog_chain_synth_f64/6` or `Nx.Vulkan.NativeV.leapfrog_chain_synth_batch_f64/6` runs it.
   """
 
   alias Nx.Vulkan.ChainShaderSpecs
@@ -56,7 +56,8 @@ defmodule Nx.Vulkan.ChainShaderSpecsF64 do
   def all, do: Enum.map(ChainShaderSpecs.families(), &spec(&1, []))
 
   @doc """
-  The same family for many instances in one dispatch, of up to 256 elements each. `extras` is the inverse mass of each instance.
+  The same family for many instances in one dispatch, of up to 256 elements each. `extras` is the inverse mass of each
+  instance.
   """
   @spec batched(FamilySpec.t()) :: FamilySpec.t()
   def batched(%FamilySpec{} = spec), do: %{spec | batched: true}

@@ -1,14 +1,14 @@
 defmodule Nx.Vulkan.ChainTrace do
   @moduledoc """
-  Chains that a process runs through here, recorded and given again without the device: what a sampler takes besides them is
-  the time of a replay.
+  Chains that a process runs through here, recorded and given again without the device: what a sampler takes besides
+  them is the time of a replay.
 
       {draws, trace} = Nx.Vulkan.ChainTrace.record(sample)
       {^draws, stats} = Nx.Vulkan.ChainTrace.replay(trace, sample)
       stats.elapsed_ms
 
-  `dispatch_f64/7` is `Nx.Vulkan.NativeV.leapfrog_chain_synth_f64/6` anywhere else. Recordings and replays belong to the process that
-  calls them: what tasks and other processes of `fun` dispatch runs on the device and is in no trace.
+  `dispatch_f64/7` is `Nx.Vulkan.NativeV.leapfrog_chain_synth_f64/6` anywhere else. Recordings and replays belong to the
+  process that calls them: what tasks and other processes of `fun` dispatch runs on the device and is in no trace.
   """
 
   alias Nx.Vulkan.NativeV
@@ -24,8 +24,8 @@ defmodule Nx.Vulkan.ChainTrace do
   @doc """
   As `Nx.Vulkan.NativeV.leapfrog_chain_synth_f64/6`, on a device that may be named.
 
-  `device` is nil or 0 for the one that is open, or else a selector as in `Nx.Vulkan`. A VM uses one device, so that naming another than the
-  open one is `{:error, :vulkan_init_failed, message}`.
+  `device` is nil or 0 for the one that is open, or else a selector as in `Nx.Vulkan`. A VM uses one device, so that
+  naming another than the open one is `{:error, :vulkan_init_failed, message}`.
   """
   @spec dispatch_f64(binary, binary, binary, binary, pos_integer, Path.t(), nil | 0 | String.t()) :: result
   def dispatch_f64(q, p, extras, push, k, spv, device \\ nil) do
@@ -95,7 +95,8 @@ defmodule Nx.Vulkan.ChainTrace do
   @doc """
   Runs `fun` with the results of a trace in place of the device, and answers `{its result, stats}`.
 
-  The statistics are `:dispatches`, `:elapsed_ms`, and `:replay_overhead_ms`, the part of it in which results were looked up.
+  The statistics are `:dispatches`, `:elapsed_ms`, and `:replay_overhead_ms`, the part of it in which results were
+  looked up.
 
   ## Options
 
@@ -103,8 +104,8 @@ defmodule Nx.Vulkan.ChainTrace do
 
   ## Errors
 
-  An `ArgumentError` where `fun` dispatches a chain with other steps, sizes or push data than were recorded at its place, or more of them than
-  were recorded.
+  An `ArgumentError` where `fun` dispatches a chain with other steps, sizes or push data than were recorded at its
+  place, or more of them than were recorded.
   """
   @spec replay(t, keyword, (-> result)) ::
           {result, %{dispatches: non_neg_integer, elapsed_ms: float, replay_overhead_ms: float}}

@@ -2,11 +2,12 @@ defmodule Nx.Vulkan.Codegen do
   @moduledoc """
   Compiles GLSL text to SPIR-V files for `Nx.Vulkan.NativeV`.
 
-  Only shaders that a program brings along need this: the library's own are compiled already or made without a compiler. It runs
-  whichever of `glslangValidator` (Debian's package `glslang-tools`), `glslang` and `glslc` (`shaderc`) is installed.
+  Only shaders that a program brings along need this: the library's own are compiled already or made without a compiler.
+  It runs whichever of `glslangValidator` (Debian's package `glslang-tools`), `glslang` and `glslc` (`shaderc`) is
+  installed.
 
-  Modules are cached by the hash of their source in `spv/` of the cache folder: `NX_VULKAN_CACHE_DIR`, else `nx_vulkan` in the
-  user's cache folder. A file there is checked before its path is given out, and made again where it is broken.
+  Modules are cached by the hash of their source in `spv/` of the cache folder: `NX_VULKAN_CACHE_DIR`, else `nx_vulkan`
+  in the user's cache folder. A file there is checked before its path is given out, and made again where it is broken.
   """
 
   alias Nx.Vulkan.NativeV
@@ -35,12 +36,12 @@ defmodule Nx.Vulkan.Codegen do
 
   ## Options
 
-    * `:exact` - whether no float operation may be contracted, and signed zeros, infinities and NaN are kept, as the functions of
-      `priv/shaders/include` need it. False unless set: GLSL's own rules
+    * `:exact` - whether no float operation may be contracted, and signed zeros, infinities and NaN are kept, as the
+      functions of `priv/shaders/include` need it. False unless set: GLSL's own rules
     * `:compiler` - the name or path of the compiler. The first one that is installed unless set
     * `:folder` - where the module is kept, `folder/0` unless set
-    * `:key` - what the module's name there begins with. The hash of the source follows, so that the path of one source is never that of
-      another, whoever else compiles under the same key
+    * `:key` - what the module's name there begins with. The hash of the source follows, so that the path of one source
+      is never that of another, whoever else compiles under the same key
   """
   @spec compile_cached(String.t(), keyword) :: {:ok, Path.t()} | {:error, failure}
   def compile_cached(glsl, options \\ []) when is_binary(glsl) do
@@ -54,8 +55,8 @@ defmodule Nx.Vulkan.Codegen do
   end
 
   @doc """
-  Deletes every cached module and kept source. What is being compiled, in this or another VM, stays and takes its place later; what crashed
-  compilations left goes when it is an hour old.
+  Deletes every cached module and kept source. What is being compiled, in this or another VM, stays and takes its place
+  later; what crashed compilations left goes when it is an hour old.
   """
   @spec clear_cache() :: :ok
   def clear_cache do

@@ -2,7 +2,8 @@ defmodule Nx.Vulkan.Fallback do
   @moduledoc """
   For programs that count or forbid ops which other versions of this library compute on the host.
 
-  Here no op is: what the device can't do raises `Nx.Vulkan.Error`. So there is nothing to count, and every mode is strict.
+  Here no op is: what the device can't do raises `Nx.Vulkan.Error`. So there is nothing to count, and every mode is
+  strict.
   """
 
   @doc "Runs `fun`. Returns its value and how often each op was computed on the host: none."

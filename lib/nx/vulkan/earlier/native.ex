@@ -23,10 +23,11 @@ defmodule Nx.Vulkan.Native do
   defdelegate leapfrog_chain_synth(q, p, extras, push, k, spv), to: NativeV
 
   @doc """
-  Reduces a whole buffer of f32 to one number, which it waits for. Op codes and shaders as `Nx.Vulkan.NativeV.reduce_axis/7`.
+  Reduces a whole buffer of f32 to one number, which it waits for. Op codes and shaders as
+  `Nx.Vulkan.NativeV.reduce_axis/7`.
 
-  A result that is no number, NaN or an infinity, is `:nan`, `:infinity` or `:neg_infinity`. `{:error, :size_mismatch}` for a buffer whose size
-  is no multiple of 4 bytes.
+  A result that is no number, NaN or an infinity, is `:nan`, `:infinity` or `:neg_infinity`. `{:error, :size_mismatch}`
+  for a buffer whose size is no multiple of 4 bytes.
   """
   @spec reduce_scalar(NativeV.ref(), 0..3, Path.t()) ::
           {:ok, float | :nan | :infinity | :neg_infinity} | NativeV.failure()

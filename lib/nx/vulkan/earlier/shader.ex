@@ -15,7 +15,8 @@ defmodule Nx.Vulkan.Shader do
 
   ## Errors
 
-  A `t:Nx.Vulkan.Codegen.failure/0`; where the compiler wrote no well-formed module, it says why as `:invalid_spirv`, too.
+  A `t:Nx.Vulkan.Codegen.failure/0`; where the compiler wrote no well-formed module, it says why as `:invalid_spirv`,
+  too.
   """
   @spec compile(String.t(), keyword) :: {:ok, Path.t()} | {:error, map}
   def compile(glsl, options \\ []) do

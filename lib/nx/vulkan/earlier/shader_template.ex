@@ -2,13 +2,15 @@ defmodule Nx.Vulkan.ShaderTemplate do
   @moduledoc """
   Writes the GLSL of a leapfrog chain from a `Nx.Vulkan.ShaderTemplate.FamilySpec`.
 
-  It is the skeleton of the families in `priv/shaders`: K steps in one dispatch, for elements that are independent of each other, a
-  workgroup of 256 adding up the log density by a fixed tree. `Nx.Vulkan.NativeV.leapfrog_chain_synth/6` or its f64 twin runs it.
+  It is the skeleton of the families in `priv/shaders`: K steps in one dispatch, for elements that are independent of
+  each other, a workgroup of 256 adding up the log density by a fixed tree. `Nx.Vulkan.NativeV.leapfrog_chain_synth/6`
+  or its f64 twin runs it.
 
   ## Push data
 
-  `n` and `k` as 32-bit numbers, `eps` and the parameters as floats of the spec's type, all little-endian; in f64 `eps` stands at byte 8.
-  A batched shader has the header of `Nx.Vulkan.NativeV.leapfrog_chain_synth_batch/6` before its parameters.
+  `n` and `k` as 32-bit numbers, `eps` and the parameters as floats of the spec's type, all little-endian; in f64 `eps`
+  stands at byte 8. A batched shader has the header of `Nx.Vulkan.NativeV.leapfrog_chain_synth_batch/6` before its
+  parameters.
 
   ## Bindings
 
@@ -28,8 +30,8 @@ defmodule Nx.Vulkan.ShaderTemplate do
 
   ## Errors
 
-  `ArgumentError` where a block is missing, a field of the spec is not of its type, a parameter has no name for GLSL, or they take more than
-  128 bytes of push data.
+  `ArgumentError` where a block is missing, a field of the spec is not of its type, a parameter has no name for GLSL, or
+  they take more than 128 bytes of push data.
   """
   @spec render(FamilySpec.t()) :: String.t()
   def render(%FamilySpec{} = spec) do

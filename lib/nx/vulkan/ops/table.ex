@@ -1,11 +1,11 @@
 defmodule Nx.Vulkan.Ops.Table do
   @moduledoc false
 
-  # The one list of the ops that are functions of elements, of those that only make or move elements, and of the types, by Nx's
-  # names. Whatever else speaks of such ops asks `Nx.Vulkan.Ops` for them.
+  # The one list of the ops that are functions of elements, of those that only make or move elements, and of the types,
+  # by Nx's names. Whatever else speaks of such ops asks `Nx.Vulkan.Ops` for them.
 
-  # `{op, operands, kind}`: a `:predicate` gives 0 or 1, of u8; `:integer` takes integers alone; `:complex` is about the parts of
-  # complex numbers; `:cast` gives the type that it is asked for; `:number` is all others.
+  # `{op, operands, kind}`: a `:predicate` gives 0 or 1, of u8; `:integer` takes integers alone; `:complex` is about the
+  # parts of complex numbers; `:cast` gives the type that it is asked for; `:number` is all others.
   @elementwise [
     {:exp, 1, :number},
     {:expm1, 1, :number},

@@ -5,47 +5,59 @@ defmodule Nx.Vulkan.Chain do
       chain = Nx.Vulkan.Chain.compile(fn q -> Nx.multiply(-0.5, Nx.sum(Nx.multiply(q, q))) end, Nx.template({3}, :f64))
       trace = Nx.Vulkan.Chain.run(chain, q, p, steps: 32, step_size: 0.1)
 
-  The log-density is any numerical function of Nx. It is differentiated by `Nx.Defn.value_and_grad/2` and compiled: no GLSL, no external
-  compiler.
+  The log-density is any numerical function of Nx. It is differentiated by `Nx.Defn.value_and_grad/2` and compiled: no
+  GLSL, no external compiler.
 
   ## Forms
 
   A chain's field `:form` says how its steps run.
 
-    * `:workgroup` - the steps of all chains are one kernel and one dispatch; each chain is one workgroup, which holds its whole state. So run
-      log-densities that one workgroup can compute in some 100 us: tens of parameters with thousands of observations, for instance
-    * `:device` - a step is a compiled program (`Nx.Vulkan.Compiler`), which has the whole device for each of its kernels. So run larger ones: many parameters,
-      matrix products with many observations, and ops that a workgroup lacks. Chains lie side by side, each
-      with memory of its own, so that they overlap: as many at once as a sixteenth of the device's memory holds, up to 1024
+    * `:workgroup` - the steps of all chains are one kernel and one dispatch; each chain is one workgroup, which holds
+      its whole state. So run log-densities that one workgroup can compute in some 100 us: tens of parameters with
+      thousands of observations, for instance
+    * `:device` - a step is a compiled program (`Nx.Vulkan.Compiler`), which has the whole device for each of its
+      kernels. So run larger ones: many parameters, matrix products with many observations, and ops that a workgroup
+      lacks. Chains lie side by side, each with memory of its own, so that they overlap: as many at once as a sixteenth
+      of the device's memory holds, up to 1024
 
-  One workgroup runs cumulative sums, products, minima and maxima of up to 4,096 elements along their axis, `sort` and `argsort` of up to 512 (fewer where there are several rows: all rows' comparisons are
-  262,144 at most), and `cholesky`, `triangular_solve`, `solve`, `determinant` and `invert` of matrices of f32 and f64 up to 64 x 64. It lacks larger ones, and `top_k`, `conv`, ops of windows, Fourier transforms, `reduce` with a function, `lu`, `qr`, `eigh` and `svd`, where they depend on the parameters.
+  One workgroup runs cumulative sums, products, minima and maxima of up to 4,096 elements along their axis, `sort` and
+  `argsort` of up to 512 (fewer where there are several rows: all rows' comparisons are 262,144 at most), and
+  `cholesky`, `triangular_solve`, `solve`, `determinant` and `invert` of matrices of f32 and f64 up to 64 x 64. It lacks
+  larger ones, and `top_k`, `conv`, ops of windows, Fourier transforms, `reduce` with a function, `lu`, `qr`, `eigh` and
+  `svd`, where they depend on the parameters.
 
-  Gradients of these, but for cumulative products, minima and maxima, are such ops again, outside of loops and of gradients within the log-density. In those, and for `lu`, they are Nx's own, which (up to Nx 0.13) are wrong where rows are
-  exchanged; so `Nx.Defn.grad` of `solve` and `determinant` elsewhere may differ from a chain's. That of a singular matrix of four rows and more is NaN.
+  Gradients of these, but for cumulative products, minima and maxima, are such ops again, outside of loops and of
+  gradients within the log-density. In those, and for `lu`, they are Nx's own, which (up to Nx 0.13) are wrong where
+  rows are exchanged; so `Nx.Defn.grad` of `solve` and `determinant` elsewhere may differ from a chain's. That of a
+  singular matrix of four rows and more is NaN.
 
-  In the form `:device`, too, nothing waits for the host between steps, and an ordinary run is one submission to a CPU device: up to 32,768 kernels (each chain's step
-  is a few) that take a quarter of a second by an estimate. On GPUs it is one up to 2,048 kernels, and then one for every 8,192 more, so that the device works while the rest is
-  recorded. Where a log-density has loops that the host drives, as gradients of `lu` have, chains run one after the other.
+  In the form `:device`, too, nothing waits for the host between steps, and an ordinary run is one submission to a CPU
+  device: up to 32,768 kernels (each chain's step is a few) that take a quarter of a second by an estimate. On GPUs it
+  is one up to 2,048 kernels, and then one for every 8,192 more, so that the device works while the rest is recorded.
+  Where a log-density has loops that the host drives, as gradients of `lu` have, chains run one after the other.
 
-  Runs that take longer, in both forms, are recorded in parts of about 50 ms, of which the device has two ahead: so `run/4` returns when it has begun with the last two.
-  What other processes ask of the device has its turn between parts (their ops may part a submission, too), and a process that is killed ends its run with the
-  part that it has begun. In the form `:workgroup` each part is a dispatch, of some of the chains where a step of all takes longer than that. 1024 steps of a log-density of some thousand operations are one part; of those that one workgroup computes in
-  100 us they are a few on slow devices.
+  Runs that take longer, in both forms, are recorded in parts of about 50 ms, of which the device has two ahead: so
+  `run/4` returns when it has begun with the last two. What other processes ask of the device has its turn between parts
+  (their ops may part a submission, too), and a process that is killed ends its run with the part that it has begun. In
+  the form `:workgroup` each part is a dispatch, of some of the chains where a step of all takes longer than that. 1024
+  steps of a log-density of some thousand operations are one part; of those that one workgroup computes in 100 us they
+  are a few on slow devices.
 
-  What takes long and does not depend on the parameters (factorizations, products, sums, sorts) is no part of the steps in either form: of captured tensors it is computed by
-  `compile/3`, of `:data` once in each `run/4`, before the steps. Where a system's matrix is such, `solve` and `triangular_solve` multiply by its inverse and
-  refine the solution once. So Gaussian processes with a fixed kernel run in the form `:workgroup`, too.
+  What takes long and does not depend on the parameters (factorizations, products, sums, sorts) is no part of the steps
+  in either form: of captured tensors it is computed by `compile/3`, of `:data` once in each `run/4`, before the steps.
+  Where a system's matrix is such, `solve` and `triangular_solve` multiply by its inverse and refine the solution once.
+  So Gaussian processes with a fixed kernel run in the form `:workgroup`, too.
 
-  Gradients of `cumulative_sum`, `cholesky`, `triangular_solve`, `solve` and `determinant` are such ops again, in both forms: not those of the steps that Nx has for them.
+  Gradients of `cumulative_sum`, `cholesky`, `triangular_solve`, `solve` and `determinant` are such ops again, in both
+  forms: not those of the steps that Nx has for them.
 
-  In both, the same chain gives the same bits, alone or among others, and its first steps do not depend on how many follow. Both agree to the
-  rounding.
+  In both, the same chain gives the same bits, alone or among others, and its first steps do not depend on how many
+  follow. Both agree to the rounding.
 
   ## Errors
 
-  `Nx.Vulkan.Error` of the kind `:unsupported` where the form `:workgroup` is asked for and one workgroup can't run the log-density: values of more
-  than 262,144 elements, or an op that it lacks. `ArgumentError` for wrong arguments.
+  `Nx.Vulkan.Error` of the kind `:unsupported` where the form `:workgroup` is asked for and one workgroup can't run the
+  log-density: values of more than 262,144 elements, or an op that it lacks. `ArgumentError` for wrong arguments.
   """
 
   alias Nx.Defn.{Composite, Expr}
@@ -65,8 +77,8 @@ defmodule Nx.Vulkan.Chain do
   # Chains of one dispatch: workgroups that every device takes. More follow in further ones.
   @most_chains 65_535
 
-  # `captured` are the inputs of a step after q: the number of a leaf of the data, a reference to a constant, or `{:ahead, k}`, a result of `ahead`, an
-  # executable that runs once in each run, with its inputs; or nil.
+  # `captured` are the inputs of a step after q: the number of a leaf of the data, a reference to a constant, or
+  # `{:ahead, k}`, a result of `ahead`, an executable that runs once in each run, with its inputs; or nil.
   @enforce_keys [:ref, :form, :template, :parameters, :type, :mass, :data, :captured, :ahead]
   defstruct @enforce_keys
 
@@ -87,10 +99,11 @@ defmodule Nx.Vulkan.Chain do
 
     * `:mass` - `:diagonal` (the default) or `:dense`: how the inverse mass matrix is given
     * `:form` - `:workgroup` or `:device` instead of `:auto`, which chooses by the work of a step
-    * `:data` - a container of templates or tensors, which `log_density` then gets as its second argument and `run/4` needs
+    * `:data` - a container of templates or tensors, which `log_density` then gets as its second argument and `run/4`
+      needs
 
-  Tensors that the function captures may lie on any backend. They are copied to the host for tracing and from there to the device once, and ops on
-  them alone run on the host: give large ones as `:data`, which stays where it is.
+  Tensors that the function captures may lie on any backend. They are copied to the host for tracing and from there to
+  the device once, and ops on them alone run on the host: give large ones as `:data`, which stays where it is.
   """
   @spec compile(
           (Nx.Container.t() -> Nx.Tensor.t()) | (Nx.Container.t(), Nx.Container.t() -> Nx.Tensor.t()),
@@ -229,8 +242,9 @@ defmodule Nx.Vulkan.Chain do
   end
 
   @doc false
-  # `value_and_grad` of a vector like `template`, traced once: a function that puts the expression into any other, as a block's default. So in
-  # a loop, too, it may have what Nx takes at the root of an expression alone, as factorizations of constants.
+  # `value_and_grad` of a vector like `template`, traced once: a function that puts the expression into any other, as a
+  # block's default. So in a loop, too, it may have what Nx takes at the root of an expression alone, as factorizations
+  # of constants.
   def traced(value_and_grad, template) do
     {value, gradient} = expr = Nx.Defn.debug_expr(value_and_grad).(template)
     # The parameters must matter; in a transition they do even where the log-density is a constant.
@@ -245,8 +259,8 @@ defmodule Nx.Vulkan.Chain do
   defp independent, do: unsupported("a log-density must depend on its parameters")
 
   @doc false
-  # The one program of a function, with what stays in its loops before them, and what its inputs are: the number of a leaf of the arguments, or
-  # a reference to a constant.
+  # The one program of a function, with what stays in its loops before them, and what its inputs are: the number of a
+  # leaf of the arguments, or a reference to a constant.
   def program(traced, arguments) do
     expr = apply(Nx.Defn.debug_expr(traced), arguments)
     leaves = arguments |> Composite.flatten_list() |> Enum.map(&Nx.devectorize/1)
@@ -311,11 +325,12 @@ defmodule Nx.Vulkan.Chain do
   end
 
   @doc """
-  Runs chains: from positions `q` and momenta `p`, `{d}` for one chain or `{b, d}` for b of them. More than 65,535 chains take more than
-  one dispatch.
+  Runs chains: from positions `q` and momenta `p`, `{d}` for one chain or `{b, d}` for b of them. More than 65,535
+  chains take more than one dispatch.
 
-  Returns a map of tensors that the device fills later: `:q`, `:p`, `:gradient` (`{steps, d}` or `{b, steps, d}`), `:log_density` and
-  `:energy` (`{steps}` or `{b, steps}`). Long runs return late, see "Forms" above. The energy is half of p M⁻¹ p less the log-density; where it is not finite, the chain diverged.
+  Returns a map of tensors that the device fills later: `:q`, `:p`, `:gradient` (`{steps, d}` or `{b, steps, d}`),
+  `:log_density` and `:energy` (`{steps}` or `{b, steps}`). Long runs return late, see "Forms" above. The energy is half
+  of p M⁻¹ p less the log-density; where it is not finite, the chain diverged.
 
   ## Options
 
@@ -485,7 +500,8 @@ defmodule Nx.Vulkan.Chain do
     do: raise(ArgumentError, "expected the option :data, which the log-density was compiled with")
 
   @doc """
-  The parameters in a container as one vector, in the order of the chain's positions. Integers and floats that are not wider become the chain's floats.
+  The parameters in a container as one vector, in the order of the chain's positions. Integers and floats that are not
+  wider become the chain's floats.
   """
   @spec flatten(t, Nx.Container.t()) :: Nx.Tensor.t()
   def flatten(%__MODULE__{type: type, template: template}, container) do

@@ -13,34 +13,39 @@ defmodule Nx.Vulkan.NUTS do
       result.draws.x
       #=> a tensor {4, 1000, 3}
 
-  The sampler is multinomial NUTS with the generalized U-turn criterion (Betancourt 2017) in NumPyro's form, and with the warm-up of Stan and NumPyro: dual
-  averaging of the step size and a diagonal or dense mass matrix learned in growing windows, for each chain on its own.
+  The sampler is multinomial NUTS with the generalized U-turn criterion (Betancourt 2017) in NumPyro's form, and with
+  the warm-up of Stan and NumPyro: dual averaging of the step size and a diagonal or dense mass matrix learned in
+  growing windows, for each chain on its own.
 
-  Whole transitions run on the device: trees, U-turn checks, choices, random numbers, step sizes. A chain is a workgroup, a dispatch takes
-  every chain as many draws further as fit into some 50 ms, and the host waits once for each dispatch. Where one draw of all chains takes longer, it is several dispatches of some 50 ms:
-  each takes the chains, or some of them where a step of all takes longer, a number of leapfrog steps further, and leaves trees in memory from which the next goes on. So no dispatch
-  takes long, however deep trees are: other processes have their turn between them, and a process that is killed ends its draws with the dispatch that it waits for.
-  Chains whose trees differ in depth don't wait for each other.
+  Whole transitions run on the device: trees, U-turn checks, choices, random numbers, step sizes. A chain is a
+  workgroup, a dispatch takes every chain as many draws further as fit into some 50 ms, and the host waits once for each
+  dispatch. Where one draw of all chains takes longer, it is several dispatches of some 50 ms: each takes the chains, or
+  some of them where a step of all takes longer, a number of leapfrog steps further, and leaves trees in memory from
+  which the next goes on. So no dispatch takes long, however deep trees are: other processes have their turn between
+  them, and a process that is killed ends its draws with the dispatch that it waits for. Chains whose trees differ in
+  depth don't wait for each other.
 
-  Log-densities that are too large for one workgroup (the forms of `Nx.Vulkan.Chain`) take the form `:device`: every op has the whole device, one chain
-  is drawn from after the other, and the host may look at the device after each leapfrog step. Factorizations and other long work on data alone are computed once, before the
-  first draw, in both forms.
+  Log-densities that are too large for one workgroup (the forms of `Nx.Vulkan.Chain`) take the form `:device`: every op
+  has the whole device, one chain is drawn from after the other, and the host may look at the device after each leapfrog
+  step. Factorizations and other long work on data alone are computed once, before the first draw, in both forms.
 
   ## The log-density
 
-  A numerical function of Nx of the parameters, with or without normalisation; it is differentiated by `Nx.Defn.value_and_grad/2`. Parameters are
-  unconstrained: for one that is positive, draw its logarithm and add that to the log-density, as `log_density(exp(x)) + x`. Observed
-  data are tensors that the function captures (see `Nx.Vulkan.Chain.compile/3`), or the option `:data`, on any backend.
+  A numerical function of Nx of the parameters, with or without normalisation; it is differentiated by
+  `Nx.Defn.value_and_grad/2`. Parameters are unconstrained: for one that is positive, draw its logarithm and add that to
+  the log-density, as `log_density(exp(x)) + x`. Observed data are tensors that the function captures (see
+  `Nx.Vulkan.Chain.compile/3`), or the option `:data`, on any backend.
 
   ## Reproducibility
 
-  The same key, device and options give the same bits. With a diagonal mass matrix a chain has them whatever the number of chains, up to 3,000.
+  The same key, device and options give the same bits. With a diagonal mass matrix a chain has them whatever the number
+  of chains, up to 3,000.
 
   ## Errors
 
-  `Nx.Vulkan.Error` of the kind `:unsupported` where the form `:workgroup` is asked for and one workgroup can't run the log-density, and where that
-  does not depend on the parameters or calls the host.
-  `ArgumentError` for wrong arguments, and where no finite start is found.
+  `Nx.Vulkan.Error` of the kind `:unsupported` where the form `:workgroup` is asked for and one workgroup can't run the
+  log-density, and where that does not depend on the parameters or calls the host. `ArgumentError` for wrong arguments,
+  and where no finite start is found.
   """
 
   alias Nx.Defn.Composite
@@ -51,7 +56,8 @@ defmodule Nx.Vulkan.NUTS do
   # A third of the workgroups that every device takes: a search for a step tries at least three for each chain.
   @max_chains 21_845
 
-  # Time that a dispatch should take: drivers end what runs for seconds, and each costs a wait of some 50 us. The option is for tests alone.
+  # Time that a dispatch should take: drivers end what runs for seconds, and each costs a wait of some 50 us. The option
+  # is for tests alone.
   @dispatch_us 50_000
 
   @defaults [
@@ -74,10 +80,13 @@ defmodule Nx.Vulkan.NUTS do
   What `sample/3` returns.
 
     * `:draws` - the parameters, as the template has them, each with the axes `{chains, samples}` in front
-    * `:stats` - of every draw, `{chains, samples}`: `:log_density`, `:energy` (of the draw with its momentum), `:accept_prob` (mean over the tree),
-      `:step_size`, `:tree_depth`, `:leapfrog_steps`, `:divergent` (0 or 1: a step met an energy that is not finite, or 1000 above the draw's)
-    * `:warmup` - `:stats` of the warm-up's draws, and what it ended with: `:step_size` `{chains}`, `:inverse_mass` `{chains, d}` or `{chains, d, d}`
-    * `:dispatches` - how often the host asked for draws and waited: for one dispatch, or for several where they took longer than some 50 ms
+    * `:stats` - of every draw, `{chains, samples}`: `:log_density`, `:energy` (of the draw with its momentum),
+      `:accept_prob` (mean over the tree), `:step_size`, `:tree_depth`, `:leapfrog_steps`, `:divergent` (0 or 1: a step
+      met an energy that is not finite, or 1000 above the draw's)
+    * `:warmup` - `:stats` of the warm-up's draws, and what it ended with: `:step_size` `{chains}`, `:inverse_mass`
+      `{chains, d}` or `{chains, d, d}`
+    * `:dispatches` - how often the host asked for draws and waited: for one dispatch, or for several where they took
+      longer than some 50 ms
     * `:form` - `:workgroup` or `:device`
   """
   @type result :: %{
@@ -100,16 +109,17 @@ defmodule Nx.Vulkan.NUTS do
     * `:num_chains` - how many chains at once, `4` by default, up to 21,845
     * `:key` - an integer of 64 bits with a sign, or a key of `Nx.Random`; `0` by default
     * `:data` - a container of tensors, which `log_density` then gets as its second argument
-    * `:init` - where all chains start, a container as the template says; by default each starts somewhere between -2 and 2
+    * `:init` - where all chains start, a container as the template says; by default each starts somewhere between -2
+      and 2
     * `:type` - `:f32` or `:f64`, instead of the template's
-    * `:step_size` - the first step size, `1.0` by default; the warm-up begins by halving or doubling it, and logs a warning
-      where that does not end: the log-density may be improper
+    * `:step_size` - the first step size, `1.0` by default; the warm-up begins by halving or doubling it, and logs a
+      warning where that does not end: the log-density may be improper
     * `:target_accept` - the mean acceptance that steps adapt to, `0.8` by default
     * `:max_tree_depth` - a draw takes at most 2 to the power of this less 1 steps; `10` by default, up to 20
     * `:mass_matrix` - `:diagonal` (the default) or `:dense`
     * `:form` - `:workgroup` or `:device` instead of `:auto`, which chooses by the work of a leapfrog step
-    * `:progress` - `true` for a bar on terminals and in notebooks (`IO.ANSI.enabled?/0`), or a function that gets `%{phase: :warmup | :sampling, done: n, total: n, step_size: mean,
-      divergent: count}` after each dispatch
+    * `:progress` - `true` for a bar on terminals and in notebooks (`IO.ANSI.enabled?/0`), or a function that gets
+      `%{phase: :warmup | :sampling, done: n, total: n, step_size: mean, divergent: count}` after each dispatch
 
   ## Examples
 

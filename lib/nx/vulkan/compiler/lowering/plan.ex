@@ -3,11 +3,11 @@ defmodule Nx.Vulkan.Compiler.Lowering.Plan do
 
   # Scopes -> Programs, and steps of the host around them where there are any. Most plans are one Program.
   #
-  # Hooks and `runtime_call` are work for the host, and so is a `while` or `cond` that holds one. Everything else goes into
-  # Programs: an op runs in the first one after the host's calls that it depends on. Calls keep their order.
+  # Hooks and `runtime_call` are work for the host, and so is a `while` or `cond` that holds one. Everything else goes
+  # into Programs: an op runs in the first one after the host's calls that it depends on. Calls keep their order.
   #
-  # At run time a plan has slots, each a reference to a tensor: the operands `[:input, n]` and `[:result, n]` of its scope, and
-  # `[:output, n]` of its only Program.
+  # At run time a plan has slots, each a reference to a tensor: the operands `[:input, n]` and `[:result, n]` of its
+  # scope, and `[:output, n]` of its only Program.
 
   alias Nx.Vulkan.Compiler.Lowering.Scope
 

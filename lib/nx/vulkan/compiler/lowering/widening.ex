@@ -1,9 +1,9 @@
 defmodule Nx.Vulkan.Compiler.Lowering.Widening do
   @moduledoc false
 
-  # What ops give whose operands are wider than their expression says. Nx's gradient of a `while` begins with f32 zeros whatever the
-  # body gives, and traces the body with parameters of that type. Lowering gives such a state the type that holds both, and ops on it are as
-  # wide, so that nothing is rounded on the way.
+  # What ops give whose operands are wider than their expression says. Nx's gradient of a `while` begins with f32 zeros
+  # whatever the body gives, and traces the body with parameters of that type. Lowering gives such a state the type that
+  # holds both, and ops on it are as wide, so that nothing is rounded on the way.
 
   alias Nx.Defn.Expr
   alias Nx.Tensor, as: T

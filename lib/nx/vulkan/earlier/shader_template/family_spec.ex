@@ -1,6 +1,7 @@
 defmodule Nx.Vulkan.ShaderTemplate.FamilySpec do
   @moduledoc """
-  A family of distributions, of which `Nx.Vulkan.ShaderTemplate` makes the shader of a leapfrog chain on `n` independent elements.
+  A family of distributions, of which `Nx.Vulkan.ShaderTemplate` makes the shader of a leapfrog chain on `n` independent
+  elements.
 
     * `:name` - for messages and for whoever reads the source
     * `:push_fields` - the names of the family's parameters, in the order in which the push data has them
@@ -14,8 +15,9 @@ defmodule Nx.Vulkan.ShaderTemplate.FamilySpec do
     * `:params` - values of the parameters, for `Nx.Vulkan.ChainShaderSpecs.push/4`
     * `:batched` - whether the shader runs many instances; see `Nx.Vulkan.ChainShaderSpecsF64.batched/1`
 
-  In blocks `REAL` is the float type and `FN(exp)` the library's function of that type, for every op of Nx with a scalar function of
-  that name: `FN(log1p)`, `FN(erf)`, `FN(tanh)`. GLSL's own `exp` has no f64 form. A number such as `0.1` is an f32 number in GLSL, in f64 `0.1LF`.
+  In blocks `REAL` is the float type and `FN(exp)` the library's function of that type, for every op of Nx with a scalar
+  function of that name: `FN(log1p)`, `FN(erf)`, `FN(tanh)`. GLSL's own `exp` has no f64 form. A number such as `0.1` is
+  an f32 number in GLSL, in f64 `0.1LF`.
   """
 
   @enforce_keys [:name, :grad_block, :logp_block]

@@ -1,11 +1,12 @@
 defmodule Nx.Vulkan.ShaderTemplate.Library do
   @moduledoc false
-  # The text of the scalar functions of priv/shaders/include that a source uses. Compilers are given one text without includes,
-  # so that its hash stands for all of it; all functions at once would take them ten times as long.
+  # The text of the scalar functions of priv/shaders/include that a source uses. Compilers are given one text without
+  # includes, so that its hash stands for all of it; all functions at once would take them ten times as long.
 
   @include ~r/^\s*#include "([^"]+)"\s*$/m
 
-  # The text of `priv/shaders/src/nativev/<name>`, where nx_f32.glsl or nx_f64.glsl stands for the functions that `source` uses.
+  # The text of `priv/shaders/src/nativev/<name>`, where nx_f32.glsl or nx_f64.glsl stands for the functions that
+  # `source` uses.
   def inline(name, dtype, source) do
     nativev = Path.join(folder(), "src/nativev/#{name}")
 

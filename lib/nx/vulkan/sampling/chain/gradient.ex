@@ -1,9 +1,10 @@
 defmodule Nx.Vulkan.Chain.Gradient do
   @moduledoc false
 
-  # Gradients of what the engine has ops for, by these ops. Nx differentiates the steps of its own implementations: those of `cholesky` and `lu` (and so of
-  # `solve` and `determinant`) are loops over elements, of which the gradient needs all again, and those of a cumulative sum some ten ops for each doubling of
-  # its length. Its gradient of a triangular system inverts the matrix, whatever the number of right sides.
+  # Gradients of what the engine has ops for, by these ops. Nx differentiates the steps of its own implementations:
+  # those of `cholesky` and `lu` (and so of `solve` and `determinant`) are loops over elements, of which the gradient
+  # needs all again, and those of a cumulative sum some ten ops for each doubling of its length. Its gradient of a
+  # triangular system inverts the matrix, whatever the number of right sides.
 
   alias Nx.Defn.{Expr, Kernel, Tree}
   alias Nx.Tensor, as: T
@@ -113,7 +114,8 @@ defmodule Nx.Vulkan.Chain.Gradient do
 
   defp of_block(_struct, _inputs, _block), do: nil
 
-  # Of the factor L: L^-T P L^-1, where P is the lower triangle of L^T G with half of its diagonal (Murray 2016). As in Nx, it is not symmetric.
+  # Of the factor L: L^-T P L^-1, where P is the lower triangle of L^T G with half of its diagonal (Murray 2016). As in
+  # Nx, it is not symmetric.
   defp cholesky(factor, g) do
     product = factor |> transpose() |> times(Nx.tril(g))
     half = Nx.add(Nx.eye(matrix(factor), type: factor.type), 1)

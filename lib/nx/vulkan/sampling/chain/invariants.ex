@@ -1,12 +1,14 @@
 defmodule Nx.Vulkan.Chain.Invariants do
   @moduledoc false
 
-  # Programs in wire form that run again and again, of which some inputs change and others stay: what takes long and depends on those alone is
-  # parted from the rest, to be computed once. What takes no time of its own, as views and maps of elements, stays where it is used.
+  # Programs in wire form that run again and again, of which some inputs change and others stay: what takes long and
+  # depends on those alone is parted from the rest, to be computed once. What takes no time of its own, as views and
+  # maps of elements, stays where it is used.
   #
-  # A system whose matrix stays is solved by its inverse, which is computed once, and one step of refinement with the matrix: products, which one workgroup
-  # can run. Refined, the errors are those of substitution; without, they are up to 1e4 times as large for covariances of smooth functions
-  # (kernels of 40 to 60 points, conditions of the factors of 5e3 to 7e6, beside 60 digits).
+  # A system whose matrix stays is solved by its inverse, which is computed once, and one step of refinement with the
+  # matrix: products, which one workgroup can run. Refined, the errors are those of substitution; without, they are up
+  # to 1e4 times as large for covariances of smooth functions (kernels of 40 to 60 points, conditions of the factors of
+  # 5e3 to 7e6, beside 60 digits).
   #
   # Within, an item is `{op, attrs, operands, types, names}`, whose results other items know by their names.
 
@@ -17,8 +19,9 @@ defmodule Nx.Vulkan.Chain.Invariants do
   @cheap Ops.elementwise() ++ Ops.Table.movements()
 
   @doc """
-  Parts what stays from a program whose inputs with these numbers change: the program of it, the numbers of the inputs that it takes, and
-  the rest, whose inputs are those of the program and then the results of the first one. Nil where nothing is worth it.
+  Parts what stays from a program whose inputs with these numbers change: the program of it, the numbers of the inputs
+  that it takes, and the rest, whose inputs are those of the program and then the results of the first one. Nil where
+  nothing is worth it.
   """
   @spec split(Plan.program(), [non_neg_integer]) :: {Plan.program(), [non_neg_integer], Plan.program()} | nil
   def split([inputs, _, outputs] = program, changing) do

@@ -1,9 +1,9 @@
 defmodule Nx.Vulkan.NUTS.Adaptation do
   @moduledoc false
 
-  # The warm-up's schedule and what it learns of the posterior's scales, as Stan does it (reference manual, "HMC algorithm
-  # parameters"): steps adapt all the time; between a first and a last part the mass matrix is estimated anew from each of several
-  # windows, each about twice as long as the one before.
+  # The warm-up's schedule and what it learns of the posterior's scales, as Stan does it (reference manual, "HMC
+  # algorithm parameters"): steps adapt all the time; between a first and a last part the mass matrix is estimated anew
+  # from each of several windows, each about twice as long as the one before.
 
   alias Nx.Vulkan.VulkanoBackend, as: B
 

@@ -2,15 +2,16 @@ defmodule Nx.Vulkan.NUTS.Diagnostics do
   @moduledoc """
   Convergence and precision of what several chains drew.
 
-  Draws are lists of chains, lists of numbers in the order in which they were drawn, or a tensor `{chains, draws}`: as many of each chain, and
-  at least 4. Anything else is an `ArgumentError`.
+  Draws are lists of chains, lists of numbers in the order in which they were drawn, or a tensor `{chains, draws}`: as
+  many of each chain, and at least 4. Anything else is an `ArgumentError`.
 
-  Where a draw is not finite, or larger than 1.0e150, whose square overflows, the answer is `:nan`. R-hat is `:infinity` where every half of a chain stays at a
-  number, but not all at the same. (`:nan` and `:infinity` are larger than any number, so that no comparison takes them for converged.) Where all
-  draws are equal, R-hat is 1.0, each counts as effective, and errors are 0.0.
+  Where a draw is not finite, or larger than 1.0e150, whose square overflows, the answer is `:nan`. R-hat is `:infinity`
+  where every half of a chain stays at a number, but not all at the same. (`:nan` and `:infinity` are larger than any
+  number, so that no comparison takes them for converged.) Where all draws are equal, R-hat is 1.0, each counts as
+  effective, and errors are 0.0.
 
-  Source: Vehtari, Gelman, Simpson, Carpenter, Bürkner, "Rank-normalization, folding, and localization: an improved R-hat for
-  assessing convergence of MCMC", Bayesian Analysis 16(2), 2021. R-hat is the rank-normalised, split one.
+  Source: Vehtari, Gelman, Simpson, Carpenter, Bürkner, "Rank-normalization, folding, and localization: an improved
+  R-hat for assessing convergence of MCMC", Bayesian Analysis 16(2), 2021. R-hat is the rank-normalised, split one.
 
   ## Examples
 
@@ -26,7 +27,10 @@ defmodule Nx.Vulkan.NUTS.Diagnostics do
   @largest 1.0e150
   @not_finite [:nan, :infinity, :neg_infinity]
 
-  @doc "The larger of the R-hats of the rank-normalised and of the folded rank-normalised draws. Chains that agree have one below 1.01."
+  @doc """
+  The larger of the R-hats of the rank-normalised and of the folded rank-normalised draws. Chains that agree have one
+  below 1.01.
+  """
   @spec rhat(draws) :: float | :nan | :infinity
   def rhat(draws) do
     finite(draws, :nan, fn chains ->
@@ -58,7 +62,8 @@ defmodule Nx.Vulkan.NUTS.Diagnostics do
   end
 
   @doc """
-  The standard deviation of the draws and its Monte Carlo standard error, by the delta method from squares of the centred draws.
+  The standard deviation of the draws and its Monte Carlo standard error, by the delta method from squares of the
+  centred draws.
   """
   @spec sd_error(draws) :: {float, float} | {:nan, :nan}
   def sd_error(draws) do
@@ -80,8 +85,8 @@ defmodule Nx.Vulkan.NUTS.Diagnostics do
   end
 
   @doc """
-  The quantile of the draws at `probability`, between 0 and 1, and its Monte Carlo standard error: half the distance between the quantiles
-  one standard error of the share of draws below to either side.
+  The quantile of the draws at `probability`, between 0 and 1, and its Monte Carlo standard error: half the distance
+  between the quantiles one standard error of the share of draws below to either side.
   """
   @spec quantile_error(draws, float) :: {float, float} | {:nan, :nan}
   def quantile_error(draws, probability) when is_number(probability) and probability >= 0 and probability <= 1 do
@@ -244,7 +249,8 @@ defmodule Nx.Vulkan.NUTS.Diagnostics do
 
   defp correlation_time(_correlation, _lag, _n, _last_pair, time), do: time
 
-  # Quantile of the standard normal to about 1e-9. Source: P. Acklam's rational approximation, 2003, and one step of Halley's method.
+  # Quantile of the standard normal to about 1e-9. Source: P. Acklam's rational approximation, 2003, and one step of
+  # Halley's method.
   defp normal_quantile(p) do
     x = rough_quantile(p)
     error = 0.5 * :math.erfc(-x / :math.sqrt(2)) - p

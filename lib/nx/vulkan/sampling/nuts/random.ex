@@ -1,10 +1,12 @@
 defmodule Nx.Vulkan.NUTS.Random do
   @moduledoc false
 
-  # Random numbers of a chain on the device. They are hashes of the chain's key and of what they are for, so that no state passes from
-  # one to the next: Threefry-2x32-20 (Salmon et al. 2011), which Nx.Random uses too, written without loops.
+  # Random numbers of a chain on the device. They are hashes of the chain's key and of what they are for, so that no
+  # state passes from one to the next: Threefry-2x32-20 (Salmon et al. 2011), which Nx.Random uses too, written without
+  # loops.
   #
-  # What a number is for is its first word, the number of the draw (of the try, for starts), and its second: a kind and a place.
+  # What a number is for is its first word, the number of the draw (of the try, for starts), and its second: a kind and
+  # a place.
 
   import Nx.Defn
 
@@ -68,8 +70,8 @@ defmodule Nx.Vulkan.NUTS.Random do
   end
 
   @doc """
-  Numbers between -1 and 1, exclusively, as many for each chain as `like` has elements and of its type. `keys` are those of the chains, `{chains, 2}`,
-  and `number` counts the tries.
+  Numbers between -1 and 1, exclusively, as many for each chain as `like` has elements and of its type. `keys` are those
+  of the chains, `{chains, 2}`, and `number` counts the tries.
   """
   defn starts(keys, number, like) do
     places = Nx.iota({1, Nx.size(like)}, type: :u32) + kind(@starts)

@@ -1,14 +1,16 @@
 defmodule Nx.Vulkan.NUTS.Run do
   @moduledoc false
 
-  # A run of the sampler: starts, searches for step sizes, the warm-up's windows, and draws, in calls of the engine that each take all chains some
-  # draws further, in one dispatch or several. The state stays on the device; the host reads one number for each call, to wait for it.
+  # A run of the sampler: starts, searches for step sizes, the warm-up's windows, and draws, in calls of the engine that
+  # each take all chains some draws further, in one dispatch or several. The state stays on the device; the host reads
+  # one number for each call, to wait for it.
 
   require Logger
 
   alias Nx.Vulkan.NUTS.{Adaptation, Random, Transition}
 
-  # How many times more draws than the call before each may take: trees may grow. The first one, and that after a change of scales, takes one.
+  # How many times more draws than the call before each may take: trees may grow. The first one, and that after a change
+  # of scales, takes one.
   @growth 2
   # Draws whose moments are taken at once. They don't depend on where calls ended, which the clock decides.
   @block 64
@@ -94,7 +96,8 @@ defmodule Nx.Vulkan.NUTS.Run do
     Nx.multiply(starts, @start_radius)
   end
 
-  # A step of no length gives the log-density and the gradient where the chains are. Answers for each whether they are finite.
+  # A step of no length gives the log-density and the gradient where the chains are. Answers for each whether they are
+  # finite.
   defp evaluate(run, q) do
     zero = numbers(run, 0.0)
 
@@ -136,8 +139,8 @@ defmodule Nx.Vulkan.NUTS.Run do
 
   ## Step sizes
 
-  # Doubles or halves the step size of each chain until one leapfrog step crosses the acceptance that is aimed at, as Stan does, and lets
-  # adaptation begin there. Candidates to both sides are tried at once.
+  # Doubles or halves the step size of each chain until one leapfrog step crosses the acceptance that is aimed at, as
+  # Stan does, and lets adaptation begin there. Candidates to both sides are tried at once.
   defp search(run, log_steps) do
     log_steps = search(run, Enum.map(log_steps, &{&1, false}), @searches)
     mu = Enum.map(log_steps, &(&1 + :math.log(10)))

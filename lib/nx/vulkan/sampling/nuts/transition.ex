@@ -1,15 +1,15 @@
 defmodule Nx.Vulkan.NUTS.Transition do
   @moduledoc false
 
-  # One transition of the No-U-Turn sampler as a numerical definition, and what makes many of them: a kernel in which every chain is a
-  # workgroup, or a program that has the whole device (the forms of Nx.Vulkan.Chain).
+  # One transition of the No-U-Turn sampler as a numerical definition, and what makes many of them: a kernel in which
+  # every chain is a workgroup, or a program that has the whole device (the forms of Nx.Vulkan.Chain).
   #
-  # The tree grows leaf by leaf in one loop (Phan et al. 2019, appendix A): a sub-tree of 2^k leaves needs the momenta of at most k
-  # of them for its checks, since a leaf with an even number n is the first of sub-trees until the last of those ends, and row
-  # popcount(n / 2) holds it that long. Leaves are chosen by their weights within a sub-tree, and sub-trees with a bias to the new one
-  # (Betancourt 2017, appendix A.3.2). The criterion of a U-turn is the generalized one with half of the momenta at both ends left out, as
-  # NumPyro has it, because of orbits of a period of the length of a sub-tree. (Stan takes whole sums, and checks across the border of joined
-  # sub-trees besides.)
+  # The tree grows leaf by leaf in one loop (Phan et al. 2019, appendix A): a sub-tree of 2^k leaves needs the momenta
+  # of at most k of them for its checks, since a leaf with an even number n is the first of sub-trees until the last of
+  # those ends, and row popcount(n / 2) holds it that long. Leaves are chosen by their weights within a sub-tree, and
+  # sub-trees with a bias to the new one (Betancourt 2017, appendix A.3.2). The criterion of a U-turn is the generalized
+  # one with half of the momenta at both ends left out, as NumPyro has it, because of orbits of a period of the length
+  # of a sub-tree. (Stan takes whole sums, and checks across the border of joined sub-trees besides.)
 
   import Nx.Defn
 
@@ -20,10 +20,12 @@ defmodule Nx.Vulkan.NUTS.Transition do
   @enforce_keys [:ref, :form, :captured, :type, :parameters, :mass]
   defstruct [:ref, :form, :captured, :type, :parameters, :mass]
 
-  # Energy that a leaf may have above the start's: Stan's and NumPyro's. One that is not finite is a divergence, whatever its sign.
+  # Energy that a leaf may have above the start's: Stan's and NumPyro's. One that is not finite is a divergence,
+  # whatever its sign.
   @divergence 1000.0
 
-  # Of dual averaging (Hoffman and Gelman 2014): how strongly steps shrink to mu, how early draws count, how fast they are forgotten.
+  # Of dual averaging (Hoffman and Gelman 2014): how strongly steps shrink to mu, how early draws count, how fast they
+  # are forgotten.
   @gamma 0.05
   @t0 10.0
   @kappa 0.75
@@ -81,8 +83,9 @@ defmodule Nx.Vulkan.NUTS.Transition do
   end
 
   @doc """
-  Takes `draws` draws of every chain, in parts of about `part_us` microseconds, each a dispatch: a part takes all chains or some of them so many leaves further. `state` and
-  `own` are maps of tensors with the chains as the first axis, `shared` is one of numbers.
+  Takes `draws` draws of every chain, in parts of about `part_us` microseconds, each a dispatch: a part takes all chains
+  or some of them so many leaves further. `state` and `own` are maps of tensors with the chains as the first axis,
+  `shared` is one of numbers.
 
   Returns the states after every draw and their statistics, `{chains, draws, ..}`, which the device may fill later.
   """
