@@ -361,7 +361,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   @eager {Nx.Vulkan, :eager}
 
   @doc false
-  # When ops run: at once, or when somebody reads a result.
+  # When ops run: at once, or when somebody reads a result. `Nx.Vulkan.eager/2` says so for one process.
   def eager do
     case Process.get(@eager) || Application.get_env(:nx_vulkan, :eager, :immediate) do
       mode when mode in [:immediate, :deferred] ->

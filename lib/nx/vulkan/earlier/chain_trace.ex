@@ -31,20 +31,20 @@ defmodule Nx.Vulkan.ChainTrace do
   def dispatch_f64(q, p, extras, push, k, spv, device \\ nil) do
     call = {k, byte_size(q), byte_size(extras), push}
 
-    case Process.get(__MODULE__) do
+    case state() do
       nil ->
         run(q, p, extras, push, k, spv, device)
 
       {:record, dispatches} ->
         result = run(q, p, extras, push, k, spv, device)
-        Process.put(__MODULE__, {:record, [{call, result} | dispatches]})
+        put({:record, [{call, result} | dispatches]})
         result
 
       {:replay, dispatches, count, delay_us, overhead} ->
         start = System.monotonic_time()
         {result, rest} = next(dispatches, call, count)
         overhead = overhead + System.monotonic_time() - start
-        Process.put(__MODULE__, {:replay, rest, count + 1, delay_us, overhead})
+        put({:replay, rest, count + 1, delay_us, overhead})
         spin(System.monotonic_time() + System.convert_time_unit(round(delay_us * 1000), :nanosecond, :native))
         result
     end
@@ -87,7 +87,7 @@ defmodule Nx.Vulkan.ChainTrace do
   def record(fun) when is_function(fun, 0) do
     within({:record, []}, fn ->
       result = fun.()
-      {:record, dispatches} = Process.get(__MODULE__)
+      {:record, dispatches} = state()
       {result, %__MODULE__{dispatches: Enum.reverse(dispatches)}}
     end)
   end
@@ -121,7 +121,7 @@ defmodule Nx.Vulkan.ChainTrace do
       start = System.monotonic_time()
       result = fun.()
       elapsed = System.monotonic_time() - start
-      {:replay, _rest, count, _delay_us, overhead} = Process.get(__MODULE__)
+      {:replay, _rest, count, _delay_us, overhead} = state()
       {result, %{dispatches: count, elapsed_ms: milliseconds(elapsed), replay_overhead_ms: milliseconds(overhead)}}
     end)
   end
@@ -134,15 +134,21 @@ defmodule Nx.Vulkan.ChainTrace do
   end
 
   defp within(state, fun) do
-    if Process.get(__MODULE__), do: raise(ArgumentError, "this process records or replays a trace already")
-    Process.put(__MODULE__, state)
+    if state(), do: raise(ArgumentError, "this process records or replays a trace already")
+    put(state)
 
     try do
       fun.()
     after
-      Process.delete(__MODULE__)
+      put(nil)
     end
   end
+
+  # In the process, whose dispatches come from deep within what the caller runs.
+  defp state, do: Process.get(__MODULE__)
+
+  defp put(nil), do: Process.delete(__MODULE__)
+  defp put(state), do: Process.put(__MODULE__, state)
 
   defp milliseconds(native), do: System.convert_time_unit(native, :native, :nanosecond) / 1.0e6
 end

@@ -216,13 +216,8 @@ defmodule Nx.Vulkan.NUTS.Transition do
         gradient: tree.gradient
       })
 
-    # A leapfrog step.
     time = Nx.select(is_right, fixed.step_size, -fixed.step_size)
-    p = from.p + 0.5 * time * from.gradient
-    q = from.q + time * velocity(fixed.inverse_mass, p)
-    {log_density, gradient} = value_and_grad.(q)
-    p = p + 0.5 * time * gradient
-    v = velocity(fixed.inverse_mass, p)
+    {q, p, v, gradient, log_density} = leapfrog(from, time, fixed.inverse_mass, value_and_grad)
     energy = 0.5 * Nx.sum(p * v) - log_density
     change = fixed.energy - energy
     change = Nx.select(Nx.is_nan(change) or Nx.is_infinity(change), Nx.Constants.neg_infinity(Nx.type(q)), change)
@@ -241,12 +236,7 @@ defmodule Nx.Vulkan.NUTS.Transition do
     is_kept = (rows == row and (tree.leaf &&& one) == zero) |> Nx.new_axis(1) |> Nx.broadcast(tree.first_v)
     first_v = Nx.select(is_kept, v, tree.first_v)
     first_sum = Nx.select(is_kept, new_sum - 0.5 * p, tree.first_sum)
-    # As many sub-trees end as the number has ones at its end.
-    ending = Nx.population_count(Nx.bitwise_xor(tree.leaf, tree.leaf + one)) - one
-    is_start = rows <= row and rows + ending > row
-    between = new_sum - 0.5 * p - tree.first_sum
-    is_back = Nx.sum(between * tree.first_v, axes: [1]) <= 0 or Nx.sum(between * v, axes: [1]) <= 0
-    turned = Nx.any(is_start and is_back)
+    turned = turned(tree, rows, row, new_sum - 0.5 * p, v)
 
     # The end of the sub-tree.
     leaf = tree.leaf + one
@@ -283,6 +273,27 @@ defmodule Nx.Vulkan.NUTS.Transition do
       divergent: Nx.as_type(divergent, :u32),
       going: Nx.as_type(not failed and not (joined and (is_long or depth >= fixed.max_depth)), :u32)
     }
+  end
+
+  # A leapfrog step, of a negative time where it goes back.
+  defnp leapfrog(from, time, inverse_mass, value_and_grad) do
+    p = from.p + 0.5 * time * from.gradient
+    q = from.q + time * velocity(inverse_mass, p)
+    {log_density, gradient} = value_and_grad.(q)
+    p = p + 0.5 * time * gradient
+    {q, p, velocity(inverse_mass, p), gradient, log_density}
+  end
+
+  # Whether one of the sub-trees that end with this leaf has turned back, the leaf's row being the last that holds a
+  # start of them.
+  defnp turned(tree, rows, row, sum, v) do
+    one = word(1)
+    # As many sub-trees end as the number has ones at its end.
+    ending = Nx.population_count(Nx.bitwise_xor(tree.leaf, tree.leaf + one)) - one
+    is_start = rows <= row and rows + ending > row
+    between = sum - tree.first_sum
+    is_back = Nx.sum(between * tree.first_v, axes: [1]) <= 0 or Nx.sum(between * v, axes: [1]) <= 0
+    Nx.any(is_start and is_back)
   end
 
   deftransformp(word(number), do: Nx.tensor(number, type: :u32, backend: Nx.BinaryBackend))
