@@ -48,7 +48,7 @@ defmodule Nx.Vulkan.Recorder do
   @spec record(String.t(), [T.t()], ([T.t()] -> term), keyword) :: iodata
   def record(name, inputs, fun, opts \\ []) do
     opts = Keyword.validate!(opts, units: 4, absolute: 0.0, compiled: false)
-    {captured, instructions, outputs} = if opts[:compiled], do: lower(inputs, fun), else: trace(inputs, fun)
+    {captured, instructions, outputs} = if opts[:compiled], do: lower(inputs, fun), else: recorded(inputs, fun)
     expected = on_binary_backend(inputs, fun)
 
     header = %{
@@ -85,7 +85,7 @@ defmodule Nx.Vulkan.Recorder do
     %{op: op, attrs: attrs, operands: operands, outs: outs}
   end
 
-  defp trace(inputs, fun) do
+  defp recorded(inputs, fun) do
     # Inputs are leaves even where two of them share storage.
     placed = Enum.map(inputs, &Nx.backend_copy(&1, B))
     traced = Tracer.capture(fun, __MODULE__)

@@ -29,7 +29,7 @@ defmodule Nx.Vulkan.Compiler.Lowering.Plan do
   @spec new(%Scope{}) :: t
   def new(%Scope{} = scope) do
     if scope.items == [] or host?(scope) do
-      %__MODULE__{steps: staged(scope), outputs: scope.outputs}
+      %__MODULE__{steps: steps(scope), outputs: scope.outputs}
     else
       whole(scope)
     end
@@ -124,13 +124,13 @@ defmodule Nx.Vulkan.Compiler.Lowering.Plan do
     [inputs, Enum.map(items, &instruction(&1, fn operand -> operand end)), outputs]
   end
 
-  ## Stages
+  ## Steps
 
-  defp staged(%Scope{} = scope) do
+  defp steps(%Scope{} = scope) do
     types = scope.inputs |> Enum.with_index() |> Map.new(fn {type, i} -> {[:input, i], type} end)
     {items, types} = number(scope.items, types)
     items = levels(items)
-    # What the host, a later stage or the caller reads.
+    # What the host, a later step or the caller reads.
     read = MapSet.new(scope.outputs)
 
     {steps, _read} =
@@ -140,7 +140,7 @@ defmodule Nx.Vulkan.Compiler.Lowering.Plan do
       |> Enum.reduce({[], read}, fn {_level, items}, {steps, read} ->
         {host, device} = Enum.split_with(items, fn {item, _} -> host_item?(item) end)
         read = Enum.reduce(host, read, fn {item, _}, read -> MapSet.union(read, MapSet.new(used(item))) end)
-        {run, read} = stage(device, types, read)
+        {run, read} = run_step(device, types, read)
         {run ++ Enum.map(host, &host_step/1) ++ steps, read}
       end)
 
@@ -184,7 +184,7 @@ defmodule Nx.Vulkan.Compiler.Lowering.Plan do
   defp given(item), do: elem(item, tuple_size(item) - 1)
 
   # A Program of the items that something reads, and what must be there before it.
-  defp stage(items, types, read) do
+  defp run_step(items, types, read) do
     inside = for {_, outs} <- items, out <- outs, into: MapSet.new(), do: out
     outputs = for {_, outs} <- items, out <- outs, out in read, do: out
 
