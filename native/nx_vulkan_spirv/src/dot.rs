@@ -11,7 +11,6 @@ use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 use super::matrix::{MatrixTile, define_lost};
 use super::scalar::{self, Value};
-use super::templates;
 
 /// How results lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -765,7 +764,6 @@ pub(super) fn start<'l>(
     table: bool,
     numbers: u8,
 ) -> Result<(Linker<'l>, ParamLayout)> {
-    let template = templates::template(name)?;
     let header: SmallVec<[Param; 10]> = (0..numbers).map(Param::Extra).collect();
-    Ok((Linker::new(library, name, &template, table, modes)?, ParamLayout::new(&header)))
+    Ok((Linker::new(library, name, table, modes)?, ParamLayout::new(&header)))
 }

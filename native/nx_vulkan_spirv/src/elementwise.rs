@@ -12,7 +12,6 @@ use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 use super::memory::Address;
 use super::scalar::{self, Value};
-use super::templates;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Port {
@@ -234,7 +233,7 @@ impl Spec {
 
     fn generate_blocks(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         let name = "elementwise_lanes";
-        let mut linker = Linker::new(library, name, &templates::template(name)?, false, modes)?;
+        let mut linker = Linker::new(library, name, false, modes)?;
         linker.pairs = true;
         let mut params = ParamLayout::new(&[Param::Count]);
         linker.define("slot_element", |code, args| {
@@ -265,8 +264,7 @@ impl Spec {
             _ if self.form == Form::Single => "elementwise_v1",
             _ => "elementwise",
         };
-        let template = templates::template(name)?;
-        let mut linker = Linker::new(library, name, &template, table, modes)?;
+        let mut linker = Linker::new(library, name, table, modes)?;
         linker.pairs = self.form == Form::Pairs;
         let fixed = self.fixed.as_deref().cloned();
         let mut params = ParamLayout { fixed, ..ParamLayout::new(&[Param::Count]) };

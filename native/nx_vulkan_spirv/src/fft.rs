@@ -9,7 +9,6 @@ use super::elementwise::{Generated, arg};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 use super::scalar::{self, Value};
-use super::templates;
 
 /// Words of the template's own parameters.
 pub const HEADER: u8 = 16;
@@ -49,8 +48,7 @@ impl FftSpec {
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let name = format!("fft_{}", self.compute.name());
-        let template = templates::template(&name)?;
-        let mut linker = Linker::new(library, &name, &template, table, modes)?;
+        let mut linker = Linker::new(library, &name, table, modes)?;
         let header: SmallVec<[Param; 16]> = (0..HEADER).map(Param::Extra).collect();
         let mut params = ParamLayout::new(&header);
         linker.define("slot_load", |code, args| {

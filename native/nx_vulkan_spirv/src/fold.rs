@@ -10,7 +10,6 @@ use super::elementwise::{Generated, LOCAL_SIZE, arg};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 use super::scalar::{self, Value};
-use super::templates;
 
 /// The key under which a fold is compiled once. Operands: the folded tensor, the initial value, the captured scalars, the result.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -36,7 +35,7 @@ impl FoldSpec {
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let name = format!("fold_{}", words(self.out.ctype()));
-        let mut linker = Linker::new(library, &name, &templates::template(&name)?, table, modes)?;
+        let mut linker = Linker::new(library, &name, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
         let ctype = self.out.ctype();
         linker.define("slot_initial", |code, _| {

@@ -10,7 +10,6 @@ use super::elementwise::{Generated, ITEMS, LOCAL_SIZE, arg};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 use super::scalar::{self, Value};
-use super::templates;
 
 /// Operand numbers in parameters.
 const TENSOR: u8 = 0;
@@ -177,7 +176,7 @@ pub struct TargetSpec {
 impl TargetSpec {
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         Generated::push_or_table(|table| {
-            let mut linker = Linker::new(library, "elementwise", &templates::template("elementwise")?, table, modes)?;
+            let mut linker = Linker::new(library, "elementwise", table, modes)?;
             let mut params = ParamLayout::new(&[Param::Count]);
             linker.define("slot_element", |code, args| {
                 let update = arg(args, 0)?;
@@ -197,7 +196,7 @@ impl TakeSpec {
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let mut linker = Linker::new(library, "elementwise", &templates::template("elementwise")?, table, modes)?;
+        let mut linker = Linker::new(library, "elementwise", table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count]);
         linker.define("slot_element", |code, args| {
             let linear = arg(args, 0)?;
@@ -224,7 +223,7 @@ impl ShiftSpec {
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let mut linker = Linker::new(library, "elementwise", &templates::template("elementwise")?, table, modes)?;
+        let mut linker = Linker::new(library, "elementwise", table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count]);
         let out = 1 + self.starts.len() as u8;
         linker.define("slot_element", |code, args| {
@@ -255,7 +254,7 @@ impl GatherSpec {
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let mut linker = Linker::new(library, "elementwise", &templates::template("elementwise")?, table, modes)?;
+        let mut linker = Linker::new(library, "elementwise", table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count]);
         linker.define("slot_element", |code, args| {
             let linear = arg(args, 0)?;
@@ -286,7 +285,7 @@ impl ScatterSpec {
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let mut linker = Linker::new(library, "scatter", &templates::template("scatter")?, table, modes)?;
+        let mut linker = Linker::new(library, "scatter", table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0), Param::Extra(1)]);
         let (updates, out) = (2, 3);
         linker.define("slot_target", |code, args| {

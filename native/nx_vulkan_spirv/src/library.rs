@@ -8,6 +8,7 @@ use rspirv::dr::{Instruction, Module, Operand};
 use rspirv::spirv::{Decoration, Op, Word};
 
 use super::link::FloatModes;
+use super::templates;
 
 /// One parsed library module with the indices that imports need.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ pub struct Library {
 
 impl Library {
     /// Parses library modules given as SPIR-V words.
-    pub fn parse(modules: &[(&str, Vec<u32>)]) -> Result<Library> {
+    pub fn parse(modules: &[(&str, &[u32])]) -> Result<Library> {
         let mut library = Library::default();
         let mut names: Vec<(String, FunctionRef)> = vec![];
         for (name, words) in modules {
@@ -109,11 +110,9 @@ impl Library {
     pub fn builtin() -> Result<&'static Library> {
         static BUILTIN: OnceCell<Library> = OnceCell::new();
         BUILTIN.get_or_try_init(|| {
-            let modules: Vec<(&str, Vec<u32>)> = super::templates::LIBRARIES
-                .iter()
-                .map(|(name, bytes)| (*name, super::templates::words(bytes)))
-                .collect();
-            Library::parse(&modules)
+            let paths = templates::paths().filter_map(|path| Some((path, path.strip_prefix("lib/")?)));
+            let modules = paths.map(|(path, name)| Ok((name, templates::module(path)?)));
+            Library::parse(&modules.collect::<Result<Vec<_>>>()?)
         })
     }
 }

@@ -10,7 +10,6 @@ use super::elementwise::{Generated, arg};
 use super::library::Library;
 use super::link::{FloatModes, Linker};
 use super::scalar::{self, Value};
-use super::templates;
 
 /// The key under which a matrix kernel is compiled once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -29,7 +28,7 @@ impl LinalgSpec {
 
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         let name = format!("{}_{}", self.template, self.compute.name());
-        let mut linker = Linker::new(library, &name, &templates::template(&name)?, false, modes)?;
+        let mut linker = Linker::new(library, &name, false, modes)?;
         let header: SmallVec<[Param; 16]> = (0..Self::HEADER).map(Param::Extra).collect();
         let mut params = ParamLayout::new(&header);
         let compute = self.compute.dtype();

@@ -12,6 +12,7 @@ use rspirv::spirv::{
 
 use super::access::ParamLayout;
 use super::library::{FunctionRef, Library, is_aggregate};
+use super::templates;
 
 /// What generated modules may declare and assume about the device's arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,16 +61,10 @@ pub struct Linker<'l> {
 }
 
 impl<'l> Linker<'l> {
-    /// Starts from a template module.
-    pub fn new(
-        library: &'l Library,
-        name: &str,
-        template: &[u32],
-        table: bool,
-        modes: FloatModes,
-    ) -> Result<Linker<'l>> {
+    /// Starts from the template of that name.
+    pub fn new(library: &'l Library, name: &str, table: bool, modes: FloatModes) -> Result<Linker<'l>> {
         let bad = |reason: String| Error::BadShader { path: format!("template/{name}.spv"), reason };
-        let module = rspirv::dr::load_words(template).map_err(|e| bad(e.to_string()))?;
+        let module = rspirv::dr::load_words(templates::template(name)?).map_err(|e| bad(e.to_string()))?;
         let next_id = module.header.as_ref().map_or(0, |h| h.bound);
         let mut globals = HashMap::new();
         for inst in module.types_global_values.iter().chain(&module.ext_inst_imports) {

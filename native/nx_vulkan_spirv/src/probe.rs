@@ -6,7 +6,6 @@ use super::access::{self, Element, Param, ParamLayout};
 use super::elementwise::{Generated, ITEMS, LOCAL_SIZE, arg};
 use super::library::Library;
 use super::link::{FloatModes, Linker};
-use super::templates;
 
 /// Chains of fma that don't depend on each other, and steps of each: enough to hide the latency of one, and few enough for lavapipe to
 /// compile in 0.1 s.
@@ -30,8 +29,7 @@ pub enum Probe {
 /// `out[i] =` what is probed of `a[i]` and `b[i]`, in f32 or, for residuals, f64.
 pub fn generate(library: &Library, modes: FloatModes, probe: Probe, dtype: DType) -> Result<Generated> {
     let name = "elementwise";
-    let template = templates::template(name)?;
-    let mut linker = Linker::new(library, name, &template, false, modes)?;
+    let mut linker = Linker::new(library, name, false, modes)?;
     let mut params = ParamLayout::new(&[Param::Count]);
     linker.define("slot_element", |code, args| {
         let (at, element) = (arg(args, 0)?, Element::Typed(dtype));
@@ -53,8 +51,7 @@ pub fn generate(library: &Library, modes: FloatModes, probe: Probe, dtype: DType
 /// `out[i] =` what chains of fma make of `a[i]`, in f32. Each chain has a constant of its own, so that none is another's prefix.
 pub fn fma_rate(library: &Library, modes: FloatModes) -> Result<Generated> {
     let name = "elementwise";
-    let template = templates::template(name)?;
-    let mut linker = Linker::new(library, name, &template, false, modes)?;
+    let mut linker = Linker::new(library, name, false, modes)?;
     let mut params = ParamLayout::new(&[Param::Count]);
     linker.define("slot_element", |code, args| {
         let (at, element) = (arg(args, 0)?, Element::Typed(DType::F32));

@@ -14,7 +14,6 @@ use super::link::{Code, FloatModes, Linker};
 use super::reducer::ReducerCode;
 use super::rows::{Along, RowPort};
 use super::scalar::Value;
-use super::templates;
 
 /// Large reductions take two dispatches: chunks first, then the chunks' accumulators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -122,8 +121,7 @@ impl ReduceSpec {
             Direction::Columns { in_teams: false } => format!("reduce_columns_{words}"),
             Direction::Columns { in_teams: true } => format!("reduce_column_teams_{words}"),
         };
-        let template = templates::template(&name)?;
-        let mut linker = Linker::new(library, &name, &template, table, modes)?;
+        let mut linker = Linker::new(library, &name, table, modes)?;
         linker.pairs = self.paired;
         let together = self.together(&mut linker)?;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0), Param::Extra(1), Param::Extra(2)]);

@@ -18,7 +18,6 @@ use super::link::{Code, FloatModes, Linker};
 use super::memory::Address;
 use super::reducer::ReducerCode;
 use super::scalar::{self, Value};
-use super::templates;
 
 /// How an operand lies along a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -83,8 +82,7 @@ impl RowsSpec {
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let name = format!("rows_{}", self.local_size());
-        let template = templates::template(&name)?;
-        let mut linker = Linker::new(library, &name, &template, table, modes)?;
+        let mut linker = Linker::new(library, &name, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
         let reductions: Vec<Reducer> = self.values.iter().filter_map(|v| self.reduction(&v.made)).collect();
         for (k, spec) in reductions.iter().enumerate() {

@@ -9,7 +9,6 @@ use super::elementwise::{Generated, arg};
 use super::library::Library;
 use super::link::{FloatModes, Linker};
 use super::reducer::ReducerCode;
-use super::templates;
 
 /// Long rows take three dispatches: the totals of chunks, the prefixes of those, and the elements of each chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,8 +50,7 @@ impl ScanSpec {
         let reduce = self.reducer();
         let accumulator = Element::Raw(self.accumulator_bytes() as u8);
         let name = format!("scan_{}", self.accumulator_bytes() / 4);
-        let template = templates::template(&name)?;
-        let mut linker = Linker::new(library, &name, &template, false, modes)?;
+        let mut linker = Linker::new(library, &name, false, modes)?;
         let mut params = ParamLayout::new(&[0, 1, 2, 3, 4].map(Param::Extra));
         linker.define("slot_combine", |code, args| {
             let (a, b) = (arg(args, 0)?, arg(args, 1)?);

@@ -12,7 +12,6 @@ use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 use super::reducer::ReducerCode;
 use super::scalar::{self, Value};
-use super::templates;
 
 /// Operand numbers in parameters. Strides of updates and result are along the count of updates and the rows' axes.
 const TARGETS: u8 = 0;
@@ -54,7 +53,7 @@ impl SegmentPutSpec {
     }
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let mut linker = Linker::new(library, "segment_put", &templates::template("segment_put")?, table, modes)?;
+        let mut linker = Linker::new(library, "segment_put", table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
         linker.define("slot_target", |code, args| load_word(code, &mut params, TARGETS, arg(args, 0)?).map(Some))?;
         linker.define("slot_apply", |code, args| {
@@ -96,7 +95,7 @@ impl SegmentAddSpec {
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let name = format!("segment_add_{}", self.accumulator_bytes() / 4);
-        let mut linker = Linker::new(library, &name, &templates::template(&name)?, table, modes)?;
+        let mut linker = Linker::new(library, &name, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0), Param::Extra(1)]);
         let accumulator = Element::Raw(self.accumulator_bytes() as u8);
         let sum = self.sum_of(self.update);

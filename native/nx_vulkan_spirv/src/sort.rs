@@ -8,7 +8,6 @@ use super::access::{self, Element, Param, ParamLayout};
 use super::elementwise::{Generated, arg};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
-use super::templates;
 
 /// Operand numbers of the elements and their places. Results come after all other operands.
 const INPUT: u8 = 0;
@@ -95,8 +94,7 @@ impl SortSpec {
             SortSpec::Offsets { .. } => ("sort_offsets".to_string(), 4),
             SortSpec::Scatter { bytes, .. } => (format!("sort_scatter_{}", words(*bytes)), 10),
         };
-        let template = templates::template(&name)?;
-        let mut linker = Linker::new(library, &name, &template, false, modes)?;
+        let mut linker = Linker::new(library, &name, false, modes)?;
         let mut params = ParamLayout { words: (0..header).map(Param::Extra).collect(), fixed: None };
         let count = Element::Raw(4);
         match *self {

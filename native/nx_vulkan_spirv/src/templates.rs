@@ -1,308 +1,106 @@
-//! The template and library modules that are built into the engine.
+//! The template and library modules: an archive that is built into the crate, unpacked group by group when needed.
 
+use std::ops::Range;
+
+use flate2::{Decompress, FlushDecompress, Status};
 use nx_vulkan_ir::{Error, Result};
+use once_cell::sync::OnceCell;
 
-macro_rules! modules {
-    ($dir:literal, $($name:literal),* $(,)?) => {
-        &[$(($name, include_bytes!(concat!("../../../priv/shaders/", $dir, "/", $name, ".spv")))),*]
-    };
+static ARCHIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/modules.bin"));
+
+include!(concat!(env!("OUT_DIR"), "/modules.rs"));
+
+/// Modules that are compressed together: the library, or one family of templates.
+#[derive(Debug)]
+struct Group {
+    packed: Range<usize>,
+    words: usize,
+    unpacked: OnceCell<Vec<u32>>,
 }
 
-pub const LIBRARIES: &[(&str, &[u8])] = modules!(
-    "lib",
-    "nx_cast",
-    "nx_cast_f64",
-    "nx_cast_f64_int64",
-    "nx_cast_int64",
-    "nx_f32",
-    "nx_f64",
-    "nx_c64",
-    "nx_c128",
-    "nx_int32",
-    "nx_int64",
-    "nx_order",
-    "nx_order_wide",
-    "nx_reduce",
-    "nx_storage",
-);
+/// Where a module is.
+#[derive(Debug)]
+struct Place {
+    group: usize,
+    words: Range<usize>,
+}
 
-pub const TEMPLATES: &[(&str, &[u8])] = modules!(
-    "template",
-    "cholesky_block_c128",
-    "cholesky_block_c64",
-    "cholesky_block_f32",
-    "cholesky_block_f64",
-    "determinant_c128",
-    "determinant_c64",
-    "determinant_f32",
-    "determinant_f64",
-    "dot_1",
-    "dot_2",
-    "dot_4",
-    "eigh_column_c128",
-    "eigh_column_c64",
-    "eigh_column_f32",
-    "eigh_column_f64",
-    "eigh_deflate_f32",
-    "eigh_deflate_f64",
-    "eigh_leaves_f32",
-    "eigh_leaves_f64",
-    "eigh_order_c128",
-    "eigh_order_c64",
-    "eigh_order_f32",
-    "eigh_order_f64",
-    "eigh_poles_f32",
-    "eigh_poles_f64",
-    "eigh_prepare_c128",
-    "eigh_prepare_c64",
-    "eigh_prepare_f32",
-    "eigh_prepare_f64",
-    "eigh_products_c128",
-    "eigh_products_c64",
-    "eigh_products_f32",
-    "eigh_products_f64",
-    "eigh_reflect_c128",
-    "eigh_reflect_c64",
-    "eigh_reflect_f32",
-    "eigh_reflect_f64",
-    "eigh_rotate_f32",
-    "eigh_rotate_f64",
-    "eigh_secular_f32",
-    "eigh_secular_f64",
-    "eigh_vectors_f32",
-    "eigh_vectors_f64",
-    "eigh_weights_f32",
-    "eigh_weights_f64",
-    "eigh_small_c128",
-    "eigh_small_c64",
-    "eigh_small_f32",
-    "eigh_small_f64",
-    "eigh_small_short_c128",
-    "eigh_small_short_c64",
-    "eigh_small_short_f32",
-    "eigh_small_short_f64",
-    "dot_lanes_16x2_f32",
-    "dot_lanes_16x2_f32_paired",
-    "dot_lanes_16x2_f64",
-    "dot_lanes_32x4_f32",
-    "dot_lanes_32x4_f32_paired",
-    "dot_lanes_8x1_1",
-    "dot_lanes_8x1_2",
-    "dot_lanes_8x1_4",
-    "dot_lanes_8x1_f32",
-    "dot_lanes_8x1_f64",
-    "dot_lanes_8x2_1",
-    "dot_lanes_8x2_2",
-    "dot_lanes_8x2_4",
-    "dot_lanes_8x2_f32",
-    "dot_lanes_8x2_f32_paired",
-    "dot_lanes_8x2_f64",
-    "dot_narrow_1",
-    "dot_narrow_2",
-    "dot_narrow_4",
-    "dot_matrix_128x128_1",
-    "dot_matrix_128x128_2",
-    "dot_matrix_64x64_1",
-    "dot_matrix_64x64_2",
-    "dot_matrix_64x64_3",
-    "dot_tiled_128x128_8x8_1x16",
-    "dot_tiled_128x128_8x8_1x16_steps",
-    "dot_tiled_128x128_8x8_1x8",
-    "dot_tiled_128x128_8x8_1x8_steps",
-    "dot_tiled_128x128_8x8_1x8_f64",
-    "dot_tiled_128x64_8x4_1x8_f64",
-    "dot_tiled_128x64_8x8_1x16",
-    "dot_tiled_128x64_8x8_1x16_steps",
-    "dot_tiled_16x16_4x4_16x4",
-    "dot_tiled_16x16_4x4_16x4_steps",
-    "dot_tiled_16x32_4x4_8x8",
-    "dot_tiled_16x32_4x4_8x8_steps",
-    "dot_tiled_16x64_4x4_4x8",
-    "dot_tiled_16x64_4x4_4x8_steps",
-    "dot_tiled_256x128_16x8_1x8",
-    "dot_tiled_256x128_16x8_1x8_steps",
-    "dot_tiled_256x64_8x8_1x8",
-    "dot_tiled_256x64_8x8_1x8_steps",
-    "dot_tiled_32x16_4x4_8x8",
-    "dot_tiled_32x16_4x4_8x8_steps",
-    "dot_tiled_32x32_4x4_4x16",
-    "dot_tiled_32x32_4x4_4x16_steps",
-    "dot_tiled_32x32_4x4_4x8",
-    "dot_tiled_32x32_4x4_4x8_steps",
-    "dot_tiled_32x32_4x4_4x8_f64",
-    "dot_tiled_32x64_4x4_1x16",
-    "dot_tiled_32x64_4x4_1x16_steps",
-    "dot_tiled_32x64_4x4_2x16",
-    "dot_tiled_32x64_4x4_2x16_steps",
-    "dot_tiled_32x64_8x4_1x16",
-    "dot_tiled_32x64_8x4_1x16_steps",
-    "dot_tiled_32x64_8x4_2x16",
-    "dot_tiled_32x64_8x4_2x16_steps",
-    "dot_tiled_32x64_8x4_4x8",
-    "dot_tiled_32x64_8x4_4x8_steps",
-    "dot_tiled_64x128_8x8_1x16",
-    "dot_tiled_64x128_8x8_1x16_steps",
-    "dot_tiled_64x16_4x4_4x8",
-    "dot_tiled_64x16_4x4_4x8_steps",
-    "dot_tiled_64x256_8x8_1x8",
-    "dot_tiled_64x256_8x8_1x8_steps",
-    "dot_tiled_64x32_4x4_1x16",
-    "dot_tiled_64x32_4x4_1x16_steps",
-    "dot_tiled_64x32_4x4_2x16",
-    "dot_tiled_64x32_4x4_2x16_steps",
-    "dot_tiled_64x32_8x4_1x16",
-    "dot_tiled_64x32_8x4_1x16_steps",
-    "dot_tiled_64x32_8x4_2x16",
-    "dot_tiled_64x32_8x4_2x16_steps",
-    "dot_tiled_64x32_8x4_4x8",
-    "dot_tiled_64x32_8x4_4x8_steps",
-    "dot_tiled_64x64_4x4_1x16",
-    "dot_tiled_64x64_4x4_1x16_steps",
-    "dot_tiled_64x64_4x4_1x16_f64",
-    "dot_tiled_64x64_4x4_1x8_f64",
-    "dot_tiled_64x64_8x4_1x16",
-    "dot_tiled_64x64_8x4_1x16_steps",
-    "dot_tiled_64x64_8x4_1x8_f64",
-    "dot_tiled_64x64_8x4_2x16",
-    "dot_tiled_64x64_8x4_2x16_steps",
-    "dot_tiled_64x64_8x8_1x16",
-    "dot_tiled_64x64_8x8_1x16_steps",
-    "dot_tiled_64x64_8x8_2x16",
-    "dot_tiled_64x64_8x8_2x16_steps",
-    "elementwise",
-    "elementwise_lanes",
-    "elementwise_v1",
-    "elementwise_v2",
-    "elementwise_v2_four",
-    "elementwise_v2_two",
-    "elementwise_v2_two_128",
-    "elementwise_v4",
-    "elementwise_v4_four",
-    "elementwise_v4_four_128",
-    "elementwise_v4_two",
-    "elementwise_v4_two_128",
-    "fft_c128",
-    "fft_c64",
-    "gather_rows_c128",
-    "gather_rows_c64",
-    "gather_rows_f32",
-    "gather_rows_f64",
-    "lu_panel_1024_c128",
-    "lu_panel_1024_c64",
-    "lu_panel_1024_f32",
-    "lu_panel_1024_f64",
-    "lu_panel_256_c128",
-    "lu_panel_256_c64",
-    "lu_panel_256_f32",
-    "lu_panel_256_f64",
-    "lu_panel_32_c128",
-    "lu_panel_32_c64",
-    "lu_panel_32_f32",
-    "lu_panel_32_f64",
-    "lu_registers_1024_f32",
-    "lu_registers_256_c128",
-    "lu_registers_256_c64",
-    "lu_registers_256_f32",
-    "lu_registers_256_f64",
-    "lu_registers_512_c128",
-    "lu_registers_512_c64",
-    "lu_registers_512_f64",
-    "lu_rows_c128",
-    "lu_rows_c64",
-    "lu_rows_f32",
-    "lu_rows_f64",
-    "qr_column_c128",
-    "qr_column_c64",
-    "qr_column_f32",
-    "qr_column_f64",
-    "qr_panel_c128",
-    "qr_panel_c64",
-    "qr_panel_f32",
-    "qr_panel_f64",
-    "qr_start_c128",
-    "qr_start_c64",
-    "qr_start_f32",
-    "qr_start_f64",
-    "rank_update_c128",
-    "rank_update_c64",
-    "rank_update_f32",
-    "rank_update_f64",
-    "fold_1",
-    "fold_2",
-    "fold_4",
-    "reduce_column_teams_1",
-    "reduce_column_teams_2",
-    "reduce_column_teams_4",
-    "reduce_column_teams_several",
-    "reduce_columns_1",
-    "reduce_columns_2",
-    "reduce_columns_4",
-    "reduce_columns_several",
-    "reduce_rows_1",
-    "reduce_rows_1_v2",
-    "reduce_rows_1_v4",
-    "reduce_rows_2",
-    "reduce_rows_2_v2",
-    "reduce_rows_2_v4",
-    "reduce_rows_4",
-    "reduce_rows_4_v2",
-    "reduce_rows_several",
-    "reduce_rows_several_v2",
-    "reduce_rows_several_v4",
-    "rows_1024",
-    "rows_128",
-    "rows_256",
-    "rows_512",
-    "scan_1",
-    "scan_2",
-    "scan_4",
-    "scatter",
-    "segment_add_1",
-    "segment_add_2",
-    "segment_add_4",
-    "segment_put",
-    "solve_block_c128",
-    "solve_block_c64",
-    "solve_block_f32",
-    "solve_block_f64",
-    "sort_count_1",
-    "sort_count_2",
-    "sort_offsets",
-    "sort_rows_1",
-    "sort_rows_2",
-    "sort_scatter_1",
-    "sort_scatter_2",
-    "sort_select_1",
-    "sort_select_2",
-    "split_1",
-    "split_2",
-    "split_3",
-    "split_largest",
-    "svd_finish_f32",
-    "svd_finish_f64",
-    "svd_norm_f32",
-    "svd_norm_f64",
-    "svd_prepare_f32",
-    "svd_prepare_f64",
-    "svd_round_f32",
-    "svd_round_f64",
-    "svd_round_short_f32",
-    "svd_round_short_f64",
-    "transpose_1",
-    "transpose_2",
-    "transpose_4",
-    "window_choose",
-    "window_gather",
-    "workgroup",
-);
+impl Group {
+    const fn new(packed: Range<usize>, words: usize) -> Group {
+        Group { packed, words, unpacked: OnceCell::new() }
+    }
 
-/// SPIR-V bytes as words.
-pub fn words(bytes: &[u8]) -> Vec<u32> {
-    bytes.as_chunks::<4>().0.iter().map(|chunk| u32::from_le_bytes(*chunk)).collect()
+    /// All words of the group; `None` if the archive is damaged.
+    fn words(&self) -> Option<&[u32]> {
+        self.unpacked.get_or_try_init(|| self.unpack().ok_or(())).ok().map(Vec::as_slice)
+    }
+
+    fn unpack(&self) -> Option<Vec<u32>> {
+        let mut planes = vec![0; 4 * self.words];
+        let mut decoder = Decompress::new(false);
+        let status =
+            decoder.decompress(ARCHIVE.get(self.packed.clone())?, &mut planes, FlushDecompress::Finish).ok()?;
+        if status != Status::StreamEnd || decoder.total_out() != planes.len() as u64 {
+            return None;
+        }
+        let (low, high) = planes.split_at(2 * self.words);
+        let (b0, b1) = low.split_at(self.words);
+        let (b2, b3) = high.split_at(self.words);
+        let bytes = b0.iter().zip(b1).zip(b2.iter().zip(b3));
+        Some(bytes.map(|((&b0, &b1), (&b2, &b3))| u32::from_le_bytes([b0, b1, b2, b3])).collect())
+    }
+}
+
+/// The paths of all modules that are built in, below `priv/shaders` and without `.spv`, sorted.
+pub fn paths() -> impl Iterator<Item = &'static str> {
+    MODULES.iter().map(|(path, _)| *path)
+}
+
+/// The words of a module by path.
+pub fn module(path: &str) -> Result<&'static [u32]> {
+    let bad = |reason: &str| Error::BadShader { path: format!("{path}.spv"), reason: reason.to_string() };
+    let index = MODULES.binary_search_by_key(&path, |(path, _)| path).map_err(|_| bad("not built in"))?;
+    let place = &MODULES[index].1;
+    let words = GROUPS[place.group].words().and_then(|words| words.get(place.words.clone()));
+    words.ok_or_else(|| bad("the archive is damaged"))
 }
 
 /// The words of a template by name.
-pub fn template(name: &str) -> Result<Vec<u32>> {
-    let found = TEMPLATES.iter().find(|(n, _)| *n == name).map(|(_, bytes)| words(bytes));
-    found.ok_or_else(|| Error::BadShader { path: format!("template/{name}.spv"), reason: "not built in".to_string() })
+pub fn template(name: &str) -> Result<&'static [u32]> {
+    module(&format!("template/{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::path::Path;
+
+    /// Every module of the folders is in the archive with the same words, and nothing else.
+    #[test]
+    fn the_archive_holds_the_folders() {
+        let shaders = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../priv/shaders");
+        let mut files = BTreeMap::new();
+        for folder in ["lib", "template"] {
+            for file in std::fs::read_dir(shaders.join(folder)).unwrap() {
+                let path = file.unwrap().path();
+                if path.extension().is_some_and(|extension| extension == "spv") {
+                    let name = format!("{folder}/{}", path.file_stem().unwrap().to_string_lossy());
+                    let bytes = std::fs::read(path).unwrap();
+                    let words =
+                        bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect::<Vec<u32>>();
+                    files.insert(name, words);
+                }
+            }
+        }
+        let built_in: BTreeMap<String, Vec<u32>> =
+            paths().map(|path| (path.to_string(), module(path).unwrap().to_vec())).collect();
+        assert!(built_in.keys().eq(files.keys()));
+        assert!(built_in == files, "words differ");
+    }
+
+    #[test]
+    fn an_unknown_template_is_an_error() {
+        assert!(template("no_such_template").is_err());
+    }
 }

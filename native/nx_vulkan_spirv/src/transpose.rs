@@ -7,7 +7,6 @@ use super::access::{self, Element, Param, ParamLayout};
 use super::elementwise::{Generated, arg};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
-use super::templates;
 
 /// The key under which a tiled copy is compiled once. The iteration space is that of what is written: `batch_rank` axes, then `row_rank`
 /// axes along which reads are neighbours, then the one along which writes are.
@@ -31,8 +30,7 @@ impl TransposeSpec {
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let name = format!("transpose_{}", self.element.size_bytes().div_ceil(4));
-        let template = templates::template(&name)?;
-        let mut linker = Linker::new(library, &name, &template, table, modes)?;
+        let mut linker = Linker::new(library, &name, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Extra(0), Param::Extra(1), Param::Extra(2)]);
         for (slot, operand) in [("slot_load", 0), ("slot_store", 1)] {
             linker.define(slot, |code, args| {

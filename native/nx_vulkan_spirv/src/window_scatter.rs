@@ -8,7 +8,6 @@ use super::elementwise::{Generated, LOCAL_SIZE, arg};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 use super::scalar::{self, Value};
-use super::templates;
 
 /// The two kernels of a window scatter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,7 +54,7 @@ impl WindowScatterSpec {
 
     fn choose(&self, library: &Library, modes: FloatModes, table: bool, max: bool, input: DType) -> Result<Generated> {
         let name = "window_choose";
-        let mut linker = Linker::new(library, name, &templates::template(name)?, table, modes)?;
+        let mut linker = Linker::new(library, name, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
         let (rank, ctype) = (self.rank, input.ctype());
         linker.define("slot_base", |code, args| {
@@ -91,7 +90,7 @@ impl WindowScatterSpec {
         [source, initial, out]: [DType; 3],
     ) -> Result<Generated> {
         let name = "window_gather";
-        let mut linker = Linker::new(library, name, &templates::template(name)?, table, modes)?;
+        let mut linker = Linker::new(library, name, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
         let (rank, sums) = (self.rank, out.ctype());
         linker.define("slot_window", |code, args| {

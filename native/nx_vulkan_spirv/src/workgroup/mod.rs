@@ -32,7 +32,6 @@ use super::access::{Param, ParamLayout};
 use super::elementwise::{Generated, arg};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
-use super::templates;
 
 /// How an input lies in memory, from its lowest element on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -144,7 +143,7 @@ impl WorkgroupSpec {
     }
 
     fn generate_with(&self, program: &Program, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let mut linker = Linker::new(library, "workgroup", &templates::template("workgroup")?, table, modes)?;
+        let mut linker = Linker::new(library, "workgroup", table, modes)?;
         linker.set_local_size(self.local_size);
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
         let mut memory = Memory::new(self.shared_bytes);
