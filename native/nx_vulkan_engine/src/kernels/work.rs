@@ -8,12 +8,12 @@ use nx_vulkan_spirv::linalg::LinalgSpec;
 use nx_vulkan_spirv::workgroup::Mode;
 
 use super::{Arguments, KernelSpec, Place};
-use crate::program::flops::{of_elementwise, of_transform, product};
 use crate::program::fused::{Computed, Made};
+use crate::program::ops::{flops_of_transform, multiplied};
 use crate::target::max_work;
 
 fn flops_of(steps: &[Step]) -> u64 {
-    steps.iter().map(|step| of_elementwise(step.op)).sum()
+    steps.iter().map(|step| step.op.flops()).sum()
 }
 
 /// How often a workgroup runs its program.
@@ -91,38 +91,38 @@ impl KernelSpec {
         let count = u64::from(arguments.count);
         let extra = |k: usize| arguments.extra.get(k).map(|&word| u64::from(word));
         match self {
-            KernelSpec::Map(spec) => product(&[count, flops_of(&spec.steps)]),
+            KernelSpec::Map(spec) => multiplied(&[count, flops_of(&spec.steps)]),
             KernelSpec::Reduce { spec, .. } => {
                 let producer = spec.producer.as_ref().map_or(0, |producer| flops_of(&producer.steps));
                 let epilogue = spec.epilogue.as_ref().map_or(0, |epilogue| flops_of(&epilogue.steps));
                 let each = spec.reducers.len() as u64 + u64::from(spec.times.is_some()) + producer;
-                product(&[count, extra(0)?, each])?.checked_add(product(&[count, epilogue])?)
+                multiplied(&[count, extra(0)?, each])?.checked_add(multiplied(&[count, epilogue])?)
             }
             KernelSpec::Rows(spec) => {
-                let (rows, elements) = (count, product(&[count, extra(0)?])?);
+                let (rows, elements) = (count, multiplied(&[count, extra(0)?])?);
                 let of = |value: &Computed| match &value.made {
-                    Made::Step(step) => of_elementwise(step.op) * if value.row { rows } else { elements },
+                    Made::Step(step) => step.op.flops() * if value.row { rows } else { elements },
                     Made::Reduction { .. } => elements,
                 };
                 Some(spec.values.iter().map(of).sum())
             }
-            KernelSpec::Fold(spec) => product(&[count, extra(0)?, spec.function.steps.len() as u64]),
+            KernelSpec::Fold(spec) => multiplied(&[count, extra(0)?, spec.function.steps.len() as u64]),
             KernelSpec::Dot(spec) => {
                 let [rows, columns, depth, batches] = [extra(0)?, extra(1)?, extra(2)?, extra(3)?];
-                let results = product(&[rows, columns, batches])?;
+                let results = multiplied(&[rows, columns, batches])?;
                 let epilogue = spec.epilogue.as_ref().map_or(0, |epilogue| flops_of(&epilogue.steps));
                 let [a, b] = spec.prologues.each_ref().map(|p| p.as_ref().map_or(0, |p| flops_of(&p.steps)));
-                let of_a = product(&[rows, depth, batches, a])?;
-                let of_b = product(&[columns, depth, batches, b])?;
-                let all = [product(&[2, results, depth])?, product(&[results, epilogue])?, of_a, of_b];
+                let of_a = multiplied(&[rows, depth, batches, a])?;
+                let of_b = multiplied(&[columns, depth, batches, b])?;
+                let all = [multiplied(&[2, results, depth])?, multiplied(&[results, epilogue])?, of_a, of_b];
                 all.into_iter().try_fold(0u64, u64::checked_add)
             }
-            KernelSpec::Scan { .. } => product(&[extra(0)?, extra(1)?]),
-            KernelSpec::Scatter(spec) => product(&[count, extra(0)?, spec.add.is_some().into()]),
-            KernelSpec::SegmentAdd(_) | KernelSpec::WindowScatter(_) => product(&[count, extra(0)?]),
-            KernelSpec::Fft { .. } => product(&[extra(0)?, of_transform(extra(1)?)]),
+            KernelSpec::Scan { .. } => multiplied(&[extra(0)?, extra(1)?]),
+            KernelSpec::Scatter(spec) => multiplied(&[count, extra(0)?, spec.add.is_some().into()]),
+            KernelSpec::SegmentAdd(_) | KernelSpec::WindowScatter(_) => multiplied(&[count, extra(0)?]),
+            KernelSpec::Fft { .. } => multiplied(&[extra(0)?, flops_of_transform(extra(1)?)]),
             KernelSpec::Workgroup(spec) => {
-                product(&[spec.program.program.flops()?, runs(spec.mode, arguments), groups])
+                multiplied(&[spec.program.program.flops()?, runs(spec.mode, arguments), groups])
             }
             KernelSpec::Gather(_)
             | KernelSpec::Take(_)
