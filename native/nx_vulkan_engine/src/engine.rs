@@ -20,6 +20,7 @@ use crate::memory::{
 use crate::options::{Options, Precision, Profiling};
 use crate::share::Shared;
 use crate::stream::Stream;
+use crate::tuning::DeviceModel;
 use crate::{Error, Result};
 
 thread_local! {
@@ -84,6 +85,7 @@ struct Core {
     prints_profile: bool,
     precision: Precision,
     pool: Arc<DevicePool>,
+    model: DeviceModel,
     open: Arc<OpenDevice>,
 }
 
@@ -133,6 +135,7 @@ impl Engine {
             prints_profile: options.profile == Profiling::Printed,
             precision: options.precision,
             pool,
+            model: DeviceModel::of(&open.caps),
             open,
         };
         let engine = Arc::new(Engine { core: Arc::new(core), capture: None });
@@ -204,6 +207,11 @@ impl Engine {
     /// What the device can do.
     pub fn caps(&self) -> &Caps {
         &self.core.open.caps
+    }
+
+    /// How fast the device is thought to be, which chooses kernels and launches.
+    pub fn model(&self) -> &DeviceModel {
+        &self.core.model
     }
 
     /// What the device is.

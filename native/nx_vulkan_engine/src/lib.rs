@@ -82,6 +82,7 @@ mod share;
 pub mod spirv;
 mod stream;
 pub mod tensor;
+pub mod tuning;
 pub mod value;
 
 pub use device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};

@@ -30,6 +30,8 @@ use smallvec::{SmallVec, smallvec};
 pub use crate::kernel::launch::Compile;
 pub(crate) use constant::ConstantCache;
 pub(crate) use control::{is_true, read_number};
+#[cfg(test)]
+pub(crate) use linalg::cholesky::tiles as cholesky_tiles;
 pub use movement::{contiguous, copy};
 pub use program::run_program;
 

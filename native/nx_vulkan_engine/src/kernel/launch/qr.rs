@@ -1,6 +1,7 @@
 //! Launches that factorize panels of QR: the reflections that take up to 32 columns to R.
 
 use super::{Compile, linalg};
+use crate::tuning::DeviceModel;
 use crate::{DeviceKind, Engine, Result, Tensor, Type};
 
 /// Columns of a panel; fixed in the kernels.
@@ -35,6 +36,17 @@ pub enum Workgroups {
     Many,
 }
 
+/// Whether many workgroups share a panel of so many rows of each of so many matrices.
+pub(crate) fn shares(model: &DeviceModel, matrices: u64, height: u64) -> bool {
+    model.caps.kind != DeviceKind::Cpu && height >= TALL && matrices <= MATRICES
+}
+
+/// Chunks that each workgroup takes of a panel of so many rows, and workgroups.
+pub(crate) fn blocks(_model: &DeviceModel, height: u64) -> (u64, u64) {
+    let chunks = height.div_ceil(CHUNK * BLOCKS);
+    (chunks, height.div_ceil(CHUNK * chunks))
+}
+
 /// A panel of a batch of contiguous matrices, from the diagonal element `first` on, in the type in which it is computed.
 #[derive(Debug, Clone, Copy)]
 pub struct Panel<'a> {
@@ -48,8 +60,7 @@ impl Panel<'_> {
     /// What is fastest.
     pub fn workgroups(&self, engine: &Engine) -> Workgroups {
         let (batches, [height, _]) = (self.matrices.view.shape[0], self.sizes());
-        let pays = engine.caps().kind != DeviceKind::Cpu && height >= TALL && batches <= MATRICES;
-        if pays { Workgroups::Many } else { Workgroups::One }
+        if shares(engine.model(), batches, height) { Workgroups::Many } else { Workgroups::One }
     }
 
     /// Replaces the panel by its part of R, and returns V and T of the reflections' product `I - V T V^H`.
@@ -73,8 +84,7 @@ impl Panel<'_> {
             linalg::run(engine, &panel, &[a, &v, &t], 0, &numbers, batches)?;
             return Ok([v, t]);
         }
-        let chunks = height.div_ceil(CHUNK * BLOCKS);
-        let blocks = height.div_ceil(CHUNK * chunks);
+        let (chunks, blocks) = blocks(engine.model(), height);
         let groups = batches * blocks;
         let sums = tensor(&[batches, PANEL * (3 + 2 * blocks)])?;
         let (begin, column) = (kernel("qr_start", 3)?, kernel("qr_column", 4)?);

@@ -7,6 +7,7 @@ use crate::codegen::elementwise::Ref;
 use crate::codegen::rows::{Along, RowPort, RowsSpec};
 use crate::program::fused::{Made, Plan};
 use crate::shape::{Dims, Space, Strides, contiguous_strides};
+use crate::tuning::DeviceModel;
 use crate::{DeviceKind, Engine, Result, Tensor};
 
 /// 32-bit registers that the elements of an invocation may take: half of what NVIDIA gives each of 1024.
@@ -57,15 +58,14 @@ fn shared_out(rows: u64, vectors: u64, team: u64) -> u64 {
     team
 }
 
-/// Elements that one invocation may hold, and invocations that may share a row.
-fn limits(plan: &Plan, kind: DeviceKind, max_invocations: u32) -> (u32, u32) {
+/// Elements of so many words that one invocation may hold, and invocations that may share a row.
+fn limits(words: u32, kind: DeviceKind, max_invocations: u32) -> (u32, u32) {
     let elements = match kind {
         DeviceKind::Cpu => MOST_ELEMENTS_CPU,
         _ => MOST_ELEMENTS,
     };
     let invocations = MOST_INVOCATIONS.min(max_invocations.max(1));
-    let words = plan.live_words(true).max(1);
-    ((REGISTERS / words).clamp(1, elements), 1 << invocations.ilog2())
+    ((REGISTERS / words.max(1)).clamp(1, elements), 1 << invocations.ilog2())
 }
 
 /// Whether neighbours in memory are elements of different rows.
@@ -75,7 +75,7 @@ fn is_columns(plan: &Plan) -> bool {
 
 /// Whether rows of the plan are held best in the registers of a workgroup, whose trees give the same bits as those of reductions alone.
 pub fn fits(plan: &Plan, kind: DeviceKind, max_invocations: u32) -> bool {
-    let (elements, most) = limits(plan, kind, max_invocations);
+    let (elements, most) = limits(plan.live_words(true), kind, max_invocations);
     let most = if kind == DeviceKind::Cpu { MOST_INVOCATIONS_CPU.min(most) } else { most };
     let invocations = if is_columns(plan) { MOST_INVOCATIONS_OF_COLUMNS.min(most) } else { most };
     let depends_on_order = |(_, value)| plan.reducer(value).is_some_and(|reducer| reducer.depends_on_order());
@@ -83,6 +83,41 @@ pub fn fits(plan: &Plan, kind: DeviceKind, max_invocations: u32) -> bool {
         && !plan.reductions().any(depends_on_order)
         && !plan.stores.is_empty()
         && plan.row_elements() <= u64::from(elements) * u64::from(invocations)
+}
+
+/// Invocations that share each of `rows` rows of `elements` elements of so many words, and vectors of each; none where rows are too long. `columns`:
+/// neighbours in memory are elements of different rows.
+pub(crate) fn share(
+    model: &DeviceModel,
+    words: u32,
+    rows: u64,
+    elements: u64,
+    width: u64,
+    columns: bool,
+) -> Option<(u64, u64)> {
+    let (most_elements, most_invocations) = limits(words, model.caps.kind, model.caps.max_invocations);
+    let (most_items, most_invocations) = (most_items(most_elements, width), u64::from(most_invocations));
+    let vectors = elements.div_ceil(width);
+    let least_team = vectors.div_ceil(most_items).next_power_of_two();
+    let team = vectors.div_ceil(LOADS).next_power_of_two().min(most_invocations).max(least_team);
+    // Neighbouring rows keep their place in the workgroup for as long as possible.
+    let team = if columns { team.min(u64::from(256 / NEIGHBOURS)).max(least_team) } else { team };
+    let team = if columns && model.caps.kind != DeviceKind::Cpu { shared_out(rows, vectors, team) } else { team };
+    let half = team / 2;
+    let halved = model.caps.kind != DeviceKind::Cpu
+        && !columns
+        && (1..=MOST_INVOCATIONS_OF_HALVES).contains(&half)
+        && rows * half >= 256 * MANY_GROUPS;
+    let (team, most_items) = if halved { (half, 2 * most_items) } else { (team, most_items) };
+    let quartered = halved && team > FEW_INVOCATIONS && words <= 1;
+    let (team, most_items) = if quartered { (team / 2, 2 * most_items) } else { (team, most_items) };
+    let items = vectors.div_ceil(team);
+    (items <= most_items && team <= most_invocations).then_some((team, items))
+}
+
+/// Vectors that one invocation may hold.
+fn most_items(most_elements: u32, width: u64) -> u64 {
+    (u64::from(most_elements) / width).max(1)
 }
 
 /// Runs a plan whose rows fit. `None` where one launch can't index everything, or rows are too long for loads of one element.
@@ -94,7 +129,7 @@ pub fn rows(
     compile: Compile,
 ) -> Result<Option<()>> {
     let caps = engine.caps();
-    let (most_elements, most_invocations) = limits(plan, caps.kind, caps.max_invocations);
+    let (most_elements, most_invocations) = limits(plan.live_words(true), caps.kind, caps.max_invocations);
     let tensors = || loads.iter().map(|load| &load.tensor).chain(results);
     let widest = tensors().map(|t| t.view.dtype.size_bytes()).max().unwrap_or(1);
     if plan.elements() > max_position(widest) || !loads.iter().all(Loaded::is_indexed) {
@@ -140,30 +175,14 @@ pub fn rows(
             })
             && ports.iter().enumerate().any(|(k, (_, is_row))| !is_row && !is_bounded(k) && row.strides[k][0] == 1)
     };
-    // Vectors that one invocation may hold, and the team that needs them all.
-    let most_items = |width: u64| (u64::from(most_elements) / width).max(1);
-    let least_team = |width: u64| elements.div_ceil(width).div_ceil(most_items(width)).next_power_of_two();
+    // The team that needs all vectors that each invocation may hold.
+    let least_team =
+        |width: u64| elements.div_ceil(width).div_ceil(most_items(most_elements, width)).next_power_of_two();
     let most_invocations = u64::from(most_invocations);
     let is_held = |width: u64| width <= u64::from(most_elements) && least_team(width) <= most_invocations;
     let width = [4, 2].into_iter().find(|&w| !columns && is_held(w) && aligned(w)).unwrap_or(1);
-    let vectors = elements.div_ceil(width);
-    let (most_items, least_team) = (most_items(width), least_team(width));
-    let team = vectors.div_ceil(LOADS).next_power_of_two().min(most_invocations).max(least_team);
-    // Neighbouring rows keep their place in the workgroup for as long as possible.
-    let team = if columns { team.min(u64::from(256 / NEIGHBOURS)).max(least_team) } else { team };
-    let team = if columns && caps.kind != DeviceKind::Cpu { shared_out(rows, vectors, team) } else { team };
-    let half = team / 2;
-    let halved = caps.kind != DeviceKind::Cpu
-        && !columns
-        && (1..=MOST_INVOCATIONS_OF_HALVES).contains(&half)
-        && rows * half >= 256 * MANY_GROUPS;
-    let (team, most_items) = if halved { (half, 2 * most_items) } else { (team, most_items) };
-    let quartered = halved && team > FEW_INVOCATIONS && plan.live_words(true) <= 1;
-    let (team, most_items) = if quartered { (team / 2, 2 * most_items) } else { (team, most_items) };
-    let items = vectors.div_ceil(team);
-    if items > most_items || team > most_invocations {
-        return Ok(None);
-    }
+    let shared = share(engine.model(), plan.live_words(true), rows, elements, width, columns);
+    let Some((team, items)) = shared else { return Ok(None) };
     let port = |k: usize| {
         let (t, is_row) = ports[k];
         let along = match () {

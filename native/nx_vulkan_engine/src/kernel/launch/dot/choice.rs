@@ -2,11 +2,12 @@
 //! were measured with `examples/products.rs`.
 
 use super::matrix::{Form, MIN_WORK};
-use super::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Product};
-use crate::codegen::dot::{EpilogueSpec, LANES, LaneTile, Tile, Tiling};
+use super::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Outline};
+use crate::codegen::dot::{LANES, LaneTile, Tile, Tiling};
 use crate::codegen::matrix::{MatrixTile, Planes};
 use crate::kernel::launch::has_lanes;
-use crate::{CType, DeviceKind, Engine};
+use crate::tuning::DeviceModel;
+use crate::{CType, DeviceKind};
 
 /// What the model knows of a device. Times are in cycles of a multiprocessor.
 #[derive(Debug, Clone, Copy)]
@@ -98,10 +99,10 @@ fn resident(machine: &Machine, tile: &Tile) -> u64 {
 }
 
 /// Cycles that a product takes with tiles and splits.
-pub fn estimate(engine: &Engine, p: &Product<'_>, sum: CType, tile: &Tile, splits: u64) -> f64 {
-    let machine = if engine.caps().kind == DeviceKind::Cpu { &CPU } else { &GPU };
-    let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
-    let (batches, depth) = (p.a.batch.elements(), p.a.depth.elements());
+pub fn estimate(model: &DeviceModel, p: &Outline, sum: CType, tile: &Tile, splits: u64) -> f64 {
+    let machine = if model.caps.kind == DeviceKind::Cpu { &CPU } else { &GPU };
+    let (rows, columns) = (p.rows, p.columns);
+    let (batches, depth) = (p.batches, p.depth);
     let groups = batches * rows.div_ceil(tile.rows.into()) * columns.div_ceil(tile.columns.into()) * splits;
     let steps = depth.div_ceil(splits).div_ceil(tile.block()) as f64;
     let lanes = if sum == CType::F64 { machine.lanes / 2.0 } else { machine.lanes };
@@ -113,10 +114,7 @@ pub fn estimate(engine: &Engine, p: &Product<'_>, sum: CType, tile: &Tile, split
     let rounds = each.div_ceil(resident) as f64;
     let step = (busy * resident as f64).max(machine.latency);
     let partial = partial(machine, splits * batches * rows * columns * sum.dtype().size_bytes(), splits);
-    let looped = match &p.epilogue {
-        Some(epilogue) if splits == 1 && EpilogueSpec::stands_in_loop(epilogue.steps) => epilogue.steps.len(),
-        _ => 0,
-    };
+    let looped = if splits == 1 { p.looped_steps } else { 0 };
     let own_results = f64::from(tile.rows * tile.columns) / f64::from(tile.invocations());
     let stores = own_results * machine.result * (1 + looped) as f64;
     // A workgroup begins with a fetch and ends with stores.
@@ -129,24 +127,24 @@ fn partial(machine: &Machine, bytes: u64, splits: u64) -> f64 {
 }
 
 /// The splits that accuracy asks for, if none of them is to have more contracted elements than `depth`.
-fn accurate_splits(p: &Product<'_>, sum: CType, depth: u64) -> u64 {
-    let results = p.a.batch.elements() * p.a.free.elements() * p.b.free.elements();
+fn accurate_splits(p: &Outline, sum: CType, depth: u64) -> u64 {
+    let results = p.batches * p.rows * p.columns;
     let partial_bytes = results * sum.dtype().size_bytes();
-    (p.a.depth.elements() / depth).min(MAX_PARTIAL_BYTES / partial_bytes.max(1)).max(1)
+    (p.depth / depth).min(MAX_PARTIAL_BYTES / partial_bytes.max(1)).max(1)
 }
 
 /// All tiles that the device can run, with the splits that may pay.
-pub fn candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(Tile, u64)> {
+pub fn candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(Tile, u64)> {
     let least = accurate_splits(p, sum, MAX_SPLIT_DEPTH);
-    let caps = engine.caps();
+    let caps = &model.caps;
     let fits =
         |t: &&Tile| t.shared_bytes(sum) <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
     let mut found = vec![];
-    let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
+    let (rows, columns) = (p.rows, p.columns);
     for tile in Tile::all(sum).iter().filter(fits) {
-        let tiles = p.a.batch.elements() * rows.div_ceil(tile.rows.into()) * columns.div_ceil(tile.columns.into());
+        let tiles = p.batches * rows.div_ceil(tile.rows.into()) * columns.div_ceil(tile.columns.into());
         // Two steps at least for each split, and no more workgroups than the device holds.
-        let most = (p.a.depth.elements() / (2 * tile.block())).min(MAX_GROUPS / tiles.max(1)).max(1);
+        let most = (p.depth / (2 * tile.block())).min(MAX_GROUPS / tiles.max(1)).max(1);
         found.extend(SPLITS.iter().filter(|&&splits| splits <= most).map(|&splits| (*tile, splits.max(least))));
     }
     found.dedup();
@@ -155,11 +153,11 @@ pub fn candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(Tile, u6
 
 /// Tiles on matrix units, with the splits that may pay and the cycles that all that belongs to them takes by the model; none where the
 /// device or the types don't allow it.
-pub fn matrix_candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(MatrixTile, u64, f64)> {
-    let Some(form) = Form::of(engine, p, sum) else { return vec![] };
+pub fn matrix_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(MatrixTile, u64, f64)> {
+    let Some(form) = Form::of(model, p, sum) else { return vec![] };
     let machine = &GPU;
-    let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
-    let (batches, depth) = (p.a.batch.elements(), p.a.depth.elements());
+    let (rows, columns) = (p.rows, p.columns);
+    let (batches, depth) = (p.batches, p.depth);
     let least = accurate_splits(p, sum, MAX_SPLIT_DEPTH);
     // Every element is read, twice where rows are scaled, and written. Of operands that may be taken in place it does not count: where they lie
     // must not choose the kernel, nor the bits.
@@ -170,7 +168,7 @@ pub fn matrix_candidates(engine: &Engine, p: &Product<'_>, sum: CType) -> Vec<(M
         (false, Planes::OneF16 | Planes::TwoF16) => 0.0,
     };
     let mut found = vec![];
-    let caps = engine.caps();
+    let caps = &model.caps;
     let fits =
         |t: &MatrixTile| t.shared_bytes() <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
     for tile in MatrixTile::all(form.planes).filter(fits) {
@@ -203,18 +201,25 @@ fn products_per_cycle(tile: &MatrixTile) -> f64 {
     }
 }
 
+/// How a product is launched that is no vector's; a `small` one is not worth a kernel of its own.
+pub(crate) fn launch_of(model: &DeviceModel, p: &Outline, sum: CType, small: bool) -> Choice {
+    let has_lanes = !lane_tiles(model, sum).is_empty();
+    let is_square = !has_lanes && (small || !pays(model, p));
+    if is_square { square(model, p, sum) } else { choose(model, p, sum) }
+}
+
 /// The cheapest launch by the model.
-pub fn choose(engine: &Engine, p: &Product<'_>, sum: CType) -> Choice {
-    if let Some(choice) = lanes(p, sum, lane_tiles(engine, sum)) {
+pub fn choose(model: &DeviceModel, p: &Outline, sum: CType) -> Choice {
+    if let Some(choice) = lanes(p, sum, lane_tiles(model, sum)) {
         return choice;
     }
-    let plain = plain(engine, p, sum, None);
+    let plain = plain(model, p, sum, None);
     let Tiling::Tiled(tile) = plain.tiling else { return plain };
     if p.multiplications() < MIN_WORK {
         return plain;
     }
-    let limit = estimate(engine, p, sum, &tile, plain.splits);
-    let best = matrix_candidates(engine, p, sum).into_iter().min_by(|a, b| a.2.total_cmp(&b.2));
+    let limit = estimate(model, p, sum, &tile, plain.splits);
+    let best = matrix_candidates(model, p, sum).into_iter().min_by(|a, b| a.2.total_cmp(&b.2));
     match best.filter(|(_, _, cycles)| *cycles < limit) {
         Some((tile, splits, _)) => Choice { tiling: Tiling::Matrix(tile), splits },
         None => plain,
@@ -222,21 +227,21 @@ pub fn choose(engine: &Engine, p: &Product<'_>, sum: CType) -> Choice {
 }
 
 /// The cheapest launch without matrix units, with so many splits if that is given.
-pub fn plain(engine: &Engine, p: &Product<'_>, sum: CType, splits: Option<u64>) -> Choice {
-    let best = candidates(engine, p, sum)
+pub fn plain(model: &DeviceModel, p: &Outline, sum: CType, splits: Option<u64>) -> Choice {
+    let best = candidates(model, p, sum)
         .into_iter()
         .map(|(tile, own)| (tile, splits.unwrap_or(own)))
-        .map(|(tile, splits)| (estimate(engine, p, sum, &tile, splits), tile, splits))
+        .map(|(tile, splits)| (estimate(model, p, sum, &tile, splits), tile, splits))
         .min_by(|a, b| a.0.total_cmp(&b.0));
     match best {
         Some((_, tile, splits)) => Choice { tiling: Tiling::Tiled(tile), splits },
-        None => square(engine, p, sum),
+        None => square(model, p, sum),
     }
 }
 
 /// Whether a kernel for tiles is worth its compilation.
-pub(super) fn pays(engine: &Engine, p: &Product<'_>) -> bool {
-    engine.caps().kind != DeviceKind::Cpu || p.multiplications() >= MIN_CPU_WORK
+fn pays(model: &DeviceModel, p: &Outline) -> bool {
+    model.caps.kind != DeviceKind::Cpu || p.multiplications() >= MIN_CPU_WORK
 }
 
 /// Workgroups of square tiles that fill a device, and contracted elements that pay for another dispatch.
@@ -245,15 +250,15 @@ const CPU_GROUPS: u64 = 4;
 const MIN_SQUARE_DEPTH: u64 = 512;
 
 /// Square tiles, of any type.
-pub(super) fn square(engine: &Engine, p: &Product<'_>, sum: CType) -> Choice {
+fn square(model: &DeviceModel, p: &Outline, sum: CType) -> Choice {
     let side = match sum.dtype().size_bytes() {
         4 => 64,
         8 => 32,
         _ => 16,
     };
-    let tiles = p.a.batch.elements() * p.a.free.elements().div_ceil(side) * p.b.free.elements().div_ceil(side);
-    let target = if engine.caps().kind == DeviceKind::Cpu { CPU_GROUPS } else { SQUARE_GROUPS };
-    let splits = (target / tiles.max(1)).min(p.a.depth.elements() / MIN_SQUARE_DEPTH);
+    let tiles = p.batches * p.rows.div_ceil(side) * p.columns.div_ceil(side);
+    let target = if model.caps.kind == DeviceKind::Cpu { CPU_GROUPS } else { SQUARE_GROUPS };
+    let splits = (target / tiles.max(1)).min(p.depth / MIN_SQUARE_DEPTH);
     Choice { tiling: Tiling::Square, splits: splits.max(accurate_splits(p, sum, MAX_SPLIT_DEPTH)) }
 }
 
@@ -270,15 +275,15 @@ const MIN_SPLIT_RESULTS: u64 = 128;
 const MAX_LANES_DEPTH: u64 = 2048;
 
 /// Tiles for lanes that the device can run: those of CPU devices, whose subgroups are their vectors.
-pub fn lane_tiles(engine: &Engine, sum: CType) -> &'static [LaneTile] {
-    let caps = engine.caps();
+pub fn lane_tiles(model: &DeviceModel, sum: CType) -> &'static [LaneTile] {
+    let caps = &model.caps;
     if has_lanes(caps) && caps.subgroup_ops.ballot { LaneTile::all(sum) } else { &[] }
 }
 
 /// The tile of `tiles` for a product, the largest ones first. The splits depend on no tile, nor on which operand has the rows, so that a
 /// transposed product of exchanged operands has the same bits.
-fn lanes(p: &Product<'_>, sum: CType, tiles: &[LaneTile]) -> Option<Choice> {
-    let (rows, columns, batches) = (p.a.free.elements(), p.b.free.elements(), p.a.batch.elements());
+fn lanes(p: &Outline, sum: CType, tiles: &[LaneTile]) -> Option<Choice> {
+    let (rows, columns, batches) = (p.rows, p.columns, p.batches);
     let pays = |tile: &&LaneTile| {
         let groups = batches * rows.div_ceil(tile.rows.into()) * columns.div_ceil(tile.columns().into());
         let least = MIN_LANES_WORK.iter().find(|(rows, _)| *rows == tile.rows);
@@ -287,6 +292,6 @@ fn lanes(p: &Product<'_>, sum: CType, tiles: &[LaneTile]) -> Option<Choice> {
     };
     let tile = *tiles.iter().find(pays)?;
     let shares = (batches * rows * columns).div_ceil(MIN_SPLIT_RESULTS);
-    let splits = (CPU_GROUPS / shares.max(1)).min(p.a.depth.elements() / MIN_SQUARE_DEPTH);
+    let splits = (CPU_GROUPS / shares.max(1)).min(p.depth / MIN_SQUARE_DEPTH);
     Some(Choice { tiling: Tiling::Lanes(tile), splits: splits.max(accurate_splits(p, sum, MAX_LANES_DEPTH)) })
 }
