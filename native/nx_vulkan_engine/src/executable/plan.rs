@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
 
+use nx_vulkan_device::capture::{Action, Command, Place};
+use nx_vulkan_device::kernel::Waits;
+
 use super::arena::{Buffers, Order, Places, Role};
-use super::capture::{Action, Command, Place};
-use crate::kernel::Waits;
 use crate::tuning::Short;
 
 /// Orders that are tried until an arena takes little enough.
@@ -260,7 +261,7 @@ mod tests {
     use smallvec::SmallVec;
 
     use super::*;
-    use crate::kernel::launch::Work;
+    use nx_vulkan_device::work::Work;
 
     const SHORT: Short = Short { groups: 1000, bytes: 16 << 20, flops: 1 << 28 };
 

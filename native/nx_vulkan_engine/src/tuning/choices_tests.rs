@@ -6,10 +6,10 @@ use std::path::Path;
 
 use super::DeviceModel;
 use super::devices::{h200, lavapipe};
-use crate::codegen::dot::Tiling;
-use crate::codegen::linalg::LinalgSpec;
-use crate::kernel::launch::dot::{Choice, Outline, launch_of, plain};
-use crate::kernel::launch::{fft, map, qr, reduce, rows, scan};
+use nx_vulkan_spirv::dot::Tiling;
+use nx_vulkan_spirv::linalg::LinalgSpec;
+use crate::kernels::dot::{Choice, Outline, launch_of, plain};
+use crate::kernels::{fft, map, qr, reduce, rows, scan};
 use crate::shape::Space;
 use crate::{CType, DType, Precision};
 

@@ -2,7 +2,7 @@
 //! <https://vulkan.gpuinfo.org>, as far as models ask for it.
 
 use crate::DeviceKind;
-use crate::device::{Caps, FloatControls, SubgroupOps};
+use nx_vulkan_device::device::{Caps, FloatControls, SubgroupOps};
 
 const ALL_OPS: SubgroupOps = SubgroupOps {
     basic: true,

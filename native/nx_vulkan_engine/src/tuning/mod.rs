@@ -5,7 +5,7 @@ mod choices_tests;
 #[cfg(test)]
 mod devices;
 
-use crate::device::Caps;
+use nx_vulkan_device::Caps;
 
 /// What is known of a device.
 #[derive(Debug, Clone, PartialEq)]

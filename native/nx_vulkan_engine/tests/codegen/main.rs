@@ -1,0 +1,5 @@
+//! Code generation. Needs no device.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod coverage;
+mod kernels;

@@ -1,0 +1,14 @@
+//! Devices, memory, streams, pipelines, and the raw calls on them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod catalogue;
+#[path = "../common/mod.rs"]
+mod common;
+mod memory;
+mod nativev;
+mod nativev_errors;
+mod open;
+mod pipelines;
+#[path = "../common/raw.rs"]
+mod raw;
+mod stream;

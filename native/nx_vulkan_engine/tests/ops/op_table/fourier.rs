@@ -1,0 +1,272 @@
+//! Fourier transforms of all kinds of lengths, against sums term by term.
+
+use nx_vulkan_engine::program::{Fourier, Op};
+use nx_vulkan_engine::reference::{self, Array};
+use nx_vulkan_engine::{DType, Tensor, Type, Value, View};
+
+use super::values::{Range, operand};
+use super::{download, finish, rng, run, upload};
+use crate::common::Rng;
+use crate::compare::epsilon;
+
+/// Relative error of a row, in halves of an ulp per doubling of the length.
+const SLACK: f64 = 2.0;
+
+const DIRECT: [Fourier; 2] = [Fourier::Fft, Fourier::Ifft];
+
+fn fft(kind: Fourier, axis: usize, length: u64) -> Op {
+    Op::Fft { kind, axis, length, eps: 0.0 }
+}
+
+fn wide(dtype: DType) -> bool {
+    matches!(dtype, DType::F64 | DType::C128)
+}
+
+fn out_type(kind: Fourier, a: &Type, axis: usize, length: u64) -> Type {
+    let dtype = match (kind, wide(a.dtype)) {
+        (Fourier::Irfft, true) => DType::F64,
+        (Fourier::Irfft, false) => DType::F32,
+        (_, true) => DType::C128,
+        (_, false) => DType::C64,
+    };
+    let mut shape = a.shape.clone();
+    shape[axis] = kind.kept(length);
+    Type { dtype, shape }
+}
+
+fn distance(a: Value, b: Value) -> f64 {
+    (a.real() - b.real()).hypot(a.imag() - b.imag())
+}
+
+fn norm(values: impl Iterator<Item = f64>) -> f64 {
+    values.map(|x| x * x).sum::<f64>().sqrt()
+}
+
+/// Compares a result with the reference's: all rows together, and no element off by more than all of them may be.
+fn check(what: &str, got: &Array, want: &Array, length: u64) {
+    assert_eq!(got.ty, want.ty, "{what}");
+    let error = norm(got.values.iter().zip(&want.values).map(|(&a, &b)| distance(a, b)));
+    let size = norm(want.values.iter().map(|&v| distance(v, Value::Float(0.0))));
+    let limit = SLACK * epsilon(got.ty.dtype) * ((length as f64).log2() + 1.0) * size;
+    assert!(error <= limit, "{what}: {error:e} of {size:e}, at most {limit:e}");
+}
+
+fn compare(kind: Fourier, a: &Array, tensor: &Tensor, axis: usize, length: u64) {
+    let out = out_type(kind, &a.ty, axis, length);
+    let op = fft(kind, axis, length);
+    let what = format!("{} of {}{:?} along {axis} to {length}", op.name(), a.ty.dtype, &a.ty.shape[..]);
+    let result = run(&op, std::slice::from_ref(tensor), &out).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let want = reference::evaluate(&op, std::slice::from_ref(a), &out).unwrap();
+    check(&what, &download(&result), &want, length);
+}
+
+fn random(dtype: DType, shape: &[u64], rng: &mut Rng) -> Array {
+    operand(&Type::new(dtype, shape), Range::Ordinary, 2, rng)
+}
+
+#[test]
+fn fft_of_all_short_lengths() {
+    let mut rng = rng(90);
+    for length in 1..=70 {
+        for dtype in [DType::C64, DType::C128] {
+            let a = random(dtype, &[3, length], &mut rng);
+            for kind in DIRECT {
+                compare(kind, &a, &upload(&a), 1, length);
+            }
+        }
+        let a = random(DType::F32, &[length, 2], &mut rng);
+        compare(Fourier::Rfft, &a, &upload(&a), 0, length);
+        let a = random(DType::C128, &[2, length / 2 + 1], &mut rng);
+        compare(Fourier::Irfft, &a, &upload(&a), 1, length);
+    }
+    finish();
+}
+
+#[test]
+fn fft_of_primes_and_products() {
+    let mut rng = rng(91);
+    for length in [97, 128, 180, 243, 311] {
+        for dtype in [DType::C64, DType::C128] {
+            let a = random(dtype, &[2, length], &mut rng);
+            for kind in [Fourier::Fft, Fourier::Ifft, Fourier::Irfft] {
+                compare(kind, &a, &upload(&a), 1, length);
+            }
+        }
+    }
+    for length in [1001, 1009, 1024, 1155, 2 * 1009, 2048, 2187, 3072, 4096, 4099] {
+        sampled(DType::C64, &[2, length], 1, length, &mut rng);
+        sampled(DType::C128, &[length, 2], 0, length, &mut rng);
+    }
+    finish();
+}
+
+#[test]
+fn fft_of_all_types() {
+    let mut rng = rng(92);
+    for dtype in DType::ALL {
+        for length in [6, 100] {
+            let a = random(dtype, &[3, 5, 2], &mut rng);
+            compare(Fourier::Fft, &a, &upload(&a), 1, length);
+            compare(Fourier::Irfft, &a, &upload(&a), 1, length);
+            if !dtype.is_complex() {
+                compare(Fourier::Rfft, &a, &upload(&a), 1, length);
+            }
+        }
+    }
+    finish();
+}
+
+#[test]
+fn fft_of_views_and_batches() {
+    let mut rng = rng(93);
+    for dtype in [DType::F32, DType::C64, DType::C128] {
+        let whole = random(dtype, &[6, 40, 5], &mut rng);
+        let tensor = upload(&whole);
+        let views: Vec<View> = vec![
+            tensor.view().transpose(&[2, 0, 1]).unwrap(),
+            tensor.view().reverse(&[0, 1]).unwrap(),
+            tensor.view().slice(&[1, 3, 0], &[4, 36, 5], &[2, 3, 2]).unwrap(),
+            tensor
+                .view()
+                .slice(&[1, 3, 2], &[1, 36, 1], &[1, 1, 1])
+                .unwrap()
+                .broadcast(&[3, 36, 4], &[0, 1, 2])
+                .unwrap(),
+        ];
+        for view in views {
+            let view = Tensor::new(tensor.buffer().clone(), view).unwrap();
+            let array = download(&view);
+            for axis in 0..3 {
+                let size = view.view().shape[axis];
+                for length in [size, size.div_ceil(2) + 3] {
+                    compare(Fourier::Fft, &array, &view, axis, length);
+                    compare(Fourier::Ifft, &array, &view, axis, length);
+                }
+                compare(Fourier::Irfft, &array, &view, axis, size);
+            }
+        }
+        // More rows than one workgroup takes, along both axes.
+        let many = random(dtype, &[300, 16], &mut rng);
+        compare(Fourier::Fft, &many, &upload(&many), 1, 16);
+        compare(Fourier::Fft, &many, &upload(&many), 0, 300);
+        compare(Fourier::Ifft, &many, &upload(&many), 0, 311);
+    }
+    finish();
+}
+
+/// A sum that keeps what each step rounds off (Knuth).
+#[derive(Default)]
+struct Sum {
+    total: f64,
+    lost: f64,
+}
+
+impl Sum {
+    fn add(&mut self, x: f64) {
+        let total = self.total + x;
+        let part = total - self.total;
+        self.lost += (self.total - (total - part)) + (x - part);
+        self.total = total;
+    }
+
+    fn value(&self) -> f64 {
+        self.total + self.lost
+    }
+}
+
+/// Some results of a long transform, term by term.
+fn sampled(dtype: DType, shape: &[u64], axis: usize, length: u64, rng: &mut Rng) {
+    let a = random(dtype, shape, rng);
+    let tensor = upload(&a);
+    let rank = shape.len();
+    let outer: u64 = shape[..axis].iter().product();
+    let inner: u64 = shape[axis + 1..].iter().product();
+    for kind in DIRECT {
+        let out = out_type(kind, &a.ty, axis, length);
+        let result = run(&fft(kind, axis, length), std::slice::from_ref(&tensor), &out).unwrap();
+        let got = download(&result);
+        let sign = if kind == Fourier::Ifft { 1.0 } else { -1.0 };
+        let scale = if kind == Fourier::Ifft { length as f64 } else { 1.0 };
+        for _ in 0..8 {
+            let (o, i, k) = (rng.below(outer), rng.below(inner), rng.below(length));
+            let (mut re, mut im, mut size) = (Sum::default(), Sum::default(), 0.0);
+            for j in 0..length.min(shape[axis]) {
+                let x = a.values[((o * shape[axis] + j) * inner + i) as usize];
+                let turns = (u128::from(j) * u128::from(k) % u128::from(length)) as f64 / length as f64;
+                let (sin, cos) = (sign * std::f64::consts::TAU * turns).sin_cos();
+                re.add(x.real() * cos - x.imag() * sin);
+                im.add(x.real() * sin + x.imag() * cos);
+                size += x.real() * x.real() + x.imag() * x.imag();
+            }
+            let want = Value::Complex(re.value() / scale, im.value() / scale);
+            let value = got.values[((o * length + k) * inner + i) as usize];
+            // One of many results may be off by more than their mean.
+            let limit = 4.0 * SLACK * epsilon(out.dtype) * ((length as f64).log2() + 1.0) * size.sqrt() / scale;
+            assert!(
+                distance(value, want) <= limit,
+                "{kind:?} of {dtype}{shape:?} along {axis} of {rank} to {length}, at {o}, {k}, {i}: {value:?}, not {want:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn fft_of_long_rows() {
+    let mut rng = rng(94);
+    for dtype in [DType::C64, DType::C128] {
+        sampled(dtype, &[3, 8192], 1, 8192, &mut rng);
+        sampled(dtype, &[5000, 3], 0, 5000, &mut rng);
+        sampled(dtype, &[2, 10_007], 1, 10_007, &mut rng);
+        sampled(dtype, &[2, 9000, 2], 1, 30_030, &mut rng);
+        sampled(dtype, &[1 << 18], 0, 1 << 18, &mut rng);
+    }
+    finish();
+}
+
+#[test]
+fn fft_of_a_million_and_more() {
+    let mut rng = rng(95);
+    sampled(DType::C64, &[1 << 20], 0, 1 << 20, &mut rng);
+    sampled(DType::C128, &[1 << 20], 0, 1 << 20, &mut rng);
+    // Three launches, and a prime.
+    sampled(DType::C64, &[1 << 21], 0, 1 << 21, &mut rng);
+    sampled(DType::F32, &[100_003], 0, 100_003, &mut rng);
+    finish();
+}
+
+#[test]
+fn fft_leaves_zeros_and_carries_nan() {
+    let complex = |values: &[f64]| {
+        let ty = Type::new(DType::C64, &[values.len() as u64]);
+        Array::new(&ty, values.iter().map(|&x| Value::Float(x)))
+    };
+    let transform = |kind, a: &Array, eps: f64| {
+        let length = a.ty.shape[0];
+        let op = Op::Fft { kind, axis: 0, length, eps };
+        download(&run(&op, &[upload(a)], &a.ty).unwrap())
+    };
+    for length in 1..=64 {
+        // Of ones: zeros but for the first; of one: ones.
+        let ones = transform(Fourier::Fft, &complex(&vec![1.0; length]), 1e-10);
+        assert_eq!(ones.values[0], Value::Complex(length as f64, 0.0));
+        assert!(ones.values[1..].iter().all(|&v| v == Value::Complex(0.0, 0.0)), "{length}: {ones:?}");
+        let mut one = vec![0.0; length];
+        one[0] = 1.0;
+        let flat = transform(Fourier::Fft, &complex(&one), 1e-10);
+        assert!(flat.values.iter().all(|&v| v == Value::Complex(1.0, 0.0)), "{length}: {flat:?}");
+        one[0] = length as f64;
+        let flat = transform(Fourier::Ifft, &complex(&one), 1e-10);
+        assert!(flat.values.iter().all(|&v| v == Value::Complex(1.0, 0.0)), "{length}: {flat:?}");
+    }
+    let small = transform(Fourier::Fft, &complex(&[1.0, 0.5, 1.25, 0.5]), 0.25);
+    assert_eq!(small.values[1..], [(0.0, 0.0), (1.25, 0.0), (0.0, 0.0)].map(|(re, im)| Value::Complex(re, im)));
+    for length in [8, 33, 100, 97, 4099] {
+        for special in [f64::NAN, f64::INFINITY] {
+            let mut values = vec![1.0; length];
+            values[length / 3] = special;
+            let result = transform(Fourier::Fft, &complex(&values), 1e-10);
+            assert!(result.values.iter().all(|v| !(v.real().is_finite() && v.imag().is_finite())), "{length}");
+        }
+    }
+    finish();
+}

@@ -1,0 +1,126 @@
+//! Runs one elementwise op over contiguous tensors.
+
+mod of_f32;
+mod of_f64;
+mod of_int;
+
+use std::sync::Arc;
+
+use nx_vulkan_engine::program::Elementwise;
+use nx_vulkan_engine::{DType, Engine, Interface, Launch, PipelineKey, Waits};
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_spirv::access::{Element, Layout, Param, ParamLayout};
+use nx_vulkan_spirv::elementwise::{Form, Port, Spec};
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
+use smallvec::smallvec;
+
+use crate::common;
+
+pub struct Runner {
+    pub engine: Arc<Engine>,
+    /// The forms of functions: those of the device, unless a test sets others.
+    pub modes: FloatModes,
+}
+
+impl Runner {
+    pub fn new() -> Runner {
+        let engine = common::engine();
+        Runner { modes: engine.float_modes().unwrap(), engine }
+    }
+
+    /// The forms of the device, and those of others, which do without what it rounds rightly.
+    pub fn of_all_forms() -> Vec<Runner> {
+        let own = Runner::new();
+        let without = own
+            .modes
+            .rounded
+            .then(|| Runner { engine: Arc::clone(&own.engine), modes: FloatModes { rounded: false, ..own.modes } });
+        std::iter::once(own).chain(without).collect()
+    }
+
+    pub fn has_f64(&self) -> bool {
+        self.engine.caps().shader_float64
+    }
+
+    pub fn assert_valid(&self) {
+        common::assert_valid(&self.engine);
+    }
+
+    /// The elements of `out`, as they are stored, for operands of the same number of elements.
+    pub fn run(&self, op: Elementwise, inputs: &[(DType, &[u8])], out: DType) -> Vec<u8> {
+        self.run_wide(op, inputs, out, 1)
+    }
+
+    /// As `run`, with `width` neighbours per invocation.
+    pub fn run_wide(&self, op: Elementwise, inputs: &[(DType, &[u8])], out: DType, width: u8) -> Vec<u8> {
+        let port = |dtype| Port { element: Element::Typed(dtype), layout: Layout::Contiguous };
+        let spec = Spec {
+            inputs: inputs.iter().map(|&(dtype, _)| port(dtype)).collect(),
+            steps: smallvec![Step { op, args: (0..inputs.len() as u8).map(Ref::Input).collect(), out }],
+            outputs: smallvec![(Ref::Result(0), port(out))],
+            rank: 1,
+            width,
+            form: Form::Vectors,
+            fixed: None,
+        };
+        let kernel = spec.generate(Library::builtin().unwrap(), self.modes).unwrap();
+        let n = inputs[0].1.len() / storage_bytes(inputs[0].0);
+        let mut buffers: Vec<_> = inputs
+            .iter()
+            .map(|(_, data)| {
+                let buffer = self.engine.alloc(data.len() as u64).unwrap();
+                self.engine.upload(&buffer, 0, data).unwrap();
+                buffer
+            })
+            .collect();
+        buffers.push(self.engine.alloc((n * storage_bytes(out)) as u64).unwrap());
+        let params: Vec<u32> = kernel
+            .params
+            .words
+            .iter()
+            .map(|param| match *param {
+                Param::Count => n as u32,
+                Param::AddressLow(k) => buffers[k as usize].address() as u32,
+                Param::AddressHigh(k) => (buffers[k as usize].address() >> 32) as u32,
+                other => panic!("{other:?} in a contiguous kernel"),
+            })
+            .collect();
+        // the whole block of the templates
+        let interface = Interface::Addresses { push_bytes: ParamLayout::PUSH_WORDS as u32 * 4 };
+        let key = PipelineKey::new(&kernel.words, &[], interface);
+        let pipeline = self.engine.pipeline(key, &kernel.words, &[], interface).unwrap();
+        let (reads, writes): (Vec<_>, Vec<_>) =
+            (buffers[..inputs.len()].iter().collect(), vec![&buffers[inputs.len()]]);
+        self.engine
+            .dispatch(&Launch {
+                pipeline: &pipeline,
+                params: &params,
+                table: None,
+                addresses: &[],
+                groups: [(n as u32).div_ceil(kernel.elements_per_group), 1, 1],
+                reads: &reads,
+                writes: &writes,
+                waits: Waits::All,
+                work: None,
+                in_place: &[],
+            })
+            .unwrap();
+        let mut bytes = vec![0; n * storage_bytes(out)];
+        self.engine.download(&buffers[inputs.len()], 0, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+/// Bytes of an element on the device: sub-byte types take one.
+pub fn storage_bytes(dtype: DType) -> usize {
+    (dtype.bits() as usize / 8).max(1)
+}
+
+pub fn f32_bytes(x: &[f32]) -> Vec<u8> {
+    x.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+pub fn f32_values(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+}

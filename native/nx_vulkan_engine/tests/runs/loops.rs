@@ -1,0 +1,292 @@
+//! Loops and branches of compiled programs: the values of the reference, and how often the host has to do with them.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use nx_vulkan_engine::program::{Builder, Operand, Program};
+use nx_vulkan_engine::reference::{self, Array};
+use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor, Type, Value};
+
+use crate::common;
+
+/// Elements that no loop in one workgroup takes.
+const LARGE: u64 = 8_000;
+
+fn engine() -> &'static Arc<Engine> {
+    static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
+    ENGINE.get_or_init(common::engine)
+}
+
+fn ramp(n: u64) -> Array {
+    Array::new(&Type::new(DType::F32, &[n]), (0..n).map(|i| Value::Float((i % 97) as f64 / 64.0)))
+}
+
+fn whole(value: i64) -> Array {
+    Array::new(&Type::new(DType::S32, &[]), [Value::Int(value.into())])
+}
+
+fn float(value: f64) -> Array {
+    Array::new(&Type::new(DType::F32, &[]), [Value::Float(value)])
+}
+
+/// Runs a compiled program and compares it with the reference. Answers how many submissions the run took, and whether it may wait.
+fn check(program: &Program, inputs: &[Array]) -> (u64, bool) {
+    // One at a time, since submissions are those of all threads.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let executable = Executable::compile(engine(), program.clone()).unwrap();
+    let tensors: Vec<Tensor> =
+        inputs.iter().map(|a| Tensor::from_nx_bytes(engine(), &a.ty, &a.to_nx_bytes()).unwrap()).collect();
+    let run = || {
+        let results = executable.run(&tensors, Compile::Allowed).unwrap();
+        engine().wait().unwrap();
+        results
+    };
+    run();
+    let before = engine().stats().submissions;
+    let results = run();
+    let submissions = engine().stats().submissions - before;
+    for (k, (got, want)) in results.iter().zip(reference::run(program, inputs).unwrap()).enumerate() {
+        let got = Array::from_nx_bytes(&got.view().ty(), &got.to_nx_bytes(engine(), None).unwrap()).unwrap();
+        assert_eq!(got.ty, want.ty);
+        for (i, (x, y)) in got.values.iter().zip(&want.values).enumerate() {
+            let (x, y) = (x.real(), y.real());
+            assert!((x - y).abs() <= 1e-5 * y.abs().max(1.0), "output {k}, element {i}: {x}, not {y}, of {program}");
+        }
+    }
+    (submissions, executable.waits())
+}
+
+/// x becomes x / 2 + a row of its own, in two kernels that don't fuse.
+fn step(b: &Builder, x: Operand) -> Operand {
+    let n = b.ty(x).shape[0];
+    let total = b.mean(x, &[0]);
+    b.add(
+        b.multiply(x, 0.5),
+        b.multiply(b.slice(b.concatenate(&[x, x], 0), &[1], &[n]), b.add(b.multiply(total, 0.1), 0.2)),
+    )
+}
+
+/// Steps on a large vector while a counter is below an end: an input, or a number.
+fn counting(end: Option<f64>) -> Program {
+    let b = Builder::new();
+    let (x, n) = (b.input(DType::F32, &[LARGE]), b.input(DType::S32, &[]));
+    let zero = b.number(DType::S32, 0.0);
+    let end = |b: &Builder, n: Operand| end.map_or(n, |end| b.number(DType::S32, end));
+    let last =
+        b.while_loop(&[zero, x], &[n], |b, v| b.less(v[0], end(b, v[2])), |b, v| vec![b.add(v[0], 2.0), step(b, v[1])]);
+    b.finish(&last).unwrap()
+}
+
+#[test]
+fn few_known_iterations_are_recorded_at_once() {
+    let (_, waits) = check(&counting(Some(9.0)), &[ramp(LARGE), whole(0)]);
+    assert!(!waits);
+}
+
+/// Large as they are, the host waits for none of them: with a look per iteration it would submit 100 times.
+#[test]
+fn loops_that_count_are_not_waited_for() {
+    let (submissions, _) = check(&counting(Some(200.0)), &[ramp(LARGE), whole(0)]);
+    assert!(submissions < 80, "{submissions}");
+    for end in [200, 1, 0, -3] {
+        let (submissions, _) = check(&counting(None), &[ramp(LARGE), whole(end)]);
+        assert!(submissions < 80, "{submissions}");
+    }
+}
+
+/// Halves a large vector until its sum is below a limit, or takes another way through a branch.
+fn converging() -> Program {
+    let b = Builder::new();
+    let (x, limit) = (b.input(DType::F32, &[LARGE]), b.input(DType::F32, &[]));
+    let count = b.number(DType::S32, 0.0);
+    let last = b.while_loop(
+        &[count, x],
+        &[limit],
+        |b, v| b.greater(b.sum(v[1], &[0]), v[2]),
+        |b, v| {
+            let even = b.equal(b.remainder(v[0], 2.0), 0.0);
+            let x = b.cond(
+                even,
+                &[v[1]],
+                |b, v| vec![b.multiply(v[0], 0.875)],
+                |b, v| {
+                    let sum = b.sum(v[0], &[0]);
+                    let large = b.greater(sum, 2_800.0);
+                    b.cond(
+                        large,
+                        &[v[0], sum],
+                        |b, v| vec![b.subtract(v[0], b.multiply(b.divide(v[1], LARGE as f64), 0.125))],
+                        |b, v| vec![step(b, v[0])],
+                    )
+                },
+            );
+            vec![b.add(v[0], 1.0), x[0]]
+        },
+    );
+    b.finish(&last).unwrap()
+}
+
+#[test]
+fn conditions_on_data_are_looked_at_now_and_then() {
+    for limit in [1e9, 5_600.0, 1_600.0, 20.0] {
+        let inputs = [ramp(LARGE), float(limit)];
+        let (submissions, _) = check(&converging(), &inputs);
+        let iterations = reference::run(&converging(), &inputs).unwrap()[0].values[0].real();
+        assert!(submissions as f64 <= 20.0 + 1.5 * iterations, "{submissions} for {iterations} iterations");
+    }
+}
+
+/// Halves a large vector until its sum is below a limit, and keeps one that does not change.
+fn halving() -> Program {
+    let b = Builder::new();
+    let (x, y, limit) = (b.input(DType::F32, &[LARGE]), b.input(DType::F32, &[LARGE]), b.input(DType::F32, &[]));
+    let (count, sum) = (b.number(DType::S32, 0.0), b.sum(x, &[0]));
+    let last = b.while_loop(
+        &[count, x, y, sum],
+        &[limit],
+        |b, v| b.greater(v[3], v[4]),
+        |b, v| {
+            let x = b.multiply(b.add(v[1], b.multiply(v[2], 0.001)), 0.875);
+            vec![b.add(v[0], 1.0), x, v[2], b.sum(x, &[0])]
+        },
+    );
+    b.finish(&last).unwrap()
+}
+
+#[test]
+fn iterations_after_the_last_change_nothing() {
+    for limit in [1e9, 5_600.0, 1_600.0, 400.0, 90.0, f64::NAN] {
+        let inputs = [ramp(LARGE), ramp(LARGE), float(limit)];
+        let (submissions, _) = check(&halving(), &inputs);
+        let iterations = reference::run(&halving(), &inputs).unwrap()[0].values[0].real();
+        assert!(submissions as f64 <= 20.0 + iterations, "{submissions} for {iterations} iterations");
+    }
+}
+
+/// Branches on large tensors, one within the other.
+#[test]
+fn branches_are_not_waited_for() {
+    let b = Builder::new();
+    let (x, at) = (b.input(DType::F32, &[LARGE]), b.input(DType::S32, &[]));
+    let result = b.cond(
+        b.greater(at, 0.0),
+        &[x, at],
+        |b, v| {
+            let inner = b.cond(
+                b.greater(v[1], 1.0),
+                &[v[0]],
+                |b, v| vec![step(b, v[0]), b.sum(v[0], &[0])],
+                |b, v| vec![b.negate(step(b, v[0])), b.mean(v[0], &[0])],
+            );
+            vec![inner[0], v[0], inner[1]]
+        },
+        |b, v| vec![v[0], step(b, v[0]), b.number(DType::F32, 7.0)],
+    );
+    let program = b.finish(&result).unwrap();
+    for at in [-1, 0, 1, 2] {
+        let (_, waits) = check(&program, &[ramp(LARGE), whole(at)]);
+        assert!(!waits);
+    }
+    common::assert_valid(engine());
+}
+
+/// For each of `n` numbers: the Collatz steps until 1, and the sum of what was on the way, skipping those that a branch leaves out.
+fn collatz(size: u64) -> Program {
+    let b = Builder::new();
+    let (starts, n) = (b.input(DType::S32, &[size]), b.input(DType::S32, &[]));
+    let zero = b.number(DType::S32, 0.0);
+    let last = b.while_loop(
+        &[zero, zero],
+        &[starts, n],
+        |b, v| b.less(v[0], v[3]),
+        |b, v| {
+            let i = v[0];
+            let hit = b.equal(b.iota(DType::S32, &[size], Some(0)), i);
+            let start = b.sum(b.select(hit, v[2], 0.0), &[0]);
+            let steps = b.cond(
+                b.greater(start, 0.0),
+                &[start],
+                |b, v| {
+                    let zero = b.number(DType::S32, 0.0);
+                    let last = b.while_loop(
+                        &[v[0], zero],
+                        &[],
+                        |b, v| b.greater(v[0], 1.0),
+                        |b, v| {
+                            let odd = b.remainder(v[0], 2.0);
+                            let half = b.binary(nx_vulkan_engine::program::Binary::Quotient, v[0], 2.0);
+                            let next = b.select(odd, b.add(b.multiply(v[0], 3.0), 1.0), half);
+                            vec![next, b.add(v[1], 1.0)]
+                        },
+                    );
+                    vec![last[1]]
+                },
+                |b, _| vec![b.number(DType::S32, -1.0)],
+            );
+            vec![b.add(i, 1.0), b.add(v[1], steps[0])]
+        },
+    );
+    b.finish(&last).unwrap()
+}
+
+#[test]
+fn small_loops_within_loops_run_in_one_kernel() {
+    let program = collatz(40);
+    let starts = Array::new(&Type::new(DType::S32, &[40]), (0..40).map(|i| Value::Int(i * 7 - 20)));
+    for n in [0, 1, 40] {
+        let (submissions, _) = check(&program, &[starts.clone(), whole(n)]);
+        assert!(submissions <= 6, "{submissions}");
+    }
+}
+
+/// For each of three numbers: that many inner iterations, more than a kernel may take in its few milliseconds.
+#[test]
+fn what_no_kernel_may_take_is_driven_by_the_host() {
+    let b = Builder::new();
+    let (x, n) = (b.input(DType::F32, &[200]), b.input(DType::S32, &[]));
+    let zero = b.number(DType::S32, 0.0);
+    let last = b.while_loop(
+        &[zero, zero, x],
+        &[n],
+        |b, v| b.less(v[0], 3.0),
+        |b, v| {
+            let inner = b.while_loop(
+                &[v[1], v[2]],
+                &[v[3], v[0]],
+                |b, v| b.less(v[0], b.multiply(v[2], b.add(v[3], 1.0))),
+                |b, v| vec![b.add(v[0], 1.0), b.subtract(1.0, b.multiply(v[1], 0.75))],
+            );
+            vec![b.add(v[0], 1.0), inner[0], inner[1]]
+        },
+    );
+    let program = b.finish(&last).unwrap();
+    for n in [10, 6_000] {
+        check(&program, &[ramp(200), whole(n)]);
+    }
+    common::assert_valid(engine());
+}
+
+/// Known loops within a loop, and within branches of it.
+#[test]
+fn known_loops_within_loops_are_part_of_them() {
+    let b = Builder::new();
+    let x = b.input(DType::F32, &[30]);
+    let zero = b.number(DType::S32, 0.0);
+    let last = b.while_loop(
+        &[zero, x],
+        &[],
+        |b, v| b.less(v[0], 20.0),
+        |b, v| {
+            let zero = b.number(DType::S32, 0.0);
+            let inner = b.while_loop(
+                &[zero, v[1]],
+                &[v[0]],
+                |b, v| b.less(v[0], 5.0),
+                |b, v| vec![b.add(v[0], 1.0), b.add(b.multiply(v[1], 0.5), b.multiply(v[2], 0.01))],
+            );
+            vec![b.add(v[0], 1.0), inner[1]]
+        },
+    );
+    let (submissions, waits) = check(&b.finish(&last).unwrap(), &[ramp(30)]);
+    assert!(submissions <= 2 && !waits, "{submissions}");
+}

@@ -1,0 +1,20 @@
+//! Whole programs on a device: passes, executables, their memory, and what is seen of them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/compare.rs"]
+mod compare;
+mod donation;
+mod executable;
+mod in_place;
+mod loops;
+#[path = "../common/models.rs"]
+mod models;
+mod passes;
+mod profile;
+mod seeing;
+mod sizes;
+mod vectors;
+#[path = "../common/workloads.rs"]
+mod workloads;
