@@ -68,7 +68,6 @@ pub mod nativev;
 pub mod options;
 pub mod profile;
 mod share;
-pub mod target;
 pub mod tensor;
 pub mod tuning;
 

@@ -418,7 +418,8 @@ mod tests {
             let x = Tensor::from_nx_bytes(&engine, &Type::new(DType::F32, &[3]), &bytes).unwrap();
             let target = {
                 let target = engine.target();
-                let gpu = crate::target::of(DeviceKind::Discrete, engine.caps().max_invocations, target.matrix_units);
+                let gpu =
+                    crate::tuning::target::of(DeviceKind::Discrete, engine.caps().max_invocations, target.matrix_units);
                 Target { workgroups, ..gpu }
             };
             let program = optimize(program(), &target).unwrap();

@@ -3,6 +3,8 @@
 mod choice;
 mod matrix;
 
+#[cfg(test)]
+pub(crate) use choice::accurate_splits;
 pub(crate) use choice::launch_of;
 pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, plain};
 pub use matrix::{Form, Prepared, prepare};

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::shape::{Dims, Space, Strides, elements as elements_of};
 use crate::tuning::DeviceModel;
-use crate::{DeviceKind, Engine, Error, Result, Tensor, View};
+use crate::{Engine, Error, Result, Tensor, View};
 
 /// One input or output of a map: a view with the shape of the iteration space.
 #[derive(Debug, Clone)]
@@ -46,37 +46,25 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// Elements of costly steps up to which each has an invocation of its own on a GPU: two for each that an H200 holds at once.
-const MAX_SINGLE: u64 = 1 << 19;
-
-/// Elements from which on a CPU device takes longer for them than for compiling vectors of costly steps, and pairs.
-const MIN_PAIRED: u64 = 1 << 14;
-
-/// Whether a kernel for so many elements accesses vectors 8 bytes at a time: CPU devices take an access of every lane one after the other,
-/// whatever its size.
+/// Whether a kernel for so many elements accesses vectors 8 bytes at a time.
 pub(crate) fn takes_pairs(model: &DeviceModel, elements: u64) -> bool {
-    let caps = &model.caps;
-    caps.kind == DeviceKind::Cpu && caps.shader_int64 && elements >= MIN_PAIRED
+    model.caps.shader_int64 && model.maps.least_paired.is_some_and(|least| elements >= least)
 }
 
-/// Elements from which on a CPU device takes longer for them than for compiling blocks, and elements that an invocation has of each: twice
-/// as many take up to twice as long to compile.
-const BLOCKS: [(u64, u8); 2] = [(1 << 20, 32), (1 << 16, 16)];
-
-/// Elements of each block that an invocation has.
-pub(crate) fn block_items(_model: &DeviceModel, elements: u64) -> Option<u8> {
-    BLOCKS.iter().find(|(least, _)| elements >= *least).map(|(_, own)| *own)
+/// Elements of each block that an invocation has, where the device has lanes for blocks and they pay.
+pub(crate) fn block_items(model: &DeviceModel, elements: u64) -> Option<u8> {
+    let mut blocks = model.maps.blocks.iter().filter(|_| has_lanes(&model.caps));
+    blocks.find(|(least, _)| elements >= *least).map(|(_, own)| *own)
 }
 
 /// Whether each of so many elements of costly steps has an invocation of its own.
 pub(crate) fn is_single(model: &DeviceModel, elements: u64) -> bool {
-    model.caps.kind != DeviceKind::Cpu && elements <= MAX_SINGLE
+    elements <= model.maps.most_single
 }
 
-/// Whether costly steps are repeated for each lane of a vector: a CPU device has no latency to hide and compiles slowly, so that only many elements of few of
-/// them are worth more code.
+/// Whether costly steps are repeated for each lane of a vector, which is more code.
 pub(crate) fn unrolls(model: &DeviceModel, elements: u64, is_short: bool) -> bool {
-    model.caps.kind != DeviceKind::Cpu || (elements >= MIN_PAIRED && is_short)
+    model.maps.least_unrolled.is_none_or(|least| elements >= least && is_short)
 }
 
 /// The spec with blocks, where the device has lanes for them and they pay.
@@ -85,7 +73,7 @@ fn by_blocks(model: &DeviceModel, spec: &Spec, elements: u64) -> Option<Spec> {
     let caps = &model.caps;
     let has_numbers = u64::from(caps.max_push_bytes) >= 4 * ParamLayout::WIDE_PUSH_WORDS as u64
         && parameters(spec) <= ParamLayout::PUSH_WORDS;
-    if !has_lanes(caps) || !caps.shader_int64 || !has_numbers {
+    if !caps.shader_int64 || !has_numbers {
         return None;
     }
     let width = spec.block_width();

@@ -2,7 +2,7 @@
 
 use super::{Compile, linalg};
 use crate::tuning::DeviceModel;
-use crate::{DeviceKind, Engine, Result, Tensor, Type};
+use crate::{Engine, Result, Tensor, Type};
 
 /// Columns of a panel; fixed in the kernels.
 pub const PANEL: u64 = 32;
@@ -15,17 +15,8 @@ const SMALL: f32 = 1e-10;
 const POSITIVE: u32 = 1;
 const REFLECT_SINGLE: u32 = 2;
 
-/// Rows and matrices from which on and up to which many workgroups share a panel on GPUs. One workgroup takes 71 us for a column of 2000
-/// rows on an H200, many 2 to 3 for one of any length; many matrices fill the device by themselves. lavapipe takes twice the time of a core for the same panel
-/// (2000 rows of f32: 15 ms by one workgroup, 32 by many on one core and 19 on two).
-const TALL: u64 = 128;
-const MATRICES: u64 = 256;
-
 /// Rows of a chunk, of which each workgroup takes as many; fixed in the kernels of tall panels.
 const CHUNK: u64 = 64;
-
-/// Workgroups that share a panel at most. Each adds up what all of them found.
-const BLOCKS: u64 = 256;
 
 /// How a panel is shared out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,12 +29,12 @@ pub enum Workgroups {
 
 /// Whether many workgroups share a panel of so many rows of each of so many matrices.
 pub(crate) fn shares(model: &DeviceModel, matrices: u64, height: u64) -> bool {
-    model.caps.kind != DeviceKind::Cpu && height >= TALL && matrices <= MATRICES
+    height >= model.panels.tall && matrices <= model.panels.most_matrices
 }
 
 /// Chunks that each workgroup takes of a panel of so many rows, and workgroups.
-pub(crate) fn blocks(_model: &DeviceModel, height: u64) -> (u64, u64) {
-    let chunks = height.div_ceil(CHUNK * BLOCKS);
+pub(crate) fn blocks(model: &DeviceModel, height: u64) -> (u64, u64) {
+    let chunks = height.div_ceil(CHUNK * model.panels.most_groups);
     (chunks, height.div_ceil(CHUNK * chunks))
 }
 

@@ -8,11 +8,7 @@ use nx_vulkan_spirv::scan::{ScanSpec, ScanStage};
 use super::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
 use crate::program::Reduction;
 use crate::tuning::DeviceModel;
-use crate::{DeviceKind, Engine, Error, Result, Tensor};
-
-/// Workgroups that fill a large GPU, and a CPU device with a few threads.
-const TARGET_GROUPS: u64 = 1024;
-const TARGET_GROUPS_CPU: u64 = 4;
+use crate::{Engine, Error, Result, Tensor};
 
 /// The running reduction of `rows` rows of `elements` from `input` into `out`, both contiguous and of one dtype.
 #[derive(Debug, Clone, Copy)]
@@ -46,8 +42,7 @@ pub fn scan(engine: &Engine, what: &Scan<'_>, compile: Compile) -> Result<()> {
 /// Elements of a chunk of a row, and chunks, where a workgroup takes `step` elements at once. The chunks of a row are themselves scanned in one
 /// step.
 pub(crate) fn chunks(model: &DeviceModel, rows: u64, elements: u64, step: u64) -> (u64, u64) {
-    let target = if model.caps.kind == DeviceKind::Cpu { TARGET_GROUPS_CPU } else { TARGET_GROUPS };
-    let chunks = target.div_ceil(rows).min(elements.div_ceil(step)).min(step).max(1);
+    let chunks = model.fill.scan_groups.div_ceil(rows).min(elements.div_ceil(step)).min(step).max(1);
     let chunk = elements.div_ceil(chunks).next_multiple_of(step);
     (chunk, elements.div_ceil(chunk))
 }

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use super::DeviceModel;
 use super::devices::{h200, lavapipe};
-use nx_vulkan_spirv::dot::Tiling;
-use nx_vulkan_spirv::linalg::LinalgSpec;
 use crate::kernels::dot::{Choice, Outline, launch_of, plain};
 use crate::kernels::{fft, map, qr, reduce, rows, scan};
 use crate::shape::Space;
 use crate::{CType, DType, Precision};
+use nx_vulkan_spirv::dot::Tiling;
+use nx_vulkan_spirv::linalg::LinalgSpec;
 
 const BATCHES: [u64; 2] = [1, 16];
 const ROWS: [u64; 6] = [2, 8, 64, 200, 1024, 4096];

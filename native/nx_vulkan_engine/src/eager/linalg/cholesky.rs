@@ -12,16 +12,11 @@ use crate::program::linalg::EPSILON;
 use crate::program::op::Scalar;
 use crate::program::{Binary, Elementwise, Op, Unary};
 use crate::tuning::DeviceModel;
-use crate::{CType, DType, DeviceKind, Result, Tensor, Type, View};
-
-/// Workgroups that fill a device. Each of them factors the diagonal block for itself.
-const CPU_GROUPS: u64 = 4;
-const GPU_GROUPS: u64 = 528;
+use crate::{CType, DType, Result, Tensor, Type, View};
 
 /// Workgroups of a matrix that take the rows below a diagonal block.
 pub(crate) fn tiles(model: &DeviceModel, rest: u64, batches: u64, compute: CType) -> u64 {
-    let target = if model.caps.kind == DeviceKind::Cpu { CPU_GROUPS } else { GPU_GROUPS };
-    rest.div_ceil(LinalgSpec::columns(compute)).min(target / batches).max(1)
+    rest.div_ceil(LinalgSpec::columns(compute)).min(model.fill.cholesky_groups / batches).max(1)
 }
 
 pub fn cholesky(call: &Call<'_>) -> Result<Tensor> {

@@ -20,9 +20,6 @@ use nx_vulkan_spirv::fft::FftSpec;
 /// Shared memory that one workgroup uses: two and more of them run at once on a GPU.
 const SHARED_BYTES: u32 = 32 << 10;
 
-/// Workgroups that fill a large GPU.
-const TARGET_GROUPS: u64 = 264;
-
 /// Elements that keep the invocations of a workgroup busy.
 const MIN_GROUP_ELEMENTS: u64 = 2048;
 
@@ -371,12 +368,12 @@ impl Step<'_> {
 
 /// Rows of `n` elements that a workgroup transforms, a power of two: as many as fit, but not so many that the device idles. Neighbouring rows share
 /// memory sectors.
-pub(crate) fn rows_per_group(_model: &DeviceModel, n: u64, rows: u64, capacity: u64, neighbours: bool) -> u64 {
+pub(crate) fn rows_per_group(model: &DeviceModel, n: u64, rows: u64, capacity: u64, neighbours: bool) -> u64 {
     let pitch = n.next_multiple_of(16);
     let most = (capacity / pitch).clamp(1, FftSpec::LOCAL_SIZE);
     let most = 1 << most.ilog2();
     let least = if neighbours { 4 } else { 1 };
-    let wanted = (rows / TARGET_GROUPS).max(MIN_GROUP_ELEMENTS / pitch).max(least);
+    let wanted = (rows / model.fill.transform_groups).max(MIN_GROUP_ELEMENTS / pitch).max(least);
     wanted.min(rows).next_power_of_two().min(most)
 }
 
