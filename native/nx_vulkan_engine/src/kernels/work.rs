@@ -1,6 +1,5 @@
 //! What launches move and compute.
 
-use nx_vulkan_device::device::DeviceKind;
 use nx_vulkan_device::work::Work;
 use nx_vulkan_ir::program::step::Step;
 use nx_vulkan_ir::program::workgroup::{PHASE_WORK, is_open, work_repeated};
@@ -10,7 +9,6 @@ use nx_vulkan_spirv::workgroup::Mode;
 use super::{Arguments, KernelSpec, Place};
 use crate::program::fused::{Computed, Made};
 use crate::program::ops::{flops_of_transform, multiplied};
-use crate::target::max_work;
 
 fn flops_of(steps: &[Step]) -> u64 {
     steps.iter().map(|step| step.op.flops()).sum()
@@ -26,8 +24,8 @@ fn runs(mode: Mode, arguments: &Arguments<'_>) -> u64 {
 }
 
 impl KernelSpec {
-    /// The work of one launch on a device of a kind.
-    pub(super) fn work(&self, kind: DeviceKind, arguments: &Arguments<'_>, first_output: usize, groups: u64) -> Work {
+    /// The work of one launch on a device that ends loops after `max_work`.
+    pub(super) fn work(&self, max_work: u64, arguments: &Arguments<'_>, first_output: usize, groups: u64) -> Work {
         if matches!(self, KernelSpec::Dot(spec) if spec.is_fallback()) {
             return Work { read_bytes: 8, flops: Some(0), ..Work::default() };
         }
@@ -49,7 +47,7 @@ impl KernelSpec {
                 let program = &*spec.program.program;
                 // Loops that end nobody knows when stop where they have done so much.
                 let pauses = matches!(spec.mode, Mode::Steps { pauses: true, .. });
-                let least = if is_open(program) && !pauses { max_work(kind) } else { 0 };
+                let least = if is_open(program) && !pauses { max_work } else { 0 };
                 work_repeated(program, PHASE_WORK).max(least).saturating_mul(runs(spec.mode, arguments))
             }
             KernelSpec::Linalg(spec) => self.of_matrices(spec, arguments, groups),
