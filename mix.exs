@@ -143,9 +143,10 @@ defmodule Mix.Tasks.Compile.NxVulkanNative do
   @moduledoc """
   Builds the NIF library with Cargo and puts it where `Nx.Vulkan.NativeV` loads it from.
 
-  Each Mix environment has a library of its own, `priv/native/<env>/nx_vulkan_native.so`: `_build/<env>/lib/nx_vulkan/priv`
-  is a link to `priv`, so that one file for all of them would be whatever was built last. `prod`, which is also what a
-  project that depends on this one builds, uses Cargo's release profile; `dev` and `test` share the dev profile with `cargo test`.
+  Each Mix environment has a library of its own, `priv/native/<env>/nx_vulkan_native.so`:
+  `_build/<env>/lib/nx_vulkan/priv` is a link to `priv`, so that one file for all of them would be whatever was built
+  last. `prod`, which is also what a project that depends on this one builds, uses Cargo's release profile; `dev` and
+  `test` share the dev profile with `cargo test`.
   """
 
   use Mix.Task.Compiler

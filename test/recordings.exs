@@ -1,8 +1,10 @@
-# What `mix nx_vulkan.record` records: the op table, the programs of the digit classifier, and steps of what is measured.
+# What `mix nx_vulkan.record` records: the op table, the programs of the digit classifier, and steps of what is
+# measured.
 import Nx.Vulkan.Conformance
 alias Nx.Vulkan.Conformance.OpTable
 
-# One type of each way to compute: the tests of the backend have them all, and each kernel takes lavapipe 50 ms to compile.
+# One type of each way to compute: the tests of the backend have them all, and each kernel takes lavapipe 50 ms to
+# compile.
 recorded = [s: 8, u: 32, s: 64, bf: 16, f: 32, f: 64, c: 64]
 
 # Fixed, so that recording again changes no file.

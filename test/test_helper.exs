@@ -1,5 +1,6 @@
-# NX_VULKAN_TEST_DEVICE says what the run must be on: `lavapipe`, `any` device, or `none`. Set and not there, the run fails.
-# Unset, the tests that need a device are left out where there is none, and ExUnit's last line counts them as excluded.
+# NX_VULKAN_TEST_DEVICE says what the run must be on: `lavapipe`, `any` device, or `none`. Set and not there, the run
+# fails. Unset, the tests that need a device are left out where there is none, and ExUnit's last line counts them as
+# excluded.
 wanted = System.get_env("NX_VULKAN_TEST_DEVICE", "")
 
 if wanted not in ["", "none", "lavapipe", "any"] do

@@ -12,8 +12,9 @@ defmodule Nx.Vulkan do
   ## Choosing a device
 
   Without a choice it is the best one there is: discrete before integrated before virtual before the CPU. A choice is an
-  index of `devices/0`, the first digits of a UUID (8 or more, or any number after `uuid:`) or a part of the name (after `name:` if that looks like one of the
-  others), in the environment variable `NX_VULKAN_DEVICE`, which earlier programs call `NXV_DEVICE`, or else in
+  index of `devices/0`, the first digits of a UUID (8 or more, or any number after `uuid:`) or a part of the name (after
+  `name:` if that looks like one of the others), in the environment variable `NX_VULKAN_DEVICE`, which earlier programs
+  call `NXV_DEVICE`, or else in
 
       config :nx_vulkan, device: "h200"
 
@@ -21,13 +22,14 @@ defmodule Nx.Vulkan do
 
   ## Errors
 
-  Wrong input is an `ArgumentError`, as everywhere in Nx. What the device or this library can't do is a `Nx.Vulkan.Error`:
-  match on its `:kind`. On a machine with no device the application starts all the same, and the first op raises `:no_device`.
+  Wrong input is an `ArgumentError`, as everywhere in Nx. What the device or this library can't do is a
+  `Nx.Vulkan.Error`: match on its `:kind`. On a machine with no device the application starts all the same, and the
+  first op raises `:no_device`.
   """
 
   @behaviour Nx.Defn.Compiler
 
-  alias Nx.Vulkan.{ChainShaderSpecs, Compiler, Error, NativeV, Telemetry, VulkanoBackend}
+  alias Nx.Vulkan.{Compiler, Earlier, Error, NativeV, Telemetry, VulkanoBackend}
 
   require Logger
 
@@ -100,22 +102,24 @@ defmodule Nx.Vulkan do
   @doc """
   Whether the device in use computes in double precision; false where there is none. Opens the device if it is not open.
 
-  Without it, `f64`, `c128` and what needs them raise `Nx.Vulkan.Error` with the kind `:unsupported`: nothing is narrowed unasked.
+  Without it, `f64`, `c128` and what needs them raise `Nx.Vulkan.Error` with the kind `:unsupported`: nothing is
+  narrowed unasked.
   """
   @spec has_f64?() :: boolean
   def has_f64?, do: device(:has_f64) || false
 
   @doc """
-  Runs `fun` with ops outside of compiled functions run `:immediate`ly or `:deferred`, in this process, and returns what it returns.
+  Runs `fun` with ops outside of compiled functions run `:immediate`ly or `:deferred`, in this process, and returns what
+  it returns.
 
-  Deferred ops are computed when somebody reads a result: then all that waits and hangs together runs at once, and what was met
-  often enough is compiled, with its ops fused. Results are the same to the bit. `config :nx_vulkan, eager: :deferred` says so for all
-  processes; `guides/deferred.md` says when it helps.
+  Deferred ops are computed when somebody reads a result: then all that waits and hangs together runs at once, and what
+  was met often enough is compiled, with its ops fused. Results are the same to the bit.
+  `config :nx_vulkan, eager: :deferred` says so for all processes; `guides/deferred.md` says when it helps.
 
   ## Errors
 
-  What the device can't do is raised where a result is read rather than where the op is called, with the name of the op. Another mode is an
-  `ArgumentError`.
+  What the device can't do is raised where a result is read rather than where the op is called, with the name of the op.
+  Another mode is an `ArgumentError`.
 
       iex> Nx.Vulkan.eager(:deferred, fn ->
       ...>   x = Nx.iota({4}, type: :f32)
@@ -162,17 +166,16 @@ defmodule Nx.Vulkan do
     end
   end
 
-  @unary ~w(exp log sqrt abs negate sigmoid tanh relu ceil floor sign reciprocal square erf expm1 log1p)a
-  @binary ~w(add multiply subtract divide pow max min)a
-
   @doc """
-  Applies elementwise ops one after the other: to `a`, then to what came out; an op of two operands gets `b` as the second one.
+  Applies elementwise ops one after the other: to `a`, then to what came out; an op of two operands gets `b` as the
+  second one.
 
   Kept for programs that name the chains themselves. A `defn` says the same, of any ops.
 
   ## Ops
 
-  `#{Enum.map_join(@unary ++ @binary, "`, `", &inspect/1)}`; `:mul`, `:sub`, `:div` and `:neg` are other names of four of them.
+  `#{Enum.map_join(Earlier.fused_ops(), "`, `", &inspect/1)}`; `:mul`, `:sub`, `:div` and `:neg` are other names of four
+  of them.
 
   ## Errors
 
@@ -185,33 +188,15 @@ defmodule Nx.Vulkan do
       >
   """
   @spec fused_chain(Nx.Tensor.t(), Nx.Tensor.t(), [atom, ...]) :: Nx.Tensor.t()
-  def fused_chain(a, b, ops) do
-    if not (is_list(ops) and ops != [] and not List.improper?(ops)),
-      do: raise(ArgumentError, "expected a list of ops, got: #{inspect(ops)}")
-
-    Enum.reduce(ops, a, &fused_op(short(&1), &2, b))
-  end
-
-  defp short(:mul), do: :multiply
-  defp short(:sub), do: :subtract
-  defp short(:div), do: :divide
-  defp short(:neg), do: :negate
-  defp short(op), do: op
-
-  defp fused_op(:relu, x, _b), do: Nx.max(x, 0)
-  defp fused_op(:reciprocal, x, _b), do: Nx.divide(1, x)
-  defp fused_op(:square, x, _b), do: Nx.multiply(x, x)
-  defp fused_op(op, x, _b) when op in @unary, do: apply(Nx, op, [x])
-  defp fused_op(op, x, b) when op in @binary, do: apply(Nx, op, [x, b])
-  defp fused_op(op, _x, _b), do: raise(ArgumentError, "no elementwise op of a chain: #{inspect(op)}")
+  defdelegate fused_chain(a, b, ops), to: Earlier
 
   @doc """
   A leapfrog chain on independent elements of Normal(mu, sigma): `k` steps of `eps` in one dispatch.
 
   ## Shapes
 
-  `q`, `p` and `inv_mass`, the diagonal of the inverse mass matrix, have one shape, of `n` elements in all. The answer has the state
-  after each step: positions, momenta and gradients of shape `{k, n}`, log densities of shape `{k}`.
+  `q`, `p` and `inv_mass`, the diagonal of the inverse mass matrix, have one shape, of `n` elements in all. The answer
+  has the state after each step: positions, momenta and gradients of shape `{k, n}`, log densities of shape `{k}`.
 
   ## Types
 
@@ -219,50 +204,13 @@ defmodule Nx.Vulkan do
 
   ## Errors
 
-  `{:error, :size_mismatch}` where `q`, `p` and `inv_mass` differ in size; others as `Nx.Vulkan.NativeV.leapfrog_chain_synth/6`.
-  `ArgumentError` where `k` is no integer, and for tensors that are complex or vectorized.
+  `{:error, :size_mismatch}` where `q`, `p` and `inv_mass` differ in size; others as
+  `Nx.Vulkan.NativeV.leapfrog_chain_synth/6`. `ArgumentError` where `k` is no integer, and for tensors that are complex
+  or vectorized.
   """
   @spec leapfrog_chain_normal(Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), pos_integer, number, number, number) ::
           {:ok, {Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t()}} | NativeV.failure()
-  def leapfrog_chain_normal(q, p, inv_mass, k, eps, mu, sigma) when is_integer(k) do
-    for {name, tensor} <- [q: q, p: p, inv_mass: inv_mass], do: plain!(name, tensor)
-    type = if Nx.type(q) == {:f, 64}, do: :f64, else: :f32
-    spec = ChainShaderSpecs.family(:normal, type, [mu, sigma])
-    spv = Application.app_dir(:nx_vulkan, "priv/shaders/leapfrog_chain_normal#{if type == :f64, do: "_f64"}.spv")
-    push = ChainShaderSpecs.push(spec, Nx.size(q), k, eps)
-    [q, p, inv_mass] = for tensor <- [q, p, inv_mass], do: tensor |> Nx.as_type(type) |> Nx.to_binary()
-
-    with true <- byte_size(q) == byte_size(p) and byte_size(q) == byte_size(inv_mass),
-         {:ok, {q, p, grad, logp}} <- run_chain(type, q, p, inv_mass, push, k, spv) do
-      [q, p, grad] = for chain <- [q, p, grad], do: chain |> Nx.from_binary(type) |> Nx.reshape({k, :auto})
-      {:ok, {q, p, grad, Nx.from_binary(logp, type)}}
-    else
-      false -> {:error, :size_mismatch}
-      failure -> failure
-    end
-  end
-
-  def leapfrog_chain_normal(_q, _p, _inv_mass, k, _eps, _mu, _sigma) do
-    raise ArgumentError, "expected k to be an integer, got: #{inspect(k)}"
-  end
-
-  # A conversion to reals would drop imaginary parts, and sizes don't count vectorized axes.
-  defp plain!(name, tensor) do
-    if Nx.Type.complex?(Nx.type(tensor)) do
-      raise ArgumentError,
-            "expected #{name} to be real, got a tensor of type #{Nx.Type.to_string(Nx.type(tensor))}: " <>
-              "give its parts apart, by Nx.real/1 and Nx.imag/1"
-    end
-
-    with %Nx.Tensor{vectorized_axes: [_ | _] = axes} <- tensor do
-      raise ArgumentError,
-            "expected #{name} to have no vectorized axes, got #{inspect(axes)}: " <>
-              "Nx.devectorize/1 makes plain axes of them, whose elements are independent, too"
-    end
-  end
-
-  defp run_chain(:f32, q, p, extras, push, k, spv), do: NativeV.leapfrog_chain_synth(q, p, extras, push, k, spv)
-  defp run_chain(:f64, q, p, extras, push, k, spv), do: NativeV.leapfrog_chain_synth_f64(q, p, extras, push, k, spv)
+  defdelegate leapfrog_chain_normal(q, p, inv_mass, k, eps, mu, sigma), to: Earlier
 
   @doc false
   def selector do

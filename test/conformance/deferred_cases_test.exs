@@ -9,8 +9,8 @@ defmodule Nx.Vulkan.Conformance.DeferredCasesTest do
   # More than the runs after which a structure is compiled.
   @repeats 18
 
-  # In a numerical definition Nx makes one slice of two and one broadcast of two, with other starts and axes at times; so that of the
-  # evaluator is no measure for these families.
+  # In a numerical definition Nx makes one slice of two and one broadcast of two, with other starts and axes at times;
+  # so that of the evaluator is no measure for these families.
   @merged [:slices, :movement]
 
   for family <- @merged do

@@ -7,8 +7,8 @@ defmodule Nx.Vulkan.Conformance.FftTest do
 
   @moduletag :device
 
-  # What rows of `length` random numbers below 100 may be off by. The angles of Nx.BinaryBackend's roots grow with the length, and
-  # their errors show in 64 bits.
+  # What rows of `length` random numbers below 100 may be off by. The angles of Nx.BinaryBackend's roots grow with the
+  # length, and their errors show in 64 bits.
   defp slack(tensor, length) do
     unit = if tensor.type in [f: 64, c: 128], do: length * 2.0 ** -53, else: 2.0 ** -24
     [absolute: 8 * unit * (:math.log2(length) + 1) * :math.sqrt(length) * 140]

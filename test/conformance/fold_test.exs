@@ -4,6 +4,8 @@ defmodule Nx.Vulkan.Conformance.FoldTest do
   import Nx.Defn
   import Nx.Vulkan.Conformance
 
+  alias Nx.Vulkan.ScalarFunction
+
   @moduletag :device
   @moduletag timeout: 600_000
 
@@ -105,6 +107,42 @@ defmodule Nx.Vulkan.Conformance.FoldTest do
   test "many results, and a long fold" do
     assert_same([random({3, 70_000}, {:s, 32})], &Nx.reduce(&1, 0, [axes: [0]], fn x, acc -> difference(x, acc) end))
     assert_same([random({20_000}, {:s, 32})], &Nx.reduce(&1, 0, fn x, acc -> difference(x, acc) end))
+  end
+
+  test "tensors of the device are operands of the kernel, wherever the function holds them" do
+    Nx.default_backend(Nx.Vulkan.VulkanoBackend)
+    {scale, vector, low} = {Nx.tensor(2.5), Nx.tensor([1.0, 2.0, 3.0]), Nx.tensor(-1.0)}
+    held = %{list: [{scale, 1}]}
+    times = fn x -> Nx.multiply(x, scale) end
+    {evaluated, _} = Code.eval_string("fn x, acc -> Nx.add(Nx.multiply(x, scale), acc) end", scale: scale)
+
+    functions = [
+      {evaluated, 1},
+      {fn x, acc -> Nx.add(times.(x), acc) end, 1},
+      {fn x, acc -> Nx.add(Nx.multiply(x, elem(hd(held.list), 0)), acc) end, 1},
+      {fn x, acc -> Nx.add(Nx.multiply(x, Nx.tensor(2.5)), acc) end, 0},
+      # What depends on no argument runs on the device.
+      {fn x, acc -> Nx.add(Nx.multiply(x, Nx.divide(Nx.reduce(vector, 4.0, &Nx.add/2), 4)), acc) end, 1},
+      {fn x, acc -> Nx.add(Nx.multiply(x, Nx.add(vector, 0.5)[1]), acc) end, 1},
+      {fn x, acc -> if(Nx.to_number(Nx.less(x, low)) == 1, do: x, else: Nx.add(times.(x), acc)) end, 2},
+      # A function within, of an argument of the outer one: its steps are the outer one's.
+      {fn x, acc -> Nx.add(Nx.reduce(vector[0..1], 0.0, fn c, sum -> Nx.add(Nx.multiply(c, x), sum) end), acc) end, 2}
+    ]
+
+    for {fun, captured} <- functions do
+      assert {_steps, operands} = ScalarFunction.kernel(:reduce, fun, {:f, 32}, {:f, 32})
+      assert length(operands) == captured
+    end
+
+    expected = Nx.tensor([0.25 + 2.5 * 9, 0.25 + 2.5 * 12])
+    t = Nx.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    for {fun, _} <- Enum.take(functions, 6), do: assert_close(Nx.reduce(t, 0.25, [axes: [0]], fun), expected)
+
+    # Nx can't mix a tensor that comes from elsewhere with those that are traced.
+    Process.put(:scale, scale)
+    elsewhere = fn x, acc -> Nx.add(Nx.multiply(x, Process.get(:scale)), acc) end
+    assert ScalarFunction.kernel(:reduce, elsewhere, {:f, 32}, {:f, 32}) == nil
+    assert_close(Nx.reduce(t, 0.25, [axes: [0]], elsewhere), expected)
   end
 
   ## Functions that no kernel holds

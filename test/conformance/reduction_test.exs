@@ -14,8 +14,8 @@ defmodule Nx.Vulkan.Conformance.ReductionTest do
       for type <- [u: 8, f: 32, s: 64], axes <- @axes, do: {type, axes}
   end
 
-  # Terms are added in another order, so the error grows with the sum of their magnitudes: `absolute` is for 60 terms of at
-  # most 4 in types as coarse as they come.
+  # Terms are added in another order, so the error grows with the sum of their magnitudes: `absolute` is for 60 terms of
+  # at most 4 in types as coarse as they come.
   defp absolute({:f, 64}), do: 1.0e-12
   defp absolute({:c, 128}), do: 1.0e-12
   defp absolute({:f, 32}), do: 1.0e-4

@@ -8,7 +8,8 @@ defmodule Nx.Vulkan.Conformance.WindowTest do
 
   @shapes [{9}, {6, 7}, {2, 5, 6}, {2, 1, 5, 4}]
 
-  # A window that fits, and options for it. Nx.BinaryBackend reads elsewhere where an axis has a window of 1 and a dilation.
+  # A window that fits, and options for it. Nx.BinaryBackend reads elsewhere where an axis has a window of 1 and a
+  # dilation.
   defp random_window(shape, dilated \\ true) do
     sizes = Tuple.to_list(shape)
     window = Enum.map(sizes, &:rand.uniform(min(&1, 3)))

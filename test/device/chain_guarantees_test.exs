@@ -1,6 +1,6 @@
 defmodule Nx.Vulkan.ChainGuaranteesTest do
-  # What chains promise whatever their sizes: the same bits, gradients that are gradients, and energy kept to second order.
-  # `mix test --only chain_sweep` takes many sizes.
+  # What chains promise whatever their sizes: the same bits, gradients that are gradients, and energy kept to second
+  # order. `mix test --only chain_sweep` takes many sizes.
   use ExUnit.Case, async: true
 
   alias Nx.Vulkan.Chain
@@ -188,12 +188,13 @@ defmodule Nx.Vulkan.ChainGuaranteesTest do
       q |> vector(3, data) |> Nx.sum() |> Nx.add(likelihood(q, data)) |> Nx.add(tail)
     end
 
-    # How far values and gradients may be off, relative to the largest: of f64's rounding, and of differences over so small a way.
+    # How far values and gradients may be off, relative to the largest: of f64's rounding, and of differences over so
+    # small a way.
     @rounding 1.0e-9
     @way 1.0e-5
     @differences 1.0e-6
-    # Of f32's rounding, against the same function of the same numbers in f64: some hundred roundings of 6.0e-8 each, which quotients and powers in
-    # between make up to ten times larger.
+    # Of f32's rounding, against the same function of the same numbers in f64: some hundred roundings of 6.0e-8 each,
+    # which quotients and powers in between make up to ten times larger.
     @single_rounding 1.0e-4
 
     test "are the evaluator's and those of differences" do

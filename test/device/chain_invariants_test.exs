@@ -6,7 +6,7 @@ defmodule Nx.Vulkan.ChainInvariantsTest do
   import Nx.Vulkan.Numbers
 
   alias Nx.Vulkan.{Chain, Profile, ProgramInterpreter}
-  alias Nx.Vulkan.Lowering.Invariants
+  alias Nx.Vulkan.Chain.Invariants
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   @moduletag :device

@@ -1,5 +1,6 @@
 defmodule Nx.Vulkan.ChainLoopsTest do
-  # Log-densities with loops, as models of series have them: their gradients against differences, in both forms and types.
+  # Log-densities with loops, as models of series have them: their gradients against differences, in both forms and
+  # types.
   use ExUnit.Case, async: true
 
   alias Nx.Vulkan.{Chain, NUTS}

@@ -6,7 +6,8 @@ defmodule Nx.Vulkan.ChainSubmissionsTest do
 
   @moduletag :device
 
-  # Kernels of a submission of the form `:device` on a GPU, which begins before all is recorded: of the first, and of later ones about.
+  # Kernels of a submission of the form `:device` on a GPU, which begins before all is recorded: of the first, and of
+  # later ones about.
   @first 2_048
   @next 6_000
 
@@ -38,7 +39,8 @@ defmodule Nx.Vulkan.ChainSubmissionsTest do
         {energy, now.submissions - before.submissions, now.dispatches - before.dispatches}
       end
 
-      # The first run compiles what copies. Where the machine has other work, the device may be given what is there before all is.
+      # The first run compiles what copies. Where the machine has other work, the device may be given what is there
+      # before all is.
       run.()
       {trace, submissions, dispatches} = for(_ <- 1..5, do: run.()) |> Enum.min_by(&elem(&1, 1))
 

@@ -5,7 +5,8 @@ defmodule Nx.Vulkan.NativeVTest do
 
   @moduletag :device
 
-  # The shaders' functions are good to one unit in the last place of f32 (6.0e-8) and two of f64 (2.2e-16); the host rounds too.
+  # The shaders' functions are good to one unit in the last place of f32 (6.0e-8) and two of f64 (2.2e-16); the host
+  # rounds too.
   @relative %{f32: 2.0e-7, f64: 2.0e-15}
 
   @binary ~w(add multiply subtract divide pow max min equal less greater)a

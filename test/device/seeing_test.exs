@@ -42,7 +42,8 @@ defmodule Nx.Vulkan.SeeingTest do
       told = Compiler.explain(&halve/1, matrices([{1024, 1024}]))
       assert %{steps: [{:run, %{device: %{arena_bytes: arena_bytes, peak_bytes: peak_bytes}}}]} = told
 
-      # An iteration has the old state, the new one, and may have one between them; nothing of that is in the arena before.
+      # An iteration has the old state, the new one, and may have one between them; nothing of that is in the arena
+      # before.
       assert arena_bytes < 4096
       assert peak_bytes in (8 * 1024 * 1024)..(14 * 1024 * 1024)
 

@@ -105,7 +105,8 @@ defmodule Nx.Vulkan.ServingTest do
       # The last one is padded.
       batches = batches ++ [[[40]]]
 
-      # The node makes the next batch when it is told that this one's result is here: a stream that is gathered first never ends.
+      # The node makes the next batch when it is told that this one's result is here: a stream that is gathered first
+      # never ends.
       results =
         {:distributed, __MODULE__.RemoteStream}
         |> Nx.Serving.batched_run({self(), batches})

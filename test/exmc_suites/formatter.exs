@@ -1,8 +1,8 @@
 defmodule Nx.Vulkan.ExmcSuites.Formatter do
   @moduledoc false
   # Adds one line to the file that EXMC_SUITE_TABLE names: passed, failed, excluded, seconds, how often a chain
-  # shader ran, and the dispatches of the device in all. exmc counts its chains per process, and those of the tests are gone by then,
-  # so that the VM counts the calls.
+  # shader ran, and the dispatches of the device in all. exmc counts its chains per process, and those of the tests are
+  # gone by then, so that the VM counts the calls.
   use GenServer
 
   @chains [

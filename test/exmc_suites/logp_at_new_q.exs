@@ -1,6 +1,6 @@
-# With EXMC_SUITE_LOGP=new, exmc's chains run one step longer and report the log density of each new position. The shaders that
-# exmc 0.3.0 generates put logp_chain[k] at the position before step k + 1, so that its sampler accepts by the wrong energies on
-# any device; this tells what else there is.
+# With EXMC_SUITE_LOGP=new, exmc's chains run one step longer and report the log density of each new position. The
+# shaders that exmc 0.3.0 generates put logp_chain[k] at the position before step k + 1, so that its sampler accepts by
+# the wrong energies on any device; this tells what else there is.
 defmodule Exmc.NUTS.Vulkan.Dispatch do
   @moduledoc false
 

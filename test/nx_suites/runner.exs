@@ -48,8 +48,8 @@ defmodule Nx.Vulkan.Suites.Values do
 
   defp close?(_value, _expected), do: false
 
-  # What a doctest prints where `expected` is to be printed: the same but for floats, which earlier versions of Nx printed with the
-  # digits of f64, and for the line breaks that follow from those.
+  # What a doctest prints where `expected` is to be printed: the same but for floats, which earlier versions of Nx
+  # printed with the digits of f64, and for the line breaks that follow from those.
   def printed(value, expected) do
     text = inspect(value)
     if alike?(parts(text), parts(expected)), do: text, else: expected
@@ -217,8 +217,8 @@ File.cd!(package)
 {:ok, _} = Application.ensure_all_started(:nx_vulkan)
 Application.put_env(:nx_vulkan, :add_backend_on_inspect, false)
 
-# The distributed tests start further nodes of the BEAM, which would compute with their own default backend. Axon leaves out its
-# doctests on other backends than Nx.BinaryBackend, and they print floats as an earlier Nx did.
+# The distributed tests start further nodes of the BEAM, which would compute with their own default backend. Axon leaves
+# out its doctests on other backends than Nx.BinaryBackend, and they print floats as an earlier Nx did.
 doctests = if Path.basename(package) == "axon", do: [test_type: :doctest], else: []
 
 ExUnit.start(
@@ -226,8 +226,8 @@ ExUnit.start(
   formatters: [Nx.Vulkan.Suites.Formatter],
   results: results,
   exclude: [:distributed, :integration] ++ doctests,
-  # Kernels are compiled in between, which takes seconds where the machine has other work, and loops in loops wait for the device in every
-  # iteration: what is tested here is values.
+  # Kernels are compiled in between, which takes seconds where the machine has other work, and loops in loops wait for
+  # the device in every iteration: what is tested here is values.
   assert_receive_timeout: 30_000,
   timeout: 300_000,
   colors: [enabled: false],

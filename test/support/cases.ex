@@ -2,9 +2,9 @@ defmodule Nx.Vulkan.Conformance.Cases do
   @moduledoc """
   Random calls of Nx, compared with `Nx.BinaryBackend`.
 
-  A case comes from two seeds: that of a kind (the op, its types and options, ranks and layouts), and that of the sizes and
-  values. Kinds are what costs time, since each needs kernels of its own. Some values are the edges of their type. Where
-  `Nx.BinaryBackend` raises for one, the case runs without them.
+  A case comes from two seeds: that of a kind (the op, its types and options, ranks and layouts), and that of the sizes
+  and values. Kinds are what costs time, since each needs kernels of its own. Some values are the edges of their type.
+  Where `Nx.BinaryBackend` raises for one, the case runs without them.
   """
 
   import ExUnit.Assertions
@@ -29,8 +29,8 @@ defmodule Nx.Vulkan.Conformance.Cases do
   def families, do: @families
 
   @doc """
-  Runs the case of a family and two seeds, and asserts that both backends agree. With a compiler, the compiled function has to
-  give the bits of the eager one besides.
+  Runs the case of a family and two seeds, and asserts that both backends agree. With a compiler, the compiled function
+  has to give the bits of the eager one besides.
   """
   def check(family, kind, seed, compiler \\ nil) do
     :rand.seed(:exsss, kind)
@@ -78,8 +78,9 @@ defmodule Nx.Vulkan.Conformance.Cases do
     end
   end
 
-  # What runs one by one is the same but where Nx.Defn.Expr makes other calls (slices of slices, broadcasts of broadcasts: see
-  # guides/numerics.md): then the evaluator tells what the compiler has to give, or that it has to raise.
+  # What runs one by one is the same but where Nx.Defn.Expr makes other calls (slices of slices, broadcasts of
+  # broadcasts: see guides/numerics.md): then the evaluator tells what the compiler has to give, or that it has to
+  # raise.
   defp assert_compiled(compiler, tensors, fun, eager) do
     run = fn compiler -> on(VulkanoBackend, tensors, Nx.Defn.jit(fun, compiler: compiler)) end
     compiled = outcome(fn -> run.(compiler) end)
@@ -242,8 +243,8 @@ defmodule Nx.Vulkan.Conformance.Cases do
         _ -> {0, 4}
       end
 
-    # A mean is a sum and a quotient: both are rounded, and half a unit of one may be one of the other. The sum has the type of
-    # the operand, although the quotient of f8_e4m3fn is f32.
+    # A mean is a sum and a quotient: both are rounded, and half a unit of one may be one of the other. The sum has the
+    # type of the operand, although the quotient of f8_e4m3fn is f32.
     rounds =
       cond do
         op in [:all, :any] -> []

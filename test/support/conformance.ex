@@ -23,7 +23,8 @@ defmodule Nx.Vulkan.Conformance do
   def sub_byte, do: [s: 2, s: 4, u: 2, u: 4]
 
   @doc """
-  Random tensor of `Nx.BinaryBackend` with values between `low` and `high` that the type can hold; parts of complex numbers too.
+  Random tensor of `Nx.BinaryBackend` with values between `low` and `high` that the type can hold; parts of complex
+  numbers too.
   """
   def random(shape, type, low \\ -100, high \\ 100) do
     {low, high} = within(type, low, high)
@@ -78,9 +79,9 @@ defmodule Nx.Vulkan.Conformance do
   @doc """
   Asserts that `fun` gives the same on both backends.
 
-  `fun` gets `tensors`, and its result is a tensor or a container of tensors. Integers must be equal. Floats may differ by
-  `:ulp` units in the last place (default 2: the device's functions are within 1, and the value of `Nx.BinaryBackend` is
-  rounded or, for bf16, cut off), plus `:absolute`.
+  `fun` gets `tensors`, and its result is a tensor or a container of tensors. Integers must be equal. Floats may differ
+  by `:ulp` units in the last place (default 2: the device's functions are within 1, and the value of `Nx.BinaryBackend`
+  is rounded or, for bf16, cut off), plus `:absolute`.
   """
   def assert_same(tensors, fun, opts \\ []) do
     expected = on(Nx.BinaryBackend, tensors, fun)

@@ -12,7 +12,9 @@ defmodule Nx.Vulkan.DeviceMemory do
   @equal_readings 20
   @most_readings 1000
 
-  @doc "Bytes of device memory that tensors hold, once this process's garbage is returned and the number no longer changes."
+  @doc """
+  Bytes of device memory that tensors hold, once this process's garbage is returned and the number no longer changes.
+  """
   @spec in_use_bytes() :: non_neg_integer
   def in_use_bytes do
     :erlang.garbage_collect()

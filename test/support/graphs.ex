@@ -2,8 +2,8 @@ defmodule Nx.Vulkan.Conformance.Graphs do
   @moduledoc """
   Random expression graphs: compiled, they have to give the bits that their ops give one by one.
 
-  A graph is a list of steps, each of an op and the places of its operands among the inputs and earlier results. It comes from a
-  seed; another gives the values.
+  A graph is a list of steps, each of an op and the places of its operands among the inputs and earlier results. It
+  comes from a seed; another gives the values.
   """
 
   import Nx.Vulkan.Conformance
@@ -30,7 +30,8 @@ defmodule Nx.Vulkan.Conformance.Graphs do
     rest = List.to_tuple(rest)
     fun = fn first, rest -> fun.(first, Tuple.to_list(rest)) end
 
-    # Through the evaluator, for Nx moves numbers in the expression that it makes of a function: x + (y - 1) is (x + y) - 1 there.
+    # Through the evaluator, for Nx moves numbers in the expression that it makes of a function: x + (y - 1) is (x + y)
+    # - 1 there.
     eager = Nx.Defn.jit_apply(fun, [first, rest], compiler: Nx.Defn.Evaluator)
     compiled = Nx.Defn.jit_apply(fun, [first, rest], compiler: compiler)
 

@@ -14,8 +14,8 @@ defmodule Nx.Vulkan.NativeVFuzz do
   @kinds [:spv_read_failed, :dispatch_failed, :upload_failed, :download_failed]
 
   @doc """
-  Makes `calls` calls, the same ones for the same seed, and prints how they were answered. Raises at the first that was not
-  answered by an error.
+  Makes `calls` calls, the same ones for the same seed, and prints how they were answered. Raises at the first that was
+  not answered by an error.
   """
   def run(calls, seed) do
     :rand.seed(:exsss, seed)

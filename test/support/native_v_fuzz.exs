@@ -2,8 +2,8 @@
 #
 #     mix run test/support/native_v_fuzz.exs [calls] [seed]
 #
-# 10,000 calls unless told. The same seed makes the same calls. Where spirv-val is installed, modules with a flipped bit are
-# among them, and with NX_VULKAN_VALIDATION=required one message of the validation layer fails the run.
+# 10,000 calls unless told. The same seed makes the same calls. Where spirv-val is installed, modules with a flipped bit
+# are among them, and with NX_VULKAN_VALIDATION=required one message of the validation layer fails the run.
 Code.ensure_loaded?(Nx.Vulkan.NativeVFuzz) || Code.require_file("native_v_fuzz.ex", __DIR__)
 
 {calls, seed} =

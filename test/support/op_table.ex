@@ -68,6 +68,9 @@ defmodule Nx.Vulkan.Conformance.OpTable do
   @doc "`{op, lowest argument, highest argument, whether it takes complex numbers}`."
   def unary, do: @unary
 
-  @doc "`{op, types, {lowest, highest} left operand, the same of the right one}`; types name a function of `Nx.Vulkan.Conformance`."
+  @doc """
+  `{op, types, {lowest, highest} left operand, the same of the right one}`; types name a function of
+  `Nx.Vulkan.Conformance`.
+  """
   def binary, do: @binary
 end

@@ -3,16 +3,14 @@ defmodule Nx.Vulkan.OpsTable do
   Which op runs natively on which type, and the device features that it depends on: what `mix nx_vulkan.ops` writes to
   `guides/ops.md`.
 
-  A cell comes from running the op on the open device, which must have all the features: the engine says what the kernels
-  that it launched need.
+  A cell comes from running the op on the open device, which must have all the features: the engine says what the
+  kernels that it launched need.
   """
 
   alias Nx.Vulkan.{NativeV, VulkanoBackend}
+  alias Nx.Vulkan.Ops.Table
 
   @path "guides/ops.md"
-
-  @types [s: 2, s: 4, s: 8, s: 16, s: 32, s: 64, u: 2, u: 4, u: 8, u: 16, u: 32, u: 64] ++
-           [f: 8, f8_e4m3fn: 8, bf: 16, f: 16, f: 32, f: 64, c: 64, c: 128]
 
   @marks [
     {"shaderFloat64", "d"},
@@ -26,33 +24,16 @@ defmodule Nx.Vulkan.OpsTable do
   # Nx compares integers as f64 there. Other ops take f64 for digits, if the device has it.
   @needs_f64 [:"Nx.all_close"]
 
-  @unary [:exp, :expm1, :log, :log1p, :sigmoid, :cos, :sin, :tan, :cosh, :sinh, :tanh, :acos, :asin, :atan, :acosh] ++
-           [:asinh, :atanh, :sqrt, :rsqrt, :cbrt, :erf, :erfc, :erf_inv, :abs, :bitwise_not, :ceil, :conjugate] ++
-           [
-             :floor,
-             :negate,
-             :round,
-             :sign,
-             :count_leading_zeros,
-             :population_count,
-             :real,
-             :imag,
-             :is_nan,
-             :is_infinity
-           ]
-
-  @binary [:add, :subtract, :multiply, :pow, :remainder, :divide, :atan2, :min, :max, :quotient, :bitwise_and] ++
-            [:bitwise_or, :bitwise_xor, :left_shift, :right_shift, :equal, :not_equal, :greater, :less] ++
-            [:greater_equal, :less_equal, :logical_and, :logical_or, :logical_xor]
-
   def path, do: @path
-  def types, do: @types
+  defdelegate types, to: Table
 
   @doc "The ops in the order of the table, with a function of a type that runs each."
   def ops do
+    # Those of three operands and `as_type` are among the others.
     elementwise =
-      for(op <- @unary, do: {op, &apply(Nx, op, [matrix(&1)])}) ++
-        for op <- @binary, do: {op, &apply(Nx, op, [matrix(&1), matrix(&1)])}
+      for {op, operands, kind} <- Table.elementwise(), operands < 3, kind != :cast do
+        {op, &apply(Nx, op, List.duplicate(matrix(&1), operands))}
+      end
 
     elementwise ++ creation() ++ movement() ++ reductions() ++ windows() ++ products() ++ blocks()
   end
@@ -166,7 +147,8 @@ defmodule Nx.Vulkan.OpsTable do
   defp identity(type), do: Nx.eye(3, type: type)
 
   @doc """
-  The mark of one cell: features by their letters, a dot where there are none, nothing where Nx does not have the op for the type.
+  The mark of one cell: features by their letters, a dot where there are none, nothing where Nx does not have the op for
+  the type.
 
   Nothing else may run on the device meanwhile.
   """
@@ -193,15 +175,15 @@ defmodule Nx.Vulkan.OpsTable do
 
   @doc "The text of the guide."
   def render do
-    rows = for {op, call} <- ops(), do: {op, Enum.map(@types, &cell(op, call, &1))}
-    names = Enum.map(@types, &Nx.Type.to_string/1)
+    rows = for {op, call} <- ops(), do: {op, Enum.map(types(), &cell(op, call, &1))}
+    names = Enum.map(types(), &Nx.Type.to_string/1)
 
     """
     # Ops and types
 
-    What `Nx.Vulkan.VulkanoBackend` runs on the device, for each op and type of its operand. `mix nx_vulkan.ops` makes this table
-    from what the engine's kernels declare, and a test compares the two. All of Nx's callbacks are there, and all of its blocks;
-    nothing is computed on the host or by another backend.
+    What `Nx.Vulkan.VulkanoBackend` runs on the device, for each op and type of its operand. `mix nx_vulkan.ops` makes
+    this table from what the engine's kernels declare, and a test compares the two. All of Nx's callbacks are there, and
+    all of its blocks; nothing is computed on the host or by another backend.
 
     | mark | the device must have |
     |---|---|
@@ -213,17 +195,21 @@ defmodule Nx.Vulkan.OpsTable do
     | h | `shaderInt16` and `storageBuffer16BitAccess` |
     | none | Nx does not have the op for this type |
 
-    An op on a device that lacks a feature raises `Nx.Vulkan.Error` with the kind `:unsupported` and the name of the feature. Letters add up. A
-    strided view may need a copy, and with it what `transpose` needs.
+    An op on a device that lacks a feature raises `Nx.Vulkan.Error` with the kind `:unsupported` and the name of the
+    feature. Letters add up. A strided view may need a copy, and with it what `transpose` needs.
 
     Functions of `reduce` and `window_reduce` may be any:
-    - Those of elementwise ops on the element, the accumulator, numbers and captured scalars run in one kernel, as the table says. They may branch on
-      comparisons, logical ops, `is_nan` and `is_infinity` (`if` and `cond` of `defn` do); a function has up to 64 branches, 4096 steps and 62 captured scalars.
-    - Others, such as those that `stack`, `sort`, take a `dot` or read a value, run step by step with a few launches each: for all results at once on vectorized
-      tensors, or for each result where the function reads values, raises for vectorized tensors, or runs in `Nx.Defn.Evaluator`. Their ops need what the table says of them.
-    - `Nx.Vulkan.Compiler` takes the first kind only, and raises `Nx.Vulkan.Error` with the kind `:unsupported` for others; with `compiler: Nx.Defn.Evaluator` they run.
+    - Those of elementwise ops on the element, the accumulator, numbers and captured scalars run in one kernel, as the
+      table says. They may branch on comparisons, logical ops, `is_nan` and `is_infinity` (`if` and `cond` of `defn`
+      do); a function has up to 64 branches, 4096 steps and 62 captured scalars.
+    - Others, such as those that `stack`, `sort`, take a `dot` or read a value, run step by step with a few launches
+      each: for all results at once on vectorized tensors, or for each result where the function reads values, raises
+      for vectorized tensors, or runs in `Nx.Defn.Evaluator`. Their ops need what the table says of them.
+    - `Nx.Vulkan.Compiler` takes the first kind only, and raises `Nx.Vulkan.Error` with the kind `:unsupported` for
+      others; with `compiler: Nx.Defn.Evaluator` they run.
 
-    Functions may be called any number of times, also for branches that no element takes: they must be free of side effects.
+    Functions may be called any number of times, also for branches that no element takes: they must be free of side
+    effects.
 
     | op | #{Enum.join(names, " | ")} |
     |---|#{Enum.map_join(names, fn _ -> "---|" end)}

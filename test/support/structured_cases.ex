@@ -52,8 +52,8 @@ defmodule Nx.Vulkan.Conformance.StructuredCases do
     {low, high} = if op == :window_product, do: {1, 1.5}, else: {0, 4}
     operands = [{type, List.to_tuple(shape), low, high}]
 
-    # A mean is a sum and a quotient: both are rounded, and half a unit of one may be one of the other. The sum has the type of
-    # the operand, although the quotient of f8_e4m3fn is f32.
+    # A mean is a sum and a quotient: both are rounded, and half a unit of one may be one of the other. The sum has the
+    # type of the operand, although the quotient of f8_e4m3fn is f32.
     rounds = if op == :window_mean, do: [wide: 1.65, rounds: type], else: [wide: 0.51]
     {{op, window, opts}, operands, &apply(Nx, op, [&1, List.to_tuple(window), opts]), [ulp: 32] ++ rounds}
   end
@@ -106,7 +106,8 @@ defmodule Nx.Vulkan.Conformance.StructuredCases do
         {:invert, [one], &Nx.LinAlg.invert(regular(&1))}
       ])
 
-    # Nx.BinaryBackend adds 1e-10 to the divisors of cholesky, and its qr subtracts the norm of a column from an element near it.
+    # Nx.BinaryBackend adds 1e-10 to the divisors of cholesky, and its qr subtracts the norm of a column from an element
+    # near it.
     error =
       case name do
         :cholesky -> max(error, 1.0e-8)

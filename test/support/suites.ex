@@ -1,9 +1,10 @@
 defmodule Nx.Vulkan.Suites do
   @moduledoc """
-  The test files of Nx, Axon and Scholar, run with `Nx.Vulkan.VulkanoBackend` as the default backend of every process, and with
-  `Nx.Vulkan.Compiler` or `Nx.Defn.Evaluator` as the default compiler.
+  The test files of Nx, Axon and Scholar, run with `Nx.Vulkan.VulkanoBackend` as the default backend of every process,
+  and with `Nx.Vulkan.Compiler` or `Nx.Defn.Evaluator` as the default compiler.
 
-  The files come from the source trees of the dependencies. Each runs in a VM of its own, through `test/nx_suites/runner.exs`.
+  The files come from the source trees of the dependencies. Each runs in a VM of its own, through
+  `test/nx_suites/runner.exs`.
   """
 
   alias Nx.Vulkan.Suites.Differences
@@ -54,7 +55,10 @@ defmodule Nx.Vulkan.Suites do
   @spec run(suite, Path.t()) :: {:ok, [result]} | {:error, String.t()}
   def run(suite, file), do: settle(Differences.races(suite, file), fn -> run_once(suite, file) end)
 
-  @doc "The results of `run`, which runs again while one of `races` fails: of these the last result counts, of all other tests the first."
+  @doc """
+  The results of `run`, which runs again while one of `races` fails: of these the last result counts, of all other tests
+  the first.
+  """
   @spec settle([String.t()], (-> {:ok, [result]} | {:error, String.t()})) :: {:ok, [result]} | {:error, String.t()}
   def settle(races, run), do: with({:ok, results} <- run.(), do: settle(results, races, run, @race_runs - 1))
 
@@ -93,7 +97,10 @@ defmodule Nx.Vulkan.Suites do
     end
   end
 
-  @doc "The results of a file, an error where none of its tests ran; some files of Axon and Scholar need packages that are not there."
+  @doc """
+  The results of a file, an error where none of its tests ran; some files of Axon and Scholar need packages that are not
+  there.
+  """
   @spec ran([result], suite, String.t()) :: {:ok, [result]} | {:error, String.t()}
   def ran(results, suite, output) do
     if suite in [:axon, :scholar] or

@@ -1,6 +1,7 @@
 defmodule Nx.Vulkan.Suites.Differences do
   @moduledoc """
-  The tests of Nx, Axon and Scholar that do not pass on `Nx.Vulkan.VulkanoBackend` or `Nx.Vulkan.Compiler`, by file and reason.
+  The tests of Nx, Axon and Scholar that do not pass on `Nx.Vulkan.VulkanoBackend` or `Nx.Vulkan.Compiler`, by file and
+  reason.
   """
 
   @reasons %{
@@ -135,8 +136,8 @@ defmodule Nx.Vulkan.Suites.Differences do
   }
   @not_compiled ["test slice"]
 
-  # The tests stop a server as soon as one caller's batch runs, and count on the other caller's batch having come by then. With a pause before
-  # that one they fail on Nx.BinaryBackend, too.
+  # The tests stop a server as soon as one caller's batch runs, and count on the other caller's batch having come by
+  # then. With a pause before that one they fail on Nx.BinaryBackend, too.
   @races %{
     "test/nx/serving_test.exs" => [
       "test batched_run 2=>shutdown=>1 (stacked)",
@@ -233,7 +234,9 @@ defmodule Nx.Vulkan.Suites.Differences do
     reasons(@compiled, file) ++ Enum.reject(reasons(@differences, file), fn {name, _} -> name in @not_compiled end)
   end
 
-  @doc "The tests of a file of a suite that depend on which of two processes comes first: one such run that passes is enough."
+  @doc """
+  The tests of a file of a suite that depend on which of two processes comes first: one such run that passes is enough.
+  """
   def races(suite, file) when suite in [:nx, :nx_compiled], do: Map.get(@races, file, [])
   def races(_suite, _file), do: []
 
@@ -249,7 +252,8 @@ defmodule Nx.Vulkan.Suites.Differences do
   end
 
   @doc """
-  The results of a file, in numbers, and against the list: what fails, what passes although it is listed, what is listed and no test.
+  The results of a file, in numbers, and against the list: what fails, what passes although it is listed, what is listed
+  and no test.
   """
   def sort(suite, file, results) do
     listed = for {name, _reason} <- listed(suite, file), do: name

@@ -4,7 +4,7 @@ defmodule Nx.Vulkan.InvariantsTest do
   import Nx.Defn
 
   alias Nx.Vulkan.Chain
-  alias Nx.Vulkan.Lowering.Invariants
+  alias Nx.Vulkan.Chain.Invariants
 
   @vector Nx.template({3}, :f64)
   @matrix Nx.template({3, 3}, :f64)

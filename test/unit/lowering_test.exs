@@ -1,11 +1,11 @@
-defmodule Nx.Vulkan.LoweringTest do
+defmodule Nx.Vulkan.Compiler.LoweringTest do
   use ExUnit.Case, async: true
 
   import Nx.Defn
   import Nx.Vulkan.Versions, only: [hooked: 2]
 
-  alias Nx.Vulkan.Lowering
-  alias Nx.Vulkan.Lowering.Plan
+  alias Nx.Vulkan.Compiler.Lowering
+  alias Nx.Vulkan.Compiler.Lowering.Plan
 
   defp plan(fun, templates, hooks \\ []) do
     expr = apply(Nx.Defn.debug_expr(fun), templates)

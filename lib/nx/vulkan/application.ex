@@ -32,7 +32,10 @@ defmodule Nx.Vulkan.Application do
 
   @precision {__MODULE__, :precision}
 
-  @doc "How exact products of f32 are in this VM: `:highest`, or `:high` where the configuration or the environment says so at the start."
+  @doc """
+  How exact products of f32 are in this VM: `:highest`, or `:high` where the configuration or the environment says so at
+  the start.
+  """
   @spec precision() :: :high | :highest
   def precision, do: :persistent_term.get(@precision, :highest)
 

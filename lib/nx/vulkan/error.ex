@@ -7,12 +7,12 @@ defmodule Nx.Vulkan.Error do
   ## Fields
 
     * `:kind` - what sort of failure it is, see `t:kind/0`
-    * `:op` - the operation that failed, by Nx's name, or `nil` where it is a program as a whole or none. Where several ops became one kernel
-      it is `:fused` or `:workgroup`, and the message lists them; what is no op of Nx has the name of what was called, such as
-      `:tensor_from_binary`
+    * `:op` - the operation that failed, by Nx's name, or `nil` where it is a program as a whole or none. Where several
+      ops became one kernel it is `:fused` or `:workgroup`, and the message lists them; what is no op of Nx has the name
+      of what was called, such as `:tensor_from_binary`
     * `:message` - what happened, in words
-    * `:details` - a map of what a program may want to look at, such as the sizes in bytes of an `:out_of_memory`, and of an op in a compiled
-      function the types of its `:operands` and `:outs`
+    * `:details` - a map of what a program may want to look at, such as the sizes in bytes of an `:out_of_memory`, and
+      of an op in a compiled function the types of its `:operands` and `:outs`
   """
 
   @typedoc """

@@ -5,38 +5,40 @@ defmodule Nx.Vulkan.NativeV do
   `Nx.Vulkan` and `Nx.Vulkan.VulkanoBackend` are what programs use. This module is the layer below: references to device
   memory in, references out. A reference owns its memory: when the BEAM collects it, the memory goes back to the pool.
 
-  An `error` is `{:error, kind, op, message, details}` with the fields of `Nx.Vulkan.Error`, or `{:error, kind, message}`
-  where there is no op. `:needs_compile` asks for the same call through the twin that runs on a dirty scheduler: the device
-  is not open yet or is far behind, or the kernel is not compiled.
+  An `error` is `{:error, kind, op, message, details}` with the fields of `Nx.Vulkan.Error`, or
+  `{:error, kind, message}` where there is no op. `:needs_compile` asks for the same call through the twin that runs on
+  a dirty scheduler: the device is not open yet or is far behind, or the kernel is not compiled.
 
   ## Raw buffers and supplied shaders
 
-  `buf_*` functions move bytes. `apply_*`, `reduce_axis/7`, `transpose_2d/5`, `matmul/7` and `leapfrog_chain_*` run a SPIR-V
-  file that the caller names, from `priv/shaders` or from anywhere else. They answer with a `t:failure/0`:
+  `buf_*` functions move bytes. `apply_*`, `reduce_axis/7`, `transpose_2d/5`, `matmul/7` and `leapfrog_chain_*` run a
+  SPIR-V file that the caller names, from `priv/shaders` or from anywhere else. They answer with a `t:failure/0`:
 
     * `{:error, :size_mismatch}` - a buffer's size does not fit the other sizes of the call
     * `{:error, :bad_input}` - an op code, number, header or aliasing that the function does not take, or less push data
       than the shader declares
     * `{:error, :spv_read_failed, message}` - the file can't be read, or is no well-formed compute module
-    * `{:error, :dispatch_failed, message}` - the shader does not fit the call (its bindings, the size of its elements), the
-      device lacks a feature that it needs, binds no buffers as large or takes fewer workgroups, or running it failed. A fault on the device shows at the
-      next call that waits, and from then on at every call
+    * `{:error, :dispatch_failed, message}` - the shader does not fit the call (its bindings, the size of its elements),
+      the device lacks a feature that it needs, binds no buffers as large or takes fewer workgroups, or running it
+      failed. A fault on the device shows at the next call that waits, and from then on at every call
     * `{:error, :vulkan_init_failed, message}` - there is no device
     * `{:error, :upload_failed, message}`, `{:error, :download_failed, message}` - memory is short
 
   A term of the wrong sort, such as a reference that is none of this library's, raises `ArgumentError`.
 
-  A shader file is read and checked at its first use and again after it has changed: magic, version, every instruction, id and
-  type, the types of operands and results, decorations, control flow, one compute entry point `main`, storage buffers at set 0 and bindings 0, 1, ... in the call's order, the
-  size of the push constants, workgroup size and features. What passes is code and runs with the caller's trust: buffers are
-  bounds-checked where the driver offers it, but a shader may still write anything to them, and one that never ends
-  occupies the device until its driver gives up, which some never do; nothing on this side can stop it. With
+  A shader file is read and checked at its first use and again after it has changed: magic, version, every instruction,
+  id and type, the types of operands and results, decorations, control flow, one compute entry point `main`, storage
+  buffers at set 0 and bindings 0, 1, ... in the call's order, the size of the push constants, workgroup size and
+  features. What passes is code and runs with the caller's trust: buffers are bounds-checked where the driver offers it,
+  but a shader may still write anything to them, and one that never ends occupies the device until its driver gives up,
+  which some never do; nothing on this side can stop it. With
 
       config :nx_vulkan, validate_spirv: true
 
   `spirv-val` of SPIRV-Tools sees every file before its first use, where it is installed.
 
-  All calls of a VM run one after the other on the device, in the order in which they were made, from any number of processes.
+  All calls of a VM run one after the other on the device, in the order in which they were made, from any number of
+  processes.
   """
 
   # mix.exs builds the library before this module is compiled.
@@ -79,20 +81,22 @@ defmodule Nx.Vulkan.NativeV do
 
   @doc """
   Opens the device that `selector` names: an index, the digits of its UUID or a part of its name; with nil the one of
-  `NX_VULKAN_DEVICE`, or the best there is. A VM uses one device: once one is open, naming another is an error. Dirty IO scheduler.
+  `NX_VULKAN_DEVICE`, or the best there is. A VM uses one device: once one is open, naming another is an error. Dirty IO
+  scheduler.
   """
   @spec device_open(String.t() | nil) :: :ok | short_error
   def device_open(_selector), do: nif_error()
 
   @doc """
-  Takes what the configuration says, before the device is opened: whether to take a profile, a folder for the SPIR-V of generated
-  kernels or nil, and whether large products of f32 may run on matrix units (`precision: :high`).
+  Takes what the configuration says, before the device is opened: whether to take a profile, a folder for the SPIR-V of
+  generated kernels or nil, and whether large products of f32 may run on matrix units (`precision: :high`).
   """
   @spec device_configure(boolean, String.t() | nil, boolean) :: :ok
   def device_configure(_profile, _dump_spirv, _high), do: nif_error()
 
   @doc """
-  Takes times of all launches from now on, see `Nx.Vulkan.Profile`. Opens the device if it is not open. Dirty IO scheduler.
+  Takes times of all launches from now on, see `Nx.Vulkan.Profile`. Opens the device if it is not open. Dirty IO
+  scheduler.
   """
   @spec profile_start() :: {:ok, nil} | error
   def profile_start, do: nif_error()
@@ -106,16 +110,17 @@ defmodule Nx.Vulkan.NativeV do
   def profile_reset, do: nif_error()
 
   @doc """
-  The times taken so far: `:device`, `:rows`, `:limits`, `:unmeasured` and a `:table` of them; nil while no device is open. The limits are
-  `{bytes_per_second, flops_per_second}`, or with nil what was measured, now if `measure` is true. Dirty IO scheduler.
+  The times taken so far: `:device`, `:rows`, `:limits`, `:unmeasured` and a `:table` of them; nil while no device is
+  open. The limits are `{bytes_per_second, flops_per_second}`, or with nil what was measured, now if `measure` is true.
+  Dirty IO scheduler.
   """
   @spec profile_get({float, float} | nil, boolean) :: {:ok, map | nil} | error
   def profile_get(_limits, _measure), do: nif_error()
 
   @doc """
-  Counters of the engine: memory in bytes (`:peak_bytes` is the most that was in use at once), allocations (how often memory was taken from the driver), submissions, dispatches, copies, barriers,
-  pipelines; of deferred ops those that are pending,
-  and the programs that were compiled, replayed, and run op by op. All zero while no device is open.
+  Counters of the engine: memory in bytes (`:peak_bytes` is the most that was in use at once), allocations (how often
+  memory was taken from the driver), submissions, dispatches, copies, barriers, pipelines; of deferred ops those that
+  are pending, and the programs that were compiled, replayed, and run op by op. All zero while no device is open.
   """
   @spec device_stats() :: map
   def device_stats, do: nif_error()
@@ -127,14 +132,15 @@ defmodule Nx.Vulkan.NativeV do
   def device_take_features_used, do: nif_error()
 
   @doc """
-  What the Vulkan validation layer has said so far; nil where it is not watching, see `NX_VULKAN_VALIDATION`. Dirty IO scheduler.
+  What the Vulkan validation layer has said so far; nil where it is not watching, see `NX_VULKAN_VALIDATION`. Dirty IO
+  scheduler.
   """
   @spec device_validation_messages() :: [String.t()] | nil
   def device_validation_messages, do: nif_error()
 
   @doc """
-  Writes compiled pipelines to the cache on disk, which otherwise happens after every 16 of them. Done when the application stops.
-  Dirty IO scheduler.
+  Writes compiled pipelines to the cache on disk, which otherwise happens after every 16 of them. Done when the
+  application stops. Dirty IO scheduler.
   """
   @spec device_save_pipelines() :: :ok
   def device_save_pipelines, do: nif_error()
@@ -144,7 +150,8 @@ defmodule Nx.Vulkan.NativeV do
   @doc """
   Uploads a tensor in Nx's binary layout, a bitstring of a sub-byte type filled up to whole bytes.
 
-  `type` is Nx's short name, such as `:f32`. Normal scheduler, so only for small binaries; see `tensor_from_binary_dirty/3`.
+  `type` is Nx's short name, such as `:f32`. Normal scheduler, so only for small binaries; see
+  `tensor_from_binary_dirty/3`.
   """
   @spec tensor_from_binary(atom, tuple, binary) :: tensor_result | :needs_compile
   def tensor_from_binary(_type, _shape, _binary), do: nif_error()
@@ -156,8 +163,8 @@ defmodule Nx.Vulkan.NativeV do
   def tensor_from_binary_dirty(_type, _shape, _binary), do: nif_error()
 
   @doc """
-  Waits for a tensor and reads it in Nx's binary layout, filled up to whole bytes: all of it, or the first `limit` elements.
-  Dirty IO scheduler.
+  Waits for a tensor and reads it in Nx's binary layout, filled up to whole bytes: all of it, or the first `limit`
+  elements. Dirty IO scheduler.
   """
   @spec tensor_to_binary(ref, non_neg_integer | nil) :: {:ok, binary} | error
   def tensor_to_binary(_ref, _limit), do: nif_error()
@@ -167,7 +174,8 @@ defmodule Nx.Vulkan.NativeV do
   def tensor_to_binary_soon(_ref, _limit), do: nif_error()
 
   @doc """
-  Gives up the reference's hold on its memory without waiting for the garbage collector. Later uses are `:released` errors.
+  Gives up the reference's hold on its memory without waiting for the garbage collector. Later uses are `:released`
+  errors.
   """
   @spec tensor_release(ref) :: :ok | :already_deallocated
   def tensor_release(_ref), do: nif_error()
@@ -182,18 +190,20 @@ defmodule Nx.Vulkan.NativeV do
   def tensor_share(_ref), do: nif_error()
 
   @doc """
-  A tensor that shares the memory at an address which `tensor_share/1` gave, or which lies within such a tensor. Dirty IO
-  scheduler.
+  A tensor that shares the memory at an address which `tensor_share/1` gave, or which lies within such a tensor. Dirty
+  IO scheduler.
 
   ## Errors
 
-  `:invalid_argument` where no such tensor exists any more, where it ends too early, and for an address between elements.
+  `:invalid_argument` where no such tensor exists any more, where it ends too early, and for an address between
+  elements.
   """
   @spec tensor_from_address(non_neg_integer, atom, tuple) :: tensor_result
   def tensor_from_address(_address, _type, _shape), do: nif_error()
 
   @doc """
-  A handle by which other processes of the system find the tensor's memory, and its size in bytes; otherwise as `tensor_share/1`.
+  A handle by which other processes of the system find the tensor's memory, and its size in bytes; otherwise as
+  `tensor_share/1`.
 
   The tensor moves into memory that can be shared. Others must run as the same user, with leave to trace this process.
 
@@ -209,14 +219,15 @@ defmodule Nx.Vulkan.NativeV do
 
   ## Errors
 
-  `:invalid_argument` for another binary, a process that is gone or keeps its memory to itself, another device, and memory
-  that is too small; `:unsupported` as in `tensor_share_ipc/1`.
+  `:invalid_argument` for another binary, a process that is gone or keeps its memory to itself, another device, and
+  memory that is too small; `:unsupported` as in `tensor_share_ipc/1`.
   """
   @spec tensor_from_ipc(binary, atom, tuple) :: tensor_result
   def tensor_from_ipc(_handle, _type, _shape), do: nif_error()
 
   @doc """
-  How a tensor lies in memory: type, shape, strides and offset in elements, bytes of the storage. One that is pending has no storage yet.
+  How a tensor lies in memory: type, shape, strides and offset in elements, bytes of the storage. One that is pending
+  has no storage yet.
   """
   @spec tensor_info(ref) :: {:ok, map} | error
   def tensor_info(_ref), do: nif_error()
@@ -224,8 +235,9 @@ defmodule Nx.Vulkan.NativeV do
   @doc """
   Runs one op of Nx by its name: records it and returns a reference to memory that the device fills later.
 
-  `type` and `shape` are those of the result. `:pressure` beside the reference asks the caller to collect garbage, because
-  device memory is short, or because a large result (above 64 MiB) found no unused memory. Normal scheduler, below 1 ms.
+  `type` and `shape` are those of the result. `:pressure` beside the reference asks the caller to collect garbage,
+  because device memory is short, or because a large result (above 64 MiB) found no unused memory. Normal scheduler,
+  below 1 ms.
   """
   @spec program_run(atom, keyword, [ref], atom, tuple) :: tensor_result | :needs_compile
   def program_run(_op, _attrs, _operands, _type, _shape), do: nif_error()
@@ -237,8 +249,8 @@ defmodule Nx.Vulkan.NativeV do
   def program_run_compile(_op, _attrs, _operands, _type, _shape), do: nif_error()
 
   @doc """
-  As `program_run/5` for ops of several results: `types` has `{type, shape}` of each, and the answer a list of references.
-  Normal scheduler, below 1 ms.
+  As `program_run/5` for ops of several results: `types` has `{type, shape}` of each, and the answer a list of
+  references. Normal scheduler, below 1 ms.
   """
   @spec program_run_all(atom, keyword, [ref], [{atom, tuple}]) :: tensors_result | :needs_compile
   def program_run_all(_op, _attrs, _operands, _types), do: nif_error()
@@ -250,10 +262,11 @@ defmodule Nx.Vulkan.NativeV do
   def program_run_all_compile(_op, _attrs, _operands, _types), do: nif_error()
 
   @doc """
-  Leaves one op of Nx for when its result, or what depends on it, is read; otherwise as `program_run/5`. Errors of the op come then.
+  Leaves one op of Nx for when its result, or what depends on it, is read; otherwise as `program_run/5`. Errors of the
+  op come then.
 
-  `:full` beside the reference says that much is pending, and asks for `tensor_compute/1`. `:needs_compile` while no device is open.
-  Normal scheduler, some microseconds.
+  `:full` beside the reference says that much is pending, and asks for `tensor_compute/1`. `:needs_compile` while no
+  device is open. Normal scheduler, some microseconds.
   """
   @spec program_defer(atom, keyword, [ref], atom, tuple) :: tensor_result | {:ok, ref, :full} | :needs_compile
   def program_defer(_op, _attrs, _operands, _type, _shape), do: nif_error()
@@ -266,7 +279,8 @@ defmodule Nx.Vulkan.NativeV do
   def program_defer_all(_op, _attrs, _operands, _types), do: nif_error()
 
   @doc """
-  Records what a pending tensor needs, with all pending ops that hang together with it. Does not wait for the device. Dirty CPU scheduler.
+  Records what a pending tensor needs, with all pending ops that hang together with it. Does not wait for the device.
+  Dirty CPU scheduler.
   """
   @spec tensor_compute(ref) :: {:ok, ref} | error
   def tensor_compute(_ref), do: nif_error()
@@ -274,22 +288,24 @@ defmodule Nx.Vulkan.NativeV do
   @doc """
   Compiles a program: an executable that any number of processes may run. Dirty CPU scheduler.
 
-  A program is `[inputs, instructions, outputs]`: the types of the inputs, `[op, attributes, operands, types of the results]` for each
-  op, and operands again. A type is `[:f32, [2, 3]]`, an operand `[:input, 0]` or `[:result, 3]`, where results are counted over all ops,
-  attributes are `[[:axis, 0], ...]`. `:while` has the attributes `:condition` and `:body`, `:cond` has `:on_true` and `:on_false`, which are programs.
+  A program is `[inputs, instructions, outputs]`: the types of the inputs,
+  `[op, attributes, operands, types of the results]` for each op, and operands again. A type is `[:f32, [2, 3]]`, an
+  operand `[:input, 0]` or `[:result, 3]`, where results are counted over all ops, attributes are `[[:axis, 0], ...]`.
+  `:while` has the attributes `:condition` and `:body`, `:cond` has `:on_true` and `:on_false`, which are programs.
   """
   @spec program_compile(list) :: {:ok, ref} | error
   def program_compile(program), do: program_compile(program, [])
 
   @doc """
-  As `program_compile/1`, where the inputs for which `donated` has `true` are released by a run that succeeds. Results have their memory where they
-  fit and nothing else holds it. Dirty CPU scheduler.
+  As `program_compile/1`, where the inputs for which `donated` has `true` are released by a run that succeeds. Results
+  have their memory where they fit and nothing else holds it. Dirty CPU scheduler.
   """
   @spec program_compile(list, [boolean]) :: {:ok, ref} | error
   def program_compile(_program, _donated), do: nif_error()
 
   @doc """
-  Runs an executable on as many tensors as it has inputs: records it and returns references to memory that the device fills later.
+  Runs an executable on as many tensors as it has inputs: records it and returns references to memory that the device
+  fills later.
 
   `:needs_compile` where the run must wait for the device; `executable_run_dirty/2` does. Normal scheduler.
   """
@@ -297,26 +313,26 @@ defmodule Nx.Vulkan.NativeV do
   def executable_run(_executable, _inputs), do: nif_error()
 
   @doc """
-  What one run of an executable does: `:commands` and `:barriers` recorded, `:waits` for the device, bytes of intermediate results
-  (`:arena_bytes`) and of what each run allocates besides (`:own_bytes`), those of loops and branches that the host drives left out, and the most
-  bytes that a run takes at once besides its inputs, with all of them (`:peak_bytes`; an estimate for factorizations that read values). What of
-  `:own_bytes` has the memory of donated inputs, where nothing else holds that, is `:donated_bytes`; the other numbers count it as allocated.
-  Normal scheduler.
+  What one run of an executable does: `:commands` and `:barriers` recorded, `:waits` for the device, bytes of
+  intermediate results (`:arena_bytes`) and of what each run allocates besides (`:own_bytes`), those of loops and
+  branches that the host drives left out, and the most bytes that a run takes at once besides its inputs, with all of
+  them (`:peak_bytes`; an estimate for factorizations that read values). What of `:own_bytes` has the memory of donated
+  inputs, where nothing else holds that, is `:donated_bytes`; the other numbers count it as allocated. Normal scheduler.
   """
   @spec executable_info(ref) :: {:ok, map} | error
   def executable_info(_executable), do: nif_error()
 
   @doc """
-  What one run of an executable does, launch by launch: maps with `:kernel` (its name and the beginning of its hash, or `"fill"` or
-  `"copy"`), `:groups`, `:barrier`, `:read_bytes`, `:written_bytes` and `:flops`, and maps with `:wait` for what waits for the device,
-  with the lists of its parts. Dirty CPU scheduler.
+  What one run of an executable does, launch by launch: maps with `:kernel` (its name and the beginning of its hash, or
+  `"fill"` or `"copy"`), `:groups`, `:barrier`, `:read_bytes`, `:written_bytes` and `:flops`, and maps with `:wait` for
+  what waits for the device, with the lists of its parts. Dirty CPU scheduler.
   """
   @spec executable_launches(ref) :: {:ok, [map]} | error
   def executable_launches(_executable), do: nif_error()
 
   @doc """
-  Programs, as in `program_compile/1`, each with a title, as one graph in the DOT language, as the engine optimizes them for the device.
-  Dirty CPU scheduler.
+  Programs, as in `program_compile/1`, each with a title, as one graph in the DOT language, as the engine optimizes them
+  for the device. Dirty CPU scheduler.
   """
   @spec programs_graph(String.t(), [{String.t(), list}]) :: {:ok, String.t()} | error
   def programs_graph(_title, _programs), do: nif_error()
@@ -330,19 +346,21 @@ defmodule Nx.Vulkan.NativeV do
   @doc """
   Compiles the chain of leapfrog steps of a log-density, see `Nx.Vulkan.Chain`. Dirty CPU scheduler.
 
-  The program, as in `program_compile/1`, takes the parameters `{d}` (f32 or f64) and what is captured, and gives the log-density and
-  its gradient. `mass` is `:diagonal` or `:dense`. With the form `:workgroup` steps are one dispatch, in which each chain is a workgroup;
-  with `:device` each step of each chain is a run of a compiled program; `:auto` chooses. Returns the chain and its form.
+  The program, as in `program_compile/1`, takes the parameters `{d}` (f32 or f64) and what is captured, and gives the
+  log-density and its gradient. `mass` is `:diagonal` or `:dense`. With the form `:workgroup` steps are one dispatch, in
+  which each chain is a workgroup; with `:device` each step of each chain is a run of a compiled program; `:auto`
+  chooses. Returns the chain and its form.
   """
   @spec chain_compile(list, :diagonal | :dense, :auto | form) :: {:ok, {ref, form}} | error
   def chain_compile(_program, _mass, _form), do: nif_error()
 
   @doc """
-  Starts a chain of `steps` steps: `start` is positions and momenta `{b, d}`, the inverse mass, step sizes `{b}`. Returns references to
-  positions, momenta, gradients `{b, steps, d}`, log-densities and energies `{b, steps}`, which the device fills later.
+  Starts a chain of `steps` steps: `start` is positions and momenta `{b, d}`, the inverse mass, step sizes `{b}`.
+  Returns references to positions, momenta, gradients `{b, steps, d}`, log-densities and energies `{b, steps}`, which
+  the device fills later.
 
-  `:needs_compile` where a tensor must be copied first, where the steps may take long, and always in the form `:device`; `chain_run_dirty/4` does it.
-  Normal scheduler.
+  `:needs_compile` where a tensor must be copied first, where the steps may take long, and always in the form `:device`;
+  `chain_run_dirty/4` does it. Normal scheduler.
   """
   @spec chain_run(ref, [ref], [ref], pos_integer) :: tensors_result | :needs_compile
   def chain_run(_chain, _start, _captured, _steps), do: nif_error()
@@ -350,15 +368,16 @@ defmodule Nx.Vulkan.NativeV do
   @doc """
   As `chain_run/4`, and it compiles where need be. Dirty CPU scheduler.
 
-  Returns `{:more, run}` where it recorded a part of the steps only, about what takes the device 50 ms: `chain_continue/1` goes on. A run that nobody holds
-  any more ends with its last part.
+  Returns `{:more, run}` where it recorded a part of the steps only, about what takes the device 50 ms:
+  `chain_continue/1` goes on. A run that nobody holds any more ends with its last part.
   """
   @spec chain_run_dirty(ref, [ref], [ref], pos_integer) :: tensors_result | {:more, ref}
   def chain_run_dirty(_chain, _start, _captured, _steps), do: nif_error()
 
   @doc """
-  Records the next part of a run of `chain_run_dirty/4` or `transition_run_dirty/5`, and waits before that where two parts are still to be done by
-  the device, or where only the end of the last one tells what is left. Returns what they return; of a run that has ended, the same again. Dirty IO scheduler.
+  Records the next part of a run of `chain_run_dirty/4` or `transition_run_dirty/5`, and waits before that where two
+  parts are still to be done by the device, or where only the end of the last one tells what is left. Returns what they
+  return; of a run that has ended, the same again. Dirty IO scheduler.
   """
   @spec chain_continue(ref) :: tensors_result | {:more, ref}
   def chain_continue(_run), do: nif_error()
@@ -366,25 +385,27 @@ defmodule Nx.Vulkan.NativeV do
   @doc """
   Compiles a program that takes a Markov chain from one draw to the next, see `Nx.Vulkan.NUTS`. Dirty CPU scheduler.
 
-  The program, as in `program_compile/1`, takes the number of the draw within a call (a u32 scalar), `states` values and what stays
-  the same; its first results are the next values. `own` says of every input after the first whether each chain has one of its
-  own, as it has of the states. Forms are those of `chain_compile/3`.
+  The program, as in `program_compile/1`, takes the number of the draw within a call (a u32 scalar), `states` values and
+  what stays the same; its first results are the next values. `own` says of every input after the first whether each
+  chain has one of its own, as it has of the states. Forms are those of `chain_compile/3`.
   """
   @spec transition_compile(list, pos_integer, [boolean], :auto | form) :: {:ok, {ref, form}} | error
   def transition_compile(_program, _states, _own, _form), do: nif_error()
 
   @doc """
   Starts `chains` chains of `draws` draws. What each chain has of its own has the number of chains as its first axis.
-  Returns references to the results of every draw, `{chains, draws, ..}`, which the device fills later. Parts of a run that takes longer take about `part_us` microseconds each.
+  Returns references to the results of every draw, `{chains, draws, ..}`, which the device fills later. Parts of a run
+  that takes longer take about `part_us` microseconds each.
 
-  `:needs_compile` where a tensor must be copied first, where the draws may take long or have a loop of which nobody knows how often it runs, and always in the form `:device`;
-  `transition_run_dirty/5` does it. Normal scheduler.
+  `:needs_compile` where a tensor must be copied first, where the draws may take long or have a loop of which nobody
+  knows how often it runs, and always in the form `:device`; `transition_run_dirty/5` does it. Normal scheduler.
   """
   @spec transition_run(ref, [ref], pos_integer, pos_integer, pos_integer) :: tensors_result | :needs_compile
   def transition_run(_transition, _inputs, _chains, _draws, _part_us), do: nif_error()
 
   @doc """
-  As `transition_run/5`, and it compiles where need be. Returns `{:more, run}` as `chain_run_dirty/4`. Dirty CPU scheduler.
+  As `transition_run/5`, and it compiles where need be. Returns `{:more, run}` as `chain_run_dirty/4`. Dirty CPU
+  scheduler.
   """
   @spec transition_run_dirty(ref, [ref], pos_integer, pos_integer, pos_integer) :: tensors_result | {:more, ref}
   def transition_run_dirty(_transition, _inputs, _chains, _draws, _part_us), do: nif_error()
@@ -432,8 +453,8 @@ defmodule Nx.Vulkan.NativeV do
   ## Supplied shaders
 
   @doc """
-  The name of the device in use and its kind by Vulkan's name: `"DiscreteGpu"`, `"IntegratedGpu"`, `"VirtualGpu"`, `"Cpu"` or `"Other"`. Opens
-  the device if it is not open. New programs call `Nx.Vulkan.devices/0`.
+  The name of the device in use and its kind by Vulkan's name: `"DiscreteGpu"`, `"IntegratedGpu"`, `"VirtualGpu"`,
+  `"Cpu"` or `"Other"`. Opens the device if it is not open. New programs call `Nx.Vulkan.devices/0`.
   """
   @spec device_name() :: {:ok, String.t(), String.t()} | failure
   def device_name do
@@ -452,8 +473,8 @@ defmodule Nx.Vulkan.NativeV do
   def shader_check(spv), do: raw_check(spv, validate_spirv?())
 
   @doc """
-  The SPIR-V module with no float operations contracted, and signed zeros, infinities and NaN kept. GLSL can't ask for either, and the
-  functions of `priv/shaders/include` need both. Needs no device. Dirty CPU scheduler.
+  The SPIR-V module with no float operations contracted, and signed zeros, infinities and NaN kept. GLSL can't ask for
+  either, and the functions of `priv/shaders/include` need both. Needs no device. Dirty CPU scheduler.
   """
   @spec shader_exact_floats(binary) :: {:ok, binary} | failure
   def shader_exact_floats(spirv), do: raw_exact_floats(spirv)
@@ -465,17 +486,19 @@ defmodule Nx.Vulkan.NativeV do
 
   ## Shapes
 
-  All three buffers have one size, of `n` elements or more. Elements have 4 bytes, or 8 where the shader computes in f64 on
-  such elements. `out` may be `a` or `b`. With `n = 0` nothing happens. More elements than one dispatch takes are several.
+  All three buffers have one size, of `n` elements or more. Elements have 4 bytes, or 8 where the shader computes in f64
+  on such elements. `out` may be `a` or `b`. With `n = 0` nothing happens. More elements than one dispatch takes are
+  several.
 
   ## Op codes
 
-  0 add, 1 multiply, 2 subtract, 3 divide, 4 pow, 5 max, 6 min, 7 equal, 8 less, 9 greater; comparisons give 1 or 0. The shader
-  gets the code as specialization constant 0.
+  0 add, 1 multiply, 2 subtract, 3 divide, 4 pow, 5 max, 6 min, 7 equal, 8 less, 9 greater; comparisons give 1 or 0. The
+  shader gets the code as specialization constant 0.
 
   ## Errors
 
-  `:size_mismatch`; `:bad_input` for another op code; `:spv_read_failed`, `:dispatch_failed` as in the module's documentation.
+  `:size_mismatch`; `:bad_input` for another op code; `:spv_read_failed`, `:dispatch_failed` as in the module's
+  documentation.
   """
   @spec apply_binary(ref, ref, ref, non_neg_integer, 0..9, Path.t()) :: :ok | failure
   def apply_binary(out, a, b, n, op, spv), do: run(:binary, [out, a, b], [n], op, spv)
@@ -487,8 +510,8 @@ defmodule Nx.Vulkan.NativeV do
 
   ## Op codes
 
-  0 exp, 1 log, 2 sqrt, 3 abs, 4 negate, 5 sigmoid, 6 tanh, 7 relu, 8 ceil, 9 floor, 10 sign, 11 reciprocal, 12 square, 13 erf,
-  14 expm1.
+  0 exp, 1 log, 2 sqrt, 3 abs, 4 negate, 5 sigmoid, 6 tanh, 7 relu, 8 ceil, 9 floor, 10 sign, 11 reciprocal, 12 square,
+  13 erf, 14 expm1.
   """
   @spec apply_unary(ref, ref, non_neg_integer, 0..14, Path.t()) :: :ok | failure
   def apply_unary(out, a, n, op, spv), do: run(:unary, [out, a], [n], op, spv)
@@ -509,8 +532,8 @@ defmodule Nx.Vulkan.NativeV do
 
   ## Errors
 
-  `:size_mismatch`; `:bad_input` for another op code and when `out` is `a`; `:dispatch_failed` for more than 65,535 * 256
-  results on a device with the smallest limits; the others as `apply_binary/6`.
+  `:size_mismatch`; `:bad_input` for another op code and when `out` is `a`; `:dispatch_failed` for more than 65,535 *
+  256 results on a device with the smallest limits; the others as `apply_binary/6`.
   """
   @spec reduce_axis(ref, ref, non_neg_integer, non_neg_integer, non_neg_integer, 0..3, Path.t()) :: :ok | failure
   def reduce_axis(out, a, outer, reduce_size, inner, op, spv) do
@@ -534,15 +557,16 @@ defmodule Nx.Vulkan.NativeV do
   def transpose_2d(out, a, m, n, spv), do: run(:transpose, [out, a], [m, n], 0, spv)
 
   @doc """
-  The matrix product, by `matmul.spv`, `matmul_tiled.spv`, `matmul_tiled32.spv`, `matmul_tiled16x2.spv` or `matmul_f64.spv`.
+  The matrix product, by `matmul.spv`, `matmul_tiled.spv`, `matmul_tiled32.spv`, `matmul_tiled16x2.spv` or
+  `matmul_f64.spv`.
 
   A file of the name `matmul_tiled16x2.spv` computes two rows per invocation and gets half as many workgroups. Returns
   before the result is there. Normal scheduler; the first use of a shader on dirty CPU.
 
   ## Shapes
 
-  `a` is `[m, k]`, `b` is `[k, n]`, `out` is `[m, n]`, all row-major; buffers may be larger. Fewer than 2^32 elements each. With
-  `k = 0` the product is 0.
+  `a` is `[m, k]`, `b` is `[k, n]`, `out` is `[m, n]`, all row-major; buffers may be larger. Fewer than 2^32 elements
+  each. With `k = 0` the product is 0.
 
   ## Errors
 
@@ -554,15 +578,15 @@ defmodule Nx.Vulkan.NativeV do
   ## Chains
 
   @doc """
-  Integrates Hamilton's equations for `k` leapfrog steps in one dispatch of the shader `spv`, in f32, and waits for the result.
-  Dirty IO scheduler.
+  Integrates Hamilton's equations for `k` leapfrog steps in one dispatch of the shader `spv`, in f32, and waits for the
+  result. Dirty IO scheduler.
 
   Same inputs give the same bits; the first n steps of a longer chain are the chain of n steps.
 
   ## Shapes
 
-  All binaries are arrays of little-endian f32. `push` begins with `<<k::32, n_obs::32, d::32, 0::32, eps::float-32>>` (all
-  little), what the shader declares behind it follows, and what is longer than the shader declares is cut off.
+  All binaries are arrays of little-endian f32. `push` begins with `<<k::32, n_obs::32, d::32, 0::32, eps::float-32>>`
+  (all little), what the shader declares behind it follows, and what is longer than the shader declares is cut off.
 
   | binary | elements |
   | --- | --- |
@@ -573,8 +597,9 @@ defmodule Nx.Vulkan.NativeV do
 
   The shader binds q, p, extras and the four results at 0 to 6 and runs as one workgroup.
 
-  For the families `leapfrog_chain_*.spv` in `priv/shaders`, `push` begins with `<<n::32, k::32, eps::float-32>>`, and `q`, `p`
-  and `extras` (the inverse mass alone) have `n` elements, of any number. The sizes tell which of the two a call is.
+  For the families `leapfrog_chain_*.spv` in `priv/shaders`, `push` begins with `<<n::32, k::32, eps::float-32>>`, and
+  `q`, `p` and `extras` (the inverse mass alone) have `n` elements, of any number. The sizes tell which of the two a
+  call is.
 
   ## Limits
 
@@ -583,15 +608,16 @@ defmodule Nx.Vulkan.NativeV do
   ## Errors
 
   `:size_mismatch`: `q` and `p` differ in size, `d` is 0, or a binary is not as long as the header says. `:bad_input`: a
-  limit is broken, `k` is not the header's, `push` is shorter than the header or than the shader declares. A family's call whose sizes differ
-  is taken for one with the longer header, and so mostly is `:bad_input`. The others as in the module's documentation.
+  limit is broken, `k` is not the header's, `push` is shorter than the header or than the shader declares. A family's
+  call whose sizes differ is taken for one with the longer header, and so mostly is `:bad_input`. The others as in the
+  module's documentation.
   """
   @spec leapfrog_chain_synth(binary, binary, binary, binary, pos_integer, Path.t()) :: {:ok, chain} | failure
   def leapfrog_chain_synth(q, p, extras, push, k, spv), do: run_chain(:f32, q, p, extras, push, k, spv)
 
   @doc """
-  As `leapfrog_chain_synth/6` in f64: all binaries are arrays of f64, and so are `eps`, at byte 16 of `push` (at byte 8 for a
-  family), and what follows it.
+  As `leapfrog_chain_synth/6` in f64: all binaries are arrays of f64, and so are `eps`, at byte 16 of `push` (at byte 8
+  for a family), and what follows it.
 
   The device must have `shaderFloat64`.
   """
@@ -601,9 +627,9 @@ defmodule Nx.Vulkan.NativeV do
   @doc """
   As `leapfrog_chain_synth/6` for many instances at once, with the same bits as one after the other.
 
-  The fourth word of `push` is their number, at least 1 and at most the number of workgroups that the device takes. Instances
-  lie one after the other in every binary: `q[i * d + j]`, `extras[i * (n_obs + d) + j]`, results `[i * k * d + step * d + j]`,
-  log density `[i * k + step]`. Each runs as one workgroup. Families have no batches.
+  The fourth word of `push` is their number, at least 1 and at most the number of workgroups that the device takes.
+  Instances lie one after the other in every binary: `q[i * d + j]`, `extras[i * (n_obs + d) + j]`, results
+  `[i * k * d + step * d + j]`, log density `[i * k + step]`. Each runs as one workgroup. Families have no batches.
   """
   @spec leapfrog_chain_synth_batch(binary, binary, binary, binary, pos_integer, Path.t()) :: {:ok, chain} | failure
   def leapfrog_chain_synth_batch(q, p, extras, push, k, spv), do: run_chain(:batch_f32, q, p, extras, push, k, spv)

@@ -1,10 +1,11 @@
 defmodule Nx.Vulkan.Node do
   @moduledoc """
-  A process that runs functions one at a time, for programs that want device work out of their own process and with a limit on
-  how long they wait for it.
+  A process that runs functions one at a time, for programs that want device work out of their own process and with a
+  limit on how long they wait for it.
 
-  The device needs no such process: any number of processes may call `Nx.Vulkan.NativeV` at once. A node adds an order among
-  its callers, a time limit, and that a function which raises, or whose process is killed, is an error for its caller alone.
+  The device needs no such process: any number of processes may call `Nx.Vulkan.NativeV` at once. A node adds an order
+  among its callers, a time limit, and that a function which raises, or whose process is killed, is an error for its
+  caller alone.
 
       {:ok, _pid} = Nx.Vulkan.Node.start_link()
       Nx.Vulkan.Node.with_node(fn -> Nx.Vulkan.NativeV.leapfrog_chain_synth_f64(q, p, extras, push, k, spv) end)
@@ -15,9 +16,9 @@ defmodule Nx.Vulkan.Node do
 
       config :nx_vulkan, node_timeout_ms: 30_000
 
-  How long `with_node/2` waits, in milliseconds, the time in the queue included. `:infinity` unless set. What has begun goes on
-  after the caller has given up or died: the device can't be interrupted. What has not begun by then never runs. Functions of two nodes that
-  each wait for the other node wait until then.
+  How long `with_node/2` waits, in milliseconds, the time in the queue included. `:infinity` unless set. What has begun
+  goes on after the caller has given up or died: the device can't be interrupted. What has not begun by then never runs.
+  Functions of two nodes that each wait for the other node wait until then.
   """
 
   use GenServer
@@ -59,8 +60,8 @@ defmodule Nx.Vulkan.Node do
   end
 
   @doc """
-  Runs `fun` on the node and returns its value. Within a function that runs on the same node, in tasks (`Task`) that one starts, and in functions that one
-  of those runs on another node, it is called at once, in the process that asks.
+  Runs `fun` on the node and returns its value. Within a function that runs on the same node, in tasks (`Task`) that one
+  starts, and in functions that one of those runs on another node, it is called at once, in the process that asks.
 
   ## Errors
 
@@ -69,7 +70,8 @@ defmodule Nx.Vulkan.Node do
     * `{:error, exception}` - `fun` raised
     * `{:error, {kind, reason}}` - `fun` threw (`:throw`) or exited, or its process was killed (`:exit`)
 
-  `ArgumentError` where `:node_timeout_ms` is no time, or above 4,294,967,295, and for a `name` that no process can have.
+  `ArgumentError` where `:node_timeout_ms` is no time, or above 4,294,967,295, and for a `name` that no process can
+  have.
   """
   @spec with_node((-> value), GenServer.name()) :: value | {:error, term} when value: term
   def with_node(fun, name \\ __MODULE__) when is_function(fun, 0) do
@@ -114,8 +116,8 @@ defmodule Nx.Vulkan.Node do
   defp now_ms, do: System.monotonic_time(:millisecond)
 
   @doc """
-  How long the node has been running, in milliseconds, and how many functions it has run to their end; `{:error, :node_dead}` when
-  it does not run.
+  How long the node has been running, in milliseconds, and how many functions it has run to their end;
+  `{:error, :node_dead}` when it does not run.
   """
   @spec status(GenServer.name()) :: status | {:error, :node_dead}
   def status(name \\ __MODULE__) do

@@ -6,23 +6,26 @@ defmodule Nx.Vulkan.Profile do
 
       config :nx_vulkan, profile: true
 
-  times are taken from the start, and the table is printed when the VM ends. `start/0` and `stop/0` do so for a part of a program:
+  times are taken from the start, and the table is printed when the VM ends. `start/0` and `stop/0` do so for a part of
+  a program:
 
       Nx.Vulkan.Profile.start()
       MyModel.train(data)
       IO.puts(Nx.Vulkan.Profile.table())
 
-  Times are timestamps of the device around every launch, of eager ops and compiled functions alike. Launches don't overlap while times are
-  taken, so that each time is that of one kernel; a program takes longer then. Where nothing is measured, it costs nothing.
+  Times are timestamps of the device around every launch, of eager ops and compiled functions alike. Launches don't
+  overlap while times are taken, so that each time is that of one kernel; a program takes longer then. Where nothing is
+  measured, it costs nothing.
 
   ## The table
 
-  One row for each kernel, those that took longest first: calls, total and mean time, bytes that had to move and operations per second, and the larger
-  of the two shares of what the device can do. `Nx.Vulkan.Compiler.explain/3` says how bytes and operations are counted, and shows the same
-  names. `copy` and `fill` are the driver's, uploads and downloads among them. `-` is what is not known.
+  One row for each kernel, those that took longest first: calls, total and mean time, bytes that had to move and
+  operations per second, and the larger of the two shares of what the device can do. `Nx.Vulkan.Compiler.explain/3` says
+  how bytes and operations are counted, and shows the same names. `copy` and `fill` are the driver's, uploads and
+  downloads among them. `-` is what is not known.
 
-  What the device can do is measured at the first table, by copies of its memory and a kernel of fused multiply-adds in f32, unless
-  `limits:` or
+  What the device can do is measured at the first table, by copies of its memory and a kernel of fused multiply-adds in
+  f32, unless `limits:` or
 
       config :nx_vulkan, profile_limits: {4.8e12, 67.0e12}
 
@@ -81,7 +84,8 @@ defmodule Nx.Vulkan.Profile do
 
   ## Options
 
-    * `:limits` - bytes and operations per second that the device can do, such as `{4.8e12, 67.0e12}`, in place of a measurement
+    * `:limits` - bytes and operations per second that the device can do, such as `{4.8e12, 67.0e12}`, in place of a
+      measurement
   """
   @spec table(keyword) :: String.t()
   def table(opts \\ []) do

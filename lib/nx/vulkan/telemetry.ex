@@ -13,7 +13,8 @@ defmodule Nx.Vulkan.Telemetry do
   """
 
   @doc """
-  Runs `open`, a function that opens a device and returns `:ok` or `{:error, error}`, and emits `[:nx_vulkan, :device, :open]`.
+  Runs `open`, a function that opens a device and returns `:ok` or `{:error, error}`, and emits
+  `[:nx_vulkan, :device, :open]`.
   """
   @spec device_open(String.t() | nil, (-> :ok | {:error, Nx.Vulkan.Error.t()})) :: :ok | {:error, Nx.Vulkan.Error.t()}
   def device_open(selector, open) do
@@ -38,7 +39,8 @@ defmodule Nx.Vulkan.Telemetry do
   end
 
   @doc """
-  Calls `run` and emits `[:nx_vulkan, :compiler, :run]`, or `[:nx_vulkan, :compiler, :run, :exception]` where it raises, exits or throws.
+  Calls `run` and emits `[:nx_vulkan, :compiler, :run]`, or `[:nx_vulkan, :compiler, :run, :exception]` where it raises,
+  exits or throws.
   """
   @spec run(String.t(), (-> result)) :: result when result: term
   def run(name, run) do

@@ -18,7 +18,7 @@ struct Kernel {
 
 impl Kernel {
     fn new(engine: &Arc<Engine>) -> Kernel {
-        let spirv: Vec<u32> = include_bytes!("../tests/data/axpb.spv")
+        let spirv: Vec<u32> = include_bytes!("../../nx_vulkan_device/tests/data/axpb.spv")
             .chunks_exact(4)
             .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
             .collect();

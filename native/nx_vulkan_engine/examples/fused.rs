@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nx_vulkan_engine::program::passes::{Target, optimize};
+use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::{Builder, Program, Reduction};
 use nx_vulkan_engine::{DType, Engine, Result, Tensor, eager};
 
@@ -87,7 +87,7 @@ fn main() -> Result<()> {
                 Tensor::from_nx_bytes(&engine, ty, &bytes)
             })
             .collect::<Result<Vec<_>>>()?;
-        let fused = optimize(program.clone(), &Target::of(&engine))?;
+        let fused = optimize(program.clone(), &engine.target())?;
         let [ms, single] = [&fused, &program].map(|p| time(&engine, p, &inputs));
         let (ms, single) = (ms?, single?);
         let gigabytes = (side * side * 8) as f64 * 1e-9;

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use nx_vulkan_engine::codegen::dot::{Tile, Tiling};
-use nx_vulkan_engine::kernel::launch::dot::{
+use nx_vulkan_engine::kernels::dot::{
     Choice, Group, Matrix, Product, candidates, choose, estimate, lane_tiles, matrix_candidates, product_as,
 };
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type};
+use nx_vulkan_spirv::dot::{Tile, Tiling};
 
 type Outcome<T> = Result<T, Error>;
 

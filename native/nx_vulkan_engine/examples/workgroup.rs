@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use nx_vulkan_engine::chain::log_density::{LogDensityChain, Mass, Start};
 use nx_vulkan_engine::program::op::Scalar;
-use nx_vulkan_engine::program::passes::{Target, optimize};
+use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::{Binary, Builder, Loop, Op, Program, Unary};
 use nx_vulkan_engine::{Compile, DType, Engine, Options, Tensor, Type, eager};
 
@@ -77,7 +77,7 @@ fn iterations(engine: &Arc<Engine>, size: u64) -> Outcome {
     let zero = whole.push(Op::Constant(Scalar::Int(0)), &[], &Type::new(DType::S32, &[]));
     let outs = [Type::new(DType::S32, &[]), Type::new(DType::F32, &[size])];
     let last = whole.push_all(Op::While(Box::new(Loop::new(condition, body))), &[zero, x, n], &outs);
-    let program = optimize(whole.finish(&last[1..])?, &Target::of(engine))?;
+    let program = optimize(whole.finish(&last[1..])?, &engine.target())?;
     let x = tensor(engine, DType::F32, &[size], &vec![0.5; size as usize])?;
     let n = Tensor::from_nx_bytes(engine, &Type::new(DType::S32, &[]), &(ITERATIONS as i32).to_ne_bytes())?;
     let run = || Ok(eager::run_program(engine, &program, &[x.clone(), n.clone()])?.remove(0));

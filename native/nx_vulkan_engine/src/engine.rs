@@ -4,23 +4,25 @@ use std::cell::Cell;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
+use std::sync::atomic::AtomicU16;
+use std::sync::atomic::Ordering::Relaxed;
 
-use crate::deferred;
-use crate::device::{Caps, DeviceInfo, OpenDevice, ValidationLog};
-use crate::eager::ConstantCache;
-use crate::executable::{Capture, Replay};
-use crate::kernel::launch::fft::TableCache;
-use crate::kernel::launch::{KernelCache, feature_names};
-use crate::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore};
-use crate::memory::{
+use nx_vulkan_device::capture::Capture;
+use nx_vulkan_device::device::{Caps, DeviceInfo, OpenDevice, ValidationLog};
+use nx_vulkan_device::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore};
+use nx_vulkan_device::memory::{
     AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, Kind, Pool, VulkanBacking, imported_buffer,
     shared_buffer,
 };
+use nx_vulkan_device::stream::Stream;
+
+use crate::eager::ConstantCache;
+use crate::executable::Replay;
+use crate::kernels::fft::TableCache;
+use crate::kernels::{KernelCache, feature_names};
 use crate::options::{Options, Precision, Profiling};
 use crate::share::Shared;
-use crate::stream::Stream;
-use crate::{Error, Result};
+use crate::{Error, Result, deferred};
 
 thread_local! {
     /// Whether this thread may wait for the device until memory is free.
@@ -587,7 +589,7 @@ impl Engine {
             dispatches: counters.dispatches,
             transfers: counters.transfers,
             barriers: counters.barriers,
-            pipelines: self.core.pipelines.len() as u64,
+            pipelines: self.core.pipelines.count() as u64,
         }
     }
 

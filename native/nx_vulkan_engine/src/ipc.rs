@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use crate::memory::{Buffer, External};
+use nx_vulkan_device::memory::{Buffer, External};
+
 use crate::{Engine, Error, Result, Tensor, Type, View, eager};
 
 const MAGIC: &[u8; 8] = b"nxvkipc1";

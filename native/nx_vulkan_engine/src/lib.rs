@@ -56,44 +56,30 @@
 // the addresses in them.
 #[allow(missing_docs)]
 pub mod chain;
-#[allow(missing_docs)]
-pub mod codegen;
 pub mod deferred;
-pub mod device;
-pub mod dtype;
 pub mod eager;
 pub mod engine;
-pub mod error;
 pub mod executable;
-#[allow(missing_docs)]
-pub mod float8;
 mod ipc;
-pub mod kernel;
-pub mod memory;
+#[allow(missing_docs)]
+pub mod kernels;
 #[allow(missing_docs)]
 pub mod nativev;
 pub mod options;
 pub mod profile;
-pub mod program;
-pub mod reference;
-pub mod shape;
 mod share;
-#[allow(missing_docs)]
-pub mod spirv;
-mod stream;
+pub mod target;
 pub mod tensor;
-pub mod value;
 
-pub use device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
-pub use dtype::{CType, DType};
 pub use engine::{Engine, Stats};
-pub use error::{Error, Result};
 pub use executable::{Executable, GoesOn};
-pub use kernel::launch::Compile;
-pub use kernel::{Access, Binding, BoundLaunch, Interface, Launch, Pipeline, PipelineKey, Waits};
-pub use memory::{Buffer, HostAccess};
+pub use kernels::Compile;
+pub use nx_vulkan_device::kernel::{Access, Binding, BoundLaunch, Interface, Launch, Pipeline, PipelineKey, Waits};
+pub use nx_vulkan_device::memory::{Buffer, HostAccess};
+pub use nx_vulkan_device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
+pub use nx_vulkan_ir::{
+    CType, DType, Error, Result, Type, Value, View, dtype, error, float8, program, reference, shape, value,
+};
 pub use options::{Options, Precision, Profiling};
 pub use profile::{Limits, Profile};
-pub use shape::{Type, View};
 pub use tensor::Tensor;
-pub use value::Value;

@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::device::Validation;
-use crate::kernel::default_cache_dir;
-use crate::memory::HostAccess;
+use nx_vulkan_device::device::Validation;
+use nx_vulkan_device::kernel::default_cache_dir;
+use nx_vulkan_device::memory::HostAccess;
+
 use crate::{Error, Result};
 
 /// Compiled kernels from which on idle ones are dropped. One takes 0.5 to 0.9 MB of host memory on lavapipe (Mesa 25.0).

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use crate::memory::Buffer;
+use nx_vulkan_device::memory::Buffer;
+
 use crate::{Engine, Error, Result, Tensor, Type, View, eager};
 
 #[derive(Debug)]

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::memory::Buffer;
+use nx_vulkan_device::memory::Buffer;
+use nx_vulkan_ir::dtype::nx_bytes;
+
 use crate::{DType, Engine, Error, Result, Type, View, eager};
 
 /// Types of Rust whose bytes are those of a tensor's element.
@@ -232,14 +234,6 @@ impl Tensor {
 
 /// The size of a c128.
 const MAX_ELEMENT_BYTES: usize = 16;
-
-/// Bytes of an Nx binary of `elements` elements; `u64::MAX` where no `u64` holds that.
-pub fn nx_bytes(dtype: DType, elements: u64) -> u64 {
-    match dtype.bits() {
-        bits if bits < 8 => elements.div_ceil(8 / u64::from(bits)),
-        _ => elements.saturating_mul(dtype.size_bytes()),
-    }
-}
 
 /// Zeros in memory of the host, where it has as much.
 fn zeroed<T: Native>(elements: u64) -> Result<Vec<T>> {

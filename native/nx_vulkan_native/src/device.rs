@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nx_vulkan_engine::device::{self, DeviceInfo, DeviceKind};
+use nx_vulkan_device::{DeviceInfo, DeviceKind, device};
 use nx_vulkan_engine::{Engine, Error, Options, Precision, Profiling, Result};
 use once_cell::sync::OnceCell;
 use rustler::{Atom, Encoder, Env, Term};

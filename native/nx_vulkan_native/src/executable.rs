@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nx_vulkan_engine::executable::{Described, Executable, Launched};
 use nx_vulkan_engine::program::Program;
 use nx_vulkan_engine::program::dot::programs_to_dot;
-use nx_vulkan_engine::program::passes::{Target, optimize};
+use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::wire::Attr;
 use nx_vulkan_engine::{Compile, Engine, Error, Result};
 use rustler::{Atom, Encoder, Env, ResourceArc, Term};
@@ -140,7 +140,7 @@ fn described<'a>(env: Env<'a>, parts: &[Described]) -> Result<Vec<Term<'a>>> {
 #[rustler::nif(schedule = "DirtyCpu")]
 fn programs_graph<'a>(env: Env<'a>, title: &str, programs: Vec<(&str, Term<'a>)>) -> Term<'a> {
     let graph = || {
-        let target = Target::of(device::engine()?);
+        let target = device::engine()?.target();
         let read = programs.iter().map(|(title, program)| Ok((*title, term::attr(*program)?)));
         let read = read.collect::<Result<Vec<(&str, Attr)>>>()?;
         on_large_stack(move || {

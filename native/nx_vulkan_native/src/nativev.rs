@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
+use nx_vulkan_check::exact_floats;
 use nx_vulkan_engine::chain::{self, Real, Request};
 use nx_vulkan_engine::nativev::{self, Call, Compile, Failure, Outcome, ShaderFiles};
-use nx_vulkan_engine::spirv::exact_floats;
 use nx_vulkan_engine::{Buffer, Engine, Error, Tensor};
 use rustler::{Binary, Encoder, Env, NifResult, OwnedBinary, ResourceArc, Term, TermType};
 

@@ -1,7 +1,9 @@
 //! One module from GLSL to words: glslangValidator, spirv-opt, then the float pass.
 
 use crate::list::{Kind, Module};
-use crate::{Error, Result, floats};
+use nx_vulkan_check::floats;
+
+use crate::{Error, Result};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -2,9 +2,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod compile;
-// The engine's, which needs nothing else of it: building the engine would take longer than all shaders.
-#[path = "../../nx_vulkan_engine/src/spirv/floats.rs"]
-mod floats;
 mod list;
 mod lock;
 mod shaders;

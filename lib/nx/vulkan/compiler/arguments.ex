@@ -8,8 +8,9 @@ defmodule Nx.Vulkan.Compiler.Arguments do
   alias Nx.Vulkan.NativeV
 
   @doc """
-  The error of a run with `references`, with what is known of those that were deallocated: the number of the argument, from 1, the keys
-  that lead to the tensor in it, its type and its shape. `templates` are the arguments, `kept` says which of their tensors have a reference.
+  The error of a run with `references`, with what is known of those that were deallocated: the number of the argument,
+  from 1, the keys that lead to the tensor in it, its type and its shape. `templates` are the arguments, `kept` says
+  which of their tensors have a reference.
   """
   @spec explain(Nx.Vulkan.Error.t(), [T.t() | Nx.Container.t()], [boolean] | nil, [reference]) :: Nx.Vulkan.Error.t()
   def explain(%Nx.Vulkan.Error{kind: :released} = error, templates, kept, references) do

@@ -1,13 +1,15 @@
 defmodule Nx.Vulkan.Compiler.Cache do
   @moduledoc false
 
-  # What was compiled, by key, in an ETS table that any process reads. A key is compiled once, however many processes ask for it
-  # at the same time: the first one gets the lock, the others wait for it. The process that owns the table gives the locks, and
-  # drops the oldest entries beyond `config :nx_vulkan, compiler_cache_entries: 4096`; what is dropped is compiled again. All go
-  # where the device has no memory left, since their captured tensors stay on it. It also keeps as many counters, which begin again once they were dropped.
+  # What was compiled, by key, in an ETS table that any process reads. A key is compiled once, however many processes
+  # ask for it at the same time: the first one gets the lock, the others wait for it. The process that owns the table
+  # gives the locks, and drops the oldest entries beyond `config :nx_vulkan, compiler_cache_entries: 4096`; what is
+  # dropped is compiled again. All go where the device has no memory left, since their captured tensors stay on it. It
+  # also keeps as many counters, which begin again once they were dropped.
   #
-  # A key may come with large binaries, which are compared but not hashed (`Nx.Vulkan.Compiler.Key`). Then the table has a list of binaries
-  # and references under `{:large, key}`, and an entry under each of the references. The process that owns the table writes the lists.
+  # A key may come with large binaries, which are compared but not hashed (`Nx.Vulkan.Compiler.Key`). Then the table has
+  # a list of binaries and references under `{:large, key}`, and an entry under each of the references. The process that
+  # owns the table writes the lists.
 
   use GenServer
 
@@ -49,7 +51,10 @@ defmodule Nx.Vulkan.Compiler.Cache do
   defp same?([], []), do: true
   defp same?(_ones, _others), do: false
 
-  @doc "The entry of a key with its large binaries, which `fun` makes if there is none. An exception of `fun` leaves it without an entry."
+  @doc """
+  The entry of a key with its large binaries, which `fun` makes if there is none. An exception of `fun` leaves it
+  without an entry.
+  """
   @spec get_or_make(term, [bitstring], (-> term)) :: term
   def get_or_make(key, large, fun) do
     with nil <- get(key, large) do

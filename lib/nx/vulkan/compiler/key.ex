@@ -1,10 +1,11 @@
 defmodule Nx.Vulkan.Compiler.Key do
   @moduledoc false
 
-  # What stands for a function in the cache. Hashing or copying a term takes every path to what its parts share, which are 2^n in n
-  # sums of an expression with itself. So a function that captured expressions, as the stages of `Nx.Defn.Graph` do, is written
-  # as a list in which every expression stands once, under its id. Hashing a binary takes 0.6 ns a byte at every lookup, and
-  # comparing it a tenth of that. So large ones leave their size and a few of their bytes in the key, and are compared by themselves.
+  # What stands for a function in the cache. Hashing or copying a term takes every path to what its parts share, which
+  # are 2^n in n sums of an expression with itself. So a function that captured expressions, as the stages of
+  # `Nx.Defn.Graph` do, is written as a list in which every expression stands once, under its id. Hashing a binary takes
+  # 0.6 ns a byte at every lookup, and comparing it a tenth of that. So large ones leave their size and a few of their
+  # bytes in the key, and are compared by themselves.
 
   alias Nx.Defn.Expr
   alias Nx.Tensor, as: T
@@ -13,8 +14,8 @@ defmodule Nx.Vulkan.Compiler.Key do
   @large_bytes 1024
 
   @doc """
-  The key of what `Nx.Defn` gives as one, a function or any other term, and the large binaries that it captured. Two functions are the same
-  where both are equal.
+  The key of what `Nx.Defn` gives as one, a function or any other term, and the large binaries that it captured. Two
+  functions are the same where both are equal.
   """
   @spec of(term) :: {term, [bitstring]}
   def of(key) when is_function(key) do
@@ -44,7 +45,8 @@ defmodule Nx.Vulkan.Compiler.Key do
 
   defp code(fun), do: for(item <- [:module, :name, :arity, :new_uniq], do: Function.info(fun, item))
 
-  # The term with ids in place of expressions and samples in place of large binaries, the expressions by id, and the binaries.
+  # The term with ids in place of expressions and samples in place of large binaries, the expressions by id, and the
+  # binaries.
   defp flatten(%T{data: %Expr{id: id, op: op, args: args, context: context}} = tensor, {expressions, large} = seen) do
     if is_map_key(expressions, id) do
       {{Expr, id}, seen}

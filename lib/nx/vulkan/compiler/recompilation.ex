@@ -1,8 +1,8 @@
 defmodule Nx.Vulkan.Compiler.Recompilation do
   @moduledoc false
 
-  # Warns once when the same code is compiled again and again for arguments of the same templates: then it is a closure whose
-  # captured values change, and each of them is a constant of a Program of its own.
+  # Warns once when the same code is compiled again and again for arguments of the same templates: then it is a closure
+  # whose captured values change, and each of them is a constant of a Program of its own.
 
   alias Nx.Vulkan.Compiler.Cache
 

@@ -8,14 +8,14 @@ mod transforms;
 use std::sync::Arc;
 use std::time::Instant;
 
-use nx_vulkan_engine::codegen::access::Element;
-use nx_vulkan_engine::codegen::elementwise::{Form, Port, Ref, Spec, Step};
-use nx_vulkan_engine::codegen::library::Library;
-use nx_vulkan_engine::kernel::launch::map::{Operand, Shapes, map};
+use nx_vulkan_engine::kernels::map::{Operand, Shapes, map};
 use nx_vulkan_engine::program::op::{Axes, Scalar};
-use nx_vulkan_engine::program::verify;
-use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Linalg, Op, Reduction, Transform, Unary};
+use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Linalg, Op, Reduction, Transform, Unary, verify};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Interface, PipelineKey, Tensor, Type, eager};
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_spirv::access::Element;
+use nx_vulkan_spirv::elementwise::{Form, Port, Spec};
+use nx_vulkan_spirv::library::Library;
 
 pub type Outcome<T> = Result<T, Error>;
 
@@ -324,10 +324,8 @@ impl Bench {
     fn compile(&self) -> Outcome<()> {
         let library = Library::builtin()?;
         let modes = self.engine.float_modes()?;
-        let port = |dtype: DType| Port {
-            element: Element::Typed(dtype),
-            layout: nx_vulkan_engine::codegen::access::Layout::Contiguous,
-        };
+        let port =
+            |dtype: DType| Port { element: Element::Typed(dtype), layout: nx_vulkan_spirv::access::Layout::Contiguous };
         let (mut generate, mut pipeline) = (vec![], vec![]);
         for (i, op) in
             [Unary::Exp, Unary::Log, Unary::Tanh, Unary::Sigmoid, Unary::Negate, Unary::Sqrt, Unary::Erf, Unary::Sin]

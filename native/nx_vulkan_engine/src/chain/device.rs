@@ -5,13 +5,14 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
+use nx_vulkan_device::memory::Buffer;
+use nx_vulkan_device::stream::{MAX_HELD_COMMANDS, MAX_HELD_NS, Stream};
+
 use super::form::Stepping;
 use super::run::{Parts, Place, Run, later, turn_ends};
 use crate::executable::{ALIGN_BYTES, Cost, Lane, aligned};
-use crate::kernel::launch::Compile;
-use crate::memory::Buffer;
+use crate::kernels::Compile;
 use crate::program::Program;
-use crate::stream::{MAX_HELD_COMMANDS, MAX_HELD_NS, Stream};
 use crate::{DType, DeviceKind, Engine, Error, Executable, GoesOn, Result, Tensor, Type, View, eager};
 
 /// Commands of the first part on a GPU, which then works while the next is recorded: a command takes the host 1 us, and a submission 7.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use nx_vulkan_ir::program::workgroup::{unsupported, work_once};
+
 use super::device::Stepped;
 use super::grouped::Grouped;
 use super::run::{Place, Run};
-use crate::codegen::workgroup::{unsupported, work_once};
-use crate::kernel::launch::{Compile, workgroup};
+use crate::kernels::{Compile, workgroup};
 use crate::program::{Program, counted, passes};
 use crate::{Engine, Error, GoesOn, Result, Tensor, Type, eager};
 

@@ -8,15 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use nx_vulkan_device::stream::MAX_HELD_NS;
+use nx_vulkan_ir::program::workgroup::{PHASE_WORK, has_one_open_loop, work_repeated};
+use nx_vulkan_spirv::workgroup::{Mode, PROGRESS_WORDS, Port, WorkgroupSpec};
+
 use super::device::element;
 use super::form::Stepping;
 use super::run::{PART, Parts, Place, Run, later};
-use crate::codegen::workgroup::{Mode, PROGRESS_WORDS, Port, WorkgroupSpec, has_one_open_loop, work_repeated};
-use crate::kernel::launch::workgroup::Repeat;
-use crate::kernel::launch::{Compile, Kernel, KernelSpec, workgroup};
+use crate::kernels::workgroup::Repeat;
+use crate::kernels::{Compile, Kernel, KernelSpec, workgroup};
 use crate::program::Program;
-use crate::program::passes::PHASE_WORK;
-use crate::stream::MAX_HELD_NS;
 use crate::{DType, DeviceKind, Engine, Result, Tensor, Type, View, eager};
 
 /// Workgroups that a GPU runs side by side as fast as one alone, about. Of those of a CPU device each takes a core.

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::Run;
 use super::form::{Form, Stepping, Steps};
-use crate::kernel::launch::Compile;
+use crate::kernels::Compile;
 use crate::program::op::{Axes, Scalar};
 use crate::program::{Binary, Instruction, Op, Operand, Program, Reduction, verify};
 use crate::{DType, Engine, Error, Result, Tensor, Type};

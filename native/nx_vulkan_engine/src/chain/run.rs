@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::device::Progress;
 use super::form::Steps;
 use super::grouped::Groups;
-use crate::kernel::launch::Compile;
+use crate::kernels::Compile;
 use crate::{Engine, GoesOn, Result, Tensor};
 
 /// Parts of a run that wait for the device or are with it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::Run;
 use super::form::{Form, Stepping, Steps};
-use crate::kernel::launch::Compile;
+use crate::kernels::Compile;
 use crate::program::{Program, verify};
 use crate::{DType, Engine, Error, Result, Tensor, Type};
 

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use crate::memory::Buffer;
+use nx_vulkan_device::memory::Buffer;
+
 use crate::program::op::Scalar;
 use crate::{DType, Engine, Result, Tensor, Type, Value, View};
 

@@ -2,16 +2,16 @@
 //! in place. What is padded, dilated or too scattered is copied first, with its channels innermost, or its images where the kernel is
 //! larger than the result, as in gradients by kernels. Ops of one program that need the same copy share it.
 
+use nx_vulkan_device::capture::CopyKey;
+use nx_vulkan_spirv::access::Element;
 use smallvec::SmallVec;
 
 use super::dot::{self, Then};
 use super::{Call, constant, movement};
-use crate::codegen::access::Element;
-use crate::executable::CopyKey;
-use crate::kernel::launch::dot::{Group, Matrix, Product, product};
-use crate::kernel::launch::map::Operand;
-use crate::kernel::launch::max_position;
-use crate::kernel::launch::transpose::padded_transpose;
+use crate::kernels::dot::{Group, Matrix, Product, product};
+use crate::kernels::map::Operand;
+use crate::kernels::max_position;
+use crate::kernels::transpose::padded_transpose;
 use crate::program::conv::{Conv, Sizes};
 use crate::program::op::{Axes, Scalar};
 use crate::shape::{Dims, elements};

@@ -1,13 +1,12 @@
 //! dot with any contraction and batch axes, as a batched matrix product.
 
+use nx_vulkan_ir::program::step::{Prologue, Ref, Step};
+use nx_vulkan_spirv::access::Element;
 use smallvec::SmallVec;
 
 use super::{Call, movement};
-use crate::codegen::access::Element;
-use crate::codegen::dot::Prologue;
-use crate::codegen::elementwise::{Ref, Step};
-use crate::kernel::launch::dot::{Epilogue, Group, Matrix, Product, product};
-use crate::kernel::launch::map::Operand;
+use crate::kernels::dot::{Epilogue, Group, Matrix, Product, product};
+use crate::kernels::map::Operand;
 use crate::program::op::Axes;
 use crate::{DType, Result, Tensor, Type, View};
 

@@ -1,9 +1,10 @@
 //! Fused ops around a product: one kernel, or one more where the product takes several.
 
+use nx_vulkan_ir::program::step::Ref;
+
 use super::dot::{self, Then};
 use super::fused::loaded;
 use super::{Call, conv};
-use crate::codegen::elementwise::Ref;
 use crate::program::epilogue::Epilogue;
 use crate::program::{Op, Program};
 use crate::{Error, Result, Tensor};

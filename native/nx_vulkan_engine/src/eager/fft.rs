@@ -1,7 +1,7 @@
 //! Discrete Fourier transforms along one axis.
 
 use super::Call;
-use crate::kernel::launch::fft::{Fft, fft};
+use crate::kernels::fft::{Fft, fft};
 use crate::program::Fourier;
 use crate::{Result, Tensor};
 

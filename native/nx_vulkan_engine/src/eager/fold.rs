@@ -1,7 +1,7 @@
 //! Reductions with a function of the user's, over axes and over windows.
 
 use super::{Call, window};
-use crate::kernel::launch::fold::{Fold, fold as launch};
+use crate::kernels::fold::{Fold, fold as launch};
 use crate::program::op::Axes;
 use crate::program::{Function, Windows};
 use crate::{DType, Result, Tensor};

@@ -1,18 +1,19 @@
 //! Fused ops: one kernel for a whole body, or the body's ops one by one where sizes or layouts need that.
 
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
 use super::program::run_instructions;
 use super::{Call, Results, contiguous, epilogue};
-use crate::codegen::access::Element;
-use crate::codegen::elementwise::{Ref, Step};
-use crate::kernel::launch::map::{Operand, Shapes, map};
-use crate::kernel::launch::rows::{fits as fits_rows, rows};
-use crate::kernel::launch::{Loaded, max_position, produce};
+use crate::kernels::map::{Operand, Shapes, map};
+use crate::kernels::rows::rows;
+use crate::kernels::{Loaded, max_position, produce};
 use crate::program::fused::{Load, Made, Plan, through};
 use crate::program::reductions::Reductions;
 use crate::program::{Program, passes};
 use crate::shape::contiguous_strides;
+use crate::target::row_limits;
 use crate::{DeviceKind, Error, Result, Tensor, View};
 
 /// Runs the body of a fused op.
@@ -36,7 +37,7 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
             Some(what) => {
                 let done = produce::reduce(call.engine, &plan, &what, &loads, &results, call.compile)?;
                 if done.is_none() && !what.is_alone() {
-                    return one_by_one(call, &passes::apart(body, call.engine)?);
+                    return one_by_one(call, &passes::apart(body, &call.engine.target())?);
                 }
                 done
             }
@@ -57,7 +58,7 @@ fn one_by_one(call: &Call<'_>, body: &Program) -> Result<Results> {
 /// several are reduced or steps follow, those of a CPU device wait at each level of a tree (23 ms for means of 2048^2 on lavapipe, instead of 2).
 fn streams(call: &Call<'_>, plan: &Plan, what: &Reductions) -> bool {
     let caps = call.engine.caps();
-    what.is_alone() || caps.kind == DeviceKind::Cpu || !fits_rows(plan, caps.kind, caps.max_invocations)
+    what.is_alone() || caps.kind == DeviceKind::Cpu || !row_limits(caps.kind, caps.max_invocations).fit(plan)
 }
 
 /// An operand as the kernel reads it.

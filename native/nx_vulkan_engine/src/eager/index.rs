@@ -1,11 +1,11 @@
 //! gather, take, and what they share with indexed_add and indexed_put.
 
+use nx_vulkan_spirv::access::Element;
+use nx_vulkan_spirv::index::{GatherSpec, TakeSpec, extra};
 use smallvec::SmallVec;
 
 use super::{Call, movement};
-use crate::codegen::access::Element;
-use crate::codegen::index::{GatherSpec, TakeSpec, extra};
-use crate::kernel::launch::{Arguments, KernelSpec, Place, launch, max_position};
+use crate::kernels::{Arguments, KernelSpec, Place, launch, max_position};
 use crate::program::op::Axes;
 use crate::shape::{Dims, Space, Strides, elements};
 use crate::{Error, Result, Tensor, View};

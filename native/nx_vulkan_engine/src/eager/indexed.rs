@@ -3,15 +3,16 @@
 //! Few updates: every target row belongs to one invocation, which applies the row's updates one after another. Many: the
 //! updates are sorted by their targets, and runs of equal targets are added up, or their last update is stored.
 
+use nx_vulkan_spirv::access::Element;
+use nx_vulkan_spirv::elementwise::LOCAL_SIZE;
+use nx_vulkan_spirv::index::{ScatterSpec, TargetSpec, extra};
+use nx_vulkan_spirv::segment::{SegmentAddSpec, SegmentPutSpec};
+use nx_vulkan_spirv::sort::SortKey;
+
 use super::index::{check_size, rows, split};
 use super::{Call, movement};
-use crate::codegen::access::Element;
-use crate::codegen::elementwise::LOCAL_SIZE;
-use crate::codegen::index::{ScatterSpec, TargetSpec, extra};
-use crate::codegen::segment::{SegmentAddSpec, SegmentPutSpec};
-use crate::codegen::sort::SortKey;
-use crate::kernel::launch::sort::{Sort, sort};
-use crate::kernel::launch::{Arguments, KernelSpec, Place, launch};
+use crate::kernels::sort::{Sort, sort};
+use crate::kernels::{Arguments, KernelSpec, Place, launch};
 use crate::program::op::Axes;
 use crate::shape::{Dims, Strides, elements};
 use crate::{DType, Result, Tensor, Type, View};

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_spirv::access::Element;
 use smallvec::smallvec;
 
 use super::{Call, Compile, movement, run};
-use crate::codegen::access::Element;
-use crate::codegen::elementwise::{Ref, Step};
-use crate::kernel::launch::dot::{self, Product, product};
-use crate::kernel::launch::map::{Operand, Shapes, map};
+use crate::kernels::dot::{self, Product, product};
+use crate::kernels::map::{Operand, Shapes, map};
 use crate::program::{Binary, Elementwise, Op, Reduction, Unary, factorization};
 use crate::{CType, DType, Engine, Result, Tensor, Type, View};
 

@@ -25,21 +25,20 @@ mod workgroup;
 
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
-
-pub use crate::kernel::launch::Compile;
+pub use crate::kernels::Compile;
 pub(crate) use constant::ConstantCache;
 pub(crate) use control::{is_true, read_number};
 pub use movement::{contiguous, copy};
 pub use program::run_program;
+use smallvec::{SmallVec, smallvec};
 
-use crate::codegen::access::Element;
-use crate::codegen::elementwise::{Ref, Step};
-use crate::kernel::launch::map::{Operand, Shapes, map};
-use crate::kernel::launch::reduce::{Reduce, Target, reduce};
+use crate::kernels::map::{Operand, Shapes, map};
+use crate::kernels::reduce::{Reduce, Target, reduce};
 use crate::program::{Binary, Elementwise, Op, verify};
 use crate::shape::Type;
 use crate::{Engine, Error, Result, Tensor, View};
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_spirv::access::Element;
 
 /// The results of one op.
 pub type Results = SmallVec<[Tensor; 3]>;

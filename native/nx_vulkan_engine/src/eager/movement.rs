@@ -1,15 +1,15 @@
 //! Ops that only move elements: copies between views, slices, padding, concatenation.
 
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_spirv::access::Element;
+use nx_vulkan_spirv::index::{ShiftSpec, extra};
 use smallvec::{SmallVec, smallvec};
 
 use super::index::check_size;
 use super::{Call, Compile};
-use crate::codegen::access::Element;
-use crate::codegen::elementwise::{Ref, Step};
-use crate::codegen::index::{ShiftSpec, extra};
-use crate::kernel::launch::map::{Operand, Shapes, map};
-use crate::kernel::launch::transpose::transpose;
-use crate::kernel::launch::{Arguments, KernelSpec, Place, in_parts, launch};
+use crate::kernels::map::{Operand, Shapes, map};
+use crate::kernels::transpose::transpose;
+use crate::kernels::{Arguments, KernelSpec, Place, in_parts, launch};
 use crate::program::Elementwise;
 use crate::shape::{Dims, Space, Strides};
 use crate::{DType, Engine, Result, Tensor, Type, View};

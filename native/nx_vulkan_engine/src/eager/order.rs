@@ -3,11 +3,13 @@
 //! Kernels take contiguous rows. Where the axis is another than the last, it becomes the last of a copy, and the result is
 //! a view that puts it back.
 
+use nx_vulkan_spirv::sort::SortKey;
+
 use super::{Call, movement};
-use crate::codegen::sort::SortKey;
-use crate::kernel::launch::scan::{Scan, scan as launch_scan};
-use crate::kernel::launch::sort::{Sort, keeps_fewer, sort as launch_sort};
-use crate::program::{Cumulative, op::Axes};
+use crate::kernels::scan::{Scan, scan as launch_scan};
+use crate::kernels::sort::{Sort, keeps_fewer, sort as launch_sort};
+use crate::program::Cumulative;
+use crate::program::op::Axes;
 use crate::{DType, Result, Tensor, Type, View};
 
 /// An operand as contiguous rows, and how to put their axis back.

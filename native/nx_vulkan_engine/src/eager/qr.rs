@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use super::matrix::{Work, check, compute_type, in_type, part};
 use super::{Call, Results};
-use crate::kernel::launch::qr::{self as launch, PANEL};
+use crate::kernels::qr::{self as launch, PANEL};
 use crate::{Result, Tensor, Type};
 
 /// Reflections of one panel: `I - V T V^H` on the rows from `first` on.

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::matrix::{Work, check, compute_type, in_type, part};
 use super::qr::{Diagonal, factorize};
 use super::{Call, Compile, Results, movement};
-use crate::kernel::launch::linalg;
+use crate::kernels::linalg;
 use crate::{Error, Result, Tensor, Type};
 
 /// Sweeps over all pairs after which a matrix counts as one that does not converge; ten are usual.

@@ -1,8 +1,8 @@
 //! Ops over sliding windows: the windows are an overlapping view of the padded operand.
 
 use super::{Call, constant, movement};
-use crate::kernel::launch::reduce::{Reduce, Target, reduce};
-use crate::kernel::launch::window_scatter::{WindowScatter, window_scatter};
+use crate::kernels::reduce::{Reduce, Target, reduce};
+use crate::kernels::window_scatter::{WindowScatter, window_scatter};
 use crate::program::op::{Axes, Scalar};
 use crate::program::{Reduction, Windows};
 use crate::shape::Dims;

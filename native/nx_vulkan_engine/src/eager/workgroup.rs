@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use nx_vulkan_ir::program::workgroup::unsupported;
+
 use super::{Compile, Results};
-use crate::codegen::workgroup::unsupported;
-use crate::kernel::launch::workgroup;
+use crate::kernels::workgroup;
 use crate::program::Program;
 use crate::{Engine, Error, Result, Tensor, Type};
 
@@ -24,7 +25,7 @@ pub fn run(
     }
     let spec = workgroup::spec(engine.caps(), &Arc::new(program.clone()), operands);
     // The kernel must exist before memory is taken.
-    engine.kernel(&crate::kernel::launch::KernelSpec::Workgroup(Box::new(spec.clone())), compile)?;
+    engine.kernel(&crate::kernels::KernelSpec::Workgroup(Box::new(spec.clone())), compile)?;
     let outputs = workgroup::outputs(engine, outs)?;
     workgroup::run(engine, &spec, operands, &outputs, compile)?;
     Ok(outputs.into_iter().collect())

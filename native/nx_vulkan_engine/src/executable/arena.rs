@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use super::capture::Command;
+use nx_vulkan_device::capture::Command;
 
 /// Where buffers begin is a multiple of this.
 const ALIGN_BYTES: u64 = 256;
@@ -262,10 +262,10 @@ mod tests {
 
     use smallvec::SmallVec;
 
-    use super::super::capture::{Action, Place};
     use super::super::plan::{Plan, plan};
     use super::*;
-    use crate::kernel::Waits;
+    use nx_vulkan_device::capture::{Action, Place};
+    use nx_vulkan_device::kernel::Waits;
 
     fn command(reads: &[u32], writes: &[u32], in_place: &[(u32, u32)]) -> Command {
         Command {

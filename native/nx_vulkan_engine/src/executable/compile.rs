@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use nx_vulkan_device::capture::{Command, Place};
+use nx_vulkan_device::memory::Buffer;
+
 use super::arena::Role;
-use super::capture::{Command, Place};
 use super::plan::{Plan, plan};
 use super::{ALIGN_BYTES, Batch, Donation, Executable, Life, Memory, Own, Step, Value, Work};
 use crate::eager::{self, Compile};
-use crate::memory::Buffer;
 use crate::program::passes::{Saving, Target, optimize};
 use crate::program::text::in_op;
 use crate::program::{Instruction, Op, Operand, Program};
@@ -61,7 +62,7 @@ impl Executable {
     pub fn compile_donating(engine: &Arc<Engine>, program: Program, donated: &[bool]) -> Result<Executable> {
         let enough_bytes = enough_bytes(&program);
         let compiled = |program: Program, saving: Saving| {
-            let program = optimize(program, &Target { saving, ..Target::of(engine) })?;
+            let program = optimize(program, &Target { saving, ..engine.target() })?;
             build_with(Builder { enough_bytes, donated, ..Builder::new(engine) }, &program)
         };
         // What ops need besides their results is not in it.
@@ -84,7 +85,7 @@ impl Executable {
     /// The same, with memory of its own for each output, in row-major order from its beginning on: what [`Executable::run_side_by_side`] needs.
     pub(crate) fn compile_owning_outputs(engine: &Arc<Engine>, program: Program) -> Result<Executable> {
         let enough_bytes = enough_bytes(&program);
-        let program = optimize(program, &Target::of(engine))?;
+        let program = optimize(program, &engine.target())?;
         build_with(Builder { owns_outputs: true, enough_bytes, ..Builder::new(engine) }, &program)
     }
 }
@@ -380,7 +381,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::kernel::launch::refusal;
+    use crate::kernels::refusal;
     use crate::program::file::Recording;
     use crate::program::passes::Target;
     use crate::program::{Binary, Builder as Ops, Loop};
@@ -414,7 +415,11 @@ mod tests {
         let results = |names: &[&'static str], workgroups: bool| {
             let engine = Engine::open(None).unwrap();
             let x = Tensor::from_nx_bytes(&engine, &Type::new(DType::F32, &[3]), &bytes).unwrap();
-            let target = Target { kind: DeviceKind::Discrete, workgroups, fusion: true, ..Target::of(&engine) };
+            let target = {
+                let target = engine.target();
+                let gpu = crate::target::of(DeviceKind::Discrete, engine.caps().max_invocations, target.matrix_units);
+                Target { workgroups, ..gpu }
+            };
             let program = optimize(program(), &target).unwrap();
             let executable = refusal::of(names, || build(&engine, &program)).map_err(|e| e.to_string())?;
             let results = executable.run(std::slice::from_ref(&x), Compile::Allowed).unwrap();
@@ -457,7 +462,7 @@ mod tests {
             let recording = Recording::read(&file.unwrap().path()).unwrap();
             // As if small arenas counted, too: the workloads are recorded at small sizes.
             let builder = Builder { enough_bytes: recording.program.evaluated_bytes(), ..Builder::new(&engine) };
-            let program = optimize(recording.program, &Target::of(&engine)).unwrap();
+            let program = optimize(recording.program, &engine.target()).unwrap();
             let executable = build_with(builder, &program).unwrap();
             if !batches(&executable).iter().all(|batch| batch.plan.is_by_level()) {
                 narrowed.push(recording.name);

@@ -8,10 +8,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::capture::{Action, Command, Gate, Place};
+use nx_vulkan_device::capture::{Action, Command, Gate, Place};
+use nx_vulkan_ir::program::workgroup::supports;
+
 use super::compile::{Builder, build, enough_bytes};
 use super::{Advance, Executable, GoesOn, Work};
-use crate::codegen::workgroup::supports;
 use crate::eager::{self, Compile, is_true, read_number};
 use crate::program::counted::{End, Trips};
 use crate::program::{self, Branches, Loop, Op, Operand, Program};

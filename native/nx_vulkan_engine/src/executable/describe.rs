@@ -1,8 +1,9 @@
 //! What a run does, launch by launch, for people.
 
-use super::capture::Action;
+use nx_vulkan_device::capture::Action;
+use nx_vulkan_device::work::Work;
+
 use super::{Batch, Executable, Step, Work as Waiting};
-use crate::kernel::launch::Work;
 
 /// A command of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]

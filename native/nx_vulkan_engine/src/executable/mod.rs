@@ -5,7 +5,6 @@
 //! are one *batch*, whose intermediate results share an arena.
 
 mod arena;
-mod capture;
 mod compile;
 mod control;
 mod describe;
@@ -17,10 +16,9 @@ mod side_by_side;
 use std::cell::Cell;
 use std::sync::Arc;
 
+pub(crate) use nx_vulkan_device::stream::{Replay, Slots};
 use smallvec::SmallVec;
 
-pub(crate) use crate::stream::{Replay, Slots};
-pub(crate) use capture::{Action, Capture, Command, CopyKey, Gate};
 use control::Looped;
 pub use describe::{Described, Launched};
 use donation::{Donation, Given};
@@ -28,11 +26,11 @@ use plan::Plan;
 pub(crate) use side_by_side::{Cost, Lane};
 
 use crate::eager::{self, Compile, is_true};
-use crate::memory::Buffer;
 use crate::program::Op;
 use crate::program::counted::Trips;
 use crate::program::text::in_op;
 use crate::{Engine, Error, Result, Tensor, Type, View};
+use nx_vulkan_device::memory::Buffer;
 
 /// Vector loads need addresses of this multiple.
 pub(crate) const ALIGN_BYTES: u64 = 16;

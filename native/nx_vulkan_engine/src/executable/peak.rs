@@ -1,9 +1,10 @@
 //! How much memory a run takes.
 
+use nx_vulkan_device::memory::reserved_bytes;
+
 use super::control::LOOKS;
 use super::{Advance, Executable, Step, Work};
 use crate::Type;
-use crate::memory::reserved_bytes;
 
 /// What ops that wait take at most, in operands and results: singular values of 16x16 to 128x128 and 64x16 matrices, 4 MB of each, took 2.4 to 3.3 times these.
 const WORKSPACE: (u64, u64) = (10, 3);

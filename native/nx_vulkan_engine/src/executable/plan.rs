@@ -4,9 +4,10 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::ops::Range;
 
+use nx_vulkan_device::capture::{Action, Command, Place};
+use nx_vulkan_device::kernel::Waits;
+
 use super::arena::{Buffers, Order, Places, Role};
-use super::capture::{Action, Command, Place};
-use crate::kernel::Waits;
 
 /// What commands side by side are short with: eight workgroups for each multiprocessor of an H200, and some 4 and 8 us of its memory and arithmetic.
 const MAX_SHORT_GROUPS: u64 = 8 * 132;
@@ -257,7 +258,7 @@ mod tests {
     use smallvec::SmallVec;
 
     use super::*;
-    use crate::kernel::launch::Work;
+    use nx_vulkan_device::work::Work;
 
     fn command(reads: &[u32], writes: u32, waits: Waits) -> Command {
         Command {

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use nx_vulkan_device::memory::Buffer;
+use nx_vulkan_device::stream::table_words;
+
 use super::{Executable, Memory, Replay, Slots, Step};
-use crate::memory::Buffer;
-use crate::stream::table_words;
 use crate::{Error, Result};
 
 /// Where one of the runs finds its inputs and leaves its outputs, in the program's order: memory, and the first byte in it, a multiple of 16.

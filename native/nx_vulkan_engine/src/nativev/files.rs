@@ -1,16 +1,19 @@
 //! SPIR-V files by path: read and checked once, and again when the file changes.
 
-use super::{Call, Compile, Failure, Outcome};
-use crate::spirv::{self, Reflection};
-use crate::{Interface, Pipeline, PipelineKey};
-use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fs::{File, Metadata};
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
+
+use nx_vulkan_check::{self, Reflection};
+use sha2::{Digest, Sha256};
+
+use super::{Call, Compile, Failure, Outcome};
+use crate::{Interface, Pipeline, PipelineKey};
 
 /// Longer files are refused. The largest generated shaders have some hundred KiB.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -139,7 +142,7 @@ impl ShaderFiles {
             }
         };
         if validate && !shader.validated.load(Relaxed) {
-            spirv::spirv_val(path).map_err(Failure::of_dispatch)?;
+            nx_vulkan_check::spirv_val(path).map_err(Failure::of_dispatch)?;
             shader.validated.store(true, Relaxed);
         }
         let entry = Entry { racy: stamp.is_racy(), stamp, shader: Arc::clone(&shader) };

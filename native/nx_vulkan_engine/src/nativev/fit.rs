@@ -1,10 +1,12 @@
 //! Does a shader fit the device and the call?
 
-use super::{Call, Failure, Outcome, Shader};
-use crate::spirv::Reflection;
-use crate::{Access, Binding, BoundLaunch, Buffer, Caps, Interface};
-use rspirv::spirv::Capability;
 use std::sync::Arc;
+
+use nx_vulkan_check::Reflection;
+use rspirv::spirv::Capability;
+
+use super::{Call, Failure, Outcome, Shader};
+use crate::{Access, Binding, BoundLaunch, Buffer, Caps, Interface};
 
 /// One launch of a supplied shader.
 pub(crate) struct Run<'a> {

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use nx_vulkan_ir::program::step::Ref;
+use nx_vulkan_spirv::access::Element;
+use nx_vulkan_spirv::probe::RATE_FLOPS;
 use smallvec::{SmallVec, smallvec};
 
 use super::Limits;
-use crate::codegen::access::Element;
-use crate::codegen::elementwise::Ref;
-use crate::codegen::probe::RATE_FLOPS;
-use crate::kernel::launch::map::{Operand, Shapes, map};
-use crate::kernel::launch::{Arguments, Compile, Place, launch};
+use crate::kernels::map::{Operand, Shapes, map};
+use crate::kernels::{Arguments, Compile, Place, launch};
 use crate::{DType, DeviceKind, Engine, Error, Result, Tensor, Type};
 
 /// Sizes of what is copied, above the caches of GPUs, and elements of the fma kernel: some 0.1 ms of work each on an H200.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use nx_vulkan_engine::spirv::Reflection;
+use nx_vulkan_check::Reflection;
 
 use crate::flow::instruction;
 

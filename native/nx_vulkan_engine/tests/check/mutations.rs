@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nx_vulkan_engine::spirv::{Reflection, spirv_val};
+use nx_vulkan_check::{Reflection, spirv_val};
 
 use crate::random::Random;
 

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use nx_vulkan_check::{Reflection, spirv_val};
 use nx_vulkan_engine::Error;
-use nx_vulkan_engine::spirv::{Reflection, spirv_val};
 use serde::Deserialize;
 
 use crate::random::Random;

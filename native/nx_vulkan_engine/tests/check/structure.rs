@@ -5,7 +5,7 @@
 
 use crate::flow::{Block, End, Merge, block, module};
 use crate::random::Random;
-use nx_vulkan_engine::spirv::{Reflection, spirv_val};
+use nx_vulkan_check::{Reflection, spirv_val};
 use std::path::Path;
 
 /// Random statements, as blocks.

@@ -2,10 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use nx_vulkan_engine::codegen::access::{Element, Layout};
-use nx_vulkan_engine::codegen::elementwise::{Form, Port, Ref, Spec, Step};
-use nx_vulkan_engine::codegen::library::Library;
-use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::program::function::{Function, ScalarStep, Scalars};
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::verify::{self, accepts, result_dtype};
@@ -15,6 +11,11 @@ use nx_vulkan_engine::program::{
 };
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Type, Value};
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_spirv::access::{Element, Layout};
+use nx_vulkan_spirv::elementwise::{Form, Port, Spec};
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
 use smallvec::smallvec;
 
 fn axes(axes: &[usize]) -> Axes {

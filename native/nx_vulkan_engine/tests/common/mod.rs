@@ -9,7 +9,7 @@ use nx_vulkan_engine::{
     Result, Validation, Waits,
 };
 
-pub const AXPB: &[u8] = include_bytes!("../data/axpb.spv");
+pub const AXPB: &[u8] = include_bytes!("../../../nx_vulkan_device/tests/data/axpb.spv");
 pub const BOUND_ADD: &[u8] = include_bytes!("../data/bound_add.spv");
 
 /// Options for tests: validation on unless the environment says more, and no disk cache.

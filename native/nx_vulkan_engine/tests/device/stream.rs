@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::thread;
 
+use nx_vulkan_device::stream::{MAX_HELD_COMMANDS, Stream};
 use nx_vulkan_engine::program::{Binary, Op, Unary};
 use nx_vulkan_engine::{Compile, DType, Error, Launch, Tensor, Type, Waits, eager};
 
@@ -335,4 +336,25 @@ fn parts_of_a_tensor_do_not_wait_for_each_other() {
     assert!(waited);
     assert_eq!(values(&other), (4..8).flat_map(|i| row_values(i, 1.0)).collect::<Vec<f32>>());
     assert_valid(&engine);
+}
+
+#[test]
+fn what_several_threads_hold_is_one_submission_until_it_is_full() {
+    let engine = engine();
+    let submissions = |each: u64| {
+        engine.flush().unwrap();
+        let before = engine.stats().submissions;
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    let buffer = engine.alloc(4).unwrap();
+                    Stream::hold(|| (0..each).for_each(|i| engine.fill(&buffer, 0, 4, i as u32).unwrap()));
+                    assert!(!Stream::holds());
+                });
+            }
+        });
+        engine.stats().submissions - before
+    };
+    assert_eq!(submissions(100), 0);
+    assert_eq!(submissions(MAX_HELD_COMMANDS / 2), 1);
 }

@@ -3,7 +3,7 @@
 
 use super::super::matrix::Work;
 use super::small;
-use crate::kernel::launch::linalg;
+use crate::kernels::linalg;
 use crate::{DType, Result, Tensor, Type, View};
 
 /// The largest order of a block.

@@ -8,7 +8,7 @@ use smallvec::smallvec;
 
 use super::matrix::{Work, check, compute_type, in_type};
 use super::{Call, Compile, Results};
-use crate::kernel::launch::linalg;
+use crate::kernels::linalg;
 use crate::{CType, Error, Result, Tensor, Type};
 
 /// Up to this order a workgroup of 64 invocations has one for every pair of pairs.

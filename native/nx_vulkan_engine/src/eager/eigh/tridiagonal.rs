@@ -3,7 +3,7 @@
 
 use super::super::matrix::{Work, part};
 use super::super::qr::{Panel, Reflections};
-use crate::kernel::launch::linalg;
+use crate::kernels::linalg;
 use crate::{Result, Tensor, Type};
 
 /// Columns of a panel; fixed in the kernels.

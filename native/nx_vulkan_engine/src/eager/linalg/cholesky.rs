@@ -1,13 +1,13 @@
 //! Cholesky factors.
 
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_spirv::access::Element;
+use nx_vulkan_spirv::linalg::LinalgSpec;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Update, blocks, from, linalg, square, transposed, work_copy};
-use crate::codegen::access::Element;
-use crate::codegen::elementwise::{Ref, Step};
-use crate::codegen::linalg::LinalgSpec;
 use crate::eager::{Call, run};
-use crate::kernel::launch::map::{Operand, Shapes, map};
+use crate::kernels::map::{Operand, Shapes, map};
 use crate::program::linalg::EPSILON;
 use crate::program::op::Scalar;
 use crate::program::{Binary, Elementwise, Op, Unary};

@@ -1,16 +1,16 @@
 //! LU factors with partial pivoting, and what follows from them: solutions and determinants.
 
+use nx_vulkan_device::device::Caps;
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_spirv::access::Element;
+use nx_vulkan_spirv::linalg::LinalgSpec;
 use smallvec::{SmallVec, smallvec};
 
 use super::triangular::{System, finish};
 use super::{Matrices, Update, blocks, from, linalg, matrices, square, transposed, work_copy};
-use crate::codegen::access::Element;
-use crate::codegen::elementwise::{Ref, Step};
-use crate::codegen::linalg::LinalgSpec;
-use crate::device::Caps;
 use crate::eager::{Call, Results};
-use crate::kernel::launch::map::{Operand, Shapes, map};
-use crate::kernel::launch::reduce::{Reduce, Target, reduce};
+use crate::kernels::map::{Operand, Shapes, map};
+use crate::kernels::reduce::{Reduce, Target, reduce};
 use crate::program::{Binary, Elementwise, Reduction};
 use crate::shape::{Dims, Strides};
 use crate::{CType, DType, Result, Tensor, Type, View};

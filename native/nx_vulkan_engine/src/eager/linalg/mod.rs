@@ -9,12 +9,11 @@ mod triangular;
 
 use std::sync::Arc;
 
+use nx_vulkan_spirv::linalg::LinalgSpec;
 use smallvec::SmallVec;
 
 use super::{Call, Results, movement};
-use crate::codegen::linalg::LinalgSpec;
-
-use crate::kernel::launch::{Compile, Kernel, linalg};
+use crate::kernels::{Compile, Kernel, linalg};
 use crate::program::Linalg;
 use crate::shape::{Space, Type};
 use crate::{CType, DType, Engine, Result, Tensor, View};

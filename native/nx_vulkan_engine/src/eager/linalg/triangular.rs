@@ -1,9 +1,10 @@
 //! Triangular systems.
 
+use nx_vulkan_spirv::linalg::LinalgSpec;
+
 use super::{Matrices, Update, blocks, from, linalg, matrices, square, transposed, work_copy};
-use crate::codegen::linalg::LinalgSpec;
 use crate::eager::Call;
-use crate::kernel::launch::Compile;
+use crate::kernels::Compile;
 use crate::program::Transform;
 use crate::{Engine, Result, Tensor, View};
 

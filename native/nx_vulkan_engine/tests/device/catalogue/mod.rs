@@ -5,7 +5,7 @@ mod chains;
 mod kernels;
 
 use crate::common::*;
-use nx_vulkan_engine::spirv::Reflection;
+use nx_vulkan_check::Reflection;
 use nx_vulkan_engine::{Access, Binding, BoundLaunch, Buffer, Engine, Interface, PipelineKey};
 use std::path::Path;
 use std::sync::Arc;

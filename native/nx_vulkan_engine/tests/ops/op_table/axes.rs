@@ -1,10 +1,10 @@
 //! Reductions, dot, gather and the indexed ops.
 
-use nx_vulkan_engine::codegen::scalar::merge;
 use nx_vulkan_engine::program::op::Axes;
 use nx_vulkan_engine::program::{Op, Reduction};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
+use nx_vulkan_ir::dtype::merge;
 
 use super::values::{Range, operand, specials};
 use super::{engine, finish, rng, run, upload, verify, verify_on};

@@ -1,11 +1,11 @@
 //! Maps of as many elements as CPU devices take by blocks: sizes around them, rare values and results in an operand's place.
 
-use nx_vulkan_engine::codegen::access::Element;
-use nx_vulkan_engine::codegen::elementwise::{Ref, Step};
-use nx_vulkan_engine::kernel::launch::map::{Operand, Shapes, map};
+use nx_vulkan_engine::kernels::map::{Operand, Shapes, map};
 use nx_vulkan_engine::program::{Binary, Elementwise, Op, Unary};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{Compile, DType, Type, Value};
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_spirv::access::Element;
 use smallvec::smallvec;
 
 use super::values::{Range, operand};

@@ -1,10 +1,9 @@
 //! Convolutions with random options.
 
-use nx_vulkan_engine::codegen::scalar::merge;
 use nx_vulkan_engine::program::op::Axes;
 use nx_vulkan_engine::program::{Conv, Op};
-use nx_vulkan_engine::reference;
-use nx_vulkan_engine::{DType, Type};
+use nx_vulkan_engine::{DType, Type, reference};
+use nx_vulkan_ir::dtype::merge;
 use smallvec::{SmallVec, smallvec};
 
 use super::values::{Range, operand};

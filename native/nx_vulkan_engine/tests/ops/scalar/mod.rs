@@ -6,12 +6,13 @@ mod of_int;
 
 use std::sync::Arc;
 
-use nx_vulkan_engine::codegen::access::{Element, Layout, Param, ParamLayout};
-use nx_vulkan_engine::codegen::elementwise::{Form, Port, Ref, Spec, Step};
-use nx_vulkan_engine::codegen::library::Library;
-use nx_vulkan_engine::codegen::link::FloatModes;
 use nx_vulkan_engine::program::Elementwise;
 use nx_vulkan_engine::{DType, Engine, Interface, Launch, PipelineKey, Waits};
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_spirv::access::{Element, Layout, Param, ParamLayout};
+use nx_vulkan_spirv::elementwise::{Form, Port, Spec};
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
 use smallvec::smallvec;
 
 use crate::common;

@@ -3,8 +3,8 @@
 //! `NX_VULKAN_SCALAR_STRIDE` is the step through the 2^32 bit patterns of f32; 1 tests all of them.
 
 use nx_vulkan_engine::DType;
-use nx_vulkan_engine::codegen::library::Library;
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
+use nx_vulkan_spirv::library::Library;
 
 use super::{Runner, f32_bytes, f32_values};
 use crate::common;

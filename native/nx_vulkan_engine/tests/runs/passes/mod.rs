@@ -19,9 +19,9 @@ mod workgroups;
 use std::sync::{Arc, OnceLock};
 
 use nx_vulkan_engine::program::Program;
-use nx_vulkan_engine::program::passes::{Saving, Target};
+use nx_vulkan_engine::program::passes::Target;
 use nx_vulkan_engine::reference::Array;
-use nx_vulkan_engine::{Engine, Tensor, Value, eager};
+use nx_vulkan_engine::{DeviceKind, Engine, Tensor, Value, eager, target};
 
 use crate::common;
 
@@ -32,14 +32,7 @@ fn engine() -> &'static Arc<Engine> {
 
 /// The device at hand, or a GPU for tests that need none.
 fn gpu() -> Target {
-    Target {
-        kind: nx_vulkan_engine::DeviceKind::Discrete,
-        max_invocations: 1024,
-        matrix_units: false,
-        fusion: true,
-        workgroups: false,
-        saving: Saving::Nothing,
-    }
+    Target { workgroups: false, ..target::of(DeviceKind::Discrete, 1024, false) }
 }
 
 fn run(program: &Program, inputs: &[Array]) -> Vec<Array> {

@@ -110,7 +110,7 @@ fn ops_executables_and_the_reference_agree() {
         let expected: Vec<Array> = program.outputs.iter().map(find).collect();
         let executable = Executable::compile(engine(), program.clone());
         let executable = executable.unwrap_or_else(|e| panic!("case {case}: {e:?} of {program}"));
-        let optimized = optimize(program.clone(), &Target::of(engine())).unwrap();
+        let optimized = optimize(program.clone(), &engine().target()).unwrap();
         let got = download(&executable.run(&upload(inputs), Compile::Allowed).unwrap());
         compare(case, program, &optimized, &expected, &got);
         compare(case, program, &optimized, &expected, &run(&optimized, inputs));

@@ -1,7 +1,7 @@
 //! Reductions of the same elements, and what follows them: one pass over memory, and the bits of each op alone.
 
 use nx_vulkan_engine::executable::Described;
-use nx_vulkan_engine::program::passes::{Target, optimize};
+use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::{Builder, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{Compile, DType, DeviceKind, Executable, Type, Value};
@@ -220,7 +220,7 @@ fn statistics_have_the_bits_of_each_op_alone() {
         let executable = Executable::compile(engine(), program.clone()).unwrap();
         for (name, got) in [
             ("as on GPUs", run(&optimize(program.clone(), &gpu()).unwrap(), &inputs)),
-            ("here", run(&optimize(program.clone(), &Target::of(engine())).unwrap(), &inputs)),
+            ("here", run(&optimize(program.clone(), &engine().target()).unwrap(), &inputs)),
             ("executable", download(&executable.run(&upload(&inputs), Compile::Allowed).unwrap())),
         ] {
             for (k, (a, b)) in expected.iter().zip(&got).enumerate() {

@@ -2,8 +2,7 @@
 
 use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::{Builder, Op, Program, Reduction, Windows};
-use nx_vulkan_engine::reference;
-use nx_vulkan_engine::{DType, Type};
+use nx_vulkan_engine::{DType, Type, reference};
 
 use super::known::ops;
 use super::{difference, download, engine, gpu, graphs, run, upload};
@@ -40,7 +39,7 @@ fn check(program: &Program, rng: &mut Rng) -> Vec<&'static str> {
     let optimized = optimize(program.clone(), &gpu()).unwrap();
     let inputs: Vec<_> = program.inputs.iter().map(|ty| graphs::values(ty, rng)).collect();
     let expected = reference::run(program, &inputs).unwrap();
-    let plain = Target { fusion: false, ..Target::of(engine()) };
+    let plain = Target { fusion: false, ..engine().target() };
     let unfused = optimize(program.clone(), &plain).unwrap();
     let executable = nx_vulkan_engine::Executable::compile(engine(), program.clone()).unwrap();
     let ran = executable.run(&upload(&inputs), nx_vulkan_engine::Compile::Allowed).unwrap();

@@ -1,0 +1,475 @@
+defmodule Nx.Vulkan.VulkanoBackend do
+  @moduledoc """
+  The `Nx.Backend` whose tensors live in the memory of a Vulkan device.
+
+      Nx.default_backend(Nx.Vulkan.VulkanoBackend)
+
+  Every op is recorded and returns at once, with a reference to memory that the device fills later; reading a tensor is
+  what waits. Nothing is computed anywhere else: an op that this version or the device can't do raises `Nx.Vulkan.Error`
+  with the kind `:unsupported`. Tensors of other backends are copied to the device when they meet one of this backend.
+
+  The memory of a tensor returns to the pool when the BEAM collects it, or at once through `Nx.backend_deallocate/1`.
+
+  `Nx.to_pointer/2` gives the device address of a tensor, in `mode: :local`. It keeps the memory until the tensor is
+  deallocated, so that the address holds even after the tensor was collected. `Nx.from_pointer/5` makes a tensor that
+  shares the memory; an address that no such tensor has, or had, is an `ArgumentError`. Elements of a sub-byte type take
+  a byte each there. `mode: :ipc` gives a handle for other processes of the system, which must run as the same user with
+  leave to trace this one, on Linux and on devices with `VK_KHR_external_memory_fd`. Tensors don't change, so there is
+  nothing to synchronize.
+
+  Indices out of bounds raise, so `gather`, `take`, `take_along_axis`, `indexed_add` and `indexed_put` wait for their
+  indices. `config :nx_vulkan, check_indices: false` leaves the check out: `gather` then takes the nearest position, and
+  updates out of bounds are dropped.
+
+  `reduce` and `window_reduce` take any function. One of elementwise ops on scalars is a kernel; others run step by
+  step, which takes a few launches for each element along the reduced axes, or for each element of the tensor where the
+  function reads values.
+
+  `config :nx_vulkan, precision: :high` lets large products of f32 run on a GPU's matrix units as two f16 numbers for
+  each element; the guide on numerics says how exact they are. `:default` and `:highest` mean f32, of which data-center
+  GPUs take all digits to those units.
+
+  `config :nx_vulkan, eager: :deferred` lets ops wait until a result is read, to run many at once; see
+  `Nx.Vulkan.eager/2`.
+
+  `config :nx_vulkan, add_backend_on_inspect: false` leaves the backend out of inspected tensors.
+  """
+
+  @behaviour Nx.Backend
+  @enforce_keys [:ref]
+  defstruct [:ref]
+
+  alias Nx.Tensor, as: T
+  alias Nx.Vulkan.Compiler.Cache
+  alias Nx.Vulkan.{Fold, Indices, NativeV, Ops, ScalarFunction, Tracer}
+  alias Nx.Vulkan.VulkanoBackend, as: B
+
+  # From this size in bytes on, copying a binary is work for a dirty scheduler: 64 KiB take about 10 us.
+  @dirty_bytes 65_536
+
+  @last_address 0xFFFFFFFFFFFFFFFF
+
+  @impl true
+  def init(opts) do
+    if opts != [], do: raise(ArgumentError, "Nx.Vulkan.VulkanoBackend accepts no options, got: #{inspect(opts)}")
+    opts
+  end
+
+  ## Storage
+
+  @impl true
+  def constant(out, constant, _backend_options) do
+    run(:constant, [value: Ops.number(constant, out.type)], [], out)
+  end
+
+  @impl true
+  def from_binary(out, binary, _backend_options), do: upload(out, binary)
+
+  @impl true
+  def to_binary(%T{data: %B{ref: ref}, type: {_, size}}, limit) do
+    Fold.read!()
+    read = NativeV.tensor_to_binary_soon(ref, limit)
+    cut(settle(read, fn -> NativeV.tensor_to_binary(ref, limit) end), limit * size)
+  end
+
+  defp cut(binary, bits) when bit_size(binary) == bits, do: binary
+
+  defp cut(binary, bits) do
+    <<wanted::bitstring-size(^bits), _filling::bitstring>> = binary
+    wanted
+  end
+
+  @impl true
+  def backend_copy(tensor, backend, _opts) when backend in [B, Nx.Vulkan.Backend],
+    do: run(:reshape, [], [tensor], tensor)
+
+  def backend_copy(tensor, Nx.Tensor, opts), do: backend_copy(tensor, Nx.BinaryBackend, opts)
+
+  def backend_copy(tensor, backend, opts) do
+    backend.from_binary(tensor, to_binary(tensor, Nx.flat_size(tensor)), opts)
+  end
+
+  @impl true
+  def backend_transfer(tensor, backend, _opts) when backend in [B, Nx.Vulkan.Backend], do: tensor
+
+  def backend_transfer(tensor, backend, opts) do
+    copy = backend_copy(tensor, backend, opts)
+    backend_deallocate(tensor)
+    copy
+  end
+
+  @impl true
+  def backend_deallocate(%T{data: %B{ref: ref}}), do: NativeV.tensor_release(ref)
+
+  @impl true
+  def to_batched(out, tensor, opts), do: batches(B, out, tensor, opts)
+
+  @doc false
+  # The batches of a tensor, sliced by the ops of this backend or of the tracer.
+  def batches(backend, out, tensor, opts) do
+    [size | rest] = Tuple.to_list(tensor.shape)
+    batch = elem(out.shape, 0)
+    leftover = rem(size, batch)
+
+    rows = fn start, count ->
+      starts = [start | Enum.map(rest, fn _ -> 0 end)]
+      shape = put_elem(tensor.shape, 0, count)
+      backend.slice(%{out | shape: shape}, tensor, starts, [count | rest], Enum.map(starts, fn _ -> 1 end))
+    end
+
+    full = Stream.map(0..(div(size, batch) - 1)//1, &rows.(&1 * batch, batch))
+
+    if leftover != 0 and opts[:leftover] == :repeat do
+      last = fn -> backend.concatenate(out, [rows.(size - leftover, leftover), rows.(0, batch - leftover)], 0) end
+      Stream.concat(full, Stream.map([last], & &1.()))
+    else
+      full
+    end
+  end
+
+  @impl true
+  def inspect(%T{data: %B{ref: ref}} = tensor, inspect_opts) do
+    limit = if inspect_opts.limit == :infinity, do: :infinity, else: inspect_opts.limit + 1
+    # Atoms are greater than numbers.
+    limit = min(limit, Nx.flat_size(tensor))
+
+    case NativeV.tensor_info(ref) do
+      {:ok, _} -> Nx.Backend.inspect(tensor, to_binary(tensor, limit), inspect_opts)
+      {:error, :released, _, _, _} -> "Deallocated"
+    end
+    |> add_backend(ref)
+  end
+
+  defp add_backend(doc, ref) do
+    if Application.get_env(:nx_vulkan, :add_backend_on_inspect, true) do
+      ~c"#Ref<" ++ id = :erlang.ref_to_list(ref)
+      Inspect.Algebra.concat(["Nx.Vulkan.VulkanoBackend<#{device_name()}, #{id}", Inspect.Algebra.line(), doc])
+    else
+      doc
+    end
+  end
+
+  defp device_name do
+    case NativeV.device_info() do
+      {:ok, %{name: name}} -> name
+      {:error, _kind, _message} -> "no device"
+    end
+  end
+
+  @impl true
+  def to_pointer(%T{data: %B{ref: ref}}, opts) do
+    opts = Keyword.validate!(opts, mode: :local)
+
+    case opts[:mode] do
+      :local -> pointer(:local, NativeV.tensor_share(ref))
+      :ipc -> pointer(:ipc, NativeV.tensor_share_ipc(ref))
+      mode -> raise ArgumentError, "expected one of :local, :ipc, got: #{inspect(mode)}"
+    end
+  end
+
+  defp pointer(:local, {:ok, address, size}), do: %Nx.Pointer{kind: :local, address: address, data_size: size}
+  defp pointer(:ipc, {:ok, handle, size}), do: %Nx.Pointer{kind: :ipc, handle: handle, data_size: size}
+  defp pointer(_kind, error), do: raise_error(error)
+
+  @impl true
+  def from_pointer(%Nx.Pointer{} = pointer, type, shape, backend_options, opts) do
+    init(backend_options)
+    out = Nx.template(shape, type, names: opts[:names])
+    %{data_size: size} = pointer
+    expected = Nx.size(shape) * max(elem(type, 1), 8)
+
+    if size != nil and size * 8 != expected do
+      raise ArgumentError, "invalid pointer data_size for shape, expected: #{div(expected, 8)}, got: #{size}"
+    end
+
+    type = Ops.type_name(type)
+
+    case pointer do
+      %{kind: :local, address: address} when is_integer(address) and address > 0 and address <= @last_address ->
+        shared(out, NativeV.tensor_from_address(address, type, shape))
+
+      %{kind: :ipc, handle: handle} when is_binary(handle) ->
+        shared(out, NativeV.tensor_from_ipc(handle, type, shape))
+
+      _ ->
+        raise ArgumentError, "expected a pointer with an address or a handle, got: #{inspect(pointer)}"
+    end
+  end
+
+  defp shared(_out, {:error, :invalid_argument, _op, message, _details}), do: raise(ArgumentError, message)
+  defp shared(out, answer), do: %{out | data: %B{ref: settle(answer, fn -> answer end)}}
+
+  @impl true
+  def block(struct, out, args, fun) do
+    outs = if is_tuple(out), do: Tuple.to_list(out), else: [out]
+
+    case Ops.block(struct, outs, args) do
+      # Tensors that the default implementation makes are of this backend too.
+      :default ->
+        Nx.with_default_backend(B, fn -> apply(fun, [struct | args]) end)
+
+      steps ->
+        check_indices!(struct, args)
+        results = Enum.reduce(steps, args, &step/2)
+        if is_tuple(out), do: List.to_tuple(results), else: single(results)
+    end
+  end
+
+  defp check_indices!(%Nx.Block.Take{axis: axis}, [a, indices]), do: Indices.check!(a.shape, indices, [axis])
+  defp check_indices!(%Nx.Block.TakeAlongAxis{axis: axis}, [a, i]), do: Indices.check_along!(a.shape, i, axis)
+  defp check_indices!(_struct, _args), do: :ok
+
+  defp step({op, attrs, [out]}, operands), do: [run(op, attrs, operands, out)]
+  defp step({op, attrs, outs}, operands), do: run_all(op, attrs, operands, outs)
+
+  defp single([result]), do: result
+  defp single([x, regular]), do: if(Nx.to_number(regular) == 0, do: raise_singular(), else: x)
+
+  ## Ops that are their operands and their result, with no attributes
+
+  for op <- Ops.unary() do
+    @impl true
+    def unquote(op)(out, a), do: run(unquote(op), [], [a], out)
+  end
+
+  for op <- Ops.binary() do
+    @impl true
+    def unquote(op)(out, a, b), do: run(unquote(op), [], [a, b], out)
+  end
+
+  @impl true
+  def eye(out, _backend_options), do: run(:eye, [], [], out)
+  @impl true
+  def iota(out, axis, _backend_options), do: run_op(:iota, [axis], out)
+
+  ## Ops with attributes
+
+  @checked [:gather, :indexed_add, :indexed_put, :triangular_solve]
+
+  for {op, arity} <- Ops.others(), op not in [:eye, :iota | @checked] do
+    args = Macro.generate_arguments(arity, __MODULE__)
+    @impl true
+    def unquote(op)(out, unquote_splicing(args)), do: run_op(unquote(op), unquote(args), out)
+  end
+
+  defp run_op(op, args, out) do
+    {attrs, operands} = Ops.instruction(op, args)
+    run(op, attrs, operands, out)
+  end
+
+  @impl true
+  def gather(out, a, indices, opts) do
+    Indices.check!(a.shape, indices, opts[:axes])
+    run_op(:gather, [a, indices, opts], out)
+  end
+
+  @impl true
+  def indexed_add(out, a, indices, updates, opts) do
+    Indices.check!(a.shape, indices, opts[:axes])
+    run_op(:indexed_add, [a, indices, updates, opts], out)
+  end
+
+  @impl true
+  def indexed_put(out, a, indices, updates, opts) do
+    Indices.check!(a.shape, indices, opts[:axes])
+    run_op(:indexed_put, [a, indices, updates, opts], out)
+  end
+
+  @impl true
+  def reduce(out, a, acc, opts, fun) do
+    attrs = Ops.fold(:reduce, [a, opts])
+    folded(:reduce, attrs, a, acc, out, fun) || Fold.reduce(out, a, acc, attrs[:axes], fun)
+  end
+
+  @impl true
+  def window_reduce(out, a, acc, window, opts, fun) do
+    attrs = Ops.fold(:window_reduce, [a, window, opts])
+    folded(:window_reduce, attrs, a, acc, out, fun) || Fold.window_reduce(out, a, acc, attrs, fun)
+  end
+
+  # Nothing where no kernel can run the function.
+  defp folded(op, attrs, a, acc, out, fun) do
+    with {function, captured} <- ScalarFunction.kernel(op, fun, a.type, out.type) do
+      run(op, [function: function] ++ attrs, [a, acc | captured], out)
+    end
+  end
+
+  @impl true
+  def triangular_solve(out, a, b, opts) do
+    x = run_op(:triangular_solve, [a, b, opts], out)
+    if singular?(a), do: raise_singular()
+    x
+  end
+
+  # Whether a triangular matrix has a zero on its diagonal. Waits for the device.
+  defp singular?(%T{shape: shape} = a) do
+    n = elem(shape, tuple_size(shape) - 1)
+    batches = div(Nx.size(shape), n * n)
+    flat = run(:reshape, [], [a], %{a | shape: {batches, n * n}, names: [nil, nil]})
+    diagonal = slice(%{flat | shape: {batches, n}}, flat, [0, 0], [batches, n * n], [1, n + 1])
+    Nx.to_number(run(:all, [axes: [0, 1]], [diagonal], Nx.template({}, :u8))) == 0
+  end
+
+  @spec raise_singular() :: no_return
+  defp raise_singular, do: raise(ArgumentError, "can't solve for singular matrix")
+
+  ## Running
+
+  @doc false
+  # An op of one result; `out` is its template.
+  def run(op, attrs, operands, %T{type: type, shape: shape} = out) do
+    refs = refs(operands)
+    type = Ops.type_name(type)
+
+    answer =
+      case eager() do
+        :immediate -> NativeV.program_run(op, attrs, refs, type, shape)
+        :deferred -> NativeV.program_defer(op, attrs, refs, type, shape)
+      end
+
+    ref =
+      case answer do
+        {:ok, ref} -> ref
+        {:ok, ref, :full} -> compute(ref, ref)
+        other -> settle(other, fn -> NativeV.program_run_compile(op, attrs, refs, type, shape) end)
+      end
+
+    %{out | data: %B{ref: ref}}
+  end
+
+  # An op of several results; `outs` are their templates.
+  defp run_all(op, attrs, operands, outs) do
+    refs = refs(operands)
+    types = Enum.map(outs, &{Ops.type_name(&1.type), &1.shape})
+
+    answer =
+      case eager() do
+        :immediate -> NativeV.program_run_all(op, attrs, refs, types)
+        :deferred -> NativeV.program_defer_all(op, attrs, refs, types)
+      end
+
+    results =
+      case answer do
+        {:ok, refs} -> refs
+        {:ok, [ref | _] = refs, :full} -> compute(ref, refs)
+        other -> settle(other, fn -> NativeV.program_run_all_compile(op, attrs, refs, types) end)
+      end
+
+    Enum.zip_with(outs, results, fn out, ref -> %{out | data: %B{ref: ref}} end)
+  end
+
+  @eager {Nx.Vulkan, :eager}
+
+  @doc false
+  # When ops run: at once, or when somebody reads a result. `Nx.Vulkan.eager/2` says so for one process.
+  def eager do
+    case Process.get(@eager) || Application.get_env(:nx_vulkan, :eager, :immediate) do
+      mode when mode in [:immediate, :deferred] ->
+        mode
+
+      other ->
+        raise ArgumentError, "expected config :nx_vulkan, :eager to be :immediate or :deferred, got: #{inspect(other)}"
+    end
+  end
+
+  @doc false
+  def put_eager(nil), do: Process.delete(@eager)
+  def put_eager(mode) when mode in [:immediate, :deferred], do: Process.put(@eager, mode)
+
+  # Records what is pending. An op that fails says so to whoever reads what needs it.
+  defp compute(ref, answer) do
+    case NativeV.tensor_compute(ref) do
+      {:error, :out_of_memory, _op, _message, _details} -> :erlang.garbage_collect()
+      _ -> :ok
+    end
+
+    answer
+  end
+
+  defp refs([]), do: []
+  defp refs([%T{data: %B{ref: ref}} | rest]), do: [ref | refs(rest)]
+  defp refs([other | rest]), do: [transferred(Nx.to_tensor(other)).data.ref | refs(rest)]
+
+  @doc false
+  # The reference of an argument of a compiled function, which is copied to the device if it is elsewhere.
+  def reference(%T{data: %B{ref: ref}}), do: ref
+
+  def reference(%T{data: %Tracer{}} = tensor),
+    do: tensor |> Tracer.on_device!("calls a compiled function") |> reference()
+
+  def reference(%T{data: %Nx.Defn.Expr{}} = tensor) do
+    raise ArgumentError, "cannot pass a tensor expression as argument to defn, got: #{inspect(tensor)}"
+  end
+
+  def reference(tensor), do: tensor |> Nx.to_tensor() |> Nx.devectorize() |> transferred() |> reference()
+
+  defp transferred(%T{data: %B{}} = tensor), do: tensor
+  defp transferred(%T{shape: {}} = scalar), do: constant(scalar, Nx.to_number(scalar), [])
+  defp transferred(tensor), do: upload(tensor, Nx.to_binary(tensor))
+
+  defp upload(%T{type: type, shape: shape} = out, bits) do
+    type = Ops.type_name(type)
+    binary = fill(bits)
+    dirty = fn -> NativeV.tensor_from_binary_dirty(type, shape, binary) end
+
+    answer =
+      if byte_size(binary) < @dirty_bytes, do: NativeV.tensor_from_binary(type, shape, binary), else: dirty.()
+
+    %{out | data: %B{ref: settle(answer, dirty)}}
+  end
+
+  defp fill(binary) when is_binary(binary), do: binary
+
+  defp fill(bits) do
+    missing = 8 - rem(bit_size(bits), 8)
+    <<bits::bitstring, 0::size(missing)>>
+  end
+
+  @doc false
+  # The reference in an answer of the native library. `again` makes the same call on a dirty scheduler.
+  def settle({:ok, ref}, _again), do: ref
+
+  def settle({:ok, ref, :pressure}, _again) do
+    :erlang.garbage_collect()
+    ref
+  end
+
+  def settle(:needs_compile, again), do: settle(again.(), again)
+
+  def settle({:error, :out_of_memory, _op, _message, _details} = error, again) do
+    reclaim([&collect/0, &collect_everywhere/0, &drop_compiled/0], error, again)
+  end
+
+  def settle(error, _again), do: raise_error(error)
+
+  # Tries again after each step that may have freed memory.
+  defp reclaim([step | steps], error, again) do
+    if step.() do
+      case again.() do
+        {:error, :out_of_memory, _op, _message, _details} = error -> reclaim(steps, error, again)
+        answer -> settle_last(answer)
+      end
+    else
+      reclaim(steps, error, again)
+    end
+  end
+
+  defp reclaim([], error, _again), do: raise_error(error)
+
+  defp collect, do: :erlang.garbage_collect()
+
+  # Other processes may hold tensors that nobody can reach any more.
+  defp collect_everywhere, do: Process.list() |> Enum.map(&:erlang.garbage_collect/1) |> Enum.any?()
+
+  # Compiled functions hold the tensors that they captured, and are compiled again when they are called.
+  defp drop_compiled, do: Cache.drop_all() > 0 and collect_everywhere()
+
+  defp settle_last({:ok, ref}), do: ref
+  defp settle_last({:ok, ref, :pressure}), do: ref
+  defp settle_last(error), do: raise_error(error)
+
+  @spec raise_error(NativeV.error()) :: no_return
+  defp raise_error({:error, kind, op, message, details}) do
+    raise Nx.Vulkan.Error, kind: kind, op: op, message: message, details: details
+  end
+end

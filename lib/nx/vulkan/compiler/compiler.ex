@@ -1,0 +1,504 @@
+defmodule Nx.Vulkan.Compiler do
+  @moduledoc """
+  The `Nx.Defn.Compiler` that makes one Program of a whole numerical definition.
+
+      Nx.Defn.default_options(compiler: Nx.Vulkan.Compiler)
+
+  `compiler: Nx.Vulkan` is the same. The expression is lowered once per function and templates of the arguments (types,
+  shapes, names, vectorized axes); after that a call hands references to the device and returns at once, with tensors of
+  `Nx.Vulkan.VulkanoBackend` that the device fills later. Arguments of other backends are copied to the device. Any
+  number of processes may call one function at the same time.
+
+  ## Options
+
+    * `:hooks` - a map of callbacks for named hooks, `nil` for none, see `Nx.Defn.Kernel.io_call/3`. Another callback
+      for the same name does not compile again
+    * `:cache` - `false` compiles at every call and keeps nothing; `true` by default
+    * `:max_concurrency` - how many partitions `Nx.Serving` starts, `1` by default; all of them use the one device of
+      the VM
+    * `:precision` - how exact products of f32 have to be: `:default` and `:highest` mean f32, `:high` two f16 numbers
+      for each element. It is one for the VM, by `config :nx_vulkan, precision: :high` or `NX_VULKAN_PRECISION=high`
+      before it starts; an `ArgumentError` says that this VM computes with another
+
+  Other options are left alone, as EXLA and the evaluator do: libraries pass theirs through, as Axon does with `:mode`.
+
+  ## What differs from eager ops
+
+    * Indices out of bounds don't raise: `gather`, `take` and `take_along_axis` read the nearest position, `indexed_add`
+      and `indexed_put` drop such updates
+    * Singular systems don't raise: `Nx.LinAlg.solve/2` and `Nx.LinAlg.triangular_solve/3` give infinities and NaN
+    * An error of the device shows when a result is read
+
+  ## Hooks and `Nx.runtime_call`
+
+  Callbacks run in the process of the caller, in the order of the definition. Hooks of what the device computes anyway
+  get its results after the run. Where a callback's result feeds the definition, or one stands inside `while` or `cond`,
+  the definition becomes several Programs with the host between them: every iteration waits for the device then.
+
+  ## Donation
+
+  A tensor that was marked by `Nx.donatable/1` is released by a call that succeeds, unless the definition has hooks or
+  `Nx.runtime_call`, which may have handed it on. Where a result of as many bytes is written when nothing reads the
+  tensor any more, or by an elementwise kernel that reads the same element, it has the tensor's memory, so that a
+  training step with donated parameters takes no second copy of them. That memory goes back to the pool where another
+  tensor shares it, such as a reshape of the tensor, or no result fits.
+
+  ## Configuration
+
+    * `config :nx_vulkan, compiler_cache_entries: 4096` - how many compiled functions are kept
+    * `config :nx_vulkan, recompile_warning: 10` - warns when a function was compiled as often for arguments of the same
+      types and shapes, because it captures values that change; `:infinity` never does
+
+  ## Errors
+
+  `Nx.Vulkan.Error`, which names the function, the op (a kernel of several ops with those ops) and the types of its
+  operands and results, in `:details` too; `:released` names the arguments that were deallocated; `:unsupported` for
+  what the device or this version can't do. What memory a run lacks is said of the whole program. Nothing falls back to
+  another backend or compiler.
+  """
+
+  @behaviour Nx.Defn.Compiler
+
+  alias Nx.Defn.Composite
+  alias Nx.Tensor, as: T
+  alias Nx.Vulkan.Compiler.{Arguments, Cache, Key, Lowering, Recompilation, Steps}
+  alias Nx.Vulkan.Compiler.Lowering.{Plan, Widening}
+  alias Nx.Vulkan.{NativeV, Telemetry}
+  alias Nx.Vulkan.VulkanoBackend, as: B
+
+  require Logger
+
+  defmodule Entry do
+    @moduledoc false
+    # What a call needs: the executable, or a plan of several steps with the `slots` of its inputs. `kept` says of every
+    # argument whether it is used, or is nil where all are. `constants` are references that follow the arguments. The
+    # templates of those, which only errors need, are `arguments`, as a binary, which is not copied out of the cache at
+    # every call.
+    defstruct [:name, :executable, :plan, :slots, :kept, :constants, :arguments, :template]
+  end
+
+  @impl true
+  def __jit__(key, vars, fun, args_list, opts) do
+    {entry, hooks} = entry(key, vars, fun, opts)
+    Enum.map(args_list, &call(entry, &1, hooks))
+  end
+
+  @impl true
+  def __compile__(key, vars, fun, opts) do
+    {entry, hooks} = entry(key, vars, fun, opts)
+    fn args_list -> Enum.map(args_list, &call(entry, &1, hooks)) end
+  end
+
+  @impl true
+  def __partitions_options__(opts), do: List.duplicate(opts, max_concurrency(opts))
+
+  @impl true
+  def __to_backend__(_opts), do: {B, []}
+
+  @impl true
+  def __shard_jit__(key, _mesh, _vars, _fun, _args_list, _opts) do
+    raise Nx.Vulkan.Error,
+      kind: :unsupported,
+      op: :shard_jit,
+      message: "#{name(key)} is to run on a mesh of devices, and a VM uses one Vulkan device",
+      details: %{}
+  end
+
+  @doc """
+  Compiles `fun` for arguments like `args` and tells what was made of it, as a map:
+
+    * `:function` - its name
+    * `:steps` - what a call does, in order. Most functions are one `{:run, program}`; hooks, `Nx.runtime_call` and what
+      holds them are `{:hook, name}`, `{:call, function}`, `{:while, condition, body}` and `{:cond, on_true, on_false}`,
+      the parts being lists of steps
+    * `:kept`, `:arguments` - how many of the arguments' tensors are used, and how many there are
+    * `:constants` - the types and shapes of captured tensors
+
+  A program is a map of `:inputs` and `:outputs` (types and shapes), `:ops` (how many instructions of each op there are
+  before the engine optimizes), `:device` (what one run does then, and the memory that it takes: see
+  `Nx.Vulkan.NativeV.executable_info/1`) and `:launches`, what each launch of a run does:
+
+    * `:kernel` - its name, `family.ops.type`, and the beginning of its hash, or `"fill"` or `"copy"`
+    * `:groups` - workgroups in three dimensions
+    * `:barrier` - whether it waits for the launches before it
+    * `:read_bytes`, `:written_bytes` - each operand counts once, by the elements that its view has
+    * `:flops` - one for each element of an elementwise op (none for a change of type) and for each element that is
+      reduced, two for each product that is added up, 5 n log2 n for a transform, none for what moves data; `nil` where
+      the number depends on values, and for factorizations and solvers
+
+  Where the host waits for a value, the list has `%{wait: op}` with the lists of the op's parts, such as `:condition`
+  and `:body`.
+
+  ## Examples
+
+      Nx.Vulkan.Compiler.explain(&Nx.sum(Nx.exp(&1)), [Nx.iota({8})])
+  """
+  @spec explain(fun, list, keyword) :: map
+  def explain(fun, args, opts \\ []) do
+    check_call(fun, args)
+    check_precision(opts)
+    hooks = hooks(opts)
+    name = name(fun)
+    {plan, constants, leaves, _template} = lower_for(fun, args, hooks)
+    used = Plan.inputs(plan)
+
+    %{
+      function: name,
+      arguments: length(leaves),
+      kept: Enum.count(used, &(&1 < length(leaves))),
+      constants: Enum.map(constants, &{&1.type, &1.shape}),
+      steps: steps(plan, name)
+    }
+  end
+
+  @doc """
+  What becomes of `fun` for arguments like `args`, as a graph in the DOT language of Graphviz.
+
+  Boxes are kernels with the ops in them, dashed boxes are views, which take no time, edges are buffers with their types
+  and shapes. The programs of `while` and `cond` are clusters, and so are the Programs of a function with hooks or
+  `Nx.runtime_call` in it. Options are those of `explain/3`.
+
+  ## Examples
+
+      graph = Nx.Vulkan.Compiler.graph(&Nx.sum(Nx.exp(&1)), [Nx.iota({8})])
+      File.write!("sum.gv", graph)
+      # dot -Tsvg sum.gv -o sum.svg
+  """
+  @spec graph(fun, list, keyword) :: String.t()
+  def graph(fun, args, opts \\ []) do
+    check_call(fun, args)
+    check_precision(opts)
+    name = name(fun)
+    {plan, _, _, _} = lower_for(fun, args, hooks(opts))
+
+    programs =
+      case titled(plan, "") do
+        [{_, program}] -> [{"", program}]
+        programs -> programs
+      end
+
+    named(name, fn ->
+      B.settle(NativeV.programs_graph(name, programs), fn -> NativeV.programs_graph(name, programs) end)
+    end)
+  end
+
+  @doc """
+  Forgets all compiled functions and returns how many there were. Their captured tensors go with them, and what is
+  called next is compiled again.
+
+  For functions that call helpers which were redefined, as in a notebook: a compiled function has the code that its
+  helpers had then. The device's pipelines stay, so that the same kernels don't take as long again.
+
+  ## Examples
+
+      Nx.Vulkan.Compiler.clear_cache()
+  """
+  @spec clear_cache() :: non_neg_integer
+  defdelegate clear_cache, to: Cache, as: :drop_all
+
+  defp check_call(fun, args) do
+    if not is_function(fun), do: raise(ArgumentError, "expected a function, got: #{inspect(fun)}")
+    if not is_list(args), do: raise(ArgumentError, "expected a list of the function's arguments, got: #{inspect(args)}")
+
+    if not is_function(fun, length(args)) do
+      {:arity, arity} = Function.info(fun, :arity)
+      raise ArgumentError, "expected the #{arity} arguments of #{inspect(fun)}, got #{length(args)} of them"
+    end
+  end
+
+  # The programs of a plan with the numbers of their steps.
+  defp titled(%Plan{steps: steps}, before) do
+    steps
+    |> Enum.with_index(1)
+    |> Enum.flat_map(fn {step, i} ->
+      case step do
+        {:run, program, _, _} ->
+          [{"step #{before}#{i}", program}]
+
+        {:while, _, condition, body, _, _} ->
+          titled(condition, "#{before}#{i}, condition, ") ++ titled(body, "#{before}#{i}, body, ")
+
+        {:cond, on_true, on_false, _, _} ->
+          titled(on_true, "#{before}#{i}, on_true, ") ++ titled(on_false, "#{before}#{i}, on_false, ")
+
+        _hook_or_call ->
+          []
+      end
+    end)
+  end
+
+  @doc false
+  # As `lower/4`, for arguments.
+  def lower_for(fun, args, hooks) do
+    {_fun, vars, _templates, _args} = Nx.Defn.Compiler.to_lazy_params(fun, args)
+    trace = fn _vars -> trace(fun, args, hooks) end
+    lower(name(fun), vars, trace, Map.keys(hooks))
+  end
+
+  defp trace(fun, args, hooks) do
+    Nx.Defn.debug_expr_apply(fun, args, hooks: hooks)
+  rescue
+    error in RuntimeError ->
+      # What Nx says where a function of Nx.Defn.jit/2 or Nx.Defn.compile/3 is called while another is traced.
+      if error.message =~ ~r/^cannot invoke (JITed|compiled) function/ do
+        message =
+          "expected a function that is not compiled yet, got #{inspect(fun)}, which is or calls one of Nx.Defn.jit/2 or Nx.Defn.compile/3"
+
+        reraise ArgumentError, [message: message], __STACKTRACE__
+      else
+        reraise error, __STACKTRACE__
+      end
+  end
+
+  defp steps(%Plan{steps: steps}, name) do
+    Enum.map(steps, fn
+      {:run, program, _, _} -> {:run, program(program, name)}
+      {:hook, {:named, hook, _}, _, _} -> {:hook, hook}
+      {:hook, {:fn, callback}, _, _} -> {:hook, name(callback)}
+      {:call, callback, _, _, _, _, _} -> {:call, name(callback)}
+      {:while, _, condition, body, _, _} -> {:while, steps(condition, name), steps(body, name)}
+      {:cond, on_true, on_false, _, _} -> {:cond, steps(on_true, name), steps(on_false, name)}
+    end)
+  end
+
+  defp program([inputs, instructions, outputs] = program, name) do
+    executable = executable(program, name)
+    device = B.settle(NativeV.executable_info(executable), fn -> NativeV.executable_info(executable) end)
+    launches = B.settle(NativeV.executable_launches(executable), fn -> NativeV.executable_launches(executable) end)
+    results = Enum.flat_map(instructions, &List.last/1)
+    places = %{input: List.to_tuple(inputs), result: List.to_tuple(results)}
+
+    %{
+      inputs: inputs,
+      outputs: for([place, i] <- outputs, do: elem(places[place], i)),
+      ops: Enum.frequencies_by(instructions, &hd/1),
+      device: device,
+      launches: launches
+    }
+  end
+
+  ## Finding what was compiled
+
+  # `Nx.Defn` gives the hooks where nobody gave an option.
+  defp entry(key, vars, fun, opts) when opts == [] or opts == [hooks: %{}], do: {cached(key, vars, fun, []), %{}}
+
+  defp entry(key, vars, fun, opts) do
+    hooks = hooks(opts)
+    max_concurrency(opts)
+    check_precision(opts)
+    names = Map.keys(hooks)
+    cache? = option(opts, :cache, true, &is_boolean/1, "a boolean")
+    {if(cache?, do: cached(key, vars, fun, names), else: make(key, vars, fun, names)), hooks}
+  end
+
+  defp max_concurrency(opts), do: option(opts, :max_concurrency, 1, &(is_integer(&1) and &1 > 0), "a positive integer")
+
+  # All products of the VM have one precision, so another can't be had for one function.
+  defp check_precision(opts) do
+    with {_, wanted} <- List.keyfind(opts, :precision, 0) do
+      option(opts, :precision, nil, &(&1 in [:default, :high, :highest]), ":default, :high or :highest")
+      given = Nx.Vulkan.Application.precision()
+
+      if (wanted == :high and given != :high) or (wanted != :high and given == :high) do
+        raise ArgumentError,
+              "precision: #{inspect(wanted)} can't be had for one function, since this VM computes products of f32 with " <>
+                "precision: #{inspect(given)}. It is set for the whole VM before it starts, by config :nx_vulkan, precision: " <>
+                "#{inspect(wanted)}, or by the environment variable NX_VULKAN_PRECISION, which is \"high\" or unset"
+      end
+    end
+  end
+
+  # The callbacks of named hooks that are to be called.
+  defp hooks(opts) do
+    callbacks? = &(is_map(&1) and Enum.all?(&1, fn {_, f} -> is_nil(f) or is_function(f, 1) end))
+
+    opts
+    |> option(:hooks, %{}, callbacks?, "a map of functions of one argument by the names of hooks")
+    |> Map.reject(fn {_, callback} -> is_nil(callback) end)
+  end
+
+  defp option(opts, name, default, valid?, expected) do
+    value = Keyword.get(opts, name, default)
+    if not valid?.(value), do: raise(ArgumentError, "#{inspect(name)} must be #{expected}, got: #{inspect(value)}")
+    value
+  end
+
+  defp cached(key, vars, fun, hooks) do
+    templates = templates(vars)
+    {function, large} = Key.of(key)
+    cache_key = {function, templates, hooks}
+
+    with nil <- Cache.get(cache_key, large) do
+      Cache.get_or_make(cache_key, large, fn ->
+        Recompilation.check(key, templates)
+        make(key, vars, fun, hooks)
+      end)
+    end
+  end
+
+  # Tuples, which most functions take, need no protocol.
+  defp templates([var | vars]), do: [template(var) | templates(vars)]
+  defp templates([]), do: []
+
+  defp template(%T{type: type, shape: shape, names: names, vectorized_axes: axes} = tensor) do
+    {type, shape, names, axes, donatable?(tensor)}
+  end
+
+  defp template(tuple) when is_tuple(tuple), do: tuple |> Tuple.to_list() |> templates()
+  defp template(container), do: Composite.traverse(container, &template/1)
+
+  # Tensors of Nx 0.13 have no such key.
+  defp donatable?(tensor), do: Map.get(tensor, :donatable?, false)
+
+  ## Compiling
+
+  defp make(key, vars, fun, hooks) do
+    name = name(key)
+
+    Telemetry.compile(name, fn ->
+      {plan, constants, leaves, template} = lower(name, vars, fun, hooks)
+      used = Plan.inputs(plan)
+      {arguments, constant_places} = Enum.split_with(used, &(&1 < length(leaves)))
+      donated = for i <- arguments, do: leaves |> Enum.at(i) |> donatable?()
+      # Callbacks may hand on what they are given.
+      donates? = true in donated and match?(%Plan{steps: [{:run, _, _, outputs}], outputs: outputs}, plan)
+      plan = Plan.map_programs(plan, &executable(&1, name, if(donates?, do: donated, else: [])))
+
+      entry = %Entry{
+        name: name,
+        arguments: vars |> Enum.map(&Nx.to_template/1) |> :erlang.term_to_binary(),
+        template: template,
+        kept: if(length(arguments) < length(leaves), do: for(i <- 0..(length(leaves) - 1)//1, do: i in arguments)),
+        constants:
+          named(name, fn -> for(i <- constant_places, do: B.reference(Enum.at(constants, i - length(leaves)))) end)
+      }
+
+      case plan do
+        %Plan{steps: [{:run, executable, _, outputs}], outputs: outputs} -> %{entry | executable: executable}
+        _ -> %{entry | plan: plan, slots: Enum.map(used, &[:input, &1])}
+      end
+    end)
+  end
+
+  @doc false
+  # The plan of a function, the tensors that it captured, its flat arguments and the template of its result.
+  def lower(name, vars, fun, hooks) do
+    # It may raise whatever the user's code does.
+    expr = fun.(vars)
+    template = expr |> Nx.to_template() |> Composite.traverse(&Map.replace(&1, :donatable?, false))
+    leaves = Composite.flatten_list(vars)
+    devectorized = Composite.traverse(expr, &Nx.devectorize/1)
+
+    named(name, fn ->
+      {scope, constants} = Lowering.lower(devectorized, Enum.map(leaves, &Nx.devectorize/1), hooks)
+      {Plan.new(scope), constants, leaves, typed(template, scope.types)}
+    end)
+  end
+
+  # Gradients of loops may be wider than Nx says (`Nx.Vulkan.Compiler.Lowering.Widening`).
+  defp typed(template, types) do
+    {template, []} =
+      Composite.traverse(template, types, fn %T{type: type} = leaf, [given | types] ->
+        {%{leaf | type: Widening.type(type, given)}, types}
+      end)
+
+    template
+  end
+
+  defp executable(program, name, donated \\ []) do
+    named(name, fn ->
+      compile = fn -> NativeV.program_compile(program, donated) end
+      B.settle(compile.(), compile)
+    end)
+  end
+
+  defp named(name, fun) do
+    fun.()
+  rescue
+    error in Nx.Vulkan.Error -> reraise %{error | message: "#{error.message}, in #{name}"}, __STACKTRACE__
+  end
+
+  # `Module.function/arity` also of definitions and of captures of local functions,
+  # `anonymous fn/arity in Module.function/arity` of others.
+  defp name(key) when is_function(key) do
+    [module: module, name: name, arity: arity] = for item <- [:module, :name, :arity], do: Function.info(key, item)
+
+    case Regex.run(~r/^-fun\.(.+)\/\d+-$/, Atom.to_string(name)) do
+      [_, captured] -> "#{inspect(module)}.#{captured}/#{arity}"
+      # A definition `step` is compiled as the function `__defn:step__`.
+      nil -> Regex.replace(~r/"__defn:(.+?)__"/, Exception.format_mfa(module, name, arity), "\\1")
+    end
+  end
+
+  defp name(key), do: inspect(key)
+
+  ## Calling
+
+  defp call(%Entry{name: name, kept: kept, constants: constants} = entry, args, hooks) do
+    outputs =
+      Telemetry.run(name, fn ->
+        references = references(args, kept, name)
+        run(entry, if(constants == [], do: references, else: references ++ constants), hooks)
+      end)
+
+    result(entry.template, outputs)
+  end
+
+  defp references([arg | args], nil, name), do: [reference(arg.(), name) | references(args, nil, name)]
+  defp references([arg | args], [true | kept], name), do: [reference(arg.(), name) | references(args, kept, name)]
+  defp references([_ | args], [false | kept], name), do: references(args, kept, name)
+  defp references([], _kept, _name), do: []
+
+  defp reference(%T{data: %B{ref: ref}}, _name), do: ref
+  defp reference(tensor, name), do: named(name, fn -> B.reference(tensor) end)
+
+  defp run(%Entry{plan: nil, executable: executable} = entry, inputs, _hooks) do
+    case NativeV.executable_run(executable, inputs) do
+      {:ok, outputs} ->
+        outputs
+
+      other ->
+        within(entry, inputs, fn ->
+          B.settle(other, fn -> NativeV.executable_run_dirty(executable, inputs) end)
+        end)
+    end
+  end
+
+  defp run(%Entry{plan: plan, slots: slots} = entry, inputs, hooks) do
+    within(entry, inputs, fn -> Steps.run(plan, Map.new(Enum.zip(slots, inputs)), hooks) end)
+  end
+
+  # Errors of a run name the function, and arguments that were deallocated.
+  defp within(%Entry{name: name, arguments: arguments, kept: kept}, inputs, fun) do
+    named(name, fn ->
+      try do
+        fun.()
+      rescue
+        error in Nx.Vulkan.Error ->
+          reraise Arguments.explain(error, :erlang.binary_to_term(arguments), kept, inputs), __STACKTRACE__
+      end
+    end)
+  end
+
+  defp result(template, outputs) do
+    {result, []} = fill(template, outputs)
+    result
+  end
+
+  defp fill(%T{} = leaf, [output | outputs]), do: {%{leaf | data: %B{ref: output}}, outputs}
+
+  defp fill(tuple, outputs) when is_tuple(tuple) do
+    {list, outputs} = fill_all(Tuple.to_list(tuple), outputs)
+    {List.to_tuple(list), outputs}
+  end
+
+  defp fill(container, outputs), do: Nx.Container.traverse(container, outputs, &fill/2)
+
+  defp fill_all([part | parts], outputs) do
+    {part, outputs} = fill(part, outputs)
+    {parts, outputs} = fill_all(parts, outputs)
+    {[part | parts], outputs}
+  end
+
+  defp fill_all([], outputs), do: {[], outputs}
+end

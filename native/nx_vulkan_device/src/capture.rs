@@ -1,0 +1,293 @@
+//! What ops record while a program is compiled: commands on buffers that have no memory yet.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nx_vulkan_ir::{DType, Error, Result};
+use smallvec::SmallVec;
+
+use crate::kernel::{Launch, Pipeline, Waits};
+use crate::memory::{Buffer, DevicePool};
+use crate::work::Work;
+
+/// Addresses of buffers without memory: above all that devices have, 2^40 bytes for each of 2^19 buffers.
+const FIRST_ADDRESS: u64 = 1 << 63;
+const BUFFER_SHIFT: u32 = 40;
+const MAX_BUFFERS: usize = 1 << 19;
+
+/// A buffer that a command touches: one without memory by its number, or memory that is there already.
+#[derive(Debug, Clone)]
+pub enum Place {
+    Virtual(u32),
+    Real(Arc<Buffer>),
+}
+
+impl Place {
+    pub fn of(buffer: &Arc<Buffer>) -> Place {
+        buffer.virtual_id().map_or_else(|| Place::Real(Arc::clone(buffer)), Place::Virtual)
+    }
+
+    pub fn id(&self) -> Option<u32> {
+        match self {
+            Place::Virtual(id) => Some(*id),
+            Place::Real(_) => None,
+        }
+    }
+}
+
+/// Two words of a launch that are an address within a buffer.
+#[derive(Debug, Clone, Copy)]
+pub struct Patch {
+    pub word: u32,
+    pub buffer: u32,
+    pub offset_bytes: u64,
+}
+
+/// What decides whether a launch runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Gate {
+    /// Nothing yet: it runs, unless it becomes part of a branch.
+    Open,
+    /// Nothing, ever: it decides about others.
+    Always,
+    /// Its three group counts are in a buffer, and are 0 where it does not run.
+    Counts { buffer: u32, offset_bytes: u64 },
+}
+
+#[derive(Debug, Clone)]
+pub enum Action {
+    Launch {
+        pipeline: Arc<Pipeline>,
+        /// Push constants, or a table in memory.
+        words: Vec<u32>,
+        is_table: bool,
+        groups: [u32; 3],
+        gate: Gate,
+        patches: SmallVec<[Patch; 4]>,
+    },
+    Fill {
+        offset_bytes: u64,
+        size_bytes: u64,
+        word: u32,
+    },
+    Copy {
+        from_bytes: u64,
+        to_bytes: u64,
+        size_bytes: u64,
+    },
+}
+
+/// What is recorded at once. Fills write the only place of `writes`, copies read that of `reads` besides.
+#[derive(Debug, Clone)]
+pub struct Command {
+    pub action: Action,
+    pub work: Option<Work>,
+    pub reads: SmallVec<[Place; 4]>,
+    pub writes: SmallVec<[Place; 2]>,
+    pub waits: Waits,
+    /// Buffers that it reads and writes of which the second may have the first one's memory, if nothing reads that later.
+    pub in_place: SmallVec<[(u32, u32); 1]>,
+}
+
+/// What a copy in another layout is of: the source's first element and type, and along each axis of the copy in its memory, the outermost
+/// first, size and stride of the source and what is added around it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyKey {
+    pub address: u64,
+    pub dtype: DType,
+    pub axes: Vec<(u64, i64, (i64, i64, u64))>,
+}
+
+#[derive(Debug)]
+struct Copied {
+    key: CopyKey,
+    buffer: Arc<Buffer>,
+    /// Commands before it.
+    mark: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Sizes of the buffers in bytes.
+    sizes: Vec<u64>,
+    commands: Vec<Command>,
+    /// Copies that later ops may read, too: what is captured writes every buffer once.
+    copies: Vec<Copied>,
+}
+
+/// The list of a capturing engine.
+#[derive(Debug, Default)]
+pub struct Capture(Mutex<State>);
+
+impl Capture {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn alloc(&self, size_bytes: u64, pool: &Arc<DevicePool>) -> Result<Arc<Buffer>> {
+        let mut state = self.lock();
+        let id = state.sizes.len();
+        let limit_bytes = pool.largest_bytes().min((1 << BUFFER_SHIFT) - 1);
+        if size_bytes > limit_bytes {
+            return Err(Error::TooLarge { size_bytes, limit_bytes });
+        }
+        if id >= MAX_BUFFERS {
+            let reason = format!("more than {MAX_BUFFERS} intermediate results");
+            return Err(Error::InvalidProgram { op: "program".to_string(), reason });
+        }
+        state.sizes.push(size_bytes);
+        let address = FIRST_ADDRESS | (id as u64) << BUFFER_SHIFT;
+        Ok(Arc::new(Buffer::without_memory(id as u32, address, size_bytes, Arc::clone(pool))))
+    }
+
+    pub fn launch(&self, launch: &Launch<'_>) -> Result<()> {
+        let words = launch.table.unwrap_or(launch.params).to_vec();
+        let mut patches = SmallVec::new();
+        for &word in launch.addresses {
+            let pair = words.get(word as usize..word as usize + 2).unwrap_or_default();
+            let [low, high] = *pair else { continue };
+            let address = u64::from(low) | u64::from(high) << 32;
+            if address >= FIRST_ADDRESS {
+                let buffer = ((address ^ FIRST_ADDRESS) >> BUFFER_SHIFT) as u32;
+                patches.push(Patch { word, buffer, offset_bytes: address & ((1 << BUFFER_SHIFT) - 1) });
+            }
+        }
+        let id = |place: usize| {
+            let written = || launch.writes.get(place.checked_sub(launch.reads.len())?);
+            launch.reads.get(place).or_else(written)?.virtual_id()
+        };
+        let in_place = launch.in_place.iter().filter_map(|&(read, written)| Some((id(read)?, id(written)?))).collect();
+        self.lock().commands.push(Command {
+            action: Action::Launch {
+                pipeline: Arc::clone(launch.pipeline),
+                words,
+                is_table: launch.table.is_some(),
+                groups: launch.groups,
+                gate: Gate::Open,
+                patches,
+            },
+            work: launch.work,
+            reads: launch.reads.iter().map(|b| Place::of(b)).collect(),
+            writes: launch.writes.iter().map(|b| Place::of(b)).collect(),
+            waits: launch.waits,
+            in_place,
+        });
+        Ok(())
+    }
+
+    pub fn fill(&self, dst: &Arc<Buffer>, offset_bytes: u64, size_bytes: u64, word: u32) -> Result<()> {
+        if size_bytes > 0 {
+            let action = Action::Fill { offset_bytes, size_bytes, word };
+            let writes = SmallVec::from_iter([Place::of(dst)]);
+            let work = Work { written_bytes: size_bytes, flops: Some(0), ..Work::default() };
+            self.lock().commands.push(Command {
+                action,
+                work: Some(work),
+                reads: SmallVec::new(),
+                writes,
+                waits: Waits::All,
+                in_place: SmallVec::new(),
+            });
+        }
+        Ok(())
+    }
+
+    pub fn copy(
+        &self,
+        src: &Arc<Buffer>,
+        from_bytes: u64,
+        dst: &Arc<Buffer>,
+        to_bytes: u64,
+        size_bytes: u64,
+    ) -> Result<()> {
+        self.lock().commands.push(Command {
+            action: Action::Copy { from_bytes, to_bytes, size_bytes },
+            work: Some(Work { read_bytes: size_bytes, written_bytes: size_bytes, flops: Some(0), longest: 0 }),
+            reads: SmallVec::from_iter([Place::of(src)]),
+            writes: SmallVec::from_iter([Place::of(dst)]),
+            waits: Waits::All,
+            in_place: SmallVec::new(),
+        });
+        Ok(())
+    }
+
+    /// The copy that was noted for a key.
+    pub fn copied(&self, key: &CopyKey) -> Option<Arc<Buffer>> {
+        self.lock().copies.iter().find(|copied| copied.key == *key).map(|copied| Arc::clone(&copied.buffer))
+    }
+
+    /// Notes a copy that the commands from a mark on make.
+    pub fn note_copy(&self, key: CopyKey, buffer: &Arc<Buffer>, mark: usize) {
+        self.lock().copies.push(Copied { key, buffer: Arc::clone(buffer), mark });
+    }
+
+    /// The number of commands so far.
+    pub fn mark(&self) -> usize {
+        self.lock().commands.len()
+    }
+
+    /// Takes the commands since a mark. What follows them shares no copies of theirs: they may be those of a branch, which does not always run.
+    pub fn take_since(&self, mark: usize) -> Vec<Command> {
+        let mut state = self.lock();
+        state.copies.retain(|copied| copied.mark < mark);
+        let mark = mark.min(state.commands.len());
+        state.commands.split_off(mark)
+    }
+
+    /// Puts commands at the end of the list.
+    pub fn append(&self, commands: Vec<Command>) {
+        self.lock().commands.extend(commands);
+    }
+
+    /// The commands since they were taken last.
+    pub fn take(&self) -> Vec<Command> {
+        let mut state = self.lock();
+        state.copies.clear();
+        std::mem::take(&mut state.commands)
+    }
+
+    /// The sizes of all buffers so far, by their numbers.
+    pub fn sizes(&self) -> Vec<u64> {
+        self.lock().sizes.clone()
+    }
+}
+
+impl Command {
+    /// The buffer without memory that a fill or copy writes.
+    pub fn written(&self) -> Option<u32> {
+        self.writes.first().and_then(Place::id)
+    }
+
+    /// The buffer without memory that a copy reads.
+    pub fn read(&self) -> Option<u32> {
+        self.reads.first().and_then(Place::id)
+    }
+
+    /// The memory that a copy reads.
+    pub fn real_read(&self) -> Option<&Arc<Buffer>> {
+        self.reads.first().and_then(|place| match place {
+            Place::Real(buffer) => Some(buffer),
+            Place::Virtual(_) => None,
+        })
+    }
+
+    /// The buffers without memory.
+    pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
+        self.reads.iter().chain(&self.writes).filter_map(Place::id)
+    }
+
+    /// Gives the buffers without memory other numbers.
+    pub fn renumber(&mut self, number: impl Fn(u32) -> u32) {
+        for place in self.reads.iter_mut().chain(&mut self.writes) {
+            if let Place::Virtual(id) = place {
+                *id = number(*id);
+            }
+        }
+        self.in_place.iter_mut().for_each(|(read, written)| (*read, *written) = (number(*read), number(*written)));
+        if let Action::Launch { patches, gate, .. } = &mut self.action {
+            patches.iter_mut().for_each(|patch| patch.buffer = number(patch.buffer));
+            if let Gate::Counts { buffer, .. } = gate {
+                *buffer = number(*buffer);
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Opening a device: the floor it must meet, the features and the queue that the engine takes.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use nx_vulkan_ir::{Error, Result};
+use vulkano::device::physical::PhysicalDevice;
+use vulkano::device::{Device, DeviceCreateInfo, DeviceExtensions, Queue, QueueCreateInfo, QueueFlags};
+use vulkano::{Validated, Version, VulkanError};
+
+use super::caps::{Caps, Features, supported_features, wanted_features};
+use super::instance::{Validation, ValidationLog, VulkanInstance, describe};
+use super::select::choose;
+use super::{DeviceInfo, DeviceKind, bfloat16, no_device};
+
+pub(super) struct Listed {
+    pub info: DeviceInfo,
+    physical: Arc<PhysicalDevice>,
+}
+
+pub(super) fn list(instance: &VulkanInstance) -> Result<Vec<Listed>> {
+    let devices = instance
+        .instance
+        .enumerate_physical_devices()
+        .map_err(|e| no_device(format!("the devices could not be listed: {e}")))?;
+    devices.enumerate().map(|(index, physical)| Ok(Listed { info: info(index, &physical)?, physical })).collect()
+}
+
+fn info(index: usize, physical: &PhysicalDevice) -> Result<DeviceInfo> {
+    let p = physical.properties();
+    let api = physical.api_version();
+    let heaps = &physical.memory_properties().memory_heaps;
+    let local = heaps
+        .iter()
+        .filter(|h| h.flags.intersects(vulkano::memory::MemoryHeapFlags::DEVICE_LOCAL))
+        .map(|h| h.size)
+        .max();
+    Ok(DeviceInfo {
+        index,
+        name: p.device_name.clone(),
+        uuid: p.device_uuid.unwrap_or_default(),
+        kind: DeviceKind::from(p.device_type),
+        vendor_id: p.vendor_id,
+        device_id: p.device_id,
+        driver_name: p.driver_name.clone().unwrap_or_default(),
+        driver_info: p.driver_info.clone().unwrap_or_default(),
+        driver_version: p.driver_version,
+        api_version: (api.major, api.minor, api.patch),
+        memory_bytes: local.or_else(|| heaps.iter().map(|h| h.size).max()).unwrap_or(0),
+        has_f64: supported_features(physical)?.known.shader_float64,
+        unusable: unusable(physical),
+    })
+}
+
+fn unusable(physical: &PhysicalDevice) -> Option<String> {
+    if physical.api_version() < Version::V1_2 {
+        return Some(format!("Vulkan {}, needs 1.2 or later", physical.api_version()));
+    }
+    if !physical.supported_features().buffer_device_address {
+        return Some("needs the feature bufferDeviceAddress".into());
+    }
+    if queue_family(physical).is_none() {
+        return Some("has no compute queue".into());
+    }
+    None
+}
+
+/// The compute queue family: one without graphics where there is one, as display work can't delay it. Not on NVIDIA: with driver
+/// 580 on an H200, fills of half a gigabyte beside other threads' work hung that queue in two runs of five, the general one in none
+/// of thirty.
+fn queue_family(physical: &PhysicalDevice) -> Option<u32> {
+    const NVIDIA: u32 = 0x10de;
+    let families = physical.queue_family_properties();
+    let find = |avoid: QueueFlags| {
+        families.iter().position(|f| f.queue_flags.intersects(QueueFlags::COMPUTE) && !f.queue_flags.intersects(avoid))
+    };
+    let avoid = if physical.properties().vendor_id == NVIDIA { QueueFlags::empty() } else { QueueFlags::GRAPHICS };
+    find(avoid).or_else(|| find(QueueFlags::empty())).and_then(|i| u32::try_from(i).ok())
+}
+
+/// An open device with its one queue.
+#[derive(Debug)]
+pub struct OpenDevice {
+    pub queue: Arc<Queue>,
+    pub device: Arc<Device>,
+    pub info: DeviceInfo,
+    pub caps: Caps,
+    pub log: Option<Arc<ValidationLog>>,
+    lost: AtomicBool,
+    /// Keeps the messenger alive until the device is gone, so that it hears of leaked objects.
+    _instance: Arc<VulkanInstance>,
+}
+
+/// Devices that stay open for the next engine until the process ends. Closing one while another is in use hangs NVIDIA's driver 580 now
+/// and then: vkDestroyDevice waits for a helper thread that never ends, under a lock that every submission takes. The validation
+/// layer looks for leaks when a device is closed, so with it devices do close.
+static KEPT: Mutex<Vec<Arc<OpenDevice>>> = Mutex::new(Vec::new());
+
+impl OpenDevice {
+    /// The device that the selector names: the one that is open already, or else opened now.
+    pub fn shared(selector: Option<&str>, validation: Validation) -> Result<Arc<OpenDevice>> {
+        let instance = VulkanInstance::shared(validation)?;
+        let mut listed = list(&instance)?;
+        let infos: Vec<DeviceInfo> = listed.iter().map(|l| l.info.clone()).collect();
+        let chosen = listed.swap_remove(choose(&infos, selector)?);
+        if instance.log.is_some() {
+            return OpenDevice::open(chosen, instance).map(Arc::new);
+        }
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = |d: &&Arc<OpenDevice>| d.info.index == chosen.info.index && !d.lost.load(Relaxed);
+        if let Some(open) = kept.iter().find(same) {
+            return Ok(Arc::clone(open));
+        }
+        let open = Arc::new(OpenDevice::open(chosen, instance)?);
+        kept.push(Arc::clone(&open));
+        Ok(open)
+    }
+
+    /// Makes the next engine open the device anew.
+    pub fn mark_lost(&self) {
+        self.lost.store(true, Relaxed);
+    }
+
+    fn open(chosen: Listed, instance: Arc<VulkanInstance>) -> Result<OpenDevice> {
+        let Listed { info, physical } = chosen;
+        let family = queue_family(&physical).ok_or_else(|| no_device("the device has no compute queue"))?;
+
+        let supported = supported_features(&physical)?;
+        let mut features = wanted_features(&supported.known);
+        let extensions = DeviceExtensions {
+            khr_cooperative_matrix: features.cooperative_matrix,
+            khr_external_memory_fd: true,
+            ..DeviceExtensions::empty()
+        }
+        .intersection(physical.supported_extensions());
+        features.cooperative_matrix &= extensions.khr_cooperative_matrix;
+        let timestamps = physical.queue_family_properties().get(family as usize).and_then(|f| f.timestamp_valid_bits);
+        let enabled = Features { known: features, ..supported };
+        let mut caps = Caps::of(&physical, &info, &enabled, timestamps.unwrap_or(0));
+
+        let create_info = DeviceCreateInfo {
+            queue_create_infos: vec![QueueCreateInfo { queue_family_index: family, ..Default::default() }],
+            enabled_extensions: extensions,
+            enabled_features: features,
+            ..Default::default()
+        };
+        let (opened, with_bfloat16) = bfloat16::adding(caps.bfloat16_matrix, || Device::new(physical, create_info));
+        caps.bfloat16_matrix = with_bfloat16;
+        let (device, mut queues) = opened.map_err(|e| match e {
+            Validated::Error(VulkanError::DeviceLost) => Error::DeviceLost,
+            e => no_device(format!("{info} could not be opened: {}", describe(&e))),
+        })?;
+        let queue = queues.next().ok_or_else(|| no_device("the device gave no queue"))?;
+        Ok(OpenDevice {
+            queue,
+            device,
+            info,
+            caps,
+            log: instance.log.clone(),
+            lost: AtomicBool::new(false),
+            _instance: instance,
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! The driver's pipeline cache in a file, so that a second start compiles nothing.
+
+use std::path::{Path, PathBuf};
+use std::{env, fs, process};
+
+use sha2::{Digest, Sha256};
+
+use crate::device::{Caps, DeviceInfo};
+
+/// Our own header in front of the driver's: a magic and a hash, as drivers may crash on damaged data.
+const MAGIC: &[u8; 8] = b"NXVKPC01";
+const HASH_BYTES: usize = 32;
+/// `VkPipelineCacheHeaderVersionOne`: length, version, vendor, device, UUID.
+const DRIVER_HEADER_BYTES: usize = 32;
+
+/// `$NX_VULKAN_CACHE_DIR`, else `nx_vulkan` in the XDG cache directory. `None` where no home directory is known.
+pub fn default_dir() -> Option<PathBuf> {
+    let set = |name: &str| env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    set("NX_VULKAN_CACHE_DIR").or_else(|| {
+        set("XDG_CACHE_HOME")
+            .or_else(|| set("HOME").map(|home| home.join(".cache")))
+            .map(|cache| cache.join("nx_vulkan"))
+    })
+}
+
+/// The file of a device and driver under `dir`.
+pub fn file(dir: &Path, info: &DeviceInfo) -> PathBuf {
+    dir.join("pipelines").join(format!("{:04x}-{}-{:08x}.bin", info.vendor_id, info.uuid_hex(), info.driver_version))
+}
+
+/// The driver's data in `path`; empty when the file is missing, damaged, or of another device or driver.
+pub fn load(path: &Path, caps: &Caps) -> Vec<u8> {
+    let Ok(mut file) = fs::read(path) else {
+        return Vec::new();
+    };
+    let start = MAGIC.len() + HASH_BYTES;
+    if file.len() < start + DRIVER_HEADER_BYTES || !file.starts_with(MAGIC) {
+        return Vec::new();
+    }
+    let data = file.split_off(start);
+    let intact = Sha256::digest(&data).as_slice() == &file[MAGIC.len()..];
+    match intact && driver_header_matches(&data, caps) {
+        true => data,
+        false => Vec::new(),
+    }
+}
+
+/// Writes `data` under a temporary name and renames it, so that no reader sees half a file. An unwritable directory is ignored: the
+/// cache only saves time.
+pub fn store(path: &Path, data: &[u8]) {
+    let Some(dir) = path.parent() else { return };
+    let temporary = path.with_extension(format!("{}.tmp", process::id()));
+    let mut file = MAGIC.to_vec();
+    file.extend_from_slice(&Sha256::digest(data));
+    file.extend_from_slice(data);
+    let written =
+        fs::create_dir_all(dir).and_then(|()| fs::write(&temporary, file)).and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+}
+
+fn driver_header_matches(data: &[u8], caps: &Caps) -> bool {
+    let word = |i: usize| data.get(4 * i..4 * i + 4).and_then(|b| b.try_into().ok()).map(u32::from_le_bytes);
+    word(0).is_some_and(|len| len as usize >= DRIVER_HEADER_BYTES)
+        && word(1) == Some(1)
+        && word(2) == Some(caps.vendor_id)
+        && word(3) == Some(caps.device_id)
+        && data.get(16..DRIVER_HEADER_BYTES) == Some(caps.pipeline_cache_uuid.as_slice())
+}

@@ -1,0 +1,548 @@
+//! Compute pipelines, created once per key however many threads ask, from the driver's cache on disk where it knows them.
+//!
+//! A process that compiles ever new kernels must not grow with them: from a bound on, pipelines that only caches hold are dropped,
+//! those first that were launched least recently. Their Vulkan objects are destroyed once the submissions that name them are complete.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::path::PathBuf;
+use std::ptr::null;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, Weak};
+
+use ash::vk;
+use nx_vulkan_ir::error::CREATE_PIPELINES;
+use nx_vulkan_ir::{Error, Result};
+use rspirv::spirv::Capability;
+use vulkano::VulkanObject;
+use vulkano::device::Device;
+
+use super::{Interface, PipelineKey, capabilities, disk_cache};
+use crate::device::OpenDevice;
+
+/// The disk cache is written after this many new pipelines, and when the engine is dropped.
+const STORE_EVERY_PIPELINES: u32 = 16;
+/// A larger driver's cache is begun anew once it is written: it grows with every pipeline, and is written whole. 11,500 variants of one
+/// kernel make 41 MB on an H200.
+const MAX_CACHE_BYTES: usize = 64 << 20;
+const ENTRY_POINT: &CStr = c"main";
+
+/// The Vulkan objects of a pipeline.
+struct Handles {
+    pipeline: vk::Pipeline,
+    layout: vk::PipelineLayout,
+    set_layout: vk::DescriptorSetLayout,
+    device: Arc<Device>,
+}
+
+impl Drop for Handles {
+    fn drop(&mut self) {
+        let fns = &self.device.fns().v1_0;
+        let device = self.device.handle();
+        // SAFETY: the last holder is a pipeline without an engine, whose device is at rest, or `Retired`, which holds them until all
+        // submissions that name them are complete (VUID-vkDestroyPipeline-pipeline-00765); null handles are ignored.
+        unsafe {
+            (fns.destroy_pipeline)(device, self.pipeline, null());
+            (fns.destroy_pipeline_layout)(device, self.layout, null());
+            (fns.destroy_descriptor_set_layout)(device, self.set_layout, null());
+        }
+    }
+}
+
+/// What nobody holds any more, with the serial of the last submission that it is recorded in.
+type Retired = Mutex<Vec<(u64, Arc<Handles>)>>;
+
+/// A compute pipeline with its layout.
+pub struct Pipeline {
+    handles: Arc<Handles>,
+    interface: Interface,
+    key: PipelineKey,
+    label: OnceLock<Box<str>>,
+    /// The serial of the last submission that it was recorded in.
+    last_use: AtomicU64,
+    retired: Weak<Retired>,
+}
+
+impl Pipeline {
+    /// What people call it: a label, if it was given one, and the beginning of its key.
+    pub fn name(&self) -> String {
+        self.key.name(self.label.get().map_or("shader", |label| label))
+    }
+
+    /// Labels the pipeline, unless it has a label: kernels of different purposes may be the same module.
+    pub fn set_label(&self, label: impl FnOnce() -> String) {
+        self.label.get_or_init(|| label().into_boxed_str());
+    }
+
+    pub fn key(&self) -> PipelineKey {
+        self.key
+    }
+
+    /// How it takes its buffers.
+    pub fn interface(&self) -> Interface {
+        self.interface
+    }
+
+    pub fn handle(&self) -> vk::Pipeline {
+        self.handles.pipeline
+    }
+
+    pub fn layout(&self) -> vk::PipelineLayout {
+        self.handles.layout
+    }
+
+    pub fn set_layout(&self) -> vk::DescriptorSetLayout {
+        self.handles.set_layout
+    }
+
+    pub fn belongs_to(&self, device: &Arc<Device>) -> bool {
+        Arc::ptr_eq(&self.handles.device, device)
+    }
+
+    /// Notes that the submission `serial` launches it. Called under the recorder's lock.
+    pub fn mark_use(&self, serial: u64) {
+        self.last_use.store(serial, Relaxed);
+    }
+}
+
+impl std::fmt::Debug for Pipeline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pipeline")
+            .field("name", &self.name())
+            .field("interface", &self.interface)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        if let Some(retired) = self.retired.upgrade() {
+            let entry = (*self.last_use.get_mut(), Arc::clone(&self.handles));
+            retired.lock().unwrap_or_else(PoisonError::into_inner).push(entry);
+        }
+    }
+}
+
+/// A pipeline that is there, or that some thread is compiling.
+#[derive(Default)]
+struct Entry {
+    state: Mutex<Option<Result<Arc<Pipeline>>>>,
+    done: Condvar,
+}
+
+impl Entry {
+    fn finish(&self, result: Result<Arc<Pipeline>>) {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        self.done.notify_all();
+    }
+
+    fn wait(&self) -> Result<Arc<Pipeline>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(result) = &*state {
+                return result.clone();
+            }
+            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Finishes the entry with an error should compiling unwind, so that waiting threads never hang.
+struct Unfinished<'a>(Option<&'a Entry>);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(entry) = self.0 {
+            entry.finish(Err(failed("vkCreateComputePipelines", "the compiling thread panicked")));
+        }
+    }
+}
+
+/// The pipelines of an engine.
+pub struct PipelineStore {
+    entries: RwLock<HashMap<PipelineKey, Arc<Entry>>>,
+    /// Dropped after the entries, which go here.
+    retired: Arc<Retired>,
+    /// See [`crate::Options::max_pipelines`].
+    limit: usize,
+    /// With so many entries it is time to look for idle ones.
+    full: AtomicUsize,
+    cache: RwLock<vk::PipelineCache>,
+    max_cache_bytes: usize,
+    file: Option<PathBuf>,
+    unsaved: AtomicU32,
+    open: Arc<OpenDevice>,
+}
+
+impl std::fmt::Debug for PipelineStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PipelineStore").field("file", &self.file).finish_non_exhaustive()
+    }
+}
+
+impl PipelineStore {
+    /// `dir`: where the disk cache lies; `None` for none. `limit`: from how many pipelines on idle ones are dropped.
+    pub fn new(open: Arc<OpenDevice>, dir: Option<PathBuf>, limit: usize) -> Result<PipelineStore> {
+        let file = dir.map(|dir| disk_cache::file(&dir, &open.info));
+        let data = file.as_deref().map(|file| disk_cache::load(file, &open.caps)).unwrap_or_default();
+        let cache = create_cache(&open.device, &data).or_else(|_| create_cache(&open.device, &[]))?;
+        Ok(PipelineStore {
+            entries: RwLock::default(),
+            retired: Arc::default(),
+            limit,
+            full: AtomicUsize::new(limit),
+            cache: RwLock::new(cache),
+            max_cache_bytes: MAX_CACHE_BYTES,
+            file,
+            unsaved: AtomicU32::new(0),
+            open,
+        })
+    }
+
+    /// The pipeline of `key` if it has been compiled; never blocks on a compilation.
+    pub fn get(&self, key: PipelineKey) -> Option<Arc<Pipeline>> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let state = entries.get(&key)?.state.try_lock().ok()?;
+        match &*state {
+            Some(Ok(pipeline)) => Some(Arc::clone(pipeline)),
+            _ => None,
+        }
+    }
+
+    pub fn get_or_compile(
+        &self,
+        key: PipelineKey,
+        spirv: &[u32],
+        spec: &[(u32, u32)],
+        interface: Interface,
+    ) -> Result<Arc<Pipeline>> {
+        if let Some(pipeline) = self.get(key) {
+            return Ok(pipeline);
+        }
+        let (entry, mine) = {
+            let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+            match entries.get(&key) {
+                Some(entry) => (Arc::clone(entry), false),
+                None => {
+                    let entry = Arc::new(Entry::default());
+                    entries.insert(key, Arc::clone(&entry));
+                    (entry, true)
+                }
+            }
+        };
+        if !mine {
+            return entry.wait();
+        }
+        let mut guard = Unfinished(Some(&entry));
+        let result = self.compile(key, spirv, spec, interface).map(Arc::new);
+        guard.0 = None;
+        if result.is_err() {
+            // A later call tries again.
+            self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
+        }
+        entry.finish(result.clone());
+        if result.is_ok() && self.unsaved.fetch_add(1, Relaxed) + 1 >= STORE_EVERY_PIPELINES {
+            self.save();
+        }
+        result
+    }
+
+    /// How many pipelines are compiled or being compiled.
+    pub fn count(&self) -> usize {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Whether there are so many pipelines that idle ones should be dropped before the next one is compiled.
+    pub fn is_full(&self) -> bool {
+        self.count() >= self.full.load(Relaxed)
+    }
+
+    /// Forgets the pipelines that were launched least recently, until three quarters of the bound are left, and returns them. Only those
+    /// go that nobody holds but the store and `cached` others, by key, which the caller drops as well.
+    pub fn forget_idle(&self, cached: &HashMap<PipelineKey, usize>) -> HashMap<PipelineKey, Arc<Pipeline>> {
+        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+        let idle = |(key, entry): (&PipelineKey, &Arc<Entry>)| {
+            let state = entry.state.try_lock().ok()?;
+            let Some(Ok(pipeline)) = &*state else { return None };
+            let holders = 1 + cached.get(key).copied().unwrap_or_default();
+            (Arc::strong_count(pipeline) == holders).then(|| (pipeline.last_use.load(Relaxed), *key))
+        };
+        let mut idle: Vec<(u64, PipelineKey)> = entries.iter().filter_map(idle).collect();
+        idle.sort_unstable();
+        idle.truncate(entries.len().saturating_sub(self.limit / 4 * 3));
+        let mut forgotten = HashMap::new();
+        for (_, key) in idle {
+            let entry = entries.remove(&key);
+            let state = entry.as_ref().and_then(|entry| entry.state.try_lock().ok());
+            if let Some(Some(Ok(pipeline))) = state.as_deref() {
+                forgotten.insert(key, Arc::clone(pipeline));
+            }
+        }
+        // Where most are held, not every new pipeline is a reason to look again.
+        self.full.store(self.limit.max(entries.len() + self.limit / 4), Relaxed);
+        forgotten
+    }
+
+    /// Destroys what nobody holds any more and no submission after `completed` names.
+    pub fn destroy_retired(&self, completed: u64) {
+        let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        let done: Vec<_> = retired.extract_if(.., |(serial, _)| *serial <= completed).collect();
+        drop(retired);
+        drop(done);
+    }
+
+    /// Writes the driver's cache to its file if there is anything new in it.
+    pub fn save(&self) {
+        if self.unsaved.swap(0, Relaxed) == 0 {
+            return;
+        }
+        let device = &self.open.device;
+        let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(size) = cache_bytes(device, *cache) else { return };
+        let data = self.file.as_ref().and_then(|file| Some((file, cache_data(device, *cache, size)?)));
+        drop(cache);
+        if let Some((file, data)) = data {
+            disk_cache::store(file, &data);
+        }
+        if size > self.max_cache_bytes
+            && let Ok(fresh) = create_cache(device, &[])
+        {
+            let mut cache = self.cache.write().unwrap_or_else(PoisonError::into_inner);
+            let old = std::mem::replace(&mut *cache, fresh);
+            drop(cache);
+            destroy_cache(device, old);
+        }
+    }
+
+    fn compile(&self, key: PipelineKey, spirv: &[u32], spec: &[(u32, u32)], interface: Interface) -> Result<Pipeline> {
+        let caps = &self.open.caps;
+        if interface.push_bytes() > caps.max_push_bytes || !interface.push_bytes().is_multiple_of(4) {
+            return Err(Error::InvalidArgument {
+                what: "push constant bytes",
+                expected: format!("a multiple of 4, at most {}", caps.max_push_bytes),
+                got: interface.push_bytes().to_string(),
+            });
+        }
+        if let Interface::Descriptors { bindings, .. } = interface
+            && bindings > caps.max_storage_buffers
+        {
+            return Err(Error::InvalidArgument {
+                what: "storage buffer bindings",
+                expected: format!("at most {}", caps.max_storage_buffers),
+                got: bindings.to_string(),
+            });
+        }
+        if spirv.len() < 5 || spirv[0] != rspirv::spirv::MAGIC_NUMBER {
+            return Err(Error::BadShader { path: "<memory>".into(), reason: "not a SPIR-V module".into() });
+        }
+        let device = &self.open.device;
+        // Handles are filled in one by one; Drop destroys what is there when a later step fails.
+        let mut handles = Handles {
+            pipeline: vk::Pipeline::null(),
+            layout: vk::PipelineLayout::null(),
+            set_layout: vk::DescriptorSetLayout::null(),
+            device: Arc::clone(device),
+        };
+        if let Interface::Descriptors { bindings, .. } = interface {
+            handles.set_layout = create_set_layout(device, bindings)?;
+        }
+        handles.layout = create_layout(device, handles.set_layout, interface.push_bytes())?;
+        let module = create_module(device, spirv)?;
+        let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+        let flags = stage_flags(spirv);
+        let created = create_pipeline(device, *cache, module, handles.layout, spec, flags);
+        drop(cache);
+        // SAFETY: a module may be destroyed as soon as its pipelines exist.
+        unsafe {
+            (device.fns().v1_0.destroy_shader_module)(device.handle(), module, null());
+        }
+        handles.pipeline = created?;
+        Ok(Pipeline {
+            handles: Arc::new(handles),
+            interface,
+            key,
+            label: OnceLock::new(),
+            last_use: AtomicU64::new(0),
+            retired: Arc::downgrade(&self.retired),
+        })
+    }
+}
+
+impl Drop for PipelineStore {
+    fn drop(&mut self) {
+        self.save();
+        destroy_cache(&self.open.device, *self.cache.get_mut().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// The size of the driver's data.
+fn cache_bytes(device: &Device, cache: vk::PipelineCache) -> Option<usize> {
+    let mut size = 0;
+    let fns = &device.fns().v1_0;
+    // SAFETY: the cache lives; a null data pointer asks for the size.
+    let result = unsafe { (fns.get_pipeline_cache_data)(device.handle(), cache, &mut size, std::ptr::null_mut()) };
+    (result == vk::Result::SUCCESS).then_some(size)
+}
+
+/// The driver's data, if it is not larger than `size` by now.
+fn cache_data(device: &Device, cache: vk::PipelineCache, mut size: usize) -> Option<Vec<u8>> {
+    let mut data = vec![0u8; size];
+    let fns = &device.fns().v1_0;
+    // SAFETY: the cache lives; `data` has `size` bytes.
+    let result = unsafe { (fns.get_pipeline_cache_data)(device.handle(), cache, &mut size, data.as_mut_ptr().cast()) };
+    data.truncate(size);
+    (result == vk::Result::SUCCESS).then_some(data)
+}
+
+fn destroy_cache(device: &Device, cache: vk::PipelineCache) {
+    // SAFETY: pipelines don't need the cache that they were made with, and no thread compiles with it any more: the caller owns the
+    // store, or replaced the cache under the lock that compilations hold.
+    unsafe { (device.fns().v1_0.destroy_pipeline_cache)(device.handle(), cache, null()) };
+}
+
+fn create_cache(device: &Device, data: &[u8]) -> Result<vk::PipelineCache> {
+    let info = vk::PipelineCacheCreateInfo::default().initial_data(data);
+    let mut cache = vk::PipelineCache::null();
+    // SAFETY: `data` was checked to be this driver's (VUID-VkPipelineCacheCreateInfo-initialDataSize-00769).
+    let result = unsafe { (device.fns().v1_0.create_pipeline_cache)(device.handle(), &info, null(), &mut cache) };
+    checked("vkCreatePipelineCache", result, cache)
+}
+
+fn create_set_layout(device: &Device, bindings: u32) -> Result<vk::DescriptorSetLayout> {
+    let bindings: Vec<_> = (0..bindings)
+        .map(|binding| {
+            vk::DescriptorSetLayoutBinding::default()
+                .binding(binding)
+                .descriptor_type(vk::DescriptorType::STORAGE_BUFFER)
+                .descriptor_count(1)
+                .stage_flags(vk::ShaderStageFlags::COMPUTE)
+        })
+        .collect();
+    let info = vk::DescriptorSetLayoutCreateInfo::default().bindings(&bindings);
+    let mut layout = vk::DescriptorSetLayout::null();
+    // SAFETY: the binding numbers are distinct and within the device's limit.
+    let result =
+        unsafe { (device.fns().v1_0.create_descriptor_set_layout)(device.handle(), &info, null(), &mut layout) };
+    checked("vkCreateDescriptorSetLayout", result, layout)
+}
+
+fn create_layout(device: &Device, set_layout: vk::DescriptorSetLayout, push_bytes: u32) -> Result<vk::PipelineLayout> {
+    let sets = [set_layout];
+    let ranges = [vk::PushConstantRange::default().stage_flags(vk::ShaderStageFlags::COMPUTE).size(push_bytes)];
+    let mut info = vk::PipelineLayoutCreateInfo::default();
+    if set_layout != vk::DescriptorSetLayout::null() {
+        info = info.set_layouts(&sets);
+    }
+    if push_bytes > 0 {
+        info = info.push_constant_ranges(&ranges);
+    }
+    let mut layout = vk::PipelineLayout::null();
+    // SAFETY: the set layout lives and the push range is within the device's limit.
+    let result = unsafe { (device.fns().v1_0.create_pipeline_layout)(device.handle(), &info, null(), &mut layout) };
+    checked("vkCreatePipelineLayout", result, layout)
+}
+
+fn create_module(device: &Device, spirv: &[u32]) -> Result<vk::ShaderModule> {
+    let info = vk::ShaderModuleCreateInfo::default().code(spirv);
+    let mut module = vk::ShaderModule::null();
+    // SAFETY: the words begin with the SPIR-V magic; that they are valid is the caller's to know (own kernels are validated by
+    // tests, supplied ones are checked on loading).
+    let result = unsafe { (device.fns().v1_0.create_shader_module)(device.handle(), &info, null(), &mut module) };
+    checked("vkCreateShaderModule", result, module)
+}
+
+/// Kernels for matrix units count on whole subgroups, which `Caps::cooperative_matrix` stands for.
+fn stage_flags(spirv: &[u32]) -> vk::PipelineShaderStageCreateFlags {
+    match capabilities(spirv).any(|capability| capability == Capability::CooperativeMatrixKHR) {
+        true => vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS,
+        false => vk::PipelineShaderStageCreateFlags::empty(),
+    }
+}
+
+fn create_pipeline(
+    device: &Device,
+    cache: vk::PipelineCache,
+    module: vk::ShaderModule,
+    layout: vk::PipelineLayout,
+    spec: &[(u32, u32)],
+    flags: vk::PipelineShaderStageCreateFlags,
+) -> Result<vk::Pipeline> {
+    let values: Vec<u32> = spec.iter().map(|&(_, value)| value).collect();
+    let entries: Vec<_> = spec
+        .iter()
+        .zip((0u32..).step_by(4))
+        .map(|(&(id, _), offset)| vk::SpecializationMapEntry::default().constant_id(id).offset(offset).size(4))
+        .collect();
+    let specialization = vk::SpecializationInfo::default().map_entries(&entries).data(bytemuck::cast_slice(&values));
+    let stage = vk::PipelineShaderStageCreateInfo::default()
+        .flags(flags)
+        .stage(vk::ShaderStageFlags::COMPUTE)
+        .module(module)
+        .name(ENTRY_POINT)
+        .specialization_info(&specialization);
+    let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout);
+    let mut handle = vk::Pipeline::null();
+    // SAFETY: module and layout live; the cache is internally synchronized.
+    let result =
+        unsafe { (device.fns().v1_0.create_compute_pipelines)(device.handle(), cache, 1, &info, null(), &mut handle) };
+    checked(CREATE_PIPELINES, result, handle)
+}
+
+fn checked<T>(call: &'static str, result: vk::Result, value: T) -> Result<T> {
+    match result {
+        vk::Result::SUCCESS => Ok(value),
+        vk::Result::ERROR_DEVICE_LOST => Err(Error::DeviceLost),
+        // The engine, which may have memory to give back, knows the numbers.
+        vk::Result::ERROR_OUT_OF_HOST_MEMORY | vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => {
+            Err(Error::OutOfMemory { size_bytes: 0, in_use_bytes: 0, budget_bytes: 0 })
+        }
+        vk::Result::ERROR_INVALID_SHADER_NV => {
+            Err(Error::BadShader { path: "<memory>".into(), reason: "the driver refused it".into() })
+        }
+        result => Err(failed(call, &result.to_string())),
+    }
+}
+
+fn failed(call: &'static str, cause: &str) -> Error {
+    Error::Vulkan { call, cause: cause.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Validation;
+
+    #[test]
+    fn a_driver_without_memory_does_not_refuse_a_kernel() {
+        for result in [vk::Result::ERROR_OUT_OF_HOST_MEMORY, vk::Result::ERROR_OUT_OF_DEVICE_MEMORY] {
+            let error = checked(CREATE_PIPELINES, result, ()).expect_err("an error");
+            assert!(matches!(error, Error::OutOfMemory { .. }) && !error.is_refused_kernel(), "{error}");
+        }
+        let refused = checked(CREATE_PIPELINES, vk::Result::ERROR_UNKNOWN, ()).expect_err("an error");
+        assert!(refused.is_refused_kernel(), "{refused}");
+    }
+
+    #[test]
+    fn a_large_cache_of_the_driver_is_begun_anew() {
+        let open = OpenDevice::shared(None, Validation::On).expect("a Vulkan device");
+        let mut store = PipelineStore::new(Arc::clone(&open), None, 8).expect("a store");
+        store.max_cache_bytes = 0;
+        let spirv: Vec<u32> = include_bytes!("../../tests/data/axpb.spv")
+            .chunks_exact(4)
+            .map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")))
+            .collect();
+        let interface = Interface::Addresses { push_bytes: 32 };
+        let mut caches = Vec::new();
+        for number in 0..2 * STORE_EVERY_PIPELINES {
+            let spec = [(99, number)];
+            let key = PipelineKey::new(&spirv, &spec, interface);
+            store.get_or_compile(key, &spirv, &spec, interface).expect("a pipeline");
+            caches.push(*store.cache.read().expect("a cache"));
+        }
+        caches.dedup();
+        assert_eq!(caches.len(), 3);
+        drop(store);
+        assert_eq!(open.log.as_ref().map(|log| log.messages()).unwrap_or_default(), Vec::<String>::new());
+    }
+}

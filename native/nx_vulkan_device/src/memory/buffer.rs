@@ -1,0 +1,165 @@
+//! A buffer: the owner of one block, which goes back to the pool when the last reference is dropped.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use ash::vk;
+
+use super::block::{Block, FreeBlock, Hazard};
+use super::external::External;
+use super::{DevicePool, Kind};
+
+/// Device memory with a size in bytes. The contents are undefined until something is written.
+pub struct Buffer {
+    block: Block,
+    size_bytes: u64,
+    write_epoch: AtomicU64,
+    read_epoch: AtomicU64,
+    write_serial: AtomicU64,
+    use_serial: AtomicU64,
+    pool: Arc<DevicePool>,
+    /// Memory of its own instead of a block of the pool's.
+    external: Option<External>,
+    /// The number of a buffer that stands for memory of a later run and has none itself.
+    virtual_id: Option<u32>,
+}
+
+impl Buffer {
+    pub fn new(free: FreeBlock, size_bytes: u64, pool: Arc<DevicePool>) -> Buffer {
+        let h = free.hazard;
+        Buffer {
+            block: free.block,
+            size_bytes,
+            write_epoch: AtomicU64::new(h.write_epoch),
+            read_epoch: AtomicU64::new(h.read_epoch),
+            write_serial: AtomicU64::new(h.write_serial),
+            use_serial: AtomicU64::new(h.use_serial),
+            pool,
+            external: None,
+            virtual_id: None,
+        }
+    }
+
+    /// A buffer without memory, whose addresses begin at `address`.
+    pub fn without_memory(id: u32, address: u64, size_bytes: u64, pool: Arc<DevicePool>) -> Buffer {
+        let block = Block {
+            kind: Kind::Device,
+            region: 0,
+            offset: 0,
+            size_bytes,
+            handle: vk::Buffer::null(),
+            address,
+            mapped: std::ptr::null_mut(),
+        };
+        let mut buffer = Buffer::new(FreeBlock { block, hazard: Hazard::default() }, size_bytes, pool);
+        buffer.virtual_id = Some(id);
+        buffer
+    }
+
+    /// The number of a buffer without memory.
+    pub fn virtual_id(&self) -> Option<u32> {
+        self.virtual_id
+    }
+
+    /// A buffer over an allocation of its own.
+    pub fn external(block: Block, size_bytes: u64, pool: Arc<DevicePool>, external: External) -> Buffer {
+        let mut buffer = Buffer::new(FreeBlock { block, hazard: Hazard::default() }, size_bytes, pool);
+        buffer.external = Some(external);
+        buffer
+    }
+
+    /// The allocation behind the buffer, where it can be shared with other processes.
+    pub fn as_external(&self) -> Option<&External> {
+        self.external.as_ref()
+    }
+
+    /// Device address of the first byte, a multiple of 256.
+    pub fn address(&self) -> u64 {
+        self.block.address
+    }
+
+    /// The size that was asked for. The memory behind it reaches at least to the next multiple of 16.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// Bytes of device memory that the buffer takes.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.block.size_bytes
+    }
+
+    /// Whether the buffer lies in host memory because device memory was full.
+    pub fn is_spilled(&self) -> bool {
+        self.block.kind == Kind::Spill
+    }
+
+    pub fn block(&self) -> &Block {
+        &self.block
+    }
+
+    pub fn belongs_to(&self, pool: &Arc<DevicePool>) -> bool {
+        Arc::ptr_eq(&self.pool, pool)
+    }
+
+    /// Whether a read at `epoch` must wait for a barrier: the buffer was written since the last one.
+    pub fn read_conflicts(&self, epoch: u64) -> bool {
+        self.write_epoch.load(Relaxed) == epoch
+    }
+
+    /// Whether a write at `epoch` must wait for a barrier: the buffer was read or written since the last one.
+    pub fn write_conflicts(&self, epoch: u64) -> bool {
+        self.write_epoch.load(Relaxed) == epoch || self.read_epoch.load(Relaxed) == epoch
+    }
+
+    pub fn mark_read(&self, epoch: u64, serial: u64) {
+        self.read_epoch.store(epoch, Relaxed);
+        self.use_serial.store(serial, Relaxed);
+    }
+
+    pub fn mark_write(&self, epoch: u64, serial: u64) {
+        self.write_epoch.store(epoch, Relaxed);
+        self.write_serial.store(serial, Relaxed);
+        self.use_serial.store(serial, Relaxed);
+    }
+
+    /// The last submission that writes the buffer; 0 for none.
+    pub fn write_serial(&self) -> u64 {
+        self.write_serial.load(Relaxed)
+    }
+
+    /// The last submission that uses the buffer in any way; 0 for none.
+    pub fn use_serial(&self) -> u64 {
+        self.use_serial.load(Relaxed)
+    }
+
+    fn hazard(&self) -> Hazard {
+        Hazard {
+            write_epoch: self.write_epoch.load(Relaxed),
+            read_epoch: self.read_epoch.load(Relaxed),
+            write_serial: self.write_serial.load(Relaxed),
+            use_serial: self.use_serial.load(Relaxed),
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.virtual_id.is_some() {
+            return;
+        }
+        match self.external.take() {
+            Some(external) => self.pool.retire(external.memory, self.use_serial()),
+            None => self.pool.free(FreeBlock { block: self.block, hazard: self.hazard() }),
+        }
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Buffer")
+            .field("size_bytes", &self.size_bytes)
+            .field("address", &format_args!("{:#x}", self.block.address))
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,38 @@
+//! Size classes: four per power of two, so that at most a quarter of a block is lost, all multiples of 256 bytes.
+
+/// Alignment and smallest size of a block. Vulkan never asks for more than 256 bytes of storage-buffer alignment.
+pub const GRANULE_BYTES: u64 = 256;
+
+/// The class that serves `size_bytes`, and the bytes of its blocks.
+pub fn class_of(size_bytes: u64) -> (usize, u64) {
+    if size_bytes <= 4 * GRANULE_BYTES {
+        let granules = size_bytes.div_ceil(GRANULE_BYTES).max(1);
+        return (granules as usize - 1, granules * GRANULE_BYTES);
+    }
+    let log2 = (size_bytes - 1).ilog2();
+    let step = 1u64 << (log2 - 2);
+    let steps = size_bytes.div_ceil(step);
+    let class = 4 * (log2 as usize - 10) + (steps as usize - 5) + 4;
+    (class, steps * step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_dense_ascending_and_fit() {
+        let mut next = 0;
+        let mut size = 0;
+        while size < 1 << 40 {
+            let (class, bytes) = class_of(size + 1);
+            assert_eq!(class, next);
+            assert!(bytes > size && bytes.is_multiple_of(GRANULE_BYTES));
+            assert_eq!(class_of(bytes), (class, bytes), "the class serves its own size");
+            assert!(bytes - size <= GRANULE_BYTES.max(bytes / 4));
+            size = bytes;
+            next += 1;
+        }
+        assert_eq!(class_of(0), (0, GRANULE_BYTES));
+    }
+}

@@ -1,0 +1,26 @@
+//! Device memory: a pool of size classes over large regions, and the buffers that tensors live in.
+//!
+//! A dropped buffer's block goes back to the pool at once. The GPU may reuse it immediately, as everything on the one queue runs in
+//! order and hazards travel with the block; the host writes to it directly only when its last submission is complete.
+
+mod backing;
+mod block;
+mod buffer;
+mod class;
+mod external;
+mod pool;
+#[cfg(test)]
+mod pool_tests;
+mod ranges;
+mod ring;
+
+pub use backing::HostAccess;
+pub use backing::{DeviceMemoryPlan, VulkanBacking};
+pub use block::{FreeBlock, Kind};
+pub use buffer::Buffer;
+pub use external::{External, imported_buffer, shared_buffer};
+pub use pool::{AllocError, Pool, reserved_bytes};
+pub use ring::Ring;
+
+/// The pool of an open device.
+pub type DevicePool = Pool<VulkanBacking>;

@@ -1,0 +1,439 @@
+//! The pool: free blocks by size class in front of regions that the backing allocated.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use nx_vulkan_ir::Error;
+
+use super::block::{Block, FreeBlock, Hazard, Kind};
+use super::class::class_of;
+use super::ranges::FreeRanges;
+
+/// Larger blocks get a region of their own.
+pub const DEDICATED_ABOVE_BYTES: u64 = 64 << 20;
+/// A dedicated region's size is a multiple of this.
+const DEDICATED_STEP_BYTES: u64 = 64 << 10;
+/// One refill of an empty class cuts blocks worth this much, so that small blocks rotate among many: reusing a block that the GPU
+/// touched since the last barrier costs a barrier.
+const REFILL_BYTES: u64 = 64 << 10;
+/// Free dedicated regions beyond this share of the budget go back to the driver as soon as they are idle.
+const DEDICATED_CACHE_SHARE: u64 = 4;
+/// A free dedicated region serves a request of at least 4/5 of its size.
+const DEDICATED_FIT: (u64, u64) = (4, 5);
+
+/// Where regions come from: Vulkan, or a fake in tests.
+pub trait Backing: Send + Sync {
+    /// One allocation; dropping it frees the memory.
+    type Memory: Send;
+
+    fn allocate(&self, kind: Kind, size_bytes: u64) -> Result<Chunk<Self::Memory>, AllocError>;
+}
+
+/// Memory fresh from the backing.
+#[derive(Debug)]
+pub struct Chunk<M> {
+    pub memory: M,
+    pub handle: ash::vk::Buffer,
+    pub address: u64,
+    pub mapped: *mut u8,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum AllocError {
+    /// Not now: trimming or waiting may help.
+    OutOfMemory,
+    /// Never.
+    TooLarge {
+        limit_bytes: u64,
+    },
+    Failed(Error),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct PoolLimits {
+    pub max_buffer_bytes: u64,
+    /// Most bytes to reserve from the backing, by kind. 0 switches a kind off.
+    pub budget_bytes: [u64; Kind::COUNT],
+    /// Regions start at the first size and double up to the second.
+    pub region_bytes: [(u64, u64); Kind::COUNT],
+    /// Most bytes that the host reads straight from mapped memory of a kind.
+    pub direct_read_bytes: [u64; Kind::COUNT],
+}
+
+struct Region<M> {
+    chunk: Chunk<M>,
+    size_bytes: u64,
+    /// Free space; unused in a dedicated region.
+    free: FreeRanges,
+}
+
+struct Heap<M> {
+    regions: Vec<Option<Region<M>>>,
+    /// Free blocks by class, oldest first.
+    classes: Vec<VecDeque<FreeBlock>>,
+    /// Bytes in `classes`.
+    class_bytes: u64,
+    /// Free dedicated regions, oldest first.
+    dedicated: Vec<FreeBlock>,
+    dedicated_bytes: u64,
+    reserved_bytes: u64,
+}
+
+// SAFETY: a chunk's mapped pointer belongs to its memory, which is Send; the heap is used under its mutex only.
+unsafe impl<M: Send> Send for Heap<M> {}
+
+impl<M> Default for Heap<M> {
+    fn default() -> Self {
+        Heap {
+            regions: Vec::new(),
+            classes: Vec::new(),
+            class_bytes: 0,
+            dedicated: Vec::new(),
+            dedicated_bytes: 0,
+            reserved_bytes: 0,
+        }
+    }
+}
+
+/// The bytes that a buffer takes where no free block is larger than it needs.
+pub fn reserved_bytes(size_bytes: u64) -> u64 {
+    if size_bytes > DEDICATED_ABOVE_BYTES {
+        return size_bytes.checked_next_multiple_of(DEDICATED_STEP_BYTES).unwrap_or(u64::MAX);
+    }
+    class_of(size_bytes).1
+}
+
+pub struct Pool<B: Backing> {
+    heaps: [Mutex<Heap<B::Memory>>; Kind::COUNT],
+    /// By kind, each written under its heap's lock.
+    in_use_bytes: [AtomicU64; Kind::COUNT],
+    /// The most that was in use at once.
+    peak_bytes: AtomicU64,
+    /// How often the backing allocated.
+    allocations: AtomicU64,
+    /// Whether the backing gave a dedicated region since somebody asked.
+    grew: AtomicBool,
+    pub limits: PoolLimits,
+    /// Memory that no buffer holds any more, by the last submission that uses it.
+    retired: Mutex<Vec<(u64, B::Memory)>>,
+    backing: B,
+}
+
+impl<B: Backing> std::fmt::Debug for Pool<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("in_use_bytes", &self.in_use_bytes())
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B: Backing> Pool<B> {
+    pub fn new(backing: B, limits: PoolLimits) -> Pool<B> {
+        Pool {
+            heaps: std::array::from_fn(|_| Mutex::default()),
+            in_use_bytes: [const { AtomicU64::new(0) }; Kind::COUNT],
+            peak_bytes: AtomicU64::new(0),
+            allocations: AtomicU64::new(0),
+            grew: AtomicBool::new(false),
+            limits,
+            retired: Mutex::default(),
+            backing,
+        }
+    }
+
+    /// Bytes of blocks that buffers hold, tensors only.
+    pub fn in_use_bytes(&self) -> u64 {
+        [Kind::Device, Kind::Small, Kind::Spill].map(|kind| self.in_use_bytes[kind as usize].load(Relaxed)).iter().sum()
+    }
+
+    /// The most bytes that were in use at once so far.
+    pub fn peak_bytes(&self) -> u64 {
+        self.peak_bytes.load(Relaxed)
+    }
+
+    /// Bytes taken from the backing, of every kind.
+    pub fn reserved_bytes(&self) -> u64 {
+        (0..Kind::COUNT).map(|k| lock(&self.heaps[k]).reserved_bytes).sum()
+    }
+
+    /// How often memory was taken from the backing.
+    pub fn allocations(&self) -> u64 {
+        self.allocations.load(Relaxed)
+    }
+
+    /// Whether a large block was taken from the backing since the last time that this was asked.
+    pub fn take_growth(&self) -> bool {
+        self.grew.load(Relaxed) && self.grew.swap(false, Relaxed)
+    }
+
+    /// The most bytes that one tensor can ever have.
+    pub fn largest_bytes(&self) -> u64 {
+        let budget_bytes = |kind: Kind| self.limits.budget_bytes[kind as usize];
+        budget_bytes(Kind::Device).max(budget_bytes(Kind::Spill)).min(self.limits.max_buffer_bytes)
+    }
+
+    /// A block of at least `size_bytes`, aligned to 256 bytes, with undefined contents.
+    pub fn alloc(&self, kind: Kind, size_bytes: u64, completed: u64) -> Result<FreeBlock, AllocError> {
+        if size_bytes > self.limits.max_buffer_bytes {
+            return Err(AllocError::TooLarge { limit_bytes: self.limits.max_buffer_bytes });
+        }
+        let mut heap = self.heap(kind);
+        let free = if size_bytes > DEDICATED_ABOVE_BYTES {
+            self.alloc_dedicated(&mut heap, kind, size_bytes, completed)?
+        } else {
+            let (class, bytes) = class_of(size_bytes);
+            match heap.classes.get_mut(class).and_then(VecDeque::pop_front) {
+                Some(free) => {
+                    heap.class_bytes -= bytes;
+                    free
+                }
+                None => self.refill(&mut heap, kind, class, bytes)?,
+            }
+        };
+        let in_use = &self.in_use_bytes[kind as usize];
+        in_use.store(in_use.load(Relaxed) + free.block.size_bytes, Relaxed);
+        self.peak_bytes.fetch_max(self.in_use_bytes(), Relaxed);
+        Ok(free)
+    }
+
+    /// Takes back a block from its buffer.
+    pub fn free(&self, free: FreeBlock) {
+        let Block { kind, size_bytes, .. } = free.block;
+        let mut heap = self.heap(kind);
+        let in_use = &self.in_use_bytes[kind as usize];
+        in_use.store(in_use.load(Relaxed) - size_bytes, Relaxed);
+        if size_bytes > DEDICATED_ABOVE_BYTES {
+            heap.dedicated_bytes += size_bytes;
+            heap.dedicated.push(free);
+        } else {
+            heap.push_class(free);
+        }
+    }
+
+    pub fn backing(&self) -> &B {
+        &self.backing
+    }
+
+    /// Frees memory that is not the pool's once no submission uses it any more, at the latest when the pool is dropped.
+    pub fn retire(&self, memory: B::Memory, use_serial: u64) {
+        lock(&self.retired).push((use_serial, memory));
+    }
+
+    /// Frees retired memory that no submission after `completed` uses.
+    pub fn free_retired(&self, completed: u64) {
+        lock(&self.retired).retain(|&(serial, _)| serial > completed);
+    }
+
+    /// Gives every region back to the backing that is wholly free and that no submission after `completed` uses.
+    /// Returns the bytes freed.
+    pub fn trim(&self, completed: u64) -> u64 {
+        self.free_retired(completed);
+        let mut freed = 0;
+        for heap in &self.heaps {
+            let mut heap = lock(heap);
+            heap.consolidate();
+            freed += heap.drop_dedicated(completed, 0);
+            for slot in &mut heap.regions {
+                let idle = slot
+                    .as_ref()
+                    .is_some_and(|r| r.free.entirely_free(r.size_bytes).is_some_and(|h| h.use_serial <= completed));
+                if idle && let Some(region) = slot.take() {
+                    freed += region.size_bytes;
+                }
+            }
+            heap.reserved_bytes = heap.regions.iter().flatten().map(|r| r.size_bytes).sum();
+        }
+        freed
+    }
+
+    fn heap(&self, kind: Kind) -> MutexGuard<'_, Heap<B::Memory>> {
+        lock(&self.heaps[kind as usize])
+    }
+
+    fn alloc_dedicated(
+        &self,
+        heap: &mut Heap<B::Memory>,
+        kind: Kind,
+        size_bytes: u64,
+        completed: u64,
+    ) -> Result<FreeBlock, AllocError> {
+        let (num, den) = DEDICATED_FIT;
+        let best = heap
+            .dedicated
+            .iter()
+            .enumerate()
+            .map(|(i, free)| (i, free.block.size_bytes))
+            .filter(|&(_, size)| size >= size_bytes && size_bytes >= size / den * num)
+            .min_by_key(|&(_, size)| size)
+            .map(|(i, _)| i);
+        if let Some(index) = best {
+            let free = heap.dedicated.remove(index);
+            heap.dedicated_bytes -= free.block.size_bytes;
+            return Ok(free);
+        }
+        let keep = self.limits.budget_bytes[kind as usize] / DEDICATED_CACHE_SHARE;
+        heap.drop_dedicated(completed, keep);
+        let bytes = size_bytes.next_multiple_of(DEDICATED_STEP_BYTES).min(self.limits.max_buffer_bytes);
+        let region = self.add_region(heap, kind, bytes, FreeRanges::default())?;
+        self.grew.store(true, Relaxed);
+        heap.block(kind, region, 0, bytes, Hazard::default()).ok_or(AllocError::OutOfMemory)
+    }
+
+    fn refill(
+        &self,
+        heap: &mut Heap<B::Memory>,
+        kind: Kind,
+        class: usize,
+        bytes: u64,
+    ) -> Result<FreeBlock, AllocError> {
+        if heap.classes.len() <= class {
+            heap.classes.resize_with(class + 1, VecDeque::new);
+        }
+        let count = (REFILL_BYTES / bytes).max(1);
+        for _ in 0..count {
+            let Some((region, offset, hazard)) = heap.cut(bytes) else {
+                break;
+            };
+            if let Some(block) = heap.block(kind, region, offset, bytes, hazard) {
+                heap.push_class(block);
+            }
+        }
+        if let Some(free) = heap.pop_class(class) {
+            return Ok(free);
+        }
+        // Free blocks of other classes may join to what is needed; worth it when much is idle.
+        let mut cut = None;
+        if heap.class_bytes >= heap.reserved_bytes / 4 && heap.class_bytes >= bytes {
+            heap.consolidate();
+            cut = heap.cut(bytes);
+        }
+        if cut.is_none() {
+            self.grow(heap, kind, bytes)?;
+            cut = heap.cut(bytes);
+        }
+        cut.and_then(|(region, offset, hazard)| heap.block(kind, region, offset, bytes, hazard))
+            .ok_or(AllocError::OutOfMemory)
+    }
+
+    /// Adds a region for blocks of `bytes`: as large as the growth rule says, smaller where that does not fit.
+    fn grow(&self, heap: &mut Heap<B::Memory>, kind: Kind, bytes: u64) -> Result<(), AllocError> {
+        let (first, last) = self.limits.region_bytes[kind as usize];
+        let mut size = heap
+            .reserved_bytes
+            .clamp(first, last)
+            .next_power_of_two()
+            .max(bytes.next_power_of_two())
+            .min(self.limits.max_buffer_bytes.max(bytes));
+        loop {
+            match self.add_region(heap, kind, size, FreeRanges::whole(size)) {
+                Ok(_) => return Ok(()),
+                Err(AllocError::OutOfMemory) if size > bytes => size = (size / 2).max(bytes),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    fn add_region(
+        &self,
+        heap: &mut Heap<B::Memory>,
+        kind: Kind,
+        size_bytes: u64,
+        free: FreeRanges,
+    ) -> Result<usize, AllocError> {
+        if heap.reserved_bytes + size_bytes > self.limits.budget_bytes[kind as usize] {
+            return Err(AllocError::OutOfMemory);
+        }
+        let chunk = self.backing.allocate(kind, size_bytes)?;
+        self.allocations.fetch_add(1, Relaxed);
+        heap.reserved_bytes += size_bytes;
+        let region = Region { chunk, size_bytes, free };
+        let index = match heap.regions.iter().position(Option::is_none) {
+            Some(index) => index,
+            None => {
+                heap.regions.push(None);
+                heap.regions.len() - 1
+            }
+        };
+        heap.regions[index] = Some(region);
+        Ok(index)
+    }
+}
+
+impl<M> Heap<M> {
+    fn push_class(&mut self, free: FreeBlock) {
+        let (class, bytes) = class_of(free.block.size_bytes);
+        if self.classes.len() <= class {
+            self.classes.resize_with(class + 1, VecDeque::new);
+        }
+        self.class_bytes += bytes;
+        self.classes[class].push_back(free);
+    }
+
+    fn pop_class(&mut self, class: usize) -> Option<FreeBlock> {
+        let free = self.classes.get_mut(class)?.pop_front()?;
+        self.class_bytes -= free.block.size_bytes;
+        Some(free)
+    }
+
+    fn cut(&mut self, bytes: u64) -> Option<(usize, u64, Hazard)> {
+        self.regions.iter_mut().enumerate().find_map(|(i, slot)| {
+            let (offset, hazard) = slot.as_mut()?.free.take(bytes)?;
+            Some((i, offset, hazard))
+        })
+    }
+
+    fn block(&self, kind: Kind, region: usize, offset: u64, size_bytes: u64, hazard: Hazard) -> Option<FreeBlock> {
+        let chunk = &self.regions.get(region)?.as_ref()?.chunk;
+        let mapped = match chunk.mapped.is_null() {
+            true => chunk.mapped,
+            false => chunk.mapped.wrapping_add(usize::try_from(offset).ok()?),
+        };
+        let block = Block {
+            kind,
+            region: u32::try_from(region).ok()?,
+            offset,
+            size_bytes,
+            handle: chunk.handle,
+            address: chunk.address + offset,
+            mapped,
+        };
+        Some(FreeBlock { block, hazard })
+    }
+
+    /// Returns the free blocks of every class to their regions, where neighbours join.
+    fn consolidate(&mut self) {
+        for class in &mut self.classes {
+            for FreeBlock { block, hazard } in class.drain(..) {
+                if let Some(Some(region)) = self.regions.get_mut(block.region as usize) {
+                    region.free.give(block.offset, block.size_bytes, hazard);
+                }
+            }
+        }
+        self.class_bytes = 0;
+    }
+
+    /// Frees idle dedicated regions, oldest first, until at most `keep_bytes` of them are left. Returns the bytes freed.
+    fn drop_dedicated(&mut self, completed: u64, keep_bytes: u64) -> u64 {
+        let before = self.dedicated_bytes;
+        let mut left = before;
+        let regions = &mut self.regions;
+        self.dedicated.retain(|FreeBlock { block, hazard }| {
+            let drop = left > keep_bytes && hazard.use_serial <= completed;
+            if drop {
+                left -= block.size_bytes;
+                regions[block.region as usize] = None;
+            }
+            !drop
+        });
+        self.dedicated_bytes = left;
+        self.reserved_bytes -= before - left;
+        before - left
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

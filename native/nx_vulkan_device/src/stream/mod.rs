@@ -1,0 +1,663 @@
+//! The one queue of a device: recording from any thread, barriers only where data needs them, submission, and waiting.
+//!
+//! Everything recorded runs in order. A barrier ends an *epoch*; within an epoch nothing depends on anything else. A *serial* numbers a
+//! submission. The first failure of a submission sticks: every later call returns it.
+
+mod hold;
+mod queries;
+mod replay;
+mod slot;
+mod transfer;
+mod wait;
+
+use std::collections::VecDeque;
+use std::ptr::null;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ash::vk;
+use nx_vulkan_ir::{Error, Result};
+
+use crate::device::{DeviceKind, OpenDevice};
+use crate::kernel::{Access, Binding, BoundLaunch, Launch, Pipeline, Waits};
+use crate::memory::{Buffer, DevicePool, Kind, Ring};
+use crate::profile::{Measured, Profiler};
+use crate::work::{Rates, Work};
+pub use hold::{MAX_HELD_COMMANDS, MAX_HELD_NS};
+pub use replay::{Replay, Slots, table_words};
+use slot::Slot;
+
+/// Submissions in flight before recording waits for the oldest.
+const MAX_IN_FLIGHT: usize = 32;
+/// Submissions that other threads may make between a look at `is_congested` and recording.
+const CONGESTION_MARGIN: u64 = 8;
+/// Recorded operations that make a submission: few while the GPU is idle, so that it starts early, more while it is busy.
+const BATCH_FIRST_OPS: u32 = 8;
+const BATCH_DOUBLINGS: usize = 3;
+/// Bytes of the buffers that recorded operations write that make a submission while the device is idle. What is read says less
+/// about the work: it is often a small part of a large buffer.
+const BATCH_FIRST_BYTES: u64 = 32 << 20;
+/// The most that they are while it is busy. A submission of its own costs an operation 7 us on an H200, as long as it takes to
+/// write 30 MB there.
+const BATCH_MOST_BYTES: u64 = 4 << 30;
+/// The share of the device's memory that they are in between: devices with little memory are slow, and drivers end submissions
+/// that take seconds.
+const BATCH_MEMORY_SHARE: u64 = 32;
+/// Size of the ring of argument tables, until submissions come that need more.
+const ARGUMENT_RING_BYTES: u64 = 1 << 20;
+const ARGUMENT_RING_MOST_BYTES: u64 = 64 << 20;
+const ARGUMENT_ALIGN_BYTES: u64 = 16;
+/// How long a waiting thread polls before it blocks. Blocking costs a GPU round trip 10 us more; on a CPU device the polling
+/// thread takes a core from the device itself.
+const SPIN_GPU: Duration = Duration::from_micros(100);
+const SPIN_CPU: Duration = Duration::from_micros(2);
+
+/// Largest push-constant block that the engine's own kernels use, in words.
+const MAX_PARAM_WORDS: usize = 64;
+
+/// Counters since the stream was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    pub submissions: u64,
+    pub dispatches: u64,
+    pub transfers: u64,
+    pub barriers: u64,
+}
+
+pub struct Stream {
+    recorder: Mutex<Recorder>,
+    /// Every submission up to this serial is complete.
+    completed: AtomicU64,
+    /// The last serial that was submitted.
+    submitted: AtomicU64,
+    error: OnceLock<Error>,
+    fail_next_submission: AtomicBool,
+    staging: transfer::Staging,
+    spin: Duration,
+    /// Bytes that make a submission while the device is busy.
+    batch_bytes: u64,
+    rates: Rates,
+    profiler: Profiler,
+    pool: Arc<DevicePool>,
+    open: Arc<OpenDevice>,
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream").field("completed", &self.completed).field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+struct Pending {
+    serial: u64,
+    slot: Arc<Slot>,
+}
+
+struct Recorder {
+    /// The command buffer being recorded.
+    current: Option<Arc<Slot>>,
+    /// Submitted, oldest first.
+    pending: VecDeque<Pending>,
+    free: Vec<Arc<Slot>>,
+    slots: usize,
+    /// The serial that the next submission gets.
+    serial: u64,
+    epoch: u64,
+    bound: vk::Pipeline,
+    /// The number of the part that was recorded last, 0 where something else was.
+    part: u64,
+    ops: u32,
+    bytes: u64,
+    /// Time that what was replayed takes, as `rates` estimate it.
+    ns: u64,
+    arguments: Option<(Buffer, Ring)>,
+    counters: Counters,
+}
+
+type RecorderGuard<'a> = MutexGuard<'a, Recorder>;
+
+impl Stream {
+    pub fn new(open: Arc<OpenDevice>, pool: Arc<DevicePool>) -> Stream {
+        let spin = match open.caps.kind {
+            DeviceKind::Cpu => SPIN_CPU,
+            DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => SPIN_GPU,
+        };
+        Stream {
+            recorder: Mutex::new(Recorder {
+                current: None,
+                pending: VecDeque::new(),
+                free: Vec::new(),
+                slots: 0,
+                serial: 1,
+                epoch: 1,
+                bound: vk::Pipeline::null(),
+                part: 0,
+                ops: 0,
+                bytes: 0,
+                ns: 0,
+                arguments: None,
+                counters: Counters::default(),
+            }),
+            completed: AtomicU64::new(0),
+            submitted: AtomicU64::new(0),
+            error: OnceLock::new(),
+            fail_next_submission: AtomicBool::new(false),
+            staging: transfer::Staging::default(),
+            spin,
+            batch_bytes: (open.info.memory_bytes / BATCH_MEMORY_SHARE).clamp(BATCH_FIRST_BYTES, BATCH_MOST_BYTES),
+            rates: Rates::of(open.caps.kind, open.info.memory_bytes),
+            profiler: Profiler::default(),
+            pool,
+            open,
+        }
+    }
+
+    /// The last serial known to be complete, without asking the device.
+    pub fn completed(&self) -> u64 {
+        self.completed.load(Ordering::Acquire)
+    }
+
+    /// Whether so many submissions are in flight that recording is about to wait for the oldest.
+    pub fn is_congested(&self) -> bool {
+        let submitted = self.submitted.load(Ordering::Relaxed);
+        let limit = MAX_IN_FLIGHT as u64 - CONGESTION_MARGIN;
+        submitted.saturating_sub(self.completed()) >= limit && {
+            let mut recorder = self.lock();
+            let _ = self.reap(&mut recorder);
+            submitted.saturating_sub(self.completed()) >= limit
+        }
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.lock().counters
+    }
+
+    /// Records one dispatch of a kernel that takes addresses.
+    pub fn dispatch(&self, launch: &Launch<'_>) -> Result<()> {
+        let mut words = [0u32; MAX_PARAM_WORDS];
+        let count = launch.params.len().max(2 * usize::from(launch.table.is_some()));
+        let params = words.get_mut(..count).ok_or_else(|| Error::InvalidArgument {
+            what: "launch parameters",
+            expected: format!("at most {MAX_PARAM_WORDS} words"),
+            got: launch.params.len().to_string(),
+        })?;
+        params[..launch.params.len()].copy_from_slice(launch.params);
+
+        let mut recorder = match launch.table {
+            None => self.acquire()?,
+            Some(table) => {
+                let (recorder, address) = self.acquire_with_table(table)?;
+                params[0] = address as u32;
+                params[1] = (address >> 32) as u32;
+                recorder
+            }
+        };
+        let reads = launch.reads.iter().map(|b| &***b);
+        let writes = launch.writes.iter().map(|b| &***b);
+        // What takes turns with the launch before it finds all that it touches as that launch did, and a part finds what it writes as the
+        // part before it did.
+        let (checked_reads, checked_writes) = match launch.waits {
+            Waits::All => (usize::MAX, usize::MAX),
+            Waits::Beside => (0, 0),
+            Waits::Part(number) => (usize::MAX, if recorder.part == number { 0 } else { usize::MAX }),
+        };
+        let cmd =
+            self.prepare(&mut recorder, reads.clone().take(checked_reads), writes.clone().take(checked_writes))?;
+        if let Waits::Part(number) = launch.waits {
+            recorder.part = number;
+        }
+        self.bind(&mut recorder, cmd, launch.pipeline);
+        let measures = self.begin_measure(&recorder, cmd);
+        let fns = &self.open.device.fns().v1_0;
+        // SAFETY: the command buffer is recording, the pipeline is bound, and the engine checked push size and group counts
+        // against pipeline and device (VUID-vkCmdPushConstants-offset-01795, VUID-vkCmdDispatch-groupCountX-00386).
+        unsafe {
+            if !params.is_empty() {
+                (fns.cmd_push_constants)(
+                    cmd,
+                    launch.pipeline.layout(),
+                    vk::ShaderStageFlags::COMPUTE,
+                    0,
+                    (params.len() * 4) as u32,
+                    params.as_ptr().cast(),
+                );
+            }
+            let [x, y, z] = launch.groups;
+            (fns.cmd_dispatch)(cmd, x, y, z);
+        }
+        if measures {
+            self.end_measure(&recorder, Measured::Kernel(Arc::clone(launch.pipeline)), launch.work);
+        }
+        recorder.counters.dispatches += 1;
+        self.finish(&mut recorder, reads, writes)
+    }
+
+    /// Records one dispatch of a shader that takes descriptors.
+    pub fn dispatch_bound(&self, launch: &BoundLaunch<'_>) -> Result<()> {
+        let mut recorder = self.acquire()?;
+        let uses = |wanted: Access| {
+            launch
+                .bindings
+                .iter()
+                .filter(move |b| b.access == wanted || b.access == Access::ReadWrite)
+                .map(|b| &**b.buffer)
+        };
+        let (reads, writes) = (uses(Access::Read), uses(Access::Write));
+        let cmd = self.prepare(&mut recorder, reads.clone(), writes.clone())?;
+        let set = match &recorder.current {
+            Some(slot) => slot.descriptor_set(&self.open.device, launch),
+            None => Ok(vk::DescriptorSet::null()),
+        };
+        let set = set.map_err(|e| self.fail(e))?;
+        self.bind(&mut recorder, cmd, launch.pipeline);
+        let measures = self.begin_measure(&recorder, cmd);
+        let fns = &self.open.device.fns().v1_0;
+        // SAFETY: as in `dispatch`; the set was allocated for this pipeline's layout and lives until the slot is recycled.
+        unsafe {
+            if !launch.bindings.is_empty() {
+                (fns.cmd_bind_descriptor_sets)(
+                    cmd,
+                    vk::PipelineBindPoint::COMPUTE,
+                    launch.pipeline.layout(),
+                    0,
+                    1,
+                    &set,
+                    0,
+                    null(),
+                );
+            }
+            if !launch.push.is_empty() {
+                (fns.cmd_push_constants)(
+                    cmd,
+                    launch.pipeline.layout(),
+                    vk::ShaderStageFlags::COMPUTE,
+                    0,
+                    launch.push.len() as u32,
+                    launch.push.as_ptr().cast(),
+                );
+            }
+            let [x, y, z] = launch.groups;
+            (fns.cmd_dispatch)(cmd, x, y, z);
+        }
+        if measures {
+            let sum = |buffers: &mut dyn Iterator<Item = &Binding<'_>>| buffers.map(|b| b.size_bytes).sum();
+            let is = |access: Access| move |b: &&Binding<'_>| b.access == access || b.access == Access::ReadWrite;
+            let work = Work {
+                read_bytes: sum(&mut launch.bindings.iter().filter(is(Access::Read))),
+                written_bytes: sum(&mut launch.bindings.iter().filter(is(Access::Write))),
+                ..Work::default()
+            };
+            self.end_measure(&recorder, Measured::Kernel(Arc::clone(launch.pipeline)), Some(work));
+        }
+        recorder.counters.dispatches += 1;
+        self.finish(&mut recorder, reads, writes)
+    }
+
+    pub fn profiler(&self) -> &Profiler {
+        &self.profiler
+    }
+
+    /// Switches timestamps on or off for what is recorded from now on; answers whether they were on.
+    pub fn set_profiling(&self, on: bool) -> Result<bool> {
+        let mut recorder = self.lock();
+        let before = self.profiler.switch(on);
+        // A command buffer is recorded with timestamps or without; one that is empty begins anew.
+        self.submit(&mut recorder)?;
+        let empty = recorder.current.take();
+        recorder.free.extend(empty);
+        Ok(before)
+    }
+
+    /// Waits for all that was recorded and adds its times to the profile.
+    pub fn collect_profile(&self) -> Result<()> {
+        self.wait()?;
+        let recorder = self.lock();
+        let completed = self.completed();
+        let complete = recorder.pending.iter().filter(|p| p.serial <= completed);
+        complete.into_iter().try_for_each(|p| p.slot.collect(&self.open, &self.profiler))
+    }
+
+    /// Begins to measure the next command; answers whether it does. Commands that are measured don't overlap.
+    fn begin_measure(&self, recorder: &Recorder, cmd: vk::CommandBuffer) -> bool {
+        let Some(slot) = recorder.current.as_ref().filter(|_| self.profiler.is_on()) else { return false };
+        self.barrier(cmd, DEVICE_STAGES, DEVICE_ACCESS);
+        let begun = slot.begin_measure(&self.open.device);
+        if begun == Some(false) {
+            self.profiler.miss();
+        }
+        begun == Some(true)
+    }
+
+    /// Ends the measurement of the command that was recorded.
+    fn end_measure(&self, recorder: &Recorder, what: Measured, work: Option<Work>) {
+        if let Some(slot) = &recorder.current {
+            slot.end_measure(&self.open.device, what, work);
+        }
+    }
+
+    /// Submits what is recorded, without waiting. Answers the serial of the last submission.
+    pub fn flush(&self) -> Result<u64> {
+        let mut recorder = self.lock();
+        self.check()?;
+        self.submit(&mut recorder)?;
+        Ok(recorder.serial - 1)
+    }
+
+    /// How fast the device is at least.
+    pub fn rates(&self) -> &Rates {
+        &self.rates
+    }
+
+    /// Submits what is recorded and waits until the device is idle.
+    pub fn wait(&self) -> Result<()> {
+        let last = {
+            let recorder = self.lock();
+            recorder.serial - u64::from(recorder.ops == 0)
+        };
+        self.wait_serial(last)
+    }
+
+    /// Makes the next submission fail as if the device were lost.
+    pub fn fail_next_submission(&self) {
+        self.fail_next_submission.store(true, Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> RecorderGuard<'_> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The sticky error, if there is one.
+    pub fn check(&self) -> Result<()> {
+        match self.error.get() {
+            None => Ok(()),
+            Some(error) => Err(error.clone()),
+        }
+    }
+
+    /// Makes `error` stick unless another came first, and returns the one that stuck.
+    fn fail(&self, error: Error) -> Error {
+        let error = self.stick(error);
+        if error == Error::DeviceLost {
+            self.open.mark_lost();
+        }
+        error
+    }
+
+    fn stick(&self, error: Error) -> Error {
+        self.error.get_or_init(|| error).clone()
+    }
+
+    /// Locks the recorder with a command buffer ready to record into.
+    fn acquire(&self) -> Result<RecorderGuard<'_>> {
+        let mut recorder = self.lock();
+        loop {
+            self.check()?;
+            if recorder.current.is_some() {
+                return Ok(recorder);
+            }
+            if recorder.free.is_empty() {
+                self.reap(&mut recorder)?;
+            }
+            if recorder.free.is_empty() && recorder.slots < MAX_IN_FLIGHT {
+                let slot = Slot::new(&self.open).map_err(|e| self.fail(e))?;
+                recorder.slots += 1;
+                recorder.free.push(Arc::new(slot));
+            }
+            if self.begin_free(&mut recorder)? {
+                return Ok(recorder);
+            }
+            let oldest = recorder.pending.front().map_or(0, |p| p.serial);
+            drop(recorder);
+            self.wait_serial(oldest)?;
+            std::thread::yield_now();
+            recorder = self.lock();
+        }
+    }
+
+    /// Begins a free command buffer where none is recording; answers whether one is.
+    fn begin_free(&self, recorder: &mut Recorder) -> Result<bool> {
+        if recorder.current.is_none()
+            && let Some(slot) = recorder.free.pop()
+        {
+            slot.begin(&self.open.device, self.profiler.is_on()).map_err(|e| self.fail(e))?;
+            recorder.current = Some(slot);
+            recorder.bound = vk::Pipeline::null();
+            recorder.ops = 0;
+            recorder.bytes = 0;
+            recorder.ns = 0;
+        }
+        Ok(recorder.current.is_some())
+    }
+
+    /// Puts a table into the argument ring. Returns the locked recorder and the table's device address.
+    fn acquire_with_table(&self, table: &[u32]) -> Result<(RecorderGuard<'_>, u64)> {
+        let bytes = size_of_val(table) as u64;
+        if bytes > ARGUMENT_RING_BYTES / 4 {
+            return Err(Error::InvalidArgument {
+                what: "argument table",
+                expected: format!("at most {} bytes", ARGUMENT_RING_BYTES / 4),
+                got: bytes.to_string(),
+            });
+        }
+        loop {
+            let mut recorder = self.acquire()?;
+            if recorder.arguments.is_none() {
+                let buffer = self.host_buffer(Kind::Arguments, ARGUMENT_RING_BYTES)?;
+                recorder.arguments = Some((buffer, Ring::new(ARGUMENT_RING_BYTES)));
+            }
+            let serial = recorder.serial;
+            let completed = self.completed();
+            let Some((buffer, ring)) = &mut recorder.arguments else {
+                continue;
+            };
+            if let Some(space) = ring.reserve(bytes, ARGUMENT_ALIGN_BYTES, completed) {
+                ring.commit(space, serial);
+                let block = buffer.block();
+                let address = block.address + space.offset;
+                // SAFETY: the ring gave out `bytes` bytes at this offset of a mapped block, and every submission that read them
+                // before is complete.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        table.as_ptr().cast::<u8>(),
+                        block.mapped.add(space.offset as usize),
+                        size_of_val(table),
+                    );
+                }
+                return Ok((recorder, address));
+            }
+            let oldest = ring.oldest().unwrap_or(serial);
+            drop(recorder);
+            self.wait_serial(oldest)?;
+        }
+    }
+
+    /// Makes the ring of argument tables large enough for a submission with so many bytes of them, as far as it may grow.
+    pub fn grow_arguments(&self, bytes: u64) -> Result<()> {
+        // Twice as much, as space is handed out in one piece and others take some of it.
+        let size = (2 * bytes).next_power_of_two().clamp(ARGUMENT_RING_BYTES, ARGUMENT_RING_MOST_BYTES);
+        let is_small = |recorder: &Recorder| recorder.arguments.as_ref().is_none_or(|(b, _)| b.size_bytes() < size);
+        if !is_small(&self.lock()) {
+            return Ok(());
+        }
+        let buffer = self.host_buffer(Kind::Arguments, size)?;
+        // It may have been a ring before.
+        self.wait_serial(buffer.use_serial())?;
+        let mut recorder = self.lock();
+        if is_small(&recorder) {
+            let (epoch, serial) = (recorder.epoch, recorder.serial);
+            if let Some((before, _)) = recorder.arguments.replace((buffer, Ring::new(size))) {
+                before.mark_read(epoch, serial);
+            }
+        }
+        Ok(())
+    }
+
+    /// Emits the barrier that an operation with these reads and writes needs, if any. Returns the command buffer.
+    fn prepare<'a>(
+        &self,
+        recorder: &mut Recorder,
+        mut reads: impl Iterator<Item = &'a Buffer>,
+        mut writes: impl Iterator<Item = &'a Buffer>,
+    ) -> Result<vk::CommandBuffer> {
+        let Some(cmd) = recorder.current.as_ref().map(|slot| slot.cmd()) else {
+            return Err(self
+                .fail(Error::Vulkan { call: "vkBeginCommandBuffer", cause: "no command buffer is recording".into() }));
+        };
+        let epoch = recorder.epoch;
+        recorder.part = 0;
+        if reads.any(|b| b.read_conflicts(epoch)) || writes.any(|b| b.write_conflicts(epoch)) {
+            self.barrier(cmd, DEVICE_STAGES, DEVICE_ACCESS);
+            recorder.epoch += 1;
+            recorder.counters.barriers += 1;
+        }
+        Ok(cmd)
+    }
+
+    fn bind(&self, recorder: &mut Recorder, cmd: vk::CommandBuffer, pipeline: &Pipeline) {
+        pipeline.mark_use(recorder.serial);
+        let pipeline = pipeline.handle();
+        if recorder.bound != pipeline {
+            // SAFETY: the pipeline is a live compute pipeline of this device.
+            unsafe {
+                (self.open.device.fns().v1_0.cmd_bind_pipeline)(cmd, vk::PipelineBindPoint::COMPUTE, pipeline);
+            }
+            recorder.bound = pipeline;
+        }
+    }
+
+    /// Notes what the recorded operation touched, and submits when enough has gathered.
+    fn finish<'a>(
+        &self,
+        recorder: &mut Recorder,
+        reads: impl Iterator<Item = &'a Buffer>,
+        writes: impl Iterator<Item = &'a Buffer>,
+    ) -> Result<()> {
+        let (epoch, serial) = (recorder.epoch, recorder.serial);
+        for buffer in reads {
+            buffer.mark_read(epoch, serial);
+        }
+        for buffer in writes {
+            buffer.mark_write(epoch, serial);
+            recorder.bytes += buffer.size_bytes();
+        }
+        recorder.ops += 1;
+        if Stream::holds() {
+            return if self.is_full(recorder) { self.submit(recorder) } else { Ok(()) };
+        }
+        if recorder.bytes >= BATCH_FIRST_BYTES {
+            self.reap(recorder)?;
+        }
+        let in_flight = recorder.pending.len().min(BATCH_DOUBLINGS);
+        let most_bytes = if in_flight == 0 { BATCH_FIRST_BYTES } else { self.batch_bytes };
+        if recorder.ops >= BATCH_FIRST_OPS << in_flight || recorder.bytes >= most_bytes {
+            self.submit(recorder)?;
+        }
+        Ok(())
+    }
+
+    /// One global memory barrier from everything the stream records to `stages` and `access`.
+    fn barrier(&self, cmd: vk::CommandBuffer, stages: vk::PipelineStageFlags, access: vk::AccessFlags) {
+        let barrier = vk::MemoryBarrier::default()
+            .src_access_mask(vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE)
+            .dst_access_mask(access);
+        // SAFETY: the command buffer is recording outside of a render pass, on a queue with compute and transfer.
+        unsafe {
+            (self.open.device.fns().v1_0.cmd_pipeline_barrier)(
+                cmd,
+                RECORDED_STAGES,
+                stages,
+                vk::DependencyFlags::empty(),
+                1,
+                &barrier,
+                0,
+                null(),
+                0,
+                null(),
+            );
+        }
+    }
+
+    fn submit(&self, recorder: &mut Recorder) -> Result<()> {
+        if recorder.ops == 0 {
+            return Ok(());
+        }
+        let Some(slot) = recorder.current.take() else {
+            return Ok(());
+        };
+        recorder.ops = 0;
+        let serial = recorder.serial;
+        recorder.serial += 1;
+        recorder.counters.submissions += 1;
+        // The host reads results after the fence: a fence alone does not make device writes visible to it.
+        self.barrier(slot.cmd(), vk::PipelineStageFlags::HOST, vk::AccessFlags::HOST_READ);
+        if self.fail_next_submission.swap(false, Ordering::Relaxed) {
+            recorder.free.push(slot);
+            // The device itself is well, and stays open for other engines.
+            return Err(self.stick(Error::DeviceLost));
+        }
+        if let Err(error) = slot.submit(&self.open) {
+            recorder.free.push(slot);
+            return Err(self.fail(error));
+        }
+        recorder.pending.push_back(Pending { serial, slot });
+        self.submitted.store(serial, Ordering::Relaxed);
+        self.reap(recorder)
+    }
+
+    /// Recycles the command buffers of complete submissions.
+    fn reap(&self, recorder: &mut Recorder) -> Result<()> {
+        while let Some(front) = recorder.pending.front() {
+            if self.completed() < front.serial {
+                match front.slot.is_signalled(&self.open.device) {
+                    Ok(true) => {
+                        self.completed.fetch_max(front.serial, Ordering::AcqRel);
+                    }
+                    Ok(false) => return Ok(()),
+                    Err(e) => return Err(self.fail(e)),
+                }
+            }
+            front.slot.collect(&self.open, &self.profiler).map_err(|e| self.fail(e))?;
+            if front.slot.has_waiters() {
+                return Ok(());
+            }
+            if let Some(done) = recorder.pending.pop_front() {
+                recorder.free.push(done.slot);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the stream records.
+const RECORDED_STAGES: vk::PipelineStageFlags =
+    vk::PipelineStageFlags::from_raw(DEVICE_STAGES.as_raw() | vk::PipelineStageFlags::DRAW_INDIRECT.as_raw());
+/// What reads and writes buffers, but for launches that read their group counts: NVIDIA's driver takes 2.5 us to wait for those on an H200.
+const DEVICE_STAGES: vk::PipelineStageFlags = vk::PipelineStageFlags::from_raw(
+    vk::PipelineStageFlags::COMPUTE_SHADER.as_raw() | vk::PipelineStageFlags::TRANSFER.as_raw(),
+);
+const DEVICE_ACCESS: vk::AccessFlags = vk::AccessFlags::from_raw(
+    vk::AccessFlags::SHADER_READ.as_raw()
+        | vk::AccessFlags::SHADER_WRITE.as_raw()
+        | vk::AccessFlags::TRANSFER_READ.as_raw()
+        | vk::AccessFlags::TRANSFER_WRITE.as_raw(),
+);
+/// The same with those launches.
+const COUNTING_ACCESS: vk::AccessFlags =
+    vk::AccessFlags::from_raw(DEVICE_ACCESS.as_raw() | vk::AccessFlags::INDIRECT_COMMAND_READ.as_raw());
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let waited = self.wait();
+        let device = &self.open.device;
+        let recorder = self.recorder.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if waited.is_err() {
+            // By their fences: other engines go on submitting. On a lost device the first wait returns an error at once.
+            let _ = recorder.pending.iter().try_for_each(|p| p.slot.block(device, u64::MAX).map(|_| ()));
+        }
+        let pending = recorder.pending.drain(..).map(|p| p.slot);
+        for slot in recorder.free.drain(..).chain(pending).chain(recorder.current.take()) {
+            slot.destroy(device);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Recording of what was prepared before: many commands under one lock, with barriers that are known already.
+
+use std::sync::Arc;
+
+use ash::vk;
+use nx_vulkan_ir::Result;
+use smallvec::SmallVec;
+
+use super::{RecorderGuard, Stream};
+use crate::capture::{Action, Command, Gate};
+use crate::memory::Buffer;
+use crate::profile::Measured;
+
+/// Commands recorded under one lock, and words of their tables: others get their turn in between.
+pub(super) const CHUNK_COMMANDS: usize = 256;
+const CHUNK_TABLE_WORDS: usize = 32 << 10;
+/// Time that they take: a submission may be full behind them.
+const CHUNK_NS: u64 = super::MAX_HELD_NS / 8;
+
+/// Where the buffers of a run lie, by their numbers in the commands: memory and offset in bytes. Those of most programs take no allocation, which
+/// are a tenth of what a step of training takes the host where they are longer than 1 KiB.
+pub type Slots<'a> = SmallVec<[(&'a Buffer, u64); 64]>;
+
+/// A batch of commands, and where its buffers lie in each of the runs that are recorded side by side.
+#[derive(Debug)]
+pub struct Replay<'a> {
+    pub commands: &'a [Command],
+    /// Whether a barrier comes before each command.
+    pub barriers: &'a [bool],
+    /// No run touches what another writes.
+    pub runs: &'a [&'a [(&'a Buffer, u64)]],
+    pub reads: &'a [&'a Buffer],
+    pub writes: &'a [&'a Buffer],
+}
+
+impl Stream {
+    /// Records a batch, ordered after everything recorded before.
+    pub fn replay(&self, replay: &Replay<'_>) -> Result<()> {
+        let commands = replay.commands.iter().zip(replay.barriers);
+        // Each command for all runs: between two barriers nothing depends on anything else.
+        let mut items = commands.flat_map(|(command, &waits)| {
+            replay.runs.iter().enumerate().map(move |(run, slots)| (command, waits && run == 0, slots))
+        });
+        // Kernels of the same batch write them.
+        let is_counted = |command: &Command| matches!(command.action, Action::Launch { gate: Gate::Counts { .. }, .. });
+        let counts = replay.commands.iter().any(is_counted);
+        let mut is_first = true;
+        loop {
+            let (length, ns) = self.chunk(items.clone().map(|(command, waits, _)| (command, waits)));
+            if length == 0 {
+                return Ok(());
+            }
+            let chunk = items.clone().take(length);
+            let tables = chunk.flat_map(|(command, _, slots)| table(command, slots)).collect::<Vec<u32>>();
+            let (mut recorder, mut table_address) = match tables.is_empty() {
+                true => (self.acquire()?, 0),
+                false => self.acquire_with_table(&tables)?,
+            };
+            if is_first {
+                self.prepare(&mut recorder, replay.reads.iter().copied(), replay.writes.iter().copied())?;
+                is_first = false;
+            }
+            for (command, waits, slots) in items.by_ref().take(length) {
+                self.record(&mut recorder, command, (waits, counts), slots, &mut table_address)?;
+            }
+            recorder.ops += length as u32 - 1;
+            recorder.ns = recorder.ns.saturating_add(ns);
+            self.finish(&mut recorder, replay.reads.iter().copied(), replay.writes.iter().copied())?;
+        }
+    }
+
+    /// How many of the next commands are recorded at once, 0 where there are none, and the time that they take.
+    fn chunk<'a>(&self, commands: impl Iterator<Item = (&'a Command, bool)>) -> (usize, u64) {
+        let (mut count, mut words, mut ns) = (0, 0, 0u64);
+        for (command, waits) in commands.take(CHUNK_COMMANDS) {
+            let more = self.rates.ns(command.work).saturating_add(if waits { self.rates.barrier_ns } else { 0 });
+            if count > 0 && (words + table_words(command) > CHUNK_TABLE_WORDS || ns.saturating_add(more) > CHUNK_NS) {
+                break;
+            }
+            words += table_words(command);
+            ns = ns.saturating_add(more);
+            count += 1;
+        }
+        (count, ns)
+    }
+
+    /// Records a command, after a barrier if it `waits`, one for group counts in memory where the batch has such `counts`.
+    fn record(
+        &self,
+        recorder: &mut RecorderGuard<'_>,
+        command: &Command,
+        (waits, counts): (bool, bool),
+        slots: &[(&Buffer, u64)],
+        table_address: &mut u64,
+    ) -> Result<()> {
+        let cmd = self.prepare(recorder, std::iter::empty(), std::iter::empty())?;
+        if waits {
+            let (stages, access) = match counts {
+                true => (super::RECORDED_STAGES, super::COUNTING_ACCESS),
+                false => (super::DEVICE_STAGES, super::DEVICE_ACCESS),
+            };
+            self.barrier(cmd, stages, access);
+            recorder.epoch += 1;
+            recorder.counters.barriers += 1;
+        }
+        let fns = &self.open.device.fns().v1_0;
+        let place = |buffer: Option<u32>| buffer.and_then(|i| slots.get(i as usize));
+        match &command.action {
+            Action::Launch { pipeline, words, is_table, groups, gate, .. } => {
+                self.bind(recorder, cmd, pipeline);
+                let mut params = [0u32; super::MAX_PARAM_WORDS];
+                let count = if *is_table { 2 } else { words.len().min(params.len()) };
+                if *is_table {
+                    params[0] = *table_address as u32;
+                    params[1] = (*table_address >> 32) as u32;
+                    *table_address += words.len().next_multiple_of(4) as u64 * 4;
+                } else {
+                    params[..count].copy_from_slice(&words[..count]);
+                    patch(&mut params[..count], command, slots);
+                }
+                let [x, y, z] = *groups;
+                let in_memory = match gate {
+                    Gate::Open | Gate::Always => None,
+                    Gate::Counts { buffer, offset_bytes } => {
+                        let Some((buffer, at)) = place(Some(*buffer)) else { return Ok(()) };
+                        let block = buffer.block();
+                        Some((block.handle, block.offset + at + offset_bytes))
+                    }
+                };
+                let measures = self.begin_measure(recorder, cmd);
+                // SAFETY: the command buffer is recording and the pipeline bound; push size and group counts were checked against
+                // pipeline and device when the command was made (VUID-vkCmdPushConstants-offset-01795,
+                // VUID-vkCmdDispatch-groupCountX-00386). Counts in memory are those or 0, written before a barrier, at a multiple of 4
+                // within a block made for it (VUID-vkCmdDispatchIndirect-buffer-02709, -offset-02710, -offset-00407).
+                unsafe {
+                    if count > 0 {
+                        (fns.cmd_push_constants)(
+                            cmd,
+                            pipeline.layout(),
+                            vk::ShaderStageFlags::COMPUTE,
+                            0,
+                            (count * 4) as u32,
+                            params.as_ptr().cast(),
+                        );
+                    }
+                    match in_memory {
+                        None => (fns.cmd_dispatch)(cmd, x, y, z),
+                        Some((buffer, offset)) => (fns.cmd_dispatch_indirect)(cmd, buffer, offset),
+                    }
+                }
+                if measures {
+                    self.end_measure(recorder, Measured::Kernel(Arc::clone(pipeline)), command.work);
+                }
+                recorder.counters.dispatches += 1;
+            }
+            Action::Fill { offset_bytes, size_bytes, word } => {
+                let Some((buffer, at)) = place(command.written()) else { return Ok(()) };
+                let block = buffer.block();
+                let measures = self.begin_measure(recorder, cmd);
+                // SAFETY: offset and size are multiples of 4 within the block (VUID-vkCmdFillBuffer-dstOffset-00024,
+                // -size-00026, -00028).
+                unsafe {
+                    (fns.cmd_fill_buffer)(cmd, block.handle, block.offset + at + offset_bytes, *size_bytes, *word);
+                }
+                if measures {
+                    self.end_measure(recorder, Measured::Fill, command.work);
+                }
+                recorder.counters.transfers += 1;
+            }
+            Action::Copy { from_bytes, to_bytes, size_bytes } => {
+                let Some((to, to_at)) = place(command.written()) else { return Ok(()) };
+                let (from, from_at) = match place(command.read()) {
+                    Some(&(buffer, at)) => (buffer, at),
+                    None => match command.real_read() {
+                        Some(buffer) => (&**buffer, 0),
+                        None => return Ok(()),
+                    },
+                };
+                let (from, to) = (from.block(), to.block());
+                let region = vk::BufferCopy {
+                    src_offset: from.offset + from_at + from_bytes,
+                    dst_offset: to.offset + to_at + to_bytes,
+                    size: *size_bytes,
+                };
+                let measures = self.begin_measure(recorder, cmd);
+                // SAFETY: both ranges lie within their buffers and don't overlap (VUID-vkCmdCopyBuffer-size-00115, -00116,
+                // -pRegions-00117); the size is not 0.
+                unsafe {
+                    (fns.cmd_copy_buffer)(cmd, from.handle, to.handle, 1, &region);
+                }
+                if measures {
+                    self.end_measure(recorder, Measured::Copy, command.work);
+                }
+                recorder.counters.transfers += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Words that a command takes of the tables in memory.
+pub fn table_words(command: &Command) -> usize {
+    match &command.action {
+        Action::Launch { words, is_table: true, .. } => words.len().next_multiple_of(4),
+        _ => 0,
+    }
+}
+
+/// The words of a launch's table, filled up to 16 bytes; none where it has none.
+fn table(command: &Command, slots: &[(&Buffer, u64)]) -> Vec<u32> {
+    let Action::Launch { words, is_table: true, .. } = &command.action else { return Vec::new() };
+    let mut words = words.clone();
+    patch(&mut words, command, slots);
+    words.resize(words.len().next_multiple_of(4), 0);
+    words
+}
+
+/// Puts the addresses of this run into a launch's words.
+fn patch(words: &mut [u32], command: &Command, slots: &[(&Buffer, u64)]) {
+    let Action::Launch { patches, .. } = &command.action else { return };
+    for patch in patches {
+        let Some((buffer, at)) = slots.get(patch.buffer as usize) else { continue };
+        let address = buffer.address() + at + patch.offset_bytes;
+        if let Some([low, high]) = words.get_mut(patch.word as usize..patch.word as usize + 2) {
+            *low = address as u32;
+            *high = (address >> 32) as u32;
+        }
+    }
+}

@@ -1,0 +1,512 @@
+//! Host side of generated kernels: compile once per spec, fill parameter words, split what one launch can't index.
+
+pub mod dot;
+pub mod fft;
+pub mod fold;
+mod in_place;
+mod inner;
+pub mod linalg;
+pub mod map;
+mod name;
+pub mod produce;
+pub mod qr;
+pub mod reduce;
+mod rounding;
+pub mod rows;
+pub mod scan;
+pub mod sort;
+mod stages;
+pub mod transpose;
+pub mod window_scatter;
+mod work;
+pub mod workgroup;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use in_place::Pairs;
+use nx_vulkan_device::device::Caps;
+use nx_vulkan_device::kernel::{Interface, Launch, Pipeline, PipelineKey, PipelineStore, Waits, capabilities};
+use nx_vulkan_device::memory::Buffer;
+use nx_vulkan_ir::program::text::KERNEL;
+use nx_vulkan_spirv::access::{Param, ParamLayout, bias, divider};
+use nx_vulkan_spirv::dot::{DotSpec, LANES};
+use nx_vulkan_spirv::elementwise::{Generated, Spec};
+use nx_vulkan_spirv::fft::FftSpec;
+use nx_vulkan_spirv::fold::FoldSpec;
+use nx_vulkan_spirv::index::{GatherSpec, ScatterSpec, ShiftSpec, TakeSpec, TargetSpec};
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::linalg::LinalgSpec;
+use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::matrix::SplitSpec;
+use nx_vulkan_spirv::probe;
+use nx_vulkan_spirv::reduce::ReduceSpec;
+use nx_vulkan_spirv::rows::RowsSpec;
+use nx_vulkan_spirv::scan::{ScanSpec, ScanStage};
+use nx_vulkan_spirv::segment::{SegmentAddSpec, SegmentPutSpec};
+use nx_vulkan_spirv::sort::SortSpec;
+use nx_vulkan_spirv::transpose::TransposeSpec;
+use nx_vulkan_spirv::window_scatter::WindowScatterSpec;
+use nx_vulkan_spirv::workgroup::WorkgroupSpec;
+use once_cell::sync::OnceCell;
+use rspirv::spirv::Capability;
+use smallvec::SmallVec;
+
+use crate::{DeviceKind, Engine, Error, Result, Tensor, View};
+
+/// Positions inside one launch are signed 32-bit numbers.
+pub const MAX_POSITION: u64 = i32::MAX as u64;
+
+/// The last position of elements of this size that one launch can reach: offsets in bytes also stay within 32 bits, as NVIDIA's
+/// driver 580 computes no more of them.
+pub fn max_position(element_bytes: u64) -> u64 {
+    MAX_POSITION.min(u64::from(u32::MAX) / element_bytes.max(1))
+}
+
+/// Whether a call may compile a kernel that is not there yet (milliseconds), or must answer `NeedsCompile`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compile {
+    Allowed,
+    Refused,
+}
+
+/// Everything that distinguishes one generated kernel from another.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum KernelSpec {
+    Map(Spec),
+    Reduce { spec: ReduceSpec, team: u32 },
+    Rows(RowsSpec),
+    Fold(FoldSpec),
+    Gather(GatherSpec),
+    Take(TakeSpec),
+    Shift(ShiftSpec),
+    Targets(TargetSpec),
+    SegmentPut(SegmentPutSpec),
+    SegmentAdd(SegmentAddSpec),
+    Dot(DotSpec),
+    Split(SplitSpec),
+    Scan { spec: ScanSpec, team: u32 },
+    Sort(SortSpec),
+    Scatter(ScatterSpec),
+    Transpose(TransposeSpec),
+    WindowScatter(WindowScatterSpec),
+    Workgroup(Box<WorkgroupSpec>),
+    Linalg(LinalgSpec),
+    Fft { spec: FftSpec, capacity: u32, odd: bool },
+}
+
+/// A compiled kernel and the meaning of its parameter words.
+#[derive(Debug)]
+pub struct Kernel {
+    spec: Option<Arc<KernelSpec>>,
+    pub pipeline: Arc<Pipeline>,
+    pub params: ParamLayout,
+    pub table: bool,
+    pub elements_per_group: u32,
+    /// The words of `params` that begin an address.
+    addresses: SmallVec<[u32; 4]>,
+    features: u16,
+}
+
+/// Kernels compiled so far on one device.
+#[derive(Debug, Default)]
+pub struct KernelCache {
+    kernels: RwLock<HashMap<Arc<KernelSpec>, Arc<Kernel>>>,
+    modes: OnceCell<FloatModes>,
+}
+
+impl KernelCache {
+    /// Drops the pipelines of the store that were launched least recently, with the kernels that they are.
+    pub(crate) fn drop_idle(&self, pipelines: &PipelineStore) {
+        // Nobody else can get at a kernel of the cache meanwhile.
+        let mut kernels = self.kernels.write().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = HashMap::new();
+        for kernel in kernels.values().filter(|kernel| Arc::strong_count(kernel) == 1) {
+            *cached.entry(kernel.pipeline.key()).or_default() += 1;
+        }
+        let forgotten = pipelines.forget_idle(&cached);
+        kernels.retain(|_, kernel| !forgotten.contains_key(&kernel.pipeline.key()));
+    }
+}
+
+/// Specialization constants: id and value.
+type Constants = SmallVec<[(u32, u32); 4]>;
+
+impl KernelSpec {
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<(Generated, Constants)> {
+        Ok(match self {
+            KernelSpec::Map(spec) => (spec.generate(library, modes)?, spec.constants()),
+            KernelSpec::Dot(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
+            KernelSpec::Split(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
+            KernelSpec::Rows(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
+            KernelSpec::Fold(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Targets(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::SegmentPut(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::SegmentAdd(spec) => {
+                (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, u32::from(spec.last))]))
+            }
+            KernelSpec::Shift(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Take(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Fft { spec, capacity, odd } => {
+                (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, *capacity), (1, u32::from(*odd))]))
+            }
+            KernelSpec::Gather(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::WindowScatter(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Transpose(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Workgroup(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Linalg(spec) => {
+                (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, u32::from(modes.fused))]))
+            }
+            KernelSpec::Sort(spec) => (spec.generate(library, modes)?, spec.constants()),
+            KernelSpec::Scan { spec, team } => {
+                let is = |stage| u32::from(spec.stage == stage);
+                let constants = [(0, *team), (1, is(ScanStage::Totals)), (2, is(ScanStage::Apply))];
+                (spec.generate(library, modes)?, SmallVec::from_slice(&constants))
+            }
+            KernelSpec::Scatter(spec) => (spec.generate(library, modes)?, SmallVec::new()),
+            KernelSpec::Reduce { spec, team } => (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, *team)])),
+        })
+    }
+}
+
+impl Engine {
+    /// The kernel of [`probe::fma_rate`].
+    pub(crate) fn fma_rate_kernel(&self) -> Result<Kernel> {
+        self.build(None, probe::fma_rate(Library::builtin()?, self.float_modes()?)?, &[])
+    }
+
+    /// Compiles a generated module.
+    fn build(&self, spec: Option<Arc<KernelSpec>>, generated: Generated, constants: &[(u32, u32)]) -> Result<Kernel> {
+        let features = features(&generated.words);
+        let missing = features & !available(self.caps());
+        if missing != 0 {
+            let needs = feature_names(missing).join(", ");
+            // Its name tells op and type, where nobody knows the op that it is for.
+            let op = spec.map_or_else(|| KERNEL.to_string(), |spec| format!("{KERNEL} {}", spec.name()));
+            return Err(Error::Unsupported { op, dtype: None, needs });
+        }
+        let is_wide = !generated.table && generated.params.words.len() > ParamLayout::PUSH_WORDS;
+        let push_words = if is_wide { ParamLayout::WIDE_PUSH_WORDS } else { ParamLayout::PUSH_WORDS };
+        let interface = Interface::Addresses { push_bytes: (push_words * 4) as u32 };
+        let key = PipelineKey::new(&generated.words, constants, interface);
+        let is_address = |param: &Param| matches!(param, Param::AddressLow(_));
+        let addresses = (0..).zip(&generated.params.words).filter(|(_, param)| is_address(param)).map(|(i, _)| i);
+        let label = || spec.as_ref().map_or_else(|| "probe".to_string(), |spec| spec.name());
+        // Before the driver sees it, since what that refuses is what people want to read.
+        if self.cached_pipeline(key).is_none() {
+            self.dump_spirv(|| key.name(&label()), &generated.words)?;
+        }
+        #[cfg(test)]
+        refusal::check(&label())?;
+        let pipeline = self.pipeline(key, &generated.words, constants, interface)?;
+        pipeline.set_label(label);
+        Ok(Kernel {
+            spec,
+            addresses: addresses.collect(),
+            pipeline,
+            params: generated.params,
+            table: generated.table,
+            elements_per_group: generated.elements_per_group,
+            features,
+        })
+    }
+
+    /// The kernel of `spec`, compiled if it is not there yet and `compile` allows it.
+    pub fn kernel(&self, spec: &KernelSpec, compile: Compile) -> Result<Arc<Kernel>> {
+        let kernels = &self.kernel_cache().kernels;
+        if let Some(kernel) = kernels.read().unwrap_or_else(PoisonError::into_inner).get(spec) {
+            return Ok(Arc::clone(kernel));
+        }
+        if compile == Compile::Refused {
+            return Err(Error::NeedsCompile);
+        }
+        let (generated, constants) = spec.generate(Library::builtin()?, self.float_modes()?)?;
+        let spec = Arc::new(spec.clone());
+        let kernel = Arc::new(self.build(Some(Arc::clone(&spec)), generated, &constants)?);
+        kernels.write().unwrap_or_else(PoisonError::into_inner).insert(spec, Arc::clone(&kernel));
+        Ok(kernel)
+    }
+}
+
+/// Device features that kernels depend on, by their bit in a set of them.
+const FEATURES: [&str; 9] = [
+    "shaderFloat64",
+    "shaderInt64",
+    "shaderInt8",
+    "shaderInt16",
+    "storageBuffer8BitAccess",
+    "storageBuffer16BitAccess",
+    "shaderFloat16",
+    "cooperativeMatrix",
+    "shaderBFloat16CooperativeMatrix",
+];
+
+/// The names in a set of features.
+pub(crate) fn feature_names(set: u16) -> Vec<&'static str> {
+    FEATURES.into_iter().enumerate().filter(|(bit, _)| set & 1 << bit != 0).map(|(_, name)| name).collect()
+}
+
+/// The features that the capabilities of a module stand for.
+fn features(words: &[u32]) -> u16 {
+    capabilities(words).fold(0, |set, capability| {
+        set | match capability {
+            Capability::Float64 => 1,
+            Capability::Int64 => 1 << 1,
+            Capability::Int8 => 1 << 2,
+            Capability::Int16 => 1 << 3,
+            Capability::StorageBuffer8BitAccess => 1 << 4,
+            Capability::StorageBuffer16BitAccess => 1 << 5,
+            Capability::Float16 => 1 << 6,
+            Capability::CooperativeMatrixKHR => 1 << 7,
+            Capability::BFloat16CooperativeMatrixKHR => 1 << 8,
+            _ => 0,
+        }
+    })
+}
+
+/// The features that a device has.
+fn available(caps: &Caps) -> u16 {
+    let has = [
+        caps.shader_float64,
+        caps.shader_int64,
+        caps.shader_int8,
+        caps.shader_int16,
+        caps.storage_buffer_8bit,
+        caps.storage_buffer_16bit,
+        caps.shader_float16,
+        caps.cooperative_matrix,
+        caps.bfloat16_matrix,
+    ];
+    has.into_iter().enumerate().fold(0, |set, (bit, has)| set | u16::from(has) << bit)
+}
+
+/// An operand of a launch: where its first element lies and the strides in the iteration space.
+#[derive(Debug, Clone, Copy)]
+pub struct Place<'a> {
+    pub buffer: &'a Arc<Buffer>,
+    pub address: u64,
+    pub strides: &'a [i64],
+    pub element_bytes: u64,
+}
+
+impl Place<'_> {
+    /// Elements between the lowest element and the one with index 0.
+    fn bias(&self, sizes: &[u64]) -> u64 {
+        bias(self.strides, sizes)
+    }
+
+    /// Address of the lowest element.
+    fn lowest(&self, sizes: &[u64]) -> u64 {
+        self.address.wrapping_sub(self.bias(sizes) * self.element_bytes)
+    }
+}
+
+/// A tensor as kernels read it at each index of an iteration space.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// With a view that has the shape of the space.
+    pub tensor: Tensor,
+    /// Where positions may lie outside of the operand, what bounds them: then the view begins as if its lowest position were the operand's.
+    pub bounds: Option<Bounds>,
+}
+
+/// Where the elements of an operand lie of which some indices have none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// From its lowest element to the position at index 0.
+    pub first: i64,
+    /// From its lowest element to its highest.
+    pub last: u64,
+}
+
+impl Loaded {
+    /// A view of elements of `whole`, perhaps with positions outside of it, as [`View::placed`] gives them.
+    pub fn within(whole: &Tensor, mut view: View) -> Loaded {
+        let (low, high) = whole.view.extent();
+        let bounds = Bounds { first: (view.offset as i64).wrapping_sub(low), last: (high - low) as u64 };
+        view.offset = low as u64 + bias(&view.strides, &view.shape);
+        Loaded { tensor: whole.with_view(view), bounds: Some(bounds) }
+    }
+
+    /// Whether one launch can reach all of it.
+    pub fn is_indexed(&self) -> bool {
+        let (low, high) = self.tensor.view.extent();
+        let reach = ((high - low) as u64).max(self.bounds.map_or(0, |bounds| bounds.last));
+        reach <= max_position(self.tensor.view.dtype.size_bytes())
+    }
+
+    /// The parameters that bound it.
+    pub fn words(&self) -> [u32; 2] {
+        self.bounds.map_or([0, 0], |bounds| [bounds.first as u32, bounds.last as u32])
+    }
+}
+
+/// What the parameter words are filled from.
+#[derive(Debug)]
+pub struct Arguments<'a> {
+    pub count: u32,
+    pub sizes: &'a [u64],
+    pub places: &'a [Place<'a>],
+    pub extra: &'a [u32],
+}
+
+impl Arguments<'_> {
+    fn word(&self, param: Param) -> u32 {
+        match param {
+            Param::Count => self.count,
+            Param::AddressLow(k) => self.places.get(k as usize).map_or(0, |p| p.lowest(self.sizes) as u32),
+            Param::AddressHigh(k) => self.places.get(k as usize).map_or(0, |p| (p.lowest(self.sizes) >> 32) as u32),
+            Param::Bias(k) => self.places.get(k as usize).map_or(0, |p| p.bias(self.sizes) as u32),
+            Param::Size(axis) => self.size(axis),
+            Param::Multiplier(axis) => divider(self.size(axis)).0,
+            Param::Shift(axis) => divider(self.size(axis)).1,
+            Param::Stride(k, axis) => {
+                let strides = self.places.get(k as usize).map(|p| p.strides).unwrap_or_default();
+                strides.get(axis as usize).map_or(0, |&s| s as u32)
+            }
+            Param::Scalar(..) => 0,
+            Param::Extra(k) => self.extra.get(k as usize).copied().unwrap_or(0),
+            Param::Number(number) => number,
+        }
+    }
+
+    fn size(&self, axis: u8) -> u32 {
+        self.sizes.get(axis as usize).map_or(1, |&s| s as u32)
+    }
+}
+
+/// Records one launch of `groups` workgroups; places at and after `first_output` are written.
+pub fn launch(
+    engine: &Engine,
+    kernel: &Kernel,
+    arguments: &Arguments<'_>,
+    first_output: usize,
+    groups: u64,
+) -> Result<()> {
+    let part = PART.get();
+    let waits = if part == 0 { Waits::All } else { Waits::Part(part) };
+    record(engine, kernel, arguments, first_output, groups, waits)
+}
+
+thread_local! {
+    /// The number of the tensor that this thread's launches write parts of, or 0.
+    static PART: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Runs `f`, whose launches write parts of one buffer that is new, no element more than once, and of no element that shares a word with
+/// another part's: they don't wait for each other.
+pub fn in_parts<T>(f: impl FnOnce() -> T) -> T {
+    static NUMBERS: AtomicU64 = AtomicU64::new(1);
+    let before = PART.replace(NUMBERS.fetch_add(1, Relaxed));
+    let result = f();
+    PART.set(before);
+    result
+}
+
+fn record(
+    engine: &Engine,
+    kernel: &Kernel,
+    arguments: &Arguments<'_>,
+    first_output: usize,
+    groups: u64,
+    waits: Waits,
+) -> Result<()> {
+    engine.note_features(kernel.features);
+    let words: SmallVec<[u32; 32]> = kernel.params.words.iter().map(|&p| arguments.word(p)).collect();
+    let reads: SmallVec<[&Arc<Buffer>; 4]> = arguments.places.iter().take(first_output).map(|p| p.buffer).collect();
+    let writes: SmallVec<[&Arc<Buffer>; 2]> = arguments.places.iter().skip(first_output).map(|p| p.buffer).collect();
+    let (params, table): (&[u32], Option<&[u32]>) = if kernel.table { (&[], Some(&words)) } else { (&words, None) };
+    let in_place = match &kernel.spec {
+        Some(spec) if waits == Waits::All && engine.captures() => spec.in_place(arguments, first_output),
+        _ => Pairs::new(),
+    };
+    engine.dispatch(&Launch {
+        pipeline: &kernel.pipeline,
+        params,
+        table,
+        addresses: &kernel.addresses,
+        groups: grid(max_groups(engine.caps()), groups),
+        reads: &reads,
+        writes: &writes,
+        waits,
+        work: match &kernel.spec {
+            Some(spec) if engine.counts_work() => Some(spec.work(engine.caps().kind, arguments, first_output, groups)),
+            _ => None,
+        },
+        in_place: &in_place,
+    })
+}
+
+/// Whether subgroups are the vectors of a CPU, with the lanes that kernels for them have.
+pub(super) fn has_lanes(caps: &Caps) -> bool {
+    caps.kind == DeviceKind::Cpu && caps.subgroup_size >= LANES && caps.subgroup_ops.basic
+}
+
+/// The most workgroups of a launch of one dimension.
+fn max_groups(caps: &Caps) -> u64 {
+    caps.max_workgroup_count[0].into()
+}
+
+/// The most workgroups, up to so many, that fill a grid.
+fn whole_grid(limit: u64, groups: u64) -> u64 {
+    let rows = groups.div_ceil(limit).max(1);
+    (groups / rows * rows).max((rows - 1) * limit)
+}
+
+/// Workgroups in two dimensions, at most `limit` in the first; kernels ignore those beyond the end.
+fn grid(limit: u64, groups: u64) -> [u32; 3] {
+    if groups <= limit {
+        return [groups as u32, 1, 1];
+    }
+    let rows = groups.div_ceil(limit);
+    [groups.div_ceil(rows) as u32, rows as u32, 1]
+}
+
+/// A driver that refuses kernels, for tests of this thread.
+#[cfg(test)]
+pub(crate) mod refusal {
+    use std::cell::RefCell;
+
+    use crate::error::CREATE_PIPELINES;
+    use crate::{Error, Result};
+
+    thread_local! {
+        /// How the names of the kernels begin.
+        static REFUSED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// What `run` gives while kernels of such names are refused.
+    pub fn of<T>(names: &[&'static str], run: impl FnOnce() -> T) -> T {
+        REFUSED.set(names.to_vec());
+        let result = run();
+        REFUSED.take();
+        result
+    }
+
+    pub(super) fn check(name: &str) -> Result<()> {
+        match REFUSED.with_borrow(|names| names.iter().any(|refused| name.starts_with(refused))) {
+            true => Err(Error::Vulkan { call: CREATE_PIPELINES, cause: "refused".to_string() }),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_grids_have_as_many_workgroups_as_they_say() {
+        for limit in [1u64, 7, 65_535] {
+            for groups in (1..400).chain((10 * limit).saturating_sub(40).max(1)..10 * limit + 40).chain([1 << 20]) {
+                let whole = whole_grid(limit, groups);
+                let [columns, rows, _] = grid(limit, whole);
+                assert_eq!(u64::from(columns) * u64::from(rows), whole, "{groups}");
+                assert!(u64::from(columns) <= limit && whole <= groups && groups - whole < groups.div_ceil(limit));
+            }
+        }
+    }
+}

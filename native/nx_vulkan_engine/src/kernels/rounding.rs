@@ -1,0 +1,121 @@
+//! What a device's arithmetic is found to round rightly, which decides between the forms of functions.
+
+use nx_vulkan_device::device::DeviceKind;
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::probe::{self, Probe};
+use smallvec::SmallVec;
+
+use super::{Arguments, Place, launch};
+use crate::{DType, Engine, Error, Result, Tensor, Type};
+
+/// Pairs of operands that are tried.
+const PAIRS: u64 = 1024;
+
+impl Engine {
+    /// What generated modules may declare and assume on this device. The first call runs probes and waits for them.
+    pub fn float_modes(&self) -> Result<FloatModes> {
+        if self.capture().is_some() {
+            return self.uncaptured().float_modes();
+        }
+        let modes = self.kernel_cache().modes.get_or_try_init(|| {
+            let caps = self.caps();
+            let modes = FloatModes {
+                preserve_f32: caps.float32_controls.signed_zero_inf_nan_preserve,
+                preserve_f64: caps.float64_controls.signed_zero_inf_nan_preserve,
+                f64: caps.shader_float64,
+                fused: false,
+                rounded: false,
+            };
+            let fused = self.fuses_fma::<f32>(modes)? && (!caps.shader_float64 || self.fuses_fma::<f64>(modes)?);
+            // A CPU rounds all quotients or none. A GPU may be right about those that are tried: Vulkan lets them be off.
+            let rounded = caps.kind == DeviceKind::Cpu && self.rounds_quotients(modes)?;
+            Ok::<_, Error>(FloatModes { fused, rounded, ..modes })
+        })?;
+        Ok(*modes)
+    }
+
+    /// Whether fma gives the exact rounding error of products.
+    fn fuses_fma<T: Float>(&self, modes: FloatModes) -> Result<bool> {
+        // Near 1 products have an error that is a number.
+        let near_one = |seed: f64| (0..PAIRS).map(|i| T::from_f64(1.0 + (i as f64 * seed).fract())).collect::<Vec<T>>();
+        let operands = [near_one(0.618_033_988_749_894_9), near_one(0.414_213_562_373_095_1)];
+        self.gives(modes, Probe::Residual, &operands, T::residual)
+    }
+
+    /// Whether quotients and roots of f32 are the rounded ones, of numbers of all sizes, denormals, infinities and NaN among them.
+    fn rounds_quotients(&self, modes: FloatModes) -> Result<bool> {
+        let of_all_sizes =
+            |seed: u32| (1..=PAIRS as u32).map(|i| f32::from_bits(i.wrapping_mul(seed))).collect::<Vec<f32>>();
+        let operands = [of_all_sizes(0x9e37_79b9), of_all_sizes(0xd1b5_4a33)];
+        Ok(self.gives(modes, Probe::Quotient, &operands, |a, b| a / b)?
+            && self.gives(modes, Probe::Root, &operands, |a, _| a.sqrt())?)
+    }
+
+    /// Whether the device gives what the host does, to the bit but for those of NaN.
+    fn gives<T: Float>(
+        &self,
+        modes: FloatModes,
+        probe: Probe,
+        operands: &[Vec<T>; 2],
+        wanted: fn(T, T) -> T,
+    ) -> Result<bool> {
+        let ty = Type::new(T::DTYPE, &[PAIRS]);
+        let upload = |values: &Vec<T>| {
+            Tensor::from_nx_bytes(self, &ty, &values.iter().flat_map(|value| value.to_bytes()).collect::<Vec<u8>>())
+        };
+        let [a, b] = operands;
+        let tensors = [upload(a)?, upload(b)?, Tensor::uninitialized(self, &ty)?];
+        let element_bytes = T::DTYPE.size_bytes();
+        let places: SmallVec<[Place<'_>; 3]> = tensors
+            .iter()
+            .map(|tensor| Place { buffer: &tensor.buffer, address: tensor.address(), strides: &[], element_bytes })
+            .collect();
+        let kernel = self.build(None, probe::generate(Library::builtin()?, modes, probe, T::DTYPE)?, &[])?;
+        let arguments = Arguments { count: PAIRS as u32, sizes: &[PAIRS], places: &places, extra: &[] };
+        launch(self, &kernel, &arguments, 2, PAIRS.div_ceil(u64::from(kernel.elements_per_group)))?;
+        let bytes = tensors[2].to_nx_bytes(self, None)?;
+        let got = bytes.chunks_exact(element_bytes as usize);
+        Ok(got.zip(a.iter().zip(b)).all(|(got, (&a, &b))| wanted(a, b).is(got)))
+    }
+}
+
+/// What the host computes in a type, rounded once.
+trait Float: Copy {
+    const DTYPE: DType;
+
+    fn from_f64(value: f64) -> Self;
+    fn to_bytes(self) -> SmallVec<[u8; 8]>;
+    /// The rounding error of a product.
+    fn residual(self, other: Self) -> Self;
+    /// Whether these are its bytes, or both are NaN.
+    fn is(self, bytes: &[u8]) -> bool;
+}
+
+macro_rules! float {
+    ($float:ident, $dtype:expr) => {
+        impl Float for $float {
+            const DTYPE: DType = $dtype;
+
+            fn from_f64(value: f64) -> $float {
+                value as $float
+            }
+
+            fn to_bytes(self) -> SmallVec<[u8; 8]> {
+                SmallVec::from_slice(&self.to_ne_bytes())
+            }
+
+            fn residual(self, other: $float) -> $float {
+                self.mul_add(other, -(self * other))
+            }
+
+            fn is(self, bytes: &[u8]) -> bool {
+                let is_nan = |bytes: [u8; size_of::<$float>()]| $float::from_ne_bytes(bytes).is_nan();
+                self.to_ne_bytes() == *bytes || (self.is_nan() && bytes.try_into().is_ok_and(is_nan))
+            }
+        }
+    };
+}
+
+float!(f32, DType::F32);
+float!(f64, DType::F64);

@@ -1,0 +1,97 @@
+//! The one error type of the engine. Every variant carries what a caller needs to act on it.
+
+use crate::{DType, Type};
+
+/// What may fail with an [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What goes wrong. Variants carry what a caller needs to act; their fields are in the message.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+// The messages tell what the fields are.
+#[allow(missing_docs)]
+pub enum Error {
+    /// No Vulkan loader, no driver, or no device that the engine can use.
+    #[error("no usable Vulkan device: {reason}")]
+    NoDevice { reason: String },
+
+    /// The device, or this version of the engine, can't do `op` for `dtype`; `needs` names what is missing.
+    #[error("{op} is not supported{}: needs {needs}", dtype.map(|t| format!(" for {t}")).unwrap_or_default())]
+    Unsupported { op: String, dtype: Option<DType>, needs: String },
+
+    /// A program, an instruction or an attribute breaks a rule of the Program format.
+    #[error("invalid program: {op}: {reason}")]
+    InvalidProgram { op: String, reason: String },
+
+    /// A caller's argument is wrong.
+    #[error("invalid argument: {what}: expected {expected}, got {got}")]
+    InvalidArgument { what: &'static str, expected: String, got: String },
+
+    /// What can never fit in the memory of this device, or of any.
+    #[error("{size_bytes} bytes can never fit: at most {limit_bytes} can")]
+    TooLarge { size_bytes: u64, limit_bytes: u64 },
+
+    /// The allocation does not fit now, after trimming and waiting.
+    #[error("out of device memory: asked for {size_bytes} bytes with {in_use_bytes} in use of {budget_bytes}")]
+    OutOfMemory { size_bytes: u64, in_use_bytes: u64, budget_bytes: u64 },
+
+    /// The buffer was deallocated explicitly before this use.
+    #[error("the tensor was deallocated")]
+    Released,
+
+    /// Whoever asked for the run no longer wants it.
+    #[error("the run was stopped: whoever asked for it is gone")]
+    Stopped,
+
+    /// The driver gave up; a new engine is needed.
+    #[error("the Vulkan device was lost")]
+    DeviceLost,
+
+    /// A shader file that can't be read, is malformed, or does not fit the call or the device.
+    #[error("bad shader {path}: {reason}")]
+    BadShader { path: String, reason: String },
+
+    /// The kernel for this call is not compiled yet and the caller asked not to compile.
+    #[error("the kernel is not compiled yet")]
+    NeedsCompile,
+
+    /// An op of a compiled program failed. A fused op lists what it does after its name.
+    #[error("{cause}, in {op} of {} giving {}", listed(operands), listed(outs))]
+    InOp { op: String, operands: Vec<Type>, outs: Vec<Type>, cause: Box<Error> },
+
+    /// An iteration did not settle.
+    #[error("{op} did not converge in {sweeps} sweeps")]
+    NoConvergence { op: String, sweeps: u32 },
+
+    /// A Vulkan call failed.
+    #[error("{call} failed: {cause}")]
+    Vulkan { call: &'static str, cause: String },
+
+    /// Reading or writing a file failed.
+    #[error("{path}: {cause}")]
+    Io { path: String, cause: String },
+}
+
+/// The call in which drivers compile modules.
+pub const CREATE_PIPELINES: &str = "vkCreateComputePipelines";
+
+fn listed(types: &[Type]) -> String {
+    match types {
+        [] => "nothing".to_string(),
+        types => types.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+impl Error {
+    /// The error itself where it has been told which op it came from.
+    pub fn cause(&self) -> &Error {
+        match self {
+            Error::InOp { cause, .. } => cause.cause(),
+            other => other,
+        }
+    }
+
+    /// Whether the driver did not compile a module.
+    pub fn is_refused_kernel(&self) -> bool {
+        matches!(self.cause(), Error::Vulkan { call: CREATE_PIPELINES, .. } | Error::BadShader { .. })
+    }
+}

@@ -1,0 +1,161 @@
+//! Bodies of fused ops around a product, dot or conv, whose operands may take elementwise steps when they are loaded, and whose results take
+//! some before they are stored.
+
+use smallvec::SmallVec;
+
+use super::fused::{Load, Made, Plan};
+use super::step::{Prologue, Ref, Step};
+use super::{Op, Operand, Program};
+use crate::{CType, DType, Type};
+
+/// Contracted elements from which sums on matrix units are at least as exact as those of f32: with few of them, f32 is exact or
+/// nearly so.
+pub const MATRIX_MIN_DEPTH: u64 = 128;
+
+/// Multiplications below which matrix units never pay: writing the operands costs more than an H200 gains.
+pub const MATRIX_MIN_WORK: u64 = 1 << 26;
+
+/// Most bytes that both operands of matrix units may take as f16 or bf16.
+pub const MATRIX_MAX_BYTES: u64 = 1 << 30;
+
+/// Operands of the steps beside the product: each takes an address and strides among the kernel's parameters.
+const MAX_LOADS: usize = 8;
+
+/// A product with what comes before and after it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Epilogue {
+    /// The product among the instructions of the body.
+    pub product: usize,
+    /// The operands of the body that the product takes, and the steps on their elements.
+    pub factors: SmallVec<[(u32, Option<Prologue>); 2]>,
+    /// Operands of the body, seen with the shape of the product.
+    pub loads: Vec<Load>,
+    /// Input 0 is the product, those after it are `loads`.
+    pub steps: SmallVec<[Step; 1]>,
+    pub result: Ref,
+    pub dtype: DType,
+}
+
+/// Whether kernels of a product may take steps on the elements of operands in, which each workgroup repeats for what it loads: not where vectors or
+/// matrix units may have kernels of their own.
+pub fn takes_prologues(batches: u64, rows: u64, columns: u64, depth: u64) -> bool {
+    let multiplications = [rows, columns, depth].iter().fold(batches, |n, &m| n.saturating_mul(m));
+    rows > 1 && columns > 1 && multiplications < MATRIX_MIN_WORK
+}
+
+pub fn is_product(op: &Op) -> bool {
+    matches!(op, Op::Dot { .. } | Op::Conv(_))
+}
+
+/// What a body does that has a product behind elementwise steps on its operands, which nothing else reads, and before such steps on its
+/// results; `None` for other bodies.
+pub fn of(body: &Program) -> Option<Epilogue> {
+    let at = body.instructions.iter().position(|i| is_product(&i.op))?;
+    let (lead, rest) = (&body.instructions[..at], &body.instructions[at + 1..]);
+    let product = &body.instructions[at];
+    let ([ty], [output]) = (product.outs.as_slice(), body.outputs.as_slice()) else { return None };
+    if lead.iter().any(|i| i.outs.len() != 1) {
+        return None;
+    }
+    let before = Program { inputs: body.inputs.clone(), instructions: lead.to_vec(), ..Program::default() };
+    let factors: SmallVec<[(u32, Option<Prologue>); 2]> =
+        product.operands.iter().map(|&operand| factor(&before, operand)).collect::<Option<_>>()?;
+    if factors.iter().any(|(_, prologue)| prologue.is_some()) {
+        let [a, b] = product.operands.as_slice() else { return None };
+        let type_of = before.types();
+        let operands = [type_of(*a)?, type_of(*b)?];
+        let from =
+            |(k, prologue): &(u32, Option<Prologue>)| prologue.is_none().then_some(ty).or(body.inputs.get(*k as usize));
+        if !factors.iter().all(|factor| from(factor).is_some_and(|from| takes_steps(&product.op, operands, ty, from))) {
+            return None;
+        }
+    }
+    // The rest as a body of its own, with the product as its last operand.
+    let own = body.inputs.len() as u32;
+    let moved = |o: &Operand| match *o {
+        Operand::Result(r) if (r as usize) < at => None,
+        Operand::Result(r) if r as usize == at => Some(Operand::Input(own)),
+        Operand::Result(r) => Some(Operand::Result(r - at as u32 - 1)),
+        input => Some(input),
+    };
+    let mut after = Program { inputs: body.inputs.clone(), ..Program::default() };
+    after.inputs.push(ty.clone());
+    after.outputs.push(moved(output)?);
+    for instruction in rest {
+        let mut instruction = instruction.clone();
+        instruction.operands = instruction.operands.iter().map(moved).collect::<Option<_>>()?;
+        after.instructions.push(instruction);
+    }
+    let plan = Plan::of(&after).ok()?;
+    let [store] = plan.stores.as_slice() else { return None };
+    let of_product: Vec<usize> = (0..plan.loads.len()).filter(|&k| plan.loads[k].operand == own).collect();
+    let [place] = *of_product else { return None };
+    if plan.space != ty.shape || store.ty.shape != ty.shape || !plan.loads[place].views.is_empty() {
+        return None;
+    }
+    let known = |r: Ref| match r {
+        Ref::Coordinate(_) | Ref::Linear => None,
+        Ref::Input(k) if usize::from(k) == place => Some(Ref::Input(0)),
+        Ref::Input(k) if usize::from(k) < place => Some(Ref::Input(k + 1)),
+        other => Some(other),
+    };
+    let steps = steps(&plan, known)?;
+    let (result, dtype) = (known(store.value)?, store.ty.dtype);
+    let mut loads = plan.loads;
+    loads.remove(place);
+    (loads.len() <= MAX_LOADS && !loads.iter().any(|load| load.bounded)).then_some(Epilogue {
+        product: at,
+        factors,
+        loads,
+        steps,
+        result,
+        dtype,
+    })
+}
+
+/// Whether the kernels of a product take steps on the elements of its operands in, which lie in memory as a given type: tiles take them in f32.
+pub fn takes_steps(op: &Op, [a, b]: [&Type; 2], out: &Type, from: &Type) -> bool {
+    let Op::Dot { contract_a, batch_a, .. } = op else { return false };
+    if out.dtype.ctype() != CType::F32 || from.dtype.ctype() != CType::F32 {
+        return false;
+    }
+    let size = |axes: &[usize]| axes.iter().filter_map(|&axis| a.shape.get(axis)).product::<u64>();
+    let (batches, depth) = (size(batch_a), size(contract_a));
+    let rows = a.elements() / (batches * depth).max(1);
+    let columns = b.elements() / (batches * depth).max(1);
+    !out.shape.contains(&0) && takes_prologues(batches, rows, columns, depth)
+}
+
+/// What a product takes as one of its operands: an operand of the body, perhaps by way of steps that read nothing else.
+fn factor(before: &Program, operand: Operand) -> Option<(u32, Option<Prologue>)> {
+    if let Operand::Input(k) = operand {
+        return Some((k, None));
+    }
+    let mut body = before.clone();
+    body.outputs.push(operand);
+    let (operand, prologue) = prologue(&body)?;
+    Some((operand, Some(prologue)))
+}
+
+/// The one operand that an elementwise body reads, element by element, and the steps on it.
+pub fn prologue(body: &Program) -> Option<(u32, Prologue)> {
+    let plan = Plan::of(body).ok()?;
+    let ([load], [store]) = (plan.loads.as_slice(), plan.stores.as_slice()) else { return None };
+    let ty = body.inputs.get(load.operand as usize)?;
+    if !load.views.is_empty() || ty.shape != plan.space || store.ty.shape != plan.space {
+        return None;
+    }
+    let known = |r: Ref| (!matches!(r, Ref::Coordinate(_) | Ref::Linear)).then_some(r);
+    Some((load.operand, Prologue { steps: steps(&plan, known)?.into_vec().into(), result: known(store.value)? }))
+}
+
+/// The steps of a plan with other names for what they read; `None` where one has none, or something is reduced.
+fn steps(plan: &Plan, known: impl Fn(Ref) -> Option<Ref>) -> Option<SmallVec<[Step; 1]>> {
+    let step = |made: &Made| match made {
+        Made::Step(step) => {
+            Some(Step { args: step.args.iter().map(|&r| known(r)).collect::<Option<_>>()?, ..step.clone() })
+        }
+        Made::Reduction { .. } => None,
+    };
+    plan.values.iter().map(|value| step(&value.made)).collect()
+}

@@ -1,0 +1,709 @@
+//! What a fused op computes, worked out from its body, an ordinary program: one iteration space, and at each of its indices
+//! loads, steps, reductions along some axes, and stores.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::cost::is_cheap;
+use super::op::{Axes, Op, Reduction};
+use super::reducer::Reducer;
+use super::step::{Ref, Step};
+use super::{Binary, Elementwise, Instruction, Operand, Program};
+use crate::shape::{Dims, contiguous_strides};
+use crate::value::Value;
+use crate::{CType, DType, Result, Type, View};
+
+/// Values, loads and stores that one kernel may have: what registers hold and drivers compile in reasonable time.
+pub const MAX_VALUES: usize = 96;
+pub const MAX_LOADS: usize = 24;
+pub const MAX_STORES: usize = 12;
+
+/// Values that are needed at once, in 32-bit registers per element. Beyond about 64 of the 255 that NVIDIA gives an invocation,
+/// fewer of them fit on a multiprocessor than hide the memory's latency.
+pub const MAX_LIVE_WORDS: u32 = 40;
+
+/// Instructions between a result and what it is computed from: lowering recurses, on stacks of 320 KiB in the BEAM's dirty schedulers.
+const MAX_DEPTH: u32 = 24;
+
+/// Parts of a larger shape that one kernel chooses from: it reads all of them at each index.
+const MAX_PARTS: usize = 4;
+
+/// Shapes to try for the iteration space.
+const MAX_SPACES: usize = 4;
+
+/// How many times as often as in its own instruction a costly step may run.
+const MAX_REPEATS: u64 = 1;
+
+/// An operand of the fused op as the kernel reads it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Load {
+    pub operand: u32,
+    pub dtype: DType,
+    /// From the operand to a view with the shape of the iteration space.
+    pub views: Vec<(Op, Type)>,
+    /// Whether it is the same for all elements of a row.
+    pub row: bool,
+    /// Whether some indices have no element of it: what is read there is not used.
+    pub bounded: bool,
+}
+
+/// What computes a value.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Made {
+    Step(Step),
+    /// Over the elements of a row.
+    Reduction {
+        reduction: Reduction,
+        tie_high: bool,
+        of: Ref,
+        out: DType,
+    },
+}
+
+/// A value of the kernel. References to results count these.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Computed {
+    pub made: Made,
+    /// Whether it is the same for all elements of a row.
+    pub row: bool,
+    /// How many passes over the row come before it can be computed.
+    pub phase: u32,
+}
+
+impl Computed {
+    pub fn dtype(&self) -> DType {
+        match &self.made {
+            Made::Step(step) => step.out,
+            Made::Reduction { out, .. } => *out,
+        }
+    }
+}
+
+/// A result of the fused op.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Store {
+    pub value: Ref,
+    pub ty: Type,
+    /// One element per row, not one per index.
+    pub row: bool,
+}
+
+/// One kernel's work.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    pub space: Dims,
+    /// The axes that make up a row; none where nothing is reduced.
+    pub axes: Axes,
+    pub loads: Vec<Load>,
+    pub values: Vec<Computed>,
+    pub stores: Vec<Store>,
+}
+
+/// Why a body is no kernel.
+pub type Reason = String;
+
+impl Plan {
+    /// Works out what a body computes.
+    ///
+    /// # Errors
+    /// A reason where one kernel can't do it.
+    pub fn of(body: &Program) -> std::result::Result<Plan, Reason> {
+        let makers: Vec<&Instruction> = body
+            .instructions
+            .iter()
+            .map(|i| if i.outs.len() == 1 { Ok(i) } else { Err(format!("{} has several results", i.op.name())) })
+            .collect::<std::result::Result<_, _>>()?;
+        let reduction = makers.iter().find_map(|i| match &i.op {
+            Op::Reduce { axes, .. } => i.operands.first().map(|&o| (o, axes)),
+            _ => None,
+        });
+        if let Some((operand, axes)) = reduction {
+            let mut axes = axes.clone();
+            axes.sort_unstable();
+            if axes.is_empty() {
+                return Err("a reduction over no axes".to_string());
+            }
+            let space = type_of(body, &makers, operand)?.shape.clone();
+            return Plan::over(body, &makers, space, axes);
+        }
+        // Any shape of the results' number of elements will do, if what is read can be seen in it.
+        let first = type_of(body, &makers, *body.outputs.first().ok_or("no outputs")?)?;
+        let mut spaces: Vec<&Dims> = vec![&first.shape];
+        for maker in makers.iter().rev().filter_map(|i| i.outs.first()) {
+            if maker.elements() == first.elements() && !spaces.contains(&&maker.shape) {
+                spaces.push(&maker.shape);
+            }
+        }
+        let mut reason = Reason::new();
+        for space in spaces.into_iter().take(MAX_SPACES) {
+            match Plan::over(body, &makers, space.clone(), Axes::new()) {
+                Ok(plan) => return Ok(plan),
+                Err(other) => reason = other,
+            }
+        }
+        Err(reason)
+    }
+
+    /// What a body computes over a given space, in rows along the axes.
+    fn over(body: &Program, makers: &[&Instruction], space: Dims, axes: Axes) -> std::result::Result<Plan, Reason> {
+        if space.contains(&0) {
+            return Err("no elements".to_string());
+        }
+        let mut lowering = Lowering {
+            body,
+            makers,
+            plan: Plan { space, axes, loads: Vec::new(), values: Vec::new(), stores: Vec::new() },
+            chains: vec![],
+            known: HashMap::new(),
+            values: HashMap::new(),
+            depth: 0,
+        };
+        body.outputs.iter().try_for_each(|&output| lowering.store(output))?;
+        let plan = lowering.plan;
+        if plan.values.len() > MAX_VALUES || plan.loads.len() > MAX_LOADS || plan.stores.len() > MAX_STORES {
+            return Err("too much for one kernel".to_string());
+        }
+        if plan.live_words(false) > MAX_LIVE_WORDS {
+            return Err("too many values at once".to_string());
+        }
+        Ok(plan)
+    }
+
+    pub fn dtype(&self, r: Ref) -> DType {
+        match r {
+            Ref::Input(k) => self.loads.get(k as usize).map_or(DType::U32, |l| l.dtype),
+            Ref::Result(k) => self.values.get(k as usize).map_or(DType::U32, Computed::dtype),
+            Ref::Coordinate(_) | Ref::Linear => DType::U32,
+            Ref::Constant(dtype, _) => dtype,
+        }
+    }
+
+    /// Whether a value is the same for all elements of a row, and the passes over the row that come before it.
+    pub fn level(&self, r: Ref) -> (bool, u32) {
+        match r {
+            Ref::Input(k) => (self.loads.get(k as usize).is_some_and(|l| l.row), 0),
+            Ref::Result(k) => self.values.get(k as usize).map_or((true, 0), |v| (v.row, v.phase)),
+            Ref::Coordinate(axis) => (!self.axes.contains(&(axis as usize)), 0),
+            Ref::Linear => (false, 0),
+            Ref::Constant(..) => (true, 0),
+        }
+    }
+
+    /// What a reduction makes of its elements; `None` for a step.
+    pub fn reducer(&self, value: &Computed) -> Option<Reducer> {
+        let Made::Reduction { reduction, tie_high, of, out } = value.made else { return None };
+        Some(Reducer { reduction, tie_high, input: self.dtype(of), out })
+    }
+
+    pub fn reductions(&self) -> impl Iterator<Item = (usize, &Computed)> {
+        self.values.iter().enumerate().filter(|(_, v)| matches!(v.made, Made::Reduction { .. }))
+    }
+
+    /// Passes over a row that reduce.
+    pub fn phases(&self) -> u32 {
+        self.reductions().map(|(_, v)| v.phase).max().unwrap_or(0)
+    }
+
+    /// Elements of a row.
+    pub fn row_elements(&self) -> u64 {
+        self.axes.iter().filter_map(|&axis| self.space.get(axis)).product()
+    }
+
+    pub fn elements(&self) -> u64 {
+        self.space.iter().product()
+    }
+
+    /// Sizes of the axes that are no part of a row.
+    pub fn kept(&self) -> Dims {
+        (0..self.space.len()).filter(|axis| !self.axes.contains(axis)).map(|axis| self.space[axis]).collect()
+    }
+
+    /// The most 32-bit words of values that are needed at once: of all, or of those that differ within a row.
+    pub fn live_words(&self, within_rows: bool) -> u32 {
+        let counts = |r: Ref| !(matches!(r, Ref::Constant(..)) || within_rows && self.level(r).0);
+        let words = |r: Ref| {
+            if counts(r) { self.dtype(r).ctype().dtype().size_bytes().div_ceil(4) as u32 } else { 0 }
+        };
+        let end = self.values.len();
+        let uses = |i: usize| match &self.values[i].made {
+            Made::Step(step) => step.args.clone(),
+            Made::Reduction { of, .. } => SmallVec::from_slice(&[*of]),
+        };
+        let mut last: HashMap<Ref, usize> = HashMap::new();
+        (0..end).for_each(|i| last.extend(uses(i).into_iter().map(|r| (r, i))));
+        last.extend(self.stores.iter().map(|store| (store.value, end)));
+        // Loads are issued together before the first step, except where rows are held.
+        let loads = last.keys().filter(|r| matches!(r, Ref::Input(_)));
+        let mut live: u32 = if within_rows { 0 } else { loads.map(|&r| words(r)).sum() };
+        let mut seen: HashMap<Ref, ()> = HashMap::new();
+        let mut most = live;
+        for i in 0..end {
+            let this = Ref::Result(i as u8);
+            for r in uses(i) {
+                if within_rows && matches!(r, Ref::Input(_)) && seen.insert(r, ()).is_none() {
+                    live += words(r);
+                    most = most.max(live);
+                }
+            }
+            // A step's result takes the place of what it uses last.
+            let mut dying = uses(i);
+            dying.sort_unstable_by_key(|r| format!("{r:?}"));
+            dying.dedup();
+            live -= dying.iter().filter(|r| last.get(r) == Some(&i)).map(|&r| words(r)).sum::<u32>().min(live);
+            if last.contains_key(&this) {
+                live += words(this);
+            }
+            most = most.max(live);
+        }
+        most
+    }
+}
+
+/// The type of an operand of a body.
+fn type_of<'a>(
+    body: &'a Program,
+    makers: &[&'a Instruction],
+    operand: Operand,
+) -> std::result::Result<&'a Type, Reason> {
+    let found = match operand {
+        Operand::Input(i) => body.inputs.get(i as usize),
+        Operand::Result(r) => makers.get(r as usize).and_then(|i| i.outs.first()),
+    };
+    found.ok_or_else(|| format!("{operand:?} does not exist"))
+}
+
+/// Where a part of a larger shape begins along each axis.
+type Lows = SmallVec<[i64; 6]>;
+
+/// A view after one of its parts, as a list from the inside to the iteration space. Number 0 is the space itself.
+type ChainId = usize;
+
+/// A view op that is applied to what follows it from the inside.
+#[derive(Debug, Clone, PartialEq)]
+struct Link {
+    op: Op,
+    out: Type,
+    outer: ChainId,
+}
+
+struct Lowering<'a> {
+    body: &'a Program,
+    makers: &'a [&'a Instruction],
+    plan: Plan,
+    chains: Vec<Link>,
+    known: HashMap<(Operand, ChainId), Ref>,
+    /// Equal steps of equal arguments.
+    values: HashMap<Step, Ref>,
+    depth: u32,
+}
+
+impl Lowering<'_> {
+    fn ty(&self, operand: Operand) -> std::result::Result<Type, Reason> {
+        type_of(self.body, self.makers, operand).cloned()
+    }
+
+    /// The chain that first applies `op` and then `outer`.
+    fn chain(&mut self, op: Op, from: &Type, out: &Type, outer: ChainId) -> ChainId {
+        let same = from.shape == out.shape
+            && match &op {
+                Op::Reshape | Op::Squeeze => true,
+                Op::Broadcast { axes } => axes.iter().enumerate().all(|(i, &axis)| i == axis),
+                Op::Slice { strides, .. } => strides.iter().all(|&stride| stride == 1),
+                _ => false,
+            };
+        if same {
+            return outer;
+        }
+        if let (Op::Reshape | Op::Squeeze, Some(next)) = (&op, outer.checked_sub(1).and_then(|at| self.chains.get(at)))
+            && next.op == Op::Reshape
+        {
+            let (out, outer) = (next.out.clone(), next.outer);
+            return self.chain(Op::Reshape, from, &out, outer);
+        }
+        let op = if op == Op::Squeeze { Op::Reshape } else { op };
+        let link = Link { op, out: out.clone(), outer };
+        if let Some(known) = self.chains.iter().position(|l| *l == link) {
+            return known + 1;
+        }
+        self.chains.push(link);
+        self.chains.len()
+    }
+
+    fn views(&self, mut chain: ChainId) -> Vec<(Op, Type)> {
+        let mut views = Vec::new();
+        while let Some(link) = chain.checked_sub(1).and_then(|at| self.chains.get(at)) {
+            views.push((link.op.clone(), link.out.clone()));
+            chain = link.outer;
+        }
+        views
+    }
+
+    fn store(&mut self, output: Operand) -> std::result::Result<(), Reason> {
+        let ty = self.ty(output)?;
+        let (space, axes) = (self.plan.space.clone(), self.plan.axes.clone());
+        let full = Type { dtype: ty.dtype, shape: space.clone() };
+        let kept_axes: Axes = (0..space.len()).filter(|axis| !axes.contains(axis)).collect();
+        let kept: Dims = kept_axes.iter().map(|&axis| space[axis]).collect();
+        let ones: Dims = (0..space.len()).map(|axis| if axes.contains(&axis) { 1 } else { space[axis] }).collect();
+        let row = !axes.is_empty() && ty.shape != space;
+        let chain = if !row {
+            if ty.elements() != full.elements() {
+                return Err(format!("results of {:?} and {space:?}", ty.shape));
+            }
+            self.chain(Op::Reshape, &ty, &full, 0)
+        } else if ty.shape == kept {
+            self.chain(Op::Broadcast { axes: kept_axes }, &ty, &full, 0)
+        } else if ty.shape == ones {
+            self.chain(Op::Broadcast { axes: (0..space.len()).collect() }, &ty, &full, 0)
+        } else {
+            return Err(format!("a result of {:?} for rows of {space:?}", ty.shape));
+        };
+        let value = self.value(output, chain)?;
+        if row && !self.plan.level(value).0 {
+            return Err("a result of one element per row that differs within the row".to_string());
+        }
+        self.plan.stores.push(Store { value, ty, row });
+        Ok(())
+    }
+
+    /// The value of an operand, seen through a chain of views, at an index of the space.
+    fn value(&mut self, operand: Operand, chain: ChainId) -> std::result::Result<Ref, Reason> {
+        if let Some(&known) = self.known.get(&(operand, chain)) {
+            return Ok(known);
+        }
+        let found = match operand {
+            Operand::Input(k) => self.load(k, chain)?,
+            Operand::Result(r) => {
+                let maker = *self.makers.get(r as usize).ok_or("an operand does not exist")?;
+                if self.depth >= MAX_DEPTH {
+                    return Err("too many instructions after each other".to_string());
+                }
+                self.depth += 1;
+                let found = self.result(maker, chain)?;
+                self.depth -= 1;
+                found
+            }
+        };
+        self.known.insert((operand, chain), found);
+        Ok(found)
+    }
+
+    fn load(&mut self, operand: u32, chain: ChainId) -> std::result::Result<Ref, Reason> {
+        let ty = self.ty(Operand::Input(operand))?;
+        let view = self.seen(&ty, chain)?;
+        let row = !self.plan.axes.is_empty()
+            && self.plan.axes.iter().all(|&axis| view.strides[axis] == 0 || self.plan.space[axis] == 1);
+        let views = self.views(chain);
+        let bounded = views.iter().any(|(op, _)| matches!(op, Op::Pad { .. }));
+        self.plan.loads.push(Load { operand, dtype: ty.dtype, views, row, bounded });
+        u8::try_from(self.plan.loads.len() - 1).map(Ref::Input).map_err(|_| "too many loads".to_string())
+    }
+
+    /// How a contiguous tensor looks through a chain.
+    fn seen(&self, ty: &Type, chain: ChainId) -> std::result::Result<View, Reason> {
+        let view = through(View::contiguous(ty.dtype, &ty.shape), &self.views(chain));
+        let view = view.ok().flatten().ok_or("a reshape that moves elements")?;
+        if view.shape != self.plan.space {
+            return Err(format!("{:?} seen as {:?}, not {:?}", ty.shape, view.shape, self.plan.space));
+        }
+        Ok(view)
+    }
+
+    fn result(&mut self, maker: &Instruction, chain: ChainId) -> std::result::Result<Ref, Reason> {
+        let out = maker.outs.first().ok_or("no result")?;
+        if let Some(op) = maker.op.elementwise() {
+            let mut args: SmallVec<[Ref; 3]> = SmallVec::new();
+            for &operand in &maker.operands {
+                let from = self.ty(operand)?;
+                let lead = out.shape.len() - from.shape.len().min(out.shape.len());
+                let axes = (lead..out.shape.len()).collect();
+                let seen = Type { dtype: from.dtype, shape: out.shape.clone() };
+                let inner = self.chain(Op::Broadcast { axes }, &from, &seen, chain);
+                args.push(self.value(operand, inner)?);
+            }
+            let dtypes: SmallVec<[DType; 3]> = args.iter().map(|&r| self.plan.dtype(r)).collect();
+            let step = self.step(Step { op, args, out: out.dtype })?;
+            let row = self.plan.level(step).0 && !self.plan.axes.is_empty();
+            let repeats = self.plan.elements() / out.elements().max(1);
+            if !row && repeats > MAX_REPEATS && !is_cheap(op, &dtypes, out.dtype) {
+                return Err(format!("{} would be computed {repeats} times", op.name()));
+            }
+            return Ok(step);
+        }
+        match &maker.op {
+            op if is_view(op) => {
+                let source = *maker.operands.first().ok_or("no operand")?;
+                let from = self.ty(source)?;
+                let inner = self.chain(op.clone(), &from, out, chain);
+                self.value(source, inner)
+            }
+            op if is_placement(op, maker.operands.len()) => self.placed(maker, out, chain),
+            Op::Constant(value) => {
+                let ctype = out.dtype.ctype();
+                let bits = Value::from(*value).cast(out.dtype).to_bits(ctype.dtype());
+                if ctype == CType::C128 {
+                    return Err("a constant of 128 bits".to_string());
+                }
+                Ok(Ref::Constant(out.dtype, bits as u64))
+            }
+            Op::Iota { axis } => {
+                let mut counted = View::contiguous(out.dtype, &out.shape);
+                if let Some(axis) = axis {
+                    counted.strides.iter_mut().enumerate().for_each(|(i, s)| *s = i64::from(i == *axis));
+                }
+                let index = self.index(counted, chain)?;
+                self.step(Step { op: Elementwise::AsType, args: SmallVec::from_slice(&[index]), out: out.dtype })
+            }
+            Op::Eye => {
+                let lead = out.shape.len().checked_sub(2).ok_or("eye of a vector")?;
+                let mut args: SmallVec<[Ref; 3]> = SmallVec::new();
+                for axis in [lead, lead + 1] {
+                    let mut counted = View::contiguous(out.dtype, &out.shape);
+                    counted.strides.iter_mut().enumerate().for_each(|(i, s)| *s = i64::from(i == axis));
+                    args.push(self.index(counted, chain)?);
+                }
+                self.step(Step { op: Elementwise::Binary(Binary::Equal), args, out: out.dtype })
+            }
+            Op::Reduce { reduction, axes, tie_high } => {
+                let mut axes = axes.clone();
+                axes.sort_unstable();
+                let source = *maker.operands.first().ok_or("no operand")?;
+                if axes != self.plan.axes || self.ty(source)?.shape != self.plan.space {
+                    return Err("reductions over different axes".to_string());
+                }
+                if out.dtype == DType::C128 {
+                    return Err("a reduction of c128".to_string());
+                }
+                if self.views(chain).iter().any(|(op, _)| matches!(op, Op::Pad { .. })) {
+                    return Err("a reduction as part of something larger".to_string());
+                }
+                // Seen from the space, the result must repeat along the row and be in place across rows.
+                let seen = self.seen(out, chain)?;
+                let kept = contiguous_strides(&self.plan.kept());
+                let mut expected = kept.iter();
+                let in_place = (0..self.plan.space.len()).all(|axis| {
+                    let wanted = if axes.contains(&axis) { Some(&0) } else { expected.next() };
+                    self.plan.space[axis] == 1 || Some(&seen.strides[axis]) == wanted
+                });
+                if !in_place || seen.offset != 0 {
+                    return Err("a reduction that is read elsewhere".to_string());
+                }
+                let of = self.value(source, 0)?;
+                let phase = self.plan.level(of).1 + 1;
+                let made = Made::Reduction { reduction: *reduction, tie_high: *tie_high, of, out: out.dtype };
+                // The same reduction seen through other views.
+                if let Some(known) = self.plan.values.iter().position(|v| v.made == made) {
+                    return result_ref(known);
+                }
+                self.push(Computed { made, row: true, phase })
+            }
+            op => Err(format!("{} is no part of kernels", op.name())),
+        }
+    }
+
+    /// The value of an op that puts its operands at places of a larger shape.
+    fn placed(&mut self, maker: &Instruction, out: &Type, chain: ChainId) -> std::result::Result<Ref, Reason> {
+        let rank = out.shape.len();
+        let operand = |k: usize| maker.operands.get(k).copied().ok_or("an operand is missing");
+        // Shapes and places of operands; what lies around them comes first.
+        let mut parts: SmallVec<[(Operand, Dims, Lows); 4]> = SmallVec::new();
+        let mut around = None;
+        match &maker.op {
+            Op::Pad { config } => {
+                let (a, value) = (operand(0)?, operand(1)?);
+                let seen = Type { dtype: self.ty(value)?.dtype, shape: out.shape.clone() };
+                let inner = self.chain(Op::Broadcast { axes: Axes::new() }, &self.ty(value)?, &seen, chain);
+                around = Some(self.value(value, inner)?);
+                parts.push((a, self.ty(a)?.shape, config.iter().map(|&(low, _, _)| low).collect()));
+            }
+            Op::PutSlice { starts } => {
+                let (a, window) = (operand(0)?, operand(1)?);
+                around = Some(self.value(a, chain)?);
+                let lengths = self.ty(window)?.shape;
+                let room = out.shape.iter().zip(&lengths).map(|(&size, &length)| size.saturating_sub(length) as i64);
+                let lows = starts.iter().zip(room).map(|(start, room)| start.unwrap_or(0).clamp(0, room)).collect();
+                parts.push((window, lengths, lows));
+            }
+            Op::Concatenate { axis } | Op::Stack { axis } => {
+                let mut lows: Lows = SmallVec::from_elem(0, rank);
+                for &part in &maker.operands {
+                    let mut shape = self.ty(part)?.shape;
+                    if matches!(maker.op, Op::Stack { .. }) {
+                        shape.insert(*axis, 1);
+                    }
+                    parts.push((part, shape.clone(), lows.clone()));
+                    lows[*axis] += shape[*axis] as i64;
+                }
+            }
+            other => return Err(format!("{} is no part of kernels", other.name())),
+        }
+        for (part, shape, lows) in parts {
+            if shape.contains(&0) {
+                continue;
+            }
+            let from = self.ty(part)?;
+            let whole = Type { dtype: from.dtype, shape: shape.clone() };
+            let seen = Type { dtype: from.dtype, shape: out.shape.clone() };
+            let config = (0..rank).map(|i| (lows[i], out.shape[i] as i64 - lows[i] - shape[i] as i64, 0)).collect();
+            let covers = |&(low, high, _): &(i64, i64, u64)| low <= 0 && high <= 0;
+            let config: SmallVec<[(i64, i64, u64); 6]> = config;
+            let link = match config.iter().all(covers) {
+                true => Op::Slice {
+                    starts: lows.iter().map(|low| Some(-low)).collect(),
+                    lengths: out.shape.clone(),
+                    strides: SmallVec::from_elem(1, rank),
+                },
+                false => Op::Pad { config },
+            };
+            let inner = self.chain(link, &whole, &seen, chain);
+            let inner = self.chain(Op::Reshape, &from, &whole, inner);
+            let value = self.value(part, inner)?;
+            let inside = match around {
+                Some(around) => self.inside(&shape, &lows, out, chain)?.map(|inside| (inside, around)),
+                None => None,
+            };
+            let (op, args): (_, SmallVec<[Ref; 3]>) = match inside {
+                Some((inside, around)) => (Elementwise::Select, SmallVec::from_slice(&[inside, value, around])),
+                None if self.plan.dtype(value) == out.dtype => {
+                    around = Some(value);
+                    continue;
+                }
+                None => (Elementwise::AsType, SmallVec::from_slice(&[value])),
+            };
+            around = Some(self.step(Step { op, args, out: out.dtype })?);
+        }
+        around.ok_or_else(|| "nothing but empty parts".to_string())
+    }
+
+    /// Whether an index lies in a part of a shape: a number that is not 0 there, or nothing where the part is all.
+    fn inside(
+        &mut self,
+        part: &[u64],
+        lows: &[i64],
+        out: &Type,
+        chain: ChainId,
+    ) -> std::result::Result<Option<Ref>, Reason> {
+        let mut inside: Option<Ref> = None;
+        for (axis, (&size, &low)) in part.iter().zip(lows).enumerate() {
+            if low <= 0 && low.saturating_add_unsigned(size) >= out.shape[axis] as i64 {
+                continue;
+            }
+            let size = u32::try_from(size).map_err(|_| "an axis beyond 32 bits")?;
+            let mut counted = View::contiguous(DType::U32, &out.shape);
+            counted.strides.iter_mut().enumerate().for_each(|(i, s)| *s = i64::from(i == axis));
+            counted.offset = low.wrapping_neg() as u64;
+            // Indices before the part are beyond all sizes.
+            let at = self.index(counted, chain)?;
+            let binary =
+                |op, a, b| Step { op: Elementwise::Binary(op), args: SmallVec::from_slice(&[a, b]), out: DType::U8 };
+            let below = self.step(binary(Binary::Less, at, Ref::Constant(DType::U32, size.into())))?;
+            inside = Some(match inside {
+                Some(inside) => self.step(binary(Binary::BitwiseAnd, inside, below))?,
+                None => below,
+            });
+        }
+        Ok(inside)
+    }
+
+    /// The number that counts along an iota that has the layout of `counted`, as a u32.
+    fn index(&mut self, counted: View, chain: ChainId) -> std::result::Result<Ref, Reason> {
+        let view = through(counted, &self.views(chain)).ok().flatten().ok_or("a reshape that moves elements")?;
+        let space = self.plan.space.clone();
+        if view.shape != space || self.plan.elements() > u64::from(u32::MAX) {
+            return Err("an index beyond the space".to_string());
+        }
+        if view.offset == 0 && view.is_contiguous() && self.plan.axes.is_empty() && space.len() != 1 {
+            return Ok(Ref::Linear);
+        }
+        let word = |value: i64| Ref::Constant(DType::U32, u64::from(value as u32));
+        let binary =
+            |op, a, b| Step { op: Elementwise::Binary(op), args: SmallVec::from_slice(&[a, b]), out: DType::U32 };
+        let mut sum: Option<Ref> = (view.offset != 0).then(|| word(view.offset as i64));
+        for (axis, &size) in space.iter().enumerate() {
+            let stride = view.strides[axis];
+            if stride == 0 || size == 1 {
+                continue;
+            }
+            let coordinate = Ref::Coordinate(axis as u8);
+            let term = match stride {
+                1 => coordinate,
+                _ => self.step(binary(Binary::Multiply, coordinate, word(stride)))?,
+            };
+            sum = Some(match sum {
+                Some(sum) => self.step(binary(Binary::Add, sum, term))?,
+                None => term,
+            });
+        }
+        Ok(sum.unwrap_or(word(0)))
+    }
+
+    fn step(&mut self, step: Step) -> std::result::Result<Ref, Reason> {
+        if let Some(&known) = self.values.get(&step) {
+            return Ok(known);
+        }
+        let levels: SmallVec<[(bool, u32); 3]> = step.args.iter().map(|&r| self.plan.level(r)).collect();
+        let row = levels.iter().all(|l| l.0);
+        let phase = levels.iter().map(|l| l.1).max().unwrap_or(0);
+        let made = self.push(Computed { made: Made::Step(step.clone()), row, phase })?;
+        self.values.insert(step, made);
+        Ok(made)
+    }
+
+    fn push(&mut self, value: Computed) -> std::result::Result<Ref, Reason> {
+        self.plan.values.push(value);
+        result_ref(self.plan.values.len() - 1)
+    }
+}
+
+fn result_ref(index: usize) -> std::result::Result<Ref, Reason> {
+    u8::try_from(index).map(Ref::Result).map_err(|_| "too many values".to_string())
+}
+
+/// Whether the op only says where elements are.
+pub fn is_view(op: &Op) -> bool {
+    match op {
+        Op::Reshape | Op::Squeeze | Op::Broadcast { .. } | Op::Transpose { .. } | Op::Reverse { .. } => true,
+        Op::Slice { starts, .. } => starts.iter().all(Option::is_some),
+        _ => false,
+    }
+}
+
+/// Whether the op puts operands, of which there are so many, at places of a larger shape that kernels choose by the index: all but those that
+/// the device knows, that have elements between a part's own, or too many parts.
+pub fn is_placement(op: &Op, operands: usize) -> bool {
+    match op {
+        Op::Pad { config } => config.iter().all(|&(_, _, interior)| interior == 0),
+        Op::PutSlice { starts } => starts.iter().all(Option::is_some),
+        Op::Concatenate { .. } | Op::Stack { .. } => operands <= MAX_PARTS,
+        _ => false,
+    }
+}
+
+/// A view seen through view ops, in order. `None` where a reshape would have to move elements.
+///
+/// # Errors
+/// `InvalidProgram` for views that don't fit.
+pub fn through(view: View, views: &[(Op, Type)]) -> Result<Option<View>> {
+    let mut view = view;
+    for (op, out) in views {
+        view = match op {
+            Op::Reshape | Op::Squeeze => match view.reshape(&out.shape) {
+                Some(view) => view,
+                None => return Ok(None),
+            },
+            Op::Broadcast { axes } => view.broadcast(&out.shape, axes)?,
+            Op::Transpose { axes } => view.transpose(axes)?,
+            Op::Reverse { axes } => view.reverse(axes)?,
+            Op::Pad { config } => view.placed(&out.shape, config.iter().map(|&(low, _, _)| low))?,
+            Op::Slice { starts, lengths, strides } => {
+                let room = view.shape.iter().zip(lengths).map(|(&size, &length)| size.saturating_sub(length));
+                let starts: Dims =
+                    starts.iter().zip(room).map(|(s, room)| s.unwrap_or(0).clamp(0, room as i64) as u64).collect();
+                view.slice(&starts, lengths, strides)?
+            }
+            _ => return Ok(None),
+        };
+    }
+    Ok(Some(view))
+}

@@ -1,0 +1,124 @@
+//! Computes with constants ahead, where the device would give the same bits, and makes one view of several.
+
+use super::rewrite::Rewriter;
+use crate::program::fused::is_view;
+use crate::program::op::{Axes, Scalar};
+use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Program, Unary};
+use crate::value::Value;
+use crate::{DType, Result, Type, reference};
+
+pub fn run(program: &Program) -> Result<Program> {
+    let mut new = Rewriter::new(program);
+    for old in &program.instructions {
+        let operands = new.operands(old)?;
+        let instruction = Instruction { operands, ..old.clone() };
+        match replacement(&new, &instruction)? {
+            Some(Replacement::Same(operand)) => new.moved(operand),
+            Some(Replacement::Constant(value)) => {
+                let made = new.push_one(Op::Constant(value), &[], &instruction.outs[0]);
+                new.moved(made);
+            }
+            Some(Replacement::View(op, operand)) => {
+                let made = new.push_one(*op, &[operand], &instruction.outs[0]);
+                new.moved(made);
+            }
+            None => new.replace(instruction),
+        }
+    }
+    new.finish(program)
+}
+
+enum Replacement {
+    Same(Operand),
+    Constant(Scalar),
+    View(Box<Op>, Operand),
+}
+
+fn replacement(new: &Rewriter, instruction: &Instruction) -> Result<Option<Replacement>> {
+    let [out] = instruction.outs.as_slice() else { return Ok(None) };
+    if let Some(op) = instruction.op.elementwise() {
+        if op == Elementwise::AsType && new.ty(instruction.operands[0])? == out {
+            return Ok(Some(Replacement::Same(instruction.operands[0])));
+        }
+        let mut args = Vec::new();
+        for &operand in &instruction.operands {
+            let Some(value) = new.constant(operand) else { return Ok(None) };
+            let dtype = new.ty(operand)?.dtype;
+            args.push((Value::from(value).cast(dtype), dtype));
+        }
+        return Ok(computed(op, &args, out.dtype).map(|value| Replacement::Constant(value.into())));
+    }
+    let &[operand] = instruction.operands.as_slice() else { return Ok(None) };
+    let from = new.ty(operand)?;
+    if !is_view(&instruction.op) {
+        return Ok(None);
+    }
+    if let Some(value) = new.constant(operand) {
+        return Ok(Some(Replacement::Constant(value)));
+    }
+    if is_identity(&instruction.op, from, out) {
+        return Ok(Some(Replacement::Same(operand)));
+    }
+    let Some(inner) = new.maker(operand) else { return Ok(None) };
+    let &[source] = inner.operands.as_slice() else { return Ok(None) };
+    let op = match (&instruction.op, &inner.op) {
+        (Op::Reshape | Op::Squeeze, Op::Reshape | Op::Squeeze) => Op::Reshape,
+        (Op::Transpose { axes }, Op::Transpose { axes: inner }) => {
+            Op::Transpose { axes: axes.iter().map(|&axis| inner[axis]).collect() }
+        }
+        (Op::Broadcast { axes }, Op::Broadcast { axes: inner }) => {
+            Op::Broadcast { axes: inner.iter().map(|&axis| axes[axis]).collect() }
+        }
+        _ => return Ok(None),
+    };
+    if is_identity(&op, new.ty(source)?, out) {
+        return Ok(Some(Replacement::Same(source)));
+    }
+    Ok(Some(Replacement::View(Box::new(op), source)))
+}
+
+fn is_identity(op: &Op, from: &Type, out: &Type) -> bool {
+    let in_order = |axes: &Axes| axes.iter().enumerate().all(|(i, &axis)| i == axis);
+    from == out
+        && match op {
+            Op::Reshape | Op::Squeeze => true,
+            Op::Broadcast { axes } | Op::Transpose { axes } => in_order(axes),
+            Op::Reverse { axes } => axes.iter().all(|&axis| from.shape[axis] <= 1),
+            Op::Slice { lengths, strides, .. } => *lengths == from.shape && strides.iter().all(|&s| s == 1),
+            _ => false,
+        }
+}
+
+/// The value of an op whose result the device rounds as the reference does. `None` where it might not.
+pub(super) fn computed(op: Elementwise, args: &[(Value, DType)], out: DType) -> Option<Value> {
+    let real = |t: DType| !t.is_complex();
+    let alike = args.iter().all(|&(_, t)| t.is_integer() == out.is_integer());
+    let integers = args.iter().all(|&(_, t)| t.is_integer());
+    let exact = match op {
+        Elementwise::AsType => true,
+        Elementwise::Select | Elementwise::Clip => alike,
+        Elementwise::Unary(op) => match op {
+            Unary::Abs | Unary::Negate | Unary::Sign | Unary::Ceil | Unary::Floor | Unary::Round => alike,
+            Unary::Sqrt => !integers,
+            Unary::BitwiseNot => true,
+            _ => false,
+        },
+        Elementwise::Binary(op) => match op {
+            Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Min | Binary::Max => alike,
+            Binary::Divide => !integers && alike,
+            Binary::BitwiseAnd | Binary::BitwiseOr | Binary::BitwiseXor => true,
+            Binary::LogicalAnd | Binary::LogicalOr | Binary::LogicalXor => true,
+            op => op.is_predicate(),
+        },
+    };
+    if !exact || !real(out) || !args.iter().all(|&(value, t)| real(t) && !is_denormal(value, t)) {
+        return None;
+    }
+    reference::apply(op, args, out).filter(|&value| !is_denormal(value, out))
+}
+
+/// Devices may take these as zeros.
+fn is_denormal(value: Value, dtype: DType) -> bool {
+    let least = if dtype == DType::F64 { f64::MIN_POSITIVE } else { f64::from(f32::MIN_POSITIVE) };
+    matches!(value, Value::Float(x) if x != 0.0 && x.abs() < least)
+}

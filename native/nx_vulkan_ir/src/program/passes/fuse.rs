@@ -1,0 +1,528 @@
+//! Makes groups of instructions that one kernel can compute: elementwise ops with the views between them, and reductions with what
+//! comes before and after. Instructions are taken from the last to the first, and each joins the groups that read it where
+//! [`Plan::of`] finds a kernel for the whole; what is cheap is computed again in each of several groups.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use smallvec::SmallVec;
+
+use super::rewrite::Rewriter;
+use super::{Saving, Target};
+use crate::program::cost::is_cheap;
+use crate::program::fused::{Plan, is_placement, is_view};
+use crate::program::reductions::Reductions;
+use crate::program::{Instruction, Op, Operand, Program, epilogue};
+use crate::{DType, Error, Result, Type};
+
+/// Groups that share an operand are compared in pairs up to this many.
+const MAX_SIBLINGS: usize = 64;
+
+/// The part of a kernel's largest operand or result up to which operands take little memory.
+const MAX_SMALL: u64 = 16;
+
+/// Bytes from which what is stored anyway is read, and not computed again from more bytes. A kernel that reads it waits for the one that
+/// stores it, for about as long as GPUs take to read this much.
+const MIN_READ_BYTES: u64 = 4 << 20;
+
+/// Whether a kernel keeps no more alive than its ops one by one do: it reads two large operands at most, as an op does that has one result.
+fn keeps_little(body: &Program) -> bool {
+    let bytes = |ty: &Type| ty.elements().saturating_mul(ty.dtype.size_bytes());
+    let largest = body.inputs.iter().chain(body.output_types()).map(bytes).max().unwrap_or(0);
+    body.inputs.iter().filter(|ty| bytes(ty) > largest / MAX_SMALL).count() <= 2
+}
+
+pub fn run(program: &Program, target: &Target) -> Result<Program> {
+    Fusion::new(program, target, false).run()
+}
+
+/// The same where kernels that reduce do so once, and nothing else behind it.
+pub fn apart(program: &Program, target: &Target) -> Result<Program> {
+    Fusion::new(program, target, true).run()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    View,
+    /// A constant, or counted from indices.
+    Source,
+    /// The flag says that it costs little enough to be computed twice.
+    Elementwise {
+        cheap: bool,
+    },
+    Reduce,
+    /// Parts of something larger, chosen by the index.
+    Placement,
+    Other,
+}
+
+/// Instructions that become one kernel. What is a member of several groups is computed in each.
+#[derive(Debug, Clone, Default)]
+struct Group {
+    members: BTreeSet<usize>,
+    /// The members that others read.
+    outputs: BTreeSet<usize>,
+}
+
+struct Fusion<'a> {
+    program: &'a Program,
+    target: &'a Target,
+    /// Whether kernels that reduce do so once, and nothing else behind it.
+    apart: bool,
+    kinds: Vec<Kind>,
+    /// The instruction of each result.
+    makers: Vec<usize>,
+    /// The first result of each instruction.
+    first: Vec<u32>,
+    groups: Vec<Option<Group>>,
+    /// The groups with a member that reads the instruction, and without the instruction.
+    readers: Vec<BTreeSet<usize>>,
+    /// How often each operand is read, by outputs too.
+    reads: HashMap<Operand, usize>,
+    /// Whether something that is in no group reads it.
+    outside: Vec<bool>,
+    /// The group that stores the instruction's result.
+    owners: Vec<Option<usize>>,
+}
+
+impl<'a> Fusion<'a> {
+    fn new(program: &'a Program, target: &'a Target, apart: bool) -> Fusion<'a> {
+        let count = program.instructions.len();
+        let types: Vec<DType> = program.results().map(|ty| ty.dtype).collect();
+        let dtype = |operand: &Operand| match *operand {
+            Operand::Input(i) => program.inputs.get(i as usize).map_or(DType::U32, |ty| ty.dtype),
+            Operand::Result(r) => types.get(r as usize).copied().unwrap_or(DType::U32),
+        };
+        let (mut makers, mut first) = (Vec::new(), Vec::new());
+        for (at, instruction) in program.instructions.iter().enumerate() {
+            first.push(makers.len() as u32);
+            makers.extend(instruction.outs.iter().map(|_| at));
+        }
+        let kind = |instruction: &Instruction| {
+            let [out] = instruction.outs.as_slice() else { return Kind::Other };
+            if out.elements() == 0 {
+                return Kind::Other;
+            }
+            match &instruction.op {
+                Op::Reduce { .. } => Kind::Reduce,
+                Op::Constant(_) | Op::Iota { .. } | Op::Eye => Kind::Source,
+                op if is_view(op) => Kind::View,
+                op if is_placement(op, instruction.operands.len()) => Kind::Placement,
+                op => op.elementwise().map_or(Kind::Other, |op| {
+                    let dtypes: SmallVec<[DType; 3]> = instruction.operands.iter().map(dtype).collect();
+                    Kind::Elementwise { cheap: is_cheap(op, &dtypes, out.dtype) }
+                }),
+            }
+        };
+        let mut fusion = Fusion {
+            program,
+            target,
+            apart,
+            kinds: program.instructions.iter().map(kind).collect(),
+            makers,
+            first,
+            groups: Vec::new(),
+            readers: vec![BTreeSet::new(); count],
+            reads: program.reads(),
+            outside: vec![false; count],
+            owners: vec![None; count],
+        };
+        for output in &program.outputs {
+            if let Some(at) = fusion.maker(output) {
+                fusion.outside[at] = true;
+            }
+        }
+        fusion
+    }
+
+    fn run(mut self) -> Result<Program> {
+        for at in (0..self.program.instructions.len()).rev() {
+            self.place(at);
+        }
+        if self.target.saving != Saving::Kernels {
+            self.merge_siblings();
+        }
+        self.emit()
+    }
+
+    fn maker(&self, operand: &Operand) -> Option<usize> {
+        match *operand {
+            Operand::Input(_) => None,
+            Operand::Result(r) => self.makers.get(r as usize).copied(),
+        }
+    }
+
+    /// The instructions that one reads.
+    fn sources(&self, at: usize) -> impl Iterator<Item = usize> {
+        self.program.instructions[at].operands.iter().filter_map(|o| self.maker(o))
+    }
+
+    /// The instructions that a group reads and does not compute.
+    fn externals(&self, group: &Group) -> BTreeSet<usize> {
+        let sources = group.members.iter().flat_map(|&at| self.sources(at));
+        sources.filter(|at| !group.members.contains(at)).collect()
+    }
+
+    /// Decides where an instruction is computed; all that read it have been placed.
+    fn place(&mut self, at: usize) {
+        if self.readers[at].is_empty() && !self.outside[at] {
+            return;
+        }
+        match self.kinds[at] {
+            Kind::Other => self.alone(at),
+            Kind::View | Kind::Source => {
+                let mut alone = self.outside[at];
+                for group in self.readers[at].clone() {
+                    alone |= !self.join(group, at, false);
+                }
+                if alone {
+                    self.alone(at);
+                }
+            }
+            Kind::Elementwise { cheap } => self.place_computed(at, cheap),
+            Kind::Placement => self.place_computed(at, true),
+            Kind::Reduce => self.place_computed(at, false),
+        }
+    }
+
+    fn alone(&mut self, at: usize) {
+        for source in self.sources(at).collect::<Vec<_>>() {
+            self.outside[source] = true;
+        }
+    }
+
+    fn place_computed(&mut self, at: usize, cheap: bool) {
+        self.merge_readers(at);
+        let readers: Vec<usize> = self.readers[at].iter().copied().collect();
+        let shared = self.outside[at] || readers.len() > 1;
+        let mut stored = false;
+        if shared && self.follows_product(at) {
+            // The product's kernel stores it, which costs no dispatch and nothing that is read.
+            return self.alone_in_group(at);
+        }
+        if self.outside[at] || (readers.len() > 1 && !cheap) {
+            // One of the readers may store it on the way.
+            stored = readers.iter().any(|&group| !self.waits_for(group, at) && self.join(group, at, true));
+        }
+        let again = cheap && !((self.outside[at] || stored) && self.is_smaller_than_operands(at));
+        for &group in &readers {
+            if (again || !shared) && self.readers[at].contains(&group) {
+                self.join(group, at, false);
+            }
+        }
+        if !stored && (self.outside[at] || !self.readers[at].is_empty()) {
+            self.alone_in_group(at);
+        }
+    }
+
+    fn alone_in_group(&mut self, at: usize) {
+        let number = self.groups.len();
+        self.groups.push(Some(Group::default()));
+        self.insert(number, at, true);
+    }
+
+    /// Whether an instruction's result is large, and takes fewer bytes than what it is computed from.
+    fn is_smaller_than_operands(&self, at: usize) -> bool {
+        let instruction = &self.program.instructions[at];
+        let operands: BTreeSet<Operand> = instruction.operands.iter().copied().collect();
+        let computed = |operand: &&Operand| self.maker(operand).is_none_or(|at| self.kinds[at] != Kind::Source);
+        let read: u64 = operands.iter().filter(computed).filter_map(|&o| self.ty(o)).map(Type::size_bytes).sum();
+        let own: u64 = instruction.outs.iter().map(Type::size_bytes).sum();
+        own >= MIN_READ_BYTES && own < read
+    }
+
+    /// Whether an instruction is elementwise and has a product's results, which nothing else reads, among its operands, perhaps by way of
+    /// others like it: then it can become the product's epilogue.
+    fn follows_product(&self, at: usize) -> bool {
+        let mut stack = vec![at];
+        while let Some(at) = stack.pop() {
+            let instruction = &self.program.instructions[at];
+            if epilogue::is_product(&instruction.op) {
+                return true;
+            }
+            let ([out], Kind::Elementwise { .. }) = (instruction.outs.as_slice(), self.kinds[at]) else { continue };
+            for operand in instruction.operands.iter().filter(|o| self.reads.get(o) == Some(&1)) {
+                let alike = self.ty(*operand).is_some_and(|ty| ty.shape == out.shape);
+                stack.extend(self.maker(operand).filter(|_| alike));
+            }
+        }
+        false
+    }
+
+    fn externals_of(&self, group: usize) -> BTreeSet<usize> {
+        self.groups[group].as_ref().map(|g| self.externals(g)).unwrap_or_default()
+    }
+
+    /// Makes one group of those that read an instruction, where that is possible.
+    fn merge_readers(&mut self, at: usize) {
+        let readers: Vec<usize> = self.readers[at].iter().copied().collect();
+        for (i, &a) in readers.iter().enumerate() {
+            for &b in &readers[i + 1..] {
+                if self.groups[a].is_some() && self.groups[b].is_some() {
+                    self.merge(a, b);
+                }
+            }
+        }
+    }
+
+    /// Whether a group needs the instruction's result by way of something outside of the group.
+    fn waits_for(&self, group: usize, at: usize) -> bool {
+        let mut start = self.externals_of(group);
+        start.remove(&at);
+        self.reaches(&start, &BTreeSet::from([at]), None)
+    }
+
+    /// The end of instructions from the first on, up to `end`, that depend on nothing behind them: no group computes some of them together
+    /// with later things.
+    fn closed(&self, end: usize) -> usize {
+        let span = |group: &Group| Some((*group.outputs.last()?, *group.outputs.first()?));
+        let mut spans: Vec<(usize, usize)> = self.groups.iter().flatten().filter_map(span).collect();
+        spans.sort_unstable_by(|a, b| b.cmp(a));
+        spans.into_iter().fold(end, |end, (last, first)| if last >= end { end.min(first) } else { end })
+    }
+
+    /// Whether one of `start`, or what they depend on, is one of `targets` or stored by a group.
+    fn reaches(&self, start: &BTreeSet<usize>, targets: &BTreeSet<usize>, group: Option<usize>) -> bool {
+        let stored = group.and_then(|g| self.groups[g].as_ref()).map(|g| &g.outputs);
+        let end = self.closed(targets.iter().chain(stored.into_iter().flatten()).min().copied().unwrap_or(usize::MAX));
+        let mut seen: HashSet<usize> = HashSet::new();
+        let mut stack: Vec<usize> = start.iter().copied().collect();
+        while let Some(at) = stack.pop() {
+            if at < end || !seen.insert(at) {
+                continue;
+            }
+            if targets.contains(&at) || (group.is_some() && self.owners[at] == group) {
+                return true;
+            }
+            match self.owners[at].and_then(|owner| self.groups[owner].as_ref()) {
+                Some(owner) => stack.extend(self.externals(owner)),
+                None => stack.extend(self.sources(at)),
+            }
+        }
+        false
+    }
+
+    /// Adds an instruction to a group if one kernel can compute all of it.
+    fn join(&mut self, group: usize, at: usize, output: bool) -> bool {
+        let Some(mut grown) = self.groups[group].clone() else { return false };
+        grown.members.insert(at);
+        if output {
+            grown.outputs.insert(at);
+        }
+        if !self.is_kernel(&grown) {
+            return false;
+        }
+        self.insert(group, at, output);
+        true
+    }
+
+    fn insert(&mut self, group: usize, at: usize, output: bool) {
+        if let Some(group) = self.groups[group].as_mut() {
+            group.members.insert(at);
+            if output {
+                group.outputs.insert(at);
+            }
+        }
+        if output {
+            self.owners[at] = Some(group);
+        }
+        self.readers[at].remove(&group);
+        self.note_reads(group);
+    }
+
+    fn note_reads(&mut self, group: usize) {
+        for source in self.externals_of(group) {
+            self.readers[source].insert(group);
+        }
+    }
+
+    /// Makes one group of two if one kernel can compute all of it, and nothing must run between them.
+    fn merge(&mut self, a: usize, b: usize) -> bool {
+        let (Some(one), Some(two)) = (&self.groups[a], &self.groups[b]) else { return false };
+        let merged = Group {
+            members: one.members.union(&two.members).copied().collect(),
+            outputs: one.outputs.union(&two.outputs).copied().collect(),
+        };
+        let between = |from: &Group, to: usize| {
+            let own = self.groups[to].as_ref().map(|g| g.outputs.clone()).unwrap_or_default();
+            let start: BTreeSet<usize> = self.externals(from).difference(&own).copied().collect();
+            self.reaches(&start, &BTreeSet::new(), Some(to))
+        };
+        if between(one, b) || between(two, a) || !self.is_kernel(&merged) {
+            return false;
+        }
+        for &output in &merged.outputs {
+            self.owners[output] = Some(a);
+        }
+        for readers in &mut self.readers {
+            readers.remove(&b);
+        }
+        for &member in &merged.members {
+            self.readers[member].remove(&a);
+        }
+        self.groups[a] = Some(merged);
+        self.groups[b] = None;
+        self.note_reads(a);
+        true
+    }
+
+    /// Makes one kernel of groups that read the same large operand.
+    fn merge_siblings(&mut self) {
+        let mut sharing: BTreeMap<Operand, Vec<usize>> = BTreeMap::new();
+        for (number, group) in self.groups.iter().enumerate() {
+            let Some(group) = group else { continue };
+            let operands: BTreeSet<Operand> = group
+                .members
+                .iter()
+                .flat_map(|&at| self.program.instructions[at].operands.iter().copied())
+                .filter(|o| self.maker(o).is_none_or(|at| !group.members.contains(&at)))
+                .collect();
+            for operand in operands {
+                sharing.entry(operand).or_default().push(number);
+            }
+        }
+        for (_, numbers) in sharing {
+            for numbers in numbers.chunks(MAX_SIBLINGS) {
+                for (i, &a) in numbers.iter().enumerate() {
+                    for &b in &numbers[i + 1..] {
+                        if self.groups[a].is_some() && self.groups[b].is_some() {
+                            self.merge(a, b);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_kernel(&self, group: &Group) -> bool {
+        let Some((body, _)) = self.body(group) else { return false };
+        (self.target.saving != Saving::Kernels || keeps_little(&body))
+            && Plan::of(&body).is_ok_and(|plan| self.takes(&plan))
+    }
+
+    fn takes(&self, plan: &Plan) -> bool {
+        match self.apart && plan.reductions().next().is_some() {
+            true => Reductions::of(plan).is_some_and(|reductions| reductions.is_alone()),
+            false => self.target.takes(plan),
+        }
+    }
+
+    /// A group as a program, and the operands that it takes.
+    fn body(&self, group: &Group) -> Option<(Program, Vec<Operand>)> {
+        let mut body = Program::default();
+        let mut operands: Vec<Operand> = Vec::new();
+        let mut inputs: HashMap<Operand, u32> = HashMap::new();
+        let mut made: HashMap<usize, u32> = HashMap::new();
+        for &at in &group.members {
+            let instruction = &self.program.instructions[at];
+            let mut own: SmallVec<[Operand; 3]> = SmallVec::new();
+            for operand in &instruction.operands {
+                if let Some(result) = self.maker(operand).and_then(|source| made.get(&source)) {
+                    own.push(Operand::Result(*result));
+                    continue;
+                }
+                let input = *inputs.entry(*operand).or_insert(operands.len() as u32);
+                if input as usize == operands.len() {
+                    body.inputs.push(self.ty(*operand)?.clone());
+                    operands.push(*operand);
+                }
+                own.push(Operand::Input(input));
+            }
+            made.insert(at, made.len() as u32);
+            body.instructions.push(Instruction { operands: own, ..instruction.clone() });
+        }
+        body.outputs = group.outputs.iter().filter_map(|at| made.get(at)).map(|&r| Operand::Result(r)).collect();
+        Some((body, operands))
+    }
+
+    fn ty(&self, operand: Operand) -> Option<&Type> {
+        match operand {
+            Operand::Input(i) => self.program.inputs.get(i as usize),
+            Operand::Result(r) => {
+                let at = *self.makers.get(r as usize)?;
+                self.program.instructions[at].outs.get((r - self.first[at]) as usize)
+            }
+        }
+    }
+
+    /// Whether a kernel of its own is worth it: two ops that compute, one with numbers of its own, or one that takes several kernels otherwise.
+    fn is_fused(&self, group: &Group) -> bool {
+        let among = |kinds: &[Kind]| group.members.iter().filter(|&&at| kinds.contains(&self.kinds[at])).count();
+        let placement = group.members.iter().find(|&&at| self.kinds[at] == Kind::Placement);
+        let others = group.members.len() - among(&[Kind::View]) - 1;
+        match placement {
+            Some(&at) if others == among(&[Kind::Source]) => self.is_one_copy(at) && self.is_kernel(group),
+            _ => others > 0,
+        }
+    }
+
+    /// Whether one kernel puts the parts of something larger in place sooner than a copy of each, and gives the same bits.
+    fn is_one_copy(&self, at: usize) -> bool {
+        let instruction = &self.program.instructions[at];
+        let fills = matches!(instruction.op, Op::Pad { .. } | Op::PutSlice { .. });
+        let canonical = |ty: &Type| ty.dtype.is_canonical();
+        instruction.operands.iter().all(|&operand| self.ty(operand).is_some_and(canonical))
+            && instruction.outs.iter().all(canonical)
+            && (fills || self.target.chooses_parts)
+    }
+
+    fn emit(&self) -> Result<Program> {
+        let mut new = Rewriter::new(self.program);
+        // New operands of the old results.
+        let mut moved: HashMap<Operand, Operand> = HashMap::new();
+        let mut stack: Vec<usize> = self.program.outputs.iter().filter_map(|o| self.maker(o)).collect();
+        let mut open: HashSet<usize> = HashSet::new();
+        while let Some(&at) = stack.last() {
+            let result = |at: usize| Operand::Result(self.first[at]);
+            if moved.contains_key(&result(at)) {
+                stack.pop();
+                continue;
+            }
+            let group = self.owners[at].and_then(|g| self.groups[g].as_ref()).filter(|g| self.is_fused(g));
+            let needed: BTreeSet<usize> = match group {
+                Some(group) => self.externals(group),
+                None => self.sources(at).collect(),
+            };
+            let missing: Vec<usize> = needed.into_iter().filter(|&at| !moved.contains_key(&result(at))).collect();
+            if !missing.is_empty() {
+                if !open.insert(at) {
+                    return Err(broken("kernels that wait for each other"));
+                }
+                match self.target.saving {
+                    Saving::Nothing => stack.extend(missing),
+                    Saving::Order | Saving::Kernels => stack.extend(missing.into_iter().rev()),
+                }
+                continue;
+            }
+            let find = |operand: &Operand| match operand {
+                Operand::Input(_) => Ok(*operand),
+                Operand::Result(_) => moved.get(operand).copied().ok_or_else(|| broken("an operand is missing")),
+            };
+            let (instruction, results): (Instruction, Vec<Operand>) = match group {
+                Some(group) => {
+                    let (body, operands) = self.body(group).ok_or_else(|| broken("a group without types"))?;
+                    let outs = group.outputs.iter().filter_map(|&at| self.ty(result(at)).cloned()).collect();
+                    let operands = operands.iter().map(find).collect::<Result<_>>()?;
+                    let results = group.outputs.iter().map(|&at| result(at)).collect();
+                    (Instruction { op: Op::Fused(Box::new(body)), operands, outs }, results)
+                }
+                None => {
+                    let old = &self.program.instructions[at];
+                    let operands = old.operands.iter().map(find).collect::<Result<_>>()?;
+                    let last = self.first[at] + old.outs.len() as u32;
+                    (Instruction { operands, ..old.clone() }, (self.first[at]..last).map(Operand::Result).collect())
+                }
+            };
+            if let Operand::Result(base) = new.push(instruction) {
+                moved.extend(results.into_iter().zip((base..).map(Operand::Result)));
+            }
+        }
+        for r in 0..self.makers.len() as u32 {
+            new.moved(moved.get(&Operand::Result(r)).copied().unwrap_or(Operand::Result(u32::MAX)));
+        }
+        new.finish(self.program)
+    }
+}
+
+fn broken(reason: &str) -> Error {
+    Error::InvalidProgram { op: "fuse".to_string(), reason: reason.to_string() }
+}

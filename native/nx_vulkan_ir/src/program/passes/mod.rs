@@ -1,0 +1,155 @@
+//! Passes over programs. Each takes a program and gives one with the same outputs; what they may not change is a single bit of them.
+
+mod clean;
+mod cse;
+mod dce;
+mod epilogue;
+mod fold;
+mod fuel;
+mod fuse;
+mod guard;
+mod join;
+mod numbers;
+mod pack;
+mod place;
+mod prologue;
+mod rewrite;
+mod spelled;
+mod turn;
+mod unstack;
+mod windows;
+mod workgroup;
+
+pub use unstack::MAX_ROWS;
+
+use super::fused::Plan;
+use super::reductions::Reductions;
+use super::rows::RowLimits;
+use super::{Op, Program, counted, verify};
+use crate::Result;
+
+/// What kernels do to take less memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Saving {
+    /// Nothing: they do as much each as they can.
+    #[default]
+    Nothing,
+    /// They come in the order of the program's ops.
+    Order,
+    /// And what they read lives no longer than it does where ops run one by one.
+    Kernels,
+}
+
+/// What passes need to know of a device. An engine says what its device is ([`crate`] knows none).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// What kernels of rows hold.
+    pub rows: RowLimits,
+    /// Whether one kernel that chooses between parts of something larger is faster than a copy of each.
+    pub chooses_parts: bool,
+    /// Whether runs of small ops become kernels of one workgroup.
+    pub joins_small_ops: bool,
+    /// Work of one iteration that a loop in one workgroup may have, in instructions of all invocations.
+    pub iteration_work: u64,
+    /// Work of one dispatch that has loops of which nobody knows how often they run, at most.
+    pub max_work: u64,
+    /// Whether large products of f32 run on matrix units.
+    pub matrix_units: bool,
+    /// Whether groups of ops become one kernel each.
+    pub fusion: bool,
+    /// Whether small loops and runs of small ops become kernels of one workgroup.
+    pub workgroups: bool,
+    /// What fused kernels do to take less memory.
+    pub saving: Saving,
+}
+
+impl Target {
+    /// Whether there is a kernel for the plan.
+    fn takes(&self, plan: &Plan) -> bool {
+        plan.reductions().next().is_none() || Reductions::of(plan).is_some() || self.rows.fit(plan)
+    }
+}
+
+/// A fused op's body in smaller kernels, none of which has several reductions or does more than reduce.
+pub fn apart(body: &Program, target: &Target) -> Result<Program> {
+    checked(fuse::apart(body, target)?)
+}
+
+/// Folds constants, removes what is computed twice or for nothing, puts what is small into kernels of one workgroup, and fuses what one
+/// kernel can do, in the programs of loops and branches too.
+///
+/// # Errors
+/// `InvalidProgram` for a program that breaks a rule.
+pub fn optimize(program: Program, target: &Target) -> Result<Program> {
+    verify::program(&program)?;
+    let mut program = tidied(program)?;
+    counted::note(&mut program);
+    if target.workgroups {
+        program = checked(dce::run(&workgroup::run(&program, target)?)?)?;
+    }
+    program = guarded(program)?;
+    if target.fusion { fused(program, target) } else { Ok(program) }
+}
+
+/// Applies `pass` to the programs of loops and branches.
+fn nested(program: &mut Program, pass: impl Fn(Program) -> Result<Program>) -> Result<()> {
+    let apply = |program: &mut Program| pass(std::mem::take(program)).map(|new| *program = new);
+    program.instructions.iter_mut().try_for_each(|instruction| match &mut instruction.op {
+        Op::While(op) => apply(&mut op.condition).and_then(|()| apply(&mut op.body)),
+        Op::Cond(op) => apply(&mut op.on_true).and_then(|()| apply(&mut op.on_false)),
+        _ => Ok(()),
+    })
+}
+
+/// Folds constants and removes what is computed twice or for nothing, in the programs of loops and branches too.
+fn tidied(mut program: Program) -> Result<Program> {
+    nested(&mut program, tidied)?;
+    for pass in
+        [dce::run, fold::run, place::run, numbers::run, clean::run, cse::run, turn::run, dce::run, join::run, dce::run]
+    {
+        program = checked(pass(&program)?)?;
+    }
+    Ok(program)
+}
+
+/// The program with what one workgroup has no code for written as ops that it has, where that is small.
+pub fn spelled(mut program: Program) -> Result<Program> {
+    nested(&mut program, spelled)?;
+    checked(spelled::run(&program)?)
+}
+
+/// The program as one workgroup runs it best.
+pub fn for_workgroup(program: Program) -> Result<Program> {
+    alone(tidied(program)?)
+}
+
+fn alone(mut program: Program) -> Result<Program> {
+    nested(&mut program, alone)?;
+    for pass in [unstack::run, dce::run, cse::run, pack::run, dce::run] {
+        program = checked(pass(&program)?)?;
+    }
+    Ok(program)
+}
+
+/// Guards loops, those within loops and branches too.
+fn guarded(mut program: Program) -> Result<Program> {
+    nested(&mut program, guarded)?;
+    checked(guard::run(&program)?)
+}
+
+fn fused(mut program: Program, target: &Target) -> Result<Program> {
+    nested(&mut program, |program| fused(program, target))?;
+    program = checked(dce::run(&cse::run(&windows::run(&program)?)?)?)?;
+    program = checked(fuse::run(&program, target)?)?;
+    program = checked(dce::run(&cse::run(&program)?)?)?;
+    program = checked(epilogue::run(&program, target)?)?;
+    checked(prologue::run(&program)?)
+}
+
+/// In debug builds, the program if it keeps all rules.
+fn checked(program: Program) -> Result<Program> {
+    if cfg!(debug_assertions) {
+        verify::program(&program)?;
+    }
+    Ok(program)
+}

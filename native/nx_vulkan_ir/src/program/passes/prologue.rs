@@ -1,0 +1,151 @@
+//! Moves cheap elementwise ops into the kernels of the small products that alone read their results, such as activations between layers: each then
+//! reads what the op reads.
+
+use std::collections::{HashMap, HashSet};
+
+use smallvec::{SmallVec, smallvec};
+
+use super::rewrite::Rewriter;
+use crate::program::cost::is_cheap;
+use crate::program::epilogue::{self, takes_steps};
+use crate::program::step::Prologue;
+use crate::program::{Instruction, Op, Operand, Program};
+use crate::{Result, Type};
+
+/// Steps that a product takes for each element that it loads.
+const MAX_STEPS: usize = 4;
+
+/// Elements of an operand up to which they take steps in products, several times each. On an H200 the step of a network of 784-2048-2048-10 units
+/// took 9 us of 976 longer with those of 2^21 activations.
+const MAX_ELEMENTS: u64 = 1 << 18;
+
+/// An elementwise instruction: its only operand that is no constant, and what it does, as a body of that operand.
+struct Moved {
+    operand: Operand,
+    body: Program,
+}
+
+pub fn run(program: &Program) -> Result<Program> {
+    let mut readers: HashMap<Operand, Vec<&Instruction>> = HashMap::new();
+    for instruction in &program.instructions {
+        for &operand in instruction.operands.iter().collect::<HashSet<_>>() {
+            readers.entry(operand).or_default().push(instruction);
+        }
+    }
+    let mut moved: HashMap<Operand, Moved> = HashMap::new();
+    let mut first = 0;
+    for instruction in &program.instructions {
+        let result = Operand::Result(first);
+        first += instruction.outs.len() as u32;
+        if instruction.outs.len() != 1 || program.outputs.contains(&result) {
+            continue;
+        }
+        let (Some(readers), Some(found)) = (readers.get(&result), steps(program, instruction)) else { continue };
+        let Some(from) = program.type_of(found.operand) else { continue };
+        if readers.iter().all(|reader| takes(program, reader, result, from)) {
+            moved.insert(result, found);
+        }
+    }
+    let mut new = Rewriter::new(program);
+    let mut first = 0;
+    for instruction in &program.instructions {
+        let result = Operand::Result(first);
+        first += instruction.outs.len() as u32;
+        if moved.contains_key(&result) {
+            // Nothing but what took it reads it.
+            new.moved(Operand::Result(u32::MAX));
+            continue;
+        }
+        let (op, operands) = match joined(program, instruction, &moved) {
+            Some((body, operands)) => (Op::Fused(Box::new(body)), operands),
+            None => (instruction.op.clone(), instruction.operands.clone()),
+        };
+        let operands = operands.iter().map(|&o| new.operand(o)).collect::<Result<_>>()?;
+        new.replace(Instruction { op, operands, outs: instruction.outs.clone() });
+    }
+    new.finish(program)
+}
+
+/// A product and what follows it as a body, whose inputs are the instruction's operands.
+fn product(program: &Program, instruction: &Instruction) -> Option<Program> {
+    match &instruction.op {
+        Op::Dot { .. } => {
+            let inputs: Vec<Type> =
+                instruction.operands.iter().map(|&o| program.type_of(o).cloned()).collect::<Option<_>>()?;
+            let operands = (0..inputs.len() as u32).map(Operand::Input).collect();
+            let mut body = Program { inputs, outputs: vec![Operand::Result(0)], ..Program::default() };
+            body.instructions.push(Instruction { operands, ..instruction.clone() });
+            Some(body)
+        }
+        Op::Fused(body) => epilogue::of(body).is_some_and(|found| found.product == 0).then(|| (**body).clone()),
+        _ => None,
+    }
+}
+
+/// Whether an instruction is a product that takes steps in from one type to that of an operand, and reads it as its factor alone.
+fn takes(program: &Program, instruction: &Instruction, operand: Operand, from: &Type) -> bool {
+    let Some(body) = product(program, instruction) else { return false };
+    let Some((product, rest)) = body.instructions.split_first() else { return false };
+    let reads = |o: &Operand| matches!(o, Operand::Input(k) if instruction.operands.get(*k as usize) == Some(&operand));
+    let types: Option<Vec<&Type>> = product.operands.iter().map(|&o| body.type_of(o)).collect();
+    let (Some([a, b]), [out]) = (types.as_deref(), product.outs.as_slice()) else { return false };
+    takes_steps(&product.op, [a, b], out, from) && !rest.iter().any(|i| i.operands.iter().any(reads))
+}
+
+/// What an elementwise instruction does to the elements of its only operand, if that is cheap and reads no more bytes than it gives.
+fn steps(program: &Program, instruction: &Instruction) -> Option<Moved> {
+    let mut operands: SmallVec<[Operand; 3]> = smallvec![];
+    let inputs = instruction.operands.iter().map(|&operand| input(&mut operands, operand)).collect::<Vec<_>>();
+    let [operand] = *operands else { return None };
+    let ty = program.type_of(operand)?;
+    let mut body = Program { inputs: vec![ty.clone()], ..Program::default() };
+    body.outputs = match &instruction.op {
+        Op::Fused(steps) => body.append(steps, &inputs),
+        op => {
+            op.elementwise()?;
+            body.instructions.push(Instruction { operands: inputs.into(), ..instruction.clone() });
+            vec![Operand::Result(0)]
+        }
+    };
+    let [out] = instruction.outs.as_slice() else { return None };
+    let (_, Prologue { steps, .. }) = epilogue::prologue(&body)?;
+    let is_cheap = steps.len() <= MAX_STEPS && steps.iter().all(|s| is_cheap(s.op, &[s.out], s.out));
+    let is_narrow = !ty.dtype.is_complex() && ty.dtype.size_bytes() <= out.dtype.size_bytes();
+    (is_cheap && is_narrow && out.elements() <= MAX_ELEMENTS).then_some(Moved { operand, body })
+}
+
+/// The input of a body that is this one of its operands.
+fn input(operands: &mut SmallVec<[Operand; 3]>, operand: Operand) -> Operand {
+    let known = operands.iter().position(|&other| other == operand);
+    let at = known.unwrap_or(operands.len());
+    if known.is_none() {
+        operands.push(operand);
+    }
+    Operand::Input(at as u32)
+}
+
+/// A product with the steps on its operands as a body, and the operands that it takes then; `None` where no operand has moved.
+fn joined(
+    program: &Program,
+    instruction: &Instruction,
+    moved: &HashMap<Operand, Moved>,
+) -> Option<(Program, SmallVec<[Operand; 3]>)> {
+    if !instruction.operands.iter().any(|operand| moved.contains_key(operand)) {
+        return None;
+    }
+    let mut body = Program::default();
+    let mut operands: SmallVec<[Operand; 3]> = smallvec![];
+    let mut inputs: Vec<Operand> = Vec::new();
+    for operand in &instruction.operands {
+        inputs.push(match moved.get(operand) {
+            Some(before) => {
+                let own = input(&mut operands, before.operand);
+                *body.append(&before.body, &[own]).first()?
+            }
+            None => input(&mut operands, *operand),
+        });
+    }
+    body.outputs = body.append(&product(program, instruction)?, &inputs);
+    body.inputs = operands.iter().map(|&o| program.type_of(o).cloned()).collect::<Option<_>>()?;
+    Some((body, operands))
+}

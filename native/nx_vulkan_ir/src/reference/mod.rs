@@ -1,0 +1,274 @@
+//! A slow, obvious interpreter of programs on the CPU: what results the engine is tested against.
+//!
+//! Every element is one [`Value`]; integers are exact, floats and the parts of complex numbers are computed in f64, and
+//! each instruction rounds once to its result's dtype.
+
+mod axes;
+mod complex;
+mod control;
+mod conv;
+mod elementwise;
+mod fold;
+mod fourier;
+mod linalg;
+mod matrix;
+mod movement;
+mod order;
+mod real;
+mod window;
+
+pub(crate) use elementwise::apply;
+pub use real::erf_inv;
+
+use crate::dtype::nx_bytes;
+use crate::program::{Op, Operand, Program, verify};
+use crate::shape::{Dims, elements};
+use crate::value::Value;
+use crate::{Error, Result, Type};
+
+/// A tensor on the host: its elements in row-major order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Array {
+    /// Type and shape.
+    pub ty: Type,
+    /// In row-major order.
+    pub values: Vec<Value>,
+}
+
+impl Array {
+    /// An array of values, each rounded to the dtype.
+    pub fn new(ty: &Type, values: impl IntoIterator<Item = Value>) -> Array {
+        Array { ty: ty.clone(), values: values.into_iter().map(|v| v.cast(ty.dtype)).collect() }
+    }
+
+    /// An array from an Nx binary.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the binary's length does not fit the type.
+    pub fn from_nx_bytes(ty: &Type, bytes: &[u8]) -> Result<Array> {
+        let expected = nx_bytes(ty.dtype, ty.elements());
+        if bytes.len() as u64 != expected {
+            return Err(Error::InvalidArgument {
+                what: "binary",
+                expected: format!("{expected} bytes for {} elements of {}", ty.elements(), ty.dtype),
+                got: format!("{} bytes", bytes.len()),
+            });
+        }
+        let bits = ty.dtype.bits() as usize;
+        let values = (0..ty.elements() as usize)
+            .map(|i| {
+                if bits < 8 {
+                    let shift = 8 - bits * (i % (8 / bits) + 1);
+                    return Value::from_bits(ty.dtype, (bytes[i * bits / 8] >> shift).into());
+                }
+                let element = &bytes[i * bits / 8..(i + 1) * bits / 8];
+                let word = element.iter().rev().fold(0u128, |word, &byte| word << 8 | u128::from(byte));
+                Value::from_bits(ty.dtype, word)
+            })
+            .collect();
+        Ok(Array { ty: ty.clone(), values })
+    }
+
+    /// The elements as an Nx binary.
+    pub fn to_nx_bytes(&self) -> Vec<u8> {
+        let dtype = self.ty.dtype;
+        let bits = dtype.bits();
+        if bits >= 8 {
+            let size = bits as usize / 8;
+            return self.values.iter().flat_map(|v| v.to_bits(dtype).to_le_bytes().into_iter().take(size)).collect();
+        }
+        let per_byte = (8 / bits) as usize;
+        self.values
+            .chunks(per_byte)
+            .map(|group| {
+                group.iter().zip(1u32..).fold(0, |byte, (v, i)| byte | (v.to_bits(dtype) as u8) << (8 - bits * i))
+            })
+            .collect()
+    }
+
+    /// The element at an index.
+    fn at(&self, index: &[u64]) -> Value {
+        self.values[position(&self.ty.shape, index)]
+    }
+}
+
+/// Row-major position of an index.
+fn position(shape: &[u64], index: &[u64]) -> usize {
+    shape.iter().zip(index).fold(0, |at, (&size, &i)| at * size as usize + i as usize)
+}
+
+/// All indices of a shape in row-major order.
+fn indices(shape: &[u64]) -> impl Iterator<Item = Dims> + '_ {
+    (0..elements(shape)).map(|linear| {
+        let mut rest = linear;
+        let mut index: Dims = shape
+            .iter()
+            .rev()
+            .map(|&size| {
+                let i = rest % size;
+                rest /= size;
+                i
+            })
+            .collect();
+        index.reverse();
+        index
+    })
+}
+
+/// Runs a program.
+///
+/// # Errors
+/// `InvalidProgram` where the program breaks a rule, or the inputs are not those that it declares.
+pub fn run(program: &Program, inputs: &[Array]) -> Result<Vec<Array>> {
+    verify::program(program)?;
+    if !inputs.iter().map(|a| &a.ty).eq(&program.inputs) {
+        return Err(Error::InvalidProgram {
+            op: "program".to_string(),
+            reason: format!("inputs {:?} for {:?}", inputs.iter().map(|a| &a.ty).collect::<Vec<_>>(), program.inputs),
+        });
+    }
+    let mut results: Vec<Array> = Vec::new();
+    let find = |results: &[Array], operand: Operand| match operand {
+        Operand::Input(i) => inputs.get(i as usize).cloned(),
+        Operand::Result(i) => results.get(i as usize).cloned(),
+    };
+    for instruction in &program.instructions {
+        let operands: Vec<Array> = instruction.operands.iter().filter_map(|&o| find(&results, o)).collect();
+        results.extend(evaluate_all(&instruction.op, &operands, &instruction.outs)?);
+    }
+    Ok(program.outputs.iter().filter_map(|&o| find(&results, o)).collect())
+}
+
+/// Runs one op of any number of results.
+///
+/// # Errors
+/// `InvalidProgram` where the op does not take the operands or does not give the types `outs`.
+pub fn evaluate_all(op: &Op, operands: &[Array], outs: &[Type]) -> Result<Vec<Array>> {
+    let types: Vec<&Type> = operands.iter().map(|a| &a.ty).collect();
+    verify::instruction(op, &types, outs)?;
+    if let Some(results) = operands.first().and_then(|a| matrix::factorize(op, a, outs)) {
+        return Ok(results);
+    }
+    match op {
+        Op::While(op) => return control::repeat(op, operands, outs.len()),
+        Op::Cond(op) => return control::choose(op, operands),
+        Op::Workgroup(program) => return run(program, operands),
+        _ => {}
+    }
+    if let Op::Linalg(op) = op {
+        return linalg::evaluate(*op, operands, outs);
+    }
+    match (op, operands, outs) {
+        (Op::Fused(body), ..) => run(body, operands),
+        (Op::TopK { k }, [a], [values, places]) => order::top_k(a, *k, values, places),
+        (_, _, [out]) => Ok(vec![evaluate_one(op, operands, out)?]),
+        _ => Err(invalid(op, "has one result")),
+    }
+}
+
+/// Runs one op of one result.
+///
+/// # Errors
+/// `InvalidProgram` where the op does not take the operands or does not give the type `out`.
+pub fn evaluate(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
+    let mut results = evaluate_all(op, operands, std::slice::from_ref(out))?;
+    results.pop().ok_or_else(|| invalid(op, "no result"))
+}
+
+fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
+    let a = || operands.first().ok_or_else(|| invalid(op, "an operand is missing"));
+    let operand = |i: usize| operands.get(i).ok_or_else(|| invalid(op, "an operand is missing"));
+    if let Some(elementwise) = op.elementwise() {
+        let values = indices(&out.shape).map(|index| {
+            let args: Vec<_> = operands.iter().map(|a| (broadcast_at(a, &index), a.ty.dtype)).collect();
+            elementwise::apply(elementwise, &args, out.dtype).ok_or_else(|| invalid(op, "no meaning for these types"))
+        });
+        return Ok(Array { ty: out.clone(), values: values.collect::<Result<_>>()? });
+    }
+    match op {
+        Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Clip | Op::AsType => Err(invalid(op, "not elementwise")),
+        Op::Constant(value) => Ok(Array::new(out, std::iter::repeat_n(Value::from(*value), out.elements() as usize))),
+        Op::Iota { axis } => Ok(Array::new(
+            out,
+            indices(&out.shape)
+                .zip(0i128..)
+                .map(|(index, linear)| Value::Int(axis.map_or(linear, |axis| index[axis].into()))),
+        )),
+        Op::Eye => {
+            let rank = out.shape.len();
+            Ok(Array::new(out, indices(&out.shape).map(|index| Value::bool(index[rank - 2] == index[rank - 1]))))
+        }
+        Op::Reshape | Op::Squeeze => Ok(Array { ty: out.clone(), values: a()?.values.clone() }),
+        Op::Bitcast => {
+            let from = a()?;
+            let values = from.values.iter().map(|v| Value::from_bits(out.dtype, v.to_bits(from.ty.dtype)));
+            Ok(Array { ty: out.clone(), values: values.collect() })
+        }
+        Op::Broadcast { axes } => Ok(movement::broadcast(a()?, axes, out)),
+        Op::Transpose { axes } => Ok(movement::transpose(a()?, axes, out)),
+        Op::Reverse { axes } => Ok(movement::reverse(a()?, axes, out)),
+        Op::Slice { starts, strides, .. } => {
+            let starts = movement::starts(starts, a()?, &window(op)?, &operands[1..]);
+            Ok(movement::slice(a()?, &starts, strides, out))
+        }
+        Op::PutSlice { starts } => {
+            let update = operand(1)?;
+            let starts = movement::starts(starts, a()?, &update.ty.shape, &operands[2..]);
+            Ok(movement::put_slice(a()?, update, &starts, out))
+        }
+        Op::Pad { config } => Ok(movement::pad(a()?, operand(1)?, config, out)),
+        Op::Concatenate { axis } => Ok(movement::concatenate(operands, *axis, out)),
+        Op::Stack { axis } => Ok(movement::stack(operands, *axis, out)),
+        Op::Reduce { reduction, axes, tie_high } => axes::reduce(*reduction, a()?, axes, *tie_high, out),
+        Op::Window { reduction, windows } => window::reduce(*reduction, a()?, windows, out),
+        Op::Sort { axis, descending } => order::sort(a()?, *axis, *descending, false, out),
+        Op::Argsort { axis, descending } => order::sort(a()?, *axis, *descending, true, out),
+        Op::TopK { .. } => Err(invalid(op, "has two results")),
+        Op::Scan { scan, axis, reverse } => order::scan(*scan, a()?, *axis, *reverse, out),
+        Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
+            Ok(axes::dot([a()?, operand(1)?], [contract_a, contract_b], [batch_a, batch_b], out))
+        }
+        Op::Fold { axes, function } => {
+            fold::fold(operands, axes, function, out).ok_or_else(|| invalid(op, "no meaning"))
+        }
+        Op::WindowFold { windows, function } => {
+            fold::windows(operands, windows, function, out).ok_or_else(|| invalid(op, "no meaning"))
+        }
+        Op::WindowScatter { max, windows } => {
+            window::scatter([a()?, operand(1)?, operand(2)?], windows, *max, out).ok_or_else(|| invalid(op, "no order"))
+        }
+        Op::Conv(op) => {
+            let sizes = op.sizes(&a()?.ty.shape, &operand(1)?.ty.shape);
+            let sizes = sizes.map_err(|reason| Error::InvalidProgram { op: "conv".to_string(), reason })?;
+            conv::conv([a()?, operand(1)?], op, &sizes, out)
+        }
+        Op::Take { axis } => Ok(axes::take(a()?, operand(1)?, *axis, false, out)),
+        Op::TakeAlongAxis { axis } => Ok(axes::take(a()?, operand(1)?, *axis, true, out)),
+        Op::Fft { kind, axis, length, eps } => Ok(fourier::transform(a()?, *kind, *axis, *length, *eps, out)),
+        Op::Gather { axes } => Ok(axes::gather(a()?, operand(1)?, axes, out)),
+        Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(invalid(op, "has several results")),
+        Op::While(_) | Op::Cond(_) | Op::Workgroup(_) => Err(invalid(op, "runs programs")),
+        Op::Fused(_) => Err(invalid(op, "its results come together")),
+        Op::IndexedAdd { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, true, out)),
+        Op::IndexedPut { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, false, out)),
+        Op::Linalg(_) => Err(invalid(op, "its results come together")),
+    }
+}
+
+fn window(op: &Op) -> Result<Dims> {
+    match op {
+        Op::Slice { lengths, .. } => Ok(Dims::from_slice(lengths)),
+        _ => Err(invalid(op, "not a slice")),
+    }
+}
+
+fn invalid(op: &Op, reason: &str) -> Error {
+    Error::InvalidProgram { op: op.name().to_string(), reason: reason.to_string() }
+}
+
+/// The element that broadcasting puts at an index of a larger shape.
+fn broadcast_at(a: &Array, index: &[u64]) -> Value {
+    let lead = index.len() - a.ty.shape.len();
+    let own: Dims = index[lead..].iter().zip(&a.ty.shape).map(|(&i, &size)| if size == 1 { 0 } else { i }).collect();
+    a.at(&own)
+}

@@ -1,0 +1,124 @@
+//! The scalar library: SPIR-V modules of exported functions, parsed once, from which kernels import by name.
+
+use std::collections::HashMap;
+
+use nx_vulkan_ir::{Error, Result};
+use once_cell::sync::OnceCell;
+use rspirv::dr::{Instruction, Module, Operand};
+use rspirv::spirv::{Decoration, Op, Word};
+
+use super::link::FloatModes;
+
+/// One parsed library module with the indices that imports need.
+#[derive(Debug)]
+pub struct LibraryModule {
+    pub module: Module,
+    /// Index in `types_global_values` by result id.
+    pub globals: HashMap<Word, usize>,
+    /// Index in `functions` by result id.
+    pub functions: HashMap<Word, usize>,
+    /// Decorations of ids, without linkage.
+    pub decorations: HashMap<Word, Vec<Instruction>>,
+}
+
+/// A function that a kernel can call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FunctionRef {
+    pub module: usize,
+    pub id: Word,
+}
+
+#[derive(Debug, Default)]
+pub struct Library {
+    pub modules: Vec<LibraryModule>,
+    exports: HashMap<String, FunctionRef>,
+    /// The `_fused` twin of a function, for devices whose fma rounds once.
+    fused: HashMap<FunctionRef, FunctionRef>,
+    /// The `_rounded` twin of a function, for devices that round quotients and square roots of f32 rightly.
+    rounded: HashMap<FunctionRef, FunctionRef>,
+}
+
+impl Library {
+    /// Parses library modules given as SPIR-V words.
+    pub fn parse(modules: &[(&str, Vec<u32>)]) -> Result<Library> {
+        let mut library = Library::default();
+        let mut names: Vec<(String, FunctionRef)> = vec![];
+        for (name, words) in modules {
+            let bad = |reason: String| Error::BadShader { path: format!("lib/{name}.spv"), reason };
+            let module = rspirv::dr::load_words(words).map_err(|e| bad(e.to_string()))?;
+            let index = library.modules.len();
+            let mut decorations: HashMap<Word, Vec<Instruction>> = HashMap::new();
+            for annotation in &module.annotations {
+                let (Some(Operand::IdRef(target)), Some(Operand::Decoration(kind))) =
+                    (annotation.operands.first(), annotation.operands.get(1))
+                else {
+                    continue;
+                };
+                if *kind != Decoration::LinkageAttributes {
+                    decorations.entry(*target).or_default().push(annotation.clone());
+                } else if let Some(Operand::LiteralString(export)) = annotation.operands.get(2) {
+                    // glslang exports `name(argument types`. Files that two modules include come twice: the first serves.
+                    let export = export.split('(').next().unwrap_or(export).to_string();
+                    let function = FunctionRef { module: index, id: *target };
+                    names.push((export.clone(), function));
+                    library.exports.entry(export).or_insert(function);
+                }
+            }
+            let ids = |list: &[Instruction]| -> HashMap<Word, usize> {
+                list.iter().enumerate().filter_map(|(i, inst)| Some((inst.result_id?, i))).collect()
+            };
+            let functions = module
+                .functions
+                .iter()
+                .enumerate()
+                .filter_map(|(i, f)| Some((f.def.as_ref()?.result_id?, i)))
+                .collect();
+            library.modules.push(LibraryModule {
+                globals: ids(&module.types_global_values),
+                functions,
+                decorations,
+                module,
+            });
+        }
+        for (name, function) in names {
+            for (twins, form) in [(&mut library.fused, "fused"), (&mut library.rounded, "rounded")] {
+                if let Some(&twin) = library.exports.get(&format!("{name}_{form}")) {
+                    twins.insert(function, twin);
+                }
+            }
+        }
+        Ok(library)
+    }
+
+    /// The function to call for `function` on a device with such arithmetic.
+    pub fn twin(&self, function: FunctionRef, modes: FloatModes) -> FunctionRef {
+        let rounded = self.rounded.get(&function).filter(|_| modes.rounded);
+        rounded.or(self.fused.get(&function).filter(|_| modes.fused)).copied().unwrap_or(function)
+    }
+
+    pub fn find(&self, name: &str) -> Option<FunctionRef> {
+        self.exports.get(name).copied()
+    }
+
+    /// Names of all exported functions.
+    pub fn exports(&self) -> impl Iterator<Item = &str> {
+        self.exports.keys().map(String::as_str)
+    }
+
+    /// The library that is built into the engine.
+    pub fn builtin() -> Result<&'static Library> {
+        static BUILTIN: OnceCell<Library> = OnceCell::new();
+        BUILTIN.get_or_try_init(|| {
+            let modules: Vec<(&str, Vec<u32>)> = super::templates::LIBRARIES
+                .iter()
+                .map(|(name, bytes)| (*name, super::templates::words(bytes)))
+                .collect();
+            Library::parse(&modules)
+        })
+    }
+}
+
+/// Whether an instruction declares a type that carries a layout and so must not be shared between uses.
+pub fn is_aggregate(inst: &Instruction) -> bool {
+    matches!(inst.class.opcode, Op::TypeStruct | Op::TypeArray | Op::TypeRuntimeArray)
+}

@@ -1,0 +1,743 @@
+//! Fills the slots of a template: imports library functions, emits straight-line code, assembles the module.
+
+use std::collections::{HashMap, HashSet};
+
+use nx_vulkan_ir::{Error, Result};
+use rspirv::binary::Assemble;
+use rspirv::dr::{Block, Function, Instruction, Module, Operand};
+use rspirv::spirv::{
+    AddressingModel, BuiltIn, Capability, Decoration, ExecutionMode, FPEncoding, MemoryModel, Op, SelectionControl,
+    StorageClass, Word,
+};
+
+use super::access::ParamLayout;
+use super::library::{FunctionRef, Library, is_aggregate};
+
+/// What generated modules may declare and assume about the device's arithmetic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FloatModes {
+    /// SignedZeroInfNanPreserve by width.
+    pub preserve_f32: bool,
+    pub preserve_f64: bool,
+    /// The device has f64.
+    pub f64: bool,
+    /// fma rounds once, in every width that the device has.
+    pub fused: bool,
+    /// Quotients and square roots of f32 are the rounded ones, denormal or not.
+    pub rounded: bool,
+}
+
+/// Signature of a function: result and parameter types, as ids of the kernel's module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Signature {
+    pub result: Word,
+    pub parameters: Vec<Word>,
+}
+
+/// A module under construction.
+#[derive(Debug)]
+pub struct Linker<'l> {
+    library: &'l Library,
+    name: String,
+    module: Module,
+    next_id: Word,
+    /// Ids of types, constants and extended instruction sets by their instruction without result id.
+    globals: HashMap<Instruction, Word>,
+    imported: HashMap<FunctionRef, (Word, Signature)>,
+    imported_globals: HashMap<(usize, Word), Word>,
+    /// Block-decorated structs around a runtime array, by element type.
+    blocks: HashMap<Word, Word>,
+    pub(super) push_variable: Option<Word>,
+    /// Words of push constants that code reads.
+    pub(super) push_words: u32,
+    /// Words of parameters come from a table in memory rather than from push constants.
+    pub(super) table: bool,
+    pub modes: FloatModes,
+    /// Neighbours are accessed 8 bytes at a time.
+    pub pairs: bool,
+    /// 16-bit floats of the template are bf16.
+    pub bfloat16: bool,
+}
+
+impl<'l> Linker<'l> {
+    /// Starts from a template module.
+    pub fn new(
+        library: &'l Library,
+        name: &str,
+        template: &[u32],
+        table: bool,
+        modes: FloatModes,
+    ) -> Result<Linker<'l>> {
+        let bad = |reason: String| Error::BadShader { path: format!("template/{name}.spv"), reason };
+        let module = rspirv::dr::load_words(template).map_err(|e| bad(e.to_string()))?;
+        let next_id = module.header.as_ref().map_or(0, |h| h.bound);
+        let mut globals = HashMap::new();
+        for inst in module.types_global_values.iter().chain(&module.ext_inst_imports) {
+            if let Some(id) = inst.result_id
+                && !is_aggregate(inst)
+                && inst.class.opcode != Op::Variable
+            {
+                globals.entry(without_id(inst)).or_insert(id);
+            }
+        }
+        let push_variable = module
+            .types_global_values
+            .iter()
+            .find(|i| {
+                i.class.opcode == Op::Variable
+                    && i.operands.first() == Some(&Operand::StorageClass(StorageClass::PushConstant))
+            })
+            .and_then(|i| i.result_id);
+        Ok(Linker {
+            library,
+            name: name.to_string(),
+            module,
+            next_id,
+            globals,
+            imported: HashMap::new(),
+            imported_globals: HashMap::new(),
+            blocks: HashMap::new(),
+            push_variable,
+            push_words: 0,
+            table,
+            modes,
+            pairs: false,
+            bfloat16: false,
+        })
+    }
+
+    pub(super) fn bad(&self, reason: impl Into<String>) -> Error {
+        Error::BadShader { path: format!("template/{}.spv", self.name), reason: reason.into() }
+    }
+
+    pub(super) fn fresh(&mut self) -> Word {
+        let id = self.next_id;
+        self.next_id += 1;
+        id
+    }
+
+    /// The id of a type, constant or extended instruction set, declared once.
+    pub fn global(&mut self, opcode: Op, result_type: Option<Word>, operands: Vec<Operand>) -> Word {
+        let key = Instruction::new(opcode, result_type, None, operands);
+        if let Some(&id) = self.globals.get(&key) {
+            return id;
+        }
+        let id = self.fresh();
+        let mut inst = key.clone();
+        inst.result_id = Some(id);
+        if opcode == Op::ExtInstImport {
+            self.module.ext_inst_imports.push(inst);
+        } else {
+            self.module.types_global_values.push(inst);
+        }
+        self.globals.insert(key, id);
+        id
+    }
+
+    pub fn type_uint(&mut self, bits: u32) -> Word {
+        self.global(Op::TypeInt, None, vec![Operand::LiteralBit32(bits), Operand::LiteralBit32(0)])
+    }
+
+    pub fn type_int(&mut self, bits: u32) -> Word {
+        self.global(Op::TypeInt, None, vec![Operand::LiteralBit32(bits), Operand::LiteralBit32(1)])
+    }
+
+    pub fn type_float(&mut self, bits: u32) -> Word {
+        self.global(Op::TypeFloat, None, vec![Operand::LiteralBit32(bits)])
+    }
+
+    pub fn type_bool(&mut self) -> Word {
+        self.global(Op::TypeBool, None, vec![])
+    }
+
+    pub fn type_vector(&mut self, component: Word, count: u32) -> Word {
+        self.global(Op::TypeVector, None, vec![Operand::IdRef(component), Operand::LiteralBit32(count)])
+    }
+
+    pub(super) fn type_pointer(&mut self, class: StorageClass, pointee: Word) -> Word {
+        self.global(Op::TypePointer, None, vec![Operand::StorageClass(class), Operand::IdRef(pointee)])
+    }
+
+    pub fn const_false(&mut self) -> Word {
+        let ty = self.type_bool();
+        self.global(Op::ConstantFalse, Some(ty), vec![])
+    }
+
+    pub fn const_true(&mut self) -> Word {
+        let ty = self.type_bool();
+        self.global(Op::ConstantTrue, Some(ty), vec![])
+    }
+
+    /// Whether fma rounds once, so that twins `f_fused` are called.
+    pub fn fuses(&self) -> bool {
+        self.modes.fused
+    }
+
+    pub fn const_u32(&mut self, value: u32) -> Word {
+        let ty = self.type_uint(32);
+        self.global(Op::Constant, Some(ty), vec![Operand::LiteralBit32(value)])
+    }
+
+    /// A struct with one runtime array of `element`, `stride` bytes apart.
+    pub(super) fn array_block(&mut self, element: Word, stride: u32) -> Word {
+        if let Some(&id) = self.blocks.get(&element) {
+            return id;
+        }
+        let array = self.fresh();
+        let block = self.fresh();
+        let types = &mut self.module.types_global_values;
+        types.push(Instruction::new(Op::TypeRuntimeArray, None, Some(array), vec![Operand::IdRef(element)]));
+        types.push(Instruction::new(Op::TypeStruct, None, Some(block), vec![Operand::IdRef(array)]));
+        self.decorate(array, Decoration::ArrayStride, vec![Operand::LiteralBit32(stride)]);
+        self.decorate(block, Decoration::Block, vec![]);
+        self.module.annotations.push(Instruction::new(
+            Op::MemberDecorate,
+            None,
+            None,
+            vec![
+                Operand::IdRef(block),
+                Operand::LiteralBit32(0),
+                Operand::Decoration(Decoration::Offset),
+                Operand::LiteralBit32(0),
+            ],
+        ));
+        self.blocks.insert(element, block);
+        block
+    }
+
+    /// Lets loads of `element`, `stride` bytes apart, count on nobody writing to where they load from.
+    pub(super) fn declare_read_only(&mut self, element: Word, stride: u32) {
+        let block = self.array_block(element, stride);
+        let operands =
+            vec![Operand::IdRef(block), Operand::LiteralBit32(0), Operand::Decoration(Decoration::NonWritable)];
+        self.module.annotations.push(Instruction::new(Op::MemberDecorate, None, None, operands));
+    }
+
+    pub(super) fn type_array(&mut self, element: Word, length: u32) -> Word {
+        let (length, array) = (self.const_u32(length), self.fresh());
+        let elements = vec![Operand::IdRef(element), Operand::IdRef(length)];
+        self.module.types_global_values.push(Instruction::new(Op::TypeArray, None, Some(array), elements));
+        array
+    }
+
+    /// Declares the array `variable`, an id that code uses already, of `length` elements that the workgroup shares.
+    pub(super) fn shared_array(&mut self, variable: Word, element: Word, length: u32) {
+        let array = self.type_array(element, length);
+        let pointer = self.type_pointer(StorageClass::Workgroup, array);
+        let class = vec![Operand::StorageClass(StorageClass::Workgroup)];
+        self.module.types_global_values.push(Instruction::new(Op::Variable, Some(pointer), Some(variable), class));
+        for entry in &mut self.module.entry_points {
+            entry.operands.push(Operand::IdRef(variable));
+        }
+    }
+
+    /// Sets the invocations of a workgroup.
+    pub(super) fn set_local_size(&mut self, size: u32) {
+        // A constant with this decoration, as templates have one, rules over the execution mode.
+        let builtin = Operand::BuiltIn(BuiltIn::WorkgroupSize);
+        self.module.annotations.retain(|annotation| annotation.operands.get(2) != Some(&builtin));
+        for mode in &mut self.module.execution_modes {
+            if mode.operands.get(1) == Some(&Operand::ExecutionMode(ExecutionMode::LocalSize)) {
+                mode.operands.truncate(2);
+                mode.operands.extend([size, 1, 1].map(Operand::LiteralBit32));
+            }
+        }
+    }
+
+    fn decorate(&mut self, id: Word, decoration: Decoration, extra: Vec<Operand>) {
+        let mut operands = vec![Operand::IdRef(id), Operand::Decoration(decoration)];
+        operands.extend(extra);
+        self.module.annotations.push(Instruction::new(Op::Decorate, None, None, operands));
+    }
+
+    /// Whether the library has the function.
+    pub fn has(&self, name: &str) -> bool {
+        self.library.find(name).is_some()
+    }
+
+    /// Brings a library function and its callees into the module.
+    pub fn import(&mut self, name: &str) -> Result<(Word, Signature)> {
+        let function = self.library.find(name).ok_or_else(|| Error::Unsupported {
+            op: name.to_string(),
+            dtype: None,
+            needs: "a function of this name in the scalar library".to_string(),
+        })?;
+        self.import_function(function)
+    }
+
+    fn import_function(&mut self, function: FunctionRef) -> Result<(Word, Signature)> {
+        let function = self.library.twin(function, self.modes);
+        if let Some(known) = self.imported.get(&function) {
+            return Ok(known.clone());
+        }
+        let library = self.library;
+        let source = library.modules.get(function.module).ok_or_else(|| self.bad("unknown library module"))?;
+        let body = source
+            .functions
+            .get(&function.id)
+            .and_then(|&i| source.module.functions.get(i))
+            .ok_or_else(|| self.bad("unknown library function"))?;
+
+        // All locals first: blocks may name ids that come later.
+        let mut local: HashMap<Word, Word> = HashMap::new();
+        let new_function = self.fresh();
+        local.insert(function.id, new_function);
+        for inst in body.all_inst_iter() {
+            if let Some(id) = inst.result_id
+                && id != function.id
+            {
+                local.insert(id, self.fresh());
+            }
+        }
+        let mut copy = Function::default();
+        let result_and_type = body.def.as_ref().ok_or_else(|| self.bad("function without definition"))?;
+        copy.def = Some(self.map_instruction(function.module, &local, result_and_type)?);
+        for parameter in &body.parameters {
+            copy.parameters.push(self.map_instruction(function.module, &local, parameter)?);
+        }
+        for block in &body.blocks {
+            let mut new_block = Block::default();
+            if let Some(label) = &block.label {
+                new_block.label = Some(self.map_instruction(function.module, &local, label)?);
+            }
+            for inst in &block.instructions {
+                if matches!(inst.class.opcode, Op::Line | Op::NoLine) {
+                    continue;
+                }
+                new_block.instructions.push(self.map_instruction(function.module, &local, inst)?);
+            }
+            copy.blocks.push(new_block);
+        }
+        copy.end = body.end.clone();
+        // In a fixed order: caches of compiled kernels go by the module's words.
+        let mut renamed: Vec<(Word, Word)> = local.iter().map(|(&old, &new)| (old, new)).collect();
+        renamed.sort_unstable_by_key(|&(_, new)| new);
+        for (old, new) in &renamed {
+            for decoration in source.decorations.get(old).into_iter().flatten() {
+                let mut decoration = decoration.clone();
+                if let Some(Operand::IdRef(target)) = decoration.operands.first_mut() {
+                    *target = *new;
+                }
+                self.module.annotations.push(decoration);
+            }
+        }
+        let signature = Signature {
+            result: copy.def.as_ref().and_then(|d| d.result_type).unwrap_or_default(),
+            parameters: copy.parameters.iter().filter_map(|p| p.result_type).collect(),
+        };
+        self.module.functions.push(copy);
+        self.imported.insert(function, (new_function, signature.clone()));
+        Ok((new_function, signature))
+    }
+
+    fn map_instruction(
+        &mut self,
+        module: usize,
+        local: &HashMap<Word, Word>,
+        inst: &Instruction,
+    ) -> Result<Instruction> {
+        let mut copy = inst.clone();
+        if let Some(ty) = inst.result_type {
+            copy.result_type = Some(self.map_id(module, local, ty)?);
+        }
+        if let Some(id) = inst.result_id {
+            copy.result_id = Some(self.map_id(module, local, id)?);
+        }
+        for operand in &mut copy.operands {
+            if let Some(id) = operand.id_ref_any_mut() {
+                *id = self.map_id(module, local, *id)?;
+            }
+        }
+        Ok(copy)
+    }
+
+    fn map_id(&mut self, module: usize, local: &HashMap<Word, Word>, id: Word) -> Result<Word> {
+        if let Some(&new) = local.get(&id) {
+            return Ok(new);
+        }
+        if let Some(&new) = self.imported_globals.get(&(module, id)) {
+            return Ok(new);
+        }
+        let library = self.library;
+        let source = library.modules.get(module).ok_or_else(|| self.bad("unknown library module"))?;
+        if source.functions.contains_key(&id) {
+            return Ok(self.import_function(FunctionRef { module, id })?.0);
+        }
+        let inst = match source.globals.get(&id) {
+            Some(&i) => &source.module.types_global_values[i],
+            None => source
+                .module
+                .ext_inst_imports
+                .iter()
+                .find(|i| i.result_id == Some(id))
+                .ok_or_else(|| self.bad(format!("library id {id} is not defined")))?,
+        };
+        if inst.class.opcode == Op::Variable {
+            return Err(self.bad("library functions may not use global variables"));
+        }
+        let mapped = self.map_instruction_without_id(module, local, inst)?;
+        let new = self.global(mapped.class.opcode, mapped.result_type, mapped.operands);
+        self.imported_globals.insert((module, id), new);
+        Ok(new)
+    }
+
+    fn map_instruction_without_id(
+        &mut self,
+        module: usize,
+        local: &HashMap<Word, Word>,
+        inst: &Instruction,
+    ) -> Result<Instruction> {
+        self.map_instruction(module, local, &without_id(inst))
+    }
+
+    fn slot_index(&self, name: &str) -> Option<usize> {
+        let id = self.module.debug_names.iter().find_map(|inst| match inst.operands.as_slice() {
+            [Operand::IdRef(id), Operand::LiteralString(text)] if text.split('(').next() == Some(name) => Some(*id),
+            _ => None,
+        })?;
+        self.module.functions.iter().position(|f| f.def.as_ref().and_then(|d| d.result_id) == Some(id))
+    }
+
+    /// Whether the template has the slot.
+    pub fn has_slot(&self, name: &str) -> bool {
+        self.slot_index(name).is_some()
+    }
+
+    /// A function of the template.
+    fn own(&self, name: &str) -> Result<(Word, Word)> {
+        let def = self.slot_index(name).and_then(|i| self.module.functions.get(i)).and_then(|f| f.def.as_ref());
+        let found = def.and_then(|def| def.result_id.zip(def.result_type));
+        found.ok_or_else(|| self.bad(format!("no function {name}")))
+    }
+
+    /// Gives the structure that a function of the template returns these members, of types that the template declares before it; answers its
+    /// type. No code of the template but bodies of slots may name its members.
+    pub(super) fn set_members(&mut self, name: &str, members: &[Word]) -> Result<Word> {
+        let (_, ty) = self.own(name)?;
+        self.module.debug_names.retain(|inst| inst.operands.first() != Some(&Operand::IdRef(ty)));
+        let types = &mut self.module.types_global_values;
+        types.retain(|inst| inst.result_type != Some(ty));
+        let made = types.iter_mut().find(|inst| inst.result_id == Some(ty) && inst.class.opcode == Op::TypeStruct);
+        match made {
+            Some(made) => made.operands = members.iter().map(|&member| Operand::IdRef(member)).collect(),
+            None => return Err(self.bad(format!("{name} gives no structure"))),
+        }
+        Ok(ty)
+    }
+
+    /// Replaces a slot's body by what `emit` writes. `emit` gets the ids of the slot's parameters and returns the
+    /// id of the result, or `None` for a slot without one.
+    pub fn define(
+        &mut self,
+        name: &str,
+        emit: impl FnOnce(&mut Code<'_, 'l>, &[Word]) -> Result<Option<Word>>,
+    ) -> Result<()> {
+        let index = self.slot_index(name).ok_or_else(|| self.bad(format!("no slot {name}")))?;
+        let function = &mut self.module.functions[index];
+        let parameters: Vec<Word> = function.parameters.iter().filter_map(|p| p.result_id).collect();
+        let removed: HashSet<Word> = function
+            .blocks
+            .drain(..)
+            .flat_map(|b| b.label.into_iter().chain(b.instructions))
+            .filter_map(|i| i.result_id)
+            .collect();
+        let gone =
+            |inst: &Instruction| matches!(inst.operands.first(), Some(Operand::IdRef(id)) if removed.contains(id));
+        self.module.annotations.retain(|inst| !gone(inst));
+        self.module.debug_names.retain(|inst| !gone(inst));
+
+        let mut code = Code {
+            linker: self,
+            instructions: vec![],
+            variables: vec![],
+            params: HashMap::new(),
+            bases: HashMap::new(),
+            rare: None,
+        };
+        let result = emit(&mut code, &parameters)?;
+        let mut instructions = code.variables;
+        instructions.append(&mut code.instructions);
+        instructions.push(match result {
+            Some(id) => Instruction::new(Op::ReturnValue, None, None, vec![Operand::IdRef(id)]),
+            None => Instruction::new(Op::Return, None, None, vec![]),
+        });
+        let label = self.fresh();
+        let mut block = Block { label: Some(label_of(label)), instructions: vec![] };
+        let blocks = &mut self.module.functions[index].blocks;
+        for inst in instructions {
+            if inst.class.opcode == Op::Label {
+                blocks.push(std::mem::replace(&mut block, Block { label: Some(inst), instructions: vec![] }));
+            } else {
+                block.instructions.push(inst);
+            }
+        }
+        blocks.push(block);
+        Ok(())
+    }
+
+    /// Makes the template's array of push constants as long as those kernels have that need more words than it declares.
+    fn widen_push_constants(&mut self) -> Result<()> {
+        if self.push_words as usize <= ParamLayout::PUSH_WORDS {
+            return Ok(());
+        }
+        let types = &mut self.module.types_global_values;
+        let made = |id: Option<Word>| types.iter().position(|inst| id.is_some() && inst.result_id == id);
+        let named = |at: Option<usize>, k: usize| match types.get(at?)?.operands.get(k)? {
+            Operand::IdRef(id) => Some(*id),
+            _ => None,
+        };
+        // The variable's type is a pointer to a structure of the array.
+        let pointer = made(self.push_variable).and_then(|at| types.get(at)?.result_type);
+        let block = named(made(pointer), 1);
+        let array = made(named(made(block), 0));
+        let uint = named(array, 0);
+        let (Some(at), Some(uint)) = (array, uint) else { return Err(self.bad("push constants are no array")) };
+        let length = self.next_id;
+        self.next_id += 1;
+        let words = vec![Operand::LiteralBit32(ParamLayout::WIDE_PUSH_WORDS as u32)];
+        if let Some(operand) = types.get_mut(at).and_then(|inst| inst.operands.get_mut(1)) {
+            *operand = Operand::IdRef(length);
+        }
+        types.insert(at, Instruction::new(Op::Constant, Some(uint), Some(length), words));
+        Ok(())
+    }
+
+    /// Completes capabilities, extensions, the memory model and float modes, and assembles.
+    pub fn finish(mut self) -> Result<Vec<u32>> {
+        if self.table && self.has_slot("nx_param") {
+            self.define("nx_param", |code, args| {
+                let index = *args.first().ok_or_else(|| code.linker.bad("nx_param without index"))?;
+                Ok(Some(code.table_word(index)))
+            })?;
+        }
+        self.widen_push_constants()?;
+        let mut capabilities: Vec<Capability> = vec![Capability::PhysicalStorageBufferAddresses];
+        let mut extensions = vec!["SPV_KHR_physical_storage_buffer"];
+        let mut float_bits = HashSet::new();
+        for inst in &self.module.types_global_values {
+            let bits = match inst.operands.first() {
+                Some(Operand::LiteralBit32(bits)) => *bits,
+                _ => continue,
+            };
+            match (inst.class.opcode, bits) {
+                (Op::TypeInt, 8) => {
+                    // Int8 and Int16 only because spirv-val wants them for a pointer made from an address.
+                    capabilities.extend([Capability::StorageBuffer8BitAccess, Capability::Int8]);
+                    extensions.push("SPV_KHR_8bit_storage");
+                }
+                (Op::TypeInt, 16) => capabilities.extend([Capability::StorageBuffer16BitAccess, Capability::Int16]),
+                (Op::TypeInt, 64) => capabilities.push(Capability::Int64),
+                (Op::TypeFloat, 64) => capabilities.push(Capability::Float64),
+                _ => {}
+            }
+            if inst.class.opcode == Op::TypeFloat {
+                float_bits.insert(bits);
+            }
+        }
+        self.module.execution_modes.retain(|inst| {
+            !matches!(inst.operands.get(1), Some(Operand::ExecutionMode(ExecutionMode::SignedZeroInfNanPreserve)))
+        });
+        self.module
+            .capabilities
+            .retain(|inst| inst.operands.first() != Some(&Operand::Capability(Capability::SignedZeroInfNanPreserve)));
+        let entry = self
+            .module
+            .entry_points
+            .first()
+            .and_then(|e| e.operands.get(1).cloned())
+            .ok_or_else(|| self.bad("no entry point"))?;
+        for (bits, allowed) in [(32, self.modes.preserve_f32), (64, self.modes.preserve_f64)] {
+            if allowed && float_bits.contains(&bits) {
+                capabilities.push(Capability::SignedZeroInfNanPreserve);
+                extensions.push("SPV_KHR_float_controls");
+                self.module.execution_modes.push(Instruction::new(
+                    Op::ExecutionMode,
+                    None,
+                    None,
+                    vec![
+                        entry.clone(),
+                        Operand::ExecutionMode(ExecutionMode::SignedZeroInfNanPreserve),
+                        Operand::LiteralBit32(bits),
+                    ],
+                ));
+            }
+        }
+        if self.bfloat16 {
+            let half = vec![Operand::LiteralBit32(16)];
+            let is_half = |inst: &&mut Instruction| inst.class.opcode == Op::TypeFloat && inst.operands == half;
+            for inst in self.module.types_global_values.iter_mut().filter(is_half) {
+                inst.operands.push(Operand::FPEncoding(FPEncoding::BFloat16KHR));
+            }
+            self.module.capabilities.retain(|c| c.operands.first() != Some(&Operand::Capability(Capability::Float16)));
+            capabilities.extend([Capability::BFloat16TypeKHR, Capability::BFloat16CooperativeMatrixKHR]);
+            extensions.push("SPV_KHR_bfloat16");
+        }
+        for capability in capabilities {
+            let inst = Instruction::new(Op::Capability, None, None, vec![Operand::Capability(capability)]);
+            if !self.module.capabilities.contains(&inst) {
+                self.module.capabilities.push(inst);
+            }
+        }
+        for extension in extensions {
+            let inst = Instruction::new(Op::Extension, None, None, vec![Operand::LiteralString(extension.to_string())]);
+            if !self.module.extensions.contains(&inst) {
+                self.module.extensions.push(inst);
+            }
+        }
+        let model = self.module.memory_model.as_ref().and_then(|inst| inst.operands.get(1).cloned());
+        let model = model.unwrap_or(Operand::MemoryModel(MemoryModel::GLSL450));
+        let addressing = Operand::AddressingModel(AddressingModel::PhysicalStorageBuffer64);
+        self.module.memory_model = Some(Instruction::new(Op::MemoryModel, None, None, vec![addressing, model]));
+        self.module.debug_string_source.clear();
+        self.module.debug_module_processed.clear();
+        self.module.debug_names.clear();
+        if let Some(header) = &mut self.module.header {
+            header.bound = self.next_id;
+        }
+        Ok(self.module.assemble())
+    }
+}
+
+/// Code of one slot.
+#[derive(Debug)]
+pub struct Code<'a, 'l> {
+    pub linker: &'a mut Linker<'l>,
+    pub(super) instructions: Vec<Instruction>,
+    /// Variables of the function, declared where it begins.
+    pub(super) variables: Vec<Instruction>,
+    pub(super) params: HashMap<u32, Word>,
+    pub(super) bases: HashMap<(u32, Word), Word>,
+    /// While hot twins are called: where each of them does not hold.
+    rare: Option<Vec<Word>>,
+}
+
+impl Code<'_, '_> {
+    /// Emits an instruction with a result.
+    pub fn op(&mut self, opcode: Op, result_type: Word, operands: Vec<Operand>) -> Word {
+        let id = self.linker.fresh();
+        self.instructions.push(Instruction::new(opcode, Some(result_type), Some(id), operands));
+        id
+    }
+
+    /// Emits an instruction whose operands are all ids.
+    pub fn ids(&mut self, opcode: Op, result_type: Word, operands: &[Word]) -> Word {
+        self.op(opcode, result_type, operands.iter().map(|&id| Operand::IdRef(id)).collect())
+    }
+
+    /// Integer arithmetic on `uint`.
+    pub fn u32_op(&mut self, opcode: Op, a: Word, b: Word) -> Word {
+        let ty = self.linker.type_uint(32);
+        self.ids(opcode, ty, &[a, b])
+    }
+
+    pub fn bitcast(&mut self, ty: Word, value: Word) -> Word {
+        self.ids(Op::Bitcast, ty, &[value])
+    }
+
+    pub fn extract(&mut self, ty: Word, composite: Word, index: u32) -> Word {
+        self.op(Op::CompositeExtract, ty, vec![Operand::IdRef(composite), Operand::LiteralBit32(index)])
+    }
+
+    /// Emits code that calls the hot twin of every function that has one: `f_hot` gives what `f` gives unless `f_rare` of the
+    /// same arguments is true. Returns what `emit` does, and a bool that is false where all of them hold, if there were any.
+    pub fn hot<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, Option<Word>)> {
+        self.rare = Some(vec![]);
+        let result = emit(self);
+        let rare = self.rare.take().unwrap_or_default();
+        let ty = self.linker.type_bool();
+        let rare = rare.into_iter().reduce(|a, b| self.ids(Op::LogicalOr, ty, &[a, b]));
+        Ok((result?, rare))
+    }
+
+    /// A bool that is false where hot twins of all functions that `emit` calls hold, if any has one: what `hot` gives, without the code that
+    /// only what `emit` computes needs.
+    pub fn rare<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<Word>> {
+        let first = self.instructions.len();
+        let (_, rare) = self.hot(emit)?;
+        let mut used: HashSet<Word> = self.params.values().chain(self.bases.values()).copied().chain(rare).collect();
+        let mut kept = Vec::new();
+        for instruction in self.instructions.drain(first..).rev() {
+            let needed =
+                instruction.result_id.is_none_or(|id| used.contains(&id)) || instruction.class.opcode == Op::Label;
+            if needed {
+                used.extend(instruction.operands.iter().filter_map(Operand::id_ref_any));
+                kept.push(instruction);
+            }
+        }
+        self.instructions.extend(kept.into_iter().rev());
+        Ok(rare)
+    }
+
+    /// Emits code that runs where `condition`, a bool, is false. Nothing that it defines is seen after it.
+    pub fn unless(&mut self, condition: Word, emit: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let (body, merge) = (self.linker.fresh(), self.linker.fresh());
+        let mut push = |opcode, operands| self.instructions.push(Instruction::new(opcode, None, None, operands));
+        push(Op::SelectionMerge, vec![Operand::IdRef(merge), Operand::SelectionControl(SelectionControl::NONE)]);
+        let targets = [condition, merge, body].map(Operand::IdRef);
+        push(Op::BranchConditional, targets.to_vec());
+        self.instructions.push(label_of(body));
+        let (params, bases) = (self.params.clone(), self.bases.clone());
+        emit(self)?;
+        (self.params, self.bases) = (params, bases);
+        self.instructions.push(Instruction::new(Op::Branch, None, None, vec![Operand::IdRef(merge)]));
+        self.instructions.push(label_of(merge));
+        Ok(())
+    }
+
+    /// Calls a library function by name.
+    pub fn call(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
+        if self.rare.is_some() {
+            // A twin that needs no hot form is called as it is.
+            let serves = |twin: &str| {
+                let twin = format!("{name}{twin}");
+                self.linker.has(&twin) && !self.linker.has(&format!("{twin}_hot"))
+            };
+            let forms = match self.linker.modes {
+                FloatModes { rounded: true, .. } if serves("_rounded") => &[][..],
+                FloatModes { fused: true, .. } if serves("_fused") => &[],
+                FloatModes { fused: true, .. } => &["_fused", ""],
+                _ => &[""],
+            };
+            for form in forms {
+                let hot = format!("{name}{form}_hot");
+                if self.linker.has(&hot) {
+                    let rare = self.call_exactly(&format!("{name}{form}_rare"), arguments)?;
+                    self.rare.iter_mut().for_each(|list| list.push(rare));
+                    return self.call_exactly(&hot, arguments);
+                }
+            }
+        }
+        self.call_exactly(name, arguments)
+    }
+
+    fn call_exactly(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
+        let (function, signature) = self.linker.import(name)?;
+        if signature.parameters.len() != arguments.len() {
+            return Err(self.linker.bad(format!(
+                "{name} takes {} arguments, not {}",
+                signature.parameters.len(),
+                arguments.len()
+            )));
+        }
+        let mut operands = vec![Operand::IdRef(function)];
+        operands.extend(arguments.iter().map(|&id| Operand::IdRef(id)));
+        Ok(self.op(Op::FunctionCall, signature.result, operands))
+    }
+
+    /// Calls a function of the template by name.
+    pub fn call_own(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
+        let (function, result) = self.linker.own(name)?;
+        let operands = std::iter::once(function).chain(arguments.iter().copied()).map(Operand::IdRef).collect();
+        Ok(self.op(Op::FunctionCall, result, operands))
+    }
+}
+
+pub(super) fn label_of(id: Word) -> Instruction {
+    Instruction::new(Op::Label, None, Some(id), vec![])
+}
+
+fn without_id(inst: &Instruction) -> Instruction {
+    let mut copy = inst.clone();
+    copy.result_id = None;
+    copy
+}

@@ -1,0 +1,127 @@
+//! How code reads parameters, and memory by addresses.
+
+use nx_vulkan_ir::Result;
+use rspirv::dr::{Instruction, Operand};
+use rspirv::spirv::{MemoryAccess, Op, Scope, StorageClass, Word};
+
+use super::link::Code;
+
+impl Code<'_, '_> {
+    fn push_word(&mut self, index: u32) -> Result<Word> {
+        let variable =
+            self.linker.push_variable.ok_or_else(|| self.linker.bad("the template has no push constants"))?;
+        self.linker.push_words = self.linker.push_words.max(index + 1);
+        let uint = self.linker.type_uint(32);
+        let pointer = self.linker.type_pointer(StorageClass::PushConstant, uint);
+        let (zero, k) = (self.linker.const_u32(0), self.linker.const_u32(index));
+        let chain = self.ids(Op::AccessChain, pointer, &[variable, zero, k]);
+        Ok(self.ids(Op::Load, uint, &[chain]))
+    }
+
+    pub(super) fn table_word(&mut self, index: Word) -> Word {
+        let uint = self.linker.type_uint(32);
+        // The template's push block always starts with the table's address.
+        match (self.push_word(0), self.push_word(1)) {
+            (Ok(low), Ok(high)) => self.load_at(low, high, uint, 4, index, 4),
+            _ => index,
+        }
+    }
+
+    /// Word `index` of the kernel's parameters.
+    pub fn param(&mut self, index: u32) -> Result<Word> {
+        if let Some(&id) = self.params.get(&index) {
+            return Ok(id);
+        }
+        let id = if self.linker.table {
+            self.push_word(0)?;
+            let index = self.linker.const_u32(index);
+            self.table_word(index)
+        } else {
+            self.push_word(index)?
+        };
+        self.params.insert(index, id);
+        Ok(id)
+    }
+
+    fn pointer_at(&mut self, low: Word, high: Word, element: Word, stride: u32, index: Word) -> Word {
+        let uint = self.linker.type_uint(32);
+        let uvec2 = self.linker.type_vector(uint, 2);
+        let block = self.linker.array_block(element, stride);
+        let block_pointer = self.linker.type_pointer(StorageClass::PhysicalStorageBuffer, block);
+        let pointer = self.linker.type_pointer(StorageClass::PhysicalStorageBuffer, element);
+        let base = match self.bases.get(&(low, element)) {
+            Some(&base) => base,
+            None => {
+                let address = self.ids(Op::CompositeConstruct, uvec2, &[low, high]);
+                let base = self.bitcast(block_pointer, address);
+                self.bases.insert((low, element), base);
+                base
+            }
+        };
+        let zero = self.linker.const_u32(0);
+        self.ids(Op::AccessChain, pointer, &[base, zero, index])
+    }
+
+    fn load_at(&mut self, low: Word, high: Word, element: Word, stride: u32, index: Word, align: u32) -> Word {
+        let pointer = self.pointer_at(low, high, element, stride, index);
+        self.op(
+            Op::Load,
+            element,
+            vec![Operand::IdRef(pointer), Operand::MemoryAccess(MemoryAccess::ALIGNED), Operand::LiteralBit32(align)],
+        )
+    }
+
+    /// The address in parameter words `address` and `address + 1`.
+    pub fn address(&mut self, address: u32) -> Result<Address> {
+        Ok(Address { low: self.param(address)?, high: self.param(address + 1)? })
+    }
+
+    /// The address of element `index` of the array at an address. Those of its neighbours are this one and a number that compilers know,
+    /// which memory instructions add.
+    pub fn address_of(&mut self, array: Address, stride: u32, index: Word) -> Address {
+        let (uint, stride) = (self.linker.type_uint(32), self.linker.const_u32(stride));
+        let bytes = self.u32_op(Op::IMul, index, stride);
+        let sum_type = self.linker.global(Op::TypeStruct, None, vec![Operand::IdRef(uint), Operand::IdRef(uint)]);
+        let sum = self.ids(Op::IAddCarry, sum_type, &[array.low, bytes]);
+        let (low, carry) = (self.extract(uint, sum, 0), self.extract(uint, sum, 1));
+        Address { low, high: self.u32_op(Op::IAdd, array.high, carry) }
+    }
+
+    /// Loads element `index` of the array at an address.
+    pub fn load(&mut self, array: Address, element: Word, stride: u32, index: Word) -> Word {
+        self.load_at(array.low, array.high, element, stride, index, stride)
+    }
+
+    /// Stores `value` as element `index` of the array at an address.
+    pub fn store(&mut self, array: Address, element: Word, stride: u32, index: Word, value: Word) {
+        let pointer = self.pointer_at(array.low, array.high, element, stride, index);
+        self.instructions.push(Instruction::new(
+            Op::Store,
+            None,
+            None,
+            vec![
+                Operand::IdRef(pointer),
+                Operand::IdRef(value),
+                Operand::MemoryAccess(MemoryAccess::ALIGNED),
+                Operand::LiteralBit32(stride),
+            ],
+        ));
+    }
+
+    /// Sets bits of the word whose address is in parameter words `address`, `address + 1`, whoever else does at the same time.
+    pub fn atomic_or(&mut self, address: u32, bits: Word) -> Result<()> {
+        let (low, high) = (self.param(address)?, self.param(address + 1)?);
+        let (uint, zero) = (self.linker.type_uint(32), self.linker.const_u32(0));
+        let pointer = self.pointer_at(low, high, uint, 4, zero);
+        let (scope, relaxed) = (self.linker.const_u32(Scope::Device as u32), zero);
+        self.ids(Op::AtomicOr, uint, &[pointer, scope, relaxed, bits]);
+        Ok(())
+    }
+}
+
+/// Halves of an address in a kernel.
+#[derive(Debug, Clone, Copy)]
+pub struct Address {
+    low: Word,
+    high: Word,
+}

@@ -1,0 +1,81 @@
+//! Kernels that tell how a device rounds, and how many fma it does in a second.
+
+use nx_vulkan_ir::{CType, DType, Result};
+
+use super::access::{self, Element, Param, ParamLayout};
+use super::elementwise::{Generated, ITEMS, LOCAL_SIZE, arg};
+use super::library::Library;
+use super::link::{FloatModes, Linker};
+use super::templates;
+
+/// Chains of fma that don't depend on each other, and steps of each: enough to hide the latency of one, and few enough for lavapipe to
+/// compile in 0.1 s.
+const CHAINS: u32 = 8;
+const STEPS: u32 = 32;
+
+/// Operations that [`fma_rate`] does for each element: two per fma.
+pub const RATE_FLOPS: u64 = 2 * (CHAINS * STEPS + CHAINS - 1) as u64;
+
+/// What is probed of pairs `a` and `b`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Probe {
+    /// `fma(a, b, -(a * b))`.
+    Residual,
+    /// `a / b` as the device rounds it.
+    Quotient,
+    /// The square root of `a` as the device rounds it.
+    Root,
+}
+
+/// `out[i] =` what is probed of `a[i]` and `b[i]`, in f32 or, for residuals, f64.
+pub fn generate(library: &Library, modes: FloatModes, probe: Probe, dtype: DType) -> Result<Generated> {
+    let name = "elementwise";
+    let template = templates::template(name)?;
+    let mut linker = Linker::new(library, name, &template, false, modes)?;
+    let mut params = ParamLayout::new(&[Param::Count]);
+    linker.define("slot_element", |code, args| {
+        let (at, element) = (arg(args, 0)?, Element::Typed(dtype));
+        let operands = [params.address(0), params.address(1)];
+        let a = access::load(code, operands[0], element, at)?;
+        let b = access::load(code, operands[1], element, at)?;
+        let result = match probe {
+            Probe::Residual => code.call(&format!("nx_fma_probe_{dtype}"), &[a, b])?,
+            Probe::Quotient => code.call(&format!("nx_divide_{dtype}_rounded"), &[a, b])?,
+            Probe::Root => code.call(&format!("nx_sqrt_{dtype}_rounded"), &[a])?,
+        };
+        let address = params.address(2);
+        access::store(code, address, element, at, result)?;
+        Ok(None)
+    })?;
+    Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: LOCAL_SIZE * ITEMS })
+}
+
+/// `out[i] =` what chains of fma make of `a[i]`, in f32. Each chain has a constant of its own, so that none is another's prefix.
+pub fn fma_rate(library: &Library, modes: FloatModes) -> Result<Generated> {
+    let name = "elementwise";
+    let template = templates::template(name)?;
+    let mut linker = Linker::new(library, name, &template, false, modes)?;
+    let mut params = ParamLayout::new(&[Param::Count]);
+    linker.define("slot_element", |code, args| {
+        let (at, element) = (arg(args, 0)?, Element::Typed(DType::F32));
+        let from = params.address(0);
+        let a = access::load(code, from, element, at)?;
+        let number = |k: u32| u64::from((0.25 + 0.05 * k as f32).to_bits());
+        let constants = (0..CHAINS).map(|k| access::constant(code, CType::F32, number(k)).unwrap_or(a));
+        let constants: Vec<_> = constants.collect();
+        let mut chains = constants.clone();
+        for _ in 0..STEPS {
+            for (chain, &constant) in chains.iter_mut().zip(&constants) {
+                *chain = code.call("nx_multiply_add_f32", &[*chain, a, constant])?;
+            }
+        }
+        let mut sum = chains.first().copied().unwrap_or(a);
+        for &chain in chains.iter().skip(1) {
+            sum = code.call("nx_multiply_add_f32", &[chain, a, sum])?;
+        }
+        let address = params.address(1);
+        access::store(code, address, element, at, sum)?;
+        Ok(None)
+    })?;
+    Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: LOCAL_SIZE * ITEMS })
+}

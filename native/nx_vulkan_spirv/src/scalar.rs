@@ -1,0 +1,294 @@
+//! Elementwise ops on values: which casts, which library function, which rounding.
+
+use nx_vulkan_ir::dtype::merge;
+use nx_vulkan_ir::program::{Binary, Elementwise, Unary};
+use nx_vulkan_ir::{CType, DType, Error, Result};
+use rspirv::dr::Operand;
+use rspirv::spirv::{Op as SpirvOp, Word};
+use smallvec::SmallVec;
+
+use super::access::{canonical, exact_constant, value_type};
+use super::link::Code;
+
+/// A value in generated code and the dtype whose element it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Value {
+    pub id: Word,
+    pub dtype: DType,
+}
+
+/// An integer of which no compiler knows more than its type. One that becomes a float may be 0 otherwise, and compilers drop additions of
+/// zeros, although those change signs (lavapipe does, of x - x too).
+fn hidden(code: &mut Code<'_, '_>, a: Value) -> Result<Value> {
+    // The count of elements is below 2^31, which no compiler knows: 0, and not -1.
+    let (count, shift, int) = (code.param(0)?, code.linker.const_u32(31), value_type(code, CType::I32));
+    let zero = Value { id: code.ids(SpirvOp::ShiftRightArithmetic, int, &[count, shift]), dtype: DType::S32 };
+    let zero = cast(code, zero, a.dtype.ctype().dtype())?;
+    let ty = value_type(code, a.dtype.ctype());
+    Ok(Value { id: code.ids(SpirvOp::BitwiseOr, ty, &[a.id, zero]), ..a })
+}
+
+/// Emits one elementwise op. The result is canonical for `out`.
+pub fn emit(code: &mut Code<'_, '_>, op: Elementwise, args: &[Value], out: DType) -> Result<Word> {
+    let becomes_float = |a: &Value| a.dtype.is_integer() && !out.is_integer();
+    let args = args.iter().map(|a| if becomes_float(a) { hidden(code, *a) } else { Ok(*a) });
+    let args: SmallVec<[Value; 3]> = args.collect::<Result<_>>()?;
+    match (op, &args[..]) {
+        (Elementwise::Unary(op), &[a]) => unary(code, op, a, out),
+        (Elementwise::Binary(op), &[a, b]) => binary(code, op, a, b, out),
+        (Elementwise::AsType, &[a]) => cast(code, a, out),
+        (Elementwise::Select, &[pred, a, b]) => {
+            let pred = truthy(code, pred)?;
+            let condition = is_set(code, pred);
+            let (a, b) = (cast(code, a, out)?, cast(code, b, out)?);
+            let ty = value_type(code, out.ctype());
+            Ok(code.ids(SpirvOp::Select, ty, &[condition, a, b]))
+        }
+        (Elementwise::Clip, &[a, min, max]) => {
+            // By comparisons, which are false for NaN: min takes the place of NaN.
+            let (a, min, max) = (cast(code, a, out)?, cast(code, min, out)?, cast(code, max, out)?);
+            let low = choose(code, "greater", a, min, out)?;
+            choose(code, "less", low, max, out)
+        }
+        _ => Err(Error::InvalidProgram {
+            op: op.name().to_string(),
+            reason: format!("no elementwise op of {} operands", args.len()),
+        }),
+    }
+}
+
+/// `a` where the comparison of `a` and `b` holds, else `b`.
+fn choose(code: &mut Code<'_, '_>, comparison: &str, a: Word, b: Word, dtype: DType) -> Result<Word> {
+    let holds = code.call(&format!("nx_{comparison}_{}", dtype.ctype().name()), &[a, b])?;
+    let condition = is_set(code, holds);
+    let ty = value_type(code, dtype.ctype());
+    Ok(code.ids(SpirvOp::Select, ty, &[condition, a, b]))
+}
+
+/// 1 where the value is not zero, else 0.
+pub fn truthy(code: &mut Code<'_, '_>, a: Value) -> Result<Word> {
+    code.call(&format!("nx_truthy_{}", a.dtype.ctype().name()), &[a.id])
+}
+
+/// A SPIR-V bool from a `uint` that is 0 or not.
+pub fn is_set(code: &mut Code<'_, '_>, value: Word) -> Word {
+    let (bool_type, zero) = (code.linker.type_bool(), code.linker.const_u32(0));
+    code.ids(SpirvOp::INotEqual, bool_type, &[value, zero])
+}
+
+/// A `uint` that is 0 or 1, as a value of `out`.
+fn from_predicate(code: &mut Code<'_, '_>, id: Word, out: DType) -> Result<Word> {
+    cast(code, Value { id, dtype: DType::U8 }, out)
+}
+
+/// The value as an element of `out`, by the rules of `Nx.as_type/2`.
+pub fn cast(code: &mut Code<'_, '_>, a: Value, out: DType) -> Result<Word> {
+    let (from, to) = (a.dtype.ctype(), out.ctype());
+    if a.dtype == out || (from == to && (out.is_canonical() || contains(out, a.dtype))) {
+        return Ok(a.id);
+    }
+    if from == to {
+        return canonical(code, out, a.id);
+    }
+    let narrow_int = out.is_integer() && !out.is_canonical();
+    let from_float = !a.dtype.is_integer();
+    if from_float && narrow_int {
+        return code.call(&format!("nx_cast_{}_{out}", from.name()), &[a.id]);
+    }
+    // A narrow float is rounded once, not by way of f32.
+    if out.is_float() && !out.is_canonical() && from != CType::F32 {
+        return code.call(&format!("nx_cast_{}_{out}", from.name()), &[a.id]);
+    }
+    let id = code.call(&format!("nx_cast_{}_{}", from.name(), to.name()), &[a.id])?;
+    if exact_in(a.dtype, out) { Ok(id) } else { canonical(code, out, id) }
+}
+
+/// Whether every value of `inner` is a value of `outer`, both narrow types of one compute type.
+fn contains(outer: DType, inner: DType) -> bool {
+    match (outer.is_integer(), inner.is_integer()) {
+        (true, true) => outer.is_signed() == inner.is_signed() && outer.bits() >= inner.bits(),
+        _ => false,
+    }
+}
+
+/// Whether a cast between compute types leaves a canonical value of `to`.
+fn exact_in(from: DType, to: DType) -> bool {
+    to.is_canonical() || (from.is_unsigned() && to.is_signed() && to.bits() > from.bits())
+}
+
+fn binary(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value, out: DType) -> Result<Word> {
+    let logical = match op {
+        Binary::LogicalAnd => Some(SpirvOp::BitwiseAnd),
+        Binary::LogicalOr => Some(SpirvOp::BitwiseOr),
+        Binary::LogicalXor => Some(SpirvOp::BitwiseXor),
+        _ => None,
+    };
+    if let Some(opcode) = logical {
+        let (a, b) = (truthy(code, a)?, truthy(code, b)?);
+        let id = code.u32_op(opcode, a, b);
+        return from_predicate(code, id, out);
+    }
+    if op.is_predicate() {
+        if let Some(id) = order(code, op, a, b)? {
+            return from_predicate(code, id, out);
+        }
+        // Narrow floats are compared as the f32 values they are.
+        let operand = match merge(a.dtype, b.dtype) {
+            merged if merged.ctype() == CType::F32 => DType::F32,
+            merged => merged,
+        };
+        let (a, b) = (cast(code, a, operand)?, cast(code, b, operand)?);
+        let id = code.call(&format!("nx_{}_{}", op.name(), operand.ctype().name()), &[a, b])?;
+        return from_predicate(code, id, out);
+    }
+    if out == DType::S64
+        && (a.dtype == DType::U64 || b.dtype == DType::U64)
+        && let Some(id) = mixed_signs(code, op, a, b)?
+    {
+        return Ok(id);
+    }
+    let compute = computes_in(&[a.dtype, b.dtype], out, code.linker.modes.f64);
+    let (a, b) = (cast(code, a, compute)?, cast(code, b, compute)?);
+    let id = code.call(&format!("nx_{}_{}", op.name(), compute.ctype().name()), &[a, b])?;
+    rounded(code, id, compute, out)
+}
+
+/// Ops of a u64 and a signed number that do not work modulo 2^64. `None` for those that do.
+fn mixed_signs(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value) -> Result<Option<Word>> {
+    let exact = |code: &mut Code<'_, '_>, x: Value| {
+        let dtype = if x.dtype == DType::U64 { DType::U64 } else { DType::S64 };
+        cast(code, x, dtype).map(|id| Value { id, dtype })
+    };
+    match op {
+        Binary::Max | Binary::Min => {
+            let comparison = if op == Binary::Max { Binary::GreaterEqual } else { Binary::LessEqual };
+            let Some(holds) = order(code, comparison, a, b)? else {
+                return Ok(None);
+            };
+            let condition = is_set(code, holds);
+            let (a, b) = (cast(code, a, DType::S64)?, cast(code, b, DType::S64)?);
+            let ty = value_type(code, CType::I64);
+            Ok(Some(code.ids(SpirvOp::Select, ty, &[condition, a, b])))
+        }
+        Binary::Quotient | Binary::Remainder | Binary::Pow if a.dtype != b.dtype => {
+            let (a, b) = (exact(code, a)?, exact(code, b)?);
+            let name = format!("nx_{}_{}_{}", op.name(), a.dtype.ctype().name(), b.dtype.ctype().name());
+            code.call(&name, &[a.id, b.id]).map(Some)
+        }
+        Binary::RightShift if a.dtype == DType::U64 => {
+            let amount = cast(code, b, DType::U64)?;
+            let id = code.call("nx_right_shift_u64", &[a.id, amount])?;
+            cast(code, Value { id, dtype: DType::U64 }, DType::S64).map(Some)
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The type in which an op computes: operands are what they are, and the result is rounded once. 32-bit integers are no
+/// f32, so they meet floats in f64 where the device has it.
+fn computes_in(operands: &[DType], out: DType, has_f64: bool) -> DType {
+    let wide = |t: &DType| t.is_integer() && t.bits() >= 32;
+    match out.ctype() {
+        CType::F32 if has_f64 && operands.iter().any(wide) => DType::F64,
+        CType::F32 => DType::F32,
+        _ => out,
+    }
+}
+
+/// A result that was computed as `compute`, as an element of `out`.
+fn rounded(code: &mut Code<'_, '_>, id: Word, compute: DType, out: DType) -> Result<Word> {
+    if compute.ctype() == out.ctype() {
+        canonical(code, out, id)
+    } else {
+        cast(code, Value { id, dtype: compute }, out)
+    }
+}
+
+/// A comparison of numbers of which neither type holds the other, exactly. `None` where a cast to the merged type is exact.
+fn order(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value) -> Result<Option<Word>> {
+    let apart = |x: Value, y: Value| match (x.dtype.ctype(), y.dtype.ctype()) {
+        (CType::I32 | CType::U32, CType::F32) => x.dtype.bits() == 32,
+        (CType::I64 | CType::U64, CType::F32 | CType::F64) | (CType::U64, CType::I32 | CType::I64) => true,
+        _ => false,
+    };
+    let (x, y, op) = if apart(a, b) {
+        (a, b, op)
+    } else if apart(b, a) {
+        let mirrored = match op {
+            Binary::Less => Binary::Greater,
+            Binary::LessEqual => Binary::GreaterEqual,
+            Binary::Greater => Binary::Less,
+            Binary::GreaterEqual => Binary::LessEqual,
+            other => other,
+        };
+        (b, a, mirrored)
+    } else {
+        return Ok(None);
+    };
+    let y = if y.dtype.is_signed() { Value { id: cast(code, y, DType::S64)?, dtype: DType::S64 } } else { y };
+    let name = format!("nx_order_{}_{}", x.dtype.ctype().name(), y.dtype.ctype().name());
+    let order = code.call(&name, &[x.id, y.id])?;
+    code.call(&format!("nx_order_{}_i32", op.name()), &[order]).map(Some)
+}
+
+fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Word> {
+    let integer = a.dtype.is_integer();
+    match op {
+        Unary::IsNan | Unary::IsInfinity if integer => {
+            let zero = code.linker.const_u32(0);
+            from_predicate(code, zero, out)
+        }
+        Unary::IsNan | Unary::IsInfinity => {
+            let id = code.call(&format!("nx_{}_{}", op.name(), a.dtype.ctype().name()), &[a.id])?;
+            from_predicate(code, id, out)
+        }
+        Unary::CountLeadingZeros | Unary::PopulationCount => {
+            let id = code.call(&format!("nx_{}_{}", op.name(), a.dtype), &[a.id])?;
+            let counted = a.dtype.ctype().dtype();
+            cast(code, Value { id, dtype: counted }, out)
+        }
+        Unary::Ceil | Unary::Floor | Unary::Round | Unary::Conjugate if integer && out.is_integer() => {
+            cast(code, a, out)
+        }
+        Unary::Real | Unary::Imag | Unary::Abs if a.dtype.is_complex() => {
+            let id = code.call(&format!("nx_{}_{}", op.name(), a.dtype.ctype().name()), &[a.id])?;
+            let part = if a.dtype == DType::C128 { DType::F64 } else { DType::F32 };
+            cast(code, Value { id, dtype: part }, out)
+        }
+        Unary::Real => cast(code, a, out),
+        // No compiler may know it, see `hidden`.
+        Unary::Imag => {
+            let missing = || Error::InvalidProgram { op: "imag".to_string(), reason: format!("gives {out}") };
+            exact_constant(code, out.ctype(), 0)?.ok_or_else(missing)
+        }
+        Unary::Abs if a.dtype.is_unsigned() => cast(code, a, out),
+        // NVIDIA's compiler (580.159, on Hopper) takes magnitudes for positive, as that of the least number is not.
+        Unary::Abs if integer && out == a.dtype => {
+            let id = code.call(&format!("nx_abs_{}", out.ctype().name()), &[a.id])?;
+            let id = hidden(code, Value { id, dtype: out })?.id;
+            canonical(code, out, id)
+        }
+        _ => {
+            let compute = computes_in(&[a.dtype], out, code.linker.modes.f64);
+            let value = cast(code, a, compute)?;
+            let id = code.call(&format!("nx_{}_{}", op.name(), compute.ctype().name()), &[value])?;
+            rounded(code, id, compute, out)
+        }
+    }
+}
+
+/// A value from its parameter words.
+pub fn from_words(code: &mut Code<'_, '_>, ctype: CType, words: &[Word]) -> Word {
+    let uint = code.linker.type_uint(32);
+    let ty = value_type(code, ctype);
+    match words {
+        [word] if ctype == CType::U32 => *word,
+        [word] => code.bitcast(ty, *word),
+        _ => {
+            let vector = code.linker.type_vector(uint, words.len() as u32);
+            let operands = words.iter().map(|&w| Operand::IdRef(w)).collect();
+            let bits = code.op(SpirvOp::CompositeConstruct, vector, operands);
+            code.bitcast(ty, bits)
+        }
+    }
+}

@@ -1,0 +1,407 @@
+//! One element of a value: loaded from where the value lies, or computed from elements of others.
+
+use std::rc::Rc;
+
+use nx_vulkan_ir::Value as Number;
+use nx_vulkan_ir::program::op::{Axes, Scalar};
+use nx_vulkan_ir::program::{Binary, Elementwise, Op};
+use nx_vulkan_ir::shape::{Dims, contiguous_strides, elements};
+use nx_vulkan_ir::{CType, DType, Result};
+use rspirv::spirv::{Op as SpirvOp, Word};
+use smallvec::{SmallVec, smallvec};
+
+use super::index::Index;
+use super::node::{Id, Kind, Node, Source};
+use super::{Emitter, Port, invalid};
+use crate::access::{self, Element, value_type};
+use crate::scalar::{self, Value};
+
+type Words = SmallVec<[Word; 6]>;
+
+impl Emitter<'_, '_, '_> {
+    /// The element of `id` at `index`, as its dtype's compute type holds it.
+    pub(super) fn element(&mut self, id: Id, index: Index) -> Result<Word> {
+        let key = (id, index.key());
+        if let Some(&known) = self.frames.iter().rev().find_map(|frame| frame.elements.get(&key)) {
+            return Ok(known);
+        }
+        let value = self.fresh_element(id, index)?;
+        if let Some(frame) = self.frames.last_mut() {
+            frame.elements.insert(key, value);
+        }
+        Ok(value)
+    }
+
+    fn fresh_element(&mut self, id: Id, mut index: Index) -> Result<Word> {
+        match self.entries[id].source.clone() {
+            Source::Uniform(value) => Ok(value),
+            Source::Variable(variable) => {
+                let ty = value_type(self.code, self.entries[id].ty.dtype.ctype());
+                Ok(self.code.get(ty, variable))
+            }
+            Source::Region(region) => {
+                let at = self.linear(&mut index);
+                Ok(self.load_region(id, &region, at))
+            }
+            Source::Port { k, port } => self.load_port(id, k, &port, index),
+            Source::Lazy => {
+                let node = self.node_of(id).ok_or_else(|| invalid("a value from nowhere".to_string()))?;
+                match &node.kind {
+                    Kind::Op(op) => self.computed(id, op, &node, index),
+                    Kind::Fold(_) => self.fold_alone(&node, index),
+                    Kind::Put { axes } => self.put(id, axes, &node, index),
+                    Kind::Control { .. } => Err(invalid("a result before its loop".to_string())),
+                }
+            }
+        }
+    }
+
+    fn load_port(&mut self, id: Id, k: u8, port: &Port, mut index: Index) -> Result<Word> {
+        let shape = self.shape(id);
+        let contiguous = port.bias == 0
+            && port.strides.iter().zip(&contiguous_strides(&shape)).zip(&shape).all(|((a, b), &n)| a == b || n == 1);
+        let mut at =
+            if contiguous { self.linear(&mut index) } else { self.position(&mut index, &port.strides, port.bias) };
+        if port.per_group {
+            let part = self.times(self.group, elements(&shape) as u32);
+            at = self.plus(part, at);
+        }
+        let (address, element) = (self.params.address(k), self.stored(id));
+        access::load(self.code, address, element, at)
+    }
+
+    /// The element of an operand, with the type that it has there.
+    fn value(&mut self, id: Id, index: Index) -> Result<Value> {
+        Ok(Value { id: self.element(id, index)?, dtype: self.entries[id].ty.dtype })
+    }
+
+    /// The element of an operand, as one of `out`.
+    fn cast(&mut self, id: Id, index: Index, out: DType) -> Result<Word> {
+        let value = self.value(id, index)?;
+        scalar::cast(self.code, value, out)
+    }
+
+    /// The index in an operand of an elementwise op: aligned to the last axes, with axes of size 1 repeated.
+    fn broadcast(&mut self, index: &mut Index, shape: &[u64]) -> Index {
+        if elements(shape) == elements(&index.shape) {
+            return index.clone().reshape(self, shape);
+        }
+        let zero = self.number(0);
+        if elements(shape) == 1 {
+            return Index::linear(shape, zero);
+        }
+        let coordinates = self.coordinates(index);
+        let lead = coordinates.len().saturating_sub(shape.len());
+        let pick = |(&size, &coordinate): (&u64, &Word)| if size == 1 { zero } else { coordinate };
+        Index::coordinates(shape, shape.iter().zip(&coordinates[lead..]).map(pick).collect())
+    }
+
+    fn computed(&mut self, id: Id, op: &Op, node: &Node, mut index: Index) -> Result<Word> {
+        let out = self.entries[id].ty.clone();
+        if let Some(elementwise) = op.elementwise() {
+            let mut args: SmallVec<[Value; 3]> = SmallVec::new();
+            for &operand in &node.operands {
+                let shape = self.shape(operand);
+                let at = self.broadcast(&mut index, &shape);
+                args.push(self.value(operand, at)?);
+            }
+            return scalar::emit(self.code, elementwise, &args, out.dtype);
+        }
+        let zero = self.number(0);
+        match (op, &node.operands[..]) {
+            (Op::Constant(value), _) => self.constant(*value, out.dtype),
+            (Op::Iota { axis }, _) => {
+                let at = match axis {
+                    Some(axis) => self.coordinates(&mut index).get(*axis).copied().unwrap_or(zero),
+                    None => self.linear(&mut index),
+                };
+                scalar::emit(self.code, Elementwise::AsType, &[Value { id: at, dtype: DType::U32 }], out.dtype)
+            }
+            (Op::Eye, _) => {
+                let coordinates = self.coordinates(&mut index);
+                let [.., row, column] = coordinates[..] else { return Err(invalid("eye of a vector".to_string())) };
+                let args = [row, column].map(|id| Value { id, dtype: DType::U32 });
+                scalar::emit(self.code, Elementwise::Binary(Binary::Equal), &args, out.dtype)
+            }
+            (Op::Reshape | Op::Squeeze, &[a]) => {
+                let shape = self.shape(a);
+                let at = index.reshape(self, &shape);
+                self.element(a, at)
+            }
+            (Op::Bitcast, &[a]) => {
+                let shape = self.shape(a);
+                let at = index.reshape(self, &shape);
+                let value = self.value(a, at)?;
+                self.bitcast(value, out.dtype)
+            }
+            (Op::Broadcast { axes }, &[a]) => {
+                let shape = self.shape(a);
+                let coordinates = self.coordinates(&mut index);
+                let pick = |(&axis, &size): (&usize, &u64)| if size == 1 { zero } else { coordinates[axis] };
+                let at = Index::coordinates(&shape, axes.iter().zip(&shape).map(pick).collect());
+                self.element(a, at)
+            }
+            (Op::Transpose { axes }, &[a]) => {
+                let shape = self.shape(a);
+                let coordinates = self.coordinates(&mut index);
+                let mut at: Words = smallvec![zero; shape.len()];
+                axes.iter().zip(coordinates).for_each(|(&axis, coordinate)| at[axis] = coordinate);
+                self.element(a, Index::coordinates(&shape, at))
+            }
+            (Op::Reverse { axes }, &[a]) => {
+                let shape = self.shape(a);
+                let mut at = self.coordinates(&mut index);
+                for &axis in axes {
+                    let last = self.number(shape[axis] as u32 - 1);
+                    at[axis] = self.minus(last, at[axis]);
+                }
+                self.element(a, Index::coordinates(&shape, at))
+            }
+            (Op::Slice { starts, strides, lengths }, &[a, ref rest @ ..]) => {
+                let shape = self.shape(a);
+                let starts = self.starts(starts, rest, &shape, lengths)?;
+                let mut at = self.coordinates(&mut index);
+                for (axis, coordinate) in at.iter_mut().enumerate() {
+                    let offset = self.times(*coordinate, strides[axis] as u32);
+                    *coordinate = self.plus(starts[axis], offset);
+                }
+                self.element(a, Index::coordinates(&shape, at))
+            }
+            (Op::PutSlice { starts }, &[a, window, ref rest @ ..]) => {
+                let (shape, lengths) = (self.shape(a), self.shape(window));
+                let starts = self.starts(starts, rest, &shape, &lengths)?;
+                let coordinates = self.coordinates(&mut index);
+                let (mut at, mut inside): (Words, Option<Word>) = (smallvec![], None);
+                for (axis, &coordinate) in coordinates.iter().enumerate() {
+                    if lengths[axis] == shape[axis] {
+                        at.push(coordinate);
+                        continue;
+                    }
+                    let offset = self.minus(coordinate, starts[axis]);
+                    at.push(self.clamped(offset, lengths[axis], &mut inside));
+                }
+                let old = self.cast(a, index, out.dtype)?;
+                let new = self.cast(window, Index::coordinates(&lengths, at), out.dtype)?;
+                Ok(self.where_inside(inside, new, old, out.dtype))
+            }
+            (Op::Pad { config }, &[a, value]) => {
+                let shape = self.shape(a);
+                let (mut at, mut inside): (Words, Option<Word>) = (smallvec![], None);
+                for (axis, coordinate) in self.coordinates(&mut index).into_iter().enumerate() {
+                    let (low, high, interior) = config[axis];
+                    if (low, high, interior) == (0, 0, 0) {
+                        at.push(coordinate);
+                        continue;
+                    }
+                    let low = self.number(low as u32);
+                    let offset = self.minus(coordinate, low);
+                    let (place, between) = self.divide(offset, interior as u32 + 1);
+                    at.push(self.clamped(place, shape[axis], &mut inside));
+                    self.also_equal(between, zero, &mut inside);
+                }
+                let padding = self.cast(value, Index::linear(&[], zero), out.dtype)?;
+                let inner = self.cast(a, Index::coordinates(&shape, at), out.dtype)?;
+                Ok(self.where_inside(inside, inner, padding, out.dtype))
+            }
+            (Op::Concatenate { axis }, parts) => {
+                let coordinates = self.coordinates(&mut index);
+                let mut start = 0;
+                let mut chosen: Option<Word> = None;
+                for &part in parts {
+                    let shape = self.shape(part);
+                    let first = self.number(start as u32);
+                    let offset = self.minus(coordinates[*axis], first);
+                    let (mut at, mut inside) = (coordinates.clone(), None);
+                    at[*axis] = self.clamped(offset, shape[*axis], &mut inside);
+                    let value = self.cast(part, Index::coordinates(&shape, at), out.dtype)?;
+                    chosen = Some(match chosen {
+                        Some(others) => self.where_inside(inside, value, others, out.dtype),
+                        None => value,
+                    });
+                    start += shape[*axis];
+                }
+                chosen.ok_or_else(|| invalid("nothing to concatenate".to_string()))
+            }
+            (Op::Stack { axis }, parts) => {
+                let mut coordinates = self.coordinates(&mut index);
+                let which = coordinates.remove(*axis);
+                let mut chosen: Option<Word> = None;
+                for (i, &part) in parts.iter().enumerate() {
+                    let shape = self.shape(part);
+                    let value = self.cast(part, Index::coordinates(&shape, coordinates.clone()), out.dtype)?;
+                    let (number, mut inside) = (self.number(i as u32), None);
+                    self.also_equal(which, number, &mut inside);
+                    chosen = Some(match chosen {
+                        Some(others) => self.where_inside(inside, value, others, out.dtype),
+                        None => value,
+                    });
+                }
+                chosen.ok_or_else(|| invalid("nothing to stack".to_string()))
+            }
+            (Op::Take { axis }, &[a, indices]) => {
+                let (shape, by) = (self.shape(a), self.shape(indices));
+                let mut at = self.coordinates(&mut index);
+                let of_index: Words = at.drain(*axis..*axis + by.len()).collect();
+                let place = self.element(indices, Index::coordinates(&by, of_index))?;
+                let place = self.clamped_index(indices, place, shape[*axis])?;
+                at.insert(*axis, place);
+                self.element(a, Index::coordinates(&shape, at))
+            }
+            (Op::TakeAlongAxis { axis }, &[a, indices]) => {
+                let (shape, by) = (self.shape(a), self.shape(indices));
+                let mut at = self.coordinates(&mut index);
+                let place = self.element(indices, Index::coordinates(&by, at.clone()))?;
+                at[*axis] = self.clamped_index(indices, place, shape[*axis])?;
+                self.element(a, Index::coordinates(&shape, at))
+            }
+            (Op::Gather { axes }, &[a, indices]) => self.gather(a, indices, axes, &mut index),
+            _ => Err(invalid(format!("no code for {}", op.name()))),
+        }
+    }
+
+    fn gather(&mut self, a: Id, indices: Id, axes: &Axes, index: &mut Index) -> Result<Word> {
+        let (shape, by) = (self.shape(a), self.shape(indices));
+        let coordinates = self.coordinates(index);
+        let (vector, rest) = coordinates.split_at(by.len().saturating_sub(1).min(coordinates.len()));
+        let mut rest = rest.iter();
+        let zero = self.number(0);
+        let mut at: Words = smallvec![zero; shape.len()];
+        for (axis, coordinate) in at.iter_mut().enumerate() {
+            *coordinate = match axes.iter().position(|&a| a == axis) {
+                Some(component) => {
+                    let mut of_index: Words = vector.into();
+                    of_index.push(self.number(component as u32));
+                    let place = self.element(indices, Index::coordinates(&by, of_index))?;
+                    self.clamped_index(indices, place, shape[axis])?
+                }
+                None => rest.next().copied().unwrap_or(zero),
+            };
+        }
+        self.element(a, Index::coordinates(&shape, at))
+    }
+
+    /// The last update of an element, or the element where there is none.
+    fn put(&mut self, id: Id, axes: &Axes, node: &Rc<Node>, mut index: Index) -> Result<Word> {
+        let &[a, last, updates] = &node.operands[..] else { return Err(invalid("operands of put".to_string())) };
+        let (out, shape) = (self.entries[id].ty.dtype, self.shape(updates));
+        let coordinates = self.coordinates(&mut index);
+        let rest: Words =
+            (0..coordinates.len()).filter(|axis| !axes.contains(axis)).map(|axis| coordinates[axis]).collect();
+        let inner: Dims = shape[shape.len() - rest.len()..].into();
+        let number = self.element(last, index.clone())?;
+        let (zero, one) = (self.number(0), self.number(1));
+        let mut outside = None;
+        self.also_equal(number, zero, &mut outside);
+        let row = self.code.u32_op(SpirvOp::ISub, number, one);
+        let uint = self.code.linker.type_uint(32);
+        let row = outside.map_or(row, |outside| self.choose(uint, outside, zero, row));
+        let mut at = zero;
+        for (&coordinate, &size) in rest.iter().zip(&inner) {
+            at = self.times(at, size as u32);
+            at = self.plus(at, coordinate);
+        }
+        let start = self.times(row, elements(&inner) as u32);
+        let at = self.plus(start, at);
+        let old = self.cast(a, index, out)?;
+        let new = self.cast(updates, Index::linear(&shape, at), out)?;
+        Ok(self.where_inside(outside, old, new, out))
+    }
+
+    fn where_inside(&mut self, inside: Option<Word>, inner: Word, outer: Word, dtype: DType) -> Word {
+        let ty = value_type(self.code, dtype.ctype());
+        inside.map_or(inner, |inside| self.choose(ty, inside, inner, outer))
+    }
+
+    fn also(&mut self, holds: Word, all: &mut Option<Word>) {
+        let boolean = self.code.linker.type_bool();
+        *all = Some(match *all {
+            Some(before) => self.code.ids(SpirvOp::LogicalAnd, boolean, &[before, holds]),
+            None => holds,
+        });
+    }
+
+    fn also_equal(&mut self, a: Word, b: Word, all: &mut Option<Word>) {
+        if a != b {
+            let boolean = self.code.linker.type_bool();
+            let equal = self.code.ids(SpirvOp::IEqual, boolean, &[a, b]);
+            self.also(equal, all);
+        }
+    }
+
+    /// The coordinate itself where it is below `size`, else 0; `inside` becomes false there.
+    fn clamped(&mut self, coordinate: Word, size: u64, inside: &mut Option<Word>) -> Word {
+        let (uint, boolean) = (self.code.linker.type_uint(32), self.code.linker.type_bool());
+        let (zero, end) = (self.number(0), self.number(size as u32));
+        let below = self.code.ids(SpirvOp::ULessThan, boolean, &[coordinate, end]);
+        self.also(below, inside);
+        self.choose(uint, below, coordinate, zero)
+    }
+
+    /// An element of an index tensor as a coordinate of an axis of `size`, clamped.
+    fn clamped_index(&mut self, indices: Id, index: Word, size: u64) -> Result<Word> {
+        let dtype = self.entries[indices].ty.dtype.ctype().dtype();
+        let ctype = dtype.ctype().name();
+        let [zero, last] = [0, size as u32 - 1].map(|number| self.number(number));
+        let zero = scalar::cast(self.code, Value { id: zero, dtype: DType::U32 }, dtype)?;
+        let last = scalar::cast(self.code, Value { id: last, dtype: DType::U32 }, dtype)?;
+        let index = self.code.call(&format!("nx_max_{ctype}"), &[index, zero])?;
+        let index = self.code.call(&format!("nx_min_{ctype}"), &[index, last])?;
+        scalar::cast(self.code, Value { id: index, dtype }, DType::U32)
+    }
+
+    /// Starts of a window, clamped so that it fits; `rest` gives those that are missing.
+    fn starts(&mut self, starts: &[Option<i64>], rest: &[Id], sizes: &[u64], lengths: &[u64]) -> Result<Words> {
+        let mut rest = rest.iter();
+        let mut resolved: Words = smallvec![];
+        for ((start, &size), &length) in starts.iter().zip(sizes).zip(lengths) {
+            let room = size.checked_sub(length).ok_or_else(|| invalid(format!("{length} of {size}")))?;
+            resolved.push(match (start, rest.as_slice()) {
+                (Some(start), _) => self.number((*start).clamp(0, room as i64) as u32),
+                (None, [id, ..]) => {
+                    rest.next();
+                    let value = self.uniform(*id)?;
+                    self.clamped_index(*id, value, room + 1)?
+                }
+                (None, []) => return Err(invalid("a start is missing".to_string())),
+            });
+        }
+        Ok(resolved)
+    }
+
+    fn constant(&mut self, value: Scalar, dtype: DType) -> Result<Word> {
+        let canonical = Number::from(value).cast(dtype);
+        // In the compute type: a narrow number is the same number there.
+        let bits = canonical.to_bits(dtype.ctype().dtype());
+        let bits = if dtype.ctype() == CType::I32 { canonical.to_bits(DType::S32) } else { bits };
+        access::exact_constant(self.code, dtype.ctype(), bits as u64)?
+            .ok_or_else(|| invalid(format!("a constant of {dtype}")))
+    }
+
+    /// The same bits as an element of another type of the same width.
+    fn bitcast(&mut self, value: Value, out: DType) -> Result<Word> {
+        if value.dtype == out {
+            return Ok(value.id);
+        }
+        if value.dtype.size_bytes() > 2 {
+            let ty = value_type(self.code, out.ctype());
+            let same = value.dtype.ctype() == out.ctype();
+            return Ok(if same { value.id } else { self.code.bitcast(ty, value.id) });
+        }
+        let plain = |dtype| matches!(dtype, DType::U8 | DType::U16);
+        let raw = match value.dtype {
+            dtype if plain(dtype) => value.id,
+            dtype => self.code.call(&format!("nx_store_{dtype}"), &[value.id])?,
+        };
+        if plain(out) {
+            // What is stored may have more bits than the type.
+            let mask = self.number((1u32 << out.bits()) - 1);
+            return Ok(self.code.u32_op(SpirvOp::BitwiseAnd, raw, mask));
+        }
+        self.code.call(&format!("nx_load_{out}"), &[raw])
+    }
+
+    /// Element type of memory that holds the value as it is.
+    pub(super) fn stored(&self, id: Id) -> Element {
+        Element::Typed(self.entries[id].ty.dtype)
+    }
+}
