@@ -198,8 +198,11 @@ fn small_lavapipe() -> Caps {
     Caps { subgroup_size: 4, min_subgroup_size: 4, max_subgroup_size: 4, ..lavapipe() }
 }
 
+/// A device by name, and what it can do.
+type Described = (&'static str, fn() -> Caps);
+
 /// All of them, by name.
-pub const ALL: [(&str, fn() -> Caps); 14] = [
+pub const ALL: [Described; 14] = [
     ("H200", h200),
     ("A100", a100),
     ("RTX 4060", rtx_4060),
