@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use nx_vulkan_engine::program::function::{Function, ScalarStep, Scalars};
 use nx_vulkan_engine::program::op::{Axes, Scalar};
-use nx_vulkan_engine::program::verify::{self, accepts, result_dtype};
+use nx_vulkan_engine::program::ops::{accepts, result_dtype};
+use nx_vulkan_engine::program::verify;
 use nx_vulkan_engine::program::{
     Binary, Branches, Conv, Cumulative, Elementwise, Fourier, Instruction, Linalg, Loop, Op, Operand, Program,
     Reduction, Transform, Unary, Windows,

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use nx_vulkan_check::Reflection;
-use nx_vulkan_engine::program::verify::result_dtype;
+use nx_vulkan_engine::program::ops::result_dtype;
 use nx_vulkan_engine::program::{Binary, Builder, Elementwise, Program, Reduction, Unary};
 use nx_vulkan_engine::{CType, DType, Error};
 use nx_vulkan_ir::program::reducer::Reducer;

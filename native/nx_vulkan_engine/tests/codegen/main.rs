@@ -2,4 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod coverage;
+mod golden;
 mod kernels;
+mod listing;
