@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -20,7 +19,6 @@ use nx_vulkan_spirv::link::FloatModes;
 use nx_vulkan_spirv::matrix::{MatrixTile, Planes, SplitSpec, SplitStage};
 use nx_vulkan_spirv::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
 use nx_vulkan_spirv::rows::{Along, RowPort};
-use nx_vulkan_spirv::templates::{LIBRARIES, TEMPLATES};
 use nx_vulkan_spirv::workgroup::{self, Keyed, Mode, WorkgroupSpec};
 use rspirv::binary::Assemble;
 use rspirv::dr::{Instruction, Operand};
@@ -215,22 +213,6 @@ fn every_op_and_type_generates_a_valid_kernel() {
     }
     assert!(missing.is_empty(), "the library lacks {missing:?}");
     assert!(generated > 1200, "{generated} kernels");
-}
-
-/// Every module in the folders is built in, and nothing else.
-#[test]
-fn built_in_modules_are_those_of_the_folders() {
-    for (folder, list) in [("template", TEMPLATES), ("lib", LIBRARIES)] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../priv/shaders").join(folder);
-        let files: BTreeSet<String> = std::fs::read_dir(path)
-            .unwrap()
-            .map(|f| f.unwrap().path())
-            .filter(|path| path.extension().is_some_and(|e| e == "spv"))
-            .map(|path| path.file_stem().unwrap().to_string_lossy().into_owned())
-            .collect();
-        let names: BTreeSet<String> = list.iter().map(|(name, _)| (*name).to_string()).collect();
-        assert_eq!(files, names, "{folder}");
-    }
 }
 
 /// `nx_<words>` with the types that the function is of, or `bits` and `word` for those on raw bits of any type.
