@@ -2,7 +2,8 @@
 //!
 //! The archive is a sequence of groups: the library, and each family of templates (the name up to the first `_`). A
 //! group is what is unpacked at once. Before compression its words are split into four planes of bytes: those of the
-//! high bytes are nearly all zeros. A table of groups and modules is written beside it, as Rust.
+//! high bytes are nearly all zeros. A table of groups and modules is written beside it, as Rust, and the order in which
+//! `kernels.toml` lists the library's modules: which one a function comes from depends on it.
 
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
@@ -22,7 +23,11 @@ fn main() -> Result<()> {
             groups.entry(format!("{kind}/{family}")).or_default().push((format!("{kind}/{name}"), bytes));
         }
     }
-    let (archive, table) = pack(groups)?;
+    let list = shaders.join("kernels.toml");
+    println!("cargo::rerun-if-changed={}", list.display());
+    let list = std::fs::read_to_string(list)?;
+    let (archive, mut table) = pack(groups)?;
+    table += &format!("static LIBRARIES: &[&str] = &{:?};\n", libraries(&list));
     let out = folder("OUT_DIR")?;
     std::fs::write(out.join("modules.bin"), archive)?;
     std::fs::write(out.join("modules.rs"), table)
@@ -30,6 +35,13 @@ fn main() -> Result<()> {
 
 fn folder(variable: &str) -> Result<PathBuf> {
     std::env::var_os(variable).map(PathBuf::from).ok_or_else(|| Error::other(format!("{variable} is not set")))
+}
+
+/// The names of the library's modules, in the order of the list: the line after each `[[library]]`.
+fn libraries(list: &str) -> Vec<&str> {
+    let lines = list.lines().skip_while(|line| *line != "[[library]]");
+    let pairs = lines.clone().zip(lines.skip(1)).filter(|(header, _)| *header == "[[library]]");
+    pairs.filter_map(|(_, line)| line.strip_prefix("name = \"")?.strip_suffix('"')).collect()
 }
 
 /// Names and bytes of all modules in a folder.

@@ -109,11 +109,7 @@ impl Library {
     /// The library that is built into the engine.
     pub fn builtin() -> Result<&'static Library> {
         static BUILTIN: OnceCell<Library> = OnceCell::new();
-        BUILTIN.get_or_try_init(|| {
-            let paths = templates::paths().filter_map(|path| Some((path, path.strip_prefix("lib/")?)));
-            let modules = paths.map(|(path, name)| Ok((name, templates::module(path)?)));
-            Library::parse(&modules.collect::<Result<Vec<_>>>()?)
-        })
+        BUILTIN.get_or_try_init(|| Library::parse(&templates::libraries()?))
     }
 }
 

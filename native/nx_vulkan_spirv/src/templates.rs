@@ -65,6 +65,11 @@ pub fn module(path: &str) -> Result<&'static [u32]> {
     words.ok_or_else(|| bad("the archive is damaged"))
 }
 
+/// Names and words of the library's modules, in the order in which functions are searched in them.
+pub fn libraries() -> Result<Vec<(&'static str, &'static [u32])>> {
+    LIBRARIES.iter().map(|name| Ok((*name, module(&format!("lib/{name}"))?))).collect()
+}
+
 /// The words of a template by name.
 pub fn template(name: &str) -> Result<&'static [u32]> {
     module(&format!("template/{name}"))
@@ -97,6 +102,13 @@ mod tests {
             paths().map(|path| (path.to_string(), module(path).unwrap().to_vec())).collect();
         assert!(built_in.keys().eq(files.keys()));
         assert!(built_in == files, "words differ");
+    }
+
+    #[test]
+    fn the_library_is_all_of_its_folder() {
+        let mut listed: Vec<String> = LIBRARIES.iter().map(|name| format!("lib/{name}")).collect();
+        listed.sort();
+        assert!(listed.iter().map(String::as_str).eq(paths().filter(|path| path.starts_with("lib/"))));
     }
 
     #[test]
