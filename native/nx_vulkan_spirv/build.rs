@@ -1,9 +1,9 @@
 //! Packs the library and template modules of `priv/shaders` into one archive, which is built into the crate.
 //!
-//! The archive is a sequence of groups: the library, and each family of templates (the name up to the first `_`). A
-//! group is what is unpacked at once. Before compression its words are split into four planes of bytes: those of the
-//! high bytes are nearly all zeros. A table of groups and modules is written beside it, as Rust, and the order in which
-//! `kernels.toml` lists the library's modules: which one a function comes from depends on it.
+//! The archive is a sequence of groups: the library, and each family of templates (the name up to the first `_`), large
+//! families in several. A group is what is unpacked at once. Before compression its words are split into four planes of
+//! bytes: those of the high bytes are nearly all zeros. A table of groups and modules is written beside it, as Rust, and
+//! the order in which `kernels.toml` lists the library's modules: which one a function comes from depends on it.
 
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
@@ -12,21 +12,40 @@ use std::fmt::Write as _;
 use std::io::{Error, Result, Write as _};
 use std::path::{Path, PathBuf};
 
+/// Groups of templates grow no larger, so that the first kernel of a large family does not pay for all.
+const GROUP_BYTES: usize = 256 << 10;
+
+/// Modules that are compressed together.
+#[derive(Default)]
+struct Group {
+    family: String,
+    /// Path and words of each module.
+    modules: Vec<(String, usize)>,
+    bytes: Vec<u8>,
+}
+
 fn main() -> Result<()> {
     let shaders = folder("CARGO_MANIFEST_DIR")?.join("../../priv/shaders");
     println!("cargo::rerun-if-changed=build.rs");
-    let mut groups: BTreeMap<String, Vec<(String, Vec<u8>)>> = BTreeMap::new();
+    let mut groups: Vec<Group> = Vec::new();
     for kind in ["lib", "template"] {
         println!("cargo::rerun-if-changed={}", shaders.join(kind).display());
         for (name, bytes) in modules(&shaders.join(kind))? {
-            let family = name.split('_').next().unwrap_or_default();
-            groups.entry(format!("{kind}/{family}")).or_default().push((format!("{kind}/{name}"), bytes));
+            let family = format!("{kind}/{}", name.split('_').next().unwrap_or_default());
+            let fits = |group: &Group| kind == "lib" || group.bytes.len() + bytes.len() <= GROUP_BYTES;
+            if !groups.last().is_some_and(|group| group.family == family && fits(group)) {
+                groups.push(Group { family, ..Group::default() });
+            }
+            if let Some(group) = groups.last_mut() {
+                group.modules.push((format!("{kind}/{name}"), bytes.len() / 4));
+                group.bytes.extend(bytes);
+            }
         }
     }
     let list = shaders.join("kernels.toml");
     println!("cargo::rerun-if-changed={}", list.display());
     let list = std::fs::read_to_string(list)?;
-    let (archive, mut table) = pack(groups)?;
+    let (archive, mut table) = pack(&groups)?;
     table += &format!("static LIBRARIES: &[&str] = &{:?};\n", libraries(&list));
     let out = folder("OUT_DIR")?;
     std::fs::write(out.join("modules.bin"), archive)?;
@@ -62,30 +81,27 @@ fn modules(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
     Ok(found)
 }
 
-/// The archive, and the Rust text of the table.
-fn pack(groups: BTreeMap<String, Vec<(String, Vec<u8>)>>) -> Result<(Vec<u8>, String)> {
+/// The archive, and the Rust text of the table, whose modules are sorted by path.
+fn pack(groups: &[Group]) -> Result<(Vec<u8>, String)> {
     let mut archive = Vec::new();
     let mut group_rows = String::new();
-    // By path, since modules are looked up so; groups of names are not in the order of their modules.
-    let mut module_rows = BTreeMap::new();
-    let count = groups.len();
-    for (index, group) in groups.into_values().enumerate() {
-        let start = archive.len();
-        let mut bytes = Vec::new();
-        for (path, module) in group {
-            let first = bytes.len() / 4;
-            bytes.extend(module);
-            let row = format!("({path:?}, Place {{ group: {index}, words: {first}..{} }}),\n", bytes.len() / 4);
-            module_rows.insert(path, row);
+    let mut module_rows = String::new();
+    for (index, group) in groups.iter().enumerate() {
+        let mut first = 0;
+        for (path, words) in &group.modules {
+            let end = first + words;
+            // Writing to a String does not fail.
+            let _ = writeln!(module_rows, "({path:?}, Place {{ group: {index}, words: {first}..{end} }}),");
+            first = end;
         }
-        let planes: Vec<u8> = (0..4).flat_map(|plane| bytes.iter().copied().skip(plane).step_by(4)).collect();
+        let planes: Vec<u8> = (0..4).flat_map(|plane| group.bytes.iter().copied().skip(plane).step_by(4)).collect();
+        let start = archive.len();
         let mut encoder = DeflateEncoder::new(archive, Compression::best());
         encoder.write_all(&planes)?;
         archive = encoder.finish()?;
-        // Writing to a String does not fail.
-        let _ = writeln!(group_rows, "Group::new({start}..{}, {}),", archive.len(), bytes.len() / 4);
+        let _ = writeln!(group_rows, "Group::new({start}..{}, {first}),", archive.len());
     }
-    let module_rows: String = module_rows.into_values().collect();
+    let count = groups.len();
     let groups = format!("static GROUPS: [Group; {count}] = [\n{group_rows}];\n");
     let modules = format!("static MODULES: &[(&str, Place)] = &[\n{module_rows}];\n");
     Ok((archive, groups + &modules))

@@ -10,7 +10,7 @@ static ARCHIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/modules.bin"))
 
 include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
-/// Modules that are compressed together: the library, or one family of templates.
+/// Modules that are compressed together: the library, or templates of one family.
 #[derive(Debug)]
 struct Group {
     packed: Range<usize>,
