@@ -1,5 +1,5 @@
 //! The choices that a model makes, for a grid of sizes and types, against those recorded in `tests/data/choices`: what a change of the model or of
-//! its numbers moves can be read there. `NX_VULKAN_RECORD=1` writes them anew.
+//! its numbers moves can be read there. `NX_VULKAN_UPDATE_GOLDEN=1` writes them anew.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -136,7 +136,7 @@ fn check(name: &str, model: &DeviceModel) {
     row_kernels(model, &mut got);
     others(model, &mut got);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/choices").join(format!("{name}.txt"));
-    if std::env::var("NX_VULKAN_RECORD").as_deref() == Ok("1") {
+    if std::env::var("NX_VULKAN_UPDATE_GOLDEN").as_deref() == Ok("1") {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, &got).unwrap();
     }
