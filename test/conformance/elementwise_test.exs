@@ -3,6 +3,7 @@ defmodule Nx.Vulkan.Conformance.ElementwiseTest do
 
   import Nx.Vulkan.Conformance
   alias Nx.Vulkan.Conformance.OpTable
+  alias Nx.Vulkan.Ops
 
   @moduletag :device
   @moduletag timeout: 600_000
@@ -32,15 +33,25 @@ defmodule Nx.Vulkan.Conformance.ElementwiseTest do
   end
 
   test "ops on the bits of integers" do
-    for type <- integers(), op <- [:bitwise_not, :count_leading_zeros, :population_count] do
+    for type <- integers(), {op, 1, :integer} <- Ops.Table.elementwise() do
       assert_same([random_bits({41}, type)], &apply(Nx, op, [&1]))
     end
   end
 
   test "parts of complex numbers" do
-    for type <- complexes(), op <- [:real, :imag, :conjugate, :abs] do
+    for type <- complexes(), op <- [:abs | Ops.elementwise(:complex)] do
       assert_same([random({41}, type)], &apply(Nx, op, [&1]))
     end
+  end
+
+  test "each op of the table is among those with arguments, or in a test of its own" do
+    with_arguments = for row <- OpTable.unary() ++ OpTable.binary(), do: elem(row, 0)
+    own = [:as_type, :select, :clip]
+
+    others =
+      for {op, 1, kind} <- Ops.Table.elementwise(), kind in [:integer, :complex], op not in with_arguments, do: op
+
+    assert Enum.sort(Enum.uniq(with_arguments ++ others ++ own)) == Enum.sort(Ops.elementwise())
   end
 
   @mixed [

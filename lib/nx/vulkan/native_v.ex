@@ -118,6 +118,14 @@ defmodule Nx.Vulkan.NativeV do
   def profile_get(_limits, _measure), do: nif_error()
 
   @doc """
+  Measures the device for a second or two and keeps what was found in the folder of the cache, from where the next start
+  of the VM reads it, see `mix nx_vulkan.calibrate`. Answers the numbers by name, the device's `:class`, its
+  `:processors` and the `:path` of the file, nil where there is none. Dirty IO scheduler.
+  """
+  @spec device_calibrate() :: {:ok, map} | short_error
+  def device_calibrate, do: nif_error()
+
+  @doc """
   Counters of the engine: memory in bytes (`:peak_bytes` is the most that was in use at once), allocations (how often
   memory was taken from the driver), submissions, dispatches, copies, barriers, pipelines; of deferred ops those that
   are pending, and the programs that were compiled, replayed, and run op by op. All zero while no device is open.

@@ -232,18 +232,19 @@ impl Bench {
             Tiling::Matrix(tile) => format!("{0}x{0} on matrix units", tile.side),
             other => format!("{other:?}"),
         };
-        let chosen = choose(&self.engine, &p, sum);
+        let outline = p.outline(self.engine.precision());
+        let chosen = choose(self.engine.model(), &outline, sum);
         let mut best = (f64::INFINITY, String::new());
         let mut at_choice = f64::INFINITY;
-        let mut ways: Vec<Choice> = candidates(&self.engine, &p, sum)
+        let mut ways: Vec<Choice> = candidates(self.engine.model(), &outline, sum)
             .into_iter()
             .map(|(tile, splits)| Choice { tiling: Tiling::Tiled(tile), splits })
             .collect();
         ways.extend(
-            lane_tiles(&self.engine, sum).iter().map(|&tile| Choice { tiling: Tiling::Lanes(tile), splits: 1 }),
+            lane_tiles(self.engine.model(), sum).iter().map(|&tile| Choice { tiling: Tiling::Lanes(tile), splits: 1 }),
         );
         ways.push(Choice { tiling: Tiling::Square, splits: 1 });
-        let on_units = matrix_candidates(&self.engine, &p, sum);
+        let on_units = matrix_candidates(self.engine.model(), &outline, sum);
         ways.extend(on_units.iter().map(|&(tile, splits, _)| Choice { tiling: Tiling::Matrix(tile), splits }));
         for way in ways.into_iter().filter(|way| name(&way.tiling).contains(&self.way)) {
             let run = || product_as(&self.engine, &p, sum, way, Compile::Allowed);
@@ -251,7 +252,7 @@ impl Bench {
             let error = self.error(s, &out)?;
             let tile = name(&way.tiling);
             let model = match way.tiling {
-                Tiling::Tiled(tile) => estimate(&self.engine, &p, sum, &tile, way.splits),
+                Tiling::Tiled(tile) => estimate(self.engine.model(), &outline, sum, &tile, way.splits),
                 Tiling::Matrix(tile) => {
                     on_units.iter().find(|known| (known.0, known.1) == (tile, way.splits)).map_or(0.0, |known| known.2)
                 }

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::Ordering::Relaxed;
@@ -22,6 +22,7 @@ use crate::kernels::fft::TableCache;
 use crate::kernels::{KernelCache, feature_names};
 use crate::options::{Options, Precision, Profiling};
 use crate::share::Shared;
+use crate::tuning::{self, DeviceModel};
 use crate::{Error, Result, deferred};
 
 thread_local! {
@@ -86,6 +87,8 @@ struct Core {
     prints_profile: bool,
     precision: Precision,
     pool: Arc<DevicePool>,
+    model: DeviceModel,
+    cache_dir: Option<PathBuf>,
     open: Arc<OpenDevice>,
 }
 
@@ -122,8 +125,13 @@ impl Engine {
         let limits = plan.limits;
         let backing = VulkanBacking::new(Arc::clone(&open.device), plan);
         let pool = Arc::new(Pool::new(backing, limits));
+        let measured = options.cache_dir.as_deref().and_then(|dir| tuning::load(dir, &open.info));
+        let model = match &measured {
+            Some(measured) => DeviceModel::calibrated(&open.caps, measured),
+            None => DeviceModel::of(&open.caps),
+        };
         let core = Core {
-            stream: Stream::new(Arc::clone(&open), Arc::clone(&pool)),
+            stream: Stream::new(Arc::clone(&open), Arc::clone(&pool), model.rates),
             kernels: KernelCache::default(),
             constants: ConstantCache::default(),
             deferred: deferred::Cache::default(),
@@ -135,6 +143,8 @@ impl Engine {
             prints_profile: options.profile == Profiling::Printed,
             precision: options.precision,
             pool,
+            model,
+            cache_dir: options.cache_dir.clone(),
             open,
         };
         let engine = Arc::new(Engine { core: Arc::new(core), capture: None });
@@ -206,6 +216,16 @@ impl Engine {
     /// What the device can do.
     pub fn caps(&self) -> &Caps {
         &self.core.open.caps
+    }
+
+    /// Where what outlives the engine is kept.
+    pub(crate) fn cache_dir(&self) -> Option<&Path> {
+        self.core.cache_dir.as_deref()
+    }
+
+    /// How fast the device is thought to be, which chooses kernels and launches.
+    pub fn model(&self) -> &DeviceModel {
+        &self.core.model
     }
 
     /// What the device is.

@@ -68,8 +68,8 @@ pub mod nativev;
 pub mod options;
 pub mod profile;
 mod share;
-pub mod target;
 pub mod tensor;
+pub mod tuning;
 
 pub use engine::{Engine, Stats};
 pub use executable::{Executable, GoesOn};

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nx_vulkan_device::{DeviceInfo, DeviceKind, device};
+use nx_vulkan_engine::tuning::Calibrated;
 use nx_vulkan_engine::{Engine, Error, Options, Precision, Profiling, Result};
 use once_cell::sync::OnceCell;
 use rustler::{Atom, Encoder, Env, Term};
@@ -15,7 +16,8 @@ mod atoms {
         ok, nil,
         index, name, kind, uuid, driver, api_version, memory_bytes, has_f64, usable, reason,
         discrete, integrated, virtual_ = "virtual", cpu, other,
-        in_use_bytes, peak_bytes, reserved_bytes, allocations, budget_bytes, submissions, dispatches, transfers, barriers, pipelines, deferred_pending, deferred_replayed, deferred_one_by_one, deferred_compiled,
+        in_use_bytes, peak_bytes, reserved_bytes, allocations, budget_bytes, submissions, dispatches, transfers, barriers, pipelines, class, processors, path, bytes_per_second, flops_per_second, dispatch_ns, wait_ns,
+        f32_products_per_second, f64_products_per_second, unit_products_per_second, deferred_pending, deferred_replayed, deferred_one_by_one, deferred_compiled,
     }
 }
 
@@ -175,6 +177,29 @@ fn device_save_pipelines() -> Atom {
         engine.save_pipelines();
     }
     atoms::ok()
+}
+
+/// Measures the device, and keeps what was found for the next start.
+#[rustler::nif(schedule = "DirtyIo")]
+fn device_calibrate<'a>(env: Env<'a>) -> Term<'a> {
+    let calibrated = || engine().and_then(|engine| Ok((engine.model(), engine.calibrate()?)));
+    let (model, Calibrated { measured, path }) = match calibrated() {
+        Ok(found) => found,
+        Err(e) => return error::encode_short(env, &e),
+    };
+    let pairs = [
+        (atoms::class(), model.class.name().encode(env)),
+        (atoms::processors(), model.processors.encode(env)),
+        (atoms::path(), path.map(|path| path.display().to_string()).encode(env)),
+        (atoms::bytes_per_second(), measured.bytes_per_second.encode(env)),
+        (atoms::flops_per_second(), measured.flops_per_second.encode(env)),
+        (atoms::dispatch_ns(), measured.dispatch_ns.encode(env)),
+        (atoms::wait_ns(), measured.wait_ns.encode(env)),
+        (atoms::f32_products_per_second(), measured.f32_products_per_second.encode(env)),
+        (atoms::f64_products_per_second(), measured.f64_products_per_second.encode(env)),
+        (atoms::unit_products_per_second(), measured.unit_products_per_second.encode(env)),
+    ];
+    (atoms::ok(), Term::map_from_pairs(env, &pairs).unwrap_or_else(|_| Term::map_new(env))).encode(env)
 }
 
 /// The device features that kernels launched since the last call depend on.

@@ -157,7 +157,7 @@ impl Spec {
         };
         let is_costly = |s: &&Step| {
             let args: SmallVec<[DType; 3]> = s.args.iter().map(dtype).collect();
-            !nx_vulkan_ir::program::cost::is_cheap(s.op, &args, s.out)
+            !s.op.is_cheap(&args, s.out)
         };
         self.steps.iter().filter(is_costly).count()
     }

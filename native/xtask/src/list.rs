@@ -1,8 +1,8 @@
 //! Reads `kernels.toml`, the list of all prebuilt modules.
 
+use crate::matrix::{self, Choices, Defines, Matrix, OneOrMore};
 use crate::{Error, Result};
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub const LIST: &str = "kernels.toml";
@@ -26,7 +26,7 @@ pub struct Module {
     pub name: String,
     /// Relative to `priv/shaders`.
     pub source: PathBuf,
-    pub defines: BTreeMap<String, String>,
+    pub defines: Defines,
     /// Only for libraries, whose wrapper has to name them before the first declaration.
     pub extensions: Vec<String>,
 }
@@ -47,6 +47,8 @@ impl Module {
 #[serde(deny_unknown_fields)]
 struct List {
     #[serde(default)]
+    choices: Choices,
+    #[serde(default)]
     kernel: Vec<Shader>,
     #[serde(default)]
     example: Vec<Shader>,
@@ -63,15 +65,19 @@ struct Library {
     #[serde(default)]
     extensions: Vec<String>,
     #[serde(default)]
-    defines: BTreeMap<String, String>,
+    defines: Defines,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Shader {
-    source: String,
+    source: OneOrMore<String>,
     #[serde(default)]
-    defines: BTreeMap<String, String>,
+    defines: Defines,
+    name: Option<String>,
+    matrix: Option<OneOrMore<Matrix>>,
+    #[serde(default)]
+    choices: Choices,
     #[serde(default)]
     variants: Vec<Variant>,
     bindings: Option<u32>,
@@ -86,7 +92,7 @@ struct Shader {
 struct Variant {
     name: String,
     #[serde(default)]
-    defines: BTreeMap<String, String>,
+    defines: Defines,
     push_bytes: Option<u32>,
     #[serde(default, rename = "needs")]
     _needs: Vec<String>,
@@ -104,14 +110,14 @@ fn parse(text: &str) -> Result<Vec<Module>, String> {
     let mut modules = Vec::new();
     for shader in &list.kernel {
         declares_interface(shader)?;
-        modules.extend(expand(shader, Kind::Kernel, "src")?);
+        modules.extend(expand(shader, Kind::Kernel, "src", &list.choices)?);
     }
     for shader in &list.example {
         declares_interface(shader)?;
-        modules.extend(expand(shader, Kind::Example, "src")?);
+        modules.extend(expand(shader, Kind::Example, "src", &list.choices)?);
     }
     for shader in &list.template {
-        modules.extend(expand(shader, Kind::Template, "src/template")?);
+        modules.extend(expand(shader, Kind::Template, "src/template", &list.choices)?);
     }
     modules.extend(list.library.into_iter().map(|library| Module {
         kind: Kind::Library,
@@ -139,35 +145,39 @@ fn declares_interface(shader: &Shader) -> Result<(), String> {
     if shader.bindings.is_some() && shader.local_size.is_some() && push {
         Ok(())
     } else {
-        Err(format!("kernel {}: bindings, push_bytes and local_size must be declared", shader.source))
+        Err(format!("kernel {:?}: bindings, push_bytes and local_size must be declared", shader.source.as_slice()))
     }
 }
 
-fn expand(shader: &Shader, kind: Kind, folder: &str) -> Result<Vec<Module>, String> {
-    let source = Path::new(folder).join(&shader.source);
-    let module = |name: &str, defines: BTreeMap<String, String>| Module {
-        kind,
-        name: name.to_owned(),
-        source: source.clone(),
-        defines,
-        extensions: Vec::new(),
-    };
-    if shader.variants.is_empty() {
-        let stem = Path::new(&shader.source)
-            .file_stem()
-            .and_then(|stem| stem.to_str())
-            .ok_or_else(|| format!("{:?} is no source file", shader.source))?;
-        return Ok(vec![module(stem, shader.defines.clone())]);
-    }
-    Ok(shader
-        .variants
-        .iter()
-        .map(|variant| {
+/// All modules of one entry: each of its sources in each of its variants.
+fn expand(shader: &Shader, kind: Kind, folder: &str, shared: &Choices) -> Result<Vec<Module>, String> {
+    let mut modules = Vec::new();
+    for file in shader.source.as_slice() {
+        let source = Path::new(folder).join(file);
+        let stem = source.file_stem().and_then(|stem| stem.to_str());
+        let stem = stem.ok_or_else(|| format!("{file:?} is no source file"))?;
+        for (name, own) in variants(shader, stem, shared).map_err(|reason| format!("{file}: {reason}"))? {
             let mut defines = shader.defines.clone();
-            defines.extend(variant.defines.clone());
-            module(&variant.name, defines)
-        })
-        .collect())
+            defines.extend(own);
+            modules.push(Module { kind, name, source: source.clone(), defines, extensions: Vec::new() });
+        }
+    }
+    Ok(modules)
+}
+
+/// Name and own defines of each variant of a source.
+fn variants(shader: &Shader, stem: &str, shared: &Choices) -> Result<Vec<(String, Defines)>, String> {
+    match (&shader.name, &shader.matrix) {
+        (Some(name), Some(matrices)) if shader.variants.is_empty() => {
+            let name = name.replace("{source}", stem);
+            let choices = [&shader.choices, shared];
+            let cells = matrices.as_slice().iter().map(|matrix| matrix::cells(&name, matrix, &choices));
+            Ok(cells.collect::<Result<Vec<_>, _>>()?.concat())
+        }
+        (None, None) if shader.variants.is_empty() => Ok(vec![(stem.to_owned(), Defines::new())]),
+        (None, None) => Ok(shader.variants.iter().map(|v| (v.name.clone(), v.defines.clone())).collect()),
+        _ => Err("name and matrix belong together, without variants".to_owned()),
+    }
 }
 
 #[cfg(test)]
@@ -205,11 +215,43 @@ mod tests {
     }
 
     #[test]
+    fn each_source_comes_in_each_cell() {
+        let modules = parse(
+            r#"
+            [choices.type]
+            f32 = { F32 = "1" }
+            f64 = { F64 = "1" }
+            [[template]]
+            source = ["b.comp", "a.comp"]
+            defines = { A = "1" }
+            name = "{source}_{type}"
+            matrix = { type = ["f32", "f64"] }
+            [[template]]
+            source = "c.comp"
+            name = "c_{type}_{TILE}"
+            matrix = [{ type = ["f32"], TILE = ["1", "2"] }, { type = ["f64"], TILE = ["1"] }]
+            choices.type = { f32 = {}, f64 = { DOUBLE = "1" } }
+            "#,
+        )
+        .unwrap();
+        let names: Vec<&str> = modules.iter().map(|module| module.name.as_str()).collect();
+        assert_eq!(names, ["a_f32", "a_f64", "b_f32", "b_f64", "c_f32_1", "c_f32_2", "c_f64_1"]);
+        let defines =
+            |i: usize| modules[i].defines.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            [defines(0), defines(3), defines(5), defines(6)],
+            ["A=1 F32=1", "A=1 F64=1", "TILE=2", "DOUBLE=1 TILE=1"]
+        );
+        assert_eq!(modules[3].source, Path::new("src/template/b.comp"));
+    }
+
+    #[test]
     fn bad_lists_are_refused() {
         let twice = "[[library]]\nname = \"a\"\n[[library]]\nname = \"a\"";
         assert!(parse(twice).unwrap_err().contains("listed twice"));
         assert!(parse("[[library]]\nname = \"../a\"").unwrap_err().contains("no module name"));
         assert!(parse("[[kernel]]\nsource = \"a.comp\"").unwrap_err().contains("must be declared"));
+        assert!(parse("[[template]]\nsource = \"a.comp\"\nname = \"b\"").unwrap_err().contains("belong together"));
         assert!(parse("[[kernal]]\nsource = \"a.comp\"").unwrap_err().contains("unknown field"));
     }
 }

@@ -4,6 +4,7 @@
 mod compile;
 mod list;
 mod lock;
+mod matrix;
 mod shaders;
 mod validate;
 

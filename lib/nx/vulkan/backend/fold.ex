@@ -132,6 +132,7 @@ defmodule Nx.Vulkan.Fold do
 
   # Within a call with all results at once whether the function has tried to read. It is in the process, since what
   # reads may be anything that the function calls.
+  @compile {:inline, reading: 0}
   defp reading, do: Process.get(__MODULE__)
 
   defp reading(nil), do: Process.delete(__MODULE__)

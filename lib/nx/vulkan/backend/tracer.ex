@@ -154,7 +154,7 @@ defmodule Nx.Vulkan.Tracer do
         trace(by, fn -> apply(fun, [struct | args]) end)
 
       steps ->
-        device = fn -> List.wrap(listed(B.block(struct, out, Enum.map(args, &placed/1), fun))) end
+        device = fn -> listed(B.block(struct, out, Enum.map(args, &placed/1), fun)) end
         results = run(steps, tensors, by, device)
         if is_tuple(out), do: List.to_tuple(results), else: hd(results)
     end

@@ -94,6 +94,12 @@ pub struct Caps {
     /// many, and six products would be slower than fma.
     pub bfloat16_matrix: bool,
 
+    /// Multiprocessors (`VK_NV_shader_sm_builtins`), compute units (`VK_AMD_shader_core_properties2`) or cores (`VK_ARM_shader_core_builtins`), where the
+    /// driver tells how many there are.
+    pub processors: Option<u32>,
+    /// Invocations that one of them holds at once, by the same extensions.
+    pub processor_invocations: Option<u32>,
+
     pub subgroup_size: u32,
     pub min_subgroup_size: u32,
     pub max_subgroup_size: u32,
@@ -173,6 +179,8 @@ impl Caps {
             compute_full_subgroups: enabled.compute_full_subgroups,
             cooperative_matrix: matrix.float16,
             bfloat16_matrix: matrix.bfloat16,
+            processors: processors(p),
+            processor_invocations: processor_invocations(p),
             subgroup_size,
             min_subgroup_size: p.min_subgroup_size.unwrap_or(subgroup_size),
             max_subgroup_size: p.max_subgroup_size.unwrap_or(subgroup_size),
@@ -276,6 +284,18 @@ fn matrix_properties(device: &PhysicalDevice) -> Vec<vk::CooperativeMatrixProper
     let got = unsafe { get(device.handle(), &mut count, properties.as_mut_ptr()) };
     properties.truncate(if got == vk::Result::SUCCESS { count as usize } else { 0 });
     properties
+}
+
+fn processors(p: &DeviceProperties) -> Option<u32> {
+    let in_arrays =
+        || Some(p.shader_engine_count? * p.shader_arrays_per_engine_count? * p.compute_units_per_shader_array?);
+    p.shader_sm_count.or(p.active_compute_unit_count).or_else(in_arrays).or(p.shader_core_count).filter(|&n| n > 0)
+}
+
+fn processor_invocations(p: &DeviceProperties) -> Option<u32> {
+    let subgroups = p.shader_warps_per_sm.or(p.shader_warps_per_core);
+    let of_amd = || Some(p.simd_per_compute_unit? * p.wavefronts_per_simd? * p.wavefront_size?);
+    subgroups.zip(p.subgroup_size).map(|(n, size)| n * size).or_else(of_amd).filter(|&n| n > 0)
 }
 
 fn on(property: Option<bool>) -> bool {

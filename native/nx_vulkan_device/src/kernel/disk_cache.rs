@@ -1,7 +1,7 @@
 //! The driver's pipeline cache in a file, so that a second start compiles nothing.
 
 use std::path::{Path, PathBuf};
-use std::{env, fs, process};
+use std::{env, fs, io, process};
 
 use sha2::{Digest, Sha256};
 
@@ -23,9 +23,15 @@ pub fn default_dir() -> Option<PathBuf> {
     })
 }
 
-/// The file of a device and driver under `dir`.
+/// The file of a device and driver in a folder under `dir`.
+pub fn device_file(dir: &Path, folder: &str, info: &DeviceInfo, extension: &str) -> PathBuf {
+    let (vendor, device, driver) = (info.vendor_id, info.uuid_hex(), info.driver_version);
+    dir.join(folder).join(format!("{vendor:04x}-{device}-{driver:08x}.{extension}"))
+}
+
+/// The file of the driver's data.
 pub fn file(dir: &Path, info: &DeviceInfo) -> PathBuf {
-    dir.join("pipelines").join(format!("{:04x}-{}-{:08x}.bin", info.vendor_id, info.uuid_hex(), info.driver_version))
+    device_file(dir, "pipelines", info, "bin")
 }
 
 /// The driver's data in `path`; empty when the file is missing, damaged, or of another device or driver.
@@ -45,19 +51,27 @@ pub fn load(path: &Path, caps: &Caps) -> Vec<u8> {
     }
 }
 
-/// Writes `data` under a temporary name and renames it, so that no reader sees half a file. An unwritable directory is ignored: the
-/// cache only saves time.
+/// Writes `data`. An unwritable directory is ignored: the cache only saves time.
 pub fn store(path: &Path, data: &[u8]) {
-    let Some(dir) = path.parent() else { return };
-    let temporary = path.with_extension(format!("{}.tmp", process::id()));
     let mut file = MAGIC.to_vec();
     file.extend_from_slice(&Sha256::digest(data));
     file.extend_from_slice(data);
-    let written =
-        fs::create_dir_all(dir).and_then(|()| fs::write(&temporary, file)).and_then(|()| fs::rename(&temporary, path));
+    let _ = write_whole(path, &file);
+}
+
+/// Writes a file under a temporary name and renames it, so that no reader sees half of it.
+///
+/// # Errors
+/// What the file system says.
+pub fn write_whole(path: &Path, file: &[u8]) -> io::Result<()> {
+    let temporary = path.with_extension(format!("{}.tmp", process::id()));
+    let written = fs::create_dir_all(path.parent().unwrap_or(path))
+        .and_then(|()| fs::write(&temporary, file))
+        .and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }
+    written
 }
 
 fn driver_header_matches(data: &[u8], caps: &Caps) -> bool {

@@ -5,7 +5,7 @@ mod pipeline;
 
 use std::sync::Arc;
 
-pub use disk_cache::default_dir as default_cache_dir;
+pub use disk_cache::{default_dir as default_cache_dir, device_file, write_whole};
 pub use pipeline::Pipeline;
 pub use pipeline::PipelineStore;
 use rspirv::spirv::{Capability, Op};

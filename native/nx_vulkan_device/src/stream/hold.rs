@@ -9,7 +9,7 @@ use super::{Recorder, Stream};
 /// Commands of a submission: drivers keep some hundred bytes of each, and waiting for the one before takes a GPU 2 to 5 us.
 pub const MAX_HELD_COMMANDS: u64 = 1 << 15;
 
-/// Time of a submission, as [`crate::kernel::launch::Rates`] estimate it: some systems stop programs whose submissions take two seconds.
+/// Time of a submission, as [`crate::work::Rates`] estimate it: some systems stop programs whose submissions take two seconds.
 pub const MAX_HELD_NS: u64 = 250_000_000;
 
 thread_local! {

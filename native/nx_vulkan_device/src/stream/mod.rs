@@ -118,7 +118,7 @@ struct Recorder {
 type RecorderGuard<'a> = MutexGuard<'a, Recorder>;
 
 impl Stream {
-    pub fn new(open: Arc<OpenDevice>, pool: Arc<DevicePool>) -> Stream {
+    pub fn new(open: Arc<OpenDevice>, pool: Arc<DevicePool>, rates: Rates) -> Stream {
         let spin = match open.caps.kind {
             DeviceKind::Cpu => SPIN_CPU,
             DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => SPIN_GPU,
@@ -146,7 +146,7 @@ impl Stream {
             staging: transfer::Staging::default(),
             spin,
             batch_bytes: (open.info.memory_bytes / BATCH_MEMORY_SHARE).clamp(BATCH_FIRST_BYTES, BATCH_MOST_BYTES),
-            rates: Rates::of(open.caps.kind, open.info.memory_bytes),
+            rates,
             profiler: Profiler::default(),
             pool,
             open,

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use nx_vulkan_engine::kernels::map::{Operand, Shapes, map};
 use nx_vulkan_engine::program::op::{Axes, Scalar};
-use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Linalg, Op, Reduction, Transform, Unary, verify};
+use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Linalg, Op, Reduction, Transform, Unary, ops};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Interface, PipelineKey, Tensor, Type, eager};
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
@@ -110,7 +110,7 @@ impl Bench {
                     out: DType::F32,
                 })
                 .collect();
-            if verify::result_dtype(Elementwise::Unary(op), &[DType::F32]) == Some(DType::F32) {
+            if ops::result_dtype(Elementwise::Unary(op), &[DType::F32]) == Some(DType::F32) {
                 let (one, four) = (self.time_steps(&x, &steps[..1])?, self.time_steps(&x, &steps)?);
                 self.report(&format!("{}_f32", op.name()), one, n as f64 * 8e-9, "GB/s");
                 self.report(&format!("{}_f32_four_times", op.name()), four, n as f64 * 8e-9, "GB/s");

@@ -13,7 +13,7 @@ use super::run::{Parts, Place, Run, later, turn_ends};
 use crate::executable::{ALIGN_BYTES, Cost, Lane, aligned};
 use crate::kernels::Compile;
 use crate::program::Program;
-use crate::{DType, DeviceKind, Engine, Error, Executable, GoesOn, Result, Tensor, Type, View, eager};
+use crate::{DType, Engine, Error, Executable, GoesOn, Result, Tensor, Type, View, eager};
 
 /// Commands of the first part on a GPU, which then works while the next is recorded: a command takes the host 1 us, and a submission 7.
 const FIRST_COMMANDS: u64 = 1 << 11;
@@ -75,7 +75,7 @@ struct Group {
 }
 
 /// How many chains lie side by side, and how many runs of their steps are a part.
-fn layout(cost: &Cost, memory_bytes: u64, lane_bytes: u64, kind: DeviceKind, chains: u64) -> (u64, Parts) {
+fn layout(cost: &Cost, memory_bytes: u64, lane_bytes: u64, begins_early: bool, chains: u64) -> (u64, Parts) {
     let within = |commands: u64, ns: u64| {
         let limits = [(commands, cost.commands), (MAX_HELD_NS, ns), (MAX_TABLE_BYTES, cost.table_bytes)];
         limits.map(|(limit, each)| limit / each.max(1)).into_iter().min().unwrap_or(1).max(1)
@@ -84,10 +84,9 @@ fn layout(cost: &Cost, memory_bytes: u64, lane_bytes: u64, kind: DeviceKind, cha
     let lanes = lanes.clamp(1, MAX_LANES).min(within(MAX_HELD_COMMANDS, cost.ns)).min(chains);
     let ns = cost.ns.saturating_add(cost.barriers_ns / lanes);
     let all = within(MAX_HELD_COMMANDS, ns);
-    let parts = match kind {
-        // It would share its cores with who records.
-        DeviceKind::Cpu => Parts { first: all, next: later(all), most: all },
-        DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => {
+    let parts = match begins_early {
+        false => Parts { first: all, next: later(all), most: all },
+        true => {
             let next = within(NEXT_COMMANDS, ns);
             Parts { first: within(FIRST_COMMANDS, ns), next, most: next }
         }
@@ -119,8 +118,8 @@ impl Stepped {
         let counters = Rows::counters(engine, steps + begins)?;
         let cost = self.step.cost();
         let lane_bytes = cost.arena_bytes + rows_bytes(&self.outputs, begins, steps);
-        let kind = engine.caps().kind;
-        let (lanes, parts) = layout(&cost, engine.stats().budget_bytes, lane_bytes, kind, chains);
+        let begins_early = engine.model().chains.begins_early;
+        let (lanes, parts) = layout(&cost, engine.stats().budget_bytes, lane_bytes, begins_early, chains);
         let runs = parts.most.max(lanes).min(chains * (steps + begins));
         engine.stream().grow_arguments(cost.table_bytes * runs)?;
         Ok((Progress { counters, lanes, chains: 0, under_way: None }, parts))
@@ -400,8 +399,8 @@ mod tests {
 
     #[test]
     fn no_more_chains_lie_side_by_side_than_a_submission_takes() {
-        for kind in [DeviceKind::Cpu, DeviceKind::Discrete] {
-            let lanes = |cost: Cost, lane_bytes: u64| layout(&cost, 16 * GIB, lane_bytes, kind, 5000).0;
+        for begins_early in [false, true] {
+            let lanes = |cost: Cost, lane_bytes: u64| layout(&cost, 16 * GIB, lane_bytes, begins_early, 5000).0;
             assert_eq!(lanes(COST, 1000), 1024);
             assert_eq!(lanes(Cost { commands: 320, ..COST }, 1000), 102);
             assert_eq!(lanes(Cost { ns: MAX_HELD_NS / 7, ..COST }, 1000), 7);
@@ -409,7 +408,7 @@ mod tests {
             assert_eq!(lanes(Cost { ns: u64::MAX, commands: u64::MAX, ..COST }, 1000), 1);
             assert_eq!(lanes(COST, GIB / 10), 10);
             assert_eq!(lanes(COST, u64::MAX), 1);
-            assert_eq!(layout(&COST, 16 * GIB, 1000, kind, 3).0, 3);
+            assert_eq!(layout(&COST, 16 * GIB, 1000, begins_early, 3).0, 3);
         }
     }
 
@@ -423,13 +422,13 @@ mod tests {
 
     #[test]
     fn gpus_begin_early() {
-        let parts = |kind, cost| layout(&cost, 16 * GIB, 1000, kind, 16).1;
-        assert_eq!(parts(DeviceKind::Cpu, COST), Parts { first: 1024, next: 256, most: 1024 });
-        assert_eq!(parts(DeviceKind::Discrete, COST), Parts { first: 64, next: 256, most: 256 });
+        let parts = |begins_early, cost| layout(&cost, 16 * GIB, 1000, begins_early, 16).1;
+        assert_eq!(parts(false, COST), Parts { first: 1024, next: 256, most: 1024 });
+        assert_eq!(parts(true, COST), Parts { first: 64, next: 256, most: 256 });
         // Chains that lie side by side wait together.
         let slow = Cost { ns: MAX_HELD_NS / 200, barriers_ns: 16 * MAX_HELD_NS / 200, ..COST };
-        assert_eq!(parts(DeviceKind::Discrete, slow), Parts { first: 64, next: 100, most: 100 });
+        assert_eq!(parts(true, slow), Parts { first: 64, next: 100, most: 100 });
         let slower = Cost { ns: MAX_HELD_NS, ..COST };
-        assert_eq!(parts(DeviceKind::Cpu, slower), Parts { first: 1, next: 1, most: 1 });
+        assert_eq!(parts(false, slower), Parts { first: 1, next: 1, most: 1 });
     }
 }

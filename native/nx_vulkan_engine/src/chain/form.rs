@@ -27,10 +27,6 @@ const MAX_INSTRUCTIONS: usize = 8192;
 /// Elements of the largest value: one workgroup takes a millisecond for some functions of so many.
 const MAX_ELEMENTS: u64 = 1 << 18;
 
-/// Work, about the instructions of all invocations, from which on a step is given to the whole device. On an H200 a workgroup does a seventh of it,
-/// a logistic regression of 500 x 21, in 12 us, and the dispatches of a step take 70 to 95 us.
-const MAX_WORK: u64 = 2_400_000;
-
 /// How a program repeats over its own results.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stepping {
@@ -62,7 +58,7 @@ impl Steps {
         let small = match form {
             Some(Form::Workgroup) => Some(fitting(&program)?),
             Some(Form::Device) => None,
-            None if work_once(&program) <= MAX_WORK => fitting(&program).ok(),
+            None if work_once(&program) <= engine.model().chains.most_work => fitting(&program).ok(),
             None => None,
         };
         match small {

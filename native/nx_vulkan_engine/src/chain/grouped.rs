@@ -18,10 +18,7 @@ use super::run::{PART, Parts, Place, Run, later};
 use crate::kernels::workgroup::Repeat;
 use crate::kernels::{Compile, Kernel, KernelSpec, workgroup};
 use crate::program::Program;
-use crate::{DType, DeviceKind, Engine, Result, Tensor, Type, View, eager};
-
-/// Workgroups that a GPU runs side by side as fast as one alone, about. Of those of a CPU device each takes a core.
-const GPU_GROUPS: u64 = 128;
+use crate::{DType, Engine, Result, Tensor, Type, View, eager};
 
 /// Work that a step takes beside that of its elements: some barriers, 2.5 us of a GPU and 20 of a CPU device.
 const STEP_WORK: u64 = 13 * PHASE_WORK;
@@ -121,10 +118,9 @@ impl Grouped {
         let spec: WorkgroupSpec = workgroup::spec_with(engine.caps(), &Arc::new(program), ports, mode);
         let ports = spec.ports.clone();
         let kernel = engine.kernel(&KernelSpec::Workgroup(Box::new(spec)), Compile::Allowed)?;
-        let side_by_side = match engine.caps().kind {
-            DeviceKind::Cpu => std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
-            DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => GPU_GROUPS,
-        };
+        // Of a CPU device's workgroups each takes a core.
+        let cores = || std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+        let side_by_side = engine.model().chains.side_by_side.unwrap_or_else(cores);
         Ok(Grouped { kernel, ports, stepping, outputs, pauses, work, side_by_side, turn_ns: AtomicU64::new(0) })
     }
 

@@ -101,30 +101,8 @@ fn members(target: &Arc<Node>) -> Vec<Member> {
 
 /// Whether an op takes much longer than to read its result, and stores that in any case.
 fn is_costly(node: &Node, operands: &[Lazy]) -> bool {
-    let structured = matches!(
-        node.op,
-        Op::Dot { .. }
-            | Op::Conv(_)
-            | Op::Linalg(_)
-            | Op::Qr { .. }
-            | Op::Eigh
-            | Op::Svd { .. }
-            | Op::Sort { .. }
-            | Op::Argsort { .. }
-            | Op::TopK { .. }
-            | Op::Scan { .. }
-            | Op::Fft { .. }
-            | Op::Fold { .. }
-            | Op::WindowFold { .. }
-            | Op::Window { .. }
-            | Op::WindowScatter { .. }
-            | Op::IndexedAdd { .. }
-            | Op::IndexedPut { .. }
-            | Op::While(_)
-            | Op::Cond(_)
-    );
     let operands = || operands.iter().map(|o| o.ty().size_bytes());
-    structured && node.outs.iter().map(Type::size_bytes).chain(operands()).sum::<u64>() >= COSTLY_BYTES
+    node.op.class().is_costly() && node.outs.iter().map(Type::size_bytes).chain(operands()).sum::<u64>() >= COSTLY_BYTES
 }
 
 /// Which members are computed, and the results of which are kept.

@@ -13,8 +13,7 @@ use crate::program::fused::{Load, Made, Plan, through};
 use crate::program::reductions::Reductions;
 use crate::program::{Program, passes};
 use crate::shape::contiguous_strides;
-use crate::target::row_limits;
-use crate::{DeviceKind, Error, Result, Tensor, View};
+use crate::{Error, Result, Tensor, View};
 
 /// Runs the body of a fused op.
 pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
@@ -55,10 +54,10 @@ fn one_by_one(call: &Call<'_>, body: &Program) -> Result<Results> {
 }
 
 /// Whether reductions take a pass over memory of chunks of rows, and not whole rows in registers: workgroups of a GPU finish those sooner where
-/// several are reduced or steps follow, those of a CPU device wait at each level of a tree (23 ms for means of 2048^2 on lavapipe, instead of 2).
+/// several are reduced or steps follow.
 fn streams(call: &Call<'_>, plan: &Plan, what: &Reductions) -> bool {
-    let caps = call.engine.caps();
-    what.is_alone() || caps.kind == DeviceKind::Cpu || !row_limits(caps.kind, caps.max_invocations).fit(plan)
+    let model = call.engine.model();
+    what.is_alone() || model.reductions.streams || !model.programs.rows.fit(plan)
 }
 
 /// An operand as the kernel reads it.

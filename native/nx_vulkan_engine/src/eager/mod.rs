@@ -28,12 +28,15 @@ use std::sync::Arc;
 pub use crate::kernels::Compile;
 pub(crate) use constant::ConstantCache;
 pub(crate) use control::{is_true, read_number};
+#[cfg(test)]
+pub(crate) use linalg::cholesky::tiles as cholesky_tiles;
 pub use movement::{contiguous, copy};
 pub use program::run_program;
 use smallvec::{SmallVec, smallvec};
 
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Reduce, Target, reduce};
+use crate::program::ops::Class;
 use crate::program::{Binary, Elementwise, Op, verify};
 use crate::shape::Type;
 use crate::{Engine, Error, Result, Tensor, View};
@@ -93,7 +96,7 @@ const LONG_OPERANDS: usize = 32;
 
 /// Sends ops of many launches to callers that may wait.
 fn refuse_long(op: &Op, operands: &[Tensor], compile: Compile) -> Result<()> {
-    let matrices = matches!(op, Op::Linalg(_) | Op::Qr { .. } | Op::Eigh | Op::Svd { .. });
+    let matrices = op.class() == Class::Matrix;
     let long_side = operands.iter().flat_map(|t| t.view.shape.iter().rev().take(2)).any(|&n| n > LONG_SIDE);
     match compile {
         Compile::Refused if matrices && long_side || operands.len() > LONG_OPERANDS => Err(Error::NeedsCompile),
@@ -101,41 +104,17 @@ fn refuse_long(op: &Op, operands: &[Tensor], compile: Compile) -> Result<()> {
     }
 }
 
-/// Checks all rules: in every build of results too large for any tensor and of ops whose kernels index by more than their result's
-/// shape, of others in debug builds.
+/// Checks all rules, in every build: kernels index by what they are told.
 fn check(op: &Op, operands: &[Tensor], outs: &[Type]) -> Result<()> {
-    let structured = matches!(
-        op,
-        Op::Linalg(_)
-            | Op::Qr { .. }
-            | Op::Eigh
-            | Op::Svd { .. }
-            | Op::Take { .. }
-            | Op::TakeAlongAxis { .. }
-            | Op::Scan { .. }
-            | Op::Sort { .. }
-            | Op::Argsort { .. }
-            | Op::TopK { .. }
-            | Op::Window { .. }
-            | Op::WindowScatter { .. }
-            | Op::Conv(_)
-            | Op::Fft { .. }
-            | Op::Workgroup(_)
-            | Op::While(_)
-            | Op::Cond(_)
-    );
-    if cfg!(debug_assertions) || structured || outs.iter().any(|out| out.check().is_err()) {
-        let types: Vec<Type> = operands.iter().map(|t| t.view.ty()).collect();
-        verify::instruction(op, &types.iter().collect::<Vec<_>>(), outs)?;
-    }
-    Ok(())
+    let types: SmallVec<[Type; 3]> = operands.iter().map(|t| t.view.ty()).collect();
+    verify::instruction(op, &types.iter().collect::<SmallVec<[&Type; 3]>>(), outs)
 }
 
 /// Runs one op of one result. Returns at once; the result's memory is filled when the device gets there.
 ///
 /// # Errors
 /// `NeedsCompile` when a kernel is missing and `compile` refuses to wait for it. `InvalidProgram` for operands or a result
-/// that the op does not have; debug builds check all rules. `TooLarge` for results that no memory holds.
+/// that the op does not have. `TooLarge` for results that no memory holds.
 pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compile: Compile) -> Result<Tensor> {
     check(op, operands, std::slice::from_ref(out))?;
     let call = Call { engine, op, operands, out, compile };

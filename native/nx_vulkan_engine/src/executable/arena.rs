@@ -264,8 +264,11 @@ mod tests {
 
     use super::super::plan::{Plan, plan};
     use super::*;
+    use crate::tuning::Short;
     use nx_vulkan_device::capture::{Action, Place};
     use nx_vulkan_device::kernel::Waits;
+
+    const SHORT: Short = Short { groups: 1000, bytes: 16 << 20, flops: 1 << 28 };
 
     fn command(reads: &[u32], writes: &[u32], in_place: &[(u32, u32)]) -> Command {
         Command {
@@ -293,14 +296,14 @@ mod tests {
             command(&[3], &[4], &[(3, 4)]),
         ];
         let of = [Other, Intermediate, Intermediate, Intermediate, Result];
-        let places = plan(commands.to_vec(), &[1000; 5], roles(&of), u64::MAX).places;
+        let places = plan(commands.to_vec(), &[1000; 5], roles(&of), u64::MAX, SHORT).places;
         assert_eq!((places.arena_bytes, places.within.len()), (0, 3));
         // Where the result has no memory of its own, the arena has one place.
         let of = [Other, Intermediate, Intermediate, Intermediate, Other];
-        let places = plan(commands.to_vec(), &[1000; 5], roles(&of), u64::MAX).places;
+        let places = plan(commands.to_vec(), &[1000; 5], roles(&of), u64::MAX, SHORT).places;
         assert_eq!((places.arena_bytes, places.within.len()), (1024, 0));
         // Other sizes have other places, and the last command waits for nobody's place.
-        let places = plan(commands.to_vec(), &[1000, 1000, 1004, 1000, 1000], roles(&of), u64::MAX).places;
+        let places = plan(commands.to_vec(), &[1000, 1000, 1004, 1000, 1000], roles(&of), u64::MAX, SHORT).places;
         assert_eq!(places.arena_bytes, 2048);
     }
 
@@ -313,10 +316,10 @@ mod tests {
             command(&[2, 3], &[4], &[(2, 4), (3, 4)]),
         ];
         let of = [Other, Intermediate, Intermediate, Intermediate, Other];
-        let places = plan(commands.to_vec(), &[256; 5], roles(&of), u64::MAX).places;
+        let places = plan(commands.to_vec(), &[256; 5], roles(&of), u64::MAX, SHORT).places;
         assert_eq!(places.arena_bytes, 3 * 256);
         // One after the other, the second may have it.
-        let places = plan(commands.to_vec(), &[256; 5], roles(&of), 0).places;
+        let places = plan(commands.to_vec(), &[256; 5], roles(&of), 0, SHORT).places;
         assert_eq!(places.arena_bytes, 2 * 256);
         assert_eq!(places.arena[&1], places.arena[&3]);
     }
@@ -332,13 +335,13 @@ mod tests {
             command(&[3, 5], &[6], &[]),
         ];
         let of = [Other, Donated, Donated, Donated, Result, Result, Result, Intermediate, Intermediate];
-        let places = plan(commands.to_vec(), &[512; 9], roles(&of), u64::MAX).places;
+        let places = plan(commands.to_vec(), &[512; 9], roles(&of), u64::MAX, SHORT).places;
         let mut donated = places.donated.clone();
         donated.sort_unstable();
         assert_eq!(donated, [(1, 4), (2, 5)]);
         // No result of another size.
         let places =
-            plan(commands.to_vec(), &[512, 512, 512, 512, 256, 256, 512, 512, 512], roles(&of), u64::MAX).places;
+            plan(commands.to_vec(), &[512, 512, 512, 512, 256, 256, 512, 512, 512], roles(&of), u64::MAX, SHORT).places;
         assert!(matches!(places.donated[..], [(1 | 2, 6)]), "{:?}", places.donated);
     }
 
@@ -423,7 +426,7 @@ mod tests {
                 commands.push(command(&reads, &writes, &pairs));
             }
             for enough_bytes in [0, 700, u64::MAX] {
-                let plan = plan(commands.clone(), &sizes, roles(&of), enough_bytes);
+                let plan = plan(commands.clone(), &sizes, roles(&of), enough_bytes, SHORT);
                 assert_eq!(plan.commands.len(), commands.len());
                 check(&plan, &sizes, &of, true);
                 check(&plan, &sizes, &of, false);

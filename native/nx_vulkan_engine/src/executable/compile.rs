@@ -275,6 +275,7 @@ impl<'a> Builder<'a> {
             let memory = memory(&tensor.buffer).ok_or_else(|| missing(&Operand::Result(0)))?;
             Ok(Value { memory, view: tensor.view.clone() })
         };
+        let short = self.engine.model().short;
         let steps =
             self.drafts.into_iter().enumerate().map(|(at, draft)| match draft {
                 Draft::Batch(commands) => {
@@ -284,7 +285,7 @@ impl<'a> Builder<'a> {
                         (true, _) if at == last && given.contains(&id) => Role::Donated,
                         _ => Role::Other,
                     };
-                    let plan = plan(commands, &sizes, role, self.enough_bytes);
+                    let plan = plan(commands, &sizes, role, self.enough_bytes, short);
                     let donated = plan.places.donated.iter();
                     donations.extend(donated.filter_map(|(id, result)| {
                         Some(Donation { input: *bound.get(id)?, own: *numbers.get(result)? })
@@ -417,7 +418,8 @@ mod tests {
             let x = Tensor::from_nx_bytes(&engine, &Type::new(DType::F32, &[3]), &bytes).unwrap();
             let target = {
                 let target = engine.target();
-                let gpu = crate::target::of(DeviceKind::Discrete, engine.caps().max_invocations, target.matrix_units);
+                let gpu =
+                    crate::tuning::target::of(DeviceKind::Discrete, engine.caps().max_invocations, target.matrix_units);
                 Target { workgroups, ..gpu }
             };
             let program = optimize(program(), &target).unwrap();
@@ -464,7 +466,7 @@ mod tests {
             let builder = Builder { enough_bytes: recording.program.evaluated_bytes(), ..Builder::new(&engine) };
             let program = optimize(recording.program, &engine.target()).unwrap();
             let executable = build_with(builder, &program).unwrap();
-            if !batches(&executable).iter().all(|batch| batch.plan.is_by_level()) {
+            if !batches(&executable).iter().all(|batch| batch.plan.is_by_level(engine.model().short)) {
                 narrowed.push(recording.name);
             }
         }

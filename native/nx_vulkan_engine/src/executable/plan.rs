@@ -8,11 +8,7 @@ use nx_vulkan_device::capture::{Action, Command, Place};
 use nx_vulkan_device::kernel::Waits;
 
 use super::arena::{Buffers, Order, Places, Role};
-
-/// What commands side by side are short with: eight workgroups for each multiprocessor of an H200, and some 4 and 8 us of its memory and arithmetic.
-const MAX_SHORT_GROUPS: u64 = 8 * 132;
-const MAX_SHORT_BYTES: u64 = 16 << 20;
-const MAX_SHORT_FLOPS: u64 = 1 << 28;
+use crate::tuning::Short;
 
 /// Orders that are tried until an arena takes little enough.
 const MAX_TRIES: usize = 4;
@@ -37,12 +33,18 @@ fn virtual_ids(places: &[Place]) -> impl Iterator<Item = u32> + '_ {
 
 /// Plans a batch of buffers of these sizes and roles. The arena takes no more than `enough_bytes`, or than the commands would one after the other where
 /// that is more.
-pub(super) fn plan(commands: Vec<Command>, sizes: &[u64], role: impl Fn(u32) -> Role, enough_bytes: u64) -> Plan {
+pub(super) fn plan(
+    commands: Vec<Command>,
+    sizes: &[u64],
+    role: impl Fn(u32) -> Role,
+    enough_bytes: u64,
+    short: Short,
+) -> Plan {
     let batch = Buffers { commands: &commands, sizes, role: &role };
-    let mut order = by_level(&commands);
+    let mut order = by_level(&commands, short);
     let mut places = batch.lay_out(&order);
     if places.arena_bytes > enough_bytes {
-        (order, places) = batch.narrowed(order, places, enough_bytes);
+        (order, places) = batch.narrowed(order, places, enough_bytes, short);
     }
     let mut unsorted: Vec<Option<Command>> = commands.into_iter().map(Some).collect();
     let commands: Vec<Command> = order.iter().filter_map(|&(_, i)| unsorted.get_mut(i)?.take()).collect();
@@ -53,7 +55,7 @@ pub(super) fn plan(commands: Vec<Command>, sizes: &[u64], role: impl Fn(u32) -> 
 /// Commands that don't depend on each other side by side, so that one barrier serves many: in the order of how many commands lie
 /// between them and the batch's inputs. What depends on nothing waits until shortly before it is needed. Of short ones side by side, what
 /// most commands wait for one after the other comes first: an H200 takes 0.2 us to begin each.
-fn by_level(commands: &[Command]) -> Order {
+fn by_level(commands: &[Command], short: Short) -> Order {
     #[derive(Default, Clone)]
     struct Use {
         /// What wrote it last: one command, or several that write parts.
@@ -118,7 +120,8 @@ fn by_level(commands: &[Command]) -> Order {
     }
     let mut sizes = vec![Size::default(); level.iter().max().map_or(0, |most| most + 1)];
     commands.iter().zip(&level).for_each(|(command, &level)| sizes[level].add(command));
-    let key = |(level, waiting): (usize, usize)| (level, Reverse(if sizes[level].is_short() { waiting } else { 0 }));
+    let key =
+        |(level, waiting): (usize, usize)| (level, Reverse(if sizes[level].is_within(short) { waiting } else { 0 }));
     let mut order: Vec<_> = level.into_iter().zip(waiting).map(key).zip(0..).collect();
     order.sort_by_key(|(key, _)| *key);
     order.into_iter().map(|((level, _), i)| (level, i)).collect()
@@ -140,25 +143,25 @@ impl Size {
         }
         let work = command.work.unwrap_or_default();
         self.bytes = self.bytes.saturating_add(work.read_bytes).saturating_add(work.written_bytes);
-        self.flops = self.flops.saturating_add(work.flops.unwrap_or(MAX_SHORT_FLOPS + 1));
+        self.flops = self.flops.saturating_add(work.flops.unwrap_or(u64::MAX));
     }
 
-    /// Whether all of it runs at once on a large GPU and is done in microseconds. Elsewhere what is large had better come last, or what stands behind it
-    /// would begin when the last of its workgroups have begun.
-    fn is_short(&self) -> bool {
-        self.groups <= MAX_SHORT_GROUPS && self.bytes <= MAX_SHORT_BYTES && self.flops <= MAX_SHORT_FLOPS
+    /// Whether all of it runs at once and is done in microseconds. Else what is large had better come last, or what stands behind it would begin when the
+    /// last of its workgroups have begun.
+    fn is_within(&self, short: Short) -> bool {
+        self.groups <= short.groups && self.bytes <= short.bytes && self.flops <= short.flops
     }
 }
 
 impl<F: Fn(u32) -> Role> Buffers<'_, F> {
     /// Parts of the batch one after the other, each of which is sorted by level on its own, and the first level of each.
-    fn in_parts(&self, parts: &[Range<usize>]) -> (Order, Vec<usize>) {
+    fn in_parts(&self, parts: &[Range<usize>], short: Short) -> (Order, Vec<usize>) {
         let mut order = Order::with_capacity(self.commands.len());
         let mut firsts = Vec::with_capacity(parts.len());
         for part in parts {
             let first = order.last().map_or(0, |(level, _)| level + 1);
             firsts.push(first);
-            let sorted = by_level(&self.commands[part.clone()]);
+            let sorted = by_level(&self.commands[part.clone()], short);
             order.extend(sorted.into_iter().map(|(level, i)| (first + level, part.start + i)));
         }
         (order, firsts)
@@ -173,10 +176,10 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
 
     /// An order at whose levels no more bytes live, or one command after the other: parts of the batch that need more are halved, so that the others keep
     /// what lies side by side.
-    fn halved(&self, live_bytes: u64) -> Order {
+    fn halved(&self, live_bytes: u64, short: Short) -> Order {
         let mut parts: Vec<Range<usize>> = std::iter::once(0..self.commands.len()).collect();
         loop {
-            let (order, firsts) = self.in_parts(&parts);
+            let (order, firsts) = self.in_parts(&parts, short);
             let live = self.live_bytes(&order);
             let ends = firsts.iter().skip(1).copied().chain([live.len()]);
             let halves = parts.iter().zip(firsts.iter().copied().zip(ends)).flat_map(|(part, (first, end))| {
@@ -195,8 +198,8 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
     }
 
     /// An order, and an arena of no more than `enough_bytes`, or than one command after the other needs where that is more.
-    fn narrowed(&self, order: Order, places: Places, enough_bytes: u64) -> (Order, Places) {
-        let one_by_one = self.halved(0);
+    fn narrowed(&self, order: Order, places: Places, enough_bytes: u64, short: Short) -> (Order, Places) {
+        let one_by_one = self.halved(0, short);
         let least = self.lay_out(&one_by_one);
         let enough_bytes = enough_bytes.max(least.arena_bytes);
         if places.arena_bytes <= enough_bytes {
@@ -204,7 +207,7 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         }
         let mut live_bytes = enough_bytes;
         for _ in 0..MAX_TRIES {
-            let order = self.halved(live_bytes);
+            let order = self.halved(live_bytes, short);
             let places = self.lay_out(&order);
             if places.arena_bytes <= enough_bytes {
                 return (order, places);
@@ -248,8 +251,8 @@ fn barriers(commands: &[Command], sizes: &[u64], places: &Places) -> Vec<bool> {
 #[cfg(test)]
 impl Plan {
     /// Whether the commands lie in the order of their levels, all as one part.
-    pub fn is_by_level(&self) -> bool {
-        by_level(&self.commands).iter().map(|&(_, i)| i).eq(0..self.commands.len())
+    pub fn is_by_level(&self, short: Short) -> bool {
+        by_level(&self.commands, short).iter().map(|&(_, i)| i).eq(0..self.commands.len())
     }
 }
 
@@ -259,6 +262,8 @@ mod tests {
 
     use super::*;
     use nx_vulkan_device::work::Work;
+
+    const SHORT: Short = Short { groups: 1000, bytes: 16 << 20, flops: 1 << 28 };
 
     fn command(reads: &[u32], writes: u32, waits: Waits) -> Command {
         Command {
@@ -288,11 +293,11 @@ mod tests {
                 command(&[4, 2], 5, Waits::All),
             ];
             commands.iter_mut().for_each(|c| c.work = Some(Work { flops: Some(flops), ..Work::default() }));
-            let plan = plan(commands, &[256; 6], but(|id| id == 0 || id == 5), u64::MAX);
+            let plan = plan(commands, &[256; 6], but(|id| id == 0 || id == 5), u64::MAX, SHORT);
             plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect::<Vec<u32>>()
         };
         assert_eq!(order(1000), [1, 3, 2, 4, 5]);
-        assert_eq!(order(MAX_SHORT_FLOPS), [1, 2, 3, 4, 5]);
+        assert_eq!(order(SHORT.flops), [1, 2, 3, 4, 5]);
     }
 
     #[test]
@@ -307,7 +312,7 @@ mod tests {
             command(&[2, 4], 5, Waits::All),
         ];
         let sizes = [256; 6];
-        let plan = plan(commands, &sizes, but(|id| id == 0 || id == 5), u64::MAX);
+        let plan = plan(commands, &sizes, but(|id| id == 0 || id == 5), u64::MAX, SHORT);
         let writes: Vec<u32> = plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
         let at = |waits: Waits| plan.commands.iter().position(|c| c.waits == waits && c.writes[0].id() == Some(2));
         let (one, other) = (at(Waits::All).unwrap(), at(Waits::Beside).unwrap());
@@ -333,7 +338,7 @@ mod tests {
             command(&[5], 6, Waits::Part(2)),
             command(&[5], 6, Waits::Part(2)),
         ];
-        let plan = plan(commands, &[256; 7], but(|id| id == 0 || id == 6), u64::MAX);
+        let plan = plan(commands, &[256; 7], but(|id| id == 0 || id == 6), u64::MAX, SHORT);
         let barriers = plan.barriers.iter().filter(|&&waits| waits).count();
         assert_eq!(barriers, 4, "{:?} {:?}", plan.commands, plan.barriers);
         let written: Vec<u32> = plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
@@ -371,7 +376,7 @@ mod tests {
     fn an_arena_takes_as_little_as_it_has_to() {
         let planned = |enough_bytes: u64| {
             let (commands, sizes, is_own) = branches(32);
-            plan(commands, &sizes, but(is_own), enough_bytes)
+            plan(commands, &sizes, but(is_own), enough_bytes, SHORT)
         };
         let wide = planned(u64::MAX);
         assert!(wide.places.arena_bytes >= 32 * 1024, "{}", wide.places.arena_bytes);
@@ -387,7 +392,7 @@ mod tests {
         // As much as is needed changes nothing.
         let enough = planned(wide.places.arena_bytes);
         assert_eq!((enough.places.arena_bytes, &enough.barriers), (wide.places.arena_bytes, &wide.barriers));
-        assert_eq!([wide, between, narrow].map(|plan| plan.is_by_level()), [true, false, false]);
+        assert_eq!([wide, between, narrow].map(|plan| plan.is_by_level(SHORT)), [true, false, false]);
     }
 
     #[test]
@@ -396,8 +401,8 @@ mod tests {
         let (commands, mut sizes, is_own) = branches(32);
         sizes[..=64].fill(256);
         sizes[65..].fill(1 << 20);
-        let wide = plan(commands.clone(), &sizes, but(&is_own), u64::MAX);
-        let narrow = plan(commands, &sizes, but(is_own), (3 << 20) + 256);
+        let wide = plan(commands.clone(), &sizes, but(&is_own), u64::MAX, SHORT);
+        let narrow = plan(commands, &sizes, but(is_own), (3 << 20) + 256, SHORT);
         assert!(wide.places.arena_bytes >= 16 << 20 && narrow.places.arena_bytes <= (3 << 20) + 256);
         let first = narrow.commands.iter().position(|c| c.writes[0].id().is_some_and(|id| id > 64)).unwrap();
         // One after the other the small ones have 63.
@@ -419,7 +424,7 @@ mod tests {
         let sizes = vec![512; 2 * n as usize + 2];
         let is_own = |id: u32| id == 0 || id == 2 * n + 1;
         for enough_bytes in [0, 1024, 1500, 4096, 8192, u64::MAX] {
-            let plan = plan(commands.clone(), &sizes, but(is_own), enough_bytes);
+            let plan = plan(commands.clone(), &sizes, but(is_own), enough_bytes, SHORT);
             assert!(plan.places.arena_bytes <= enough_bytes.max(1024), "{} of {enough_bytes}", plan.places.arena_bytes);
             assert_eq!(plan.commands.len(), commands.len());
             let mut values: HashMap<u64, u32> = HashMap::new();

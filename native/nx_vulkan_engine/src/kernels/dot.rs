@@ -3,8 +3,10 @@
 mod choice;
 mod matrix;
 
+#[cfg(test)]
+pub(crate) use choice::accurate_splits;
+pub(crate) use choice::launch_of;
 pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, plain};
-use choice::{pays, square};
 pub use matrix::{Form, Prepared, prepare};
 
 use smallvec::SmallVec;
@@ -15,11 +17,11 @@ use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Reduce, Target, reduce};
 use crate::program::{Binary, Elementwise, Reduction};
 use crate::shape::{Dims, Space, Strides, contiguous_strides, elements};
-use crate::{CType, DType, Engine, Error, Result, Tensor, Type};
+use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};
 use nx_vulkan_device::kernel::Waits;
 use nx_vulkan_ir::program::epilogue::takes_prologues;
 use nx_vulkan_ir::program::step::Prologue;
-use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_ir::program::step::{Ref, Step, stands_in_loop};
 use nx_vulkan_spirv::access::{Element, ParamLayout};
 use nx_vulkan_spirv::dot::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling};
 
@@ -149,6 +151,27 @@ pub struct Product<'a> {
     pub epilogue: Option<Epilogue<'a>>,
 }
 
+/// What decides how a product is launched: where its operands lie does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outline {
+    pub batches: u64,
+    pub rows: u64,
+    pub columns: u64,
+    pub depth: u64,
+    /// The types of both operands, and of the product before its epilogue.
+    pub operands: [DType; 2],
+    pub product: DType,
+    /// Steps of an epilogue that stands in a loop.
+    pub looped_steps: usize,
+    pub precision: Precision,
+}
+
+impl Outline {
+    fn multiplications(&self) -> u64 {
+        (self.batches * self.rows * self.columns).saturating_mul(self.depth)
+    }
+}
+
 impl Product<'_> {
     /// The type of the product before its epilogue.
     fn dtype(&self) -> DType {
@@ -162,6 +185,21 @@ impl Product<'_> {
 
     fn inputs(&self) -> &[Operand<'_>] {
         self.epilogue.as_ref().map_or(&[], |e| e.inputs)
+    }
+
+    /// What decides how it is launched.
+    pub fn outline(&self, precision: Precision) -> Outline {
+        let looped = self.epilogue.as_ref().filter(|epilogue| stands_in_loop(epilogue.steps));
+        Outline {
+            batches: self.a.batch.elements(),
+            rows: self.a.free.elements(),
+            columns: self.b.free.elements(),
+            depth: self.a.depth.elements(),
+            operands: [self.a.tensor.view.dtype, self.b.tensor.view.dtype],
+            product: self.dtype(),
+            looped_steps: looped.map_or(0, |epilogue| epilogue.steps.len()),
+            precision,
+        }
     }
 
     /// Whether one launch can index all that the epilogue reads.
@@ -287,9 +325,7 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
             }
         }
     }
-    let has_lanes = !lane_tiles(engine, spec.sum).is_empty();
-    let is_square = !has_lanes && (is_small || !pays(engine, p));
-    let choice = if is_square { square(engine, p, spec.sum) } else { choose(engine, p, spec.sum) };
+    let choice = launch_of(engine.model(), &p.outline(engine.precision()), spec.sum, is_small);
     product_as(engine, p, spec.sum, choice, compile)
 }
 
@@ -373,7 +409,7 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
     let wide = u64::from(engine.caps().max_push_bytes) >= 4 * ParamLayout::WIDE_PUSH_WORDS as u64;
     let mut spec = DotSpec { sum, tiling, wide, ..spec(p) };
     if let Tiling::Lanes(tile) = tiling {
-        if !lane_tiles(engine, sum).contains(&tile) {
+        if !lane_tiles(engine.model(), sum).contains(&tile) {
             return Err(Error::InvalidProgram { op: "dot".to_string(), reason: format!("no lanes for {tile:?}") });
         }
         let is_aligned = [spec.a_load, spec.b_load].iter().all(|load| load.by_four);

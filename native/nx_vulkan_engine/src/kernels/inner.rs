@@ -47,7 +47,7 @@ pub fn inner<'a>(
 ) -> Result<()> {
     let (kept, summed) = (Space::new(kept, &[a.kept, b.kept]), Space::new(summed, &[a.summed, b.summed]));
     let aligned = a.dtype == b.dtype && a.address.is_multiple_of(16) && b.address.is_multiple_of(16);
-    let layout = layout(&kept, &summed, a.dtype, aligned, engine);
+    let layout = layout(&kept, &summed, a.dtype, aligned, engine.model());
     let further = finish.map_or(&[][..], |finish| finish.epilogue.inputs);
     let results = finish.map(|finish| {
         let strides: SmallVec<[&[i64]; 4]> = further.iter().map(|operand| &operand.strides[..]).collect();

@@ -13,7 +13,8 @@ use super::{
     whole_grid,
 };
 use crate::shape::{Dims, Space, Strides, elements as elements_of};
-use crate::{DeviceKind, Engine, Error, Result, Tensor, View};
+use crate::tuning::DeviceModel;
+use crate::{Engine, Error, Result, Tensor, View};
 
 /// One input or output of a map: a view with the shape of the iteration space.
 #[derive(Debug, Clone)]
@@ -45,30 +46,34 @@ impl<'a> Operand<'a> {
     }
 }
 
-/// Elements of costly steps up to which each has an invocation of its own on a GPU: two for each that an H200 holds at once.
-const MAX_SINGLE: u64 = 1 << 19;
-
-/// Elements from which on a CPU device takes longer for them than for compiling vectors of costly steps, and pairs.
-const MIN_PAIRED: u64 = 1 << 14;
-
-/// Whether a kernel for so many elements accesses vectors 8 bytes at a time: CPU devices take an access of every lane one after the other,
-/// whatever its size.
-pub(super) fn takes_pairs(engine: &Engine, elements: u64) -> bool {
-    let caps = engine.caps();
-    caps.kind == DeviceKind::Cpu && caps.shader_int64 && elements >= MIN_PAIRED
+/// Whether a kernel for so many elements accesses vectors 8 bytes at a time.
+pub(crate) fn takes_pairs(model: &DeviceModel, elements: u64) -> bool {
+    model.caps.shader_int64 && model.maps.least_paired.is_some_and(|least| elements >= least)
 }
 
-/// Elements from which on a CPU device takes longer for them than for compiling blocks, and elements that an invocation has of each: twice
-/// as many take up to twice as long to compile.
-const BLOCKS: [(u64, u8); 2] = [(1 << 20, 32), (1 << 16, 16)];
+/// Elements of each block that an invocation has, where the device has lanes for blocks and they pay.
+pub(crate) fn block_items(model: &DeviceModel, elements: u64) -> Option<u8> {
+    let mut blocks = model.maps.blocks.iter().filter(|_| has_lanes(&model.caps));
+    blocks.find(|(least, _)| elements >= *least).map(|(_, own)| *own)
+}
+
+/// Whether each of so many elements of costly steps has an invocation of its own.
+pub(crate) fn is_single(model: &DeviceModel, elements: u64) -> bool {
+    elements <= model.maps.most_single
+}
+
+/// Whether costly steps are repeated for each lane of a vector, which is more code.
+pub(crate) fn unrolls(model: &DeviceModel, elements: u64, is_short: bool) -> bool {
+    model.maps.least_unrolled.is_none_or(|least| elements >= least && is_short)
+}
 
 /// The spec with blocks, where the device has lanes for them and they pay.
-fn by_blocks(engine: &Engine, spec: &Spec, elements: u64) -> Option<Spec> {
-    let (_, own) = BLOCKS.iter().find(|(least, _)| elements >= *least)?;
-    let caps = engine.caps();
+fn by_blocks(model: &DeviceModel, spec: &Spec, elements: u64) -> Option<Spec> {
+    let own = block_items(model, elements)?;
+    let caps = &model.caps;
     let has_numbers = u64::from(caps.max_push_bytes) >= 4 * ParamLayout::WIDE_PUSH_WORDS as u64
         && parameters(spec) <= ParamLayout::PUSH_WORDS;
-    if !has_lanes(caps) || !caps.shader_int64 || !has_numbers {
+    if !caps.shader_int64 || !has_numbers {
         return None;
     }
     let width = spec.block_width();
@@ -154,13 +159,12 @@ pub fn map(
     {
         spec.fixed = Some(Box::new(Fixed { sizes: space.sizes.clone(), strides: space.strides.clone() }));
     }
-    // A CPU device has no latency to hide and compiles slowly: only many elements of few costly steps are worth more code.
-    let is_cpu = engine.caps().kind == DeviceKind::Cpu;
+    let model = engine.model();
     let whole = |width: u8| {
         let innermost = space.sizes.last().copied().unwrap_or(1);
         !spec.has_coordinates() || innermost.is_multiple_of(width.into())
     };
-    let width = spec.widest(!is_cpu || (space.elements() >= MIN_PAIRED && spec.is_short()));
+    let width = spec.widest(unrolls(model, space.elements(), spec.is_short()));
     let width = [width, width / 2].into_iter().find(|&width| width > 0 && whole(width)).unwrap_or(1);
     let aligned = |width: u8| {
         (0..addresses.len()).all(|k| {
@@ -168,19 +172,19 @@ pub fn map(
                 || addresses[k].is_multiple_of(u64::from(elements[k].size_bytes() * u32::from(width)))
         })
     };
-    let blocks = by_blocks(engine, &spec, space.elements()).filter(|blocks| {
+    let blocks = by_blocks(model, &spec, space.elements()).filter(|blocks| {
         width > 1
             && whole(blocks.width)
             && aligned(blocks.width)
             && is_indexed_whole(&space.sizes, &space.strides, &elements)
     });
-    if width > 1 && !is_cpu && space.elements() <= MAX_SINGLE && !spec.is_cheap() {
+    if width > 1 && is_single(model, space.elements()) && !spec.is_cheap() {
         spec.form = Form::Single;
     } else if let Some(blocks) = blocks {
         spec = blocks;
     } else if width > 1 && aligned(width) {
         spec.width = width;
-        if takes_pairs(engine, space.elements()) {
+        if takes_pairs(model, space.elements()) {
             spec.form = Form::Pairs;
         }
     }

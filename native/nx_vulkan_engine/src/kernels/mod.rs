@@ -433,7 +433,9 @@ fn record(
         writes: &writes,
         waits,
         work: match &kernel.spec {
-            Some(spec) if engine.counts_work() => Some(spec.work(engine.caps().kind, arguments, first_output, groups)),
+            Some(spec) if engine.counts_work() => {
+                Some(spec.work(engine.model().programs.max_work, arguments, first_output, groups))
+            }
             _ => None,
         },
         in_place: &in_place,

@@ -12,13 +12,20 @@ use super::{Compile, Loaded, MAX_POSITION, Place, max_position};
 use crate::program::fused::Plan;
 use crate::program::reductions::Reductions;
 use crate::shape::{Dims, Space, Strides};
+use crate::tuning::DeviceModel;
 use crate::{Engine, Result, Tensor, View};
 
 /// Axes of chunks' accumulators: as of reductions of several parts, which share the kernel.
 const AXES_OF_PARTIALS: usize = 2;
 
 /// How the reductions are laid out, and the axes along which their elements lie, if each would be laid out like that alone.
-fn layout(engine: &Engine, plan: &Plan, what: &Reductions, loads: &[&Tensor], outputs: u64) -> Option<(Layout, usize)> {
+fn layout(
+    model: &DeviceModel,
+    plan: &Plan,
+    what: &Reductions,
+    loads: &[&Tensor],
+    outputs: u64,
+) -> Option<(Layout, usize)> {
     let mut layouts = what.before.results.iter().zip(&what.reducers).map(|(&of, reducer)| {
         let dtype = reducer.input;
         // What is computed would lie in memory without gaps.
@@ -30,10 +37,10 @@ fn layout(engine: &Engine, plan: &Plan, what: &Reductions, loads: &[&Tensor], ou
             _ => (View::contiguous(dtype, &plan.space), true),
         };
         let (kept, reduced) = spaces(&view, &plan.axes);
-        let layout = layout_of(&kept, &reduced, dtype, aligned, engine);
-        let last = layout.of_partials(engine, outputs, layout.chunks, reducer.accumulator_bytes());
+        let layout = layout_of(&kept, &reduced, dtype, aligned, model);
+        let last = layout.of_partials(model, outputs, layout.chunks, reducer.accumulator_bytes());
         let teams =
-            [layout.team(engine, reduced.rank(), layout.chunk), last.team(engine, AXES_OF_PARTIALS, layout.chunks)];
+            [layout.team(model, reduced.rank(), layout.chunk), last.team(model, AXES_OF_PARTIALS, layout.chunks)];
         Some((layout, last.direction, teams, reduced.rank()))
     });
     let (layout, last, teams, rank) = layouts.next()??;
@@ -74,7 +81,7 @@ pub fn reduce(
         which.iter().filter_map(|&k| loads.get(k)).map(|load| &load.tensor).collect()
     };
     let (loads, further) = (tensors(&what.before.loads), tensors(&what.behind.loads));
-    let Some((layout, rank)) = layout(engine, plan, what, &loads, outputs) else { return Ok(None) };
+    let Some((layout, rank)) = layout(engine.model(), plan, what, &loads, outputs) else { return Ok(None) };
     let (kept, reduced) = (along(plan, &loads, false), along(plan, &loads, true));
     let width = match layout.direction {
         Direction::Rows { width } => u64::from(width),

@@ -1,7 +1,8 @@
 //! Launches that factorize panels of QR: the reflections that take up to 32 columns to R.
 
 use super::{Compile, linalg};
-use crate::{DeviceKind, Engine, Result, Tensor, Type};
+use crate::tuning::DeviceModel;
+use crate::{Engine, Result, Tensor, Type};
 
 /// Columns of a panel; fixed in the kernels.
 pub const PANEL: u64 = 32;
@@ -14,17 +15,8 @@ const SMALL: f32 = 1e-10;
 const POSITIVE: u32 = 1;
 const REFLECT_SINGLE: u32 = 2;
 
-/// Rows and matrices from which on and up to which many workgroups share a panel on GPUs. One workgroup takes 71 us for a column of 2000
-/// rows on an H200, many 2 to 3 for one of any length; many matrices fill the device by themselves. lavapipe takes twice the time of a core for the same panel
-/// (2000 rows of f32: 15 ms by one workgroup, 32 by many on one core and 19 on two).
-const TALL: u64 = 128;
-const MATRICES: u64 = 256;
-
 /// Rows of a chunk, of which each workgroup takes as many; fixed in the kernels of tall panels.
 const CHUNK: u64 = 64;
-
-/// Workgroups that share a panel at most. Each adds up what all of them found.
-const BLOCKS: u64 = 256;
 
 /// How a panel is shared out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +25,17 @@ pub enum Workgroups {
     One,
     /// Many per matrix, in a dispatch per column and two more. The panel has more rows than columns.
     Many,
+}
+
+/// Whether many workgroups share a panel of so many rows of each of so many matrices.
+pub(crate) fn shares(model: &DeviceModel, matrices: u64, height: u64) -> bool {
+    height >= model.panels.tall && matrices <= model.panels.most_matrices
+}
+
+/// Chunks that each workgroup takes of a panel of so many rows, and workgroups.
+pub(crate) fn blocks(model: &DeviceModel, height: u64) -> (u64, u64) {
+    let chunks = height.div_ceil(CHUNK * model.panels.most_groups);
+    (chunks, height.div_ceil(CHUNK * chunks))
 }
 
 /// A panel of a batch of contiguous matrices, from the diagonal element `first` on, in the type in which it is computed.
@@ -48,8 +51,7 @@ impl Panel<'_> {
     /// What is fastest.
     pub fn workgroups(&self, engine: &Engine) -> Workgroups {
         let (batches, [height, _]) = (self.matrices.view.shape[0], self.sizes());
-        let pays = engine.caps().kind != DeviceKind::Cpu && height >= TALL && batches <= MATRICES;
-        if pays { Workgroups::Many } else { Workgroups::One }
+        if shares(engine.model(), batches, height) { Workgroups::Many } else { Workgroups::One }
     }
 
     /// Replaces the panel by its part of R, and returns V and T of the reflections' product `I - V T V^H`.
@@ -73,8 +75,7 @@ impl Panel<'_> {
             linalg::run(engine, &panel, &[a, &v, &t], 0, &numbers, batches)?;
             return Ok([v, t]);
         }
-        let chunks = height.div_ceil(CHUNK * BLOCKS);
-        let blocks = height.div_ceil(CHUNK * chunks);
+        let (chunks, blocks) = blocks(engine.model(), height);
         let groups = batches * blocks;
         let sums = tensor(&[batches, PANEL * (3 + 2 * blocks)])?;
         let (begin, column) = (kernel("qr_start", 3)?, kernel("qr_column", 4)?);

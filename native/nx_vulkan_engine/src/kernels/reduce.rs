@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use nx_vulkan_device::memory::Buffer;
 use nx_vulkan_ir::program::reducer::Reducer;
-use nx_vulkan_spirv::dot::LANES;
 use nx_vulkan_spirv::reduce::{Direction, ReduceSpec, Stage};
 use smallvec::SmallVec;
 
@@ -12,38 +11,14 @@ use super::map::takes_pairs;
 use super::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
 use crate::program::Reduction;
 use crate::shape::{Dims, Space, Strides};
-use crate::{DType, DeviceKind, Engine, Error, Result, View};
+use crate::tuning::DeviceModel;
+use crate::{DType, Engine, Error, Result, View};
 
-/// Elements that one invocation reduces before a reduction is worth splitting in chunks: enough to hide the second
-/// dispatch (2 us on an H200).
+/// Elements that one invocation reduces before a reduction is worth splitting in chunks: enough to hide the second dispatch.
 const ELEMENTS_PER_INVOCATION: u64 = 64;
-
-/// Elements of a column that one invocation of a GPU reduces where others share the column: more at once hide the memory's latency (columns
-/// of 2,000 take 9 us instead of 12 on an H200).
-const ELEMENTS_OF_COLUMN: u64 = 16;
-
-/// The most that each invocation of a team reduces before a second dispatch is worth it.
-const MOST_OF_COLUMN: u64 = 64;
-
-/// Outputs from which neighbouring outputs alone keep a GPU busy, so that columns need no teams.
-const MANY_OUTPUTS: u64 = 1 << 12;
-
-/// Bytes from which a second dispatch takes less time than memory loses where workgroups read narrow strips.
-const MANY_BYTES: u64 = 32 << 20;
-
-/// Bytes of neighbouring elements that teams beside each other read at once, at least, where there are so many bytes that it matters: a line
-/// of a cache.
-const LINE_BYTES: u64 = 128;
-const FEW_BYTES: u64 = 8 << 20;
 
 /// Elements that one invocation reduces alone where a team could not read them as neighbours.
 const MAX_SOLO_ELEMENTS: u64 = 32;
-
-/// Invocations in flight that fill a large GPU.
-const TARGET_INVOCATIONS: u64 = 1 << 18;
-
-/// The same for a CPU device with a few threads.
-const TARGET_INVOCATIONS_CPU: u64 = 1 << 11;
 
 /// What to reduce.
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +38,7 @@ pub struct Target<'a> {
 
 /// How one reduction is laid out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     pub direction: Direction,
     /// Invocations that share a chunk of a column.
     team: u32,
@@ -75,21 +50,21 @@ pub(super) struct Layout {
 
 impl Layout {
     /// Invocations that share one chunk of so many elements along so many axes in memory.
-    pub fn team(&self, engine: &Engine, axes: usize, elements: u64) -> u32 {
+    pub fn team(&self, model: &DeviceModel, axes: usize, elements: u64) -> u32 {
         match self.direction {
             // Neighbours along several short axes are no neighbours in memory that a team could read together.
             Direction::Rows { .. } if axes > 1 && elements <= MAX_SOLO_ELEMENTS => 1,
-            Direction::Rows { width } => team(engine, elements.div_ceil(u64::from(width))),
+            Direction::Rows { width } => team(model, elements.div_ceil(u64::from(width))),
             Direction::Columns { .. } => self.team,
         }
     }
 
     /// How the chunks' accumulators of so many bytes are reduced, which lie innermost after rows, outermost after columns.
-    pub fn of_partials(&self, engine: &Engine, outputs: u64, partials: u64, bytes: u64) -> Layout {
+    pub fn of_partials(&self, model: &DeviceModel, outputs: u64, partials: u64, bytes: u64) -> Layout {
         let rows = Direction::Rows { width: 1 };
         let (direction, team) = match self.direction {
             Direction::Rows { .. } => (rows, 1),
-            Direction::Columns { .. } => match column_team(engine, outputs, partials, bytes) {
+            Direction::Columns { .. } => match column_team(model, outputs, partials, bytes) {
                 1 if partials > MAX_SOLO_ELEMENTS => (rows, 1),
                 team => (Direction::Columns { in_teams: team > 1 }, team as u32),
             },
@@ -99,14 +74,15 @@ impl Layout {
 }
 
 /// Invocations that share a chunk of a column of so many elements of so many bytes: a power of two.
-fn column_team(engine: &Engine, outputs: u64, elements: u64, bytes: u64) -> u64 {
+fn column_team(model: &DeviceModel, outputs: u64, elements: u64, bytes: u64) -> u64 {
     let local_size = u64::from(ReduceSpec::LOCAL_SIZE);
-    let is_wide = outputs >= MANY_OUTPUTS || outputs >= local_size && outputs * elements * bytes > MANY_BYTES;
-    if engine.caps().kind == DeviceKind::Cpu || is_wide {
+    let Some(columns) = &model.reductions.columns else { return 1 };
+    let all_bytes = outputs * elements * bytes;
+    if outputs >= columns.many_outputs || outputs >= local_size && all_bytes > columns.many_bytes {
         return 1;
     }
-    let most = if outputs * elements * bytes <= FEW_BYTES { local_size } else { local_size * bytes / LINE_BYTES };
-    (elements / ELEMENTS_OF_COLUMN).next_power_of_two().clamp(1, most)
+    let most = if all_bytes <= columns.few_bytes { local_size } else { local_size * bytes / columns.line_bytes };
+    (elements / columns.elements).next_power_of_two().clamp(1, most)
 }
 
 /// Reduces `view` of `buffer` over `axes` into the contiguous tensor at `out`, in the order of the kept axes.
@@ -191,7 +167,7 @@ fn reduce_parts(
     let Some(view) = parts.first() else { return Ok(()) };
     let (kept, reduced) = spaces(view, what.axes);
     let aligned = parts.iter().all(|p| (buffer.address() + p.offset_bytes()).is_multiple_of(16));
-    let layout = layout(&kept, &reduced, view.dtype, aligned, engine);
+    let layout = layout(&kept, &reduced, view.dtype, aligned, engine.model());
     let outputs = kept.elements();
     let partials = layout.chunks * parts.len() as u64;
     let reducer = Reducer { reduction: what.reduction, tie_high: what.tie_high, input: view.dtype, out: what.out };
@@ -207,7 +183,7 @@ fn reduce_parts(
             reduced_rank: reduced_rank as u8,
             paired: layout.paired,
         };
-        KernelSpec::Reduce { spec, team: layout.team(engine, reduced_rank, elements) }
+        KernelSpec::Reduce { spec, team: layout.team(engine.model(), reduced_rank, elements) }
     };
     let target =
         Place { buffer: out.buffer, address: out.buffer.address() + out.offset_bytes, strides: &[], element_bytes: 0 };
@@ -232,7 +208,7 @@ fn reduce_parts(
             run(engine, &first, compile, &[place, target], &sizes, [outputs, elements, elements, 1])
         });
     }
-    let of_partials = layout.of_partials(engine, outputs, partials, reducer.accumulator_bytes());
+    let of_partials = layout.of_partials(engine.model(), outputs, partials, reducer.accumulator_bytes());
     let last = spec(Stage::Last, &of_partials, 2, partials);
     let part_bytes = outputs * layout.chunks * reducer.accumulator_bytes();
     // Both kernels must exist before anything is recorded.
@@ -284,16 +260,11 @@ pub(super) fn run(
 }
 
 /// Invocations that share one chunk of so many vectors: a power of two that leaves each at least four.
-fn team(engine: &Engine, vectors: u64) -> u32 {
-    vectors.div_ceil(4).next_power_of_two().clamp(1, most_invocations(engine)) as u32
+fn team(model: &DeviceModel, vectors: u64) -> u32 {
+    vectors.div_ceil(4).next_power_of_two().clamp(1, model.reductions.most_team) as u32
 }
 
-/// Invocations that share one chunk at most: on a CPU device those of a subgroup, as others wait for one another at each level of a tree.
-fn most_invocations(engine: &Engine) -> u64 {
-    if engine.caps().kind == DeviceKind::Cpu { LANES.into() } else { ReduceSpec::LOCAL_SIZE.into() }
-}
-
-pub(super) fn layout(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, engine: &Engine) -> Layout {
+pub(crate) fn layout(kept: &Space, reduced: &Space, dtype: DType, aligned: bool, model: &DeviceModel) -> Layout {
     let (outputs, elements) = (kept.elements(), reduced.elements());
     let stride_of = |space: &Space| space.strides[0].last().copied().unwrap_or(0).unsigned_abs();
     // Walk along whichever axis has the closer neighbours.
@@ -311,16 +282,14 @@ pub(super) fn layout(kept: &Space, reduced: &Space, dtype: DType, aligned: bool,
         && kept.strides.iter().flatten().all(|s| s.unsigned_abs().is_multiple_of(width))
         && elements >= width;
     let width = if vectorizable { width } else { 1 };
-    let is_gpu = engine.caps().kind != DeviceKind::Cpu;
-    let target = if is_gpu { TARGET_INVOCATIONS } else { TARGET_INVOCATIONS_CPU };
-    let most = most_invocations(engine);
-    let team = if columns { column_team(engine, outputs, elements, dtype.size_bytes()) } else { 1 };
+    let (target, most) = (model.fill.reduce_invocations, model.reductions.most_team);
+    let team = if columns { column_team(model, outputs, elements, dtype.size_bytes()) } else { 1 };
     // A second dispatch is worth no fewer elements, however many invocations share them.
-    let per_chunk = match columns {
-        true if team > 1 && elements <= MOST_OF_COLUMN * team => elements,
-        true if team > 1 || is_gpu && elements >= 2 * ELEMENTS_PER_INVOCATION => ELEMENTS_OF_COLUMN * team,
-        true => ELEMENTS_PER_INVOCATION,
-        false => ELEMENTS_PER_INVOCATION * u64::from(ReduceSpec::LOCAL_SIZE),
+    let per_chunk = match (columns, &model.reductions.columns) {
+        (true, Some(columns)) if team > 1 && elements <= columns.most_elements * team => elements,
+        (true, Some(columns)) if team > 1 || elements >= 2 * ELEMENTS_PER_INVOCATION => columns.elements * team,
+        (true, _) => ELEMENTS_PER_INVOCATION,
+        (false, _) => ELEMENTS_PER_INVOCATION * u64::from(ReduceSpec::LOCAL_SIZE),
     };
     let invocations = match columns {
         true => outputs * team,
@@ -339,7 +308,7 @@ pub(super) fn layout(kept: &Space, reduced: &Space, dtype: DType, aligned: bool,
             true => Direction::Columns { in_teams: team > 1 },
             false => Direction::Rows { width: width as u8 },
         },
-        paired: width == 4 && takes_pairs(engine, outputs * elements),
+        paired: width == 4 && takes_pairs(model, outputs * elements),
     }
 }
 

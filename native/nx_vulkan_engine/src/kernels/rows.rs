@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use super::{Arguments, Compile, KernelSpec, Loaded, Place, launch, max_position};
 use crate::program::fused::{Made, Plan};
 use crate::shape::{Dims, Space, Strides, contiguous_strides};
-use crate::target::row_limits;
-use crate::{DeviceKind, Engine, Result, Tensor};
+use crate::tuning::DeviceModel;
+use crate::{Engine, Result, Tensor};
 
 /// Neighbouring rows that invocations take together where elements of a row are apart in memory.
 const NEIGHBOURS: u32 = 32;
@@ -17,28 +17,48 @@ const NEIGHBOURS: u32 = 32;
 /// Loads that an invocation should have in flight before more of them share a row.
 const LOADS: u64 = 4;
 
-/// Workgroups of half as large teams, whose invocations hold twice as much, that rows must fill: eight for each multiprocessor of a large
-/// GPU. What a row does once, its invocations all do, so few of them are better where other rows hide how long they take.
-const MANY_GROUPS: u64 = 8 * 132;
-
-/// Invocations of a row that may hold twice as much: more of them would have too few registers.
-const MOST_INVOCATIONS_OF_HALVES: u64 = 512;
-
-/// Invocations of a row from which on half as many hold twice as much once more, if that is one number of 32 bits for each element: what
-/// 512 invocations wait for costs softmax of 16,384 elements 4 % on an H200.
-const FEW_INVOCATIONS: u64 = 256;
-
-/// Workgroups below which more invocations share a row: the multiprocessors of a large GPU.
-const FEW_GROUPS: u64 = 132;
-
 /// A larger team where rows whose elements are apart fill few workgroups: these take as long as the code of one invocation.
-fn shared_out(rows: u64, vectors: u64, team: u64) -> u64 {
+fn shared_out(few_groups: u64, rows: u64, vectors: u64, team: u64) -> u64 {
     let groups = |team: u64| rows.div_ceil((256 / team).max(1));
     let mut team = team;
-    while groups(team) < FEW_GROUPS && 2 * team <= u64::from(MOST_INVOCATIONS_OF_COLUMNS) && 2 * team <= vectors {
+    while groups(team) < few_groups && 2 * team <= u64::from(MOST_INVOCATIONS_OF_COLUMNS) && 2 * team <= vectors {
         team *= 2;
     }
     team
+}
+
+/// Invocations that share each of `rows` rows of `elements` elements of so many words, and vectors of each; none where rows are too long. `columns`:
+/// neighbours in memory are elements of different rows.
+pub(crate) fn share(
+    model: &DeviceModel,
+    words: u32,
+    rows: u64,
+    elements: u64,
+    width: u64,
+    columns: bool,
+) -> Option<(u64, u64)> {
+    let (limits, tuned) = (&model.programs.rows, &model.rows);
+    let (most_items, most_invocations) = (most_items(limits.elements_of(words), width), u64::from(limits.invocations));
+    let vectors = elements.div_ceil(width);
+    let least_team = vectors.div_ceil(most_items).next_power_of_two();
+    let team = vectors.div_ceil(LOADS).next_power_of_two().min(most_invocations).max(least_team);
+    // Neighbouring rows keep their place in the workgroup for as long as possible.
+    let team = if columns { team.min(u64::from(256 / NEIGHBOURS)).max(least_team) } else { team };
+    let team = if columns { shared_out(tuned.few_groups, rows, vectors, team) } else { team };
+    let half = team / 2;
+    let halved = !columns
+        && (1..=tuned.most_invocations_of_halves).contains(&half)
+        && tuned.many_groups.is_some_and(|many| rows * half >= 256 * many);
+    let (team, most_items) = if halved { (half, 2 * most_items) } else { (team, most_items) };
+    let quartered = halved && team > tuned.few_invocations && words <= 1;
+    let (team, most_items) = if quartered { (team / 2, 2 * most_items) } else { (team, most_items) };
+    let items = vectors.div_ceil(team);
+    (items <= most_items && team <= most_invocations).then_some((team, items))
+}
+
+/// Vectors that one invocation may hold.
+fn most_items(most_elements: u32, width: u64) -> u64 {
+    (u64::from(most_elements) / width).max(1)
 }
 
 /// Runs a plan whose rows fit. `None` where one launch can't index everything, or rows are too long for loads of one element.
@@ -49,9 +69,8 @@ pub fn rows(
     results: &[Tensor],
     compile: Compile,
 ) -> Result<Option<()>> {
-    let caps = engine.caps();
-    let limits = row_limits(caps.kind, caps.max_invocations);
-    let (most_elements, most_invocations) = (limits.elements_of(plan), limits.invocations);
+    let limits = &engine.model().programs.rows;
+    let (most_elements, most_invocations) = (limits.elements_of(plan.live_words(true)), limits.invocations);
     let tensors = || loads.iter().map(|load| &load.tensor).chain(results);
     let widest = tensors().map(|t| t.view.dtype.size_bytes()).max().unwrap_or(1);
     if plan.elements() > max_position(widest) || !loads.iter().all(Loaded::is_indexed) {
@@ -97,30 +116,14 @@ pub fn rows(
             })
             && ports.iter().enumerate().any(|(k, (_, is_row))| !is_row && !is_bounded(k) && row.strides[k][0] == 1)
     };
-    // Vectors that one invocation may hold, and the team that needs them all.
-    let most_items = |width: u64| (u64::from(most_elements) / width).max(1);
-    let least_team = |width: u64| elements.div_ceil(width).div_ceil(most_items(width)).next_power_of_two();
+    // The team that needs all vectors that each invocation may hold.
+    let least_team =
+        |width: u64| elements.div_ceil(width).div_ceil(most_items(most_elements, width)).next_power_of_two();
     let most_invocations = u64::from(most_invocations);
     let is_held = |width: u64| width <= u64::from(most_elements) && least_team(width) <= most_invocations;
     let width = [4, 2].into_iter().find(|&w| !columns && is_held(w) && aligned(w)).unwrap_or(1);
-    let vectors = elements.div_ceil(width);
-    let (most_items, least_team) = (most_items(width), least_team(width));
-    let team = vectors.div_ceil(LOADS).next_power_of_two().min(most_invocations).max(least_team);
-    // Neighbouring rows keep their place in the workgroup for as long as possible.
-    let team = if columns { team.min(u64::from(256 / NEIGHBOURS)).max(least_team) } else { team };
-    let team = if columns && caps.kind != DeviceKind::Cpu { shared_out(rows, vectors, team) } else { team };
-    let half = team / 2;
-    let halved = caps.kind != DeviceKind::Cpu
-        && !columns
-        && (1..=MOST_INVOCATIONS_OF_HALVES).contains(&half)
-        && rows * half >= 256 * MANY_GROUPS;
-    let (team, most_items) = if halved { (half, 2 * most_items) } else { (team, most_items) };
-    let quartered = halved && team > FEW_INVOCATIONS && plan.live_words(true) <= 1;
-    let (team, most_items) = if quartered { (team / 2, 2 * most_items) } else { (team, most_items) };
-    let items = vectors.div_ceil(team);
-    if items > most_items || team > most_invocations {
-        return Ok(None);
-    }
+    let shared = share(engine.model(), plan.live_words(true), rows, elements, width, columns);
+    let Some((team, items)) = shared else { return Ok(None) };
     let port = |k: usize| {
         let (t, is_row) = ports[k];
         let along = match () {

@@ -7,11 +7,8 @@ use nx_vulkan_spirv::scan::{ScanSpec, ScanStage};
 
 use super::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
 use crate::program::Reduction;
-use crate::{DeviceKind, Engine, Error, Result, Tensor};
-
-/// Workgroups that fill a large GPU, and a CPU device with a few threads.
-const TARGET_GROUPS: u64 = 1024;
-const TARGET_GROUPS_CPU: u64 = 4;
+use crate::tuning::DeviceModel;
+use crate::{Engine, Error, Result, Tensor};
 
 /// The running reduction of `rows` rows of `elements` from `input` into `out`, both contiguous and of one dtype.
 #[derive(Debug, Clone, Copy)]
@@ -42,15 +39,19 @@ pub fn scan(engine: &Engine, what: &Scan<'_>, compile: Compile) -> Result<()> {
     Ok(())
 }
 
+/// Elements of a chunk of a row, and chunks, where a workgroup takes `step` elements at once. The chunks of a row are themselves scanned in one
+/// step.
+pub(crate) fn chunks(model: &DeviceModel, rows: u64, elements: u64, step: u64) -> (u64, u64) {
+    let chunks = model.fill.scan_groups.div_ceil(rows).min(elements.div_ceil(step)).min(step).max(1);
+    let chunk = elements.div_ceil(chunks).next_multiple_of(step);
+    (chunk, elements.div_ceil(chunk))
+}
+
 fn scan_rows(engine: &Engine, what: &Scan<'_>, rows: u64, offset_bytes: u64, compile: Compile) -> Result<()> {
     let spec = |stage| ScanSpec { reduction: what.reduction, dtype: what.input.view.dtype, stage };
     let whole = spec(ScanStage::Whole);
     let step = u64::from(ScanSpec::LOCAL_SIZE) * whole.items();
-    let target = if engine.caps().kind == DeviceKind::Cpu { TARGET_GROUPS_CPU } else { TARGET_GROUPS };
-    // The chunks of a row are themselves scanned in one step.
-    let chunks = target.div_ceil(rows).min(what.elements.div_ceil(step)).min(step).max(1);
-    let chunk = what.elements.div_ceil(chunks).next_multiple_of(step);
-    let chunks = what.elements.div_ceil(chunk);
+    let (chunk, chunks) = chunks(engine.model(), rows, what.elements, step);
     let team = what.elements.div_ceil(whole.items()).next_power_of_two().clamp(1, u64::from(ScanSpec::LOCAL_SIZE));
     let teams = u64::from(ScanSpec::LOCAL_SIZE) / team;
     let kernel = |stage, team: u64| engine.kernel(&KernelSpec::Scan { spec: spec(stage), team: team as u32 }, compile);

@@ -34,7 +34,7 @@ impl Stages<'_> {
         let [outputs, elements]: [u64; 2] = [kept, reduced].map(|sizes| sizes.iter().product());
         let (layout, chunks) = (self.layout, self.layout.chunks);
         let sizes: Dims = kept.iter().chain(reduced).chain(self.results).copied().collect();
-        let team = layout.team(engine, self.axes[0], layout.chunk);
+        let team = layout.team(engine.model(), self.axes[0], layout.chunk);
         if chunks == 1 {
             let spec = KernelSpec::Reduce { spec: self.spec.clone(), team };
             let axes = kept.len() + reduced.len();
@@ -43,7 +43,7 @@ impl Stages<'_> {
         let spec = ReduceSpec { stage: Stage::First, epilogue: None, ..self.spec.clone() };
         let first = KernelSpec::Reduce { spec, team };
         let bytes = |k: usize| self.spec.reducers.get(k).map_or(1, |reducer| reducer.accumulator_bytes());
-        let of_partials = layout.of_partials(engine, outputs, chunks, bytes(0));
+        let of_partials = layout.of_partials(engine.model(), outputs, chunks, bytes(0));
         let spec = ReduceSpec {
             stage: Stage::Last,
             producer: None,
@@ -53,7 +53,7 @@ impl Stages<'_> {
             paired: false,
             ..self.spec.clone()
         };
-        let last = KernelSpec::Reduce { spec, team: of_partials.team(engine, self.axes[1], chunks) };
+        let last = KernelSpec::Reduce { spec, team: of_partials.team(engine.model(), self.axes[1], chunks) };
         // Both kernels must exist before anything is recorded.
         engine.kernel(&first, compile)?;
         engine.kernel(&last, compile)?;

@@ -1,6 +1,5 @@
 //! What launches move and compute.
 
-use nx_vulkan_device::device::DeviceKind;
 use nx_vulkan_device::work::Work;
 use nx_vulkan_ir::program::step::Step;
 use nx_vulkan_ir::program::workgroup::{PHASE_WORK, is_open, work_repeated};
@@ -8,12 +7,11 @@ use nx_vulkan_spirv::linalg::LinalgSpec;
 use nx_vulkan_spirv::workgroup::Mode;
 
 use super::{Arguments, KernelSpec, Place};
-use crate::program::flops::{of_elementwise, of_transform, product};
 use crate::program::fused::{Computed, Made};
-use crate::target::max_work;
+use crate::program::ops::{flops_of_transform, multiplied};
 
 fn flops_of(steps: &[Step]) -> u64 {
-    steps.iter().map(|step| of_elementwise(step.op)).sum()
+    steps.iter().map(|step| step.op.flops()).sum()
 }
 
 /// How often a workgroup runs its program.
@@ -26,8 +24,8 @@ fn runs(mode: Mode, arguments: &Arguments<'_>) -> u64 {
 }
 
 impl KernelSpec {
-    /// The work of one launch on a device of a kind.
-    pub(super) fn work(&self, kind: DeviceKind, arguments: &Arguments<'_>, first_output: usize, groups: u64) -> Work {
+    /// The work of one launch on a device that ends loops after `max_work`.
+    pub(super) fn work(&self, max_work: u64, arguments: &Arguments<'_>, first_output: usize, groups: u64) -> Work {
         if matches!(self, KernelSpec::Dot(spec) if spec.is_fallback()) {
             return Work { read_bytes: 8, flops: Some(0), ..Work::default() };
         }
@@ -49,7 +47,7 @@ impl KernelSpec {
                 let program = &*spec.program.program;
                 // Loops that end nobody knows when stop where they have done so much.
                 let pauses = matches!(spec.mode, Mode::Steps { pauses: true, .. });
-                let least = if is_open(program) && !pauses { max_work(kind) } else { 0 };
+                let least = if is_open(program) && !pauses { max_work } else { 0 };
                 work_repeated(program, PHASE_WORK).max(least).saturating_mul(runs(spec.mode, arguments))
             }
             KernelSpec::Linalg(spec) => self.of_matrices(spec, arguments, groups),
@@ -91,38 +89,38 @@ impl KernelSpec {
         let count = u64::from(arguments.count);
         let extra = |k: usize| arguments.extra.get(k).map(|&word| u64::from(word));
         match self {
-            KernelSpec::Map(spec) => product(&[count, flops_of(&spec.steps)]),
+            KernelSpec::Map(spec) => multiplied(&[count, flops_of(&spec.steps)]),
             KernelSpec::Reduce { spec, .. } => {
                 let producer = spec.producer.as_ref().map_or(0, |producer| flops_of(&producer.steps));
                 let epilogue = spec.epilogue.as_ref().map_or(0, |epilogue| flops_of(&epilogue.steps));
                 let each = spec.reducers.len() as u64 + u64::from(spec.times.is_some()) + producer;
-                product(&[count, extra(0)?, each])?.checked_add(product(&[count, epilogue])?)
+                multiplied(&[count, extra(0)?, each])?.checked_add(multiplied(&[count, epilogue])?)
             }
             KernelSpec::Rows(spec) => {
-                let (rows, elements) = (count, product(&[count, extra(0)?])?);
+                let (rows, elements) = (count, multiplied(&[count, extra(0)?])?);
                 let of = |value: &Computed| match &value.made {
-                    Made::Step(step) => of_elementwise(step.op) * if value.row { rows } else { elements },
+                    Made::Step(step) => step.op.flops() * if value.row { rows } else { elements },
                     Made::Reduction { .. } => elements,
                 };
                 Some(spec.values.iter().map(of).sum())
             }
-            KernelSpec::Fold(spec) => product(&[count, extra(0)?, spec.function.steps.len() as u64]),
+            KernelSpec::Fold(spec) => multiplied(&[count, extra(0)?, spec.function.steps.len() as u64]),
             KernelSpec::Dot(spec) => {
                 let [rows, columns, depth, batches] = [extra(0)?, extra(1)?, extra(2)?, extra(3)?];
-                let results = product(&[rows, columns, batches])?;
+                let results = multiplied(&[rows, columns, batches])?;
                 let epilogue = spec.epilogue.as_ref().map_or(0, |epilogue| flops_of(&epilogue.steps));
                 let [a, b] = spec.prologues.each_ref().map(|p| p.as_ref().map_or(0, |p| flops_of(&p.steps)));
-                let of_a = product(&[rows, depth, batches, a])?;
-                let of_b = product(&[columns, depth, batches, b])?;
-                let all = [product(&[2, results, depth])?, product(&[results, epilogue])?, of_a, of_b];
+                let of_a = multiplied(&[rows, depth, batches, a])?;
+                let of_b = multiplied(&[columns, depth, batches, b])?;
+                let all = [multiplied(&[2, results, depth])?, multiplied(&[results, epilogue])?, of_a, of_b];
                 all.into_iter().try_fold(0u64, u64::checked_add)
             }
-            KernelSpec::Scan { .. } => product(&[extra(0)?, extra(1)?]),
-            KernelSpec::Scatter(spec) => product(&[count, extra(0)?, spec.add.is_some().into()]),
-            KernelSpec::SegmentAdd(_) | KernelSpec::WindowScatter(_) => product(&[count, extra(0)?]),
-            KernelSpec::Fft { .. } => product(&[extra(0)?, of_transform(extra(1)?)]),
+            KernelSpec::Scan { .. } => multiplied(&[extra(0)?, extra(1)?]),
+            KernelSpec::Scatter(spec) => multiplied(&[count, extra(0)?, spec.add.is_some().into()]),
+            KernelSpec::SegmentAdd(_) | KernelSpec::WindowScatter(_) => multiplied(&[count, extra(0)?]),
+            KernelSpec::Fft { .. } => multiplied(&[extra(0)?, flops_of_transform(extra(1)?)]),
             KernelSpec::Workgroup(spec) => {
-                product(&[spec.program.program.flops()?, runs(spec.mode, arguments), groups])
+                multiplied(&[spec.program.program.flops()?, runs(spec.mode, arguments), groups])
             }
             KernelSpec::Gather(_)
             | KernelSpec::Take(_)

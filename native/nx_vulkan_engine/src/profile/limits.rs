@@ -52,7 +52,7 @@ impl Engine {
     }
 
     /// The shortest time that `record` takes, without the first.
-    fn shortest(&self, record: impl Fn() -> Result<()>) -> Result<f64> {
+    pub(crate) fn shortest(&self, record: impl Fn() -> Result<()>) -> Result<f64> {
         let mut shortest = Duration::MAX;
         for measurement in 0..=MEASUREMENTS {
             self.wait()?;
@@ -67,7 +67,7 @@ impl Engine {
     }
 
     /// Of copies by a kernel or by commands, whichever are faster: drivers' commands are not where compute queues have no copy engine.
-    fn bytes_per_second(&self) -> Result<f64> {
+    pub(crate) fn bytes_per_second(&self) -> Result<f64> {
         let size_bytes = if self.caps().kind == DeviceKind::Cpu { COPY_BYTES_CPU } else { COPY_BYTES };
         let ty = Type::new(DType::U32, &[size_bytes / 4]);
         let [a, b] = &[Tensor::uninitialized(self, &ty)?, Tensor::uninitialized(self, &ty)?];
@@ -85,7 +85,7 @@ impl Engine {
         Ok((2 * REPETITIONS * size_bytes) as f64 / by_kernel.min(by_command))
     }
 
-    fn flops_per_second(self: &Arc<Engine>) -> Result<f64> {
+    pub(crate) fn flops_per_second(self: &Arc<Engine>) -> Result<f64> {
         let elements = if self.caps().kind == DeviceKind::Cpu { ELEMENTS_CPU } else { ELEMENTS };
         let kernel = self.fma_rate_kernel()?;
         let ty = Type::new(DType::F32, &[elements]);

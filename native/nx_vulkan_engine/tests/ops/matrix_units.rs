@@ -409,7 +409,7 @@ fn special_elements_keep_their_meaning() {
             let ty = Type::new(DType::F32, &[1, rows, columns]);
             let [out, expected] = [(); 2].map(|()| Tensor::uninitialized(engine, &ty).unwrap());
             let p = |out| Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue: None };
-            let plain = plain(engine, &p(&expected), CType::F32, Some(1));
+            let plain = plain(engine.model(), &p(&expected).outline(engine.precision()), CType::F32, Some(1));
             product_as(engine, &p(&expected), CType::F32, plain, Compile::Allowed).unwrap();
             let expected = decode(DType::F32, &bytes(engine, &expected));
             let size = |at: u64| -> f64 {
@@ -470,7 +470,12 @@ fn lost_digits_are_left_to_other_kernels() {
             let p = |out| Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue: None };
             for way in ways(TwoF16, depth) {
                 product_as(engine(TwoF16), &p(&out), CType::F32, way, Compile::Allowed).unwrap();
-                let plain = plain(engine(TwoF16), &p(&expected), CType::F32, Some(way.splits));
+                let plain = plain(
+                    engine(TwoF16).model(),
+                    &p(&expected).outline(engine(TwoF16).precision()),
+                    CType::F32,
+                    Some(way.splits),
+                );
                 product_as(engine(TwoF16), &p(&expected), CType::F32, plain, Compile::Allowed).unwrap();
                 assert!(bytes(engine(TwoF16), &out) == bytes(engine(TwoF16), &expected), "{x} in {which}, {way:?}");
             }
@@ -563,7 +568,7 @@ fn epilogues_and_layouts_of(planes: Planes) {
                 engine,
                 &p,
                 CType::F32,
-                way.unwrap_or_else(|| plain(engine, &p, CType::F32, None)),
+                way.unwrap_or_else(|| plain(engine.model(), &p.outline(engine.precision()), CType::F32, None)),
                 Compile::Allowed,
             )
             .unwrap();
@@ -595,7 +600,7 @@ fn large_products_are_given_to_the_units() {
             depth: Group::new(&[n], &[1]),
         };
         let p = Product { a: matrix(a), b: matrix(b), out: &out, prologues: [None, None], epilogue: None };
-        matches!(choose(engine, &p, CType::F32).tiling, Tiling::Matrix(_))
+        matches!(choose(engine.model(), &p.outline(engine.precision()), CType::F32).tiling, Tiling::Matrix(_))
     };
     assert!([DType::F32, DType::F16, DType::Bf16].iter().all(|&dtype| chosen(engine(TwoF16), dtype, 2048)));
     assert!(!chosen(engine(TwoF16), DType::F32, 64));

@@ -10,7 +10,7 @@ use nx_vulkan_engine::program::{
 };
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{
-    Compile, DType, DeviceKind, Engine, Error, Executable, Options, Tensor, Type, Value, View, target,
+    Compile, DType, DeviceKind, Engine, Error, Executable, Options, Tensor, Type, Value, View, tuning::target,
 };
 use smallvec::smallvec;
 

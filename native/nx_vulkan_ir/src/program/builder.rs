@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::control::{Branches, Loop};
 use super::op::{Axes, Scalar};
-use super::{Binary, Elementwise, Instruction, Op, Operand, Program, Reduction, Unary, verify};
+use super::{Binary, Elementwise, Instruction, Op, Operand, Program, Reduction, Unary, ops, verify};
 use crate::dtype::merge;
 use crate::{DType, Error, Result, Type};
 
@@ -262,10 +262,10 @@ impl Builder {
         }
         let types: Vec<Type> = operands.iter().map(|&o| self.ty(o)).collect();
         let dtypes: Vec<DType> = types.iter().map(|t| t.dtype).collect();
-        let Some(dtype) = verify::result_dtype(elementwise, &dtypes) else {
+        let Some(dtype) = ops::result_dtype(elementwise, &dtypes) else {
             return self.fail(op.name(), format!("takes no {dtypes:?}"));
         };
-        match verify::joint_shape(&types.iter().collect::<Vec<_>>()) {
+        match ops::joint_shape(&types.iter().collect::<Vec<_>>()) {
             Ok(shape) => self.push(op, operands, &Type { dtype, shape }),
             Err(reason) => self.fail(op.name(), reason),
         }

@@ -74,7 +74,7 @@ impl Loop {
         }
     }
 
-    pub(super) fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+    pub(super) fn check_types(&self, operands: &[&Type], outs: &[Type]) -> Check {
         let state = operands.get(..outs.len()).filter(|state| !state.is_empty());
         if !state.is_some_and(|state| state.iter().copied().eq(outs)) {
             return Err(format!("the state of {outs:?} does not begin with operands {operands:?}"));
@@ -93,13 +93,13 @@ impl Loop {
         Ok(Loop::new(a.program("condition")?, a.program("body")?))
     }
 
-    pub(super) fn attrs(&self) -> Vec<(String, Attr)> {
+    pub(super) fn wire_attrs(&self) -> Vec<(String, Attr)> {
         vec![("condition".to_string(), self.condition.to_attr()), ("body".to_string(), self.body.to_attr())]
     }
 }
 
 impl Branches {
-    pub(super) fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+    pub(super) fn check_types(&self, operands: &[&Type], outs: &[Type]) -> Check {
         let Some((predicate, captured)) = operands.split_first() else {
             return Err("needs a predicate".to_string());
         };
@@ -117,7 +117,7 @@ impl Branches {
         Ok(Branches { on_true: a.program("on_true")?, on_false: a.program("on_false")? })
     }
 
-    pub(super) fn attrs(&self) -> Vec<(String, Attr)> {
+    pub(super) fn wire_attrs(&self) -> Vec<(String, Attr)> {
         vec![("on_true".to_string(), self.on_true.to_attr()), ("on_false".to_string(), self.on_false.to_attr())]
     }
 }

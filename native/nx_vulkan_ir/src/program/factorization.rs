@@ -4,29 +4,46 @@ use super::Op;
 use crate::shape::Dims;
 use crate::{DType, Type};
 
-/// The types of what `op` gives for matrices of type `a`, or `None` where it is no factorization or `a` no matrix.
-pub fn results(op: &Op, a: &Type) -> Option<Vec<Type>> {
-    let lead = a.shape.len().checked_sub(2)?;
-    let (batch, rows, columns) = (&a.shape[..lead], a.shape[lead], a.shape[lead + 1]);
-    if rows == 0 || columns == 0 {
-        return None;
-    }
+/// Matrices that can be factorized: their batch axes, rows, columns, and the type of the factors.
+fn matrices(a: &Type) -> Option<(&[u64], u64, u64, DType)> {
+    let [batch @ .., rows, columns] = &a.shape[..] else { return None };
     let dtype = if a.dtype.is_integer() { DType::F32 } else { a.dtype };
-    let of = |sizes: &[u64]| {
-        let shape: Dims = batch.iter().chain(sizes).copied().collect();
-        Type { dtype, shape }
-    };
+    (*rows != 0 && *columns != 0).then_some((batch, *rows, *columns, dtype))
+}
+
+/// Factors of these sizes, one for each matrix of the batch.
+fn factors(dtype: DType, batch: &[u64], sizes: &[&[u64]]) -> Vec<Type> {
+    let shape = |sizes: &&[u64]| batch.iter().chain(*sizes).copied().collect::<Dims>();
+    sizes.iter().map(|sizes| Type { dtype, shape: shape(sizes) }).collect()
+}
+
+/// The types of q and r of matrices of type `a`, or `None` where these are no matrices.
+pub fn qr(a: &Type, complete: bool) -> Option<Vec<Type>> {
+    let (batch, rows, columns, dtype) = matrices(a)?;
+    let kept = if complete { rows } else { rows.min(columns) };
+    Some(factors(dtype, batch, &[&[rows, kept], &[kept, columns]]))
+}
+
+/// The types of the eigenvalues and eigenvectors of square matrices of type `a`, or `None` where these are none.
+pub fn eigh(a: &Type) -> Option<Vec<Type>> {
+    let (batch, rows, columns, dtype) = matrices(a)?;
+    (rows == columns).then(|| factors(dtype, batch, &[&[rows], &[rows, rows]]))
+}
+
+/// The types of u, s and v transposed of real matrices of type `a`, or `None` where these are none.
+pub fn svd(a: &Type, full: bool) -> Option<Vec<Type>> {
+    let (batch, rows, columns, dtype) = matrices(a)?;
+    let shorter = rows.min(columns);
+    let (left, right) = if full { (rows, columns) } else { (shorter, shorter) };
+    (!dtype.is_complex()).then(|| factors(dtype, batch, &[&[rows, left], &[shorter], &[right, columns]]))
+}
+
+/// The types of what `op` gives for matrices of type `a`, or `None` where it is none of these, or `a` no matrix that it takes.
+pub fn results(op: &Op, a: &Type) -> Option<Vec<Type>> {
     match op {
-        Op::Qr { complete } => {
-            let kept = if *complete { rows } else { rows.min(columns) };
-            Some(vec![of(&[rows, kept]), of(&[kept, columns])])
-        }
-        Op::Eigh => (rows == columns).then(|| vec![of(&[rows]), of(&[rows, rows])]),
-        Op::Svd { full } => {
-            let shorter = rows.min(columns);
-            let (left, right) = if *full { (rows, columns) } else { (shorter, shorter) };
-            (!dtype.is_complex()).then(|| vec![of(&[rows, left]), of(&[shorter]), of(&[right, columns])])
-        }
+        Op::Qr { complete } => qr(a, *complete),
+        Op::Eigh => eigh(a),
+        Op::Svd { full } => svd(a, *full),
         _ => None,
     }
 }

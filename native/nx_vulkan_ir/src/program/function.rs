@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::op::{Binary, Elementwise, Scalar, Unary};
-use super::verify::accepts;
+use super::op::Scalar;
+use super::ops::{Elementwise, accepts};
 use super::wire::{Attr, Attrs, number};
 use crate::value::Value;
 use crate::{DType, Error, Result};
@@ -38,13 +38,6 @@ pub struct Function {
     pub steps: Vec<ScalarStep>,
     /// The value that is the function's.
     pub result: u16,
-}
-
-fn elementwise(name: &str) -> Option<Elementwise> {
-    let unary = || Unary::from_name(name).map(Elementwise::Unary);
-    let binary = || Binary::from_name(name).map(Elementwise::Binary);
-    let other = || [Elementwise::Select, Elementwise::Clip, Elementwise::AsType].into_iter().find(|o| o.name() == name);
-    unary().or_else(binary).or_else(other)
 }
 
 impl Function {
@@ -93,7 +86,7 @@ impl Function {
                 return Ok(ScalarStep { op: Scalars::Constant(value.to_bits(out)), args: SmallVec::new(), out });
             }
             let Attr::List(args) = arguments else { return Err(fail()) };
-            let op = elementwise(name).ok_or_else(|| Error::Unsupported {
+            let op = Elementwise::from_name(name).ok_or_else(|| Error::Unsupported {
                 op: a.op().to_string(),
                 dtype: None,
                 needs: format!("a function of scalars without {name}"),

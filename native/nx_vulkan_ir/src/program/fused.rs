@@ -5,7 +5,6 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use super::cost::is_cheap;
 use super::op::{Axes, Op, Reduction};
 use super::reducer::Reducer;
 use super::step::{Ref, Step};
@@ -426,7 +425,7 @@ impl Lowering<'_> {
             let step = self.step(Step { op, args, out: out.dtype })?;
             let row = self.plan.level(step).0 && !self.plan.axes.is_empty();
             let repeats = self.plan.elements() / out.elements().max(1);
-            if !row && repeats > MAX_REPEATS && !is_cheap(op, &dtypes, out.dtype) {
+            if !row && repeats > MAX_REPEATS && !op.is_cheap(&dtypes, out.dtype) {
                 return Err(format!("{} would be computed {repeats} times", op.name()));
             }
             return Ok(step);

@@ -1,5 +1,6 @@
 //! Ops on batches of matrices, which are the last two axes of their operands.
 
+use super::Op;
 use super::wire::{Attr, Attrs};
 use crate::{DType, Result, Type};
 
@@ -34,26 +35,18 @@ pub enum Linalg {
 }
 
 impl Linalg {
-    /// Nx's name of the op.
-    pub fn name(self) -> &'static str {
-        match self {
-            Linalg::TriangularSolve { .. } => "triangular_solve",
-            Linalg::Cholesky => "cholesky",
-            Linalg::Lu => "lu",
-            Linalg::Solve => "solve",
-            Linalg::Determinant => "determinant",
-        }
-    }
+    /// Nx's names of the ops.
+    pub(super) const NAMES: [&'static str; 5] = ["triangular_solve", "cholesky", "lu", "solve", "determinant"];
 
-    /// The op of this name, if it is one of these.
-    pub(super) fn from_wire(name: &str, attrs: &Attrs<'_>) -> Option<Result<Linalg>> {
-        Some(Ok(match name {
-            "triangular_solve" => return Some(Self::triangular_solve(attrs)),
+    /// Reads the op of one of the names.
+    pub(super) fn read(name: &str, attrs: &Attrs<'_>) -> Result<Op> {
+        Ok(Op::Linalg(match name {
+            "triangular_solve" => Self::triangular_solve(attrs)?,
             "cholesky" => Linalg::Cholesky,
             "lu" => Linalg::Lu,
             "solve" => Linalg::Solve,
             "determinant" => Linalg::Determinant,
-            _ => return None,
+            _ => return Err(attrs.fail("name", "a solver or a factorization")),
         }))
     }
 
@@ -71,7 +64,7 @@ impl Linalg {
         Ok(Linalg::TriangularSolve { lower: lower?, left_side: left_side?, transform })
     }
 
-    pub(super) fn attrs(self) -> Vec<(String, Attr)> {
+    pub(super) fn wire_attrs(self) -> Vec<(String, Attr)> {
         match self {
             Linalg::TriangularSolve { lower, left_side, transform } => {
                 let transform = match transform {
@@ -90,14 +83,7 @@ impl Linalg {
     }
 
     /// Checks operands and results.
-    pub(super) fn check(self, operands: &[&Type], outs: &[Type]) -> std::result::Result<(), String> {
-        let arity = match self {
-            Linalg::TriangularSolve { .. } | Linalg::Solve => 2,
-            Linalg::Cholesky | Linalg::Lu | Linalg::Determinant => 1,
-        };
-        if operands.len() != arity {
-            return Err(format!("needs {arity} operands, got {}", operands.len()));
-        }
+    pub(super) fn check_types(self, operands: &[&Type], outs: &[Type]) -> std::result::Result<(), String> {
         let a = operands[0];
         let [batch @ .., rows, columns] = &a.shape[..] else {
             return Err(format!("{:?} are not matrices", a.shape));

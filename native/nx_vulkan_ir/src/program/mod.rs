@@ -3,7 +3,6 @@
 pub mod builder;
 pub mod control;
 pub mod conv;
-pub mod cost;
 pub mod counted;
 pub mod dot;
 #[allow(missing_docs)]
@@ -19,6 +18,7 @@ pub mod linalg;
 pub mod liveness;
 mod nested;
 pub mod op;
+pub mod ops;
 pub mod passes;
 pub mod reducer;
 pub mod reductions;
@@ -38,7 +38,8 @@ pub use conv::Conv;
 pub use fourier::Fourier;
 pub use function::Function;
 pub use linalg::{Linalg, Transform};
-pub use op::{Binary, Cumulative, Elementwise, Op, Reduction, Unary};
+pub use op::{Cumulative, Op, Reduction};
+pub use ops::{Binary, Elementwise, Unary};
 use smallvec::SmallVec;
 pub use window::Windows;
 

@@ -8,6 +8,10 @@ use super::conv::Conv;
 use super::fourier::Fourier;
 use super::function::Function;
 use super::linalg::Linalg;
+use super::ops::{
+    Binary, Elementwise, Kind, Unary, control, index, matrix, order, placement, product, reduction, source, transform,
+    view, window,
+};
 use super::window::Windows;
 
 /// Small lists of axes, sizes and positions.
@@ -39,31 +43,6 @@ macro_rules! named_enum {
 pub(crate) use named_enum;
 
 named_enum! {
-    /// Elementwise ops of one operand.
-    Unary {
-        Exp = "exp", Expm1 = "expm1", Log = "log", Log1p = "log1p", Sigmoid = "sigmoid", Cos = "cos", Sin = "sin",
-        Tan = "tan", Cosh = "cosh", Sinh = "sinh", Tanh = "tanh", Acos = "acos", Asin = "asin", Atan = "atan",
-        Acosh = "acosh", Asinh = "asinh", Atanh = "atanh", Sqrt = "sqrt", Rsqrt = "rsqrt", Cbrt = "cbrt", Erf = "erf",
-        Erfc = "erfc", ErfInv = "erf_inv", Abs = "abs", BitwiseNot = "bitwise_not", Ceil = "ceil",
-        Conjugate = "conjugate", Floor = "floor", Negate = "negate", Round = "round", Sign = "sign",
-        CountLeadingZeros = "count_leading_zeros", PopulationCount = "population_count", Real = "real", Imag = "imag",
-        IsNan = "is_nan", IsInfinity = "is_infinity",
-    }
-}
-
-named_enum! {
-    /// Elementwise ops of two operands, which broadcast to the result's shape.
-    Binary {
-        Add = "add", Subtract = "subtract", Multiply = "multiply", Pow = "pow", Remainder = "remainder",
-        Divide = "divide", Atan2 = "atan2", Min = "min", Max = "max", Quotient = "quotient",
-        BitwiseAnd = "bitwise_and", BitwiseOr = "bitwise_or", BitwiseXor = "bitwise_xor", LeftShift = "left_shift",
-        RightShift = "right_shift", Equal = "equal", NotEqual = "not_equal", Greater = "greater", Less = "less",
-        GreaterEqual = "greater_equal", LessEqual = "less_equal", LogicalAnd = "logical_and",
-        LogicalOr = "logical_or", LogicalXor = "logical_xor",
-    }
-}
-
-named_enum! {
     /// Reductions over axes.
     Reduction {
         Sum = "sum", Product = "product", Max = "reduce_max", Min = "reduce_min", All = "all", Any = "any",
@@ -72,6 +51,19 @@ named_enum! {
 }
 
 impl Reduction {
+    /// Whether it compares elements.
+    pub fn is_ordered(self) -> bool {
+        match self {
+            Reduction::Max | Reduction::Min | Reduction::ArgMax | Reduction::ArgMin => true,
+            Reduction::Sum | Reduction::Product | Reduction::All | Reduction::Any => false,
+        }
+    }
+
+    /// Whether it gives the place of an element.
+    pub fn finds_place(self) -> bool {
+        matches!(self, Reduction::ArgMax | Reduction::ArgMin)
+    }
+
     /// Those that Nx also has over windows.
     pub const WINDOWED: [Reduction; 4] = [Reduction::Sum, Reduction::Product, Reduction::Max, Reduction::Min];
 
@@ -102,24 +94,6 @@ impl Cumulative {
             Cumulative::Max => Reduction::Max,
             Cumulative::Min => Reduction::Min,
         }
-    }
-}
-
-impl Binary {
-    /// Ops whose operands are compared in their own merged type and whose result is 0 or 1.
-    pub fn is_predicate(self) -> bool {
-        matches!(
-            self,
-            Binary::Equal
-                | Binary::NotEqual
-                | Binary::Greater
-                | Binary::Less
-                | Binary::GreaterEqual
-                | Binary::LessEqual
-                | Binary::LogicalAnd
-                | Binary::LogicalOr
-                | Binary::LogicalXor
-        )
     }
 }
 
@@ -230,96 +204,62 @@ pub enum Op {
 }
 
 impl Op {
-    /// Nx's name of the op.
-    pub fn name(&self) -> &'static str {
+    /// Answers what `ask` finds out of the one place where all is said about the op.
+    pub(super) fn kind<R>(&self, ask: impl FnOnce(&dyn Kind) -> R) -> R {
         match self {
-            Op::Unary(op) => op.name(),
-            Op::Binary(op) => op.name(),
-            Op::Select => "select",
-            Op::Clip => "clip",
-            Op::AsType => "as_type",
-            Op::Bitcast => "bitcast",
-            Op::Constant(_) => "constant",
-            Op::Iota { .. } => "iota",
-            Op::Eye => "eye",
-            Op::Reshape => "reshape",
-            Op::Squeeze => "squeeze",
-            Op::Broadcast { .. } => "broadcast",
-            Op::Transpose { .. } => "transpose",
-            Op::Slice { .. } => "slice",
-            Op::PutSlice { .. } => "put_slice",
-            Op::Pad { .. } => "pad",
-            Op::Reverse { .. } => "reverse",
-            Op::Concatenate { .. } => "concatenate",
-            Op::Stack { .. } => "stack",
-            Op::Reduce { reduction, .. } => reduction.name(),
-            Op::Window { reduction, .. } => reduction.window_name(),
-            Op::Sort { .. } => "sort",
-            Op::Argsort { .. } => "argsort",
-            Op::TopK { .. } => "top_k",
-            Op::Scan { scan, .. } => scan.name(),
-            Op::Dot { .. } => "dot",
-            Op::Conv(_) => "conv",
-            Op::Fold { .. } => "reduce",
-            Op::WindowFold { .. } => "window_reduce",
-            Op::Take { .. } => "take",
-            Op::TakeAlongAxis { .. } => "take_along_axis",
-            Op::WindowScatter { max: true, .. } => "window_scatter_max",
-            Op::WindowScatter { max: false, .. } => "window_scatter_min",
-            Op::Fft { kind, .. } => kind.name(),
-            Op::Gather { .. } => "gather",
-            Op::IndexedAdd { .. } => "indexed_add",
-            Op::IndexedPut { .. } => "indexed_put",
-            Op::Qr { .. } => "qr",
-            Op::Linalg(op) => op.name(),
-            Op::Eigh => "eigh",
-            Op::Svd { .. } => "svd",
-            Op::While(_) => "while",
-            Op::Cond(_) => "cond",
-            Op::Fused(_) => "fused",
-            Op::Workgroup(_) => "workgroup",
-        }
-    }
-}
-
-/// Ops evaluated element by element, each from the elements at the same index.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Elementwise {
-    /// Of one operand.
-    Unary(Unary),
-    /// Of two.
-    Binary(Binary),
-    /// Predicate, and what to choose from.
-    Select,
-    /// Between two bounds.
-    Clip,
-    /// Another type.
-    AsType,
-}
-
-impl Elementwise {
-    /// The name of the op, as in the scalar library.
-    pub fn name(self) -> &'static str {
-        match self {
-            Elementwise::Unary(op) => op.name(),
-            Elementwise::Binary(op) => op.name(),
-            Elementwise::Select => "select",
-            Elementwise::Clip => "clip",
-            Elementwise::AsType => "as_type",
+            Op::Unary(op) => ask(&Elementwise::Unary(*op)),
+            Op::Binary(op) => ask(&Elementwise::Binary(*op)),
+            Op::Select => ask(&Elementwise::Select),
+            Op::Clip => ask(&Elementwise::Clip),
+            Op::AsType => ask(&Elementwise::AsType),
+            Op::Bitcast => ask(&view::Bitcast),
+            Op::Constant(value) => ask(value),
+            Op::Iota { axis } => ask(&source::Iota { axis: *axis }),
+            Op::Eye => ask(&source::Eye),
+            Op::Reshape => ask(&view::Reshape),
+            Op::Squeeze => ask(&view::Squeeze),
+            Op::Broadcast { axes } => ask(&view::Broadcast { axes }),
+            Op::Transpose { axes } => ask(&view::Transpose { axes }),
+            Op::Slice { starts, strides, lengths } => ask(&view::Slice { starts, strides, lengths }),
+            Op::PutSlice { starts } => ask(&placement::PutSlice { starts }),
+            Op::Pad { config } => ask(&placement::Pad { config }),
+            Op::Reverse { axes } => ask(&view::Reverse { axes }),
+            Op::Concatenate { axis } => ask(&placement::Concatenate { axis: *axis }),
+            Op::Stack { axis } => ask(&placement::Stack { axis: *axis }),
+            Op::Reduce { reduction, axes, tie_high } => {
+                ask(&reduction::Reduce { reduction: *reduction, axes, tie_high: *tie_high })
+            }
+            Op::Window { reduction, windows } => ask(&window::Window { reduction: *reduction, windows }),
+            Op::Sort { axis, descending } => ask(&order::Sort { axis: *axis, descending: *descending }),
+            Op::Argsort { axis, descending } => ask(&order::Argsort { axis: *axis, descending: *descending }),
+            Op::TopK { k } => ask(&order::TopK { k: *k }),
+            Op::Scan { scan, axis, reverse } => ask(&order::Scan { scan: *scan, axis: *axis, reverse: *reverse }),
+            Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
+                ask(&product::Dot { contract: [contract_a, contract_b], batch: [batch_a, batch_b] })
+            }
+            Op::Conv(conv) => ask(&**conv),
+            Op::Fold { axes, function } => ask(&reduction::Fold { axes, function }),
+            Op::WindowFold { windows, function } => ask(&window::WindowFold { windows, function }),
+            Op::Take { axis } => ask(&index::Take { axis: *axis }),
+            Op::TakeAlongAxis { axis } => ask(&index::TakeAlongAxis { axis: *axis }),
+            Op::WindowScatter { max, windows } => ask(&window::WindowScatter { max: *max, windows }),
+            Op::Fft { kind, axis, length, eps } => {
+                ask(&transform::Fft { kind: *kind, axis: *axis, length: *length, eps: *eps })
+            }
+            Op::Gather { axes } => ask(&index::Gather { axes }),
+            Op::IndexedAdd { axes } => ask(&index::IndexedAdd { axes }),
+            Op::IndexedPut { axes } => ask(&index::IndexedPut { axes }),
+            Op::Qr { complete } => ask(&matrix::Qr { complete: *complete }),
+            Op::Linalg(op) => ask(op),
+            Op::Eigh => ask(&matrix::Eigh),
+            Op::Svd { full } => ask(&matrix::Svd { full: *full }),
+            Op::While(body) => ask(&**body),
+            Op::Cond(branches) => ask(&**branches),
+            Op::Fused(body) => ask(&control::Fused { body }),
+            Op::Workgroup(program) => ask(&control::Workgroup { program }),
         }
     }
 
-    /// How many operands it takes.
-    pub fn arity(self) -> usize {
-        match self {
-            Elementwise::Unary(_) | Elementwise::AsType => 1,
-            Elementwise::Binary(_) => 2,
-            Elementwise::Select | Elementwise::Clip => 3,
-        }
-    }
-}
-
-impl Op {
     /// The op as an elementwise one, if it is one.
     pub fn elementwise(&self) -> Option<Elementwise> {
         match self {

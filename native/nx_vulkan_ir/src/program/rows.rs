@@ -23,9 +23,9 @@ pub struct RowLimits {
 }
 
 impl RowLimits {
-    /// Elements that one invocation may hold of a plan's rows.
-    pub fn elements_of(&self, plan: &Plan) -> u32 {
-        (REGISTERS / plan.live_words(true).max(1)).clamp(1, self.elements)
+    /// Elements of so many words that one invocation may hold.
+    pub fn elements_of(&self, words: u32) -> u32 {
+        (REGISTERS / words.max(1)).clamp(1, self.elements)
     }
 
     /// Whether rows of the plan are held best in the registers of a workgroup, whose trees give the same bits as those of reductions alone.
@@ -36,7 +36,7 @@ impl RowLimits {
         plan.reductions().count() <= MAX_REDUCTIONS
             && !plan.reductions().any(depends_on_order)
             && !plan.stores.is_empty()
-            && plan.row_elements() <= u64::from(self.elements_of(plan)) * u64::from(invocations)
+            && plan.row_elements() <= u64::from(self.elements_of(plan.live_words(true))) * u64::from(invocations)
     }
 }
 

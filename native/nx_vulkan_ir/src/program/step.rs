@@ -3,7 +3,6 @@
 use smallvec::SmallVec;
 
 use super::Elementwise;
-use super::cost::is_cheap;
 use crate::DType;
 
 /// Where a value of the kernel comes from.
@@ -46,6 +45,6 @@ const MAX_REPEATED_STEPS: usize = 2;
 
 /// Whether the steps of an epilogue are so much code that it stands once, in a loop over an invocation's results.
 pub fn stands_in_loop(steps: &[Step]) -> bool {
-    let is_cheap = |s: &Step| is_cheap(s.op, &[s.out], s.out);
+    let is_cheap = |s: &Step| s.op.is_cheap(&[s.out], s.out);
     steps.len() > MAX_REPEATED_STEPS || !steps.iter().all(is_cheap)
 }

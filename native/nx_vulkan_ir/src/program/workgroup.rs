@@ -1,8 +1,7 @@
 //! The op that runs a whole program in one workgroup.
 
-use super::cost::elementwise_cost;
-use super::{Linalg, Loop, Op, Operand, Program, Reduction, verify};
-use crate::{DType, Type};
+use super::{Loop, Op, Operand, Program, verify};
+use crate::Type;
 
 /// Checks that the program takes the operands, gives the results, and has only ops that a workgroup can run.
 pub(super) fn check(program: &Program, operands: &[&Type], outs: &[Type]) -> Result<(), String> {
@@ -30,19 +29,10 @@ pub const PHASE_WORK: u64 = DISPATCH_WORK / 16;
 /// Elements of a value, at most: one workgroup takes a second for some functions of so many.
 const MAX_ELEMENTS: u64 = 1 << 24;
 
-/// Elements that are combined for each of a scan, about.
-const SCAN_COST: u64 = 32;
-
-/// Instructions for each pair of elements that a sort compares.
-const SORT_COST: u64 = 16;
-
 /// Index vectors of an op that takes indices.
 pub fn update_count(indices: &Type) -> u64 {
     indices.elements() / indices.shape.last().copied().unwrap_or(1).max(1)
 }
-
-/// Instructions that one step of an elimination takes for each element.
-const ELIMINATION_COST: u64 = 6;
 
 /// Whether a workgroup can run the op on operands of these types.
 pub fn supports_op(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
@@ -50,45 +40,9 @@ pub fn supports_op(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
     operands.iter().copied().chain(outs).all(elements) && has(op, operands, outs)
 }
 
-/// About how many instructions all invocations together take for an op that [`supports_op`].
+/// About how many instructions all invocations together take for an op that [`supports_op`], or that is written as others.
 pub fn work(op: &Op, operands: &[&Type], outs: &[Type]) -> u64 {
-    let Some(out) = outs.first() else { return 0 };
-    let of = |k: usize| operands.get(k).map_or(1, |ty| ty.elements());
-    if let Some(elementwise) = op.elementwise() {
-        return out.elements() * elementwise_cost(elementwise, out.dtype.ctype());
-    }
-    let combine = if out.dtype.is_float() || out.dtype.is_complex() { 8 } else { 2 };
-    match op {
-        Op::Reduce { .. } => of(0) * combine,
-        Op::Dot { contract_a, .. } => {
-            let depth: u64 = contract_a
-                .iter()
-                .map(|&axis| operands.first().and_then(|a| a.shape.get(axis)).copied().unwrap_or(1))
-                .product();
-            out.elements() * depth * (combine + 8)
-        }
-        Op::IndexedAdd { .. } | Op::IndexedPut { .. } => {
-            out.elements() * operands.get(1).map_or(1, |ty| update_count(ty)) * (combine + 4)
-        }
-        Op::Concatenate { .. } | Op::Stack { .. } => out.elements() * operands.len() as u64 * 2,
-        // As passes::spelled writes them.
-        Op::Scan { .. } => out.elements() * SCAN_COST * combine,
-        Op::Sort { axis, .. } | Op::Argsort { axis, .. } => {
-            out.elements() * out.shape.get(*axis).copied().unwrap_or(1) * SORT_COST
-        }
-        Op::Linalg(op) => {
-            let n = operands.first().and_then(|a| a.shape.last()).copied().unwrap_or(1);
-            let step = match op {
-                // All rows are eliminated from the matrix and the right sides, one at a time, and each waits for its pivot.
-                Linalg::Solve | Linalg::Determinant => {
-                    of(0).saturating_add(out.elements()).saturating_mul(2 * ELIMINATION_COST) + 6 * PHASE_WORK
-                }
-                _ => out.elements().saturating_mul(ELIMINATION_COST) + PHASE_WORK / 2,
-            };
-            step.saturating_mul(n)
-        }
-        _ => out.elements(),
-    }
+    op.kind(|kind| kind.workgroup_work(operands, outs))
 }
 
 /// Work of a program and of those inside it, each once. Of branches the one that has more to do.
@@ -156,56 +110,5 @@ pub fn unsupported(program: &Program) -> Option<String> {
 }
 
 fn has(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
-    let [out, ..] = outs else { return false };
-    match op {
-        Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Clip | Op::AsType => op.elementwise().is_some(),
-        // c128 is no constant of SPIR-V by 64 bits.
-        Op::Constant(_) => out.dtype != DType::C128,
-        Op::Iota { .. }
-        | Op::Eye
-        | Op::Reshape
-        | Op::Squeeze
-        | Op::Broadcast { .. }
-        | Op::Transpose { .. }
-        | Op::Slice { .. }
-        | Op::PutSlice { .. }
-        | Op::Pad { .. }
-        | Op::Reverse { .. }
-        | Op::Bitcast
-        | Op::Take { .. }
-        | Op::TakeAlongAxis { .. }
-        | Op::Gather { .. } => true,
-        Op::Concatenate { .. } | Op::Stack { .. } => operands.len() <= MAX_PARTS,
-        Op::Reduce { reduction, .. } => {
-            let ordered = !operands.iter().any(|t| t.dtype.is_complex()) && !out.dtype.is_complex();
-            match reduction {
-                Reduction::Max | Reduction::Min | Reduction::ArgMax | Reduction::ArgMin => ordered,
-                Reduction::Sum | Reduction::Product | Reduction::All | Reduction::Any => true,
-            }
-        }
-        Op::Dot { .. } => true,
-        // Sums are rounded once, not after each update as narrow floats would be.
-        Op::IndexedAdd { .. } => out.dtype.is_integer() || out.dtype.is_canonical(),
-        Op::IndexedPut { .. } => true,
-        Op::While(_) | Op::Cond(_) => op.inside().all(supports),
-        Op::Workgroup(_)
-        | Op::Fused(_)
-        | Op::Window { .. }
-        | Op::Sort { .. }
-        | Op::Argsort { .. }
-        | Op::TopK { .. }
-        | Op::Scan { .. }
-        | Op::Conv(_)
-        | Op::Fold { .. }
-        | Op::WindowFold { .. }
-        | Op::WindowScatter { .. }
-        | Op::Fft { .. }
-        | Op::Qr { .. }
-        | Op::Linalg(_)
-        | Op::Eigh
-        | Op::Svd { .. } => false,
-    }
+    !outs.is_empty() && op.kind(|kind| kind.runs_in_workgroup(operands, outs))
 }
-
-/// Operands of concatenate and stack, among which each element is selected.
-const MAX_PARTS: usize = 64;

@@ -7,7 +7,6 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use nx_vulkan_ir::program::Op;
-use nx_vulkan_ir::program::cost::elementwise_cost;
 use nx_vulkan_ir::shape::elements;
 use smallvec::{SmallVec, smallvec};
 
@@ -131,7 +130,7 @@ impl Emitter<'_, '_, '_> {
             let ctype = self.entries[id].ty.dtype.ctype();
             let cost = match node.map(|node| &node.kind) {
                 Some(Kind::Op(op)) => match op.elementwise() {
-                    Some(op) => elementwise_cost(op, ctype) + of_operands,
+                    Some(op) => op.cost(ctype) + of_operands,
                     None => 1 + of_operands,
                 },
                 Some(Kind::Fold(Fold { what: Folded::Parts, reduced, .. })) => elements(reduced) * CHEAP + of_operands,

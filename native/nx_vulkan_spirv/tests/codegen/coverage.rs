@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use nx_vulkan_ir::program::function::{Function, ScalarStep, Scalars};
 use nx_vulkan_ir::program::op::{Axes, Scalar};
+use nx_vulkan_ir::program::ops::{accepts, result_dtype};
 use nx_vulkan_ir::program::step::{Ref, Step};
-use nx_vulkan_ir::program::verify::{self, accepts, result_dtype};
+use nx_vulkan_ir::program::verify;
 use nx_vulkan_ir::program::{
     Binary, Branches, Conv, Cumulative, Elementwise, Fourier, Instruction, Linalg, Loop, Op, Operand, Program,
     Reduction, Transform, Unary, Windows,

@@ -11,11 +11,13 @@ use crate::kernels::map::{Operand, Shapes, map};
 use crate::program::linalg::EPSILON;
 use crate::program::op::Scalar;
 use crate::program::{Binary, Elementwise, Op, Unary};
-use crate::{CType, DType, DeviceKind, Result, Tensor, Type, View};
+use crate::tuning::DeviceModel;
+use crate::{CType, DType, Result, Tensor, Type, View};
 
-/// Workgroups that fill a device. Each of them factors the diagonal block for itself.
-const CPU_GROUPS: u64 = 4;
-const GPU_GROUPS: u64 = 528;
+/// Workgroups of a matrix that take the rows below a diagonal block.
+pub(crate) fn tiles(model: &DeviceModel, rest: u64, batches: u64, compute: CType) -> u64 {
+    rest.div_ceil(LinalgSpec::columns(compute)).min(model.fill.cholesky_groups / batches).max(1)
+}
 
 pub fn cholesky(call: &Call<'_>) -> Result<Tensor> {
     let a = call.operand(0)?;
@@ -31,10 +33,9 @@ pub fn cholesky(call: &Call<'_>) -> Result<Tensor> {
     // Transposed, the rows below a block are neighbours in memory.
     let work = work_copy(call, a, transposed(&a.view)?, dtype)?;
     let factor = Tensor::uninitialized(call.engine, &work.view.ty())?;
-    let target = if call.engine.caps().kind == DeviceKind::Cpu { CPU_GROUPS } else { GPU_GROUPS };
     for (first, size) in blocks(n, compute) {
         let rest = n - first - size;
-        let tiles = rest.div_ceil(LinalgSpec::columns(compute)).min(target / batches).max(1);
+        let tiles = tiles(call.engine.model(), rest, batches, compute);
         let numbers = [size, first, n, batches, tiles].map(|x| x as u32);
         linalg::run(call.engine, &block, &[&work, &factor], 1, &numbers, tiles * batches)?;
         let (Some(update), 1..) = (&update, rest) else { continue };

@@ -3,7 +3,7 @@
 //! Matrices go block by block: a kernel factors or solves a block of columns in shared memory, rank_update subtracts its
 //! product with what it was coupled to from the rest. Matrices of one block take no update.
 
-mod cholesky;
+pub(crate) mod cholesky;
 mod lu;
 mod triangular;
 

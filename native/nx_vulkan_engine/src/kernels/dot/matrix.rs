@@ -7,8 +7,9 @@ use nx_vulkan_spirv::dot::{DotSpec, Load, Tiling};
 use nx_vulkan_spirv::matrix::{MatrixTile, Planes, SplitSpec, SplitStage};
 use smallvec::SmallVec;
 
-use super::{Choice, Group, Matrix, Product, Results, choice, entire, launch_plain};
+use super::{Choice, Group, Matrix, Outline, Product, Results, choice, entire, launch_plain};
 use crate::kernels::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
+use crate::tuning::DeviceModel;
 use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};
 
 /// How elements become numbers of 16 bits.
@@ -21,14 +22,13 @@ pub struct Form {
 
 impl Form {
     /// The form for a product, if matrix units can take it.
-    pub fn of(engine: &Engine, p: &Product<'_>, sum: CType) -> Option<Form> {
-        let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
-        let (batches, depth) = (p.a.batch.elements(), p.a.depth.elements());
-        if !engine.caps().cooperative_matrix || sum != CType::F32 || depth < MATRIX_MIN_DEPTH {
+    pub fn of(model: &DeviceModel, p: &Outline, sum: CType) -> Option<Form> {
+        let Outline { batches, rows, columns, depth, .. } = *p;
+        if !model.caps.cooperative_matrix || sum != CType::F32 || depth < MATRIX_MIN_DEPTH {
             return None;
         }
-        let form = Form::of_types(p.dtype(), [p.a.tensor.view.dtype, p.b.tensor.view.dtype], engine.precision())?;
-        if form.planes.is_bf16() && !engine.caps().bfloat16_matrix {
+        let form = Form::of_types(p.product, p.operands, p.precision)?;
+        if form.planes.is_bf16() && !model.caps.bfloat16_matrix {
             return None;
         }
         let padded = depth.next_multiple_of(form.planes.block());
@@ -175,7 +175,8 @@ pub(super) fn launch_product(
     compile: Compile,
 ) -> Result<()> {
     let bad = |reason: String| Error::InvalidProgram { op: "dot".to_string(), reason };
-    let form = Form::of(engine, p, spec.sum).filter(|form| form.planes == tile.planes);
+    let form =
+        Form::of(engine.model(), &p.outline(engine.precision()), spec.sum).filter(|form| form.planes == tile.planes);
     let form = form.ok_or_else(|| bad(format!("no operands for {tile:?}")))?;
     let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
     let (depth, batches) = (p.a.depth.elements(), p.a.batch.elements());
@@ -204,7 +205,8 @@ pub(super) fn launch_product(
     let arguments = Arguments { count, sizes: &results.space.sizes, places: &places, extra: &extra };
     launch(engine, &kernel, &arguments, places.len() - 1, tiles * results.splits)?;
     if let (Some([_, a_lost]), Some([_, b_lost])) = (&a.scales, &b.scales) {
-        let Choice { tiling, .. } = choice::plain(engine, p, spec.sum, Some(results.splits));
+        let Choice { tiling, .. } =
+            choice::plain(engine.model(), &p.outline(engine.precision()), spec.sum, Some(results.splits));
         if !matches!(tiling, Tiling::Tiled(_)) {
             return Err(bad("no kernel to take over".to_string()));
         }

@@ -12,15 +12,13 @@ pub use tables::TableCache;
 use self::tables::Content;
 use super::{Arguments, Compile, KernelSpec, Place, launch, max_position};
 use crate::shape::{Dims, Space, Strides};
+use crate::tuning::DeviceModel;
 use crate::{CType, DType, Engine, Error, Result, Tensor, Type, View};
 use nx_vulkan_device::memory::Buffer;
 use nx_vulkan_spirv::fft::FftSpec;
 
 /// Shared memory that one workgroup uses: two and more of them run at once on a GPU.
 const SHARED_BYTES: u32 = 32 << 10;
-
-/// Workgroups that fill a large GPU.
-const TARGET_GROUPS: u64 = 264;
 
 /// Elements that keep the invocations of a workgroup busy.
 const MIN_GROUP_ELEMENTS: u64 = 2048;
@@ -149,7 +147,7 @@ pub fn fft(engine: &Engine, input: &Tensor, out: &Tensor, what: &Fft, compile: C
         (high - low) as u64
     };
     let positions = (rows * longest).max(reach(&input.view)).max(reach(&out.view));
-    let needs_scratch = longest > capacity(engine, compute) || !(smooth || direct);
+    let needs_scratch = longest > capacity(engine.model(), compute) || !(smooth || direct);
     if positions > max_position(element_bytes) || (needs_scratch && rows * longest * element_bytes > MAX_SCRATCH_BYTES)
     {
         let shape = &input.view.shape;
@@ -222,13 +220,13 @@ fn spectrum(engine: &Engine, buffer: &Arc<Buffer>, n: u64, ctype: CType, compile
 }
 
 /// Elements that one workgroup transforms.
-fn capacity(engine: &Engine, compute: CType) -> u64 {
-    u64::from(engine.caps().max_shared_memory_bytes.min(SHARED_BYTES)) / compute.dtype().size_bytes() / 16 * 16
+pub(crate) fn capacity(model: &DeviceModel, compute: CType) -> u64 {
+    u64::from(model.caps.max_shared_memory_bytes.min(SHARED_BYTES)) / compute.dtype().size_bytes() / 16 * 16
 }
 
 /// Runs one pass in as many launches as its length takes.
 fn run(engine: &Engine, from: &Rows, to: &Rows, pass: &Pass<'_>, compile: Compile) -> Result<()> {
-    let capacity = capacity(engine, pass.compute);
+    let capacity = capacity(engine.model(), pass.compute);
     let parts = plan::parts(pass.length, capacity).ok_or_else(|| Error::InvalidProgram {
         op: "fft".to_string(),
         reason: format!("no parts of {}", pass.length),
@@ -315,7 +313,7 @@ impl Step<'_> {
         let roots = tables::table(engine, content, compute, compile)?;
         let order_bytes = if direct { 0 } else { tables::pass_roots(self.n) * compute.dtype().size_bytes() };
 
-        let per_group = self.rows_per_group(capacity, load_rows || store_rows);
+        let per_group = rows_per_group(engine.model(), self.n, self.rows, capacity, load_rows || store_rows);
         let sizes: Dims = from.sizes.iter().chain(&to.sizes).copied().chain([from.length]).collect();
         let padded = |own: &[i64], lead: usize, tail: usize, stride: i64| -> Strides {
             let zeros = |n: usize| std::iter::repeat_n(0, n);
@@ -366,16 +364,17 @@ impl Step<'_> {
         let arguments = Arguments { count: self.rows as u32, sizes: &sizes, places: &places, extra: &extra };
         launch(engine, &kernel, &arguments, places.len() - 1, self.rows.div_ceil(per_group))
     }
+}
 
-    /// A power of two: as many rows as fit, but not so many that the device idles. Neighbouring rows share memory sectors.
-    fn rows_per_group(&self, capacity: u64, neighbours: bool) -> u64 {
-        let pitch = self.n.next_multiple_of(16);
-        let most = (capacity / pitch).clamp(1, FftSpec::LOCAL_SIZE);
-        let most = 1 << most.ilog2();
-        let least = if neighbours { 4 } else { 1 };
-        let wanted = (self.rows / TARGET_GROUPS).max(MIN_GROUP_ELEMENTS / pitch).max(least);
-        wanted.min(self.rows).next_power_of_two().min(most)
-    }
+/// Rows of `n` elements that a workgroup transforms, a power of two: as many as fit, but not so many that the device idles. Neighbouring rows share
+/// memory sectors.
+pub(crate) fn rows_per_group(model: &DeviceModel, n: u64, rows: u64, capacity: u64, neighbours: bool) -> u64 {
+    let pitch = n.next_multiple_of(16);
+    let most = (capacity / pitch).clamp(1, FftSpec::LOCAL_SIZE);
+    let most = 1 << most.ilog2();
+    let least = if neighbours { 4 } else { 1 };
+    let wanted = (rows / model.fill.transform_groups).max(MIN_GROUP_ELEMENTS / pitch).max(least);
+    wanted.min(rows).next_power_of_two().min(most)
 }
 
 /// A real number of the compute type's parts in two words.

@@ -1,6 +1,6 @@
 //! Elementwise ops: all of them for all types that they take, in one layout.
 
-use nx_vulkan_engine::program::verify::{accepts, result_dtype};
+use nx_vulkan_engine::program::ops::{accepts, result_dtype};
 use nx_vulkan_engine::program::{Binary, Elementwise, Op, Unary};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{DType, Type};

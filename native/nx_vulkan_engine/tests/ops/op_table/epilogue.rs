@@ -99,7 +99,7 @@ fn epilogues_give_the_bits_of_separate_steps() {
     check([3, 5, 7, 11], DType::F32, DType::F32, Some(Choice { tiling: Tiling::Narrow, splits: 1 }), 101);
     let f64_tile = Some(Choice { tiling: Tiling::Tiled(Tile::all(CType::F64)[0]), splits: 1 });
     check([1, 36, 44, 70], DType::F64, DType::F32, f64_tile, 102);
-    for (k, &tile) in lane_tiles(engine(), CType::F32).iter().enumerate() {
+    for (k, &tile) in lane_tiles(engine().model(), CType::F32).iter().enumerate() {
         let lanes = |splits: u64| Some(Choice { tiling: Tiling::Lanes(tile), splits });
         check([2, 37, 21, 70], DType::F32, DType::Bf16, lanes(1), 105 + k as u64);
         check([1, 33, 12, 40], DType::F16, DType::F32, lanes(1 + k as u64), 110 + k as u64);

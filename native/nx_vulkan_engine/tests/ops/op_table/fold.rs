@@ -2,7 +2,7 @@
 
 use nx_vulkan_engine::program::function::{Function, ScalarStep, Scalars};
 use nx_vulkan_engine::program::op::Axes;
-use nx_vulkan_engine::program::verify::result_dtype;
+use nx_vulkan_engine::program::ops::result_dtype;
 use nx_vulkan_engine::program::{Binary, Elementwise, Op, Unary};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Type, Value};

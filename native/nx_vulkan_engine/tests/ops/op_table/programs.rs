@@ -1,7 +1,7 @@
 //! Random programs in whole numbers: views of views of results, whose every element must be right.
 
 use nx_vulkan_engine::program::op::{Axes, Scalar};
-use nx_vulkan_engine::program::verify::result_dtype;
+use nx_vulkan_engine::program::ops::result_dtype;
 use nx_vulkan_engine::program::{Binary, Builder, Elementwise, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::shape::elements;

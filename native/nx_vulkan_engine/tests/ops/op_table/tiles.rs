@@ -159,7 +159,7 @@ fn products_by_lanes() {
         (CType::C128, vec![[DType::C128; 3]]),
     ];
     for (sum, dtypes) in sums {
-        for &tile in lane_tiles(engine(), sum) {
+        for &tile in lane_tiles(engine().model(), sum) {
             let around = [tile.rows.into(), tile.columns().into(), LANES.into()];
             for (round, &dtypes) in dtypes.iter().cycle().take(4).enumerate() {
                 let [rows, columns, depth] = sizes(around, round == 0, &mut rng);
@@ -185,7 +185,7 @@ fn products_by_lanes() {
 #[test]
 fn products_by_lanes_that_take_pairs() {
     let mut rng = rng(95);
-    for &tile in lane_tiles(engine(), CType::F32).iter().filter(|tile| tile.takes_pairs(CType::F32)) {
+    for &tile in lane_tiles(engine().model(), CType::F32).iter().filter(|tile| tile.takes_pairs(CType::F32)) {
         for round in 0..8 {
             let [rows, columns, depth] = sizes([tile.rows.into(), tile.columns().into(), LANES.into()], true, &mut rng);
             let case = Case {
@@ -233,7 +233,7 @@ fn same_bits([rows, columns, depth]: [u64; 3]) {
     let [a, b] = case.operands(&mut rng);
     let exchanged = Case { rows: case.columns, columns: case.rows, ..case };
     let mut all: Vec<Array> = vec![];
-    for &tile in lane_tiles(engine(), CType::F32) {
+    for &tile in lane_tiles(engine().model(), CType::F32) {
         let choice = Choice { tiling: Tiling::Lanes(tile), splits: 1 };
         let got = case.run(&[a.clone(), b.clone()], choice);
         let mut turned = got.clone();
@@ -275,7 +275,7 @@ fn infinities_at_the_end_are_added_once() {
                 *value = Value::Float(if k == 3 { f64::INFINITY } else { 1.0 });
             });
         }
-        for &tile in lane_tiles(engine(), CType::F32) {
+        for &tile in lane_tiles(engine().model(), CType::F32) {
             let got = case.run(&operands, Choice { tiling: Tiling::Lanes(tile), splits: 1 });
             for (at, value) in got.values.iter().enumerate() {
                 let Value::Float(value) = *value else { panic!("{value:?}") };

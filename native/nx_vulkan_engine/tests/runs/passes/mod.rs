@@ -21,7 +21,8 @@ use std::sync::{Arc, OnceLock};
 use nx_vulkan_engine::program::Program;
 use nx_vulkan_engine::program::passes::Target;
 use nx_vulkan_engine::reference::Array;
-use nx_vulkan_engine::{DeviceKind, Engine, Tensor, Value, eager, target};
+use nx_vulkan_engine::tuning::target;
+use nx_vulkan_engine::{DeviceKind, Engine, Tensor, Value, eager};
 
 use crate::common;
 

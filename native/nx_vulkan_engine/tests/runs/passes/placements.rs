@@ -272,7 +272,7 @@ fn placements_alone() {
         check(&program, &mut rng);
         let cpu = optimize(
             program,
-            &Target { workgroups: false, ..nx_vulkan_engine::target::of(DeviceKind::Cpu, 1024, false) },
+            &Target { workgroups: false, ..nx_vulkan_engine::tuning::target::of(DeviceKind::Cpu, 1024, false) },
         )
         .unwrap();
         assert_eq!(ops(&cpu), ["concatenate"]);

@@ -12,7 +12,7 @@ use crate::common::Rng;
 use crate::models;
 
 fn target(kind: DeviceKind) -> Target {
-    nx_vulkan_engine::target::of(kind, 1024, false)
+    nx_vulkan_engine::tuning::target::of(kind, 1024, false)
 }
 
 /// Sums of sines while a counter, from 0 by 2, is below the third operand: a captured number, or a constant.

@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
 use super::{Saving, Target};
-use crate::program::cost::is_cheap;
 use crate::program::fused::{Plan, is_placement, is_view};
 use crate::program::reductions::Reductions;
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
@@ -109,7 +108,7 @@ impl<'a> Fusion<'a> {
                 op if is_placement(op, instruction.operands.len()) => Kind::Placement,
                 op => op.elementwise().map_or(Kind::Other, |op| {
                     let dtypes: SmallVec<[DType; 3]> = instruction.operands.iter().map(dtype).collect();
-                    Kind::Elementwise { cheap: is_cheap(op, &dtypes, out.dtype) }
+                    Kind::Elementwise { cheap: op.is_cheap(&dtypes, out.dtype) }
                 }),
             }
         };

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use smallvec::{SmallVec, smallvec};
 
 use super::rewrite::Rewriter;
-use crate::program::cost::elementwise_cost;
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{DType, Result, Type};
 
@@ -107,7 +106,7 @@ impl Plan {
         let single = |&operand: &Operand| type_of(operand).is_some_and(|ty| ty.elements() == 1);
         let family = |instruction: &Instruction| -> Option<(Family, u64)> {
             let [out] = instruction.outs.as_slice() else { return None };
-            let cost = elementwise_cost(instruction.op.elementwise()?, out.dtype.ctype());
+            let cost = instruction.op.elementwise()?.cost(out.dtype.ctype());
             if cost < COSTLY || out.elements() != 1 || !instruction.operands.iter().all(single) {
                 return None;
             }

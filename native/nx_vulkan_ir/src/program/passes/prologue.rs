@@ -6,7 +6,6 @@ use std::collections::{HashMap, HashSet};
 use smallvec::{SmallVec, smallvec};
 
 use super::rewrite::Rewriter;
-use crate::program::cost::is_cheap;
 use crate::program::epilogue::{self, takes_steps};
 use crate::program::step::Prologue;
 use crate::program::{Instruction, Op, Operand, Program};
@@ -109,7 +108,7 @@ fn steps(program: &Program, instruction: &Instruction) -> Option<Moved> {
     };
     let [out] = instruction.outs.as_slice() else { return None };
     let (_, Prologue { steps, .. }) = epilogue::prologue(&body)?;
-    let is_cheap = steps.len() <= MAX_STEPS && steps.iter().all(|s| is_cheap(s.op, &[s.out], s.out));
+    let is_cheap = steps.len() <= MAX_STEPS && steps.iter().all(|s| s.op.is_cheap(&[s.out], s.out));
     let is_narrow = !ty.dtype.is_complex() && ty.dtype.size_bytes() <= out.dtype.size_bytes();
     (is_cheap && is_narrow && out.elements() <= MAX_ELEMENTS).then_some(Moved { operand, body })
 }

@@ -205,24 +205,6 @@ fn block(op: &Loop, outs: &[Type], most: u32) -> Program {
     alone(Op::Workgroup(Box::new(kernel)), inputs, outs)
 }
 
-/// Whether an instruction takes a dispatch when it runs alone and is not fused with its neighbours.
-fn dispatches(op: &Op) -> bool {
-    matches!(
-        op,
-        Op::Reduce { .. }
-            | Op::Dot { .. }
-            | Op::IndexedAdd { .. }
-            | Op::IndexedPut { .. }
-            | Op::Gather { .. }
-            | Op::Take { .. }
-            | Op::TakeAlongAxis { .. }
-            | Op::Concatenate { .. }
-            | Op::Stack { .. }
-            | Op::PutSlice { .. }
-            | Op::Cond(_)
-    )
-}
-
 /// Work of an instruction that ends a run.
 const MAX_MEMBER_WORK: u64 = 4 * DISPATCH_WORK;
 
@@ -270,7 +252,7 @@ fn regions(program: &Program) -> Result<Program> {
             && end - at < MAX_INSTRUCTIONS
         {
             total += work;
-            if dispatches(&program.instructions[end].op) {
+            if program.instructions[end].op.class().takes_a_dispatch() {
                 total += PHASE_WORK;
                 saved += 1;
             }

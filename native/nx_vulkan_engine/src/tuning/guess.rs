@@ -1,0 +1,331 @@
+//! Numbers of devices that nothing was measured on, by their class.
+
+use nx_vulkan_device::work::Rates;
+use nx_vulkan_device::{Caps, DeviceKind};
+use nx_vulkan_ir::program::rows::RowLimits;
+use nx_vulkan_ir::program::workgroup::DISPATCH_WORK;
+use nx_vulkan_spirv::dot::LANES;
+use nx_vulkan_spirv::reduce::ReduceSpec;
+
+use super::{
+    Chains, Class, Columns, DeviceModel, Efficiency, Fill, Maps, Panels, Products, Programs, Reductions, Rows, Short,
+    Units,
+};
+
+/// Multiprocessors of an H100 and an H200, for which the numbers of data-center GPUs were measured.
+const MEASURED_PROCESSORS: u64 = 132;
+
+/// What classes of GPUs differ in.
+struct Processor {
+    /// How many there are where the driver does not tell.
+    count: u64,
+    /// Invocations that one holds at once where the driver does not tell.
+    invocations: u64,
+    /// f32 multiplications per cycle of one.
+    lanes: f64,
+    /// Those of f64, as a share of f32's.
+    f64_share: f64,
+    /// Bytes of memory per cycle, for `count` of them.
+    bytes: f64,
+    /// What matrix units do, where kernels for them run.
+    units: Units,
+    /// Workgroups for each beyond which splits of a product only cost.
+    splits: u64,
+}
+
+/// Measured on an H100 with `examples/products.rs`.
+const HOPPER_UNITS: Units = Units { three_bf16: 160.0, two_f16: [225.0, 180.0], one_f16: [560.0, 330.0] };
+
+/// Units with twice the rate of f32 lanes, of which tiles reach what they do on an H100: GPUs for desktops with f32 sums.
+const DESKTOP_UNITS: Units = Units { three_bf16: 20.0, two_f16: [56.0, 45.0], one_f16: [140.0, 82.0] };
+
+impl Processor {
+    fn of(class: Class, caps: &Caps) -> Processor {
+        let is_integrated = caps.kind == DeviceKind::Integrated;
+        let processor = |count, invocations, lanes, f64_share, bytes| Processor {
+            count,
+            invocations,
+            lanes,
+            f64_share,
+            bytes,
+            units: DESKTOP_UNITS,
+            // Where f64 is slow, more even shares are worth more splits.
+            splits: 16,
+        };
+        match class {
+            Class::NvidiaDataCenter => {
+                Processor { units: HOPPER_UNITS, splits: 4, ..processor(MEASURED_PROCESSORS, 2048, 128.0, 0.5, 2000.0) }
+            }
+            // 32 warps: Turing, of half as many lanes.
+            Class::Nvidia if caps.processor_invocations == Some(1024) => processor(46, 1024, 64.0, 1.0 / 32.0, 260.0),
+            Class::Nvidia => processor(46, 1536, 128.0, 1.0 / 64.0, 230.0),
+            Class::AmdRdna if is_integrated => processor(12, 1024, 64.0, 1.0 / 16.0, 40.0),
+            Class::AmdRdna => processor(32, 1024, 64.0, 1.0 / 16.0, 150.0),
+            Class::AmdCdna => processor(104, 2048, 64.0, 1.0, 950.0),
+            // Xe cores, of 16 or 8 vector engines.
+            Class::Intel if is_integrated => processor(6, 2048, 128.0, 1.0 / 8.0, 45.0),
+            Class::Intel => processor(32, 1024, 128.0, 1.0 / 16.0, 230.0),
+            Class::Apple => processor(8, 1024, 128.0, 1.0 / 32.0, 50.0),
+            Class::Arm => processor(7, 1024, 64.0, 1.0 / 32.0, 35.0),
+            // CPUs have numbers of their own.
+            Class::Other | Class::Cpu => processor(4, 256, 16.0, 1.0 / 32.0, 16.0),
+        }
+    }
+}
+
+/// The largest power of two up to a number.
+fn power_below(n: u64) -> u64 {
+    1 << n.max(1).ilog2()
+}
+
+pub(super) fn model(caps: &Caps) -> DeviceModel {
+    match Class::of(caps) {
+        Class::Cpu => cpu(caps),
+        class => gpu(caps, class),
+    }
+}
+
+fn gpu(caps: &Caps, class: Class) -> DeviceModel {
+    let processor = Processor::of(class, caps);
+    let processors = caps.processors.map_or(processor.count, u64::from).max(1);
+    let held = caps.processor_invocations.map_or(processor.invocations, u64::from).max(64);
+    let share = |of_measured: u64| (of_measured * processors / MEASURED_PROCESSORS).max(1);
+    DeviceModel {
+        caps: caps.clone(),
+        class,
+        processors,
+        products: Products {
+            invocations: held,
+            lanes: processor.lanes,
+            f64_share: processor.f64_share,
+            // Measured on an H100.
+            latency: 900.0,
+            fetch: 0.03,
+            result: 60.0,
+            dispatch: 8000.0,
+            bytes: processor.bytes * processors as f64 / processor.count as f64,
+            efficiency: Efficiency {
+                of_128: 0.7,
+                of_64: 0.75,
+                of_32: 0.75,
+                of_32_in_few: 0.66,
+                of_few: 0.5,
+                of_two_teams: 0.8,
+                of_teams: 0.6,
+                of_short_steps: 0.85,
+            },
+            units: processor.units,
+            least_work: 0,
+            most_groups: processor.splits * processors,
+            square_groups: 2 * processors,
+        },
+        fill: Fill {
+            transform_groups: 2 * processors,
+            cholesky_groups: 4 * processors,
+            scan_groups: power_below(8 * processors),
+            reduce_invocations: power_below(held * processors),
+        },
+        reductions: Reductions {
+            most_team: ReduceSpec::LOCAL_SIZE.into(),
+            // Measured on an H200: 16 elements of columns of 2,000 take 9 us, where 64 take 12.
+            columns: Some(Columns {
+                many_outputs: power_below(32 * processors),
+                many_bytes: 32 << 20,
+                few_bytes: 8 << 20,
+                line_bytes: 128,
+                elements: 16,
+                most_elements: 64,
+            }),
+            streams: false,
+        },
+        rows: Rows {
+            few_groups: processors,
+            many_groups: Some(8 * processors),
+            most_invocations_of_halves: 512,
+            // What 512 invocations wait for costs softmax of 16,384 elements 4 % on an H200.
+            few_invocations: 256,
+        },
+        maps: Maps {
+            most_single: power_below(2 * held * processors),
+            least_unrolled: None,
+            least_paired: None,
+            blocks: &[],
+        },
+        panels: Panels {
+            // One workgroup of an H200 takes 71 us for a column of 2000 rows, many 2 to 3 for one of any length.
+            tall: 128,
+            most_matrices: power_below(2 * processors),
+            most_groups: power_below(2 * processors),
+        },
+        chains: Chains {
+            side_by_side: Some(power_below(processors)),
+            // On an H200 a workgroup does a seventh of it, a logistic regression of 500 x 21, in 12 us, and the dispatches of a step take 70 to 95 us.
+            most_work: 2_400_000,
+            begins_early: true,
+        },
+        // Some 4 us of an H200's memory, and 8 of its arithmetic.
+        short: Short { groups: 8 * processors, bytes: share(16 << 20), flops: share(1 << 28) },
+        programs: programs(caps.kind, caps.max_invocations),
+        rates: rates(caps.kind, memory_bytes(caps)),
+    }
+}
+
+/// Measured with lavapipe on two cores, and the same for all: results must not depend on how many cores a host has.
+fn cpu(caps: &Caps) -> DeviceModel {
+    DeviceModel {
+        caps: caps.clone(),
+        class: Class::Cpu,
+        processors: 2,
+        products: Products {
+            invocations: 256,
+            lanes: 16.0,
+            f64_share: 0.5,
+            latency: 0.0,
+            fetch: 0.0,
+            result: 0.0,
+            dispatch: 40_000.0,
+            bytes: 8.0,
+            // lavapipe's tests of bounds and barriers weigh more the fewer results they serve.
+            efficiency: Efficiency {
+                of_128: 1.0,
+                of_64: 1.0,
+                of_32: 0.2,
+                of_32_in_few: 0.2,
+                of_few: 0.3,
+                of_two_teams: 1.0,
+                of_teams: 1.0,
+                of_short_steps: 1.0,
+            },
+            units: HOPPER_UNITS,
+            // Compiling an unrolled kernel takes up to a second.
+            least_work: 1 << 20,
+            most_groups: 528,
+            square_groups: 4,
+        },
+        fill: Fill { transform_groups: 264, cholesky_groups: 4, scan_groups: 4, reduce_invocations: 1 << 11 },
+        // Invocations of several subgroups wait for one another at each level of a tree: means of 2048^2 take 23 ms by whole rows in registers, and 2
+        // in chunks.
+        reductions: Reductions { most_team: LANES.into(), columns: None, streams: true },
+        rows: Rows { few_groups: 0, many_groups: None, most_invocations_of_halves: 512, few_invocations: 256 },
+        maps: Maps {
+            most_single: 0,
+            // A CPU has no latency to hide and compiles slowly, and takes an access of every lane one after the other, whatever its size.
+            least_unrolled: Some(1 << 14),
+            least_paired: Some(1 << 14),
+            // Twice as many elements take up to twice as long to compile.
+            blocks: &[(1 << 20, 32), (1 << 16, 16)],
+        },
+        // lavapipe takes twice the time of a core for the same panel (2000 rows of f32: 15 ms by one workgroup, 32 by many on one core and 19 on two).
+        panels: Panels { tall: u64::MAX, most_matrices: 0, most_groups: 256 },
+        // The host that records shares the cores.
+        chains: Chains { side_by_side: None, most_work: 2_400_000, begins_early: false },
+        short: Short { groups: 1056, bytes: 16 << 20, flops: 1 << 28 },
+        programs: programs(caps.kind, caps.max_invocations),
+        rates: rates(caps.kind, memory_bytes(caps)),
+    }
+}
+
+/// Elements of a row that one invocation holds at most, on GPUs and on a CPU device, whose driver compiles each of them slowly.
+const MOST_ELEMENTS: u32 = 16;
+const MOST_ELEMENTS_CPU: u32 = 4;
+
+/// Invocations of a row: the largest workgroup that the template has.
+const MOST_INVOCATIONS: u32 = 1024;
+
+/// Invocations up to which programs are given kernels of rows on a CPU device, where those of several subgroups wait for one another at each
+/// level of a tree: lavapipe takes twice as long for a softmax of 4096 rows of 1,000 in one kernel as for four kernels that stream, and 1.5
+/// times as long for rows of 100, which then take less memory.
+const PLANNED_INVOCATIONS_CPU: u32 = 32;
+
+/// Work of one iteration that a loop in one workgroup may have. Where the host decides, it waits for the device in every iteration, some 30 us.
+const ITERATION_WORK: u64 = 8 * DISPATCH_WORK;
+
+/// Work of one dispatch, some 10 ms: drivers may end what runs for seconds.
+const MAX_WORK: u64 = 4_800 * DISPATCH_WORK;
+
+/// How many times as long a CPU device takes: lavapipe runs a workgroup on one core, at some tenth of the rate of one processor of a GPU, and
+/// its host waits less.
+const CPU_SLOWNESS: u64 = 8;
+
+pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
+    let invocations = 1 << MOST_INVOCATIONS.min(max_invocations.max(1)).ilog2();
+    match kind {
+        DeviceKind::Cpu => Programs {
+            rows: RowLimits { elements: MOST_ELEMENTS_CPU, invocations, planned_invocations: PLANNED_INVOCATIONS_CPU },
+            // A CPU device copies neighbours faster than it chooses between them.
+            chooses_parts: false,
+            // lavapipe's dispatches cost little, and its compiler takes long for large kernels.
+            joins_small_ops: false,
+            iteration_work: ITERATION_WORK / CPU_SLOWNESS,
+            max_work: MAX_WORK / CPU_SLOWNESS,
+        },
+        DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => Programs {
+            rows: RowLimits { elements: MOST_ELEMENTS, invocations, planned_invocations: invocations },
+            chooses_parts: true,
+            joins_small_ops: true,
+            iteration_work: ITERATION_WORK,
+            max_work: MAX_WORK,
+        },
+    }
+}
+
+/// GPUs read all of their memory in 30 to 100 ms; those that share it with the host take longer.
+const GPU_MEMORY_NS: f64 = 1e8;
+const SHARED_BYTES_PER_NS: f64 = 20.0;
+const CPU_BYTES_PER_NS: f64 = 4.0;
+/// Few, since f64 runs at a 32nd or 64th of the rate of f32 on GPUs that are made for games.
+const FLOPS_PER_BYTE: f64 = 2.0;
+/// An H200 does 30 for one workgroup of f32; of f64 such GPUs do 4.
+const GPU_INSTRUCTIONS_PER_NS: f64 = 8.0;
+const CPU_INSTRUCTIONS_PER_NS: f64 = 1.0;
+/// An H200 takes 190 ns for an independent dispatch and 2.1 us for one that waits; lavapipe 4 and some 20 us.
+const GPU_COMMAND_NS: [u64; 2] = [200, 4_000];
+const CPU_COMMAND_NS: [u64; 2] = [4_000, 20_000];
+
+/// Bytes of the largest heap of the device's own memory, or of any.
+fn memory_bytes(caps: &Caps) -> u64 {
+    let largest = |local: bool| caps.heaps.iter().filter(|h| h.device_local || !local).map(|h| h.size_bytes).max();
+    largest(true).or(largest(false)).unwrap_or(0)
+}
+
+fn rates(kind: DeviceKind, memory_bytes: u64) -> Rates {
+    let (bytes_per_ns, instructions_per_ns) = match kind {
+        DeviceKind::Cpu => (CPU_BYTES_PER_NS, CPU_INSTRUCTIONS_PER_NS),
+        DeviceKind::Integrated => (SHARED_BYTES_PER_NS, GPU_INSTRUCTIONS_PER_NS),
+        DeviceKind::Discrete | DeviceKind::Virtual | DeviceKind::Other => {
+            ((memory_bytes as f64 / GPU_MEMORY_NS).max(SHARED_BYTES_PER_NS), GPU_INSTRUCTIONS_PER_NS)
+        }
+    };
+    let [command_ns, barrier_ns] = if kind == DeviceKind::Cpu { CPU_COMMAND_NS } else { GPU_COMMAND_NS };
+    let flops_per_ns = bytes_per_ns * FLOPS_PER_BYTE;
+    Rates { bytes_per_ns, flops_per_ns, instructions_per_ns, command_ns, barrier_ns }
+}
+
+#[cfg(test)]
+mod tests {
+    use nx_vulkan_device::work::Work;
+
+    use super::*;
+
+    #[test]
+    fn what_one_workgroup_does_takes_time_however_little_it_moves() {
+        const GIB: u64 = 1 << 30;
+        let work = Work { read_bytes: 1000, written_bytes: 1000, flops: None, longest: 8_000_000 };
+        let [large, small, shared, cpu] = [
+            (DeviceKind::Discrete, 140),
+            (DeviceKind::Discrete, 1),
+            (DeviceKind::Integrated, 64),
+            (DeviceKind::Cpu, 64),
+        ]
+        .map(|(kind, gib)| rates(kind, gib * GIB));
+        for rates in [large, small, shared] {
+            assert!((1_000_000..1_001_000).contains(&rates.ns(Some(work))), "{rates:?}");
+        }
+        assert!(cpu.ns(Some(work)) >= 8_000_000);
+        assert!(large.ns(None) > 0);
+        let moves = Some(Work { read_bytes: GIB, ..Work::default() });
+        assert!(large.ns(moves) < 1_000_000 && small.ns(moves) == shared.ns(moves));
+        let computes = Some(Work { flops: Some(GIB), ..Work::default() });
+        assert!(large.ns(computes) < large.ns(moves) && cpu.ns(computes) > 100_000_000);
+    }
+}

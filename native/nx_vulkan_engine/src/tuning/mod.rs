@@ -1,0 +1,252 @@
+//! How fast a device is thought to be: what chooses among kernels and launches.
+//!
+//! A [`DeviceModel`] is made of what the driver says ([`Caps`]), of numbers by [`Class`], and of what was measured on the device
+//! ([`Calibration`]) where [`crate::Engine::calibrate`] ran. All numbers that depend on a device stand here; those of NVIDIA's data-center GPUs and
+//! of CPUs were measured (on an H100, an H200 and lavapipe), those of other classes are guesses from what vendors publish.
+
+mod calibration;
+#[cfg(test)]
+mod choices_tests;
+mod class;
+#[cfg(test)]
+mod devices;
+mod guess;
+#[cfg(test)]
+mod models_tests;
+#[cfg(test)]
+mod sources_tests;
+mod stored;
+pub mod target;
+
+use nx_vulkan_device::Caps;
+use nx_vulkan_device::work::Rates;
+use nx_vulkan_ir::program::rows::RowLimits;
+
+pub use calibration::{Calibrated, Calibration};
+pub use class::Class;
+pub(crate) use stored::load;
+
+/// What is known of a device, measured or guessed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeviceModel {
+    /// What its driver says.
+    pub caps: Caps,
+    /// Whose sort of device it is.
+    pub class: Class,
+    /// Multiprocessors, compute units or cores: what runs workgroups beside each other.
+    pub processors: u64,
+    /// How long products take.
+    pub products: Products,
+    /// How many workgroups and invocations keep the device busy.
+    pub fill: Fill,
+    /// How reductions are laid out.
+    pub reductions: Reductions,
+    /// How rows are shared out.
+    pub rows: Rows,
+    /// When elementwise kernels take which form.
+    pub maps: Maps,
+    /// How panels of QR are shared out.
+    pub panels: Panels,
+    /// How chains of a log-density are spread.
+    pub chains: Chains,
+    /// What commands side by side are short with.
+    pub short: Short,
+    /// What passes over programs are told.
+    pub programs: Programs,
+    /// How fast the device is at least, for how much may be submitted at once.
+    pub rates: Rates,
+}
+
+/// Times of products by tiles, in cycles of a processor: of the clock at which `lanes` multiplications a cycle are what the device does.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Products {
+    /// Invocations that one processor holds at once, as far as registers allow.
+    pub invocations: u64,
+    /// f32 multiplications per cycle and processor.
+    pub lanes: f64,
+    /// Those of f64, as a share of f32's.
+    pub f64_share: f64,
+    /// Cycles from the fetch of a step to its use.
+    pub latency: f64,
+    /// Cycles to fetch an element of an operand and put it in shared memory, beside what is computed.
+    pub fetch: f64,
+    /// Cycles to store a result, and for each step of an epilogue that stands in a loop, by the results of one invocation.
+    pub result: f64,
+    /// Cycles that another dispatch costs, apart from its work.
+    pub dispatch: f64,
+    /// Bytes of memory read or written per cycle, by all processors.
+    pub bytes: f64,
+    /// The share of the lanes' arithmetic that tiles reach.
+    pub efficiency: Efficiency,
+    /// What matrix units do.
+    pub units: Units,
+    /// Multiplications from which a tiled kernel makes up for its compilation.
+    pub least_work: u64,
+    /// Workgroups beyond which splits of the contracted axis only cost.
+    pub most_groups: u64,
+    /// Workgroups of square tiles that fill the device.
+    pub square_groups: u64,
+}
+
+/// Shares of arithmetic by the results that one invocation of a tile computes. Teams that share out the contracted elements add their sums up at the
+/// end, short steps have more barriers, and workgroups of few invocations fetch more for each result.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Efficiency {
+    /// 128 results and more.
+    pub of_128: f64,
+    /// From 64 on.
+    pub of_64: f64,
+    /// From 32 on.
+    pub of_32: f64,
+    /// From 32 on, in workgroups of up to 64 invocations.
+    pub of_32_in_few: f64,
+    /// Fewer.
+    pub of_few: f64,
+    /// By what two or three teams lower it.
+    pub of_two_teams: f64,
+    /// By what more teams lower it.
+    pub of_teams: f64,
+    /// By what steps of fewer than 16 elements lower it.
+    pub of_short_steps: f64,
+}
+
+/// Multiplications per cycle and processor that tiles on matrix units reach, by the side of the tile.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Units {
+    /// f32 as three bf16 numbers.
+    pub three_bf16: f64,
+    /// f32 as two f16 numbers, in tiles of 128 and of 64.
+    pub two_f16: [f64; 2],
+    /// f16, in tiles of 128 and of 64.
+    pub one_f16: [f64; 2],
+}
+
+/// Workgroups and invocations that keep a device busy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fill {
+    /// Workgroups of a Fourier transform.
+    pub transform_groups: u64,
+    /// Workgroups of a step of Cholesky's factorization, each of which factors the diagonal block for itself.
+    pub cholesky_groups: u64,
+    /// Workgroups of a scan.
+    pub scan_groups: u64,
+    /// Invocations in flight of a reduction.
+    pub reduce_invocations: u64,
+}
+
+/// How reductions are laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reductions {
+    /// Invocations that share one chunk of a row at most.
+    pub most_team: u64,
+    /// Whether several invocations share a column; none where it does not pay.
+    pub columns: Option<Columns>,
+    /// Whether reductions pass over memory in chunks of rows rather than hold whole rows in registers, where both are possible.
+    pub streams: bool,
+}
+
+/// When invocations share columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Columns {
+    /// Outputs from which neighbouring outputs alone keep the device busy.
+    pub many_outputs: u64,
+    /// Bytes from which a second dispatch takes less time than memory loses where workgroups read narrow strips.
+    pub many_bytes: u64,
+    /// Bytes up to which it does not matter how many neighbours teams beside each other read at once.
+    pub few_bytes: u64,
+    /// Bytes of neighbours that teams read at once beyond: a line of a cache.
+    pub line_bytes: u64,
+    /// Elements that one invocation reduces where others share the column: more at once hide the memory's latency.
+    pub elements: u64,
+    /// The most that each invocation of a team reduces before a second dispatch is worth it.
+    pub most_elements: u64,
+}
+
+/// How rows that are held in registers are shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// Workgroups below which more invocations share a row whose elements are apart in memory.
+    pub few_groups: u64,
+    /// Workgroups of half as large teams, whose invocations hold twice as much, that rows must fill: what a row does once, its invocations all do, so few
+    /// of them are better where other rows hide how long they take. None where it never pays.
+    pub many_groups: Option<u64>,
+    /// Invocations of a row that may hold twice as much: more of them would have too few registers.
+    pub most_invocations_of_halves: u64,
+    /// Invocations of a row from which on half as many hold twice as much once more, if that is one number of 32 bits for each element.
+    pub few_invocations: u64,
+}
+
+/// When elementwise kernels take which form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Maps {
+    /// Elements of costly steps up to which each has an invocation of its own.
+    pub most_single: u64,
+    /// Elements from which costly steps are worth more code, if they are few; none where they always are.
+    pub least_unrolled: Option<u64>,
+    /// Elements from which vectors are read and written 8 bytes at a time; none where that gains nothing.
+    pub least_paired: Option<u64>,
+    /// Elements from which on a device with lanes takes longer for them than for compiling blocks, and elements that an invocation has of each.
+    pub blocks: &'static [(u64, u8)],
+}
+
+/// How panels of QR are shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Panels {
+    /// Rows from which many workgroups share a panel.
+    pub tall: u64,
+    /// Matrices up to which they do: more fill the device by themselves.
+    pub most_matrices: u64,
+    /// Workgroups that share a panel at most. Each adds up what all of them found.
+    pub most_groups: u64,
+}
+
+/// How chains of a log-density are spread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chains {
+    /// Workgroups that run side by side as fast as one alone, about; none for as many as the host has threads.
+    pub side_by_side: Option<u64>,
+    /// Work, about the instructions of all invocations, from which on a step is given to the whole device.
+    pub most_work: u64,
+    /// Whether the first parts are short, so that the device works while the next are recorded.
+    pub begins_early: bool,
+}
+
+/// What commands side by side do at most where all of it runs at once and is done in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Short {
+    /// Workgroups.
+    pub groups: u64,
+    /// Bytes read and written.
+    pub bytes: u64,
+    /// Operations on numbers.
+    pub flops: u64,
+}
+
+/// What passes over programs are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Programs {
+    /// What kernels of rows hold.
+    pub rows: RowLimits,
+    /// Whether one kernel that chooses among the parts of something larger is sooner done than a copy of each part.
+    pub chooses_parts: bool,
+    /// Whether runs of small ops become kernels of one workgroup.
+    pub joins_small_ops: bool,
+    /// Work of one iteration that a loop in one workgroup may have.
+    pub iteration_work: u64,
+    /// Work of one dispatch of a kernel of one workgroup, at most.
+    pub max_work: u64,
+}
+
+impl DeviceModel {
+    /// The model of a device that nothing was measured on.
+    pub fn of(caps: &Caps) -> DeviceModel {
+        guess::model(caps)
+    }
+
+    /// The model of a device with what was measured on it.
+    pub fn calibrated(caps: &Caps, measured: &Calibration) -> DeviceModel {
+        let mut model = DeviceModel::of(caps);
+        measured.apply(&mut model);
+        model
+    }
+}

@@ -1,0 +1,195 @@
+//! What models of devices choose that no test runs on: nothing beyond a device's limits, and nothing that takes much longer, by the model, than what
+//! it could have chosen.
+
+use nx_vulkan_ir::program::epilogue::MATRIX_MIN_WORK;
+use nx_vulkan_spirv::dot::{LANES, Tile, Tiling};
+use nx_vulkan_spirv::fft::FftSpec;
+use nx_vulkan_spirv::reduce::ReduceSpec;
+
+use super::devices::{ALL, h200, lavapipe};
+use super::{Calibration, Class, DeviceModel};
+use crate::kernels::dot::{Choice, Outline, accurate_splits, estimate, launch_of, matrix_candidates};
+use crate::kernels::{fft, map, qr, rows, scan};
+use crate::{CType, DType, DeviceKind, Precision};
+
+/// By how much a choice may miss the model's own best.
+const MOST_MISSED: f64 = 1.5;
+
+const SIZES: [u64; 6] = [2, 64, 100, 333, 784, 4096];
+
+const SPLITS: [u64; 16] = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64];
+
+fn outlines() -> impl Iterator<Item = (Outline, CType)> {
+    let types = [
+        (DType::F32, CType::F32, Precision::Highest),
+        (DType::F32, CType::F32, Precision::High),
+        (DType::F16, CType::F32, Precision::Highest),
+        (DType::F64, CType::F64, Precision::Highest),
+    ];
+    types.into_iter().flat_map(move |(dtype, sum, precision)| {
+        let sides = SIZES.into_iter().flat_map(|rows| SIZES.map(|columns| (rows, columns)));
+        let all = sides.flat_map(|(rows, columns)| SIZES.map(|depth| [1, 12].map(|n| [n, rows, columns, 4 * depth])));
+        all.flatten().map(move |[batches, rows, columns, depth]| {
+            let operands = [dtype; 2];
+            (Outline { batches, rows, columns, depth, operands, product: dtype, looped_steps: 0, precision }, sum)
+        })
+    })
+}
+
+fn fits(model: &DeviceModel, tile: &Tile, sum: CType) -> bool {
+    tile.shared_bytes(sum) <= model.caps.max_shared_memory_bytes && tile.invocations() <= model.caps.max_invocations
+}
+
+/// The least cycles of all launches that the device could run with two steps for each split, however many workgroups that makes.
+fn best(model: &DeviceModel, p: &Outline, sum: CType) -> f64 {
+    let least = accurate_splits(p, sum);
+    let tiles = Tile::all(sum).iter().filter(|tile| fits(model, tile, sum));
+    let most = move |tile: &Tile| (p.depth / (2 * tile.block())).clamp(1, 64);
+    let by_tiles = tiles.flat_map(|tile| {
+        let splits = SPLITS.into_iter().filter(move |&splits| splits <= most(tile));
+        splits.map(move |splits| (tile, splits.max(least)))
+    });
+    let by_tiles = by_tiles.map(|(tile, splits)| estimate(model, p, sum, tile, splits));
+    // Below, they are not tried, whatever the model says.
+    let is_large = p.batches * p.rows * p.columns * p.depth >= MATRIX_MIN_WORK;
+    let by_units = matrix_candidates(model, p, sum).into_iter().filter(|_| is_large).map(|(_, _, cycles)| cycles);
+    by_tiles.chain(by_units).min_by(f64::total_cmp).unwrap()
+}
+
+/// Cycles of a choice by the model; none of one that the model does not know.
+fn cycles(model: &DeviceModel, p: &Outline, sum: CType, choice: Choice) -> Option<f64> {
+    match choice.tiling {
+        Tiling::Tiled(tile) => Some(estimate(model, p, sum, &tile, choice.splits)),
+        Tiling::Matrix(tile) => {
+            let all = matrix_candidates(model, p, sum);
+            let found = all.into_iter().find(|(other, splits, _)| *other == tile && *splits == choice.splits);
+            Some(found.unwrap().2)
+        }
+        Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) => None,
+    }
+}
+
+#[test]
+fn no_product_is_beyond_a_device_or_far_from_its_best() {
+    for (name, caps) in ALL.map(|(name, caps)| (name, caps())) {
+        let model = DeviceModel::of(&caps);
+        for (p, sum) in outlines() {
+            let choice = launch_of(&model, &p, sum, false);
+            match choice.tiling {
+                Tiling::Tiled(tile) => assert!(fits(&model, &tile, sum), "{name}: {p:?} by {tile:?}"),
+                Tiling::Matrix(tile) => {
+                    let has_subgroups = [caps.min_subgroup_size, caps.max_subgroup_size] == [32; 2];
+                    assert!(caps.cooperative_matrix && has_subgroups, "{name}: {p:?} by {tile:?}");
+                    assert!(tile.shared_bytes() <= caps.max_shared_memory_bytes, "{name}: {tile:?}");
+                    assert!(tile.invocations() <= caps.max_invocations, "{name}: {tile:?}");
+                }
+                Tiling::Lanes(_) => {
+                    assert!(caps.kind == DeviceKind::Cpu && caps.subgroup_size >= LANES, "{name}: {p:?}");
+                }
+                Tiling::Square => {
+                    assert!(p.batches * p.rows * p.columns * p.depth < model.products.least_work, "{name}: {p:?}");
+                }
+                Tiling::Narrow => panic!("{name}: {p:?} is no vector's"),
+            }
+            assert!(choice.splits * p.batches * p.rows * p.columns <= i32::MAX as u64, "{name}: {p:?} by {choice:?}");
+            if let Some(cycles) = cycles(&model, &p, sum, choice) {
+                let best = best(&model, &p, sum);
+                assert!(cycles <= MOST_MISSED * best, "{name}: {p:?} by {choice:?} takes {cycles} cycles, not {best}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_other_launch_is_beyond_a_device() {
+    for (name, caps) in ALL.map(|(name, caps)| (name, caps())) {
+        let model = DeviceModel::of(&caps);
+        assert!(ReduceSpec::LOCAL_SIZE <= caps.max_invocations && FftSpec::LOCAL_SIZE <= caps.max_invocations.into());
+        assert!(model.reductions.most_team <= caps.max_invocations.into(), "{name}");
+        for compute in [CType::C64, CType::C128] {
+            let capacity = fft::capacity(&model, compute);
+            let bytes = capacity * compute.dtype().size_bytes();
+            assert!(capacity >= 16 && bytes <= caps.max_shared_memory_bytes.into(), "{name}: {capacity}");
+            for (n, count) in SIZES.into_iter().filter(|&n| n <= capacity).flat_map(|n| SIZES.map(|count| (n, count))) {
+                let group = fft::rows_per_group(&model, n, count, capacity, true);
+                assert!(group * n <= capacity.max(n), "{name}: {group} rows of {n}");
+            }
+        }
+        for (words, columns) in [1u32, 2, 4].into_iter().flat_map(|words| [false, true].map(|columns| (words, columns)))
+        {
+            for (count, elements) in SIZES.into_iter().flat_map(|count| SIZES.map(|elements| (64 * count, elements))) {
+                for width in [1, 2, 4] {
+                    let Some((team, items)) = rows::share(&model, words, count, elements, width, columns) else {
+                        continue;
+                    };
+                    assert!(team <= caps.max_invocations.into() && team.is_power_of_two(), "{name}: {team}");
+                    assert!(team * items * width >= elements, "{name}: {team} x {items} x {width} of {elements}");
+                }
+            }
+        }
+        for n in SIZES {
+            let (chunk, chunks) = scan::chunks(&model, n, 1 << 20, 1024);
+            assert!(chunk * chunks >= 1 << 20 && chunks <= 1024, "{name}: {chunks}");
+            let (each, groups) = qr::blocks(&model, 8 * n);
+            assert!(each >= 1 && groups >= 1, "{name}");
+            assert!(crate::eager::cholesky_tiles(&model, n, n, CType::F32) >= 1, "{name}");
+            let pairs = map::takes_pairs(&model, n);
+            assert!(!pairs || caps.kind == DeviceKind::Cpu, "{name}");
+        }
+        assert!(model.short.groups > 0 && model.short.bytes > 0 && model.fill.scan_groups > 0, "{name}");
+    }
+}
+
+#[test]
+fn devices_have_classes_and_the_processors_that_drivers_tell() {
+    let classes = ALL.map(|(name, caps)| (name, Class::of(&caps()), DeviceModel::of(&caps()).processors));
+    let expected = [
+        ("H200", Class::NvidiaDataCenter, 132),
+        ("A100", Class::NvidiaDataCenter, 108),
+        ("RTX 4060", Class::Nvidia, 24),
+        ("RTX 2080", Class::Nvidia, 46),
+        ("RX 6800", Class::AmdRdna, 60),
+        ("RX 7900 XTX", Class::AmdRdna, 96),
+        ("MI210", Class::AmdCdna, 104),
+        ("Iris Xe", Class::Intel, 6),
+        ("Arc A770", Class::Intel, 32),
+        ("M1", Class::Apple, 8),
+        ("Mali-G78", Class::Arm, 20),
+        ("V3D", Class::Other, 4),
+        ("lavapipe", Class::Cpu, 2),
+        ("lavapipe, 128-bit", Class::Cpu, 2),
+    ];
+    assert_eq!(classes, expected);
+}
+
+/// What an H200 gives, about.
+const MEASURED: Calibration = Calibration {
+    bytes_per_second: 3.9e12,
+    flops_per_second: 6.2e13,
+    dispatch_ns: 190.0,
+    wait_ns: 2100.0,
+    f32_products_per_second: 2.2e13,
+    f64_products_per_second: Some(1.1e13),
+    unit_products_per_second: Some(9e13),
+};
+
+#[test]
+fn what_is_measured_takes_the_place_of_guesses() {
+    let guess = DeviceModel::of(&h200());
+    let measured = DeviceModel::calibrated(&h200(), &MEASURED);
+    assert_ne!(guess, measured);
+    let near = |got: f64, want: f64| assert!((0.5..2.0).contains(&(got / want)), "{got} instead of {want}");
+    near(measured.products.dispatch, guess.products.dispatch);
+    near(measured.products.bytes, guess.products.bytes);
+    near(measured.products.lanes, guess.products.lanes);
+    near(measured.short.bytes as f64, guess.short.bytes as f64);
+    near(measured.short.flops as f64, guess.short.flops as f64);
+    near(measured.rates.ns(None) as f64, guess.rates.ns(None) as f64);
+    // Twice as slow to begin, and with a tenth of the memory's rate.
+    let slow = Calibration { wait_ns: 4200.0, bytes_per_second: 3.9e11, ..MEASURED };
+    let slow = DeviceModel::calibrated(&h200(), &slow);
+    assert_eq!(slow.products.dispatch, 2.0 * measured.products.dispatch);
+    assert!(slow.products.bytes < 0.11 * measured.products.bytes && slow.short.bytes < measured.short.bytes);
+    let cpu = DeviceModel::calibrated(&lavapipe(), &Calibration { unit_products_per_second: None, ..MEASURED });
+    assert_eq!((cpu.processors, cpu.short), (2, DeviceModel::of(&lavapipe()).short));
+}

@@ -1,0 +1,37 @@
+//! What passes are told of an engine's device.
+
+use nx_vulkan_ir::program::passes::{Saving, Target};
+
+use super::{Programs, guess};
+use crate::{DeviceKind, Engine, Precision};
+
+impl Programs {
+    /// What passes are told, with all of them on. `matrix_units` says whether large products of f32 run on them.
+    pub fn target(&self, matrix_units: bool) -> Target {
+        Target {
+            rows: self.rows,
+            chooses_parts: self.chooses_parts,
+            joins_small_ops: self.joins_small_ops,
+            iteration_work: self.iteration_work,
+            max_work: self.max_work,
+            matrix_units,
+            fusion: true,
+            workgroups: true,
+            saving: Saving::Nothing,
+        }
+    }
+}
+
+/// What passes are told of a device of this kind.
+pub fn of(kind: DeviceKind, max_invocations: u32, matrix_units: bool) -> Target {
+    guess::programs(kind, max_invocations).target(matrix_units)
+}
+
+impl Engine {
+    /// What passes may know of the device, with all of them on.
+    pub fn target(&self) -> Target {
+        let caps = self.caps();
+        let half_planes = caps.cooperative_matrix && self.precision() == Precision::High;
+        self.model().programs.target(caps.bfloat16_matrix || half_planes)
+    }
+}

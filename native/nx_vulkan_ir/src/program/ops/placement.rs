@@ -1,0 +1,159 @@
+//! Ops that put operands into something larger.
+
+use super::{
+    Arity, Check, Class, Facts, Kind, Names, along, axis_attr, holds, ints_attr, missing, one, require, same_shape,
+    starts_attr, window_fits,
+};
+use crate::program::Op;
+use crate::program::wire::{Attr, Attrs};
+use crate::shape::Dims;
+use crate::{Result, Type};
+
+pub(super) fn names() -> Names {
+    vec![
+        ("concatenate", |_, a| Ok(Op::Concatenate { axis: a.axis("axis")? })),
+        ("stack", |_, a| Ok(Op::Stack { axis: a.axis("axis")? })),
+        ("pad", read_pad),
+        ("put_slice", |_, a| Ok(Op::PutSlice { starts: a.optional_ints("starts")? })),
+    ]
+}
+
+/// Operands of concatenate and stack in one workgroup, among which each element is selected.
+const MAX_PARTS: usize = 64;
+
+/// A comparison and a selection for each operand of each element.
+fn work_of_parts(operands: &[&Type], outs: &[Type]) -> u64 {
+    outs.first().map_or(0, |out| out.elements() * operands.len() as u64 * 2)
+}
+
+pub(in crate::program) struct Concatenate {
+    pub axis: usize,
+}
+
+impl Kind for Concatenate {
+    fn facts(&self) -> Facts {
+        Facts { arity: Arity::AtLeast(1), ..Facts::anywhere("concatenate", Class::Placement, 1) }
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        vec![axis_attr(self.axis)]
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (a, out, axis) = (operands[0], one(outs)?, self.axis);
+        holds(operands, out)?;
+        along(axis, a.shape.len())?;
+        let mut joint = a.shape.clone();
+        joint[axis] = 0;
+        for operand in operands {
+            let fits = operand.shape.len() == joint.len()
+                && (0..joint.len()).all(|i| i == axis || operand.shape[i] == joint[i]);
+            require(fits, || format!("{:?} beside {:?} along axis {axis}", operand.shape, a.shape))?;
+            joint[axis] = joint[axis].saturating_add(operand.shape[axis]);
+        }
+        same_shape(&joint, out)
+    }
+
+    fn runs_in_workgroup(&self, operands: &[&Type], _: &[Type]) -> bool {
+        operands.len() <= MAX_PARTS
+    }
+
+    fn workgroup_work(&self, operands: &[&Type], outs: &[Type]) -> u64 {
+        work_of_parts(operands, outs)
+    }
+}
+
+pub(in crate::program) struct Stack {
+    pub axis: usize,
+}
+
+impl Kind for Stack {
+    fn facts(&self) -> Facts {
+        Facts { arity: Arity::AtLeast(1), ..Facts::anywhere("stack", Class::Placement, 1) }
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        vec![axis_attr(self.axis)]
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (a, out, axis) = (operands[0], one(outs)?, self.axis);
+        holds(operands, out)?;
+        along(axis, a.shape.len() + 1)?;
+        for operand in operands {
+            require(operand.shape == a.shape, || format!("{:?} beside {:?}", operand.shape, a.shape))?;
+        }
+        let mut stacked = a.shape.clone();
+        stacked.insert(axis, operands.len() as u64);
+        same_shape(&stacked, out)
+    }
+
+    fn runs_in_workgroup(&self, operands: &[&Type], _: &[Type]) -> bool {
+        operands.len() <= MAX_PARTS
+    }
+
+    fn workgroup_work(&self, operands: &[&Type], outs: &[Type]) -> u64 {
+        work_of_parts(operands, outs)
+    }
+}
+
+pub(in crate::program) struct Pad<'a> {
+    pub config: &'a [(i64, i64, u64)],
+}
+
+fn read_pad(_: &str, a: &Attrs<'_>) -> Result<Op> {
+    let (low, high, interior): (Vec<i64>, Vec<i64>, Vec<u64>) = (a.ints("low")?, a.ints("high")?, a.ints("interior")?);
+    if low.len() != high.len() || low.len() != interior.len() {
+        return Err(a.fail("interior", "as many values as low and high"));
+    }
+    Ok(Op::Pad { config: low.into_iter().zip(high).zip(interior).map(|((l, h), i)| (l, h, i)).collect() })
+}
+
+impl Kind for Pad<'_> {
+    fn facts(&self) -> Facts {
+        Facts::anywhere("pad", Class::Padding, 2)
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        vec![
+            ints_attr("low", self.config.iter().map(|c| c.0)),
+            ints_attr("high", self.config.iter().map(|c| c.1)),
+            ints_attr("interior", self.config.iter().map(|c| c.2 as i64)),
+        ]
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (a, value, out, config) = (operands[0], operands[1], one(outs)?, self.config);
+        holds(operands, out)?;
+        require(value.shape.is_empty(), || format!("a value of shape {:?}", value.shape))?;
+        require(config.len() == a.shape.len(), || format!("{} axes for rank {}", config.len(), a.shape.len()))?;
+        let size = |(&size, &(low, high, interior)): (&u64, &(i64, i64, u64))| {
+            let inner = i128::from(size) + (i128::from(size) - 1).max(0) * i128::from(interior);
+            u64::try_from(inner + i128::from(low) + i128::from(high))
+                .map_err(|_| format!("padding {config:?} of {:?}", a.shape))
+        };
+        let padded: Dims = a.shape.iter().zip(config).map(size).collect::<std::result::Result<_, String>>()?;
+        same_shape(&padded, out)
+    }
+}
+
+pub(in crate::program) struct PutSlice<'a> {
+    pub starts: &'a [Option<i64>],
+}
+
+impl Kind for PutSlice<'_> {
+    fn facts(&self) -> Facts {
+        Facts { arity: Arity::Exactly(2 + missing(self.starts)), ..Facts::anywhere("put_slice", Class::Placement, 2) }
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        vec![starts_attr(self.starts)]
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (a, out) = (operands[0], one(outs)?);
+        holds(&operands[..2], out)?;
+        window_fits(a, self.starts, &operands[1].shape, &operands[2..])?;
+        same_shape(&a.shape, out)
+    }
+}

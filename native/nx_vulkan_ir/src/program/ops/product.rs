@@ -1,0 +1,108 @@
+//! Ops that add up products.
+
+use super::{
+    Check, Class, Facts, Kind, Names, axes_attr, combine_work, distinct, holds, multiplied, one, require, same_shape,
+};
+use crate::Type;
+use crate::program::op::Axes;
+use crate::program::wire::Attr;
+use crate::program::{Conv, Op};
+use crate::shape::Dims;
+
+/// Instructions of one workgroup for a product and its operands, besides adding it up.
+const PRODUCT_COST: u64 = 8;
+
+pub(super) fn names() -> Names {
+    vec![
+        ("dot", |_, a| {
+            Ok(Op::Dot {
+                contract_a: a.ints("contract_a")?,
+                batch_a: a.ints("batch_a")?,
+                contract_b: a.ints("contract_b")?,
+                batch_b: a.ints("batch_b")?,
+            })
+        }),
+        ("conv", |_, a| Ok(Op::Conv(Box::new(Conv::from_wire(a)?)))),
+    ]
+}
+
+pub(in crate::program) struct Dot<'a> {
+    pub contract: [&'a Axes; 2],
+    pub batch: [&'a Axes; 2],
+}
+
+impl Dot<'_> {
+    /// Products that are added up for each result.
+    fn depth(&self, operands: &[&Type]) -> u64 {
+        let size = |axis: &usize| operands.first().and_then(|a| a.shape.get(*axis)).copied().unwrap_or(1);
+        self.contract[0].iter().map(size).product()
+    }
+}
+
+impl Kind for Dot<'_> {
+    fn facts(&self) -> Facts {
+        Facts::anywhere("dot", Class::Product, 2)
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        vec![
+            axes_attr("contract_a", self.contract[0]),
+            axes_attr("batch_a", self.batch[0]),
+            axes_attr("contract_b", self.contract[1]),
+            axes_attr("batch_b", self.batch[1]),
+        ]
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let out = one(outs)?;
+        let Dot { contract, batch } = self;
+        holds(operands, out)?;
+        let mut free: [Dims; 2] = Default::default();
+        let mut sizes: [[Dims; 2]; 2] = Default::default();
+        for (k, operand) in operands.iter().take(2).enumerate() {
+            let all: Axes = batch[k].iter().chain(contract[k]).copied().collect();
+            distinct(&all, operand.shape.len())?;
+            let pick = |axes: &Axes| axes.iter().map(|&axis| operand.shape[axis]).collect::<Dims>();
+            sizes[k] = [pick(batch[k]), pick(contract[k])];
+            let rest = (0..operand.shape.len()).filter(|axis| !all.contains(axis));
+            free[k] = rest.map(|axis| operand.shape[axis]).collect();
+        }
+        require(sizes[0] == sizes[1], || {
+            let [a, b] = [0, 1].map(|k| operands.get(k).map(|ty| &ty.shape));
+            format!("{a:?} and {b:?} do not contract along {:?} and {:?}", contract[0], contract[1])
+        })?;
+        let [batch_sizes, _] = &sizes[0];
+        let shape: Dims = batch_sizes.iter().chain(&free[0]).chain(&free[1]).copied().collect();
+        same_shape(&shape, out)
+    }
+
+    fn flops(&self, operands: &[&Type], outs: &[Type]) -> Option<u64> {
+        multiplied(&[2, outs.first()?.elements(), self.depth(operands)])
+    }
+
+    fn workgroup_work(&self, operands: &[&Type], outs: &[Type]) -> u64 {
+        outs.first().map_or(0, |out| out.elements() * self.depth(operands) * (combine_work(out) + PRODUCT_COST))
+    }
+}
+
+impl Kind for Conv {
+    fn facts(&self) -> Facts {
+        Facts::alone("conv", Class::Product, 2)
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        self.wire_attrs()
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let out = one(outs)?;
+        holds(operands, out)?;
+        require(!out.dtype.is_integer(), || format!("a convolution of type {}", out.dtype))?;
+        same_shape(&self.output(&self.sizes(&operands[0].shape, &operands[1].shape)?), out)
+    }
+
+    fn flops(&self, operands: &[&Type], outs: &[Type]) -> Option<u64> {
+        let sizes = self.sizes(&operands.first()?.shape, &operands.get(1)?.shape).ok()?;
+        multiplied(&[2, outs.first()?.elements(), multiplied(&sizes.windows.sizes)?, sizes.channels])
+    }
+}

@@ -1,0 +1,96 @@
+//! Ops that make one element of many along axes.
+
+use super::{Arity, Check, Class, Facts, Kind, Names, axes_attr, class, combine_work, kept, multiplied, one, require};
+use crate::program::Op;
+use crate::program::function::Function;
+use crate::program::op::{Axes, Reduction};
+use crate::program::wire::{Attr, Attrs};
+use crate::{DType, Result, Type};
+
+pub(super) fn names() -> Names {
+    let reductions = Reduction::ALL.iter().map(|reduction| (reduction.name(), read_reduce as super::Reader));
+    reductions.chain([("reduce", read_fold as super::Reader)]).collect()
+}
+
+pub(in crate::program) struct Reduce<'a> {
+    pub reduction: Reduction,
+    pub axes: &'a Axes,
+    pub tie_high: bool,
+}
+
+fn read_reduce(name: &str, a: &Attrs<'_>) -> Result<Op> {
+    let reduction = Reduction::from_name(name).ok_or_else(|| a.fail("name", "a reduction"))?;
+    let tie_high = matches!(a.find("tie_break"), Some(Attr::Name(n)) if n == "high");
+    Ok(Op::Reduce { reduction, axes: a.ints("axes")?, tie_high })
+}
+
+impl Kind for Reduce<'_> {
+    fn facts(&self) -> Facts {
+        Facts::anywhere(self.reduction.name(), Class::Reduction, 1)
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        let tie = if self.tie_high { "high" } else { "low" };
+        let tie_break = || ("tie_break".to_string(), Attr::Name(tie.to_string()));
+        [axes_attr("axes", self.axes)].into_iter().chain(self.reduction.finds_place().then(tie_break)).collect()
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (a, out) = (operands[0], one(outs)?);
+        let ordered = !a.dtype.is_complex();
+        let fits = match self.reduction {
+            Reduction::Sum | Reduction::Product => class(a.dtype) <= class(out.dtype),
+            Reduction::Max | Reduction::Min => ordered && a.dtype == out.dtype,
+            Reduction::All | Reduction::Any => out.dtype == DType::U8,
+            Reduction::ArgMax | Reduction::ArgMin => ordered && out.dtype.is_integer(),
+        };
+        require(fits, || format!("{} does not give {}", a.dtype, out.dtype))?;
+        kept(self.axes, a, out)
+    }
+
+    fn runs_in_workgroup(&self, operands: &[&Type], outs: &[Type]) -> bool {
+        let complex = |ty: &Type| ty.dtype.is_complex();
+        !self.reduction.is_ordered() || !operands.iter().copied().chain(outs).any(complex)
+    }
+
+    fn workgroup_work(&self, operands: &[&Type], outs: &[Type]) -> u64 {
+        operands.first().map_or(1, |a| a.elements()) * outs.first().map_or(0, combine_work)
+    }
+}
+
+pub(in crate::program) struct Fold<'a> {
+    pub axes: &'a Axes,
+    pub function: &'a Function,
+}
+
+fn read_fold(_: &str, a: &Attrs<'_>) -> Result<Op> {
+    Ok(Op::Fold { axes: a.ints("axes")?, function: Box::new(Function::from_wire(a)?) })
+}
+
+/// Whether a function of an element, the accumulator, and scalars takes the operands and gives the result.
+pub(super) fn folds(function: &Function, operands: &[&Type], out: &Type) -> Check {
+    require(operands[1..].iter().all(|t| t.elements() == 1), || "needs an operand, and scalars".to_string())?;
+    let captured = operands[2..].iter().map(|t| t.dtype);
+    let inputs: Vec<DType> = [operands[0].dtype, out.dtype].into_iter().chain(captured).collect();
+    function.check(&inputs, out.dtype)
+}
+
+impl Kind for Fold<'_> {
+    fn facts(&self) -> Facts {
+        Facts { arity: Arity::AtLeast(2), ..Facts::alone("reduce", Class::Fold, 2) }
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        vec![axes_attr("axes", self.axes), self.function.attr()]
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let out = one(outs)?;
+        folds(self.function, operands, out)?;
+        kept(self.axes, operands[0], out)
+    }
+
+    fn flops(&self, operands: &[&Type], _: &[Type]) -> Option<u64> {
+        multiplied(&[operands.first()?.elements(), self.function.steps.len() as u64])
+    }
+}

@@ -1,0 +1,55 @@
+//! Discrete Fourier transforms.
+
+use super::{Check, Class, Facts, Kind, Names, Reader, axis_attr, multiplied, one};
+use crate::program::op::Scalar;
+use crate::program::wire::{Attr, Attrs};
+use crate::program::{Fourier, Op};
+use crate::{Result, Type};
+
+pub(super) fn names() -> Names {
+    Fourier::ALL.iter().map(|kind| (kind.name(), read as Reader)).collect()
+}
+
+/// Operations of a discrete Fourier transform of `n` numbers, by whichever method.
+pub fn flops_of_transform(n: u64) -> u64 {
+    (5.0 * n as f64 * (n as f64).log2()).round() as u64
+}
+
+pub(in crate::program) struct Fft {
+    pub kind: Fourier,
+    pub axis: usize,
+    pub length: u64,
+    pub eps: f64,
+}
+
+fn read(name: &str, a: &Attrs<'_>) -> Result<Op> {
+    let kind = Fourier::from_name(name).ok_or_else(|| a.fail("name", "a transform"))?;
+    let eps = match a.scalar("eps")? {
+        Scalar::Int(i) => i as f64,
+        Scalar::Float(x) | Scalar::Complex(x, _) => x,
+    };
+    Ok(Op::Fft { kind, axis: a.axis("axis")?, length: a.size("length")?, eps })
+}
+
+impl Kind for Fft {
+    fn facts(&self) -> Facts {
+        Facts::alone(self.kind.name(), Class::Transform, 1)
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        vec![
+            axis_attr(self.axis),
+            ("length".to_string(), Attr::Int(self.length as i64)),
+            ("eps".to_string(), Scalar::Float(self.eps).attr()),
+        ]
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        self.kind.check(self.axis, self.length, operands[0], one(outs)?)
+    }
+
+    fn flops(&self, _: &[&Type], outs: &[Type]) -> Option<u64> {
+        let out = outs.first()?;
+        multiplied(&[out.elements() / (*out.shape.get(self.axis)?).max(1), flops_of_transform(self.length)])
+    }
+}

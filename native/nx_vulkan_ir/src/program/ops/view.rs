@@ -1,0 +1,171 @@
+//! Ops that see the elements of their operand in another way.
+
+use super::{
+    Arity, Check, Class, Facts, Kind, Names, axes_attr, distinct, ints_attr, missing, one, require, same_dtype,
+    same_shape, starts_attr, window_fits,
+};
+use crate::Type;
+use crate::program::Op;
+use crate::program::op::Axes;
+use crate::program::wire::Attr;
+use crate::shape::Dims;
+
+pub(super) fn names() -> Names {
+    vec![
+        ("bitcast", |_, _| Ok(Op::Bitcast)),
+        ("reshape", |_, _| Ok(Op::Reshape)),
+        ("squeeze", |_, _| Ok(Op::Squeeze)),
+        ("broadcast", |_, a| Ok(Op::Broadcast { axes: a.ints("axes")? })),
+        ("transpose", |_, a| Ok(Op::Transpose { axes: a.ints("axes")? })),
+        ("reverse", |_, a| Ok(Op::Reverse { axes: a.ints("axes")? })),
+        ("slice", |_, a| {
+            let starts = a.optional_ints("starts")?;
+            Ok(Op::Slice { starts, strides: a.ints("strides")?, lengths: a.ints("lengths")? })
+        }),
+    ]
+}
+
+pub(in crate::program) struct Bitcast;
+
+impl Kind for Bitcast {
+    fn facts(&self) -> Facts {
+        Facts::anywhere("bitcast", Class::View, 1)
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (a, out) = (operands[0], one(outs)?);
+        require(a.dtype.bits() == out.dtype.bits(), || format!("{} and {} have different widths", a.dtype, out.dtype))?;
+        same_shape(&a.shape, out)
+    }
+}
+
+pub(in crate::program) struct Reshape;
+
+impl Kind for Reshape {
+    fn facts(&self) -> Facts {
+        Facts::anywhere("reshape", Class::View, 1)
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (a, out) = (operands[0], one(outs)?);
+        same_dtype(a, out)?;
+        require(a.elements() == out.elements(), || format!("{:?} has not the elements of {:?}", a.shape, out.shape))
+    }
+}
+
+pub(in crate::program) struct Squeeze;
+
+impl Kind for Squeeze {
+    fn facts(&self) -> Facts {
+        Facts::anywhere("squeeze", Class::View, 1)
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (a, out) = (operands[0], one(outs)?);
+        same_dtype(a, out)?;
+        let long = |shape: &[u64]| shape.iter().copied().filter(|&n| n != 1).collect::<Dims>();
+        require(long(&a.shape) == long(&out.shape) && a.shape.len() >= out.shape.len(), || {
+            format!("{:?} is not {:?} less axes of size 1", out.shape, a.shape)
+        })
+    }
+}
+
+pub(in crate::program) struct Broadcast<'a> {
+    pub axes: &'a Axes,
+}
+
+impl Kind for Broadcast<'_> {
+    fn facts(&self) -> Facts {
+        Facts::anywhere("broadcast", Class::View, 1)
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        vec![axes_attr("axes", self.axes)]
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (a, out, axes) = (operands[0], one(outs)?, self.axes);
+        same_dtype(a, out)?;
+        distinct(axes, out.shape.len())?;
+        require(
+            axes.len() == a.shape.len()
+                && axes.iter().zip(&a.shape).all(|(&axis, &size)| size == 1 || size == out.shape[axis]),
+            || format!("{:?} does not broadcast to {:?} along {axes:?}", a.shape, out.shape),
+        )
+    }
+}
+
+pub(in crate::program) struct Transpose<'a> {
+    pub axes: &'a Axes,
+}
+
+impl Kind for Transpose<'_> {
+    fn facts(&self) -> Facts {
+        Facts::anywhere("transpose", Class::View, 1)
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        vec![axes_attr("axes", self.axes)]
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (a, out, axes) = (operands[0], one(outs)?, self.axes);
+        same_dtype(a, out)?;
+        distinct(axes, a.shape.len())?;
+        require(axes.len() == a.shape.len(), || format!("{} axes for rank {}", axes.len(), a.shape.len()))?;
+        same_shape(&axes.iter().map(|&axis| a.shape[axis]).collect::<Dims>(), out)
+    }
+}
+
+pub(in crate::program) struct Reverse<'a> {
+    pub axes: &'a Axes,
+}
+
+impl Kind for Reverse<'_> {
+    fn facts(&self) -> Facts {
+        Facts::anywhere("reverse", Class::View, 1)
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        vec![axes_attr("axes", self.axes)]
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (a, out) = (operands[0], one(outs)?);
+        same_dtype(a, out)?;
+        distinct(self.axes, a.shape.len())?;
+        same_shape(&a.shape, out)
+    }
+}
+
+pub(in crate::program) struct Slice<'a> {
+    pub starts: &'a [Option<i64>],
+    pub strides: &'a [u64],
+    pub lengths: &'a [u64],
+}
+
+impl Kind for Slice<'_> {
+    fn facts(&self) -> Facts {
+        Facts { arity: Arity::Exactly(1 + missing(self.starts)), ..Facts::anywhere("slice", Class::View, 1) }
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        vec![
+            starts_attr(self.starts),
+            ints_attr("strides", self.strides.iter().map(|&i| i as i64)),
+            ints_attr("lengths", self.lengths.iter().map(|&i| i as i64)),
+        ]
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (a, out) = (operands[0], one(outs)?);
+        same_dtype(a, out)?;
+        window_fits(a, self.starts, self.lengths, &operands[1..])?;
+        let strides = self.strides;
+        require(strides.len() == self.lengths.len() && strides.iter().all(|&s| s > 0), || {
+            format!("strides {strides:?}")
+        })?;
+        let shape: Dims = self.lengths.iter().zip(strides).map(|(length, stride)| length.div_ceil(*stride)).collect();
+        same_shape(&shape, out)
+    }
+}

@@ -1,0 +1,116 @@
+//! Ops on windows of elements.
+
+use super::reduction::folds;
+use super::{Arity, Check, Class, Facts, Kind, Names, Reader, holds, multiplied, one, require, same_dtype, same_shape};
+use crate::program::function::Function;
+use crate::program::op::Reduction;
+use crate::program::wire::{Attr, Attrs};
+use crate::program::{Op, Windows};
+use crate::{Result, Type};
+
+pub(super) fn names() -> Names {
+    let reductions = Reduction::WINDOWED.iter().map(|reduction| (reduction.window_name(), read_window as Reader));
+    let others: [(&str, Reader); 3] = [
+        ("window_reduce", |_, a| {
+            Ok(Op::WindowFold { windows: Windows::from_wire(a)?, function: Box::new(Function::from_wire(a)?) })
+        }),
+        ("window_scatter_max", |_, a| Ok(Op::WindowScatter { max: true, windows: Windows::from_wire(a)? })),
+        ("window_scatter_min", |_, a| Ok(Op::WindowScatter { max: false, windows: Windows::from_wire(a)? })),
+    ];
+    reductions.chain(others).collect()
+}
+
+/// One operation for each element of each window.
+fn flops_of(windows: &Windows, operands: &[&Type]) -> Option<u64> {
+    let counts = windows.counts(&operands.first()?.shape).ok()?;
+    multiplied(&[multiplied(&counts)?, multiplied(&windows.sizes)?])
+}
+
+pub(in crate::program) struct Window<'a> {
+    pub reduction: Reduction,
+    pub windows: &'a Windows,
+}
+
+fn read_window(name: &str, a: &Attrs<'_>) -> Result<Op> {
+    let found = Reduction::WINDOWED.iter().find(|reduction| reduction.window_name() == name);
+    let reduction = *found.ok_or_else(|| a.fail("name", "a reduction of windows"))?;
+    Ok(Op::Window { reduction, windows: Windows::from_wire(a)? })
+}
+
+impl Kind for Window<'_> {
+    fn facts(&self) -> Facts {
+        Facts::alone(self.reduction.window_name(), Class::Window, 1)
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        self.windows.attrs()
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (a, out, reduction) = (operands[0], one(outs)?, self.reduction);
+        require(Reduction::WINDOWED.contains(&reduction), || format!("{} of windows", reduction.name()))?;
+        require(!a.dtype.is_complex() || !reduction.is_ordered(), || format!("{} has no order", a.dtype))?;
+        same_dtype(a, out)?;
+        same_shape(&self.windows.counts(&a.shape)?, out)
+    }
+
+    fn flops(&self, operands: &[&Type], _: &[Type]) -> Option<u64> {
+        flops_of(self.windows, operands)
+    }
+}
+
+pub(in crate::program) struct WindowFold<'a> {
+    pub windows: &'a Windows,
+    pub function: &'a Function,
+}
+
+impl Kind for WindowFold<'_> {
+    fn facts(&self) -> Facts {
+        Facts { arity: Arity::AtLeast(2), ..Facts::alone("window_reduce", Class::Fold, 2) }
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        self.windows.attrs().into_iter().chain([self.function.attr()]).collect()
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let out = one(outs)?;
+        folds(self.function, operands, out)?;
+        same_shape(&self.windows.counts(&operands[0].shape)?, out)
+    }
+
+    fn flops(&self, operands: &[&Type], _: &[Type]) -> Option<u64> {
+        multiplied(&[flops_of(self.windows, operands)?, self.function.steps.len() as u64])
+    }
+}
+
+pub(in crate::program) struct WindowScatter<'a> {
+    pub max: bool,
+    pub windows: &'a Windows,
+}
+
+impl Kind for WindowScatter<'_> {
+    fn facts(&self) -> Facts {
+        let name = if self.max { "window_scatter_max" } else { "window_scatter_min" };
+        Facts::alone(name, Class::Window, 3)
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        self.windows.attrs()
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let &[a, source, initial] = operands else { return Err("needs 3 operands".to_string()) };
+        let out = one(outs)?;
+        holds(&[source, initial], out)?;
+        require(!a.dtype.is_complex() && !out.dtype.is_complex(), || "complex numbers have no order".to_string())?;
+        require(self.windows.dilations.iter().all(|&step| step == 1), || "dilated windows".to_string())?;
+        require(initial.elements() == 1, || format!("an initial value of {:?}", initial.shape))?;
+        same_shape(&self.windows.counts(&a.shape)?, source)?;
+        same_shape(&a.shape, out)
+    }
+
+    fn flops(&self, operands: &[&Type], _: &[Type]) -> Option<u64> {
+        flops_of(self.windows, operands)
+    }
+}
