@@ -8,7 +8,7 @@ defmodule Nx.Vulkan.NativeVFuzz do
   alias Nx.Vulkan.NativeV
 
   @shaders Path.expand("../../priv/shaders", __DIR__)
-  @foreign Path.expand("../../native/nx_vulkan_engine/tests/spirv", __DIR__)
+  @foreign Path.expand("../../native/nx_vulkan_check/tests/spirv", __DIR__)
 
   # What a call may answer; anything else ends the run.
   @kinds [:spv_read_failed, :dispatch_failed, :upload_failed, :download_failed]

@@ -85,6 +85,20 @@ impl Calibration {
             && products.iter().flatten().all(|&rate| within(rate, 1e6, 1e17))
     }
 
+    /// The same with four digits of each number, more than any of them has.
+    fn rounded(self) -> Calibration {
+        let round = |x: f64| format!("{x:.3e}").parse().unwrap_or(x);
+        Calibration {
+            bytes_per_second: round(self.bytes_per_second),
+            flops_per_second: round(self.flops_per_second),
+            dispatch_ns: round(self.dispatch_ns),
+            wait_ns: round(self.wait_ns),
+            f32_products_per_second: round(self.f32_products_per_second),
+            f64_products_per_second: self.f64_products_per_second.map(round),
+            unit_products_per_second: self.unit_products_per_second.map(round),
+        }
+    }
+
     /// Puts measured numbers in place of guesses.
     pub(super) fn apply(&self, model: &mut DeviceModel) {
         let is_cpu = model.class == Class::Cpu;
@@ -170,7 +184,7 @@ impl Engine {
         if was_on {
             self.stream().set_profiling(true)?;
         }
-        let measured = measured?;
+        let measured = measured?.rounded();
         if !measured.is_plausible() {
             let (expected, got) = ("numbers of a device".to_string(), format!("{measured:?}"));
             return Err(Error::InvalidArgument { what: "calibration", expected, got });
@@ -241,5 +255,32 @@ impl Engine {
             (0..PRODUCTS).try_for_each(|_| eager::run(self, &op, &operands, &ty, Compile::Allowed).map(|_| ()))
         })?;
         Ok((PRODUCTS * side.pow(3)) as f64 / seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+
+    #[test]
+    fn engines_choose_by_what_was_measured_before_they_were_opened() {
+        let dir = std::env::temp_dir().join(format!("nx-vulkan-calibration-{}", std::process::id()));
+        let options = Options { cache_dir: Some(dir.clone()), ..Options::from_env() };
+        let engine = Engine::open_with(&options).unwrap();
+        let guess = DeviceModel::of(engine.caps());
+        assert_eq!(*engine.model(), guess);
+        let Calibrated { measured, path } = engine.calibrate().unwrap();
+        assert!(measured.is_plausible() && measured.wait_ns >= 0.5 * measured.dispatch_ns, "{measured:?}");
+        assert_eq!(*engine.model(), guess, "an open engine stays as it is");
+        let path = path.unwrap();
+        let model = Engine::open_with(&options).unwrap().model().clone();
+        assert_eq!(model, DeviceModel::calibrated(engine.caps(), &measured));
+        assert_ne!(model, guess);
+        std::fs::write(&path, "{}").unwrap();
+        assert_eq!(*Engine::open_with(&options).unwrap().model(), guess);
+        std::fs::remove_dir_all(&dir).unwrap();
+        let nowhere = Engine::open_with(&Options { cache_dir: None, ..options }).unwrap();
+        assert_eq!(nowhere.calibrate().unwrap().path, None);
     }
 }

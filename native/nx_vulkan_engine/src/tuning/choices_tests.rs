@@ -4,12 +4,12 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::DeviceModel;
 use super::devices::{h200, lavapipe};
+use super::{Class, DeviceModel};
 use crate::kernels::dot::{Choice, Outline, launch_of, plain};
 use crate::kernels::{fft, map, qr, reduce, rows, scan};
 use crate::shape::Space;
-use crate::{CType, DType, Precision};
+use crate::{CType, DType, Engine, Precision};
 use nx_vulkan_spirv::dot::Tiling;
 use nx_vulkan_spirv::linalg::LinalgSpec;
 
@@ -155,4 +155,16 @@ fn an_h200_gets_the_recorded_choices() {
 #[test]
 fn lavapipe_gets_the_recorded_choices() {
     check("lavapipe", &DeviceModel::of(&lavapipe()));
+}
+
+/// Of devices whose choices are recorded.
+#[test]
+fn the_device_in_use_gets_the_recorded_choices() {
+    let engine = Engine::open(None).unwrap();
+    let model = DeviceModel::of(engine.caps());
+    match (model.class, engine.caps().processors, engine.caps().subgroup_size) {
+        (Class::NvidiaDataCenter, Some(132), _) => check("h200", &model),
+        (Class::Cpu, _, 8) => check("lavapipe", &model),
+        _ => {}
+    }
 }

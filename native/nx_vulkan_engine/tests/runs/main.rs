@@ -13,6 +13,8 @@ mod loops;
 mod models;
 mod passes;
 mod profile;
+#[path = "../common/recordings.rs"]
+mod recordings;
 mod seeing;
 mod sizes;
 mod vectors;

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use nx_vulkan_engine::program::function::{Function, ScalarStep, Scalars};
-use nx_vulkan_engine::program::op::{Axes, Scalar};
-use nx_vulkan_engine::program::ops::{accepts, result_dtype};
-use nx_vulkan_engine::program::verify;
-use nx_vulkan_engine::program::{
+use nx_vulkan_ir::program::function::{Function, ScalarStep, Scalars};
+use nx_vulkan_ir::program::op::{Axes, Scalar};
+use nx_vulkan_ir::program::ops::{accepts, result_dtype};
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_ir::program::verify;
+use nx_vulkan_ir::program::{
     Binary, Branches, Conv, Cumulative, Elementwise, Fourier, Instruction, Linalg, Loop, Op, Operand, Program,
     Reduction, Transform, Unary, Windows,
 };
-use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{DType, Type, Value};
-use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_ir::reference::{self, Array};
+use nx_vulkan_ir::{DType, Type, Value};
 use nx_vulkan_spirv::access::{Element, Layout};
 use nx_vulkan_spirv::elementwise::{Form, Port, Spec};
 use nx_vulkan_spirv::library::Library;
@@ -245,7 +245,8 @@ fn matrix_ops_have_a_wire_form() {
 
 #[test]
 fn every_op_is_in_the_op_table() {
-    let folders = ["ops/op_table", "runs/passes"].map(|name| format!("{}/tests/{name}", env!("CARGO_MANIFEST_DIR")));
+    let folders = ["ops/op_table", "runs/passes"]
+        .map(|name| format!("{}/../nx_vulkan_engine/tests/{name}", env!("CARGO_MANIFEST_DIR")));
     let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
     let text: String = files.map(|f| std::fs::read_to_string(f.unwrap().path()).unwrap()).collect();
     let several = samples_of_several().into_iter().map(|(op, ..)| op);

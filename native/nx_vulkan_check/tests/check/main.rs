@@ -7,3 +7,4 @@ mod mutations;
 mod random;
 mod reading;
 mod structure;
+mod targets;

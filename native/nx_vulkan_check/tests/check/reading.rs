@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use nx_vulkan_check::{Reflection, spirv_val};
-use nx_vulkan_engine::Error;
+use nx_vulkan_ir::Error;
 use serde::Deserialize;
 
 use crate::random::Random;
+use crate::targets;
 
 fn shaders() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../priv/shaders")
@@ -288,7 +289,7 @@ fn damaged_modules_never_panic() {
     let damage = &|seed: u64| {
         let mut random = Random(seed);
         let damaged = (0..rounds / threads).map(|round| damaged(&originals[round % originals.len()], &mut random));
-        damaged.filter(|bytes| reason_of(bytes).is_none()).count()
+        damaged.filter(|bytes| targets::module(bytes)).count()
     };
     let accepted: usize = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|seed| scope.spawn(move || damage(seed as u64))).collect();

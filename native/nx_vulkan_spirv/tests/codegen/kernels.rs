@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use nx_vulkan_check::Reflection;
-use nx_vulkan_engine::program::ops::result_dtype;
-use nx_vulkan_engine::program::{Binary, Builder, Elementwise, Program, Reduction, Unary};
-use nx_vulkan_engine::{CType, DType, Error};
+use nx_vulkan_ir::program::ops::result_dtype;
 use nx_vulkan_ir::program::reducer::Reducer;
 use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_ir::program::{Binary, Builder, Elementwise, Program, Reduction, Unary};
+use nx_vulkan_ir::{CType, DType, Error};
 use nx_vulkan_spirv::access::{Element, Layout};
 use nx_vulkan_spirv::dot::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling};
 use nx_vulkan_spirv::elementwise::{Form, Port, Spec};

@@ -7,13 +7,13 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nx_vulkan_engine::program::function::{Function, ScalarStep, Scalars};
-use nx_vulkan_engine::program::fused::{Computed, Made};
-use nx_vulkan_engine::program::{Binary, Builder, Elementwise, Program, Reduction, Unary};
-use nx_vulkan_engine::{CType, DType, Result};
+use nx_vulkan_ir::program::function::{Function, ScalarStep, Scalars};
+use nx_vulkan_ir::program::fused::{Computed, Made};
 use nx_vulkan_ir::program::reducer::Reducer;
 use nx_vulkan_ir::program::step::Prologue;
 use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_ir::program::{Binary, Builder, Elementwise, Program, Reduction, Unary};
+use nx_vulkan_ir::{CType, DType, Result};
 use nx_vulkan_spirv::access::{Element, Layout};
 use nx_vulkan_spirv::dot::{Access, DotSpec, EpilogueSpec, LaneTile, Load, Store, Tile, Tiling};
 use nx_vulkan_spirv::elementwise::{Form, Generated, Port, Spec};

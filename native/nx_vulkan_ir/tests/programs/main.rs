@@ -1,0 +1,8 @@
+//! Programs: what is recorded gives in the reference what Nx gives, and what is damaged is refused or is a program. Needs no device.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod damaged;
+#[path = "../../../nx_vulkan_engine/tests/common/recordings.rs"]
+mod recordings;
+mod targets;
+mod vectors;
