@@ -1,8 +1,8 @@
 defmodule Nx.Vulkan.Ops.Table do
   @moduledoc false
 
-  # The one list of the ops that are functions of elements, of those that only make or move elements, and of the types,
-  # by Nx's names. Whatever else speaks of such ops asks `Nx.Vulkan.Ops` for them.
+  # Written by `cargo xtask ops` from native/nx_vulkan_ir/src/program/ops/elementwise.rs and dtype.rs: the ops that are
+  # functions of elements, and the types, by Nx's names. Whatever else speaks of such ops asks `Nx.Vulkan.Ops` for them.
 
   # `{op, operands, kind}`: a `:predicate` gives 0 or 1, of u8; `:integer` takes integers alone; `:complex` is about the
   # parts of complex numbers; `:cast` gives the type that it is asked for; `:number` is all others.
@@ -44,7 +44,6 @@ defmodule Nx.Vulkan.Ops.Table do
     {:imag, 1, :complex},
     {:is_nan, 1, :predicate},
     {:is_infinity, 1, :predicate},
-    {:as_type, 1, :cast},
     {:add, 2, :number},
     {:subtract, 2, :number},
     {:multiply, 2, :number},
@@ -70,11 +69,9 @@ defmodule Nx.Vulkan.Ops.Table do
     {:logical_or, 2, :predicate},
     {:logical_xor, 2, :predicate},
     {:select, 3, :number},
-    {:clip, 3, :number}
+    {:clip, 3, :number},
+    {:as_type, 1, :cast}
   ]
-
-  @movements [:constant, :eye, :iota, :bitcast, :reshape, :squeeze, :broadcast, :transpose, :reverse, :concatenate] ++
-               [:stack, :pad, :slice, :put_slice, :gather, :take, :take_along_axis]
 
   @types [s: 2, s: 4, s: 8, s: 16, s: 32, s: 64, u: 2, u: 4, u: 8, u: 16, u: 32, u: 64] ++
            [f: 8, f8_e4m3fn: 8, bf: 16, f: 16, f: 32, f: 64, c: 64, c: 128]
@@ -84,10 +81,6 @@ defmodule Nx.Vulkan.Ops.Table do
   @doc "Ops each of whose results is a function of the operands' elements at its place."
   @spec elementwise :: [{op :: atom, operands :: pos_integer, kind}]
   def elementwise, do: @elementwise
-
-  @doc "Ops that make elements of nothing, or give those of their operands elsewhere."
-  @spec movements :: [atom]
-  def movements, do: @movements
 
   @doc "The types."
   @spec types :: [Nx.Type.t()]

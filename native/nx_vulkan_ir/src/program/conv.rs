@@ -9,7 +9,7 @@ use crate::Result;
 use crate::shape::Dims;
 
 /// How a kernel slides over an input. Spatial attributes have one item per spatial axis.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Conv {
     /// Elements from one position of the kernel to the next.
     pub strides: Dims,

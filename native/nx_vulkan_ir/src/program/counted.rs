@@ -5,7 +5,7 @@ use super::{Binary, Instruction, Loop, Op, Operand, Program};
 use crate::DType;
 
 /// What is known of how often a loop runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Trips {
     /// So often.
     Known(u64),
@@ -16,7 +16,7 @@ pub enum Trips {
 }
 
 /// A loop that adds a constant to a counter as long as the counter is below an end that does not change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Counted {
     /// The loop's operand at which the counter starts.
     pub start: u32,
@@ -29,7 +29,7 @@ pub struct Counted {
 }
 
 /// What a counter is compared with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
     /// A number.
     Number(i64),

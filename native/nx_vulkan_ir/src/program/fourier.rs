@@ -1,7 +1,17 @@
 //! Discrete Fourier transforms as ops.
 
+use std::hash::{Hash, Hasher};
+
 use super::op::named_enum;
 use crate::{DType, Type};
+
+/// Up to which size parts of a result become zero. Hashes do not see its value, as of every number that kernels are given.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Epsilon(pub f64);
+
+impl Hash for Epsilon {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
 
 named_enum! {
     /// Discrete Fourier transforms. `rfft` gives the first half of the spectrum of real numbers, `irfft` takes it.

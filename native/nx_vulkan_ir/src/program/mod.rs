@@ -35,7 +35,7 @@ use std::collections::HashMap;
 pub use builder::Builder;
 pub use control::{Branches, Loop};
 pub use conv::Conv;
-pub use fourier::Fourier;
+pub use fourier::{Epsilon, Fourier};
 pub use function::Function;
 pub use linalg::{Linalg, Transform};
 pub use op::{Cumulative, Op, Reduction};
@@ -55,7 +55,7 @@ pub enum Operand {
 }
 
 /// One op with its operands.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Hash)]
 pub struct Instruction {
     /// The op with its attributes.
     pub op: Op,
@@ -66,7 +66,7 @@ pub struct Instruction {
 }
 
 /// A flat list of instructions, each of which uses inputs and earlier results.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Hash)]
 pub struct Program {
     /// The types of the inputs.
     pub inputs: Vec<Type>,

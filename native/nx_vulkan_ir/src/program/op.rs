@@ -1,11 +1,13 @@
 //! THE list of ops: Nx's names, and attributes with their types.
 
+use std::hash::{Hash, Hasher};
+
 use smallvec::SmallVec;
 
 use super::Program;
 use super::control::{Branches, Loop};
 use super::conv::Conv;
-use super::fourier::Fourier;
+use super::fourier::{Epsilon, Fourier};
 use super::function::Function;
 use super::linalg::Linalg;
 use super::ops::{
@@ -97,7 +99,8 @@ impl Cumulative {
     }
 }
 
-/// A number in an attribute. Integers keep all 64 bits; complex numbers have two parts.
+/// A number in an attribute. Integers keep all 64 bits; complex numbers have two parts. Hashes do not see its value: the same
+/// kernels run whatever it is.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scalar {
     /// A whole number.
@@ -108,8 +111,14 @@ pub enum Scalar {
     Complex(f64, f64),
 }
 
+impl Hash for Scalar {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        std::mem::discriminant(self).hash(state);
+    }
+}
+
 /// An op with its attributes. Operands are listed beside each variant.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Hash)]
 // Attributes are Nx's options.
 #[allow(missing_docs)]
 pub enum Op {
@@ -178,7 +187,7 @@ pub enum Op {
     /// a, sources, initial value; adds each window's source to its largest (or smallest) element, the last of equal ones
     WindowScatter { max: bool, windows: Windows },
     /// a, which is cut or continued with zeros to `length`; parts of the result up to `eps` become zero
-    Fft { kind: Fourier, axis: usize, length: u64, eps: f64 },
+    Fft { kind: Fourier, axis: usize, length: u64, eps: Epsilon },
     /// a, indices
     Gather { axes: Axes },
     /// a, indices, updates

@@ -7,7 +7,7 @@ use crate::Result;
 use crate::shape::{Dims, View};
 
 /// Windows over every axis of an operand.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Windows {
     /// Elements of a window along each axis.
     pub sizes: Dims,

@@ -16,7 +16,9 @@ defmodule Nx.Vulkan.Chain.Invariants do
   alias Nx.Vulkan.Ops
 
   # These become part of the kernels that use them, and may make large values of small ones.
-  @cheap Ops.elementwise() ++ Ops.Table.movements()
+  @movements [:constant, :eye, :iota, :bitcast, :reshape, :squeeze, :broadcast, :transpose, :reverse, :concatenate] ++
+               [:stack, :pad, :slice, :put_slice, :gather, :take, :take_along_axis]
+  @cheap Ops.elementwise() ++ @movements
 
   @doc """
   Parts what stays from a program whose inputs with these numbers change: the program of it, the numbers of the inputs

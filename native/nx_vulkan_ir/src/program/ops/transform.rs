@@ -3,7 +3,7 @@
 use super::{Check, Class, Facts, Kind, Names, Reader, axis_attr, multiplied, one};
 use crate::program::op::Scalar;
 use crate::program::wire::{Attr, Attrs};
-use crate::program::{Fourier, Op};
+use crate::program::{Epsilon, Fourier, Op};
 use crate::{Result, Type};
 
 pub(super) fn names() -> Names {
@@ -19,7 +19,7 @@ pub(in crate::program) struct Fft {
     pub kind: Fourier,
     pub axis: usize,
     pub length: u64,
-    pub eps: f64,
+    pub eps: Epsilon,
 }
 
 fn read(name: &str, a: &Attrs<'_>) -> Result<Op> {
@@ -28,7 +28,7 @@ fn read(name: &str, a: &Attrs<'_>) -> Result<Op> {
         Scalar::Int(i) => i as f64,
         Scalar::Float(x) | Scalar::Complex(x, _) => x,
     };
-    Ok(Op::Fft { kind, axis: a.axis("axis")?, length: a.size("length")?, eps })
+    Ok(Op::Fft { kind, axis: a.axis("axis")?, length: a.size("length")?, eps: Epsilon(eps) })
 }
 
 impl Kind for Fft {
@@ -40,7 +40,7 @@ impl Kind for Fft {
         vec![
             axis_attr(self.axis),
             ("length".to_string(), Attr::Int(self.length as i64)),
-            ("eps".to_string(), Scalar::Float(self.eps).attr()),
+            ("eps".to_string(), Scalar::Float(self.eps.0).attr()),
         ]
     }
 

@@ -1,0 +1,89 @@
+//! The Elixir side's table of ops and types, written from the engine's own.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use nx_vulkan_ir::DType;
+use nx_vulkan_ir::program::ops::{Elementwise, Rule};
+
+use crate::{Error, Result};
+
+const HEAD: &str = r#"defmodule Nx.Vulkan.Ops.Table do
+  @moduledoc false
+
+  # Written by `cargo xtask ops` from native/nx_vulkan_ir/src/program/ops/elementwise.rs and dtype.rs: the ops that are
+  # functions of elements, and the types, by Nx's names. Whatever else speaks of such ops asks `Nx.Vulkan.Ops` for them.
+
+  # `{op, operands, kind}`: a `:predicate` gives 0 or 1, of u8; `:integer` takes integers alone; `:complex` is about the
+  # parts of complex numbers; `:cast` gives the type that it is asked for; `:number` is all others.
+"#;
+
+const TAIL: &str = r#"
+  @type kind :: :predicate | :integer | :complex | :cast | :number
+
+  @doc "Ops each of whose results is a function of the operands' elements at its place."
+  @spec elementwise :: [{op :: atom, operands :: pos_integer, kind}]
+  def elementwise, do: @elementwise
+
+  @doc "The types."
+  @spec types :: [Nx.Type.t()]
+  def types, do: @types
+end
+"#;
+
+fn kind(op: Elementwise) -> &'static str {
+    let rule = match op {
+        Elementwise::AsType => return "cast",
+        Elementwise::Select | Elementwise::Clip => return "number",
+        Elementwise::Unary(op) => op.rule(),
+        Elementwise::Binary(op) => op.rule(),
+    };
+    match rule {
+        Rule::Predicate | Rule::Comparison => "predicate",
+        Rule::Integer => "integer",
+        Rule::Part | Rule::Complex => "complex",
+        Rule::Same | Rule::Real | Rule::Float | Rule::RealFloat | Rule::Magnitude => "number",
+    }
+}
+
+/// A type as Nx writes it in a keyword list: a class and bits.
+fn entry(dtype: DType) -> String {
+    let name = dtype.to_string();
+    let digits = name.find(|c: char| c.is_ascii_digit()).unwrap_or(name.len());
+    match name[digits..].parse::<u32>() {
+        Ok(bits) => format!("{}: {bits}", &name[..digits]),
+        // Named in full where there are several of as many bits.
+        Err(_) => format!("{name}: {}", 8 * dtype.size_bytes()),
+    }
+}
+
+fn table() -> String {
+    let mut text = HEAD.to_string();
+    let rows: Vec<String> =
+        Elementwise::all().map(|op| format!("    {{:{}, {}, :{}}}", op.name(), op.arity(), kind(op))).collect();
+    // Writing to a string can't fail.
+    let _ = write!(text, "  @elementwise [\n{}\n  ]\n\n", rows.join(",\n"));
+    let (integers, others): (Vec<DType>, Vec<DType>) = DType::ALL.into_iter().partition(|dtype| dtype.is_integer());
+    let list = |types: Vec<DType>| types.into_iter().map(entry).collect::<Vec<String>>().join(", ");
+    let _ = write!(text, "  @types [{}] ++\n           [{}]\n", list(integers), list(others));
+    text + TAIL
+}
+
+fn path(workspace: &Path) -> PathBuf {
+    workspace.join("lib/nx/vulkan/ops/table.ex")
+}
+
+pub fn build(workspace: &Path) -> Result<String, Vec<Error>> {
+    let path = path(workspace);
+    std::fs::write(&path, table()).map_err(|source| vec![Error::Io { path, source }])?;
+    Ok("the table of ops is written".to_string())
+}
+
+pub fn check(workspace: &Path) -> Result<String, Vec<Error>> {
+    let path = path(workspace);
+    let found = std::fs::read_to_string(&path).map_err(|source| vec![Error::Io { path: path.clone(), source }])?;
+    if found == table() {
+        return Ok("the table of ops is the engine's".to_string());
+    }
+    Err(vec![Error::Source { path, reason: "is not what the engine's ops are: run cargo xtask ops".to_string() }])
+}
