@@ -10,8 +10,8 @@ use std::time::Instant;
 use nx_vulkan_engine::kernels::dot::{
     Choice, Group, Matrix, Product, candidates, choose, estimate, lane_tiles, matrix_candidates, product_as,
 };
+use nx_vulkan_engine::kernels::dot::{Tile, Tiling};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type};
-use nx_vulkan_spirv::dot::{Tile, Tiling};
 
 type Outcome<T> = Result<T, Error>;
 

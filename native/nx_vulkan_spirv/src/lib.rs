@@ -3,28 +3,16 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod access;
-pub mod dot;
-pub mod elementwise;
-pub mod fft;
-pub mod fold;
-pub mod index;
+pub mod generated;
 pub mod library;
 #[cfg(test)]
 mod library_tests;
-pub mod linalg;
 pub mod link;
-pub mod matrix;
 pub mod memory;
 pub mod probe;
-pub mod reduce;
 pub mod reducer;
-pub mod rows;
 pub mod scalar;
-pub mod scan;
-pub mod segment;
-pub mod sort;
+pub mod steps;
 mod structured;
 pub mod templates;
-pub mod transpose;
-pub mod window_scatter;
 pub mod workgroup;

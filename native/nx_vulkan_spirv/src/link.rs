@@ -48,11 +48,11 @@ pub struct Linker<'l> {
     imported_globals: HashMap<(usize, Word), Word>,
     /// Block-decorated structs around a runtime array, by element type.
     blocks: HashMap<Word, Word>,
-    pub(super) push_variable: Option<Word>,
+    pub push_variable: Option<Word>,
     /// Words of push constants that code reads.
-    pub(super) push_words: u32,
+    pub push_words: u32,
     /// Words of parameters come from a table in memory rather than from push constants.
-    pub(super) table: bool,
+    pub table: bool,
     pub modes: FloatModes,
     /// Neighbours are accessed 8 bytes at a time.
     pub pairs: bool,
@@ -101,11 +101,11 @@ impl<'l> Linker<'l> {
         })
     }
 
-    pub(super) fn bad(&self, reason: impl Into<String>) -> Error {
+    pub fn bad(&self, reason: impl Into<String>) -> Error {
         Error::BadShader { path: format!("template/{}.spv", self.name), reason: reason.into() }
     }
 
-    pub(super) fn fresh(&mut self) -> Word {
+    pub fn fresh(&mut self) -> Word {
         let id = self.next_id;
         self.next_id += 1;
         id
@@ -149,7 +149,7 @@ impl<'l> Linker<'l> {
         self.global(Op::TypeVector, None, vec![Operand::IdRef(component), Operand::LiteralBit32(count)])
     }
 
-    pub(super) fn type_pointer(&mut self, class: StorageClass, pointee: Word) -> Word {
+    pub fn type_pointer(&mut self, class: StorageClass, pointee: Word) -> Word {
         self.global(Op::TypePointer, None, vec![Operand::StorageClass(class), Operand::IdRef(pointee)])
     }
 
@@ -174,7 +174,7 @@ impl<'l> Linker<'l> {
     }
 
     /// A struct with one runtime array of `element`, `stride` bytes apart.
-    pub(super) fn array_block(&mut self, element: Word, stride: u32) -> Word {
+    pub fn array_block(&mut self, element: Word, stride: u32) -> Word {
         if let Some(&id) = self.blocks.get(&element) {
             return id;
         }
@@ -201,14 +201,14 @@ impl<'l> Linker<'l> {
     }
 
     /// Lets loads of `element`, `stride` bytes apart, count on nobody writing to where they load from.
-    pub(super) fn declare_read_only(&mut self, element: Word, stride: u32) {
+    pub fn declare_read_only(&mut self, element: Word, stride: u32) {
         let block = self.array_block(element, stride);
         let operands =
             vec![Operand::IdRef(block), Operand::LiteralBit32(0), Operand::Decoration(Decoration::NonWritable)];
         self.module.annotations.push(Instruction::new(Op::MemberDecorate, None, None, operands));
     }
 
-    pub(super) fn type_array(&mut self, element: Word, length: u32) -> Word {
+    pub fn type_array(&mut self, element: Word, length: u32) -> Word {
         let (length, array) = (self.const_u32(length), self.fresh());
         let elements = vec![Operand::IdRef(element), Operand::IdRef(length)];
         self.module.types_global_values.push(Instruction::new(Op::TypeArray, None, Some(array), elements));
@@ -216,7 +216,7 @@ impl<'l> Linker<'l> {
     }
 
     /// Declares the array `variable`, an id that code uses already, of `length` elements that the workgroup shares.
-    pub(super) fn shared_array(&mut self, variable: Word, element: Word, length: u32) {
+    pub fn shared_array(&mut self, variable: Word, element: Word, length: u32) {
         let array = self.type_array(element, length);
         let pointer = self.type_pointer(StorageClass::Workgroup, array);
         let class = vec![Operand::StorageClass(StorageClass::Workgroup)];
@@ -227,7 +227,7 @@ impl<'l> Linker<'l> {
     }
 
     /// Sets the invocations of a workgroup.
-    pub(super) fn set_local_size(&mut self, size: u32) {
+    pub fn set_local_size(&mut self, size: u32) {
         // A constant with this decoration, as templates have one, rules over the execution mode.
         let builtin = Operand::BuiltIn(BuiltIn::WorkgroupSize);
         self.module.annotations.retain(|annotation| annotation.operands.get(2) != Some(&builtin));
@@ -407,7 +407,7 @@ impl<'l> Linker<'l> {
 
     /// Gives the structure that a function of the template returns these members, of types that the template declares before it; answers its
     /// type. No code of the template but bodies of slots may name its members.
-    pub(super) fn set_members(&mut self, name: &str, members: &[Word]) -> Result<Word> {
+    pub fn set_members(&mut self, name: &str, members: &[Word]) -> Result<Word> {
         let (_, ty) = self.own(name)?;
         self.module.debug_names.retain(|inst| inst.operands.first() != Some(&Operand::IdRef(ty)));
         let types = &mut self.module.types_global_values;
@@ -597,11 +597,11 @@ impl<'l> Linker<'l> {
 #[derive(Debug)]
 pub struct Code<'a, 'l> {
     pub linker: &'a mut Linker<'l>,
-    pub(super) instructions: Vec<Instruction>,
+    pub instructions: Vec<Instruction>,
     /// Variables of the function, declared where it begins.
-    pub(super) variables: Vec<Instruction>,
-    pub(super) params: HashMap<u32, Word>,
-    pub(super) bases: HashMap<(u32, Word), Word>,
+    pub variables: Vec<Instruction>,
+    pub params: HashMap<u32, Word>,
+    pub bases: HashMap<(u32, Word), Word>,
     /// While hot twins are called: where each of them does not hold.
     rare: Option<Vec<Word>>,
 }
@@ -727,7 +727,7 @@ impl Code<'_, '_> {
     }
 }
 
-pub(super) fn label_of(id: Word) -> Instruction {
+pub fn label_of(id: Word) -> Instruction {
     Instruction::new(Op::Label, None, Some(id), vec![])
 }
 

@@ -3,7 +3,7 @@
 use nx_vulkan_ir::{CType, DType, Result};
 
 use super::access::{self, Element, Param, ParamLayout};
-use super::elementwise::{Generated, ITEMS, LOCAL_SIZE, arg};
+use super::generated::{Generated, ITEMS, LOCAL_SIZE, arg};
 use super::library::Library;
 use super::link::{FloatModes, Linker};
 

@@ -11,7 +11,7 @@ use super::link::Code;
 use super::scalar::{self, Value};
 
 /// Code for a reduction: its accumulators as words, and how they are combined.
-pub(crate) trait ReducerCode {
+pub trait ReducerCode {
     /// The type of the words.
     fn words_type(&self, code: &mut Code<'_, '_>) -> Word;
 

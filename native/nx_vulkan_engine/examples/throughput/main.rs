@@ -8,13 +8,13 @@ mod transforms;
 use std::sync::Arc;
 use std::time::Instant;
 
+use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::kernels::map::{Operand, Shapes, map};
 use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Linalg, Op, Reduction, Transform, Unary, ops};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Interface, PipelineKey, Tensor, Type, eager};
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
-use nx_vulkan_spirv::elementwise::{Form, Port, Spec};
 use nx_vulkan_spirv::library::Library;
 
 pub type Outcome<T> = Result<T, Error>;

@@ -1,7 +1,7 @@
 //! gather, take, and what they share with indexed_add and indexed_put.
 
+use crate::kernels::index::{GatherSpec, TakeSpec, extra};
 use nx_vulkan_spirv::access::Element;
-use nx_vulkan_spirv::index::{GatherSpec, TakeSpec, extra};
 use smallvec::SmallVec;
 
 use super::{Call, movement};

@@ -1,8 +1,8 @@
 //! Ops that only move elements: copies between views, slices, padding, concatenation.
 
+use crate::kernels::index::{ShiftSpec, extra};
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
-use nx_vulkan_spirv::index::{ShiftSpec, extra};
 use smallvec::{SmallVec, smallvec};
 
 use super::index::check_size;

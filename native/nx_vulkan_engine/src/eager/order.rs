@@ -3,7 +3,7 @@
 //! Kernels take contiguous rows. Where the axis is another than the last, it becomes the last of a copy, and the result is
 //! a view that puts it back.
 
-use nx_vulkan_spirv::sort::SortKey;
+use crate::kernels::sort::SortKey;
 
 use super::{Call, movement};
 use crate::kernels::scan::{Scan, scan as launch_scan};

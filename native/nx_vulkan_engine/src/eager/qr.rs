@@ -4,7 +4,7 @@ use smallvec::smallvec;
 
 use super::matrix::{Work, check, compute_type, in_type, part};
 use super::{Call, Results};
-use crate::kernels::qr::{self as launch, PANEL};
+use crate::kernels::linalg::qr::{self as launch, PANEL};
 use crate::{Result, Tensor, Type};
 
 /// Reflections of one panel: `I - V T V^H` on the rows from `first` on.

@@ -1,24 +1,19 @@
 //! Host side of generated kernels: compile once per spec, fill parameter words, split what one launch can't index.
 
 pub mod dot;
+mod family;
 pub mod fft;
 pub mod fold;
-mod in_place;
-mod inner;
+pub mod index;
 pub mod linalg;
 pub mod map;
-mod name;
-pub mod produce;
-pub mod qr;
 pub mod reduce;
 mod rounding;
 pub mod rows;
 pub mod scan;
 pub mod sort;
-mod stages;
 pub mod transpose;
 pub mod window_scatter;
-mod work;
 pub mod workgroup;
 
 use std::cell::Cell;
@@ -27,35 +22,23 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use in_place::Pairs;
+use dot::LANES;
 use nx_vulkan_device::device::Caps;
 use nx_vulkan_device::kernel::{Interface, Launch, Pipeline, PipelineKey, PipelineStore, Waits, capabilities};
 use nx_vulkan_device::memory::Buffer;
 use nx_vulkan_ir::program::text::KERNEL;
 use nx_vulkan_spirv::access::{Param, ParamLayout, bias, divider};
-use nx_vulkan_spirv::dot::{DotSpec, LANES};
-use nx_vulkan_spirv::elementwise::{Generated, Spec};
-use nx_vulkan_spirv::fft::FftSpec;
-use nx_vulkan_spirv::fold::FoldSpec;
-use nx_vulkan_spirv::index::{GatherSpec, ScatterSpec, ShiftSpec, TakeSpec, TargetSpec};
+use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::linalg::LinalgSpec;
 use nx_vulkan_spirv::link::FloatModes;
-use nx_vulkan_spirv::matrix::SplitSpec;
 use nx_vulkan_spirv::probe;
-use nx_vulkan_spirv::reduce::ReduceSpec;
-use nx_vulkan_spirv::rows::RowsSpec;
-use nx_vulkan_spirv::scan::{ScanSpec, ScanStage};
-use nx_vulkan_spirv::segment::{SegmentAddSpec, SegmentPutSpec};
-use nx_vulkan_spirv::sort::SortSpec;
-use nx_vulkan_spirv::transpose::TransposeSpec;
-use nx_vulkan_spirv::window_scatter::WindowScatterSpec;
-use nx_vulkan_spirv::workgroup::WorkgroupSpec;
 use once_cell::sync::OnceCell;
 use rspirv::spirv::Capability;
 use smallvec::SmallVec;
 
 use crate::{DeviceKind, Engine, Error, Result, Tensor, View};
+
+pub use family::{Constants, KernelFamily, KernelSpec, Pairs};
 
 /// Positions inside one launch are signed 32-bit numbers.
 pub const MAX_POSITION: u64 = i32::MAX as u64;
@@ -71,31 +54,6 @@ pub fn max_position(element_bytes: u64) -> u64 {
 pub enum Compile {
     Allowed,
     Refused,
-}
-
-/// Everything that distinguishes one generated kernel from another.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum KernelSpec {
-    Map(Spec),
-    Reduce { spec: ReduceSpec, team: u32 },
-    Rows(RowsSpec),
-    Fold(FoldSpec),
-    Gather(GatherSpec),
-    Take(TakeSpec),
-    Shift(ShiftSpec),
-    Targets(TargetSpec),
-    SegmentPut(SegmentPutSpec),
-    SegmentAdd(SegmentAddSpec),
-    Dot(DotSpec),
-    Split(SplitSpec),
-    Scan { spec: ScanSpec, team: u32 },
-    Sort(SortSpec),
-    Scatter(ScatterSpec),
-    Transpose(TransposeSpec),
-    WindowScatter(WindowScatterSpec),
-    Workgroup(Box<WorkgroupSpec>),
-    Linalg(LinalgSpec),
-    Fft { spec: FftSpec, capacity: u32, odd: bool },
 }
 
 /// A compiled kernel and the meaning of its parameter words.
@@ -132,46 +90,6 @@ impl KernelCache {
     }
 }
 
-/// Specialization constants: id and value.
-type Constants = SmallVec<[(u32, u32); 4]>;
-
-impl KernelSpec {
-    fn generate(&self, library: &Library, modes: FloatModes) -> Result<(Generated, Constants)> {
-        Ok(match self {
-            KernelSpec::Map(spec) => (spec.generate(library, modes)?, spec.constants()),
-            KernelSpec::Dot(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
-            KernelSpec::Split(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
-            KernelSpec::Rows(spec) => (spec.generate(library, modes)?, SmallVec::from_slice(&spec.constants())),
-            KernelSpec::Fold(spec) => (spec.generate(library, modes)?, SmallVec::new()),
-            KernelSpec::Targets(spec) => (spec.generate(library, modes)?, SmallVec::new()),
-            KernelSpec::SegmentPut(spec) => (spec.generate(library, modes)?, SmallVec::new()),
-            KernelSpec::SegmentAdd(spec) => {
-                (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, u32::from(spec.last))]))
-            }
-            KernelSpec::Shift(spec) => (spec.generate(library, modes)?, SmallVec::new()),
-            KernelSpec::Take(spec) => (spec.generate(library, modes)?, SmallVec::new()),
-            KernelSpec::Fft { spec, capacity, odd } => {
-                (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, *capacity), (1, u32::from(*odd))]))
-            }
-            KernelSpec::Gather(spec) => (spec.generate(library, modes)?, SmallVec::new()),
-            KernelSpec::WindowScatter(spec) => (spec.generate(library, modes)?, SmallVec::new()),
-            KernelSpec::Transpose(spec) => (spec.generate(library, modes)?, SmallVec::new()),
-            KernelSpec::Workgroup(spec) => (spec.generate(library, modes)?, SmallVec::new()),
-            KernelSpec::Linalg(spec) => {
-                (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, u32::from(modes.fused))]))
-            }
-            KernelSpec::Sort(spec) => (spec.generate(library, modes)?, spec.constants()),
-            KernelSpec::Scan { spec, team } => {
-                let is = |stage| u32::from(spec.stage == stage);
-                let constants = [(0, *team), (1, is(ScanStage::Totals)), (2, is(ScanStage::Apply))];
-                (spec.generate(library, modes)?, SmallVec::from_slice(&constants))
-            }
-            KernelSpec::Scatter(spec) => (spec.generate(library, modes)?, SmallVec::new()),
-            KernelSpec::Reduce { spec, team } => (spec.generate(library, modes)?, SmallVec::from_slice(&[(0, *team)])),
-        })
-    }
-}
-
 impl Engine {
     /// The kernel of [`probe::fma_rate`].
     pub(crate) fn fma_rate_kernel(&self) -> Result<Kernel> {
@@ -185,7 +103,7 @@ impl Engine {
         if missing != 0 {
             let needs = feature_names(missing).join(", ");
             // Its name tells op and type, where nobody knows the op that it is for.
-            let op = spec.map_or_else(|| KERNEL.to_string(), |spec| format!("{KERNEL} {}", spec.name()));
+            let op = spec.map_or_else(|| KERNEL.to_string(), |spec| format!("{KERNEL} {}", spec.family().name()));
             return Err(Error::Unsupported { op, dtype: None, needs });
         }
         let is_wide = !generated.table && generated.params.words.len() > ParamLayout::PUSH_WORDS;
@@ -194,7 +112,7 @@ impl Engine {
         let key = PipelineKey::new(&generated.words, constants, interface);
         let is_address = |param: &Param| matches!(param, Param::AddressLow(_));
         let addresses = (0..).zip(&generated.params.words).filter(|(_, param)| is_address(param)).map(|(i, _)| i);
-        let label = || spec.as_ref().map_or_else(|| "probe".to_string(), |spec| spec.name());
+        let label = || spec.as_ref().map_or_else(|| "probe".to_string(), |spec| spec.family().name());
         // Before the driver sees it, since what that refuses is what people want to read.
         if self.cached_pipeline(key).is_none() {
             self.dump_spirv(|| key.name(&label()), &generated.words)?;
@@ -223,7 +141,8 @@ impl Engine {
         if compile == Compile::Refused {
             return Err(Error::NeedsCompile);
         }
-        let (generated, constants) = spec.generate(Library::builtin()?, self.float_modes()?)?;
+        let (family, modes) = (spec.family(), self.float_modes()?);
+        let (generated, constants) = (family.generate(Library::builtin()?, modes)?, family.constants(modes));
         let spec = Arc::new(spec.clone());
         let kernel = Arc::new(self.build(Some(Arc::clone(&spec)), generated, &constants)?);
         kernels.write().unwrap_or_else(PoisonError::into_inner).insert(spec, Arc::clone(&kernel));
@@ -373,6 +292,11 @@ impl Arguments<'_> {
         }
     }
 
+    /// Number `k` of those that only the family knows.
+    pub fn number(&self, k: usize) -> Option<u64> {
+        self.extra.get(k).map(|&number| number.into())
+    }
+
     fn size(&self, axis: u8) -> u32 {
         self.sizes.get(axis as usize).map_or(1, |&s| s as u32)
     }
@@ -420,7 +344,7 @@ fn record(
     let writes: SmallVec<[&Arc<Buffer>; 2]> = arguments.places.iter().skip(first_output).map(|p| p.buffer).collect();
     let (params, table): (&[u32], Option<&[u32]>) = if kernel.table { (&[], Some(&words)) } else { (&words, None) };
     let in_place = match &kernel.spec {
-        Some(spec) if waits == Waits::All && engine.captures() => spec.in_place(arguments, first_output),
+        Some(spec) if waits == Waits::All && engine.captures() => spec.family().in_place(arguments, first_output),
         _ => Pairs::new(),
     };
     engine.dispatch(&Launch {

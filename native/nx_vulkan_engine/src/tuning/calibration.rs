@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::kernels::dot::Tiling;
 use nx_vulkan_device::stream::Stream;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
-use nx_vulkan_spirv::dot::Tiling;
 use serde::{Deserialize, Serialize};
 use smallvec::smallvec;
 

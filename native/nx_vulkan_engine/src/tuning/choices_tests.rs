@@ -6,12 +6,13 @@ use std::path::Path;
 
 use super::devices::{h200, lavapipe};
 use super::{Class, DeviceModel};
+use crate::kernels::dot::Tiling;
 use crate::kernels::dot::{Choice, Outline, launch_of, plain};
-use crate::kernels::{fft, map, qr, reduce, rows, scan};
+use crate::kernels::linalg::LinalgSpec;
+use crate::kernels::linalg::qr;
+use crate::kernels::{fft, map, reduce, rows, scan};
 use crate::shape::Space;
 use crate::{CType, DType, Engine, Precision};
-use nx_vulkan_spirv::dot::Tiling;
-use nx_vulkan_spirv::linalg::LinalgSpec;
 
 const BATCHES: [u64; 2] = [1, 16];
 const ROWS: [u64; 6] = [2, 8, 64, 200, 1024, 4096];

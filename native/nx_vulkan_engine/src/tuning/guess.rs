@@ -1,11 +1,11 @@
 //! Numbers of devices that nothing was measured on, by their class.
 
+use crate::kernels::dot::LANES;
+use crate::kernels::reduce::ReduceSpec;
 use nx_vulkan_device::work::Rates;
 use nx_vulkan_device::{Caps, DeviceKind};
 use nx_vulkan_ir::program::rows::RowLimits;
 use nx_vulkan_ir::program::workgroup::DISPATCH_WORK;
-use nx_vulkan_spirv::dot::LANES;
-use nx_vulkan_spirv::reduce::ReduceSpec;
 
 use super::{
     Chains, Class, Columns, DeviceModel, Efficiency, Fill, Maps, Panels, Products, Programs, Reductions, Rows, Short,

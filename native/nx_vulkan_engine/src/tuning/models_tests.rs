@@ -1,15 +1,16 @@
 //! What models of devices choose that no test runs on: nothing beyond a device's limits, and nothing that takes much longer, by the model, than what
 //! it could have chosen.
 
+use crate::kernels::dot::{LANES, Tile, Tiling};
+use crate::kernels::fft::FftSpec;
+use crate::kernels::reduce::ReduceSpec;
 use nx_vulkan_ir::program::epilogue::MATRIX_MIN_WORK;
-use nx_vulkan_spirv::dot::{LANES, Tile, Tiling};
-use nx_vulkan_spirv::fft::FftSpec;
-use nx_vulkan_spirv::reduce::ReduceSpec;
 
 use super::devices::{ALL, h200, lavapipe};
 use super::{Calibration, Class, DeviceModel};
 use crate::kernels::dot::{Choice, Outline, accurate_splits, estimate, launch_of, matrix_candidates};
-use crate::kernels::{fft, map, qr, rows, scan};
+use crate::kernels::linalg::qr;
+use crate::kernels::{fft, map, rows, scan};
 use crate::{CType, DType, DeviceKind, Precision};
 
 /// By how much a choice may miss the model's own best.

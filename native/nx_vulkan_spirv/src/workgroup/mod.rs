@@ -29,7 +29,7 @@ use rspirv::spirv::Word;
 use smallvec::SmallVec;
 
 use super::access::{Param, ParamLayout};
-use super::elementwise::{Generated, arg};
+use super::generated::{Generated, arg};
 use super::library::Library;
 use super::link::{Code, FloatModes, Linker};
 

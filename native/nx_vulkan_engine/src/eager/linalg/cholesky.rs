@@ -1,8 +1,8 @@
 //! Cholesky factors.
 
+use crate::kernels::linalg::LinalgSpec;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
-use nx_vulkan_spirv::linalg::LinalgSpec;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Update, blocks, from, linalg, square, transposed, work_copy};

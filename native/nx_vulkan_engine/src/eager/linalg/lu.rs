@@ -1,9 +1,9 @@
 //! LU factors with partial pivoting, and what follows from them: solutions and determinants.
 
+use crate::kernels::linalg::LinalgSpec;
 use nx_vulkan_device::device::Caps;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
-use nx_vulkan_spirv::linalg::LinalgSpec;
 use smallvec::{SmallVec, smallvec};
 
 use super::triangular::{System, finish};

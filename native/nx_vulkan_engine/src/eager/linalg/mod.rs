@@ -9,7 +9,7 @@ mod triangular;
 
 use std::sync::Arc;
 
-use nx_vulkan_spirv::linalg::LinalgSpec;
+use crate::kernels::linalg::LinalgSpec;
 use smallvec::SmallVec;
 
 use super::{Call, Results, movement};

@@ -1,6 +1,6 @@
 //! Triangular systems.
 
-use nx_vulkan_spirv::linalg::LinalgSpec;
+use crate::kernels::linalg::LinalgSpec;
 
 use super::{Matrices, Update, blocks, from, linalg, matrices, square, transposed, work_copy};
 use crate::eager::Call;

@@ -1,11 +1,10 @@
 //! Which tiling and how many splits a product takes: the least time by a model of workgroups on processors.
 
 use nx_vulkan_ir::program::epilogue::MATRIX_MIN_WORK;
-use nx_vulkan_spirv::dot::{LANES, LaneTile, Tile, Tiling};
-use nx_vulkan_spirv::matrix::{MatrixTile, Planes};
 
+use super::launch::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Outline};
 use super::matrix::Form;
-use super::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Outline};
+use super::{LANES, LaneTile, MatrixTile, Planes, Tile, Tiling};
 use crate::CType;
 use crate::kernels::has_lanes;
 use crate::tuning::{DeviceModel, Products, Units};

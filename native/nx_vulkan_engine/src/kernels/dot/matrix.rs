@@ -3,11 +3,10 @@
 //! of those that are scaled lost digits on the way, which the device notes, the product leaves the results to a plain kernel behind it.
 
 use nx_vulkan_ir::program::epilogue::{MATRIX_MAX_BYTES, MATRIX_MIN_DEPTH};
-use nx_vulkan_spirv::dot::{DotSpec, Load, Tiling};
-use nx_vulkan_spirv::matrix::{MatrixTile, Planes, SplitSpec, SplitStage};
 use smallvec::SmallVec;
 
-use super::{Choice, Group, Matrix, Outline, Product, Results, choice, entire, launch_plain};
+use super::launch::{Choice, Group, Matrix, Outline, Product, Results, entire, launch_plain};
+use super::{DotSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice};
 use crate::kernels::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
 use crate::tuning::DeviceModel;
 use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};

@@ -120,7 +120,7 @@ pub fn table(engine: &Engine, content: Content, ctype: CType, compile: Compile) 
     let mut buffer = engine.alloc(bytes.len() as u64)?;
     engine.upload(&buffer, 0, &bytes)?;
     if let Content::Spectrum(n) = content {
-        buffer = super::spectrum(&engine, &buffer, convolution(n), ctype, compile)?;
+        buffer = super::launch::spectrum(&engine, &buffer, convolution(n), ctype, compile)?;
     }
     cache.insert(content, ctype, &buffer);
     Ok(buffer)

@@ -1,12 +1,12 @@
 //! Elementwise steps on the results of products: the same bits as the product and the steps one after the other.
 
 use nx_vulkan_engine::kernels::dot::{Choice, Epilogue, Group, Matrix, Product, lane_tiles, product, product_as};
+use nx_vulkan_engine::kernels::dot::{Tile, Tiling};
 use nx_vulkan_engine::kernels::map::{Operand, Shapes, map};
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
 use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type};
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
-use nx_vulkan_spirv::dot::{Tile, Tiling};
 
 use super::values::{Range, operand};
 use super::{download, engine, finish, rng, upload};

@@ -1,11 +1,11 @@
 //! Matrix products by every tile there is, not only by those that the model chooses on this device.
 
 use nx_vulkan_engine::kernels::dot::{Choice, Group, Matrix, Product, lane_tiles, product_as};
+use nx_vulkan_engine::kernels::dot::{LANES, Tile, Tiling};
 use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::op::Axes;
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type, Value, View};
-use nx_vulkan_spirv::dot::{LANES, Tile, Tiling};
 
 use super::values::{Range, operand};
 use super::{download, engine, finish, rng, upload};

@@ -6,11 +6,11 @@ mod of_int;
 
 use std::sync::Arc;
 
+use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::program::Elementwise;
 use nx_vulkan_engine::{DType, Engine, Interface, Launch, PipelineKey, Waits};
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::{Element, Layout, Param, ParamLayout};
-use nx_vulkan_spirv::elementwise::{Form, Port, Spec};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::FloatModes;
 use smallvec::smallvec;

@@ -1,0 +1,770 @@
+//! Matrix product kernels for every type: tiled templates whose loads, products and stores are generated.
+
+use nx_vulkan_ir::program::step::{Prologue, Ref, Step, stands_in_loop};
+use nx_vulkan_ir::{CType, DType, Error, Result};
+use rspirv::spirv::{Op as SpirvOp, Word};
+use smallvec::SmallVec;
+
+use super::generate_matrix::{MatrixTile, define_lost};
+use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout, value_type};
+use nx_vulkan_spirv::generated::{Generated, arg};
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
+use nx_vulkan_spirv::scalar::{self, Value};
+use nx_vulkan_spirv::steps::emit_steps;
+
+/// How results lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Store {
+    /// Axes of the space in which results and operands of the epilogue have strides; 0 where none is needed.
+    pub rank: u8,
+    /// Without gaps, in the order in which they are computed.
+    pub contiguous: bool,
+    /// Whether four neighbouring columns are neighbours in memory and aligned, and differ in the space's last coordinate alone.
+    pub by_four: bool,
+}
+
+/// How an epilogue reads an operand of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// One element for all results.
+    Uniform,
+    /// One element for four neighbours.
+    Repeated,
+    /// Four neighbours at once.
+    Neighbours,
+    /// An element for each result, wherever it lies.
+    Strided,
+}
+
+/// Elementwise steps on a result before it is stored.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct EpilogueSpec {
+    pub inputs: SmallVec<[(DType, Access); 2]>,
+    /// Input 0 is the product, those after it are `inputs`. Positions are not known.
+    pub steps: SmallVec<[Step; 1]>,
+    pub result: Ref,
+}
+
+/// How an operand is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Load {
+    /// Whether neighbouring invocations load neighbours along the contracted axis.
+    pub along_k: bool,
+    /// Whether each loads four neighbours at once.
+    pub by_four: bool,
+}
+
+/// A tile of results that one workgroup computes, a block of which each invocation does. `slices` teams of invocations share out
+/// the contracted elements, each of which takes `depth` of them per step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tile {
+    pub rows: u32,
+    pub columns: u32,
+    pub own_rows: u32,
+    pub own_columns: u32,
+    pub slices: u32,
+    pub depth: u32,
+}
+
+impl Tile {
+    const fn new(tile: [u32; 2], own: [u32; 2], slices: u32, depth: u32) -> Tile {
+        Tile { rows: tile[0], columns: tile[1], own_rows: own[0], own_columns: own[1], slices, depth }
+    }
+
+    /// Those with a template, by the type of sums.
+    pub fn all(sum: CType) -> &'static [Tile] {
+        match sum {
+            CType::F32 => TILES_F32,
+            CType::F64 => TILES_F64,
+            _ => &[],
+        }
+    }
+
+    /// Contracted elements of one step.
+    pub fn block(&self) -> u64 {
+        u64::from(self.slices * self.depth)
+    }
+
+    pub fn invocations(&self) -> u32 {
+        self.rows / self.own_rows * (self.columns / self.own_columns) * self.slices
+    }
+
+    /// Shared memory of a workgroup.
+    pub fn shared_bytes(&self, sum: CType) -> u32 {
+        let stages = 2 * self.slices * self.depth * (self.rows + self.columns);
+        let sums = if self.slices > 1 { self.slices * self.rows * self.columns } else { 0 };
+        stages.max(sums) * sum.dtype().size_bytes() as u32
+    }
+
+    fn template(&self, sum: CType, has_steps: bool) -> String {
+        let Tile { rows, columns, own_rows, own_columns, slices, depth } = self;
+        let kind = if sum == CType::F64 { "_f64" } else { "" };
+        let steps = if has_steps { "_steps" } else { "" };
+        format!("dot_tiled_{rows}x{columns}_{own_rows}x{own_columns}_{slices}x{depth}{kind}{steps}")
+    }
+}
+
+const TILES_F32: &[Tile] = &[
+    Tile::new([128, 128], [8, 8], 1, 16),
+    Tile::new([128, 128], [8, 8], 1, 8),
+    Tile::new([64, 256], [8, 8], 1, 8),
+    Tile::new([256, 64], [8, 8], 1, 8),
+    Tile::new([128, 64], [8, 8], 1, 16),
+    Tile::new([64, 128], [8, 8], 1, 16),
+    Tile::new([256, 128], [16, 8], 1, 8),
+    Tile::new([64, 64], [8, 8], 2, 16),
+    Tile::new([64, 64], [4, 4], 1, 16),
+    Tile::new([64, 64], [8, 4], 2, 16),
+    Tile::new([32, 64], [4, 4], 2, 16),
+    Tile::new([64, 32], [4, 4], 2, 16),
+    Tile::new([32, 64], [8, 4], 4, 8),
+    Tile::new([64, 32], [8, 4], 4, 8),
+    Tile::new([32, 32], [4, 4], 4, 16),
+    Tile::new([32, 32], [4, 4], 4, 8),
+    Tile::new([16, 64], [4, 4], 4, 8),
+    Tile::new([64, 16], [4, 4], 4, 8),
+    Tile::new([16, 32], [4, 4], 8, 8),
+    Tile::new([32, 16], [4, 4], 8, 8),
+    Tile::new([16, 16], [4, 4], 16, 4),
+    Tile::new([64, 64], [8, 4], 1, 16),
+    Tile::new([64, 64], [8, 8], 1, 16),
+    Tile::new([32, 64], [8, 4], 2, 16),
+    Tile::new([64, 32], [8, 4], 2, 16),
+    Tile::new([32, 64], [8, 4], 1, 16),
+    Tile::new([64, 32], [8, 4], 1, 16),
+    Tile::new([32, 64], [4, 4], 1, 16),
+    Tile::new([64, 32], [4, 4], 1, 16),
+];
+
+const TILES_F64: &[Tile] = &[
+    Tile::new([128, 128], [8, 8], 1, 8),
+    Tile::new([128, 64], [8, 4], 1, 8),
+    Tile::new([64, 64], [4, 4], 1, 16),
+    Tile::new([64, 64], [4, 4], 1, 8),
+    Tile::new([64, 64], [8, 4], 1, 8),
+    Tile::new([32, 32], [4, 4], 4, 8),
+];
+
+/// A tile of results that the lanes of one subgroup hold in registers, `LANES` columns in each vector.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LaneTile {
+    pub rows: u32,
+    pub vectors: u32,
+}
+
+/// Invocations of a workgroup of [`LaneTile`], all of one subgroup.
+pub const LANES: u32 = 8;
+
+impl LaneTile {
+    const fn new(rows: u32, vectors: u32) -> LaneTile {
+        LaneTile { rows, vectors }
+    }
+
+    /// Those with a template, by the type of sums, the largest first.
+    pub fn all(sum: CType) -> &'static [LaneTile] {
+        const ALL: [LaneTile; 4] =
+            [LaneTile::new(32, 4), LaneTile::new(16, 2), LaneTile::new(8, 2), LaneTile::new(8, 1)];
+        match sum {
+            CType::F32 => &ALL,
+            CType::F64 => &ALL[1..],
+            _ => &ALL[2..],
+        }
+    }
+
+    pub fn columns(&self) -> u32 {
+        self.vectors * LANES
+    }
+
+    /// Whether it can take operands by pairs of neighbours.
+    pub fn takes_pairs(&self, sum: CType) -> bool {
+        sum == CType::F32 && self.vectors > 1
+    }
+
+    fn template(&self, sum: CType, words: u32, paired: bool) -> String {
+        let LaneTile { rows, vectors } = self;
+        match sum {
+            _ if paired => format!("dot_lanes_{rows}x{vectors}_{}_paired", sum.name()),
+            CType::F32 | CType::F64 => format!("dot_lanes_{rows}x{vectors}_{}", sum.name()),
+            _ => format!("dot_lanes_{rows}x{vectors}_{words}"),
+        }
+    }
+}
+
+/// How results are shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Tiling {
+    /// Square tiles of any type.
+    Square,
+    /// An invocation per result, where results are too narrow to fill tiles.
+    Narrow,
+    /// Tiles of f32 or f64 sums.
+    Tiled(Tile),
+    /// Tiles of any type for the lanes of CPU devices.
+    Lanes(LaneTile),
+    /// Tiles of f32 sums on matrix units, of operands that `SplitSpec` wrote, or that lie as it would write them.
+    Matrix(MatrixTile),
+}
+
+/// The key under which a product kernel is compiled once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct DotSpec {
+    pub a: DType,
+    pub b: DType,
+    /// The type of the product itself, to which sums are rounded.
+    pub product: DType,
+    /// The type that is stored.
+    pub out: DType,
+    /// The type in which products are summed: that of `product`, or a wider one.
+    pub sum: CType,
+    /// Axes that make up the batches, rows and contracted elements of `a`, and the batches, contracted elements and columns of `b`.
+    pub a_ranks: [u8; 3],
+    pub b_ranks: [u8; 3],
+    pub a_load: Load,
+    pub b_load: Load,
+    /// Steps on the elements of either operand before they are multiplied, which tiles take in f32 alone; none on matrix units.
+    pub prologues: [Option<Prologue>; 2],
+    pub store: Store,
+    pub tiling: Tiling,
+    /// On matrix units: whether operands are scaled, and nothing is done where elements were lost. Else: whether that is
+    /// the only case in which something is done.
+    pub guarded: bool,
+    /// On matrix units: whether low parts of `b` come before those of `a`.
+    pub low_b_first: bool,
+    /// Whether parameters may fill `ParamLayout::WIDE_PUSH_WORDS` of push constants.
+    pub wide: bool,
+    pub epilogue: Option<EpilogueSpec>,
+}
+
+impl DotSpec {
+    fn words(&self) -> u32 {
+        self.sum.dtype().size_bytes() as u32 / 4
+    }
+
+    /// Rows and columns of results that one workgroup computes.
+    pub fn tile(&self) -> (u64, u64) {
+        match (self.tiling, self.words()) {
+            (Tiling::Tiled(tile), _) => (tile.rows.into(), tile.columns.into()),
+            (Tiling::Lanes(tile), _) => (tile.rows.into(), tile.columns().into()),
+            (Tiling::Matrix(tile), _) => (tile.side.into(), tile.side.into()),
+            (Tiling::Narrow, _) => (1, 64),
+            (Tiling::Square, 1) => (64, 64),
+            (Tiling::Square, 2) => (32, 32),
+            (Tiling::Square, _) => (16, 16),
+        }
+    }
+
+    /// Workgroups for so many batches of rows and columns.
+    pub fn tiles(&self, batches: u64, rows: u64, columns: u64) -> u64 {
+        let (m, n) = self.tile();
+        match self.tiling {
+            Tiling::Narrow => (batches * rows * columns).div_ceil(n),
+            _ => batches * rows.div_ceil(m) * columns.div_ceil(n),
+        }
+    }
+
+    /// Specialization constants: id and value.
+    pub fn constants(&self) -> [(u32, u32); 11] {
+        let in_loop = self.epilogue.as_ref().is_some_and(|e| stands_in_loop(&e.steps));
+        let (a, b) = (self.a_load, self.b_load);
+        let (fallback, scaled) = (self.is_fallback(), self.guarded && !self.is_fallback());
+        let [a_steps, b_steps] = self.prologues.each_ref().map(Option::is_some);
+        let values = [
+            a.along_k,
+            b.along_k,
+            a.by_four,
+            b.by_four,
+            self.store.by_four,
+            in_loop,
+            fallback,
+            scaled,
+            self.low_b_first,
+            a_steps,
+            b_steps,
+        ];
+        std::array::from_fn(|id| (id as u32, u32::from(values[id])))
+    }
+
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        let push_words = if self.wide { ParamLayout::WIDE_PUSH_WORDS } else { ParamLayout::PUSH_WORDS };
+        Generated::push_or_table_of(push_words, |table| match self.tiling {
+            Tiling::Square => self.generate_scalar(library, &format!("dot_{}", self.words()), modes, table),
+            Tiling::Narrow => self.generate_narrow(library, modes, table),
+            Tiling::Tiled(tile) => {
+                let has_steps = self.prologues.iter().any(Option::is_some);
+                self.generate_tiled(library, &tile.template(self.sum, has_steps), modes, table)
+            }
+            Tiling::Lanes(tile) => {
+                let name = tile.template(self.sum, self.words(), self.a_load.by_four);
+                self.generate_lanes(library, &name, modes, table)
+            }
+            Tiling::Matrix(tile) => self.generate_matrix(library, tile, modes, table),
+        })
+    }
+
+    /// Whether it is there for elements that lost digits on their way to matrix units.
+    pub fn is_fallback(&self) -> bool {
+        self.guarded && !matches!(self.tiling, Tiling::Matrix(_))
+    }
+
+    /// Operands before those of the epilogue: both factors, on matrix units with their scales, and what tells of lost elements.
+    pub fn first_input(&self) -> u8 {
+        match (self.tiling, self.guarded) {
+            (_, false) => 2,
+            (Tiling::Matrix(_), true) => 6,
+            (_, true) => 4,
+        }
+    }
+
+    /// Position of operand `k` at indices into some of its groups of axes, of which `first` is the first.
+    fn position(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        k: u8,
+        first: usize,
+        args: &[Word],
+    ) -> Result<Word> {
+        match k {
+            0 => grouped_position(code, params, (k, 0), &self.a_ranks, first, args),
+            _ => grouped_position(code, params, (k, self.a_ranks.iter().sum()), &self.b_ranks, first, args),
+        }
+    }
+
+    fn generate_scalar(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
+        let (mut linker, mut params) = start(library, name, modes, table, 6)?;
+        for (slot, operand, dtype) in [("slot_a", 0, self.a), ("slot_b", 1, self.b)] {
+            linker.define(slot, |code, args| {
+                let at = self.position(code, &mut params, operand, 0, args)?;
+                let id = self.loaded(code, &mut params, operand, dtype, at)?;
+                Ok(Some(self.to_words(code, id)))
+            })?;
+        }
+        self.define_sums(&mut linker)?;
+        self.define_store_of_words(&mut linker, &mut params)?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+    }
+
+    fn generate_narrow(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+        let (mut linker, mut params) = start(library, &format!("dot_narrow_{}", self.words()), modes, table, 6)?;
+        for (name, operand, dtype) in [("a", 0, self.a), ("b", 1, self.b)] {
+            // Elements that are wider than sums are converted as they are loaded.
+            let fits = dtype.ctype().dtype().size_bytes() <= self.sum.dtype().size_bytes();
+            linker.define(&format!("slot_{name}"), |code, args| {
+                let at = self.position(code, &mut params, operand, 0, args)?;
+                if !fits {
+                    let id = self.loaded(code, &mut params, operand, dtype, at)?;
+                    return Ok(Some(self.to_words(code, id)));
+                }
+                let id = access::load(code, params.address(operand), Element::Typed(dtype), at)?;
+                Ok(Some(access::padded_words(code, dtype.ctype(), id, self.words())))
+            })?;
+            linker.define(&format!("slot_{name}_factor"), |code, args| {
+                let words = arg(args, 0)?;
+                if !fits {
+                    return Ok(Some(words));
+                }
+                let element = Value { id: access::value_of_padded(code, dtype.ctype(), words, self.words()), dtype };
+                let id = match &self.prologues[usize::from(operand)] {
+                    Some(prologue) => self.factor(code, prologue, element)?,
+                    None => scalar::cast(code, element, self.sum.dtype())?,
+                };
+                Ok(Some(self.to_words(code, id)))
+            })?;
+        }
+        self.define_sums(&mut linker)?;
+        self.define_store_of_words(&mut linker, &mut params)?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+    }
+
+    /// Arithmetic on words, as far as the template has it.
+    fn define_sums(&self, linker: &mut Linker<'_>) -> Result<()> {
+        for (slot, name) in [("slot_multiply_add", "multiply_add"), ("slot_add", "add")] {
+            if !linker.has_slot(slot) {
+                continue;
+            }
+            linker.define(slot, |code, args| {
+                let ty = value_type(code, self.sum);
+                let mut operands: SmallVec<[Word; 3]> = SmallVec::from_slice(args);
+                if self.sum != CType::U32 {
+                    operands.iter_mut().for_each(|words| *words = code.ids(SpirvOp::Bitcast, ty, &[*words]));
+                }
+                let id = code.call(&format!("nx_{name}_{}", self.sum.name()), &operands)?;
+                Ok(Some(self.to_words(code, id)))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn define_store_of_words(&self, linker: &mut Linker<'_>, params: &mut ParamLayout) -> Result<()> {
+        linker.define("slot_store", |code, args| {
+            let (at, words) = (arg(args, 0)?, arg(args, 1)?);
+            let ty = value_type(code, self.sum);
+            let id = if self.sum == CType::U32 { words } else { code.bitcast(ty, words) };
+            self.finish(code, params, at, &[id])?;
+            Ok(None)
+        })
+    }
+
+    fn generate_tiled(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
+        let (mut linker, mut params) = start(library, name, modes, table, 6)?;
+
+        for (name, operand, load, dtype) in [("a", 0, self.a_load, self.a), ("b", 1, self.b_load, self.b)] {
+            self.define_positions(&mut linker, &mut params, name, operand)?;
+            if load.by_four {
+                linker.define(&format!("slot_{name}_four"), |code, args| {
+                    load_four(code, &mut params, operand, dtype, self.sum, arg(args, 0)?).map(Some)
+                })?;
+            } else {
+                linker.define(&format!("slot_{name}"), |code, args| {
+                    self.load(code, &mut params, operand, dtype, arg(args, 0)?).map(Some)
+                })?;
+            }
+            let Some(prologue) = &self.prologues[usize::from(operand)] else { continue };
+            if dtype.ctype() != CType::F32 || self.sum != CType::F32 {
+                let reason = format!("steps on {dtype} for sums of {}", self.sum.name());
+                return Err(Error::InvalidProgram { op: "dot".to_string(), reason });
+            }
+            linker.define(&format!("slot_{name}_steps"), |code, args| {
+                let (part, fetched) = (value_type(code, self.sum), arg(args, 0)?);
+                let mut lanes: SmallVec<[Word; 4]> = SmallVec::new();
+                for lane in 0..4 {
+                    let id = code.extract(part, fetched, lane);
+                    lanes.push(self.factor(code, prologue, Value { id, dtype })?);
+                }
+                Ok(Some(vector_of(code, self.sum, &lanes)))
+            })?;
+        }
+        if self.guarded {
+            define_lost(&mut linker, &mut params, [2, 3])?;
+        }
+        self.define_stores(&mut linker, &mut params)?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+    }
+
+    fn generate_lanes(&self, library: &Library, name: &str, modes: FloatModes, table: bool) -> Result<Generated> {
+        let (mut linker, mut params) = start(library, name, modes, table, 6)?;
+        linker.pairs = self.a_load.by_four;
+        let in_words = !matches!(self.sum, CType::F32 | CType::F64);
+        for (name, operand, dtype) in [("a", 0, self.a), ("b", 1, self.b)] {
+            self.define_positions(&mut linker, &mut params, name, operand)?;
+            if self.a_load.by_four {
+                linker.define(&format!("slot_{name}_pair"), |code, args| {
+                    self.loaded_pair(code, &mut params, operand, dtype, arg(args, 0)?).map(Some)
+                })?;
+                continue;
+            }
+            linker.define(&format!("slot_{name}"), |code, args| {
+                let id = self.loaded(code, &mut params, operand, dtype, arg(args, 0)?)?;
+                Ok(Some(if in_words { self.to_words(code, id) } else { id }))
+            })?;
+        }
+        if in_words {
+            self.define_sums(&mut linker)?;
+            self.define_store_of_words(&mut linker, &mut params)?;
+        } else {
+            self.define_stores_of_lanes(&mut linker, &mut params)?;
+        }
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+    }
+
+    /// Positions of a batch with a row or column, and of a contracted element, which add up to that of an element.
+    fn define_positions(
+        &self,
+        linker: &mut Linker<'_>,
+        params: &mut ParamLayout,
+        name: &str,
+        operand: u8,
+    ) -> Result<()> {
+        linker.define(&format!("slot_{name}_free"), |code, args| {
+            if operand == 0 {
+                return self.position(code, params, operand, 0, args).map(Some);
+            }
+            let batch = self.position(code, params, operand, 0, &[arg(args, 0)?])?;
+            let free = self.position(code, params, operand, 2, &[arg(args, 1)?])?;
+            Ok(Some(code.u32_op(SpirvOp::IAdd, batch, free)))
+        })?;
+        linker.define(&format!("slot_{name}_depth"), |code, args| {
+            let first = if operand == 0 { 2 } else { 1 };
+            self.position(code, params, operand, first, args).map(Some)
+        })
+    }
+
+    /// Slots of single results and, where they are aligned for it, of two neighbours.
+    fn define_stores_of_lanes(&self, linker: &mut Linker<'_>, params: &mut ParamLayout) -> Result<()> {
+        linker.define("slot_store", |code, args| {
+            self.finish(code, params, arg(args, 0)?, &[arg(args, 1)?])?;
+            Ok(None)
+        })?;
+        if !self.store.by_four {
+            return Ok(());
+        }
+        linker.define("slot_store_pair", |code, args| {
+            let (at, pair) = (arg(args, 0)?, arg(args, 1)?);
+            let part = value_type(code, self.sum);
+            let lanes = [0, 1].map(|lane| code.extract(part, pair, lane));
+            self.finish(code, params, at, &lanes)?;
+            Ok(None)
+        })
+    }
+
+    pub(super) fn define_stores(&self, linker: &mut Linker<'_>, params: &mut ParamLayout) -> Result<()> {
+        if !self.store.by_four {
+            return linker.define("slot_store", |code, args| {
+                self.finish(code, params, arg(args, 0)?, &[arg(args, 1)?])?;
+                Ok(None)
+            });
+        }
+        linker.define("slot_store_four", |code, args| {
+            let (group, vector) = (arg(args, 0)?, arg(args, 1)?);
+            let part = value_type(code, self.sum);
+            let lanes = [0, 1, 2, 3].map(|lane| code.extract(part, vector, lane));
+            let two = code.linker.const_u32(2);
+            let at = code.u32_op(SpirvOp::ShiftLeftLogical, group, two);
+            self.finish(code, params, at, &lanes)?;
+            Ok(None)
+        })
+    }
+
+    /// An element as a value of the sum's type.
+    fn load(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        operand: u8,
+        dtype: DType,
+        at: Word,
+    ) -> Result<Word> {
+        let address = params.address(operand);
+        let id = access::load(code, address, Element::Typed(dtype), at)?;
+        scalar::cast(code, Value { id, dtype }, self.sum.dtype())
+    }
+
+    /// An element as it is multiplied: after its steps, as a value of the sum's type.
+    fn loaded(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        operand: u8,
+        dtype: DType,
+        at: Word,
+    ) -> Result<Word> {
+        let Some(prologue) = &self.prologues[usize::from(operand)] else {
+            return self.load(code, params, operand, dtype, at);
+        };
+        let id = access::load(code, params.address(operand), Element::Typed(dtype), at)?;
+        self.factor(code, prologue, Value { id, dtype })
+    }
+
+    /// Two neighbours of f32 from an even place on, as they are multiplied.
+    fn loaded_pair(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        operand: u8,
+        dtype: DType,
+        at: Word,
+    ) -> Result<Word> {
+        let mut lanes = neighbours(code, params, operand, dtype, at, 2)?;
+        if let Some(prologue) = &self.prologues[usize::from(operand)] {
+            for id in &mut lanes {
+                *id = self.factor(code, prologue, Value { id: *id, dtype })?;
+            }
+        }
+        let part = value_type(code, self.sum);
+        let pair = code.linker.type_vector(part, 2);
+        Ok(code.ids(SpirvOp::CompositeConstruct, pair, &lanes))
+    }
+
+    /// An element after its steps, of the sum's type.
+    fn factor(&self, code: &mut Code<'_, '_>, prologue: &Prologue, element: Value) -> Result<Word> {
+        let value = emit_steps(code, &prologue.steps, prologue.result, &[element])?;
+        scalar::cast(code, value, self.sum.dtype())
+    }
+
+    /// Rounds the sums of result `at` and its neighbours, one, two or four in all, takes them through the epilogue and stores them.
+    fn finish(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, at: Word, sums: &[Word]) -> Result<()> {
+        let dtype = self.product;
+        let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 4]> = SmallVec::new();
+        for &id in sums {
+            let id = scalar::cast(code, Value { id, dtype: self.sum.dtype() }, dtype)?;
+            lanes.push(SmallVec::from_slice(&[Value { id, dtype }]));
+        }
+        let axis = self.a_ranks.iter().chain(&self.b_ranks).sum();
+        let coordinates = access::coordinates(code, params, at, axis, self.store.rank)?;
+        let (inputs, steps, result) = match &self.epilogue {
+            Some(epilogue) => (&epilogue.inputs[..], &epilogue.steps[..], epilogue.result),
+            None => (&[][..], &[][..], Ref::Input(0)),
+        };
+        for (operand, &(dtype, how)) in (self.first_input()..).zip(inputs) {
+            let ids = self.neighbours(code, params, operand, (dtype, how), &coordinates, lanes.len())?;
+            lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
+        }
+        let mut results: SmallVec<[Word; 4]> = SmallVec::new();
+        for lane in &lanes {
+            results.push(emit_steps(code, steps, result, lane)?.id);
+        }
+        let (element, operand) = (Element::Typed(self.out), self.first_input() + inputs.len() as u8);
+        let address = params.address(operand);
+        let at = match self.store.contiguous {
+            true => at,
+            false => access::position(code, params, operand, axis, &coordinates)?,
+        };
+        if let [id] = *results {
+            return access::store(code, address, element, at, id);
+        }
+        let width = element.max_width().min(results.len() as u32);
+        let first = groups(code, at, width);
+        for (k, lanes) in (0..).zip(results.chunks(width as usize)) {
+            let group = following(code, first, k);
+            match *lanes {
+                [id] => access::store(code, address, element, group, id)?,
+                _ => access::store_vector(code, address, element, group, lanes)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What an operand of the epilogue has at a place of the results' space and at the neighbours to its right.
+    fn neighbours(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        operand: u8,
+        (dtype, how): (DType, Access),
+        coordinates: &[Word],
+        count: usize,
+    ) -> Result<SmallVec<[Word; 4]>> {
+        let (axis, element) = (self.a_ranks.iter().chain(&self.b_ranks).sum::<u8>(), Element::Typed(dtype));
+        let address = params.address(operand);
+        if how == Access::Uniform {
+            let zero = code.linker.const_u32(0);
+            return Ok(SmallVec::from_elem(access::load(code, address, element, zero)?, count));
+        }
+        let at = access::position(code, params, operand, axis, coordinates)?;
+        match how {
+            Access::Neighbours if count > 1 => return neighbours(code, params, operand, dtype, at, count as u32),
+            Access::Repeated => return Ok(SmallVec::from_elem(access::load(code, address, element, at)?, count)),
+            Access::Neighbours | Access::Uniform | Access::Strided => {}
+        }
+        let mut at = access::biased(code, params, operand, at)?;
+        let mut ids = SmallVec::new();
+        for lane in 0..count {
+            if lane > 0 {
+                let step = code.param(params.word(Param::Stride(operand, axis + self.store.rank - 1)))?;
+                at = code.u32_op(SpirvOp::IAdd, at, step);
+            }
+            ids.push(access::load(code, address, element, at)?);
+        }
+        Ok(ids)
+    }
+
+    fn to_words(&self, code: &mut Code<'_, '_>, id: Word) -> Word {
+        if self.sum == CType::U32 {
+            return id;
+        }
+        let uint = code.linker.type_uint(32);
+        let ty = match self.words() {
+            1 => uint,
+            words => code.linker.type_vector(uint, words),
+        };
+        code.bitcast(ty, id)
+    }
+}
+
+/// Position of an operand at indices into some of its groups of axes, of which `first` is the first. The axes of all groups begin at
+/// an axis of the iteration space.
+pub(super) fn grouped_position(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    (operand, mut axis): (u8, u8),
+    ranks: &[u8; 3],
+    first: usize,
+    args: &[Word],
+) -> Result<Word> {
+    axis += ranks.iter().take(first).sum::<u8>();
+    let mut at = None;
+    for (&arg, &rank) in args.iter().zip(ranks.iter().skip(first)) {
+        // One element: its index is 0.
+        if rank == 0 {
+            continue;
+        }
+        let coordinates = access::coordinates(code, params, arg, axis, rank)?;
+        let term = access::position(code, params, operand, axis, &coordinates)?;
+        at = Some(at.map_or(term, |at| code.u32_op(SpirvOp::IAdd, at, term)));
+        axis += rank;
+    }
+    Ok(at.unwrap_or_else(|| code.linker.const_u32(0)))
+}
+
+/// Four neighbours as a vector of a type of sums.
+pub(super) fn load_four(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    operand: u8,
+    dtype: DType,
+    sum: CType,
+    at: Word,
+) -> Result<Word> {
+    let mut lanes = neighbours(code, params, operand, dtype, at, 4)?;
+    for id in &mut lanes {
+        *id = scalar::cast(code, Value { id: *id, dtype }, sum.dtype())?;
+    }
+    Ok(vector_of(code, sum, &lanes))
+}
+
+fn vector_of(code: &mut Code<'_, '_>, ctype: CType, lanes: &[Word]) -> Word {
+    let part = value_type(code, ctype);
+    let vector = code.linker.type_vector(part, 4);
+    code.ids(SpirvOp::CompositeConstruct, vector, lanes)
+}
+
+/// Two or four neighbours from a position on that is aligned for them, with as few loads as their type allows.
+fn neighbours(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    operand: u8,
+    dtype: DType,
+    at: Word,
+    count: u32,
+) -> Result<SmallVec<[Word; 4]>> {
+    let (element, address) = (Element::Typed(dtype), params.address(operand));
+    let width = element.max_width().min(count);
+    let first = groups(code, at, width);
+    let mut lanes: SmallVec<[Word; 4]> = SmallVec::new();
+    for k in 0..count / width {
+        let group = following(code, first, k);
+        match width {
+            1 => lanes.push(access::load(code, address, element, group)?),
+            _ => lanes.extend(access::load_vector(code, address, element, width, group)?),
+        }
+    }
+    Ok(lanes)
+}
+
+/// The index `k` after `first`.
+fn following(code: &mut Code<'_, '_>, first: Word, k: u32) -> Word {
+    if k == 0 {
+        return first;
+    }
+    let k = code.linker.const_u32(k);
+    code.u32_op(SpirvOp::IAdd, first, k)
+}
+
+/// Groups of `width` elements, a power of two, before position `at`.
+fn groups(code: &mut Code<'_, '_>, at: Word, width: u32) -> Word {
+    let shift = code.linker.const_u32(width.trailing_zeros());
+    code.u32_op(SpirvOp::ShiftRightLogical, at, shift)
+}
+
+/// A template, and parameters that begin with so many numbers of the launch.
+pub(super) fn start<'l>(
+    library: &'l Library,
+    name: &str,
+    modes: FloatModes,
+    table: bool,
+    numbers: u8,
+) -> Result<(Linker<'l>, ParamLayout)> {
+    let header: SmallVec<[Param; 10]> = (0..numbers).map(Param::Extra).collect();
+    Ok((Linker::new(library, name, table, modes)?, ParamLayout::new(&header)))
+}

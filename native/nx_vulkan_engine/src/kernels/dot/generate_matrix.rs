@@ -1,0 +1,271 @@
+//! Products on matrix units, and their operands: f32 numbers as three of bf16 or pairs of f16, f16 as they are.
+
+use nx_vulkan_ir::{CType, DType, Result};
+use rspirv::spirv::{Op as SpirvOp, Word};
+
+use super::generate::{DotSpec, Load, grouped_position, load_four, start};
+use nx_vulkan_spirv::access::{self, Element, ParamLayout};
+use nx_vulkan_spirv::generated::{Generated, arg};
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
+use nx_vulkan_spirv::scalar::{self, Value};
+
+/// The numbers that make up an element of an operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Planes {
+    /// One of f16, for f16 and what f16 holds.
+    OneF16,
+    /// Two of f16 for f32, which hold 22 bits.
+    TwoF16,
+    /// Three of bf16 for f32, which hold all 24 bits.
+    ThreeBf16,
+}
+
+impl Planes {
+    pub const ALL: [Planes; 3] = [Planes::OneF16, Planes::TwoF16, Planes::ThreeBf16];
+
+    pub fn count(self) -> u32 {
+        match self {
+            Planes::OneF16 => 1,
+            Planes::TwoF16 => 2,
+            Planes::ThreeBf16 => 3,
+        }
+    }
+
+    /// Whether they are bf16, not f16.
+    pub fn is_bf16(self) -> bool {
+        match self {
+            Planes::OneF16 | Planes::TwoF16 => false,
+            Planes::ThreeBf16 => true,
+        }
+    }
+
+    /// Whether they lie in the order in which the invocations of a subgroup hold 16 x 16 elements, and not by rows.
+    pub fn is_in_order(self) -> bool {
+        match self {
+            Planes::OneF16 | Planes::TwoF16 => false,
+            Planes::ThreeBf16 => true,
+        }
+    }
+
+    /// Rows that lie together.
+    pub fn rows_together(self) -> u64 {
+        if self.is_in_order() { 16 } else { 1 }
+    }
+
+    /// Contracted elements of one step of a product, to which operands are padded.
+    pub fn block(self) -> u64 {
+        match self {
+            Planes::OneF16 => 64,
+            Planes::TwoF16 => 32,
+            Planes::ThreeBf16 => 16,
+        }
+    }
+}
+
+/// A square tile of results that one workgroup computes on matrix units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MatrixTile {
+    pub side: u32,
+    pub planes: Planes,
+}
+
+impl MatrixTile {
+    /// Those with a template, the largest first.
+    pub fn all(planes: Planes) -> impl Iterator<Item = MatrixTile> + Clone {
+        let sides: &[u32] = match planes {
+            Planes::OneF16 | Planes::TwoF16 => &[128, 64],
+            Planes::ThreeBf16 => &[64],
+        };
+        sides.iter().map(move |&side| MatrixTile { side, planes })
+    }
+
+    /// Contracted elements of one step.
+    pub fn block(&self) -> u64 {
+        self.planes.block()
+    }
+
+    pub fn invocations(&self) -> u32 {
+        if self.side == 128 { 256 } else { 128 }
+    }
+
+    /// Shared memory of a workgroup: a step of both operands, or 16 rows of each subgroup's results, whichever is more.
+    pub fn shared_bytes(&self) -> u32 {
+        2 * self.side * 9 * 16
+    }
+
+    fn template(&self) -> String {
+        format!("dot_matrix_{0}x{0}_{1}", self.side, self.planes.count())
+    }
+}
+
+impl DotSpec {
+    pub(super) fn generate_matrix(
+        &self,
+        library: &Library,
+        tile: MatrixTile,
+        modes: FloatModes,
+        table: bool,
+    ) -> Result<Generated> {
+        let name = &tile.template();
+        let (mut linker, mut params) = start(library, name, modes, table, 10)?;
+        linker.bfloat16 = tile.planes.is_bf16();
+        if tile.planes.is_in_order() {
+            // Compilers may fetch them early then, past all other accesses.
+            let word = linker.type_uint(32);
+            let block = linker.type_vector(word, 4);
+            linker.declare_read_only(block, 16);
+        }
+        for (slot, operand) in [("slot_a_block", 0), ("slot_b_block", 1)] {
+            linker.define(slot, |code, args| {
+                let address = params.address(operand);
+                access::load(code, address, Element::Raw(16), arg(args, 0)?).map(Some)
+            })?;
+        }
+        if self.guarded {
+            for (slot, operand) in [("slot_a_scale", 2), ("slot_b_scale", 3)] {
+                linker.define(slot, |code, args| {
+                    let address = params.address(operand);
+                    access::load(code, address, Element::Typed(DType::F32), arg(args, 0)?).map(Some)
+                })?;
+            }
+            define_lost(&mut linker, &mut params, [4, 5])?;
+        }
+        self.define_stores(&mut linker, &mut params)?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+    }
+}
+
+/// How many elements of both operands lost digits, which two words in memory tell.
+pub(super) fn define_lost(linker: &mut Linker<'_>, params: &mut ParamLayout, operands: [u8; 2]) -> Result<()> {
+    linker.define("slot_lost", |code, _| {
+        let zero = code.linker.const_u32(0);
+        let mut word = |operand| access::load(code, params.address(operand), Element::Raw(4), zero);
+        let [a, b] = [word(operands[0])?, word(operands[1])?];
+        Ok(Some(code.u32_op(SpirvOp::BitwiseOr, a, b)))
+    })
+}
+
+/// What a kernel does to an operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SplitStage {
+    /// Finds the largest absolute values.
+    Largest,
+    /// Writes it as f16 or bf16.
+    Split,
+}
+
+/// The key under which kernels are compiled once that prepare an operand.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SplitSpec {
+    pub stage: SplitStage,
+    pub dtype: DType,
+    /// Axes that make up batches, rows and contracted elements.
+    pub ranks: [u8; 3],
+    pub load: Load,
+    pub planes: Planes,
+    /// Whether rows are scaled, and lost elements noted.
+    pub scaled: bool,
+    /// Whether it is the second operand, whose rows are the product's columns; it makes a difference where numbers lie in order.
+    pub second: bool,
+}
+
+impl SplitSpec {
+    /// Contracted elements of which one workgroup finds the largest: all, where they are the contiguous axis.
+    pub fn part(&self, depth: u64) -> u64 {
+        if self.load.along_k { depth } else { depth.div_ceil(32).next_multiple_of(64) }
+    }
+
+    /// Parts of the contracted axis of which the largest values are found.
+    pub fn parts(&self, depth: u64) -> u64 {
+        depth.div_ceil(self.part(depth))
+    }
+
+    /// Workgroups for so many batches and rows.
+    pub fn groups(&self, batches: u64, rows: u64, depth: u64) -> u64 {
+        let padded = depth.next_multiple_of(self.planes.block());
+        match (self.stage, self.planes.is_in_order(), self.load.along_k) {
+            (SplitStage::Largest, _, true) => (batches * rows).div_ceil(2),
+            (SplitStage::Largest, _, false) => batches * rows.div_ceil(128) * self.parts(depth),
+            // A workgroup for eight times 16 rows x 16.
+            (SplitStage::Split, true, true) => batches * rows.div_ceil(16) * (padded / 16).div_ceil(8),
+            (SplitStage::Split, true, false) => batches * rows.div_ceil(16).div_ceil(8) * (padded / 16),
+            (SplitStage::Split, false, true) => (batches * rows * padded / 8).div_ceil(256),
+            (SplitStage::Split, false, false) => batches * rows.div_ceil(64) * padded.div_ceil(64),
+        }
+    }
+
+    /// Specialization constants: id and value.
+    pub fn constants(&self) -> [(u32, u32); 4] {
+        let values = [self.load.along_k, self.load.by_four, self.scaled, self.second];
+        std::array::from_fn(|id| (id as u32, u32::from(values[id])))
+    }
+
+    /// Operands are the matrix, where rows are scaled the largest values of its parts, and what is written: the largest values and
+    /// the number of lost elements, or the f16 numbers and, where rows are scaled, scales and the number of lost elements.
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        Generated::push_or_table(|table| {
+            let name = match self.stage {
+                SplitStage::Largest => "split_largest".to_string(),
+                SplitStage::Split => format!("split_{}", self.planes.count()),
+            };
+            let (mut linker, mut params) = start(library, &name, modes, table, 5)?;
+            linker.bfloat16 = self.planes.is_bf16();
+            linker.define("slot_free", |code, args| {
+                grouped_position(code, &mut params, (0, 0), &self.ranks, 0, args).map(Some)
+            })?;
+            linker.define("slot_depth", |code, args| {
+                grouped_position(code, &mut params, (0, 0), &self.ranks, 2, args).map(Some)
+            })?;
+            if self.load.by_four {
+                linker.define("slot_load_four", |code, args| {
+                    load_four(code, &mut params, 0, self.dtype, CType::F32, arg(args, 0)?).map(Some)
+                })?;
+            } else {
+                linker.define("slot_load", |code, args| {
+                    let address = params.address(0);
+                    let id = access::load(code, address, Element::Typed(self.dtype), arg(args, 0)?)?;
+                    scalar::cast(code, Value { id, dtype: self.dtype }, DType::F32).map(Some)
+                })?;
+            }
+            let float = Element::Typed(DType::F32);
+            match self.stage {
+                SplitStage::Largest => {
+                    linker.define("slot_store", |code, args| put(code, &mut params, 1, float, args))?;
+                    linker.define("slot_begin", |code, _| {
+                        let zero = code.linker.const_u32(0);
+                        put(code, &mut params, 2, Element::Raw(4), &[zero, zero])
+                    })?;
+                }
+                SplitStage::Split if self.scaled => {
+                    linker.define("slot_store", |code, args| put(code, &mut params, 2, Element::Raw(16), args))?;
+                    linker.define("slot_store_scale", |code, args| put(code, &mut params, 3, float, args))?;
+                    linker.define("slot_largest", |code, args| {
+                        let address = params.address(1);
+                        access::load(code, address, float, arg(args, 0)?).map(Some)
+                    })?;
+                    linker.define("slot_lose", |code, _| {
+                        let (address, one) = (params.address(4), code.linker.const_u32(1));
+                        code.atomic_or(address, one).map(|()| None)
+                    })?;
+                }
+                SplitStage::Split => {
+                    linker.define("slot_store", |code, args| put(code, &mut params, 1, Element::Raw(16), args))?
+                }
+            }
+            Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+        })
+    }
+}
+
+/// Stores the second argument as the element of an operand that the first one names.
+fn put(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    operand: u8,
+    element: Element,
+    args: &[Word],
+) -> Result<Option<Word>> {
+    let address = params.address(operand);
+    access::store(code, address, element, arg(args, 0)?, arg(args, 1)?).map(|()| None)
+}

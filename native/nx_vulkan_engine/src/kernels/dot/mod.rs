@@ -1,0 +1,96 @@
+//! Matrix products: tiles of f32 and f64, lanes of a subgroup, matrix units, and the split of numbers for those.
+
+mod choice;
+mod generate;
+mod generate_matrix;
+mod launch;
+mod matrix;
+
+use super::family::{Constants, KernelFamily, flops_of, name_of_ops, names_of_steps};
+use super::{Arguments, Place};
+use crate::Result;
+use crate::program::ops::multiplied;
+use nx_vulkan_spirv::generated::Generated;
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
+use smallvec::SmallVec;
+
+#[cfg(test)]
+pub(crate) use choice::{accurate_splits, launch_of};
+pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, plain};
+pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, Tile, Tiling};
+pub use generate_matrix::{MatrixTile, Planes, SplitSpec, SplitStage};
+pub use launch::{Choice, Epilogue, Group, Matrix, Outline, Product, product, product_as};
+pub use matrix::{Form, Prepared, prepare};
+
+impl KernelFamily for DotSpec {
+    fn name(&self) -> String {
+        let prologues = self.prologues.iter().flatten().flat_map(|prologue| names_of_steps(&prologue.steps));
+        let epilogue = self.epilogue.iter().flat_map(|epilogue| names_of_steps(&epilogue.steps));
+        let tiling = match self.tiling {
+            Tiling::Square => "square".to_string(),
+            Tiling::Narrow => "narrow".to_string(),
+            Tiling::Tiled(tile) => format!("{}x{}", tile.rows, tile.columns),
+            Tiling::Lanes(tile) => format!("lanes_{}x{}", tile.rows, tile.columns()),
+            Tiling::Matrix(tile) => format!("matrix_{0}x{0}", tile.side),
+        };
+        format!("{}.{tiling}.{}", name_of_ops(prologues.chain(["dot"]).chain(epilogue), "dot"), self.out)
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        DotSpec::generate(self, library, modes)
+    }
+
+    fn constants(&self, _: FloatModes) -> Constants {
+        SmallVec::from_slice(&DotSpec::constants(self))
+    }
+
+    fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {
+        let number = |k| arguments.number(k);
+        let [rows, columns, depth, batches] = [number(0)?, number(1)?, number(2)?, number(3)?];
+        let results = multiplied(&[rows, columns, batches])?;
+        let epilogue = self.epilogue.as_ref().map_or(0, |epilogue| flops_of(&epilogue.steps));
+        let [a, b] = self.prologues.each_ref().map(|p| p.as_ref().map_or(0, |p| flops_of(&p.steps)));
+        let of_a = multiplied(&[rows, depth, batches, a])?;
+        let of_b = multiplied(&[columns, depth, batches, b])?;
+        let all = [multiplied(&[2, results, depth])?, multiplied(&[results, epilogue])?, of_a, of_b];
+        all.into_iter().try_fold(0u64, u64::checked_add)
+    }
+
+    fn is_fallback(&self) -> bool {
+        DotSpec::is_fallback(self)
+    }
+
+    fn element_bytes(&self, k: usize, place: &Place<'_>) -> u64 {
+        match k {
+            0 => self.a.size_bytes(),
+            1 => self.b.size_bytes(),
+            _ => place.element_bytes,
+        }
+    }
+}
+
+impl KernelFamily for SplitSpec {
+    fn name(&self) -> String {
+        match self.stage {
+            SplitStage::Largest => format!("split.largest.{}", self.dtype),
+            SplitStage::Split => format!("split.{}.{}", self.planes.count(), self.dtype),
+        }
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        SplitSpec::generate(self, library, modes)
+    }
+
+    fn constants(&self, _: FloatModes) -> Constants {
+        SmallVec::from_slice(&SplitSpec::constants(self))
+    }
+
+    fn flops(&self, _: &Arguments<'_>, _: u64) -> Option<u64> {
+        Some(0)
+    }
+
+    fn element_bytes(&self, k: usize, place: &Place<'_>) -> u64 {
+        if k == 0 { self.dtype.size_bytes() } else { place.element_bytes }
+    }
+}

@@ -1,0 +1,183 @@
+//! What a family of kernels says of itself, and the list of families.
+
+use std::fmt::Debug;
+
+use nx_vulkan_device::work::Work;
+use nx_vulkan_ir::program::step::Step;
+use nx_vulkan_spirv::access::Element;
+use nx_vulkan_spirv::generated::Generated;
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::workgroup::WorkgroupSpec;
+use smallvec::SmallVec;
+
+use super::dot::{DotSpec, SplitSpec};
+use super::fft::FftKernel;
+use super::fold::FoldSpec;
+use super::index::{GatherSpec, ScatterSpec, SegmentAddSpec, SegmentPutSpec, ShiftSpec, TakeSpec, TargetSpec};
+use super::linalg::LinalgSpec;
+use super::map::Spec;
+use super::reduce::ReduceKernel;
+use super::rows::RowsSpec;
+use super::scan::ScanKernel;
+use super::sort::SortSpec;
+use super::transpose::TransposeSpec;
+use super::window_scatter::WindowScatterSpec;
+use super::{Arguments, Place};
+use crate::Result;
+
+/// Specialization constants: id and value.
+pub type Constants = SmallVec<[(u32, u32); 4]>;
+
+/// Numbers of places: one that is read and, behind those, one that is written.
+pub type Pairs = SmallVec<[(usize, usize); 2]>;
+
+/// A kernel before it is generated: all that distinguishes it from others of its family, and what is known of its launches.
+pub trait KernelFamily: Debug {
+    /// Its name, for people: `family.variant.type` of lower-case letters, digits, `_` and `.`, such as `map.multiply_add_tanh.f32`.
+    /// Different kernels may share one.
+    fn name(&self) -> String;
+
+    /// The module and its parameters.
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated>;
+
+    /// The constants that it is specialized with.
+    fn constants(&self, _modes: FloatModes) -> Constants {
+        Constants::new()
+    }
+
+    /// The operations of one launch; `None` where they depend on values. What `extra` means is said where the family is launched.
+    fn flops(&self, arguments: &Arguments<'_>, groups: u64) -> Option<u64>;
+
+    /// Whether launches look at one number and, as a rule, do nothing.
+    fn is_fallback(&self) -> bool {
+        false
+    }
+
+    /// Whether indices choose what is read of the first operand: as much as is written.
+    fn reads_by_indices(&self) -> bool {
+        false
+    }
+
+    /// Bytes of an element of operand `k`, 0 where all that lies behind its address counts.
+    fn element_bytes(&self, _k: usize, place: &Place<'_>) -> u64 {
+        place.element_bytes
+    }
+
+    /// The most that one workgroup does, in instructions, where that may take long, on a device that ends loops after `max_work`.
+    fn longest(&self, _max_work: u64, _arguments: &Arguments<'_>, _groups: u64) -> u64 {
+        0
+    }
+
+    /// Pairs of places of which the second may share its memory with the first, if nothing else uses either meanwhile.
+    fn in_place(&self, _arguments: &Arguments<'_>, _first_output: usize) -> Pairs {
+        Pairs::new()
+    }
+}
+
+macro_rules! families {
+    ($($name:ident($spec:ty)),* $(,)?) => {
+        /// Everything that distinguishes one generated kernel from another.
+        #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+        #[allow(missing_docs)]
+        pub enum KernelSpec { $($name($spec)),* }
+
+        impl KernelSpec {
+            /// What its family says of it.
+            pub fn family(&self) -> &dyn KernelFamily {
+                match self { $(KernelSpec::$name(spec) => spec),* }
+            }
+        }
+    };
+}
+
+families! {
+    Map(Spec),
+    Reduce(ReduceKernel),
+    Rows(RowsSpec),
+    Fold(FoldSpec),
+    Gather(GatherSpec),
+    Take(TakeSpec),
+    Shift(ShiftSpec),
+    Scatter(ScatterSpec),
+    Targets(TargetSpec),
+    SegmentPut(SegmentPutSpec),
+    SegmentAdd(SegmentAddSpec),
+    Dot(DotSpec),
+    Split(SplitSpec),
+    Scan(ScanKernel),
+    Sort(SortSpec),
+    Transpose(TransposeSpec),
+    WindowScatter(WindowScatterSpec),
+    Workgroup(Box<WorkgroupSpec>),
+    Linalg(LinalgSpec),
+    Fft(FftKernel),
+}
+
+impl KernelSpec {
+    /// The work of one launch on a device that ends loops after `max_work`.
+    pub(super) fn work(&self, max_work: u64, arguments: &Arguments<'_>, first_output: usize, groups: u64) -> Work {
+        let family = self.family();
+        if family.is_fallback() {
+            return Work { read_bytes: 8, flops: Some(0), ..Work::default() };
+        }
+        let (reads, writes) = arguments.places.split_at(first_output.min(arguments.places.len()));
+        let sum = |places: &[Place<'_>], first: usize| -> u64 {
+            // Operands that a kernel does not use are given a buffer of another.
+            let is_first = |k: usize, place: &Place<'_>| places[..k].iter().all(|p| p.address != place.address);
+            let places = places.iter().enumerate().filter(|(k, place)| is_first(*k, place));
+            places.map(|(k, place)| operand_bytes(family, first + k, place, arguments)).sum()
+        };
+        let written_bytes = sum(writes, first_output);
+        let read_bytes = match family.reads_by_indices() {
+            true => written_bytes + sum(reads.get(1..).unwrap_or_default(), 1),
+            false => sum(reads, 0),
+        };
+        let longest = family.longest(max_work, arguments, groups);
+        Work { read_bytes, written_bytes, flops: family.flops(arguments, groups), longest }
+    }
+}
+
+/// The bytes of operand `k` of a launch.
+pub(super) fn operand_bytes(family: &dyn KernelFamily, k: usize, place: &Place<'_>, arguments: &Arguments<'_>) -> u64 {
+    let rest = place.buffer.size_bytes().saturating_sub(place.address.saturating_sub(place.buffer.address()));
+    let element_bytes = family.element_bytes(k, place);
+    if element_bytes == 0 || place.strides.is_empty() {
+        return rest;
+    }
+    let moving = place.strides.iter().zip(arguments.sizes).filter(|(stride, _)| **stride != 0);
+    let elements = moving.fold(1u64, |n, (_, &size)| n.saturating_mul(size));
+    elements.saturating_mul(element_bytes).min(place.buffer.size_bytes())
+}
+
+/// The operations of steps on one element.
+pub(super) fn flops_of(steps: &[Step]) -> u64 {
+    steps.iter().map(|step| step.op.flops()).sum()
+}
+
+/// Ops that a name tells; of more, it tells how many there are.
+const MAX_OPS: usize = 4;
+
+/// `a_b_c`, or `a_b_c_d_and_5_more`; `none` where there is no op.
+pub(super) fn name_of_ops<'a>(ops: impl Iterator<Item = &'a str>, none: &str) -> String {
+    let all: Vec<&str> = ops.collect();
+    let told = all.iter().take(MAX_OPS).copied().collect::<Vec<_>>().join("_");
+    match all.len() {
+        0 => none.to_string(),
+        n if n > MAX_OPS => format!("{told}_and_{}_more", n - MAX_OPS),
+        _ => told,
+    }
+}
+
+/// The names of the ops of steps.
+pub(super) fn names_of_steps(steps: &[Step]) -> impl Iterator<Item = &'static str> + '_ {
+    steps.iter().map(|step| step.op.name())
+}
+
+/// The name of an element's type, or of its size.
+pub(super) fn name_of_element(element: Element) -> String {
+    match element {
+        Element::Typed(dtype) => dtype.name().to_string(),
+        Element::Raw(bytes) => format!("{bytes}_bytes"),
+    }
+}

@@ -1,0 +1,29 @@
+//! Reductions by a function of the caller's.
+
+mod generate;
+mod launch;
+
+use super::Arguments;
+use super::family::KernelFamily;
+use crate::Result;
+use crate::program::ops::multiplied;
+use nx_vulkan_spirv::generated::Generated;
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
+
+pub use generate::{FoldSpec, apply};
+pub use launch::{Fold, fold};
+
+impl KernelFamily for FoldSpec {
+    fn name(&self) -> String {
+        format!("fold.{}", self.out)
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        FoldSpec::generate(self, library, modes)
+    }
+
+    fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {
+        multiplied(&[arguments.count.into(), arguments.number(0)?, self.function.steps.len() as u64])
+    }
+}

@@ -1,0 +1,127 @@
+//! Elements read or written where indices say, and the sums of those that are written to one place.
+
+mod generate;
+mod segment;
+
+use super::Arguments;
+use super::family::{Constants, KernelFamily, name_of_element};
+use crate::Result;
+use crate::program::ops::multiplied;
+use nx_vulkan_spirv::generated::Generated;
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
+use smallvec::SmallVec;
+
+pub use generate::{GatherSpec, ScatterSpec, ShiftSpec, TakeSpec, TargetSpec, extra};
+pub use segment::{SegmentAddSpec, SegmentPutSpec};
+
+impl KernelFamily for GatherSpec {
+    fn name(&self) -> String {
+        format!("gather.{}", name_of_element(self.element))
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        GatherSpec::generate(self, library, modes)
+    }
+
+    fn flops(&self, _: &Arguments<'_>, _: u64) -> Option<u64> {
+        Some(0)
+    }
+
+    fn reads_by_indices(&self) -> bool {
+        true
+    }
+}
+
+impl KernelFamily for TakeSpec {
+    fn name(&self) -> String {
+        format!("take.{}", name_of_element(self.element))
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        TakeSpec::generate(self, library, modes)
+    }
+
+    fn flops(&self, _: &Arguments<'_>, _: u64) -> Option<u64> {
+        Some(0)
+    }
+
+    fn reads_by_indices(&self) -> bool {
+        true
+    }
+}
+
+impl KernelFamily for ShiftSpec {
+    fn name(&self) -> String {
+        format!("{}.{}", if self.puts { "put_slice" } else { "slice" }, name_of_element(self.element))
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        ShiftSpec::generate(self, library, modes)
+    }
+
+    fn flops(&self, _: &Arguments<'_>, _: u64) -> Option<u64> {
+        Some(0)
+    }
+}
+
+impl KernelFamily for ScatterSpec {
+    fn name(&self) -> String {
+        let op = if self.add.is_some() { "indexed_add" } else { "indexed_put" };
+        format!("{op}.{}", name_of_element(self.element))
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        ScatterSpec::generate(self, library, modes)
+    }
+
+    fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {
+        multiplied(&[arguments.count.into(), arguments.number(0)?, self.add.is_some().into()])
+    }
+}
+
+impl KernelFamily for TargetSpec {
+    fn name(&self) -> String {
+        format!("targets.{}", self.index)
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        TargetSpec::generate(self, library, modes)
+    }
+
+    fn flops(&self, _: &Arguments<'_>, _: u64) -> Option<u64> {
+        Some(0)
+    }
+}
+
+impl KernelFamily for SegmentPutSpec {
+    fn name(&self) -> String {
+        format!("segment_put.{}", name_of_element(self.element))
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        SegmentPutSpec::generate(self, library, modes)
+    }
+
+    fn flops(&self, _: &Arguments<'_>, _: u64) -> Option<u64> {
+        Some(0)
+    }
+}
+
+impl KernelFamily for SegmentAddSpec {
+    fn name(&self) -> String {
+        format!("segment_add.{}", self.out)
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        SegmentAddSpec::generate(self, library, modes)
+    }
+
+    fn constants(&self, _: FloatModes) -> Constants {
+        SmallVec::from_slice(&[(0, u32::from(self.last))])
+    }
+
+    fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {
+        multiplied(&[arguments.count.into(), arguments.number(0)?])
+    }
+}

@@ -1,0 +1,146 @@
+//! Kernels that apply updates sorted by their targets: see the templates.
+
+use nx_vulkan_ir::program::Reduction;
+use nx_vulkan_ir::program::reducer::Reducer;
+use nx_vulkan_ir::{DType, Result};
+use rspirv::spirv::{Op as SpirvOp, Word};
+
+use super::generate::{in_row, in_update};
+use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
+use nx_vulkan_spirv::generated::{Generated, LOCAL_SIZE, arg};
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
+use nx_vulkan_spirv::reducer::ReducerCode;
+use nx_vulkan_spirv::scalar::{self, Value};
+
+/// Operand numbers in parameters. Strides of updates and result are along the count of updates and the rows' axes.
+const TARGETS: u8 = 0;
+/// The updates' places before they were sorted.
+const ORDER: u8 = 1;
+const UPDATES: u8 = 2;
+const OUT: u8 = 3;
+/// Sums and targets of the next level.
+const SUMS: u8 = 4;
+const MARKS: u8 = 5;
+
+/// The key under which a kernel that stores the last update of each target is compiled once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SegmentPutSpec {
+    pub element: Element,
+    pub update: Element,
+    pub rest_rank: u8,
+}
+
+/// The key under which a kernel that adds up the updates of each target is compiled once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SegmentAddSpec {
+    pub out: DType,
+    pub update: DType,
+    /// Updates are the sums of the level before.
+    pub sums: bool,
+    pub last: bool,
+    pub rest_rank: u8,
+}
+
+fn load_word(code: &mut Code<'_, '_>, params: &mut ParamLayout, operand: u8, at: Word) -> Result<Word> {
+    let address = params.address(operand);
+    access::load(code, address, Element::Raw(4), at)
+}
+
+impl SegmentPutSpec {
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        Generated::push_or_table(|table| self.generate_with(library, modes, table))
+    }
+
+    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+        let mut linker = Linker::new(library, "segment_put", table, modes)?;
+        let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
+        linker.define("slot_target", |code, args| load_word(code, &mut params, TARGETS, arg(args, 0)?).map(Some))?;
+        linker.define("slot_apply", |code, args| {
+            let (inner, target, at) = (arg(args, 0)?, arg(args, 1)?, arg(args, 2)?);
+            let update = load_word(code, &mut params, ORDER, at)?;
+            let coordinates = access::coordinates(code, &mut params, inner, 1, self.rest_rank)?;
+            let source = in_update(code, &mut params, UPDATES, &coordinates, update)?;
+            let target = in_row(code, &mut params, OUT, &coordinates, target)?;
+            let address = params.address(UPDATES);
+            let mut value = access::load(code, address, self.update, source)?;
+            if let (Element::Typed(from), Element::Typed(to)) = (self.update, self.element) {
+                value = scalar::cast(code, Value { id: value, dtype: from }, to)?;
+            }
+            let address = params.address(OUT);
+            access::store(code, address, self.element, target, value)?;
+            Ok(None)
+        })?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE })
+    }
+}
+
+impl SegmentAddSpec {
+    /// Sorted updates that one invocation adds up.
+    pub const CHUNK: u64 = 32;
+
+    /// Accumulators are those of sums in the result's type.
+    fn sum_of(&self, input: DType) -> Reducer {
+        Reducer { reduction: Reduction::Sum, tie_high: false, input, out: self.out }
+    }
+
+    /// Bytes of one sum.
+    pub fn accumulator_bytes(&self) -> u64 {
+        self.sum_of(self.out).accumulator_bytes()
+    }
+
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        Generated::push_or_table(|table| self.generate_with(library, modes, table))
+    }
+
+    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+        let name = format!("segment_add_{}", self.accumulator_bytes() / 4);
+        let mut linker = Linker::new(library, &name, table, modes)?;
+        let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0), Param::Extra(1)]);
+        let accumulator = Element::Raw(self.accumulator_bytes() as u8);
+        let sum = self.sum_of(self.update);
+        linker.define("slot_target", |code, args| load_word(code, &mut params, TARGETS, arg(args, 0)?).map(Some))?;
+        linker.define("slot_combine", |code, args| sum.combine(code, arg(args, 0)?, arg(args, 1)?).map(Some))?;
+        linker.define("slot_load", |code, args| {
+            let (at, inner) = (arg(args, 0)?, arg(args, 1)?);
+            if self.sums {
+                let width = code.param(params.word(Param::Count))?;
+                let first = code.u32_op(SpirvOp::IMul, at, width);
+                let at = code.u32_op(SpirvOp::IAdd, first, inner);
+                let address = params.address(UPDATES);
+                return access::load(code, address, accumulator, at).map(Some);
+            }
+            let update = load_word(code, &mut params, ORDER, at)?;
+            let coordinates = access::coordinates(code, &mut params, inner, 1, self.rest_rank)?;
+            let source = in_update(code, &mut params, UPDATES, &coordinates, update)?;
+            let address = params.address(UPDATES);
+            let value = access::load(code, address, Element::Typed(self.update), source)?;
+            sum.lift(code, value, update).map(Some)
+        })?;
+        linker.define("slot_apply", |code, args| {
+            let (inner, target, total) = (arg(args, 0)?, arg(args, 1)?, arg(args, 2)?);
+            let coordinates = access::coordinates(code, &mut params, inner, 1, self.rest_rank)?;
+            let target = in_row(code, &mut params, OUT, &coordinates, target)?;
+            let address = params.address(OUT);
+            let old = access::load(code, address, Element::Typed(self.out), target)?;
+            let old = self.sum_of(self.out).lift(code, old, target)?;
+            let total = sum.combine(code, old, total)?;
+            let value = sum.lower(code, total)?;
+            access::store(code, address, Element::Typed(self.out), target, value)?;
+            Ok(None)
+        })?;
+        if !self.last {
+            linker.define("slot_store", |code, args| {
+                let address = params.address(SUMS);
+                access::store(code, address, accumulator, arg(args, 0)?, arg(args, 1)?)?;
+                Ok(None)
+            })?;
+            linker.define("slot_mark", |code, args| {
+                let address = params.address(MARKS);
+                access::store(code, address, Element::Raw(4), arg(args, 0)?, arg(args, 1)?)?;
+                Ok(None)
+            })?;
+        }
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE })
+    }
+}

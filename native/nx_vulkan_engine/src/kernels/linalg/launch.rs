@@ -1,0 +1,57 @@
+//! Launches of matrix kernels.
+
+use std::sync::Arc;
+
+use super::LinalgSpec;
+use smallvec::SmallVec;
+
+use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
+use crate::{CType, DType, Engine, Error, Result, Tensor};
+
+/// The kernel `template` that computes in `compute`, with operands of these types.
+pub fn kernel(
+    engine: &Engine,
+    template: &'static str,
+    compute: CType,
+    operands: &[DType],
+    compile: Compile,
+) -> Result<Arc<Kernel>> {
+    let spec = LinalgSpec { template, compute, operands: SmallVec::from_slice(operands) };
+    engine.kernel(&KernelSpec::Linalg(spec), compile)
+}
+
+/// The type in which blocks are computed whose results are `dtype`: numbers of 32 bits in f64 where the device has it, as
+/// `Nx.BinaryBackend` does.
+pub fn wide(engine: &Engine, dtype: DType) -> CType {
+    match dtype.ctype() {
+        CType::F32 if engine.caps().shader_float64 => CType::F64,
+        CType::C64 if engine.caps().shader_float64 => CType::C128,
+        other => other,
+    }
+}
+
+/// Records one launch. Operands at and after `first_output` are written. Kernels compute positions from the first
+/// element on, with strides that `numbers` tell them, and none may be negative.
+pub fn run(
+    engine: &Engine,
+    kernel: &Kernel,
+    operands: &[&Tensor],
+    first_output: usize,
+    numbers: &[u32],
+    groups: u64,
+) -> Result<()> {
+    for tensor in operands {
+        let (low, high) = tensor.view.extent();
+        let limit = max_position(tensor.view.dtype.size_bytes());
+        if (high - low) as u64 > limit {
+            let size = tensor.view.dtype.size_bytes();
+            return Err(Error::TooLarge { size_bytes: tensor.view.elements() * size, limit_bytes: limit * size });
+        }
+    }
+    let places: SmallVec<[Place<'_>; 6]> = operands
+        .iter()
+        .map(|t| Place { buffer: &t.buffer, address: t.address(), strides: &[], element_bytes: 0 })
+        .collect();
+    let arguments = Arguments { count: 0, sizes: &[], places: &places, extra: numbers };
+    launch(engine, kernel, &arguments, first_output, groups)
+}

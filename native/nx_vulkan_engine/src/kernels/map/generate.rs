@@ -1,0 +1,539 @@
+//! Kernels that compute each element of their outputs from elements of their inputs at the same index: fused chains
+//! of elementwise ops, copies between layouts, iota and eye.
+
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_ir::{DType, Result};
+use rspirv::spirv::{Op as SpirvOp, Word};
+use smallvec::{SmallVec, smallvec};
+
+use crate::kernels::dot::LANES;
+use nx_vulkan_spirv::access::{self, Element, Fixed, Layout, Param, ParamLayout};
+use nx_vulkan_spirv::generated::{Generated, ITEMS, LOCAL_SIZE, arg};
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
+use nx_vulkan_spirv::memory::Address;
+use nx_vulkan_spirv::scalar::Value;
+use nx_vulkan_spirv::steps::{bounds, dtype_of, find, run_steps};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Port {
+    pub element: Element,
+    pub layout: Layout,
+}
+
+/// How the elements are shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// Each invocation has vectors, or elements where the width is 1.
+    Vectors,
+    /// One element each where vectors would do: few elements take as long as the code of one invocation.
+    Single,
+    /// Vectors, which are accessed 8 bytes at a time.
+    Pairs,
+    /// Vectors of a subgroup's block, whose lanes load neighbours together: so many in each invocation, at most 32. A launch has whole blocks
+    /// and shares out the elements behind the last.
+    Blocks { vectors: u8 },
+}
+
+/// What a kernel computes, apart from sizes: the key under which it is compiled once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Spec {
+    pub inputs: SmallVec<[Port; 3]>,
+    pub steps: SmallVec<[Step; 1]>,
+    pub outputs: SmallVec<[(Ref, Port); 1]>,
+    /// Axes of the iteration space.
+    pub rank: u8,
+    /// Neighbours per load; above 1 only where no port is strided otherwise than along outer axes.
+    pub width: u8,
+    pub form: Form,
+    /// The sizes and strides that it is for, all where there are none.
+    pub fixed: Option<Box<Fixed>>,
+}
+
+/// Vectors per invocation where functions are costly or one operand is read: several loads in flight hide the memory's latency behind them
+/// (14 % for costly ones on an H200, 2 to 5 % for `x + 1`, while cheap ones of two operands lose 1 %).
+pub const MORE_VECTORS: u32 = 2;
+
+/// Invocations per workgroup where they take more vectors of cheap functions: with 256, `x + 1` is 3 % slower on an H200; one vector in each
+/// is as fast as this only while few buffers are in use (9 % slower among twelve of a GiB).
+pub const SMALL_LOCAL_SIZE: u32 = 128;
+
+/// Vectors per invocation where the functions of one operand are costly, but few: what an invocation does once counts less (45 instructions
+/// an element instead of 47 for an exponential and a hyperbolic tangent on an H200), and more loads are in flight; six and more take too many
+/// registers. On CPU devices, where a subgroup takes 50 cycles to begin, everywhere.
+const MOST_VECTORS: u32 = 4;
+const MOST_COSTLY_STEPS: usize = 4;
+
+/// Workgroups that blocks may have at most: their template knows numbers of four digits of 5 bits.
+pub const MAX_BLOCKS: u64 = 1 << 20;
+
+/// Elements of a block's invocation whose costly functions stand side by side: the branch around stores where short forms don't serve
+/// divides the code (an exponential and a hyperbolic tangent take a quarter longer with two elements between branches).
+const TOGETHER: u32 = 8;
+
+/// Invocations whose vectors lie one after the other where each has that many, those of a GPU's subgroup: a workgroup's are 3 % slower on an
+/// H200, and 4 KiB apart, as vectors of a workgroup would be, arrays are in each other's way in a CPU's first cache.
+const NEIGHBOURS: u32 = 32;
+
+impl Spec {
+    /// The widest vector that all ports and steps allow, if the launch is aligned for it. Costly steps are repeated per lane
+    /// where `unroll` allows it: more loads in flight, for longer compilation.
+    pub fn widest(&self, unroll: bool) -> u8 {
+        let ports = self.inputs.iter().chain(self.outputs.iter().map(|(_, port)| port));
+        // An output that is not contiguous has one element: there are no neighbours.
+        if self.outputs.iter().any(|(_, port)| port.layout != Layout::Contiguous) {
+            return 1;
+        }
+        let mut width = 4;
+        for port in ports {
+            match port.layout {
+                Layout::Strided => return 1,
+                Layout::Uniform | Layout::Repeated | Layout::Each | Layout::Bounded => {}
+                Layout::Contiguous | Layout::Inner | Layout::BoundedInner => {
+                    width = width.min(port.element.max_width());
+                }
+            }
+        }
+        if self.is_cheap() || unroll { width as u8 } else { 1 }
+    }
+
+    /// Whether a step or an output is one of these.
+    fn uses(&self, is_one: impl Fn(&Ref) -> bool) -> bool {
+        self.steps.iter().any(|s| s.args.iter().any(&is_one)) || self.outputs.iter().any(|(r, _)| is_one(r))
+    }
+
+    /// Whether coordinates of elements are needed: vectors must not reach beyond the innermost axis then.
+    pub fn has_coordinates(&self) -> bool {
+        let mut ports = self.inputs.iter().chain(self.outputs.iter().map(|(_, port)| port));
+        ports.any(|port| port.layout.has_strides()) || self.uses(|r| matches!(r, Ref::Coordinate(_)))
+    }
+
+    /// Whether all steps cost so little that memory alone sets the time.
+    pub fn is_cheap(&self) -> bool {
+        self.costly_steps() == 0
+    }
+
+    /// Whether so few steps are costly that many copies of them compile soon.
+    pub fn is_short(&self) -> bool {
+        self.costly_steps() <= MOST_COSTLY_STEPS
+    }
+
+    fn costly_steps(&self) -> usize {
+        let dtype = |r: &Ref| match r {
+            Ref::Input(k) => match self.inputs.get(*k as usize).map(|p| p.element) {
+                Some(Element::Typed(dtype)) => dtype,
+                _ => DType::U32,
+            },
+            Ref::Result(k) => self.steps.get(*k as usize).map_or(DType::U32, |s| s.out),
+            Ref::Coordinate(_) | Ref::Linear => DType::U32,
+            Ref::Constant(dtype, _) => *dtype,
+        };
+        let is_costly = |s: &&Step| {
+            let args: SmallVec<[DType; 3]> = s.args.iter().map(dtype).collect();
+            !s.op.is_cheap(&args, s.out)
+        };
+        self.steps.iter().filter(is_costly).count()
+    }
+
+    /// The width of a block's vectors, where vectors can be wider: lanes store 8 bytes of the largest element at a time, and whole words of
+    /// the smallest.
+    pub fn block_width(&self) -> u8 {
+        let ports = self.inputs.iter().chain(self.outputs.iter().map(|(_, port)| port));
+        let vectors =
+            ports.filter(|port| matches!(port.layout, Layout::Contiguous | Layout::Inner | Layout::BoundedInner));
+        let bytes = vectors.map(|port| port.element.size_bytes());
+        let (smallest, largest) = bytes.fold((8, 1), |(least, most), bytes| (least.min(bytes), most.max(bytes)));
+        self.widest(true).min((4 / smallest).max(8 / largest).max(1) as u8)
+    }
+
+    /// Vectors per invocation.
+    fn vectors(&self) -> u32 {
+        match self.form {
+            Form::Single => return 1,
+            Form::Pairs => return MOST_VECTORS,
+            Form::Blocks { vectors } => return vectors.into(),
+            Form::Vectors => {}
+        }
+        let loaded = self.inputs.iter().filter(|port| port.layout != Layout::Uniform).count();
+        match loaded {
+            2.. if self.is_cheap() => 1,
+            0..=1 if self.width == 4 && self.is_short() && !self.is_cheap() => MOST_VECTORS,
+            _ => MORE_VECTORS,
+        }
+    }
+
+    /// Invocations per workgroup.
+    fn local_size(&self) -> u32 {
+        let is_small = self.width > 1 && self.vectors() > 1 && (self.is_cheap() || self.vectors() == MOST_VECTORS);
+        match self.form {
+            Form::Blocks { .. } => LANES,
+            Form::Vectors if is_small => SMALL_LOCAL_SIZE,
+            Form::Vectors | Form::Single | Form::Pairs => LOCAL_SIZE,
+        }
+    }
+
+    /// Elements that one workgroup covers.
+    pub fn elements_per_group(&self) -> u32 {
+        let has_vectors = self.width > 1 || matches!(self.form, Form::Single | Form::Blocks { .. });
+        self.local_size() * if has_vectors { u32::from(self.width) * self.vectors() } else { ITEMS }
+    }
+
+    /// Specialization constants: id and value.
+    pub fn constants(&self) -> SmallVec<[(u32, u32); 4]> {
+        match self.form {
+            Form::Blocks { .. } => smallvec![(0, u32::from(self.width)), (1, self.vectors())],
+            Form::Vectors | Form::Single | Form::Pairs => SmallVec::new(),
+        }
+    }
+
+    /// Vectors between an invocation's.
+    fn apart(&self) -> u32 {
+        match (self.form, self.vectors()) {
+            (Form::Pairs | Form::Blocks { .. }, _) => LANES,
+            (_, MOST_VECTORS) => NEIGHBOURS,
+            _ => self.local_size(),
+        }
+    }
+
+    /// Generates the kernel's SPIR-V.
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        match self.form {
+            Form::Blocks { .. } => self.generate_blocks(library, modes),
+            Form::Vectors | Form::Single | Form::Pairs => {
+                Generated::push_or_table(|table| self.generate_with(library, modes, table))
+            }
+        }
+    }
+
+    fn generate_blocks(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        let name = "elementwise_lanes";
+        let mut linker = Linker::new(library, name, false, modes)?;
+        linker.pairs = true;
+        let mut params = ParamLayout::new(&[Param::Count]);
+        linker.define("slot_element", |code, args| {
+            self.emit_element(code, &mut params, arg(args, 0)?)?;
+            Ok(None)
+        })?;
+        linker.define("slot_block", |code, args| {
+            self.emit_block(code, &mut params, arg(args, 0)?, arg(args, 1)?).map(Some)
+        })?;
+        if params.words.len() > ParamLayout::PUSH_WORDS {
+            return Err(linker.bad("too many parameters"));
+        }
+        params.add_numbers();
+        Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: self.elements_per_group() })
+    }
+
+    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+        let name = match (self.width, self.vectors(), self.local_size()) {
+            (4, 1, _) => "elementwise_v4",
+            (4, MOST_VECTORS, SMALL_LOCAL_SIZE) => "elementwise_v4_four_128",
+            (4, MOST_VECTORS, _) => "elementwise_v4_four",
+            (4, _, SMALL_LOCAL_SIZE) => "elementwise_v4_two_128",
+            (4, ..) => "elementwise_v4_two",
+            (2, MOST_VECTORS, _) => "elementwise_v2_four",
+            (2, 1, _) => "elementwise_v2",
+            (2, _, SMALL_LOCAL_SIZE) => "elementwise_v2_two_128",
+            (2, ..) => "elementwise_v2_two",
+            _ if self.form == Form::Single => "elementwise_v1",
+            _ => "elementwise",
+        };
+        let mut linker = Linker::new(library, name, table, modes)?;
+        linker.pairs = self.form == Form::Pairs;
+        let fixed = self.fixed.as_deref().cloned();
+        let mut params = ParamLayout { fixed, ..ParamLayout::new(&[Param::Count]) };
+        linker.define("slot_element", |code, args| {
+            self.emit_element(code, &mut params, arg(args, 0)?)?;
+            Ok(None)
+        })?;
+        if linker.has_slot("slot_vector") {
+            linker.define("slot_vector", |code, args| self.emit_vector(code, &mut params, arg(args, 0)?).map(Some))?;
+        }
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: self.elements_per_group() })
+    }
+
+    fn output_operand(&self, index: usize) -> u8 {
+        (self.inputs.len() + index) as u8
+    }
+
+    fn emit_element(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, linear: Word) -> Result<()> {
+        let coordinates = match self.has_coordinates() {
+            true => access::coordinates(code, params, linear, 0, self.rank)?,
+            false => SmallVec::new(),
+        };
+        let mut inputs: SmallVec<[Value; 4]> = SmallVec::new();
+        for (k, port) in self.inputs.iter().enumerate() {
+            let k = k as u8;
+            let at = position(code, params, k, port.layout, linear, &coordinates)?;
+            let address = params.address(k);
+            let id = access::load(code, address, port.element, at)?;
+            inputs.push(Value { id, dtype: dtype_of(port.element) });
+        }
+        let results = run_steps(code, &self.steps, &inputs, linear, &coordinates)?;
+        for (i, (from, port)) in self.outputs.iter().enumerate() {
+            let value = find(code, *from, &inputs, &results, linear, &coordinates)?;
+            let k = self.output_operand(i);
+            let at = position(code, params, k, port.layout, linear, &coordinates)?;
+            let address = params.address(k);
+            access::store(code, address, port.element, at, value.id)?;
+        }
+        Ok(())
+    }
+
+    /// The address of vector `index`, from which the invocation's others are as far as its code says.
+    fn first_vector(&self, code: &mut Code<'_, '_>, address: u32, element: Element, index: Word) -> Result<Address> {
+        let array = code.address(address)?;
+        Ok(code.address_of(array, element.size_bytes() * u32::from(self.width), index))
+    }
+
+    /// Computes and stores neighbours by the short forms of functions; the result is true, and nothing stored, where these
+    /// do not serve one of them.
+    fn emit_vector(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, index: Word) -> Result<Word> {
+        let width = u32::from(self.width);
+        let zero = code.linker.const_u32(0);
+        let apart = code.linker.const_u32(self.apart());
+        let mut places: SmallVec<[Word; 4]> = smallvec![index];
+        for k in 1..self.vectors() as usize {
+            places.push(code.u32_op(SpirvOp::IAdd, places[k - 1], apart));
+        }
+        let mut lanes: SmallVec<[Lane; 8]> = SmallVec::new();
+        for &place in &places {
+            lanes.extend(self.lanes(code, params, place)?);
+        }
+        for (k, port) in self.inputs.iter().enumerate() {
+            let address = params.address(k as u8);
+            let dtype = dtype_of(port.element);
+            if port.layout == Layout::Uniform {
+                let id = access::load(code, address, port.element, zero)?;
+                lanes.iter_mut().for_each(|lane| lane.values.push(Value { id, dtype }));
+            } else {
+                let mut ids: SmallVec<[Word; 8]> = SmallVec::new();
+                if port.layout == Layout::Contiguous {
+                    let first = self.first_vector(code, address, port.element, index)?;
+                    for k in 0..self.vectors() {
+                        let place = code.linker.const_u32(k * self.apart());
+                        ids.extend(access::load_vector_at(code, first, port.element, width, place)?);
+                    }
+                } else {
+                    for lanes in lanes.chunks(width as usize) {
+                        ids.extend(self.load_strided(code, params, k as u8, lanes)?);
+                    }
+                }
+                lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.values.push(Value { id, dtype }));
+            }
+        }
+        // One vector after the other, so that few registers hold results.
+        let mut store = |code: &mut Code<'_, '_>| {
+            let firsts = self.first_outputs(code, params, index)?;
+            for (k, lanes) in (0u32..).zip(lanes.chunks(width as usize)) {
+                let (results, _) = code.hot(|code| self.compute_vector(code, lanes))?;
+                self.store_vector(code, &firsts, k, lanes, &results)?;
+            }
+            Ok(())
+        };
+        match code.rare(|code| self.compute_vector(code, &lanes))? {
+            Some(rare) => code.unless(rare, store).map(|()| rare),
+            None => store(code).map(|()| code.linker.const_false()),
+        }
+    }
+
+    /// Computes and stores a block by the short forms of functions; the result has a bit for each vector that is not stored because these do
+    /// not serve one of its elements. Vectors are loaded outside of control flow, which makes gathers of loads, and right before they are
+    /// needed.
+    fn emit_block(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, first: Word, lane: Word) -> Result<Word> {
+        let width = u32::from(self.width);
+        let zero = code.linker.const_u32(0);
+        let (width_id, ty) = (code.linker.const_u32(width), code.linker.type_bool());
+        let vector = code.u32_op(SpirvOp::UDiv, first, width_id);
+        let index = code.u32_op(SpirvOp::IAdd, vector, lane);
+        let mut is_lane: SmallVec<[Word; 8]> = SmallVec::new();
+        for k in 0..LANES - 1 {
+            let k = code.linker.const_u32(k);
+            is_lane.push(code.ids(SpirvOp::IEqual, ty, &[lane, k]));
+        }
+        let mut uniform: SmallVec<[Option<Word>; 4]> = SmallVec::new();
+        let mut firsts: SmallVec<[Option<Address>; 4]> = SmallVec::new();
+        for (k, port) in self.inputs.iter().enumerate() {
+            let address = params.address(k as u8);
+            uniform.push(match port.layout {
+                Layout::Uniform => Some(access::load(code, address, port.element, zero)?),
+                _ => None,
+            });
+            firsts.push(match port.layout {
+                Layout::Contiguous => Some(self.first_vector(code, address, port.element, vector)?),
+                _ => None,
+            });
+        }
+        let outputs = self.first_outputs(code, params, index)?;
+        let mut rest = zero;
+        let together = if self.is_cheap() { 1 } else { (TOGETHER / width).min(self.vectors()) };
+        for v in (0..self.vectors()).step_by(together as usize) {
+            let mut lanes: SmallVec<[Lane; 16]> = SmallVec::new();
+            for v in v..v + together {
+                let apart = code.linker.const_u32(v * LANES);
+                let place = code.u32_op(SpirvOp::IAdd, index, apart);
+                let mut vector = self.lanes(code, params, place)?;
+                for (k, port) in self.inputs.iter().enumerate() {
+                    let ids = match (uniform[k], firsts[k]) {
+                        (Some(id), _) => SmallVec::from_elem(id, width as usize),
+                        (_, Some(first)) => {
+                            access::load_lanes_at(code, first, port.element, width, v * LANES, &is_lane)?
+                        }
+                        _ => self.load_strided(code, params, k as u8, &vector)?,
+                    };
+                    let dtype = dtype_of(port.element);
+                    vector.iter_mut().zip(ids).for_each(|(lane, id)| lane.values.push(Value { id, dtype }));
+                }
+                lanes.extend(vector);
+            }
+            let (results, rare) = code.hot(|code| self.compute_vector(code, &lanes))?;
+            let store = |code: &mut Code<'_, '_>| {
+                let vectors = lanes.chunks(width as usize).zip(results.chunks(width as usize));
+                for (v, (lanes, results)) in (v..).zip(vectors) {
+                    self.store_vector(code, &outputs, v, lanes, results)?;
+                }
+                Ok(())
+            };
+            let Some(rare) = rare else {
+                store(code)?;
+                continue;
+            };
+            code.unless(rare, store)?;
+            let bits = code.linker.const_u32(((1 << together) - 1) << v);
+            let uint = code.linker.type_uint(32);
+            let bits = code.ids(SpirvOp::Select, uint, &[rare, bits, zero]);
+            rest = code.u32_op(SpirvOp::BitwiseOr, rest, bits);
+        }
+        Ok(rest)
+    }
+
+    /// The elements of the vector at a place, without values.
+    fn lanes(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, place: Word) -> Result<SmallVec<[Lane; 4]>> {
+        let (has_coordinates, is_counted) = (self.has_coordinates(), self.uses(|r| *r == Ref::Linear));
+        let width = code.linker.const_u32(self.width.into());
+        let first = match has_coordinates || is_counted {
+            true => code.u32_op(SpirvOp::IMul, place, width),
+            false => place,
+        };
+        let coordinates = match has_coordinates {
+            true => access::coordinates(code, params, first, 0, self.rank)?,
+            false => SmallVec::new(),
+        };
+        let mut lanes = SmallVec::new();
+        for k in 0..u32::from(self.width) {
+            let mut lane = Lane { linear: first, coordinates: coordinates.clone(), values: SmallVec::new() };
+            if k > 0 {
+                let k = code.linker.const_u32(k);
+                for index in lane.coordinates.last_mut().into_iter().chain(is_counted.then_some(&mut lane.linear)) {
+                    *index = code.u32_op(SpirvOp::IAdd, *index, k);
+                }
+            }
+            lanes.push(lane);
+        }
+        Ok(lanes)
+    }
+
+    /// The vector of input `k`, which has strides.
+    fn load_strided(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        k: u8,
+        lanes: &[Lane],
+    ) -> Result<SmallVec<[Word; 4]>> {
+        let Port { element, layout } = self.inputs[k as usize];
+        let width = u32::from(self.width);
+        let address = params.address(k);
+        let mut at =
+            |code: &mut Code<'_, '_>, lane: &Lane| position(code, params, k, layout, lane.linear, &lane.coordinates);
+        match layout {
+            Layout::Inner | Layout::BoundedInner => {
+                let (at, width_id) = (at(code, &lanes[0])?, code.linker.const_u32(width));
+                let group = code.u32_op(SpirvOp::UDiv, at, width_id);
+                access::load_vector(code, address, element, width, group)
+            }
+            Layout::Repeated => {
+                let at = at(code, &lanes[0])?;
+                Ok(SmallVec::from_elem(access::load(code, address, element, at)?, lanes.len()))
+            }
+            _ => {
+                let load = |lane| at(code, lane).and_then(|at| access::load(code, address, element, at));
+                lanes.iter().map(load).collect()
+            }
+        }
+    }
+
+    /// Results of the steps for each element of vectors.
+    fn compute_vector(&self, code: &mut Code<'_, '_>, lanes: &[Lane]) -> Result<SmallVec<[SmallVec<[Value; 4]>; 4]>> {
+        let compute = |lane: &Lane| run_steps(code, &self.steps, &lane.values, lane.linear, &lane.coordinates);
+        lanes.iter().map(compute).collect()
+    }
+
+    /// Of each output, the address of vector `index`.
+    fn first_outputs(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        index: Word,
+    ) -> Result<SmallVec<[Address; 1]>> {
+        let mut firsts = SmallVec::new();
+        for (i, (_, port)) in self.outputs.iter().enumerate() {
+            let address = params.address(self.output_operand(i));
+            firsts.push(self.first_vector(code, address, port.element, index)?);
+        }
+        Ok(firsts)
+    }
+
+    /// Stores an invocation's vector `k` of each output.
+    fn store_vector(
+        &self,
+        code: &mut Code<'_, '_>,
+        firsts: &[Address],
+        k: u32,
+        lanes: &[Lane],
+        results: &[SmallVec<[Value; 4]>],
+    ) -> Result<()> {
+        let place = code.linker.const_u32(k * self.apart());
+        for ((from, port), &first) in self.outputs.iter().zip(firsts) {
+            let values: SmallVec<[Word; 4]> = lanes
+                .iter()
+                .zip(results)
+                .map(|(lane, result)| {
+                    find(code, *from, &lane.values, result, lane.linear, &lane.coordinates).map(|v| v.id)
+                })
+                .collect::<Result<_>>()?;
+            access::store_vector_at(code, first, port.element, place, &values)?;
+        }
+        Ok(())
+    }
+}
+
+/// An element of a vector: where it is, and the values of inputs there.
+#[derive(Debug, Clone)]
+struct Lane {
+    linear: Word,
+    coordinates: SmallVec<[Word; 6]>,
+    values: SmallVec<[Value; 4]>,
+}
+
+fn position(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    k: u8,
+    layout: Layout,
+    linear: Word,
+    coordinates: &[Word],
+) -> Result<Word> {
+    match layout {
+        Layout::Contiguous => Ok(linear),
+        Layout::Uniform => Ok(code.linker.const_u32(0)),
+        Layout::Strided | Layout::Each | Layout::Inner | Layout::Repeated => {
+            let sum = access::position(code, params, k, 0, coordinates)?;
+            access::biased(code, params, k, sum)
+        }
+        Layout::Bounded | Layout::BoundedInner => {
+            let sum = access::position(code, params, k, 0, coordinates)?;
+            access::bounded(code, params, sum, bounds(0, k))
+        }
+    }
+}

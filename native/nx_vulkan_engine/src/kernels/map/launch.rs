@@ -1,0 +1,378 @@
+//! Launches of elementwise kernels over views.
+
+use std::sync::Arc;
+
+use super::{Form, MAX_BLOCKS, Port, Spec};
+use nx_vulkan_device::memory::Buffer;
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_spirv::access::{Element, Fixed, Layout, ParamLayout};
+use smallvec::SmallVec;
+
+use crate::kernels::{
+    Arguments, Compile, KernelSpec, Loaded, MAX_POSITION, Place, has_lanes, launch, max_groups, max_position,
+    whole_grid,
+};
+use crate::shape::{Dims, Space, Strides, elements as elements_of};
+use crate::tuning::DeviceModel;
+use crate::{Engine, Error, Result, Tensor, View};
+
+/// One input or output of a map: a view with the shape of the iteration space.
+#[derive(Debug, Clone)]
+pub struct Operand<'a> {
+    pub buffer: &'a Arc<Buffer>,
+    pub element: Element,
+    pub strides: Strides,
+    /// Bytes from the start of the buffer to the first element.
+    pub offset_bytes: u64,
+    /// The parameters that bound an input of which some indices have no element.
+    pub bounds: Option<[u32; 2]>,
+}
+
+impl<'a> Operand<'a> {
+    pub fn new(buffer: &'a Arc<Buffer>, view: &View, element: Element) -> Operand<'a> {
+        Operand { buffer, element, strides: view.strides.clone(), offset_bytes: view.offset_bytes(), bounds: None }
+    }
+
+    /// What a fused op loads.
+    pub fn loaded(loaded: &'a Loaded) -> Operand<'a> {
+        let Tensor { buffer, view } = &loaded.tensor;
+        let bounds = loaded.bounds.map(|_| loaded.words());
+        Operand { bounds, ..Operand::new(buffer, view, Element::Typed(view.dtype)) }
+    }
+
+    /// Address of the first element.
+    pub fn address(&self) -> u64 {
+        self.buffer.address() + self.offset_bytes
+    }
+}
+
+/// Whether a kernel for so many elements accesses vectors 8 bytes at a time.
+pub(crate) fn takes_pairs(model: &DeviceModel, elements: u64) -> bool {
+    model.caps.shader_int64 && model.maps.least_paired.is_some_and(|least| elements >= least)
+}
+
+/// Elements of each block that an invocation has, where the device has lanes for blocks and they pay.
+pub(crate) fn block_items(model: &DeviceModel, elements: u64) -> Option<u8> {
+    let mut blocks = model.maps.blocks.iter().filter(|_| has_lanes(&model.caps));
+    blocks.find(|(least, _)| elements >= *least).map(|(_, own)| *own)
+}
+
+/// Whether each of so many elements of costly steps has an invocation of its own.
+pub(crate) fn is_single(model: &DeviceModel, elements: u64) -> bool {
+    elements <= model.maps.most_single
+}
+
+/// Whether costly steps are repeated for each lane of a vector, which is more code.
+pub(crate) fn unrolls(model: &DeviceModel, elements: u64, is_short: bool) -> bool {
+    model.maps.least_unrolled.is_none_or(|least| elements >= least && is_short)
+}
+
+/// The spec with blocks, where the device has lanes for them and they pay.
+fn by_blocks(model: &DeviceModel, spec: &Spec, elements: u64) -> Option<Spec> {
+    let own = block_items(model, elements)?;
+    let caps = &model.caps;
+    let has_numbers = u64::from(caps.max_push_bytes) >= 4 * ParamLayout::WIDE_PUSH_WORDS as u64
+        && parameters(spec) <= ParamLayout::PUSH_WORDS;
+    if !caps.shader_int64 || !has_numbers {
+        return None;
+    }
+    let width = spec.block_width();
+    let spec = Spec { width, form: Form::Blocks { vectors: own / width }, ..spec.clone() };
+    (elements / u64::from(spec.elements_per_group()) < MAX_BLOCKS).then_some(spec)
+}
+
+/// Which sizes and strides a map's kernel is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shapes {
+    /// All, so that one kernel does for every launch.
+    Any,
+    /// Those of the launch alone, if they are more than push constants hold.
+    Own,
+}
+
+/// Computes `outputs` from `inputs` at every index of `sizes`. Operands have one stride per axis of `sizes`.
+pub fn map(
+    engine: &Engine,
+    sizes: &[u64],
+    inputs: &[Operand<'_>],
+    mut steps: SmallVec<[Step; 1]>,
+    outputs: &[(Ref, Operand<'_>)],
+    shapes: Shapes,
+    compile: Compile,
+) -> Result<()> {
+    let mut stored: SmallVec<[Ref; 2]> = outputs.iter().map(|(r, _)| *r).collect();
+    let axes: SmallVec<[usize; 6]> = steps
+        .iter()
+        .flat_map(|step| &step.args)
+        .chain(&stored)
+        .filter_map(|r| if let Ref::Coordinate(axis) = r { Some(*axis as usize) } else { None })
+        .collect();
+    let linear = |r: &Ref| matches!(r, Ref::Coordinate(_) | Ref::Linear);
+    let largest = outputs.iter().map(|(_, o)| u64::from(o.element.size_bytes())).max().unwrap_or(1);
+    let linear_anywhere = steps.iter().any(|s| s.args.iter().any(linear)) || outputs.iter().any(|(r, _)| linear(r));
+    if elements_of(sizes) > max_position(largest) && linear_anywhere {
+        let limit_bytes = max_position(largest) * largest;
+        return Err(Error::TooLarge { size_bytes: elements_of(sizes) * largest, limit_bytes });
+    }
+    let strides: SmallVec<[&[i64]; 4]> =
+        inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| &o.strides[..]).collect();
+    let space = if !axes.is_empty() {
+        let (space, places) = Space::keeping(sizes, &strides, &axes);
+        for r in steps.iter_mut().flat_map(|step| &mut step.args).chain(&mut stored) {
+            if let Ref::Coordinate(axis) = r
+                && let Some(place) = axes.iter().position(|&kept| kept == *axis as usize)
+            {
+                *axis = places[place] as u8;
+            }
+        }
+        space
+    } else if linear_anywhere {
+        Space::new(sizes, &strides)
+    } else {
+        in_order_of_output(sizes, &strides, inputs.len())
+    };
+    let addresses: SmallVec<[u64; 4]> =
+        inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(Operand::address).collect();
+    let elements: SmallVec<[Element; 4]> =
+        inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| o.element).collect();
+    let buffers: SmallVec<[&Arc<Buffer>; 4]> =
+        inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| o.buffer).collect();
+    let is_bounded = |k: usize| inputs.get(k).is_some_and(|input| input.bounds.is_some());
+    let layouts: SmallVec<[Layout; 4]> = (0..space.strides.len())
+        .map(|k| if is_bounded(k) { Layout::Bounded } else { layout(&space.sizes, &space.strides[k]) })
+        .collect();
+    let bounds: SmallVec<[Option<[u32; 2]>; 4]> = inputs.iter().map(|input| input.bounds).collect();
+    let layouts = vectors(&space, layouts, &addresses, &elements, &bounds);
+    let port = |k: usize| Port { element: elements[k], layout: layouts[k] };
+    let mut spec = Spec {
+        inputs: (0..inputs.len()).map(port).collect(),
+        steps,
+        outputs: stored.iter().enumerate().map(|(i, r)| (*r, port(inputs.len() + i))).collect(),
+        rank: if layouts.iter().any(|l| l.has_strides()) || !axes.is_empty() { space.rank() as u8 } else { 1 },
+        width: 1,
+        form: Form::Vectors,
+        fixed: None,
+    };
+    if shapes == Shapes::Own
+        && parameters(&spec) > ParamLayout::PUSH_WORDS
+        && is_indexed_whole(&space.sizes, &space.strides, &elements)
+    {
+        spec.fixed = Some(Box::new(Fixed { sizes: space.sizes.clone(), strides: space.strides.clone() }));
+    }
+    let model = engine.model();
+    let whole = |width: u8| {
+        let innermost = space.sizes.last().copied().unwrap_or(1);
+        !spec.has_coordinates() || innermost.is_multiple_of(width.into())
+    };
+    let width = spec.widest(unrolls(model, space.elements(), spec.is_short()));
+    let width = [width, width / 2].into_iter().find(|&width| width > 0 && whole(width)).unwrap_or(1);
+    let aligned = |width: u8| {
+        (0..addresses.len()).all(|k| {
+            matches!(layouts[k], Layout::Uniform | Layout::Repeated | Layout::Each | Layout::Bounded)
+                || addresses[k].is_multiple_of(u64::from(elements[k].size_bytes() * u32::from(width)))
+        })
+    };
+    let blocks = by_blocks(model, &spec, space.elements()).filter(|blocks| {
+        width > 1
+            && whole(blocks.width)
+            && aligned(blocks.width)
+            && is_indexed_whole(&space.sizes, &space.strides, &elements)
+    });
+    if width > 1 && is_single(model, space.elements()) && !spec.is_cheap() {
+        spec.form = Form::Single;
+    } else if let Some(blocks) = blocks {
+        spec = blocks;
+    } else if width > 1 && aligned(width) {
+        spec.width = width;
+        if takes_pairs(model, space.elements()) {
+            spec.form = Form::Pairs;
+        }
+    }
+    let form = spec.form;
+    let bounds: SmallVec<[u32; 8]> = match bounds.iter().any(Option::is_some) {
+        true => bounds.into_iter().flat_map(Option::unwrap_or_default).collect(),
+        false => SmallVec::new(),
+    };
+    let kernel_spec = KernelSpec::Map(spec);
+    let kernel = engine.kernel(&kernel_spec, compile)?;
+    split(&space, &addresses, &elements, &mut |sizes, addresses| {
+        let places: SmallVec<[Place<'_>; 4]> = buffers
+            .iter()
+            .zip(addresses)
+            .zip(&space.strides)
+            .zip(&elements)
+            .map(|(((&buffer, &address), strides), element)| Place {
+                buffer,
+                address,
+                strides,
+                element_bytes: u64::from(element.size_bytes()),
+            })
+            .collect();
+        let count = sizes.iter().product::<u64>();
+        let arguments = Arguments { count: count as u32, sizes, places: &places, extra: &bounds };
+        let per_group = u64::from(kernel.elements_per_group);
+        let groups = match form {
+            Form::Blocks { .. } => whole_grid(max_groups(engine.caps()), count / per_group),
+            Form::Vectors | Form::Single | Form::Pairs => count.div_ceil(per_group),
+        };
+        launch(engine, &kernel, &arguments, inputs.len(), groups)
+    })
+}
+
+/// Words that the kernel takes where no sizes and strides are fixed.
+fn parameters(spec: &Spec) -> usize {
+    let ports = || spec.inputs.iter().chain(spec.outputs.iter().map(|(_, port)| port));
+    let strided = ports().filter(|port| port.layout.has_strides()).count();
+    let rank = usize::from(spec.rank);
+    // The count, addresses, what divides by sizes, strides and biases or bounds.
+    let bounded = ports().filter(|port| port.layout.is_bounded()).count();
+    1 + 2 * ports().count() + 3 * rank.saturating_sub(1) + strided * (rank + 1) + bounded
+}
+
+/// The space with its axes in the order in which the first output lies in memory, so that neighbours are written together.
+fn in_order_of_output(sizes: &[u64], strides: &[&[i64]], first_output: usize) -> Space {
+    let Some(out) = strides.get(first_output) else { return Space::new(sizes, strides) };
+    let mut order: SmallVec<[usize; 6]> = (0..sizes.len()).filter(|&axis| sizes[axis] > 1).collect();
+    if order.is_sorted_by_key(|&axis| std::cmp::Reverse(out[axis].unsigned_abs())) {
+        return Space::new(sizes, strides);
+    }
+    order.sort_by_key(|&axis| std::cmp::Reverse(out[axis].unsigned_abs()));
+    let sizes: Dims = order.iter().map(|&axis| sizes[axis]).collect();
+    let strides: SmallVec<[Strides; 4]> = strides.iter().map(|s| order.iter().map(|&axis| s[axis]).collect()).collect();
+    Space::new(&sizes, &strides.iter().map(|s| &s[..]).collect::<SmallVec<[&[i64]; 4]>>())
+}
+
+/// The layouts of operands, where those with strides allow vectors along the innermost axis, if all of them do.
+fn vectors(
+    space: &Space,
+    layouts: SmallVec<[Layout; 4]>,
+    addresses: &[u64],
+    elements: &[Element],
+    bounds: &[Option<[u32; 2]>],
+) -> SmallVec<[Layout; 4]> {
+    // As `Spec::widest` counts.
+    let loaded = |k: &usize| match layouts[*k] {
+        Layout::Contiguous => true,
+        Layout::Uniform => false,
+        _ => space.strides[*k].last() == Some(&1),
+    };
+    let width = u64::from((0..layouts.len()).filter(loaded).map(|k| elements[k].max_width()).min().unwrap_or(1));
+    let Some(&innermost) = space.sizes.last() else { return layouts };
+    if width == 1 || !innermost.is_multiple_of(width) {
+        return layouts;
+    }
+    let along = |k: usize| {
+        let (last, outer) = space.strides[k].split_last()?;
+        let whole = outer.iter().all(|s| s.unsigned_abs().is_multiple_of(width));
+        let aligned = whole && addresses[k].is_multiple_of(u64::from(elements[k].size_bytes()) * width);
+        let bounds = bounds.get(k).copied().flatten();
+        let within = bounds.is_none_or(|[first, last]| {
+            u64::from(first).is_multiple_of(width) && (u64::from(last) + 1).is_multiple_of(width)
+        });
+        match (layouts[k], *last) {
+            (Layout::Bounded, 1) if aligned && within => Some(Layout::BoundedInner),
+            (Layout::Strided, 0) => Some(Layout::Repeated),
+            (Layout::Strided, 1) if aligned => Some(Layout::Inner),
+            (Layout::Strided, stride) => (stride.unsigned_abs() <= NEAR).then_some(Layout::Each),
+            (other, _) => Some(other),
+        }
+    };
+    let seen: Option<SmallVec<[Layout; 4]>> = (0..layouts.len()).map(along).collect();
+    seen.unwrap_or(layouts)
+}
+
+/// Elements between neighbours of a vector that are accessed one by one, not those of a kernel without vectors.
+const NEAR: u64 = 4;
+
+/// How an operand with `strides` lies in the space.
+fn layout(sizes: &[u64], strides: &[i64]) -> Layout {
+    if strides.iter().zip(sizes).all(|(&stride, &size)| stride == 0 || size == 1) {
+        return Layout::Uniform;
+    }
+    let mut step = 1i64;
+    for (&stride, &size) in strides.iter().zip(sizes).rev() {
+        if stride != step {
+            return Layout::Strided;
+        }
+        step = step.wrapping_mul(size as i64);
+    }
+    Layout::Contiguous
+}
+
+/// Whether 32-bit positions index all of the space.
+fn is_indexed_whole(sizes: &[u64], strides: &[Strides], elements: &[Element]) -> bool {
+    let reach =
+        |s: &Strides| -> u64 { s.iter().zip(sizes).map(|(&s, &n)| s.unsigned_abs() * n.saturating_sub(1)).sum() };
+    let fits = |(s, e): (&Strides, &Element)| reach(s) <= max_position(e.size_bytes().into());
+    sizes.iter().product::<u64>() <= MAX_POSITION && strides.iter().zip(elements).all(fits)
+}
+
+/// Takes the sizes of a part of the space and the addresses of its first elements.
+type RunPart<'a> = dyn FnMut(&[u64], &[u64]) -> Result<()> + 'a;
+
+/// Calls `run` for parts of the space that 32-bit positions can index, with the addresses of their first elements.
+fn split(space: &Space, addresses: &[u64], elements: &[Element], run: &mut RunPart<'_>) -> Result<()> {
+    fn halves(
+        sizes: &[u64],
+        strides: &[Strides],
+        addresses: &[u64],
+        elements: &[Element],
+        run: &mut RunPart<'_>,
+    ) -> Result<()> {
+        if sizes.contains(&0) {
+            return Ok(());
+        }
+        if is_indexed_whole(sizes, strides, elements) {
+            return run(sizes, addresses);
+        }
+        // The outermost axis with more than one element: halving it keeps the order of everything inside.
+        let Some(axis) = sizes.iter().position(|&n| n > 1) else { return run(sizes, addresses) };
+        // Vector kernels need multiples of their width.
+        let half = (sizes[axis] / 2).next_multiple_of(4).min(sizes[axis] - 1);
+        let mut low: SmallVec<[u64; 6]> = SmallVec::from_slice(sizes);
+        let mut high = low.clone();
+        low[axis] = half;
+        high[axis] = sizes[axis] - half;
+        halves(&low, strides, addresses, elements, run)?;
+        let moved: SmallVec<[u64; 4]> = addresses
+            .iter()
+            .zip(strides)
+            .zip(elements)
+            .map(|((&address, s), e)| address.wrapping_add_signed(s[axis] * half as i64 * i64::from(e.size_bytes())))
+            .collect();
+        halves(&high, strides, &moved, elements, run)
+    }
+    halves(&space.sizes, &space.strides, addresses, elements, run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_spaces_are_split_and_cover_everything_once() {
+        let element = Element::Raw(4);
+        let n = (1u64 << 33) + 12345;
+        let space =
+            Space { sizes: SmallVec::from_slice(&[n]), strides: SmallVec::from_vec(vec![Strides::from_slice(&[1])]) };
+        let mut next = 64;
+        split(&space, &[64], &[element], &mut |sizes, addresses| {
+            assert_eq!(addresses[0], next);
+            assert!(sizes[0] <= MAX_POSITION);
+            assert!(addresses[0].is_multiple_of(16));
+            next += sizes[0] * 4;
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(next, 64 + n * 4);
+    }
+
+    #[test]
+    fn layouts() {
+        assert_eq!(layout(&[4, 5], &[5, 1]), Layout::Contiguous);
+        assert_eq!(layout(&[4, 5], &[1, 4]), Layout::Strided);
+        assert_eq!(layout(&[4, 5], &[0, 0]), Layout::Uniform);
+        assert_eq!(layout(&[1], &[0]), Layout::Uniform);
+        assert_eq!(layout(&[4], &[0]), Layout::Uniform);
+    }
+}

@@ -1,0 +1,42 @@
+//! Kernels that compute each element of their outputs from elements of their inputs at the same index.
+
+mod generate;
+mod in_place;
+mod launch;
+
+use super::family::{Constants, KernelFamily, flops_of, name_of_element, name_of_ops, names_of_steps};
+use super::{Arguments, Pairs};
+use crate::Result;
+use crate::program::ops::multiplied;
+use nx_vulkan_spirv::generated::Generated;
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
+
+pub use generate::{Form, MAX_BLOCKS, MORE_VECTORS, Port, SMALL_LOCAL_SIZE, Spec};
+pub(crate) use launch::takes_pairs;
+pub use launch::{Operand, Shapes, map};
+#[cfg(test)]
+pub(crate) use launch::{block_items, is_single, unrolls};
+
+impl KernelFamily for Spec {
+    fn name(&self) -> String {
+        let out = self.outputs.first().map_or_else(String::new, |(_, port)| name_of_element(port.element));
+        format!("map.{}.{out}", name_of_ops(names_of_steps(&self.steps), "copy"))
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        Spec::generate(self, library, modes)
+    }
+
+    fn constants(&self, _: FloatModes) -> Constants {
+        Spec::constants(self)
+    }
+
+    fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {
+        multiplied(&[arguments.count.into(), flops_of(&self.steps)])
+    }
+
+    fn in_place(&self, arguments: &Arguments<'_>, first_output: usize) -> Pairs {
+        in_place::pairs(self, arguments, first_output)
+    }
+}

@@ -1,0 +1,182 @@
+//! Kernels that sort contiguous rows, by whole rows in shared memory or by digits of their keys.
+
+use nx_vulkan_ir::{DType, Result};
+use rspirv::spirv::Word;
+use smallvec::{SmallVec, smallvec};
+
+use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
+use nx_vulkan_spirv::generated::{Generated, arg};
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
+
+/// Operand numbers of the elements and their places. Results come after all other operands.
+const INPUT: u8 = 0;
+const PLACES: u8 = 1;
+
+/// What a sort is by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SortKey {
+    pub dtype: DType,
+    pub descending: bool,
+}
+
+impl SortKey {
+    /// Sign bit, largest magnitude that is a number, mask, and direction: the first parameters of the templates.
+    pub fn params(self) -> [u32; 4] {
+        let bits = self.dtype.bits().min(32);
+        let sign = if self.dtype.is_unsigned() { 0 } else { 1 << (bits - 1) };
+        let largest = match self.dtype {
+            DType::F8E5M2 => 0x7c,
+            DType::F8E4M3Fn => 0x7e,
+            DType::Bf16 => 0x7f80,
+            DType::F16 => 0x7c00,
+            DType::F32 => 0x7f80_0000,
+            DType::F64 => 0x7ff0_0000,
+            _ => 0,
+        };
+        [sign, largest, u32::MAX >> (32 - bits), u32::from(self.descending)]
+    }
+}
+
+/// What a sorting kernel reads and writes besides keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Payload {
+    /// The places of elements come from a tensor; otherwise they count from the row's first element.
+    pub places: bool,
+    /// Stores the elements.
+    pub values: bool,
+    /// Stores their places.
+    pub ranks: bool,
+}
+
+/// The keys under which sorting kernels are compiled once. Elements of `bytes` bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum SortSpec {
+    /// Whole rows of at most [`SortSpec::ROW`] elements. Operands: elements, places, values, ranks.
+    Rows { bytes: u8, payload: Payload },
+    /// The first elements of each chunk of a row. Operands as those of rows.
+    Select { bytes: u8, payload: Payload },
+    /// First dispatch of a radix pass. Operands: elements, counts.
+    Count { bytes: u8 },
+    /// Counts, totals.
+    Offsets { last: bool },
+    /// Elements, places, counts of tiles, bases of spans, values, ranks.
+    Scatter { bytes: u8, payload: Payload },
+}
+
+impl SortSpec {
+    /// Longest row that one workgroup sorts in shared memory.
+    pub const ROW: u64 = 2048;
+    /// Most elements that a chunk keeps.
+    pub const KEPT: u64 = 512;
+    /// Elements that one workgroup of a radix pass takes.
+    pub const TILE: u64 = 4096;
+    /// Values of a digit.
+    pub const DIGITS: u64 = 256;
+    /// Bits of a digit.
+    pub const DIGIT_BITS: u32 = 8;
+
+    /// Specialization constants.
+    pub fn constants(&self) -> SmallVec<[(u32, u32); 4]> {
+        match self {
+            SortSpec::Offsets { last } => smallvec![(0, u32::from(*last))],
+            SortSpec::Rows { .. } | SortSpec::Select { .. } | SortSpec::Count { .. } | SortSpec::Scatter { .. } => {
+                smallvec![]
+            }
+        }
+    }
+
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        let (name, header) = match self {
+            SortSpec::Rows { bytes, .. } => (format!("sort_rows_{}", words(*bytes)), 8),
+            SortSpec::Select { bytes, .. } => (format!("sort_select_{}", words(*bytes)), 8),
+            SortSpec::Count { bytes } => (format!("sort_count_{}", words(*bytes)), 8),
+            SortSpec::Offsets { .. } => ("sort_offsets".to_string(), 4),
+            SortSpec::Scatter { bytes, .. } => (format!("sort_scatter_{}", words(*bytes)), 10),
+        };
+        let mut linker = Linker::new(library, &name, false, modes)?;
+        let mut params = ParamLayout { words: (0..header).map(Param::Extra).collect(), fixed: None };
+        let count = Element::Raw(4);
+        match *self {
+            SortSpec::Rows { bytes, payload } | SortSpec::Select { bytes, payload } => {
+                define_load(&mut linker, &mut params, "slot_load", INPUT, Element::Raw(bytes))?;
+                define_store(&mut linker, &mut params, Element::Raw(bytes), payload, [2, 3])?;
+            }
+            SortSpec::Count { bytes } => {
+                define_load(&mut linker, &mut params, "slot_load", INPUT, Element::Raw(bytes))?;
+                define_put(&mut linker, &mut params, "slot_store", 1)?;
+            }
+            SortSpec::Offsets { last } => {
+                define_load(&mut linker, &mut params, "slot_load", 0, count)?;
+                define_put(&mut linker, &mut params, "slot_store", 0)?;
+                if !last {
+                    define_put(&mut linker, &mut params, "slot_total", 1)?;
+                }
+            }
+            SortSpec::Scatter { bytes, payload } => {
+                define_load(&mut linker, &mut params, "slot_load", INPUT, Element::Raw(bytes))?;
+                define_load(&mut linker, &mut params, "slot_before", 2, count)?;
+                define_load(&mut linker, &mut params, "slot_base", 3, count)?;
+                define_store(&mut linker, &mut params, Element::Raw(bytes), payload, [4, 5])?;
+            }
+        }
+        Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: 0 })
+    }
+}
+
+/// Words of an element of so many bytes.
+fn words(bytes: u8) -> u8 {
+    bytes.div_ceil(4)
+}
+
+/// A slot that loads an element by its position.
+fn define_load(
+    linker: &mut Linker<'_>,
+    params: &mut ParamLayout,
+    slot: &str,
+    operand: u8,
+    element: Element,
+) -> Result<()> {
+    linker.define(slot, |code, args| {
+        let address = params.address(operand);
+        access::load(code, address, element, arg(args, 0)?).map(Some)
+    })
+}
+
+/// A slot that stores a count at a position.
+fn define_put(linker: &mut Linker<'_>, params: &mut ParamLayout, slot: &str, operand: u8) -> Result<()> {
+    linker.define(slot, |code, args| {
+        let address = params.address(operand);
+        access::store(code, address, Element::Raw(4), arg(args, 0)?, arg(args, 1)?)?;
+        Ok(None)
+    })
+}
+
+/// The slot that moves element `from` and its place to `to`.
+fn define_store(
+    linker: &mut Linker<'_>,
+    params: &mut ParamLayout,
+    element: Element,
+    payload: Payload,
+    [values, ranks]: [u8; 2],
+) -> Result<()> {
+    linker.define("slot_store", |code, args| {
+        let (to, from, place) = (arg(args, 0)?, arg(args, 1)?, arg(args, 2)?);
+        let mut copy = |code: &mut Code<'_, '_>, element, source, target| -> Result<()> {
+            let address = params.address(source);
+            let value = access::load(code, address, element, from)?;
+            let address = params.address(target);
+            access::store(code, address, element, to, value)
+        };
+        if payload.values {
+            copy(code, element, INPUT, values)?;
+        }
+        if payload.ranks && payload.places {
+            copy(code, Element::Raw(4), PLACES, ranks)?;
+        } else if payload.ranks {
+            let address = params.address(ranks);
+            access::store(code, address, Element::Raw(4), to, place)?;
+        }
+        Ok(None::<Word>)
+    })
+}

@@ -1,0 +1,236 @@
+//! Launches of sorts over contiguous rows: short rows in shared memory, long ones by radix passes from the lowest digit
+//! to the highest. Both keep the order of equal elements.
+
+use std::sync::Arc;
+
+use crate::kernels::sort::{Payload, SortKey, SortSpec};
+use nx_vulkan_device::memory::Buffer;
+use smallvec::SmallVec;
+
+use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
+use crate::shape::Type;
+use crate::{DType, Engine, Error, Result, Tensor};
+
+/// Tiles whose counts one invocation per digit adds up one after another.
+const SPAN: u64 = 64;
+
+/// Elements that one workgroup selects from, about.
+const SELECT_CHUNK: u64 = 16_384;
+
+/// `rows` contiguous rows of `elements`, sorted; results have `kept` elements per row.
+#[derive(Debug, Clone, Copy)]
+pub struct Sort<'a> {
+    pub key: SortKey,
+    pub input: &'a Tensor,
+    /// Places of the elements, of 32 bits; otherwise they count from the row's first element.
+    pub places: Option<&'a Tensor>,
+    pub rows: u64,
+    pub elements: u64,
+    pub kept: u64,
+    /// Bytes of the keys that matter, from the lowest on; others are equal in all elements whose order matters.
+    pub key_bytes: u64,
+    /// Where the elements go.
+    pub values: Option<&'a Tensor>,
+    /// Where their places go, of 32 bits.
+    pub ranks: Option<&'a Tensor>,
+}
+
+/// Whether rows of so many elements can be sorted without all of their elements in the results.
+pub fn keeps_fewer(elements: u64, kept: u64) -> bool {
+    elements <= SortSpec::ROW || kept <= SortSpec::KEPT
+}
+
+/// Results have all elements unless [`keeps_fewer`] allows less.
+pub fn sort(engine: &Engine, what: &Sort<'_>, compile: Compile) -> Result<()> {
+    let size = what.input.view.dtype.size_bytes();
+    // Places take four bytes.
+    let limit = max_position(size.max(4));
+    if what.elements > limit {
+        return Err(Error::TooLarge { size_bytes: what.elements * size, limit_bytes: limit * size });
+    }
+    let per_launch = (limit / what.elements.max(1)).max(1);
+    // The second batch of rows needs kernels of the same specs as the first.
+    let mut first = 0;
+    while first < what.rows {
+        let batch = Batch { engine, what, first, rows: per_launch.min(what.rows - first), compile };
+        if what.elements <= SortSpec::ROW {
+            batch.in_rows(&batch.source(), what.elements)?;
+        } else if what.kept < what.elements {
+            batch.select()?;
+        } else {
+            batch.by_digits()?;
+        }
+        first += batch.rows;
+    }
+    Ok(())
+}
+
+/// A buffer and the address of its part.
+type Part = (Arc<Buffer>, u64);
+
+/// Rows and the places of their elements, if they don't count from the row's first.
+struct Source {
+    elements: Part,
+    places: Option<Part>,
+}
+
+struct Batch<'a> {
+    engine: &'a Engine,
+    what: &'a Sort<'a>,
+    first: u64,
+    rows: u64,
+    compile: Compile,
+}
+
+impl Batch<'_> {
+    fn kernel(&self, spec: SortSpec) -> Result<Arc<Kernel>> {
+        self.engine.kernel(&KernelSpec::Sort(spec), self.compile)
+    }
+
+    /// The part of a tensor with rows of `per_row` elements that this batch takes.
+    fn part(&self, tensor: &Tensor, per_row: u64) -> Part {
+        let offset_bytes = self.first * per_row * tensor.view.dtype.size_bytes();
+        (Arc::clone(&tensor.buffer), tensor.address() + offset_bytes)
+    }
+
+    fn input(&self) -> Part {
+        self.part(self.what.input, self.what.elements)
+    }
+
+    fn places(&self) -> Option<Part> {
+        self.what.places.map(|t| self.part(t, self.what.elements))
+    }
+
+    /// Operands that a kernel does not use are given some buffer that it does.
+    fn run(
+        &self,
+        kernel: &Kernel,
+        reads: &[Option<&Part>],
+        writes: &[Option<&Part>],
+        extra: &[u64],
+        groups: u64,
+    ) -> Result<()> {
+        let Some(output) = writes.iter().copied().flatten().next() else { return Ok(()) };
+        let input = reads.iter().copied().flatten().next().unwrap_or(output);
+        let reads_or = reads.iter().map(|part| part.unwrap_or(input));
+        let places: SmallVec<[Place<'_>; 6]> = reads_or
+            .chain(writes.iter().map(|part| part.unwrap_or(output)))
+            .map(|(buffer, address)| Place { buffer, address: *address, strides: &[], element_bytes: 0 })
+            .collect();
+        // Kernels that only add up counts read no elements and have no key.
+        let key = self.what.key.params();
+        let key = if reads.is_empty() { &[] } else { &key[..] };
+        let extra: SmallVec<[u32; 10]> = key.iter().copied().chain(extra.iter().map(|&x| x as u32)).collect();
+        let arguments = Arguments { count: 0, sizes: &[], places: &places, extra: &extra };
+        launch(self.engine, kernel, &arguments, reads.len(), groups)
+    }
+
+    fn payload(&self, places: bool) -> Payload {
+        Payload { places, values: self.what.values.is_some(), ranks: self.what.ranks.is_some() }
+    }
+
+    fn bytes(&self) -> u8 {
+        self.what.input.view.dtype.size_bytes() as u8
+    }
+
+    fn source(&self) -> Source {
+        Source { elements: self.input(), places: self.places() }
+    }
+
+    /// Sorts rows of `elements` from `source` into the results.
+    fn in_rows(&self, source: &Source, elements: u64) -> Result<()> {
+        let what = self.what;
+        let (bytes, payload) = (self.bytes(), self.payload(source.places.is_some()));
+        let kernel = self.kernel(SortSpec::Rows { bytes, payload })?;
+        let padded = elements.next_power_of_two();
+        let (values, ranks) =
+            (what.values.map(|t| self.part(t, what.kept)), what.ranks.map(|t| self.part(t, what.kept)));
+        let (reads, writes) = ([Some(&source.elements), source.places.as_ref()], [values.as_ref(), ranks.as_ref()]);
+        let extra = [self.rows, elements, padded, what.kept];
+        self.run(&kernel, &reads, &writes, &extra, self.rows.div_ceil(SortSpec::ROW / padded))
+    }
+
+    /// Keeps the first elements of ever fewer chunks until one workgroup can sort what is left of a row.
+    fn select(&self) -> Result<()> {
+        let (bytes, kept) = (self.bytes(), self.what.kept);
+        // All kernels must exist before anything is recorded.
+        let payload = |places| Payload { places, values: true, ranks: true };
+        let first = self.kernel(SortSpec::Select { bytes, payload: payload(self.what.places.is_some()) })?;
+        let others = self.kernel(SortSpec::Select { bytes, payload: payload(true) })?;
+        self.kernel(SortSpec::Rows { bytes, payload: self.payload(true) })?;
+        let mut source = self.source();
+        let mut elements = self.what.elements;
+        let mut kernel = &first;
+        while elements > SortSpec::ROW {
+            let chunks = elements.div_ceil(SELECT_CHUNK);
+            let left = self.rows * chunks * kept;
+            let next = Source {
+                elements: self.scratch(self.what.input.view.dtype, left)?,
+                places: Some(self.scratch(DType::U32, left)?),
+            };
+            let reads = [Some(&source.elements), source.places.as_ref()];
+            let writes = [Some(&next.elements), next.places.as_ref()];
+            self.run(kernel, &reads, &writes, &[self.rows, elements, chunks, kept], self.rows * chunks)?;
+            (source, elements, kernel) = (next, chunks * kept, &others);
+        }
+        self.in_rows(&source, elements)
+    }
+
+    fn scratch(&self, dtype: DType, elements: u64) -> Result<Part> {
+        let buffer = self.engine.alloc(Type::new(dtype, &[elements]).size_bytes())?;
+        let address = buffer.address();
+        Ok((buffer, address))
+    }
+
+    fn by_digits(&self) -> Result<()> {
+        let what = self.what;
+        let (rows, elements) = (self.rows, what.elements);
+        let (dtype, bytes) = (what.input.view.dtype, self.bytes());
+        let passes = what.key_bytes.clamp(1, dtype.size_bytes()) as usize;
+        let with_ranks = what.ranks.is_some();
+        let payload = |pass: usize| Payload {
+            places: pass > 0 || what.places.is_some(),
+            values: pass + 1 < passes || what.values.is_some(),
+            ranks: with_ranks,
+        };
+        // All kernels must exist before anything is recorded.
+        let count = self.kernel(SortSpec::Count { bytes })?;
+        let offsets = self.kernel(SortSpec::Offsets { last: false })?;
+        let bases = self.kernel(SortSpec::Offsets { last: true })?;
+        let scatters: Vec<Arc<Kernel>> = (0..passes)
+            .map(|pass| self.kernel(SortSpec::Scatter { bytes, payload: payload(pass) }))
+            .collect::<Result<_>>()?;
+        let tiles = elements.div_ceil(SortSpec::TILE);
+        let spans = tiles.div_ceil(SPAN);
+        let tile_counts = self.scratch(DType::U32, rows * tiles * SortSpec::DIGITS)?;
+        let span_counts = self.scratch(DType::U32, rows * (spans + 1) * SortSpec::DIGITS)?;
+        let pairs = (passes - 1).min(2);
+        let elements_between: Vec<Part> =
+            (0..pairs).map(|_| self.scratch(dtype, rows * elements)).collect::<Result<_>>()?;
+        let ranks_between: Vec<Part> = (0..if with_ranks { pairs } else { 0 })
+            .map(|_| self.scratch(DType::U32, rows * elements))
+            .collect::<Result<_>>()?;
+        let (input, places) = (self.input(), self.places());
+        let (values, ranks) = (what.values.map(|t| self.part(t, elements)), what.ranks.map(|t| self.part(t, elements)));
+        for (pass, scatter) in scatters.iter().enumerate() {
+            let shift = pass as u64 * u64::from(SortSpec::DIGIT_BITS);
+            let (from, from_places) = match pass.checked_sub(1) {
+                None => (Some(&input), places.as_ref()),
+                Some(before) => (elements_between.get(before % 2), ranks_between.get(before % 2)),
+            };
+            let (to, to_ranks) = if pass + 1 == passes {
+                (values.as_ref(), ranks.as_ref())
+            } else {
+                (elements_between.get(pass % 2), ranks_between.get(pass % 2))
+            };
+            let groups = rows * tiles;
+            self.run(&count, &[from], &[Some(&tile_counts)], &[rows, elements, tiles, shift], groups)?;
+            let levels = [Some(&tile_counts), Some(&span_counts)];
+            self.run(&offsets, &[], &levels, &[rows, tiles, SPAN, spans], rows * spans)?;
+            self.run(&bases, &[], &levels[1..], &[rows, spans, spans, 1], rows)?;
+            let reads = [from, from_places, levels[0], levels[1]];
+            self.run(scatter, &reads, &[to, to_ranks], &[rows, elements, tiles, shift, SPAN, spans], groups)?;
+        }
+        Ok(())
+    }
+}

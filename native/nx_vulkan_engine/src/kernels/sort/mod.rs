@@ -1,0 +1,39 @@
+//! Sorts along rows, by keys of 32 or 64 bits.
+
+mod generate;
+mod launch;
+
+use super::Arguments;
+use super::family::{Constants, KernelFamily};
+use crate::Result;
+use nx_vulkan_spirv::generated::Generated;
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
+
+pub use generate::{Payload, SortKey, SortSpec};
+pub use launch::{Sort, keeps_fewer, sort};
+
+impl KernelFamily for SortSpec {
+    fn name(&self) -> String {
+        match self {
+            SortSpec::Rows { bytes, .. } => format!("sort.rows.{bytes}_bytes"),
+            SortSpec::Select { bytes, .. } => format!("sort.select.{bytes}_bytes"),
+            SortSpec::Count { bytes } => format!("sort.count.{bytes}_bytes"),
+            SortSpec::Offsets { last: false } => "sort.offsets".to_string(),
+            SortSpec::Offsets { last: true } => "sort.bases".to_string(),
+            SortSpec::Scatter { bytes, .. } => format!("sort.scatter.{bytes}_bytes"),
+        }
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        SortSpec::generate(self, library, modes)
+    }
+
+    fn constants(&self, _: FloatModes) -> Constants {
+        SortSpec::constants(self)
+    }
+
+    fn flops(&self, _: &Arguments<'_>, _: u64) -> Option<u64> {
+        Some(0)
+    }
+}

@@ -1,0 +1,422 @@
+//! Generated kernels assemble and pass spirv-val, for every op and type.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use nx_vulkan_check::Reflection;
+use nx_vulkan_engine::kernels::dot::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling};
+use nx_vulkan_engine::kernels::dot::{MatrixTile, Planes, SplitSpec, SplitStage};
+use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
+use nx_vulkan_engine::kernels::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
+use nx_vulkan_engine::kernels::rows::{Along, RowPort};
+use nx_vulkan_ir::program::ops::result_dtype;
+use nx_vulkan_ir::program::reducer::Reducer;
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_ir::program::{Binary, Builder, Elementwise, Program, Reduction, Unary};
+use nx_vulkan_ir::{CType, DType, Error};
+use nx_vulkan_spirv::access::{Element, Layout};
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::workgroup::{self, Keyed, Mode, WorkgroupSpec};
+use rspirv::binary::Assemble;
+use rspirv::dr::{Instruction, Operand};
+use rspirv::spirv::{Capability, Op};
+use smallvec::{SmallVec, smallvec};
+
+const CTYPES: [CType; 8] =
+    [CType::I32, CType::U32, CType::I64, CType::U64, CType::F32, CType::F64, CType::C64, CType::C128];
+
+const MODES: FloatModes =
+    FloatModes { preserve_f32: true, preserve_f64: true, f64: true, fused: false, rounded: false };
+
+/// Runs spirv-val on a module; `None` where the tool is not installed.
+fn spirv_val(words: &[u32]) -> Option<Result<(), String>> {
+    let mut child = Command::new("spirv-val")
+        .args(["--target-env", "vulkan1.2", "--scalar-block-layout", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .ok()?;
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    child.stdin.take().unwrap().write_all(&bytes).unwrap();
+    let output = child.wait_with_output().unwrap();
+    Some(if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout))
+    })
+}
+
+fn check(what: &str, words: &[u32]) {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    if let Err(error) = Reflection::of(&bytes, what) {
+        panic!("{error}");
+    }
+    if let Some(Err(message)) = spirv_val(words) {
+        std::fs::write(
+            std::env::temp_dir().join("nx_vulkan_bad_kernel.spv"),
+            words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>(),
+        )
+        .unwrap();
+        panic!("{what}: {message}");
+    }
+}
+
+fn spec(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank: u8) -> Spec {
+    Spec {
+        inputs: inputs.iter().map(|&t| Port { element: Element::Typed(t), layout }).collect(),
+        steps: smallvec![Step { op, args: (0..inputs.len() as u8).map(Ref::Input).collect(), out }],
+        outputs: smallvec![(Ref::Result(0), Port { element: Element::Typed(out), layout: Layout::Contiguous })],
+        rank,
+        width: 1,
+        form: Form::Vectors,
+        fixed: None,
+    }
+}
+
+/// A module with f16 in the place of bf16, of which spirv-val may not know yet.
+fn as_f16(words: &[u32]) -> Vec<u32> {
+    let mut module = rspirv::dr::load_words(words).unwrap();
+    let is_of_bf16 = |i: &Instruction| {
+        let names = ["BFloat16TypeKHR", "BFloat16CooperativeMatrixKHR", "SPV_KHR_bfloat16"];
+        i.operands.iter().any(|o| names.contains(&o.to_string().trim_matches('"')))
+    };
+    let count = module.capabilities.len();
+    module.capabilities.retain(|i| !is_of_bf16(i));
+    module.extensions.retain(|i| !is_of_bf16(i));
+    if module.capabilities.len() < count {
+        let half = vec![Operand::Capability(Capability::Float16)];
+        module.capabilities.push(Instruction::new(Op::Capability, None, None, half));
+    }
+    for ty in module.types_global_values.iter_mut().filter(|i| i.class.opcode == Op::TypeFloat) {
+        ty.operands.truncate(1);
+    }
+    module.assemble()
+}
+
+#[test]
+fn kernels_for_matrix_units_are_valid() {
+    let library = Library::builtin().unwrap();
+    let step =
+        Step { op: Elementwise::Binary(Binary::Add), args: smallvec![Ref::Input(0), Ref::Input(1)], out: DType::F32 };
+    let epilogue = EpilogueSpec {
+        inputs: smallvec![(DType::F32, Access::Neighbours)],
+        steps: smallvec![step],
+        result: Ref::Result(0),
+    };
+    let load = Load { along_k: true, by_four: true };
+    for tile in Planes::ALL.into_iter().flat_map(MatrixTile::all) {
+        for (out, by_four, epilogue) in [
+            (DType::F32, true, None),
+            (DType::F16, false, None),
+            (DType::Bf16, true, None),
+            (DType::F32, true, Some(epilogue.clone())),
+        ] {
+            let spec = DotSpec {
+                a: DType::F16,
+                b: DType::F16,
+                product: out,
+                out,
+                sum: CType::F32,
+                a_ranks: [0; 3],
+                b_ranks: [0; 3],
+                a_load: load,
+                b_load: load,
+                prologues: [None, None],
+                store: Store { rank: 2, contiguous: epilogue.is_none(), by_four },
+                tiling: Tiling::Matrix(tile),
+                guarded: tile.planes == Planes::TwoF16,
+                low_b_first: by_four,
+                wide: by_four,
+                epilogue,
+            };
+            check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
+        }
+    }
+    for stage in [SplitStage::Largest, SplitStage::Split] {
+        for (along_k, by_four, dtype) in
+            [(true, true, DType::F32), (false, false, DType::Bf16), (false, true, DType::F16)]
+        {
+            for planes in Planes::ALL {
+                let load = Load { along_k, by_four };
+                let (scaled, second) = (!planes.is_bf16(), planes.is_in_order());
+                if stage == SplitStage::Largest && !scaled {
+                    continue;
+                }
+                let spec = SplitSpec { stage, dtype, ranks: [1, 2, 3], load, planes, scaled, second };
+                check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
+            }
+        }
+    }
+}
+
+/// The twin of tanh for devices that fuse fma serves every input: no second path for rare ones.
+#[test]
+fn twins_without_rare_inputs_are_called_as_they_are() {
+    let library = Library::builtin().unwrap();
+    let words = |unary: Unary, fused: bool| {
+        let spec =
+            Spec { width: 4, ..spec(Elementwise::Unary(unary), &[DType::F32], DType::F32, Layout::Contiguous, 0) };
+        let kernel = spec.generate(library, FloatModes { fused, ..MODES }).unwrap();
+        check(unary.name(), &kernel.words);
+        kernel.words.len()
+    };
+    // Both paths of exp are in its kernel, whichever form it has; of tanh one is where the twin serves.
+    assert!(words(Unary::Exp, true) * 10 > words(Unary::Exp, false) * 8);
+    assert!(words(Unary::Tanh, true) * 10 < words(Unary::Tanh, false) * 8);
+}
+
+#[test]
+fn every_op_and_type_generates_a_valid_kernel() {
+    let library = Library::builtin().unwrap();
+    let mut missing = BTreeSet::new();
+    let mut generated = 0;
+    let mut try_one = |what: String, spec: Spec, validate: bool| match spec.generate(library, MODES) {
+        Ok(kernel) => {
+            generated += 1;
+            if validate {
+                check(&what, &kernel.words);
+            }
+        }
+        Err(Error::Unsupported { op, .. }) if op.starts_with("nx_") => {
+            missing.insert(op);
+        }
+        Err(e) => panic!("{what}: {e}"),
+    };
+    for (i, &op) in Unary::ALL.iter().enumerate() {
+        for (j, t) in DType::ALL.into_iter().enumerate() {
+            let op = Elementwise::Unary(op);
+            if let Some(out) = result_dtype(op, &[t]) {
+                try_one(format!("{} {t}", op.name()), spec(op, &[t], out, Layout::Strided, 3), (i + j) % 5 == 0);
+            }
+        }
+    }
+    for (i, &op) in Binary::ALL.iter().enumerate() {
+        for (j, t) in DType::ALL.into_iter().enumerate() {
+            let op = Elementwise::Binary(op);
+            if let Some(out) = result_dtype(op, &[t, t]) {
+                try_one(format!("{} {t}", op.name()), spec(op, &[t, t], out, Layout::Contiguous, 1), (i + j) % 5 == 0);
+            }
+        }
+    }
+    for a in DType::ALL {
+        for b in DType::ALL {
+            try_one(
+                format!("as_type {a} {b}"),
+                spec(Elementwise::AsType, &[a], b, Layout::Contiguous, 1),
+                (a as usize + b as usize).is_multiple_of(7),
+            );
+        }
+    }
+    assert!(missing.is_empty(), "the library lacks {missing:?}");
+    assert!(generated > 1200, "{generated} kernels");
+}
+
+/// `nx_<words>` with the types that the function is of, or `bits` and `word` for those on raw bits of any type.
+#[test]
+fn library_functions_are_named_by_type() {
+    let widths = ["8", "16", "32", "64"];
+    let types: BTreeSet<&str> =
+        DType::ALL.iter().map(|t| t.name()).chain(CTYPES.iter().map(|t| t.name())).chain(widths).collect();
+    let library = Library::builtin().unwrap();
+    let mut wrong = BTreeSet::new();
+    for name in library.exports() {
+        let words: Vec<&str> = name.split('_').collect();
+        let plain = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        let typed = words.iter().any(|word| types.contains(word) || matches!(*word, "bits" | "word"));
+        if words[0] != "nx" || !plain || !typed {
+            wrong.insert(name);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[test]
+fn vector_kernels_are_valid() {
+    let library = Library::builtin().unwrap();
+    for t in [DType::U8, DType::S16, DType::Bf16, DType::F32, DType::S64] {
+        let mut spec = spec(Elementwise::Binary(Binary::Add), &[t, t], t, Layout::Contiguous, 1);
+        spec.width = spec.widest(false);
+        assert!(spec.width > 1, "{t}");
+        for form in [Form::Vectors, Form::Pairs, Form::Blocks { vectors: 8 }] {
+            let width = if matches!(form, Form::Blocks { .. }) { spec.block_width() } else { spec.width };
+            let spec = Spec { form, width, ..spec.clone() };
+            check(&format!("add {t}"), &spec.generate(library, MODES).unwrap().words);
+        }
+    }
+}
+
+/// Where the device rounds quotients and roots, functions are its instructions, and the kernels short.
+#[test]
+fn rounded_forms_are_short_and_valid() {
+    let library = Library::builtin().unwrap();
+    let t = DType::F32;
+    for (op, inputs) in [(Elementwise::Binary(Binary::Divide), &[t, t][..]), (Elementwise::Unary(Unary::Sqrt), &[t])] {
+        let spec = spec(op, inputs, t, Layout::Contiguous, 1);
+        let [own, rounded] = [false, true].map(|rounded| {
+            let kernel = spec.generate(library, FloatModes { rounded, ..MODES }).unwrap();
+            check(op.name(), &kernel.words);
+            kernel.words.len()
+        });
+        assert!(rounded * 2 < own, "{}: {rounded} words of {own}", op.name());
+    }
+}
+
+/// The largest of the squares of `length` elements, times their sum.
+fn two_totals(length: u64) -> Program {
+    let b = Builder::new();
+    let x = b.input(DType::F32, &[length]);
+    let square = b.multiply(x, x);
+    let both = b.multiply(b.reduce(Reduction::Max, square, &[0], false), b.sum(square, &[0]));
+    b.finish(&[both]).unwrap()
+}
+
+#[test]
+fn kernels_of_one_workgroup_have_the_invocations_that_they_count_on() {
+    let library = Library::builtin().unwrap();
+    for (length, invocations) in [(5, 32), (40, 64), (200, 256), (3000, 512)] {
+        let program = two_totals(length);
+        let spec = WorkgroupSpec {
+            local_size: WorkgroupSpec::local_size(&program, Mode::Once, 1024),
+            program: Keyed::new(Arc::new(program)),
+            ports: vec![workgroup::Port { strides: smallvec![1], bias: 0, per_group: false }],
+            mode: Mode::Once,
+            shared_bytes: 32 << 10,
+        };
+        assert_eq!(spec.local_size, invocations, "{length}");
+        let kernel = spec.generate(library, MODES).unwrap();
+        check(&format!("{spec:?}"), &kernel.words);
+        let bytes: Vec<u8> = kernel.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        assert_eq!(Reflection::of(&bytes, "workgroup").unwrap().local_size, [invocations, 1, 1], "{length}");
+    }
+}
+
+#[test]
+fn many_parameters_go_through_a_table() {
+    let library = Library::builtin().unwrap();
+    let spec = spec(Elementwise::Select, &[DType::U8, DType::F32, DType::F32], DType::F32, Layout::Strided, 6);
+    let kernel = spec.generate(library, MODES).unwrap();
+    assert!(kernel.table);
+    check("select of rank 6", &kernel.words);
+}
+
+#[test]
+fn reductions_are_valid() {
+    let library = Library::builtin().unwrap();
+    for &reduction in Reduction::ALL {
+        for (input, out) in
+            [(DType::F32, DType::F32), (DType::U8, DType::U32), (DType::S64, DType::S64), (DType::Bf16, DType::Bf16)]
+        {
+            let out = match reduction {
+                Reduction::All | Reduction::Any => DType::U8,
+                Reduction::ArgMax | Reduction::ArgMin => DType::S32,
+                _ => out,
+            };
+            for stage in [Stage::Whole, Stage::First, Stage::Last] {
+                let columns = [false, true].map(|in_teams| Direction::Columns { in_teams });
+                for direction in columns.into_iter().chain([Direction::Rows { width: 1 }]) {
+                    let spec = ReduceSpec {
+                        reducers: smallvec![Reducer { reduction, tie_high: false, input, out }],
+                        times: (reduction == Reduction::Sum).then_some(input),
+                        producer: None,
+                        epilogue: None,
+                        stage,
+                        direction,
+                        kept_rank: 2,
+                        reduced_rank: 1,
+                        paired: false,
+                    };
+                    let kernel = spec.generate(library, MODES).unwrap_or_else(|e| panic!("{spec:?}: {e}"));
+                    check(&format!("{spec:?}"), &kernel.words);
+                }
+            }
+        }
+    }
+    for (input, paired) in [(DType::F32, false), (DType::F32, true), (DType::Bf16, true), (DType::U8, true)] {
+        let out = if input == DType::U8 { DType::U32 } else { input };
+        let spec = ReduceSpec {
+            reducers: smallvec![Reducer { reduction: Reduction::Sum, tie_high: false, input, out }],
+            times: None,
+            producer: None,
+            epilogue: None,
+            stage: Stage::First,
+            direction: Direction::Rows { width: 4 },
+            kept_rank: 1,
+            reduced_rank: 1,
+            paired,
+        };
+        check(&format!("{spec:?}"), &spec.generate(library, MODES).unwrap().words);
+    }
+}
+
+#[test]
+fn reductions_of_the_same_elements_are_one_valid_kernel() {
+    let library = Library::builtin().unwrap();
+    let of = |reduction, input, out| Reducer { reduction, tie_high: false, input, out };
+    // Accumulators of one, two and four words, and several of each.
+    let all: [SmallVec<[Reducer; 1]>; 3] = [
+        smallvec![of(Reduction::Max, DType::F32, DType::F32), of(Reduction::Sum, DType::F32, DType::F32)],
+        smallvec![of(Reduction::Sum, DType::F64, DType::F64), of(Reduction::ArgMax, DType::F64, DType::S32)],
+        smallvec![of(Reduction::Sum, DType::U8, DType::U32), of(Reduction::Any, DType::U8, DType::U8)],
+    ];
+    for reducers in all {
+        let dtype = reducers[0].input;
+        let directions = [1, 2, 4].map(|width| Direction::Rows { width });
+        for direction in directions.into_iter().chain([false, true].map(|in_teams| Direction::Columns { in_teams })) {
+            for stage in [Stage::Whole, Stage::First, Stage::Last] {
+                let along = if matches!(direction, Direction::Rows { width } if width > 1) {
+                    Along::Vector
+                } else {
+                    Along::Strided
+                };
+                let doubled =
+                    Step { op: Elementwise::Binary(Binary::Add), args: smallvec![Ref::Input(0); 2], out: dtype };
+                let ratio = Step {
+                    op: Elementwise::Binary(Binary::Divide),
+                    args: smallvec![Ref::Input(0), Ref::Input(2)],
+                    out: DType::F32,
+                };
+                let spec = ReduceSpec {
+                    reducers: reducers.clone(),
+                    times: None,
+                    producer: (stage != Stage::Last).then(|| {
+                        Box::new(Producer {
+                            inputs: vec![RowPort { dtype, along, bounded: false }],
+                            steps: vec![doubled],
+                            values: smallvec![Ref::Input(0), Ref::Result(0)],
+                        })
+                    }),
+                    epilogue: Some(Box::new(ReduceEpilogue {
+                        inputs: smallvec![DType::F32],
+                        steps: smallvec![ratio],
+                        results: smallvec![(Ref::Result(0), DType::F32), (Ref::Input(1), reducers[1].out)],
+                        rank: 1,
+                    })),
+                    stage,
+                    direction,
+                    kept_rank: 1,
+                    reduced_rank: 1,
+                    paired: false,
+                };
+                if matches!((direction, stage), (Direction::Rows { width: 2.. }, Stage::Last)) {
+                    continue;
+                }
+                let kernel = spec.generate(library, MODES).unwrap_or_else(|e| panic!("{spec:?}: {e}"));
+                check(&format!("{spec:?}"), &kernel.words);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_kernel_has_the_same_words() {
+    let library = Library::builtin().unwrap();
+    let spec = spec(Elementwise::Unary(Unary::Tanh), &[DType::F32], DType::F32, Layout::Contiguous, 1);
+    let first = spec.generate(library, MODES).unwrap().words;
+    for _ in 0..8 {
+        assert!(spec.generate(library, MODES).unwrap().words == first);
+    }
+}
