@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 pub const LIST: &str = "kernels.toml";
 
+/// The folders of kernel families, relative to `priv/shaders`.
+const FAMILIES: &str = "../../native/nx_vulkan_engine/src/kernels";
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A whole compute shader with the NativeV interface: `src/<source>` to `<name>.spv`.
@@ -15,7 +18,8 @@ pub enum Kind {
     Example,
     /// Functions for generated kernels to import: `include/<name>.glsl` to `lib/<name>.spv`.
     Library,
-    /// A compute shader whose `slot_` functions the code generator fills: `src/template/<source>` to `template/<name>.spv`.
+    /// A compute shader whose `slot_` functions the code generator fills: `<source>` in the folders of kernel families to
+    /// `template/<name>.spv`.
     Template,
 }
 
@@ -117,7 +121,7 @@ fn parse(text: &str) -> Result<Vec<Module>, String> {
         modules.extend(expand(shader, Kind::Example, "src", &list.choices)?);
     }
     for shader in &list.template {
-        modules.extend(expand(shader, Kind::Template, "src/template", &list.choices)?);
+        modules.extend(expand(shader, Kind::Template, FAMILIES, &list.choices)?);
     }
     modules.extend(list.library.into_iter().map(|library| Module {
         kind: Kind::Library,
@@ -242,7 +246,7 @@ mod tests {
             [defines(0), defines(3), defines(5), defines(6)],
             ["A=1 F32=1", "A=1 F64=1", "TILE=2", "DOUBLE=1 TILE=1"]
         );
-        assert_eq!(modules[3].source, Path::new("src/template/b.comp"));
+        assert_eq!(modules[3].source, Path::new(FAMILIES).join("b.comp"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use half::{bf16, f16};
 use nx_vulkan_engine::kernels::dot::MatrixTile;
+use nx_vulkan_engine::kernels::dot::Planes::{self, OneF16, ThreeBf16, TwoF16};
 use nx_vulkan_engine::kernels::dot::Tiling;
 use nx_vulkan_engine::kernels::dot::{
     Choice, Epilogue, Form, Group, Matrix, Product, choose, plain, prepare, product_as,
@@ -13,7 +14,6 @@ use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
 use nx_vulkan_engine::{CType, Compile, DType, Engine, Options, Precision, Tensor, Type, View};
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
-use nx_vulkan_spirv::matrix::Planes::{self, OneF16, ThreeBf16, TwoF16};
 use smallvec::smallvec;
 
 use crate::common;

@@ -1,6 +1,6 @@
 //! Panels of QR by one workgroup and by many: residuals, orthogonality, and what they leave where.
 
-use nx_vulkan_engine::kernels::qr::{PANEL, Panel, Workgroups};
+use nx_vulkan_engine::kernels::linalg::qr::{PANEL, Panel, Workgroups};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{Compile, DType, Value};
 
