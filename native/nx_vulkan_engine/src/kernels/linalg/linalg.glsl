@@ -1,5 +1,5 @@
 // Elements of the matrix kernels. A kernel is compiled per type by one of the defines F32, F64, C64, C128: T is the type
-// of an element, R the real type of its parts. codegen/linalg.rs fills the `slot_` functions of this file with the scalar
+// of an element, R the real type of its parts. generate.rs fills the `slot_` functions of this file with the scalar
 // library's, since division, square root and the modulus of GLSL are not exact, and `slot_load<k>(at)` and
 // `slot_store<k>(at, value)`, which a kernel declares for its operand k.
 #ifndef LINALG_GLSL
