@@ -1,8 +1,8 @@
 //! Packs the library and template modules of `priv/shaders` into one archive, which is built into the crate.
 //!
-//! The archive is a sequence of groups: the library, and each family of templates (the name up to the first `_`), large
-//! families in several. A group is what is unpacked at once. Before compression its words are split into four planes of
-//! bytes: those of the high bytes are nearly all zeros. A table of groups and modules is written beside it, as Rust, and
+//! The archive is a sequence of packs: the library, and each family of templates (the name up to the first `_`), large
+//! families in several. A pack is what is unpacked at once. Before compression its words are split into four planes of
+//! bytes: those of the high bytes are nearly all zeros. A table of packs and modules is written beside it, as Rust, and
 //! the order in which `kernels.toml` lists the library's modules: which one a function comes from depends on it.
 
 use flate2::Compression;
@@ -12,12 +12,12 @@ use std::fmt::Write as _;
 use std::io::{Error, Result, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Groups of templates grow no larger, so that the first kernel of a large family does not pay for all.
-const GROUP_BYTES: usize = 256 << 10;
+/// Packs of templates grow no larger, so that the first kernel of a large family does not pay for all.
+const PACK_BYTES: usize = 256 << 10;
 
 /// Modules that are compressed together.
 #[derive(Default)]
-struct Group {
+struct Pack {
     family: String,
     /// Path and words of each module.
     modules: Vec<(String, usize)>,
@@ -27,25 +27,25 @@ struct Group {
 fn main() -> Result<()> {
     let shaders = folder("CARGO_MANIFEST_DIR")?.join("../../priv/shaders");
     println!("cargo::rerun-if-changed=build.rs");
-    let mut groups: Vec<Group> = Vec::new();
+    let mut packs: Vec<Pack> = Vec::new();
     for kind in ["lib", "template"] {
         println!("cargo::rerun-if-changed={}", shaders.join(kind).display());
         for (name, bytes) in modules(&shaders.join(kind))? {
             let family = format!("{kind}/{}", name.split('_').next().unwrap_or_default());
-            let fits = |group: &Group| kind == "lib" || group.bytes.len() + bytes.len() <= GROUP_BYTES;
-            if !groups.last().is_some_and(|group| group.family == family && fits(group)) {
-                groups.push(Group { family, ..Group::default() });
+            let fits = |pack: &Pack| kind == "lib" || pack.bytes.len() + bytes.len() <= PACK_BYTES;
+            if !packs.last().is_some_and(|pack| pack.family == family && fits(pack)) {
+                packs.push(Pack { family, ..Pack::default() });
             }
-            if let Some(group) = groups.last_mut() {
-                group.modules.push((format!("{kind}/{name}"), bytes.len() / 4));
-                group.bytes.extend(bytes);
+            if let Some(pack) = packs.last_mut() {
+                pack.modules.push((format!("{kind}/{name}"), bytes.len() / 4));
+                pack.bytes.extend(bytes);
             }
         }
     }
     let list = shaders.join("kernels.toml");
     println!("cargo::rerun-if-changed={}", list.display());
     let list = std::fs::read_to_string(list)?;
-    let (archive, mut table) = pack(&groups)?;
+    let (archive, mut table) = compressed(&packs)?;
     table += &format!("static LIBRARIES: &[&str] = &{:?};\n", libraries(&list));
     let out = folder("OUT_DIR")?;
     std::fs::write(out.join("modules.bin"), archive)?;
@@ -82,27 +82,27 @@ fn modules(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
 }
 
 /// The archive, and the Rust text of the table, whose modules are sorted by path.
-fn pack(groups: &[Group]) -> Result<(Vec<u8>, String)> {
+fn compressed(packs: &[Pack]) -> Result<(Vec<u8>, String)> {
     let mut archive = Vec::new();
-    let mut group_rows = String::new();
+    let mut pack_rows = String::new();
     let mut module_rows = String::new();
-    for (index, group) in groups.iter().enumerate() {
+    for (index, pack) in packs.iter().enumerate() {
         let mut first = 0;
-        for (path, words) in &group.modules {
+        for (path, words) in &pack.modules {
             let end = first + words;
             // Writing to a String does not fail.
-            let _ = writeln!(module_rows, "({path:?}, Place {{ group: {index}, words: {first}..{end} }}),");
+            let _ = writeln!(module_rows, "({path:?}, Place {{ pack: {index}, words: {first}..{end} }}),");
             first = end;
         }
-        let planes: Vec<u8> = (0..4).flat_map(|plane| group.bytes.iter().copied().skip(plane).step_by(4)).collect();
+        let planes: Vec<u8> = (0..4).flat_map(|plane| pack.bytes.iter().copied().skip(plane).step_by(4)).collect();
         let start = archive.len();
         let mut encoder = DeflateEncoder::new(archive, Compression::best());
         encoder.write_all(&planes)?;
         archive = encoder.finish()?;
-        let _ = writeln!(group_rows, "Group::new({start}..{}, {first}),", archive.len());
+        let _ = writeln!(pack_rows, "Pack::new({start}..{}, {first}),", archive.len());
     }
-    let count = groups.len();
-    let groups = format!("static GROUPS: [Group; {count}] = [\n{group_rows}];\n");
+    let count = packs.len();
+    let packs = format!("static PACKS: [Pack; {count}] = [\n{pack_rows}];\n");
     let modules = format!("static MODULES: &[(&str, Place)] = &[\n{module_rows}];\n");
-    Ok((archive, groups + &modules))
+    Ok((archive, packs + &modules))
 }

@@ -5,7 +5,7 @@ use rspirv::spirv::{GlslStd450Op as Glsl, Op};
 use super::check::{Checked, is_non_semantic};
 use super::operands::{Checker, require};
 use super::parse::Instruction;
-use super::rules::{Kind, Shape};
+use super::rules::{ScalarKind, Shape};
 use super::types::Type;
 
 impl Checker<'_> {
@@ -54,7 +54,7 @@ impl Checker<'_> {
             | Glsl::Normalize
             | Glsl::FaceForward
             | Glsl::Reflect => {
-                self.number(result, Kind::Float)?;
+                self.number(result, ScalarKind::Float)?;
                 self.all_of(result, operands)
             }
             Glsl::Radians
@@ -77,7 +77,7 @@ impl Checker<'_> {
             | Glsl::Log
             | Glsl::Exp2
             | Glsl::Log2 => {
-                let bits = self.number(result, Kind::Float)?.bits;
+                let bits = self.number(result, ScalarKind::Float)?.bits;
                 require(bits <= 32, || format!("floats of {bits} bits where 16 or 32 are needed"))?;
                 self.all_of(result, operands)
             }
@@ -90,7 +90,7 @@ impl Checker<'_> {
             | Glsl::UClamp
             | Glsl::SClamp => self.value(Op::IAdd, result, operands),
             Glsl::FindILsb | Glsl::FindSMsb | Glsl::FindUMsb => {
-                let bits = self.number(result, Kind::Int)?.bits;
+                let bits = self.number(result, ScalarKind::Int)?.bits;
                 require(bits == 32, || format!("integers of {bits} bits where 32 are needed"))?;
                 self.value(Op::IAdd, result, operands)
             }
@@ -107,14 +107,14 @@ impl Checker<'_> {
                 require(gives == Some(result), || "no square matrix and its result".into())
             }
             Glsl::Modf => {
-                self.number(result, Kind::Float)?;
+                self.number(result, ScalarKind::Float)?;
                 self.all_of(result, &operands[..1])?;
                 let whole = self.written(operand(1))?;
                 require(whole == result, || "the pointer is not to the result's type".into())
             }
             Glsl::ModfStruct => {
                 let (fraction, whole) = self.two_members(result)?;
-                self.number(fraction, Kind::Float)?;
+                self.number(fraction, ScalarKind::Float)?;
                 require(fraction == whole, || "the result's members differ".into())?;
                 self.all_of(fraction, operands)
             }
@@ -134,16 +134,20 @@ impl Checker<'_> {
             Glsl::Length | Glsl::Distance => {
                 let first = self.type_of(operand(0))?;
                 self.all_of(first, operands)?;
-                let (vector, scalar) = (self.number(first, Kind::Float)?, self.number(result, Kind::Float)?);
+                let (vector, scalar) =
+                    (self.number(first, ScalarKind::Float)?, self.number(result, ScalarKind::Float)?);
                 require(scalar == Shape { count: 1, ..vector }, || "the result is not the vector's component".into())
             }
             Glsl::Cross => {
-                require(self.number(result, Kind::Float)?.count == 3, || "no vectors of three components".into())?;
+                require(self.number(result, ScalarKind::Float)?.count == 3, || {
+                    "no vectors of three components".into()
+                })?;
                 self.all_of(result, operands)
             }
             Glsl::Refract => {
                 self.all_of(result, &operands[..2])?;
-                let (vector, eta) = (self.number(result, Kind::Float)?, self.scalar(operand(2), Kind::Float)?);
+                let (vector, eta) =
+                    (self.number(result, ScalarKind::Float)?, self.scalar(operand(2), ScalarKind::Float)?);
                 require(eta.bits == vector.bits, || "the ratio has not the vector's width".into())
             }
             _ => self.packed(op, result, operand(0)),
@@ -152,9 +156,9 @@ impl Checker<'_> {
 
     fn packed(&self, op: Glsl, result: u32, operand: u32) -> Checked {
         let shape = |kind, bits, count| Shape { kind, bits, count };
-        let words = |count| shape(Kind::Int, 32, count);
-        let floats = |count| shape(Kind::Float, 32, count);
-        let double = shape(Kind::Float, 64, 1);
+        let words = |count| shape(ScalarKind::Int, 32, count);
+        let floats = |count| shape(ScalarKind::Float, 32, count);
+        let double = shape(ScalarKind::Float, 64, 1);
         let (from, to) = match op {
             Glsl::PackSnorm4x8 | Glsl::PackUnorm4x8 => (floats(4), words(1)),
             Glsl::PackSnorm2x16 | Glsl::PackUnorm2x16 | Glsl::PackHalf2x16 => (floats(2), words(1)),
@@ -170,7 +174,7 @@ impl Checker<'_> {
 
     /// Exponents are integers of 32 bits, one for each float.
     fn exponents(&self, floats: u32, exponents: u32) -> Checked {
-        let (floats, exponents) = (self.number(floats, Kind::Float)?, self.number(exponents, Kind::Int)?);
+        let (floats, exponents) = (self.number(floats, ScalarKind::Float)?, self.number(exponents, ScalarKind::Int)?);
         let fits = floats.count == exponents.count && exponents.bits == 32;
         require(fits, || "the exponent is no 32-bit integer for each float".into())
     }

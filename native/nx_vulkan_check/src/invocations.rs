@@ -4,11 +4,11 @@ use rspirv::spirv::{CooperativeMatrixLayout, GroupOperation, MemoryModel, Memory
 
 use super::check::Checked;
 use super::operands::{Checker, require};
-use super::rules::{BOOL, Kind, Shape};
+use super::rules::{BOOL, ScalarKind, Shape};
 use super::types::Type;
 
-const WORD: Shape = Shape { kind: Kind::Unsigned, bits: 32, count: 1 };
-const BALLOT: Shape = Shape { kind: Kind::Unsigned, bits: 32, count: 4 };
+const WORD: Shape = Shape { kind: ScalarKind::Unsigned, bits: 32, count: 1 };
+const BALLOT: Shape = Shape { kind: ScalarKind::Unsigned, bits: 32, count: 4 };
 
 impl Checker<'_> {
     /// None for other instructions. `result` is 0 where there is none.
@@ -30,7 +30,7 @@ impl Checker<'_> {
     }
 
     fn constant(&self, id: u32) -> Checked<u32> {
-        let shape = self.scalar(id, Kind::Int)?;
+        let shape = self.scalar(id, ScalarKind::Int)?;
         let is_plain = self.defining(id).is_some_and(|i| i.op == Op::Constant);
         let value = self.types.integer(id).filter(|_| is_plain && shape.bits == 32);
         value.and_then(|value| u32::try_from(value).ok()).ok_or_else(|| format!("{id} is no 32-bit constant"))
@@ -141,8 +141,10 @@ impl Checker<'_> {
         self.all_of(pointee, values)?;
         let shape = self.shape(pointee)?;
         let fits = match op {
-            Op::AtomicLoad | Op::AtomicStore | Op::AtomicExchange => shape.is(Kind::Int) || shape.is(Kind::Float),
-            Op::AtomicFAddEXT | Op::AtomicFMinEXT | Op::AtomicFMaxEXT => shape.is(Kind::Float),
+            Op::AtomicLoad | Op::AtomicStore | Op::AtomicExchange => {
+                shape.is(ScalarKind::Int) || shape.is(ScalarKind::Float)
+            }
+            Op::AtomicFAddEXT | Op::AtomicFMinEXT | Op::AtomicFMaxEXT => shape.is(ScalarKind::Float),
             Op::AtomicCompareExchange
             | Op::AtomicIIncrement
             | Op::AtomicIDecrement
@@ -154,17 +156,17 @@ impl Checker<'_> {
             | Op::AtomicUMax
             | Op::AtomicAnd
             | Op::AtomicOr
-            | Op::AtomicXor => shape.is(Kind::Int),
+            | Op::AtomicXor => shape.is(ScalarKind::Int),
             _ => return Err("is no atomic of a compute shader".into()),
         };
         let has = |name: &str| self.types.has_capability(name);
         let is_enabled = match (op, shape.bits) {
-            (_, 64) if shape.is(Kind::Int) => has("Int64Atomics"),
+            (_, 64) if shape.is(ScalarKind::Int) => has("Int64Atomics"),
             (Op::AtomicFAddEXT, 32) => has("AtomicFloat32AddEXT"),
             (Op::AtomicFAddEXT, 64) => has("AtomicFloat64AddEXT"),
             (Op::AtomicFMinEXT | Op::AtomicFMaxEXT, 32) => has("AtomicFloat32MinMaxEXT"),
             (Op::AtomicFMinEXT | Op::AtomicFMaxEXT, 64) => has("AtomicFloat64MinMaxEXT"),
-            (_, bits) => bits == 32 || (bits == 64 && shape.is(Kind::Float)),
+            (_, bits) => bits == 32 || (bits == 64 && shape.is(ScalarKind::Float)),
         };
         require(fits && is_enabled && shape.count == 1, || format!("an atomic of type {pointee}"))
     }
@@ -195,7 +197,7 @@ impl Checker<'_> {
             | Op::GroupNonUniformShuffleDown
             | Op::GroupNonUniformQuadBroadcast => {
                 self.all_of(result, &rest[..1])?;
-                let lane = self.scalar(operand(1), Kind::Unsigned)?;
+                let lane = self.scalar(operand(1), ScalarKind::Unsigned)?;
                 require(lane == WORD, || "the invocation is no 32-bit unsigned integer".into())?;
                 let wants_constant = op == Op::GroupNonUniformQuadBroadcast
                     || (op == Op::GroupNonUniformBroadcast && self.module.version < 0x0001_0500);
@@ -211,7 +213,7 @@ impl Checker<'_> {
             }
             Op::GroupNonUniformBallot => {
                 require(shape == BALLOT, || "the result is no ballot".into())?;
-                self.scalar(operand(0), Kind::Bool).map(|_| ())
+                self.scalar(operand(0), ScalarKind::Bool).map(|_| ())
             }
             Op::GroupNonUniformInverseBallot => {
                 is_bool()?;
@@ -220,7 +222,9 @@ impl Checker<'_> {
             Op::GroupNonUniformBallotBitExtract => {
                 is_bool()?;
                 self.ballot(operand(0))?;
-                require(self.scalar(operand(1), Kind::Unsigned)? == WORD, || "the index is no 32-bit integer".into())
+                require(self.scalar(operand(1), ScalarKind::Unsigned)? == WORD, || {
+                    "the index is no 32-bit integer".into()
+                })
             }
             Op::GroupNonUniformBallotFindLSB | Op::GroupNonUniformBallotFindMSB => {
                 require(shape == WORD, || "the result is no 32-bit unsigned integer".into())?;
@@ -242,17 +246,19 @@ impl Checker<'_> {
     fn reduction(&self, op: Op, result: u32, operands: &[u32]) -> Checked {
         let kind = match op {
             Op::GroupNonUniformFAdd | Op::GroupNonUniformFMul | Op::GroupNonUniformFMin | Op::GroupNonUniformFMax => {
-                Kind::Float
+                ScalarKind::Float
             }
-            Op::GroupNonUniformUMin | Op::GroupNonUniformUMax => Kind::Unsigned,
+            Op::GroupNonUniformUMin | Op::GroupNonUniformUMax => ScalarKind::Unsigned,
             Op::GroupNonUniformIAdd
             | Op::GroupNonUniformIMul
             | Op::GroupNonUniformSMin
             | Op::GroupNonUniformSMax
             | Op::GroupNonUniformBitwiseAnd
             | Op::GroupNonUniformBitwiseOr
-            | Op::GroupNonUniformBitwiseXor => Kind::Int,
-            Op::GroupNonUniformLogicalAnd | Op::GroupNonUniformLogicalOr | Op::GroupNonUniformLogicalXor => Kind::Bool,
+            | Op::GroupNonUniformBitwiseXor => ScalarKind::Int,
+            Op::GroupNonUniformLogicalAnd | Op::GroupNonUniformLogicalOr | Op::GroupNonUniformLogicalXor => {
+                ScalarKind::Bool
+            }
             _ => return Err("is no subgroup operation of a compute shader".into()),
         };
         let &[operation, value, ref cluster @ ..] = operands else {
@@ -300,13 +306,17 @@ impl Checker<'_> {
                 require(is_matrix(result), || "the result is no matrix".into())?;
                 memory(operand(0))?;
                 layout(operand(1))?;
-                operands.get(2).map_or(Err("no stride".into()), |&stride| self.scalar(stride, Kind::Int).map(|_| ()))
+                operands
+                    .get(2)
+                    .map_or(Err("no stride".into()), |&stride| self.scalar(stride, ScalarKind::Int).map(|_| ()))
             }
             Op::CooperativeMatrixStoreKHR => {
                 memory(operand(0))?;
                 require(is_matrix(self.type_of(operand(1))?), || "stores no matrix".into())?;
                 layout(operand(2))?;
-                operands.get(3).map_or(Err("no stride".into()), |&stride| self.scalar(stride, Kind::Int).map(|_| ()))
+                operands
+                    .get(3)
+                    .map_or(Err("no stride".into()), |&stride| self.scalar(stride, ScalarKind::Int).map(|_| ()))
             }
             Op::CooperativeMatrixMulAddKHR => self.multiply(result, operands),
             _ => Err("is no matrix operation of a compute shader".into()),

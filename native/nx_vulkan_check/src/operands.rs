@@ -5,7 +5,7 @@ use rspirv::spirv::{MemoryAccess, Op, StorageClass};
 
 use super::check::{Checked, Ids, is_global, section};
 use super::parse::{Instruction, Module};
-use super::rules::Kind;
+use super::rules::ScalarKind;
 use super::types::{Type, Types};
 
 /// Looks at the operands of one module.
@@ -79,11 +79,11 @@ impl Checker<'_> {
             }
             Op::ConvertPtrToU => {
                 require(self.is_address(self.type_of(operand(0))?), || "the operand is no address".into())?;
-                self.number(result, Kind::Unsigned).map(|_| ())
+                self.number(result, ScalarKind::Unsigned).map(|_| ())
             }
             Op::ConvertUToPtr => {
                 require(self.is_address(result), || "the result is no address".into())?;
-                self.scalar(operand(0), Kind::Unsigned).map(|_| ())
+                self.scalar(operand(0), ScalarKind::Unsigned).map(|_| ())
             }
             Op::SpecConstantOp => {
                 let op = Op::from_u32(operand(0)).ok_or("unknown operation")?;
@@ -108,9 +108,9 @@ impl Checker<'_> {
                 self.all_of(pointee, &operands[1..2])?;
                 self.access(operand(0), operands.get(2..).unwrap_or(&[]), true)
             }
-            Op::Switch => self.scalar(operand(0), Kind::Int).map(|_| ()),
+            Op::Switch => self.scalar(operand(0), ScalarKind::Int).map(|_| ()),
             Op::BranchConditional => {
-                self.scalar(operand(0), Kind::Bool)?;
+                self.scalar(operand(0), ScalarKind::Bool)?;
                 require(matches!(operands.len(), 3 | 5), || "one branch weight".into())
             }
             Op::ReturnValue => self.type_of(operand(0)).map(|_| ()),
@@ -207,7 +207,7 @@ impl Checker<'_> {
         };
         let (class, mut current) = self.pointee_of(base)?;
         for &index in indices {
-            self.scalar(index, Kind::Int)?;
+            self.scalar(index, ScalarKind::Int)?;
             current = match self.types.get(current) {
                 Some(Type::Struct { members }) => {
                     let is_plain = self.defining(index).is_some_and(|i| i.op == Op::Constant);
@@ -258,7 +258,7 @@ impl Checker<'_> {
         };
         let is_array = matches!(last.and_then(|id| self.types.get(*id)), Some(Type::RuntimeArray { .. }));
         require(is_array, || "not the last member of a struct, or no runtime array".into())?;
-        let length = self.number(instruction.result_type.unwrap_or(0), Kind::Unsigned)?;
+        let length = self.number(instruction.result_type.unwrap_or(0), ScalarKind::Unsigned)?;
         require(length.bits == 32 && length.count == 1, || "the result is no 32-bit unsigned integer".into())
     }
 

@@ -9,13 +9,13 @@ use super::types::Type;
 /// A number type as arithmetic sees it.
 #[derive(Debug, PartialEq, Clone, Copy)]
 pub struct Shape {
-    pub kind: Kind,
+    pub kind: ScalarKind,
     pub bits: u32,
     pub count: u32,
 }
 
 #[derive(Debug, PartialEq, Clone, Copy)]
-pub enum Kind {
+pub enum ScalarKind {
     Bool,
     /// Of any sign.
     Int,
@@ -24,35 +24,35 @@ pub enum Kind {
 }
 
 impl Shape {
-    pub fn is(&self, kind: Kind) -> bool {
-        self.kind == kind || (kind == Kind::Int && self.kind == Kind::Unsigned)
+    pub fn is(&self, kind: ScalarKind) -> bool {
+        self.kind == kind || (kind == ScalarKind::Int && self.kind == ScalarKind::Unsigned)
     }
 
     /// Equal but for the sign of integers.
     pub fn fits(&self, other: &Shape) -> bool {
-        let kind = if self.kind == Kind::Unsigned { Kind::Int } else { self.kind };
+        let kind = if self.kind == ScalarKind::Unsigned { ScalarKind::Int } else { self.kind };
         other.is(kind) && self.bits == other.bits && self.count == other.count
     }
 }
 
 enum Rule {
     /// Operands and result are of one type.
-    Same(Kind),
+    Same(ScalarKind),
     /// Operands and result are integers that differ in sign at most.
     Integers,
     /// Two operands of one kind, width and count give as many Booleans.
-    Compare(Kind),
+    Compare(ScalarKind),
     /// One number becomes another of as many components.
-    Convert { from: Kind, to: Kind, resizes: bool },
+    Convert { from: ScalarKind, to: ScalarKind, resizes: bool },
 }
 
 fn rule(op: Op) -> Option<Rule> {
     let convert = |from, to, resizes| Rule::Convert { from, to, resizes };
     Some(match op {
-        Op::FAdd | Op::FSub | Op::FMul | Op::FDiv | Op::FRem | Op::FMod | Op::FNegate => Rule::Same(Kind::Float),
-        Op::UDiv | Op::UMod => Rule::Same(Kind::Unsigned),
+        Op::FAdd | Op::FSub | Op::FMul | Op::FDiv | Op::FRem | Op::FMod | Op::FNegate => Rule::Same(ScalarKind::Float),
+        Op::UDiv | Op::UMod => Rule::Same(ScalarKind::Unsigned),
         Op::LogicalAnd | Op::LogicalOr | Op::LogicalNot | Op::LogicalEqual | Op::LogicalNotEqual => {
-            Rule::Same(Kind::Bool)
+            Rule::Same(ScalarKind::Bool)
         }
         Op::IAdd
         | Op::ISub
@@ -78,7 +78,7 @@ fn rule(op: Op) -> Option<Rule> {
         | Op::FOrdGreaterThanEqual
         | Op::FUnordGreaterThanEqual
         | Op::IsNan
-        | Op::IsInf => Rule::Compare(Kind::Float),
+        | Op::IsInf => Rule::Compare(ScalarKind::Float),
         Op::IEqual
         | Op::INotEqual
         | Op::ULessThan
@@ -88,13 +88,13 @@ fn rule(op: Op) -> Option<Rule> {
         | Op::ULessThanEqual
         | Op::SLessThanEqual
         | Op::UGreaterThanEqual
-        | Op::SGreaterThanEqual => Rule::Compare(Kind::Int),
-        Op::ConvertFToU => convert(Kind::Float, Kind::Unsigned, false),
-        Op::ConvertFToS => convert(Kind::Float, Kind::Int, false),
-        Op::ConvertSToF | Op::ConvertUToF => convert(Kind::Int, Kind::Float, false),
-        Op::UConvert => convert(Kind::Int, Kind::Unsigned, true),
-        Op::SConvert => convert(Kind::Int, Kind::Int, true),
-        Op::FConvert => convert(Kind::Float, Kind::Float, true),
+        | Op::SGreaterThanEqual => Rule::Compare(ScalarKind::Int),
+        Op::ConvertFToU => convert(ScalarKind::Float, ScalarKind::Unsigned, false),
+        Op::ConvertFToS => convert(ScalarKind::Float, ScalarKind::Int, false),
+        Op::ConvertSToF | Op::ConvertUToF => convert(ScalarKind::Int, ScalarKind::Float, false),
+        Op::UConvert => convert(ScalarKind::Int, ScalarKind::Unsigned, true),
+        Op::SConvert => convert(ScalarKind::Int, ScalarKind::Int, true),
+        Op::FConvert => convert(ScalarKind::Float, ScalarKind::Float, true),
         _ => return None,
     })
 }
@@ -106,10 +106,10 @@ impl Checker<'_> {
             _ => (type_id, 1),
         };
         let (kind, bits) = match self.types.get(scalar) {
-            Some(Type::Bool) => (Kind::Bool, 1),
-            Some(Type::Int { bits, signed: true }) => (Kind::Int, *bits),
-            Some(Type::Int { bits, signed: false }) => (Kind::Unsigned, *bits),
-            Some(Type::Float { bits }) => (Kind::Float, *bits),
+            Some(Type::Bool) => (ScalarKind::Bool, 1),
+            Some(Type::Int { bits, signed: true }) => (ScalarKind::Int, *bits),
+            Some(Type::Int { bits, signed: false }) => (ScalarKind::Unsigned, *bits),
+            Some(Type::Float { bits }) => (ScalarKind::Float, *bits),
             _ => return Err(format!("type {type_id} is no number")),
         };
         Ok(Shape { kind, bits, count })
@@ -120,14 +120,14 @@ impl Checker<'_> {
     }
 
     /// The shape of a type that must be of a kind.
-    pub fn number(&self, type_id: u32, kind: Kind) -> Checked<Shape> {
+    pub fn number(&self, type_id: u32, kind: ScalarKind) -> Checked<Shape> {
         let shape = self.shape(type_id)?;
         require(shape.is(kind), || format!("type {type_id} where {kind:?} is needed"))?;
         Ok(shape)
     }
 
     /// A scalar operand of a kind.
-    pub fn scalar(&self, id: u32, kind: Kind) -> Checked<Shape> {
+    pub fn scalar(&self, id: u32, kind: ScalarKind) -> Checked<Shape> {
         let shape = self.number(self.type_of(id)?, kind)?;
         require(shape.count == 1, || format!("operand {id} is no scalar"))?;
         Ok(shape)
@@ -157,45 +157,47 @@ impl Checker<'_> {
         match op {
             Op::ShiftRightLogical | Op::ShiftRightArithmetic | Op::ShiftLeftLogical => {
                 self.integers(result, &operands[..1])?;
-                let (value, by) = (self.shape(result)?, self.number(self.type_of(operand(1))?, Kind::Int)?);
+                let (value, by) = (self.shape(result)?, self.number(self.type_of(operand(1))?, ScalarKind::Int)?);
                 require(value.count == by.count, || format!("operand {} has not as many components", operand(1)))
             }
             Op::BitFieldInsert => {
                 self.bits(result)?;
                 self.all_of(result, &operands[..2])?;
-                self.scalar(operand(2), Kind::Int)?;
-                self.scalar(operand(3), Kind::Int).map(|_| ())
+                self.scalar(operand(2), ScalarKind::Int)?;
+                self.scalar(operand(3), ScalarKind::Int).map(|_| ())
             }
             Op::BitFieldSExtract | Op::BitFieldUExtract => {
                 self.bits(result)?;
                 self.all_of(result, &operands[..1])?;
-                self.scalar(operand(1), Kind::Int)?;
-                self.scalar(operand(2), Kind::Int).map(|_| ())
+                self.scalar(operand(1), ScalarKind::Int)?;
+                self.scalar(operand(2), ScalarKind::Int).map(|_| ())
             }
             Op::BitReverse => {
                 self.bits(result)?;
                 self.all_of(result, operands)
             }
             Op::BitCount => {
-                let (counts, value) = (self.number(result, Kind::Int)?, self.bits(self.type_of(operand(0))?)?);
+                let (counts, value) = (self.number(result, ScalarKind::Int)?, self.bits(self.type_of(operand(0))?)?);
                 require(counts.count == value.count, || "the result has not as many components".into())
             }
             Op::IAddCarry | Op::ISubBorrow | Op::UMulExtended | Op::SMulExtended => {
                 self.extended_sum(op, result, operands)
             }
             Op::QuantizeToF16 => {
-                require(self.number(result, Kind::Float)?.bits == 32, || "the result is no 32-bit float".into())?;
+                require(self.number(result, ScalarKind::Float)?.bits == 32, || "the result is no 32-bit float".into())?;
                 self.all_of(result, operands)
             }
             Op::Bitcast => self.bitcast(result, operand(0)),
             Op::Any | Op::All => {
                 require(self.shape(result)? == BOOL, || "the result is no Boolean".into())?;
                 let vector = self.shape_of(operand(0))?;
-                require(vector.kind == Kind::Bool && vector.count > 1, || "the operand is no vector of Booleans".into())
+                require(vector.kind == ScalarKind::Bool && vector.count > 1, || {
+                    "the operand is no vector of Booleans".into()
+                })
             }
             Op::Select => self.select(result, operands),
             Op::Dot => {
-                self.number(result, Kind::Float)?;
+                self.number(result, ScalarKind::Float)?;
                 let vector = self.type_of(operand(0))?;
                 require(self.component(vector) == Some(result), || {
                     "the result is not the component of a vector".into()
@@ -203,7 +205,7 @@ impl Checker<'_> {
                 self.all_of(vector, operands)
             }
             Op::VectorTimesScalar => {
-                self.number(result, Kind::Float)?;
+                self.number(result, ScalarKind::Float)?;
                 self.all_of(result, &operands[..1])?;
                 require(self.component(result) == Some(self.type_of(operand(1))?), || {
                     "not a vector and its component".into()
@@ -224,13 +226,13 @@ impl Checker<'_> {
             | Op::OuterProduct
             | Op::Transpose => self.product(op, result, operands),
             Op::VectorExtractDynamic => {
-                self.scalar(operand(1), Kind::Int)?;
+                self.scalar(operand(1), ScalarKind::Int)?;
                 let component = self.component(self.type_of(operand(0))?);
                 require(component == Some(result), || "the result is not the vector's component".into())
             }
             Op::VectorInsertDynamic => {
                 self.all_of(result, &operands[..1])?;
-                self.scalar(operand(2), Kind::Int)?;
+                self.scalar(operand(2), ScalarKind::Int)?;
                 let component = self.component(result);
                 require(component == Some(self.type_of(operand(1))?), || "not a vector and its component".into())
             }
@@ -270,7 +272,7 @@ impl Checker<'_> {
     }
 
     fn integers(&self, result: u32, operands: &[u32]) -> Checked {
-        let wanted = self.number(self.elements(result), Kind::Int)?;
+        let wanted = self.number(self.elements(result), ScalarKind::Int)?;
         if self.elements(result) != result {
             return self.all_of(result, operands);
         }
@@ -281,13 +283,13 @@ impl Checker<'_> {
 
     /// Integers of 32 bits, which bit operations are defined for.
     fn bits(&self, type_id: u32) -> Checked<Shape> {
-        let shape = self.number(type_id, Kind::Int)?;
+        let shape = self.number(type_id, ScalarKind::Int)?;
         require(shape.bits == 32, || format!("integers of {} bits where 32 are needed", shape.bits))?;
         Ok(shape)
     }
 
-    fn comparison(&self, result: u32, operands: &[u32], kind: Kind) -> Checked {
-        let result = self.number(result, Kind::Bool)?;
+    fn comparison(&self, result: u32, operands: &[u32], kind: ScalarKind) -> Checked {
+        let result = self.number(result, ScalarKind::Bool)?;
         let first = self.shape_of(operands.first().copied().unwrap_or(0))?;
         for &id in operands {
             let shape = self.shape_of(id)?;
@@ -297,7 +299,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn convert(&self, result: u32, operand: u32, from: Kind, to: Kind, resizes: bool) -> Checked {
+    fn convert(&self, result: u32, operand: u32, from: ScalarKind, to: ScalarKind, resizes: bool) -> Checked {
         let found = self.type_of(operand)?;
         let (source, target) = (self.number(self.elements(found), from)?, self.number(self.elements(result), to)?);
         let alike = source.count == target.count && self.same_matrix(found, result);
@@ -324,7 +326,7 @@ impl Checker<'_> {
         let &[low, high] = members.as_slice() else {
             return Err("the result is no struct of two members".into());
         };
-        let kind = if op == Op::SMulExtended { Kind::Int } else { Kind::Unsigned };
+        let kind = if op == Op::SMulExtended { ScalarKind::Int } else { ScalarKind::Unsigned };
         self.number(low, kind)?;
         require(low == high, || "the result's members differ".into())?;
         self.all_of(low, operands)
@@ -335,7 +337,7 @@ impl Checker<'_> {
             Some(Type::Pointer { .. }) if self.is_address(type_id) => Ok::<u32, String>(64),
             _ => {
                 let shape = self.shape(type_id)?;
-                require(shape.kind != Kind::Bool, || format!("type {type_id} has no bits"))?;
+                require(shape.kind != ScalarKind::Bool, || format!("type {type_id} has no bits"))?;
                 Ok(shape.bits * shape.count)
             }
         };
@@ -348,7 +350,7 @@ impl Checker<'_> {
             return Err("operands are missing".into());
         };
         self.all_of(result, &[a, b])?;
-        let condition = self.number(self.type_of(condition)?, Kind::Bool)?;
+        let condition = self.number(self.type_of(condition)?, ScalarKind::Bool)?;
         let is_logical = matches!(self.types.get(result), Some(Type::Pointer { .. })) && !self.is_address(result);
         require(!is_logical, || "the result is a pointer".into())?;
         // Since SPIR-V 1.4 one Boolean may choose between composites.
@@ -372,7 +374,7 @@ impl Checker<'_> {
         let a = self.type_of(operands.first().copied().unwrap_or(0))?;
         let b = self.type_of(operands.last().copied().unwrap_or(0))?;
         let (of_a, of_b, wanted) = (size(a)?, size(b)?, size(result)?);
-        self.number(wanted.2.unwrap_or(0), Kind::Float)?;
+        self.number(wanted.2.unwrap_or(0), ScalarKind::Float)?;
         let fits = match op {
             Op::Transpose => is_matrix(a) && is_matrix(result) && wanted == (of_a.1, of_a.0, of_a.2),
             Op::OuterProduct => {
@@ -463,4 +465,4 @@ impl Checker<'_> {
     }
 }
 
-pub const BOOL: Shape = Shape { kind: Kind::Bool, bits: 1, count: 1 };
+pub const BOOL: Shape = Shape { kind: ScalarKind::Bool, bits: 1, count: 1 };

@@ -67,7 +67,7 @@ fn headers(checker: &Checker, function: &Function, graph: &Graph) -> Vec<Option<
     function.blocks.iter().map(|block| of(block.end)).collect()
 }
 
-enum Kind {
+enum ConstructKind {
     Selection,
     /// One target of the switch whose construct is around it.
     Case,
@@ -81,7 +81,7 @@ enum Kind {
 }
 
 struct Construct {
-    kind: Kind,
+    kind: ConstructKind,
     /// Where it is entered.
     entry: usize,
     /// The header of the selection or loop that it belongs to.
@@ -206,17 +206,17 @@ impl<'m> Structure<'m> {
                     self.open(self.continuing(parent), block, parent, around[parent])?
                 }
                 Some((parent, header)) if header.is_switch && self.graph.successors[parent].contains(&block) => {
-                    self.open(Kind::Case, block, parent, self.innermost[parent])?
+                    self.open(ConstructKind::Case, block, parent, self.innermost[parent])?
                 }
                 _ => parent.and_then(|parent| self.innermost[parent]),
             };
             around[block] = current;
             if let Some(header) = self.headers[block] {
                 let kind = match header.continues {
-                    None => Kind::Selection,
+                    None => ConstructKind::Selection,
                     // Nothing is outside of the continue construct then.
                     Some(continues) if continues == block => self.continuing(block),
-                    Some(continues) => Kind::Loop { continues },
+                    Some(continues) => ConstructKind::Loop { continues },
                 };
                 current = self.open(kind, block, block, current)?;
             }
@@ -225,19 +225,26 @@ impl<'m> Structure<'m> {
         Ok(())
     }
 
-    fn continuing(&self, header: usize) -> Kind {
-        Kind::Continue { latch: self.latches.get(&header).copied().unwrap_or(header) }
+    fn continuing(&self, header: usize) -> ConstructKind {
+        ConstructKind::Continue { latch: self.latches.get(&header).copied().unwrap_or(header) }
     }
 
-    fn open(&mut self, kind: Kind, entry: usize, header: usize, outer: Option<usize>) -> Checked<Option<usize>> {
+    fn open(
+        &mut self,
+        kind: ConstructKind,
+        entry: usize,
+        header: usize,
+        outer: Option<usize>,
+    ) -> Checked<Option<usize>> {
         let index = self.constructs.len();
         let parent = outer.map(|outer| &self.constructs[outer]);
-        let depth = parent.map_or(0, |parent| parent.depth) + usize::from(!matches!(kind, Kind::Case));
+        let depth = parent.map_or(0, |parent| parent.depth) + usize::from(!matches!(kind, ConstructKind::Case));
         if depth > MAX_DEPTH {
             return self.fault(entry, &format!("is nested in more than {MAX_DEPTH} loops and selections"));
         }
-        let is_loop = matches!(kind, Kind::Loop { .. } | Kind::Continue { .. });
-        let is_switch = matches!(kind, Kind::Selection) && self.headers[header].is_some_and(|header| header.is_switch);
+        let is_loop = matches!(kind, ConstructKind::Loop { .. } | ConstructKind::Continue { .. });
+        let is_switch =
+            matches!(kind, ConstructKind::Selection) && self.headers[header].is_some_and(|header| header.is_switch);
         let construct = Construct {
             entry,
             header,
@@ -250,7 +257,7 @@ impl<'m> Structure<'m> {
                 () => parent.and_then(|parent| parent.in_switch),
             },
             in_continue: match kind {
-                Kind::Continue { .. } => Some(index),
+                ConstructKind::Continue { .. } => Some(index),
                 _ => parent.and_then(|parent| parent.in_continue),
             },
             kind,
@@ -268,7 +275,7 @@ impl<'m> Structure<'m> {
         let is_behind = self.merge_of(construct.header).is_some_and(dominated_by);
         dominated_by(construct.entry)
             && !is_behind
-            && !matches!(construct.kind, Kind::Loop { continues } if dominated_by(continues))
+            && !matches!(construct.kind, ConstructKind::Loop { continues } if dominated_by(continues))
     }
 
     fn check_edges(&self) -> Checked {
@@ -280,7 +287,7 @@ impl<'m> Structure<'m> {
             let in_continue = inside.and_then(|inside| inside.in_continue);
             // What no branch leads to falls through to nothing.
             let left = match inside {
-                Some(case) if matches!(case.kind, Kind::Case) && !self.flow.is_reachable(block) => {
+                Some(case) if matches!(case.kind, ConstructKind::Case) && !self.flow.is_reachable(block) => {
                     case.outer.map(|index| &self.constructs[index])
                 }
                 _ => inside,
@@ -296,7 +303,7 @@ impl<'m> Structure<'m> {
                 let Some(construct) = left.filter(|construct| !self.contains(construct, to)) else {
                     continue;
                 };
-                if matches!(construct.kind, Kind::Case) && self.is_case(construct.header, to) {
+                if matches!(construct.kind, ConstructKind::Case) && self.is_case(construct.header, to) {
                     let falls = falls.entry(construct.header).or_default();
                     if falls.insert(construct.entry, to).is_some_and(|other| other != to) {
                         return self.fault(
@@ -328,18 +335,20 @@ impl<'m> Structure<'m> {
         let is_of_loop = nearest.is_some_and(|nearest| nearest.merge == to || nearest.continues == Some(to));
         let is_of_switch = merge_is(construct.in_switch);
         match construct.kind {
-            Kind::Selection | Kind::Case => merge_is(Some(construct.header)) || is_of_loop || is_of_switch,
-            Kind::Loop { .. } => is_of_loop,
-            Kind::Continue { .. } => to == construct.header || merge_is(Some(construct.header)),
+            ConstructKind::Selection | ConstructKind::Case => {
+                merge_is(Some(construct.header)) || is_of_loop || is_of_switch
+            }
+            ConstructKind::Loop { .. } => is_of_loop,
+            ConstructKind::Continue { .. } => to == construct.header || merge_is(Some(construct.header)),
         }
     }
 
     fn not_an_exit(&self, construct: &Construct, block: usize, to: usize) -> Checked {
         let (name, exits) = match construct.kind {
-            Kind::Selection => ("selection", "its merge block, or out of the nearest loop or switch"),
-            Kind::Case => ("case", "the switch's merge block, another case, or out of the nearest loop"),
-            Kind::Loop { .. } => ("loop", "its merge block or its continue target"),
-            Kind::Continue { .. } => ("continue construct", "the loop's header or its merge block"),
+            ConstructKind::Selection => ("selection", "its merge block, or out of the nearest loop or switch"),
+            ConstructKind::Case => ("case", "the switch's merge block, another case, or out of the nearest loop"),
+            ConstructKind::Loop { .. } => ("loop", "its merge block or its continue target"),
+            ConstructKind::Continue { .. } => ("continue construct", "the loop's header or its merge block"),
         };
         let (to, entry) = (self.label(to), self.label(construct.entry));
         self.fault(block, &format!("leaves the {name} headed by {entry} for {to}; it may lead to {exits} only"))
@@ -354,7 +363,7 @@ impl<'m> Structure<'m> {
             }
             let entry = construct.entry;
             let is_of_loop = match (&construct.kind, self.headers[construct.header]) {
-                (Kind::Continue { .. }, Some(header)) if entry != construct.header => {
+                (ConstructKind::Continue { .. }, Some(header)) if entry != construct.header => {
                     self.dominators.dominates(construct.header, from) && !self.dominators.dominates(header.merge, from)
                 }
                 _ => true,
@@ -371,7 +380,7 @@ impl<'m> Structure<'m> {
 
     /// All ways through a continue construct lead to the block with the back edge, and from there back or out.
     fn continued(&self, construct: &Construct, from: usize, to: usize) -> Checked {
-        let Kind::Continue { latch } = construct.kind else {
+        let ConstructKind::Continue { latch } = construct.kind else {
             return Ok(());
         };
         let leaves = to == construct.header || !self.contains(construct, to);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nx_vulkan_engine::kernels::dot::{
-    Choice, Group, Matrix, Product, candidates, choose, estimate, lane_tiles, matrix_candidates, product_as,
+    Choice, Matrix, MergedAxes, Product, candidates, choose, estimate, lane_tiles, matrix_candidates, product_as,
 };
 use nx_vulkan_engine::kernels::dot::{Tile, Tiling};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type};
@@ -205,9 +205,9 @@ impl Bench {
         let strides = if transposed { [1, free as i64] } else { [depth as i64, 1] };
         Matrix {
             tensor: tensor.clone(),
-            batch: Group::new(&[batch], &[(free * depth) as i64]),
-            free: Group::new(&[free], &strides[..1]),
-            depth: Group::new(&[depth], &strides[1..]),
+            batch: MergedAxes::new(&[batch], &[(free * depth) as i64]),
+            free: MergedAxes::new(&[free], &strides[..1]),
+            depth: MergedAxes::new(&[depth], &strides[1..]),
         }
     }
 

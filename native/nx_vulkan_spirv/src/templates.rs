@@ -1,4 +1,4 @@
-//! The template and library modules: an archive that is built into the crate, unpacked group by group when needed.
+//! The template and library modules: an archive that is built into the crate, unpacked pack by pack when needed.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ include!(concat!(env!("OUT_DIR"), "/modules.rs"));
 
 /// Modules that are compressed together: the library, or templates of one family.
 #[derive(Debug)]
-struct Group {
+struct Pack {
     packed: Range<usize>,
     words: usize,
     unpacked: OnceCell<Vec<u32>>,
@@ -21,16 +21,16 @@ struct Group {
 /// Where a module is.
 #[derive(Debug)]
 struct Place {
-    group: usize,
+    pack: usize,
     words: Range<usize>,
 }
 
-impl Group {
-    const fn new(packed: Range<usize>, words: usize) -> Group {
-        Group { packed, words, unpacked: OnceCell::new() }
+impl Pack {
+    const fn new(packed: Range<usize>, words: usize) -> Pack {
+        Pack { packed, words, unpacked: OnceCell::new() }
     }
 
-    /// All words of the group; `None` if the archive is damaged.
+    /// All words of the pack; `None` if the archive is damaged.
     fn words(&self) -> Option<&[u32]> {
         self.unpacked.get_or_try_init(|| self.unpack().ok_or(())).ok().map(Vec::as_slice)
     }
@@ -61,7 +61,7 @@ pub fn module(path: &str) -> Result<&'static [u32]> {
     let bad = |reason: &str| Error::BadShader { path: format!("{path}.spv"), reason: reason.to_string() };
     let index = MODULES.binary_search_by_key(&path, |(path, _)| path).map_err(|_| bad("not built in"))?;
     let place = &MODULES[index].1;
-    let words = GROUPS[place.group].words().and_then(|words| words.get(place.words.clone()));
+    let words = PACKS[place.pack].words().and_then(|words| words.get(place.words.clone()));
     words.ok_or_else(|| bad("the archive is damaged"))
 }
 

@@ -1,6 +1,6 @@
 //! One module from GLSL to words: glslangValidator, spirv-opt, then the float pass.
 
-use crate::list::{Kind, Module};
+use crate::list::{Module, ModuleKind};
 use nx_vulkan_check::floats;
 
 use crate::{Error, Result};
@@ -53,12 +53,12 @@ pub fn compile(root: &Path, module: &Module, scratch: &Path) -> Result<Vec<u8>> 
         command.arg(format!("-D{name}={value}"));
     }
     match module.kind {
-        Kind::Library => {
+        ModuleKind::Library => {
             let wrapper = scratch.join("library.comp");
             write(&wrapper, library_wrapper(module).as_bytes())?;
             command.arg("--no-link").arg(wrapper);
         }
-        Kind::Kernel | Kind::Example | Kind::Template => {
+        ModuleKind::Kernel | ModuleKind::Example | ModuleKind::Template => {
             command.arg(root.join(&module.source));
         }
     }
@@ -66,7 +66,7 @@ pub fn compile(root: &Path, module: &Module, scratch: &Path) -> Result<Vec<u8>> 
 
     let mut command = Command::new(OPTIMISER);
     command.args(PASSES);
-    if module.kind != Kind::Template {
+    if module.kind != ModuleKind::Template {
         command.arg("--strip-debug");
     }
     run_on(module, OPTIMISER, command.arg(&raw).arg("-o").arg(&small))?;

@@ -11,7 +11,7 @@ pub const LIST: &str = "kernels.toml";
 const FAMILIES: &str = "../../native/nx_vulkan_engine/src/kernels";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ModuleKind {
     /// A whole compute shader with the NativeV interface: `src/<source>` to `<name>.spv`.
     Kernel,
     /// A supplied shader as users write them, with the interface of a kernel: `src/<source>` to `examples/<name>.spv`.
@@ -26,7 +26,7 @@ pub enum Kind {
 /// One module to build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Module {
-    pub kind: Kind,
+    pub kind: ModuleKind,
     pub name: String,
     /// Relative to `priv/shaders`.
     pub source: PathBuf,
@@ -39,10 +39,10 @@ impl Module {
     /// The built file, relative to `priv/shaders`, with `/` on every platform.
     pub fn output(&self) -> String {
         match self.kind {
-            Kind::Kernel => format!("{}.spv", self.name),
-            Kind::Example => format!("examples/{}.spv", self.name),
-            Kind::Library => format!("lib/{}.spv", self.name),
-            Kind::Template => format!("template/{}.spv", self.name),
+            ModuleKind::Kernel => format!("{}.spv", self.name),
+            ModuleKind::Example => format!("examples/{}.spv", self.name),
+            ModuleKind::Library => format!("lib/{}.spv", self.name),
+            ModuleKind::Template => format!("template/{}.spv", self.name),
         }
     }
 }
@@ -114,17 +114,17 @@ fn parse(text: &str) -> Result<Vec<Module>, String> {
     let mut modules = Vec::new();
     for shader in &list.kernel {
         declares_interface(shader)?;
-        modules.extend(expand(shader, Kind::Kernel, "src", &list.choices)?);
+        modules.extend(expand(shader, ModuleKind::Kernel, "src", &list.choices)?);
     }
     for shader in &list.example {
         declares_interface(shader)?;
-        modules.extend(expand(shader, Kind::Example, "src", &list.choices)?);
+        modules.extend(expand(shader, ModuleKind::Example, "src", &list.choices)?);
     }
     for shader in &list.template {
-        modules.extend(expand(shader, Kind::Template, FAMILIES, &list.choices)?);
+        modules.extend(expand(shader, ModuleKind::Template, FAMILIES, &list.choices)?);
     }
     modules.extend(list.library.into_iter().map(|library| Module {
-        kind: Kind::Library,
+        kind: ModuleKind::Library,
         source: Path::new("include").join(format!("{}.glsl", library.name)),
         name: library.name,
         defines: library.defines,
@@ -154,7 +154,7 @@ fn declares_interface(shader: &Shader) -> Result<(), String> {
 }
 
 /// All modules of one entry: each of its sources in each of its variants.
-fn expand(shader: &Shader, kind: Kind, folder: &str, shared: &Choices) -> Result<Vec<Module>, String> {
+fn expand(shader: &Shader, kind: ModuleKind, folder: &str, shared: &Choices) -> Result<Vec<Module>, String> {
     let mut modules = Vec::new();
     for file in shader.source.as_slice() {
         let source = Path::new(folder).join(file);

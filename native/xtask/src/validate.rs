@@ -1,6 +1,6 @@
 //! `cargo xtask validate`: spirv-val on every module.
 
-use crate::list::{self, Kind, Module};
+use crate::list::{self, Module, ModuleKind};
 use crate::{Error, compile};
 use std::path::Path;
 use std::process::Command;
@@ -18,8 +18,8 @@ fn validate(root: &Path, module: &Module) -> Result<(), Error> {
     let mut command = Command::new(VALIDATOR);
     match module.kind {
         // Vulkan knows no linkage, so libraries are held to the rules of SPIR-V alone.
-        Kind::Library => command.args(["--target-env", "spv1.5"]),
-        Kind::Kernel | Kind::Example | Kind::Template => {
+        ModuleKind::Library => command.args(["--target-env", "spv1.5"]),
+        ModuleKind::Kernel | ModuleKind::Example | ModuleKind::Template => {
             command.args(["--target-env", "vulkan1.2", "--scalar-block-layout"])
         }
     };

@@ -77,7 +77,7 @@ enum Made {
 
 /// How to run a graph.
 #[derive(Debug)]
-pub(super) enum Plan {
+pub(super) enum Route {
     OneByOne,
     /// The program, and which of its constants are inputs.
     Compile(Arc<Entry>, Program, Vec<bool>),
@@ -99,7 +99,7 @@ impl Cache {
     }
 
     /// What to do with a graph, which is counted as met.
-    pub(super) fn plan(&self, graph: &Graph) -> Plan {
+    pub(super) fn route(&self, graph: &Graph) -> Route {
         let entry = self.entry(graph);
         let mut state = locked(&entry.state);
         let constants = graph.constants();
@@ -114,15 +114,15 @@ impl Cache {
         }
         state.runs = state.runs.saturating_add(1);
         match &state.made {
-            Made::Yes(executable) => Plan::Replay(Arc::clone(executable), state.varying.clone()),
+            Made::Yes(executable) => Route::Replay(Arc::clone(executable), state.varying.clone()),
             Made::No if state.runs > RUNS_BEFORE_COMPILING => {
                 state.made = Made::Soon;
                 let varying = state.varying.clone();
                 drop(state);
                 let program = entry.structure.program(graph, &varying);
-                Plan::Compile(entry, program, varying)
+                Route::Compile(entry, program, varying)
             }
-            Made::No | Made::Soon | Made::Never => Plan::OneByOne,
+            Made::No | Made::Soon | Made::Never => Route::OneByOne,
         }
     }
 
@@ -187,7 +187,7 @@ impl Entry {
         locked(&self.state).last_met
     }
 
-    /// Says what came of [`Plan::Compile`].
+    /// Says what came of [`Route::Compile`].
     pub fn compiled(&self, executable: Option<Arc<Executable>>, varying: &[bool]) {
         let mut state = locked(&self.state);
         state.made = match executable {

@@ -195,9 +195,9 @@ impl Graph {
         number
     }
 
-    /// Lets groups that are computed grow anew.
-    pub fn restart_groups(&self) {
-        self.steps.iter().for_each(|step| step.node.group().restart());
+    /// Lets backlogs that are computed grow anew.
+    pub fn restart_backlogs(&self) {
+        self.steps.iter().for_each(|step| step.node.backlog().restart());
     }
 
     /// The bits of the constants, in order.

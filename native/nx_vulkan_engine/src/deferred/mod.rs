@@ -44,7 +44,7 @@ use smallvec::SmallVec;
 
 pub(crate) use cache::Cache;
 pub use cache::Counters;
-use node::{Group, Node};
+use node::{Backlog, Node};
 
 use crate::program::{Op, Program};
 use crate::{Engine, Executable, Result, Tensor, Type};
@@ -99,10 +99,10 @@ impl From<Tensor> for Lazy {
 /// None: what is wrong with the op is an error of [`Lazy::tensor`].
 pub fn defer(op: Op, operands: SmallVec<[Lazy; 3]>, outs: SmallVec<[Type; 1]>) -> Deferred {
     let operands: SmallVec<[Lazy; 3]> = operands.into_iter().map(Lazy::settled).collect();
-    let group = Group::of(&operands);
-    let node = Node::new(op, operands, outs, group);
+    let backlog = Backlog::of(&operands);
+    let node = Node::new(op, operands, outs, backlog);
     let pending = node::PENDING.load(Relaxed);
-    let full = pending >= MAX_PENDING || node.group().is_full(MAX_OPS, MAX_BYTES);
+    let full = pending >= MAX_PENDING || node.backlog().is_full(MAX_OPS, MAX_BYTES);
     let many = pending >= MANY_PENDING && node.number.is_multiple_of(ASK_EVERY);
     let results = (0..node.outs.len() as u32).map(|result| Lazy(Inner::Pending { node: Arc::clone(&node), result }));
     Deferred { results: results.collect(), full, many }

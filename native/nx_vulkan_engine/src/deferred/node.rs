@@ -23,7 +23,7 @@ pub(super) struct Node {
     pub outs: SmallVec<[Type; 1]>,
     /// A hash of `op`, without the value of a constant, and `outs`.
     pub signature: u64,
-    group: Arc<Group>,
+    backlog: Arc<Backlog>,
     state: Mutex<State>,
 }
 
@@ -40,18 +40,18 @@ pub(super) struct State {
     pub failed: bool,
 }
 
-/// Counts nodes that hang together. Nodes of groups that meet later go on counting in their own: a bound needs no exact number.
+/// Counts nodes that hang together. Nodes of backlogs that meet later go on counting in their own: a bound needs no exact number.
 #[derive(Debug, Default)]
-pub(super) struct Group {
+pub(super) struct Backlog {
     ops: AtomicU32,
     bytes: AtomicU64,
 }
 
-impl Group {
-    pub fn of(operands: &[Lazy]) -> Arc<Group> {
-        let mut groups = operands.iter().filter_map(|o| o.pending()).map(|node| &node.group);
-        let Some(first) = groups.next() else { return Arc::default() };
-        for other in groups.filter(|other| !Arc::ptr_eq(first, other)) {
+impl Backlog {
+    pub fn of(operands: &[Lazy]) -> Arc<Backlog> {
+        let mut backlogs = operands.iter().filter_map(|o| o.pending()).map(|node| &node.backlog);
+        let Some(first) = backlogs.next() else { return Arc::default() };
+        for other in backlogs.filter(|other| !Arc::ptr_eq(first, other)) {
             first.ops.fetch_add(other.ops.swap(0, Relaxed), Relaxed);
             first.bytes.fetch_add(other.bytes.swap(0, Relaxed), Relaxed);
         }
@@ -74,24 +74,24 @@ impl Group {
 }
 
 impl Node {
-    pub fn new(op: Op, operands: SmallVec<[Lazy; 3]>, outs: SmallVec<[Type; 1]>, group: Arc<Group>) -> Arc<Node> {
+    pub fn new(op: Op, operands: SmallVec<[Lazy; 3]>, outs: SmallVec<[Type; 1]>, backlog: Arc<Backlog>) -> Arc<Node> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let takes_none = matches!(op, Op::Constant(_)) || is_view(&op);
-        group.add(if takes_none { 0 } else { outs.iter().map(Type::size_bytes).sum() });
+        backlog.add(if takes_none { 0 } else { outs.iter().map(Type::size_bytes).sum() });
         PENDING.fetch_add(1, Relaxed);
         let signature = signature::of(&op, &outs);
         let number = NUMBERS.fetch_add(1, Relaxed);
         let read: SmallVec<[Arc<Node>; 3]> = operands.iter().filter_map(|o| o.pending().cloned()).collect();
         let state = Mutex::new(State { operands, ..State::default() });
-        let node = Arc::new(Node { number, op, outs, signature, group, state });
+        let node = Arc::new(Node { number, op, outs, signature, backlog, state });
         for operand in read {
             operand.lock().add_reader(&node);
         }
         node
     }
 
-    pub fn group(&self) -> &Group {
-        &self.group
+    pub fn backlog(&self) -> &Backlog {
+        &self.backlog
     }
 
     /// Locks of nodes are held one at a time.

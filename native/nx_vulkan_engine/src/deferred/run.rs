@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
-use super::cache::Plan;
+use super::cache::Route;
 use super::graph::{Graph, Keep, Step};
 use super::node::Node;
 use super::{CompileWith, Lazy};
@@ -44,10 +44,10 @@ type Failures = Vec<(u64, Error)>;
 
 fn run(engine: &Arc<Engine>, graph: &Graph, compile: CompileWith) -> Result<Failures> {
     let cache = engine.deferred();
-    let replayed = match cache.plan(graph) {
-        Plan::OneByOne => None,
-        Plan::Replay(executable, varying) => replay(engine, graph, &executable, &varying),
-        Plan::Compile(entry, program, varying) => {
+    let replayed = match cache.route(graph) {
+        Route::OneByOne => None,
+        Route::Replay(executable, varying) => replay(engine, graph, &executable, &varying),
+        Route::Compile(entry, program, varying) => {
             let executable = compile(engine, program).ok().map(Arc::new);
             entry.compiled(executable.clone(), &varying);
             cache.compiled.fetch_add(u64::from(executable.is_some()), Relaxed);
@@ -80,7 +80,7 @@ fn replay(engine: &Arc<Engine>, graph: &Graph, executable: &Executable, varying:
             false => step.node.note_run(),
         }
     }
-    graph.restart_groups();
+    graph.restart_backlogs();
     Some(())
 }
 
@@ -126,7 +126,7 @@ fn one_by_one(engine: &Arc<Engine>, graph: &Graph) -> Result<Failures> {
             }
         }
     }
-    graph.restart_groups();
+    graph.restart_backlogs();
     Ok(failures)
 }
 

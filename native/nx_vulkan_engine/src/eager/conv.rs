@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::dot::{self, Then};
 use super::{Call, constant, movement};
-use crate::kernels::dot::{Group, Matrix, Product, product};
+use crate::kernels::dot::{Matrix, MergedAxes, Product, product};
 use crate::kernels::map::Operand;
 use crate::kernels::max_position;
 use crate::kernels::transpose::padded_transpose;
@@ -43,7 +43,7 @@ pub fn conv(call: &Call<'_>, op: &Conv, then: Option<&Then>) -> Result<Tensor> {
     let filters = [op.groups(), sizes.filters];
     let split_output = |t: &Tensor| split(call, t, &op.output_axes, &[&[sizes.images], &filters, &sizes.counts[..]]);
     let inputs = then.map_or(&[][..], |t| &t.inputs);
-    let plan = Plan {
+    let convolution = Convolution {
         call,
         op,
         then,
@@ -52,7 +52,7 @@ pub fn conv(call: &Call<'_>, op: &Conv, then: Option<&Then>) -> Result<Tensor> {
         kernel: split(call, kernel, &op.kernel_axes, &[&filters, &[sizes.channels], &sizes.windows.sizes[..]])?,
         sizes: &sizes,
     };
-    plan.run(&split_output(&result)?)?;
+    convolution.run(&split_output(&result)?)?;
     Ok(result)
 }
 
@@ -65,10 +65,10 @@ fn split(call: &Call<'_>, tensor: &Tensor, axes: &Axes, shape: &[&[u64]]) -> Res
 }
 
 /// Some axes of a view as one.
-fn group(view: &View, axes: impl IntoIterator<Item = usize>) -> Group {
+fn group(view: &View, axes: impl IntoIterator<Item = usize>) -> MergedAxes {
     let (sizes, strides): (Dims, SmallVec<[i64; 6]>) =
         axes.into_iter().map(|axis| (view.shape[axis], view.strides[axis])).unzip();
-    Group::new(&sizes, &strides)
+    MergedAxes::new(&sizes, &strides)
 }
 
 fn is_ascending(view: &View) -> bool {
@@ -87,7 +87,7 @@ enum Order {
 }
 
 /// One convolution: the split input, and the kernel as groups, filters, channels and space.
-struct Plan<'c> {
+struct Convolution<'c> {
     call: &'c Call<'c>,
     op: &'c Conv,
     sizes: &'c Sizes,
@@ -98,7 +98,7 @@ struct Plan<'c> {
     inputs: Vec<Tensor>,
 }
 
-impl Plan<'_> {
+impl Convolution<'_> {
     /// Fills `output`, whose axes are images, groups, filters and space.
     fn run(&self, output: &Tensor) -> Result<()> {
         let unpadded = self.unpadded()?;

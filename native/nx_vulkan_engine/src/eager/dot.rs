@@ -5,7 +5,7 @@ use nx_vulkan_spirv::access::Element;
 use smallvec::SmallVec;
 
 use super::{Call, movement};
-use crate::kernels::dot::{Epilogue, Group, Matrix, Product, product};
+use crate::kernels::dot::{Epilogue, Matrix, MergedAxes, Product, product};
 use crate::kernels::map::Operand;
 use crate::program::op::Axes;
 use crate::{DType, Result, Tensor, Type, View};
@@ -80,7 +80,7 @@ fn matrix(call: &Call<'_>, tensor: &Tensor, batch: &Axes, contract: &Axes, is_le
         let [batch, second, third] = groups.map(|group| {
             let range = at..at + group.len();
             at = range.end;
-            Group::new(&tensor.view.shape[range.clone()], &tensor.view.strides[range])
+            MergedAxes::new(&tensor.view.shape[range.clone()], &tensor.view.strides[range])
         });
         let (free, depth) = if is_left { (second, third) } else { (third, second) };
         let merged = free.rank() == 1 && depth.rank() == 1;

@@ -110,7 +110,7 @@ impl Work<'_> {
         let (rows, columns) = (a.view.shape[1], b.view.shape[2]);
         let out = self.uninitialized(&[a.view.shape[0], rows, columns])?;
         let group = |tensor: &Tensor, axis: usize| {
-            dot::Group::new(&tensor.view.shape[axis..=axis], &tensor.view.strides[axis..=axis])
+            dot::MergedAxes::new(&tensor.view.shape[axis..=axis], &tensor.view.strides[axis..=axis])
         };
         let matrix = |tensor: &Tensor, free: usize, depth: usize| dot::Matrix {
             tensor: tensor.clone(),

@@ -262,7 +262,7 @@ mod tests {
 
     use smallvec::SmallVec;
 
-    use super::super::plan::{Plan, plan};
+    use super::super::schedule::{Schedule, schedule};
     use super::*;
     use crate::tuning::Short;
     use nx_vulkan_device::capture::{Action, Place};
@@ -296,14 +296,14 @@ mod tests {
             command(&[3], &[4], &[(3, 4)]),
         ];
         let of = [Other, Intermediate, Intermediate, Intermediate, Result];
-        let places = plan(commands.to_vec(), &[1000; 5], roles(&of), u64::MAX, SHORT).places;
+        let places = schedule(commands.to_vec(), &[1000; 5], roles(&of), u64::MAX, SHORT).places;
         assert_eq!((places.arena_bytes, places.within.len()), (0, 3));
         // Where the result has no memory of its own, the arena has one place.
         let of = [Other, Intermediate, Intermediate, Intermediate, Other];
-        let places = plan(commands.to_vec(), &[1000; 5], roles(&of), u64::MAX, SHORT).places;
+        let places = schedule(commands.to_vec(), &[1000; 5], roles(&of), u64::MAX, SHORT).places;
         assert_eq!((places.arena_bytes, places.within.len()), (1024, 0));
         // Other sizes have other places, and the last command waits for nobody's place.
-        let places = plan(commands.to_vec(), &[1000, 1000, 1004, 1000, 1000], roles(&of), u64::MAX, SHORT).places;
+        let places = schedule(commands.to_vec(), &[1000, 1000, 1004, 1000, 1000], roles(&of), u64::MAX, SHORT).places;
         assert_eq!(places.arena_bytes, 2048);
     }
 
@@ -316,10 +316,10 @@ mod tests {
             command(&[2, 3], &[4], &[(2, 4), (3, 4)]),
         ];
         let of = [Other, Intermediate, Intermediate, Intermediate, Other];
-        let places = plan(commands.to_vec(), &[256; 5], roles(&of), u64::MAX, SHORT).places;
+        let places = schedule(commands.to_vec(), &[256; 5], roles(&of), u64::MAX, SHORT).places;
         assert_eq!(places.arena_bytes, 3 * 256);
         // One after the other, the second may have it.
-        let places = plan(commands.to_vec(), &[256; 5], roles(&of), 0, SHORT).places;
+        let places = schedule(commands.to_vec(), &[256; 5], roles(&of), 0, SHORT).places;
         assert_eq!(places.arena_bytes, 2 * 256);
         assert_eq!(places.arena[&1], places.arena[&3]);
     }
@@ -335,29 +335,30 @@ mod tests {
             command(&[3, 5], &[6], &[]),
         ];
         let of = [Other, Donated, Donated, Donated, Result, Result, Result, Intermediate, Intermediate];
-        let places = plan(commands.to_vec(), &[512; 9], roles(&of), u64::MAX, SHORT).places;
+        let places = schedule(commands.to_vec(), &[512; 9], roles(&of), u64::MAX, SHORT).places;
         let mut donated = places.donated.clone();
         donated.sort_unstable();
         assert_eq!(donated, [(1, 4), (2, 5)]);
         // No result of another size.
         let places =
-            plan(commands.to_vec(), &[512, 512, 512, 512, 256, 256, 512, 512, 512], roles(&of), u64::MAX, SHORT).places;
+            schedule(commands.to_vec(), &[512, 512, 512, 512, 256, 256, 512, 512, 512], roles(&of), u64::MAX, SHORT)
+                .places;
         assert!(matches!(places.donated[..], [(1 | 2, 6)]), "{:?}", places.donated);
     }
 
-    /// Does in a memory of numbers what a plan says, with donated inputs in the place of results or beside them: what a command reads is there, and
+    /// Does in a memory of numbers what a schedule says, with donated inputs in the place of results or beside them: what a command reads is there, and
     /// no command touches what one since the last barrier has touched, unless both read.
-    fn check(plan: &Plan, sizes: &[u64], of: &[Role], shares: bool) {
+    fn check(schedule: &Schedule, sizes: &[u64], of: &[Role], shares: bool) {
         let home = |id: u32| -> (Option<u32>, Range<u64>) {
-            let (memory, begin, _) = match (plan.places.donated.iter().find(|(input, _)| *input == id), shares) {
+            let (memory, begin, _) = match (schedule.places.donated.iter().find(|(input, _)| *input == id), shares) {
                 (Some((input, _)), false) => (Some(*input), 0, 0),
-                _ => plan.places.range(id, sizes[id as usize]),
+                _ => schedule.places.range(id, sizes[id as usize]),
             };
             (memory, begin..begin + sizes[id as usize])
         };
         for (id, _) in (0u32..).zip(of).filter(|(_, role)| **role == Intermediate) {
             let (memory, range) = home(id);
-            let size = memory.map_or(plan.places.arena_bytes, |result| sizes[result as usize]);
+            let size = memory.map_or(schedule.places.arena_bytes, |result| sizes[result as usize]);
             assert!(range.end <= size && memory.is_none_or(|result| of[result as usize] == Result), "{id}");
         }
         let meet = |a: u32, b: u32| {
@@ -367,7 +368,7 @@ mod tests {
         let ids = 0..of.len() as u32;
         let mut there: HashSet<u32> = ids.clone().filter(|&id| matches!(of[id as usize], Donated | Other)).collect();
         let (mut read, mut written): (Vec<u32>, Vec<u32>) = (vec![], vec![]);
-        for (command, waits) in plan.commands.iter().zip(&plan.barriers) {
+        for (command, waits) in schedule.commands.iter().zip(&schedule.barriers) {
             if *waits {
                 (read, written) = (vec![], vec![]);
             }
@@ -389,7 +390,7 @@ mod tests {
             written.extend(writes);
         }
         assert!(ids.filter(|&id| of[id as usize] == Result).all(|id| there.contains(&id)));
-        assert!(plan.places.donated.iter().all(|(input, result)| {
+        assert!(schedule.places.donated.iter().all(|(input, result)| {
             of[*input as usize] == Donated
                 && of[*result as usize] == Result
                 && sizes[*input as usize] == sizes[*result as usize]
@@ -426,16 +427,16 @@ mod tests {
                 commands.push(command(&reads, &writes, &pairs));
             }
             for enough_bytes in [0, 700, u64::MAX] {
-                let plan = plan(commands.clone(), &sizes, roles(&of), enough_bytes, SHORT);
-                assert_eq!(plan.commands.len(), commands.len());
-                check(&plan, &sizes, &of, true);
-                check(&plan, &sizes, &of, false);
-                shared += plan.places.donated.len();
-                in_results += plan.places.within.len();
+                let schedule = schedule(commands.clone(), &sizes, roles(&of), enough_bytes, SHORT);
+                assert_eq!(schedule.commands.len(), commands.len());
+                check(&schedule, &sizes, &of, true);
+                check(&schedule, &sizes, &of, false);
+                shared += schedule.places.donated.len();
+                in_results += schedule.places.within.len();
                 let is_same = |(a, b): &(u32, u32)| {
-                    plan.places.arena.get(a).is_some_and(|at| plan.places.arena.get(b) == Some(at))
+                    schedule.places.arena.get(a).is_some_and(|at| schedule.places.arena.get(b) == Some(at))
                 };
-                in_place += plan.commands.iter().flat_map(|c| &c.in_place).filter(|pair| is_same(pair)).count();
+                in_place += schedule.commands.iter().flat_map(|c| &c.in_place).filter(|pair| is_same(pair)).count();
             }
         }
         assert!(shared > 20 && in_results > 100 && in_place > 50, "{shared} {in_results} {in_place}");

@@ -7,7 +7,7 @@ use nx_vulkan_device::capture::{Command, Place};
 use nx_vulkan_device::memory::Buffer;
 
 use super::arena::Role;
-use super::plan::{Plan, plan};
+use super::schedule::{Schedule, schedule};
 use super::{ALIGN_BYTES, Batch, Donation, Executable, Life, Memory, Own, Step, Value, Work};
 use crate::eager::{self, Compile};
 use crate::program::passes::{Saving, Target, optimize};
@@ -285,12 +285,12 @@ impl<'a> Builder<'a> {
                         (true, _) if at == last && given.contains(&id) => Role::Donated,
                         _ => Role::Other,
                     };
-                    let plan = plan(commands, &sizes, role, self.enough_bytes, short);
-                    let donated = plan.places.donated.iter();
+                    let schedule = schedule(commands, &sizes, role, self.enough_bytes, short);
+                    let donated = schedule.places.donated.iter();
                     donations.extend(donated.filter_map(|(id, result)| {
                         Some(Donation { input: *bound.get(id)?, own: *numbers.get(result)? })
                     }));
-                    Ok(Step::Batch(Box::new(batch(plan, &bound, &numbers))))
+                    Ok(Step::Batch(Box::new(batch(schedule, &bound, &numbers))))
                 }
                 Draft::Wait { work, operands } => {
                     Ok(Step::Wait { work, operands: operands.iter().map(value).collect::<Result<_>>()? })
@@ -345,18 +345,18 @@ fn lives(drafts: &[Draft], outputs: &[Tensor]) -> HashMap<u32, Life> {
     lives
 }
 
-fn batch(mut plan: Plan, bound: &HashMap<u32, u32>, own: &HashMap<u32, u32>) -> Batch {
+fn batch(mut schedule: Schedule, bound: &HashMap<u32, u32>, own: &HashMap<u32, u32>) -> Batch {
     let mut slots: Vec<Memory> = Vec::new();
     let mut numbers: HashMap<u32, u32> = HashMap::new();
     let mut written: Vec<u32> = Vec::new();
     let mut constants: HashMap<u64, Arc<Buffer>> = HashMap::new();
-    for command in &plan.commands {
+    for command in &schedule.commands {
         for id in command.ids() {
             numbers.entry(id).or_insert_with(|| {
-                let arena = || Memory::Arena(plan.places.arena.get(&id).copied().unwrap_or(0));
+                let arena = || Memory::Arena(schedule.places.arena.get(&id).copied().unwrap_or(0));
                 let within = |&(result, at): &(u32, u64)| own.get(&result).map(|&i| Memory::Within(i, at));
                 let result = own.get(&id).map(|&i| Memory::Own(i));
-                let own = result.or_else(|| plan.places.within.get(&id).and_then(within));
+                let own = result.or_else(|| schedule.places.within.get(&id).and_then(within));
                 slots.push(bound.get(&id).map(|&i| Memory::Bound(i)).or(own).unwrap_or_else(arena));
                 slots.len() as u32 - 1
             });
@@ -370,10 +370,10 @@ fn batch(mut plan: Plan, bound: &HashMap<u32, u32>, own: &HashMap<u32, u32>) -> 
     }
     written.sort_unstable();
     written.dedup();
-    for command in &mut plan.commands {
+    for command in &mut schedule.commands {
         command.renumber(|id| numbers.get(&id).copied().unwrap_or(u32::MAX));
     }
-    Batch { plan, slots, written, constants: constants.into_values().collect() }
+    Batch { schedule, slots, written, constants: constants.into_values().collect() }
 }
 
 #[cfg(test)]
@@ -466,7 +466,7 @@ mod tests {
             let builder = Builder { enough_bytes: recording.program.evaluated_bytes(), ..Builder::new(&engine) };
             let program = optimize(recording.program, &engine.target()).unwrap();
             let executable = build_with(builder, &program).unwrap();
-            if !batches(&executable).iter().all(|batch| batch.plan.is_by_level(engine.model().short)) {
+            if !batches(&executable).iter().all(|batch| batch.schedule.is_by_level(engine.model().short)) {
                 narrowed.push(recording.name);
             }
         }

@@ -69,7 +69,7 @@ impl Executable {
 
 impl Batch {
     fn describe(&self) -> impl Iterator<Item = Launched> + '_ {
-        self.plan.commands.iter().zip(&self.plan.barriers).map(|(command, &barrier)| {
+        self.schedule.commands.iter().zip(&self.schedule.barriers).map(|(command, &barrier)| {
             let (kernel, groups) = match &command.action {
                 Action::Launch { pipeline, groups, .. } => (pipeline.name(), *groups),
                 Action::Fill { .. } => ("fill".to_string(), [0; 3]),

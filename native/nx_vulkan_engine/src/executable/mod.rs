@@ -10,7 +10,7 @@ mod control;
 mod describe;
 mod donation;
 mod peak;
-mod plan;
+mod schedule;
 mod side_by_side;
 
 use std::cell::Cell;
@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use control::Looped;
 pub use describe::{Described, Launched};
 use donation::{Donation, Given};
-use plan::Plan;
+use schedule::Schedule;
 pub(crate) use side_by_side::{Cost, Lane};
 
 use crate::eager::{self, Compile, is_true};
@@ -60,7 +60,7 @@ struct Value {
 /// Commands that are recorded together.
 #[derive(Debug)]
 struct Batch {
-    plan: Plan,
+    schedule: Schedule,
     /// Where the buffers lie, by their numbers in the commands.
     slots: Vec<Memory>,
     /// Of the memory that each run allocates, what the batch writes.
@@ -173,9 +173,9 @@ impl Executable {
             match step {
                 Step::Wait { work, .. } => summary.waits += u64::from(work.reads()),
                 Step::Batch(batch) => {
-                    summary.commands += batch.plan.commands.len() as u64;
-                    summary.barriers += batch.plan.barriers.iter().filter(|&&waits| waits).count() as u64;
-                    summary.arena_bytes = summary.arena_bytes.max(batch.plan.places.arena_bytes);
+                    summary.commands += batch.schedule.commands.len() as u64;
+                    summary.barriers += batch.schedule.barriers.iter().filter(|&&waits| waits).count() as u64;
+                    summary.arena_bytes = summary.arena_bytes.max(batch.schedule.places.arena_bytes);
                 }
             }
         }
@@ -315,7 +315,7 @@ impl Run<'_> {
     }
 
     fn batch(&self, batch: &Batch) -> Result<()> {
-        let arena = match batch.plan.places.arena_bytes {
+        let arena = match batch.schedule.places.arena_bytes {
             0 => None,
             size_bytes => Some(self.engine.alloc(size_bytes)?),
         };
@@ -332,8 +332,8 @@ impl Run<'_> {
             reads.map(|(_, (buffer, _))| *buffer).chain(batch.constants.iter().map(|buffer| &**buffer)).collect();
         self.given.note_written(self.engine, batch)?;
         self.engine.replay(&Replay {
-            commands: &batch.plan.commands,
-            barriers: &batch.plan.barriers,
+            commands: &batch.schedule.commands,
+            barriers: &batch.schedule.barriers,
             runs: &[&slots],
             reads: &reads,
             writes: &writes,

@@ -32,7 +32,7 @@ impl Executable {
             match step {
                 Step::Batch(batch) => {
                     let arena =
-                        Some(batch.plan.places.arena_bytes).filter(|&bytes| bytes > 0).map_or(0, reserved_bytes);
+                        Some(batch.schedule.places.arena_bytes).filter(|&bytes| bytes > 0).map_or(0, reserved_bytes);
                     most = most.max(kept.saturating_add(arena));
                 }
                 Step::Wait { work, operands } => {

@@ -36,10 +36,10 @@ impl Executable {
         let rates = self.engine.stream().rates();
         for step in &self.steps {
             let Step::Batch(batch) = step else { continue };
-            cost.arena_bytes = cost.arena_bytes.max(batch.plan.places.arena_bytes);
+            cost.arena_bytes = cost.arena_bytes.max(batch.schedule.places.arena_bytes);
             cost.barriers_ns +=
-                rates.barrier_ns * (1 + batch.plan.barriers.iter().filter(|&&waits| waits).count() as u64);
-            for command in &batch.plan.commands {
+                rates.barrier_ns * (1 + batch.schedule.barriers.iter().filter(|&&waits| waits).count() as u64);
+            for command in &batch.schedule.commands {
                 cost.commands += 1;
                 cost.ns = cost.ns.saturating_add(rates.ns(command.work));
                 cost.table_bytes += 4 * table_words(command) as u64;
@@ -67,7 +67,7 @@ impl Executable {
         };
         let is_own = |memory: &Memory, own: u32| matches!(memory, Memory::Own(i) if *i == own);
         let mut runs: Vec<Slots<'_>> = Vec::with_capacity(lanes.len());
-        for (lane, begin) in lanes.iter().zip((0..).step_by(batch.plan.places.arena_bytes.max(1) as usize)) {
+        for (lane, begin) in lanes.iter().zip((0..).step_by(batch.schedule.places.arena_bytes.max(1) as usize)) {
             let place = |memory: &'a Memory| {
                 let output = |own: u32| {
                     let output = self.outputs.iter().position(|value| is_own(&value.memory, own));
@@ -86,8 +86,8 @@ impl Executable {
         }
         let constants = batch.constants.iter().map(|buffer| &**buffer);
         self.engine.replay(&Replay {
-            commands: &batch.plan.commands,
-            barriers: &batch.plan.barriers,
+            commands: &batch.schedule.commands,
+            barriers: &batch.schedule.barriers,
             runs: &runs.iter().map(|slots| &slots[..]).collect::<Vec<_>>(),
             reads: &reads.iter().copied().chain(constants).collect::<Vec<&Buffer>>(),
             writes: &writes.iter().copied().chain(arena.map(|arena| &**arena)).collect::<Vec<&Buffer>>(),

@@ -7,7 +7,7 @@ use nx_vulkan_engine::kernels::dot::MatrixTile;
 use nx_vulkan_engine::kernels::dot::Planes::{self, OneF16, ThreeBf16, TwoF16};
 use nx_vulkan_engine::kernels::dot::Tiling;
 use nx_vulkan_engine::kernels::dot::{
-    Choice, Epilogue, Form, Group, Matrix, Product, choose, plain, prepare, product_as,
+    Choice, Epilogue, Form, Matrix, MergedAxes, Product, choose, plain, prepare, product_as,
 };
 use nx_vulkan_engine::kernels::map::Operand;
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
@@ -108,7 +108,7 @@ impl Given {
 
     fn matrix(&self) -> Matrix {
         let ([b, f, k], strides) = (self.sizes, self.strides());
-        let group = |n: u64, stride: i64| Group::new(&[n], &[stride]);
+        let group = |n: u64, stride: i64| MergedAxes::new(&[n], &[stride]);
         Matrix {
             tensor: self.tensor.clone(),
             batch: group(b, strides[0]),
@@ -277,9 +277,9 @@ fn windows_are_multiplied() {
         let out = Tensor::uninitialized(engine, &Type::new(dtype, &[2, rows, columns])).unwrap();
         let windows = || Matrix {
             tensor: image.tensor.clone(),
-            batch: Group::new(&[2], &[(height * width) as i64]),
-            free: Group::new(&[10, 13], &[width as i64, 1]),
-            depth: Group::new(&[8, 24], &[width as i64, 1]),
+            batch: MergedAxes::new(&[2], &[(height * width) as i64]),
+            free: MergedAxes::new(&[10, 13], &[width as i64, 1]),
+            depth: MergedAxes::new(&[8, 24], &[width as i64, 1]),
         };
         for turned in [false, true] {
             let (a, other) = if turned { (b.matrix(), windows()) } else { (windows(), b.matrix()) };
@@ -595,9 +595,9 @@ fn large_products_are_given_to_the_units() {
         let [a, b, out] = [(); 3].map(|()| Tensor::uninitialized(engine, &ty).unwrap());
         let matrix = |tensor: Tensor| Matrix {
             tensor,
-            batch: Group::new(&[1], &[0]),
-            free: Group::new(&[n], &[n as i64]),
-            depth: Group::new(&[n], &[1]),
+            batch: MergedAxes::new(&[1], &[0]),
+            free: MergedAxes::new(&[n], &[n as i64]),
+            depth: MergedAxes::new(&[n], &[1]),
         };
         let p = Product { a: matrix(a), b: matrix(b), out: &out, prologues: [None, None], epilogue: None };
         matches!(choose(engine.model(), &p.outline(engine.precision()), CType::F32).tiling, Tiling::Matrix(_))

@@ -27,17 +27,17 @@ pub(super) const MAX_PARTIAL_BYTES: u64 = 64 << 20;
 
 /// Axes that count as one, outermost first; at least one.
 #[derive(Debug, Clone)]
-pub struct Group {
+pub struct MergedAxes {
     sizes: Dims,
     pub(super) strides: Strides,
 }
 
-impl Group {
+impl MergedAxes {
     /// Merges what strides allow.
-    pub fn new(sizes: &[u64], strides: &[i64]) -> Group {
+    pub fn new(sizes: &[u64], strides: &[i64]) -> MergedAxes {
         let space = Space::new(sizes, &[strides]);
         let strides = space.strides.into_iter().next().unwrap_or_default();
-        Group { sizes: space.sizes, strides }
+        MergedAxes { sizes: space.sizes, strides }
     }
 
     pub fn elements(&self) -> u64 {
@@ -73,9 +73,9 @@ const MAX_SHORT_DEPTH: u64 = 64;
 #[derive(Debug)]
 pub struct Matrix {
     pub tensor: Tensor,
-    pub batch: Group,
-    pub free: Group,
-    pub depth: Group,
+    pub batch: MergedAxes,
+    pub free: MergedAxes,
+    pub depth: MergedAxes,
 }
 
 impl Matrix {
@@ -88,7 +88,7 @@ impl Matrix {
     /// whole.
     fn loaded_along_k(&self) -> Option<bool> {
         let fourfold = |strides: &[i64]| strides.iter().all(|s| s.unsigned_abs().is_multiple_of(4));
-        let along = |one: &Group, other: &Group| {
+        let along = |one: &MergedAxes, other: &MergedAxes| {
             one.is_fourfold() && fourfold(one.others(true)) && fourfold(other.others(false))
         };
         let alignment = (4 * self.tensor.view.dtype.size_bytes()).min(16);
@@ -205,7 +205,7 @@ impl Product<'_> {
     fn check_steps(&self) -> Result<()> {
         let bad = |reason: &str| Error::InvalidProgram { op: "dot".to_string(), reason: reason.to_string() };
         let known = |r: &Ref| !matches!(r, Ref::Coordinate(_) | Ref::Linear);
-        let [rows, columns, depth] = [&self.a.free, &self.b.free, &self.a.depth].map(Group::elements);
+        let [rows, columns, depth] = [&self.a.free, &self.b.free, &self.a.depth].map(MergedAxes::elements);
         let mut prologues = self.prologues.iter().flatten().peekable();
         if prologues.peek().is_some() && !takes_prologues(self.a.batch.elements(), rows, columns, depth) {
             return Err(bad("takes no steps on its operands"));

@@ -5,7 +5,7 @@
 use nx_vulkan_ir::program::epilogue::{MATRIX_MAX_BYTES, MATRIX_MIN_DEPTH};
 use smallvec::SmallVec;
 
-use super::launch::{Choice, Group, Matrix, Outline, Product, Results, entire, launch_plain};
+use super::launch::{Choice, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
 use super::{DotSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice};
 use crate::kernels::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
 use crate::tuning::DeviceModel;
@@ -58,7 +58,7 @@ impl Form {
     pub fn takes(self, m: &Matrix) -> Option<bool> {
         let eights =
             |strides: &[i64]| strides.len() <= 1 && strides.iter().all(|&stride| stride >= 0 && stride % 8 == 0);
-        let along = |one: &Group, other: &Group| {
+        let along = |one: &MergedAxes, other: &MergedAxes| {
             one.rank() == 1 && one.last_stride() == 1 && one.elements().is_multiple_of(8) && eights(&other.strides)
         };
         let aligned = m.tensor.address().is_multiple_of(16) && eights(&m.batch.strides);
@@ -109,7 +109,7 @@ pub fn prepare(engine: &Engine, operands: &[&Matrix], form: Form, compile: Compi
     let mut prepared = SmallVec::<[Prepared; 2]>::new();
     for (place, (&m, scaled)) in operands.iter().zip(scaled).enumerate() {
         if let Some(along_k) = form.takes(m) {
-            let eighth = |group: &Group| group.last_stride().unsigned_abs() / 8;
+            let eighth = |group: &MergedAxes| group.last_stride().unsigned_abs() / 8;
             let (step, batch) = (eighth(if along_k { &m.free } else { &m.depth }), eighth(&m.batch));
             prepared.push(Prepared { numbers: m.tensor.clone(), along_k, step, batch, scales: None });
             continue;

@@ -20,7 +20,7 @@ pub(crate) use choice::{accurate_splits, launch_of};
 pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, plain};
 pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, Tile, Tiling};
 pub use generate_matrix::{MatrixTile, Planes, SplitSpec, SplitStage};
-pub use launch::{Choice, Epilogue, Group, Matrix, Outline, Product, product, product_as};
+pub use launch::{Choice, Epilogue, Matrix, MergedAxes, Outline, Product, product, product_as};
 pub use matrix::{Form, Prepared, prepare};
 
 impl KernelFamily for DotSpec {

@@ -1,6 +1,6 @@
 //! Elementwise steps on the results of products: the same bits as the product and the steps one after the other.
 
-use nx_vulkan_engine::kernels::dot::{Choice, Epilogue, Group, Matrix, Product, lane_tiles, product, product_as};
+use nx_vulkan_engine::kernels::dot::{Choice, Epilogue, Matrix, MergedAxes, Product, lane_tiles, product, product_as};
 use nx_vulkan_engine::kernels::dot::{Tile, Tiling};
 use nx_vulkan_engine::kernels::map::{Operand, Shapes, map};
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
@@ -36,7 +36,7 @@ fn check([batches, rows, columns, depth]: [u64; 4], dtype: DType, stored: DType,
     let mut filled =
         |dtype: DType, shape: &[u64]| upload(&operand(&Type::new(dtype, shape), Range::Ordinary, 0, &mut rng));
     let (a, b) = (filled(dtype, &[batches, rows, depth]), filled(dtype, &[batches, depth, columns]));
-    let group = |t: &Tensor, axis: usize| Group::new(&t.view().shape[axis..=axis], &t.view().strides[axis..=axis]);
+    let group = |t: &Tensor, axis: usize| MergedAxes::new(&t.view().shape[axis..=axis], &t.view().strides[axis..=axis]);
     let matrix = |t: &Tensor, free: usize, depth: usize| Matrix {
         tensor: t.clone(),
         batch: group(t, 0),

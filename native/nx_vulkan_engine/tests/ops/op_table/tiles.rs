@@ -1,6 +1,6 @@
 //! Matrix products by every tile there is, not only by those that the model chooses on this device.
 
-use nx_vulkan_engine::kernels::dot::{Choice, Group, Matrix, Product, lane_tiles, product_as};
+use nx_vulkan_engine::kernels::dot::{Choice, Matrix, MergedAxes, Product, lane_tiles, product_as};
 use nx_vulkan_engine::kernels::dot::{LANES, Tile, Tiling};
 use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::op::Axes;
@@ -33,9 +33,9 @@ impl Case {
         let (free_step, depth_step) = if self.turned[k] { (1, free) } else { (self.depth, 1) };
         Matrix {
             tensor: upload(a),
-            batch: Group::new(&[self.batches], &[(free * self.depth) as i64]),
-            free: Group::new(&[free], &[free_step as i64]),
-            depth: Group::new(&[self.depth], &[depth_step as i64]),
+            batch: MergedAxes::new(&[self.batches], &[(free * self.depth) as i64]),
+            free: MergedAxes::new(&[free], &[free_step as i64]),
+            depth: MergedAxes::new(&[self.depth], &[depth_step as i64]),
         }
     }
 

@@ -20,7 +20,7 @@ fn are_parts(one: Waits, other: Waits) -> bool {
 
 /// A batch whose intermediate results have places in an arena.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct Schedule {
     pub commands: Vec<Command>,
     /// Whether a barrier comes before each command.
     pub barriers: Vec<bool>,
@@ -33,13 +33,13 @@ fn virtual_ids(places: &[Place]) -> impl Iterator<Item = u32> + '_ {
 
 /// Plans a batch of buffers of these sizes and roles. The arena takes no more than `enough_bytes`, or than the commands would one after the other where
 /// that is more.
-pub(super) fn plan(
+pub(super) fn schedule(
     commands: Vec<Command>,
     sizes: &[u64],
     role: impl Fn(u32) -> Role,
     enough_bytes: u64,
     short: Short,
-) -> Plan {
+) -> Schedule {
     let batch = Buffers { commands: &commands, sizes, role: &role };
     let mut order = by_level(&commands, short);
     let mut places = batch.lay_out(&order);
@@ -49,7 +49,7 @@ pub(super) fn plan(
     let mut unsorted: Vec<Option<Command>> = commands.into_iter().map(Some).collect();
     let commands: Vec<Command> = order.iter().filter_map(|&(_, i)| unsorted.get_mut(i)?.take()).collect();
     let barriers = barriers(&commands, sizes, &places);
-    Plan { commands, barriers, places }
+    Schedule { commands, barriers, places }
 }
 
 /// Commands that don't depend on each other side by side, so that one barrier serves many: in the order of how many commands lie
@@ -249,7 +249,7 @@ fn barriers(commands: &[Command], sizes: &[u64], places: &Places) -> Vec<bool> {
 }
 
 #[cfg(test)]
-impl Plan {
+impl Schedule {
     /// Whether the commands lie in the order of their levels, all as one part.
     pub fn is_by_level(&self, short: Short) -> bool {
         by_level(&self.commands, short).iter().map(|&(_, i)| i).eq(0..self.commands.len())
@@ -293,8 +293,8 @@ mod tests {
                 command(&[4, 2], 5, Waits::All),
             ];
             commands.iter_mut().for_each(|c| c.work = Some(Work { flops: Some(flops), ..Work::default() }));
-            let plan = plan(commands, &[256; 6], but(|id| id == 0 || id == 5), u64::MAX, SHORT);
-            plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect::<Vec<u32>>()
+            let schedule = schedule(commands, &[256; 6], but(|id| id == 0 || id == 5), u64::MAX, SHORT);
+            schedule.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect::<Vec<u32>>()
         };
         assert_eq!(order(1000), [1, 3, 2, 4, 5]);
         assert_eq!(order(SHORT.flops), [1, 2, 3, 4, 5]);
@@ -312,16 +312,16 @@ mod tests {
             command(&[2, 4], 5, Waits::All),
         ];
         let sizes = [256; 6];
-        let plan = plan(commands, &sizes, but(|id| id == 0 || id == 5), u64::MAX, SHORT);
-        let writes: Vec<u32> = plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
-        let at = |waits: Waits| plan.commands.iter().position(|c| c.waits == waits && c.writes[0].id() == Some(2));
+        let schedule = schedule(commands, &sizes, but(|id| id == 0 || id == 5), u64::MAX, SHORT);
+        let writes: Vec<u32> = schedule.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
+        let at = |waits: Waits| schedule.commands.iter().position(|c| c.waits == waits && c.writes[0].id() == Some(2));
         let (one, other) = (at(Waits::All).unwrap(), at(Waits::Beside).unwrap());
         assert_eq!(other, one + 1, "{writes:?}");
-        assert!(!plan.barriers[other]);
+        assert!(!schedule.barriers[other]);
         let reader = writes.iter().position(|&id| id == 5).unwrap();
-        assert!(plan.barriers[other + 1..=reader].contains(&true), "{writes:?} {:?}", plan.barriers);
+        assert!(schedule.barriers[other + 1..=reader].contains(&true), "{writes:?} {:?}", schedule.barriers);
         // Neither may find its results where what it reads lies.
-        assert_ne!(plan.places.arena[&1], plan.places.arena[&2]);
+        assert_ne!(schedule.places.arena[&1], schedule.places.arena[&2]);
     }
 
     #[test]
@@ -338,18 +338,18 @@ mod tests {
             command(&[5], 6, Waits::Part(2)),
             command(&[5], 6, Waits::Part(2)),
         ];
-        let plan = plan(commands, &[256; 7], but(|id| id == 0 || id == 6), u64::MAX, SHORT);
-        let barriers = plan.barriers.iter().filter(|&&waits| waits).count();
-        assert_eq!(barriers, 4, "{:?} {:?}", plan.commands, plan.barriers);
-        let written: Vec<u32> = plan.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
+        let schedule = schedule(commands, &[256; 7], but(|id| id == 0 || id == 6), u64::MAX, SHORT);
+        let barriers = schedule.barriers.iter().filter(|&&waits| waits).count();
+        assert_eq!(barriers, 4, "{:?} {:?}", schedule.commands, schedule.barriers);
+        let written: Vec<u32> = schedule.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
         let last_part = written.iter().rposition(|&id| id == 4).unwrap();
         let reader = written.iter().position(|&id| id == 5).unwrap();
-        assert!(last_part < reader && plan.barriers[reader], "{written:?} {:?}", plan.barriers);
-        let last = plan.places.arena.iter().filter(|(id, at)| **id != 4 && **at == plan.places.arena[&4]);
+        assert!(last_part < reader && schedule.barriers[reader], "{written:?} {:?}", schedule.barriers);
+        let last = schedule.places.arena.iter().filter(|(id, at)| **id != 4 && **at == schedule.places.arena[&4]);
         assert!(
             last.into_iter().all(|(&id, _)| id == 5),
             "what is read for a part lies elsewhere: {:?}",
-            plan.places.arena
+            schedule.places.arena
         );
     }
 
@@ -376,7 +376,7 @@ mod tests {
     fn an_arena_takes_as_little_as_it_has_to() {
         let planned = |enough_bytes: u64| {
             let (commands, sizes, is_own) = branches(32);
-            plan(commands, &sizes, but(is_own), enough_bytes, SHORT)
+            schedule(commands, &sizes, but(is_own), enough_bytes, SHORT)
         };
         let wide = planned(u64::MAX);
         assert!(wide.places.arena_bytes >= 32 * 1024, "{}", wide.places.arena_bytes);
@@ -387,12 +387,12 @@ mod tests {
         // With more memory more lies side by side.
         let between = planned(12 * 1024);
         assert!((3 * 1024..=12 * 1024).contains(&between.places.arena_bytes), "{}", between.places.arena_bytes);
-        let barriers = [&wide, &between, &narrow].map(|plan| count(&plan.barriers));
+        let barriers = [&wide, &between, &narrow].map(|schedule| count(&schedule.barriers));
         assert!(barriers[0] < barriers[1] && barriers[1] < barriers[2], "{barriers:?}");
         // As much as is needed changes nothing.
         let enough = planned(wide.places.arena_bytes);
         assert_eq!((enough.places.arena_bytes, &enough.barriers), (wide.places.arena_bytes, &wide.barriers));
-        assert_eq!([wide, between, narrow].map(|plan| plan.is_by_level(SHORT)), [true, false, false]);
+        assert_eq!([wide, between, narrow].map(|schedule| schedule.is_by_level(SHORT)), [true, false, false]);
     }
 
     #[test]
@@ -401,8 +401,8 @@ mod tests {
         let (commands, mut sizes, is_own) = branches(32);
         sizes[..=64].fill(256);
         sizes[65..].fill(1 << 20);
-        let wide = plan(commands.clone(), &sizes, but(&is_own), u64::MAX, SHORT);
-        let narrow = plan(commands, &sizes, but(is_own), (3 << 20) + 256, SHORT);
+        let wide = schedule(commands.clone(), &sizes, but(&is_own), u64::MAX, SHORT);
+        let narrow = schedule(commands, &sizes, but(is_own), (3 << 20) + 256, SHORT);
         assert!(wide.places.arena_bytes >= 16 << 20 && narrow.places.arena_bytes <= (3 << 20) + 256);
         let first = narrow.commands.iter().position(|c| c.writes[0].id().is_some_and(|id| id > 64)).unwrap();
         // One after the other the small ones have 63.
@@ -424,21 +424,29 @@ mod tests {
         let sizes = vec![512; 2 * n as usize + 2];
         let is_own = |id: u32| id == 0 || id == 2 * n + 1;
         for enough_bytes in [0, 1024, 1500, 4096, 8192, u64::MAX] {
-            let plan = plan(commands.clone(), &sizes, but(is_own), enough_bytes, SHORT);
-            assert!(plan.places.arena_bytes <= enough_bytes.max(1024), "{} of {enough_bytes}", plan.places.arena_bytes);
-            assert_eq!(plan.commands.len(), commands.len());
+            let schedule = schedule(commands.clone(), &sizes, but(is_own), enough_bytes, SHORT);
+            assert!(
+                schedule.places.arena_bytes <= enough_bytes.max(1024),
+                "{} of {enough_bytes}",
+                schedule.places.arena_bytes
+            );
+            assert_eq!(schedule.commands.len(), commands.len());
             let mut values: HashMap<u64, u32> = HashMap::new();
-            for (i, command) in plan.commands.iter().enumerate() {
+            for (i, command) in schedule.commands.iter().enumerate() {
                 let written = command.writes[0].id().unwrap();
                 if command.waits == Waits::Beside {
-                    assert_eq!(plan.commands[i - 1].writes[0].id(), Some(written), "twins go together");
-                    assert!(!plan.barriers[i]);
+                    assert_eq!(schedule.commands[i - 1].writes[0].id(), Some(written), "twins go together");
+                    assert!(!schedule.barriers[i]);
                 }
                 // What a command reads is still there.
                 for id in virtual_ids(&command.reads).filter(|&id| !is_own(id)) {
-                    assert_eq!(values.get(&plan.places.arena[&id]), Some(&id), "command {i} of {enough_bytes} bytes");
+                    assert_eq!(
+                        values.get(&schedule.places.arena[&id]),
+                        Some(&id),
+                        "command {i} of {enough_bytes} bytes"
+                    );
                 }
-                values.extend(plan.places.arena.get(&written).map(|&at| (at, written)));
+                values.extend(schedule.places.arena.get(&written).map(|&at| (at, written)));
             }
         }
     }
