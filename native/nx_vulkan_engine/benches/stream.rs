@@ -24,14 +24,17 @@ impl Kernel {
             .collect();
         let interface = Interface::Addresses { push_bytes: 32 };
         let key = PipelineKey::new(&spirv, &[], interface);
-        Kernel { pipeline: engine.pipeline(key, &spirv, &[], interface).unwrap(), engine: Arc::clone(engine) }
+        // SAFETY: the module is one of the tests, for this interface.
+        let pipeline = unsafe { engine.pipeline(key, &spirv, &[], interface) }.unwrap();
+        Kernel { pipeline, engine: Arc::clone(engine) }
     }
 
     fn run(&self, src: &Arc<Buffer>, dst: &Arc<Buffer>) {
         let (s, d) = (src.address(), dst.address());
         let params = [s as u32, (s >> 32) as u32, d as u32, (d >> 32) as u32, 64, 3, 1];
-        self.engine
-            .dispatch(&Launch {
+        // SAFETY: the parameters name these buffers, which have as many elements.
+        unsafe {
+            self.engine.dispatch(&Launch {
                 pipeline: &self.pipeline,
                 params: &params,
                 table: None,
@@ -43,7 +46,8 @@ impl Kernel {
                 work: None,
                 in_place: &[],
             })
-            .unwrap();
+        }
+        .unwrap();
     }
 }
 

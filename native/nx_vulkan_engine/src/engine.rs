@@ -433,7 +433,15 @@ impl Engine {
 
     /// The pipeline of `key`, compiled if it is not there yet: milliseconds on a GPU driver. Any number of threads may ask for the
     /// same key; one compiles, the others wait.
-    pub fn pipeline(
+    ///
+    /// # Safety
+    /// `spirv` is a valid module for `interface` and the device's features, as `nx_vulkan_check` finds for modules with descriptors. It accesses
+    /// no memory but that of its bindings, or what the parameters of a launch name.
+    ///
+    /// # Errors
+    /// `BadShader` for what is no module, `InvalidArgument` for an interface beyond the device's limits, `OutOfMemory`, `Vulkan` where the
+    /// driver refuses it.
+    pub unsafe fn pipeline(
         &self,
         key: PipelineKey,
         spirv: &[u32],
@@ -448,7 +456,8 @@ impl Engine {
         // A driver without memory for a pipeline may have some once the pool gives back what is free.
         let size_bytes = size_of_val(spirv) as u64;
         let compile = || {
-            pipelines.get_or_compile(key, spirv, spec, interface).map_err(|e| match e {
+            // SAFETY: the caller's duty.
+            unsafe { pipelines.get_or_compile(key, spirv, spec, interface) }.map_err(|e| match e {
                 Error::OutOfMemory { .. } => AllocError::OutOfMemory,
                 other => AllocError::Failed(other),
             })
@@ -488,9 +497,12 @@ impl Engine {
 
     /// Records one dispatch of a kernel that takes buffer addresses.
     ///
+    /// # Safety
+    /// With these parameters the kernel reads and writes elements of `reads` and `writes` alone, and writes to `writes` alone.
+    ///
     /// # Errors
     /// `InvalidArgument` when parameters don't fit the pipeline or group counts exceed the device's limit: splitting is the caller's.
-    pub fn dispatch(&self, launch: &Launch<'_>) -> Result<()> {
+    pub unsafe fn dispatch(&self, launch: &Launch<'_>) -> Result<()> {
         if launch.groups.contains(&0) {
             return self.core.stream.check();
         }
@@ -512,7 +524,8 @@ impl Engine {
         }
         match &self.capture {
             Some(capture) => capture.launch(launch),
-            None => self.core.stream.dispatch(launch),
+            // SAFETY: the caller's duty.
+            None => unsafe { self.core.stream.dispatch(launch) },
         }
     }
 

@@ -210,7 +210,12 @@ impl PipelineStore {
         }
     }
 
-    pub fn get_or_compile(
+    /// The pipeline of `key`, compiled by the first that asks for it.
+    ///
+    /// # Safety
+    /// `spirv` is a valid module for `interface` and the device's features, and accesses no memory but that of its bindings, or what the
+    /// parameters of a launch name.
+    pub unsafe fn get_or_compile(
         &self,
         key: PipelineKey,
         spirv: &[u32],
@@ -537,7 +542,8 @@ mod tests {
         for number in 0..2 * STORE_EVERY_PIPELINES {
             let spec = [(99, number)];
             let key = PipelineKey::new(&spirv, &spec, interface);
-            store.get_or_compile(key, &spirv, &spec, interface).expect("a pipeline");
+            // SAFETY: the module is one of the tests, for this interface.
+            unsafe { store.get_or_compile(key, &spirv, &spec, interface) }.expect("a pipeline");
             caches.push(*store.cache.read().expect("a cache"));
         }
         caches.dedup();

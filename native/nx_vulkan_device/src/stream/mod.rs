@@ -174,7 +174,10 @@ impl Stream {
     }
 
     /// Records one dispatch of a kernel that takes addresses.
-    pub fn dispatch(&self, launch: &Launch<'_>) -> Result<()> {
+    ///
+    /// # Safety
+    /// With these parameters the kernel reads and writes elements of `reads` and `writes` alone, and writes to `writes` alone.
+    pub unsafe fn dispatch(&self, launch: &Launch<'_>) -> Result<()> {
         let mut words = [0u32; MAX_PARAM_WORDS];
         let count = launch.params.len().max(2 * usize::from(launch.table.is_some()));
         let params = words.get_mut(..count).ok_or_else(|| Error::InvalidArgument {

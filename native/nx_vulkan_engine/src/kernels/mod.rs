@@ -119,7 +119,8 @@ impl Engine {
         }
         #[cfg(test)]
         refusal::check(&label())?;
-        let pipeline = self.pipeline(key, &generated.words, constants, interface)?;
+        // SAFETY: what is generated is valid and accesses what `Arguments` name; tests and spirv-val look at every family.
+        let pipeline = unsafe { self.pipeline(key, &generated.words, constants, interface)? };
         pipeline.set_label(label);
         Ok(Kernel {
             spec,
@@ -303,7 +304,7 @@ impl Arguments<'_> {
 }
 
 /// Records one launch of `groups` workgroups; places at and after `first_output` are written.
-pub fn launch(
+pub(crate) fn launch(
     engine: &Engine,
     kernel: &Kernel,
     arguments: &Arguments<'_>,
@@ -347,7 +348,7 @@ fn record(
         Some(spec) if waits == Waits::All && engine.captures() => spec.family().in_place(arguments, first_output),
         _ => Pairs::new(),
     };
-    engine.dispatch(&Launch {
+    let launch = Launch {
         pipeline: &kernel.pipeline,
         params,
         table,
@@ -363,7 +364,9 @@ fn record(
             _ => None,
         },
         in_place: &in_place,
-    })
+    };
+    // SAFETY: families fill `Arguments` from tensors, whose views lie within their buffers.
+    unsafe { engine.dispatch(&launch) }
 }
 
 /// Whether subgroups are the vectors of a CPU, with the lanes that kernels for them have.

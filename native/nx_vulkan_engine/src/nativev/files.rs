@@ -49,7 +49,8 @@ impl Shader {
             return Err(Failure::NeedsCompile);
         }
         // The file is well-formed: what fails now is this device's driver.
-        let pipeline = call.engine.pipeline(key, &self.words, &spec, interface);
+        // SAFETY: the module was checked for this interface when the file was read.
+        let pipeline = unsafe { call.engine.pipeline(key, &self.words, &spec, interface) };
         let pipeline = pipeline.map_err(|error| Failure::Dispatch(format!("{}: {error}", call.path.display())))?;
         pipeline
             .set_label(|| call.path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned()));

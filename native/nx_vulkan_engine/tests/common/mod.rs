@@ -48,14 +48,16 @@ pub fn axpb(engine: &Engine, use_table: bool) -> Arc<Pipeline> {
     let spec = [(0, u32::from(use_table))];
     let interface = Interface::Addresses { push_bytes: 32 };
     let key = PipelineKey::new(&spirv, &spec, interface);
-    engine.pipeline(key, &spirv, &spec, interface).unwrap()
+    // SAFETY: the module is one of the tests, for this interface.
+    unsafe { engine.pipeline(key, &spirv, &spec, interface) }.unwrap()
 }
 
 pub fn bound_add(engine: &Engine) -> Arc<Pipeline> {
     let spirv = words(BOUND_ADD);
     let interface = Interface::Descriptors { bindings: 3, push_bytes: 8 };
     let key = PipelineKey::new(&spirv, &[], interface);
-    engine.pipeline(key, &spirv, &[], interface).unwrap()
+    // SAFETY: the module is one of the tests, for this interface.
+    unsafe { engine.pipeline(key, &spirv, &[], interface) }.unwrap()
 }
 
 /// Records `dst = src * mul + add` over `n` words.
@@ -70,18 +72,21 @@ pub fn run_axpb(
 ) -> Result<()> {
     let (s, d) = (src.address(), dst.address());
     let params = [s as u32, (s >> 32) as u32, d as u32, (d >> 32) as u32, n, mul, add];
-    engine.dispatch(&Launch {
-        pipeline,
-        params: if use_table { &[] } else { &params },
-        table: use_table.then_some(&params),
-        addresses: &[],
-        groups: [n.div_ceil(64), 1, 1],
-        reads: &[src],
-        writes: &[dst],
-        waits: Waits::All,
-        work: None,
-        in_place: &[],
-    })
+    // SAFETY: the parameters name these buffers, which have as many elements.
+    unsafe {
+        engine.dispatch(&Launch {
+            pipeline,
+            params: if use_table { &[] } else { &params },
+            table: use_table.then_some(&params),
+            addresses: &[],
+            groups: [n.div_ceil(64), 1, 1],
+            reads: &[src],
+            writes: &[dst],
+            waits: Waits::All,
+            work: None,
+            in_place: &[],
+        })
+    }
 }
 
 /// Records `c = a + b * scale` over `n` words through descriptors.

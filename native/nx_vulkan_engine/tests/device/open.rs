@@ -74,14 +74,16 @@ fn bad_shaders_are_errors_and_can_be_asked_for_again() {
     for words in [vec![], vec![1, 2, 3], vec![0; 100]] {
         let key = PipelineKey::new(&words, &[], interface);
         for _ in 0..2 {
-            let result = engine.pipeline(key, &words, &[], interface);
+            // SAFETY: neither module nor interface reach the driver.
+            let result = unsafe { engine.pipeline(key, &words, &[], interface) };
             assert!(matches!(result, Err(Error::BadShader { .. })));
         }
     }
     let spirv = words(AXPB);
     let too_many = Interface::Addresses { push_bytes: 1 << 20 };
     let key = PipelineKey::new(&spirv, &[], too_many);
-    let result = engine.pipeline(key, &spirv, &[], too_many);
+    // SAFETY: neither module nor interface reach the driver.
+    let result = unsafe { engine.pipeline(key, &spirv, &[], too_many) };
     assert!(matches!(result, Err(Error::InvalidArgument { .. })));
     assert_eq!(engine.stats().pipelines, 0);
     assert_valid(&engine);

@@ -117,7 +117,8 @@ fn only_dependent_operations_get_a_barrier() {
         work: None,
         in_place: &[],
     };
-    engine.dispatch(&other).unwrap();
+    // SAFETY: the parameters name these buffers, which have as many elements.
+    unsafe { engine.dispatch(&other) }.unwrap();
     assert_eq!(engine.stats().barriers, independent + 2, "one of two that take turns does not wait for the other");
     run_axpb(&engine, &pipeline, &outs[2], &outs[4], 64, (2, 0), false).unwrap();
     assert_eq!(engine.stats().barriers, independent + 3, "what reads their results waits for both");
@@ -143,17 +144,21 @@ fn empty_and_oversized_launches() {
         work: None,
         in_place: &[],
     };
-    assert_eq!(engine.dispatch(&launch([0, 1, 1])), Ok(()));
+    // SAFETY: the parameters name these buffers, which have as many elements.
+    assert_eq!(unsafe { engine.dispatch(&launch([0, 1, 1])) }, Ok(()));
     assert_eq!(engine.stats().dispatches, 0);
     let limit = engine.caps().max_workgroup_count;
     if let Some(over) = limit[0].checked_add(1) {
-        let result = engine.dispatch(&launch([over, 1, 1]));
+        // SAFETY: the parameters name these buffers, which have as many elements.
+        let result = unsafe { engine.dispatch(&launch([over, 1, 1])) };
         assert!(matches!(result, Err(Error::InvalidArgument { .. })));
     }
-    let result = engine.dispatch(&Launch { params: &[0; 9], reads: &[&a], ..launch([1, 1, 1]) });
+    // SAFETY: the parameters name these buffers, which have as many elements.
+    let result = unsafe { engine.dispatch(&Launch { params: &[0; 9], reads: &[&a], ..launch([1, 1, 1]) }) };
     assert!(matches!(result, Err(Error::InvalidArgument { .. })));
     let descriptors = bound_add(&engine);
-    let result = engine.dispatch(&Launch { pipeline: &descriptors, ..launch([1, 1, 1]) });
+    // SAFETY: the parameters name these buffers, which have as many elements.
+    let result = unsafe { engine.dispatch(&Launch { pipeline: &descriptors, ..launch([1, 1, 1]) }) };
     assert!(matches!(result, Err(Error::InvalidArgument { .. })));
     assert_valid(&engine);
 }
@@ -169,8 +174,9 @@ fn tables_survive_more_launches_than_the_ring_holds() {
     for round in 0..200u32 {
         let (s, d) = (a.address(), b.address());
         table[..7].copy_from_slice(&[s as u32, (s >> 32) as u32, d as u32, (d >> 32) as u32, n, round, 1]);
-        engine
-            .dispatch(&Launch {
+        // SAFETY: the parameters name these buffers, which have as many elements.
+        unsafe {
+            engine.dispatch(&Launch {
                 pipeline: &pipeline,
                 params: &[],
                 table: Some(&table),
@@ -182,7 +188,8 @@ fn tables_survive_more_launches_than_the_ring_holds() {
                 work: None,
                 in_place: &[],
             })
-            .unwrap();
+        }
+        .unwrap();
         if round % 37 == 0 {
             assert_eq!(download_words(&engine, &b).unwrap(), [round + 1; 64]);
         }

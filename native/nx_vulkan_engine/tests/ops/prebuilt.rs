@@ -65,7 +65,9 @@ fn compare(shader: &str, dtype: DType) {
         let prebuilt = Tensor::uninitialized(&engine, &ty).unwrap();
         let interface = Interface::Descriptors { bindings: 2, push_bytes: 4 };
         let spec = [(0, code)];
-        let pipeline = engine.pipeline(PipelineKey::new(&spirv, &spec, interface), &spirv, &spec, interface).unwrap();
+        // SAFETY: the module is one of the tests, for this interface.
+        let pipeline =
+            unsafe { engine.pipeline(PipelineKey::new(&spirv, &spec, interface), &spirv, &spec, interface) }.unwrap();
         engine
             .dispatch_bound(&BoundLaunch {
                 pipeline: &pipeline,

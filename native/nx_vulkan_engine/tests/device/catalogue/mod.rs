@@ -30,7 +30,8 @@ impl Shader {
             push_bytes: self.reflection.push_bytes,
         };
         let key = PipelineKey::new(&self.spirv, &spec, interface);
-        let pipeline = engine.pipeline(key, &self.spirv, &spec, interface).unwrap();
+        // SAFETY: the module is one of the tests, for this interface.
+        let pipeline = unsafe { engine.pipeline(key, &self.spirv, &spec, interface) }.unwrap();
         assert_eq!(push.len(), self.reflection.push_bytes as usize);
         let bindings: Vec<Binding> = buffers
             .iter()

@@ -89,11 +89,13 @@ impl Runner {
         // the whole block of the templates
         let interface = Interface::Addresses { push_bytes: ParamLayout::PUSH_WORDS as u32 * 4 };
         let key = PipelineKey::new(&kernel.words, &[], interface);
-        let pipeline = self.engine.pipeline(key, &kernel.words, &[], interface).unwrap();
+        // SAFETY: the kernel is generated for this interface.
+        let pipeline = unsafe { self.engine.pipeline(key, &kernel.words, &[], interface) }.unwrap();
         let (reads, writes): (Vec<_>, Vec<_>) =
             (buffers[..inputs.len()].iter().collect(), vec![&buffers[inputs.len()]]);
-        self.engine
-            .dispatch(&Launch {
+        // SAFETY: the parameters name these buffers, which have as many elements.
+        unsafe {
+            self.engine.dispatch(&Launch {
                 pipeline: &pipeline,
                 params: &params,
                 table: None,
@@ -105,7 +107,8 @@ impl Runner {
                 work: None,
                 in_place: &[],
             })
-            .unwrap();
+        }
+        .unwrap();
         let mut bytes = vec![0; n * storage_bytes(out)];
         self.engine.download(&buffers[inputs.len()], 0, &mut bytes).unwrap();
         bytes
