@@ -1,19 +1,15 @@
-//! `VK_KHR_shader_bfloat16`, which vulkano's headers (1.3.281) don't have: whether a device has it, and devices opened with it.
-//!
-//! vulkano gets its functions from a [`Loader`]. [`load`] puts one before the system's that answers `vkCreateDevice` with
-//! [`create_device`], which adds the extension where [`adding`] asks for it.
+//! `VK_KHR_shader_bfloat16`, which vulkano's headers (1.3.281) don't have: whether a device has it, and devices opened with it. These are
+//! created without vulkano, which is then given the handle.
 
-use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::marker::PhantomData;
-use std::mem::transmute;
-use std::ptr::null_mut;
-use std::sync::{Arc, OnceLock};
+use std::ptr::{null, null_mut};
+use std::sync::Arc;
 
 use ash::vk;
 use vulkano::device::physical::PhysicalDevice;
-use vulkano::library::{Loader, LoadingError};
-use vulkano::{Version, VulkanLibrary, VulkanObject};
+use vulkano::device::{Device, DeviceCreateInfo, DeviceFeatures, Queue};
+use vulkano::{Version, VulkanError, VulkanObject};
 
 const EXTENSION: &CStr = c"VK_KHR_shader_bfloat16";
 
@@ -65,101 +61,110 @@ pub(super) fn is_supported(device: &PhysicalDevice) -> bool {
     features.shader_bfloat16_type != vk::FALSE && features.shader_bfloat16_cooperative_matrix != vk::FALSE
 }
 
-/// The system's Vulkan library, with [`create_device`] for `vkCreateDevice`.
-pub(super) fn load() -> Result<Arc<VulkanLibrary>, LoadingError> {
-    VulkanLibrary::with_loader(WithCreateDevice(VulkanLibrary::new()?))
+/// The features of a device that the engine may enable, as Vulkan 1.3 takes them.
+#[derive(Default)]
+struct Known {
+    core: vk::PhysicalDeviceFeatures,
+    v1_1: vk::PhysicalDeviceVulkan11Features<'static>,
+    v1_2: vk::PhysicalDeviceVulkan12Features<'static>,
+    v1_3: vk::PhysicalDeviceVulkan13Features<'static>,
+    matrix: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR<'static>,
 }
 
-struct WithCreateDevice(Arc<VulkanLibrary>);
+impl Known {
+    fn of(f: &DeviceFeatures) -> Known {
+        Known {
+            core: vk::PhysicalDeviceFeatures::default()
+                .robust_buffer_access(f.robust_buffer_access)
+                .shader_float64(f.shader_float64)
+                .shader_int64(f.shader_int64)
+                .shader_int16(f.shader_int16),
+            v1_1: vk::PhysicalDeviceVulkan11Features::default()
+                .storage_buffer16_bit_access(f.storage_buffer16_bit_access)
+                .uniform_and_storage_buffer16_bit_access(f.uniform_and_storage_buffer16_bit_access)
+                .storage_push_constant16(f.storage_push_constant16)
+                .variable_pointers_storage_buffer(f.variable_pointers_storage_buffer)
+                .variable_pointers(f.variable_pointers),
+            v1_2: vk::PhysicalDeviceVulkan12Features::default()
+                .storage_buffer8_bit_access(f.storage_buffer8_bit_access)
+                .uniform_and_storage_buffer8_bit_access(f.uniform_and_storage_buffer8_bit_access)
+                .storage_push_constant8(f.storage_push_constant8)
+                .shader_buffer_int64_atomics(f.shader_buffer_int64_atomics)
+                .shader_float16(f.shader_float16)
+                .shader_int8(f.shader_int8)
+                .scalar_block_layout(f.scalar_block_layout)
+                .shader_subgroup_extended_types(f.shader_subgroup_extended_types)
+                .buffer_device_address(f.buffer_device_address)
+                .vulkan_memory_model(f.vulkan_memory_model)
+                .vulkan_memory_model_device_scope(f.vulkan_memory_model_device_scope),
+            v1_3: vk::PhysicalDeviceVulkan13Features::default()
+                .subgroup_size_control(f.subgroup_size_control)
+                .compute_full_subgroups(f.compute_full_subgroups)
+                .maintenance4(f.maintenance4),
+            matrix: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(f.cooperative_matrix),
+        }
+    }
 
-// SAFETY: the library is kept, and so are its functions. The one put in place of `vkCreateDevice` has its type and is there forever.
-unsafe impl Loader for WithCreateDevice {
-    unsafe fn get_instance_proc_addr(&self, instance: vk::Instance, name: *const c_char) -> vk::PFN_vkVoidFunction {
-        // SAFETY: the caller's duty.
-        let found = unsafe { self.0.get_instance_proc_addr(instance, name) }?;
-        // SAFETY: a name is a C string.
-        if unsafe { CStr::from_ptr(name) } != c"vkCreateDevice" {
-            return Some(found);
+    /// Calls `with` with all of them, and bfloat16's where `bfloat16` is there, in one chain.
+    fn chained<T>(
+        &mut self,
+        bfloat16: Option<&mut Features<'_>>,
+        with: impl FnOnce(&mut vk::PhysicalDeviceFeatures2<'_>) -> T,
+    ) -> T {
+        let mut all = vk::PhysicalDeviceFeatures2::default().features(self.core);
+        all = all.push_next(&mut self.v1_1).push_next(&mut self.v1_2).push_next(&mut self.v1_3);
+        all = all.push_next(&mut self.matrix);
+        match bfloat16 {
+            Some(features) => with(&mut all.push_next(features)),
+            None => with(&mut all),
         }
-        // The loader's own function finds the driver by the physical device: it is the same for all instances.
-        let first = REAL.get_or_init(|| Real { create_device: found, _library: Arc::clone(&self.0) });
-        if !std::ptr::fn_addr_eq(first.create_device, found) {
-            return Some(found);
-        }
-        let ours: vk::PFN_vkCreateDevice = create_device;
-        // SAFETY: function pointers are of one size; the caller gives it back its type.
-        Some(unsafe { transmute::<vk::PFN_vkCreateDevice, unsafe extern "system" fn()>(ours) })
     }
 }
 
-/// The `vkCreateDevice` that [`create_device`] calls.
-struct Real {
-    create_device: unsafe extern "system" fn(),
-    /// Keeps the function where it is.
-    _library: Arc<VulkanLibrary>,
-}
-
-static REAL: OnceLock<Real> = OnceLock::new();
-
-thread_local! {
-    /// Whether the next device that this thread creates gets the extension.
-    static ADD: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Calls `open`, which creates a device: with the extension if `add`, and only where the device has it. Whether it was added comes
-/// with the result.
-pub(super) fn adding<T>(add: bool, open: impl FnOnce() -> T) -> (T, bool) {
-    ADD.set(add);
-    let result = open();
-    // `create_device` took the flag.
-    (result, add && !ADD.take())
-}
-
-/// `vkCreateDevice`, for which the caller vouches as for the real one.
-unsafe extern "system" fn create_device(
-    physical_device: vk::PhysicalDevice,
-    info: *const vk::DeviceCreateInfo<'_>,
-    allocator: *const vk::AllocationCallbacks<'_>,
-    device: *mut vk::Device,
-) -> vk::Result {
-    let Some(real) = REAL.get() else {
-        return vk::Result::ERROR_INITIALIZATION_FAILED;
-    };
-    // SAFETY: it was found by this name.
-    let real = unsafe { transmute::<unsafe extern "system" fn(), vk::PFN_vkCreateDevice>(real.create_device) };
-    if !ADD.try_with(Cell::take).unwrap_or(false) {
-        // SAFETY: the caller's own arguments.
-        return unsafe { real(physical_device, info, allocator, device) };
-    }
-    // SAFETY: the caller's arguments, changed in `info` alone, to which the extension may be added where `adding` was asked for it.
-    unsafe { with_extension(&*info, |info| real(physical_device, info, allocator, device)) }
-}
-
-/// Calls `create` with `info`, to which the extension and its features were added.
+/// Opens a device of Vulkan 1.3 or later with one queue, and with the extension if `bfloat16`, which it must have then.
 ///
-/// # Safety
-/// As `vkCreateDevice` asks of `info`.
-unsafe fn with_extension<T>(info: &vk::DeviceCreateInfo<'_>, create: impl FnOnce(&vk::DeviceCreateInfo<'_>) -> T) -> T {
-    let mut names = Vec::new();
-    if info.enabled_extension_count > 0 {
-        let (first, count) = (info.pp_enabled_extension_names, info.enabled_extension_count as usize);
-        // SAFETY: there are as many names as `info` says.
-        names.extend_from_slice(unsafe { std::slice::from_raw_parts(first, count) });
-    }
-    names.push(EXTENSION.as_ptr());
+/// # Errors
+/// Those of `vkCreateDevice`.
+pub(super) fn open(
+    physical: &Arc<PhysicalDevice>,
+    info: DeviceCreateInfo,
+    bfloat16: bool,
+) -> Result<(Arc<Device>, Option<Arc<Queue>>), VulkanError> {
+    let listed = info.enabled_extensions.into_iter().filter(|(_, on)| *on).map(|(name, _)| name);
+    let names: Vec<CString> = listed.filter_map(|name| CString::new(name).ok()).collect();
+    let added = bfloat16.then(|| EXTENSION.as_ptr());
+    let names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).chain(added).collect();
+    let families = info.queue_create_infos.iter().map(|queue| queue.queue_family_index);
+    let queues: Vec<vk::DeviceQueueCreateInfo<'_>> = families
+        .map(|family| vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&[0.5]))
+        .collect();
     let mut features = Features::new(true);
-    create(&info.enabled_extension_names(&names).push_next(&mut features))
+    let mut handle = vk::Device::null();
+    let create = physical.instance().fns().v1_0.create_device;
+    let created = Known::of(&info.enabled_features).chained(bfloat16.then_some(&mut features), |all| {
+        let raw =
+            vk::DeviceCreateInfo::default().queue_create_infos(&queues).enabled_extension_names(&names).push_next(all);
+        // SAFETY: the physical device lives and has what is asked for; all that `raw` points to outlives the call.
+        unsafe { create(physical.handle(), &raw, null(), &mut handle) }
+    });
+    if created != vk::Result::SUCCESS {
+        return Err(created.into());
+    }
+    // SAFETY: the handle is that of a new device of `physical` with these queues, extensions and features, and nobody else destroys it.
+    let (device, mut queues) = unsafe { Device::from_handle(Arc::clone(physical), handle, info) };
+    let queue = queues.next();
+    drop(queues);
+    Ok((device, queue))
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::mem::offset_of;
-    use std::ptr::from_ref;
 
-    use vulkano::VulkanError;
-    use vulkano::device::{Device, DeviceCreateInfo, QueueCreateInfo};
+    use vulkano::device::{DeviceOwned, QueueCreateInfo};
 
+    use super::super::caps::{usable_features, wanted_features};
     use super::super::instance::{Validation, VulkanInstance};
     use super::*;
 
@@ -176,51 +181,39 @@ mod tests {
     }
 
     #[test]
-    fn the_extension_comes_last_and_its_features_first() {
-        let mut first = vk::PhysicalDeviceFeatures2::default();
-        let in_chain: *const c_void = from_ref(&first).cast();
-        let names = [c"VK_KHR_one".as_ptr(), c"VK_KHR_two".as_ptr()];
-        let queues = [vk::DeviceQueueCreateInfo::default()];
-        let info = vk::DeviceCreateInfo::default().queue_create_infos(&queues);
-        let whole = info.enabled_extension_names(&names).push_next(&mut first);
-        let check = |info: &vk::DeviceCreateInfo<'_>, before: &[*const c_char], next: *const c_void| {
-            assert_eq!((info.queue_create_info_count, info.p_queue_create_infos), (1, queues.as_ptr()));
-            let count = info.enabled_extension_count as usize;
-            // SAFETY: both are alive.
-            let (names, added) = unsafe {
-                let names = std::slice::from_raw_parts(info.pp_enabled_extension_names, count);
-                (names, &*info.p_next.cast::<Features<'_>>())
-            };
-            assert_eq!(names.split_last(), Some((&EXTENSION.as_ptr(), before)));
-            assert_eq!(added.s_type.as_raw(), 1_000_141_000);
-            assert_eq!(added.p_next.cast_const(), next);
-            let Features { shader_bfloat16_type, shader_bfloat16_dot_product, .. } = *added;
-            assert_eq!([shader_bfloat16_type, shader_bfloat16_dot_product], [vk::TRUE, vk::FALSE]);
-            assert_eq!(added.shader_bfloat16_cooperative_matrix, vk::TRUE);
-        };
-        // SAFETY: no device is created.
-        unsafe {
-            with_extension(&whole, |changed| check(changed, &names, in_chain));
-            with_extension(&info, |changed| check(changed, &[], std::ptr::null()));
-        }
-        assert_eq!((whole.enabled_extension_count, whole.p_next), (2, in_chain));
+    fn no_feature_of_the_engine_is_forgotten() {
+        let wanted = usable_features();
+        let count = wanted.into_iter().filter(|(_, on)| *on).count();
+        let Known { core, v1_1, v1_2, v1_3, matrix } = Known::of(&wanted);
+        // Each is a word that is 1; the rest of the structures is none.
+        let text = format!("{core:?} {v1_1:?} {v1_2:?} {v1_3:?} {matrix:?}");
+        assert_eq!(text.matches(": 1").count(), count, "{text}");
+        assert_eq!(Known::of(&DeviceFeatures::empty()).v1_2.buffer_device_address, vk::FALSE);
     }
 
     #[test]
-    fn devices_get_the_extension_only_when_asked_for_it() {
+    fn devices_are_those_that_vulkano_opens() {
         let instance = VulkanInstance::shared(Validation::Off).unwrap();
         for physical in instance.instance.enumerate_physical_devices().unwrap() {
-            let create = || {
-                let queue_create_infos = vec![QueueCreateInfo::default()];
-                let info = DeviceCreateInfo { queue_create_infos, ..Default::default() };
-                Device::new(Arc::clone(&physical), info).map(|_| ()).map_err(|e| e.unwrap())
-            };
+            if physical.api_version() < Version::V1_3 {
+                continue;
+            }
             let has = is_supported(&physical);
-            assert_eq!(adding(false, create), (Ok(()), false));
-            let expected = if has { Ok(()) } else { Err(VulkanError::ExtensionNotPresent) };
-            assert_eq!(adding(true, create), (expected, true));
-            assert_eq!(create(), Ok(()));
+            let create = |bfloat16| {
+                let info = DeviceCreateInfo {
+                    queue_create_infos: vec![QueueCreateInfo::default()],
+                    enabled_features: wanted_features(physical.supported_features())
+                        .difference(&DeviceFeatures { cooperative_matrix: true, ..DeviceFeatures::empty() }),
+                    ..Default::default()
+                };
+                let features = info.enabled_features;
+                let (device, queue) = open(&physical, info, bfloat16)?;
+                assert!(queue.is_some_and(|queue| Arc::ptr_eq(queue.device(), &device)));
+                assert_eq!(*device.enabled_features(), features);
+                Ok(())
+            };
+            assert_eq!(create(false), Ok(()));
+            assert_eq!(create(true), if has { Ok(()) } else { Err(VulkanError::ExtensionNotPresent) });
         }
-        assert_eq!(adding(true, || ()), ((), false));
     }
 }

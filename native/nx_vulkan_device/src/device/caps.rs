@@ -396,9 +396,9 @@ fn without(mut features: Features, names: &str) -> Result<Features> {
     Ok(features)
 }
 
-/// The features the engine enables: of those it can use, the ones that `supported` has.
-pub(super) fn wanted_features(supported: &DeviceFeatures) -> DeviceFeatures {
-    let wanted = DeviceFeatures {
+/// The features that the engine can use.
+pub(super) fn usable_features() -> DeviceFeatures {
+    DeviceFeatures {
         buffer_device_address: true,
         shader_float64: true,
         shader_int64: true,
@@ -424,8 +424,12 @@ pub(super) fn wanted_features(supported: &DeviceFeatures) -> DeviceFeatures {
         compute_full_subgroups: true,
         cooperative_matrix: true,
         ..DeviceFeatures::empty()
-    };
-    supported.intersection(&wanted)
+    }
+}
+
+/// The features the engine enables: of those it can use, the ones that `supported` has.
+pub(super) fn wanted_features(supported: &DeviceFeatures) -> DeviceFeatures {
+    supported.intersection(&usable_features())
 }
 
 #[cfg(test)]

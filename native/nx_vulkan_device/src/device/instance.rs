@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nx_vulkan_ir::{Error, Result};
-use vulkano::Version;
 use vulkano::instance::debug::{
     DebugUtilsMessageSeverity, DebugUtilsMessageType, DebugUtilsMessenger, DebugUtilsMessengerCallback,
     DebugUtilsMessengerCreateInfo, ValidationFeatureEnable,
 };
 use vulkano::instance::{Instance, InstanceCreateFlags, InstanceCreateInfo};
+use vulkano::{Version, VulkanLibrary};
 
-use super::{bfloat16, no_device};
+use super::no_device;
 
 const VALIDATION_LAYER: &str = "VK_LAYER_KHRONOS_validation";
 
@@ -80,7 +80,7 @@ impl VulkanInstance {
     }
 
     fn create(validation: Validation) -> Result<VulkanInstance> {
-        let library = bfloat16::load().map_err(|e| {
+        let library = VulkanLibrary::new().map_err(|e| {
             no_device(format!("the Vulkan loader could not be loaded ({e}); install libvulkan1 and a driver"))
         })?;
         if library.api_version() < Version::V1_2 {

@@ -31,7 +31,7 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// Lower-case name, as `mix nx_vulkan.doctor` prints it.
+    /// Lower-case name, as `Nx.Vulkan.devices/0` tells it.
     pub fn name(self) -> &'static str {
         match self {
             DeviceKind::Discrete => "discrete",

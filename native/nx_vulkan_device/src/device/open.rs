@@ -145,13 +145,16 @@ impl OpenDevice {
             enabled_features: features,
             ..Default::default()
         };
-        let (opened, with_bfloat16) = bfloat16::adding(caps.bfloat16_matrix, || Device::new(physical, create_info));
-        caps.bfloat16_matrix = with_bfloat16;
-        let (device, mut queues) = opened.map_err(|e| match e {
+        caps.bfloat16_matrix &= physical.api_version() >= Version::V1_3;
+        let opened = match caps.bfloat16_matrix {
+            true => bfloat16::open(&physical, create_info, true).map_err(Validated::Error),
+            false => Device::new(physical, create_info).map(|(device, mut queues)| (device, queues.next())),
+        };
+        let (device, queue) = opened.map_err(|e| match e {
             Validated::Error(VulkanError::DeviceLost) => Error::DeviceLost,
             e => no_device(format!("{info} could not be opened: {}", describe(&e))),
         })?;
-        let queue = queues.next().ok_or_else(|| no_device("the device gave no queue"))?;
+        let queue = queue.ok_or_else(|| no_device("the device gave no queue"))?;
         Ok(OpenDevice {
             queue,
             device,
