@@ -134,7 +134,7 @@ defmodule Nx.Vulkan.MixProject do
       links: %{},
       files:
         ~w(lib native priv/shaders Cargo.toml Cargo.lock rust-toolchain.toml mix.exs .formatter.exs) ++
-          ~w(README.md ARCHITECTURE.md CHANGELOG.md LICENSE)
+          ~w(README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE docs guides bench)
     ]
   end
 end
