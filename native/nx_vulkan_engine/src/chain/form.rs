@@ -138,7 +138,7 @@ impl Steps {
 /// The step as a program that one workgroup can run.
 fn fitting(program: &Program) -> Result<Program> {
     let needs = |needs: String| Err(Error::Unsupported { op: "chain".to_string(), dtype: None, needs });
-    let mut program = passes::spelled(program.clone())?;
+    let mut program = passes::expanded(program.clone())?;
     let largest = program.inputs.iter().chain(program.results()).map(Type::elements).max().unwrap_or(0);
     if program.size() > MAX_INSTRUCTIONS || largest > MAX_ELEMENTS {
         return needs(format!(

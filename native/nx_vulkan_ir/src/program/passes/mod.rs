@@ -1,23 +1,23 @@
 //! Passes over programs. Each takes a program and gives one with the same outputs; what they may not change is a single bit of them.
 
-mod clean;
 mod cse;
 mod dce;
 mod epilogue;
-mod fold;
-mod fuel;
+mod expand;
+mod fold_constants;
 mod fuse;
-mod guard;
-mod join;
-mod numbers;
-mod pack;
-mod place;
+mod identities;
+mod loop_fuel;
+mod number_types;
+mod padding_to_choice;
+mod predicate_loops;
 mod prologue;
 mod rewrite;
-mod spelled;
-mod turn;
+mod slices_to_concatenation;
+mod transpose_products;
 mod unstack;
-mod windows;
+mod vectorize_scalars;
+mod windows_to_axes;
 mod workgroup;
 
 pub use unstack::MAX_ROWS;
@@ -104,18 +104,27 @@ fn nested(program: &mut Program, pass: impl Fn(Program) -> Result<Program>) -> R
 /// Folds constants and removes what is computed twice or for nothing, in the programs of loops and branches too.
 fn tidied(mut program: Program) -> Result<Program> {
     nested(&mut program, tidied)?;
-    for pass in
-        [dce::run, fold::run, place::run, numbers::run, clean::run, cse::run, turn::run, dce::run, join::run, dce::run]
-    {
+    for pass in [
+        dce::run,
+        fold_constants::run,
+        padding_to_choice::run,
+        number_types::run,
+        identities::run,
+        cse::run,
+        transpose_products::run,
+        dce::run,
+        slices_to_concatenation::run,
+        dce::run,
+    ] {
         program = checked(pass(&program)?)?;
     }
     Ok(program)
 }
 
 /// The program with what one workgroup has no code for written as ops that it has, where that is small.
-pub fn spelled(mut program: Program) -> Result<Program> {
-    nested(&mut program, spelled)?;
-    checked(spelled::run(&program)?)
+pub fn expanded(mut program: Program) -> Result<Program> {
+    nested(&mut program, expanded)?;
+    checked(expand::run(&program)?)
 }
 
 /// The program as one workgroup runs it best.
@@ -125,7 +134,7 @@ pub fn for_workgroup(program: Program) -> Result<Program> {
 
 fn alone(mut program: Program) -> Result<Program> {
     nested(&mut program, alone)?;
-    for pass in [unstack::run, dce::run, cse::run, pack::run, dce::run] {
+    for pass in [unstack::run, dce::run, cse::run, vectorize_scalars::run, dce::run] {
         program = checked(pass(&program)?)?;
     }
     Ok(program)
@@ -134,12 +143,12 @@ fn alone(mut program: Program) -> Result<Program> {
 /// Guards loops, those within loops and branches too.
 fn guarded(mut program: Program) -> Result<Program> {
     nested(&mut program, guarded)?;
-    checked(guard::run(&program)?)
+    checked(predicate_loops::run(&program)?)
 }
 
 fn fused(mut program: Program, target: &Target) -> Result<Program> {
     nested(&mut program, |program| fused(program, target))?;
-    program = checked(dce::run(&cse::run(&windows::run(&program)?)?)?)?;
+    program = checked(dce::run(&cse::run(&windows_to_axes::run(&program)?)?)?)?;
     program = checked(fuse::run(&program, target)?)?;
     program = checked(dce::run(&cse::run(&program)?)?)?;
     program = checked(epilogue::run(&program, target)?)?;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use smallvec::{SmallVec, smallvec};
 
 use super::rewrite::Rewriter;
-use super::{Saving, Target, fuel};
+use super::{Saving, Target, loop_fuel};
 use crate::program::counted::Trips;
 use crate::program::op::Scalar;
 use crate::program::workgroup::{DISPATCH_WORK, PHASE_WORK, supports_op, work};
@@ -117,7 +117,7 @@ fn loops(program: &Program, target: &Target) -> Result<Program> {
                     let most = (target.max_work / cost.work).clamp(1, MAX_ITERATIONS);
                     if cost.open {
                         let slow = run(&op.body, target)?;
-                        op.body = fuel::block(op, &instruction.outs, target.max_work, slow)?;
+                        op.body = loop_fuel::block(op, &instruction.outs, target.max_work, slow)?;
                         op.trips = None;
                     } else if op.known_trips().is_some_and(|trips| trips <= most) {
                         instruction.op = whole(&instruction, &new)?;

@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::fold::computed;
+use super::fold_constants::computed;
 use super::rewrite::Rewriter;
 use crate::program::op::Scalar;
 use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Program};

@@ -23,7 +23,7 @@ pub fn run(program: &Program) -> Result<Program> {
     for old in &program.instructions {
         let instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
         let types: Vec<Type> = instruction.operands.iter().map(|&o| new.ty(o).cloned()).collect::<Result<_>>()?;
-        match spelled(&instruction, &types)? {
+        match expanded(&instruction, &types)? {
             Some(program) => {
                 let outputs = new.append(&program, &instruction.operands);
                 outputs.into_iter().for_each(|output| new.moved(output));
@@ -35,7 +35,7 @@ pub fn run(program: &Program) -> Result<Program> {
 }
 
 /// The program of an instruction whose operands have these types, where it is one of those.
-fn spelled(instruction: &Instruction, types: &[Type]) -> Result<Option<Program>> {
+fn expanded(instruction: &Instruction, types: &[Type]) -> Result<Option<Program>> {
     let (Some(a), Some(out)) = (types.first(), instruction.outs.first()) else { return Ok(None) };
     let b = Builder::new();
     let inputs: Vec<Operand> = types.iter().map(|ty| b.input(ty.dtype, &ty.shape)).collect();
