@@ -18,6 +18,7 @@ pub const UNBOUND: &str = "uses uniform buffers, images or samplers; only storag
 /// A storage buffer of descriptor set 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Binding {
+    /// Its number in set 0.
     pub binding: u32,
     /// The shader is declared never to write through it.
     pub readonly: bool,
@@ -28,6 +29,7 @@ pub struct Binding {
 /// The interface and the needs of a compute shader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reflection {
+    /// The name of the entry point.
     pub entry_point: String,
     /// With spec constants at their defaults.
     pub local_size: [u32; 3],

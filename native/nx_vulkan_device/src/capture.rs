@@ -17,15 +17,19 @@ const MAX_BUFFERS: usize = 1 << 19;
 /// A buffer that a command touches: one without memory by its number, or memory that is there already.
 #[derive(Debug, Clone)]
 pub enum Place {
+    /// Of the capture, by number.
     Virtual(u32),
+    /// One that exists.
     Real(Arc<Buffer>),
 }
 
 impl Place {
+    /// The place that stands for a buffer.
     pub fn of(buffer: &Arc<Buffer>) -> Place {
         buffer.virtual_id().map_or_else(|| Place::Real(Arc::clone(buffer)), Place::Virtual)
     }
 
+    /// Its number, if it is of the capture.
     pub fn id(&self) -> Option<u32> {
         match self {
             Place::Virtual(id) => Some(*id),
@@ -37,8 +41,11 @@ impl Place {
 /// Two words of a launch that are an address within a buffer.
 #[derive(Debug, Clone, Copy)]
 pub struct Patch {
+    /// Which word of the parameters, of the two of an address the first.
     pub word: u32,
+    /// The number of the buffer.
     pub buffer: u32,
+    /// How far behind its beginning the address is.
     pub offset_bytes: u64,
 }
 
@@ -50,28 +57,48 @@ pub enum Gate {
     /// Nothing, ever: it decides about others.
     Always,
     /// Its three group counts are in a buffer, and are 0 where it does not run.
-    Counts { buffer: u32, offset_bytes: u64 },
+    Counts {
+        /// The number of the buffer.
+        buffer: u32,
+        /// Where in it they lie.
+        offset_bytes: u64,
+    },
 }
 
+/// What is done.
 #[derive(Debug, Clone)]
 pub enum Action {
+    /// A kernel runs.
     Launch {
+        /// The compiled kernel.
         pipeline: Arc<Pipeline>,
         /// Push constants, or a table in memory.
         words: Vec<u32>,
+        /// Whether parameters go through a table in memory.
         is_table: bool,
+        /// Workgroups.
         groups: [u32; 3],
+        /// What decides how many of them run.
         gate: Gate,
+        /// Which words are addresses of buffers of the capture.
         patches: SmallVec<[Patch; 4]>,
     },
+    /// Memory is filled with a word.
     Fill {
+        /// Where it begins.
         offset_bytes: u64,
+        /// How much.
         size_bytes: u64,
+        /// The word.
         word: u32,
     },
+    /// Memory is copied.
     Copy {
+        /// Where it begins in the source.
         from_bytes: u64,
+        /// Where it begins in the destination.
         to_bytes: u64,
+        /// How much.
         size_bytes: u64,
     },
 }
@@ -79,10 +106,15 @@ pub enum Action {
 /// What is recorded at once. Fills write the only place of `writes`, copies read that of `reads` besides.
 #[derive(Debug, Clone)]
 pub struct Command {
+    /// What is done.
     pub action: Action,
+    /// What it moves and computes, where that is counted.
     pub work: Option<Work>,
+    /// Buffers that it reads.
     pub reads: SmallVec<[Place; 4]>,
+    /// Buffers that it writes.
     pub writes: SmallVec<[Place; 2]>,
+    /// What it waits for.
     pub waits: Waits,
     /// Buffers that it reads and writes of which the second may have the first one's memory, if nothing reads that later.
     pub in_place: SmallVec<[(u32, u32); 1]>,
@@ -92,8 +124,11 @@ pub struct Command {
 /// first, size and stride of the source and what is added around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyKey {
+    /// Where the copied elements begin.
     pub address: u64,
+    /// Their type.
     pub dtype: DType,
+    /// Size, stride and padding (low, high, interior) of each axis.
     pub axes: Vec<(u64, i64, (i64, i64, u64))>,
 }
 
@@ -123,6 +158,7 @@ impl Capture {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// A buffer of the capture, of so many bytes: a number in the place of an address.
     pub fn alloc(&self, size_bytes: u64, pool: &Arc<DevicePool>) -> Result<Arc<Buffer>> {
         let mut state = self.lock();
         let id = state.sizes.len();
@@ -139,6 +175,7 @@ impl Capture {
         Ok(Arc::new(Buffer::without_memory(id as u32, address, size_bytes, Arc::clone(pool))))
     }
 
+    /// Notes a launch.
     pub fn launch(&self, launch: &Launch<'_>) -> Result<()> {
         let words = launch.table.unwrap_or(launch.params).to_vec();
         let mut patches = SmallVec::new();
@@ -174,6 +211,7 @@ impl Capture {
         Ok(())
     }
 
+    /// Notes a fill.
     pub fn fill(&self, dst: &Arc<Buffer>, offset_bytes: u64, size_bytes: u64, word: u32) -> Result<()> {
         if size_bytes > 0 {
             let action = Action::Fill { offset_bytes, size_bytes, word };
@@ -191,6 +229,7 @@ impl Capture {
         Ok(())
     }
 
+    /// Notes a copy.
     pub fn copy(
         &self,
         src: &Arc<Buffer>,

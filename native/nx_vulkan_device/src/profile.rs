@@ -150,8 +150,11 @@ fn ms(time: Duration) -> f64 {
 /// What was measured.
 #[derive(Debug, Clone)]
 pub enum Measured {
+    /// Launches of a kernel.
     Kernel(Arc<Pipeline>),
+    /// Fills.
     Fill,
+    /// Copies.
     Copy,
 }
 
@@ -176,6 +179,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Profiler {
+    /// Whether times are taken.
     pub fn is_on(&self) -> bool {
         self.is_on.load(Relaxed)
     }
@@ -185,23 +189,28 @@ impl Profiler {
         self.is_on.swap(on, Relaxed)
     }
 
+    /// Forgets what was measured.
     pub fn reset(&self) {
         lock(&self.rows).clear();
         self.unmeasured.store(0, Relaxed);
     }
 
+    /// The bounds to compare with, if they were measured.
     pub fn limits(&self) -> Option<Limits> {
         *lock(&self.limits)
     }
 
+    /// Sets the bounds to compare with.
     pub fn set_limits(&self, limits: Limits) {
         *lock(&self.limits) = Some(limits);
     }
 
+    /// Notes that an interval could not be measured.
     pub fn miss(&self) {
         self.unmeasured.fetch_add(1, Relaxed);
     }
 
+    /// Adds the time of one command.
     pub fn add(&self, what: &Measured, work: Option<Work>, time: Duration) {
         let (key, name): (Key, &dyn Fn() -> String) = match what {
             Measured::Kernel(pipeline) => (Key::Kernel(pipeline.key()), &|| pipeline.name()),
@@ -225,6 +234,7 @@ impl Profiler {
         row.flops = row.flops.zip(work.flops).map(|(a, b)| a.saturating_add(b));
     }
 
+    /// What was measured so far on the device of that name.
     pub fn profile(&self, device: &str) -> Profile {
         let mut rows: Vec<ProfileRow> = lock(&self.rows).values().cloned().collect();
         rows.sort_by(|a, b| b.time.cmp(&a.time).then_with(|| a.kernel.cmp(&b.kernel)));

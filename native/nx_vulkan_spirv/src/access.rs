@@ -16,10 +16,13 @@ pub enum Param {
     Count,
     /// Halves of the address of operand `k`'s lowest element (outputs come after the inputs).
     AddressLow(u8),
+    /// High half of the address of operand k.
     AddressHigh(u8),
     /// Size of an axis of the iteration space, and the constants that divide by it.
     Size(u8),
+    /// Multiplier of the division by the size of an axis.
     Multiplier(u8),
+    /// Shift of the division by the size of an axis.
     Shift(u8),
     /// Elements between neighbours of operand `k` along an axis of the iteration space.
     Stride(u8, u8),
@@ -37,7 +40,9 @@ pub enum Param {
 /// of parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fixed {
+    /// Of the axes.
     pub sizes: Dims,
+    /// Of each operand.
     pub strides: SmallVec<[Strides; 4]>,
 }
 
@@ -61,6 +66,7 @@ pub fn bias(strides: &[i64], sizes: &[u64]) -> u64 {
 /// The words of a kernel in order; asking for a word adds it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ParamLayout {
+    /// What each word means.
     pub words: Vec<Param>,
     /// What is no parameter, because it is known.
     pub fixed: Option<Fixed>,
@@ -74,10 +80,12 @@ impl ParamLayout {
     /// convolution's product, which takes a fifth longer on an H200.
     pub const WIDE_PUSH_WORDS: usize = 64;
 
+    /// Words that every launch has.
     pub fn new(header: &[Param]) -> ParamLayout {
         ParamLayout { words: header.to_vec(), fixed: None }
     }
 
+    /// The place of a parameter, added where it is not there yet.
     pub fn word(&mut self, param: Param) -> u32 {
         if let Some(i) = self.words.iter().position(|&p| p == param) {
             return i as u32;
@@ -158,16 +166,19 @@ pub enum Layout {
 /// The type of an element as code handles it: a dtype with its meaning, or storage bits that are only moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Element {
+    /// Of a tensor type.
     Typed(DType),
     /// Bits of 1, 2, 4, 8 or 16 bytes.
     Raw(u8),
 }
 
 impl Element {
+    /// Elements of the size of a type, whatever they mean.
     pub fn raw(dtype: DType) -> Element {
         Element::Raw(dtype.size_bytes() as u8)
     }
 
+    /// Bytes of one.
     pub fn size_bytes(self) -> u32 {
         match self {
             Element::Typed(dtype) => dtype.size_bytes() as u32,

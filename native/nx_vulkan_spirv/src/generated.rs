@@ -8,7 +8,9 @@ use super::access::ParamLayout;
 /// A generated module and how to launch it.
 #[derive(Debug, Clone)]
 pub struct Generated {
+    /// SPIR-V.
     pub words: Vec<u32>,
+    /// The meaning of its parameter words.
     pub params: ParamLayout,
     /// Parameters go through a table in memory.
     pub table: bool,
@@ -31,6 +33,7 @@ impl Generated {
 
 /// Invocations per workgroup of the elementwise templates, and elements per invocation of the scalar one.
 pub const LOCAL_SIZE: u32 = 256;
+/// Elements per invocation of the scalar elementwise template.
 pub const ITEMS: u32 = 4;
 
 /// A slot's parameter.

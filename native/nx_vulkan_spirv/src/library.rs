@@ -13,6 +13,7 @@ use super::templates;
 /// One parsed library module with the indices that imports need.
 #[derive(Debug)]
 pub struct LibraryModule {
+    /// As it was built.
     pub module: Module,
     /// Index in `types_global_values` by result id.
     pub globals: HashMap<Word, usize>,
@@ -25,12 +26,16 @@ pub struct LibraryModule {
 /// A function that a kernel can call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FunctionRef {
+    /// The number of the module.
     pub module: usize,
+    /// The id of the function there.
     pub id: Word,
 }
 
+/// The scalar library: modules and what they export.
 #[derive(Debug, Default)]
 pub struct Library {
+    /// In the order in which functions are looked up.
     pub modules: Vec<LibraryModule>,
     exports: HashMap<String, FunctionRef>,
     /// The `_fused` twin of a function, for devices whose fma rounds once.
@@ -97,6 +102,7 @@ impl Library {
         rounded.or(self.fused.get(&function).filter(|_| modes.fused)).copied().unwrap_or(function)
     }
 
+    /// The function of that name.
     pub fn find(&self, name: &str) -> Option<FunctionRef> {
         self.exports.get(name).copied()
     }

@@ -19,6 +19,7 @@ use super::templates;
 pub struct FloatModes {
     /// SignedZeroInfNanPreserve by width.
     pub preserve_f32: bool,
+    /// SignedZeroInfNanPreserve for 64 bits.
     pub preserve_f64: bool,
     /// The device has f64.
     pub f64: bool,
@@ -31,7 +32,9 @@ pub struct FloatModes {
 /// Signature of a function: result and parameter types, as ids of the kernel's module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {
+    /// What it returns.
     pub result: Word,
+    /// What it takes.
     pub parameters: Vec<Word>,
 }
 
@@ -48,11 +51,13 @@ pub struct Linker<'l> {
     imported_globals: HashMap<(usize, Word), Word>,
     /// Block-decorated structs around a runtime array, by element type.
     blocks: HashMap<Word, Word>,
+    /// The template's block of push constants.
     pub push_variable: Option<Word>,
     /// Words of push constants that code reads.
     pub push_words: u32,
     /// Words of parameters come from a table in memory rather than from push constants.
     pub table: bool,
+    /// What may be assumed of arithmetic.
     pub modes: FloatModes,
     /// Neighbours are accessed 8 bytes at a time.
     pub pairs: bool,
@@ -101,10 +106,12 @@ impl<'l> Linker<'l> {
         })
     }
 
+    /// That the template does not fit, and why.
     pub fn bad(&self, reason: impl Into<String>) -> Error {
         Error::BadShader { path: format!("template/{}.spv", self.name), reason: reason.into() }
     }
 
+    /// A new id.
     pub fn fresh(&mut self) -> Word {
         let id = self.next_id;
         self.next_id += 1;
@@ -129,35 +136,43 @@ impl<'l> Linker<'l> {
         id
     }
 
+    /// An unsigned integer type.
     pub fn type_uint(&mut self, bits: u32) -> Word {
         self.global(Op::TypeInt, None, vec![Operand::LiteralBit32(bits), Operand::LiteralBit32(0)])
     }
 
+    /// A signed integer type.
     pub fn type_int(&mut self, bits: u32) -> Word {
         self.global(Op::TypeInt, None, vec![Operand::LiteralBit32(bits), Operand::LiteralBit32(1)])
     }
 
+    /// A float type.
     pub fn type_float(&mut self, bits: u32) -> Word {
         self.global(Op::TypeFloat, None, vec![Operand::LiteralBit32(bits)])
     }
 
+    /// The type of truth values.
     pub fn type_bool(&mut self) -> Word {
         self.global(Op::TypeBool, None, vec![])
     }
 
+    /// A vector type.
     pub fn type_vector(&mut self, component: Word, count: u32) -> Word {
         self.global(Op::TypeVector, None, vec![Operand::IdRef(component), Operand::LiteralBit32(count)])
     }
 
+    /// A pointer type.
     pub fn type_pointer(&mut self, class: StorageClass, pointee: Word) -> Word {
         self.global(Op::TypePointer, None, vec![Operand::StorageClass(class), Operand::IdRef(pointee)])
     }
 
+    /// False.
     pub fn const_false(&mut self) -> Word {
         let ty = self.type_bool();
         self.global(Op::ConstantFalse, Some(ty), vec![])
     }
 
+    /// True.
     pub fn const_true(&mut self) -> Word {
         let ty = self.type_bool();
         self.global(Op::ConstantTrue, Some(ty), vec![])
@@ -168,6 +183,7 @@ impl<'l> Linker<'l> {
         self.modes.fused
     }
 
+    /// An unsigned number of 32 bits.
     pub fn const_u32(&mut self, value: u32) -> Word {
         let ty = self.type_uint(32);
         self.global(Op::Constant, Some(ty), vec![Operand::LiteralBit32(value)])
@@ -208,6 +224,7 @@ impl<'l> Linker<'l> {
         self.module.annotations.push(Instruction::new(Op::MemberDecorate, None, None, operands));
     }
 
+    /// An array type of a constant length.
     pub fn type_array(&mut self, element: Word, length: u32) -> Word {
         let (length, array) = (self.const_u32(length), self.fresh());
         let elements = vec![Operand::IdRef(element), Operand::IdRef(length)];
@@ -596,11 +613,15 @@ impl<'l> Linker<'l> {
 /// Code of one slot.
 #[derive(Debug)]
 pub struct Code<'a, 'l> {
+    /// The module.
     pub linker: &'a mut Linker<'l>,
+    /// The code of the function so far, after its variables.
     pub instructions: Vec<Instruction>,
     /// Variables of the function, declared where it begins.
     pub variables: Vec<Instruction>,
+    /// Parameter words that were loaded, by number.
     pub params: HashMap<u32, Word>,
+    /// Addresses that were made of parameters, by operand and type.
     pub bases: HashMap<(u32, Word), Word>,
     /// While hot twins are called: where each of them does not hold.
     rare: Option<Vec<Word>>,
@@ -625,10 +646,12 @@ impl Code<'_, '_> {
         self.ids(opcode, ty, &[a, b])
     }
 
+    /// The same bits as another type.
     pub fn bitcast(&mut self, ty: Word, value: Word) -> Word {
         self.ids(Op::Bitcast, ty, &[value])
     }
 
+    /// A part of a composite.
     pub fn extract(&mut self, ty: Word, composite: Word, index: u32) -> Word {
         self.op(Op::CompositeExtract, ty, vec![Operand::IdRef(composite), Operand::LiteralBit32(index)])
     }
@@ -727,6 +750,7 @@ impl Code<'_, '_> {
     }
 }
 
+/// The label of a block.
 pub fn label_of(id: Word) -> Instruction {
     Instruction::new(Op::Label, None, Some(id), vec![])
 }

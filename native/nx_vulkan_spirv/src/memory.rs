@@ -18,6 +18,7 @@ impl Code<'_, '_> {
         Ok(self.ids(Op::Load, uint, &[chain]))
     }
 
+    /// A word of the table of parameters.
     pub fn table_word(&mut self, index: Word) -> Word {
         let uint = self.linker.type_uint(32);
         // The template's push block always starts with the table's address.

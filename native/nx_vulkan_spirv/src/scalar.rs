@@ -13,7 +13,9 @@ use super::link::Code;
 /// A value in generated code and the dtype whose element it is.
 #[derive(Debug, Clone, Copy)]
 pub struct Value {
+    /// Its id, of the compute type.
     pub id: Word,
+    /// Its tensor type.
     pub dtype: DType,
 }
 

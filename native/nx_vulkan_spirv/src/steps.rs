@@ -42,6 +42,7 @@ pub fn dtype_of(element: Element) -> DType {
     }
 }
 
+/// What a reference of a step stands for.
 pub fn find(
     code: &mut Code<'_, '_>,
     from: Ref,

@@ -70,10 +70,12 @@ impl Code<'_, '_> {
         self.ids(Op::AccessChain, pointer, &[array, index])
     }
 
+    /// Reads a variable.
     pub fn get(&mut self, ty: Word, variable: Word) -> Word {
         self.ids(Op::Load, ty, &[variable])
     }
 
+    /// Writes a variable.
     pub fn set(&mut self, variable: Word, value: Word) {
         self.push(Op::Store, vec![Operand::IdRef(variable), Operand::IdRef(value)]);
     }
@@ -95,6 +97,7 @@ impl Code<'_, '_> {
         branch.in_else = true;
     }
 
+    /// Ends the construct.
     pub fn end_if(&mut self, mut branch: Branch) {
         if !branch.in_else {
             self.begin_else(&mut branch);
@@ -125,6 +128,7 @@ impl Code<'_, '_> {
         self.label(body);
     }
 
+    /// Ends the loop: it goes on from its beginning.
     pub fn end_loop(&mut self, repeat: Repeat) {
         self.branch(repeat.next);
         self.label(repeat.next);
@@ -153,6 +157,7 @@ impl Code<'_, '_> {
         self.ids(Op::Load, element, &[pointer])
     }
 
+    /// Writes an element of a shared array.
     pub fn store_shared(&mut self, array: Word, element: Word, index: Word, value: Word) {
         let pointer = self.shared_pointer(array, element, index);
         self.push(Op::Store, vec![Operand::IdRef(pointer), Operand::IdRef(value)]);

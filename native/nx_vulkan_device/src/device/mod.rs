@@ -100,6 +100,7 @@ pub fn enumerate() -> Result<Vec<DeviceInfo>> {
     Ok(open::list(&instance)?.into_iter().map(|d| d.info).collect())
 }
 
+/// That there is no device to use, and why.
 pub fn no_device(reason: impl Into<String>) -> Error {
     Error::NoDevice { reason: reason.into() }
 }

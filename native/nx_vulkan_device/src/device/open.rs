@@ -82,10 +82,15 @@ fn queue_family(physical: &PhysicalDevice) -> Option<u32> {
 /// An open device with its one queue.
 #[derive(Debug)]
 pub struct OpenDevice {
+    /// Where everything is submitted.
     pub queue: Arc<Queue>,
+    /// The logical device.
     pub device: Arc<Device>,
+    /// What it is.
     pub info: DeviceInfo,
+    /// What it can do.
     pub caps: Caps,
+    /// The validation layer's messages, where it watches.
     pub log: Option<Arc<ValidationLog>>,
     lost: AtomicBool,
     /// Keeps the messenger alive until the device is gone, so that it hears of leaked objects.

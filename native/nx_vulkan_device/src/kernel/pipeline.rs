@@ -75,6 +75,7 @@ impl Pipeline {
         self.label.get_or_init(|| label().into_boxed_str());
     }
 
+    /// What it was compiled from.
     pub fn key(&self) -> PipelineKey {
         self.key
     }
@@ -84,18 +85,22 @@ impl Pipeline {
         self.interface
     }
 
+    /// Vulkan's handle.
     pub fn handle(&self) -> vk::Pipeline {
         self.handles.pipeline
     }
 
+    /// The layout of its parameters.
     pub fn layout(&self) -> vk::PipelineLayout {
         self.handles.layout
     }
 
+    /// The layout of its descriptors; null for kernels that take addresses.
     pub fn set_layout(&self) -> vk::DescriptorSetLayout {
         self.handles.set_layout
     }
 
+    /// Whether it was compiled for this device.
     pub fn belongs_to(&self, device: &Arc<Device>) -> bool {
         Arc::ptr_eq(&self.handles.device, device)
     }

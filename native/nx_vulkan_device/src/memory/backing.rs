@@ -57,6 +57,7 @@ pub struct DeviceMemoryPlan {
     ranked: [Vec<u32>; Kind::COUNT],
     map: [bool; Kind::COUNT],
     max_allocation_bytes: u64,
+    /// Bounds of the pool.
     pub limits: PoolLimits,
 }
 
@@ -134,6 +135,7 @@ fn score(t: &MemoryTypeInfo, kind: Kind, unified: bool) -> Option<u32> {
     }
 }
 
+/// The device's memory, by vulkano's allocator of dedicated blocks.
 #[derive(Debug)]
 pub struct VulkanBacking {
     device: Arc<Device>,
@@ -141,6 +143,7 @@ pub struct VulkanBacking {
 }
 
 impl VulkanBacking {
+    /// Memory of a device, of the types that the plan names.
     pub fn new(device: Arc<Device>, plan: DeviceMemoryPlan) -> VulkanBacking {
         VulkanBacking { device, plan }
     }

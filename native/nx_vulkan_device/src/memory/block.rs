@@ -45,6 +45,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// How many kinds there are.
     pub const COUNT: usize = 6;
 }
 
@@ -67,7 +68,9 @@ pub struct Block {
 /// A block that nobody owns, with the hazards that its next owner inherits.
 #[derive(Debug, Clone, Copy)]
 pub struct FreeBlock {
+    /// What is free.
     pub block: Block,
+    /// What was last done to it.
     pub hazard: Hazard,
 }
 

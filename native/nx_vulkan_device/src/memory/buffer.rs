@@ -26,6 +26,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// So many bytes at the beginning of a block, which goes back to the pool with the last reference.
     pub fn new(free: FreeBlock, size_bytes: u64, pool: Arc<DevicePool>) -> Buffer {
         let h = free.hazard;
         Buffer {
@@ -94,10 +95,12 @@ impl Buffer {
         self.block.kind == Kind::Spill
     }
 
+    /// The memory that it lies in.
     pub fn block(&self) -> &Block {
         &self.block
     }
 
+    /// Whether its memory is of this pool.
     pub fn belongs_to(&self, pool: &Arc<DevicePool>) -> bool {
         Arc::ptr_eq(&self.pool, pool)
     }
@@ -112,11 +115,13 @@ impl Buffer {
         self.write_epoch.load(Relaxed) == epoch || self.read_epoch.load(Relaxed) == epoch
     }
 
+    /// Notes that work of this epoch and submission reads it.
     pub fn mark_read(&self, epoch: u64, serial: u64) {
         self.read_epoch.store(epoch, Relaxed);
         self.use_serial.store(serial, Relaxed);
     }
 
+    /// Notes that work of this epoch and submission writes it.
     pub fn mark_write(&self, epoch: u64, serial: u64) {
         self.write_epoch.store(epoch, Relaxed);
         self.write_serial.store(serial, Relaxed);

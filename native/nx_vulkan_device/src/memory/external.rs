@@ -26,10 +26,13 @@ const FD: ExternalMemoryHandleType = ExternalMemoryHandleType::OpaqueFd;
 /// An allocation that is a buffer's own.
 #[derive(Debug)]
 pub struct External {
+    /// The buffer over all of it.
     pub memory: VulkanoBuffer,
     /// What other processes map it by; `None` where it is another process's memory.
     pub file: Option<File>,
+    /// The memory type that it was allocated from.
     pub memory_type: u32,
+    /// Bytes of the allocation.
     pub allocation_bytes: u64,
     /// Which of this process's shared allocations it is, counted from 1; 0 where it is another process's memory.
     pub serial: u64,

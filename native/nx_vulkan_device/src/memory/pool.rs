@@ -40,14 +40,17 @@ pub struct Chunk<M> {
     pub mapped: *mut u8,
 }
 
+/// Why there is no memory.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AllocError {
     /// Not now: trimming or waiting may help.
     OutOfMemory,
     /// Never.
     TooLarge {
+        /// The largest block that can be had.
         limit_bytes: u64,
     },
+    /// The driver failed otherwise.
     Failed(Error),
 }
 
@@ -105,6 +108,7 @@ pub fn reserved_bytes(size_bytes: u64) -> u64 {
     class_of(size_bytes).1
 }
 
+/// Blocks of memory by size classes, which are given out again once the device has done with them.
 pub struct Pool<B: Backing> {
     heaps: [Mutex<Heap<B::Memory>>; Kind::COUNT],
     /// By kind, each written under its heap's lock.
@@ -115,6 +119,7 @@ pub struct Pool<B: Backing> {
     allocations: AtomicU64,
     /// Whether the backing gave a dedicated region since somebody asked.
     grew: AtomicBool,
+    /// Its bounds.
     pub limits: PoolLimits,
     /// Memory that no buffer holds any more, by the last submission that uses it.
     retired: Mutex<Vec<(u64, B::Memory)>>,
@@ -131,6 +136,7 @@ impl<B: Backing> std::fmt::Debug for Pool<B> {
 }
 
 impl<B: Backing> Pool<B> {
+    /// An empty pool.
     pub fn new(backing: B, limits: PoolLimits) -> Pool<B> {
         Pool {
             heaps: std::array::from_fn(|_| Mutex::default()),
@@ -213,6 +219,7 @@ impl<B: Backing> Pool<B> {
         }
     }
 
+    /// Where its memory comes from.
     pub fn backing(&self) -> &B {
         &self.backing
     }

@@ -28,6 +28,7 @@ pub struct Ring {
 }
 
 impl Ring {
+    /// A ring of so many bytes.
     pub fn new(size_bytes: u64) -> Ring {
         Ring { size_bytes, head: 0, first_id: 0, entries: VecDeque::new() }
     }

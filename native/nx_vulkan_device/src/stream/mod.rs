@@ -59,12 +59,17 @@ const MAX_PARAM_WORDS: usize = 64;
 /// Counters since the stream was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
+    /// Submissions to the queue.
     pub submissions: u64,
+    /// Kernels recorded.
     pub dispatches: u64,
+    /// Copies and fills recorded.
     pub transfers: u64,
+    /// Barriers recorded.
     pub barriers: u64,
 }
 
+/// What is recorded and submitted in order: the only way to the queue.
 pub struct Stream {
     recorder: Mutex<Recorder>,
     /// Every submission up to this serial is complete.
@@ -118,6 +123,7 @@ struct Recorder {
 type RecorderGuard<'a> = MutexGuard<'a, Recorder>;
 
 impl Stream {
+    /// The stream of an open device, whose memory comes from the pool.
     pub fn new(open: Arc<OpenDevice>, pool: Arc<DevicePool>, rates: Rates) -> Stream {
         let spin = match open.caps.kind {
             DeviceKind::Cpu => SPIN_CPU,
@@ -169,6 +175,7 @@ impl Stream {
         }
     }
 
+    /// What was recorded and submitted so far.
     pub fn counters(&self) -> Counters {
         self.lock().counters
     }
@@ -297,6 +304,7 @@ impl Stream {
         self.finish(&mut recorder, reads, writes)
     }
 
+    /// What takes times.
     pub fn profiler(&self) -> &Profiler {
         &self.profiler
     }

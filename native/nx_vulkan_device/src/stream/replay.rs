@@ -24,12 +24,15 @@ pub type Slots<'a> = SmallVec<[(&'a Buffer, u64); 64]>;
 /// A batch of commands, and where its buffers lie in each of the runs that are recorded side by side.
 #[derive(Debug)]
 pub struct Replay<'a> {
+    /// In the order in which they are recorded.
     pub commands: &'a [Command],
     /// Whether a barrier comes before each command.
     pub barriers: &'a [bool],
     /// No run touches what another writes.
     pub runs: &'a [&'a [(&'a Buffer, u64)]],
+    /// All buffers that they read.
     pub reads: &'a [&'a Buffer],
+    /// All buffers that they write.
     pub writes: &'a [&'a Buffer],
 }
 

@@ -36,6 +36,7 @@ use super::link::{Code, FloatModes, Linker};
 /// How an input lies in memory, from its lowest element on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Port {
+    /// Of the axes, none negative.
     pub strides: Strides,
     /// Elements between the lowest element and the one with index 0.
     pub bias: u64,
@@ -44,6 +45,7 @@ pub struct Port {
 }
 
 impl Port {
+    /// A port whose elements lie one after the other.
     pub fn contiguous(shape: &[u64], per_group: bool) -> Port {
         Port { strides: contiguous_strides(shape), bias: 0, per_group }
     }
@@ -52,11 +54,13 @@ impl Port {
 /// A program as a key: equal where it reads the same.
 #[derive(Debug, Clone)]
 pub struct Keyed {
+    /// The program.
     pub program: Arc<Program>,
     text: Arc<str>,
 }
 
 impl Keyed {
+    /// The key of a program.
     pub fn new(program: Arc<Program>) -> Keyed {
         let text = format!("{program:?}").into();
         Keyed { program, text }
@@ -89,7 +93,14 @@ pub enum Mode {
     /// Where it `pauses`, a workgroup begins or goes on with its runs and does at most `Extra(4)` units of work: a unit is an iteration of the one loop of
     /// the program of which nobody knows how often it runs, or the beginning of a run. It then leaves where it is in its scratch memory and its row
     /// of progress ([`PROGRESS_WORDS`]), from which another dispatch goes on (`Extra(2)` is 0 in the first one and 1 in others), with the same bits.
-    Steps { states: usize, begins: bool, pauses: bool },
+    Steps {
+        /// How many of its inputs are state.
+        states: usize,
+        /// Whether another program gives the first state.
+        begins: bool,
+        /// Whether it may stop between steps.
+        pauses: bool,
+    },
 }
 
 /// Words of what a workgroup that pauses leaves: its next run, whether that has begun, and the units of work that it did in the last dispatch.
@@ -99,9 +110,13 @@ pub const PROGRESS_WORDS: u64 = 4;
 /// the scratch buffer, and progress where it pauses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WorkgroupSpec {
+    /// What it runs.
     pub program: Keyed,
+    /// How its inputs lie in memory.
     pub ports: Vec<Port>,
+    /// What it does with the program.
     pub mode: Mode,
+    /// Invocations of the workgroup.
     pub local_size: u32,
     /// Bytes of shared memory that the kernel may use.
     pub shared_bytes: u32,
