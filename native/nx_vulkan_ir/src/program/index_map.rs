@@ -4,8 +4,9 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::View;
+use super::{Instruction, Operand};
 use crate::shape::{Dims, Strides};
+use crate::{Type, View};
 
 /// The operand and its element that each index of a result shows. Types may differ: elements are cast.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,10 +71,6 @@ impl Place {
             Place::Read { .. } => 0,
         }
     }
-
-    fn is_read(self) -> bool {
-        matches!(self, Place::Read { .. })
-    }
 }
 
 impl Line {
@@ -90,28 +87,51 @@ impl Line {
         Line { at, every, count: (!fills).then_some(size), ..Line::straight(axis, axis) }
     }
 
-    /// Index `at` of the result's axis alone.
-    pub fn layer(along: usize, at: u64) -> Line {
-        Line { of: None, at: Place::Number(at as i64), count: Some(1), ..Line::straight(along, along) }
+    /// Index `at` of the result's axis of `out` alone.
+    pub fn layer(along: usize, at: u64, out: u64) -> Line {
+        Line { of: None, ..Line::placed(along, 1, Place::Number(at as i64), 1, out) }
+    }
+
+    /// Whether an operand says where it lies.
+    pub fn is_read(&self) -> bool {
+        matches!(self.from, Place::Read { .. }) || matches!(self.at, Place::Read { .. })
+    }
+}
+
+/// Lines of an operand whose axis `i` is axis `axes[i]` of a result. It repeats along others, and where its size is 1.
+pub fn repeated(operand: &[u64], axes: impl IntoIterator<Item = usize>, result: &[u64]) -> Lines {
+    let own = axes.into_iter().zip(operand).enumerate().filter(|&(_, (axis, &size))| size == result[axis]);
+    own.map(|(of, (axis, _))| Line::straight(axis, of)).collect()
+}
+
+/// Whether lines show an operand as it is.
+pub fn is_identity(lines: &[Line], operand: &[u64], result: &[u64]) -> bool {
+    let is_straight = |(axis, line): (usize, &Line)| {
+        let straight = Line::straight(axis, axis);
+        let is_one = result[axis] <= 1 && line.count.is_none() && (line.along, line.of) == (axis, Some(axis));
+        is_one || *line == straight
+    };
+    operand == result && lines.len() == result.len() && lines.iter().enumerate().all(is_straight)
+}
+
+impl View {
+    /// Shows the elements at every index of a result, along lines that have no indices between their own: where the operand does not lie there
+    /// are no elements, and positions that say nothing. Places that are read count as 0.
+    pub fn along(&self, lines: &[Line], shape: &[u64]) -> View {
+        let mut strides: Strides = SmallVec::from_elem(0, shape.len());
+        let mut offset = self.offset as i64;
+        for line in lines {
+            let Some(of) = line.of else { continue };
+            let stride = self.strides[of].wrapping_mul(line.step);
+            strides[line.along] = stride;
+            let before = line.at.number().wrapping_mul(stride);
+            offset = offset.wrapping_add(line.from.number().wrapping_mul(self.strides[of])).wrapping_sub(before);
+        }
+        View { dtype: self.dtype, shape: Dims::from_slice(shape), strides, offset: offset as u64 }
     }
 }
 
 impl Part {
-    /// A view that shows the operand at every index of a result: where it does not lie there are no elements, and positions that say nothing.
-    /// Places that are read count as 0. No line has indices between its own.
-    pub fn seen(&self, view: &View, shape: &[u64]) -> View {
-        let mut strides: Strides = SmallVec::from_elem(0, shape.len());
-        let mut offset = view.offset as i64;
-        for line in &self.lines {
-            let Some(of) = line.of else { continue };
-            let stride = view.strides[of].wrapping_mul(line.step);
-            strides[line.along] = stride;
-            let before = line.at.number().wrapping_mul(stride);
-            offset = offset.wrapping_add(line.from.number().wrapping_mul(view.strides[of])).wrapping_sub(before);
-        }
-        View { dtype: view.dtype, shape: Dims::from_slice(shape), strides, offset: offset as u64 }
-    }
-
     /// The elements of the operand that show, and where in the result they do, as views of one shape. None where there are none. Places that
     /// are read count as 0.
     pub fn views(&self, operand: &View, result: &View) -> Option<(View, View)> {
@@ -143,9 +163,19 @@ impl Part {
         Some((from, to))
     }
 
-    /// The lines of which a place is read.
-    pub fn reads(&self) -> impl Iterator<Item = &Line> {
-        self.lines.iter().filter(|line| line.from.is_read() || line.at.is_read())
+    /// Where the operand begins in the result, if it lies there whole, element by element, and nothing is read to know where.
+    pub fn corner(&self, operand: &[u64], result: &[u64]) -> Option<Dims> {
+        let mut corner = Dims::from_elem(0, result.len());
+        for line in &self.lines {
+            let size = *operand.get(line.of?)?;
+            let at = u64::try_from(line.at.number()).ok()?;
+            let fits = at.checked_add(size).is_some_and(|end| end <= result[line.along]);
+            if line.is_read() || !fits || (line.every > 1 && size > 1) {
+                return None;
+            }
+            corner[line.along] = at;
+        }
+        Some(corner)
     }
 }
 
@@ -154,16 +184,12 @@ impl IndexMap {
     pub fn view(lines: Lines) -> IndexMap {
         IndexMap { parts: smallvec![Part { operand: 0, lines }], around: None }
     }
+}
 
-    /// Whether it shows its one operand as it is.
-    pub fn is_identity(&self, operand: &[u64], result: &[u64]) -> bool {
-        let is_straight = |(axis, line): (usize, &Line)| {
-            (line.along, line.of) == (axis, Some(axis)) && (result[axis] <= 1 || *line == Line::straight(axis, axis))
-        };
-        let lines = match self.parts.as_slice() {
-            [part] if self.around.is_none() => &part.lines,
-            _ => return false,
-        };
-        operand == result && lines.len() == result.len() && lines.iter().enumerate().all(is_straight)
+impl Instruction {
+    /// Where the elements of its result come from, if it only moves them; `ty` says what its operands are.
+    pub fn index_map<'a>(&self, ty: impl Fn(Operand) -> Option<&'a Type>) -> Option<IndexMap> {
+        let shapes: Option<SmallVec<[&[u64]; 4]>> = self.operands.iter().map(|&o| Some(&ty(o)?.shape[..])).collect();
+        self.op.index_map(&shapes?, &self.outs.first()?.shape)
     }
 }

@@ -108,7 +108,7 @@ impl Kind for Stack {
     fn index_map(&self, shapes: &[&[u64]], out: &[u64]) -> Option<IndexMap> {
         let part = |operand| {
             let line = |along: usize| match along == self.axis {
-                true => Line::layer(along, operand as u64),
+                true => Line::layer(along, operand as u64, out[along]),
                 false => Line::straight(along, along - usize::from(along > self.axis)),
             };
             Part { operand, lines: (0..out.len()).map(line).collect() }

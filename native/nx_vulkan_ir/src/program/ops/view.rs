@@ -6,7 +6,7 @@ use super::{
 };
 use crate::Type;
 use crate::program::Op;
-use crate::program::index_map::{IndexMap, Line, Place};
+use crate::program::index_map::{IndexMap, Line, Place, repeated};
 use crate::program::op::Axes;
 use crate::program::wire::Attr;
 use crate::shape::Dims;
@@ -96,9 +96,7 @@ impl Kind for Broadcast<'_> {
     }
 
     fn index_map(&self, shapes: &[&[u64]], out: &[u64]) -> Option<IndexMap> {
-        let own = self.axes.iter().zip(*shapes.first()?).enumerate();
-        let kept = own.filter(|&(_, (&axis, &size))| size == out[axis]);
-        Some(IndexMap::view(kept.map(|(of, (&axis, _))| Line::straight(axis, of)).collect()))
+        Some(IndexMap::view(repeated(shapes.first()?, self.axes.iter().copied(), out)))
     }
 }
 
