@@ -230,19 +230,6 @@ impl View {
         Ok(view)
     }
 
-    /// As part of a larger shape, in which axis `i` begins at `lows[i]`: what lies outside of it has no elements, and positions that say nothing.
-    ///
-    /// # Errors
-    /// `InvalidProgram` for other ranks.
-    pub fn placed(&self, shape: &[u64], lows: impl ExactSizeIterator<Item = i64>) -> Result<View> {
-        if shape.len() != self.shape.len() || lows.len() != self.shape.len() {
-            return Err(bad("pad", format!("{:?} in {shape:?}", self.shape)));
-        }
-        let before = lows.zip(&self.strides).map(|(low, &stride)| low.wrapping_mul(stride)).fold(0, i64::wrapping_add);
-        let offset = (self.offset as i64).wrapping_sub(before) as u64;
-        Ok(View { dtype: self.dtype, shape: Dims::from_slice(shape), strides: self.strides.clone(), offset })
-    }
-
     /// The same elements backwards along axes.
     ///
     /// # Errors

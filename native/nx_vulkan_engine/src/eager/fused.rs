@@ -64,10 +64,10 @@ fn streams(call: &Call<'_>, plan: &Plan, what: &Reductions) -> bool {
 /// An operand as the kernel reads it.
 pub(super) fn loaded(call: &Call<'_>, load: &Load) -> Result<Loaded> {
     let mut tensor = call.operand(load.operand as usize)?.clone();
-    let mut view = through(View::clone(&tensor.view), &load.views)?;
+    let mut view = through(View::clone(&tensor.view), &load.views);
     if view.is_none() {
         tensor = contiguous(call.engine, &tensor, call.compile)?;
-        view = through(View::clone(&tensor.view), &load.views)?;
+        view = through(View::clone(&tensor.view), &load.views);
     }
     let view = view.ok_or_else(|| call.invalid("views that need copies".into()))?;
     Ok(match load.bounded {

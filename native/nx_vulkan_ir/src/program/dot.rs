@@ -2,6 +2,7 @@
 
 use std::fmt::{Result, Write};
 
+use super::fused::is_view;
 use super::wire::Attr;
 use super::{Instruction, Op, Operand, Program};
 use crate::Type;
@@ -57,17 +58,6 @@ fn quoted(text: &str) -> String {
     }
     quoted.push('"');
     quoted
-}
-
-/// Whether the op only changes how memory is seen.
-fn is_view(op: &Op) -> bool {
-    match op {
-        Op::Slice { starts, .. } => starts.iter().all(Option::is_some),
-        Op::Bitcast | Op::Reshape | Op::Squeeze | Op::Broadcast { .. } | Op::Transpose { .. } | Op::Reverse { .. } => {
-            true
-        }
-        _ => false,
-    }
 }
 
 fn attribute(value: &Attr) -> String {
@@ -188,7 +178,7 @@ impl Dot {
                 let (label, style) = match op {
                     Op::Fused(body) | Op::Workgroup(body) => (lines(op.name(), body), ", style=bold"),
                     Op::Constant(_) => (told(op), ", shape=plaintext"),
-                    op if is_view(op) => (told(op), ", style=dashed"),
+                    op if is_view(op) || *op == Op::Bitcast => (told(op), ", style=dashed"),
                     op => (told(op), ""),
                 };
                 // Lines are set flush left.

@@ -5,13 +5,15 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
+use super::index_map::{IndexMap, Line, Lines, is_identity, repeated};
 use super::op::{Axes, Op, Reduction};
+use super::ops::{Arity, Class};
 use super::reducer::Reducer;
 use super::step::{Ref, Step};
 use super::{Binary, Elementwise, Instruction, Operand, Program};
 use crate::shape::{Dims, contiguous_strides};
 use crate::value::Value;
-use crate::{CType, DType, Result, Type, View};
+use crate::{CType, DType, Type, View};
 
 /// Values, loads and stores that one kernel may have: what registers hold and drivers compile in reasonable time.
 pub const MAX_VALUES: usize = 96;
@@ -34,13 +36,27 @@ const MAX_SPACES: usize = 4;
 /// How many times as often as in its own instruction a costly step may run.
 const MAX_REPEATS: u64 = 1;
 
+/// A tensor as one of another shape: along lines, or where there are none as a reshape does.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Seen {
+    pub lines: Option<Lines>,
+    pub shape: Dims,
+}
+
+impl Seen {
+    /// Whether some indices have no element.
+    fn is_bounded(&self) -> bool {
+        self.lines.iter().flatten().any(|line| line.count.is_some())
+    }
+}
+
 /// An operand of the fused op as the kernel reads it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
     pub operand: u32,
     pub dtype: DType,
     /// From the operand to a view with the shape of the iteration space.
-    pub views: Vec<(Op, Type)>,
+    pub views: Vec<Seen>,
     /// Whether it is the same for all elements of a row.
     pub row: bool,
     /// Whether some indices have no element of it: what is read there is not used.
@@ -272,17 +288,13 @@ fn type_of<'a>(
     found.ok_or_else(|| format!("{operand:?} does not exist"))
 }
 
-/// Where a part of a larger shape begins along each axis.
-type Lows = SmallVec<[i64; 6]>;
-
 /// A view after one of its parts, as a list from the inside to the iteration space. Number 0 is the space itself.
 type ChainId = usize;
 
-/// A view op that is applied to what follows it from the inside.
+/// A view of what follows it from the inside.
 #[derive(Debug, Clone, PartialEq)]
 struct Link {
-    op: Op,
-    out: Type,
+    seen: Seen,
     outer: ChainId,
 }
 
@@ -302,26 +314,21 @@ impl Lowering<'_> {
         type_of(self.body, self.makers, operand).cloned()
     }
 
-    /// The chain that first applies `op` and then `outer`.
-    fn chain(&mut self, op: Op, from: &Type, out: &Type, outer: ChainId) -> ChainId {
-        let same = from.shape == out.shape
-            && match &op {
-                Op::Reshape | Op::Squeeze => true,
-                Op::Broadcast { axes } => axes.iter().enumerate().all(|(i, &axis)| i == axis),
-                Op::Slice { strides, .. } => strides.iter().all(|&stride| stride == 1),
-                _ => false,
-            };
-        if same {
-            return outer;
+    /// The chain that first shows what has one shape as one of another, along lines or as a reshape does, and then `outer`.
+    fn chain(&mut self, lines: Option<Lines>, from: &[u64], to: &[u64], outer: ChainId) -> ChainId {
+        match &lines {
+            Some(lines) if is_identity(lines, from, to) => return outer,
+            None if from == to => return outer,
+            None => {
+                let next = outer.checked_sub(1).and_then(|at| self.chains.get(at));
+                if let Some(Link { seen: Seen { lines: None, shape }, outer }) = next {
+                    let (shape, outer) = (shape.clone(), *outer);
+                    return self.chain(None, from, &shape, outer);
+                }
+            }
+            Some(_) => {}
         }
-        if let (Op::Reshape | Op::Squeeze, Some(next)) = (&op, outer.checked_sub(1).and_then(|at| self.chains.get(at)))
-            && next.op == Op::Reshape
-        {
-            let (out, outer) = (next.out.clone(), next.outer);
-            return self.chain(Op::Reshape, from, &out, outer);
-        }
-        let op = if op == Op::Squeeze { Op::Reshape } else { op };
-        let link = Link { op, out: out.clone(), outer };
+        let link = Link { seen: Seen { lines, shape: to.into() }, outer };
         if let Some(known) = self.chains.iter().position(|l| *l == link) {
             return known + 1;
         }
@@ -329,10 +336,10 @@ impl Lowering<'_> {
         self.chains.len()
     }
 
-    fn views(&self, mut chain: ChainId) -> Vec<(Op, Type)> {
+    fn views(&self, mut chain: ChainId) -> Vec<Seen> {
         let mut views = Vec::new();
         while let Some(link) = chain.checked_sub(1).and_then(|at| self.chains.get(at)) {
-            views.push((link.op.clone(), link.out.clone()));
+            views.push(link.seen.clone());
             chain = link.outer;
         }
         views
@@ -341,20 +348,19 @@ impl Lowering<'_> {
     fn store(&mut self, output: Operand) -> std::result::Result<(), Reason> {
         let ty = self.ty(output)?;
         let (space, axes) = (self.plan.space.clone(), self.plan.axes.clone());
-        let full = Type { dtype: ty.dtype, shape: space.clone() };
         let kept_axes: Axes = (0..space.len()).filter(|axis| !axes.contains(axis)).collect();
         let kept: Dims = kept_axes.iter().map(|&axis| space[axis]).collect();
         let ones: Dims = (0..space.len()).map(|axis| if axes.contains(&axis) { 1 } else { space[axis] }).collect();
         let row = !axes.is_empty() && ty.shape != space;
         let chain = if !row {
-            if ty.elements() != full.elements() {
+            if ty.elements() != self.plan.elements() {
                 return Err(format!("results of {:?} and {space:?}", ty.shape));
             }
-            self.chain(Op::Reshape, &ty, &full, 0)
+            self.chain(None, &ty.shape, &space, 0)
         } else if ty.shape == kept {
-            self.chain(Op::Broadcast { axes: kept_axes }, &ty, &full, 0)
+            self.chain(Some(repeated(&kept, kept_axes, &space)), &kept, &space, 0)
         } else if ty.shape == ones {
-            self.chain(Op::Broadcast { axes: (0..space.len()).collect() }, &ty, &full, 0)
+            self.chain(Some(repeated(&ones, 0..space.len(), &space)), &ones, &space, 0)
         } else {
             return Err(format!("a result of {:?} for rows of {space:?}", ty.shape));
         };
@@ -394,7 +400,7 @@ impl Lowering<'_> {
         let row = !self.plan.axes.is_empty()
             && self.plan.axes.iter().all(|&axis| view.strides[axis] == 0 || self.plan.space[axis] == 1);
         let views = self.views(chain);
-        let bounded = views.iter().any(|(op, _)| matches!(op, Op::Pad { .. }));
+        let bounded = views.iter().any(Seen::is_bounded);
         self.plan.loads.push(Load { operand, dtype: ty.dtype, views, row, bounded });
         u8::try_from(self.plan.loads.len() - 1).map(Ref::Input).map_err(|_| "too many loads".to_string())
     }
@@ -402,7 +408,7 @@ impl Lowering<'_> {
     /// How a contiguous tensor looks through a chain.
     fn seen(&self, ty: &Type, chain: ChainId) -> std::result::Result<View, Reason> {
         let view = through(View::contiguous(ty.dtype, &ty.shape), &self.views(chain));
-        let view = view.ok().flatten().ok_or("a reshape that moves elements")?;
+        let view = view.ok_or("a reshape that moves elements")?;
         if view.shape != self.plan.space {
             return Err(format!("{:?} seen as {:?}, not {:?}", ty.shape, view.shape, self.plan.space));
         }
@@ -416,9 +422,8 @@ impl Lowering<'_> {
             for &operand in &maker.operands {
                 let from = self.ty(operand)?;
                 let lead = out.shape.len() - from.shape.len().min(out.shape.len());
-                let axes = (lead..out.shape.len()).collect();
-                let seen = Type { dtype: from.dtype, shape: out.shape.clone() };
-                let inner = self.chain(Op::Broadcast { axes }, &from, &seen, chain);
+                let lines = repeated(&from.shape, lead..out.shape.len(), &out.shape);
+                let inner = self.chain(Some(lines), &from.shape, &out.shape, chain);
                 args.push(self.value(operand, inner)?);
             }
             let dtypes: SmallVec<[DType; 3]> = args.iter().map(|&r| self.plan.dtype(r)).collect();
@@ -431,13 +436,12 @@ impl Lowering<'_> {
             return Ok(step);
         }
         match &maker.op {
-            op if is_view(op) => {
+            Op::Reshape | Op::Squeeze => {
                 let source = *maker.operands.first().ok_or("no operand")?;
                 let from = self.ty(source)?;
-                let inner = self.chain(op.clone(), &from, out, chain);
+                let inner = self.chain(None, &from.shape, &out.shape, chain);
                 self.value(source, inner)
             }
-            op if is_placement(op, maker.operands.len()) => self.placed(maker, out, chain),
             Op::Constant(value) => {
                 let ctype = out.dtype.ctype();
                 let bits = Value::from(*value).cast(out.dtype).to_bits(ctype.dtype());
@@ -474,7 +478,7 @@ impl Lowering<'_> {
                 if out.dtype == DType::C128 {
                     return Err("a reduction of c128".to_string());
                 }
-                if self.views(chain).iter().any(|(op, _)| matches!(op, Op::Pad { .. })) {
+                if self.views(chain).iter().any(Seen::is_bounded) {
                     return Err("a reduction as part of something larger".to_string());
                 }
                 // Seen from the space, the result must repeat along the row and be in place across rows.
@@ -497,106 +501,69 @@ impl Lowering<'_> {
                 }
                 self.push(Computed { made, row: true, phase })
             }
-            op => Err(format!("{} is no part of kernels", op.name())),
+            op => match chosen(maker, |operand| type_of(self.body, self.makers, operand).ok()) {
+                Some(map) => self.moved(maker, &map, out, chain),
+                None => Err(format!("{} is no part of kernels", op.name())),
+            },
         }
     }
 
-    /// The value of an op that puts its operands at places of a larger shape.
-    fn placed(&mut self, maker: &Instruction, out: &Type, chain: ChainId) -> std::result::Result<Ref, Reason> {
-        let rank = out.shape.len();
+    /// The value of an op that only moves elements: what is around its parts, but for the indices where one of these lies.
+    fn moved(
+        &mut self,
+        maker: &Instruction,
+        map: &IndexMap,
+        out: &Type,
+        chain: ChainId,
+    ) -> std::result::Result<Ref, Reason> {
         let operand = |k: usize| maker.operands.get(k).copied().ok_or("an operand is missing");
-        // Shapes and places of operands; what lies around them comes first.
-        let mut parts: SmallVec<[(Operand, Dims, Lows); 4]> = SmallVec::new();
-        let mut around = None;
-        match &maker.op {
-            Op::Pad { config } => {
-                let (a, value) = (operand(0)?, operand(1)?);
-                let seen = Type { dtype: self.ty(value)?.dtype, shape: out.shape.clone() };
-                let inner = self.chain(Op::Broadcast { axes: Axes::new() }, &self.ty(value)?, &seen, chain);
-                around = Some(self.value(value, inner)?);
-                parts.push((a, self.ty(a)?.shape, config.iter().map(|&(low, _, _)| low).collect()));
-            }
-            Op::PutSlice { starts } => {
-                let (a, window) = (operand(0)?, operand(1)?);
-                around = Some(self.value(a, chain)?);
-                let lengths = self.ty(window)?.shape;
-                let room = out.shape.iter().zip(&lengths).map(|(&size, &length)| size.saturating_sub(length) as i64);
-                let lows = starts.iter().zip(room).map(|(start, room)| start.unwrap_or(0).clamp(0, room)).collect();
-                parts.push((window, lengths, lows));
-            }
-            Op::Concatenate { axis } | Op::Stack { axis } => {
-                let mut lows: Lows = SmallVec::from_elem(0, rank);
-                for &part in &maker.operands {
-                    let mut shape = self.ty(part)?.shape;
-                    if matches!(maker.op, Op::Stack { .. }) {
-                        shape.insert(*axis, 1);
-                    }
-                    parts.push((part, shape.clone(), lows.clone()));
-                    lows[*axis] += shape[*axis] as i64;
-                }
-            }
-            other => return Err(format!("{} is no part of kernels", other.name())),
+        let mut found = None;
+        if let Some(around) = map.around {
+            let around = operand(around)?;
+            let from = self.ty(around)?.shape;
+            let lines = repeated(&from, 0..from.len(), &out.shape);
+            let inner = self.chain(Some(lines), &from, &out.shape, chain);
+            found = Some(self.value(around, inner)?);
         }
-        for (part, shape, lows) in parts {
-            if shape.contains(&0) {
+        for part in &map.parts {
+            let source = operand(part.operand)?;
+            let from = self.ty(source)?.shape;
+            if from.contains(&0) {
                 continue;
             }
-            let from = self.ty(part)?;
-            let whole = Type { dtype: from.dtype, shape: shape.clone() };
-            let seen = Type { dtype: from.dtype, shape: out.shape.clone() };
-            let config = (0..rank).map(|i| (lows[i], out.shape[i] as i64 - lows[i] - shape[i] as i64, 0)).collect();
-            let covers = |&(low, high, _): &(i64, i64, u64)| low <= 0 && high <= 0;
-            let config: SmallVec<[(i64, i64, u64); 6]> = config;
-            let link = match config.iter().all(covers) {
-                true => Op::Slice {
-                    starts: lows.iter().map(|low| Some(-low)).collect(),
-                    lengths: out.shape.clone(),
-                    strides: SmallVec::from_elem(1, rank),
-                },
-                false => Op::Pad { config },
-            };
-            let inner = self.chain(link, &whole, &seen, chain);
-            let inner = self.chain(Op::Reshape, &from, &whole, inner);
-            let value = self.value(part, inner)?;
-            let inside = match around {
-                Some(around) => self.inside(&shape, &lows, out, chain)?.map(|inside| (inside, around)),
+            let inner = self.chain(Some(part.lines.clone()), &from, &out.shape, chain);
+            let value = self.value(source, inner)?;
+            let inside = match found {
+                Some(others) => self.inside(&part.lines, out, chain)?.map(|inside| (inside, others)),
                 None => None,
             };
             let (op, args): (_, SmallVec<[Ref; 3]>) = match inside {
-                Some((inside, around)) => (Elementwise::Select, SmallVec::from_slice(&[inside, value, around])),
+                Some((inside, others)) => (Elementwise::Select, SmallVec::from_slice(&[inside, value, others])),
                 None if self.plan.dtype(value) == out.dtype => {
-                    around = Some(value);
+                    found = Some(value);
                     continue;
                 }
                 None => (Elementwise::AsType, SmallVec::from_slice(&[value])),
             };
-            around = Some(self.step(Step { op, args, out: out.dtype })?);
+            found = Some(self.step(Step { op, args, out: out.dtype })?);
         }
-        around.ok_or_else(|| "nothing but empty parts".to_string())
+        found.ok_or_else(|| "nothing but empty parts".to_string())
     }
 
-    /// Whether an index lies in a part of a shape: a number that is not 0 there, or nothing where the part is all.
-    fn inside(
-        &mut self,
-        part: &[u64],
-        lows: &[i64],
-        out: &Type,
-        chain: ChainId,
-    ) -> std::result::Result<Option<Ref>, Reason> {
+    /// Whether an index of a shape lies on lines: a number that is not 0 there, or nothing where all do.
+    fn inside(&mut self, lines: &[Line], out: &Type, chain: ChainId) -> std::result::Result<Option<Ref>, Reason> {
         let mut inside: Option<Ref> = None;
-        for (axis, (&size, &low)) in part.iter().zip(lows).enumerate() {
-            if low <= 0 && low.saturating_add_unsigned(size) >= out.shape[axis] as i64 {
-                continue;
-            }
-            let size = u32::try_from(size).map_err(|_| "an axis beyond 32 bits")?;
+        for line in lines {
+            let Some(count) = line.count else { continue };
+            let count = u32::try_from(count).map_err(|_| "an axis beyond 32 bits")?;
             let mut counted = View::contiguous(DType::U32, &out.shape);
-            counted.strides.iter_mut().enumerate().for_each(|(i, s)| *s = i64::from(i == axis));
-            counted.offset = low.wrapping_neg() as u64;
-            // Indices before the part are beyond all sizes.
+            counted.strides.iter_mut().enumerate().for_each(|(i, s)| *s = i64::from(i == line.along));
+            counted.offset = line.at.number().wrapping_neg() as u64;
+            // Indices before the first are beyond all sizes.
             let at = self.index(counted, chain)?;
             let binary =
                 |op, a, b| Step { op: Elementwise::Binary(op), args: SmallVec::from_slice(&[a, b]), out: DType::U8 };
-            let below = self.step(binary(Binary::Less, at, Ref::Constant(DType::U32, size.into())))?;
+            let below = self.step(binary(Binary::Less, at, Ref::Constant(DType::U32, count.into())))?;
             inside = Some(match inside {
                 Some(inside) => self.step(binary(Binary::BitwiseAnd, inside, below))?,
                 None => below,
@@ -607,7 +574,7 @@ impl Lowering<'_> {
 
     /// The number that counts along an iota that has the layout of `counted`, as a u32.
     fn index(&mut self, counted: View, chain: ChainId) -> std::result::Result<Ref, Reason> {
-        let view = through(counted, &self.views(chain)).ok().flatten().ok_or("a reshape that moves elements")?;
+        let view = through(counted, &self.views(chain)).ok_or("a reshape that moves elements")?;
         let space = self.plan.space.clone();
         if view.shape != space || self.plan.elements() > u64::from(u32::MAX) {
             return Err("an index beyond the space".to_string());
@@ -659,50 +626,24 @@ fn result_ref(index: usize) -> std::result::Result<Ref, Reason> {
     u8::try_from(index).map(Ref::Result).map_err(|_| "too many values".to_string())
 }
 
-/// Whether the op only says where elements are.
+/// Whether the op only says where elements are, and nothing is read to know where.
 pub fn is_view(op: &Op) -> bool {
-    match op {
-        Op::Reshape | Op::Squeeze | Op::Broadcast { .. } | Op::Transpose { .. } | Op::Reverse { .. } => true,
-        Op::Slice { starts, .. } => starts.iter().all(Option::is_some),
-        _ => false,
-    }
+    op.kind(|kind| (kind.facts().class, kind.facts().arity)) == (Class::View, Arity::Exactly(1)) && *op != Op::Bitcast
 }
 
-/// Whether the op puts operands, of which there are so many, at places of a larger shape that kernels choose by the index: all but those that
-/// the device knows, that have elements between a part's own, or too many parts.
-pub fn is_placement(op: &Op, operands: usize) -> bool {
-    match op {
-        Op::Pad { config } => config.iter().all(|&(_, _, interior)| interior == 0),
-        Op::PutSlice { starts } => starts.iter().all(Option::is_some),
-        Op::Concatenate { .. } | Op::Stack { .. } => operands <= MAX_PARTS,
-        _ => false,
-    }
+/// The map of an instruction that kernels can choose by the index: none where places are read, elements have indices between them, or there
+/// are too many parts.
+pub fn chosen<'a>(instruction: &Instruction, ty: impl Fn(Operand) -> Option<&'a Type>) -> Option<IndexMap> {
+    let map = instruction.index_map(ty)?;
+    let fits = |line: &Line| line.every == 1 && !line.is_read();
+    let all_fit = map.parts.len() <= MAX_PARTS && map.parts.iter().flat_map(|part| &part.lines).all(fits);
+    all_fit.then_some(map)
 }
 
-/// A view seen through view ops, in order. `None` where a reshape would have to move elements.
-///
-/// # Errors
-/// `InvalidProgram` for views that don't fit.
-pub fn through(view: View, views: &[(Op, Type)]) -> Result<Option<View>> {
-    let mut view = view;
-    for (op, out) in views {
-        view = match op {
-            Op::Reshape | Op::Squeeze => match view.reshape(&out.shape) {
-                Some(view) => view,
-                None => return Ok(None),
-            },
-            Op::Broadcast { axes } => view.broadcast(&out.shape, axes)?,
-            Op::Transpose { axes } => view.transpose(axes)?,
-            Op::Reverse { axes } => view.reverse(axes)?,
-            Op::Pad { config } => view.placed(&out.shape, config.iter().map(|&(low, _, _)| low))?,
-            Op::Slice { starts, lengths, strides } => {
-                let room = view.shape.iter().zip(lengths).map(|(&size, &length)| size.saturating_sub(length));
-                let starts: Dims =
-                    starts.iter().zip(room).map(|(s, room)| s.unwrap_or(0).clamp(0, room as i64) as u64).collect();
-                view.slice(&starts, lengths, strides)?
-            }
-            _ => return Ok(None),
-        };
-    }
-    Ok(Some(view))
+/// A view seen through others, in order. `None` where a reshape would have to move elements.
+pub fn through(view: View, views: &[Seen]) -> Option<View> {
+    views.iter().try_fold(view, |view, Seen { lines, shape }| match lines {
+        Some(lines) => Some(view.along(lines, shape)),
+        None => view.reshape(shape),
+    })
 }

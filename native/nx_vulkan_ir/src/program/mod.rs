@@ -14,6 +14,7 @@ pub mod fourier;
 pub mod function;
 #[allow(missing_docs)]
 pub mod fused;
+pub mod index_map;
 pub mod linalg;
 pub mod liveness;
 mod nested;

@@ -10,6 +10,8 @@ mod conv;
 mod elementwise;
 mod fold;
 mod fourier;
+#[cfg(test)]
+mod index_maps;
 mod linalg;
 mod matrix;
 mod movement;

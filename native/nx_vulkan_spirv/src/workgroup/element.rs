@@ -3,10 +3,11 @@
 use std::rc::Rc;
 
 use nx_vulkan_ir::Value as Number;
+use nx_vulkan_ir::program::index_map::{Line, Place};
 use nx_vulkan_ir::program::op::{Axes, Scalar};
 use nx_vulkan_ir::program::{Binary, Elementwise, Op};
 use nx_vulkan_ir::shape::{Dims, contiguous_strides, elements};
-use nx_vulkan_ir::{CType, DType, Result};
+use nx_vulkan_ir::{CType, DType, Result, Type};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::{SmallVec, smallvec};
 
@@ -134,110 +135,6 @@ impl Emitter<'_, '_, '_> {
                 let value = self.value(a, at)?;
                 self.bitcast(value, out.dtype)
             }
-            (Op::Broadcast { axes }, &[a]) => {
-                let shape = self.shape(a);
-                let coordinates = self.coordinates(&mut index);
-                let pick = |(&axis, &size): (&usize, &u64)| if size == 1 { zero } else { coordinates[axis] };
-                let at = Index::coordinates(&shape, axes.iter().zip(&shape).map(pick).collect());
-                self.element(a, at)
-            }
-            (Op::Transpose { axes }, &[a]) => {
-                let shape = self.shape(a);
-                let coordinates = self.coordinates(&mut index);
-                let mut at: Words = smallvec![zero; shape.len()];
-                axes.iter().zip(coordinates).for_each(|(&axis, coordinate)| at[axis] = coordinate);
-                self.element(a, Index::coordinates(&shape, at))
-            }
-            (Op::Reverse { axes }, &[a]) => {
-                let shape = self.shape(a);
-                let mut at = self.coordinates(&mut index);
-                for &axis in axes {
-                    let last = self.number(shape[axis] as u32 - 1);
-                    at[axis] = self.minus(last, at[axis]);
-                }
-                self.element(a, Index::coordinates(&shape, at))
-            }
-            (Op::Slice { starts, strides, lengths }, &[a, ref rest @ ..]) => {
-                let shape = self.shape(a);
-                let starts = self.starts(starts, rest, &shape, lengths)?;
-                let mut at = self.coordinates(&mut index);
-                for (axis, coordinate) in at.iter_mut().enumerate() {
-                    let offset = self.times(*coordinate, strides[axis] as u32);
-                    *coordinate = self.plus(starts[axis], offset);
-                }
-                self.element(a, Index::coordinates(&shape, at))
-            }
-            (Op::PutSlice { starts }, &[a, window, ref rest @ ..]) => {
-                let (shape, lengths) = (self.shape(a), self.shape(window));
-                let starts = self.starts(starts, rest, &shape, &lengths)?;
-                let coordinates = self.coordinates(&mut index);
-                let (mut at, mut inside): (Words, Option<Word>) = (smallvec![], None);
-                for (axis, &coordinate) in coordinates.iter().enumerate() {
-                    if lengths[axis] == shape[axis] {
-                        at.push(coordinate);
-                        continue;
-                    }
-                    let offset = self.minus(coordinate, starts[axis]);
-                    at.push(self.clamped(offset, lengths[axis], &mut inside));
-                }
-                let old = self.cast(a, index, out.dtype)?;
-                let new = self.cast(window, Index::coordinates(&lengths, at), out.dtype)?;
-                Ok(self.where_inside(inside, new, old, out.dtype))
-            }
-            (Op::Pad { config }, &[a, value]) => {
-                let shape = self.shape(a);
-                let (mut at, mut inside): (Words, Option<Word>) = (smallvec![], None);
-                for (axis, coordinate) in self.coordinates(&mut index).into_iter().enumerate() {
-                    let (low, high, interior) = config[axis];
-                    if (low, high, interior) == (0, 0, 0) {
-                        at.push(coordinate);
-                        continue;
-                    }
-                    let low = self.number(low as u32);
-                    let offset = self.minus(coordinate, low);
-                    let (place, between) = self.divide(offset, interior as u32 + 1);
-                    at.push(self.clamped(place, shape[axis], &mut inside));
-                    self.also_equal(between, zero, &mut inside);
-                }
-                let padding = self.cast(value, Index::linear(&[], zero), out.dtype)?;
-                let inner = self.cast(a, Index::coordinates(&shape, at), out.dtype)?;
-                Ok(self.where_inside(inside, inner, padding, out.dtype))
-            }
-            (Op::Concatenate { axis }, parts) => {
-                let coordinates = self.coordinates(&mut index);
-                let mut start = 0;
-                let mut chosen: Option<Word> = None;
-                for &part in parts {
-                    let shape = self.shape(part);
-                    let first = self.number(start as u32);
-                    let offset = self.minus(coordinates[*axis], first);
-                    let (mut at, mut inside) = (coordinates.clone(), None);
-                    at[*axis] = self.clamped(offset, shape[*axis], &mut inside);
-                    let value = self.cast(part, Index::coordinates(&shape, at), out.dtype)?;
-                    chosen = Some(match chosen {
-                        Some(others) => self.where_inside(inside, value, others, out.dtype),
-                        None => value,
-                    });
-                    start += shape[*axis];
-                }
-                chosen.ok_or_else(|| invalid("nothing to concatenate".to_string()))
-            }
-            (Op::Stack { axis }, parts) => {
-                let mut coordinates = self.coordinates(&mut index);
-                let which = coordinates.remove(*axis);
-                let mut chosen: Option<Word> = None;
-                for (i, &part) in parts.iter().enumerate() {
-                    let shape = self.shape(part);
-                    let value = self.cast(part, Index::coordinates(&shape, coordinates.clone()), out.dtype)?;
-                    let (number, mut inside) = (self.number(i as u32), None);
-                    self.also_equal(which, number, &mut inside);
-                    chosen = Some(match chosen {
-                        Some(others) => self.where_inside(inside, value, others, out.dtype),
-                        None => value,
-                    });
-                }
-                chosen.ok_or_else(|| invalid("nothing to stack".to_string()))
-            }
             (Op::Take { axis }, &[a, indices]) => {
                 let (shape, by) = (self.shape(a), self.shape(indices));
                 let mut at = self.coordinates(&mut index);
@@ -255,7 +152,79 @@ impl Emitter<'_, '_, '_> {
                 self.element(a, Index::coordinates(&shape, at))
             }
             (Op::Gather { axes }, &[a, indices]) => self.gather(a, indices, axes, &mut index),
-            _ => Err(invalid(format!("no code for {}", op.name()))),
+            _ => self.moved(op, node, &out, index),
+        }
+    }
+
+    /// The element of the operand that an op moves to `index`.
+    fn moved(&mut self, op: &Op, node: &Node, out: &Type, mut index: Index) -> Result<Word> {
+        let shapes: SmallVec<[Dims; 3]> = node.operands.iter().map(|&operand| self.shape(operand)).collect();
+        let map = op.index_map(&shapes.iter().map(|shape| &shape[..]).collect::<SmallVec<[&[u64]; 3]>>(), &out.shape);
+        let map = map.ok_or_else(|| invalid(format!("no code for {}", op.name())))?;
+        let mut found: Option<Word> = None;
+        for part in &map.parts {
+            let shape = &shapes[part.operand];
+            let (at, mut inside) = self.within(&part.lines, shape, &node.operands, &mut index)?;
+            if let (None, Some(around)) = (found, map.around) {
+                let around_shape = &shapes[around];
+                let zero = self.number(0);
+                let at = if *around_shape == out.shape { index.clone() } else { Index::linear(around_shape, zero) };
+                found = Some(self.cast(node.operands[around], at, out.dtype)?);
+            }
+            let value = self.cast(node.operands[part.operand], Index::coordinates(shape, at), out.dtype)?;
+            for line in part.lines.iter().filter(|line| line.of.is_none()) {
+                let (coordinates, at) = (self.coordinates(&mut index), self.place(line.at, &node.operands)?);
+                self.also_equal(coordinates[line.along], at, &mut inside);
+            }
+            found = Some(match found {
+                Some(others) => self.where_inside(inside, value, others, out.dtype),
+                None => value,
+            });
+        }
+        found.ok_or_else(|| invalid(format!("{} of nothing", op.name())))
+    }
+
+    /// The coordinates in an operand of `shape` that its lines show at `index`, 0 where one has none; and whether all have, unless they always do.
+    fn within(
+        &mut self,
+        lines: &[Line],
+        shape: &[u64],
+        operands: &[Id],
+        index: &mut Index,
+    ) -> Result<(Words, Option<Word>)> {
+        let places: SmallVec<[(Word, Word); 6]> = lines
+            .iter()
+            .map(|line| Ok((self.place(line.from, operands)?, self.place(line.at, operands)?)))
+            .collect::<Result<_>>()?;
+        let (coordinates, zero) = (self.coordinates(index), self.number(0));
+        let (mut own, mut inside): (Words, Option<Word>) = (smallvec![zero; shape.len()], None);
+        for (line, (from, at)) in lines.iter().zip(places) {
+            let Some(of) = line.of else { continue };
+            let after = self.minus(coordinates[line.along], at);
+            let (mut k, between) = self.divide(after, line.every as u32);
+            if let Some(count) = line.count {
+                k = self.clamped(k, count, &mut inside);
+                self.also_equal(between, zero, &mut inside);
+            }
+            own[of] = match line.step {
+                -1 => self.minus(from, k),
+                step => {
+                    let steps = self.times(k, step as u32);
+                    self.plus(from, steps)
+                }
+            };
+        }
+        Ok((own, inside))
+    }
+
+    fn place(&mut self, place: Place, operands: &[Id]) -> Result<Word> {
+        match place {
+            Place::Read { operand, room: room @ 1.. } => {
+                let id = *operands.get(operand as usize).ok_or_else(|| invalid("a start is missing".to_string()))?;
+                let value = self.uniform(id)?;
+                self.clamped_index(id, value, room + 1)
+            }
+            _ => Ok(self.number(place.number() as u32)),
         }
     }
 
@@ -347,25 +316,6 @@ impl Emitter<'_, '_, '_> {
         let index = self.code.call(&format!("nx_max_{ctype}"), &[index, zero])?;
         let index = self.code.call(&format!("nx_min_{ctype}"), &[index, last])?;
         scalar::cast(self.code, Value { id: index, dtype }, DType::U32)
-    }
-
-    /// Starts of a window, clamped so that it fits; `rest` gives those that are missing.
-    fn starts(&mut self, starts: &[Option<i64>], rest: &[Id], sizes: &[u64], lengths: &[u64]) -> Result<Words> {
-        let mut rest = rest.iter();
-        let mut resolved: Words = smallvec![];
-        for ((start, &size), &length) in starts.iter().zip(sizes).zip(lengths) {
-            let room = size.checked_sub(length).ok_or_else(|| invalid(format!("{length} of {size}")))?;
-            resolved.push(match (start, rest.as_slice()) {
-                (Some(start), _) => self.number((*start).clamp(0, room as i64) as u32),
-                (None, [id, ..]) => {
-                    rest.next();
-                    let value = self.uniform(*id)?;
-                    self.clamped_index(*id, value, room + 1)?
-                }
-                (None, []) => return Err(invalid("a start is missing".to_string())),
-            });
-        }
-        Ok(resolved)
     }
 
     fn constant(&mut self, value: Scalar, dtype: DType) -> Result<Word> {

@@ -20,6 +20,9 @@ pub(super) mod window;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
+use smallvec::SmallVec;
+
+use super::index_map::{IndexMap, Place};
 use super::op::Axes;
 use super::wire::{Attr, Attrs};
 use super::{Op, Program};
@@ -165,6 +168,12 @@ pub trait Kind {
     /// The rule that does not hold, in words.
     fn check(&self, operands: &[&Type], outs: &[Type]) -> Check;
 
+    /// Where its elements come from, for operands and a result of these shapes that [`Kind::check`] accepts. `None` for what computes, for
+    /// what values say, and for reshapes.
+    fn index_map(&self, _shapes: &[&[u64]], _out: &[u64]) -> Option<IndexMap> {
+        None
+    }
+
     /// The operations: one per element of elementwise ops and per element reduced, two per product that is added up, 5 n log2 n for a
     /// transform, none for what moves data. `None` where their number depends on values, and for factorizations and solvers.
     fn flops(&self, operands: &[&Type], outs: &[Type]) -> Option<u64> {
@@ -247,6 +256,11 @@ impl Op {
     /// The wire form of the op's attributes.
     pub fn attrs(&self) -> Vec<(String, Attr)> {
         self.kind(|kind| kind.attrs())
+    }
+
+    /// Where its elements come from, see [`Kind::index_map`].
+    pub fn index_map(&self, shapes: &[&[u64]], out: &[u64]) -> Option<IndexMap> {
+        self.kind(|kind| kind.index_map(shapes, out))
     }
 
     /// The operations of the op, see [`Kind::flops`].
@@ -334,6 +348,22 @@ fn window_fits(a: &Type, starts: &[Option<i64>], lengths: &[u64], rest: &[&Type]
     require(rest.iter().all(|t| t.dtype.is_integer() && t.elements() == 1), || {
         "start indices must be integer scalars".to_string()
     })
+}
+
+/// Where a window of `lengths` begins along axes of `sizes`, moved so that it fits; operands from `first` on give what is missing.
+fn places(starts: &[Option<i64>], sizes: &[u64], lengths: &[u64], first: u32) -> SmallVec<[Place; 6]> {
+    let mut next = first;
+    let place = |((start, &size), &length): ((&Option<i64>, &u64), &u64)| {
+        let room = size.saturating_sub(length);
+        start.map_or_else(
+            || {
+                next += 1;
+                Place::Read { operand: next - 1, room }
+            },
+            |start| Place::Number(start.clamp(0, room as i64)),
+        )
+    };
+    starts.iter().zip(sizes).zip(lengths).map(place).collect()
 }
 
 /// Starts of a window that operands give.

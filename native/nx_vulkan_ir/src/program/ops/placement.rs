@@ -1,10 +1,13 @@
 //! Ops that put operands into something larger.
 
 use super::{
-    Arity, Check, Class, Facts, Kind, Names, along, axis_attr, holds, ints_attr, missing, one, require, same_shape,
-    starts_attr, window_fits,
+    Arity, Check, Class, Facts, Kind, Names, along, axis_attr, holds, ints_attr, missing, one, places, require,
+    same_shape, starts_attr, window_fits,
 };
+use smallvec::smallvec;
+
 use crate::program::Op;
+use crate::program::index_map::{IndexMap, Line, Part, Place};
 use crate::program::wire::{Attr, Attrs};
 use crate::shape::Dims;
 use crate::{Result, Type};
@@ -54,6 +57,20 @@ impl Kind for Concatenate {
         same_shape(&joint, out)
     }
 
+    fn index_map(&self, shapes: &[&[u64]], out: &[u64]) -> Option<IndexMap> {
+        let mut end = 0;
+        let part = |(operand, shape): (usize, &&[u64])| {
+            let at = Place::Number(end);
+            end += shape[self.axis] as i64;
+            let line = |axis| match axis == self.axis {
+                true => Line::placed(axis, shape[axis], at, 1, out[axis]),
+                false => Line::straight(axis, axis),
+            };
+            Part { operand, lines: (0..out.len()).map(line).collect() }
+        };
+        Some(IndexMap { parts: shapes.iter().enumerate().map(part).collect(), around: None })
+    }
+
     fn runs_in_workgroup(&self, operands: &[&Type], _: &[Type]) -> bool {
         operands.len() <= MAX_PARTS
     }
@@ -86,6 +103,17 @@ impl Kind for Stack {
         let mut stacked = a.shape.clone();
         stacked.insert(axis, operands.len() as u64);
         same_shape(&stacked, out)
+    }
+
+    fn index_map(&self, shapes: &[&[u64]], out: &[u64]) -> Option<IndexMap> {
+        let part = |operand| {
+            let line = |along: usize| match along == self.axis {
+                true => Line::layer(along, operand as u64, out[along]),
+                false => Line::straight(along, along - usize::from(along > self.axis)),
+            };
+            Part { operand, lines: (0..out.len()).map(line).collect() }
+        };
+        Some(IndexMap { parts: (0..shapes.len()).map(part).collect(), around: None })
     }
 
     fn runs_in_workgroup(&self, operands: &[&Type], _: &[Type]) -> bool {
@@ -135,6 +163,14 @@ impl Kind for Pad<'_> {
         let padded: Dims = a.shape.iter().zip(config).map(size).collect::<std::result::Result<_, String>>()?;
         same_shape(&padded, out)
     }
+
+    fn index_map(&self, shapes: &[&[u64]], out: &[u64]) -> Option<IndexMap> {
+        let axes = self.config.iter().zip(*shapes.first()?).zip(out).enumerate();
+        let lines = axes.map(|(axis, ((&(low, _, interior), &size), &out))| {
+            Line::placed(axis, size, Place::Number(low), interior.saturating_add(1), out)
+        });
+        Some(IndexMap { parts: smallvec![Part { operand: 0, lines: lines.collect() }], around: Some(1) })
+    }
 }
 
 pub(in crate::program) struct PutSlice<'a> {
@@ -155,5 +191,12 @@ impl Kind for PutSlice<'_> {
         holds(&operands[..2], out)?;
         window_fits(a, self.starts, &operands[1].shape, &operands[2..])?;
         same_shape(&a.shape, out)
+    }
+
+    fn index_map(&self, shapes: &[&[u64]], out: &[u64]) -> Option<IndexMap> {
+        let lengths = *shapes.get(1)?;
+        let axes = places(self.starts, out, lengths, 2).into_iter().zip(lengths).zip(out).enumerate();
+        let lines = axes.map(|(axis, ((at, &length), &size))| Line::placed(axis, length, at, 1, size));
+        Some(IndexMap { parts: smallvec![Part { operand: 1, lines: lines.collect() }], around: Some(0) })
     }
 }

@@ -1,11 +1,12 @@
 //! Ops that see the elements of their operand in another way.
 
 use super::{
-    Arity, Check, Class, Facts, Kind, Names, axes_attr, distinct, ints_attr, missing, one, require, same_dtype,
+    Arity, Check, Class, Facts, Kind, Names, axes_attr, distinct, ints_attr, missing, one, places, require, same_dtype,
     same_shape, starts_attr, window_fits,
 };
 use crate::Type;
 use crate::program::Op;
+use crate::program::index_map::{IndexMap, Line, Place, repeated};
 use crate::program::op::Axes;
 use crate::program::wire::Attr;
 use crate::shape::Dims;
@@ -93,6 +94,10 @@ impl Kind for Broadcast<'_> {
             || format!("{:?} does not broadcast to {:?} along {axes:?}", a.shape, out.shape),
         )
     }
+
+    fn index_map(&self, shapes: &[&[u64]], out: &[u64]) -> Option<IndexMap> {
+        Some(IndexMap::view(repeated(shapes.first()?, self.axes.iter().copied(), out)))
+    }
 }
 
 pub(in crate::program) struct Transpose<'a> {
@@ -115,6 +120,10 @@ impl Kind for Transpose<'_> {
         require(axes.len() == a.shape.len(), || format!("{} axes for rank {}", axes.len(), a.shape.len()))?;
         same_shape(&axes.iter().map(|&axis| a.shape[axis]).collect::<Dims>(), out)
     }
+
+    fn index_map(&self, _: &[&[u64]], _: &[u64]) -> Option<IndexMap> {
+        Some(IndexMap::view(self.axes.iter().enumerate().map(|(along, &of)| Line::straight(along, of)).collect()))
+    }
 }
 
 pub(in crate::program) struct Reverse<'a> {
@@ -135,6 +144,14 @@ impl Kind for Reverse<'_> {
         same_dtype(a, out)?;
         distinct(self.axes, a.shape.len())?;
         same_shape(&a.shape, out)
+    }
+
+    fn index_map(&self, _: &[&[u64]], out: &[u64]) -> Option<IndexMap> {
+        let line = |(axis, &size): (usize, &u64)| match self.axes.contains(&axis) {
+            true => Line { from: Place::Number(size as i64 - 1), step: -1, ..Line::straight(axis, axis) },
+            false => Line::straight(axis, axis),
+        };
+        Some(IndexMap::view(out.iter().enumerate().map(line).collect()))
     }
 }
 
@@ -167,5 +184,15 @@ impl Kind for Slice<'_> {
         })?;
         let shape: Dims = self.lengths.iter().zip(strides).map(|(length, stride)| length.div_ceil(*stride)).collect();
         same_shape(&shape, out)
+    }
+
+    fn index_map(&self, shapes: &[&[u64]], _: &[u64]) -> Option<IndexMap> {
+        let places = places(self.starts, shapes.first()?, self.lengths, 1).into_iter().zip(self.strides).enumerate();
+        let line = |(axis, (from, &step)): (usize, (Place, &u64))| Line {
+            from,
+            step: step as i64,
+            ..Line::straight(axis, axis)
+        };
+        Some(IndexMap::view(places.map(line).collect()))
     }
 }

@@ -2,7 +2,8 @@
 
 use super::rewrite::Rewriter;
 use crate::program::fused::is_view;
-use crate::program::op::{Axes, Scalar};
+use crate::program::index_map::{self, IndexMap};
+use crate::program::op::Scalar;
 use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Program, Unary};
 use crate::value::Value;
 use crate::{DType, Result, Type, reference};
@@ -77,16 +78,11 @@ fn replacement(new: &Rewriter, instruction: &Instruction) -> Result<Option<Repla
     Ok(Some(Replacement::View(Box::new(op), source)))
 }
 
+/// Whether a view op shows its operand as it is.
 fn is_identity(op: &Op, from: &Type, out: &Type) -> bool {
-    let in_order = |axes: &Axes| axes.iter().enumerate().all(|(i, &axis)| i == axis);
-    from == out
-        && match op {
-            Op::Reshape | Op::Squeeze => true,
-            Op::Broadcast { axes } | Op::Transpose { axes } => in_order(axes),
-            Op::Reverse { axes } => axes.iter().all(|&axis| from.shape[axis] <= 1),
-            Op::Slice { lengths, strides, .. } => *lengths == from.shape && strides.iter().all(|&s| s == 1),
-            _ => false,
-        }
+    let is_straight =
+        |map: IndexMap| map.parts.iter().all(|part| index_map::is_identity(&part.lines, &from.shape, &out.shape));
+    from == out && op.index_map(&[&from.shape], &out.shape).is_none_or(is_straight)
 }
 
 /// The value of an op whose result the device rounds as the reference does. `None` where it might not.

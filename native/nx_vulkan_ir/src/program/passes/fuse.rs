@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
 use super::{Saving, Target};
-use crate::program::fused::{Plan, is_placement, is_view};
+use crate::program::fused::{Plan, chosen, is_view};
 use crate::program::reductions::Reductions;
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
 use crate::{DType, Error, Result, Type};
@@ -86,11 +86,8 @@ struct Fusion<'a> {
 impl<'a> Fusion<'a> {
     fn new(program: &'a Program, target: &'a Target, apart: bool) -> Fusion<'a> {
         let count = program.instructions.len();
-        let types: Vec<DType> = program.results().map(|ty| ty.dtype).collect();
-        let dtype = |operand: &Operand| match *operand {
-            Operand::Input(i) => program.inputs.get(i as usize).map_or(DType::U32, |ty| ty.dtype),
-            Operand::Result(r) => types.get(r as usize).copied().unwrap_or(DType::U32),
-        };
+        let ty = program.types();
+        let dtype = |&operand: &Operand| ty(operand).map_or(DType::U32, |ty| ty.dtype);
         let (mut makers, mut first) = (Vec::new(), Vec::new());
         for (at, instruction) in program.instructions.iter().enumerate() {
             first.push(makers.len() as u32);
@@ -105,7 +102,7 @@ impl<'a> Fusion<'a> {
                 Op::Reduce { .. } => Kind::Reduce,
                 Op::Constant(_) | Op::Iota { .. } | Op::Eye => Kind::Source,
                 op if is_view(op) => Kind::View,
-                op if is_placement(op, instruction.operands.len()) => Kind::Placement,
+                _ if chosen(instruction, &ty).is_some() => Kind::Placement,
                 op => op.elementwise().map_or(Kind::Other, |op| {
                     let dtypes: SmallVec<[DType; 3]> = instruction.operands.iter().map(dtype).collect();
                     Kind::Elementwise { cheap: op.is_cheap(&dtypes, out.dtype) }
@@ -457,7 +454,7 @@ impl<'a> Fusion<'a> {
     /// Whether one kernel puts the parts of something larger in place sooner than a copy of each, and gives the same bits.
     fn is_one_copy(&self, at: usize) -> bool {
         let instruction = &self.program.instructions[at];
-        let fills = matches!(instruction.op, Op::Pad { .. } | Op::PutSlice { .. });
+        let fills = instruction.index_map(|operand| self.ty(operand)).is_some_and(|map| map.around.is_some());
         let canonical = |ty: &Type| ty.dtype.is_canonical();
         instruction.operands.iter().all(|&operand| self.ty(operand).is_some_and(canonical))
             && instruction.outs.iter().all(canonical)

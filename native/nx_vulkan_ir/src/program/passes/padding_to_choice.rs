@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
+use crate::program::index_map::is_identity;
 use crate::program::op::Scalar;
 use crate::program::{Binary, Instruction, Op, Operand, Program};
 use crate::value::Value;
@@ -46,16 +47,14 @@ fn known_starts(new: &Rewriter, instruction: &mut Instruction) -> Result<()> {
 /// What the instruction gives, if other ops say it.
 fn placed(new: &mut Rewriter, instruction: &Instruction) -> Result<Option<Operand>> {
     let [out] = instruction.outs.as_slice() else { return Ok(None) };
-    let (element, around, position) = match (&instruction.op, instruction.operands.as_slice()) {
-        (Op::Pad { config }, &[a, _]) if config.iter().all(|&c| c.0 == 0 && c.1 == 0 && c.2 == 0) => {
-            return Ok((new.ty(a)? == out).then_some(a));
-        }
-        (Op::Pad { config }, &[a, value]) if config.iter().all(|&(low, high, _)| low >= 0 && high >= 0) => {
-            (a, value, position(out, config.iter().map(|&(low, _, _)| Some(low))))
-        }
-        (Op::PutSlice { starts }, &[a, window]) => (window, a, position(out, starts.iter().copied())),
-        _ => return Ok(None),
-    };
+    let Some(map) = instruction.index_map(|operand| new.ty(operand).ok()) else { return Ok(None) };
+    let ([part], Some(around)) = (map.parts.as_slice(), map.around) else { return Ok(None) };
+    let (element, around) = (instruction.operands[part.operand], instruction.operands[around]);
+    let shape = &new.ty(element)?.shape;
+    if is_identity(&part.lines, shape, &out.shape) {
+        return Ok((new.ty(element)? == out).then_some(element));
+    }
+    let position = part.corner(shape, &out.shape).and_then(|corner| position(out, &corner));
     let (Some(position), Some(value)) = (position, new.constant(around)) else { return Ok(None) };
     if new.ty(element)?.elements() != 1 || !out.dtype.is_canonical() || out.dtype.is_complex() {
         return Ok(None);
@@ -75,13 +74,8 @@ fn placed(new: &mut Rewriter, instruction: &Instruction) -> Result<Option<Operan
     Ok(Some(new.push_one(Op::Select, &[is_there, element, around], out)))
 }
 
-/// The place of an element in a row-major tensor of fewer than 2^31, moved inside where it lies outside.
-fn position(out: &Type, starts: impl ExactSizeIterator<Item = Option<i64>>) -> Option<i128> {
-    if starts.len() != out.shape.len() || !(1..=i32::MAX as u64).contains(&out.elements()) {
-        return None;
-    }
-    out.shape.iter().zip(starts).try_fold(0, |place, (&size, start)| {
-        let last = i64::try_from(size).ok()? - 1;
-        Some(place * i128::from(size) + i128::from(start?.clamp(0, last)))
-    })
+/// The place of an element in a row-major tensor of fewer than 2^31.
+fn position(out: &Type, at: &[u64]) -> Option<i128> {
+    let place = out.shape.iter().zip(at).fold(0, |place, (&size, &at)| place * i128::from(size) + i128::from(at));
+    (1..=i32::MAX as u64).contains(&out.elements()).then_some(place)
 }

@@ -7,6 +7,7 @@ use super::rewrite::Rewriter;
 use crate::program::fused::is_view;
 use crate::program::op::Scalar;
 use crate::program::{Binary, Instruction, Op, Operand, Program};
+use crate::shape::Dims;
 use crate::value::Value;
 use crate::{Result, Type};
 
@@ -58,7 +59,7 @@ struct Joined<'a> {
 }
 
 /// A slice, its type, and its first position along each axis.
-type Slice<'a> = (Operand, &'a Type, Vec<u64>);
+type Slice<'a> = (Operand, &'a Type, Dims);
 
 impl<'a> Sums<'a> {
     fn of(program: &'a Program) -> Sums<'a> {
@@ -129,23 +130,12 @@ impl<'a> Sums<'a> {
 
     /// The slice that an instruction puts into zeros, with its type and its first position.
     fn put_into_zeros(&self, instruction: &Instruction, out: &Type) -> Option<Slice<'a>> {
-        let (slice, around, starts): (Operand, Operand, Vec<i64>) = match (&instruction.op, &instruction.operands[..]) {
-            (Op::PutSlice { starts }, &[zeros, slice]) => {
-                (slice, zeros, starts.iter().copied().collect::<Option<_>>()?)
-            }
-            (Op::Pad { config }, &[slice, zero])
-                if config.iter().all(|&(low, high, inner)| low >= 0 && high >= 0 && inner == 0) =>
-            {
-                (slice, zero, config.iter().map(|&(low, _, _)| low).collect())
-            }
-            _ => return None,
-        };
+        let map = instruction.index_map(|operand| self.ty(operand))?;
+        let ([part], Some(around)) = (map.parts.as_slice(), map.around) else { return None };
+        let (slice, around) = (*instruction.operands.get(part.operand)?, *instruction.operands.get(around)?);
         let ty = self.ty(slice)?;
-        let starts = starts
-            .iter()
-            .zip(ty.shape.iter().zip(&out.shape))
-            .map(|(&start, (&length, &size))| u64::try_from(start).unwrap_or(0).min(size.saturating_sub(length)));
-        (ty.dtype == out.dtype && self.is_zero(around)).then(|| (slice, ty, starts.collect()))
+        let starts = part.corner(&ty.shape, &out.shape)?;
+        (ty.dtype == out.dtype && self.is_zero(around)).then_some((slice, ty, starts))
     }
 
     fn is_zero(&self, operand: Operand) -> bool {

@@ -82,44 +82,30 @@ fn rows(new: &mut Rewriter, instruction: &Instruction, known: &HashMap<Operand, 
     if instruction.op.elementwise().is_some() {
         return elementwise(new, instruction, known);
     }
-    let Op::Slice { starts, strides, lengths } = &instruction.op else { return Ok(None) };
     let Some(Rows { axis, rows }) = operands.first().and_then(|operand| known.get(operand)) else { return Ok(None) };
-    let Some(chosen) = window(out, *axis, starts, strides, lengths, rows, new.ty(operands[0])?) else {
-        return Ok(None);
-    };
+    let Some(chosen) = window(new, instruction, *axis, rows) else { return Ok(None) };
     Ok((chosen.len() > 1).then_some(Rows { axis: *axis, rows: chosen }))
 }
 
-/// The rows in a window that has all of every other axis.
-fn window(
-    out: &Type,
-    axis: usize,
-    starts: &[Option<i64>],
-    strides: &[u64],
-    lengths: &[u64],
-    rows: &[Operand],
-    ty: &Type,
-) -> Option<SmallVec<[Operand; 4]>> {
-    let whole = (0..ty.shape.len()).filter(|&other| other != axis).all(|other| out.shape[other] == ty.shape[other]);
-    let room = rows.len().checked_sub(*lengths.get(axis)? as usize)?;
-    let start = starts.get(axis).copied()??.clamp(0, room as i64) as usize;
-    let step = *strides.get(axis)? as usize;
-    if !whole || step == 0 {
+/// The rows that a slice has of every other axis's elements all.
+fn window(new: &Rewriter, slice: &Instruction, axis: usize, rows: &[Operand]) -> Option<SmallVec<[Operand; 4]>> {
+    let Op::Slice { .. } = slice.op else { return None };
+    let (map, out, ty) = (slice.index_map(|o| new.ty(o).ok())?, slice.outs.first()?, new.ty(slice.operands[0]).ok()?);
+    let line = map.parts.first()?.lines.get(axis)?;
+    let whole = (0..ty.shape.len()).all(|other| other == axis || out.shape[other] == ty.shape[other]);
+    if !whole || line.is_read() {
         return None;
     }
-    (0..out.shape[axis] as usize).map(|i| rows.get(start + i * step).copied()).collect()
+    (0..out.shape[axis] as i64).map(|i| rows.get((line.from.number() + i * line.step) as usize).copied()).collect()
 }
 
 /// One row alone, as the instruction gives it.
 fn picked(new: &mut Rewriter, instruction: &Instruction, known: &HashMap<Operand, Rows>) -> Result<Option<Operand>> {
-    let ([out], Op::Slice { starts, strides, lengths }) = (instruction.outs.as_slice(), &instruction.op) else {
-        return Ok(None);
-    };
+    let [out] = instruction.outs.as_slice() else { return Ok(None) };
     let Some(Rows { axis, rows }) = instruction.operands.first().and_then(|operand| known.get(operand)) else {
         return Ok(None);
     };
-    let ty = new.ty(instruction.operands[0])?;
-    match window(out, *axis, starts, strides, lengths, rows, ty).as_deref() {
+    match window(new, instruction, *axis, rows).as_deref() {
         Some(&[row]) => reshaped(new, row, out).map(Some),
         _ => Ok(None),
     }
