@@ -11,7 +11,7 @@ use nx_vulkan_device::capture::Capture;
 use nx_vulkan_device::device::{Caps, DeviceInfo, OpenDevice, ValidationLog};
 use nx_vulkan_device::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore};
 use nx_vulkan_device::memory::{
-    AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, Kind, Pool, VulkanBacking, imported_buffer,
+    AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, MemoryKind, Pool, VulkanBacking, imported_buffer,
     shared_buffer,
 };
 use nx_vulkan_device::stream::Stream;
@@ -242,10 +242,10 @@ impl Engine {
             return capture.alloc(size_bytes, &self.core.pool);
         }
         let completed = self.core.stream.completed();
-        let small = size_bytes <= SMALL_BYTES && self.core.pool.limits.budget_bytes[Kind::Small as usize] > 0;
-        let first = match small.then(|| self.core.pool.alloc(Kind::Small, size_bytes, completed)) {
+        let small = size_bytes <= SMALL_BYTES && self.core.pool.limits.budget_bytes[MemoryKind::Small as usize] > 0;
+        let first = match small.then(|| self.core.pool.alloc(MemoryKind::Small, size_bytes, completed)) {
             Some(Ok(block)) => Ok(block),
-            Some(Err(_)) | None => self.core.pool.alloc(Kind::Device, size_bytes, completed),
+            Some(Err(_)) | None => self.core.pool.alloc(MemoryKind::Device, size_bytes, completed),
         };
         let block = match first {
             Ok(block) => block,
@@ -327,11 +327,11 @@ impl Engine {
     }
 
     fn alloc_under_pressure(&self, size_bytes: u64) -> Result<FreeBlock> {
-        let attempt = |kind: Kind| self.core.pool.alloc(kind, size_bytes, self.core.stream.completed());
-        if let Some(block) = self.with_more_memory(size_bytes, || attempt(Kind::Device))? {
+        let attempt = |kind: MemoryKind| self.core.pool.alloc(kind, size_bytes, self.core.stream.completed());
+        if let Some(block) = self.with_more_memory(size_bytes, || attempt(MemoryKind::Device))? {
             return Ok(block);
         }
-        attempt(Kind::Spill).map_err(|e| self.alloc_error(e, size_bytes))
+        attempt(MemoryKind::Spill).map_err(|e| self.alloc_error(e, size_bytes))
     }
 
     fn alloc_error(&self, error: AllocError, size_bytes: u64) -> Error {
@@ -351,7 +351,7 @@ impl Engine {
     }
 
     fn budget_bytes(&self) -> u64 {
-        self.core.pool.limits.budget_bytes[Kind::Device as usize]
+        self.core.pool.limits.budget_bytes[MemoryKind::Device as usize]
     }
 
     /// Writes `data` at byte `offset` of `dst`, ordered after everything recorded so far.

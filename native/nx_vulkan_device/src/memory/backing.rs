@@ -12,7 +12,7 @@ use vulkano::memory::{
 };
 use vulkano::{Validated, VulkanError, VulkanObject};
 
-use super::block::Kind;
+use super::block::MemoryKind;
 use super::pool::{AllocError, Backing, Chunk, PoolLimits};
 use crate::device::{Caps, DeviceKind, MemoryTypeInfo, describe};
 
@@ -54,8 +54,8 @@ pub enum HostAccess {
 #[derive(Debug)]
 pub struct DeviceMemoryPlan {
     memory_types: Vec<MemoryTypeInfo>,
-    ranked: [Vec<u32>; Kind::COUNT],
-    map: [bool; Kind::COUNT],
+    ranked: [Vec<u32>; MemoryKind::COUNT],
+    map: [bool; MemoryKind::COUNT],
     max_allocation_bytes: u64,
     /// Bounds of the pool.
     pub limits: PoolLimits,
@@ -67,7 +67,7 @@ impl DeviceMemoryPlan {
         let unified = caps.is_unified() && access == HostAccess::Auto;
         let ranked = KINDS.map(|kind| ranked(caps, kind, unified));
         let first =
-            |kind: Kind| ranked[kind as usize].first().and_then(|&i| caps.memory_types.get(i as usize)).copied();
+            |kind: MemoryKind| ranked[kind as usize].first().and_then(|&i| caps.memory_types.get(i as usize)).copied();
         let share = |t: MemoryTypeInfo, percent: u64| {
             caps.heaps
                 .get(t.heap as usize)
@@ -78,41 +78,47 @@ impl DeviceMemoryPlan {
             DeviceKind::Cpu => CPU_BUDGET_PERCENT,
             _ => DEVICE_BUDGET_PERCENT,
         };
-        let device = first(Kind::Device);
+        let device = first(MemoryKind::Device);
         let budget_bytes = KINDS.map(|kind| match kind {
-            Kind::Device => device.map_or(0, |t| share(t, percent)),
-            Kind::Small if unified || access == HostAccess::Never => 0,
-            Kind::Small => first(kind).map_or(0, |t| share(t, SMALL_BUDGET_PERCENT)),
+            MemoryKind::Device => device.map_or(0, |t| share(t, percent)),
+            MemoryKind::Small if unified || access == HostAccess::Never => 0,
+            MemoryKind::Small => first(kind).map_or(0, |t| share(t, SMALL_BUDGET_PERCENT)),
             // Spilling into the heap that is already full would gain nothing.
-            Kind::Spill => first(kind)
+            MemoryKind::Spill => first(kind)
                 .filter(|t| device.is_some_and(|d| d.heap != t.heap))
                 .map_or(0, |t| share(t, SPILL_BUDGET_PERCENT)),
-            Kind::Upload | Kind::Readback | Kind::Arguments => u64::MAX,
+            MemoryKind::Upload | MemoryKind::Readback | MemoryKind::Arguments => u64::MAX,
         });
         let limits = PoolLimits {
             max_buffer_bytes: caps.max_buffer_bytes,
             budget_bytes,
             region_bytes: KINDS.map(|kind| match kind {
-                Kind::Device if unified => REGION_BYTES_UNIFIED,
-                Kind::Device | Kind::Spill => REGION_BYTES,
-                Kind::Small => REGION_BYTES_SMALL,
-                Kind::Upload | Kind::Readback | Kind::Arguments => REGION_BYTES_STAGING,
+                MemoryKind::Device if unified => REGION_BYTES_UNIFIED,
+                MemoryKind::Device | MemoryKind::Spill => REGION_BYTES,
+                MemoryKind::Small => REGION_BYTES_SMALL,
+                MemoryKind::Upload | MemoryKind::Readback | MemoryKind::Arguments => REGION_BYTES_STAGING,
             }),
             direct_read_bytes: KINDS.map(|kind| match first(kind) {
                 Some(t) if t.host_cached => u64::MAX,
                 _ => UNCACHED_READ_BYTES,
             }),
         };
-        let map = KINDS.map(|kind| kind != Kind::Device || unified);
+        let map = KINDS.map(|kind| kind != MemoryKind::Device || unified);
         let max_allocation_bytes = caps.max_allocation_bytes;
         DeviceMemoryPlan { memory_types: caps.memory_types.clone(), ranked, map, max_allocation_bytes, limits }
     }
 }
 
-const KINDS: [Kind; Kind::COUNT] =
-    [Kind::Device, Kind::Small, Kind::Spill, Kind::Upload, Kind::Readback, Kind::Arguments];
+const KINDS: [MemoryKind; MemoryKind::COUNT] = [
+    MemoryKind::Device,
+    MemoryKind::Small,
+    MemoryKind::Spill,
+    MemoryKind::Upload,
+    MemoryKind::Readback,
+    MemoryKind::Arguments,
+];
 
-fn ranked(caps: &Caps, kind: Kind, unified: bool) -> Vec<u32> {
+fn ranked(caps: &Caps, kind: MemoryKind, unified: bool) -> Vec<u32> {
     let mut types: Vec<(u32, u32)> =
         (0u32..).zip(&caps.memory_types).filter_map(|(i, t)| Some((score(t, kind, unified)?, i))).collect();
     types.sort_by_key(|&(score, i)| (std::cmp::Reverse(score), i));
@@ -120,18 +126,18 @@ fn ranked(caps: &Caps, kind: Kind, unified: bool) -> Vec<u32> {
 }
 
 /// How well a memory type serves a kind; `None` for not at all.
-fn score(t: &MemoryTypeInfo, kind: Kind, unified: bool) -> Option<u32> {
+fn score(t: &MemoryTypeInfo, kind: MemoryKind, unified: bool) -> Option<u32> {
     let host = t.host_visible && t.host_coherent;
     let points = |wishes: &[(bool, u32)]| wishes.iter().map(|&(holds, weight)| if holds { weight } else { 0 }).sum();
     match kind {
         _ if t.special => None,
-        Kind::Device if unified => Some(points(&[(t.device_local, 8), (host, 4), (host && t.host_cached, 2)])),
-        Kind::Device => Some(points(&[(t.device_local, 8), (!t.host_visible, 4)])),
-        Kind::Small => (host && t.device_local).then(|| points(&[(t.host_cached, 1)])),
-        Kind::Spill => host.then(|| points(&[(!t.device_local, 4), (t.host_cached, 1)])),
-        Kind::Upload => host.then(|| points(&[(!t.device_local, 4), (!t.host_cached, 1)])),
-        Kind::Readback => host.then(|| points(&[(t.host_cached, 8), (!t.device_local, 1)])),
-        Kind::Arguments => host.then(|| points(&[(t.device_local, 4)])),
+        MemoryKind::Device if unified => Some(points(&[(t.device_local, 8), (host, 4), (host && t.host_cached, 2)])),
+        MemoryKind::Device => Some(points(&[(t.device_local, 8), (!t.host_visible, 4)])),
+        MemoryKind::Small => (host && t.device_local).then(|| points(&[(t.host_cached, 1)])),
+        MemoryKind::Spill => host.then(|| points(&[(!t.device_local, 4), (t.host_cached, 1)])),
+        MemoryKind::Upload => host.then(|| points(&[(!t.device_local, 4), (!t.host_cached, 1)])),
+        MemoryKind::Readback => host.then(|| points(&[(t.host_cached, 8), (!t.device_local, 1)])),
+        MemoryKind::Arguments => host.then(|| points(&[(t.device_local, 4)])),
     }
 }
 
@@ -152,7 +158,7 @@ impl VulkanBacking {
 impl Backing for VulkanBacking {
     type Memory = VulkanoBuffer;
 
-    fn allocate(&self, kind: Kind, size_bytes: u64) -> Result<Chunk<VulkanoBuffer>, AllocError> {
+    fn allocate(&self, kind: MemoryKind, size_bytes: u64) -> Result<Chunk<VulkanoBuffer>, AllocError> {
         let raw = self.raw_buffer(size_bytes, ExternalMemoryHandleTypes::empty())?;
         let (memory_type_index, size) = self.memory_type(&raw, kind)?;
         let info = MemoryAllocateInfo {
@@ -189,7 +195,7 @@ impl VulkanBacking {
     }
 
     /// The best memory type of a kind for a buffer, and the bytes that it needs.
-    pub(super) fn memory_type(&self, raw: &RawBuffer, kind: Kind) -> Result<(u32, u64), AllocError> {
+    pub(super) fn memory_type(&self, raw: &RawBuffer, kind: MemoryKind) -> Result<(u32, u64), AllocError> {
         let needs = raw.memory_requirements();
         let mut types = self.plan.ranked[kind as usize].iter().copied();
         let found = types.find(|&i| needs.memory_type_bits & (1 << i) != 0).ok_or(AllocError::OutOfMemory)?;
@@ -226,7 +232,7 @@ impl VulkanBacking {
         &self.device
     }
 
-    pub(super) fn maps(&self, kind: Kind) -> bool {
+    pub(super) fn maps(&self, kind: MemoryKind) -> bool {
         self.plan.map[kind as usize]
     }
 }

@@ -29,7 +29,7 @@ impl Hazard {
 /// What a block is for, which decides the memory type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum MemoryKind {
     /// Tensors: device-local; mapped as well where the host shares the memory.
     Device,
     /// Small tensors on a discrete GPU: device-local memory that the host writes over the bus, without a copy on the GPU.
@@ -44,7 +44,7 @@ pub enum Kind {
     Arguments,
 }
 
-impl Kind {
+impl MemoryKind {
     /// How many kinds there are.
     pub const COUNT: usize = 6;
 }
@@ -52,7 +52,7 @@ impl Kind {
 /// A piece of a region. It may be copied as a description; the memory belongs to one buffer, or to the pool.
 #[derive(Debug, Clone, Copy)]
 pub struct Block {
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// Index of the region in its heap.
     pub region: u32,
     pub offset: u64,

@@ -8,7 +8,7 @@ use ash::vk;
 
 use super::block::{Block, FreeBlock, Hazard};
 use super::external::External;
-use super::{DevicePool, Kind};
+use super::{DevicePool, MemoryKind};
 
 /// Device memory with a size in bytes. The contents are undefined until something is written.
 pub struct Buffer {
@@ -45,7 +45,7 @@ impl Buffer {
     /// A buffer without memory, whose addresses begin at `address`.
     pub fn without_memory(id: u32, address: u64, size_bytes: u64, pool: Arc<DevicePool>) -> Buffer {
         let block = Block {
-            kind: Kind::Device,
+            kind: MemoryKind::Device,
             region: 0,
             offset: 0,
             size_bytes,
@@ -92,7 +92,7 @@ impl Buffer {
 
     /// Whether the buffer lies in host memory because device memory was full.
     pub fn is_spilled(&self) -> bool {
-        self.block.kind == Kind::Spill
+        self.block.kind == MemoryKind::Spill
     }
 
     /// The memory that it lies in.

@@ -14,7 +14,7 @@ use vulkano::memory::{
 use vulkano::{Validated, VulkanError};
 
 use super::backing::{USAGE, VulkanBacking, alloc_error};
-use super::block::{Block, Kind};
+use super::block::{Block, MemoryKind};
 use super::pool::{AllocError, Chunk};
 use super::{Buffer, DevicePool};
 
@@ -53,7 +53,7 @@ impl VulkanBacking {
 
     fn allocate_shared(&self, size_bytes: u64) -> Result<(Chunk<VulkanoBuffer>, File, u32, u64), AllocError> {
         let raw = self.raw_buffer(size_bytes, ExternalMemoryHandleTypes::OPAQUE_FD)?;
-        let (memory_type_index, allocation_size) = self.memory_type(&raw, Kind::Device)?;
+        let (memory_type_index, allocation_size) = self.memory_type(&raw, MemoryKind::Device)?;
         let memory = DeviceMemory::allocate(
             Arc::clone(self.device()),
             MemoryAllocateInfo {
@@ -67,7 +67,7 @@ impl VulkanBacking {
         )
         .map_err(|e| alloc_error("vkAllocateMemory", e))?;
         let file = memory.export_fd(FD).map_err(|e| alloc_error("vkGetMemoryFdKHR", e))?;
-        let chunk = self.bind(raw, memory, self.maps(Kind::Device))?;
+        let chunk = self.bind(raw, memory, self.maps(MemoryKind::Device))?;
         Ok((chunk, file, memory_type_index, allocation_size))
     }
 
@@ -108,7 +108,7 @@ impl VulkanBacking {
             }),
             e => alloc_error("vkAllocateMemory", e),
         })?;
-        self.bind(raw, memory, self.maps(Kind::Device))
+        self.bind(raw, memory, self.maps(MemoryKind::Device))
     }
 }
 
@@ -157,7 +157,7 @@ fn buffer(
     external: impl FnOnce(VulkanoBuffer) -> External,
 ) -> Buffer {
     let block = Block {
-        kind: Kind::Device,
+        kind: MemoryKind::Device,
         region: u32::MAX,
         offset: 0,
         size_bytes: size_bytes.next_multiple_of(ROUND_BYTES),

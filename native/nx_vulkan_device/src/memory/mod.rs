@@ -16,7 +16,7 @@ mod ring;
 
 pub use backing::HostAccess;
 pub use backing::{DeviceMemoryPlan, VulkanBacking};
-pub use block::{FreeBlock, Kind};
+pub use block::{FreeBlock, MemoryKind};
 pub use buffer::Buffer;
 pub use external::{External, imported_buffer, shared_buffer};
 pub use pool::{AllocError, Pool, reserved_bytes};

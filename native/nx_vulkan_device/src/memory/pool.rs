@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nx_vulkan_ir::Error;
 
-use super::block::{Block, FreeBlock, Hazard, Kind};
+use super::block::{Block, FreeBlock, Hazard, MemoryKind};
 use super::class::class_of;
 use super::ranges::FreeRanges;
 
@@ -28,7 +28,7 @@ pub trait Backing: Send + Sync {
     /// One allocation; dropping it frees the memory.
     type Memory: Send;
 
-    fn allocate(&self, kind: Kind, size_bytes: u64) -> Result<Chunk<Self::Memory>, AllocError>;
+    fn allocate(&self, kind: MemoryKind, size_bytes: u64) -> Result<Chunk<Self::Memory>, AllocError>;
 }
 
 /// Memory fresh from the backing.
@@ -58,11 +58,11 @@ pub enum AllocError {
 pub struct PoolLimits {
     pub max_buffer_bytes: u64,
     /// Most bytes to reserve from the backing, by kind. 0 switches a kind off.
-    pub budget_bytes: [u64; Kind::COUNT],
+    pub budget_bytes: [u64; MemoryKind::COUNT],
     /// Regions start at the first size and double up to the second.
-    pub region_bytes: [(u64, u64); Kind::COUNT],
+    pub region_bytes: [(u64, u64); MemoryKind::COUNT],
     /// Most bytes that the host reads straight from mapped memory of a kind.
-    pub direct_read_bytes: [u64; Kind::COUNT],
+    pub direct_read_bytes: [u64; MemoryKind::COUNT],
 }
 
 struct Region<M> {
@@ -110,9 +110,9 @@ pub fn reserved_bytes(size_bytes: u64) -> u64 {
 
 /// Blocks of memory by size classes, which are given out again once the device has done with them.
 pub struct Pool<B: Backing> {
-    heaps: [Mutex<Heap<B::Memory>>; Kind::COUNT],
+    heaps: [Mutex<Heap<B::Memory>>; MemoryKind::COUNT],
     /// By kind, each written under its heap's lock.
-    in_use_bytes: [AtomicU64; Kind::COUNT],
+    in_use_bytes: [AtomicU64; MemoryKind::COUNT],
     /// The most that was in use at once.
     peak_bytes: AtomicU64,
     /// How often the backing allocated.
@@ -140,7 +140,7 @@ impl<B: Backing> Pool<B> {
     pub fn new(backing: B, limits: PoolLimits) -> Pool<B> {
         Pool {
             heaps: std::array::from_fn(|_| Mutex::default()),
-            in_use_bytes: [const { AtomicU64::new(0) }; Kind::COUNT],
+            in_use_bytes: [const { AtomicU64::new(0) }; MemoryKind::COUNT],
             peak_bytes: AtomicU64::new(0),
             allocations: AtomicU64::new(0),
             grew: AtomicBool::new(false),
@@ -152,7 +152,10 @@ impl<B: Backing> Pool<B> {
 
     /// Bytes of blocks that buffers hold, tensors only.
     pub fn in_use_bytes(&self) -> u64 {
-        [Kind::Device, Kind::Small, Kind::Spill].map(|kind| self.in_use_bytes[kind as usize].load(Relaxed)).iter().sum()
+        [MemoryKind::Device, MemoryKind::Small, MemoryKind::Spill]
+            .map(|kind| self.in_use_bytes[kind as usize].load(Relaxed))
+            .iter()
+            .sum()
     }
 
     /// The most bytes that were in use at once so far.
@@ -162,7 +165,7 @@ impl<B: Backing> Pool<B> {
 
     /// Bytes taken from the backing, of every kind.
     pub fn reserved_bytes(&self) -> u64 {
-        (0..Kind::COUNT).map(|k| lock(&self.heaps[k]).reserved_bytes).sum()
+        (0..MemoryKind::COUNT).map(|k| lock(&self.heaps[k]).reserved_bytes).sum()
     }
 
     /// How often memory was taken from the backing.
@@ -177,12 +180,12 @@ impl<B: Backing> Pool<B> {
 
     /// The most bytes that one tensor can ever have.
     pub fn largest_bytes(&self) -> u64 {
-        let budget_bytes = |kind: Kind| self.limits.budget_bytes[kind as usize];
-        budget_bytes(Kind::Device).max(budget_bytes(Kind::Spill)).min(self.limits.max_buffer_bytes)
+        let budget_bytes = |kind: MemoryKind| self.limits.budget_bytes[kind as usize];
+        budget_bytes(MemoryKind::Device).max(budget_bytes(MemoryKind::Spill)).min(self.limits.max_buffer_bytes)
     }
 
     /// A block of at least `size_bytes`, aligned to 256 bytes, with undefined contents.
-    pub fn alloc(&self, kind: Kind, size_bytes: u64, completed: u64) -> Result<FreeBlock, AllocError> {
+    pub fn alloc(&self, kind: MemoryKind, size_bytes: u64, completed: u64) -> Result<FreeBlock, AllocError> {
         if size_bytes > self.limits.max_buffer_bytes {
             return Err(AllocError::TooLarge { limit_bytes: self.limits.max_buffer_bytes });
         }
@@ -256,14 +259,14 @@ impl<B: Backing> Pool<B> {
         freed
     }
 
-    fn heap(&self, kind: Kind) -> MutexGuard<'_, Heap<B::Memory>> {
+    fn heap(&self, kind: MemoryKind) -> MutexGuard<'_, Heap<B::Memory>> {
         lock(&self.heaps[kind as usize])
     }
 
     fn alloc_dedicated(
         &self,
         heap: &mut Heap<B::Memory>,
-        kind: Kind,
+        kind: MemoryKind,
         size_bytes: u64,
         completed: u64,
     ) -> Result<FreeBlock, AllocError> {
@@ -292,7 +295,7 @@ impl<B: Backing> Pool<B> {
     fn refill(
         &self,
         heap: &mut Heap<B::Memory>,
-        kind: Kind,
+        kind: MemoryKind,
         class: usize,
         bytes: u64,
     ) -> Result<FreeBlock, AllocError> {
@@ -326,7 +329,7 @@ impl<B: Backing> Pool<B> {
     }
 
     /// Adds a region for blocks of `bytes`: as large as the growth rule says, smaller where that does not fit.
-    fn grow(&self, heap: &mut Heap<B::Memory>, kind: Kind, bytes: u64) -> Result<(), AllocError> {
+    fn grow(&self, heap: &mut Heap<B::Memory>, kind: MemoryKind, bytes: u64) -> Result<(), AllocError> {
         let (first, last) = self.limits.region_bytes[kind as usize];
         let mut size = heap
             .reserved_bytes
@@ -346,7 +349,7 @@ impl<B: Backing> Pool<B> {
     fn add_region(
         &self,
         heap: &mut Heap<B::Memory>,
-        kind: Kind,
+        kind: MemoryKind,
         size_bytes: u64,
         free: FreeRanges,
     ) -> Result<usize, AllocError> {
@@ -392,7 +395,14 @@ impl<M> Heap<M> {
         })
     }
 
-    fn block(&self, kind: Kind, region: usize, offset: u64, size_bytes: u64, hazard: Hazard) -> Option<FreeBlock> {
+    fn block(
+        &self,
+        kind: MemoryKind,
+        region: usize,
+        offset: u64,
+        size_bytes: u64,
+        hazard: Hazard,
+    ) -> Option<FreeBlock> {
         let chunk = &self.regions.get(region)?.as_ref()?.chunk;
         let mapped = match chunk.mapped.is_null() {
             true => chunk.mapped,

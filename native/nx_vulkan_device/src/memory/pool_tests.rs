@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
-use super::block::{FreeBlock, Hazard, Kind};
+use super::block::{FreeBlock, Hazard, MemoryKind};
 use super::class::GRANULE_BYTES;
 use super::pool::{AllocError, Backing, Chunk, DEDICATED_ABOVE_BYTES, Pool, PoolLimits};
 
@@ -45,7 +45,7 @@ impl Drop for FakeMemory {
 impl Backing for Fake {
     type Memory = FakeMemory;
 
-    fn allocate(&self, _kind: Kind, size_bytes: u64) -> Result<Chunk<FakeMemory>, AllocError> {
+    fn allocate(&self, _kind: MemoryKind, size_bytes: u64) -> Result<Chunk<FakeMemory>, AllocError> {
         if self.counts.bytes.load(SeqCst) + size_bytes > self.capacity_bytes {
             return Err(AllocError::OutOfMemory);
         }
@@ -75,9 +75,9 @@ fn pool(capacity_bytes: u64) -> (Pool<Fake>, Arc<Counts>) {
     let backing = Fake { counts: Arc::clone(&counts), capacity_bytes };
     let limits = PoolLimits {
         max_buffer_bytes: 1 << 40,
-        budget_bytes: [u64::MAX; Kind::COUNT],
-        region_bytes: [(1 << 20, 4 << 20); Kind::COUNT],
-        direct_read_bytes: [u64::MAX; Kind::COUNT],
+        budget_bytes: [u64::MAX; MemoryKind::COUNT],
+        region_bytes: [(1 << 20, 4 << 20); MemoryKind::COUNT],
+        direct_read_bytes: [u64::MAX; MemoryKind::COUNT],
     };
     (Pool::new(backing, limits), counts)
 }
@@ -116,7 +116,7 @@ fn random_blocks_never_overlap() {
                 // Sizes of every magnitude up to 512 KiB.
                 let bits = random(&mut state) % 20;
                 let size = random(&mut state) % (1 << bits) + 1;
-                let block = pool.alloc(Kind::Device, size, step).unwrap();
+                let block = pool.alloc(MemoryKind::Device, size, step).unwrap();
                 assert!(block.block.size_bytes >= size.next_multiple_of(16));
                 assert!(block.block.address.is_multiple_of(GRANULE_BYTES));
                 let byte = step as u8;
@@ -149,7 +149,7 @@ fn a_steady_state_allocates_nothing() {
     let (pool, counts) = pool(1 << 40);
     let sizes = [1u64, 300, 5000, 70_000, 3 << 20, 65 << 20, 200 << 20, 5 << 30];
     let round = || {
-        let blocks: Vec<_> = sizes.iter().map(|&s| pool.alloc(Kind::Device, s, 0).unwrap()).collect();
+        let blocks: Vec<_> = sizes.iter().map(|&s| pool.alloc(MemoryKind::Device, s, 0).unwrap()).collect();
         blocks.into_iter().for_each(|b| pool.free(b));
     };
     round();
@@ -165,7 +165,7 @@ fn hazards_stay_with_the_memory() {
     let (pool, _) = pool(1 << 40);
     for size in [256, 100_000, DEDICATED_ABOVE_BYTES + 1] {
         let mut seen = HashSet::new();
-        let mut block = pool.alloc(Kind::Device, size, 0).unwrap();
+        let mut block = pool.alloc(MemoryKind::Device, size, 0).unwrap();
         assert_eq!(block.hazard, Hazard::default());
         block.hazard.use_serial = 9;
         block.hazard.write_epoch = 4;
@@ -174,7 +174,7 @@ fn hazards_stay_with_the_memory() {
         // The oldest free block comes first, so the marked one comes back after the rest of its class.
         let mut held = Vec::new();
         let again = loop {
-            let block = pool.alloc(Kind::Device, size, 0).unwrap();
+            let block = pool.alloc(MemoryKind::Device, size, 0).unwrap();
             assert!(seen.insert(block.block.address));
             held.push(block);
             if block.block.address == address {
@@ -191,7 +191,7 @@ fn hazards_stay_with_the_memory() {
 fn memory_in_flight_is_not_given_back() {
     let (pool, counts) = pool(1 << 40);
     for size in [1000, DEDICATED_ABOVE_BYTES + 1] {
-        let mut block = pool.alloc(Kind::Device, size, 0).unwrap();
+        let mut block = pool.alloc(MemoryKind::Device, size, 0).unwrap();
         block.hazard.use_serial = 7;
         pool.free(block);
         assert_eq!(pool.trim(6), 0);
@@ -207,7 +207,7 @@ fn a_full_device_says_so_and_recovers() {
     let (pool, _) = pool(capacity);
     let mut held = Vec::new();
     let error = loop {
-        match pool.alloc(Kind::Device, 200_000, 0) {
+        match pool.alloc(MemoryKind::Device, 200_000, 0) {
             Ok(block) => held.push(block),
             Err(e) => break e,
         }
@@ -216,34 +216,37 @@ fn a_full_device_says_so_and_recovers() {
     assert!(held.len() as u64 * 229_376 > capacity * 8 / 10, "{} blocks", held.len());
     held.drain(..).for_each(|b| pool.free(b));
     // Other sizes fit into what those blocks leave, joined, without a trim.
-    let big = pool.alloc(Kind::Device, 900_000, 0).unwrap();
+    let big = pool.alloc(MemoryKind::Device, 900_000, 0).unwrap();
     pool.free(big);
     pool.trim(0);
-    assert!(pool.alloc(Kind::Device, 7 << 20, 0).is_ok());
+    assert!(pool.alloc(MemoryKind::Device, 7 << 20, 0).is_ok());
 }
 
 #[test]
 fn budgets_and_limits_hold() {
     let (mut pool, counts) = pool(1 << 40);
-    pool.limits.budget_bytes[Kind::Device as usize] = 3 << 20;
-    pool.limits.budget_bytes[Kind::Spill as usize] = 0;
+    pool.limits.budget_bytes[MemoryKind::Device as usize] = 3 << 20;
+    pool.limits.budget_bytes[MemoryKind::Spill as usize] = 0;
     pool.limits.max_buffer_bytes = 1 << 30;
-    assert!(pool.alloc(Kind::Device, 1 << 20, 0).is_ok());
-    assert_eq!(pool.alloc(Kind::Device, 4 << 20, 0).err(), Some(AllocError::OutOfMemory));
-    assert_eq!(pool.alloc(Kind::Spill, 1, 0).err(), Some(AllocError::OutOfMemory));
-    assert_eq!(pool.alloc(Kind::Device, (1 << 30) + 1, 0).err(), Some(AllocError::TooLarge { limit_bytes: 1 << 30 }));
+    assert!(pool.alloc(MemoryKind::Device, 1 << 20, 0).is_ok());
+    assert_eq!(pool.alloc(MemoryKind::Device, 4 << 20, 0).err(), Some(AllocError::OutOfMemory));
+    assert_eq!(pool.alloc(MemoryKind::Spill, 1, 0).err(), Some(AllocError::OutOfMemory));
+    assert_eq!(
+        pool.alloc(MemoryKind::Device, (1 << 30) + 1, 0).err(),
+        Some(AllocError::TooLarge { limit_bytes: 1 << 30 })
+    );
     assert!(counts.bytes.load(SeqCst) <= 3 << 20);
 }
 
 #[test]
 fn growth_by_large_blocks_is_told_once() {
     let (pool, _) = pool(1 << 40);
-    let small = pool.alloc(Kind::Device, 1 << 20, 0).unwrap();
+    let small = pool.alloc(MemoryKind::Device, 1 << 20, 0).unwrap();
     assert!(!pool.take_growth(), "a small block");
-    let large = pool.alloc(Kind::Device, 100 << 20, 0).unwrap();
+    let large = pool.alloc(MemoryKind::Device, 100 << 20, 0).unwrap();
     assert_eq!([pool.take_growth(), pool.take_growth()], [true, false]);
     pool.free(large);
-    let again = pool.alloc(Kind::Device, 100 << 20, 0).unwrap();
+    let again = pool.alloc(MemoryKind::Device, 100 << 20, 0).unwrap();
     assert!(!pool.take_growth(), "a free block served");
     [small, again].into_iter().for_each(|block| pool.free(block));
 }
@@ -251,11 +254,11 @@ fn growth_by_large_blocks_is_told_once() {
 #[test]
 fn idle_dedicated_memory_is_bounded() {
     let (mut pool, counts) = pool(1 << 40);
-    pool.limits.budget_bytes[Kind::Device as usize] = 4 << 30;
+    pool.limits.budget_bytes[MemoryKind::Device as usize] = 4 << 30;
     // Each size is too large for the free regions before it, so nothing is reused.
     let mut size = 100u64 << 20;
     while size < 1 << 30 {
-        let block = pool.alloc(Kind::Device, size, 0).unwrap();
+        let block = pool.alloc(MemoryKind::Device, size, 0).unwrap();
         pool.free(block);
         size += size / 3;
     }

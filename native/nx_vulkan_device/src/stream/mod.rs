@@ -21,7 +21,7 @@ use nx_vulkan_ir::{Error, Result};
 
 use crate::device::{DeviceKind, OpenDevice};
 use crate::kernel::{Access, Binding, BoundLaunch, Launch, Pipeline, Waits};
-use crate::memory::{Buffer, DevicePool, Kind, Ring};
+use crate::memory::{Buffer, DevicePool, MemoryKind, Ring};
 use crate::profile::{Measured, Profiler};
 use crate::work::{Rates, Work};
 pub use hold::{MAX_HELD_COMMANDS, MAX_HELD_NS};
@@ -454,7 +454,7 @@ impl Stream {
         loop {
             let mut recorder = self.acquire()?;
             if recorder.arguments.is_none() {
-                let buffer = self.host_buffer(Kind::Arguments, ARGUMENT_RING_BYTES)?;
+                let buffer = self.host_buffer(MemoryKind::Arguments, ARGUMENT_RING_BYTES)?;
                 recorder.arguments = Some((buffer, Ring::new(ARGUMENT_RING_BYTES)));
             }
             let serial = recorder.serial;
@@ -491,7 +491,7 @@ impl Stream {
         if !is_small(&self.lock()) {
             return Ok(());
         }
-        let buffer = self.host_buffer(Kind::Arguments, size)?;
+        let buffer = self.host_buffer(MemoryKind::Arguments, size)?;
         // It may have been a ring before.
         self.wait_serial(buffer.use_serial())?;
         let mut recorder = self.lock();

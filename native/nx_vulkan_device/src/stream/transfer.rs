@@ -9,7 +9,7 @@ use ash::vk;
 use nx_vulkan_ir::{Error, Result};
 
 use super::Stream;
-use crate::memory::{AllocError, Buffer, Kind, Ring};
+use crate::memory::{AllocError, Buffer, MemoryKind, Ring};
 use crate::profile::Measured;
 use crate::work::Work;
 
@@ -99,7 +99,7 @@ impl Stream {
     fn download_staged(&self, src: &Buffer, offset: u64, out: &mut [u8]) -> Result<()> {
         let mut earlier: Option<(Buffer, u64, &mut [u8])> = None;
         for (chunk, at) in out.chunks_mut(CHUNK_BYTES).zip((offset..).step_by(CHUNK_BYTES)) {
-            let staging = self.host_buffer(Kind::Readback, chunk.len() as u64)?;
+            let staging = self.host_buffer(MemoryKind::Readback, chunk.len() as u64)?;
             let serial = self.record_copy(src, at, &staging, 0, chunk.len() as u64)?;
             if let Some((staging, serial, out)) = earlier.take() {
                 self.flush()?;
@@ -157,7 +157,7 @@ impl Stream {
     }
 
     /// A mapped buffer for staging or arguments.
-    pub(super) fn host_buffer(&self, kind: Kind, size_bytes: u64) -> Result<Buffer> {
+    pub(super) fn host_buffer(&self, kind: MemoryKind, size_bytes: u64) -> Result<Buffer> {
         let block = self.pool.alloc(kind, size_bytes, self.completed()).map_err(|e| match e {
             AllocError::OutOfMemory => Error::OutOfMemory {
                 size_bytes,
@@ -178,7 +178,7 @@ impl Stream {
                 let (buffer, ring) = match &mut *cell {
                     Some(staging) => staging,
                     empty => {
-                        let buffer = self.host_buffer(Kind::Upload, UPLOAD_RING_BYTES)?;
+                        let buffer = self.host_buffer(MemoryKind::Upload, UPLOAD_RING_BYTES)?;
                         empty.insert((Arc::new(buffer), Ring::new(UPLOAD_RING_BYTES)))
                     }
                 };

@@ -11,8 +11,8 @@ use super::fourier::{Epsilon, Fourier};
 use super::function::Function;
 use super::linalg::Linalg;
 use super::ops::{
-    Binary, Elementwise, Kind, Unary, control, index, matrix, order, placement, product, reduction, source, transform,
-    view, window,
+    Binary, Elementwise, OpKind, Unary, control, index, matrix, order, placement, product, reduction, source,
+    transform, view, window,
 };
 use super::window::Windows;
 
@@ -214,7 +214,7 @@ pub enum Op {
 
 impl Op {
     /// Answers what `ask` finds out of the one place where all is said about the op.
-    pub(super) fn kind<R>(&self, ask: impl FnOnce(&dyn Kind) -> R) -> R {
+    pub(super) fn kind<R>(&self, ask: impl FnOnce(&dyn OpKind) -> R) -> R {
         match self {
             Op::Unary(op) => ask(&Elementwise::Unary(*op)),
             Op::Binary(op) => ask(&Elementwise::Binary(*op)),

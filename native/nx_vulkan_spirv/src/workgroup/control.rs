@@ -9,7 +9,7 @@ use rspirv::spirv::Word;
 
 use super::index::Index;
 use super::memory::Region;
-use super::node::{Entry, Id, Kind, Source};
+use super::node::{Entry, Id, NodeKind, Source};
 use super::plan::Relation;
 use super::{Emitter, Target, invalid};
 use crate::access::value_type;
@@ -26,10 +26,10 @@ impl Emitter<'_, '_, '_> {
     /// Emits the loop or the branches whose first result is `first`.
     pub(super) fn control(&mut self, first: Id, live: &mut Vec<(Id, Region)>) -> Result<()> {
         let node = self.node_of(first).ok_or_else(|| invalid("a loop twice".to_string()))?;
-        let Kind::Control { op, .. } = &node.kind else { return Err(invalid("no loop".to_string())) };
+        let NodeKind::Control { op, .. } = &node.kind else { return Err(invalid("no loop".to_string())) };
         let results: Vec<Id> = (first..self.entries.len())
             .take_while(|&id| match self.entries[id].node.as_deref().map(|node| &node.kind) {
-                Some(Kind::Control { op: other, first: of }) => *of == first && Rc::ptr_eq(op, other),
+                Some(NodeKind::Control { op: other, first: of }) => *of == first && Rc::ptr_eq(op, other),
                 _ => false,
             })
             .collect();

@@ -12,7 +12,7 @@ use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::{SmallVec, smallvec};
 
 use super::index::Index;
-use super::node::{Id, Kind, Node, Source};
+use super::node::{Id, Node, NodeKind, Source};
 use super::{Emitter, Port, invalid};
 use crate::access::{self, Element, value_type};
 use crate::scalar::{self, Value};
@@ -48,10 +48,10 @@ impl Emitter<'_, '_, '_> {
             Source::Lazy => {
                 let node = self.node_of(id).ok_or_else(|| invalid("a value from nowhere".to_string()))?;
                 match &node.kind {
-                    Kind::Op(op) => self.computed(id, op, &node, index),
-                    Kind::Fold(_) => self.fold_alone(&node, index),
-                    Kind::Put { axes } => self.put(id, axes, &node, index),
-                    Kind::Control { .. } => Err(invalid("a result before its loop".to_string())),
+                    NodeKind::Op(op) => self.computed(id, op, &node, index),
+                    NodeKind::Reduction(_) => self.reduction_alone(&node, index),
+                    NodeKind::Put { axes } => self.put(id, axes, &node, index),
+                    NodeKind::Control { .. } => Err(invalid("a result before its loop".to_string())),
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Index arithmetic with sizes that are known: constants fold, and what was computed once is used again.
+//! Index arithmetic with sizes that are known: constants are computed, and what was computed once is used again.
 
 use nx_vulkan_ir::shape::{Dims, elements};
 use rspirv::spirv::{Op, Word};

@@ -6,13 +6,13 @@
 
 mod control;
 mod element;
-mod fold;
 mod index;
 mod memory;
 mod node;
 mod pause;
 mod phase;
 mod plan;
+mod reduction;
 mod steps;
 
 use std::collections::HashMap;

@@ -50,14 +50,14 @@ impl Entry {
 /// How a value is computed.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub kind: Kind,
+    pub kind: NodeKind,
     pub operands: SmallVec<[Id; 3]>,
 }
 
 #[derive(Debug)]
-pub(super) enum Kind {
+pub(super) enum NodeKind {
     Op(Op),
-    Fold(Fold),
+    Reduction(Reduce),
     /// a, number of the last update of each element or 0, updates
     Put {
         axes: Axes,
@@ -71,14 +71,14 @@ pub(super) enum Kind {
 
 /// A reduction: for each element of the result, accumulators of other elements are combined.
 #[derive(Debug)]
-pub(super) struct Fold {
+pub(super) struct Reduce {
     pub reducer: Reducer,
     pub reduced: Dims,
-    pub what: Folded,
+    pub what: Reduced,
 }
 
 #[derive(Debug)]
-pub(super) enum Folded {
+pub(super) enum Reduced {
     /// a; axes in ascending order
     Axes(Axes),
     /// Operands whose elements at the same position are combined.
@@ -96,7 +96,7 @@ fn reducer(reduction: Reduction, tie_high: bool, input: DType, out: DType) -> Re
 }
 
 impl Emitter<'_, '_, '_> {
-    fn node(&mut self, ty: Type, kind: Kind, operands: &[Id]) -> Id {
+    fn node(&mut self, ty: Type, kind: NodeKind, operands: &[Id]) -> Id {
         let node = Some(Rc::new(Node { kind, operands: operands.into() }));
         self.add(Entry { ty, source: Source::Lazy, node })
     }
@@ -104,7 +104,7 @@ impl Emitter<'_, '_, '_> {
     /// What is combined where a stack of a few tensors is reduced along its axis.
     fn parts(&self, stack: Id, axes: &Axes, ty: &Type) -> Option<SmallVec<[Id; 3]>> {
         let node = self.node_of(stack)?;
-        let Kind::Op(Op::Stack { axis }) = &node.kind else { return None };
+        let NodeKind::Op(Op::Stack { axis }) = &node.kind else { return None };
         let same = node.operands.iter().all(|&part| self.entries[part].ty.dtype == ty.dtype);
         (axes[..] == [*axis] && same && node.operands.len() <= MAX_ROWS).then(|| node.operands.clone())
     }
@@ -121,52 +121,53 @@ impl Emitter<'_, '_, '_> {
                 (op @ (Op::While(_) | Op::Cond(_)), _) => {
                     let (op, first) = (Rc::new(op.clone()), self.entries.len());
                     for out in &instruction.outs {
-                        let kind = Kind::Control { op: Rc::clone(&op), first };
+                        let kind = NodeKind::Control { op: Rc::clone(&op), first };
                         results.push(self.node(out.clone(), kind, &operands));
                     }
                 }
                 (Op::Reduce { reduction, axes, tie_high }, [a, ..]) if self.parts(operands[0], axes, a).is_some() => {
                     let parts = self.parts(operands[0], axes, a).unwrap_or_default();
                     let reducer = reducer(*reduction, *tie_high, a.dtype, out.dtype);
-                    let fold = Fold { reducer, reduced: smallvec![parts.len() as u64], what: Folded::Parts };
-                    results.push(self.node(out, Kind::Fold(fold), &parts));
+                    let reduction = Reduce { reducer, reduced: smallvec![parts.len() as u64], what: Reduced::Parts };
+                    results.push(self.node(out, NodeKind::Reduction(reduction), &parts));
                 }
                 (Op::Reduce { reduction, axes, tie_high }, [a, ..]) => {
                     let mut axes = axes.clone();
                     axes.sort_unstable();
                     let reduced = axes.iter().map(|&axis| a.shape[axis]).collect();
                     let reducer = reducer(*reduction, *tie_high, a.dtype, out.dtype);
-                    let fold = Fold { reducer, reduced, what: Folded::Axes(axes) };
-                    results.push(self.node(out, Kind::Fold(fold), &operands));
+                    let reduction = Reduce { reducer, reduced, what: Reduced::Axes(axes) };
+                    results.push(self.node(out, NodeKind::Reduction(reduction), &operands));
                 }
                 (Op::Dot { contract_a, batch_a, contract_b, batch_b }, [a, _]) => {
                     let reduced = contract_a.iter().map(|&axis| a.shape[axis]).collect();
                     let reducer = reducer(Reduction::Sum, false, a.dtype, out.dtype);
-                    let what = Folded::Products {
+                    let what = Reduced::Products {
                         contract_a: contract_a.clone(),
                         batch_a: batch_a.clone(),
                         contract_b: contract_b.clone(),
                         batch_b: batch_b.clone(),
                     };
-                    results.push(self.node(out, Kind::Fold(Fold { reducer, reduced, what }), &operands));
+                    results.push(self.node(out, NodeKind::Reduction(Reduce { reducer, reduced, what }), &operands));
                 }
                 (Op::IndexedAdd { axes }, [_, indices, updates]) => {
                     let reducer = reducer(Reduction::Sum, false, updates.dtype, out.dtype);
-                    let what = Folded::Updates { axes: axes.clone() };
-                    let fold = Fold { reducer, reduced: smallvec![update_count(indices)], what };
-                    let sums = self.node(out.clone(), Kind::Fold(fold), &operands[1..]);
-                    let add = Kind::Op(Op::Binary(Binary::Add));
+                    let what = Reduced::Updates { axes: axes.clone() };
+                    let reduction = Reduce { reducer, reduced: smallvec![update_count(indices)], what };
+                    let sums = self.node(out.clone(), NodeKind::Reduction(reduction), &operands[1..]);
+                    let add = NodeKind::Op(Op::Binary(Binary::Add));
                     results.push(self.node(out, add, &[operands[0], sums]));
                 }
                 (Op::IndexedPut { axes }, [_, indices, _]) => {
                     let reducer = reducer(Reduction::Max, false, DType::U32, DType::U32);
-                    let what = Folded::LastUpdate { axes: axes.clone() };
-                    let fold = Fold { reducer, reduced: smallvec![update_count(indices)], what };
-                    let last = self.node(Type::new(DType::U32, &out.shape), Kind::Fold(fold), &operands[1..2]);
-                    let put = Kind::Put { axes: axes.clone() };
+                    let what = Reduced::LastUpdate { axes: axes.clone() };
+                    let reduction = Reduce { reducer, reduced: smallvec![update_count(indices)], what };
+                    let last =
+                        self.node(Type::new(DType::U32, &out.shape), NodeKind::Reduction(reduction), &operands[1..2]);
+                    let put = NodeKind::Put { axes: axes.clone() };
                     results.push(self.node(out, put, &[operands[0], last, operands[2]]));
                 }
-                (op, _) => results.push(self.node(out, Kind::Op(op.clone()), &operands)),
+                (op, _) => results.push(self.node(out, NodeKind::Op(op.clone()), &operands)),
             }
         }
         Ok(results)

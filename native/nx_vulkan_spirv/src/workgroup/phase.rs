@@ -10,7 +10,7 @@ use rspirv::spirv::Word;
 
 use super::index::Index;
 use super::memory::{Region, words};
-use super::node::{Fold, Id, Kind, Node, Source};
+use super::node::{Id, Node, NodeKind, Reduce, Source};
 use super::plan::{Root, Spread};
 use super::{Emitter, Target, invalid};
 use crate::access;
@@ -42,9 +42,9 @@ struct Team {
 }
 
 impl Team {
-    fn fold(&self) -> Result<&Fold> {
+    fn reduction(&self) -> Result<&Reduce> {
         match self.members.first().map(|(_, node)| &node.kind) {
-            Some(Kind::Fold(fold)) => Ok(fold),
+            Some(NodeKind::Reduction(reduction)) => Ok(reduction),
             _ => Err(invalid("no reduction".to_string())),
         }
     }
@@ -151,12 +151,14 @@ impl Emitter<'_, '_, '_> {
                         output: Some((k, base)),
                     });
                 }
-                Root::Fold(id) => {
+                Root::Reduction(id) => {
                     let node = self.node_of(id).ok_or_else(|| invalid("a reduction twice".to_string()))?;
-                    let Kind::Fold(fold) = &node.kind else { return Err(invalid("no reduction".to_string())) };
+                    let NodeKind::Reduction(reduction) = &node.kind else {
+                        return Err(invalid("no reduction".to_string()));
+                    };
                     read.extend(&node.operands);
                     // What is spread over a team was decided with costs; here only teams and rows come.
-                    match self.spread(id, fold, u64::MAX) {
+                    match self.spread(id, reduction, u64::MAX) {
                         Spread::Team(size) => teams.push((size, id, node)),
                         Spread::Rows | Spread::Inline => {
                             let region = self.allocate(id);
@@ -179,7 +181,7 @@ impl Emitter<'_, '_, '_> {
         let mut partly = vec![];
         let mut by_length: BTreeMap<u64, Vec<(&Team, usize)>> = BTreeMap::new();
         for team in &teams {
-            if !self.is_total(team.members[0].0, team.fold()?) {
+            if !self.is_total(team.members[0].0, team.reduction()?) {
                 partly.push(team);
                 continue;
             }
@@ -211,7 +213,7 @@ impl Emitter<'_, '_, '_> {
         }
         self.combine(&teams, live)?;
         for root in roots {
-            if let Root::Map(id) | Root::Fold(id) = *root
+            if let Root::Map(id) | Root::Reduction(id) = *root
                 && let Some((_, region)) = live.iter().find(|(of, _)| *of == id)
             {
                 self.entries[id].source = Source::Region(*region);
@@ -228,15 +230,15 @@ impl Emitter<'_, '_, '_> {
     /// Puts reductions of one result together that are combined alike, and gives all teams memory.
     fn teams(&mut self, folds: Vec<(u32, Id, Rc<Node>)>) -> Result<Vec<Team>> {
         let reducer_of = |node: &Rc<Node>| match &node.kind {
-            Kind::Fold(fold) => Some(fold.reducer),
+            NodeKind::Reduction(reduction) => Some(reduction.reducer),
             _ => None,
         };
         let mut alike: Vec<(u32, bool, Members)> = vec![];
         for (size, id, node) in folds {
-            let Kind::Fold(fold) = &node.kind else { return Err(invalid("no reduction".to_string())) };
-            let total = self.is_total(id, fold);
+            let NodeKind::Reduction(reduction) = &node.kind else { return Err(invalid("no reduction".to_string())) };
+            let total = self.is_total(id, reduction);
             let same = alike.iter_mut().find(|(of, is_total, members)| {
-                *of == size && *is_total && total && reducer_of(&members[0].1) == Some(fold.reducer)
+                *of == size && *is_total && total && reducer_of(&members[0].1) == Some(reduction.reducer)
             });
             match same {
                 Some((_, _, members)) => members.push((id, node)),
@@ -245,8 +247,8 @@ impl Emitter<'_, '_, '_> {
         }
         let mut teams = vec![];
         for (size, _, members) in alike {
-            let Kind::Fold(fold) = &members[0].1.kind else { continue };
-            let words = fold.reducer.accumulator_bytes() as u32 / 4;
+            let NodeKind::Reduction(reduction) = &members[0].1.kind else { continue };
+            let words = reduction.reducer.accumulator_bytes() as u32 / 4;
             let count = self.elements_of(members[0].0) as u32 * members.len() as u32;
             let partial = self.memory.allocate(words, size * count);
             let last = (size > LAST_ACCUMULATORS).then(|| self.memory.allocate(words, LAST_ACCUMULATORS * count));
@@ -261,12 +263,12 @@ impl Emitter<'_, '_, '_> {
         let is_stack = |&operand: &Id| {
             let stack = self.node_of(operand);
             stack.is_some_and(|stack| {
-                matches!(stack.kind, Kind::Op(Op::Stack { .. }))
+                matches!(stack.kind, NodeKind::Op(Op::Stack { .. }))
                     && stack.operands.iter().all(|&part| self.elements_of(part) == 1)
             })
         };
         self.elements_of(id) <= u64::from(SUBGROUP.min(self.spec.local_size))
-            && matches!(&node.kind, Kind::Op(op) if op.elementwise().is_some())
+            && matches!(&node.kind, NodeKind::Op(op) if op.elementwise().is_some())
             && node.operands.iter().any(is_stack)
             && node.operands.iter().all(|operand| is_stack(operand) || self.elements_of(*operand) == 1)
     }
@@ -311,7 +313,7 @@ impl Emitter<'_, '_, '_> {
 
     /// What each of `count` invocations has accumulated, to memory from place `first` on.
     fn store_partial(&mut self, team: &Team, first: u32, count: u32, variable: Word) -> Result<()> {
-        let ty = team.fold()?.reducer.words_type(self.code);
+        let ty = team.reduction()?.reducer.words_type(self.code);
         let value = self.code.get(ty, variable);
         let (construct, i) = self.begin_for(self.local_id, count, self.spec.local_size);
         let first = self.number(first);
@@ -327,7 +329,7 @@ impl Emitter<'_, '_, '_> {
         let variable = self.accumulator(node)?;
         let (outer, i) = self.begin_for(self.local_id, team.size * team.teams, self.spec.local_size);
         let (o, lane) = self.divide(i, team.size);
-        let (inner, r) = self.begin_for(lane, elements(&team.fold()?.reduced) as u32, team.size);
+        let (inner, r) = self.begin_for(lane, elements(&team.reduction()?.reduced) as u32, team.size);
         let result = Index::linear(&self.shape(*id), o);
         self.accumulate(node, variable, result, r)?;
         self.end_for(inner);
@@ -338,7 +340,7 @@ impl Emitter<'_, '_, '_> {
     /// One invocation for each result.
     fn row(&mut self, id: Id, node: &Rc<Node>, region: Region) -> Result<()> {
         let (construct, o) = self.begin_for(self.local_id, self.elements_of(id) as u32, self.spec.local_size);
-        let value = self.fold_alone(node, Index::linear(&self.shape(id), o))?;
+        let value = self.reduction_alone(node, Index::linear(&self.shape(id), o))?;
         self.store_region(id, &region, o, value);
         self.end_for(construct);
         Ok(())
@@ -388,14 +390,14 @@ impl Emitter<'_, '_, '_> {
                     let (construct, o) = self.begin_for(self.local_id, team.teams, size);
                     let from = self.times(o, count);
                     let value = self.combined(team, source, from, 1, count)?;
-                    let value = team.fold()?.reducer.lower(self.code, value)?;
+                    let value = team.reduction()?.reducer.lower(self.code, value)?;
                     self.store_region(id, region, o, value);
                     self.end_for(construct);
                 }
                 None => {
                     let from = self.number(0);
                     let value = self.combined(team, source, from, 1, count)?;
-                    let value = team.fold()?.reducer.lower(self.code, value)?;
+                    let value = team.reduction()?.reducer.lower(self.code, value)?;
                     self.entries[id].source = Source::Uniform(value);
                 }
             }
@@ -426,13 +428,13 @@ impl Emitter<'_, '_, '_> {
 
     /// `count` accumulators from place `from` on, `step` apart, combined in their order. They are few: no load waits for a sum.
     fn combined(&mut self, team: &Team, source: &Region, from: Word, step: u32, count: u32) -> Result<Word> {
-        let fold = team.fold()?;
+        let reduction = team.reduction()?;
         let mut value = self.load_words(source, from);
         for j in 1..count {
             let offset = self.number(j * step);
             let at = self.plus(from, offset);
             let next = self.load_words(source, at);
-            value = fold.reducer.combine(self.code, value, next)?;
+            value = reduction.reducer.combine(self.code, value, next)?;
         }
         Ok(value)
     }

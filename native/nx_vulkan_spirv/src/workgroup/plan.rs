@@ -10,7 +10,7 @@ use nx_vulkan_ir::program::Op;
 use nx_vulkan_ir::shape::elements;
 use smallvec::{SmallVec, smallvec};
 
-use super::node::{Fold, Folded, Id, Kind, Node, Source};
+use super::node::{Id, Node, NodeKind, Reduce, Reduced, Source};
 use super::{Emitter, Target};
 
 /// Elements of a reduction that one invocation combines alone, wherever the result is read.
@@ -55,7 +55,7 @@ pub(super) enum Spread {
 pub(super) enum Root {
     /// Elements of a value, to memory.
     Map(Id),
-    Fold(Id),
+    Reduction(Id),
     /// A result that goes where its target says.
     Output(Id, u8, Option<rspirv::spirv::Word>),
     /// A loop or branches; the entry of the first result.
@@ -63,7 +63,7 @@ pub(super) enum Root {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(super) struct Phases {
     pub phases: Vec<Vec<Root>>,
     /// The last phase that reads each value which is kept in memory; `None` where its reader is who asked for the program.
     pub last_use: HashMap<Id, Option<usize>>,
@@ -94,27 +94,27 @@ impl Emitter<'_, '_, '_> {
         let of = node.operands[operand];
         let same = self.elements_of(of) == self.elements_of(id);
         match &node.kind {
-            Kind::Op(op) if op.elementwise().is_some() => match same {
+            NodeKind::Op(op) if op.elementwise().is_some() => match same {
                 true => Relation::Same,
                 false => Relation::Other(hash((self.shape(id), self.shape(of)))),
             },
-            Kind::Op(Op::Reshape | Op::Squeeze | Op::Bitcast) if same => Relation::Same,
+            NodeKind::Op(Op::Reshape | Op::Squeeze | Op::Bitcast) if same => Relation::Same,
             // The first operand of put is read where the result is, the number of the last update too.
-            Kind::Put { .. } if operand < 2 => Relation::Same,
-            Kind::Fold(Fold { what: Folded::Parts, .. }) => Relation::Same,
-            Kind::Fold(fold) if self.is_total(id, fold) => Relation::Same,
+            NodeKind::Put { .. } if operand < 2 => Relation::Same,
+            NodeKind::Reduction(Reduce { what: Reduced::Parts, .. }) => Relation::Same,
+            NodeKind::Reduction(reduction) if self.is_total(id, reduction) => Relation::Same,
             _ => Relation::Other(hash((id, operand))),
         }
     }
 
     /// Whether a reduction combines all elements of its only operand, in their order, to one.
-    pub(super) fn is_total(&self, id: Id, fold: &Fold) -> bool {
-        matches!(fold.what, Folded::Axes(_)) && self.elements_of(id) == 1
+    pub(super) fn is_total(&self, id: Id, reduction: &Reduce) -> bool {
+        matches!(reduction.what, Reduced::Axes(_)) && self.elements_of(id) == 1
     }
 
     /// Elements that a reduction reads in all.
-    pub(super) fn fold_length(&self, id: Id, fold: &Fold) -> u64 {
-        self.elements_of(id) * elements(&fold.reduced)
+    pub(super) fn reduction_length(&self, id: Id, reduction: &Reduce) -> u64 {
+        self.elements_of(id) * elements(&reduction.reduced)
     }
 
     /// `costs` are those of the entries from `first` on.
@@ -129,28 +129,30 @@ impl Emitter<'_, '_, '_> {
             let of_operands: u64 = node.map_or(0, |node| node.operands.iter().map(of_operand).sum());
             let ctype = self.entries[id].ty.dtype.ctype();
             let cost = match node.map(|node| &node.kind) {
-                Some(Kind::Op(op)) => match op.elementwise() {
+                Some(NodeKind::Op(op)) => match op.elementwise() {
                     Some(op) => op.cost(ctype) + of_operands,
                     None => 1 + of_operands,
                 },
-                Some(Kind::Fold(Fold { what: Folded::Parts, reduced, .. })) => elements(reduced) * CHEAP + of_operands,
-                Some(Kind::Fold(fold)) => match self.spread(id, fold, of_operands) {
-                    Spread::Inline => elements(&fold.reduced) * (CHEAP + of_operands),
+                Some(NodeKind::Reduction(Reduce { what: Reduced::Parts, reduced, .. })) => {
+                    elements(reduced) * CHEAP + of_operands
+                }
+                Some(NodeKind::Reduction(reduction)) => match self.spread(id, reduction, of_operands) {
+                    Spread::Inline => elements(&reduction.reduced) * (CHEAP + of_operands),
                     Spread::Rows | Spread::Team(_) => 1,
                 },
-                Some(Kind::Put { .. }) => 2 + of_operands,
-                Some(Kind::Control { .. }) | None => 1,
+                Some(NodeKind::Put { .. }) => 2 + of_operands,
+                Some(NodeKind::Control { .. }) | None => 1,
             };
             costs.push(cost.min(1 << 20));
         }
         costs
     }
 
-    pub(super) fn spread(&self, id: Id, fold: &Fold, operand_cost: u64) -> Spread {
-        if matches!(fold.what, Folded::Parts) {
+    pub(super) fn spread(&self, id: Id, reduction: &Reduce, operand_cost: u64) -> Spread {
+        if matches!(reduction.what, Reduced::Parts) {
             return Spread::Inline;
         }
-        let (results, count) = (self.elements_of(id), elements(&fold.reduced));
+        let (results, count) = (self.elements_of(id), elements(&reduction.reduced));
         let size = u64::from(self.spec.local_size);
         if count <= INLINE_ELEMENTS && (results > 1 || operand_cost <= CHEAP || count <= 1) {
             return Spread::Inline;
@@ -160,23 +162,23 @@ impl Emitter<'_, '_, '_> {
     }
 
     /// Plans the entries from `first` on, of which `outputs` go to `targets`.
-    pub(super) fn plan(&mut self, first: Id, outputs: &[Id], targets: &[Target]) -> Plan {
+    pub(super) fn plan(&mut self, first: Id, outputs: &[Id], targets: &[Target]) -> Phases {
         let costs = self.costs(first);
         let count = self.entries.len() - first;
         let nodes: Vec<Option<Rc<Node>>> =
             (first..self.entries.len()).map(|id| self.entries[id].node.clone()).collect();
         let spreads: Vec<Option<Spread>> = (0..count)
             .map(|k| match nodes[k].as_deref() {
-                Some(Node { kind: Kind::Fold(fold), operands }) => {
+                Some(Node { kind: NodeKind::Reduction(reduction), operands }) => {
                     let of_operands = operands.iter().map(|&o| o.checked_sub(first).map_or(1, |k| costs[k])).sum();
-                    Some(self.spread(first + k, fold, of_operands))
+                    Some(self.spread(first + k, reduction, of_operands))
                 }
                 _ => None,
             })
             .collect();
         let always = |k: usize| {
             matches!(spreads[k], Some(Spread::Rows | Spread::Team(_)))
-                || matches!(nodes[k].as_deref(), Some(Node { kind: Kind::Control { .. }, .. }))
+                || matches!(nodes[k].as_deref(), Some(Node { kind: NodeKind::Control { .. }, .. }))
         };
         let mut kept = vec![false; count];
         let tentative = self.depths(first, &nodes, &always, &kept);
@@ -203,12 +205,12 @@ impl Emitter<'_, '_, '_> {
             let id = first + k;
             let Some(node) = nodes[k].clone() else { continue };
             let length = self.elements_of(id);
-            let of: SmallVec<[Reader; 8]> = if let Kind::Control { first: result, .. } = &node.kind {
+            let of: SmallVec<[Reader; 8]> = if let NodeKind::Control { first: result, .. } = &node.kind {
                 // Loops read what they capture many times.
                 smallvec![Reader { phase: tentative[k].free, length: u64::MAX, way: hash(result) }]
             } else if always(k) {
                 let total = match &node.kind {
-                    Kind::Fold(fold) => self.fold_length(id, fold),
+                    NodeKind::Reduction(reduction) => self.reduction_length(id, reduction),
                     _ => length,
                 };
                 let way = if node.operands.len() == 1 && self.relation(id, &node, 0) == Relation::Same {
@@ -235,8 +237,8 @@ impl Emitter<'_, '_, '_> {
                 for reader in &of {
                     let (length, way) = match (self.relation(id, &node, j), &node.kind) {
                         (Relation::Same, _) => (reader.length, reader.way),
-                        (Relation::Other(other), Kind::Fold(fold)) if !always(k) => {
-                            (reader.length.saturating_mul(elements(&fold.reduced)), hash((reader.way, other)))
+                        (Relation::Other(other), NodeKind::Reduction(reduction)) if !always(k) => {
+                            (reader.length.saturating_mul(elements(&reduction.reduced)), hash((reader.way, other)))
                         }
                         (Relation::Other(other), _) => (reader.length, hash((reader.way, other))),
                     };
@@ -251,11 +253,13 @@ impl Emitter<'_, '_, '_> {
         for k in (0..count).filter(|&k| used[k]) {
             let id = first + k;
             match nodes[k].as_deref() {
-                Some(Node { kind: Kind::Control { first: result, .. }, .. }) if controls.insert(*result) => {
+                Some(Node { kind: NodeKind::Control { first: result, .. }, .. }) if controls.insert(*result) => {
                     roots.push((depths[k].free - 1, Root::Control(*result)));
                 }
-                Some(Node { kind: Kind::Control { .. }, .. }) => {}
-                Some(Node { kind: Kind::Fold(_), .. }) if always(k) => roots.push((depths[k].free - 1, Root::Fold(id))),
+                Some(Node { kind: NodeKind::Control { .. }, .. }) => {}
+                Some(Node { kind: NodeKind::Reduction(_), .. }) if always(k) => {
+                    roots.push((depths[k].free - 1, Root::Reduction(id)))
+                }
                 _ if kept[k] => roots.push((depths[k].aligned, Root::Map(id))),
                 _ => {}
             }
@@ -267,7 +271,7 @@ impl Emitter<'_, '_, '_> {
             }
         }
         let last = roots.iter().map(|&(phase, _)| phase).max().map_or(0, |phase| phase as usize + 1);
-        let mut plan = Plan { phases: vec![vec![]; last], last_use: HashMap::new() };
+        let mut plan = Phases { phases: vec![vec![]; last], last_use: HashMap::new() };
         for (phase, root) in roots {
             plan.phases[phase as usize].push(root);
         }
@@ -299,16 +303,18 @@ impl Emitter<'_, '_, '_> {
             let aligned = aligned.max().unwrap_or(0);
             let one = self.elements_of(id) == 1;
             depths.push(match &node.kind {
-                Kind::Control { first, .. } => {
+                NodeKind::Control { first, .. } => {
                     let phase = *controls.entry(*first).or_insert(free) + 1;
                     Depth { aligned: phase, free: phase }
                 }
-                Kind::Fold(fold) if always(k) => {
-                    let phase = 1 + if self.is_total(id, fold) { aligned } else { free };
+                NodeKind::Reduction(reduction) if always(k) => {
+                    let phase = 1 + if self.is_total(id, reduction) { aligned } else { free };
                     Depth { aligned: phase, free: phase }
                 }
                 // An inline reduction reads its operands in a loop of its own.
-                Kind::Fold(fold) if !matches!(fold.what, Folded::Parts) => Depth { aligned: free, free },
+                NodeKind::Reduction(reduction) if !matches!(reduction.what, Reduced::Parts) => {
+                    Depth { aligned: free, free }
+                }
                 _ if one => Depth { aligned: free, free },
                 _ if kept[k] => Depth { aligned, free: aligned + 1 },
                 _ => Depth { aligned, free },
@@ -333,11 +339,11 @@ impl Emitter<'_, '_, '_> {
         }
     }
 
-    fn last_uses(&self, first: Id, outputs: &[Id], targets: &[Target], plan: &mut Plan) {
+    fn last_uses(&self, first: Id, outputs: &[Id], targets: &[Target], plan: &mut Phases) {
         let mut in_memory = HashSet::new();
         for root in plan.phases.iter().flatten() {
             match *root {
-                Root::Map(id) | Root::Fold(id) => {
+                Root::Map(id) | Root::Reduction(id) => {
                     in_memory.insert(id);
                 }
                 Root::Output(..) | Root::Control(_) => {}
@@ -368,7 +374,7 @@ impl Emitter<'_, '_, '_> {
         for (phase, roots) in plan.phases.iter().enumerate() {
             for root in roots {
                 match *root {
-                    Root::Map(id) | Root::Fold(id) | Root::Control(id) => {
+                    Root::Map(id) | Root::Reduction(id) | Root::Control(id) => {
                         note(&[id], Some(phase));
                         let operands = self.entries[id].node.as_ref().map(|node| node.operands.to_vec());
                         note(&operands.unwrap_or_default(), Some(phase));

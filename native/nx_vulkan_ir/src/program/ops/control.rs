@@ -1,6 +1,6 @@
 //! Ops that run programs.
 
-use super::{Arity, Check, Class, Facts, Kind, Names, runs};
+use super::{Arity, Check, Class, Facts, Names, OpKind, runs};
 use crate::Type;
 use crate::program::control::{Branches, Loop};
 use crate::program::wire::Attr;
@@ -21,7 +21,7 @@ fn facts(name: &'static str, class: Class, in_workgroup: bool) -> Facts {
     Facts { name, class, arity: Arity::AtLeast(0), in_workgroup }
 }
 
-impl Kind for Loop {
+impl OpKind for Loop {
     fn facts(&self) -> Facts {
         facts("while", Class::Loop, true)
     }
@@ -39,7 +39,7 @@ impl Kind for Loop {
     }
 }
 
-impl Kind for Branches {
+impl OpKind for Branches {
     fn facts(&self) -> Facts {
         facts("cond", Class::Branch, true)
     }
@@ -61,7 +61,7 @@ pub(in crate::program) struct Fused<'a> {
     pub body: &'a Program,
 }
 
-impl Kind for Fused<'_> {
+impl OpKind for Fused<'_> {
     fn facts(&self) -> Facts {
         facts("fused", Class::Kernel, false)
     }
@@ -83,7 +83,7 @@ pub(in crate::program) struct Workgroup<'a> {
     pub program: &'a Program,
 }
 
-impl Kind for Workgroup<'_> {
+impl OpKind for Workgroup<'_> {
     fn facts(&self) -> Facts {
         facts("workgroup", Class::Kernel, false)
     }

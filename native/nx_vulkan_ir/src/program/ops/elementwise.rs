@@ -1,6 +1,6 @@
 //! Ops evaluated element by element: a row each of name, types and cost.
 
-use super::{Check, Class, Facts, Kind, Names, Reader, class, one, require, same_shape};
+use super::{Check, Class, Facts, Names, OpKind, Reader, class, one, require, same_shape};
 use crate::dtype::merge;
 use crate::program::Op;
 use crate::program::op::named_enum;
@@ -289,7 +289,7 @@ pub(super) fn names() -> Names {
     Elementwise::all().map(|op| (op.name(), read)).collect()
 }
 
-impl Kind for Elementwise {
+impl OpKind for Elementwise {
     fn facts(&self) -> Facts {
         Facts::anywhere(self.name(), Class::Elementwise, self.arity())
     }

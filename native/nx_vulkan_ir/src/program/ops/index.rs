@@ -1,7 +1,7 @@
 //! Ops whose indices are operands.
 
 use super::{
-    Check, Class, Facts, Kind, Names, along, axes_attr, axis_attr, combine_work, distinct, holds, one, require,
+    Check, Class, Facts, Names, OpKind, along, axes_attr, axis_attr, combine_work, distinct, holds, one, require,
     same_dtype, same_shape,
 };
 use crate::Type;
@@ -48,7 +48,7 @@ pub(in crate::program) struct Take {
     pub axis: usize,
 }
 
-impl Kind for Take {
+impl OpKind for Take {
     fn facts(&self) -> Facts {
         Facts::anywhere("take", Class::Gather, 2)
     }
@@ -71,7 +71,7 @@ pub(in crate::program) struct TakeAlongAxis {
     pub axis: usize,
 }
 
-impl Kind for TakeAlongAxis {
+impl OpKind for TakeAlongAxis {
     fn facts(&self) -> Facts {
         Facts::anywhere("take_along_axis", Class::Gather, 2)
     }
@@ -97,7 +97,7 @@ pub(in crate::program) struct Gather<'a> {
     pub axes: &'a Axes,
 }
 
-impl Kind for Gather<'_> {
+impl OpKind for Gather<'_> {
     fn facts(&self) -> Facts {
         Facts::anywhere("gather", Class::Gather, 2)
     }
@@ -136,7 +136,7 @@ pub(in crate::program) struct IndexedAdd<'a> {
     pub axes: &'a Axes,
 }
 
-impl Kind for IndexedAdd<'_> {
+impl OpKind for IndexedAdd<'_> {
     fn facts(&self) -> Facts {
         Facts::anywhere("indexed_add", Class::Scatter, 3)
     }
@@ -167,7 +167,7 @@ pub(in crate::program) struct IndexedPut<'a> {
     pub axes: &'a Axes,
 }
 
-impl Kind for IndexedPut<'_> {
+impl OpKind for IndexedPut<'_> {
     fn facts(&self) -> Facts {
         Facts::anywhere("indexed_put", Class::Scatter, 3)
     }

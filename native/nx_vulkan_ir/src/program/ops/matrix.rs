@@ -1,6 +1,6 @@
 //! Factorizations and solvers of matrices, which are the last two axes of their operands.
 
-use super::{Check, Class, Facts, Kind, Names, flag_attr, require};
+use super::{Check, Class, Facts, Names, OpKind, flag_attr, require};
 use crate::Type;
 use crate::program::linalg::Linalg;
 use crate::program::wire::Attr;
@@ -30,7 +30,7 @@ pub(in crate::program) struct Qr {
     pub complete: bool,
 }
 
-impl Kind for Qr {
+impl OpKind for Qr {
     fn facts(&self) -> Facts {
         Facts::alone("qr", Class::Matrix, 1)
     }
@@ -46,7 +46,7 @@ impl Kind for Qr {
 
 pub(in crate::program) struct Eigh;
 
-impl Kind for Eigh {
+impl OpKind for Eigh {
     fn facts(&self) -> Facts {
         Facts::alone("eigh", Class::Matrix, 1)
     }
@@ -60,7 +60,7 @@ pub(in crate::program) struct Svd {
     pub full: bool,
 }
 
-impl Kind for Svd {
+impl OpKind for Svd {
     fn facts(&self) -> Facts {
         Facts::alone("svd", Class::Matrix, 1)
     }
@@ -74,7 +74,7 @@ impl Kind for Svd {
     }
 }
 
-impl Kind for Linalg {
+impl OpKind for Linalg {
     fn facts(&self) -> Facts {
         let (name, operands) = match self {
             Linalg::TriangularSolve { .. } => ("triangular_solve", 2),

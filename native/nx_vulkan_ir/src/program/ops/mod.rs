@@ -1,8 +1,8 @@
 //! What each op is: its name, operands, attributes, rules and cost, one small implementation for each in the file of its family.
-//! [`Op::kind`] leads there; whatever else asks about an op asks its [`Kind`].
+//! [`Op::kind`] leads there; whatever else asks about an op asks its [`OpKind`].
 
 //!
-//! A new op is a variant of [`Op`], its line in [`Op::kind`], and an implementation of [`Kind`] with its name and reader here.
+//! A new op is a variant of [`Op`], its line in [`Op::kind`], and an implementation of [`OpKind`] with its name and reader here.
 
 pub(super) mod control;
 pub(super) mod elementwise;
@@ -136,7 +136,7 @@ pub struct Facts {
     pub class: Class,
     /// How many operands it takes.
     pub arity: Arity,
-    /// Whether one workgroup has code for it, unless [`Kind::runs_in_workgroup`] says more.
+    /// Whether one workgroup has code for it, unless [`OpKind::runs_in_workgroup`] says more.
     pub in_workgroup: bool,
 }
 
@@ -153,7 +153,7 @@ impl Facts {
 }
 
 /// What one op is.
-pub trait Kind {
+pub trait OpKind {
     /// What holds whatever its operands.
     fn facts(&self) -> Facts;
 
@@ -168,7 +168,7 @@ pub trait Kind {
     /// The rule that does not hold, in words.
     fn check(&self, operands: &[&Type], outs: &[Type]) -> Check;
 
-    /// Where its elements come from, for operands and a result of these shapes that [`Kind::check`] accepts. `None` for what computes, for
+    /// Where its elements come from, for operands and a result of these shapes that [`OpKind::check`] accepts. `None` for what computes, for
     /// what values say, and for reshapes.
     fn index_map(&self, _shapes: &[&[u64]], _out: &[u64]) -> Option<IndexMap> {
         None
@@ -258,12 +258,12 @@ impl Op {
         self.kind(|kind| kind.attrs())
     }
 
-    /// Where its elements come from, see [`Kind::index_map`].
+    /// Where its elements come from, see [`OpKind::index_map`].
     pub fn index_map(&self, shapes: &[&[u64]], out: &[u64]) -> Option<IndexMap> {
         self.kind(|kind| kind.index_map(shapes, out))
     }
 
-    /// The operations of the op, see [`Kind::flops`].
+    /// The operations of the op, see [`OpKind::flops`].
     pub fn flops(&self, operands: &[&Type], outs: &[Type]) -> Option<u64> {
         self.kind(|kind| kind.flops(operands, outs))
     }

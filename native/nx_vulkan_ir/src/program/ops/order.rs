@@ -1,7 +1,7 @@
 //! Ops that order the elements along an axis, or combine them one after the other.
 
 use super::{
-    Check, Class, Facts, Kind, Names, Reader, along, axis_attr, combine_work, flag_attr, one, ordered, same_dtype,
+    Check, Class, Facts, Names, OpKind, Reader, along, axis_attr, combine_work, flag_attr, one, ordered, same_dtype,
     same_shape,
 };
 use crate::program::Op;
@@ -36,7 +36,7 @@ pub(in crate::program) struct Sort {
     pub descending: bool,
 }
 
-impl Kind for Sort {
+impl OpKind for Sort {
     fn facts(&self) -> Facts {
         Facts::alone("sort", Class::Order, 1)
     }
@@ -63,7 +63,7 @@ pub(in crate::program) struct Argsort {
     pub descending: bool,
 }
 
-impl Kind for Argsort {
+impl OpKind for Argsort {
     fn facts(&self) -> Facts {
         Facts::alone("argsort", Class::Order, 1)
     }
@@ -88,7 +88,7 @@ pub(in crate::program) struct TopK {
     pub k: u64,
 }
 
-impl Kind for TopK {
+impl OpKind for TopK {
     fn facts(&self) -> Facts {
         Facts::alone("top_k", Class::Order, 1)
     }
@@ -124,7 +124,7 @@ fn read_scan(name: &str, a: &Attrs<'_>) -> Result<Op> {
     Ok(Op::Scan { scan, axis: a.axis("axis")?, reverse: a.flag("reverse")? })
 }
 
-impl Kind for Scan {
+impl OpKind for Scan {
     fn facts(&self) -> Facts {
         Facts::alone(self.scan.name(), Class::Order, 1)
     }

@@ -1,7 +1,7 @@
 //! Ops that put operands into something larger.
 
 use super::{
-    Arity, Check, Class, Facts, Kind, Names, along, axis_attr, holds, ints_attr, missing, one, places, require,
+    Arity, Check, Class, Facts, Names, OpKind, along, axis_attr, holds, ints_attr, missing, one, places, require,
     same_shape, starts_attr, window_fits,
 };
 use smallvec::smallvec;
@@ -33,7 +33,7 @@ pub(in crate::program) struct Concatenate {
     pub axis: usize,
 }
 
-impl Kind for Concatenate {
+impl OpKind for Concatenate {
     fn facts(&self) -> Facts {
         Facts { arity: Arity::AtLeast(1), ..Facts::anywhere("concatenate", Class::Placement, 1) }
     }
@@ -84,7 +84,7 @@ pub(in crate::program) struct Stack {
     pub axis: usize,
 }
 
-impl Kind for Stack {
+impl OpKind for Stack {
     fn facts(&self) -> Facts {
         Facts { arity: Arity::AtLeast(1), ..Facts::anywhere("stack", Class::Placement, 1) }
     }
@@ -137,7 +137,7 @@ fn read_pad(_: &str, a: &Attrs<'_>) -> Result<Op> {
     Ok(Op::Pad { config: low.into_iter().zip(high).zip(interior).map(|((l, h), i)| (l, h, i)).collect() })
 }
 
-impl Kind for Pad<'_> {
+impl OpKind for Pad<'_> {
     fn facts(&self) -> Facts {
         Facts::anywhere("pad", Class::Padding, 2)
     }
@@ -177,7 +177,7 @@ pub(in crate::program) struct PutSlice<'a> {
     pub starts: &'a [Option<i64>],
 }
 
-impl Kind for PutSlice<'_> {
+impl OpKind for PutSlice<'_> {
     fn facts(&self) -> Facts {
         Facts { arity: Arity::Exactly(2 + missing(self.starts)), ..Facts::anywhere("put_slice", Class::Placement, 2) }
     }

@@ -1,7 +1,7 @@
 //! Ops that add up products.
 
 use super::{
-    Check, Class, Facts, Kind, Names, axes_attr, combine_work, distinct, holds, multiplied, one, require, same_shape,
+    Check, Class, Facts, Names, OpKind, axes_attr, combine_work, distinct, holds, multiplied, one, require, same_shape,
 };
 use crate::Type;
 use crate::program::op::Axes;
@@ -39,7 +39,7 @@ impl Dot<'_> {
     }
 }
 
-impl Kind for Dot<'_> {
+impl OpKind for Dot<'_> {
     fn facts(&self) -> Facts {
         Facts::anywhere("dot", Class::Product, 2)
     }
@@ -85,7 +85,7 @@ impl Kind for Dot<'_> {
     }
 }
 
-impl Kind for Conv {
+impl OpKind for Conv {
     fn facts(&self) -> Facts {
         Facts::alone("conv", Class::Product, 2)
     }

@@ -1,6 +1,8 @@
 //! Ops that make one element of many along axes.
 
-use super::{Arity, Check, Class, Facts, Kind, Names, axes_attr, class, combine_work, kept, multiplied, one, require};
+use super::{
+    Arity, Check, Class, Facts, Names, OpKind, axes_attr, class, combine_work, kept, multiplied, one, require,
+};
 use crate::program::Op;
 use crate::program::function::Function;
 use crate::program::op::{Axes, Reduction};
@@ -24,7 +26,7 @@ fn read_reduce(name: &str, a: &Attrs<'_>) -> Result<Op> {
     Ok(Op::Reduce { reduction, axes: a.ints("axes")?, tie_high })
 }
 
-impl Kind for Reduce<'_> {
+impl OpKind for Reduce<'_> {
     fn facts(&self) -> Facts {
         Facts::anywhere(self.reduction.name(), Class::Reduction, 1)
     }
@@ -75,7 +77,7 @@ pub(super) fn folds(function: &Function, operands: &[&Type], out: &Type) -> Chec
     function.check(&inputs, out.dtype)
 }
 
-impl Kind for Fold<'_> {
+impl OpKind for Fold<'_> {
     fn facts(&self) -> Facts {
         Facts { arity: Arity::AtLeast(2), ..Facts::alone("reduce", Class::Fold, 2) }
     }

@@ -1,6 +1,6 @@
 //! Ops that make elements of nothing.
 
-use super::{Check, Class, Facts, Kind, Names, along, one, require};
+use super::{Check, Class, Facts, Names, OpKind, along, one, require};
 use crate::program::Op;
 use crate::program::op::Scalar;
 use crate::program::wire::{Attr, Attrs};
@@ -10,7 +10,7 @@ pub(super) fn names() -> Names {
     vec![("constant", |_, a| Ok(Op::Constant(a.scalar("value")?))), ("eye", |_, _| Ok(Op::Eye)), ("iota", read_iota)]
 }
 
-impl Kind for Scalar {
+impl OpKind for Scalar {
     fn facts(&self) -> Facts {
         Facts::anywhere("constant", Class::Source, 0)
     }
@@ -38,7 +38,7 @@ fn read_iota(_: &str, a: &Attrs<'_>) -> Result<Op> {
     Ok(Op::Iota { axis: if counts_along { Some(a.axis("axis")?) } else { None } })
 }
 
-impl Kind for Iota {
+impl OpKind for Iota {
     fn facts(&self) -> Facts {
         Facts::anywhere("iota", Class::Source, 0)
     }
@@ -55,7 +55,7 @@ impl Kind for Iota {
 
 pub(in crate::program) struct Eye;
 
-impl Kind for Eye {
+impl OpKind for Eye {
     fn facts(&self) -> Facts {
         Facts::anywhere("eye", Class::Source, 0)
     }

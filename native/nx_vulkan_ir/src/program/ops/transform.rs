@@ -1,6 +1,6 @@
 //! Discrete Fourier transforms.
 
-use super::{Check, Class, Facts, Kind, Names, Reader, axis_attr, multiplied, one};
+use super::{Check, Class, Facts, Names, OpKind, Reader, axis_attr, multiplied, one};
 use crate::program::op::Scalar;
 use crate::program::wire::{Attr, Attrs};
 use crate::program::{Epsilon, Fourier, Op};
@@ -31,7 +31,7 @@ fn read(name: &str, a: &Attrs<'_>) -> Result<Op> {
     Ok(Op::Fft { kind, axis: a.axis("axis")?, length: a.size("length")?, eps: Epsilon(eps) })
 }
 
-impl Kind for Fft {
+impl OpKind for Fft {
     fn facts(&self) -> Facts {
         Facts::alone(self.kind.name(), Class::Transform, 1)
     }

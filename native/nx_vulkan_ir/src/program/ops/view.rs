@@ -1,8 +1,8 @@
 //! Ops that see the elements of their operand in another way.
 
 use super::{
-    Arity, Check, Class, Facts, Kind, Names, axes_attr, distinct, ints_attr, missing, one, places, require, same_dtype,
-    same_shape, starts_attr, window_fits,
+    Arity, Check, Class, Facts, Names, OpKind, axes_attr, distinct, ints_attr, missing, one, places, require,
+    same_dtype, same_shape, starts_attr, window_fits,
 };
 use crate::Type;
 use crate::program::Op;
@@ -28,7 +28,7 @@ pub(super) fn names() -> Names {
 
 pub(in crate::program) struct Bitcast;
 
-impl Kind for Bitcast {
+impl OpKind for Bitcast {
     fn facts(&self) -> Facts {
         Facts::anywhere("bitcast", Class::View, 1)
     }
@@ -42,7 +42,7 @@ impl Kind for Bitcast {
 
 pub(in crate::program) struct Reshape;
 
-impl Kind for Reshape {
+impl OpKind for Reshape {
     fn facts(&self) -> Facts {
         Facts::anywhere("reshape", Class::View, 1)
     }
@@ -56,7 +56,7 @@ impl Kind for Reshape {
 
 pub(in crate::program) struct Squeeze;
 
-impl Kind for Squeeze {
+impl OpKind for Squeeze {
     fn facts(&self) -> Facts {
         Facts::anywhere("squeeze", Class::View, 1)
     }
@@ -75,7 +75,7 @@ pub(in crate::program) struct Broadcast<'a> {
     pub axes: &'a Axes,
 }
 
-impl Kind for Broadcast<'_> {
+impl OpKind for Broadcast<'_> {
     fn facts(&self) -> Facts {
         Facts::anywhere("broadcast", Class::View, 1)
     }
@@ -104,7 +104,7 @@ pub(in crate::program) struct Transpose<'a> {
     pub axes: &'a Axes,
 }
 
-impl Kind for Transpose<'_> {
+impl OpKind for Transpose<'_> {
     fn facts(&self) -> Facts {
         Facts::anywhere("transpose", Class::View, 1)
     }
@@ -130,7 +130,7 @@ pub(in crate::program) struct Reverse<'a> {
     pub axes: &'a Axes,
 }
 
-impl Kind for Reverse<'_> {
+impl OpKind for Reverse<'_> {
     fn facts(&self) -> Facts {
         Facts::anywhere("reverse", Class::View, 1)
     }
@@ -161,7 +161,7 @@ pub(in crate::program) struct Slice<'a> {
     pub lengths: &'a [u64],
 }
 
-impl Kind for Slice<'_> {
+impl OpKind for Slice<'_> {
     fn facts(&self) -> Facts {
         Facts { arity: Arity::Exactly(1 + missing(self.starts)), ..Facts::anywhere("slice", Class::View, 1) }
     }

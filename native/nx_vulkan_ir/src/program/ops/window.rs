@@ -1,7 +1,9 @@
 //! Ops on windows of elements.
 
 use super::reduction::folds;
-use super::{Arity, Check, Class, Facts, Kind, Names, Reader, holds, multiplied, one, require, same_dtype, same_shape};
+use super::{
+    Arity, Check, Class, Facts, Names, OpKind, Reader, holds, multiplied, one, require, same_dtype, same_shape,
+};
 use crate::program::function::Function;
 use crate::program::op::Reduction;
 use crate::program::wire::{Attr, Attrs};
@@ -37,7 +39,7 @@ fn read_window(name: &str, a: &Attrs<'_>) -> Result<Op> {
     Ok(Op::Window { reduction, windows: Windows::from_wire(a)? })
 }
 
-impl Kind for Window<'_> {
+impl OpKind for Window<'_> {
     fn facts(&self) -> Facts {
         Facts::alone(self.reduction.window_name(), Class::Window, 1)
     }
@@ -64,7 +66,7 @@ pub(in crate::program) struct WindowFold<'a> {
     pub function: &'a Function,
 }
 
-impl Kind for WindowFold<'_> {
+impl OpKind for WindowFold<'_> {
     fn facts(&self) -> Facts {
         Facts { arity: Arity::AtLeast(2), ..Facts::alone("window_reduce", Class::Fold, 2) }
     }
@@ -89,7 +91,7 @@ pub(in crate::program) struct WindowScatter<'a> {
     pub windows: &'a Windows,
 }
 
-impl Kind for WindowScatter<'_> {
+impl OpKind for WindowScatter<'_> {
     fn facts(&self) -> Facts {
         let name = if self.max { "window_scatter_max" } else { "window_scatter_min" };
         Facts::alone(name, Class::Window, 3)

@@ -40,7 +40,7 @@ pub fn apart(program: &Program, target: &Target) -> Result<Program> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum Role {
     View,
     /// A constant, or counted from indices.
     Source,
@@ -56,7 +56,7 @@ enum Kind {
 
 /// Instructions that become one kernel. What is a member of several groups is computed in each.
 #[derive(Debug, Clone, Default)]
-struct Group {
+struct Cluster {
     members: BTreeSet<usize>,
     /// The members that others read.
     outputs: BTreeSet<usize>,
@@ -67,12 +67,12 @@ struct Fusion<'a> {
     target: &'a Target,
     /// Whether kernels that reduce do so once, and nothing else behind it.
     apart: bool,
-    kinds: Vec<Kind>,
+    kinds: Vec<Role>,
     /// The instruction of each result.
     makers: Vec<usize>,
     /// The first result of each instruction.
     first: Vec<u32>,
-    groups: Vec<Option<Group>>,
+    groups: Vec<Option<Cluster>>,
     /// The groups with a member that reads the instruction, and without the instruction.
     readers: Vec<BTreeSet<usize>>,
     /// How often each operand is read, by outputs too.
@@ -94,18 +94,18 @@ impl<'a> Fusion<'a> {
             makers.extend(instruction.outs.iter().map(|_| at));
         }
         let kind = |instruction: &Instruction| {
-            let [out] = instruction.outs.as_slice() else { return Kind::Other };
+            let [out] = instruction.outs.as_slice() else { return Role::Other };
             if out.elements() == 0 {
-                return Kind::Other;
+                return Role::Other;
             }
             match &instruction.op {
-                Op::Reduce { .. } => Kind::Reduce,
-                Op::Constant(_) | Op::Iota { .. } | Op::Eye => Kind::Source,
-                op if is_view(op) => Kind::View,
-                _ if chosen(instruction, &ty).is_some() => Kind::Placement,
-                op => op.elementwise().map_or(Kind::Other, |op| {
+                Op::Reduce { .. } => Role::Reduce,
+                Op::Constant(_) | Op::Iota { .. } | Op::Eye => Role::Source,
+                op if is_view(op) => Role::View,
+                _ if chosen(instruction, &ty).is_some() => Role::Placement,
+                op => op.elementwise().map_or(Role::Other, |op| {
                     let dtypes: SmallVec<[DType; 3]> = instruction.operands.iter().map(dtype).collect();
-                    Kind::Elementwise { cheap: op.is_cheap(&dtypes, out.dtype) }
+                    Role::Elementwise { cheap: op.is_cheap(&dtypes, out.dtype) }
                 }),
             }
         };
@@ -153,7 +153,7 @@ impl<'a> Fusion<'a> {
     }
 
     /// The instructions that a group reads and does not compute.
-    fn externals(&self, group: &Group) -> BTreeSet<usize> {
+    fn externals(&self, group: &Cluster) -> BTreeSet<usize> {
         let sources = group.members.iter().flat_map(|&at| self.sources(at));
         sources.filter(|at| !group.members.contains(at)).collect()
     }
@@ -164,8 +164,8 @@ impl<'a> Fusion<'a> {
             return;
         }
         match self.kinds[at] {
-            Kind::Other => self.alone(at),
-            Kind::View | Kind::Source => {
+            Role::Other => self.alone(at),
+            Role::View | Role::Source => {
                 let mut alone = self.outside[at];
                 for group in self.readers[at].clone() {
                     alone |= !self.join(group, at, false);
@@ -174,9 +174,9 @@ impl<'a> Fusion<'a> {
                     self.alone(at);
                 }
             }
-            Kind::Elementwise { cheap } => self.place_computed(at, cheap),
-            Kind::Placement => self.place_computed(at, true),
-            Kind::Reduce => self.place_computed(at, false),
+            Role::Elementwise { cheap } => self.place_computed(at, cheap),
+            Role::Placement => self.place_computed(at, true),
+            Role::Reduce => self.place_computed(at, false),
         }
     }
 
@@ -212,7 +212,7 @@ impl<'a> Fusion<'a> {
 
     fn alone_in_group(&mut self, at: usize) {
         let number = self.groups.len();
-        self.groups.push(Some(Group::default()));
+        self.groups.push(Some(Cluster::default()));
         self.insert(number, at, true);
     }
 
@@ -220,7 +220,7 @@ impl<'a> Fusion<'a> {
     fn is_smaller_than_operands(&self, at: usize) -> bool {
         let instruction = &self.program.instructions[at];
         let operands: BTreeSet<Operand> = instruction.operands.iter().copied().collect();
-        let computed = |operand: &&Operand| self.maker(operand).is_none_or(|at| self.kinds[at] != Kind::Source);
+        let computed = |operand: &&Operand| self.maker(operand).is_none_or(|at| self.kinds[at] != Role::Source);
         let read: u64 = operands.iter().filter(computed).filter_map(|&o| self.ty(o)).map(Type::size_bytes).sum();
         let own: u64 = instruction.outs.iter().map(Type::size_bytes).sum();
         own >= MIN_READ_BYTES && own < read
@@ -235,7 +235,7 @@ impl<'a> Fusion<'a> {
             if epilogue::is_product(&instruction.op) {
                 return true;
             }
-            let ([out], Kind::Elementwise { .. }) = (instruction.outs.as_slice(), self.kinds[at]) else { continue };
+            let ([out], Role::Elementwise { .. }) = (instruction.outs.as_slice(), self.kinds[at]) else { continue };
             for operand in instruction.operands.iter().filter(|o| self.reads.get(o) == Some(&1)) {
                 let alike = self.ty(*operand).is_some_and(|ty| ty.shape == out.shape);
                 stack.extend(self.maker(operand).filter(|_| alike));
@@ -270,7 +270,7 @@ impl<'a> Fusion<'a> {
     /// The end of instructions from the first on, up to `end`, that depend on nothing behind them: no group computes some of them together
     /// with later things.
     fn closed(&self, end: usize) -> usize {
-        let span = |group: &Group| Some((*group.outputs.last()?, *group.outputs.first()?));
+        let span = |group: &Cluster| Some((*group.outputs.last()?, *group.outputs.first()?));
         let mut spans: Vec<(usize, usize)> = self.groups.iter().flatten().filter_map(span).collect();
         spans.sort_unstable_by(|a, b| b.cmp(a));
         spans.into_iter().fold(end, |end, (last, first)| if last >= end { end.min(first) } else { end })
@@ -334,11 +334,11 @@ impl<'a> Fusion<'a> {
     /// Makes one group of two if one kernel can compute all of it, and nothing must run between them.
     fn merge(&mut self, a: usize, b: usize) -> bool {
         let (Some(one), Some(two)) = (&self.groups[a], &self.groups[b]) else { return false };
-        let merged = Group {
+        let merged = Cluster {
             members: one.members.union(&two.members).copied().collect(),
             outputs: one.outputs.union(&two.outputs).copied().collect(),
         };
-        let between = |from: &Group, to: usize| {
+        let between = |from: &Cluster, to: usize| {
             let own = self.groups[to].as_ref().map(|g| g.outputs.clone()).unwrap_or_default();
             let start: BTreeSet<usize> = self.externals(from).difference(&own).copied().collect();
             self.reaches(&start, &BTreeSet::new(), Some(to))
@@ -389,7 +389,7 @@ impl<'a> Fusion<'a> {
         }
     }
 
-    fn is_kernel(&self, group: &Group) -> bool {
+    fn is_kernel(&self, group: &Cluster) -> bool {
         let Some((body, _)) = self.body(group) else { return false };
         (self.target.saving != Saving::Kernels || keeps_little(&body))
             && Plan::of(&body).is_ok_and(|plan| self.takes(&plan))
@@ -403,7 +403,7 @@ impl<'a> Fusion<'a> {
     }
 
     /// A group as a program, and the operands that it takes.
-    fn body(&self, group: &Group) -> Option<(Program, Vec<Operand>)> {
+    fn body(&self, group: &Cluster) -> Option<(Program, Vec<Operand>)> {
         let mut body = Program::default();
         let mut operands: Vec<Operand> = Vec::new();
         let mut inputs: HashMap<Operand, u32> = HashMap::new();
@@ -441,12 +441,12 @@ impl<'a> Fusion<'a> {
     }
 
     /// Whether a kernel of its own is worth it: two ops that compute, one with numbers of its own, or one that takes several kernels otherwise.
-    fn is_fused(&self, group: &Group) -> bool {
-        let among = |kinds: &[Kind]| group.members.iter().filter(|&&at| kinds.contains(&self.kinds[at])).count();
-        let placement = group.members.iter().find(|&&at| self.kinds[at] == Kind::Placement);
-        let others = group.members.len() - among(&[Kind::View]) - 1;
+    fn is_fused(&self, group: &Cluster) -> bool {
+        let among = |kinds: &[Role]| group.members.iter().filter(|&&at| kinds.contains(&self.kinds[at])).count();
+        let placement = group.members.iter().find(|&&at| self.kinds[at] == Role::Placement);
+        let others = group.members.len() - among(&[Role::View]) - 1;
         match placement {
-            Some(&at) if others == among(&[Kind::Source]) => self.is_one_copy(at) && self.is_kernel(group),
+            Some(&at) if others == among(&[Role::Source]) => self.is_one_copy(at) && self.is_kernel(group),
             _ => others > 0,
         }
     }

@@ -22,14 +22,14 @@ const MAX_PACKED: usize = 32;
 type Family = (String, SmallVec<[DType; 3]>, DType);
 
 pub fn run(program: &Program) -> Result<Program> {
-    let plan = Plan::of(program);
-    if plan.groups.is_empty() {
+    let packing = Packing::of(program);
+    if packing.groups.is_empty() {
         return Ok(program.clone());
     }
-    let (program, places) = reordered(program, &plan);
+    let (program, places) = reordered(program, &packing);
     let mut starts: HashMap<usize, usize> = HashMap::new();
     let mut packed: HashSet<usize> = HashSet::new();
-    for group in &plan.groups {
+    for group in &packing.groups {
         let first = group.iter().map(|&i| places[i]).min().unwrap_or_default();
         starts.insert(first, group.len());
         packed.extend(group.iter().map(|&i| places[i]));
@@ -77,21 +77,22 @@ fn pack(new: &mut Rewriter, members: &[Instruction]) -> Result<()> {
 }
 
 /// The program with its instructions by level, those of a group side by side; and where each instruction went.
-fn reordered(program: &Program, plan: &Plan) -> (Program, Vec<usize>) {
+fn reordered(program: &Program, packing: &Packing) -> (Program, Vec<usize>) {
     let mut group_of: HashMap<usize, usize> = HashMap::new();
-    for (g, group) in plan.groups.iter().enumerate() {
+    for (g, group) in packing.groups.iter().enumerate() {
         group_of.extend(group.iter().map(|&i| (i, g)));
     }
     let mut order: Vec<usize> = (0..program.instructions.len()).collect();
     // What makes a level reads lower ones only, and the rest of the level may read it.
-    order.sort_by_key(|&i| (plan.levels[i], !plan.makes_level[i], group_of.get(&i).map_or(usize::MAX, |&g| g), i));
+    order
+        .sort_by_key(|&i| (packing.levels[i], !packing.makes_level[i], group_of.get(&i).map_or(usize::MAX, |&g| g), i));
     let mut places = vec![0; order.len()];
     order.iter().enumerate().for_each(|(place, &i)| places[i] = place);
     (program.reordered(&order), places)
 }
 
 /// Which instructions become one.
-struct Plan {
+struct Packing {
     /// Barriers, about, before each instruction's result can be read.
     levels: Vec<usize>,
     /// Whether the result can be read one level after the operands.
@@ -100,8 +101,8 @@ struct Plan {
     groups: Vec<Vec<usize>>,
 }
 
-impl Plan {
-    fn of(program: &Program) -> Plan {
+impl Packing {
+    fn of(program: &Program) -> Packing {
         let type_of = program.types();
         let single = |&operand: &Operand| type_of(operand).is_some_and(|ty| ty.elements() == 1);
         let family = |instruction: &Instruction| -> Option<(Family, u64)> {
@@ -177,7 +178,7 @@ impl Plan {
             groups.iter().map(|group| group.iter().skip(1).map(|&i| cost(i)).sum::<u64>()).sum()
         };
         let groups = by_level.into_values().filter(|groups| saved(groups) >= LEVEL_COST).flatten().collect();
-        Plan { levels: known, makes_level, groups }
+        Packing { levels: known, makes_level, groups }
     }
 }
 

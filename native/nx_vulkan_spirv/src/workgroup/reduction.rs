@@ -10,7 +10,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::index::Index;
 use super::memory::{Region, Space, WIDTHS};
-use super::node::{Fold, Folded, Id, Kind, Node};
+use super::node::{Id, Node, NodeKind, Reduce, Reduced};
 use super::{Emitter, invalid};
 use crate::access::{self, Element, value_type};
 use crate::reducer::ReducerCode;
@@ -19,70 +19,70 @@ use crate::scalar::{self, Value};
 impl Emitter<'_, '_, '_> {
     /// A variable with the accumulator that changes nothing.
     pub(super) fn accumulator(&mut self, node: &Node) -> Result<Word> {
-        let Kind::Fold(fold) = &node.kind else { return Err(invalid("no reduction".to_string())) };
-        let ty = fold.reducer.words_type(self.code);
+        let NodeKind::Reduction(reduction) = &node.kind else { return Err(invalid("no reduction".to_string())) };
+        let ty = reduction.reducer.words_type(self.code);
         let variable = self.code.variable(ty);
-        let identity = fold.reducer.exact_identity(self.code)?;
+        let identity = reduction.reducer.exact_identity(self.code)?;
         self.code.set(variable, identity);
         Ok(variable)
     }
 
     /// Combines the accumulator in `variable` with element `r` of result `o`.
     pub(super) fn accumulate(&mut self, node: &Rc<Node>, variable: Word, o: Index, r: Word) -> Result<()> {
-        let Kind::Fold(fold) = &node.kind else { return Err(invalid("no reduction".to_string())) };
-        let element = self.lifted(fold, node, o, r)?;
-        let ty = fold.reducer.words_type(self.code);
+        let NodeKind::Reduction(reduction) = &node.kind else { return Err(invalid("no reduction".to_string())) };
+        let element = self.lifted(reduction, node, o, r)?;
+        let ty = reduction.reducer.words_type(self.code);
         let old = self.code.get(ty, variable);
-        let value = fold.reducer.combine(self.code, old, element)?;
+        let value = reduction.reducer.combine(self.code, old, element)?;
         self.code.set(variable, value);
         Ok(())
     }
 
     /// Result `o`, of all its elements in order, by one invocation.
-    pub(super) fn fold_alone(&mut self, node: &Rc<Node>, o: Index) -> Result<Word> {
-        let Kind::Fold(fold) = &node.kind else { return Err(invalid("no reduction".to_string())) };
-        if let Folded::Parts = fold.what {
-            return self.fold_parts(fold, node, o);
+    pub(super) fn reduction_alone(&mut self, node: &Rc<Node>, o: Index) -> Result<Word> {
+        let NodeKind::Reduction(reduction) = &node.kind else { return Err(invalid("no reduction".to_string())) };
+        if let Reduced::Parts = reduction.what {
+            return self.reduction_parts(reduction, node, o);
         }
-        let count = elements(&fold.reduced) as u32;
+        let count = elements(&reduction.reduced) as u32;
         // A float of one element is combined too: that makes 0.0 of -0.0, and zero of denormals where the device flushes them.
-        if count == 1 && !fold.reducer.accumulates_floats() {
+        if count == 1 && !reduction.reducer.accumulates_floats() {
             let zero = self.number(0);
-            let value = self.lifted(fold, node, o, zero)?;
-            return fold.reducer.lower(self.code, value);
+            let value = self.lifted(reduction, node, o, zero)?;
+            return reduction.reducer.lower(self.code, value);
         }
         let variable = self.accumulator(node)?;
         let zero = self.number(0);
         let (construct, r) = self.begin_for(zero, count, 1);
         self.accumulate(node, variable, o, r)?;
         self.end_for(construct);
-        let ty = fold.reducer.words_type(self.code);
+        let ty = reduction.reducer.words_type(self.code);
         let value = self.code.get(ty, variable);
-        fold.reducer.lower(self.code, value)
+        reduction.reducer.lower(self.code, value)
     }
 
     /// The elements of all operands at one position, in their order.
-    fn fold_parts(&mut self, fold: &Fold, node: &Node, o: Index) -> Result<Word> {
-        let mut value = fold.reducer.exact_identity(self.code)?;
+    fn reduction_parts(&mut self, reduction: &Reduce, node: &Node, o: Index) -> Result<Word> {
+        let mut value = reduction.reducer.exact_identity(self.code)?;
         for (r, &part) in node.operands.iter().enumerate() {
             let shape = self.shape(part);
             let at = o.clone().reshape(self, &shape);
             let (element, r) = (self.element(part, at)?, self.number(r as u32));
-            let lifted = fold.reducer.lift(self.code, element, r)?;
-            value = fold.reducer.combine(self.code, value, lifted)?;
+            let lifted = reduction.reducer.lift(self.code, element, r)?;
+            value = reduction.reducer.combine(self.code, value, lifted)?;
         }
-        fold.reducer.lower(self.code, value)
+        reduction.reducer.lower(self.code, value)
     }
 
     /// The accumulator of element `r` of result `o`.
-    fn lifted(&mut self, fold: &Fold, node: &Node, mut o: Index, r: Word) -> Result<Word> {
-        match (&fold.what, &node.operands[..]) {
-            (Folded::Axes(axes), &[a]) => {
+    fn lifted(&mut self, reduction: &Reduce, node: &Node, mut o: Index, r: Word) -> Result<Word> {
+        match (&reduction.what, &node.operands[..]) {
+            (Reduced::Axes(axes), &[a]) => {
                 let shape = self.shape(a);
-                let index = if elements(&fold.reduced) == elements(&shape) {
+                let index = if elements(&reduction.reduced) == elements(&shape) {
                     Index::linear(&shape, r)
                 } else {
-                    let mut r = Index::linear(&fold.reduced, r);
+                    let mut r = Index::linear(&reduction.reduced, r);
                     let (kept, reduced) = (self.coordinates(&mut o), self.coordinates(&mut r));
                     let (mut kept, mut reduced) = (kept.into_iter(), reduced.into_iter());
                     let zero = self.number(0);
@@ -102,11 +102,11 @@ impl Emitter<'_, '_, '_> {
                     Index::coordinates(&shape, coordinates.collect())
                 };
                 let value = self.element(a, index)?;
-                fold.reducer.lift(self.code, value, r)
+                reduction.reducer.lift(self.code, value, r)
             }
-            (Folded::Products { contract_a, batch_a, contract_b, batch_b }, &[a, b]) => {
+            (Reduced::Products { contract_a, batch_a, contract_b, batch_b }, &[a, b]) => {
                 let kept = self.coordinates(&mut o);
-                let mut r = Index::linear(&fold.reduced, r);
+                let mut r = Index::linear(&reduction.reduced, r);
                 let summed = self.coordinates(&mut r);
                 let (batch, free) = kept.split_at(batch_a.len());
                 let free_a = self.shape(a).len() - batch_a.len() - contract_a.len();
@@ -114,9 +114,9 @@ impl Emitter<'_, '_, '_> {
                 let times = self.entries[b].ty.dtype;
                 let a = self.factor(a, (batch_a, batch), (contract_a, &summed), of_a)?;
                 let b = self.factor(b, (batch_b, batch), (contract_b, &summed), of_b)?;
-                fold.reducer.lift_product(self.code, a, b, times)
+                reduction.reducer.lift_product(self.code, a, b, times)
             }
-            (Folded::Updates { axes }, &[indices, updates]) => {
+            (Reduced::Updates { axes }, &[indices, updates]) => {
                 let (here, rest) = self.addressed(indices, axes, &mut o, r)?;
                 // Updates are counted by rows, whatever the axes of the indices are.
                 let shape = self.shape(updates);
@@ -129,11 +129,12 @@ impl Emitter<'_, '_, '_> {
                 let start = self.times(r, row as u32);
                 let at = self.plus(start, at);
                 let value = self.element(updates, Index::linear(&shape, at))?;
-                let lifted = fold.reducer.lift(self.code, value, r)?;
-                let (none, ty) = (fold.reducer.exact_identity(self.code)?, fold.reducer.words_type(self.code));
+                let lifted = reduction.reducer.lift(self.code, value, r)?;
+                let (none, ty) =
+                    (reduction.reducer.exact_identity(self.code)?, reduction.reducer.words_type(self.code));
                 Ok(self.choose(ty, here, lifted, none))
             }
-            (Folded::LastUpdate { axes }, &[indices]) => {
+            (Reduced::LastUpdate { axes }, &[indices]) => {
                 let (here, _) = self.addressed(indices, axes, &mut o, r)?;
                 let one = self.number(1);
                 let (number, none) = (self.plus(r, one), self.number(0));
