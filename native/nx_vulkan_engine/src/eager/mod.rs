@@ -131,14 +131,6 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Eye => call.eye(),
         Op::Bitcast => call.bitcast(),
         Op::Reshape | Op::Squeeze => call.reshape(),
-        Op::Broadcast { axes } => call.view(|v| v.broadcast(&out.shape, axes)),
-        Op::Transpose { axes } => call.view(|v| v.transpose(axes)),
-        Op::Reverse { axes } => call.view(|v| v.reverse(axes)),
-        Op::Slice { starts, strides, lengths } => movement::slice(&call, starts, lengths, strides),
-        Op::PutSlice { starts } => movement::put_slice(&call, starts),
-        Op::Pad { config } => movement::pad(&call, config),
-        Op::Concatenate { axis } => movement::concatenate(&call, *axis),
-        Op::Stack { axis } => movement::stack(&call, *axis),
         Op::Reduce { reduction, axes, tie_high } => {
             let view = &call.operand(0)?.view;
             let rank = view.shape.len();
@@ -178,6 +170,8 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::IndexedAdd { axes } => indexed::indexed(&call, axes, true),
         Op::IndexedPut { axes } => indexed::indexed(&call, axes, false),
         Op::Linalg(op) => linalg::run(&call, *op),
+        // What only moves elements.
+        _ => movement::moved(&call),
     }
 }
 

@@ -66,5 +66,7 @@ fn padded(call: &Call<'_>, a: &Tensor, windows: &Windows, filling: &Tensor) -> R
     }
     let config: Vec<(i64, i64, u64)> = windows.padding.iter().map(|&(low, high)| (low, high, 0)).collect();
     let ty = Type { dtype: a.view.dtype, shape };
-    movement::filled_around(call, a, filling, &config, &ty)
+    let result = Tensor::uninitialized(call.engine, &ty)?;
+    movement::fill_around(call, a, filling, &config, &result)?;
+    Ok(result)
 }

@@ -71,6 +71,11 @@ impl Place {
             Place::Read { .. } => 0,
         }
     }
+
+    /// Whether an operand holds it.
+    pub fn is_read(self) -> bool {
+        matches!(self, Place::Read { .. })
+    }
 }
 
 impl Line {
@@ -94,7 +99,7 @@ impl Line {
 
     /// Whether an operand says where it lies.
     pub fn is_read(&self) -> bool {
-        matches!(self.from, Place::Read { .. }) || matches!(self.at, Place::Read { .. })
+        self.from.is_read() || self.at.is_read()
     }
 }
 
