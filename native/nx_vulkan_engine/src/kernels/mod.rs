@@ -243,7 +243,7 @@ pub struct Bounds {
 }
 
 impl Loaded {
-    /// A view of elements of `whole`, perhaps with positions outside of it, as [`View::placed`] gives them.
+    /// A view of elements of `whole`, perhaps with positions outside of it, as [`View::along`] gives them.
     pub fn within(whole: &Tensor, mut view: View) -> Loaded {
         let (low, high) = whole.view.extent();
         let bounds = Bounds { first: (view.offset as i64).wrapping_sub(low), last: (high - low) as u64 };

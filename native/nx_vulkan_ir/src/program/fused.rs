@@ -314,7 +314,8 @@ impl Lowering<'_> {
         type_of(self.body, self.makers, operand).cloned()
     }
 
-    /// The chain that first shows what has one shape as one of another, along lines or as a reshape does, and then `outer`.
+    /// The chain that first shows what has one shape as one of another, along lines or as a reshape does, and then
+    /// `outer`.
     fn chain(&mut self, lines: Option<Lines>, from: &[u64], to: &[u64], outer: ChainId) -> ChainId {
         match &lines {
             Some(lines) if is_identity(lines, from, to) => return outer,
@@ -508,7 +509,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// The value of an op that only moves elements: what is around its parts, but for the indices where one of these lies.
+    /// The value of an op that only moves elements: what is around its parts, but for the indices where one of these
+    /// lies.
     fn moved(
         &mut self,
         maker: &Instruction,
@@ -631,8 +633,8 @@ pub fn is_view(op: &Op) -> bool {
     op.kind(|kind| (kind.facts().class, kind.facts().arity)) == (Class::View, Arity::Exactly(1)) && *op != Op::Bitcast
 }
 
-/// The map of an instruction that kernels can choose by the index: none where places are read, elements have indices between them, or there
-/// are too many parts.
+/// The map of an instruction that kernels can choose by the index: none where places are read, elements have indices
+/// between them, or there are too many parts.
 pub fn chosen<'a>(instruction: &Instruction, ty: impl Fn(Operand) -> Option<&'a Type>) -> Option<IndexMap> {
     let map = instruction.index_map(ty)?;
     let fits = |line: &Line| line.every == 1 && !line.is_read();

@@ -1,4 +1,5 @@
-//! Where the elements of a result come from, for ops that only move them: what such an op means, once for every kind of code.
+//! Where the elements of a result come from, for ops that only move them: what such an op means, once for every kind of
+//! code.
 //!
 //! Reshapes have none: they keep the row-major position, which axes don't say.
 
@@ -29,8 +30,8 @@ pub struct Part {
 /// Lines along different axes of a result, in the order of the operand's axes.
 pub type Lines = SmallVec<[Line; 6]>;
 
-/// How an axis of an operand lies along one of the result's: for each number k, index `at + k * every` of the result shows index
-/// `from + k * step` of the operand.
+/// How an axis of an operand lies along one of the result's: for each number k, index `at + k * every` of the result
+/// shows index `from + k * step` of the operand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
     /// The result's axis.
@@ -120,8 +121,8 @@ pub fn is_identity(lines: &[Line], operand: &[u64], result: &[u64]) -> bool {
 }
 
 impl View {
-    /// Shows the elements at every index of a result, along lines that have no indices between their own: where the operand does not lie there
-    /// are no elements, and positions that say nothing. Places that are read count as 0.
+    /// Shows the elements at every index of a result, along lines that have no indices between their own: where the
+    /// operand does not lie there are no elements, and positions that say nothing. Places that are read count as 0.
     pub fn along(&self, lines: &[Line], shape: &[u64]) -> View {
         let mut strides: Strides = SmallVec::from_elem(0, shape.len());
         let mut offset = self.offset as i64;
@@ -137,8 +138,8 @@ impl View {
 }
 
 impl Part {
-    /// The elements of the operand that show, and where in the result they do, as views of one shape. None where there are none. Places that
-    /// are read count as 0.
+    /// The elements of the operand that show, and where in the result they do, as views of one shape. None where there
+    /// are none. Places that are read count as 0.
     pub fn views(&self, operand: &View, result: &View) -> Option<(View, View)> {
         let strides = SmallVec::from_elem(0, result.shape.len());
         let mut from = View { dtype: operand.dtype, shape: result.shape.clone(), strides, offset: operand.offset };
@@ -168,7 +169,8 @@ impl Part {
         Some((from, to))
     }
 
-    /// Where the operand begins in the result, if it lies there whole, element by element, and nothing is read to know where.
+    /// Where the operand begins in the result, if it lies there whole, element by element, and nothing is read to know
+    /// where.
     pub fn corner(&self, operand: &[u64], result: &[u64]) -> Option<Dims> {
         let mut corner = Dims::from_elem(0, result.len());
         for line in &self.lines {

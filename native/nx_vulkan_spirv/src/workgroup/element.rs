@@ -184,7 +184,8 @@ impl Emitter<'_, '_, '_> {
         found.ok_or_else(|| invalid(format!("{} of nothing", op.name())))
     }
 
-    /// The coordinates in an operand of `shape` that its lines show at `index`, 0 where one has none; and whether all have, unless they always do.
+    /// The coordinates in an operand of `shape` that its lines show at `index`, 0 where one has none; and whether all
+    /// have, unless they always do.
     fn within(
         &mut self,
         lines: &[Line],

@@ -2,7 +2,9 @@
 //! [`Op::kind`] leads there; whatever else asks about an op asks its [`OpKind`].
 
 //!
-//! A new op is a variant of [`Op`], its line in [`Op::kind`], and an implementation of [`OpKind`] with its name and reader here.
+//! A new op is a variant of [`Op`], its line in [`Op::kind`], and an implementation of [`OpKind`] with its name and
+//! reader here. One that only moves elements says there where they come from, of which eager code and the generators of
+//! kernels make theirs.
 
 pub(super) mod control;
 pub(super) mod elementwise;
@@ -168,8 +170,8 @@ pub trait OpKind {
     /// The rule that does not hold, in words.
     fn check(&self, operands: &[&Type], outs: &[Type]) -> Check;
 
-    /// Where its elements come from, for operands and a result of these shapes that [`OpKind::check`] accepts. `None` for what computes, for
-    /// what values say, and for reshapes.
+    /// Where its elements come from, for operands and a result of these shapes that [`OpKind::check`] accepts. `None` for
+    /// what computes, for what values say, and for reshapes.
     fn index_map(&self, _shapes: &[&[u64]], _out: &[u64]) -> Option<IndexMap> {
         None
     }
@@ -350,7 +352,8 @@ fn window_fits(a: &Type, starts: &[Option<i64>], lengths: &[u64], rest: &[&Type]
     })
 }
 
-/// Where a window of `lengths` begins along axes of `sizes`, moved so that it fits; operands from `first` on give what is missing.
+/// Where a window of `lengths` begins along axes of `sizes`, moved so that it fits; operands from `first` on give what
+/// is missing.
 fn places(starts: &[Option<i64>], sizes: &[u64], lengths: &[u64], first: u32) -> SmallVec<[Place; 6]> {
     let mut next = first;
     let place = |((start, &size), &length): ((&Option<i64>, &u64), &u64)| {
