@@ -181,7 +181,8 @@ impl Engine {
 
     /// Records an executable's commands.
     pub(crate) fn replay(&self, replay: &Replay<'_>) -> Result<()> {
-        self.core.stream.replay(replay)
+        // SAFETY: executables replay what was captured of launches, each of which was vouched for.
+        unsafe { self.core.stream.replay(replay) }
     }
 
     pub(crate) fn stream(&self) -> &Stream {
@@ -435,8 +436,8 @@ impl Engine {
     /// same key; one compiles, the others wait.
     ///
     /// # Safety
-    /// `spirv` is a valid module for `interface` and the device's features, as `nx_vulkan_check` finds for modules with descriptors. It accesses
-    /// no memory but that of its bindings, or what the parameters of a launch name.
+    /// `key` is that of the other arguments. `spirv` is a valid module for `interface` and the device's features. With descriptors it accesses no
+    /// memory but that of its bindings; with addresses, what the launches' parameters name.
     ///
     /// # Errors
     /// `BadShader` for what is no module, `InvalidArgument` for an interface beyond the device's limits, `OutOfMemory`, `Vulkan` where the
@@ -498,7 +499,9 @@ impl Engine {
     /// Records one dispatch of a kernel that takes buffer addresses.
     ///
     /// # Safety
-    /// With these parameters the kernel reads and writes elements of `reads` and `writes` alone, and writes to `writes` alone.
+    /// With these parameters (or this table) the kernel accesses elements of `reads` and `writes` alone, and writes to `writes` alone.
+    /// `addresses` names every word of them that begins an address, `waits` leaves out no launch that touches the same elements, and the kernel
+    /// does with pairs of `in_place` what they say.
     ///
     /// # Errors
     /// `InvalidArgument` when parameters don't fit the pipeline or group counts exceed the device's limit: splitting is the caller's.

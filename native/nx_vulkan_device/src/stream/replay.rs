@@ -38,7 +38,10 @@ pub struct Replay<'a> {
 
 impl Stream {
     /// Records a batch, ordered after everything recorded before.
-    pub fn replay(&self, replay: &Replay<'_>) -> Result<()> {
+    ///
+    /// # Safety
+    /// Each command accesses elements of the batch's `reads` and `writes` alone, and barriers stand where commands pass data to one another.
+    pub unsafe fn replay(&self, replay: &Replay<'_>) -> Result<()> {
         let commands = replay.commands.iter().zip(replay.barriers);
         // Each command for all runs: between two barriers nothing depends on anything else.
         let mut items = commands.flat_map(|(command, &waits)| {

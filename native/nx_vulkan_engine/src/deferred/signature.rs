@@ -43,10 +43,13 @@ impl Hasher for Mix {
     }
 }
 
-/// A hash of an op with its attributes, but for the values of numbers, and of the types of its results.
+/// A hash of an op with its attributes, but for the value of a constant, and of the types of its results.
 pub(super) fn of(op: &Op, outs: &[Type]) -> u64 {
     let mut mix = Mix::default();
-    op.hash(&mut mix);
+    match op {
+        Op::Constant(_) => std::mem::discriminant(op).hash(&mut mix),
+        op => op.hash(&mut mix),
+    }
     outs.hash(&mut mix);
     mix.finish()
 }

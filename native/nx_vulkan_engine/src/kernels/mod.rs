@@ -1,4 +1,4 @@
-//! Host side of generated kernels: compile once per spec, fill parameter words, split what one launch can't index.
+//! Kernel families, and what they share: compile once per spec, fill parameter words, split what one launch can't index.
 
 pub mod dot;
 mod family;
@@ -365,7 +365,8 @@ fn record(
         },
         in_place: &in_place,
     };
-    // SAFETY: families fill `Arguments` from tensors, whose views lie within their buffers.
+    // SAFETY: families fill `Arguments` from tensors, whose views lie within their buffers; positions beyond and those that indices choose
+    // are bounded by the kernels.
     unsafe { engine.dispatch(&launch) }
 }
 

@@ -49,7 +49,7 @@ impl Shader {
             return Err(Failure::NeedsCompile);
         }
         // The file is well-formed: what fails now is this device's driver.
-        // SAFETY: the module was checked for this interface when the file was read.
+        // SAFETY: the module is well-formed and fits the interface (`fit`). What passes is code with the caller's trust, as `NativeV` says.
         let pipeline = unsafe { call.engine.pipeline(key, &self.words, &spec, interface) };
         let pipeline = pipeline.map_err(|error| Failure::Dispatch(format!("{}: {error}", call.path.display())))?;
         pipeline

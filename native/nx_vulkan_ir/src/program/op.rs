@@ -99,9 +99,9 @@ impl Cumulative {
     }
 }
 
-/// A number in an attribute. Integers keep all 64 bits; complex numbers have two parts. Hashes do not see its value: the same
-/// kernels run whatever it is.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// A number in an attribute. Integers keep all 64 bits; complex numbers have two parts. Two are equal if their bits are: 0.0 is not -0.0, and
+/// a NaN is itself.
+#[derive(Debug, Clone, Copy)]
 pub enum Scalar {
     /// A whole number.
     Int(i128),
@@ -111,9 +111,28 @@ pub enum Scalar {
     Complex(f64, f64),
 }
 
+impl Scalar {
+    /// Its kind, and the bits of its parts.
+    fn bits(&self) -> (u8, i128, u64) {
+        match *self {
+            Scalar::Int(i) => (0, i, 0),
+            Scalar::Float(x) => (1, x.to_bits().into(), 0),
+            Scalar::Complex(re, im) => (2, re.to_bits().into(), im.to_bits()),
+        }
+    }
+}
+
+impl PartialEq for Scalar {
+    fn eq(&self, other: &Scalar) -> bool {
+        self.bits() == other.bits()
+    }
+}
+
+impl Eq for Scalar {}
+
 impl Hash for Scalar {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        std::mem::discriminant(self).hash(state);
+        self.bits().hash(state);
     }
 }
 
@@ -291,5 +310,29 @@ impl From<Elementwise> for Op {
             Elementwise::Clip => Op::Clip,
             Elementwise::AsType => Op::AsType,
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::DType;
+    use crate::program::Builder;
+
+    /// `x + constant` as the body of an op.
+    fn adding(constant: f64) -> Op {
+        let b = Builder::new();
+        let x = b.input(DType::F32, &[2]);
+        let sum = b.add(x, b.constant(DType::F32, Scalar::Float(constant)));
+        Op::Fused(Box::new(b.finish(&[sum]).unwrap()))
+    }
+
+    #[test]
+    fn ops_are_equal_by_the_bits_of_their_numbers() {
+        assert_ne!(adding(0.0), adding(-0.0));
+        assert_eq!(adding(f64::NAN), adding(f64::NAN));
+        assert_ne!(Scalar::Int(1), Scalar::Float(1.0));
+        assert_ne!(Scalar::Complex(0.0, 0.0), Scalar::Complex(0.0, -0.0));
     }
 }
