@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nx_vulkan_engine::kernels::dot::{
-    Choice, Matrix, MergedAxes, Product, candidates, choose, estimate, lane_tiles, matrix_candidates, product_as,
+    Choice, Matrix, MergedAxes, Product, Tile, Tiling, candidates, choose, estimate, lane_tiles, matrix_candidates,
+    product_as,
 };
-use nx_vulkan_engine::kernels::dot::{Tile, Tiling};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type};
 
 type Outcome<T> = Result<T, Error>;

@@ -161,7 +161,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Conv(op) => conv::conv(&call, op, None),
         Op::Take { axis } => index::take(&call, *axis, false),
         Op::TakeAlongAxis { axis } => index::take(&call, *axis, true),
-        Op::Fft { kind, axis, length, eps } => fft::transform(&call, *kind, *axis, *length, eps.0),
+        Op::Fft { kind, axis, length, eps } => fft::transform(&call, *kind, *axis, *length, eps.real()),
         Op::Gather { axes } => index::gather(&call, axes),
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(call.invalid("has several results".into())),
         Op::While(_) | Op::Cond(_) | Op::Workgroup(_) | Op::Fused(_) => {

@@ -7,10 +7,9 @@ use nx_vulkan_ir::program::function::{Function, ScalarStep, Scalars};
 use nx_vulkan_ir::program::op::{Axes, Scalar};
 use nx_vulkan_ir::program::ops::{accepts, result_dtype};
 use nx_vulkan_ir::program::step::{Ref, Step};
-use nx_vulkan_ir::program::verify;
 use nx_vulkan_ir::program::{
-    Binary, Branches, Conv, Cumulative, Elementwise, Epsilon, Fourier, Instruction, Linalg, Loop, Op, Operand, Program,
-    Reduction, Transform, Unary, Windows,
+    Binary, Branches, Conv, Cumulative, Elementwise, Fourier, Instruction, Linalg, Loop, Op, Operand, Program,
+    Reduction, Transform, Unary, Windows, verify,
 };
 use nx_vulkan_ir::reference::{self, Array};
 use nx_vulkan_ir::{DType, Type, Value};
@@ -103,7 +102,7 @@ fn samples() -> Vec<(Op, Vec<Type>, Type)> {
         (Op::TakeAlongAxis { axis: 1 }, vec![f(&[2, 3]), i(&[2, 5])], f(&[2, 5])),
         (Op::WindowScatter { max: true, windows: pools() }, vec![f(&[5, 3]), f(&[3, 3]), f(&[])], f(&[5, 3])),
         (
-            Op::Fft { kind: Fourier::Fft, axis: 1, length: 5, eps: Epsilon(1e-10) },
+            Op::Fft { kind: Fourier::Fft, axis: 1, length: 5, eps: Scalar::Float(1e-10) },
             vec![f(&[2, 3])],
             Type::new(DType::C64, &[2, 5]),
         ),

@@ -1,27 +1,7 @@
 //! Discrete Fourier transforms as ops.
 
-use std::hash::{Hash, Hasher};
-
 use super::op::named_enum;
 use crate::{DType, Type};
-
-/// Up to which size parts of a result become zero. Equal by bits.
-#[derive(Debug, Clone, Copy)]
-pub struct Epsilon(pub f64);
-
-impl PartialEq for Epsilon {
-    fn eq(&self, other: &Epsilon) -> bool {
-        self.0.to_bits() == other.0.to_bits()
-    }
-}
-
-impl Eq for Epsilon {}
-
-impl Hash for Epsilon {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.to_bits().hash(state);
-    }
-}
 
 named_enum! {
     /// Discrete Fourier transforms. `rfft` gives the first half of the spectrum of real numbers, `irfft` takes it.

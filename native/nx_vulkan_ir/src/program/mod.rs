@@ -36,7 +36,7 @@ use std::collections::HashMap;
 pub use builder::Builder;
 pub use control::{Branches, Loop};
 pub use conv::Conv;
-pub use fourier::{Epsilon, Fourier};
+pub use fourier::Fourier;
 pub use function::Function;
 pub use linalg::{Linalg, Transform};
 pub use op::{Cumulative, Op, Reduction};

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::Program;
 use super::control::{Branches, Loop};
 use super::conv::Conv;
-use super::fourier::{Epsilon, Fourier};
+use super::fourier::Fourier;
 use super::function::Function;
 use super::linalg::Linalg;
 use super::ops::{
@@ -99,8 +99,8 @@ impl Cumulative {
     }
 }
 
-/// A number in an attribute. Integers keep all 64 bits; complex numbers have two parts. Two are equal if their bits are: 0.0 is not -0.0, and
-/// a NaN is itself.
+/// A number in an attribute. Integers keep all 64 bits; complex numbers have two parts. Two are equal if their bits
+/// are: 0.0 is not -0.0, and a NaN is itself.
 #[derive(Debug, Clone, Copy)]
 pub enum Scalar {
     /// A whole number.
@@ -112,6 +112,14 @@ pub enum Scalar {
 }
 
 impl Scalar {
+    /// The number as a real one: of a complex number its real part.
+    pub fn real(self) -> f64 {
+        match self {
+            Scalar::Int(i) => i as f64,
+            Scalar::Float(x) | Scalar::Complex(x, _) => x,
+        }
+    }
+
     /// Its kind, and the bits of its parts.
     fn bits(&self) -> (u8, i128, u64) {
         match *self {
@@ -206,7 +214,7 @@ pub enum Op {
     /// a, sources, initial value; adds each window's source to its largest (or smallest) element, the last of equal ones
     WindowScatter { max: bool, windows: Windows },
     /// a, which is cut or continued with zeros to `length`; parts of the result up to `eps` become zero
-    Fft { kind: Fourier, axis: usize, length: u64, eps: Epsilon },
+    Fft { kind: Fourier, axis: usize, length: u64, eps: Scalar },
     /// a, indices
     Gather { axes: Axes },
     /// a, indices, updates

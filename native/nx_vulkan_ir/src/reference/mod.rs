@@ -246,7 +246,7 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         }
         Op::Take { axis } => Ok(axes::take(a()?, operand(1)?, *axis, false, out)),
         Op::TakeAlongAxis { axis } => Ok(axes::take(a()?, operand(1)?, *axis, true, out)),
-        Op::Fft { kind, axis, length, eps } => Ok(fourier::transform(a()?, *kind, *axis, *length, eps.0, out)),
+        Op::Fft { kind, axis, length, eps } => Ok(fourier::transform(a()?, *kind, *axis, *length, eps.real(), out)),
         Op::Gather { axes } => Ok(axes::gather(a()?, operand(1)?, axes, out)),
         Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(invalid(op, "has several results")),
         Op::While(_) | Op::Cond(_) | Op::Workgroup(_) => Err(invalid(op, "runs programs")),

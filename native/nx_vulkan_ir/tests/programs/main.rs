@@ -1,4 +1,5 @@
-//! Programs: what is recorded gives in the reference what Nx gives, and what is damaged is refused or is a program. Needs no device.
+//! Programs: what is recorded gives in the reference what Nx gives, and what is damaged is refused or is a program.
+//! Needs no device.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod damaged;

@@ -1,4 +1,5 @@
-//! What must hold for any bytes: an error or a program that is written as it is read, and no panic. `fuzz/` calls them too.
+//! What must hold for any bytes: an error or a program that is written as it is read, and no panic. `fuzz/` calls them
+//! too.
 
 use nx_vulkan_ir::program::file::Recording;
 use nx_vulkan_ir::program::wire::Attr;
@@ -22,7 +23,8 @@ pub fn recording(bytes: &[u8]) -> bool {
     true
 }
 
-/// Whether there are integers beyond 63 bits, of which ops write no axis or size: no tensor has one, and programs with them are refused.
+/// Whether there are integers beyond 63 bits, of which ops write no axis or size: no tensor has one, and programs with
+/// them are refused.
 fn has_huge(attr: &Attr) -> bool {
     match attr {
         Attr::UInt(_) => true,

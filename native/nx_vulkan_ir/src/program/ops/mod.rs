@@ -170,8 +170,8 @@ pub trait OpKind {
     /// The rule that does not hold, in words.
     fn check(&self, operands: &[&Type], outs: &[Type]) -> Check;
 
-    /// Where its elements come from, for operands and a result of these shapes that [`OpKind::check`] accepts. `None` for
-    /// what computes, for what values say, and for reshapes.
+    /// Where its elements come from, for operands and a result of these shapes that [`OpKind::check`] accepts. `None`
+    /// for what computes, for what values say, and for reshapes.
     fn index_map(&self, _shapes: &[&[u64]], _out: &[u64]) -> Option<IndexMap> {
         None
     }

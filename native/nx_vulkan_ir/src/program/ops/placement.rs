@@ -1,11 +1,11 @@
 //! Ops that put operands into something larger.
 
+use smallvec::smallvec;
+
 use super::{
     Arity, Check, Class, Facts, Names, OpKind, along, axis_attr, holds, ints_attr, missing, one, places, require,
     same_shape, starts_attr, window_fits,
 };
-use smallvec::smallvec;
-
 use crate::program::Op;
 use crate::program::index_map::{IndexMap, Line, Part, Place};
 use crate::program::wire::{Attr, Attrs};

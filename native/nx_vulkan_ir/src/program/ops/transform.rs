@@ -3,7 +3,7 @@
 use super::{Check, Class, Facts, Names, OpKind, Reader, axis_attr, multiplied, one};
 use crate::program::op::Scalar;
 use crate::program::wire::{Attr, Attrs};
-use crate::program::{Epsilon, Fourier, Op};
+use crate::program::{Fourier, Op};
 use crate::{Result, Type};
 
 pub(super) fn names() -> Names {
@@ -19,16 +19,13 @@ pub(in crate::program) struct Fft {
     pub kind: Fourier,
     pub axis: usize,
     pub length: u64,
-    pub eps: Epsilon,
+    pub eps: Scalar,
 }
 
 fn read(name: &str, a: &Attrs<'_>) -> Result<Op> {
     let kind = Fourier::from_name(name).ok_or_else(|| a.fail("name", "a transform"))?;
-    let eps = match a.scalar("eps")? {
-        Scalar::Int(i) => i as f64,
-        Scalar::Float(x) | Scalar::Complex(x, _) => x,
-    };
-    Ok(Op::Fft { kind, axis: a.axis("axis")?, length: a.size("length")?, eps: Epsilon(eps) })
+    let eps = Scalar::Float(a.scalar("eps")?.real());
+    Ok(Op::Fft { kind, axis: a.axis("axis")?, length: a.size("length")?, eps })
 }
 
 impl OpKind for Fft {
@@ -40,7 +37,7 @@ impl OpKind for Fft {
         vec![
             axis_attr(self.axis),
             ("length".to_string(), Attr::Int(self.length as i64)),
-            ("eps".to_string(), Scalar::Float(self.eps.0).attr()),
+            ("eps".to_string(), self.eps.attr()),
         ]
     }
 
