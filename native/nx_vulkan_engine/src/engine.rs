@@ -436,12 +436,12 @@ impl Engine {
     /// same key; one compiles, the others wait.
     ///
     /// # Safety
-    /// `key` is that of the other arguments. `spirv` is a valid module for `interface` and the device's features. With descriptors it accesses no
-    /// memory but that of its bindings; with addresses, what the launches' parameters name.
+    /// `key` is that of the other arguments. `spirv` is a valid module for `interface` and the device's features. With
+    /// descriptors it accesses no memory but that of its bindings; with addresses, what the launches' parameters name.
     ///
     /// # Errors
-    /// `BadShader` for what is no module, `InvalidArgument` for an interface beyond the device's limits, `OutOfMemory`, `Vulkan` where the
-    /// driver refuses it.
+    /// `BadShader` for what is no module, `InvalidArgument` for an interface beyond the device's limits, `OutOfMemory`,
+    /// `Vulkan` where the driver refuses it.
     pub unsafe fn pipeline(
         &self,
         key: PipelineKey,
@@ -499,9 +499,9 @@ impl Engine {
     /// Records one dispatch of a kernel that takes buffer addresses.
     ///
     /// # Safety
-    /// With these parameters (or this table) the kernel accesses elements of `reads` and `writes` alone, and writes to `writes` alone.
-    /// `addresses` names every word of them that begins an address, `waits` leaves out no launch that touches the same elements, and the kernel
-    /// does with pairs of `in_place` what they say.
+    /// With these parameters (or this table) the kernel accesses elements of `reads` and `writes` alone, and writes to
+    /// `writes` alone. `addresses` names every word of them that begins an address, `waits` leaves out no launch that
+    /// touches the same elements, and the kernel does with pairs of `in_place` what they say.
     ///
     /// # Errors
     /// `InvalidArgument` when parameters don't fit the pipeline or group counts exceed the device's limit: splitting is the caller's.

@@ -31,7 +31,7 @@ impl Generated {
     }
 }
 
-/// Invocations per workgroup of the elementwise templates, and elements per invocation of the scalar one.
+/// Invocations per workgroup of the elementwise templates.
 pub const LOCAL_SIZE: u32 = 256;
 /// Elements per invocation of the scalar elementwise template.
 pub const ITEMS: u32 = 4;

@@ -45,11 +45,7 @@ pub trait ReducerCode {
 
 impl ReducerCode for Reducer {
     fn words_type(&self, code: &mut Code<'_, '_>) -> Word {
-        let uint = code.linker.type_uint(32);
-        match self.accumulator().words() {
-            1 => uint,
-            words => code.linker.type_vector(uint, words),
-        }
+        words_type(code, self.accumulator().words())
     }
 
     fn lift(&self, code: &mut Code<'_, '_>, id: Word, r: Word) -> Result<Word> {
@@ -57,11 +53,11 @@ impl ReducerCode for Reducer {
         match self.accumulator() {
             Accumulator::Value(ctype) if matches!(self.reduction, Reduction::All | Reduction::Any) => {
                 let id = scalar::truthy(code, value)?;
-                Ok(to_words(self, code, ctype, id))
+                Ok(words_of(code, ctype, id))
             }
             Accumulator::Value(ctype) => {
                 let id = scalar::cast(code, value, ctype.dtype())?;
-                Ok(to_words(self, code, ctype, id))
+                Ok(words_of(code, ctype, id))
             }
             Accumulator::Compensated(ctype) => {
                 let id = scalar::cast(code, value, ctype.dtype())?;
@@ -100,7 +96,7 @@ impl ReducerCode for Reducer {
             return Ok(code.bitcast(words, product));
         }
         let product = code.call(&format!("nx_multiply_{}", ctype.name()), &[a, b])?;
-        Ok(to_words(self, code, ctype, product))
+        Ok(words_of(code, ctype, product))
     }
 
     fn identity(&self, code: &mut Code<'_, '_>) -> Result<Word> {
@@ -154,7 +150,7 @@ impl ReducerCode for Reducer {
         let ctype = self.out.ctype();
         let (a, b) = (value_of(code, ctype, a), value_of(code, ctype, b));
         let id = code.call(&format!("nx_{name}_{}", ctype.name()), &[a, b])?;
-        Ok(to_words(self, code, ctype, id))
+        Ok(words_of(code, ctype, id))
     }
 
     fn combine_all(
@@ -208,16 +204,22 @@ impl ReducerCode for Reducer {
     }
 }
 
-/// A value as accumulator words.
-fn to_words(reducer: &Reducer, code: &mut Code<'_, '_>, ctype: CType, value: Word) -> Word {
+fn words_type(code: &mut Code<'_, '_>, words: u32) -> Word {
+    let uint = code.linker.type_uint(32);
+    if words == 1 { uint } else { code.linker.type_vector(uint, words) }
+}
+
+/// A value as the 32-bit words that accumulators are made of.
+pub fn words_of(code: &mut Code<'_, '_>, ctype: CType, value: Word) -> Word {
     if ctype == CType::U32 {
         return value;
     }
-    let ty = reducer.words_type(code);
+    let ty = words_type(code, ctype.dtype().size_bytes() as u32 / 4);
     code.bitcast(ty, value)
 }
 
-fn value_of(code: &mut Code<'_, '_>, ctype: CType, words: Word) -> Word {
+/// The value of words.
+pub fn value_of(code: &mut Code<'_, '_>, ctype: CType, words: Word) -> Word {
     if ctype == CType::U32 {
         return words;
     }

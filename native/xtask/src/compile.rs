@@ -1,12 +1,13 @@
 //! One module from GLSL to words: glslangValidator, spirv-opt, then the float pass.
 
-use crate::list::{Module, ModuleKind};
-use nx_vulkan_check::floats;
-
-use crate::{Error, Result};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use nx_vulkan_check::floats;
+
+use crate::list::{Module, ModuleKind};
+use crate::{Error, Result};
 
 const COMPILER: &str = "glslangValidator";
 const OPTIMISER: &str = "spirv-opt";

@@ -1,9 +1,11 @@
 //! Reads `kernels.toml`, the list of all prebuilt modules.
 
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
 use crate::matrix::{self, Choices, Defines, Matrix, OneOrMore};
 use crate::{Error, Result};
-use serde::Deserialize;
-use std::path::{Path, PathBuf};
 
 pub const LIST: &str = "kernels.toml";
 
@@ -18,8 +20,8 @@ pub enum ModuleKind {
     Example,
     /// Functions for generated kernels to import: `include/<name>.glsl` to `lib/<name>.spv`.
     Library,
-    /// A compute shader whose `slot_` functions the code generator fills: `<source>` in the folders of kernel families to
-    /// `template/<name>.spv`.
+    /// A compute shader whose `slot_` functions the code generator fills: `<source>` in the folders of kernel families
+    /// to `template/<name>.spv`.
     Template,
 }
 

@@ -1,9 +1,10 @@
 //! `cargo xtask validate`: spirv-val on every module.
 
-use crate::list::{self, Module, ModuleKind};
-use crate::{Error, compile};
 use std::path::Path;
 use std::process::Command;
+
+use crate::list::{self, Module, ModuleKind};
+use crate::{Error, compile};
 
 const VALIDATOR: &str = "spirv-val";
 

@@ -3,10 +3,12 @@
 //!
 //! `NX_VULKAN_SPIRV_FLOWS` sets how many random functions are tried, `NX_VULKAN_SPIRV_SEED` where they begin.
 
+use std::path::Path;
+
+use nx_vulkan_check::{Reflection, spirv_val};
+
 use crate::flow::{Block, End, Merge, block, module};
 use crate::random::Random;
-use nx_vulkan_check::{Reflection, spirv_val};
-use std::path::Path;
 
 /// Random statements, as blocks.
 struct Writer {

@@ -1,5 +1,5 @@
-//! What must hold for any bytes: an error, or a module whose form with exact floats is a module with the same interface, and no panic.
-//! `fuzz/` calls it too.
+//! What must hold for any bytes: an error, or a module whose form with exact floats is a module with the same
+//! interface, and no panic. `fuzz/` calls it too.
 
 use nx_vulkan_check::{Reflection, exact_floats};
 

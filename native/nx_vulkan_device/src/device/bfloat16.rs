@@ -1,5 +1,5 @@
-//! `VK_KHR_shader_bfloat16`, which vulkano's headers (1.3.281) don't have: whether a device has it, and devices opened with it. These are
-//! created without vulkano, which is then given the handle.
+//! `VK_KHR_shader_bfloat16`, which vulkano's headers (1.3.281) don't have: whether a device has it, and devices opened
+//! with it. These are created without vulkano, which is then given the handle.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::marker::PhantomData;
@@ -130,8 +130,7 @@ pub(super) fn open(
     info: DeviceCreateInfo,
     bfloat16: bool,
 ) -> Result<(Arc<Device>, Option<Arc<Queue>>), VulkanError> {
-    let listed = info.enabled_extensions.into_iter().filter(|(_, on)| *on).map(|(name, _)| name);
-    let names: Vec<CString> = listed.filter_map(|name| CString::new(name).ok()).collect();
+    let names: Vec<CString> = (&info.enabled_extensions).into();
     let added = bfloat16.then(|| EXTENSION.as_ptr());
     let names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).chain(added).collect();
     let families = info.queue_create_infos.iter().map(|queue| queue.queue_family_index);
@@ -150,7 +149,8 @@ pub(super) fn open(
     if created != vk::Result::SUCCESS {
         return Err(created.into());
     }
-    // SAFETY: the handle is that of a new device of `physical` with these queues, extensions and features, and nobody else destroys it.
+    // SAFETY: the handle is that of a new device of `physical` with these queues, extensions and features, and nobody
+    // else destroys it.
     let (device, mut queues) = unsafe { Device::from_handle(Arc::clone(physical), handle, info) };
     let queue = queues.next();
     drop(queues);

@@ -218,8 +218,8 @@ impl PipelineStore {
     /// The pipeline of `key`, compiled by the first that asks for it.
     ///
     /// # Safety
-    /// `key` is that of the other arguments. `spirv` is a valid module for `interface` and the device's features. With descriptors it accesses no
-    /// memory but that of its bindings; with addresses, what the launches' parameters name.
+    /// `key` is that of the other arguments. `spirv` is a valid module for `interface` and the device's features. With
+    /// descriptors it accesses no memory but that of its bindings; with addresses, what the launches' parameters name.
     pub unsafe fn get_or_compile(
         &self,
         key: PipelineKey,

@@ -183,8 +183,8 @@ impl Stream {
     /// Records one dispatch of a kernel that takes addresses.
     ///
     /// # Safety
-    /// With these parameters (or this table) the kernel accesses elements of `reads` and `writes` alone, and writes to `writes` alone.
-    /// `waits` leaves out no launch that touches the same elements.
+    /// With these parameters (or this table) the kernel accesses elements of `reads` and `writes` alone, and writes to
+    /// `writes` alone. `waits` leaves out no launch that touches the same elements.
     pub unsafe fn dispatch(&self, launch: &Launch<'_>) -> Result<()> {
         let mut words = [0u32; MAX_PARAM_WORDS];
         let count = launch.params.len().max(2 * usize::from(launch.table.is_some()));

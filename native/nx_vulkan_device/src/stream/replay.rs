@@ -40,7 +40,8 @@ impl Stream {
     /// Records a batch, ordered after everything recorded before.
     ///
     /// # Safety
-    /// Each command accesses elements of the batch's `reads` and `writes` alone, and barriers stand where commands pass data to one another.
+    /// Each command accesses elements of the batch's `reads` and `writes` alone, and barriers stand where commands pass
+    /// data to one another.
     pub unsafe fn replay(&self, replay: &Replay<'_>) -> Result<()> {
         let commands = replay.commands.iter().zip(replay.barriers);
         // Each command for all runs: between two barriers nothing depends on anything else.

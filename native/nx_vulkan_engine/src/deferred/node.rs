@@ -40,7 +40,8 @@ pub(super) struct State {
     pub failed: bool,
 }
 
-/// Counts nodes that hang together. Nodes of backlogs that meet later go on counting in their own: a bound needs no exact number.
+/// Counts nodes that hang together. Nodes of backlogs that meet later go on counting in their own: a bound needs no
+/// exact number.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     ops: AtomicU32,

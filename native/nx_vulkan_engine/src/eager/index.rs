@@ -1,10 +1,10 @@
 //! gather, take, and what they share with indexed_add and indexed_put.
 
-use crate::kernels::index::{GatherSpec, TakeSpec, extra};
 use nx_vulkan_spirv::access::Element;
 use smallvec::SmallVec;
 
 use super::{Call, movement};
+use crate::kernels::index::{GatherSpec, TakeSpec, extra};
 use crate::kernels::{Arguments, KernelSpec, Place, launch, max_position};
 use crate::program::op::Axes;
 use crate::shape::{Dims, Space, Strides, elements};

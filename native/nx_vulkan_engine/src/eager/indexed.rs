@@ -3,15 +3,13 @@
 //! Few updates: every target row belongs to one invocation, which applies the row's updates one after another. Many: the
 //! updates are sorted by their targets, and runs of equal targets are added up, or their last update is stored.
 
-use crate::kernels::index::{ScatterSpec, TargetSpec, extra};
-use crate::kernels::index::{SegmentAddSpec, SegmentPutSpec};
-use crate::kernels::sort::SortKey;
 use nx_vulkan_spirv::access::Element;
 use nx_vulkan_spirv::generated::LOCAL_SIZE;
 
 use super::index::{check_size, rows, split};
 use super::{Call, movement};
-use crate::kernels::sort::{Sort, sort};
+use crate::kernels::index::{ScatterSpec, SegmentAddSpec, SegmentPutSpec, TargetSpec, extra};
+use crate::kernels::sort::{Sort, SortKey, sort};
 use crate::kernels::{Arguments, KernelSpec, Place, launch};
 use crate::program::op::Axes;
 use crate::shape::{Dims, Strides, elements};

@@ -346,8 +346,9 @@ mod tests {
         assert!(matches!(places.donated[..], [(1 | 2, 6)]), "{:?}", places.donated);
     }
 
-    /// Does in a memory of numbers what a schedule says, with donated inputs in the place of results or beside them: what a command reads is there, and
-    /// no command touches what one since the last barrier has touched, unless both read.
+    /// Does in a memory of numbers what a schedule says, with donated inputs in the place of results or beside them:
+    /// what a command reads is there, and no command touches what one since the last barrier has touched, unless both
+    /// read.
     fn check(schedule: &Schedule, sizes: &[u64], of: &[Role], shares: bool) {
         let home = |id: u32| -> (Option<u32>, Range<u64>) {
             let (memory, begin, _) = match (schedule.places.donated.iter().find(|(input, _)| *input == id), shares) {

@@ -32,10 +32,11 @@ pub type Constants = SmallVec<[(u32, u32); 4]>;
 /// Numbers of places: one that is read and, behind those, one that is written.
 pub type Pairs = SmallVec<[(usize, usize); 2]>;
 
-/// A kernel before it is generated: all that distinguishes it from others of its family, and what is known of its launches.
+/// A kernel before it is generated: all that distinguishes it from others of its family, and what is known of its
+/// launches.
 pub trait KernelFamily: Debug {
-    /// Its name, for people: `family.variant.type` of lower-case letters, digits, `_` and `.`, such as `map.multiply_add_tanh.f32`.
-    /// Different kernels may share one.
+    /// Its name, for people: `family.variant.type` of lower-case letters, digits, `_` and `.`, such as
+    /// `map.multiply_add_tanh.f32`. Different kernels may share one.
     fn name(&self) -> String;
 
     /// The module and its parameters.
@@ -46,7 +47,8 @@ pub trait KernelFamily: Debug {
         Constants::new()
     }
 
-    /// The operations of one launch; `None` where they depend on values. What `extra` means is said where the family is launched.
+    /// The operations of one launch; `None` where they depend on values. What `extra` means is said where the family is
+    /// launched.
     fn flops(&self, arguments: &Arguments<'_>, groups: u64) -> Option<u64>;
 
     /// Whether launches look at one number and, as a rule, do nothing.
@@ -64,7 +66,8 @@ pub trait KernelFamily: Debug {
         place.element_bytes
     }
 
-    /// The most that one workgroup does, in instructions, where that may take long, on a device that ends loops after `max_work`.
+    /// The most that one workgroup does, in instructions, where that may take long, on a device that ends loops after
+    /// `max_work`.
     fn longest(&self, _max_work: u64, _arguments: &Arguments<'_>, _groups: u64) -> u64 {
         0
     }

@@ -1,4 +1,5 @@
-//! Kernel families, and what they share: compile once per spec, fill parameter words, split what one launch can't index.
+//! Kernel families, and what they share: compile once per spec, fill parameter words, split what one launch can't
+//! index.
 
 pub mod dot;
 mod family;
@@ -119,7 +120,8 @@ impl Engine {
         }
         #[cfg(test)]
         refusal::check(&label())?;
-        // SAFETY: what is generated is valid and accesses what `Arguments` name; tests and spirv-val look at every family.
+        // SAFETY: what is generated is valid and accesses what `Arguments` name; tests and spirv-val look at every
+        // family.
         let pipeline = unsafe { self.pipeline(key, &generated.words, constants, interface)? };
         pipeline.set_label(label);
         Ok(Kernel {
@@ -365,8 +367,8 @@ fn record(
         },
         in_place: &in_place,
     };
-    // SAFETY: families fill `Arguments` from tensors, whose views lie within their buffers; positions beyond and those that indices choose
-    // are bounded by the kernels.
+    // SAFETY: families fill `Arguments` from tensors, whose views lie within their buffers; positions beyond and those
+    // that indices choose are bounded by the kernels.
     unsafe { engine.dispatch(&launch) }
 }
 

@@ -48,8 +48,8 @@ impl Shader {
         if call.compile == Compile::Refused {
             return Err(Failure::NeedsCompile);
         }
-        // The file is well-formed: what fails now is this device's driver.
-        // SAFETY: the module is well-formed and fits the interface (`fit`). What passes is code with the caller's trust, as `NativeV` says.
+        // The file is well-formed: what fails now is this device's driver. SAFETY: the module is well-formed and fits
+        // the interface (`fit`). What passes is code with the caller's trust, as `NativeV` says.
         let pipeline = unsafe { call.engine.pipeline(key, &self.words, &spec, interface) };
         let pipeline = pipeline.map_err(|error| Failure::Dispatch(format!("{}: {error}", call.path.display())))?;
         pipeline

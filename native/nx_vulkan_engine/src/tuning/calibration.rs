@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::kernels::dot::Tiling;
 use nx_vulkan_device::stream::Stream;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
@@ -12,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use smallvec::smallvec;
 
 use super::{Class, DeviceModel, stored};
-use crate::kernels::dot::{Outline, estimate, matrix_candidates, plain};
+use crate::kernels::dot::{Outline, Tiling, estimate, matrix_candidates, plain};
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::program::op::Axes;
 use crate::program::{Elementwise, Op, Unary};

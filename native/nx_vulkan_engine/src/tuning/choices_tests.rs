@@ -6,10 +6,8 @@ use std::path::Path;
 
 use super::devices::{h200, lavapipe};
 use super::{Class, DeviceModel};
-use crate::kernels::dot::Tiling;
-use crate::kernels::dot::{Choice, Outline, launch_of, plain};
-use crate::kernels::linalg::LinalgSpec;
-use crate::kernels::linalg::qr;
+use crate::kernels::dot::{Choice, Outline, Tiling, launch_of, plain};
+use crate::kernels::linalg::{LinalgSpec, qr};
 use crate::kernels::{fft, map, reduce, rows, scan};
 use crate::shape::Space;
 use crate::{CType, DType, Engine, Precision};

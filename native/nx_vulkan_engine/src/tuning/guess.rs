@@ -1,7 +1,5 @@
 //! Numbers of devices that nothing was measured on, by their class.
 
-use crate::kernels::dot::LANES;
-use crate::kernels::reduce::ReduceSpec;
 use nx_vulkan_device::work::Rates;
 use nx_vulkan_device::{Caps, DeviceKind};
 use nx_vulkan_ir::program::rows::RowLimits;
@@ -11,6 +9,8 @@ use super::{
     Chains, Class, Columns, DeviceModel, Efficiency, Fill, Maps, Panels, Products, Programs, Reductions, Rows, Short,
     Units,
 };
+use crate::kernels::dot::LANES;
+use crate::kernels::reduce::ReduceSpec;
 
 /// Multiprocessors of an H100 and an H200, for which the numbers of data-center GPUs were measured.
 const MEASURED_PROCESSORS: u64 = 132;

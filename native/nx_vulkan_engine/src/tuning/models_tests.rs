@@ -1,15 +1,16 @@
 //! What models of devices choose that no test runs on: nothing beyond a device's limits, and nothing that takes much longer, by the model, than what
 //! it could have chosen.
 
-use crate::kernels::dot::{LANES, Tile, Tiling};
-use crate::kernels::fft::FftSpec;
-use crate::kernels::reduce::ReduceSpec;
 use nx_vulkan_ir::program::epilogue::MATRIX_MIN_WORK;
 
 use super::devices::{ALL, h200, lavapipe};
 use super::{Calibration, Class, DeviceModel};
-use crate::kernels::dot::{Choice, Outline, accurate_splits, estimate, launch_of, matrix_candidates};
+use crate::kernels::dot::{
+    Choice, LANES, Outline, Tile, Tiling, accurate_splits, estimate, launch_of, matrix_candidates,
+};
+use crate::kernels::fft::FftSpec;
 use crate::kernels::linalg::qr;
+use crate::kernels::reduce::ReduceSpec;
 use crate::kernels::{fft, map, rows, scan};
 use crate::{CType, DType, DeviceKind, Precision};
 

@@ -7,11 +7,13 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nx_vulkan_engine::kernels::dot::{Access, DotSpec, EpilogueSpec, LaneTile, Load, Store, Tile, Tiling};
-use nx_vulkan_engine::kernels::dot::{MatrixTile, Planes, SplitSpec, SplitStage};
+use nx_vulkan_engine::kernels::dot::{
+    Access, DotSpec, EpilogueSpec, LaneTile, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tile, Tiling,
+};
 use nx_vulkan_engine::kernels::fold::FoldSpec;
-use nx_vulkan_engine::kernels::index::{GatherSpec, ScatterSpec, ShiftSpec, TakeSpec, TargetSpec};
-use nx_vulkan_engine::kernels::index::{SegmentAddSpec, SegmentPutSpec};
+use nx_vulkan_engine::kernels::index::{
+    GatherSpec, ScatterSpec, SegmentAddSpec, SegmentPutSpec, ShiftSpec, TakeSpec, TargetSpec,
+};
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::kernels::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
 use nx_vulkan_engine::kernels::rows::{Along, RowPort, RowsSpec};
@@ -22,8 +24,7 @@ use nx_vulkan_engine::kernels::window_scatter::{WindowScatterSpec, WindowStage};
 use nx_vulkan_ir::program::function::{Function, ScalarStep, Scalars};
 use nx_vulkan_ir::program::fused::{Computed, Made};
 use nx_vulkan_ir::program::reducer::Reducer;
-use nx_vulkan_ir::program::step::Prologue;
-use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_ir::program::step::{Prologue, Ref, Step};
 use nx_vulkan_ir::program::{Binary, Builder, Elementwise, Program, Reduction, Unary};
 use nx_vulkan_ir::{CType, DType, Result};
 use nx_vulkan_spirv::access::{Element, Layout};

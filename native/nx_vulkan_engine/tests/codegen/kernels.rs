@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use nx_vulkan_check::Reflection;
-use nx_vulkan_engine::kernels::dot::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling};
-use nx_vulkan_engine::kernels::dot::{MatrixTile, Planes, SplitSpec, SplitStage};
+use nx_vulkan_engine::kernels::dot::{
+    Access, DotSpec, EpilogueSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tiling,
+};
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::kernels::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
 use nx_vulkan_engine::kernels::rows::{Along, RowPort};

@@ -3,11 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use half::{bf16, f16};
-use nx_vulkan_engine::kernels::dot::MatrixTile;
 use nx_vulkan_engine::kernels::dot::Planes::{self, OneF16, ThreeBf16, TwoF16};
-use nx_vulkan_engine::kernels::dot::Tiling;
 use nx_vulkan_engine::kernels::dot::{
-    Choice, Epilogue, Form, Matrix, MergedAxes, Product, choose, plain, prepare, product_as,
+    Choice, Epilogue, Form, Matrix, MatrixTile, MergedAxes, Product, Tiling, choose, plain, prepare, product_as,
 };
 use nx_vulkan_engine::kernels::map::Operand;
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};

@@ -1,12 +1,12 @@
 //! Cholesky factors.
 
-use crate::kernels::linalg::LinalgSpec;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Update, blocks, from, linalg, square, transposed, work_copy};
 use crate::eager::{Call, run};
+use crate::kernels::linalg::LinalgSpec;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::program::linalg::EPSILON;
 use crate::program::op::Scalar;

@@ -1,6 +1,5 @@
 //! LU factors with partial pivoting, and what follows from them: solutions and determinants.
 
-use crate::kernels::linalg::LinalgSpec;
 use nx_vulkan_device::device::Caps;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
@@ -9,6 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use super::triangular::{System, finish};
 use super::{Matrices, Update, blocks, from, linalg, matrices, square, transposed, work_copy};
 use crate::eager::{Call, Results};
+use crate::kernels::linalg::LinalgSpec;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Reduce, Target, reduce};
 use crate::program::{Binary, Elementwise, Reduction};

@@ -9,10 +9,10 @@ mod triangular;
 
 use std::sync::Arc;
 
-use crate::kernels::linalg::LinalgSpec;
 use smallvec::SmallVec;
 
 use super::{Call, Results, movement};
+use crate::kernels::linalg::LinalgSpec;
 use crate::kernels::{Compile, Kernel, linalg};
 use crate::program::Linalg;
 use crate::shape::{Space, Type};

@@ -1,17 +1,17 @@
 //! Matrix product kernels for every type: tiled templates whose loads, products and stores are generated.
 
-use nx_vulkan_ir::program::step::{Prologue, Ref, Step, stands_in_loop};
+use nx_vulkan_ir::program::step::{Prologue, Ref, Step};
 use nx_vulkan_ir::{CType, DType, Error, Result};
-use rspirv::spirv::{Op as SpirvOp, Word};
-use smallvec::SmallVec;
-
-use super::generate_matrix::{MatrixTile, define_lost};
 use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout, value_type};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
 use nx_vulkan_spirv::scalar::{self, Value};
 use nx_vulkan_spirv::steps::emit_steps;
+use rspirv::spirv::{Op as SpirvOp, Word};
+use smallvec::SmallVec;
+
+use super::generate_matrix::{MatrixTile, define_lost};
 
 /// How results lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -263,28 +263,6 @@ impl DotSpec {
         }
     }
 
-    /// Specialization constants: id and value.
-    pub fn constants(&self) -> [(u32, u32); 11] {
-        let in_loop = self.epilogue.as_ref().is_some_and(|e| stands_in_loop(&e.steps));
-        let (a, b) = (self.a_load, self.b_load);
-        let (fallback, scaled) = (self.is_fallback(), self.guarded && !self.is_fallback());
-        let [a_steps, b_steps] = self.prologues.each_ref().map(Option::is_some);
-        let values = [
-            a.along_k,
-            b.along_k,
-            a.by_four,
-            b.by_four,
-            self.store.by_four,
-            in_loop,
-            fallback,
-            scaled,
-            self.low_b_first,
-            a_steps,
-            b_steps,
-        ];
-        std::array::from_fn(|id| (id as u32, u32::from(values[id])))
-    }
-
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         let push_words = if self.wide { ParamLayout::WIDE_PUSH_WORDS } else { ParamLayout::PUSH_WORDS };
         Generated::push_or_table_of(push_words, |table| match self.tiling {
@@ -300,11 +278,6 @@ impl DotSpec {
             }
             Tiling::Matrix(tile) => self.generate_matrix(library, tile, modes, table),
         })
-    }
-
-    /// Whether it is there for elements that lost digits on their way to matrix units.
-    pub fn is_fallback(&self) -> bool {
-        self.guarded && !matches!(self.tiling, Tiling::Matrix(_))
     }
 
     /// Operands before those of the epilogue: both factors, on matrix units with their scales, and what tells of lost elements.

@@ -1,14 +1,14 @@
 //! Products on matrix units, and their operands: f32 numbers as three of bf16 or pairs of f16, f16 as they are.
 
 use nx_vulkan_ir::{CType, DType, Result};
-use rspirv::spirv::{Op as SpirvOp, Word};
-
-use super::generate::{DotSpec, Load, grouped_position, load_four, start};
 use nx_vulkan_spirv::access::{self, Element, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
 use nx_vulkan_spirv::scalar::{self, Value};
+use rspirv::spirv::{Op as SpirvOp, Word};
+
+use super::generate::{DotSpec, Load, grouped_position, load_four, start};
 
 /// The numbers that make up an element of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -193,12 +193,6 @@ impl SplitSpec {
             (SplitStage::Split, false, true) => (batches * rows * padded / 8).div_ceil(256),
             (SplitStage::Split, false, false) => batches * rows.div_ceil(64) * padded.div_ceil(64),
         }
-    }
-
-    /// Specialization constants: id and value.
-    pub fn constants(&self) -> [(u32, u32); 4] {
-        let values = [self.load.along_k, self.load.by_four, self.scaled, self.second];
-        std::array::from_fn(|id| (id as u32, u32::from(values[id])))
     }
 
     /// Operands are the matrix, where rows are scaled the largest values of its parts, and what is written: the largest values and

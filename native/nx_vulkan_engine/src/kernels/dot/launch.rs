@@ -1,21 +1,19 @@
 //! Launches of matrix products.
 
+use nx_vulkan_device::kernel::Waits;
+use nx_vulkan_ir::program::epilogue::takes_prologues;
+use nx_vulkan_ir::program::step::{Prologue, Ref, Step, stands_in_loop};
+use nx_vulkan_spirv::access::{Element, ParamLayout};
 use smallvec::SmallVec;
 
 use super::choice::{lane_tiles, launch_of};
 use super::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling, matrix};
 use crate::kernels::map::{Operand, Shapes, map};
-use crate::kernels::reduce::{Factor, Finish, inner};
-use crate::kernels::reduce::{Reduce, Target, reduce};
+use crate::kernels::reduce::{Factor, Finish, Reduce, Target, inner, reduce};
 use crate::kernels::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, linalg, max_position, record};
 use crate::program::{Binary, Elementwise, Reduction};
 use crate::shape::{Dims, Space, Strides, contiguous_strides, elements};
 use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};
-use nx_vulkan_device::kernel::Waits;
-use nx_vulkan_ir::program::epilogue::takes_prologues;
-use nx_vulkan_ir::program::step::Prologue;
-use nx_vulkan_ir::program::step::{Ref, Step, stands_in_loop};
-use nx_vulkan_spirv::access::{Element, ParamLayout};
 
 /// Products up to which sums of 32 bits are kept in f64, as in `Nx.BinaryBackend`: time that no device notices.
 const MAX_WIDE_PRODUCTS: u64 = 1 << 16;

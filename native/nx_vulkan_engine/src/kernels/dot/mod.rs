@@ -6,14 +6,15 @@ mod generate_matrix;
 mod launch;
 mod matrix;
 
+use nx_vulkan_ir::program::step::stands_in_loop;
+use nx_vulkan_spirv::generated::Generated;
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
+
 use super::family::{Constants, KernelFamily, flops_of, name_of_ops, names_of_steps};
 use super::{Arguments, Place};
 use crate::Result;
 use crate::program::ops::multiplied;
-use nx_vulkan_spirv::generated::Generated;
-use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
-use smallvec::SmallVec;
 
 #[cfg(test)]
 pub(crate) use choice::{accurate_splits, launch_of};
@@ -22,6 +23,11 @@ pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, 
 pub use generate_matrix::{MatrixTile, Planes, SplitSpec, SplitStage};
 pub use launch::{Choice, Epilogue, Matrix, MergedAxes, Outline, Product, product, product_as};
 pub use matrix::{Form, Prepared, prepare};
+
+/// Constants that are 0 or 1, by their place.
+fn numbered(values: &[bool]) -> Constants {
+    (0..).zip(values).map(|(id, &value)| (id, u32::from(value))).collect()
+}
 
 impl KernelFamily for DotSpec {
     fn name(&self) -> String {
@@ -42,7 +48,23 @@ impl KernelFamily for DotSpec {
     }
 
     fn constants(&self, _: FloatModes) -> Constants {
-        SmallVec::from_slice(&DotSpec::constants(self))
+        let in_loop = self.epilogue.as_ref().is_some_and(|e| stands_in_loop(&e.steps));
+        let (a, b) = (self.a_load, self.b_load);
+        let (fallback, scaled) = (self.is_fallback(), self.guarded && !self.is_fallback());
+        let [a_steps, b_steps] = self.prologues.each_ref().map(Option::is_some);
+        numbered(&[
+            a.along_k,
+            b.along_k,
+            a.by_four,
+            b.by_four,
+            self.store.by_four,
+            in_loop,
+            fallback,
+            scaled,
+            self.low_b_first,
+            a_steps,
+            b_steps,
+        ])
     }
 
     fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {
@@ -57,8 +79,9 @@ impl KernelFamily for DotSpec {
         all.into_iter().try_fold(0u64, u64::checked_add)
     }
 
+    /// Whether it is there for elements that lost digits on their way to matrix units.
     fn is_fallback(&self) -> bool {
-        DotSpec::is_fallback(self)
+        self.guarded && !matches!(self.tiling, Tiling::Matrix(_))
     }
 
     fn element_bytes(&self, k: usize, place: &Place<'_>) -> u64 {
@@ -83,7 +106,7 @@ impl KernelFamily for SplitSpec {
     }
 
     fn constants(&self, _: FloatModes) -> Constants {
-        SmallVec::from_slice(&SplitSpec::constants(self))
+        numbered(&[self.load.along_k, self.load.by_four, self.scaled, self.second])
     }
 
     fn flops(&self, _: &Arguments<'_>, _: u64) -> Option<u64> {

@@ -1,8 +1,9 @@
-//! Launches of Fourier transforms: one for lengths that fit in a workgroup's shared memory, several for longer ones, and
-//! Bluestein's algorithm for lengths with large prime factors.
+//! Launches of Fourier transforms: one for lengths that fit in a workgroup's shared memory, several for longer ones,
+//! and Bluestein's algorithm for lengths with large prime factors.
 
 use std::sync::Arc;
 
+use nx_vulkan_device::memory::Buffer;
 use smallvec::SmallVec;
 
 use super::tables::Content;
@@ -11,7 +12,6 @@ use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, max_position
 use crate::shape::{Dims, Space, Strides};
 use crate::tuning::DeviceModel;
 use crate::{CType, DType, Engine, Error, Result, Tensor, Type, View};
-use nx_vulkan_device::memory::Buffer;
 
 /// Shared memory that one workgroup uses: two and more of them run at once on a GPU.
 const SHARED_BYTES: u32 = 32 << 10;
@@ -368,8 +368,8 @@ impl Step<'_> {
     }
 }
 
-/// Rows of `n` elements that a workgroup transforms, a power of two: as many as fit, but not so many that the device idles. Neighbouring rows share
-/// memory sectors.
+/// Rows of `n` elements that a workgroup transforms, a power of two: as many as fit, but not so many that the device
+/// idles. Neighbouring rows share memory sectors.
 pub(crate) fn rows_per_group(model: &DeviceModel, n: u64, rows: u64, capacity: u64, neighbours: bool) -> u64 {
     let pitch = n.next_multiple_of(16);
     let most = (capacity / pitch).clamp(1, FftSpec::LOCAL_SIZE);

@@ -5,21 +5,21 @@ mod launch;
 mod plan;
 mod tables;
 
-use super::Arguments;
-use super::family::{Constants, KernelFamily};
-use crate::Result;
-use crate::program::ops::{flops_of_transform, multiplied};
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::FloatModes;
 use smallvec::SmallVec;
 
-pub use generate::{FftSpec, HEADER};
+use super::Arguments;
+use super::family::{Constants, KernelFamily};
+use crate::Result;
+use crate::program::ops::{flops_of_transform, multiplied};
+
+pub use generate::FftSpec;
 pub use launch::{Fft, fft};
 #[cfg(test)]
 pub(crate) use launch::{capacity, rows_per_group};
-pub use plan::{MAX_DIRECT, is_smooth, parts, radices, radix_word};
-pub use tables::{Content, TableCache, convolution, pass_roots, root, table, twofold_shift};
+pub use tables::TableCache;
 
 /// A pass of a transform, elements that a workgroup has room for, and whether their number is odd.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -5,10 +5,11 @@ use nx_vulkan_ir::{CType, DType, Error, Result, value};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
-use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout, value_type};
+use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, LOCAL_SIZE, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
+use nx_vulkan_spirv::reducer::{value_of, words_of};
 use nx_vulkan_spirv::scalar::{self, Value};
 
 /// The key under which a fold is compiled once. Operands: the folded tensor, the initial value, the captured scalars, the result.
@@ -43,10 +44,10 @@ impl FoldSpec {
             let address = params.address(INITIAL);
             let id = access::load(code, address, Element::Typed(self.initial), zero)?;
             let id = scalar::cast(code, Value { id, dtype: self.initial }, self.out)?;
-            Ok(Some(to_words(code, ctype, id)))
+            Ok(Some(words_of(code, ctype, id)))
         })?;
         linker.define("slot_apply", |code, args| {
-            let acc = from_words(code, ctype, arg(args, 0)?);
+            let acc = value_of(code, ctype, arg(args, 0)?);
             let at = self.position(code, &mut params, arg(args, 1)?, arg(args, 2)?)?;
             let address = params.address(INPUT);
             let element = access::load(code, address, Element::Typed(self.input), at)?;
@@ -57,10 +58,10 @@ impl FoldSpec {
                 values.push(Value { id: access::load(code, address, Element::Typed(dtype), zero)?, dtype });
             }
             let result = apply(code, &self.function, values)?;
-            Ok(Some(to_words(code, ctype, result.id)))
+            Ok(Some(words_of(code, ctype, result.id)))
         })?;
         linker.define("slot_store", |code, args| {
-            let value = from_words(code, ctype, arg(args, 1)?);
+            let value = value_of(code, ctype, arg(args, 1)?);
             let address = params.address(INITIAL + 1 + self.captured.len() as u8);
             access::store(code, address, Element::Typed(self.out), arg(args, 0)?, value)?;
             Ok(None)
@@ -110,24 +111,4 @@ fn constant(code: &mut Code<'_, '_>, dtype: DType, bits: u128) -> Word {
 /// 32-bit words of a value.
 fn words(ctype: CType) -> u32 {
     ctype.dtype().size_bytes() as u32 / 4
-}
-
-fn to_words(code: &mut Code<'_, '_>, ctype: CType, value: Word) -> Word {
-    if ctype == CType::U32 {
-        return value;
-    }
-    let uint = code.linker.type_uint(32);
-    let ty = match words(ctype) {
-        1 => uint,
-        words => code.linker.type_vector(uint, words),
-    };
-    code.bitcast(ty, value)
-}
-
-fn from_words(code: &mut Code<'_, '_>, ctype: CType, words: Word) -> Word {
-    if ctype == CType::U32 {
-        return words;
-    }
-    let ty = value_type(code, ctype);
-    code.bitcast(ty, words)
 }

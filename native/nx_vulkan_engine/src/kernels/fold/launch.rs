@@ -1,9 +1,9 @@
 //! Launches of folds with a function of the user's.
 
-use crate::kernels::fold::FoldSpec;
 use nx_vulkan_spirv::generated::LOCAL_SIZE;
 use smallvec::SmallVec;
 
+use crate::kernels::fold::FoldSpec;
 use crate::kernels::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
 use crate::program::Function;
 use crate::shape::{Dims, Space, Strides};

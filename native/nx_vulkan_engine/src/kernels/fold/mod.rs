@@ -3,13 +3,14 @@
 mod generate;
 mod launch;
 
+use nx_vulkan_spirv::generated::Generated;
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
+
 use super::Arguments;
 use super::family::KernelFamily;
 use crate::Result;
 use crate::program::ops::multiplied;
-use nx_vulkan_spirv::generated::Generated;
-use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
 
 pub use generate::{FoldSpec, apply};
 pub use launch::{Fold, fold};

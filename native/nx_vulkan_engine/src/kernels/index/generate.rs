@@ -166,6 +166,37 @@ pub(super) fn in_update(
     in_row(code, params, k, coordinates, first)
 }
 
+/// A kernel of the elementwise template that `emit` writes for each index.
+fn each_element(
+    library: &Library,
+    modes: FloatModes,
+    emit: impl Fn(&mut Code<'_, '_>, &mut ParamLayout, Word) -> Result<()>,
+) -> Result<Generated> {
+    Generated::push_or_table(|table| {
+        let mut linker = Linker::new(library, "elementwise", table, modes)?;
+        let mut params = ParamLayout::new(&[Param::Count]);
+        linker.define("slot_element", |code, args| {
+            emit(code, &mut params, arg(args, 0)?)?;
+            Ok(None)
+        })?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE * ITEMS })
+    })
+}
+
+/// Copies an element of the tensor to a place of operand `out`.
+fn copy_element(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    element: Element,
+    from: Word,
+    (out, to): (u8, Word),
+) -> Result<()> {
+    let address = params.address(TENSOR);
+    let value = access::load(code, address, element, from)?;
+    let address = params.address(out);
+    access::store(code, address, element, to, value)
+}
+
 /// Targets of updates: the positions of the rows that their index vectors address. Operands: indices twice, targets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TargetSpec {
@@ -175,107 +206,65 @@ pub struct TargetSpec {
 
 impl TargetSpec {
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        Generated::push_or_table(|table| {
-            let mut linker = Linker::new(library, "elementwise", table, modes)?;
-            let mut params = ParamLayout::new(&[Param::Count]);
-            linker.define("slot_element", |code, args| {
-                let update = arg(args, 0)?;
-                let target = target(code, &mut params, self.index, self.components, update)?;
-                let address = params.address(2);
-                access::store(code, address, Element::Raw(4), update, target)?;
-                Ok(None)
-            })?;
-            Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE * ITEMS })
+        each_element(library, modes, |code, params, update| {
+            let target = target(code, params, self.index, self.components, update)?;
+            let address = params.address(2);
+            access::store(code, address, Element::Raw(4), update, target)
         })
     }
 }
 
 impl TakeSpec {
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        Generated::push_or_table(|table| self.generate_with(library, modes, table))
-    }
-
-    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let mut linker = Linker::new(library, "elementwise", table, modes)?;
-        let mut params = ParamLayout::new(&[Param::Count]);
-        linker.define("slot_element", |code, args| {
-            let linear = arg(args, 0)?;
-            let coordinates = access::coordinates(code, &mut params, linear, 0, self.rank)?;
-            let at = access::position(code, &mut params, INDICES, 0, &coordinates)?;
+        each_element(library, modes, |code, params, linear| {
+            let coordinates = access::coordinates(code, params, linear, 0, self.rank)?;
+            let at = access::position(code, params, INDICES, 0, &coordinates)?;
             let address = params.address(INDICES);
             let index = access::load(code, address, Element::Typed(self.index), at)?;
-            let offset = clamped_offset(code, &mut params, self.index, index, 0)?;
-            let position = access::position(code, &mut params, TENSOR, 0, &coordinates)?;
+            let offset = clamped_offset(code, params, self.index, index, 0)?;
+            let position = access::position(code, params, TENSOR, 0, &coordinates)?;
             let position = code.u32_op(SpirvOp::IAdd, position, offset);
-            let address = params.address(TENSOR);
-            let value = access::load(code, address, self.element, position)?;
-            let address = params.address(2);
-            access::store(code, address, self.element, linear, value)?;
-            Ok(None)
-        })?;
-        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE * ITEMS })
+            copy_element(code, params, self.element, position, (2, linear))
+        })
     }
 }
 
 impl ShiftSpec {
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        Generated::push_or_table(|table| self.generate_with(library, modes, table))
-    }
-
-    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let mut linker = Linker::new(library, "elementwise", table, modes)?;
-        let mut params = ParamLayout::new(&[Param::Count]);
         let out = 1 + self.starts.len() as u8;
-        linker.define("slot_element", |code, args| {
-            let coordinates = access::coordinates(code, &mut params, arg(args, 0)?, 0, self.rank)?;
-            let mut from = access::position(code, &mut params, TENSOR, 0, &coordinates)?;
-            let mut to = access::position(code, &mut params, out, 0, &coordinates)?;
+        each_element(library, modes, |code, params, linear| {
+            let coordinates = access::coordinates(code, params, linear, 0, self.rank)?;
+            let mut from = access::position(code, params, TENSOR, 0, &coordinates)?;
+            let mut to = access::position(code, params, out, 0, &coordinates)?;
             for (j, &dtype) in (0..).zip(&self.starts) {
                 let zero = code.linker.const_u32(0);
                 let address = params.address(1 + j);
                 let start = access::load(code, address, Element::Typed(dtype), zero)?;
-                let offset = clamped_offset(code, &mut params, dtype, start, j)?;
+                let offset = clamped_offset(code, params, dtype, start, j)?;
                 let moved = if self.puts { &mut to } else { &mut from };
                 *moved = code.u32_op(SpirvOp::IAdd, *moved, offset);
             }
-            let address = params.address(TENSOR);
-            let value = access::load(code, address, self.element, from)?;
-            let address = params.address(out);
-            access::store(code, address, self.element, to, value)?;
-            Ok(None)
-        })?;
-        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE * ITEMS })
+            copy_element(code, params, self.element, from, (out, to))
+        })
     }
 }
 
 impl GatherSpec {
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        Generated::push_or_table(|table| self.generate_with(library, modes, table))
-    }
-
-    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let mut linker = Linker::new(library, "elementwise", table, modes)?;
-        let mut params = ParamLayout::new(&[Param::Count]);
-        linker.define("slot_element", |code, args| {
-            let linear = arg(args, 0)?;
-            let coordinates = access::coordinates(code, &mut params, linear, 0, 1 + self.rest_rank)?;
+        each_element(library, modes, |code, params, linear| {
+            let coordinates = access::coordinates(code, params, linear, 0, 1 + self.rest_rank)?;
             let mut position = if self.rest_rank > 0 {
-                access::position(code, &mut params, TENSOR, 1, &coordinates[1..])?
+                access::position(code, params, TENSOR, 1, &coordinates[1..])?
             } else {
                 code.linker.const_u32(0)
             };
             for j in 0..self.components {
-                let index = load_component(code, &mut params, self.index, coordinates[0], j)?;
-                let offset = clamped_offset(code, &mut params, self.index, index, j)?;
+                let index = load_component(code, params, self.index, coordinates[0], j)?;
+                let offset = clamped_offset(code, params, self.index, index, j)?;
                 position = code.u32_op(SpirvOp::IAdd, position, offset);
             }
-            let address = params.address(TENSOR);
-            let value = access::load(code, address, self.element, position)?;
-            let address = params.address(2);
-            access::store(code, address, self.element, linear, value)?;
-            Ok(None)
-        })?;
-        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE * ITEMS })
+            copy_element(code, params, self.element, position, (2, linear))
+        })
     }
 }
 

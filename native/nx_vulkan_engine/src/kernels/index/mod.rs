@@ -3,14 +3,15 @@
 mod generate;
 mod segment;
 
-use super::Arguments;
-use super::family::{Constants, KernelFamily, name_of_element};
-use crate::Result;
-use crate::program::ops::multiplied;
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::FloatModes;
 use smallvec::SmallVec;
+
+use super::Arguments;
+use super::family::{Constants, KernelFamily, name_of_element};
+use crate::Result;
+use crate::program::ops::multiplied;
 
 pub use generate::{GatherSpec, ScatterSpec, ShiftSpec, TakeSpec, TargetSpec, extra};
 pub use segment::{SegmentAddSpec, SegmentPutSpec};

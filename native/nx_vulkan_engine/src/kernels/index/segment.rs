@@ -3,15 +3,15 @@
 use nx_vulkan_ir::program::Reduction;
 use nx_vulkan_ir::program::reducer::Reducer;
 use nx_vulkan_ir::{DType, Result};
-use rspirv::spirv::{Op as SpirvOp, Word};
-
-use super::generate::{in_row, in_update};
 use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, LOCAL_SIZE, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
 use nx_vulkan_spirv::reducer::ReducerCode;
 use nx_vulkan_spirv::scalar::{self, Value};
+use rspirv::spirv::{Op as SpirvOp, Word};
+
+use super::generate::{in_row, in_update};
 
 /// Operand numbers in parameters. Strides of updates and result are along the count of updates and the rows' axes.
 const TARGETS: u8 = 0;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::LinalgSpec;
 use smallvec::SmallVec;
 
+use super::LinalgSpec;
 use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
 use crate::{CType, DType, Engine, Error, Result, Tensor};
 

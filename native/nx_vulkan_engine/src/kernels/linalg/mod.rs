@@ -4,13 +4,14 @@ mod generate;
 mod launch;
 pub mod qr;
 
-use super::family::{Constants, KernelFamily, operand_bytes};
-use super::{Arguments, Place};
-use crate::Result;
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::FloatModes;
 use smallvec::SmallVec;
+
+use super::family::{Constants, KernelFamily, operand_bytes};
+use super::{Arguments, Place};
+use crate::Result;
 
 pub use generate::LinalgSpec;
 pub use launch::{kernel, run, wide};

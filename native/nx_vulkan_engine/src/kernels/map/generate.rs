@@ -3,10 +3,6 @@
 
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::{DType, Result};
-use rspirv::spirv::{Op as SpirvOp, Word};
-use smallvec::{SmallVec, smallvec};
-
-use crate::kernels::dot::LANES;
 use nx_vulkan_spirv::access::{self, Element, Fixed, Layout, Param, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, ITEMS, LOCAL_SIZE, arg};
 use nx_vulkan_spirv::library::Library;
@@ -14,6 +10,10 @@ use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
 use nx_vulkan_spirv::memory::Address;
 use nx_vulkan_spirv::scalar::Value;
 use nx_vulkan_spirv::steps::{bounds, dtype_of, find, run_steps};
+use rspirv::spirv::{Op as SpirvOp, Word};
+use smallvec::{SmallVec, smallvec};
+
+use crate::kernels::dot::LANES;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Port {
@@ -147,7 +147,7 @@ impl Spec {
     }
 
     /// Vectors per invocation.
-    fn vectors(&self) -> u32 {
+    pub(super) fn vectors(&self) -> u32 {
         match self.form {
             Form::Single => return 1,
             Form::Pairs => return MOST_VECTORS,
@@ -176,14 +176,6 @@ impl Spec {
     pub fn elements_per_group(&self) -> u32 {
         let has_vectors = self.width > 1 || matches!(self.form, Form::Single | Form::Blocks { .. });
         self.local_size() * if has_vectors { u32::from(self.width) * self.vectors() } else { ITEMS }
-    }
-
-    /// Specialization constants: id and value.
-    pub fn constants(&self) -> SmallVec<[(u32, u32); 4]> {
-        match self.form {
-            Form::Blocks { .. } => smallvec![(0, u32::from(self.width)), (1, self.vectors())],
-            Form::Vectors | Form::Single | Form::Pairs => SmallVec::new(),
-        }
     }
 
     /// Vectors between an invocation's.

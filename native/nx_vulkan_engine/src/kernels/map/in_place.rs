@@ -26,10 +26,11 @@ impl Place<'_> {
 
 /// Pairs of places of which the second may share its memory with the first, if nothing else uses either meanwhile.
 ///
-/// An invocation of a map loads all inputs of its elements before it stores one of them, and loads no others: where an input's element lies at the
-/// bytes of the output's, nobody else has written it. Lanes of blocks also load their neighbours' elements, but drop what they find. No pointer
-/// of a map is declared to be the only one to its memory, or to memory that nobody writes, so that compilers keep that order. Other kernels
-/// read elements that other invocations write.
+/// An invocation of a map loads all inputs of its elements before it stores one of them, and loads no others: where an
+/// input's element lies at the bytes of the output's, nobody else has written it. Lanes of blocks also load their
+/// neighbours' elements, but drop what they find. No pointer of a map is declared to be the only one to its memory, or
+/// to memory that nobody writes, so that compilers keep that order. Other kernels read elements that other invocations
+/// write.
 pub(super) fn pairs(spec: &Spec, arguments: &Arguments<'_>, first_output: usize) -> Pairs {
     let Some((inputs, outputs)) = arguments.places.split_at_checked(first_output) else { return Pairs::new() };
     let is_whole = |layout: Layout| layout == Layout::Contiguous || arguments.count == 1 && !layout.is_bounded();

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Form, MAX_BLOCKS, Port, Spec};
 use nx_vulkan_device::memory::Buffer;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::{Element, Fixed, Layout, ParamLayout};
 use smallvec::SmallVec;
 
+use super::generate::MAX_BLOCKS;
+use super::{Form, Port, Spec};
 use crate::kernels::{
     Arguments, Compile, KernelSpec, Loaded, MAX_POSITION, Place, has_lanes, launch, max_groups, max_position,
     whole_grid,

@@ -4,15 +4,17 @@ mod generate;
 mod in_place;
 mod launch;
 
+use nx_vulkan_spirv::generated::Generated;
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
+use smallvec::smallvec;
+
 use super::family::{Constants, KernelFamily, flops_of, name_of_element, name_of_ops, names_of_steps};
 use super::{Arguments, Pairs};
 use crate::Result;
 use crate::program::ops::multiplied;
-use nx_vulkan_spirv::generated::Generated;
-use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
 
-pub use generate::{Form, MAX_BLOCKS, MORE_VECTORS, Port, SMALL_LOCAL_SIZE, Spec};
+pub use generate::{Form, Port, Spec};
 pub(crate) use launch::takes_pairs;
 pub use launch::{Operand, Shapes, map};
 #[cfg(test)]
@@ -29,7 +31,10 @@ impl KernelFamily for Spec {
     }
 
     fn constants(&self, _: FloatModes) -> Constants {
-        Spec::constants(self)
+        match self.form {
+            Form::Blocks { .. } => smallvec![(0, u32::from(self.width)), (1, self.vectors())],
+            Form::Vectors | Form::Single | Form::Pairs => Constants::new(),
+        }
     }
 
     fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {

@@ -4,10 +4,6 @@
 use nx_vulkan_ir::program::reducer::Reducer;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::{DType, Error, Result};
-use rspirv::spirv::{Op as SpirvOp, Word};
-use smallvec::SmallVec;
-
-use crate::kernels::rows::{Along, RowPort};
 use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
@@ -15,6 +11,10 @@ use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
 use nx_vulkan_spirv::reducer::ReducerCode;
 use nx_vulkan_spirv::scalar::Value;
 use nx_vulkan_spirv::steps::{find, run_steps};
+use rspirv::spirv::{Op as SpirvOp, Word};
+use smallvec::SmallVec;
+
+use crate::kernels::rows::{Along, RowPort};
 
 /// Large reductions take two dispatches: chunks first, then the chunks' accumulators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

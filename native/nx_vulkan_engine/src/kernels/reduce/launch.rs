@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Direction, ReduceKernel, ReduceSpec, Stage};
 use nx_vulkan_device::memory::Buffer;
 use nx_vulkan_ir::program::reducer::Reducer;
 use smallvec::SmallVec;
 
+use super::{Direction, ReduceKernel, ReduceSpec, Stage};
 use crate::kernels::map::takes_pairs;
 use crate::kernels::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
 use crate::program::Reduction;

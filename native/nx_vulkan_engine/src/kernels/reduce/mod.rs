@@ -6,15 +6,16 @@ mod launch;
 pub mod produce;
 mod stages;
 
+use nx_vulkan_spirv::generated::Generated;
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
+use smallvec::SmallVec;
+
 use super::Arguments;
 use super::family::{Constants, KernelFamily, flops_of, name_of_ops, names_of_steps};
 use crate::program::ops::multiplied;
 use crate::program::reducer::Reducer;
 use crate::{DType, Result};
-use nx_vulkan_spirv::generated::Generated;
-use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
-use smallvec::SmallVec;
 
 pub use generate::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
 pub use inner::{Factor, Finish, inner};

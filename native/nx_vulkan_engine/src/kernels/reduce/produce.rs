@@ -1,13 +1,13 @@
 //! Launches of reductions whose elements are computed on the way in, several of them at once, and whose results take steps on the way out.
 //! Trees are those of each reduction of the same elements in memory, so that results have the same bits.
 
-use crate::kernels::rows::{Along, RowPort};
 use nx_vulkan_ir::program::step::Ref;
 use smallvec::SmallVec;
 
 use super::launch::{Layout, layout as layout_of, spaces};
 use super::stages::Stages;
 use super::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
+use crate::kernels::rows::{Along, RowPort};
 use crate::kernels::{Compile, Loaded, MAX_POSITION, Place, max_position};
 use crate::program::fused::Plan;
 use crate::program::reductions::Reductions;

@@ -8,9 +8,6 @@ use nx_vulkan_ir::program::reducer::Reducer;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::program::{Binary, Elementwise, Reduction, Unary};
 use nx_vulkan_ir::{CType, DType, Error, Result};
-use rspirv::spirv::{Op as SpirvOp, Word};
-use smallvec::SmallVec;
-
 use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
@@ -19,6 +16,8 @@ use nx_vulkan_spirv::memory::Address;
 use nx_vulkan_spirv::reducer::ReducerCode;
 use nx_vulkan_spirv::scalar::{self, Value};
 use nx_vulkan_spirv::steps::bounds;
+use rspirv::spirv::{Op as SpirvOp, Word};
+use smallvec::SmallVec;
 
 /// How an operand lies along a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -69,11 +68,6 @@ impl RowsSpec {
     /// Rows per workgroup.
     pub fn rows_per_group(&self) -> u32 {
         self.local_size() / self.team
-    }
-
-    /// Specialization constants.
-    pub fn constants(&self) -> [(u32, u32); 2] {
-        [(0, self.team), (1, if self.columns { self.rows_per_group() } else { 1 })]
     }
 
     /// Generates the kernel's SPIR-V.

@@ -1,10 +1,10 @@
 //! Launches of row kernels: how many invocations share a row, and how its elements are loaded.
 
-use crate::kernels::rows::{Along, RowPort, RowsSpec};
 use nx_vulkan_ir::program::rows::{MOST_INVOCATIONS_OF_COLUMNS, is_columns};
 use nx_vulkan_ir::program::step::Ref;
 use smallvec::SmallVec;
 
+use crate::kernels::rows::{Along, RowPort, RowsSpec};
 use crate::kernels::{Arguments, Compile, KernelSpec, Loaded, Place, launch, max_position};
 use crate::program::fused::{Made, Plan};
 use crate::shape::{Dims, Space, Strides, contiguous_strides};

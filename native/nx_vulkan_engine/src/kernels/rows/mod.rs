@@ -3,15 +3,16 @@
 mod generate;
 mod launch;
 
+use nx_vulkan_spirv::generated::Generated;
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::link::FloatModes;
+use smallvec::SmallVec;
+
 use super::Arguments;
 use super::family::{Constants, KernelFamily, name_of_ops};
 use crate::Result;
 use crate::program::fused::{Computed, Made};
 use crate::program::ops::multiplied;
-use nx_vulkan_spirv::generated::Generated;
-use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
-use smallvec::SmallVec;
 
 pub use generate::{Along, RowPort, RowsSpec};
 pub use launch::rows;
@@ -33,7 +34,7 @@ impl KernelFamily for RowsSpec {
     }
 
     fn constants(&self, _: FloatModes) -> Constants {
-        SmallVec::from_slice(&RowsSpec::constants(self))
+        SmallVec::from_slice(&[(0, self.team), (1, if self.columns { self.rows_per_group() } else { 1 })])
     }
 
     fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{ScanKernel, ScanSpec, ScanStage};
 use nx_vulkan_device::memory::Buffer;
 
+use super::{ScanKernel, ScanSpec, ScanStage};
 use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
 use crate::program::Reduction;
 use crate::tuning::DeviceModel;

@@ -3,14 +3,15 @@
 mod generate;
 mod launch;
 
-use super::Arguments;
-use super::family::{Constants, KernelFamily};
-use crate::Result;
-use crate::program::ops::multiplied;
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::FloatModes;
 use smallvec::SmallVec;
+
+use super::Arguments;
+use super::family::{Constants, KernelFamily};
+use crate::Result;
+use crate::program::ops::multiplied;
 
 pub use generate::{ScanSpec, ScanStage};
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use nx_vulkan_ir::{DType, Result};
 use rspirv::spirv::Word;
-use smallvec::{SmallVec, smallvec};
 
 use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, arg};
@@ -75,16 +74,6 @@ impl SortSpec {
     pub const DIGITS: u64 = 256;
     /// Bits of a digit.
     pub const DIGIT_BITS: u32 = 8;
-
-    /// Specialization constants.
-    pub fn constants(&self) -> SmallVec<[(u32, u32); 4]> {
-        match self {
-            SortSpec::Offsets { last } => smallvec![(0, u32::from(*last))],
-            SortSpec::Rows { .. } | SortSpec::Select { .. } | SortSpec::Count { .. } | SortSpec::Scatter { .. } => {
-                smallvec![]
-            }
-        }
-    }
 
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         let (name, header) = match self {

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::kernels::sort::{Payload, SortKey, SortSpec};
 use nx_vulkan_device::memory::Buffer;
 use smallvec::SmallVec;
 
+use crate::kernels::sort::{Payload, SortKey, SortSpec};
 use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
 use crate::shape::Type;
 use crate::{DType, Engine, Error, Result, Tensor};

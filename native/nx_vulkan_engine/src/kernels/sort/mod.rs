@@ -3,12 +3,14 @@
 mod generate;
 mod launch;
 
-use super::Arguments;
-use super::family::{Constants, KernelFamily};
-use crate::Result;
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::FloatModes;
+use smallvec::smallvec;
+
+use super::Arguments;
+use super::family::{Constants, KernelFamily};
+use crate::Result;
 
 pub use generate::{Payload, SortKey, SortSpec};
 pub use launch::{Sort, keeps_fewer, sort};
@@ -30,7 +32,12 @@ impl KernelFamily for SortSpec {
     }
 
     fn constants(&self, _: FloatModes) -> Constants {
-        SortSpec::constants(self)
+        match self {
+            SortSpec::Offsets { last } => smallvec![(0, u32::from(*last))],
+            SortSpec::Rows { .. } | SortSpec::Select { .. } | SortSpec::Count { .. } | SortSpec::Scatter { .. } => {
+                Constants::new()
+            }
+        }
     }
 
     fn flops(&self, _: &Arguments<'_>, _: u64) -> Option<u64> {

@@ -3,12 +3,13 @@
 mod generate;
 mod launch;
 
-use super::Arguments;
-use super::family::{KernelFamily, name_of_element};
-use crate::Result;
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::FloatModes;
+
+use super::Arguments;
+use super::family::{KernelFamily, name_of_element};
+use crate::Result;
 
 pub use generate::TransposeSpec;
 pub use launch::{padded_transpose, transpose};

@@ -1,9 +1,9 @@
 //! Launches of window scatters.
 
-use crate::kernels::window_scatter::{WindowScatterSpec, WindowStage};
 use nx_vulkan_spirv::generated::LOCAL_SIZE;
 use smallvec::SmallVec;
 
+use crate::kernels::window_scatter::{WindowScatterSpec, WindowStage};
 use crate::kernels::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
 use crate::program::Windows;
 use crate::shape::{Dims, Strides};

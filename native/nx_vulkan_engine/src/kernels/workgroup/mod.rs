@@ -2,16 +2,17 @@
 
 mod launch;
 
-use super::Arguments;
-use super::family::{KernelFamily, name_of_ops};
-use crate::Result;
-use crate::program::Op;
-use crate::program::ops::multiplied;
 use nx_vulkan_ir::program::workgroup::{PHASE_WORK, is_open, work_repeated};
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::FloatModes;
 use nx_vulkan_spirv::workgroup::{Mode, WorkgroupSpec};
+
+use super::Arguments;
+use super::family::{KernelFamily, name_of_ops};
+use crate::Result;
+use crate::program::Op;
+use crate::program::ops::multiplied;
 
 pub use launch::{Repeat, outputs, run, run_kernel, spec, spec_with};
 

@@ -4,11 +4,13 @@
 mod chains;
 mod kernels;
 
-use crate::common::*;
-use nx_vulkan_check::Reflection;
-use nx_vulkan_engine::{Access, Binding, BoundLaunch, Buffer, Engine, Interface, PipelineKey};
 use std::path::Path;
 use std::sync::Arc;
+
+use nx_vulkan_check::Reflection;
+use nx_vulkan_engine::{Access, Binding, BoundLaunch, Buffer, Engine, Interface, PipelineKey};
+
+use crate::common::*;
 
 /// A catalogue shader ready to run.
 struct Shader {

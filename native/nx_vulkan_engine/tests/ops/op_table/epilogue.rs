@@ -1,7 +1,8 @@
 //! Elementwise steps on the results of products: the same bits as the product and the steps one after the other.
 
-use nx_vulkan_engine::kernels::dot::{Choice, Epilogue, Matrix, MergedAxes, Product, lane_tiles, product, product_as};
-use nx_vulkan_engine::kernels::dot::{Tile, Tiling};
+use nx_vulkan_engine::kernels::dot::{
+    Choice, Epilogue, Matrix, MergedAxes, Product, Tile, Tiling, lane_tiles, product, product_as,
+};
 use nx_vulkan_engine::kernels::map::{Operand, Shapes, map};
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
 use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type};

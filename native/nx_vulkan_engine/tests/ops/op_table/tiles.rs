@@ -1,7 +1,8 @@
 //! Matrix products by every tile there is, not only by those that the model chooses on this device.
 
-use nx_vulkan_engine::kernels::dot::{Choice, Matrix, MergedAxes, Product, lane_tiles, product_as};
-use nx_vulkan_engine::kernels::dot::{LANES, Tile, Tiling};
+use nx_vulkan_engine::kernels::dot::{
+    Choice, LANES, Matrix, MergedAxes, Product, Tile, Tiling, lane_tiles, product_as,
+};
 use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::op::Axes;
 use nx_vulkan_engine::reference::{self, Array};
