@@ -41,7 +41,8 @@ defmodule Nx.Vulkan do
     * `:kind` - what sort of device it is; lavapipe is a `:cpu`
     * `:uuid` - 32 hexadecimal digits
     * `:memory_bytes` - its own memory, or the host's where it has none
-    * `:has_f64` - whether shaders compute in double precision
+    * `:has_f64` - whether it computes in double precision; where it does not, `f64` is lowered
+    * `:lowered` - types that it lacks: kernels compute with them in words of 32 bits, with the same bits, and slower
     * `:usable`, `:reason` - whether the engine can use it, and if not, why
   """
   @type device :: %{
@@ -53,6 +54,7 @@ defmodule Nx.Vulkan do
           api_version: String.t(),
           memory_bytes: non_neg_integer,
           has_f64: boolean,
+          lowered: [atom],
           usable: boolean,
           reason: String.t() | nil
         }
@@ -102,8 +104,8 @@ defmodule Nx.Vulkan do
   @doc """
   Whether the device in use computes in double precision; false where there is none. Opens the device if it is not open.
 
-  Without it, `f64`, `c128` and what needs them raise `Nx.Vulkan.Error` with the kind `:unsupported`: nothing is
-  narrowed unasked.
+  Without it, `f64` and `c128` are computed in integers, with the same bits, and slower: see
+  [types that a device lacks](configuration.md#types-that-a-device-lacks).
   """
   @spec has_f64?() :: boolean
   def has_f64?, do: device(:has_f64) || false

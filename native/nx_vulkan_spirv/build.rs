@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     let shaders = folder("CARGO_MANIFEST_DIR")?.join("../../priv/shaders");
     println!("cargo::rerun-if-changed=build.rs");
     let mut packs: Vec<Pack> = Vec::new();
-    for kind in ["lib", "template"] {
+    for kind in ["lib", "soft", "template"] {
         println!("cargo::rerun-if-changed={}", shaders.join(kind).display());
         for (name, bytes) in modules(&shaders.join(kind))? {
             let family = format!("{kind}/{}", name.split('_').next().unwrap_or_default());

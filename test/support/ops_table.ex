@@ -185,7 +185,7 @@ defmodule Nx.Vulkan.OpsTable do
     this table from what the engine's kernels declare, and a test compares the two. All of Nx's callbacks are there, and
     all of its blocks; nothing is computed on the host or by another backend.
 
-    | mark | the device must have |
+    | mark | what it uses of the device |
     |---|---|
     | · | nothing beyond Vulkan 1.2 with buffer device addresses |
     | d | `shaderFloat64` |
@@ -195,8 +195,8 @@ defmodule Nx.Vulkan.OpsTable do
     | h | `shaderInt16` and `storageBuffer16BitAccess` |
     | none | Nx does not have the op for this type |
 
-    An op on a device that lacks a feature raises `Nx.Vulkan.Error` with the kind `:unsupported` and the name of the
-    feature. Letters add up. A strided view may need a copy, and with it what `transpose` needs.
+    Where the device lacks a feature, the op is [lowered](configuration.md#types-that-a-device-lacks): the same bits, and
+    slower. Letters add up. A strided view may need a copy, and with it what `transpose` needs.
 
     Functions of `reduce` and `window_reduce` may be any:
     - Those of elementwise ops on the element, the accumulator, numbers and captured scalars run in one kernel, as the

@@ -43,10 +43,27 @@ defmodule Nx.Vulkan.Application do
     profile? = Nx.Vulkan.Profile.wanted?()
     folder = Application.get_env(:nx_vulkan, :dump_spirv)
     high? = high?(Application.get_env(:nx_vulkan, :precision, :default))
-    if profile? || folder || high?, do: Nx.Vulkan.NativeV.device_configure(profile?, folder, high?)
+    lower = lower(Application.get_env(:nx_vulkan, :lower, []))
+
+    if profile? || folder || high? || lower,
+      do: Nx.Vulkan.NativeV.device_configure(profile?, folder, high?, lower)
+
     # The engine reads the variable by itself.
     if high? or System.get_env("NX_VULKAN_PRECISION") == "high", do: :persistent_term.put(@precision, :high)
     if profile?, do: Nx.Vulkan.Profile.print_at_end()
+  end
+
+  # The engine knows the types.
+  defp lower([]), do: nil
+  defp lower(:all), do: "all"
+
+  defp lower(types) do
+    if is_list(types) and Enum.all?(types, &is_atom/1) do
+      Enum.map_join(types, ",", &Atom.to_string/1)
+    else
+      raise ArgumentError,
+            "expected config :nx_vulkan, :lower to be a list of types, as [:f64, :s64], or :all, got: #{inspect(types)}"
+    end
   end
 
   defp high?(:high), do: true

@@ -21,7 +21,7 @@ const STEPS: u32 = 200;
 fn main() -> Outcome {
     let engine = Engine::open_with(&Options::from_env())?;
     println!("chains of {STEPS} steps on {}", engine.info().name);
-    let dtypes: &[DType] = if engine.info().has_f64 { &[DType::F32, DType::F64] } else { &[DType::F32] };
+    let dtypes: &[DType] = if !engine.info().lacks.float64 { &[DType::F32, DType::F64] } else { &[DType::F32] };
     for &dtype in dtypes {
         logistic(&engine, dtype, [500, 21], Form::Workgroup)?;
         logistic(&engine, dtype, [500, 21], Form::Device)?;

@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = std::env::args().nth(1).map(PathBuf::from);
     let engine = Engine::open_with(&Options::from_env())?;
     println!("regime model on {}: d = {D}, 200 returns, 32 leapfrog steps in one dispatch", engine.info().name);
-    let reals: &[Real] = if engine.info().has_f64 { &[Real::F32, Real::F64] } else { &[Real::F32] };
+    let reals: &[Real] = if !engine.info().lacks.float64 { &[Real::F32, Real::F64] } else { &[Real::F32] };
     for &real in reals {
         let name = if real == Real::F64 { "regime_f64" } else { "regime" };
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../priv/shaders/examples/{name}.spv"));

@@ -27,7 +27,7 @@ fn main() -> Outcome {
     for size in [1, 16, 256] {
         iterations(&engine, size)?;
     }
-    let dtypes: &[DType] = if engine.info().has_f64 { &[DType::F32, DType::F64] } else { &[DType::F32] };
+    let dtypes: &[DType] = if !engine.info().lacks.float64 { &[DType::F32, DType::F64] } else { &[DType::F32] };
     for &dtype in dtypes {
         let returns: Vec<f64> = (0..200).map(|i| (f64::from(i) * 0.7).sin() * 0.02).collect();
         let schools = vec![models::SCHOOL_EFFECTS.to_vec(), models::SCHOOL_ERRORS.to_vec()];

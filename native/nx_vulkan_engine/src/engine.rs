@@ -120,7 +120,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::open`].
     pub fn open_with(options: &Options) -> Result<Arc<Engine>> {
-        let open = OpenDevice::shared(options.selector.as_deref(), options.validation)?;
+        let open = OpenDevice::shared(options.selector.as_deref(), options.validation, options.lower)?;
         let plan = DeviceMemoryPlan::new(&open.caps, options.memory_limit_bytes, options.host_access);
         let limits = plan.limits;
         let backing = VulkanBacking::new(Arc::clone(&open.device), plan);

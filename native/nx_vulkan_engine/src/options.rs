@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use nx_vulkan_device::device::Validation;
 use nx_vulkan_device::kernel::default_cache_dir;
 use nx_vulkan_device::memory::HostAccess;
+use nx_vulkan_spirv::lower::Lacks;
 
-use crate::{Error, Result};
+use crate::{DType, Error, Result};
 
 /// Compiled kernels from which on idle ones are dropped. One takes 0.5 to 0.9 MB of host memory on lavapipe (Mesa 25.0).
 const MAX_PIPELINES: usize = 2048;
@@ -32,6 +33,8 @@ pub struct Options {
     pub profile: Profiling,
     /// How exact products of f32 are.
     pub precision: Precision,
+    /// Types that are lowered although the device has them, to test what happens on one that has not.
+    pub lower: Lacks,
 }
 
 /// How exact products of f32 are.
@@ -101,6 +104,20 @@ const PRECISION: Variable<Precision> = Variable {
     },
 };
 
+const LOWER: Variable<Lacks> = Variable {
+    name: "NX_VULKAN_LOWER",
+    expected: "all, or types of 8, 16 or 64 bits with commas between them",
+    parse: lowered,
+};
+
+/// Types to lower, by name.
+fn lowered(names: &str) -> Option<Lacks> {
+    if names == "all" {
+        return Some(Lacks::ALL);
+    }
+    names.split(',').map(str::trim).try_fold(Lacks::default(), |lacks, name| lacks.without(DType::from_name(name)?))
+}
+
 fn positive(number: &str) -> Option<u64> {
     number.parse().ok().filter(|&number| number > 0)
 }
@@ -128,7 +145,7 @@ impl<T> Variable<T> {
 impl Options {
     /// What the environment says: `NX_VULKAN_DEVICE` (or, where that is not set, `NXV_DEVICE`, as earlier programs call it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
     /// (bytes), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`:
-    /// [`Profiling::Printed`]), `NX_VULKAN_PRECISION` (`high`).
+    /// [`Profiling::Printed`]), `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_LOWER` (types, or `all`).
     ///
     /// What none of them can mean is as if it were not set: see [`Options::check_env`].
     pub fn from_env() -> Options {
@@ -145,7 +162,17 @@ impl Options {
             dump_spirv: std::env::var_os("NX_VULKAN_DUMP_SPIRV").filter(|v| !v.is_empty()).map(PathBuf::from),
             profile: PROFILE.read_if_valid().unwrap_or_default(),
             precision: PRECISION.read_if_valid().unwrap_or_default(),
+            lower: LOWER.read_if_valid().unwrap_or_default(),
         }
+    }
+
+    /// The types to lower that `names` says as `NX_VULKAN_LOWER` does.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for anything else.
+    pub fn types_to_lower(names: &str) -> Result<Lacks> {
+        let wanted = LOWER.read(|_| Some(names.to_string()))?;
+        Ok(wanted.unwrap_or_default())
     }
 
     /// Whether the variables that [`Options::from_env`] reads have values that it knows.
@@ -162,6 +189,7 @@ fn check_variables(value_of: impl Fn(&str) -> Option<String>) -> Result<()> {
     PIPELINES.read(&value_of)?;
     HOST_ACCESS.read(&value_of)?;
     PROFILE.read(&value_of)?;
+    LOWER.read(&value_of)?;
     PRECISION.read(&value_of).map(|_| ())
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nx_vulkan_device::{DeviceInfo, DeviceKind, device};
 use nx_vulkan_engine::tuning::Calibrated;
-use nx_vulkan_engine::{Engine, Error, Options, Precision, Profiling, Result};
+use nx_vulkan_engine::{DType, Engine, Error, Options, Precision, Profiling, Result};
 use once_cell::sync::OnceCell;
 use rustler::{Atom, Encoder, Env, Term};
 
@@ -14,7 +14,7 @@ use crate::error;
 mod atoms {
     rustler::atoms! {
         ok, nil,
-        index, name, kind, uuid, driver, api_version, memory_bytes, has_f64, usable, reason,
+        index, name, kind, uuid, driver, api_version, memory_bytes, has_f64, lowered, usable, reason,
         discrete, integrated, virtual_ = "virtual", cpu, other,
         in_use_bytes, peak_bytes, reserved_bytes, allocations, budget_bytes, submissions, dispatches, transfers, barriers, pipelines, class, processors, path, bytes_per_second, flops_per_second, dispatch_ns, wait_ns,
         f32_products_per_second, f64_products_per_second, unit_products_per_second, deferred_pending, deferred_replayed, deferred_one_by_one, deferred_compiled,
@@ -24,19 +24,36 @@ mod atoms {
 /// A failed attempt leaves it empty, so that the next use tries again.
 static ENGINE: OnceCell<Arc<Engine>> = OnceCell::new();
 
-/// What the configuration of the application says beside the environment: whether to take a profile, where to write modules, and whether
-/// large products of f32 may run on matrix units.
-static CONFIGURED: Mutex<(bool, Option<PathBuf>, bool)> = Mutex::new((false, None, false));
+/// What the configuration of the application says beside the environment.
+#[derive(Debug, Clone)]
+struct Configured {
+    /// Whether to take a profile.
+    profile: bool,
+    /// Where to write modules.
+    dump_spirv: Option<PathBuf>,
+    /// Whether large products of f32 may run on matrix units.
+    is_high: bool,
+    /// Types to lower, as `NX_VULKAN_LOWER` has them.
+    lower: Option<String>,
+}
+
+static CONFIGURED: Mutex<Configured> =
+    Mutex::new(Configured { profile: false, dump_spirv: None, is_high: false, lower: None });
 
 /// Opens the device that the selector or the environment names. Profiles are printed by Elixir, which knows when the VM ends.
 fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
     Options::check_env()?;
-    let (profile, dump_spirv, is_high) = CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let Configured { profile, dump_spirv, is_high, lower } =
+        CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut options = Options::from_env();
     options.selector = selector.map(ToString::to_string).or(options.selector);
     options.dump_spirv = options.dump_spirv.or(dump_spirv);
     options.profile = if profile || options.profile != Profiling::Off { Profiling::On } else { Profiling::Off };
     options.precision = if is_high { Precision::High } else { options.precision };
+    options.lower = match lower {
+        Some(lower) => options.lower.or(Options::types_to_lower(&lower)?),
+        None => options.lower,
+    };
     Engine::open_with(&options)
 }
 
@@ -47,8 +64,9 @@ pub fn engine() -> Result<&'static Arc<Engine>> {
 
 /// Takes what the configuration says; it counts when the device is opened.
 #[rustler::nif]
-fn device_configure(profile: bool, dump_spirv: Option<String>, is_high: bool) -> Atom {
-    *CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner) = (profile, dump_spirv.map(PathBuf::from), is_high);
+fn device_configure(profile: bool, dump_spirv: Option<String>, is_high: bool, lower: Option<String>) -> Atom {
+    let dump_spirv = dump_spirv.map(PathBuf::from);
+    *CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner) = Configured { profile, dump_spirv, is_high, lower };
     atoms::ok()
 }
 
@@ -95,6 +113,12 @@ fn check_selected(open: &DeviceInfo, selector: &str) -> Result<()> {
     }
 }
 
+/// Types that the device lacks, by Nx's names.
+fn lowered_types(env: Env, info: &DeviceInfo) -> Vec<Atom> {
+    let lowered = DType::ALL.into_iter().filter(|dtype| info.lacks.lowers_type(*dtype));
+    lowered.filter_map(|dtype| Atom::from_str(env, dtype.name()).ok()).collect()
+}
+
 fn device_map<'a>(env: Env<'a>, info: &DeviceInfo) -> Term<'a> {
     let kind = match info.kind {
         DeviceKind::Discrete => atoms::discrete(),
@@ -112,7 +136,8 @@ fn device_map<'a>(env: Env<'a>, info: &DeviceInfo) -> Term<'a> {
         (atoms::driver(), format!("{} {}", info.driver_name, info.driver_info).trim().encode(env)),
         (atoms::api_version(), format!("{major}.{minor}.{patch}").encode(env)),
         (atoms::memory_bytes(), info.memory_bytes.encode(env)),
-        (atoms::has_f64(), info.has_f64.encode(env)),
+        (atoms::has_f64(), (!info.lacks.float64).encode(env)),
+        (atoms::lowered(), lowered_types(env, info).encode(env)),
         (atoms::usable(), info.unusable.is_none().encode(env)),
         (atoms::reason(), info.unusable.encode(env)),
     ];

@@ -9,6 +9,7 @@ pub mod library;
 #[cfg(test)]
 mod library_tests;
 pub mod link;
+pub mod lower;
 pub mod memory;
 pub mod probe;
 pub mod reducer;

@@ -1,6 +1,6 @@
 //! The scalar library: SPIR-V modules of exported functions, parsed once, from which kernels import by name.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use nx_vulkan_ir::{Error, Result};
 use once_cell::sync::OnceCell;
@@ -40,8 +40,10 @@ pub struct Library {
     exports: HashMap<String, FunctionRef>,
     /// The `_fused` twin of a function, for devices whose fma rounds once.
     fused: HashMap<FunctionRef, FunctionRef>,
-    /// The `_rounded` twin of a function, for devices that round quotients and square roots of f32 rightly.
+    /// The `_rounded` twin of a function, for devices that round quotients and square roots of its type rightly.
     rounded: HashMap<FunctionRef, FunctionRef>,
+    /// Functions with a twin that compute with f64.
+    of_f64: HashSet<FunctionRef>,
 }
 
 impl Library {
@@ -90,6 +92,9 @@ impl Library {
             for (twins, form) in [(&mut library.fused, "fused"), (&mut library.rounded, "rounded")] {
                 if let Some(&twin) = library.exports.get(&format!("{name}_{form}")) {
                     twins.insert(function, twin);
+                    if name.contains("f64") {
+                        library.of_f64.insert(function);
+                    }
                 }
             }
         }
@@ -98,8 +103,11 @@ impl Library {
 
     /// The function to call for `function` on a device with such arithmetic.
     pub fn twin(&self, function: FunctionRef, modes: FloatModes) -> FunctionRef {
-        let rounded = self.rounded.get(&function).filter(|_| modes.rounded);
-        rounded.or(self.fused.get(&function).filter(|_| modes.fused)).copied().unwrap_or(function)
+        let is_f64 = self.of_f64.contains(&function);
+        let rounds = if is_f64 { modes.exact_f64 } else { modes.rounded };
+        let fuses = modes.fused || is_f64 && modes.exact_f64;
+        let rounded = self.rounded.get(&function).filter(|_| rounds);
+        rounded.or(self.fused.get(&function).filter(|_| fuses)).copied().unwrap_or(function)
     }
 
     /// The function of that name.
@@ -116,6 +124,12 @@ impl Library {
     pub fn builtin() -> Result<&'static Library> {
         static BUILTIN: OnceCell<Library> = OnceCell::new();
         BUILTIN.get_or_try_init(|| Library::parse(&templates::libraries()?))
+    }
+
+    /// The operations that a device may lack.
+    pub fn soft() -> Result<&'static Library> {
+        static SOFT: OnceCell<Library> = OnceCell::new();
+        SOFT.get_or_try_init(|| Library::parse(&[("nx_soft_f64", templates::soft("nx_soft_f64")?)]))
     }
 }
 

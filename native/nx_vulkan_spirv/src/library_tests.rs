@@ -8,7 +8,8 @@ use rspirv::spirv::{GlslStd450Op as Glsl, Op, Word};
 use super::library::{FunctionRef, Library};
 use super::link::FloatModes;
 
-const FUSED: FloatModes = FloatModes { preserve_f32: true, preserve_f64: true, f64: true, fused: true, rounded: false };
+const FUSED: FloatModes =
+    FloatModes { preserve_f32: true, preserve_f64: true, exact_f64: false, fused: true, rounded: false };
 
 /// Runs functions of one block and of scalars, which are their bits.
 struct Interpreter {

@@ -21,8 +21,8 @@ pub struct FloatModes {
     pub preserve_f32: bool,
     /// SignedZeroInfNanPreserve for 64 bits.
     pub preserve_f64: bool,
-    /// The device has f64.
-    pub f64: bool,
+    /// Every operation of f64 is rounded once, as where doubles are lowered, so that functions need no corrections.
+    pub exact_f64: bool,
     /// fma rounds once, in every width that the device has.
     pub fused: bool,
     /// Quotients and square roots of f32 are the rounded ones, denormal or not.
@@ -43,8 +43,8 @@ pub struct Signature {
 pub struct Linker<'l> {
     library: &'l Library,
     name: String,
-    module: Module,
-    next_id: Word,
+    pub(super) module: Module,
+    pub(super) next_id: Word,
     /// Ids of types, constants and extended instruction sets by their instruction without result id.
     globals: HashMap<Instruction, Word>,
     imported: HashMap<FunctionRef, (Word, Signature)>,
@@ -70,6 +70,17 @@ impl<'l> Linker<'l> {
     pub fn new(library: &'l Library, name: &str, table: bool, modes: FloatModes) -> Result<Linker<'l>> {
         let bad = |reason: String| Error::BadShader { path: format!("template/{name}.spv"), reason };
         let module = rspirv::dr::load_words(templates::template(name)?).map_err(|e| bad(e.to_string()))?;
+        Ok(Linker::around(library, name, module, table, modes))
+    }
+
+    /// Goes on with a module.
+    pub(super) fn around(
+        library: &'l Library,
+        name: &str,
+        module: Module,
+        table: bool,
+        modes: FloatModes,
+    ) -> Linker<'l> {
         let next_id = module.header.as_ref().map_or(0, |h| h.bound);
         let mut globals = HashMap::new();
         for inst in module.types_global_values.iter().chain(&module.ext_inst_imports) {
@@ -88,7 +99,7 @@ impl<'l> Linker<'l> {
                     && i.operands.first() == Some(&Operand::StorageClass(StorageClass::PushConstant))
             })
             .and_then(|i| i.result_id);
-        Ok(Linker {
+        Linker {
             library,
             name: name.to_string(),
             module,
@@ -103,7 +114,7 @@ impl<'l> Linker<'l> {
             modes,
             pairs: false,
             bfloat16: false,
-        })
+        }
     }
 
     /// That the template does not fit, and why.
@@ -256,7 +267,7 @@ impl<'l> Linker<'l> {
         }
     }
 
-    fn decorate(&mut self, id: Word, decoration: Decoration, extra: Vec<Operand>) {
+    pub(super) fn decorate(&mut self, id: Word, decoration: Decoration, extra: Vec<Operand>) {
         let mut operands = vec![Operand::IdRef(id), Operand::Decoration(decoration)];
         operands.extend(extra);
         self.module.annotations.push(Instruction::new(Op::Decorate, None, None, operands));

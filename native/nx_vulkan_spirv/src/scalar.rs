@@ -149,7 +149,7 @@ fn binary(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value, out: DType) -
     {
         return Ok(id);
     }
-    let compute = computes_in(&[a.dtype, b.dtype], out, code.linker.modes.f64);
+    let compute = computes_in(&[a.dtype, b.dtype], out);
     let (a, b) = (cast(code, a, compute)?, cast(code, b, compute)?);
     let id = code.call(&format!("nx_{}_{}", op.name(), compute.ctype().name()), &[a, b])?;
     rounded(code, id, compute, out)
@@ -187,11 +187,11 @@ fn mixed_signs(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value) -> Resul
 }
 
 /// The type in which an op computes: operands are what they are, and the result is rounded once. 32-bit integers are no
-/// f32, so they meet floats in f64 where the device has it.
-fn computes_in(operands: &[DType], out: DType, has_f64: bool) -> DType {
+/// f32, so they meet floats in f64.
+fn computes_in(operands: &[DType], out: DType) -> DType {
     let wide = |t: &DType| t.is_integer() && t.bits() >= 32;
     match out.ctype() {
-        CType::F32 if has_f64 && operands.iter().any(wide) => DType::F64,
+        CType::F32 if operands.iter().any(wide) => DType::F64,
         CType::F32 => DType::F32,
         _ => out,
     }
@@ -271,7 +271,7 @@ fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Wor
             canonical(code, out, id)
         }
         _ => {
-            let compute = computes_in(&[a.dtype], out, code.linker.modes.f64);
+            let compute = computes_in(&[a.dtype], out);
             let value = cast(code, a, compute)?;
             let id = code.call(&format!("nx_{}_{}", op.name(), compute.ctype().name()), &[value])?;
             rounded(code, id, compute, out)

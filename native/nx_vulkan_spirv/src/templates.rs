@@ -70,6 +70,11 @@ pub fn libraries() -> Result<Vec<(&'static str, &'static [u32])>> {
     LIBRARIES.iter().map(|name| Ok((*name, module(&format!("lib/{name}"))?))).collect()
 }
 
+/// The words of a module of operations that a device may lack.
+pub fn soft(name: &str) -> Result<&'static [u32]> {
+    module(&format!("soft/{name}"))
+}
+
 /// The words of a template by name.
 pub fn template(name: &str) -> Result<&'static [u32]> {
     module(&format!("template/{name}"))
@@ -86,7 +91,7 @@ mod tests {
     fn the_archive_holds_the_folders() {
         let shaders = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../priv/shaders");
         let mut files = BTreeMap::new();
-        for folder in ["lib", "template"] {
+        for folder in ["lib", "soft", "template"] {
             for file in std::fs::read_dir(shaders.join(folder)).unwrap() {
                 let path = file.unwrap().path();
                 if path.extension().is_some_and(|extension| extension == "spv") {

@@ -54,7 +54,7 @@ pub fn compile(root: &Path, module: &Module, scratch: &Path) -> Result<Vec<u8>> 
         command.arg(format!("-D{name}={value}"));
     }
     match module.kind {
-        ModuleKind::Library => {
+        ModuleKind::Library | ModuleKind::Soft => {
             let wrapper = scratch.join("library.comp");
             write(&wrapper, library_wrapper(module).as_bytes())?;
             command.arg("--no-link").arg(wrapper);

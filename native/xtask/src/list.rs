@@ -20,6 +20,8 @@ pub enum ModuleKind {
     Example,
     /// Functions for generated kernels to import: `include/<name>.glsl` to `lib/<name>.spv`.
     Library,
+    /// Functions that stand for operations which a device lacks: `include/<name>.glsl` to `soft/<name>.spv`.
+    Soft,
     /// A compute shader whose `slot_` functions the code generator fills: `<source>` in the folders of kernel families
     /// to `template/<name>.spv`.
     Template,
@@ -44,6 +46,7 @@ impl Module {
             ModuleKind::Kernel => format!("{}.spv", self.name),
             ModuleKind::Example => format!("examples/{}.spv", self.name),
             ModuleKind::Library => format!("lib/{}.spv", self.name),
+            ModuleKind::Soft => format!("soft/{}.spv", self.name),
             ModuleKind::Template => format!("template/{}.spv", self.name),
         }
     }
@@ -60,6 +63,8 @@ struct List {
     example: Vec<Shader>,
     #[serde(default)]
     library: Vec<Library>,
+    #[serde(default)]
+    soft: Vec<Library>,
     #[serde(default)]
     template: Vec<Shader>,
 }
@@ -125,13 +130,15 @@ fn parse(text: &str) -> Result<Vec<Module>, String> {
     for shader in &list.template {
         modules.extend(expand(shader, ModuleKind::Template, FAMILIES, &list.choices)?);
     }
-    modules.extend(list.library.into_iter().map(|library| Module {
-        kind: ModuleKind::Library,
-        source: Path::new("include").join(format!("{}.glsl", library.name)),
-        name: library.name,
-        defines: library.defines,
-        extensions: library.extensions,
-    }));
+    for (kind, libraries) in [(ModuleKind::Library, list.library), (ModuleKind::Soft, list.soft)] {
+        modules.extend(libraries.into_iter().map(|library| Module {
+            kind,
+            source: Path::new("include").join(format!("{}.glsl", library.name)),
+            name: library.name,
+            defines: library.defines,
+            extensions: library.extensions,
+        }));
+    }
     modules.sort_by_key(Module::output);
     for module in &modules {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '.';

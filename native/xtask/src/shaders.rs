@@ -159,7 +159,7 @@ fn one(error: Error) -> Vec<Error> {
 }
 
 /// Runs `work` on every module with as many threads as there are cores; results in the order of `modules`.
-fn in_parallel<T: Send>(modules: &[Module], work: impl Fn(usize, &Module) -> Result<T> + Sync) -> Vec<Result<T>> {
+pub fn in_parallel<T: Send>(modules: &[Module], work: impl Fn(usize, &Module) -> Result<T> + Sync) -> Vec<Result<T>> {
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::with_capacity(modules.len()));
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -183,17 +183,17 @@ fn in_parallel<T: Send>(modules: &[Module], work: impl Fn(usize, &Module) -> Res
 }
 
 /// A temporary folder that goes when the build ends.
-struct Scratch(PathBuf);
+pub struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new() -> Result<Scratch> {
+    pub fn new() -> Result<Scratch> {
         let name = format!("nx_vulkan-shaders-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         create(&path)?;
         Ok(Scratch(path))
     }
 
-    fn folder(&self, index: usize) -> Result<PathBuf> {
+    pub fn folder(&self, index: usize) -> Result<PathBuf> {
         let path = self.0.join(index.to_string());
         create(&path)?;
         Ok(path)

@@ -40,6 +40,8 @@ double nx_f64_mantissa_quotient(const in double a, const in double b) {
     return s;
 }
 
+double nx_f64_mantissa_quotient_rounded(const in double a, const in double b) { return a / b; }
+
 // The rounded quotient q of a and b such that scaling it to a denormal number rounds once: to odd, or,
 // where the last bit alone gets lost, away from the tie.
 double nx_f64_sticky_quotient(const in double q, const in double a, const in double b, const in bool last_bit) {
@@ -89,6 +91,11 @@ double nx_divide_f64(const in double a, const in double b) {
     return nx_f64_flip(nx_f64_scale(q, e), sign);
 }
 
+double nx_divide_f64_rounded(const in double a, const in double b) {
+    double q = a / b;
+    return nx_f64_isnan(q) ? nx_f64_nan() : q;
+}
+
 // Correctly rounded.
 // max error: 0.5 ulp over 4 10^6 inputs.
 double nx_sqrt_f64(const in double x) {
@@ -103,6 +110,11 @@ double nx_sqrt_f64(const in double x) {
     double m = nx_f64_mantissa(x);
     int odd = e & 1;
     return nx_f64_sqrt_core(odd != 0 ? m + m : m) * nx_f64_pow2((e - odd) / 2);
+}
+
+double nx_sqrt_f64_rounded(const in double x) {
+    double r = sqrt(x);
+    return !nx_f64_isnan(x) && nx_f64_isnan(r) ? nx_f64_nan() : r;
 }
 
 // The reciprocal of the rounded root, as BinaryBackend has it.

@@ -176,6 +176,8 @@ double nx_f64_sqrt_core(const in double m) {
     return s + ((m - p.x) - p.y) * h;
 }
 
+double nx_f64_sqrt_core_rounded(const in double m) { return sqrt(m); }
+
 // sqrt(a) as a dd, for a.x in [2^-900, 2^900].
 dvec2 nx_f64_dd_sqrt(const in dvec2 a) {
     double s = sqrt(a.x);

@@ -2,6 +2,7 @@
 
 use ash::vk;
 use nx_vulkan_ir::{Error, Result};
+use nx_vulkan_spirv::lower::Lacks;
 use vulkano::VulkanObject;
 use vulkano::device::physical::{PhysicalDevice, PhysicalDeviceType, SubgroupFeatures};
 use vulkano::device::{DeviceFeatures, DeviceProperties};
@@ -140,6 +141,16 @@ impl Caps {
     /// Whether device memory is the host's own, so that copying through staging buffers gains nothing.
     pub fn is_unified(&self) -> bool {
         matches!(self.kind, DeviceKind::Cpu | DeviceKind::Integrated)
+    }
+
+    /// Types that kernels must do without, and that are lowered in their modules.
+    pub fn lacks(&self) -> Lacks {
+        Lacks {
+            float64: !self.shader_float64,
+            int64: !self.shader_int64,
+            int8: !(self.shader_int8 && self.storage_buffer_8bit),
+            int16: !(self.shader_int16 && self.storage_buffer_16bit),
+        }
     }
 
     pub(super) fn of(
@@ -358,6 +369,35 @@ pub(super) struct Features {
     pub known: DeviceFeatures,
     /// `shaderBFloat16Type` and `shaderBFloat16CooperativeMatrix`.
     pub bfloat16: bool,
+}
+
+impl Features {
+    /// Types that are lowered with these features.
+    pub fn lacks(&self) -> Lacks {
+        let known = &self.known;
+        Lacks {
+            float64: !known.shader_float64,
+            int64: !known.shader_int64,
+            int8: !(known.shader_int8 && known.storage_buffer8_bit_access),
+            int16: !(known.shader_int16 && known.storage_buffer16_bit_access),
+        }
+    }
+
+    /// Without the types that are to be lowered although they are there.
+    pub fn lower(&mut self, lower: Lacks) {
+        let known = &mut self.known;
+        known.shader_float64 &= !lower.float64;
+        known.shader_int64 &= !lower.int64;
+        known.shader_buffer_int64_atomics &= !lower.int64;
+        known.shader_int8 &= !lower.int8;
+        known.storage_buffer8_bit_access &= !lower.int8;
+        known.uniform_and_storage_buffer8_bit_access &= !lower.int8;
+        known.storage_push_constant8 &= !lower.int8;
+        known.shader_int16 &= !lower.int16;
+        known.storage_buffer16_bit_access &= !lower.int16;
+        known.uniform_and_storage_buffer16_bit_access &= !lower.int16;
+        known.storage_push_constant16 &= !lower.int16;
+    }
 }
 
 type TakeAway = fn(&mut Features);

@@ -14,6 +14,7 @@ pub use select::choose;
 use std::fmt;
 
 use nx_vulkan_ir::{Error, Result};
+use nx_vulkan_spirv::lower::Lacks;
 
 /// The kind of hardware behind a device, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -68,8 +69,8 @@ pub struct DeviceInfo {
     pub api_version: (u32, u32, u32),
     /// Size of the largest device-local heap.
     pub memory_bytes: u64,
-    /// Whether kernels can compute in double precision.
-    pub has_f64: bool,
+    /// Types that it lacks, so that kernels are lowered for it.
+    pub lacks: Lacks,
     /// Why the engine can't use this device; `None` when it can.
     pub unusable: Option<String>,
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use nx_vulkan_ir::{Error, Result};
+use nx_vulkan_spirv::lower::Lacks;
 use vulkano::device::physical::PhysicalDevice;
 use vulkano::device::{Device, DeviceCreateInfo, DeviceExtensions, Queue, QueueCreateInfo, QueueFlags};
 use vulkano::{Validated, Version, VulkanError};
@@ -48,7 +49,7 @@ fn info(index: usize, physical: &PhysicalDevice) -> Result<DeviceInfo> {
         driver_version: p.driver_version,
         api_version: (api.major, api.minor, api.patch),
         memory_bytes: local.or_else(|| heaps.iter().map(|h| h.size).max()).unwrap_or(0),
-        has_f64: supported_features(physical)?.known.shader_float64,
+        lacks: supported_features(physical)?.lacks(),
         unusable: unusable(physical),
     })
 }
@@ -103,17 +104,20 @@ pub struct OpenDevice {
 static KEPT: Mutex<Vec<Arc<OpenDevice>>> = Mutex::new(Vec::new());
 
 impl OpenDevice {
-    /// The device that the selector names: the one that is open already, or else opened now.
-    pub fn shared(selector: Option<&str>, validation: Validation) -> Result<Arc<OpenDevice>> {
+    /// The device that the selector names, without the types that are to be lowered: the one that is open already, or else opened now.
+    pub fn shared(selector: Option<&str>, validation: Validation, lower: Lacks) -> Result<Arc<OpenDevice>> {
         let instance = VulkanInstance::shared(validation)?;
         let mut listed = list(&instance)?;
         let infos: Vec<DeviceInfo> = listed.iter().map(|l| l.info.clone()).collect();
-        let chosen = listed.swap_remove(choose(&infos, selector)?);
+        let mut chosen = listed.swap_remove(choose(&infos, selector)?);
+        chosen.info.lacks = chosen.info.lacks.or(lower);
         if instance.log.is_some() {
             return OpenDevice::open(chosen, instance).map(Arc::new);
         }
         let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |d: &&Arc<OpenDevice>| d.info.index == chosen.info.index && !d.lost.load(Relaxed);
+        let same = |d: &&Arc<OpenDevice>| {
+            d.info.index == chosen.info.index && d.info.lacks == chosen.info.lacks && !d.lost.load(Relaxed)
+        };
         if let Some(open) = kept.iter().find(same) {
             return Ok(Arc::clone(open));
         }
@@ -131,7 +135,8 @@ impl OpenDevice {
         let Listed { info, physical } = chosen;
         let family = queue_family(&physical).ok_or_else(|| no_device("the device has no compute queue"))?;
 
-        let supported = supported_features(&physical)?;
+        let mut supported = supported_features(&physical)?;
+        supported.lower(info.lacks);
         let mut features = wanted_features(&supported.known);
         let extensions = DeviceExtensions {
             khr_cooperative_matrix: features.cooperative_matrix,

@@ -58,6 +58,8 @@ mod tests {
     use crate::device::DeviceKind;
     use nx_vulkan_ir::Error;
 
+    use nx_vulkan_spirv::lower::Lacks;
+
     fn device(index: usize, name: &str, kind: DeviceKind, uuid0: u8) -> DeviceInfo {
         let mut uuid = [0u8; 16];
         uuid[0] = uuid0;
@@ -74,7 +76,7 @@ mod tests {
             driver_version: 0,
             api_version: (1, 3, 0),
             memory_bytes: 0,
-            has_f64: true,
+            lacks: Lacks::default(),
             unusable: None,
         }
     }

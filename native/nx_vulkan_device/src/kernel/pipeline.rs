@@ -14,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use ash::vk;
 use nx_vulkan_ir::error::CREATE_PIPELINES;
 use nx_vulkan_ir::{Error, Result};
+use nx_vulkan_spirv::lower::lower;
 use rspirv::spirv::Capability;
 use vulkano::VulkanObject;
 use vulkano::device::Device;
@@ -346,6 +347,7 @@ impl PipelineStore {
         if spirv.len() < 5 || spirv[0] != rspirv::spirv::MAGIC_NUMBER {
             return Err(Error::BadShader { path: "<memory>".into(), reason: "not a SPIR-V module".into() });
         }
+        let spirv = &*lower(spirv, caps.lacks())?;
         let device = &self.open.device;
         // Handles are filled in one by one; Drop destroys what is there when a later step fails.
         let mut handles = Handles {
@@ -535,7 +537,8 @@ mod tests {
 
     #[test]
     fn a_large_cache_of_the_driver_is_begun_anew() {
-        let open = OpenDevice::shared(None, Validation::On).expect("a Vulkan device");
+        let open = OpenDevice::shared(None, Validation::On, nx_vulkan_spirv::lower::Lacks::default())
+            .expect("a Vulkan device");
         let mut store = PipelineStore::new(Arc::clone(&open), None, 8).expect("a store");
         store.max_cache_bytes = 0;
         let spirv: Vec<u32> = include_bytes!("../../tests/data/axpb.spv")

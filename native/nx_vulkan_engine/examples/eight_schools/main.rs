@@ -41,7 +41,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
 /// In f64 where the device has it, if nothing else is asked for.
 fn on_device(real: Option<Real>) -> Result<(Samples, f64), Box<dyn Error>> {
     let engine = Engine::open_with(&Options::from_env())?;
-    let real = real.unwrap_or(if engine.info().has_f64 { Real::F64 } else { Real::F32 });
+    let real = real.unwrap_or(if !engine.info().lacks.float64 { Real::F64 } else { Real::F32 });
     println!("eight schools, non-centred, {real:?} on {}", engine.info().name);
     let mut device = Device::new(engine, real);
     // The first chain compiles the shader.

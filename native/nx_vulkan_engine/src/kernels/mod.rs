@@ -189,20 +189,11 @@ fn features(words: &[u32]) -> u16 {
     })
 }
 
-/// The features that a device has.
+/// The features that kernels may use: those that a device has, and those without which modules are lowered.
 fn available(caps: &Caps) -> u16 {
-    let has = [
-        caps.shader_float64,
-        caps.shader_int64,
-        caps.shader_int8,
-        caps.shader_int16,
-        caps.storage_buffer_8bit,
-        caps.storage_buffer_16bit,
-        caps.shader_float16,
-        caps.cooperative_matrix,
-        caps.bfloat16_matrix,
-    ];
-    has.into_iter().enumerate().fold(0, |set, (bit, has)| set | u16::from(has) << bit)
+    let lowered = [true; 6];
+    let has = [caps.shader_float16, caps.cooperative_matrix, caps.bfloat16_matrix];
+    lowered.into_iter().chain(has).enumerate().fold(0, |set, (bit, has)| set | u16::from(has) << bit)
 }
 
 /// An operand of a launch: where its first element lies and the strides in the iteration space.

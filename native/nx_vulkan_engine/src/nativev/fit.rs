@@ -161,6 +161,7 @@ fn has(caps: &Caps, capability: Capability) -> bool {
     let floats = [caps.float16_controls, caps.float32_controls, caps.float64_controls];
     match capability {
         Capability::Matrix | Capability::Shader | Capability::PhysicalStorageBufferAddresses => true,
+        capability if caps.lacks().lowers(capability) => true,
         Capability::Float64 => caps.shader_float64,
         Capability::Float16 => caps.shader_float16,
         Capability::Int64 => caps.shader_int64,

@@ -370,9 +370,6 @@ fn ops_of_one_level_share_a_barrier() {
 #[test]
 fn long_rows_of_many_values_are_one_kernel() {
     let engine = common::engine();
-    if !engine.info().has_f64 {
-        return;
-    }
     let mut rng = common::Rng(5);
     for n in [1028, 2052, 3000, 3072] {
         let ty = Type::new(DType::F64, &[n]);

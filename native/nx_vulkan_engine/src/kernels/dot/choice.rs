@@ -87,6 +87,9 @@ pub fn candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(Tile, u6
     let fits =
         |t: &&Tile| t.shared_bytes(sum) <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
     let mut found = vec![];
+    if is_lowered(model, sum) {
+        return found;
+    }
     let (rows, columns) = (p.rows, p.columns);
     for tile in Tile::all(sum).iter().filter(fits) {
         let tiles = p.batches * rows.div_ceil(tile.rows.into()) * columns.div_ceil(tile.columns.into());
@@ -220,7 +223,16 @@ const MAX_LANES_DEPTH: u64 = 2048;
 /// Tiles for lanes that the device can run: those of CPU devices, whose subgroups are their vectors.
 pub fn lane_tiles(model: &DeviceModel, sum: CType) -> &'static [LaneTile] {
     let caps = &model.caps;
-    if has_lanes(caps) && caps.subgroup_ops.ballot { LaneTile::all(sum) } else { &[] }
+    match LaneTile::all(sum) {
+        _ if !has_lanes(caps) || !caps.subgroup_ops.ballot => &[],
+        [.., smallest] if is_lowered(model, sum) => std::slice::from_ref(smallest),
+        all => all,
+    }
+}
+
+/// Whether sums are of doubles that the device lacks: an fma is then as long as a kernel, and large tiles would be hundreds of them.
+fn is_lowered(model: &DeviceModel, sum: CType) -> bool {
+    model.caps.lacks().float64 && matches!(sum, CType::F64 | CType::C128)
 }
 
 /// The tile of `tiles` for a product, the largest ones first. The splits depend on no tile, nor on which operand has the rows, so that a

@@ -2,11 +2,12 @@
 //! of elementwise ops, copies between layouts, iota and eye.
 
 use nx_vulkan_ir::program::step::{Ref, Step};
-use nx_vulkan_ir::{DType, Result};
+use nx_vulkan_ir::{CType, DType, Result};
 use nx_vulkan_spirv::access::{self, Element, Fixed, Layout, Param, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, ITEMS, LOCAL_SIZE, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
+use nx_vulkan_spirv::lower::Lacks;
 use nx_vulkan_spirv::memory::Address;
 use nx_vulkan_spirv::scalar::Value;
 use nx_vulkan_spirv::steps::{bounds, dtype_of, find, run_steps};
@@ -116,6 +117,20 @@ impl Spec {
     /// Whether so few steps are costly that many copies of them compile soon.
     pub fn is_short(&self) -> bool {
         self.costly_steps() <= MOST_COSTLY_STEPS
+    }
+
+    /// Whether it computes with types of 64 bits that a device lacks.
+    pub fn is_lowered(&self, lacks: Lacks) -> bool {
+        let lowered = |dtype: DType| match dtype.ctype() {
+            CType::F64 | CType::C128 => lacks.float64,
+            CType::I64 | CType::U64 => lacks.int64,
+            CType::I32 | CType::U32 | CType::F32 | CType::C64 => false,
+        };
+        let loaded = self.inputs.iter().filter_map(|input| match input.element {
+            Element::Typed(dtype) => Some(dtype),
+            Element::Raw(_) => None,
+        });
+        loaded.chain(self.steps.iter().map(|step| step.out)).any(lowered)
     }
 
     fn costly_steps(&self) -> usize {

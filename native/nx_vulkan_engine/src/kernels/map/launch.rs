@@ -165,7 +165,11 @@ pub fn map(
         let innermost = space.sizes.last().copied().unwrap_or(1);
         !spec.has_coordinates() || innermost.is_multiple_of(width.into())
     };
-    let width = spec.widest(unrolls(model, space.elements(), spec.is_short()));
+    // Code of lowered types is long: it stands once.
+    let width = match spec.is_lowered(model.caps.lacks()) {
+        true => 1,
+        false => spec.widest(unrolls(model, space.elements(), spec.is_short())),
+    };
     let width = [width, width / 2].into_iter().find(|&width| width > 0 && whole(width)).unwrap_or(1);
     let aligned = |width: u8| {
         (0..addresses.len()).all(|k| {

@@ -1,5 +1,6 @@
 //! Runs one elementwise op over contiguous tensors.
 
+mod lowered;
 mod of_f32;
 mod of_f64;
 mod of_int;
@@ -11,6 +12,7 @@ use nx_vulkan_engine::program::Elementwise;
 use nx_vulkan_engine::{DType, Engine, Interface, Launch, PipelineKey, Waits};
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::{Element, Layout, Param, ParamLayout};
+use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::FloatModes;
 use smallvec::smallvec;
@@ -39,10 +41,6 @@ impl Runner {
         std::iter::once(own).chain(without).collect()
     }
 
-    pub fn has_f64(&self) -> bool {
-        self.engine.caps().shader_float64
-    }
-
     pub fn assert_valid(&self) {
         common::assert_valid(&self.engine);
     }
@@ -65,6 +63,11 @@ impl Runner {
             fixed: None,
         };
         let kernel = spec.generate(Library::builtin().unwrap(), self.modes).unwrap();
+        self.run_kernel(&kernel, inputs, out)
+    }
+
+    /// The elements that a kernel makes of operands of the same number of elements.
+    pub fn run_kernel(&self, kernel: &Generated, inputs: &[(DType, &[u8])], out: DType) -> Vec<u8> {
         let n = inputs[0].1.len() / storage_bytes(inputs[0].0);
         let mut buffers: Vec<_> = inputs
             .iter()
