@@ -152,11 +152,20 @@ defmodule Nx.Vulkan.Tracer do
     case Ops.block(struct, if(is_tuple(out), do: Tuple.to_list(out), else: [out]), args) do
       :default ->
         trace(by, fn -> apply(fun, [struct | args]) end)
+    device = fn -> listed(B.block(struct, out, Enum.map(args, &placed/1), fun)) end
 
       steps ->
-        device = fn -> listed(B.block(struct, out, Enum.map(args, &placed/1), fun)) end
         results = run(steps, tensors, by, device)
         if is_tuple(out), do: List.to_tuple(results), else: hd(results)
+      {:default_or, steps} ->
+        [_u, s, _vt] = others = run(steps, tensors, by, device)
+
+        trace(by, fn ->
+          near = B.near(s)
+          default = listed(apply(fun, [struct | args]))
+          List.to_tuple(Enum.zip_with(default, others, &Nx.select(near, &1, &2)))
+        end)
+
     end
   end
 
