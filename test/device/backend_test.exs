@@ -32,8 +32,32 @@ defmodule Nx.Vulkan.Device.BackendTest do
     assert_raise ArgumentError, ~r/accepts no options/, fn -> Nx.default_backend({Nx.Vulkan.Backend, device: 1}) end
   end
 
-  test "no options" do
-    assert_raise ArgumentError, ~r/accepts no options/, fn -> Nx.default_backend({VulkanoBackend, device: 1}) end
+  test "no options, wherever a backend is named" do
+    plain = Nx.tensor([1, 2], backend: Nx.BinaryBackend)
+    there = Nx.backend_copy(plain, VulkanoBackend)
+    pointer = Nx.to_pointer(there)
+
+    for name <- [VulkanoBackend, Nx.Vulkan.Backend],
+        backend = {name, device: 7},
+        entry <- [
+          fn -> Nx.default_backend(backend) end,
+          fn -> Nx.global_default_backend(backend) end,
+          fn -> Nx.with_default_backend(backend, fn -> Nx.tensor(1) end) end,
+          fn -> Nx.tensor(1, backend: backend) end,
+          fn -> Nx.tensor([1, 2], backend: backend) end,
+          fn -> Nx.tensor(Complex.new(1, 2), backend: backend) end,
+          fn -> Nx.iota({3}, backend: backend) end,
+          fn -> Nx.eye(3, backend: backend) end,
+          fn -> Nx.from_binary(<<1, 2>>, :u8, backend: backend) end,
+          fn -> Nx.from_pointer(backend, pointer, {:s, 32}, {2}) end,
+          fn -> Nx.backend_copy(plain, backend) end,
+          fn -> Nx.backend_transfer(plain, backend) end,
+          fn -> Nx.backend_copy(there, backend) end,
+          fn -> Nx.backend_transfer(there, backend) end
+        ] do
+      error = assert_raise ArgumentError, entry
+      assert error.message == "Nx.Vulkan.VulkanoBackend accepts no options, got: [device: 7]"
+    end
   end
 
   test "tensors of Nx.BinaryBackend and numbers meet those of the device" do

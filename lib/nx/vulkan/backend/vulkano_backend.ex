@@ -50,20 +50,28 @@ defmodule Nx.Vulkan.VulkanoBackend do
   @last_address 0xFFFFFFFFFFFFFFFF
 
   @impl true
-  def init(opts) do
-    if opts != [], do: raise(ArgumentError, "Nx.Vulkan.VulkanoBackend accepts no options, got: #{inspect(opts)}")
-    opts
-  end
+  def init(opts), do: options!(opts)
+
+  @doc false
+  # The options of the backend, which `Nx` gives to callbacks as its callers wrote them.
+  def options!([]), do: []
+
+  def options!(opts),
+    do: raise(ArgumentError, "Nx.Vulkan.VulkanoBackend accepts no options, got: #{inspect(opts)}")
 
   ## Storage
 
   @impl true
-  def constant(out, constant, _backend_options) do
+  def constant(out, constant, backend_options) do
+    options!(backend_options)
     run(:constant, [value: Ops.number(constant, out.type)], [], out)
   end
 
   @impl true
-  def from_binary(out, binary, _backend_options), do: upload(out, binary)
+  def from_binary(out, binary, backend_options) do
+    options!(backend_options)
+    upload(out, binary)
+  end
 
   @impl true
   def to_binary(%T{data: %B{ref: ref}, type: {_, size}}, limit) do
@@ -80,8 +88,10 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
-  def backend_copy(tensor, backend, _opts) when backend in [B, Nx.Vulkan.Backend],
-    do: run(:reshape, [], [tensor], tensor)
+  def backend_copy(tensor, backend, opts) when backend in [B, Nx.Vulkan.Backend] do
+    options!(opts)
+    run(:reshape, [], [tensor], tensor)
+  end
 
   def backend_copy(tensor, Nx.Tensor, opts), do: backend_copy(tensor, Nx.BinaryBackend, opts)
 
@@ -90,7 +100,10 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
-  def backend_transfer(tensor, backend, _opts) when backend in [B, Nx.Vulkan.Backend], do: tensor
+  def backend_transfer(tensor, backend, opts) when backend in [B, Nx.Vulkan.Backend] do
+    options!(opts)
+    tensor
+  end
 
   def backend_transfer(tensor, backend, opts) do
     copy = backend_copy(tensor, backend, opts)
@@ -173,7 +186,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @impl true
   def from_pointer(%Nx.Pointer{} = pointer, type, shape, backend_options, opts) do
-    init(backend_options)
+    options!(backend_options)
     out = Nx.template(shape, type, names: opts[:names])
     %{data_size: size} = pointer
     expected = Nx.size(shape) * max(elem(type, 1), 8)
@@ -218,6 +231,13 @@ defmodule Nx.Vulkan.VulkanoBackend do
     end
   end
 
+  @doc false
+  # Whether the singular values `s` lie near each other.
+  def near(s), do: Nx.less(Nx.reduce_max(s), Nx.multiply(Nx.reduce_min(s), Ops.near()))
+
+  # Tensors that the default implementation makes are of this backend too.
+  defp default(fun, struct, args), do: Nx.with_default_backend(B, fn -> apply(fun, [struct | args]) end)
+
   defp check_indices!(%Nx.Block.Take{axis: axis}, [a, indices]), do: Indices.check!(a.shape, indices, [axis])
   defp check_indices!(%Nx.Block.TakeAlongAxis{axis: axis}, [a, i]), do: Indices.check_along!(a.shape, i, axis)
   defp check_indices!(_struct, _args), do: :ok
@@ -231,13 +251,6 @@ defmodule Nx.Vulkan.VulkanoBackend do
   ## Ops that are their operands and their result, with no attributes
 
   for op <- Ops.unary() do
-  @doc false
-  # Whether the singular values `s` lie near each other.
-  def near(s), do: Nx.less(Nx.reduce_max(s), Nx.multiply(Nx.reduce_min(s), Ops.near()))
-
-  # Tensors that the default implementation makes are of this backend too.
-  defp default(fun, struct, args), do: Nx.with_default_backend(B, fn -> apply(fun, [struct | args]) end)
-
     @impl true
     def unquote(op)(out, a), do: run(unquote(op), [], [a], out)
   end
@@ -248,9 +261,16 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
-  def eye(out, _backend_options), do: run(:eye, [], [], out)
+  def eye(out, backend_options) do
+    options!(backend_options)
+    run(:eye, [], [], out)
+  end
+
   @impl true
-  def iota(out, axis, _backend_options), do: run_op(:iota, [axis], out)
+  def iota(out, axis, backend_options) do
+    options!(backend_options)
+    run_op(:iota, [axis], out)
+  end
 
   ## Ops with attributes
 
