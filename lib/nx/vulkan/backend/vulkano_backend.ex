@@ -36,8 +36,9 @@ defmodule Nx.Vulkan.VulkanoBackend do
   """
 
   @behaviour Nx.Backend
-  @enforce_keys [:ref]
-  defstruct [:ref]
+  # The type of the elements in memory. Nx labels tensors, those of gradients of loops with another type at times.
+  @enforce_keys [:ref, :type]
+  defstruct [:ref, :type]
 
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Compiler.Cache
@@ -74,7 +75,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
-  def to_binary(%T{data: %B{ref: ref}, type: {_, size}}, limit) do
+  def to_binary(%T{type: {_, size}} = tensor, limit) do
+    ref = reference(tensor)
     Fold.read!()
     read = NativeV.tensor_to_binary_soon(ref, limit)
     cut(settle(read, fn -> NativeV.tensor_to_binary(ref, limit) end), limit * size)
@@ -102,7 +104,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   @impl true
   def backend_transfer(tensor, backend, opts) when backend in [B, Nx.Vulkan.Backend] do
     options!(opts)
-    tensor
+    agreeing(tensor)
   end
 
   def backend_transfer(tensor, backend, opts) do
@@ -170,7 +172,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
-  def to_pointer(%T{data: %B{ref: ref}}, opts) do
+  def to_pointer(%T{} = tensor, opts) do
+    ref = reference(tensor)
     opts = Keyword.validate!(opts, mode: :local)
 
     case opts[:mode] do
@@ -210,7 +213,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   defp shared(_out, {:error, :invalid_argument, _op, message, _details}), do: raise(ArgumentError, message)
-  defp shared(out, answer), do: %{out | data: %B{ref: settle(answer, fn -> answer end)}}
+  defp shared(out, answer), do: holding(out, settle(answer, fn -> answer end))
 
   @impl true
   def block(struct, out, args, fun) do
@@ -364,7 +367,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
         other -> settle(other, fn -> NativeV.program_run_compile(op, attrs, refs, type, shape) end)
       end
 
-    %{out | data: %B{ref: ref}}
+    holding(out, ref)
   end
 
   # An op of several results; `outs` are their templates.
@@ -385,7 +388,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
         other -> settle(other, fn -> NativeV.program_run_all_compile(op, attrs, refs, types) end)
       end
 
-    Enum.zip_with(outs, results, fn out, ref -> %{out | data: %B{ref: ref}} end)
+    Enum.zip_with(outs, results, &holding/2)
   end
 
   @eager {Nx.Vulkan, :eager}
@@ -417,12 +420,21 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   defp refs([]), do: []
-  defp refs([%T{data: %B{ref: ref}} | rest]), do: [ref | refs(rest)]
+  defp refs([%T{type: type, data: %B{ref: ref, type: type}} | rest]), do: [ref | refs(rest)]
   defp refs([other | rest]), do: [transferred(Nx.to_tensor(other)).data.ref | refs(rest)]
 
   @doc false
+  # The tensor of a template with the memory behind a reference, whose elements have its type.
+  def holding(%T{type: type} = out, ref), do: %{out | data: %B{ref: ref, type: type}}
+
+  # A tensor on the device whose elements have the type that it says.
+  defp agreeing(%T{type: type, data: %B{type: type}} = tensor), do: tensor
+  defp agreeing(%T{data: %B{type: type}} = tensor), do: run(:as_type, [], [%{tensor | type: type}], tensor)
+
+  @doc false
   # The reference of an argument of a compiled function, which is copied to the device if it is elsewhere.
-  def reference(%T{data: %B{ref: ref}}), do: ref
+  def reference(%T{type: type, data: %B{ref: ref, type: type}}), do: ref
+  def reference(%T{data: %B{}} = tensor), do: tensor |> agreeing() |> reference()
 
   def reference(%T{data: %Tracer{}} = tensor),
     do: tensor |> Tracer.on_device!("calls a compiled function") |> reference()
@@ -433,7 +445,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   def reference(tensor), do: tensor |> Nx.to_tensor() |> Nx.devectorize() |> transferred() |> reference()
 
-  defp transferred(%T{data: %B{}} = tensor), do: tensor
+  defp transferred(%T{data: %B{}} = tensor), do: agreeing(tensor)
   defp transferred(%T{shape: {}} = scalar), do: constant(scalar, Nx.to_number(scalar), [])
   defp transferred(tensor), do: upload(tensor, Nx.to_binary(tensor))
 
@@ -445,7 +457,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
     answer =
       if byte_size(binary) < @dirty_bytes, do: NativeV.tensor_from_binary(type, shape, binary), else: dirty.()
 
-    %{out | data: %B{ref: settle(answer, dirty)}}
+    holding(out, settle(answer, dirty))
   end
 
   defp fill(binary) when is_binary(binary), do: binary
