@@ -21,6 +21,9 @@ defmodule Nx.Vulkan.VulkanoBackend do
   indices. `config :nx_vulkan, check_indices: false` leaves the check out: `gather` then takes the nearest position, and
   updates out of bounds are dropped.
 
+  `quotient` and `remainder` of integers raise where a divisor is zero, so they wait for divisors that are no numbers of
+  the caller's. `config :nx_vulkan, check_divisors: false` leaves the check out; the guide on numerics has the results.
+
   `reduce` and `window_reduce` take any function. One of elementwise ops on scalars is a kernel; others run step by
   step, which takes a few launches for each element along the reduced axes, or for each element of the tensor where the
   function reads values.
@@ -36,13 +39,13 @@ defmodule Nx.Vulkan.VulkanoBackend do
   """
 
   @behaviour Nx.Backend
-  # The type of the elements in memory. Nx labels tensors, those of gradients of loops with another type at times.
+  # The number that a caller made a tensor of, where that is known. The type of the elements in memory: Nx labels tensors, those of gradients of loops with another type at times.
   @enforce_keys [:ref, :type]
-  defstruct [:ref, :type]
+  defstruct [:ref, :type, :known]
 
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Compiler.Cache
-  alias Nx.Vulkan.{Fold, Indices, NativeV, Ops, ScalarFunction, Tracer}
+  alias Nx.Vulkan.{Divisors, Fold, Indices, NativeV, Ops, ScalarFunction, Tracer}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   # From this size in bytes on, copying a binary is work for a dirty scheduler: 64 KiB take about 10 us.
@@ -65,7 +68,9 @@ defmodule Nx.Vulkan.VulkanoBackend do
   @impl true
   def constant(out, constant, backend_options) do
     options!(backend_options)
-    run(:constant, [value: Ops.number(constant, out.type)], [], out)
+    number = Ops.number(constant, out.type)
+    %{data: data} = tensor = run(:constant, [value: number], [], out)
+    %{tensor | data: %{data | known: number}}
   end
 
   @impl true
@@ -258,7 +263,17 @@ defmodule Nx.Vulkan.VulkanoBackend do
     def unquote(op)(out, a), do: run(unquote(op), [], [a], out)
   end
 
-  for op <- Ops.binary() do
+  @dividing [:quotient, :remainder]
+
+  for op <- @dividing do
+    @impl true
+    def unquote(op)(%T{type: {class, _}} = out, a, b) do
+      if class in [:s, :u], do: Divisors.check!(b)
+      run(unquote(op), [], [a, b], out)
+    end
+  end
+
+  for op <- Ops.binary() -- @dividing do
     @impl true
     def unquote(op)(out, a, b), do: run(unquote(op), [], [a, b], out)
   end
