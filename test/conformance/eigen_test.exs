@@ -157,4 +157,135 @@ defmodule Nx.Vulkan.Conformance.EigenTest do
       assert Nx.to_number(Nx.all(Nx.is_nan(values))) == 1
     end
   end
+
+  describe "matrices of deficient rank" do
+    @shapes [
+      {1, 1},
+      {1, 3},
+      {2, 2},
+      {3, 2},
+      {2, 3},
+      {4, 4},
+      {4, 3},
+      {5, 5},
+      {40, 33},
+      {33, 40},
+      {3, 2, 2},
+      {2, 3, 6, 4}
+    ]
+    @kinds [:zeros, :zero_rows, :zero_columns, :repeated_rows, :rank_one, :lost_rank]
+
+    # A matrix of random numbers that lost some of its rank.
+    defp deficient(shape, kind, type, seed) do
+      {m, n} = {elem(shape, tuple_size(shape) - 2), elem(shape, tuple_size(shape) - 1)}
+      tensor = random(shape, type, seed)
+
+      kept = fn size ->
+        for(i <- 0..(size - 1), do: if(rem(i + seed, 2) == 0, do: 0, else: 1)) |> Nx.tensor(type: type)
+      end
+
+      factor = fn rank ->
+        left = Nx.slice_along_axis(tensor, 0, min(rank, n), axis: -1)
+        multiply(left, Nx.slice_along_axis(random(shape, type, seed + 1), 0, min(rank, n), axis: -2))
+      end
+
+      case kind do
+        :zeros -> Nx.multiply(tensor, 0)
+        :zero_rows -> Nx.multiply(tensor, Nx.reshape(kept.(m), {m, 1}))
+        :zero_columns -> Nx.multiply(tensor, kept.(n))
+        :repeated_rows -> Nx.take(tensor, Nx.tensor(for(i <- 0..(m - 1), do: div(i, 2))), axis: -2)
+        :rank_one -> factor.(1)
+        :lost_rank -> factor.(max(min(m, n) - 1, 1))
+      end
+      |> Nx.as_type(type)
+    end
+
+    defp each_deficient(types, shapes \\ @shapes, seed, fun) do
+      for type <- types, {shape, i} <- Enum.with_index(shapes), {kind, j} <- Enum.with_index(@kinds) do
+        tensor = Nx.with_default_backend(Nx.BinaryBackend, fn -> deficient(shape, kind, type, seed + 7 * i + j) end)
+
+        largest =
+          Nx.with_default_backend(Nx.BinaryBackend, fn ->
+            tensor |> Nx.flatten() |> Nx.LinAlg.norm() |> Nx.to_number()
+          end)
+
+        n = max(elem(shape, tuple_size(shape) - 2), elem(shape, tuple_size(shape) - 1))
+        # What guides/numerics.md promises, times the norm of all elements.
+        bound = (n + 32) * if(type == :f64, do: 2.0 ** -53, else: 2.0 ** -24)
+        fun.(tensor, bound, bound * largest, {type, shape, kind})
+      end
+    end
+
+    defp exact(tensor), do: Nx.as_type(host(tensor), if(Nx.Type.complex?(tensor.type), do: :c128, else: :f64))
+
+    defp own_steps?(%{type: type, shape: shape}, s) do
+      type == {:f, 32} and tuple_size(shape) == 2 and Enum.max(Tuple.to_list(shape)) <= 4 and
+        Enum.max(Nx.to_flat_list(s)) < 32 * Enum.min(Nx.to_flat_list(s))
+    end
+
+    defp orthonormal_error(q), do: q |> exact() |> identity_error()
+
+    test "have orthonormal factors", %{seed: seed} do
+      each_deficient([:f32, :f64], seed, fn tensor, bound, absolute, what ->
+        for full <- [false, true] do
+          {u, s, vt} = Nx.LinAlg.svd(on_device(tensor), full_matrices?: full)
+          # What kept its rank may go Nx's own steps, see guides/numerics.md.
+          {bound, absolute} = if own_steps?(tensor, s), do: {1.2e-4, 1.2e-4 * absolute / bound}, else: {bound, absolute}
+          assert orthonormal_error(u) <= bound, inspect({what, full, :u, orthonormal_error(u)})
+          v = Nx.LinAlg.adjoint(exact(vt))
+          assert orthonormal_error(v) <= bound, inspect({what, full, :v, orthonormal_error(v)})
+          k = Nx.axis_size(s, -1)
+          scaled = Nx.multiply(Nx.slice_along_axis(exact(u), 0, k, axis: -1), Nx.new_axis(exact(s), -2))
+          residual = distance(multiply(scaled, Nx.slice_along_axis(exact(vt), 0, k, axis: -2)), exact(tensor))
+          assert residual <= absolute, inspect({what, full, residual, absolute})
+        end
+      end)
+
+      each_deficient([:f32, :f64, :c64], seed, fn tensor, bound, absolute, what ->
+        for mode <- [:reduced, :complete] do
+          {q, r} = Nx.LinAlg.qr(on_device(tensor), mode: mode)
+          assert orthonormal_error(q) <= bound, inspect({what, mode, orthonormal_error(q)})
+          assert distance(multiply(exact(q), exact(r)), exact(tensor)) <= absolute, inspect({what, mode})
+        end
+
+        square = Nx.with_default_backend(Nx.BinaryBackend, fn -> multiply(tensor, Nx.LinAlg.adjoint(tensor)) end)
+        {values, vectors} = Nx.LinAlg.eigh(on_device(square))
+        assert orthonormal_error(vectors) <= bound, inspect({what, orthonormal_error(vectors)})
+        scaled = Nx.multiply(exact(vectors), Nx.new_axis(exact(values), -2))
+
+        size =
+          Nx.with_default_backend(Nx.BinaryBackend, fn ->
+            square |> Nx.flatten() |> Nx.LinAlg.norm() |> Nx.to_number()
+          end)
+
+        assert distance(multiply(exact(square), exact(vectors)), scaled) <= bound * size, inspect(what)
+      end)
+    end
+
+    test "have orthonormal factors in compiled functions" do
+      for rows <- [[[1.0, 0.0], [0.0, 0.0]], [[0.0, 2.0]], [[1.0, 2.0], [2.0, 4.0], [0.0, 0.0]], [[0.0]]],
+          full <- [false, true] do
+        tensor = Nx.tensor(rows, type: :f32, backend: VulkanoBackend)
+        svd = &Nx.LinAlg.svd(&1, full_matrices?: full)
+        compiled = Nx.Defn.jit(svd, compiler: Nx.Vulkan.Compiler).(tensor)
+        {u, _s, vt} = svd.(tensor)
+        assert orthonormal_error(u) < 1.0e-6 and orthonormal_error(Nx.LinAlg.adjoint(exact(vt))) < 1.0e-6
+        for {a, b} <- Enum.zip(Tuple.to_list(compiled), [u, elem(svd.(tensor), 1), vt]), do: assert(distance(a, b) == 0)
+      end
+    end
+
+    test "have pseudo-inverses", %{seed: seed} do
+      # Nx expects another shape of batches along more than one axis.
+      shapes = Enum.filter(@shapes, &(tuple_size(&1) <= 3))
+
+      each_deficient([:f32, :f64], shapes, seed, fn tensor, _bound, _absolute, {type, _, kind} = what ->
+        # Singular values that are not zero are at least sqrt(epsilon) of the largest one, which takes half of the digits.
+        bound = if type == :f64, do: 2.0 ** -24, else: 2.0 ** -9
+        inverse = exact(Nx.LinAlg.pinv(on_device(tensor)))
+        a = exact(tensor)
+        size = if kind == :zeros, do: 0.0, else: a |> Nx.flatten() |> Nx.LinAlg.norm() |> Nx.to_number()
+        assert distance(a |> multiply(inverse) |> multiply(a), a) <= bound * size, inspect(what)
+      end)
+    end
+  end
 end

@@ -56,6 +56,12 @@ defmodule Nx.Vulkan.Conformance.NumericsTest do
     {Nx.to_flat_list(result), result.type}
   end
 
+  # The same in a compiled function, where no value raises.
+  defp compiled(op, tensors) do
+    result = Nx.Defn.jit(&apply(Nx, op, [&1, &2]), compiler: Nx.Vulkan).(hd(tensors), List.last(tensors))
+    {Nx.to_flat_list(result), result.type}
+  end
+
   defp compare(op, rows, {actual, type}) do
     wrong =
       for {args, got} <- Enum.zip(rows, actual), {:ok, want} <- [expected(op, args)], not same?(got, want, type) do
@@ -134,6 +140,8 @@ defmodule Nx.Vulkan.Conformance.NumericsTest do
 
     # two ops of every pair: each is a kernel of its own
     for {a, xs} <- @mixed, {b, ys} <- @mixed, a != b, op <- Enum.take_random(ops, 2) do
+      # Integers by zero raise.
+      ys = if op == :remainder, do: ys -- [0], else: ys
       rows = for x <- xs, y <- ys, do: [{x, a}, {y, b}]
 
       column = fn k, type ->
@@ -281,7 +289,7 @@ defmodule Nx.Vulkan.Conformance.NumericsTest do
   test "edges of integers" do
     for bits <- [8, 16, 32, 64], {op, rows} <- Enum.group_by(integer_edges(bits), &elem(&1, 0)) do
       column = fn k -> rows |> Enum.map(&elem(&1, k)) |> Nx.tensor(type: {:s, bits}, backend: Nx.BinaryBackend) end
-      {got, type} = actual(op, [column.(1), column.(2)])
+      {got, type} = compiled(op, [column.(1), column.(2)])
       assert type == {:s, bits}
       assert {op, bits, got} == {op, bits, Enum.map(rows, &elem(&1, 3))}
     end
@@ -289,10 +297,47 @@ defmodule Nx.Vulkan.Conformance.NumericsTest do
     for bits <- [8, 16, 32, 64] do
       most = 2 ** bits - 1
       u = &Nx.tensor(&1, type: {:u, bits}, backend: Nx.BinaryBackend)
-      assert {[^most, ^most, 0], _} = actual(:quotient, [u.([7, most, 0]), u.([0, 1, 5])])
+      assert {[^most, ^most, 0], _} = compiled(:quotient, [u.([7, most, 0]), u.([0, 1, 5])])
       assert {[0, 0], _} = actual(:add, [u.([most, 0]), u.([1, 0])])
       assert {[^most, 1], _} = actual(:subtract, [u.([0, 1]), u.([1, 0])])
       assert {[0, 1], _} = actual(:right_shift, [u.([most, most]), u.([64, bits - 1])])
+    end
+  end
+
+  describe "integers divided by zero" do
+    @backends [Nx.BinaryBackend, VulkanoBackend]
+
+    defp raises_everywhere(fun) do
+      for backend <- @backends, mode <- [:immediate, :deferred] do
+        divided = fn -> Nx.Vulkan.eager(mode, fn -> Nx.with_default_backend(backend, fun) end) end
+        assert_raise ArithmeticError, "bad argument in arithmetic expression", divided
+      end
+    end
+
+    test "raise op by op, wherever the divisor comes from" do
+      for op <- [:quotient, :remainder], type <- [:s8, :u8, :s32, :s64, :u64] do
+        for divisor <-
+              [fn -> 0 end, fn -> Nx.tensor(0, type: type) end, fn -> Nx.tensor([3, 0], type: type) end] ++
+                [fn -> Nx.subtract(Nx.tensor(5, type: type), 5) end, fn -> Nx.broadcast(0, {2}) end] do
+          raises_everywhere(fn -> apply(Nx, op, [Nx.tensor([7, 8], type: type), divisor.()]) end)
+        end
+      end
+
+      device = Nx.tensor([7, 8], backend: VulkanoBackend)
+      assert_raise ArithmeticError, fn -> Nx.remainder(device, Nx.tensor([1, 0], backend: Nx.BinaryBackend)) end
+      halves = Nx.Defn.jit(&Nx.remainder/2, compiler: Nx.Defn.Evaluator)
+      assert_raise ArithmeticError, fn -> halves.(device, Nx.tensor(0, backend: VulkanoBackend)) end
+      assert Nx.to_flat_list(Nx.remainder(device, Nx.tensor([3, 5], backend: VulkanoBackend))) == [1, 3]
+      # Floats have NaN.
+      assert [:nan, :nan] = Nx.to_flat_list(Nx.remainder(device, Nx.tensor(0.0, backend: VulkanoBackend)))
+    end
+
+    test "raise in random integers between bounds that wrap" do
+      for bounds <- [[0, 2 ** 40], [2 ** 33, 2 ** 34], [5, 5]], shape <- [{}, {4}] do
+        raises_everywhere(fn ->
+          apply(Nx.Random, :randint, [Nx.Random.key(1) | bounds] ++ [[shape: shape]]) |> elem(0) |> Nx.to_flat_list()
+        end)
+      end
     end
   end
 end

@@ -32,8 +32,113 @@ defmodule Nx.Vulkan.Device.BackendTest do
     assert_raise ArgumentError, ~r/accepts no options/, fn -> Nx.default_backend({Nx.Vulkan.Backend, device: 1}) end
   end
 
-  test "no options" do
-    assert_raise ArgumentError, ~r/accepts no options/, fn -> Nx.default_backend({VulkanoBackend, device: 1}) end
+  test "no options, wherever a backend is named" do
+    plain = Nx.tensor([1, 2], backend: Nx.BinaryBackend)
+    there = Nx.backend_copy(plain, VulkanoBackend)
+    pointer = Nx.to_pointer(there)
+
+    for name <- [VulkanoBackend, Nx.Vulkan.Backend],
+        backend = {name, device: 7},
+        entry <- [
+          fn -> Nx.default_backend(backend) end,
+          fn -> Nx.global_default_backend(backend) end,
+          fn -> Nx.with_default_backend(backend, fn -> Nx.tensor(1) end) end,
+          fn -> Nx.tensor(1, backend: backend) end,
+          fn -> Nx.tensor([1, 2], backend: backend) end,
+          fn -> Nx.tensor(Complex.new(1, 2), backend: backend) end,
+          fn -> Nx.iota({3}, backend: backend) end,
+          fn -> Nx.eye(3, backend: backend) end,
+          fn -> Nx.from_binary(<<1, 2>>, :u8, backend: backend) end,
+          fn -> Nx.from_pointer(backend, pointer, {:s, 32}, {2}) end,
+          fn -> Nx.backend_copy(plain, backend) end,
+          fn -> Nx.backend_transfer(plain, backend) end,
+          fn -> Nx.backend_copy(there, backend) end,
+          fn -> Nx.backend_transfer(there, backend) end
+        ] do
+      error = assert_raise ArgumentError, entry
+      assert error.message == "Nx.Vulkan.VulkanoBackend accepts no options, got: [device: 7]"
+    end
+  end
+
+  defmodule Loop do
+    import Nx.Defn
+
+    defn power(x) do
+      {r, _, _} = while({acc = Nx.tensor(1.0, type: :f64), i = 0, x}, i < 4, do: {acc * x, i + 1, x})
+      r
+    end
+
+    defn(slope(x), do: grad(x, &power/1))
+    defn(scaled(x), do: grad(x, fn x -> Nx.sum(power(x) * 2) end))
+    defn(twice({x, y}), do: elem(while({x, i = 0}, i < 2, do: {x + x, i + 1}), 0) + if(Nx.sum(y) > 0, do: y, else: x))
+  end
+
+  test "gradients of loops that Nx labels with another type than they have" do
+    x = Nx.tensor(1.5, backend: VulkanoBackend)
+
+    for mode <- [:immediate, :deferred], {fun, expected} <- [{&Loop.slope/1, 13.5}, {&Loop.scaled/1, 27.0}] do
+      got =
+        Nx.Vulkan.eager(mode, fn ->
+          slope = Nx.with_default_backend(VulkanoBackend, fn -> Nx.Defn.jit(fun, compiler: Nx.Defn.Evaluator).(x) end)
+          assert inspect(slope) =~ "f32" and inspect(slope) =~ "#{expected}"
+          [slope, Nx.add(slope, 1), Nx.reshape(slope, {1}), Nx.backend_copy(slope, Nx.BinaryBackend)]
+        end)
+
+      assert Enum.flat_map(got, &Nx.to_flat_list/1) == [expected, expected + 1, expected, expected]
+    end
+
+    assert Nx.to_number(Nx.Defn.jit(&Loop.slope/1, compiler: Nx.Vulkan).(x)) == 13.5
+  end
+
+  test "a tensor of another type than its memory has is converted, wherever it comes in" do
+    for {memory, type} <- [{{:f, 64}, {:f, 32}}, {{:f, 32}, {:s, 32}}, {{:s, 64}, {:f, 64}}, {{:f, 32}, {:bf, 16}}] do
+      there = Nx.tensor([1.3, 2.7], type: :f64, backend: Nx.BinaryBackend) |> Nx.as_type(memory)
+      right = there |> Nx.backend_copy(VulkanoBackend) |> Nx.as_type(type) |> Nx.backend_copy(Nx.BinaryBackend)
+      wrong = %{Nx.backend_copy(there, VulkanoBackend) | type: type}
+      template = Nx.template({2}, type)
+      twice = &Loop.twice({&1, &1})
+      sum = &Nx.reduce(&1, Nx.tensor(0, type: type, backend: VulkanoBackend), fn a, b -> Nx.add(a, b) end)
+
+      for fun <- [
+            & &1,
+            &Nx.add(&1, 1),
+            &Nx.sum/1,
+            &Nx.reshape(&1, {2, 1}),
+            &Nx.slice(&1, [1], [1]),
+            &Nx.sort/1,
+            &Nx.concatenate([&1, &1]),
+            &Nx.equal(&1, Nx.backend_copy(right, VulkanoBackend)),
+            &Nx.cumulative_sum/1,
+            sum,
+            &Nx.reduce(&1, Nx.squeeze(&1[0..0]), fn a, b -> Nx.add(a, b) end),
+            &Nx.backend_copy(&1, Nx.BinaryBackend),
+            &Nx.backend_copy(&1, VulkanoBackend),
+            &(Nx.backend_copy(&1, VulkanoBackend).data.type |> elem(1) |> Nx.tensor()),
+            &Nx.backend_transfer(&1, Nx.Vulkan.Backend),
+            &hd(Nx.to_batched(&1, 1) |> Enum.to_list()),
+            &Nx.from_pointer(VulkanoBackend, Nx.to_pointer(&1), type, {2}),
+            &Nx.add(Nx.tensor([1, 1], type: type, backend: Nx.BinaryBackend), &1),
+            &Nx.Defn.jit(twice, compiler: Nx.Defn.Evaluator).(&1),
+            &Nx.Defn.jit(twice, compiler: Nx.Vulkan).(&1),
+            &Nx.Defn.jit(fn x -> Nx.runtime_call(template, x, fn x, _ -> Nx.add(x, x) end) end, compiler: Nx.Vulkan).(
+              &1
+            ),
+            fn t ->
+              Nx.Defn.jit(fn x -> Nx.add(Nx.runtime_call(template, x, fn _, _ -> t end), 1) end, compiler: Nx.Vulkan).(
+                0
+              )
+            end
+          ] do
+        expected = right |> Nx.backend_copy(VulkanoBackend) |> fun.()
+        got = fun.(wrong)
+        assert {fun, got.type, Nx.to_flat_list(got)} == {fun, expected.type, Nx.to_flat_list(expected)}
+      end
+
+      assert Nx.to_flat_list(Nx.Vulkan.eager(:deferred, fn -> Nx.add(wrong, 1) end)) ==
+               Nx.to_flat_list(Nx.add(right, 1))
+
+      assert inspect(wrong) =~ inspect(right) |> String.split("\n") |> Enum.at(-2) |> String.trim()
+    end
   end
 
   test "tensors of Nx.BinaryBackend and numbers meet those of the device" do

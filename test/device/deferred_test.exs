@@ -129,7 +129,7 @@ defmodule Nx.Vulkan.Device.DeferredTest do
 
     t = Nx.add(place([1.0, 2.0]), 1)
     {:ok, ref} = NativeV.program_defer(:sum, [axes: [7]], [t.data.ref], :f32, {})
-    bad = %{Nx.template({}, :f32) | data: %VulkanoBackend{ref: ref}}
+    bad = VulkanoBackend.holding(Nx.template({}, :f32), ref)
     error = assert_raise Nx.Vulkan.Error, fn -> bad |> Nx.exp() |> Nx.to_number() end
     assert %{kind: :invalid_program, op: :sum} = error
     assert Exception.message(error) =~ "in sum of f32[2]"

@@ -37,4 +37,12 @@ defmodule Nx.Vulkan.Device.SwitchesTest do
     assert Nx.to_flat_list(Nx.indexed_add(t, indices, Nx.tensor([9, 9, 9]))) == [0, 10, 2]
     assert Nx.to_flat_list(Nx.indexed_put(t, indices, Nx.tensor([9, 9, 9]))) == [0, 9, 2]
   end
+
+  test "divisors are not looked at where check_divisors is false" do
+    t = Nx.tensor([7, -7], backend: VulkanoBackend)
+    Application.put_env(:nx_vulkan, :check_divisors, false)
+    on_exit(fn -> Application.delete_env(:nx_vulkan, :check_divisors) end)
+    assert Nx.to_flat_list(Nx.remainder(t, Nx.tensor(0, backend: VulkanoBackend))) == [7, -7]
+    assert Nx.to_flat_list(Nx.quotient(t, Nx.tensor([0, 2], backend: VulkanoBackend))) == [-1, -3]
+  end
 end

@@ -3,7 +3,6 @@ defmodule Nx.Vulkan.ProgramInterpreter do
   Runs a Program in wire form op by op, each as an eager op: what an executable of it must give, to the bit.
   """
 
-  alias Nx.Tensor, as: T
   alias Nx.Vulkan.NativeV
   alias Nx.Vulkan.VulkanoBackend, as: B
 
@@ -45,6 +44,6 @@ defmodule Nx.Vulkan.ProgramInterpreter do
   end
 
   defp true?(reference) do
-    Nx.to_number(%T{type: {:u, 8}, shape: {}, names: [], data: %B{ref: reference}}) != 0
+    Nx.to_number(B.holding(Nx.template({}, :u8), reference)) != 0
   end
 end

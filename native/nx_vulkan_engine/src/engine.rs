@@ -256,6 +256,11 @@ impl Engine {
         Ok(Arc::new(Buffer::new(block, size_bytes, Arc::clone(&self.core.pool))))
     }
 
+    /// The most bytes that one tensor can ever have.
+    pub(crate) fn largest_bytes(&self) -> u64 {
+        self.core.pool.largest_bytes()
+    }
+
     /// Whether other processes can map memory of this device.
     pub(crate) fn shares_memory(&self) -> bool {
         self.core.pool.backing().shares_memory()

@@ -100,7 +100,7 @@ defmodule Nx.Vulkan.Recorder do
   end
 
   @impl true
-  def leaf(%T{data: %B{ref: ref} = data}), do: {data, {:leaf, ref}}
+  def leaf(%T{data: %B{} = data} = tensor), do: {data, {:leaf, B.reference(tensor)}}
 
   @impl true
   def run(steps, operands, device) do
@@ -123,7 +123,7 @@ defmodule Nx.Vulkan.Recorder do
 
   defp source(%T{data: %Tracer{by: __MODULE__, value: {_data, source}}}), do: source
   defp source(%T{data: %Tracer{}} = other), do: other |> Tracer.on_device!("can't be recorded") |> source()
-  defp source(%T{data: %B{ref: ref}}), do: {:leaf, ref}
+  defp source(%T{data: %B{}} = tensor), do: {:leaf, B.reference(tensor)}
   defp source(%T{shape: {}} = scalar), do: scalar |> constant(Nx.to_number(scalar)) |> elem(1)
   defp source(other), do: other |> Nx.to_tensor() |> Nx.backend_copy(B) |> source()
 
@@ -187,7 +187,7 @@ defmodule Nx.Vulkan.Recorder do
 
   defp tensor_of(ref) do
     {:ok, info} = NativeV.tensor_info(ref)
-    %{Nx.template(List.to_tuple(info.shape), String.to_existing_atom(info.type)) | data: %B{ref: ref}}
+    info.shape |> List.to_tuple() |> Nx.template(String.to_existing_atom(info.type)) |> B.holding(ref)
   end
 
   defp type(%{type: type, shape: shape}), do: %{type: Nx.Type.to_string(type), shape: Tuple.to_list(shape)}

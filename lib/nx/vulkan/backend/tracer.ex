@@ -111,7 +111,11 @@ defmodule Nx.Vulkan.Tracer do
   end
 
   @impl true
-  def backend_copy(tensor, backend, _opts) when backend in [__MODULE__, B, Nx.Vulkan.Backend], do: tensor
+  def backend_copy(tensor, backend, opts) when backend in [__MODULE__, B, Nx.Vulkan.Backend] do
+    B.options!(opts)
+    tensor
+  end
+
   def backend_copy(tensor, Nx.Tensor, opts), do: backend_copy(tensor, Nx.BinaryBackend, opts)
 
   def backend_copy(tensor, backend, opts),
@@ -148,13 +152,22 @@ defmodule Nx.Vulkan.Tracer do
   def block(struct, out, args, fun) do
     tensors = Enum.filter(args, &is_struct(&1, T))
     by = by(tensors)
+    device = fn -> listed(B.block(struct, out, Enum.map(args, &placed/1), fun)) end
 
     case Ops.block(struct, if(is_tuple(out), do: Tuple.to_list(out), else: [out]), args) do
       :default ->
         trace(by, fn -> apply(fun, [struct | args]) end)
 
+      {:default_or, steps} ->
+        [_u, s, _vt] = others = run(steps, tensors, by, device)
+
+        trace(by, fn ->
+          near = B.near(s)
+          default = listed(apply(fun, [struct | args]))
+          List.to_tuple(Enum.zip_with(default, others, &Nx.select(near, &1, &2)))
+        end)
+
       steps ->
-        device = fn -> listed(B.block(struct, out, Enum.map(args, &placed/1), fun)) end
         results = run(steps, tensors, by, device)
         if is_tuple(out), do: List.to_tuple(results), else: hd(results)
     end

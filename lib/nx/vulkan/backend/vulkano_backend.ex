@@ -21,6 +21,9 @@ defmodule Nx.Vulkan.VulkanoBackend do
   indices. `config :nx_vulkan, check_indices: false` leaves the check out: `gather` then takes the nearest position, and
   updates out of bounds are dropped.
 
+  `quotient` and `remainder` of integers raise where a divisor is zero, so they wait for divisors that are no numbers of
+  the caller's. `config :nx_vulkan, check_divisors: false` leaves the check out; the guide on numerics has the results.
+
   `reduce` and `window_reduce` take any function. One of elementwise ops on scalars is a kernel; others run step by
   step, which takes a few launches for each element along the reduced axes, or for each element of the tensor where the
   function reads values.
@@ -36,12 +39,13 @@ defmodule Nx.Vulkan.VulkanoBackend do
   """
 
   @behaviour Nx.Backend
-  @enforce_keys [:ref]
-  defstruct [:ref]
+  # The number that a caller made a tensor of, where that is known. The type of the elements in memory: Nx labels tensors, those of gradients of loops with another type at times.
+  @enforce_keys [:ref, :type]
+  defstruct [:ref, :type, :known]
 
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Compiler.Cache
-  alias Nx.Vulkan.{Fold, Indices, NativeV, Ops, ScalarFunction, Tracer}
+  alias Nx.Vulkan.{Divisors, Fold, Indices, NativeV, Ops, ScalarFunction, Tracer}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   # From this size in bytes on, copying a binary is work for a dirty scheduler: 64 KiB take about 10 us.
@@ -50,23 +54,34 @@ defmodule Nx.Vulkan.VulkanoBackend do
   @last_address 0xFFFFFFFFFFFFFFFF
 
   @impl true
-  def init(opts) do
-    if opts != [], do: raise(ArgumentError, "Nx.Vulkan.VulkanoBackend accepts no options, got: #{inspect(opts)}")
-    opts
-  end
+  def init(opts), do: options!(opts)
+
+  @doc false
+  # The options of the backend, which `Nx` gives to callbacks as its callers wrote them.
+  def options!([]), do: []
+
+  def options!(opts),
+    do: raise(ArgumentError, "Nx.Vulkan.VulkanoBackend accepts no options, got: #{inspect(opts)}")
 
   ## Storage
 
   @impl true
-  def constant(out, constant, _backend_options) do
-    run(:constant, [value: Ops.number(constant, out.type)], [], out)
+  def constant(out, constant, backend_options) do
+    options!(backend_options)
+    number = Ops.number(constant, out.type)
+    %{data: data} = tensor = run(:constant, [value: number], [], out)
+    %{tensor | data: %{data | known: number}}
   end
 
   @impl true
-  def from_binary(out, binary, _backend_options), do: upload(out, binary)
+  def from_binary(out, binary, backend_options) do
+    options!(backend_options)
+    upload(out, binary)
+  end
 
   @impl true
-  def to_binary(%T{data: %B{ref: ref}, type: {_, size}}, limit) do
+  def to_binary(%T{type: {_, size}} = tensor, limit) do
+    ref = reference(tensor)
     Fold.read!()
     read = NativeV.tensor_to_binary_soon(ref, limit)
     cut(settle(read, fn -> NativeV.tensor_to_binary(ref, limit) end), limit * size)
@@ -80,8 +95,10 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
-  def backend_copy(tensor, backend, _opts) when backend in [B, Nx.Vulkan.Backend],
-    do: run(:reshape, [], [tensor], tensor)
+  def backend_copy(tensor, backend, opts) when backend in [B, Nx.Vulkan.Backend] do
+    options!(opts)
+    run(:reshape, [], [tensor], tensor)
+  end
 
   def backend_copy(tensor, Nx.Tensor, opts), do: backend_copy(tensor, Nx.BinaryBackend, opts)
 
@@ -90,7 +107,10 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
-  def backend_transfer(tensor, backend, _opts) when backend in [B, Nx.Vulkan.Backend], do: tensor
+  def backend_transfer(tensor, backend, opts) when backend in [B, Nx.Vulkan.Backend] do
+    options!(opts)
+    agreeing(tensor)
+  end
 
   def backend_transfer(tensor, backend, opts) do
     copy = backend_copy(tensor, backend, opts)
@@ -157,7 +177,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
-  def to_pointer(%T{data: %B{ref: ref}}, opts) do
+  def to_pointer(%T{} = tensor, opts) do
+    ref = reference(tensor)
     opts = Keyword.validate!(opts, mode: :local)
 
     case opts[:mode] do
@@ -173,7 +194,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @impl true
   def from_pointer(%Nx.Pointer{} = pointer, type, shape, backend_options, opts) do
-    init(backend_options)
+    options!(backend_options)
     out = Nx.template(shape, type, names: opts[:names])
     %{data_size: size} = pointer
     expected = Nx.size(shape) * max(elem(type, 1), 8)
@@ -197,16 +218,19 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   defp shared(_out, {:error, :invalid_argument, _op, message, _details}), do: raise(ArgumentError, message)
-  defp shared(out, answer), do: %{out | data: %B{ref: settle(answer, fn -> answer end)}}
+  defp shared(out, answer), do: holding(out, settle(answer, fn -> answer end))
 
   @impl true
   def block(struct, out, args, fun) do
     outs = if is_tuple(out), do: Tuple.to_list(out), else: [out]
 
     case Ops.block(struct, outs, args) do
-      # Tensors that the default implementation makes are of this backend too.
       :default ->
-        Nx.with_default_backend(B, fn -> apply(fun, [struct | args]) end)
+        default(fun, struct, args)
+
+      {:default_or, steps} ->
+        [_u, s, _vt] = results = Enum.reduce(steps, args, &step/2)
+        if Nx.to_number(near(s)) == 1, do: default(fun, struct, args), else: List.to_tuple(results)
 
       steps ->
         check_indices!(struct, args)
@@ -214,6 +238,13 @@ defmodule Nx.Vulkan.VulkanoBackend do
         if is_tuple(out), do: List.to_tuple(results), else: single(results)
     end
   end
+
+  @doc false
+  # Whether the singular values `s` lie near each other.
+  def near(s), do: Nx.less(Nx.reduce_max(s), Nx.multiply(Nx.reduce_min(s), Ops.near()))
+
+  # Tensors that the default implementation makes are of this backend too.
+  defp default(fun, struct, args), do: Nx.with_default_backend(B, fn -> apply(fun, [struct | args]) end)
 
   defp check_indices!(%Nx.Block.Take{axis: axis}, [a, indices]), do: Indices.check!(a.shape, indices, [axis])
   defp check_indices!(%Nx.Block.TakeAlongAxis{axis: axis}, [a, i]), do: Indices.check_along!(a.shape, i, axis)
@@ -232,15 +263,32 @@ defmodule Nx.Vulkan.VulkanoBackend do
     def unquote(op)(out, a), do: run(unquote(op), [], [a], out)
   end
 
-  for op <- Ops.binary() do
+  @dividing [:quotient, :remainder]
+
+  for op <- @dividing do
+    @impl true
+    def unquote(op)(%T{type: {class, _}} = out, a, b) do
+      if class in [:s, :u], do: Divisors.check!(b)
+      run(unquote(op), [], [a, b], out)
+    end
+  end
+
+  for op <- Ops.binary() -- @dividing do
     @impl true
     def unquote(op)(out, a, b), do: run(unquote(op), [], [a, b], out)
   end
 
   @impl true
-  def eye(out, _backend_options), do: run(:eye, [], [], out)
+  def eye(out, backend_options) do
+    options!(backend_options)
+    run(:eye, [], [], out)
+  end
+
   @impl true
-  def iota(out, axis, _backend_options), do: run_op(:iota, [axis], out)
+  def iota(out, axis, backend_options) do
+    options!(backend_options)
+    run_op(:iota, [axis], out)
+  end
 
   ## Ops with attributes
 
@@ -334,7 +382,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
         other -> settle(other, fn -> NativeV.program_run_compile(op, attrs, refs, type, shape) end)
       end
 
-    %{out | data: %B{ref: ref}}
+    holding(out, ref)
   end
 
   # An op of several results; `outs` are their templates.
@@ -355,7 +403,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
         other -> settle(other, fn -> NativeV.program_run_all_compile(op, attrs, refs, types) end)
       end
 
-    Enum.zip_with(outs, results, fn out, ref -> %{out | data: %B{ref: ref}} end)
+    Enum.zip_with(outs, results, &holding/2)
   end
 
   @eager {Nx.Vulkan, :eager}
@@ -387,12 +435,21 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   defp refs([]), do: []
-  defp refs([%T{data: %B{ref: ref}} | rest]), do: [ref | refs(rest)]
+  defp refs([%T{type: type, data: %B{ref: ref, type: type}} | rest]), do: [ref | refs(rest)]
   defp refs([other | rest]), do: [transferred(Nx.to_tensor(other)).data.ref | refs(rest)]
 
   @doc false
+  # The tensor of a template with the memory behind a reference, whose elements have its type.
+  def holding(%T{type: type} = out, ref), do: %{out | data: %B{ref: ref, type: type}}
+
+  # A tensor on the device whose elements have the type that it says.
+  defp agreeing(%T{type: type, data: %B{type: type}} = tensor), do: tensor
+  defp agreeing(%T{data: %B{type: type}} = tensor), do: run(:as_type, [], [%{tensor | type: type}], tensor)
+
+  @doc false
   # The reference of an argument of a compiled function, which is copied to the device if it is elsewhere.
-  def reference(%T{data: %B{ref: ref}}), do: ref
+  def reference(%T{type: type, data: %B{ref: ref, type: type}}), do: ref
+  def reference(%T{data: %B{}} = tensor), do: tensor |> agreeing() |> reference()
 
   def reference(%T{data: %Tracer{}} = tensor),
     do: tensor |> Tracer.on_device!("calls a compiled function") |> reference()
@@ -403,7 +460,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   def reference(tensor), do: tensor |> Nx.to_tensor() |> Nx.devectorize() |> transferred() |> reference()
 
-  defp transferred(%T{data: %B{}} = tensor), do: tensor
+  defp transferred(%T{data: %B{}} = tensor), do: agreeing(tensor)
   defp transferred(%T{shape: {}} = scalar), do: constant(scalar, Nx.to_number(scalar), [])
   defp transferred(tensor), do: upload(tensor, Nx.to_binary(tensor))
 
@@ -415,7 +472,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
     answer =
       if byte_size(binary) < @dirty_bytes, do: NativeV.tensor_from_binary(type, shape, binary), else: dirty.()
 
-    %{out | data: %B{ref: settle(answer, dirty)}}
+    holding(out, settle(answer, dirty))
   end
 
   defp fill(binary) when is_binary(binary), do: binary

@@ -449,7 +449,7 @@ defmodule Nx.Vulkan.Compiler do
   defp references([_ | args], [false | kept], name), do: references(args, kept, name)
   defp references([], _kept, _name), do: []
 
-  defp reference(%T{data: %B{ref: ref}}, _name), do: ref
+  defp reference(%T{type: type, data: %B{ref: ref, type: type}}, _name), do: ref
   defp reference(tensor, name), do: named(name, fn -> B.reference(tensor) end)
 
   defp run(%Entry{plan: nil, executable: executable} = entry, inputs, _hooks) do
@@ -485,7 +485,7 @@ defmodule Nx.Vulkan.Compiler do
     result
   end
 
-  defp fill(%T{} = leaf, [output | outputs]), do: {%{leaf | data: %B{ref: output}}, outputs}
+  defp fill(%T{} = leaf, [output | outputs]), do: {B.holding(leaf, output), outputs}
 
   defp fill(tuple, outputs) when is_tuple(tuple) do
     {list, outputs} = fill_all(Tuple.to_list(tuple), outputs)

@@ -194,12 +194,18 @@ defmodule Nx.Vulkan.Compiler.Lowering do
       :default ->
         with_parameters(operands, default, tensor, state)
 
-      steps ->
-        {values, state} =
-          Enum.reduce(steps, {operands, state}, fn {op, attrs, outs}, {operands, state} ->
-            emit_all(op, attrs, operands, outs |> Widening.results(wide) |> Enum.map(&type/1), state)
-          end)
+      {:default_or, steps} ->
+        {others, state} = steps(steps, operands, wide, state)
+        {near, state} = near(Enum.at(others, 1), state)
+        {values, state} = with_parameters(operands, default, tensor, state)
 
+        Enum.zip(values, others)
+        |> Enum.map_reduce(state, fn {value, {_, type} = other}, state ->
+          one(emit_all(:select, [], [near, value, other], [type], state))
+        end)
+
+      steps ->
+        {values, state} = steps(steps, operands, wide, state)
         if is_tuple(default), do: {values, state}, else: {hd(values), state}
     end
   end
@@ -242,6 +248,23 @@ defmodule Nx.Vulkan.Compiler.Lowering do
       op: op,
       message: "the expression has a node that Nx.Vulkan.Compiler does not know",
       details: %{type: tensor.type, shape: tensor.shape}
+  end
+
+  # The ops of a block.
+  defp steps(steps, operands, wide, state) do
+    Enum.reduce(steps, {operands, state}, fn {op, attrs, outs}, {operands, state} ->
+      emit_all(op, attrs, operands, outs |> Widening.results(wide) |> Enum.map(&type/1), state)
+    end)
+  end
+
+  # Whether singular values lie near each other.
+  defp near({_, [name, _]} = values, state) do
+    op = fn op, attrs, operands, name, state -> one(emit_all(op, attrs, operands, [[name, []]], state)) end
+    {largest, state} = op.(:reduce_max, [axes: [0]], [values], name, state)
+    {smallest, state} = op.(:reduce_min, [axes: [0]], [values], name, state)
+    {ratio, state} = op.(:constant, [value: Ops.near()], [], name, state)
+    {limit, state} = op.(:multiply, [], [smallest, ratio], name, state)
+    op.(:less, [], [largest, limit], :u8, state)
   end
 
   # One value for a tensor, a list for a tuple.

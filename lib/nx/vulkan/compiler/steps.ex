@@ -72,7 +72,7 @@ defmodule Nx.Vulkan.Compiler.Steps do
 
   # A predicate is a u8 scalar.
   defp true?(reference) do
-    Nx.to_number(%T{type: {:u, 8}, shape: {}, names: [], data: %B{ref: reference}}) != 0
+    Nx.to_number(B.holding(Nx.template({}, :u8), reference)) != 0
   end
 
   # Only hooks with a callback are in a plan.
@@ -82,7 +82,7 @@ defmodule Nx.Vulkan.Compiler.Steps do
   defp container(template, references) do
     {container, []} =
       Composite.traverse(template, references, fn
-        %T{} = leaf, [reference | references] -> {%{leaf | data: %B{ref: reference}}, references}
+        %T{} = leaf, [reference | references] -> {B.holding(leaf, reference), references}
         # A number of the container is its own value.
         number, [_ | references] -> {number, references}
       end)

@@ -398,7 +398,7 @@ defmodule Nx.Vulkan.Chain do
   def whole({:more, run}), do: whole(NativeV.chain_continue(run))
   def whole(answer), do: answer
 
-  defp result(type, shape, ref), do: %{Nx.template(shape, type) | data: %B{ref: ref}}
+  defp result(type, shape, ref), do: shape |> Nx.template(type) |> B.holding(ref)
 
   # How many chains start at `q`, and the axes for them: none for one chain.
   defp chains(q, d) do

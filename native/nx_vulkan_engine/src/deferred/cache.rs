@@ -98,8 +98,8 @@ impl Cache {
         }
     }
 
-    /// What to do with a graph, which is counted as met.
-    pub(super) fn route(&self, graph: &Graph) -> Route {
+    /// What to do with a graph, which is counted as met; `must_fuse` where its ops one by one would fail.
+    pub(super) fn route(&self, graph: &Graph, must_fuse: bool) -> Route {
         let entry = self.entry(graph);
         let mut state = locked(&entry.state);
         let constants = graph.constants();
@@ -115,7 +115,7 @@ impl Cache {
         state.runs = state.runs.saturating_add(1);
         match &state.made {
             Made::Yes(executable) => Route::Replay(Arc::clone(executable), state.varying.clone()),
-            Made::No if state.runs > RUNS_BEFORE_COMPILING => {
+            Made::No if must_fuse || state.runs > RUNS_BEFORE_COMPILING => {
                 state.made = Made::Soon;
                 let varying = state.varying.clone();
                 drop(state);

@@ -44,7 +44,9 @@ type Failures = Vec<(u64, Error)>;
 
 fn run(engine: &Arc<Engine>, graph: &Graph, compile: CompileWith) -> Result<Failures> {
     let cache = engine.deferred();
-    let replayed = match cache.route(graph) {
+    let largest_bytes = engine.largest_bytes();
+    let never_fits = |step: &Step| !step.kept && step.node.outs.iter().any(|ty| ty.size_bytes() > largest_bytes);
+    let replayed = match cache.route(graph, graph.steps.iter().any(never_fits)) {
         Route::OneByOne => None,
         Route::Replay(executable, varying) => replay(engine, graph, &executable, &varying),
         Route::Compile(entry, program, varying) => {

@@ -1,20 +1,21 @@
 //! Fused ops: one kernel for a whole body, or the body's ops one by one where sizes or layouts need that.
 
+use nx_vulkan_ir::program::passes::{Saving, Target};
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
 use super::program::run_instructions;
 use super::{Call, Results, contiguous, epilogue};
+use crate::kernels::Loaded;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::produce;
 use crate::kernels::rows::rows;
-use crate::kernels::{Loaded, max_position};
 use crate::program::fused::{Load, Made, Plan, through};
 use crate::program::reductions::Reductions;
 use crate::program::{Program, passes};
 use crate::shape::contiguous_strides;
-use crate::{Error, Result, Tensor, View};
+use crate::{Result, Tensor, View};
 
 /// Runs the body of a fused op.
 pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
@@ -28,11 +29,8 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
     let loads = plan.loads.iter().map(|load| loaded(call, load)).collect::<Result<Vec<_>>>()?;
     let results = plan.stores.iter().map(|s| Tensor::uninitialized(call.engine, &s.ty)).collect::<Result<Results>>()?;
     let done = match plan.reductions().next() {
-        None if !fits(&plan, &loads) => None,
-        None => match mapped(call, &plan, &loads, &results) {
-            Err(Error::TooLarge { .. }) => None,
-            other => other.map(Some)?,
-        },
+        None if !loads.iter().all(Loaded::is_bounded_within_reach) => None,
+        None => mapped(call, &plan, &loads, &results).map(Some)?,
         Some(_) => match Reductions::of(&plan).filter(|reductions| streams(call, &plan, reductions)) {
             Some(what) => {
                 let done = produce::reduce(call.engine, &plan, &what, &loads, &results, call.compile)?;
@@ -46,7 +44,12 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
     };
     match done {
         Some(()) => Ok(results),
-        None => one_by_one(call, body),
+        None if plan.axes.is_empty() => one_by_one(call, body),
+        // What one kernel would not store is stored only where a reduction reads it.
+        None => {
+            let saving = Saving::Reductions;
+            one_by_one(call, &passes::fuse_again(body, &Target { saving, ..call.engine.target() })?)
+        }
     }
 }
 
@@ -76,16 +79,6 @@ pub(super) fn loaded(call: &Call<'_>, load: &Load) -> Result<Loaded> {
     })
 }
 
-/// Whether one launch can index everything: a part of the space would count its indices anew.
-fn fits(plan: &Plan, loads: &[Loaded]) -> bool {
-    let widest = plan.stores.iter().map(|s| s.ty.dtype.size_bytes()).max().unwrap_or(1);
-    let steps = plan.values.iter().filter_map(|v| if let Made::Step(step) = &v.made { Some(step) } else { None });
-    let counts = |r: &Ref| matches!(r, Ref::Coordinate(_) | Ref::Linear);
-    let indexed = steps.flat_map(|s| &s.args).chain(plan.stores.iter().map(|s| &s.value)).any(counts)
-        || plan.loads.iter().any(|load| load.bounded);
-    !indexed || (plan.elements() <= max_position(widest) && loads.iter().all(Loaded::is_indexed))
-}
-
 fn mapped(call: &Call<'_>, plan: &Plan, loads: &[Loaded], results: &[Tensor]) -> Result<()> {
     let inputs: Vec<Operand<'_>> = loads.iter().map(Operand::loaded).collect();
     let outputs: Vec<(Ref, Operand<'_>)> = plan
@@ -107,4 +100,107 @@ fn mapped(call: &Call<'_>, plan: &Plan, loads: &[Loaded], results: &[Tensor]) ->
         })
         .collect::<Result<_>>()?;
     map(call.engine, &plan.space, &inputs, steps, &outputs, Shapes::Own, call.compile)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Arc;
+
+    use smallvec::smallvec;
+
+    use crate::deferred::defer;
+    use crate::eager::{Compile, run, run_program};
+    use crate::kernels::reach;
+    use crate::options::Options;
+    use crate::program::{Builder, Op, Operand};
+    use crate::{DType, Engine, Error, Executable, Tensor, Type};
+
+    const MIB: u64 = 1 << 20;
+
+    fn wide(b: &Builder) -> Operand {
+        b.iota(DType::S64, &[MIB], None)
+    }
+
+    type Make = fn(&Builder) -> Operand;
+
+    /// Results of which 1 MiB is stored at most, of what would take 8 MiB and more.
+    const NARROW: [(&str, Make); 8] = [
+        ("cast", |b| b.as_type(wide(b), DType::U8)),
+        ("steps", |b| b.as_type(b.remainder(b.multiply(wide(b), 3.0), 251.0), DType::U8)),
+        ("turned", |b| {
+            let counted = b.iota(DType::S64, &[1000, 1024], Some(0));
+            b.as_type(b.transpose(b.add(counted, b.iota(DType::S64, &[1000, 1024], None)), &[1, 0]), DType::U8)
+        }),
+        ("eye", |b| b.as_type(b.eye(DType::F64, &[1000, 1024]), DType::U8)),
+        ("parts", |b| {
+            let few = b.as_type(b.iota(DType::U8, &[300], None), DType::S64);
+            b.as_type(b.concatenate(&[few, b.iota(DType::S64, &[900_000], None), few], 0), DType::U8)
+        }),
+        ("sum", |b| b.sum(b.as_type(wide(b), DType::U8), &[0])),
+        ("sums", |b| b.sum(b.as_type(b.reshape(wide(b), &[1 << 18, 4]), DType::U8), &[1])),
+        ("centred", |b| {
+            let x = b.as_type(b.reshape(wide(b), &[1 << 18, 4]), DType::U8);
+            let most = b.reduce_max(x, &[1]);
+            b.subtract(x, b.reshape(most, &[1 << 18, 1]))
+        }),
+    ];
+
+    fn engine(memory_limit_bytes: Option<u64>) -> Arc<Engine> {
+        Engine::open_with(&Options { memory_limit_bytes, ..Options::from_env() }).unwrap()
+    }
+
+    #[test]
+    fn what_no_kernel_stores_need_not_fit() {
+        let (free, limited) = (engine(None), engine(Some(4 * MIB)));
+        for (name, make) in NARROW {
+            let program = || {
+                let b = Builder::new();
+                let out = make(&b);
+                b.finish(&[out]).unwrap()
+            };
+            let expected = run_program(&free, &program(), &[]).unwrap()[0].to_nx_bytes(&free, None).unwrap();
+            // As one launch, and as launches that reach an eighth of a MiB.
+            for reached in [8 * MIB, MIB / 8] {
+                let got = reach::of(reached, || {
+                    let executable =
+                        Executable::compile(&limited, program()).map_err(|e| format!("{name}: {e}")).unwrap();
+                    executable.run(&[], Compile::Allowed).unwrap()[0].to_nx_bytes(&limited, None).unwrap()
+                });
+                assert!(got == expected, "{name} in launches of {reached} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_deferred_op_stores_need_not_fit() {
+        let engine = engine(Some(4 * MIB));
+        let counted = defer(Op::Iota { axis: None }, smallvec![], smallvec![Type::new(DType::S64, &[MIB])]);
+        // As whoever makes a result that is large.
+        let iota = counted.results[0].tensor(&engine, Executable::compile).map(|_| ()).unwrap_err();
+        assert!(matches!(iota.cause(), Error::TooLarge { .. }), "{iota:?}");
+        let cast = defer(Op::AsType, smallvec![counted.results[0].clone()], smallvec![Type::new(DType::U8, &[MIB])]);
+        let got = cast.results[0].tensor(&engine, Executable::compile).unwrap().to_nx_bytes(&engine, None).unwrap();
+        assert!(got.iter().enumerate().all(|(i, &byte)| byte == i as u8));
+    }
+
+    #[test]
+    fn indices_are_counted_over_several_launches() {
+        let engine = engine(None);
+        for dtype in [DType::U8, DType::S64, DType::F32, DType::Bf16] {
+            for (op, shape) in [
+                (Op::Iota { axis: None }, &[5000u64][..]),
+                (Op::Iota { axis: Some(1) }, &[3, 5000]),
+                (Op::Iota { axis: None }, &[3, 50, 41]),
+                (Op::Eye, &[71, 65]),
+            ] {
+                let ty = Type::new(dtype, shape);
+                let bits = || {
+                    let counted: Tensor = run(&engine, &op, &[], &ty, Compile::Allowed).unwrap();
+                    counted.to_nx_bytes(&engine, None).unwrap()
+                };
+                assert_eq!(reach::of(4000, bits), bits(), "{op:?} {ty}");
+            }
+        }
+    }
 }

@@ -68,7 +68,13 @@ impl Executable {
         // What ops need besides their results is not in it.
         let limit_bytes = enough_bytes.saturating_add(enough_bytes / 16);
         let arena_bytes = |executable: &Executable| executable.summary().arena_bytes;
-        let mut best = compiled(program.clone(), Saving::Nothing)?;
+        let mut best = match compiled(program.clone(), Saving::Nothing) {
+            Err(error) if matches!(error.cause(), Error::TooLarge { .. }) => {
+                // Kernels that reduce may leave others to store more than the program has to.
+                return compiled(program, Saving::Reductions).map_err(|_| error);
+            }
+            other => other?,
+        };
         for saving in [Saving::Order, Saving::Kernels] {
             if arena_bytes(&best) <= limit_bytes {
                 break;

@@ -47,6 +47,10 @@ pub const MAX_POSITION: u64 = i32::MAX as u64;
 /// The last position of elements of this size that one launch can reach: offsets in bytes also stay within 32 bits, as NVIDIA's
 /// driver 580 computes no more of them.
 pub fn max_position(element_bytes: u64) -> u64 {
+    #[cfg(test)]
+    if let Some(reach) = reach::get() {
+        return reach / element_bytes.max(1);
+    }
     MAX_POSITION.min(u64::from(u32::MAX) / element_bytes.max(1))
 }
 
@@ -251,6 +255,12 @@ impl Loaded {
         reach <= max_position(self.tensor.view.dtype.size_bytes())
     }
 
+    /// Whether launches for parts of the space can reach it: a bounded operand is the same for all of them.
+    pub fn is_bounded_within_reach(&self) -> bool {
+        let most = max_position(self.tensor.view.dtype.size_bytes());
+        self.bounds.is_none_or(|bounds| bounds.last <= most)
+    }
+
     /// The parameters that bound it.
     pub fn words(&self) -> [u32; 2] {
         self.bounds.map_or([0, 0], |bounds| [bounds.first as u32, bounds.last as u32])
@@ -414,6 +424,28 @@ pub(crate) mod refusal {
             true => Err(Error::Vulkan { call: CREATE_PIPELINES, cause: "refused".to_string() }),
             false => Ok(()),
         }
+    }
+}
+
+/// Launches that reach few bytes, so that tests need no gigabytes.
+#[cfg(test)]
+pub(crate) mod reach {
+    use std::cell::Cell;
+
+    thread_local! {
+        static BYTES: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    /// What `run` gives while a launch that moves elements reaches so many bytes.
+    pub fn of<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
+        BYTES.set(Some(bytes));
+        let result = run();
+        BYTES.set(None);
+        result
+    }
+
+    pub(super) fn get() -> Option<u64> {
+        BYTES.get()
     }
 }
 

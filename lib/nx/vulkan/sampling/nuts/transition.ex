@@ -116,7 +116,7 @@ defmodule Nx.Vulkan.NUTS.Transition do
     {states, result(type, [chains, draws, length(@statistics)], statistics)}
   end
 
-  defp result(type, shape, ref), do: %{Nx.template(List.to_tuple(shape), type) | data: %B{ref: ref}}
+  defp result(type, shape, ref), do: shape |> List.to_tuple() |> Nx.template(type) |> B.holding(ref)
 
   ## One draw
 

@@ -9,13 +9,16 @@ use smallvec::SmallVec;
 
 use super::generate::MAX_BLOCKS;
 use super::{Form, Port, Spec};
+use nx_vulkan_ir::DType;
+use nx_vulkan_ir::program::{Binary, Elementwise};
+use nx_vulkan_spirv::access::bias;
+
 use crate::kernels::{
-    Arguments, Compile, KernelSpec, Loaded, MAX_POSITION, Place, has_lanes, launch, max_groups, max_position,
-    whole_grid,
+    Arguments, Compile, KernelSpec, Loaded, Place, has_lanes, launch, max_groups, max_position, whole_grid,
 };
 use crate::shape::{Dims, Space, Strides, elements as elements_of};
 use crate::tuning::DeviceModel;
-use crate::{Engine, Error, Result, Tensor, View};
+use crate::{Engine, Result, Tensor, View};
 
 /// One input or output of a map: a view with the shape of the iteration space.
 #[derive(Debug, Clone)]
@@ -96,6 +99,129 @@ pub fn map(
     engine: &Engine,
     sizes: &[u64],
     inputs: &[Operand<'_>],
+    steps: SmallVec<[Step; 1]>,
+    outputs: &[(Ref, Operand<'_>)],
+    shapes: Shapes,
+    compile: Compile,
+) -> Result<()> {
+    let operands = || inputs.iter().chain(outputs.iter().map(|(_, o)| o));
+    let counts = steps.iter().flat_map(|step| &step.args).chain(outputs.iter().map(|(r, _)| r)).any(is_index);
+    if (counts || inputs.iter().any(|input| input.bounds.is_some()))
+        && !sizes.contains(&0)
+        && !is_indexed_whole(sizes, operands().map(|o| (&o.strides, &o.element)))
+    {
+        let starts = SmallVec::from_elem(0, sizes.len());
+        let part = Part { whole: sizes, sizes: SmallVec::from_slice(sizes), starts };
+        return part.halves(inputs, outputs, &mut |part| {
+            let (steps, stored) = part.counted(&steps, outputs);
+            let inputs: SmallVec<[Operand<'_>; 4]> = inputs.iter().map(|o| part.of(o)).collect();
+            let outputs: SmallVec<[(Ref, Operand<'_>); 2]> =
+                stored.into_iter().zip(outputs).map(|(r, (_, o))| (r, part.of(o))).collect();
+            map_whole(engine, &part.sizes, &inputs, steps, &outputs, shapes, compile)
+        });
+    }
+    map_whole(engine, sizes, inputs, steps, outputs, shapes, compile)
+}
+
+fn is_index(r: &Ref) -> bool {
+    matches!(r, Ref::Coordinate(_) | Ref::Linear)
+}
+
+/// A part of a space whose elements need their indices in the whole, which one launch can't count.
+struct Part<'a> {
+    whole: &'a [u64],
+    sizes: Dims,
+    starts: Dims,
+}
+
+impl Part<'_> {
+    /// Calls `run` for parts that 32-bit positions can index.
+    fn halves(
+        self,
+        inputs: &[Operand<'_>],
+        outputs: &[(Ref, Operand<'_>)],
+        run: &mut dyn FnMut(&Part<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let operands = inputs.iter().chain(outputs.iter().map(|(_, o)| o));
+        // The outermost axis with more than one element, so that row-major indices of a part follow each other.
+        let axis = self.sizes.iter().position(|&n| n > 1);
+        let whole = is_indexed_whole(&self.sizes, operands.map(|o| (&o.strides, &o.element)));
+        let Some(axis) = axis.filter(|_| !whole) else { return run(&self) };
+        let half = half_of(self.sizes[axis]);
+        for (start, size) in [(0, half), (half, self.sizes[axis] - half)] {
+            let (mut sizes, mut starts) = (self.sizes.clone(), self.starts.clone());
+            (sizes[axis], starts[axis]) = (size, starts[axis] + start);
+            Part { whole: self.whole, sizes, starts }.halves(inputs, outputs, run)?;
+        }
+        Ok(())
+    }
+
+    /// What of an operand lies in the part.
+    fn of<'b>(&self, operand: &Operand<'b>) -> Operand<'b> {
+        let Operand { strides, bounds, element, .. } = operand;
+        let moved =
+            strides.iter().zip(&self.starts).fold(0i64, |at, (s, &n)| at.wrapping_add(s.wrapping_mul(n as i64)));
+        let bytes = i64::from(element.size_bytes());
+        // Positions of a bounded operand are counted from its lowest element.
+        let elements = match bounds {
+            Some(_) => (bias(strides, &self.sizes) as i64).wrapping_sub(bias(strides, self.whole) as i64),
+            None => moved,
+        };
+        Operand {
+            offset_bytes: operand.offset_bytes.wrapping_add_signed(elements.wrapping_mul(bytes)),
+            bounds: bounds.map(|[first, last]| [first.wrapping_add(moved as u32), last]),
+            ..operand.clone()
+        }
+    }
+
+    /// The steps with indices counted from the start of the whole, and what outputs store.
+    fn counted(&self, steps: &[Step], outputs: &[(Ref, Operand<'_>)]) -> (SmallVec<[Step; 1]>, SmallVec<[Ref; 2]>) {
+        let refs = || steps.iter().flat_map(|step| &step.args).chain(outputs.iter().map(|(r, _)| r));
+        let mut indices: SmallVec<[Ref; 4]> = SmallVec::new();
+        refs().filter(|r| is_index(r)).for_each(|r| {
+            if !indices.contains(r) {
+                indices.push(*r)
+            }
+        });
+        let wide = elements_of(self.whole) > u64::from(u32::MAX);
+        let dtype = if wide { DType::U64 } else { DType::U32 };
+        let start = |index: &Ref| match index {
+            Ref::Coordinate(axis) => self.starts.get(usize::from(*axis)).copied().unwrap_or(0),
+            _ => self.starts.iter().zip(self.whole).fold(0, |at, (start, size)| at * size + start),
+        };
+        let step = |op, args: &[Ref]| Step { op, args: SmallVec::from_slice(args), out: dtype };
+        let mut new: SmallVec<[Step; 1]> = SmallVec::new();
+        let mut moved: SmallVec<[Ref; 4]> = SmallVec::new();
+        for index in &indices {
+            let mut at = *index;
+            if wide {
+                new.push(step(Elementwise::AsType, &[at]));
+                at = Ref::Result(new.len() as u8 - 1);
+            }
+            new.push(step(Elementwise::Binary(Binary::Add), &[at, Ref::Constant(dtype, start(index))]));
+            moved.push(Ref::Result(new.len() as u8 - 1));
+        }
+        let before = new.len() as u8;
+        let renumbered = |r: &Ref| match indices.iter().position(|index| index == r) {
+            Some(k) => moved[k],
+            None if let Ref::Result(k) = r => Ref::Result(k + before),
+            None => *r,
+        };
+        new.extend(steps.iter().map(|s| Step { args: s.args.iter().map(renumbered).collect(), ..s.clone() }));
+        (new, outputs.iter().map(|(r, _)| renumbered(r)).collect())
+    }
+}
+
+/// Where a part of so many elements along an axis is cut: vector kernels need multiples of their width.
+fn half_of(size: u64) -> u64 {
+    (size / 2).next_multiple_of(4).min(size - 1)
+}
+
+/// The same for what one launch counts, or launches that count nothing.
+fn map_whole(
+    engine: &Engine,
+    sizes: &[u64],
+    inputs: &[Operand<'_>],
     mut steps: SmallVec<[Step; 1]>,
     outputs: &[(Ref, Operand<'_>)],
     shapes: Shapes,
@@ -108,13 +234,7 @@ pub fn map(
         .chain(&stored)
         .filter_map(|r| if let Ref::Coordinate(axis) = r { Some(*axis as usize) } else { None })
         .collect();
-    let linear = |r: &Ref| matches!(r, Ref::Coordinate(_) | Ref::Linear);
-    let largest = outputs.iter().map(|(_, o)| u64::from(o.element.size_bytes())).max().unwrap_or(1);
-    let linear_anywhere = steps.iter().any(|s| s.args.iter().any(linear)) || outputs.iter().any(|(r, _)| linear(r));
-    if elements_of(sizes) > max_position(largest) && linear_anywhere {
-        let limit_bytes = max_position(largest) * largest;
-        return Err(Error::TooLarge { size_bytes: elements_of(sizes) * largest, limit_bytes });
-    }
+    let linear_anywhere = steps.iter().flat_map(|s| &s.args).chain(&stored).any(is_index);
     let strides: SmallVec<[&[i64]; 4]> =
         inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| &o.strides[..]).collect();
     let space = if !axes.is_empty() {
@@ -156,7 +276,7 @@ pub fn map(
     };
     if shapes == Shapes::Own
         && parameters(&spec) > ParamLayout::PUSH_WORDS
-        && is_indexed_whole(&space.sizes, &space.strides, &elements)
+        && is_indexed_whole(&space.sizes, space.strides.iter().zip(&elements))
     {
         spec.fixed = Some(Box::new(Fixed { sizes: space.sizes.clone(), strides: space.strides.clone() }));
     }
@@ -181,7 +301,7 @@ pub fn map(
         width > 1
             && whole(blocks.width)
             && aligned(blocks.width)
-            && is_indexed_whole(&space.sizes, &space.strides, &elements)
+            && is_indexed_whole(&space.sizes, space.strides.iter().zip(&elements))
     });
     if width > 1 && is_single(model, space.elements()) && !spec.is_cheap() {
         spec.form = Form::Single;
@@ -305,11 +425,11 @@ fn layout(sizes: &[u64], strides: &[i64]) -> Layout {
 }
 
 /// Whether 32-bit positions index all of the space.
-fn is_indexed_whole(sizes: &[u64], strides: &[Strides], elements: &[Element]) -> bool {
+fn is_indexed_whole<'a>(sizes: &[u64], mut operands: impl Iterator<Item = (&'a Strides, &'a Element)>) -> bool {
     let reach =
         |s: &Strides| -> u64 { s.iter().zip(sizes).map(|(&s, &n)| s.unsigned_abs() * n.saturating_sub(1)).sum() };
     let fits = |(s, e): (&Strides, &Element)| reach(s) <= max_position(e.size_bytes().into());
-    sizes.iter().product::<u64>() <= MAX_POSITION && strides.iter().zip(elements).all(fits)
+    sizes.iter().product::<u64>() <= max_position(1) && operands.all(fits)
 }
 
 /// Takes the sizes of a part of the space and the addresses of its first elements.
@@ -327,13 +447,12 @@ fn split(space: &Space, addresses: &[u64], elements: &[Element], run: &mut RunPa
         if sizes.contains(&0) {
             return Ok(());
         }
-        if is_indexed_whole(sizes, strides, elements) {
+        if is_indexed_whole(sizes, strides.iter().zip(elements)) {
             return run(sizes, addresses);
         }
         // The outermost axis with more than one element: halving it keeps the order of everything inside.
         let Some(axis) = sizes.iter().position(|&n| n > 1) else { return run(sizes, addresses) };
-        // Vector kernels need multiples of their width.
-        let half = (sizes[axis] / 2).next_multiple_of(4).min(sizes[axis] - 1);
+        let half = half_of(sizes[axis]);
         let mut low: SmallVec<[u64; 6]> = SmallVec::from_slice(sizes);
         let mut high = low.clone();
         low[axis] = half;
@@ -363,7 +482,7 @@ mod tests {
         let mut next = 64;
         split(&space, &[64], &[element], &mut |sizes, addresses| {
             assert_eq!(addresses[0], next);
-            assert!(sizes[0] <= MAX_POSITION);
+            assert!(sizes[0] <= max_position(1));
             assert!(addresses[0].is_multiple_of(16));
             next += sizes[0] * 4;
             Ok(())

@@ -8,7 +8,7 @@ use super::launch::{Layout, layout as layout_of, spaces};
 use super::stages::Stages;
 use super::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
 use crate::kernels::rows::{Along, RowPort};
-use crate::kernels::{Compile, Loaded, MAX_POSITION, Place, max_position};
+use crate::kernels::{Compile, Loaded, Place, max_position};
 use crate::program::fused::Plan;
 use crate::program::reductions::Reductions;
 use crate::shape::{Dims, Space, Strides};
@@ -74,7 +74,7 @@ pub fn reduce(
 ) -> Result<Option<()>> {
     // Accumulators take 16 bytes at most.
     let outputs: u64 = plan.kept().iter().product();
-    if plan.elements() > MAX_POSITION || outputs > max_position(16) || !loads.iter().all(Loaded::is_indexed) {
+    if plan.elements() > max_position(1) || outputs > max_position(16) || !loads.iter().all(Loaded::is_indexed) {
         return Ok(None);
     }
     let tensors = |which: &[usize]| -> Vec<&Tensor> {

@@ -396,6 +396,9 @@ impl<'a> Fusion<'a> {
     }
 
     fn takes(&self, plan: &Plan) -> bool {
+        if self.target.saving == Saving::Reductions {
+            return plan.reductions().next().is_none();
+        }
         match self.apart && plan.reductions().next().is_some() {
             true => Reductions::of(plan).is_some_and(|reductions| reductions.is_alone()),
             false => self.target.takes(plan),
@@ -485,7 +488,7 @@ impl<'a> Fusion<'a> {
                 }
                 match self.target.saving {
                     Saving::Nothing => stack.extend(missing),
-                    Saving::Order | Saving::Kernels => stack.extend(missing.into_iter().rev()),
+                    Saving::Order | Saving::Kernels | Saving::Reductions => stack.extend(missing.into_iter().rev()),
                 }
                 continue;
             }

@@ -38,6 +38,8 @@ pub enum Saving {
     Order,
     /// And what they read lives no longer than it does where ops run one by one.
     Kernels,
+    /// They reduce nothing else than what lies in memory, so that what computes it takes no more than its own result there.
+    Reductions,
 }
 
 /// What passes need to know of a device. An engine says what its device is ([`crate`] knows none).
@@ -73,6 +75,11 @@ impl Target {
 /// A fused op's body in smaller kernels, none of which has several reductions or does more than reduce.
 pub fn apart(body: &Program, target: &Target) -> Result<Program> {
     checked(fuse::apart(body, target)?)
+}
+
+/// A fused op's body in kernels as the target says.
+pub fn fuse_again(body: &Program, target: &Target) -> Result<Program> {
+    checked(fuse::run(body, target)?)
 }
 
 /// Folds constants, removes what is computed twice or for nothing, puts what is small into kernels of one workgroup, and fuses what one
