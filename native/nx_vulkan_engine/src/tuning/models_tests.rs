@@ -89,7 +89,9 @@ fn no_product_is_beyond_a_device_or_far_from_its_best() {
                     assert!(caps.kind == DeviceKind::Cpu && caps.subgroup_size >= LANES, "{name}: {p:?}");
                 }
                 Tiling::Square => {
-                    assert!(p.batches * p.rows * p.columns * p.depth < model.products.least_work, "{name}: {p:?}");
+                    let is_lowered = caps.lacks().float64 && sum == CType::F64;
+                    let is_small = p.batches * p.rows * p.columns * p.depth < model.products.least_work;
+                    assert!(is_small || is_lowered, "{name}: {p:?}");
                 }
                 Tiling::Narrow => panic!("{name}: {p:?} is no vector's"),
             }
