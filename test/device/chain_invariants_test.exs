@@ -177,7 +177,7 @@ defmodule Nx.Vulkan.ChainInvariantsTest do
       inputs = [numbers(shape, :f64), matrices]
       {program, [0, 1]} = Chain.program(fun, Enum.map(inputs, &Nx.to_template/1))
       references = for input <- inputs, do: B.reference(input)
-      tensor = fn [ref] -> %{hd(inputs) | data: %B{ref: ref}} end
+      tensor = fn [ref] -> %{hd(inputs) | data: %B{ref: ref, type: hd(inputs).type}} end
       want = program |> ProgramInterpreter.run(references) |> tensor.()
 
       case Invariants.split(program, [0]) do
