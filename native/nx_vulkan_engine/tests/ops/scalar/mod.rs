@@ -63,6 +63,7 @@ impl Runner {
             width,
             form: Form::Vectors,
             fixed: None,
+            numbers: Default::default(),
         };
         let kernel = spec.generate(Library::builtin().unwrap(), self.modes).unwrap();
         let n = inputs[0].1.len() / storage_bytes(inputs[0].0);
