@@ -20,6 +20,7 @@ mod vectorize_scalars;
 mod windows_to_axes;
 mod workgroup;
 
+pub use fold_constants::computed;
 pub use unstack::MAX_ROWS;
 
 use super::fused::Plan;
