@@ -282,4 +282,56 @@ defmodule Nx.Vulkan.Device.BackendTest do
       absolute: 1.0e-4
     )
   end
+
+  describe "numbers that the host knows" do
+    defp dispatches(fun) do
+      before = NativeV.device_stats().dispatches
+      result = fun.()
+      {result, NativeV.device_stats().dispatches - before}
+    end
+
+    # Other tests may use the device at the same time.
+    defp fewest(fun), do: 1..20 |> Enum.map(fn _ -> dispatches(fun) end) |> Enum.min_by(&elem(&1, 1))
+
+    test "scalars are computed from them with nothing to wait for" do
+      count = fn ->
+        Enum.reduce_while(Stream.cycle([1]), place(0), fn _, i ->
+          if Nx.to_number(Nx.less(i, place(10))) == 1, do: {:cont, Nx.add(i, 1)}, else: {:halt, Nx.to_number(i)}
+        end)
+      end
+
+      assert fewest(count) == {10, 0}
+      assert {_, 1} = fewest(fn -> Nx.to_number(Nx.sin(place(0.5))) end)
+      assert {_, 1} = fewest(fn -> Nx.to_flat_list(Nx.add(place([1, 2]), 1)) end)
+    end
+
+    test "they have the bits of the device" do
+      ops = [:add, :subtract, :multiply, :divide, :min, :max, :less, :equal, :logical_and, :bitwise_xor]
+
+      for type <- [:s8, :u8, :s32, :u64, :s64, :f16, :bf16, :f32, :f64],
+          op <- ops,
+          op != :bitwise_xor or type in [:s8, :u8, :s32, :u64, :s64],
+          a <- [0, 1, 3, 100, 127],
+          b <- [1, 7, 120] do
+        scale = if type in [:f16, :bf16, :f32, :f64], do: 0.1, else: 1
+        [a, b] = Enum.map([a * scale, b * scale], &Nx.as_type(place(&1), type))
+        # Elements of something larger are unknown.
+        [x, y] = Enum.map([a, b], &Nx.slice(Nx.stack([&1, &1]), [1], [1]))
+        known = apply(Nx, op, [a, b])
+        assert Nx.to_binary(known) == Nx.to_binary(apply(Nx, op, [x, y])), "#{op} of #{inspect(a)} and #{inspect(b)}"
+      end
+    end
+
+    test "what others may have written is read" do
+      t = place(1.5)
+      pointer = Nx.to_pointer(t)
+      shared = Nx.from_pointer(VulkanoBackend, pointer, {:f, 32}, {}, [])
+      assert Nx.to_number(Nx.add(shared, 1)) == 2.5
+      assert Nx.to_number(Nx.add(t, 1)) == 2.5
+      donated = place(2.0)
+      step = Nx.Defn.jit(&Nx.sin(Nx.add(&1, 1.0)), compiler: Nx.Vulkan)
+      assert_in_delta Nx.to_number(step.(donated)), :math.sin(3.0), 1.0e-6
+      assert Nx.to_number(donated) == 2.0
+    end
+  end
 end

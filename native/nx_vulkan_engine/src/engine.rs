@@ -70,6 +70,8 @@ pub struct Engine {
     core: Arc<Core>,
     /// Where what is recorded goes instead of to the device.
     capture: Option<Capture>,
+    /// Whether kernels take numbers from launches, so that many launches have the same one.
+    shares_kernels: bool,
 }
 
 #[derive(Debug)]
@@ -147,7 +149,7 @@ impl Engine {
             cache_dir: options.cache_dir.clone(),
             open,
         };
-        let engine = Arc::new(Engine { core: Arc::new(core), capture: None });
+        let engine = Arc::new(Engine { core: Arc::new(core), capture: None, shares_kernels: false });
         match options.profile {
             Profiling::Off => {}
             Profiling::On => engine.start_profile()?,
@@ -166,7 +168,17 @@ impl Engine {
 
     /// The same device for a compilation: memory that ops ask for is virtual, and what they record is kept in a list.
     pub(crate) fn capturing(&self) -> Arc<Engine> {
-        Arc::new(Engine { core: Arc::clone(&self.core), capture: Some(Capture::default()) })
+        self.capturing_sharing(false)
+    }
+
+    /// The same; small kernels take numbers from launches if they are to be shared.
+    pub(crate) fn capturing_sharing(&self, shares_kernels: bool) -> Arc<Engine> {
+        Arc::new(Engine { core: Arc::clone(&self.core), capture: Some(Capture::default()), shares_kernels })
+    }
+
+    /// Whether small kernels take numbers from launches, so that many launches have the same one.
+    pub(crate) fn shares_kernels(&self) -> bool {
+        self.shares_kernels
     }
 
     /// The list of a capturing engine.
@@ -176,7 +188,7 @@ impl Engine {
 
     /// The device itself, also within a compilation: for what outlives it.
     pub(crate) fn uncaptured(&self) -> Arc<Engine> {
-        Arc::new(Engine { core: Arc::clone(&self.core), capture: None })
+        Arc::new(Engine { core: Arc::clone(&self.core), capture: None, shares_kernels: false })
     }
 
     /// Records an executable's commands.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nx_vulkan_device::memory::Buffer;
 use nx_vulkan_ir::dtype::nx_bytes;
 
-use crate::{DType, Engine, Error, Result, Type, View, eager};
+use crate::{DType, Engine, Error, Result, Type, Value, View, eager};
 
 /// Types of Rust whose bytes are those of a tensor's element.
 pub trait Native: bytemuck::Pod {
@@ -144,6 +144,7 @@ impl Tensor {
             engine.upload(&tensor.buffer, 0, &unpack(ty.dtype, bytes, ty.elements()))?;
         } else {
             engine.upload(&tensor.buffer, 0, bytes)?;
+            tensor.buffer.note_value(bytes);
         }
         Ok(tensor)
     }
@@ -176,6 +177,13 @@ impl Tensor {
                 expected: format!("{expected} bytes for {elements} elements of {dtype}"),
                 got: format!("{} bytes", out.len()),
             });
+        }
+        if self.view.elements() == 1
+            && let Some(bytes) = self.known_bytes()
+        {
+            engine.stream().check()?;
+            out.copy_from_slice(&bytes[..out.len()]);
+            return Ok(());
         }
         // One element stands for all of a uniform tensor; other views are gathered on the device.
         if self.view.is_uniform() && self.view.elements() > 1 {
@@ -219,7 +227,30 @@ impl Tensor {
         if !is_plain || out.len() as u64 > Self::SOON_BYTES || out.len() as u64 != self.nx_size_bytes(limit) {
             return Ok(false);
         }
+        if self.view.elements() == 1
+            && let Some(bytes) = self.known_bytes()
+        {
+            engine.stream().check()?;
+            out.copy_from_slice(&bytes[..out.len()]);
+            return Ok(true);
+        }
         engine.download_soon(&self.buffer, self.view.offset_bytes(), out)
+    }
+
+    /// The bytes of the element that all are, if it is all of a buffer that the host wrote, with zeros behind them. Sub-byte types have none.
+    fn known_bytes(&self) -> Option<[u8; MAX_ELEMENT_BYTES]> {
+        let dtype = self.view.dtype;
+        let is_all = self.view.offset == 0
+            && (self.view.is_uniform() || self.view.elements() == 1)
+            && dtype.bits() >= 8
+            && dtype.size_bytes() == self.buffer.size_bytes();
+        if is_all { self.buffer.value() } else { None }
+    }
+
+    /// The number that all elements are, if the host knows it.
+    pub(crate) fn known_value(&self) -> Option<Value> {
+        let bytes = self.known_bytes()?;
+        Some(Value::from_bits(self.view.dtype, u128::from_le_bytes(bytes)))
     }
 
     fn elements_up_to(&self, limit: Option<u64>) -> u64 {

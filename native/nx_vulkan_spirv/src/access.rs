@@ -314,6 +314,28 @@ pub fn exact_constant(code: &mut Code<'_, '_>, ctype: CType, bits: u64) -> Resul
     }
 }
 
+/// A number of a compute type, but for c128, whose lower and upper bits two parameters say.
+pub fn number(
+    code: &mut Code<'_, '_>,
+    layout: &mut ParamLayout,
+    ctype: CType,
+    [low, high]: [Param; 2],
+) -> Result<Word> {
+    let ty = value_type(code, ctype);
+    let low = code.param(layout.word(low))?;
+    match ctype {
+        CType::U32 => Ok(low),
+        CType::I32 | CType::F32 => Ok(code.bitcast(ty, low)),
+        CType::I64 | CType::U64 | CType::F64 | CType::C64 | CType::C128 => {
+            let high = code.param(layout.word(high))?;
+            let uint = code.linker.type_uint(32);
+            let pair = code.linker.type_vector(uint, 2);
+            let words = code.ids(Op::CompositeConstruct, pair, &[low, high]);
+            Ok(code.bitcast(ty, words))
+        }
+    }
+}
+
 /// The type in memory.
 fn storage_type(code: &mut Code<'_, '_>, element: Element) -> Word {
     match element {

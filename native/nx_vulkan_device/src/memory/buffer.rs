@@ -1,8 +1,8 @@
 //! A buffer: the owner of one block, which goes back to the pool when the last reference is dropped.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use ash::vk;
 
@@ -23,6 +23,10 @@ pub struct Buffer {
     external: Option<External>,
     /// The number of a buffer that stands for memory of a later run and has none itself.
     virtual_id: Option<u32>,
+    /// The bytes of a buffer of up to 16 that the host wrote, the first ones of these.
+    value: OnceLock<[u8; 16]>,
+    /// Whether it still has them: nothing but the host has written it.
+    has_value: AtomicBool,
 }
 
 impl Buffer {
@@ -39,6 +43,8 @@ impl Buffer {
             pool,
             external: None,
             virtual_id: None,
+            value: OnceLock::new(),
+            has_value: AtomicBool::new(false),
         }
     }
 
@@ -123,9 +129,32 @@ impl Buffer {
 
     /// Notes that work of this epoch and submission writes it.
     pub fn mark_write(&self, epoch: u64, serial: u64) {
+        self.forget_value();
         self.write_epoch.store(epoch, Relaxed);
         self.write_serial.store(serial, Relaxed);
         self.use_serial.store(serial, Relaxed);
+    }
+
+    /// Notes what the host has just written, all of a buffer of up to 16 bytes: so much is known of it without a look at the memory.
+    pub fn note_value(&self, bytes: &[u8]) {
+        let mut value = [0; 16];
+        if bytes.len() as u64 != self.size_bytes {
+            return;
+        }
+        if let Some(first) = value.get_mut(..bytes.len()) {
+            first.copy_from_slice(bytes);
+            self.has_value.store(self.value.set(value).is_ok(), Release);
+        }
+    }
+
+    /// Forgets it, because others may write the memory.
+    pub fn forget_value(&self) {
+        self.has_value.store(false, Release);
+    }
+
+    /// The bytes that the host wrote, with zeros behind them, unless something else has written the buffer since.
+    pub fn value(&self) -> Option<[u8; 16]> {
+        self.has_value.load(Acquire).then(|| self.value.get().copied()).flatten()
     }
 
     /// The last submission that writes the buffer; 0 for none.

@@ -345,6 +345,7 @@ impl Bench {
                 width: 1,
                 form: Form::Vectors,
                 fixed: None,
+                numbers: Default::default(),
             };
             let start = Instant::now();
             let generated = spec.generate(library, modes)?;

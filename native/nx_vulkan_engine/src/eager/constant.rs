@@ -4,8 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use nx_vulkan_device::memory::Buffer;
+use smallvec::SmallVec;
 
 use crate::program::op::Scalar;
+use crate::program::{Elementwise, passes};
 use crate::{DType, Engine, Result, Tensor, Type, Value, View};
 
 /// Distinct scalars kept before the cache starts over.
@@ -32,6 +34,7 @@ pub fn constant(engine: &Engine, value: Scalar, out: &Type) -> Result<Tensor> {
             let engine = engine.uncaptured();
             let element = Tensor::uninitialized(&engine, &Type::new(dtype, &[]))?;
             engine.upload(&element.buffer, 0, &bytes[..dtype.size_bytes() as usize])?;
+            element.buffer.note_value(&bytes[..dtype.size_bytes() as usize]);
             let mut cache = cache.lock().unwrap_or_else(|e| e.into_inner());
             if cache.len() >= CAPACITY {
                 cache.clear();
@@ -42,4 +45,27 @@ pub fn constant(engine: &Engine, value: Scalar, out: &Type) -> Result<Tensor> {
     };
     let view = View::contiguous(dtype, &[]).broadcast_trailing(&out.shape)?;
     Ok(Tensor::at(buffer, view))
+}
+
+/// What an elementwise op gives for operands whose numbers the host knows, if that is one element with the bits that the device would give:
+/// then nothing is recorded, and who reads it waits for nothing.
+pub fn computed(engine: &Engine, op: Elementwise, operands: &[Tensor], out: &Type) -> Result<Option<Tensor>> {
+    if engine.captures() || out.elements() != 1 || out.dtype.bits() < 8 || out.dtype.is_complex() {
+        return Ok(None);
+    }
+    let mut args: SmallVec<[(Value, DType); 3]> = SmallVec::new();
+    for operand in operands {
+        match operand.known_value() {
+            Some(value) if !is_nan(value) => args.push((value, operand.view.dtype)),
+            _ => return Ok(None),
+        }
+    }
+    let Some(value) = passes::computed(op, &args, out.dtype).filter(|&value| !is_nan(value)) else { return Ok(None) };
+    let bytes = value.cast(out.dtype).to_bits(out.dtype).to_le_bytes();
+    Tensor::from_nx_bytes(engine, out, &bytes[..out.dtype.size_bytes() as usize]).map(Some)
+}
+
+/// NaN of devices have other bits than those of hosts.
+fn is_nan(value: Value) -> bool {
+    value.real().is_nan() || value.imag().is_nan()
 }

@@ -119,6 +119,9 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
     check(op, operands, std::slice::from_ref(out))?;
     let call = Call { engine, op, operands, out, compile };
     if let Some(elementwise) = op.elementwise() {
+        if let Some(known) = constant::computed(engine, elementwise, operands, out)? {
+            return Ok(known);
+        }
         return call.elementwise(elementwise);
     }
     refuse_long(op, operands, compile)?;

@@ -18,6 +18,9 @@ use crate::{Engine, Error, Result, Tensor, Type, View};
 /// An output that keeps more than so many times its own bytes is copied to memory of its own.
 const MAX_KEPT: u64 = 2;
 
+/// Fused kernels of a program from which small ones take their numbers from launches: steps that are written out often differ in nothing else.
+const MANY_KERNELS: usize = 16;
+
 /// Arenas up to this take too little memory to be worth a launch more: a GPU has thousands of them.
 const SMALL_ARENA_BYTES: u64 = 1 << 20;
 
@@ -106,6 +109,8 @@ pub(super) fn build(engine: &Arc<Engine>, program: &Program) -> Result<Executabl
 }
 
 fn build_with(mut builder: Builder<'_>, program: &Program) -> Result<Executable> {
+    let fused = program.instructions.iter().filter(|instruction| matches!(instruction.op, Op::Fused(_))).count();
+    builder.capturing = builder.engine.capturing_sharing(fused >= MANY_KERNELS);
     let inputs = program.inputs.iter().map(|ty| builder.bind(ty)).collect::<Result<Vec<Tensor>>>()?;
     let outputs = builder.inline(program, &inputs)?;
     builder.finish(program.inputs.clone(), outputs)

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use nx_vulkan_device::capture::{Action, Command, Gate, Place};
 use nx_vulkan_ir::program::workgroup::supports;
@@ -32,6 +33,40 @@ const MAX_AHEAD: u64 = 16;
 
 /// Looks at conditions that may be under way at once.
 pub(super) const LOOKS: u64 = MAX_AHEAD + MAX_BLOCK;
+
+/// What iterations may take that turn out to be in vain: a 20th of the loop so far, at most 2 ms; less than a few looks cost is not worth one.
+const MAX_VAIN: Duration = Duration::from_millis(2);
+const MIN_VAIN: Duration = Duration::from_micros(200);
+const VAIN_PART: u32 = 20;
+
+/// How long iterations take, from the first look on: before it, drivers compile.
+#[derive(Debug, Default)]
+struct Pace {
+    first_look: Option<Instant>,
+    /// Iterations since, and how long they took.
+    iterations: u64,
+    taken: Duration,
+}
+
+impl Pace {
+    /// Notes that a look found so many iterations done.
+    fn note(&mut self, iterations: u64) {
+        match self.first_look {
+            None => self.first_look = Some(Instant::now()),
+            Some(first) => {
+                self.iterations += iterations;
+                self.taken = first.elapsed();
+            }
+        }
+    }
+
+    /// Iterations that may be done in vain: none where nobody knows how long one takes.
+    fn spare(&self) -> u64 {
+        let vain = (self.taken / VAIN_PART).clamp(MIN_VAIN, MAX_VAIN);
+        let spare = vain.as_nanos() * u128::from(self.iterations) / self.taken.as_nanos().max(1);
+        if self.iterations == 0 { 0 } else { spare.min(LOOKS.into()) as u64 }
+    }
+}
 
 /// Whether an op has to wait where nothing may.
 fn refused<T>(result: &Result<T>) -> bool {
@@ -346,27 +381,32 @@ impl Looped<'_> {
     }
 
     /// Iterations, which do nothing where the last one of `states` is 0. The host looks at a value of it while later iterations run: `ahead` at
-    /// most, and half as many as it knows that had to run, so that few are done in vain.
+    /// most, half as many as it knows that had to run, and no more than [`Pace::spare`] says.
     fn in_blocks(&self, states: usize, ahead: u64, operands: &mut Vec<Tensor>) -> Result<()> {
         if !is_true(self.engine, &operands[states - 1])? {
             return Ok(());
         }
         let (mut known, mut under_way) = (1, 0);
         let mut looks: VecDeque<(Tensor, u64)> = VecDeque::new();
+        let mut pace = Pace::default();
         loop {
-            let block = (known / 4).min(ahead).clamp(1, MAX_BLOCK);
+            let spare = pace.spare();
+            let ahead = ahead.min(known / 2).min(spare.div_ceil(2));
+            // What a block does behind the end is in vain, too.
+            let block = (known / 4).min(spare - ahead + 1).clamp(1, MAX_BLOCK);
             for _ in 0..block {
                 let next = self.iteration(operands)?;
                 operands.splice(..states, next);
             }
             looks.push_back((operands[states - 1].clone(), block));
             under_way += block;
-            while under_way > ahead.min(known / 2)
+            while under_way > ahead
                 && let Some((going, block)) = looks.pop_front()
             {
                 if !is_true(self.engine, &going)? {
                     return Ok(());
                 }
+                pace.note(block);
                 known += block;
                 under_way -= block;
             }

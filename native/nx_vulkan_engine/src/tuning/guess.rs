@@ -258,6 +258,9 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             joins_small_ops: false,
             iteration_work: ITERATION_WORK / CPU_SLOWNESS,
             max_work: MAX_WORK / CPU_SLOWNESS,
+            // Some 0.1 ms each with lavapipe on two cores, as long as five launches.
+            short_bytes: 1 << 20,
+            short_flops: 1 << 22,
         },
         DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => Programs {
             rows: RowLimits { elements: MOST_ELEMENTS, invocations, planned_invocations: invocations },
@@ -265,6 +268,9 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             joins_small_ops: true,
             iteration_work: ITERATION_WORK,
             max_work: MAX_WORK,
+            // Some 20 us of an H200.
+            short_bytes: 64 << 20,
+            short_flops: 1 << 28,
         },
     }
 }

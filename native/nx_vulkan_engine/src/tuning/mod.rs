@@ -235,6 +235,10 @@ pub struct Programs {
     pub iteration_work: u64,
     /// Work of one dispatch of a kernel of one workgroup, at most.
     pub max_work: u64,
+    /// Bytes of an iteration that takes about as long as its kernels take to start.
+    pub short_bytes: u64,
+    /// Operations on numbers of such an iteration.
+    pub short_flops: u64,
 }
 
 impl DeviceModel {

@@ -14,6 +14,8 @@ impl Programs {
             joins_small_ops: self.joins_small_ops,
             iteration_work: self.iteration_work,
             max_work: self.max_work,
+            short_bytes: self.short_bytes,
+            short_flops: self.short_flops,
             matrix_units,
             fusion: true,
             workgroups: true,

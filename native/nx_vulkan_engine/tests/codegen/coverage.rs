@@ -289,6 +289,7 @@ fn rules_reference_and_generator_take_the_same_types() {
             width: 1,
             form: Form::Vectors,
             fixed: None,
+            numbers: Default::default(),
         };
         spec.generate(library, modes).unwrap_or_else(|e| panic!("{} {dtypes:?}: {e}", op.name()));
     }

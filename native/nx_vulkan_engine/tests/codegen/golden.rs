@@ -148,6 +148,7 @@ fn map(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank: u8) 
         width: 1,
         form: Form::Vectors,
         fixed: None,
+        numbers: Default::default(),
     }
 }
 
@@ -213,6 +214,7 @@ fn maps() {
         width: 4,
         form: Form::Vectors,
         fixed: None,
+        numbers: Default::default(),
     };
     kernels.add("layouts", |l, m| several.generate(l, m));
     let places = Spec {
@@ -223,6 +225,7 @@ fn maps() {
         width: 1,
         form: Form::Vectors,
         fixed: None,
+        numbers: Default::default(),
     };
     kernels.add("places", |l, m| places.generate(l, m));
     let copy = Spec {
@@ -233,6 +236,7 @@ fn maps() {
         width: 1,
         form: Form::Vectors,
         fixed: None,
+        numbers: Default::default(),
     };
     kernels.add("copy_of_16_bytes", |l, m| copy.generate(l, m));
     kernels.compare();

@@ -75,6 +75,7 @@ fn spec(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank: u8)
         width: 1,
         form: Form::Vectors,
         fixed: None,
+        numbers: Default::default(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Loops and branches of compiled programs: the values of the reference, and how often the host has to do with them.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nx_vulkan_engine::program::{Builder, Operand, Program};
 use nx_vulkan_engine::reference::{self, Array};
@@ -28,11 +28,15 @@ fn float(value: f64) -> Array {
     Array::new(&Type::new(DType::F32, &[]), [Value::Float(value)])
 }
 
+/// One test at a time, since submissions are those of all threads.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs a compiled program and compares it with the reference. Answers how many submissions the run took, and whether it may wait.
 fn check(program: &Program, inputs: &[Array]) -> (u64, bool) {
-    // One at a time, since submissions are those of all threads.
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     let executable = Executable::compile(engine(), program.clone()).unwrap();
     let tensors: Vec<Tensor> =
         inputs.iter().map(|a| Tensor::from_nx_bytes(engine(), &a.ty, &a.to_nx_bytes()).unwrap()).collect();
@@ -289,4 +293,46 @@ fn known_loops_within_loops_are_part_of_them() {
     );
     let (submissions, waits) = check(&b.finish(&last).unwrap(), &[ramp(30)]);
     assert!(submissions <= 2 && !waits, "{submissions}");
+}
+
+/// A square matrix times itself, over and over, as long as a counter is below the limit, which nobody knows to be one.
+fn multiplying(n: u64) -> Program {
+    let b = Builder::new();
+    let (x, limit) = (b.input(DType::F32, &[n, n]), b.input(DType::F32, &[]));
+    let count = b.number(DType::F32, 0.0);
+    let last = b.while_loop(
+        &[count, x],
+        &[limit],
+        |b, v| b.less(b.multiply(v[0], v[0]), v[2]),
+        |b, v| vec![b.add(v[0], 1.0), b.multiply(b.dot(v[1], v[1]), 1.0 / n as f64)],
+    );
+    b.finish(&last).unwrap()
+}
+
+/// Dispatches of a run in which the loop takes so many steps.
+fn dispatches(executable: &Executable, x: &Tensor, steps: u64) -> u64 {
+    let limit = Array::new(&Type::new(DType::F32, &[]), [Value::Float((steps * steps) as f64 - 0.5)]);
+    let limit = Tensor::from_nx_bytes(engine(), &limit.ty, &limit.to_nx_bytes()).unwrap();
+    let before = engine().stats().dispatches;
+    let results = executable.run(&[x.clone(), limit], Compile::Allowed).unwrap();
+    engine().wait().unwrap();
+    let count = results[0].to_nx_bytes(engine(), None).unwrap();
+    assert_eq!(count, (steps as f32).to_ne_bytes());
+    engine().stats().dispatches - before
+}
+
+#[test]
+fn heavy_iterations_are_not_done_in_vain() {
+    let _alone = alone();
+    let n = 512;
+    let x = Array::new(&Type::new(DType::F32, &[n, n]), (0..n * n).map(|i| Value::Float((i % 7) as f64 / 8.0)));
+    let x = Tensor::from_nx_bytes(engine(), &x.ty, &x.to_nx_bytes()).unwrap();
+    let executable = Executable::compile(engine(), multiplying(n)).unwrap();
+    dispatches(&executable, &x, 1);
+    let once = dispatches(&executable, &x, 1);
+    let each = dispatches(&executable, &x, 2) - once;
+    // Each takes longer than what a look may cost, and 10 steps are too few for a 20th of them to be one.
+    for steps in [3, 10] {
+        assert_eq!(dispatches(&executable, &x, steps), once + (steps - 1) * each, "{steps} steps");
+    }
 }

@@ -262,9 +262,12 @@ impl Plan {
                 }
             }
             // A step's result takes the place of what it uses last.
-            let mut dying = uses(i);
-            dying.sort_unstable_by_key(|r| format!("{r:?}"));
-            dying.dedup();
+            let mut dying: SmallVec<[Ref; 3]> = SmallVec::new();
+            uses(i).into_iter().for_each(|r| {
+                if !dying.contains(&r) {
+                    dying.push(r)
+                }
+            });
             live -= dying.iter().filter(|r| last.get(r) == Some(&i)).map(|&r| words(r)).sum::<u32>().min(live);
             if last.contains_key(&this) {
                 live += words(this);

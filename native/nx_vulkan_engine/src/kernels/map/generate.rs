@@ -10,7 +10,7 @@ use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
 use nx_vulkan_spirv::lower::Lacks;
 use nx_vulkan_spirv::memory::Address;
 use nx_vulkan_spirv::scalar::Value;
-use nx_vulkan_spirv::steps::{bounds, dtype_of, find, run_steps};
+use nx_vulkan_spirv::steps::{bounds, dtype_of, find, number, run_steps};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::{SmallVec, smallvec};
 
@@ -49,6 +49,8 @@ pub struct Spec {
     pub form: Form,
     /// The sizes and strides that it is for, all where there are none.
     pub fixed: Option<Box<Fixed>>,
+    /// The types of numbers that a launch gives, of 64 bits each: for the steps, further inputs.
+    pub numbers: SmallVec<[DType; 1]>,
 }
 
 /// Vectors per invocation where functions are costly or one operand is read: several loads in flight hide the memory's latency behind them
@@ -134,10 +136,12 @@ impl Spec {
     }
 
     fn costly_steps(&self) -> usize {
+        let number = |k: usize| k.checked_sub(self.inputs.len()).and_then(|k| self.numbers.get(k).copied());
         let dtype = |r: &Ref| match r {
             Ref::Input(k) => match self.inputs.get(*k as usize).map(|p| p.element) {
                 Some(Element::Typed(dtype)) => dtype,
-                _ => DType::U32,
+                Some(Element::Raw(_)) => DType::U32,
+                None => number(*k as usize).unwrap_or(DType::U32),
             },
             Ref::Result(k) => self.steps.get(*k as usize).map_or(DType::U32, |s| s.out),
             Ref::Coordinate(_) | Ref::Linear => DType::U32,
@@ -276,6 +280,7 @@ impl Spec {
             let id = access::load(code, address, port.element, at)?;
             inputs.push(Value { id, dtype: dtype_of(port.element) });
         }
+        inputs.extend(self.numbers(code, params)?);
         let results = run_steps(code, &self.steps, &inputs, linear, &coordinates)?;
         for (i, (from, port)) in self.outputs.iter().enumerate() {
             let value = find(code, *from, &inputs, &results, linear, &coordinates)?;
@@ -285,6 +290,16 @@ impl Spec {
             access::store(code, address, port.element, at, value.id)?;
         }
         Ok(())
+    }
+
+    /// The numbers that the launch gives.
+    fn numbers(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout) -> Result<SmallVec<[Value; 4]>> {
+        let mut numbers = SmallVec::new();
+        for (j, &dtype) in self.numbers.iter().enumerate() {
+            let id = access::number(code, params, dtype.ctype(), number(self.inputs.len(), j))?;
+            numbers.push(Value { id, dtype });
+        }
+        Ok(numbers)
     }
 
     /// The address of vector `index`, from which the invocation's others are as far as its code says.
@@ -329,6 +344,8 @@ impl Spec {
                 lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.values.push(Value { id, dtype }));
             }
         }
+        let numbers = self.numbers(code, params)?;
+        lanes.iter_mut().for_each(|lane| lane.values.extend_from_slice(&numbers));
         // One vector after the other, so that few registers hold results.
         let mut store = |code: &mut Code<'_, '_>| {
             let firsts = self.first_outputs(code, params, index)?;
@@ -371,6 +388,7 @@ impl Spec {
                 _ => None,
             });
         }
+        let numbers = self.numbers(code, params)?;
         let outputs = self.first_outputs(code, params, index)?;
         let mut rest = zero;
         let together = if self.is_cheap() { 1 } else { (TOGETHER / width).min(self.vectors()) };
@@ -391,6 +409,7 @@ impl Spec {
                     let dtype = dtype_of(port.element);
                     vector.iter_mut().zip(ids).for_each(|(lane, id)| lane.values.push(Value { id, dtype }));
                 }
+                vector.iter_mut().for_each(|lane| lane.values.extend_from_slice(&numbers));
                 lanes.extend(vector);
             }
             let (results, rare) = code.hot(|code| self.compute_vector(code, &lanes))?;

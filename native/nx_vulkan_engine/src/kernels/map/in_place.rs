@@ -99,6 +99,7 @@ mod tests {
                 width,
                 form,
                 fixed: None,
+                numbers: Default::default(),
             };
             let words = spec.generate(Library::builtin().unwrap(), engine.float_modes().unwrap()).unwrap().words;
             let module = rspirv::dr::load_words(&words).unwrap();

@@ -85,6 +85,13 @@ fn by_blocks(model: &DeviceModel, spec: &Spec, elements: u64) -> Option<Spec> {
     (elements / u64::from(spec.elements_per_group()) < MAX_BLOCKS).then_some(spec)
 }
 
+/// Elements up to which kernels of long programs share their code: a launch of so many takes microseconds, while compiling takes milliseconds to a
+/// second.
+const MAX_SHARED_ELEMENTS: u64 = 1 << 14;
+
+/// Numbers that a launch gives: their parameters and those of 24 inputs have numbers of a byte.
+const MAX_NUMBERS: usize = 96;
+
 /// Which sizes and strides a map's kernel is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shapes {
@@ -235,6 +242,10 @@ fn map_whole(
         .filter_map(|r| if let Ref::Coordinate(axis) = r { Some(*axis as usize) } else { None })
         .collect();
     let linear_anywhere = steps.iter().flat_map(|s| &s.args).chain(&stored).any(is_index);
+    let numbers = match engine.shares_kernels() && elements_of(sizes) <= MAX_SHARED_ELEMENTS {
+        true => numbers(&mut steps, inputs.len()),
+        false => Numbers::new(),
+    };
     let strides: SmallVec<[&[i64]; 4]> =
         inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| &o.strides[..]).collect();
     let space = if !axes.is_empty() {
@@ -273,6 +284,7 @@ fn map_whole(
         width: 1,
         form: Form::Vectors,
         fixed: None,
+        numbers: numbers.iter().map(|(dtype, _)| *dtype).collect(),
     };
     if shapes == Shapes::Own
         && parameters(&spec) > ParamLayout::PUSH_WORDS
@@ -314,9 +326,12 @@ fn map_whole(
         }
     }
     let form = spec.form;
-    let bounds: SmallVec<[u32; 8]> = match bounds.iter().any(Option::is_some) {
-        true => bounds.into_iter().flat_map(Option::unwrap_or_default).collect(),
-        false => SmallVec::new(),
+    let extra: SmallVec<[u32; 8]> = match numbers.is_empty() && bounds.iter().all(Option::is_none) {
+        true => SmallVec::new(),
+        false => {
+            let bounds = bounds.into_iter().flat_map(Option::unwrap_or_default);
+            bounds.chain(numbers.iter().flat_map(|(_, bits)| [*bits as u32, (*bits >> 32) as u32])).collect()
+        }
     };
     let kernel_spec = KernelSpec::Map(spec);
     let kernel = engine.kernel(&kernel_spec, compile)?;
@@ -334,7 +349,7 @@ fn map_whole(
             })
             .collect();
         let count = sizes.iter().product::<u64>();
-        let arguments = Arguments { count: count as u32, sizes, places: &places, extra: &bounds };
+        let arguments = Arguments { count: count as u32, sizes, places: &places, extra: &extra };
         let per_group = u64::from(kernel.elements_per_group);
         let groups = match form {
             Form::Blocks { .. } => whole_grid(max_groups(engine.caps()), count / per_group),
@@ -344,14 +359,32 @@ fn map_whole(
     })
 }
 
+/// Types of numbers and their bits.
+type Numbers = SmallVec<[(DType, u64); 8]>;
+
+/// Takes the numbers out of steps and puts inputs in their place, as far as a launch can give them.
+fn numbers(steps: &mut [Step], inputs: usize) -> Numbers {
+    let mut numbers = Numbers::new();
+    for r in steps.iter_mut().flat_map(|step| &mut step.args) {
+        if let Ref::Constant(dtype, bits) = *r
+            && numbers.len() < MAX_NUMBERS
+            && let Ok(k) = u8::try_from(inputs + numbers.len())
+        {
+            *r = Ref::Input(k);
+            numbers.push((dtype, bits));
+        }
+    }
+    numbers
+}
+
 /// Words that the kernel takes where no sizes and strides are fixed.
 fn parameters(spec: &Spec) -> usize {
     let ports = || spec.inputs.iter().chain(spec.outputs.iter().map(|(_, port)| port));
     let strided = ports().filter(|port| port.layout.has_strides()).count();
     let rank = usize::from(spec.rank);
-    // The count, addresses, what divides by sizes, strides and biases or bounds.
+    // The count, addresses, what divides by sizes, strides and biases or bounds, and numbers.
     let bounded = ports().filter(|port| port.layout.is_bounded()).count();
-    1 + 2 * ports().count() + 3 * rank.saturating_sub(1) + strided * (rank + 1) + bounded
+    1 + 2 * ports().count() + 3 * rank.saturating_sub(1) + strided * (rank + 1) + bounded + 2 * spec.numbers.len()
 }
 
 /// The space with its axes in the order in which the first output lies in memory, so that neighbours are written together.

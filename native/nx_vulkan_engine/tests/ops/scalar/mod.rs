@@ -61,6 +61,7 @@ impl Runner {
             width,
             form: Form::Vectors,
             fixed: None,
+            numbers: Default::default(),
         };
         let kernel = spec.generate(Library::builtin().unwrap(), self.modes).unwrap();
         self.run_kernel(&kernel, inputs, out)

@@ -6,6 +6,7 @@
 mod deferred;
 mod graphs;
 mod known;
+mod long;
 mod narrow;
 mod numbers;
 mod one_op;

@@ -86,7 +86,7 @@ fn is_identity(op: &Op, from: &Type, out: &Type) -> bool {
 }
 
 /// The value of an op whose result the device rounds as the reference does. `None` where it might not.
-pub(super) fn computed(op: Elementwise, args: &[(Value, DType)], out: DType) -> Option<Value> {
+pub fn computed(op: Elementwise, args: &[(Value, DType)], out: DType) -> Option<Value> {
     let real = |t: DType| !t.is_complex();
     let alike = args.iter().all(|&(_, t)| t.is_integer() == out.is_integer());
     let integers = args.iter().all(|&(_, t)| t.is_integer());

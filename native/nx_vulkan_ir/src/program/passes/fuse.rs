@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
 use super::{Saving, Target};
-use crate::program::fused::{Plan, chosen, is_view};
+use crate::program::fused::{Computed, Made, Plan, chosen, is_view};
 use crate::program::reductions::Reductions;
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
 use crate::{DType, Error, Result, Type};
@@ -22,6 +22,34 @@ const MAX_SMALL: u64 = 16;
 /// Bytes from which what is stored anyway is read, and not computed again from more bytes. A kernel that reads it waits for the one that
 /// stores it, for about as long as GPUs take to read this much.
 const MIN_READ_BYTES: u64 = 4 << 20;
+
+/// Costly small ops, and parts that are put into something small, from which a program is long.
+const MIN_LONG: usize = 64;
+
+/// Elements up to which an op is small.
+const MAX_QUICK: u64 = 1 << 14;
+
+/// Costly steps, and parts that are put into something larger, that a kernel of a long program has. lavapipe's compiler takes longer than in
+/// proportion: with four costly steps the gradient of 200 steps of a sine compiles for 4.1 s, with two for 1.9, with as many as fit for 96; 0.2 s
+/// for four parts, 6 s for 23.
+const MAX_COSTLY: usize = 2;
+const MAX_BOUNDED: usize = 4;
+
+/// Whether a kernel of small ops compiles soon.
+fn is_small(plan: &Plan) -> bool {
+    if plan.elements() > MAX_QUICK {
+        return true;
+    }
+    let is_costly = |value: &&Computed| match &value.made {
+        Made::Step(step) => {
+            let args: SmallVec<[DType; 3]> = step.args.iter().map(|&r| plan.dtype(r)).collect();
+            !step.op.is_cheap(&args, step.out)
+        }
+        Made::Reduction { .. } => false,
+    };
+    plan.values.iter().filter(is_costly).count() <= MAX_COSTLY
+        && plan.loads.iter().filter(|load| load.bounded).count() <= MAX_BOUNDED
+}
 
 /// Whether a kernel keeps no more alive than its ops one by one do: it reads two large operands at most, as an op does that has one result.
 fn keeps_little(body: &Program) -> bool {
@@ -81,6 +109,10 @@ struct Fusion<'a> {
     outside: Vec<bool>,
     /// The group that stores the instruction's result.
     owners: Vec<Option<usize>>,
+    /// The groups that store several results.
+    storing_several: BTreeSet<usize>,
+    /// Whether the program has so many small ops that their kernels are kept small.
+    is_long: bool,
 }
 
 impl<'a> Fusion<'a> {
@@ -121,7 +153,10 @@ impl<'a> Fusion<'a> {
             reads: program.reads(),
             outside: vec![false; count],
             owners: vec![None; count],
+            storing_several: BTreeSet::new(),
+            is_long: false,
         };
+        fusion.is_long = fusion.is_long();
         for output in &program.outputs {
             if let Some(at) = fusion.maker(output) {
                 fusion.outside[at] = true;
@@ -187,6 +222,8 @@ impl<'a> Fusion<'a> {
     }
 
     fn place_computed(&mut self, at: usize, cheap: bool) {
+        // In long programs nothing small is computed twice, so that the work of this pass is in proportion to them.
+        let cheap = cheap && !(self.is_long && self.is_quick(at));
         self.merge_readers(at);
         let readers: Vec<usize> = self.readers[at].iter().copied().collect();
         let shared = self.outside[at] || readers.len() > 1;
@@ -271,7 +308,8 @@ impl<'a> Fusion<'a> {
     /// with later things.
     fn closed(&self, end: usize) -> usize {
         let span = |group: &Cluster| Some((*group.outputs.last()?, *group.outputs.first()?));
-        let mut spans: Vec<(usize, usize)> = self.groups.iter().flatten().filter_map(span).collect();
+        let groups = self.storing_several.iter().filter_map(|&group| self.groups[group].as_ref());
+        let mut spans: Vec<(usize, usize)> = groups.filter_map(span).collect();
         spans.sort_unstable_by(|a, b| b.cmp(a));
         spans.into_iter().fold(end, |end, (last, first)| if last >= end { end.min(first) } else { end })
     }
@@ -312,10 +350,13 @@ impl<'a> Fusion<'a> {
     }
 
     fn insert(&mut self, group: usize, at: usize, output: bool) {
-        if let Some(group) = self.groups[group].as_mut() {
-            group.members.insert(at);
+        if let Some(cluster) = self.groups[group].as_mut() {
+            cluster.members.insert(at);
             if output {
-                group.outputs.insert(at);
+                cluster.outputs.insert(at);
+            }
+            if cluster.outputs.len() > 1 {
+                self.storing_several.insert(group);
             }
         }
         if output {
@@ -349,11 +390,15 @@ impl<'a> Fusion<'a> {
         for &output in &merged.outputs {
             self.owners[output] = Some(a);
         }
-        for readers in &mut self.readers {
-            readers.remove(&b);
+        for source in two.members.iter().flat_map(|&at| self.sources(at)).collect::<Vec<usize>>() {
+            self.readers[source].remove(&b);
         }
         for &member in &merged.members {
             self.readers[member].remove(&a);
+        }
+        self.storing_several.remove(&b);
+        if merged.outputs.len() > 1 {
+            self.storing_several.insert(a);
         }
         self.groups[a] = Some(merged);
         self.groups[b] = None;
@@ -392,7 +437,22 @@ impl<'a> Fusion<'a> {
     fn is_kernel(&self, group: &Cluster) -> bool {
         let Some((body, _)) = self.body(group) else { return false };
         (self.target.saving != Saving::Kernels || keeps_little(&body))
-            && Plan::of(&body).is_ok_and(|plan| self.takes(&plan))
+            && Plan::of(&body).is_ok_and(|plan| self.takes(&plan) && (!self.is_long || is_small(&plan)))
+    }
+
+    /// Whether the program has so many small ops that compiling them would take long.
+    fn is_long(&self) -> bool {
+        let counts = |at: &usize| match self.kinds[*at] {
+            Role::Elementwise { cheap } => !cheap,
+            Role::Placement => true,
+            _ => false,
+        };
+        (0..self.kinds.len()).filter(counts).filter(|&at| self.is_quick(at)).count() >= MIN_LONG
+    }
+
+    /// Whether an instruction's results are small.
+    fn is_quick(&self, at: usize) -> bool {
+        self.program.instructions[at].outs.iter().all(|out| out.elements() <= MAX_QUICK)
     }
 
     fn takes(&self, plan: &Plan) -> bool {

@@ -20,6 +20,7 @@ mod vectorize_scalars;
 mod windows_to_axes;
 mod workgroup;
 
+pub use fold_constants::computed;
 pub use unstack::MAX_ROWS;
 
 use super::fused::Plan;
@@ -55,6 +56,11 @@ pub struct Target {
     pub iteration_work: u64,
     /// Work of one dispatch that has loops of which nobody knows how often they run, at most.
     pub max_work: u64,
+    /// Bytes and operations of an iteration that costs no more in vain than launches that read whether they have to run: as long as its kernels
+    /// take to start, some 20 us on an H200.
+    pub short_bytes: u64,
+    /// The same in operations on numbers.
+    pub short_flops: u64,
     /// Whether large products of f32 run on matrix units.
     pub matrix_units: bool,
     /// Whether groups of ops become one kernel each.
@@ -94,7 +100,7 @@ pub fn optimize(program: Program, target: &Target) -> Result<Program> {
     if target.workgroups {
         program = checked(dce::run(&workgroup::run(&program, target)?)?)?;
     }
-    program = guarded(program)?;
+    program = guarded(program, target)?;
     if target.fusion { fused(program, target) } else { Ok(program) }
 }
 
@@ -148,9 +154,9 @@ fn alone(mut program: Program) -> Result<Program> {
 }
 
 /// Guards loops, those within loops and branches too.
-fn guarded(mut program: Program) -> Result<Program> {
-    nested(&mut program, guarded)?;
-    checked(predicate_loops::run(&program)?)
+fn guarded(mut program: Program, target: &Target) -> Result<Program> {
+    nested(&mut program, |program| guarded(program, target))?;
+    checked(predicate_loops::run(&program, target)?)
 }
 
 fn fused(mut program: Program, target: &Target) -> Result<Program> {

@@ -3,17 +3,14 @@
 
 use smallvec::smallvec;
 
+use super::Target;
 use super::rewrite::Rewriter;
 use crate::program::counted::Trips;
 use crate::program::{Binary, Instruction, Loop, Op, Operand, Program};
 use crate::{DType, Result, Type};
 
-/// What an iteration may do so that it costs no more in vain than launches that read whether they have to run: some 20 us on an H200, as long
-/// as its kernels take to start.
-const MOST_BYTES: u64 = 64 << 20;
-const MOST_FLOPS: u64 = 1 << 28;
-
-pub fn run(program: &Program) -> Result<Program> {
+pub fn run(program: &Program, target: &Target) -> Result<Program> {
+    let is_cheap = |program: &Program| is_cheap(program, target);
     let mut new = Rewriter::new(program);
     for instruction in &program.instructions {
         let operands = new.operands(instruction)?;
@@ -47,7 +44,7 @@ fn is_bit(condition: &Program) -> bool {
 }
 
 /// Whether the body takes little time and is sure to end, whatever its inputs are.
-fn is_cheap(body: &Program) -> bool {
+fn is_cheap(body: &Program, target: &Target) -> bool {
     let type_of = body.types();
     let bytes = |instruction: &Instruction| {
         let operands = instruction.operands.iter().filter_map(|&o| type_of(o));
@@ -55,8 +52,8 @@ fn is_cheap(body: &Program) -> bool {
     };
     let has_loops = |op: &Op| matches!(op, Op::While(_) | Op::Cond(_) | Op::Workgroup(_));
     !body.instructions.iter().any(|i| has_loops(&i.op))
-        && body.instructions.iter().map(bytes).sum::<u64>() <= MOST_BYTES
-        && body.flops().is_some_and(|flops| flops <= MOST_FLOPS)
+        && body.instructions.iter().map(bytes).sum::<u64>() <= target.short_bytes
+        && body.flops().is_some_and(|flops| flops <= target.short_flops)
 }
 
 /// The loop whose last state says whether it goes on.

@@ -31,17 +31,19 @@ pub fn run(program: &Program) -> Result<Program> {
             readers.entry(operand).or_default().push(instruction);
         }
     }
+    let outputs: HashSet<Operand> = program.outputs.iter().copied().collect();
+    let type_of = program.types();
     let mut moved: HashMap<Operand, Moved> = HashMap::new();
     let mut first = 0;
     for instruction in &program.instructions {
         let result = Operand::Result(first);
         first += instruction.outs.len() as u32;
-        if instruction.outs.len() != 1 || program.outputs.contains(&result) {
+        if instruction.outs.len() != 1 || outputs.contains(&result) {
             continue;
         }
-        let (Some(readers), Some(found)) = (readers.get(&result), steps(program, instruction)) else { continue };
-        let Some(from) = program.type_of(found.operand) else { continue };
-        if readers.iter().all(|reader| takes(program, reader, result, from)) {
+        let (Some(readers), Some(found)) = (readers.get(&result), steps(&type_of, instruction)) else { continue };
+        let Some(from) = type_of(found.operand) else { continue };
+        if readers.iter().all(|reader| takes(&type_of, reader, result, from)) {
             moved.insert(result, found);
         }
     }
@@ -55,7 +57,7 @@ pub fn run(program: &Program) -> Result<Program> {
             new.moved(Operand::Result(u32::MAX));
             continue;
         }
-        let (op, operands) = match joined(program, instruction, &moved) {
+        let (op, operands) = match joined(&type_of, instruction, &moved) {
             Some((body, operands)) => (Op::Fused(Box::new(body)), operands),
             None => (instruction.op.clone(), instruction.operands.clone()),
         };
@@ -66,11 +68,10 @@ pub fn run(program: &Program) -> Result<Program> {
 }
 
 /// A product and what follows it as a body, whose inputs are the instruction's operands.
-fn product(program: &Program, instruction: &Instruction) -> Option<Program> {
+fn product<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Instruction) -> Option<Program> {
     match &instruction.op {
         Op::Dot { .. } => {
-            let inputs: Vec<Type> =
-                instruction.operands.iter().map(|&o| program.type_of(o).cloned()).collect::<Option<_>>()?;
+            let inputs: Vec<Type> = instruction.operands.iter().map(|&o| type_of(o).cloned()).collect::<Option<_>>()?;
             let operands = (0..inputs.len() as u32).map(Operand::Input).collect();
             let mut body = Program { inputs, outputs: vec![Operand::Result(0)], ..Program::default() };
             body.instructions.push(Instruction { operands, ..instruction.clone() });
@@ -82,8 +83,13 @@ fn product(program: &Program, instruction: &Instruction) -> Option<Program> {
 }
 
 /// Whether an instruction is a product that takes steps in from one type to that of an operand, and reads it as its factor alone.
-fn takes(program: &Program, instruction: &Instruction, operand: Operand, from: &Type) -> bool {
-    let Some(body) = product(program, instruction) else { return false };
+fn takes<'a>(
+    type_of: &impl Fn(Operand) -> Option<&'a Type>,
+    instruction: &Instruction,
+    operand: Operand,
+    from: &Type,
+) -> bool {
+    let Some(body) = product(type_of, instruction) else { return false };
     let Some((product, rest)) = body.instructions.split_first() else { return false };
     let reads = |o: &Operand| matches!(o, Operand::Input(k) if instruction.operands.get(*k as usize) == Some(&operand));
     let types: Option<Vec<&Type>> = product.operands.iter().map(|&o| body.type_of(o)).collect();
@@ -92,11 +98,11 @@ fn takes(program: &Program, instruction: &Instruction, operand: Operand, from: &
 }
 
 /// What an elementwise instruction does to the elements of its only operand, if that is cheap and reads no more bytes than it gives.
-fn steps(program: &Program, instruction: &Instruction) -> Option<Moved> {
+fn steps<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Instruction) -> Option<Moved> {
     let mut operands: SmallVec<[Operand; 3]> = smallvec![];
     let inputs = instruction.operands.iter().map(|&operand| input(&mut operands, operand)).collect::<Vec<_>>();
     let [operand] = *operands else { return None };
-    let ty = program.type_of(operand)?;
+    let ty = type_of(operand)?;
     let mut body = Program { inputs: vec![ty.clone()], ..Program::default() };
     body.outputs = match &instruction.op {
         Op::Fused(steps) => body.append(steps, &inputs),
@@ -124,8 +130,8 @@ fn input(operands: &mut SmallVec<[Operand; 3]>, operand: Operand) -> Operand {
 }
 
 /// A product with the steps on its operands as a body, and the operands that it takes then; `None` where no operand has moved.
-fn joined(
-    program: &Program,
+fn joined<'a>(
+    type_of: &impl Fn(Operand) -> Option<&'a Type>,
     instruction: &Instruction,
     moved: &HashMap<Operand, Moved>,
 ) -> Option<(Program, SmallVec<[Operand; 3]>)> {
@@ -144,7 +150,7 @@ fn joined(
             None => input(&mut operands, *operand),
         });
     }
-    body.outputs = body.append(&product(program, instruction)?, &inputs);
-    body.inputs = operands.iter().map(|&o| program.type_of(o).cloned()).collect::<Option<_>>()?;
+    body.outputs = body.append(&product(type_of, instruction)?, &inputs);
+    body.inputs = operands.iter().map(|&o| type_of(o).cloned()).collect::<Option<_>>()?;
     Some((body, operands))
 }
