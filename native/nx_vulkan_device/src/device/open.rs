@@ -162,6 +162,8 @@ pub struct OpenDevice {
     /// The validation layer's messages, where it watches.
     pub log: Option<Arc<ValidationLog>>,
     lost: AtomicBool,
+    /// Whether it was opened to tell of kernels.
+    statistics: bool,
     /// Keeps the messenger alive until the device is gone, so that it hears of leaked objects.
     _instance: Arc<VulkanInstance>,
 }
@@ -173,20 +175,23 @@ static KEPT: Mutex<Vec<Arc<OpenDevice>>> = Mutex::new(Vec::new());
 
 impl OpenDevice {
     /// The device that the selector names: the one that is open already, or else opened now.
-    pub fn shared(selector: Option<&str>, validation: Validation) -> Result<Arc<OpenDevice>> {
+    /// With `statistics` it tells, if its driver does, what the driver's compiler makes of kernels.
+    pub fn shared(selector: Option<&str>, validation: Validation, statistics: bool) -> Result<Arc<OpenDevice>> {
         let instance = VulkanInstance::shared(validation)?;
         let mut listed = list(&instance)?;
         let infos: Vec<DeviceInfo> = listed.iter().map(|l| l.info.clone()).collect();
         let chosen = listed.swap_remove(choose(&infos, selector)?);
         if instance.log.is_some() {
-            return OpenDevice::open(chosen, instance).map(Arc::new);
+            return OpenDevice::open(chosen, instance, statistics).map(Arc::new);
         }
         let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |d: &&Arc<OpenDevice>| d.info.index == chosen.info.index && !d.lost.load(Relaxed);
+        let same = |d: &&Arc<OpenDevice>| {
+            d.info.index == chosen.info.index && d.statistics == statistics && !d.lost.load(Relaxed)
+        };
         if let Some(open) = kept.iter().find(same) {
             return Ok(Arc::clone(open));
         }
-        let open = Arc::new(OpenDevice::open(chosen, instance)?);
+        let open = Arc::new(OpenDevice::open(chosen, instance, statistics)?);
         kept.push(Arc::clone(&open));
         Ok(open)
     }
@@ -196,8 +201,9 @@ impl OpenDevice {
         self.lost.store(true, Relaxed);
     }
 
-    fn open(chosen: Listed, instance: Arc<VulkanInstance>) -> Result<OpenDevice> {
+    fn open(chosen: Listed, instance: Arc<VulkanInstance>, statistics: bool) -> Result<OpenDevice> {
         let Listed { info, physical } = chosen;
+        let physical = physical.ok_or_else(|| no_device(format!("{info} can't be opened")))?;
         let family = queue_family(&physical).ok_or_else(|| no_device("the device has no compute queue"))?;
 
         let supported = supported_features(&physical)?;
@@ -205,6 +211,7 @@ impl OpenDevice {
         let extensions = DeviceExtensions {
             khr_cooperative_matrix: features.cooperative_matrix,
             khr_external_memory_fd: true,
+            khr_pipeline_executable_properties: statistics && features.pipeline_executable_info,
             ..DeviceExtensions::empty()
         }
         .intersection(physical.supported_extensions());
@@ -237,6 +244,7 @@ impl OpenDevice {
             caps,
             log: instance.log.clone(),
             lost: AtomicBool::new(false),
+            statistics,
             _instance: instance,
         })
     }
