@@ -116,9 +116,9 @@ fn run(file: Option<&str>, part: Option<&str>) -> std::result::Result<Outcome, B
         None => print!("{page}"),
     }
     let found = engine.pipelines();
-    let spilling = found.iter().filter(|p| p.statistics().is_some_and(|s| s.spills.unwrap_or(0) > 0)).count();
+    let spilling = found.iter().filter(|p| p.statistics().is_some_and(report::spills)).count();
     eprintln!(
-        "{}: {} pipelines of {} programs and modules in {:.0} s, {spilling} spill, {} unsupported, {} failed",
+        "{}: {} pipelines of {} programs and modules in {:.0} s, {spilling} spill or have scratch memory, {} unsupported, {} failed",
         engine.info().name,
         found.len(),
         outcome.compiled,

@@ -55,14 +55,15 @@ fn families(page: &mut String, told: &[(String, Statistics)]) -> std::fmt::Resul
         by_family.entry(family(name)).or_default().push(statistics);
     }
     writeln!(page, "\n## By family\nThe most of each, and the fewest subgroups at once.\n")?;
-    writeln!(page, "| family | kernels | registers | spilled | shared B | subgroups | instructions |")?;
-    writeln!(page, "|---|---:|---:|---:|---:|---:|---:|")?;
+    writeln!(page, "| family | kernels | registers | spilled | scratch B | shared B | subgroups | instructions |")?;
+    writeln!(page, "|---|---:|---:|---:|---:|---:|---:|---:|")?;
     for (name, all) in by_family {
         let fewest = all.iter().filter_map(|s| s.subgroups).min();
         let numbers = [
             Some(all.len() as u64),
             most(&all, |s| s.registers),
             most(&all, |s| s.spills),
+            most(&all, |s| s.scratch_bytes),
             most(&all, |s| s.shared_bytes),
             fewest,
             most(&all, |s| s.instructions),
@@ -130,17 +131,30 @@ fn write(engine: &Engine, outcome: &Outcome, of_tiles: &[OfTile]) -> Result<Stri
         writeln!(page, "\nThe driver tells nothing of them.")?;
         return Ok(page);
     }
-    let mut spilled: Vec<_> = told.iter().filter(|(_, s)| s.spills.unwrap_or(0) > 0).cloned().collect();
-    spilled.sort_by_key(|(_, s)| std::cmp::Reverse(s.spills));
+    let tells_spills = told.iter().any(|(_, s)| s.spills.is_some());
+    let mut spilled: Vec<_> = told.iter().filter(|(_, s)| spills(s)).cloned().collect();
+    spilled.sort_by_key(|(_, s)| std::cmp::Reverse((s.spills, s.scratch_bytes)));
     let mut few: Vec<_> =
         told.iter().filter(|(_, s)| s.subgroups.is_some_and(|n| n < FEW_SUBGROUPS)).cloned().collect();
     few.sort_by_key(|(_, s)| s.subgroups);
-    writeln!(page, "{} spill; {} have fewer than {FEW_SUBGROUPS} subgroups at once.", spilled.len(), few.len())?;
+    match tells_spills {
+        true => write!(page, "{} spill", spilled.len())?,
+        false => write!(page, "The driver tells no spills; {} have memory of each invocation", spilled.len())?,
+    }
+    match told.iter().any(|(_, s)| s.subgroups.is_some()) {
+        true => writeln!(page, "; {} have fewer than {FEW_SUBGROUPS} subgroups at once.", few.len())?,
+        false => writeln!(page, ".")?,
+    }
     families(&mut page, &told)?;
-    list(&mut page, "Spills", &spilled)?;
+    list(&mut page, if tells_spills { "Spills" } else { "Memory of each invocation" }, &spilled)?;
     list(&mut page, "Few subgroups", &few)?;
     tiles(&mut page, of_tiles)?;
     Ok(page)
+}
+
+/// Whether registers went to memory; where the driver does not tell, whether an invocation has memory, which is for arrays as well.
+pub fn spills(statistics: &Statistics) -> bool {
+    statistics.spills.or(statistics.scratch_bytes).unwrap_or(0) > 0
 }
 
 /// The page.
