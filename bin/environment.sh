@@ -19,6 +19,18 @@ lavapipe_manifest() {
   manifests=$(driver_manifests 'lvp_icd*.json') && printf '%s\n' "${manifests%%$'\n'*}"
 }
 
+# Where bin/setup puts drivers that tests alone use.
+test_drivers_folder() { printf '%s\n' "${XDG_CACHE_HOME:-$HOME/.cache}/nx_vulkan/drivers"; }
+
+# The manifest of SwiftShader, another Vulkan on the CPU, as bin/setup leaves it.
+swiftshader_manifest() { files_like "$(test_drivers_folder)/vk_swiftshader_icd.json"; }
+
+# Mesa's library that pretends a GPU of `amdgpu` or `nouveau` is there.
+drm_shim() {
+  local shims
+  shims=$(files_like "/usr/lib/*/lib$1_noop_drm_shim.so" "/usr/lib*/lib$1_noop_drm_shim.so") && printf '%s\n' "${shims%%$'\n'*}"
+}
+
 # A driver manifest for real hardware and the device nodes of such hardware. A driver without its device, as in many
 # containers, and a device without its driver both count as no GPU. Elsewhere the driver comes with the system or MoltenVK.
 has_gpu() {
@@ -77,15 +89,48 @@ fetch_elixir_packages() {
 }
 
 # What a run of the tests may use, by NX_VULKAN_TEST_DEVICE: `lavapipe` (as when it is unset) shows the Vulkan loader
-# lavapipe alone, `none` no driver at all, `any` leaves it what it finds.
+# lavapipe alone, `swiftshader` SwiftShader alone, `none` no driver at all, `any` leaves it what it finds. `radv:<family>` and
+# `nvk:<chipset>` show it a GPU that is not there, such as radv:navi31 and nvk:0x172: Mesa's driver compiles for it, and what
+# is submitted does nothing. Such a device has to be opened by `on_test_device`.
 choose_test_device() {
+  test_preload=""
   export NX_VULKAN_TEST_DEVICE="${NX_VULKAN_TEST_DEVICE:-lavapipe}"
   case "$NX_VULKAN_TEST_DEVICE" in
     lavapipe) VK_DRIVER_FILES=$(lavapipe_manifest) ;;
+    swiftshader)
+      VK_DRIVER_FILES=$(swiftshader_manifest) ||
+        { echo "SwiftShader is not there: bin/setup --test takes it out of Debian's chromium-common" >&2 && return 1; }
+      ;;
+    radv:*)
+      export AMDGPU_GPU_ID="${NX_VULKAN_TEST_DEVICE#radv:}"
+      pretend amdgpu 'radeon_icd*.json' || return 1
+      ;;
+    nvk:*)
+      # NVK does not open Turing unless it is told to in some versions of Mesa.
+      export NOUVEAU_CHIPSET="${NX_VULKAN_TEST_DEVICE#nvk:}" NVK_I_WANT_A_BROKEN_VULKAN_DRIVER=1
+      pretend nouveau 'nouveau_icd*.json' || return 1
+      ;;
     none) VK_DRIVER_FILES=/nonexistent/no-driver.json ;;
     any) return 0 ;;
-    *) echo "NX_VULKAN_TEST_DEVICE is none, lavapipe or any, not $NX_VULKAN_TEST_DEVICE" >&2 && return 1 ;;
+    *) echo "NX_VULKAN_TEST_DEVICE is none, lavapipe, swiftshader, radv:<family>, nvk:<chipset> or any, not $NX_VULKAN_TEST_DEVICE" >&2 && return 1 ;;
   esac
   # Loaders before 1.3.207 know the second name only.
   export VK_DRIVER_FILES VK_ICD_FILENAMES="$VK_DRIVER_FILES"
+}
+
+# The driver and the library for a GPU that is not there.
+pretend() {
+  local manifests
+  test_preload=$(drm_shim "$1") || { echo "there is no lib$1_noop_drm_shim.so: it is in Debian's mesa-drm-shim" >&2 && return 1; }
+  manifests=$(driver_manifests "$2") || { echo "there is no driver manifest $2" >&2 && return 1; }
+  VK_DRIVER_FILES="${manifests%%$'\n'*}"
+}
+
+# Runs a command with the device that choose_test_device chose.
+on_test_device() {
+  if [ -n "$test_preload" ]; then
+    LD_PRELOAD="$test_preload" "$@"
+  else
+    "$@"
+  fi
 }

@@ -1,10 +1,16 @@
-# NX_VULKAN_TEST_DEVICE says what the run must be on: `lavapipe`, `any` device, or `none`. Set and not there, the run
+# NX_VULKAN_TEST_DEVICE says what the run must be on: `lavapipe`, `swiftshader`, a device that Mesa only pretends
+# (`radv:navi31`, `nvk:0x172`; see bin/environment.sh), `any` device, or `none`. Set and not there, the run
 # fails. Unset, the tests that need a device are left out where there is none, and ExUnit's last line counts them as
 # excluded.
 wanted = System.get_env("NX_VULKAN_TEST_DEVICE", "")
 
-if wanted not in ["", "none", "lavapipe", "any"] do
-  raise ArgumentError, "NX_VULKAN_TEST_DEVICE is none, lavapipe or any, not #{inspect(wanted)}"
+# How names of devices begin.
+named = %{"swiftshader" => "SwiftShader", "radv" => "AMD", "nvk" => "NVIDIA"}
+sort = wanted |> String.split(":") |> hd()
+
+if wanted not in ["", "none", "lavapipe", "any"] and not is_map_key(named, sort) do
+  raise ArgumentError,
+        "NX_VULKAN_TEST_DEVICE is none, lavapipe, swiftshader, radv:<family>, nvk:<chipset> or any, not #{inspect(wanted)}"
 end
 
 device =
@@ -14,7 +20,15 @@ device =
 
 found = if device, do: device.name, else: "none"
 
-if (wanted == "any" and device == nil) or (wanted == "lavapipe" and not match?(%{kind: :cpu}, device)) do
+is_wrong =
+  cond do
+    wanted == "any" -> device == nil
+    wanted == "lavapipe" -> not match?(%{kind: :cpu}, device)
+    name = named[sort] -> not String.starts_with?(found, name)
+    true -> false
+  end
+
+if is_wrong do
   raise "NX_VULKAN_TEST_DEVICE is #{wanted}, but the device is #{found}"
 end
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::kernel::{Pipeline, PipelineKey};
+use crate::kernel::{Pipeline, PipelineKey, Statistics};
 use crate::work::Work;
 
 /// Rows that a printed profile has; the rest is summed up in one.
@@ -37,6 +37,8 @@ pub struct ProfileRow {
     pub written_bytes: u64,
     /// Operations of the launches; `None` where those of one of them are not known.
     pub flops: Option<u64>,
+    /// What the driver's compiler made of the kernel, where it was asked.
+    pub statistics: Option<Statistics>,
 }
 
 impl ProfileRow {
@@ -136,6 +138,10 @@ impl fmt::Display for Profile {
             let name = format!("{} others", rest.len());
             writeln!(f, "{name:<width$} {calls:>8} {:>11.3}", ms(time))?;
         }
+        let told = self.rows.iter().take(MAX_PRINTED).filter_map(|row| Some((row, row.statistics.as_ref()?)));
+        for (row, statistics) in told {
+            writeln!(f, "{:<width$} {statistics}", row.kernel)?;
+        }
         if self.unmeasured > 0 {
             writeln!(f, "{} launches were not measured", self.unmeasured)?;
         }
@@ -225,6 +231,10 @@ impl Profiler {
             read_bytes: 0,
             written_bytes: 0,
             flops: Some(0),
+            statistics: match what {
+                Measured::Kernel(pipeline) => pipeline.statistics().cloned(),
+                Measured::Fill | Measured::Copy => None,
+            },
         });
         row.calls += 1;
         row.time += time;
@@ -248,7 +258,15 @@ mod tests {
 
     fn row(kernel: &str, ms: u64, bytes: u64, flops: Option<u64>) -> ProfileRow {
         let time = Duration::from_millis(ms);
-        ProfileRow { kernel: kernel.to_string(), calls: 4, time, read_bytes: bytes, written_bytes: 0, flops }
+        ProfileRow {
+            kernel: kernel.to_string(),
+            calls: 4,
+            time,
+            read_bytes: bytes,
+            written_bytes: 0,
+            flops,
+            statistics: None,
+        }
     }
 
     #[test]

@@ -122,7 +122,8 @@ impl Engine {
     /// # Errors
     /// As [`Engine::open`].
     pub fn open_with(options: &Options) -> Result<Arc<Engine>> {
-        let open = OpenDevice::shared(options.selector.as_deref(), options.validation, options.lower)?;
+        let open =
+            OpenDevice::shared(options.selector.as_deref(), options.validation, options.lower, options.statistics)?;
         let plan = DeviceMemoryPlan::new(&open.caps, options.memory_limit_bytes, options.host_access);
         let limits = plan.limits;
         let backing = VulkanBacking::new(Arc::clone(&open.device), plan);
@@ -627,6 +628,11 @@ impl Engine {
     /// have served, which is faster, and leaves memory to others.
     pub fn take_growth(&self) -> bool {
         self.core.pool.take_growth()
+    }
+
+    /// All pipelines that are compiled.
+    pub fn pipelines(&self) -> Vec<Arc<Pipeline>> {
+        self.core.pipelines.all()
     }
 
     /// Counters since the engine was opened.

@@ -74,7 +74,9 @@ pub mod tuning;
 pub use engine::{Engine, Stats};
 pub use executable::{Executable, GoesOn};
 pub use kernels::Compile;
-pub use nx_vulkan_device::kernel::{Access, Binding, BoundLaunch, Interface, Launch, Pipeline, PipelineKey, Waits};
+pub use nx_vulkan_device::kernel::{
+    Access, Binding, BoundLaunch, Interface, Launch, Pipeline, PipelineKey, Statistics, Waits,
+};
 pub use nx_vulkan_device::memory::{Buffer, HostAccess};
 pub use nx_vulkan_device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
 pub use nx_vulkan_ir::{

@@ -31,6 +31,8 @@ pub struct Options {
     pub dump_spirv: Option<PathBuf>,
     /// Whether times of kernels are taken from the start.
     pub profile: Profiling,
+    /// Whether the driver is asked what its compiler made of each kernel, which takes it longer to compile.
+    pub statistics: bool,
     /// How exact products of f32 are.
     pub precision: Precision,
     /// Types that are lowered although the device has them, to test what happens on one that has not.
@@ -94,6 +96,16 @@ const PROFILE: Variable<Profiling> = Variable {
     },
 };
 
+const STATISTICS: Variable<bool> = Variable {
+    name: "NX_VULKAN_STATISTICS",
+    expected: "1 or 0",
+    parse: |word| match word {
+        "1" | "true" => Some(true),
+        "0" | "false" => Some(false),
+        _ => None,
+    },
+};
+
 const PRECISION: Variable<Precision> = Variable {
     name: "NX_VULKAN_PRECISION",
     expected: "default, high or highest",
@@ -145,7 +157,8 @@ impl<T> Variable<T> {
 impl Options {
     /// What the environment says: `NX_VULKAN_DEVICE` (or, where that is not set, `NXV_DEVICE`, as earlier programs call it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
     /// (bytes), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`:
-    /// [`Profiling::Printed`]), `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_LOWER` (types, or `all`).
+    /// [`Profiling::Printed`]), `NX_VULKAN_STATISTICS` (`1`), `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_LOWER` (types, or
+    /// `all`).
     ///
     /// What none of them can mean is as if it were not set: see [`Options::check_env`].
     pub fn from_env() -> Options {
@@ -161,6 +174,7 @@ impl Options {
             host_access: HOST_ACCESS.read_if_valid().unwrap_or(HostAccess::Auto),
             dump_spirv: std::env::var_os("NX_VULKAN_DUMP_SPIRV").filter(|v| !v.is_empty()).map(PathBuf::from),
             profile: PROFILE.read_if_valid().unwrap_or_default(),
+            statistics: STATISTICS.read_if_valid().unwrap_or_default(),
             precision: PRECISION.read_if_valid().unwrap_or_default(),
             lower: LOWER.read_if_valid().unwrap_or_default(),
         }
@@ -190,6 +204,7 @@ fn check_variables(value_of: impl Fn(&str) -> Option<String>) -> Result<()> {
     HOST_ACCESS.read(&value_of)?;
     PROFILE.read(&value_of)?;
     LOWER.read(&value_of)?;
+    STATISTICS.read(&value_of)?;
     PRECISION.read(&value_of).map(|_| ())
 }
 
@@ -214,6 +229,7 @@ mod tests {
             ("NX_VULKAN_MAX_PIPELINES", "-3"),
             ("NX_VULKAN_HOST_ACCESS", "foo"),
             ("NX_VULKAN_PROFILE", "yes"),
+            ("NX_VULKAN_STATISTICS", "all"),
             ("NX_VULKAN_PRECISION", "bogus"),
         ] {
             let error = check(name, value).expect_err(name).to_string();

@@ -6,6 +6,7 @@ mod compile;
 mod list;
 mod lock;
 mod matrix;
+mod metal;
 mod ops;
 mod shaders;
 mod validate;
@@ -29,6 +30,7 @@ const USAGE: &str = "\
 cargo xtask shaders            build what has changed in priv/shaders
 cargo xtask shaders --check    check that sources, modules and lock agree
 cargo xtask validate           run spirv-val on every module
+cargo xtask metal [folder ...] check that spirv-cross makes Metal's language of them, and of the modules in folders
 cargo xtask ops                write the Elixir side's table of ops
 cargo xtask ops --check        check that it is the engine's";
 
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         ["shaders"] => shaders::build(&root),
         ["shaders", "--check"] => shaders::check(&root),
         ["validate"] => validate::all(&root),
+        ["metal", folders @ ..] => metal::all(&root, folders),
         ["ops"] => ops::build(workspace),
         ["ops", "--check"] => ops::check(workspace),
         _ => {

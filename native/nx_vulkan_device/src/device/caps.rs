@@ -94,6 +94,8 @@ pub struct Caps {
     /// units do 16 times as many multiplications as their f32 lanes. With the 32 or 48 warps of others they do 2 to 4 times as
     /// many, and six products would be slower than fma.
     pub bfloat16_matrix: bool,
+    /// Whether drivers are asked what their compiler made of kernels: `pipelineExecutableInfo`, which is enabled on request only.
+    pub pipeline_statistics: bool,
 
     /// Multiprocessors (`VK_NV_shader_sm_builtins`), compute units (`VK_AMD_shader_core_properties2`) or cores (`VK_ARM_shader_core_builtins`), where the
     /// driver tells how many there are.
@@ -190,6 +192,7 @@ impl Caps {
             compute_full_subgroups: enabled.compute_full_subgroups,
             cooperative_matrix: matrix.float16,
             bfloat16_matrix: matrix.bfloat16,
+            pipeline_statistics: enabled.pipeline_executable_info,
             processors: processors(p),
             processor_invocations: processor_invocations(p),
             subgroup_size,
@@ -463,6 +466,7 @@ pub(super) fn usable_features() -> DeviceFeatures {
         subgroup_size_control: true,
         compute_full_subgroups: true,
         cooperative_matrix: true,
+        pipeline_executable_info: true,
         ..DeviceFeatures::empty()
     }
 }

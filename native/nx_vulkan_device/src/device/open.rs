@@ -1,14 +1,18 @@
 //! Opening a device: the floor it must meet, the features and the queue that the engine takes.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ash::vk;
 use nx_vulkan_ir::{Error, Result};
 use nx_vulkan_spirv::lower::Lacks;
 use vulkano::device::physical::PhysicalDevice;
 use vulkano::device::{Device, DeviceCreateInfo, DeviceExtensions, Queue, QueueCreateInfo, QueueFlags};
-use vulkano::{Validated, Version, VulkanError};
+use vulkano::instance::Instance;
+use vulkano::{Validated, Version, VulkanError, VulkanObject};
 
 use super::caps::{Caps, Features, supported_features, wanted_features};
 use super::instance::{Validation, ValidationLog, VulkanInstance, describe};
@@ -17,15 +21,80 @@ use super::{DeviceInfo, DeviceKind, bfloat16, no_device};
 
 pub(super) struct Listed {
     pub info: DeviceInfo,
-    physical: Arc<PhysicalDevice>,
+    /// None where its driver says what can't be.
+    physical: Option<Arc<PhysicalDevice>>,
 }
 
 pub(super) fn list(instance: &VulkanInstance) -> Result<Vec<Listed>> {
-    let devices = instance
-        .instance
-        .enumerate_physical_devices()
-        .map_err(|e| no_device(format!("the devices could not be listed: {e}")))?;
-    devices.enumerate().map(|(index, physical)| Ok(Listed { info: info(index, &physical)?, physical })).collect()
+    let handles = handles(&instance.instance)?;
+    handles.into_iter().enumerate().map(|(index, handle)| listed(&instance.instance, index, handle)).collect()
+}
+
+/// vulkano's own list is all or nothing: it panics where one driver reports a number that is none of Vulkan's.
+fn handles(instance: &Arc<Instance>) -> Result<Vec<vk::PhysicalDevice>> {
+    let enumerate = instance.fns().v1_0.enumerate_physical_devices;
+    loop {
+        let mut count = 0;
+        // SAFETY: the instance lives; a null pointer asks for the count.
+        let counted = unsafe { enumerate(instance.handle(), &mut count, null_mut()) };
+        if counted != vk::Result::SUCCESS {
+            return Err(no_device(format!("the devices could not be listed: {counted}")));
+        }
+        let mut handles = vec![vk::PhysicalDevice::null(); count as usize];
+        // SAFETY: likewise, with room for `count` of them.
+        let got = unsafe { enumerate(instance.handle(), &mut count, handles.as_mut_ptr()) };
+        match got {
+            vk::Result::SUCCESS => {
+                handles.truncate(count as usize);
+                return Ok(handles);
+            }
+            // There are more by now.
+            vk::Result::INCOMPLETE => {}
+            other => return Err(no_device(format!("the devices could not be listed: {other}"))),
+        }
+    }
+}
+
+fn listed(instance: &Arc<Instance>, index: usize, handle: vk::PhysicalDevice) -> Result<Listed> {
+    let mut said = vk::PhysicalDeviceProperties::default();
+    // SAFETY: the instance gave this handle.
+    unsafe { (instance.fns().v1_0.get_physical_device_properties)(handle, &mut said) };
+    let hidden = |reason: String| Ok(Listed { info: nonsensical(index, &said, reason), physical: None });
+    if !(0..=vk::PhysicalDeviceType::CPU.as_raw()).contains(&said.device_type.as_raw()) {
+        return hidden(format!(
+            "its driver reports the device type {}, which Vulkan has not",
+            said.device_type.as_raw()
+        ));
+    }
+    // What else vulkano does not understand hides this device alone, too.
+    // SAFETY: the instance gave this handle.
+    let known = catch_unwind(AssertUnwindSafe(|| unsafe { PhysicalDevice::from_handle(Arc::clone(instance), handle) }));
+    match known {
+        Ok(Ok(physical)) => Ok(Listed { info: info(index, &physical)?, physical: Some(physical) }),
+        Ok(Err(error)) => hidden(format!("its driver does not describe it: {error}")),
+        Err(_) => hidden("its driver describes it in numbers that Vulkan has not".into()),
+    }
+}
+
+/// What can be told of a device whose driver says what can't be.
+fn nonsensical(index: usize, said: &vk::PhysicalDeviceProperties, reason: String) -> DeviceInfo {
+    let name: Vec<u8> = said.device_name.iter().map(|&c| c as u8).take_while(|&c| c != 0).collect();
+    let api = Version::from(said.api_version);
+    DeviceInfo {
+        index,
+        name: String::from_utf8_lossy(&name).into_owned(),
+        uuid: [0; 16],
+        kind: DeviceKind::Other,
+        vendor_id: said.vendor_id,
+        device_id: said.device_id,
+        driver_name: String::new(),
+        driver_info: String::new(),
+        driver_version: said.driver_version,
+        api_version: (api.major, api.minor, api.patch),
+        memory_bytes: 0,
+        lacks: Lacks::default(),
+        unusable: Some(reason),
+    }
 }
 
 fn info(index: usize, physical: &PhysicalDevice) -> Result<DeviceInfo> {
@@ -94,6 +163,8 @@ pub struct OpenDevice {
     /// The validation layer's messages, where it watches.
     pub log: Option<Arc<ValidationLog>>,
     lost: AtomicBool,
+    /// Whether it was opened to tell of kernels.
+    statistics: bool,
     /// Keeps the messenger alive until the device is gone, so that it hears of leaked objects.
     _instance: Arc<VulkanInstance>,
 }
@@ -105,23 +176,32 @@ static KEPT: Mutex<Vec<Arc<OpenDevice>>> = Mutex::new(Vec::new());
 
 impl OpenDevice {
     /// The device that the selector names, without the types that are to be lowered: the one that is open already, or else opened now.
-    pub fn shared(selector: Option<&str>, validation: Validation, lower: Lacks) -> Result<Arc<OpenDevice>> {
+    /// With `statistics` it tells, if its driver does, what the driver's compiler makes of kernels.
+    pub fn shared(
+        selector: Option<&str>,
+        validation: Validation,
+        lower: Lacks,
+        statistics: bool,
+    ) -> Result<Arc<OpenDevice>> {
         let instance = VulkanInstance::shared(validation)?;
         let mut listed = list(&instance)?;
         let infos: Vec<DeviceInfo> = listed.iter().map(|l| l.info.clone()).collect();
         let mut chosen = listed.swap_remove(choose(&infos, selector)?);
         chosen.info.lacks = chosen.info.lacks.or(lower);
         if instance.log.is_some() {
-            return OpenDevice::open(chosen, instance).map(Arc::new);
+            return OpenDevice::open(chosen, instance, statistics).map(Arc::new);
         }
         let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
         let same = |d: &&Arc<OpenDevice>| {
-            d.info.index == chosen.info.index && d.info.lacks == chosen.info.lacks && !d.lost.load(Relaxed)
+            d.info.index == chosen.info.index
+                && d.info.lacks == chosen.info.lacks
+                && d.statistics == statistics
+                && !d.lost.load(Relaxed)
         };
         if let Some(open) = kept.iter().find(same) {
             return Ok(Arc::clone(open));
         }
-        let open = Arc::new(OpenDevice::open(chosen, instance)?);
+        let open = Arc::new(OpenDevice::open(chosen, instance, statistics)?);
         kept.push(Arc::clone(&open));
         Ok(open)
     }
@@ -131,8 +211,9 @@ impl OpenDevice {
         self.lost.store(true, Relaxed);
     }
 
-    fn open(chosen: Listed, instance: Arc<VulkanInstance>) -> Result<OpenDevice> {
+    fn open(chosen: Listed, instance: Arc<VulkanInstance>, statistics: bool) -> Result<OpenDevice> {
         let Listed { info, physical } = chosen;
+        let physical = physical.ok_or_else(|| no_device(format!("{info} can't be opened")))?;
         let family = queue_family(&physical).ok_or_else(|| no_device("the device has no compute queue"))?;
 
         let mut supported = supported_features(&physical)?;
@@ -141,10 +222,12 @@ impl OpenDevice {
         let extensions = DeviceExtensions {
             khr_cooperative_matrix: features.cooperative_matrix,
             khr_external_memory_fd: true,
+            khr_pipeline_executable_properties: statistics && features.pipeline_executable_info,
             ..DeviceExtensions::empty()
         }
         .intersection(physical.supported_extensions());
         features.cooperative_matrix &= extensions.khr_cooperative_matrix;
+        features.pipeline_executable_info &= extensions.khr_pipeline_executable_properties;
         let timestamps = physical.queue_family_properties().get(family as usize).and_then(|f| f.timestamp_valid_bits);
         let enabled = Features { known: features, ..supported };
         let mut caps = Caps::of(&physical, &info, &enabled, timestamps.unwrap_or(0));
@@ -172,6 +255,7 @@ impl OpenDevice {
             caps,
             log: instance.log.clone(),
             lost: AtomicBool::new(false),
+            statistics,
             _instance: instance,
         })
     }

@@ -2,6 +2,7 @@
 
 mod disk_cache;
 mod pipeline;
+mod statistics;
 
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ pub use pipeline::Pipeline;
 pub use pipeline::PipelineStore;
 use rspirv::spirv::{Capability, Op};
 use sha2::{Digest, Sha256};
+pub use statistics::Statistics;
 
 use crate::memory::Buffer;
 use crate::work::Work;

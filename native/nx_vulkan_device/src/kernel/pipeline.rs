@@ -19,6 +19,7 @@ use rspirv::spirv::Capability;
 use vulkano::VulkanObject;
 use vulkano::device::Device;
 
+use super::statistics::{Statistics, statistics};
 use super::{Interface, PipelineKey, capabilities, disk_cache};
 use crate::device::OpenDevice;
 
@@ -59,6 +60,7 @@ pub struct Pipeline {
     handles: Arc<Handles>,
     interface: Interface,
     key: PipelineKey,
+    statistics: Option<Box<Statistics>>,
     label: OnceLock<Box<str>>,
     /// The serial of the last submission that it was recorded in.
     last_use: AtomicU64,
@@ -74,6 +76,11 @@ impl Pipeline {
     /// Labels the pipeline, unless it has a label: kernels of different purposes may be the same module.
     pub fn set_label(&self, label: impl FnOnce() -> String) {
         self.label.get_or_init(|| label().into_boxed_str());
+    }
+
+    /// What the driver's compiler said of it, where the device was opened to ask.
+    pub fn statistics(&self) -> Option<&Statistics> {
+        self.statistics.as_deref()
     }
 
     /// What it was compiled from.
@@ -204,6 +211,16 @@ impl PipelineStore {
             unsaved: AtomicU32::new(0),
             open,
         })
+    }
+
+    /// All that are compiled.
+    pub fn all(&self) -> Vec<Arc<Pipeline>> {
+        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
+        let compiled = |entry: &Arc<Entry>| match &*entry.state.try_lock().ok()? {
+            Some(Ok(pipeline)) => Some(Arc::clone(pipeline)),
+            _ => None,
+        };
+        entries.values().filter_map(compiled).collect()
     }
 
     /// The pipeline of `key` if it has been compiled; never blocks on a compilation.
@@ -363,15 +380,18 @@ impl PipelineStore {
         let module = create_module(device, spirv)?;
         let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
         let flags = stage_flags(spirv);
-        let created = create_pipeline(device, *cache, module, handles.layout, spec, flags);
+        let asks = caps.pipeline_statistics;
+        let created = create_pipeline(device, *cache, module, handles.layout, spec, flags, asks);
         drop(cache);
         // SAFETY: a module may be destroyed as soon as its pipelines exist.
         unsafe {
             (device.fns().v1_0.destroy_shader_module)(device.handle(), module, null());
         }
         handles.pipeline = created?;
+        let statistics = if asks { statistics(device, handles.pipeline).map(Box::new) } else { None };
         Ok(Pipeline {
             handles: Arc::new(handles),
+            statistics,
             interface,
             key,
             label: OnceLock::new(),
@@ -479,6 +499,7 @@ fn create_pipeline(
     layout: vk::PipelineLayout,
     spec: &[(u32, u32)],
     flags: vk::PipelineShaderStageCreateFlags,
+    asks: bool,
 ) -> Result<vk::Pipeline> {
     let values: Vec<u32> = spec.iter().map(|&(_, value)| value).collect();
     let entries: Vec<_> = spec
@@ -493,7 +514,9 @@ fn create_pipeline(
         .module(module)
         .name(ENTRY_POINT)
         .specialization_info(&specialization);
-    let info = vk::ComputePipelineCreateInfo::default().stage(stage).layout(layout);
+    let captures =
+        if asks { vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR } else { vk::PipelineCreateFlags::empty() };
+    let info = vk::ComputePipelineCreateInfo::default().flags(captures).stage(stage).layout(layout);
     let mut handle = vk::Pipeline::null();
     // SAFETY: module and layout live; the cache is internally synchronized.
     let result =
@@ -537,7 +560,7 @@ mod tests {
 
     #[test]
     fn a_large_cache_of_the_driver_is_begun_anew() {
-        let open = OpenDevice::shared(None, Validation::On, nx_vulkan_spirv::lower::Lacks::default())
+        let open = OpenDevice::shared(None, Validation::On, nx_vulkan_spirv::lower::Lacks::default(), false)
             .expect("a Vulkan device");
         let mut store = PipelineStore::new(Arc::clone(&open), None, 8).expect("a store");
         store.max_cache_bytes = 0;

@@ -43,6 +43,7 @@ fn any() -> Caps {
         compute_full_subgroups: true,
         cooperative_matrix: false,
         bfloat16_matrix: false,
+        pipeline_statistics: false,
         processors: None,
         processor_invocations: None,
         subgroup_size: 32,

@@ -1,0 +1,121 @@
+//! Products by every tile that a device can run, beside the one that the model chooses.
+
+use std::sync::Arc;
+
+use nx_vulkan_engine::kernels::dot::{
+    Choice, Matrix, MergedAxes, Product, Tile, Tiling, candidates, choose, product_as,
+};
+use nx_vulkan_engine::{Compile, DType, Engine, Result, Tensor, Type};
+
+use crate::Outcome;
+
+/// Rows, columns and contracted elements of a product that fills any device.
+const LARGE: u64 = 4096;
+/// Those of the products that are recorded: only their kernels count.
+const SIDE: u64 = 256;
+
+/// How much more than the best tile's the cycles of the chosen one may be where the compiler's estimate is taken at its word: AMD's,
+/// whose choices were not measured on a device.
+const MOST_OF_BEST: f64 = 1.2;
+const AMD: u32 = 0x1002;
+
+/// What a compiler makes of a tile.
+#[derive(Debug)]
+pub struct OfTile {
+    pub dtype: DType,
+    pub tile: Tile,
+    pub registers: u64,
+    pub spills: u64,
+    pub subgroups: u64,
+    /// Cycles for 1000 multiplications of the loop over contracted elements, as the compiler counts it.
+    pub cycles: f64,
+    /// Whether large products take it.
+    pub chosen: bool,
+}
+
+fn compile(engine: &Arc<Engine>, dtype: DType, tile: Tile, chosen: Option<Tile>) -> Result<Option<OfTile>> {
+    let tensor = || Tensor::uninitialized(engine, &Type::new(dtype, &[1, SIDE, SIDE]));
+    let (a, b, out) = (tensor()?, tensor()?, tensor()?);
+    let matrix = |t: &Tensor, strides: [i64; 2]| Matrix {
+        tensor: t.clone(),
+        batch: MergedAxes::new(&[1], &[(SIDE * SIDE) as i64]),
+        free: MergedAxes::new(&[SIDE], &strides[..1]),
+        depth: MergedAxes::new(&[SIDE], &strides[1..]),
+    };
+    let along = [SIDE as i64, 1];
+    let p = Product {
+        a: matrix(&a, along),
+        b: matrix(&b, [1, SIDE as i64]),
+        out: &out,
+        prologues: [None, None],
+        epilogue: None,
+    };
+    let before: Vec<_> = engine.pipelines().iter().map(|p| p.key()).collect();
+    product_as(engine, &p, dtype.ctype(), Choice { tiling: Tiling::Tiled(tile), splits: 1 }, Compile::Allowed)?;
+    engine.wait()?;
+    let name = format!("dot.{}x{}.{dtype}", tile.rows, tile.columns);
+    let new = engine.pipelines().into_iter().find(|p| !before.contains(&p.key()) && p.name().starts_with(&name));
+    let Some(statistics) = new.as_ref().and_then(|p| p.statistics()) else { return Ok(None) };
+    let subgroup = if statistics.subgroup_size > 0 { statistics.subgroup_size } else { engine.caps().subgroup_size };
+    let subgroups = f64::from(tile.invocations()) / f64::from(subgroup.max(1));
+    let multiplications = f64::from(tile.rows * tile.columns) * tile.block() as f64;
+    Ok(Some(OfTile {
+        dtype,
+        tile,
+        registers: statistics.registers.unwrap_or(0),
+        spills: statistics.spills.unwrap_or(0),
+        subgroups: statistics.subgroups.unwrap_or(0),
+        cycles: statistics.cycles.unwrap_or(0) as f64 * subgroups / multiplications * 1e3,
+        chosen: Some(tile) == chosen,
+    }))
+}
+
+/// All tiles of f32 and f64.
+pub fn tiles(engine: &Arc<Engine>, outcome: &mut Outcome) -> Vec<OfTile> {
+    let mut found = vec![];
+    for dtype in [DType::F32, DType::F64] {
+        if dtype == DType::F64 && !engine.caps().shader_float64 {
+            continue;
+        }
+        let outline = nx_vulkan_engine::kernels::dot::Outline {
+            batches: 1,
+            rows: LARGE,
+            columns: LARGE,
+            depth: LARGE,
+            operands: [dtype; 2],
+            product: dtype,
+            looped_steps: 0,
+            precision: engine.precision(),
+        };
+        let chosen = match choose(engine.model(), &outline, dtype.ctype()).tiling {
+            Tiling::Tiled(tile) => Some(tile),
+            _ => None,
+        };
+        let mut tiles: Vec<Tile> = vec![];
+        for (tile, _) in candidates(engine.model(), &outline, dtype.ctype()) {
+            if !tiles.contains(&tile) {
+                tiles.push(tile);
+            }
+        }
+        for tile in tiles {
+            match compile(engine, dtype, tile, chosen) {
+                Ok(of_tile) => found.extend(of_tile),
+                Err(error) => outcome.note(&format!("tile {}x{} {dtype}", tile.rows, tile.columns), Err(error)),
+            }
+        }
+    }
+    if engine.caps().vendor_id == AMD {
+        for dtype in [DType::F32, DType::F64] {
+            let of_type = || found.iter().filter(|t| t.dtype == dtype);
+            let best = of_type().map(|t| t.cycles).fold(f64::INFINITY, f64::min);
+            for t in of_type().filter(|t| t.chosen && t.cycles > MOST_OF_BEST * best) {
+                let (rows, columns) = (t.tile.rows, t.tile.columns);
+                outcome.fail(format!(
+                    "{dtype}: tiles of {rows}x{columns} take {:.2} cycles, the best {best:.2}",
+                    t.cycles
+                ));
+            }
+        }
+    }
+    found
+}
