@@ -158,20 +158,20 @@ fn one(error: Error) -> Vec<Error> {
     vec![error]
 }
 
-/// Runs `work` on every module with as many threads as there are cores; results in the order of `modules`.
-pub fn in_parallel<T: Send>(modules: &[Module], work: impl Fn(usize, &Module) -> Result<T> + Sync) -> Vec<Result<T>> {
+/// Runs `work` on every item, such as a module, with as many threads as there are cores; results in the order of `items`.
+pub fn in_parallel<I: Sync, T: Send>(items: &[I], work: impl Fn(usize, &I) -> Result<T> + Sync) -> Vec<Result<T>> {
     let next = AtomicUsize::new(0);
-    let results = Mutex::new(Vec::with_capacity(modules.len()));
+    let results = Mutex::new(Vec::with_capacity(items.len()));
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get());
     std::thread::scope(|scope| {
-        for _ in 0..threads.min(modules.len()) {
+        for _ in 0..threads.min(items.len()) {
             scope.spawn(|| {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(module) = modules.get(index) else {
+                    let Some(item) = items.get(index) else {
                         break;
                     };
-                    let result = work(index, module);
+                    let result = work(index, item);
                     results.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push((index, result));
                 }
             });
