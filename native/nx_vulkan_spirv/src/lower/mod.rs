@@ -9,6 +9,7 @@ mod arithmetic;
 mod convert;
 mod memory;
 mod narrow;
+mod sequences;
 mod types;
 
 use std::borrow::Cow;
@@ -22,6 +23,7 @@ use rspirv::spirv::{Capability, ExecutionMode, Op, Word};
 use super::library::Library;
 use super::link::{FloatModes, Linker};
 use memory::Place;
+use sequences::Soft;
 use types::{Scalar, Type};
 
 /// Types that a device lacks.
@@ -140,6 +142,12 @@ struct Lowering<'l> {
     places: HashMap<Word, Place>,
     /// Results that are no arithmetic any more, so that they have no decorations of such.
     replaced: HashSet<Word>,
+    /// Functions of the soft library, by their ids.
+    soft: HashMap<Word, Soft>,
+    /// Values that were inlined, and the ids of the copies.
+    copied: Vec<(Word, Word)>,
+    /// Counters of loops that sequences became.
+    counters: HashSet<Word>,
     /// The block that is being written.
     out: Vec<Instruction>,
 }
@@ -166,6 +174,9 @@ impl<'l> Lowering<'l> {
             arrays: HashMap::new(),
             places: HashMap::new(),
             replaced: HashSet::new(),
+            soft: HashMap::new(),
+            copied: vec![],
+            counters: HashSet::new(),
             out: vec![],
         };
         lowering.read_old();
@@ -181,6 +192,7 @@ impl<'l> Lowering<'l> {
         for function in std::mem::take(&mut self.old.functions) {
             functions.push(self.function(&function)?);
         }
+        let functions = self.sequences(functions)?;
         self.finish(functions)
     }
 
@@ -203,8 +215,9 @@ impl<'l> Lowering<'l> {
 
     fn finish(mut self, functions: Vec<Function>) -> Result<Vec<u32>> {
         let (lacks, old) = (self.lacks, std::mem::take(&mut self.old));
-        let annotations: Vec<Instruction> =
+        let mut annotations: Vec<Instruction> =
             old.annotations.iter().filter_map(|annotation| self.annotation(annotation)).collect();
+        self.annotate_copies(&mut annotations);
         let module = &mut self.linker.module;
         module.functions.extend(functions);
         module.annotations.extend(annotations);
@@ -245,6 +258,26 @@ impl<'l> Lowering<'l> {
             }
         }
         Some(new)
+    }
+
+    /// Copies have the decorations of what they were copied from.
+    fn annotate_copies(&self, annotations: &mut Vec<Instruction>) {
+        let mut of: HashMap<Word, Vec<usize>> = HashMap::new();
+        if !self.copied.is_empty() {
+            for (at, annotation) in annotations.iter().enumerate() {
+                if let Some(&Operand::IdRef(target)) = annotation.operands.first() {
+                    of.entry(target).or_default().push(at);
+                }
+            }
+        }
+        for &(from, to) in &self.copied {
+            for at in of.get(&from).cloned().unwrap_or_default() {
+                let mut annotation = annotations[at].clone();
+                annotation.operands[0] = Operand::IdRef(to);
+                of.entry(to).or_default().push(annotations.len());
+                annotations.push(annotation);
+            }
+        }
     }
 
     /// The new id of an old one.
@@ -288,6 +321,7 @@ impl<'l> Lowering<'l> {
     /// Calls a function of the soft library.
     fn call(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
         let (function, signature) = self.linker.import(name)?;
+        self.soft.insert(function, Soft::of(name));
         let operands = std::iter::once(function).chain(arguments.iter().copied()).map(Operand::IdRef).collect();
         Ok(self.op(Op::FunctionCall, signature.result, operands))
     }

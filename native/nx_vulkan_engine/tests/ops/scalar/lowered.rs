@@ -3,13 +3,14 @@
 //! `NX_VULKAN_LOWERED_CASES=100000000` tries as many random operands of each operation of f64.
 
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
-use nx_vulkan_engine::{DType, Engine, Options};
+use nx_vulkan_engine::{DType, Engine, Options, Result};
 use nx_vulkan_ir::program::ops::{Rule, result_dtype};
 use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, ITEMS, LOCAL_SIZE, arg};
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::Linker;
-use nx_vulkan_spirv::lower::Lacks;
+use nx_vulkan_spirv::link::{Code, Linker};
+use nx_vulkan_spirv::lower::{Lacks, lower};
+use rspirv::spirv::{Op, Word};
 
 use super::{Runner, storage_bytes};
 use crate::common;
@@ -218,24 +219,103 @@ fn integers(bits: &[u64], dtype: DType) -> Vec<u8> {
     bits.iter().flat_map(|bits| bits.to_le_bytes()[..storage_bytes(dtype)].to_vec()).collect()
 }
 
-/// fma of three operands, whatever may call it.
-fn fma(runner: &Runner) -> Generated {
+/// A kernel of three operands, which a function makes a result of.
+fn of_three(runner: &Runner, made: impl Fn(&mut Code<'_, '_>, [Word; 3]) -> Result<Word>) -> Generated {
     let mut linker = Linker::new(Library::builtin().unwrap(), "elementwise", false, runner.modes).unwrap();
     let mut params = ParamLayout::new(&[Param::Count]);
     linker
         .define("slot_element", |code, args| {
             let (at, element) = (arg(args, 0)?, Element::Typed(DType::F64));
             let addresses = [0, 1, 2, 3].map(|k| params.address(k));
-            let mut operands = vec![];
-            for &address in &addresses[..3] {
-                operands.push(access::load(code, address, element, at)?);
+            let mut operands = [0; 3];
+            for (operand, &address) in operands.iter_mut().zip(&addresses) {
+                *operand = access::load(code, address, element, at)?;
             }
-            let result = code.call("nx_multiply_add_f64", &operands)?;
+            let result = made(code, operands)?;
             access::store(code, addresses[3], element, at, result)?;
             Ok(None)
         })
         .unwrap();
     Generated { words: linker.finish().unwrap(), params, table: false, elements_per_group: LOCAL_SIZE * ITEMS }
+}
+
+/// fma of three operands, whatever may call it.
+fn fma(runner: &Runner) -> Generated {
+    of_three(runner, |code, operands| code.call("nx_multiply_add_f64", &operands))
+}
+
+/// Sums and products with operands of either sign, some of which come late, in four rounds.
+fn sequence(runner: &Runner) -> Generated {
+    of_three(runner, |code, [a, b, c]| {
+        let double = code.linker.type_float(64);
+        let (mut a, mut c) = (a, c);
+        for _ in 0..4 {
+            let product = code.ids(Op::FMul, double, &[a, b]);
+            let rest = code.ids(Op::FSub, double, &[product, c]);
+            let turned = code.ids(Op::FNegate, double, &[rest]);
+            let square = code.ids(Op::FMul, double, &[turned, product]);
+            let [minus_a, minus_b, minus] = [a, b, square].map(|id| code.ids(Op::FNegate, double, &[id]));
+            let sum = code.call("nx_multiply_add_f64", &[minus_a, minus_b, minus])?;
+            let floor = code.call("nx_floor_f64", &[sum])?;
+            let difference = code.ids(Op::FSub, double, &[c, floor]);
+            a = code.ids(Op::FAdd, double, &[minus_b, difference]);
+            c = code.ids(Op::FSub, double, &[minus, turned]);
+        }
+        Ok(code.ids(Op::FAdd, double, &[a, c]))
+    })
+}
+
+fn host_sequence(mut a: f64, b: f64, mut c: f64) -> f64 {
+    for _ in 0..4 {
+        let product = a * b;
+        let turned = -(product - c);
+        let minus = -(turned * product);
+        let difference = c - (-a).mul_add(-b, minus).floor();
+        (a, c) = (-b + difference, minus - turned);
+    }
+    a + c
+}
+
+#[test]
+fn sequences_of_f64_are_their_operations() {
+    let runner = lowered();
+    let kernel = sequence(&runner);
+    let loops = |words: &[u32]| {
+        let module = rspirv::dr::load_words(words).unwrap();
+        module.all_inst_iter().filter(|inst| inst.class.opcode == Op::LoopMerge).count()
+    };
+    let form = lower(&kernel.words, Lacks::ALL).unwrap();
+    // Each round has what comes before its floor and what comes behind.
+    assert_eq!(loops(&form) - loops(&kernel.words), 5);
+    batches::<3>(45, |[a, b, c]| {
+        let operands = [bytes(a), bytes(b), bytes(c)];
+        let inputs: Vec<(DType, &[u8])> = operands.iter().map(|bytes| (DType::F64, &bytes[..])).collect();
+        let got = runner.run_kernel(&kernel, &inputs, DType::F64);
+        for (i, got) in f64s(&got).into_iter().enumerate() {
+            let [a, b, c] = [a[i], b[i], c[i]].map(f64::from_bits);
+            let want = host_sequence(a, b, c);
+            assert!(same(got, want), "{a:e}, {b:e}, {c:e}: {:#x}, not {:#x}", got.to_bits(), want.to_bits());
+        }
+    });
+    runner.assert_valid();
+}
+
+#[test]
+fn functions_of_f64_are_those_of_doubles() {
+    let (own, lowered) = (Runner::new(), lowered());
+    // Where the device's own fma rounds twice, as lavapipe's, the last bit may differ.
+    let most = u64::from(!own.modes.fused);
+    for op in [Unary::Exp, Unary::Log, Unary::Tanh] {
+        batches::<1>(61, |[a]| {
+            let run = |runner: &Runner| runner.run(Elementwise::Unary(op), &[(DType::F64, &bytes(a))], DType::F64);
+            for ((&a, got), want) in a.iter().zip(f64s(&run(&lowered))).zip(f64s(&run(&own))) {
+                let apart = got.to_bits().abs_diff(want.to_bits());
+                let close = same(got, want) || apart <= most;
+                assert!(close, "{op:?} of {a:#x}: {:#x}, not {:#x}", got.to_bits(), want.to_bits());
+            }
+        });
+    }
+    lowered.assert_valid();
 }
 
 #[test]
