@@ -7,6 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use nx_vulkan_ir::DType;
+
+use crate::device::DeviceInfo;
 use crate::kernel::{Pipeline, PipelineKey, Statistics};
 use crate::work::Work;
 
@@ -78,6 +81,8 @@ fn rate(count: u64, time: Duration) -> Option<f64> {
 pub struct Profile {
     /// The device's name.
     pub device: String,
+    /// Types that the device lacks, whose kernels compute in words of 32 bits.
+    pub lowered: Vec<DType>,
     /// What took longest first.
     pub rows: Vec<ProfileRow>,
     /// What the device can do, if that was measured or given.
@@ -105,6 +110,10 @@ impl fmt::Display for Profile {
         if let Some(Limits { bytes_per_second, flops_per_second }) = self.limits {
             let (memory, arithmetic) = (bytes_per_second * 1e-9, flops_per_second * 1e-9);
             writeln!(f, "Limits: {memory:.1} GB/s, {arithmetic:.1} GFLOP/s (fma of f32)")?;
+        }
+        if !self.lowered.is_empty() {
+            let names: Vec<&str> = self.lowered.iter().map(|dtype| dtype.name()).collect();
+            writeln!(f, "Lowered types: {}", names.join(", "))?;
         }
         let head = ["calls", "total ms", "mean us", "% time", "GB/s", "GFLOP/s", "of limit"];
         let [calls, total, mean, part, memory, arithmetic, share] = head;
@@ -244,11 +253,17 @@ impl Profiler {
         row.flops = row.flops.zip(work.flops).map(|(a, b)| a.saturating_add(b));
     }
 
-    /// What was measured so far on the device of that name.
-    pub fn profile(&self, device: &str) -> Profile {
+    /// What was measured so far on that device.
+    pub fn profile(&self, device: &DeviceInfo) -> Profile {
         let mut rows: Vec<ProfileRow> = lock(&self.rows).values().cloned().collect();
         rows.sort_by(|a, b| b.time.cmp(&a.time).then_with(|| a.kernel.cmp(&b.kernel)));
-        Profile { device: device.to_string(), rows, limits: self.limits(), unmeasured: self.unmeasured.load(Relaxed) }
+        Profile {
+            device: device.name.clone(),
+            lowered: device.lowered_types(),
+            rows,
+            limits: self.limits(),
+            unmeasured: self.unmeasured.load(Relaxed),
+        }
     }
 }
 
@@ -277,7 +292,8 @@ mod tests {
             row("copy", 2, 100_000_000, Some(0)),
             row("lu_panel.f32-0b", 0, 0, None),
         ];
-        let mut profile = Profile { device: "a device".to_string(), rows, limits: Some(limits), unmeasured: 0 };
+        let (device, lowered) = ("a device".to_string(), vec![]);
+        let mut profile = Profile { device, lowered, rows, limits: Some(limits), unmeasured: 0 };
         let table = profile.to_string();
         let words = |line: usize| table.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
         assert_eq!(words(0).join(" "), "a device: 12 launches took 10.000 ms on the device");
@@ -288,10 +304,12 @@ mod tests {
         assert_eq!(words(4), ["copy", "4", "2.000", "500.0", "20.0", "50.0", "-", "50.0", "%", "memory"]);
         assert_eq!(words(5), ["lu_panel.f32-0b", "4", "0.000", "0.0", "0.0", "-", "-", "-"]);
         profile.limits = None;
+        profile.lowered = vec![DType::S64, DType::F64];
         profile.unmeasured = 3;
         profile.rows.extend((0..40).map(|i| row(&format!("map.{i}"), 0, 0, None)));
         let table = profile.to_string();
         assert!(table.contains("3 others") && table.ends_with("3 launches were not measured\n"), "{table}");
+        assert!(table.contains("\nLowered types: s64, f64\n"), "{table}");
         assert!(!table.contains("Limits") && !table.contains("% memory"), "{table}");
     }
 }

@@ -97,7 +97,7 @@ struct Core {
 impl Drop for Core {
     fn drop(&mut self) {
         if self.prints_profile && self.stream.collect_profile().is_ok() {
-            eprint!("{}", self.stream.profiler().profile(&self.open.info.name));
+            eprint!("{}", self.stream.profiler().profile(&self.open.info));
         }
     }
 }

@@ -113,10 +113,9 @@ fn check_selected(open: &DeviceInfo, selector: &str) -> Result<()> {
     }
 }
 
-/// Types that the device lacks, by Nx's names.
-fn lowered_types(env: Env, info: &DeviceInfo) -> Vec<Atom> {
-    let lowered = DType::ALL.into_iter().filter(|dtype| info.lacks.lowers_type(*dtype));
-    lowered.filter_map(|dtype| Atom::from_str(env, dtype.name()).ok()).collect()
+/// Types by Nx's names.
+fn names(env: Env, types: &[DType]) -> Vec<Atom> {
+    types.iter().filter_map(|dtype| Atom::from_str(env, dtype.name()).ok()).collect()
 }
 
 fn device_map<'a>(env: Env<'a>, info: &DeviceInfo) -> Term<'a> {
@@ -137,7 +136,7 @@ fn device_map<'a>(env: Env<'a>, info: &DeviceInfo) -> Term<'a> {
         (atoms::api_version(), format!("{major}.{minor}.{patch}").encode(env)),
         (atoms::memory_bytes(), info.memory_bytes.encode(env)),
         (atoms::has_f64(), (!info.lacks.float64).encode(env)),
-        (atoms::lowered(), lowered_types(env, info).encode(env)),
+        (atoms::lowered(), names(env, &info.lowered_types()).encode(env)),
         (atoms::usable(), info.unusable.is_none().encode(env)),
         (atoms::reason(), info.unusable.encode(env)),
     ];

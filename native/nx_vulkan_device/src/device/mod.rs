@@ -13,7 +13,7 @@ pub use open::OpenDevice;
 pub use select::choose;
 use std::fmt;
 
-use nx_vulkan_ir::{Error, Result};
+use nx_vulkan_ir::{DType, Error, Result};
 use nx_vulkan_spirv::lower::Lacks;
 
 /// The kind of hardware behind a device, best first.
@@ -79,6 +79,11 @@ impl DeviceInfo {
     /// The UUID as 32 hexadecimal digits.
     pub fn uuid_hex(&self) -> String {
         self.uuid.iter().map(|b| format!("{b:02x}")).collect()
+    }
+
+    /// Types that the device lacks, so that kernels compute with them in words of 32 bits.
+    pub fn lowered_types(&self) -> Vec<DType> {
+        DType::ALL.into_iter().filter(|dtype| self.lacks.lowers_type(*dtype)).collect()
     }
 }
 

@@ -60,7 +60,7 @@ impl Engine {
     /// The sticky error of a failed submission.
     pub fn profile(&self) -> Result<Profile> {
         self.stream().collect_profile()?;
-        Ok(self.stream().profiler().profile(&self.info().name))
+        Ok(self.stream().profiler().profile(self.info()))
     }
 
     /// Forgets the times taken so far. Waits for the device.

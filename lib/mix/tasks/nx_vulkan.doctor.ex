@@ -1,0 +1,54 @@
+defmodule Mix.Tasks.NxVulkan.Doctor do
+  @shortdoc "Says which Vulkan devices there are, and what the chosen one can do"
+
+  @moduledoc """
+  Says which Vulkan devices there are, which of them is used, and which types it computes with itself.
+
+      mix nx_vulkan.doctor
+
+  Types that a device lacks are lowered: their kernels compute in words of 32 bits, with the same bits, and slower. The
+  task ends with an error where no device can be used.
+  """
+
+  use Mix.Task
+
+  alias Nx.Vulkan.{Error, NativeV}
+
+  @types ~w(s2 s4 s8 s16 s32 s64 u2 u4 u8 u16 u32 u64 f8_e4m3fn f8 bf16 f16 f32 f64 c64 c128)a
+
+  @impl true
+  def run([]) do
+    Mix.Task.run("app.start")
+
+    case Nx.Vulkan.devices() do
+      [] -> say(["No Vulkan device was found."])
+      devices -> say(["Devices:" | Enum.flat_map(devices, &listed/1)])
+    end
+
+    with :ok <- Nx.Vulkan.init(), {:ok, device} <- NativeV.device_info() do
+      say(["In use: #{device.index}: #{device.name}" | types(device)])
+    else
+      {:error, %Error{} = error} -> raise error
+      {:error, kind, message} -> raise Error, kind: kind, message: message
+    end
+  end
+
+  def run(_args), do: Mix.raise("mix nx_vulkan.doctor takes no arguments")
+
+  defp listed(device) do
+    memory = :erlang.float_to_binary(device.memory_bytes / 2 ** 30, decimals: 1)
+    name = "  #{device.index}: #{device.name} (#{device.kind}, uuid:#{device.uuid})"
+    about = "     #{device.driver}, Vulkan #{device.api_version}, #{memory} GiB"
+    if device.usable, do: [name, about], else: [name, about, "     can't be used: #{device.reason}"]
+  end
+
+  defp types(%{lowered: lowered}) do
+    native = Enum.reject(@types, &(&1 in lowered))
+    ["  native types: #{Enum.join(native, ", ")}", "  lowered types: #{none(lowered)}"]
+  end
+
+  defp none([]), do: "none"
+  defp none(types), do: Enum.join(types, ", ")
+
+  defp say(lines), do: Enum.each(lines, &Mix.shell().info/1)
+end
