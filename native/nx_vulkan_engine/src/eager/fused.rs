@@ -6,7 +6,7 @@ use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
 use super::program::run_instructions;
-use super::{Call, Results, contiguous, epilogue};
+use super::{Call, Results, contiguous, epilogue, halves};
 use crate::kernels::Loaded;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::produce;
@@ -20,6 +20,9 @@ use crate::{Result, Tensor, View};
 /// Runs the body of a fused op.
 pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
     if let Some(found) = crate::program::epilogue::of(body) {
+        if halves::reaches_beyond(call.engine, call.operands, std::slice::from_ref(call.out)) {
+            return one_by_one(call, body);
+        }
         return match epilogue::product(call, body, found)? {
             Some(result) => Ok(smallvec![result]),
             None => one_by_one(call, body),

@@ -21,6 +21,17 @@ struct Axis {
     of_operands: SmallVec<[Option<usize>; 3]>,
 }
 
+/// Whether no launch reaches all of a view, or counts its elements.
+fn is_beyond(view: &View, most: u64) -> bool {
+    reach_of(view) > most || view.elements() > most
+}
+
+/// Whether no launch reaches all of an operand or a result.
+pub fn reaches_beyond(engine: &Engine, operands: &[Tensor], outs: &[Type]) -> bool {
+    let most = engine.reach().far();
+    outs.iter().any(|out| out.elements() > most) || operands.iter().any(|operand| is_beyond(&operand.view, most))
+}
+
 /// Runs the op by halves where launches don't reach its operands or results and it has halves.
 pub fn halves(
     engine: &Arc<Engine>,
@@ -29,12 +40,12 @@ pub fn halves(
     outs: &[Type],
     compile: Compile,
 ) -> Result<Option<Results>> {
-    let most = engine.reach().far();
-    let is_beyond = |view: &View| reach_of(view) > most || view.elements() > most;
-    let is_large = |ty: &Type| ty.elements() > most;
-    if !outs.iter().any(is_large) && !operands.iter().any(|operand| is_beyond(&operand.view)) {
+    if !reaches_beyond(engine, operands, outs) {
         return Ok(None);
     }
+    let most = engine.reach().far();
+    let is_beyond = |view: &View| is_beyond(view, most);
+    let is_large = |ty: &Type| ty.elements() > most;
     let cut = Cut { engine, op, operands, compile };
     let serves = |axis: &Axis| {
         let size = outs.first().and_then(|out| out.shape.get(axis.of_result)).copied().unwrap_or(0);
