@@ -19,7 +19,7 @@ use nx_vulkan_device::stream::Stream;
 use crate::eager::ConstantCache;
 use crate::executable::Replay;
 use crate::kernels::fft::TableCache;
-use crate::kernels::{KernelCache, feature_names};
+use crate::kernels::{KernelCache, Reach, feature_names};
 use crate::options::{Options, Precision, Profiling};
 use crate::share::Shared;
 use crate::tuning::{self, DeviceModel};
@@ -88,6 +88,7 @@ struct Core {
     dump_spirv: Option<PathBuf>,
     prints_profile: bool,
     precision: Precision,
+    reach: Reach,
     pool: Arc<DevicePool>,
     model: DeviceModel,
     cache_dir: Option<PathBuf>,
@@ -145,6 +146,7 @@ impl Engine {
             dump_spirv: options.dump_spirv.clone(),
             prints_profile: options.profile == Profiling::Printed,
             precision: options.precision,
+            reach: options.reach,
             pool,
             model,
             cache_dir: options.cache_dir.clone(),
@@ -165,6 +167,11 @@ impl Engine {
     /// How exact products of f32 are.
     pub fn precision(&self) -> Precision {
         self.core.precision
+    }
+
+    /// How far one launch reaches.
+    pub(crate) fn reach(&self) -> Reach {
+        self.core.reach
     }
 
     /// The same device for a compilation: memory that ops ask for is virtual, and what they record is kept in a list.

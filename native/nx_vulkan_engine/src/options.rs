@@ -7,6 +7,7 @@ use nx_vulkan_device::kernel::default_cache_dir;
 use nx_vulkan_device::memory::HostAccess;
 use nx_vulkan_spirv::lower::Lacks;
 
+use crate::kernels::Reach;
 use crate::{DType, Error, Result};
 
 /// Compiled kernels from which on idle ones are dropped. One takes 0.5 to 0.9 MB of host memory on lavapipe (Mesa 25.0).
@@ -37,6 +38,8 @@ pub struct Options {
     pub precision: Precision,
     /// Types that are lowered although the device has them, to test what happens on one that has not.
     pub lower: Lacks,
+    /// How far one launch reaches, less than it can to test what happens to tensors that are larger.
+    pub reach: Reach,
 }
 
 /// How exact products of f32 are.
@@ -122,6 +125,8 @@ const LOWER: Variable<Lacks> = Variable {
     parse: lowered,
 };
 
+const REACH: Variable<u64> = Variable { name: "NX_VULKAN_REACH", expected: "a number of bytes", parse: positive };
+
 /// Types to lower, by name.
 fn lowered(names: &str) -> Option<Lacks> {
     if names == "all" {
@@ -158,7 +163,7 @@ impl Options {
     /// What the environment says: `NX_VULKAN_DEVICE` (or, where that is not set, `NXV_DEVICE`, as earlier programs call it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
     /// (bytes), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`:
     /// [`Profiling::Printed`]), `NX_VULKAN_STATISTICS` (`1`), `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_LOWER` (types, or
-    /// `all`).
+    /// `all`), `NX_VULKAN_REACH` (bytes).
     ///
     /// What none of them can mean is as if it were not set: see [`Options::check_env`].
     pub fn from_env() -> Options {
@@ -177,6 +182,7 @@ impl Options {
             statistics: STATISTICS.read_if_valid().unwrap_or_default(),
             precision: PRECISION.read_if_valid().unwrap_or_default(),
             lower: LOWER.read_if_valid().unwrap_or_default(),
+            reach: REACH.read_if_valid().map_or_else(Reach::default, Reach::of_bytes),
         }
     }
 
@@ -204,6 +210,7 @@ fn check_variables(value_of: impl Fn(&str) -> Option<String>) -> Result<()> {
     HOST_ACCESS.read(&value_of)?;
     PROFILE.read(&value_of)?;
     LOWER.read(&value_of)?;
+    REACH.read(&value_of)?;
     STATISTICS.read(&value_of)?;
     PRECISION.read(&value_of).map(|_| ())
 }

@@ -9,7 +9,7 @@ use super::library::{FunctionRef, Library};
 use super::link::FloatModes;
 
 const FUSED: FloatModes =
-    FloatModes { preserve_f32: true, preserve_f64: true, exact_f64: false, fused: true, rounded: false };
+    FloatModes { preserve_f32: true, preserve_f64: true, exact_f64: false, fused: true, rounded: false, far: false };
 
 /// Runs functions of one block and of scalars, which are their bits.
 struct Interpreter {

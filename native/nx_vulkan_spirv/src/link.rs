@@ -14,7 +14,7 @@ use super::access::ParamLayout;
 use super::library::{FunctionRef, Library, is_aggregate};
 use super::templates;
 
-/// What generated modules may declare and assume about the device's arithmetic.
+/// What generated modules may declare and assume about the device's arithmetic, and how far their positions reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FloatModes {
     /// SignedZeroInfNanPreserve by width.
@@ -27,6 +27,8 @@ pub struct FloatModes {
     pub fused: bool,
     /// Quotients and square roots of f32 are the rounded ones, denormal or not.
     pub rounded: bool,
+    /// Bytes from where an operand begins may take more than 32 bits.
+    pub far: bool,
 }
 
 /// Signature of a function: result and parameter types, as ids of the kernel's module.

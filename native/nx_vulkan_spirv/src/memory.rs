@@ -45,6 +45,14 @@ impl Code<'_, '_> {
     }
 
     fn pointer_at(&mut self, low: Word, high: Word, element: Word, stride: u32, index: Word) -> Word {
+        let zero = self.linker.const_u32(0);
+        let (low, high, index) = match self.linker.modes.far && index != zero {
+            true => {
+                let address = self.address_of(Address { low, high }, stride, index);
+                (address.low, address.high, zero)
+            }
+            false => (low, high, index),
+        };
         let uint = self.linker.type_uint(32);
         let uvec2 = self.linker.type_vector(uint, 2);
         let block = self.linker.array_block(element, stride);
@@ -59,7 +67,6 @@ impl Code<'_, '_> {
                 base
             }
         };
-        let zero = self.linker.const_u32(0);
         self.ids(Op::AccessChain, pointer, &[base, zero, index])
     }
 
@@ -81,11 +88,18 @@ impl Code<'_, '_> {
     /// which memory instructions add.
     pub fn address_of(&mut self, array: Address, stride: u32, index: Word) -> Address {
         let (uint, stride) = (self.linker.type_uint(32), self.linker.const_u32(stride));
-        let bytes = self.u32_op(Op::IMul, index, stride);
-        let sum_type = self.linker.global(Op::TypeStruct, None, vec![Operand::IdRef(uint), Operand::IdRef(uint)]);
-        let sum = self.ids(Op::IAddCarry, sum_type, &[array.low, bytes]);
+        let two = self.linker.global(Op::TypeStruct, None, vec![Operand::IdRef(uint), Operand::IdRef(uint)]);
+        let (bytes, array_high) = match self.linker.modes.far {
+            true => {
+                let product = self.ids(Op::UMulExtended, two, &[index, stride]);
+                let (low, high) = (self.extract(uint, product, 0), self.extract(uint, product, 1));
+                (low, self.u32_op(Op::IAdd, array.high, high))
+            }
+            false => (self.u32_op(Op::IMul, index, stride), array.high),
+        };
+        let sum = self.ids(Op::IAddCarry, two, &[array.low, bytes]);
         let (low, carry) = (self.extract(uint, sum, 0), self.extract(uint, sum, 1));
-        Address { low, high: self.u32_op(Op::IAdd, array.high, carry) }
+        Address { low, high: self.u32_op(Op::IAdd, array_high, carry) }
     }
 
     /// Loads element `index` of the array at an address.

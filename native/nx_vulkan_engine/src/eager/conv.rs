@@ -10,7 +10,6 @@ use super::dot::{self, Then};
 use super::{Call, constant, movement};
 use crate::kernels::dot::{Matrix, MergedAxes, Product, product};
 use crate::kernels::map::Operand;
-use crate::kernels::max_position;
 use crate::kernels::transpose::padded_transpose;
 use crate::program::conv::{Conv, Sizes};
 use crate::program::op::{Axes, Scalar};
@@ -130,7 +129,7 @@ impl Convolution<'_> {
             _ => self.sizes.channels,
         };
         let results = (output.view.elements() / self.sizes.images).max(output.view.strides[0].unsigned_abs());
-        let limit = max_position(self.input.view.dtype.size_bytes());
+        let limit = self.call.engine.reach().near(self.input.view.dtype.size_bytes());
         let step = match &in_place {
             Some(input) => limit / results.max(input.view.strides[1].unsigned_abs()),
             None => {

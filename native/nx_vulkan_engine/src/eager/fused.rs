@@ -6,7 +6,7 @@ use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
 use super::program::run_instructions;
-use super::{Call, Results, contiguous, epilogue};
+use super::{Call, Results, contiguous, epilogue, halves};
 use crate::kernels::Loaded;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::produce;
@@ -20,6 +20,9 @@ use crate::{Result, Tensor, View};
 /// Runs the body of a fused op.
 pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
     if let Some(found) = crate::program::epilogue::of(body) {
+        if halves::reaches_beyond(call.engine, call.operands, std::slice::from_ref(call.out)) {
+            return one_by_one(call, body);
+        }
         return match epilogue::product(call, body, found)? {
             Some(result) => Ok(smallvec![result]),
             None => one_by_one(call, body),
@@ -29,7 +32,7 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
     let loads = plan.loads.iter().map(|load| loaded(call, load)).collect::<Result<Vec<_>>>()?;
     let results = plan.stores.iter().map(|s| Tensor::uninitialized(call.engine, &s.ty)).collect::<Result<Results>>()?;
     let done = match plan.reductions().next() {
-        None if !loads.iter().all(Loaded::is_bounded_within_reach) => None,
+        None if !loads.iter().all(|load| load.is_bounded_within(call.engine.reach())) => None,
         None => mapped(call, &plan, &loads, &results).map(Some)?,
         Some(_) => match Reductions::of(&plan).filter(|reductions| streams(call, &plan, reductions)) {
             Some(what) => {
@@ -111,7 +114,7 @@ mod tests {
 
     use crate::deferred::defer;
     use crate::eager::{Compile, run, run_program};
-    use crate::kernels::reach;
+    use crate::kernels::Reach;
     use crate::options::Options;
     use crate::program::{Builder, Op, Operand};
     use crate::{DType, Engine, Error, Executable, Tensor, Type};
@@ -146,13 +149,16 @@ mod tests {
         }),
     ];
 
-    fn engine(memory_limit_bytes: Option<u64>) -> Arc<Engine> {
-        Engine::open_with(&Options { memory_limit_bytes, ..Options::from_env() }).unwrap()
+    fn engine(memory_limit_bytes: Option<u64>, reach: Reach) -> Arc<Engine> {
+        Engine::open_with(&Options { memory_limit_bytes, reach, ..Options::from_env() }).unwrap()
     }
 
     #[test]
     fn what_no_kernel_stores_need_not_fit() {
-        let (free, limited) = (engine(None), engine(Some(4 * MIB)));
+        let free = engine(None, Reach::default());
+        // As one launch, and as launches that reach an eighth of a MiB.
+        let reaches = [Reach::of_bytes(16 * MIB), Reach::of_bytes(MIB / 8)];
+        let limited = reaches.map(|reach| engine(Some(4 * MIB), reach));
         for (name, make) in NARROW {
             let program = || {
                 let b = Builder::new();
@@ -160,21 +166,17 @@ mod tests {
                 b.finish(&[out]).unwrap()
             };
             let expected = run_program(&free, &program(), &[]).unwrap()[0].to_nx_bytes(&free, None).unwrap();
-            // As one launch, and as launches that reach an eighth of a MiB.
-            for reached in [8 * MIB, MIB / 8] {
-                let got = reach::of(reached, || {
-                    let executable =
-                        Executable::compile(&limited, program()).map_err(|e| format!("{name}: {e}")).unwrap();
-                    executable.run(&[], Compile::Allowed).unwrap()[0].to_nx_bytes(&limited, None).unwrap()
-                });
-                assert!(got == expected, "{name} in launches of {reached} bytes");
+            for (engine, reach) in limited.iter().zip(reaches) {
+                let executable = Executable::compile(engine, program()).map_err(|e| format!("{name}: {e}")).unwrap();
+                let got = executable.run(&[], Compile::Allowed).unwrap()[0].to_nx_bytes(engine, None).unwrap();
+                assert!(got == expected, "{name} in launches of {reach:?}");
             }
         }
     }
 
     #[test]
     fn what_no_deferred_op_stores_need_not_fit() {
-        let engine = engine(Some(4 * MIB));
+        let engine = engine(Some(4 * MIB), Reach::default());
         let counted = defer(Op::Iota { axis: None }, smallvec![], smallvec![Type::new(DType::S64, &[MIB])]);
         // As whoever makes a result that is large.
         let iota = counted.results[0].tensor(&engine, Executable::compile).map(|_| ()).unwrap_err();
@@ -186,7 +188,7 @@ mod tests {
 
     #[test]
     fn indices_are_counted_over_several_launches() {
-        let engine = engine(None);
+        let (free, limited) = (engine(None, Reach::default()), engine(None, Reach::of_bytes(4000)));
         for dtype in [DType::U8, DType::S64, DType::F32, DType::Bf16] {
             for (op, shape) in [
                 (Op::Iota { axis: None }, &[5000u64][..]),
@@ -195,11 +197,11 @@ mod tests {
                 (Op::Eye, &[71, 65]),
             ] {
                 let ty = Type::new(dtype, shape);
-                let bits = || {
-                    let counted: Tensor = run(&engine, &op, &[], &ty, Compile::Allowed).unwrap();
-                    counted.to_nx_bytes(&engine, None).unwrap()
+                let bits = |engine: &Arc<Engine>| {
+                    let counted: Tensor = run(engine, &op, &[], &ty, Compile::Allowed).unwrap();
+                    counted.to_nx_bytes(engine, None).unwrap()
                 };
-                assert_eq!(reach::of(4000, bits), bits(), "{op:?} {ty}");
+                assert_eq!(bits(&limited), bits(&free), "{op:?} {ty}");
             }
         }
     }

@@ -5,10 +5,10 @@ use smallvec::SmallVec;
 
 use super::{Call, movement};
 use crate::kernels::index::{GatherSpec, TakeSpec, extra};
-use crate::kernels::{Arguments, KernelSpec, Place, launch, max_position};
+use crate::kernels::{Arguments, KernelSpec, Place, launch};
 use crate::program::op::Axes;
 use crate::shape::{Dims, Space, Strides, elements};
-use crate::{Error, Result, Tensor, View};
+use crate::{Result, Tensor, View};
 
 /// A tensor's axes split into those that an index vector addresses and the rest.
 pub(super) struct Split {
@@ -56,20 +56,6 @@ pub(super) fn rows(call: &Call<'_>, indices: &Tensor, components: usize) -> Resu
     Ok((count, view))
 }
 
-pub(super) fn check_size(tensors: &[&View]) -> Result<()> {
-    for view in tensors {
-        let (low, high) = view.extent();
-        let limit = max_position(view.dtype.size_bytes());
-        if (high - low) as u64 > limit || view.elements() > limit {
-            return Err(Error::TooLarge {
-                size_bytes: view.elements() * view.dtype.size_bytes(),
-                limit_bytes: limit * view.dtype.size_bytes(),
-            });
-        }
-    }
-    Ok(())
-}
-
 pub fn gather(call: &Call<'_>, axes: &Axes) -> Result<Tensor> {
     let a = &movement::ascending(call, call.operand(0)?)?;
     let parts = split(call, &a.view, axes)?;
@@ -78,7 +64,7 @@ pub fn gather(call: &Call<'_>, axes: &Axes) -> Result<Tensor> {
         return Err(call.invalid(format!("{count} index vectors do not give a shape of {:?}", call.out.shape)));
     }
     let result = Tensor::uninitialized(call.engine, call.out)?;
-    check_size(&[&a.view, &indices.view, &result.view])?;
+    let far = call.engine.reach().is_far(&[&a.view, &indices.view, &result.view])?;
     let element = Element::raw(a.view.dtype);
     let spec = KernelSpec::Gather(GatherSpec {
         element,
@@ -86,7 +72,7 @@ pub fn gather(call: &Call<'_>, axes: &Axes) -> Result<Tensor> {
         components: axes.len() as u8,
         rest_rank: parts.rest_sizes.len() as u8,
     });
-    let kernel = call.engine.kernel(&spec, call.compile)?;
+    let kernel = call.engine.kernel(&spec.reaching(far), call.compile)?;
     let sizes: Dims = std::iter::once(count).chain(parts.rest_sizes.iter().copied()).collect();
     let strides: Strides = std::iter::once(0).chain(parts.rest_strides.iter().copied()).collect();
     let places = [
@@ -128,7 +114,7 @@ pub fn take(call: &Call<'_>, axis: usize, along: bool) -> Result<Tensor> {
         return Err(call.invalid(format!("gives {}{sizes:?}, not {}{:?}", from.dtype, call.out.dtype, call.out.shape)));
     }
     let result = Tensor::uninitialized(call.engine, call.out)?;
-    check_size(&[from, by, &result.view])?;
+    let far = call.engine.reach().is_far(&[from, by, &result.view])?;
     let mut space = Space::new(&sizes, &[&a_strides, &index_strides]);
     let mut step = from.strides[axis];
     let group = widen(&mut space, &mut step, &a, &result);
@@ -137,7 +123,7 @@ pub fn take(call: &Call<'_>, axis: usize, along: bool) -> Result<Tensor> {
         index: by.dtype,
         rank: space.rank() as u8,
     });
-    let kernel = call.engine.kernel(&spec, call.compile)?;
+    let kernel = call.engine.kernel(&spec.reaching(far), call.compile)?;
     let place = |tensor: &'_ Tensor| (tensor.buffer.clone(), tensor.address());
     let buffers = [place(&a), place(&indices), place(&result)];
     let strides = [&space.strides[0][..], &space.strides[1][..], &[]];

@@ -6,14 +6,14 @@
 use nx_vulkan_spirv::access::Element;
 use nx_vulkan_spirv::generated::LOCAL_SIZE;
 
-use super::index::{check_size, rows, split};
+use super::index::{rows, split};
 use super::{Call, movement};
 use crate::kernels::index::{ScatterSpec, SegmentAddSpec, SegmentPutSpec, TargetSpec, extra};
 use crate::kernels::sort::{Sort, SortKey, sort};
 use crate::kernels::{Arguments, KernelSpec, Place, launch};
 use crate::program::op::Axes;
 use crate::shape::{Dims, Strides, elements};
-use crate::{DType, Result, Tensor, Type, View};
+use crate::{DType, Error, Result, Tensor, Type, View};
 
 /// Invocations that share the rows of a scatter when rows are too short to fill the device.
 const OWNERS: u64 = 1024;
@@ -40,6 +40,8 @@ struct Indexed<'a> {
     components: Vec<(u64, i64)>,
     rest_sizes: Dims,
     rest_strides: Strides,
+    /// Kernels reach far.
+    far: bool,
 }
 
 /// indexed_add (`add`) and indexed_put: updates apply in their order, so that the last put wins.
@@ -55,7 +57,12 @@ pub fn indexed(call: &Call<'_>, axes: &Axes, add: bool) -> Result<Tensor> {
     if count.checked_mul(inner) != Some(updates.view.elements()) {
         return Err(call.invalid(format!("{count} index vectors for updates of {:?}", updates.view.shape)));
     }
-    check_size(&[&indices.view, &result.view, &updates.view])?;
+    let most = call.engine.reach().far();
+    if updates.view.elements() > most {
+        let size = updates.view.dtype.size_bytes();
+        return Err(Error::TooLarge { size_bytes: updates.view.elements() * size, limit_bytes: most * size });
+    }
+    let far = call.engine.reach().is_far(&[&indices.view, &result.view, &updates.view])?;
     let (mut rest_sizes, mut rest_strides) = (parts.rest_sizes, parts.rest_strides);
     if rest_sizes.is_empty() {
         rest_sizes.push(1);
@@ -70,7 +77,8 @@ pub fn indexed(call: &Call<'_>, axes: &Axes, add: bool) -> Result<Tensor> {
         }
     };
     let components = parts.components.to_vec();
-    let indexed = Indexed { call, add, count, inner, indices, updates, result, components, rest_sizes, rest_strides };
+    let indexed =
+        Indexed { call, add, count, inner, indices, updates, result, components, rest_sizes, rest_strides, far };
     if count < SORTED_FROM || inner >= WIDE_ROW {
         indexed.owned()?;
     } else {
@@ -109,7 +117,7 @@ impl Indexed<'_> {
             components: self.components.len() as u8,
             rest_rank: self.rest_sizes.len() as u8,
         });
-        let kernel = engine.kernel(&spec, self.call.compile)?;
+        let kernel = engine.kernel(&spec.reaching(self.far), self.call.compile)?;
         self.start()?;
         let owners = (OWNERS / self.inner.max(1)).clamp(1, self.count.max(1));
         let out_strides = self.out_strides();
@@ -128,7 +136,7 @@ impl Indexed<'_> {
         let engine = self.call.engine;
         let words = |count: u64| Tensor::uninitialized(engine, &Type::new(DType::U32, &[count]));
         let spec = TargetSpec { index: self.indices.view.dtype, components: self.components.len() as u8 };
-        let kernel = engine.kernel(&KernelSpec::Targets(spec), self.call.compile)?;
+        let kernel = engine.kernel(&KernelSpec::Targets(spec).reaching(self.far), self.call.compile)?;
         let targets = words(self.count)?;
         let indices = place(&self.indices, &self.indices.view.strides);
         let places = [indices, indices, place(&targets, &[])];
@@ -161,7 +169,7 @@ impl Indexed<'_> {
             update: self.element(&self.updates),
             rest_rank: self.rest_sizes.len() as u8,
         });
-        let kernel = engine.kernel(&spec, self.call.compile)?;
+        let kernel = engine.kernel(&spec.reaching(self.far), self.call.compile)?;
         self.start()?;
         let out_strides = self.out_strides();
         let places = [
@@ -184,11 +192,14 @@ impl Indexed<'_> {
             last,
             rest_rank: self.rest_sizes.len() as u8,
         };
-        let kernel = |spec| engine.kernel(&KernelSpec::SegmentAdd(spec), self.call.compile);
+        let accumulator_bytes = spec(true, true).accumulator_bytes();
+        // Sums of the first level are the most.
+        let sums_bytes = 2 * self.count.div_ceil(SegmentAddSpec::CHUNK) * self.inner * accumulator_bytes;
+        let far = self.far || sums_bytes > engine.reach().near(1);
+        let kernel = |spec| engine.kernel(&KernelSpec::SegmentAdd(spec).reaching(far), self.call.compile);
         let levels = [kernel(spec(false, false))?, kernel(spec(true, false))?, kernel(spec(true, true))?];
         self.start()?;
         let (out_strides, sizes) = (self.out_strides(), self.sizes());
-        let accumulator_bytes = spec(true, true).accumulator_bytes();
         let mut targets = targets;
         let mut updates = (self.updates.buffer.clone(), self.updates.address());
         let mut count = self.count;

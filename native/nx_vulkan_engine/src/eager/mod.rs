@@ -11,6 +11,7 @@ mod epilogue;
 mod fft;
 mod fold;
 mod fused;
+mod halves;
 mod index;
 mod indexed;
 mod linalg;
@@ -78,15 +79,24 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
     let bad = |reason: String| Error::InvalidProgram { op: op.name().to_string(), reason };
     let out = outs.first().ok_or_else(|| bad("has results".to_string()))?;
     check(op, operands, outs)?;
-    refuse_long(op, operands, compile)?;
+    refuse_long(engine, op, operands, compile)?;
+    if let Some(results) = halves::halves(engine, op, operands, outs, compile)? {
+        return Ok(results);
+    }
     let call = Call { engine, op, operands, out, compile };
-    match (op, outs) {
+    let results = match (op, outs) {
         (Op::Qr { complete }, _) => qr::qr(&call, *complete, outs),
         (Op::Eigh, _) => eigh::eigh(&call, outs),
         (Op::Svd { full }, _) => svd::svd(&call, *full, outs),
         (Op::Linalg(op), _) => linalg::run_all(&call, *op, outs),
         (Op::TopK { k }, [_, places]) => Ok(order::top_k(&call, *k, places)?.into_iter().collect()),
         _ => Err(bad(format!("has one result, got {}", outs.len()))),
+    };
+    match results {
+        Err(error) if matches!(error, Error::TooLarge { .. }) => {
+            halves::of_batches(engine, op, operands, outs, compile)?.ok_or(error)
+        }
+        results => results,
     }
 }
 
@@ -94,10 +104,14 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
 const LONG_SIDE: u64 = 256;
 const LONG_OPERANDS: usize = 32;
 
-/// Sends ops of many launches to callers that may wait.
-fn refuse_long(op: &Op, operands: &[Tensor], compile: Compile) -> Result<()> {
+/// Sends ops of many launches to callers that may wait, and matrices whose kernels reach far.
+fn refuse_long(engine: &Engine, op: &Op, operands: &[Tensor], compile: Compile) -> Result<()> {
     let matrices = op.class() == Class::Matrix;
-    let long_side = operands.iter().flat_map(|t| t.view.shape.iter().rev().take(2)).any(|&n| n > LONG_SIDE);
+    let is_long = |t: &Tensor| {
+        let far = t.view.elements() > engine.reach().near(t.view.dtype.size_bytes());
+        far || t.view.shape.iter().rev().take(2).any(|&n| n > LONG_SIDE)
+    };
+    let long_side = operands.iter().any(is_long);
     match compile {
         Compile::Refused if matrices && long_side || operands.len() > LONG_OPERANDS => Err(Error::NeedsCompile),
         Compile::Refused | Compile::Allowed => Ok(()),
@@ -124,7 +138,12 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         }
         return call.elementwise(elementwise);
     }
-    refuse_long(op, operands, compile)?;
+    refuse_long(engine, op, operands, compile)?;
+    if let Some(result) =
+        halves::halves(engine, op, operands, std::slice::from_ref(out), compile)?.and_then(|mut all| all.pop())
+    {
+        return Ok(result);
+    }
     match op {
         Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Clip | Op::AsType => {
             Err(call.invalid("not elementwise".into()))
@@ -172,7 +191,13 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         }
         Op::IndexedAdd { axes } => indexed::indexed(&call, axes, true),
         Op::IndexedPut { axes } => indexed::indexed(&call, axes, false),
-        Op::Linalg(op) => linalg::run(&call, *op),
+        Op::Linalg(of) => match linalg::run(&call, *of) {
+            Err(error) if matches!(error, Error::TooLarge { .. }) => {
+                let halves = halves::of_batches(engine, op, operands, std::slice::from_ref(out), compile)?;
+                halves.and_then(|mut all| all.pop()).ok_or(error)
+            }
+            result => result,
+        },
         // What only moves elements.
         _ => movement::moved(&call),
     }

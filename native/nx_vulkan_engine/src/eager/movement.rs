@@ -8,7 +8,6 @@ use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
-use super::index::check_size;
 use super::{Call, Compile};
 use crate::kernels::index::{ShiftSpec, extra};
 use crate::kernels::map::{Operand, Shapes, map};
@@ -136,7 +135,7 @@ fn shift(call: &Call<'_>, part: &Part, operand: &Tensor, result: &Tensor) -> Res
         copy(call.engine, operand, &plain, call.compile)?;
         plain
     };
-    check_size(&[&operand.view, &result.view])?;
+    let far = call.engine.reach().is_far(&[&operand.view, &result.view])?;
     // As if the starts were 0; the kernel adds them.
     let Some((from, to)) = part.views(&operand.view, &result.view) else { return Ok(()) };
     let puts = starts(part).any(|(line, ..)| line.at.is_read());
@@ -155,7 +154,7 @@ fn shift(call: &Call<'_>, part: &Part, operand: &Tensor, result: &Tensor) -> Res
         rank: space.rank() as u8,
         puts,
     });
-    let kernel = call.engine.kernel(&spec, call.compile)?;
+    let kernel = call.engine.kernel(&spec.reaching(far), call.compile)?;
     let still: Strides = SmallVec::from_elem(0, space.rank());
     let starts = read.iter().map(|start| (&start.buffer, &*start.view, &still));
     let operands = std::iter::once((&operand.buffer, &from, &space.strides[0])).chain(starts);

@@ -3,13 +3,16 @@
 //! Kernels take contiguous rows. Where the axis is another than the last, it becomes the last of a copy, and the result is
 //! a view that puts it back.
 
-use crate::kernels::sort::SortKey;
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_spirv::access::Element;
+use smallvec::smallvec;
 
 use super::{Call, movement};
+use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::scan::{Scan, scan as launch_scan};
-use crate::kernels::sort::{Sort, keeps_fewer, sort as launch_sort};
-use crate::program::Cumulative;
+use crate::kernels::sort::{Sort, SortKey, keeps_fewer, sort as launch_sort};
 use crate::program::op::Axes;
+use crate::program::{Binary, Cumulative, Elementwise};
 use crate::{DType, Result, Tensor, Type, View};
 
 /// An operand as contiguous rows, and how to put their axis back.
@@ -85,8 +88,52 @@ pub fn scan(call: &Call<'_>, scan: Cumulative, axis: usize, reverse: bool) -> Re
         rows: rows.rows,
         elements: rows.elements,
     };
-    launch_scan(call.engine, &what, call.compile)?;
+    if rows.elements > call.engine.reach().far() {
+        for row in 0..rows.rows {
+            scan_in_parts(call, scan, &what, row)?;
+        }
+    } else {
+        launch_scan(call.engine, &what, call.compile)?;
+    }
     call.result(rows.result(out)?)
+}
+
+/// A row that no launch reaches: parts of it, to each of which the last result of the part before is added.
+fn scan_in_parts(call: &Call<'_>, scan: Cumulative, what: &Scan<'_>, row: u64) -> Result<()> {
+    let op = Elementwise::Binary(match scan {
+        Cumulative::Sum => Binary::Add,
+        Cumulative::Product => Binary::Multiply,
+        Cumulative::Max => Binary::Max,
+        Cumulative::Min => Binary::Min,
+    });
+    let dtype = call.out.dtype;
+    let seen = |tensor: &Tensor, first: u64, elements: u64| {
+        let offset = tensor.view.offset + row * what.elements + first;
+        tensor.with_view(View { offset, ..View::contiguous(dtype, &[elements]) })
+    };
+    let longest = call.engine.reach().near(dtype.size_bytes());
+    let mut before: Option<Tensor> = None;
+    let mut done = 0;
+    while done < what.elements {
+        let elements = longest.min(what.elements - done);
+        let first = if what.reverse { what.elements - done - elements } else { done };
+        let (input, out) = (seen(what.input, first, elements), seen(what.out, first, elements));
+        launch_scan(call.engine, &Scan { input: &input, out: &out, rows: 1, elements, ..*what }, call.compile)?;
+        if let Some(before) = before {
+            let view = before.view.broadcast(&[elements], &[])?;
+            let element = Element::Typed(dtype);
+            let place = Operand::new(&out.buffer, &out.view, element);
+            let inputs = [Operand::new(&before.buffer, &view, element), place.clone()];
+            let step = Step { op, args: smallvec![Ref::Input(0), Ref::Input(1)], out: dtype };
+            let outputs = [(Ref::Result(0), place)];
+            map(call.engine, &[elements], &inputs, smallvec![step], &outputs, Shapes::Any, call.compile)?;
+        }
+        let last = if what.reverse { first } else { first + elements - 1 };
+        let last = seen(what.out, last, 1);
+        before = Some(last.with_view(View { offset: last.view.offset, ..View::contiguous(dtype, &[]) }));
+        done += elements;
+    }
+    Ok(())
 }
 
 pub fn sort(call: &Call<'_>, axis: usize, descending: bool) -> Result<Tensor> {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use nx_vulkan_ir::program::workgroup::unsupported;
 
-use super::{Compile, Results};
+use super::program::run_instructions;
+use super::{Compile, Results, halves};
 use crate::kernels::workgroup;
 use crate::program::Program;
 use crate::{Engine, Error, Result, Tensor, Type};
@@ -22,6 +23,9 @@ pub fn run(
             dtype: None,
             needs: format!("ops that one workgroup can run, not {what}"),
         });
+    }
+    if halves::reaches_beyond(engine, operands, outs) {
+        return Ok(run_instructions(engine, program, operands, compile)?.into_iter().collect());
     }
     let spec = workgroup::spec(engine.caps(), &Arc::new(program.clone()), operands);
     // The kernel must exist before memory is taken.

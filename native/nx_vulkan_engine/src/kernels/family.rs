@@ -115,9 +115,57 @@ families! {
     Workgroup(Box<WorkgroupSpec>),
     Linalg(LinalgSpec),
     Fft(FftKernel),
+    Far(FarSpec),
+}
+
+/// A kernel whose operands reach further than offsets of 32 bits, of the spec of one whose don't.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct FarSpec(Box<KernelSpec>);
+
+impl KernelFamily for FarSpec {
+    fn name(&self) -> String {
+        format!("{}.far", self.0.family().name())
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        self.0.family().generate(library, FloatModes { far: true, ..modes })
+    }
+
+    fn constants(&self, modes: FloatModes) -> Constants {
+        self.0.family().constants(modes)
+    }
+
+    fn flops(&self, arguments: &Arguments<'_>, groups: u64) -> Option<u64> {
+        self.0.family().flops(arguments, groups)
+    }
+
+    fn is_fallback(&self) -> bool {
+        self.0.family().is_fallback()
+    }
+
+    fn reads_by_indices(&self) -> bool {
+        self.0.family().reads_by_indices()
+    }
+
+    fn element_bytes(&self, k: usize, place: &Place<'_>) -> u64 {
+        self.0.family().element_bytes(k, place)
+    }
+
+    fn longest(&self, max_work: u64, arguments: &Arguments<'_>, groups: u64) -> u64 {
+        self.0.family().longest(max_work, arguments, groups)
+    }
+
+    fn in_place(&self, arguments: &Arguments<'_>, first_output: usize) -> Pairs {
+        self.0.family().in_place(arguments, first_output)
+    }
 }
 
 impl KernelSpec {
+    /// The same, for operands that reach further where they are `far`.
+    pub fn reaching(self, far: bool) -> KernelSpec {
+        if far { KernelSpec::Far(FarSpec(Box::new(self))) } else { self }
+    }
+
     /// The work of one launch on a device that ends loops after `max_work`.
     pub(super) fn work(&self, max_work: u64, arguments: &Arguments<'_>, first_output: usize, groups: u64) -> Work {
         let family = self.family();

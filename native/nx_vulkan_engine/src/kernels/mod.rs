@@ -41,17 +41,54 @@ use crate::{DeviceKind, Engine, Error, Result, Tensor, View};
 
 pub use family::{Constants, KernelFamily, KernelSpec, Pairs};
 
-/// Positions inside one launch are signed 32-bit numbers.
-pub const MAX_POSITION: u64 = i32::MAX as u64;
+/// How far launches reach from the lowest element of an operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reach {
+    bytes: u64,
+}
 
-/// The last position of elements of this size that one launch can reach: offsets in bytes also stay within 32 bits, as NVIDIA's
-/// driver 580 computes no more of them.
-pub fn max_position(element_bytes: u64) -> u64 {
-    #[cfg(test)]
-    if let Some(reach) = reach::get() {
-        return reach / element_bytes.max(1);
+impl Default for Reach {
+    /// Offsets in bytes stay within 32 bits, as NVIDIA's driver 580 computes no more of them.
+    fn default() -> Reach {
+        Reach { bytes: u32::MAX.into() }
     }
-    MAX_POSITION.min(u64::from(u32::MAX) / element_bytes.max(1))
+}
+
+impl Reach {
+    /// The same for fewer bytes, so that tests need no gigabytes.
+    pub fn of_bytes(bytes: u64) -> Reach {
+        Reach { bytes: bytes.min(Reach::default().bytes) }
+    }
+
+    /// The last position that any launch can reach: a signed number of 32 bits.
+    pub fn far(self) -> u64 {
+        self.bytes / 2
+    }
+
+    /// The last position of elements of this size that kernels reach which are not [`KernelSpec::Far`].
+    pub fn near(self, element_bytes: u64) -> u64 {
+        self.far().min(self.bytes / element_bytes.max(1))
+    }
+
+    /// Whether a launch that reaches these tensors needs kernels that reach far; `TooLarge` where none does.
+    pub fn is_far(self, views: &[&View]) -> Result<bool> {
+        let mut far = false;
+        for view in views {
+            let (size, reach) = (view.dtype.size_bytes(), reach_of(view));
+            if reach > self.far() {
+                let limit_bytes = self.far().saturating_mul(size);
+                return Err(Error::TooLarge { size_bytes: view.elements().saturating_mul(size), limit_bytes });
+            }
+            far |= reach > self.near(size);
+        }
+        Ok(far)
+    }
+}
+
+/// Elements from the lowest of a view to the highest.
+pub fn reach_of(view: &View) -> u64 {
+    let (low, high) = view.extent();
+    (high - low) as u64
 }
 
 /// Whether a call may compile a kernel that is not there yet (milliseconds), or must answer `NeedsCompile`.
@@ -157,6 +194,16 @@ impl Engine {
     }
 }
 
+impl Kernel {
+    /// The kernel, or the one like it that reaches further. Who has operands that need it may wait for it to be compiled.
+    fn reaching(self: &Arc<Kernel>, engine: &Engine, far: bool) -> Result<Arc<Kernel>> {
+        match &self.spec {
+            Some(spec) if far => engine.kernel(&KernelSpec::clone(spec).reaching(true), Compile::Allowed),
+            _ => Ok(Arc::clone(self)),
+        }
+    }
+}
+
 /// Device features that kernels depend on, by their bit in a set of them.
 const FEATURES: [&str; 9] = [
     "shaderFloat64",
@@ -249,15 +296,14 @@ impl Loaded {
     }
 
     /// Whether one launch can reach all of it.
-    pub fn is_indexed(&self) -> bool {
-        let (low, high) = self.tensor.view.extent();
-        let reach = ((high - low) as u64).max(self.bounds.map_or(0, |bounds| bounds.last));
-        reach <= max_position(self.tensor.view.dtype.size_bytes())
+    pub fn is_indexed(&self, reach: Reach) -> bool {
+        let last = reach_of(&self.tensor.view).max(self.bounds.map_or(0, |bounds| bounds.last));
+        last <= reach.near(self.tensor.view.dtype.size_bytes())
     }
 
     /// Whether launches for parts of the space can reach it: a bounded operand is the same for all of them.
-    pub fn is_bounded_within_reach(&self) -> bool {
-        let most = max_position(self.tensor.view.dtype.size_bytes());
+    pub fn is_bounded_within(&self, reach: Reach) -> bool {
+        let most = reach.near(self.tensor.view.dtype.size_bytes());
         self.bounds.is_none_or(|bounds| bounds.last <= most)
     }
 
@@ -424,28 +470,6 @@ pub(crate) mod refusal {
             true => Err(Error::Vulkan { call: CREATE_PIPELINES, cause: "refused".to_string() }),
             false => Ok(()),
         }
-    }
-}
-
-/// Launches that reach few bytes, so that tests need no gigabytes.
-#[cfg(test)]
-pub(crate) mod reach {
-    use std::cell::Cell;
-
-    thread_local! {
-        static BYTES: Cell<Option<u64>> = const { Cell::new(None) };
-    }
-
-    /// What `run` gives while a launch that moves elements reaches so many bytes.
-    pub fn of<T>(bytes: u64, run: impl FnOnce() -> T) -> T {
-        BYTES.set(Some(bytes));
-        let result = run();
-        BYTES.set(None);
-        result
-    }
-
-    pub(super) fn get() -> Option<u64> {
-        BYTES.get()
     }
 }
 

@@ -26,6 +26,7 @@ impl Engine {
                 exact_f64: !caps.shader_float64,
                 fused: false,
                 rounded: false,
+                far: false,
             };
             let fused = self.fuses_fma::<f32>(modes)? && (modes.exact_f64 || self.fuses_fma::<f64>(modes)?);
             // A CPU rounds all quotients or none. A GPU may be right about those that are tried: Vulkan lets them be off.

@@ -30,7 +30,7 @@ const CTYPES: [CType; 8] =
     [CType::I32, CType::U32, CType::I64, CType::U64, CType::F32, CType::F64, CType::C64, CType::C128];
 
 const MODES: FloatModes =
-    FloatModes { preserve_f32: true, preserve_f64: true, exact_f64: false, fused: false, rounded: false };
+    FloatModes { preserve_f32: true, preserve_f64: true, exact_f64: false, fused: false, rounded: false, far: false };
 
 /// Runs spirv-val on a module; `None` where the tool is not installed.
 fn spirv_val(words: &[u32]) -> Option<Result<(), String>> {

@@ -14,4 +14,5 @@ mod eager;
 mod matrix_units;
 mod op_table;
 mod prebuilt;
+mod reach;
 mod scalar;

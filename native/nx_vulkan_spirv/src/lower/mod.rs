@@ -154,8 +154,14 @@ struct Lowering<'l> {
 
 impl<'l> Lowering<'l> {
     fn new(mut old: Module, lacks: Lacks) -> Result<Lowering<'l>> {
-        let plain =
-            FloatModes { preserve_f32: false, preserve_f64: false, exact_f64: false, fused: false, rounded: false };
+        let plain = FloatModes {
+            preserve_f32: false,
+            preserve_f64: false,
+            exact_f64: false,
+            fused: false,
+            rounded: false,
+            far: false,
+        };
         let next_id = old.header.as_ref().map_or(0, |header| header.bound);
         let mut new = Module { header: old.header.take(), ..Module::default() };
         new.ext_inst_imports = std::mem::take(&mut old.ext_inst_imports);

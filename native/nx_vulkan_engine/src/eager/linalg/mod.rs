@@ -116,7 +116,7 @@ impl Update<'_> {
         linalg::kernel(engine, "rank_update", c.ctype(), &[a, b, c], compile)
     }
 
-    fn run(&self, engine: &Engine, kernel: &Kernel) -> Result<()> {
+    fn run(&self, engine: &Engine, kernel: &Arc<Kernel>) -> Result<()> {
         let tile = LinalgSpec::tile(self.c.0.view.dtype.ctype());
         let mut numbers: SmallVec<[u32; 16]> =
             [self.rows, self.columns, self.depth, self.batches].iter().map(|&x| x as u32).collect();

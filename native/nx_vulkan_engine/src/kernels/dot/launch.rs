@@ -10,7 +10,7 @@ use super::choice::{lane_tiles, launch_of};
 use super::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling, matrix};
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Factor, Finish, Reduce, Target, inner, reduce};
-use crate::kernels::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, linalg, max_position, record};
+use crate::kernels::{Arguments, Compile, KernelSpec, Place, linalg, record};
 use crate::program::{Binary, Elementwise, Reduction};
 use crate::shape::{Dims, Space, Strides, contiguous_strides, elements};
 use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};
@@ -193,11 +193,11 @@ impl Product<'_> {
     }
 
     /// Whether one launch can index all that the epilogue reads.
-    fn reaches_inputs(&self) -> bool {
-        let reach = |strides: &[i64]| -> u64 {
+    fn reaches_inputs(&self, engine: &Engine) -> bool {
+        let span = |strides: &[i64]| -> u64 {
             strides.iter().zip(&self.out.view.shape).map(|(s, n)| s.unsigned_abs() * n.saturating_sub(1)).sum()
         };
-        self.inputs().iter().all(|o| reach(&o.strides) <= max_position(o.element.size_bytes().into()))
+        self.inputs().iter().all(|o| span(&o.strides) <= engine.reach().near(o.element.size_bytes().into()))
     }
 
     fn check_steps(&self) -> Result<()> {
@@ -221,22 +221,14 @@ impl Product<'_> {
         Ok(())
     }
 
-    fn check_size(&self) -> Result<()> {
-        let depth = self.a.depth.elements();
-        if depth > MAX_POSITION {
+    /// Whether kernels must reach far; `TooLarge` where none does.
+    fn is_far(&self, engine: &Engine) -> Result<bool> {
+        let (depth, most) = (self.a.depth.elements(), engine.reach().far());
+        if depth > most {
             let size = self.a.tensor.view.dtype.size_bytes();
-            let size_bytes = depth.saturating_mul(size);
-            return Err(Error::TooLarge { size_bytes, limit_bytes: MAX_POSITION * size });
+            return Err(Error::TooLarge { size_bytes: depth.saturating_mul(size), limit_bytes: most * size });
         }
-        for tensor in [&self.a.tensor, &self.b.tensor, self.out] {
-            let (low, high) = tensor.view.extent();
-            let limit = max_position(tensor.view.dtype.size_bytes());
-            if (high - low) as u64 > limit {
-                let size = tensor.view.dtype.size_bytes();
-                return Err(Error::TooLarge { size_bytes: tensor.view.elements() * size, limit_bytes: limit * size });
-            }
-        }
-        Ok(())
+        engine.reach().is_far(&[&self.a.tensor.view, &self.b.tensor.view, &self.out.view])
     }
 }
 
@@ -254,7 +246,7 @@ fn is_narrow(p: &Product<'_>, spec: &DotSpec) -> bool {
 
 /// The product of matrices one of which is a vector, if their axes merge alike, into `out`, with its epilogue if it is to `finish`; answers
 /// whether it did.
-fn vectors(engine: &Engine, p: &Product<'_>, out: &Tensor, finish: bool, compile: Compile) -> Result<bool> {
+fn vectors(engine: &Engine, p: &Product<'_>, out: &Tensor, finish: bool, far: bool, compile: Compile) -> Result<bool> {
     let alike = p.a.batch.sizes == p.b.batch.sizes && p.a.depth.sizes == p.b.depth.sizes;
     if !alike || !out.view.is_contiguous() {
         return Ok(false);
@@ -274,7 +266,7 @@ fn vectors(engine: &Engine, p: &Product<'_>, out: &Tensor, finish: bool, compile
     let target = Target { buffer: &out.buffer, offset_bytes: out.view.offset_bytes() };
     let (shape, dtype) = (&out.view.shape[..], out.view.dtype);
     let finish = p.epilogue.as_ref().filter(|_| finish).map(|epilogue| Finish { epilogue, shape, out: dtype });
-    inner(engine, factors, [&kept, &matrix.depth.sizes], target, p.dtype(), finish, compile)?;
+    inner(engine, factors, [&kept, &matrix.depth.sizes], target, p.dtype(), finish, far, compile)?;
     Ok(true)
 }
 
@@ -291,7 +283,7 @@ pub struct Choice {
 /// # Errors
 /// `TooLarge` where 32-bit positions don't reach.
 pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()> {
-    p.check_size()?;
+    let far = p.is_far(engine)?;
     p.check_steps()?;
     let (rows, columns, depth) = (p.a.free.elements(), p.b.free.elements(), p.a.depth.elements());
     let is_small = depth < MAX_WIDE_DEPTH && p.multiplications() <= MAX_WIDE_PRODUCTS;
@@ -305,12 +297,12 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
         return product_as(engine, p, spec.sum, Choice { tiling: Tiling::Narrow, splits: 1 }, compile);
     }
     if is_vector {
-        if p.reaches_inputs() && vectors(engine, p, p.out, true, compile)? {
+        if p.reaches_inputs(engine) && vectors(engine, p, p.out, true, far, compile)? {
             return Ok(());
         }
         if p.epilogue.is_some() {
             let whole = Tensor::uninitialized(engine, &Type::new(p.dtype(), &p.out.view.shape))?;
-            if vectors(engine, p, &whole, false, compile)? {
+            if vectors(engine, p, &whole, false, far, compile)? {
                 return finish(engine, p, &parts(&whole, p, 1), compile);
             }
         }
@@ -388,12 +380,11 @@ fn store(p: &Product<'_>, space: &Space) -> (Store, SmallVec<[(DType, Access); 2
 /// # Errors
 /// As of [`product`]; `InvalidProgram` for no splits, and for matrix units that can't take the operands.
 pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, compile: Compile) -> Result<()> {
-    p.check_size()?;
     p.check_steps()?;
     let Choice { tiling, splits } = choice;
     let columns = p.b.free.elements();
     let results = p.a.batch.elements() * p.a.free.elements() * columns;
-    if splits == 0 || splits * results > MAX_POSITION {
+    if splits == 0 || splits * results > engine.reach().far() {
         return Err(Error::InvalidProgram { op: "dot".to_string(), reason: format!("{splits} splits") });
     }
     let wide = u64::from(engine.caps().max_push_bytes) >= 4 * ParamLayout::WIDE_PUSH_WORDS as u64;
@@ -414,7 +405,7 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
     // Results go to the end, or on the way there to a part of their own for each split, which keeps the type of sums.
     let parts_type = |dtype: DType| Type::new(dtype, &[splits, results]);
     let on_the_way = match splits {
-        1 if p.reaches_inputs() => None,
+        1 if p.reaches_inputs(engine) => None,
         1 => Some(Tensor::uninitialized(engine, &parts_type(p.dtype()))?),
         _ => Some(Tensor::uninitialized(engine, &parts_type(sum.dtype()))?),
     };
@@ -464,6 +455,11 @@ pub(super) struct Results<'a> {
 }
 
 impl Results<'_> {
+    /// Whether kernels must reach far for it.
+    pub(super) fn is_far(&self, engine: &Engine) -> Result<bool> {
+        engine.reach().is_far(&[&self.out.view])
+    }
+
     /// The strides of results and inputs behind those of other axes, in which they have none.
     pub(super) fn strides(&self, others: usize) -> SmallVec<[Strides; 4]> {
         let behind = |s: &Strides| std::iter::repeat_n(0, others).chain(s.iter().copied()).collect();
@@ -500,7 +496,8 @@ pub(super) fn launch_plain(
         _ => 16,
     };
     let tiles = spec.tiles(batches, rows, columns);
-    let kernel = engine.kernel(&KernelSpec::Dot(spec), compile)?;
+    let far = engine.reach().is_far(&[&a.tensor.view, &b.tensor.view])? || results.is_far(engine)?;
+    let kernel = engine.kernel(&KernelSpec::Dot(spec).reaching(far), compile)?;
     // The axes of all, one after the other; a place has no strides along those of the others.
     let (_, a_sizes, a_strides) = a.axes(true);
     let (_, b_sizes, b_strides) = b.axes(false);

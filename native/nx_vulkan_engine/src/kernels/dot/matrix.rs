@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::launch::{Choice, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
 use super::{DotSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice};
-use crate::kernels::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch};
+use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
 use crate::tuning::DeviceModel;
 use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};
 
@@ -156,7 +156,9 @@ fn run(
     let (_, sizes, strides) = m.axes(true);
     let groups = spec.groups(batches, rows, depth);
     let extra = [rows, depth, batches, spec.parts(depth), spec.part(depth)].map(|x| x as u32);
-    let kernel = engine.kernel(&KernelSpec::Split(spec), compile)?;
+    let reach = engine.reach();
+    let far = reach.is_far(&[&m.tensor.view])? || writes.iter().any(|words| reach_of(&words.view) > reach.near(4));
+    let kernel = engine.kernel(&KernelSpec::Split(spec).reaching(far), compile)?;
     let source = Place { buffer: &m.tensor.buffer, address: m.tensor.address(), strides: &strides, element_bytes: 0 };
     let others = reads.iter().chain(writes).map(|tensor| entire(tensor));
     let places: SmallVec<[Place<'_>; 5]> = std::iter::once(source).chain(others).collect();
@@ -188,11 +190,14 @@ pub(super) fn launch_product(
     [own.a_load, own.b_load] = [a, b].map(|operand| Load { along_k: operand.along_k, by_four: true });
     own.low_b_first = columns > rows;
     let tiles = own.tiles(batches, rows, columns);
-    let kernel = engine.kernel(&KernelSpec::Dot(own), compile)?;
+    let reach = engine.reach();
+    let is_far = |numbers: &Tensor| reach_of(&numbers.view) > reach.near(numbers.view.dtype.size_bytes());
+    let far = results.is_far(engine)? || [a, b].iter().any(|operand| is_far(&operand.numbers));
+    let kernel = engine.kernel(&KernelSpec::Dot(own).reaching(far), compile)?;
     let chunk = depth.div_ceil(results.splits).next_multiple_of(tile.block());
     let numbers = [rows, columns, depth, batches, chunk, results.splits, a.step, a.batch, b.step, b.batch];
-    if numbers.iter().any(|&number| number > MAX_POSITION) {
-        return Err(bad(format!("numbers beyond {MAX_POSITION}")));
+    if numbers.iter().any(|&number| number > reach.far()) {
+        return Err(bad(format!("numbers beyond {}", reach.far())));
     }
     let strides = results.strides(0);
     let mut places: SmallVec<[Place<'_>; 10]> = [&a.numbers, &b.numbers].map(entire).into_iter().collect();

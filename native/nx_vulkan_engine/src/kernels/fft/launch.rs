@@ -8,10 +8,10 @@ use smallvec::SmallVec;
 
 use super::tables::Content;
 use super::{FftKernel, FftSpec, plan, tables};
-use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, max_position};
+use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
 use crate::shape::{Dims, Space, Strides};
 use crate::tuning::DeviceModel;
-use crate::{CType, DType, Engine, Error, Result, Tensor, Type, View};
+use crate::{CType, DType, Engine, Error, Result, Tensor, Type};
 
 /// Shared memory that one workgroup uses: two and more of them run at once on a GPU.
 const SHARED_BYTES: u32 = 32 << 10;
@@ -104,6 +104,8 @@ impl Rows {
 
 /// One transform of a smooth length, or a direct one, of all rows.
 struct Pass<'a> {
+    /// Kernels reach far.
+    far: bool,
     compute: CType,
     length: u64,
     /// Elements before the second half is mirrored or the rest is zero.
@@ -117,6 +119,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     const PLAIN: Pass<'static> = Pass {
+        far: false,
         compute: CType::C64,
         length: 0,
         full: 0,
@@ -138,14 +141,10 @@ pub fn fft(engine: &Engine, input: &Tensor, out: &Tensor, what: &Fft, compile: C
     let direct = !smooth && what.length <= plan::MAX_DIRECT;
     let longest = if smooth || direct { what.length } else { tables::convolution(what.length) };
     let rows = input.view.elements() / input.view.shape[what.axis].max(1);
-    let reach = |view: &View| {
-        let (low, high) = view.extent();
-        (high - low) as u64
-    };
-    let positions = (rows * longest).max(reach(&input.view)).max(reach(&out.view));
+    let positions = (rows * longest).max(reach_of(&input.view)).max(reach_of(&out.view));
+    let far = positions > engine.reach().near(element_bytes);
     let needs_scratch = longest > capacity(engine.model(), compute) || !(smooth || direct);
-    if positions > max_position(element_bytes) || (needs_scratch && rows * longest * element_bytes > MAX_SCRATCH_BYTES)
-    {
+    if far || (needs_scratch && rows * longest * element_bytes > MAX_SCRATCH_BYTES) {
         let shape = &input.view.shape;
         if let Some(axis) = (0..shape.len()).find(|&a| a != what.axis && shape[a] > 1) {
             for (start, length) in [(0, shape[axis] / 2), (shape[axis] / 2, shape[axis] - shape[axis] / 2)] {
@@ -154,13 +153,14 @@ pub fn fft(engine: &Engine, input: &Tensor, out: &Tensor, what: &Fft, compile: C
             }
             return Ok(());
         }
-        if positions > max_position(element_bytes) {
-            let limit_bytes = max_position(element_bytes) * element_bytes;
+        let most = engine.reach().far();
+        if positions > most {
+            let limit_bytes = most * element_bytes;
             return Err(Error::TooLarge { size_bytes: positions * element_bytes, limit_bytes });
         }
     }
     let (from, to) = (Rows::new(input, what.axis), Rows::new(out, what.axis));
-    let mut last = Pass { compute, length: what.length, full: what.length, ..Pass::PLAIN };
+    let mut last = Pass { far, compute, length: what.length, full: what.length, ..Pass::PLAIN };
     last.eps = what.eps;
     last.flags = CLEAN;
     let mirror = if what.mirror { MIRROR } else { 0 };
@@ -179,6 +179,7 @@ pub fn fft(engine: &Engine, input: &Tensor, out: &Tensor, what: &Fft, compile: C
     let spectrum = tables::table(engine, Content::Spectrum(what.length), compute, compile)?;
     let between = Rows::scratch(engine, compute, rows, longest)?;
     let first = Pass {
+        far,
         compute,
         length: longest,
         full: what.length,
@@ -216,7 +217,8 @@ pub(super) fn spectrum(
 ) -> Result<Arc<Buffer>> {
     let result = Tensor::uninitialized(engine, &Type::new(ctype.dtype(), &[n]))?.buffer;
     let rows = |buffer: &Arc<Buffer>| Rows::contiguous(Arc::clone(buffer), ctype.dtype(), 1, n);
-    let pass = Pass { compute: ctype, length: n, full: n, flags: SCALE, scale: 1.0 / n as f64, ..Pass::PLAIN };
+    let far = n > engine.reach().near(ctype.dtype().size_bytes());
+    let pass = Pass { far, compute: ctype, length: n, full: n, flags: SCALE, scale: 1.0 / n as f64, ..Pass::PLAIN };
     run(engine, &rows(buffer), &rows(&result), &pass, compile)?;
     Ok(result)
 }
@@ -310,7 +312,8 @@ impl Step<'_> {
         };
         let direct = self.flags & DIRECT != 0;
         let odd = !direct && !self.n.is_power_of_two();
-        let kernel = engine.kernel(&KernelSpec::Fft(FftKernel { spec, capacity: capacity as u32, odd }), compile)?;
+        let spec = KernelSpec::Fft(FftKernel { spec, capacity: capacity as u32, odd });
+        let kernel = engine.kernel(&spec.reaching(self.pass.far), compile)?;
         let content = if direct { Content::Roots(self.n) } else { Content::Passes(self.n) };
         let roots = tables::table(engine, content, compute, compile)?;
         let order_bytes = if direct { 0 } else { tables::pass_roots(self.n) * compute.dtype().size_bytes() };

@@ -4,10 +4,10 @@ use nx_vulkan_spirv::generated::LOCAL_SIZE;
 use smallvec::SmallVec;
 
 use crate::kernels::fold::FoldSpec;
-use crate::kernels::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
+use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
 use crate::program::Function;
 use crate::shape::{Dims, Space, Strides};
-use crate::{Engine, Error, Result, Tensor, View};
+use crate::{Engine, Result, Tensor, View};
 
 /// What to fold: the axes of `input` from `kept` on, for each index of those before.
 #[derive(Debug)]
@@ -23,13 +23,15 @@ pub struct Fold<'a> {
 
 pub fn fold(engine: &Engine, what: &Fold<'_>, compile: Compile) -> Result<()> {
     let view = &what.input.view;
-    let (low, high) = view.extent();
     let (kept, folded) = (space(view, 0..what.kept), space(view, what.kept..view.shape.len()));
-    let limit = max_position(view.dtype.size_bytes());
-    let most_kept = max_position(what.out.view.dtype.size_bytes());
-    if (high - low) as u64 > limit || kept.elements() > most_kept || folded.elements() > MAX_POSITION {
-        return halves(engine, what, compile);
+    let reach = engine.reach();
+    let far = reach_of(view) > reach.near(view.dtype.size_bytes())
+        || kept.elements() > reach.near(what.out.view.dtype.size_bytes())
+        || folded.elements() > reach.far();
+    if far && let Some(axis) = (0..what.kept).find(|&axis| view.shape[axis] > 1) {
+        return halves(engine, what, axis, compile);
     }
+    let far = reach.is_far(&[view])?;
     let spec = KernelSpec::Fold(FoldSpec {
         input: view.dtype,
         initial: what.initial.view.dtype,
@@ -39,7 +41,7 @@ pub fn fold(engine: &Engine, what: &Fold<'_>, compile: Compile) -> Result<()> {
         kept_rank: kept.rank() as u8,
         folded_rank: folded.rank() as u8,
     });
-    let kernel = engine.kernel(&spec, compile)?;
+    let kernel = engine.kernel(&spec.reaching(far), compile)?;
     let sizes: Dims = kept.sizes.iter().chain(&folded.sizes).copied().collect();
     let strides: Strides = kept.strides[0].iter().chain(&folded.strides[0]).copied().collect();
     let element_bytes = view.dtype.size_bytes();
@@ -68,12 +70,8 @@ fn space(view: &View, axes: std::ops::Range<usize>) -> Space {
 }
 
 /// Two folds of half the results each.
-fn halves(engine: &Engine, what: &Fold<'_>, compile: Compile) -> Result<()> {
+fn halves(engine: &Engine, what: &Fold<'_>, axis: usize, compile: Compile) -> Result<()> {
     let view = &what.input.view;
-    let Some(axis) = (0..what.kept).find(|&axis| view.shape[axis] > 1) else {
-        let size = view.dtype.size_bytes();
-        return Err(Error::TooLarge { size_bytes: view.elements() * size, limit_bytes: max_position(size) * size });
-    };
     let half = view.shape[axis] / 2;
     let results: u64 = view.shape[axis + 1..what.kept].iter().product();
     for (start, length) in [(0, half), (half, view.shape[axis] - half)] {

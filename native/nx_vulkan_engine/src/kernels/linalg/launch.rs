@@ -5,8 +5,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::LinalgSpec;
-use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
-use crate::{CType, DType, Engine, Error, Result, Tensor};
+use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch};
+use crate::{CType, DType, Engine, Result, Tensor, View};
 
 /// The kernel `template` that computes in `compute`, with operands of these types.
 pub fn kernel(
@@ -34,24 +34,18 @@ pub fn wide(engine: &Engine, dtype: DType) -> CType {
 /// element on, with strides that `numbers` tell them, and none may be negative.
 pub fn run(
     engine: &Engine,
-    kernel: &Kernel,
+    kernel: &Arc<Kernel>,
     operands: &[&Tensor],
     first_output: usize,
     numbers: &[u32],
     groups: u64,
 ) -> Result<()> {
-    for tensor in operands {
-        let (low, high) = tensor.view.extent();
-        let limit = max_position(tensor.view.dtype.size_bytes());
-        if (high - low) as u64 > limit {
-            let size = tensor.view.dtype.size_bytes();
-            return Err(Error::TooLarge { size_bytes: tensor.view.elements() * size, limit_bytes: limit * size });
-        }
-    }
+    let views: SmallVec<[&View; 6]> = operands.iter().map(|tensor| &*tensor.view).collect();
+    let kernel = kernel.reaching(engine, engine.reach().is_far(&views)?)?;
     let places: SmallVec<[Place<'_>; 6]> = operands
         .iter()
         .map(|t| Place { buffer: &t.buffer, address: t.address(), strides: &[], element_bytes: 0 })
         .collect();
     let arguments = Arguments { count: 0, sizes: &[], places: &places, extra: numbers };
-    launch(engine, kernel, &arguments, first_output, groups)
+    launch(engine, &kernel, &arguments, first_output, groups)
 }

@@ -13,9 +13,7 @@ use nx_vulkan_ir::DType;
 use nx_vulkan_ir::program::{Binary, Elementwise};
 use nx_vulkan_spirv::access::bias;
 
-use crate::kernels::{
-    Arguments, Compile, KernelSpec, Loaded, Place, has_lanes, launch, max_groups, max_position, whole_grid,
-};
+use crate::kernels::{Arguments, Compile, KernelSpec, Loaded, Place, Reach, has_lanes, launch, max_groups, whole_grid};
 use crate::shape::{Dims, Space, Strides, elements as elements_of};
 use crate::tuning::DeviceModel;
 use crate::{Engine, Result, Tensor, View};
@@ -113,13 +111,14 @@ pub fn map(
 ) -> Result<()> {
     let operands = || inputs.iter().chain(outputs.iter().map(|(_, o)| o));
     let counts = steps.iter().flat_map(|step| &step.args).chain(outputs.iter().map(|(r, _)| r)).any(is_index);
+    let reach = engine.reach();
     if (counts || inputs.iter().any(|input| input.bounds.is_some()))
         && !sizes.contains(&0)
-        && !is_indexed_whole(sizes, operands().map(|o| (&o.strides, &o.element)))
+        && !is_indexed_whole(reach, sizes, operands().map(|o| (&o.strides, &o.element)))
     {
         let starts = SmallVec::from_elem(0, sizes.len());
         let part = Part { whole: sizes, sizes: SmallVec::from_slice(sizes), starts };
-        return part.halves(inputs, outputs, &mut |part| {
+        return part.halves(reach, inputs, outputs, &mut |part| {
             let (steps, stored) = part.counted(&steps, outputs);
             let inputs: SmallVec<[Operand<'_>; 4]> = inputs.iter().map(|o| part.of(o)).collect();
             let outputs: SmallVec<[(Ref, Operand<'_>); 2]> =
@@ -145,6 +144,7 @@ impl Part<'_> {
     /// Calls `run` for parts that 32-bit positions can index.
     fn halves(
         self,
+        reach: Reach,
         inputs: &[Operand<'_>],
         outputs: &[(Ref, Operand<'_>)],
         run: &mut dyn FnMut(&Part<'_>) -> Result<()>,
@@ -152,13 +152,13 @@ impl Part<'_> {
         let operands = inputs.iter().chain(outputs.iter().map(|(_, o)| o));
         // The outermost axis with more than one element, so that row-major indices of a part follow each other.
         let axis = self.sizes.iter().position(|&n| n > 1);
-        let whole = is_indexed_whole(&self.sizes, operands.map(|o| (&o.strides, &o.element)));
+        let whole = is_indexed_whole(reach, &self.sizes, operands.map(|o| (&o.strides, &o.element)));
         let Some(axis) = axis.filter(|_| !whole) else { return run(&self) };
         let half = half_of(self.sizes[axis]);
         for (start, size) in [(0, half), (half, self.sizes[axis] - half)] {
             let (mut sizes, mut starts) = (self.sizes.clone(), self.starts.clone());
             (sizes[axis], starts[axis]) = (size, starts[axis] + start);
-            Part { whole: self.whole, sizes, starts }.halves(inputs, outputs, run)?;
+            Part { whole: self.whole, sizes, starts }.halves(reach, inputs, outputs, run)?;
         }
         Ok(())
     }
@@ -288,7 +288,7 @@ fn map_whole(
     };
     if shapes == Shapes::Own
         && parameters(&spec) > ParamLayout::PUSH_WORDS
-        && is_indexed_whole(&space.sizes, space.strides.iter().zip(&elements))
+        && is_indexed_whole(engine.reach(), &space.sizes, space.strides.iter().zip(&elements))
     {
         spec.fixed = Some(Box::new(Fixed { sizes: space.sizes.clone(), strides: space.strides.clone() }));
     }
@@ -313,7 +313,7 @@ fn map_whole(
         width > 1
             && whole(blocks.width)
             && aligned(blocks.width)
-            && is_indexed_whole(&space.sizes, space.strides.iter().zip(&elements))
+            && is_indexed_whole(engine.reach(), &space.sizes, space.strides.iter().zip(&elements))
     });
     if width > 1 && is_single(model, space.elements()) && !spec.is_cheap() {
         spec.form = Form::Single;
@@ -335,7 +335,7 @@ fn map_whole(
     };
     let kernel_spec = KernelSpec::Map(spec);
     let kernel = engine.kernel(&kernel_spec, compile)?;
-    split(&space, &addresses, &elements, &mut |sizes, addresses| {
+    split(engine.reach(), &space, &addresses, &elements, &mut |sizes, addresses| {
         let places: SmallVec<[Place<'_>; 4]> = buffers
             .iter()
             .zip(addresses)
@@ -458,19 +458,24 @@ fn layout(sizes: &[u64], strides: &[i64]) -> Layout {
 }
 
 /// Whether 32-bit positions index all of the space.
-fn is_indexed_whole<'a>(sizes: &[u64], mut operands: impl Iterator<Item = (&'a Strides, &'a Element)>) -> bool {
-    let reach =
+fn is_indexed_whole<'a>(
+    reach: Reach,
+    sizes: &[u64],
+    mut operands: impl Iterator<Item = (&'a Strides, &'a Element)>,
+) -> bool {
+    let span =
         |s: &Strides| -> u64 { s.iter().zip(sizes).map(|(&s, &n)| s.unsigned_abs() * n.saturating_sub(1)).sum() };
-    let fits = |(s, e): (&Strides, &Element)| reach(s) <= max_position(e.size_bytes().into());
-    sizes.iter().product::<u64>() <= max_position(1) && operands.all(fits)
+    let fits = |(s, e): (&Strides, &Element)| span(s) <= reach.near(e.size_bytes().into());
+    sizes.iter().product::<u64>() <= reach.far() && operands.all(fits)
 }
 
 /// Takes the sizes of a part of the space and the addresses of its first elements.
 type RunPart<'a> = dyn FnMut(&[u64], &[u64]) -> Result<()> + 'a;
 
 /// Calls `run` for parts of the space that 32-bit positions can index, with the addresses of their first elements.
-fn split(space: &Space, addresses: &[u64], elements: &[Element], run: &mut RunPart<'_>) -> Result<()> {
+fn split(reach: Reach, space: &Space, addresses: &[u64], elements: &[Element], run: &mut RunPart<'_>) -> Result<()> {
     fn halves(
+        reach: Reach,
         sizes: &[u64],
         strides: &[Strides],
         addresses: &[u64],
@@ -480,7 +485,7 @@ fn split(space: &Space, addresses: &[u64], elements: &[Element], run: &mut RunPa
         if sizes.contains(&0) {
             return Ok(());
         }
-        if is_indexed_whole(sizes, strides.iter().zip(elements)) {
+        if is_indexed_whole(reach, sizes, strides.iter().zip(elements)) {
             return run(sizes, addresses);
         }
         // The outermost axis with more than one element: halving it keeps the order of everything inside.
@@ -490,16 +495,16 @@ fn split(space: &Space, addresses: &[u64], elements: &[Element], run: &mut RunPa
         let mut high = low.clone();
         low[axis] = half;
         high[axis] = sizes[axis] - half;
-        halves(&low, strides, addresses, elements, run)?;
+        halves(reach, &low, strides, addresses, elements, run)?;
         let moved: SmallVec<[u64; 4]> = addresses
             .iter()
             .zip(strides)
             .zip(elements)
             .map(|((&address, s), e)| address.wrapping_add_signed(s[axis] * half as i64 * i64::from(e.size_bytes())))
             .collect();
-        halves(&high, strides, &moved, elements, run)
+        halves(reach, &high, strides, &moved, elements, run)
     }
-    halves(&space.sizes, &space.strides, addresses, elements, run)
+    halves(reach, &space.sizes, &space.strides, addresses, elements, run)
 }
 
 #[cfg(test)]
@@ -513,9 +518,9 @@ mod tests {
         let space =
             Space { sizes: SmallVec::from_slice(&[n]), strides: SmallVec::from_vec(vec![Strides::from_slice(&[1])]) };
         let mut next = 64;
-        split(&space, &[64], &[element], &mut |sizes, addresses| {
+        split(Reach::default(), &space, &[64], &[element], &mut |sizes, addresses| {
             assert_eq!(addresses[0], next);
-            assert!(sizes[0] <= max_position(1));
+            assert!(sizes[0] <= Reach::default().far());
             assert!(addresses[0].is_multiple_of(16));
             next += sizes[0] * 4;
             Ok(())

@@ -35,7 +35,8 @@ pub struct Finish<'a> {
 }
 
 /// Sums the products of elements over some axes, into a contiguous result of `dtype`, or of what `finish` makes of it, in the order of the kept
-/// ones. The first factor's layout says which way to walk.
+/// ones, by kernels that reach far if they must. The first factor's layout says which way to walk.
+#[allow(clippy::too_many_arguments)]
 pub fn inner<'a>(
     engine: &Engine,
     [a, b]: [Factor<'a>; 2],
@@ -43,6 +44,7 @@ pub fn inner<'a>(
     out: Target<'_>,
     dtype: DType,
     finish: Option<Finish<'_>>,
+    far: bool,
     compile: Compile,
 ) -> Result<()> {
     let (kept, summed) = (Space::new(kept, &[a.kept, b.kept]), Space::new(summed, &[a.summed, b.summed]));
@@ -102,6 +104,7 @@ pub fn inner<'a>(
         results: results.as_ref().map_or(&[], |space| &space.sizes),
         further: &further,
         targets: &[Place { buffer: out.buffer, address, strides: &[], element_bytes: 0 }],
+        far,
     };
     stages.run(engine, compile)
 }

@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 
 use super::{Direction, ReduceKernel, ReduceSpec, Stage};
 use crate::kernels::map::takes_pairs;
-use crate::kernels::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
+use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch, reach_of};
 use crate::program::Reduction;
 use crate::shape::{Dims, Space, Strides};
 use crate::tuning::DeviceModel;
-use crate::{DType, Engine, Error, Result, View};
+use crate::{DType, Engine, Result, View};
 
 /// Elements that one invocation reduces before a reduction is worth splitting in chunks: enough to hide the second dispatch.
 const ELEMENTS_PER_INVOCATION: u64 = 64;
@@ -99,11 +99,12 @@ pub fn reduce(
         let parts = Reduce { out: DType::F64, ..what };
         return reduce(engine, buffer, &view.parts(), parts, out, compile);
     }
-    let (low, high) = view.extent();
-    let max_position = max_position(view.dtype.size_bytes().max(what.out.size_bytes()));
+    let (near, most) = (engine.reach().near(view.dtype.size_bytes().max(what.out.size_bytes())), engine.reach().far());
     let kept: u64 = (0..view.shape.len()).filter(|a| !what.axes.contains(a)).map(|a| view.shape[a]).product();
-    let is_large = (high - low) as u64 > max_position || view.elements() > MAX_POSITION || kept > max_position;
-    if is_large && let Some(axis) = outermost(view, |axis| !what.axes.contains(&axis)) {
+    let is_large = |view: &View| reach_of(view) > near || view.elements() > most;
+    if (is_large(view) || kept > near)
+        && let Some(axis) = outermost(view, |axis| !what.axes.contains(&axis))
+    {
         let inner: u64 =
             (axis + 1..view.shape.len()).filter(|a| !what.axes.contains(a)).map(|a| view.shape[a]).product();
         let half = view.shape[axis] / 2;
@@ -113,20 +114,15 @@ pub fn reduce(
         return reduce(engine, buffer, &second, what, moved, compile);
     }
     let mut parts: SmallVec<[View; 1]> = SmallVec::from_elem(view.clone(), 1);
-    while let Some(at) = parts.iter().position(|p| {
-        let (low, high) = p.extent();
-        (high - low) as u64 > max_position || p.elements() > MAX_POSITION
-    }) {
-        if matches!(what.reduction, Reduction::ArgMax | Reduction::ArgMin) {
-            let limit_bytes = max_position * view.dtype.size_bytes();
-            return Err(Error::TooLarge { size_bytes: view.elements() * view.dtype.size_bytes(), limit_bytes });
-        }
+    // Places count from the first element of a launch.
+    let far = what.reduction.finds_place() && engine.reach().is_far(&[view])?;
+    while let Some(at) = parts.iter().position(is_large).filter(|_| !what.reduction.finds_place()) {
         let Some(axis) = outermost(&parts[at], |axis| what.axes.contains(&axis)) else { break };
         let (first, second) = halve(&parts[at], axis, parts[at].shape[axis] / 2)?;
         parts[at] = first;
         parts.insert(at + 1, second);
     }
-    reduce_parts(engine, buffer, &parts, what, out, compile)
+    reduce_parts(engine, buffer, &parts, what, out, far, compile)
 }
 
 fn outermost(view: &View, which: impl Fn(usize) -> bool) -> Option<usize> {
@@ -162,6 +158,7 @@ fn reduce_parts(
     parts: &[View],
     what: Reduce<'_>,
     out: Target<'_>,
+    far: bool,
     compile: Compile,
 ) -> Result<()> {
     let Some(view) = parts.first() else { return Ok(()) };
@@ -183,8 +180,9 @@ fn reduce_parts(
             reduced_rank: reduced_rank as u8,
             paired: layout.paired,
         };
-        KernelSpec::Reduce(ReduceKernel { spec, team: layout.team(engine.model(), reduced_rank, elements) })
+        ReduceKernel { spec, team: layout.team(engine.model(), reduced_rank, elements) }
     };
+    let kernel = |spec: &ReduceKernel| engine.kernel(&KernelSpec::Reduce(spec.clone()).reaching(far), compile);
     let target =
         Place { buffer: out.buffer, address: out.buffer.address() + out.offset_bytes, strides: &[], element_bytes: 0 };
     let input = |view: &View, strides: &[i64], run: &mut dyn FnMut(Place<'_>) -> Result<()>| {
@@ -197,6 +195,7 @@ fn reduce_parts(
     };
     let stage = if partials > 1 { Stage::First } else { Stage::Whole };
     let first = spec(stage, &layout, reduced.rank(), layout.chunk);
+    let first_kernel = kernel(&first)?;
     let sizes_and_strides = |kept: &Space, reduced: &Space| -> (Dims, Strides) {
         let sizes = kept.sizes.iter().chain(&reduced.sizes).copied().collect();
         (sizes, kept.strides[0].iter().chain(&reduced.strides[0]).copied().collect())
@@ -205,15 +204,14 @@ fn reduce_parts(
         let (sizes, strides) = sizes_and_strides(&kept, &reduced);
         let elements = reduced.elements();
         return input(view, &strides, &mut |place| {
-            run(engine, &first, compile, &[place, target], &sizes, [outputs, elements, elements, 1])
+            run(engine, (&first, &first_kernel), &[place, target], &sizes, [outputs, elements, elements, 1])
         });
     }
     let of_partials = layout.of_partials(engine.model(), outputs, partials, reducer.accumulator_bytes());
     let last = spec(Stage::Last, &of_partials, 2, partials);
     let part_bytes = outputs * layout.chunks * reducer.accumulator_bytes();
     // Both kernels must exist before anything is recorded.
-    engine.kernel(&first, compile)?;
-    engine.kernel(&last, compile)?;
+    let last_kernel = kernel(&last)?;
     let scratch = engine.alloc(part_bytes * parts.len() as u64)?;
     for (i, part) in parts.iter().enumerate() {
         let (kept, reduced) = spaces(part, what.axes);
@@ -227,7 +225,7 @@ fn reduce_parts(
             element_bytes: 0,
         };
         input(part, &strides, &mut |place| {
-            run(engine, &first, compile, &[place, partial], &sizes, [outputs, elements, chunk, layout.chunks])
+            run(engine, (&first, &first_kernel), &[place, partial], &sizes, [outputs, elements, chunk, layout.chunks])
         })?;
     }
     // Parts lie outside of chunks.
@@ -238,25 +236,23 @@ fn reduce_parts(
     let strides = [per_output as i64, (outputs * layout.chunks) as i64, per_chunk as i64];
     let partial = Place { buffer: &scratch, address: scratch.address(), strides: &strides, element_bytes: 0 };
     let sizes = [outputs, parts.len() as u64, layout.chunks];
-    run(engine, &last, compile, &[partial, target], &sizes, [outputs, partials, partials, 1])
+    run(engine, (&last, &last_kernel), &[partial, target], &sizes, [outputs, partials, partials, 1])
 }
 
 /// `[outputs, elements, chunk, chunks]` are the header words of the templates.
 pub(super) fn run(
     engine: &Engine,
-    spec: &KernelSpec,
-    compile: Compile,
+    (spec, kernel): (&ReduceKernel, &Kernel),
     places: &[Place<'_>],
     sizes: &[u64],
     [outputs, elements, chunk, chunks]: [u64; 4],
 ) -> Result<()> {
-    let kernel = engine.kernel(spec, compile)?;
     let jobs = outputs * chunks;
-    let KernelSpec::Reduce(ReduceKernel { spec, team }) = spec else { return Ok(()) };
+    let ReduceKernel { spec, team } = spec;
     let jobs_per_group = u64::from(ReduceSpec::LOCAL_SIZE / team);
     let arguments =
         Arguments { count: outputs as u32, sizes, places, extra: &[elements as u32, chunk as u32, chunks as u32] };
-    launch(engine, &kernel, &arguments, places.len() - spec.results(), jobs.div_ceil(jobs_per_group))
+    launch(engine, kernel, &arguments, places.len() - spec.results(), jobs.div_ceil(jobs_per_group))
 }
 
 /// Invocations that share one chunk of so many vectors: a power of two that leaves each at least four.
@@ -343,16 +339,17 @@ mod tests {
                 reduced_rank,
                 paired,
             };
-            (KernelSpec::Reduce(ReduceKernel { spec, team }), reducer.accumulator_bytes())
+            (ReduceKernel { spec, team }, reducer.accumulator_bytes())
         };
         let result = Tensor::uninitialized(engine, &Type::new(out, &[outputs])).unwrap();
         let place = |buffer, strides| Place { buffer, address: Buffer::address(buffer), strides, element_bytes: 0 };
         let strides = [1, outputs as i64];
         let from = Place { element_bytes: input.view.dtype.size_bytes(), ..place(&input.buffer, &strides) };
         let to = place(&result.buffer, &[]);
-        let launched = |spec: &KernelSpec, places: [Place<'_>; 2], elements: u64, chunk: u64, chunks: u64| {
+        let launched = |spec: &ReduceKernel, places: [Place<'_>; 2], elements: u64, chunk: u64, chunks: u64| {
             let header = [outputs, elements, chunk, chunks];
-            run(engine, spec, Compile::Allowed, &places, &[outputs, elements], header).unwrap();
+            let kernel = engine.kernel(&KernelSpec::Reduce(spec.clone()), Compile::Allowed).unwrap();
+            run(engine, (spec, &kernel), &places, &[outputs, elements], header).unwrap();
         };
         if chunks == 1 {
             launched(&spec(Stage::Whole, team).0, [from, to], elements, elements, 1);

@@ -8,7 +8,7 @@ use super::launch::{Layout, layout as layout_of, spaces};
 use super::stages::Stages;
 use super::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
 use crate::kernels::rows::{Along, RowPort};
-use crate::kernels::{Compile, Loaded, Place, max_position};
+use crate::kernels::{Compile, Loaded, Place};
 use crate::program::fused::Plan;
 use crate::program::reductions::Reductions;
 use crate::shape::{Dims, Space, Strides};
@@ -74,7 +74,8 @@ pub fn reduce(
 ) -> Result<Option<()>> {
     // Accumulators take 16 bytes at most.
     let outputs: u64 = plan.kept().iter().product();
-    if plan.elements() > max_position(1) || outputs > max_position(16) || !loads.iter().all(Loaded::is_indexed) {
+    let reach = engine.reach();
+    if plan.elements() > reach.far() || outputs > reach.near(16) || !loads.iter().all(|load| load.is_indexed(reach)) {
         return Ok(None);
     }
     let tensors = |which: &[usize]| -> Vec<&Tensor> {
@@ -147,6 +148,7 @@ pub fn reduce(
         results: &behind.sizes,
         further: &further,
         targets: &targets,
+        far: false,
     };
     stages.run(engine, compile).map(Some)
 }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::launch::{Layout, run};
 use super::{Direction, ReduceKernel, ReduceSpec, Stage};
-use crate::kernels::{Compile, KernelSpec, Place};
+use crate::kernels::{Compile, Kernel, KernelSpec, Place};
 use crate::shape::{Dims, Strides};
 use crate::{Engine, Result};
 
@@ -26,6 +26,8 @@ pub(super) struct Stages<'a> {
     pub results: &'a [u64],
     pub further: &'a [Place<'a>],
     pub targets: &'a [Place<'a>],
+    /// Kernels reach far.
+    pub far: bool,
 }
 
 impl Stages<'_> {
@@ -36,12 +38,12 @@ impl Stages<'_> {
         let sizes: Dims = kept.iter().chain(reduced).chain(self.results).copied().collect();
         let team = layout.team(engine.model(), self.axes[0], layout.chunk);
         if chunks == 1 {
-            let spec = KernelSpec::Reduce(ReduceKernel { spec: self.spec.clone(), team });
+            let spec = self.kernel(engine, ReduceKernel { spec: self.spec.clone(), team }, compile)?;
             let axes = kept.len() + reduced.len();
-            return self.finish(engine, compile, &spec, self.operands, axes, &sizes, [outputs, elements, elements, 1]);
+            return self.finish(engine, &spec, self.operands, axes, &sizes, [outputs, elements, elements, 1]);
         }
         let spec = ReduceSpec { stage: Stage::First, epilogue: None, ..self.spec.clone() };
-        let first = KernelSpec::Reduce(ReduceKernel { spec, team });
+        let first = self.kernel(engine, ReduceKernel { spec, team }, compile)?;
         let bytes = |k: usize| self.spec.reducers.get(k).map_or(1, |reducer| reducer.accumulator_bytes());
         let of_partials = layout.of_partials(engine.model(), outputs, chunks, bytes(0));
         let spec = ReduceSpec {
@@ -53,16 +55,14 @@ impl Stages<'_> {
             paired: false,
             ..self.spec.clone()
         };
-        let last =
-            KernelSpec::Reduce(ReduceKernel { spec, team: of_partials.team(engine.model(), self.axes[1], chunks) });
+        let team = of_partials.team(engine.model(), self.axes[1], chunks);
         // Both kernels must exist before anything is recorded.
-        engine.kernel(&first, compile)?;
-        engine.kernel(&last, compile)?;
+        let last = self.kernel(engine, ReduceKernel { spec, team }, compile)?;
         let scratch = (0..self.spec.reducers.len())
             .map(|k| engine.alloc(outputs * chunks * bytes(k)))
             .collect::<Result<SmallVec<[Arc<Buffer>; 2]>>>()?;
         let places: SmallVec<[Place<'_>; 4]> = self.operands.iter().copied().chain(partials(&scratch, &[])).collect();
-        run(engine, &first, compile, &places, &sizes, [outputs, elements, layout.chunk, chunks])?;
+        run(engine, (&first.0, &first.1), &places, &sizes, [outputs, elements, layout.chunk, chunks])?;
         let (per_output, per_chunk) = match layout.direction {
             Direction::Rows { .. } => (chunks, 1),
             Direction::Columns { .. } => (1, outputs),
@@ -73,24 +73,19 @@ impl Stages<'_> {
         (strides[0], sizes[0]) = (per_output as i64, outputs);
         (strides[self.axes[1]], sizes[self.axes[1]]) = (per_chunk as i64, chunks);
         sizes.extend(self.results.iter().copied());
-        self.finish(
-            engine,
-            compile,
-            &last,
-            &partials(&scratch, &strides),
-            strides.len(),
-            &sizes,
-            [outputs, chunks, chunks, 1],
-        )
+        self.finish(engine, &last, &partials(&scratch, &strides), strides.len(), &sizes, [outputs, chunks, chunks, 1])
+    }
+
+    fn kernel(&self, engine: &Engine, spec: ReduceKernel, compile: Compile) -> Result<(ReduceKernel, Arc<Kernel>)> {
+        let kernel = engine.kernel(&KernelSpec::Reduce(spec.clone()).reaching(self.far), compile)?;
+        Ok((spec, kernel))
     }
 
     /// The dispatch that stores results: operands with strides along so many axes, then those of the epilogue.
-    #[allow(clippy::too_many_arguments)]
     fn finish(
         &self,
         engine: &Engine,
-        compile: Compile,
-        spec: &KernelSpec,
+        (spec, kernel): &(ReduceKernel, Arc<Kernel>),
         operands: &[Place<'_>],
         axes: usize,
         sizes: &[u64],
@@ -103,7 +98,7 @@ impl Stages<'_> {
         let further = self.further.iter().zip(&strides).map(|(place, strides)| Place { strides, ..*place });
         let places: SmallVec<[Place<'_>; 4]> =
             operands.iter().copied().chain(further).chain(self.targets.iter().copied()).collect();
-        run(engine, spec, compile, &places, sizes, header)
+        run(engine, (spec, kernel), &places, sizes, header)
     }
 }
 

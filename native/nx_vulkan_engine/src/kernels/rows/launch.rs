@@ -5,7 +5,7 @@ use nx_vulkan_ir::program::step::Ref;
 use smallvec::SmallVec;
 
 use crate::kernels::rows::{Along, RowPort, RowsSpec};
-use crate::kernels::{Arguments, Compile, KernelSpec, Loaded, Place, launch, max_position};
+use crate::kernels::{Arguments, Compile, KernelSpec, Loaded, Place, launch};
 use crate::program::fused::{Made, Plan};
 use crate::shape::{Dims, Space, Strides, contiguous_strides};
 use crate::tuning::DeviceModel;
@@ -73,7 +73,8 @@ pub fn rows(
     let (most_elements, most_invocations) = (limits.elements_of(plan.live_words(true)), limits.invocations);
     let tensors = || loads.iter().map(|load| &load.tensor).chain(results);
     let widest = tensors().map(|t| t.view.dtype.size_bytes()).max().unwrap_or(1);
-    if plan.elements() > max_position(widest) || !loads.iter().all(Loaded::is_indexed) {
+    let reach = engine.reach();
+    if plan.elements() > reach.near(widest) || !loads.iter().all(|load| load.is_indexed(reach)) {
         return Ok(None);
     }
     // Strides of all operands in the iteration space; results of one element per row have none along it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nx_vulkan_device::memory::Buffer;
 
 use super::{ScanKernel, ScanSpec, ScanStage};
-use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
+use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch};
 use crate::program::Reduction;
 use crate::tuning::DeviceModel;
 use crate::{Engine, Error, Result, Tensor};
@@ -24,9 +24,9 @@ pub struct Scan<'a> {
 
 pub fn scan(engine: &Engine, what: &Scan<'_>, compile: Compile) -> Result<()> {
     let size = what.input.view.dtype.size_bytes();
-    let limit = max_position(size);
-    if what.elements > limit {
-        return Err(Error::TooLarge { size_bytes: what.elements * size, limit_bytes: limit * size });
+    let (limit, most) = (engine.reach().near(size), engine.reach().far());
+    if what.elements > most {
+        return Err(Error::TooLarge { size_bytes: what.elements * size, limit_bytes: most * size });
     }
     let rows_per_launch = (limit / what.elements.max(1)).max(1);
     let mut first = 0;
@@ -48,6 +48,7 @@ pub(crate) fn chunks(model: &DeviceModel, rows: u64, elements: u64, step: u64) -
 }
 
 fn scan_rows(engine: &Engine, what: &Scan<'_>, rows: u64, offset_bytes: u64, compile: Compile) -> Result<()> {
+    let size = what.input.view.dtype.size_bytes();
     let spec = |stage| ScanSpec { reduction: what.reduction, dtype: what.input.view.dtype, stage };
     let whole = spec(ScanStage::Whole);
     let step = u64::from(ScanSpec::LOCAL_SIZE) * whole.items();
@@ -55,7 +56,8 @@ fn scan_rows(engine: &Engine, what: &Scan<'_>, rows: u64, offset_bytes: u64, com
     let team = what.elements.div_ceil(whole.items()).next_power_of_two().clamp(1, u64::from(ScanSpec::LOCAL_SIZE));
     let teams = u64::from(ScanSpec::LOCAL_SIZE) / team;
     let kernel = |stage, team: u64| {
-        engine.kernel(&KernelSpec::Scan(ScanKernel { spec: spec(stage), team: team as u32 }), compile)
+        let spec = KernelSpec::Scan(ScanKernel { spec: spec(stage), team: team as u32 });
+        engine.kernel(&spec.reaching(what.elements > engine.reach().near(size)), compile)
     };
     let place = |tensor: &Tensor| (Arc::clone(&tensor.buffer), tensor.address() + offset_bytes);
     let (input, out) = (place(what.input), place(what.out));

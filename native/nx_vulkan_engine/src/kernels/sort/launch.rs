@@ -7,7 +7,7 @@ use nx_vulkan_device::memory::Buffer;
 use smallvec::SmallVec;
 
 use crate::kernels::sort::{Payload, SortKey, SortSpec};
-use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
+use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch};
 use crate::shape::Type;
 use crate::{DType, Engine, Error, Result, Tensor};
 
@@ -44,15 +44,16 @@ pub fn keeps_fewer(elements: u64, kept: u64) -> bool {
 pub fn sort(engine: &Engine, what: &Sort<'_>, compile: Compile) -> Result<()> {
     let size = what.input.view.dtype.size_bytes();
     // Places take four bytes.
-    let limit = max_position(size.max(4));
-    if what.elements > limit {
-        return Err(Error::TooLarge { size_bytes: what.elements * size, limit_bytes: limit * size });
+    let (limit, most) = (engine.reach().near(size.max(4)), engine.reach().far());
+    if what.elements > most {
+        return Err(Error::TooLarge { size_bytes: what.elements * size, limit_bytes: most * size });
     }
+    let far = what.elements > limit;
     let per_launch = (limit / what.elements.max(1)).max(1);
     // The second batch of rows needs kernels of the same specs as the first.
     let mut first = 0;
     while first < what.rows {
-        let batch = Batch { engine, what, first, rows: per_launch.min(what.rows - first), compile };
+        let batch = Batch { engine, what, first, rows: per_launch.min(what.rows - first), far, compile };
         if what.elements <= SortSpec::ROW {
             batch.in_rows(&batch.source(), what.elements)?;
         } else if what.kept < what.elements {
@@ -79,12 +80,14 @@ struct Batch<'a> {
     what: &'a Sort<'a>,
     first: u64,
     rows: u64,
+    /// Kernels reach far.
+    far: bool,
     compile: Compile,
 }
 
 impl Batch<'_> {
     fn kernel(&self, spec: SortSpec) -> Result<Arc<Kernel>> {
-        self.engine.kernel(&KernelSpec::Sort(spec), self.compile)
+        self.engine.kernel(&KernelSpec::Sort(spec).reaching(self.far), self.compile)
     }
 
     /// The part of a tensor with rows of `per_row` elements that this batch takes.

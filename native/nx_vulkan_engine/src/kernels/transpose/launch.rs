@@ -3,7 +3,7 @@
 use crate::kernels::transpose::TransposeSpec;
 
 use crate::kernels::map::Operand;
-use crate::kernels::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
+use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch};
 use crate::shape::{Dims, Space, Strides, elements};
 use crate::{Engine, Result};
 
@@ -22,16 +22,19 @@ pub fn transpose(
     compile: Compile,
 ) -> Result<bool> {
     let space = Space::new(sizes, &[&from.strides, &to.strides]);
-    let reach = |s: &Strides| -> u64 { s.iter().zip(&space.sizes).map(|(&s, &n)| s.unsigned_abs() * (n - 1)).sum() };
+    let span = |s: &Strides| -> u64 { s.iter().zip(&space.sizes).map(|(&s, &n)| s.unsigned_abs() * (n - 1)).sum() };
+    let most = space.strides.iter().map(span).max().unwrap_or(0).max(space.elements());
     let fastest =
         |s: &Strides| (0..space.rank()).find(|&axis| s[axis].unsigned_abs() == 1 && space.sizes[axis] >= MIN_AXIS);
     let (Some(row), Some(column)) = (fastest(&space.strides[0]), fastest(&space.strides[1])) else { return Ok(false) };
-    if row == column
-        || space.elements() > MAX_POSITION
-        || space.strides.iter().any(|s| reach(s) > max_position(from.element.size_bytes().into()))
-    {
+    if row == column {
         return Ok(false);
     }
+    let reach = engine.reach();
+    if most > reach.far() {
+        return halves(engine, &space, from, to, compile);
+    }
+    let far = most > reach.near(from.element.size_bytes().into());
     let order: Vec<usize> = (0..space.rank()).filter(|&a| a != row && a != column).chain([row, column]).collect();
     // A batch axis always exists, so that kernels of matrices and of batches are the same.
     let lead = usize::from(order.len() == 2);
@@ -41,7 +44,7 @@ pub fn transpose(
     let batch_rank = sizes.len() - 2;
     let element = from.element;
     let spec = KernelSpec::Transpose(TransposeSpec { element, batch_rank: batch_rank as u8, row_rank: 1, padded: 0 });
-    let kernel = engine.kernel(&spec, compile)?;
+    let kernel = engine.kernel(&spec.reaching(far), compile)?;
     let batches: u64 = sizes[..batch_rank].iter().product();
     let (rows, columns) = (sizes[batch_rank], sizes[batch_rank + 1]);
     let element_bytes = u64::from(from.element.size_bytes());
@@ -53,6 +56,28 @@ pub fn transpose(
     let arguments = Arguments { count: space.elements() as u32, sizes: &sizes, places: &places, extra: &extra };
     let groups = rows.div_ceil(TransposeSpec::TILE) * columns.div_ceil(TransposeSpec::TILE) * batches;
     launch(engine, &kernel, &arguments, 1, groups)?;
+    Ok(true)
+}
+
+/// The same as two copies of halves of the longest axis. Where only one was made by tiles, it is made once more.
+fn halves(engine: &Engine, space: &Space, from: &Operand<'_>, to: &Operand<'_>, compile: Compile) -> Result<bool> {
+    let Some(axis) = (0..space.rank()).max_by_key(|&axis| space.sizes[axis]) else { return Ok(false) };
+    let half = space.sizes[axis] / 2;
+    for (start, length) in [(0, half), (half, space.sizes[axis] - half)] {
+        let mut sizes = space.sizes.clone();
+        sizes[axis] = length;
+        let part = |k: usize, whole: &Operand<'_>| {
+            let strides = space.strides[k].clone();
+            let bytes = strides[axis] * start as i64 * i64::from(whole.element.size_bytes());
+            (strides, whole.offset_bytes.wrapping_add_signed(bytes))
+        };
+        let [(from_strides, from_bytes), (to_strides, to_bytes)] = [part(0, from), part(1, to)];
+        let from = Operand { strides: from_strides, offset_bytes: from_bytes, ..from.clone() };
+        let to = Operand { strides: to_strides, offset_bytes: to_bytes, ..to.clone() };
+        if !transpose(engine, &sizes, &from, &to, compile)? {
+            return Ok(false);
+        }
+    }
     Ok(true)
 }
 
@@ -74,7 +99,7 @@ pub fn padded_transpose(
         || axes.len() > MAX_AXES
         || source.contains(&0)
         || sizes.contains(&0)
-        || positions.iter().any(|&n| n > max_position(element_bytes))
+        || positions.iter().any(|&n| n > engine.reach().near(element_bytes))
     {
         return Ok(false);
     }

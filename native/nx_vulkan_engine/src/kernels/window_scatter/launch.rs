@@ -4,7 +4,7 @@ use nx_vulkan_spirv::generated::LOCAL_SIZE;
 use smallvec::SmallVec;
 
 use crate::kernels::window_scatter::{WindowScatterSpec, WindowStage};
-use crate::kernels::{Arguments, Compile, KernelSpec, MAX_POSITION, Place, launch, max_position};
+use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch};
 use crate::program::Windows;
 use crate::shape::{Dims, Strides};
 use crate::{DType, Engine, Error, Result, Tensor, Type};
@@ -42,7 +42,7 @@ impl Axis {
 }
 
 /// The axes, those merged that no window spans. A scalar counts as one axis.
-fn merged(what: &WindowScatter<'_>) -> SmallVec<[Axis; 6]> {
+fn merged(what: &WindowScatter<'_>, most: u64) -> SmallVec<[Axis; 6]> {
     let (windows, input, source) = (what.windows, &what.input.view, &what.source.view);
     let rank = source.shape.len();
     let mut axes: SmallVec<[Axis; 6]> = SmallVec::new();
@@ -51,7 +51,7 @@ fn merged(what: &WindowScatter<'_>) -> SmallVec<[Axis; 6]> {
             result: what.out.view.shape[i],
             windows: source.shape[i],
             size: windows.sizes[i],
-            stride: windows.strides[i].min(MAX_POSITION),
+            stride: windows.strides[i].min(most),
             low: windows.padding[i].0,
             input: [input.strides[i], input.strides[rank + i]],
             source: source.strides[i],
@@ -77,19 +77,13 @@ fn merged(what: &WindowScatter<'_>) -> SmallVec<[Axis; 6]> {
 
 pub fn window_scatter(engine: &Engine, what: &WindowScatter<'_>, compile: Compile) -> Result<()> {
     let (input, source, out) = (&what.input.view, &what.source.view, &what.out.view);
-    for view in [input, source, out] {
-        let (low, high) = view.extent();
-        // The chosen places take four bytes.
-        let limit = max_position(view.dtype.size_bytes().max(4));
-        if (high - low) as u64 > limit || view.shape.iter().any(|&n| n > MAX_POSITION) {
-            let size = view.dtype.size_bytes();
-            return Err(Error::TooLarge { size_bytes: view.elements() * size, limit_bytes: limit * size });
-        }
+    let reach = engine.reach();
+    let far = reach.is_far(&[input, source, out])?;
+    let most = reach.far();
+    if let Some(&(low, _)) = what.windows.padding.iter().find(|(low, _)| low.unsigned_abs() > most) {
+        return Err(Error::TooLarge { size_bytes: low.unsigned_abs(), limit_bytes: most });
     }
-    if what.windows.padding.iter().any(|&(low, _)| low.unsigned_abs() > MAX_POSITION) {
-        return Err(Error::TooLarge { size_bytes: input.elements(), limit_bytes: MAX_POSITION });
-    }
-    let axes = merged(what);
+    let axes = merged(what, most);
     let rank = axes.len();
     let each = |pick: fn(&Axis) -> u64| axes.iter().map(pick);
     let sizes: Dims = each(|axis| axis.result)
@@ -100,7 +94,9 @@ pub fn window_scatter(engine: &Engine, what: &WindowScatter<'_>, compile: Compil
         .collect();
     let covering: u64 = sizes[3 * rank..4 * rank].iter().product();
     let kernel = |stage: WindowStage| {
-        engine.kernel(&KernelSpec::WindowScatter(WindowScatterSpec { stage, rank: rank as u8 }), compile)
+        let spec = KernelSpec::WindowScatter(WindowScatterSpec { stage, rank: rank as u8 });
+        // The chosen places take four bytes.
+        engine.kernel(&spec.reaching(far || source.elements() > reach.near(4)), compile)
     };
     let choose = kernel(WindowStage::Choose { max: what.max, input: input.dtype })?;
     let initial = what.initial.view.dtype;

@@ -6,9 +6,9 @@ use nx_vulkan_device::device::Caps;
 use nx_vulkan_spirv::workgroup::{Keyed, Mode, Port, WorkgroupSpec};
 use smallvec::SmallVec;
 
-use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch, max_position};
+use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch};
 use crate::program::Program;
-use crate::{Engine, Error, Result, Tensor, Type};
+use crate::{Engine, Error, Result, Tensor, Type, View};
 
 /// Shared memory that a workgroup uses at most: what every device has that Vulkan 1.2 drivers for desktops support, so that programs take
 /// the same form everywhere.
@@ -64,20 +64,14 @@ pub fn run(
 /// Records `groups` workgroups of a kernel with these inputs and outputs.
 pub fn run_kernel(
     engine: &Engine,
-    kernel: &Kernel,
+    kernel: &Arc<Kernel>,
     ports: &[Port],
     (inputs, outputs): (&[Tensor], &[Tensor]),
     groups: u32,
     repeat: Repeat<'_>,
 ) -> Result<()> {
-    for tensor in inputs.iter().chain(outputs) {
-        let (low, high) = tensor.view.extent();
-        let size = tensor.view.dtype.size_bytes();
-        let limit = max_position(size);
-        if (high - low) as u64 > limit {
-            return Err(Error::TooLarge { size_bytes: tensor.view.elements() * size, limit_bytes: limit * size });
-        }
-    }
+    let views: SmallVec<[&View; 8]> = inputs.iter().chain(outputs).map(|tensor| &*tensor.view).collect();
+    let kernel = &kernel.reaching(engine, engine.reach().is_far(&views)?)?;
     // For these kernels it is the bytes of scratch memory that a workgroup needs.
     let scratch_bytes = u64::from(kernel.elements_per_group);
     let scratch_limit = u64::from(u32::MAX);
