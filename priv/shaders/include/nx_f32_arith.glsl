@@ -387,12 +387,18 @@ float nx_remainder_f32(const in float a, const in float b) {
     int ea = nx_exponent_f32(a);
     int eb = nx_exponent_f32(b);
     uint mb = (floatBitsToUint(nx_mantissa_f32(b)) & 0x7fffffu) | 0x800000u;
-    uint r = ((floatBitsToUint(nx_mantissa_f32(a)) & 0x7fffffu) | 0x800000u) % mb;
-    // r < 2^24, so eight more bits of the dividend fit into each step
+    uint ma = (floatBitsToUint(nx_mantissa_f32(a)) & 0x7fffffu) | 0x800000u;
+    uint r = ma >= mb ? ma - mb : ma;
+    // Twenty more bits of the dividend for each step: the quotient is off by one at most (for estimates within 5 ulp), and
+    // the remainder is small enough to be right modulo 2^32.
+    float inverse = nx_rough_divide_f32(1048576.0f, float(mb));
     int left = ea - eb;
     while (left > 0 && r != 0u) {
-        int step = min(left, 8);
-        r = (r << step) % mb;
+        int step = min(left, 20);
+        uint q = uint(float(r) * inverse) >> uint(20 - step);
+        int rest = int((r << uint(step)) - q * mb);
+        rest += rest < 0 ? int(mb) : (rest >= int(mb) ? -int(mb) : 0);
+        r = uint(rest);
         left -= step;
     }
     if (r == 0u) {

@@ -431,6 +431,110 @@ fn special_elements_keep_their_meaning() {
     common::assert_valid(engine);
 }
 
+/// Which elements of a matrix of so many rows and contracted elements are special, by their place in a batch.
+type Which = fn(usize, usize, usize) -> bool;
+
+/// What becomes of them.
+type Special = fn(f64) -> f64;
+
+/// Where one element, a row, a column, or all are what the units can't take, results are those of tiles without units: as
+/// infinite, as undefined, and as exact. The same where sums leave the range of the units and no element tells so.
+#[test]
+fn tiles_without_units_take_over() {
+    if !planes_of_units().contains(&ThreeBf16) {
+        return;
+    }
+    let engine = engine(ThreeBf16);
+    let places: [(&str, Which); 7] = [
+        ("the first", |batch, row, k| (batch, row, k) == (0, 0, 0)),
+        ("one", |batch, row, k| (batch, row, k) == (1, 66, 90)),
+        ("one at the end", |batch, row, k| (batch, row, k) == (1, 69, 138)),
+        ("a row", |_, row, _| row == 65),
+        ("the last column", |_, _, k| k == 138),
+        ("a batch", |batch, _, _| batch == 0),
+        ("all", |_, _, _| true),
+    ];
+    let specials: [(&str, Special); 7] = [
+        ("NaN", |_| f64::NAN),
+        ("infinities", |x| x * f64::INFINITY),
+        ("huge", |x| x * 1e30),
+        ("large", |x| x * 1e27),
+        ("denormals", |x| x * 1e-40),
+        ("zeros", |_| 0.0),
+        ("of 2^34", |_| 2f64.powi(34)),
+    ];
+    let [batches, rows, columns] = [2, 70, 75];
+    let bias = Given::random(engine, DType::F32, [1, 1, columns], true, 5);
+    let bias_view =
+        View { strides: smallvec![0, 0, 1], shape: smallvec![batches, rows, columns], ..bias.tensor.view().clone() };
+    let inputs = [Operand::new(bias.tensor.buffer(), &bias_view, Element::Typed(DType::F32))];
+    let steps =
+        [Step { op: Elementwise::Binary(Binary::Add), args: smallvec![Ref::Input(0), Ref::Input(1)], out: DType::F32 }];
+    let mut layout = 0;
+    for (place, is_special) in places {
+        for (special, change) in specials {
+            for which in 0..3 {
+                layout = (layout + 1) % 4;
+                let depth = if layout == 3 { 400 } else { 139 };
+                let mut random = Random(9);
+                let mut given = |free: u64, operand: usize, along_k: bool| {
+                    let all = |operand: usize| which == 2 || which == operand;
+                    let (free_n, depth_n) = (free as usize, depth as usize);
+                    let values: Vec<f64> = (0..batches as usize * free_n * depth_n)
+                        .map(|at| {
+                            let (batch, rest) = (at / (free_n * depth_n), at % (free_n * depth_n));
+                            let (row, k) = match along_k {
+                                true => (rest / depth_n, rest % depth_n),
+                                false => (rest % free_n, rest / free_n),
+                            };
+                            let x = random.normal();
+                            // Sums that overflow on the way have factors of 2^58 in all of the other operand.
+                            let x = if special == "of 2^34" && !all(operand) { 2f64.powi(58) } else { x };
+                            if all(operand) && is_special(batch, row, k) { change(x) } else { x }
+                        })
+                        .collect();
+                    Given::new(engine, DType::F32, [batches, free, depth], along_k, &values)
+                };
+                let a = given(rows, 0, layout & 1 == 0);
+                let b = given(columns, 1, layout & 2 == 0);
+                let ty = Type::new(DType::F32, &[batches, rows, columns]);
+                let [out, expected] = [(); 2].map(|()| Tensor::uninitialized(engine, &ty).unwrap());
+                let with_bias = layout % 2 == 1;
+                let p = |out| {
+                    let result = Ref::Result(0);
+                    let epilogue = Epilogue { dtype: DType::F32, inputs: &inputs, steps: &steps, result };
+                    let epilogue = with_bias.then_some(epilogue);
+                    Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue }
+                };
+                let without = Some(1);
+                let plain = plain(engine.model(), &p(&expected).outline(engine.precision()), CType::F32, without);
+                product_as(engine, &p(&expected), CType::F32, plain, Compile::Allowed).unwrap();
+                let expected = decode(DType::F32, &bytes(engine, &expected));
+                let size = |at: u64| -> f64 {
+                    let (row, n) = (at / columns, at % columns);
+                    let terms = (0..depth).map(|k| a.at(row / rows, row % rows, k) * b.at(row / rows, n, k));
+                    terms.map(f64::abs).sum::<f64>() + 8.0
+                };
+                let sizes: Vec<f64> = (0..batches * rows * columns).map(size).collect();
+                for way in ways(ThreeBf16, depth) {
+                    product_as(engine, &p(&out), CType::F32, way, Compile::Allowed).unwrap();
+                    let got = decode(DType::F32, &bytes(engine, &out));
+                    for (at, (&got, &expected)) in got.iter().zip(&expected).enumerate() {
+                        let same = if expected.is_finite() {
+                            (got - expected).abs() <= 2e-6 * sizes[at]
+                        } else {
+                            got == expected || (got.is_nan() && expected.is_nan())
+                        };
+                        let what = format!("{special} in {place} of {which}, layout {layout}, {way:?}");
+                        assert!(same, "{what}, at {at}: {got}, not {expected}");
+                    }
+                }
+            }
+        }
+    }
+    common::assert_valid(engine);
+}
+
 /// Some results of a product: where they are, what they are, and the sum of the terms' absolute values.
 fn some_sums(a: &Given, b: &Given) -> Vec<(usize, f64, f64)> {
     let [batches, rows, depth] = a.sizes;
