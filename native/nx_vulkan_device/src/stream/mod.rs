@@ -1,7 +1,7 @@
 //! The one queue of a device: recording from any thread, barriers only where data needs them, submission, and waiting.
 //!
 //! Everything recorded runs in order. A barrier ends an *epoch*; within an epoch nothing depends on anything else. A *serial* numbers a
-//! submission. The first failure of a submission sticks: every later call returns it.
+//! submission. The first failure of a submission sticks: every later call returns it. A wait that took too long does not.
 
 mod hold;
 mod queries;
@@ -53,6 +53,11 @@ const ARGUMENT_ALIGN_BYTES: u64 = 16;
 const SPIN_GPU: Duration = Duration::from_micros(100);
 const SPIN_CPU: Duration = Duration::from_micros(2);
 
+/// For the calls of Vulkan that wait.
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Largest push-constant block that the engine's own kernels use, in words.
 const MAX_PARAM_WORDS: usize = 64;
 
@@ -80,6 +85,8 @@ pub struct Stream {
     fail_next_submission: AtomicBool,
     staging: transfer::Staging,
     spin: Duration,
+    /// For how long a thread waits while no submission completes; `None` for ever.
+    time_limit: Option<Duration>,
     /// Bytes that make a submission while the device is busy.
     batch_bytes: u64,
     rates: Rates,
@@ -123,8 +130,9 @@ struct Recorder {
 type RecorderGuard<'a> = MutexGuard<'a, Recorder>;
 
 impl Stream {
-    /// The stream of an open device, whose memory comes from the pool.
-    pub fn new(open: Arc<OpenDevice>, pool: Arc<DevicePool>, rates: Rates) -> Stream {
+    /// The stream of an open device, whose memory comes from the pool. A thread waits for `time_limit` while no submission
+    /// completes.
+    pub fn new(open: Arc<OpenDevice>, pool: Arc<DevicePool>, rates: Rates, time_limit: Option<Duration>) -> Stream {
         let spin = match open.caps.kind {
             DeviceKind::Cpu => SPIN_CPU,
             DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => SPIN_GPU,
@@ -151,6 +159,7 @@ impl Stream {
             fail_next_submission: AtomicBool::new(false),
             staging: transfer::Staging::default(),
             spin,
+            time_limit,
             batch_bytes: (open.info.memory_bytes / BATCH_MEMORY_SHARE).clamp(BATCH_FIRST_BYTES, BATCH_MOST_BYTES),
             rates,
             profiler: Profiler::default(),
@@ -368,6 +377,33 @@ impl Stream {
             recorder.serial - u64::from(recorder.ops == 0)
         };
         self.wait_serial(last)
+    }
+
+    /// Submits what is recorded and waits until the device is idle, before the stream and all that the device uses are dropped. Answers
+    /// false where the device completed nothing for the time limit.
+    ///
+    /// It may go on then, so what it uses is leaked rather than freed: command buffers, memory and the open device, and by the caller its
+    /// pipelines. The next engine opens the device anew.
+    pub fn come_to_rest(&mut self) -> bool {
+        let waited = self.wait();
+        let device = &self.open.device;
+        let recorder = self.recorder.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // By their fences: other engines go on submitting.
+        let patience = match waited {
+            Err(Error::TimedOut { .. }) => 0,
+            _ => self.time_limit.map_or(u64::MAX, nanoseconds),
+        };
+        // On a lost device the first wait returns an error at once.
+        let is_busy = |p: &Pending| matches!(p.slot.block(device, patience), Ok(false));
+        let busy = recorder.pending.iter().position(is_busy).unwrap_or(recorder.pending.len());
+        recorder.free.extend(recorder.pending.drain(..busy).map(|p| p.slot));
+        let rests = recorder.pending.is_empty();
+        if !rests {
+            recorder.pending.clear();
+            std::mem::forget((Arc::clone(&self.pool), Arc::clone(&self.open)));
+            self.open.mark_lost();
+        }
+        rests
     }
 
     /// Makes the next submission fail as if the device were lost.
@@ -660,16 +696,10 @@ const COUNTING_ACCESS: vk::AccessFlags =
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let waited = self.wait();
-        let device = &self.open.device;
+        self.come_to_rest();
         let recorder = self.recorder.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if waited.is_err() {
-            // By their fences: other engines go on submitting. On a lost device the first wait returns an error at once.
-            let _ = recorder.pending.iter().try_for_each(|p| p.slot.block(device, u64::MAX).map(|_| ()));
-        }
-        let pending = recorder.pending.drain(..).map(|p| p.slot);
-        for slot in recorder.free.drain(..).chain(pending).chain(recorder.current.take()) {
-            slot.destroy(device);
+        for slot in recorder.free.drain(..).chain(recorder.current.take()) {
+            slot.destroy(&self.open.device);
         }
     }
 }
