@@ -36,8 +36,13 @@ impl Stream {
             if serial >= recorder.serial {
                 self.submit(&mut recorder)?;
             }
-            let slot = match recorder.pending.iter().find(|p| p.serial >= serial) {
-                None => return Ok(true),
+            // A submission that was lost has none after it at times: what came before it is waited for.
+            let pending = &recorder.pending;
+            let slot = match pending.iter().find(|p| p.serial >= serial).or(pending.back()) {
+                None => {
+                    self.reap(&mut recorder)?;
+                    return Ok(true);
+                }
                 Some(pending) => {
                     pending.slot.add_waiter();
                     (pending.serial, Arc::clone(&pending.slot))
