@@ -134,7 +134,9 @@ defmodule Nx.Vulkan.MixProject do
       links: %{},
       files:
         ~w(lib native priv/shaders Cargo.toml Cargo.lock rust-toolchain.toml mix.exs .formatter.exs) ++
-          ~w(README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE docs guides bench)
+          ~w(README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE docs guides bench),
+      # For tests alone.
+      exclude_patterns: ["native/nx_vulkan_faults"]
     ]
   end
 end

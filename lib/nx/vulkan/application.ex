@@ -44,9 +44,10 @@ defmodule Nx.Vulkan.Application do
     folder = Application.get_env(:nx_vulkan, :dump_spirv)
     high? = high?(Application.get_env(:nx_vulkan, :precision, :default))
     lower = lower(Application.get_env(:nx_vulkan, :lower, []))
+    limit = time_limit(Application.get_env(:nx_vulkan, :time_limit))
 
-    if profile? || folder || high? || lower,
-      do: Nx.Vulkan.NativeV.device_configure(profile?, folder, high?, lower)
+    if profile? || folder || high? || lower || limit,
+      do: Nx.Vulkan.NativeV.device_configure(profile?, folder, high?, lower, limit)
 
     # The engine reads the variable by itself.
     if high? or System.get_env("NX_VULKAN_PRECISION") == "high", do: :persistent_term.put(@precision, :high)
@@ -64,6 +65,13 @@ defmodule Nx.Vulkan.Application do
       raise ArgumentError,
             "expected config :nx_vulkan, :lower to be a list of types, as [:f64, :s64], or :all, got: #{inspect(types)}"
     end
+  end
+
+  defp time_limit(limit) when is_nil(limit) or (is_integer(limit) and limit in 1..0xFFFFFFFF), do: limit
+
+  defp time_limit(other) do
+    raise ArgumentError,
+          "expected config :nx_vulkan, :time_limit to be a number of milliseconds or nil, got: #{inspect(other)}"
   end
 
   defp high?(:high), do: true

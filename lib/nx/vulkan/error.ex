@@ -26,6 +26,8 @@ defmodule Nx.Vulkan.Error do
     * `:released` - the tensor was deallocated before
     * `:stopped` - a loop was left because the process that called it has ended
     * `:device_lost` - the driver gave up; a new VM is needed
+    * `:timed_out` - the device completed nothing for the time limit of the
+      [configuration](configuration.md#a-time-limit). It may still do so: asking again waits again
     * `:bad_shader` - a SPIR-V file that can't be read, is malformed or does not fit the call
     * `:no_convergence` - an iteration did not settle
     * `:vulkan` - a Vulkan call failed
@@ -41,6 +43,7 @@ defmodule Nx.Vulkan.Error do
           | :released
           | :stopped
           | :device_lost
+          | :timed_out
           | :bad_shader
           | :no_convergence
           | :vulkan

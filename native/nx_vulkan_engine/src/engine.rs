@@ -65,6 +65,9 @@ pub struct Stats {
 ///
 /// Everything recorded runs in order on one queue. Recording returns at once; [`Engine::download`] and [`Engine::wait`] are what
 /// waits. A failed submission sticks and every later call returns its error.
+///
+/// With [`Options::time_limit`], waiting for a device that completes nothing ends with `TimedOut`; whoever asks again waits again.
+/// An engine that is dropped then leaks what the device still uses, and the next one opens the device anew.
 #[derive(Debug)]
 pub struct Engine {
     core: Arc<Core>,
@@ -99,6 +102,9 @@ impl Drop for Core {
     fn drop(&mut self) {
         if self.prints_profile && self.stream.collect_profile().is_ok() {
             eprint!("{}", self.stream.profiler().profile(&self.open.info));
+        }
+        if !self.stream.come_to_rest() {
+            self.pipelines.leak();
         }
     }
 }
@@ -135,7 +141,7 @@ impl Engine {
             None => DeviceModel::of(&open.caps),
         };
         let core = Core {
-            stream: Stream::new(Arc::clone(&open), Arc::clone(&pool), model.rates),
+            stream: Stream::new(Arc::clone(&open), Arc::clone(&pool), model.rates, options.time_limit),
             kernels: KernelCache::default(),
             constants: ConstantCache::default(),
             deferred: deferred::Cache::default(),

@@ -1,6 +1,7 @@
 //! How to open an engine, and what the environment says about it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use nx_vulkan_device::device::Validation;
 use nx_vulkan_device::kernel::default_cache_dir;
@@ -26,6 +27,8 @@ pub struct Options {
     pub max_pipelines: usize,
     /// Caps the device memory for tensors below what the device has.
     pub memory_limit_bytes: Option<u64>,
+    /// For how long a thread waits while the device completes nothing, before that is an error; `None` for ever.
+    pub time_limit: Option<Duration>,
     /// How the host reaches device memory.
     pub host_access: HostAccess,
     /// A folder for the SPIR-V of every kernel that is generated, as `<name>-<hash>.spv`; `None` for nowhere.
@@ -74,6 +77,12 @@ struct Variable<T> {
 
 const MEMORY_LIMIT: Variable<u64> =
     Variable { name: "NX_VULKAN_MEMORY_LIMIT", expected: "a number of bytes", parse: positive };
+
+const TIME_LIMIT: Variable<Duration> = Variable {
+    name: "NX_VULKAN_TIME_LIMIT",
+    expected: "a number of milliseconds",
+    parse: |number| positive(number).map(Duration::from_millis),
+};
 
 const PIPELINES: Variable<u64> =
     Variable { name: "NX_VULKAN_MAX_PIPELINES", expected: "a number of pipelines", parse: positive };
@@ -161,7 +170,7 @@ impl<T> Variable<T> {
 
 impl Options {
     /// What the environment says: `NX_VULKAN_DEVICE` (or, where that is not set, `NXV_DEVICE`, as earlier programs call it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
-    /// (bytes), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`:
+    /// (bytes), `NX_VULKAN_TIME_LIMIT` (milliseconds), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`:
     /// [`Profiling::Printed`]), `NX_VULKAN_STATISTICS` (`1`), `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_LOWER` (types, or
     /// `all`), `NX_VULKAN_REACH` (bytes).
     ///
@@ -176,6 +185,7 @@ impl Options {
             cache_dir: default_cache_dir(),
             max_pipelines: PIPELINES.read_if_valid().map_or(MAX_PIPELINES, |most| most as usize),
             memory_limit_bytes: MEMORY_LIMIT.read_if_valid(),
+            time_limit: TIME_LIMIT.read_if_valid(),
             host_access: HOST_ACCESS.read_if_valid().unwrap_or(HostAccess::Auto),
             dump_spirv: std::env::var_os("NX_VULKAN_DUMP_SPIRV").filter(|v| !v.is_empty()).map(PathBuf::from),
             profile: PROFILE.read_if_valid().unwrap_or_default(),
@@ -206,6 +216,7 @@ impl Options {
 
 fn check_variables(value_of: impl Fn(&str) -> Option<String>) -> Result<()> {
     MEMORY_LIMIT.read(&value_of)?;
+    TIME_LIMIT.read(&value_of)?;
     PIPELINES.read(&value_of)?;
     HOST_ACCESS.read(&value_of)?;
     PROFILE.read(&value_of)?;
@@ -225,6 +236,7 @@ mod tests {
         for (name, value) in [
             ("NX_VULKAN_MEMORY_LIMIT", "2147483648"),
             ("NX_VULKAN_MEMORY_LIMIT", ""),
+            ("NX_VULKAN_TIME_LIMIT", "60000"),
             ("NX_VULKAN_PRECISION", "highest"),
             ("NX_VULKAN_PROFILE", "0"),
         ] {
@@ -233,6 +245,7 @@ mod tests {
         for (name, value) in [
             ("NX_VULKAN_MEMORY_LIMIT", "2GiB"),
             ("NX_VULKAN_MEMORY_LIMIT", "0"),
+            ("NX_VULKAN_TIME_LIMIT", "1s"),
             ("NX_VULKAN_MAX_PIPELINES", "-3"),
             ("NX_VULKAN_HOST_ACCESS", "foo"),
             ("NX_VULKAN_PROFILE", "yes"),

@@ -1,5 +1,7 @@
 //! The one error type of the engine. Every variant carries what a caller needs to act on it.
 
+use std::time::Duration;
+
 use crate::{DType, Type};
 
 /// What may fail with an [`Error`].
@@ -45,6 +47,14 @@ pub enum Error {
     /// The driver gave up; a new engine is needed.
     #[error("the Vulkan device was lost")]
     DeviceLost,
+
+    /// The device completed nothing for so long as the user lets a thread wait. What it runs goes on.
+    #[error(
+        "expected the device to complete some of its work within the time limit of {} ms, but it completed none; it may \
+         still do so: ask again, or raise NX_VULKAN_TIME_LIMIT or config :nx_vulkan, :time_limit",
+        limit.as_millis()
+    )]
+    TimedOut { limit: Duration },
 
     /// A shader file that can't be read, is malformed, or does not fit the call or the device.
     #[error("bad shader {path}: {reason}")]

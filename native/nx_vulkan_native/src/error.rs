@@ -6,9 +6,9 @@ use rustler::{Atom, Encoder, Env, Term};
 mod atoms {
     rustler::atoms! {
         ok, error, nil, needs_compile,
-        no_device, unsupported, invalid_program, invalid_argument, too_large, out_of_memory, released, stopped, device_lost,
+        no_device, unsupported, invalid_program, invalid_argument, too_large, out_of_memory, released, stopped, device_lost, timed_out,
         bad_shader, vulkan, io, no_convergence, sweeps,
-        operands, outs, dtype, needs, reason, what, expected, got, size_bytes, limit_bytes, in_use_bytes, budget_bytes, path, call, cause,
+        operands, outs, dtype, needs, reason, what, expected, got, size_bytes, limit_bytes, in_use_bytes, budget_bytes, path, call, cause, limit_ms,
     }
 }
 
@@ -23,6 +23,7 @@ pub fn kind(error: &Error) -> Atom {
         Error::Released => atoms::released(),
         Error::Stopped => atoms::stopped(),
         Error::DeviceLost => atoms::device_lost(),
+        Error::TimedOut { .. } => atoms::timed_out(),
         Error::BadShader { .. } => atoms::bad_shader(),
         Error::NeedsCompile => atoms::needs_compile(),
         Error::NoConvergence { .. } => atoms::no_convergence(),
@@ -56,6 +57,7 @@ fn details<'a>(env: Env<'a>, error: &Error) -> Term<'a> {
         Error::BadShader { path, reason } => {
             map(&[(atoms::path(), path.encode(env)), (atoms::reason(), reason.encode(env))])
         }
+        Error::TimedOut { limit } => map(&[(atoms::limit_ms(), (limit.as_millis() as u64).encode(env))]),
         Error::NoConvergence { sweeps, .. } => map(&[(atoms::sweeps(), sweeps.encode(env))]),
         Error::Vulkan { call, cause } => map(&[(atoms::call(), call.encode(env)), (atoms::cause(), cause.encode(env))]),
         Error::Io { path, cause } => map(&[(atoms::path(), path.encode(env)), (atoms::cause(), cause.encode(env))]),

@@ -320,6 +320,14 @@ impl PipelineStore {
         drop(done);
     }
 
+    /// Keeps the Vulkan objects of all pipelines for ever: the device does not end what it runs, and may still use them.
+    pub fn leak(&self) {
+        let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.all();
+        let handles = retired.iter().map(|(_, handles)| handles).chain(held.iter().map(|pipeline| &pipeline.handles));
+        handles.for_each(|handles| std::mem::forget(Arc::clone(handles)));
+    }
+
     /// Writes the driver's cache to its file if there is anything new in it.
     pub fn save(&self) {
         if self.unsaved.swap(0, Relaxed) == 0 {

@@ -18,6 +18,8 @@ pub struct Buffer {
     read_epoch: AtomicU64,
     write_serial: AtomicU64,
     use_serial: AtomicU64,
+    /// Whether submissions write it, rather than only the owners of its memory before.
+    is_written: AtomicBool,
     pool: Arc<DevicePool>,
     /// Memory of its own instead of a block of the pool's.
     external: Option<External>,
@@ -40,6 +42,7 @@ impl Buffer {
             read_epoch: AtomicU64::new(h.read_epoch),
             write_serial: AtomicU64::new(h.write_serial),
             use_serial: AtomicU64::new(h.use_serial),
+            is_written: AtomicBool::new(false),
             pool,
             external: None,
             virtual_id: None,
@@ -133,6 +136,12 @@ impl Buffer {
         self.write_epoch.store(epoch, Relaxed);
         self.write_serial.store(serial, Relaxed);
         self.use_serial.store(serial, Relaxed);
+        self.is_written.store(true, Relaxed);
+    }
+
+    /// Whether one of these submissions was the last to write it.
+    pub fn is_written_by(&self, serials: &[u64]) -> bool {
+        self.is_written.load(Relaxed) && serials.contains(&self.write_serial())
     }
 
     /// Notes what the host has just written, all of a buffer of up to 16 bytes: so much is known of it without a look at the memory.

@@ -1,7 +1,8 @@
 //! The one queue of a device: recording from any thread, barriers only where data needs them, submission, and waiting.
 //!
 //! Everything recorded runs in order. A barrier ends an *epoch*; within an epoch nothing depends on anything else. A *serial* numbers a
-//! submission. The first failure of a submission sticks: every later call returns it.
+//! submission. The first failure of a submission sticks: every later call returns it. A wait that took too long does not,
+//! nor does a lack of memory: what was recorded may be lost by it, and whoever needs that is told.
 
 mod hold;
 mod queries;
@@ -13,7 +14,7 @@ mod wait;
 use std::collections::VecDeque;
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use ash::vk;
@@ -53,6 +54,14 @@ const ARGUMENT_ALIGN_BYTES: u64 = 16;
 const SPIN_GPU: Duration = Duration::from_micros(100);
 const SPIN_CPU: Duration = Duration::from_micros(2);
 
+/// How often the end of a submission is waited for where the driver has no memory to tell.
+const MOST_WAITS: usize = 3;
+
+/// For the calls of Vulkan that wait.
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Largest push-constant block that the engine's own kernels use, in words.
 const MAX_PARAM_WORDS: usize = 64;
 
@@ -77,9 +86,14 @@ pub struct Stream {
     /// The last serial that was submitted.
     submitted: AtomicU64,
     error: OnceLock<Error>,
+    /// Submissions that there was no memory for, and whether there are any.
+    lost: RwLock<Vec<u64>>,
+    has_lost: AtomicBool,
     fail_next_submission: AtomicBool,
     staging: transfer::Staging,
     spin: Duration,
+    /// For how long a thread waits while no submission completes; `None` for ever.
+    time_limit: Option<Duration>,
     /// Bytes that make a submission while the device is busy.
     batch_bytes: u64,
     rates: Rates,
@@ -109,6 +123,8 @@ struct Recorder {
     /// The serial that the next submission gets.
     serial: u64,
     epoch: u64,
+    /// Whether barriers were lost, so that the next operation needs one.
+    lost_barriers: bool,
     bound: vk::Pipeline,
     /// The number of the part that was recorded last, 0 where something else was.
     part: u64,
@@ -123,8 +139,9 @@ struct Recorder {
 type RecorderGuard<'a> = MutexGuard<'a, Recorder>;
 
 impl Stream {
-    /// The stream of an open device, whose memory comes from the pool.
-    pub fn new(open: Arc<OpenDevice>, pool: Arc<DevicePool>, rates: Rates) -> Stream {
+    /// The stream of an open device, whose memory comes from the pool. A thread waits for `time_limit` while no submission
+    /// completes.
+    pub fn new(open: Arc<OpenDevice>, pool: Arc<DevicePool>, rates: Rates, time_limit: Option<Duration>) -> Stream {
         let spin = match open.caps.kind {
             DeviceKind::Cpu => SPIN_CPU,
             DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => SPIN_GPU,
@@ -137,6 +154,7 @@ impl Stream {
                 slots: 0,
                 serial: 1,
                 epoch: 1,
+                lost_barriers: false,
                 bound: vk::Pipeline::null(),
                 part: 0,
                 ops: 0,
@@ -148,9 +166,12 @@ impl Stream {
             completed: AtomicU64::new(0),
             submitted: AtomicU64::new(0),
             error: OnceLock::new(),
+            lost: RwLock::default(),
+            has_lost: AtomicBool::new(false),
             fail_next_submission: AtomicBool::new(false),
             staging: transfer::Staging::default(),
             spin,
+            time_limit,
             batch_bytes: (open.info.memory_bytes / BATCH_MEMORY_SHARE).clamp(BATCH_FIRST_BYTES, BATCH_MOST_BYTES),
             rates,
             profiler: Profiler::default(),
@@ -206,6 +227,7 @@ impl Stream {
         };
         let reads = launch.reads.iter().map(|b| &***b);
         let writes = launch.writes.iter().map(|b| &***b);
+        self.check_contents(reads.clone().chain(writes.clone()))?;
         // What takes turns with the launch before it finds all that it touches as that launch did, and a part finds what it writes as the
         // part before it did.
         let (checked_reads, checked_writes) = match launch.waits {
@@ -255,6 +277,7 @@ impl Stream {
                 .map(|b| &**b.buffer)
         };
         let (reads, writes) = (uses(Access::Read), uses(Access::Write));
+        self.check_contents(reads.clone().chain(writes.clone()))?;
         let cmd = self.prepare(&mut recorder, reads.clone(), writes.clone())?;
         let set = match &recorder.current {
             Some(slot) => slot.descriptor_set(&self.open.device, launch),
@@ -370,6 +393,43 @@ impl Stream {
         self.wait_serial(last)
     }
 
+    /// Submits what is recorded and waits until the device is idle, before the stream and all that the device uses are dropped. Answers
+    /// false where the device completed nothing for the time limit.
+    ///
+    /// It may go on then, so what it uses is leaked rather than freed: command buffers, memory and the open device, and by the caller its
+    /// pipelines. The next engine opens the device anew.
+    pub fn come_to_rest(&mut self) -> bool {
+        let waited = self.wait();
+        let device = &self.open.device;
+        let recorder = self.recorder.get_mut().unwrap_or_else(PoisonError::into_inner);
+        // By their fences: other engines go on submitting.
+        let patience = match waited {
+            Err(Error::TimedOut { .. }) => 0,
+            _ => self.time_limit.map_or(u64::MAX, nanoseconds),
+        };
+        let is_busy = |p: &Pending| {
+            for _ in 0..MOST_WAITS {
+                match p.slot.block(device, patience) {
+                    Ok(is_done) => return !is_done,
+                    // On a lost device the first wait returns an error at once.
+                    Err(Error::DeviceLost) => return false,
+                    // A lack of memory says nothing of the device.
+                    Err(_) => {}
+                }
+            }
+            true
+        };
+        let busy = recorder.pending.iter().position(is_busy).unwrap_or(recorder.pending.len());
+        recorder.free.extend(recorder.pending.drain(..busy).map(|p| p.slot));
+        let rests = recorder.pending.is_empty();
+        if !rests {
+            recorder.pending.clear();
+            std::mem::forget((Arc::clone(&self.pool), Arc::clone(&self.open)));
+            self.open.mark_lost();
+        }
+        rests
+    }
+
     /// Makes the next submission fail as if the device were lost.
     pub fn fail_next_submission(&self) {
         self.fail_next_submission.store(true, Ordering::Relaxed);
@@ -387,8 +447,31 @@ impl Stream {
         }
     }
 
-    /// Makes `error` stick unless another came first, and returns the one that stuck.
+    /// That no work which writes these buffers was lost for want of memory.
+    ///
+    /// # Errors
+    /// `OutOfMemory`: what lies there is not what was to be computed. So it remains: later work may have written only a part anew.
+    pub fn check_contents<'a>(&self, mut buffers: impl Iterator<Item = &'a Buffer>) -> Result<()> {
+        if !self.has_lost.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let lost = self.lost.read().unwrap_or_else(PoisonError::into_inner);
+        match buffers.any(|buffer| buffer.is_written_by(&lost)) {
+            true => Err(self.out_of_memory()),
+            false => Ok(()),
+        }
+    }
+
+    fn out_of_memory(&self) -> Error {
+        let budget_bytes = self.pool.limits.budget_bytes[MemoryKind::Device as usize];
+        Error::OutOfMemory { size_bytes: 0, in_use_bytes: self.pool.in_use_bytes(), budget_bytes }
+    }
+
+    /// Makes `error` stick unless another came first, and returns the one that stuck. A lack of memory passes, and does not stick.
     fn fail(&self, error: Error) -> Error {
+        if matches!(error, Error::OutOfMemory { .. }) {
+            return self.out_of_memory();
+        }
         let error = self.stick(error);
         if error == Error::DeviceLost {
             self.open.mark_lost();
@@ -432,7 +515,10 @@ impl Stream {
         if recorder.current.is_none()
             && let Some(slot) = recorder.free.pop()
         {
-            slot.begin(&self.open.device, self.profiler.is_on()).map_err(|e| self.fail(e))?;
+            if let Err(error) = slot.begin(&self.open.device, self.profiler.is_on()) {
+                recorder.free.push(slot);
+                return Err(self.fail(error));
+            }
             recorder.current = Some(slot);
             recorder.bound = vk::Pipeline::null();
             recorder.ops = 0;
@@ -518,7 +604,10 @@ impl Stream {
         };
         let epoch = recorder.epoch;
         recorder.part = 0;
-        if reads.any(|b| b.read_conflicts(epoch)) || writes.any(|b| b.write_conflicts(epoch)) {
+        if std::mem::take(&mut recorder.lost_barriers)
+            || reads.any(|b| b.read_conflicts(epoch))
+            || writes.any(|b| b.write_conflicts(epoch))
+        {
             self.barrier(cmd, DEVICE_STAGES, DEVICE_ACCESS);
             recorder.epoch += 1;
             recorder.counters.barriers += 1;
@@ -608,13 +697,29 @@ impl Stream {
             // The device itself is well, and stays open for other engines.
             return Err(self.stick(Error::DeviceLost));
         }
-        if let Err(error) = slot.submit(&self.open) {
+        if let Err(error) = self.hand_over(&slot) {
             recorder.free.push(slot);
+            recorder.lost_barriers = true;
+            // Whoever needs what it was to compute is told, also where another thread gets the error.
+            self.lost.write().unwrap_or_else(PoisonError::into_inner).push(serial);
+            self.has_lost.store(true, Ordering::Release);
             return Err(self.fail(error));
         }
         recorder.pending.push_back(Pending { serial, slot });
         self.submitted.store(serial, Ordering::Relaxed);
         self.reap(recorder)
+    }
+
+    fn hand_over(&self, slot: &Slot) -> Result<()> {
+        slot.end(&self.open.device)?;
+        match slot.submit(&self.open) {
+            // Nothing was submitted then, and may be once the driver has memory again.
+            Err(Error::OutOfMemory { .. }) => {
+                self.pool.trim(self.completed());
+                slot.submit(&self.open)
+            }
+            submitted => submitted,
+        }
     }
 
     /// Recycles the command buffers of complete submissions.
@@ -637,6 +742,8 @@ impl Stream {
                 recorder.free.push(done.slot);
             }
         }
+        // Also where the last ones were lost.
+        self.completed.fetch_max(recorder.serial - 1, Ordering::AcqRel);
         Ok(())
     }
 }
@@ -660,16 +767,10 @@ const COUNTING_ACCESS: vk::AccessFlags =
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let waited = self.wait();
-        let device = &self.open.device;
+        self.come_to_rest();
         let recorder = self.recorder.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if waited.is_err() {
-            // By their fences: other engines go on submitting. On a lost device the first wait returns an error at once.
-            let _ = recorder.pending.iter().try_for_each(|p| p.slot.block(device, u64::MAX).map(|_| ()));
-        }
-        let pending = recorder.pending.drain(..).map(|p| p.slot);
-        for slot in recorder.free.drain(..).chain(pending).chain(recorder.current.take()) {
-            slot.destroy(device);
+        for slot in recorder.free.drain(..).chain(recorder.current.take()) {
+            slot.destroy(&self.open.device);
         }
     }
 }

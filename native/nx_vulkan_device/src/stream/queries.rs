@@ -83,7 +83,11 @@ impl Queries {
                 vk::QueryResultFlags::TYPE_64,
             )
         };
-        ok("vkGetQueryPoolResults", result)?;
+        if let Err(error) = ok("vkGetQueryPoolResults", result) {
+            // They are asked for again.
+            self.marks = marks;
+            return Err(error);
+        }
         let mask = u64::MAX >> (u64::BITS - caps.timestamp_valid_bits.clamp(1, u64::BITS));
         for ((what, work), pair) in marks.iter().zip(ticks.as_chunks::<2>().0) {
             let passed = pair[1].wrapping_sub(pair[0]) & mask;

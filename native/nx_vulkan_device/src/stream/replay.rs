@@ -63,6 +63,8 @@ impl Stream {
                 true => (self.acquire()?, 0),
                 false => self.acquire_with_table(&tables)?,
             };
+            // Another thread may have lost what was recorded of it.
+            self.check_contents(replay.reads.iter().chain(replay.writes).copied())?;
             if is_first {
                 self.prepare(&mut recorder, replay.reads.iter().copied(), replay.writes.iter().copied())?;
                 is_first = false;

@@ -137,11 +137,15 @@ impl Slot {
         }
     }
 
-    /// Ends the command buffer and submits it with the fence.
+    /// Ends the command buffer.
+    pub fn end(&self, device: &Device) -> Result<()> {
+        // SAFETY: the command buffer is recording.
+        ok("vkEndCommandBuffer", unsafe { (device.fns().v1_0.end_command_buffer)(self.cmd) })
+    }
+
+    /// Submits the command buffer, which has ended, with the fence.
     pub fn submit(&self, open: &OpenDevice) -> Result<()> {
         let fns = &open.device.fns().v1_0;
-        // SAFETY: the command buffer is recording.
-        ok("vkEndCommandBuffer", unsafe { (fns.end_command_buffer)(self.cmd) })?;
         let commands = [self.cmd];
         let info = vk::SubmitInfo::default().command_buffers(&commands);
         // SAFETY: the guard gives external synchronization of the queue; the fence is unsignalled and unused.
@@ -280,6 +284,10 @@ pub(super) fn ok(call: &'static str, result: vk::Result) -> Result<()> {
     match result {
         vk::Result::SUCCESS => Ok(()),
         vk::Result::ERROR_DEVICE_LOST => Err(Error::DeviceLost),
+        // The stream knows the numbers.
+        vk::Result::ERROR_OUT_OF_HOST_MEMORY | vk::Result::ERROR_OUT_OF_DEVICE_MEMORY => {
+            Err(Error::OutOfMemory { size_bytes: 0, in_use_bytes: 0, budget_bytes: 0 })
+        }
         result => Err(Error::Vulkan { call, cause: result.to_string() }),
     }
 }

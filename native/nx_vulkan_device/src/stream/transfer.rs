@@ -63,6 +63,7 @@ impl Stream {
         let direct = out.len() as u64 <= self.pool.limits.direct_read_bytes[block.kind as usize];
         if !block.mapped.is_null() && direct {
             self.wait_serial(src.write_serial())?;
+            self.check_contents([src].into_iter())?;
             self.read_mapped(src, offset, out);
             return Ok(());
         }
@@ -81,6 +82,7 @@ impl Stream {
         if block.mapped.is_null() || !direct || !self.poll_serial(src.write_serial())? {
             return Ok(false);
         }
+        self.check_contents([src].into_iter())?;
         self.read_mapped(src, offset, out);
         Ok(true)
     }
@@ -120,6 +122,7 @@ impl Stream {
             return self.check();
         }
         let mut recorder = self.acquire()?;
+        self.check_contents([dst].into_iter())?;
         let cmd = self.prepare(&mut recorder, std::iter::empty(), [dst].into_iter())?;
         let measures = self.begin_measure(&recorder, cmd);
         let block = dst.block();
@@ -138,6 +141,7 @@ impl Stream {
     /// Copies on the device. Source and destination must not overlap. Returns the serial of the submission that does it.
     pub fn record_copy(&self, src: &Buffer, src_offset: u64, dst: &Buffer, dst_offset: u64, size: u64) -> Result<u64> {
         let mut recorder = self.acquire()?;
+        self.check_contents([src, dst].into_iter())?;
         let cmd = self.prepare(&mut recorder, [src].into_iter(), [dst].into_iter())?;
         let measures = self.begin_measure(&recorder, cmd);
         let (from, to) = (src.block(), dst.block());
@@ -208,6 +212,7 @@ impl Stream {
 
     fn read_staging(&self, staging: &Buffer, serial: u64, out: &mut [u8]) -> Result<()> {
         self.wait_serial(serial)?;
+        self.check_contents([staging].into_iter())?;
         // SAFETY: the block is mapped and at least as long as `out`; the copy into it is complete.
         unsafe {
             std::ptr::copy_nonoverlapping(staging.block().mapped, out.as_mut_ptr(), out.len());

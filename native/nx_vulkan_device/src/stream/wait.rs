@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use nx_vulkan_ir::Result;
+use nx_vulkan_ir::{Error, Result};
 
-use super::Stream;
 use super::slot::Slot;
+use super::{Stream, nanoseconds};
 
 /// A blocked thread looks for a sticky error this often.
-const BLOCK_NS: u64 = 1_000_000_000;
+const BLOCK: Duration = Duration::from_secs(1);
+/// With a time limit it looks so many times within that whether the device has completed anything: the wait may end so much later.
+const LOOKS: u32 = 8;
 
 impl Stream {
     /// Waits until the submission `serial` is complete, submitting it first if it is still being recorded.
@@ -34,8 +36,13 @@ impl Stream {
             if serial >= recorder.serial {
                 self.submit(&mut recorder)?;
             }
-            let slot = match recorder.pending.iter().find(|p| p.serial >= serial) {
-                None => return Ok(true),
+            // A submission that was lost has none after it at times: what came before it is waited for.
+            let pending = &recorder.pending;
+            let slot = match pending.iter().find(|p| p.serial >= serial).or(pending.back()) {
+                None => {
+                    self.reap(&mut recorder)?;
+                    return Ok(true);
+                }
                 Some(pending) => {
                     pending.slot.add_waiter();
                     (pending.serial, Arc::clone(&pending.slot))
@@ -54,6 +61,8 @@ impl Stream {
                 }
                 Ok(complete)
             }
+            // The submission goes on: whoever asks next waits anew.
+            Err(e @ Error::TimedOut { .. }) => Err(e),
             Err(e) => Err(self.fail(e)),
         }
     }
@@ -82,9 +91,24 @@ impl Stream {
             }
             std::hint::spin_loop();
         }
-        while blocks && !slot.block(device, BLOCK_NS)? {
-            self.check()?;
+        if !blocks {
+            return Ok(false);
         }
-        Ok(blocks)
+        let step = self.time_limit.map_or(BLOCK, |limit| BLOCK.min(limit / LOOKS));
+        let mut progress = (self.completed(), start);
+        while !slot.block(device, nanoseconds(step))? {
+            self.check()?;
+            let Some(limit) = self.time_limit else { continue };
+            if self.is_complete(serial) {
+                break;
+            }
+            let completed = self.completed();
+            if completed > progress.0 {
+                progress = (completed, Instant::now());
+            } else if progress.1.elapsed() >= limit {
+                return Err(Error::TimedOut { limit });
+            }
+        }
+        Ok(true)
     }
 }

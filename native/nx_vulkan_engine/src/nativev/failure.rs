@@ -43,7 +43,7 @@ impl Failure {
     /// Waiting shows what went wrong since the last wait.
     pub(crate) fn of_download(error: Error) -> Failure {
         match error {
-            Error::DeviceLost | Error::Vulkan { .. } => Failure::Dispatch(error.to_string()),
+            Error::DeviceLost | Error::TimedOut { .. } | Error::Vulkan { .. } => Failure::Dispatch(error.to_string()),
             error => Failure::common(&error).unwrap_or_else(|| Failure::Download(error.to_string())),
         }
     }

@@ -12,3 +12,4 @@ mod pipelines;
 #[path = "../common/raw.rs"]
 mod raw;
 mod stream;
+mod time_limit;

@@ -68,6 +68,7 @@ pub fn in_op(error: Error, op: &Op, operands: impl Iterator<Item = Type>, outs: 
     let cause = match error {
         Error::NeedsCompile
         | Error::DeviceLost
+        | Error::TimedOut { .. }
         | Error::NoDevice { .. }
         | Error::Released
         | Error::Stopped

@@ -76,7 +76,8 @@ pub fn pass_roots(n: u64) -> u64 {
 /// `NeedsCompile` when it would take long to make and `compile` refuses that.
 pub fn table(engine: &Engine, content: Content, ctype: CType, compile: Compile) -> Result<Arc<Buffer>> {
     let cache = engine.fft_tables();
-    if let Some(buffer) = cache.get(content, ctype) {
+    let known = cache.get(content, ctype);
+    if let Some(buffer) = known.filter(|buffer| engine.stream().check_contents([&**buffer].into_iter()).is_ok()) {
         return Ok(buffer);
     }
     let size = match content {
