@@ -1,7 +1,8 @@
 //! A Vulkan layer for tests: the n-th call from now on fails with a chosen result, and objects that exist are counted.
 //!
-//! A call that fails is not passed on, so that nothing comes of it. Loss of a device is as drivers have it: the device comes to
-//! rest, and from then on all that may tell of a loss does. Tests load the file of the layer and call the functions at its end.
+//! A call that fails is not passed on, so that nothing comes of it. Loss of a device is as drivers have it: the device
+//! comes to rest, and from then on all that may tell of a loss does. Tests load the file of the layer and call the
+//! functions at its end.
 
 mod next;
 mod state;
@@ -103,25 +104,30 @@ calls! {
     bind_buffer_memory c"vkBindBufferMemory2" None, MEMORY,
         (device: vk::Device, count: u32, infos: *const vk::BindBufferMemoryInfo<'static>);
     create_shader_module c"vkCreateShaderModule" Some(Kind::ShaderModule), MEMORY,
-        (device: vk::Device, info: *const vk::ShaderModuleCreateInfo<'static>, with: Allocator, out: *mut vk::ShaderModule);
+        (device: vk::Device, info: *const vk::ShaderModuleCreateInfo<'static>, with: Allocator,
+            out: *mut vk::ShaderModule);
     create_pipeline_cache c"vkCreatePipelineCache" Some(Kind::PipelineCache), MEMORY,
-        (device: vk::Device, info: *const vk::PipelineCacheCreateInfo<'static>, with: Allocator, out: *mut vk::PipelineCache);
+        (device: vk::Device, info: *const vk::PipelineCacheCreateInfo<'static>, with: Allocator,
+            out: *mut vk::PipelineCache);
     get_pipeline_cache_data c"vkGetPipelineCacheData" None, MEMORY,
         (device: vk::Device, cache: vk::PipelineCache, size: *mut usize, data: *mut c_void);
     create_pipelines c"vkCreateComputePipelines" Some(Kind::Pipeline), MEMORY,
         (device: vk::Device, cache: vk::PipelineCache, count: u32, infos: *const vk::ComputePipelineCreateInfo<'static>,
             with: Allocator, out: *mut vk::Pipeline);
     create_pipeline_layout c"vkCreatePipelineLayout" Some(Kind::PipelineLayout), MEMORY,
-        (device: vk::Device, info: *const vk::PipelineLayoutCreateInfo<'static>, with: Allocator, out: *mut vk::PipelineLayout);
+        (device: vk::Device, info: *const vk::PipelineLayoutCreateInfo<'static>, with: Allocator,
+            out: *mut vk::PipelineLayout);
     create_set_layout c"vkCreateDescriptorSetLayout" Some(Kind::DescriptorSetLayout), MEMORY,
         (device: vk::Device, info: *const vk::DescriptorSetLayoutCreateInfo<'static>, with: Allocator,
             out: *mut vk::DescriptorSetLayout);
     create_descriptor_pool c"vkCreateDescriptorPool" Some(Kind::DescriptorPool), MEMORY,
-        (device: vk::Device, info: *const vk::DescriptorPoolCreateInfo<'static>, with: Allocator, out: *mut vk::DescriptorPool);
+        (device: vk::Device, info: *const vk::DescriptorPoolCreateInfo<'static>, with: Allocator,
+            out: *mut vk::DescriptorPool);
     allocate_descriptor_sets c"vkAllocateDescriptorSets" None, MEMORY,
         (device: vk::Device, info: *const vk::DescriptorSetAllocateInfo<'static>, out: *mut vk::DescriptorSet);
     create_command_pool c"vkCreateCommandPool" Some(Kind::CommandPool), MEMORY,
-        (device: vk::Device, info: *const vk::CommandPoolCreateInfo<'static>, with: Allocator, out: *mut vk::CommandPool);
+        (device: vk::Device, info: *const vk::CommandPoolCreateInfo<'static>, with: Allocator,
+            out: *mut vk::CommandPool);
     reset_command_pool c"vkResetCommandPool" None, MEMORY,
         (device: vk::Device, pool: vk::CommandPool, flags: vk::CommandPoolResetFlags);
     allocate_command_buffers c"vkAllocateCommandBuffers" None, MEMORY,
@@ -140,7 +146,8 @@ calls! {
     create_query_pool c"vkCreateQueryPool" Some(Kind::QueryPool), MEMORY,
         (device: vk::Device, info: *const vk::QueryPoolCreateInfo<'static>, with: Allocator, out: *mut vk::QueryPool);
     get_query_pool_results c"vkGetQueryPoolResults" None, MEMORY_OR_LOSS,
-        (device: vk::Device, pool: vk::QueryPool, first: u32, count: u32, size: usize, data: *mut c_void, stride: u64, flags: u32);
+        (device: vk::Device, pool: vk::QueryPool, first: u32, count: u32, size: usize, data: *mut c_void,
+            stride: u64, flags: u32);
 }
 
 /// Calls that end objects: the function here, its name, the kind, and the type of the handle.
@@ -337,7 +344,8 @@ pub unsafe extern "system" fn vkNegotiateLoaderLayerInterfaceVersion(
     vk::Result::SUCCESS
 }
 
-/// From now on, of the calls that may have this result, the one of this number has it: 1 for the next one, 0 for none. Counts anew.
+/// From now on, of the calls that may have this result, the one of this number has it: 1 for the next one, 0 for none.
+/// Counts anew.
 #[unsafe(no_mangle)]
 pub extern "C" fn nx_vulkan_faults_arm(call: u64, result: i32) {
     state::arm(call, vk::Result::from_raw(result));

@@ -1,7 +1,8 @@
-//! Every Vulkan call that an engine makes, failing in every way that it may: no panic, no hang, an error of the right kind or the right
-//! result, nothing left behind, and the next call is right.
+//! Every Vulkan call that an engine makes, failing in every way that it may: no panic, no hang, an error of the right
+//! kind or the right result, nothing left behind, and the next call is right.
 //!
-//! The layer of this crate makes calls fail. It is taken when the instance is made, so each of these tests runs in a process of its own.
+//! The layer of this crate makes calls fail. It is taken when the instance is made, so each of these tests runs in a
+//! process of its own.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -181,8 +182,8 @@ fn is_right(error: &Error, result: i32, has_engine: bool) -> bool {
     }
 }
 
-/// The calls that are tried of those with these names, in this order: of each function the first one and the last one, then the next
-/// ones from both ends, then the others, each time the one in the middle of the widest gap.
+/// The calls that are tried of those with these names, in this order: of each function the first one and the last one,
+/// then the next ones from both ends, then the others, each time the one in the middle of the widest gap.
 fn order(names: &[&'static str]) -> Vec<u64> {
     let mut of_function: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for (call, name) in (1..).zip(names) {
@@ -206,7 +207,8 @@ fn order(names: &[&'static str]) -> Vec<u64> {
     chosen.into_iter().chain(places.into_iter().map(|(_, call)| call)).collect()
 }
 
-/// Opens the first engine of the process, whose instance is made with it: each call fails once. Answers what went wrong.
+/// Opens the first engine of the process, whose instance is made with it: each call fails once. Answers what went
+/// wrong.
 fn opening(layer: &Layer, result: i32) -> Vec<String> {
     let mut failures = Vec::new();
     let mut functions = Vec::new();
@@ -331,7 +333,8 @@ fn child_makes_calls_fail() {
         messages.iter().skip(said).for_each(|message| complain(message.clone()));
         said = messages.len();
         let left = layer.leaks();
-        // A lost device that was kept for the next engine stays, without validation, and another one is kept in its place.
+        // A lost device that was kept for the next engine stays, without validation, and another one is kept in its
+        // place.
         let devices = |counts: &BTreeMap<&str, i64>| counts.get("VkDevice").copied().unwrap_or(0);
         let others = |counts: &BTreeMap<&str, i64>| {
             counts.iter().filter(|(name, _)| **name != "VkDevice").map(|(n, c)| (n.to_string(), *c)).collect::<Vec<_>>()

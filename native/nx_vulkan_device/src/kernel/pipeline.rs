@@ -320,7 +320,8 @@ impl PipelineStore {
         drop(done);
     }
 
-    /// Keeps the Vulkan objects of all pipelines for ever: the device does not end what it runs, and may still use them.
+    /// Keeps the Vulkan objects of all pipelines for ever: the device does not end what it runs, and may still use
+    /// them.
     pub fn leak(&self) {
         let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         let held = self.all();

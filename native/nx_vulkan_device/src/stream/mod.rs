@@ -1,8 +1,8 @@
 //! The one queue of a device: recording from any thread, barriers only where data needs them, submission, and waiting.
 //!
 //! Everything recorded runs in order. A barrier ends an *epoch*; within an epoch nothing depends on anything else. A *serial* numbers a
-//! submission. The first failure of a submission sticks: every later call returns it. A wait that took too long does not,
-//! nor does a lack of memory: what was recorded may be lost by it, and whoever needs that is told.
+//! submission. The first failure of a submission sticks: every later call returns it. A wait that took too long does
+//! not, nor does a lack of memory: what was recorded may be lost by it, and whoever needs that is told.
 
 mod hold;
 mod queries;
@@ -139,8 +139,8 @@ struct Recorder {
 type RecorderGuard<'a> = MutexGuard<'a, Recorder>;
 
 impl Stream {
-    /// The stream of an open device, whose memory comes from the pool. A thread waits for `time_limit` while no submission
-    /// completes.
+    /// The stream of an open device, whose memory comes from the pool. A thread waits for `time_limit` while no
+    /// submission completes.
     pub fn new(open: Arc<OpenDevice>, pool: Arc<DevicePool>, rates: Rates, time_limit: Option<Duration>) -> Stream {
         let spin = match open.caps.kind {
             DeviceKind::Cpu => SPIN_CPU,
@@ -393,11 +393,11 @@ impl Stream {
         self.wait_serial(last)
     }
 
-    /// Submits what is recorded and waits until the device is idle, before the stream and all that the device uses are dropped. Answers
-    /// false where the device completed nothing for the time limit.
+    /// Submits what is recorded and waits until the device is idle, before the stream and all that the device uses are
+    /// dropped. Answers false where the device completed nothing for the time limit.
     ///
-    /// It may go on then, so what it uses is leaked rather than freed: command buffers, memory and the open device, and by the caller its
-    /// pipelines. The next engine opens the device anew.
+    /// It may go on then, so what it uses is leaked rather than freed: command buffers, memory and the open device, and
+    /// by the caller its pipelines. The next engine opens the device anew.
     pub fn come_to_rest(&mut self) -> bool {
         let waited = self.wait();
         let device = &self.open.device;
@@ -450,7 +450,8 @@ impl Stream {
     /// That no work which writes these buffers was lost for want of memory.
     ///
     /// # Errors
-    /// `OutOfMemory`: what lies there is not what was to be computed. So it remains: later work may have written only a part anew.
+    /// `OutOfMemory`: what lies there is not what was to be computed. So it remains: later work may have written only a
+    /// part anew.
     pub fn check_contents<'a>(&self, mut buffers: impl Iterator<Item = &'a Buffer>) -> Result<()> {
         if !self.has_lost.load(Ordering::Acquire) {
             return Ok(());
@@ -467,7 +468,8 @@ impl Stream {
         Error::OutOfMemory { size_bytes: 0, in_use_bytes: self.pool.in_use_bytes(), budget_bytes }
     }
 
-    /// Makes `error` stick unless another came first, and returns the one that stuck. A lack of memory passes, and does not stick.
+    /// Makes `error` stick unless another came first, and returns the one that stuck. A lack of memory passes, and does
+    /// not stick.
     fn fail(&self, error: Error) -> Error {
         if matches!(error, Error::OutOfMemory { .. }) {
             return self.out_of_memory();

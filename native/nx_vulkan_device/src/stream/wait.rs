@@ -11,7 +11,8 @@ use super::{Stream, nanoseconds};
 
 /// A blocked thread looks for a sticky error this often.
 const BLOCK: Duration = Duration::from_secs(1);
-/// With a time limit it looks so many times within that whether the device has completed anything: the wait may end so much later.
+/// With a time limit it looks so many times within that whether the device has completed anything: the wait may end so
+/// much later.
 const LOOKS: u32 = 8;
 
 impl Stream {
