@@ -32,7 +32,7 @@ const LAYER: &str = "VK_LAYER_NX_VULKAN_faults";
 const LAYER_FILE: &str = "NX_VULKAN_TEST_LAYER";
 
 /// For how long a process tries calls. What is left out then is said.
-const TIME: Duration = Duration::from_secs(60);
+const TIME: Duration = Duration::from_secs(25);
 /// A call that takes so long hangs.
 const HANGS: Duration = Duration::from_secs(120);
 /// Calls of each function that are tried in any case, first ones and last ones.
