@@ -89,7 +89,7 @@ pub struct Caps {
     /// need beside it.
     pub cooperative_matrix: bool,
     /// Kernels that multiply f32 exactly as three bf16 parts on matrix units pay: beside `cooperative_matrix`,
-    /// `VK_KHR_shader_bfloat16` with products of 16 x 16 x 16 bf16 numbers and f32 sums, votes and sums in subgroups, and 64 warps per
+    /// `VK_KHR_shader_bfloat16` with products of 16 x 16 x 16 bf16 numbers and f32 sums, votes in subgroups, and 64 warps per
     /// multiprocessor (`VK_NV_shader_sm_builtins`). That is what NVIDIA's data-center GPUs (A100, H100, H200, B200) have, whose matrix
     /// units do 16 times as many multiplications as their f32 lanes. With the 32 or 48 warps of others they do 2 to 4 times as
     /// many, and six products would be slower than fma.
@@ -272,7 +272,6 @@ fn matrix_units(device: &PhysicalDevice, enabled: &Features) -> MatrixUnits {
         && enabled.bfloat16
         && has(bfloat16::COMPONENT_TYPE)
         && subgroup_ops(p).vote
-        && subgroup_ops(p).arithmetic
         && p.shader_warps_per_sm == Some(64);
     MatrixUnits { float16, bfloat16 }
 }

@@ -53,12 +53,6 @@ impl Planes {
         if self.is_in_order() { 16 } else { 1 }
     }
 
-    /// Words behind the numbers of so many batches, rows and contracted elements: the largest values of each 16 x 16,
-    /// which tell the product what matrix units can't take.
-    pub fn marks(self, batches: u64, rows: u64, depth: u64) -> u64 {
-        if self.is_in_order() { batches * rows.div_ceil(16) * depth.div_ceil(16).next_multiple_of(4) } else { 0 }
-    }
-
     /// Contracted elements of one step of a product, to which operands are padded.
     pub fn block(self) -> u64 {
         match self {
@@ -250,10 +244,7 @@ impl SplitSpec {
                     })?;
                 }
                 SplitStage::Split => {
-                    linker.define("slot_store", |code, args| put(code, &mut params, 1, Element::Raw(16), args))?;
-                    if self.planes.is_in_order() {
-                        linker.define("slot_mark", |code, args| put(code, &mut params, 1, Element::Raw(4), args))?;
-                    }
+                    linker.define("slot_store", |code, args| put(code, &mut params, 1, Element::Raw(16), args))?
                 }
             }
             Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })

@@ -76,7 +76,7 @@ impl Form {
 /// An operand as the product takes it.
 #[derive(Debug)]
 pub struct Prepared {
-    /// Blocks of numbers and their marks, in words unless it is the operand itself.
+    /// Blocks of numbers, in words unless it is the operand itself.
     pub numbers: Tensor,
     /// Whether rows lie along the contracted axis; else columns of it do.
     pub along_k: bool,
@@ -119,7 +119,7 @@ pub fn prepare(engine: &Engine, operands: &[&Matrix], form: Form, compile: Compi
         let padded = m.depth.elements().next_multiple_of(form.planes.block());
         let step = together * u64::from(form.planes.count()) * padded / 8;
         let batch = rows.div_ceil(together) * step;
-        let numbers = words(batches * batch * 4 + form.planes.marks(batches, rows, m.depth.elements()))?;
+        let numbers = words(batches * batch * 4)?;
         let split = spec(m, form, SplitStage::Split, place == 1);
         let scales = match scaled {
             Some([largest, lost]) => {

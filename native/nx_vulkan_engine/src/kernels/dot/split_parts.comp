@@ -6,13 +6,10 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_arithmetic : require
 // Rows (vectors along k) of a batched matrix as three bf16 numbers for each element, hi + mid + lo, exactly. They lie as the invocations of a
 // subgroup hold 16 rows x 16 of k on matrix units: [batch][16 rows][16 of k][hi, mid, lo][invocation], eight to a uvec4, with zeros past the ends.
 // Elements are multiplied by 2^16 first, so that no part of a normal number is denormal. Where that leaves the range of f32, and of infinities and NaN,
 // hi is NaN, and mid and lo are the upper and lower half of the element's bits.
-// Behind the parts is a word for each 16 x 16, [batch][16 rows][16 of k, a multiple of four of them]: the bits of its
-// largest absolute value, NaN being larger than all. It tells products early what matrix units can't take.
 // float16_t stands for bf16, which the linker makes of it.
 // Parameters: rows, contracted k, batches.
 #include "params.glsl"
@@ -27,7 +24,6 @@ uint slot_depth(const in uint k) { return k; }
 float slot_load(const in uint at) { return float(at); }
 vec4 slot_load_four(const in uint at) { return vec4(at); }
 void slot_store(const in uint at, const in uvec4 value) {}
-void slot_mark(const in uint at, const in uint value) {}
 
 shared uvec4 parts[8 * 96];
 
@@ -68,7 +64,7 @@ void main() {
     uint m = (ALONG_K != 0u ? other : one) * 16u, k = (ALONG_K != 0u ? one : other) * 16u;
     // Two invocations for each line along the contiguous axis.
     uint line = gl_SubgroupInvocationID / 2u, from = gl_SubgroupInvocationID % 2u * 8u;
-    uvec4 high = uvec4(0u), middle = uvec4(0u), low = uvec4(0u), sizes = uvec4(0u);
+    uvec4 high = uvec4(0u), middle = uvec4(0u), low = uvec4(0u);
     uint row = m + (ALONG_K != 0u ? line : from), at = k + (ALONG_K != 0u ? from : line);
     [[unroll]] for (uint i = 0u; i < 2u; ++i) {
         vec4 four = vec4(0.0);
@@ -82,7 +78,6 @@ void main() {
                 }
             }
         }
-        sizes = max(sizes, floatBitsToUint(four) & 0x7fffffffu);
         [[unroll]] for (uint j = 0u; j < 2u; ++j) {
             uvec3 three = parts_of(j == 0u ? four.xy : four.zw);
             high[2u * i + j] = three.x;
@@ -91,15 +86,12 @@ void main() {
         }
         if (ALONG_K != 0u) at += 4u; else row += 4u;
     }
-    uint largest = subgroupMax(max(max(sizes.x, sizes.y), max(sizes.z, sizes.w)));
-    uint all = batches * blocks_m, words = (blocks_k + 3u) / 4u * 4u, strip = batch * blocks_m + m / 16u;
-    if (gl_SubgroupInvocationID == 0u) slot_mark(all * blocks_k * 384u + strip * words + k / 16u, largest);
     uint mine = gl_SubgroupID * 96u;
     parts[mine + gl_SubgroupInvocationID] = high;
     parts[mine + 32u + gl_SubgroupInvocationID] = middle;
     parts[mine + 64u + gl_SubgroupInvocationID] = low;
     subgroupBarrier();
-    uint to = (strip * blocks_k + k / 16u) * 96u + gl_SubgroupInvocationID;
+    uint to = ((batch * blocks_m + m / 16u) * blocks_k + k / 16u) * 96u + gl_SubgroupInvocationID;
     [[unroll]] for (uint part = 0u; part < 3u; ++part) {
         if (SECOND == 0u) {
             MatrixA x;
