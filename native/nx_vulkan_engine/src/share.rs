@@ -64,6 +64,7 @@ impl Tensor {
     pub fn share(&self, engine: &Engine, holder: u64) -> Result<Tensor> {
         let tensor = eager::contiguous(engine, self, eager::Compile::Allowed)?;
         engine.wait()?;
+        engine.stream().check_contents(std::iter::once(&*tensor.buffer))?;
         // Whoever has the address may write there.
         tensor.buffer.forget_value();
         engine.shared().add(&tensor, holder);

@@ -37,13 +37,14 @@ impl Stream {
             if serial >= recorder.serial {
                 self.submit(&mut recorder)?;
             }
-            // A submission that was lost has none after it at times: what came before it is waited for.
+            // A submission that was lost has none after it at times: what came before it is waited for, and once that is complete what
+            // the lost one held is free.
+            if !recorder.pending.iter().any(|p| p.serial >= serial) {
+                self.reap(&mut recorder)?;
+            }
             let pending = &recorder.pending;
             let slot = match pending.iter().find(|p| p.serial >= serial).or(pending.back()) {
-                None => {
-                    self.reap(&mut recorder)?;
-                    return Ok(true);
-                }
+                None => return Ok(true),
                 Some(pending) => {
                     pending.slot.add_waiter();
                     (pending.serial, Arc::clone(&pending.slot))

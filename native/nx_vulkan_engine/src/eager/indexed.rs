@@ -62,7 +62,6 @@ pub fn indexed(call: &Call<'_>, axes: &Axes, add: bool) -> Result<Tensor> {
         let size = updates.view.dtype.size_bytes();
         return Err(Error::TooLarge { size_bytes: updates.view.elements() * size, limit_bytes: most * size });
     }
-    let far = call.engine.reach().is_far(&[&indices.view, &result.view, &updates.view])?;
     let (mut rest_sizes, mut rest_strides) = (parts.rest_sizes, parts.rest_strides);
     if rest_sizes.is_empty() {
         rest_sizes.push(1);
@@ -76,6 +75,9 @@ pub fn indexed(call: &Call<'_>, axes: &Axes, add: bool) -> Result<Tensor> {
             copy.with_view(View::contiguous(updates.view.dtype, &update_shape))
         }
     };
+    // Targets and their order take a word for each update.
+    let reach = call.engine.reach();
+    let far = reach.is_far(&[&indices.view, &result.view, &updates.view])? || count > reach.near(4);
     let components = parts.components.to_vec();
     let indexed =
         Indexed { call, add, count, inner, indices, updates, result, components, rest_sizes, rest_strides, far };

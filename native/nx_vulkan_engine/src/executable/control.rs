@@ -36,7 +36,7 @@ pub(super) const LOOKS: u64 = MAX_AHEAD + MAX_BLOCK;
 
 /// What iterations may take that turn out to be in vain: a 20th of the loop so far, at most 2 ms; less than a few looks cost is not worth one.
 const MAX_VAIN: Duration = Duration::from_millis(2);
-const MIN_VAIN: Duration = Duration::from_micros(200);
+const MIN_VAIN: Duration = Duration::from_micros(500);
 const VAIN_PART: u32 = 20;
 
 /// How long iterations take, from the first look on: before it, drivers compile.

@@ -7,7 +7,7 @@ use crate::kernels::fold::FoldSpec;
 use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
 use crate::program::Function;
 use crate::shape::{Dims, Space, Strides};
-use crate::{Engine, Result, Tensor, View};
+use crate::{Engine, Error, Result, Tensor, View};
 
 /// What to fold: the axes of `input` from `kept` on, for each index of those before.
 #[derive(Debug)]
@@ -30,6 +30,10 @@ pub fn fold(engine: &Engine, what: &Fold<'_>, compile: Compile) -> Result<()> {
         || folded.elements() > reach.far();
     if far && let Some(axis) = (0..what.kept).find(|&axis| view.shape[axis] > 1) {
         return halves(engine, what, axis, compile);
+    }
+    if folded.elements() > reach.far() {
+        let size = view.dtype.size_bytes();
+        return Err(Error::TooLarge { size_bytes: folded.elements() * size, limit_bytes: reach.far() * size });
     }
     let far = reach.is_far(&[view])?;
     let spec = KernelSpec::Fold(FoldSpec {
