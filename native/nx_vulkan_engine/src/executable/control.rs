@@ -36,7 +36,7 @@ pub(super) const LOOKS: u64 = MAX_AHEAD + MAX_BLOCK;
 
 /// What iterations may take that turn out to be in vain: a 20th of the loop so far, at most 2 ms; less than a few looks cost is not worth one.
 const MAX_VAIN: Duration = Duration::from_millis(2);
-const MIN_VAIN: Duration = Duration::from_micros(500);
+const MIN_VAIN: Duration = Duration::from_micros(750);
 const VAIN_PART: u32 = 20;
 
 /// How long iterations take, from the first look on: before it, drivers compile.
@@ -391,7 +391,7 @@ impl Looped<'_> {
         let mut pace = Pace::default();
         loop {
             let spare = pace.spare();
-            let ahead = ahead.min(known / 2).min(spare.div_ceil(2));
+            let ahead = ahead.min(known / 2).min((2 * spare).div_ceil(3));
             // What a block does behind the end is in vain, too.
             let block = (known / 4).min(spare - ahead + 1).clamp(1, MAX_BLOCK);
             for _ in 0..block {
