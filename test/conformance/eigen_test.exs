@@ -279,7 +279,8 @@ defmodule Nx.Vulkan.Conformance.EigenTest do
       shapes = Enum.filter(@shapes, &(tuple_size(&1) <= 3))
 
       each_deficient([:f32, :f64], shapes, seed, fn tensor, _bound, _absolute, {type, _, kind} = what ->
-        # Singular values that are not zero are at least sqrt(epsilon) of the largest one, which takes half of the digits.
+        # Singular values that are not zero are at least sqrt(epsilon) of the largest one, which takes half of the
+        # digits.
         bound = if type == :f64, do: 2.0 ** -24, else: 2.0 ** -9
         inverse = exact(Nx.LinAlg.pinv(on_device(tensor)))
         a = exact(tensor)

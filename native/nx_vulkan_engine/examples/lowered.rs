@@ -1,5 +1,6 @@
-//! What types cost that a device lacks: `cargo run --release --example lowered`, with `NX_VULKAN_WITHOUT=shaderFloat64,shaderInt64`
-//! and without. Prints milliseconds of the first run, in which the kernel is compiled, and elements per second of later ones.
+//! What types cost that a device lacks: `cargo run --release --example lowered`, with
+//! `NX_VULKAN_WITHOUT=shaderFloat64,shaderInt64` and without. Prints milliseconds of the first run, in which the kernel
+//! is compiled, and elements per second of later ones.
 #![allow(clippy::print_stdout)]
 
 use std::time::Instant;

@@ -66,8 +66,9 @@ pub struct Stats {
 /// Everything recorded runs in order on one queue. Recording returns at once; [`Engine::download`] and [`Engine::wait`] are what
 /// waits. A failed submission sticks and every later call returns its error.
 ///
-/// With [`Options::time_limit`], waiting for a device that completes nothing ends with `TimedOut`; whoever asks again waits again.
-/// An engine that is dropped then leaks what the device still uses, and the next one opens the device anew.
+/// With [`Options::time_limit`], waiting for a device that completes nothing ends with `TimedOut`; whoever asks again
+/// waits again. An engine that is dropped then leaks what the device still uses, and the next one opens the device
+/// anew.
 #[derive(Debug)]
 pub struct Engine {
     core: Arc<Core>,

@@ -170,8 +170,9 @@ impl<T> Variable<T> {
 
 impl Options {
     /// What the environment says: `NX_VULKAN_DEVICE` (or, where that is not set, `NXV_DEVICE`, as earlier programs call it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
-    /// (bytes), `NX_VULKAN_TIME_LIMIT` (milliseconds), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`:
-    /// [`Profiling::Printed`]), `NX_VULKAN_STATISTICS` (`1`), `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_LOWER` (types, or
+    /// (bytes), `NX_VULKAN_TIME_LIMIT` (milliseconds), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or
+    /// `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`: [`Profiling::Printed`]),
+    /// `NX_VULKAN_STATISTICS` (`1`), `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_LOWER` (types, or
     /// `all`), `NX_VULKAN_REACH` (bytes).
     ///
     /// What none of them can mean is as if it were not set: see [`Options::check_env`].

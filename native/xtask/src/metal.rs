@@ -1,5 +1,5 @@
-//! `cargo xtask metal`: whether spirv-cross makes Metal's language of the modules, as MoltenVK does with the same library. Metal has no doubles,
-//! so their modules convert in the form that a device without doubles gets.
+//! `cargo xtask metal`: whether spirv-cross makes Metal's language of the modules, as MoltenVK does with the same
+//! library. Metal has no doubles, so their modules convert in the form that a device without doubles gets.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

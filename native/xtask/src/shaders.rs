@@ -158,7 +158,8 @@ fn one(error: Error) -> Vec<Error> {
     vec![error]
 }
 
-/// Runs `work` on every item, such as a module, with as many threads as there are cores; results in the order of `items`.
+/// Runs `work` on every item, such as a module, with as many threads as there are cores; results in the order of
+/// `items`.
 pub fn in_parallel<I: Sync, T: Send>(items: &[I], work: impl Fn(usize, &I) -> Result<T> + Sync) -> Vec<Result<T>> {
     let next = AtomicUsize::new(0);
     let results = Mutex::new(Vec::with_capacity(items.len()));

@@ -201,17 +201,18 @@ uvec2 nx_soft_fma_f64(const in uvec2 a, const in uvec2 b, const in uvec2 c) {
     return infinite || infinite_addend ? special : result;
 }
 
-// One step of a sequence (lower/sequences.rs): the sum, or the product with a sum. Of `word`, bits 31, 30 and 29 say that a, b and c are negated, bit
-// 28 that c is subtracted, so that a NaN keeps its sign.
-uvec2 nx_soft_sum_step_f64(const in uint word, const in uvec2 a, const in uvec2 c) {
+// One step of a sequence (lower/sequences.rs): the sum, or the product with a sum. Bits 31, 30 and 29 of `word` say that
+// a, b and c are negated, bit 28 that c is subtracted, so that a NaN keeps its sign.
+uvec2 nx_soft_step_addend(const in uint word, const in uvec2 c) {
     bool keeps = (word & 0x20000000u) == 0u && ((word & 0x10000000u) == 0u || nx_soft_is_nan_f64(c));
-    return nx_soft_add_f64(uvec2(a.x, a.y ^ word & NX_SOFT_SIGN), uvec2(c.x, c.y ^ (keeps ? 0u : NX_SOFT_SIGN)));
+    return uvec2(c.x, c.y ^ (keeps ? 0u : NX_SOFT_SIGN));
+}
+uvec2 nx_soft_sum_step_f64(const in uint word, const in uvec2 a, const in uvec2 c) {
+    return nx_soft_add_f64(uvec2(a.x, a.y ^ word & NX_SOFT_SIGN), nx_soft_step_addend(word, c));
 }
 uvec2 nx_soft_fma_step_f64(const in uint word, const in uvec2 a, const in uvec2 b, const in uvec2 c) {
-    bool keeps = (word & 0x20000000u) == 0u && ((word & 0x10000000u) == 0u || nx_soft_is_nan_f64(c));
     uvec2 factor = uvec2(b.x, b.y ^ word << 1 & NX_SOFT_SIGN);
-    uvec2 addend = uvec2(c.x, c.y ^ (keeps ? 0u : NX_SOFT_SIGN));
-    return nx_soft_fma_f64(uvec2(a.x, a.y ^ word & NX_SOFT_SIGN), factor, addend);
+    return nx_soft_fma_f64(uvec2(a.x, a.y ^ word & NX_SOFT_SIGN), factor, nx_soft_step_addend(word, c));
 }
 
 uvec2 nx_soft_divide_f64(const in uvec2 a, const in uvec2 b) {

@@ -39,7 +39,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
   """
 
   @behaviour Nx.Backend
-  # The number that a caller made a tensor of, where that is known. The type of the elements in memory: Nx labels tensors, those of gradients of loops with another type at times.
+  # The number that a caller made a tensor of, where that is known. The type of the elements in memory: Nx labels
+  # tensors, those of gradients of loops with another type at times.
   @enforce_keys [:ref, :type]
   defstruct [:ref, :type, :known]
 

@@ -94,7 +94,8 @@ pub struct Caps {
     /// units do 16 times as many multiplications as their f32 lanes. With the 32 or 48 warps of others they do 2 to 4 times as
     /// many, and six products would be slower than fma.
     pub bfloat16_matrix: bool,
-    /// Whether drivers are asked what their compiler made of kernels: `pipelineExecutableInfo`, which is enabled on request only.
+    /// Whether drivers are asked what their compiler made of kernels: `pipelineExecutableInfo`, which is enabled on
+    /// request only.
     pub pipeline_statistics: bool,
 
     /// Multiprocessors (`VK_NV_shader_sm_builtins`), compute units (`VK_AMD_shader_core_properties2`) or cores (`VK_ARM_shader_core_builtins`), where the

@@ -175,8 +175,8 @@ pub struct OpenDevice {
 static KEPT: Mutex<Vec<Arc<OpenDevice>>> = Mutex::new(Vec::new());
 
 impl OpenDevice {
-    /// The device that the selector names, without the types that are to be lowered: the one that is open already, or else opened now.
-    /// With `statistics` it tells, if its driver does, what the driver's compiler makes of kernels.
+    /// The device that the selector names, without the types that are to be lowered: the one that is open already, or
+    /// else opened now. With `statistics` it tells, if its driver does, what the driver's compiler makes of kernels.
     pub fn shared(
         selector: Option<&str>,
         validation: Validation,

@@ -1,5 +1,5 @@
-//! What the driver's compiler made of a kernel (`VK_KHR_pipeline_executable_properties`): registers, spills, instructions.
-//! Asking for it costs compile time, so pipelines are asked only where the options say so.
+//! What the driver's compiler made of a kernel (`VK_KHR_pipeline_executable_properties`): registers, spills,
+//! instructions. Asking for it costs compile time, so pipelines are asked only where the options say so.
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -80,7 +80,8 @@ fn text(array: &[c_char]) -> String {
 
 fn number(statistic: &vk::PipelineExecutableStatisticKHR<'_>) -> Option<f64> {
     let value = statistic.value;
-    // SAFETY: the format says which of the union's members the driver wrote, and its first four or eight bytes are set whichever it is.
+    // SAFETY: the format says which of the union's members the driver wrote, and its first four or eight bytes are set
+    // whichever it is.
     unsafe {
         match statistic.format {
             vk::PipelineExecutableStatisticFormatKHR::BOOL32 => Some(f64::from(value.b32)),
@@ -97,8 +98,9 @@ pub(super) fn statistics(device: &Arc<Device>, pipeline: vk::Pipeline) -> Option
     let fns = &device.fns().khr_pipeline_executable_properties;
     let info = vk::PipelineInfoKHR::default().pipeline(pipeline);
     let mut count = 0;
-    // SAFETY: the device has the extension and its feature (VUID-vkGetPipelineExecutablePropertiesKHR-pipelineExecutableInfo-03270), the
-    // pipeline lives; a null pointer asks for the count.
+    // SAFETY: the device has the extension and its feature
+    // (VUID-vkGetPipelineExecutablePropertiesKHR-pipelineExecutableInfo-03270), the pipeline lives; a null pointer asks
+    // for the count.
     let counted = unsafe {
         (fns.get_pipeline_executable_properties_khr)(device.handle(), &info, &mut count, std::ptr::null_mut())
     };
@@ -116,7 +118,8 @@ pub(super) fn statistics(device: &Arc<Device>, pipeline: vk::Pipeline) -> Option
     // A compute pipeline is one executable.
     let executable = vk::PipelineExecutableInfoKHR::default().pipeline(pipeline).executable_index(0);
     let mut count = 0;
-    // SAFETY: the pipeline has an executable 0 and captured statistics (VUID-vkGetPipelineExecutableStatisticsKHR-pipeline-03274).
+    // SAFETY: the pipeline has an executable 0 and captured statistics
+    // (VUID-vkGetPipelineExecutableStatisticsKHR-pipeline-03274).
     let counted = unsafe {
         (fns.get_pipeline_executable_statistics_khr)(device.handle(), &executable, &mut count, std::ptr::null_mut())
     };

@@ -37,8 +37,8 @@ impl Stream {
             if serial >= recorder.serial {
                 self.submit(&mut recorder)?;
             }
-            // A submission that was lost has none after it at times: what came before it is waited for, and once that is complete what
-            // the lost one held is free.
+            // A submission that was lost has none after it at times: what came before it is waited for, and once that
+            // is complete what the lost one held is free.
             if !recorder.pending.iter().any(|p| p.serial >= serial) {
                 self.reap(&mut recorder)?;
             }

@@ -1,9 +1,9 @@
-//! Looks for data that is much slower than other data of its size: special values, equal ones, sorted ones, denormals, one
-//! place that all updates go to. Prints Markdown tables with a row for each kernel and a column for each kind of data:
-//! milliseconds for ordinary data, and times that for the others, with a mark above 1.5.
+//! Looks for data that is much slower than other data of its size: special values, equal ones, sorted ones, denormals,
+//! one place that all updates go to. Prints Markdown tables with a row for each kernel and a column for each kind of
+//! data: milliseconds for ordinary data, and times that for the others, with a mark above 1.5.
 //!
-//! `cargo run --release --example cliffs [-- small] [PARTS ...]`; `small` fits a CPU device, the others are parts of the names
-//! of tables or rows to measure.
+//! `cargo run --release --example cliffs [-- small] [PARTS ...]`; `small` fits a CPU device, the others are parts of
+//! the names of tables or rows to measure.
 #![allow(clippy::print_stdout)]
 
 mod data;

@@ -1,8 +1,10 @@
-//! Compiles the engine's kernels with the driver of the device at hand, and writes what its compiler says of them: registers, spills,
-//! subgroups at once, instructions, cycles. Nothing is run but products of no consequence, so it serves devices that are only pretended.
+//! Compiles the engine's kernels with the driver of the device at hand, and writes what its compiler says of them:
+//! registers, spills, subgroups at once, instructions, cycles. Nothing is run but products of no consequence, so it
+//! serves devices that are only pretended.
 //!
-//! `cargo run --example pipelines -- [file [part of names]]` writes a page of Markdown to the file, or prints it. Fails where a kernel does not
-//! compile. With a part of names, only such programs are compiled, beside the tiles of products.
+//! `cargo run --example pipelines -- [file [part of names]]` writes a page of Markdown to the file, or prints it. Fails
+//! where a kernel does not compile. With a part of names, only such programs are compiled, beside the tiles of
+//! products.
 //! `bin/pipelines` does so for GPUs that are not there.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

@@ -152,7 +152,8 @@ fn write(engine: &Engine, outcome: &Outcome, of_tiles: &[OfTile]) -> Result<Stri
     Ok(page)
 }
 
-/// Whether registers went to memory; where the driver does not tell, whether an invocation has memory, which is for arrays as well.
+/// Whether registers went to memory; where the driver does not tell, whether an invocation has memory, which is for
+/// arrays as well.
 pub fn spills(statistics: &Statistics) -> bool {
     statistics.spills.or(statistics.scratch_bytes).unwrap_or(0) > 0
 }

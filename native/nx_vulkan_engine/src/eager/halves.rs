@@ -107,7 +107,8 @@ pub fn halves(
     Ok(Some(smallvec![result]))
 }
 
-/// Runs an op of matrices by halves of their batches, where there are several: for working memory that no launch reaches.
+/// Runs an op of matrices by halves of their batches, where there are several: for working memory that no launch
+/// reaches.
 pub fn of_batches(
     engine: &Arc<Engine>,
     op: &Op,
@@ -259,7 +260,8 @@ impl Cut<'_> {
         Ok([wide, moved])
     }
 
-    /// What is chosen from either half of a source. Kernels clamp indices, so that both halves give something. The indices' axes lie
+    /// What is chosen from either half of a source. Kernels clamp indices, so that both halves give something. The
+    /// indices' axes lie
     /// `before` axes into the result.
     fn source(
         &self,

@@ -195,7 +195,8 @@ impl Engine {
 }
 
 impl Kernel {
-    /// The kernel, or the one like it that reaches further. Who has operands that need it may wait for it to be compiled.
+    /// The kernel, or the one like it that reaches further. Who has operands that need it may wait for it to be
+    /// compiled.
     fn reaching(self: &Arc<Kernel>, engine: &Engine, far: bool) -> Result<Arc<Kernel>> {
         match &self.spec {
             Some(spec) if far => engine.kernel(&KernelSpec::clone(spec).reaching(true), Compile::Allowed),

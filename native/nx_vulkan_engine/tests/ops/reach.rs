@@ -1,4 +1,5 @@
-//! Tensors that one launch does not reach as a whole: with launches that reach little, and on devices with memory for gigabytes.
+//! Tensors that one launch does not reach as a whole: with launches that reach little, and on devices with memory for
+//! gigabytes.
 //!
 //! Every op is judged by what must hold of its results, which a device can compute itself.
 

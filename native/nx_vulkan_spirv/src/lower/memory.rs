@@ -145,7 +145,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// A pointer to the word in which a place begins, or to one of the words after it, up to which the place is aligned.
+    /// A pointer to the word in which a place begins, or to one of the words after it, up to which the place is
+    /// aligned.
     fn word_at(&mut self, place: Place, words_on: u32) -> Word {
         let uint = self.uint();
         match place.base {

@@ -1,8 +1,9 @@
-//! Sequences of sums and products of f64 as loops over tables of steps: drivers inline every call of the soft library, so that a hundred operations
-//! in a row would be tens of thousands of instructions.
+//! Sequences of sums and products of f64 as loops over tables of steps: drivers inline every call of the soft library,
+//! so that a hundred operations in a row would be tens of thousands of instructions.
 //!
-//! Functions of one block are inlined first. Then each block is put in an order in which operations that need nothing else follow each other. A loop
-//! keeps numbers in an array of registers; a word of the table names the registers and signs of one step.
+//! Functions of one block are inlined first. Then each block is put in an order in which operations that need nothing
+//! else follow each other. A loop keeps numbers in an array of registers; a word of the table names the registers and
+//! signs of one step.
 
 use std::collections::{HashMap, HashSet};
 
@@ -124,10 +125,7 @@ impl Lowering<'_> {
     }
 
     fn soft_of(&self, inst: &Instruction) -> Option<Soft> {
-        match (inst.class.opcode, inst.operands.first()) {
-            (Op::FunctionCall, Some(Operand::IdRef(callee))) => self.soft.get(callee).copied(),
-            _ => None,
-        }
+        callee(inst).and_then(|callee| self.soft.get(&callee).copied())
     }
 
     fn has_steps(&self, function: &Function) -> bool {
@@ -152,28 +150,21 @@ impl Lowering<'_> {
                 break;
             }
         }
-        let called: HashSet<Word> = functions
-            .iter()
-            .flat_map(|function| function.all_inst_iter())
-            .filter(|inst| inst.class.opcode == Op::FunctionCall)
-            .filter_map(|inst| inst.operands.first().and_then(Operand::id_ref_any))
-            .collect();
+        let called: HashSet<Word> =
+            functions.iter().flat_map(|function| function.all_inst_iter()).filter_map(callee).collect();
         let entries: HashSet<Word> =
             self.old.entry_points.iter().filter_map(|entry| entry.operands.get(1)?.id_ref_any()).collect();
         functions.retain(|function| function.def_id().is_none_or(|id| called.contains(&id) || entries.contains(&id)));
     }
 
     fn inline_into(&mut self, block: &mut Block, bodies: &HashMap<Word, Function>) -> bool {
-        let callee = |inst: &Instruction| match (inst.class.opcode, inst.operands.first()) {
-            (Op::FunctionCall, Some(Operand::IdRef(callee))) => bodies.get(callee),
-            _ => None,
-        };
-        if !block.instructions.iter().any(|inst| callee(inst).is_some()) {
+        let body = |inst: &Instruction| callee(inst).and_then(|callee| bodies.get(&callee));
+        if !block.instructions.iter().any(|inst| body(inst).is_some()) {
             return false;
         }
         let mut instructions = Vec::new();
         for inst in std::mem::take(&mut block.instructions) {
-            let Some(body) = callee(&inst) else {
+            let Some(body) = body(&inst) else {
                 instructions.push(inst);
                 continue;
             };
@@ -282,6 +273,12 @@ impl Lowering<'_> {
     }
 }
 
+/// What a call calls.
+fn callee(inst: &Instruction) -> Option<Word> {
+    let operand = inst.operands.first().filter(|_| inst.class.opcode == Op::FunctionCall);
+    operand.and_then(Operand::id_ref_any)
+}
+
 /// A function of one block without variables, which can stand where it is called.
 fn is_plain(function: &Function) -> bool {
     let [block] = function.blocks.as_slice() else { return false };
@@ -299,7 +296,8 @@ fn with_ids(inst: &Instruction, ids: &HashMap<Word, Word>) -> Instruction {
     inst
 }
 
-/// Whether an instruction is arithmetic that may be moved: composites, conversions, arithmetic, comparisons and bits, by SPIR-V's numbers.
+/// Whether an instruction is arithmetic that may be moved: composites, conversions, arithmetic, comparisons and bits,
+/// by SPIR-V's numbers.
 fn is_pure(opcode: Op) -> bool {
     matches!(opcode as u32, 65..=66 | 77..=84 | 109..=124 | 126..=152 | 154..=191 | 194..=205)
 }

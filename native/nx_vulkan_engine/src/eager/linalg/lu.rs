@@ -34,7 +34,8 @@ fn panel_template(caps: &Caps, compute: CType, n: u64, rows: u64) -> &'static st
     /// Shared memory of the largest one.
     const LARGE_BYTES: u32 = 1 << 15;
     let is_large = caps.max_invocations >= 1024 && caps.max_shared_memory_bytes >= LARGE_BYTES;
-    // SwiftShader, with subgroups of 4, does not end the kernels that hold rows in registers (docs/design/driver-faults.md).
+    // SwiftShader, with subgroups of 4, does not end the kernels that hold rows in registers
+    // (docs/design/driver-faults.md).
     let ends_registers = caps.kind != DeviceKind::Cpu || caps.subgroup_size > 4;
     match rows {
         _ if n <= 64 => "lu_panel_32",

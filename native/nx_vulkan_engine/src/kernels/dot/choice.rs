@@ -230,7 +230,8 @@ pub fn lane_tiles(model: &DeviceModel, sum: CType) -> &'static [LaneTile] {
     }
 }
 
-/// Whether sums are of doubles that the device lacks: an fma is then as long as a kernel, and large tiles would be hundreds of them.
+/// Whether sums are of doubles that the device lacks: an fma is then as long as a kernel, and large tiles would be
+/// hundreds of them.
 fn is_lowered(model: &DeviceModel, sum: CType) -> bool {
     model.caps.lacks().float64 && matches!(sum, CType::F64 | CType::C128)
 }

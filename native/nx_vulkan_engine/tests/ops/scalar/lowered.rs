@@ -1,4 +1,5 @@
-//! Arithmetic of types that a device lacks: f64 against the host, which rounds once, and all else against the device's own.
+//! Arithmetic of types that a device lacks: f64 against the host, which rounds once, and all else against the device's
+//! own.
 //!
 //! `NX_VULKAN_LOWERED_CASES=100000000` tries as many random operands of each operation of f64.
 

@@ -39,7 +39,8 @@ pub enum Saving {
     Order,
     /// And what they read lives no longer than it does where ops run one by one.
     Kernels,
-    /// They reduce nothing else than what lies in memory, so that what computes it takes no more than its own result there.
+    /// They reduce nothing else than what lies in memory, so that what computes it takes no more than its own result
+    /// there.
     Reductions,
 }
 
