@@ -2,7 +2,7 @@
 
 use nx_vulkan_ir::Result;
 use rspirv::dr::{Instruction, Operand};
-use rspirv::spirv::{MemoryAccess, Op, Scope, StorageClass, Word};
+use rspirv::spirv::{MemoryAccess, MemoryModel, Op, Scope, StorageClass, Word};
 
 use super::link::Code;
 
@@ -123,13 +123,17 @@ impl Code<'_, '_> {
         ));
     }
 
-    /// Sets bits of the word whose address is in parameter words `address`, `address + 1`, whoever else does at the same time.
-    pub fn atomic_or(&mut self, address: u32, bits: Word) -> Result<()> {
+    /// Raises the word whose address is in parameter words `address`, `address + 1` to another one if that is larger, whoever else does at the same time.
+    pub fn atomic_max(&mut self, address: u32, word: Word) -> Result<()> {
         let (low, high) = (self.param(address)?, self.param(address + 1)?);
         let (uint, zero) = (self.linker.type_uint(32), self.linker.const_u32(0));
         let pointer = self.pointer_at(low, high, uint, 4, zero);
-        let (scope, relaxed) = (self.linker.const_u32(Scope::Device as u32), zero);
-        self.ids(Op::AtomicOr, uint, &[pointer, scope, relaxed, bits]);
+        // The Vulkan memory model knows the device as a scope where a feature is on alone, and the other one knows no families of queues.
+        let model = self.linker.module.memory_model.as_ref().and_then(|inst| inst.operands.get(1));
+        let is_vulkan = model == Some(&Operand::MemoryModel(MemoryModel::Vulkan));
+        let scope = if is_vulkan { Scope::QueueFamily } else { Scope::Device };
+        let (scope, relaxed) = (self.linker.const_u32(scope as u32), zero);
+        self.ids(Op::AtomicUMax, uint, &[pointer, scope, relaxed, word]);
         Ok(())
     }
 }

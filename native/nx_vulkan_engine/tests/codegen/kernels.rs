@@ -130,7 +130,7 @@ fn kernels_for_matrix_units_are_valid() {
                 prologues: [None, None],
                 store: Store { rank: 2, contiguous: epilogue.is_none(), by_four },
                 tiling: Tiling::Matrix(tile),
-                guarded: tile.planes == Planes::TwoF16,
+                guarded: tile.planes != Planes::OneF16,
                 low_b_first: by_four,
                 wide: by_four,
                 epilogue,

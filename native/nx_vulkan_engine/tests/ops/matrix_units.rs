@@ -141,10 +141,10 @@ fn operands_become_f16_numbers() {
                     let bytes = prepared.numbers.to_nx_bytes(engine(TwoF16), None).unwrap();
                     decode(DType::F16, &bytes)
                 };
-                let scales = prepared.scales.map(|[scales, lost]| {
-                    assert_eq!(lost.to_nx_bytes(engine(TwoF16), None).unwrap(), [0; 4], "{what}");
-                    decode(DType::F32, &scales.to_nx_bytes(engine(TwoF16), None).unwrap())
-                });
+                if let Some(word) = &prepared.largest {
+                    assert_eq!(bytes(engine(TwoF16), word), [0; 4], "{what}");
+                }
+                let scales = prepared.scales.map(|scales| decode(DType::F32, &bytes(engine(TwoF16), &scales)));
                 let [batches, rows, depth] = sizes;
                 let (block, planes) = (form.planes.block(), u64::from(form.planes.count()));
                 assert_eq!(prepared.step * 8, planes * depth.next_multiple_of(block), "{what}");
@@ -195,8 +195,7 @@ fn lost_digits_are_noticed() {
                     .into_vec()
                     .try_into()
                     .unwrap();
-                let [_, word] = prepared.scales.unwrap();
-                let noticed = word.to_nx_bytes(engine(TwoF16), None).unwrap() != [0; 4];
+                let noticed = bytes(engine(TwoF16), &prepared.largest.unwrap()) != [0; 4];
                 assert_eq!(noticed, *lost, "{name}, {planes:?}, {along_k}");
             }
         }
@@ -450,36 +449,82 @@ fn some_sums(a: &Given, b: &Given) -> Vec<(usize, f64, f64)> {
 
 /// What the units can't take has the bits of a kernel without them.
 #[test]
-fn lost_digits_are_left_to_other_kernels() {
-    if planes_of_units().is_empty() {
-        return;
-    }
-    let [rows, depth, columns] = [150, 260, 140];
-    for (at, x) in [(3000, f64::INFINITY), (3001, f64::NAN), (9, 2f64.powi(80)), (70, 1e-20)] {
-        for which in [0, 1] {
-            let mut random = Random(9);
-            let mut values: Vec<Vec<f64>> =
-                [rows, columns].iter().map(|n| (0..n * depth).map(|_| random.normal()).collect()).collect();
-            values[which][at] = x;
-            let a = Given::new(engine(TwoF16), DType::F32, [1, rows, depth], true, &values[0]);
-            let b = Given::new(engine(TwoF16), DType::F32, [1, columns, depth], false, &values[1]);
-            let ty = Type::new(DType::F32, &[1, rows, columns]);
-            let [out, expected] = [(); 2].map(|()| Tensor::uninitialized(engine(TwoF16), &ty).unwrap());
-            let p = |out| Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue: None };
-            for way in ways(TwoF16, depth) {
-                product_as(engine(TwoF16), &p(&out), CType::F32, way, Compile::Allowed).unwrap();
-                let plain = plain(
-                    engine(TwoF16).model(),
-                    &p(&expected).outline(engine(TwoF16).precision()),
-                    CType::F32,
-                    Some(way.splits),
-                );
-                product_as(engine(TwoF16), &p(&expected), CType::F32, plain, Compile::Allowed).unwrap();
-                assert!(bytes(engine(TwoF16), &out) == bytes(engine(TwoF16), &expected), "{x} in {which}, {way:?}");
+fn what_units_cannot_take_is_left_to_other_kernels() {
+    let one = |x: f64| move |at: usize, value: f64| if at == 3000 { x } else { value };
+    let cases: [(&str, &[Planes], Change); 10] = [
+        ("an infinity", &[OneF16, TwoF16, ThreeBf16], Box::new(one(f64::INFINITY))),
+        ("a NaN", &[OneF16, TwoF16, ThreeBf16], Box::new(one(-f64::NAN))),
+        ("2^80", &[OneF16, TwoF16], Box::new(one(2f64.powi(80)))),
+        ("1e-20", &[OneF16, TwoF16], Box::new(one(1.234e-20))),
+        ("2^111", &[ThreeBf16], Box::new(one(2f64.powi(111)))),
+        ("the largest", &[ThreeBf16], Box::new(one(-3.4028e38))),
+        ("all infinite", &[OneF16, TwoF16, ThreeBf16], Box::new(|_, x| x * f64::INFINITY)),
+        (
+            "the last one",
+            &[OneF16, TwoF16, ThreeBf16],
+            Box::new(|at, x| if at == 260 * 140 - 1 { f64::NAN } else { x }),
+        ),
+        ("products that overflow", &[ThreeBf16], Box::new(|_, x| x * 2f64.powi(90))),
+        (
+            "some of each",
+            &[ThreeBf16],
+            Box::new(|at, x| if at % 50 == 0 { f64::INFINITY * x } else { x * 2f64.powi(70) }),
+        ),
+    ];
+    for (planes, &dtype) in planes_of_units().into_iter().flat_map(|n| dtypes(n).iter().map(move |dtype| (n, dtype))) {
+        if dtype == DType::F16 {
+            continue;
+        }
+        let (engine, [rows, depth, columns]) = (engine(planes), [150, 260, 140]);
+        for (name, _, change) in cases.iter().filter(|(_, given, _)| given.contains(&planes)) {
+            for (changed, along_k) in [([true, false], true), ([false, true], false), ([true, true], true)] {
+                let mut random = Random(9);
+                let [a, b] = [(rows, 0), (columns, 1)].map(|(n, which): (u64, usize)| {
+                    let changed = |(at, x): (usize, f64)| if changed[which] { change(at, x) } else { x };
+                    let values: Vec<f64> = (0..n * depth).map(|_| random.normal()).enumerate().map(changed).collect();
+                    Given::new(engine, dtype, [1, n, depth], along_k == (which == 0), &values)
+                });
+                let ty = Type::new(dtype, &[1, rows, columns]);
+                let [out, expected] = [(); 2].map(|()| Tensor::uninitialized(engine, &ty).unwrap());
+                let p = |out| Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue: None };
+                for way in ways(planes, depth) {
+                    product_as(engine, &p(&out), CType::F32, way, Compile::Allowed).unwrap();
+                    let outline = p(&expected).outline(engine.precision());
+                    let plain = plain(engine.model(), &outline, CType::F32, Some(way.splits));
+                    product_as(engine, &p(&expected), CType::F32, plain, Compile::Allowed).unwrap();
+                    let same = bytes(engine, &out) == bytes(engine, &expected);
+                    assert!(same, "{name} in {changed:?} of {dtype}, {along_k}, {way:?}");
+                }
             }
         }
+        common::assert_valid(engine);
     }
-    common::assert_valid(engine(TwoF16));
+}
+
+/// Units multiply numbers that are 2^16 times as large: sums may leave the range there, though none does in f32.
+#[test]
+fn sums_beyond_the_range_of_units_are_right() {
+    if !planes_of_units().contains(&ThreeBf16) {
+        return;
+    }
+    let (engine, [rows, depth, columns]) = (engine(ThreeBf16), [70, 260, 80]);
+    let mut random = Random(3);
+    let mut given = |n: u64, exponent: i32| {
+        let values: Vec<f64> = (0..n * depth).map(|_| (1.0 + random.uniform()) * 2f64.powi(exponent)).collect();
+        Given::new(engine, DType::F32, [1, n, depth], true, &values)
+    };
+    let (a, b) = (given(rows, 44), given(columns, 47));
+    let out = Tensor::uninitialized(engine, &Type::new(DType::F32, &[1, rows, columns])).unwrap();
+    let p = Product { a: a.matrix(), b: b.matrix(), out: &out, prologues: [None, None], epilogue: None };
+    for way in ways(ThreeBf16, depth) {
+        product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
+        let got = decode(DType::F32, &bytes(engine, &out));
+        for (at, sum, size) in some_sums(&a, &b) {
+            assert!(sum > 2f64.powi(96));
+            assert!((got[at] - sum).abs() <= 2e-6 * size, "{way:?} at {at}: {}, not {sum}", got[at]);
+        }
+    }
+    common::assert_valid(engine);
 }
 
 #[test]

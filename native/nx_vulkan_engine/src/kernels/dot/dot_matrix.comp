@@ -53,8 +53,6 @@ uvec4 slot_a_block(const in uint at) { return uvec4(at); }
 uvec4 slot_b_block(const in uint at) { return uvec4(at + 1u); }
 float slot_a_scale(const in uint at) { return float(at); }
 float slot_b_scale(const in uint at) { return float(at + 1u); }
-// How many elements lost digits.
-uint slot_lost() { return 1u; }
 // One result, and four neighbours of a row; `at` counts groups of four.
 void slot_store(const in uint at, const in float value) {}
 void slot_store_four(const in uint at, const in vec4 value) {}
@@ -64,10 +62,11 @@ shared uvec4 tiles[SHARED];
 #include "matrix_fragments.glsl"
 
 #define R4 vec4
+#include "dot_guard.glsl"
 #include "dot_store.glsl"
 
 void main() {
-    if (SCALED != 0u && slot_lost() != 0u) return;
+    if (SCALED != 0u && !is_for_units()) return;
 #include "dot_tile.glsl"
     uint first = split * (chunk / BLOCK), end = min(first + chunk / BLOCK, (depth + BLOCK - 1u) / BLOCK);
 

@@ -10,8 +10,8 @@
 // Batched matrix product of f32 on matrix units: TILE_M x TILE_N results per workgroup, OWN_M x OWN_N per subgroup of 32, 16 contracted elements
 // per step. Elements are the three bf16 numbers that split_parts.comp wrote, in the order in which invocations hold them, so that they go from memory to the units without
 // shared memory and its barriers. Of the nine products of parts six are added up, the smallest first: what is missing is below 2^-25 of a product.
-// Units cut off instead of rounding, so that sums are taken out of them at every step. Where a result is no number or beyond f32's range, so may elements
-// have been: then the subgroup computes its results anew from the elements themselves, one multiplication after the other.
+// Units cut off instead of rounding, so that sums are taken out of them at every step. Where sums leave the range, though no product does, the subgroup
+// computes its results anew from the elements, one multiplication after the other.
 // float16_t stands for bf16, which the linker makes of it.
 // Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of 16), splits, uvec4 between 16 rows and batches of A,
 // and between 16 columns and batches of B.
@@ -47,6 +47,7 @@ shared uvec4 tiles[SUBGROUPS * ROOM];
 #include "matrix_fragments.glsl"
 
 #define R4 vec4
+#include "dot_guard.glsl"
 #include "dot_store.glsl"
 
 // An element of the 16 x 16 whose parts lie in shared memory.
@@ -54,11 +55,11 @@ float element(const in uint from, const in uint line, const in uint k) {
     uint at = from + line * 2u + k / 8u, word = k / 2u % 4u, shift = (k & 1u) * 16u;
     uint high = tiles[at][word] >> shift & 0xffffu, middle = tiles[at + 32u][word] >> shift & 0xffffu;
     uint low = tiles[at + 64u][word] >> shift & 0xffffu;
-    if ((high & 0x7fffu) > 0x7f80u) return uintBitsToFloat(middle << 16 | low);
     return ((uintBitsToFloat(high << 16) + uintBitsToFloat(middle << 16)) + uintBitsToFloat(low << 16)) * (1.0 / 65536.0);
 }
 
 void main() {
+    if (!is_for_units()) return;
 #include "dot_tile.glsl"
     uint blocks = (depth + 15u) / 16u;
     uint first = split * (chunk / 16u), end = min(first + chunk / 16u, blocks);

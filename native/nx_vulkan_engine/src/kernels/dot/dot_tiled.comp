@@ -56,7 +56,7 @@ layout(constant_id = 3) const uint B_BY_FOUR = 1u;
 layout(constant_id = 4) const uint STORE_BY_FOUR = 1u;
 // Whether what comes with a store is so much code that it stands once.
 layout(constant_id = 5) const uint STORE_IN_LOOP = 0u;
-// Whether this only takes over where operands lost digits on their way to matrix units.
+// Whether this only takes over where matrix units can't take the product.
 layout(constant_id = 6) const uint GUARDED = 0u;
 #ifdef STEPS
 // Whether elements of an operand take steps before they are multiplied.
@@ -78,8 +78,6 @@ R4 slot_b_four(const in uint at) { return R4(at + 1u); }
 R4 slot_a_steps(const in R4 fetched) { return fetched + R4(1.0); }
 R4 slot_b_steps(const in R4 fetched) { return fetched + R4(2.0); }
 #endif
-// How many elements lost digits.
-uint slot_lost() { return 1u; }
 // One result, and four neighbours of a row; `at` counts groups of four.
 void slot_store(const in uint at, const in R value) {}
 void slot_store_four(const in uint at, const in R4 value) {}
@@ -90,10 +88,11 @@ shared R4 tiles[SHARED];
 // nor what is read along rows meets in one bank.
 uint turned(const in uint k, const in uint group, const in uint width) { return group ^ (((k >> 2) & 3u) * 2u & (width - 1u)); }
 
+#include "dot_guard.glsl"
 #include "dot_store.glsl"
 
 void main() {
-    if (GUARDED != 0u && slot_lost() == 0u) return;
+    if (GUARDED != 0u && is_for_units()) return;
 #include "dot_tile.glsl"
     uint begin = min(split * chunk, depth);
     uint end = min(begin + chunk, depth);

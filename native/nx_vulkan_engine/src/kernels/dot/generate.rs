@@ -11,7 +11,7 @@ use nx_vulkan_spirv::steps::emit_steps;
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
-use super::generate_matrix::{MatrixTile, define_lost};
+use super::generate_matrix::MatrixTile;
 
 /// How results lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -226,8 +226,8 @@ pub struct DotSpec {
     pub prologues: [Option<Prologue>; 2],
     pub store: Store,
     pub tiling: Tiling,
-    /// On matrix units: whether operands are scaled, and nothing is done where elements were lost. Else: whether that is
-    /// the only case in which something is done.
+    /// On matrix units: whether nothing is done where they can't take the operands. Else: whether that is the only case in
+    /// which something is done.
     pub guarded: bool,
     /// On matrix units: whether low parts of `b` come before those of `a`.
     pub low_b_first: bool,
@@ -280,11 +280,11 @@ impl DotSpec {
         })
     }
 
-    /// Operands before those of the epilogue: both factors, on matrix units with their scales, and what tells of lost elements.
+    /// Operands before those of the epilogue: both factors, what tells whether matrix units can take them, and on those the scales.
     pub fn first_input(&self) -> u8 {
         match (self.tiling, self.guarded) {
             (_, false) => 2,
-            (Tiling::Matrix(_), true) => 6,
+            (Tiling::Matrix(tile), true) if !tile.planes.is_in_order() => 6,
             (_, true) => 4,
         }
     }
@@ -408,9 +408,7 @@ impl DotSpec {
                 Ok(Some(vector_of(code, self.sum, &lanes)))
             })?;
         }
-        if self.guarded {
-            define_lost(&mut linker, &mut params, [2, 3])?;
-        }
+        self.define_guard(&mut linker, &mut params)?;
         self.define_stores(&mut linker, &mut params)?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
     }

@@ -6,7 +6,7 @@ use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
 use nx_vulkan_spirv::scalar::{self, Value};
-use rspirv::spirv::{Op as SpirvOp, Word};
+use rspirv::spirv::Word;
 
 use super::generate::{DotSpec, Load, grouped_position, load_four, start};
 
@@ -122,28 +122,32 @@ impl DotSpec {
                 access::load(code, address, Element::Raw(16), arg(args, 0)?).map(Some)
             })?;
         }
-        if self.guarded {
-            for (slot, operand) in [("slot_a_scale", 2), ("slot_b_scale", 3)] {
+        self.define_guard(&mut linker, &mut params)?;
+        if self.guarded && !tile.planes.is_in_order() {
+            for (slot, operand) in [("slot_a_scale", 4), ("slot_b_scale", 5)] {
                 linker.define(slot, |code, args| {
                     let address = params.address(operand);
                     access::load(code, address, Element::Typed(DType::F32), arg(args, 0)?).map(Some)
                 })?;
             }
-            define_lost(&mut linker, &mut params, [4, 5])?;
         }
         self.define_stores(&mut linker, &mut params)?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
     }
-}
 
-/// How many elements of both operands lost digits, which two words in memory tell.
-pub(super) fn define_lost(linker: &mut Linker<'_>, params: &mut ParamLayout, operands: [u8; 2]) -> Result<()> {
-    linker.define("slot_lost", |code, _| {
-        let zero = code.linker.const_u32(0);
-        let mut word = |operand| access::load(code, params.address(operand), Element::Raw(4), zero);
-        let [a, b] = [word(operands[0])?, word(operands[1])?];
-        Ok(Some(code.u32_op(SpirvOp::BitwiseOr, a, b)))
-    })
+    /// What decides whether matrix units take a product: words of operands 2 and 3.
+    pub(super) fn define_guard(&self, linker: &mut Linker<'_>, params: &mut ParamLayout) -> Result<()> {
+        if !self.guarded {
+            return linker.define("is_for_units", |code, _| Ok(Some(code.linker.const_false())));
+        }
+        for (slot, operand) in [("slot_a_largest", 2), ("slot_b_largest", 3)] {
+            linker.define(slot, |code, _| {
+                let (address, zero) = (params.address(operand), code.linker.const_u32(0));
+                access::load(code, address, Element::Raw(4), zero).map(Some)
+            })?;
+        }
+        Ok(())
+    }
 }
 
 /// What a kernel does to an operand.
@@ -154,6 +158,9 @@ pub enum SplitStage {
     /// Writes it as f16 or bf16.
     Split,
 }
+
+/// The bits of an infinite f32, which tell that digits were lost.
+const INFINITY: u32 = 0x7f80_0000;
 
 /// The key under which kernels are compiled once that prepare an operand.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -196,7 +203,7 @@ impl SplitSpec {
     }
 
     /// Operands are the matrix, where rows are scaled the largest values of its parts, and what is written: the largest values and
-    /// the number of lost elements, or the f16 numbers and, where rows are scaled, scales and the number of lost elements.
+    /// the word of `dot_guard.glsl`, or the numbers of 16 bits with, where rows are scaled, scales, and that word.
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         Generated::push_or_table(|table| {
             let name = match self.stage {
@@ -239,12 +246,17 @@ impl SplitSpec {
                         access::load(code, address, float, arg(args, 0)?).map(Some)
                     })?;
                     linker.define("slot_lose", |code, _| {
-                        let (address, one) = (params.address(4), code.linker.const_u32(1));
-                        code.atomic_or(address, one).map(|()| None)
+                        let (address, infinity) = (params.address(4), code.linker.const_u32(INFINITY));
+                        code.atomic_max(address, infinity).map(|()| None)
                     })?;
                 }
                 SplitStage::Split => {
-                    linker.define("slot_store", |code, args| put(code, &mut params, 1, Element::Raw(16), args))?
+                    linker.define("slot_store", |code, args| put(code, &mut params, 1, Element::Raw(16), args))?;
+                    if self.planes.is_in_order() {
+                        linker.define("slot_raise", |code, args| {
+                            code.atomic_max(params.address(2), arg(args, 0)?).map(|()| None)
+                        })?;
+                    }
                 }
             }
             Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })

@@ -479,13 +479,13 @@ impl Results<'_> {
     }
 }
 
-/// Launches a kernel that takes operands as they are; `lost` are the counts of lost elements that it is there for, if it is a fallback.
+/// Launches a kernel that takes operands as they are; `guard` tells whether it is to, if it takes turns with one for matrix units.
 pub(super) fn launch_plain(
     engine: &Engine,
     p: &Product<'_>,
     spec: DotSpec,
     results: &Results<'_>,
-    lost: &[&Tensor],
+    guard: &[&Tensor],
     compile: Compile,
 ) -> Result<()> {
     let (a, b, splits) = (&p.a, &p.b, results.splits);
@@ -508,13 +508,13 @@ pub(super) fn launch_plain(
     for (tensor, strides) in [(&a.tensor, &a_strides), (&b.tensor, &b_strides)] {
         places.push(Place { buffer: &tensor.buffer, address: tensor.address(), strides, element_bytes: 0 });
     }
-    places.extend(lost.iter().map(|tensor| entire(tensor)));
+    places.extend(guard.iter().map(|tensor| entire(tensor)));
     let chunk = depth.div_ceil(splits).next_multiple_of(block);
     let extra = [rows, columns, depth, batches, chunk, splits].map(|x| x as u32);
     places.extend(results.places(&strides));
     let count = (batches * rows * columns) as u32;
     let arguments = Arguments { count, sizes: &sizes, places: &places, extra: &extra };
-    let waits = if lost.is_empty() { Waits::All } else { Waits::Beside };
+    let waits = if guard.is_empty() { Waits::All } else { Waits::Beside };
     record(engine, &kernel, &arguments, places.len() - 1, tiles * splits, waits)
 }
 

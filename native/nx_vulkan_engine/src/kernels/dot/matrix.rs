@@ -1,6 +1,6 @@
 //! Products on matrix units. Kernels write operands in the order in which the product takes them: f32 as three bf16 numbers that make up all
 //! 24 bits or, with `Precision::High`, as two f16 numbers scaled by rows; f16 operands that lie so already are taken in place. Where an element
-//! of those that are scaled lost digits on the way, which the device notes, the product leaves the results to a plain kernel behind it.
+//! lost digits on the way, or is so large that sums may leave the range, which the device notes, the product leaves the results to a plain kernel behind it.
 
 use nx_vulkan_ir::program::epilogue::{MATRIX_MAX_BYTES, MATRIX_MIN_DEPTH};
 use smallvec::SmallVec;
@@ -33,6 +33,11 @@ impl Form {
         let padded = depth.next_multiple_of(form.planes.block());
         let bytes = batches.checked_mul(rows + columns)?.checked_mul(padded * 2 * u64::from(form.planes.count()))?;
         (bytes <= MATRIX_MAX_BYTES).then_some(form)
+    }
+
+    /// Whether there are operands that units can't take.
+    fn is_guarded(self) -> bool {
+        self.scaled || self.planes.is_in_order()
     }
 
     fn of_types(product: DType, operands: [DType; 2], precision: Precision) -> Option<Form> {
@@ -83,8 +88,10 @@ pub struct Prepared {
     /// uvec4 from one of those (from 16 rows, where they lie together) to the next, and from a batch.
     pub step: u64,
     pub batch: u64,
-    /// By what each row is to be multiplied (the bits of f32), and a word that is 0 unless elements lost digits.
-    pub scales: Option<[Tensor; 2]>,
+    /// By what each row is to be multiplied, as f32, if rows are scaled.
+    pub scales: Option<Tensor>,
+    /// A word that tells whether units can take it, as `dot_guard.glsl` says; none where they can take all.
+    pub largest: Option<Tensor>,
 }
 
 /// Writes operands as numbers of 16 bits: the first one of a product, then the second.
@@ -111,7 +118,7 @@ pub fn prepare(engine: &Engine, operands: &[&Matrix], form: Form, compile: Compi
         if let Some(along_k) = form.takes(m) {
             let eighth = |group: &MergedAxes| group.last_stride().unsigned_abs() / 8;
             let (step, batch) = (eighth(if along_k { &m.free } else { &m.depth }), eighth(&m.batch));
-            prepared.push(Prepared { numbers: m.tensor.clone(), along_k, step, batch, scales: None });
+            prepared.push(Prepared { numbers: m.tensor.clone(), along_k, step, batch, scales: None, largest: None });
             continue;
         }
         let (rows, batches) = (m.free.elements(), m.batch.elements());
@@ -121,18 +128,24 @@ pub fn prepare(engine: &Engine, operands: &[&Matrix], form: Form, compile: Compi
         let batch = rows.div_ceil(together) * step;
         let numbers = words(batches * batch * 4)?;
         let split = spec(m, form, SplitStage::Split, place == 1);
-        let scales = match scaled {
+        let (scales, largest) = match scaled {
             Some([largest, lost]) => {
                 let scales = words(batches * rows)?;
                 run(engine, m, split, &[&largest], &[&numbers, &scales, &lost], compile)?;
-                Some([scales, lost])
+                (Some(scales), Some(lost))
+            }
+            None if form.planes.is_in_order() => {
+                let largest = words(1)?;
+                engine.fill(largest.buffer(), largest.view.offset_bytes(), 4, 0)?;
+                run(engine, m, split, &[], &[&numbers, &largest], compile)?;
+                (None, Some(largest))
             }
             None => {
                 run(engine, m, split, &[], &[&numbers], compile)?;
-                None
+                (None, None)
             }
         };
-        prepared.push(Prepared { numbers, along_k: true, step, batch, scales });
+        prepared.push(Prepared { numbers, along_k: true, step, batch, scales, largest });
     }
     Ok(prepared)
 }
@@ -166,7 +179,7 @@ fn run(
     launch(engine, &kernel, &arguments, 1 + reads.len(), groups)
 }
 
-/// Launches the product, and behind it what takes over where elements lost digits.
+/// Launches the product, and behind it what takes over where units can't take it.
 pub(super) fn launch_product(
     engine: &Engine,
     p: &Product<'_>,
@@ -184,7 +197,7 @@ pub(super) fn launch_product(
     let prepared = prepare(engine, &[&p.a, &p.b], form, compile)?;
     let [a, b] = prepared.as_slice() else { return Err(bad("two operands".to_string())) };
 
-    let mut own = DotSpec { tiling: Tiling::Matrix(tile), guarded: form.scaled, ..spec.clone() };
+    let mut own = DotSpec { tiling: Tiling::Matrix(tile), guarded: form.is_guarded(), ..spec.clone() };
     // Kernels for all layouts and types of operands are one.
     (own.a, own.b, own.a_ranks, own.b_ranks) = (DType::F16, DType::F16, [0; 3], [0; 3]);
     [own.a_load, own.b_load] = [a, b].map(|operand| Load { along_k: operand.along_k, by_four: true });
@@ -200,22 +213,22 @@ pub(super) fn launch_product(
         return Err(bad(format!("numbers beyond {}", reach.far())));
     }
     let strides = results.strides(0);
+    let guard: SmallVec<[&Tensor; 2]> = prepared.iter().filter_map(|operand| operand.largest.as_ref()).collect();
+    let scales = prepared.iter().filter_map(|operand| operand.scales.as_ref());
     let mut places: SmallVec<[Place<'_>; 10]> = [&a.numbers, &b.numbers].map(entire).into_iter().collect();
-    if let (Some([a_scales, a_lost]), Some([b_scales, b_lost])) = (&a.scales, &b.scales) {
-        places.extend([a_scales, b_scales, a_lost, b_lost].map(entire));
-    }
+    places.extend(guard.iter().copied().chain(scales).map(entire));
     places.extend(results.places(&strides));
     let (count, extra) = ((batches * rows * columns) as u32, numbers.map(|x| x as u32));
     let arguments = Arguments { count, sizes: &results.space.sizes, places: &places, extra: &extra };
     launch(engine, &kernel, &arguments, places.len() - 1, tiles * results.splits)?;
-    if let (Some([_, a_lost]), Some([_, b_lost])) = (&a.scales, &b.scales) {
+    if form.is_guarded() {
         let Choice { tiling, .. } =
             choice::plain(engine.model(), &p.outline(engine.precision()), spec.sum, Some(results.splits));
         if !matches!(tiling, Tiling::Tiled(_)) {
             return Err(bad("no kernel to take over".to_string()));
         }
         let fallback = DotSpec { tiling, guarded: true, ..spec };
-        launch_plain(engine, p, fallback, results, &[a_lost, b_lost], compile)?;
+        launch_plain(engine, p, fallback, results, &guard, compile)?;
     }
     Ok(())
 }

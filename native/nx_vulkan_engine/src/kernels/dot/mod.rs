@@ -79,7 +79,7 @@ impl KernelFamily for DotSpec {
         all.into_iter().try_fold(0u64, u64::checked_add)
     }
 
-    /// Whether it is there for elements that lost digits on their way to matrix units.
+    /// Whether it is there for what matrix units can't take.
     fn is_fallback(&self) -> bool {
         self.guarded && !matches!(self.tiling, Tiling::Matrix(_))
     }

@@ -5,11 +5,12 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_basic : require
 // Rows (vectors along k) of a batched matrix as three bf16 numbers for each element, hi + mid + lo, exactly. They lie as the invocations of a
 // subgroup hold 16 rows x 16 of k on matrix units: [batch][16 rows][16 of k][hi, mid, lo][invocation], eight to a uvec4, with zeros past the ends.
-// Elements are multiplied by 2^16 first, so that no part of a normal number is denormal. Where that leaves the range of f32, and of infinities and NaN,
-// hi is NaN, and mid and lo are the upper and lower half of the element's bits.
+// Elements are multiplied by 2^16 first, so that no part of a normal number is denormal. What leaves the range of f32 is not for units: a word gets
+// the bits of the largest absolute value, if that is at least 2^16.
 // float16_t stands for bf16, which the linker makes of it.
 // Parameters: rows, contracted k, batches.
 #include "params.glsl"
@@ -24,6 +25,7 @@ uint slot_depth(const in uint k) { return k; }
 float slot_load(const in uint at) { return float(at); }
 vec4 slot_load_four(const in uint at) { return vec4(at); }
 void slot_store(const in uint at, const in uvec4 value) {}
+void slot_raise(const in uint bits) {}
 
 shared uvec4 parts[8 * 96];
 
@@ -42,14 +44,6 @@ uvec3 parts_of(const in vec2 x) {
     vec2 rest = scaled - uintBitsToFloat(high);
     uvec2 middle = rounded(rest);
     uvec2 low = floatBitsToUint(rest - uintBitsToFloat(middle));
-    [[unroll]] for (uint i = 0u; i < 2u; ++i) {
-        if ((high[i] & 0x7f800000u) == 0x7f800000u) {
-            uint bits = floatBitsToUint(x[i]);
-            high[i] = 0x7fc00000u;
-            middle[i] = bits;
-            low[i] = bits << 16;
-        }
-    }
     return uvec3(halves(high), halves(middle), halves(low));
 }
 
@@ -64,7 +58,7 @@ void main() {
     uint m = (ALONG_K != 0u ? other : one) * 16u, k = (ALONG_K != 0u ? one : other) * 16u;
     // Two invocations for each line along the contiguous axis.
     uint line = gl_SubgroupInvocationID / 2u, from = gl_SubgroupInvocationID % 2u * 8u;
-    uvec4 high = uvec4(0u), middle = uvec4(0u), low = uvec4(0u);
+    uvec4 high = uvec4(0u), middle = uvec4(0u), low = uvec4(0u), largest = uvec4(0u);
     uint row = m + (ALONG_K != 0u ? line : from), at = k + (ALONG_K != 0u ? from : line);
     [[unroll]] for (uint i = 0u; i < 2u; ++i) {
         vec4 four = vec4(0.0);
@@ -78,6 +72,7 @@ void main() {
                 }
             }
         }
+        largest = max(largest, floatBitsToUint(abs(four)));
         [[unroll]] for (uint j = 0u; j < 2u; ++j) {
             uvec3 three = parts_of(j == 0u ? four.xy : four.zw);
             high[2u * i + j] = three.x;
@@ -86,6 +81,8 @@ void main() {
         }
         if (ALONG_K != 0u) at += 4u; else row += 4u;
     }
+    uint most = subgroupMax(max(max(largest.x, largest.y), max(largest.z, largest.w)));
+    if (most >= 0x47800000u && subgroupElect()) slot_raise(most);
     uint mine = gl_SubgroupID * 96u;
     parts[mine + gl_SubgroupInvocationID] = high;
     parts[mine + 32u + gl_SubgroupInvocationID] = middle;
