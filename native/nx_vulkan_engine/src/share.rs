@@ -62,7 +62,12 @@ impl Tensor {
     /// The tensor with its elements one after the other, ready to be read at [`Tensor::address`] until [`Engine::unshare`] with
     /// the same `holder`, a number that tells those who share apart. Waits for the device.
     pub fn share(&self, engine: &Engine, holder: u64) -> Result<Tensor> {
-        let tensor = eager::contiguous(engine, self, eager::Compile::Allowed)?;
+        let tensor = if engine.constant_cache().has(&self.buffer) {
+            // All equal scalars lie there.
+            eager::copied(engine, self, eager::Compile::Allowed)?
+        } else {
+            eager::contiguous(engine, self, eager::Compile::Allowed)?
+        };
         engine.wait()?;
         engine.stream().check_contents(std::iter::once(&*tensor.buffer))?;
         // Whoever has the address may write there.

@@ -22,6 +22,13 @@ pub struct ConstantCache {
     buffers: Mutex<HashMap<Key, Arc<Buffer>>>,
 }
 
+impl ConstantCache {
+    /// Whether others that ask for a scalar get this buffer.
+    pub fn has(&self, buffer: &Arc<Buffer>) -> bool {
+        self.buffers.lock().unwrap_or_else(|e| e.into_inner()).values().any(|known| Arc::ptr_eq(known, buffer))
+    }
+}
+
 /// A tensor whose elements are all `value`.
 pub fn constant(engine: &Engine, value: Scalar, out: &Type) -> Result<Tensor> {
     let dtype = out.dtype;

@@ -31,7 +31,7 @@ pub(crate) use constant::ConstantCache;
 pub(crate) use control::{is_true, read_number};
 #[cfg(test)]
 pub(crate) use linalg::cholesky::tiles as cholesky_tiles;
-pub use movement::{contiguous, copy};
+pub use movement::{contiguous, copied, copy};
 pub use program::run_program;
 use smallvec::{SmallVec, smallvec};
 

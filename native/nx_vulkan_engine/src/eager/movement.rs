@@ -49,9 +49,11 @@ fn copy_seen(
 
 /// The tensor itself if its elements lie in row-major order, else a copy in which they do.
 pub fn contiguous(engine: &Engine, tensor: &Tensor, compile: Compile) -> Result<Tensor> {
-    if tensor.view.is_contiguous() {
-        return Ok(tensor.clone());
-    }
+    if tensor.view.is_contiguous() { Ok(tensor.clone()) } else { copied(engine, tensor, compile) }
+}
+
+/// A copy without gaps in memory of its own.
+pub fn copied(engine: &Engine, tensor: &Tensor, compile: Compile) -> Result<Tensor> {
     let result = Tensor::uninitialized(engine, &tensor.view.ty())?;
     copy(engine, tensor, &result, compile)?;
     Ok(result)

@@ -1,6 +1,8 @@
 //! Buffers: sizes, transfers at every offset, reuse, limits.
 
-use nx_vulkan_engine::{DType, Engine, Error, Options, Tensor, Type};
+use nx_vulkan_engine::program::Op;
+use nx_vulkan_engine::program::op::Scalar;
+use nx_vulkan_engine::{Compile, DType, Engine, Error, Options, Tensor, Type, eager};
 
 use crate::common::*;
 
@@ -211,4 +213,19 @@ fn reads_need_memory_of_the_right_size() {
     assert_eq!(out, [0x12, 0x30]);
     assert!(matches!(tensor.read_nx_bytes(&engine, None, &mut [0; 1]), Err(Error::InvalidArgument { .. })));
     assert!(matches!(tensor.read_nx_bytes(&engine, Some(2), &mut out), Err(Error::InvalidArgument { .. })));
+}
+
+#[test]
+fn a_scalar_that_is_handed_out_is_nobody_elses() {
+    let engine = engine();
+    let ty = Type::new(DType::S32, &[]);
+    let three = || eager::run(&engine, &Op::Constant(Scalar::Int(3)), &[], &ty, Compile::Allowed).unwrap();
+    let (held, shared) = (three(), three().share(&engine, 1).unwrap());
+    let written = Tensor::from_address(&engine, shared.address(), &ty).unwrap();
+    engine.upload(written.buffer(), 0, &7i32.to_ne_bytes()).unwrap();
+    assert_eq!(written.to_nx_bytes(&engine, None).unwrap(), 7i32.to_ne_bytes());
+    for other in [held, three()] {
+        assert_eq!(other.to_nx_bytes(&engine, None).unwrap(), 3i32.to_ne_bytes());
+    }
+    assert_valid(&engine);
 }
