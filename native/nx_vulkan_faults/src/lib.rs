@@ -16,6 +16,7 @@ use next::{Key, chain_of, forget, instance_of, next, register_device, register_i
 use state::{Kind, appears, fault, is_lost, lose, revive, vanishes};
 
 /// Results that a call may have, by the specification.
+const HOST_MEMORY: &[vk::Result] = &[vk::Result::ERROR_OUT_OF_HOST_MEMORY];
 const MEMORY: &[vk::Result] = &[vk::Result::ERROR_OUT_OF_HOST_MEMORY, vk::Result::ERROR_OUT_OF_DEVICE_MEMORY];
 const MEMORY_OR_LOSS: &[vk::Result] =
     &[vk::Result::ERROR_OUT_OF_HOST_MEMORY, vk::Result::ERROR_OUT_OF_DEVICE_MEMORY, vk::Result::ERROR_DEVICE_LOST];
@@ -143,6 +144,8 @@ calls! {
         (device: vk::Device, count: u32, fences: *const vk::Fence, all: vk::Bool32, timeout: u64);
     queue_submit c"vkQueueSubmit" None, MEMORY_OR_LOSS,
         (queue: vk::Queue, count: u32, infos: *const vk::SubmitInfo<'static>, fence: vk::Fence);
+    get_memory_fd c"vkGetMemoryFdKHR" None, HOST_MEMORY,
+        (device: vk::Device, info: *const vk::MemoryGetFdInfoKHR<'static>, out: *mut i32);
     create_query_pool c"vkCreateQueryPool" Some(Kind::QueryPool), MEMORY,
         (device: vk::Device, info: *const vk::QueryPoolCreateInfo<'static>, with: Allocator, out: *mut vk::QueryPool);
     get_query_pool_results c"vkGetQueryPoolResults" None, MEMORY_OR_LOSS,

@@ -139,6 +139,16 @@ fn work(engine: &Arc<Engine>) -> Result<Vec<Vec<u8>>> {
         }
     }
 
+    // Memory for other processes.
+    match x.share_ipc(engine, 1) {
+        Ok((shared, _)) => {
+            engine.unshare(1);
+            results.push(shared.to_nx_bytes(engine, None)?);
+        }
+        Err(Error::Unsupported { .. }) => {}
+        Err(error) => return Err(error),
+    }
+
     // A shader that takes descriptors, and times of kernels.
     engine.start_profile()?;
     let spirv = words(BOUND_ADD);

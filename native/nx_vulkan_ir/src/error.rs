@@ -32,8 +32,14 @@ pub enum Error {
     #[error("{size_bytes} bytes can never fit: at most {limit_bytes} can")]
     TooLarge { size_bytes: u64, limit_bytes: u64 },
 
-    /// The allocation does not fit now, after trimming and waiting.
-    #[error("out of device memory: asked for {size_bytes} bytes with {in_use_bytes} in use of {budget_bytes}")]
+    /// The allocation does not fit now, after trimming and waiting; of 0 bytes where the driver had no memory for something of its own.
+    #[error(
+        "out of device memory: {} with {in_use_bytes} in use of {budget_bytes}",
+        match size_bytes {
+            0 => "the driver asked for some of its own".to_string(),
+            _ => format!("asked for {size_bytes} bytes"),
+        }
+    )]
     OutOfMemory { size_bytes: u64, in_use_bytes: u64, budget_bytes: u64 },
 
     /// The buffer was deallocated explicitly before this use.
