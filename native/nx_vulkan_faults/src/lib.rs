@@ -347,11 +347,22 @@ pub unsafe extern "system" fn vkNegotiateLoaderLayerInterfaceVersion(
     vk::Result::SUCCESS
 }
 
-/// From now on, of the calls that may have this result, the one of this number has it: 1 for the next one, 0 for none.
-/// Counts anew.
+/// From now on, of the calls of a function (of all that may have this result where it is null), the one of this number has
+/// it: 1 for the next one, 0 for none. Counts anew.
+///
+/// # Safety
+/// The name ends with 0.
 #[unsafe(no_mangle)]
-pub extern "C" fn nx_vulkan_faults_arm(call: u64, result: i32) {
-    state::arm(call, vk::Result::from_raw(result));
+pub unsafe extern "C" fn nx_vulkan_faults_arm(function: *const c_char, call: u64, result: i32) {
+    // SAFETY: the caller's duty.
+    let function = (!function.is_null()).then(|| unsafe { CStr::from_ptr(function) });
+    state::arm(function, call, vk::Result::from_raw(result));
+}
+
+/// The name of the function of which a call has failed since; null where none has.
+#[unsafe(no_mangle)]
+pub extern "C" fn nx_vulkan_faults_failed() -> *const c_char {
+    state::failed().map_or(std::ptr::null(), CStr::as_ptr)
 }
 
 /// How many calls could have had the result since it was armed.

@@ -1,7 +1,7 @@
 //! Which call fails next, and how many objects there are.
 
 use std::collections::HashSet;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -77,8 +77,14 @@ pub fn alive(kind: Kind) -> i64 {
 }
 
 struct Armed {
+    /// The function of which a call fails; of all where there is none.
+    function: Option<CString>,
     /// The number of the call that fails; 0 for none.
     call: u64,
+    /// Calls of the function so far.
+    counted: u64,
+    /// The function of which a call failed.
+    failed: Option<&'static CStr>,
     result: vk::Result,
     /// Calls that could have had the result.
     calls: Vec<&'static CStr>,
@@ -86,17 +92,32 @@ struct Armed {
     lost: Option<HashSet<usize>>,
 }
 
-static ARMED: Mutex<Armed> = Mutex::new(Armed { call: 0, result: vk::Result::SUCCESS, calls: Vec::new(), lost: None });
+static ARMED: Mutex<Armed> = Mutex::new(Armed {
+    function: None,
+    call: 0,
+    counted: 0,
+    failed: None,
+    result: vk::Result::SUCCESS,
+    calls: Vec::new(),
+    lost: None,
+});
 
 fn armed() -> MutexGuard<'static, Armed> {
     ARMED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub fn arm(call: u64, result: vk::Result) {
+pub fn arm(function: Option<&CStr>, call: u64, result: vk::Result) {
     let mut armed = armed();
+    armed.function = function.map(CStr::to_owned);
     armed.call = call;
+    armed.counted = 0;
+    armed.failed = None;
     armed.result = result;
     armed.calls.clear();
+}
+
+pub fn failed() -> Option<&'static CStr> {
+    armed().failed
 }
 
 pub fn calls() -> u64 {
@@ -115,7 +136,15 @@ pub fn fault(name: &'static CStr, results: &[vk::Result]) -> Option<vk::Result> 
         return None;
     }
     armed.calls.push(name);
-    (armed.calls.len() as u64 == armed.call).then_some(armed.result)
+    if armed.function.as_deref().is_some_and(|function| function != name) {
+        return None;
+    }
+    armed.counted += 1;
+    if armed.counted != armed.call {
+        return None;
+    }
+    armed.failed = Some(name);
+    Some(armed.result)
 }
 
 pub fn lose(key: usize) {

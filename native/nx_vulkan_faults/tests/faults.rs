@@ -31,12 +31,12 @@ const LAYER: &str = "VK_LAYER_NX_VULKAN_faults";
 /// Where the process of a test finds the layer.
 const LAYER_FILE: &str = "NX_VULKAN_TEST_LAYER";
 
-/// For how long a process tries calls. What is left out then is said.
+/// For how long a process tries calls, besides the first one and the last one of each function. What is left out then is said.
 const TIME: Duration = Duration::from_secs(25);
 /// A call that takes so long hangs.
 const HANGS: Duration = Duration::from_secs(120);
-/// Calls of each function that are tried in any case, first ones and last ones.
-const ENDS: usize = 3;
+/// Calls of each function that come before others, first ones and last ones.
+const ENDS: u64 = 3;
 
 /// `VkResult`s.
 const OUT_OF_HOST_MEMORY: i32 = -1;
@@ -46,7 +46,8 @@ const DEVICE_LOST: i32 = -4;
 
 /// The functions of the layer that the loader has loaded.
 struct Layer {
-    arm: extern "C" fn(u64, i32),
+    arm: unsafe extern "C" fn(*const c_char, u64, i32),
+    failed: extern "C" fn() -> *const c_char,
     calls: extern "C" fn() -> u64,
     name: extern "C" fn(u64) -> *const c_char,
     kind: extern "C" fn(usize) -> *const c_char,
@@ -71,7 +72,12 @@ impl Layer {
                 found
             };
             Layer {
-                arm: std::mem::transmute::<*mut c_void, extern "C" fn(u64, i32)>(find(c"nx_vulkan_faults_arm")),
+                arm: std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*const c_char, u64, i32)>(find(
+                    c"nx_vulkan_faults_arm",
+                )),
+                failed: std::mem::transmute::<*mut c_void, extern "C" fn() -> *const c_char>(find(
+                    c"nx_vulkan_faults_failed",
+                )),
                 calls: std::mem::transmute::<*mut c_void, extern "C" fn() -> u64>(find(c"nx_vulkan_faults_calls")),
                 name: std::mem::transmute::<*mut c_void, extern "C" fn(u64) -> *const c_char>(find(
                     c"nx_vulkan_faults_name",
@@ -82,6 +88,20 @@ impl Layer {
                 alive: std::mem::transmute::<*mut c_void, extern "C" fn(usize) -> i64>(find(c"nx_vulkan_faults_alive")),
             }
         }
+    }
+
+    /// Makes a call of a function (of any where there is none) fail, the first one for 1, none for 0.
+    fn arm(&self, function: Option<&str>, call: u64, result: i32) {
+        let function = function.map(|name| CString::new(name).unwrap());
+        // SAFETY: the name ends with 0.
+        unsafe { (self.arm)(function.as_ref().map_or(std::ptr::null(), |name| name.as_ptr()), call, result) }
+    }
+
+    /// The function of which a call has failed since; then no other one does.
+    fn failed(&self) -> Option<&'static str> {
+        let failed = text((self.failed)());
+        self.arm(None, 0, 0);
+        failed
     }
 
     /// Objects that exist although no engine does.
@@ -192,29 +212,34 @@ fn is_right(error: &Error, result: i32, has_engine: bool) -> bool {
     }
 }
 
-/// The calls that are tried of those with these names, in this order: of each function the first one and the last one,
-/// then the next ones from both ends, then the others, each time the one in the middle of the widest gap.
-fn order(names: &[&'static str]) -> Vec<u64> {
-    let mut of_function: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-    for (call, name) in (1..).zip(names) {
-        of_function.entry(name).or_default().push(call);
+/// The calls that are tried of those with these names, as functions and which of their calls it is, in this order: of each
+/// function the first one and the last one, then the next ones from both ends, then the others, each time the one in the
+/// middle of the widest gap. Also answers how many are first ones and last ones.
+fn order(names: &[&'static str]) -> (Vec<(&'static str, u64)>, usize) {
+    let mut of_function: BTreeMap<&'static str, u64> = BTreeMap::new();
+    let mut all: Vec<(&'static str, u64)> = Vec::new();
+    for name in names {
+        let count = of_function.entry(name).or_default();
+        *count += 1;
+        all.push((name, *count));
     }
-    let mut chosen: Vec<u64> = Vec::new();
+    let mut chosen: Vec<(&'static str, u64)> = Vec::new();
+    let mut ends = 0;
     for end in 0..ENDS {
-        for calls in of_function.values() {
-            let pair = calls.get(end).into_iter().chain(calls.iter().rev().nth(end));
-            pair.for_each(|call| {
-                if !chosen.contains(call) {
-                    chosen.push(*call);
+        for (&name, &count) in &of_function {
+            for call in [end + 1, count.saturating_sub(end)] {
+                if (1..=count).contains(&call) && !chosen.contains(&(name, call)) {
+                    chosen.push((name, call));
                 }
-            });
+            }
         }
+        ends = if end == 0 { chosen.len() } else { ends };
     }
-    let mut rest: Vec<u64> = (1..=names.len() as u64).filter(|call| !chosen.contains(call)).collect();
+    all.retain(|call| !chosen.contains(call));
     // By the bits of their places, lowest first: halves, quarters, eighths.
-    let mut places: Vec<(u64, u64)> = (0u64..).zip(rest.drain(..)).map(|(i, call)| (i.reverse_bits(), call)).collect();
+    let mut places: Vec<_> = (0u64..).zip(all).map(|(i, call)| (i.reverse_bits(), call)).collect();
     places.sort_unstable();
-    chosen.into_iter().chain(places.into_iter().map(|(_, call)| call)).collect()
+    (chosen.into_iter().chain(places.into_iter().map(|(_, call)| call)).collect(), ends)
 }
 
 /// Opens the first engine of the process, whose instance is made with it: each call fails once. Answers what went
@@ -223,10 +248,9 @@ fn opening(layer: &Layer, result: i32) -> Vec<String> {
     let mut failures = Vec::new();
     let mut functions = Vec::new();
     for call in 1.. {
-        (layer.arm)(call, result);
+        layer.arm(None, call, result);
         let engine = Engine::open_with(&small());
-        let failed = text((layer.name)(call));
-        (layer.arm)(0, 0);
+        let failed = layer.failed();
         let error = engine.err();
         if error.as_ref().is_some_and(|error| failed.is_none() || !is_right(error, result, false)) {
             failures.push(format!("opening, call {call}, {failed:?}: {error:?}"));
@@ -271,7 +295,7 @@ fn child_makes_calls_fail() {
 
     let mut failures = opening(&layer, result);
     let began = Instant::now();
-    (layer.arm)(0, result);
+    layer.arm(None, 0, result);
     let (engine, wanted) = open_and_work(&cache.0);
     let wanted = wanted.unwrap();
     drop(engine);
@@ -288,20 +312,18 @@ fn child_makes_calls_fail() {
     let (mut tried, mut survived, mut said) = (0, 0, 0);
     let mut log = None;
     let mut functions: BTreeMap<&str, u64> = BTreeMap::new();
-    let order = order(&names);
-    for &call in &order {
-        if began.elapsed() > TIME {
+    let (order, ends) = order(&names);
+    for (at, &(function, call)) in order.iter().enumerate() {
+        if at >= ends && began.elapsed() > TIME {
             break;
         }
         TRIED.fetch_add(1, Relaxed);
         // Without what earlier ones have compiled.
         let _ = std::fs::remove_dir_all(cache.0.join("pipelines"));
-        (layer.arm)(call, result);
+        layer.arm(Some(function), call, result);
         let outcome = catch_unwind(AssertUnwindSafe(|| open_and_work(&cache.0)));
-        let failed = text((layer.name)(call));
-        (layer.arm)(0, 0);
-        // Which calls there are depends on time, too.
-        let Some(name) = failed else { continue };
+        // How many calls there are depends on time, too.
+        let Some(name) = layer.failed() else { continue };
         tried += 1;
         *functions.entry(name).or_default() += 1;
         let mut complain = |what: String| {
