@@ -1,16 +1,22 @@
 //! What types cost that a device lacks: `cargo run --release --example lowered`, with
 //! `NX_VULKAN_WITHOUT=shaderFloat64,shaderInt64` and without. Prints milliseconds of the first run, in which the kernel
-//! is compiled, and elements per second of later ones.
+//! is compiled, and elements per second of later ones. `-- functions` compiles every function of f64 and says how long each
+//! takes; `-- exp.f64` runs one case.
 #![allow(clippy::print_stdout)]
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use nx_vulkan_engine::program::{Builder, Operand, Reduction};
+use nx_vulkan_engine::program::{Binary, Builder, Elementwise, Operand, Reduction, Unary};
 use nx_vulkan_engine::{DType, Engine, Options, Result, Tensor, Type, eager};
+use nx_vulkan_ir::program::ops::Rule;
 
 const ELEMENTS: u64 = 1 << 20;
 /// Runs that are timed; the fastest counts.
 const RUNS: usize = 5;
+
+/// Elements of functions that are only compiled.
+const FEW: u64 = 64;
 
 type Build = fn(&Builder, Operand, Operand) -> Operand;
 
@@ -39,6 +45,9 @@ fn main() -> Result<()> {
     let engine = Engine::open_with(&Options { cache_dir: None, ..Options::from_env() })?;
     println!("{}, lacks: {:?}", engine.info().name, engine.caps().lacks());
     let only = std::env::args().nth(1);
+    if only.as_deref() == Some("functions") {
+        return functions(&engine);
+    }
     for (name, dtype, build) in CASES {
         if only.as_deref().is_some_and(|only| only != format!("{name}.{dtype}")) {
             continue;
@@ -69,6 +78,30 @@ fn main() -> Result<()> {
             best = best.min(run()?);
         }
         println!("{name:>9}.{dtype:<4} first {:8.1} ms, then {:9.1} M/s", first * 1e3, ELEMENTS as f64 / best / 1e6);
+    }
+    Ok(())
+}
+
+/// Milliseconds of the first run of each function.
+fn functions(engine: &Arc<Engine>) -> Result<()> {
+    let float = |op: &Unary| matches!(op.rule(), Rule::Float | Rule::RealFloat);
+    let unary = Unary::ALL.iter().copied().filter(float).map(Elementwise::Unary);
+    let binary = [Binary::Pow, Binary::Atan2, Binary::Remainder, Binary::Divide].map(Elementwise::Binary);
+    for op in unary.chain(binary) {
+        let b = Builder::new();
+        let (x, y) = (b.input(DType::F64, &[FEW]), b.input(DType::F64, &[FEW]));
+        let result = match op {
+            Elementwise::Unary(op) => b.unary(op, x),
+            Elementwise::Binary(op) => b.binary(op, x, y),
+            _ => x,
+        };
+        let program = b.finish(&[result])?;
+        let bytes: Vec<u8> = (0..FEW).flat_map(|k| (k as f64 / FEW as f64).to_le_bytes()).collect();
+        let x = Tensor::from_nx_bytes(engine, &Type::new(DType::F64, &[FEW]), &bytes)?;
+        let start = Instant::now();
+        eager::run_program(engine, &program, &[x.clone(), x])?;
+        engine.wait()?;
+        println!("{:>9}.f64  first {:8.1} ms", op.name(), start.elapsed().as_secs_f64() * 1e3);
     }
     Ok(())
 }

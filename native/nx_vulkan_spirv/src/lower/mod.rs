@@ -6,10 +6,16 @@
 //! store at once are stored by atomic operations, neighbours of one invocation as whole words.
 
 mod arithmetic;
+mod choices;
 mod convert;
+mod flow;
+mod machine;
 mod memory;
 mod narrow;
+mod order;
+mod promote;
 mod sequences;
+mod slots;
 mod types;
 
 use std::borrow::Cow;
@@ -23,7 +29,7 @@ use rspirv::spirv::{Capability, ExecutionMode, Op, Word};
 use super::library::Library;
 use super::link::{FloatModes, Linker};
 use memory::Place;
-use sequences::Soft;
+use order::Soft;
 use types::{Scalar, Type};
 
 /// Types that a device lacks.
@@ -199,6 +205,7 @@ impl<'l> Lowering<'l> {
             functions.push(self.function(&function)?);
         }
         let functions = self.sequences(functions)?;
+        self.straighten();
         self.finish(functions)
     }
 
@@ -224,6 +231,14 @@ impl<'l> Lowering<'l> {
         let mut annotations: Vec<Instruction> =
             old.annotations.iter().filter_map(|annotation| self.annotation(annotation)).collect();
         self.annotate_copies(&mut annotations);
+        // Functions that were inlined are gone, and so is what nothing used.
+        let inside = functions.iter().flat_map(Function::all_inst_iter).filter_map(|inst| inst.result_id);
+        let globals = self.linker.module.types_global_values.iter().filter_map(|inst| inst.result_id);
+        let defined: HashSet<Word> = inside.chain(globals).collect();
+        annotations.retain(|annotation| match annotation.operands.first() {
+            Some(Operand::IdRef(target)) => defined.contains(target),
+            _ => true,
+        });
         let module = &mut self.linker.module;
         module.functions.extend(functions);
         module.annotations.extend(annotations);

@@ -12,88 +12,54 @@ use rspirv::dr::{Block, Function, Instruction, Operand};
 use rspirv::spirv::{LoopControl, Op, StorageClass, Word};
 
 use super::Lowering;
+use super::flow::Unit;
+use super::order::{Constants, Soft, Step, callee, is_pure, pieces, with_ids};
 
 /// Fewer operations in a row stay calls: a loop is as much code as one or two of them.
-const LEAST: usize = 3;
+pub(super) const LEAST: usize = 3;
 
 /// Registers that a word of the table can name.
 const REGISTERS: usize = 1 << BITS;
 const BITS: u32 = 7;
 
-/// Bits of a step's word beside its registers.
-const NEGATE_A: u32 = 1 << 31;
-const NEGATE_B: u32 = 1 << 30;
-const NEGATE_C: u32 = 1 << 29;
-const SUBTRACT: u32 = 1 << 28;
-
-/// Functions of the soft library that sequences know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Soft {
-    Add,
-    Subtract,
-    Multiply,
-    Fma,
-    Negate,
-    Other,
-}
-
-impl Soft {
-    pub fn of(name: &str) -> Soft {
-        match name {
-            "nx_soft_add_f64" => Soft::Add,
-            "nx_soft_subtract_f64" => Soft::Subtract,
-            "nx_soft_multiply_f64" => Soft::Multiply,
-            "nx_soft_fma_f64" => Soft::Fma,
-            "nx_soft_negate_f64" => Soft::Negate,
-            _ => Soft::Other,
-        }
-    }
-
-    fn is_step(self) -> bool {
-        !matches!(self, Soft::Negate | Soft::Other)
-    }
-}
-
-/// One operation of a sequence: result, operands as `a * b + c`, and the signs of its word.
-#[derive(Debug, Clone, Copy)]
-struct Step {
-    result: Word,
-    operands: [Word; 3],
-    signs: u32,
-}
-
 /// What the loops of a module share: variables, which are declared once all is known, and the table.
-struct Shared {
-    registers: Word,
+pub(super) struct Shared {
+    pub registers: Word,
     table: Word,
+    /// The steps of a machine's segment.
+    pub step_table: Word,
+    /// Words that the longest row of a machine takes.
+    pub most_steps: u32,
     words: Vec<Word>,
     /// Registers that the longest sequence takes.
-    most: usize,
+    pub most: usize,
     /// Pointers into both variables.
-    pair_pointer: Word,
-    word_pointer: Word,
-    one: Word,
-    minus_zero: Word,
+    pub pair_pointer: Word,
+    pub word_pointer: Word,
+    pub constants: Constants,
 }
 
 impl Lowering<'_> {
     /// The functions with loops in place of long sequences.
     pub(super) fn sequences(&mut self, mut functions: Vec<Function>) -> Result<Vec<Function>> {
-        if !self.soft.values().any(|soft| soft.is_step()) {
+        if !self.soft.values().any(|soft| !matches!(soft, Soft::Negate | Soft::Other)) {
             return Ok(functions);
         }
-        self.inline(&mut functions);
         let (pair, uint) = (self.pair(), self.uint());
         let mut shared = Shared {
             registers: self.linker.fresh(),
             table: self.linker.fresh(),
+            step_table: self.linker.fresh(),
+            most_steps: 0,
             words: vec![],
             most: 0,
             pair_pointer: self.linker.type_pointer(StorageClass::Private, pair),
             word_pointer: self.linker.type_pointer(StorageClass::Private, uint),
-            one: self.pair_constant(1f64.to_bits()),
-            minus_zero: self.pair_constant((-0f64).to_bits()),
+            constants: self.constants(),
         };
+        self.machines(&mut functions, &mut shared)?;
+        self.drop_uncalled(&mut functions);
+        self.inline(&mut functions);
         for function in &mut functions {
             self.function_sequences(function, &mut shared)?;
         }
@@ -103,6 +69,12 @@ impl Lowering<'_> {
             let words = words.into_iter().map(Operand::IdRef).collect();
             let constant = self.linker.global(Op::ConstantComposite, Some(array), words);
             self.private(shared.table, array, Some(constant));
+        }
+        if shared.most_steps > 0 {
+            let array = self.linker.type_array(uint, shared.most_steps);
+            self.private(shared.step_table, array, None);
+        }
+        if shared.most > 0 {
             let array = self.linker.type_array(pair, shared.most as u32);
             self.private(shared.registers, array, None);
         }
@@ -124,12 +96,8 @@ impl Lowering<'_> {
         }
     }
 
-    fn soft_of(&self, inst: &Instruction) -> Option<Soft> {
-        callee(inst).and_then(|callee| self.soft.get(&callee).copied())
-    }
-
     fn has_steps(&self, function: &Function) -> bool {
-        function.all_inst_iter().any(|inst| self.soft_of(inst).is_some_and(Soft::is_step))
+        function.all_inst_iter().any(|inst| self.is_step(inst))
     }
 
     /// Inlines functions of one block that have operations of sequences, and drops those which nothing calls then.
@@ -150,11 +118,24 @@ impl Lowering<'_> {
                 break;
             }
         }
-        let called: HashSet<Word> =
-            functions.iter().flat_map(|function| function.all_inst_iter()).filter_map(callee).collect();
-        let entries: HashSet<Word> =
-            self.old.entry_points.iter().filter_map(|entry| entry.operands.get(1)?.id_ref_any()).collect();
-        functions.retain(|function| function.def_id().is_none_or(|id| called.contains(&id) || entries.contains(&id)));
+        self.drop_uncalled(functions);
+    }
+
+    /// Drops functions that no entry point reaches.
+    fn drop_uncalled(&self, functions: &mut Vec<Function>) {
+        let entries = self.old.entry_points.iter().filter_map(|entry| entry.operands.get(1)?.id_ref_any());
+        let mut left: Vec<Word> = entries.collect();
+        let calls: HashMap<Word, Vec<Word>> = functions
+            .iter()
+            .filter_map(|function| Some((function.def_id()?, function.all_inst_iter().filter_map(callee).collect())))
+            .collect();
+        let mut reached: HashSet<Word> = HashSet::new();
+        while let Some(id) = left.pop() {
+            if reached.insert(id) {
+                left.extend(calls.get(&id).into_iter().flatten());
+            }
+        }
+        functions.retain(|function| function.def_id().is_none_or(|id| reached.contains(&id)));
     }
 
     fn inline_into(&mut self, block: &mut Block, bodies: &HashMap<Word, Function>) -> bool {
@@ -198,11 +179,7 @@ impl Lowering<'_> {
             return Ok(());
         }
         self.forward_copies(function);
-        let negated: HashMap<Word, Word> = function
-            .all_inst_iter()
-            .filter(|inst| self.soft_of(inst) == Some(Soft::Negate))
-            .filter_map(|inst| Some((inst.result_id?, inst.operands.get(1)?.id_ref_any()?)))
-            .collect();
+        let negated = self.negations(function.all_inst_iter());
         let mut uses: HashMap<Word, usize> = HashMap::new();
         for id in function.all_inst_iter().flat_map(|inst| &inst.operands).filter_map(Operand::id_ref_any) {
             *uses.entry(id).or_default() += 1;
@@ -211,15 +188,13 @@ impl Lowering<'_> {
         let mut ends = HashMap::new();
         for block in std::mem::take(&mut function.blocks) {
             let label = block.label.as_ref().and_then(|label| label.result_id);
-            let steps = block.instructions.iter().filter(|inst| self.soft_of(inst).is_some_and(Soft::is_step)).count();
+            let steps = block.instructions.iter().filter(|inst| self.is_step(inst)).count();
             // A loop's header must stay the block that the loop comes back to.
             if steps < LEAST || block.instructions.iter().any(|inst| inst.class.opcode == Op::LoopMerge) {
                 blocks.push(block);
                 continue;
             }
-            let mut order = Order::new(self, block, &negated, &uses);
-            order.run(shared)?;
-            let split = order.blocks;
+            let split = self.block_sequences(block, &negated, &uses, shared)?;
             let last = split.last().and_then(|block| block.label.as_ref()).and_then(|label| label.result_id);
             if let (Some(label), Some(last)) = (label, last) {
                 ends.insert(label, last);
@@ -273,12 +248,6 @@ impl Lowering<'_> {
     }
 }
 
-/// What a call calls.
-fn callee(inst: &Instruction) -> Option<Word> {
-    let operand = inst.operands.first().filter(|_| inst.class.opcode == Op::FunctionCall);
-    operand.and_then(Operand::id_ref_any)
-}
-
 /// A function of one block without variables, which can stand where it is called.
 fn is_plain(function: &Function) -> bool {
     let [block] = function.blocks.as_slice() else { return false };
@@ -286,72 +255,44 @@ fn is_plain(function: &Function) -> bool {
     ends && !block.instructions.iter().any(|inst| inst.class.opcode == Op::Variable)
 }
 
-fn with_ids(inst: &Instruction, ids: &HashMap<Word, Word>) -> Instruction {
-    let mut inst = inst.clone();
-    for operand in &mut inst.operands {
-        if let Some(id) = operand.id_ref_any_mut() {
-            *id = ids.get(id).copied().unwrap_or(*id);
-        }
-    }
-    inst
-}
-
-/// Whether an instruction is arithmetic that may be moved: composites, conversions, arithmetic, comparisons and bits,
-/// by SPIR-V's numbers.
-fn is_pure(opcode: Op) -> bool {
-    matches!(opcode as u32, 65..=66 | 77..=84 | 109..=124 | 126..=152 | 154..=191 | 194..=205)
-}
-
-/// A block on its way to an order in which steps follow each other.
-struct Order<'o, 'l> {
-    lowering: &'o mut Lowering<'l>,
-    negated: &'o HashMap<Word, Word>,
-    uses: &'o HashMap<Word, usize>,
-    /// Those between the ones that begin the block and those that end it.
-    middle: Vec<Option<Instruction>>,
-    end: Vec<Instruction>,
-    /// Where in `middle` a result is made.
-    makers: HashMap<Word, usize>,
+/// A block on its way to blocks with loops.
+struct Writing<'w, 'l> {
+    lowering: &'w mut Lowering<'l>,
+    uses: &'w HashMap<Word, usize>,
     blocks: Vec<Block>,
 }
 
-impl<'o, 'l> Order<'o, 'l> {
-    fn new(
-        lowering: &'o mut Lowering<'l>,
+impl Lowering<'_> {
+    fn block_sequences(
+        &mut self,
         block: Block,
-        negated: &'o HashMap<Word, Word>,
-        uses: &'o HashMap<Word, usize>,
-    ) -> Order<'o, 'l> {
+        negated: &HashMap<Word, Word>,
+        uses: &HashMap<Word, usize>,
+        shared: &mut Shared,
+    ) -> Result<Vec<Block>> {
         let all = block.instructions;
         let begins = |inst: &&Instruction| matches!(inst.class.opcode, Op::Phi | Op::Variable);
         let first = all.iter().take_while(begins).count();
         let merges = |inst: &Instruction| inst.class.opcode == Op::SelectionMerge;
         let last = all.iter().position(merges).unwrap_or(all.len().saturating_sub(1)).max(first);
-        let middle: Vec<Option<Instruction>> = all[first..last].iter().cloned().map(Some).collect();
-        let made = |(at, inst): (usize, &Option<Instruction>)| Some((inst.as_ref()?.result_id?, at));
-        let makers = middle.iter().enumerate().filter_map(made).collect();
+        let unit = |inst: &Instruction| {
+            let step = self.step(inst, negated, shared.constants).filter(|_| self.is_step(inst));
+            let is_pure = is_pure(inst) || self.soft_of(inst).is_some();
+            Unit { step, ..Unit::new(vec![inst.clone()], None, is_pure) }
+        };
+        let pieces = pieces(all[first..last].iter().map(unit).collect(), LEAST);
         let begun = Block { label: block.label, instructions: all[..first].to_vec() };
-        Order { lowering, negated, uses, middle, end: all[last..].to_vec(), makers, blocks: vec![begun] }
-    }
-
-    fn run(&mut self, shared: &mut Shared) -> Result<()> {
-        loop {
-            self.emit_ready();
-            let steps = self.ready_steps(shared);
-            if steps.is_empty() {
-                break;
-            }
-            self.emit_steps(&steps, shared)?;
+        let mut writing = Writing { lowering: self, uses, blocks: vec![begun] };
+        for piece in pieces {
+            writing.current().extend(piece.code.into_iter().flat_map(|unit| unit.code));
+            writing.emit_steps(&piece.steps, shared)?;
         }
-        // What is left waits for itself in no valid module.
-        for at in 0..self.middle.len() {
-            self.emit(at);
-        }
-        let end = std::mem::take(&mut self.end);
-        self.current().extend(end);
-        Ok(())
+        writing.current().extend(all[last..].iter().cloned());
+        Ok(writing.blocks)
     }
+}
 
+impl Writing<'_, '_> {
     fn current(&mut self) -> &mut Vec<Instruction> {
         if self.blocks.is_empty() {
             self.blocks.push(Block::default());
@@ -360,130 +301,42 @@ impl<'o, 'l> Order<'o, 'l> {
         &mut self.blocks[last].instructions
     }
 
-    fn is_step(&self, inst: &Instruction) -> bool {
-        self.lowering.soft_of(inst).is_some_and(Soft::is_step)
-    }
-
-    /// Whether so much of the block is written that a value is there.
-    fn is_there(&self, id: Word) -> bool {
-        self.makers.get(&id).is_none_or(|&at| self.middle[at].is_none())
-    }
-
-    /// Writes all that waits for no step, in the old order; what memory or other invocations see keeps its order.
-    fn emit_ready(&mut self) {
-        let mut waits = false;
-        for at in 0..self.middle.len() {
-            let Some(inst) = &self.middle[at] else { continue };
-            if self.is_step(inst) {
-                continue;
-            }
-            let is_pure = is_pure(inst.class.opcode) || self.lowering.soft_of(inst).is_some();
-            let ready = inst.operands.iter().filter_map(Operand::id_ref_any).all(|id| self.is_there(id));
-            if ready && (is_pure || !waits) {
-                let inst = self.middle[at].take();
-                self.current().extend(inst);
-            } else {
-                waits |= !is_pure;
-            }
-        }
-    }
-
-    /// Writes an instruction behind those that it needs.
-    fn emit(&mut self, at: usize) {
-        let Some(inst) = self.middle[at].take() else { return };
-        for id in inst.operands.iter().filter_map(Operand::id_ref_any) {
-            if let Some(&maker) = self.makers.get(&id) {
-                self.emit(maker);
-            }
-        }
-        self.current().push(inst);
-    }
-
-    /// Steps that wait for nothing but each other, in an order in which they can run, with their places.
-    fn ready_steps(&self, shared: &Shared) -> Vec<(usize, Step)> {
-        let mut steps: Vec<(usize, Step)> = Vec::new();
-        let mut made: HashSet<Word> = HashSet::new();
-        for (at, inst) in self.middle.iter().enumerate() {
-            let Some(inst) = inst.as_ref().filter(|inst| self.is_step(inst)) else { continue };
-            let Some(step) = self.step(inst, shared) else { continue };
-            if step.operands.iter().all(|&id| made.contains(&id) || self.is_there(id)) {
-                made.insert(step.result);
-                steps.push((at, step));
-            }
-        }
-        steps
-    }
-
-    fn step(&self, inst: &Instruction, shared: &Shared) -> Option<Step> {
-        let operands: Vec<Word> = inst.operands.iter().skip(1).filter_map(Operand::id_ref_any).collect();
-        let (operands, subtract) = match (self.lowering.soft_of(inst)?, operands.as_slice()) {
-            (Soft::Add, &[a, c]) => ([a, shared.one, c], 0),
-            (Soft::Subtract, &[a, c]) => ([a, shared.one, c], SUBTRACT),
-            (Soft::Multiply, &[a, b]) => ([a, b, shared.minus_zero], 0),
-            (Soft::Fma, &[a, b, c]) => ([a, b, c], 0),
-            _ => return None,
-        };
-        let mut step = Step { result: inst.result_id?, operands, signs: subtract };
-        for (k, sign) in [NEGATE_A, NEGATE_B, NEGATE_C].into_iter().enumerate() {
-            // What is subtracted has no sign of its own to turn.
-            while (k < 2 || subtract == 0)
-                && let Some(&of) = self.negated.get(&step.operands[k])
-            {
-                step.operands[k] = of;
-                step.signs ^= sign;
-            }
-        }
-        Some(step)
-    }
-
-    /// Writes steps as calls or as a loop; those for which registers are missing wait.
-    fn emit_steps(&mut self, steps: &[(usize, Step)], shared: &mut Shared) -> Result<()> {
-        if steps.len() < LEAST {
-            steps.iter().for_each(|&(at, _)| self.emit(at));
-            return Ok(());
-        }
-        let mut count = steps.len();
-        let assigned = loop {
-            match self.assign(&steps[..count], shared) {
-                Some(assigned) => break assigned,
-                None => count = (count / 2).max(1),
-            }
-        };
-        self.emit_loop(assigned, shared)?;
-        for (at, _) in &steps[..count] {
-            self.middle[*at] = None;
+    /// Writes steps as loops, each of as many as there are registers for.
+    fn emit_steps(&mut self, mut steps: &[Unit], shared: &mut Shared) -> Result<()> {
+        while !steps.is_empty() {
+            let mut count = steps.len();
+            let assigned = loop {
+                match self.assign(&steps[..count], shared) {
+                    Some(assigned) => break assigned,
+                    None => count = (count / 2).max(1),
+                }
+            };
+            self.emit_loop(assigned, shared)?;
+            steps = &steps[count..];
         }
         Ok(())
     }
 
     /// Registers for steps, if there are enough.
-    fn assign(&self, steps: &[(usize, Step)], shared: &Shared) -> Option<Assigned> {
-        let sums = steps.iter().all(|(_, step)| step.operands[1] == shared.one && step.signs & NEGATE_B == 0);
-        let operands = |step: &Step| {
-            let [a, b, c] = step.operands;
-            // A sum has no factor.
-            [Some(a), Some(b).filter(|_| !sums), Some(c)].into_iter().flatten()
-        };
+    fn assign(&self, units: &[Unit], shared: &Shared) -> Option<Assigned> {
+        let steps: Vec<Step> = units.iter().filter_map(|unit| unit.step).collect();
+        let sums = steps.iter().all(|step| step.is_sum(shared.constants));
         let mut last: HashMap<Word, usize> = HashMap::new();
-        for (k, (_, step)) in steps.iter().enumerate() {
-            for id in operands(step) {
-                last.insert(id, k);
-            }
+        for (k, step) in steps.iter().enumerate() {
+            last.extend(step.reads(sums).map(|id| (id, k)));
         }
         // Uses by these steps themselves.
-        let raw: HashMap<Word, usize> = steps.iter().fold(HashMap::new(), |mut raw, (at, _)| {
-            let inst = self.middle[*at].as_ref();
-            let ids = inst.into_iter().flat_map(|inst| inst.operands.iter().skip(1)).filter_map(Operand::id_ref_any);
-            ids.for_each(|id| *raw.entry(id).or_default() += 1);
-            raw
-        });
+        let mut raw: HashMap<Word, usize> = HashMap::new();
+        for &id in units.iter().flat_map(|unit| &unit.uses) {
+            *raw.entry(id).or_default() += 1;
+        }
         let is_kept = |id: Word| self.uses.get(&id).copied().unwrap_or(0) > raw.get(&id).copied().unwrap_or(0);
         let mut free: Vec<usize> = (0..REGISTERS).rev().collect();
         let mut most = 0;
         let mut at: HashMap<Word, usize> = HashMap::new();
         let mut assigned = Assigned { sums, loads: vec![], words: vec![], results: vec![], most: 0 };
-        let results: HashSet<Word> = steps.iter().map(|(_, step)| step.result).collect();
-        for id in steps.iter().flat_map(|(_, step)| operands(step)) {
+        let results: HashSet<Word> = steps.iter().map(|step| step.result).collect();
+        for id in steps.iter().flat_map(|step| step.reads(sums)) {
             if !results.contains(&id) && !at.contains_key(&id) {
                 let register = free.pop()?;
                 most = most.max(register + 1);
@@ -491,9 +344,9 @@ impl<'o, 'l> Order<'o, 'l> {
                 assigned.loads.push((register, id));
             }
         }
-        for (k, (_, step)) in steps.iter().enumerate() {
+        for (k, step) in steps.iter().enumerate() {
             let registers = step.operands.map(|id| at.get(&id).copied().unwrap_or(0));
-            let mut dead: Vec<Word> = operands(step).filter(|id| last.get(id) == Some(&k)).collect();
+            let mut dead: Vec<Word> = step.reads(sums).filter(|id| last.get(id) == Some(&k)).collect();
             dead.sort_unstable();
             dead.dedup();
             for id in dead {
@@ -610,13 +463,13 @@ struct Assigned {
 }
 
 impl Lowering<'_> {
-    fn register(&mut self, shared: &Shared, register: usize) -> Word {
+    pub(super) fn register(&mut self, shared: &Shared, register: usize) -> Word {
         let index = self.linker.const_u32(register as u32);
         self.of_ids(Op::InBoundsAccessChain, shared.pair_pointer, &[shared.registers, index])
     }
 
     /// Writes an instruction without a result.
-    fn effect(&mut self, opcode: Op, operands: &[Word]) {
+    pub(super) fn effect(&mut self, opcode: Op, operands: &[Word]) {
         let operands = operands.iter().map(|&id| Operand::IdRef(id)).collect();
         self.out.push(Instruction::new(opcode, None, None, operands));
     }

@@ -3,6 +3,8 @@
 //!
 //! `NX_VULKAN_LOWERED_CASES=100000000` tries as many random operands of each operation of f64.
 
+use std::collections::HashMap;
+
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
 use nx_vulkan_engine::{DType, Engine, Options, Result};
 use nx_vulkan_ir::program::ops::{Rule, result_dtype};
@@ -11,6 +13,7 @@ use nx_vulkan_spirv::generated::{Generated, ITEMS, LOCAL_SIZE, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
 use nx_vulkan_spirv::lower::{Lacks, lower};
+use rspirv::dr::Module;
 use rspirv::spirv::{Op, Word};
 
 use super::{Runner, storage_bytes};
@@ -281,13 +284,10 @@ fn host_sequence(mut a: f64, b: f64, mut c: f64) -> f64 {
 fn sequences_of_f64_are_their_operations() {
     let runner = lowered();
     let kernel = sequence(&runner);
-    let loops = |words: &[u32]| {
-        let module = rspirv::dr::load_words(words).unwrap();
-        module.all_inst_iter().filter(|inst| inst.class.opcode == Op::LoopMerge).count()
-    };
-    let form = lower(&kernel.words, Lacks::ALL).unwrap();
-    // Each round has what comes before its floor and what comes behind.
-    assert_eq!(loops(&form) - loops(&kernel.words), 5);
+    // One loop over segments, one over steps, and the code of a step once.
+    let form = rspirv::dr::load_words(lower(&kernel.words, Lacks::ALL).unwrap()).unwrap();
+    let count = |opcode| form.all_inst_iter().filter(|inst| inst.class.opcode == opcode).count();
+    assert_eq!((count(Op::LoopMerge), count(Op::Switch)), (2, 1));
     batches::<3>(45, |[a, b, c]| {
         let operands = [bytes(a), bytes(b), bytes(c)];
         let inputs: Vec<(DType, &[u8])> = operands.iter().map(|bytes| (DType::F64, &bytes[..])).collect();
@@ -306,7 +306,11 @@ fn functions_of_f64_are_those_of_doubles() {
     let (own, lowered) = (Runner::new(), lowered());
     // Where the device's own fma rounds twice, as lavapipe's, the last bit may differ.
     let most = u64::from(!own.modes.fused);
-    for op in [Unary::Exp, Unary::Log, Unary::Tanh] {
+    // The others have forms of their own where all is rounded once.
+    const MOST_OF_FORMS: u64 = 4;
+    let all = Unary::ALL.iter().copied().filter(|op| matches!(op.rule(), Rule::Float | Rule::RealFloat));
+    for op in all {
+        let most = if matches!(op, Unary::Exp | Unary::Log | Unary::Tanh) { most } else { MOST_OF_FORMS };
         batches::<1>(61, |[a]| {
             let run = |runner: &Runner| runner.run(Elementwise::Unary(op), &[(DType::F64, &bytes(a))], DType::F64);
             for ((&a, got), want) in a.iter().zip(f64s(&run(&lowered))).zip(f64s(&run(&own))) {
@@ -317,6 +321,118 @@ fn functions_of_f64_are_those_of_doubles() {
         });
     }
     lowered.assert_valid();
+}
+
+/// A loop in which values change places, with branches of either length and steps on both sides of each.
+fn turns(runner: &Runner) -> Generated {
+    of_three(runner, |code, [a, b, c]| {
+        let (double, uint, bool) = (code.linker.type_float(64), code.linker.type_uint(32), code.linker.type_bool());
+        let [x, y] = [a, c].map(|value| {
+            let variable = code.variable(double);
+            code.set(variable, value);
+            variable
+        });
+        let k = code.variable(uint);
+        let [zero, one, five] = [0, 1, 5].map(|k| code.linker.const_u32(k));
+        code.set(k, zero);
+        let repeat = code.begin_loop();
+        let at = code.get(uint, k);
+        let more = code.ids(Op::ULessThan, bool, &[at, five]);
+        code.go_on(&repeat, more);
+        let (left, right) = (code.get(double, x), code.get(double, y));
+        let less = code.ids(Op::FOrdLessThan, bool, &[left, right]);
+        let mut branch = code.begin_if(less);
+        let mut long = left;
+        for _ in 0..20 {
+            long = code.call("nx_multiply_add_f64", &[long, b, right])?;
+        }
+        code.set(x, long);
+        code.begin_else(&mut branch);
+        let short = code.ids(Op::FSub, double, &[left, right]);
+        let short = code.ids(Op::FMul, double, &[short, b]);
+        code.set(y, short);
+        let inner = code.ids(Op::FOrdLessThan, bool, &[short, b]);
+        let branch_inside = code.begin_if(inner);
+        let sum = code.ids(Op::FAdd, double, &[left, short]);
+        let whole = code.call("nx_floor_f64", &[sum])?;
+        code.set(x, whole);
+        code.end_if(branch_inside);
+        code.end_if(branch);
+        let (left, right) = (code.get(double, x), code.get(double, y));
+        code.set(x, right);
+        code.set(y, left);
+        let next = code.ids(Op::IAdd, uint, &[at, one]);
+        code.set(k, next);
+        code.end_loop(repeat);
+        let (left, right) = (code.get(double, x), code.get(double, y));
+        Ok(code.ids(Op::FSub, double, &[left, right]))
+    })
+}
+
+fn host_turns(a: f64, b: f64, c: f64) -> f64 {
+    let (mut x, mut y) = (a, c);
+    for _ in 0..5 {
+        if x < y {
+            x = (0..20).fold(x, |x, _| x.mul_add(b, y));
+        } else {
+            let left = x;
+            y = (x - y) * b;
+            if y < b {
+                x = (left + y).floor();
+            }
+        }
+        (x, y) = (y, x);
+    }
+    x - y
+}
+
+#[test]
+fn branches_and_loops_of_f64_go_the_same_way() {
+    let runner = lowered();
+    let kernel = turns(&runner);
+    let form = rspirv::dr::load_words(lower(&kernel.words, Lacks::ALL).unwrap()).unwrap();
+    assert_eq!(form.all_inst_iter().filter(|inst| inst.class.opcode == Op::Switch).count(), 1);
+    batches::<3>(47, |[a, b, c]| {
+        let operands = [bytes(a), bytes(b), bytes(c)];
+        let inputs: Vec<(DType, &[u8])> = operands.iter().map(|bytes| (DType::F64, &bytes[..])).collect();
+        let got = runner.run_kernel(&kernel, &inputs, DType::F64);
+        for (i, got) in f64s(&got).into_iter().enumerate() {
+            let [a, b, c] = [a[i], b[i], c[i]].map(f64::from_bits);
+            let want = host_turns(a, b, c);
+            assert!(same(got, want), "{a:e}, {b:e}, {c:e}: {:#x}, not {:#x}", got.to_bits(), want.to_bits());
+        }
+    });
+    runner.assert_valid();
+}
+
+/// Instructions of a function with all that it calls, each call anew.
+fn inlined(module: &Module, function: Word, known: &mut HashMap<Word, usize>) -> usize {
+    if let Some(&size) = known.get(&function) {
+        return size;
+    }
+    let body = module.functions.iter().find(|body| body.def_id() == Some(function)).unwrap();
+    let callees = body.all_inst_iter().filter(|inst| inst.class.opcode == Op::FunctionCall);
+    let callees: Vec<Word> = callees.map(|inst| inst.operands[0].unwrap_id_ref()).collect();
+    let inner: usize = callees.into_iter().map(|callee| inlined(module, callee, known)).sum();
+    let size = inner + body.all_inst_iter().count();
+    known.insert(function, size);
+    size
+}
+
+#[test]
+fn functions_of_f64_stay_small() {
+    // The largest is erfc, with 8,217. Where every call is inlined, its sums and products alone are 700,000.
+    const MOST: usize = 10_000;
+    let runner = lowered();
+    let unary = Unary::ALL.iter().filter(|op| matches!(op.rule(), Rule::Float | Rule::RealFloat));
+    let binary = [Binary::Pow, Binary::Atan2, Binary::Divide, Binary::Remainder].map(Elementwise::Binary);
+    for op in unary.map(|op| Elementwise::Unary(*op)).chain(binary) {
+        let kernel = runner.kernel(op, &[DType::F64, DType::F64][..op.arity()], DType::F64, 1);
+        let module = rspirv::dr::load_words(lower(&kernel.words, Lacks::ALL).unwrap()).unwrap();
+        let entry = module.entry_points[0].operands[1].unwrap_id_ref();
+        let size = inlined(&module, entry, &mut HashMap::new());
+        assert!(size <= MOST, "{op:?}: {size} instructions");
+    }
 }
 
 #[test]

@@ -52,9 +52,16 @@ impl Runner {
 
     /// As `run`, with `width` neighbours per invocation.
     pub fn run_wide(&self, op: Elementwise, inputs: &[(DType, &[u8])], out: DType, width: u8) -> Vec<u8> {
+        let dtypes: Vec<DType> = inputs.iter().map(|&(dtype, _)| dtype).collect();
+        let kernel = self.kernel(op, &dtypes, out, width);
+        self.run_kernel(&kernel, inputs, out)
+    }
+
+    /// The kernel of an op.
+    pub fn kernel(&self, op: Elementwise, inputs: &[DType], out: DType, width: u8) -> Generated {
         let port = |dtype| Port { element: Element::Typed(dtype), layout: Layout::Contiguous };
         let spec = Spec {
-            inputs: inputs.iter().map(|&(dtype, _)| port(dtype)).collect(),
+            inputs: inputs.iter().map(|&dtype| port(dtype)).collect(),
             steps: smallvec![Step { op, args: (0..inputs.len() as u8).map(Ref::Input).collect(), out }],
             outputs: smallvec![(Ref::Result(0), port(out))],
             rank: 1,
@@ -63,8 +70,7 @@ impl Runner {
             fixed: None,
             numbers: Default::default(),
         };
-        let kernel = spec.generate(Library::builtin().unwrap(), self.modes).unwrap();
-        self.run_kernel(&kernel, inputs, out)
+        spec.generate(Library::builtin().unwrap(), self.modes).unwrap()
     }
 
     /// The elements that a kernel makes of operands of the same number of elements.
