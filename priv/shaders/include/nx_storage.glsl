@@ -39,7 +39,14 @@ uint nx_round_float_bits(const in uint magnitude, const in uint exponent_bits, c
     return (m + ((1u << (shift - 1u)) - 1u) + ((m >> shift) & 1u)) >> shift;
 }
 
-float nx_load_f16(const in uint raw) { return uintBitsToFloat(nx_expand_float_bits(raw, 5u, 10u)); }
+// Without branches. Subnormal numbers are the difference of two normal ones, which is exact.
+float nx_load_f16(const in uint raw) {
+    uint m = (raw & 0x7fffu) << 13;
+    uint normal = m + (m >= 0x0f800000u ? 0x70000000u : 0x38000000u);
+    uint small = floatBitsToUint(uintBitsToFloat(m + 0x38800000u) - uintBitsToFloat(0x38800000u));
+    return uintBitsToFloat(((raw & 0x8000u) << 16) | (m < 0x00800000u ? small : normal));
+}
+
 float nx_load_bf16(const in uint raw) { return uintBitsToFloat(raw << 16); }
 float nx_load_f8(const in uint raw) { return uintBitsToFloat(nx_expand_float_bits(raw, 5u, 2u)); }
 
@@ -53,21 +60,20 @@ float nx_load_f8_e4m3fn(const in uint raw) {
     return uintBitsToFloat(m == 0x7fu ? sign | 0x7fc00000u : sign | 0x43800000u | ((m & 7u) << 20));
 }
 
+// Without branches. The addition rounds small numbers to multiples of the smallest one, 2^-24.
 uint nx_store_f16(const in float x) {
     uint bits = floatBitsToUint(x);
     uint m = bits & 0x7fffffffu;
-    if (m > 0x7f800000u) {
-        return 0x7e00u;
-    }
-    return ((bits >> 16) & 0x8000u) | min(nx_round_float_bits(m, 5u, 10u), 0x7c00u);
+    uint normal = (m - 0x37fff001u + ((m >> 13) & 1u)) >> 13;
+    uint small = floatBitsToUint(uintBitsToFloat(m) + 0.5) - 0x3f000000u;
+    uint rounded = ((bits >> 16) & 0x8000u) | min(m < 0x38800000u ? small : normal, 0x7c00u);
+    return m > 0x7f800000u ? 0x7e00u : rounded;
 }
 
 uint nx_store_bf16(const in float x) {
     uint bits = floatBitsToUint(x);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) {
-        return 0x7fc0u;
-    }
-    return (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    uint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded;
 }
 
 uint nx_store_f8(const in float x) {

@@ -13,6 +13,7 @@ use crate::kernels::map::Operand;
 use crate::kernels::transpose::padded_transpose;
 use crate::program::conv::{Conv, Sizes};
 use crate::program::op::{Axes, Scalar};
+use crate::program::step::Prologue;
 use crate::shape::{Dims, elements};
 use crate::{CType, Result, Tensor, Type, View};
 
@@ -29,8 +30,8 @@ const MAX_SCATTERED_COLUMNS: u64 = 16;
 /// Axes of the split input: batch group, image, feature group, channel, then space.
 const SPACE: usize = 4;
 
-/// The convolution, or what follows it.
-pub fn conv(call: &Call<'_>, op: &Conv, then: Option<&Then>) -> Result<Tensor> {
+/// The convolution, or what follows it. Steps on the elements of the input and the kernel make zeros of zeros.
+pub fn conv(call: &Call<'_>, op: &Conv, prologues: [Option<Prologue>; 2], then: Option<&Then>) -> Result<Tensor> {
     let (input, kernel) = (call.operand(0)?, call.operand(1)?);
     let sizes = op.sizes(&input.view.shape, &kernel.view.shape).map_err(|reason| call.invalid(reason))?;
     if op.output(&sizes) != call.out.shape {
@@ -50,6 +51,7 @@ pub fn conv(call: &Call<'_>, op: &Conv, then: Option<&Then>) -> Result<Tensor> {
         input: split(call, input, &op.input_axes, &[&lead, &sizes.space[..]])?,
         kernel: split(call, kernel, &op.kernel_axes, &[&filters, &[sizes.channels], &sizes.windows.sizes[..]])?,
         sizes: &sizes,
+        prologues,
     };
     convolution.run(&split_output(&result)?)?;
     Ok(result)
@@ -92,6 +94,8 @@ struct Convolution<'c> {
     sizes: &'c Sizes,
     input: Tensor,
     kernel: Tensor,
+    /// Steps on the elements of either.
+    prologues: [Option<Prologue>; 2],
     /// Steps after the convolution, and what they read, split as its results are.
     then: Option<&'c Then>,
     inputs: Vec<Tensor>,
@@ -160,12 +164,16 @@ impl Convolution<'_> {
                 false => [1, 2].into_iter().chain(places).collect(),
             };
             let out = &output.with_view(output.view.transpose(&axes)?);
-            let (a, b) = if filters_last { (positions, filters) } else { (filters, positions) };
+            let [of_input, of_kernel] = self.prologues.clone();
+            let (a, b, prologues) = match filters_last {
+                true => (positions, filters, [of_input, of_kernel]),
+                false => (filters, positions, [of_kernel, of_input]),
+            };
             let view = |t: &Tensor| slice(t, 0, first, count)?.view.transpose(&axes);
             let views = self.inputs.iter().map(view).collect::<Result<Vec<_>>>()?;
             let operands = dot::operands(&self.inputs, &views);
             let epilogue = self.then.map(|t| t.epilogue(self.call.out.dtype, &operands));
-            product(self.call.engine, &Product { a, b, prologues: [None, None], out, epilogue }, self.call.compile)?;
+            product(self.call.engine, &Product { a, b, prologues, out, epilogue }, self.call.compile)?;
         }
         Ok(())
     }

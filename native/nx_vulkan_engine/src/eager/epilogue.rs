@@ -6,8 +6,9 @@ use super::dot::{self, Then};
 use super::fused::loaded;
 use super::{Call, conv};
 use crate::program::epilogue::Epilogue;
+use crate::program::fused::through;
 use crate::program::{Op, Program};
-use crate::{Error, Result, Tensor};
+use crate::{Error, Result, Tensor, View};
 
 /// Runs a product with the steps on its operands and results. `None` where an operand that takes steps does not lie as their result would: how
 /// operands lie can decide how a product adds up.
@@ -16,13 +17,14 @@ pub fn product(call: &Call<'_>, body: &Program, epilogue: Epilogue) -> Result<Op
     let product = body.instructions.get(epilogue.product).ok_or_else(missing)?;
     let out = product.outs.first().ok_or_else(missing)?;
     let (mut operands, mut prologues) = (Vec::new(), [None, None]);
-    for (place, (operand, prologue)) in prologues.iter_mut().zip(epilogue.factors) {
-        let tensor = call.operand(operand as usize)?;
-        if prologue.is_some() && !tensor.view.is_contiguous() {
+    for (place, factor) in prologues.iter_mut().zip(epilogue.factors) {
+        let tensor = call.operand(factor.operand as usize)?;
+        if factor.prologue.is_some() && !tensor.view.is_contiguous() {
             return Ok(None);
         }
-        operands.push(tensor.clone());
-        *place = prologue;
+        let Some(view) = through(View::clone(&tensor.view), &factor.views) else { return Ok(None) };
+        operands.push(tensor.with_view(view));
+        *place = factor.prologue;
     }
     let then = (!epilogue.steps.is_empty() || epilogue.result != Ref::Input(0)).then_some(Then {
         inputs: epilogue.loads.iter().map(|load| loaded(call, load).map(|load| load.tensor)).collect::<Result<_>>()?,
@@ -35,7 +37,7 @@ pub fn product(call: &Call<'_>, body: &Program, epilogue: Epilogue) -> Result<Op
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b], prologues, then.as_ref()).map(Some)
         }
-        Op::Conv(op) => conv::conv(&call, op, then.as_ref()).map(Some),
+        Op::Conv(op) => conv::conv(&call, op, prologues, then.as_ref()).map(Some),
         _ => Err(Error::InvalidProgram { op: product.op.name().to_string(), reason: "is no product".to_string() }),
     }
 }

@@ -180,7 +180,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Fold { axes, function } => fold::fold(&call, axes, function),
         Op::WindowFold { windows, function } => fold::fold_windows(&call, windows, function),
         Op::WindowScatter { max, windows } => window::scatter(&call, *max, windows),
-        Op::Conv(op) => conv::conv(&call, op, None),
+        Op::Conv(op) => conv::conv(&call, op, [None, None], None),
         Op::Take { axis } => index::take(&call, *axis, false),
         Op::TakeAlongAxis { axis } => index::take(&call, *axis, true),
         Op::Fft { kind, axis, length, eps } => fft::transform(&call, *kind, *axis, *length, eps.real()),

@@ -6,8 +6,9 @@ use super::{Programs, guess};
 use crate::{DeviceKind, Engine, Precision};
 
 impl Programs {
-    /// What passes are told, with all of them on. `matrix_units` says whether large products of f32 run on them.
-    pub fn target(&self, matrix_units: bool) -> Target {
+    /// What passes are told, with all of them on. `matrix_units` says whether large products of f32 run on them, `half_units` whether those of
+    /// f16 and bf16 do.
+    pub fn target(&self, matrix_units: bool, half_units: bool) -> Target {
         Target {
             rows: self.rows,
             chooses_parts: self.chooses_parts,
@@ -17,6 +18,7 @@ impl Programs {
             short_bytes: self.short_bytes,
             short_flops: self.short_flops,
             matrix_units,
+            half_units,
             fusion: true,
             workgroups: true,
             saving: Saving::Nothing,
@@ -26,7 +28,7 @@ impl Programs {
 
 /// What passes are told of a device of this kind.
 pub fn of(kind: DeviceKind, max_invocations: u32, matrix_units: bool) -> Target {
-    guess::programs(kind, max_invocations).target(matrix_units)
+    guess::programs(kind, max_invocations).target(matrix_units, matrix_units)
 }
 
 impl Engine {
@@ -34,6 +36,6 @@ impl Engine {
     pub fn target(&self) -> Target {
         let caps = self.caps();
         let half_planes = caps.cooperative_matrix && self.precision() == Precision::High;
-        self.model().programs.target(caps.bfloat16_matrix || half_planes)
+        self.model().programs.target(caps.bfloat16_matrix || half_planes, caps.cooperative_matrix)
     }
 }

@@ -3,9 +3,9 @@
 
 use smallvec::SmallVec;
 
-use super::fused::{Load, Made, Plan};
+use super::fused::{Load, Made, Plan, Seen};
 use super::step::{Prologue, Ref, Step};
-use super::{Op, Operand, Program};
+use super::{Elementwise, Op, Operand, Program};
 use crate::{CType, DType, Type};
 
 /// Contracted elements from which sums on matrix units are at least as exact as those of f32: with few of them, f32 is exact or
@@ -26,14 +26,25 @@ const MAX_LOADS: usize = 8;
 pub struct Epilogue {
     /// The product among the instructions of the body.
     pub product: usize,
-    /// The operands of the body that the product takes, and the steps on their elements.
-    pub factors: SmallVec<[(u32, Option<Prologue>); 2]>,
+    /// The operands of the body that the product takes.
+    pub factors: SmallVec<[Factor; 2]>,
     /// Operands of the body, seen with the shape of the product.
     pub loads: Vec<Load>,
     /// Input 0 is the product, those after it are `loads`.
     pub steps: SmallVec<[Step; 1]>,
     pub result: Ref,
     pub dtype: DType,
+}
+
+/// What a product takes as one of its operands.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Factor {
+    /// The operand of the body.
+    pub operand: u32,
+    /// From the operand to what the product takes.
+    pub views: Vec<Seen>,
+    /// Steps on its elements.
+    pub prologue: Option<Prologue>,
 }
 
 /// Whether kernels of a product may take steps on the elements of operands in, which each workgroup repeats for what it loads: not where vectors or
@@ -58,15 +69,19 @@ pub fn of(body: &Program) -> Option<Epilogue> {
         return None;
     }
     let before = Program { inputs: body.inputs.clone(), instructions: lead.to_vec(), ..Program::default() };
-    let factors: SmallVec<[(u32, Option<Prologue>); 2]> =
+    let factors: SmallVec<[Factor; 2]> =
         product.operands.iter().map(|&operand| factor(&before, operand)).collect::<Option<_>>()?;
-    if factors.iter().any(|(_, prologue)| prologue.is_some()) {
+    if factors.iter().any(|factor| factor.prologue.is_some()) {
         let [a, b] = product.operands.as_slice() else { return None };
         let type_of = before.types();
         let operands = [type_of(*a)?, type_of(*b)?];
-        let from =
-            |(k, prologue): &(u32, Option<Prologue>)| prologue.is_none().then_some(ty).or(body.inputs.get(*k as usize));
-        if !factors.iter().all(|factor| from(factor).is_some_and(|from| takes_steps(&product.op, operands, ty, from))) {
+        let fits = |factor: &Factor| {
+            factor.prologue.as_ref().is_none_or(|before| {
+                let from = body.inputs.get(factor.operand as usize);
+                from.is_some_and(|from| takes_steps(&product.op, operands, ty, from, &before.steps))
+            })
+        };
+        if !factors.iter().all(fits) {
             return None;
         }
     }
@@ -113,40 +128,53 @@ pub fn of(body: &Program) -> Option<Epilogue> {
     })
 }
 
-/// Whether the kernels of a product take steps on the elements of its operands in, which lie in memory as a given type: tiles take them in f32.
-pub fn takes_steps(op: &Op, [a, b]: [&Type; 2], out: &Type, from: &Type) -> bool {
-    let Op::Dot { contract_a, batch_a, .. } = op else { return false };
-    if out.dtype.ctype() != CType::F32 || from.dtype.ctype() != CType::F32 {
+/// Whether the kernels of a product take steps on the elements of its operands in, which lie in memory as a given type: tiles take them in f32,
+/// and convolutions none that make something else of the zeros around their input.
+pub fn takes_steps(op: &Op, [a, b]: [&Type; 2], out: &Type, from: &Type, steps: &[Step]) -> bool {
+    if out.dtype.ctype() != CType::F32 || from.dtype.ctype() != CType::F32 || out.shape.contains(&0) {
         return false;
     }
-    let size = |axes: &[usize]| axes.iter().filter_map(|&axis| a.shape.get(axis)).product::<u64>();
-    let (batches, depth) = (size(batch_a), size(contract_a));
-    let rows = a.elements() / (batches * depth).max(1);
-    let columns = b.elements() / (batches * depth).max(1);
-    !out.shape.contains(&0) && takes_prologues(batches, rows, columns, depth)
+    match op {
+        Op::Dot { contract_a, batch_a, .. } => {
+            let size = |axes: &[usize]| axes.iter().filter_map(|&axis| a.shape.get(axis)).product::<u64>();
+            let (batches, depth) = (size(batch_a), size(contract_a));
+            let rows = a.elements() / (batches * depth).max(1);
+            let columns = b.elements() / (batches * depth).max(1);
+            takes_prologues(batches, rows, columns, depth)
+        }
+        Op::Conv(conv) => conv.sizes(&a.shape, &b.shape).is_ok_and(|sizes| {
+            let [windows, positions]: [u64; 2] = [&sizes.windows.sizes, &sizes.counts].map(|s| s.iter().product());
+            let depth = sizes.channels.saturating_mul(windows);
+            let batches = sizes.images.saturating_mul(conv.groups());
+            steps.iter().all(|step| step.op == Elementwise::AsType)
+                && takes_prologues(batches, positions, sizes.filters, depth)
+        }),
+        _ => false,
+    }
 }
 
-/// What a product takes as one of its operands: an operand of the body, perhaps by way of steps that read nothing else.
-fn factor(before: &Program, operand: Operand) -> Option<(u32, Option<Prologue>)> {
-    if let Operand::Input(k) = operand {
-        return Some((k, None));
+/// What a product takes as one of its operands: an operand of the body, perhaps by way of steps and views that read nothing else.
+fn factor(before: &Program, operand: Operand) -> Option<Factor> {
+    if let Operand::Input(operand) = operand {
+        return Some(Factor { operand, views: Vec::new(), prologue: None });
     }
     let mut body = before.clone();
     body.outputs.push(operand);
-    let (operand, prologue) = prologue(&body)?;
-    Some((operand, Some(prologue)))
+    prologue(&body)
 }
 
-/// The one operand that an elementwise body reads, element by element, and the steps on it.
-pub fn prologue(body: &Program) -> Option<(u32, Prologue)> {
-    let plan = Plan::of(body).ok()?;
+/// The one operand that a body of steps and views reads, as often as it has elements, and the steps on it.
+pub fn prologue(body: &Program) -> Option<Factor> {
+    let mut plan = Plan::of(body).ok()?;
     let ([load], [store]) = (plan.loads.as_slice(), plan.stores.as_slice()) else { return None };
     let ty = body.inputs.get(load.operand as usize)?;
-    if !load.views.is_empty() || ty.shape != plan.space || store.ty.shape != plan.space {
+    if load.bounded || ty.elements() != plan.elements() || store.ty.shape != plan.space {
         return None;
     }
     let known = |r: Ref| (!matches!(r, Ref::Coordinate(_) | Ref::Linear)).then_some(r);
-    Some((load.operand, Prologue { steps: steps(&plan, known)?.into_vec().into(), result: known(store.value)? }))
+    let prologue = Prologue { steps: steps(&plan, known)?.into_vec().into(), result: known(store.value)? };
+    let load = plan.loads.pop()?;
+    Some(Factor { operand: load.operand, views: load.views, prologue: Some(prologue) })
 }
 
 /// The steps of a plan with other names for what they read; `None` where one has none, or something is reduced.

@@ -110,6 +110,40 @@ fn attrs(wire: Map<String, Value>) -> Result<Vec<(String, Attr)>> {
         .collect()
 }
 
+impl Header {
+    fn read(line: &[u8]) -> Result<Header> {
+        let header: Header = serde_json::from_slice(line).map_err(|e| bad(format!("header: {e}")))?;
+        match header.format == FORMAT {
+            true => Ok(header),
+            false => Err(bad(format!("format {:?}, expected {FORMAT:?}", header.format))),
+        }
+    }
+
+    fn program(&self) -> Result<Program> {
+        let mut program = Program {
+            inputs: self.inputs.iter().map(WireType::ty).collect::<Result<_>>()?,
+            instructions: vec![],
+            outputs: self.outputs.iter().map(operand).collect(),
+        };
+        for wire in &self.instructions {
+            let operands = wire.operands.iter().map(operand).collect();
+            let op = Op::from_wire(&wire.op, &attrs(wire.attrs.clone())?)?;
+            let outs = wire.outs.iter().map(WireType::ty).collect::<Result<_>>()?;
+            program.instructions.push(Instruction { op, operands, outs });
+        }
+        verify::program(&program)?;
+        Ok(program)
+    }
+}
+
+/// The program of a file's header alone, without values.
+///
+/// # Errors
+/// `InvalidProgram` for anything that is no header: another format, an unknown op or type, a program that breaks a rule.
+pub fn program_of_header(line: &[u8]) -> Result<Program> {
+    Header::read(line)?.program()
+}
+
 impl Recording {
     /// Reads the bytes of a file.
     ///
@@ -118,22 +152,8 @@ impl Recording {
     /// breaks a rule, a payload of another length. `TooLarge`, within `InOp`, where a value has more elements than any tensor.
     pub fn from_bytes(bytes: &[u8]) -> Result<Recording> {
         let end = bytes.iter().position(|&b| b == b'\n').ok_or_else(|| bad("no header line"))?;
-        let header: Header = serde_json::from_slice(&bytes[..end]).map_err(|e| bad(format!("header: {e}")))?;
-        if header.format != FORMAT {
-            return Err(bad(format!("format {:?}, expected {FORMAT:?}", header.format)));
-        }
-        let mut program = Program {
-            inputs: header.inputs.iter().map(WireType::ty).collect::<Result<_>>()?,
-            instructions: vec![],
-            outputs: header.outputs.iter().map(operand).collect(),
-        };
-        for wire in header.instructions {
-            let operands = wire.operands.iter().map(operand).collect();
-            let op = Op::from_wire(&wire.op, &attrs(wire.attrs)?)?;
-            let outs = wire.outs.iter().map(WireType::ty).collect::<Result<_>>()?;
-            program.instructions.push(Instruction { op, operands, outs });
-        }
-        verify::program(&program)?;
+        let header = Header::read(&bytes[..end])?;
+        let program = header.program()?;
         let outputs =
             program.outputs.iter().map(|&o| program.type_of(o).ok_or_else(|| bad(format!("no output {o:?}"))));
         let outputs = outputs.collect::<Result<Vec<&Type>>>()?;

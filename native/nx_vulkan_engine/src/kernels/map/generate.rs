@@ -149,7 +149,7 @@ impl Spec {
         };
         let is_costly = |s: &&Step| {
             let args: SmallVec<[DType; 3]> = s.args.iter().map(dtype).collect();
-            !s.op.is_cheap(&args, s.out)
+            !s.op.is_short(&args, s.out)
         };
         self.steps.iter().filter(is_costly).count()
     }

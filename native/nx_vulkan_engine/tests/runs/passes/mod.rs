@@ -11,6 +11,7 @@ mod narrow;
 mod numbers;
 mod one_op;
 mod placements;
+mod precisions;
 mod products;
 mod random;
 mod statistics;

@@ -199,11 +199,17 @@ impl Elementwise {
         self.instructions() * if matches!(out, CType::F64 | CType::C128) { 2 } else { 1 }
     }
 
-    /// Whether it costs so few instructions that unrolling it over the lanes of a vector pays.
+    /// Whether it costs so little that computing it again takes less than storing and reading it: in kernels that have it anyway, whose
+    /// number does not depend on the type then.
     pub fn is_cheap(self, operands: &[DType], out: DType) -> bool {
-        let wide =
-            |t: &DType| t.is_canonical() || matches!(t, DType::U8 | DType::U16 | DType::S8 | DType::S16 | DType::Bf16);
-        self.instructions() == 1 && operands.iter().all(wide) && wide(&out) && !out.is_complex()
+        let whole = |t: &DType| t.bits() >= 8;
+        self.instructions() == 1 && operands.iter().all(whole) && whole(&out) && !out.is_complex()
+    }
+
+    /// Whether unrolling it over the lanes of a vector pays, too: rounding to 8 bits takes more instructions.
+    pub fn is_short(self, operands: &[DType], out: DType) -> bool {
+        let quick = |t: &DType| !matches!(t, DType::F8E5M2 | DType::F8E4M3Fn);
+        self.is_cheap(operands, out) && operands.iter().all(quick) && quick(&out)
     }
 
     /// Operations per element: one whatever it costs, none for a change of type.

@@ -96,7 +96,7 @@ fn join(
         _ => return None,
     }
     let found = epilogue::of(&body)?;
-    let on_units = target.matrix_units && runs_on_units(program, product);
+    let on_units = runs_on_units(program, product, target);
     if out.elements() > MAX_LOOPED_RESULTS && !on_units && stands_in_loop(&found.steps) {
         return None;
     }
@@ -104,14 +104,23 @@ fn join(
     Some((Instruction { op: Op::Fused(Box::new(body)), operands: SmallVec::new(), outs }, operands))
 }
 
-fn runs_on_units(program: &Program, product: &Instruction) -> bool {
+fn runs_on_units(program: &Program, product: &Instruction, target: &Target) -> bool {
     let Op::Dot { contract_a, .. } = &product.op else { return false };
     let operands: Option<Vec<&Type>> = product.operands.iter().map(|&o| program.type_of(o)).collect();
     let Some([a, b]) = operands.as_deref() else { return false };
     let flops = product.op.flops(&[a, b], &product.outs);
     let depth: u64 = contract_a.iter().filter_map(|&axis| a.shape.get(axis)).product();
-    let is_f32 = [*a, *b].into_iter().chain(&product.outs).all(|ty| ty.dtype == DType::F32);
-    // Three bf16 numbers for each element.
-    let bytes = 6 * (a.elements() + b.elements());
-    is_f32 && depth >= MATRIX_MIN_DEPTH && bytes <= MATRIX_MAX_BYTES && flops >= Some(MIN_OPERATIONS_OF_UNITS)
+    // f32 takes three bf16 numbers for each element.
+    let (has_units, element_bytes) = match a.dtype {
+        DType::F32 => (target.matrix_units, 6),
+        DType::F16 | DType::Bf16 => (target.half_units, 2),
+        _ => return false,
+    };
+    let is_one_type = product.outs.iter().all(|ty| ty.dtype == a.dtype) && b.dtype == a.dtype;
+    let bytes = element_bytes * (a.elements() + b.elements());
+    has_units
+        && is_one_type
+        && depth >= MATRIX_MIN_DEPTH
+        && bytes <= MATRIX_MAX_BYTES
+        && flops >= Some(MIN_OPERATIONS_OF_UNITS)
 }

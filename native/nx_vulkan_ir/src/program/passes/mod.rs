@@ -64,6 +64,8 @@ pub struct Target {
     pub short_flops: u64,
     /// Whether large products of f32 run on matrix units.
     pub matrix_units: bool,
+    /// Whether those of f16 and bf16 do.
+    pub half_units: bool,
     /// Whether groups of ops become one kernel each.
     pub fusion: bool,
     /// Whether small loops and runs of small ops become kernels of one workgroup.

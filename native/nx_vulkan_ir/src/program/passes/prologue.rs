@@ -7,7 +7,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::rewrite::Rewriter;
 use crate::program::epilogue::{self, takes_steps};
-use crate::program::step::Prologue;
+use crate::program::fused::is_view;
+use crate::program::step::{Prologue, Step};
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Result, Type};
 
@@ -18,18 +19,26 @@ const MAX_STEPS: usize = 4;
 /// took 9 us of 976 longer with those of 2^21 activations.
 const MAX_ELEMENTS: u64 = 1 << 18;
 
+/// Bytes of an element that products read in place of a narrower one: parameters in f32 beside activations in half of that.
+const MAX_BYTES: u64 = 4;
+
 /// An elementwise instruction: its only operand that is no constant, and what it does, as a body of that operand.
+#[derive(Clone)]
 struct Moved {
     operand: Operand,
     body: Program,
+    steps: Box<[Step]>,
 }
 
 pub fn run(program: &Program) -> Result<Program> {
-    let mut readers: HashMap<Operand, Vec<&Instruction>> = HashMap::new();
+    // With the first result of each.
+    let mut readers: HashMap<Operand, Vec<(u32, &Instruction)>> = HashMap::new();
+    let mut first = 0;
     for instruction in &program.instructions {
         for &operand in instruction.operands.iter().collect::<HashSet<_>>() {
-            readers.entry(operand).or_default().push(instruction);
+            readers.entry(operand).or_default().push((first, instruction));
         }
+        first += instruction.outs.len() as u32;
     }
     let outputs: HashSet<Operand> = program.outputs.iter().copied().collect();
     let type_of = program.types();
@@ -41,11 +50,29 @@ pub fn run(program: &Program) -> Result<Program> {
         if instruction.outs.len() != 1 || outputs.contains(&result) {
             continue;
         }
-        let (Some(readers), Some(found)) = (readers.get(&result), steps(&type_of, instruction)) else { continue };
-        let Some(from) = type_of(found.operand) else { continue };
-        if readers.iter().all(|reader| takes(&type_of, reader, result, from)) {
-            moved.insert(result, found);
-        }
+        // All that reads a view of what has moved takes it in.
+        let found = seen(instruction, &moved).or_else(|| {
+            let found = steps(&type_of, instruction)?;
+            let from = type_of(found.operand)?;
+            let taken = |results: &[Operand]| -> bool {
+                let mut left = results.to_vec();
+                while let Some(result) = left.pop() {
+                    let Some(readers) = readers.get(&result).filter(|_| !outputs.contains(&result)) else {
+                        return false;
+                    };
+                    for (first, reader) in readers {
+                        if is_rearrangement(&type_of, reader) {
+                            left.push(Operand::Result(*first));
+                        } else if !takes(&type_of, reader, result, from, &found.steps) {
+                            return false;
+                        }
+                    }
+                }
+                true
+            };
+            taken(&[result]).then_some(found)
+        });
+        moved.extend(found.map(|found| (result, found)));
     }
     let mut new = Rewriter::new(program);
     let mut first = 0;
@@ -70,7 +97,7 @@ pub fn run(program: &Program) -> Result<Program> {
 /// A product and what follows it as a body, whose inputs are the instruction's operands.
 fn product<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Instruction) -> Option<Program> {
     match &instruction.op {
-        Op::Dot { .. } => {
+        op if epilogue::is_product(op) => {
             let inputs: Vec<Type> = instruction.operands.iter().map(|&o| type_of(o).cloned()).collect::<Option<_>>()?;
             let operands = (0..inputs.len() as u32).map(Operand::Input).collect();
             let mut body = Program { inputs, outputs: vec![Operand::Result(0)], ..Program::default() };
@@ -88,13 +115,31 @@ fn takes<'a>(
     instruction: &Instruction,
     operand: Operand,
     from: &Type,
+    steps: &[Step],
 ) -> bool {
     let Some(body) = product(type_of, instruction) else { return false };
     let Some((product, rest)) = body.instructions.split_first() else { return false };
     let reads = |o: &Operand| matches!(o, Operand::Input(k) if instruction.operands.get(*k as usize) == Some(&operand));
     let types: Option<Vec<&Type>> = product.operands.iter().map(|&o| body.type_of(o)).collect();
     let (Some([a, b]), [out]) = (types.as_deref(), product.outs.as_slice()) else { return false };
-    takes_steps(&product.op, [a, b], out, from) && !rest.iter().any(|i| i.operands.iter().any(reads))
+    takes_steps(&product.op, [a, b], out, from, steps) && !rest.iter().any(|i| i.operands.iter().any(reads))
+}
+
+/// Whether an instruction only says where the elements of its operand are, all of them once.
+fn is_rearrangement<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Instruction) -> bool {
+    let ([operand], [out]) = (instruction.operands.as_slice(), instruction.outs.as_slice()) else { return false };
+    is_view(&instruction.op) && type_of(*operand).is_some_and(|ty| ty.elements() == out.elements())
+}
+
+/// A view of what has moved.
+fn seen(instruction: &Instruction, moved: &HashMap<Operand, Moved>) -> Option<Moved> {
+    let [operand] = instruction.operands.as_slice() else { return None };
+    let Moved { operand, mut body, steps } = moved.get(operand).filter(|_| is_view(&instruction.op))?.clone();
+    let result = Operand::Result(body.results().count() as u32);
+    let operands = body.outputs.as_slice().into();
+    body.instructions.push(Instruction { operands, ..instruction.clone() });
+    body.outputs = vec![result];
+    Some(Moved { operand, body, steps })
 }
 
 /// What an elementwise instruction does to the elements of its only operand, if that is cheap and reads no more bytes than it gives.
@@ -113,10 +158,10 @@ fn steps<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Instr
         }
     };
     let [out] = instruction.outs.as_slice() else { return None };
-    let (_, Prologue { steps, .. }) = epilogue::prologue(&body)?;
+    let Prologue { steps, .. } = epilogue::prologue(&body)?.prologue?;
     let is_cheap = steps.len() <= MAX_STEPS && steps.iter().all(|s| s.op.is_cheap(&[s.out], s.out));
-    let is_narrow = !ty.dtype.is_complex() && ty.dtype.size_bytes() <= out.dtype.size_bytes();
-    (is_cheap && is_narrow && out.elements() <= MAX_ELEMENTS).then_some(Moved { operand, body })
+    let is_narrow = !ty.dtype.is_complex() && ty.dtype.size_bytes() <= out.dtype.size_bytes().max(MAX_BYTES);
+    (is_cheap && is_narrow && out.elements() <= MAX_ELEMENTS).then_some(Moved { operand, body, steps })
 }
 
 /// The input of a body that is this one of its operands.
