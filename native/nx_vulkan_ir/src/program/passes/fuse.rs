@@ -267,19 +267,13 @@ impl<'a> Fusion<'a> {
     /// others like it: then it can become the product's epilogue.
     fn follows_product(&self, at: usize) -> bool {
         let mut stack = vec![at];
-        let mut read: HashMap<Operand, usize> = HashMap::new();
         while let Some(at) = stack.pop() {
             let instruction = &self.program.instructions[at];
             if epilogue::is_product(&instruction.op) {
                 return true;
             }
             let ([out], Role::Elementwise { .. }) = (instruction.outs.as_slice(), self.kinds[at]) else { continue };
-            for operand in &instruction.operands {
-                let reads = read.entry(*operand).or_default();
-                *reads += 1;
-                if self.reads.get(operand) != Some(reads) {
-                    continue;
-                }
+            for operand in instruction.operands.iter().filter(|o| self.reads.get(o) == Some(&1)) {
                 let alike = self.ty(*operand).is_some_and(|ty| ty.shape == out.shape);
                 stack.extend(self.maker(operand).filter(|_| alike));
             }
