@@ -257,6 +257,11 @@ impl<'l> Lowering<'l> {
             |inst| !matches!(inst.operands.first(), Some(Operand::Capability(capability)) if unused.contains(capability)),
         );
         module.extensions = old.extensions;
+        // Drivers that lack the type may not know its extension.
+        for (is_lowered, extension) in [(lacks.int8, "SPV_KHR_8bit_storage"), (lacks.int16, "SPV_KHR_16bit_storage")] {
+            let named = vec![Operand::LiteralString(extension.to_string())];
+            module.extensions.retain(|inst| !(is_lowered && inst.operands == named));
+        }
         module.memory_model = old.memory_model;
         module.entry_points = old.entry_points;
         if let Some(header) = &mut module.header {

@@ -23,7 +23,7 @@ pub fn cholesky(call: &Call<'_>) -> Result<Tensor> {
     let a = call.operand(0)?;
     let (n, batches) = square(call, a)?;
     let dtype = call.out.dtype.ctype().dtype();
-    let compute = linalg::wide(call.engine, dtype);
+    let compute = linalg::wide(dtype);
     let block = linalg::kernel(call.engine, "cholesky_block", compute, &[dtype, dtype], call.compile)?;
     let update = if n > LinalgSpec::block(compute) {
         Some(Update::kernel(call.engine, dtype, dtype, dtype, call.compile)?)

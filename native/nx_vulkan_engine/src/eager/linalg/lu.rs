@@ -199,7 +199,7 @@ pub fn determinant(call: &Call<'_>) -> Result<Tensor> {
         return Err(call.invalid(format!("{batches} determinants for {:?}", call.out.shape)));
     }
     let dtype = call.out.dtype.ctype().dtype();
-    let compute = linalg::wide(call.engine, dtype);
+    let compute = linalg::wide(dtype);
     let result = Tensor::uninitialized(call.engine, &Type::new(dtype, &call.out.shape))?;
     let closed = n == 2 || n == 3;
     let kernel = linalg::kernel(call.engine, "determinant", compute, &[dtype, DType::U32, dtype], call.compile)?;

@@ -25,7 +25,7 @@ impl System {
     /// Replaces B by X: `columns` right-hand sides per matrix, row-major.
     pub fn solve(&self, engine: &Engine, x: &Tensor, columns: u64, compile: Compile) -> Result<()> {
         let (n, a, dtypes) = (self.n, &self.a, [self.a.tensor.view.dtype, x.view.dtype]);
-        let compute = linalg::wide(engine, x.view.dtype);
+        let compute = linalg::wide(x.view.dtype);
         let block = linalg::kernel(engine, "solve_block", compute, &dtypes, compile)?;
         let update = if n > LinalgSpec::block(compute) {
             Some(Update::kernel(engine, dtypes[0], dtypes[1], dtypes[1], compile)?)

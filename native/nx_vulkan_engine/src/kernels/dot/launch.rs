@@ -290,8 +290,9 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
     let is_vector = rows == 1 || columns == 1;
     let is_short = is_small && is_vector && depth <= MAX_SHORT_DEPTH;
     let mut spec = spec(p);
-    if is_small {
-        spec.sum = linalg::wide(engine, spec.product);
+    // Lowered doubles would take tens of times as long.
+    if is_small && engine.caps().shader_float64 {
+        spec.sum = linalg::wide(spec.product);
     }
     if is_short || is_narrow(p, &spec) {
         return product_as(engine, p, spec.sum, Choice { tiling: Tiling::Narrow, splits: 1 }, compile);

@@ -20,12 +20,11 @@ pub fn kernel(
     engine.kernel(&KernelSpec::Linalg(spec), compile)
 }
 
-/// The type in which blocks are computed whose results are `dtype`: numbers of 32 bits in f64 where the device has it, as
-/// `Nx.BinaryBackend` does.
-pub fn wide(engine: &Engine, dtype: DType) -> CType {
+/// The type in which blocks are computed whose results are `dtype`: numbers of 32 bits in f64, as `Nx.BinaryBackend` does.
+pub fn wide(dtype: DType) -> CType {
     match dtype.ctype() {
-        CType::F32 if engine.caps().shader_float64 => CType::F64,
-        CType::C64 if engine.caps().shader_float64 => CType::C128,
+        CType::F32 => CType::F64,
+        CType::C64 => CType::C128,
         other => other,
     }
 }
