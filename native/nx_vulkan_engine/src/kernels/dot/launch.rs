@@ -17,6 +17,8 @@ use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};
 
 /// Products up to which sums of 32 bits are kept in f64, as in `Nx.BinaryBackend`: time that no device notices.
 const MAX_WIDE_PRODUCTS: u64 = 1 << 16;
+/// The same where doubles are lowered, which take tens of times as long.
+const MAX_LOWERED_PRODUCTS: u64 = MAX_WIDE_PRODUCTS / 16;
 const MAX_WIDE_DEPTH: u64 = 512;
 
 /// Contracted elements per split, above which f32 loses digits, as long as partial sums take no more than so many bytes.
@@ -290,8 +292,7 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
     let is_vector = rows == 1 || columns == 1;
     let is_short = is_small && is_vector && depth <= MAX_SHORT_DEPTH;
     let mut spec = spec(p);
-    // Lowered doubles would take tens of times as long.
-    if is_small && engine.caps().shader_float64 {
+    if is_small && (engine.caps().shader_float64 || p.multiplications() <= MAX_LOWERED_PRODUCTS) {
         spec.sum = linalg::wide(spec.product);
     }
     if is_short || is_narrow(p, &spec) {
