@@ -487,16 +487,7 @@ impl<'l> Linker<'l> {
             None => Instruction::new(Op::Return, None, None, vec![]),
         });
         let label = self.fresh();
-        let mut block = Block { label: Some(label_of(label)), instructions: vec![] };
-        let blocks = &mut self.module.functions[index].blocks;
-        for inst in instructions {
-            if inst.class.opcode == Op::Label {
-                blocks.push(std::mem::replace(&mut block, Block { label: Some(inst), instructions: vec![] }));
-            } else {
-                block.instructions.push(inst);
-            }
-        }
-        blocks.push(block);
+        self.module.functions[index].blocks = blocks(label, instructions);
         Ok(())
     }
 
@@ -766,6 +757,21 @@ impl Code<'_, '_> {
 /// The label of a block.
 pub fn label_of(id: Word) -> Instruction {
     Instruction::new(Op::Label, None, Some(id), vec![])
+}
+
+/// A stream of instructions as blocks, the first of which has this label.
+pub(crate) fn blocks(label: Word, stream: Vec<Instruction>) -> Vec<Block> {
+    let mut blocks = vec![];
+    let mut block = Block { label: Some(label_of(label)), instructions: vec![] };
+    for inst in stream {
+        if inst.class.opcode == Op::Label {
+            blocks.push(std::mem::replace(&mut block, Block { label: Some(inst), instructions: vec![] }));
+        } else {
+            block.instructions.push(inst);
+        }
+    }
+    blocks.push(block);
+    blocks
 }
 
 fn without_id(inst: &Instruction) -> Instruction {

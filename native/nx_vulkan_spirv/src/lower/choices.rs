@@ -6,7 +6,8 @@ use rspirv::dr::{Instruction, Operand};
 use rspirv::spirv::{Op, Word};
 
 use super::Lowering;
-use super::flow::{Flow, Unit, blocks, branch, ids, targets, write};
+use super::flow::{Flow, Unit, branch, ids, targets, write};
+use crate::link::blocks;
 
 /// Selections with at most so many steps are computed on both sides: a step costs what a turn of a machine does.
 const SPECULATED: usize = 16;

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rspirv::dr::{Block, Function, Instruction, Operand};
+use rspirv::dr::{Function, Instruction, Operand};
 use rspirv::spirv::{Op, StorageClass, Word};
 
 use super::Lowering;
@@ -674,22 +674,6 @@ impl Flow {
             node.units.retain(|unit| !unit.is_pure || unit.results.iter().any(|id| used.contains(id)));
         }
     }
-}
-
-/// A stream of instructions as blocks, the first of which has this label.
-pub(super) fn blocks(label: Word, stream: Vec<Instruction>) -> Vec<Block> {
-    let label = Instruction::new(Op::Label, None, Some(label), vec![]);
-    let mut blocks = vec![];
-    let mut block = Block { label: Some(label), instructions: vec![] };
-    for inst in stream {
-        if inst.class.opcode == Op::Label {
-            blocks.push(std::mem::replace(&mut block, Block { label: Some(inst), instructions: vec![] }));
-        } else {
-            block.instructions.push(inst);
-        }
-    }
-    blocks.push(block);
-    blocks
 }
 
 /// Appends a unit's code with other ids; `current` is the label of the block that is being written.

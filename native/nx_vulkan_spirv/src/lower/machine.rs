@@ -10,10 +10,11 @@ use rspirv::dr::{Function, Instruction, Operand};
 use rspirv::spirv::{LoopControl, Op, SelectionControl, StorageClass, Word};
 
 use super::Lowering;
-use super::flow::{Flow, Node, Unit, blocks, branch, ids, local, targets, write};
+use super::flow::{Flow, Node, Unit, branch, ids, local, targets, write};
 use super::order::{Kind, Soft, Step, callee, pieces, with_ids};
 use super::sequences::{LEAST, Shared};
 use super::slots::{Segment, Slot, Slots};
+use crate::link::blocks;
 
 /// Bits that name a register: where a step has one word, and where it has two.
 const BITS: u32 = 7;
