@@ -1,7 +1,7 @@
 //! What types cost that a device lacks: `cargo run --release --example lowered`, with
 //! `NX_VULKAN_WITHOUT=shaderFloat64,shaderInt64` and without. Prints milliseconds of the first run, in which the kernel
-//! is compiled, and elements per second of later ones. `-- functions` compiles every function of f64 and says how long each
-//! takes; `-- exp.f64` runs one case.
+//! is compiled, and elements per second of later ones. `-- functions` compiles every function of f64 and says how long
+//! each takes; `-- exp.f64` runs one case.
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;

@@ -347,8 +347,8 @@ pub unsafe extern "system" fn vkNegotiateLoaderLayerInterfaceVersion(
     vk::Result::SUCCESS
 }
 
-/// From now on, of the calls of a function (of all that may have this result where it is null), the one of this number has
-/// it: 1 for the next one, 0 for none. Counts anew.
+/// From now on, of the calls of a function (of all that may have this result where it is null), the one of this number
+/// has it: 1 for the next one, 0 for none. Counts anew.
 ///
 /// # Safety
 /// The name ends with 0.

@@ -31,7 +31,8 @@ const LAYER: &str = "VK_LAYER_NX_VULKAN_faults";
 /// Where the process of a test finds the layer.
 const LAYER_FILE: &str = "NX_VULKAN_TEST_LAYER";
 
-/// For how long a process tries calls, besides the first one and the last one of each function. What is left out then is said.
+/// For how long a process tries calls, besides the first one and the last one of each function. What is left out then
+/// is said.
 const TIME: Duration = Duration::from_secs(25);
 /// A call that takes so long hangs.
 const HANGS: Duration = Duration::from_secs(120);
@@ -212,9 +213,9 @@ fn is_right(error: &Error, result: i32, has_engine: bool) -> bool {
     }
 }
 
-/// The calls that are tried of those with these names, as functions and which of their calls it is, in this order: of each
-/// function the first one and the last one, then the next ones from both ends, then the others, each time the one in the
-/// middle of the widest gap. Also answers how many are first ones and last ones.
+/// The calls that are tried of those with these names, as functions and which of their calls it is, in this order: of
+/// each function the first one and the last one, then the next ones from both ends, then the others, each time the one
+/// in the middle of the widest gap. Also answers how many are first ones and last ones.
 fn order(names: &[&'static str]) -> (Vec<(&'static str, u64)>, usize) {
     let mut of_function: BTreeMap<&'static str, u64> = BTreeMap::new();
     let mut all: Vec<(&'static str, u64)> = Vec::new();

@@ -32,7 +32,8 @@ pub enum Error {
     #[error("{size_bytes} bytes can never fit: at most {limit_bytes} can")]
     TooLarge { size_bytes: u64, limit_bytes: u64 },
 
-    /// The allocation does not fit now, after trimming and waiting; of 0 bytes where the driver had no memory for something of its own.
+    /// The allocation does not fit now, after trimming and waiting; of 0 bytes where the driver had no memory for
+    /// something of its own.
     #[error(
         "out of device memory: {} with {in_use_bytes} in use of {budget_bytes}",
         match size_bytes {

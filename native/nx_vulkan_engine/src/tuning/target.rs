@@ -6,8 +6,8 @@ use super::{Programs, guess};
 use crate::{DeviceKind, Engine, Precision};
 
 impl Programs {
-    /// What passes are told, with all of them on. `matrix_units` says whether large products of f32 run on them, `half_units` whether those of
-    /// f16 and bf16 do.
+    /// What passes are told, with all of them on. `matrix_units` says whether large products of f32 run on them,
+    /// `half_units` whether those of f16 and bf16 do.
     pub fn target(&self, matrix_units: bool, half_units: bool) -> Target {
         Target {
             rows: self.rows,

@@ -128,8 +128,8 @@ pub fn of(body: &Program) -> Option<Epilogue> {
     })
 }
 
-/// Whether the kernels of a product take steps on the elements of its operands in, which lie in memory as a given type: tiles take them in f32,
-/// and convolutions none that make something else of the zeros around their input.
+/// Whether the kernels of a product take steps on the elements of its operands in, which lie in memory as a given type:
+/// tiles take them in f32, and convolutions none that make something else of the zeros around their input.
 pub fn takes_steps(op: &Op, [a, b]: [&Type; 2], out: &Type, from: &Type, steps: &[Step]) -> bool {
     if out.dtype.ctype() != CType::F32 || from.dtype.ctype() != CType::F32 || out.shape.contains(&0) {
         return false;
@@ -153,7 +153,8 @@ pub fn takes_steps(op: &Op, [a, b]: [&Type; 2], out: &Type, from: &Type, steps: 
     }
 }
 
-/// What a product takes as one of its operands: an operand of the body, perhaps by way of steps and views that read nothing else.
+/// What a product takes as one of its operands: an operand of the body, perhaps by way of steps and views that read
+/// nothing else.
 fn factor(before: &Program, operand: Operand) -> Option<Factor> {
     if let Operand::Input(operand) = operand {
         return Some(Factor { operand, views: Vec::new(), prologue: None });

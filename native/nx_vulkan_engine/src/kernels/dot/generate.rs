@@ -226,8 +226,8 @@ pub struct DotSpec {
     pub prologues: [Option<Prologue>; 2],
     pub store: Store,
     pub tiling: Tiling,
-    /// On matrix units: whether nothing is done where they can't take the operands. Else: whether that is the only case in
-    /// which something is done.
+    /// On matrix units: whether nothing is done where they can't take the operands. Else: whether that is the only case
+    /// in which something is done.
     pub guarded: bool,
     /// On matrix units: whether low parts of `b` come before those of `a`.
     pub low_b_first: bool,
@@ -280,7 +280,8 @@ impl DotSpec {
         })
     }
 
-    /// Operands before those of the epilogue: both factors, what tells whether matrix units can take them, and on those the scales.
+    /// Operands before those of the epilogue: both factors, what tells whether matrix units can take them, and on those
+    /// the scales.
     pub fn first_input(&self) -> u8 {
         match (self.tiling, self.guarded) {
             (_, false) => 2,

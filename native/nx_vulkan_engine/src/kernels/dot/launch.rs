@@ -481,7 +481,8 @@ impl Results<'_> {
     }
 }
 
-/// Launches a kernel that takes operands as they are; `guard` tells whether it is to, if it takes turns with one for matrix units.
+/// Launches a kernel that takes operands as they are; `guard` tells whether it is to, if it takes turns with one for
+/// matrix units.
 pub(super) fn launch_plain(
     engine: &Engine,
     p: &Product<'_>,

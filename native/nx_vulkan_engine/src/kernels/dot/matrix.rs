@@ -1,6 +1,7 @@
 //! Products on matrix units. Kernels write operands in the order in which the product takes them: f32 as three bf16 numbers that make up all
 //! 24 bits or, with `Precision::High`, as two f16 numbers scaled by rows; f16 operands that lie so already are taken in place. Where an element
-//! lost digits on the way, or is so large that sums may leave the range, which the device notes, the product leaves the results to a plain kernel behind it.
+//! lost digits on the way, or is so large that sums may leave the range, which the device notes, the product leaves the
+//! results to a plain kernel behind it.
 
 use nx_vulkan_ir::program::epilogue::{MATRIX_MAX_BYTES, MATRIX_MIN_DEPTH};
 use smallvec::SmallVec;

@@ -20,7 +20,8 @@ pub fn kernel(
     engine.kernel(&KernelSpec::Linalg(spec), compile)
 }
 
-/// The type in which blocks are computed whose results are `dtype`: numbers of 32 bits in f64, as `Nx.BinaryBackend` does.
+/// The type in which blocks are computed whose results are `dtype`: numbers of 32 bits in f64, as `Nx.BinaryBackend`
+/// does.
 pub fn wide(dtype: DType) -> CType {
     match dtype.ctype() {
         CType::F32 => CType::F64,

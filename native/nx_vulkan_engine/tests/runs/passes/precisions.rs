@@ -1,4 +1,5 @@
-//! The same programs in f32, f16 and bf16 take as many launches: what `test/precisions.exs` traced of Bumblebee, Axon and Nx.
+//! The same programs in f32, f16 and bf16 take as many launches: what `test/precisions.exs` traced of Bumblebee, Axon
+//! and Nx.
 //!
 //! `NX_VULKAN_PROGRAM` picks those whose names begin so.
 
@@ -21,12 +22,14 @@ use crate::common::{self, Rng};
 
 const TYPES: [&str; 3] = ["f32", "f16", "bf16"];
 
-/// Programs that are computed op by op, too: with casts, and with steps in narrow types on both sides of products and reductions.
+/// Programs that are computed op by op, too: with casts, and with steps in narrow types on both sides of products and
+/// reductions.
 const COMPUTED: [&str; 7] =
     ["casts", "chain", "convolution", "layer_norm", "reductions", "train_adam", "train_convolutional"];
 
-/// Programs that may take more launches in narrow types. Of the dense layers, the sum behind the gradient of `silu` has room to compute that
-/// gradient again in mixed types, so that its product stores no epilogue; in f32 it happens to have none.
+/// Programs that may take more launches in narrow types. Of the dense layers, the sum behind the gradient of `silu` has
+/// room to compute that gradient again in mixed types, so that its product stores no epilogue; in f32 it happens to
+/// have none.
 const MORE: [(&str, usize); 1] = [("train_dense", 1)];
 
 /// What takes a launch on a device of the target, where each kernel is one.
