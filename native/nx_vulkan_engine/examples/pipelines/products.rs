@@ -86,6 +86,7 @@ pub fn tiles(engine: &Arc<Engine>, outcome: &mut Outcome) -> Vec<OfTile> {
             product: dtype,
             looped_steps: 0,
             precision: engine.precision(),
+            own: [false; 2],
         };
         let chosen = match choose(engine.model(), &outline, dtype.ctype()).tiling {
             Tiling::Tiled(tile) => Some(tile),

@@ -116,6 +116,7 @@ pub struct Kernel {
 pub struct KernelCache {
     kernels: RwLock<HashMap<Arc<KernelSpec>, Arc<Kernel>>>,
     modes: OnceCell<FloatModes>,
+    own_numbers: dot::OwnNumbers,
 }
 
 impl KernelCache {

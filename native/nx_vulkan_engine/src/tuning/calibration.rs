@@ -123,7 +123,8 @@ impl Calibration {
         }
         if let Some(of_units) = of_units {
             let units = &mut model.products.units;
-            let rates = units.two_f16.iter_mut().chain(&mut units.one_f16).chain([&mut units.three_bf16]);
+            let rates = units.two_f16.iter_mut().chain(&mut units.one_f16).chain(&mut units.own);
+            let rates = rates.chain([&mut units.three_bf16]);
             rates.for_each(|rate| *rate *= of_units);
         }
         if !is_cpu {
@@ -151,6 +152,7 @@ fn square(dtype: DType, side: u64) -> Outline {
         product: dtype,
         looped_steps: 0,
         precision: Precision::Highest,
+        own: [false; 2],
     }
 }
 
@@ -167,7 +169,8 @@ fn by_tiles(model: &DeviceModel, dtype: DType, side: u64) -> Option<f64> {
 
 /// The same of f16 on matrix units.
 fn by_units(model: &DeviceModel, side: u64) -> Option<f64> {
-    let found = matrix_candidates(model, &square(DType::F16, side), CType::F32);
+    let own = [model.class.is_nvidia(); 2];
+    let found = matrix_candidates(model, &Outline { own, ..square(DType::F16, side) }, CType::F32);
     found.into_iter().map(|(_, _, cycles)| cycles).min_by(f64::total_cmp)
 }
 

@@ -25,7 +25,8 @@ fn way(choice: Choice) -> String {
             format!("{}x{}/{}x{}/{}x{}", t.rows, t.columns, t.own_rows, t.own_columns, t.slices, t.depth)
         }
         Tiling::Lanes(t) => format!("lanes{}x{}", t.rows, t.vectors),
-        Tiling::Matrix(t) => format!("units{}x{}", t.side, t.planes.count()),
+        Tiling::Matrix(t) if t.planes.is_own() => format!("own{}x{}", t.rows, t.columns),
+        Tiling::Matrix(t) => format!("units{}x{}", t.rows, t.planes.count()),
     };
     format!("{tiling}*{}", choice.splits)
 }
@@ -43,14 +44,24 @@ const PRODUCTS: [(DType, CType, Precision); 8] = [
 ];
 
 fn products(model: &DeviceModel, out: &mut String) {
+    let own = [model.class.is_nvidia(); 2];
     for (dtype, sum, precision) in PRODUCTS {
         for batches in BATCHES {
             for (rows, columns) in ROWS.into_iter().flat_map(|rows| COLUMNS.map(|columns| (rows, columns))) {
                 let ways = DEPTHS.map(|depth| {
                     let looped_steps = if depth == 784 { 3 } else { 0 };
                     let operands = [dtype; 2];
-                    let outline =
-                        Outline { batches, rows, columns, depth, operands, product: dtype, looped_steps, precision };
+                    let outline = Outline {
+                        batches,
+                        rows,
+                        columns,
+                        depth,
+                        operands,
+                        product: dtype,
+                        looped_steps,
+                        precision,
+                        own,
+                    };
                     let small = sum == CType::F64 && dtype == DType::F32;
                     let last = plain(model, &outline, sum, Some(2));
                     format!("{}|{}", way(launch_of(model, &outline, sum, small)), way(last))

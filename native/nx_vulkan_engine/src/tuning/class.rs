@@ -54,6 +54,11 @@ impl Class {
         }
     }
 
+    /// Whether it is a GPU of NVIDIA.
+    pub fn is_nvidia(self) -> bool {
+        matches!(self, Class::Nvidia | Class::NvidiaDataCenter)
+    }
+
     /// How people call it.
     pub fn name(self) -> &'static str {
         match self {

@@ -119,6 +119,8 @@ pub struct Units {
     pub two_f16: [f64; 2],
     /// f16, in tiles of 128 and of 64.
     pub one_f16: [f64; 2],
+    /// f16 and bf16 that go from memory to the units, in tiles of 128 columns and of 64.
+    pub own: [f64; 2],
 }
 
 /// Workgroups and invocations that keep a device busy.

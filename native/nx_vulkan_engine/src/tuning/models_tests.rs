@@ -33,7 +33,20 @@ fn outlines() -> impl Iterator<Item = (Outline, CType)> {
         let all = sides.flat_map(|(rows, columns)| SIZES.map(|depth| [1, 12].map(|n| [n, rows, columns, 4 * depth])));
         all.flatten().map(move |[batches, rows, columns, depth]| {
             let operands = [dtype; 2];
-            (Outline { batches, rows, columns, depth, operands, product: dtype, looped_steps: 0, precision }, sum)
+            (
+                Outline {
+                    batches,
+                    rows,
+                    columns,
+                    depth,
+                    operands,
+                    product: dtype,
+                    looped_steps: 0,
+                    precision,
+                    own: [true; 2],
+                },
+                sum,
+            )
         })
     })
 }

@@ -398,7 +398,7 @@ fn product(dtype: DType, sum: CType, tiling: Tiling) -> DotSpec {
         a_load: load,
         b_load: Load { along_k: false, ..load },
         prologues: [None, None],
-        store: Store { rank: 0, contiguous: true, by_four: false },
+        store: Store { rank: 0, contiguous: true, by_four: false, by_eight: false },
         tiling,
         guarded: false,
         low_b_first: false,
@@ -433,7 +433,7 @@ fn products() {
     let lanes = product(DType::F32, CType::F32, Tiling::Lanes(LaneTile { rows: 8, vectors: 1 }));
     kernels.add("lanes_f32", |l, m| lanes.generate(l, m));
     let epilogue = DotSpec {
-        store: Store { rank: 2, contiguous: false, by_four: false },
+        store: Store { rank: 2, contiguous: false, by_four: false, by_eight: false },
         epilogue: Some(dense()),
         ..product(DType::F32, CType::F32, Tiling::Square)
     };
@@ -447,7 +447,7 @@ fn products() {
     };
     let with_steps = DotSpec { prologues: [Some(double), None], ..tiled.clone() };
     kernels.add("tiled_f32_of_doubles", |l, m| with_steps.generate(l, m));
-    let tile = MatrixTile { side: 64, planes: Planes::OneF16 };
+    let tile = MatrixTile { rows: 64, columns: 64, planes: Planes::OneF16 };
     let on_units = DotSpec {
         out: DType::F32,
         product: DType::F32,
@@ -455,11 +455,19 @@ fn products() {
         b_ranks: [0; 3],
         a_load: Load { along_k: true, by_four: true },
         b_load: Load { along_k: true, by_four: true },
-        store: Store { rank: 2, contiguous: true, by_four: true },
+        store: Store { rank: 2, contiguous: true, by_four: true, by_eight: false },
         wide: true,
         ..product(DType::F16, CType::F32, Tiling::Matrix(tile))
     };
     kernels.add("matrix_units", |l, m| on_units.generate(l, m));
+    let own = DotSpec {
+        out: DType::F16,
+        product: DType::F16,
+        store: Store { rank: 0, contiguous: true, by_four: true, by_eight: true },
+        tiling: Tiling::Matrix(MatrixTile { rows: 64, columns: 64, planes: Planes::OwnF16 }),
+        ..on_units.clone()
+    };
+    kernels.add("own_numbers", |l, m| own.generate(l, m));
     for (name, stage) in [("largest", SplitStage::Largest), ("split", SplitStage::Split)] {
         let spec = SplitSpec {
             stage,

@@ -128,9 +128,9 @@ fn kernels_for_matrix_units_are_valid() {
                 a_load: load,
                 b_load: load,
                 prologues: [None, None],
-                store: Store { rank: 2, contiguous: epilogue.is_none(), by_four },
+                store: Store { rank: 2, contiguous: epilogue.is_none(), by_four, by_eight: false },
                 tiling: Tiling::Matrix(tile),
-                guarded: tile.planes != Planes::OneF16,
+                guarded: !tile.planes.is_own() && tile.planes != Planes::OneF16,
                 low_b_first: by_four,
                 wide: by_four,
                 epilogue,
@@ -138,14 +138,14 @@ fn kernels_for_matrix_units_are_valid() {
             check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
         }
     }
-    for stage in [SplitStage::Largest, SplitStage::Split] {
+    for stage in [SplitStage::Largest, SplitStage::Split, SplitStage::Copy] {
         for (along_k, by_four, dtype) in
             [(true, true, DType::F32), (false, false, DType::Bf16), (false, true, DType::F16)]
         {
             for planes in Planes::ALL {
                 let load = Load { along_k, by_four };
-                let (scaled, second) = (!planes.is_bf16(), planes.is_in_order());
-                if stage == SplitStage::Largest && !scaled {
+                let (scaled, second) = (!planes.is_in_order(), planes == Planes::ThreeBf16);
+                if (stage == SplitStage::Largest && !scaled) || (stage == SplitStage::Copy && !planes.is_own()) {
                     continue;
                 }
                 let spec = SplitSpec { stage, dtype, ranks: [1, 2, 3], load, planes, scaled, second };

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use half::{bf16, f16};
-use nx_vulkan_engine::kernels::dot::Planes::{self, OneF16, ThreeBf16, TwoF16};
+use nx_vulkan_engine::kernels::dot::Planes::{self, OneF16, OwnBf16, OwnF16, ThreeBf16, TwoF16};
 use nx_vulkan_engine::kernels::dot::{
     Choice, Epilogue, Form, Matrix, MatrixTile, MergedAxes, Product, Tiling, choose, plain, prepare, product_as,
 };
@@ -22,10 +22,13 @@ fn engine(planes: Planes) -> &'static Arc<Engine> {
     static HIGHEST: OnceLock<Arc<Engine>> = OnceLock::new();
     let (engine, precision) = match planes {
         OneF16 | TwoF16 => (&HIGH, Precision::High),
-        ThreeBf16 => (&HIGHEST, Precision::Highest),
+        OwnF16 | OwnBf16 | ThreeBf16 => (&HIGHEST, Precision::Highest),
     };
     engine.get_or_init(|| Engine::open_with(&Options { precision, ..common::options() }).unwrap())
 }
+
+/// For outlines: whether units take numbers as they are makes no difference to plain kernels.
+const OWN: [bool; 2] = [true; 2];
 
 /// Those that the device's matrix units can take; says so where it has none.
 fn planes_of_units() -> Vec<Planes> {
@@ -33,7 +36,13 @@ fn planes_of_units() -> Vec<Planes> {
     if !caps.cooperative_matrix {
         eprintln!("no matrix units: {}", engine(TwoF16).info());
     }
-    let has = |planes: &Planes| if planes.is_bf16() { caps.bfloat16_matrix } else { caps.cooperative_matrix };
+    let own = |dtype| engine(OwnF16).takes_own_numbers(dtype, Compile::Allowed).unwrap();
+    let has = |planes: &Planes| match planes {
+        OwnF16 => own(DType::F16)[0],
+        OwnBf16 => own(DType::Bf16)[1],
+        ThreeBf16 => caps.bfloat16_matrix,
+        OneF16 | TwoF16 => caps.cooperative_matrix,
+    };
     Planes::ALL.into_iter().filter(has).collect()
 }
 
@@ -123,23 +132,25 @@ fn operands_become_f16_numbers() {
         (DType::F16, Form { planes: TwoF16, scaled: true }),
         (DType::Bf16, Form { planes: OneF16, scaled: true }),
         (DType::F16, Form { planes: OneF16, scaled: false }),
+        (DType::F16, Form { planes: OwnF16, scaled: false }),
+        (DType::Bf16, Form { planes: OwnBf16, scaled: false }),
     ];
     for (dtype, form) in forms {
         for sizes in [[1, 1, 1], [1, 128, 128], [2, 67, 129], [3, 130, 260], [1, 8, 1000]] {
             for along_k in [true, false] {
                 let given = Given::random(engine(TwoF16), dtype, sizes, along_k, sizes[2]);
-                let [prepared] = prepare(engine(TwoF16), &[&given.matrix()], form, Compile::Allowed)
+                let [prepared] = prepare(engine(TwoF16), &[(&given.matrix(), 64)], form, Compile::Allowed)
                     .unwrap()
                     .into_vec()
                     .try_into()
                     .unwrap();
-                if form.takes(&given.matrix()).is_some() {
+                if form.takes(&given.matrix(), 64).is_some() {
                     continue;
                 }
                 let what = format!("{dtype} {form:?} {sizes:?} {along_k}");
                 let halves: Vec<f64> = {
                     let bytes = prepared.numbers.to_nx_bytes(engine(TwoF16), None).unwrap();
-                    decode(DType::F16, &bytes)
+                    decode(if form.planes.is_bf16() { DType::Bf16 } else { DType::F16 }, &bytes)
                 };
                 if let Some(word) = &prepared.largest {
                     assert_eq!(bytes(engine(TwoF16), word), [0; 4], "{what}");
@@ -147,12 +158,19 @@ fn operands_become_f16_numbers() {
                 let scales = prepared.scales.map(|scales| decode(DType::F32, &bytes(engine(TwoF16), &scales)));
                 let [batches, rows, depth] = sizes;
                 let (block, planes) = (form.planes.block(), u64::from(form.planes.count()));
-                assert_eq!(prepared.step * 8, planes * depth.next_multiple_of(block), "{what}");
+                let together = form.planes.rows_together();
+                assert_eq!(prepared.steps[0] * 8, together * planes * depth.next_multiple_of(block), "{what}");
                 for row in 0..batches * rows {
                     let scale = scales.as_ref().map_or(1.0, |s| s[row as usize]);
                     assert_eq!(scale.log2().fract(), 0.0, "{what}");
                     for k in 0..depth.next_multiple_of(block) {
-                        let at = row * prepared.step * 8 + k / block * block * planes + k % block;
+                        let at = if form.planes.is_own() {
+                            let (batch, m, slice) = (row / rows * prepared.steps[5], row % rows, k / 32 * 64);
+                            let eighth = m / 16 * prepared.steps[0] + slice + m % 16 * 4 + k % 32 / 8;
+                            (batch + eighth) * 8 + k % 8
+                        } else {
+                            row * prepared.steps[0] * 8 + k / block * block * planes + k % block
+                        };
                         let low = if form.planes == TwoF16 { halves[(at + block) as usize] / 2048.0 } else { 0.0 };
                         let got = (halves[at as usize] + low) * scale;
                         let expected = if k < depth { given.at(row / rows, row % rows, k) } else { 0.0 };
@@ -190,7 +208,7 @@ fn lost_digits_are_noticed() {
                 let values: Vec<f64> = (0..65 * 131).map(|i| change(i, random.normal() + 8.0)).collect();
                 let given = Given::new(engine(TwoF16), dtype, [1, 65, 131], along_k, &values);
                 let form = Form { planes, scaled: true };
-                let [prepared] = prepare(engine(TwoF16), &[&given.matrix()], form, Compile::Allowed)
+                let [prepared] = prepare(engine(TwoF16), &[(&given.matrix(), 64)], form, Compile::Allowed)
                     .unwrap()
                     .into_vec()
                     .try_into()
@@ -213,12 +231,25 @@ fn bytes(engine: &Engine, t: &Tensor) -> Vec<u8> {
     t.to_nx_bytes(engine, None).unwrap()
 }
 
-const SHAPES: [[u64; 4]; 6] =
-    [[1, 128, 128, 128], [1, 131, 333, 77], [3, 64, 168, 72], [1, 264, 1000, 136], [2, 5, 500, 9], [1, 1, 128, 2]];
+const SHAPES: [[u64; 4]; 8] = [
+    [1, 128, 128, 128],
+    [1, 131, 333, 77],
+    [3, 64, 168, 72],
+    [1, 264, 1000, 136],
+    [2, 5, 500, 9],
+    [1, 1, 128, 2],
+    [2, 192, 320, 256],
+    [3, 128, 192, 130],
+];
 
 /// The types whose elements become such numbers.
 fn dtypes(planes: Planes) -> &'static [DType] {
-    if planes == OneF16 { &[DType::F16, DType::Bf16] } else { &[DType::F32] }
+    match planes {
+        OwnF16 => &[DType::F16],
+        OwnBf16 => &[DType::Bf16],
+        OneF16 => &[DType::F16, DType::Bf16],
+        TwoF16 | ThreeBf16 => &[DType::F32],
+    }
 }
 
 #[test]
@@ -244,7 +275,7 @@ fn products_are_exact() {
                     };
                     // Sums of a few hundred numbers; those of f16 are never taken out of the units.
                     let units = match planes {
-                        OneF16 => 256.0,
+                        OwnF16 | OwnBf16 | OneF16 => 256.0,
                         TwoF16 => 4.0,
                         ThreeBf16 => 2.0,
                     };
@@ -406,7 +437,7 @@ fn special_elements_keep_their_meaning() {
             let ty = Type::new(DType::F32, &[1, rows, columns]);
             let [out, expected] = [(); 2].map(|()| Tensor::uninitialized(engine, &ty).unwrap());
             let p = |out| Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue: None };
-            let plain = plain(engine.model(), &p(&expected).outline(engine.precision()), CType::F32, Some(1));
+            let plain = plain(engine.model(), &p(&expected).outline(engine.precision(), OWN), CType::F32, Some(1));
             product_as(engine, &p(&expected), CType::F32, plain, Compile::Allowed).unwrap();
             let expected = decode(DType::F32, &bytes(engine, &expected));
             let size = |at: u64| -> f64 {
@@ -489,7 +520,7 @@ fn what_units_cannot_take_is_left_to_other_kernels() {
                 let p = |out| Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue: None };
                 for way in ways(planes, depth) {
                     product_as(engine, &p(&out), CType::F32, way, Compile::Allowed).unwrap();
-                    let outline = p(&expected).outline(engine.precision());
+                    let outline = p(&expected).outline(engine.precision(), OWN);
                     let plain = plain(engine.model(), &outline, CType::F32, Some(way.splits));
                     product_as(engine, &p(&expected), CType::F32, plain, Compile::Allowed).unwrap();
                     let same = bytes(engine, &out) == bytes(engine, &expected);
@@ -530,13 +561,13 @@ fn sums_beyond_the_range_of_units_are_right() {
 #[test]
 fn transposed_products_have_the_same_bits() {
     for planes in planes_of_units().into_iter().filter(|&planes| planes != OneF16) {
-        let engine = engine(planes);
+        let (engine, dtype) = (engine(planes), dtypes(planes)[0]);
         for [rows, depth, columns] in [[256, 512, 250], [136, 300, 200]] {
             for layout in 0..4 {
-                let a = Given::random(engine, DType::F32, [1, rows, depth], layout & 1 == 0, 1);
-                let b = Given::random(engine, DType::F32, [1, columns, depth], layout & 2 == 0, 2);
-                let out = Tensor::uninitialized(engine, &Type::new(DType::F32, &[1, rows, columns])).unwrap();
-                let turned = Tensor::uninitialized(engine, &Type::new(DType::F32, &[1, columns, rows])).unwrap();
+                let a = Given::random(engine, dtype, [1, rows, depth], layout & 1 == 0, 1);
+                let b = Given::random(engine, dtype, [1, columns, depth], layout & 2 == 0, 2);
+                let out = Tensor::uninitialized(engine, &Type::new(dtype, &[1, rows, columns])).unwrap();
+                let turned = Tensor::uninitialized(engine, &Type::new(dtype, &[1, columns, rows])).unwrap();
                 for way in ways(planes, depth) {
                     let p = |a: &Given, b: &Given, out| {
                         let p = Product { a: a.matrix(), b: b.matrix(), out, prologues: [None, None], epilogue: None };
@@ -544,7 +575,7 @@ fn transposed_products_have_the_same_bits() {
                     };
                     p(&a, &b, &out);
                     p(&b, &a, &turned);
-                    let [one, other] = [&out, &turned].map(|t| decode(DType::F32, &bytes(engine, t)));
+                    let [one, other] = [&out, &turned].map(|t| decode(dtype, &bytes(engine, t)));
                     let same = (0..rows * columns).all(|i| {
                         let (m, n) = (i / columns, i % columns);
                         one[i as usize] == other[(n * rows + m) as usize]
@@ -559,7 +590,7 @@ fn transposed_products_have_the_same_bits() {
 /// Steps behind a product, results in other layouts, and partial sums give what they give without units, but for rounding.
 #[test]
 fn epilogues_and_layouts() {
-    planes_of_units().into_iter().filter(|&planes| planes != OneF16).for_each(epilogues_and_layouts_of);
+    planes_of_units().into_iter().filter(|planes| dtypes(*planes) == [DType::F32]).for_each(epilogues_and_layouts_of);
 }
 
 fn epilogues_and_layouts_of(planes: Planes) {
@@ -611,7 +642,7 @@ fn epilogues_and_layouts_of(planes: Planes) {
                 engine,
                 &p,
                 CType::F32,
-                way.unwrap_or_else(|| plain(engine.model(), &p.outline(engine.precision()), CType::F32, None)),
+                way.unwrap_or_else(|| plain(engine.model(), &p.outline(engine.precision(), OWN), CType::F32, None)),
                 Compile::Allowed,
             )
             .unwrap();
@@ -643,11 +674,116 @@ fn large_products_are_given_to_the_units() {
             depth: MergedAxes::new(&[n], &[1]),
         };
         let p = Product { a: matrix(a), b: matrix(b), out: &out, prologues: [None, None], epilogue: None };
-        matches!(choose(engine.model(), &p.outline(engine.precision()), CType::F32).tiling, Tiling::Matrix(_))
+        matches!(choose(engine.model(), &p.outline(engine.precision(), OWN), CType::F32).tiling, Tiling::Matrix(_))
     };
     assert!([DType::F32, DType::F16, DType::Bf16].iter().all(|&dtype| chosen(engine(TwoF16), dtype, 2048)));
     assert!(!chosen(engine(TwoF16), DType::F32, 64));
     let highest = engine(ThreeBf16);
     assert_eq!(chosen(highest, DType::F32, 2048), highest.caps().bfloat16_matrix);
     assert!(chosen(highest, DType::F16, 2048) && !chosen(highest, DType::F32, 256));
+}
+
+/// Where an operand lies makes no difference to the bits: in place, over heads between rows, or written anew.
+#[test]
+fn own_numbers_have_the_same_bits_wherever_they_lie() {
+    for planes in planes_of_units().into_iter().filter(|planes| planes.is_own()) {
+        let (engine, dtype) = (engine(planes), dtypes(planes)[0]);
+        let [batch, heads, rows, columns, depth] = [2, 3, 128, 256, 192];
+        let size = |n: u64| batch * n * heads * depth;
+        let mut random = Random(11);
+        let [a, b] = [rows, columns].map(|n| (0..size(n)).map(|_| random.normal()).collect::<Vec<f64>>());
+        // [batch, rows, heads, depth], which attention turns to [batch, heads, rows, depth].
+        let view = |given: &Given, n: u64, along_k: bool| {
+            let [n_, heads_, depth_] = [n, heads, depth].map(|n| n as i64);
+            let (outer, inner) = (n_ * heads_ * depth_, if along_k { depth_ } else { n_ * depth_ });
+            Matrix {
+                tensor: given.tensor.clone(),
+                batch: MergedAxes::new(&[batch, heads], &[outer, inner]),
+                free: MergedAxes::new(&[n], &[if along_k { heads_ * depth_ } else { 1 }]),
+                depth: MergedAxes::new(&[depth], &[if along_k { 1 } else { n_ }]),
+            }
+        };
+        let given = |values: &[f64], n: u64, along_k: bool| {
+            let at = |i: u64| {
+                let [batch, head, row, k] = if along_k {
+                    [i / (n * heads * depth), i / depth % heads, i / (heads * depth) % n, i % depth]
+                } else {
+                    [i / (n * heads * depth), i / (n * depth) % heads, i % n, i / n % depth]
+                };
+                values[(((batch * heads + head) * n + row) * depth + k) as usize]
+            };
+            let turned: Vec<f64> = (0..size(n)).map(at).collect();
+            Given::new(engine, dtype, [batch, n * heads, depth], true, &turned)
+        };
+        let ty = Type::new(dtype, &[batch * heads, rows, columns]);
+        let mut first: Option<Vec<u8>> = None;
+        for (a_along, b_along) in [(true, true), (true, false), (false, true), (false, false)] {
+            let [a, b] = [given(&a, rows, a_along), given(&b, columns, b_along)];
+            for way in ways(planes, depth).into_iter().filter(|way| way.splits == 1) {
+                let out = Tensor::uninitialized(engine, &ty).unwrap();
+                let (a, b) = (view(&a, rows, a_along), view(&b, columns, b_along));
+                let Tiling::Matrix(tile) = way.tiling else { unreachable!("a tile of units") };
+                let form = Form { planes, scaled: false };
+                assert_eq!(form.takes(&a, tile.rows), a_along.then_some(true));
+                assert_eq!(form.takes(&b, tile.columns), b_along.then_some(true));
+                let p = Product { a, b, out: &out, prologues: [None, None], epilogue: None };
+                product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
+                let got = bytes(engine, &out);
+                assert!(*first.get_or_insert_with(|| got.clone()) == got, "{planes:?} {a_along} {b_along} {way:?}");
+            }
+        }
+        common::assert_valid(engine);
+    }
+}
+
+/// Units know infinities, NaN and denormal numbers.
+#[test]
+fn special_own_numbers_keep_their_meaning() {
+    for planes in planes_of_units().into_iter().filter(|planes| planes.is_own()) {
+        let (engine, dtype) = (engine(planes), dtypes(planes)[0]);
+        let [rows, depth, columns] = [70, 140, 80];
+        let least = if dtype == DType::F16 { 2f64.powi(-24) } else { 2f64.powi(-133) };
+        let large = if dtype == DType::F16 { 60000.0 } else { 2f64.powi(120) };
+        let cases: [(&str, Change); 6] = [
+            ("an infinity", Box::new(|at, x| if at == 3000 { f64::INFINITY } else { x })),
+            ("a NaN", Box::new(|at, x| if at == 3000 { -f64::NAN } else { x })),
+            ("both infinities", Box::new(|at, x| if at % 70 == 3 { f64::INFINITY * x } else { x })),
+            ("denormal numbers", Box::new(move |_, x| (x * 4.0).round() * least)),
+            ("large ones", Box::new(move |_, x| if x > 0.0 { large } else { -large })),
+            ("zeros", Box::new(|_, _| 0.0)),
+        ];
+        for (name, change) in &cases {
+            let mut random = Random(9);
+            let mut values = |n: u64| (0..n * depth).map(|_| random.normal()).collect::<Vec<f64>>();
+            let first = values(rows).into_iter().enumerate().map(|(at, x)| change(at, x)).collect::<Vec<f64>>();
+            let a = Given::new(engine, dtype, [1, rows, depth], true, &first);
+            let b = Given::new(engine, dtype, [1, columns, depth], false, &values(columns));
+            // As they are, and through an epilogue.
+            for out_dtype in [dtype, DType::F32] {
+                let out = Tensor::uninitialized(engine, &Type::new(out_dtype, &[1, rows, columns])).unwrap();
+                let steps = [Step { op: Elementwise::AsType, args: smallvec![Ref::Input(0)], out: DType::F32 }];
+                for way in ways(planes, depth) {
+                    let epilogue = Epilogue { dtype, inputs: &[], steps: &steps, result: Ref::Result(0) };
+                    let epilogue = (out_dtype != dtype).then_some(epilogue);
+                    let p = Product { a: a.matrix(), b: b.matrix(), out: &out, prologues: [None, None], epilogue };
+                    product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
+                    let got = decode(out_dtype, &bytes(engine, &out));
+                    for (at, sum, size) in some_sums(&a, &b) {
+                        let rounded = match dtype {
+                            DType::F16 => f16::from_f64(sum).to_f64(),
+                            _ => bf16::from_f64(sum).to_f64(),
+                        };
+                        let limit = size * 2f64.powi(-16) + sum.abs() * 2f64.powi(-8) + least;
+                        let same = if rounded.is_finite() {
+                            (got[at] - sum).abs() <= limit
+                        } else {
+                            got[at] == rounded || (got[at].is_nan() && rounded.is_nan())
+                        };
+                        assert!(same, "{name} of {dtype}, {way:?} at {at}: {}, not {sum}", got[at]);
+                    }
+                }
+            }
+        }
+        common::assert_valid(engine);
+    }
 }

@@ -8,9 +8,11 @@ use super::step::{Prologue, Ref, Step};
 use super::{Elementwise, Op, Operand, Program};
 use crate::{CType, DType, Type};
 
-/// Contracted elements from which sums on matrix units are at least as exact as those of f32: with few of them, f32 is exact or
-/// nearly so.
-pub const MATRIX_MIN_DEPTH: u64 = 128;
+/// Contracted elements from which matrix units take a product of such a type: from where on their sums are at least as
+/// exact as those of f32, which is exact or nearly so with few of them. Of f16 and bf16 a matrix is to be full.
+pub fn matrix_min_depth(product: DType) -> u64 {
+    if product.size_bytes() < 4 { 16 } else { 128 }
+}
 
 /// Multiplications below which matrix units never pay: writing the operands costs more than an H200 gains.
 pub const MATRIX_MIN_WORK: u64 = 1 << 26;

@@ -115,6 +115,8 @@ pub fn matrix_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(M
     let before = match (form.scaled, form.planes) {
         (true, planes) => 2.5 * products.dispatch + elements * (8.0 + 2.0 * f64::from(planes.count())) / products.bytes,
         (false, Planes::ThreeBf16) => products.dispatch + elements * 10.0 / products.bytes,
+        // One operand lies across, as weights do; it may be either.
+        (false, Planes::OwnF16 | Planes::OwnBf16) => products.dispatch + elements * 2.0 / products.bytes,
         (false, Planes::OneF16 | Planes::TwoF16) => 0.0,
     };
     let mut found = vec![];
@@ -122,28 +124,43 @@ pub fn matrix_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(M
     let fits =
         |t: &MatrixTile| t.shared_bytes() <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
     for tile in MatrixTile::all(form.planes).filter(fits) {
-        let side = u64::from(tile.side);
-        let tiles = batches * rows.div_ceil(side) * columns.div_ceil(side);
+        let [m, n] = [tile.rows, tile.columns].map(u64::from);
+        // Tiles have no mirror images, but a transposed product of exchanged operands is to have the same splits.
+        let tiles = (rows.div_ceil(m) * columns.div_ceil(n)).max(rows.div_ceil(n) * columns.div_ceil(m)) * batches;
         let most = (depth / (4 * tile.block())).min(model.products.most_groups / tiles.max(1)).max(1);
         for splits in SPLITS.into_iter().filter(|&splits| splits <= most).map(|splits| splits.max(least)) {
             let each = (tiles * splits).div_ceil(model.processors);
             let steps = depth.div_ceil(splits).div_ceil(tile.block()) as f64;
-            let busy = (side * side * tile.block()) as f64 / products_per_cycle(&products.units, &tile);
+            let busy = (m * n * tile.block()) as f64 / products_per_cycle(&products.units, &tile);
             // What is fetched right into registers is waited for where few workgroups stand in for each other.
-            let latency = if tile.planes.is_in_order() { products.latency / each.min(4) as f64 } else { 0.0 };
-            let step = busy.max(latency);
+            let resident = each.min(RESIDENT) as f64;
+            let step = match (tile.planes.is_in_order(), tile.fetches_ahead()) {
+                (false, _) => busy,
+                (true, true) => busy.max(products.latency / resident),
+                (true, false) => busy.max((busy + products.latency) / resident),
+            };
             let partial = partial(products, splits * batches * rows * columns * 4, splits);
-            let cycles = each as f64 * (steps * step + 4.0 * products.latency) + before + partial;
+            let rest = match (tile.planes.is_own(), tile.is_large()) {
+                (false, _) => 4.0 * products.latency,
+                // Others stand in for a workgroup that waits. Small tiles store eight results at once.
+                (true, true) => 4.0 * products.latency / resident + products.result * (m * n / 128) as f64 / resident,
+                (true, false) => 4.0 * products.latency / resident,
+            };
+            let cycles = each as f64 * (steps * step + rest) + before + partial;
             found.push((tile, splits, cycles));
         }
     }
     found
 }
 
+/// Workgroups of 128 invocations for matrix units that a processor holds, as far as registers allow.
+const RESIDENT: u64 = 4;
+
 /// Multiplications per cycle of a processor that such tiles fill.
 fn products_per_cycle(units: &Units, tile: &MatrixTile) -> f64 {
-    let by_side = |[large, small]: [f64; 2]| if tile.side == 128 { large } else { small };
+    let by_side = |[large, small]: [f64; 2]| if tile.is_large() { large } else { small };
     match tile.planes {
+        Planes::OwnF16 | Planes::OwnBf16 => by_side(units.own),
         Planes::ThreeBf16 => units.three_bf16,
         Planes::TwoF16 => by_side(units.two_f16),
         Planes::OneF16 => by_side(units.one_f16),

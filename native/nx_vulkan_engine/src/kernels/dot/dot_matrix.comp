@@ -28,8 +28,8 @@
 #define STEPS (BLOCK / 16)
 #define FRAGMENTS_M (OWN_M / 16)
 #define FRAGMENTS_N (OWN_N / 16)
-// 16 rows of a subgroup's results on their way out.
-#define STRIP (OWN_N / 4 + 1)
+// 16 rows and 32 columns of a subgroup's results on their way out.
+#define STRIP 9
 #define ROOM (16 * STRIP)
 #if (TILE_M + TILE_N) * PITCH < SUBGROUPS * ROOM
 #define SHARED (SUBGROUPS * ROOM)
@@ -180,5 +180,6 @@ void main() {
         float scale = slot_a_scale(batch * rows + m); \
         [[unroll]] for (uint j = 0u; j < 4u; ++j) value[j] = value[j] * scale * slot_b_scale(batch * columns + min(n + j, columns - 1u)); \
     }
+    barrier();
 #include "matrix_results.glsl"
 }

@@ -20,8 +20,8 @@
 #define SUBGROUPS (TILE_M / OWN_M * (TILE_N / OWN_N))
 #define FRAGMENTS_M (OWN_M / 16)
 #define FRAGMENTS_N (OWN_N / 16)
-// 16 rows of a subgroup's results on their way out, or the parts of 16 x 16 elements of both operands.
-#define STRIP (OWN_N / 4 + 1)
+// 16 rows and 32 columns of a subgroup's results on their way out, or the parts of 16 x 16 elements of both operands.
+#define STRIP 9
 #if 16 * STRIP < 192
 #define ROOM 192
 #else

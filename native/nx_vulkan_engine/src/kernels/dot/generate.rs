@@ -22,6 +22,8 @@ pub struct Store {
     pub contiguous: bool,
     /// Whether four neighbouring columns are neighbours in memory and aligned, and differ in the space's last coordinate alone.
     pub by_four: bool,
+    /// Whether kernels of `Planes::is_own` store eight neighbours of their own type, as they are, without gaps.
+    pub by_eight: bool,
 }
 
 /// How an epilogue reads an operand of its own.
@@ -246,7 +248,7 @@ impl DotSpec {
         match (self.tiling, self.words()) {
             (Tiling::Tiled(tile), _) => (tile.rows.into(), tile.columns.into()),
             (Tiling::Lanes(tile), _) => (tile.rows.into(), tile.columns().into()),
-            (Tiling::Matrix(tile), _) => (tile.side.into(), tile.side.into()),
+            (Tiling::Matrix(tile), _) => (tile.rows.into(), tile.columns.into()),
             (Tiling::Narrow, _) => (1, 64),
             (Tiling::Square, 1) => (64, 64),
             (Tiling::Square, 2) => (32, 32),

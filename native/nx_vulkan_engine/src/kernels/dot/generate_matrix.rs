@@ -6,13 +6,17 @@ use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
 use nx_vulkan_spirv::scalar::{self, Value};
-use rspirv::spirv::Word;
+use rspirv::spirv::{Op as SpirvOp, Word};
 
 use super::generate::{DotSpec, Load, grouped_position, load_four, start};
 
 /// The numbers that make up an element of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Planes {
+    /// The operand's own, of f16, as invocations of NVIDIA's units hold them.
+    OwnF16,
+    /// The same of bf16.
+    OwnBf16,
     /// One of f16, for f16 and what f16 holds.
     OneF16,
     /// Two of f16 for f32, which hold 22 bits.
@@ -22,21 +26,35 @@ pub enum Planes {
 }
 
 impl Planes {
-    pub const ALL: [Planes; 3] = [Planes::OneF16, Planes::TwoF16, Planes::ThreeBf16];
+    pub const ALL: [Planes; 5] = [Planes::OwnF16, Planes::OwnBf16, Planes::OneF16, Planes::TwoF16, Planes::ThreeBf16];
 
     pub fn count(self) -> u32 {
         match self {
-            Planes::OneF16 => 1,
+            Planes::OwnF16 | Planes::OwnBf16 | Planes::OneF16 => 1,
             Planes::TwoF16 => 2,
             Planes::ThreeBf16 => 3,
+        }
+    }
+
+    /// Whether they are the operand's own numbers, which the product takes in place where they lie so.
+    pub fn is_own(self) -> bool {
+        self.own_type().is_some()
+    }
+
+    /// The type of operands whose own numbers they are.
+    pub fn own_type(self) -> Option<DType> {
+        match self {
+            Planes::OwnF16 => Some(DType::F16),
+            Planes::OwnBf16 => Some(DType::Bf16),
+            Planes::OneF16 | Planes::TwoF16 | Planes::ThreeBf16 => None,
         }
     }
 
     /// Whether they are bf16, not f16.
     pub fn is_bf16(self) -> bool {
         match self {
-            Planes::OneF16 | Planes::TwoF16 => false,
-            Planes::ThreeBf16 => true,
+            Planes::OwnF16 | Planes::OneF16 | Planes::TwoF16 => false,
+            Planes::OwnBf16 | Planes::ThreeBf16 => true,
         }
     }
 
@@ -44,7 +62,7 @@ impl Planes {
     pub fn is_in_order(self) -> bool {
         match self {
             Planes::OneF16 | Planes::TwoF16 => false,
-            Planes::ThreeBf16 => true,
+            Planes::OwnF16 | Planes::OwnBf16 | Planes::ThreeBf16 => true,
         }
     }
 
@@ -56,28 +74,35 @@ impl Planes {
     /// Contracted elements of one step of a product, to which operands are padded.
     pub fn block(self) -> u64 {
         match self {
-            Planes::OneF16 => 64,
+            Planes::OwnF16 | Planes::OwnBf16 | Planes::OneF16 => 64,
             Planes::TwoF16 => 32,
             Planes::ThreeBf16 => 16,
         }
     }
 }
 
-/// A square tile of results that one workgroup computes on matrix units.
+/// A tile of results that one workgroup computes on matrix units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MatrixTile {
-    pub side: u32,
+    pub rows: u32,
+    pub columns: u32,
     pub planes: Planes,
 }
 
 impl MatrixTile {
     /// Those with a template, the largest first.
     pub fn all(planes: Planes) -> impl Iterator<Item = MatrixTile> + Clone {
-        let sides: &[u32] = match planes {
-            Planes::OneF16 | Planes::TwoF16 => &[128, 64],
-            Planes::ThreeBf16 => &[64],
+        let sides: &[(u32, u32)] = match planes {
+            Planes::OwnF16 | Planes::OwnBf16 => &[(64, 128), (64, 64)],
+            Planes::OneF16 | Planes::TwoF16 => &[(128, 128), (64, 64)],
+            Planes::ThreeBf16 => &[(64, 64)],
         };
-        sides.iter().map(move |&side| MatrixTile { side, planes })
+        sides.iter().map(move |&(rows, columns)| MatrixTile { rows, columns, planes })
+    }
+
+    /// Whether it is the largest one of its kind.
+    pub fn is_large(&self) -> bool {
+        self.columns == 128
     }
 
     /// Contracted elements of one step.
@@ -86,16 +111,26 @@ impl MatrixTile {
     }
 
     pub fn invocations(&self) -> u32 {
-        if self.side == 128 { 256 } else { 128 }
+        if self.rows == 128 { 256 } else { 128 }
+    }
+
+    /// Whether kernels fetch a step while they multiply the one before.
+    pub fn fetches_ahead(&self) -> bool {
+        !(self.planes.is_own() && self.is_large())
     }
 
     /// Shared memory of a workgroup: a step of both operands, or 16 rows of each subgroup's results, whichever is more.
     pub fn shared_bytes(&self) -> u32 {
-        2 * self.side * 9 * 16
+        (self.rows + self.columns) * 9 * 16
     }
 
     fn template(&self) -> String {
-        format!("dot_matrix_{0}x{0}_{1}", self.side, self.planes.count())
+        let MatrixTile { rows, columns, planes } = self;
+        if planes.is_own() {
+            format!("dot_own_{rows}x{columns}")
+        } else {
+            format!("dot_matrix_{rows}x{columns}_{}", planes.count())
+        }
     }
 }
 
@@ -108,7 +143,8 @@ impl DotSpec {
         table: bool,
     ) -> Result<Generated> {
         let name = &tile.template();
-        let (mut linker, mut params) = start(library, name, modes, table, 10)?;
+        let numbers = if tile.planes.is_own() { 20 } else { 10 };
+        let (mut linker, mut params) = start(library, name, modes, table, numbers)?;
         linker.bfloat16 = tile.planes.is_bf16();
         if tile.planes.is_in_order() {
             // Compilers may fetch them early then, past all other accesses.
@@ -122,7 +158,9 @@ impl DotSpec {
                 access::load(code, address, Element::Raw(16), arg(args, 0)?).map(Some)
             })?;
         }
-        self.define_guard(&mut linker, &mut params)?;
+        if !tile.planes.is_own() {
+            self.define_guard(&mut linker, &mut params)?;
+        }
         if self.guarded && !tile.planes.is_in_order() {
             for (slot, operand) in [("slot_a_scale", 4), ("slot_b_scale", 5)] {
                 linker.define(slot, |code, args| {
@@ -130,6 +168,10 @@ impl DotSpec {
                     access::load(code, address, Element::Typed(DType::F32), arg(args, 0)?).map(Some)
                 })?;
             }
+        }
+        if self.store.by_eight {
+            let out = self.first_input();
+            linker.define("slot_store_eight", |code, args| put(code, &mut params, out, Element::Raw(16), args))?;
         }
         self.define_stores(&mut linker, &mut params)?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
@@ -157,6 +199,8 @@ pub enum SplitStage {
     Largest,
     /// Writes it as f16 or bf16.
     Split,
+    /// Writes f16 or bf16 in another order.
+    Copy,
 }
 
 /// The bits of an infinite f32, which tell that digits were lost.
@@ -191,7 +235,7 @@ impl SplitSpec {
     /// Workgroups for so many batches and rows.
     pub fn groups(&self, batches: u64, rows: u64, depth: u64) -> u64 {
         let padded = depth.next_multiple_of(self.planes.block());
-        match (self.stage, self.planes.is_in_order(), self.load.along_k) {
+        match (self.stage, self.planes == Planes::ThreeBf16, self.load.along_k) {
             (SplitStage::Largest, _, true) => (batches * rows).div_ceil(2),
             (SplitStage::Largest, _, false) => batches * rows.div_ceil(128) * self.parts(depth),
             // A workgroup for eight times 16 rows x 16.
@@ -199,6 +243,8 @@ impl SplitSpec {
             (SplitStage::Split, true, false) => batches * rows.div_ceil(16).div_ceil(8) * (padded / 16),
             (SplitStage::Split, false, true) => (batches * rows * padded / 8).div_ceil(256),
             (SplitStage::Split, false, false) => batches * rows.div_ceil(64) * padded.div_ceil(64),
+            (SplitStage::Copy, _, true) => (batches * rows * padded / 8).div_ceil(256),
+            (SplitStage::Copy, _, false) => (batches * rows.div_ceil(64) * padded / 32).div_ceil(8),
         }
     }
 
@@ -209,16 +255,24 @@ impl SplitSpec {
             let name = match self.stage {
                 SplitStage::Largest => "split_largest".to_string(),
                 SplitStage::Split => format!("split_{}", self.planes.count()),
+                SplitStage::Copy => "split_copy".to_string(),
             };
-            let (mut linker, mut params) = start(library, &name, modes, table, 5)?;
-            linker.bfloat16 = self.planes.is_bf16();
+            let (mut linker, mut params) = start(library, &name, modes, table, 6)?;
+            linker.bfloat16 = self.planes == Planes::ThreeBf16;
             linker.define("slot_free", |code, args| {
                 grouped_position(code, &mut params, (0, 0), &self.ranks, 0, args).map(Some)
             })?;
             linker.define("slot_depth", |code, args| {
                 grouped_position(code, &mut params, (0, 0), &self.ranks, 2, args).map(Some)
             })?;
-            if self.load.by_four {
+            if self.stage == SplitStage::Copy {
+                linker.define("slot_load_eight", |code, args| {
+                    let (at, three) = (arg(args, 0)?, code.linker.const_u32(3));
+                    let word = code.linker.type_uint(32);
+                    let eighth = code.ids(SpirvOp::ShiftRightLogical, word, &[at, three]);
+                    access::load(code, params.address(0), Element::Raw(16), eighth).map(Some)
+                })?;
+            } else if self.load.by_four {
                 linker.define("slot_load_four", |code, args| {
                     load_four(code, &mut params, 0, self.dtype, CType::F32, arg(args, 0)?).map(Some)
                 })?;
@@ -250,9 +304,9 @@ impl SplitSpec {
                         code.atomic_max(address, infinity).map(|()| None)
                     })?;
                 }
-                SplitStage::Split => {
+                SplitStage::Split | SplitStage::Copy => {
                     linker.define("slot_store", |code, args| put(code, &mut params, 1, Element::Raw(16), args))?;
-                    if self.planes.is_in_order() {
+                    if self.planes == Planes::ThreeBf16 {
                         linker.define("slot_raise", |code, args| {
                             code.atomic_max(params.address(2), arg(args, 0)?).map(|()| None)
                         })?;

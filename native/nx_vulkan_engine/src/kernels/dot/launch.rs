@@ -48,13 +48,18 @@ impl MergedAxes {
         self.sizes.len()
     }
 
+    /// Elements of the innermost axis.
+    pub(super) fn inner(&self) -> u64 {
+        self.sizes.last().copied().unwrap_or(1)
+    }
+
     pub(super) fn last_stride(&self) -> i64 {
         self.strides.last().copied().unwrap_or(0)
     }
 
-    /// Whether groups of four along the last axis are whole.
-    fn is_fourfold(&self) -> bool {
-        self.last_stride() == 1 && self.sizes.last().is_some_and(|n| n.is_multiple_of(4))
+    /// Whether groups of `count` along the last axis are whole.
+    fn is_multiple_of(&self, count: u64) -> bool {
+        self.last_stride() == 1 && self.sizes.last().is_some_and(|n| n.is_multiple_of(count))
     }
 
     /// The strides but that of an axis along which loads go.
@@ -81,18 +86,18 @@ pub struct Matrix {
 impl Matrix {
     /// Whether groups of four along the contiguous axis are aligned and whole.
     pub fn is_vectorizable(&self) -> bool {
-        self.loaded_along_k().is_some()
+        self.loaded_along_k(4).is_some()
     }
 
-    /// Whether groups of four along the contracted axis are loaded, or along the free one; `None` where neither's are aligned and
-    /// whole.
-    fn loaded_along_k(&self) -> Option<bool> {
-        let fourfold = |strides: &[i64]| strides.iter().all(|s| s.unsigned_abs().is_multiple_of(4));
+    /// Whether groups of `count` along the contracted axis are loaded, or along the free one; `None` where neither's are
+    /// aligned and whole.
+    pub(super) fn loaded_along_k(&self, count: u64) -> Option<bool> {
+        let multiples = |strides: &[i64]| strides.iter().all(|s| s.unsigned_abs().is_multiple_of(count));
         let along = |one: &MergedAxes, other: &MergedAxes| {
-            one.is_fourfold() && fourfold(one.others(true)) && fourfold(other.others(false))
+            one.is_multiple_of(count) && multiples(one.others(true)) && multiples(other.others(false))
         };
-        let alignment = (4 * self.tensor.view.dtype.size_bytes()).min(16);
-        if !fourfold(&self.batch.strides) || !self.tensor.address().is_multiple_of(alignment) {
+        let alignment = (count * self.tensor.view.dtype.size_bytes()).min(16);
+        if !multiples(&self.batch.strides) || !self.tensor.address().is_multiple_of(alignment) {
             return None;
         }
         match (along(&self.depth, &self.free), along(&self.free, &self.depth)) {
@@ -105,7 +110,7 @@ impl Matrix {
     /// How it is loaded; `ties` where both axes are equally near.
     pub(super) fn load(&self, ties: bool) -> Load {
         let (depth, free) = (self.depth.last_stride().unsigned_abs(), self.free.last_stride().unsigned_abs());
-        let by_four = self.loaded_along_k();
+        let by_four = self.loaded_along_k(4);
         Load { along_k: by_four.unwrap_or(depth < free || (ties && depth == free)), by_four: by_four.is_some() }
     }
 
@@ -156,6 +161,8 @@ pub struct Outline {
     /// Steps of an epilogue that stands in a loop.
     pub looped_steps: usize,
     pub precision: Precision,
+    /// Whether matrix units take the numbers of f16, and of bf16, operands as they are.
+    pub own: [bool; 2],
 }
 
 impl Outline {
@@ -180,7 +187,7 @@ impl Product<'_> {
     }
 
     /// What decides how it is launched.
-    pub fn outline(&self, precision: Precision) -> Outline {
+    pub fn outline(&self, precision: Precision, own: [bool; 2]) -> Outline {
         let looped = self.epilogue.as_ref().filter(|epilogue| stands_in_loop(epilogue.steps));
         Outline {
             batches: self.a.batch.elements(),
@@ -191,6 +198,7 @@ impl Product<'_> {
             product: self.dtype(),
             looped_steps: looped.map_or(0, |epilogue| epilogue.steps.len()),
             precision,
+            own,
         }
     }
 
@@ -309,7 +317,8 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
             }
         }
     }
-    let choice = launch_of(engine.model(), &p.outline(engine.precision()), spec.sum, is_small);
+    let own = engine.takes_own_numbers(spec.product, compile)?;
+    let choice = launch_of(engine.model(), &p.outline(engine.precision(), own), spec.sum, is_small);
     product_as(engine, p, spec.sum, choice, compile)
 }
 
@@ -326,7 +335,7 @@ fn spec(p: &Product<'_>) -> DotSpec {
         a_load: p.a.load(true),
         b_load: p.b.load(false),
         prologues: p.prologues.clone(),
-        store: Store { rank: 0, contiguous: true, by_four: false },
+        store: Store { rank: 0, contiguous: true, by_four: false, by_eight: false },
         tiling: Tiling::Square,
         guarded: false,
         low_b_first: false,
@@ -374,7 +383,7 @@ fn store(p: &Product<'_>, space: &Space) -> (Store, SmallVec<[(DType, Access); 2
     }
     let needs_rank = !contiguous || inputs.iter().any(|(_, how)| *how != Access::Uniform);
     let rank = if needs_rank { space.rank() as u8 } else { 0 };
-    (Store { rank, contiguous, by_four: results_by_four }, inputs)
+    (Store { rank, contiguous, by_four: results_by_four, by_eight: false }, inputs)
 }
 
 /// Launches a product in one way, with sums of the given type. Operands are those that [`product`] takes.
@@ -460,6 +469,11 @@ impl Results<'_> {
     /// Whether kernels must reach far for it.
     pub(super) fn is_far(&self, engine: &Engine) -> Result<bool> {
         engine.reach().is_far(&[&self.out.view])
+    }
+
+    /// Whether groups of eight results are aligned.
+    pub(super) fn is_aligned(&self) -> bool {
+        self.out.address().is_multiple_of(8 * self.out.view.dtype.size_bytes())
     }
 
     /// The strides of results and inputs behind those of other axes, in which they have none.

@@ -1,9 +1,9 @@
-//! Products on matrix units. Kernels write operands in the order in which the product takes them: f32 as three bf16 numbers that make up all
-//! 24 bits or, with `Precision::High`, as two f16 numbers scaled by rows; f16 operands that lie so already are taken in place. Where an element
-//! lost digits on the way, or is so large that sums may leave the range, which the device notes, the product leaves the
-//! results to a plain kernel behind it.
+//! Products on matrix units. Kernels write operands in the order in which the product takes them: f32 as three bf16
+//! numbers that make up all 24 bits or, with `Precision::High`, as two f16 numbers scaled by rows; operands of f16 and bf16
+//! that lie so already are taken in place. Where an element lost digits on the way, or is so large that sums may leave the
+//! range, which the device notes, the product leaves the results to a plain kernel behind it.
 
-use nx_vulkan_ir::program::epilogue::{MATRIX_MAX_BYTES, MATRIX_MIN_DEPTH};
+use nx_vulkan_ir::program::epilogue::{MATRIX_MAX_BYTES, matrix_min_depth};
 use smallvec::SmallVec;
 
 use super::launch::{Choice, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
@@ -24,10 +24,10 @@ impl Form {
     /// The form for a product, if matrix units can take it.
     pub fn of(model: &DeviceModel, p: &Outline, sum: CType) -> Option<Form> {
         let Outline { batches, rows, columns, depth, .. } = *p;
-        if !model.caps.cooperative_matrix || sum != CType::F32 || depth < MATRIX_MIN_DEPTH {
+        if !model.caps.cooperative_matrix || sum != CType::F32 || depth < matrix_min_depth(p.product) {
             return None;
         }
-        let form = Form::of_types(p.product, p.operands, p.precision)?;
+        let form = Form::of_types(p.product, p.operands, p.precision, p.own)?;
         if form.planes.is_bf16() && !model.caps.bfloat16_matrix {
             return None;
         }
@@ -38,17 +38,21 @@ impl Form {
 
     /// Whether there are operands that units can't take.
     fn is_guarded(self) -> bool {
-        self.scaled || self.planes.is_in_order()
+        self.scaled || self.planes == Planes::ThreeBf16
     }
 
-    fn of_types(product: DType, operands: [DType; 2], precision: Precision) -> Option<Form> {
+    fn of_types(product: DType, operands: [DType; 2], precision: Precision, own: [bool; 2]) -> Option<Form> {
         let all = |types: &[DType]| operands.iter().all(|dtype| types.contains(dtype));
         match product {
             DType::F16 | DType::F8E5M2 | DType::F8E4M3Fn => {
                 let in_f16 = [DType::F16, DType::F8E5M2, DType::F8E4M3Fn];
-                all(&in_f16).then_some(Form { planes: Planes::OneF16, scaled: false })
+                let planes = if own[0] { Planes::OwnF16 } else { Planes::OneF16 };
+                all(&in_f16).then_some(Form { planes, scaled: false })
             }
-            DType::Bf16 => all(&[DType::Bf16]).then_some(Form { planes: Planes::OneF16, scaled: true }),
+            DType::Bf16 => {
+                let (planes, scaled) = if own[1] { (Planes::OwnBf16, false) } else { (Planes::OneF16, true) };
+                all(&[DType::Bf16]).then_some(Form { planes, scaled })
+            }
             DType::F32 => {
                 let floats = [DType::F32, DType::Bf16, DType::F16, DType::F8E5M2, DType::F8E4M3Fn];
                 all(&floats).then_some(match precision {
@@ -60,8 +64,12 @@ impl Form {
         }
     }
 
-    /// Whether the product reads the operand in place: along the contracted axis, or along the free one. `None` where it does not.
-    pub fn takes(self, m: &Matrix) -> Option<bool> {
+    /// Whether the product reads the operand, of which a tile has `side` rows, in place: along the contracted axis, or along
+    /// the free one. `None` where it does not.
+    pub fn takes(self, m: &Matrix, side: u32) -> Option<bool> {
+        if self.planes.is_own() {
+            return self.takes_own(m, side).then_some(true);
+        }
         let eights =
             |strides: &[i64]| strides.len() <= 1 && strides.iter().all(|&stride| stride >= 0 && stride % 8 == 0);
         let along = |one: &MergedAxes, other: &MergedAxes| {
@@ -77,6 +85,28 @@ impl Form {
             _ => None,
         }
     }
+
+    /// The same of kernels that take 32 contracted elements of 16 rows at once, all of them within the operand.
+    fn takes_own(self, m: &Matrix, side: u32) -> bool {
+        let eights = |strides: &[i64]| strides.iter().all(|&stride| stride >= 0 && stride % 8 == 0);
+        self.planes.own_type() == Some(m.tensor.view.dtype)
+            && m.tensor.address().is_multiple_of(16)
+            && (m.depth.rank(), m.depth.last_stride()) == (1, 1)
+            && m.depth.elements().is_multiple_of(self.planes.block())
+            && m.free.elements().is_multiple_of(side.into())
+            && m.free.rank() <= 1
+            && m.batch.rank() <= 2
+            && eights(&m.free.strides)
+            && eights(&m.batch.strides)
+    }
+}
+
+/// How kernels of `Planes::is_own` find an operand that they take in place.
+fn own_steps(m: &Matrix) -> SmallVec<[u64; 7]> {
+    let eighth = |stride: i64| stride.unsigned_abs() / 8;
+    let row = eighth(m.free.last_stride());
+    let outer = m.batch.strides.iter().rev().nth(1).map_or(0, |&stride| eighth(stride));
+    SmallVec::from_slice(&[16 * row, 8 * row, row, 4, m.batch.inner(), outer, eighth(m.batch.last_stride())])
 }
 
 /// An operand as the product takes it.
@@ -86,24 +116,30 @@ pub struct Prepared {
     pub numbers: Tensor,
     /// Whether rows lie along the contracted axis; else columns of it do.
     pub along_k: bool,
-    /// uvec4 from one of those (from 16 rows, where they lie together) to the next, and from a batch.
-    pub step: u64,
-    pub batch: u64,
+    /// Numbers by which the product finds them, in uvec4: from one row or column (from 16 rows, where they lie together) to
+    /// the next and from a batch to the next, or what dot_own.comp says.
+    pub steps: SmallVec<[u64; 7]>,
     /// By what each row is to be multiplied, as f32, if rows are scaled.
     pub scales: Option<Tensor>,
     /// A word that tells whether units can take it, as `dot_guard.glsl` says; none where they can take all.
     pub largest: Option<Tensor>,
 }
 
-/// Writes operands as numbers of 16 bits: the first one of a product, then the second.
+/// Writes operands as numbers of 16 bits: the first one of a product, then the second, each with the rows that a tile has
+/// of it.
 ///
 /// # Errors
 /// What allocating and launching may fail with.
-pub fn prepare(engine: &Engine, operands: &[&Matrix], form: Form, compile: Compile) -> Result<SmallVec<[Prepared; 2]>> {
+pub fn prepare(
+    engine: &Engine,
+    operands: &[(&Matrix, u32)],
+    form: Form,
+    compile: Compile,
+) -> Result<SmallVec<[Prepared; 2]>> {
     let words = |count: u64| Tensor::uninitialized(engine, &Type::new(DType::U32, &[count]));
     // One after the other, so that operands don't wait for each other.
     let mut scaled = SmallVec::<[Option<[Tensor; 2]>; 2]>::new();
-    for &m in operands {
+    for &(m, side) in operands {
         if !form.scaled {
             scaled.push(None);
             continue;
@@ -111,49 +147,68 @@ pub fn prepare(engine: &Engine, operands: &[&Matrix], form: Form, compile: Compi
         let find = spec(m, form, SplitStage::Largest, false);
         let parts = find.parts(m.depth.elements());
         let [largest, lost] = [words(m.batch.elements() * m.free.elements() * parts)?, words(1)?];
-        run(engine, m, find, &[], &[&largest, &lost], compile)?;
+        run(engine, m, find, side, &[], &[&largest, &lost], compile)?;
         scaled.push(Some([largest, lost]));
     }
     let mut prepared = SmallVec::<[Prepared; 2]>::new();
-    for (place, (&m, scaled)) in operands.iter().zip(scaled).enumerate() {
-        if let Some(along_k) = form.takes(m) {
+    for (place, (&(m, side), scaled)) in operands.iter().zip(scaled).enumerate() {
+        if let Some(along_k) = form.takes(m, side) {
             let eighth = |group: &MergedAxes| group.last_stride().unsigned_abs() / 8;
             let (step, batch) = (eighth(if along_k { &m.free } else { &m.depth }), eighth(&m.batch));
-            prepared.push(Prepared { numbers: m.tensor.clone(), along_k, step, batch, scales: None, largest: None });
+            let steps = if form.planes.is_own() { own_steps(m) } else { SmallVec::from_slice(&[step, batch]) };
+            prepared.push(Prepared { numbers: m.tensor.clone(), along_k, steps, scales: None, largest: None });
             continue;
         }
         let (rows, batches) = (m.free.elements(), m.batch.elements());
         let together = form.planes.rows_together();
         let padded = m.depth.elements().next_multiple_of(form.planes.block());
         let step = together * u64::from(form.planes.count()) * padded / 8;
-        let batch = rows.div_ceil(together) * step;
+        let batch = padded_rows(m, form, side) / together * step;
         let numbers = words(batches * batch * 4)?;
-        let split = spec(m, form, SplitStage::Split, place == 1);
+        let steps = if form.planes.is_own() {
+            SmallVec::from_slice(&[step, 32, 4, 64, 1, batch, 0])
+        } else {
+            SmallVec::from_slice(&[step, batch])
+        };
+        let split = match m.loaded_along_k(8) {
+            Some(along_k) if form.planes.own_type() == Some(m.tensor.view.dtype) => {
+                let load = Load { along_k, by_four: true };
+                SplitSpec { load, ..spec(m, form, SplitStage::Copy, false) }
+            }
+            _ => spec(m, form, SplitStage::Split, place == 1),
+        };
         let (scales, largest) = match scaled {
             Some([largest, lost]) => {
                 let scales = words(batches * rows)?;
-                run(engine, m, split, &[&largest], &[&numbers, &scales, &lost], compile)?;
+                run(engine, m, split, side, &[&largest], &[&numbers, &scales, &lost], compile)?;
                 (Some(scales), Some(lost))
             }
-            None if form.planes.is_in_order() => {
+            None if form.is_guarded() => {
                 let largest = words(1)?;
                 engine.fill(largest.buffer(), largest.view.offset_bytes(), 4, 0)?;
-                run(engine, m, split, &[], &[&numbers, &largest], compile)?;
+                run(engine, m, split, side, &[], &[&numbers, &largest], compile)?;
                 (None, Some(largest))
             }
             None => {
-                run(engine, m, split, &[], &[&numbers], compile)?;
+                run(engine, m, split, side, &[], &[&numbers], compile)?;
                 (None, None)
             }
         };
-        prepared.push(Prepared { numbers, along_k: true, step, batch, scales, largest });
+        prepared.push(Prepared { numbers, along_k: true, steps, scales, largest });
     }
     Ok(prepared)
 }
 
+/// Rows of a batch with those behind them that no one writes, and of which no result is kept: kernels of `Planes::is_own`
+/// read whole tiles.
+fn padded_rows(m: &Matrix, form: Form, side: u32) -> u64 {
+    let rows = if form.planes.is_own() { side.into() } else { form.planes.rows_together() };
+    m.free.elements().next_multiple_of(rows)
+}
+
 fn spec(m: &Matrix, form: Form, stage: SplitStage, second: bool) -> SplitSpec {
     let Form { planes, scaled } = form;
-    let second = second && planes.is_in_order();
+    let second = second && planes == Planes::ThreeBf16;
     SplitSpec { stage, dtype: m.tensor.view.dtype, ranks: m.axes(true).0, load: m.load(true), planes, scaled, second }
 }
 
@@ -162,6 +217,7 @@ fn run(
     engine: &Engine,
     m: &Matrix,
     spec: SplitSpec,
+    side: u32,
     reads: &[&Tensor],
     writes: &[&Tensor],
     compile: Compile,
@@ -169,7 +225,8 @@ fn run(
     let (rows, depth, batches) = (m.free.elements(), m.depth.elements(), m.batch.elements());
     let (_, sizes, strides) = m.axes(true);
     let groups = spec.groups(batches, rows, depth);
-    let extra = [rows, depth, batches, spec.parts(depth), spec.part(depth)].map(|x| x as u32);
+    let sixteens = padded_rows(m, Form { planes: spec.planes, scaled: spec.scaled }, side).div_ceil(16);
+    let extra = [rows, depth, batches, spec.parts(depth), spec.part(depth), sixteens].map(|x| x as u32);
     let reach = engine.reach();
     let far = reach.is_far(&[&m.tensor.view])? || writes.iter().any(|words| reach_of(&words.view) > reach.near(4));
     let kernel = engine.kernel(&KernelSpec::Split(spec).reaching(far), compile)?;
@@ -190,12 +247,12 @@ pub(super) fn launch_product(
     compile: Compile,
 ) -> Result<()> {
     let bad = |reason: String| Error::InvalidProgram { op: "dot".to_string(), reason };
-    let form =
-        Form::of(engine.model(), &p.outline(engine.precision()), spec.sum).filter(|form| form.planes == tile.planes);
+    let outline = p.outline(engine.precision(), [tile.planes.is_own(); 2]);
+    let form = Form::of(engine.model(), &outline, spec.sum).filter(|form| form.planes == tile.planes);
     let form = form.ok_or_else(|| bad(format!("no operands for {tile:?}")))?;
     let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
     let (depth, batches) = (p.a.depth.elements(), p.a.batch.elements());
-    let prepared = prepare(engine, &[&p.a, &p.b], form, compile)?;
+    let prepared = prepare(engine, &[(&p.a, tile.rows), (&p.b, tile.columns)], form, compile)?;
     let [a, b] = prepared.as_slice() else { return Err(bad("two operands".to_string())) };
 
     let mut own = DotSpec { tiling: Tiling::Matrix(tile), guarded: form.is_guarded(), ..spec.clone() };
@@ -203,13 +260,22 @@ pub(super) fn launch_product(
     (own.a, own.b, own.a_ranks, own.b_ranks) = (DType::F16, DType::F16, [0; 3], [0; 3]);
     [own.a_load, own.b_load] = [a, b].map(|operand| Load { along_k: operand.along_k, by_four: true });
     own.low_b_first = columns > rows;
+    // In large tiles that would take registers, and with them a workgroup from each processor.
+    own.store.by_eight = !tile.is_large()
+        && tile.planes.own_type() == Some(spec.out)
+        && spec.product == spec.out
+        && spec.epilogue.is_none()
+        && spec.store.contiguous
+        && columns.is_multiple_of(8)
+        && results.is_aligned();
     let tiles = own.tiles(batches, rows, columns);
     let reach = engine.reach();
     let is_far = |numbers: &Tensor| reach_of(&numbers.view) > reach.near(numbers.view.dtype.size_bytes());
     let far = results.is_far(engine)? || [a, b].iter().any(|operand| is_far(&operand.numbers));
     let kernel = engine.kernel(&KernelSpec::Dot(own).reaching(far), compile)?;
     let chunk = depth.div_ceil(results.splits).next_multiple_of(tile.block());
-    let numbers = [rows, columns, depth, batches, chunk, results.splits, a.step, a.batch, b.step, b.batch];
+    let numbers = [rows, columns, depth, batches, chunk, results.splits].into_iter();
+    let numbers: SmallVec<[u64; 20]> = numbers.chain(a.steps.iter().chain(&b.steps).copied()).collect();
     if numbers.iter().any(|&number| number > reach.far()) {
         return Err(bad(format!("numbers beyond {}", reach.far())));
     }
@@ -219,12 +285,12 @@ pub(super) fn launch_product(
     let mut places: SmallVec<[Place<'_>; 10]> = [&a.numbers, &b.numbers].map(entire).into_iter().collect();
     places.extend(guard.iter().copied().chain(scales).map(entire));
     places.extend(results.places(&strides));
-    let (count, extra) = ((batches * rows * columns) as u32, numbers.map(|x| x as u32));
+    let count = (batches * rows * columns) as u32;
+    let extra: SmallVec<[u32; 20]> = numbers.iter().map(|&x| x as u32).collect();
     let arguments = Arguments { count, sizes: &results.space.sizes, places: &places, extra: &extra };
     launch(engine, &kernel, &arguments, places.len() - 1, tiles * results.splits)?;
     if form.is_guarded() {
-        let Choice { tiling, .. } =
-            choice::plain(engine.model(), &p.outline(engine.precision()), spec.sum, Some(results.splits));
+        let Choice { tiling, .. } = choice::plain(engine.model(), &outline, spec.sum, Some(results.splits));
         if !matches!(tiling, Tiling::Tiled(_)) {
             return Err(bad("no kernel to take over".to_string()));
         }

@@ -5,6 +5,7 @@ mod generate;
 mod generate_matrix;
 mod launch;
 mod matrix;
+mod own;
 
 use nx_vulkan_ir::program::step::stands_in_loop;
 use nx_vulkan_spirv::generated::Generated;
@@ -23,6 +24,7 @@ pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, 
 pub use generate_matrix::{MatrixTile, Planes, SplitSpec, SplitStage};
 pub use launch::{Choice, Epilogue, Matrix, MergedAxes, Outline, Product, product, product_as};
 pub use matrix::{Form, Prepared, prepare};
+pub(super) use own::OwnNumbers;
 
 /// Constants that are 0 or 1, by their place.
 fn numbered(values: &[bool]) -> Constants {
@@ -38,7 +40,7 @@ impl KernelFamily for DotSpec {
             Tiling::Narrow => "narrow".to_string(),
             Tiling::Tiled(tile) => format!("{}x{}", tile.rows, tile.columns),
             Tiling::Lanes(tile) => format!("lanes_{}x{}", tile.rows, tile.columns()),
-            Tiling::Matrix(tile) => format!("matrix_{0}x{0}", tile.side),
+            Tiling::Matrix(tile) => format!("matrix_{}x{}", tile.rows, tile.columns),
         };
         format!("{}.{tiling}.{}", name_of_ops(prologues.chain(["dot"]).chain(epilogue), "dot"), self.out)
     }
@@ -64,6 +66,8 @@ impl KernelFamily for DotSpec {
             self.low_b_first,
             a_steps,
             b_steps,
+            self.store.by_eight,
+            matches!(self.tiling, Tiling::Matrix(tile) if tile.planes.is_bf16()),
         ])
     }
 
@@ -98,6 +102,7 @@ impl KernelFamily for SplitSpec {
         match self.stage {
             SplitStage::Largest => format!("split.largest.{}", self.dtype),
             SplitStage::Split => format!("split.{}.{}", self.planes.count(), self.dtype),
+            SplitStage::Copy => format!("split.copy.{}", self.dtype),
         }
     }
 
@@ -106,7 +111,9 @@ impl KernelFamily for SplitSpec {
     }
 
     fn constants(&self, _: FloatModes) -> Constants {
-        numbered(&[self.load.along_k, self.load.by_four, self.scaled, self.second])
+        let is_own = self.planes.is_own();
+        let to_bf16 = is_own && self.planes.is_bf16();
+        numbered(&[self.load.along_k, self.load.by_four, self.scaled, self.second, is_own, to_bf16])
     }
 
     fn flops(&self, _: &Arguments<'_>, _: u64) -> Option<u64> {

@@ -1,16 +1,21 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Rows (vectors along k) of a batched matrix as f16 for matrix units: [batch][row][block of k][PLANES][BLOCK], eight f16 to a uvec4, with zeros
-// behind the last element. Where SCALED, each row is scaled by the power of two that brings its largest element into [2^14, 2^15);
-// with two planes, a scaled element is hi + lo / 2048, to 21 bits at least, with one it is hi, exactly: elements of which this is not
-// true are lost, and so are rows whose scales could leave the range of f32 on the way.
-// Parameters: rows, contracted k, batches, parts of which the largest values are known, contracted elements of a part.
+// Rows (vectors along k) of a batched matrix as f16 for matrix units: [batch][row][block of k][PLANES][BLOCK], eight f16
+// to a uvec4, with zeros behind the last element. Where SCALED, each row is scaled by the power of two that brings its
+// largest element into [2^14, 2^15); with two planes, a scaled element is hi + lo / 2048, to 21 bits at least, with one it
+// is hi, exactly: elements of which this is not true are lost, and so are rows whose scales could leave the range of f32
+// on the way. IN_ORDER, one plane of f16 or bf16 lies as dot_own.comp loads it: [batch][16 rows][32 of k][half of the
+// rows][row][eight of k].
+// Parameters: rows, contracted k, batches, parts of which the largest values are known, contracted elements of a part,
+// rows of a batch with those that pad it, in sixteens.
 #include "params.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint ALONG_K = 1u;
 layout(constant_id = 1) const uint BY_FOUR = 1u;
 layout(constant_id = 2) const uint SCALED = 1u;
+layout(constant_id = 4) const uint IN_ORDER = 0u;
+layout(constant_id = 5) const uint TO_BF16 = 0u;
 
 #define WIDTH (PLANES * BLOCK / 8)
 
@@ -42,7 +47,8 @@ bool put(const in uint row, const in uint blocks, const in uint k, const in floa
     bool lost = false;
     [[unroll]] for (uint i = 0u; i < 4u; ++i) {
         vec2 scaled = vec2(x[2u * i], x[2u * i + 1u]) * scale;
-        high[i] = packHalf2x16(scaled) ^ zero;
+        uvec2 bits = floatBitsToUint(scaled);
+        high[i] = TO_BF16 != 0u ? bits.x >> 16 | bits.y & 0xffff0000u : packHalf2x16(scaled) ^ zero;
         if (PLANES == 2 || SCALED != 0u) {
             vec2 rest = scaled - unpackHalf2x16(high[i]);
 #if PLANES == 2
@@ -56,6 +62,11 @@ bool put(const in uint row, const in uint blocks, const in uint k, const in floa
         }
     }
     uint at = (row * blocks + k / BLOCK) * WIDTH + k % BLOCK / 8u;
+    if (IN_ORDER != 0u) {
+        uint batch = row / nx_param(0u), m = row % nx_param(0u);
+        uint slice = (batch * nx_param(5u) + m / 16u) * (blocks * (BLOCK / 32u)) + k / 32u;
+        at = slice * 64u + m % 16u * 4u + k % 32u / 8u;
+    }
     slot_store(at, high);
 #if PLANES == 2
     slot_store(at + BLOCK / 8u, low);

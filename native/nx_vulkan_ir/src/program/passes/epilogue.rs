@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::Target;
 use super::rewrite::Rewriter;
-use crate::program::epilogue::{MATRIX_MAX_BYTES, MATRIX_MIN_DEPTH};
+use crate::program::epilogue::{MATRIX_MAX_BYTES, matrix_min_depth};
 use crate::program::step::stands_in_loop;
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
 use crate::{DType, Result, Type};
@@ -120,7 +120,7 @@ fn runs_on_units(program: &Program, product: &Instruction, target: &Target) -> b
     let bytes = element_bytes * (a.elements() + b.elements());
     has_units
         && is_one_type
-        && depth >= MATRIX_MIN_DEPTH
+        && depth >= matrix_min_depth(a.dtype)
         && bytes <= MATRIX_MAX_BYTES
         && flops >= Some(MIN_OPERATIONS_OF_UNITS)
 }

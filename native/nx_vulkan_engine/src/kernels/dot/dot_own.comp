@@ -1,0 +1,154 @@
+#version 460
+#pragma use_vulkan_memory_model
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+// Batched product of f16 or bf16 matrices with f32 sums on matrix units: TILE_M x TILE_N results per workgroup,
+// OWN_M x OWN_N per subgroup of 32, 64 contracted elements per step. Elements go from memory to the units without
+// shared memory and its barriers, right from operands that are contiguous along k, or from what split.comp wrote.
+// Invocations hold matrices as NVIDIA's do, which `Engine::holds_matrices_in_order` makes sure of: invocation 4 g + t
+// has of row (or column) g, and then of row g + 8, elements 2 t, 2 t + 1, 2 t + 8, 2 t + 9 along k. Which of 32
+// elements along k these are is free, as long as it is the same for both operands: here they are the eight neighbours
+// from 8 t on, four for each of two matrices, so that an invocation loads 16 bytes at once.
+// float16_t stands for bf16, too, which the linker makes of it.
+// Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of 64), splits, and for A
+// and for B: uvec4 from 16 rows to the next, from 8 to the next 8 of them, from a row to the next, from 32 elements along
+// k to the next; batches of the inner axis, and uvec4 from an outer one and an inner one to the next.
+#include "params.glsl"
+
+#define SUBGROUPS (TILE_M / OWN_M * (TILE_N / OWN_N))
+#define FRAGMENTS_M (OWN_M / 16)
+#define FRAGMENTS_N (OWN_N / 16)
+// 16 rows and 32 columns of a subgroup's results on their way out. More shared memory would keep workgroups away: NVIDIA's
+// driver gives a multiprocessor little more than the 48 KB that one of them may have.
+#define STRIP 9
+#define ROOM (16 * STRIP)
+// The same of 16-bit numbers: uvec4 from one row to the next.
+#define EIGHTS_PITCH (OWN_N / 8 + 1)
+
+layout(local_size_x = SUBGROUPS * 32) in;
+
+// Whether four neighbouring results are stored at a time.
+layout(constant_id = 4) const uint STORE_BY_FOUR = 1u;
+// Whether eight are, which have the type of the operands.
+layout(constant_id = 11) const uint STORE_BY_EIGHT = 0u;
+// Whether that is bf16, to which drivers don't promise to round to the nearest.
+layout(constant_id = 12) const uint TO_BF16 = 0u;
+
+uvec4 slot_a_block(const in uint at) { return uvec4(at); }
+uvec4 slot_b_block(const in uint at) { return uvec4(at + 1u); }
+// One result, and four neighbours of a row; `at` counts groups of four.
+void slot_store(const in uint at, const in float value) {}
+void slot_store_four(const in uint at, const in vec4 value) {}
+// Eight neighbours; `at` counts groups of eight.
+void slot_store_eight(const in uint at, const in uvec4 value) {}
+
+shared uvec4 tiles[SUBGROUPS * ROOM];
+
+#include "matrix_fragments.glsl"
+
+#define R4 vec4
+#include "dot_store.glsl"
+
+// Two numbers as words of 16 bits, rounded to the nearest, ties to even.
+uint rounded(const in vec2 x) {
+    if (TO_BF16 == 0u) return packFloat2x16(f16vec2(x));
+    uvec2 bits = floatBitsToUint(x);
+    bits = mix(bits + 0x7fffu + (bits >> 16 & 1u), uvec2(0x7fc00000u), greaterThan(bits & 0x7fffffffu, uvec2(0x7f800000u)));
+    return bits.x >> 16 | (bits.y & 0xffff0000u);
+}
+
+void main() {
+#include "dot_tile.glsl"
+    uint slices = (depth + 63u) / 64u * 2u, first = split * (chunk / 32u), end = min(first + chunk / 32u, slices);
+
+    uint own_m = gl_SubgroupID / (TILE_N / OWN_N) * OWN_M, own_n = gl_SubgroupID % (TILE_N / OWN_N) * OWN_N;
+    uint g = gl_SubgroupInvocationID / 4u, t = gl_SubgroupInvocationID % 4u;
+    uint a_16 = nx_param(6u), a_8 = nx_param(7u), a_32 = nx_param(9u);
+    uint b_16 = nx_param(13u), b_8 = nx_param(14u), b_32 = nx_param(16u);
+    uint a_at = batch / nx_param(10u) * nx_param(11u) + batch % nx_param(10u) * nx_param(12u)
+              + (m0 + own_m) / 16u * a_16 + g * nx_param(8u) + t;
+    uint b_at = batch / nx_param(17u) * nx_param(18u) + batch % nx_param(17u) * nx_param(19u)
+              + (n0 + own_n) / 16u * b_16 + g * nx_param(15u) + t;
+
+    Sums sums[FRAGMENTS_M][FRAGMENTS_N];
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i)
+        [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) sums[i][j] = Sums(0.0);
+
+// Rows g and g + 8 of each 16, 32 elements along k.
+#define FETCH(a, b, slice) \
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) \
+        [[unroll]] for (uint h = 0u; h < 2u; ++h) a[2u * i + h] = slot_a_block(a_at + (slice) * a_32 + i * a_16 + h * a_8); \
+    [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) \
+        [[unroll]] for (uint h = 0u; h < 2u; ++h) b[2u * j + h] = slot_b_block(b_at + (slice) * b_32 + j * b_16 + h * b_8);
+#define HALF(low, high, k) uvec4(low[2u * k], low[2u * k + 1u], high[2u * k], high[2u * k + 1u])
+#define MULTIPLY(a, b) \
+    [[unroll]] for (uint k = 0u; k < 2u; ++k) { \
+        MatrixA x[FRAGMENTS_M]; \
+        [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) { \
+            uvec4 held = HALF(a[2u * i], a[2u * i + 1u], k); \
+            HOLD(x[i], held) \
+        } \
+        [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) { \
+            uvec4 held = HALF(b[2u * j], b[2u * j + 1u], k); \
+            MatrixB y; \
+            HOLD(y, held) \
+            [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) sums[i][j] = coopMatMulAdd(x[i], y, sums[i][j]); \
+        } \
+    }
+
+#if AHEAD
+    // Two slices are on their way while others are multiplied. Two sets of registers take turns, since copies would take
+    // time.
+    uvec4 a_even[2 * FRAGMENTS_M], b_even[2 * FRAGMENTS_N], a_odd[2 * FRAGMENTS_M], b_odd[2 * FRAGMENTS_N];
+    if (first < end) {
+        FETCH(a_even, b_even, first)
+        FETCH(a_odd, b_odd, first + 1u)
+    }
+    [[dont_unroll]] for (uint slice = first; slice < end; slice += 2u) {
+        bool more = slice + 2u < end;
+        MULTIPLY(a_even, b_even)
+        if (more) {
+            FETCH(a_even, b_even, slice + 2u)
+        }
+        MULTIPLY(a_odd, b_odd)
+        if (more) {
+            FETCH(a_odd, b_odd, slice + 3u)
+        }
+    }
+#else
+    // Other workgroups stand in for those that wait.
+    [[dont_unroll]] for (uint slice = first; slice < end; ++slice) {
+        uvec4 a[2 * FRAGMENTS_M], b[2 * FRAGMENTS_N];
+        FETCH(a, b, slice)
+        MULTIPLY(a, b)
+    }
+#endif
+
+    // Two neighbours of a row, g or g + 8, are rounded at once and go through shared memory as a word.
+    if (STORE_BY_EIGHT != 0u) {
+        uint room = gl_SubgroupID * ROOM, line = (split * batches + batch) * rows;
+        [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) {
+            subgroupBarrier();
+            [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) {
+                [[unroll]] for (uint p = 0u; p < 4u; ++p) {
+                    uint to = room + (g + p / 2u * 8u) * EIGHTS_PITCH + 2u * j + p % 2u;
+                    tiles[to][t] = rounded(vec2(sums[i][j][2u * p], sums[i][j][2u * p + 1u]));
+                }
+            }
+            subgroupBarrier();
+            [[unroll]] for (uint e = 0u; e < OWN_N / 16u; ++e) {
+                uint at = e * 32u + gl_SubgroupInvocationID, r = at / (OWN_N / 8u), c = at % (OWN_N / 8u);
+                uint m = m0 + own_m + 16u * i + r, n = n0 + own_n + 8u * c;
+                if (m < rows && n < columns) slot_store_eight(((line + m) * columns + n) / 8u, tiles[room + r * EIGHTS_PITCH + c]);
+            }
+        }
+        return;
+    }
+
+#define RESULTS(value, m, n)
+#include "matrix_results.glsl"
+}

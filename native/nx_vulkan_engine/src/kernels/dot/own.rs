@@ -1,0 +1,80 @@
+//! Whether invocations hold matrices as `dot_own.comp` counts on, which Vulkan leaves to devices: a product tells.
+
+use half::{bf16, f16};
+use once_cell::sync::OnceCell;
+
+use super::launch::{Choice, Matrix, MergedAxes, Product, product_as};
+use super::{MatrixTile, Planes, Tiling};
+use crate::kernels::Compile;
+use crate::{CType, DType, Engine, Error, Result, Tensor, Type};
+
+/// What was found for f16 and for bf16.
+#[derive(Debug, Default)]
+pub(in crate::kernels) struct OwnNumbers([OnceCell<bool>; 2]);
+
+/// Rows, columns and contracted elements of the product that is tried.
+const SIDE: u64 = 64;
+
+impl Engine {
+    /// Whether matrix units take f16, and bf16, operands of a product as they are, for products of such a type. The first
+    /// question about each runs a small product and waits for it.
+    ///
+    /// # Errors
+    /// `NeedsCompile` where that is refused; what launching may fail with.
+    pub fn takes_own_numbers(&self, product: DType, compile: Compile) -> Result<[bool; 2]> {
+        if self.capture().is_some() {
+            return self.uncaptured().takes_own_numbers(product, compile);
+        }
+        let caps = self.caps();
+        let is_nvidia = self.model().class.is_nvidia();
+        let has = |planes: Planes| is_nvidia && caps.cooperative_matrix && (!planes.is_bf16() || caps.bfloat16_matrix);
+        let (place, planes) = match product {
+            DType::Bf16 => (1, Planes::OwnBf16),
+            DType::F16 | DType::F8E5M2 | DType::F8E4M3Fn => (0, Planes::OwnF16),
+            _ => return Ok([false; 2]),
+        };
+        if !has(planes) {
+            return Ok([false; 2]);
+        }
+        let found = &self.kernel_cache().own_numbers.0[place];
+        if compile == Compile::Refused && found.get().is_none() {
+            return Err(Error::NeedsCompile);
+        }
+        let is_so = *found.get_or_try_init(|| self.multiplies(planes))?;
+        Ok([place == 0 && is_so, place == 1 && is_so])
+    }
+
+    /// Whether kernels for such numbers give the product of two matrices of whole numbers, rounded to the nearest.
+    fn multiplies(&self, planes: Planes) -> Result<bool> {
+        let Some(dtype) = planes.own_type() else { return Ok(false) };
+        let ty = Type::new(dtype, &[1, SIDE, SIDE]);
+        // Sums up to 2^14, which bf16 and f16 often lie half between.
+        let values = |seed: u32| (1..=(SIDE * SIDE) as u32).map(move |i| (i.wrapping_mul(seed) >> 16) as i32 % 31 - 13);
+        let round = |value: i32| match dtype {
+            DType::Bf16 => bf16::from_f32(value as f32).to_bits(),
+            _ => f16::from_f32(value as f32).to_bits(),
+        };
+        let upload = |seed: u32| {
+            let bytes: Vec<u8> = values(seed).flat_map(|value| round(value).to_ne_bytes()).collect();
+            Tensor::from_nx_bytes(self, &ty, &bytes)
+        };
+        let seeds = [0x9e37_79b1, 0x85eb_ca77];
+        let matrix = |tensor: Tensor| Matrix {
+            tensor,
+            batch: MergedAxes::new(&[1], &[0]),
+            free: MergedAxes::new(&[SIDE], &[SIDE as i64]),
+            depth: MergedAxes::new(&[SIDE], &[1]),
+        };
+        let [a, b] = [matrix(upload(seeds[0])?), matrix(upload(seeds[1])?)];
+        let out = Tensor::uninitialized(self, &Type::new(dtype, &[1, SIDE, SIDE]))?;
+        let p = Product { a, b, prologues: [None, None], out: &out, epilogue: None };
+        let tile = MatrixTile::all(planes).last();
+        let Some(tile) = tile else { return Ok(false) };
+        product_as(self, &p, CType::F32, Choice { tiling: Tiling::Matrix(tile), splits: 1 }, Compile::Allowed)?;
+        let [a, b] = seeds.map(|seed| values(seed).collect::<Vec<i32>>());
+        let side = SIDE as usize;
+        let sum = |at: usize| -> i32 { (0..side).map(|k| a[at / side * side + k] * b[at % side * side + k]).sum() };
+        let got = out.to_nx_bytes(self, None)?;
+        Ok(got.chunks_exact(2).enumerate().all(|(at, bytes)| bytes == round(sum(at)).to_ne_bytes()))
+    }
+}
