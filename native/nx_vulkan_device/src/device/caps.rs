@@ -7,6 +7,7 @@ use vulkano::VulkanObject;
 use vulkano::device::physical::{PhysicalDevice, PhysicalDeviceType, SubgroupFeatures};
 use vulkano::device::{DeviceFeatures, DeviceProperties};
 use vulkano::memory::{MemoryHeapFlags, MemoryPropertyFlags};
+use vulkano::shader::ShaderStages;
 
 use super::{DeviceInfo, DeviceKind, bfloat16};
 
@@ -85,8 +86,8 @@ pub struct Caps {
     pub subgroup_extended_types: bool,
     pub subgroup_size_control: bool,
     pub compute_full_subgroups: bool,
-    /// `VK_KHR_cooperative_matrix` with products of 16 x 16 x 16 f16 numbers and f32 sums in subgroups of 32, and what kernels
-    /// need beside it.
+    /// `VK_KHR_cooperative_matrix` with products of 16 x 16 x 16 f16 numbers and f32 sums in subgroups of 32 (those of the
+    /// device, or those that pipelines may ask for), and what kernels need beside it.
     pub cooperative_matrix: bool,
     /// Kernels that multiply f32 exactly as three bf16 parts on matrix units pay: beside `cooperative_matrix`,
     /// `VK_KHR_shader_bfloat16` with products of 16 x 16 x 16 bf16 numbers and f32 sums, votes in subgroups, and 64 warps per
@@ -247,6 +248,9 @@ impl Caps {
     }
 }
 
+/// Invocations of a subgroup of a kernel for matrix units.
+pub const MATRIX_SUBGROUP_SIZE: u32 = 32;
+
 /// Which kernels for matrix units the device gets.
 #[derive(Default)]
 struct MatrixUnits {
@@ -260,7 +264,7 @@ fn matrix_units(device: &PhysicalDevice, enabled: &Features) -> MatrixUnits {
         && known.vulkan_memory_model
         && known.shader_float16
         && known.compute_full_subgroups
-        && [p.subgroup_size, p.min_subgroup_size, p.max_subgroup_size] == [Some(32); 3];
+        && has_matrix_subgroups(p, known.subgroup_size_control);
     if !needed {
         return MatrixUnits::default();
     }
@@ -275,6 +279,16 @@ fn matrix_units(device: &PhysicalDevice, enabled: &Features) -> MatrixUnits {
         && subgroup_ops(p).vote
         && p.shader_warps_per_sm == Some(64);
     MatrixUnits { float16, bfloat16 }
+}
+
+/// Whether compute pipelines have subgroups of `MATRIX_SUBGROUP_SIZE`: all of them, or those that ask for it.
+fn has_matrix_subgroups(p: &DeviceProperties, controls_size: bool) -> bool {
+    let [least, most] = [p.min_subgroup_size, p.max_subgroup_size].map(|size| size.or(p.subgroup_size));
+    let is_fixed = least == most;
+    let can_ask =
+        controls_size && p.required_subgroup_size_stages.is_some_and(|stages| stages.intersects(ShaderStages::COMPUTE));
+    let is_within = least <= Some(MATRIX_SUBGROUP_SIZE) && most >= Some(MATRIX_SUBGROUP_SIZE);
+    least.is_some() && is_within && (is_fixed || can_ask)
 }
 
 /// Whether these are products of 16 x 16 x 16 numbers of a type with f32 sums.
@@ -333,7 +347,6 @@ fn memory_type(heap: u32, flags: MemoryPropertyFlags) -> MemoryTypeInfo {
 }
 
 fn subgroup_ops(p: &DeviceProperties) -> SubgroupOps {
-    use vulkano::shader::ShaderStages;
     let in_compute = p.subgroup_supported_stages.is_some_and(|s| s.intersects(ShaderStages::COMPUTE));
     let ops = match p.subgroup_supported_operations {
         Some(ops) if in_compute => ops,

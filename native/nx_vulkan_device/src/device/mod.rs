@@ -6,7 +6,7 @@ mod instance;
 mod open;
 mod select;
 
-pub use caps::{Caps, FloatControls, HeapInfo, MemoryTypeInfo, SubgroupOps};
+pub use caps::{Caps, FloatControls, HeapInfo, MATRIX_SUBGROUP_SIZE, MemoryTypeInfo, SubgroupOps};
 pub use instance::describe;
 pub use instance::{Validation, ValidationLog};
 pub use open::OpenDevice;

@@ -21,7 +21,7 @@ use vulkano::device::Device;
 
 use super::statistics::{Statistics, statistics};
 use super::{Interface, PipelineKey, capabilities, disk_cache};
-use crate::device::OpenDevice;
+use crate::device::{Caps, MATRIX_SUBGROUP_SIZE, OpenDevice};
 
 /// The disk cache is written after this many new pipelines, and when the engine is dropped.
 const STORE_EVERY_PIPELINES: u32 = 16;
@@ -388,9 +388,9 @@ impl PipelineStore {
         handles.layout = create_layout(device, handles.set_layout, interface.push_bytes())?;
         let module = create_module(device, spirv)?;
         let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
-        let flags = stage_flags(spirv);
+        let subgroups = Subgroups::of(spirv, caps);
         let asks = caps.pipeline_statistics;
-        let created = create_pipeline(device, *cache, module, handles.layout, spec, flags, asks);
+        let created = create_pipeline(device, *cache, module, handles.layout, spec, subgroups, asks);
         drop(cache);
         // SAFETY: a module may be destroyed as soon as its pipelines exist.
         unsafe {
@@ -493,11 +493,23 @@ fn create_module(device: &Device, spirv: &[u32]) -> Result<vk::ShaderModule> {
     checked("vkCreateShaderModule", result, module)
 }
 
-/// Kernels for matrix units count on whole subgroups, which `Caps::cooperative_matrix` stands for.
-fn stage_flags(spirv: &[u32]) -> vk::PipelineShaderStageCreateFlags {
-    match capabilities(spirv).any(|capability| capability == Capability::CooperativeMatrixKHR) {
-        true => vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS,
-        false => vk::PipelineShaderStageCreateFlags::empty(),
+/// What a kernel counts on. Those for matrix units count on whole subgroups of `MATRIX_SUBGROUP_SIZE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Subgroups {
+    Any,
+    /// Whole ones, of the size that the device has.
+    Whole,
+    /// Whole ones of this size, where the driver may take others.
+    Sized(u32),
+}
+
+impl Subgroups {
+    fn of(spirv: &[u32], caps: &Caps) -> Subgroups {
+        match capabilities(spirv).any(|capability| capability == Capability::CooperativeMatrixKHR) {
+            true if caps.min_subgroup_size == caps.max_subgroup_size => Subgroups::Whole,
+            true => Subgroups::Sized(MATRIX_SUBGROUP_SIZE),
+            false => Subgroups::Any,
+        }
     }
 }
 
@@ -507,7 +519,7 @@ fn create_pipeline(
     module: vk::ShaderModule,
     layout: vk::PipelineLayout,
     spec: &[(u32, u32)],
-    flags: vk::PipelineShaderStageCreateFlags,
+    subgroups: Subgroups,
     asks: bool,
 ) -> Result<vk::Pipeline> {
     let values: Vec<u32> = spec.iter().map(|&(_, value)| value).collect();
@@ -517,12 +529,21 @@ fn create_pipeline(
         .map(|(&(id, _), offset)| vk::SpecializationMapEntry::default().constant_id(id).offset(offset).size(4))
         .collect();
     let specialization = vk::SpecializationInfo::default().map_entries(&entries).data(bytemuck::cast_slice(&values));
-    let stage = vk::PipelineShaderStageCreateInfo::default()
-        .flags(flags)
+    let whole = match subgroups {
+        Subgroups::Any => vk::PipelineShaderStageCreateFlags::empty(),
+        Subgroups::Whole | Subgroups::Sized(_) => vk::PipelineShaderStageCreateFlags::REQUIRE_FULL_SUBGROUPS,
+    };
+    let mut size = vk::PipelineShaderStageRequiredSubgroupSizeCreateInfo::default();
+    let mut stage = vk::PipelineShaderStageCreateInfo::default()
+        .flags(whole)
         .stage(vk::ShaderStageFlags::COMPUTE)
         .module(module)
         .name(ENTRY_POINT)
         .specialization_info(&specialization);
+    if let Subgroups::Sized(invocations) = subgroups {
+        size = size.required_subgroup_size(invocations);
+        stage = stage.push_next(&mut size);
+    }
     let captures =
         if asks { vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR } else { vk::PipelineCreateFlags::empty() };
     let info = vk::ComputePipelineCreateInfo::default().flags(captures).stage(stage).layout(layout);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nx_vulkan_engine::kernels::dot::{
-    Choice, Matrix, MergedAxes, Product, Tile, Tiling, candidates, choose, product_as,
+    Choice, Matrix, MergedAxes, Outline, Product, Tiling, candidates, choose, matrix_candidates, product_as,
 };
 use nx_vulkan_engine::{Compile, DType, Engine, Result, Tensor, Type};
 
@@ -23,7 +23,7 @@ const AMD: u32 = 0x1002;
 #[derive(Debug)]
 pub struct OfTile {
     pub dtype: DType,
-    pub tile: Tile,
+    pub tiling: Tiling,
     pub registers: u64,
     pub spills: u64,
     pub subgroups: u64,
@@ -33,7 +33,18 @@ pub struct OfTile {
     pub chosen: bool,
 }
 
-fn compile(engine: &Arc<Engine>, dtype: DType, tile: Tile, chosen: Option<Tile>) -> Result<Option<OfTile>> {
+/// Rows, columns, contracted elements of a step, and invocations.
+fn sizes(tiling: Tiling) -> Option<[u64; 4]> {
+    let (rows, columns, block, invocations) = match tiling {
+        Tiling::Tiled(tile) => (tile.rows, tile.columns, tile.block(), tile.invocations()),
+        Tiling::Matrix(tile) => (tile.rows, tile.columns, tile.block(), tile.invocations()),
+        Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) => return None,
+    };
+    Some([rows.into(), columns.into(), block, invocations.into()])
+}
+
+fn compile(engine: &Arc<Engine>, dtype: DType, tiling: Tiling, chosen: Tiling) -> Result<Option<OfTile>> {
+    let Some([rows, columns, block, invocations]) = sizes(tiling) else { return Ok(None) };
     let tensor = || Tensor::uninitialized(engine, &Type::new(dtype, &[1, SIDE, SIDE]));
     let (a, b, out) = (tensor()?, tensor()?, tensor()?);
     let matrix = |t: &Tensor, strides: [i64; 2]| Matrix {
@@ -51,33 +62,34 @@ fn compile(engine: &Arc<Engine>, dtype: DType, tile: Tile, chosen: Option<Tile>)
         epilogue: None,
     };
     let before: Vec<_> = engine.pipelines().iter().map(|p| p.key()).collect();
-    product_as(engine, &p, dtype.ctype(), Choice { tiling: Tiling::Tiled(tile), splits: 1 }, Compile::Allowed)?;
+    product_as(engine, &p, dtype.ctype(), Choice { tiling, splits: 1 }, Compile::Allowed)?;
     engine.wait()?;
-    let name = format!("dot.{}x{}.{dtype}", tile.rows, tile.columns);
+    let units = if matches!(tiling, Tiling::Matrix(_)) { "matrix_" } else { "" };
+    let name = format!("dot.{units}{rows}x{columns}.{dtype}");
     let new = engine.pipelines().into_iter().find(|p| !before.contains(&p.key()) && p.name().starts_with(&name));
     let Some(statistics) = new.as_ref().and_then(|p| p.statistics()) else { return Ok(None) };
     let subgroup = if statistics.subgroup_size > 0 { statistics.subgroup_size } else { engine.caps().subgroup_size };
-    let subgroups = f64::from(tile.invocations()) / f64::from(subgroup.max(1));
-    let multiplications = f64::from(tile.rows * tile.columns) * tile.block() as f64;
+    let subgroups = invocations as f64 / f64::from(subgroup.max(1));
+    let multiplications = (rows * columns * block) as f64;
     Ok(Some(OfTile {
         dtype,
-        tile,
+        tiling,
         registers: statistics.registers.unwrap_or(0),
         spills: statistics.spills.unwrap_or(0),
         subgroups: statistics.subgroups.unwrap_or(0),
         cycles: statistics.cycles.unwrap_or(0) as f64 * subgroups / multiplications * 1e3,
-        chosen: Some(tile) == chosen,
+        chosen: tiling == chosen,
     }))
 }
 
-/// All tiles of f32 and f64.
+/// All tiles of f32 and f64, and those of f16 and bf16 on matrix units.
 pub fn tiles(engine: &Arc<Engine>, outcome: &mut Outcome) -> Vec<OfTile> {
     let mut found = vec![];
-    for dtype in [DType::F32, DType::F64] {
+    for dtype in [DType::F32, DType::F64, DType::F16, DType::Bf16] {
         if dtype == DType::F64 && !engine.caps().shader_float64 {
             continue;
         }
-        let outline = nx_vulkan_engine::kernels::dot::Outline {
+        let outline = Outline {
             batches: 1,
             rows: LARGE,
             columns: LARGE,
@@ -88,33 +100,31 @@ pub fn tiles(engine: &Arc<Engine>, outcome: &mut Outcome) -> Vec<OfTile> {
             precision: engine.precision(),
             own: [false; 2],
         };
-        let chosen = match choose(engine.model(), &outline, dtype.ctype()).tiling {
-            Tiling::Tiled(tile) => Some(tile),
-            _ => None,
-        };
-        let mut tiles: Vec<Tile> = vec![];
-        for (tile, _) in candidates(engine.model(), &outline, dtype.ctype()) {
-            if !tiles.contains(&tile) {
-                tiles.push(tile);
+        let (model, sum) = (engine.model(), dtype.ctype());
+        let chosen = choose(model, &outline, sum).tiling;
+        let mut tilings: Vec<Tiling> = vec![];
+        let plain = candidates(model, &outline, sum).into_iter().map(|(tile, _)| Tiling::Tiled(tile));
+        let units = matrix_candidates(model, &outline, sum).into_iter().map(|(tile, ..)| Tiling::Matrix(tile));
+        // Plain tiles of narrow types are those of f32.
+        let wide = dtype.size_bytes() >= 4;
+        for tiling in plain.filter(|_| wide).chain(units.filter(|_| !wide)) {
+            if !tilings.contains(&tiling) {
+                tilings.push(tiling);
             }
         }
-        for tile in tiles {
-            match compile(engine, dtype, tile, chosen) {
+        for tiling in tilings {
+            match compile(engine, dtype, tiling, chosen) {
                 Ok(of_tile) => found.extend(of_tile),
-                Err(error) => outcome.note(&format!("tile {}x{} {dtype}", tile.rows, tile.columns), Err(error)),
+                Err(error) => outcome.note(&format!("{tiling:?} {dtype}"), Err(error)),
             }
         }
     }
     if engine.caps().vendor_id == AMD {
-        for dtype in [DType::F32, DType::F64] {
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::Bf16] {
             let of_type = || found.iter().filter(|t| t.dtype == dtype);
             let best = of_type().map(|t| t.cycles).fold(f64::INFINITY, f64::min);
             for t in of_type().filter(|t| t.chosen && t.cycles > MOST_OF_BEST * best) {
-                let (rows, columns) = (t.tile.rows, t.tile.columns);
-                outcome.fail(format!(
-                    "{dtype}: tiles of {rows}x{columns} take {:.2} cycles, the best {best:.2}",
-                    t.cycles
-                ));
+                outcome.fail(format!("{dtype}: {:?} takes {:.2} cycles, the best {best:.2}", t.tiling, t.cycles));
             }
         }
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
+use nx_vulkan_engine::kernels::dot::Tiling;
 use nx_vulkan_engine::{Engine, Pipeline, Statistics};
 
 use crate::Outcome;
@@ -84,22 +85,22 @@ fn tiles(page: &mut String, tiles: &[OfTile]) -> std::fmt::Result {
     writeln!(page, "| tile | own | teams x depth | type | registers | spilled | subgroups | cycles |")?;
     writeln!(page, "|---|---|---|---|---:|---:|---:|---:|")?;
     for t in tiles {
-        let tile = t.tile;
+        let chosen = if t.chosen { " *" } else { "" };
+        let (tile, own, teams) = match t.tiling {
+            Tiling::Tiled(t) => (
+                format!("{}x{}{chosen}", t.rows, t.columns),
+                format!("{}x{}", t.own_rows, t.own_columns),
+                format!("{}x{}", t.slices, t.depth),
+            ),
+            Tiling::Matrix(t) => {
+                (format!("{}x{} on units{chosen}", t.rows, t.columns), "-".into(), format!("1x{}", t.block()))
+            }
+            Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) => continue,
+        };
         writeln!(
             page,
-            "| {}x{}{} | {}x{} | {}x{} | {} | {} | {} | {} | {:.2} |",
-            tile.rows,
-            tile.columns,
-            if t.chosen { " *" } else { "" },
-            tile.own_rows,
-            tile.own_columns,
-            tile.slices,
-            tile.depth,
-            t.dtype,
-            t.registers,
-            t.spills,
-            t.subgroups,
-            t.cycles
+            "| {tile} | {own} | {teams} | {} | {} | {} | {} | {:.2} |",
+            t.dtype, t.registers, t.spills, t.subgroups, t.cycles
         )?;
     }
     Ok(())

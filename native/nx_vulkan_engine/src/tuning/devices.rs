@@ -128,7 +128,7 @@ fn rx_6800() -> Caps {
 
 /// An AMD RX 7900 XTX by RADV, whose cooperative matrices come with subgroups of two sizes.
 fn rx_7900_xtx() -> Caps {
-    Caps { processors: Some(96), ..rx_6800() }
+    Caps { cooperative_matrix: true, processors: Some(96), ..rx_6800() }
 }
 
 /// An AMD Instinct MI210.
