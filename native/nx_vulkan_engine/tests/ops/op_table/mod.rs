@@ -12,6 +12,7 @@ mod epilogue;
 mod fold;
 mod fourier;
 mod layouts;
+mod narrow_products;
 mod order;
 mod orders;
 mod orthogonal;
