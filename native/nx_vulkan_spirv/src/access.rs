@@ -386,6 +386,9 @@ fn narrow(code: &mut Code<'_, '_>, element: Element, value: Word) -> Result<Word
 fn to_bits(code: &mut Code<'_, '_>, element: Element, value: Word) -> Result<Word> {
     match element {
         Element::Typed(dtype) if dtype != DType::U8 && dtype != DType::U16 => {
+            if let Some(&bits) = code.narrowed.get(&(value, dtype)) {
+                return Ok(bits);
+            }
             code.call(&format!("nx_store_{dtype}"), &[value])
         }
         _ => Ok(value),
@@ -398,7 +401,9 @@ pub fn canonical(code: &mut Code<'_, '_>, dtype: DType, value: Word) -> Result<W
         return Ok(value);
     }
     let raw = code.call(&format!("nx_store_{dtype}"), &[value])?;
-    code.call(&format!("nx_load_{dtype}"), &[raw])
+    let value = code.call(&format!("nx_load_{dtype}"), &[raw])?;
+    code.narrowed.insert((value, dtype), raw);
+    Ok(value)
 }
 
 /// Loads element `index` of the array at parameter word `address`.

@@ -42,6 +42,8 @@ pub struct Library {
     fused: HashMap<FunctionRef, FunctionRef>,
     /// The `_rounded` twin of a function, for devices that round quotients and square roots of its type rightly.
     rounded: HashMap<FunctionRef, FunctionRef>,
+    /// The `_halves` twin of a function, for devices that convert f16 rightly.
+    halves: HashMap<FunctionRef, FunctionRef>,
     /// Functions with a twin that compute with f64.
     of_f64: HashSet<FunctionRef>,
 }
@@ -89,7 +91,9 @@ impl Library {
             });
         }
         for (name, function) in names {
-            for (twins, form) in [(&mut library.fused, "fused"), (&mut library.rounded, "rounded")] {
+            for (twins, form) in
+                [(&mut library.fused, "fused"), (&mut library.rounded, "rounded"), (&mut library.halves, "halves")]
+            {
                 if let Some(&twin) = library.exports.get(&format!("{name}_{form}")) {
                     twins.insert(function, twin);
                     if name.contains("f64") {
@@ -103,6 +107,9 @@ impl Library {
 
     /// The function to call for `function` on a device with such arithmetic.
     pub fn twin(&self, function: FunctionRef, modes: FloatModes) -> FunctionRef {
+        if let Some(&twin) = self.halves.get(&function).filter(|_| modes.halves) {
+            return twin;
+        }
         let is_f64 = self.of_f64.contains(&function);
         let rounds = if is_f64 { modes.exact_f64 } else { modes.rounded };
         let fuses = modes.fused || is_f64 && modes.exact_f64;

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use nx_vulkan_ir::{Error, Result};
+use nx_vulkan_ir::{DType, Error, Result};
 use rspirv::binary::Assemble;
 use rspirv::dr::{Block, Function, Instruction, Module, Operand};
 use rspirv::spirv::{
@@ -27,6 +27,8 @@ pub struct FloatModes {
     pub fused: bool,
     /// Quotients and square roots of f32 are the rounded ones, denormal or not.
     pub rounded: bool,
+    /// Conversions between f16 and f32 are the ones of the scalar library, but for NaN.
+    pub halves: bool,
     /// Bytes from where an operand begins may take more than 32 bits.
     pub far: bool,
 }
@@ -291,7 +293,8 @@ impl<'l> Linker<'l> {
     }
 
     fn import_function(&mut self, function: FunctionRef) -> Result<(Word, Signature)> {
-        let function = self.library.twin(function, self.modes);
+        let function =
+            self.library.twin(function, FloatModes { halves: self.modes.halves && !self.bfloat16, ..self.modes });
         if let Some(known) = self.imported.get(&function) {
             return Ok(known.clone());
         }
@@ -477,6 +480,7 @@ impl<'l> Linker<'l> {
             variables: vec![],
             params: HashMap::new(),
             bases: HashMap::new(),
+            narrowed: HashMap::new(),
             rare: None,
         };
         let result = emit(&mut code, &parameters)?;
@@ -543,6 +547,7 @@ impl<'l> Linker<'l> {
                 }
                 (Op::TypeInt, 16) => capabilities.extend([Capability::StorageBuffer16BitAccess, Capability::Int16]),
                 (Op::TypeInt, 64) => capabilities.push(Capability::Int64),
+                (Op::TypeFloat, 16) if !self.bfloat16 => capabilities.push(Capability::Float16),
                 (Op::TypeFloat, 64) => capabilities.push(Capability::Float64),
                 _ => {}
             }
@@ -627,6 +632,8 @@ pub struct Code<'a, 'l> {
     pub params: HashMap<u32, Word>,
     /// Addresses that were made of parameters, by operand and type.
     pub bases: HashMap<(u32, Word), Word>,
+    /// The bits of narrow values that were rounded or wrapped to their types.
+    pub narrowed: HashMap<(Word, DType), Word>,
     /// While hot twins are called: where each of them does not hold.
     rare: Option<Vec<Word>>,
 }

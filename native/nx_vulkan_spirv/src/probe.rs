@@ -24,9 +24,13 @@ pub enum Probe {
     Quotient,
     /// The square root of `a` as the device rounds it.
     Root,
+    /// The f32 equal to the f16 with the bits `a`, as bits.
+    HalfLoaded,
+    /// The bits of the f16 nearest to the f32 with the bits `a`.
+    HalfStored,
 }
 
-/// `out[i] =` what is probed of `a[i]` and `b[i]`, in f32 or, for residuals, f64.
+/// `out[i] =` what is probed of `a[i]` and `b[i]`, in f32 or, for residuals, f64, or for bits u32.
 pub fn generate(library: &Library, modes: FloatModes, probe: Probe, dtype: DType) -> Result<Generated> {
     let name = "elementwise";
     let mut linker = Linker::new(library, name, false, modes)?;
@@ -39,6 +43,16 @@ pub fn generate(library: &Library, modes: FloatModes, probe: Probe, dtype: DType
         let result = match probe {
             Probe::Residual => code.call(&format!("nx_fma_probe_{dtype}"), &[a, b])?,
             Probe::Quotient => code.call(&format!("nx_divide_{dtype}_rounded"), &[a, b])?,
+            Probe::HalfLoaded => {
+                let value = code.call("nx_load_f16_halves", &[a])?;
+                let uint = code.linker.type_uint(32);
+                code.bitcast(uint, value)
+            }
+            Probe::HalfStored => {
+                let float = code.linker.type_float(32);
+                let value = code.bitcast(float, a);
+                code.call("nx_store_f16_halves", &[value])?
+            }
             Probe::Root => code.call(&format!("nx_sqrt_{dtype}_rounded"), &[a])?,
         };
         let address = params.address(2);

@@ -4,6 +4,7 @@
 //! `cargo run --release --example throughput [-- small]`; `small` fits a CPU device.
 
 mod transforms;
+mod types;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -387,6 +388,9 @@ fn main() -> Outcome<()> {
     }
     if wanted("functions") {
         bench.functions(chain)?;
+    }
+    if wanted("types") {
+        bench.types(chain)?;
     }
     if wanted("reduce") {
         bench.reductions(matrix)?;

@@ -1,5 +1,6 @@
 //! What a device's arithmetic is found to round rightly, which decides between the forms of functions.
 
+use half::f16;
 use nx_vulkan_device::device::DeviceKind;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::FloatModes;
@@ -26,12 +27,14 @@ impl Engine {
                 exact_f64: !caps.shader_float64,
                 fused: false,
                 rounded: false,
+                halves: false,
                 far: false,
             };
             let fused = self.fuses_fma::<f32>(modes)? && (modes.exact_f64 || self.fuses_fma::<f64>(modes)?);
             // A CPU rounds all quotients or none. A GPU may be right about those that are tried: Vulkan lets them be off.
             let rounded = caps.kind == DeviceKind::Cpu && self.rounds_quotients(modes)?;
-            Ok::<_, Error>(FloatModes { fused, rounded, ..modes })
+            let halves = caps.shader_float16 && !caps.lacks().int16 && self.converts_halves(modes)?;
+            Ok::<_, Error>(FloatModes { fused, rounded, halves, ..modes })
         })?;
         Ok(*modes)
     }
@@ -53,19 +56,31 @@ impl Engine {
             && self.gives(modes, Probe::Root, &operands, |a, _| a.sqrt())?)
     }
 
+    /// Whether f16 become the f32 that they are, all of them, and f32 the nearest f16: each of these, what is in the middle between neighbours,
+    /// and what is next to that.
+    fn converts_halves(&self, modes: FloatModes) -> Result<bool> {
+        let all = (0..=u32::from(u16::MAX)).collect::<Vec<u32>>();
+        let edges = half_edges();
+        let loaded = |bits: u32, _| half_to_single(bits as u16);
+        let stored = |bits: u32, _| single_to_half(bits).into();
+        Ok(self.gives(modes, Probe::HalfLoaded, &[all.clone(), all], loaded)?
+            && self.gives(modes, Probe::HalfStored, &[edges.clone(), edges], stored)?)
+    }
+
     /// Whether the device gives what the host does, to the bit but for those of NaN.
-    fn gives<T: Float>(
+    fn gives<T: Operand>(
         &self,
         modes: FloatModes,
         probe: Probe,
         operands: &[Vec<T>; 2],
         wanted: fn(T, T) -> T,
     ) -> Result<bool> {
-        let ty = Type::new(T::DTYPE, &[PAIRS]);
+        let [a, b] = operands;
+        let count = a.len() as u64;
+        let ty = Type::new(T::DTYPE, &[count]);
         let upload = |values: &Vec<T>| {
             Tensor::from_nx_bytes(self, &ty, &values.iter().flat_map(|value| value.to_bytes()).collect::<Vec<u8>>())
         };
-        let [a, b] = operands;
         let tensors = [upload(a)?, upload(b)?, Tensor::uninitialized(self, &ty)?];
         let element_bytes = T::DTYPE.size_bytes();
         let places: SmallVec<[Place<'_>; 3]> = tensors
@@ -73,46 +88,94 @@ impl Engine {
             .map(|tensor| Place { buffer: &tensor.buffer, address: tensor.address(), strides: &[], element_bytes })
             .collect();
         let kernel = self.build(None, probe::generate(Library::builtin()?, modes, probe, T::DTYPE)?, &[])?;
-        let arguments = Arguments { count: PAIRS as u32, sizes: &[PAIRS], places: &places, extra: &[] };
-        launch(self, &kernel, &arguments, 2, PAIRS.div_ceil(u64::from(kernel.elements_per_group)))?;
+        let arguments = Arguments { count: count as u32, sizes: &[count], places: &places, extra: &[] };
+        launch(self, &kernel, &arguments, 2, count.div_ceil(u64::from(kernel.elements_per_group)))?;
         let bytes = tensors[2].to_nx_bytes(self, None)?;
         let got = bytes.chunks_exact(element_bytes as usize);
         Ok(got.zip(a.iter().zip(b)).all(|(got, (&a, &b))| wanted(a, b).is(got)))
     }
 }
 
-/// What the host computes in a type, rounded once.
-trait Float: Copy {
+/// The bits of the f32 with the number of an f16, or with the bits of its NaN.
+fn half_to_single(bits: u16) -> u32 {
+    let half = f16::from_bits(bits);
+    if half.is_nan() {
+        return u32::from(bits & 0x8000) << 16 | 0x7f80_0000 | u32::from(bits & 0x3ff) << 13;
+    }
+    half.to_f32().to_bits()
+}
+
+/// The bits of the f16 nearest to the f32 with these.
+fn single_to_half(bits: u32) -> u16 {
+    let single = f32::from_bits(bits);
+    if single.is_nan() { 0x7e00 } else { f16::from_f32(single).to_bits() }
+}
+
+/// The bits of every f32 at which rounding to f16 may go wrong: all f16, the middles between neighbours and their neighbours, and what is far
+/// from all of them.
+fn half_edges() -> Vec<u32> {
+    let halves = (0..0x7c00u16).flat_map(|bits| {
+        let own = half_to_single(bits);
+        // Beyond the largest one lies 2^16, by exponents.
+        let next = if bits == 0x7bff { 0x4780_0000 } else { half_to_single(bits + 1) };
+        let middle = ((f32::from_bits(own) + f32::from_bits(next)) / 2.0).to_bits();
+        [own, middle - 1, middle, middle + 1]
+    });
+    let others =
+        [1, 0x7f_ffff, 0x80_0000, 0x4780_0000, 0x7f7f_ffff, 0x7f80_0000, 0x7f80_0001, 0x7fc0_0000, 0x7fff_ffff];
+    halves.chain(others).flat_map(|bits| [bits, bits | 0x8000_0000]).collect()
+}
+
+/// What probes take and give.
+trait Operand: Copy {
     const DTYPE: DType;
 
-    fn from_f64(value: f64) -> Self;
     fn to_bytes(self) -> SmallVec<[u8; 8]>;
-    /// The rounding error of a product.
-    fn residual(self, other: Self) -> Self;
     /// Whether these are its bytes, or both are NaN.
     fn is(self, bytes: &[u8]) -> bool;
 }
 
+impl Operand for u32 {
+    const DTYPE: DType = DType::U32;
+
+    fn to_bytes(self) -> SmallVec<[u8; 8]> {
+        SmallVec::from_slice(&self.to_ne_bytes())
+    }
+
+    fn is(self, bytes: &[u8]) -> bool {
+        self.to_ne_bytes() == *bytes
+    }
+}
+
+/// What the host computes in a type, rounded once.
+trait Float: Operand {
+    fn from_f64(value: f64) -> Self;
+    /// The rounding error of a product.
+    fn residual(self, other: Self) -> Self;
+}
+
 macro_rules! float {
     ($float:ident, $dtype:expr) => {
-        impl Float for $float {
+        impl Operand for $float {
             const DTYPE: DType = $dtype;
-
-            fn from_f64(value: f64) -> $float {
-                value as $float
-            }
 
             fn to_bytes(self) -> SmallVec<[u8; 8]> {
                 SmallVec::from_slice(&self.to_ne_bytes())
             }
 
-            fn residual(self, other: $float) -> $float {
-                self.mul_add(other, -(self * other))
-            }
-
             fn is(self, bytes: &[u8]) -> bool {
                 let is_nan = |bytes: [u8; size_of::<$float>()]| $float::from_ne_bytes(bytes).is_nan();
                 self.to_ne_bytes() == *bytes || (self.is_nan() && bytes.try_into().is_ok_and(is_nan))
+            }
+        }
+
+        impl Float for $float {
+            fn from_f64(value: f64) -> $float {
+                value as $float
+            }
+
+            fn residual(self, other: $float) -> $float {
+                self.mul_add(other, -(self * other))
             }
         }
     };

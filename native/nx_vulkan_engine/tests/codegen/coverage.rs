@@ -272,6 +272,7 @@ fn rules_reference_and_generator_take_the_same_types() {
         exact_f64: false,
         fused: false,
         rounded: false,
+        halves: false,
         far: false,
     };
     let (mut taken, mut refused) = (0, BTreeSet::new());

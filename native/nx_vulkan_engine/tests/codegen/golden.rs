@@ -36,8 +36,15 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::listing::listing;
 
-const MODES: FloatModes =
-    FloatModes { preserve_f32: true, preserve_f64: true, exact_f64: false, fused: false, rounded: false, far: false };
+const MODES: FloatModes = FloatModes {
+    preserve_f32: true,
+    preserve_f64: true,
+    exact_f64: false,
+    fused: false,
+    rounded: false,
+    halves: false,
+    far: false,
+};
 /// Those of a GPU whose quotients and roots are rounded.
 const ROUNDED: FloatModes = FloatModes { fused: true, rounded: true, ..MODES };
 

@@ -20,6 +20,7 @@ use nx_vulkan_ir::{CType, DType, Error};
 use nx_vulkan_spirv::access::{Element, Layout};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::lower::{Lacks, lower};
 use nx_vulkan_spirv::workgroup::{self, Keyed, Mode, WorkgroupSpec};
 use rspirv::binary::Assemble;
 use rspirv::dr::{Instruction, Operand};
@@ -29,8 +30,15 @@ use smallvec::{SmallVec, smallvec};
 const CTYPES: [CType; 8] =
     [CType::I32, CType::U32, CType::I64, CType::U64, CType::F32, CType::F64, CType::C64, CType::C128];
 
-const MODES: FloatModes =
-    FloatModes { preserve_f32: true, preserve_f64: true, exact_f64: false, fused: false, rounded: false, far: false };
+const MODES: FloatModes = FloatModes {
+    preserve_f32: true,
+    preserve_f64: true,
+    exact_f64: false,
+    fused: false,
+    rounded: false,
+    halves: false,
+    far: false,
+};
 
 /// Runs spirv-val on a module; `None` where the tool is not installed.
 fn spirv_val(words: &[u32]) -> Option<Result<(), String>> {
@@ -264,6 +272,27 @@ fn rounded_forms_are_short_and_valid() {
             kernel.words.len()
         });
         assert!(rounded * 2 < own, "{}: {rounded} words of {own}", op.name());
+    }
+}
+
+/// Where the device converts f16 rightly, kernels with its conversions are shorter, and stay so where other types are lowered.
+#[test]
+fn kernels_with_the_conversions_of_f16_are_short_and_valid() {
+    let library = Library::builtin().unwrap();
+    let t = DType::F16;
+    let spec = spec(Elementwise::Binary(Binary::Add), &[t, t], t, Layout::Contiguous, 1);
+    let [own, halves] = [false, true].map(|halves| {
+        let kernel = spec.generate(library, FloatModes { halves, ..MODES }).unwrap();
+        check("add f16", &kernel.words);
+        kernel.words
+    });
+    assert!(halves.len() < own.len(), "{} words of {}", halves.len(), own.len());
+    for form in [Form::Pairs, Form::Vectors] {
+        let spec = Spec { form, width: 4, ..spec.clone() };
+        let kernel = spec.generate(library, FloatModes { halves: true, ..MODES }).unwrap();
+        check("add f16 of vectors", &kernel.words);
+        let lacks = Lacks { int16: false, ..Lacks::ALL };
+        check("add f16 without other types", &lower(&kernel.words, lacks).unwrap());
     }
 }
 

@@ -166,6 +166,7 @@ impl<'l> Lowering<'l> {
             exact_f64: false,
             fused: false,
             rounded: false,
+            halves: false,
             far: false,
         };
         let next_id = old.header.as_ref().map_or(0, |header| header.bound);

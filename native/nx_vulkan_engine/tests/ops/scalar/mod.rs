@@ -1,5 +1,6 @@
 //! Runs one elementwise op over contiguous tensors.
 
+mod halves;
 mod lowered;
 mod of_f32;
 mod of_f64;

@@ -1,0 +1,99 @@
+//! f16 by the device's conversions and by those of the scalar library.
+
+use std::sync::Arc;
+
+use half::f16;
+use nx_vulkan_engine::DType;
+use nx_vulkan_engine::program::{Binary, Elementwise};
+use nx_vulkan_spirv::link::FloatModes;
+
+use super::Runner;
+
+/// Random numbers that are rounded.
+const RANDOM: u32 = 1_000_000;
+
+/// Both forms: the device's, if it converts rightly, and the library's.
+fn forms() -> Vec<Runner> {
+    let own = Runner::new();
+    // lavapipe converts rightly.
+    if own.engine.info().name.starts_with("llvmpipe") {
+        assert!(own.modes.halves);
+    }
+    let form = |halves| Runner { engine: Arc::clone(&own.engine), modes: FloatModes { halves, ..own.modes } };
+    let all = if own.modes.halves { &[true, false][..] } else { &[false] };
+    all.iter().map(|&halves| form(halves)).collect()
+}
+
+fn bytes<const N: usize>(values: impl Iterator<Item = [u8; N]>) -> Vec<u8> {
+    values.flatten().collect()
+}
+
+/// The bits of an f16 as f32: those of NaN stay, shifted.
+fn widened(bits: u16) -> u32 {
+    match f16::from_bits(bits) {
+        nan if nan.is_nan() => u32::from(bits & 0x8000) << 16 | 0x7f80_0000 | u32::from(bits & 0x3ff) << 13,
+        number => number.to_f32().to_bits(),
+    }
+}
+
+#[test]
+fn every_f16_is_loaded_as_the_number_it_is() {
+    let halves = bytes((0..=u16::MAX).map(u16::to_ne_bytes));
+    let want = bytes((0..=u16::MAX).map(|bits| widened(bits).to_ne_bytes()));
+    for runner in forms() {
+        for width in [1, 4] {
+            let got = runner.run_wide(Elementwise::AsType, &[(DType::F16, &halves)], DType::F32, width);
+            let wrong = got.chunks(4).zip(want.chunks(4)).position(|(got, want)| got != want);
+            assert_eq!(wrong, None, "f16 of these bits, in vectors of {width}, {:?}", runner.modes);
+        }
+        runner.assert_valid();
+    }
+}
+
+#[test]
+fn f32_are_rounded_to_the_nearest_f16() {
+    let ties = (0..0x7c00u16).flat_map(|bits| {
+        let own = f16::from_bits(bits).to_f32();
+        let next = if bits == 0x7bff { 65536.0 } else { f16::from_bits(bits + 1).to_f32() };
+        let middle = f32::midpoint(own, next).to_bits();
+        [own.to_bits(), middle - 1, middle, middle + 1]
+    });
+    let special = [1, 0x7f_ffff, 0x80_0000, 0x7f7f_ffff, 0x7f80_0000, 0x7f80_0001, 0x7fc0_0000, 0x7fff_ffff];
+    let signed = ties.chain(special).flat_map(|bits| [bits, bits | 0x8000_0000]);
+    // Of all sizes, and as many near those of f16.
+    let random = (0..RANDOM).map(|i| i.wrapping_mul(0x9e37_79b9));
+    let near = random.clone().map(|bits| (bits & 0x8fff_ffff) + 0x3000_0000);
+    let singles: Vec<u32> = signed.chain(random).chain(near).collect();
+    let want: Vec<u16> = singles
+        .iter()
+        .map(|&bits| match f32::from_bits(bits) {
+            nan if nan.is_nan() => 0x7e00,
+            number => f16::from_f32(number).to_bits(),
+        })
+        .collect();
+    let data = bytes(singles.iter().map(|bits| bits.to_ne_bytes()));
+    for runner in forms() {
+        for width in [1, 4] {
+            let got = runner.run_wide(Elementwise::AsType, &[(DType::F32, &data)], DType::F16, width);
+            let got = got.chunks(2).map(|bits| u16::from_ne_bytes([bits[0], bits[1]]));
+            for ((got, want), bits) in got.zip(&want).zip(&singles) {
+                assert_eq!(got, *want, "{bits:#x}, in vectors of {width}, {:?}", runner.modes);
+            }
+        }
+        runner.assert_valid();
+    }
+}
+
+/// What is rounded in between and stored as it was rounded.
+#[test]
+fn sums_of_f16_have_the_same_bits_in_both_forms() {
+    let a = bytes((0..=u16::MAX).map(u16::to_ne_bytes));
+    let b = bytes((0..=u16::MAX).map(|i| i.wrapping_mul(40_503).to_ne_bytes()));
+    for op in [Binary::Add, Binary::Multiply, Binary::Max] {
+        let of = |runner: &Runner| {
+            runner.run_wide(Elementwise::Binary(op), &[(DType::F16, &a), (DType::F16, &b)], DType::F16, 4)
+        };
+        let got: Vec<Vec<u8>> = forms().iter().map(of).collect();
+        assert!(got.iter().all(|bits| *bits == got[0]), "{}", op.name());
+    }
+}

@@ -1,0 +1,18 @@
+// Loads and stores of f16 by the device's conversions, for devices whose conversions are those of nx_storage.glsl for all numbers.
+#ifndef NX_HALVES_GLSL
+#define NX_HALVES_GLSL
+
+// Devices make NaN quiet or another one, so its bits are put in place, here and below. Not by x != x: LLVM (19, under lavapipe) makes that a
+// comparison of f16, one element after the other.
+float nx_load_f16_halves(const in uint raw) {
+    float number = float(uint16BitsToHalf(uint16_t(raw)));
+    uint nan = uint(int(raw << 16) >> 3) | 0x70000000u;
+    return (raw & 0x7fffu) > 0x7c00u ? uintBitsToFloat(nan) : number;
+}
+
+uint nx_store_f16_halves(const in float x) {
+    uint rounded = uint(halfBitsToUint16(float16_t(x)));
+    return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u ? 0x7e00u : rounded;
+}
+
+#endif
