@@ -34,6 +34,7 @@ use nx_vulkan_spirv::link::FloatModes;
 use nx_vulkan_spirv::workgroup::{self, Keyed, Mode, WorkgroupSpec};
 use smallvec::{SmallVec, smallvec};
 
+use crate::kernels::check_lowered;
 use crate::listing::listing;
 
 const MODES: FloatModes = FloatModes {
@@ -65,6 +66,7 @@ impl Kernels {
 
     fn add_for(&mut self, name: &str, modes: FloatModes, generate: impl Fn(&Library, FloatModes) -> Result<Generated>) {
         let kernel = generate(Library::builtin().unwrap(), modes).unwrap_or_else(|e| panic!("{name}: {e}"));
+        check_lowered(&format!("{} {name}", self.family), &kernel.words);
         let mut text = String::new();
         let place = if kernel.table { "a table" } else { "push constants" };
         writeln!(text, "; parameters in {place}: {:?}", kernel.params.words).unwrap();

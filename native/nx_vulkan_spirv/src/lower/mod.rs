@@ -16,6 +16,8 @@ mod order;
 mod promote;
 mod sequences;
 mod slots;
+#[cfg(test)]
+mod tests;
 mod types;
 
 use std::borrow::Cow;
@@ -156,6 +158,8 @@ struct Lowering<'l> {
     counters: HashSet<Word>,
     /// The block that is being written.
     out: Vec<Instruction>,
+    /// Where in it begins what the instruction at hand became.
+    begun: usize,
 }
 
 impl<'l> Lowering<'l> {
@@ -191,6 +195,7 @@ impl<'l> Lowering<'l> {
             copied: vec![],
             counters: HashSet::new(),
             out: vec![],
+            begun: 0,
         };
         lowering.read_old();
         Ok(lowering)
@@ -353,12 +358,13 @@ impl<'l> Lowering<'l> {
         Ok(self.op(Op::FunctionCall, signature.result, operands))
     }
 
-    /// Lets the old id stand for a value: as the result of the instruction that made it, if that was the last.
+    /// Lets the old id stand for a value: as the result of the instruction that made it, if that was the last and belongs
+    /// to the old instruction at hand. What an earlier one made keeps its id, which others name.
     fn define(&mut self, old: &Instruction, value: Word) {
         let Some(result) = old.result_id else { return };
         self.replaced.insert(result);
         let result_type = old.result_type.map(|ty| self.id(ty));
-        match self.out.last_mut() {
+        match self.out.get_mut(self.begun..).and_then(<[Instruction]>::last_mut) {
             Some(last) if last.result_id == Some(value) && last.result_type == result_type => {
                 last.result_id = Some(result);
             }
@@ -386,6 +392,7 @@ impl<'l> Lowering<'l> {
     }
 
     fn instruction(&mut self, inst: &Instruction) -> Result<()> {
+        self.begun = self.out.len();
         match inst.class.opcode {
             Op::AccessChain | Op::InBoundsAccessChain => self.access_chain(inst),
             Op::Load => self.load(inst),
