@@ -151,11 +151,6 @@ defmodule Nx.Vulkan.Suites.Differences do
       constants: ["test properties works inside jit"]
     ],
     "test/scholar/cross_decomposition/pls_svd_test.exs" => [
-      examples: [
-        "doctest Scholar.CrossDecomposition.PLSSVD.fit/3 (1)",
-        "doctest Scholar.CrossDecomposition.PLSSVD.fit_transform/3 (3)",
-        "doctest Scholar.CrossDecomposition.PLSSVD.transform/4 (2)"
-      ],
       upstream: [
         "test fit_transform test - :num_components set to 1",
         "test fit_transform test - all options are default",
@@ -175,7 +170,9 @@ defmodule Nx.Vulkan.Suites.Differences do
         "doctest Scholar.Decomposition.PCA.incremental_fit/2 (2)",
         "doctest Scholar.Decomposition.PCA.partial_fit/2 (3)",
         "doctest Scholar.Decomposition.PCA.transform/2 (4)"
-      ]
+      ],
+      # Nx.BinaryBackend raises. The sign hangs on which of two elements of one size is the larger one by a rounding.
+      upstream: ["test fit test - :num_components is integer and wide matrix"]
     ],
     "test/scholar/decomposition/truncated_svd_test.exs" => [
       examples: [
