@@ -1,3 +1,5 @@
+Code.require_file("../../examples/digits/data.exs", __DIR__)
+
 defmodule Nx.Vulkan.MixedPrecisionTest do
   # The code of guides/mixed_precision.md, on the digits of the demo: curves in mixed precision beside those of f32.
   use ExUnit.Case, async: true
@@ -8,13 +10,11 @@ defmodule Nx.Vulkan.MixedPrecisionTest do
 
   @guide Path.expand("../../guides/mixed_precision.md", __DIR__)
   @external_resource @guide
-  @data Path.expand("../../examples/digits/data.exs", __DIR__)
   @train 1437
   @batch 64
   @epochs 4
 
   setup_all do
-    Code.require_file(@data)
     blocks = ~r/```elixir\n(.*?)```/s |> Regex.scan(File.read!(@guide), capture: :all_but_first) |> List.flatten()
     {_value, bindings} = blocks |> Enum.join("\n") |> Code.eval_string([], file: @guide)
     on_exit(fn -> for module <- [Narrow, Overflow, Mixed], do: {:code.purge(module), :code.delete(module)} end)

@@ -7,7 +7,7 @@ use nx_vulkan_spirv::link::FloatModes;
 use nx_vulkan_spirv::probe::{self, Probe};
 use smallvec::SmallVec;
 
-use super::{Arguments, Place, launch};
+use super::{Arguments, Kernel, Place, launch};
 use crate::{DType, Engine, Error, Result, Tensor, Type};
 
 /// Pairs of operands that are tried.
@@ -87,7 +87,9 @@ impl Engine {
             .iter()
             .map(|tensor| Place { buffer: &tensor.buffer, address: tensor.address(), strides: &[], element_bytes })
             .collect();
-        let kernel = self.build(None, probe::generate(Library::builtin()?, modes, probe, T::DTYPE)?, &[])?;
+        let generated = probe::generate(Library::builtin()?, modes, probe, T::DTYPE)?;
+        // No op uses what it uses.
+        let kernel = Kernel { features: 0, ..self.build(None, generated, &[])? };
         let arguments = Arguments { count: count as u32, sizes: &[count], places: &places, extra: &[] };
         launch(self, &kernel, &arguments, 2, count.div_ceil(u64::from(kernel.elements_per_group)))?;
         let bytes = tensors[2].to_nx_bytes(self, None)?;
