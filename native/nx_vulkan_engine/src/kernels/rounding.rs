@@ -31,7 +31,8 @@ impl Engine {
                 far: false,
             };
             let fused = self.fuses_fma::<f32>(modes)? && (modes.exact_f64 || self.fuses_fma::<f64>(modes)?);
-            // A CPU rounds all quotients or none. A GPU may be right about those that are tried: Vulkan lets them be off.
+            // A CPU rounds all quotients or none. A GPU may be right about those that are tried: Vulkan lets them be
+            // off.
             let rounded = caps.kind == DeviceKind::Cpu && self.rounds_quotients(modes)?;
             let halves = caps.shader_float16 && !caps.lacks().int16 && self.converts_halves(modes)?;
             Ok::<_, Error>(FloatModes { fused, rounded, halves, ..modes })
@@ -47,7 +48,8 @@ impl Engine {
         self.gives(modes, Probe::Residual, &operands, T::residual)
     }
 
-    /// Whether quotients and roots of f32 are the rounded ones, of numbers of all sizes, denormals, infinities and NaN among them.
+    /// Whether quotients and roots of f32 are the rounded ones, of numbers of all sizes, denormals, infinities and
+    /// NaN among them.
     fn rounds_quotients(&self, modes: FloatModes) -> Result<bool> {
         let of_all_sizes =
             |seed: u32| (1..=PAIRS as u32).map(|i| f32::from_bits(i.wrapping_mul(seed))).collect::<Vec<f32>>();
@@ -56,8 +58,8 @@ impl Engine {
             && self.gives(modes, Probe::Root, &operands, |a, _| a.sqrt())?)
     }
 
-    /// Whether f16 become the f32 that they are, all of them, and f32 the nearest f16: each of these, what is in the middle between neighbours,
-    /// and what is next to that.
+    /// Whether f16 become the f32 that they are, all of them, and f32 the nearest f16: each of these, what is in the
+    /// middle between neighbours, and what is next to that.
     fn converts_halves(&self, modes: FloatModes) -> Result<bool> {
         let all = (0..=u32::from(u16::MAX)).collect::<Vec<u32>>();
         let edges = half_edges();
@@ -113,8 +115,8 @@ fn single_to_half(bits: u32) -> u16 {
     if single.is_nan() { 0x7e00 } else { f16::from_f32(single).to_bits() }
 }
 
-/// The bits of every f32 at which rounding to f16 may go wrong: all f16, the middles between neighbours and their neighbours, and what is far
-/// from all of them.
+/// The bits of every f32 at which rounding to f16 may go wrong: all f16, the middles between neighbours and their
+/// neighbours, and what is far from all of them.
 fn half_edges() -> Vec<u32> {
     let halves = (0..0x7c00u16).flat_map(|bits| {
         let own = half_to_single(bits);
