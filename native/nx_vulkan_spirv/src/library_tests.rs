@@ -8,15 +8,7 @@ use rspirv::spirv::{GlslStd450Op as Glsl, Op, Word};
 use super::library::{FunctionRef, Library};
 use super::link::FloatModes;
 
-const FUSED: FloatModes = FloatModes {
-    preserve_f32: true,
-    preserve_f64: true,
-    exact_f64: false,
-    fused: true,
-    rounded: false,
-    halves: false,
-    far: false,
-};
+const FUSED: FloatModes = FloatModes { preserve_f32: true, preserve_f64: true, fused: true, ..FloatModes::NONE };
 
 /// Runs functions of one block and of scalars, which are their bits.
 struct Interpreter {

@@ -33,6 +33,19 @@ pub struct FloatModes {
     pub far: bool,
 }
 
+impl FloatModes {
+    /// Nothing is declared or assumed.
+    pub const NONE: FloatModes = FloatModes {
+        preserve_f32: false,
+        preserve_f64: false,
+        exact_f64: false,
+        fused: false,
+        rounded: false,
+        halves: false,
+        far: false,
+    };
+}
+
 /// Signature of a function: result and parameter types, as ids of the kernel's module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signature {

@@ -86,8 +86,8 @@ pub struct Caps {
     pub subgroup_extended_types: bool,
     pub subgroup_size_control: bool,
     pub compute_full_subgroups: bool,
-    /// `VK_KHR_cooperative_matrix` with products of 16 x 16 x 16 f16 numbers and f32 sums in subgroups of 32 (those of the
-    /// device, or those that pipelines may ask for), and what kernels need beside it.
+    /// `VK_KHR_cooperative_matrix` with products of 16 x 16 x 16 f16 numbers and f32 sums in subgroups of 32 (those
+    /// of the device, or those that pipelines may ask for), and what kernels need beside it.
     pub cooperative_matrix: bool,
     /// Kernels that multiply f32 exactly as three bf16 parts on matrix units pay: beside `cooperative_matrix`,
     /// `VK_KHR_shader_bfloat16` with products of 16 x 16 x 16 bf16 numbers and f32 sums, votes in subgroups, and 64 warps per

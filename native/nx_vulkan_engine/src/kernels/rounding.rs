@@ -25,10 +25,7 @@ impl Engine {
                 preserve_f32: caps.float32_controls.signed_zero_inf_nan_preserve,
                 preserve_f64: caps.shader_float64 && caps.float64_controls.signed_zero_inf_nan_preserve,
                 exact_f64: !caps.shader_float64,
-                fused: false,
-                rounded: false,
-                halves: false,
-                far: false,
+                ..FloatModes::NONE
             };
             let fused = self.fuses_fma::<f32>(modes)? && (modes.exact_f64 || self.fuses_fma::<f64>(modes)?);
             // A CPU rounds all quotients or none. A GPU may be right about those that are tried: Vulkan lets them be

@@ -37,15 +37,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::kernels::check_lowered;
 use crate::listing::listing;
 
-const MODES: FloatModes = FloatModes {
-    preserve_f32: true,
-    preserve_f64: true,
-    exact_f64: false,
-    fused: false,
-    rounded: false,
-    halves: false,
-    far: false,
-};
+const MODES: FloatModes = FloatModes { preserve_f32: true, preserve_f64: true, ..FloatModes::NONE };
 /// Those of a GPU whose quotients and roots are rounded.
 const ROUNDED: FloatModes = FloatModes { fused: true, rounded: true, ..MODES };
 

@@ -30,15 +30,7 @@ use smallvec::{SmallVec, smallvec};
 const CTYPES: [CType; 8] =
     [CType::I32, CType::U32, CType::I64, CType::U64, CType::F32, CType::F64, CType::C64, CType::C128];
 
-const MODES: FloatModes = FloatModes {
-    preserve_f32: true,
-    preserve_f64: true,
-    exact_f64: false,
-    fused: false,
-    rounded: false,
-    halves: false,
-    far: false,
-};
+const MODES: FloatModes = FloatModes { preserve_f32: true, preserve_f64: true, ..FloatModes::NONE };
 
 /// Runs spirv-val on a module; `None` where the tool is not installed.
 fn spirv_val(words: &[u32]) -> Option<Result<(), String>> {
@@ -296,7 +288,8 @@ fn rounded_forms_are_short_and_valid() {
     }
 }
 
-/// Where the device converts f16 rightly, kernels with its conversions are shorter, and stay so where other types are lowered.
+/// Where the device converts f16 rightly, kernels with its conversions are shorter, and stay so where other types are
+/// lowered.
 #[test]
 fn kernels_with_the_conversions_of_f16_are_short_and_valid() {
     let library = Library::builtin().unwrap();

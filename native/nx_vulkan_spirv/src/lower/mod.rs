@@ -164,19 +164,10 @@ struct Lowering<'l> {
 
 impl<'l> Lowering<'l> {
     fn new(mut old: Module, lacks: Lacks) -> Result<Lowering<'l>> {
-        let plain = FloatModes {
-            preserve_f32: false,
-            preserve_f64: false,
-            exact_f64: false,
-            fused: false,
-            rounded: false,
-            halves: false,
-            far: false,
-        };
         let next_id = old.header.as_ref().map_or(0, |header| header.bound);
         let mut new = Module { header: old.header.take(), ..Module::default() };
         new.ext_inst_imports = std::mem::take(&mut old.ext_inst_imports);
-        let mut linker = Linker::around(Library::soft()?, "soft", new, false, plain);
+        let mut linker = Linker::around(Library::soft()?, "soft", new, false, FloatModes::NONE);
         linker.next_id = next_id;
         let mut lowering = Lowering {
             lacks,
@@ -358,8 +349,8 @@ impl<'l> Lowering<'l> {
         Ok(self.op(Op::FunctionCall, signature.result, operands))
     }
 
-    /// Lets the old id stand for a value: as the result of the instruction that made it, if that was the last and belongs
-    /// to the old instruction at hand. What an earlier one made keeps its id, which others name.
+    /// Lets the old id stand for a value: as the result of the instruction that made it, if that was the last and
+    /// belongs to the old instruction at hand. What an earlier one made keeps its id, which others name.
     fn define(&mut self, old: &Instruction, value: Word) {
         let Some(result) = old.result_id else { return };
         self.replaced.insert(result);

@@ -15,15 +15,15 @@
 // from 8 t on, four for each of two matrices, so that an invocation loads 16 bytes at once.
 // float16_t stands for bf16, too, which the linker makes of it.
 // Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of 64), splits, and for A
-// and for B: uvec4 from 16 rows to the next, from 8 to the next 8 of them, from a row to the next, from 32 elements along
-// k to the next; batches of the inner axis, and uvec4 from an outer one and an inner one to the next.
+// and for B: uvec4 from 16 rows to the next, from 8 to the next 8 of them, from a row to the next, from 32 elements
+// along k to the next; batches of the inner axis, and uvec4 from an outer one and an inner one to the next.
 #include "params.glsl"
 
 #define SUBGROUPS (TILE_M / OWN_M * (TILE_N / OWN_N))
 #define FRAGMENTS_M (OWN_M / 16)
 #define FRAGMENTS_N (OWN_N / 16)
-// 16 rows and 32 columns of a subgroup's results on their way out. More shared memory would keep workgroups away: NVIDIA's
-// driver gives a multiprocessor little more than the 48 KB that one of them may have.
+// 16 rows and 32 columns of a subgroup's results on their way out. More shared memory would keep workgroups away:
+// NVIDIA's driver gives a multiprocessor little more than the 48 KB that one of them may have.
 #define STRIP 9
 #define ROOM (16 * STRIP)
 // The same of 16-bit numbers: uvec4 from one row to the next.
@@ -101,8 +101,8 @@ void main() {
     }
 
 #if AHEAD
-    // Two slices are on their way while others are multiplied. Two sets of registers take turns, since copies would take
-    // time.
+    // Two slices are on their way while others are multiplied. Two sets of registers take turns, since copies would
+    // take time.
     uvec4 a_even[2 * FRAGMENTS_M], b_even[2 * FRAGMENTS_N], a_odd[2 * FRAGMENTS_M], b_odd[2 * FRAGMENTS_N];
     if (first < end) {
         FETCH(a_even, b_even, first)

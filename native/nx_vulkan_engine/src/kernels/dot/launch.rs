@@ -89,8 +89,8 @@ impl Matrix {
         self.loaded_along_k(4).is_some()
     }
 
-    /// Whether groups of `count` along the contracted axis are loaded, or along the free one; `None` where neither's are
-    /// aligned and whole.
+    /// Whether groups of `count` along the contracted axis are loaded, or along the free one; `None` where neither's
+    /// are aligned and whole.
     pub(super) fn loaded_along_k(&self, count: u64) -> Option<bool> {
         let multiples = |strides: &[i64]| strides.iter().all(|s| s.unsigned_abs().is_multiple_of(count));
         let along = |one: &MergedAxes, other: &MergedAxes| {

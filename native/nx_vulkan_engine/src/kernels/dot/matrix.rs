@@ -1,7 +1,7 @@
 //! Products on matrix units. Kernels write operands in the order in which the product takes them: f32 as three bf16
-//! numbers that make up all 24 bits or, with `Precision::High`, as two f16 numbers scaled by rows; operands of f16 and bf16
-//! that lie so already are taken in place. Where an element lost digits on the way, or is so large that sums may leave the
-//! range, which the device notes, the product leaves the results to a plain kernel behind it.
+//! numbers that make up all 24 bits or, with `Precision::High`, as two f16 numbers scaled by rows; operands of f16
+//! and bf16 that lie so already are taken in place. Where an element lost digits on the way, or is so large that sums
+//! may leave the range, which the device notes, the product leaves the results to a plain kernel behind it.
 
 use nx_vulkan_ir::program::epilogue::{MATRIX_MAX_BYTES, matrix_min_depth};
 use smallvec::SmallVec;
@@ -64,8 +64,8 @@ impl Form {
         }
     }
 
-    /// Whether the product reads the operand, of which a tile has `side` rows, in place: along the contracted axis, or along
-    /// the free one. `None` where it does not.
+    /// Whether the product reads the operand, of which a tile has `side` rows, in place: along the contracted axis,
+    /// or along the free one. `None` where it does not.
     pub fn takes(self, m: &Matrix, side: u32) -> Option<bool> {
         if self.planes.is_own() {
             return self.takes_own(m, side).then_some(true);
@@ -116,8 +116,8 @@ pub struct Prepared {
     pub numbers: Tensor,
     /// Whether rows lie along the contracted axis; else columns of it do.
     pub along_k: bool,
-    /// Numbers by which the product finds them, in uvec4: from one row or column (from 16 rows, where they lie together) to
-    /// the next and from a batch to the next, or what dot_own.comp says.
+    /// Numbers by which the product finds them, in uvec4: from one row or column (from 16 rows, where they lie
+    /// together) to the next and from a batch to the next, or what dot_own.comp says.
     pub steps: SmallVec<[u64; 7]>,
     /// By what each row is to be multiplied, as f32, if rows are scaled.
     pub scales: Option<Tensor>,
@@ -125,8 +125,8 @@ pub struct Prepared {
     pub largest: Option<Tensor>,
 }
 
-/// Writes operands as numbers of 16 bits: the first one of a product, then the second, each with the rows that a tile has
-/// of it.
+/// Writes operands as numbers of 16 bits: the first one of a product, then the second, each with the rows that a tile
+/// has of it.
 ///
 /// # Errors
 /// What allocating and launching may fail with.
@@ -199,8 +199,8 @@ pub fn prepare(
     Ok(prepared)
 }
 
-/// Rows of a batch with those behind them that no one writes, and of which no result is kept: kernels of `Planes::is_own`
-/// read whole tiles.
+/// Rows of a batch with those behind them that no one writes, and of which no result is kept: kernels of
+/// `Planes::is_own` read whole tiles.
 fn padded_rows(m: &Matrix, form: Form, side: u32) -> u64 {
     let rows = if form.planes.is_own() { side.into() } else { form.planes.rows_together() };
     m.free.elements().next_multiple_of(rows)

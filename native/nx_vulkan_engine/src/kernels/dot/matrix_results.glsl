@@ -1,6 +1,6 @@
-// Stores the sums of a tile on matrix units through shared memory, in strips of 16 rows and 32 columns for each subgroup, as
-// the last part of main: RESULTS(value, m, n) changes four neighbours of row m from column n on before that. No subgroup
-// uses that memory for anything else anymore.
+// Stores the sums of a tile on matrix units through shared memory, in strips of 16 rows and 32 columns for each
+// subgroup, as the last part of main: RESULTS(value, m, n) changes four neighbours of row m from column n on before
+// that. No subgroup uses that memory for anything else anymore.
     uint base = (split * batches + batch) * rows;
     uint strip = gl_SubgroupID * ROOM;
     // One loop alone: drivers unroll it, which arrays of matrices need, but not one within another.

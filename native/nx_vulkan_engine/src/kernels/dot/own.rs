@@ -16,8 +16,8 @@ pub(in crate::kernels) struct OwnNumbers([OnceCell<bool>; 2]);
 const SIDE: u64 = 64;
 
 impl Engine {
-    /// Whether matrix units take f16, and bf16, operands of a product as they are, for products of such a type. The first
-    /// question about each runs a small product and waits for it.
+    /// Whether matrix units take f16, and bf16, operands of a product as they are, for products of such a type. The
+    /// first question about each runs a small product and waits for it.
     ///
     /// # Errors
     /// `NeedsCompile` where that is refused; what launching may fail with.

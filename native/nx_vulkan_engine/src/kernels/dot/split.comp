@@ -1,12 +1,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Rows (vectors along k) of a batched matrix as f16 for matrix units: [batch][row][block of k][PLANES][BLOCK], eight f16
-// to a uvec4, with zeros behind the last element. Where SCALED, each row is scaled by the power of two that brings its
-// largest element into [2^14, 2^15); with two planes, a scaled element is hi + lo / 2048, to 21 bits at least, with one it
-// is hi, exactly: elements of which this is not true are lost, and so are rows whose scales could leave the range of f32
-// on the way. IN_ORDER, one plane of f16 or bf16 lies as dot_own.comp loads it: [batch][16 rows][32 of k][half of the
-// rows][row][eight of k].
+// Rows (vectors along k) of a batched matrix as f16 for matrix units: [batch][row][block of k][PLANES][BLOCK], eight
+// f16 to a uvec4, with zeros behind the last element. Where SCALED, each row is scaled by the power of two that
+// brings its largest element into [2^14, 2^15); with two planes, a scaled element is hi + lo / 2048, to 21 bits at
+// least, with one it is hi, exactly: elements of which this is not true are lost, and so are rows whose scales could
+// leave the range of f32 on the way. IN_ORDER, one plane of f16 or bf16 lies as dot_own.comp loads it:
+// [batch][16 rows][32 of k][half of the rows][row][eight of k].
 // Parameters: rows, contracted k, batches, parts of which the largest values are known, contracted elements of a part,
 // rows of a batch with those that pad it, in sixteens.
 #include "params.glsl"

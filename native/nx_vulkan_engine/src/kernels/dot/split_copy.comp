@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Rows (vectors along k) of a batched matrix of 16-bit numbers in the order of split.comp's IN_ORDER, eight to a uvec4, with
-// zeros behind the last element. Groups of eight along the contiguous axis are aligned and whole.
+// Rows (vectors along k) of a batched matrix of 16-bit numbers in the order of split.comp's IN_ORDER, eight to a
+// uvec4, with zeros behind the last element. Groups of eight along the contiguous axis are aligned and whole.
 // Parameters: as of split.comp.
 #include "params.glsl"
 layout(local_size_x = 256) in;
