@@ -9,7 +9,7 @@
 // Batched product of f16 or bf16 matrices with f32 sums on matrix units: TILE_M x TILE_N results per workgroup,
 // OWN_M x OWN_N per subgroup of 32, 64 contracted elements per step. Elements go from memory to the units without
 // shared memory and its barriers, right from operands that are contiguous along k, or from what split.comp wrote.
-// Invocations hold matrices as NVIDIA's do, which `Engine::holds_matrices_in_order` makes sure of: invocation 4 g + t
+// Invocations hold matrices as NVIDIA's do, which `Engine::takes_own_numbers` makes sure of: invocation 4 g + t
 // has of row (or column) g, and then of row g + 8, elements 2 t, 2 t + 1, 2 t + 8, 2 t + 9 along k. Which of 32
 // elements along k these are is free, as long as it is the same for both operands: here they are the eight neighbours
 // from 8 t on, four for each of two matrices, so that an invocation loads 16 bytes at once.
