@@ -164,7 +164,7 @@ struct Pace {
 struct Part {
     serial: u64,
     size: u64,
-    /// When it was submitted, or began behind others.
+    /// When it was submitted, or began behind others: too early rather than too late, since a part that seems short makes those after it long.
     begun: Instant,
 }
 
@@ -174,8 +174,10 @@ impl Pace {
     }
 
     fn submit(&mut self, engine: &Engine, size: u64) -> Result<()> {
+        // The device may be done before this thread goes on.
+        let begun = Instant::now();
         let serial = engine.stream().flush()?;
-        self.ahead.push_back(Part { serial, size, begun: Instant::now() });
+        self.ahead.push_back(Part { serial, size, begun });
         if self.last_end.is_none() {
             self.size = self.parts.next;
         }
@@ -198,7 +200,10 @@ impl Pace {
         let before = part.serial.saturating_sub(1);
         if !engine.stream().is_complete(before) {
             engine.stream().wait_serial(before)?;
-            part.begun = Instant::now();
+            // Where this thread saw that end too late, only the time from its submission is sure not to be too short.
+            if !engine.stream().is_complete(part.serial) {
+                part.begun = Instant::now();
+            }
         }
         engine.stream().wait_serial(part.serial)
     }
