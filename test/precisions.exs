@@ -3,25 +3,9 @@
 #
 #     MIX_ENV=test BUMBLEBEE=/path/to/bumblebee mix run test/precisions.exs
 #
-# Axon comes from the checkouts of mix.exs, Bumblebee's models from a source checkout of their own, of which the modules
-# below are compiled here: no tokenizer is needed. Each function becomes a file of compressed lines, one for each type.
+# Axon comes from the checkouts of mix.exs, Bumblebee's models from bench/bumblebee.exs. Each function becomes a file of compressed lines, one for each type.
 
-defmodule Bumblebee do
-  def build_model(%module{} = spec), do: module.model(spec)
-end
-
-defmodule Bumblebee.Text.Generation do
-  @callback init_cache(map, integer, integer, map) :: map
-  @callback traverse_cache(map, map, fun) :: map
-end
-
-names =
-  ~w(model_spec configurable huggingface/transformers/config huggingface/transformers/model shared shared/converters
-     utils/nx utils/axon utils utils/model layers layers/decoder layers/transformer text/bert text/llama text/gpt2
-     vision/resnet vision/vit)
-
-files = for name <- names, do: Path.join([System.fetch_env!("BUMBLEBEE"), "lib/bumblebee", name <> ".ex"])
-{:ok, _, _} = files |> Enum.filter(&File.regular?/1) |> Kernel.ParallelCompiler.compile(return_diagnostics: true)
+Code.require_file("../bench/bumblebee.exs", __DIR__)
 Code.require_file("../bench/models.exs", __DIR__)
 Code.require_file("../bench/workloads.exs", __DIR__)
 
@@ -61,11 +45,9 @@ defmodule Precisions do
   end
 
   defp model(spec, inputs, type) do
-    policy = MixedPrecision.create_policy(params: type, compute: type, output: type)
-    {init, predict} = spec |> Bumblebee.build_model() |> MixedPrecision.apply_policy(policy) |> Axon.build()
+    {init, predict} = spec |> Bumblebee.build_model(type) |> Axon.build()
     parameters = templates(Nx.Defn.debug_expr(init).(inputs, Axon.ModelState.empty()))
-    result = fn outputs -> Enum.find_value([:logits, :hidden_state], &outputs[&1]) end
-    {&result.(predict.(&1, &2)), [parameters, inputs]}
+    {Bumblebee.result(predict), [parameters, inputs]}
   end
 
   # Steps of training whose parameters are f32 whatever the type.

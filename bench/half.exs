@@ -1,0 +1,212 @@
+# Measures products, convolutions, attention, rows, whole models and training steps in f32, f16 and bf16. Prints a Markdown table.
+#
+#     MIX_ENV=test BUMBLEBEE=/path/to/bumblebee mix run bench/half.exs [small] [ROWS ...]
+#
+# ROWS are parts of the names of the rows to measure, all by default; `small` takes sizes for a CPU device. Without BUMBLEBEE the models are left out.
+# bench/peers/half.py measures the same with torch and transformers.
+
+Code.require_file("measure.exs", __DIR__)
+Code.require_file("models.exs", __DIR__)
+if System.get_env("BUMBLEBEE"), do: Code.require_file("bumblebee.exs", __DIR__)
+
+defmodule Half do
+  @moduledoc false
+
+  alias Bumblebee.{Text, Vision}
+  alias Nx.Vulkan.VulkanoBackend
+
+  import Nx.Defn
+
+  @types [f: 32, f: 16, bf: 16]
+  @sizes %{
+    squares: [1024, 4096, 8192],
+    weights: {14_336, 4096},
+    dense: {4096, 768},
+    image: {64, 56, 64},
+    heads: {4, 16, 2048, 64},
+    side: 8192,
+    batch: 32,
+    text: 128,
+    pixels: 224
+  }
+  @small %{
+    squares: [256, 512],
+    weights: {1024, 512},
+    dense: {128, 128},
+    image: {2, 28, 32},
+    heads: {1, 2, 256, 64},
+    side: 2048,
+    batch: 1,
+    text: 32,
+    pixels: 64
+  }
+
+  def main(["small" | wanted]), do: table(@small, wanted)
+  def main(wanted), do: table(@sizes, wanted)
+
+  defp table(sizes, wanted), do: Measure.table(for(type <- @types, row <- rows(sizes, type), do: row), wanted)
+
+  defp rows(sizes, type) do
+    rows = products(sizes, type) ++ attention(sizes, type) ++ elements(sizes, type)
+    rows = if System.get_env("BUMBLEBEE"), do: rows ++ models(sizes, type) ++ trained(sizes, type), else: rows
+    for {name, setup} <- rows, do: {"#{name}, #{Nx.Type.to_string(type)}", setup}
+  end
+
+  defp products(sizes, type) do
+    squares =
+      for n <- sizes.squares do
+        {"dot #{n}", fn -> of([{n, n}, {n, n}], type, &Nx.dot(elem(&1, 0), elem(&1, 1))) end}
+      end
+
+    {rows, columns} = sizes.weights
+
+    vectors =
+      for n <- [1, 2, 4, 8, 16] do
+        {"#{rows} x #{columns} by #{n} vectors",
+         fn -> of([{rows, columns}, {columns, n}], type, &Nx.dot(elem(&1, 0), elem(&1, 1))) end}
+      end
+
+    {m, k} = sizes.dense
+    {images, side, channels} = sizes.image
+
+    dense = fn {x, w, b} -> x |> Nx.dot(w) |> Nx.add(b) |> Axon.Activations.gelu() end
+
+    options = [
+      padding: :same,
+      input_permutation: [0, 3, 1, 2],
+      kernel_permutation: [3, 2, 0, 1],
+      output_permutation: [0, 3, 1, 2]
+    ]
+
+    squares ++
+      vectors ++
+      [
+        {"dense with GELU #{m} x #{k} x #{4 * k}", fn -> of([{m, k}, {k, 4 * k}, {4 * k}], type, dense) end},
+        {"conv 3x3, #{images} x #{side} x #{side} x #{channels}",
+         fn ->
+           of([{images, side, side, channels}, {3, 3, channels, channels}], type, fn {x, k} ->
+             Nx.conv(x, k, options)
+           end)
+         end}
+      ]
+  end
+
+  defp attention(sizes, type) do
+    {batch, heads, n, d} = shape = sizes.heads
+
+    for {causal, causal?} <- [{"", false}, {" causal", true}] do
+      {"attention #{batch} x #{heads} x #{n} x #{d}#{causal}",
+       fn -> of([shape, shape, shape], type, &attend(&1, causal?)) end}
+    end
+  end
+
+  defp attend({q, k, v}, causal?) do
+    {_, _, n, d} = Nx.shape(q)
+    scores = q |> Nx.dot([3], [0, 1], k, [3], [0, 1]) |> Nx.multiply(1 / :math.sqrt(d))
+    scores = if causal?, do: causal(scores, n), else: scores
+    scores |> Axon.Activations.softmax(axis: 3) |> Nx.dot([3], [0, 1], v, [2], [0, 1])
+  end
+
+  defp causal(scores, n) do
+    visible = Nx.greater_equal(Nx.iota({n, n}, axis: 0), Nx.iota({n, n}, axis: 1))
+    Nx.select(Nx.broadcast(visible, scores), scores, Nx.Constants.neg_infinity(Nx.type(scores)))
+  end
+
+  defn(rms_norm(x), do: x * Nx.rsqrt(Nx.mean(x * x, axes: [1], keep_axes: true) + 1.0e-6))
+
+  defp elements(sizes, type) do
+    n = sizes.side
+    square = fn fun -> fn -> of([{n, n}], type, fn {x} -> fun.(x) end) end end
+
+    [
+      {"x + 1, #{n} x #{n}", square.(&Nx.add(&1, 1))},
+      {"GELU, #{n} x #{n}", square.(&Axon.Activations.gelu/1)},
+      {"tanh(exp(x * 0.5 + 1) * x - 0.1), #{n} x #{n}", square.(&Models.chain/1)},
+      {"softmax of rows, #{n} x #{n}", square.(&Models.softmax/1)},
+      {"layer norm of rows, #{n} x #{n}", square.(&Models.layer_norm/1)},
+      {"RMS norm of rows, #{n} x #{n}", square.(&rms_norm/1)},
+      {"sum, #{n} x #{n}", square.(&Nx.sum/1)},
+      {"sum of rows, #{n} x #{n}", square.(&Nx.sum(&1, axes: [1]))},
+      {"sum of columns, #{n} x #{n}", square.(&Nx.sum(&1, axes: [0]))},
+      {"cumulative sum of rows, #{n} x #{n}", square.(&Nx.cumulative_sum(&1, axis: 1))},
+      {"transpose, #{n} x #{n}", square.(&Nx.transpose/1)},
+      {"cast to f32, #{n} x #{n}", square.(&Nx.as_type(&1, :f32))},
+      {"cast from f32, #{n} x #{n}", fn -> of([{n, n}], {:f, 32}, fn {x} -> Nx.as_type(x, type) end) end}
+    ]
+  end
+
+  defp models(%{batch: batch, text: text, pixels: pixels}, type) do
+    classification = [architecture: :for_image_classification, image_size: pixels]
+    images = fn n -> fn -> %{"pixel_values" => uniform({n, pixels, pixels, 3}, type)} end end
+
+    [
+      {"BERT base, #{batch} x #{text}", model(Text.Bert, [architecture: :base], type, ids({batch, text}))},
+      {"ViT base, #{batch} images", model(Vision.Vit, classification, type, images.(batch))},
+      {"ResNet-50, #{2 * batch} images",
+       model(Vision.ResNet, [architecture: :for_image_classification], type, images.(2 * batch))}
+    ]
+  end
+
+  # Weights are random, as Bumblebee makes them.
+  defp model(module, options, type, inputs) do
+    fn ->
+      inputs = inputs.()
+      {init, predict} = module |> struct(options) |> Bumblebee.build_model(type) |> Axon.build()
+      parameters = init.(inputs, Axon.ModelState.empty())
+      predict = Nx.Defn.jit(Bumblebee.result(predict))
+      Measure.same(inputs, &predict.(parameters, &1))
+    end
+  end
+
+  # Parameters are f32 whatever the type, as in Axon's policies.
+  defp trained(%{batch: batch, text: text, pixels: pixels}, type) do
+    images = fn -> %{"pixel_values" => uniform({batch, pixels, pixels, 3}, {:f, 32})} end
+
+    [
+      {"training step of BERT base, #{batch} x #{text}",
+       step(Text.Bert, [architecture: :for_sequence_classification, num_labels: 2], type, ids({batch, text}))},
+      {"training step of ResNet-50, #{batch} images",
+       step(Vision.ResNet, [architecture: :for_image_classification, num_labels: 2], type, images)}
+    ]
+  end
+
+  defp step(module, options, type, inputs) do
+    fn ->
+      inputs = inputs.()
+      policy = Axon.MixedPrecision.create_policy(params: {:f, 32}, compute: type, output: {:f, 32})
+
+      model =
+        module
+        |> struct(options)
+        |> Bumblebee.build_model()
+        |> Axon.nx(& &1.logits)
+        |> Axon.MixedPrecision.apply_policy(policy)
+
+      loss = &Axon.Losses.categorical_cross_entropy(&1, &2, from_logits: true, reduction: :mean)
+      {init, step} = Axon.Loop.train_step(model, loss, Polaris.Optimizers.adam(learning_rate: 1.0e-5))
+      n = inputs |> Map.values() |> hd() |> Nx.axis_size(0)
+      labels = Nx.remainder(Nx.iota({n, 2}), 2)
+      data = {inputs, labels}
+      step = Nx.Defn.jit(step)
+      {init.(data, Axon.ModelState.empty()), &step.(data, &1), & &1, :last}
+    end
+  end
+
+  # A row whose function takes tensors of these shapes as a tuple.
+  defp of(shapes, type, fun) do
+    tensors = shapes |> Enum.map(&uniform(&1, type)) |> List.to_tuple()
+    Measure.same(tensors, fun)
+  end
+
+  defp ids(shape) do
+    ids = fn -> Nx.remainder(Nx.multiply(Nx.iota(shape), 7919), 30_000) end
+    fn -> %{"input_ids" => ids.(), "attention_mask" => Nx.broadcast(1, shape)} end
+  end
+
+  defp uniform(shape, type) do
+    {values, _} = Nx.Random.uniform(Nx.Random.key(Nx.size(shape)), -1.0, 1.0, shape: shape)
+    values |> Nx.as_type(type) |> Nx.backend_copy(VulkanoBackend)
+  end
+end
+
+Half.main(System.argv())
