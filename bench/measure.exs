@@ -102,16 +102,17 @@ defmodule Measure do
 
   defp median(times), do: times |> Enum.sort() |> Enum.at(div(length(times), 2))
 
+  # What is read last is a result, even where all calls read one argument.
   defp run(argument, step, next, read, calls) do
-    last =
-      Enum.reduce(1..calls, argument, fn _, argument ->
+    {argument, last} =
+      Enum.reduce(1..calls, {argument, argument}, fn _, {argument, _} ->
         result = step.(argument)
         if read == :each, do: wait(result)
-        next.(result)
+        {next.(result), result}
       end)
 
     if read == :last, do: wait_for_one(last)
-    last
+    argument
   end
 
   defp wait(result), do: result |> first() |> Nx.backend_copy(Nx.BinaryBackend)
