@@ -52,7 +52,8 @@ const SMALL: &[Shape] = &[
     shape("odd", DType::F32, [131, 333, 77], NN),
     shape("square 512", DType::F32, [512, 512, 512], NN),
     batched("attention scores", 16, [128, 64, 128]),
-    shape("square 256 f16", DType::F16, [256, 256, 256], NN),
+    shape("square 512 f16", DType::F16, [512, 512, 512], NN),
+    shape("square 512 bf16", DType::Bf16, [512, 512, 512], NT),
     shape("square 256 f64", DType::F64, [256, 256, 256], NN),
 ];
 

@@ -401,7 +401,11 @@ pub fn canonical(code: &mut Code<'_, '_>, dtype: DType, value: Word) -> Result<W
         return Ok(value);
     }
     let raw = code.call(&format!("nx_store_{dtype}"), &[value])?;
-    let value = code.call(&format!("nx_load_{dtype}"), &[raw])?;
+    let value = match dtype {
+        // Not by way of its bits, which takes longer.
+        DType::F16 => code.call("nx_cast_f32_f16", &[value])?,
+        _ => code.call(&format!("nx_load_{dtype}"), &[raw])?,
+    };
     code.narrowed.insert((value, dtype), raw);
     Ok(value)
 }

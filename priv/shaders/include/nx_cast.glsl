@@ -83,7 +83,14 @@ float nx_round_odd_i32_f32(const in int x) {
     return x < 0 ? -nx_round_odd_u32_f32(0u - uint(x)) : nx_round_odd_u32_f32(uint(x));
 }
 
-float nx_cast_f32_f16(const in float x) { return nx_load_f16(nx_store_f16(x)); }
+// Without the bits of f16: from `far` on, f32 are as far from each other as f16 are around x, or as subnormal f16 are.
+float nx_cast_f32_f16(const in float x) {
+    int magnitude = floatBitsToInt(x) & 0x7fffffff, sign = floatBitsToInt(x) ^ magnitude;
+    float far = intBitsToFloat(max((magnitude & 0x7f800000) + (13 << 23), 0x3f000000));
+    precise float rounded = (intBitsToFloat(magnitude) + far) - far;
+    int bits = magnitude < 0x477ff000 ? floatBitsToInt(rounded) : 0x7f800000;
+    return intBitsToFloat(magnitude > 0x7f800000 ? 0x7fc00000 : bits | sign);
+}
 float nx_cast_f32_bf16(const in float x) { return nx_load_bf16(nx_store_bf16(x)); }
 float nx_cast_f32_f8(const in float x) { return nx_load_f8(nx_store_f8(x)); }
 float nx_cast_f32_f8_e4m3fn(const in float x) { return nx_load_f8_e4m3fn(nx_store_f8_e4m3fn(x)); }

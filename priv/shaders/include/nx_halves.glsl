@@ -1,4 +1,4 @@
-// Loads and stores of f16 by the device's conversions, for devices whose conversions are those of nx_storage.glsl for
+// Loads, stores and roundings of f16 by the device's conversions, for devices whose conversions are those of nx_storage.glsl for
 // all numbers.
 #ifndef NX_HALVES_GLSL
 #define NX_HALVES_GLSL
@@ -14,6 +14,11 @@ float nx_load_f16_halves(const in uint raw) {
 uint nx_store_f16_halves(const in float x) {
     uint rounded = uint(halfBitsToUint16(float16_t(x)));
     return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u ? 0x7e00u : rounded;
+}
+
+float nx_cast_f32_f16_halves(const in float x) {
+    float rounded = float(float16_t(x));
+    return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u ? uintBitsToFloat(0x7fc00000u) : rounded;
 }
 
 #endif

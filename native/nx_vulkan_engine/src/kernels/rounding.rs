@@ -31,7 +31,9 @@ impl Engine {
             // A CPU rounds all quotients or none. A GPU may be right about those that are tried: Vulkan lets them be
             // off.
             let rounded = caps.kind == DeviceKind::Cpu && self.rounds_quotients(modes)?;
-            let halves = caps.shader_float16 && !caps.lacks().int16 && self.converts_halves(modes)?;
+            // Compilers for CPUs convert one number after the other.
+            let has_halves = caps.kind != DeviceKind::Cpu && caps.shader_float16 && !caps.lacks().int16;
+            let halves = has_halves && self.converts_halves(modes)?;
             Ok::<_, Error>(FloatModes { fused, rounded, halves, ..modes })
         })?;
         Ok(*modes)

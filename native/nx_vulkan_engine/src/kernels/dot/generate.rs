@@ -530,7 +530,7 @@ impl DotSpec {
         self.factor(code, prologue, Value { id, dtype })
     }
 
-    /// Two neighbours of f32 from an even place on, as they are multiplied.
+    /// Two neighbours from an even place on, as they are multiplied.
     fn loaded_pair(
         &self,
         code: &mut Code<'_, '_>,

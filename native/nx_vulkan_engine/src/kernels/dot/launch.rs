@@ -406,7 +406,8 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
         }
         let is_aligned = [spec.a_load, spec.b_load].iter().all(|load| load.by_four);
         let has_pairs = tile.takes_pairs(sum) && engine.caps().shader_int64 && engine.caps().subgroup_ops.shuffle;
-        if !(has_pairs && is_aligned && [spec.a, spec.b] == [DType::F32; 2]) {
+        let takes_pairs = |dtype: &DType| matches!(dtype, DType::F32 | DType::F16 | DType::Bf16);
+        if !(has_pairs && is_aligned && [spec.a, spec.b].iter().all(takes_pairs)) {
             // Kernels for all layouts are one.
             [spec.a_load, spec.b_load] = [Load { along_k: true, by_four: false }; 2];
         }

@@ -60,11 +60,17 @@ impl Runner {
 
     /// The kernel of an op.
     pub fn kernel(&self, op: Elementwise, inputs: &[DType], out: DType, width: u8) -> Generated {
+        self.kernel_of(&[Step { op, args: (0..inputs.len() as u8).map(Ref::Input).collect(), out }], inputs, width)
+    }
+
+    /// The kernel of steps, which stores what the last one gives.
+    pub fn kernel_of(&self, steps: &[Step], inputs: &[DType], width: u8) -> Generated {
+        let last = steps.len() - 1;
         let port = |dtype| Port { element: Element::Typed(dtype), layout: Layout::Contiguous };
         let spec = Spec {
             inputs: inputs.iter().map(|&dtype| port(dtype)).collect(),
-            steps: smallvec![Step { op, args: (0..inputs.len() as u8).map(Ref::Input).collect(), out }],
-            outputs: smallvec![(Ref::Result(0), port(out))],
+            steps: steps.into(),
+            outputs: smallvec![(Ref::Result(last as u8), port(steps[last].out))],
             rank: 1,
             width,
             form: Form::Vectors,
