@@ -1,4 +1,5 @@
-# Models of Bumblebee from a source checkout (BUMBLEBEE=/path/to/bumblebee), without the rest of it: no tokenizer is needed. Axon is there already.
+# Models of Bumblebee from a source checkout (BUMBLEBEE=/path/to/bumblebee), without the rest of it: no tokenizer is
+# needed. Axon is there already.
 
 defmodule Bumblebee do
   @moduledoc false

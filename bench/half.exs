@@ -1,8 +1,10 @@
-# Measures products, convolutions, attention, rows, whole models and training steps in f32, f16 and bf16. Prints a Markdown table.
+# Measures products, convolutions, attention, rows, whole models and training steps in f32, f16 and bf16. Prints a
+# Markdown table.
 #
 #     MIX_ENV=test BUMBLEBEE=/path/to/bumblebee mix run bench/half.exs [small] [ROWS ...]
 #
-# ROWS are parts of the names of the rows to measure, all by default; `small` takes sizes for a CPU device. Without BUMBLEBEE the models are left out.
+# ROWS are parts of the names of the rows to measure, all by default; `small` takes sizes for a CPU device. Without
+# BUMBLEBEE the models are left out.
 # bench/peers/half.py measures the same with torch and transformers.
 
 Code.require_file("measure.exs", __DIR__)
@@ -11,6 +13,7 @@ if System.get_env("BUMBLEBEE"), do: Code.require_file("bumblebee.exs", __DIR__)
 
 defmodule Half do
   @moduledoc false
+  @compile {:no_warn_undefined, Bumblebee}
 
   alias Bumblebee.{Text, Vision}
   alias Nx.Vulkan.VulkanoBackend

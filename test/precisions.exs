@@ -3,7 +3,8 @@
 #
 #     MIX_ENV=test BUMBLEBEE=/path/to/bumblebee mix run test/precisions.exs
 #
-# Axon comes from the checkouts of mix.exs, Bumblebee's models from bench/bumblebee.exs. Each function becomes a file of compressed lines, one for each type.
+# Axon comes from the checkouts of mix.exs, Bumblebee's models from bench/bumblebee.exs. Each function becomes a file of
+# compressed lines, one for each type.
 
 Code.require_file("../bench/bumblebee.exs", __DIR__)
 Code.require_file("../bench/models.exs", __DIR__)

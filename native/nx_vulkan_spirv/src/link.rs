@@ -305,13 +305,9 @@ impl<'l> Linker<'l> {
         self.import_function(function)
     }
 
-    /// Whether f16 become other numbers, and others f16, by instructions.
-    pub fn converts_halves(&self) -> bool {
-        self.modes.halves && !self.bfloat16
-    }
-
     fn import_function(&mut self, function: FunctionRef) -> Result<(Word, Signature)> {
-        let function = self.library.twin(function, FloatModes { halves: self.converts_halves(), ..self.modes });
+        let function =
+            self.library.twin(function, FloatModes { halves: self.modes.halves && !self.bfloat16, ..self.modes });
         if let Some(known) = self.imported.get(&function) {
             return Ok(known.clone());
         }

@@ -27,7 +27,8 @@ pub enum Probe {
     Root,
     /// The f32 equal to the f16 with the bits `a`, as bits.
     HalfLoaded,
-    /// The bits of the f16 nearest to the f32 with the bits `a`, or others where `a` becomes another one when it is rounded to stay a number.
+    /// The bits of the f16 nearest to the f32 with the bits `a`, or others where rounding `a` in f32 gives another
+    /// number than those.
     HalfStored,
 }
 

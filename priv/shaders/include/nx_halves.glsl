@@ -1,10 +1,9 @@
-// Loads, stores and roundings of f16 by the device's conversions, for devices whose conversions are those of nx_storage.glsl for
-// all numbers.
+// Loads, stores and roundings of f16 by the device's conversions, for devices whose conversions are those of
+// nx_storage.glsl for all numbers.
 #ifndef NX_HALVES_GLSL
 #define NX_HALVES_GLSL
 
-// Devices make NaN quiet or another one, so its bits are put in place, here and below. Not by x != x, with which an
-// addition took lavapipe (LLVM 19) five times as long.
+// Devices make NaN quiet or another one, so its bits are put in place, here and below.
 float nx_load_f16_halves(const in uint raw) {
     float number = float(uint16BitsToHalf(uint16_t(raw)));
     uint nan = uint(int(raw << 16) >> 3) | 0x70000000u;

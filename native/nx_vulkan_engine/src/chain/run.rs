@@ -164,7 +164,8 @@ struct Pace {
 struct Part {
     serial: u64,
     size: u64,
-    /// When it was submitted, or began behind others: too early rather than too late, since a part that seems short makes those after it long.
+    /// When it was submitted, or began behind others. Too early rather than too late: a part that seems short makes
+    /// those after it long.
     begun: Instant,
 }
 
