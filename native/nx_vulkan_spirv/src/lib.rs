@@ -11,6 +11,7 @@ mod library_tests;
 pub mod link;
 pub mod lower;
 pub mod memory;
+pub mod modes;
 pub mod probe;
 pub mod reducer;
 pub mod scalar;

@@ -7,7 +7,7 @@ use once_cell::sync::OnceCell;
 use rspirv::dr::{Instruction, Module, Operand};
 use rspirv::spirv::{Decoration, Op, Word};
 
-use super::link::FloatModes;
+use super::modes::FloatModes;
 use super::templates;
 
 /// One parsed library module with the indices that imports need.

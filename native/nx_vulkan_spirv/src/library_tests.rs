@@ -6,7 +6,7 @@ use rspirv::dr::Operand;
 use rspirv::spirv::{GlslStd450Op as Glsl, Op, Word};
 
 use super::library::{FunctionRef, Library};
-use super::link::FloatModes;
+use super::modes::FloatModes;
 
 const FUSED: FloatModes = FloatModes { preserve_f32: true, preserve_f64: true, fused: true, ..FloatModes::NONE };
 

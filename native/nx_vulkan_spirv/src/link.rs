@@ -12,39 +12,8 @@ use rspirv::spirv::{
 
 use super::access::ParamLayout;
 use super::library::{FunctionRef, Library, is_aggregate};
+use super::modes::FloatModes;
 use super::templates;
-
-/// What generated modules may declare and assume about the device's arithmetic, and how far their positions reach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct FloatModes {
-    /// SignedZeroInfNanPreserve by width.
-    pub preserve_f32: bool,
-    /// SignedZeroInfNanPreserve for 64 bits.
-    pub preserve_f64: bool,
-    /// Every operation of f64 is rounded once, as where doubles are lowered, so that functions need no corrections.
-    pub exact_f64: bool,
-    /// fma rounds once, in every width that the device has.
-    pub fused: bool,
-    /// Quotients and square roots of f32 are the rounded ones, denormal or not.
-    pub rounded: bool,
-    /// Conversions between f16 and f32 are the ones of the scalar library, but for NaN.
-    pub halves: bool,
-    /// Bytes from where an operand begins may take more than 32 bits.
-    pub far: bool,
-}
-
-impl FloatModes {
-    /// Nothing is declared or assumed.
-    pub const NONE: FloatModes = FloatModes {
-        preserve_f32: false,
-        preserve_f64: false,
-        exact_f64: false,
-        fused: false,
-        rounded: false,
-        halves: false,
-        far: false,
-    };
-}
 
 /// Signature of a function: result and parameter types, as ids of the kernel's module.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,8 @@ use rspirv::spirv::Op as SpirvOp;
 use super::access::{self, Element, Param, ParamLayout};
 use super::generated::{Generated, ITEMS, LOCAL_SIZE, arg};
 use super::library::Library;
-use super::link::{FloatModes, Linker};
+use super::link::Linker;
+use super::modes::FloatModes;
 
 /// Chains of fma that don't depend on each other, and steps of each: enough to hide the latency of one, and few enough for lavapipe to
 /// compile in 0.1 s.

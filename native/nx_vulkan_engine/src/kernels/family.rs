@@ -7,7 +7,7 @@ use nx_vulkan_ir::program::step::Step;
 use nx_vulkan_spirv::access::Element;
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::workgroup::WorkgroupSpec;
 use smallvec::SmallVec;
 

@@ -31,7 +31,7 @@ use nx_vulkan_ir::program::text::KERNEL;
 use nx_vulkan_spirv::access::{Param, ParamLayout, bias, divider};
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::probe;
 use once_cell::sync::OnceCell;
 use rspirv::spirv::Capability;

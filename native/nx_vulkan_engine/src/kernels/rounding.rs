@@ -3,7 +3,7 @@
 use half::f16;
 use nx_vulkan_device::device::DeviceKind;
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::probe::{self, Probe};
 use smallvec::SmallVec;
 

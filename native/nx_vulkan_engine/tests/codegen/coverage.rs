@@ -15,7 +15,7 @@ use nx_vulkan_ir::reference::{self, Array};
 use nx_vulkan_ir::{DType, Type, Value};
 use nx_vulkan_spirv::access::{Element, Layout};
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::smallvec;
 
 fn axes(axes: &[usize]) -> Axes {

@@ -30,7 +30,7 @@ use nx_vulkan_ir::{CType, DType, Result};
 use nx_vulkan_spirv::access::{Element, Layout};
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::workgroup::{self, Keyed, Mode, WorkgroupSpec};
 use smallvec::{SmallVec, smallvec};
 

@@ -19,8 +19,8 @@ use nx_vulkan_ir::program::{Binary, Builder, Elementwise, Program, Reduction, Un
 use nx_vulkan_ir::{CType, DType, Error};
 use nx_vulkan_spirv::access::{Element, Layout};
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
 use nx_vulkan_spirv::lower::{Lacks, lower};
+use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::workgroup::{self, Keyed, Mode, WorkgroupSpec};
 use rspirv::binary::Assemble;
 use rspirv::dr::{Instruction, Operand};

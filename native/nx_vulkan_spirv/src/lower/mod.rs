@@ -29,7 +29,8 @@ use rspirv::dr::{Block, Function, Instruction, Module, Operand};
 use rspirv::spirv::{Capability, ExecutionMode, Op, Word};
 
 use super::library::Library;
-use super::link::{FloatModes, Linker};
+use super::link::Linker;
+use super::modes::FloatModes;
 use memory::Place;
 use order::Soft;
 use types::{Scalar, Type};

@@ -31,7 +31,8 @@ use smallvec::SmallVec;
 use super::access::{Param, ParamLayout};
 use super::generated::{Generated, arg};
 use super::library::Library;
-use super::link::{Code, FloatModes, Linker};
+use super::link::{Code, Linker};
+use super::modes::FloatModes;
 
 /// How an input lies in memory, from its lowest element on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

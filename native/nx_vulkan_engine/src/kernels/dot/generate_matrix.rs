@@ -4,7 +4,8 @@ use nx_vulkan_ir::{CType, DType, Result};
 use nx_vulkan_spirv::access::{self, Element, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
+use nx_vulkan_spirv::link::{Code, Linker};
+use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::scalar::{self, Value};
 use rspirv::spirv::{Op as SpirvOp, Word};
 

@@ -10,7 +10,7 @@ mod own;
 use nx_vulkan_ir::program::step::stands_in_loop;
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::modes::FloatModes;
 
 use super::family::{Constants, KernelFamily, flops_of, name_of_ops, names_of_steps};
 use super::{Arguments, Place};

@@ -6,7 +6,7 @@ pub mod qr;
 
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::SmallVec;
 
 use super::family::{Constants, KernelFamily, operand_bytes};

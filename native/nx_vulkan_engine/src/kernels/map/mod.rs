@@ -6,7 +6,7 @@ mod launch;
 
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::smallvec;
 
 use super::family::{Constants, KernelFamily, flops_of, name_of_element, name_of_ops, names_of_steps};

@@ -8,7 +8,7 @@ mod stages;
 
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::SmallVec;
 
 use super::Arguments;

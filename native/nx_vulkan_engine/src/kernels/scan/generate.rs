@@ -7,7 +7,8 @@ use nx_vulkan_ir::{DType, Result};
 use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::{FloatModes, Linker};
+use nx_vulkan_spirv::link::Linker;
+use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::reducer::ReducerCode;
 
 /// Long rows take three dispatches: the totals of chunks, the prefixes of those, and the elements of each chunk.

@@ -6,7 +6,8 @@ use rspirv::spirv::{Op, Word};
 use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
+use nx_vulkan_spirv::link::{Code, Linker};
+use nx_vulkan_spirv::modes::FloatModes;
 
 /// The key under which a tiled copy is compiled once. The iteration space is that of what is written: `batch_rank` axes, then `row_rank`
 /// axes along which reads are neighbours, then the one along which writes are.

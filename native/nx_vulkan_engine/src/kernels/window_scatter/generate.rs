@@ -6,7 +6,8 @@ use rspirv::spirv::{Op as SpirvOp, Word};
 use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout, value_type};
 use nx_vulkan_spirv::generated::{Generated, LOCAL_SIZE, arg};
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::{Code, FloatModes, Linker};
+use nx_vulkan_spirv::link::{Code, Linker};
+use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::scalar::{self, Value};
 
 /// The two kernels of a window scatter.

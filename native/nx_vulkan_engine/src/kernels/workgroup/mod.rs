@@ -5,7 +5,7 @@ mod launch;
 use nx_vulkan_ir::program::workgroup::{PHASE_WORK, is_open, work_repeated};
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::workgroup::{Mode, WorkgroupSpec};
 
 use super::Arguments;

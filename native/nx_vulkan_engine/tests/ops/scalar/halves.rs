@@ -6,7 +6,7 @@ use half::f16;
 use nx_vulkan_engine::DType;
 use nx_vulkan_engine::program::{Binary, Elementwise};
 use nx_vulkan_ir::program::step::{Ref, Step};
-use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::smallvec;
 
 use super::Runner;

@@ -15,7 +15,7 @@ use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::{Element, Layout, Param, ParamLayout};
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
-use nx_vulkan_spirv::link::FloatModes;
+use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::smallvec;
 
 use crate::common;
