@@ -67,7 +67,11 @@ defmodule Half do
       for n <- [1, 2, 4, 8, 16] do
         {"#{rows} x #{columns} by #{n} vectors",
          fn -> of([{rows, columns}, {columns, n}], type, &Nx.dot(elem(&1, 0), elem(&1, 1))) end}
-      end
+      end ++
+        for n <- [1, 4, 8] do
+          {"#{n} vectors by #{columns} x #{rows}",
+           fn -> of([{n, columns}, {columns, rows}], type, &Nx.dot(elem(&1, 0), elem(&1, 1))) end}
+        end
 
     {m, k} = sizes.dense
     {images, side, channels} = sizes.image

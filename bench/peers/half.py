@@ -43,6 +43,8 @@ def kernels(dtype):
         yield f"dot {n}", of([(n, n)] * 2, dtype, torch.matmul)
     for n in (1, 2, 4, 8, 16):
         yield f"14336 x 4096 by {n} vectors", of([(14336, 4096), (4096, n)], dtype, torch.matmul)
+    for n in (1, 4, 8):
+        yield f"{n} vectors by 4096 x 14336", of([(n, 4096), (4096, 14336)], dtype, torch.matmul)
     dense = lambda x, w, b: F.gelu(torch.addmm(b, x, w))
     yield "dense with GELU 4096 x 768 x 3072", of([(4096, 768), (768, 3072), (3072,)], dtype, dense)
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use nx_vulkan_engine::kernels::dot::{
     Choice, Matrix, MergedAxes, Product, Tile, Tiling, candidates, choose, estimate, lane_tiles, matrix_candidates,
-    product_as,
+    product_as, vector_candidates,
 };
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type};
 
@@ -100,6 +100,20 @@ const LARGE: &[Shape] = &[
     Shape { batch: 64, ..shape("f16 attention scores", DType::F16, [2048, 64, 2048], NT) },
     Shape { batch: 64, ..shape("bf16 attention values", DType::Bf16, [2048, 2048, 64], NN) },
     Shape { batch: 384, ..shape("bf16 heads of 128", DType::Bf16, [128, 64, 128], NT) },
+    shape("vectors f32 1", DType::F32, [14_336, 4096, 1], NN),
+    shape("vectors f32 8", DType::F32, [14_336, 4096, 8], NN),
+    shape("vectors f32 8 turned", DType::F32, [8, 4096, 14_336], NN),
+    shape("vectors bf16 1", DType::Bf16, [14_336, 4096, 1], NN),
+    shape("vectors bf16 1 turned", DType::Bf16, [1, 4096, 14_336], NN),
+    shape("vectors bf16 2", DType::Bf16, [14_336, 4096, 2], NN),
+    shape("vectors bf16 4", DType::Bf16, [14_336, 4096, 4], NN),
+    shape("vectors bf16 8", DType::Bf16, [14_336, 4096, 8], NN),
+    shape("vectors bf16 8 turned", DType::Bf16, [8, 4096, 14_336], NN),
+    shape("vectors bf16 16", DType::Bf16, [14_336, 4096, 16], NN),
+    shape("vectors f16 1", DType::F16, [14_336, 4096, 1], NN),
+    shape("vectors bf16 2048", DType::Bf16, [1, 2048, 2048], NN),
+    shape("vectors bf16 8192", DType::Bf16, [1, 8192, 2048], NN),
+    shape("vectors bf16 768", DType::Bf16, [4, 768, 3072], NN),
     shape("f64 1024", DType::F64, [1024, 1024, 1024], NN),
     shape("f64 4096", DType::F64, [4096, 4096, 4096], NN),
 ];
@@ -253,6 +267,7 @@ impl Bench {
                 format!("{rows}x{columns} {own_rows}x{own_columns} {slices}x{depth}")
             }
             Tiling::Lanes(tile) => format!("{}x{} in lanes", tile.rows, tile.columns()),
+            Tiling::Vectors(tile) => format!("{} vectors by {} teams", tile.count, tile.teams),
             Tiling::Matrix(tile) => format!("{}x{} on matrix units", tile.rows, tile.columns),
             other => format!("{other:?}"),
         };
@@ -270,6 +285,8 @@ impl Bench {
         );
         ways.push(Choice { tiling: Tiling::Square, splits: 1 });
         let on_units = matrix_candidates(self.engine.model(), &outline, sum);
+        let by_vectors = vector_candidates(self.engine.model(), &outline, sum);
+        ways.extend(by_vectors.iter().map(|&(tile, splits, _)| Choice { tiling: Tiling::Vectors(tile), splits }));
         ways.extend(on_units.iter().map(|&(tile, splits, _)| Choice { tiling: Tiling::Matrix(tile), splits }));
         for way in ways.into_iter().filter(|way| name(&way.tiling).contains(&self.way)) {
             let run = || product_as(&self.engine, &p, sum, way, Compile::Allowed);
@@ -281,6 +298,10 @@ impl Bench {
                 Tiling::Matrix(tile) => {
                     on_units.iter().find(|known| (known.0, known.1) == (tile, way.splits)).map_or(0.0, |known| known.2)
                 }
+                Tiling::Vectors(tile) => by_vectors
+                    .iter()
+                    .find(|known| (known.0, known.1) == (tile, way.splits))
+                    .map_or(0.0, |known| known.2),
                 _ => 0.0,
             };
             println!(

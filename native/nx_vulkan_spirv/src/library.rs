@@ -44,6 +44,8 @@ pub struct Library {
     rounded: HashMap<FunctionRef, FunctionRef>,
     /// The `_halves` twin of a function, for devices that convert f16 rightly.
     halves: HashMap<FunctionRef, FunctionRef>,
+    /// The `_round_trip` twin of a function, for devices on which a conversion to f16 and back rounds.
+    round_trip: HashMap<FunctionRef, FunctionRef>,
     /// Functions with a twin that compute with f64.
     of_f64: HashSet<FunctionRef>,
 }
@@ -91,9 +93,13 @@ impl Library {
             });
         }
         for (name, function) in names {
-            for (twins, form) in
-                [(&mut library.fused, "fused"), (&mut library.rounded, "rounded"), (&mut library.halves, "halves")]
-            {
+            let forms = [
+                (&mut library.fused, "fused"),
+                (&mut library.rounded, "rounded"),
+                (&mut library.halves, "halves"),
+                (&mut library.round_trip, "round_trip"),
+            ];
+            for (twins, form) in forms {
                 if let Some(&twin) = library.exports.get(&format!("{name}_{form}")) {
                     twins.insert(function, twin);
                     if name.contains("f64") {
@@ -108,6 +114,9 @@ impl Library {
     /// The function to call for `function` on a device with such arithmetic.
     pub fn twin(&self, function: FunctionRef, modes: FloatModes) -> FunctionRef {
         if let Some(&twin) = self.halves.get(&function).filter(|_| modes.halves) {
+            return twin;
+        }
+        if let Some(&twin) = self.round_trip.get(&function).filter(|_| modes.half_round_trips) {
             return twin;
         }
         let is_f64 = self.of_f64.contains(&function);

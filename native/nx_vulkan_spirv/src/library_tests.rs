@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use half::{bf16, f16};
 use rspirv::dr::Operand;
 use rspirv::spirv::{GlslStd450Op as Glsl, Op, Word};
 
@@ -69,6 +70,7 @@ impl Interpreter {
                 Op::FNegate => (-f[0]).to_bits(),
                 Op::FOrdGreaterThanEqual => u32::from(f[0] >= f[1]),
                 Op::FOrdLessThan => u32::from(f[0] < f[1]),
+                Op::FOrdGreaterThan => u32::from(f[0] > f[1]),
                 Op::IEqual => u32::from(u[0] == u[1]),
                 Op::Bitcast => u[0],
                 Op::IAdd => u[0].wrapping_add(u[1]),
@@ -133,6 +135,26 @@ fn the_fused_exp_is_within_its_ulp() {
     let inputs = [1.0, 87.0].into_iter().flat_map(inputs).filter(|x| x.abs() < 87.0);
     let most = worst(inputs, |x| interpreter.run("nx_exp_f32_hot_fused", [x]), f64::exp);
     assert!((0.8..=0.91).contains(&most), "{most}");
+}
+
+#[test]
+fn the_fused_erf_is_within_its_ulp() {
+    let interpreter = Interpreter::new();
+    let erf = |x| interpreter.run("nx_erf_f32_fused_hot", [x]);
+    let inputs = [0.3, 1.0, 5.0].into_iter().flat_map(inputs).filter(|x| x.abs() >= 1e-30 || *x == 0.0);
+    let most = worst(inputs, erf, libm::erf);
+    assert!((0.8..=0.94).contains(&most), "{most}");
+    // Of f16 and bf16, it rounds to the one nearest to the exact value. Beyond 4.5 that is 1.
+    let near = |x: f32| (1e-30..4.5).contains(&x);
+    let exact = |x: f32| libm::erf(x.into()) as f32;
+    for x in (0..=u16::MAX).map(f16::from_bits).filter(|x| near(x.to_f32())) {
+        assert_eq!(f16::from_f32(erf(x.to_f32())), f16::from_f32(exact(x.to_f32())), "{x}");
+    }
+    for x in (0..=u16::MAX).map(bf16::from_bits).filter(|x| near(x.to_f32())) {
+        assert_eq!(bf16::from_f32(erf(x.to_f32())), bf16::from_f32(exact(x.to_f32())), "{x}");
+    }
+    assert_eq!([0.0, -0.0f32].map(|x| erf(x).to_bits()), [0.0, -0.0f32].map(f32::to_bits));
+    assert_eq!([f32::INFINITY, f32::NEG_INFINITY, 1e30, -9.5].map(&erf), [1.0, -1.0, 1.0, -1.0]);
 }
 
 #[test]

@@ -275,8 +275,11 @@ impl<'l> Linker<'l> {
     }
 
     fn import_function(&mut self, function: FunctionRef) -> Result<(Word, Signature)> {
-        let function =
-            self.library.twin(function, FloatModes { halves: self.modes.halves && !self.bfloat16, ..self.modes });
+        let modes = match self.bfloat16 {
+            true => FloatModes { halves: false, half_round_trips: false, ..self.modes },
+            false => self.modes,
+        };
+        let function = self.library.twin(function, modes);
         if let Some(known) = self.imported.get(&function) {
             return Ok(known.clone());
         }

@@ -15,6 +15,8 @@ pub struct FloatModes {
     pub rounded: bool,
     /// Conversions between f16 and f32 are the ones of the scalar library, but for NaN.
     pub halves: bool,
+    /// A conversion from f32 to f16 and back rounds, which some compilers take for nothing.
+    pub half_round_trips: bool,
     /// Bytes from where an operand begins may take more than 32 bits.
     pub far: bool,
 }
@@ -28,6 +30,7 @@ impl FloatModes {
         fused: false,
         rounded: false,
         halves: false,
+        half_round_trips: false,
         far: false,
     };
 }

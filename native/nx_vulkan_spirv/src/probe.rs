@@ -1,7 +1,6 @@
 //! Kernels that tell how a device rounds, and how many fma it does in a second.
 
 use nx_vulkan_ir::{CType, DType, Result};
-use rspirv::spirv::Op as SpirvOp;
 
 use super::access::{self, Element, Param, ParamLayout};
 use super::generated::{Generated, ITEMS, LOCAL_SIZE, arg};
@@ -28,9 +27,10 @@ pub enum Probe {
     Root,
     /// The f32 equal to the f16 with the bits `a`, as bits.
     HalfLoaded,
-    /// The bits of the f16 nearest to the f32 with the bits `a`, or others where rounding `a` in f32 gives another
-    /// number than those.
+    /// The bits of the f16 nearest to the f32 with the bits `a`.
     HalfStored,
+    /// The bits of that number as f32, by a conversion to f16 and back.
+    HalfRounded,
 }
 
 /// `out[i] =` what is probed of `a[i]` and `b[i]`, in f32 or, for residuals, f64, or for bits u32.
@@ -54,13 +54,13 @@ pub fn generate(library: &Library, modes: FloatModes, probe: Probe, dtype: DType
             Probe::HalfStored => {
                 let float = code.linker.type_float(32);
                 let value = code.bitcast(float, a);
-                let stored = code.call("nx_store_f16_halves", &[value])?;
-                let loaded = code.call("nx_load_f16_halves", &[stored])?;
-                let rounded = code.call("nx_cast_f32_f16_halves", &[value])?;
-                let uint = code.linker.type_uint(32);
-                let (loaded, rounded) = (code.bitcast(uint, loaded), code.bitcast(uint, rounded));
-                let difference = code.u32_op(SpirvOp::BitwiseXor, loaded, rounded);
-                code.u32_op(SpirvOp::IAdd, stored, difference)
+                code.call("nx_store_f16_halves", &[value])?
+            }
+            Probe::HalfRounded => {
+                let (uint, float) = (code.linker.type_uint(32), code.linker.type_float(32));
+                let value = code.bitcast(float, a);
+                let rounded = code.call("nx_cast_f32_f16_round_trip", &[value])?;
+                code.bitcast(uint, rounded)
             }
             Probe::Root => code.call(&format!("nx_sqrt_{dtype}_rounded"), &[a])?,
         };

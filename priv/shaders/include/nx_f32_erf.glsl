@@ -51,7 +51,7 @@ float nx_scaled_product_f32(const in float x, const in vec2 c) {
 }
 
 // max error: 0.54 ulp over all 2^32 inputs
-float nx_erf_f32(const in float x) {
+float nx_erf_exactly_f32(const in float x) {
     uint m = nx_magnitude_bits_f32(x);
     if (m > 0x7f800000u) {
         return x;
@@ -69,6 +69,53 @@ float nx_erf_f32(const in float x) {
     vec3 c = nx_erfc_large_f32(a);
     float scale = nx_power_of_two_f32(int(c.z));
     return nx_with_sign_f32(nx_pair_add_float_f32(vec2(-c.x * scale, -c.y * scale), 1.0f).x, floatBitsToUint(x));
+}
+
+float nx_erf_f32(const in float x) { return nx_erf_exactly_f32(x); }
+
+// Whether nx_erf_f32_fused_hot does not hold: for NaN, and for numbers near denormal ones.
+bool nx_erf_f32_fused_rare(const in float x) { return !(abs(x) >= 1e-30f || floatBitsToUint(x) << 1 == 0u); }
+
+// x + x p(x^2) up to 0.8, above 1 - 2^(x h(x)), where the power's error counts a quarter and less.
+float nx_erf_f32_fused_hot(const in float x) {
+    float a = min(abs(x), 4.0f);
+    float z = a * a;
+    float p = fma(-0.000630493741f, z, 0.00505009526f);
+    p = fma(p, z, -0.0268027168f);
+    p = fma(p, z, 0.112827577f);
+    p = fma(p, z, -0.376125813f);
+    p = fma(p, z, 0.128379166f);
+    float small = fma(p, a, a);
+
+    // h + 2.5, which is near 0 where errors count most
+    float h = fma(-1.1959225e-05f, a, 0.00042378463f);
+    h = fma(h, a, -0.0050869491f);
+    h = fma(h, a, 0.0339316428f);
+    h = fma(h, a, -0.152868271f);
+    h = fma(h, a, -0.916566551f);
+    h = fma(h, a, 0.87176162f);
+    float t = fma(a, h - 2.5f, 12582912.0f);
+    float r = fma(a, h, fma(a, -2.5f, 12582912.0f - t));
+    float q = fma(0.000154531634f, r, 0.00133813021f);
+    q = fma(q, r, 0.00961807743f);
+    q = fma(q, r, 0.0555037521f);
+    q = fma(q, r, 0.240226507f);
+    q = fma(q, r, 0.693147182f);
+    q = fma(q, r, 1.0f);
+    float rest = uintBitsToFloat(floatBitsToUint(q) + (floatBitsToUint(t) << 23));
+    float large = 1.0f - rest;
+
+    // Chosen by the rest, which decreases: for a condition on x NVIDIA's compiler branches.
+    return nx_with_sign_f32(rest > 0.25f ? small : large, floatBitsToUint(x));
+}
+
+// In a tenth of the instructions. Other bits than above, but the same ones as f16 and as bf16.
+// max error: 0.94 ulp over all 2^32 inputs
+float nx_erf_f32_fused(const in float x) {
+    if (nx_erf_f32_fused_rare(x)) {
+        return nx_erf_exactly_f32(x);
+    }
+    return nx_erf_f32_fused_hot(x);
 }
 
 // max error: 0.64 ulp over all 2^32 inputs

@@ -15,7 +15,8 @@ uint nx_store_f16_halves(const in float x) {
     return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u ? 0x7e00u : rounded;
 }
 
-float nx_cast_f32_f16_halves(const in float x) {
+// Where compilers do not take a conversion there and back for nothing.
+float nx_cast_f32_f16_round_trip(const in float x) {
     float rounded = float(float16_t(x));
     return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u ? uintBitsToFloat(0x7fc00000u) : rounded;
 }

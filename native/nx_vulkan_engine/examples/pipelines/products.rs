@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use nx_vulkan_engine::kernels::dot::{
-    Choice, Matrix, MergedAxes, Outline, Product, Tiling, candidates, choose, matrix_candidates, product_as,
+    Choice, Matrix, MergedAxes, Outline, Product, Tiling, VectorTile, candidates, choose, matrix_candidates, product_as,
 };
-use nx_vulkan_engine::{Compile, DType, Engine, Result, Tensor, Type};
+use nx_vulkan_engine::{CType, Compile, DType, Engine, Result, Tensor, Type};
 
 use crate::Outcome;
 
@@ -38,6 +38,7 @@ fn sizes(tiling: Tiling) -> Option<[u64; 4]> {
     let (rows, columns, block, invocations) = match tiling {
         Tiling::Tiled(tile) => (tile.rows, tile.columns, tile.block(), tile.invocations()),
         Tiling::Matrix(tile) => (tile.rows, tile.columns, tile.block(), tile.invocations()),
+        Tiling::Vectors(tile) => (VectorTile::ROWS, tile.count, tile.block(), tile.invocations()),
         Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) => return None,
     };
     Some([rows.into(), columns.into(), block, invocations.into()])
@@ -45,18 +46,18 @@ fn sizes(tiling: Tiling) -> Option<[u64; 4]> {
 
 fn compile(engine: &Arc<Engine>, dtype: DType, tiling: Tiling, chosen: Tiling) -> Result<Option<OfTile>> {
     let Some([rows, columns, block, invocations]) = sizes(tiling) else { return Ok(None) };
-    let tensor = || Tensor::uninitialized(engine, &Type::new(dtype, &[1, SIDE, SIDE]));
-    let (a, b, out) = (tensor()?, tensor()?, tensor()?);
-    let matrix = |t: &Tensor, strides: [i64; 2]| Matrix {
+    let free = if matches!(tiling, Tiling::Vectors(_)) { columns } else { SIDE };
+    let tensor = |columns| Tensor::uninitialized(engine, &Type::new(dtype, &[1, SIDE, columns]));
+    let (a, b, out) = (tensor(SIDE)?, tensor(free)?, tensor(free)?);
+    let matrix = |t: &Tensor, free: u64, strides: [i64; 2]| Matrix {
         tensor: t.clone(),
-        batch: MergedAxes::new(&[1], &[(SIDE * SIDE) as i64]),
-        free: MergedAxes::new(&[SIDE], &strides[..1]),
+        batch: MergedAxes::new(&[1], &[(SIDE * free) as i64]),
+        free: MergedAxes::new(&[free], &strides[..1]),
         depth: MergedAxes::new(&[SIDE], &strides[1..]),
     };
-    let along = [SIDE as i64, 1];
     let p = Product {
-        a: matrix(&a, along),
-        b: matrix(&b, [1, SIDE as i64]),
+        a: matrix(&a, SIDE, [SIDE as i64, 1]),
+        b: matrix(&b, free, [1, free as i64]),
         out: &out,
         prologues: [None, None],
         epilogue: None,
@@ -65,7 +66,10 @@ fn compile(engine: &Arc<Engine>, dtype: DType, tiling: Tiling, chosen: Tiling) -
     product_as(engine, &p, dtype.ctype(), Choice { tiling, splits: 1 }, Compile::Allowed)?;
     engine.wait()?;
     let units = if matches!(tiling, Tiling::Matrix(_)) { "matrix_" } else { "" };
-    let name = format!("dot.{units}{rows}x{columns}.{dtype}");
+    let name = match tiling {
+        Tiling::Vectors(_) => format!("dot.vectors_{columns}.{dtype}"),
+        _ => format!("dot.{units}{rows}x{columns}.{dtype}"),
+    };
     let new = engine.pipelines().into_iter().find(|p| !before.contains(&p.key()) && p.name().starts_with(&name));
     let Some(statistics) = new.as_ref().and_then(|p| p.statistics()) else { return Ok(None) };
     let subgroup = if statistics.subgroup_size > 0 { statistics.subgroup_size } else { engine.caps().subgroup_size };
@@ -105,9 +109,11 @@ pub fn tiles(engine: &Arc<Engine>, outcome: &mut Outcome) -> Vec<OfTile> {
         let mut tilings: Vec<Tiling> = vec![];
         let plain = candidates(model, &outline, sum).into_iter().map(|(tile, _)| Tiling::Tiled(tile));
         let units = matrix_candidates(model, &outline, sum).into_iter().map(|(tile, ..)| Tiling::Matrix(tile));
+        let vectors = [1, 2, 4, 8].into_iter().flat_map(|count| VectorTile::all(count, false)).map(Tiling::Vectors);
+        let vectors = vectors.filter(|_| sum == CType::F32);
         // Plain tiles of narrow types are those of f32.
         let wide = dtype.size_bytes() >= 4;
-        for tiling in plain.filter(|_| wide).chain(units.filter(|_| !wide)) {
+        for tiling in plain.filter(|_| wide).chain(units.filter(|_| !wide)).chain(vectors) {
             if !tilings.contains(&tiling) {
                 tilings.push(tiling);
             }
@@ -121,7 +127,8 @@ pub fn tiles(engine: &Arc<Engine>, outcome: &mut Outcome) -> Vec<OfTile> {
     }
     if engine.caps().vendor_id == AMD {
         for dtype in [DType::F32, DType::F64, DType::F16, DType::Bf16] {
-            let of_type = || found.iter().filter(|t| t.dtype == dtype);
+            let is_square = |t: &&OfTile| t.dtype == dtype && !matches!(t.tiling, Tiling::Vectors(_));
+            let of_type = || found.iter().filter(is_square);
             let best = of_type().map(|t| t.cycles).fold(f64::INFINITY, f64::min);
             for t in of_type().filter(|t| t.chosen && t.cycles > MOST_OF_BEST * best) {
                 outcome.fail(format!("{dtype}: {:?} takes {:.2} cycles, the best {best:.2}", t.tiling, t.cycles));

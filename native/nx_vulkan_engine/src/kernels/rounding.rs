@@ -34,7 +34,8 @@ impl Engine {
             // Compilers for CPUs convert one number after the other.
             let has_halves = caps.kind != DeviceKind::Cpu && caps.shader_float16 && !caps.lacks().int16;
             let halves = has_halves && self.converts_halves(modes)?;
-            Ok::<_, Error>(FloatModes { fused, rounded, halves, ..modes })
+            let half_round_trips = halves && self.rounds_by_halves(modes)?;
+            Ok::<_, Error>(FloatModes { fused, rounded, halves, half_round_trips, ..modes })
         })?;
         Ok(*modes)
     }
@@ -66,6 +67,13 @@ impl Engine {
         let stored = |bits: u32, _| single_to_half(bits).into();
         Ok(self.gives(modes, Probe::HalfLoaded, &[all.clone(), all], loaded)?
             && self.gives(modes, Probe::HalfStored, &[edges.clone(), edges], stored)?)
+    }
+
+    /// Whether f32 that are converted to f16 and back are the nearest ones.
+    fn rounds_by_halves(&self, modes: FloatModes) -> Result<bool> {
+        let edges = half_edges();
+        let rounded = |bits: u32, _| half_to_single(single_to_half(bits));
+        self.gives(modes, Probe::HalfRounded, &[edges.clone(), edges], rounded)
     }
 
     /// Whether the device gives what the host does, to the bit but for those of NaN.

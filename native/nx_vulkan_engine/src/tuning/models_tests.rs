@@ -6,7 +6,7 @@ use nx_vulkan_ir::program::epilogue::MATRIX_MIN_WORK;
 use super::devices::{ALL, h200, lavapipe};
 use super::{Calibration, Class, DeviceModel};
 use crate::kernels::dot::{
-    Choice, LANES, Outline, Tile, Tiling, accurate_splits, estimate, launch_of, matrix_candidates,
+    Choice, LANES, Outline, Tile, Tiling, accurate_splits, estimate, launch_of, matrix_candidates, vector_candidates,
 };
 use crate::kernels::fft::FftSpec;
 use crate::kernels::linalg::qr;
@@ -80,6 +80,11 @@ fn cycles(model: &DeviceModel, p: &Outline, sum: CType, choice: Choice) -> Optio
             let found = all.into_iter().find(|(other, splits, _)| *other == tile && *splits == choice.splits);
             Some(found.unwrap().2)
         }
+        Tiling::Vectors(tile) => {
+            let all = vector_candidates(model, p, sum);
+            let found = all.into_iter().find(|(other, splits, _)| *other == tile && *splits == choice.splits);
+            Some(found.unwrap().2)
+        }
         Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) => None,
     }
 }
@@ -95,6 +100,10 @@ fn no_product_is_beyond_a_device_or_far_from_its_best() {
                 Tiling::Matrix(tile) => {
                     let has_subgroups = (caps.min_subgroup_size..=caps.max_subgroup_size).contains(&32);
                     assert!(caps.cooperative_matrix && has_subgroups, "{name}: {p:?} by {tile:?}");
+                    assert!(tile.shared_bytes() <= caps.max_shared_memory_bytes, "{name}: {tile:?}");
+                    assert!(tile.invocations() <= caps.max_invocations, "{name}: {tile:?}");
+                }
+                Tiling::Vectors(tile) => {
                     assert!(tile.shared_bytes() <= caps.max_shared_memory_bytes, "{name}: {tile:?}");
                     assert!(tile.invocations() <= caps.max_invocations, "{name}: {tile:?}");
                 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use nx_vulkan_engine::kernels::dot::{
     Access, DotSpec, EpilogueSpec, LaneTile, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tile, Tiling,
+    VectorTile,
 };
 use nx_vulkan_engine::kernels::fold::FoldSpec;
 use nx_vulkan_engine::kernels::index::{
@@ -433,6 +434,9 @@ fn products() {
     kernels.add("narrow_f64", |l, m| narrow.generate(l, m));
     let lanes = product(DType::F32, CType::F32, Tiling::Lanes(LaneTile { rows: 8, vectors: 1 }));
     kernels.add("lanes_f32", |l, m| lanes.generate(l, m));
+    let tile = VectorTile::all(2, true).next().unwrap();
+    let vectors = product(DType::Bf16, CType::F32, Tiling::Vectors(tile));
+    kernels.add("vectors_bf16", |l, m| vectors.generate(l, m));
     let epilogue = DotSpec {
         store: Store { rank: 2, contiguous: false, by_four: false, by_eight: false },
         epilogue: Some(dense()),

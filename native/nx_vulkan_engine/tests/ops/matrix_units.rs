@@ -588,6 +588,31 @@ fn transposed_products_have_the_same_bits() {
 }
 
 /// Steps behind a product, results in other layouts, and partial sums give what they give without units, but for rounding.
+/// Operands that are made of fewer parts than three give what their numbers give as f32.
+#[test]
+fn fewer_parts_have_the_same_bits() {
+    if !planes_of_units().contains(&ThreeBf16) {
+        return;
+    }
+    let (engine, sizes) = (engine(ThreeBf16), [[2, 131, 333], [2, 77, 333]]);
+    let types = [DType::F32, DType::F16, DType::Bf16];
+    for (a, b) in types.iter().flat_map(|&a| types.map(|b| (a, b))).filter(|&pair| pair != (DType::F32, DType::F32)) {
+        let narrow = [(a, true), (b, false)];
+        let narrow = [0, 1].map(|k| Given::random(engine, narrow[k].0, sizes[k], narrow[k].1, 7 + k as u64));
+        let wide = [0, 1].map(|k| Given::new(engine, DType::F32, sizes[k], narrow[k].along_k, &narrow[k].values));
+        for way in ways(ThreeBf16, 333) {
+            let got = [&narrow, &wide].map(|[a, b]| {
+                let out = Tensor::uninitialized(engine, &Type::new(DType::F32, &[2, 131, 77])).unwrap();
+                let p = Product { a: a.matrix(), b: b.matrix(), out: &out, prologues: [None, None], epilogue: None };
+                product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
+                bytes(engine, &out)
+            });
+            assert_eq!(got[0], got[1], "{a} x {b}, {way:?}");
+        }
+    }
+    common::assert_valid(engine);
+}
+
 #[test]
 fn epilogues_and_layouts() {
     planes_of_units().into_iter().filter(|planes| dtypes(*planes) == [DType::F32]).for_each(epilogues_and_layouts_of);

@@ -4,10 +4,10 @@ use nx_vulkan_ir::program::epilogue::MATRIX_MIN_WORK;
 
 use super::launch::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Outline};
 use super::matrix::Form;
-use super::{LANES, LaneTile, MatrixTile, Planes, Tile, Tiling};
+use super::{LANES, LaneTile, MatrixTile, Planes, Tile, Tiling, VectorTile, parts_of};
 use crate::CType;
 use crate::kernels::has_lanes;
-use crate::tuning::{DeviceModel, Products, Units};
+use crate::tuning::{Class, DeviceModel, Products, Units};
 
 /// Splits that are tried, beyond what accuracy asks for: many only where few results are sums of many products.
 const SPLITS: [u64; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64];
@@ -131,7 +131,7 @@ pub fn matrix_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(M
         for splits in SPLITS.into_iter().filter(|&splits| splits <= most).map(|splits| splits.max(least)) {
             let each = (tiles * splits).div_ceil(model.processors);
             let steps = depth.div_ceil(splits).div_ceil(tile.block()) as f64;
-            let busy = (m * n * tile.block()) as f64 / products_per_cycle(&products.units, &tile);
+            let busy = (m * n * tile.block()) as f64 / products_per_cycle(&products.units, &tile, p);
             // What is fetched right into registers is waited for where few workgroups stand in for each other.
             let resident = each.min(RESIDENT) as f64;
             let step = match (tile.planes.is_in_order(), tile.fetches_ahead()) {
@@ -157,14 +157,60 @@ pub fn matrix_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(M
 const RESIDENT: u64 = 4;
 
 /// Multiplications per cycle of a processor that such tiles fill.
-fn products_per_cycle(units: &Units, tile: &MatrixTile) -> f64 {
+fn products_per_cycle(units: &Units, tile: &MatrixTile, p: &Outline) -> f64 {
     let by_side = |[large, small]: [f64; 2]| if tile.is_large() { large } else { small };
     match tile.planes {
         Planes::OwnF16 | Planes::OwnBf16 => by_side(units.own),
-        Planes::ThreeBf16 => units.three_bf16,
+        Planes::ThreeBf16 => units.three_bf16 * (1.0 + 6.0) / (1.0 + products_of_parts(p.operands.map(parts_of))),
         Planes::TwoF16 => by_side(units.two_f16),
         Planes::OneF16 => by_side(units.one_f16),
     }
+}
+
+/// Whether a matrix of so many rows is worth the kernels that multiply it with few vectors.
+pub(super) fn has_vectors(model: &DeviceModel, rows: u64) -> bool {
+    model.class != Class::Cpu && rows >= VectorTile::ROWS.into()
+}
+
+/// Ways to multiply a matrix with few vectors, with the splits that may pay and the cycles that they take by the model.
+pub fn vector_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(VectorTile, u64, f64)> {
+    let first = p.rows < p.columns;
+    let (rows, vectors) = if first { (p.columns, p.rows) } else { (p.rows, p.columns) };
+    let mut found = vec![];
+    if sum != CType::F32 || !has_vectors(model, rows) {
+        return found;
+    }
+    let (products, caps) = (&model.products, &model.caps);
+    let fits =
+        |t: &VectorTile| t.shared_bytes() <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
+    let tiles = p.batches * rows.div_ceil(VectorTile::ROWS.into());
+    // Each team adds up its own share.
+    let least = |tile: &VectorTile| splits_of(p, sum, MAX_SPLIT_DEPTH * u64::from(tile.teams));
+    for tile in VectorTile::all(vectors, first).filter(fits) {
+        let block = 2 * tile.block();
+        let most = (p.depth / block).min(products.most_groups / tiles).max(1);
+        // An invocation takes about 64 registers, and four for each vector beyond a few.
+        let by_registers = if tile.count > 4 { products.invocations / 4 } else { products.invocations / 2 };
+        let resident = (by_registers / u64::from(tile.invocations())).max(1);
+        for splits in SPLITS.into_iter().filter(|&splits| splits <= most).map(|splits| splits.max(least(&tile))) {
+            let each = (tiles * splits).div_ceil(model.processors);
+            let resident = resident.min(each);
+            let steps = p.depth.div_ceil(splits).div_ceil(block) as f64;
+            // To load and convert an element takes as long as two multiplications.
+            let computed = f64::from(VectorTile::ROWS * (tile.count + 2)) * block as f64;
+            let busy = computed / (products.lanes * products.efficiency.of_few);
+            let step = (busy * resident as f64).max(products.latency);
+            let cycles = each.div_ceil(resident) as f64 * (steps * step + 2.0 * products.latency);
+            let partial = partial(products, splits * p.batches * p.rows * p.columns * 4, splits);
+            found.push((tile, splits, cycles + partial));
+        }
+    }
+    found
+}
+
+/// Products of parts that are added up, six at most; to add their sum to that of all takes as long as one of them.
+fn products_of_parts([a, b]: [u32; 2]) -> f64 {
+    (0..a).map(|part| b.min(3 - part)).sum::<u32>().into()
 }
 
 /// How a product is launched that is no vector's; a `small` one is not worth a kernel of its own.
@@ -181,15 +227,23 @@ pub fn choose(model: &DeviceModel, p: &Outline, sum: CType) -> Choice {
     }
     let plain = plain(model, p, sum, None);
     let Tiling::Tiled(tile) = plain.tiling else { return plain };
-    if p.multiplications() < MATRIX_MIN_WORK {
-        return plain;
+    let cycles = estimate(model, p, sum, &tile, plain.splits);
+    let least = |ways: Vec<(Choice, f64)>| ways.into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
+    let by_vectors = vector_candidates(model, p, sum).into_iter();
+    let by_vectors =
+        by_vectors.map(|(tile, splits, cycles)| (Choice { tiling: Tiling::Vectors(tile), splits }, cycles));
+    let mut best = (plain, cycles);
+    if let Some(way) = least(by_vectors.collect()).filter(|way| way.1 <= best.1) {
+        best = way;
     }
-    let limit = estimate(model, p, sum, &tile, plain.splits);
-    let best = matrix_candidates(model, p, sum).into_iter().min_by(|a, b| a.2.total_cmp(&b.2));
-    match best.filter(|(_, _, cycles)| *cycles < limit) {
-        Some((tile, splits, _)) => Choice { tiling: Tiling::Matrix(tile), splits },
-        None => plain,
+    if p.multiplications() >= MATRIX_MIN_WORK {
+        let on_units = matrix_candidates(model, p, sum).into_iter();
+        let on_units = on_units.map(|(tile, splits, cycles)| (Choice { tiling: Tiling::Matrix(tile), splits }, cycles));
+        if let Some(way) = least(on_units.collect()).filter(|way| way.1 < best.1) {
+            best = way;
+        }
     }
+    best.0
 }
 
 /// The cheapest launch without matrix units, with so many splits if that is given.

@@ -44,6 +44,8 @@ layout(constant_id = 0) const uint A_ALONG_K = 1u;
 layout(constant_id = 1) const uint B_ALONG_K = 1u;
 // Whether four neighbouring results are stored at a time, and whether operands were scaled, and may have lost digits.
 layout(constant_id = 4) const uint STORE_BY_FOUR = 1u;
+// Whether what comes with a store is so much code that it stands once.
+layout(constant_id = 5) const uint STORE_IN_LOOP = 0u;
 layout(constant_id = 7) const uint SCALED = 1u;
 // Whether the low parts of B come first. Where they do so if there are more columns than rows, and only then, a transposed product of
 // transposed operands has the same bits.

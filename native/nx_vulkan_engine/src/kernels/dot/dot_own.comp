@@ -33,6 +33,8 @@ layout(local_size_x = SUBGROUPS * 32) in;
 
 // Whether four neighbouring results are stored at a time.
 layout(constant_id = 4) const uint STORE_BY_FOUR = 1u;
+// Whether what comes with a store is so much code that it stands once.
+layout(constant_id = 5) const uint STORE_IN_LOOP = 0u;
 // Whether eight are, which have the type of the operands.
 layout(constant_id = 11) const uint STORE_BY_EIGHT = 0u;
 // Whether that is bf16, to which drivers don't promise to round to the nearest.

@@ -9,7 +9,8 @@
 #extension GL_KHR_shader_subgroup_vote : require
 // Batched matrix product of f32 on matrix units: TILE_M x TILE_N results per workgroup, OWN_M x OWN_N per subgroup of 32, 16 contracted elements
 // per step. Elements are the three bf16 numbers that split_parts.comp wrote, in the order in which invocations hold them, so that they go from memory to the units without
-// shared memory and its barriers. Of the nine products of parts six are added up, the smallest first: what is missing is below 2^-25 of a product.
+// shared memory and its barriers. Of the nine products of parts six are added up, the smallest first: what is missing is below 2^-25 of a product. Where
+// an operand's elements have fewer parts, as bf16 and f16 have, there are fewer of them.
 // Units cut off instead of rounding, so that sums are taken out of them at every step. Where sums leave the range, though no product does, the subgroup
 // computes its results anew from the elements, one multiplication after the other.
 // float16_t stands for bf16, which the linker makes of it.
@@ -32,9 +33,14 @@ layout(local_size_x = SUBGROUPS * 32) in;
 
 // Whether four neighbouring results are stored at a time.
 layout(constant_id = 4) const uint STORE_BY_FOUR = 1u;
+// Whether what comes with a store is so much code that it stands once.
+layout(constant_id = 5) const uint STORE_IN_LOOP = 0u;
 // Whether the low parts of B come first. Where they do so if there are more columns than rows, and only then, a transposed product of
 // transposed operands has the same bits.
 layout(constant_id = 8) const uint LOW_B_FIRST = 0u;
+// Parts of the elements of an operand that are no zeros, whatever they are.
+layout(constant_id = 14) const uint A_PARTS = 3u;
+layout(constant_id = 15) const uint B_PARTS = 3u;
 
 uvec4 slot_a_block(const in uint at) { return uvec4(at); }
 uvec4 slot_b_block(const in uint at) { return uvec4(at + 1u); }
@@ -78,11 +84,20 @@ void main() {
 
     // The next step's parts are fetched while the current ones are multiplied.
     uvec4 a_next[FRAGMENTS_M * 3], b_next[FRAGMENTS_N * 3];
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_M * 3; ++i) a_next[i] = uvec4(0u);
+    [[unroll]] for (uint j = 0u; j < FRAGMENTS_N * 3; ++j) b_next[j] = uvec4(0u);
 #define FETCH(block) \
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) \
-        [[unroll]] for (uint part = 0u; part < 3u; ++part) a_next[3u * i + part] = slot_a_block(a_at[i] + (block) * 96u + part * 32u); \
+        [[unroll]] for (uint part = 0u; part < 3u; ++part) \
+            if (part < A_PARTS) a_next[3u * i + part] = slot_a_block(a_at[i] + (block) * 96u + part * 32u); \
     [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) \
-        [[unroll]] for (uint part = 0u; part < 3u; ++part) b_next[3u * j + part] = slot_b_block(b_at[j] + (block) * 96u + part * 32u);
+        [[unroll]] for (uint part = 0u; part < 3u; ++part) \
+            if (part < B_PARTS) b_next[3u * j + part] = slot_b_block(b_at[j] + (block) * 96u + part * 32u);
+// The products of two parts, if there are any.
+#define ADD(a_part, b_part) \
+    if (a_part < A_PARTS && b_part < B_PARTS) { \
+        [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][a_part], y[b_part], products[i]); \
+    }
 
     FETCH(min(first, blocks - 1u))
     [[dont_unroll]] for (uint block = first; block < end; ++block) {
@@ -96,19 +111,20 @@ void main() {
             MatrixB y[3];
             [[unroll]] for (uint part = 0u; part < 3u; ++part) HOLD(y[part], b[3u * j + part])
             Sums products[FRAGMENTS_M];
-            [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][1], y[1], Sums(0.0));
+            [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = Sums(0.0);
+            ADD(1u, 1u)
             if (LOW_B_FIRST != 0u) {
-                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][0], y[2], products[i]);
-                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][2], y[0], products[i]);
-                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][0], y[1], products[i]);
-                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][1], y[0], products[i]);
+                ADD(0u, 2u)
+                ADD(2u, 0u)
+                ADD(0u, 1u)
+                ADD(1u, 0u)
             } else {
-                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][2], y[0], products[i]);
-                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][0], y[2], products[i]);
-                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][1], y[0], products[i]);
-                [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][0], y[1], products[i]);
+                ADD(2u, 0u)
+                ADD(0u, 2u)
+                ADD(1u, 0u)
+                ADD(0u, 1u)
             }
-            [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][0], y[0], products[i]);
+            ADD(0u, 0u)
             [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) sums[i][j] = sums[i][j] + products[i];
         }
     }

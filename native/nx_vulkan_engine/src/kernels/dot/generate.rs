@@ -13,6 +13,7 @@ use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
 use super::generate_matrix::MatrixTile;
+use super::generate_vectors::VectorTile;
 
 /// How results lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -205,6 +206,8 @@ pub enum Tiling {
     Tiled(Tile),
     /// Tiles of any type for the lanes of CPU devices.
     Lanes(LaneTile),
+    /// A matrix by few vectors, of f32 sums.
+    Vectors(VectorTile),
     /// Tiles of f32 sums on matrix units, of operands that `SplitSpec` wrote, or that lie as it would write them.
     Matrix(MatrixTile),
 }
@@ -249,6 +252,7 @@ impl DotSpec {
         match (self.tiling, self.words()) {
             (Tiling::Tiled(tile), _) => (tile.rows.into(), tile.columns.into()),
             (Tiling::Lanes(tile), _) => (tile.rows.into(), tile.columns().into()),
+            (Tiling::Vectors(tile), _) => tile.results(),
             (Tiling::Matrix(tile), _) => (tile.rows.into(), tile.columns.into()),
             (Tiling::Narrow, _) => (1, 64),
             (Tiling::Square, 1) => (64, 64),
@@ -279,6 +283,7 @@ impl DotSpec {
                 let name = tile.template(self.sum, self.words(), self.a_load.by_four);
                 self.generate_lanes(library, &name, modes, table)
             }
+            Tiling::Vectors(tile) => self.generate_vectors(library, tile, modes, table),
             Tiling::Matrix(tile) => self.generate_matrix(library, tile, modes, table),
         })
     }
@@ -425,7 +430,7 @@ impl DotSpec {
             self.define_positions(&mut linker, &mut params, name, operand)?;
             if self.a_load.by_four {
                 linker.define(&format!("slot_{name}_pair"), |code, args| {
-                    self.loaded_pair(code, &mut params, operand, dtype, arg(args, 0)?).map(Some)
+                    self.loaded_near(code, &mut params, operand, dtype, arg(args, 0)?, 2).map(Some)
                 })?;
                 continue;
             }
@@ -444,7 +449,7 @@ impl DotSpec {
     }
 
     /// Positions of a batch with a row or column, and of a contracted element, which add up to that of an element.
-    fn define_positions(
+    pub(super) fn define_positions(
         &self,
         linker: &mut Linker<'_>,
         params: &mut ParamLayout,
@@ -516,7 +521,7 @@ impl DotSpec {
     }
 
     /// An element as it is multiplied: after its steps, as a value of the sum's type.
-    fn loaded(
+    pub(super) fn loaded(
         &self,
         code: &mut Code<'_, '_>,
         params: &mut ParamLayout,
@@ -531,24 +536,25 @@ impl DotSpec {
         self.factor(code, prologue, Value { id, dtype })
     }
 
-    /// Two neighbours from an even place on, as they are multiplied.
-    fn loaded_pair(
+    /// Two or four neighbours from a place on that is aligned for them, as they are multiplied.
+    pub(super) fn loaded_near(
         &self,
         code: &mut Code<'_, '_>,
         params: &mut ParamLayout,
         operand: u8,
         dtype: DType,
         at: Word,
+        count: u32,
     ) -> Result<Word> {
-        let mut lanes = neighbours(code, params, operand, dtype, at, 2)?;
-        if let Some(prologue) = &self.prologues[usize::from(operand)] {
-            for id in &mut lanes {
-                *id = self.factor(code, prologue, Value { id: *id, dtype })?;
-            }
+        let mut lanes = neighbours(code, params, operand, dtype, at, count)?;
+        for id in &mut lanes {
+            let element = Value { id: *id, dtype };
+            *id = match &self.prologues[usize::from(operand)] {
+                Some(prologue) => self.factor(code, prologue, element)?,
+                None => scalar::cast(code, element, self.sum.dtype())?,
+            };
         }
-        let part = value_type(code, self.sum);
-        let pair = code.linker.type_vector(part, 2);
-        Ok(code.ids(SpirvOp::CompositeConstruct, pair, &lanes))
+        Ok(vector_of(code, self.sum, &lanes))
     }
 
     /// An element after its steps, of the sum's type.
@@ -558,7 +564,13 @@ impl DotSpec {
     }
 
     /// Rounds the sums of result `at` and its neighbours, one, two or four in all, takes them through the epilogue and stores them.
-    fn finish(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, at: Word, sums: &[Word]) -> Result<()> {
+    pub(super) fn finish(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        at: Word,
+        sums: &[Word],
+    ) -> Result<()> {
         let dtype = self.product;
         let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 4]> = SmallVec::new();
         for &id in sums {
@@ -575,16 +587,28 @@ impl DotSpec {
             let ids = self.neighbours(code, params, operand, (dtype, how), &coordinates, lanes.len())?;
             lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.push(Value { id, dtype }));
         }
-        let mut results: SmallVec<[Word; 4]> = SmallVec::new();
-        for lane in &lanes {
-            results.push(emit_steps(code, steps, result, lane)?.id);
-        }
-        let (element, operand) = (Element::Typed(self.out), self.first_input() + inputs.len() as u8);
-        let address = params.address(operand);
         let at = match self.store.contiguous {
             true => at,
-            false => access::position(code, params, operand, axis, &coordinates)?,
+            false => access::position(code, params, self.first_input() + inputs.len() as u8, axis, &coordinates)?,
         };
+        let address = params.address(self.first_input() + inputs.len() as u8);
+        let compute = |code: &mut Code<'_, '_>| -> Result<SmallVec<[Word; 4]>> {
+            lanes.iter().map(|lane| Ok(emit_steps(code, steps, result, lane)?.id)).collect()
+        };
+        let (results, rare) = code.hot(compute)?;
+        self.put(code, address, at, &results)?;
+        let Some(rare) = rare else { return Ok(()) };
+        let ty = code.linker.type_bool();
+        let fine = code.ids(SpirvOp::LogicalNot, ty, &[rare]);
+        code.unless(fine, |code| {
+            let results = compute(code)?;
+            self.put(code, address, at, &results)
+        })
+    }
+
+    /// Stores neighbours from position `at` on.
+    fn put(&self, code: &mut Code<'_, '_>, address: u32, at: Word, results: &[Word]) -> Result<()> {
+        let element = Element::Typed(self.out);
         if let [id] = *results {
             return access::store(code, address, element, at, id);
         }
@@ -690,7 +714,7 @@ pub(super) fn load_four(
 
 fn vector_of(code: &mut Code<'_, '_>, ctype: CType, lanes: &[Word]) -> Word {
     let part = value_type(code, ctype);
-    let vector = code.linker.type_vector(part, 4);
+    let vector = code.linker.type_vector(part, lanes.len() as u32);
     code.ids(SpirvOp::CompositeConstruct, vector, lanes)
 }
 

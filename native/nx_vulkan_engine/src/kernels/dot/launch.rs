@@ -6,7 +6,7 @@ use nx_vulkan_ir::program::step::{Prologue, Ref, Step, stands_in_loop};
 use nx_vulkan_spirv::access::{Element, ParamLayout};
 use smallvec::SmallVec;
 
-use super::choice::{lane_tiles, launch_of};
+use super::choice::{has_vectors, lane_tiles, launch_of};
 use super::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling, matrix};
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Factor, Finish, Reduce, Target, inner, reduce};
@@ -306,7 +306,9 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
     if is_short || is_narrow(p, &spec) {
         return product_as(engine, p, spec.sum, Choice { tiling: Tiling::Narrow, splits: 1 }, compile);
     }
-    if is_vector {
+    // Sums of f32 are to have all digits.
+    let is_narrow_type = spec.sum == CType::F32 && spec.product != DType::F32;
+    if is_vector && !(is_narrow_type && has_vectors(engine.model(), rows.max(columns))) {
         if p.reaches_inputs(engine) && vectors(engine, p, p.out, true, far, compile)? {
             return Ok(());
         }
@@ -400,6 +402,13 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
     }
     let wide = u64::from(engine.caps().max_push_bytes) >= 4 * ParamLayout::WIDE_PUSH_WORDS as u64;
     let mut spec = DotSpec { sum, tiling, wide, ..spec(p) };
+    if let Tiling::Vectors(tile) = tiling {
+        let vectors = if tile.first { p.a.free.elements() } else { columns };
+        if sum != CType::F32 || vectors > tile.count.into() {
+            let reason = format!("{vectors} vectors with sums of {} for {tile:?}", sum.name());
+            return Err(Error::InvalidProgram { op: "dot".to_string(), reason });
+        }
+    }
     if let Tiling::Lanes(tile) = tiling {
         if !lane_tiles(engine.model(), sum).contains(&tile) {
             return Err(Error::InvalidProgram { op: "dot".to_string(), reason: format!("no lanes for {tile:?}") });
@@ -412,8 +421,12 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
             [spec.a_load, spec.b_load] = [Load { along_k: true, by_four: false }; 2];
         }
     }
-    // Lanes that take pairs of neighbours store pairs.
-    let by_four = !matches!(tiling, Tiling::Lanes(_)) || spec.a_load.by_four;
+    let by_four = match tiling {
+        // Lanes that take pairs of neighbours store pairs.
+        Tiling::Lanes(_) => spec.a_load.by_four,
+        Tiling::Vectors(_) | Tiling::Narrow => false,
+        Tiling::Square | Tiling::Tiled(_) | Tiling::Matrix(_) => true,
+    };
     // Results go to the end, or on the way there to a part of their own for each split, which keeps the type of sums.
     let parts_type = |dtype: DType| Type::new(dtype, &[splits, results]);
     let on_the_way = match splits {
@@ -511,6 +524,7 @@ pub(super) fn launch_plain(
     let [depth, batches] = [a.depth.elements(), a.batch.elements()];
     let block = match spec.tiling {
         Tiling::Tiled(tile) => tile.block(),
+        Tiling::Vectors(tile) => tile.block(),
         _ => 16,
     };
     let tiles = spec.tiles(batches, rows, columns);

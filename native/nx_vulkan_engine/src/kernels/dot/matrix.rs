@@ -256,8 +256,11 @@ pub(super) fn launch_product(
     let [a, b] = prepared.as_slice() else { return Err(bad("two operands".to_string())) };
 
     let mut own = DotSpec { tiling: Tiling::Matrix(tile), guarded: form.is_guarded(), ..spec.clone() };
-    // Kernels for all layouts and types of operands are one.
-    (own.a, own.b, own.a_ranks, own.b_ranks) = (DType::F16, DType::F16, [0; 3], [0; 3]);
+    // Kernels for all layouts are one, and for all types but those with fewer parts.
+    if tile.planes != Planes::ThreeBf16 {
+        (own.a, own.b) = (DType::F16, DType::F16);
+    }
+    (own.a_ranks, own.b_ranks) = ([0; 3], [0; 3]);
     [own.a_load, own.b_load] = [a, b].map(|operand| Load { along_k: operand.along_k, by_four: true });
     own.low_b_first = columns > rows;
     // In large tiles that would take registers, and with them a workgroup from each processor.

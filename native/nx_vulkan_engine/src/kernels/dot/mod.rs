@@ -1,8 +1,9 @@
-//! Matrix products: tiles of f32 and f64, lanes of a subgroup, matrix units, and the split of numbers for those.
+//! Matrix products: tiles of f32 and f64, lanes of a subgroup, few vectors, matrix units, and the split of numbers for those.
 
 mod choice;
 mod generate;
 mod generate_matrix;
+mod generate_vectors;
 mod launch;
 mod matrix;
 mod own;
@@ -14,14 +15,15 @@ use nx_vulkan_spirv::modes::FloatModes;
 
 use super::family::{Constants, KernelFamily, flops_of, name_of_ops, names_of_steps};
 use super::{Arguments, Place};
-use crate::Result;
 use crate::program::ops::multiplied;
+use crate::{DType, Result};
 
 #[cfg(test)]
 pub(crate) use choice::{accurate_splits, launch_of};
-pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, plain};
+pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, plain, vector_candidates};
 pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, Tile, Tiling};
 pub use generate_matrix::{MatrixTile, Planes, SplitSpec, SplitStage};
+pub use generate_vectors::VectorTile;
 pub use launch::{Choice, Epilogue, Matrix, MergedAxes, Outline, Product, product, product_as};
 pub use matrix::{Form, Prepared, prepare};
 pub(super) use own::OwnNumbers;
@@ -29,6 +31,15 @@ pub(super) use own::OwnNumbers;
 /// Constants that are 0 or 1, by their place.
 fn numbered(values: &[bool]) -> Constants {
     (0..).zip(values).map(|(id, &value)| (id, u32::from(value))).collect()
+}
+
+/// How many numbers of bf16 make up those of a type of which f32 holds all.
+fn parts_of(dtype: DType) -> u32 {
+    match dtype {
+        DType::Bf16 | DType::F8E5M2 | DType::F8E4M3Fn => 1,
+        DType::F16 => 2,
+        _ => 3,
+    }
 }
 
 impl KernelFamily for DotSpec {
@@ -40,6 +51,7 @@ impl KernelFamily for DotSpec {
             Tiling::Narrow => "narrow".to_string(),
             Tiling::Tiled(tile) => format!("{}x{}", tile.rows, tile.columns),
             Tiling::Lanes(tile) => format!("lanes_{}x{}", tile.rows, tile.columns()),
+            Tiling::Vectors(tile) => format!("vectors_{}", tile.count),
             Tiling::Matrix(tile) => format!("matrix_{}x{}", tile.rows, tile.columns),
         };
         format!("{}.{tiling}.{}", name_of_ops(prologues.chain(["dot"]).chain(epilogue), "dot"), self.out)
@@ -51,10 +63,12 @@ impl KernelFamily for DotSpec {
 
     fn constants(&self, _: FloatModes) -> Constants {
         let in_loop = self.epilogue.as_ref().is_some_and(|e| stands_in_loop(&e.steps));
-        let (a, b) = (self.a_load, self.b_load);
+        // The vectors are the second operand of the template, on whichever side they stand.
+        let vectors_first = matches!(self.tiling, Tiling::Vectors(tile) if tile.first);
+        let (a, b) = if vectors_first { (self.b_load, self.a_load) } else { (self.a_load, self.b_load) };
         let (fallback, scaled) = (self.is_fallback(), self.guarded && !self.is_fallback());
         let [a_steps, b_steps] = self.prologues.each_ref().map(Option::is_some);
-        numbered(&[
+        let mut constants = numbered(&[
             a.along_k,
             b.along_k,
             a.by_four,
@@ -68,7 +82,12 @@ impl KernelFamily for DotSpec {
             b_steps,
             self.store.by_eight,
             matches!(self.tiling, Tiling::Matrix(tile) if tile.planes.is_bf16()),
-        ])
+            vectors_first,
+        ]);
+        if matches!(self.tiling, Tiling::Matrix(tile) if tile.planes == Planes::ThreeBf16) {
+            constants.extend([(14, parts_of(self.a)), (15, parts_of(self.b))]);
+        }
+        constants
     }
 
     fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {

@@ -1,7 +1,7 @@
 //! Matrix products by every tile there is, not only by those that the model chooses on this device.
 
 use nx_vulkan_engine::kernels::dot::{
-    Choice, LANES, Matrix, MergedAxes, Product, Tile, Tiling, lane_tiles, product_as,
+    Choice, LANES, Matrix, MergedAxes, Product, Tile, Tiling, VectorTile, lane_tiles, product_as,
 };
 use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::op::Axes;
@@ -143,6 +143,80 @@ fn products_by_all_f32_tiles() {
 #[test]
 fn products_by_all_f64_tiles() {
     all_tiles(CType::F64, 91);
+}
+
+/// A matrix by every number of vectors, which are the columns or the rows of the product, in each layout.
+#[test]
+fn products_by_vectors() {
+    let mut rng = rng(96);
+    let dtypes = [[DType::F32; 3], [DType::F16; 3], [DType::Bf16; 3], [DType::Bf16, DType::F32, DType::F32]];
+    for vectors in 1..=VectorTile::MOST {
+        for first in [false, true] {
+            for (round, tile) in VectorTile::all(vectors, first).enumerate() {
+                let layout = vectors as usize + round;
+                let sides = [VectorTile::ROWS.into(), VectorTile::ROWS.into(), tile.block()];
+                let [rows, _, depth] = sizes(sides, !layout.is_multiple_of(3), &mut rng);
+                let case = Case {
+                    dtypes: dtypes[layout % 4],
+                    sum: CType::F32,
+                    batches: 1 + rng.below(2),
+                    rows: if first { vectors } else { rows },
+                    columns: if first { rows } else { vectors },
+                    depth,
+                    turned: [(layout / 2).is_multiple_of(2), rng.below(2) == 0],
+                    gap: rng.below(2) * 3,
+                    specials: layout % 4 == 3,
+                };
+                case.check(Choice { tiling: Tiling::Vectors(tile), splits: 1 + layout as u64 % 3 }, &mut rng);
+            }
+        }
+    }
+    finish();
+}
+
+/// No bits depend on how operands lie, nor on which of them is the matrix.
+#[test]
+fn products_by_vectors_have_the_same_bits() {
+    let mut rng = rng(97);
+    for (vectors, rows, depth) in [(1, 45, 333), (3, 64, 516), (8, 40, 1000)] {
+        for (teams, tile) in VectorTile::all(vectors, false).enumerate() {
+            let case = Case {
+                dtypes: [DType::F32; 3],
+                sum: CType::F32,
+                batches: 1,
+                rows,
+                columns: vectors,
+                depth,
+                turned: [false; 2],
+                gap: 0,
+                specials: false,
+            };
+            let [a, b] = case.operands(&mut rng);
+            let want = case.run(&[a.clone(), b.clone()], Choice { tiling: Tiling::Vectors(tile), splits: 1 });
+            let mirrored = VectorTile::all(vectors, true).nth(teams).unwrap();
+            for (turned, first) in
+                [([true, false], false), ([true, true], false), ([false; 2], true), ([true; 2], true)]
+            {
+                let sides = if first { [vectors, rows] } else { [rows, vectors] };
+                let other = Case { rows: sides[0], columns: sides[1], turned, ..case };
+                let operands = if first { [&b, &a] } else { [&a, &b] };
+                let operands = [0, 1].map(|k| if turned[k] { transposed(operands[k]) } else { operands[k].clone() });
+                let tile = if first { mirrored } else { tile };
+                let got = other.run(&operands, Choice { tiling: Tiling::Vectors(tile), splits: 1 });
+                let got = if first { transposed(&got) } else { got };
+                assert!(mismatch(&got, std::slice::from_ref(&want), Bound::Exact).is_none(), "{other:?} by {tile:?}");
+            }
+        }
+    }
+    finish();
+}
+
+/// A batch of one matrix with its rows as columns.
+fn transposed(a: &Array) -> Array {
+    let &[_, rows, columns] = &a.ty.shape[..] else { panic!("{:?} is no matrix", a.ty) };
+    let at = |at: u64| (at % rows * columns + at / rows) as usize;
+    let values = (0..rows * columns).map(|k| a.values[at(k)]).collect();
+    Array { ty: Type::new(a.ty.dtype, &[1, columns, rows]), values }
 }
 
 /// Every type of sums by every tile for lanes; no bits depend on the tile, nor on which operand has the rows.

@@ -20,10 +20,12 @@ fn forms() -> Vec<Runner> {
     // lavapipe converts rightly, one number after the other.
     let caps = own.engine.caps();
     let is_lavapipe = own.engine.info().name.starts_with("llvmpipe");
-    let converts = own.modes.halves || is_lavapipe && caps.shader_float16 && !caps.lacks().int16;
-    let form = |halves| Runner { engine: Arc::clone(&own.engine), modes: FloatModes { halves, ..own.modes } };
-    let all = if converts { &[true, false][..] } else { &[false] };
-    all.iter().map(|&halves| form(halves)).collect()
+    let lavapipe_converts = is_lavapipe && caps.shader_float16 && !caps.lacks().int16;
+    let half_round_trips = own.modes.half_round_trips || lavapipe_converts;
+    let converted = FloatModes { halves: true, half_round_trips, ..own.modes };
+    let plain = FloatModes { halves: false, half_round_trips: false, ..own.modes };
+    let all = if own.modes.halves || lavapipe_converts { &[converted, plain][..] } else { &[plain] };
+    all.iter().map(|&modes| Runner { engine: Arc::clone(&own.engine), modes }).collect()
 }
 
 fn bytes<const N: usize>(values: impl Iterator<Item = [u8; N]>) -> Vec<u8> {

@@ -5,6 +5,7 @@
 use nx_vulkan_engine::DType;
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
 use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::modes::FloatModes;
 
 use super::{Runner, f32_bytes, f32_values};
 use crate::common;
@@ -15,8 +16,9 @@ const CHUNK: usize = 1 << 22;
 /// Largest error in ulp that guides/numerics.md states for f32 functions.
 const MAX_ULP: f64 = 0.7;
 const MAX_ULP_TANH: f64 = 0.9;
-/// That of exp where fma rounds once.
+/// Those of exp and erf where fma rounds once.
 const MAX_ULP_EXP_FUSED: f64 = 0.91;
+const MAX_ULP_ERF_FUSED: f64 = 0.94;
 
 unsafe extern "C" {
     safe fn erf(x: f64) -> f64;
@@ -143,6 +145,7 @@ fn unary_functions(runner: &Runner) {
         let limit = match op {
             Unary::Tanh => MAX_ULP_TANH,
             Unary::Exp if fused => MAX_ULP_EXP_FUSED,
+            Unary::Erf if fused => MAX_ULP_ERF_FUSED,
             _ => MAX_ULP,
         };
         if most > limit {
@@ -151,6 +154,23 @@ fn unary_functions(runner: &Runner) {
     }
     runner.assert_valid();
     assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// The errors of either form are too small to be seen in f16 and bf16.
+#[test]
+fn erf_of_f16_and_bf16_has_the_same_bits_in_both_forms() {
+    let own = Runner::new();
+    let plain = Runner { engine: std::sync::Arc::clone(&own.engine), modes: FloatModes { fused: false, ..own.modes } };
+    let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
+    for dtype in [DType::F16, DType::Bf16] {
+        for width in [1, 4] {
+            let erf = |runner: &Runner| runner.run_wide(Elementwise::Unary(Unary::Erf), &[(dtype, &all)], dtype, width);
+            let (got, want) = (erf(&own), erf(&plain));
+            let different = got.chunks(2).zip(want.chunks(2)).position(|(got, want)| got != want);
+            assert_eq!(different, None, "{dtype} of these bits, in vectors of {width}");
+        }
+    }
+    own.assert_valid();
 }
 
 /// `f_hot` and, where it does not hold, `f` give the bits of `f`.

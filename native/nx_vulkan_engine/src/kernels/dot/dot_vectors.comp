@@ -1,0 +1,152 @@
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+// Batched product of a matrix and up to COUNT vectors, of f32 sums. A workgroup computes what 32 rows of the matrix give; TEAMS teams of eight
+// invocations share out the contracted elements, an invocation takes four of them of four rows at a time, straight from memory, and the teams'
+// sums are added up in pairs. Which elements a team takes depends on nothing but TEAMS, so that no bits depend on how operands lie.
+// Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of STEP), splits. Either the rows or the columns are the
+// matrix's, the other ones are the vectors.
+#include "params.glsl"
+
+#define ROWS 32u
+#define STEP (4u * TEAMS)
+#define INVOCATIONS (8u * TEAMS)
+// Vectors that are loaded at once, and whose sums are added up at once.
+#if COUNT < 4
+#define NEAR COUNT
+#else
+#define NEAR 4
+#endif
+#if COUNT < 2
+#define ADDED COUNT
+#else
+#define ADDED 2
+#endif
+#define RESULTS (ROWS * ADDED)
+
+layout(local_size_x = 8 * TEAMS) in;
+
+// Whether the contiguous axis of the matrix, and of the vectors, is k, and whether each is loaded four elements at a time.
+layout(constant_id = 0) const uint MATRIX_ALONG_K = 1u;
+layout(constant_id = 1) const uint VECTORS_ALONG_K = 1u;
+layout(constant_id = 2) const uint MATRIX_BY_FOUR = 1u;
+layout(constant_id = 3) const uint VECTORS_BY_FOUR = 1u;
+// Whether the vectors are the rows of the product.
+layout(constant_id = 13) const uint VECTORS_FIRST = 0u;
+
+// Positions of a row or vector and of a contracted element; the element at their sum, and four neighbours from it on.
+uint slot_matrix_free(const in uint batch, const in uint m) { return batch + m; }
+uint slot_vectors_free(const in uint batch, const in uint n) { return batch - n; }
+uint slot_matrix_depth(const in uint k) { return k; }
+uint slot_vectors_depth(const in uint k) { return k + 1u; }
+float slot_matrix(const in uint at) { return float(at); }
+float slot_vectors(const in uint at) { return float(at + 1u); }
+vec4 slot_matrix_four(const in uint at) { return vec4(at); }
+vec4 slot_vectors_four(const in uint at) { return vec4(at + 1u); }
+void slot_store(const in uint at, const in float value) {}
+
+// The sums of a team lie turned by its number, so that those of all teams for one row are in different banks.
+shared float partial[TEAMS * RESULTS];
+uint place(const in uint team, const in uint result) { return team * RESULTS + (result + team) % RESULTS; }
+
+void main() {
+    uint depth = nx_param(2u), batches = nx_param(3u), chunk = nx_param(4u), splits = nx_param(5u);
+    uint rows = VECTORS_FIRST != 0u ? nx_param(1u) : nx_param(0u), vectors = VECTORS_FIRST != 0u ? nx_param(0u) : nx_param(1u);
+    uint tiles = (rows + ROWS - 1u) / ROWS;
+    uint job = nx_group();
+    if (job >= tiles * batches * splits) return;
+    uint plane = job / tiles;
+    uint first = (job - plane * tiles) * ROWS;
+    uint batch = plane % batches;
+    uint begin = min(plane / batches * chunk, depth);
+    uint end = min(begin + chunk, depth);
+
+    // Eight neighbours read neighbours of the matrix. Along k, they are eight teams: if more were, each would read its elements of the vectors
+    // from other lines.
+    uint id = gl_LocalInvocationID.x;
+    uint team = MATRIX_ALONG_K != 0u ? id / 64u * 8u + id % 8u : id / 8u;
+    uint own = (MATRIX_ALONG_K != 0u ? id / 8u % 8u : id % 8u) * 4u;
+    // Rows past the end repeat the last ones, and are not stored.
+    uint at[4];
+    uint last = MATRIX_ALONG_K == 0u && MATRIX_BY_FOUR != 0u ? rows - 4u : rows - 1u;
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) at[i] = slot_matrix_free(batch, min(first + own + i, last));
+
+    float sums[4][COUNT];
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) [[unroll]] for (uint n = 0u; n < COUNT; ++n) sums[i][n] = 0.0;
+
+// Fetches the elements k to k + 3 of four rows: a vector for each row, or where rows are neighbours for each element. Those past the end are zeros.
+#define FETCH(fetched, k) \
+    vec4 fetched[4]; \
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) { \
+        fetched[i] = vec4(0.0); \
+        if (MATRIX_ALONG_K != 0u) { \
+            if (MATRIX_BY_FOUR != 0u) { \
+                if (k < end) fetched[i] = slot_matrix_four(at[i] + slot_matrix_depth(k)); \
+            } else { \
+                [[unroll]] for (uint j = 0u; j < 4u; ++j) if (k + j < end) fetched[i][j] = slot_matrix(at[i] + slot_matrix_depth(k + j)); \
+            } \
+        } else if (k + i < end) { \
+            uint element = slot_matrix_depth(k + i); \
+            if (MATRIX_BY_FOUR != 0u) { \
+                fetched[i] = slot_matrix_four(at[0] + element); \
+            } else { \
+                [[unroll]] for (uint j = 0u; j < 4u; ++j) fetched[i][j] = slot_matrix(at[j] + element); \
+            } \
+        } \
+    }
+
+// Multiplies them with those of the vectors.
+#define ADD(fetched, k) \
+    [[unroll]] for (uint n = 0u; n < COUNT; n += NEAR) { \
+        vec4 factors[NEAR]; \
+        [[unroll]] for (uint v = 0u; v < NEAR; ++v) factors[v] = vec4(0.0); \
+        if (VECTORS_BY_FOUR != 0u && VECTORS_ALONG_K != 0u) { \
+            [[unroll]] for (uint v = 0u; v < NEAR; ++v) \
+                if (k < end) factors[v] = slot_vectors_four(slot_vectors_free(batch, min(n + v, vectors - 1u)) + slot_vectors_depth(k)); \
+        } else if (VECTORS_BY_FOUR != 0u) { \
+            [[unroll]] for (uint j = 0u; j < 4u; ++j) { \
+                if (k + j < end) { \
+                    vec4 four = slot_vectors_four(slot_vectors_free(batch, min(n, vectors - 4u)) + slot_vectors_depth(k + j)); \
+                    [[unroll]] for (uint v = 0u; v < NEAR; ++v) factors[v][j] = four[v]; \
+                } \
+            } \
+        } else { \
+            [[unroll]] for (uint v = 0u; v < NEAR; ++v) \
+                [[unroll]] for (uint j = 0u; j < 4u; ++j) \
+                    if (k + j < end) factors[v][j] = slot_vectors(slot_vectors_free(batch, min(n + v, vectors - 1u)) + slot_vectors_depth(k + j)); \
+        } \
+        [[unroll]] for (uint j = 0u; j < 4u; ++j) \
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) { \
+                float element = MATRIX_ALONG_K != 0u ? fetched[i][j] : fetched[j][i]; \
+                [[unroll]] for (uint v = 0u; v < NEAR; ++v) sums[i][n + v] = fma(element, factors[v][j], sums[i][n + v]); \
+            } \
+    }
+
+    // Two steps at once, so that enough of the matrix is on its way.
+    for (uint k = begin + team * 4u; k < end; k += 2u * STEP) {
+        FETCH(one, k)
+        FETCH(other, k + STEP)
+        ADD(one, k)
+        ADD(other, k + STEP)
+    }
+
+    uint base = (plane / batches * batches + batch) * (VECTORS_FIRST != 0u ? vectors : rows);
+    [[unroll]] for (uint n = 0u; n < COUNT; n += ADDED) {
+        [[unroll]] for (uint v = 0u; v < ADDED; ++v)
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) partial[place(team, v * ROWS + own + i)] = sums[i][n + v];
+        barrier();
+        for (uint half_of = TEAMS / 2u; half_of > 0u; half_of /= 2u) {
+            for (uint e = id; e < half_of * RESULTS; e += INVOCATIONS) {
+                uint to = e / RESULTS, result = e % RESULTS;
+                partial[place(to, result)] += partial[place(to + half_of, result)];
+            }
+            barrier();
+        }
+        uint row = first + id % ROWS, vector = n + id / ROWS;
+        if (id < RESULTS && row < rows && vector < vectors) {
+            uint to = VECTORS_FIRST != 0u ? (base + vector) * rows + row : (base + row) * vectors + vector;
+            slot_store(to, partial[place(0u, id)]);
+        }
+        if (n + ADDED < COUNT) barrier();
+    }
+}

@@ -1,0 +1,89 @@
+//! Products of a matrix and few vectors, which take as long as it takes to read the matrix.
+
+use nx_vulkan_ir::Result;
+use nx_vulkan_spirv::generated::{Generated, arg};
+use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::modes::FloatModes;
+
+use super::generate::{DotSpec, start};
+
+/// A tile of results: those of some rows of the matrix with all vectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct VectorTile {
+    /// Vectors that it has room for.
+    pub count: u32,
+    /// Teams of invocations that share out the contracted elements.
+    pub teams: u32,
+    /// Whether the vectors are the rows of the product, and not its columns.
+    pub first: bool,
+}
+
+impl VectorTile {
+    /// Rows of the matrix that one workgroup multiplies.
+    pub const ROWS: u32 = 32;
+    /// The most vectors.
+    pub const MOST: u64 = 8;
+
+    /// Those with a template that have room for so many vectors, the one with fewer teams first.
+    pub fn all(vectors: u64, first: bool) -> impl Iterator<Item = VectorTile> {
+        let count = if vectors <= VectorTile::MOST { vectors.next_power_of_two() as u32 } else { 0 };
+        let teams: &[u32] = match count {
+            1..=4 => &[32, 128],
+            8 => &[32],
+            _ => &[],
+        };
+        teams.iter().map(move |&teams| VectorTile { count, teams, first })
+    }
+
+    pub fn invocations(&self) -> u32 {
+        8 * self.teams
+    }
+
+    /// Contracted elements of one step.
+    pub fn block(&self) -> u64 {
+        u64::from(4 * self.teams)
+    }
+
+    /// Shared memory of a workgroup: the sums of all teams for the vectors that are added up at once.
+    pub fn shared_bytes(&self) -> u32 {
+        4 * VectorTile::ROWS * self.teams * self.count.min(2)
+    }
+
+    /// Rows and columns of the product that one workgroup computes.
+    pub(super) fn results(&self) -> (u64, u64) {
+        let (rows, vectors) = (VectorTile::ROWS.into(), self.count.into());
+        if self.first { (vectors, rows) } else { (rows, vectors) }
+    }
+}
+
+impl DotSpec {
+    pub(super) fn generate_vectors(
+        &self,
+        library: &Library,
+        tile: VectorTile,
+        modes: FloatModes,
+        table: bool,
+    ) -> Result<Generated> {
+        let name = format!("dot_vectors_{}_{}", tile.count, tile.teams);
+        let (mut linker, mut params) = start(library, &name, modes, table, 6)?;
+        let operands = [(0, self.a_load, self.a), (1, self.b_load, self.b)];
+        for (operand, load, dtype) in operands {
+            let name = if (operand == 0) == tile.first { "vectors" } else { "matrix" };
+            self.define_positions(&mut linker, &mut params, name, operand)?;
+            if load.by_four {
+                linker.define(&format!("slot_{name}_four"), |code, args| {
+                    self.loaded_near(code, &mut params, operand, dtype, arg(args, 0)?, 4).map(Some)
+                })?;
+            } else {
+                linker.define(&format!("slot_{name}"), |code, args| {
+                    self.loaded(code, &mut params, operand, dtype, arg(args, 0)?).map(Some)
+                })?;
+            }
+        }
+        linker.define("slot_store", |code, args| {
+            self.finish(code, &mut params, arg(args, 0)?, &[arg(args, 1)?])?;
+            Ok(None)
+        })?;
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
+    }
+}
