@@ -365,6 +365,7 @@ fn widen(code: &mut Code<'_, '_>, element: Element, stored: Word) -> Result<Word
 /// The value of a narrow type whose bits are the low ones of a word, and the others zeros.
 fn of_bits(code: &mut Code<'_, '_>, element: Element, raw: Word) -> Result<Word> {
     match element {
+        Element::Typed(DType::F16) if code.linker.any_nan => code.call("nx_load_f16_number", &[raw]),
         Element::Typed(dtype) if dtype != DType::U8 && dtype != DType::U16 => {
             code.call(&format!("nx_load_{dtype}"), &[raw])
         }

@@ -49,6 +49,8 @@ pub struct Linker<'l> {
     pub pairs: bool,
     /// 16-bit floats of the template are bf16.
     pub bfloat16: bool,
+    /// It makes no difference which NaN is loaded.
+    pub any_nan: bool,
 }
 
 impl<'l> Linker<'l> {
@@ -100,6 +102,7 @@ impl<'l> Linker<'l> {
             modes,
             pairs: false,
             bfloat16: false,
+            any_nan: false,
         }
     }
 

@@ -10,6 +10,8 @@ float nx_load_f16_halves(const in uint raw) {
     return (raw & 0x7fffu) > 0x7c00u ? uintBitsToFloat(nan) : number;
 }
 
+float nx_load_f16_number_halves(const in uint raw) { return float(uint16BitsToHalf(uint16_t(raw))); }
+
 uint nx_store_f16_halves(const in float x) {
     uint rounded = uint(halfBitsToUint16(float16_t(x)));
     return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u ? 0x7e00u : rounded;

@@ -47,6 +47,9 @@ float nx_load_f16(const in uint raw) {
     return uintBitsToFloat(((raw & 0x8000u) << 16) | (m < 0x00800000u ? small : normal));
 }
 
+// Where it makes no difference which NaN it is.
+float nx_load_f16_number(const in uint raw) { return nx_load_f16(raw); }
+
 float nx_load_bf16(const in uint raw) { return uintBitsToFloat(raw << 16); }
 float nx_load_f8(const in uint raw) { return uintBitsToFloat(nx_expand_float_bits(raw, 5u, 2u)); }
 

@@ -338,7 +338,7 @@ impl DotSpec {
                     let id = self.loaded(code, &mut params, operand, dtype, at)?;
                     return Ok(Some(self.to_words(code, id)));
                 }
-                let id = access::load(code, params.address(operand), Element::Typed(dtype), at)?;
+                let id = load_factor(code, params.address(operand), dtype, at)?;
                 Ok(Some(access::padded_words(code, dtype.ctype(), id, self.words())))
             })?;
             linker.define(&format!("slot_{name}_factor"), |code, args| {
@@ -516,7 +516,7 @@ impl DotSpec {
         at: Word,
     ) -> Result<Word> {
         let address = params.address(operand);
-        let id = access::load(code, address, Element::Typed(dtype), at)?;
+        let id = load_factor(code, address, dtype, at)?;
         scalar::cast(code, Value { id, dtype }, self.sum.dtype())
     }
 
@@ -532,7 +532,7 @@ impl DotSpec {
         let Some(prologue) = &self.prologues[usize::from(operand)] else {
             return self.load(code, params, operand, dtype, at);
         };
-        let id = access::load(code, params.address(operand), Element::Typed(dtype), at)?;
+        let id = load_factor(code, params.address(operand), dtype, at)?;
         self.factor(code, prologue, Value { id, dtype })
     }
 
@@ -546,7 +546,7 @@ impl DotSpec {
         at: Word,
         count: u32,
     ) -> Result<Word> {
-        let mut lanes = neighbours(code, params, operand, dtype, at, count)?;
+        let mut lanes = factors(code, params, operand, dtype, at, count)?;
         for id in &mut lanes {
             let element = Value { id: *id, dtype };
             *id = match &self.prologues[usize::from(operand)] {
@@ -705,7 +705,7 @@ pub(super) fn load_four(
     sum: CType,
     at: Word,
 ) -> Result<Word> {
-    let mut lanes = neighbours(code, params, operand, dtype, at, 4)?;
+    let mut lanes = factors(code, params, operand, dtype, at, 4)?;
     for id in &mut lanes {
         *id = scalar::cast(code, Value { id: *id, dtype }, sum.dtype())?;
     }
@@ -716,6 +716,31 @@ fn vector_of(code: &mut Code<'_, '_>, ctype: CType, lanes: &[Word]) -> Word {
     let part = value_type(code, ctype);
     let vector = code.linker.type_vector(part, lanes.len() as u32);
     code.ids(SpirvOp::CompositeConstruct, vector, lanes)
+}
+
+/// An element that is multiplied.
+fn load_factor(code: &mut Code<'_, '_>, address: u32, dtype: DType, at: Word) -> Result<Word> {
+    any_nan(code, |code| access::load(code, address, Element::Typed(dtype), at))
+}
+
+/// Neighbours that are multiplied.
+fn factors(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    operand: u8,
+    dtype: DType,
+    at: Word,
+    count: u32,
+) -> Result<SmallVec<[Word; 4]>> {
+    any_nan(code, |code| neighbours(code, params, operand, dtype, at, count))
+}
+
+/// What `emit` loads is multiplied, so that it makes no difference which NaN it is.
+fn any_nan<T>(code: &mut Code<'_, '_>, emit: impl FnOnce(&mut Code<'_, '_>) -> Result<T>) -> Result<T> {
+    code.linker.any_nan = true;
+    let loaded = emit(code);
+    code.linker.any_nan = false;
+    loaded
 }
 
 /// Two or four neighbours from a position on that is aligned for them, with as few loads as their type allows.
