@@ -1,7 +1,7 @@
 //! What a fused op computes, worked out from its body, an ordinary program: one iteration space, and at each of its indices
 //! loads, steps, reductions along some axes, and stores.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
@@ -170,8 +170,7 @@ impl Plan {
             makers,
             plan: Plan { space, axes, loads: Vec::new(), values: Vec::new(), stores: Vec::new() },
             chains: vec![],
-            known: HashMap::new(),
-            values: HashMap::new(),
+            known: BTreeMap::new(),
             depth: 0,
         };
         body.outputs.iter().try_for_each(|&output| lowering.store(output))?;
@@ -241,36 +240,54 @@ impl Plan {
             if counts(r) { self.dtype(r).ctype().dtype().size_bytes().div_ceil(4) as u32 } else { 0 }
         };
         let end = self.values.len();
-        let uses = |i: usize| match &self.values[i].made {
-            Made::Step(step) => step.args.clone(),
-            Made::Reduction { of, .. } => SmallVec::from_slice(&[*of]),
+        let uses = |i: usize| -> &[Ref] {
+            match &self.values[i].made {
+                Made::Step(step) => &step.args,
+                Made::Reduction { of, .. } => std::slice::from_ref(of),
+            }
         };
-        let mut last: HashMap<Ref, usize> = HashMap::new();
-        (0..end).for_each(|i| last.extend(uses(i).into_iter().map(|r| (r, i))));
-        last.extend(self.stores.iter().map(|store| (store.value, end)));
+        // Where each is used last, in a list: fusion asks this of every group that it tries.
+        let loads = self.loads.len();
+        let slot = |r: Ref| match r {
+            Ref::Result(k) => Some(usize::from(k)),
+            Ref::Input(k) => Some(end + usize::from(k)),
+            Ref::Linear => Some(end + loads),
+            Ref::Coordinate(axis) => Some(end + loads + 1 + usize::from(axis)),
+            Ref::Constant(..) => None,
+        };
+        let mut last: Vec<Option<usize>> = vec![None; end + loads + 1 + self.space.len()];
+        let all = (0..end).flat_map(|i| uses(i).iter().map(move |&r| (r, i)));
+        for (r, i) in all.chain(self.stores.iter().map(|store| (store.value, end))) {
+            if let Some(last) = slot(r).and_then(|at| last.get_mut(at)) {
+                *last = Some(i);
+            }
+        }
         // Loads are issued together before the first step, except where rows are held.
-        let loads = last.keys().filter(|r| matches!(r, Ref::Input(_)));
-        let mut live: u32 = if within_rows { 0 } else { loads.map(|&r| words(r)).sum() };
-        let mut seen: HashMap<Ref, ()> = HashMap::new();
+        let used = (0..loads).filter(|k| last[end + k].is_some()).map(|k| words(Ref::Input(k as u8)));
+        let mut live: u32 = if within_rows { 0 } else { used.sum() };
+        let mut seen = vec![false; loads];
         let mut most = live;
         for i in 0..end {
-            let this = Ref::Result(i as u8);
-            for r in uses(i) {
-                if within_rows && matches!(r, Ref::Input(_)) && seen.insert(r, ()).is_none() {
+            for &r in uses(i) {
+                if within_rows
+                    && let Ref::Input(k) = r
+                    && !std::mem::replace(&mut seen[usize::from(k)], true)
+                {
                     live += words(r);
                     most = most.max(live);
                 }
             }
             // A step's result takes the place of what it uses last.
             let mut dying: SmallVec<[Ref; 3]> = SmallVec::new();
-            uses(i).into_iter().for_each(|r| {
+            uses(i).iter().for_each(|&r| {
                 if !dying.contains(&r) {
                     dying.push(r)
                 }
             });
-            live -= dying.iter().filter(|r| last.get(r) == Some(&i)).map(|&r| words(r)).sum::<u32>().min(live);
-            if last.contains_key(&this) {
-                live += words(this);
+            let dies = |r: &&Ref| slot(**r).is_some_and(|at| last[at] == Some(i));
+            live -= dying.iter().filter(dies).map(|&r| words(r)).sum::<u32>().min(live);
+            if last[i].is_some() {
+                live += words(Ref::Result(i as u8));
             }
             most = most.max(live);
         }
@@ -306,9 +323,7 @@ struct Lowering<'a> {
     makers: &'a [&'a Instruction],
     plan: Plan,
     chains: Vec<Link>,
-    known: HashMap<(Operand, ChainId), Ref>,
-    /// Equal steps of equal arguments.
-    values: HashMap<Step, Ref>,
+    known: BTreeMap<(Operand, ChainId), Ref>,
     depth: u32,
 }
 
@@ -424,10 +439,14 @@ impl Lowering<'_> {
         if let Some(op) = maker.op.elementwise() {
             let mut args: SmallVec<[Ref; 3]> = SmallVec::new();
             for &operand in &maker.operands {
-                let from = self.ty(operand)?;
-                let lead = out.shape.len() - from.shape.len().min(out.shape.len());
-                let lines = repeated(&from.shape, lead..out.shape.len(), &out.shape);
-                let inner = self.chain(Some(lines), &from.shape, &out.shape, chain);
+                let from = type_of(self.body, self.makers, operand)?;
+                let inner = if from.shape == out.shape {
+                    chain
+                } else {
+                    let lead = out.shape.len() - from.shape.len().min(out.shape.len());
+                    let lines = repeated(&from.shape, lead..out.shape.len(), &out.shape);
+                    self.chain(Some(lines), &from.shape, &out.shape, chain)
+                };
                 args.push(self.value(operand, inner)?);
             }
             let dtypes: SmallVec<[DType; 3]> = args.iter().map(|&r| self.plan.dtype(r)).collect();
@@ -610,15 +629,15 @@ impl Lowering<'_> {
     }
 
     fn step(&mut self, step: Step) -> std::result::Result<Ref, Reason> {
-        if let Some(&known) = self.values.get(&step) {
-            return Ok(known);
+        // Equal steps of equal arguments: there are too few to hash them.
+        let is_known = |value: &Computed| matches!(&value.made, Made::Step(known) if *known == step);
+        if let Some(known) = self.plan.values.iter().position(is_known) {
+            return result_ref(known);
         }
         let levels: SmallVec<[(bool, u32); 3]> = step.args.iter().map(|&r| self.plan.level(r)).collect();
         let row = levels.iter().all(|l| l.0);
         let phase = levels.iter().map(|l| l.1).max().unwrap_or(0);
-        let made = self.push(Computed { made: Made::Step(step.clone()), row, phase })?;
-        self.values.insert(step, made);
-        Ok(made)
+        self.push(Computed { made: Made::Step(step), row, phase })
     }
 
     fn push(&mut self, value: Computed) -> std::result::Result<Ref, Reason> {

@@ -29,6 +29,19 @@ fn steps(dtype: DType, count: usize) -> Program {
     b.finish(&[before, gradient]).unwrap()
 }
 
+/// Steps that all read what is computed once, and of which each is a result or the last one alone.
+fn sharing(count: usize, all: bool) -> Program {
+    let b = Builder::new();
+    let x = b.input(DType::F32, &[N]);
+    let shared = b.exp(x);
+    let step = |x: Operand, i: usize| b.sin(b.add(b.multiply(x, 1.0 - i as f64 / 1024.0), shared));
+    let results: Vec<Operand> = match all {
+        true => (0..count).map(|i| step(x, i)).collect(),
+        false => vec![(0..count).fold(x, step)],
+    };
+    b.finish(&results).unwrap()
+}
+
 /// Whole numbers that wrap, compared with others.
 fn integers(dtype: DType, count: usize) -> Program {
     let b = Builder::new();
@@ -89,7 +102,7 @@ fn check(program: &Program) -> (usize, usize) {
 
 #[test]
 fn twice_as_many_ops_are_twice_as_many_launches_of_the_same_kernels() {
-    let programs: [(&str, &dyn Fn(usize) -> Program); 8] = [
+    let programs: [(&str, &dyn Fn(usize) -> Program); 10] = [
         ("steps of f32", &|count| steps(DType::F32, count)),
         ("steps of f64", &|count| steps(DType::F64, count)),
         ("steps of f16", &|count| steps(DType::F16, count)),
@@ -98,6 +111,8 @@ fn twice_as_many_ops_are_twice_as_many_launches_of_the_same_kernels() {
         ("puts of f32", &|count| puts(DType::F32, count)),
         ("puts of u8", &|count| puts(DType::U8, count)),
         ("slices", &|count| slices(DType::F32, count)),
+        ("what all steps read", &|count| sharing(count, false)),
+        ("what all results read", &|count| sharing(count, true)),
     ];
     for (name, program) in programs {
         let ((once, kernels), (twice, same)) = (check(&program(100)), check(&program(200)));

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
 use super::{Saving, Target};
-use crate::program::fused::{Computed, Made, Plan, chosen, is_view};
+use crate::program::fused::{Computed, MAX_STORES, Made, Plan, chosen, is_view};
 use crate::program::reductions::Reductions;
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
 use crate::{DType, Error, Result, Type};
@@ -88,6 +88,18 @@ struct Cluster {
     members: BTreeSet<usize>,
     /// The members that others read.
     outputs: BTreeSet<usize>,
+    /// How many members are costly and small. None is a member of another group, too.
+    costly: usize,
+    /// Whether a member reduces.
+    reduces: bool,
+}
+
+impl Cluster {
+    /// The first and the last of several results.
+    fn span(&self) -> Option<(usize, usize)> {
+        let ends = (*self.outputs.first()?, *self.outputs.last()?);
+        (ends.0 != ends.1).then_some(ends)
+    }
 }
 
 struct Fusion<'a> {
@@ -109,8 +121,8 @@ struct Fusion<'a> {
     outside: Vec<bool>,
     /// The group that stores the instruction's result.
     owners: Vec<Option<usize>>,
-    /// The groups that store several results.
-    storing_several: BTreeSet<usize>,
+    /// The first and the last result of each group that stores several.
+    storing_several: BTreeSet<(usize, usize)>,
     /// Whether the program has so many small ops that their kernels are kept small.
     is_long: bool,
 }
@@ -307,11 +319,9 @@ impl<'a> Fusion<'a> {
     /// The end of instructions from the first on, up to `end`, that depend on nothing behind them: no group computes some of them together
     /// with later things.
     fn closed(&self, end: usize) -> usize {
-        let span = |group: &Cluster| Some((*group.outputs.last()?, *group.outputs.first()?));
-        let groups = self.storing_several.iter().filter_map(|&group| self.groups[group].as_ref());
-        let mut spans: Vec<(usize, usize)> = groups.filter_map(span).collect();
-        spans.sort_unstable_by(|a, b| b.cmp(a));
-        spans.into_iter().fold(end, |end, (last, first)| if last >= end { end.min(first) } else { end })
+        // Those that begin later come first, so that each finds the end that they leave.
+        let spans = self.storing_several.range(..(end, 0)).rev();
+        spans.fold(end, |end, &(first, last)| if last >= end { first } else { end })
     }
 
     /// Whether one of `start`, or what they depend on, is one of `targets` or stored by a group.
@@ -337,7 +347,11 @@ impl<'a> Fusion<'a> {
 
     /// Adds an instruction to a group if one kernel can compute all of it.
     fn join(&mut self, group: usize, at: usize, output: bool) -> bool {
-        let Some(mut grown) = self.groups[group].clone() else { return false };
+        let Some(cluster) = &self.groups[group] else { return false };
+        if self.is_too_costly(cluster.costly + usize::from(self.is_costly(at)), cluster.reduces) {
+            return false;
+        }
+        let mut grown = cluster.clone();
         grown.members.insert(at);
         if output {
             grown.outputs.insert(at);
@@ -350,20 +364,30 @@ impl<'a> Fusion<'a> {
     }
 
     fn insert(&mut self, group: usize, at: usize, output: bool) {
+        let (is_costly, reduces) = (self.is_costly(at), self.kinds[at] == Role::Reduce);
         if let Some(cluster) = self.groups[group].as_mut() {
+            let before = cluster.span();
             cluster.members.insert(at);
+            cluster.costly += usize::from(is_costly);
+            cluster.reduces |= reduces;
             if output {
                 cluster.outputs.insert(at);
             }
-            if cluster.outputs.len() > 1 {
-                self.storing_several.insert(group);
-            }
+            let after = cluster.span();
+            self.note_span(before, after);
         }
         if output {
             self.owners[at] = Some(group);
         }
         self.readers[at].remove(&group);
         self.note_reads(group);
+    }
+
+    fn note_span(&mut self, before: Option<(usize, usize)>, after: Option<(usize, usize)>) {
+        if let Some(span) = before {
+            self.storing_several.remove(&span);
+        }
+        self.storing_several.extend(after);
     }
 
     fn note_reads(&mut self, group: usize) {
@@ -375,9 +399,16 @@ impl<'a> Fusion<'a> {
     /// Makes one group of two if one kernel can compute all of it, and nothing must run between them.
     fn merge(&mut self, a: usize, b: usize) -> bool {
         let (Some(one), Some(two)) = (&self.groups[a], &self.groups[b]) else { return false };
+        let (costly, reduces) = (one.costly + two.costly, one.reduces || two.reduces);
+        // Each result is stored by one group, so that those of both add up.
+        if self.is_too_costly(costly, reduces) || one.outputs.len() + two.outputs.len() > MAX_STORES {
+            return false;
+        }
         let merged = Cluster {
             members: one.members.union(&two.members).copied().collect(),
             outputs: one.outputs.union(&two.outputs).copied().collect(),
+            costly,
+            reduces,
         };
         let between = |from: &Cluster, to: usize| {
             let own = self.groups[to].as_ref().map(|g| g.outputs.clone()).unwrap_or_default();
@@ -396,10 +427,9 @@ impl<'a> Fusion<'a> {
         for &member in &merged.members {
             self.readers[member].remove(&a);
         }
-        self.storing_several.remove(&b);
-        if merged.outputs.len() > 1 {
-            self.storing_several.insert(a);
-        }
+        let (one, two, whole) = (one.span(), two.span(), merged.span());
+        self.note_span(two, None);
+        self.note_span(one, whole);
         self.groups[a] = Some(merged);
         self.groups[b] = None;
         self.note_reads(a);
@@ -434,6 +464,17 @@ impl<'a> Fusion<'a> {
         }
     }
 
+    /// Whether an instruction takes compilers long and is small.
+    fn is_costly(&self, at: usize) -> bool {
+        self.kinds[at] == Role::Elementwise { cheap: false } && self.is_quick(at)
+    }
+
+    /// Whether a group of a long program has more costly steps than its kernel may have, which is known without a plan. What is reduced may be
+    /// large, so that only its plan tells.
+    fn is_too_costly(&self, costly: usize, reduces: bool) -> bool {
+        self.is_long && !reduces && costly > MAX_COSTLY
+    }
+
     fn is_kernel(&self, group: &Cluster) -> bool {
         let Some((body, _)) = self.body(group) else { return false };
         (self.target.saving != Saving::Kernels || keeps_little(&body))
@@ -442,12 +483,8 @@ impl<'a> Fusion<'a> {
 
     /// Whether the program has so many small ops that compiling them would take long.
     fn is_long(&self) -> bool {
-        let counts = |at: &usize| match self.kinds[*at] {
-            Role::Elementwise { cheap } => !cheap,
-            Role::Placement => true,
-            _ => false,
-        };
-        (0..self.kinds.len()).filter(counts).filter(|&at| self.is_quick(at)).count() >= MIN_LONG
+        let counts = |&at: &usize| self.is_costly(at) || (self.kinds[at] == Role::Placement && self.is_quick(at));
+        (0..self.kinds.len()).filter(counts).count() >= MIN_LONG
     }
 
     /// Whether an instruction's results are small.
@@ -469,27 +506,31 @@ impl<'a> Fusion<'a> {
     fn body(&self, group: &Cluster) -> Option<(Program, Vec<Operand>)> {
         let mut body = Program::default();
         let mut operands: Vec<Operand> = Vec::new();
-        let mut inputs: HashMap<Operand, u32> = HashMap::new();
-        let mut made: HashMap<usize, u32> = HashMap::new();
-        for &at in &group.members {
+        // Members are in order, and each has one result.
+        let members: Vec<usize> = group.members.iter().copied().collect();
+        let result = |at: usize| members.binary_search(&at).ok().map(|r| Operand::Result(r as u32));
+        for &at in &members {
             let instruction = &self.program.instructions[at];
             let mut own: SmallVec<[Operand; 3]> = SmallVec::new();
             for operand in &instruction.operands {
-                if let Some(result) = self.maker(operand).and_then(|source| made.get(&source)) {
-                    own.push(Operand::Result(*result));
+                if let Some(result) = self.maker(operand).and_then(result) {
+                    own.push(result);
                     continue;
                 }
-                let input = *inputs.entry(*operand).or_insert(operands.len() as u32);
-                if input as usize == operands.len() {
+                let input = operands.iter().position(|known| known == operand).unwrap_or(operands.len());
+                if input == operands.len() {
                     body.inputs.push(self.ty(*operand)?.clone());
                     operands.push(*operand);
                 }
-                own.push(Operand::Input(input));
+                own.push(Operand::Input(input as u32));
             }
-            made.insert(at, made.len() as u32);
-            body.instructions.push(Instruction { operands: own, ..instruction.clone() });
+            body.instructions.push(Instruction {
+                op: instruction.op.clone(),
+                operands: own,
+                outs: instruction.outs.clone(),
+            });
         }
-        body.outputs = group.outputs.iter().filter_map(|at| made.get(at)).map(|&r| Operand::Result(r)).collect();
+        body.outputs = group.outputs.iter().filter_map(|&at| result(at)).collect();
         Some((body, operands))
     }
 
