@@ -45,6 +45,10 @@ const MAX_REPEATED_STEPS: usize = 2;
 
 /// Whether the steps of an epilogue are so much code that it stands once, in a loop over an invocation's results.
 pub fn stands_in_loop(steps: &[Step]) -> bool {
-    let is_cheap = |s: &Step| s.op.is_cheap(&[s.out], s.out);
-    steps.len() > MAX_REPEATED_STEPS || !steps.iter().all(is_cheap)
+    steps.len() > MAX_REPEATED_STEPS || has_costly(steps)
+}
+
+/// Whether a step is more than a few instructions.
+pub fn has_costly(steps: &[Step]) -> bool {
+    !steps.iter().all(|s| s.op.is_cheap(&[s.out], s.out))
 }

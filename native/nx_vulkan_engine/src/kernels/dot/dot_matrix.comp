@@ -177,6 +177,7 @@ void main() {
 #endif
     }
 
+#define WAIT() barrier()
 #define RESULTS(value, m, n) \
     if (SCALED != 0u) { \
         float scale = slot_a_scale(batch * rows + m); \

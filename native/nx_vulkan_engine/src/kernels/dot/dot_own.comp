@@ -151,6 +151,7 @@ void main() {
         return;
     }
 
+#define WAIT() subgroupBarrier()
 #define RESULTS(value, m, n)
 #include "matrix_results.glsl"
 }

@@ -1,15 +1,15 @@
 // Stores the sums of a tile on matrix units through shared memory, in strips of 16 rows and 32 columns for each
 // subgroup, as the last part of main: RESULTS(value, m, n) changes four neighbours of row m from column n on before
-// that. No subgroup uses that memory for anything else anymore.
+// that. No subgroup uses that memory for anything else anymore: WAIT() may be a barrier of the subgroup alone.
     uint base = (split * batches + batch) * rows;
     uint strip = gl_SubgroupID * ROOM;
 #define STORE_STRIP(one, other, q) \
     { \
         uint strip_m = m0 + own_m + q / (FRAGMENTS_N / 2) * 16u, strip_n = n0 + own_n + q % (FRAGMENTS_N / 2) * 32u; \
-        subgroupBarrier(); \
+        WAIT(); \
         coopMatStore(one, tiles, strip, STRIP, gl_CooperativeMatrixLayoutRowMajor); \
         coopMatStore(other, tiles, strip + 4u, STRIP, gl_CooperativeMatrixLayoutRowMajor); \
-        subgroupBarrier(); \
+        WAIT(); \
         [[dont_unroll]] for (uint e = gl_SubgroupInvocationID; e < 128u; e += 32u) { \
             uint r = e / 8u, c = e % 8u; \
             uint m = strip_m + r, n = strip_n + 4u * c; \

@@ -8,7 +8,7 @@ mod launch;
 mod matrix;
 mod own;
 
-use nx_vulkan_ir::program::step::stands_in_loop;
+use nx_vulkan_ir::program::step::{has_costly, stands_in_loop};
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
@@ -62,7 +62,9 @@ impl KernelFamily for DotSpec {
     }
 
     fn constants(&self, _: FloatModes) -> Constants {
-        let in_loop = self.epilogue.as_ref().is_some_and(|e| stands_in_loop(&e.steps));
+        // On matrix units, the loop itself takes longer than a few copies of cheap steps.
+        let is_long = if matches!(self.tiling, Tiling::Matrix(_)) { has_costly } else { stands_in_loop };
+        let in_loop = self.epilogue.as_ref().is_some_and(|e| is_long(&e.steps));
         // The vectors are the second operand of the template, on whichever side they stand.
         let vectors_first = matches!(self.tiling, Tiling::Vectors(tile) if tile.first);
         let (a, b) = if vectors_first { (self.b_load, self.a_load) } else { (self.a_load, self.b_load) };
