@@ -40,6 +40,8 @@ defmodule JitLatency do
       {"softmax of rows, 4096 x 4096", fn -> {uniform({4096, 4096}), &Models.softmax/1, & &1, :last} end},
       {"layer norm of rows, 4096 x 4096", fn -> {uniform({4096, 4096}), &Models.layer_norm/1, & &1, :last} end},
       {"softmax of rows, 16384 x 16384", fn -> Measure.same(uniform({16_384, 16_384}), &Models.softmax/1) end},
+      {"Nx.Random.uniform, 4096 x 4096", fn -> random(&Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {4096, 4096})) end},
+      {"Nx.Random.normal, 4096 x 4096", fn -> random(&Nx.Random.normal_split(&1, 0.0, 1.0, shape: {4096, 4096})) end},
       {"x + 1, 8192 x 8192", fn -> Measure.same(uniform({8192, 8192}), &Nx.add(&1, 1)) end},
       {"tanh(exp(x * 0.5 + 1) * x - 0.1), 8192 x 8192", fn -> Measure.same(uniform({8192, 8192}), &Models.chain/1) end}
     ]
@@ -52,6 +54,12 @@ defmodule JitLatency do
   defp uniform(shape, scale \\ 1.0) do
     {values, _} = Nx.Random.uniform(Nx.Random.key(Nx.size(shape)), -scale, scale, shape: shape)
     Nx.backend_copy(values, VulkanoBackend)
+  end
+
+  # One key, since calls that follow one another would otherwise wait for the split of it.
+  defp random(draw) do
+    key = Nx.backend_copy(Nx.Random.key(1), VulkanoBackend)
+    {key, fn key -> {draw.(key), key} end, &elem(&1, 1), :last}
   end
 
   defp labels(batch) do

@@ -17,6 +17,9 @@ defmodule Nx.Vulkan.Compiler.Lowering do
   @others Keyword.keys(Ops.others())
   @plain Ops.unary() ++ Ops.binary() ++ @others
 
+  # Numbers of a tensor that a Program spells out: each is an instruction.
+  @spelled 8
+
   defmodule Scope do
     @moduledoc false
     # A finished scope: the types of its inputs, its items in order, its outputs (operands), and of a function the types
@@ -67,10 +70,10 @@ defmodule Nx.Vulkan.Compiler.Lowering do
   end
 
   # The values of the leaves of a container.
-  defp composite(container, state) do
+  defp composite(container, state, value \\ &node/2) do
     {values, state} =
       Composite.reduce(container, {[], state}, fn leaf, {values, state} ->
-        {value, state} = node(leaf, state)
+        {value, state} = value.(leaf, state)
         {[value | values], state}
       end)
 
@@ -216,7 +219,7 @@ defmodule Nx.Vulkan.Compiler.Lowering do
   end
 
   defp lower_node(:while, [initial, _arguments, condition, body], tensor, state) do
-    {initial, state} = composite(initial, state)
+    {initial, state} = composite(initial, state, &initial/2)
     {values, state} = loop(initial, condition, body, state)
     shaped(values, tensor, state)
   end
@@ -439,6 +442,31 @@ defmodule Nx.Vulkan.Compiler.Lowering do
         loop(initial, wider, condition, body, outer)
     end
   end
+
+  # Where a loop begins with a few whole numbers, as `Nx.Random` does with its rotations, the Program says which, so that
+  # what unrolled iterations pick from them is known.
+  defp initial(
+         %T{type: {kind, _}, data: %Expr{op: :tensor, args: [%T{data: %Nx.BinaryBackend{}} = constant]}} = leaf,
+         state
+       )
+       when kind in [:s, :u] do
+    constant = Nx.devectorize(constant)
+
+    if Nx.rank(constant) == 1 and Nx.size(constant) <= @spelled do
+      one = Nx.template({1}, constant.type)
+
+      {numbers, state} =
+        constant
+        |> Nx.to_flat_list()
+        |> Enum.map_reduce(state, &emit(:constant, [value: Ops.number(&1, constant.type)], [], one, &2))
+
+      emit(:concatenate, [axis: 0], numbers, constant, state)
+    else
+      node(leaf, state)
+    end
+  end
+
+  defp initial(leaf, state), do: node(leaf, state)
 
   # A predicate is a u8 scalar, true unless it is 0.
   defp truth({_, [:u8, []]} = value, state), do: {value, state}

@@ -15,7 +15,8 @@ use crate::shape::{Dims, contiguous_strides};
 use crate::value::Value;
 use crate::{CType, DType, Type, View};
 
-/// Values, loads and stores that one kernel may have: what registers hold and drivers compile in reasonable time.
+/// What one kernel computes, loads and stores at most: what registers hold and drivers compile in reasonable time. Whole numbers of 32 bits
+/// count half, since nothing has to be done for their digits.
 pub const MAX_VALUES: usize = 96;
 pub const MAX_LOADS: usize = 24;
 pub const MAX_STORES: usize = 12;
@@ -23,9 +24,6 @@ pub const MAX_STORES: usize = 12;
 /// Values that are needed at once, in 32-bit registers per element. Beyond about 64 of the 255 that NVIDIA gives an invocation,
 /// fewer of them fit on a multiprocessor than hide the memory's latency.
 pub const MAX_LIVE_WORDS: u32 = 40;
-
-/// Instructions between a result and what it is computed from: lowering recurses, on stacks of 320 KiB in the BEAM's dirty schedulers.
-const MAX_DEPTH: u32 = 24;
 
 /// Parts of a larger shape that one kernel chooses from: it reads all of them at each index.
 const MAX_PARTS: usize = 4;
@@ -150,6 +148,12 @@ impl Plan {
                 spaces.push(&maker.shape);
             }
         }
+        let finest =
+            spaces[1..].iter().fold(first.shape.clone(), |space, shape| refined(&space, shape).unwrap_or(space));
+        if !spaces.contains(&&finest) {
+            spaces.truncate(MAX_SPACES - 1);
+            spaces.push(&finest);
+        }
         let mut reason = Reason::new();
         for space in spaces.into_iter().take(MAX_SPACES) {
             match Plan::over(body, &makers, space.clone(), Axes::new()) {
@@ -171,11 +175,13 @@ impl Plan {
             plan: Plan { space, axes, loads: Vec::new(), values: Vec::new(), stores: Vec::new() },
             chains: vec![],
             known: BTreeMap::new(),
-            depth: 0,
         };
         body.outputs.iter().try_for_each(|&output| lowering.store(output))?;
         let plan = lowering.plan;
-        if plan.values.len() > MAX_VALUES || plan.loads.len() > MAX_LOADS || plan.stores.len() > MAX_STORES {
+        if plan.values.iter().map(|value| weight(value.dtype())).sum::<usize>() > 2 * MAX_VALUES
+            || plan.loads.len() > MAX_LOADS
+            || plan.stores.len() > MAX_STORES
+        {
             return Err("too much for one kernel".to_string());
         }
         if plan.live_words(false) > MAX_LIVE_WORDS {
@@ -295,6 +301,40 @@ impl Plan {
     }
 }
 
+/// What a value of a type counts, of twice [`MAX_VALUES`].
+pub(super) fn weight(dtype: DType) -> usize {
+    if matches!(dtype, DType::U32 | DType::S32) { 1 } else { 2 }
+}
+
+/// The shape of the same elements, row by row, of which two others are reshapes that join neighbouring axes.
+fn refined(a: &[u64], b: &[u64]) -> Option<Dims> {
+    let (mut a, mut b) = (a.iter().rev(), b.iter().rev());
+    let (mut left, mut right) = (1, 1);
+    let mut shape = Dims::new();
+    loop {
+        while left == 1
+            && let Some(&size) = a.next()
+        {
+            left = size;
+        }
+        while right == 1
+            && let Some(&size) = b.next()
+        {
+            right = size;
+        }
+        let (least, most) = (left.min(right), left.max(right));
+        if most == 1 {
+            shape.reverse();
+            return Some(shape);
+        }
+        if least == 1 || most % least != 0 {
+            return None;
+        }
+        shape.push(least);
+        (left, right) = (left / least, right / least);
+    }
+}
+
 /// The type of an operand of a body.
 fn type_of<'a>(
     body: &'a Program,
@@ -324,7 +364,19 @@ struct Lowering<'a> {
     plan: Plan,
     chains: Vec<Link>,
     known: BTreeMap<(Operand, ChainId), Ref>,
-    depth: u32,
+}
+
+/// Why a value can't be worked out.
+enum Stop {
+    /// It is computed from this one, which has to be known first.
+    Unknown(Operand, ChainId),
+    Never(Reason),
+}
+
+impl<R: Into<Reason>> From<R> for Stop {
+    fn from(reason: R) -> Stop {
+        Stop::Never(reason.into())
+    }
 }
 
 impl Lowering<'_> {
@@ -391,26 +443,34 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The value of an operand, seen through a chain of views, at an index of the space.
+    /// The value of an operand, seen through a chain of views, at an index of the space, and before it what it is computed from. A list takes
+    /// the place of recursion, for which the stacks of the BEAM's dirty schedulers, 320 KiB, are too small.
     fn value(&mut self, operand: Operand, chain: ChainId) -> std::result::Result<Ref, Reason> {
-        if let Some(&known) = self.known.get(&(operand, chain)) {
-            return Ok(known);
-        }
-        let found = match operand {
-            Operand::Input(k) => self.load(k, chain)?,
-            Operand::Result(r) => {
-                let maker = *self.makers.get(r as usize).ok_or("an operand does not exist")?;
-                if self.depth >= MAX_DEPTH {
-                    return Err("too many instructions after each other".to_string());
+        let mut open = vec![(operand, chain)];
+        while let Some(&(operand, chain)) = open.last() {
+            let found = match operand {
+                Operand::Input(k) => self.load(k, chain)?,
+                Operand::Result(r) => {
+                    let maker = *self.makers.get(r as usize).ok_or("an operand does not exist")?;
+                    match self.result(maker, chain) {
+                        Ok(found) => found,
+                        Err(Stop::Unknown(operand, chain)) => {
+                            open.push((operand, chain));
+                            continue;
+                        }
+                        Err(Stop::Never(reason)) => return Err(reason),
+                    }
                 }
-                self.depth += 1;
-                let found = self.result(maker, chain)?;
-                self.depth -= 1;
-                found
-            }
-        };
-        self.known.insert((operand, chain), found);
-        Ok(found)
+            };
+            self.known.insert((operand, chain), found);
+            open.pop();
+        }
+        self.known.get(&(operand, chain)).copied().ok_or_else(|| "a value without a maker".to_string())
+    }
+
+    /// The value of an operand as [`Lowering::value`] found it.
+    fn found(&self, operand: Operand, chain: ChainId) -> std::result::Result<Ref, Stop> {
+        self.known.get(&(operand, chain)).copied().ok_or(Stop::Unknown(operand, chain))
     }
 
     fn load(&mut self, operand: u32, chain: ChainId) -> std::result::Result<Ref, Reason> {
@@ -434,7 +494,7 @@ impl Lowering<'_> {
         Ok(view)
     }
 
-    fn result(&mut self, maker: &Instruction, chain: ChainId) -> std::result::Result<Ref, Reason> {
+    fn result(&mut self, maker: &Instruction, chain: ChainId) -> std::result::Result<Ref, Stop> {
         let out = maker.outs.first().ok_or("no result")?;
         if let Some(op) = maker.op.elementwise() {
             let mut args: SmallVec<[Ref; 3]> = SmallVec::new();
@@ -447,14 +507,14 @@ impl Lowering<'_> {
                     let lines = repeated(&from.shape, lead..out.shape.len(), &out.shape);
                     self.chain(Some(lines), &from.shape, &out.shape, chain)
                 };
-                args.push(self.value(operand, inner)?);
+                args.push(self.found(operand, inner)?);
             }
             let dtypes: SmallVec<[DType; 3]> = args.iter().map(|&r| self.plan.dtype(r)).collect();
             let step = self.step(Step { op, args, out: out.dtype })?;
             let row = self.plan.level(step).0 && !self.plan.axes.is_empty();
             let repeats = self.plan.elements() / out.elements().max(1);
             if !row && repeats > MAX_REPEATS && !op.is_cheap(&dtypes, out.dtype) {
-                return Err(format!("{} would be computed {repeats} times", op.name()));
+                return Err(format!("{} would be computed {repeats} times", op.name()).into());
             }
             return Ok(step);
         }
@@ -463,13 +523,13 @@ impl Lowering<'_> {
                 let source = *maker.operands.first().ok_or("no operand")?;
                 let from = self.ty(source)?;
                 let inner = self.chain(None, &from.shape, &out.shape, chain);
-                self.value(source, inner)
+                self.found(source, inner)
             }
             Op::Constant(value) => {
                 let ctype = out.dtype.ctype();
                 let bits = Value::from(*value).cast(out.dtype).to_bits(ctype.dtype());
                 if ctype == CType::C128 {
-                    return Err("a constant of 128 bits".to_string());
+                    return Err("a constant of 128 bits".into());
                 }
                 Ok(Ref::Constant(out.dtype, bits as u64))
             }
@@ -479,7 +539,7 @@ impl Lowering<'_> {
                     counted.strides.iter_mut().enumerate().for_each(|(i, s)| *s = i64::from(i == *axis));
                 }
                 let index = self.index(counted, chain)?;
-                self.step(Step { op: Elementwise::AsType, args: SmallVec::from_slice(&[index]), out: out.dtype })
+                Ok(self.step(Step { op: Elementwise::AsType, args: SmallVec::from_slice(&[index]), out: out.dtype })?)
             }
             Op::Eye => {
                 let lead = out.shape.len().checked_sub(2).ok_or("eye of a vector")?;
@@ -489,20 +549,20 @@ impl Lowering<'_> {
                     counted.strides.iter_mut().enumerate().for_each(|(i, s)| *s = i64::from(i == axis));
                     args.push(self.index(counted, chain)?);
                 }
-                self.step(Step { op: Elementwise::Binary(Binary::Equal), args, out: out.dtype })
+                Ok(self.step(Step { op: Elementwise::Binary(Binary::Equal), args, out: out.dtype })?)
             }
             Op::Reduce { reduction, axes, tie_high } => {
                 let mut axes = axes.clone();
                 axes.sort_unstable();
                 let source = *maker.operands.first().ok_or("no operand")?;
                 if axes != self.plan.axes || self.ty(source)?.shape != self.plan.space {
-                    return Err("reductions over different axes".to_string());
+                    return Err("reductions over different axes".into());
                 }
                 if out.dtype == DType::C128 {
-                    return Err("a reduction of c128".to_string());
+                    return Err("a reduction of c128".into());
                 }
                 if self.views(chain).iter().any(Seen::is_bounded) {
-                    return Err("a reduction as part of something larger".to_string());
+                    return Err("a reduction as part of something larger".into());
                 }
                 // Seen from the space, the result must repeat along the row and be in place across rows.
                 let seen = self.seen(out, chain)?;
@@ -513,20 +573,20 @@ impl Lowering<'_> {
                     self.plan.space[axis] == 1 || Some(&seen.strides[axis]) == wanted
                 });
                 if !in_place || seen.offset != 0 {
-                    return Err("a reduction that is read elsewhere".to_string());
+                    return Err("a reduction that is read elsewhere".into());
                 }
-                let of = self.value(source, 0)?;
+                let of = self.found(source, 0)?;
                 let phase = self.plan.level(of).1 + 1;
                 let made = Made::Reduction { reduction: *reduction, tie_high: *tie_high, of, out: out.dtype };
                 // The same reduction seen through other views.
                 if let Some(known) = self.plan.values.iter().position(|v| v.made == made) {
-                    return result_ref(known);
+                    return Ok(result_ref(known)?);
                 }
-                self.push(Computed { made, row: true, phase })
+                Ok(self.push(Computed { made, row: true, phase })?)
             }
             op => match chosen(maker, |operand| type_of(self.body, self.makers, operand).ok()) {
                 Some(map) => self.moved(maker, &map, out, chain),
-                None => Err(format!("{} is no part of kernels", op.name())),
+                None => Err(format!("{} is no part of kernels", op.name()).into()),
             },
         }
     }
@@ -539,7 +599,7 @@ impl Lowering<'_> {
         map: &IndexMap,
         out: &Type,
         chain: ChainId,
-    ) -> std::result::Result<Ref, Reason> {
+    ) -> std::result::Result<Ref, Stop> {
         let operand = |k: usize| maker.operands.get(k).copied().ok_or("an operand is missing");
         let mut found = None;
         if let Some(around) = map.around {
@@ -547,7 +607,7 @@ impl Lowering<'_> {
             let from = self.ty(around)?.shape;
             let lines = repeated(&from, 0..from.len(), &out.shape);
             let inner = self.chain(Some(lines), &from, &out.shape, chain);
-            found = Some(self.value(around, inner)?);
+            found = Some(self.found(around, inner)?);
         }
         for part in &map.parts {
             let source = operand(part.operand)?;
@@ -556,7 +616,7 @@ impl Lowering<'_> {
                 continue;
             }
             let inner = self.chain(Some(part.lines.clone()), &from, &out.shape, chain);
-            let value = self.value(source, inner)?;
+            let value = self.found(source, inner)?;
             let inside = match found {
                 Some(others) => self.inside(&part.lines, out, chain)?.map(|inside| (inside, others)),
                 None => None,
@@ -571,7 +631,7 @@ impl Lowering<'_> {
             };
             found = Some(self.step(Step { op, args, out: out.dtype })?);
         }
-        found.ok_or_else(|| "nothing but empty parts".to_string())
+        found.ok_or_else(|| "nothing but empty parts".into())
     }
 
     /// Whether an index of a shape lies on lines: a number that is not 0 there, or nothing where all do.

@@ -571,3 +571,54 @@ fn siblings_that_wait_for_each_other_stay_apart() {
     let s = b.add(x, c);
     check(&b.finish(&[g, s, t]).unwrap(), &["exp", "dot", "fused", "fused"], 3);
 }
+
+/// Rounds as those of random bits: an outer loop that swaps what an inner one picks from, and adds its counter.
+#[test]
+fn loops_that_count_become_one_kernel() {
+    let b = Builder::new();
+    let (x, y) = (b.input(DType::U32, &[33, 65]), b.input(DType::U32, &[33, 65]));
+    let numbers = |numbers: [i128; 2]| {
+        let numbers = numbers.map(|n| b.push(Op::Constant(Scalar::Int(n)), &[], &Type::new(DType::U32, &[1])));
+        b.push(Op::Concatenate { axis: 0 }, &numbers, &Type::new(DType::U32, &[2]))
+    };
+    let (first, second) = (numbers([13, 15]), numbers([17, 29]));
+    let one = b.constant(DType::U32, Scalar::Int(1));
+    let rounds = |b: &Builder, v: &[Operand]| {
+        let zero = b.constant(DType::U32, Scalar::Int(0));
+        let inner = b.while_loop(
+            &[zero, v[1], v[2]],
+            &[v[3]],
+            |b, v| b.less(v[0], b.constant(DType::U32, Scalar::Int(2))),
+            |b, v| {
+                let pick = Op::Slice { starts: smallvec![None], strides: smallvec![1], lengths: smallvec![1] };
+                let by = b.push(pick, &[v[3], v[0]], &Type::new(DType::U32, &[1]));
+                let sum = b.add(v[1], v[2]);
+                let moved = b.binary(Binary::LeftShift, v[2], by);
+                let next = b.add(v[0], b.constant(DType::U32, Scalar::Int(1)));
+                vec![next, sum, b.binary(Binary::BitwiseXor, moved, sum)]
+            },
+        );
+        let next = b.add(v[0], b.constant(DType::U32, Scalar::Int(1)));
+        vec![next, b.add(inner[1], v[0]), inner[2], v[4], v[3]]
+    };
+    let five = |b: &Builder, v: &[Operand]| b.less(v[0], b.constant(DType::U32, Scalar::Int(6)));
+    let last = b.while_loop(&[one, x, y, first, second], &[], five, rounds);
+    let halves = b.push(Op::Concatenate { axis: 0 }, &last[1..3], &Type::new(DType::U32, &[66, 65]));
+    check(&b.finish(&[halves]).unwrap(), &["fused", "reshape"], 1);
+}
+
+/// A loop of 1,000 steps stays one.
+#[test]
+fn long_loops_stay() {
+    let b = Builder::new();
+    let x = b.input(DType::F32, &[33, 65]);
+    let zero = b.constant(DType::S32, Scalar::Int(0));
+    let last = b.while_loop(
+        &[zero, x],
+        &[],
+        |b, v| b.less(v[0], b.constant(DType::S32, Scalar::Int(1000))),
+        |b, v| vec![b.add(v[0], b.constant(DType::S32, Scalar::Int(1))), b.add(v[1], v[1])],
+    );
+    let optimized = optimize(b.finish(&last[1..]).unwrap(), &gpu()).unwrap();
+    assert_eq!(ops(&optimized), ["while"], "{optimized}");
+}

@@ -117,7 +117,8 @@ fn twice_as_many_ops_are_twice_as_many_launches_of_the_same_kernels() {
     for (name, program) in programs {
         let ((once, kernels), (twice, same)) = (check(&program(100)), check(&program(200)));
         println!("{name}: {once} and {twice} launches of {kernels} and {same} kernels");
-        assert!(twice <= 2 * once + 8, "{name}: {once} launches, then {twice}");
+        // Numbers that come again after 100 are stored, ten launches of them.
+        assert!(twice <= 2 * once + 10, "{name}: {once} launches, then {twice}");
         assert!(same <= kernels.max(12) && same * 4 <= twice, "{name}: {kernels} kernels, then {same} of {twice}");
     }
 }

@@ -11,8 +11,8 @@ use crate::{DType, Result, Type, reference};
 pub fn run(program: &Program) -> Result<Program> {
     let mut new = Rewriter::new(program);
     for old in &program.instructions {
-        let operands = new.operands(old)?;
-        let instruction = Instruction { operands, ..old.clone() };
+        let mut instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
+        known_starts(&new, &mut instruction)?;
         match replacement(&new, &instruction)? {
             Some(Replacement::Same(operand)) => new.moved(operand),
             Some(Replacement::Constant(value)) => {
@@ -27,6 +27,28 @@ pub fn run(program: &Program) -> Result<Program> {
         }
     }
     new.finish(program)
+}
+
+/// Makes attributes of starts that are constants, which the host would read from the device.
+fn known_starts(new: &Rewriter, instruction: &mut Instruction) -> Result<()> {
+    let (starts, first) = match &mut instruction.op {
+        Op::Slice { starts, .. } => (starts, 1),
+        Op::PutSlice { starts } => (starts, 2),
+        _ => return Ok(()),
+    };
+    let mut at = first;
+    for start in starts.iter_mut().filter(|start| start.is_none()) {
+        let Some(&operand) = instruction.operands.get(at) else { return Ok(()) };
+        let dtype = new.ty(operand)?.dtype;
+        match new.constant(operand).map(|value| Value::from(value).cast(dtype)) {
+            Some(Value::Int(i)) => {
+                *start = Some(i.clamp(i64::MIN.into(), i64::MAX.into()) as i64);
+                instruction.operands.remove(at);
+            }
+            _ => at += 1,
+        }
+    }
+    Ok(())
 }
 
 enum Replacement {
@@ -60,6 +82,13 @@ fn replacement(new: &Rewriter, instruction: &Instruction) -> Result<Option<Repla
     if is_identity(&instruction.op, from, out) {
         return Ok(Some(Replacement::Same(operand)));
     }
+    if let Some((op, part)) = within_part(new, &instruction.op, operand, out)? {
+        return Ok(Some(match new.constant(part) {
+            Some(value) => Replacement::Constant(value),
+            None if is_identity(&op, new.ty(part)?, out) => Replacement::Same(part),
+            None => Replacement::View(Box::new(op), part),
+        }));
+    }
     let Some(inner) = new.maker(operand) else { return Ok(None) };
     let &[source] = inner.operands.as_slice() else { return Ok(None) };
     let op = match (&instruction.op, &inner.op) {
@@ -76,6 +105,46 @@ fn replacement(new: &Rewriter, instruction: &Instruction) -> Result<Option<Repla
         return Ok(Some(Replacement::Same(source)));
     }
     Ok(Some(Replacement::View(Box::new(op), source)))
+}
+
+/// What a slice shows of a concatenation, if that is of one part: an op on that. A part of which rows of a reshape are all is shown whole.
+fn within_part(new: &Rewriter, op: &Op, operand: Operand, out: &Type) -> Result<Option<(Op, Operand)>> {
+    let Op::Slice { starts, strides, lengths } = op else { return Ok(None) };
+    let (Some(inner), shape) = (new.maker(operand), &new.ty(operand)?.shape) else { return Ok(None) };
+    let start = |axis: usize| starts[axis].map(|start| (start.max(0) as u64).min(shape[axis] - lengths[axis]));
+    if let Op::Concatenate { axis } = inner.op {
+        let Some(mut start) = start(axis) else { return Ok(None) };
+        for &part in &inner.operands {
+            let size = new.ty(part)?.shape[axis];
+            if start + lengths[axis] <= size {
+                let mut starts = starts.clone();
+                starts[axis] = Some(start as i64);
+                return Ok(Some((Op::Slice { starts, strides: strides.clone(), lengths: lengths.clone() }, part)));
+            }
+            let Some(behind) = start.checked_sub(size) else { return Ok(None) };
+            start = behind;
+        }
+        return Ok(None);
+    }
+    let is_whole = |axis: usize| strides[axis] == 1 && (axis == 0 || lengths[axis] == shape[axis]);
+    let (Op::Reshape | Op::Squeeze, Some(Instruction { op: Op::Concatenate { axis: 0 }, operands, .. })) =
+        (&inner.op, inner.operands.first().and_then(|&source| new.maker(source)))
+    else {
+        return Ok(None);
+    };
+    if shape.is_empty() || !(0..shape.len()).all(is_whole) {
+        return Ok(None);
+    }
+    let Some(mut before) = start(0).map(|start| start * shape[1..].iter().product::<u64>()) else { return Ok(None) };
+    for &part in operands {
+        let elements = new.ty(part)?.elements();
+        if before == 0 && elements == out.elements() {
+            return Ok(Some((Op::Reshape, part)));
+        }
+        let Some(behind) = before.checked_sub(elements) else { return Ok(None) };
+        before = behind;
+    }
+    Ok(None)
 }
 
 /// Whether a view op shows its operand as it is.

@@ -35,6 +35,16 @@ const MAX_QUICK: u64 = 1 << 14;
 const MAX_COSTLY: usize = 2;
 const MAX_BOUNDED: usize = 4;
 
+/// Cheap steps after each other that are computed again in each of several kernels, or for several elements: memory takes less time for what
+/// more of them give.
+const MAX_AGAIN: u32 = 24;
+
+/// Elements of a kernel for each of an op's, up to which more steps than that are computed again.
+const MAX_REPEATED: u64 = 2;
+
+/// Instructions that join a group at once, at most.
+const MAX_AT_ONCE: usize = 64;
+
 /// Whether a kernel of small ops compiles soon.
 fn is_small(plan: &Plan) -> bool {
     if plan.elements() > MAX_QUICK {
@@ -112,6 +122,10 @@ struct Fusion<'a> {
     makers: Vec<usize>,
     /// The first result of each instruction.
     first: Vec<u32>,
+    /// The instructions that read each.
+    users: Vec<Vec<usize>>,
+    /// Cheap steps after each other that end with each instruction.
+    steps: Vec<u32>,
     groups: Vec<Option<Cluster>>,
     /// The groups with a member that reads the instruction, and without the instruction.
     readers: Vec<BTreeSet<usize>>,
@@ -160,6 +174,8 @@ impl<'a> Fusion<'a> {
             kinds: program.instructions.iter().map(kind).collect(),
             makers,
             first,
+            users: vec![Vec::new(); count],
+            steps: Vec::new(),
             groups: Vec::new(),
             readers: vec![BTreeSet::new(); count],
             reads: program.reads(),
@@ -169,6 +185,18 @@ impl<'a> Fusion<'a> {
             is_long: false,
         };
         fusion.is_long = fusion.is_long();
+        for at in 0..count {
+            let sources: BTreeSet<usize> = fusion.sources(at).collect();
+            // What others would compute too often lies in memory.
+            let before = sources.iter().filter(|&&source| !fusion.is_repeated(source, fusion.elements(at)));
+            let before = before.map(|&source| fusion.steps[source]).max().unwrap_or(0);
+            fusion.steps.push(match fusion.kinds[at] {
+                Role::Elementwise { cheap: true } => before + 1,
+                Role::View | Role::Placement => before,
+                Role::Elementwise { cheap: false } | Role::Source | Role::Reduce | Role::Other => 0,
+            });
+            sources.into_iter().for_each(|source| fusion.users[source].push(at));
+        }
         for output in &program.outputs {
             if let Some(at) = fusion.maker(output) {
                 fusion.outside[at] = true;
@@ -235,7 +263,7 @@ impl<'a> Fusion<'a> {
 
     fn place_computed(&mut self, at: usize, cheap: bool) {
         // In long programs nothing small is computed twice, so that the work of this pass is in proportion to them.
-        let cheap = cheap && !(self.is_long && self.is_quick(at));
+        let cheap = cheap && self.steps[at] <= MAX_AGAIN && !(self.is_long && self.is_quick(at));
         self.merge_readers(at);
         let readers: Vec<usize> = self.readers[at].iter().copied().collect();
         let shared = self.outside[at] || readers.len() > 1;
@@ -250,8 +278,12 @@ impl<'a> Fusion<'a> {
         }
         let again = cheap && !((self.outside[at] || stored) && self.is_smaller_than_operands(at));
         for &group in &readers {
-            if (again || !shared) && self.readers[at].contains(&group) {
-                self.join(group, at, false);
+            let joins = (again || !shared)
+                && self.readers[at].contains(&group)
+                && !self.is_repeated(at, self.most_elements(group))
+                && self.join(group, at, false);
+            if joins && !shared {
+                self.join_sources(group, at);
             }
         }
         if !stored && (self.outside[at] || !self.readers[at].is_empty()) {
@@ -352,7 +384,7 @@ impl<'a> Fusion<'a> {
             return false;
         }
         let mut grown = cluster.clone();
-        grown.members.insert(at);
+        grown.members.extend(self.with_numbers(at));
         if output {
             grown.outputs.insert(at);
         }
@@ -363,11 +395,60 @@ impl<'a> Fusion<'a> {
         true
     }
 
+    /// Whether what computes an instruction would run too often as part of something of so many elements.
+    fn is_repeated(&self, at: usize, elements: u64) -> bool {
+        let own = self.elements(at);
+        self.steps[at] > MAX_AGAIN && !(own..=own.saturating_mul(MAX_REPEATED)).contains(&elements)
+    }
+
+    fn elements(&self, at: usize) -> u64 {
+        self.program.instructions[at].outs.first().map_or(0, Type::elements)
+    }
+
+    /// The most elements that a member of a group has.
+    fn most_elements(&self, group: usize) -> u64 {
+        let members = self.groups[group].iter().flat_map(|group| &group.members);
+        members.map(|&at| self.elements(at)).max().unwrap_or(0)
+    }
+
+    /// Adds what leads to a member of this group alone and is read by nothing else: one instruction, two, four and so on, so that the kernel is worked out
+    /// anew less often than once for each. What is left of them finds its place as others do.
+    fn join_sources(&mut self, group: usize, at: usize) {
+        let mut from = BTreeSet::from([at]);
+        let (mut count, elements) = (1, self.most_elements(group));
+        while let Some(mut grown) = self.groups[group].clone() {
+            let mut open: BTreeSet<usize> = from.iter().flat_map(|&at| self.sources(at)).collect();
+            let mut added = BTreeSet::new();
+            while let Some(at) = open.pop_last().filter(|_| added.len() < count) {
+                let is_light = matches!(self.kinds[at], Role::Elementwise { cheap: true } | Role::View | Role::Source);
+                let is_own = !self.outside[at] && self.users[at].iter().all(|user| grown.members.contains(user));
+                if is_light && is_own && !grown.members.contains(&at) && !self.is_repeated(at, elements) {
+                    added.insert(at);
+                    grown.members.extend(self.with_numbers(at));
+                    open.extend(self.sources(at));
+                }
+            }
+            if added.is_empty() || !self.is_kernel(&grown) {
+                return;
+            }
+            added.iter().for_each(|&at| self.insert(group, at, false));
+            from.extend(added);
+            count = (2 * count).min(MAX_AT_ONCE);
+        }
+    }
+
+    /// An instruction and the constants that it reads, which need no place in memory.
+    fn with_numbers(&self, at: usize) -> Vec<usize> {
+        let is_number = |at: &usize| matches!(self.program.instructions[*at].op, Op::Constant(_));
+        self.sources(at).filter(is_number).chain([at]).collect()
+    }
+
     fn insert(&mut self, group: usize, at: usize, output: bool) {
         let (is_costly, reduces) = (self.is_costly(at), self.kinds[at] == Role::Reduce);
+        let joining = self.with_numbers(at);
         if let Some(cluster) = self.groups[group].as_mut() {
             let before = cluster.span();
-            cluster.members.insert(at);
+            cluster.members.extend(joining.iter().copied());
             cluster.costly += usize::from(is_costly);
             cluster.reduces |= reduces;
             if output {
@@ -379,7 +460,9 @@ impl<'a> Fusion<'a> {
         if output {
             self.owners[at] = Some(group);
         }
-        self.readers[at].remove(&group);
+        for at in joining {
+            self.readers[at].remove(&group);
+        }
         self.note_reads(group);
     }
 

@@ -6,6 +6,7 @@ mod epilogue;
 mod expand;
 mod fold_constants;
 mod fuse;
+mod halves_to_choice;
 mod identities;
 mod loop_fuel;
 mod number_types;
@@ -15,6 +16,7 @@ mod prologue;
 mod rewrite;
 mod slices_to_concatenation;
 mod transpose_products;
+mod unroll;
 mod unstack;
 mod vectorize_scalars;
 mod windows_to_axes;
@@ -100,6 +102,11 @@ pub fn optimize(program: Program, target: &Target) -> Result<Program> {
     verify::program(&program)?;
     let mut program = tidied(program)?;
     counted::note(&mut program);
+    let unrolled = unroll::run(&program, target)?;
+    if unrolled != program {
+        program = tidied(checked(unrolled)?)?;
+        counted::note(&mut program);
+    }
     if target.workgroups {
         program = checked(dce::run(&workgroup::run(&program, target)?)?)?;
     }
@@ -164,7 +171,8 @@ fn guarded(mut program: Program, target: &Target) -> Result<Program> {
 
 fn fused(mut program: Program, target: &Target) -> Result<Program> {
     nested(&mut program, |program| fused(program, target))?;
-    program = checked(dce::run(&cse::run(&windows_to_axes::run(&program)?)?)?)?;
+    program = halves_to_choice::run(&windows_to_axes::run(&program)?)?;
+    program = checked(dce::run(&cse::run(&program)?)?)?;
     program = checked(fuse::run(&program, target)?)?;
     program = checked(dce::run(&cse::run(&program)?)?)?;
     program = checked(epilogue::run(&program, target)?)?;

@@ -12,36 +12,13 @@ use crate::{DType, Result, Type};
 pub fn run(program: &Program) -> Result<Program> {
     let mut new = Rewriter::new(program);
     for old in &program.instructions {
-        let mut instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
-        known_starts(&new, &mut instruction)?;
+        let instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
         match placed(&mut new, &instruction)? {
             Some(operand) => new.moved(operand),
             None => new.replace(instruction),
         }
     }
     new.finish(program)
-}
-
-/// Makes attributes of starts that are constants, which the host would read from the device.
-fn known_starts(new: &Rewriter, instruction: &mut Instruction) -> Result<()> {
-    let (starts, first) = match &mut instruction.op {
-        Op::Slice { starts, .. } => (starts, 1),
-        Op::PutSlice { starts } => (starts, 2),
-        _ => return Ok(()),
-    };
-    let mut at = first;
-    for start in starts.iter_mut().filter(|start| start.is_none()) {
-        let Some(&operand) = instruction.operands.get(at) else { return Ok(()) };
-        let dtype = new.ty(operand)?.dtype;
-        match new.constant(operand).map(|value| Value::from(value).cast(dtype)) {
-            Some(Value::Int(i)) => {
-                *start = Some(i.clamp(i64::MIN.into(), i64::MAX.into()) as i64);
-                instruction.operands.remove(at);
-            }
-            _ => at += 1,
-        }
-    }
-    Ok(())
 }
 
 /// What the instruction gives, if other ops say it.

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use smallvec::{SmallVec, smallvec};
 
 use super::rewrite::Rewriter;
-use super::{Saving, Target, loop_fuel};
+use super::{Saving, Target, loop_fuel, unroll};
 use crate::program::counted::Trips;
 use crate::program::op::Scalar;
 use crate::program::workgroup::{DISPATCH_WORK, PHASE_WORK, supports_op, work};
@@ -120,7 +120,7 @@ fn loops(program: &Program, target: &Target) -> Result<Program> {
                         op.body = loop_fuel::block(op, &instruction.outs, target.max_work, slow)?;
                         op.trips = None;
                     } else if op.known_trips().is_some_and(|trips| trips <= most) {
-                        instruction.op = whole(&instruction, &new)?;
+                        instruction = whole(&instruction, &new)?;
                     } else {
                         op.body = block(op, &instruction.outs, most as u32);
                         op.trips = op.known_trips().map(|trips| Trips::Known(trips.div_ceil(most)));
@@ -149,10 +149,10 @@ pub(super) fn alone(op: Op, inputs: Vec<Type>, outs: &[Type]) -> Program {
     Program { inputs, instructions: vec![Instruction { op, operands, outs: outs.into() }], outputs }
 }
 
-/// The whole loop in a kernel.
-fn whole(instruction: &Instruction, new: &Rewriter) -> Result<Op> {
-    let inputs = instruction.operands.iter().map(|&o| new.ty(o).cloned()).collect::<Result<_>>()?;
-    Ok(Op::Workgroup(Box::new(alone(instruction.op.clone(), inputs, &instruction.outs))))
+/// The whole loop in a kernel, with the numbers that it takes.
+fn whole(instruction: &Instruction, new: &Rewriter) -> Result<Instruction> {
+    let (kernel, operands) = unroll::with_numbers(instruction, new)?;
+    Ok(Instruction { op: Op::Workgroup(Box::new(kernel)), operands, outs: instruction.outs.clone() })
 }
 
 /// A body that runs the loop in a kernel, up to `most` times. The condition holds when it begins.
