@@ -237,3 +237,24 @@ fn many_sums_of_one_operand_share_kernels() {
     let launches = launches(&program);
     assert!(launches.len() <= 33, "{}: {launches:?}", launches.len());
 }
+
+/// What a deep network passes on from block to block is in memory at each product, so that the last blocks are fused as the first ones.
+#[test]
+fn all_blocks_of_a_deep_network_are_fused_alike() {
+    let blocks = |count: usize| {
+        let program = of(&[64, 512], |b, x| {
+            let weights = b.input(DType::F32, &[512, 512]);
+            let block = |x: Operand, _| {
+                let x = b.add(b.dot(x, weights), x);
+                let centred = b.subtract(x, b.reshape(b.mean(x, &[1]), &[64, 1]));
+                let variance = b.reshape(b.mean(b.multiply(centred, centred), &[1]), &[64, 1]);
+                let normal = b.multiply(centred, b.rsqrt(b.add(variance, 1e-5)));
+                b.add(b.multiply(normal, 1.5), 0.25)
+            };
+            vec![(0..count).fold(x, block)]
+        });
+        launches(&program).len()
+    };
+    let [few, more, many] = [4, 5, 16].map(blocks);
+    assert_eq!(many - few, 12 * (more - few), "{few} launches of 4 blocks, {more} of 5, {many} of 16");
+}

@@ -185,22 +185,28 @@ impl<'a> Fusion<'a> {
             is_long: false,
         };
         fusion.is_long = fusion.is_long();
+        for output in &program.outputs {
+            if let Some(at) = fusion.maker(output) {
+                fusion.outside[at] = true;
+            }
+        }
         for at in 0..count {
             let sources: BTreeSet<usize> = fusion.sources(at).collect();
-            // What others would compute too often lies in memory.
-            let before = sources.iter().filter(|&&source| !fusion.is_repeated(source, fusion.elements(at)));
-            let before = before.map(|&source| fusion.steps[source]).max().unwrap_or(0);
+            sources.into_iter().for_each(|source| fusion.users[source].push(at));
+        }
+        for at in 0..count {
+            // What others would compute too often lies in memory, and so does what no kernel of these reads.
+            let is_computed = |&source: &usize| {
+                let is_stored =
+                    fusion.outside[source] || fusion.users[source].iter().any(|&at| fusion.kinds[at] == Role::Other);
+                !is_stored && !fusion.is_repeated(source, fusion.elements(at))
+            };
+            let before = fusion.sources(at).filter(is_computed).map(|source| fusion.steps[source]).max().unwrap_or(0);
             fusion.steps.push(match fusion.kinds[at] {
                 Role::Elementwise { cheap: true } => before + 1,
                 Role::View | Role::Placement => before,
                 Role::Elementwise { cheap: false } | Role::Source | Role::Reduce | Role::Other => 0,
             });
-            sources.into_iter().for_each(|source| fusion.users[source].push(at));
-        }
-        for output in &program.outputs {
-            if let Some(at) = fusion.maker(output) {
-                fusion.outside[at] = true;
-            }
         }
         fusion
     }
