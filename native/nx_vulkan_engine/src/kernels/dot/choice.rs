@@ -180,13 +180,11 @@ pub fn vector_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(V
     if sum != CType::F32 || !has_vectors(model, rows) {
         return found;
     }
-    let (products, caps) = (&model.products, &model.caps);
-    let fits =
-        |t: &VectorTile| t.shared_bytes() <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
+    let products = &model.products;
     let tiles = p.batches * rows.div_ceil(VectorTile::ROWS.into());
     // Each team adds up its own share.
     let least = |tile: &VectorTile| splits_of(p, sum, MAX_SPLIT_DEPTH * u64::from(tile.teams));
-    for tile in VectorTile::all(vectors, first).filter(fits) {
+    for tile in VectorTile::all(vectors, first).filter(|tile| tile.fits(&model.caps)) {
         let block = 2 * tile.block();
         let most = (p.depth / block).min(products.most_groups / tiles).max(1);
         // An invocation takes about 64 registers, and four for each vector beyond a few.

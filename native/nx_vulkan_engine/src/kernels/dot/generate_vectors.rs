@@ -1,5 +1,6 @@
 //! Products of a matrix and few vectors, which take as long as it takes to read the matrix.
 
+use nx_vulkan_device::Caps;
 use nx_vulkan_ir::Result;
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
@@ -33,6 +34,11 @@ impl VectorTile {
             _ => &[],
         };
         teams.iter().map(move |&teams| VectorTile { count, teams, first })
+    }
+
+    /// Whether workgroups are within a device's limits.
+    pub fn fits(&self, caps: &Caps) -> bool {
+        self.shared_bytes() <= caps.max_shared_memory_bytes && self.invocations() <= caps.max_invocations
     }
 
     pub fn invocations(&self) -> u32 {

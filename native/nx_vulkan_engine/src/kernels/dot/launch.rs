@@ -404,7 +404,7 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
     let mut spec = DotSpec { sum, tiling, wide, ..spec(p) };
     if let Tiling::Vectors(tile) = tiling {
         let vectors = if tile.first { p.a.free.elements() } else { columns };
-        if sum != CType::F32 || vectors > tile.count.into() {
+        if sum != CType::F32 || vectors > tile.count.into() || !tile.fits(engine.caps()) {
             let reason = format!("{vectors} vectors with sums of {} for {tile:?}", sum.name());
             return Err(Error::InvalidProgram { op: "dot".to_string(), reason });
         }

@@ -417,8 +417,8 @@ impl<'a> Fusion<'a> {
         members.map(|&at| self.elements(at)).max().unwrap_or(0)
     }
 
-    /// Adds what leads to a member of this group alone and is read by nothing else: one instruction, two, four and so on, so that the kernel is worked out
-    /// anew less often than once for each. What is left of them finds its place as others do.
+    /// Adds what leads to a member of this group alone and is read by nothing else: one instruction, two, four and so on, so that the
+    /// kernel is worked out anew less often than once for each. What is left of them finds its place as others do.
     fn join_sources(&mut self, group: usize, at: usize) {
         let mut from = BTreeSet::from([at]);
         let (mut count, elements) = (1, self.most_elements(group));
