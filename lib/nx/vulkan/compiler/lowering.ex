@@ -443,8 +443,8 @@ defmodule Nx.Vulkan.Compiler.Lowering do
     end
   end
 
-  # Where a loop begins with a few whole numbers, as `Nx.Random` does with its rotations, the Program says which, so that
-  # what unrolled iterations pick from them is known.
+  # Where a loop begins with a few whole numbers, as `Nx.Random` does with its rotations, the Program says which, so
+  # that what unrolled iterations pick from them is known.
   defp initial(
          %T{type: {kind, _}, data: %Expr{op: :tensor, args: [%T{data: %Nx.BinaryBackend{}} = constant]}} = leaf,
          state

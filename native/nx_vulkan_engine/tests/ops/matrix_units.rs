@@ -16,6 +16,8 @@ use smallvec::smallvec;
 
 use crate::common;
 
+mod own_numbers;
+
 /// The engine that makes such numbers of an f32.
 fn engine(planes: Planes) -> &'static Arc<Engine> {
     static HIGH: OnceLock<Arc<Engine>> = OnceLock::new();
@@ -706,109 +708,4 @@ fn large_products_are_given_to_the_units() {
     let highest = engine(ThreeBf16);
     assert_eq!(chosen(highest, DType::F32, 2048), highest.caps().bfloat16_matrix);
     assert!(chosen(highest, DType::F16, 2048) && !chosen(highest, DType::F32, 256));
-}
-
-/// Where an operand lies makes no difference to the bits: in place, over heads between rows, or written anew.
-#[test]
-fn own_numbers_have_the_same_bits_wherever_they_lie() {
-    for planes in planes_of_units().into_iter().filter(|planes| planes.is_own()) {
-        let (engine, dtype) = (engine(planes), dtypes(planes)[0]);
-        let [batch, heads, rows, columns, depth] = [2, 3, 128, 256, 192];
-        let size = |n: u64| batch * n * heads * depth;
-        let mut random = Random(11);
-        let [a, b] = [rows, columns].map(|n| (0..size(n)).map(|_| random.normal()).collect::<Vec<f64>>());
-        // [batch, rows, heads, depth], which attention turns to [batch, heads, rows, depth].
-        let view = |given: &Given, n: u64, along_k: bool| {
-            let [n_, heads_, depth_] = [n, heads, depth].map(|n| n as i64);
-            let (outer, inner) = (n_ * heads_ * depth_, if along_k { depth_ } else { n_ * depth_ });
-            Matrix {
-                tensor: given.tensor.clone(),
-                batch: MergedAxes::new(&[batch, heads], &[outer, inner]),
-                free: MergedAxes::new(&[n], &[if along_k { heads_ * depth_ } else { 1 }]),
-                depth: MergedAxes::new(&[depth], &[if along_k { 1 } else { n_ }]),
-            }
-        };
-        let given = |values: &[f64], n: u64, along_k: bool| {
-            let at = |i: u64| {
-                let [batch, head, row, k] = if along_k {
-                    [i / (n * heads * depth), i / depth % heads, i / (heads * depth) % n, i % depth]
-                } else {
-                    [i / (n * heads * depth), i / (n * depth) % heads, i % n, i / n % depth]
-                };
-                values[(((batch * heads + head) * n + row) * depth + k) as usize]
-            };
-            let turned: Vec<f64> = (0..size(n)).map(at).collect();
-            Given::new(engine, dtype, [batch, n * heads, depth], true, &turned)
-        };
-        let ty = Type::new(dtype, &[batch * heads, rows, columns]);
-        let mut first: Option<Vec<u8>> = None;
-        for (a_along, b_along) in [(true, true), (true, false), (false, true), (false, false)] {
-            let [a, b] = [given(&a, rows, a_along), given(&b, columns, b_along)];
-            for way in ways(planes, depth).into_iter().filter(|way| way.splits == 1) {
-                let out = Tensor::uninitialized(engine, &ty).unwrap();
-                let (a, b) = (view(&a, rows, a_along), view(&b, columns, b_along));
-                let Tiling::Matrix(tile) = way.tiling else { unreachable!("a tile of units") };
-                let form = Form { planes, scaled: false };
-                assert_eq!(form.takes(&a, tile.rows), a_along.then_some(true));
-                assert_eq!(form.takes(&b, tile.columns), b_along.then_some(true));
-                let p = Product { a, b, out: &out, prologues: [None, None], epilogue: None };
-                product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
-                let got = bytes(engine, &out);
-                assert!(*first.get_or_insert_with(|| got.clone()) == got, "{planes:?} {a_along} {b_along} {way:?}");
-            }
-        }
-        common::assert_valid(engine);
-    }
-}
-
-/// Units know infinities, NaN and denormal numbers.
-#[test]
-fn special_own_numbers_keep_their_meaning() {
-    for planes in planes_of_units().into_iter().filter(|planes| planes.is_own()) {
-        let (engine, dtype) = (engine(planes), dtypes(planes)[0]);
-        let [rows, depth, columns] = [70, 140, 80];
-        let least = if dtype == DType::F16 { 2f64.powi(-24) } else { 2f64.powi(-133) };
-        let large = if dtype == DType::F16 { 60000.0 } else { 2f64.powi(120) };
-        let cases: [(&str, Change); 6] = [
-            ("an infinity", Box::new(|at, x| if at == 3000 { f64::INFINITY } else { x })),
-            ("a NaN", Box::new(|at, x| if at == 3000 { -f64::NAN } else { x })),
-            ("both infinities", Box::new(|at, x| if at % 70 == 3 { f64::INFINITY * x } else { x })),
-            ("denormal numbers", Box::new(move |_, x| (x * 4.0).round() * least)),
-            ("large ones", Box::new(move |_, x| if x > 0.0 { large } else { -large })),
-            ("zeros", Box::new(|_, _| 0.0)),
-        ];
-        for (name, change) in &cases {
-            let mut random = Random(9);
-            let mut values = |n: u64| (0..n * depth).map(|_| random.normal()).collect::<Vec<f64>>();
-            let first = values(rows).into_iter().enumerate().map(|(at, x)| change(at, x)).collect::<Vec<f64>>();
-            let a = Given::new(engine, dtype, [1, rows, depth], true, &first);
-            let b = Given::new(engine, dtype, [1, columns, depth], false, &values(columns));
-            // As they are, and through an epilogue.
-            for out_dtype in [dtype, DType::F32] {
-                let out = Tensor::uninitialized(engine, &Type::new(out_dtype, &[1, rows, columns])).unwrap();
-                let steps = [Step { op: Elementwise::AsType, args: smallvec![Ref::Input(0)], out: DType::F32 }];
-                for way in ways(planes, depth) {
-                    let epilogue = Epilogue { dtype, inputs: &[], steps: &steps, result: Ref::Result(0) };
-                    let epilogue = (out_dtype != dtype).then_some(epilogue);
-                    let p = Product { a: a.matrix(), b: b.matrix(), out: &out, prologues: [None, None], epilogue };
-                    product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
-                    let got = decode(out_dtype, &bytes(engine, &out));
-                    for (at, sum, size) in some_sums(&a, &b) {
-                        let rounded = match dtype {
-                            DType::F16 => f16::from_f64(sum).to_f64(),
-                            _ => bf16::from_f64(sum).to_f64(),
-                        };
-                        let limit = size * 2f64.powi(-16) + sum.abs() * 2f64.powi(-8) + least;
-                        let same = if rounded.is_finite() {
-                            (got[at] - sum).abs() <= limit
-                        } else {
-                            got[at] == rounded || (got[at].is_nan() && rounded.is_nan())
-                        };
-                        assert!(same, "{name} of {dtype}, {way:?} at {at}: {}, not {sum}", got[at]);
-                    }
-                }
-            }
-        }
-        common::assert_valid(engine);
-    }
 }

@@ -15,8 +15,8 @@ use crate::shape::{Dims, contiguous_strides};
 use crate::value::Value;
 use crate::{CType, DType, Type, View};
 
-/// What one kernel computes, loads and stores at most: what registers hold and drivers compile in reasonable time. Whole numbers of 32 bits
-/// count half, since nothing has to be done for their digits.
+/// What one kernel computes, loads and stores at most: what registers hold and drivers compile in reasonable time. Whole
+/// numbers of 32 bits count half, since nothing has to be done for their digits.
 pub const MAX_VALUES: usize = 96;
 pub const MAX_LOADS: usize = 24;
 pub const MAX_STORES: usize = 12;
@@ -443,8 +443,9 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    /// The value of an operand, seen through a chain of views, at an index of the space, and before it what it is computed from. A list takes
-    /// the place of recursion, for which the stacks of the BEAM's dirty schedulers, 320 KiB, are too small.
+    /// The value of an operand, seen through a chain of views, at an index of the space, and before it what it is
+    /// computed from. A list takes the place of recursion, for which the stacks of the BEAM's dirty schedulers, 320 KiB,
+    /// are too small.
     fn value(&mut self, operand: Operand, chain: ChainId) -> std::result::Result<Ref, Reason> {
         let mut open = vec![(operand, chain)];
         while let Some(&(operand, chain)) = open.last() {

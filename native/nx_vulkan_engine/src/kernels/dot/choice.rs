@@ -225,23 +225,16 @@ pub fn choose(model: &DeviceModel, p: &Outline, sum: CType) -> Choice {
     }
     let plain = plain(model, p, sum, None);
     let Tiling::Tiled(tile) = plain.tiling else { return plain };
-    let cycles = estimate(model, p, sum, &tile, plain.splits);
-    let least = |ways: Vec<(Choice, f64)>| ways.into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
+    let by_tiles = (plain, estimate(model, p, sum, &tile, plain.splits));
     let by_vectors = vector_candidates(model, p, sum).into_iter();
     let by_vectors =
         by_vectors.map(|(tile, splits, cycles)| (Choice { tiling: Tiling::Vectors(tile), splits }, cycles));
-    let mut best = (plain, cycles);
-    if let Some(way) = least(by_vectors.collect()).filter(|way| way.1 <= best.1) {
-        best = way;
-    }
-    if p.multiplications() >= MATRIX_MIN_WORK {
-        let on_units = matrix_candidates(model, p, sum).into_iter();
-        let on_units = on_units.map(|(tile, splits, cycles)| (Choice { tiling: Tiling::Matrix(tile), splits }, cycles));
-        if let Some(way) = least(on_units.collect()).filter(|way| way.1 < best.1) {
-            best = way;
-        }
-    }
-    best.0
+    let is_large = p.multiplications() >= MATRIX_MIN_WORK;
+    let on_units = is_large.then(|| matrix_candidates(model, p, sum)).into_iter().flatten();
+    let on_units = on_units.map(|(tile, splits, cycles)| (Choice { tiling: Tiling::Matrix(tile), splits }, cycles));
+    // The first of equals.
+    let ways = by_vectors.chain([by_tiles]).chain(on_units);
+    ways.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(plain, |way| way.0)
 }
 
 /// The cheapest launch without matrix units, with so many splits if that is given.

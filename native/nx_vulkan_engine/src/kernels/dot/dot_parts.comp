@@ -9,8 +9,8 @@
 #extension GL_KHR_shader_subgroup_vote : require
 // Batched matrix product of f32 on matrix units: TILE_M x TILE_N results per workgroup, OWN_M x OWN_N per subgroup of 32, 16 contracted elements
 // per step. Elements are the three bf16 numbers that split_parts.comp wrote, in the order in which invocations hold them, so that they go from memory to the units without
-// shared memory and its barriers. Of the nine products of parts six are added up, the smallest first: what is missing is below 2^-25 of a product. Where
-// an operand's elements have fewer parts, as bf16 and f16 have, there are fewer of them.
+// shared memory and its barriers. Of the nine products of parts six are added up, the smallest first: what is missing is
+// below 2^-25 of a product. Where an operand's elements have fewer parts, as bf16 and f16 have, there are fewer of them.
 // Units cut off instead of rounding, so that sums are taken out of them at every step. Where sums leave the range, though no product does, the subgroup
 // computes its results anew from the elements, one multiplication after the other.
 // float16_t stands for bf16, which the linker makes of it.

@@ -1,11 +1,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Batched product of a matrix and up to COUNT vectors, of f32 sums. A workgroup computes what 32 rows of the matrix give; TEAMS teams of eight
-// invocations share out the contracted elements, an invocation takes four of them of four rows at a time, straight from memory, and the teams'
-// sums are added up in pairs. Which elements a team takes depends on nothing but TEAMS, so that no bits depend on how operands lie.
-// Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of STEP), splits. Either the rows or the columns are the
-// matrix's, the other ones are the vectors.
+// Batched product of a matrix and up to COUNT vectors, of f32 sums. A workgroup computes what 32 rows of the matrix give.
+// TEAMS teams of eight invocations share out the contracted elements: an invocation takes four of them of four rows at a
+// time, straight from memory, and the teams' sums are added up in pairs. Which elements a team takes depends on nothing
+// but TEAMS, so that no bits depend on how operands lie.
+// Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of STEP), splits. Either the
+// rows or the columns are the matrix's, the other ones are the vectors.
 #include "params.glsl"
 
 #define ROWS 32u
@@ -26,7 +27,7 @@
 
 layout(local_size_x = 8 * TEAMS) in;
 
-// Whether the contiguous axis of the matrix, and of the vectors, is k, and whether each is loaded four elements at a time.
+// Whether the contiguous axis of the matrix, and of the vectors, is k, and whether each is loaded four at a time.
 layout(constant_id = 0) const uint MATRIX_ALONG_K = 1u;
 layout(constant_id = 1) const uint VECTORS_ALONG_K = 1u;
 layout(constant_id = 2) const uint MATRIX_BY_FOUR = 1u;
@@ -61,8 +62,8 @@ void main() {
     uint begin = min(plane / batches * chunk, depth);
     uint end = min(begin + chunk, depth);
 
-    // Eight neighbours read neighbours of the matrix. Along k, they are eight teams: if more were, each would read its elements of the vectors
-    // from other lines.
+    // Eight neighbours read neighbours of the matrix. Along k, they are eight teams: if more were, each would read its
+    // elements of the vectors from other lines.
     uint id = gl_LocalInvocationID.x;
     uint team = MATRIX_ALONG_K != 0u ? id / 64u * 8u + id % 8u : id / 8u;
     uint own = (MATRIX_ALONG_K != 0u ? id / 8u % 8u : id % 8u) * 4u;
@@ -74,7 +75,8 @@ void main() {
     float sums[4][COUNT];
     [[unroll]] for (uint i = 0u; i < 4u; ++i) [[unroll]] for (uint n = 0u; n < COUNT; ++n) sums[i][n] = 0.0;
 
-// Fetches the elements k to k + 3 of four rows: a vector for each row, or where rows are neighbours for each element. Those past the end are zeros.
+// Fetches the elements k to k + 3 of four rows: a vector for each row, or where rows are neighbours for each element.
+// Those past the end are zeros.
 #define FETCH(fetched, k) \
     vec4 fetched[4]; \
     [[unroll]] for (uint i = 0u; i < 4u; ++i) { \

@@ -546,7 +546,7 @@ impl DotSpec {
         at: Word,
         count: u32,
     ) -> Result<Word> {
-        let mut lanes = factors(code, params, operand, dtype, at, count)?;
+        let mut lanes = any_nan(code, |code| neighbours(code, params, operand, dtype, at, count))?;
         for id in &mut lanes {
             let element = Value { id: *id, dtype };
             *id = match &self.prologues[usize::from(operand)] {
@@ -705,7 +705,7 @@ pub(super) fn load_four(
     sum: CType,
     at: Word,
 ) -> Result<Word> {
-    let mut lanes = factors(code, params, operand, dtype, at, 4)?;
+    let mut lanes = any_nan(code, |code| neighbours(code, params, operand, dtype, at, 4))?;
     for id in &mut lanes {
         *id = scalar::cast(code, Value { id: *id, dtype }, sum.dtype())?;
     }
@@ -721,18 +721,6 @@ fn vector_of(code: &mut Code<'_, '_>, ctype: CType, lanes: &[Word]) -> Word {
 /// An element that is multiplied.
 fn load_factor(code: &mut Code<'_, '_>, address: u32, dtype: DType, at: Word) -> Result<Word> {
     any_nan(code, |code| access::load(code, address, Element::Typed(dtype), at))
-}
-
-/// Neighbours that are multiplied.
-fn factors(
-    code: &mut Code<'_, '_>,
-    params: &mut ParamLayout,
-    operand: u8,
-    dtype: DType,
-    at: Word,
-    count: u32,
-) -> Result<SmallVec<[Word; 4]>> {
-    any_nan(code, |code| neighbours(code, params, operand, dtype, at, count))
 }
 
 /// What `emit` loads is multiplied, so that it makes no difference which NaN it is.

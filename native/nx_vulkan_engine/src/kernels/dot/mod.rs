@@ -1,4 +1,5 @@
-//! Matrix products: tiles of f32 and f64, lanes of a subgroup, few vectors, matrix units, and the split of numbers for those.
+//! Matrix products: tiles of f32 and f64, lanes of a subgroup, few vectors, matrix units, and the split of numbers for
+//! those.
 
 mod choice;
 mod generate;

@@ -238,7 +238,8 @@ fn many_sums_of_one_operand_share_kernels() {
     assert!(launches.len() <= 33, "{}: {launches:?}", launches.len());
 }
 
-/// What a deep network passes on from block to block is in memory at each product, so that the last blocks are fused as the first ones.
+/// What a deep network passes on from block to block is in memory at each product, so that the last blocks are fused as
+/// the first ones.
 #[test]
 fn all_blocks_of_a_deep_network_are_fused_alike() {
     let blocks = |count: usize| {

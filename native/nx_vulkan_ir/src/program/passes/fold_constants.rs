@@ -107,7 +107,8 @@ fn replacement(new: &Rewriter, instruction: &Instruction) -> Result<Option<Repla
     Ok(Some(Replacement::View(Box::new(op), source)))
 }
 
-/// What a slice shows of a concatenation, if that is of one part: an op on that. A part of which rows of a reshape are all is shown whole.
+/// What a slice shows of a concatenation, if that is of one part: an op on that. A part of which rows of a reshape are all
+/// is shown whole.
 fn within_part(new: &Rewriter, op: &Op, operand: Operand, out: &Type) -> Result<Option<(Op, Operand)>> {
     let Op::Slice { starts, strides, lengths } = op else { return Ok(None) };
     let (Some(inner), shape) = (new.maker(operand), &new.ty(operand)?.shape) else { return Ok(None) };

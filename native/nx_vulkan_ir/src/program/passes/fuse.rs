@@ -35,8 +35,8 @@ const MAX_QUICK: u64 = 1 << 14;
 const MAX_COSTLY: usize = 2;
 const MAX_BOUNDED: usize = 4;
 
-/// Cheap steps after each other that are computed again in each of several kernels, or for several elements: memory takes less time for what
-/// more of them give.
+/// Cheap steps after each other that are computed again in each of several kernels, or for several elements: memory takes
+/// less time for what more of them give.
 const MAX_AGAIN: u32 = 24;
 
 /// Elements of a kernel for each of an op's, up to which more steps than that are computed again.
@@ -417,8 +417,8 @@ impl<'a> Fusion<'a> {
         members.map(|&at| self.elements(at)).max().unwrap_or(0)
     }
 
-    /// Adds what leads to a member of this group alone and is read by nothing else: one instruction, two, four and so on, so that the
-    /// kernel is worked out anew less often than once for each. What is left of them finds its place as others do.
+    /// Adds what leads to a member of this group alone and is read by nothing else: one instruction, two, four and so
+    /// on, so that the kernel is worked out anew less often than once for each. What is left finds its place as others do.
     fn join_sources(&mut self, group: usize, at: usize) {
         let mut from = BTreeSet::from([at]);
         let (mut count, elements) = (1, self.most_elements(group));
@@ -558,8 +558,8 @@ impl<'a> Fusion<'a> {
         self.kinds[at] == Role::Elementwise { cheap: false } && self.is_quick(at)
     }
 
-    /// Whether a group of a long program has more costly steps than its kernel may have, which is known without a plan. What is reduced may be
-    /// large, so that only its plan tells.
+    /// Whether a group of a long program has more costly steps than its kernel may have, which is known without a plan.
+    /// What is reduced may be large, so that only its plan tells.
     fn is_too_costly(&self, costly: usize, reduces: bool) -> bool {
         self.is_long && !reduces && costly > MAX_COSTLY
     }
