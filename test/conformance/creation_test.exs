@@ -32,6 +32,32 @@ defmodule Nx.Vulkan.Conformance.CreationTest do
     end
   end
 
+  test "numbers are written as Nx writes them, which cuts bits off in bf16 and f8" do
+    # Powers of two in the range of each type, times what has more bits than it.
+    ranges = [
+      {{:bf, 16}, -125..127},
+      {{:f, 8}, -13..15},
+      {{:f, 16}, -13..15},
+      {{:f, 32}, -125..127}
+    ]
+
+    reals =
+      for {type, range} <- ranges, power <- range, x <- [1.0, 0.69993, 0.7001, 0.9995], do: {type, x * 2.0 ** power}
+
+    whole = for type <- [bf: 16, f: 8], x <- [257, 1025, 4097, 5000], do: {type, x}
+
+    for {type, value} <- reals ++ whole, value <- [value, -value] do
+      [expected, actual] =
+        for backend <- [Nx.BinaryBackend, VulkanoBackend], do: Nx.tensor(value, type: type, backend: backend)
+
+      assert Nx.to_binary(actual) == Nx.to_binary(expected), "#{value} of #{inspect(type)}"
+      same = Nx.Defn.jit(fn -> Nx.tensor(value, type: type) end, compiler: Nx.Vulkan)
+      assert Nx.to_binary(same.()) == Nx.to_binary(expected), "#{value} of #{inspect(type)}, compiled"
+    end
+
+    assert Nx.to_number(Nx.tensor(1.0e39, type: :bf16, backend: VulkanoBackend)) == :infinity
+  end
+
   test "integer constants wrap to their type" do
     for type <- integers(), value <- [-1, 255, 256, -129, 2 ** 31, 2 ** 63, 2 ** 64 - 1, -(2 ** 63), 2 ** 70 + 3] do
       assert_same([], fn -> Nx.tensor(value, type: type) end)

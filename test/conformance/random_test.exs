@@ -63,6 +63,17 @@ defmodule Nx.Vulkan.Conformance.RandomTest do
     end
   end
 
+  test "bf16 draws are finite, though they can be rounded" do
+    {seed, shape} = {seed(), shape()}
+
+    [draws] =
+      on(Nx.Vulkan.VulkanoBackend, [], fn ->
+        Nx.Random.normal_split(Nx.Random.key(seed), 0, 1, shape: shape, type: :bf16)
+      end)
+
+    assert Nx.to_number(Nx.reduce_max(Nx.abs(draws))) < 4, "seed #{seed}"
+  end
+
   test "f64 by way of logarithms" do
     {seed, shape} = {seed(), shape()}
     assert_same([], fn -> Nx.Random.normal(Nx.Random.key(seed), shape: shape, type: :f64) end, ulp: 4)

@@ -268,16 +268,30 @@ defmodule Nx.Vulkan.Ops do
     def type_name(unquote(type)), do: unquote(name)
   end
 
-  @doc "A number as an attribute. Integers wrap to the type's width, as they do when Nx writes them to a binary."
+  @doc """
+  A number as an attribute: the one that Nx writes to a binary of the type. Integers wrap to its width, and bf16 and f8
+  lose the bits that they have no room for.
+  """
   @spec number(number | Complex.t() | atom, Nx.Type.t()) :: term
   def number(%Complex{re: re, im: im}, _type), do: [part(re), part(im)]
   def number(value, {class, bits}) when class in [:s, :u], do: wrap(value, class, bits)
+  def number(value, {:bf, 16}) when is_number(value), do: cut(value, 32, 16, 3.4028235677973362e38)
+  def number(value, {:f, 8}) when is_number(value), do: cut(value, 16, 8, 65_519.0)
   def number(value, _type), do: part(value)
 
   defp part(value) when is_integer(value) and (value > 0x7FFFFFFFFFFFFFFF or value < -0x8000000000000000),
     do: value * 1.0
 
   defp part(value), do: value
+
+  # The upper half of a float of so many bits; numbers beyond `most`, which have no such float, stay.
+  defp cut(value, bits, kept, most) when abs(value) < most do
+    <<upper::bits-size(^kept), lower::bits>> = <<value::float-size(bits)>>
+    <<number::float-size(^bits)>> = <<upper::bits, 0::size(bit_size(lower))>>
+    number
+  end
+
+  defp cut(value, _bits, _kept, _most), do: part(value)
 
   defp wrap(value, :u, bits) do
     <<wrapped::unsigned-size(^bits)>> = <<value::size(bits)>>

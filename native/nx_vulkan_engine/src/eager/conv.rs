@@ -12,6 +12,7 @@ use crate::kernels::dot::{Matrix, MergedAxes, Product, product};
 use crate::kernels::map::Operand;
 use crate::kernels::transpose::padded_transpose;
 use crate::program::conv::{Conv, Sizes};
+use crate::program::epilogue::MATRIX_MIN_WORK;
 use crate::program::op::{Axes, Scalar};
 use crate::program::step::Prologue;
 use crate::shape::{Dims, elements};
@@ -102,16 +103,26 @@ struct Convolution<'c> {
 }
 
 impl Convolution<'_> {
+    /// How many neighbours the product is to load at a time: those that matrix units take in place, or tiles.
+    fn neighbours(&self, work: u64) -> Result<u64> {
+        let Call { engine, out, compile, .. } = self.call;
+        let pays = self.sizes.channels >= 3 && self.sizes.filters >= MIN_COPY_FILTERS && work >= MIN_COPY_WORK;
+        if !pays || !matches!(out.dtype.ctype(), CType::F32 | CType::F64) {
+            return Ok(1);
+        }
+        let is_alike = [&self.input, &self.kernel].iter().all(|operand| operand.view.dtype == out.dtype);
+        let takes_own =
+            is_alike && work >= MATRIX_MIN_WORK && engine.takes_own_numbers(out.dtype, *compile)? != [false; 2];
+        Ok(if takes_own { 8 } else { 4 })
+    }
+
     /// Fills `output`, whose axes are images, groups, filters and space.
     fn run(&self, output: &Tensor) -> Result<()> {
         let unpadded = self.unpadded()?;
         let depth = self.sizes.channels * elements(&self.sizes.windows.sizes);
-        let work = output.view.elements().saturating_mul(depth);
-        let by_four = matches!(self.call.out.dtype.ctype(), CType::F32 | CType::F64)
-            && self.sizes.channels >= 3
-            && self.sizes.filters >= MIN_COPY_FILTERS
-            && work >= MIN_COPY_WORK;
-        let of_kernel = if by_four { self.order_of_large_kernel()? } else { None };
+        let together = self.neighbours(output.view.elements().saturating_mul(depth))?;
+        let by_four = together > 1;
+        let of_kernel = if together == 4 { self.order_of_large_kernel()? } else { None };
         let own_order = |input: &Tensor| match of_kernel {
             Some(order) => order,
             None if self.has_channels_last(&input.view) => Order::Channels,
@@ -119,7 +130,12 @@ impl Convolution<'_> {
         };
         let in_place = unpadded.filter(|input| {
             let order = own_order(input);
-            !by_four || of_kernel == Some(Order::Space) || self.positions(input.clone(), order).is_vectorizable()
+            let along_k = || self.positions(input.clone(), order).loaded_along_k(together);
+            match together {
+                1 => true,
+                8 => along_k() == Some(true),
+                _ => of_kernel == Some(Order::Space) || along_k().is_some(),
+            }
         });
         let order = match (&in_place, of_kernel) {
             (_, Some(order)) => order,
@@ -127,9 +143,9 @@ impl Convolution<'_> {
             (None, None) if self.sizes.channels > 1 => Order::Channels,
             (None, None) => Order::Space,
         };
-        // Channels of zeros make whole groups of four.
+        // Channels of zeros make whole groups.
         let channels = match (&in_place, of_kernel) {
-            (None, None) if by_four => self.sizes.channels.next_multiple_of(4),
+            (None, None) => self.sizes.channels.next_multiple_of(together),
             _ => self.sizes.channels,
         };
         let results = (output.view.elements() / self.sizes.images).max(output.view.strides[0].unsigned_abs());

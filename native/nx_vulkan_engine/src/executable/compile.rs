@@ -18,6 +18,9 @@ use crate::{Engine, Error, Result, Tensor, Type, View};
 /// An output that keeps more than so many times its own bytes is copied to memory of its own.
 const MAX_KEPT: u64 = 2;
 
+/// Bytes of an output of equal elements up to which each of them is stored: what reads it next wants them all.
+const MAX_REPEATED_BYTES: u64 = 64 << 10;
+
 /// Fused kernels of a program from which small ones take their numbers from launches: steps that are written out often differ in nothing else.
 const MANY_KERNELS: usize = 16;
 
@@ -227,6 +230,10 @@ impl<'a> Builder<'a> {
                 && tensor.buffer.size_bytes() <= size_bytes.next_multiple_of(ALIGN_BYTES)
                 && others.iter().all(|other| !Arc::ptr_eq(&other.buffer, &tensor.buffer));
             return if is_own { Ok(tensor) } else { copied(&tensor) };
+        }
+        let is_repeated = tensor.view.is_uniform() && tensor.view.elements() > 1;
+        if is_repeated && tensor.view.elements() * tensor.view.dtype.size_bytes() <= MAX_REPEATED_BYTES {
+            return copied(&tensor);
         }
         let is_part = tensor.buffer.virtual_id().is_some_and(|id| !self.bound.contains(&id))
             && tensor.buffer.size_bytes() > MAX_KEPT * size_bytes;

@@ -404,6 +404,7 @@ fn product(dtype: DType, sum: CType, tiling: Tiling) -> DotSpec {
         tiling,
         guarded: false,
         low_b_first: false,
+        ends_early: false,
         wide: false,
         epilogue: None,
     }

@@ -138,14 +138,15 @@ fn kernels_for_matrix_units_are_valid() {
             (DType::Bf16, true, None),
             (DType::F32, true, Some(epilogue.clone())),
         ] {
+            let by_axes = tile.planes.is_own() && by_four;
             let spec = DotSpec {
                 a: DType::F16,
                 b: DType::F16,
                 product: out,
                 out,
                 sum: CType::F32,
-                a_ranks: [0; 3],
-                b_ranks: [0; 3],
+                a_ranks: if by_axes { [1, 3, 3] } else { [0; 3] },
+                b_ranks: if by_axes { [2, 2, 1] } else { [0; 3] },
                 a_load: load,
                 b_load: load,
                 prologues: [None, None],
@@ -153,6 +154,7 @@ fn kernels_for_matrix_units_are_valid() {
                 tiling: Tiling::Matrix(tile),
                 guarded: !tile.planes.is_own() && tile.planes != Planes::OneF16,
                 low_b_first: by_four,
+                ends_early: by_axes,
                 wide: by_four,
                 epilogue,
             };

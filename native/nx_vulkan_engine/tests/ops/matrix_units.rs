@@ -141,12 +141,12 @@ fn operands_become_f16_numbers() {
         for sizes in [[1, 1, 1], [1, 128, 128], [2, 67, 129], [3, 130, 260], [1, 8, 1000]] {
             for along_k in [true, false] {
                 let given = Given::random(engine(TwoF16), dtype, sizes, along_k, sizes[2]);
-                let [prepared] = prepare(engine(TwoF16), &[(&given.matrix(), 64)], form, Compile::Allowed)
+                let [prepared] = prepare(engine(TwoF16), &[(&given.matrix(), 64)], form, u64::MAX, Compile::Allowed)
                     .unwrap()
                     .into_vec()
                     .try_into()
                     .unwrap();
-                if form.takes(&given.matrix(), 64).is_some() {
+                if form.takes(&given.matrix(), 64, u64::MAX).is_some() {
                     continue;
                 }
                 let what = format!("{dtype} {form:?} {sizes:?} {along_k}");
@@ -210,7 +210,7 @@ fn lost_digits_are_noticed() {
                 let values: Vec<f64> = (0..65 * 131).map(|i| change(i, random.normal() + 8.0)).collect();
                 let given = Given::new(engine(TwoF16), dtype, [1, 65, 131], along_k, &values);
                 let form = Form { planes, scaled: true };
-                let [prepared] = prepare(engine(TwoF16), &[(&given.matrix(), 64)], form, Compile::Allowed)
+                let [prepared] = prepare(engine(TwoF16), &[(&given.matrix(), 64)], form, u64::MAX, Compile::Allowed)
                     .unwrap()
                     .into_vec()
                     .try_into()

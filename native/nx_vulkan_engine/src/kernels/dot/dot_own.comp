@@ -16,7 +16,8 @@
 // float16_t stands for bf16, too, which the linker makes of it.
 // Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of 64), splits, and for A
 // and for B: uvec4 from 16 rows to the next, from 8 to the next 8 of them, from a row to the next, from 32 elements
-// along k to the next; batches of the inner axis, and uvec4 from an outer one and an inner one to the next.
+// along k to the next; batches of the inner axis, and uvec4 from an outer one and an inner one to the next. Operands
+// with other axes, as windows of an image have, are found through slot_a_free and slot_a_depth (slot_b_...).
 #include "params.glsl"
 
 #define SUBGROUPS (TILE_M / OWN_M * (TILE_N / OWN_N))
@@ -40,14 +41,26 @@ layout(constant_id = 11) const uint STORE_BY_EIGHT = 0u;
 // Whether that is bf16, to which drivers don't promise to round to the nearest.
 layout(constant_id = 12) const uint TO_BF16 = 0u;
 
+// Whether operands are found by their axes, eight neighbours along k at a time.
+layout(constant_id = 14) const uint A_BY_AXES = 0u;
+layout(constant_id = 15) const uint B_BY_AXES = 0u;
+// Whether they may end within the last 64 contracted elements, behind which zeros are to be.
+layout(constant_id = 16) const uint ENDS_EARLY = 0u;
+
 uvec4 slot_a_block(const in uint at) { return uvec4(at); }
 uvec4 slot_b_block(const in uint at) { return uvec4(at + 1u); }
+// Where the elements of a row (or column) of a batch begin, and where an element along k lies behind that.
+uint slot_a_free(const in uint batch, const in uint row) { return batch + row; }
+uint slot_a_depth(const in uint k) { return k; }
+uint slot_b_free(const in uint batch, const in uint column) { return batch + column + 1u; }
+uint slot_b_depth(const in uint k) { return k + 1u; }
 // One result, and four neighbours of a row; `at` counts groups of four.
 void slot_store(const in uint at, const in float value) {}
 void slot_store_four(const in uint at, const in vec4 value) {}
 // Eight neighbours; `at` counts groups of eight.
 void slot_store_eight(const in uint at, const in uvec4 value) {}
 
+// Before that, where eights along k lie, those of A before those of B.
 shared uvec4 tiles[SUBGROUPS * ROOM];
 
 #include "matrix_fragments.glsl"
@@ -76,16 +89,42 @@ void main() {
     uint b_at = batch / nx_param(17u) * nx_param(18u) + batch % nx_param(17u) * nx_param(19u)
               + (n0 + own_n) / 16u * b_16 + g * nx_param(15u) + t;
 
+    // Rows past the end repeat the last one, and are not stored.
+    uint a_rows[2 * FRAGMENTS_M], b_rows[2 * FRAGMENTS_N], eights = first < end ? (end - first) * 4u : 0u;
+    if (A_BY_AXES != 0u) {
+        [[unroll]] for (uint i = 0u; i < 2u * FRAGMENTS_M; ++i)
+            a_rows[i] = slot_a_free(batch, min(m0 + own_m + 8u * i + g, rows - 1u)) / 8u;
+    }
+    if (B_BY_AXES != 0u) {
+        [[unroll]] for (uint j = 0u; j < 2u * FRAGMENTS_N; ++j)
+            b_rows[j] = slot_b_free(batch, min(n0 + own_n + 8u * j + g, columns - 1u)) / 8u;
+    }
+    if (A_BY_AXES != 0u || B_BY_AXES != 0u) {
+        [[dont_unroll]] for (uint e = gl_LocalInvocationID.x; e < eights; e += SUBGROUPS * 32u) {
+            uint k = min((first * 4u + e) * 8u, depth - 8u);
+            if (A_BY_AXES != 0u) tiles[e / 4u][e % 4u] = slot_a_depth(k) / 8u;
+            if (B_BY_AXES != 0u) tiles[(A_BY_AXES * eights + e) / 4u][e % 4u] = slot_b_depth(k) / 8u;
+        }
+        barrier();
+    }
+
     Sums sums[FRAGMENTS_M][FRAGMENTS_N];
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i)
         [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) sums[i][j] = Sums(0.0);
 
+#define ROW(rows, by_axes, r, of_16, of_8) (by_axes != 0u ? rows[r] : (r) / 2u * of_16 + (r) % 2u * of_8)
+#define LINE(by_axes, from, slice, at, of_32) (by_axes != 0u ? tiles[from + (slice) - first][t] : at + (slice) * of_32)
 // Rows g and g + 8 of each 16, 32 elements along k.
-#define FETCH(a, b, slice) \
-    [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) \
-        [[unroll]] for (uint h = 0u; h < 2u; ++h) a[2u * i + h] = slot_a_block(a_at + (slice) * a_32 + i * a_16 + h * a_8); \
-    [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) \
-        [[unroll]] for (uint h = 0u; h < 2u; ++h) b[2u * j + h] = slot_b_block(b_at + (slice) * b_32 + j * b_16 + h * b_8);
+#define FETCH(a, b, slice) { \
+    uint a_line = LINE(A_BY_AXES, 0u, slice, a_at, a_32), b_line = LINE(B_BY_AXES, A_BY_AXES * eights / 4u, slice, b_at, b_32); \
+    [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS_M; ++r) a[r] = slot_a_block(a_line + ROW(a_rows, A_BY_AXES, r, a_16, a_8)); \
+    [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS_N; ++r) b[r] = slot_b_block(b_line + ROW(b_rows, B_BY_AXES, r, b_16, b_8)); \
+    if (ENDS_EARLY != 0u) { \
+        uint mask = (slice) * 32u + t * 8u < depth ? ~0u : 0u; \
+        [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS_M; ++r) a[r] &= uvec4(mask); \
+        [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS_N; ++r) b[r] &= uvec4(mask); \
+    } \
+}
 #define HALF(low, high, k) uvec4(low[2u * k], low[2u * k + 1u], high[2u * k], high[2u * k + 1u])
 #define MULTIPLY(a, b) \
     [[unroll]] for (uint k = 0u; k < 2u; ++k) { \
@@ -129,6 +168,8 @@ void main() {
         MULTIPLY(a, b)
     }
 #endif
+
+    if (A_BY_AXES != 0u || B_BY_AXES != 0u) barrier();
 
     // Two neighbours of a row, g or g + 8, are rounded at once and go through shared memory as a word.
     if (STORE_BY_EIGHT != 0u) {

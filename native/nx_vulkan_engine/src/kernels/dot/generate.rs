@@ -224,6 +224,7 @@ pub struct DotSpec {
     /// The type in which products are summed: that of `product`, or a wider one.
     pub sum: CType,
     /// Axes that make up the batches, rows and contracted elements of `a`, and the batches, contracted elements and columns of `b`.
+    /// None where matrix units find an operand by steps.
     pub a_ranks: [u8; 3],
     pub b_ranks: [u8; 3],
     pub a_load: Load,
@@ -237,6 +238,8 @@ pub struct DotSpec {
     pub guarded: bool,
     /// On matrix units: whether low parts of `b` come before those of `a`.
     pub low_b_first: bool,
+    /// On matrix units: whether contracted elements end within a step.
+    pub ends_early: bool,
     /// Whether parameters may fill `ParamLayout::WIDE_PUSH_WORDS` of push constants.
     pub wide: bool,
     pub epilogue: Option<EpilogueSpec>,
@@ -245,6 +248,11 @@ pub struct DotSpec {
 impl DotSpec {
     fn words(&self) -> u32 {
         self.sum.dtype().size_bytes() as u32 / 4
+    }
+
+    /// On matrix units: whether there is an operand that is found by its axes.
+    pub(super) fn has_axes(&self) -> bool {
+        [self.a_ranks, self.b_ranks].iter().any(|ranks| *ranks != [0; 3])
     }
 
     /// Rows and columns of results that one workgroup computes.

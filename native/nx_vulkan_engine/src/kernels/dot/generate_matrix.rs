@@ -94,16 +94,16 @@ impl MatrixTile {
     /// Those with a template, the largest first.
     pub fn all(planes: Planes) -> impl Iterator<Item = MatrixTile> + Clone {
         let sides: &[(u32, u32)] = match planes {
-            Planes::OwnF16 | Planes::OwnBf16 => &[(64, 128), (64, 64)],
+            Planes::OwnF16 | Planes::OwnBf16 => &[(64, 128), (128, 64), (64, 64)],
             Planes::OneF16 | Planes::TwoF16 => &[(128, 128), (64, 64)],
             Planes::ThreeBf16 => &[(64, 64)],
         };
         sides.iter().map(move |&(rows, columns)| MatrixTile { rows, columns, planes })
     }
 
-    /// Whether it is the largest one of its kind.
+    /// Whether it is the largest one of its kind, or its mirror image.
     pub fn is_large(&self) -> bool {
-        self.columns == 128
+        self.rows.max(self.columns) == 128
     }
 
     /// Contracted elements of one step.
@@ -112,7 +112,7 @@ impl MatrixTile {
     }
 
     pub fn invocations(&self) -> u32 {
-        if self.rows == 128 { 256 } else { 128 }
+        if self.rows.min(self.columns) == 128 { 256 } else { 128 }
     }
 
     /// Whether kernels fetch a step while they multiply the one before.
@@ -158,6 +158,11 @@ impl DotSpec {
                 let address = params.address(operand);
                 access::load(code, address, Element::Raw(16), arg(args, 0)?).map(Some)
             })?;
+        }
+        for (name, operand, ranks) in [("a", 0, self.a_ranks), ("b", 1, self.b_ranks)] {
+            if ranks != [0; 3] {
+                self.define_positions(&mut linker, &mut params, name, operand)?;
+            }
         }
         if !tile.planes.is_own() {
             self.define_guard(&mut linker, &mut params)?;

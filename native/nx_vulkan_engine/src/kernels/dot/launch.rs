@@ -91,7 +91,7 @@ impl Matrix {
 
     /// Whether groups of `count` along the contracted axis are loaded, or along the free one; `None` where neither's
     /// are aligned and whole.
-    pub(super) fn loaded_along_k(&self, count: u64) -> Option<bool> {
+    pub fn loaded_along_k(&self, count: u64) -> Option<bool> {
         let multiples = |strides: &[i64]| strides.iter().all(|s| s.unsigned_abs().is_multiple_of(count));
         let along = |one: &MergedAxes, other: &MergedAxes| {
             one.is_multiple_of(count) && multiples(one.others(true)) && multiples(other.others(false))
@@ -341,6 +341,7 @@ fn spec(p: &Product<'_>) -> DotSpec {
         tiling: Tiling::Square,
         guarded: false,
         low_b_first: false,
+        ends_early: false,
         wide: false,
         epilogue: None,
     }

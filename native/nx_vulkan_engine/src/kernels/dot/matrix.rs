@@ -9,8 +9,21 @@ use smallvec::SmallVec;
 use super::launch::{Choice, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
 use super::{DotSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice};
 use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
+use crate::shape::{Dims, Strides};
 use crate::tuning::DeviceModel;
 use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};
+
+/// Eights along the contracted axis of which a workgroup of dot_own.comp keeps the places, of each operand.
+const MAX_EIGHTS: u64 = 1152;
+
+/// How a product reads an operand where it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InPlace {
+    /// By steps, along the contracted axis or along the free one.
+    Along { k: bool },
+    /// By its axes, eight neighbours along the contracted one at a time.
+    ByAxes,
+}
 
 /// How elements become numbers of 16 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,11 +77,11 @@ impl Form {
         }
     }
 
-    /// Whether the product reads the operand, of which a tile has `side` rows, in place: along the contracted axis,
-    /// or along the free one. `None` where it does not.
-    pub fn takes(self, m: &Matrix, side: u32) -> Option<bool> {
+    /// How the product reads the operand in place, of which a tile has `side` rows, and a split so many contracted
+    /// elements. `None` where it does not.
+    pub fn takes(self, m: &Matrix, side: u32, split: u64) -> Option<InPlace> {
         if self.planes.is_own() {
-            return self.takes_own(m, side).then_some(true);
+            return self.takes_own(m, side, split);
         }
         let eights =
             |strides: &[i64]| strides.len() <= 1 && strides.iter().all(|&stride| stride >= 0 && stride % 8 == 0);
@@ -80,24 +93,25 @@ impl Form {
             return None;
         }
         match (along(&m.depth, &m.free), along(&m.free, &m.depth)) {
-            (true, _) => Some(true),
-            (_, true) => Some(false),
+            (true, _) => Some(InPlace::Along { k: true }),
+            (_, true) => Some(InPlace::Along { k: false }),
             _ => None,
         }
     }
 
-    /// The same of kernels that take 32 contracted elements of 16 rows at once, all of them within the operand.
-    fn takes_own(self, m: &Matrix, side: u32) -> bool {
-        let eights = |strides: &[i64]| strides.iter().all(|&stride| stride >= 0 && stride % 8 == 0);
-        self.planes.own_type() == Some(m.tensor.view.dtype)
-            && m.tensor.address().is_multiple_of(16)
-            && (m.depth.rank(), m.depth.last_stride()) == (1, 1)
-            && m.depth.elements().is_multiple_of(self.planes.block())
-            && m.free.elements().is_multiple_of(side.into())
-            && m.free.rank() <= 1
-            && m.batch.rank() <= 2
-            && eights(&m.free.strides)
-            && eights(&m.batch.strides)
+    /// The same of kernels that take 32 contracted elements of 16 rows at once.
+    fn takes_own(self, m: &Matrix, side: u32, split: u64) -> Option<InPlace> {
+        let is_ascending = [&m.batch, &m.free, &m.depth].iter().all(|g| g.strides.iter().all(|&stride| stride >= 0));
+        let is_own = self.planes.own_type() == Some(m.tensor.view.dtype);
+        if !is_own || !is_ascending || m.loaded_along_k(8) != Some(true) {
+            return None;
+        }
+        let is_whole =
+            m.depth.elements().is_multiple_of(self.planes.block()) && m.free.elements().is_multiple_of(side.into());
+        if is_whole && m.batch.rank() <= 2 && m.free.rank() == 1 && m.depth.rank() == 1 {
+            return Some(InPlace::Along { k: true });
+        }
+        (split <= 8 * MAX_EIGHTS).then_some(InPlace::ByAxes)
     }
 }
 
@@ -114,10 +128,9 @@ fn own_steps(m: &Matrix) -> SmallVec<[u64; 7]> {
 pub struct Prepared {
     /// Blocks of numbers, in words unless it is the operand itself.
     pub numbers: Tensor,
-    /// Whether rows lie along the contracted axis; else columns of it do.
-    pub along_k: bool,
+    pub lies: InPlace,
     /// Numbers by which the product finds them, in uvec4: from one row or column (from 16 rows, where they lie
-    /// together) to the next and from a batch to the next, or what dot_own.comp says.
+    /// together) to the next and from a batch to the next, or what dot_own.comp says. None where it is found by axes.
     pub steps: SmallVec<[u64; 7]>,
     /// By what each row is to be multiplied, as f32, if rows are scaled.
     pub scales: Option<Tensor>,
@@ -126,7 +139,7 @@ pub struct Prepared {
 }
 
 /// Writes operands as numbers of 16 bits: the first one of a product, then the second, each with the rows that a tile
-/// has of it.
+/// has of it; `split` contracted elements are multiplied by one workgroup.
 ///
 /// # Errors
 /// What allocating and launching may fail with.
@@ -134,6 +147,7 @@ pub fn prepare(
     engine: &Engine,
     operands: &[(&Matrix, u32)],
     form: Form,
+    split: u64,
     compile: Compile,
 ) -> Result<SmallVec<[Prepared; 2]>> {
     let words = |count: u64| Tensor::uninitialized(engine, &Type::new(DType::U32, &[count]));
@@ -152,11 +166,16 @@ pub fn prepare(
     }
     let mut prepared = SmallVec::<[Prepared; 2]>::new();
     for (place, (&(m, side), scaled)) in operands.iter().zip(scaled).enumerate() {
-        if let Some(along_k) = form.takes(m, side) {
+        if let Some(lies) = form.takes(m, side, split) {
             let eighth = |group: &MergedAxes| group.last_stride().unsigned_abs() / 8;
-            let (step, batch) = (eighth(if along_k { &m.free } else { &m.depth }), eighth(&m.batch));
-            let steps = if form.planes.is_own() { own_steps(m) } else { SmallVec::from_slice(&[step, batch]) };
-            prepared.push(Prepared { numbers: m.tensor.clone(), along_k, steps, scales: None, largest: None });
+            let steps = match lies {
+                InPlace::ByAxes => SmallVec::from_elem(0, 7),
+                InPlace::Along { .. } if form.planes.is_own() => own_steps(m),
+                InPlace::Along { k } => {
+                    SmallVec::from_slice(&[eighth(if k { &m.free } else { &m.depth }), eighth(&m.batch)])
+                }
+            };
+            prepared.push(Prepared { numbers: m.tensor.clone(), lies, steps, scales: None, largest: None });
             continue;
         }
         let (rows, batches) = (m.free.elements(), m.batch.elements());
@@ -170,7 +189,7 @@ pub fn prepare(
         } else {
             SmallVec::from_slice(&[step, batch])
         };
-        let split = match m.loaded_along_k(8) {
+        let writes = match m.loaded_along_k(8) {
             Some(along_k) if form.planes.own_type() == Some(m.tensor.view.dtype) => {
                 let load = Load { along_k, by_four: true };
                 SplitSpec { load, ..spec(m, form, SplitStage::Copy, false) }
@@ -180,21 +199,21 @@ pub fn prepare(
         let (scales, largest) = match scaled {
             Some([largest, lost]) => {
                 let scales = words(batches * rows)?;
-                run(engine, m, split, side, &[&largest], &[&numbers, &scales, &lost], compile)?;
+                run(engine, m, writes, side, &[&largest], &[&numbers, &scales, &lost], compile)?;
                 (Some(scales), Some(lost))
             }
             None if form.is_guarded() => {
                 let largest = words(1)?;
                 engine.fill(largest.buffer(), largest.view.offset_bytes(), 4, 0)?;
-                run(engine, m, split, side, &[], &[&numbers, &largest], compile)?;
+                run(engine, m, writes, side, &[], &[&numbers, &largest], compile)?;
                 (None, Some(largest))
             }
             None => {
-                run(engine, m, split, side, &[], &[&numbers], compile)?;
+                run(engine, m, writes, side, &[], &[&numbers], compile)?;
                 (None, None)
             }
         };
-        prepared.push(Prepared { numbers, along_k: true, steps, scales, largest });
+        prepared.push(Prepared { numbers, lies: InPlace::Along { k: true }, steps, scales, largest });
     }
     Ok(prepared)
 }
@@ -252,7 +271,8 @@ pub(super) fn launch_product(
     let form = form.ok_or_else(|| bad(format!("no operands for {tile:?}")))?;
     let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
     let (depth, batches) = (p.a.depth.elements(), p.a.batch.elements());
-    let prepared = prepare(engine, &[(&p.a, tile.rows), (&p.b, tile.columns)], form, compile)?;
+    let chunk = depth.div_ceil(results.splits).next_multiple_of(tile.block());
+    let prepared = prepare(engine, &[(&p.a, tile.rows), (&p.b, tile.columns)], form, chunk, compile)?;
     let [a, b] = prepared.as_slice() else { return Err(bad("two operands".to_string())) };
 
     let mut own = DotSpec { tiling: Tiling::Matrix(tile), guarded: form.is_guarded(), ..spec.clone() };
@@ -260,8 +280,15 @@ pub(super) fn launch_product(
     if tile.planes != Planes::ThreeBf16 {
         (own.a, own.b) = (DType::F16, DType::F16);
     }
-    (own.a_ranks, own.b_ranks) = ([0; 3], [0; 3]);
-    [own.a_load, own.b_load] = [a, b].map(|operand| Load { along_k: operand.along_k, by_four: true });
+    [own.a_load, own.b_load] =
+        [a, b].map(|operand| Load { along_k: operand.lies != InPlace::Along { k: false }, by_four: true });
+    let axes = [(a, &p.a, true), (b, &p.b, false)].map(|(operand, m, depth_last)| match operand.lies {
+        InPlace::ByAxes => m.axes(depth_last),
+        InPlace::Along { .. } => Default::default(),
+    });
+    let [(a_ranks, a_sizes, a_strides), (b_ranks, b_sizes, b_strides)] = axes;
+    (own.a_ranks, own.b_ranks) = (a_ranks, b_ranks);
+    own.ends_early = own.has_axes() && !depth.is_multiple_of(tile.block());
     own.low_b_first = columns > rows;
     // In large tiles that would take registers, and with them a workgroup from each processor.
     own.store.by_eight = !tile.is_large()
@@ -276,21 +303,25 @@ pub(super) fn launch_product(
     let is_far = |numbers: &Tensor| reach_of(&numbers.view) > reach.near(numbers.view.dtype.size_bytes());
     let far = results.is_far(engine)? || [a, b].iter().any(|operand| is_far(&operand.numbers));
     let kernel = engine.kernel(&KernelSpec::Dot(own).reaching(far), compile)?;
-    let chunk = depth.div_ceil(results.splits).next_multiple_of(tile.block());
     let numbers = [rows, columns, depth, batches, chunk, results.splits].into_iter();
     let numbers: SmallVec<[u64; 20]> = numbers.chain(a.steps.iter().chain(&b.steps).copied()).collect();
     if numbers.iter().any(|&number| number > reach.far()) {
         return Err(bad(format!("numbers beyond {}", reach.far())));
     }
-    let strides = results.strides(0);
+    // The axes of all, one after the other; a place has no strides along those of the others.
+    let b_strides: Strides = std::iter::repeat_n(0, a_sizes.len()).chain(b_strides).collect();
+    let sizes: Dims = a_sizes.into_iter().chain(b_sizes).chain(results.space.sizes.iter().copied()).collect();
+    let strides = results.strides(b_strides.len());
     let guard: SmallVec<[&Tensor; 2]> = prepared.iter().filter_map(|operand| operand.largest.as_ref()).collect();
     let scales = prepared.iter().filter_map(|operand| operand.scales.as_ref());
-    let mut places: SmallVec<[Place<'_>; 10]> = [&a.numbers, &b.numbers].map(entire).into_iter().collect();
+    let factors = [(a, &a_strides), (b, &b_strides)];
+    let mut places: SmallVec<[Place<'_>; 10]> = SmallVec::new();
+    places.extend(factors.map(|(operand, strides)| Place { strides, ..entire(&operand.numbers) }));
     places.extend(guard.iter().copied().chain(scales).map(entire));
     places.extend(results.places(&strides));
     let count = (batches * rows * columns) as u32;
     let extra: SmallVec<[u32; 20]> = numbers.iter().map(|&x| x as u32).collect();
-    let arguments = Arguments { count, sizes: &results.space.sizes, places: &places, extra: &extra };
+    let arguments = Arguments { count, sizes: &sizes, places: &places, extra: &extra };
     launch(engine, &kernel, &arguments, places.len() - 1, tiles * results.splits)?;
     if form.is_guarded() {
         let Choice { tiling, .. } = choice::plain(engine.model(), &outline, spec.sum, Some(results.splits));

@@ -26,7 +26,7 @@ pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, 
 pub use generate_matrix::{MatrixTile, Planes, SplitSpec, SplitStage};
 pub use generate_vectors::VectorTile;
 pub use launch::{Choice, Epilogue, Matrix, MergedAxes, Outline, Product, product, product_as};
-pub use matrix::{Form, Prepared, prepare};
+pub use matrix::{Form, InPlace, Prepared, prepare};
 pub(super) use own::OwnNumbers;
 
 /// Constants that are 0 or 1, by their place.
@@ -87,8 +87,16 @@ impl KernelFamily for DotSpec {
             matches!(self.tiling, Tiling::Matrix(tile) if tile.planes.is_bf16()),
             vectors_first,
         ]);
-        if matches!(self.tiling, Tiling::Matrix(tile) if tile.planes == Planes::ThreeBf16) {
-            constants.extend([(14, parts_of(self.a)), (15, parts_of(self.b))]);
+        if let Tiling::Matrix(tile) = self.tiling {
+            match tile.planes {
+                Planes::ThreeBf16 => constants.extend([(14, parts_of(self.a)), (15, parts_of(self.b))]),
+                Planes::OwnF16 | Planes::OwnBf16 => {
+                    let by_axes = |ranks: [u8; 3]| u32::from(ranks != [0; 3]);
+                    let ends_early = u32::from(self.ends_early);
+                    constants.extend([(14, by_axes(self.a_ranks)), (15, by_axes(self.b_ranks)), (16, ends_early)]);
+                }
+                Planes::OneF16 | Planes::TwoF16 => {}
+            }
         }
         constants
     }

@@ -1,7 +1,7 @@
 //! Operands of f16 and bf16 that units take as they are.
 
 use half::{bf16, f16};
-use nx_vulkan_engine::kernels::dot::{Epilogue, Form, Matrix, MergedAxes, Product, Tiling, product_as};
+use nx_vulkan_engine::kernels::dot::{Epilogue, Form, InPlace, Matrix, MergedAxes, Product, Tiling, product_as};
 use nx_vulkan_engine::program::Elementwise;
 use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type};
 use nx_vulkan_ir::program::step::{Ref, Step};
@@ -51,12 +51,94 @@ fn own_numbers_have_the_same_bits_wherever_they_lie() {
                 let (a, b) = (view(&a, rows, a_along), view(&b, columns, b_along));
                 let Tiling::Matrix(tile) = way.tiling else { unreachable!("a tile of units") };
                 let form = Form { planes, scaled: false };
-                assert_eq!(form.takes(&a, tile.rows), a_along.then_some(true));
-                assert_eq!(form.takes(&b, tile.columns), b_along.then_some(true));
+                let in_place = Some(InPlace::Along { k: true });
+                assert_eq!(form.takes(&a, tile.rows, depth), in_place.filter(|_| a_along));
+                assert_eq!(form.takes(&b, tile.columns, depth), in_place.filter(|_| b_along));
                 let p = Product { a, b, out: &out, prologues: [None, None], epilogue: None };
                 product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
                 let got = bytes(engine, &out);
                 assert!(*first.get_or_insert_with(|| got.clone()) == got, "{planes:?} {a_along} {b_along} {way:?}");
+            }
+        }
+        common::assert_valid(engine);
+    }
+}
+
+/// Windows of images, rows that fill no tile and contracted elements that fill no step have the bits of copies.
+#[test]
+fn own_numbers_found_by_their_axes_have_the_bits_of_copies() {
+    for planes in planes_of_units().into_iter().filter(|planes| planes.is_own()) {
+        let (engine, dtype) = (engine(planes), dtypes(planes)[0]);
+        // Groups, images, sides and channels; filters and the side and step of windows.
+        for ([groups, images, side, channels], [filters, window, step]) in [
+            ([1, 2, 13, 64], [64, 3, 1]),
+            ([2, 3, 9, 24], [40, 3, 2]),
+            ([1, 1, 17, 8], [130, 5, 1]),
+            ([1, 5, 7, 16], [8, 1, 2]),
+        ] {
+            let count = (side - window) / step + 1;
+            let (rows, depth) = (images * count * count, window * window * channels);
+            let mut random = Random(21);
+            let mut values = |n: u64| (0..n).map(|_| random.normal()).collect::<Vec<f64>>();
+            let image = values(groups * images * side * side * channels);
+            let kernel = values(groups * filters * depth);
+            let upload = |shape: [u64; 3], values: &[f64]| Given::new(engine, dtype, shape, true, values);
+            let [channel, pixel, line, image_, group] =
+                [1, channels, side * channels, side * side * channels, images * side * side * channels]
+                    .map(|n| n as i64);
+            let step_ = step as i64;
+            let windows = Matrix {
+                tensor: upload([groups, images * side * side, channels], &image).tensor,
+                batch: MergedAxes::new(&[groups], &[group]),
+                free: MergedAxes::new(&[images, count, count], &[image_, step_ * line, step_ * pixel]),
+                depth: MergedAxes::new(&[window, window, channels], &[line, pixel, channel]),
+            };
+            let copied: Vec<f64> = (0..groups * rows * depth)
+                .map(|at| {
+                    let (group, row, k) = (at / depth / rows, at / depth % rows, at % depth);
+                    let [n, y, x] = [row / count / count, row / count % count, row % count];
+                    let [dy, dx, c] = [k / channels / window, k / channels % window, k % channels];
+                    let [y, x] = [y * step + dy, x * step + dx];
+                    image[((((group * images + n) * side + y) * side + x) * channels + c) as usize]
+                })
+                .collect();
+            let copy = upload([groups, rows, depth], &copied);
+            let filters_ = upload([groups, filters, depth], &kernel);
+            let across: Vec<f64> = (0..groups * filters * depth)
+                .map(|at| {
+                    let (group, k, filter) = (at / filters / depth, at / filters % depth, at % filters);
+                    kernel[((group * filters + filter) * depth + k) as usize]
+                })
+                .collect();
+            let across = Given::new(engine, dtype, [groups, filters, depth], false, &across);
+            let form = Form { planes, scaled: false };
+            assert_eq!(form.takes(&windows, 64, depth), Some(InPlace::ByAxes));
+            for way in ways(planes, depth) {
+                let run = |a: Matrix, b: Matrix| {
+                    let shape = [groups, a.free.elements(), b.free.elements()];
+                    let out = Tensor::from_nx_bytes(
+                        engine,
+                        &Type::new(dtype, &shape),
+                        &vec![0xff; (shape.iter().product::<u64>() * 2) as usize],
+                    );
+                    let out = out.unwrap();
+                    let p = Product { a, b, out: &out, prologues: [None, None], epilogue: None };
+                    product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
+                    bytes(engine, &out)
+                };
+                let view = || Matrix {
+                    tensor: windows.tensor.clone(),
+                    batch: windows.batch.clone(),
+                    free: windows.free.clone(),
+                    depth: windows.depth.clone(),
+                };
+                let what = format!("{dtype} {images} x {side} x {channels}, {way:?}");
+                let expected = run(copy.matrix(), across.matrix());
+                assert!(run(view(), across.matrix()) == expected, "{what}");
+                assert!(run(view(), filters_.matrix()) == expected, "{what}, both by axes");
+                let expected = run(across.matrix(), copy.matrix());
+                assert!(run(across.matrix(), view()) == expected, "{what}, as columns");
+                assert!(run(filters_.matrix(), view()) == expected, "{what}, as columns, both by axes");
             }
         }
         common::assert_valid(engine);
