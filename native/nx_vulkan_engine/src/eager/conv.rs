@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 
 use super::dot::{self, Then};
 use super::{Call, constant, movement};
-use crate::kernels::dot::{Matrix, MergedAxes, Product, product};
+use crate::kernels::dot::{Matrix, MergedAxes, Planes, Product, product};
 use crate::kernels::map::Operand;
 use crate::kernels::transpose::padded_transpose;
 use crate::program::conv::{Conv, Sizes};
-use crate::program::epilogue::MATRIX_MIN_WORK;
+use crate::program::epilogue::{MATRIX_MAX_BYTES, MATRIX_MIN_WORK};
 use crate::program::op::{Axes, Scalar};
 use crate::program::step::Prologue;
 use crate::shape::{Dims, elements};
@@ -116,6 +116,14 @@ impl Convolution<'_> {
         Ok(if takes_own { 8 } else { 4 })
     }
 
+    /// Images that matrix units take at once.
+    fn images_of_units(&self, channels: u64) -> u64 {
+        let depth = channels * elements(&self.sizes.windows.sizes);
+        let line_bytes = depth.next_multiple_of(Planes::OwnBf16.block()) * self.input.view.dtype.size_bytes();
+        let lines = MATRIX_MAX_BYTES / line_bytes / self.op.groups();
+        lines.saturating_sub(self.sizes.filters) / elements(&self.sizes.counts)
+    }
+
     /// Fills `output`, whose axes are images, groups, filters and space.
     fn run(&self, output: &Tensor) -> Result<()> {
         let unpadded = self.unpadded()?;
@@ -158,6 +166,7 @@ impl Convolution<'_> {
                 (limit / results.max(copied)).min(MAX_COPY_BYTES / bytes)
             }
         };
+        let step = if together == 8 { step.min(self.images_of_units(channels)) } else { step };
         let step = step.clamp(1, self.sizes.images);
         for first in (0..self.sizes.images).step_by(step as usize) {
             let count = step.min(self.sizes.images - first);

@@ -125,8 +125,8 @@ pub fn matrix_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(M
         |t: &MatrixTile| t.shared_bytes() <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
     for tile in MatrixTile::all(form.planes).filter(fits) {
         let [m, n] = [tile.rows, tile.columns].map(u64::from);
-        // There are mirror images of all: a transposed product of exchanged operands is to have the same splits.
-        let tiles = rows.div_ceil(m) * columns.div_ceil(n) * batches;
+        // Tiles have no mirror images, but a transposed product of exchanged operands is to have the same splits.
+        let tiles = (rows.div_ceil(m) * columns.div_ceil(n)).max(rows.div_ceil(n) * columns.div_ceil(m)) * batches;
         let most = (depth / (4 * tile.block())).min(model.products.most_groups / tiles.max(1)).max(1);
         for splits in SPLITS.into_iter().filter(|&splits| splits <= most).map(|splits| splits.max(least)) {
             let each = (tiles * splits).div_ceil(model.processors);

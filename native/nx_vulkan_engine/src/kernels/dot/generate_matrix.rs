@@ -94,16 +94,16 @@ impl MatrixTile {
     /// Those with a template, the largest first.
     pub fn all(planes: Planes) -> impl Iterator<Item = MatrixTile> + Clone {
         let sides: &[(u32, u32)] = match planes {
-            Planes::OwnF16 | Planes::OwnBf16 => &[(64, 128), (128, 64), (64, 64)],
+            Planes::OwnF16 | Planes::OwnBf16 => &[(64, 128), (64, 64)],
             Planes::OneF16 | Planes::TwoF16 => &[(128, 128), (64, 64)],
             Planes::ThreeBf16 => &[(64, 64)],
         };
         sides.iter().map(move |&(rows, columns)| MatrixTile { rows, columns, planes })
     }
 
-    /// Whether it is the largest one of its kind, or its mirror image.
+    /// Whether it is the largest one of its kind.
     pub fn is_large(&self) -> bool {
-        self.rows.max(self.columns) == 128
+        self.columns == 128
     }
 
     /// Contracted elements of one step.
@@ -112,7 +112,7 @@ impl MatrixTile {
     }
 
     pub fn invocations(&self) -> u32 {
-        if self.rows.min(self.columns) == 128 { 256 } else { 128 }
+        if self.rows == 128 { 256 } else { 128 }
     }
 
     /// Whether kernels fetch a step while they multiply the one before.

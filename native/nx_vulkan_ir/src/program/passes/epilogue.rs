@@ -105,11 +105,17 @@ fn join(
 }
 
 fn runs_on_units(program: &Program, product: &Instruction, target: &Target) -> bool {
-    let Op::Dot { contract_a, .. } = &product.op else { return false };
     let operands: Option<Vec<&Type>> = product.operands.iter().map(|&o| program.type_of(o)).collect();
     let Some([a, b]) = operands.as_deref() else { return false };
     let flops = product.op.flops(&[a, b], &product.outs);
-    let depth: u64 = contract_a.iter().filter_map(|&axis| a.shape.get(axis)).product();
+    let depth: u64 = match &product.op {
+        Op::Dot { contract_a, .. } => contract_a.iter().filter_map(|&axis| a.shape.get(axis)).product(),
+        Op::Conv(conv) => match conv.sizes(&a.shape, &b.shape) {
+            Ok(sizes) => sizes.channels * sizes.windows.sizes.iter().product::<u64>(),
+            Err(_) => return false,
+        },
+        _ => return false,
+    };
     // f32 takes three bf16 numbers for each element.
     let (has_units, element_bytes) = match a.dtype {
         DType::F32 => (target.matrix_units, 6),
