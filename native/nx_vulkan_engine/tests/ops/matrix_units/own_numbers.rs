@@ -2,8 +2,9 @@
 
 use half::{bf16, f16};
 use nx_vulkan_engine::kernels::dot::{Epilogue, Form, InPlace, Matrix, MergedAxes, Product, Tiling, product_as};
-use nx_vulkan_engine::program::Elementwise;
-use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type};
+use nx_vulkan_engine::program::{Conv, Elementwise, Op};
+use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type, eager};
+use nx_vulkan_ir::program::epilogue::MATRIX_MAX_BYTES;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use smallvec::smallvec;
 
@@ -140,6 +141,53 @@ fn own_numbers_found_by_their_axes_have_the_bits_of_copies() {
                 assert!(run(across.matrix(), view()) == expected, "{what}, as columns");
                 assert!(run(filters_.matrix(), view()) == expected, "{what}, as columns, both by axes");
             }
+        }
+        common::assert_valid(engine);
+    }
+}
+
+/// More windows than units take at once are convolved in parts, with the bits of the images alone.
+#[test]
+fn convolutions_beyond_what_units_take_at_once_go_in_parts() {
+    for planes in planes_of_units().into_iter().filter(|planes| planes.is_own()) {
+        let (engine, dtype) = (engine(planes), dtypes(planes)[0]);
+        let [images, side, channels] = [320, 56, 64];
+        assert!(images * side * side * 9 * channels * 2 > MATRIX_MAX_BYTES);
+        let ones = || [1, 1].into_iter().collect();
+        let conv = Conv {
+            strides: ones(),
+            padding: [(1, 1), (1, 1)].into_iter().collect(),
+            input_dilation: ones(),
+            kernel_dilation: ones(),
+            feature_groups: 1,
+            batch_groups: 1,
+            input_axes: [0, 3, 1, 2].into_iter().collect(),
+            kernel_axes: [3, 2, 0, 1].into_iter().collect(),
+            output_axes: [0, 3, 1, 2].into_iter().collect(),
+        };
+        let mut random = Random(31);
+        let mut upload = |shape: &[u64]| {
+            let count = shape.iter().product::<u64>();
+            let bits = (0..count).map(|_| match dtype {
+                DType::Bf16 => bf16::from_f64(random.normal()).to_bits(),
+                _ => f16::from_f64(random.normal()).to_bits(),
+            });
+            let bytes: Vec<u8> = bits.flat_map(u16::to_ne_bytes).collect();
+            Tensor::from_nx_bytes(engine, &Type::new(dtype, shape), &bytes).unwrap()
+        };
+        let (x, kernel) = (upload(&[images, side, side, channels]), upload(&[3, 3, channels, channels]));
+        let run = |x: Tensor| {
+            let out = Type::new(dtype, &[x.view().shape[0], side, side, channels]);
+            let op = Op::Conv(Box::new(conv.clone()));
+            let result = eager::run(engine, &op, &[x, kernel.clone()], &out, Compile::Allowed).unwrap();
+            bytes(engine, &result)
+        };
+        let image_bytes = (side * side * channels * 2) as usize;
+        let all = run(x.clone());
+        for first in [0, 150, images - 40] {
+            let view = x.view().slice(&[first, 0, 0, 0], &[40, side, side, channels], &[1; 4]).unwrap();
+            let alone = run(Tensor::new(x.buffer().clone(), view).unwrap());
+            assert!(all[first as usize * image_bytes..][..alone.len()] == alone, "{dtype}, images from {first} on");
         }
         common::assert_valid(engine);
     }

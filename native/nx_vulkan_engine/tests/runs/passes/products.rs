@@ -1,7 +1,7 @@
 //! Elementwise ops that move into the kernels of products.
 
 use nx_vulkan_engine::program::op::Axes;
-use nx_vulkan_engine::program::passes::optimize;
+use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::{Binary, Builder, Conv, Op, Operand, Program, Unary};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{DType, Tensor, Type, Value, eager};
@@ -258,6 +258,39 @@ fn a_convolution_takes_bias_and_residual_in() {
         let out = b.binary(Binary::Add, relu, residual);
         assert_eq!(b.ty(out), Type::new(DType::F32, &shape));
         check(&b.finish(&[out]).unwrap(), &["fused"], 1);
+    }
+}
+
+/// A batch norm: more steps than plain tiles take in for so many results.
+#[test]
+fn a_convolution_on_matrix_units_takes_many_steps_in() {
+    let units = Target { matrix_units: true, half_units: true, ..gpu() };
+    let conv = Conv {
+        strides: [1, 1].into_iter().collect(),
+        padding: [(1, 1), (1, 1)].into_iter().collect(),
+        input_dilation: [1, 1].into_iter().collect(),
+        kernel_dilation: [1, 1].into_iter().collect(),
+        feature_groups: 1,
+        batch_groups: 1,
+        input_axes: axes(&[0, 3, 1, 2]),
+        kernel_axes: axes(&[3, 2, 0, 1]),
+        output_axes: axes(&[0, 3, 1, 2]),
+    };
+    for dtype in [DType::F32, DType::Bf16] {
+        let b = Builder::new();
+        let (x, w) = (b.input(dtype, &[8, 64, 64, 64]), b.input(dtype, &[3, 3, 64, 64]));
+        let [mean, scale, bias] = [0; 3].map(|_| b.input(dtype, &[1, 1, 1, 64]));
+        let product = b.push(Op::Conv(Box::new(conv.clone())), &[x, w], &Type::new(dtype, &[8, 64, 64, 64]));
+        let normed = b.add(b.multiply(b.subtract(product, mean), scale), bias);
+        let relu = b.binary(Binary::Max, normed, 0.0);
+        let program = b.finish(&[relu]).unwrap();
+        let optimized = optimize(program.clone(), &units).unwrap();
+        assert_eq!(ops(&optimized), ["fused"], "{optimized}");
+        assert_eq!(ops(&optimize(program.clone(), &gpu()).unwrap()), ["conv", "fused"]);
+        let mut rng = Rng(19);
+        let inputs: Vec<Array> = program.inputs.iter().map(|ty| graphs::values(ty, &mut rng)).collect();
+        let [expected, got] = [&program, &optimized].map(|program| run(program, &inputs));
+        assert_eq!(difference(&got[0], &expected[0]), None);
     }
 }
 
