@@ -177,7 +177,16 @@ impl DotSpec {
         }
         if self.store.by_eight {
             let out = self.first_input();
-            linker.define("slot_store_eight", |code, args| put(code, &mut params, out, Element::Raw(16), args))?;
+            linker.define("slot_store_eight", |code, args| {
+                let (at, eight) = (arg(args, 0)?, arg(args, 1)?);
+                let array = code.address(params.address(out))?;
+                // Of a type of their own: blocks of the other one are declared to be read alone.
+                let word = code.linker.type_int(32);
+                let block = code.linker.type_vector(word, 4);
+                let eight = code.bitcast(block, eight);
+                code.store(array, block, 16, at, eight);
+                Ok(None)
+            })?;
         }
         self.define_stores(&mut linker, &mut params)?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
