@@ -38,7 +38,13 @@ defmodule Nx.Vulkan.Conformance.CreationTest do
 
     for {type, range} <- ranges do
       reals = for power <- range, x <- [1.0, 0.69993, 0.7001, 0.9995], do: x * 2.0 ** power
-      values = Enum.flat_map(reals ++ [257, 1025, 4097, 5000], &[&1, -&1])
+
+      values =
+        Enum.flat_map(
+          reals ++ [257, 1025, 4097, 5000] ++ if(type == {:f, 8}, do: [65_519, 65_519.9], else: []),
+          &[&1, -&1]
+        )
+
       tensors = fn values, backend -> Enum.map(values, &Nx.tensor(&1, type: type, backend: backend)) end
 
       expected = Enum.map(tensors.(values, Nx.BinaryBackend), &Nx.to_binary/1)

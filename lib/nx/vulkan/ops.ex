@@ -275,8 +275,8 @@ defmodule Nx.Vulkan.Ops do
   @spec number(number | Complex.t() | atom, Nx.Type.t()) :: term
   def number(%Complex{re: re, im: im}, _type), do: [part(re), part(im)]
   def number(value, {class, bits}) when class in [:s, :u], do: wrap(value, class, bits)
-  def number(value, {:bf, 16}) when is_number(value), do: cut(value, 32, 16, 3.4028235677973362e38)
-  def number(value, {:f, 8}) when is_number(value), do: cut(value, 16, 8, 65_519.0)
+  def number(value, {:bf, 16}) when is_number(value), do: cut(value, 32, 16, 3.4028235677973366e38)
+  def number(value, {:f, 8}) when is_number(value), do: cut(value, 16, 8, 65_520)
   def number(value, _type), do: part(value)
 
   defp part(value) when is_integer(value) and (value > 0x7FFFFFFFFFFFFFFF or value < -0x8000000000000000),

@@ -12,11 +12,11 @@ use crate::kernels::dot::{Matrix, MergedAxes, Planes, Product, product};
 use crate::kernels::map::Operand;
 use crate::kernels::transpose::padded_transpose;
 use crate::program::conv::{Conv, Sizes};
-use crate::program::epilogue::{MATRIX_MAX_BYTES, MATRIX_MIN_WORK};
+use crate::program::epilogue::{MATRIX_MAX_BYTES, MATRIX_MIN_WORK, matrix_min_depth};
 use crate::program::op::{Axes, Scalar};
 use crate::program::step::Prologue;
 use crate::shape::{Dims, elements};
-use crate::{CType, Result, Tensor, Type, View};
+use crate::{CType, DType, Result, Tensor, Type, View};
 
 /// Most bytes that a padded copy of the input takes, unless a single image takes more.
 const MAX_COPY_BYTES: u64 = 1 << 30;
@@ -24,6 +24,9 @@ const MAX_COPY_BYTES: u64 = 1 << 30;
 /// Multiplications and filters from which a copy pays that lets the product load four elements at a time.
 const MIN_COPY_WORK: u64 = 1 << 17;
 const MIN_COPY_FILTERS: u64 = 16;
+
+/// Parts of a convolution on matrix units, at most: each reads the whole kernel.
+const MAX_PARTS: u64 = 8;
 
 /// Windows and images up to which their elements are read one by one where that leaves a kernel larger than them in place.
 const MAX_SCATTERED_COLUMNS: u64 = 16;
@@ -110,9 +113,13 @@ impl Convolution<'_> {
         if !pays || !matches!(out.dtype.ctype(), CType::F32 | CType::F64) {
             return Ok(1);
         }
-        let is_alike = [&self.input, &self.kernel].iter().all(|operand| operand.view.dtype == out.dtype);
+        let is_own = [&self.input, &self.kernel].iter().all(|operand| operand.view.dtype == out.dtype)
+            && matches!(out.dtype, DType::F16 | DType::Bf16);
+        let channels = self.sizes.channels.next_multiple_of(8);
+        let fits = channels * elements(&self.sizes.windows.sizes) >= matrix_min_depth(out.dtype)
+            && self.images_of_units(channels).saturating_mul(MAX_PARTS) >= self.sizes.images;
         let takes_own =
-            is_alike && work >= MATRIX_MIN_WORK && engine.takes_own_numbers(out.dtype, *compile)? != [false; 2];
+            is_own && fits && work >= MATRIX_MIN_WORK && engine.takes_own_numbers(out.dtype, *compile)? != [false; 2];
         Ok(if takes_own { 8 } else { 4 })
     }
 
@@ -167,7 +174,10 @@ impl Convolution<'_> {
             }
         };
         let step = if together == 8 { step.min(self.images_of_units(channels)) } else { step };
-        let step = step.clamp(1, self.sizes.images);
+        // Parts are as large as each other.
+        let parts = self.sizes.images.div_ceil(step.clamp(1, self.sizes.images));
+        let step = self.sizes.images.div_ceil(parts);
+        let filters = self.filters(channels, order, by_four)?;
         for first in (0..self.sizes.images).step_by(step as usize) {
             let count = step.min(self.sizes.images - first);
             let input = match &in_place {
@@ -175,7 +185,6 @@ impl Convolution<'_> {
                 None => self.copy(&slice(&self.input, 1, first, count)?, channels, order)?,
             };
             let positions = self.positions(input, order);
-            let filters = self.filters(channels, order, by_four)?;
             let output = slice(output, 0, first, count)?;
             let space = 3..output.view.shape.len();
             let places: Axes = match order {
@@ -190,6 +199,7 @@ impl Convolution<'_> {
             };
             let out = &output.with_view(output.view.transpose(&axes)?);
             let [of_input, of_kernel] = self.prologues.clone();
+            let filters = filters.clone();
             let (a, b, prologues) = match filters_last {
                 true => (positions, filters, [of_input, of_kernel]),
                 false => (filters, positions, [of_kernel, of_input]),

@@ -75,7 +75,7 @@ const MAX_NARROW_DEPTH: u64 = 1024;
 const MAX_SHORT_DEPTH: u64 = 64;
 
 /// An operand: batches of matrices with a free and a contracted axis, with strides in elements.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Matrix {
     pub tensor: Tensor,
     pub batch: MergedAxes,

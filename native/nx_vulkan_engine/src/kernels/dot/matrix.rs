@@ -130,7 +130,7 @@ pub struct Prepared {
     pub numbers: Tensor,
     pub lies: InPlace,
     /// Numbers by which the product finds them, in uvec4: from one row or column (from 16 rows, where they lie
-    /// together) to the next and from a batch to the next, or what dot_own.comp says. None where it is found by axes.
+    /// together) to the next and from a batch to the next, or what dot_own.comp says. Ones, which nothing uses, where it is found by axes.
     pub steps: SmallVec<[u64; 7]>,
     /// By what each row is to be multiplied, as f32, if rows are scaled.
     pub scales: Option<Tensor>,
@@ -169,7 +169,7 @@ pub fn prepare(
         if let Some(lies) = form.takes(m, side, split) {
             let eighth = |group: &MergedAxes| group.last_stride().unsigned_abs() / 8;
             let steps = match lies {
-                InPlace::ByAxes => SmallVec::from_elem(0, 7),
+                InPlace::ByAxes => SmallVec::from_elem(1, 7),
                 InPlace::Along { .. } if form.planes.is_own() => own_steps(m),
                 InPlace::Along { k } => {
                     SmallVec::from_slice(&[eighth(if k { &m.free } else { &m.depth }), eighth(&m.batch)])
