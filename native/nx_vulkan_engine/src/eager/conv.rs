@@ -1,6 +1,6 @@
 //! Convolutions as batched matrix products. The windows of the input are a view of it with many axes, which the product reads
 //! in place. What is padded, dilated or too scattered is copied first, with its channels innermost, or its images where the kernel is
-//! larger than the result, as in gradients by kernels. Ops of one program that need the same copy share it.
+//! larger than the result, as in gradients by kernels, but for matrix units. Ops of one program that need the same copy share it.
 
 use nx_vulkan_device::capture::CopyKey;
 use nx_vulkan_spirv::access::Element;
@@ -21,7 +21,7 @@ use crate::{CType, DType, Result, Tensor, Type, View};
 /// Most bytes that a padded copy of the input takes, unless a single image takes more.
 const MAX_COPY_BYTES: u64 = 1 << 30;
 
-/// Multiplications and filters from which a copy pays that lets the product load four elements at a time.
+/// Multiplications and filters from which a copy pays that lets the product load four or eight elements at a time.
 const MIN_COPY_WORK: u64 = 1 << 17;
 const MIN_COPY_FILTERS: u64 = 16;
 
@@ -116,17 +116,22 @@ impl Convolution<'_> {
         let is_own = [&self.input, &self.kernel].iter().all(|operand| operand.view.dtype == out.dtype)
             && matches!(out.dtype, DType::F16 | DType::Bf16);
         let channels = self.sizes.channels.next_multiple_of(8);
-        let fits = channels * elements(&self.sizes.windows.sizes) >= matrix_min_depth(out.dtype)
+        let fits = self.depth(channels) >= matrix_min_depth(out.dtype)
             && self.images_of_units(channels).saturating_mul(MAX_PARTS) >= self.sizes.images;
         let takes_own =
             is_own && fits && work >= MATRIX_MIN_WORK && engine.takes_own_numbers(out.dtype, *compile)? != [false; 2];
         Ok(if takes_own { 8 } else { 4 })
     }
 
+    /// Contracted elements, with as many channels.
+    fn depth(&self, channels: u64) -> u64 {
+        channels * elements(&self.sizes.windows.sizes)
+    }
+
     /// Images that matrix units take at once.
     fn images_of_units(&self, channels: u64) -> u64 {
-        let depth = channels * elements(&self.sizes.windows.sizes);
-        let line_bytes = depth.next_multiple_of(Planes::OwnBf16.block()) * self.input.view.dtype.size_bytes();
+        let padded = self.depth(channels).next_multiple_of(Planes::OwnBf16.block());
+        let line_bytes = padded * self.input.view.dtype.size_bytes();
         let lines = MATRIX_MAX_BYTES / line_bytes / self.op.groups();
         lines.saturating_sub(self.sizes.filters) / elements(&self.sizes.counts)
     }
@@ -134,7 +139,7 @@ impl Convolution<'_> {
     /// Fills `output`, whose axes are images, groups, filters and space.
     fn run(&self, output: &Tensor) -> Result<()> {
         let unpadded = self.unpadded()?;
-        let depth = self.sizes.channels * elements(&self.sizes.windows.sizes);
+        let depth = self.depth(self.sizes.channels);
         let together = self.neighbours(output.view.elements().saturating_mul(depth))?;
         let by_four = together > 1;
         let of_kernel = if together == 4 { self.order_of_large_kernel()? } else { None };

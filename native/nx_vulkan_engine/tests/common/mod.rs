@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use nx_vulkan_engine::program::Conv;
 use nx_vulkan_engine::{
     Access, Binding, BoundLaunch, Buffer, Engine, HostAccess, Interface, Launch, Options, Pipeline, PipelineKey,
     Result, Validation, Waits,
@@ -36,6 +37,24 @@ pub fn every_host_access() -> [Arc<Engine>; 3] {
 pub fn assert_valid(engine: &Engine) {
     if let Some(messages) = engine.validation_messages() {
         assert!(messages.is_empty(), "{}", messages.join("\n"));
+    }
+}
+
+/// A convolution by a kernel of 3 x 3 whose results have the sides of the input, with these axes of input, kernel and
+/// result.
+pub fn conv_3x3(axes: [[usize; 4]; 3]) -> Conv {
+    let ones = || [1, 1].into_iter().collect();
+    let [input_axes, kernel_axes, output_axes] = axes.map(|axes| axes.into_iter().collect());
+    Conv {
+        strides: ones(),
+        padding: [(1, 1), (1, 1)].into_iter().collect(),
+        input_dilation: ones(),
+        kernel_dilation: ones(),
+        feature_groups: 1,
+        batch_groups: 1,
+        input_axes,
+        kernel_axes,
+        output_axes,
     }
 }
 

@@ -48,6 +48,13 @@ pub struct Sizes {
     pub counts: Dims,
 }
 
+impl Sizes {
+    /// Elements that are contracted to one of the result.
+    pub fn depth(&self) -> u64 {
+        self.windows.sizes.iter().fold(self.channels, |depth, &size| depth.saturating_mul(size))
+    }
+}
+
 impl Conv {
     /// Groups of either kind.
     pub fn groups(&self) -> u64 {

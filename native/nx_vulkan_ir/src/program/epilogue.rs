@@ -145,8 +145,7 @@ pub fn takes_steps(op: &Op, [a, b]: [&Type; 2], out: &Type, from: &Type, steps: 
             takes_prologues(batches, rows, columns, depth)
         }
         Op::Conv(conv) => conv.sizes(&a.shape, &b.shape).is_ok_and(|sizes| {
-            let [windows, positions]: [u64; 2] = [&sizes.windows.sizes, &sizes.counts].map(|s| s.iter().product());
-            let depth = sizes.channels.saturating_mul(windows);
+            let (positions, depth) = (sizes.counts.iter().product(), sizes.depth());
             let batches = sizes.images.saturating_mul(conv.groups());
             steps.iter().all(|step| step.op == Elementwise::AsType)
                 && takes_prologues(batches, positions, sizes.filters, depth)

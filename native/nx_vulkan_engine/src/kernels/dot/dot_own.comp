@@ -60,7 +60,7 @@ void slot_store_four(const in uint at, const in vec4 value) {}
 // Eight neighbours; `at` counts groups of eight.
 void slot_store_eight(const in uint at, const in uvec4 value) {}
 
-// Before that, where eights along k lie, those of A before those of B.
+// While products are added up: where eights along k lie, those of A before those of B. Then the results.
 shared uvec4 tiles[SUBGROUPS * ROOM];
 
 #include "matrix_fragments.glsl"

@@ -224,7 +224,7 @@ pub struct DotSpec {
     /// The type in which products are summed: that of `product`, or a wider one.
     pub sum: CType,
     /// Axes that make up the batches, rows and contracted elements of `a`, and the batches, contracted elements and columns of `b`.
-    /// None where matrix units find an operand by steps.
+    /// Zeros where matrix units find an operand by steps.
     pub a_ranks: [u8; 3],
     pub b_ranks: [u8; 3],
     pub a_load: Load,
@@ -250,9 +250,9 @@ impl DotSpec {
         self.sum.dtype().size_bytes() as u32 / 4
     }
 
-    /// On matrix units: whether there is an operand that is found by its axes.
-    pub(super) fn has_axes(&self) -> bool {
-        [self.a_ranks, self.b_ranks].iter().any(|ranks| *ranks != [0; 3])
+    /// On matrix units: which operands are found by their axes.
+    pub(super) fn by_axes(&self) -> [bool; 2] {
+        [self.a_ranks, self.b_ranks].map(|ranks| ranks != [0; 3])
     }
 
     /// Rows and columns of results that one workgroup computes.

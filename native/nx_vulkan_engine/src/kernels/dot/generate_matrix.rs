@@ -159,8 +159,8 @@ impl DotSpec {
                 access::load(code, address, Element::Raw(16), arg(args, 0)?).map(Some)
             })?;
         }
-        for (name, operand, ranks) in [("a", 0, self.a_ranks), ("b", 1, self.b_ranks)] {
-            if ranks != [0; 3] {
+        for ((name, operand), by_axes) in [("a", 0), ("b", 1)].into_iter().zip(self.by_axes()) {
+            if by_axes {
                 self.define_positions(&mut linker, &mut params, name, operand)?;
             }
         }

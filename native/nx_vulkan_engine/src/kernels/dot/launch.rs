@@ -491,10 +491,18 @@ impl Results<'_> {
         self.out.address().is_multiple_of(8 * self.out.view.dtype.size_bytes())
     }
 
-    /// The strides of results and inputs behind those of other axes, in which they have none.
-    pub(super) fn strides(&self, others: usize) -> SmallVec<[Strides; 4]> {
-        let behind = |s: &Strides| std::iter::repeat_n(0, others).chain(s.iter().copied()).collect();
-        self.space.strides.iter().map(behind).collect()
+    /// The sizes of both operands' axes and those of results, one after the other, and along them the strides of the second
+    /// operand, and of results and inputs: none along the axes of others.
+    pub(super) fn behind(
+        &self,
+        a_sizes: Dims,
+        (b_sizes, b_strides): (Dims, Strides),
+    ) -> (Dims, Strides, SmallVec<[Strides; 4]>) {
+        let b_strides: Strides = std::iter::repeat_n(0, a_sizes.len()).chain(b_strides).collect();
+        let behind = |s: &Strides| std::iter::repeat_n(0, b_strides.len()).chain(s.iter().copied()).collect();
+        let strides = self.space.strides.iter().map(behind).collect();
+        let sizes = a_sizes.into_iter().chain(b_sizes).chain(self.space.sizes.iter().copied()).collect();
+        (sizes, b_strides, strides)
     }
 
     /// The places of inputs and results.
@@ -531,12 +539,9 @@ pub(super) fn launch_plain(
     let tiles = spec.tiles(batches, rows, columns);
     let far = engine.reach().is_far(&[&a.tensor.view, &b.tensor.view])? || results.is_far(engine)?;
     let kernel = engine.kernel(&KernelSpec::Dot(spec).reaching(far), compile)?;
-    // The axes of all, one after the other; a place has no strides along those of the others.
     let (_, a_sizes, a_strides) = a.axes(true);
     let (_, b_sizes, b_strides) = b.axes(false);
-    let b_strides: Strides = std::iter::repeat_n(0, a_sizes.len()).chain(b_strides).collect();
-    let sizes: Dims = a_sizes.into_iter().chain(b_sizes).chain(results.space.sizes.iter().copied()).collect();
-    let strides = results.strides(b_strides.len());
+    let (sizes, b_strides, strides) = results.behind(a_sizes, (b_sizes, b_strides));
     let mut places: SmallVec<[Place<'_>; 8]> = SmallVec::new();
     for (tensor, strides) in [(&a.tensor, &a_strides), (&b.tensor, &b_strides)] {
         places.push(Place { buffer: &tensor.buffer, address: tensor.address(), strides, element_bytes: 0 });

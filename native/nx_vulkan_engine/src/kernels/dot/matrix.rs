@@ -1,6 +1,7 @@
 //! Products on matrix units. Kernels write operands in the order in which the product takes them: f32 as three bf16
 //! numbers that make up all 24 bits or, with `Precision::High`, as two f16 numbers scaled by rows; operands of f16
-//! and bf16 that lie so already are taken in place. Where an element lost digits on the way, or is so large that sums
+//! and bf16 that lie so already are taken in place, and so are those whose neighbours along the contracted axis lie
+//! together by eight. Where an element lost digits on the way, or is so large that sums
 //! may leave the range, which the device notes, the product leaves the results to a plain kernel behind it.
 
 use nx_vulkan_ir::program::epilogue::{MATRIX_MAX_BYTES, matrix_min_depth};
@@ -9,11 +10,11 @@ use smallvec::SmallVec;
 use super::launch::{Choice, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
 use super::{DotSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice};
 use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
-use crate::shape::{Dims, Strides};
 use crate::tuning::DeviceModel;
 use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};
 
-/// Eights along the contracted axis of which a workgroup of dot_own.comp keeps the places, of each operand.
+/// Eights along the contracted axis of which a workgroup of dot_own.comp keeps the places, of each operand: half of the
+/// words of `tiles` there.
 const MAX_EIGHTS: u64 = 1152;
 
 /// How a product reads an operand where it lies.
@@ -128,9 +129,11 @@ fn own_steps(m: &Matrix) -> SmallVec<[u64; 7]> {
 pub struct Prepared {
     /// Blocks of numbers, in words unless it is the operand itself.
     pub numbers: Tensor,
+    /// How they are found.
     pub lies: InPlace,
     /// Numbers by which the product finds them, in uvec4: from one row or column (from 16 rows, where they lie
-    /// together) to the next and from a batch to the next, or what dot_own.comp says. Ones, which nothing uses, where it is found by axes.
+    /// together) to the next and from a batch to the next, or what dot_own.comp says. Where axes find them, ones, which
+    /// nothing uses.
     pub steps: SmallVec<[u64; 7]>,
     /// By what each row is to be multiplied, as f32, if rows are scaled.
     pub scales: Option<Tensor>,
@@ -288,7 +291,7 @@ pub(super) fn launch_product(
     });
     let [(a_ranks, a_sizes, a_strides), (b_ranks, b_sizes, b_strides)] = axes;
     (own.a_ranks, own.b_ranks) = (a_ranks, b_ranks);
-    own.ends_early = own.has_axes() && !depth.is_multiple_of(tile.block());
+    own.ends_early = own.by_axes().contains(&true) && !depth.is_multiple_of(tile.block());
     own.low_b_first = columns > rows;
     // In large tiles that would take registers, and with them a workgroup from each processor.
     own.store.by_eight = !tile.is_large()
@@ -308,10 +311,7 @@ pub(super) fn launch_product(
     if numbers.iter().any(|&number| number > reach.far()) {
         return Err(bad(format!("numbers beyond {}", reach.far())));
     }
-    // The axes of all, one after the other; a place has no strides along those of the others.
-    let b_strides: Strides = std::iter::repeat_n(0, a_sizes.len()).chain(b_strides).collect();
-    let sizes: Dims = a_sizes.into_iter().chain(b_sizes).chain(results.space.sizes.iter().copied()).collect();
-    let strides = results.strides(b_strides.len());
+    let (sizes, b_strides, strides) = results.behind(a_sizes, (b_sizes, b_strides));
     let guard: SmallVec<[&Tensor; 2]> = prepared.iter().filter_map(|operand| operand.largest.as_ref()).collect();
     let scales = prepared.iter().filter_map(|operand| operand.scales.as_ref());
     let factors = [(a, &a_strides), (b, &b_strides)];

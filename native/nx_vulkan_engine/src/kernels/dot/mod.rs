@@ -91,9 +91,8 @@ impl KernelFamily for DotSpec {
             match tile.planes {
                 Planes::ThreeBf16 => constants.extend([(14, parts_of(self.a)), (15, parts_of(self.b))]),
                 Planes::OwnF16 | Planes::OwnBf16 => {
-                    let by_axes = |ranks: [u8; 3]| u32::from(ranks != [0; 3]);
-                    let ends_early = u32::from(self.ends_early);
-                    constants.extend([(14, by_axes(self.a_ranks)), (15, by_axes(self.b_ranks)), (16, ends_early)]);
+                    let [a, b] = self.by_axes().map(u32::from);
+                    constants.extend([(14, a), (15, b), (16, u32::from(self.ends_early))]);
                 }
                 Planes::OneF16 | Planes::TwoF16 => {}
             }

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use nx_vulkan_engine::kernels::dot::{Epilogue, Form, InPlace, Matrix, MergedAxes, Product, Tiling, product_as};
-use nx_vulkan_engine::program::{Conv, Elementwise, Op};
+use nx_vulkan_engine::program::{Elementwise, Op};
 use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type, eager};
 use nx_vulkan_ir::program::epilogue::MATRIX_MAX_BYTES;
 use nx_vulkan_ir::program::step::{Ref, Step};
@@ -117,22 +117,13 @@ fn own_numbers_found_by_their_axes_have_the_bits_of_copies() {
             for way in ways(planes, depth) {
                 let run = |a: Matrix, b: Matrix| {
                     let shape = [groups, a.free.elements(), b.free.elements()];
-                    let out = Tensor::from_nx_bytes(
-                        engine,
-                        &Type::new(dtype, &shape),
-                        &vec![0xff; (shape.iter().product::<u64>() * 2) as usize],
-                    );
-                    let out = out.unwrap();
+                    let poison = vec![0xff; (shape.iter().product::<u64>() * 2) as usize];
+                    let out = Tensor::from_nx_bytes(engine, &Type::new(dtype, &shape), &poison).unwrap();
                     let p = Product { a, b, out: &out, prologues: [None, None], epilogue: None };
                     product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
                     bytes(engine, &out)
                 };
-                let view = || Matrix {
-                    tensor: windows.tensor.clone(),
-                    batch: windows.batch.clone(),
-                    free: windows.free.clone(),
-                    depth: windows.depth.clone(),
-                };
+                let view = || windows.clone();
                 let what = format!("{dtype} {images} x {side} x {channels}, {way:?}");
                 let expected = run(copy.matrix(), across.matrix());
                 assert!(run(view(), across.matrix()) == expected, "{what}");
@@ -153,18 +144,7 @@ fn convolutions_beyond_what_units_take_at_once_go_in_parts() {
         let (engine, dtype) = (engine(planes), dtypes(planes)[0]);
         let [images, side, channels] = [320, 56, 64];
         assert!(images * side * side * 9 * channels * 2 > MATRIX_MAX_BYTES);
-        let ones = || [1, 1].into_iter().collect();
-        let conv = Conv {
-            strides: ones(),
-            padding: [(1, 1), (1, 1)].into_iter().collect(),
-            input_dilation: ones(),
-            kernel_dilation: ones(),
-            feature_groups: 1,
-            batch_groups: 1,
-            input_axes: [0, 3, 1, 2].into_iter().collect(),
-            kernel_axes: [3, 2, 0, 1].into_iter().collect(),
-            output_axes: [0, 3, 1, 2].into_iter().collect(),
-        };
+        let conv = common::conv_3x3([[0, 3, 1, 2], [3, 2, 0, 1], [0, 3, 1, 2]]);
         let mut random = Random(31);
         let mut upload = |shape: &[u64]| {
             let count = shape.iter().product::<u64>();

@@ -2,13 +2,13 @@
 
 use nx_vulkan_engine::program::op::Axes;
 use nx_vulkan_engine::program::passes::{Target, optimize};
-use nx_vulkan_engine::program::{Binary, Builder, Conv, Op, Operand, Program, Unary};
+use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Unary};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{DType, Tensor, Type, Value, eager};
 
 use super::known::{check, ops};
 use super::{difference, download, engine, gpu, graphs, run, upload};
-use crate::common::Rng;
+use crate::common::{Rng, conv_3x3};
 
 fn axes(list: &[usize]) -> Axes {
     Axes::from_slice(list)
@@ -232,19 +232,9 @@ fn operands_that_take_steps_may_lie_anywhere() {
 
 #[test]
 fn a_convolution_takes_bias_and_residual_in() {
-    let plain = axes(&[0, 1, 2, 3]);
-    for (output, filters) in [(plain.clone(), 8), (axes(&[0, 3, 1, 2]), 20)] {
-        let conv = Conv {
-            strides: [1, 1].into_iter().collect(),
-            padding: [(1, 1), (1, 1)].into_iter().collect(),
-            input_dilation: [1, 1].into_iter().collect(),
-            kernel_dilation: [1, 1].into_iter().collect(),
-            feature_groups: 1,
-            batch_groups: 1,
-            input_axes: plain.clone(),
-            kernel_axes: plain.clone(),
-            output_axes: output,
-        };
+    let plain = [0, 1, 2, 3];
+    for (output, filters) in [(plain, 8), ([0, 3, 1, 2], 20)] {
+        let conv = conv_3x3([plain, plain, output]);
         let (input, kernel) = ([2, 4, 6, 5], [filters, 4, 3, 3]);
         let sizes = conv.sizes(&input, &kernel).unwrap();
         let shape = conv.output(&sizes);
@@ -265,17 +255,7 @@ fn a_convolution_takes_bias_and_residual_in() {
 #[test]
 fn a_convolution_on_matrix_units_takes_many_steps_in() {
     let units = Target { matrix_units: true, half_units: true, ..gpu() };
-    let conv = Conv {
-        strides: [1, 1].into_iter().collect(),
-        padding: [(1, 1), (1, 1)].into_iter().collect(),
-        input_dilation: [1, 1].into_iter().collect(),
-        kernel_dilation: [1, 1].into_iter().collect(),
-        feature_groups: 1,
-        batch_groups: 1,
-        input_axes: axes(&[0, 3, 1, 2]),
-        kernel_axes: axes(&[3, 2, 0, 1]),
-        output_axes: axes(&[0, 3, 1, 2]),
-    };
+    let conv = conv_3x3([[0, 3, 1, 2], [3, 2, 0, 1], [0, 3, 1, 2]]);
     for dtype in [DType::F32, DType::Bf16] {
         let b = Builder::new();
         let (x, w) = (b.input(dtype, &[8, 64, 64, 64]), b.input(dtype, &[3, 3, 64, 64]));

@@ -111,7 +111,7 @@ fn runs_on_units(program: &Program, product: &Instruction, target: &Target) -> b
     let depth: u64 = match &product.op {
         Op::Dot { contract_a, .. } => contract_a.iter().filter_map(|&axis| a.shape.get(axis)).product(),
         Op::Conv(conv) => match conv.sizes(&a.shape, &b.shape) {
-            Ok(sizes) => sizes.channels * sizes.windows.sizes.iter().product::<u64>(),
+            Ok(sizes) => sizes.depth(),
             Err(_) => return false,
         },
         _ => return false,
