@@ -72,6 +72,18 @@ defmodule Nx.Vulkan.ConfigTest do
     end
   end
 
+  test "attention is exact where the configuration says so" do
+    paths = Enum.flat_map(:code.get_path(), &["-pa", List.to_string(&1)])
+
+    for {form, expected} <- [{"exact", 0}, {"fused", 0}, {"quick", 1}] do
+      script = "{:ok, _} = Application.ensure_all_started(:nx_vulkan)"
+      flags = ["--erl", "-nx_vulkan attention #{form}", "-e", script]
+      {output, status} = System.cmd("elixir", paths ++ flags, stderr_to_stdout: true)
+      assert status == expected, output
+      if status == 1, do: assert(output =~ "expected config :nx_vulkan, :attention to be :fused or :exact, got: :quick")
+    end
+  end
+
   test "the library that is loaded is the one of this Mix environment" do
     assert File.regular?(Application.app_dir(:nx_vulkan, "priv/native/test/nx_vulkan_native.so"))
   end

@@ -43,15 +43,23 @@ defmodule Nx.Vulkan.Application do
     profile? = Nx.Vulkan.Profile.wanted?()
     folder = Application.get_env(:nx_vulkan, :dump_spirv)
     high? = high?(Application.get_env(:nx_vulkan, :precision, :default))
+    exact? = exact?(Application.get_env(:nx_vulkan, :attention, :fused))
     lower = lower(Application.get_env(:nx_vulkan, :lower, []))
     limit = time_limit(Application.get_env(:nx_vulkan, :time_limit))
 
-    if profile? || folder || high? || lower || limit,
-      do: Nx.Vulkan.NativeV.device_configure(profile?, folder, high?, lower, limit)
+    if profile? || folder || high? || exact? || lower || limit,
+      do: Nx.Vulkan.NativeV.device_configure(profile?, folder, high?, exact?, lower, limit)
 
     # The engine reads the variable by itself.
     if high? or System.get_env("NX_VULKAN_PRECISION") == "high", do: :persistent_term.put(@precision, :high)
     if profile?, do: Nx.Vulkan.Profile.print_at_end()
+  end
+
+  defp exact?(:exact), do: true
+  defp exact?(:fused), do: false
+
+  defp exact?(other) do
+    raise ArgumentError, "expected config :nx_vulkan, :attention to be :fused or :exact, got: #{inspect(other)}"
   end
 
   # The engine knows the types.

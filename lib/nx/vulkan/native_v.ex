@@ -89,11 +89,12 @@ defmodule Nx.Vulkan.NativeV do
 
   @doc """
   Takes what the configuration says, before the device is opened: whether to take a profile, a folder for the SPIR-V of
-  generated kernels or nil, whether large products of f32 may run on matrix units (`precision: :high`), types to lower or
-  nil, and the time limit in milliseconds or nil.
+  generated kernels or nil, whether large products of f32 may run on matrix units (`precision: :high`), whether attention
+  has the bits of its ops one by one (`attention: :exact`), types to lower or nil, and the time limit in milliseconds or
+  nil.
   """
-  @spec device_configure(boolean, String.t() | nil, boolean, String.t() | nil, pos_integer | nil) :: :ok
-  def device_configure(_profile, _dump_spirv, _high, _lower, _time_limit), do: nif_error()
+  @spec device_configure(boolean, String.t() | nil, boolean, boolean, String.t() | nil, pos_integer | nil) :: :ok
+  def device_configure(_profile, _dump_spirv, _high, _exact_attention, _lower, _time_limit), do: nif_error()
 
   @doc """
   Takes times of all launches from now on, see `Nx.Vulkan.Profile`. Opens the device if it is not open. Dirty IO

@@ -92,6 +92,7 @@ struct Core {
     dump_spirv: Option<PathBuf>,
     prints_profile: bool,
     precision: Precision,
+    exact_attention: bool,
     reach: Reach,
     pool: Arc<DevicePool>,
     model: DeviceModel,
@@ -153,6 +154,7 @@ impl Engine {
             dump_spirv: options.dump_spirv.clone(),
             prints_profile: options.profile == Profiling::Printed,
             precision: options.precision,
+            exact_attention: options.exact_attention,
             reach: options.reach,
             pool,
             model,
@@ -174,6 +176,11 @@ impl Engine {
     /// How exact products of f32 are.
     pub fn precision(&self) -> Precision {
         self.core.precision
+    }
+
+    /// Whether attention has the bits of its ops one by one.
+    pub fn has_exact_attention(&self) -> bool {
+        self.core.exact_attention
     }
 
     /// How far one launch reaches.

@@ -39,6 +39,8 @@ pub struct Options {
     pub statistics: bool,
     /// How exact products of f32 are.
     pub precision: Precision,
+    /// Whether attention has the bits of its ops one by one, and not a kernel of its own.
+    pub exact_attention: bool,
     /// Types that are lowered although the device has them, to test what happens on one that has not.
     pub lower: Lacks,
     /// How far one launch reaches, less than it can to test what happens to tensors that are larger.
@@ -128,6 +130,16 @@ const PRECISION: Variable<Precision> = Variable {
     },
 };
 
+const ATTENTION: Variable<bool> = Variable {
+    name: "NX_VULKAN_ATTENTION",
+    expected: "fused or exact",
+    parse: |word| match word {
+        "exact" => Some(true),
+        "fused" => Some(false),
+        _ => None,
+    },
+};
+
 const LOWER: Variable<Lacks> = Variable {
     name: "NX_VULKAN_LOWER",
     expected: "all, or types of 8, 16 or 64 bits with commas between them",
@@ -172,7 +184,7 @@ impl Options {
     /// What the environment says: `NX_VULKAN_DEVICE` (or, where that is not set, `NXV_DEVICE`, as earlier programs call it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
     /// (bytes), `NX_VULKAN_TIME_LIMIT` (milliseconds), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or
     /// `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`: [`Profiling::Printed`]),
-    /// `NX_VULKAN_STATISTICS` (`1`), `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_LOWER` (types, or
+    /// `NX_VULKAN_STATISTICS` (`1`), `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_ATTENTION` (`exact`), `NX_VULKAN_LOWER` (types, or
     /// `all`), `NX_VULKAN_REACH` (bytes).
     ///
     /// What none of them can mean is as if it were not set: see [`Options::check_env`].
@@ -192,6 +204,7 @@ impl Options {
             profile: PROFILE.read_if_valid().unwrap_or_default(),
             statistics: STATISTICS.read_if_valid().unwrap_or_default(),
             precision: PRECISION.read_if_valid().unwrap_or_default(),
+            exact_attention: ATTENTION.read_if_valid().unwrap_or_default(),
             lower: LOWER.read_if_valid().unwrap_or_default(),
             reach: REACH.read_if_valid().map_or_else(Reach::default, Reach::of_bytes),
         }
@@ -224,6 +237,7 @@ fn check_variables(value_of: impl Fn(&str) -> Option<String>) -> Result<()> {
     LOWER.read(&value_of)?;
     REACH.read(&value_of)?;
     STATISTICS.read(&value_of)?;
+    ATTENTION.read(&value_of)?;
     PRECISION.read(&value_of).map(|_| ())
 }
 
@@ -240,6 +254,7 @@ mod tests {
             ("NX_VULKAN_TIME_LIMIT", "60000"),
             ("NX_VULKAN_PRECISION", "highest"),
             ("NX_VULKAN_PROFILE", "0"),
+            ("NX_VULKAN_ATTENTION", "exact"),
         ] {
             assert_eq!(check(name, value), Ok(()), "{name}={value}");
         }
@@ -252,6 +267,7 @@ mod tests {
             ("NX_VULKAN_PROFILE", "yes"),
             ("NX_VULKAN_STATISTICS", "all"),
             ("NX_VULKAN_PRECISION", "bogus"),
+            ("NX_VULKAN_ATTENTION", "1"),
         ] {
             let error = check(name, value).expect_err(name).to_string();
             assert!(error.contains(name) && error.ends_with(&format!("got {value}")), "{error}");

@@ -34,25 +34,34 @@ struct Configured {
     dump_spirv: Option<PathBuf>,
     /// Whether large products of f32 may run on matrix units.
     is_high: bool,
+    /// Whether attention has the bits of its ops one by one.
+    exact_attention: bool,
     /// Types to lower, as `NX_VULKAN_LOWER` has them.
     lower: Option<String>,
     /// For how long a process waits while the device completes nothing.
     time_limit: Option<Duration>,
 }
 
-static CONFIGURED: Mutex<Configured> =
-    Mutex::new(Configured { profile: false, dump_spirv: None, is_high: false, lower: None, time_limit: None });
+static CONFIGURED: Mutex<Configured> = Mutex::new(Configured {
+    profile: false,
+    dump_spirv: None,
+    is_high: false,
+    exact_attention: false,
+    lower: None,
+    time_limit: None,
+});
 
 /// Opens the device that the selector or the environment names. Profiles are printed by Elixir, which knows when the VM ends.
 fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
     Options::check_env()?;
-    let Configured { profile, dump_spirv, is_high, lower, time_limit } =
+    let Configured { profile, dump_spirv, is_high, exact_attention, lower, time_limit } =
         CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut options = Options::from_env();
     options.selector = selector.map(ToString::to_string).or(options.selector);
     options.dump_spirv = options.dump_spirv.or(dump_spirv);
     options.profile = if profile || options.profile != Profiling::Off { Profiling::On } else { Profiling::Off };
     options.precision = if is_high { Precision::High } else { options.precision };
+    options.exact_attention |= exact_attention;
     options.time_limit = options.time_limit.or(time_limit);
     options.lower = match lower {
         Some(lower) => options.lower.or(Options::types_to_lower(&lower)?),
@@ -72,13 +81,14 @@ fn device_configure(
     profile: bool,
     dump_spirv: Option<String>,
     is_high: bool,
+    exact_attention: bool,
     lower: Option<String>,
     time_limit_ms: Option<u64>,
 ) -> Atom {
     let dump_spirv = dump_spirv.map(PathBuf::from);
     let time_limit = time_limit_ms.map(Duration::from_millis);
     *CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner) =
-        Configured { profile, dump_spirv, is_high, lower, time_limit };
+        Configured { profile, dump_spirv, is_high, exact_attention, lower, time_limit };
     atoms::ok()
 }
 

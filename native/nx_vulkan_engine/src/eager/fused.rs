@@ -6,11 +6,12 @@ use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
 use super::program::run_instructions;
-use super::{Call, Results, contiguous, epilogue, halves};
+use super::{Call, Results, attention, contiguous, epilogue, halves};
 use crate::kernels::Loaded;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::produce;
 use crate::kernels::rows::rows;
+use crate::program::attention::Attention;
 use crate::program::fused::{Load, Made, Plan, through};
 use crate::program::reductions::Reductions;
 use crate::program::{Program, passes};
@@ -19,6 +20,12 @@ use crate::{Result, Tensor, View};
 
 /// Runs the body of a fused op.
 pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
+    if let Some(found) = Attention::of(body) {
+        return match attention::attention(call, &found)? {
+            Some(result) => Ok(smallvec![result]),
+            None => one_by_one(call, &passes::composed(body, &call.engine.target())?),
+        };
+    }
     if let Some(found) = crate::program::epilogue::of(body) {
         if halves::reaches_beyond(call.engine, call.operands, std::slice::from_ref(call.out)) {
             return one_by_one(call, body);

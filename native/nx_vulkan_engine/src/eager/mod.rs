@@ -2,6 +2,7 @@
 //!
 //! View ops only change the view. Every other op looks its kernel up, fills parameter words and records a dispatch.
 
+mod attention;
 mod constant;
 mod control;
 mod conv;

@@ -11,6 +11,7 @@ use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::workgroup::WorkgroupSpec;
 use smallvec::SmallVec;
 
+use super::attention::AttentionSpec;
 use super::dot::{DotSpec, SplitSpec};
 use super::fft::FftKernel;
 use super::fold::FoldSpec;
@@ -107,6 +108,7 @@ families! {
     SegmentPut(SegmentPutSpec),
     SegmentAdd(SegmentAddSpec),
     Dot(DotSpec),
+    Attention(AttentionSpec),
     Split(SplitSpec),
     Scan(ScanKernel),
     Sort(SortSpec),

@@ -1,6 +1,7 @@
 //! Kernel families, and what they share: compile once per spec, fill parameter words, split what one launch can't
 //! index.
 
+pub mod attention;
 pub mod dot;
 mod family;
 pub mod fft;

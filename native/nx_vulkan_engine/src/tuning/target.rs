@@ -1,8 +1,9 @@
 //! What passes are told of an engine's device.
 
-use nx_vulkan_ir::program::passes::{Saving, Target};
+use nx_vulkan_ir::program::passes::{Heads, Saving, Target};
 
 use super::{Programs, guess};
+use crate::kernels::attention::heads;
 use crate::{DeviceKind, Engine, Precision};
 
 impl Programs {
@@ -19,6 +20,7 @@ impl Programs {
             short_flops: self.short_flops,
             matrix_units,
             half_units,
+            heads: Heads::default(),
             fusion: true,
             workgroups: true,
             saving: Saving::Nothing,
@@ -36,6 +38,8 @@ impl Engine {
     pub fn target(&self) -> Target {
         let caps = self.caps();
         let half_planes = caps.cooperative_matrix && self.precision() == Precision::High;
-        self.model().programs.target(caps.bfloat16_matrix || half_planes, caps.cooperative_matrix)
+        let programs = &self.model().programs;
+        let target = programs.target(caps.bfloat16_matrix || half_planes, caps.cooperative_matrix);
+        Target { heads: heads(self), ..target }
     }
 }

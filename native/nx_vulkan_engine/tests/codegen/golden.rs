@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use nx_vulkan_engine::kernels::attention::{AttentionSpec, AttentionTile, Read};
 use nx_vulkan_engine::kernels::dot::{
     Access, DotSpec, EpilogueSpec, LaneTile, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tile, Tiling,
     VectorTile,
@@ -486,6 +487,33 @@ fn products() {
         };
         kernels.add(name, |l, m| spec.generate(l, m));
     }
+    kernels.compare();
+}
+
+#[test]
+fn attention() {
+    let mut kernels = Kernels::of("attention");
+    // Scaled, and masked by numbers of each batch's keys.
+    let spec = AttentionSpec {
+        dtype: DType::F16,
+        tile: AttentionTile::of(64, 64).unwrap(),
+        batch_rank: 2,
+        reads: smallvec![Read { dtype: DType::F16, along: [true, false, true] }],
+        steps: smallvec![
+            binary(Binary::Multiply, Ref::Input(0), Ref::Constant(DType::F32, 0x3e00_0000), DType::F32),
+            binary(Binary::Add, Ref::Result(0), Ref::Input(1), DType::F32),
+        ],
+        score: Ref::Result(1),
+        scores: DType::F16,
+        coordinates: [2, 3],
+        whole_keys: true,
+        whole_depth: true,
+        whole_width: true,
+        causal: false,
+        factor: None,
+        wide: true,
+    };
+    kernels.add("masked_f16", |l, m| spec.generate(l, m));
     kernels.compare();
 }
 

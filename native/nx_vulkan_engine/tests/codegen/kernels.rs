@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use nx_vulkan_check::Reflection;
+use nx_vulkan_engine::kernels::attention::{AttentionSpec, AttentionTile, Read};
 use nx_vulkan_engine::kernels::dot::{
     Access, DotSpec, EpilogueSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tiling,
 };
@@ -176,6 +177,48 @@ fn kernels_for_matrix_units_are_valid() {
             }
         }
     }
+}
+
+#[test]
+fn kernels_of_attention_are_valid() {
+    let library = Library::builtin().unwrap();
+    let step = |op, args: &[Ref], out| Step { op, args: args.into(), out };
+    let bool_of = |op, a, b| step(Elementwise::Binary(op), &[a, b], DType::U8);
+    for (dtype, causal, [depth, width]) in [DType::F16, DType::Bf16]
+        .into_iter()
+        .flat_map(|t| [true, false].map(|c| (t, c)))
+        .flat_map(|(t, c)| [[64, 64], [96, 128], [128, 128], [40, 24]].map(|sizes| (t, c, sizes)))
+    {
+        let tile = AttentionTile::of(depth, width).unwrap();
+        let spec = AttentionSpec {
+            dtype,
+            tile,
+            batch_rank: u8::from(causal) * 2,
+            reads: smallvec![
+                Read { dtype: DType::U8, along: [causal, true, true] },
+                Read { dtype, along: [false, false, true] },
+                Read { dtype: DType::F32, along: [false; 3] },
+            ],
+            steps: smallvec![
+                bool_of(Binary::GreaterEqual, Ref::Coordinate(2), Ref::Coordinate(3)),
+                bool_of(Binary::LogicalAnd, Ref::Result(0), Ref::Input(1)),
+                step(Elementwise::Binary(Binary::Add), &[Ref::Input(0), Ref::Input(2)], DType::F32),
+                step(Elementwise::Select, &[Ref::Result(1), Ref::Result(2), Ref::Input(3)], DType::F32),
+            ],
+            score: Ref::Result(3),
+            scores: dtype,
+            coordinates: [2, 3],
+            whole_keys: causal,
+            whole_depth: depth == tile.depth(),
+            whole_width: width == tile.width(),
+            causal,
+            factor: None,
+            wide: causal,
+        };
+        check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
+    }
+    assert_eq!(AttentionTile::of(129, 8), None);
+    assert_eq!(AttentionTile::of(8, 129), None);
 }
 
 /// The twin of tanh for devices that fuse fma serves every input: no second path for rare ones.

@@ -1,5 +1,6 @@
 //! Tensor programs: a flat list of instructions in Nx's words. Eager ops are programs of one instruction.
 
+pub mod attention;
 pub mod builder;
 pub mod control;
 pub mod conv;

@@ -3,6 +3,7 @@
 //! `NX_VULKAN_TEST_SEED` repeats a run, `NX_VULKAN_PROGRAMS` says how many random programs each test takes, `NX_VULKAN_PROGRAM` picks
 //! one of them.
 
+mod attention;
 mod deferred;
 mod graphs;
 mod known;

@@ -162,7 +162,8 @@ pub fn computed(op: Elementwise, args: &[(Value, DType)], out: DType) -> Option<
     let integers = args.iter().all(|&(_, t)| t.is_integer());
     let exact = match op {
         Elementwise::AsType => true,
-        Elementwise::Select | Elementwise::Clip => alike,
+        Elementwise::Select => args.iter().skip(1).all(|&(_, t)| t.is_integer() == out.is_integer()),
+        Elementwise::Clip => alike,
         Elementwise::Unary(op) => match op {
             Unary::Abs | Unary::Negate | Unary::Sign | Unary::Ceil | Unary::Floor | Unary::Round => alike,
             Unary::Sqrt => !integers,

@@ -1,5 +1,6 @@
 //! Passes over programs. Each takes a program and gives one with the same outputs; what they may not change is a single bit of them.
 
+mod attention;
 mod cse;
 mod dce;
 mod epilogue;
@@ -22,6 +23,7 @@ mod vectorize_scalars;
 mod windows_to_axes;
 mod workgroup;
 
+pub use attention::Heads;
 pub use fold_constants::computed;
 pub use unstack::MAX_ROWS;
 
@@ -68,6 +70,8 @@ pub struct Target {
     pub matrix_units: bool,
     /// Whether those of f16 and bf16 do.
     pub half_units: bool,
+    /// What attention becomes one kernel.
+    pub heads: Heads,
     /// Whether groups of ops become one kernel each.
     pub fusion: bool,
     /// Whether small loops and runs of small ops become kernels of one workgroup.
@@ -86,6 +90,11 @@ impl Target {
 /// A fused op's body in smaller kernels, none of which has several reductions or does more than reduce.
 pub fn apart(body: &Program, target: &Target) -> Result<Program> {
     checked(fuse::apart(body, target)?)
+}
+
+/// Attention in kernels of its parts.
+pub fn composed(body: &Program, target: &Target) -> Result<Program> {
+    fused(body.clone(), &Target { heads: Heads::default(), ..*target })
 }
 
 /// A fused op's body in kernels as the target says.
@@ -171,6 +180,7 @@ fn guarded(mut program: Program, target: &Target) -> Result<Program> {
 
 fn fused(mut program: Program, target: &Target) -> Result<Program> {
     nested(&mut program, |program| fused(program, target))?;
+    program = checked(attention::run(&program, target)?)?;
     program = halves_to_choice::run(&windows_to_axes::run(&program)?)?;
     program = checked(dce::run(&cse::run(&program)?)?)?;
     program = checked(fuse::run(&program, target)?)?;

@@ -1,0 +1,380 @@
+//! Attention in one kernel beside f64 and beside kernels of its parts.
+
+use nx_vulkan_engine::kernels::attention;
+use nx_vulkan_engine::program::ops::Class;
+use nx_vulkan_engine::program::passes::{Heads, Target, optimize};
+use nx_vulkan_engine::program::{Builder, Instruction, Op, Operand, Program, Reduction};
+use nx_vulkan_engine::reference::{self, Array};
+use nx_vulkan_engine::{Compile, DType, Executable, Tensor, Type, Value, eager};
+
+use super::{download, engine, gpu, upload};
+use crate::common::{self, Rng};
+
+/// What is done to scores; the last number is the least finite one of their type.
+type Masked = fn(&Builder, Operand, &Case, f64) -> Operand;
+
+/// An operand of the steps on scores: its type, if it is not that of the attention, and its shape.
+type Other = (Option<DType>, fn(&Case) -> Vec<u64>);
+
+struct Case {
+    name: &'static str,
+    /// Batches and heads.
+    heads: [u64; 2],
+    rows: u64,
+    keys: u64,
+    depth: u64,
+    width: u64,
+    /// How large queries and keys are.
+    scale: f64,
+    /// Operands beside queries, keys and values, with their types; none is that of the attention.
+    others: &'static [Other],
+    scores: Masked,
+}
+
+const PLAIN: Case = Case {
+    name: "plain",
+    heads: [2, 3],
+    rows: 40,
+    keys: 64,
+    depth: 64,
+    width: 64,
+    scale: 1.0,
+    others: &[],
+    scores: |b, s, case, _| b.multiply(s, 1.0 / (case.depth as f64).sqrt()),
+};
+
+fn scaled(b: &Builder, s: Operand, case: &Case) -> Operand {
+    b.multiply(s, 1.0 / (case.depth as f64).sqrt())
+}
+
+/// Whether a key is no later than the row of a query.
+fn visible(b: &Builder, case: &Case) -> Operand {
+    let shape = [1, 1, case.rows, case.keys];
+    b.greater_equal(b.iota(DType::S32, &shape, Some(2)), b.iota(DType::S32, &shape, Some(3)))
+}
+
+fn cases() -> Vec<Case> {
+    let keys_of: fn(&Case) -> Vec<u64> = |case| vec![case.heads[0], 1, 1, case.keys];
+    let all_of: fn(&Case) -> Vec<u64> = |case| vec![case.heads[0], case.heads[1], case.rows, case.keys];
+    let pairs_of: fn(&Case) -> Vec<u64> = |case| vec![case.rows, case.keys];
+    let bias_of: fn(&Case) -> Vec<u64> = |case| vec![case.heads[1], case.rows, case.keys];
+    let (mask, float) = (Some(DType::U8), None);
+    let of_keys: &'static [_] = Box::leak(Box::new([(mask, keys_of)]));
+    let of_pairs: &'static [_] = Box::leak(Box::new([(mask, pairs_of)]));
+    let of_all: &'static [_] = Box::leak(Box::new([(mask, all_of)]));
+    let of_both: &'static [_] = Box::leak(Box::new([(mask, keys_of), (float, bias_of)]));
+    let mut all = vec![
+        PLAIN,
+        Case { name: "one head", heads: [1, 1], rows: 160, keys: 96, ..PLAIN },
+        Case { name: "many rows", heads: [1, 2], rows: 300, keys: 96, ..PLAIN },
+        Case { name: "197 of everything", heads: [1, 2], rows: 197, keys: 197, ..PLAIN },
+        Case { name: "few keys", rows: 130, keys: 5, ..PLAIN },
+        Case { name: "33 keys", rows: 16, keys: 33, ..PLAIN },
+        Case { name: "large scores", rows: 64, keys: 100, scale: 6.0, ..PLAIN },
+        Case { name: "unscaled", rows: 20, keys: 40, scale: 3.0, scores: |_, s, _, _| s, ..PLAIN },
+        Case {
+            name: "causal",
+            heads: [2, 1],
+            rows: 150,
+            keys: 150,
+            scores: |b, s, case, _| b.select(visible(b, case), scaled(b, s, case), f64::NEG_INFINITY),
+            ..PLAIN
+        },
+        Case {
+            name: "causal, fewer keys",
+            heads: [2, 1],
+            rows: 90,
+            keys: 37,
+            scores: |b, s, case, _| b.select(visible(b, case), scaled(b, s, case), f64::NEG_INFINITY),
+            ..PLAIN
+        },
+        Case {
+            name: "causal by a sum",
+            heads: [2, 1],
+            rows: 70,
+            keys: 128,
+            scores: |b, s, case, least| {
+                let (zero, least) = (b.number(b.ty(s).dtype, 0.0), b.number(b.ty(s).dtype, least));
+                b.add(scaled(b, s, case), b.select(visible(b, case), zero, least))
+            },
+            ..PLAIN
+        },
+        Case {
+            name: "keys that are masked, some rows wholly",
+            heads: [3, 2],
+            rows: 33,
+            keys: 50,
+            others: of_keys,
+            scores: |b, s, case, least| {
+                let (zero, least) = (b.number(b.ty(s).dtype, 0.0), b.number(b.ty(s).dtype, least));
+                b.add(scaled(b, s, case), b.select(Operand::Input(3), zero, least))
+            },
+            ..PLAIN
+        },
+        Case {
+            name: "pairs that are masked by -Inf, some rows wholly",
+            rows: 33,
+            keys: 50,
+            others: of_pairs,
+            scores: |b, s, case, _| b.select(Operand::Input(3), scaled(b, s, case), f64::NEG_INFINITY),
+            ..PLAIN
+        },
+        Case {
+            name: "a mask of all scores",
+            rows: 20,
+            keys: 70,
+            others: of_all,
+            scores: |b, s, case, _| b.select(Operand::Input(3), scaled(b, s, case), -30.0),
+            ..PLAIN
+        },
+        Case {
+            name: "a bias of heads, a soft cap and masked keys",
+            rows: 45,
+            keys: 64,
+            others: of_both,
+            scores: |b, s, case, least| {
+                let biased = b.add(scaled(b, s, case), Operand::Input(4));
+                b.select(Operand::Input(3), b.multiply(b.tanh(b.divide(biased, 5.0)), 5.0), least)
+            },
+            ..PLAIN
+        },
+    ];
+    for (depth, width) in [(8, 8), (16, 24), (40, 64), (80, 80), (96, 72), (128, 128), (72, 128), (64, 128)] {
+        all.push(Case { name: "other sizes", heads: [1, 2], rows: 50, keys: 45, depth, width, ..PLAIN });
+    }
+    all
+}
+
+/// How operands lie, and in which type the softmax is computed.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    /// Heads between the positions and the elements, as Bumblebee has them.
+    inner_heads: bool,
+    softmax: Option<DType>,
+    /// Whether sums are inverted first, as Axon does.
+    inverse: bool,
+}
+
+fn shapes(case: &Case, way: Way) -> [Vec<u64>; 3] {
+    let [batch, heads] = case.heads;
+    [(case.rows, case.depth), (case.keys, case.depth), (case.keys, case.width)].map(|(n, d)| match way.inner_heads {
+        true => vec![batch, n, heads, d],
+        false => vec![batch, heads, n, d],
+    })
+}
+
+/// The program in a type, and what its inputs are.
+fn program(case: &Case, way: Way, dtype: DType, least: f64) -> Program {
+    let b = Builder::new();
+    let mut factors = shapes(case, way).map(|shape| b.input(dtype, &shape));
+    case.others.iter().for_each(|(own, shape)| {
+        b.input(own.unwrap_or(dtype), &shape(case));
+    });
+    if way.inner_heads {
+        factors = factors.map(|factor| b.transpose(factor, &[0, 2, 1, 3]));
+    }
+    let [q, k, v] = factors;
+    let products = b.dot_axes([q, k], [&[3], &[3]], [&[0, 1], &[0, 1]]);
+    let mut scores = (case.scores)(&b, products, case, least);
+    if let Some(wide) = way.softmax.filter(|_| dtype != DType::F64) {
+        scores = b.as_type(scores, wide);
+    }
+    let exp = b.exp(b.subtract(scores, b.reduce(Reduction::Max, scores, &[3], true)));
+    let sum = b.reduce(Reduction::Sum, exp, &[3], true);
+    let weights = if way.inverse { b.multiply(b.divide(1.0, sum), exp) } else { b.divide(exp, sum) };
+    let weights = b.as_type(weights, dtype);
+    let results = b.dot_axes([weights, v], [&[3], &[2]], [&[0, 1], &[0, 1]]);
+    b.finish(&[results]).unwrap()
+}
+
+fn least(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => -65504.0,
+        DType::Bf16 => -3.3895313892515355e38,
+        // Takes in what is added to it, as the others do.
+        _ => -1e30,
+    }
+}
+
+fn inputs(program: &Program, case: &Case, rng: &mut Rng) -> Vec<Array> {
+    let uniform = |rng: &mut Rng| rng.below(1 << 20) as f64 / f64::from(1 << 19) - 1.0;
+    let normal = |rng: &mut Rng| (0..6).map(|_| uniform(rng)).sum::<f64>() / 2f64.sqrt();
+    let array = |(k, ty): (usize, &Type)| {
+        let one = |_| match ty.dtype {
+            DType::U8 => Value::Int((rng.below(3) > 0).into()),
+            _ => Value::Float(normal(rng) * if k < 2 { case.scale } else { 1.0 }),
+        };
+        let mut values: Vec<Value> = (0..ty.elements()).map(one).collect();
+        // One row of the mask is all zeros.
+        if ty.dtype == DType::U8 {
+            values.iter_mut().take(case.keys as usize).for_each(|value| *value = Value::Int(0));
+        }
+        Array::new(ty, values)
+    };
+    program.inputs.iter().enumerate().map(array).collect()
+}
+
+fn in_f64(arrays: &[Array]) -> Vec<Array> {
+    let wide = |a: &Array| match a.ty.dtype {
+        DType::U8 => a.clone(),
+        _ => Array::new(&Type::new(DType::F64, &a.ty.shape), a.values.iter().copied()),
+    };
+    arrays.iter().map(wide).collect()
+}
+
+fn reals(array: &Array) -> Vec<f64> {
+    array.values.iter().map(|value| value.real()).collect()
+}
+
+/// Results of a program that runs as the device has it best, in memory that is full of NaN before.
+fn compiled(program: &Program, inputs: &[Array]) -> Vec<f64> {
+    let poison = vec![0xff; 1 << 20];
+    drop(Tensor::from_nx_bytes(engine(), &Type::new(DType::U8, &[1 << 20]), &poison).unwrap());
+    let executable = Executable::compile(engine(), program.clone()).unwrap();
+    reals(&download(&executable.run(&upload(inputs), Compile::Allowed).unwrap())[0])
+}
+
+/// Results in f64, and the same of absolute values, which a row of values has behind its own for that.
+fn exact(case: &Case, way: Way, inputs: &[Array]) -> [Vec<f64>; 2] {
+    let both = Case { width: 2 * case.width, ..*case };
+    let mut inputs = in_f64(inputs);
+    let width = case.width as usize;
+    let with_sizes = |row: &[Value]| {
+        let sizes: Vec<Value> = row.iter().map(|value| Value::Float(value.real().abs())).collect();
+        [row, &sizes].concat()
+    };
+    inputs[2] = Array {
+        ty: Type::new(DType::F64, &shapes(&both, way)[2]),
+        values: inputs[2].values.chunks(width).flat_map(with_sizes).collect(),
+    };
+    let results = reals(&reference::run(&program(&both, way, DType::F64, least(DType::F64)), &inputs).unwrap()[0]);
+    let half = |from: usize| results.chunks(2 * width).flat_map(|row| row[from..from + width].to_vec()).collect();
+    [half(0), half(width)]
+}
+
+fn composed(program: &Program, inputs: &[Array]) -> Vec<f64> {
+    reals(&download(&eager::run_program(engine(), program, &upload(inputs)).unwrap())[0])
+}
+
+#[test]
+fn attention_is_as_exact_as_one_rounding_of_weights_and_results() {
+    let mut rng = Rng(11);
+    for dtype in [DType::F16, DType::Bf16] {
+        let has_kernel = attention::takes(engine(), dtype, Compile::Allowed).unwrap();
+        if !has_kernel {
+            eprintln!("no attention of {dtype}: {}", engine().info());
+        }
+        let epsilon = if dtype == DType::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) };
+        for (case, inner_heads) in cases().iter().zip([true, false].into_iter().cycle()) {
+            let way = Way { inner_heads, softmax: inner_heads.then_some(DType::F32), inverse: case.rows % 4 != 0 };
+            let what = format!("{dtype} {} {way:?} {} x {}", case.name, case.depth, case.width);
+            let program_of = |dtype| program(case, way, dtype, least(dtype));
+            let narrow = program_of(dtype);
+            let given = inputs(&narrow, case, &mut rng);
+            let [want, size] = exact(case, way, &given);
+            let errors = |got: &[f64]| -> f64 {
+                let error = |((got, want), size): ((&f64, &f64), &f64)| match (got.is_nan(), want.is_nan()) {
+                    (true, true) => 0.0,
+                    (false, false) => (got - want).abs() / (epsilon * size.max(1e-3)),
+                    _ => f64::INFINITY,
+                };
+                got.iter().zip(&want).zip(&size).map(error).fold(0.0, f64::max)
+            };
+            let got = errors(&compiled(&narrow, &given));
+            let parts = errors(&composed(&narrow, &given));
+            if !has_kernel {
+                // Scores are rounded, too.
+                assert!(got.is_finite() && got <= parts * 1.01, "{what}: {got} and {parts}");
+                continue;
+            }
+            let kernels = optimize(narrow.clone(), &engine().target()).unwrap();
+            assert!(is_joined(&kernels), "{what}: {kernels}");
+            let alone = errors(&composed(&kernels, &given));
+            assert_eq!(alone, got, "{what}: an executable runs something else");
+            // One for each weight and one for the result, and what exponentials of f32 add.
+            assert!(got <= 2.01, "{what}: {got} times {epsilon}, and {parts} by parts");
+            assert!(got <= parts.max(1.5), "{what}: {got} and {parts}");
+        }
+    }
+    common::assert_valid(engine());
+}
+
+#[test]
+fn a_nan_and_infinities_stay_where_they_belong() {
+    let mut rng = Rng(12);
+    let case = Case { rows: 24, keys: 40, heads: [1, 2], ..PLAIN };
+    let way = Way { inner_heads: false, softmax: None, inverse: false };
+    for dtype in [DType::F16, DType::Bf16] {
+        // Which operand, at which element of head 0, and what.
+        for (operand, at, value) in [
+            (0, 5 * 64 + 3, f64::NAN),
+            (0, 7 * 64, f64::INFINITY),
+            (1, 9 * 64 + 1, f64::NAN),
+            (1, 11 * 64 + 2, f64::NEG_INFINITY),
+            (2, 39 * 64 + 5, f64::INFINITY),
+            (2, 13 * 64 + 7, f64::NAN),
+        ] {
+            let narrow = program(&case, way, dtype, least(dtype));
+            let mut given = inputs(&narrow, &case, &mut rng);
+            given[operand].values[at] = Value::Float(value);
+            let [want, _] = exact(&case, way, &given);
+            let got = compiled(&narrow, &given);
+            for (k, (got, want)) in got.iter().zip(&want).enumerate() {
+                let same =
+                    if want.is_finite() { (got - want).abs() < 0.05 } else { got.to_string() == want.to_string() };
+                assert!(same, "{dtype} operand {operand} is {value} at {at}: result {k} is {got}, not {want}");
+            }
+        }
+    }
+}
+
+/// Whether both products are in one kernel, behind at most one that makes numbers of a mask.
+fn is_joined(program: &Program) -> bool {
+    let kernels: Vec<_> = program.instructions.iter().filter(|i| i.op.class() == Class::Kernel).collect();
+    let products = |i: &Instruction| match &i.op {
+        Op::Fused(body) => body.instructions.iter().filter(|i| matches!(i.op, Op::Dot { .. })).count(),
+        _ => 0,
+    };
+    let others = program.instructions.iter().any(|i| matches!(i.op.class(), Class::Product | Class::Reduction));
+    kernels.len() <= 2 && !others && kernels.last().is_some_and(|last| products(last) == 2)
+}
+
+/// A device that has all of it.
+fn target() -> Target {
+    let heads = Heads { f16: true, bf16: true, max_depth: 128, together: 8, min_rows: 16 };
+    Target { heads, ..gpu() }
+}
+
+#[test]
+fn attention_is_one_kernel_where_nothing_else_reads_its_parts() {
+    for case in cases() {
+        for inner_heads in [true, false] {
+            let softmax = (case.rows % 2 == 0).then_some(DType::F32);
+            let way = Way { inner_heads, softmax, inverse: inner_heads };
+            let narrow = program(&case, way, DType::Bf16, least(DType::Bf16));
+            let left = optimize(narrow, &target()).unwrap();
+            assert!(is_joined(&left), "{}: {left}", case.name);
+        }
+    }
+    let narrow = program(&PLAIN, Way { inner_heads: false, softmax: None, inverse: false }, DType::Bf16, 0.0);
+    let products = |program: &Program, target: &Target| is_joined(&optimize(program.clone(), target).unwrap());
+    assert!(products(&narrow, &target()));
+    assert!(!products(&narrow, &gpu()), "a device without such kernels");
+    // The scores, or the weights, are results too.
+    for result in [0, narrow.instructions.len() - 2] {
+        let mut program = narrow.clone();
+        program.outputs.push(Operand::Result(result as u32));
+        assert!(!products(&program, &target()), "{result} is a result");
+    }
+    for case in [
+        Case { rows: 15, ..PLAIN },
+        Case { depth: 136, ..PLAIN },
+        Case { width: 136, ..PLAIN },
+        Case { width: 63, ..PLAIN },
+    ] {
+        let program = program(&case, Way { inner_heads: true, softmax: None, inverse: false }, DType::F16, 0.0);
+        assert!(!products(&program, &target()), "{} x {} x {}", case.rows, case.depth, case.width);
+    }
+    let wide = program(&PLAIN, Way { inner_heads: false, softmax: None, inverse: false }, DType::F32, 0.0);
+    assert!(!products(&wide, &target()));
+}

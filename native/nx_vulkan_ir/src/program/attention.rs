@@ -1,0 +1,451 @@
+//! Bodies of fused ops that are attention: the product of queries and keys, elementwise steps on it (the scores), a softmax of each of
+//! its rows, and the product of that with values.
+
+use smallvec::SmallVec;
+
+use super::fused::{Load, Made, Plan};
+use super::op::Axes;
+use super::step::{Ref, Step};
+use super::{Binary, Elementwise, Instruction, Op, Operand, Program, Reduction, Unary};
+use crate::{DType, Type};
+
+/// Operands of the steps on scores: each takes an address and strides among the kernel's parameters.
+const MAX_LOADS: usize = 8;
+
+/// What attention computes: `softmax(steps(query key^T)) value` for every batch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attention {
+    /// Queries of which each row gives a row of results, keys and values.
+    pub factors: [Factor; 3],
+    /// Batch axes, then rows of queries and rows of keys.
+    pub space: Vec<u64>,
+    /// Elements that are contracted for a score.
+    pub depth: u64,
+    /// Elements of a row of values.
+    pub width: u64,
+    /// Operands of the body, seen with the shape of the scores.
+    pub loads: Vec<Load>,
+    /// Input 0 is the product, those after it are `loads`. Coordinates are those of rows and keys alone. Floats of 16 bits are
+    /// not rounded to, but f32.
+    pub steps: SmallVec<[Step; 1]>,
+    /// The score.
+    pub score: Ref,
+    /// The type of scores.
+    pub scores: DType,
+    /// Whether keys behind the row of a query have no weight, so that they need not be looked at.
+    pub causal: bool,
+    /// The positive number that products are multiplied with, where nothing else makes scores of them, but for what `causal` says.
+    pub factor: Option<f32>,
+}
+
+/// An operand of the body: batches of matrices.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Factor {
+    /// The operand of the body.
+    pub operand: u32,
+    /// Axes that are batches, in the order of the scores' axes.
+    pub batch: Axes,
+    /// The axis of rows.
+    pub rows: usize,
+    /// The axis of a row's elements.
+    pub columns: usize,
+}
+
+impl Attention {
+    /// What a body computes, if that is attention.
+    pub fn of(body: &Program) -> Option<Attention> {
+        let is_dot = |i: &Instruction| matches!(i.op, Op::Dot { .. });
+        let last = body.instructions.len().checked_sub(1)?;
+        let product = body.instructions.iter().position(is_dot)?;
+        let others = body.instructions.iter().enumerate().filter(|(at, i)| is_dot(i) && *at != product);
+        let (1, true) = (others.count(), is_dot(&body.instructions[last])) else { return None };
+        if body.instructions.iter().any(|i| i.outs.len() != 1) || body.outputs != [Operand::Result(last as u32)] {
+            return None;
+        }
+        let of_scores = Sides::of(body, product)?;
+        let of_values = Sides::of(body, last)?;
+        let Operand::Result(weights) = of_values.operands[0] else { return None };
+        let [query, key, value] = [of_scores.operands[0], of_scores.operands[1], of_values.operands[1]];
+        let rank = body.instructions[product].outs[0].shape.len();
+        // Weights are batches of rows along the keys.
+        let batches: Axes = (0..rank - 2).collect();
+        if of_values.batch[0] != batches || of_values.contract[0] != rank - 1 || of_values.free[0] != rank - 2 {
+            return None;
+        }
+        let factor = |operand: Operand, batch: &Axes, rows: usize, columns: usize| match operand {
+            Operand::Input(operand) => Some(Factor { operand, batch: batch.clone(), rows, columns }),
+            Operand::Result(_) => None,
+        };
+        let factors = [
+            factor(query, &of_scores.batch[0], of_scores.free[0], of_scores.contract[0])?,
+            factor(key, &of_scores.batch[1], of_scores.free[1], of_scores.contract[1])?,
+            factor(value, &of_values.batch[1], of_values.contract[1], of_values.free[1])?,
+        ];
+        let (plan, place) = between(body, product, last, weights)?;
+        let softmax = Softmax::of(&plan, place)?;
+        let size = |k: usize, axis: usize| body.inputs.get(factors[k].operand as usize)?.shape.get(axis).copied();
+        let (depth, width) = (size(0, factors[0].columns)?, size(2, factors[2].columns)?);
+        let mut loads = plan.loads;
+        loads.remove(place);
+        if loads.len() > MAX_LOADS || loads.iter().any(|load| load.bounded) {
+            return None;
+        }
+        let seen = Seen { steps: &softmax.steps, rank };
+        let causal = seen.is_causal(softmax.score);
+        let factor = seen.factor(softmax.score);
+        let Softmax { steps, score, scores } = softmax;
+        Some(Attention {
+            factors,
+            space: plan.space.to_vec(),
+            depth,
+            width,
+            loads,
+            steps,
+            score,
+            scores,
+            causal,
+            factor,
+        })
+    }
+
+    /// Rows of queries in each batch.
+    pub fn rows(&self) -> u64 {
+        self.space[self.space.len() - 2]
+    }
+
+    /// Keys in each batch.
+    pub fn keys(&self) -> u64 {
+        self.space[self.space.len() - 1]
+    }
+
+    /// Batches.
+    pub fn batches(&self) -> u64 {
+        self.space[..self.space.len() - 2].iter().product()
+    }
+}
+
+/// The operands of a product of matrices with one free and one contracted axis each.
+struct Sides {
+    operands: [Operand; 2],
+    batch: [Axes; 2],
+    contract: [usize; 2],
+    free: [usize; 2],
+}
+
+impl Sides {
+    fn of(body: &Program, at: usize) -> Option<Sides> {
+        let instruction = &body.instructions[at];
+        let Op::Dot { contract_a, batch_a, contract_b, batch_b } = &instruction.op else { return None };
+        let [a, b] = *instruction.operands.as_slice() else { return None };
+        let side = |operand: Operand, batch: &Axes, contract: &Axes| {
+            let rank = body.type_of(operand)?.shape.len();
+            let mut free = (0..rank).filter(|axis| !batch.contains(axis) && !contract.contains(axis));
+            match (contract.as_slice(), free.next(), free.next()) {
+                (&[contract], Some(free), None) => Some((contract, free)),
+                _ => None,
+            }
+        };
+        let (a_contract, a_free) = side(a, batch_a, contract_a)?;
+        let (b_contract, b_free) = side(b, batch_b, contract_b)?;
+        Some(Sides {
+            operands: [a, b],
+            batch: [batch_a.clone(), batch_b.clone()],
+            contract: [a_contract, b_contract],
+            free: [a_free, b_free],
+        })
+    }
+}
+
+/// What lies between both products, over the space of the scores, and which of its loads the first one is.
+fn between(body: &Program, product: usize, last: usize, weights: u32) -> Option<(Plan, usize)> {
+    let own = body.inputs.len() as u32;
+    let mut program = Program { inputs: body.inputs.clone(), ..Program::default() };
+    let ty: &Type = &body.instructions[product].outs[0];
+    program.inputs.push(ty.clone());
+    let moved = |o: &Operand| match *o {
+        Operand::Result(r) if r as usize == product => Operand::Input(own),
+        Operand::Result(r) if r as usize > product => Operand::Result(r - 1),
+        other => other,
+    };
+    let inner = body.instructions[..last].iter().enumerate().filter(|(at, _)| *at != product);
+    program.instructions =
+        inner.map(|(_, i)| Instruction { operands: i.operands.iter().map(moved).collect(), ..i.clone() }).collect();
+    program.outputs.push(moved(&Operand::Result(weights)));
+    let plan = Plan::of(&program).ok()?;
+    let mut places = (0..plan.loads.len()).filter(|&k| plan.loads[k].operand == own);
+    let (place, None) = (places.next()?, places.next()) else { return None };
+    let is_along_keys = plan.axes.as_slice() == [ty.shape.len() - 1];
+    let is_whole = plan.space == ty.shape && plan.loads[place].views.is_empty();
+    let [store] = plan.stores.as_slice() else { return None };
+    (is_along_keys && is_whole && !store.row && store.ty.shape == ty.shape).then_some((plan, place))
+}
+
+/// The scores of a plan that computes their softmax along rows.
+struct Softmax {
+    steps: SmallVec<[Step; 1]>,
+    score: Ref,
+    scores: DType,
+}
+
+impl Softmax {
+    /// Of a plan whose input `place` is the product.
+    fn of(plan: &Plan, place: usize) -> Option<Softmax> {
+        let made = |r: Ref| match r {
+            Ref::Result(k) => plan.values.get(usize::from(k)).map(|value| &value.made),
+            _ => None,
+        };
+        let step = |r: Ref| match made(r) {
+            Some(Made::Step(step)) => Some(step),
+            _ => None,
+        };
+        // Casts between floats make no difference to what is not rounded.
+        let uncast = |mut r: Ref| {
+            while let Some(Step { op: Elementwise::AsType, args, out }) = step(r)
+                && let [of] = args.as_slice()
+                && is_held(*out)
+                && is_held(plan.dtype(*of))
+            {
+                r = *of;
+            }
+            r
+        };
+        let binary = |r: Ref, op: Binary| match step(uncast(r)) {
+            Some(Step { op: Elementwise::Binary(found), args, out }) if *found == op && is_held(*out) => {
+                match args.as_slice() {
+                    &[a, b] => Some((uncast(a), uncast(b))),
+                    _ => None,
+                }
+            }
+            _ => None,
+        };
+        let reduced = |r: Ref, kind: Reduction| match made(r) {
+            Some(Made::Reduction { reduction, of, .. }) if *reduction == kind => Some(uncast(*of)),
+            _ => None,
+        };
+        let is_one = |r: Ref| number(r) == Some(1.0);
+        let inverse = |r: Ref| binary(r, Binary::Divide).filter(|(one, _)| is_one(*one)).map(|(_, sum)| sum);
+        let weights = plan.stores.first()?.value;
+        let (exponential, sum) = binary(weights, Binary::Divide).or_else(|| {
+            let (a, b) = binary(weights, Binary::Multiply)?;
+            inverse(a).map(|sum| (b, sum)).or_else(|| inverse(b).map(|sum| (a, sum)))
+        })?;
+        let Some(Step { op: Elementwise::Unary(Unary::Exp), args, .. }) = step(exponential) else { return None };
+        let (score, largest) = binary(*args.first()?, Binary::Subtract)?;
+        if reduced(sum, Reduction::Sum)? != exponential || reduced(largest, Reduction::Max)? != score {
+            return None;
+        }
+        let scores = plan.dtype(score);
+        if !is_held(scores) {
+            return None;
+        }
+        let (steps, score) = Steps { plan, place, steps: SmallVec::new(), known: Vec::new() }.of(score)?;
+        Some(Softmax { steps, score, scores })
+    }
+}
+
+/// Floats of which f32 holds all.
+fn is_held(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::Bf16 | DType::F32)
+}
+
+/// The steps that lead to a value of a plan, without reductions, and with f32 in the place of floats of 16 bits.
+struct Steps<'a> {
+    plan: &'a Plan,
+    place: usize,
+    steps: SmallVec<[Step; 1]>,
+    /// Where values of the plan are among `steps`.
+    known: Vec<(u8, Ref)>,
+}
+
+impl Steps<'_> {
+    fn of(mut self, value: Ref) -> Option<(SmallVec<[Step; 1]>, Ref)> {
+        let value = self.moved(value)?;
+        Some((self.steps, value))
+    }
+
+    fn moved(&mut self, r: Ref) -> Option<Ref> {
+        let keys = self.plan.space.len() - 1;
+        match r {
+            Ref::Input(k) if usize::from(k) == self.place => Some(Ref::Input(0)),
+            Ref::Input(k) if usize::from(k) < self.place => Some(Ref::Input(k + 1)),
+            Ref::Coordinate(axis) if usize::from(axis) + 1 < keys => None,
+            Ref::Linear => None,
+            Ref::Result(k) => {
+                if let Some((_, at)) = self.known.iter().find(|(known, _)| *known == k) {
+                    return Some(*at);
+                }
+                let Made::Step(step) = &self.plan.values.get(usize::from(k))?.made else { return None };
+                let args: SmallVec<[Ref; 3]> = step.args.iter().map(|&arg| self.moved(arg)).collect::<Option<_>>()?;
+                // The sign of a zero makes no difference to a score.
+                if step.op == Elementwise::Binary(Binary::Add)
+                    && let Some(zero) = args.iter().position(|&arg| number(arg) == Some(0.0))
+                {
+                    return args.get(1 - zero).copied();
+                }
+                let out = if is_held(step.out) { DType::F32 } else { step.out };
+                self.steps.push(Step { op: step.op, args, out });
+                let at = Ref::Result(u8::try_from(self.steps.len() - 1).ok()?);
+                self.known.push((k, at));
+                Some(at)
+            }
+            Ref::Input(_) | Ref::Coordinate(_) | Ref::Constant(..) => Some(r),
+        }
+    }
+}
+
+/// What steps on products do; rows and keys are the last axes of `rank`.
+struct Seen<'a> {
+    steps: &'a [Step],
+    rank: usize,
+}
+
+impl Seen<'_> {
+    fn step(&self, r: Ref) -> Option<&Step> {
+        match r {
+            Ref::Result(k) => self.steps.get(usize::from(k)),
+            _ => None,
+        }
+    }
+
+    /// Which axis a value counts.
+    fn coordinate(&self, mut r: Ref) -> Option<usize> {
+        while let Some(Step { op: Elementwise::AsType, args, out }) = self.step(r)
+            && out.is_integer()
+        {
+            r = args[0];
+        }
+        match r {
+            Ref::Coordinate(axis) => Some(usize::from(axis)),
+            _ => None,
+        }
+    }
+
+    /// Whether a value says that a key is not behind the row of a query.
+    fn is_visible(&self, r: Ref) -> bool {
+        let Some(Step { op: Elementwise::Binary(op), args, .. }) = self.step(r) else { return false };
+        let axes = [args[0], args[1]].map(|arg| self.coordinate(arg));
+        match op {
+            Binary::GreaterEqual => axes == [Some(self.rank - 2), Some(self.rank - 1)],
+            Binary::LessEqual => axes == [Some(self.rank - 1), Some(self.rank - 2)],
+            Binary::LogicalAnd if is_true(args[0]) => self.is_visible(args[1]),
+            Binary::LogicalAnd if is_true(args[1]) => self.is_visible(args[0]),
+            _ => false,
+        }
+    }
+
+    /// What scores are of keys that are not behind the row of a query, where they are -Inf, or a number near that, of others.
+    fn visible(&self, r: Ref) -> Option<Ref> {
+        let Some(Step { op: Elementwise::Select, args, .. }) = self.step(r) else { return None };
+        let is_least = matches!(number(args[2]), Some(least) if least < -3e38);
+        (self.is_visible(args[0]) && is_least).then_some(args[1])
+    }
+
+    /// Whether no weight is left of keys behind the row of a query. Key 0 is behind none.
+    fn is_causal(&self, score: Ref) -> bool {
+        match self.step(score) {
+            Some(Step { op: Elementwise::Binary(Binary::Add), args, .. }) => {
+                args.iter().any(|&arg| self.visible(arg).is_some())
+            }
+            _ => self.visible(score).is_some(),
+        }
+    }
+
+    /// The number that a score is a multiple of the product by.
+    fn factor(&self, score: Ref) -> Option<f32> {
+        let product = match self.step(score) {
+            Some(Step { op: Elementwise::Binary(Binary::Add), args, .. }) => {
+                let is_mask = |&arg: &Ref| self.visible(arg).and_then(number) == Some(0.0);
+                let mask = args.iter().position(is_mask)?;
+                *args.get(1 - mask)?
+            }
+            _ => self.visible(score).unwrap_or(score),
+        };
+        let factor = match self.step(product) {
+            Some(Step { op: Elementwise::Binary(op), args, .. }) => match (op, args.as_slice()) {
+                (Binary::Multiply, &[Ref::Input(0), by] | &[by, Ref::Input(0)]) => number(by)?,
+                (Binary::Divide, &[Ref::Input(0), by]) => 1.0 / number(by)?,
+                _ => return None,
+            },
+            _ => (product == Ref::Input(0)).then_some(1.0)?,
+        };
+        FACTORS.contains(&factor).then_some(factor)
+    }
+}
+
+/// Numbers by which a score may be a multiple of a product, so that neither is too large or too small for f32.
+const FACTORS: std::ops::RangeInclusive<f32> = 1e-6..=1.0;
+
+/// Whether a constant is not zero.
+fn is_true(r: Ref) -> bool {
+    matches!(r, Ref::Constant(dtype, bits) if dtype.is_integer() && bits != 0)
+}
+
+/// The number that a constant is.
+fn number(r: Ref) -> Option<f32> {
+    match r {
+        Ref::Constant(dtype, bits) if is_held(dtype) => Some(f32::from_bits(bits as u32)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::program::Builder;
+
+    /// What is done to scores of 24 queries and keys, and what that is seen as: a factor, and whether it is causal.
+    type Case = (&'static str, fn(&Builder, Operand) -> Operand, Option<f32>, bool);
+
+    fn visible(b: &Builder) -> Operand {
+        let count = |axis| b.iota(DType::S64, &[24, 24], Some(axis));
+        b.greater_equal(count(0), count(1))
+    }
+
+    fn numbers(b: &Builder, least: f64) -> [Operand; 2] {
+        [0.0, least].map(|x| b.number(DType::F32, x))
+    }
+
+    #[test]
+    fn scores_are_seen_as_multiples_of_products_and_as_causal() {
+        const LEAST: f64 = -3.4028234663852886e38;
+        let cases: [Case; 12] = [
+            ("nothing", |_, s| s, Some(1.0), false),
+            ("a factor", |b, s| b.multiply(s, 0.125), Some(0.125), false),
+            ("a factor first", |b, s| b.multiply(0.125, s), Some(0.125), false),
+            ("a quotient", |b, s| b.divide(s, 8.0), Some(0.125), false),
+            ("a negative factor", |b, s| b.multiply(s, -0.125), None, false),
+            ("a large factor", |b, s| b.multiply(s, 16.0), None, false),
+            ("a zero is added", |b, s| b.add(b.multiply(s, 0.5), 0.0), Some(0.5), false),
+            ("-Inf behind", |b, s| b.select(visible(b), b.divide(s, 4.0), f64::NEG_INFINITY), Some(0.25), true),
+            ("-5 behind", |b, s| b.select(visible(b), s, -5.0), None, false),
+            ("-Inf before", |b, s| b.select(b.greater(visible(b), 0.5), s, f64::NEG_INFINITY), None, false),
+            (
+                "the least number is added behind",
+                |b, s| {
+                    let [zero, least] = numbers(b, LEAST);
+                    let mask = b.logical_and(b.constant(DType::U8, crate::program::op::Scalar::Int(1)), visible(b));
+                    b.add(b.multiply(s, 0.125), b.select(mask, zero, least))
+                },
+                Some(0.125),
+                true,
+            ),
+            ("a soft cap", |b, s| b.select(visible(b), b.tanh(b.multiply(s, 0.125)), LEAST), None, true),
+        ];
+        for (name, scores, factor, causal) in cases {
+            let b = Builder::new();
+            let [q, k, v] = [(); 3].map(|()| b.input(DType::F32, &[3, 24, 16]));
+            let scores = scores(&b, b.dot_axes([q, k], [&[2], &[2]], [&[0], &[0]]));
+            let exp = b.exp(b.subtract(scores, b.reduce(Reduction::Max, scores, &[2], true)));
+            let weights = b.divide(exp, b.reduce(Reduction::Sum, exp, &[2], true));
+            let out = b.dot_axes([weights, v], [&[2], &[1]], [&[0], &[0]]);
+            let mut body = b.finish(&[out]).unwrap();
+            // Fused bodies end with the second product, and hold what makes masks before the first.
+            body.outputs = vec![Operand::Result(body.instructions.len() as u32 - 1)];
+            let found = Attention::of(&body).unwrap_or_else(|| panic!("{name}: {body}"));
+            assert_eq!((found.factor, found.causal), (factor, causal), "{name}: {found:?}");
+            assert_eq!((found.batches(), found.rows(), found.keys()), (3, 24, 24));
+            assert_eq!((found.depth, found.width), (16, 16));
+        }
+    }
+}

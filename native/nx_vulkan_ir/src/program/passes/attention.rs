@@ -1,0 +1,231 @@
+//! Makes one fused op of attention: of the product of queries and keys, what is done to the scores, their softmax, and its
+//! product with values, where nothing else reads what lies between.
+
+use std::collections::{BTreeSet, HashMap};
+
+use smallvec::SmallVec;
+
+use super::Target;
+use super::rewrite::Rewriter;
+use crate::program::attention::Attention;
+use crate::program::ops::Class;
+use crate::program::{Instruction, Op, Operand, Program};
+use crate::{DType, Result, Type};
+
+/// Ops that are computed anew for every score, rather than read: causal masks are a few.
+const MAX_SOURCES: usize = 16;
+
+/// What attention a device has kernels for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Heads {
+    /// Whether there are any for f16.
+    pub f16: bool,
+    /// And for bf16.
+    pub bf16: bool,
+    /// The most elements of a query, and of a value.
+    pub max_depth: u64,
+    /// How many of them lie together.
+    pub together: u64,
+    /// Queries of a batch from which on that pays.
+    pub min_rows: u64,
+}
+
+impl Heads {
+    /// Whether there is a kernel for it.
+    pub fn take(&self, attention: &Attention, body: &Program) -> bool {
+        let dtypes = attention.factors.each_ref().map(|f| body.inputs.get(f.operand as usize).map(|ty| ty.dtype));
+        let out = body.output_types().first().map(|ty| ty.dtype);
+        let has = match out {
+            Some(DType::F16) => self.f16,
+            Some(DType::Bf16) => self.bf16,
+            _ => false,
+        };
+        let fits = |n: u64| n <= self.max_depth && n.is_multiple_of(self.together.max(1)) && n > 0;
+        let is_empty = attention.space.contains(&0);
+        has && dtypes == [out; 3]
+            && fits(attention.depth)
+            && fits(attention.width)
+            && attention.rows() >= self.min_rows
+            && !is_empty
+    }
+}
+
+pub fn run(program: &Program, target: &Target) -> Result<Program> {
+    if !(target.heads.f16 || target.heads.bf16) {
+        return Ok(program.clone());
+    }
+    let search = Search {
+        program,
+        maker: Box::new(program.makers()),
+        type_of: Box::new(program.types()),
+        results: results(program),
+        readers: readers(program),
+        target,
+    };
+    let mut taken: BTreeSet<usize> = BTreeSet::new();
+    let mut joined: HashMap<usize, (Instruction, Vec<Operand>)> = HashMap::new();
+    for (at, instruction) in program.instructions.iter().enumerate() {
+        if matches!(instruction.op, Op::Dot { .. })
+            && !joined.contains_key(&at)
+            && let Some((members, last)) = search.members(at)
+            && let Some(found) = search.join(&members, last)
+        {
+            taken.extend(members);
+            joined.insert(last, found);
+        }
+    }
+    let mut new = Rewriter::new(program);
+    for (at, instruction) in program.instructions.iter().enumerate() {
+        if taken.contains(&at) {
+            // Nothing but what took it reads it.
+            instruction.outs.iter().for_each(|_| new.moved(Operand::Result(u32::MAX)));
+            continue;
+        }
+        let (instruction, operands) = match joined.remove(&at) {
+            Some(found) => found,
+            None => (instruction.clone(), instruction.operands.to_vec()),
+        };
+        let operands = operands.iter().map(|&o| new.operand(o)).collect::<Result<_>>()?;
+        new.replace(Instruction { operands, ..instruction });
+    }
+    new.finish(program)
+}
+
+/// The instructions that read each result, in order; outputs of the program are read by one behind the last.
+fn readers(program: &Program) -> HashMap<Operand, Vec<usize>> {
+    let mut readers: HashMap<Operand, Vec<usize>> = HashMap::new();
+    for (at, instruction) in program.instructions.iter().enumerate() {
+        for operand in &instruction.operands {
+            readers.entry(*operand).or_default().push(at);
+        }
+    }
+    for output in &program.outputs {
+        readers.entry(*output).or_default().push(program.instructions.len());
+    }
+    readers
+}
+
+/// The result of each instruction that has one.
+fn results(program: &Program) -> Vec<Option<Operand>> {
+    let mut next = 0;
+    let mut result = |instruction: &Instruction| {
+        let first = next;
+        next += instruction.outs.len() as u32;
+        (instruction.outs.len() == 1).then_some(Operand::Result(first))
+    };
+    program.instructions.iter().map(&mut result).collect()
+}
+
+struct Search<'a> {
+    program: &'a Program,
+    maker: Box<dyn Fn(Operand) -> Option<usize>>,
+    type_of: Box<dyn Fn(Operand) -> Option<&'a Type> + 'a>,
+    results: Vec<Option<Operand>>,
+    readers: HashMap<Operand, Vec<usize>>,
+    target: &'a Target,
+}
+
+impl Search<'_> {
+    /// The instructions from one product to another one that alone reads what comes of it, and the latter.
+    fn members(&self, product: usize) -> Option<(BTreeSet<usize>, usize)> {
+        let program = self.program;
+        let mut members = BTreeSet::from([product]);
+        let mut last = None;
+        let mut open = BTreeSet::from([product]);
+        // Readers come after what they read.
+        while let Some(at) = open.pop_first() {
+            let result = self.result(at)?;
+            for &reader in self.readers.get(&result)? {
+                let instruction = program.instructions.get(reader)?;
+                if matches!(instruction.op, Op::Dot { .. }) {
+                    let is_first = instruction.operands.first() == Some(&result);
+                    if !is_first || instruction.operands.get(1) == Some(&result) || last.is_some_and(|l| l != reader) {
+                        return None;
+                    }
+                    last = Some(reader);
+                } else if !is_step(instruction) {
+                    return None;
+                } else if members.insert(reader) {
+                    open.insert(reader);
+                }
+            }
+        }
+        last.map(|last| (members, last))
+    }
+
+    /// The only result of an instruction.
+    fn result(&self, at: usize) -> Option<Operand> {
+        self.results.get(at).copied().flatten()
+    }
+
+    /// What makes an operand of nothing: numbers and counters, and steps on them.
+    fn sources(&self, operand: Operand) -> Option<BTreeSet<usize>> {
+        let mut found = BTreeSet::new();
+        let mut open = vec![operand];
+        while let Some(operand) = open.pop() {
+            let at = (self.maker)(operand)?;
+            let instruction = &self.program.instructions[at];
+            let is_source = matches!(instruction.op, Op::Constant(_) | Op::Iota { .. }) || is_step(instruction);
+            if !is_source || instruction.op.class() == Class::Reduction || instruction.outs.len() != 1 {
+                return None;
+            }
+            if found.insert(at) {
+                open.extend(instruction.operands.iter().copied());
+            }
+            if found.len() > MAX_SOURCES {
+                return None;
+            }
+        }
+        Some(found)
+    }
+
+    /// The fused op of these instructions and the last one, with its operands, if it is attention that the device takes.
+    fn join(&self, members: &BTreeSet<usize>, last: usize) -> Option<(Instruction, Vec<Operand>)> {
+        let program = self.program;
+        let mut all = members.clone();
+        let read = members.iter().flat_map(|&at| &program.instructions[at].operands);
+        for &operand in read {
+            if (self.maker)(operand).is_none_or(|at| !members.contains(&at)) {
+                all.extend(self.sources(operand).unwrap_or_default());
+            }
+        }
+        all.insert(last);
+        let mut body = Program::default();
+        let mut operands: Vec<Operand> = Vec::new();
+        let mut inner: HashMap<Operand, Operand> = HashMap::new();
+        for (result, &at) in (0..).zip(&all) {
+            let mut instruction = program.instructions[at].clone();
+            for operand in &mut instruction.operands {
+                *operand = match inner.get(operand) {
+                    Some(&known) => known,
+                    None => {
+                        let input = Operand::Input(operands.len() as u32);
+                        body.inputs.push((self.type_of)(*operand)?.clone());
+                        operands.push(*operand);
+                        inner.insert(*operand, input);
+                        input
+                    }
+                };
+            }
+            inner.insert(self.result(at)?, Operand::Result(result));
+            body.instructions.push(instruction);
+        }
+        body.outputs.push(Operand::Result(all.len() as u32 - 1));
+        let attention = Attention::of(&body)?;
+        if !self.target.heads.take(&attention, &body) {
+            return None;
+        }
+        let outs = program.instructions[last].outs.clone();
+        Some((Instruction { op: Op::Fused(Box::new(body)), operands: SmallVec::new(), outs }, operands))
+    }
+}
+
+/// Whether it may stand between both products.
+fn is_step(instruction: &Instruction) -> bool {
+    let is_step = match instruction.op.class() {
+        Class::Elementwise | Class::View => true,
+        Class::Reduction => matches!(instruction.op, Op::Reduce { .. }),
+        _ => false,
+    };
+    is_step && instruction.outs.len() == 1
+}
