@@ -511,6 +511,7 @@ fn attention() {
         whole_width: true,
         causal: false,
         factor: None,
+        shares_keys: false,
         wide: true,
     };
     kernels.add("masked_f16", |l, m| spec.generate(l, m));

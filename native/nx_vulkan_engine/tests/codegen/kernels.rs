@@ -213,6 +213,7 @@ fn kernels_of_attention_are_valid() {
             whole_width: width == tile.width(),
             causal,
             factor: None,
+            shares_keys: !causal,
             wide: causal,
         };
         check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));

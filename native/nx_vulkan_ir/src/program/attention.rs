@@ -1,12 +1,14 @@
 //! Bodies of fused ops that are attention: the product of queries and keys, elementwise steps on it (the scores), a softmax of each of
 //! its rows, and the product of that with values.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use super::fused::{Load, Made, Plan};
+use super::fused::{Load, Made, Plan, Seen as SeenAs};
 use super::op::Axes;
+use super::ops::Class;
 use super::step::{Ref, Step};
 use super::{Binary, Elementwise, Instruction, Op, Operand, Program, Reduction, Unary};
+use crate::shape::Dims;
 use crate::{DType, Type};
 
 /// Operands of the steps on scores: each takes an address and strides among the kernel's parameters.
@@ -32,10 +34,13 @@ pub struct Attention {
     pub score: Ref,
     /// The type of scores.
     pub scores: DType,
-    /// Whether keys behind the row of a query have no weight, so that they need not be looked at.
+    /// Whether keys behind the row of a query have no weight, so that they need not be looked at, where a score of the row is above
+    /// [`LOW`].
     pub causal: bool,
     /// The positive number that products are multiplied with, where nothing else makes scores of them, but for what `causal` says.
     pub factor: Option<f32>,
+    /// Which of the axes of batches, rows and a value's elements each axis of the result is; the elements stay last.
+    pub order: Axes,
 }
 
 /// An operand of the body: batches of matrices.
@@ -43,6 +48,11 @@ pub struct Attention {
 pub struct Factor {
     /// The operand of the body.
     pub operand: u32,
+    /// From the operand to a shape of which neighbouring axes are each axis of `shape`: heads that are repeated for groups
+    /// of queries.
+    pub views: Vec<SeenAs>,
+    /// What the products take.
+    pub shape: Dims,
     /// Axes that are batches, in the order of the scores' axes.
     pub batch: Axes,
     /// The axis of rows.
@@ -55,11 +65,19 @@ impl Attention {
     /// What a body computes, if that is attention.
     pub fn of(body: &Program) -> Option<Attention> {
         let is_dot = |i: &Instruction| matches!(i.op, Op::Dot { .. });
-        let last = body.instructions.len().checked_sub(1)?;
+        let end = body.instructions.len().checked_sub(1)?;
         let product = body.instructions.iter().position(is_dot)?;
+        let (last, turned) = match &body.instructions[end].op {
+            Op::Transpose { axes }
+                if body.instructions[end].operands.as_slice() == [Operand::Result(end as u32 - 1)] =>
+            {
+                (end - 1, Some(axes))
+            }
+            _ => (end, None),
+        };
         let others = body.instructions.iter().enumerate().filter(|(at, i)| is_dot(i) && *at != product);
         let (1, true) = (others.count(), is_dot(&body.instructions[last])) else { return None };
-        if body.instructions.iter().any(|i| i.outs.len() != 1) || body.outputs != [Operand::Result(last as u32)] {
+        if body.instructions.iter().any(|i| i.outs.len() != 1) || body.outputs != [Operand::Result(end as u32)] {
             return None;
         }
         let of_scores = Sides::of(body, product)?;
@@ -72,9 +90,26 @@ impl Attention {
         if of_values.batch[0] != batches || of_values.contract[0] != rank - 1 || of_values.free[0] != rank - 2 {
             return None;
         }
-        let factor = |operand: Operand, batch: &Axes, rows: usize, columns: usize| match operand {
-            Operand::Input(operand) => Some(Factor { operand, batch: batch.clone(), rows, columns }),
-            Operand::Result(_) => None,
+        let order = turned.cloned().unwrap_or_else(|| (0..rank).collect());
+        if order.last() != Some(&(rank - 1)) {
+            return None;
+        }
+        let factor = |mut operand: Operand, batch: &Axes, rows: usize, columns: usize| {
+            // Which axis of what is turned each axis is.
+            let mut places: Axes = (0..body.type_of(operand)?.shape.len()).collect();
+            while let Operand::Result(r) = operand
+                && let Instruction { op: Op::Transpose { axes }, operands, .. } = body.instructions.get(r as usize)?
+            {
+                places = places.iter().map(|&axis| axes[axis]).collect();
+                operand = *operands.first()?;
+            }
+            let shape = body.type_of(operand)?.shape.clone();
+            let (operand, views) = match operand {
+                Operand::Input(operand) => (operand, Vec::new()),
+                Operand::Result(_) => views(body, operand)?,
+            };
+            let batch = batch.iter().map(|&axis| places[axis]).collect();
+            Some(Factor { operand, views, shape, batch, rows: places[rows], columns: places[columns] })
         };
         let factors = [
             factor(query, &of_scores.batch[0], of_scores.free[0], of_scores.contract[0])?,
@@ -83,8 +118,7 @@ impl Attention {
         ];
         let (plan, place) = between(body, product, last, weights)?;
         let softmax = Softmax::of(&plan, place)?;
-        let size = |k: usize, axis: usize| body.inputs.get(factors[k].operand as usize)?.shape.get(axis).copied();
-        let (depth, width) = (size(0, factors[0].columns)?, size(2, factors[2].columns)?);
+        let [depth, width] = [&factors[0], &factors[2]].map(|factor| factor.shape[factor.columns]);
         let mut loads = plan.loads;
         loads.remove(place);
         if loads.len() > MAX_LOADS || loads.iter().any(|load| load.bounded) {
@@ -105,6 +139,7 @@ impl Attention {
             scores,
             causal,
             factor,
+            order,
         })
     }
 
@@ -154,6 +189,30 @@ impl Sides {
             free: [a_free, b_free],
         })
     }
+}
+
+/// The operand of a body that a factor shows through views, and those.
+fn views(body: &Program, mut factor: Operand) -> Option<(u32, Vec<SeenAs>)> {
+    let mut chain = Vec::new();
+    while let Operand::Result(r) = factor {
+        let instruction = body.instructions.get(r as usize).filter(|i| i.op.class() == Class::View)?;
+        let &[of] = instruction.operands.as_slice() else { return None };
+        chain.push(instruction);
+        factor = of;
+    }
+    let Operand::Input(operand) = factor else { return None };
+    let mut program = Program { inputs: vec![body.type_of(factor)?.clone()], ..Program::default() };
+    let mut seen = Operand::Input(0);
+    for (at, instruction) in (0..).zip(chain.into_iter().rev()) {
+        program.instructions.push(Instruction { operands: smallvec![seen], ..instruction.clone() });
+        seen = Operand::Result(at);
+    }
+    program.outputs.push(seen);
+    let mut plan = Plan::of(&program).ok()?;
+    let ([load], true) = (plan.loads.as_slice(), plan.values.is_empty()) else { return None };
+    let is_seen = !load.bounded && plan.stores.iter().all(|store| store.value == Ref::Input(0));
+    let load = plan.loads.pop()?;
+    is_seen.then_some((operand, load.views))
 }
 
 /// What lies between both products, over the space of the scores, and which of its loads the first one is.
@@ -327,17 +386,28 @@ impl Seen<'_> {
         match op {
             Binary::GreaterEqual => axes == [Some(self.rank - 2), Some(self.rank - 1)],
             Binary::LessEqual => axes == [Some(self.rank - 1), Some(self.rank - 2)],
-            Binary::LogicalAnd if is_true(args[0]) => self.is_visible(args[1]),
-            Binary::LogicalAnd if is_true(args[1]) => self.is_visible(args[0]),
+            // Of those that are not behind, others may be masked, too.
+            Binary::LogicalAnd => args.iter().any(|&arg| self.is_visible(arg)),
             _ => false,
         }
     }
 
-    /// What scores are of keys that are not behind the row of a query, where they are -Inf, or a number near that, of others.
-    fn visible(&self, r: Ref) -> Option<Ref> {
+    /// Whether all keys are visible that are not behind the row of a query.
+    fn is_all(&self, r: Ref) -> bool {
+        match self.step(r) {
+            Some(Step { op: Elementwise::Binary(Binary::LogicalAnd), args, .. }) => {
+                args.iter().all(|&arg| is_true(arg) || self.is_all(arg))
+            }
+            _ => self.is_visible(r),
+        }
+    }
+
+    /// What says which keys are visible, and what scores are of those, where they are -Inf, or a number near that, of others,
+    /// keys behind the row of a query among them.
+    fn visible(&self, r: Ref) -> Option<(Ref, Ref)> {
         let Some(Step { op: Elementwise::Select, args, .. }) = self.step(r) else { return None };
-        let is_least = matches!(number(args[2]), Some(least) if least < -3e38);
-        (self.is_visible(args[0]) && is_least).then_some(args[1])
+        let is_least = matches!(number(args[2]), Some(least) if least <= LEAST_F16);
+        (self.is_visible(args[0]) && is_least).then_some((args[0], args[1]))
     }
 
     /// Whether no weight is left of keys behind the row of a query. Key 0 is behind none.
@@ -354,11 +424,17 @@ impl Seen<'_> {
     fn factor(&self, score: Ref) -> Option<f32> {
         let product = match self.step(score) {
             Some(Step { op: Elementwise::Binary(Binary::Add), args, .. }) => {
-                let is_mask = |&arg: &Ref| self.visible(arg).and_then(number) == Some(0.0);
+                let is_mask = |&arg: &Ref| {
+                    self.visible(arg).is_some_and(|(keys, zero)| number(zero) == Some(0.0) && self.is_all(keys))
+                };
                 let mask = args.iter().position(is_mask)?;
                 *args.get(1 - mask)?
             }
-            _ => self.visible(score).unwrap_or(score),
+            _ => match self.visible(score) {
+                Some((keys, product)) if self.is_all(keys) => product,
+                Some(_) => return None,
+                None => score,
+            },
         };
         let factor = match self.step(product) {
             Some(Step { op: Elementwise::Binary(op), args, .. }) => match (op, args.as_slice()) {
@@ -374,6 +450,12 @@ impl Seen<'_> {
 
 /// Numbers by which a score may be a multiple of a product, so that neither is too large or too small for f32.
 const FACTORS: std::ops::RangeInclusive<f32> = 1e-6..=1.0;
+
+/// The least finite number of f16. What is added to it, or is it, has no weight beside scores above [`LOW`].
+const LEAST_F16: f32 = -65504.0;
+
+/// Where the scores of a row are all below this, keys that are masked may have weights.
+pub const LOW: f32 = -60000.0;
 
 /// Whether a constant is not zero.
 fn is_true(r: Ref) -> bool {
@@ -409,7 +491,7 @@ mod tests {
     #[test]
     fn scores_are_seen_as_multiples_of_products_and_as_causal() {
         const LEAST: f64 = -3.4028234663852886e38;
-        let cases: [Case; 12] = [
+        let cases: [Case; 13] = [
             ("nothing", |_, s| s, Some(1.0), false),
             ("a factor", |b, s| b.multiply(s, 0.125), Some(0.125), false),
             ("a factor first", |b, s| b.multiply(0.125, s), Some(0.125), false),
@@ -428,6 +510,15 @@ mod tests {
                     b.add(b.multiply(s, 0.125), b.select(mask, zero, least))
                 },
                 Some(0.125),
+                true,
+            ),
+            (
+                "other keys are masked, too",
+                |b, s| {
+                    let keys = b.less(b.iota(DType::S64, &[24, 24], Some(1)), 20.0);
+                    b.select(b.logical_and(keys, visible(b)), b.multiply(s, 0.125), LEAST)
+                },
+                None,
                 true,
             ),
             ("a soft cap", |b, s| b.select(visible(b), b.tanh(b.multiply(s, 0.125)), LEAST), None, true),

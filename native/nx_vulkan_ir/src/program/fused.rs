@@ -307,7 +307,7 @@ pub(super) fn weight(dtype: DType) -> usize {
 }
 
 /// The shape of the same elements, row by row, of which two others are reshapes that join neighbouring axes.
-fn refined(a: &[u64], b: &[u64]) -> Option<Dims> {
+pub fn refined(a: &[u64], b: &[u64]) -> Option<Dims> {
     let (mut a, mut b) = (a.iter().rev(), b.iter().rev());
     let (mut left, mut right) = (1, 1);
     let mut shape = Dims::new();

@@ -7,6 +7,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
+#extension GL_KHR_shader_subgroup_vote : require
 // Attention of f16 or bf16 on matrix units: softmax(steps(Q K^T)) V, without scores in memory. Each subgroup has FRAGMENTS times
 // 16 rows of queries, goes over the keys in blocks of 32, and holds the sums of values that belong to the largest score so
 // far: where a larger one comes, they are made smaller. Neither shared memory nor barriers.
@@ -15,13 +16,13 @@
 // second product. Its columns are free: here column c of matrix j is element 8 c + j of 64 elements of a value, so that
 // an invocation loads eight neighbours of a value, and stores eight of a result.
 // float16_t stands for bf16, too, which the linker makes of it.
-// Parameters: batches, rows, keys, elements of a query, elements of a value, uvec4 from one row of Q, K, V to the next.
+// Parameters: batches, rows, keys, elements of a query, elements of a value, uvec4 from one row of Q, K, V and of results to the
+// next.
 #include "params.glsl"
 
 #define SUBGROUPS 4
 #define FRAGMENTS 2
 #define OWN_ROWS (16 * FRAGMENTS)
-#define ROWS (SUBGROUPS * OWN_ROWS)
 #define KEYS (16u * BLOCK)
 
 layout(local_size_x = SUBGROUPS * 32) in;
@@ -32,15 +33,19 @@ layout(constant_id = 0) const uint TO_BF16 = 0u;
 layout(constant_id = 1) const uint WHOLE_KEYS = 0u;
 layout(constant_id = 2) const uint WHOLE_DEPTH = 0u;
 layout(constant_id = 3) const uint WHOLE_WIDTH = 0u;
-// Whether keys behind the row of a query have no weight.
+// Whether keys behind the row of a query have no weight, where a score of the row is above LOW.
 layout(constant_id = 4) const uint CAUSAL = 0u;
 // The bits of what makes a score of a product, in powers of 2; 0 where slot_score does.
 layout(constant_id = 5) const uint FACTOR = 0u;
+// Whether the subgroups of a workgroup share out the keys of the same rows, and not rows.
+layout(constant_id = 6) const uint SHARE_KEYS = 0u;
+const uint ROWS = SHARE_KEYS != 0u ? OWN_ROWS : SUBGROUPS * OWN_ROWS;
 
 // Where a batch begins, in uvec4.
 uint slot_q_batch(const in uint batch) { return batch; }
 uint slot_k_batch(const in uint batch) { return batch + 1u; }
 uint slot_v_batch(const in uint batch) { return batch + 2u; }
+uint slot_out_batch(const in uint batch) { return batch + 3u; }
 uvec4 slot_q(const in uint at) { return uvec4(at); }
 uvec4 slot_k(const in uint at) { return uvec4(at + 1u); }
 uvec4 slot_v(const in uint at) { return uvec4(at + 2u); }
@@ -51,8 +56,14 @@ void slot_store(const in uint at, const in uvec4 value) {}
 
 #include "../dot/matrix_fragments.glsl"
 
+// What half of the subgroups hand over to the others: components of results, and of each row the largest score and the sum.
+#define COMPONENTS (FRAGMENTS * 4 * GROUPS * 8)
+#define HANDED (COMPONENTS + 4 * FRAGMENTS)
+shared float handed[SHARE_KEYS != 0u ? SUBGROUPS / 2 * HANDED * 32 : 1];
+
 // Below all scores: one that is -Inf has no weight.
 const float LEAST = -3.4028234663852886e38;
+const float LOW = -60000.0;
 const float LOG2_E = 1.44269504088896340736;
 
 // Two results as words of 16 bits, rounded to the nearest, ties to even.
@@ -84,7 +95,8 @@ void main() {
     uint tiles = (rows + ROWS - 1u) / ROWS, job = nx_group();
     if (job >= tiles * batches) return;
     // Those with the most keys first.
-    uint batch = job % batches, m0 = (tiles - 1u - job / batches) * ROWS + gl_SubgroupID * OWN_ROWS;
+    uint batch = job % batches, m0 = (tiles - 1u - job / batches) * ROWS;
+    if (SHARE_KEYS == 0u) m0 += gl_SubgroupID * OWN_ROWS;
     if (m0 >= rows) return;
     uint g = gl_SubgroupInvocationID / 4u, t = gl_SubgroupInvocationID % 4u;
 
@@ -212,16 +224,69 @@ void main() {
     uvec4 k_held[2 * BLOCK][SLICES];
     uvec4 v_held[BLOCK][GROUPS][4];
     MatrixA factors[FRAGMENTS][BLOCK];
-    FETCH_KEYS(0u)
-    [[dont_unroll]] for (uint n = 0u; n < end; n += KEYS) {
+    uint first = SHARE_KEYS != 0u ? gl_SubgroupID * KEYS : 0u, step = SHARE_KEYS != 0u ? SUBGROUPS * KEYS : KEYS;
+    FETCH_KEYS(first)
+    [[dont_unroll]] for (uint n = first;; n += step) {
+        if (CAUSAL != 0u && FACTOR == 0u && n >= end && end < keys) {
+            // Rows that are masked wholly have weights everywhere.
+            float most[2 * FRAGMENTS];
+            [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS; ++r) most[r] = largest[r];
+            if (SHARE_KEYS != 0u) {
+                [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS; ++r)
+                    handed[(gl_SubgroupID * 2u * FRAGMENTS + r) * 32u + gl_SubgroupInvocationID] = largest[r];
+                barrier();
+                [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS; ++r)
+                    [[unroll]] for (uint s = 0u; s < SUBGROUPS; ++s)
+                        most[r] = max(most[r], handed[(s * 2u * FRAGMENTS + r) * 32u + gl_SubgroupInvocationID]);
+            }
+            bool low = false;
+            [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS; ++r) low = low || most[r] < LOW;
+            if (subgroupAny(low)) end = keys;
+        }
+        if (n >= end) break;
         Sums scores[FRAGMENTS][BLOCK];
         FETCH_VALUES(n)
         MULTIPLY(scores)
-        FETCH_KEYS(n + KEYS)
+        FETCH_KEYS(n + step)
         SOFTMAX(scores, n)
         ADD()
     }
 
+    if (SHARE_KEYS != 0u) {
+        [[unroll]] for (uint others = SUBGROUPS / 2u; others > 0u; others /= 2u) {
+            uint at = (gl_SubgroupID % others) * HANDED * 32u + gl_SubgroupInvocationID;
+            barrier();
+            if (gl_SubgroupID >= others && gl_SubgroupID < 2u * others) {
+                [[unroll]] for (uint i = 0u; i < FRAGMENTS; ++i)
+                    [[unroll]] for (uint j = 0u; j < 4u * GROUPS; ++j)
+                        [[unroll]] for (uint e = 0u; e < 8u; ++e)
+                            handed[at + ((i * 4u * GROUPS + j) * 8u + e) * 32u] = results[i][j][e];
+                [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS; ++r) {
+                    handed[at + (COMPONENTS + r) * 32u] = largest[r];
+                    handed[at + (COMPONENTS + 2u * FRAGMENTS + r) * 32u] = total[r];
+                }
+            }
+            barrier();
+            // The others take nothing of it: what they have is not used anymore.
+            float own[2 * FRAGMENTS], other[2 * FRAGMENTS];
+            [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS; ++r) {
+                float before = largest[r], theirs = handed[at + (COMPONENTS + r) * 32u];
+                largest[r] = max(before, theirs);
+                float unit = FACTOR != 0u ? factor : LOG2_E;
+                own[r] = exp2((before - largest[r]) * unit);
+                other[r] = exp2((theirs - largest[r]) * unit);
+                total[r] = total[r] * own[r] + handed[at + (COMPONENTS + 2u * FRAGMENTS + r) * 32u] * other[r];
+            }
+            [[unroll]] for (uint i = 0u; i < FRAGMENTS; ++i)
+                [[unroll]] for (uint j = 0u; j < 4u * GROUPS; ++j)
+                    [[unroll]] for (uint e = 0u; e < 8u; ++e)
+                        results[i][j][e] = results[i][j][e] * own[2u * i + e / 4u]
+                                         + handed[at + ((i * 4u * GROUPS + j) * 8u + e) * 32u] * other[2u * i + e / 4u];
+        }
+        if (gl_SubgroupID != 0u) return;
+    }
+
+    uint out_at = slot_out_batch(batch);
     [[unroll]] for (uint i = 0u; i < FRAGMENTS; ++i) {
         [[unroll]] for (uint r = 0u; r < 2u; ++r) {
             uint row = m0 + 16u * i + 8u * r + g;
@@ -233,7 +298,7 @@ void main() {
                     [[unroll]] for (uint w = 0u; w < 4u; ++w)
                         eight[w] = rounded(vec2(results[i][4u * c + w][4u * r + half_], results[i][4u * c + w][4u * r + 2u + half_]) / all);
                     uint at = 64u * c + 16u * t + 8u * half_;
-                    if (row < rows && (WHOLE_WIDTH != 0u || at < width)) slot_store(((batch * rows + row) * width + at) / 8u, eight);
+                    if (row < rows && (WHOLE_WIDTH != 0u || at < width)) slot_store(out_at + row * nx_param(8u) + at / 8u, eight);
                 }
             }
         }

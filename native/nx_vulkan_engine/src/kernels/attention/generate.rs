@@ -20,7 +20,7 @@ const FACTORS: u8 = 3;
 const LOW_F16: f32 = -16384.0;
 
 /// Numbers of a launch before all other parameters.
-const NUMBERS: u8 = 8;
+const NUMBERS: u8 = 9;
 
 /// What one subgroup holds of 32 queries and of their results: slices of 32 elements of each query, and groups of 64 elements of
 /// each result.
@@ -38,8 +38,16 @@ impl AttentionTile {
         AttentionTile { slices: 4, groups: 2 },
     ];
 
-    /// Queries of one workgroup.
-    pub(super) const ROWS: u64 = 128;
+    /// Queries of one subgroup.
+    const OWN_ROWS: u64 = 32;
+
+    /// Subgroups of a workgroup.
+    pub(super) const SUBGROUPS: u64 = 4;
+
+    /// Queries of one workgroup, whose subgroups may share out the keys.
+    pub(super) const fn rows(shares_keys: bool) -> u64 {
+        if shares_keys { AttentionTile::OWN_ROWS } else { AttentionTile::OWN_ROWS * AttentionTile::SUBGROUPS }
+    }
 
     /// Keys of two steps, or of one where a subgroup holds little.
     pub(super) const KEYS: u64 = 32;
@@ -99,6 +107,8 @@ pub struct AttentionSpec {
     pub causal: bool,
     /// The number that a product is multiplied with to be a score, where that is all; then `steps` are not run.
     pub factor: Option<u32>,
+    /// Whether the subgroups of a workgroup share out the keys of the same rows, and not rows.
+    pub shares_keys: bool,
     /// Whether parameters may fill `ParamLayout::WIDE_PUSH_WORDS` of push constants.
     pub wide: bool,
 }
@@ -118,11 +128,13 @@ impl AttentionSpec {
         let word = linker.type_uint(32);
         let block = linker.type_vector(word, 4);
         linker.declare_read_only(block, 16);
-        for (operand, name) in ["q", "k", "v"].into_iter().enumerate() {
-            let operand = operand as u8;
-            linker.define(&format!("slot_{name}"), |code, args| {
-                access::load(code, params.address(operand), Element::Raw(16), arg(args, 0)?).map(Some)
-            })?;
+        let out = FACTORS + self.reads.len() as u8;
+        for (operand, name) in [(0, "q"), (1, "k"), (2, "v"), (out, "out")] {
+            if operand < FACTORS {
+                linker.define(&format!("slot_{name}"), |code, args| {
+                    access::load(code, params.address(operand), Element::Raw(16), arg(args, 0)?).map(Some)
+                })?;
+            }
             linker.define(&format!("slot_{name}_batch"), |code, args| {
                 let at = self.in_batch(code, &mut params, operand, arg(args, 0)?)?;
                 let Some(at) = at else { return Ok(Some(code.linker.const_u32(0))) };
@@ -134,7 +146,6 @@ impl AttentionSpec {
             let (place, product) = ([arg(args, 0)?, arg(args, 1)?, arg(args, 2)?], arg(args, 3)?);
             self.score(code, &mut params, place, product).map(Some)
         })?;
-        let out = FACTORS + self.reads.len() as u8;
         linker.define("slot_store", |code, args| {
             let (at, eight) = (arg(args, 0)?, arg(args, 1)?);
             let array = code.address(params.address(out))?;

@@ -28,7 +28,7 @@ impl KernelFamily for AttentionSpec {
 
     fn constants(&self, _: FloatModes) -> Constants {
         let values = [self.dtype == DType::Bf16, self.whole_keys, self.whole_depth, self.whole_width, self.causal];
-        let numbers = values.map(u32::from).into_iter().chain([self.factor.unwrap_or(0)]);
+        let numbers = values.map(u32::from).into_iter().chain([self.factor.unwrap_or(0), self.shares_keys.into()]);
         (0..).zip(numbers).collect()
     }
 

@@ -20,6 +20,8 @@ struct Case {
     name: &'static str,
     /// Batches and heads.
     heads: [u64; 2],
+    /// Heads of queries for each head of keys and values.
+    group: u64,
     rows: u64,
     keys: u64,
     depth: u64,
@@ -34,6 +36,7 @@ struct Case {
 const PLAIN: Case = Case {
     name: "plain",
     heads: [2, 3],
+    group: 1,
     rows: 40,
     keys: 64,
     depth: 64,
@@ -69,6 +72,7 @@ fn cases() -> Vec<Case> {
         Case { name: "many rows", heads: [1, 2], rows: 300, keys: 96, ..PLAIN },
         Case { name: "197 of everything", heads: [1, 2], rows: 197, keys: 197, ..PLAIN },
         Case { name: "few keys", rows: 130, keys: 5, ..PLAIN },
+        Case { name: "many heads", heads: [24, 12], rows: 16, keys: 130, depth: 16, width: 8, ..PLAIN },
         Case { name: "33 keys", rows: 16, keys: 33, ..PLAIN },
         Case { name: "large scores", rows: 64, keys: 100, scale: 6.0, ..PLAIN },
         Case { name: "unscaled", rows: 20, keys: 40, scale: 3.0, scores: |_, s, _, _| s, ..PLAIN },
@@ -120,6 +124,31 @@ fn cases() -> Vec<Case> {
             ..PLAIN
         },
         Case {
+            name: "causal, of keys that are masked, some rows wholly",
+            heads: [3, 1],
+            rows: 150,
+            keys: 130,
+            others: of_keys,
+            scores: |b, s, case, least| {
+                let (zero, least) = (b.number(b.ty(s).dtype, 0.0), b.number(b.ty(s).dtype, least));
+                let seen = b.logical_and(Operand::Input(3), visible(b, case));
+                b.add(scaled(b, s, case), b.select(seen, zero, least))
+            },
+            ..PLAIN
+        },
+        Case { name: "heads in groups", heads: [2, 6], group: 3, rows: 36, keys: 70, ..PLAIN },
+        Case { name: "one head of keys", heads: [1, 4], group: 4, rows: 50, keys: 96, ..PLAIN },
+        Case {
+            name: "heads in groups that are masked",
+            heads: [2, 4],
+            group: 2,
+            rows: 40,
+            keys: 64,
+            others: of_all,
+            scores: |b, s, case, _| b.select(Operand::Input(3), scaled(b, s, case), -30.0),
+            ..PLAIN
+        },
+        Case {
             name: "a mask of all scores",
             rows: 20,
             keys: 70,
@@ -153,11 +182,15 @@ struct Way {
     softmax: Option<DType>,
     /// Whether sums are inverted first, as Axon does.
     inverse: bool,
+    /// Whether heads go back between the positions and the elements.
+    turned: bool,
 }
 
 fn shapes(case: &Case, way: Way) -> [Vec<u64>; 3] {
     let [batch, heads] = case.heads;
-    [(case.rows, case.depth), (case.keys, case.depth), (case.keys, case.width)].map(|(n, d)| match way.inner_heads {
+    let few = heads / case.group;
+    let factors = [(heads, case.rows, case.depth), (few, case.keys, case.depth), (few, case.keys, case.width)];
+    factors.map(|(heads, n, d)| match way.inner_heads {
         true => vec![batch, n, heads, d],
         false => vec![batch, heads, n, d],
     })
@@ -170,6 +203,17 @@ fn program(case: &Case, way: Way, dtype: DType, least: f64) -> Program {
     case.others.iter().for_each(|(own, shape)| {
         b.input(own.unwrap_or(dtype), &shape(case));
     });
+    let axis = if way.inner_heads { 2 } else { 1 };
+    for factor in factors.iter_mut().skip(1).filter(|_| case.group > 1) {
+        let mut shape = b.ty(*factor).shape;
+        shape.insert(axis + 1, 1);
+        let one = b.reshape(*factor, &shape);
+        shape[axis + 1] = case.group;
+        let repeated = b.broadcast(one, &shape);
+        shape.remove(axis + 1);
+        shape[axis] *= case.group;
+        *factor = b.reshape(repeated, &shape);
+    }
     if way.inner_heads {
         factors = factors.map(|factor| b.transpose(factor, &[0, 2, 1, 3]));
     }
@@ -183,7 +227,10 @@ fn program(case: &Case, way: Way, dtype: DType, least: f64) -> Program {
     let sum = b.reduce(Reduction::Sum, exp, &[3], true);
     let weights = if way.inverse { b.multiply(b.divide(1.0, sum), exp) } else { b.divide(exp, sum) };
     let weights = b.as_type(weights, dtype);
-    let results = b.dot_axes([weights, v], [&[3], &[2]], [&[0, 1], &[0, 1]]);
+    let mut results = b.dot_axes([weights, v], [&[3], &[2]], [&[0, 1], &[0, 1]]);
+    if way.turned {
+        results = b.transpose(results, &[0, 2, 1, 3]);
+    }
     b.finish(&[results]).unwrap()
 }
 
@@ -266,7 +313,12 @@ fn attention_is_as_exact_as_one_rounding_of_weights_and_results() {
         }
         let epsilon = if dtype == DType::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) };
         for (case, inner_heads) in cases().iter().zip([true, false].into_iter().cycle()) {
-            let way = Way { inner_heads, softmax: inner_heads.then_some(DType::F32), inverse: case.rows % 4 != 0 };
+            let way = Way {
+                inner_heads,
+                softmax: inner_heads.then_some(DType::F32),
+                inverse: case.rows % 4 != 0,
+                turned: inner_heads,
+            };
             let what = format!("{dtype} {} {way:?} {} x {}", case.name, case.depth, case.width);
             let program_of = |dtype| program(case, way, dtype, least(dtype));
             let narrow = program_of(dtype);
@@ -303,7 +355,7 @@ fn attention_is_as_exact_as_one_rounding_of_weights_and_results() {
 fn a_nan_and_infinities_stay_where_they_belong() {
     let mut rng = Rng(12);
     let case = Case { rows: 24, keys: 40, heads: [1, 2], ..PLAIN };
-    let way = Way { inner_heads: false, softmax: None, inverse: false };
+    let way = Way { inner_heads: false, softmax: None, inverse: false, turned: false };
     for dtype in [DType::F16, DType::Bf16] {
         // Which operand, at which element of head 0, and what.
         for (operand, at, value) in [
@@ -350,13 +402,14 @@ fn attention_is_one_kernel_where_nothing_else_reads_its_parts() {
     for case in cases() {
         for inner_heads in [true, false] {
             let softmax = (case.rows % 2 == 0).then_some(DType::F32);
-            let way = Way { inner_heads, softmax, inverse: inner_heads };
+            let way = Way { inner_heads, softmax, inverse: inner_heads, turned: case.rows % 4 != 0 };
             let narrow = program(&case, way, DType::Bf16, least(DType::Bf16));
             let left = optimize(narrow, &target()).unwrap();
             assert!(is_joined(&left), "{}: {left}", case.name);
         }
     }
-    let narrow = program(&PLAIN, Way { inner_heads: false, softmax: None, inverse: false }, DType::Bf16, 0.0);
+    let narrow =
+        program(&PLAIN, Way { inner_heads: false, softmax: None, inverse: false, turned: false }, DType::Bf16, 0.0);
     let products = |program: &Program, target: &Target| is_joined(&optimize(program.clone(), target).unwrap());
     assert!(products(&narrow, &target()));
     assert!(!products(&narrow, &gpu()), "a device without such kernels");
@@ -372,9 +425,11 @@ fn attention_is_one_kernel_where_nothing_else_reads_its_parts() {
         Case { width: 136, ..PLAIN },
         Case { width: 63, ..PLAIN },
     ] {
-        let program = program(&case, Way { inner_heads: true, softmax: None, inverse: false }, DType::F16, 0.0);
+        let program =
+            program(&case, Way { inner_heads: true, softmax: None, inverse: false, turned: false }, DType::F16, 0.0);
         assert!(!products(&program, &target()), "{} x {} x {}", case.rows, case.depth, case.width);
     }
-    let wide = program(&PLAIN, Way { inner_heads: false, softmax: None, inverse: false }, DType::F32, 0.0);
+    let wide =
+        program(&PLAIN, Way { inner_heads: false, softmax: None, inverse: false, turned: false }, DType::F32, 0.0);
     assert!(!products(&wide, &target()));
 }

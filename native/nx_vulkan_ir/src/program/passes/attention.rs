@@ -15,6 +15,9 @@ use crate::{DType, Result, Type};
 /// Ops that are computed anew for every score, rather than read: causal masks are a few.
 const MAX_SOURCES: usize = 16;
 
+/// How many times smaller a tensor is that is read for every score, rather than what is computed from it.
+const LESS: u64 = 16;
+
 /// What attention a device has kernels for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Heads {
@@ -67,11 +70,16 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     for (at, instruction) in program.instructions.iter().enumerate() {
         if matches!(instruction.op, Op::Dot { .. })
             && !joined.contains_key(&at)
-            && let Some((members, last)) = search.members(at)
-            && let Some(found) = search.join(&members, last)
+            && let Some((mut members, mut last)) = search.members(at)
         {
-            taken.extend(members);
-            joined.insert(last, found);
+            if let Some(turned) = search.turned(last) {
+                members.insert(last);
+                last = turned;
+            }
+            if let Some(found) = search.join(&members, last) {
+                taken.extend(members);
+                joined.insert(last, found);
+            }
         }
     }
     let mut new = Rewriter::new(program);
@@ -158,17 +166,45 @@ impl Search<'_> {
         self.results.get(at).copied().flatten()
     }
 
-    /// What makes an operand of nothing: numbers and counters, and steps on them.
+    /// A transpose that alone reads a product and leaves its last axis in place.
+    fn turned(&self, product: usize) -> Option<usize> {
+        let [reader] = *self.readers.get(&self.result(product)?)?.as_slice() else { return None };
+        match &self.program.instructions.get(reader)?.op {
+            Op::Transpose { axes } if axes.last() == Some(&(axes.len() - 1)) => Some(reader),
+            _ => None,
+        }
+    }
+
+    /// The views through which an operand repeats another one.
+    fn repeated(&self, mut operand: Operand) -> BTreeSet<usize> {
+        let (mut found, mut repeats) = (BTreeSet::new(), false);
+        while let Some(at) = (self.maker)(operand)
+            && let Instruction { op, operands, outs } = &self.program.instructions[at]
+            && op.class() == Class::View
+            && let ([from], [out]) = (operands.as_slice(), outs.as_slice())
+        {
+            repeats |= (self.type_of)(*from).is_some_and(|from| from.elements() < out.elements());
+            found.insert(at);
+            operand = *from;
+        }
+        if repeats { found } else { BTreeSet::new() }
+    }
+
+    /// What makes an operand of next to nothing: numbers, counters, tensors that are much smaller, and cheap steps on them.
     fn sources(&self, operand: Operand) -> Option<BTreeSet<usize>> {
+        let elements = (self.type_of)(operand)?.elements();
         let mut found = BTreeSet::new();
         let mut open = vec![operand];
         while let Some(operand) = open.pop() {
-            let at = (self.maker)(operand)?;
-            let instruction = &self.program.instructions[at];
-            let is_source = matches!(instruction.op, Op::Constant(_) | Op::Iota { .. }) || is_step(instruction);
-            if !is_source || instruction.op.class() == Class::Reduction || instruction.outs.len() != 1 {
-                return None;
-            }
+            let ty = (self.type_of)(operand)?;
+            let instruction = (self.maker)(operand).map(|at| (at, &self.program.instructions[at]));
+            let of_steps = instruction.filter(|(_, i)| is_source(i));
+            let Some((at, instruction)) = of_steps else {
+                if ty.elements().saturating_mul(LESS) > elements {
+                    return None;
+                }
+                continue;
+            };
             if found.insert(at) {
                 open.extend(instruction.operands.iter().copied());
             }
@@ -183,10 +219,13 @@ impl Search<'_> {
     fn join(&self, members: &BTreeSet<usize>, last: usize) -> Option<(Instruction, Vec<Operand>)> {
         let program = self.program;
         let mut all = members.clone();
-        let read = members.iter().flat_map(|&at| &program.instructions[at].operands);
-        for &operand in read {
-            if (self.maker)(operand).is_none_or(|at| !members.contains(&at)) {
-                all.extend(self.sources(operand).unwrap_or_default());
+        for &at in members.iter().chain([&last]) {
+            let Instruction { op, operands, .. } = &program.instructions[at];
+            for &operand in operands.iter().filter(|&&o| (self.maker)(o).is_none_or(|at| !members.contains(&at))) {
+                all.extend(match op {
+                    Op::Dot { .. } => self.repeated(operand),
+                    _ => self.sources(operand).unwrap_or_default(),
+                });
             }
         }
         all.insert(last);
@@ -217,6 +256,16 @@ impl Search<'_> {
         }
         let outs = program.instructions[last].outs.clone();
         Some((Instruction { op: Op::Fused(Box::new(body)), operands: SmallVec::new(), outs }, operands))
+    }
+}
+
+/// Whether it is computed anew for every score.
+fn is_source(instruction: &Instruction) -> bool {
+    let Instruction { op, outs, .. } = instruction;
+    let is_cheap = outs.first().is_some_and(|out| op.elementwise().is_none_or(|e| e.is_cheap(&[out.dtype], out.dtype)));
+    match op.class() {
+        Class::Source | Class::Elementwise | Class::View => outs.len() == 1 && is_cheap,
+        _ => false,
     }
 }
 
