@@ -30,6 +30,7 @@ defmodule Half do
     side: 8192,
     batch: 32,
     text: 128,
+    prompt: 512,
     pixels: 224
   }
   @small %{
@@ -41,6 +42,7 @@ defmodule Half do
     side: 2048,
     batch: 1,
     text: 32,
+    prompt: 64,
     pixels: 64
   }
 
@@ -148,15 +150,29 @@ defmodule Half do
     ]
   end
 
-  defp models(%{batch: batch, text: text, pixels: pixels}, type) do
+  defp models(%{batch: batch, text: text, prompt: prompt, pixels: pixels}, type) do
     classification = [architecture: :for_image_classification, image_size: pixels]
     images = fn n -> fn -> %{"pixel_values" => uniform({n, pixels, pixels, 3}, type)} end end
+
+    # 1.1 billion parameters, with a head of keys for four of queries.
+    llama = [
+      architecture: :base,
+      vocab_size: 50_000,
+      hidden_size: 2048,
+      intermediate_size: 8192,
+      num_blocks: 16,
+      num_attention_heads: 32,
+      num_key_value_heads: 8,
+      attention_head_size: 64
+    ]
 
     [
       {"BERT base, #{batch} x #{text}", model(Text.Bert, [architecture: :base], type, ids({batch, text}))},
       {"ViT base, #{batch} images", model(Vision.Vit, classification, type, images.(batch))},
       {"ResNet-50, #{2 * batch} images",
-       model(Vision.ResNet, [architecture: :for_image_classification], type, images.(2 * batch))}
+       model(Vision.ResNet, [architecture: :for_image_classification], type, images.(2 * batch))},
+      {"GPT-2, prompt of #{prompt}", model(Text.Gpt2, [architecture: :base], type, ids({1, prompt}))},
+      {"Llama 1B, prompt of #{prompt}", model(Text.Llama, llama, type, ids({1, prompt}))}
     ]
   end
 

@@ -83,8 +83,8 @@ def elements(dtype):
     yield f"cast from f32, {n} x {n}", of([(n, n)], torch.float32, lambda x: x.to(dtype))
 
 
-def texts():
-    ids = torch.arange(32 * 128, device="cuda").reshape(32, 128) * 7919 % 30_000
+def texts(count=32, length=128):
+    ids = torch.arange(count * length, device="cuda").reshape(count, length) * 7919 % 30_000
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
@@ -129,6 +129,13 @@ def models(dtype):
     yield "BERT base, 32 x 128", model(lambda: t.BertModel(t.BertConfig(), add_pooling_layer=True), texts, dtype)
     yield "ViT base, 32 images", model(lambda: t.ViTForImageClassification(t.ViTConfig()), images(32, dtype), dtype)
     yield "ResNet-50, 64 images", model(resnet, images(64, dtype), dtype)
+    prompt = lambda: {**texts(1, 512), "use_cache": False}
+    llama = t.LlamaConfig(
+        vocab_size=50_000, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16, num_attention_heads=32,
+        num_key_value_heads=8, head_dim=64,
+    )
+    yield "GPT-2, prompt of 512", model(lambda: t.GPT2Model(t.GPT2Config()), prompt, dtype)
+    yield "Llama 1B, prompt of 512", model(lambda: t.LlamaModel(llama), prompt, dtype)
     bert = lambda: t.BertForSequenceClassification(t.BertConfig())
     yield "training step of BERT base, 32 x 128", training(bert, texts, dtype)
     yield "training step of ResNet-50, 32 images", training(resnet, images(32, torch.float32), dtype)

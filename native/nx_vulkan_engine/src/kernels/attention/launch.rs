@@ -117,14 +117,13 @@ pub fn attention(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result
         of_factors.iter().map(|f| &f[..]).chain(of_inputs).chain([results]).collect();
     let batches = Space::new(a.batches, &of_batches);
     let batch_rank = batches.sizes.len();
-    let sizes: Dims = batches.sizes.iter().copied().chain([a.rows, a.keys]).collect();
-    let mut strides: SmallVec<[Strides; 8]> = batches.strides.clone().into_iter().collect();
-    for (k, strides) in strides.iter_mut().enumerate() {
-        match k.checked_sub(a.factors.len()).and_then(|k| a.inputs.get(k)) {
-            Some(input) => strides.extend(input.view.strides[rank..].iter().copied()),
-            None => strides.extend([0, 0]),
-        }
-    }
+    // Then those of rows and keys, which steps read along, and of elements, for what is counted alone.
+    let sizes: Dims = batches.sizes.iter().copied().chain([a.rows, a.keys, a.depth, a.width]).collect();
+    let [q, k, v] = a.factors.each_ref().map(|f| f.rows);
+    let of_inputs = a.inputs.iter().map(|input| [input.view.strides[rank], input.view.strides[rank + 1], 0, 0]);
+    let others = [[q, 0, 1, 0], [0, k, 1, 0], [0, v, 0, 1]].into_iter().chain(of_inputs).chain([[of_rows, 0, 0, 1]]);
+    let strides: SmallVec<[Strides; 8]> =
+        batches.strides.iter().zip(others).map(|(own, others)| own.iter().copied().chain(others).collect()).collect();
     let reads = a.inputs.iter().zip(strides.iter().skip(a.factors.len())).map(|(input, strides)| {
         let (of_batch, own) = strides.split_at(batch_rank);
         let along = [of_batch.iter().any(|&s| s != 0), own[0] != 0, own[1] != 0];
