@@ -7,6 +7,7 @@ use nx_vulkan_engine::program::{Builder, Instruction, Op, Operand, Program, Redu
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Executable, Tensor, Type, Value, eager};
 
+use super::known::ops;
 use super::{download, engine, gpu, upload};
 use crate::common::{self, Rng};
 
@@ -429,6 +430,16 @@ fn attention_is_one_kernel_where_nothing_else_reads_its_parts() {
             program(&case, Way { inner_heads: true, softmax: None, inverse: false, turned: false }, DType::F16, 0.0);
         assert!(!products(&program, &target()), "{} x {} x {}", case.rows, case.depth, case.width);
     }
+    // Scores that are the sum of two products.
+    let b = Builder::new();
+    let [q, k, v, positions] = [(); 4].map(|()| b.input(DType::Bf16, &[3, 40, 64]));
+    let [of_keys, of_positions] = [k, positions].map(|k| b.dot_axes([q, k], [&[2], &[2]], [&[0], &[0]]));
+    let scores = b.add(of_keys, of_positions);
+    let exp = b.exp(b.subtract(scores, b.reduce(Reduction::Max, scores, &[2], true)));
+    let weights = b.divide(exp, b.reduce(Reduction::Sum, exp, &[2], true));
+    let results = b.dot_axes([weights, v], [&[2], &[1]], [&[0], &[0]]);
+    let both = b.finish(&[results]).unwrap();
+    assert_eq!(ops(&optimize(both, &target()).unwrap()), ["dot", "fused"]);
     let wide =
         program(&PLAIN, Way { inner_heads: false, softmax: None, inverse: false, turned: false }, DType::F32, 0.0);
     assert!(!products(&wide, &target()));

@@ -76,7 +76,10 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
                 members.insert(last);
                 last = turned;
             }
-            if let Some(found) = search.join(&members, last) {
+            // Of scores that are sums of several products one alone is the attention's.
+            if members.is_disjoint(&taken)
+                && let Some(found) = search.join(&members, last)
+            {
                 taken.extend(members);
                 joined.insert(last, found);
             }
