@@ -124,7 +124,7 @@ impl Attention {
         if loads.len() > MAX_LOADS || loads.iter().any(|load| load.bounded) {
             return None;
         }
-        let seen = Seen { steps: &softmax.steps, rank };
+        let seen = Seen { steps: &softmax.steps, scores: softmax.scores, rank };
         let causal = seen.is_causal(softmax.score);
         let factor = seen.factor(softmax.score);
         let Softmax { steps, score, scores } = softmax;
@@ -297,7 +297,9 @@ impl Softmax {
         if !is_held(scores) {
             return None;
         }
-        let (steps, score) = Steps { plan, place, steps: SmallVec::new(), known: Vec::new() }.of(score)?;
+        let (steps, score) =
+            Steps { plan, place, steps: SmallVec::new(), known: Vec::new(), of_product: vec![Ref::Input(0)] }
+                .of(score)?;
         Some(Softmax { steps, score, scores })
     }
 }
@@ -314,6 +316,8 @@ struct Steps<'a> {
     steps: SmallVec<[Step; 1]>,
     /// Where values of the plan are among `steps`.
     known: Vec<(u8, Ref)>,
+    /// What depends on the product.
+    of_product: Vec<Ref>,
 }
 
 impl Steps<'_> {
@@ -338,13 +342,19 @@ impl Steps<'_> {
                 // The sign of a zero makes no difference to a score.
                 if step.op == Elementwise::Binary(Binary::Add)
                     && let Some(zero) = args.iter().position(|&arg| number(arg) == Some(0.0))
+                    && is_held(self.plan.dtype(step.args[1 - zero]))
                 {
                     return args.get(1 - zero).copied();
                 }
-                let out = if is_held(step.out) { DType::F32 } else { step.out };
+                // What masks and biases are made of keeps its bits.
+                let of_product = args.iter().any(|arg| self.of_product.contains(arg));
+                let out = if of_product && is_held(step.out) { DType::F32 } else { step.out };
                 self.steps.push(Step { op: step.op, args, out });
                 let at = Ref::Result(u8::try_from(self.steps.len() - 1).ok()?);
                 self.known.push((k, at));
+                if of_product {
+                    self.of_product.push(at);
+                }
                 Some(at)
             }
             Ref::Input(_) | Ref::Coordinate(_) | Ref::Constant(..) => Some(r),
@@ -355,6 +365,7 @@ impl Steps<'_> {
 /// What steps on products do; rows and keys are the last axes of `rank`.
 struct Seen<'a> {
     steps: &'a [Step],
+    scores: DType,
     rank: usize,
 }
 
@@ -370,6 +381,7 @@ impl Seen<'_> {
     fn coordinate(&self, mut r: Ref) -> Option<usize> {
         while let Some(Step { op: Elementwise::AsType, args, out }) = self.step(r)
             && out.is_integer()
+            && out.bits() >= 32
         {
             r = args[0];
         }
@@ -406,7 +418,8 @@ impl Seen<'_> {
     /// keys behind the row of a query among them.
     fn visible(&self, r: Ref) -> Option<(Ref, Ref)> {
         let Some(Step { op: Elementwise::Select, args, .. }) = self.step(r) else { return None };
-        let is_least = matches!(number(args[2]), Some(least) if least <= LEAST_F16);
+        let most = if self.scores == DType::F16 { LEAST_F16 } else { LEAST };
+        let is_least = matches!(number(args[2]), Some(least) if least <= most);
         (self.is_visible(args[0]) && is_least).then_some((args[0], args[1]))
     }
 
@@ -454,6 +467,9 @@ const FACTORS: std::ops::RangeInclusive<f32> = 1e-6..=1.0;
 /// The least finite number of f16. What is added to it, or is it, has no weight beside scores above [`LOW`].
 const LEAST_F16: f32 = -65504.0;
 
+/// The same of types with more exponents.
+const LEAST: f32 = -1e30;
+
 /// Where the scores of a row are all below this, keys that are masked may have weights.
 pub const LOW: f32 = -60000.0;
 
@@ -491,7 +507,7 @@ mod tests {
     #[test]
     fn scores_are_seen_as_multiples_of_products_and_as_causal() {
         const LEAST: f64 = -3.4028234663852886e38;
-        let cases: [Case; 13] = [
+        let cases: [Case; 16] = [
             ("nothing", |_, s| s, Some(1.0), false),
             ("a factor", |b, s| b.multiply(s, 0.125), Some(0.125), false),
             ("a factor first", |b, s| b.multiply(0.125, s), Some(0.125), false),
@@ -501,6 +517,22 @@ mod tests {
             ("a zero is added", |b, s| b.add(b.multiply(s, 0.5), 0.0), Some(0.5), false),
             ("-Inf behind", |b, s| b.select(visible(b), b.divide(s, 4.0), f64::NEG_INFINITY), Some(0.25), true),
             ("-5 behind", |b, s| b.select(visible(b), s, -5.0), None, false),
+            (
+                "counters of 8 bits, which wrap",
+                |b, s| {
+                    let count = |axis| b.iota(DType::U8, &[24, 24], Some(axis));
+                    b.select(b.greater_equal(count(0), count(1)), s, f64::NEG_INFINITY)
+                },
+                None,
+                false,
+            ),
+            ("-65504 behind", |b, s| b.select(visible(b), s, -65504.0), None, false),
+            (
+                "a zero is added to whole numbers",
+                |b, s| b.add(b.as_type(s, DType::S32), b.number(DType::F32, 0.0)),
+                None,
+                false,
+            ),
             ("-Inf before", |b, s| b.select(b.greater(visible(b), 0.5), s, f64::NEG_INFINITY), None, false),
             (
                 "the least number is added behind",

@@ -9,8 +9,8 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_KHR_shader_subgroup_vote : require
 // Attention of f16 or bf16 on matrix units: softmax(steps(Q K^T)) V, without scores in memory. Each subgroup has FRAGMENTS times
-// 16 rows of queries, goes over the keys in blocks of 32, and holds the sums of values that belong to the largest score so
-// far: where a larger one comes, they are made smaller. Neither shared memory nor barriers.
+// 16 rows of queries, goes over the keys in blocks of 32 or 16, and holds the sums of values that belong to the largest score so
+// far: where a larger one comes, they are made smaller. Subgroups wait for each other only where they share out keys.
 // Invocations hold matrices as those of dot_own.comp do: invocation 4 g + t has of row (or column) g, and then of row
 // g + 8, elements 2 t, 2 t + 1, 2 t + 8, 2 t + 9 along the contracted axis. So what holds scores holds a factor of the
 // second product. Its columns are free: here column c of matrix j is element 8 c + j of 64 elements of a value, so that
@@ -39,6 +39,8 @@ layout(constant_id = 4) const uint CAUSAL = 0u;
 layout(constant_id = 5) const uint FACTOR = 0u;
 // Whether the subgroups of a workgroup share out the keys of the same rows, and not rows.
 layout(constant_id = 6) const uint SHARE_KEYS = 0u;
+// Where all scores of a row are below this, keys that are masked may have weights.
+layout(constant_id = 7) const float LOW = -60000.0;
 const uint ROWS = SHARE_KEYS != 0u ? OWN_ROWS : SUBGROUPS * OWN_ROWS;
 
 // Where a batch begins, in uvec4.
@@ -63,7 +65,6 @@ shared float handed[SHARE_KEYS != 0u ? SUBGROUPS / 2 * HANDED * 32 : 1];
 
 // Below all scores: one that is -Inf has no weight.
 const float LEAST = -3.4028234663852886e38;
-const float LOW = -60000.0;
 const float LOG2_E = 1.44269504088896340736;
 
 // Two results as words of 16 bits, rounded to the nearest, ties to even.
@@ -159,11 +160,15 @@ void main() {
                 of_row[r] = max(of_row[r], score); \
             } \
         } \
-        float smaller[2], most[2]; \
+        float smaller[2]; \
+        precise float most[2]; \
         [[unroll]] for (uint r = 0u; r < 2u; ++r) { \
             QUAD(of_row[r], max) \
             most[r] = of_row[r] * factor; \
-            smaller[r] = FACTOR != 0u ? exp2(fma(largest[2u * i + r], factor, -most[r])) : exp2((largest[2u * i + r] - of_row[r]) * LOG2_E); \
+            /* Exactly 1 where no larger one came: errors would grow with the keys. */ \
+            precise float before = largest[2u * i + r] * factor; \
+            precise float step_down = before - most[r]; \
+            smaller[r] = exp2(FACTOR != 0u ? step_down : (largest[2u * i + r] - of_row[r]) * LOG2_E); \
             largest[2u * i + r] = of_row[r]; \
             total[2u * i + r] *= smaller[r]; \
         } \
@@ -226,30 +231,35 @@ void main() {
     MatrixA factors[FRAGMENTS][BLOCK];
     uint first = SHARE_KEYS != 0u ? gl_SubgroupID * KEYS : 0u, step = SHARE_KEYS != 0u ? SUBGROUPS * KEYS : KEYS;
     FETCH_KEYS(first)
-    [[dont_unroll]] for (uint n = first;; n += step) {
-        if (CAUSAL != 0u && FACTOR == 0u && n >= end && end < keys) {
-            // Rows that are masked wholly have weights everywhere.
-            float most[2 * FRAGMENTS];
-            [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS; ++r) most[r] = largest[r];
-            if (SHARE_KEYS != 0u) {
-                [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS; ++r)
-                    handed[(gl_SubgroupID * 2u * FRAGMENTS + r) * 32u + gl_SubgroupInvocationID] = largest[r];
-                barrier();
-                [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS; ++r)
-                    [[unroll]] for (uint s = 0u; s < SUBGROUPS; ++s)
-                        most[r] = max(most[r], handed[(s * 2u * FRAGMENTS + r) * 32u + gl_SubgroupInvocationID]);
-            }
-            bool low = false;
-            [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS; ++r) low = low || most[r] < LOW;
-            if (subgroupAny(low)) end = keys;
+#define BLOCKS(end) \
+    [[dont_unroll]] for (; n < end; n += step) { \
+        Sums scores[FRAGMENTS][BLOCK]; \
+        FETCH_VALUES(n) \
+        MULTIPLY(scores) \
+        FETCH_KEYS(n + step) \
+        SOFTMAX(scores, n) \
+        ADD() \
+    }
+    uint n = first;
+    BLOCKS(end)
+    if (CAUSAL != 0u && FACTOR == 0u) {
+        // Rows that are masked wholly have weights everywhere.
+        if (SHARE_KEYS != 0u) {
+            [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS; ++r)
+                handed[(gl_SubgroupID * 2u * FRAGMENTS + r) * 32u + gl_SubgroupInvocationID] = largest[r];
+            barrier();
         }
-        if (n >= end) break;
-        Sums scores[FRAGMENTS][BLOCK];
-        FETCH_VALUES(n)
-        MULTIPLY(scores)
-        FETCH_KEYS(n + step)
-        SOFTMAX(scores, n)
-        ADD()
+        bool low = false;
+        [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS; ++r) {
+            float most = largest[r];
+            if (SHARE_KEYS != 0u) {
+                [[unroll]] for (uint s = 0u; s < SUBGROUPS; ++s)
+                    most = max(most, handed[(s * 2u * FRAGMENTS + r) * 32u + gl_SubgroupInvocationID]);
+            }
+            low = low || most < LOW;
+        }
+        uint rest = subgroupAny(low) ? keys : end;
+        BLOCKS(rest)
     }
 
     if (SHARE_KEYS != 0u) {

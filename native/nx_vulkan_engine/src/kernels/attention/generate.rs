@@ -57,6 +57,12 @@ impl AttentionTile {
         AttentionTile::ALL.into_iter().find(|tile| depth <= tile.depth() && width <= tile.width())
     }
 
+    /// The most memory that a workgroup shares: what two subgroups hold.
+    pub(super) fn shared_bytes() -> u32 {
+        let held = |tile: &AttentionTile| 2 * 4 * 8 * tile.groups + 2 * 4;
+        AttentionTile::ALL.iter().map(held).max().unwrap_or(0) * 2 * 32 * 4
+    }
+
     /// The most elements of queries and of values that any holds.
     pub(super) fn most() -> u64 {
         AttentionTile::ALL.iter().map(|tile| tile.depth().min(tile.width())).max().unwrap_or(0)

@@ -15,7 +15,7 @@ pub use passes::Heads;
 /// Neighbours that are loaded at once.
 const EIGHT: u64 = 8;
 
-/// Workgroups that a processor runs at once: registers leave room for no more.
+/// Workgroups that a processor runs at once: NVIDIA's have registers for no more.
 const FULL: u64 = 2;
 
 /// Queries of a batch from which on attention in one kernel pays: fewer fill no matrix.
@@ -46,7 +46,8 @@ pub fn heads(engine: &Engine) -> Heads {
     let has_units = engine.model().class.is_nvidia()
         && caps.cooperative_matrix
         && caps.subgroup_ops.shuffle
-        && caps.subgroup_ops.vote;
+        && caps.subgroup_ops.vote
+        && caps.max_shared_memory_bytes >= AttentionTile::shared_bytes();
     let f16 = has_units && !engine.has_exact_attention();
     Heads {
         f16,

@@ -9,6 +9,7 @@ use nx_vulkan_spirv::modes::FloatModes;
 
 use super::Arguments;
 use super::family::{Constants, KernelFamily, flops_of, name_of_ops, names_of_steps};
+use crate::program::attention::LOW;
 use crate::program::ops::multiplied;
 use crate::{DType, Result};
 
@@ -28,7 +29,8 @@ impl KernelFamily for AttentionSpec {
 
     fn constants(&self, _: FloatModes) -> Constants {
         let values = [self.dtype == DType::Bf16, self.whole_keys, self.whole_depth, self.whole_width, self.causal];
-        let numbers = values.map(u32::from).into_iter().chain([self.factor.unwrap_or(0), self.shares_keys.into()]);
+        let numbers =
+            values.map(u32::from).into_iter().chain([self.factor.unwrap_or(0), self.shares_keys.into(), LOW.to_bits()]);
         (0..).zip(numbers).collect()
     }
 

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::Target;
 use super::rewrite::Rewriter;
 use crate::program::attention::Attention;
+use crate::program::fused::MAX_VALUES;
 use crate::program::ops::Class;
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{DType, Result, Type};
@@ -78,7 +79,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
             }
             // Of scores that are sums of several products one alone is the attention's.
             if members.is_disjoint(&taken)
-                && let Some(found) = search.join(&members, last)
+                && let Some(found) = search.join(&members, last, true).or_else(|| search.join(&members, last, false))
             {
                 taken.extend(members);
                 joined.insert(last, found);
@@ -154,14 +155,15 @@ impl Search<'_> {
                         return None;
                     }
                     last = Some(reader);
-                } else if !is_step(instruction) {
+                } else if !is_step(instruction) || members.len() > MAX_VALUES {
                     return None;
                 } else if members.insert(reader) {
                     open.insert(reader);
                 }
             }
         }
-        last.map(|last| (members, last))
+        let reductions = members.iter().filter(|&&at| program.instructions[at].op.class() == Class::Reduction);
+        last.filter(|_| reductions.count() == 2).map(|last| (members, last))
     }
 
     /// The only result of an instruction.
@@ -218,11 +220,12 @@ impl Search<'_> {
         Some(found)
     }
 
-    /// The fused op of these instructions and the last one, with its operands, if it is attention that the device takes.
-    fn join(&self, members: &BTreeSet<usize>, last: usize) -> Option<(Instruction, Vec<Operand>)> {
+    /// The fused op of these instructions and the last one, with its operands, if it is attention that the device takes; perhaps with what
+    /// makes the operands.
+    fn join(&self, members: &BTreeSet<usize>, last: usize, with_sources: bool) -> Option<(Instruction, Vec<Operand>)> {
         let program = self.program;
         let mut all = members.clone();
-        for &at in members.iter().chain([&last]) {
+        for &at in members.iter().chain([&last]).filter(|_| with_sources) {
             let Instruction { op, operands, .. } = &program.instructions[at];
             for &operand in operands.iter().filter(|&&o| (self.maker)(o).is_none_or(|at| !members.contains(&at))) {
                 all.extend(match op {
