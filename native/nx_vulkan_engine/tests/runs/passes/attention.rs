@@ -5,7 +5,7 @@ use nx_vulkan_engine::program::ops::Class;
 use nx_vulkan_engine::program::passes::{Heads, Target, optimize};
 use nx_vulkan_engine::program::{Builder, Instruction, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{Compile, DType, Executable, Tensor, Type, Value, eager};
+use nx_vulkan_engine::{Compile, DType, Engine, Executable, Options, Tensor, Type, Value, eager};
 
 use super::known::ops;
 use super::{download, engine, gpu, upload};
@@ -486,4 +486,126 @@ fn attention_is_one_kernel_where_nothing_else_reads_its_parts() {
     let wide =
         program(&PLAIN, Way { inner_heads: false, softmax: None, inverse: false, turned: false }, DType::F32, 0.0);
     assert!(!products(&wide, &target()));
+}
+
+/// Attention of batches of matrices, as whoever writes it by hand does.
+fn attend(b: &Builder, [q, k, v]: [Operand; 3]) -> Operand {
+    let batches: Vec<usize> = (0..b.ty(q).shape.len() - 2).collect();
+    let last = batches.len() + 1;
+    let scores = b.multiply(b.dot_axes([q, k], [&[last], &[last]], [&batches, &batches]), 0.125);
+    let exp = b.exp(b.subtract(scores, b.reduce(Reduction::Max, scores, &[last], true)));
+    let weights = b.divide(exp, b.reduce(Reduction::Sum, exp, &[last], true));
+    b.dot_axes([weights, v], [&[last], &[last - 1]], [&batches, &batches])
+}
+
+/// How many kernels of two products are left.
+fn joined(program: &Program) -> usize {
+    let has_two = |i: &&Instruction| match &i.op {
+        Op::Fused(body) => body.instructions.iter().filter(|i| matches!(i.op, Op::Dot { .. })).count() == 2,
+        _ => false,
+    };
+    program.instructions.iter().filter(has_two).count()
+}
+
+fn input(b: &Builder, batches: &[u64]) -> Operand {
+    b.input(DType::Bf16, &[batches, &[48, 64]].concat())
+}
+
+fn inputs_of_batches(b: &Builder, batches: &[u64]) -> [Operand; 3] {
+    [(); 3].map(|()| input(b, batches))
+}
+
+#[test]
+fn attention_is_found_wherever_it_stands() {
+    type Make = Box<dyn Fn(&Builder) -> Vec<Operand>>;
+    let mut programs: Vec<(&str, usize, Make)> = Vec::new();
+    for batches in [&[][..], &[5], &[2, 3, 2]] {
+        programs.push(("batches of any rank", 1, Box::new(move |b| vec![attend(b, inputs_of_batches(b, batches))])));
+    }
+    programs.push(("one tensor thrice", 1, Box::new(move |b| vec![attend(b, [input(b, &[2]); 3])])));
+    programs.push((
+        "two of the same queries and keys",
+        2,
+        Box::new(move |b| {
+            let ([q, k, v], other) = (inputs_of_batches(b, &[2]), input(b, &[2]));
+            vec![attend(b, [q, k, v]), attend(b, [k, q, other])]
+        }),
+    ));
+    programs.push((
+        "one behind the other",
+        2,
+        Box::new(move |b| {
+            let [q, k, v] = inputs_of_batches(b, &[3]);
+            let first = attend(b, [q, k, v]);
+            vec![attend(b, [first, k, first])]
+        }),
+    ));
+    programs.push((
+        "a result that is turned and read as it is",
+        1,
+        Box::new(move |b| {
+            let result = attend(b, inputs_of_batches(b, &[2, 3]));
+            vec![b.transpose(result, &[0, 2, 1, 3]), result]
+        }),
+    ));
+    programs.push((
+        "batches that change places",
+        1,
+        Box::new(move |b| vec![b.transpose(attend(b, inputs_of_batches(b, &[2, 3])), &[2, 1, 0, 3])]),
+    ));
+    programs.push((
+        // The product turns, and takes the weights as its second operand.
+        "elements that do not stay last",
+        0,
+        Box::new(move |b| vec![b.transpose(attend(b, inputs_of_batches(b, &[2])), &[0, 2, 1])]),
+    ));
+    programs.push((
+        "weights along the queries",
+        0,
+        Box::new(move |b| {
+            let [q, k, v] = inputs_of_batches(b, &[2]);
+            let scores = b.dot_axes([q, k], [&[2], &[2]], [&[0], &[0]]);
+            let exp = b.exp(b.subtract(scores, b.reduce(Reduction::Max, scores, &[1], true)));
+            let weights = b.divide(exp, b.reduce(Reduction::Sum, exp, &[1], true));
+            vec![b.dot_axes([weights, v], [&[2], &[1]], [&[0], &[0]])]
+        }),
+    ));
+    let mut rng = Rng(13);
+    for (name, count, make) in programs {
+        let b = Builder::new();
+        let outputs = make(&b);
+        let program = b.finish(&outputs).unwrap();
+        let optimized = optimize(program.clone(), &target()).unwrap();
+        assert_eq!(joined(&optimized), count, "{name}: {optimized}");
+        let given = inputs_of(&program, &mut rng);
+        let run = |program: &Program| download(&eager::run_program(engine(), program, &upload(&given)).unwrap());
+        for (got, want) in run(&optimized).iter().zip(&run(&program)) {
+            assert_eq!(got.ty, want.ty, "{name}");
+            let far = reals(got).iter().zip(reals(want)).any(|(got, want)| (got - want).abs() > 0.04);
+            assert!(!far, "{name}");
+        }
+    }
+}
+
+fn inputs_of(program: &Program, rng: &mut Rng) -> Vec<Array> {
+    let mut one = |_| Value::Float(rng.below(1 << 20) as f64 / f64::from(1 << 19) - 1.0);
+    program.inputs.iter().map(|ty| Array::new(ty, (0..ty.elements()).map(&mut one).collect::<Vec<_>>())).collect()
+}
+
+#[test]
+fn exact_attention_has_the_bits_of_its_ops() {
+    let exact = Engine::open_with(&Options { exact_attention: true, ..common::options() }).unwrap();
+    let b = Builder::new();
+    let operands = [(); 3].map(|()| b.input(DType::Bf16, &[2, 48, 64]));
+    let result = attend(&b, operands);
+    let program = b.finish(&[result]).unwrap();
+    let given = inputs_of(&program, &mut Rng(14));
+    let tensors = || -> Vec<Tensor> {
+        given.iter().map(|a| Tensor::from_nx_bytes(&exact, &a.ty, &a.to_nx_bytes()).unwrap()).collect()
+    };
+    assert!(!(exact.target().heads.f16 || exact.target().heads.bf16));
+    let executable = Executable::compile(&exact, program.clone()).unwrap();
+    let got = executable.run(&tensors(), Compile::Allowed).unwrap()[0].to_nx_bytes(&exact, None).unwrap();
+    let want = eager::run_program(&exact, &program, &tensors()).unwrap()[0].to_nx_bytes(&exact, None).unwrap();
+    assert!(got == want);
 }
