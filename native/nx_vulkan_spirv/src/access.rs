@@ -6,7 +6,7 @@ use rspirv::dr::Operand;
 use rspirv::spirv::{Op, Word};
 use smallvec::SmallVec;
 
-use super::link::Code;
+use super::link::{Code, Linker};
 use super::memory::Address;
 
 /// What a parameter word holds. The host fills the words of a launch from this list.
@@ -504,6 +504,25 @@ pub fn store_vector_at(
     let vector = code.linker.type_vector(part, lanes.len() as u32);
     let value = code.ids(Op::CompositeConstruct, vector, &lanes);
     code.store(array, vector, element.size_bytes() * lanes.len() as u32, index, value);
+    Ok(())
+}
+
+/// Lets blocks of 16 bytes count on nobody writing to where they load from: compilers may fetch them early then, past all
+/// other accesses.
+pub fn declare_blocks_read_only(linker: &mut Linker<'_>) {
+    let word = linker.type_uint(32);
+    let block = linker.type_vector(word, 4);
+    linker.declare_read_only(block, 16);
+}
+
+/// Stores four words as block `index` of 16 bytes, in a kernel whose other blocks may be declared to be read alone.
+pub fn store_block(code: &mut Code<'_, '_>, address: u32, index: Word, words: Word) -> Result<()> {
+    let array = code.address(address)?;
+    // Of a type of its own.
+    let word = code.linker.type_int(32);
+    let block = code.linker.type_vector(word, 4);
+    let words = code.bitcast(block, words);
+    code.store(array, block, 16, index, words);
     Ok(())
 }
 

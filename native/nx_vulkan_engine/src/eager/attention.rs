@@ -1,10 +1,10 @@
 //! Fused ops that are attention: one kernel, or those of its parts.
 
-use super::fused::loaded;
+use super::fused::{loaded, seen};
 use super::{Call, contiguous, movement};
 use crate::kernels::attention::{self, Rows};
 use crate::program::attention::{Attention, Factor};
-use crate::program::fused::{refined, through};
+use crate::program::fused::refined;
 use crate::shape::{Dims, Strides};
 use crate::{Result, Tensor, View};
 
@@ -17,7 +17,6 @@ pub fn attention(call: &Call<'_>, found: &Attention) -> Result<Option<Tensor>> {
     let mut factors = [rows(call, query)?, rows(call, key)?, rows(call, value)?];
     let inputs = found.loads.iter().map(|load| movement::ascending(call, &loaded(call, load)?.tensor));
     let inputs = inputs.collect::<Result<Vec<Tensor>>>()?;
-    let out = Tensor::uninitialized(call.engine, call.out)?;
     // Batches as axes along which every operand has one stride.
     let rank = found.space.len() - 2;
     let (plain, of_scores) = found.space.split_at(rank);
@@ -44,6 +43,7 @@ pub fn attention(call: &Call<'_>, found: &Attention) -> Result<Option<Tensor>> {
             input.with_view(view)
         })
         .collect();
+    let out = Tensor::uninitialized(call.engine, call.out)?;
     // Where axes of batches, rows and elements are in the result.
     let mut strides: Strides = std::iter::repeat_n(0, rank + 2).collect();
     for (&axis, &stride) in found.order.iter().zip(&out.view.strides) {
@@ -51,19 +51,10 @@ pub fn attention(call: &Call<'_>, found: &Attention) -> Result<Option<Tensor>> {
     }
     let results = along(&strides);
     let what = attention::Attention {
+        of: found,
         factors: &factors,
         batches: &fine,
-        rows: found.rows(),
-        keys: found.keys(),
-        depth: found.depth,
-        width: found.width,
         inputs: &inputs,
-        steps: &found.steps,
-        score: found.score,
-        scores: found.scores,
-        coordinates: [rank, rank + 1].map(|axis| axis as u8),
-        causal: found.causal,
-        factor: found.factor,
         out: &out,
         results: &results[..=fine.len()],
     };
@@ -73,7 +64,8 @@ pub fn attention(call: &Call<'_>, found: &Attention) -> Result<Option<Tensor>> {
 /// Axes of which neighbours make up others, from the outermost on: sizes and strides.
 type Lying = Vec<(u64, i64)>;
 
-/// The axes of a view that make up each axis of a shape, without those of one element, and joined where strides allow it.
+/// The axes of a view that make up each axis of a shape, without those of one element, and joined where strides allow
+/// it.
 fn axes_of(view: &View, shape: &[u64]) -> Option<Vec<Lying>> {
     let mut fine = view.shape.iter().copied().zip(view.strides.iter().copied()).filter(|&(size, _)| size != 1);
     let axes = |&size: &u64| {
@@ -110,13 +102,8 @@ fn split(axes: &[(u64, i64)], sizes: &[u64]) -> Lying {
 
 /// An operand in place if its rows are contiguous and aligned, else a copy.
 fn rows(call: &Call<'_>, factor: &Factor) -> Result<Rows> {
-    let mut tensor = movement::ascending(call, call.operand(factor.operand as usize)?)?;
-    let mut view = through(View::clone(&tensor.view), &factor.views);
-    if view.is_none() {
-        tensor = contiguous(call.engine, &tensor, call.compile)?;
-        view = through(View::clone(&tensor.view), &factor.views);
-    }
-    let view = view.ok_or_else(|| call.invalid("views that need copies".into()))?;
+    let tensor = movement::ascending(call, call.operand(factor.operand as usize)?)?;
+    let (tensor, view) = seen(call, &tensor, &factor.views)?;
     let seen = tensor.with_view(view);
     if let Some(found) = in_place(&seen, factor) {
         return Ok(found);

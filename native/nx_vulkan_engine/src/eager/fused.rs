@@ -12,7 +12,7 @@ use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::produce;
 use crate::kernels::rows::rows;
 use crate::program::attention::Attention;
-use crate::program::fused::{Load, Made, Plan, through};
+use crate::program::fused::{Load, Made, Plan, Seen, through};
 use crate::program::reductions::Reductions;
 use crate::program::{Program, passes};
 use crate::shape::contiguous_strides;
@@ -76,17 +76,21 @@ fn streams(call: &Call<'_>, plan: &Plan, what: &Reductions) -> bool {
 
 /// An operand as the kernel reads it.
 pub(super) fn loaded(call: &Call<'_>, load: &Load) -> Result<Loaded> {
-    let mut tensor = call.operand(load.operand as usize)?.clone();
-    let mut view = through(View::clone(&tensor.view), &load.views);
-    if view.is_none() {
-        tensor = contiguous(call.engine, &tensor, call.compile)?;
-        view = through(View::clone(&tensor.view), &load.views);
-    }
-    let view = view.ok_or_else(|| call.invalid("views that need copies".into()))?;
+    let (tensor, view) = seen(call, call.operand(load.operand as usize)?, &load.views)?;
     Ok(match load.bounded {
         true => Loaded::within(&tensor, view),
         false => Loaded { tensor: tensor.with_view(view), bounds: None },
     })
+}
+
+/// A tensor, or a copy of it where its strides need that, and what views show of it.
+pub(super) fn seen(call: &Call<'_>, tensor: &Tensor, views: &[Seen]) -> Result<(Tensor, View)> {
+    if let Some(view) = through(View::clone(&tensor.view), views) {
+        return Ok((tensor.clone(), view));
+    }
+    let copy = contiguous(call.engine, tensor, call.compile)?;
+    let view = through(View::clone(&copy.view), views);
+    Ok((copy, view.ok_or_else(|| call.invalid("views that need copies".into()))?))
 }
 
 fn mapped(call: &Call<'_>, plan: &Plan, loads: &[Loaded], results: &[Tensor]) -> Result<()> {

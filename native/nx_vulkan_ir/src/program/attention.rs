@@ -1,5 +1,5 @@
-//! Bodies of fused ops that are attention: the product of queries and keys, elementwise steps on it (the scores), a softmax of each of
-//! its rows, and the product of that with values.
+//! Bodies of fused ops that are attention: the product of queries and keys, elementwise steps on it (the scores), a
+//! softmax of each of its rows, and the product of that with values.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -27,17 +27,18 @@ pub struct Attention {
     pub width: u64,
     /// Operands of the body, seen with the shape of the scores.
     pub loads: Vec<Load>,
-    /// Input 0 is the product, those after it are `loads`. Coordinates are those of rows and keys alone. Floats of 16 bits are
-    /// not rounded to, but f32.
+    /// Input 0 is the product, those after it are `loads`. Coordinates are those of rows and keys alone. Floats of 16
+    /// bits are not rounded to, but f32.
     pub steps: SmallVec<[Step; 1]>,
     /// The score.
     pub score: Ref,
     /// The type of scores.
     pub scores: DType,
-    /// Whether keys behind the row of a query have no weight, so that they need not be looked at, where a score of the row is above
-    /// [`LOW`].
+    /// Whether keys behind the row of a query have no weight, so that they need not be looked at, where a score of
+    /// the row is above [`LOW`].
     pub causal: bool,
-    /// The positive number that products are multiplied with, where nothing else makes scores of them, but for what `causal` says.
+    /// The positive number that products are multiplied with, where nothing else makes scores of them, but for what
+    /// `causal` says.
     pub factor: Option<f32>,
     /// Which of the axes of batches, rows and a value's elements each axis of the result is; the elements stay last.
     pub order: Axes,
@@ -48,8 +49,8 @@ pub struct Attention {
 pub struct Factor {
     /// The operand of the body.
     pub operand: u32,
-    /// From the operand to a shape of which neighbouring axes are each axis of `shape`: heads that are repeated for groups
-    /// of queries.
+    /// From the operand to a shape of which neighbouring axes are each axis of `shape`: heads that are repeated for
+    /// groups of queries.
     pub views: Vec<SeenAs>,
     /// What the products take.
     pub shape: Dims,
@@ -151,6 +152,11 @@ impl Attention {
     /// Keys in each batch.
     pub fn keys(&self) -> u64 {
         self.space[self.space.len() - 1]
+    }
+
+    /// The coordinates of steps that are the row of a query and the key.
+    pub fn coordinates(&self) -> [u8; 2] {
+        [2, 1].map(|before_end| (self.space.len() - before_end) as u8)
     }
 
     /// Batches.
@@ -414,8 +420,8 @@ impl Seen<'_> {
         }
     }
 
-    /// What says which keys are visible, and what scores are of those, where they are -Inf, or a number near that, of others,
-    /// keys behind the row of a query among them.
+    /// What says which keys are visible, and what scores are of those, where they are -Inf, or a number near that, of
+    /// others, keys behind the row of a query among them.
     fn visible(&self, r: Ref) -> Option<(Ref, Ref)> {
         let Some(Step { op: Elementwise::Select, args, .. }) = self.step(r) else { return None };
         let most = if self.scores == DType::F16 { LEAST_F16 } else { LEAST };

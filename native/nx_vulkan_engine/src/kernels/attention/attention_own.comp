@@ -8,16 +8,17 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_KHR_shader_subgroup_vote : require
-// Attention of f16 or bf16 on matrix units: softmax(steps(Q K^T)) V, without scores in memory. Each subgroup has FRAGMENTS times
-// 16 rows of queries, goes over the keys in blocks of 32 or 16, and holds the sums of values that belong to the largest score so
-// far: where a larger one comes, they are made smaller. Subgroups wait for each other only where they share out keys.
+// Attention of f16 or bf16 on matrix units: softmax(steps(Q K^T)) V, without scores in memory. Each subgroup has
+// FRAGMENTS times 16 rows of queries, goes over the keys in blocks of 32 or 16, and holds the sums of values that belong
+// to the largest score so far: where a larger one comes, they are made smaller. Subgroups wait for each other only where
+// they share out keys.
 // Invocations hold matrices as those of dot_own.comp do: invocation 4 g + t has of row (or column) g, and then of row
 // g + 8, elements 2 t, 2 t + 1, 2 t + 8, 2 t + 9 along the contracted axis. So what holds scores holds a factor of the
 // second product. Its columns are free: here column c of matrix j is element 8 c + j of 64 elements of a value, so that
 // an invocation loads eight neighbours of a value, and stores eight of a result.
 // float16_t stands for bf16, too, which the linker makes of it.
-// Parameters: batches, rows, keys, elements of a query, elements of a value, uvec4 from one row of Q, K, V and of results to the
-// next.
+// Parameters: batches, rows, keys, elements of a query, elements of a value, uvec4 from one row of Q, K, V and of results
+// to the next.
 #include "params.glsl"
 
 #define SUBGROUPS 4
@@ -58,7 +59,8 @@ void slot_store(const in uint at, const in uvec4 value) {}
 
 #include "../dot/matrix_fragments.glsl"
 
-// What half of the subgroups hand over to the others: components of results, and of each row the largest score and the sum.
+// What half of the subgroups hand over to the others: components of results, and of each row the largest score and the
+// sum.
 #define COMPONENTS (FRAGMENTS * 4 * GROUPS * 8)
 #define HANDED (COMPONENTS + 4 * FRAGMENTS)
 shared float handed[SHARE_KEYS != 0u ? SUBGROUPS / 2 * HANDED * 32 : 1];
@@ -67,13 +69,7 @@ shared float handed[SHARE_KEYS != 0u ? SUBGROUPS / 2 * HANDED * 32 : 1];
 const float LEAST = -3.4028234663852886e38;
 const float LOG2_E = 1.44269504088896340736;
 
-// Two results as words of 16 bits, rounded to the nearest, ties to even.
-uint rounded(const in vec2 x) {
-    if (TO_BF16 == 0u) return packFloat2x16(f16vec2(x));
-    uvec2 bits = floatBitsToUint(x);
-    bits = mix(bits + 0x7fffu + (bits >> 16 & 1u), uvec2(0x7fc00000u), greaterThan(bits & 0x7fffffffu, uvec2(0x7f800000u)));
-    return bits.x >> 16 | (bits.y & 0xffff0000u);
-}
+#include "../dot/own_numbers.glsl"
 
 // Two weights, which lie from 0 to 1: ties may go away from 0, and what becomes of a NaN is told by the sum of weights.
 uint weights(const in vec2 x) {
@@ -86,9 +82,10 @@ uint weights(const in vec2 x) {
 uint lower(const in uint a, const in uint b) { return (a & 0xffffu) | b << 16; }
 uint upper(const in uint a, const in uint b) { return a >> 16 | (b & 0xffff0000u); }
 
-#define QUAD(value, combine) value = combine(value, subgroupShuffleXor(value, 1u)); value = combine(value, subgroupShuffleXor(value, 2u));
+#define QUAD(value, combine) \
+    value = combine(value, subgroupShuffleXor(value, 1u)); \
+    value = combine(value, subgroupShuffleXor(value, 2u));
 #define SUM(a, b) (a + b)
-#define HALF(low, high, k) uvec4(low[2u * (k)], low[2u * (k) + 1u], high[2u * (k)], high[2u * (k) + 1u])
 
 void main() {
     uint batches = nx_param(0u), rows = nx_param(1u), keys = nx_param(2u), depth = nx_param(3u), width = nx_param(4u);

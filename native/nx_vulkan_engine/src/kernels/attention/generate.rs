@@ -22,8 +22,8 @@ const LOW_F16: f32 = -16384.0;
 /// Numbers of a launch before all other parameters.
 const NUMBERS: u8 = 9;
 
-/// What one subgroup holds of 32 queries and of their results: slices of 32 elements of each query, and groups of 64 elements of
-/// each result.
+/// What one subgroup holds of 32 queries and of their results: slices of 32 elements of each query, and groups of 64
+/// elements of each result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct AttentionTile {
     slices: u32,
@@ -130,10 +130,7 @@ impl AttentionSpec {
         let mut params = ParamLayout::new(&header);
         let mut linker = Linker::new(library, &self.tile.template(), table, modes)?;
         linker.bfloat16 = self.dtype == DType::Bf16;
-        // Compilers may fetch them early then, past all other accesses.
-        let word = linker.type_uint(32);
-        let block = linker.type_vector(word, 4);
-        linker.declare_read_only(block, 16);
+        access::declare_blocks_read_only(&mut linker);
         let out = FACTORS + self.reads.len() as u8;
         for (operand, name) in [(0, "q"), (1, "k"), (2, "v"), (out, "out")] {
             if operand < FACTORS {
@@ -153,13 +150,7 @@ impl AttentionSpec {
             self.score(code, &mut params, place, product).map(Some)
         })?;
         linker.define("slot_store", |code, args| {
-            let (at, eight) = (arg(args, 0)?, arg(args, 1)?);
-            let array = code.address(params.address(out))?;
-            // Of a type of their own: blocks of the other one are declared to be read alone.
-            let word = code.linker.type_int(32);
-            let block = code.linker.type_vector(word, 4);
-            let eight = code.bitcast(block, eight);
-            code.store(array, block, 16, at, eight);
+            access::store_block(code, params.address(out), arg(args, 0)?, arg(args, 1)?)?;
             Ok(None)
         })?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
@@ -222,10 +213,13 @@ impl AttentionSpec {
         Ok(code.ids(SpirvOp::Select, float, &[is_low, rounded, score.id]))
     }
 
-    /// Whether scores may be so low that they are to be rounded: the least number of f16 takes in what is added to it then, so
-    /// that all scores of a row that is masked are the same.
+    /// Whether scores may be so low that they are to be rounded: the least number of f16 takes in what is added to it
+    /// then, so that all scores of a row that is masked are the same.
     fn rounds_low(&self) -> bool {
-        let is_low = |r: &Ref| matches!(r, Ref::Constant(dtype, bits) if dtype.ctype() == CType::F32 && f32::from_bits(*bits as u32) < LOW_F16);
+        let is_low = |r: &Ref| match *r {
+            Ref::Constant(dtype, bits) => dtype.ctype() == CType::F32 && f32::from_bits(bits as u32) < LOW_F16,
+            _ => false,
+        };
         self.scores == DType::F16
             && (!self.reads.is_empty() || self.steps.iter().flat_map(|step| &step.args).any(is_low))
     }

@@ -1,16 +1,13 @@
 //! Launches of attention.
 
-use nx_vulkan_ir::program::step::{Ref, Step};
 use smallvec::SmallVec;
 
 use super::generate::{AttentionSpec, AttentionTile, Read};
 use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
-use crate::program::passes;
+use crate::program::{attention, passes::Heads};
 use crate::shape::{Dims, Space, Strides};
 use crate::{DType, Engine, Result, Tensor};
 use nx_vulkan_spirv::access::ParamLayout;
-
-pub use passes::Heads;
 
 /// Neighbours that are loaded at once.
 const EIGHT: u64 = 8;
@@ -74,23 +71,13 @@ pub fn takes(engine: &Engine, dtype: DType, compile: Compile) -> Result<bool> {
 /// Attention of one type.
 #[derive(Debug)]
 pub struct Attention<'a> {
+    pub of: &'a attention::Attention,
     /// Queries, keys and values, with a stride for each axis of batches.
     pub factors: &'a [Rows; 3],
     /// Sizes of the axes of batches.
     pub batches: &'a [u64],
-    pub rows: u64,
-    pub keys: u64,
-    pub depth: u64,
-    pub width: u64,
     /// Operands of steps, with strides along batches, rows and keys.
     pub inputs: &'a [Tensor],
-    pub steps: &'a [Step],
-    pub score: Ref,
-    pub scores: DType,
-    /// The coordinates of steps that are the row of a query and the key.
-    pub coordinates: [u8; 2],
-    pub causal: bool,
-    pub factor: Option<f32>,
     pub out: &'a Tensor,
     /// Strides of results along batches and rows; a row's elements are contiguous.
     pub results: &'a [i64],
@@ -102,7 +89,9 @@ pub struct Attention<'a> {
 /// What launching may fail with.
 pub fn attention(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result<bool> {
     let dtype = a.out.view.dtype;
-    let Some(tile) = AttentionTile::of(a.depth, a.width) else { return Ok(false) };
+    let attention::Attention { depth, width, .. } = *a.of;
+    let (rows, keys) = (a.of.rows(), a.of.keys());
+    let Some(tile) = AttentionTile::of(depth, width) else { return Ok(false) };
     let reach = engine.reach();
     let views = a.factors.iter().map(|f| &f.tensor).chain(a.inputs).chain([a.out]).map(|t| &*t.view);
     let is_near = views.into_iter().all(|view| reach_of(view) <= reach.near(view.dtype.size_bytes()));
@@ -119,7 +108,7 @@ pub fn attention(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result
     let batches = Space::new(a.batches, &of_batches);
     let batch_rank = batches.sizes.len();
     // Then those of rows and keys, which steps read along, and of elements, for what is counted alone.
-    let sizes: Dims = batches.sizes.iter().copied().chain([a.rows, a.keys, a.depth, a.width]).collect();
+    let sizes: Dims = batches.sizes.iter().copied().chain([rows, keys, depth, width]).collect();
     let [q, k, v] = a.factors.each_ref().map(|f| f.rows);
     let of_inputs = a.inputs.iter().map(|input| [input.view.strides[rank], input.view.strides[rank + 1], 0, 0]);
     let others = [[q, 0, 1, 0], [0, k, 1, 0], [0, v, 0, 1]].into_iter().chain(of_inputs).chain([[of_rows, 0, 0, 1]]);
@@ -132,30 +121,30 @@ pub fn attention(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result
     });
     let count: u64 = a.batches.iter().product();
     // Where rows alone leave processors without work.
-    let is_small = count * a.rows.div_ceil(AttentionTile::rows(false)) < FULL * engine.model().processors;
-    let shares_keys = is_small && a.keys >= AttentionTile::SUBGROUPS * AttentionTile::KEYS;
+    let is_small = count * rows.div_ceil(AttentionTile::rows(false)) < FULL * engine.model().processors;
+    let shares_keys = is_small && keys >= AttentionTile::SUBGROUPS * AttentionTile::KEYS;
     let wide = u64::from(engine.caps().max_push_bytes) >= 4 * ParamLayout::WIDE_PUSH_WORDS as u64;
     let spec = AttentionSpec {
         dtype,
         tile,
         batch_rank: batch_rank as u8,
         reads: reads.collect(),
-        steps: a.steps.into(),
-        score: a.score,
-        scores: a.scores,
-        coordinates: a.coordinates,
-        whole_keys: a.keys.is_multiple_of(AttentionTile::KEYS),
-        whole_depth: a.depth == tile.depth(),
-        whole_width: a.width == tile.width(),
-        causal: a.causal,
-        factor: a.factor.map(|factor| (factor * std::f32::consts::LOG2_E).to_bits()),
+        steps: a.of.steps.clone(),
+        score: a.of.score,
+        scores: a.of.scores,
+        coordinates: a.of.coordinates(),
+        whole_keys: keys.is_multiple_of(AttentionTile::KEYS),
+        whole_depth: depth == tile.depth(),
+        whole_width: width == tile.width(),
+        causal: a.of.causal,
+        factor: a.of.factor.map(|factor| (factor * std::f32::consts::LOG2_E).to_bits()),
         shares_keys,
         wide,
     };
     let kernel = engine.kernel(&KernelSpec::Attention(spec), compile)?;
     let steps = a.factors.iter().map(|f| f.rows).chain([of_rows]).map(|stride| stride.unsigned_abs() / EIGHT);
     let extra: SmallVec<[u32; 10]> =
-        [count, a.rows, a.keys, a.depth, a.width].into_iter().chain(steps).map(|number| number as u32).collect();
+        [count, rows, keys, depth, width].into_iter().chain(steps).map(|number| number as u32).collect();
     let tensors = a.factors.iter().map(|f| &f.tensor).chain(a.inputs).chain([a.out]);
     let mut places: SmallVec<[Place<'_>; 8]> = SmallVec::new();
     for (tensor, strides) in tensors.zip(&strides) {
@@ -164,6 +153,6 @@ pub fn attention(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result
     }
     let elements = a.out.view.elements() as u32;
     let arguments = Arguments { count: elements, sizes: &sizes, places: &places, extra: &extra };
-    launch(engine, &kernel, &arguments, places.len() - 1, count * a.rows.div_ceil(AttentionTile::rows(shares_keys)))?;
+    launch(engine, &kernel, &arguments, places.len() - 1, count * rows.div_ceil(AttentionTile::rows(shares_keys)))?;
     Ok(true)
 }

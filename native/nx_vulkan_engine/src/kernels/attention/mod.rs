@@ -14,7 +14,7 @@ use crate::program::ops::multiplied;
 use crate::{DType, Result};
 
 pub use generate::{AttentionSpec, AttentionTile, Read};
-pub use launch::{Attention, Heads, Rows, attention, heads, takes};
+pub use launch::{Attention, Rows, attention, heads, takes};
 
 impl KernelFamily for AttentionSpec {
     fn name(&self) -> String {

@@ -68,13 +68,7 @@ shared uvec4 tiles[SUBGROUPS * ROOM];
 #define R4 vec4
 #include "dot_store.glsl"
 
-// Two numbers as words of 16 bits, rounded to the nearest, ties to even.
-uint rounded(const in vec2 x) {
-    if (TO_BF16 == 0u) return packFloat2x16(f16vec2(x));
-    uvec2 bits = floatBitsToUint(x);
-    bits = mix(bits + 0x7fffu + (bits >> 16 & 1u), uvec2(0x7fc00000u), greaterThan(bits & 0x7fffffffu, uvec2(0x7f800000u)));
-    return bits.x >> 16 | (bits.y & 0xffff0000u);
-}
+#include "own_numbers.glsl"
 
 void main() {
 #include "dot_tile.glsl"
@@ -125,7 +119,6 @@ void main() {
         [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS_N; ++r) b[r] &= uvec4(mask); \
     } \
 }
-#define HALF(low, high, k) uvec4(low[2u * k], low[2u * k + 1u], high[2u * k], high[2u * k + 1u])
 #define MULTIPLY(a, b) \
     [[unroll]] for (uint k = 0u; k < 2u; ++k) { \
         MatrixA x[FRAGMENTS_M]; \

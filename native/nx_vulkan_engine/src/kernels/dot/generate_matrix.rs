@@ -148,10 +148,7 @@ impl DotSpec {
         let (mut linker, mut params) = start(library, name, modes, table, numbers)?;
         linker.bfloat16 = tile.planes.is_bf16();
         if tile.planes.is_in_order() {
-            // Compilers may fetch them early then, past all other accesses.
-            let word = linker.type_uint(32);
-            let block = linker.type_vector(word, 4);
-            linker.declare_read_only(block, 16);
+            access::declare_blocks_read_only(&mut linker);
         }
         for (slot, operand) in [("slot_a_block", 0), ("slot_b_block", 1)] {
             linker.define(slot, |code, args| {
@@ -178,13 +175,7 @@ impl DotSpec {
         if self.store.by_eight {
             let out = self.first_input();
             linker.define("slot_store_eight", |code, args| {
-                let (at, eight) = (arg(args, 0)?, arg(args, 1)?);
-                let array = code.address(params.address(out))?;
-                // Of a type of their own: blocks of the other one are declared to be read alone.
-                let word = code.linker.type_int(32);
-                let block = code.linker.type_vector(word, 4);
-                let eight = code.bitcast(block, eight);
-                code.store(array, block, 16, at, eight);
+                access::store_block(code, params.address(out), arg(args, 0)?, arg(args, 1)?)?;
                 Ok(None)
             })?;
         }

@@ -44,7 +44,7 @@ const PLAIN: Case = Case {
     width: 64,
     scale: 1.0,
     others: &[],
-    scores: |b, s, case, _| b.multiply(s, 1.0 / (case.depth as f64).sqrt()),
+    scores: |b, s, case, _| scaled(b, s, case),
 };
 
 fn scaled(b: &Builder, s: Operand, case: &Case) -> Operand {
@@ -55,6 +55,17 @@ fn scaled(b: &Builder, s: Operand, case: &Case) -> Operand {
 fn visible(b: &Builder, case: &Case) -> Operand {
     let shape = [1, 1, case.rows, case.keys];
     b.greater_equal(b.iota(DType::S32, &shape, Some(2)), b.iota(DType::S32, &shape, Some(3)))
+}
+
+/// Scores of keys behind the row are -Inf.
+fn causal(b: &Builder, s: Operand, case: &Case, _: f64) -> Operand {
+    b.select(visible(b, case), scaled(b, s, case), f64::NEG_INFINITY)
+}
+
+/// The least number is added to scores that are not `seen`.
+fn added(b: &Builder, s: Operand, case: &Case, seen: Operand, least: f64) -> Operand {
+    let (zero, least) = (b.number(b.ty(s).dtype, 0.0), b.number(b.ty(s).dtype, least));
+    b.add(scaled(b, s, case), b.select(seen, zero, least))
 }
 
 fn cases() -> Vec<Case> {
@@ -77,31 +88,14 @@ fn cases() -> Vec<Case> {
         Case { name: "33 keys", rows: 16, keys: 33, ..PLAIN },
         Case { name: "large scores", rows: 64, keys: 100, scale: 6.0, ..PLAIN },
         Case { name: "unscaled", rows: 20, keys: 40, scale: 3.0, scores: |_, s, _, _| s, ..PLAIN },
-        Case {
-            name: "causal",
-            heads: [2, 1],
-            rows: 150,
-            keys: 150,
-            scores: |b, s, case, _| b.select(visible(b, case), scaled(b, s, case), f64::NEG_INFINITY),
-            ..PLAIN
-        },
-        Case {
-            name: "causal, fewer keys",
-            heads: [2, 1],
-            rows: 90,
-            keys: 37,
-            scores: |b, s, case, _| b.select(visible(b, case), scaled(b, s, case), f64::NEG_INFINITY),
-            ..PLAIN
-        },
+        Case { name: "causal", heads: [2, 1], rows: 150, keys: 150, scores: causal, ..PLAIN },
+        Case { name: "causal, fewer keys", heads: [2, 1], rows: 90, keys: 37, scores: causal, ..PLAIN },
         Case {
             name: "causal by a sum",
             heads: [2, 1],
             rows: 70,
             keys: 128,
-            scores: |b, s, case, least| {
-                let (zero, least) = (b.number(b.ty(s).dtype, 0.0), b.number(b.ty(s).dtype, least));
-                b.add(scaled(b, s, case), b.select(visible(b, case), zero, least))
-            },
+            scores: |b, s, case, least| added(b, s, case, visible(b, case), least),
             ..PLAIN
         },
         Case {
@@ -110,10 +104,7 @@ fn cases() -> Vec<Case> {
             rows: 33,
             keys: 50,
             others: of_keys,
-            scores: |b, s, case, least| {
-                let (zero, least) = (b.number(b.ty(s).dtype, 0.0), b.number(b.ty(s).dtype, least));
-                b.add(scaled(b, s, case), b.select(Operand::Input(3), zero, least))
-            },
+            scores: |b, s, case, least| added(b, s, case, Operand::Input(3), least),
             ..PLAIN
         },
         Case {
@@ -130,11 +121,7 @@ fn cases() -> Vec<Case> {
             rows: 150,
             keys: 130,
             others: of_keys,
-            scores: |b, s, case, least| {
-                let (zero, least) = (b.number(b.ty(s).dtype, 0.0), b.number(b.ty(s).dtype, least));
-                let seen = b.logical_and(Operand::Input(3), visible(b, case));
-                b.add(scaled(b, s, case), b.select(seen, zero, least))
-            },
+            scores: |b, s, case, least| added(b, s, case, b.logical_and(Operand::Input(3), visible(b, case)), least),
             ..PLAIN
         },
         Case {
@@ -143,11 +130,7 @@ fn cases() -> Vec<Case> {
             rows: 90,
             keys: 100,
             others: of_keys,
-            scores: |b, s, case, least| {
-                let (zero, least) = (b.number(b.ty(s).dtype, 0.0), b.number(b.ty(s).dtype, least));
-                let seen = b.logical_and(Operand::Input(3), visible(b, case));
-                b.add(scaled(b, s, case), b.select(seen, zero, least))
-            },
+            scores: |b, s, case, least| added(b, s, case, b.logical_and(Operand::Input(3), visible(b, case)), least),
             ..PLAIN
         },
         Case {
@@ -424,15 +407,18 @@ fn a_nan_and_infinities_stay_where_they_belong() {
     }
 }
 
+fn has_two_products(instruction: &Instruction) -> bool {
+    match &instruction.op {
+        Op::Fused(body) => body.instructions.iter().filter(|i| matches!(i.op, Op::Dot { .. })).count() == 2,
+        _ => false,
+    }
+}
+
 /// Whether both products are in one kernel, behind at most one that makes numbers of a mask.
 fn is_joined(program: &Program) -> bool {
     let kernels: Vec<_> = program.instructions.iter().filter(|i| i.op.class() == Class::Kernel).collect();
-    let products = |i: &Instruction| match &i.op {
-        Op::Fused(body) => body.instructions.iter().filter(|i| matches!(i.op, Op::Dot { .. })).count(),
-        _ => 0,
-    };
     let others = program.instructions.iter().any(|i| matches!(i.op.class(), Class::Product | Class::Reduction));
-    kernels.len() <= 2 && !others && kernels.last().is_some_and(|last| products(last) == 2)
+    kernels.len() <= 2 && !others && kernels.last().is_some_and(|last| has_two_products(last))
 }
 
 /// A device that has all of it.
@@ -500,11 +486,7 @@ fn attend(b: &Builder, [q, k, v]: [Operand; 3]) -> Operand {
 
 /// How many kernels of two products are left.
 fn joined(program: &Program) -> usize {
-    let has_two = |i: &&Instruction| match &i.op {
-        Op::Fused(body) => body.instructions.iter().filter(|i| matches!(i.op, Op::Dot { .. })).count() == 2,
-        _ => false,
-    };
-    program.instructions.iter().filter(has_two).count()
+    program.instructions.iter().filter(|i| has_two_products(i)).count()
 }
 
 fn input(b: &Builder, batches: &[u64]) -> Operand {

@@ -1,12 +1,10 @@
-//! Makes one fused op of attention: of the product of queries and keys, what is done to the scores, their softmax, and its
-//! product with values, where nothing else reads what lies between.
+//! Makes one fused op of attention: of the product of queries and keys, what is done to the scores, their softmax, and
+//! its product with values, where nothing else reads what lies between.
 
 use std::collections::{BTreeSet, HashMap};
 
-use smallvec::SmallVec;
-
 use super::Target;
-use super::rewrite::Rewriter;
+use super::rewrite::with_joined;
 use crate::program::attention::Attention;
 use crate::program::fused::MAX_VALUES;
 use crate::program::ops::Class;
@@ -35,6 +33,11 @@ pub struct Heads {
 }
 
 impl Heads {
+    /// Whether there are any kernels.
+    pub fn any(&self) -> bool {
+        self.f16 || self.bf16
+    }
+
     /// Whether there is a kernel for it.
     pub fn take(&self, attention: &Attention, body: &Program) -> bool {
         let dtypes = attention.factors.each_ref().map(|f| body.inputs.get(f.operand as usize).map(|ty| ty.dtype));
@@ -55,9 +58,6 @@ impl Heads {
 }
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
-    if !(target.heads.f16 || target.heads.bf16) {
-        return Ok(program.clone());
-    }
     let search = Search {
         program,
         maker: Box::new(program.makers()),
@@ -67,7 +67,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
         target,
     };
     let mut taken: BTreeSet<usize> = BTreeSet::new();
-    let mut joined: HashMap<usize, (Instruction, Vec<Operand>)> = HashMap::new();
+    let mut joined: HashMap<usize, (Op, Vec<Operand>)> = HashMap::new();
     for (at, instruction) in program.instructions.iter().enumerate() {
         if matches!(instruction.op, Op::Dot { .. })
             && !joined.contains_key(&at)
@@ -86,21 +86,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
             }
         }
     }
-    let mut new = Rewriter::new(program);
-    for (at, instruction) in program.instructions.iter().enumerate() {
-        if taken.contains(&at) {
-            // Nothing but what took it reads it.
-            instruction.outs.iter().for_each(|_| new.moved(Operand::Result(u32::MAX)));
-            continue;
-        }
-        let (instruction, operands) = match joined.remove(&at) {
-            Some(found) => found,
-            None => (instruction.clone(), instruction.operands.to_vec()),
-        };
-        let operands = operands.iter().map(|&o| new.operand(o)).collect::<Result<_>>()?;
-        new.replace(Instruction { operands, ..instruction });
-    }
-    new.finish(program)
+    with_joined(program, |at, _| taken.contains(&at), |at, _| joined.remove(&at))
 }
 
 /// The instructions that read each result, in order; outputs of the program are read by one behind the last.
@@ -195,7 +181,8 @@ impl Search<'_> {
         if repeats { found } else { BTreeSet::new() }
     }
 
-    /// What makes an operand of next to nothing: numbers, counters, tensors that are much smaller, and cheap steps on them.
+    /// What makes an operand of next to nothing: numbers, counters, tensors that are much smaller, and cheap steps on
+    /// them.
     fn sources(&self, operand: Operand) -> Option<BTreeSet<usize>> {
         let elements = (self.type_of)(operand)?.elements();
         let mut found = BTreeSet::new();
@@ -220,9 +207,9 @@ impl Search<'_> {
         Some(found)
     }
 
-    /// The fused op of these instructions and the last one, with its operands, if it is attention that the device takes; perhaps with what
-    /// makes the operands.
-    fn join(&self, members: &BTreeSet<usize>, last: usize, with_sources: bool) -> Option<(Instruction, Vec<Operand>)> {
+    /// The fused op of these instructions and the last one, with its operands, if it is attention that the device takes;
+    /// perhaps with what makes the operands.
+    fn join(&self, members: &BTreeSet<usize>, last: usize, with_sources: bool) -> Option<(Op, Vec<Operand>)> {
         let program = self.program;
         let mut all = members.clone();
         for &at in members.iter().chain([&last]).filter(|_| with_sources) {
@@ -260,8 +247,7 @@ impl Search<'_> {
         if !self.target.heads.take(&attention, &body) {
             return None;
         }
-        let outs = program.instructions[last].outs.clone();
-        Some((Instruction { op: Op::Fused(Box::new(body)), operands: SmallVec::new(), outs }, operands))
+        Some((Op::Fused(Box::new(body)), operands))
     }
 }
 

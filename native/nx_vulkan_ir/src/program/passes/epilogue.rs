@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::Target;
-use super::rewrite::Rewriter;
+use super::rewrite::with_joined;
 use crate::program::epilogue::{MATRIX_MAX_BYTES, matrix_min_depth};
 use crate::program::step::stands_in_loop;
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
@@ -22,7 +22,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let (maker, reads) = (program.makers(), program.reads());
     // The product that each instruction takes in.
     let mut taken: HashMap<usize, usize> = HashMap::new();
-    let mut joined: HashMap<usize, (Instruction, Vec<Operand>)> = HashMap::new();
+    let mut joined: HashMap<usize, (Op, Vec<Operand>)> = HashMap::new();
     for (at, instruction) in program.instructions.iter().enumerate() {
         for operand in &instruction.operands {
             let Some(product) = maker(*operand) else { continue };
@@ -34,21 +34,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
             }
         }
     }
-    let mut new = Rewriter::new(program);
-    for (at, instruction) in program.instructions.iter().enumerate() {
-        if taken.contains_key(&at) {
-            // Nothing but what took it reads it.
-            new.moved(Operand::Result(u32::MAX));
-            continue;
-        }
-        let (instruction, operands) = match joined.remove(&at) {
-            Some(found) => found,
-            None => (instruction.clone(), instruction.operands.to_vec()),
-        };
-        let operands = operands.iter().map(|&o| new.operand(o)).collect::<Result<_>>()?;
-        new.replace(Instruction { operands, ..instruction });
-    }
-    new.finish(program)
+    with_joined(program, |at, _| taken.contains_key(&at), |at, _| joined.remove(&at))
 }
 
 /// A fused op of a product and of what reads it, with its operands, if one kernel can do both.
@@ -58,7 +44,7 @@ fn join(
     product: usize,
     reader: &Instruction,
     read: Operand,
-) -> Option<(Instruction, Vec<Operand>)> {
+) -> Option<(Op, Vec<Operand>)> {
     let [out] = reader.outs.as_slice() else { return None };
     let product = &program.instructions[product];
     let mut operands: Vec<Operand> = product.operands.to_vec();
@@ -100,8 +86,7 @@ fn join(
     if out.elements() > MAX_LOOPED_RESULTS && !on_units && stands_in_loop(&found.steps) {
         return None;
     }
-    let outs = SmallVec::from_elem(out.clone(), 1);
-    Some((Instruction { op: Op::Fused(Box::new(body)), operands: SmallVec::new(), outs }, operands))
+    Some((Op::Fused(Box::new(body)), operands))
 }
 
 fn runs_on_units(program: &Program, product: &Instruction, target: &Target) -> bool {

@@ -181,7 +181,9 @@ fn guarded(mut program: Program, target: &Target) -> Result<Program> {
 
 fn fused(mut program: Program, target: &Target) -> Result<Program> {
     nested(&mut program, |program| fused(program, target))?;
-    program = checked(attention::run(&program, target)?)?;
+    if target.heads.any() {
+        program = checked(attention::run(&program, target)?)?;
+    }
     program = halves_to_choice::run(&windows_to_axes::run(&program)?)?;
     program = checked(dce::run(&cse::run(&program)?)?)?;
     program = checked(fuse::run(&program, target)?)?;

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::rewrite::Rewriter;
+use super::rewrite::with_joined;
 use crate::program::epilogue::{self, takes_steps};
 use crate::program::fused::is_view;
 use crate::program::step::{Prologue, Step};
@@ -74,24 +74,14 @@ pub fn run(program: &Program) -> Result<Program> {
         });
         moved.extend(found.map(|found| (result, found)));
     }
-    let mut new = Rewriter::new(program);
-    let mut first = 0;
-    for instruction in &program.instructions {
-        let result = Operand::Result(first);
-        first += instruction.outs.len() as u32;
-        if moved.contains_key(&result) {
-            // Nothing but what took it reads it.
-            new.moved(Operand::Result(u32::MAX));
-            continue;
-        }
-        let (op, operands) = match joined(&type_of, instruction, &moved) {
-            Some((body, operands)) => (Op::Fused(Box::new(body)), operands),
-            None => (instruction.op.clone(), instruction.operands.clone()),
-        };
-        let operands = operands.iter().map(|&o| new.operand(o)).collect::<Result<_>>()?;
-        new.replace(Instruction { op, operands, outs: instruction.outs.clone() });
-    }
-    new.finish(program)
+    with_joined(
+        program,
+        |_, result| moved.contains_key(&result),
+        |_, instruction| {
+            let (body, operands) = joined(&type_of, instruction, &moved)?;
+            Some((Op::Fused(Box::new(body)), operands.to_vec()))
+        },
+    )
 }
 
 /// A product and what follows it as a body, whose inputs are the instruction's operands.

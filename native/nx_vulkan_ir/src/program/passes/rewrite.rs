@@ -109,6 +109,31 @@ impl Rewriter {
     }
 }
 
+/// The program without instructions that others took in, which alone read their results. `is_taken` is asked of each
+/// instruction and its first result, `joined` for the op that an instruction becomes with what it took in, and the old
+/// operands of that.
+pub fn with_joined(
+    old: &Program,
+    is_taken: impl Fn(usize, Operand) -> bool,
+    mut joined: impl FnMut(usize, &Instruction) -> Option<(Op, Vec<Operand>)>,
+) -> Result<Program> {
+    let mut new = Rewriter::new(old);
+    let mut first = 0;
+    for (at, instruction) in old.instructions.iter().enumerate() {
+        let result = Operand::Result(first);
+        first += instruction.outs.len() as u32;
+        if is_taken(at, result) {
+            instruction.outs.iter().for_each(|_| new.moved(Operand::Result(u32::MAX)));
+            continue;
+        }
+        let (op, operands) =
+            joined(at, instruction).unwrap_or_else(|| (instruction.op.clone(), instruction.operands.to_vec()));
+        let operands = operands.iter().map(|&o| new.operand(o)).collect::<Result<_>>()?;
+        new.replace(Instruction { op, operands, outs: instruction.outs.clone() });
+    }
+    new.finish(old)
+}
+
 fn missing(operand: Operand) -> Error {
     Error::InvalidProgram { op: "program".to_string(), reason: format!("{operand:?} does not exist") }
 }

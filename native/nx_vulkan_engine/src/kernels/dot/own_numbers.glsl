@@ -1,0 +1,12 @@
+// What kernels of f16 and bf16 numbers share that take them as they are, after TO_BF16 says which they give.
+
+// Of eight neighbours of a row, and of those of the row 8 below: what a matrix holds, the first or the second of two.
+#define HALF(low, high, k) uvec4(low[2u * (k)], low[2u * (k) + 1u], high[2u * (k)], high[2u * (k) + 1u])
+
+// Two numbers as words of 16 bits, rounded to the nearest, ties to even.
+uint rounded(const in vec2 x) {
+    if (TO_BF16 == 0u) return packFloat2x16(f16vec2(x));
+    uvec2 bits = floatBitsToUint(x);
+    bits = mix(bits + 0x7fffu + (bits >> 16 & 1u), uvec2(0x7fc00000u), greaterThan(bits & 0x7fffffffu, uvec2(0x7f800000u)));
+    return bits.x >> 16 | (bits.y & 0xffff0000u);
+}
