@@ -12,6 +12,11 @@ defmodule Bumblebee do
     spec |> build_model() |> Axon.MixedPrecision.apply_policy(policy)
   end
 
+  def logits_processor_init(%module{} = processor, context), do: module.init(processor, context)
+
+  def logits_processor_process(%module{} = processor, state, logits, context),
+    do: module.process(processor, state, logits, context)
+
   # What a model is asked for, of all that it answers.
   def result(predict) do
     fn parameters, inputs ->
@@ -21,17 +26,30 @@ defmodule Bumblebee do
   end
 end
 
-defmodule Bumblebee.Text.Generation do
-  @moduledoc false
-
-  @callback init_cache(map, integer, integer, map) :: map
-  @callback traverse_cache(map, map, fun) :: map
-end
-
 names =
   ~w(model_spec configurable huggingface/transformers/config huggingface/transformers/model shared shared/converters
-     utils/nx utils/axon utils utils/model layers layers/decoder layers/transformer text/bert text/llama text/gpt2
+     utils/nx utils/axon utils utils/model logits_processor text/generation_config text/generation
+     text/generation/logits_processing text/generation/stateless_logits_processor layers layers/decoder layers/transformer text/bert text/llama text/gpt2
      vision/resnet vision/vit)
 
 files = for name <- names, do: Path.join([System.fetch_env!("BUMBLEBEE"), "lib/bumblebee", name <> ".ex"])
-{:ok, _, _} = files |> Enum.filter(&File.regular?/1) |> Kernel.ParallelCompiler.compile(return_diagnostics: true)
+
+# Nx 0.13 has no tokens any more, by which Bumblebee 0.7 streams; nothing streams here.
+{tokens, files} = files |> Enum.filter(&File.regular?/1) |> Enum.split_with(&(Path.basename(&1) == "generation.ex"))
+{:ok, _, _} = Kernel.ParallelCompiler.compile(files, return_diagnostics: true)
+
+for file <- tokens do
+  source = File.read!(file)
+
+  source =
+    for {from, to} <- [
+          {"token = create_token()", ""},
+          {"{token, _} = hook_token(token, data, :token)", "_ = data"},
+          {"attach_token(token, state)", "state"}
+        ],
+        reduce: source do
+      source -> String.replace(source, from, to)
+    end
+
+  Code.compile_string(source, file)
+end

@@ -31,6 +31,7 @@ defmodule Half do
     batch: 32,
     text: 128,
     prompt: 512,
+    tokens: 64,
     pixels: 224
   }
   @small %{
@@ -43,6 +44,7 @@ defmodule Half do
     batch: 1,
     text: 32,
     prompt: 64,
+    tokens: 8,
     pixels: 64
   }
 
@@ -150,13 +152,15 @@ defmodule Half do
     ]
   end
 
-  defp models(%{batch: batch, text: text, prompt: prompt, pixels: pixels}, type) do
+  defp models(%{batch: batch, text: text, prompt: prompt, tokens: tokens, pixels: pixels}, type) do
     classification = [architecture: :for_image_classification, image_size: pixels]
     images = fn n -> fn -> %{"pixel_values" => uniform({n, pixels, pixels, 3}, type)} end end
 
+    # The small GPT-2 that transformers makes by default; Bumblebee's default has 24 blocks.
+    gpt2 = [num_blocks: 12, num_attention_heads: 12]
+
     # 1.1 billion parameters, with a head of keys for four of queries.
     llama = [
-      architecture: :base,
       vocab_size: 50_000,
       hidden_size: 2048,
       intermediate_size: 8192,
@@ -171,9 +175,25 @@ defmodule Half do
       {"ViT base, #{batch} images", model(Vision.Vit, classification, type, images.(batch))},
       {"ResNet-50, #{2 * batch} images",
        model(Vision.ResNet, [architecture: :for_image_classification], type, images.(2 * batch))},
-      {"GPT-2, prompt of #{prompt}", model(Text.Gpt2, [architecture: :base], type, ids({1, prompt}))},
-      {"Llama 1B, prompt of #{prompt}", model(Text.Llama, llama, type, ids({1, prompt}))}
+      {"GPT-2, prompt of #{prompt}", model(Text.Gpt2, [architecture: :base] ++ gpt2, type, ids({1, prompt}))},
+      {"Llama 1B, prompt of #{prompt}", model(Text.Llama, [architecture: :base] ++ llama, type, ids({1, prompt}))},
+      {"GPT-2, #{tokens} tokens after #{prompt}", generation(Text.Gpt2, gpt2, type, ids({1, prompt}), tokens)},
+      {"Llama 1B, #{tokens} tokens after #{prompt}", generation(Text.Llama, llama, type, ids({1, prompt}), tokens)}
     ]
+  end
+
+  # Greedy, with a cache, and no token that ends it.
+  defp generation(module, options, type, inputs, tokens) do
+    fn ->
+      inputs = Map.put(inputs.(), "seed", Nx.tensor([0]))
+      spec = struct(module, [architecture: :for_causal_language_modeling] ++ options)
+      model = Bumblebee.build_model(spec, type)
+      {init, _} = Axon.build(model)
+      parameters = init.(Map.delete(inputs, "seed"), Axon.ModelState.empty())
+      config = struct(Text.GenerationConfig, max_new_tokens: tokens, pad_token_id: 0, eos_token_id: nil)
+      generate = Text.Generation.build_generate(model, spec, config)
+      Measure.same({parameters, inputs}, fn {parameters, inputs} -> generate.(parameters, inputs).token_ids end)
+    end
   end
 
   # Weights are random, as Bumblebee makes them.

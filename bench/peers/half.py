@@ -121,6 +121,52 @@ def training(build, inputs, dtype):
     return row
 
 
+def generation(build, inputs, dtype, tokens=64):
+    """Greedy, as transformers does it: without a graph."""
+
+    def row():
+        made, given = build().to("cuda", dtype).eval(), inputs()
+        options = dict(max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False, pad_token_id=0)
+
+        @torch.no_grad()
+        def step():
+            return made.generate(**given, **options)
+
+        return Row(step, expected=None, graph="none")
+
+    return row
+
+
+def token(build, dtype, before=512, length=576):
+    """A token after `before` others, with a cache of a fixed length."""
+
+    def row():
+        import transformers as t
+
+        made = build().to("cuda", dtype).eval()
+        cache = t.StaticCache(config=made.config, max_cache_len=length)
+        with torch.no_grad():
+            made(input_ids=texts(1, before)["input_ids"], past_key_values=cache, use_cache=True)
+        ids = torch.full((1, 1), 7, device="cuda")
+        position = torch.full((1,), before, device="cuda")
+
+        @torch.no_grad()
+        def step():
+            # Some versions count in the cache, in a tensor or on the host.
+            for layer in cache.layers:
+                length = getattr(layer, "cumulative_length", None)
+                if isinstance(length, torch.Tensor):
+                    length.fill_(before)
+                elif length is not None:
+                    layer.cumulative_length = before
+            outputs = made(input_ids=ids, past_key_values=cache, cache_position=position, use_cache=True)
+            return outputs.logits[:, -1].argmax(-1)
+
+        return Row(step, expected=None)
+
+    return row
+
+
 def models(dtype):
     import transformers as t
 
@@ -136,6 +182,10 @@ def models(dtype):
     )
     yield "GPT-2, prompt of 512", model(lambda: t.GPT2Model(t.GPT2Config()), prompt, dtype)
     yield "Llama 1B, prompt of 512", model(lambda: t.LlamaModel(llama), prompt, dtype)
+    with_heads = {"GPT-2": lambda: t.GPT2LMHeadModel(t.GPT2Config()), "Llama 1B": lambda: t.LlamaForCausalLM(llama)}
+    for name, build in with_heads.items():
+        yield f"{name}, 64 tokens after 512", generation(build, lambda: texts(1, 512), dtype)
+        yield f"{name}, a token after 512", token(build, dtype)
     bert = lambda: t.BertForSequenceClassification(t.BertConfig())
     yield "training step of BERT base, 32 x 128", training(bert, texts, dtype)
     yield "training step of ResNet-50, 32 images", training(resnet, images(32, torch.float32), dtype)

@@ -63,6 +63,23 @@ pub enum Gate {
         /// Where in it they lie.
         offset_bytes: u64,
     },
+    /// A word in a buffer, which is 0 where it does not run, on devices with `Caps::conditional_rendering`.
+    Word {
+        /// The number of the buffer.
+        buffer: u32,
+        /// Where in it the word lies, a multiple of 4.
+        offset_bytes: u64,
+    },
+}
+
+impl Gate {
+    /// The number of the buffer that decides.
+    pub fn buffer(&self) -> Option<u32> {
+        match *self {
+            Gate::Open | Gate::Always => None,
+            Gate::Counts { buffer, .. } | Gate::Word { buffer, .. } => Some(buffer),
+        }
+    }
 }
 
 /// What is done.
@@ -118,6 +135,8 @@ pub struct Command {
     pub waits: Waits,
     /// Buffers that it reads and writes of which the second may have the first one's memory, if nothing reads that later.
     pub in_place: SmallVec<[(u32, u32); 1]>,
+    /// Whether what it writes is what it reads, in the same places: there is nothing to do where both have the same memory.
+    pub copies: bool,
 }
 
 /// What a copy in another layout is of: the source's first element and type, and along each axis of the copy in its memory, the outermost
@@ -207,6 +226,7 @@ impl Capture {
             writes: launch.writes.iter().map(|b| Place::of(b)).collect(),
             waits: launch.waits,
             in_place,
+            copies: launch.copies,
         });
         Ok(())
     }
@@ -224,6 +244,7 @@ impl Capture {
                 writes,
                 waits: Waits::All,
                 in_place: SmallVec::new(),
+                copies: false,
             });
         }
         Ok(())
@@ -245,6 +266,7 @@ impl Capture {
             writes: SmallVec::from_iter([Place::of(dst)]),
             waits: Waits::All,
             in_place: SmallVec::new(),
+            copies: false,
         });
         Ok(())
     }
@@ -309,6 +331,14 @@ impl Command {
         })
     }
 
+    /// The number of the buffer that decides whether it runs.
+    pub fn decided_by(&self) -> Option<u32> {
+        match &self.action {
+            Action::Launch { gate, .. } => gate.buffer(),
+            Action::Fill { .. } | Action::Copy { .. } => None,
+        }
+    }
+
     /// The buffers without memory.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
         self.reads.iter().chain(&self.writes).filter_map(Place::id)
@@ -324,7 +354,7 @@ impl Command {
         self.in_place.iter_mut().for_each(|(read, written)| (*read, *written) = (number(*read), number(*written)));
         if let Action::Launch { patches, gate, .. } = &mut self.action {
             patches.iter_mut().for_each(|patch| patch.buffer = number(patch.buffer));
-            if let Gate::Counts { buffer, .. } = gate {
+            if let Gate::Counts { buffer, .. } | Gate::Word { buffer, .. } = gate {
                 *buffer = number(*buffer);
             }
         }

@@ -4,6 +4,7 @@
 //! `cargo run --release --example products [-- small] [shape] [way]`; `small` fits a CPU device, the others are parts of the names of shapes
 //! and tiles to measure.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -114,9 +115,22 @@ const LARGE: &[Shape] = &[
     shape("vectors bf16 2048", DType::Bf16, [1, 2048, 2048], NN),
     shape("vectors bf16 8192", DType::Bf16, [1, 8192, 2048], NN),
     shape("vectors bf16 768", DType::Bf16, [4, 768, 3072], NN),
+    shape("token bf16 768-768", DType::Bf16, [1, 768, 768], NN),
+    shape("token bf16 768-3072", DType::Bf16, [1, 768, 3072], NN),
+    shape("token bf16 3072-768", DType::Bf16, [1, 3072, 768], NN),
+    shape("token bf16 2048-512", DType::Bf16, [1, 2048, 512], NN),
+    shape("token bf16 2048-2048", DType::Bf16, [1, 2048, 2048], NN),
+    shape("token bf16 2048-8192", DType::Bf16, [1, 2048, 8192], NN),
+    shape("token bf16 8192-2048", DType::Bf16, [1, 8192, 2048], NN),
+    shape("token bf16 8192-2048 nt", DType::Bf16, [1, 8192, 2048], NT),
+    shape("token bf16 2048-50000 nt", DType::Bf16, [1, 2048, 50_000], NT),
     shape("f64 1024", DType::F64, [1024, 1024, 1024], NN),
     shape("f64 4096", DType::F64, [4096, 4096, 4096], NN),
 ];
+
+/// Bytes that no cache holds, and matrices that are made at most to have as many.
+const UNCACHED_BYTES: u64 = 256 << 20;
+const MAX_COPIES: u64 = 64;
 
 /// Values in [-1, 1) on a grid that f16 and bf16 hold.
 fn value(seed: u64, index: u64) -> f64 {
@@ -254,20 +268,32 @@ impl Bench {
         let b = self.tensor(s.dtype, &[s.batch, s.k, s.n], 2)?;
         let work = 2e-6 * (s.batch * s.m * s.k * s.n) as f64;
         let out = Tensor::uninitialized(&self.engine, &Type::new(s.dtype, &[s.batch, s.m, s.n]))?;
-        let p = Product {
-            a: Bench::matrix(&a, [s.m, s.k], s.a_transposed, s.batch),
-            b: Bench::matrix(&b, [s.n, s.k], !s.b_transposed, s.batch),
+        let of = |a: &Tensor, b: &Tensor| Product {
+            a: Bench::matrix(a, [s.m, s.k], s.a_transposed, s.batch),
+            b: Bench::matrix(b, [s.n, s.k], !s.b_transposed, s.batch),
             out: &out,
             prologues: [None, None],
             epilogue: None,
         };
+        let p = of(&a, &b);
+        // Those with few vectors take as long as it takes to read the matrix: one that is in no cache.
+        let bytes = s.batch * s.k * s.m.max(s.n) * s.dtype.size_bytes();
+        let copies = if s.m.min(s.n) <= 16 { UNCACHED_BYTES.div_ceil(bytes).min(MAX_COPIES) } else { 1 };
+        let mut others = Vec::new();
+        for _ in 1..copies {
+            others
+                .push((self.tensor(s.dtype, &[s.batch, s.m, s.k], 1)?, self.tensor(s.dtype, &[s.batch, s.k, s.n], 2)?));
+        }
+        let products: Vec<Product<'_>> =
+            std::iter::once(of(&a, &b)).chain(others.iter().map(|(a, b)| of(a, b))).collect();
+        let next = Cell::new(0);
         let sum = s.dtype.ctype();
         let name = |tiling: &Tiling| match tiling {
             Tiling::Tiled(Tile { rows, columns, own_rows, own_columns, slices, depth }) => {
                 format!("{rows}x{columns} {own_rows}x{own_columns} {slices}x{depth}")
             }
             Tiling::Lanes(tile) => format!("{}x{} in lanes", tile.rows, tile.columns()),
-            Tiling::Vectors(tile) => format!("{} vectors by {} teams", tile.count, tile.teams),
+            Tiling::Vectors(tile) => format!("{} vectors by {} rows and {} teams", tile.count, tile.rows(), tile.teams),
             Tiling::Matrix(tile) => format!("{}x{} on matrix units", tile.rows, tile.columns),
             other => format!("{other:?}"),
         };
@@ -289,7 +315,10 @@ impl Bench {
         ways.extend(by_vectors.iter().map(|&(tile, splits, _)| Choice { tiling: Tiling::Vectors(tile), splits }));
         ways.extend(on_units.iter().map(|&(tile, splits, _)| Choice { tiling: Tiling::Matrix(tile), splits }));
         for way in ways.into_iter().filter(|way| name(&way.tiling).contains(&self.way)) {
-            let run = || product_as(&self.engine, &p, sum, way, Compile::Allowed);
+            let run = || {
+                let at = next.replace((next.get() + 1) % products.len());
+                product_as(&self.engine, &products[at], sum, way, Compile::Allowed)
+            };
             let us = self.time(run)?;
             let error = self.error(s, &out)?;
             let tile = name(&way.tiling);

@@ -69,6 +69,7 @@ struct Known {
     v1_2: vk::PhysicalDeviceVulkan12Features<'static>,
     v1_3: vk::PhysicalDeviceVulkan13Features<'static>,
     matrix: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR<'static>,
+    conditional: vk::PhysicalDeviceConditionalRenderingFeaturesEXT<'static>,
     executables: vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR<'static>,
 }
 
@@ -103,6 +104,8 @@ impl Known {
                 .compute_full_subgroups(f.compute_full_subgroups)
                 .maintenance4(f.maintenance4),
             matrix: vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(f.cooperative_matrix),
+            conditional: vk::PhysicalDeviceConditionalRenderingFeaturesEXT::default()
+                .conditional_rendering(f.conditional_rendering),
             executables: vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default()
                 .pipeline_executable_info(f.pipeline_executable_info),
         }
@@ -117,7 +120,10 @@ impl Known {
         let mut all = vk::PhysicalDeviceFeatures2::default().features(self.core);
         all = all.push_next(&mut self.v1_1).push_next(&mut self.v1_2).push_next(&mut self.v1_3);
         all = all.push_next(&mut self.matrix);
-        // Of an extension that is enabled with it only.
+        // Of extensions that are enabled with them only.
+        if self.conditional.conditional_rendering != vk::FALSE {
+            all = all.push_next(&mut self.conditional);
+        }
         if self.executables.pipeline_executable_info != vk::FALSE {
             all = all.push_next(&mut self.executables);
         }
@@ -191,9 +197,9 @@ mod tests {
     fn no_feature_of_the_engine_is_forgotten() {
         let wanted = usable_features();
         let count = wanted.into_iter().filter(|(_, on)| *on).count();
-        let Known { core, v1_1, v1_2, v1_3, matrix, executables } = Known::of(&wanted);
+        let Known { core, v1_1, v1_2, v1_3, matrix, conditional, executables } = Known::of(&wanted);
         // Each is a word that is 1; the rest of the structures is none.
-        let text = format!("{core:?} {v1_1:?} {v1_2:?} {v1_3:?} {matrix:?} {executables:?}");
+        let text = format!("{core:?} {v1_1:?} {v1_2:?} {v1_3:?} {matrix:?} {conditional:?} {executables:?}");
         assert_eq!(text.matches(": 1").count(), count, "{text}");
         assert_eq!(Known::of(&DeviceFeatures::empty()).v1_2.buffer_device_address, vk::FALSE);
     }
@@ -211,6 +217,7 @@ mod tests {
                     queue_create_infos: vec![QueueCreateInfo::default()],
                     enabled_features: wanted_features(physical.supported_features()).difference(&DeviceFeatures {
                         cooperative_matrix: true,
+                        conditional_rendering: true,
                         pipeline_executable_info: true,
                         ..DeviceFeatures::empty()
                     }),

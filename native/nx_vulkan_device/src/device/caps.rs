@@ -86,6 +86,8 @@ pub struct Caps {
     pub subgroup_extended_types: bool,
     pub subgroup_size_control: bool,
     pub compute_full_subgroups: bool,
+    /// `VK_EXT_conditional_rendering`: words in memory decide whether launches run.
+    pub conditional_rendering: bool,
     /// `VK_KHR_cooperative_matrix` with products of 16 x 16 x 16 f16 numbers and f32 sums in subgroups of 32 (those
     /// of the device, or those that pipelines may ask for), and what kernels need beside it.
     pub cooperative_matrix: bool,
@@ -192,6 +194,7 @@ impl Caps {
             subgroup_extended_types: enabled.shader_subgroup_extended_types,
             subgroup_size_control: enabled.subgroup_size_control,
             compute_full_subgroups: enabled.compute_full_subgroups,
+            conditional_rendering: enabled.conditional_rendering,
             cooperative_matrix: matrix.float16,
             bfloat16_matrix: matrix.bfloat16,
             pipeline_statistics: enabled.pipeline_executable_info,
@@ -420,7 +423,7 @@ impl Features {
 type TakeAway = fn(&mut Features);
 
 /// What `NX_VULKAN_WITHOUT` may name, each with what takes it away.
-const CAN_BE_WITHOUT: [(&str, TakeAway); 10] = [
+const CAN_BE_WITHOUT: [(&str, TakeAway); 11] = [
     ("shaderFloat64", |f| f.known.shader_float64 = false),
     ("shaderInt64", |f| f.known.shader_int64 = false),
     ("shaderInt16", |f| f.known.shader_int16 = false),
@@ -429,6 +432,7 @@ const CAN_BE_WITHOUT: [(&str, TakeAway); 10] = [
     ("storageBuffer8BitAccess", |f| f.known.storage_buffer8_bit_access = false),
     ("storageBuffer16BitAccess", |f| f.known.storage_buffer16_bit_access = false),
     ("subgroupSizeControl", |f| f.known.subgroup_size_control = false),
+    ("conditionalRendering", |f| f.known.conditional_rendering = false),
     ("cooperativeMatrix", |f| f.known.cooperative_matrix = false),
     ("shaderBFloat16CooperativeMatrix", |f| f.bfloat16 = false),
 ];
@@ -479,6 +483,7 @@ pub(super) fn usable_features() -> DeviceFeatures {
         robust_buffer_access: true,
         subgroup_size_control: true,
         compute_full_subgroups: true,
+        conditional_rendering: true,
         cooperative_matrix: true,
         pipeline_executable_info: true,
         ..DeviceFeatures::empty()

@@ -220,12 +220,14 @@ impl OpenDevice {
         supported.lower(info.lacks);
         let mut features = wanted_features(&supported.known);
         let extensions = DeviceExtensions {
+            ext_conditional_rendering: features.conditional_rendering,
             khr_cooperative_matrix: features.cooperative_matrix,
             khr_external_memory_fd: true,
             khr_pipeline_executable_properties: statistics && features.pipeline_executable_info,
             ..DeviceExtensions::empty()
         }
         .intersection(physical.supported_extensions());
+        features.conditional_rendering &= extensions.ext_conditional_rendering;
         features.cooperative_matrix &= extensions.khr_cooperative_matrix;
         features.pipeline_executable_info &= extensions.khr_pipeline_executable_properties;
         let timestamps = physical.queue_family_properties().get(family as usize).and_then(|f| f.timestamp_valid_bits);

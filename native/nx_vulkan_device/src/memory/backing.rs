@@ -1,8 +1,9 @@
 //! Regions from Vulkan: one `VkDeviceMemory` with one `VkBuffer` over all of it.
 
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::Arc;
 
+use ash::vk;
 use nx_vulkan_ir::Error;
 use vulkano::buffer::sys::RawBuffer;
 use vulkano::buffer::{Buffer as VulkanoBuffer, BufferCreateInfo, BufferUsage};
@@ -191,7 +192,33 @@ impl VulkanBacking {
             external_memory_handle_types: external,
             ..Default::default()
         };
-        RawBuffer::new(Arc::clone(&self.device), info).map_err(|e| alloc_error("vkCreateBuffer", e))
+        let created = match self.device.enabled_features().conditional_rendering {
+            true => self.deciding_buffer(info).map_err(Validated::Error),
+            false => RawBuffer::new(Arc::clone(&self.device), info),
+        };
+        created.map_err(|e| alloc_error("vkCreateBuffer", e))
+    }
+
+    /// A buffer whose words may decide whether launches run, too: a usage that vulkano does not know.
+    fn deciding_buffer(&self, info: BufferCreateInfo) -> Result<RawBuffer, VulkanError> {
+        let usage = vk::BufferUsageFlags::from(info.usage) | vk::BufferUsageFlags::CONDITIONAL_RENDERING_EXT;
+        let mut external =
+            vk::ExternalMemoryBufferCreateInfo::default().handle_types(info.external_memory_handle_types.into());
+        let mut raw = vk::BufferCreateInfo::default().size(info.size).usage(usage);
+        if !info.external_memory_handle_types.is_empty() {
+            raw = raw.push_next(&mut external);
+        }
+        let mut handle = vk::Buffer::null();
+        // SAFETY: the device lives and has the extension whose usage is asked for; the size is not 0
+        // (VUID-VkBufferCreateInfo-size-00912), and the queue's family alone has the buffer.
+        let created =
+            unsafe { (self.device.fns().v1_0.create_buffer)(self.device.handle(), &raw, null(), &mut handle) };
+        match created {
+            // SAFETY: the handle is that of a new buffer of this device without memory, made with what `info` says and one usage more,
+            // and nobody else destroys it.
+            vk::Result::SUCCESS => Ok(unsafe { RawBuffer::from_handle(Arc::clone(&self.device), handle, info) }),
+            error => Err(error.into()),
+        }
     }
 
     /// The best memory type of a kind for a buffer, and the bytes that it needs.

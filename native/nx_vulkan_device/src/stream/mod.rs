@@ -752,7 +752,7 @@ impl Stream {
 
 /// What the stream records.
 const RECORDED_STAGES: vk::PipelineStageFlags =
-    vk::PipelineStageFlags::from_raw(DEVICE_STAGES.as_raw() | vk::PipelineStageFlags::DRAW_INDIRECT.as_raw());
+    vk::PipelineStageFlags::from_raw(DEVICE_STAGES.as_raw() | COUNTING_STAGES.as_raw());
 /// What reads and writes buffers, but for launches that read their group counts: NVIDIA's driver takes 2.5 us to wait for those on an H200.
 const DEVICE_STAGES: vk::PipelineStageFlags = vk::PipelineStageFlags::from_raw(
     vk::PipelineStageFlags::COMPUTE_SHADER.as_raw() | vk::PipelineStageFlags::TRANSFER.as_raw(),
@@ -763,9 +763,9 @@ const DEVICE_ACCESS: vk::AccessFlags = vk::AccessFlags::from_raw(
         | vk::AccessFlags::TRANSFER_READ.as_raw()
         | vk::AccessFlags::TRANSFER_WRITE.as_raw(),
 );
-/// The same with those launches.
-const COUNTING_ACCESS: vk::AccessFlags =
-    vk::AccessFlags::from_raw(DEVICE_ACCESS.as_raw() | vk::AccessFlags::INDIRECT_COMMAND_READ.as_raw());
+/// What those launches do besides.
+const COUNTING_STAGES: vk::PipelineStageFlags = vk::PipelineStageFlags::DRAW_INDIRECT;
+const COUNTING_ACCESS: vk::AccessFlags = vk::AccessFlags::INDIRECT_COMMAND_READ;
 
 impl Drop for Stream {
     fn drop(&mut self) {

@@ -6,7 +6,7 @@ use ash::vk;
 use nx_vulkan_ir::Result;
 use smallvec::SmallVec;
 
-use super::{RecorderGuard, Stream};
+use super::{Recorder, RecorderGuard, Stream};
 use crate::capture::{Action, Command, Gate};
 use crate::memory::Buffer;
 use crate::profile::Measured;
@@ -36,6 +36,19 @@ pub struct Replay<'a> {
     pub writes: &'a [&'a Buffer],
 }
 
+/// A command of a run, and what comes before it.
+#[derive(Clone, Copy)]
+struct Item<'a> {
+    command: &'a Command,
+    /// Whether a barrier does, and whether that is for words or counts that decide about launches, too.
+    waits: bool,
+    decides: bool,
+    slots: &'a [(&'a Buffer, u64)],
+}
+
+/// A word that decides whether what is recorded runs.
+type Condition = (vk::Buffer, u64);
+
 impl Stream {
     /// Records a batch, ordered after everything recorded before.
     ///
@@ -43,22 +56,26 @@ impl Stream {
     /// Each command accesses elements of the batch's `reads` and `writes` alone, and barriers stand where commands pass
     /// data to one another.
     pub unsafe fn replay(&self, replay: &Replay<'_>) -> Result<()> {
-        let commands = replay.commands.iter().zip(replay.barriers);
+        let deciding = deciding(replay.commands, replay.barriers);
+        let commands = replay.commands.iter().zip(replay.barriers).enumerate();
         // Each command for all runs: between two barriers nothing depends on anything else.
-        let mut items = commands.flat_map(|(command, &waits)| {
-            replay.runs.iter().enumerate().map(move |(run, slots)| (command, waits && run == 0, slots))
+        let mut items = commands.flat_map(|(i, (command, &waits))| {
+            let decides = deciding.get(i) == Some(&true);
+            replay.runs.iter().enumerate().map(move |(run, slots)| Item {
+                command,
+                waits: waits && run == 0,
+                decides,
+                slots,
+            })
         });
-        // Kernels of the same batch write them.
-        let is_counted = |command: &Command| matches!(command.action, Action::Launch { gate: Gate::Counts { .. }, .. });
-        let counts = replay.commands.iter().any(is_counted);
         let mut is_first = true;
         loop {
-            let (length, ns) = self.chunk(items.clone().map(|(command, waits, _)| (command, waits)));
+            let (length, ns) = self.chunk(items.clone().map(|item| (item.command, item.waits)));
             if length == 0 {
                 return Ok(());
             }
             let chunk = items.clone().take(length);
-            let tables = chunk.flat_map(|(command, _, slots)| table(command, slots)).collect::<Vec<u32>>();
+            let tables = chunk.flat_map(|item| table(item.command, item.slots)).collect::<Vec<u32>>();
             let (mut recorder, mut table_address) = match tables.is_empty() {
                 true => (self.acquire()?, 0),
                 false => self.acquire_with_table(&tables)?,
@@ -69,9 +86,11 @@ impl Stream {
                 self.prepare(&mut recorder, replay.reads.iter().copied(), replay.writes.iter().copied())?;
                 is_first = false;
             }
-            for (command, waits, slots) in items.by_ref().take(length) {
-                self.record(&mut recorder, command, (waits, counts), slots, &mut table_address)?;
+            let mut condition = None;
+            for item in items.by_ref().take(length) {
+                self.record(&mut recorder, item, &mut condition, &mut table_address)?;
             }
+            self.change_condition(&recorder, &mut condition, None);
             recorder.ops += length as u32 - 1;
             recorder.ns = recorder.ns.saturating_add(ns);
             self.finish(&mut recorder, replay.reads.iter().copied(), replay.writes.iter().copied())?;
@@ -93,21 +112,25 @@ impl Stream {
         (count, ns)
     }
 
-    /// Records a command, after a barrier if it `waits`, one for group counts in memory where the batch has such `counts`.
+    /// Records a command. A `condition` is that of what was recorded before.
     fn record(
         &self,
         recorder: &mut RecorderGuard<'_>,
-        command: &Command,
-        (waits, counts): (bool, bool),
-        slots: &[(&Buffer, u64)],
+        Item { command, waits, decides, slots }: Item<'_>,
+        condition: &mut Option<Condition>,
         table_address: &mut u64,
     ) -> Result<()> {
         let cmd = self.prepare(recorder, std::iter::empty(), std::iter::empty())?;
         if waits {
-            let (stages, access) = match counts {
-                true => (super::RECORDED_STAGES, super::COUNTING_ACCESS),
-                false => (super::DEVICE_STAGES, super::DEVICE_ACCESS),
-            };
+            let (mut stages, mut access) = (super::DEVICE_STAGES, super::DEVICE_ACCESS);
+            if decides {
+                (stages, access) = (stages | super::COUNTING_STAGES, access | super::COUNTING_ACCESS);
+                if self.open.caps.conditional_rendering {
+                    stages |= vk::PipelineStageFlags::CONDITIONAL_RENDERING_EXT;
+                    access |= vk::AccessFlags::CONDITIONAL_RENDERING_READ_EXT;
+                }
+                self.change_condition(recorder, condition, None);
+            }
             self.barrier(cmd, stages, access);
             recorder.epoch += 1;
             recorder.counters.barriers += 1;
@@ -116,6 +139,22 @@ impl Stream {
         let place = |buffer: Option<u32>| buffer.and_then(|i| slots.get(i as usize));
         match &command.action {
             Action::Launch { pipeline, words, is_table, groups, gate, .. } => {
+                if command.copies
+                    && let (Some((from, at)), Some((to, to_at))) = (place(command.read()), place(command.written()))
+                    && (from.address(), at) == (to.address(), to_at)
+                {
+                    *table_address += 4 * table_words(command) as u64;
+                    return Ok(());
+                }
+                let wanted = match gate {
+                    Gate::Open | Gate::Always | Gate::Counts { .. } => None,
+                    Gate::Word { buffer, offset_bytes } => {
+                        let Some((buffer, at)) = place(Some(*buffer)) else { return Ok(()) };
+                        let block = buffer.block();
+                        Some((block.handle, block.offset + at + offset_bytes))
+                    }
+                };
+                self.change_condition(recorder, condition, wanted);
                 self.bind(recorder, cmd, pipeline);
                 let mut params = [0u32; super::MAX_PARAM_WORDS];
                 let count = if *is_table { 2 } else { words.len().min(params.len()) };
@@ -129,7 +168,7 @@ impl Stream {
                 }
                 let [x, y, z] = *groups;
                 let in_memory = match gate {
-                    Gate::Open | Gate::Always => None,
+                    Gate::Open | Gate::Always | Gate::Word { .. } => None,
                     Gate::Counts { buffer, offset_bytes } => {
                         let Some((buffer, at)) = place(Some(*buffer)) else { return Ok(()) };
                         let block = buffer.block();
@@ -205,6 +244,46 @@ impl Stream {
         }
         Ok(())
     }
+
+    /// Makes what is recorded from now on run where a word in memory is not 0, or always.
+    fn change_condition(&self, recorder: &Recorder, condition: &mut Option<Condition>, wanted: Option<Condition>) {
+        let Some(cmd) = recorder.current.as_ref().map(|slot| slot.cmd()).filter(|_| *condition != wanted) else {
+            return;
+        };
+        let fns = &self.open.device.fns().ext_conditional_rendering;
+        // SAFETY: the command buffer is recording, the extension enabled where a launch has a word, and one that began ends in the same
+        // command buffer. The word lies at a multiple of 4 in a buffer that may have such words
+        // (VUID-VkConditionalRenderingBeginInfoEXT-buffer-01982, -offset-01983, -offset-01984), and a barrier stands before it.
+        unsafe {
+            if condition.is_some() {
+                (fns.cmd_end_conditional_rendering_ext)(cmd);
+            }
+            if let Some((buffer, offset)) = wanted {
+                let begin = vk::ConditionalRenderingBeginInfoEXT::default().buffer(buffer).offset(offset);
+                (fns.cmd_begin_conditional_rendering_ext)(cmd, &begin);
+            }
+        }
+        *condition = wanted;
+    }
+}
+
+/// The barriers that launches stand behind about which a buffer decides that none before them has asked: for each command, whether such a one comes
+/// before it; nothing where there are no such launches.
+fn deciding(commands: &[Command], barriers: &[bool]) -> Vec<bool> {
+    let mut deciding: Vec<bool> = Vec::new();
+    let mut known: SmallVec<[u32; 4]> = SmallVec::new();
+    let mut barrier = 0;
+    for (i, (command, &waits)) in commands.iter().zip(barriers).enumerate() {
+        if waits {
+            barrier = i;
+        }
+        if let Some(buffer) = command.decided_by().filter(|buffer| !known.contains(buffer)) {
+            known.push(buffer);
+            deciding.resize(commands.len(), false);
+            deciding[barrier] = true;
+        }
+    }
+    deciding
 }
 
 /// Words that a command takes of the tables in memory.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use nx_vulkan_engine::kernels::dot::{Tiling, VectorTile};
+use nx_vulkan_engine::kernels::dot::Tiling;
 use nx_vulkan_engine::{Engine, Pipeline, Statistics};
 
 use crate::Outcome;
@@ -95,9 +95,7 @@ fn tiles(page: &mut String, tiles: &[OfTile]) -> std::fmt::Result {
             Tiling::Matrix(t) => {
                 (format!("{}x{} on units{chosen}", t.rows, t.columns), "-".into(), format!("1x{}", t.block()))
             }
-            Tiling::Vectors(t) => {
-                (format!("{}x{} vectors", VectorTile::ROWS, t.count), "4x1".into(), format!("{}x4", t.teams))
-            }
+            Tiling::Vectors(t) => (format!("{}x{} vectors", t.rows(), t.count), "4x1".into(), format!("{}x4", t.teams)),
             Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) => continue,
         };
         writeln!(

@@ -107,8 +107,9 @@ pub(super) fn enough_bytes(program: &Program) -> u64 {
     program.evaluated_bytes().max(SMALL_ARENA_BYTES)
 }
 
-pub(super) fn build(engine: &Arc<Engine>, program: &Program) -> Result<Executable> {
-    build_with(Builder { enough_bytes: enough_bytes(program), ..Builder::new(engine) }, program)
+/// The executable of a program whose `donated` inputs may become results.
+pub(super) fn build(engine: &Arc<Engine>, program: &Program, donated: &[bool]) -> Result<Executable> {
+    build_with(Builder { enough_bytes: enough_bytes(program), donated, ..Builder::new(engine) }, program)
 }
 
 fn build_with(mut builder: Builder<'_>, program: &Program) -> Result<Executable> {
@@ -441,7 +442,7 @@ mod tests {
                 Target { workgroups, ..gpu }
             };
             let program = optimize(program(), &target).unwrap();
-            let executable = refusal::of(names, || build(&engine, &program)).map_err(|e| e.to_string())?;
+            let executable = refusal::of(names, || build(&engine, &program, &[])).map_err(|e| e.to_string())?;
             let results = executable.run(std::slice::from_ref(&x), Compile::Allowed).unwrap();
             let bits = results.iter().map(|t| t.to_nx_bytes(&engine, None).unwrap()).collect::<Vec<_>>();
             Ok::<_, String>((bits, executable.summary().commands))

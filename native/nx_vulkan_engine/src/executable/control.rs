@@ -5,6 +5,7 @@
 //! captured that does nothing once the condition has failed, so that the host looks at the condition now and then only. Where an op must
 //! read values, the host decides.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,6 +35,9 @@ const MAX_AHEAD: u64 = 16;
 /// Looks at conditions that may be under way at once.
 pub(super) const LOOKS: u64 = MAX_AHEAD + MAX_BLOCK;
 
+/// What may be under way when the host looks, in time: it finds out and records the next iterations meanwhile.
+const MOST_AHEAD: Duration = Duration::from_millis(2);
+
 /// What iterations may take that turn out to be in vain: a 20th of the loop so far, at most 2 ms; less than a few looks cost is not worth one.
 const MAX_VAIN: Duration = Duration::from_millis(2);
 const MIN_VAIN: Duration = Duration::from_micros(750);
@@ -42,6 +46,8 @@ const VAIN_PART: u32 = 20;
 /// How long iterations take, from the first look on: before it, drivers compile.
 #[derive(Debug, Default)]
 struct Pace {
+    /// What one takes at most that is in vain, where that is known.
+    vain: Option<Duration>,
     first_look: Option<Instant>,
     /// Iterations since, and how long they took.
     iterations: u64,
@@ -60,11 +66,21 @@ impl Pace {
         }
     }
 
-    /// Iterations that may be done in vain: none where nobody knows how long one takes.
+    /// Iterations that may be in vain: none where nobody knows how long one takes.
     fn spare(&self) -> u64 {
+        let Some(each) = self.each() else { return 0 };
         let vain = (self.taken / VAIN_PART).clamp(MIN_VAIN, MAX_VAIN);
-        let spare = vain.as_nanos() * u128::from(self.iterations) / self.taken.as_nanos().max(1);
-        if self.iterations == 0 { 0 } else { spare.min(LOOKS.into()) as u64 }
+        let spare = vain.as_nanos() / self.vain.map_or(each, |vain| vain.min(each)).as_nanos().max(1);
+        spare.min(LOOKS.into()) as u64
+    }
+
+    /// Iterations that may be under way: one where each takes long.
+    fn ahead(&self) -> u64 {
+        self.each().map_or(0, |each| 1 + (MOST_AHEAD.as_nanos() / each.as_nanos().max(1)).min(LOOKS.into()) as u64)
+    }
+
+    fn each(&self) -> Option<Duration> {
+        self.taken.checked_div(u32::try_from(self.iterations).unwrap_or(u32::MAX))
     }
 }
 
@@ -90,11 +106,15 @@ impl Builder<'_> {
         if self.must_not_wait {
             return Err(Error::NeedsCompile);
         }
-        let condition = build(self.engine, &op.condition)?;
+        let condition = build(self.engine, &op.condition, &[])?;
+        // The next state may have the memory of the one before it.
+        let donated = vec![true; state];
         let (body, advance) = match op.trips {
-            Some(trips) => (build(self.engine, &op.body)?, Advance::Times(trips)),
-            None => match guarded(self.engine, op, state) {
-                Err(Error::NeedsCompile) => (build(self.engine, &with_condition(op, state))?, Advance::Checked),
+            Some(trips) => (build(self.engine, &op.body, &donated)?, Advance::Times(trips)),
+            None => match guarded(self.engine, op, &donated) {
+                Err(Error::NeedsCompile) => {
+                    (build(self.engine, &with_condition(op, state), &donated)?, Advance::Checked)
+                }
                 body => (body?, Advance::Blocks),
             },
         };
@@ -111,7 +131,7 @@ impl Builder<'_> {
             return both;
         }
         self.take_since(mark);
-        let (on_true, on_false) = (build(self.engine, &op.on_true)?, build(self.engine, &op.on_false)?);
+        let (on_true, on_false) = (build(self.engine, &op.on_true, &[])?, build(self.engine, &op.on_false, &[])?);
         self.wait(Work::Cond { on_true, on_false }, operands, outs)
     }
 
@@ -196,23 +216,28 @@ impl Builder<'_> {
         Ok((results?, commands))
     }
 
-    /// Makes launches read their group counts, which are 0 where the predicate is not what they need, or where an outer branch is not
-    /// taken: then nothing has computed the predicate.
+    /// Makes launches ask memory whether they run: a word for each branch, or the group counts of each launch where the device has no such words. They
+    /// are 0 where the predicate is not what they need, or where an outer branch is not taken: then nothing has computed the predicate.
     fn gate(&mut self, predicate: &Tensor, if_true: &mut [Command], if_false: &mut [Command]) -> Result<()> {
-        let counts = |commands: &[Command]| -> Vec<[u32; 3]> { commands.iter().filter_map(open_groups).collect() };
+        let has_words = self.engine.caps().conditional_rendering;
+        let counts = |commands: &[Command]| -> Vec<u32> {
+            let groups = commands.iter().filter_map(open_groups);
+            if has_words { groups.take(1).map(|_| 1).collect() } else { groups.flatten().collect() }
+        };
         let (on_true, on_false) = (counts(if_true), counts(if_false));
         if on_true.is_empty() && on_false.is_empty() {
             return Ok(());
         }
-        let zeros = |counts: &[[u32; 3]]| vec![[0; 3]; counts.len()];
-        let ty = Type::new(DType::U32, &[3 * (on_true.len() + on_false.len()) as u64]);
+        let zeros = |counts: &[u32]| vec![0; counts.len()];
+        let ty = Type::new(DType::U32, &[(on_true.len() + on_false.len()) as u64]);
         let engine = self.engine.uncaptured();
-        let table = |parts: [Vec<[u32; 3]>; 2]| -> Result<Tensor> {
-            let bytes: Vec<u8> = parts.concat().as_flattened().iter().flat_map(|word| word.to_ne_bytes()).collect();
+        let table = |parts: [Vec<u32>; 2]| -> Result<Tensor> {
+            let bytes: Vec<u8> = parts.concat().iter().flat_map(|word| word.to_ne_bytes()).collect();
             Tensor::from_nx_bytes(&engine, &ty, &bytes)
         };
-        let taken = table([on_true.clone(), zeros(&on_false)])?;
-        let not_taken = table([zeros(&on_true), on_false])?;
+        let (zeros_on_true, zeros_on_false) = (zeros(&on_true), zeros(&on_false));
+        let taken = table([on_true, zeros_on_false])?;
+        let not_taken = table([zeros_on_true, on_false])?;
         let none = Tensor::from_nx_bytes(&engine, &Type::new(DType::U32, &[]), &[0; 4])?;
         let none = none.with_view(none.view.broadcast_trailing(&ty.shape)?);
         let mark = self.mark();
@@ -231,13 +256,18 @@ impl Builder<'_> {
         let place = Place::of(&counts.buffer);
         let Some(buffer) = place.id() else { return Err(Error::NeedsCompile) };
         let mut offset_bytes = counts.view.offset_bytes();
-        for command in if_true.iter_mut().chain(if_false) {
-            if open_groups(command).is_some()
-                && let Action::Launch { gate, .. } = &mut command.action
-            {
-                *gate = Gate::Counts { buffer, offset_bytes };
-                command.reads.push(place.clone());
-                offset_bytes += 12;
+        for branch in [if_true, if_false] {
+            let before = offset_bytes;
+            for command in branch {
+                if open_groups(command).is_some()
+                    && let Action::Launch { gate, .. } = &mut command.action
+                {
+                    (*gate, offset_bytes) = match has_words {
+                        true => (Gate::Word { buffer, offset_bytes: before }, before + 4),
+                        false => (Gate::Counts { buffer, offset_bytes }, offset_bytes + 12),
+                    };
+                    command.reads.push(place.clone());
+                }
             }
         }
         Ok(())
@@ -262,8 +292,28 @@ fn scalar(tensor: &Tensor) -> Tensor {
     tensor.with_view(view)
 }
 
+/// Whether the new state is the old one but for what launches write into it that an iteration does not run where it must not: a copy of the old one
+/// that always runs, which is none at all where both have the same memory. A cache to which each iteration adds a row is such a state.
+fn keeps(commands: &mut [Command], old: &Tensor, new: &Tensor) -> bool {
+    let (Some(from), Some(to)) = (old.buffer.virtual_id(), new.buffer.virtual_id()) else { return false };
+    let writes = |command: &&mut Command| command.writes.iter().any(|place| place.id() == Some(to));
+    let mut writers = commands.iter_mut().filter(writes);
+    let Some(first) = writers.next().filter(|first| first.copies && first.in_place.contains(&(from, to))) else {
+        return false;
+    };
+    let only_launches = writers.all(|other| matches!(other.action, Action::Launch { .. }));
+    match &mut first.action {
+        Action::Launch { gate, .. } if *gate == Gate::Open && only_launches && old.view == new.view => {
+            *gate = Gate::Always;
+            true
+        }
+        _ => false,
+    }
+}
+
 /// An iteration that leaves the state as it is where it must not run. Takes and gives whether to go on after the state.
-fn guarded(engine: &Arc<Engine>, op: &Loop, state: usize) -> Result<Executable> {
+fn guarded(engine: &Arc<Engine>, op: &Loop, donated: &[bool]) -> Result<Executable> {
+    let state = donated.len();
     let going_type = op.condition.output_types().first().map(|ty| Type::new(ty.dtype, &[]));
     let going_type = going_type.ok_or(Error::NeedsCompile)?;
     let mut types = op.body.inputs.clone();
@@ -272,12 +322,18 @@ fn guarded(engine: &Arc<Engine>, op: &Loop, state: usize) -> Result<Executable> 
     let mut builder = Builder::new(engine);
     builder.must_not_wait = true;
     builder.enough_bytes = enough_bytes(&body);
+    builder.donated = donated;
     let mut inputs = types.iter().map(|ty| builder.bind(ty)).collect::<Result<Vec<Tensor>>>()?;
     let going = inputs.remove(state);
     let (mut next, mut commands) = builder.branch(&body, &inputs, &going, true)?;
+    let goes_on = next.pop().map(|goes_on| scalar(&goes_on)).ok_or(Error::NeedsCompile)?;
+    for (old, new) in inputs.iter_mut().zip(&next) {
+        if keeps(&mut commands, old, new) {
+            *old = new.clone();
+        }
+    }
     builder.gate(&going, &mut commands, &mut [])?;
     builder.append(commands);
-    let goes_on = next.pop().map(|goes_on| scalar(&goes_on)).ok_or(Error::NeedsCompile)?;
     let mut pairs: Vec<(Tensor, Tensor)> = next.into_iter().zip(inputs).collect();
     let mut outs: Vec<Type> = op.body.inputs.iter().take(state).cloned().collect();
     // What an iteration that does not run leaves behind is any number.
@@ -324,7 +380,7 @@ impl Looped<'_> {
             Advance::Times(Trips::Known(trips)) => self.times(*trips, operands),
             Advance::Times(Trips::Guarded) => {
                 let ahead = if self.body.waits() { 0 } else { MAX_AHEAD };
-                self.in_blocks(self.state, ahead, operands)
+                self.in_blocks(self.state, ahead, None, operands)
             }
             Advance::Times(Trips::Counted(counted)) => {
                 let read = |i: u32| operands.get(i as usize).map(|t| read_number(self.engine, t)).transpose();
@@ -356,7 +412,7 @@ impl Looped<'_> {
         if !(self.goes_on)() {
             return Err(Error::Stopped);
         }
-        self.body.run_while(operands, self.compile, self.goes_on)
+        self.body.run_donating(operands, self.compile, self.goes_on, &Cell::new(false))
     }
 
     /// Whether the condition holds for the operands.
@@ -375,25 +431,28 @@ impl Looped<'_> {
     fn blocks(&self, operands: &mut Vec<Tensor>) -> Result<()> {
         let going = scalar(&self.condition(operands)?);
         operands.insert(self.state, going);
-        self.in_blocks(self.state + 1, MAX_AHEAD, operands)?;
+        // Launches that don't run still stand in the queue.
+        let (summary, rates) = (self.body.summary(), self.engine.model().rates);
+        let vain_ns = summary.commands * rates.command_ns + summary.barriers * rates.barrier_ns;
+        self.in_blocks(self.state + 1, MAX_AHEAD, Some(Duration::from_nanos(vain_ns)), operands)?;
         operands.remove(self.state);
         Ok(())
     }
 
-    /// Iterations, which do nothing where the last one of `states` is 0. The host looks at a value of it while later iterations run: `ahead` at
-    /// most, half as many as it knows that had to run, and no more than [`Pace::spare`] says.
-    fn in_blocks(&self, states: usize, ahead: u64, operands: &mut Vec<Tensor>) -> Result<()> {
+    /// Iterations, which do nothing where the last one of `states` is 0, and then take no longer than `vain`. The host looks at a value of it while
+    /// later iterations run: `ahead` at most, half as many as it knows that had to run, and no more than [`Pace`] says.
+    fn in_blocks(&self, states: usize, ahead: u64, vain: Option<Duration>, operands: &mut Vec<Tensor>) -> Result<()> {
         if !is_true(self.engine, &operands[states - 1])? {
             return Ok(());
         }
         let (mut known, mut under_way) = (1, 0);
         let mut looks: VecDeque<(Tensor, u64)> = VecDeque::new();
-        let mut pace = Pace::default();
+        let mut pace = Pace { vain, ..Pace::default() };
         loop {
             let spare = pace.spare();
-            let ahead = ahead.min(known / 2).min((2 * spare).div_ceil(3));
+            let ahead = ahead.min(known / 2).min((2 * spare).div_ceil(3)).min(pace.ahead());
             // What a block does behind the end is in vain, too.
-            let block = (known / 4).min(spare - ahead + 1).clamp(1, MAX_BLOCK);
+            let block = (known / 4).min(spare - ahead + 1).min(pace.ahead()).clamp(1, MAX_BLOCK);
             for _ in 0..block {
                 let next = self.iteration(operands)?;
                 operands.splice(..states, next);

@@ -47,6 +47,12 @@ impl Executable {
         most.max(left.fold(own(self.steps.len()), |sum, (bytes, _)| sum.saturating_add(*bytes)))
     }
 
+    /// What donated inputs take whose memory results have.
+    fn donated_reserved_bytes(&self) -> u64 {
+        let own = self.donations.iter().filter_map(|donation| self.own.get(donation.own as usize));
+        own.fold(0, |sum, own| sum.saturating_add(reserved_bytes(own.size_bytes)))
+    }
+
     fn output_bytes(&self) -> u64 {
         bytes_of(&self.outputs.iter().map(|value| value.view.ty()).collect::<Vec<Type>>())
     }
@@ -70,14 +76,16 @@ impl Work {
                 bytes_of(outs).saturating_add(bytes_of(operands)).saturating_mul(times) / by
             }
             Work::Cond { on_true, on_false } => on_true.peak_bytes().max(on_false.peak_bytes()),
-            // An iteration reads the state that the one before it left; values that the host has not looked at stay.
+            // An iteration reads the state that the one before it left, and writes some of the next one to its memory; values that the host has not
+            // looked at stay.
             Work::While { condition, body, advance, .. } => {
                 let looks = match advance {
                     Advance::Blocks | Advance::Times(_) => LOOKS.saturating_mul(reserved_bytes(1)),
                     Advance::Checked => reserved_bytes(1),
                 };
                 let iteration = body.peak_bytes().max(condition.peak_bytes());
-                body.output_bytes().saturating_add(looks).saturating_add(iteration)
+                let state = body.output_bytes().saturating_sub(body.donated_reserved_bytes());
+                state.saturating_add(looks).saturating_add(iteration)
             }
         }
     }

@@ -77,6 +77,11 @@ pub trait KernelFamily: Debug {
     fn in_place(&self, _arguments: &Arguments<'_>, _first_output: usize) -> Pairs {
         Pairs::new()
     }
+
+    /// Whether results are its one operand, as it is.
+    fn copies(&self) -> bool {
+        false
+    }
 }
 
 macro_rules! families {
@@ -159,6 +164,10 @@ impl KernelFamily for FarSpec {
 
     fn in_place(&self, arguments: &Arguments<'_>, first_output: usize) -> Pairs {
         self.0.family().in_place(arguments, first_output)
+    }
+
+    fn copies(&self) -> bool {
+        self.0.family().copies()
     }
 }
 

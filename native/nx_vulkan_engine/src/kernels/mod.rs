@@ -416,6 +416,7 @@ fn record(
             _ => None,
         },
         in_place: &in_place,
+        copies: !in_place.is_empty() && kernel.spec.as_ref().is_some_and(|spec| spec.family().copies()),
     };
     // SAFETY: families fill `Arguments` from tensors, whose views lie within their buffers; positions beyond and those
     // that indices choose are bounded by the kernels.

@@ -25,7 +25,7 @@ fn way(choice: Choice) -> String {
             format!("{}x{}/{}x{}/{}x{}", t.rows, t.columns, t.own_rows, t.own_columns, t.slices, t.depth)
         }
         Tiling::Lanes(t) => format!("lanes{}x{}", t.rows, t.vectors),
-        Tiling::Vectors(t) => format!("vectors{}x{}", t.count, t.teams),
+        Tiling::Vectors(t) => format!("vectors{}x{}x{}", t.count, t.lanes, t.teams),
         Tiling::Matrix(t) if t.planes.is_own() => format!("own{}x{}", t.rows, t.columns),
         Tiling::Matrix(t) => format!("units{}x{}", t.rows, t.planes.count()),
     };

@@ -6,7 +6,8 @@ use nx_vulkan_ir::program::epilogue::MATRIX_MIN_WORK;
 use super::devices::{ALL, h200, lavapipe};
 use super::{Calibration, Class, DeviceModel};
 use crate::kernels::dot::{
-    Choice, LANES, Outline, Tile, Tiling, accurate_splits, estimate, launch_of, matrix_candidates, vector_candidates,
+    Choice, LANES, Outline, Tile, Tiling, accurate_splits, estimate, launch_of, matrix_candidates, shares_results,
+    vector_candidates,
 };
 use crate::kernels::fft::FftSpec;
 use crate::kernels::linalg::qr;
@@ -124,6 +125,27 @@ fn no_product_is_beyond_a_device_or_far_from_its_best() {
             }
         }
     }
+}
+
+#[test]
+fn few_results_are_shared_out_among_invocations() {
+    let outline = |[batches, rows, columns, depth]: [u64; 4]| Outline {
+        batches,
+        rows,
+        columns,
+        depth,
+        operands: [DType::Bf16; 2],
+        product: DType::Bf16,
+        looped_steps: 0,
+        precision: Precision::Highest,
+        own: [false; 2],
+    };
+    let few = [[1, 1, 768, 768], [1, 3072, 1, 768], [12, 1, 64, 576], [1, 8, 768, 512]].map(outline);
+    let many = [[1 << 16, 1, 32, 9], [1 << 14, 8, 32, 16]].map(outline);
+    let model = DeviceModel::of(&h200());
+    assert!(few.iter().all(|p| shares_results(&model, p)) && !many.iter().any(|p| shares_results(&model, p)));
+    let cpu = DeviceModel::of(&lavapipe());
+    assert!(!few.iter().chain(&many).any(|p| shares_results(&cpu, p)));
 }
 
 #[test]

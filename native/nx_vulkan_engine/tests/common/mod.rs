@@ -104,6 +104,7 @@ pub fn run_axpb(
             waits: Waits::All,
             work: None,
             in_place: &[],
+            copies: false,
         })
     }
 }

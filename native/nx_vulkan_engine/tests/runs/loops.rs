@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use nx_vulkan_engine::program::{Builder, Operand, Program};
+use nx_vulkan_engine::program::{Builder, Op, Operand, Program};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor, Type, Value};
+
+use smallvec::smallvec;
 
 use crate::common;
 
@@ -309,6 +311,53 @@ fn multiplying(n: u64) -> Program {
     b.finish(&last).unwrap()
 }
 
+/// Puts rows of a shrinking vector into a cache, which the next steps read, until the vector's sum is below a limit.
+fn caching(rows: u64) -> Program {
+    let b = Builder::new();
+    let cache_type = Type::new(DType::F32, &[rows, 64]);
+    let (cache, x) = (b.input(DType::F32, &cache_type.shape), b.input(DType::F32, &[LARGE]));
+    let (limit, count) = (b.input(DType::F32, &[]), b.number(DType::S32, 0.0));
+    let last = b.while_loop(
+        &[count, cache, x],
+        &[limit],
+        |b, v| b.greater(b.sum(v[2], &[0]), v[3]),
+        |b, v| {
+            let row = b.reshape(b.slice(v[2], &[0], &[64]), &[1, 64]);
+            let put = Op::PutSlice { starts: smallvec![None, Some(0)] };
+            let cache = b.push(put, &[v[1], row, v[0]], &cache_type);
+            let mean = b.multiply(b.mean(cache, &[0, 1]), 0.001);
+            vec![b.add(v[0], 1.0), cache, b.add(b.multiply(v[2], 0.875), mean)]
+        },
+    );
+    // What the loop began with is still there.
+    let more = b.add(cache, 1.0);
+    b.finish(&[&last[..], &[more]].concat()).unwrap()
+}
+
+#[test]
+fn caches_have_one_place() {
+    let rows = 1 << 12;
+    let program = caching(rows);
+    let cache = Array::new(&program.inputs[0], (0..rows * 64).map(|i| Value::Float((i % 97) as f64 / 64.0)));
+    for limit in [1e9, 5_600.0, 1_600.0, 90.0] {
+        check(&program, &[cache.clone(), ramp(LARGE), float(limit)]);
+    }
+    let _alone = alone();
+    let engine = common::engine();
+    let executable = Executable::compile(&engine, program).unwrap();
+    let inputs = [cache, ramp(LARGE), float(90.0)];
+    let tensors: Vec<Tensor> =
+        inputs.iter().map(|a| Tensor::from_nx_bytes(&engine, &a.ty, &a.to_nx_bytes()).unwrap()).collect();
+    let before = engine.stats();
+    let results = executable.run(&tensors, Compile::Allowed).unwrap();
+    let taken = engine.stats().peak_bytes - before.in_use_bytes;
+    // The sum that is returned, and the cache, which the caller's is copied to.
+    let one = rows * 64 * 4;
+    assert!(taken < 2 * one + one / 2, "{taken} bytes for caches of {one}");
+    drop(results);
+    common::assert_valid(&engine);
+}
+
 /// Dispatches of a run in which the loop takes so many steps.
 fn dispatches(executable: &Executable, x: &Tensor, steps: u64) -> u64 {
     let limit = Array::new(&Type::new(DType::F32, &[]), [Value::Float((steps * steps) as f64 - 0.5)]);
@@ -322,7 +371,7 @@ fn dispatches(executable: &Executable, x: &Tensor, steps: u64) -> u64 {
 }
 
 #[test]
-fn heavy_iterations_are_not_done_in_vain() {
+fn few_iterations_are_recorded_in_vain() {
     let _alone = alone();
     let n = 512;
     let x = Array::new(&Type::new(DType::F32, &[n, n]), (0..n * n).map(|i| Value::Float((i % 7) as f64 / 8.0)));
@@ -331,8 +380,10 @@ fn heavy_iterations_are_not_done_in_vain() {
     dispatches(&executable, &x, 1);
     let once = dispatches(&executable, &x, 1);
     let each = dispatches(&executable, &x, 2) - once;
-    // Each takes longer than what a look may cost, and 10 steps are too few for a 20th of them to be one.
+    // What is recorded while the host looks runs or not as the condition says, and takes a while at most.
     for steps in [3, 10] {
-        assert_eq!(dispatches(&executable, &x, steps), once + (steps - 1) * each, "{steps} steps");
+        let found = dispatches(&executable, &x, steps);
+        let least = once + (steps - 1) * each;
+        assert!(found >= least && found <= least + 8 * each, "{found} dispatches for {steps} steps, {least} needed");
     }
 }

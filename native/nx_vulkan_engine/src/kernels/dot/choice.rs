@@ -167,9 +167,28 @@ fn products_per_cycle(units: &Units, tile: &MatrixTile, p: &Outline) -> f64 {
     }
 }
 
-/// Whether a matrix of so many rows is worth the kernels that multiply it with few vectors.
+/// Rows of a matrix from which it is worth the kernels that multiply it with few vectors.
+const MIN_VECTOR_ROWS: u64 = 32;
+
+/// Whether a matrix of so many rows is worth those.
 pub(super) fn has_vectors(model: &DeviceModel, rows: u64) -> bool {
-    model.class != Class::Cpu && rows >= VectorTile::ROWS.into()
+    model.class != Class::Cpu && rows >= MIN_VECTOR_ROWS
+}
+
+/// Results of a workgroup whose invocations compute one each.
+const NARROW_RESULTS: u64 = 64;
+
+/// Whether a product with few vectors is faster where many invocations share out each result than where one computes it, element after element:
+/// few results leave most of a device idle.
+pub(crate) fn shares_results(model: &DeviceModel, p: &Outline) -> bool {
+    let products = &model.products;
+    let each = (p.batches * p.rows * p.columns).div_ceil(NARROW_RESULTS).div_ceil(model.processors);
+    let resident = each.min(products.invocations / NARROW_RESULTS).max(1);
+    // Four elements are loaded at once, and loading one takes as long as multiplying it.
+    let busy = (4 * 2 * NARROW_RESULTS * resident) as f64 / (products.lanes * products.efficiency.of_few);
+    let steps = p.depth.div_ceil(4) as f64;
+    let narrow = each.div_ceil(resident) as f64 * (steps * busy.max(products.latency) + 2.0 * products.latency);
+    vector_candidates(model, p, CType::F32).iter().any(|&(.., cycles)| cycles < narrow)
 }
 
 /// Ways to multiply a matrix with few vectors, with the splits that may pay and the cycles that they take by the model.
@@ -181,10 +200,10 @@ pub fn vector_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(V
         return found;
     }
     let products = &model.products;
-    let tiles = p.batches * rows.div_ceil(VectorTile::ROWS.into());
     // Each team adds up its own share.
     let least = |tile: &VectorTile| splits_of(p, sum, MAX_SPLIT_DEPTH * u64::from(tile.teams));
     for tile in VectorTile::all(vectors, first).filter(|tile| tile.fits(&model.caps)) {
+        let tiles = p.batches * rows.div_ceil(tile.rows().into());
         let block = 2 * tile.block();
         let most = (p.depth / block).min(products.most_groups / tiles).max(1);
         // An invocation takes about 64 registers, and four for each vector beyond a few.
@@ -195,7 +214,7 @@ pub fn vector_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(V
             let resident = resident.min(each);
             let steps = p.depth.div_ceil(splits).div_ceil(block) as f64;
             // To load and convert an element takes as long as two multiplications.
-            let computed = f64::from(VectorTile::ROWS * (tile.count + 2)) * block as f64;
+            let computed = f64::from(tile.rows() * (tile.count + 2)) * block as f64;
             let busy = computed / (products.lanes * products.efficiency.of_few);
             let step = (busy * resident as f64).max(products.latency);
             let cycles = each.div_ceil(resident) as f64 * (steps * step + 2.0 * products.latency);

@@ -1,17 +1,17 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Batched product of a matrix and up to COUNT vectors, of f32 sums. A workgroup computes what 32 rows of the matrix give.
-// TEAMS teams of eight invocations share out the contracted elements: an invocation takes four of them of four rows at a
+// Batched product of a matrix and up to COUNT vectors, of f32 sums. A workgroup computes what 4 LANES rows of the matrix give.
+// TEAMS teams of LANES invocations share out the contracted elements: an invocation takes four of them of four rows at a
 // time, straight from memory, and the teams' sums are added up in pairs. Which elements a team takes depends on nothing
 // but TEAMS, so that no bits depend on how operands lie.
 // Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of STEP), splits. Either the
 // rows or the columns are the matrix's, the other ones are the vectors.
 #include "params.glsl"
 
-#define ROWS 32u
+#define ROWS (4u * LANES)
 #define STEP (4u * TEAMS)
-#define INVOCATIONS (8u * TEAMS)
+#define INVOCATIONS (LANES * TEAMS)
 // Vectors that are loaded at once, and whose sums are added up at once.
 #if COUNT < 4
 #define NEAR COUNT
@@ -25,7 +25,7 @@
 #endif
 #define RESULTS (ROWS * ADDED)
 
-layout(local_size_x = 8 * TEAMS) in;
+layout(local_size_x = LANES * TEAMS) in;
 
 // Whether the contiguous axis of the matrix, and of the vectors, is k, and whether each is loaded four at a time.
 layout(constant_id = 0) const uint MATRIX_ALONG_K = 1u;
@@ -62,11 +62,11 @@ void main() {
     uint begin = min(plane / batches * chunk, depth);
     uint end = min(begin + chunk, depth);
 
-    // Eight neighbours read neighbours of the matrix. Along k, they are eight teams: if more were, each would read its
+    // Neighbours read neighbours of the matrix. Along k, they are eight teams: if more were, each would read its
     // elements of the vectors from other lines.
     uint id = gl_LocalInvocationID.x;
-    uint team = MATRIX_ALONG_K != 0u ? id / 64u * 8u + id % 8u : id / 8u;
-    uint own = (MATRIX_ALONG_K != 0u ? id / 8u % 8u : id % 8u) * 4u;
+    uint team = MATRIX_ALONG_K != 0u ? id / (8u * LANES) * 8u + id % 8u : id / LANES;
+    uint own = (MATRIX_ALONG_K != 0u ? id / 8u % LANES : id % LANES) * 4u;
     // Rows past the end repeat the last ones, and are not stored.
     uint at[4];
     uint last = MATRIX_ALONG_K == 0u && MATRIX_BY_FOUR != 0u ? rows - 4u : rows - 1u;

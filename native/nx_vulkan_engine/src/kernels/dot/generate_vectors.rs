@@ -13,27 +13,32 @@ use super::generate::{DotSpec, start};
 pub struct VectorTile {
     /// Vectors that it has room for.
     pub count: u32,
-    /// Teams of invocations that share out the contracted elements.
+    /// Invocations that share out the rows of the matrix, four each.
+    pub lanes: u32,
+    /// Teams of as many invocations that share out the contracted elements.
     pub teams: u32,
     /// Whether the vectors are the rows of the product, and not its columns.
     pub first: bool,
 }
 
 impl VectorTile {
-    /// Rows of the matrix that one workgroup multiplies.
-    pub const ROWS: u32 = 32;
     /// The most vectors.
     pub const MOST: u64 = 8;
 
     /// Those with a template that have room for so many vectors, the one with fewer teams first.
     pub fn all(vectors: u64, first: bool) -> impl Iterator<Item = VectorTile> {
         let count = if vectors <= VectorTile::MOST { vectors.next_power_of_two() as u32 } else { 0 };
-        let teams: &[u32] = match count {
-            1..=4 => &[32, 128],
-            8 => &[32],
+        let shapes: &[(u32, u32)] = match count {
+            1..=4 => &[(8, 32), (8, 128), (4, 256)],
+            8 => &[(8, 32)],
             _ => &[],
         };
-        teams.iter().map(move |&teams| VectorTile { count, teams, first })
+        shapes.iter().map(move |&(lanes, teams)| VectorTile { count, lanes, teams, first })
+    }
+
+    /// Rows of the matrix that one workgroup multiplies.
+    pub fn rows(&self) -> u32 {
+        4 * self.lanes
     }
 
     /// Whether workgroups are within a device's limits.
@@ -42,7 +47,7 @@ impl VectorTile {
     }
 
     pub fn invocations(&self) -> u32 {
-        8 * self.teams
+        self.lanes * self.teams
     }
 
     /// Contracted elements of one step.
@@ -52,12 +57,12 @@ impl VectorTile {
 
     /// Shared memory of a workgroup: the sums of all teams for the vectors that are added up at once.
     pub fn shared_bytes(&self) -> u32 {
-        4 * VectorTile::ROWS * self.teams * self.count.min(2)
+        4 * self.rows() * self.teams * self.count.min(2)
     }
 
     /// Rows and columns of the product that one workgroup computes.
     pub(super) fn results(&self) -> (u64, u64) {
-        let (rows, vectors) = (VectorTile::ROWS.into(), self.count.into());
+        let (rows, vectors) = (self.rows().into(), self.count.into());
         if self.first { (vectors, rows) } else { (rows, vectors) }
     }
 }
@@ -70,7 +75,7 @@ impl DotSpec {
         modes: FloatModes,
         table: bool,
     ) -> Result<Generated> {
-        let name = format!("dot_vectors_{}_{}", tile.count, tile.teams);
+        let name = format!("dot_vectors_{}_{}x{}", tile.count, tile.lanes, tile.teams);
         let (mut linker, mut params) = start(library, &name, modes, table, 6)?;
         let operands = [(0, self.a_load, self.a), (1, self.b_load, self.b)];
         for (operand, load, dtype) in operands {

@@ -6,7 +6,7 @@ use nx_vulkan_ir::program::step::{Prologue, Ref, Step, stands_in_loop};
 use nx_vulkan_spirv::access::{Element, ParamLayout};
 use smallvec::SmallVec;
 
-use super::choice::{has_vectors, lane_tiles, launch_of};
+use super::choice::{has_vectors, lane_tiles, launch_of, shares_results};
 use super::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling, matrix};
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Factor, Finish, Reduce, Target, inner, reduce};
@@ -303,7 +303,9 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
     if is_small && (engine.caps().shader_float64 || p.multiplications() <= MAX_LOWERED_PRODUCTS) {
         spec.sum = linalg::wide(spec.product);
     }
-    if is_short || is_narrow(p, &spec) {
+    // No choice here asks what units the device has.
+    if is_short || (is_narrow(p, &spec) && !shares_results(engine.model(), &p.outline(engine.precision(), [false; 2])))
+    {
         return product_as(engine, p, spec.sum, Choice { tiling: Tiling::Narrow, splits: 1 }, compile);
     }
     // Sums of f32 are to have all digits.

@@ -20,7 +20,7 @@ use crate::program::ops::multiplied;
 use crate::{DType, Result};
 
 #[cfg(test)]
-pub(crate) use choice::{accurate_splits, launch_of};
+pub(crate) use choice::{accurate_splits, launch_of, shares_results};
 pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, plain, vector_candidates};
 pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, Tile, Tiling};
 pub use generate_matrix::{MatrixTile, Planes, SplitSpec, SplitStage};

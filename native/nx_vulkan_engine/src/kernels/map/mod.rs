@@ -13,6 +13,7 @@ use super::family::{Constants, KernelFamily, flops_of, name_of_element, name_of_
 use super::{Arguments, Pairs};
 use crate::Result;
 use crate::program::ops::multiplied;
+use crate::program::step::Ref;
 
 pub use generate::{Form, Port, Spec};
 pub(crate) use launch::takes_pairs;
@@ -43,5 +44,10 @@ impl KernelFamily for Spec {
 
     fn in_place(&self, arguments: &Arguments<'_>, first_output: usize) -> Pairs {
         in_place::pairs(self, arguments, first_output)
+    }
+
+    fn copies(&self) -> bool {
+        let (inputs, outputs) = (self.inputs.as_slice(), self.outputs.as_slice());
+        matches!((inputs, outputs), ([from], [(Ref::Input(0), to)]) if from.element == to.element)
     }
 }

@@ -154,7 +154,7 @@ fn products_by_vectors() {
         for first in [false, true] {
             for (round, tile) in VectorTile::all(vectors, first).filter(|tile| tile.fits(engine().caps())).enumerate() {
                 let layout = vectors as usize + round;
-                let sides = [VectorTile::ROWS.into(), VectorTile::ROWS.into(), tile.block()];
+                let sides = [tile.rows().into(), tile.rows().into(), tile.block()];
                 let [rows, _, depth] = sizes(sides, !layout.is_multiple_of(3), &mut rng);
                 let case = Case {
                     dtypes: dtypes[layout % 4],
