@@ -32,6 +32,7 @@ defmodule Half do
     text: 128,
     prompt: 512,
     tokens: 64,
+    texts: {8, 512},
     pixels: 224
   }
   @small %{
@@ -45,8 +46,12 @@ defmodule Half do
     text: 32,
     prompt: 64,
     tokens: 8,
+    texts: {1, 64},
     pixels: 64
   }
+
+  # The small GPT-2 that transformers makes by default; Bumblebee's default has 24 blocks.
+  @gpt2 [num_blocks: 12, num_attention_heads: 12]
 
   def main(["small" | wanted]), do: table(@small, wanted)
   def main(wanted), do: table(@sizes, wanted)
@@ -156,9 +161,6 @@ defmodule Half do
     classification = [architecture: :for_image_classification, image_size: pixels]
     images = fn n -> fn -> %{"pixel_values" => uniform({n, pixels, pixels, 3}, type)} end end
 
-    # The small GPT-2 that transformers makes by default; Bumblebee's default has 24 blocks.
-    gpt2 = [num_blocks: 12, num_attention_heads: 12]
-
     # 1.1 billion parameters, with a head of keys for four of queries.
     llama = [
       vocab_size: 50_000,
@@ -175,9 +177,9 @@ defmodule Half do
       {"ViT base, #{batch} images", model(Vision.Vit, classification, type, images.(batch))},
       {"ResNet-50, #{2 * batch} images",
        model(Vision.ResNet, [architecture: :for_image_classification], type, images.(2 * batch))},
-      {"GPT-2, prompt of #{prompt}", model(Text.Gpt2, [architecture: :base] ++ gpt2, type, ids({1, prompt}))},
+      {"GPT-2, prompt of #{prompt}", model(Text.Gpt2, [architecture: :base] ++ @gpt2, type, ids({1, prompt}))},
       {"Llama 1B, prompt of #{prompt}", model(Text.Llama, [architecture: :base] ++ llama, type, ids({1, prompt}))},
-      {"GPT-2, #{tokens} tokens after #{prompt}", generation(Text.Gpt2, gpt2, type, ids({1, prompt}), tokens)},
+      {"GPT-2, #{tokens} tokens after #{prompt}", generation(Text.Gpt2, @gpt2, type, ids({1, prompt}), tokens)},
       {"Llama 1B, #{tokens} tokens after #{prompt}", generation(Text.Llama, llama, type, ids({1, prompt}), tokens)}
     ]
   end
@@ -208,33 +210,41 @@ defmodule Half do
   end
 
   # Parameters are f32 whatever the type, as in Axon's policies.
-  defp trained(%{batch: batch, text: text, pixels: pixels}, type) do
+  defp trained(%{batch: batch, text: text, texts: texts, pixels: pixels}, type) do
     images = fn -> %{"pixel_values" => uniform({batch, pixels, pixels, 3}, {:f, 32})} end
 
     [
       {"training step of BERT base, #{batch} x #{text}",
        step(Text.Bert, [architecture: :for_sequence_classification, num_labels: 2], type, ids({batch, text}))},
       {"training step of ResNet-50, #{batch} images",
-       step(Vision.ResNet, [architecture: :for_image_classification, num_labels: 2], type, images)}
+       step(Vision.ResNet, [architecture: :for_image_classification, num_labels: 2], type, images)},
+      {"training step of GPT-2, #{elem(texts, 0)} x #{elem(texts, 1)}",
+       step(Text.Gpt2, [architecture: :for_causal_language_modeling] ++ @gpt2, type, ids(texts))}
     ]
   end
 
+  # Classes of images and texts, or the words of a text, each from those up to it.
   defp step(module, options, type, inputs) do
+    is_text = options[:architecture] == :for_causal_language_modeling
+
     fn ->
       inputs = inputs.()
+      n = inputs |> Map.values() |> hd() |> Nx.axis_size(0)
+      words = fn -> Nx.reshape(inputs["input_ids"], {:auto, 1}) end
+      labels = if is_text, do: words.(), else: Nx.remainder(Nx.iota({n, 2}), 2)
+      rows = Nx.axis_size(labels, 0)
       policy = Axon.MixedPrecision.create_policy(params: {:f, 32}, compute: type, output: {:f, 32})
 
       model =
         module
         |> struct(options)
         |> Bumblebee.build_model()
-        |> Axon.nx(& &1.logits)
+        |> Axon.nx(&Nx.reshape(&1.logits, {rows, :auto}))
         |> Axon.MixedPrecision.apply_policy(policy)
 
-      loss = &Axon.Losses.categorical_cross_entropy(&1, &2, from_logits: true, reduction: :mean)
+      options = [from_logits: true, reduction: :mean, sparse: is_text]
+      loss = &Axon.Losses.categorical_cross_entropy(&1, &2, options)
       {init, step} = Axon.Loop.train_step(model, loss, Polaris.Optimizers.adam(learning_rate: 1.0e-5))
-      n = inputs |> Map.values() |> hd() |> Nx.axis_size(0)
-      labels = Nx.remainder(Nx.iota({n, 2}), 2)
       data = {inputs, labels}
       step = Nx.Defn.jit(step)
       {init.(data, Axon.ModelState.empty()), &step.(data, &1), & &1, :last}

@@ -101,17 +101,17 @@ def model(build, inputs, dtype):
     return row
 
 
-def training(build, inputs, dtype):
+def training(build, inputs, dtype, words=False):
     def row():
         made, given = build().to("cuda").train(), inputs()
-        labels = torch.arange(32, device="cuda") % 2
+        labels = given["input_ids"].flatten() if words else torch.arange(32, device="cuda") % 2
         adam = torch.optim.Adam(made.parameters(), lr=1e-5, fused=True, capturable=True)
 
         def step():
             adam.zero_grad(set_to_none=True)
             with torch.autocast("cuda", dtype, enabled=dtype is not torch.float32, cache_enabled=False):
                 logits = made(**given).logits
-            loss = F.cross_entropy(logits.float(), labels)
+            loss = F.cross_entropy(logits.float().flatten(0, -2), labels)
             loss.backward()
             adam.step()
             return loss
@@ -189,6 +189,8 @@ def models(dtype):
     bert = lambda: t.BertForSequenceClassification(t.BertConfig())
     yield "training step of BERT base, 32 x 128", training(bert, texts, dtype)
     yield "training step of ResNet-50, 32 images", training(resnet, images(32, torch.float32), dtype)
+    gpt2 = lambda: t.GPT2LMHeadModel(t.GPT2Config(use_cache=False))
+    yield "training step of GPT-2, 8 x 512", training(gpt2, lambda: texts(8, 512), dtype, words=True)
 
 
 def main():

@@ -19,7 +19,7 @@ use nx_vulkan_device::stream::Stream;
 use crate::eager::ConstantCache;
 use crate::executable::Replay;
 use crate::kernels::fft::TableCache;
-use crate::kernels::{KernelCache, Reach, feature_names};
+use crate::kernels::{KernelCache, Planned, Reach, feature_names};
 use crate::options::{Options, Precision, Profiling};
 use crate::share::Shared;
 use crate::tuning::{self, DeviceModel};
@@ -76,6 +76,8 @@ pub struct Engine {
     capture: Option<Capture>,
     /// Whether kernels take numbers from launches, so that many launches have the same one.
     shares_kernels: bool,
+    /// Where kernels are noted that are not there yet, instead of being compiled for what is captured.
+    planned: Option<Arc<Planned>>,
 }
 
 #[derive(Debug)]
@@ -161,7 +163,7 @@ impl Engine {
             cache_dir: options.cache_dir.clone(),
             open,
         };
-        let engine = Arc::new(Engine { core: Arc::new(core), capture: None, shares_kernels: false });
+        let engine = Arc::new(Engine { core: Arc::new(core), capture: None, shares_kernels: false, planned: None });
         match options.profile {
             Profiling::Off => {}
             Profiling::On => engine.start_profile()?,
@@ -195,7 +197,23 @@ impl Engine {
 
     /// The same; small kernels take numbers from launches if they are to be shared.
     pub(crate) fn capturing_sharing(&self, shares_kernels: bool) -> Arc<Engine> {
-        Arc::new(Engine { core: Arc::clone(&self.core), capture: Some(Capture::default()), shares_kernels })
+        let (core, planned) = (Arc::clone(&self.core), self.planned.clone());
+        Arc::new(Engine { core, capture: Some(Capture::default()), shares_kernels, planned })
+    }
+
+    /// The same device for a compilation that finds out which kernels it wants: those that are not there have stand-ins, so that nothing of it may run.
+    pub(crate) fn planning(&self) -> Arc<Engine> {
+        let planned = Some(Arc::default());
+        Arc::new(Engine { core: Arc::clone(&self.core), capture: None, shares_kernels: false, planned })
+    }
+
+    /// The kernels that a planning engine was asked for.
+    pub(crate) fn planned(&self) -> Option<&Planned> {
+        self.planned.as_deref()
+    }
+
+    pub(crate) fn open_device(&self) -> &OpenDevice {
+        &self.core.open
     }
 
     /// Whether small kernels take numbers from launches, so that many launches have the same one.
@@ -210,7 +228,7 @@ impl Engine {
 
     /// The device itself, also within a compilation: for what outlives it.
     pub(crate) fn uncaptured(&self) -> Arc<Engine> {
-        Arc::new(Engine { core: Arc::clone(&self.core), capture: None, shares_kernels: false })
+        Arc::new(Engine { core: Arc::clone(&self.core), capture: None, shares_kernels: false, planned: None })
     }
 
     /// Records an executable's commands.

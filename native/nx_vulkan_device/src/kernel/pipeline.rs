@@ -68,6 +68,25 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
+    /// What stands for a pipeline that is not compiled yet, in launches that are never recorded.
+    pub fn without_handle(open: &OpenDevice, key: PipelineKey, interface: Interface) -> Pipeline {
+        let handles = Handles {
+            pipeline: vk::Pipeline::null(),
+            layout: vk::PipelineLayout::null(),
+            set_layout: vk::DescriptorSetLayout::null(),
+            device: Arc::clone(&open.device),
+        };
+        Pipeline {
+            handles: Arc::new(handles),
+            interface,
+            key,
+            statistics: None,
+            label: OnceLock::new(),
+            last_use: AtomicU64::new(0),
+            retired: Weak::new(),
+        }
+    }
+
     /// What people call it: a label, if it was given one, and the beginning of its key.
     pub fn name(&self) -> String {
         self.key.name(self.label.get().map_or("shader", |label| label))

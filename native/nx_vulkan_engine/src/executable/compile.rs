@@ -112,7 +112,23 @@ pub(super) fn build(engine: &Arc<Engine>, program: &Program, donated: &[bool]) -
     build_with(Builder { enough_bytes: enough_bytes(program), donated, ..Builder::new(engine) }, program)
 }
 
-fn build_with(mut builder: Builder<'_>, program: &Program) -> Result<Executable> {
+/// Kernels that are not there are compiled together, once it is known which these are.
+fn build_with(builder: Builder<'_>, program: &Program) -> Result<Executable> {
+    if builder.engine.planned().is_some() {
+        return captured(builder, program);
+    }
+    let planning = builder.engine.planning();
+    let executable = captured(builder.again(&planning), program)?;
+    match planning.planned().filter(|planned| !planned.is_empty()) {
+        None => Ok(executable),
+        Some(planned) => {
+            planned.compile(builder.engine);
+            captured(builder, program)
+        }
+    }
+}
+
+fn captured(mut builder: Builder<'_>, program: &Program) -> Result<Executable> {
     let fused = program.instructions.iter().filter(|instruction| matches!(instruction.op, Op::Fused(_))).count();
     builder.capturing = builder.engine.capturing_sharing(fused >= MANY_KERNELS);
     let inputs = program.inputs.iter().map(|ty| builder.bind(ty)).collect::<Result<Vec<Tensor>>>()?;
@@ -130,6 +146,20 @@ impl<'a> Builder<'a> {
         let capturing = engine.capturing();
         let (must_not_wait, owns_outputs, enough_bytes, donated) = (false, false, u64::MAX, &[][..]);
         Builder { engine, capturing, drafts, bound, gates, must_not_wait, owns_outputs, enough_bytes, donated }
+    }
+
+    /// A builder like this one that has built nothing.
+    fn again<'e>(&self, engine: &'e Arc<Engine>) -> Builder<'e>
+    where
+        'a: 'e,
+    {
+        Builder {
+            must_not_wait: self.must_not_wait,
+            owns_outputs: self.owns_outputs,
+            enough_bytes: self.enough_bytes,
+            donated: self.donated,
+            ..Builder::new(engine)
+        }
     }
 
     /// A tensor whose memory a run binds.
@@ -455,6 +485,29 @@ mod tests {
         }
         let all = results(&["workgroup.", "rows.", "map."], false).unwrap_err();
         assert!(all.contains("sin") && all.contains("refused"), "{all}");
+    }
+
+    #[test]
+    fn kernels_that_are_not_there_are_compiled_before_they_are_captured() {
+        let engine = Engine::open(None).unwrap();
+        let program = optimize(program(), &engine.target()).unwrap();
+        let is_missing_some = || {
+            let planning = engine.planning();
+            captured(Builder::new(&planning), &program).unwrap();
+            !planning.planned().unwrap().is_empty()
+        };
+        // What is asked of the device itself has kernels of its own.
+        engine.float_modes().unwrap();
+        let before = engine.stats().pipelines;
+        assert!(is_missing_some());
+        assert_eq!(engine.stats().pipelines, before);
+        let executable = build(&engine, &program, &[]).unwrap();
+        assert!(!is_missing_some() && engine.stats().pipelines > before);
+        let x = Tensor::from_slice(&engine, &[3], &[0.5f32, -1.25, 3.0]).unwrap();
+        let start = executable.run(&[x], Compile::Allowed).unwrap()[0].to_vec::<f32>(&engine).unwrap();
+        for (got, x) in start.iter().zip([0.5f32, -1.25, 3.0]) {
+            assert!((got - (x.sin() + 2.25)).abs() < 1e-5, "{got}");
+        }
     }
 
     /// All batches, those of loops and branches included.

@@ -9,6 +9,7 @@ pub mod fold;
 pub mod index;
 pub mod linalg;
 pub mod map;
+mod planned;
 pub mod reduce;
 mod rounding;
 pub mod rows;
@@ -41,6 +42,7 @@ use smallvec::SmallVec;
 use crate::{DeviceKind, Engine, Error, Result, Tensor, View};
 
 pub use family::{Constants, KernelFamily, KernelSpec, Pairs};
+pub(crate) use planned::Planned;
 
 /// How far launches reach from the lowest element of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -140,8 +142,13 @@ impl Engine {
         self.build(None, probe::fma_rate(Library::builtin()?, self.float_modes()?)?, &[])
     }
 
-    /// Compiles a generated module.
-    fn build(&self, spec: Option<Arc<KernelSpec>>, generated: Generated, constants: &[(u32, u32)]) -> Result<Kernel> {
+    /// The key of a generated module.
+    fn key_of(
+        &self,
+        spec: Option<&Arc<KernelSpec>>,
+        generated: &Generated,
+        constants: &[(u32, u32)],
+    ) -> Result<PipelineKey> {
         let features = features(&generated.words);
         let missing = features & !available(self.caps());
         if missing != 0 {
@@ -150,53 +157,53 @@ impl Engine {
             let op = spec.map_or_else(|| KERNEL.to_string(), |spec| format!("{KERNEL} {}", spec.family().name()));
             return Err(Error::Unsupported { op, dtype: None, needs });
         }
-        let is_wide = !generated.table && generated.params.words.len() > ParamLayout::PUSH_WORDS;
-        let push_words = if is_wide { ParamLayout::WIDE_PUSH_WORDS } else { ParamLayout::PUSH_WORDS };
-        let interface = Interface::Addresses { push_bytes: (push_words * 4) as u32 };
-        let key = PipelineKey::new(&generated.words, constants, interface);
-        let is_address = |param: &Param| matches!(param, Param::AddressLow(_));
-        let addresses = (0..).zip(&generated.params.words).filter(|(_, param)| is_address(param)).map(|(i, _)| i);
-        let label = || spec.as_ref().map_or_else(|| "probe".to_string(), |spec| spec.family().name());
+        let key = PipelineKey::new(&generated.words, constants, interface_of(generated));
         // Before the driver sees it, since what that refuses is what people want to read.
         if self.cached_pipeline(key).is_none() {
-            self.dump_spirv(|| key.name(&label()), &generated.words)?;
+            self.dump_spirv(|| key.name(&label_of(spec)), &generated.words)?;
         }
         #[cfg(test)]
-        refusal::check(&label())?;
-        // SAFETY: what is generated is valid and accesses what `Arguments` name; tests and spirv-val look at every
-        // family.
-        let pipeline = unsafe { self.pipeline(key, &generated.words, constants, interface)? };
-        pipeline.set_label(label);
-        Ok(Kernel {
-            spec,
-            addresses: addresses.collect(),
-            pipeline,
-            params: generated.params,
-            table: generated.table,
-            elements_per_group: generated.elements_per_group,
-            features,
-        })
+        refusal::check(&label_of(spec))?;
+        Ok(key)
     }
 
-    /// The kernel of `spec`, compiled if it is not there yet and `compile` allows it.
-    pub fn kernel(&self, spec: &KernelSpec, compile: Compile) -> Result<Arc<Kernel>> {
-        let kernels = &self.kernel_cache().kernels;
-        if let Some(kernel) = kernels.read().unwrap_or_else(PoisonError::into_inner).get(spec) {
-            return Ok(Arc::clone(kernel));
-        }
-        if compile == Compile::Refused {
-            return Err(Error::NeedsCompile);
-        }
-        let (family, modes) = (spec.family(), self.float_modes()?);
-        let (generated, constants) = (family.generate(Library::builtin()?, modes)?, family.constants(modes));
-        let spec = Arc::new(spec.clone());
-        let kernel = Arc::new(self.build(Some(Arc::clone(&spec)), generated, &constants)?);
-        kernels.write().unwrap_or_else(PoisonError::into_inner).insert(spec, Arc::clone(&kernel));
-        Ok(kernel)
+    /// Compiles a generated module.
+    fn build(&self, spec: Option<Arc<KernelSpec>>, generated: Generated, constants: &[(u32, u32)]) -> Result<Kernel> {
+        let key = self.key_of(spec.as_ref(), &generated, constants)?;
+        // SAFETY: what is generated is valid and accesses what `Arguments` name; tests and spirv-val look at every
+        // family.
+        let pipeline = unsafe { self.pipeline(key, &generated.words, constants, interface_of(&generated))? };
+        pipeline.set_label(|| label_of(spec.as_ref()));
+        Ok(Kernel::new(spec, pipeline, &generated))
     }
 }
 
+fn label_of(spec: Option<&Arc<KernelSpec>>) -> String {
+    spec.map_or_else(|| "probe".to_string(), |spec| spec.family().name())
+}
+
+/// How a generated module takes its parameters.
+fn interface_of(generated: &Generated) -> Interface {
+    let is_wide = !generated.table && generated.params.words.len() > ParamLayout::PUSH_WORDS;
+    let push_words = if is_wide { ParamLayout::WIDE_PUSH_WORDS } else { ParamLayout::PUSH_WORDS };
+    Interface::Addresses { push_bytes: (push_words * 4) as u32 }
+}
+
 impl Kernel {
+    fn new(spec: Option<Arc<KernelSpec>>, pipeline: Arc<Pipeline>, generated: &Generated) -> Kernel {
+        let is_address = |param: &Param| matches!(param, Param::AddressLow(_));
+        let addresses = (0..).zip(&generated.params.words).filter(|(_, param)| is_address(param)).map(|(i, _)| i);
+        Kernel {
+            spec,
+            addresses: addresses.collect(),
+            pipeline,
+            params: generated.params.clone(),
+            table: generated.table,
+            elements_per_group: generated.elements_per_group,
+            features: features(&generated.words),
+        }
+    }
+
     /// The kernel, or the one like it that reaches further. Who has operands that need it may wait for it to be
     /// compiled.
     fn reaching(self: &Arc<Kernel>, engine: &Engine, far: bool) -> Result<Arc<Kernel>> {
