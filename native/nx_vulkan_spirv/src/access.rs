@@ -565,7 +565,7 @@ fn halves(code: &mut Code<'_, '_>, numbers: &[Word]) -> SmallVec<[Word; 4]> {
 }
 
 /// Neighbours of at most 4 bytes each that lie in words.
-fn parts_of(code: &mut Code<'_, '_>, element: Element, width: u32, words: &[Word]) -> Result<SmallVec<[Word; 4]>> {
+pub fn parts_of(code: &mut Code<'_, '_>, element: Element, width: u32, words: &[Word]) -> Result<SmallVec<[Word; 4]>> {
     let uint = code.linker.type_uint(32);
     let per_word = 4 / element.size_bytes();
     let ty = storage_type(code, element);

@@ -1,20 +1,24 @@
-//! Fused ops that are attention: one kernel, or those of its parts.
+//! Fused ops that are attention: kernels of its own, or those of its parts.
 
 use super::fused::{loaded, seen};
 use super::{Call, contiguous, movement};
-use crate::kernels::attention::{self, Rows};
+use crate::kernels::attention::{self, Rows, Way};
 use crate::program::attention::{Attention, Factor};
 use crate::program::fused::refined;
 use crate::shape::{Dims, Strides};
 use crate::{Result, Tensor, View};
 
-/// Runs attention in one kernel; `None` where there is none for it.
+/// Runs attention in kernels of its own; `None` where there are none for it.
 pub fn attention(call: &Call<'_>, found: &Attention) -> Result<Option<Tensor>> {
-    if !attention::takes(call.engine, call.out.dtype, call.compile)? {
-        return Ok(None);
+    let dtype = call.out.dtype;
+    let Some(way) = attention::way(call.engine, found, dtype, call.compile)? else { return Ok(None) };
+    for factor in &found.factors {
+        if call.operand(factor.operand as usize)?.view.dtype != dtype {
+            return Ok(None);
+        }
     }
-    let [query, key, value] = &found.factors;
-    let mut factors = [rows(call, query)?, rows(call, key)?, rows(call, value)?];
+    let [query, key, value] = found.factors.each_ref().map(|factor| rows(call, factor, way == Way::Tiles));
+    let mut factors = [query?, key?, value?];
     let inputs = found.loads.iter().map(|load| movement::ascending(call, &loaded(call, load)?.tensor));
     let inputs = inputs.collect::<Result<Vec<Tensor>>>()?;
     // Batches as axes along which every operand has one stride.
@@ -58,7 +62,7 @@ pub fn attention(call: &Call<'_>, found: &Attention) -> Result<Option<Tensor>> {
         out: &out,
         results: &results[..=fine.len()],
     };
-    Ok(attention::attention(call.engine, &what, call.compile)?.then_some(out))
+    Ok(attention::attention(call.engine, &what, way, call.compile)?.then_some(out))
 }
 
 /// Axes of which neighbours make up others, from the outermost on: sizes and strides.
@@ -100,12 +104,12 @@ fn split(axes: &[(u64, i64)], sizes: &[u64]) -> Lying {
     fine
 }
 
-/// An operand in place if its rows are contiguous and aligned, else a copy.
-fn rows(call: &Call<'_>, factor: &Factor) -> Result<Rows> {
+/// An operand in place if its rows are contiguous, and aligned where they must be, else a copy.
+fn rows(call: &Call<'_>, factor: &Factor, aligned: bool) -> Result<Rows> {
     let tensor = movement::ascending(call, call.operand(factor.operand as usize)?)?;
     let (tensor, view) = seen(call, &tensor, &factor.views)?;
     let seen = tensor.with_view(view);
-    if let Some(found) = in_place(&seen, factor) {
+    if let Some(found) = in_place(&seen, factor).filter(|found| !aligned || found.is_aligned()) {
         return Ok(found);
     }
     // Rows of elements, as results lie.
@@ -128,5 +132,5 @@ fn in_place(seen: &Tensor, factor: &Factor) -> Option<Rows> {
     };
     let batch = factor.batch.iter().flat_map(|&axis| axes[axis].iter().copied()).collect();
     let found = Rows { tensor: seen.clone(), batch, rows: one(factor.rows)? };
-    (one(factor.columns)? == 1 && found.is_aligned()).then_some(found)
+    (one(factor.columns)? == 1).then_some(found)
 }

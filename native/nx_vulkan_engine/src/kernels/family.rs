@@ -11,7 +11,7 @@ use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::workgroup::WorkgroupSpec;
 use smallvec::SmallVec;
 
-use super::attention::AttentionSpec;
+use super::attention::AttentionKernel;
 use super::dot::{DotSpec, SplitSpec};
 use super::fft::FftKernel;
 use super::fold::FoldSpec;
@@ -113,7 +113,7 @@ families! {
     SegmentPut(SegmentPutSpec),
     SegmentAdd(SegmentAddSpec),
     Dot(DotSpec),
-    Attention(AttentionSpec),
+    Attention(AttentionKernel),
     Split(SplitSpec),
     Scan(ScanKernel),
     Sort(SortSpec),

@@ -258,6 +258,7 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             chooses_parts: false,
             // lavapipe's dispatches cost little, and its compiler takes long for large kernels.
             joins_small_ops: false,
+            attends_few: false,
             iteration_work: ITERATION_WORK / CPU_SLOWNESS,
             max_work: MAX_WORK / CPU_SLOWNESS,
             // Some 0.1 ms each with lavapipe on two cores, as long as five launches.
@@ -268,6 +269,7 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             rows: RowLimits { elements: MOST_ELEMENTS, invocations, planned_invocations: invocations },
             chooses_parts: true,
             joins_small_ops: true,
+            attends_few: true,
             iteration_work: ITERATION_WORK,
             max_work: MAX_WORK,
             // Some 20 us of an H200.

@@ -233,6 +233,8 @@ pub struct Programs {
     pub chooses_parts: bool,
     /// Whether runs of small ops become kernels of one workgroup.
     pub joins_small_ops: bool,
+    /// Whether attention of few queries is sooner done by kernels of its own than by those of its parts.
+    pub attends_few: bool,
     /// Work of one iteration that a loop in one workgroup may have.
     pub iteration_work: u64,
     /// Work of one dispatch of a kernel of one workgroup, at most.

@@ -7,7 +7,9 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nx_vulkan_engine::kernels::attention::{AttentionSpec, AttentionTile, Read};
+use nx_vulkan_engine::kernels::attention::{
+    AttentionSpec, AttentionTile, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
+};
 use nx_vulkan_engine::kernels::dot::{
     Access, DotSpec, EpilogueSpec, LaneTile, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tile, Tiling,
     VectorTile,
@@ -494,18 +496,21 @@ fn products() {
 fn attention() {
     let mut kernels = Kernels::of("attention");
     // Scaled, and masked by numbers of each batch's keys.
-    let spec = AttentionSpec {
-        dtype: DType::F16,
-        tile: AttentionTile::of(64, 64).unwrap(),
-        batch_rank: 2,
+    let scores = ScoreSpec {
         reads: smallvec![Read { dtype: DType::F16, along: [true, false, true] }],
         steps: smallvec![
             binary(Binary::Multiply, Ref::Input(0), Ref::Constant(DType::F32, 0x3e00_0000), DType::F32),
             binary(Binary::Add, Ref::Result(0), Ref::Input(1), DType::F32),
         ],
         score: Ref::Result(1),
-        scores: DType::F16,
+        dtype: DType::F16,
         coordinates: [2, 3],
+    };
+    let spec = AttentionSpec {
+        dtype: DType::F16,
+        tile: AttentionTile::of(64, 64).unwrap(),
+        batch_rank: 2,
+        scores: scores.clone(),
         whole_keys: true,
         whole_depth: true,
         whole_width: true,
@@ -515,6 +520,21 @@ fn attention() {
         wide: true,
     };
     kernels.add("masked_f16", |l, m| spec.generate(l, m));
+    // One query of each head, in groups of four, and a share of the keys.
+    let few = QuerySpec {
+        dtype: DType::F16,
+        tile: QueryTile::of(4),
+        ranks: [1, 1],
+        has_rows: false,
+        scores,
+        units: [8, 8],
+        by_units: [true; 3],
+        splits: true,
+        wide: true,
+    };
+    kernels.add("few_queries_f16", |l, m| few.generate(l, m));
+    let merge = MergeSpec { dtype: DType::F16, ranks: [1, 1], has_rows: false, team: 64, wide: true };
+    kernels.add("merge_f16", |l, m| merge.generate(l, m));
     kernels.compare();
 }
 

@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use nx_vulkan_check::Reflection;
-use nx_vulkan_engine::kernels::attention::{AttentionSpec, AttentionTile, Read};
+use nx_vulkan_engine::kernels::attention::{
+    AttentionSpec, AttentionTile, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
+};
 use nx_vulkan_engine::kernels::dot::{
     Access, DotSpec, EpilogueSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tiling,
 };
@@ -179,11 +181,31 @@ fn kernels_for_matrix_units_are_valid() {
     }
 }
 
+/// Masks by counting and by an operand, and a bias.
+fn masked_scores(dtype: DType, by_batch: bool) -> ScoreSpec {
+    let step = |op, args: &[Ref], out| Step { op, args: args.into(), out };
+    let bool_of = |op, a, b| step(Elementwise::Binary(op), &[a, b], DType::U8);
+    ScoreSpec {
+        reads: smallvec![
+            Read { dtype: DType::U8, along: [by_batch, true, true] },
+            Read { dtype, along: [false, false, true] },
+            Read { dtype: DType::F32, along: [false; 3] },
+        ],
+        steps: smallvec![
+            bool_of(Binary::GreaterEqual, Ref::Coordinate(2), Ref::Coordinate(3)),
+            bool_of(Binary::LogicalAnd, Ref::Result(0), Ref::Input(1)),
+            step(Elementwise::Binary(Binary::Add), &[Ref::Input(0), Ref::Input(2)], DType::F32),
+            step(Elementwise::Select, &[Ref::Result(1), Ref::Result(2), Ref::Input(3)], DType::F32),
+        ],
+        score: Ref::Result(3),
+        dtype,
+        coordinates: [2, 3],
+    }
+}
+
 #[test]
 fn kernels_of_attention_are_valid() {
     let library = Library::builtin().unwrap();
-    let step = |op, args: &[Ref], out| Step { op, args: args.into(), out };
-    let bool_of = |op, a, b| step(Elementwise::Binary(op), &[a, b], DType::U8);
     for (dtype, causal, [depth, width]) in [DType::F16, DType::Bf16]
         .into_iter()
         .flat_map(|t| [true, false].map(|c| (t, c)))
@@ -194,20 +216,7 @@ fn kernels_of_attention_are_valid() {
             dtype,
             tile,
             batch_rank: u8::from(causal) * 2,
-            reads: smallvec![
-                Read { dtype: DType::U8, along: [causal, true, true] },
-                Read { dtype, along: [false, false, true] },
-                Read { dtype: DType::F32, along: [false; 3] },
-            ],
-            steps: smallvec![
-                bool_of(Binary::GreaterEqual, Ref::Coordinate(2), Ref::Coordinate(3)),
-                bool_of(Binary::LogicalAnd, Ref::Result(0), Ref::Input(1)),
-                step(Elementwise::Binary(Binary::Add), &[Ref::Input(0), Ref::Input(2)], DType::F32),
-                step(Elementwise::Select, &[Ref::Result(1), Ref::Result(2), Ref::Input(3)], DType::F32),
-            ],
-            score: Ref::Result(3),
-            scores: dtype,
-            coordinates: [2, 3],
+            scores: masked_scores(dtype, causal),
             whole_keys: causal,
             whole_depth: depth == tile.depth(),
             whole_width: width == tile.width(),
@@ -220,6 +229,33 @@ fn kernels_of_attention_are_valid() {
     }
     assert_eq!(AttentionTile::of(129, 8), None);
     assert_eq!(AttentionTile::of(8, 129), None);
+}
+
+#[test]
+fn kernels_of_attention_of_few_queries_are_valid() {
+    let library = Library::builtin().unwrap();
+    for dtype in [DType::F32, DType::F16, DType::Bf16] {
+        for (queries, splits) in [(1, false), (2, true), (4, false), (8, true)] {
+            let spec = QuerySpec {
+                dtype,
+                tile: QueryTile::of(queries),
+                ranks: [2, 1],
+                has_rows: splits,
+                scores: masked_scores(dtype, splits),
+                units: [8, 9],
+                by_units: [true, !splits, splits],
+                splits,
+                wide: splits,
+            };
+            assert_eq!(u64::from(spec.tile.count), queries);
+            check(&format!("{spec:?}"), &spec.generate(library, MODES).unwrap().words);
+        }
+        let spec = MergeSpec { dtype, ranks: [2, 1], has_rows: true, team: 64, wide: false };
+        check(&format!("{spec:?}"), &spec.generate(library, MODES).unwrap().words);
+    }
+    // Of more queries than a workgroup has, as many in each.
+    let tiles = [3, 7, 9, 10, 16, 17].map(|queries| QueryTile::of(queries).count);
+    assert_eq!(tiles, [4, 8, 8, 8, 8, 8]);
 }
 
 /// The twin of tanh for devices that fuse fma serves every input: no second path for rare ones.

@@ -1,23 +1,15 @@
 //! Attention kernels on matrix units, whose loads, steps on scores and stores are generated.
 
-use nx_vulkan_ir::program::Elementwise;
-use nx_vulkan_ir::program::step::{Ref, Step};
-use nx_vulkan_ir::{CType, DType, Result};
+use nx_vulkan_ir::{DType, Result};
 use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
 use nx_vulkan_spirv::modes::FloatModes;
-use nx_vulkan_spirv::scalar::{self, Value};
-use nx_vulkan_spirv::steps::{find, run_steps};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
-/// Queries, keys and values, before the operands of steps.
-const FACTORS: u8 = 3;
-
-/// Scores of f16 below this one are those of masks.
-const LOW_F16: f32 = -16384.0;
+use super::scores::{FACTORS, ScoreSpec};
 
 /// Numbers of a launch before all other parameters.
 const NUMBERS: u8 = 9;
@@ -83,14 +75,6 @@ impl AttentionTile {
     }
 }
 
-/// How steps on scores read an operand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Read {
-    pub dtype: DType,
-    /// Whether it differs between batches, rows, and keys.
-    pub along: [bool; 3],
-}
-
 /// The key under which attention is compiled once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AttentionSpec {
@@ -99,19 +83,12 @@ pub struct AttentionSpec {
     pub tile: AttentionTile,
     /// Axes of the space that are batches; those of rows and keys come after them.
     pub batch_rank: u8,
-    pub reads: SmallVec<[Read; 2]>,
-    /// Input 0 is the product of a query and a key, those after it are `reads`. Coordinates are those of `coordinates`.
-    pub steps: SmallVec<[Step; 1]>,
-    pub score: Ref,
-    /// The type of scores.
-    pub scores: DType,
-    /// The coordinates of steps that are the row of a query and the key.
-    pub coordinates: [u8; 2],
+    pub scores: ScoreSpec,
     pub whole_keys: bool,
     pub whole_depth: bool,
     pub whole_width: bool,
     pub causal: bool,
-    /// The number that a product is multiplied with to be a score, where that is all; then `steps` are not run.
+    /// The number that a product is multiplied with to be a score, where that is all; then steps are not run.
     pub factor: Option<u32>,
     /// Whether the subgroups of a workgroup share out the keys of the same rows, and not rows.
     pub shares_keys: bool,
@@ -131,7 +108,7 @@ impl AttentionSpec {
         let mut linker = Linker::new(library, &self.tile.template(), table, modes)?;
         linker.bfloat16 = self.dtype == DType::Bf16;
         access::declare_blocks_read_only(&mut linker);
-        let out = FACTORS + self.reads.len() as u8;
+        let out = FACTORS + self.scores.reads.len() as u8;
         for (operand, name) in [(0, "q"), (1, "k"), (2, "v"), (out, "out")] {
             if operand < FACTORS {
                 linker.define(&format!("slot_{name}"), |code, args| {
@@ -146,8 +123,11 @@ impl AttentionSpec {
             })?;
         }
         linker.define("slot_score", |code, args| {
-            let (place, product) = ([arg(args, 0)?, arg(args, 1)?, arg(args, 2)?], arg(args, 3)?);
-            self.score(code, &mut params, place, product).map(Some)
+            let (batch, place, product) = (arg(args, 0)?, [arg(args, 1)?, arg(args, 2)?], arg(args, 3)?);
+            let in_batch = |code: &mut Code<'_, '_>, params: &mut ParamLayout, operand| {
+                self.in_batch(code, params, operand, batch)
+            };
+            self.scores.emit(code, &mut params, self.batch_rank, place, product, &in_batch).map(Some)
         })?;
         linker.define("slot_store", |code, args| {
             access::store_block(code, params.address(out), arg(args, 0)?, arg(args, 1)?)?;
@@ -169,58 +149,5 @@ impl AttentionSpec {
         }
         let coordinates = access::coordinates(code, params, batch, 0, self.batch_rank)?;
         access::position(code, params, operand, 0, &coordinates).map(Some)
-    }
-
-    /// The score of a product, for a batch, a row and a key.
-    fn score(
-        &self,
-        code: &mut Code<'_, '_>,
-        params: &mut ParamLayout,
-        [batch, row, key]: [Word; 3],
-        product: Word,
-    ) -> Result<Word> {
-        let mut inputs: SmallVec<[Value; 4]> = SmallVec::from_slice(&[Value { id: product, dtype: DType::F32 }]);
-        for (operand, read) in (FACTORS..).zip(&self.reads) {
-            let [by_batch, by_row, by_key] = read.along;
-            let mut at = if by_batch { self.in_batch(code, params, operand, batch)? } else { None };
-            for (is_read, axis, index) in [(by_row, self.batch_rank, row), (by_key, self.batch_rank + 1, key)] {
-                if is_read {
-                    let term = access::position(code, params, operand, axis, &[index])?;
-                    at = Some(at.map_or(term, |at| code.u32_op(SpirvOp::IAdd, at, term)));
-                }
-            }
-            let at = match at {
-                Some(at) => at,
-                None => code.linker.const_u32(0),
-            };
-            let id = access::load(code, params.address(operand), Element::Typed(read.dtype), at)?;
-            inputs.push(Value { id, dtype: read.dtype });
-        }
-        let zero = code.linker.const_u32(0);
-        let [of_row, of_key] = self.coordinates;
-        let mut coordinates: SmallVec<[Word; 6]> = SmallVec::from_elem(zero, usize::from(of_row.max(of_key)) + 1);
-        (coordinates[usize::from(of_row)], coordinates[usize::from(of_key)]) = (row, key);
-        let results = run_steps(code, &self.steps, &inputs, zero, &coordinates)?;
-        let score = find(code, self.score, &inputs, &results, zero, &coordinates)?;
-        let score = Value { dtype: DType::F32, ..score };
-        if !self.rounds_low() {
-            return Ok(score.id);
-        }
-        let rounded = scalar::emit(code, Elementwise::AsType, &[score], DType::F16)?;
-        let limit = access::constant(code, CType::F32, LOW_F16.to_bits().into());
-        let (limit, flag, float) = (limit.unwrap_or(zero), code.linker.type_bool(), code.linker.type_float(32));
-        let is_low = code.ids(SpirvOp::FOrdLessThan, flag, &[score.id, limit]);
-        Ok(code.ids(SpirvOp::Select, float, &[is_low, rounded, score.id]))
-    }
-
-    /// Whether scores may be so low that they are to be rounded: the least number of f16 takes in what is added to it
-    /// then, so that all scores of a row that is masked are the same.
-    fn rounds_low(&self) -> bool {
-        let is_low = |r: &Ref| match *r {
-            Ref::Constant(dtype, bits) => dtype.ctype() == CType::F32 && f32::from_bits(bits as u32) < LOW_F16,
-            _ => false,
-        };
-        self.scores == DType::F16
-            && (!self.reads.is_empty() || self.steps.iter().flat_map(|step| &step.args).any(is_low))
     }
 }

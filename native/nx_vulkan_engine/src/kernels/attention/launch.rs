@@ -2,14 +2,19 @@
 
 use smallvec::SmallVec;
 
-use super::generate::{AttentionSpec, AttentionTile, Read};
+use super::AttentionKernel;
+use super::generate::{AttentionSpec, AttentionTile};
+use super::launch_query::few_queries;
+use super::query::{QueryTile, UNIT_BYTES};
+use super::scores::{Read, ScoreSpec};
 use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
-use crate::program::{attention, passes::Heads};
+use crate::program::attention;
+use crate::program::passes::{FewQueries, Heads};
 use crate::shape::{Dims, Space, Strides};
 use crate::{DType, Engine, Result, Tensor};
 use nx_vulkan_spirv::access::ParamLayout;
 
-/// Neighbours that are loaded at once.
+/// Neighbours of 16 bits that are loaded at once.
 const EIGHT: u64 = 8;
 
 /// Workgroups that a processor runs at once: NVIDIA's have registers for no more.
@@ -17,6 +22,9 @@ const FULL: u64 = 2;
 
 /// Queries of a batch from which on attention in one kernel pays: fewer fill no matrix.
 const MIN_ROWS: u64 = 16;
+
+/// Keys from which on kernels for few queries pay: fewer leave invocations without work.
+const MIN_KEYS: u64 = 32;
 
 /// Batches of rows of elements that are contiguous.
 #[derive(Debug)]
@@ -29,11 +37,12 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Whether each row is aligned for loads of eight neighbours.
+    /// Whether each row is aligned for loads of 16 bytes.
     pub fn is_aligned(&self) -> bool {
-        let is_multiple = |stride: i64| stride >= 0 && stride.unsigned_abs().is_multiple_of(EIGHT);
+        let unit = UNIT_BYTES / self.tensor.view.dtype.size_bytes();
+        let is_multiple = |stride: i64| stride >= 0 && stride.unsigned_abs().is_multiple_of(unit);
         let strides = self.batch.iter().map(|&(_, stride)| stride).chain([self.rows]);
-        self.tensor.address().is_multiple_of(16) && strides.into_iter().all(is_multiple)
+        self.tensor.address().is_multiple_of(UNIT_BYTES) && strides.into_iter().all(is_multiple)
     }
 }
 
@@ -46,16 +55,47 @@ pub fn heads(engine: &Engine) -> Heads {
         && caps.subgroup_ops.vote
         && caps.max_shared_memory_bytes >= AttentionTile::shared_bytes();
     let f16 = has_units && !engine.has_exact_attention();
+    let has_few = engine.model().programs.attends_few && fits(engine) && !engine.has_exact_attention();
+    let few = FewQueries { max_rows: QueryTile::MAX_ROWS, max_depth: QueryTile::MAX_DEPTH, min_keys: MIN_KEYS };
     Heads {
         f16,
         bf16: f16 && caps.bfloat16_matrix,
         max_depth: AttentionTile::most(),
         together: EIGHT,
         min_rows: MIN_ROWS,
+        few: if has_few { few } else { FewQueries::default() },
     }
 }
 
-/// Whether the device has kernels for a type, which a small product tells.
+/// Whether workgroups for few queries are within the device's limits.
+fn fits(engine: &Engine) -> bool {
+    let caps = engine.caps();
+    QueryTile::SHARED_BYTES <= caps.max_shared_memory_bytes && QueryTile::LOCAL_SIZE <= caps.max_invocations
+}
+
+/// Which kernels compute attention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// Those for tiles of queries, on matrix units. Rows of operands must be aligned.
+    Tiles,
+    /// Those for few queries.
+    FewQueries,
+}
+
+/// Which kernels the device has for attention of one type, if it has any.
+///
+/// # Errors
+/// Those of [`takes`].
+pub fn way(engine: &Engine, of: &attention::Attention, dtype: DType, compile: Compile) -> Result<Option<Way>> {
+    if of.rows() > QueryTile::MAX_ROWS {
+        return Ok(takes(engine, dtype, compile)?.then_some(Way::Tiles));
+    }
+    let is_float = matches!(dtype, DType::F32 | DType::F16 | DType::Bf16);
+    let is_short = of.depth.max(of.width) <= QueryTile::MAX_DEPTH;
+    Ok((is_float && is_short && fits(engine)).then_some(Way::FewQueries))
+}
+
+/// Whether the device has kernels on matrix units for a type, which a small product tells.
 ///
 /// # Errors
 /// Those of [`Engine::takes_own_numbers`].
@@ -83,19 +123,41 @@ pub struct Attention<'a> {
     pub results: &'a [i64],
 }
 
+impl Attention<'_> {
+    /// What makes scores, of operands that are read like this.
+    pub(super) fn scores(&self, reads: SmallVec<[Read; 2]>) -> ScoreSpec {
+        let attention::Attention { steps, score, scores, .. } = self.of;
+        ScoreSpec { reads, steps: steps.clone(), score: *score, dtype: *scores, coordinates: self.of.coordinates() }
+    }
+}
+
+/// Whether push constants hold `ParamLayout::WIDE_PUSH_WORDS`.
+pub(super) fn has_wide_push(engine: &Engine) -> bool {
+    u64::from(engine.caps().max_push_bytes) >= 4 * ParamLayout::WIDE_PUSH_WORDS as u64
+}
+
 /// Launches attention; answers whether there is a kernel for it that reaches its operands.
 ///
 /// # Errors
 /// What launching may fail with.
-pub fn attention(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result<bool> {
+pub fn attention(engine: &Engine, a: &Attention<'_>, way: Way, compile: Compile) -> Result<bool> {
+    let reach = engine.reach();
+    let mut views = a.factors.iter().map(|f| &f.tensor).chain(a.inputs).chain([a.out]).map(|t| &*t.view);
+    if !views.all(|view| reach_of(view) <= reach.near(view.dtype.size_bytes())) {
+        return Ok(false);
+    }
+    match way {
+        Way::Tiles => tiles(engine, a, compile),
+        Way::FewQueries => few_queries(engine, a, compile),
+    }
+}
+
+fn tiles(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result<bool> {
     let dtype = a.out.view.dtype;
     let attention::Attention { depth, width, .. } = *a.of;
     let (rows, keys) = (a.of.rows(), a.of.keys());
     let Some(tile) = AttentionTile::of(depth, width) else { return Ok(false) };
-    let reach = engine.reach();
-    let views = a.factors.iter().map(|f| &f.tensor).chain(a.inputs).chain([a.out]).map(|t| &*t.view);
-    let is_near = views.into_iter().all(|view| reach_of(view) <= reach.near(view.dtype.size_bytes()));
-    if !is_near || !a.factors.iter().all(Rows::is_aligned) || !a.out.address().is_multiple_of(16) {
+    if !a.factors.iter().all(Rows::is_aligned) || !a.out.address().is_multiple_of(UNIT_BYTES) {
         return Ok(false);
     }
     let rank = a.batches.len();
@@ -123,25 +185,20 @@ pub fn attention(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result
     // Where rows alone leave processors without work.
     let is_small = count * rows.div_ceil(AttentionTile::rows(false)) < FULL * engine.model().processors;
     let shares_keys = is_small && keys >= AttentionTile::SUBGROUPS * AttentionTile::KEYS;
-    let wide = u64::from(engine.caps().max_push_bytes) >= 4 * ParamLayout::WIDE_PUSH_WORDS as u64;
     let spec = AttentionSpec {
         dtype,
         tile,
         batch_rank: batch_rank as u8,
-        reads: reads.collect(),
-        steps: a.of.steps.clone(),
-        score: a.of.score,
-        scores: a.of.scores,
-        coordinates: a.of.coordinates(),
+        scores: a.scores(reads.collect()),
         whole_keys: keys.is_multiple_of(AttentionTile::KEYS),
         whole_depth: depth == tile.depth(),
         whole_width: width == tile.width(),
         causal: a.of.causal,
         factor: a.of.factor.map(|factor| (factor * std::f32::consts::LOG2_E).to_bits()),
         shares_keys,
-        wide,
+        wide: has_wide_push(engine),
     };
-    let kernel = engine.kernel(&KernelSpec::Attention(spec), compile)?;
+    let kernel = engine.kernel(&KernelSpec::Attention(AttentionKernel::Tile(spec)), compile)?;
     let steps = a.factors.iter().map(|f| f.rows).chain([of_rows]).map(|stride| stride.unsigned_abs() / EIGHT);
     let extra: SmallVec<[u32; 10]> =
         [count, rows, keys, depth, width].into_iter().chain(steps).map(|number| number as u32).collect();

@@ -1,8 +1,12 @@
-//! Attention in one kernel: scores are never in memory.
+//! Attention in one kernel, or two: scores are never in memory.
 
 mod generate;
 mod launch;
+mod launch_query;
+mod query;
+mod scores;
 
+use nx_vulkan_ir::program::step::Step;
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
@@ -13,32 +17,73 @@ use crate::program::attention::LOW;
 use crate::program::ops::multiplied;
 use crate::{DType, Result};
 
-pub use generate::{AttentionSpec, AttentionTile, Read};
-pub use launch::{Attention, Rows, attention, heads, takes};
+pub use generate::{AttentionSpec, AttentionTile};
+pub use launch::{Attention, Rows, Way, attention, heads, takes, way};
+pub use query::{MergeSpec, QuerySpec, QueryTile};
+pub use scores::{Read, ScoreSpec};
 
-impl KernelFamily for AttentionSpec {
+/// What distinguishes kernels of attention.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum AttentionKernel {
+    /// Tiles of queries on matrix units.
+    Tile(AttentionSpec),
+    /// Few queries.
+    Query(QuerySpec),
+    /// What shares of keys give to few queries, put together.
+    Merge(MergeSpec),
+}
+
+impl KernelFamily for AttentionKernel {
     fn name(&self) -> String {
-        let steps = names_of_steps(&self.steps);
-        let name = name_of_ops(["attention"].into_iter().chain(steps), "attention");
-        format!("{name}.{}x{}.{}", self.tile.depth(), self.tile.width(), self.dtype)
+        let name = |steps: &[Step]| name_of_ops(["attention"].into_iter().chain(names_of_steps(steps)), "attention");
+        match self {
+            AttentionKernel::Tile(spec) => {
+                let (depth, width) = (spec.tile.depth(), spec.tile.width());
+                format!("{}.{depth}x{width}.{}", name(&spec.scores.steps), spec.dtype)
+            }
+            AttentionKernel::Query(spec) => {
+                let split = if spec.splits { ".split" } else { "" };
+                format!("{}.query_{}{split}.{}", name(&spec.scores.steps), spec.tile.count, spec.dtype)
+            }
+            AttentionKernel::Merge(spec) => format!("attention.merge.{}", spec.dtype),
+        }
     }
 
     fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        AttentionSpec::generate(self, library, modes)
+        match self {
+            AttentionKernel::Tile(spec) => spec.generate(library, modes),
+            AttentionKernel::Query(spec) => spec.generate(library, modes),
+            AttentionKernel::Merge(spec) => spec.generate(library, modes),
+        }
     }
 
     fn constants(&self, _: FloatModes) -> Constants {
-        let values = [self.dtype == DType::Bf16, self.whole_keys, self.whole_depth, self.whole_width, self.causal];
-        let numbers =
-            values.map(u32::from).into_iter().chain([self.factor.unwrap_or(0), self.shares_keys.into(), LOW.to_bits()]);
-        (0..).zip(numbers).collect()
+        match self {
+            AttentionKernel::Tile(spec) => {
+                let AttentionSpec { whole_keys, whole_depth, whole_width, causal, .. } = *spec;
+                let values = [spec.dtype == DType::Bf16, whole_keys, whole_depth, whole_width, causal];
+                let others = [spec.factor.unwrap_or(0), spec.shares_keys.into(), LOW.to_bits()];
+                (0..).zip(values.map(u32::from).into_iter().chain(others)).collect()
+            }
+            AttentionKernel::Query(spec) => {
+                let flags = spec.by_units.into_iter().chain([spec.splits]).map(u32::from);
+                (0..).zip(spec.units.into_iter().chain(flags)).collect()
+            }
+            AttentionKernel::Merge(spec) => [(0, spec.team)].into_iter().collect(),
+        }
     }
 
     fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {
         let number = |k| arguments.number(k);
+        let steps = match self {
+            AttentionKernel::Tile(spec) => &spec.scores.steps,
+            AttentionKernel::Query(spec) => &spec.scores.steps,
+            // A product and a sum for each number of a share.
+            AttentionKernel::Merge(_) => return multiplied(&[2, number(0)?, number(1)?, number(2)?, number(3)?]),
+        };
         let [batches, rows, keys, depth, width] = [number(0)?, number(1)?, number(2)?, number(3)?, number(4)?];
         // Of each score: both products, the steps, the softmax.
-        let of_score = 2 * (depth + width) + flops_of(&self.steps) + 4;
+        let of_score = 2 * (depth + width) + flops_of(steps) + 4;
         multiplied(&[batches, rows, keys, of_score])
     }
 }

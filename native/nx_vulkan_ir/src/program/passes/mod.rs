@@ -24,7 +24,7 @@ mod vectorize_scalars;
 mod windows_to_axes;
 mod workgroup;
 
-pub use attention::Heads;
+pub use attention::{FewQueries, Heads};
 pub use fold_constants::computed;
 pub use unstack::MAX_ROWS;
 

@@ -1,0 +1,132 @@
+//! Launches of attention of few queries.
+
+use nx_vulkan_ir::shape::{Dims, Space, Strides};
+use smallvec::SmallVec;
+
+use super::AttentionKernel;
+use super::launch::{Attention, Rows, has_wide_push};
+use super::query::{MergeSpec, PART_NUMBERS, QuerySpec, QueryTile, UNIT_BYTES};
+use super::scores::Read;
+use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch};
+use crate::tuning::DeviceModel;
+use crate::{DType, Engine, Result};
+
+/// Workgroups that a processor runs at once, about.
+const FULL: u64 = 2;
+
+/// Keys that workgroups read at once, about: shares are multiples of it.
+const STEP: u64 = 32;
+
+/// Keys up to which shares don't make up for another launch.
+const FEW_KEYS: u64 = 4 * STEP;
+
+/// Keys of a share, where so many workgroups have all of them each.
+fn keys_of_share(model: &DeviceModel, tile: QueryTile, groups: u64, keys: u64) -> u64 {
+    let shares = if keys > FEW_KEYS { FULL * model.processors / groups.max(1) } else { 1 };
+    keys.div_ceil(shares.max(1)).next_multiple_of(STEP).min(tile.most_keys())
+}
+
+/// An operand: strides along batches, heads that read the same keys, rows, keys and elements.
+struct Lying {
+    batch: Strides,
+    own: [i64; 4],
+}
+
+/// Launches attention of few queries: of one share of the keys for each workgroup, and of what they give.
+pub(super) fn few_queries(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result<bool> {
+    let dtype = a.out.view.dtype;
+    let (depth, width, rows, keys) = (a.of.depth, a.of.width, a.of.rows(), a.of.keys());
+    let Some((&of_rows, results)) = a.results.split_last() else { return Ok(false) };
+    let rank = a.batches.len();
+    let [q, k, v] = a.factors;
+    let factor = |f: &Rows, own| Lying { batch: f.batch.iter().map(|&(_, stride)| stride).collect(), own };
+    let mut lying: SmallVec<[Lying; 8]> = SmallVec::new();
+    lying.extend([factor(q, [q.rows, 0, 1, 0]), factor(k, [0, k.rows, 1, 0]), factor(v, [0, v.rows, 0, 1])]);
+    lying.extend(a.inputs.iter().map(|input| {
+        let (batch, own) = input.view.strides.split_at(rank);
+        Lying { batch: Strides::from_slice(batch), own: [own[0], own[1], 0, 0] }
+    }));
+    lying.push(Lying { batch: Strides::from_slice(results), own: [of_rows, 0, 0, 1] });
+    // Heads along which keys and values are the same are more queries.
+    let (shared, apart): (Vec<usize>, Vec<usize>) =
+        (0..rank).partition(|&axis| lying[1].batch[axis] == 0 && lying[2].batch[axis] == 0);
+    let space = |axes: &[usize]| {
+        let sizes: Dims = axes.iter().map(|&axis| a.batches[axis]).collect();
+        let strides: Vec<Strides> = lying.iter().map(|l| axes.iter().map(|&axis| l.batch[axis]).collect()).collect();
+        let strides: Vec<&[i64]> = strides.iter().map(|strides| &strides[..]).collect();
+        Space::new(&sizes, &strides)
+    };
+    let (batches, heads) = (space(&apart), space(&shared));
+    let ranks = [batches.sizes.len() as u8, heads.sizes.len() as u8];
+    let (count, queries) = (batches.elements(), heads.elements() * rows);
+    let sizes: Dims = batches.sizes.iter().chain(&heads.sizes).copied().chain([rows, keys, depth, width]).collect();
+    let strides: SmallVec<[Strides; 8]> = (batches.strides.iter().zip(&heads.strides).zip(&lying))
+        .map(|((batch, head), lying)| batch.iter().chain(head).chain(&lying.own).copied().collect())
+        .collect();
+
+    let tile = QueryTile::of(queries);
+    let groups = count * queries.div_ceil(tile.count.into());
+    let length = keys_of_share(engine.model(), tile, groups, keys);
+    let shares = keys.div_ceil(length);
+    let part_elements = count * queries * shares * (width + PART_NUMBERS);
+    if part_elements > engine.reach().near(DType::F32.size_bytes()) {
+        return Ok(false);
+    }
+    let unit = UNIT_BYTES / dtype.size_bytes();
+    let has_units = |f: &Rows, elements: u64| elements.is_multiple_of(unit) && f.is_aligned();
+    let reads = a.inputs.iter().zip(strides.iter().skip(a.factors.len())).map(|(input, strides)| {
+        let (of_batch, own) = strides.split_at(usize::from(ranks[0] + ranks[1]));
+        let along = [of_batch.iter().any(|&s| s != 0), own[0] != 0, own[1] != 0];
+        Read { dtype: input.view.dtype, along }
+    });
+    let (has_rows, splits, wide) = (rows > 1, shares > 1, has_wide_push(engine));
+    let spec = QuerySpec {
+        dtype,
+        tile,
+        ranks,
+        has_rows,
+        scores: a.scores(reads.collect()),
+        units: [depth, width].map(|elements| elements.div_ceil(unit) as u32),
+        by_units: [has_units(q, depth), has_units(k, depth), has_units(v, width)],
+        splits,
+        wide,
+    };
+    let kernel = |kernel: AttentionKernel| engine.kernel(&KernelSpec::Attention(kernel), compile);
+    let first = kernel(AttentionKernel::Query(spec))?;
+    // Both kernels must exist before anything is recorded.
+    let merge = match splits {
+        true => {
+            let team = width.next_power_of_two() as u32;
+            let last = kernel(AttentionKernel::Merge(MergeSpec { dtype, ranks, has_rows, team, wide }))?;
+            Some((last, engine.alloc(part_elements * DType::F32.size_bytes())?))
+        }
+        false => None,
+    };
+    let steps = [k, v].map(|f| f.rows.unsigned_abs());
+    let extra: SmallVec<[u32; 9]> = [count, queries, keys, depth, width]
+        .into_iter()
+        .chain(steps)
+        .chain([length, shares])
+        .map(|number| number as u32)
+        .collect();
+    let tensors = a.factors.iter().map(|f| &f.tensor).chain(a.inputs).chain([a.out]);
+    let mut places: SmallVec<[Place<'_>; 8]> = SmallVec::new();
+    for (tensor, strides) in tensors.zip(&strides) {
+        let element_bytes = tensor.view.dtype.size_bytes();
+        places.push(Place { buffer: &tensor.buffer, address: tensor.address(), strides, element_bytes });
+    }
+    let elements = a.out.view.elements() as u32;
+    let Some((last, scratch)) = &merge else {
+        let arguments = Arguments { count: elements, sizes: &sizes, places: &places, extra: &extra };
+        launch(engine, &first, &arguments, places.len() - 1, groups)?;
+        return Ok(true);
+    };
+    let part = Place { buffer: scratch, address: scratch.address(), strides: &[], element_bytes: 0 };
+    let Some(result) = places.last_mut().map(|place| std::mem::replace(place, part)) else { return Ok(false) };
+    let arguments = Arguments { count: elements, sizes: &sizes, places: &places, extra: &extra };
+    launch(engine, &first, &arguments, places.len() - 1, groups * shares)?;
+    let extra = [count, queries, width, shares].map(|number| number as u32);
+    let arguments = Arguments { count: elements, sizes: &sizes, places: &[part, result], extra: &extra };
+    launch(engine, last, &arguments, 1, count * queries)?;
+    Ok(true)
+}
