@@ -56,15 +56,21 @@ fn products() -> Vec<Named> {
             let sum = b.add(product, b.input(dtype, &[512]));
             vec![b.multiply(sum, b.sigmoid(sum))]
         }));
-        found.push(named(format!("attention {dtype}"), |b| {
-            let [q, k, v] = [0; 3].map(|_| b.input(dtype, &[8, 512, 64]));
-            let scores = b.multiply(b.dot_axes([q, k], [&[2], &[2]], [&[0], &[0]]), 0.125);
-            let exp = b.exp(b.subtract(scores, b.reduce(Reduction::Max, scores, &[2], true)));
-            let weights = b.divide(exp, b.reduce(Reduction::Sum, exp, &[2], true));
-            vec![b.dot_axes([weights, v], [&[2], &[1]], [&[0], &[0]])]
-        }));
+        found.push(named(format!("attention {dtype}"), |b| attention(b, dtype, 512, 512)));
+        for queries in [1, 2, 4, 8] {
+            let name = format!("attention {dtype} of {queries} queries");
+            found.push(named(name, |b| attention(b, dtype, queries, 576)));
+        }
     }
     found
+}
+
+fn attention(b: &Builder, dtype: DType, queries: u64, keys: u64) -> Vec<Operand> {
+    let [q, k, v] = [queries, keys, keys].map(|rows| b.input(dtype, &[8, rows, 64]));
+    let scores = b.multiply(b.dot_axes([q, k], [&[2], &[2]], [&[0], &[0]]), 0.125);
+    let exp = b.exp(b.subtract(scores, b.reduce(Reduction::Max, scores, &[2], true)));
+    let weights = b.divide(exp, b.reduce(Reduction::Sum, exp, &[2], true));
+    vec![b.dot_axes([weights, v], [&[2], &[1]], [&[0], &[0]])]
 }
 
 fn rows() -> Vec<Named> {

@@ -8,7 +8,6 @@ use super::launch::{Attention, Rows, has_wide_push};
 use super::query::{MergeSpec, PART_NUMBERS, QuerySpec, QueryTile, UNIT_BYTES};
 use super::scores::Read;
 use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch};
-use crate::tuning::DeviceModel;
 use crate::{DType, Engine, Result};
 
 /// Workgroups that a processor runs at once, about.
@@ -20,9 +19,9 @@ const STEP: u64 = 32;
 /// Keys up to which shares don't make up for another launch.
 const FEW_KEYS: u64 = 4 * STEP;
 
-/// Keys of a share, where so many workgroups have all of them each.
-fn keys_of_share(model: &DeviceModel, tile: QueryTile, groups: u64, keys: u64) -> u64 {
-    let shares = if keys > FEW_KEYS { FULL * model.processors / groups.max(1) } else { 1 };
+/// Keys of a share on a device of so many processors, where so many workgroups have all of them each.
+fn keys_of_share(processors: u64, tile: QueryTile, groups: u64, keys: u64) -> u64 {
+    let shares = if keys > FEW_KEYS { FULL * processors / groups.max(1) } else { 1 };
     keys.div_ceil(shares.max(1)).next_multiple_of(STEP).min(tile.most_keys())
 }
 
@@ -66,7 +65,7 @@ pub(super) fn few_queries(engine: &Engine, a: &Attention<'_>, compile: Compile) 
 
     let tile = QueryTile::of(queries);
     let groups = count * queries.div_ceil(tile.count.into());
-    let length = keys_of_share(engine.model(), tile, groups, keys);
+    let length = keys_of_share(engine.model().processors, tile, groups, keys);
     let shares = keys.div_ceil(length);
     let part_elements = count * queries * shares * (width + PART_NUMBERS);
     if part_elements > engine.reach().near(DType::F32.size_bytes()) {
@@ -129,4 +128,25 @@ pub(super) fn few_queries(engine: &Engine, a: &Attention<'_>, compile: Compile) 
     let arguments = Arguments { count: elements, sizes: &sizes, places: &[part, result], extra: &extra };
     launch(engine, last, &arguments, 1, count * queries)?;
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_fill_a_device_and_fit_in_workgroups() {
+        let shares = |processors, queries, groups, keys: u64| {
+            let length = keys_of_share(processors, QueryTile::of(queries), groups, keys);
+            assert!(length.is_multiple_of(STEP) && length <= QueryTile::of(queries).most_keys());
+            keys.div_ceil(length)
+        };
+        // A block of a model with 8 heads of keys and 32 of queries, on a large GPU, a small one, and a CPU.
+        assert_eq!([132, 16, 2].map(|processors| shares(processors, 4, 8, 576)), [18, 4, 2]);
+        assert_eq!(shares(132, 4, 8, 4096), 32);
+        // Few keys, and more heads than processors, are not shared out, unless a workgroup has no room.
+        assert_eq!([shares(132, 1, 1, 128), shares(132, 1, 1, 129)], [1, 5]);
+        assert_eq!([shares(132, 1, 768, 1500), shares(132, 1, 768, 3000)], [1, 2]);
+        assert_eq!(shares(132, 8, 768, 1500), 8);
+    }
 }

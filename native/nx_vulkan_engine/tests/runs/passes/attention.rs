@@ -1,9 +1,9 @@
 //! Attention in one kernel beside f64 and beside kernels of its parts.
 
 use nx_vulkan_engine::executable::Described;
-use nx_vulkan_engine::kernels::attention;
+use nx_vulkan_engine::kernels::{Reach, attention};
 use nx_vulkan_engine::program::ops::Class;
-use nx_vulkan_engine::program::passes::{FewQueries, Heads, Target, optimize};
+use nx_vulkan_engine::program::passes::{self, FewQueries, Heads, Target, optimize};
 use nx_vulkan_engine::program::{Builder, Instruction, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Options, Tensor, Type, Value, eager};
@@ -610,6 +610,71 @@ fn attention_of_few_queries_is_as_exact_as_its_ops() {
         }
     }
     common::assert_valid(engine());
+}
+
+/// The largest difference between attention of few queries by its own kernels and by its ops.
+fn apart(program: &Program, inputs: &[Tensor]) -> f64 {
+    let kernels = optimize(program.clone(), &target_of_few()).unwrap();
+    assert!(is_joined(&kernels), "{kernels}");
+    poison();
+    let run = |program| reals(&download(&eager::run_program(engine(), program, inputs).unwrap())[0]);
+    let [got, want] = [&kernels, program].map(run);
+    got.iter().zip(want).map(|(got, want)| (got - want).abs()).fold(0.0, f64::max)
+}
+
+#[test]
+fn operands_of_few_queries_lie_anywhere() {
+    let mut rng = Rng(16);
+    let (rows, keys, width) = (2, 200, 64);
+    for dtype in [DType::F32, DType::F16, DType::Bf16] {
+        let b = Builder::new();
+        let operands = [rows, keys, keys].map(|n| b.input(dtype, &[3, n, width]));
+        let result = attend(&b, operands);
+        let program = b.finish(&[result]).unwrap();
+        // Of larger tensors: rows that begin anywhere, and rows, batches or elements from the last to the first.
+        let parts: [(u64, &[usize]); 5] = [(0, &[]), (1, &[]), (8, &[1]), (3, &[0, 1]), (0, &[2])];
+        for (before, reversed) in parts {
+            let part = |n: u64| {
+                let b = Builder::new();
+                let whole = b.input(dtype, &[3, n + 2, width + before]);
+                let part = b.slice(whole, &[0, 1, before], &[3, n, width]);
+                let axes = reversed.iter().copied().collect();
+                let part = b.push(Op::Reverse { axes }, &[part], &b.ty(part));
+                let views = b.finish(&[part]).unwrap();
+                let whole = upload(&inputs_of(&views, &mut rng));
+                eager::run_program(engine(), &views, &whole).unwrap().remove(0)
+            };
+            let given = [rows, keys, keys].map(part);
+            let error = apart(&program, &given);
+            assert!(error < 0.01, "{dtype} {before} elements before, {reversed:?} reversed: {error}");
+        }
+    }
+}
+
+/// More than the kernel that puts shares together has invocations.
+#[test]
+fn attention_of_few_queries_has_any_number_of_shares() {
+    let case = Case { name: "very many keys", heads: [1, 1], rows: 8, keys: 60_000, depth: 8, width: 8, ..ONE };
+    let way = Way { inner_heads: false, softmax: None, inverse: false, turned: false };
+    let program = program(&case, way, DType::F32, 0.0);
+    let error = apart(&program, &upload(&inputs(&program, &case, &mut Rng(17))));
+    assert!(error < 1e-6, "{error}");
+}
+
+#[test]
+fn attention_of_few_queries_that_reaches_too_far_runs_as_its_ops() {
+    let near = Engine::open_with(&Options { reach: Reach::of_bytes(1 << 16), ..common::options() }).unwrap();
+    let way = Way { inner_heads: false, softmax: None, inverse: false, turned: false };
+    let case = Case { heads: [1, 2], keys: 300, ..ONE };
+    let program = program(&case, way, DType::F32, 0.0);
+    let given = inputs(&program, &case, &mut Rng(18));
+    let kernels = optimize(program.clone(), &target_of_few()).unwrap();
+    assert!(is_joined(&kernels));
+    let upload = |a: &Array| Tensor::from_nx_bytes(&near, &a.ty, &a.to_nx_bytes()).unwrap();
+    let tensors: Vec<Tensor> = given.iter().map(upload).collect();
+    let run = |program| eager::run_program(&near, program, &tensors).unwrap()[0].to_nx_bytes(&near, None).unwrap();
+    let parts = passes::composed(&program, &near.target()).unwrap();
+    assert!(run(&kernels) == run(&parts));
 }
 
 /// Launches of attention on the device at hand, by kernels for few queries, and others.
