@@ -32,9 +32,9 @@ layout(constant_id = 3) const uint WIDE_K = 1u;
 layout(constant_id = 4) const uint WIDE_V = 1u;
 // Whether there are several shares.
 layout(constant_id = 5) const uint SPLIT = 0u;
-// Keys and values that the workgroup reads at once.
+// Keys and values that the workgroup reads at once, of the latter a multiple of 4.
 const uint KEYS = LOCAL / K_UNITS;
-const uint VALUES = LOCAL / V_UNITS;
+const uint VALUES = LOCAL / V_UNITS / 4u * 4u;
 const uint PITCH = K_UNITS < 8u ? K_UNITS : K_UNITS | 1u;
 
 // Where a query begins, and the first key, the first value and the result that belong to it, in elements.
@@ -84,6 +84,16 @@ const float LEAST = -3.4028234663852886e38;
 #define ADD(sum, lost, x) sum += (x);
 #define ADD_PRODUCT(sum, lost, a, b) sum = fma(a, b, sum);
 #endif
+
+// Combines terms in four parts: sums are more exact, and wait less for each other. Terms up to the next multiple of 4
+// must not matter.
+#define PLUS(a, b) ((a) + (b))
+#define FOLD(to, combine, none, terms, term) { \
+    float four[4] = float[](none, none, none, none); \
+    for (uint j = 0u; j < (terms); j += 4u) \
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) four[i] = combine(four[i], term(j + i)); \
+    to = combine(combine(four[0], four[1]), combine(four[2], four[3])); \
+}
 
 // The elements of a unit, from its words or one by one. Those past the end are zeros.
 #if UNIT == 4
@@ -177,7 +187,8 @@ void main() {
     // The largest score of each query, then the sum of its weights.
     partial[id] = largest;
     barrier();
-    for (uint l = 0u; l < min(TEAM, KEYS); ++l) largest = max(largest, partial[team * TEAM + l]);
+#define LARGEST(member) partial[team * TEAM + (member)]
+    FOLD(largest, max, LEAST, min(TEAM, KEYS), LARGEST)
     float weights = 0.0;
     for (uint key = member; key < count; key += TEAM) {
         float weight = slot_exp(scores[team * LENGTH + key] - largest);
@@ -186,11 +197,9 @@ void main() {
     }
     partial[LOCAL + id] = weights;
     barrier();
-    // Four sums are more exact than one.
-    float sums[4] = float[](0.0, 0.0, 0.0, 0.0);
-    for (uint l = 0u; l < min(TEAM, count); l += 4u)
-        [[unroll]] for (uint i = 0u; i < 4u; ++i) sums[i] += l + i < TEAM ? partial[LOCAL + team * TEAM + l + i] : 0.0;
-    float total = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+#define WEIGHTS(member) partial[LOCAL + team * TEAM + (member)]
+    float total;
+    FOLD(total, PLUS, 0.0, min(TEAM, count), WEIGHTS)
     // Of keys without any weight others may have some.
     float divisor = SPLIT != 0u && total == 0.0 ? 1.0 : total;
     for (uint key = member; key < count; key += TEAM) {
@@ -230,9 +239,9 @@ void main() {
             uint part = ((batch * queries + own) * shares + share) * (width + 2u) + 2u, at = slot_out_begin(batch, own);
             for (uint r = id; r < V_UNITS * UNIT; r += LOCAL) {
                 uint e = r / V_UNITS, unit = r % V_UNITS, element = unit * UNIT + e;
-                float result = 0.0;
-                for (uint row = 0u; row < min(VALUES, count); ++row)
-                    result += partial[e * ELEMENTS + row * V_UNITS + unit];
+                float result;
+#define RESULT(row) partial[e * ELEMENTS + (row) * V_UNITS + unit]
+                FOLD(result, PLUS, 0.0, min(VALUES, count), RESULT)
                 if (element < width) {
                     if (SPLIT != 0u) slot_store_part(part + element, result); else slot_store(at + element, result);
                 }
