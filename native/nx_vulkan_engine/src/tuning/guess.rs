@@ -2,6 +2,7 @@
 
 use nx_vulkan_device::work::Rates;
 use nx_vulkan_device::{Caps, DeviceKind};
+use nx_vulkan_ir::program::epilogue::MATRIX_MAX_BYTES;
 use nx_vulkan_ir::program::rows::RowLimits;
 use nx_vulkan_ir::program::workgroup::DISPATCH_WORK;
 
@@ -120,6 +121,7 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
             least_work: 0,
             most_groups: processor.splits * processors,
             square_groups: 2 * processors,
+            operand_bytes: operand_bytes(caps),
         },
         fill: Fill {
             transform_groups: 2 * processors,
@@ -172,6 +174,15 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
     }
 }
 
+/// The share of a large memory that operands of matrix units may take, and the most: offsets in words of 4 GiB are far.
+const OPERAND_SHARE: u64 = 32;
+const MOST_OPERAND_BYTES: u64 = 2 << 30;
+
+fn operand_bytes(caps: &Caps) -> u64 {
+    let local = caps.heaps.iter().filter(|heap| heap.device_local).map(|heap| heap.size_bytes).max();
+    (local.unwrap_or(0) / OPERAND_SHARE).clamp(MATRIX_MAX_BYTES, MOST_OPERAND_BYTES)
+}
+
 /// Measured with lavapipe on two cores, and the same for all: results must not depend on how many cores a host has.
 fn cpu(caps: &Caps) -> DeviceModel {
     DeviceModel {
@@ -203,6 +214,7 @@ fn cpu(caps: &Caps) -> DeviceModel {
             least_work: 1 << 20,
             most_groups: 528,
             square_groups: 4,
+            operand_bytes: MATRIX_MAX_BYTES,
         },
         fill: Fill { transform_groups: 264, cholesky_groups: 4, scan_groups: 4, reduce_invocations: 1 << 11 },
         // Invocations of several subgroups wait for one another at each level of a tree: means of 2048^2 take 23 ms by whole rows in registers, and 2

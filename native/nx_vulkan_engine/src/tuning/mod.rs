@@ -86,6 +86,8 @@ pub struct Products {
     pub most_groups: u64,
     /// Workgroups of square tiles that fill the device.
     pub square_groups: u64,
+    /// Most bytes that both operands of matrix units take as numbers of 16 bits.
+    pub operand_bytes: u64,
 }
 
 /// Shares of arithmetic by the results that one invocation of a tile computes. Teams that share out the contracted elements add their sums up at the

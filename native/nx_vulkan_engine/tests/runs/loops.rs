@@ -353,7 +353,7 @@ fn caches_have_one_place() {
     let taken = engine.stats().peak_bytes - before.in_use_bytes;
     // The sum that is returned, and the cache, which the caller's is copied to.
     let one = rows * 64 * 4;
-    assert!(taken < 2 * one + one / 2, "{taken} bytes for caches of {one}");
+    assert!(taken < 2 * one + one / 2, "{taken} bytes for caches of {one}: {:?}", executable.describe());
     drop(results);
     common::assert_valid(&engine);
 }

@@ -17,7 +17,7 @@ pub fn matrix_min_depth(product: DType) -> u64 {
 /// Multiplications below which matrix units never pay: writing the operands costs more than an H200 gains.
 pub const MATRIX_MIN_WORK: u64 = 1 << 26;
 
-/// Most bytes that both operands of matrix units may take as f16 or bf16.
+/// Most bytes that both operands of matrix units may take as f16 or bf16, on devices whose memory is not large.
 pub const MATRIX_MAX_BYTES: u64 = 1 << 30;
 
 /// Operands of the steps beside the product: each takes an address and strides among the kernel's parameters.

@@ -4,7 +4,7 @@
 //! together by eight. Where an element lost digits on the way, or is so large that sums
 //! may leave the range, which the device notes, the product leaves the results to a plain kernel behind it.
 
-use nx_vulkan_ir::program::epilogue::{MATRIX_MAX_BYTES, matrix_min_depth};
+use nx_vulkan_ir::program::epilogue::matrix_min_depth;
 use smallvec::SmallVec;
 
 use super::launch::{Choice, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
@@ -47,7 +47,7 @@ impl Form {
         }
         let padded = depth.next_multiple_of(form.planes.block());
         let bytes = batches.checked_mul(rows + columns)?.checked_mul(padded * 2 * u64::from(form.planes.count()))?;
-        (bytes <= MATRIX_MAX_BYTES).then_some(form)
+        (bytes <= model.products.operand_bytes).then_some(form)
     }
 
     /// Whether there are operands that units can't take.
