@@ -187,7 +187,7 @@ defmodule Half do
   # Greedy, with a cache, and no token that ends it.
   defp generation(module, options, type, inputs, tokens) do
     fn ->
-      inputs = Map.put(inputs.(), "seed", Nx.tensor([0]))
+      inputs = Map.put(inputs.(), "seed", Nx.tensor([0], type: :s64))
       spec = struct(module, [architecture: :for_causal_language_modeling] ++ options)
       model = Bumblebee.build_model(spec, type)
       {init, _} = Axon.build(model)

@@ -326,7 +326,11 @@ fn caching(rows: u64) -> Program {
             let put = Op::PutSlice { starts: smallvec![None, Some(0)] };
             let cache = b.push(put, &[v[1], row, v[0]], &cache_type);
             let mean = b.multiply(b.mean(cache, &[0, 1]), 0.001);
-            vec![b.add(v[0], 1.0), cache, b.add(b.multiply(v[2], 0.875), mean)]
+            // A branch: no kernel chooses between the states of such a loop.
+            let even = b.equal(b.remainder(v[0], 2.0), 0.0);
+            let half = |factor: f64| move |b: &Builder, v: &[Operand]| vec![b.multiply(v[0], factor)];
+            let x = b.cond(even, &[v[2]], half(0.875), half(0.8));
+            vec![b.add(v[0], 1.0), cache, b.add(x[0], mean)]
         },
     );
     // What the loop began with is still there.
