@@ -125,6 +125,8 @@ struct Recorder {
     epoch: u64,
     /// Whether barriers were lost, so that the next operation needs one.
     lost_barriers: bool,
+    /// Whether words in memory were asked since the last barrier whether launches run, so that the next one waits for that, too.
+    asked_words: bool,
     bound: vk::Pipeline,
     /// The number of the part that was recorded last, 0 where something else was.
     part: u64,
@@ -155,6 +157,7 @@ impl Stream {
                 serial: 1,
                 epoch: 1,
                 lost_barriers: false,
+                asked_words: false,
                 bound: vk::Pipeline::null(),
                 part: 0,
                 ops: 0,
@@ -610,11 +613,26 @@ impl Stream {
             || reads.any(|b| b.read_conflicts(epoch))
             || writes.any(|b| b.write_conflicts(epoch))
         {
-            self.barrier(cmd, DEVICE_STAGES, DEVICE_ACCESS);
-            recorder.epoch += 1;
-            recorder.counters.barriers += 1;
+            self.barrier_before(recorder, cmd, DEVICE_STAGES, DEVICE_ACCESS);
         }
         Ok(cmd)
+    }
+
+    /// A barrier that begins an epoch.
+    fn barrier_before(
+        &self,
+        recorder: &mut Recorder,
+        cmd: vk::CommandBuffer,
+        stages: vk::PipelineStageFlags,
+        access: vk::AccessFlags,
+    ) {
+        let asked = match std::mem::take(&mut recorder.asked_words) {
+            true => vk::PipelineStageFlags::CONDITIONAL_RENDERING_EXT,
+            false => vk::PipelineStageFlags::empty(),
+        };
+        self.barrier_from(cmd, RECORDED_STAGES | asked, stages, access);
+        recorder.epoch += 1;
+        recorder.counters.barriers += 1;
     }
 
     fn bind(&self, recorder: &mut Recorder, cmd: vk::CommandBuffer, pipeline: &Pipeline) {
@@ -661,6 +679,16 @@ impl Stream {
 
     /// One global memory barrier from everything the stream records to `stages` and `access`.
     fn barrier(&self, cmd: vk::CommandBuffer, stages: vk::PipelineStageFlags, access: vk::AccessFlags) {
+        self.barrier_from(cmd, RECORDED_STAGES, stages, access);
+    }
+
+    fn barrier_from(
+        &self,
+        cmd: vk::CommandBuffer,
+        from: vk::PipelineStageFlags,
+        stages: vk::PipelineStageFlags,
+        access: vk::AccessFlags,
+    ) {
         let barrier = vk::MemoryBarrier::default()
             .src_access_mask(vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE)
             .dst_access_mask(access);
@@ -668,7 +696,7 @@ impl Stream {
         unsafe {
             (self.open.device.fns().v1_0.cmd_pipeline_barrier)(
                 cmd,
-                RECORDED_STAGES,
+                from,
                 stages,
                 vk::DependencyFlags::empty(),
                 1,

@@ -90,7 +90,7 @@ impl Stream {
             for item in items.by_ref().take(length) {
                 self.record(&mut recorder, item, &mut condition, &mut table_address)?;
             }
-            self.change_condition(&recorder, &mut condition, None);
+            self.change_condition(&mut recorder, &mut condition, None);
             recorder.ops += length as u32 - 1;
             recorder.ns = recorder.ns.saturating_add(ns);
             self.finish(&mut recorder, replay.reads.iter().copied(), replay.writes.iter().copied())?;
@@ -131,9 +131,7 @@ impl Stream {
                 }
                 self.change_condition(recorder, condition, None);
             }
-            self.barrier(cmd, stages, access);
-            recorder.epoch += 1;
-            recorder.counters.barriers += 1;
+            self.barrier_before(recorder, cmd, stages, access);
         }
         let fns = &self.open.device.fns().v1_0;
         let place = |buffer: Option<u32>| buffer.and_then(|i| slots.get(i as usize));
@@ -246,7 +244,7 @@ impl Stream {
     }
 
     /// Makes what is recorded from now on run where a word in memory is not 0, or always.
-    fn change_condition(&self, recorder: &Recorder, condition: &mut Option<Condition>, wanted: Option<Condition>) {
+    fn change_condition(&self, recorder: &mut Recorder, condition: &mut Option<Condition>, wanted: Option<Condition>) {
         let Some(cmd) = recorder.current.as_ref().map(|slot| slot.cmd()).filter(|_| *condition != wanted) else {
             return;
         };
@@ -257,6 +255,7 @@ impl Stream {
         unsafe {
             if condition.is_some() {
                 (fns.cmd_end_conditional_rendering_ext)(cmd);
+                recorder.asked_words = true;
             }
             if let Some((buffer, offset)) = wanted {
                 let begin = vk::ConditionalRenderingBeginInfoEXT::default().buffer(buffer).offset(offset);
