@@ -1,8 +1,63 @@
-# Models of Bumblebee from a source checkout (BUMBLEBEE=/path/to/bumblebee), without the rest of it: no tokenizer is
-# needed. Axon is there already.
+# Models of Bumblebee from a source checkout, without the rest of it: no tokenizer is needed. Axon is there already.
+#
+#     Code.require_file("bumblebee.exs", __DIR__)
+#     Bumblebee.compile(~w(text/bert vision/resnet))
 
 defmodule Bumblebee do
   @moduledoc false
+
+  # What all models need, in lib/bumblebee of the checkout.
+  @shared ~w(model_spec configurable huggingface/transformers/config huggingface/transformers/model
+             huggingface/transformers/utils shared shared/converters utils utils/nx utils/axon utils/model layers layers/decoder layers/transformer
+             logits_processor text/generation_config text/generation text/generation/logits_processing
+             text/generation/stateless_logits_processor)
+
+  # The folder of the checkout: BUMBLEBEE, or `bumblebee` among the checkouts of mix.exs; nil where there is none.
+  def folder do
+    deps = System.get_env("NX_VULKAN_DEPS", "~/.cache/nx_vulkan/deps")
+    default = if deps != "", do: Path.join(Path.expand(deps), "bumblebee")
+    folder = System.get_env("BUMBLEBEE", default || "")
+    if File.dir?(Path.join(folder, "lib/bumblebee")), do: folder
+  end
+
+  # Compiles files of lib/bumblebee and what they need, once, whoever asks.
+  def compile(names) do
+    folder = folder() || raise "BUMBLEBEE must be the folder of a checkout of Bumblebee"
+    :global.trans({__MODULE__, self()}, fn -> compile(folder, Enum.uniq(@shared ++ names)) end, [node()])
+    :ok
+  end
+
+  defp compile(folder, names) do
+    compiled = :persistent_term.get(__MODULE__, [])
+    files = for name <- names -- compiled, do: Path.join([folder, "lib/bumblebee", name <> ".ex"])
+
+    # The behaviour of generation comes before the models that have it.
+    {shared, models} = Enum.split_with(files, &(relative(&1, folder) in @shared))
+    {generation, shared} = Enum.split_with(shared, &(Path.basename(&1) == "generation.ex"))
+    {:ok, _, _} = Kernel.ParallelCompiler.compile(shared, return_diagnostics: true)
+    for file <- generation, do: file |> File.read!() |> without_tokens() |> Code.compile_string(file)
+    {:ok, _, _} = Kernel.ParallelCompiler.compile(models, return_diagnostics: true)
+    :persistent_term.put(__MODULE__, Enum.uniq(compiled ++ names))
+  end
+
+  defp relative(file, folder), do: file |> Path.relative_to(Path.join(folder, "lib/bumblebee")) |> Path.rootname()
+
+  # Nx 0.13 has no tokens any more, by which Bumblebee 0.7 streams; nothing streams here.
+  defp without_tokens(source) do
+    for {from, to} <- [
+          {"token = create_token()", ""},
+          {"{token, _} = hook_token(token, data, :token)", "_ = data"},
+          {"attach_token(token, state)", "state"}
+        ],
+        reduce: source do
+      source -> String.replace(source, from, to)
+    end
+  end
+
+  def configure(spec, options \\ []) do
+    %module{} = spec = struct!(spec)
+    module.config(spec, options)
+  end
 
   def build_model(%module{} = spec), do: module.model(spec)
 
@@ -24,32 +79,4 @@ defmodule Bumblebee do
       Enum.find_value([:logits, :hidden_state], &outputs[&1])
     end
   end
-end
-
-names =
-  ~w(model_spec configurable huggingface/transformers/config huggingface/transformers/model shared shared/converters
-     utils/nx utils/axon utils utils/model logits_processor text/generation_config text/generation
-     text/generation/logits_processing text/generation/stateless_logits_processor layers layers/decoder layers/transformer text/bert text/llama text/gpt2
-     vision/resnet vision/vit)
-
-files = for name <- names, do: Path.join([System.fetch_env!("BUMBLEBEE"), "lib/bumblebee", name <> ".ex"])
-
-# Nx 0.13 has no tokens any more, by which Bumblebee 0.7 streams; nothing streams here.
-{tokens, files} = files |> Enum.filter(&File.regular?/1) |> Enum.split_with(&(Path.basename(&1) == "generation.ex"))
-{:ok, _, _} = Kernel.ParallelCompiler.compile(files, return_diagnostics: true)
-
-for file <- tokens do
-  source = File.read!(file)
-
-  source =
-    for {from, to} <- [
-          {"token = create_token()", ""},
-          {"{token, _} = hook_token(token, data, :token)", "_ = data"},
-          {"attach_token(token, state)", "state"}
-        ],
-        reduce: source do
-      source -> String.replace(source, from, to)
-    end
-
-  Code.compile_string(source, file)
 end

@@ -9,7 +9,11 @@
 
 Code.require_file("measure.exs", __DIR__)
 Code.require_file("models.exs", __DIR__)
-if System.get_env("BUMBLEBEE"), do: Code.require_file("bumblebee.exs", __DIR__)
+
+if System.get_env("BUMBLEBEE") do
+  Code.require_file("bumblebee.exs", __DIR__)
+  Bumblebee.compile(~w(text/bert text/llama text/gpt2 vision/resnet vision/vit))
+end
 
 defmodule Half do
   @moduledoc false

@@ -10,6 +10,8 @@ Code.require_file("../bench/bumblebee.exs", __DIR__)
 Code.require_file("../bench/models.exs", __DIR__)
 Code.require_file("../bench/workloads.exs", __DIR__)
 
+Bumblebee.compile(~w(text/bert text/llama text/gpt2 vision/resnet vision/vit))
+
 defmodule Precisions do
   alias Axon.{Activations, Layers, Losses, MixedPrecision}
   alias Bumblebee.{Text, Vision}

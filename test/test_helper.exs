@@ -56,7 +56,8 @@ exclude =
     :ops_table,
     :deferred_doctests,
     :posteriors,
-    :chain_sweep
+    :chain_sweep,
+    :models
   ] ++
     if(device, do: [], else: [:device])
 
