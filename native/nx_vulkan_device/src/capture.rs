@@ -135,8 +135,8 @@ pub struct Command {
     pub waits: Waits,
     /// Buffers that it reads and writes of which the second may have the first one's memory, if nothing reads that later.
     pub in_place: SmallVec<[(u32, u32); 1]>,
-    /// Whether what it writes is what it reads, in the same places: there is nothing to do where both have the same memory.
-    pub copies: bool,
+    /// How many bytes it writes, where these are what it reads, in the same places: nothing is to do where both have the same memory.
+    pub copied_bytes: Option<u64>,
 }
 
 /// What a copy in another layout is of: the source's first element and type, and along each axis of the copy in its memory, the outermost
@@ -226,7 +226,7 @@ impl Capture {
             writes: launch.writes.iter().map(|b| Place::of(b)).collect(),
             waits: launch.waits,
             in_place,
-            copies: launch.copies,
+            copied_bytes: launch.copied_bytes,
         });
         Ok(())
     }
@@ -244,7 +244,7 @@ impl Capture {
                 writes,
                 waits: Waits::All,
                 in_place: SmallVec::new(),
-                copies: false,
+                copied_bytes: None,
             });
         }
         Ok(())
@@ -266,7 +266,7 @@ impl Capture {
             writes: SmallVec::from_iter([Place::of(dst)]),
             waits: Waits::All,
             in_place: SmallVec::new(),
-            copies: false,
+            copied_bytes: None,
         });
         Ok(())
     }

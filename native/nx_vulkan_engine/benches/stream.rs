@@ -45,7 +45,7 @@ impl Kernel {
                 waits: nx_vulkan_engine::Waits::All,
                 work: None,
                 in_place: &[],
-                copies: false,
+                copied_bytes: None,
             })
         }
         .unwrap();

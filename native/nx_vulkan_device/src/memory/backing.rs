@@ -192,7 +192,9 @@ impl VulkanBacking {
             external_memory_handle_types: external,
             ..Default::default()
         };
-        let created = match self.device.enabled_features().conditional_rendering {
+        // Other processes make the same buffer over shared memory, which holds tensors alone.
+        let decides = external.is_empty() && self.device.enabled_features().conditional_rendering;
+        let created = match decides {
             true => self.deciding_buffer(info).map_err(Validated::Error),
             false => RawBuffer::new(Arc::clone(&self.device), info),
         };
@@ -202,15 +204,10 @@ impl VulkanBacking {
     /// A buffer whose words may decide whether launches run, too: a usage that vulkano does not know.
     fn deciding_buffer(&self, info: BufferCreateInfo) -> Result<RawBuffer, VulkanError> {
         let usage = vk::BufferUsageFlags::from(info.usage) | vk::BufferUsageFlags::CONDITIONAL_RENDERING_EXT;
-        let mut external =
-            vk::ExternalMemoryBufferCreateInfo::default().handle_types(info.external_memory_handle_types.into());
-        let mut raw = vk::BufferCreateInfo::default().size(info.size).usage(usage);
-        if !info.external_memory_handle_types.is_empty() {
-            raw = raw.push_next(&mut external);
-        }
+        let raw = vk::BufferCreateInfo::default().size(info.size).usage(usage);
         let mut handle = vk::Buffer::null();
-        // SAFETY: the device lives and has the extension whose usage is asked for; the size is not 0
-        // (VUID-VkBufferCreateInfo-size-00912), and the queue's family alone has the buffer.
+        // SAFETY: the device lives and has the extension whose usage is asked for; the pool asks for regions of some bytes, no more than
+        // the device's largest buffer (VUID-VkBufferCreateInfo-size-00912, -06409), and the queue's family alone has it.
         let created =
             unsafe { (self.device.fns().v1_0.create_buffer)(self.device.handle(), &raw, null(), &mut handle) };
         match created {

@@ -70,7 +70,7 @@ impl Stream {
         });
         let mut is_first = true;
         loop {
-            let (length, ns) = self.chunk(items.clone().map(|item| (item.command, item.waits)));
+            let (length, ns) = self.chunk(items.clone());
             if length == 0 {
                 return Ok(());
             }
@@ -98,10 +98,11 @@ impl Stream {
     }
 
     /// How many of the next commands are recorded at once, 0 where there are none, and the time that they take.
-    fn chunk<'a>(&self, commands: impl Iterator<Item = (&'a Command, bool)>) -> (usize, u64) {
+    fn chunk<'a>(&self, items: impl Iterator<Item = Item<'a>>) -> (usize, u64) {
         let (mut count, mut words, mut ns) = (0, 0, 0u64);
-        for (command, waits) in commands.take(CHUNK_COMMANDS) {
-            let more = self.rates.ns(command.work).saturating_add(if waits { self.rates.barrier_ns } else { 0 });
+        for Item { command, waits, slots, .. } in items.take(CHUNK_COMMANDS) {
+            let work = if is_nothing(command, slots) { 0 } else { self.rates.ns(command.work) };
+            let more = work.saturating_add(if waits { self.rates.barrier_ns } else { 0 });
             if count > 0 && (words + table_words(command) > CHUNK_TABLE_WORDS || ns.saturating_add(more) > CHUNK_NS) {
                 break;
             }
@@ -122,6 +123,8 @@ impl Stream {
     ) -> Result<()> {
         let cmd = self.prepare(recorder, std::iter::empty(), std::iter::empty())?;
         if waits {
+            // Drivers may ask a word before each launch.
+            recorder.asked_words |= condition.is_some();
             let (mut stages, mut access) = (super::DEVICE_STAGES, super::DEVICE_ACCESS);
             if decides {
                 (stages, access) = (stages | super::COUNTING_STAGES, access | super::COUNTING_ACCESS);
@@ -137,10 +140,7 @@ impl Stream {
         let place = |buffer: Option<u32>| buffer.and_then(|i| slots.get(i as usize));
         match &command.action {
             Action::Launch { pipeline, words, is_table, groups, gate, .. } => {
-                if command.copies
-                    && let (Some((from, at)), Some((to, to_at))) = (place(command.read()), place(command.written()))
-                    && (from.address(), at) == (to.address(), to_at)
-                {
+                if is_nothing(command, slots) {
                     *table_address += 4 * table_words(command) as u64;
                     return Ok(());
                 }
@@ -266,6 +266,13 @@ impl Stream {
     }
 }
 
+/// Whether a command copies something to where it is.
+fn is_nothing(command: &Command, slots: &[(&Buffer, u64)]) -> bool {
+    let place = |buffer: Option<u32>| slots.get(buffer? as usize).map(|(buffer, at)| (buffer.address(), *at));
+    let places = command.copied_bytes.and_then(|_| place(command.read()).zip(place(command.written())));
+    places.is_some_and(|(from, to)| from == to)
+}
+
 /// The barriers that launches stand behind about which a buffer decides that none before them has asked: for each command, whether such a one comes
 /// before it; nothing where there are no such launches.
 fn deciding(commands: &[Command], barriers: &[bool]) -> Vec<bool> {
@@ -312,5 +319,51 @@ fn patch(words: &mut [u32], command: &Command, slots: &[(&Buffer, u64)]) {
             *low = address as u32;
             *high = (address >> 32) as u32;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::device::{OpenDevice, Validation};
+    use crate::kernel::{Interface, Pipeline, PipelineKey, Waits};
+
+    #[test]
+    fn barriers_are_for_words_that_nobody_has_asked() {
+        let open = OpenDevice::shared(None, Validation::On, nx_vulkan_spirv::lower::Lacks::default(), false)
+            .expect("a Vulkan device");
+        let interface = Interface::Addresses { push_bytes: 32 };
+        let pipeline = Arc::new(Pipeline::without_handle(&open, PipelineKey::new(&[], &[], interface), interface));
+        let command = |gate: Gate| Command {
+            action: Action::Launch {
+                pipeline: Arc::clone(&pipeline),
+                words: Vec::new(),
+                is_table: false,
+                groups: [1; 3],
+                gate,
+                patches: smallvec![],
+            },
+            work: None,
+            reads: smallvec![],
+            writes: smallvec![],
+            waits: Waits::All,
+            in_place: smallvec![],
+            copied_bytes: None,
+        };
+        let word = |buffer: u32| command(Gate::Word { buffer, offset_bytes: 0 });
+        let counts = |buffer: u32| command(Gate::Counts { buffer, offset_bytes: 0 });
+        let found = |commands: &[Command], barriers: &[u8]| {
+            let barriers: Vec<bool> = barriers.iter().map(|&waits| waits == 1).collect();
+            deciding(commands, &barriers).iter().map(|&decides| u8::from(decides)).collect::<Vec<u8>>()
+        };
+        let open = || command(Gate::Open);
+        assert_eq!(found(&[open(), open()], &[0, 1]), [0u8; 0]);
+        // The launch that asks is the last of its level, and those behind it ask again.
+        assert_eq!(found(&[open(), open(), word(7), word(7)], &[0, 1, 0, 1]), [0, 1, 0, 0]);
+        // Two words of one level, and one of a later one; counts likewise.
+        assert_eq!(found(&[open(), word(1), word(2), open(), word(3)], &[0, 1, 0, 1, 1]), [0, 1, 0, 0, 1]);
+        assert_eq!(found(&[open(), counts(1), word(2)], &[0, 1, 1]), [0, 1, 1]);
     }
 }

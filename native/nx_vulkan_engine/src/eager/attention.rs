@@ -109,7 +109,10 @@ fn rows(call: &Call<'_>, factor: &Factor, aligned: bool) -> Result<Rows> {
     let tensor = movement::ascending(call, call.operand(factor.operand as usize)?)?;
     let (tensor, view) = seen(call, &tensor, &factor.views)?;
     let seen = tensor.with_view(view);
-    if let Some(found) = in_place(&seen, factor).filter(|found| !aligned || found.is_aligned()) {
+    // Kernels begin at the lowest address.
+    let ascends = |found: &Rows| found.rows >= 0 && found.batch.iter().all(|&(_, stride)| stride >= 0);
+    let fits = |found: &Rows| ascends(found) && (!aligned || found.is_aligned());
+    if let Some(found) = in_place(&seen, factor).filter(fits) {
         return Ok(found);
     }
     // Rows of elements, as results lie.

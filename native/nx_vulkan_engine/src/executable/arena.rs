@@ -278,7 +278,7 @@ mod tests {
             writes: writes.iter().map(|&id| Place::Virtual(id)).collect(),
             waits: Waits::All,
             in_place: SmallVec::from_slice(in_place),
-            copies: false,
+            copied_bytes: None,
         }
     }
 

@@ -122,7 +122,8 @@ fn build_with(builder: Builder<'_>, program: &Program) -> Result<Executable> {
     match planning.planned().filter(|planned| !planned.is_empty()) {
         None => Ok(executable),
         Some(planned) => {
-            planned.compile(builder.engine);
+            drop(executable);
+            let _kernels = planned.compile(builder.engine);
             captured(builder, program)
         }
     }

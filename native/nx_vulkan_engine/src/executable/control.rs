@@ -1,7 +1,7 @@
 //! Loops and branches of executables: what is captured of them, and how the host drives the rest.
 //!
-//! A loop with few known iterations is captured iteration by iteration. Branches are captured both: the launches of each read their
-//! group counts from memory, where a kernel before them writes zeros for the branch that is not taken. Of other loops an iteration is
+//! A loop with few known iterations is captured iteration by iteration. Branches are captured both: words in memory, or group counts
+//! there, say whether launches run, and a kernel before them writes zeros for the branch that is not taken. Of other loops an iteration is
 //! captured that does nothing once the condition has failed, so that the host looks at the condition now and then only. Where an op must
 //! read values, the host decides.
 
@@ -11,10 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nx_vulkan_device::capture::{Action, Command, Gate, Place};
+use nx_vulkan_device::work::Rates;
 use nx_vulkan_ir::program::workgroup::supports;
 
 use super::compile::{Builder, build, enough_bytes};
-use super::{Advance, Executable, GoesOn, Work};
+use super::{Advance, Executable, GoesOn, Step, Work};
 use crate::eager::{self, Compile, is_true, read_number};
 use crate::program::counted::{End, Trips};
 use crate::program::{self, Branches, Loop, Op, Operand, Program};
@@ -298,9 +299,10 @@ fn keeps(commands: &mut [Command], old: &Tensor, new: &Tensor) -> bool {
     let (Some(from), Some(to)) = (old.buffer.virtual_id(), new.buffer.virtual_id()) else { return false };
     let writes = |command: &&mut Command| command.writes.iter().any(|place| place.id() == Some(to));
     let mut writers = commands.iter_mut().filter(writes);
-    let Some(first) = writers.next().filter(|first| first.copies && first.in_place.contains(&(from, to))) else {
-        return false;
-    };
+    // All of it, at once.
+    let size_bytes = Some(new.view.elements() * new.view.dtype.size_bytes());
+    let is_whole = |first: &&mut Command| first.copied_bytes == size_bytes && first.in_place.contains(&(from, to));
+    let Some(first) = writers.next().filter(is_whole) else { return false };
     let only_launches = writers.all(|other| matches!(other.action, Action::Launch { .. }));
     match &mut first.action {
         Action::Launch { gate, .. } if *gate == Gate::Open && only_launches && old.view == new.view => {
@@ -351,6 +353,24 @@ fn with_condition(op: &Loop, state: usize) -> Program {
     let going_on = body.append(&op.condition, &next);
     body.outputs.extend(going_on);
     body
+}
+
+impl Executable {
+    /// What an iteration takes that does nothing: launches that don't run still stand in the queue, and others run.
+    fn vain_ns(&self, rates: &Rates) -> u64 {
+        let batches = self.steps.iter().filter_map(|step| match step {
+            Step::Batch(batch) => Some(&batch.schedule),
+            Step::Wait { .. } => None,
+        });
+        let command = |command: &Command| match command.decided_by().is_some() || command.copied_bytes.is_some() {
+            true => rates.command_ns,
+            false => rates.ns(command.work),
+        };
+        batches.fold(0, |sum: u64, schedule| {
+            let barriers = schedule.barriers.iter().filter(|&&waits| waits).count() as u64 * rates.barrier_ns;
+            schedule.commands.iter().map(command).fold(sum.saturating_add(barriers), u64::saturating_add)
+        })
+    }
 }
 
 impl Work {
@@ -431,9 +451,7 @@ impl Looped<'_> {
     fn blocks(&self, operands: &mut Vec<Tensor>) -> Result<()> {
         let going = scalar(&self.condition(operands)?);
         operands.insert(self.state, going);
-        // Launches that don't run still stand in the queue.
-        let (summary, rates) = (self.body.summary(), self.engine.model().rates);
-        let vain_ns = summary.commands * rates.command_ns + summary.barriers * rates.barrier_ns;
+        let vain_ns = self.body.vain_ns(&self.engine.model().rates);
         self.in_blocks(self.state + 1, MAX_AHEAD, Some(Duration::from_nanos(vain_ns)), operands)?;
         operands.remove(self.state);
         Ok(())

@@ -3,7 +3,7 @@
 use nx_vulkan_device::memory::reserved_bytes;
 
 use super::control::LOOKS;
-use super::{Advance, Executable, Step, Work};
+use super::{Advance, Executable, Step, Value, Work};
 use crate::Type;
 
 /// What ops that wait take at most, in operands and results: singular values of 16x16 to 128x128 and 64x16 matrices, 4 MB of each, took 2.4 to 3.3 times these.
@@ -49,7 +49,10 @@ impl Executable {
 
     /// What donated inputs take whose memory results have.
     fn donated_reserved_bytes(&self) -> u64 {
-        let own = self.donations.iter().filter_map(|donation| self.own.get(donation.own as usize));
+        // A state that the body gives as a view of something else is copied, and then nobody's alone.
+        let is_whole = |value: &Value| value.view.is_contiguous() && value.view.offset == 0;
+        let given = self.donations.iter().filter(|d| self.outputs.get(d.input as usize).is_some_and(is_whole));
+        let own = given.filter_map(|donation| self.own.get(donation.own as usize));
         own.fold(0, |sum, own| sum.saturating_add(reserved_bytes(own.size_bytes)))
     }
 

@@ -273,7 +273,7 @@ mod tests {
             writes: SmallVec::from_iter([Place::Virtual(writes)]),
             waits,
             in_place: SmallVec::new(),
-            copies: false,
+            copied_bytes: None,
         }
     }
 

@@ -78,9 +78,9 @@ pub trait KernelFamily: Debug {
         Pairs::new()
     }
 
-    /// Whether results are its one operand, as it is.
-    fn copies(&self) -> bool {
-        false
+    /// How many bytes it writes, where results are its one operand as it is.
+    fn copied_bytes(&self, _arguments: &Arguments<'_>) -> Option<u64> {
+        None
     }
 }
 
@@ -166,8 +166,8 @@ impl KernelFamily for FarSpec {
         self.0.family().in_place(arguments, first_output)
     }
 
-    fn copies(&self) -> bool {
-        self.0.family().copies()
+    fn copied_bytes(&self, arguments: &Arguments<'_>) -> Option<u64> {
+        self.0.family().copied_bytes(arguments)
     }
 }
 

@@ -423,7 +423,10 @@ fn record(
             _ => None,
         },
         in_place: &in_place,
-        copies: !in_place.is_empty() && kernel.spec.as_ref().is_some_and(|spec| spec.family().copies()),
+        copied_bytes: match &kernel.spec {
+            Some(spec) if !in_place.is_empty() => spec.family().copied_bytes(arguments),
+            _ => None,
+        },
     };
     // SAFETY: families fill `Arguments` from tensors, whose views lie within their buffers; positions beyond and those
     // that indices choose are bounded by the kernels.

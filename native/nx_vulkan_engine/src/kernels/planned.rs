@@ -57,16 +57,17 @@ impl Planned {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Compiles all of them. Who asks for one that failed finds out why.
-    pub(crate) fn compile(&self, engine: &Engine) {
+    /// Compiles all of them. Who asks for one that failed finds out why. What is given is not dropped as idle while it is held.
+    pub(crate) fn compile(&self, engine: &Engine) -> Vec<Arc<Kernel>> {
         let wanted = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let wanted: Vec<(Arc<KernelSpec>, Mutex<Option<Wanted>>)> =
             wanted.into_iter().map(|(spec, wanted)| (spec, Mutex::new(Some(wanted)))).collect();
-        let next = AtomicUsize::new(0);
+        let (next, compiled) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(wanted.len())));
         let work = || {
             while let Some((spec, wanted)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let Some(wanted) = wanted.lock().unwrap_or_else(PoisonError::into_inner).take() else { continue };
-                let _ = engine.keep(Arc::clone(spec), wanted.generated, &wanted.constants);
+                let kernel = engine.keep(Arc::clone(spec), wanted.generated, &wanted.constants);
+                compiled.lock().unwrap_or_else(PoisonError::into_inner).extend(kernel);
             }
         };
         let cores = available_parallelism().map_or(1, |cores| cores.get()).min(MAX_COMPILERS);
@@ -78,6 +79,7 @@ impl Planned {
             // One that panicked left its kernel to whoever asks for it.
             others.into_iter().for_each(|other| drop(other.join()));
         });
+        compiled.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

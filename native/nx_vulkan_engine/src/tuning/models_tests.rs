@@ -143,9 +143,12 @@ fn few_results_are_shared_out_among_invocations() {
     let few = [[1, 1, 768, 768], [1, 3072, 1, 768], [12, 1, 64, 576], [1, 8, 768, 512]].map(outline);
     let many = [[1 << 16, 1, 32, 9], [1 << 14, 8, 32, 16]].map(outline);
     let model = DeviceModel::of(&h200());
-    assert!(few.iter().all(|p| shares_results(&model, p)) && !many.iter().any(|p| shares_results(&model, p)));
+    assert!(
+        few.iter().all(|p| shares_results(&model, p, CType::F32))
+            && !many.iter().any(|p| shares_results(&model, p, CType::F32))
+    );
     let cpu = DeviceModel::of(&lavapipe());
-    assert!(!few.iter().chain(&many).any(|p| shares_results(&cpu, p)));
+    assert!(!few.iter().chain(&many).any(|p| shares_results(&cpu, p, CType::F32)));
 }
 
 #[test]

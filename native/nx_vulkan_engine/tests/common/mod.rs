@@ -104,7 +104,7 @@ pub fn run_axpb(
             waits: Waits::All,
             work: None,
             in_place: &[],
-            copies: false,
+            copied_bytes: None,
         })
     }
 }

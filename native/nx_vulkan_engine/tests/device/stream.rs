@@ -116,7 +116,7 @@ fn only_dependent_operations_get_a_barrier() {
         waits: Waits::Beside,
         work: None,
         in_place: &[],
-        copies: false,
+        copied_bytes: None,
     };
     // SAFETY: the parameters name these buffers, which have as many elements.
     unsafe { engine.dispatch(&other) }.unwrap();
@@ -144,7 +144,7 @@ fn empty_and_oversized_launches() {
         waits: Waits::All,
         work: None,
         in_place: &[],
-        copies: false,
+        copied_bytes: None,
     };
     // SAFETY: the parameters name these buffers, which have as many elements.
     assert_eq!(unsafe { engine.dispatch(&launch([0, 1, 1])) }, Ok(()));
@@ -189,7 +189,7 @@ fn tables_survive_more_launches_than_the_ring_holds() {
                 waits: Waits::All,
                 work: None,
                 in_place: &[],
-                copies: false,
+                copied_bytes: None,
             })
         }
         .unwrap();

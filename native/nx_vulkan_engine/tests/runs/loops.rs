@@ -362,6 +362,41 @@ fn caches_have_one_place() {
     common::assert_valid(&engine);
 }
 
+/// The last row of a cache is written anew: two copies, neither of which is the whole state.
+fn renewing(dtype: DType) -> Program {
+    let b = Builder::new();
+    let (rows, width) = (64, 64);
+    let (cache, x) = (b.input(dtype, &[rows, width]), b.input(DType::F32, &[LARGE]));
+    let (limit, count) = (b.input(DType::F32, &[]), b.number(DType::S32, 0.0));
+    let last = b.while_loop(
+        &[count, cache, x],
+        &[limit],
+        |b, v| b.greater(b.sum(v[2], &[0]), v[3]),
+        |b, v| {
+            let row = b.reshape(b.as_type(b.slice(v[2], &[0], &[width]), dtype), &[1, width]);
+            // It reads the old state beside the copies.
+            let row = b.add(row, b.multiply(b.slice(v[1], &[rows - 1, 0], &[1, width]), 0.5));
+            let cache = b.concatenate(&[b.slice(v[1], &[0, 0], &[rows - 1, width]), row], 0);
+            let even = b.equal(b.remainder(v[0], 2.0), 0.0);
+            let half = |factor: f64| move |b: &Builder, v: &[Operand]| vec![b.multiply(v[0], factor)];
+            let x = b.cond(even, &[v[2]], half(0.875), half(0.8));
+            vec![b.add(v[0], 1.0), cache, x[0]]
+        },
+    );
+    b.finish(&last).unwrap()
+}
+
+#[test]
+fn states_that_are_copied_in_parts_keep_all_of_them() {
+    for dtype in [DType::F32, DType::Bf16, DType::F16] {
+        let program = renewing(dtype);
+        let cache = Array::new(&program.inputs[0], (0..64 * 64).map(|i| Value::Float(f64::from(i % 97) / 64.0)));
+        for limit in [5_600.0, 1_600.0, 90.0] {
+            check(&program, &[cache.clone(), ramp(LARGE), float(limit)]);
+        }
+    }
+}
+
 /// Dispatches of a run in which the loop takes so many steps.
 fn dispatches(executable: &Executable, x: &Tensor, steps: u64) -> u64 {
     let limit = Array::new(&Type::new(DType::F32, &[]), [Value::Float((steps * steps) as f64 - 0.5)]);

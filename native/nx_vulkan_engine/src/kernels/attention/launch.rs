@@ -18,7 +18,7 @@ use nx_vulkan_spirv::access::ParamLayout;
 const EIGHT: u64 = 8;
 
 /// Workgroups that a processor runs at once: NVIDIA's have registers for no more.
-const FULL: u64 = 2;
+pub(super) const FULL: u64 = 2;
 
 /// Queries of a batch from which on attention in one kernel pays: fewer fill no matrix.
 const MIN_ROWS: u64 = 16;

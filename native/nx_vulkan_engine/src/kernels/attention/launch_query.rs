@@ -4,14 +4,11 @@ use nx_vulkan_ir::shape::{Dims, Space, Strides};
 use smallvec::SmallVec;
 
 use super::AttentionKernel;
-use super::launch::{Attention, Rows, has_wide_push};
+use super::launch::{Attention, FULL, Rows, has_wide_push};
 use super::query::{MergeSpec, PART_NUMBERS, QuerySpec, QueryTile, UNIT_BYTES};
 use super::scores::Read;
 use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch};
 use crate::{DType, Engine, Result};
-
-/// Workgroups that a processor runs at once, about.
-const FULL: u64 = 2;
 
 /// Keys that workgroups read at once, about: shares are multiples of it.
 const STEP: u64 = 32;

@@ -180,7 +180,7 @@ const NARROW_RESULTS: u64 = 64;
 
 /// Whether a product with few vectors is faster where many invocations share out each result than where one computes it, element after element:
 /// few results leave most of a device idle.
-pub(crate) fn shares_results(model: &DeviceModel, p: &Outline) -> bool {
+pub(crate) fn shares_results(model: &DeviceModel, p: &Outline, sum: CType) -> bool {
     let products = &model.products;
     let each = (p.batches * p.rows * p.columns).div_ceil(NARROW_RESULTS).div_ceil(model.processors);
     let resident = each.min(products.invocations / NARROW_RESULTS).max(1);
@@ -188,7 +188,7 @@ pub(crate) fn shares_results(model: &DeviceModel, p: &Outline) -> bool {
     let busy = (4 * 2 * NARROW_RESULTS * resident) as f64 / (products.lanes * products.efficiency.of_few);
     let steps = p.depth.div_ceil(4) as f64;
     let narrow = each.div_ceil(resident) as f64 * (steps * busy.max(products.latency) + 2.0 * products.latency);
-    vector_candidates(model, p, CType::F32).iter().any(|&(.., cycles)| cycles < narrow)
+    vector_candidates(model, p, sum).iter().any(|&(.., cycles)| cycles < narrow)
 }
 
 /// Ways to multiply a matrix with few vectors, with the splits that may pay and the cycles that they take by the model.

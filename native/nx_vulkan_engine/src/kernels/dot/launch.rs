@@ -304,8 +304,8 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
         spec.sum = linalg::wide(spec.product);
     }
     // No choice here asks what units the device has.
-    if is_short || (is_narrow(p, &spec) && !shares_results(engine.model(), &p.outline(engine.precision(), [false; 2])))
-    {
+    let outline = p.outline(engine.precision(), [false; 2]);
+    if is_short || (is_narrow(p, &spec) && !shares_results(engine.model(), &outline, spec.sum)) {
         return product_as(engine, p, spec.sum, Choice { tiling: Tiling::Narrow, splits: 1 }, compile);
     }
     // Sums of f32 are to have all digits.

@@ -46,8 +46,12 @@ impl KernelFamily for Spec {
         in_place::pairs(self, arguments, first_output)
     }
 
-    fn copies(&self) -> bool {
-        let (inputs, outputs) = (self.inputs.as_slice(), self.outputs.as_slice());
-        matches!((inputs, outputs), ([from], [(Ref::Input(0), to)]) if from.element == to.element)
+    fn copied_bytes(&self, arguments: &Arguments<'_>) -> Option<u64> {
+        match (self.inputs.as_slice(), self.outputs.as_slice()) {
+            ([from], [(Ref::Input(0), to)]) if from.element == to.element => {
+                Some(u64::from(arguments.count) * u64::from(to.element.size_bytes()))
+            }
+            _ => None,
+        }
     }
 }

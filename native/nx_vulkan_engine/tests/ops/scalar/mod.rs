@@ -123,7 +123,7 @@ impl Runner {
                 waits: Waits::All,
                 work: None,
                 in_place: &[],
-                copies: false,
+                copied_bytes: None,
             })
         }
         .unwrap();

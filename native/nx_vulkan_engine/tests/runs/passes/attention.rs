@@ -651,6 +651,27 @@ fn operands_of_few_queries_lie_anywhere() {
     }
 }
 
+/// Before heads are repeated, which is part of the kernel's body.
+#[test]
+fn keys_of_few_queries_may_be_reversed_and_repeated() {
+    let mut rng = Rng(19);
+    for (dtype, reversed) in [(DType::F32, 2), (DType::Bf16, 2), (DType::F16, 0)] {
+        let b = Builder::new();
+        let (keys, width) = (200, 64);
+        let repeated = |b: &Builder| {
+            let few = b.input(dtype, &[2, 1, keys, width]);
+            let axes = std::iter::once(reversed).collect();
+            let few = b.push(Op::Reverse { axes }, &[few], &b.ty(few));
+            b.reshape(b.broadcast(few, &[2, 3, keys, width]), &[6, keys, width])
+        };
+        let operands = [b.input(dtype, &[6, 1, width]), repeated(&b), repeated(&b)];
+        let result = attend(&b, operands);
+        let program = b.finish(&[result]).unwrap();
+        let error = apart(&program, &upload(&inputs_of(&program, &mut rng)));
+        assert!(error < 0.01, "{dtype}, axis {reversed} reversed: {error}");
+    }
+}
+
 /// More than the kernel that puts shares together has invocations.
 #[test]
 fn attention_of_few_queries_has_any_number_of_shares() {
