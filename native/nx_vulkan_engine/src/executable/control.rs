@@ -501,3 +501,52 @@ impl Looped<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use nx_vulkan_device::kernel::{Interface, Pipeline, PipelineKey, Waits};
+    use smallvec::smallvec;
+
+    use super::*;
+
+    #[test]
+    fn states_are_kept_that_are_copied_whole_before_launches_write_them() {
+        let engine = Engine::open(None).unwrap();
+        let capturing = engine.capturing();
+        let ty = Type::new(DType::F32, &[4, 16]);
+        let [old, new] = [(); 2].map(|()| Tensor::uninitialized(&capturing, &ty).unwrap());
+        let (from, to) = (old.buffer.virtual_id().unwrap(), new.buffer.virtual_id().unwrap());
+        let interface = Interface::Addresses { push_bytes: 32 };
+        let key = PipelineKey::new(&[], &[], interface);
+        let pipeline = Arc::new(Pipeline::without_handle(engine.open_device(), key, interface));
+        let launch = |reads: &[u32], copied_bytes: Option<u64>| Command {
+            action: Action::Launch {
+                pipeline: Arc::clone(&pipeline),
+                words: Vec::new(),
+                is_table: false,
+                groups: [1; 3],
+                gate: Gate::Open,
+                patches: smallvec![],
+            },
+            work: None,
+            reads: reads.iter().map(|&id| Place::Virtual(id)).collect(),
+            writes: smallvec![Place::Virtual(to)],
+            waits: Waits::All,
+            in_place: if copied_bytes.is_some() { smallvec![(from, to)] } else { smallvec![] },
+            copied_bytes,
+        };
+        let fill = || Command { action: Action::Fill { offset_bytes: 0, size_bytes: 4, word: 0 }, ..launch(&[], None) };
+        let (whole, part) = (|| launch(&[from], Some(256)), || launch(&[from], Some(192)));
+        let put = || launch(&[], None);
+        let mut commands = [whole(), put()];
+        assert!(keeps(&mut commands, &old, &new));
+        let gates: Vec<bool> = commands.iter().map(|command| open_groups(command).is_some()).collect();
+        assert_eq!(gates, [false, true], "the copy always runs, and what is put there is gated");
+        for mut commands in [[part(), put()], [put(), whole()], [whole(), fill()], [put(), put()]] {
+            assert!(!keeps(&mut commands, &old, &new));
+            let is_open = |command: &Command| open_groups(command).is_some();
+            assert!(commands.iter().all(|c| is_open(c) || matches!(c.action, Action::Fill { .. })));
+        }
+    }
+}
