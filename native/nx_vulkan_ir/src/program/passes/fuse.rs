@@ -504,7 +504,8 @@ impl<'a> Fusion<'a> {
             let start: BTreeSet<usize> = self.externals(from).difference(&own).copied().collect();
             self.reaches(&start, &BTreeSet::new(), Some(to))
         };
-        if between(one, b) || between(two, a) || !self.is_kernel(&merged) {
+        // A plan is of two groups, what lies between them may be most of the program.
+        if !self.is_kernel(&merged) || between(one, b) || between(two, a) {
             return false;
         }
         for &output in &merged.outputs {
