@@ -135,7 +135,8 @@ pub struct Command {
     pub waits: Waits,
     /// Buffers that it reads and writes of which the second may have the first one's memory, if nothing reads that later.
     pub in_place: SmallVec<[(u32, u32); 1]>,
-    /// How many bytes it writes, where these are what it reads, in the same places: nothing is to do where both have the same memory.
+    /// How many bytes it writes, where these are what it reads, in the same places: nothing is to do where both have
+    /// the same memory.
     pub copied_bytes: Option<u64>,
 }
 

@@ -201,7 +201,8 @@ impl Engine {
         Arc::new(Engine { core, capture: Some(Capture::default()), shares_kernels, planned })
     }
 
-    /// The same device for a compilation that finds out which kernels it wants: those that are not there have stand-ins, so that nothing of it may run.
+    /// The same device for a compilation that finds out which kernels it wants: those that are not there have
+    /// stand-ins, so that nothing of it may run.
     pub(crate) fn planning(&self) -> Arc<Engine> {
         let planned = Some(Arc::default());
         Arc::new(Engine { core: Arc::clone(&self.core), capture: None, shares_kernels: false, planned })

@@ -109,7 +109,8 @@ pub struct Launch<'a> {
     pub work: Option<Work>,
     /// Of `reads` one and of `writes`, counted on behind them, one that may share memory with it where nothing else uses either meanwhile.
     pub in_place: &'a [(usize, usize)],
-    /// How many bytes it writes, where these are what it reads, in the same places: nothing is to do where both have the same memory.
+    /// How many bytes it writes, where these are what it reads, in the same places: nothing is to do where both have
+    /// the same memory.
     pub copied_bytes: Option<u64>,
 }
 

@@ -38,6 +38,18 @@ struct Handles {
     device: Arc<Device>,
 }
 
+impl Handles {
+    /// None yet.
+    fn none(device: &Arc<Device>) -> Handles {
+        Handles {
+            pipeline: vk::Pipeline::null(),
+            layout: vk::PipelineLayout::null(),
+            set_layout: vk::DescriptorSetLayout::null(),
+            device: Arc::clone(device),
+        }
+    }
+}
+
 impl Drop for Handles {
     fn drop(&mut self) {
         let fns = &self.device.fns().v1_0;
@@ -70,14 +82,8 @@ pub struct Pipeline {
 impl Pipeline {
     /// What stands for a pipeline that is not compiled yet, in launches that are never recorded.
     pub fn without_handle(open: &OpenDevice, key: PipelineKey, interface: Interface) -> Pipeline {
-        let handles = Handles {
-            pipeline: vk::Pipeline::null(),
-            layout: vk::PipelineLayout::null(),
-            set_layout: vk::DescriptorSetLayout::null(),
-            device: Arc::clone(&open.device),
-        };
         Pipeline {
-            handles: Arc::new(handles),
+            handles: Arc::new(Handles::none(&open.device)),
             interface,
             key,
             statistics: None,
@@ -395,12 +401,7 @@ impl PipelineStore {
         let spirv = &*lower(spirv, caps.lacks())?;
         let device = &self.open.device;
         // Handles are filled in one by one; Drop destroys what is there when a later step fails.
-        let mut handles = Handles {
-            pipeline: vk::Pipeline::null(),
-            layout: vk::PipelineLayout::null(),
-            set_layout: vk::DescriptorSetLayout::null(),
-            device: Arc::clone(device),
-        };
+        let mut handles = Handles::none(device);
         if let Interface::Descriptors { bindings, .. } = interface {
             handles.set_layout = create_set_layout(device, bindings)?;
         }

@@ -206,13 +206,14 @@ impl VulkanBacking {
         let usage = vk::BufferUsageFlags::from(info.usage) | vk::BufferUsageFlags::CONDITIONAL_RENDERING_EXT;
         let raw = vk::BufferCreateInfo::default().size(info.size).usage(usage);
         let mut handle = vk::Buffer::null();
-        // SAFETY: the device lives and has the extension whose usage is asked for; the pool asks for regions of some bytes, no more than
-        // the device's largest buffer (VUID-VkBufferCreateInfo-size-00912, -06409), and the queue's family alone has it.
+        // SAFETY: the device lives and has the extension whose usage is asked for; the pool asks for regions of some
+        // bytes, no more than the device's largest buffer (VUID-VkBufferCreateInfo-size-00912, -06409), and the queue's
+        // family alone has it.
         let created =
             unsafe { (self.device.fns().v1_0.create_buffer)(self.device.handle(), &raw, null(), &mut handle) };
         match created {
-            // SAFETY: the handle is that of a new buffer of this device without memory, made with what `info` says and one usage more,
-            // and nobody else destroys it.
+            // SAFETY: the handle is that of a new buffer of this device without memory, made with what `info` says and
+            // one usage more, and nobody else destroys it.
             vk::Result::SUCCESS => Ok(unsafe { RawBuffer::from_handle(Arc::clone(&self.device), handle, info) }),
             error => Err(error.into()),
         }

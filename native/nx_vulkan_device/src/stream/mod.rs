@@ -4,6 +4,7 @@
 //! submission. The first failure of a submission sticks: every later call returns it. A wait that took too long does
 //! not, nor does a lack of memory: what was recorded may be lost by it, and whoever needs that is told.
 
+mod barriers;
 mod hold;
 mod queries;
 mod replay;
@@ -25,6 +26,7 @@ use crate::kernel::{Access, Binding, BoundLaunch, Launch, Pipeline, Waits};
 use crate::memory::{Buffer, DevicePool, MemoryKind, Ring};
 use crate::profile::{Measured, Profiler};
 use crate::work::{Rates, Work};
+use barriers::{DEVICE_ACCESS, DEVICE_STAGES};
 pub use hold::{MAX_HELD_COMMANDS, MAX_HELD_NS};
 pub use replay::{Replay, Slots, table_words};
 use slot::Slot;
@@ -125,7 +127,8 @@ struct Recorder {
     epoch: u64,
     /// Whether barriers were lost, so that the next operation needs one.
     lost_barriers: bool,
-    /// Whether words in memory were asked since the last barrier whether launches run, so that the next one waits for that, too.
+    /// Whether words in memory were asked since the last barrier whether launches run, so that the next one waits for
+    /// that, too.
     asked_words: bool,
     bound: vk::Pipeline,
     /// The number of the part that was recorded last, 0 where something else was.
@@ -618,23 +621,6 @@ impl Stream {
         Ok(cmd)
     }
 
-    /// A barrier that begins an epoch.
-    fn barrier_before(
-        &self,
-        recorder: &mut Recorder,
-        cmd: vk::CommandBuffer,
-        stages: vk::PipelineStageFlags,
-        access: vk::AccessFlags,
-    ) {
-        let asked = match std::mem::take(&mut recorder.asked_words) {
-            true => vk::PipelineStageFlags::CONDITIONAL_RENDERING_EXT,
-            false => vk::PipelineStageFlags::empty(),
-        };
-        self.barrier_from(cmd, RECORDED_STAGES | asked, stages, access);
-        recorder.epoch += 1;
-        recorder.counters.barriers += 1;
-    }
-
     fn bind(&self, recorder: &mut Recorder, cmd: vk::CommandBuffer, pipeline: &Pipeline) {
         pipeline.mark_use(recorder.serial);
         let pipeline = pipeline.handle();
@@ -675,38 +661,6 @@ impl Stream {
             self.submit(recorder)?;
         }
         Ok(())
-    }
-
-    /// One global memory barrier from everything the stream records to `stages` and `access`.
-    fn barrier(&self, cmd: vk::CommandBuffer, stages: vk::PipelineStageFlags, access: vk::AccessFlags) {
-        self.barrier_from(cmd, RECORDED_STAGES, stages, access);
-    }
-
-    fn barrier_from(
-        &self,
-        cmd: vk::CommandBuffer,
-        from: vk::PipelineStageFlags,
-        stages: vk::PipelineStageFlags,
-        access: vk::AccessFlags,
-    ) {
-        let barrier = vk::MemoryBarrier::default()
-            .src_access_mask(vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE)
-            .dst_access_mask(access);
-        // SAFETY: the command buffer is recording outside of a render pass, on a queue with compute and transfer.
-        unsafe {
-            (self.open.device.fns().v1_0.cmd_pipeline_barrier)(
-                cmd,
-                from,
-                stages,
-                vk::DependencyFlags::empty(),
-                1,
-                &barrier,
-                0,
-                null(),
-                0,
-                null(),
-            );
-        }
     }
 
     fn submit(&self, recorder: &mut Recorder) -> Result<()> {
@@ -777,23 +731,6 @@ impl Stream {
         Ok(())
     }
 }
-
-/// What the stream records.
-const RECORDED_STAGES: vk::PipelineStageFlags =
-    vk::PipelineStageFlags::from_raw(DEVICE_STAGES.as_raw() | COUNTING_STAGES.as_raw());
-/// What reads and writes buffers, but for launches that read their group counts: NVIDIA's driver takes 2.5 us to wait for those on an H200.
-const DEVICE_STAGES: vk::PipelineStageFlags = vk::PipelineStageFlags::from_raw(
-    vk::PipelineStageFlags::COMPUTE_SHADER.as_raw() | vk::PipelineStageFlags::TRANSFER.as_raw(),
-);
-const DEVICE_ACCESS: vk::AccessFlags = vk::AccessFlags::from_raw(
-    vk::AccessFlags::SHADER_READ.as_raw()
-        | vk::AccessFlags::SHADER_WRITE.as_raw()
-        | vk::AccessFlags::TRANSFER_READ.as_raw()
-        | vk::AccessFlags::TRANSFER_WRITE.as_raw(),
-);
-/// What those launches do besides.
-const COUNTING_STAGES: vk::PipelineStageFlags = vk::PipelineStageFlags::DRAW_INDIRECT;
-const COUNTING_ACCESS: vk::AccessFlags = vk::AccessFlags::INDIRECT_COMMAND_READ;
 
 impl Drop for Stream {
     fn drop(&mut self) {

@@ -6,6 +6,7 @@ use ash::vk;
 use nx_vulkan_ir::Result;
 use smallvec::SmallVec;
 
+use super::barriers::{COUNTING_ACCESS, COUNTING_STAGES, DEVICE_ACCESS, DEVICE_STAGES};
 use super::{Recorder, RecorderGuard, Stream};
 use crate::capture::{Action, Command, Gate};
 use crate::memory::Buffer;
@@ -125,9 +126,9 @@ impl Stream {
         if waits {
             // Drivers may ask a word before each launch.
             recorder.asked_words |= condition.is_some();
-            let (mut stages, mut access) = (super::DEVICE_STAGES, super::DEVICE_ACCESS);
+            let (mut stages, mut access) = (DEVICE_STAGES, DEVICE_ACCESS);
             if decides {
-                (stages, access) = (stages | super::COUNTING_STAGES, access | super::COUNTING_ACCESS);
+                (stages, access) = (stages | COUNTING_STAGES, access | COUNTING_ACCESS);
                 if self.open.caps.conditional_rendering {
                     stages |= vk::PipelineStageFlags::CONDITIONAL_RENDERING_EXT;
                     access |= vk::AccessFlags::CONDITIONAL_RENDERING_READ_EXT;
@@ -249,9 +250,10 @@ impl Stream {
             return;
         };
         let fns = &self.open.device.fns().ext_conditional_rendering;
-        // SAFETY: the command buffer is recording, the extension enabled where a launch has a word, and one that began ends in the same
-        // command buffer. The word lies at a multiple of 4 in a buffer that may have such words
-        // (VUID-VkConditionalRenderingBeginInfoEXT-buffer-01982, -offset-01983, -offset-01984), and a barrier stands before it.
+        // SAFETY: the command buffer is recording, the extension enabled where a launch has a word, and one that began
+        // ends in the same command buffer. The word lies at a multiple of 4 in a buffer that may have such words
+        // (VUID-VkConditionalRenderingBeginInfoEXT-buffer-01982, -offset-01983, -offset-01984), and a barrier stands
+        // before it.
         unsafe {
             if condition.is_some() {
                 (fns.cmd_end_conditional_rendering_ext)(cmd);
@@ -273,8 +275,8 @@ fn is_nothing(command: &Command, slots: &[(&Buffer, u64)]) -> bool {
     places.is_some_and(|(from, to)| from == to)
 }
 
-/// The barriers that launches stand behind about which a buffer decides that none before them has asked: for each command, whether such a one comes
-/// before it; nothing where there are no such launches.
+/// The barriers that launches stand behind about which a buffer decides that none before them has asked: for each
+/// command, whether such a one comes before it; nothing where there are no such launches.
 fn deciding(commands: &[Command], barriers: &[bool]) -> Vec<bool> {
     let mut deciding: Vec<bool> = Vec::new();
     let mut known: SmallVec<[u32; 4]> = SmallVec::new();

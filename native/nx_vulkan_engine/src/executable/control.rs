@@ -1,9 +1,9 @@
 //! Loops and branches of executables: what is captured of them, and how the host drives the rest.
 //!
-//! A loop with few known iterations is captured iteration by iteration. Branches are captured both: words in memory, or group counts
-//! there, say whether launches run, and a kernel before them writes zeros for the branch that is not taken. Of other loops an iteration is
-//! captured that does nothing once the condition has failed, so that the host looks at the condition now and then only. Where an op must
-//! read values, the host decides.
+//! A loop with few known iterations is captured iteration by iteration. Branches are captured both: words in memory, or
+//! group counts there, say whether launches run, and a kernel before them writes zeros for the branch that is not
+//! taken. Of other loops an iteration is captured that does nothing once the condition has failed, so that the host
+//! looks at the condition now and then only. Where an op must read values, the host decides.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -217,8 +217,9 @@ impl Builder<'_> {
         Ok((results?, commands))
     }
 
-    /// Makes launches ask memory whether they run: a word for each branch, or the group counts of each launch where the device has no such words. They
-    /// are 0 where the predicate is not what they need, or where an outer branch is not taken: then nothing has computed the predicate.
+    /// Makes launches ask memory whether they run: a word for each branch, or the group counts of each launch where the
+    /// device has no such words. They are 0 where the predicate is not what they need, or where an outer branch is not
+    /// taken: then nothing has computed the predicate.
     fn gate(&mut self, predicate: &Tensor, if_true: &mut [Command], if_false: &mut [Command]) -> Result<()> {
         let has_words = self.engine.caps().conditional_rendering;
         let counts = |commands: &[Command]| -> Vec<u32> {
@@ -293,8 +294,9 @@ fn scalar(tensor: &Tensor) -> Tensor {
     tensor.with_view(view)
 }
 
-/// Whether the new state is the old one but for what launches write into it that an iteration does not run where it must not: a copy of the old one
-/// that always runs, which is none at all where both have the same memory. A cache to which each iteration adds a row is such a state.
+/// Whether the new state is the old one but for what launches write into it that an iteration does not run where it
+/// must not: a copy of the old one that always runs, which is none at all where both have the same memory. A cache to
+/// which each iteration adds a row is such a state.
 fn keeps(commands: &mut [Command], old: &Tensor, new: &Tensor) -> bool {
     let (Some(from), Some(to)) = (old.buffer.virtual_id(), new.buffer.virtual_id()) else { return false };
     let writes = |command: &&mut Command| command.writes.iter().any(|place| place.id() == Some(to));
@@ -457,8 +459,9 @@ impl Looped<'_> {
         Ok(())
     }
 
-    /// Iterations, which do nothing where the last one of `states` is 0, and then take no longer than `vain`. The host looks at a value of it while
-    /// later iterations run: `ahead` at most, half as many as it knows that had to run, and no more than [`Pace`] says.
+    /// Iterations, which do nothing where the last one of `states` is 0, and then take no longer than `vain`. The host
+    /// looks at a value of it while later iterations run: `ahead` at most, half as many as it knows that had to run,
+    /// and no more than [`Pace`] says.
     fn in_blocks(&self, states: usize, ahead: u64, vain: Option<Duration>, operands: &mut Vec<Tensor>) -> Result<()> {
         if !is_true(self.engine, &operands[states - 1])? {
             return Ok(());

@@ -79,8 +79,8 @@ impl Work {
                 bytes_of(outs).saturating_add(bytes_of(operands)).saturating_mul(times) / by
             }
             Work::Cond { on_true, on_false } => on_true.peak_bytes().max(on_false.peak_bytes()),
-            // An iteration reads the state that the one before it left, and writes some of the next one to its memory; values that the host has not
-            // looked at stay.
+            // An iteration reads the state that the one before it left, and writes some of the next one to its memory;
+            // values that the host has not looked at stay.
             Work::While { condition, body, advance, .. } => {
                 let looks = match advance {
                     Advance::Blocks | Advance::Times(_) => LOOKS.saturating_mul(reserved_bytes(1)),

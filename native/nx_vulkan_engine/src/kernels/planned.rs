@@ -1,4 +1,5 @@
-//! Kernels that a compilation wants and that are not there yet: their modules are generated one after the other, and drivers compile them on all cores.
+//! Kernels that a compilation wants and that are not there yet: their modules are generated one after the other, and
+//! drivers compile them on all cores.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::family::{Constants, KernelSpec};
 use super::{Compile, Kernel, interface_of};
-use crate::{Engine, Result};
+use crate::{Engine, Error, Result};
 
 /// Threads that compile at once.
 const MAX_COMPILERS: usize = 32;
@@ -39,8 +40,7 @@ impl Planned {
         if let Some(wanted) = wanted.get(spec) {
             return Ok(Arc::clone(&wanted.stand_in));
         }
-        let (family, modes) = (spec.family(), engine.float_modes()?);
-        let (generated, constants) = (family.generate(Library::builtin()?, modes)?, family.constants(modes));
+        let (generated, constants) = engine.generate(spec)?;
         let spec = Arc::new(spec.clone());
         let key = engine.key_of(Some(&spec), &generated, &constants)?;
         if engine.cached_pipeline(key).is_some() {
@@ -57,7 +57,8 @@ impl Planned {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Compiles all of them. Who asks for one that failed finds out why. What is given is not dropped as idle while it is held.
+    /// Compiles all of them. Who asks for one that failed finds out why. What is given is not dropped as idle while it is
+    /// held.
     pub(crate) fn compile(&self, engine: &Engine) -> Vec<Arc<Kernel>> {
         let wanted = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let wanted: Vec<(Arc<KernelSpec>, Mutex<Option<Wanted>>)> =
@@ -91,14 +92,19 @@ impl Engine {
             return Ok(Arc::clone(kernel));
         }
         if compile == Compile::Refused {
-            return Err(crate::Error::NeedsCompile);
+            return Err(Error::NeedsCompile);
         }
         if let Some(planned) = self.planned().filter(|_| self.captures()) {
             return planned.kernel(self, spec);
         }
-        let (family, modes) = (spec.family(), self.float_modes()?);
-        let (generated, constants) = (family.generate(Library::builtin()?, modes)?, family.constants(modes));
+        let (generated, constants) = self.generate(spec)?;
         self.keep(Arc::new(spec.clone()), generated, &constants)
+    }
+
+    /// The module of a kernel, and its specialization constants.
+    fn generate(&self, spec: &KernelSpec) -> Result<(Generated, Constants)> {
+        let (family, modes) = (spec.family(), self.float_modes()?);
+        Ok((family.generate(Library::builtin()?, modes)?, family.constants(modes)))
     }
 
     /// Compiles a kernel and keeps it.

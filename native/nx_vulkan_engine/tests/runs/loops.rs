@@ -311,6 +311,13 @@ fn multiplying(n: u64) -> Program {
     b.finish(&last).unwrap()
 }
 
+/// A vector times one of two numbers, by a branch: no kernel chooses between the states of loops that have one.
+fn shrunk(b: &Builder, count: Operand, x: Operand) -> Operand {
+    let even = b.equal(b.remainder(count, 2.0), 0.0);
+    let times = |factor: f64| move |b: &Builder, v: &[Operand]| vec![b.multiply(v[0], factor)];
+    b.cond(even, &[x], times(0.875), times(0.8))[0]
+}
+
 /// Puts rows of a shrinking vector into a cache, which the next steps read, until the vector's sum is below a limit.
 fn caching(rows: u64) -> Program {
     let b = Builder::new();
@@ -326,11 +333,7 @@ fn caching(rows: u64) -> Program {
             let put = Op::PutSlice { starts: smallvec![None, Some(0)] };
             let cache = b.push(put, &[v[1], row, v[0]], &cache_type);
             let mean = b.multiply(b.mean(cache, &[0, 1]), 0.001);
-            // A branch: no kernel chooses between the states of such a loop.
-            let even = b.equal(b.remainder(v[0], 2.0), 0.0);
-            let half = |factor: f64| move |b: &Builder, v: &[Operand]| vec![b.multiply(v[0], factor)];
-            let x = b.cond(even, &[v[2]], half(0.875), half(0.8));
-            vec![b.add(v[0], 1.0), cache, b.add(x[0], mean)]
+            vec![b.add(v[0], 1.0), cache, b.add(shrunk(b, v[0], v[2]), mean)]
         },
     );
     // What the loop began with is still there.
@@ -377,10 +380,7 @@ fn renewing(dtype: DType) -> Program {
             // It reads the old state beside the copies.
             let row = b.add(row, b.multiply(b.slice(v[1], &[rows - 1, 0], &[1, width]), 0.5));
             let cache = b.concatenate(&[b.slice(v[1], &[0, 0], &[rows - 1, width]), row], 0);
-            let even = b.equal(b.remainder(v[0], 2.0), 0.0);
-            let half = |factor: f64| move |b: &Builder, v: &[Operand]| vec![b.multiply(v[0], factor)];
-            let x = b.cond(even, &[v[2]], half(0.875), half(0.8));
-            vec![b.add(v[0], 1.0), cache, x[0]]
+            vec![b.add(v[0], 1.0), cache, shrunk(b, v[0], v[2])]
         },
     );
     b.finish(&last).unwrap()

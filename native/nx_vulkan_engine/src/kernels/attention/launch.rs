@@ -124,6 +124,18 @@ pub struct Attention<'a> {
 }
 
 impl Attention<'_> {
+    /// Queries, keys, values, what steps read and results, each with its strides.
+    pub(super) fn places<'p>(&'p self, strides: &'p [Strides]) -> SmallVec<[Place<'p>; 8]> {
+        let tensors = self.factors.iter().map(|f| &f.tensor).chain(self.inputs).chain([self.out]);
+        let place = |(tensor, strides): (&'p Tensor, &'p Strides)| Place {
+            buffer: &tensor.buffer,
+            address: tensor.address(),
+            strides,
+            element_bytes: tensor.view.dtype.size_bytes(),
+        };
+        tensors.zip(strides).map(place).collect()
+    }
+
     /// What makes scores, of operands that are read like this.
     pub(super) fn scores(&self, reads: SmallVec<[Read; 2]>) -> ScoreSpec {
         let attention::Attention { steps, score, scores, .. } = self.of;
@@ -202,12 +214,7 @@ fn tiles(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result<bool> {
     let steps = a.factors.iter().map(|f| f.rows).chain([of_rows]).map(|stride| stride.unsigned_abs() / EIGHT);
     let extra: SmallVec<[u32; 10]> =
         [count, rows, keys, depth, width].into_iter().chain(steps).map(|number| number as u32).collect();
-    let tensors = a.factors.iter().map(|f| &f.tensor).chain(a.inputs).chain([a.out]);
-    let mut places: SmallVec<[Place<'_>; 8]> = SmallVec::new();
-    for (tensor, strides) in tensors.zip(&strides) {
-        let element_bytes = tensor.view.dtype.size_bytes();
-        places.push(Place { buffer: &tensor.buffer, address: tensor.address(), strides, element_bytes });
-    }
+    let places = a.places(&strides);
     let elements = a.out.view.elements() as u32;
     let arguments = Arguments { count: elements, sizes: &sizes, places: &places, extra: &extra };
     launch(engine, &kernel, &arguments, places.len() - 1, count * rows.div_ceil(AttentionTile::rows(shares_keys)))?;

@@ -105,12 +105,7 @@ pub(super) fn few_queries(engine: &Engine, a: &Attention<'_>, compile: Compile) 
         .chain([length, shares])
         .map(|number| number as u32)
         .collect();
-    let tensors = a.factors.iter().map(|f| &f.tensor).chain(a.inputs).chain([a.out]);
-    let mut places: SmallVec<[Place<'_>; 8]> = SmallVec::new();
-    for (tensor, strides) in tensors.zip(&strides) {
-        let element_bytes = tensor.view.dtype.size_bytes();
-        places.push(Place { buffer: &tensor.buffer, address: tensor.address(), strides, element_bytes });
-    }
+    let mut places = a.places(&strides);
     let elements = a.out.view.elements() as u32;
     let Some((last, scratch)) = &merge else {
         let arguments = Arguments { count: elements, sizes: &sizes, places: &places, extra: &extra };

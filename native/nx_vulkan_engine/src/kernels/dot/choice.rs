@@ -178,8 +178,8 @@ pub(super) fn has_vectors(model: &DeviceModel, rows: u64) -> bool {
 /// Results of a workgroup whose invocations compute one each.
 const NARROW_RESULTS: u64 = 64;
 
-/// Whether a product with few vectors is faster where many invocations share out each result than where one computes it, element after element:
-/// few results leave most of a device idle.
+/// Whether a product with few vectors is faster where many invocations share out each result than where one computes
+/// it, element after element: few results leave most of a device idle.
 pub(crate) fn shares_results(model: &DeviceModel, p: &Outline, sum: CType) -> bool {
     let products = &model.products;
     let each = (p.batches * p.rows * p.columns).div_ceil(NARROW_RESULTS).div_ceil(model.processors);

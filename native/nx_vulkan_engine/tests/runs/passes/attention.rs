@@ -52,6 +52,17 @@ fn scaled(b: &Builder, s: Operand, case: &Case) -> Operand {
     b.multiply(s, 1.0 / (case.depth as f64).sqrt())
 }
 
+/// Masked scores are low.
+fn lowered(b: &Builder, s: Operand, case: &Case, _: f64) -> Operand {
+    b.select(Operand::Input(3), scaled(b, s, case), -30.0)
+}
+
+/// A bias, a soft cap and masked keys.
+fn capped(b: &Builder, s: Operand, case: &Case, least: f64) -> Operand {
+    let biased = b.add(scaled(b, s, case), Operand::Input(4));
+    b.select(Operand::Input(3), b.multiply(b.tanh(b.divide(biased, 5.0)), 5.0), least)
+}
+
 /// Whether a key is no later than the row of a query.
 fn visible(b: &Builder, case: &Case) -> Operand {
     let shape = [1, 1, case.rows, case.keys];
@@ -171,26 +182,16 @@ fn cases() -> Vec<Case> {
             rows: 40,
             keys: 64,
             others: of_all,
-            scores: |b, s, case, _| b.select(Operand::Input(3), scaled(b, s, case), -30.0),
+            scores: lowered,
             ..PLAIN
         },
-        Case {
-            name: "a mask of all scores",
-            rows: 20,
-            keys: 70,
-            others: of_all,
-            scores: |b, s, case, _| b.select(Operand::Input(3), scaled(b, s, case), -30.0),
-            ..PLAIN
-        },
+        Case { name: "a mask of all scores", rows: 20, keys: 70, others: of_all, scores: lowered, ..PLAIN },
         Case {
             name: "a bias of heads, a soft cap and masked keys",
             rows: 45,
             keys: 64,
             others: of_both,
-            scores: |b, s, case, least| {
-                let biased = b.add(scaled(b, s, case), Operand::Input(4));
-                b.select(Operand::Input(3), b.multiply(b.tanh(b.divide(biased, 5.0)), 5.0), least)
-            },
+            scores: capped,
             ..PLAIN
         },
     ];
@@ -560,7 +561,7 @@ fn few_cases() -> Vec<Case> {
             group: 2,
             rows: 3,
             others: of_all,
-            scores: |b, s, case, _| b.select(Operand::Input(3), scaled(b, s, case), -30.0),
+            scores: lowered,
             ..ONE
         },
         Case {
@@ -569,10 +570,7 @@ fn few_cases() -> Vec<Case> {
             group: 3,
             rows: 5,
             others: of_bias,
-            scores: |b, s, case, least| {
-                let biased = b.add(scaled(b, s, case), Operand::Input(4));
-                b.select(Operand::Input(3), b.multiply(b.tanh(b.divide(biased, 5.0)), 5.0), least)
-            },
+            scores: capped,
             ..ONE
         },
     ];
