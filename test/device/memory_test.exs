@@ -82,6 +82,25 @@ defmodule Nx.Vulkan.Device.MemoryTest do
     assert last.pipelines == first.pipelines
   end
 
+  # The pool has free blocks of this size after the first step, so that no growth asks for a collection.
+  test "states that a compiled step has replaced are collected, however much memory is left" do
+    step = Nx.Defn.jit(&Nx.add(&1, 1), compiler: Nx.Vulkan)
+    state = Nx.broadcast(Nx.tensor(0.0, backend: VulkanoBackend), {8 * 1024 * 1024}) |> Nx.add(Nx.iota({1}))
+    before = in_use_bytes()
+    garbage = max(256 * 1024 * 1024, div(before, 4))
+
+    {state, most} =
+      Enum.reduce(1..60, {state, 0}, fn _, {state, most} ->
+        state = step.(state)
+        # What is in use, without a collection of the test's own.
+        {state, max(most, NativeV.device_stats().in_use_bytes)}
+      end)
+
+    assert Nx.to_number(state[0]) == 60.0
+    # Of 60 states of 32 MiB each. Destructors run some time after a collection.
+    assert most - before <= 2 * garbage
+  end
+
   test "steps of training take no memory from the driver, and one submission at most, once the first are done" do
     Code.require_file("bench/models.exs")
     sizes = [36, 24, 16, 10]

@@ -317,9 +317,11 @@ defmodule Nx.Vulkan.NativeV do
   Runs an executable on as many tensors as it has inputs: records it and returns references to memory that the device
   fills later.
 
-  `:needs_compile` where the run must wait for the device; `executable_run_dirty/2` does. Normal scheduler.
+  `:needs_compile` where the run must wait for the device; `executable_run_dirty/2` does. `:collect` where nothing ran
+  because the caller should collect garbage first: the VM does not see how much memory the results of calls before take.
+  Normal scheduler.
   """
-  @spec executable_run(ref, [ref]) :: tensors_result | :needs_compile
+  @spec executable_run(ref, [ref]) :: tensors_result | :needs_compile | :collect
   def executable_run(_executable, _inputs), do: nif_error()
 
   @doc """
@@ -341,6 +343,14 @@ defmodule Nx.Vulkan.NativeV do
   def executable_launches(_executable), do: nif_error()
 
   @doc """
+  The intermediate results that one run holds where it holds most of them between two steps of the host, the largest
+  first: maps with `:size_bytes`, `:made_by` and `:read_by`, the kernels that make it and that read it last, each with
+  its place among the launches. Dirty CPU scheduler.
+  """
+  @spec executable_held(ref) :: {:ok, [map]} | error
+  def executable_held(_executable), do: nif_error()
+
+  @doc """
   Programs, as in `program_compile/1`, each with a title, as one graph in the DOT language, as the engine optimizes them
   for the device. Dirty CPU scheduler.
   """
@@ -350,7 +360,7 @@ defmodule Nx.Vulkan.NativeV do
   @doc """
   As `executable_run/2`, and it waits for the device where need be. Dirty CPU scheduler.
   """
-  @spec executable_run_dirty(ref, [ref]) :: tensors_result
+  @spec executable_run_dirty(ref, [ref]) :: tensors_result | :collect
   def executable_run_dirty(_executable, _inputs), do: nif_error()
 
   @doc """

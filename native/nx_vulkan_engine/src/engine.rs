@@ -30,8 +30,6 @@ thread_local! {
     static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Share of the budget in use, in percent, from which [`Engine::pressure`] asks the owners of tensors to collect.
-const PRESSURE_PERCENT: u64 = 75;
 /// Up to this size a tensor goes where the host writes directly, on a discrete GPU too. Beyond it, staging and the GPU's copy engine
 /// are faster than writes over the bus.
 const SMALL_BYTES: u64 = 64 << 10;
@@ -409,7 +407,11 @@ impl Engine {
         }
     }
 
-    fn budget_bytes(&self) -> u64 {
+    pub(crate) fn pool(&self) -> &DevicePool {
+        &self.core.pool
+    }
+
+    pub(crate) fn budget_bytes(&self) -> u64 {
         self.core.pool.limits.budget_bytes[MemoryKind::Device as usize]
     }
 
@@ -657,17 +659,6 @@ impl Engine {
     /// Gives idle memory back to the driver. Returns the bytes freed.
     pub fn trim(&self) -> u64 {
         self.core.pool.trim(self.core.stream.completed())
-    }
-
-    /// Whether so much device memory is in use that owners of unused tensors should be collected.
-    pub fn pressure(&self) -> bool {
-        self.core.pool.in_use_bytes() / PRESSURE_PERCENT >= self.budget_bytes() / 100
-    }
-
-    /// Whether the driver had to give memory for a large tensor since the last time that this was asked: unused ones that owners know may
-    /// have served, which is faster, and leaves memory to others.
-    pub fn take_growth(&self) -> bool {
-        self.core.pool.take_growth()
     }
 
     /// All pipelines that are compiled.

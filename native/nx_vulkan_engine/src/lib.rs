@@ -66,6 +66,7 @@ pub mod kernels;
 #[allow(missing_docs)]
 pub mod nativev;
 pub mod options;
+mod pressure;
 pub mod profile;
 mod share;
 pub mod tensor;

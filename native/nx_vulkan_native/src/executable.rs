@@ -11,13 +11,13 @@ use nx_vulkan_engine::program::wire::Attr;
 use nx_vulkan_engine::{Compile, Engine, Error, Result};
 use rustler::{Atom, Encoder, Env, ResourceArc, Term};
 
-use crate::tensor::{Taken, answer_all, tensors_of};
+use crate::tensor::{Taken, answer_all, collects_before, tensors_of};
 use crate::{device, error, term};
 
 mod atoms {
     rustler::atoms! {
         ok, nil, commands, barriers, waits, arena_bytes, own_bytes, peak_bytes, donated_bytes,
-        kernel, groups, barrier, read_bytes, written_bytes, flops, wait,
+        kernel, groups, barrier, read_bytes, written_bytes, flops, wait, collect, size_bytes, made_by, read_by,
     }
 }
 
@@ -92,6 +92,36 @@ fn executable_info<'a>(env: Env<'a>, executable: Term<'a>) -> Term<'a> {
     }
 }
 
+/// Intermediate results that one run holds where it holds most: as many terms as these are.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn executable_held<'a>(env: Env<'a>, executable: Term<'a>) -> Term<'a> {
+    let held = executable_of(executable).and_then(|it| {
+        let held = it.executable.held_at_peak();
+        let maps = held.iter().map(|held| {
+            map_of(
+                env,
+                &[
+                    (atoms::size_bytes(), held.size_bytes.encode(env)),
+                    (atoms::made_by(), held.made_by.encode(env)),
+                    (atoms::read_by(), held.read_by.encode(env)),
+                ],
+            )
+        });
+        maps.collect::<Result<Vec<Term<'a>>>>()
+    });
+    match held {
+        Ok(list) => (atoms::ok(), list).encode(env),
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
+}
+
+fn map_of<'a>(env: Env<'a>, pairs: &[(Atom, Term<'a>)]) -> Result<Term<'a>> {
+    Term::map_from_pairs(env, pairs).map_err(|_| Error::InvalidProgram {
+        op: "program".to_string(),
+        reason: "a launch has two descriptions".to_string(),
+    })
+}
+
 /// What one run of an executable does, launch by launch: as many terms as it has launches.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn executable_launches<'a>(env: Env<'a>, executable: Term<'a>) -> Term<'a> {
@@ -103,21 +133,18 @@ fn executable_launches<'a>(env: Env<'a>, executable: Term<'a>) -> Term<'a> {
 }
 
 fn described<'a>(env: Env<'a>, parts: &[Described]) -> Result<Vec<Term<'a>>> {
-    let map = |pairs: Vec<(Term<'a>, Term<'a>)>| {
-        Term::map_from_pairs(env, &pairs).map_err(|_| Error::InvalidProgram {
-            op: "program".to_string(),
-            reason: "a launch has two descriptions".to_string(),
-        })
-    };
     let part = |part: &Described| match part {
-        Described::Launch(Launched { kernel, groups: [x, y, z], barrier, work }) => map(vec![
-            (atoms::kernel().to_term(env), kernel.encode(env)),
-            (atoms::groups().to_term(env), (x, y, z).encode(env)),
-            (atoms::barrier().to_term(env), barrier.encode(env)),
-            (atoms::read_bytes().to_term(env), work.read_bytes.encode(env)),
-            (atoms::written_bytes().to_term(env), work.written_bytes.encode(env)),
-            (atoms::flops().to_term(env), work.flops.encode(env)),
-        ]),
+        Described::Launch(Launched { kernel, groups: [x, y, z], barrier, work }) => map_of(
+            env,
+            &[
+                (atoms::kernel(), kernel.encode(env)),
+                (atoms::groups(), (x, y, z).encode(env)),
+                (atoms::barrier(), barrier.encode(env)),
+                (atoms::read_bytes(), work.read_bytes.encode(env)),
+                (atoms::written_bytes(), work.written_bytes.encode(env)),
+                (atoms::flops(), work.flops.encode(env)),
+            ],
+        ),
         Described::Wait { op, parts } => {
             let name = |name: &str| {
                 Atom::from_str(env, name).map_err(|_| Error::InvalidArgument {
@@ -126,11 +153,11 @@ fn described<'a>(env: Env<'a>, parts: &[Described]) -> Result<Vec<Term<'a>>> {
                     got: name.to_string(),
                 })
             };
-            let mut pairs = vec![(atoms::wait().to_term(env), name(op)?.to_term(env))];
+            let mut pairs = vec![(atoms::wait(), name(op)?.to_term(env))];
             for (title, inner) in parts {
-                pairs.push((name(title)?.to_term(env), described(env, inner)?.encode(env)));
+                pairs.push((name(title)?, described(env, inner)?.encode(env)));
             }
-            map(pairs)
+            map_of(env, &pairs)
         }
     };
     parts.iter().map(part).collect()
@@ -160,6 +187,9 @@ fn programs_graph<'a>(env: Env<'a>, title: &str, programs: Vec<(&str, Term<'a>)>
 fn run<'a>(env: Env<'a>, engine: &Engine, executable: Term<'a>, inputs: Term<'a>, compile: Compile) -> Term<'a> {
     // A process that is killed stays in its call until this returns.
     let goes_on = || env.is_process_alive(env.pid());
+    if collects_before(engine) {
+        return atoms::collect().to_term(env);
+    }
     let run = || {
         let ExecutableRef { executable, donated } = &*executable_of(executable)?;
         if donated.is_empty() {
@@ -177,7 +207,8 @@ fn run<'a>(env: Env<'a>, engine: &Engine, executable: Term<'a>, inputs: Term<'a>
     answer_all(env, atoms::nil().to_term(env), run().map(Into::into), engine)
 }
 
-/// Runs an executable: records it and returns. `:needs_compile` where it has to wait for the device.
+/// Runs an executable: records it and returns. `:needs_compile` where it has to wait for the device, `:collect` where the caller should
+/// collect garbage first.
 #[rustler::nif]
 fn executable_run<'a>(env: Env<'a>, executable: Term<'a>, inputs: Term<'a>) -> Term<'a> {
     device::when_ready(env, |engine| run(env, engine, executable, inputs, Compile::Refused))

@@ -103,25 +103,29 @@ pub fn tensor_of(term: Term, compile: Compile) -> Result<Tensor> {
     resource_of(term)?.tensor(compile)
 }
 
-/// The share of the budget that is allocated, while memory is short, between two requests to collect garbage.
-const PRESSURE_STEP: u64 = 64;
+/// Bytes of results since somebody was asked to collect garbage.
+static SINCE_LAST: AtomicU64 = AtomicU64::new(0);
 
-/// Whether the caller should collect garbage: a large tensor found no unused memory (the VM does not see how large a reference's tensor
-/// is), or memory is short, and much was allocated since somebody was asked last.
-fn pressure(engine: &Engine, size_bytes: u64) -> bool {
-    static SINCE_LAST: AtomicU64 = AtomicU64::new(0);
-    if engine.take_growth() {
-        return true;
-    }
-    if !engine.pressure() {
-        return false;
-    }
-    let since = SINCE_LAST.fetch_add(size_bytes, Ordering::Relaxed) + size_bytes;
-    let asks = since >= engine.stats().budget_bytes / PRESSURE_STEP;
+/// Whether there are `enough` results to ask for a collection.
+fn asks(enough_bytes: u64) -> bool {
+    let asks = SINCE_LAST.load(Ordering::Relaxed) >= enough_bytes;
     if asks {
         SINCE_LAST.store(0, Ordering::Relaxed);
     }
     asks
+}
+
+/// Whether the caller should collect garbage: a large tensor found no unused memory (the VM does not see how large a reference's tensor
+/// is), or memory is short, and much was allocated since somebody was asked last.
+fn pressure(engine: &Engine, size_bytes: u64) -> bool {
+    SINCE_LAST.fetch_add(size_bytes, Ordering::Relaxed);
+    engine.take_growth() || (engine.pressure() && asks(engine.garbage_step_bytes()))
+}
+
+/// Whether the caller of a compiled function should collect garbage before it runs, and the results of calls before with it: those of a
+/// step of training that the next one has replaced take memory until somebody does.
+pub fn collects_before(engine: &Engine) -> bool {
+    asks(engine.garbage_bytes())
 }
 
 pub fn encode_tensor<'a>(env: Env<'a>, engine: &Engine, tensor: Tensor) -> Term<'a> {

@@ -32,6 +32,9 @@ fn hidden(code: &mut Code<'_, '_>, a: Value) -> Result<Value> {
 
 /// Emits one elementwise op. The result is canonical for `out`.
 pub fn emit(code: &mut Code<'_, '_>, op: Elementwise, args: &[Value], out: DType) -> Result<Word> {
+    if let (Elementwise::Bitcast, &[a]) = (op, args) {
+        return bitcast(code, a, out);
+    }
     let becomes_float = |a: &Value| a.dtype.is_integer() && !out.is_integer();
     let args = args.iter().map(|a| if becomes_float(a) { hidden(code, *a) } else { Ok(*a) });
     let args: SmallVec<[Value; 3]> = args.collect::<Result<_>>()?;
@@ -81,6 +84,28 @@ pub fn is_set(code: &mut Code<'_, '_>, value: Word) -> Word {
 /// A `uint` that is 0 or 1, as a value of `out`.
 fn from_predicate(code: &mut Code<'_, '_>, id: Word, out: DType) -> Result<Word> {
     cast(code, Value { id, dtype: DType::U8 }, out)
+}
+
+/// The same bits as an element of another type of the same width.
+pub fn bitcast(code: &mut Code<'_, '_>, a: Value, out: DType) -> Result<Word> {
+    if a.dtype == out {
+        return Ok(a.id);
+    }
+    if a.dtype.size_bytes() > 2 {
+        let ty = value_type(code, out.ctype());
+        return Ok(if a.dtype.ctype() == out.ctype() { a.id } else { code.bitcast(ty, a.id) });
+    }
+    let plain = |dtype| matches!(dtype, DType::U8 | DType::U16);
+    let raw = match a.dtype {
+        dtype if plain(dtype) => a.id,
+        dtype => code.call(&format!("nx_store_{dtype}"), &[a.id])?,
+    };
+    if plain(out) {
+        // What is stored may have more bits than the type.
+        let mask = code.linker.const_u32((1u32 << out.bits()) - 1);
+        return Ok(code.u32_op(SpirvOp::BitwiseAnd, raw, mask));
+    }
+    code.call(&format!("nx_load_{out}"), &[raw])
 }
 
 /// The value as an element of `out`, by the rules of `Nx.as_type/2`.

@@ -494,11 +494,23 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   def settle(:needs_compile, again), do: settle(again.(), again)
 
+  def settle(:collect, again) do
+    collect_now()
+    settle(again.(), again)
+  end
+
   def settle({:error, :out_of_memory, _op, _message, _details} = error, again) do
     reclaim([&collect/0, &collect_everywhere/0, &drop_compiled/0], error, again)
   end
 
   def settle(error, _again), do: raise_error(error)
+
+  @doc false
+  # Schedulers run the destructors of what is collected between processes.
+  def collect_now do
+    :erlang.garbage_collect()
+    :erlang.yield()
+  end
 
   # Tries again after each step that may have freed memory.
   defp reclaim([step | steps], error, again) do

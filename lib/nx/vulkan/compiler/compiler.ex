@@ -116,7 +116,9 @@ defmodule Nx.Vulkan.Compiler do
 
   A program is a map of `:inputs` and `:outputs` (types and shapes), `:ops` (how many instructions of each op there are
   before the engine optimizes), `:device` (what one run does then, and the memory that it takes: see
-  `Nx.Vulkan.NativeV.executable_info/1`) and `:launches`, what each launch of a run does:
+  `Nx.Vulkan.NativeV.executable_info/1`), `:held` (the intermediate results that lie in memory where they take most, the
+  largest first: `:size_bytes`, and `:made_by` and `:read_by`, the kernels that make it and read it last with their
+  places among the launches) and `:launches`, what each launch of a run does:
 
     * `:kernel` - its name, `family.ops.type`, and the beginning of its hash, or `"fill"` or `"copy"`
     * `:groups` - workgroups in three dimensions
@@ -265,6 +267,7 @@ defmodule Nx.Vulkan.Compiler do
     executable = executable(program, name)
     device = B.settle(NativeV.executable_info(executable), fn -> NativeV.executable_info(executable) end)
     launches = B.settle(NativeV.executable_launches(executable), fn -> NativeV.executable_launches(executable) end)
+    held = B.settle(NativeV.executable_held(executable), fn -> NativeV.executable_held(executable) end)
     results = Enum.flat_map(instructions, &List.last/1)
     places = %{input: List.to_tuple(inputs), result: List.to_tuple(results)}
 
@@ -273,6 +276,7 @@ defmodule Nx.Vulkan.Compiler do
       outputs: for([place, i] <- outputs, do: elem(places[place], i)),
       ops: Enum.frequencies_by(instructions, &hd/1),
       device: device,
+      held: held,
       launches: launches
     }
   end
@@ -452,10 +456,14 @@ defmodule Nx.Vulkan.Compiler do
   defp reference(%T{type: type, data: %B{ref: ref, type: type}}, _name), do: ref
   defp reference(tensor, name), do: named(name, fn -> B.reference(tensor) end)
 
-  defp run(%Entry{plan: nil, executable: executable} = entry, inputs, _hooks) do
+  defp run(%Entry{plan: nil, executable: executable} = entry, inputs, hooks) do
     case NativeV.executable_run(executable, inputs) do
       {:ok, outputs} ->
         outputs
+
+      :collect ->
+        B.collect_now()
+        run(entry, inputs, hooks)
 
       other ->
         within(entry, inputs, fn ->

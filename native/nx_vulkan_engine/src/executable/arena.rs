@@ -68,6 +68,15 @@ struct Use {
     ends: Option<usize>,
 }
 
+/// An intermediate result that a batch holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Held {
+    pub size_bytes: u64,
+    /// The first command that uses it, and the last, by their places in the order.
+    pub from: usize,
+    pub to: usize,
+}
+
 /// Buffers that follow each other in one place.
 struct Chain {
     ids: Vec<u32>,
@@ -252,6 +261,29 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
             live
         });
         bytes.collect()
+    }
+
+    /// What is held at the level that needs most, the largest first.
+    pub fn peak(&self, order: &[(usize, usize)]) -> Vec<Held> {
+        let live = self.live_bytes(order);
+        let Some(level) = (0..live.len()).rev().max_by_key(|&level| live[level]) else { return Vec::new() };
+        let mut spans: HashMap<u32, (usize, usize)> = HashMap::new();
+        for (at, &(_, i)) in order.iter().enumerate() {
+            self.commands[i].ids().for_each(|id| spans.entry(id).or_insert((at, at)).1 = at);
+        }
+        let level_of = |at: usize| order.get(at).map_or(0, |(level, _)| *level);
+        let chains = self.chains(order);
+        let held = chains.iter().filter(|chain| {
+            let is_counted = self.result_of(chain).is_none() && !self.is(chain.ids[0], Role::Donated);
+            is_counted && (chain.span.0..=chain.span.1).contains(&level)
+        });
+        let held = held.filter_map(|chain| {
+            let mut spans = chain.ids.iter().filter_map(|id| spans.get(id)).filter(|span| level_of(span.0) <= level);
+            spans.next_back().map(|&(from, to)| Held { size_bytes: self.size(chain.ids[0]), from, to })
+        });
+        let mut held: Vec<Held> = held.collect();
+        held.sort_by_key(|held| (Reverse(held.size_bytes), held.from));
+        held
     }
 }
 

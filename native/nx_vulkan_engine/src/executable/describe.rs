@@ -1,6 +1,6 @@
 //! What a run does, launch by launch, for people.
 
-use nx_vulkan_device::capture::Action;
+use nx_vulkan_device::capture::{Action, Command};
 use nx_vulkan_device::work::Work;
 
 use super::{Batch, Executable, Step, Work as Waiting};
@@ -32,7 +32,36 @@ pub enum Described {
     },
 }
 
+/// An intermediate result that is held while a part of a run holds most of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// Its memory.
+    pub size_bytes: u64,
+    /// The kernel that makes it, by name, and its place among the part's commands.
+    pub made_by: (String, usize),
+    /// The last kernel that reads it, and its place.
+    pub read_by: (String, usize),
+}
+
 impl Executable {
+    /// The intermediate results that are held where a run holds most of them between two steps of the host, the largest
+    /// first. Those of loops and branches that the host drives are not among them, nor are inputs and outputs.
+    pub fn held_at_peak(&self) -> Vec<Held> {
+        let batches = self.steps.iter().filter_map(|step| match step {
+            Step::Batch(batch) => Some(&**batch),
+            Step::Wait { .. } => None,
+        });
+        let Some(batch) = batches.max_by_key(|batch| batch.schedule.places.arena_bytes) else { return Vec::new() };
+        let command = |at: usize| (batch.schedule.commands.get(at).map(name_of).unwrap_or_default(), at);
+        let held = batch.schedule.held.iter();
+        let held = held.map(|held| Held {
+            size_bytes: held.size_bytes,
+            made_by: command(held.from),
+            read_by: command(held.to),
+        });
+        held.collect()
+    }
+
     /// What a run does, in order. Parts of loops and branches are described once, however often they run.
     ///
     /// # Examples
@@ -70,13 +99,20 @@ impl Executable {
 impl Batch {
     fn describe(&self) -> impl Iterator<Item = Launched> + '_ {
         self.schedule.commands.iter().zip(&self.schedule.barriers).map(|(command, &barrier)| {
-            let (kernel, groups) = match &command.action {
-                Action::Launch { pipeline, groups, .. } => (pipeline.name(), *groups),
-                Action::Fill { .. } => ("fill".to_string(), [0; 3]),
-                Action::Copy { .. } => ("copy".to_string(), [0; 3]),
+            let groups = match &command.action {
+                Action::Launch { groups, .. } => *groups,
+                Action::Fill { .. } | Action::Copy { .. } => [0; 3],
             };
-            Launched { kernel, groups, barrier, work: command.work.unwrap_or_default() }
+            Launched { kernel: name_of(command), groups, barrier, work: command.work.unwrap_or_default() }
         })
+    }
+}
+
+fn name_of(command: &Command) -> String {
+    match &command.action {
+        Action::Launch { pipeline, .. } => pipeline.name(),
+        Action::Fill { .. } => "fill".to_string(),
+        Action::Copy { .. } => "copy".to_string(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 use nx_vulkan_device::capture::{Action, Command, Place};
 use nx_vulkan_device::kernel::Waits;
 
-use super::arena::{Buffers, Order, Places, Role};
+use super::arena::{Buffers, Held, Order, Places, Role};
 use crate::tuning::Short;
 
 /// Orders that are tried until an arena takes little enough.
@@ -25,6 +25,8 @@ pub(super) struct Schedule {
     /// Whether a barrier comes before each command.
     pub barriers: Vec<bool>,
     pub places: Places,
+    /// Intermediate results that are there where most are.
+    pub held: Vec<Held>,
 }
 
 fn virtual_ids(places: &[Place]) -> impl Iterator<Item = u32> + '_ {
@@ -46,10 +48,11 @@ pub(super) fn schedule(
     if places.arena_bytes > enough_bytes {
         (order, places) = batch.narrowed(order, places, enough_bytes, short);
     }
+    let held = batch.peak(&order);
     let mut unsorted: Vec<Option<Command>> = commands.into_iter().map(Some).collect();
     let commands: Vec<Command> = order.iter().filter_map(|&(_, i)| unsorted.get_mut(i)?.take()).collect();
     let barriers = barriers(&commands, sizes, &places);
-    Schedule { commands, barriers, places }
+    Schedule { commands, barriers, places, held }
 }
 
 /// Commands that don't depend on each other side by side, so that one barrier serves many: in the order of how many commands lie

@@ -70,7 +70,7 @@ pub fn bound(op: Elementwise, operands: &[DType], out: DType) -> Bound {
                 | Unary::Sqrt
         ),
         Elementwise::Binary(op) => !matches!(op, Binary::Pow | Binary::Atan2),
-        Elementwise::Select | Elementwise::Clip | Elementwise::AsType => true,
+        Elementwise::Select | Elementwise::Clip | Elementwise::AsType | Elementwise::Bitcast => true,
     };
     let plain = matches!(
         op,

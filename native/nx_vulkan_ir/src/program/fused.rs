@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::index_map::{IndexMap, Line, Lines, is_identity, repeated};
 use super::op::{Axes, Op, Reduction};
-use super::ops::{Arity, Class};
+use super::ops::{Arity, Class, keeps_bits};
 use super::reducer::Reducer;
 use super::step::{Ref, Step};
 use super::{Binary, Elementwise, Instruction, Operand, Program};
@@ -520,6 +520,14 @@ impl Lowering<'_> {
             return Ok(step);
         }
         match &maker.op {
+            Op::Bitcast => {
+                let source = *maker.operands.first().ok_or("no operand")?;
+                if !keeps_bits(self.ty(source)?.dtype, out.dtype) {
+                    return Err("bits that registers do not have".into());
+                }
+                let args = SmallVec::from_slice(&[self.found(source, chain)?]);
+                Ok(self.step(Step { op: Elementwise::Bitcast, args, out: out.dtype })?)
+            }
             Op::Reshape | Op::Squeeze => {
                 let source = *maker.operands.first().ok_or("no operand")?;
                 let from = self.ty(source)?;

@@ -317,6 +317,7 @@ impl From<Elementwise> for Op {
             Elementwise::Select => Op::Select,
             Elementwise::Clip => Op::Clip,
             Elementwise::AsType => Op::AsType,
+            Elementwise::Bitcast => Op::Bitcast,
         }
     }
 }

@@ -23,6 +23,7 @@ pub fn apply(op: Elementwise, args: &[(Value, DType)], out: DType) -> Option<Val
             Some(if compare(low, max)?.is_some_and(|o| o.is_lt()) { low } else { max })
         }
         (Elementwise::AsType, &[a]) => Some(a.0.cast(out)),
+        (Elementwise::Bitcast, &[a]) => Some(Value::from_bits(out, a.0.to_bits(a.1))),
         _ => None,
     }
 }

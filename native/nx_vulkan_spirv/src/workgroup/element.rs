@@ -133,7 +133,7 @@ impl Emitter<'_, '_, '_> {
                 let shape = self.shape(a);
                 let at = index.reshape(self, &shape);
                 let value = self.value(a, at)?;
-                self.bitcast(value, out.dtype)
+                scalar::bitcast(self.code, value, out.dtype)
             }
             (Op::Take { axis }, &[a, indices]) => {
                 let (shape, by) = (self.shape(a), self.shape(indices));
@@ -326,29 +326,6 @@ impl Emitter<'_, '_, '_> {
         let bits = if dtype.ctype() == CType::I32 { canonical.to_bits(DType::S32) } else { bits };
         access::exact_constant(self.code, dtype.ctype(), bits as u64)?
             .ok_or_else(|| invalid(format!("a constant of {dtype}")))
-    }
-
-    /// The same bits as an element of another type of the same width.
-    fn bitcast(&mut self, value: Value, out: DType) -> Result<Word> {
-        if value.dtype == out {
-            return Ok(value.id);
-        }
-        if value.dtype.size_bytes() > 2 {
-            let ty = value_type(self.code, out.ctype());
-            let same = value.dtype.ctype() == out.ctype();
-            return Ok(if same { value.id } else { self.code.bitcast(ty, value.id) });
-        }
-        let plain = |dtype| matches!(dtype, DType::U8 | DType::U16);
-        let raw = match value.dtype {
-            dtype if plain(dtype) => value.id,
-            dtype => self.code.call(&format!("nx_store_{dtype}"), &[value.id])?,
-        };
-        if plain(out) {
-            // What is stored may have more bits than the type.
-            let mask = self.number((1u32 << out.bits()) - 1);
-            return Ok(self.code.u32_op(SpirvOp::BitwiseAnd, raw, mask));
-        }
-        self.code.call(&format!("nx_load_{out}"), &[raw])
     }
 
     /// Element type of memory that holds the value as it is.

@@ -36,6 +36,7 @@ fn case(op: Elementwise, dtypes: &[DType], out: DType, rng: &mut crate::common::
         Elementwise::Select => Op::Select,
         Elementwise::Clip => Op::Clip,
         Elementwise::AsType => Op::AsType,
+        Elementwise::Bitcast => Op::Bitcast,
     };
     verify(&op_word, &operands, &out, bound(op, dtypes, out.dtype));
 }

@@ -469,7 +469,7 @@ fn integers_have_the_bits_of_the_device() {
     let ops = Elementwise::all().filter(|op| match op {
         Elementwise::Unary(op) => op.rule() != Rule::Float && op.rule() != Rule::RealFloat,
         Elementwise::Binary(op) => *op != Binary::Atan2,
-        Elementwise::Select | Elementwise::Clip | Elementwise::AsType => false,
+        Elementwise::Select | Elementwise::Clip | Elementwise::AsType | Elementwise::Bitcast => false,
     });
     let ops: Vec<Elementwise> = ops.collect();
     for dtype in integers_of {

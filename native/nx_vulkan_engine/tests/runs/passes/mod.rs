@@ -4,8 +4,10 @@
 //! one of them.
 
 mod attention;
+mod bits;
 mod deferred;
 mod graphs;
+mod indices;
 mod known;
 mod long;
 mod narrow;

@@ -146,6 +146,8 @@ pub enum Elementwise {
     Clip,
     /// Another type.
     AsType,
+    /// The same bits as another type of that width: a step of kernels alone, elsewhere it is a view.
+    Bitcast,
 }
 
 /// The ops that are neither unary nor binary by name.
@@ -173,13 +175,14 @@ impl Elementwise {
             Elementwise::Select => "select",
             Elementwise::Clip => "clip",
             Elementwise::AsType => "as_type",
+            Elementwise::Bitcast => "bitcast",
         }
     }
 
     /// How many operands it takes.
     pub fn arity(self) -> usize {
         match self {
-            Elementwise::Unary(_) | Elementwise::AsType => 1,
+            Elementwise::Unary(_) | Elementwise::AsType | Elementwise::Bitcast => 1,
             Elementwise::Binary(_) => 2,
             Elementwise::Select | Elementwise::Clip => 3,
         }
@@ -190,7 +193,7 @@ impl Elementwise {
         match self {
             Elementwise::Unary(op) => op.instructions(),
             Elementwise::Binary(op) => op.instructions(),
-            Elementwise::Select | Elementwise::Clip | Elementwise::AsType => 1,
+            Elementwise::Select | Elementwise::Clip | Elementwise::AsType | Elementwise::Bitcast => 1,
         }
     }
 
@@ -214,8 +217,18 @@ impl Elementwise {
 
     /// Operations per element: one whatever it costs, none for a change of type.
     pub fn flops(self) -> u64 {
-        u64::from(self != Elementwise::AsType)
+        u64::from(!matches!(self, Elementwise::AsType | Elementwise::Bitcast))
     }
+}
+
+/// Whether registers have the bits that memory has: those of complex numbers are two, and a narrow float that is read from memory has lost which NaN
+/// it was.
+pub(in crate::program) fn keeps_bits(from: DType, to: DType) -> bool {
+    from.bits() == to.bits()
+        && from.bits() >= 8
+        && !from.is_complex()
+        && !to.is_complex()
+        && (from.is_integer() || from.bits() >= 32)
 }
 
 /// The result type that Nx gives an elementwise op on tensors of these types, or `None` where the op refuses them.
@@ -235,7 +248,7 @@ pub fn result_dtype(op: Elementwise, operands: &[DType]) -> Option<DType> {
         (Elementwise::Unary(op), &[a]) => ruled(op.rule(), a),
         (Elementwise::Binary(op), &[a, b]) => ruled(op.rule(), merge(a, b)),
         (Elementwise::Select, &[_, a, b]) => merge(a, b),
-        (Elementwise::Clip, &[a, ..]) | (Elementwise::AsType, &[a]) => a,
+        (Elementwise::Clip, &[a, ..]) | (Elementwise::AsType | Elementwise::Bitcast, &[a]) => a,
         _ => return None,
     };
     Some(out).filter(|&out| accepts(op, operands, out))
@@ -267,6 +280,7 @@ pub fn accepts(op: Elementwise, operands: &[DType], out: DType) -> bool {
         Elementwise::Select => operands.len() == 3 && operands[1..].iter().all(|&t| class(t) <= class(out)),
         Elementwise::Clip => !complex && !out.is_complex() && operands.first().is_some_and(|&t| class(t) <= class(out)),
         Elementwise::AsType => true,
+        Elementwise::Bitcast => operands.iter().all(|t| t.bits() == out.bits()),
     }
 }
 

@@ -31,8 +31,8 @@ use super::{Op, Program};
 use crate::shape::Dims;
 use crate::{DType, Error, Result, Type};
 
-pub(super) use elementwise::joint_shape;
 pub use elementwise::{Binary, Elementwise, Rule, Unary, accepts, result_dtype};
+pub(super) use elementwise::{joint_shape, keeps_bits};
 pub use transform::flops_of_transform;
 
 /// The result of checking a rule, or why it does not hold.

@@ -164,6 +164,7 @@ pub fn computed(op: Elementwise, args: &[(Value, DType)], out: DType) -> Option<
         Elementwise::AsType => true,
         Elementwise::Select => args.iter().skip(1).all(|&(_, t)| t.is_integer() == out.is_integer()),
         Elementwise::Clip => alike,
+        Elementwise::Bitcast => false,
         Elementwise::Unary(op) => match op {
             Unary::Abs | Unary::Negate | Unary::Sign | Unary::Ceil | Unary::Floor | Unary::Round => alike,
             Unary::Sqrt => !integers,

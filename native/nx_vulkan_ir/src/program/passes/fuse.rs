@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::rewrite::Rewriter;
 use super::{Saving, Target};
 use crate::program::fused::{Computed, MAX_STORES, Made, Plan, chosen, is_view};
+use crate::program::ops::keeps_bits;
 use crate::program::reductions::Reductions;
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
 use crate::{DType, Error, Result, Type};
@@ -158,6 +159,7 @@ impl<'a> Fusion<'a> {
             }
             match &instruction.op {
                 Op::Reduce { .. } => Role::Reduce,
+                Op::Bitcast => Role::Other,
                 Op::Constant(_) | Op::Iota { .. } | Op::Eye => Role::Source,
                 op if is_view(op) => Role::View,
                 _ if chosen(instruction, &ty).is_some() => Role::Placement,
@@ -195,10 +197,18 @@ impl<'a> Fusion<'a> {
             sources.into_iter().for_each(|source| fusion.users[source].push(at));
         }
         for at in 0..count {
+            if fusion.is_bitcast_of_kernels(at) {
+                fusion.kinds[at] = Role::View;
+            }
+        }
+        for at in 0..count {
             // What others would compute too often lies in memory, and so does what no kernel of these reads.
             let is_computed = |&source: &usize| {
-                let is_stored =
-                    fusion.outside[source] || fusion.users[source].iter().any(|&at| fusion.kinds[at] == Role::Other);
+                let is_stored = fusion.outside[source]
+                    || fusion.users[source].iter().any(|&at| fusion.kinds[at] == Role::Other)
+                    || (fusion.is_drawn(source)
+                        && fusion.kinds[source] != Role::View
+                        && fusion.users[source].len() > 1);
                 !is_stored && !fusion.is_repeated(source, fusion.elements(at))
             };
             let before = fusion.sources(at).filter(is_computed).map(|source| fusion.steps[source]).max().unwrap_or(0);
@@ -219,6 +229,27 @@ impl<'a> Fusion<'a> {
             self.merge_siblings();
         }
         self.emit()
+    }
+
+    /// Whether an instruction is a change of bits that kernels do in registers. Where that makes narrow floats, it is one for
+    /// kernels that compute with them: what stores them writes another NaN than it may have read.
+    fn is_bitcast_of_kernels(&self, at: usize) -> bool {
+        let Instruction { op: Op::Bitcast, operands, outs } = &self.program.instructions[at] else { return false };
+        let types = operands.first().and_then(|&operand| self.ty(operand)).zip(outs.first());
+        types.is_some_and(|(from, to)| {
+            let keeps_nans = to.dtype.is_integer() || to.dtype.is_canonical();
+            keeps_bits(from.dtype, to.dtype) && (keeps_nans || self.is_computed_with(at))
+        })
+    }
+
+    /// Whether all that reads an instruction's result, by way of views or not, is elementwise.
+    fn is_computed_with(&self, at: usize) -> bool {
+        let computes = |&user: &usize| match self.kinds[user] {
+            Role::Elementwise { .. } => true,
+            Role::View => self.is_computed_with(user),
+            Role::Source | Role::Reduce | Role::Placement | Role::Other => false,
+        };
+        !self.outside[at] && self.users[at].iter().all(computes)
     }
 
     fn maker(&self, operand: &Operand) -> Option<usize> {
@@ -249,7 +280,7 @@ impl<'a> Fusion<'a> {
             Role::View | Role::Source => {
                 let mut alone = self.outside[at];
                 for group in self.readers[at].clone() {
-                    alone |= !self.join(group, at, false);
+                    alone |= self.is_too_long_for(group, at) || !self.join(group, at, false);
                 }
                 if alone {
                     self.alone(at);
@@ -280,13 +311,17 @@ impl<'a> Fusion<'a> {
         }
         if self.outside[at] || (readers.len() > 1 && !cheap) {
             // One of the readers may store it on the way.
-            stored = readers.iter().any(|&group| !self.waits_for(group, at) && self.join(group, at, true));
+            let mut readers = readers.iter();
+            stored = readers.any(|&group| {
+                !self.is_too_long_for(group, at) && !self.waits_for(group, at) && self.join(group, at, true)
+            });
         }
         let again = cheap && !((self.outside[at] || stored) && self.is_smaller_than_operands(at));
         for &group in &readers {
             let joins = (again || !shared)
                 && self.readers[at].contains(&group)
                 && !self.is_repeated(at, self.most_elements(group))
+                && !self.is_too_long_for(group, at)
                 && self.join(group, at, false);
             if joins && !shared {
                 self.join_sources(group, at);
@@ -305,12 +340,37 @@ impl<'a> Fusion<'a> {
 
     /// Whether an instruction's result is large, and takes fewer bytes than what it is computed from.
     fn is_smaller_than_operands(&self, at: usize) -> bool {
+        let (own, read) = self.own_and_read_bytes(at);
+        own >= MIN_READ_BYTES && own < read
+    }
+
+    /// What an instruction's results take, and what it is computed from.
+    fn own_and_read_bytes(&self, at: usize) -> (u64, u64) {
         let instruction = &self.program.instructions[at];
         let operands: BTreeSet<Operand> = instruction.operands.iter().copied().collect();
         let computed = |operand: &&Operand| self.maker(operand).is_none_or(|at| self.kinds[at] != Role::Source);
-        let read: u64 = operands.iter().filter(computed).filter_map(|&o| self.ty(o)).map(Type::size_bytes).sum();
-        let own: u64 = instruction.outs.iter().map(Type::size_bytes).sum();
-        own >= MIN_READ_BYTES && own < read
+        let read = operands.iter().filter(computed).filter_map(|&o| self.ty(o)).map(Type::size_bytes).sum();
+        (instruction.outs.iter().map(Type::size_bytes).sum(), read)
+    }
+
+    /// Whether an instruction ends many steps in something that is worth its place in memory: the bits of random numbers, or a comparison of
+    /// such numbers, the mask of a dropout.
+    fn is_drawn(&self, at: usize) -> bool {
+        let (own, read) = self.own_and_read_bytes(at);
+        let ends = match &self.program.instructions[at].op {
+            Op::Bitcast => true,
+            Op::Binary(op) => op.is_predicate() && 2 * own <= read,
+            _ => false,
+        };
+        ends && self.steps[at] > MAX_AGAIN
+    }
+
+    /// Whether a kernel would be left with some of many steps, others in memory: what reduces rows has no registers for all of them, and none has
+    /// room for two draws.
+    fn is_too_long_for(&self, group: usize, at: usize) -> bool {
+        let draws = |at: &usize| self.program.instructions[*at].op == Op::Bitcast && self.is_drawn(*at);
+        let is_full = |group: &Cluster| group.reduces || (draws(&at) && group.members.iter().any(draws));
+        self.is_drawn(at) && self.groups[group].as_ref().is_some_and(is_full)
     }
 
     /// Whether an instruction is elementwise and has a product's results, which nothing else reads, among its operands, perhaps by way of
@@ -428,7 +488,8 @@ impl<'a> Fusion<'a> {
             while let Some(at) = open.pop_last().filter(|_| added.len() < count) {
                 let is_light = matches!(self.kinds[at], Role::Elementwise { cheap: true } | Role::View | Role::Source);
                 let is_own = !self.outside[at] && self.users[at].iter().all(|user| grown.members.contains(user));
-                if is_light && is_own && !grown.members.contains(&at) && !self.is_repeated(at, elements) {
+                let fits = !self.is_repeated(at, elements) && !self.is_too_long_for(group, at);
+                if is_light && is_own && fits && !grown.members.contains(&at) {
                     added.insert(at);
                     grown.members.extend(self.with_numbers(at));
                     open.extend(self.sources(at));

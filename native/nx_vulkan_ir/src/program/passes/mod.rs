@@ -17,9 +17,11 @@ mod predicate_loops;
 mod prologue;
 mod rewrite;
 mod slices_to_concatenation;
+mod take_first;
 mod transpose_products;
 mod unroll;
 mod unstack;
+mod updates_to_choice;
 mod vectorize_scalars;
 mod windows_to_axes;
 mod workgroup;
@@ -184,6 +186,7 @@ fn fused(mut program: Program, target: &Target) -> Result<Program> {
     if target.heads.any() {
         program = checked(attention::run(&program, target)?)?;
     }
+    program = checked(take_first::run(&updates_to_choice::run(&program)?)?)?;
     program = halves_to_choice::run(&windows_to_axes::run(&program)?)?;
     program = checked(dce::run(&cse::run(&program)?)?)?;
     program = checked(fuse::run(&program, target)?)?;

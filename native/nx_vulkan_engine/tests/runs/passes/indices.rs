@@ -1,0 +1,197 @@
+//! Updates that are comparisons, and elements that are taken before what is computed of them.
+
+use nx_vulkan_engine::program::op::Scalar;
+use nx_vulkan_engine::program::passes::optimize;
+use nx_vulkan_engine::program::{Builder, Op, Operand, Program};
+use nx_vulkan_engine::reference::{self, Array};
+use nx_vulkan_engine::{DType, Type, Value};
+
+use super::known::ops;
+use super::{difference, download, engine, gpu, graphs, run, upload};
+use crate::common::{self, Rng};
+
+/// What counts along an axis of `lines`, or along another one where the updates are to stay.
+#[derive(Clone, Copy, PartialEq)]
+enum Counted {
+    Right,
+    Another,
+}
+
+/// One update for each line along `axis` of a tensor of equal elements, at the place that an input says.
+fn updates(b: &Builder, target: &Type, axis: usize, places: DType, update: DType, adds: bool, how: Counted) -> Operand {
+    let mut lines = target.shape.to_vec();
+    lines[axis] = 1;
+    let count: u64 = lines.iter().product();
+    let (place, updates) = (b.input(places, &lines), b.input(update, &[count]));
+    let value = b.push(
+        Op::Constant(Scalar::Float(if !adds {
+            -0.0
+        } else if axis == 0 {
+            0.0
+        } else {
+            1.5
+        })),
+        &[],
+        target,
+    );
+    let mut column = lines.clone();
+    column.push(1);
+    let columns: Vec<Operand> = (0..lines.len())
+        .map(|other| match how {
+            _ if other == axis => b.reshape(place, &column),
+            Counted::Another if lines[other] > 1 => b.reshape(b.input(places, &lines), &column),
+            _ => b.push(Op::Iota { axis: Some(other) }, &[], &Type::new(DType::S32, &column)),
+        })
+        .collect();
+    let wide = if places == DType::S64 { DType::S64 } else { DType::S32 };
+    let mut whole = lines.clone();
+    whole.push(lines.len() as u64);
+    let indices = match &columns[..] {
+        [only] => b.reshape(*only, &[count, 1]),
+        _ => {
+            let joined = b.push(Op::Concatenate { axis: lines.len() }, &columns, &Type::new(wide, &whole));
+            b.reshape(joined, &[count, lines.len() as u64])
+        }
+    };
+    let axes = (0..lines.len()).collect();
+    let op = if adds { Op::IndexedAdd { axes } } else { Op::IndexedPut { axes } };
+    let dtype = if adds && update == DType::F32 { DType::F32 } else { target.dtype };
+    b.push(op, &[value, indices, updates], &Type { dtype, ..target.clone() })
+}
+
+/// Checks an optimized program beside the single ops, in the reference and on the device.
+fn check(program: &Program, inputs: &[Array]) -> Program {
+    let optimized = optimize(program.clone(), &gpu()).unwrap();
+    let expected = reference::run(program, inputs).unwrap();
+    let beside = [reference::run(&optimized, inputs).unwrap(), run(program, inputs), run(&optimized, inputs)];
+    for (got, want) in beside.iter().flat_map(|got| got.iter().zip(&expected)) {
+        assert_eq!(difference(got, want), None, "{program}\n{optimized}");
+    }
+    optimized
+}
+
+/// Places, of which some lie outside.
+fn places(ty: &Type, size: u64, rng: &mut Rng) -> Array {
+    let place = |rng: &mut Rng| Value::Int(i128::from(rng.below(size + 3)) - 1).cast(ty.dtype);
+    Array::new(ty, (0..ty.elements()).map(|_| place(rng)).collect::<Vec<_>>())
+}
+
+#[test]
+fn one_update_for_each_line_is_a_comparison() {
+    let mut rng = Rng(20_261_127);
+    let shapes: [&[u64]; 6] = [&[7], &[5, 9], &[9, 1], &[3, 4, 6], &[1, 5, 5], &[2, 1, 300]];
+    for shape in shapes {
+        for axis in 0..shape.len() {
+            for (k, (target, update)) in
+                [(DType::F32, DType::F32), (DType::Bf16, DType::F32), (DType::Bf16, DType::Bf16)]
+                    .into_iter()
+                    .enumerate()
+            {
+                let places_of = [DType::S64, DType::S32, DType::U8][k];
+                let b = Builder::new();
+                let ty = Type::new(target, shape);
+                let updated = updates(&b, &ty, axis, places_of, update, k != 2, Counted::Right);
+                let result = b.negate(updated);
+                let program = b.finish(&[result]).unwrap();
+                let [places_ty, update_ty] = [&program.inputs[0], &program.inputs[1]];
+                let inputs = [places(places_ty, shape[axis], &mut rng), graphs::values(update_ty, &mut rng)];
+                let optimized = check(&program, &inputs);
+                assert!(ops(&optimized).iter().all(|name| !name.starts_with("indexed")), "{optimized}");
+            }
+        }
+    }
+    common::assert_valid(engine());
+}
+
+#[test]
+fn updates_of_other_places_stay() {
+    let mut rng = Rng(20_261_128);
+    let b = Builder::new();
+    let ty = Type::new(DType::F32, &[5, 6]);
+    let updated = updates(&b, &ty, 1, DType::S32, DType::F32, true, Counted::Another);
+    let program = b.finish(&[updated]).unwrap();
+    let inputs: Vec<Array> = program
+        .inputs
+        .iter()
+        .map(|ty| if ty.dtype == DType::S32 { places(ty, 5, &mut rng) } else { graphs::values(ty, &mut rng) })
+        .collect();
+    assert!(ops(&check(&program, &inputs)).contains(&"indexed_add"));
+
+    // Two updates of one line may meet.
+    let b = Builder::new();
+    let (place, update) = (b.input(DType::S32, &[2, 1]), b.input(DType::F32, &[2]));
+    let value = b.push(Op::Constant(Scalar::Float(0.0)), &[], &Type::new(DType::F32, &[4]));
+    let added = b.push(
+        Op::IndexedAdd { axes: [0].into_iter().collect() },
+        &[value, place, update],
+        &Type::new(DType::F32, &[4]),
+    );
+    let program = b.finish(&[added]).unwrap();
+    let same = Array::new(&program.inputs[0], [Value::Int(2), Value::Int(2)]);
+    assert!(ops(&check(&program, &[same, graphs::values(&program.inputs[1], &mut rng)])).contains(&"indexed_add"));
+
+    // Of other elements than equal ones as much has to be copied as before.
+    let b = Builder::new();
+    let (value, place, update) = (b.input(DType::F32, &[4]), b.input(DType::S32, &[1, 1]), b.input(DType::F32, &[1]));
+    let put = b.push(
+        Op::IndexedPut { axes: [0].into_iter().collect() },
+        &[value, place, update],
+        &Type::new(DType::F32, &[4]),
+    );
+    let program = b.finish(&[put]).unwrap();
+    assert!(ops(&optimize(program, &gpu()).unwrap()).contains(&"indexed_put"));
+}
+
+#[test]
+fn elements_are_taken_before_what_is_computed_of_them() {
+    let mut rng = Rng(20_261_129);
+    for (dtype, axis, shape) in
+        [(DType::F32, 1, [12u64, 40]), (DType::Bf16, 1, [3, 64]), (DType::F32, 0, [33, 5]), (DType::F16, 0, [8, 2])]
+    {
+        for count in [1, 2] {
+            let b = Builder::new();
+            let x = b.input(dtype, &shape);
+            let mut lines = shape;
+            lines[axis] = 1;
+            let mut taken_shape = shape;
+            taken_shape[axis] = count;
+            let (line, indices) = (b.input(dtype, &lines), b.input(DType::S64, &taken_shape));
+            // As the logarithm of probabilities, of which the sums read what is computed of all.
+            let shifted = b.subtract(x, line);
+            let sum = b.sum(b.exp(shifted), &[axis]);
+            let logs = b.subtract(shifted, b.reshape(b.log(sum), &lines));
+            let taken = b.push(Op::TakeAlongAxis { axis }, &[logs, indices], &Type::new(dtype, &taken_shape));
+            let result = b.multiply(taken, 2.0);
+            let program = b.finish(&[result]).unwrap();
+            let inputs: Vec<Array> = program.inputs.iter().map(|ty| graphs::values(ty, &mut rng)).collect();
+            let optimized = optimize(program.clone(), &gpu()).unwrap();
+            let taken_of_input = optimized.instructions.iter().any(|instruction| {
+                matches!(instruction.op, Op::TakeAlongAxis { .. }) && instruction.operands[0] == Operand::Input(0)
+            });
+            let few = count <= shape[axis] / 4;
+            assert_eq!(taken_of_input, few, "{optimized}");
+            let expected = run(&program, &inputs);
+            for (got, want) in run(&optimized, &inputs).iter().zip(&expected) {
+                assert_eq!(difference(got, want), None, "{program}\n{optimized}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_lies_in_memory_anyway_is_taken_from() {
+    let b = Builder::new();
+    let (x, indices) = (b.input(DType::F32, &[6, 32]), b.input(DType::S64, &[6, 1]));
+    let sines = b.sin(x);
+    let taken = b.push(Op::TakeAlongAxis { axis: 1 }, &[sines, indices], &Type::new(DType::F32, &[6, 1]));
+    let program = b.finish(&[sines, taken]).unwrap();
+    let optimized = optimize(program.clone(), &gpu()).unwrap();
+    assert_eq!(ops(&optimized), ["sin", "take_along_axis"], "{optimized}");
+    let mut rng = Rng(20_261_130);
+    let inputs: Vec<Array> = program.inputs.iter().map(|ty| graphs::values(ty, &mut rng)).collect();
+    let tensors = upload(&inputs);
+    let results = nx_vulkan_engine::eager::run_program(engine(), &optimized, &tensors).unwrap();
+    for (got, want) in download(&results).iter().zip(&run(&program, &inputs)) {
+        assert_eq!(difference(got, want), None);
+    }
+}

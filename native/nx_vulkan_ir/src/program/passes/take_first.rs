@@ -1,0 +1,117 @@
+//! Takes elements from what a result is computed from, and not from the result, where only these are read: of the
+//! logarithms of a row of probabilities that of the label's alone.
+
+use std::collections::HashMap;
+
+use super::rewrite::Rewriter;
+use crate::program::{Instruction, Op, Operand, Program};
+use crate::{Result, Type};
+
+/// The part of a result up to which few of its elements are taken.
+const MAX_PART: u64 = 4;
+
+pub fn run(program: &Program) -> Result<Program> {
+    let mut new = Rewriter::new(program);
+    let mut users: HashMap<Operand, Vec<usize>> = HashMap::new();
+    for (at, instruction) in program.instructions.iter().enumerate() {
+        instruction.operands.iter().for_each(|&operand| users.entry(operand).or_default().push(at));
+    }
+    let takes = Takes { program, users, outputs: &program.outputs };
+    let (type_of, maker) = (program.types(), program.makers());
+    for (at, old) in program.instructions.iter().enumerate() {
+        let taken = match (&old.op, &old.operands[..], old.outs.as_slice()) {
+            (&Op::TakeAlongAxis { axis }, &[a, indices], [out])
+                if takes.only_reader(a) == Some(at)
+                    && type_of(a).is_some_and(|a| out.elements() <= a.elements() / MAX_PART) =>
+            {
+                let taking = Taking { axis, indices: new.operand(indices)?, from: a, shape: out };
+                takes.taken(&mut new, a, &taking, &type_of, &maker)?
+            }
+            _ => None,
+        };
+        match taken {
+            Some(result) => new.moved(result),
+            None => {
+                let instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
+                new.replace(instruction);
+            }
+        }
+    }
+    new.finish(program)
+}
+
+struct Takes<'a> {
+    program: &'a Program,
+    users: HashMap<Operand, Vec<usize>>,
+    outputs: &'a [Operand],
+}
+
+/// Elements along an axis of what has the shape of `from`, which give what has `shape`.
+struct Taking<'a> {
+    axis: usize,
+    /// Of the new program.
+    indices: Operand,
+    from: Operand,
+    shape: &'a Type,
+}
+
+impl Takes<'_> {
+    fn only_reader(&self, operand: Operand) -> Option<usize> {
+        let users = self.users.get(&operand).filter(|_| !self.outputs.contains(&operand))?;
+        users.iter().all(|user| *user == users[0]).then_some(users[0])
+    }
+
+    /// Whether kernels that read an operand can compute it: then it need not lie in memory.
+    fn is_computed(&self, operand: Operand) -> bool {
+        let is_light = |&user: &usize| {
+            let op = &self.program.instructions[user].op;
+            op.elementwise().is_some() || matches!(op, Op::Reduce { .. } | Op::TakeAlongAxis { .. })
+        };
+        !self.outputs.contains(&operand) && self.users.get(&operand).is_some_and(|users| users.iter().all(is_light))
+    }
+
+    /// The elements taken of an operand; `None` where nothing is won, or an operand can't be taken from.
+    fn taken<'t>(
+        &self,
+        new: &mut Rewriter,
+        operand: Operand,
+        taking: &Taking<'_>,
+        type_of: &impl Fn(Operand) -> Option<&'t Type>,
+        maker: &impl Fn(Operand) -> Option<usize>,
+    ) -> Result<Option<Operand>> {
+        let Some(at) = maker(operand).filter(|_| self.is_computed(operand)) else { return Ok(None) };
+        let Instruction { op, operands, outs } = &self.program.instructions[at];
+        let (Some(_), [out]) = (op.elementwise(), outs.as_slice()) else { return Ok(None) };
+        let mut parts: Vec<Operand> = Vec::with_capacity(operands.len());
+        for &part in operands {
+            let Some(ty) = type_of(part) else { return Ok(None) };
+            let whole = type_of(taking.from).map(|from| &from.shape);
+            let is_line = |shape: &[u64]| {
+                whole.is_some_and(|whole| {
+                    let line = |(axis, (&own, &size)): (usize, (&u64, &u64))| {
+                        own == if axis == taking.axis { 1 } else { size }
+                    };
+                    shape.len() == whole.len() && shape.iter().zip(whole).enumerate().all(line)
+                })
+            };
+            if ty.shape.is_empty() || is_line(&ty.shape) {
+                parts.push(new.operand(part)?);
+            } else if Some(&ty.shape) == whole {
+                let inner = self.taken(new, part, taking, type_of, maker)?;
+                let taken = match inner {
+                    Some(taken) => taken,
+                    None => {
+                        let of = new.operand(part)?;
+                        let ty = Type { dtype: ty.dtype, shape: taking.shape.shape.clone() };
+                        new.push_one(Op::TakeAlongAxis { axis: taking.axis }, &[of, taking.indices], &ty)
+                    }
+                };
+                parts.push(taken);
+            } else {
+                return Ok(None);
+            }
+        }
+        let ty = Type { dtype: out.dtype, shape: taking.shape.shape.clone() };
+        Ok(Some(new.push_one(op.clone(), &parts, &ty)))
+    }
+}
