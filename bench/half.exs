@@ -1,11 +1,10 @@
-# Measures products, convolutions, attention, rows, whole models and training steps in f32, f16 and bf16. Prints a
-# Markdown table.
+# Measures products, convolutions, attention, rows and whole models in f32, f16 and bf16. Prints a Markdown table.
 #
 #     MIX_ENV=test BUMBLEBEE=/path/to/bumblebee mix run bench/half.exs [small] [ROWS ...]
 #
 # ROWS are parts of the names of the rows to measure, all by default; `small` takes sizes for a CPU device. Without
 # BUMBLEBEE the models are left out.
-# bench/peers/half.py measures the same with torch and transformers.
+# bench/peers/half.py measures the same with torch and transformers. Training steps are in bench/training.exs.
 
 Code.require_file("measure.exs", __DIR__)
 Code.require_file("models.exs", __DIR__)
@@ -36,7 +35,6 @@ defmodule Half do
     text: 128,
     prompt: 512,
     tokens: 64,
-    texts: {8, 512},
     pixels: 224
   }
   @small %{
@@ -50,7 +48,6 @@ defmodule Half do
     text: 32,
     prompt: 64,
     tokens: 8,
-    texts: {1, 64},
     pixels: 64
   }
 
@@ -64,7 +61,7 @@ defmodule Half do
 
   defp rows(sizes, type) do
     rows = products(sizes, type) ++ attention(sizes, type) ++ elements(sizes, type)
-    rows = if System.get_env("BUMBLEBEE"), do: rows ++ models(sizes, type) ++ trained(sizes, type), else: rows
+    rows = if System.get_env("BUMBLEBEE"), do: rows ++ models(sizes, type), else: rows
     for {name, setup} <- rows, do: {"#{name}, #{Nx.Type.to_string(type)}", setup}
   end
 
@@ -210,48 +207,6 @@ defmodule Half do
       parameters = init.(inputs, Axon.ModelState.empty())
       predict = Bumblebee.result(predict)
       Measure.same({parameters, inputs}, fn {parameters, inputs} -> predict.(parameters, inputs) end)
-    end
-  end
-
-  # Parameters are f32 whatever the type, as in Axon's policies.
-  defp trained(%{batch: batch, text: text, texts: texts, pixels: pixels}, type) do
-    images = fn -> %{"pixel_values" => uniform({batch, pixels, pixels, 3}, {:f, 32})} end
-
-    [
-      {"training step of BERT base, #{batch} x #{text}",
-       step(Text.Bert, [architecture: :for_sequence_classification, num_labels: 2], type, ids({batch, text}))},
-      {"training step of ResNet-50, #{batch} images",
-       step(Vision.ResNet, [architecture: :for_image_classification, num_labels: 2], type, images)},
-      {"training step of GPT-2, #{elem(texts, 0)} x #{elem(texts, 1)}",
-       step(Text.Gpt2, [architecture: :for_causal_language_modeling] ++ @gpt2, type, ids(texts))}
-    ]
-  end
-
-  # Classes of images and texts, or the words of a text, each from those up to it.
-  defp step(module, options, type, inputs) do
-    is_text = options[:architecture] == :for_causal_language_modeling
-
-    fn ->
-      inputs = inputs.()
-      n = inputs |> Map.values() |> hd() |> Nx.axis_size(0)
-      words = fn -> Nx.reshape(inputs["input_ids"], {:auto, 1}) end
-      labels = if is_text, do: words.(), else: Nx.remainder(Nx.iota({n, 2}), 2)
-      rows = Nx.axis_size(labels, 0)
-      policy = Axon.MixedPrecision.create_policy(params: {:f, 32}, compute: type, output: {:f, 32})
-
-      model =
-        module
-        |> struct(options)
-        |> Bumblebee.build_model()
-        |> Axon.nx(&Nx.reshape(&1.logits, {rows, :auto}))
-        |> Axon.MixedPrecision.apply_policy(policy)
-
-      options = [from_logits: true, reduction: :mean, sparse: is_text]
-      loss = &Axon.Losses.categorical_cross_entropy(&1, &2, options)
-      {init, step} = Axon.Loop.train_step(model, loss, Polaris.Optimizers.adam(learning_rate: 1.0e-5))
-      data = {inputs, labels}
-      step = Nx.Defn.jit(step)
-      {init.(data, Axon.ModelState.empty()), &step.(data, &1), & &1, :last}
     end
   end
 

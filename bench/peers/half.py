@@ -1,8 +1,7 @@
 """Measures with torch and transformers what `mix run bench/half.exs` measures, with CUDA graphs, captured once and replayed.
 
 Products and convolutions of f32 are true f32. Attention is torch's fused one, and in rows of its own what its parts take. Weights of models are
-random. Training steps of f16 and bf16 are `torch.autocast` with f32 parameters and torch's fused Adam. Arguments leave out rows whose names
-contain none of them.
+random. Arguments leave out rows whose names contain none of them. Training steps are in training.py.
 """
 import sys
 
@@ -101,26 +100,6 @@ def model(build, inputs, dtype):
     return row
 
 
-def training(build, inputs, dtype, words=False):
-    def row():
-        made, given = build().to("cuda").train(), inputs()
-        labels = given["input_ids"].flatten() if words else torch.arange(32, device="cuda") % 2
-        adam = torch.optim.Adam(made.parameters(), lr=1e-5, fused=True, capturable=True)
-
-        def step():
-            adam.zero_grad(set_to_none=True)
-            with torch.autocast("cuda", dtype, enabled=dtype is not torch.float32, cache_enabled=False):
-                logits = made(**given).logits
-            loss = F.cross_entropy(logits.float().flatten(0, -2), labels)
-            loss.backward()
-            adam.step()
-            return loss
-
-        return Row(step, expected=None)
-
-    return row
-
-
 def generation(build, inputs, dtype, tokens=64):
     """Greedy, as transformers does it: without a graph."""
 
@@ -186,11 +165,6 @@ def models(dtype):
     for name, build in with_heads.items():
         yield f"{name}, 64 tokens after 512", generation(build, lambda: texts(1, 512), dtype)
         yield f"{name}, a token after 512", token(build, dtype)
-    bert = lambda: t.BertForSequenceClassification(t.BertConfig())
-    yield "training step of BERT base, 32 x 128", training(bert, texts, dtype)
-    yield "training step of ResNet-50, 32 images", training(resnet, images(32, torch.float32), dtype)
-    gpt2 = lambda: t.GPT2LMHeadModel(t.GPT2Config(use_cache=False))
-    yield "training step of GPT-2, 8 x 512", training(gpt2, lambda: texts(8, 512), dtype, words=True)
 
 
 def main():

@@ -1,0 +1,262 @@
+# Measures training steps of whole models: Axon's step with Adam, in f32 and bf16. Prints a Markdown table.
+#
+#     MIX_ENV=test BUMBLEBEE=/path/to/bumblebee mix run bench/training.exs [small] [donated] [ROWS ...]
+#
+# ROWS are parts of the names of the rows to measure, all by default; `small` takes models and sizes for a CPU device;
+# `donated` gives the memory of a step's state to the next, as torch does, where Axon's loop keeps both.
+# Each row runs in a VM of its own, with the caches of kernels empty, so that its first call and its peak are its own.
+# bench/peers/training.py measures the same with torch and transformers.
+
+Code.require_file("bumblebee.exs", __DIR__)
+
+defmodule Training do
+  @moduledoc false
+  @compile {:no_warn_undefined, Bumblebee}
+
+  alias Bumblebee.{Text, Vision}
+  alias Nx.Vulkan.{NativeV, VulkanoBackend}
+
+  # f32; bf16 with gradients of f32, as Axon's policies have them; bf16 forwards and backwards, as in torch.autocast.
+  @kinds ["f32", "bf16", "bf16, narrow gradients"]
+
+  @sizes %{
+    # The small GPT-2 that transformers makes by default; Bumblebee's default has 24 blocks.
+    gpt2: [num_blocks: 12, num_attention_heads: 12],
+    # 100 million parameters, with a head of keys for three of queries.
+    llama: [
+      vocab_size: 16_000,
+      hidden_size: 768,
+      intermediate_size: 2048,
+      num_blocks: 12,
+      num_attention_heads: 12,
+      num_key_value_heads: 4,
+      attention_head_size: 64
+    ],
+    bert: [],
+    vit: [],
+    resnet: [],
+    lstm: %{words: 10_000, units: 650, texts: {64, 35}},
+    unet: %{filters: [64, 128, 256, 512, 1024], images: {16, 128}},
+    sentences: {32, 128},
+    texts: {8, 512},
+    long_texts: {4, 1024},
+    images: {32, 224}
+  }
+  @small_text [vocab_size: 1000, hidden_size: 64, num_blocks: 2, num_attention_heads: 2]
+  @small %{
+    gpt2: @small_text,
+    llama: [intermediate_size: 128, num_key_value_heads: 1, attention_head_size: 32] ++ @small_text,
+    bert: [intermediate_size: 128] ++ @small_text,
+    vit: [hidden_size: 64, num_blocks: 2, num_attention_heads: 2, intermediate_size: 128],
+    resnet: [embedding_size: 16, hidden_sizes: [32, 64], depths: [1, 1]],
+    lstm: %{words: 1000, units: 64, texts: {4, 8}},
+    unet: %{filters: [8, 16, 32], images: {2, 32}},
+    sentences: {2, 32},
+    texts: {2, 64},
+    long_texts: {1, 128},
+    images: {2, 32}
+  }
+
+  # After the first step and these the pool has what steps in flight need.
+  @warm_up 3
+  @batches 5
+  @batch_us 1_000_000
+
+  def main(["--row", name | options]) do
+    sizes = if "small" in options, do: @small, else: @sizes
+    {_, module, options, inputs, kind, donated?} = sizes |> rows("donated" in options) |> List.keyfind(name, 0)
+    if module not in [:lstm, :unet], do: Bumblebee.compile(~w(text/bert text/llama text/gpt2 vision/resnet vision/vit))
+    row(name, module, options, inputs, kind, donated?)
+  end
+
+  def main(arguments) do
+    {options, wanted} = Enum.split_with(arguments, &(&1 in ["small", "donated"]))
+    sizes = if "small" in options, do: @small, else: @sizes
+    {:ok, info} = NativeV.device_info()
+
+    IO.puts("""
+    #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, Nx #{Application.spec(:nx, :vsn)}, Axon #{Application.spec(:axon, :vsn)}
+
+    | | million parameters | first call | a step | peak GB | dispatches a step |
+    |---|---:|---:|---:|---:|---:|\
+    """)
+
+    for {name, _, _, _, _, _} <- rows(sizes, "donated" in options),
+        wanted == [] or Enum.any?(wanted, &(name =~ &1)) do
+      alone(name, options)
+    end
+  end
+
+  defp alone(name, options) do
+    cache = Path.join(System.tmp_dir!(), "nx_vulkan_training_#{System.unique_integer([:positive])}_#{System.pid()}")
+    File.mkdir_p!(cache)
+    env = [NX_VULKAN_CACHE_DIR: cache, MESA_SHADER_CACHE_DISABLE: "true", __GL_SHADER_DISK_CACHE: "0"]
+    env = for {variable, value} <- env, do: {Atom.to_string(variable), value}
+    arguments = ["run", "--no-compile", __ENV__.file, "--row", name | options]
+    {_, status} = System.cmd("mix", arguments, env: env, into: IO.stream())
+    File.rm_rf!(cache)
+    if status != 0, do: IO.puts("| #{name} | failed | | | | |")
+  end
+
+  defp rows(sizes, donated?) do
+    {lstm, unet} = {sizes.lstm, sizes.unet}
+    {side, images} = {elem(sizes.images, 1), fn -> images(sizes.images) end}
+    classes = [architecture: :for_image_classification, num_labels: 2]
+    language = [architecture: :for_causal_language_modeling]
+    x = fn {n, length} -> "#{n} x #{length}" end
+
+    models = [
+      {"BERT base, #{x.(sizes.sentences)}", Text.Bert,
+       [architecture: :for_sequence_classification, num_labels: 2] ++ sizes.bert,
+       fn -> words(sizes.sentences, sizes.bert[:vocab_size]) end},
+      {"ResNet-50, #{x.(sizes.images)}", Vision.ResNet, classes ++ sizes.resnet, images},
+      {"GPT-2, #{x.(sizes.texts)}", Text.Gpt2, language ++ sizes.gpt2,
+       fn -> words(sizes.texts, sizes.gpt2[:vocab_size]) end},
+      {"ViT base, #{x.(sizes.images)}", Vision.Vit, [image_size: side] ++ classes ++ sizes.vit, images},
+      {"Llama 100M, #{x.(sizes.long_texts)}", Text.Llama, language ++ sizes.llama,
+       fn -> words(sizes.long_texts, sizes.llama[:vocab_size]) end},
+      # Nx 0.13 gets gradients of `while` wrong, which :dynamic has, so that :static is what one trains with.
+      {"LSTM 2 x #{lstm.units}, #{x.(lstm.texts)}", :lstm, [unroll: :static] ++ Map.to_list(lstm),
+       fn -> words(lstm.texts, lstm.words) end},
+      {"LSTM 2 x #{lstm.units}, #{x.(lstm.texts)}, in a while", :lstm, [unroll: :dynamic] ++ Map.to_list(lstm),
+       fn -> words(lstm.texts, lstm.words) end},
+      {"U-Net, #{x.(unet.images)}", :unet, Map.to_list(unet), fn -> images(unet.images) end}
+    ]
+
+    for {name, module, options, inputs} <- models, kind <- @kinds do
+      name = "#{name}, #{kind}#{if donated?, do: ", donated"}"
+      {name, module, options, inputs, kind, donated?}
+    end
+  end
+
+  defp row(name, module, options, inputs, kind, donated?) do
+    Nx.default_backend(VulkanoBackend)
+    Nx.Defn.default_options(compiler: Nx.Vulkan)
+    {init, step} = step(module, options, kind)
+    {inputs, labels} = data = with inputs <- inputs.(), do: {inputs, labels(module, options, inputs)}
+    state = init.({inputs, labels}, Axon.ModelState.empty())
+    # The state and nothing else is there.
+    :erlang.garbage_collect()
+    wait(state.loss)
+    before = NativeV.device_stats()
+
+    step = fn state -> step.(data, if(donated?, do: Nx.donatable(state), else: state)) end
+    {first_us, state} = :timer.tc(fn -> tap(step.(state), &wait(&1.loss)) end)
+    state = run(state, step, @warm_up)
+    {once_us, state} = :timer.tc(fn -> run(state, step, 1) end)
+    steps = @batch_us |> div(max(once_us, 1)) |> max(1) |> min(200)
+    dispatches = NativeV.device_stats().dispatches
+
+    {times, state} =
+      Enum.map_reduce(1..@batches, state, fn _, state ->
+        {us, state} = :timer.tc(fn -> run(state, step, steps) end)
+        {us / steps, state}
+      end)
+
+    stats = NativeV.device_stats()
+    loss = Nx.to_number(state.loss)
+    if not is_number(loss), do: raise("the loss of #{name} is #{inspect(loss)}")
+    # Where no step takes more than making the first state did, the peak is below that.
+    peak = "#{if stats.peak_bytes == before.peak_bytes, do: "< "}#{gigabytes(stats.peak_bytes)}"
+    dispatches = (stats.dispatches - dispatches) / (steps * @batches)
+    a_step = times |> Enum.sort() |> Enum.at(div(@batches, 2))
+    columns = [parameters(state), time(first_us), time(a_step), peak, number(dispatches, 1)]
+    IO.puts("| #{name} | #{Enum.join(columns, " | ")} |")
+  end
+
+  defp run(state, step, steps), do: 1..steps |> Enum.reduce(state, fn _, s -> step.(s) end) |> tap(&wait(&1.loss))
+
+  defp wait(tensor), do: Nx.to_binary(tensor)
+
+  ## The step
+
+  # Parameters are f32 whatever the type.
+  defp step(module, options, kind) do
+    compute = if kind == "f32", do: {:f, 32}, else: {:bf, 16}
+    narrow? = kind == "bf16, narrow gradients"
+    output = if narrow?, do: compute, else: {:f, 32}
+    policy = Axon.MixedPrecision.create_policy(params: {:f, 32}, compute: compute, output: output)
+    model = module |> model(options) |> Axon.MixedPrecision.apply_policy(policy)
+    model = if narrow?, do: Axon.nx(model, &widen/1), else: model
+    loss = &Axon.Losses.categorical_cross_entropy(&1, &2, from_logits: true, reduction: :mean, sparse: true)
+    {init, step} = Axon.Loop.train_step(model, loss, Polaris.Optimizers.adam(learning_rate: 1.0e-5))
+    {init, Nx.Defn.jit(step)}
+  end
+
+  # As in guides/mixed_precision.md: the gradient goes on in the type of `x`.
+  defp widen(x), do: Nx.Defn.Kernel.custom_grad(Nx.as_type(x, :f32), [x], fn g -> [Nx.as_type(g, x.type)] end)
+
+  defp model(:lstm, options) do
+    Enum.reduce(1..2, Axon.embedding(Axon.input("input_ids"), options[:words], options[:units]), fn _, x ->
+      {x, _} = x |> Axon.dropout(rate: 0.5) |> Axon.lstm(options[:units], unroll: options[:unroll])
+      x
+    end)
+    |> Axon.dropout(rate: 0.5)
+    |> Axon.dense(options[:words])
+    |> rows()
+  end
+
+  defp model(:unet, options) do
+    {filters, [deepest]} = Enum.split(options[:filters], -1)
+
+    {x, skipped} =
+      Enum.reduce(filters, {Axon.input("pixel_values"), []}, fn n, {x, skipped} ->
+        x = convolutions(x, n)
+        {Axon.max_pool(x, kernel_size: 2), [{x, n} | skipped]}
+      end)
+
+    Enum.reduce(skipped, convolutions(x, deepest), fn {skip, n}, x ->
+      up = Axon.conv_transpose(x, n, kernel_size: 2, strides: 2)
+      convolutions(Axon.concatenate(skip, up), n)
+    end)
+    |> Axon.conv(2, kernel_size: 1)
+    |> rows()
+  end
+
+  defp model(module, options) do
+    module |> struct(options) |> Bumblebee.build_model() |> Axon.nx(& &1.logits) |> rows()
+  end
+
+  defp convolutions(x, n) do
+    Enum.reduce(1..2, x, fn _, x ->
+      x |> Axon.conv(n, kernel_size: 3, padding: :same, use_bias: false) |> Axon.batch_norm() |> Axon.relu()
+    end)
+  end
+
+  # A row of logits for each label.
+  defp rows(model), do: Axon.nx(model, &Nx.reshape(&1, {:auto, Nx.axis_size(&1, -1)}))
+
+  ## The data
+
+  # Classes of images, texts and pixels, or the words of a text, each from those up to it.
+  defp labels(module, options, inputs) do
+    [given] = for {name, tensor} <- inputs, name != "attention_mask", do: tensor
+
+    cond do
+      module == :lstm or options[:architecture] == :for_causal_language_modeling -> Nx.reshape(given, {:auto, 1})
+      module == :unet -> given |> Nx.sum(axes: [-1]) |> Nx.greater(0) |> Nx.as_type(:s32) |> Nx.reshape({:auto, 1})
+      true -> Nx.remainder(Nx.iota({Nx.axis_size(given, 0), 1}), 2)
+    end
+  end
+
+  defp words(shape, vocabulary) do
+    ids = Nx.remainder(Nx.multiply(Nx.iota(shape), 7919), vocabulary || 30_000)
+    %{"input_ids" => ids, "attention_mask" => Nx.broadcast(1, shape)}
+  end
+
+  defp images({n, side}) do
+    {pixels, _} = Nx.Random.uniform(Nx.Random.key(42), -1.0, 1.0, shape: {n, side, side, 3})
+    %{"pixel_values" => pixels}
+  end
+
+  defp parameters(state) do
+    parameters = Axon.ModelState.trainable_parameters(state.model_state)
+    number(Nx.Defn.Composite.reduce(parameters, 0, &(Nx.size(&1) + &2)) / 1.0e6, 1)
+  end
+
+  defp time(us), do: "#{number(us / 1000, 1)} ms"
+  defp gigabytes(bytes), do: number(bytes / 1.0e9, 3)
+  defp number(number, decimals), do: :erlang.float_to_binary(number / 1, decimals: decimals)
+end
+
+Training.main(System.argv())
