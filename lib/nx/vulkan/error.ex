@@ -32,6 +32,7 @@ defmodule Nx.Vulkan.Error do
     * `:no_convergence` - an iteration did not settle
     * `:vulkan` - a Vulkan call failed
     * `:io` - a file could not be read or written
+    * `:nan`, `:infinity` - a result has some, and the option `:raise_on` of `Nx.Vulkan.Compiler` asks for an error
   """
   @type kind ::
           :no_device
@@ -48,6 +49,8 @@ defmodule Nx.Vulkan.Error do
           | :no_convergence
           | :vulkan
           | :io
+          | :nan
+          | :infinity
 
   @type t :: %__MODULE__{kind: kind, op: atom | nil, message: String.t(), details: map}
 

@@ -35,7 +35,9 @@ defmodule Nx.Vulkan.Compiler.Arguments do
 
   defp released?(reference), do: match?({:error, :released, _, _, _}, NativeV.tensor_info(reference))
 
-  defp leaves(templates) do
+  @doc "The tensors of arguments, in the order of Nx, as maps of `:argument`, `:path`, `:type` and `:shape`."
+  @spec leaves([T.t() | Nx.Container.t()]) :: [map]
+  def leaves(templates) do
     for {template, argument} <- Enum.with_index(templates, 1), leaf <- leaves_of(template) do
       Map.put(leaf, :argument, argument)
     end
@@ -60,7 +62,9 @@ defmodule Nx.Vulkan.Compiler.Arguments do
 
   defp places(_other, _path), do: []
 
-  defp describe(%{argument: argument, path: path, type: type, shape: shape}) do
+  @doc "Such a tensor in words."
+  @spec describe(map) :: String.t()
+  def describe(%{argument: argument, path: path, type: type, shape: shape}) do
     keys = if path != [], do: " at #{Enum.map_join(path, ", ", &inspect/1)}"
     sizes = for size <- Tuple.to_list(shape), do: "[#{size}]"
     "argument #{argument}#{keys} (#{Nx.Type.to_string(type)}#{sizes})"

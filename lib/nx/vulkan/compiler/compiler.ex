@@ -20,6 +20,9 @@ defmodule Nx.Vulkan.Compiler do
       for each element. It is one for the VM, by `config :nx_vulkan, precision: :high` or `NX_VULKAN_PRECISION=high`
       before it starts; an `ArgumentError` says that this VM computes with another
 
+    * `:raise_on` - `:nan` raises `Nx.Vulkan.Error` where a result has NaN, and names the op with which it begins;
+      `:infinity` likewise, a list of both either of them. See below
+
   Other options are left alone, as EXLA and the evaluator do: libraries pass theirs through, as Axon does with `:mode`.
 
   ## What differs from eager ops
@@ -43,6 +46,22 @@ defmodule Nx.Vulkan.Compiler do
   training step with donated parameters takes no second copy of them. That memory goes back to the pool where another
   tensor shares it, such as a reshape of the tensor, or no result fits.
 
+  ## NaN and infinities
+
+  Under `raise_on: :nan` each call looks whether its results have NaN. Where they have, it runs the function once more,
+  op by op, and raises `Nx.Vulkan.Error` of the kind `:nan`. The error says with which op the NaN begins (its operands
+  have none), with types and shapes, in which branch or iteration that is, and which argument was used last before it,
+  such as the parameters of a layer. NaN that is masked on its way to the results is none. NaN of an argument is told as
+  such.
+
+      Nx.Defn.jit(&Nx.sum(Nx.log(&1)), compiler: Nx.Vulkan, raise_on: :nan).(Nx.tensor([1.0, -1.0]))
+      ** (Nx.Vulkan.Error) log: the NaN in the results begins here, in the result f32[2] of the operand f32[2], which
+      has none; the argument used last before is argument 1 (f32[2]), ...
+
+  Results are those of a call without the option, to the bit. A call reads all of them once more and waits for the
+  device; the search, once, compiles and runs each op alone. Donated tensors are kept until the results were looked at,
+  so results don't get their memory. `Nx.runtime_call` calls its function again in a search; hooks are not called again.
+
   ## Configuration
 
     * `config :nx_vulkan, compiler_cache_entries: 4096` - how many compiled functions are kept
@@ -61,7 +80,7 @@ defmodule Nx.Vulkan.Compiler do
 
   alias Nx.Defn.Composite
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.Compiler.{Arguments, Cache, Key, Lowering, Recompilation, Steps}
+  alias Nx.Vulkan.Compiler.{Arguments, Cache, Key, Lowering, Origin, Recompilation, Steps}
   alias Nx.Vulkan.Compiler.Lowering.{Plan, Widening}
   alias Nx.Vulkan.{NativeV, Telemetry}
   alias Nx.Vulkan.VulkanoBackend, as: B
@@ -73,8 +92,10 @@ defmodule Nx.Vulkan.Compiler do
     # What a call needs: the executable, or a plan of several steps with the `slots` of its inputs. `kept` says of every
     # argument whether it is used, or is nil where all are. `constants` are references that follow the arguments. The
     # templates of those, which only errors need, are `arguments`, as a binary, which is not copied out of the cache at
-    # every call.
-    defstruct [:name, :executable, :plan, :slots, :kept, :constants, :arguments, :template]
+    # every call. So is the scope in `check`, which is there where a call is to raise on NaN or infinities, with the kinds
+    # and the executable that looks for them, the results that this reads, the numbers of the scope's inputs that a call
+    # has, and which of these the caller has donated.
+    defstruct [:name, :executable, :plan, :slots, :kept, :constants, :arguments, :template, :check]
   end
 
   @impl true
@@ -284,15 +305,24 @@ defmodule Nx.Vulkan.Compiler do
   ## Finding what was compiled
 
   # `Nx.Defn` gives the hooks where nobody gave an option.
-  defp entry(key, vars, fun, opts) when opts == [] or opts == [hooks: %{}], do: {cached(key, vars, fun, []), %{}}
+  defp entry(key, vars, fun, opts) when opts == [] or opts == [hooks: %{}], do: {cached(key, vars, fun, [], []), %{}}
 
   defp entry(key, vars, fun, opts) do
     hooks = hooks(opts)
     max_concurrency(opts)
     check_precision(opts)
     names = Map.keys(hooks)
+    kinds = raise_on(opts)
     cache? = option(opts, :cache, true, &is_boolean/1, "a boolean")
-    {if(cache?, do: cached(key, vars, fun, names), else: make(key, vars, fun, names)), hooks}
+    {if(cache?, do: cached(key, vars, fun, names, kinds), else: make(key, vars, fun, names, kinds)), hooks}
+  end
+
+  # The kinds of numbers on which a call raises, in one order.
+  defp raise_on(opts) do
+    kinds = [:nan, :infinity]
+    valid? = &(is_list(&1) and &1 -- kinds == [])
+    wanted = option(opts, :raise_on, [], &(&1 in kinds or valid?.(&1)), ":nan, :infinity or a list of them")
+    Enum.filter(kinds, &(&1 in List.wrap(wanted)))
   end
 
   defp max_concurrency(opts), do: option(opts, :max_concurrency, 1, &(is_integer(&1) and &1 > 0), "a positive integer")
@@ -327,15 +357,15 @@ defmodule Nx.Vulkan.Compiler do
     value
   end
 
-  defp cached(key, vars, fun, hooks) do
+  defp cached(key, vars, fun, hooks, kinds) do
     templates = templates(vars)
     {function, large} = Key.of(key)
-    cache_key = {function, templates, hooks}
+    cache_key = {function, templates, hooks, kinds}
 
     with nil <- Cache.get(cache_key, large) do
       Cache.get_or_make(cache_key, large, fn ->
         Recompilation.check(key, templates)
-        make(key, vars, fun, hooks)
+        make(key, vars, fun, hooks, kinds)
       end)
     end
   end
@@ -356,22 +386,27 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Compiling
 
-  defp make(key, vars, fun, hooks) do
+  defp make(key, vars, fun, hooks, kinds) do
     name = name(key)
 
     Telemetry.compile(name, fn ->
-      {plan, constants, leaves, template} = lower(name, vars, fun, hooks)
+      {scope, constants, leaves, template} = scope(name, vars, fun, hooks)
+      plan = Plan.new(scope)
       used = Plan.inputs(plan)
       {arguments, constant_places} = Enum.split_with(used, &(&1 < length(leaves)))
       donated = for i <- arguments, do: leaves |> Enum.at(i) |> donatable?()
       # Callbacks may hand on what they are given.
       donates? = true in donated and match?(%Plan{steps: [{:run, _, _, outputs}], outputs: outputs}, plan)
+      check = check(scope, kinds, used, if(donates?, do: donated, else: []), name)
+      # A search begins with the arguments.
+      donates? = donates? and check == nil
       plan = Plan.map_programs(plan, &executable(&1, name, if(donates?, do: donated, else: [])))
 
       entry = %Entry{
         name: name,
         arguments: vars |> Enum.map(&Nx.to_template/1) |> :erlang.term_to_binary(),
         template: template,
+        check: check,
         kept: if(length(arguments) < length(leaves), do: for(i <- 0..(length(leaves) - 1)//1, do: i in arguments)),
         constants:
           named(name, fn -> for(i <- constant_places, do: B.reference(Enum.at(constants, i - length(leaves)))) end)
@@ -384,9 +419,23 @@ defmodule Nx.Vulkan.Compiler do
     end)
   end
 
+  defp check(_scope, [], _used, _donated, _name), do: nil
+
+  defp check(scope, kinds, used, donated, name) do
+    with {program, read} <- Origin.test(scope.types, kinds) do
+      scope = :erlang.term_to_binary(scope)
+      %{executable: executable(program, name), read: read, kinds: kinds, scope: scope, used: used, donated: donated}
+    end
+  end
+
   @doc false
   # The plan of a function, the tensors that it captured, its flat arguments and the template of its result.
   def lower(name, vars, fun, hooks) do
+    {scope, constants, leaves, template} = scope(name, vars, fun, hooks)
+    {named(name, fn -> Plan.new(scope) end), constants, leaves, template}
+  end
+
+  defp scope(name, vars, fun, hooks) do
     # It may raise whatever the user's code does.
     expr = fun.(vars)
     template = expr |> Nx.to_template() |> Composite.traverse(&Map.replace(&1, :donatable?, false))
@@ -395,7 +444,7 @@ defmodule Nx.Vulkan.Compiler do
 
     named(name, fn ->
       {scope, constants} = Lowering.lower(devectorized, Enum.map(leaves, &Nx.devectorize/1), hooks)
-      {Plan.new(scope), constants, leaves, typed(template, scope.types)}
+      {scope, constants, leaves, typed(template, scope.types)}
     end)
   end
 
@@ -442,10 +491,30 @@ defmodule Nx.Vulkan.Compiler do
     outputs =
       Telemetry.run(name, fn ->
         references = references(args, kept, name)
-        run(entry, if(constants == [], do: references, else: references ++ constants), hooks)
+        inputs = if constants == [], do: references, else: references ++ constants
+        outputs = run(entry, inputs, hooks)
+        if entry.check, do: check!(entry, inputs, outputs)
+        outputs
       end)
 
     result(entry.template, outputs)
+  end
+
+  defp check!(%Entry{name: name, check: check} = entry, inputs, outputs) do
+    named(name, fn ->
+      case Origin.found(check.executable, Enum.map(check.read, &Enum.at(outputs, &1)), check.kinds) do
+        [] ->
+          for {reference, true} <- Enum.zip(inputs, check.donated), do: NativeV.tensor_release(reference)
+
+        [kind | _] ->
+          raise Origin.error(
+                  kind,
+                  :erlang.binary_to_term(check.scope),
+                  Enum.zip(check.used, inputs),
+                  :erlang.binary_to_term(entry.arguments)
+                )
+      end
+    end)
   end
 
   defp references([arg | args], nil, name), do: [reference(arg.(), name) | references(args, nil, name)]

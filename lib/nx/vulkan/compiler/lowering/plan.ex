@@ -174,11 +174,13 @@ defmodule Nx.Vulkan.Compiler.Lowering.Plan do
     items
   end
 
-  defp used({:op, _, _, operands, _}), do: operands
-  defp used({:while, _, _, _, operands, _}), do: operands
-  defp used({:cond, _, _, operands, _}), do: operands
-  defp used({:hook, _, _, operands}), do: operands
-  defp used({:call, _, _, _, _, operands, _}), do: operands
+  @doc "The operands of an item."
+  @spec used(tuple) :: [operand]
+  def used({:op, _, _, operands, _}), do: operands
+  def used({:while, _, _, _, operands, _}), do: operands
+  def used({:cond, _, _, operands, _}), do: operands
+  def used({:hook, _, _, operands}), do: operands
+  def used({:call, _, _, _, _, operands, _}), do: operands
 
   defp given({:hook, _, _, _}), do: []
   defp given(item), do: elem(item, tuple_size(item) - 1)
