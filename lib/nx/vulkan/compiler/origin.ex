@@ -129,7 +129,7 @@ defmodule Nx.Vulkan.Compiler.Origin do
         type = Enum.at(scope.inputs, i)
         value = %__MODULE__{reference: reference, type: type}
         value = if i < arguments, do: %{value | argument: {i, true, elements(type), 0}}, else: value
-        {[{nan?, infinity?}], run} = look([value], run)
+        {[{nan?, infinity?}], run} = look([reference], [type], run)
         origin = {{0, i}, {:input, i, type}}
         {{[:input, i], %{value | nan: if(nan?, do: origin), infinity: if(infinity?, do: origin)}}, run}
       end)
@@ -190,9 +190,7 @@ defmodule Nx.Vulkan.Compiler.Origin do
     plan = %Plan{steps: [{:call, fun, opts, arguments, template, inputs, outputs}], outputs: outputs}
     references = Steps.run(plan, Map.new(Enum.zip(inputs, Enum.map(operands, & &1.reference))), %{})
 
-    {flags, run} =
-      Enum.zip_with(references, types, &%__MODULE__{reference: &1, type: &2}) |> look(run)
-
+    {flags, run} = look(references, types, run)
     values(:runtime_call, operands, operands, references, types, flags, run)
   end
 
@@ -277,54 +275,43 @@ defmodule Nx.Vulkan.Compiler.Origin do
 
   ## Single ops
 
-  # Whether values have NaN, and infinities.
-  defp look(values, run) do
-    {[], flags, run} = one([], Enum.map(values, & &1.type), Enum.map(values, & &1.reference), run)
-    {flags, run}
-  end
-
-  # The results of items whose operands are inputs of these types, and of each whether it has NaN and an infinity;
-  # without items those of the inputs.
+  # The results of items whose operands are inputs of these types, and of each whether it has NaN and an infinity. That
+  # is a Program of its own: in one kernel with the op it would be another kernel for each op, and there are many.
   defp one(items, given, references, run) do
-    types = if items == [], do: given, else: Enum.flat_map(items, &elem(&1, 4))
-    source = if items == [], do: :input, else: :result
-    values = for {type, i} <- Enum.with_index(types), do: {[source, i], type}
-    outputs = if items == [], do: [], else: Enum.map(values, &elem(&1, 0))
-    inexact = Enum.filter(values, fn {_, type} -> inexact?(type) end)
-
-    if outputs == [] and inexact == [] do
-      {[], Enum.map(types, fn _ -> {false, false} end), run}
-    else
-      {{executable, inputs}, run} = executable(items, given, outputs, inexact, run)
-      {results, last} = Enum.split(run(executable, Enum.map(inputs, &Enum.at(references, &1))), length(outputs))
-      flags = if inexact == [], do: [], else: last |> hd() |> flags(2 * length(inexact)) |> Enum.chunk_every(2)
-      flags = inexact |> Enum.zip_with(flags, fn {operand, _}, flags -> {operand, flags} end) |> Map.new()
-
-      told =
-        for {operand, _} <- values do
-          [nan, infinity] = Map.get(flags, operand, [0, 0])
-          {nan != 0, infinity != 0}
-        end
-
-      {results, told, run}
-    end
+    types = Enum.flat_map(items, &elem(&1, 4))
+    outputs = for i <- 0..(length(types) - 1)//1, do: [:result, i]
+    {results, run} = run({items, given}, references, run, fn -> program(given, items, outputs, []) end)
+    {flags, run} = look(results, types, run)
+    {results, flags, run}
   end
 
-  # With the numbers of the inputs that it reads.
-  defp executable(items, given, outputs, inexact, run) do
-    key = {items, given}
+  # Whether values of these types have NaN and an infinity.
+  defp look(references, types, run) do
+    Enum.zip(references, types)
+    |> Enum.map_reduce(run, fn {reference, type}, run ->
+      if inexact?(type) do
+        {[flags], run} =
+          run(type, [reference], run, fn ->
+            program([type], [], [], for({kind, _} <- @tests, do: [{kind, {[:input, 0], type}}]))
+          end)
 
-    case run.executables do
-      %{^key => known} ->
-        {known, run}
+        [nan, infinity] = flags(flags, 2)
+        {{nan != 0, infinity != 0}, run}
+      else
+        {{false, false}, run}
+      end
+    end)
+  end
 
-      _ ->
-        {program, inputs} =
-          program(given, items, outputs, for(value <- inexact, {kind, _} <- @tests, do: [{kind, value}]))
+  # Runs what `program` makes, which is compiled once for a key.
+  defp run(key, references, run, program) do
+    {executable, inputs} =
+      with nil <- run.executables[key] do
+        {program, inputs} = program.()
+        {compile(program), inputs}
+      end
 
-        known = {compile(program), inputs}
-        {known, put_in(run.executables[key], known)}
-    end
+    {run(executable, Enum.map(inputs, &Enum.at(references, &1))), put_in(run.executables[key], {executable, inputs})}
   end
 
   # The Program of items with `outputs`, after which comes a vector of flags, and the inputs that it reads. A flag is a
