@@ -74,8 +74,10 @@ defmodule Training do
     sizes = if "small" in options, do: @small, else: @sizes
     {:ok, info} = NativeV.device_info()
 
+    [nx, axon] = for app <- [:nx, :axon], do: Application.spec(app, :vsn)
+
     IO.puts("""
-    #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, Nx #{Application.spec(:nx, :vsn)}, Axon #{Application.spec(:axon, :vsn)}
+    #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, Nx #{nx}, Axon #{axon}
 
     | | million parameters | first call | a step | peak GB | dispatches a step |
     |---|---:|---:|---:|---:|---:|\

@@ -3,7 +3,7 @@
     python3 bench/peers/training.py [small] [--compile] [--graph] [ROWS ...]
 
 ROWS are parts of the names of the rows to measure, all by default. f32 is true f32, without TF32. bf16 is
-`torch.autocast` with parameters of f32, whose gradients go backwards in bf16 as those of the rows "narrow gradients" do;
+`torch.autocast` with parameters of f32, where gradients go backwards in bf16, as in the rows "narrow gradients";
 convolutions are in the channels-last layout there. Attention is torch's fused one, Adam its fused one, and the LSTM
 cuDNN's. `--compile` compiles forward and backward pass by torch.compile, `--graph` replays a CUDA graph of the whole
 step. `small` takes models and sizes for a CPU, and runs there if there is no GPU.

@@ -30,8 +30,8 @@ defmodule Nx.Vulkan.Conformance.CompilerRaiseOnTest do
       assert %{operands: [[:f32, [2]]], outs: [[:f32, [2]]], within: [], argument: %{argument: 1}} = error.details
 
       assert Exception.message(error) ==
-               "log: the NaN in the results begins here, in the result f32[2] of the operand f32[2], which has none; the " <>
-                 "argument used last before is argument 1 (f32[2]), in #{inspect(__MODULE__)}.logs/1 (nan)"
+               "log: the NaN in the results begins here, in the result f32[2] of the operand f32[2], which has " <>
+                 "none; the argument used last before is argument 1 (f32[2]), in #{inspect(__MODULE__)}.logs/1 (nan)"
     end
 
     test "of zero by zero names the division, not the sum after it" do
