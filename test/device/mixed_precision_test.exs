@@ -178,6 +178,31 @@ defmodule Nx.Vulkan.MixedPrecisionTest do
       end
     end
 
+    test "has products of narrow types alone where gradients are narrow", context do
+      model = fn ->
+        Axon.input("x", shape: {nil, 8})
+        |> Axon.dense(8)
+        |> Axon.layer_norm()
+        |> Axon.dense(8)
+        |> Axon.batch_norm()
+        |> Axon.dense(8)
+      end
+
+      products = fn model ->
+        {init, step} = Axon.Loop.train_step(model, :mean_squared_error, Polaris.Optimizers.sgd(learning_rate: 0.1))
+        data = {Nx.iota({4, 8}, type: :f32), Nx.iota({4, 8}, type: :f32)}
+        state = init.(data, Axon.ModelState.empty())
+        {%{steps: [{:run, [inputs, ops, _], _, _}]}, _, _, _} = Nx.Vulkan.Compiler.lower_for(step, [data, state], %{})
+        values = %{input: inputs, result: Enum.flat_map(ops, &List.last/1)}
+        type = fn [place, i] -> values[place] |> Enum.at(i) |> hd() end
+        for [:dot, _, operands, _] <- ops, do: Enum.map(operands, type)
+      end
+
+      assert Enum.frequencies(products.(model.())) == %{[:f32, :f32] => 8}
+      assert Enum.frequencies(products.(context.narrow.(model.(), {:bf, 16}))) == %{[:bf16, :bf16] => 8}
+      assert %{[:bf16, :bf16] => 3} = Enum.frequencies(products.(context.mixed.(model.(), {:bf, 16})))
+    end
+
     test "lowers the scale until gradients are finite", context do
       exact = train_reader(context, & &1, :identity)
       narrow = &context.narrow.(&1, {:f, 16})
