@@ -1,9 +1,10 @@
 # Measures training steps of whole models: Axon's step with Adam, in f32 and bf16. Prints a Markdown table.
 #
-#     MIX_ENV=test BUMBLEBEE=/path/to/bumblebee mix run bench/training.exs [small] [donated] [ROWS ...]
+#     MIX_ENV=test BUMBLEBEE=/path/to/bumblebee mix run bench/training.exs [small] [donated] [long] [ROWS ...]
 #
 # ROWS are parts of the names of the rows to measure, all by default; `small` takes models and sizes for a CPU device;
-# `donated` gives the memory of a step's state to the next, as torch does, where Axon's loop keeps both.
+# `donated` gives the memory of a step's state to the next, as torch does, where Axon's loop keeps both. `long` takes
+# 10,000 steps, and prints what is in use and how many kernels there are after 50 of them and after all.
 # Each row runs in a VM of its own, with the caches of kernels empty, so that its first call and its peak are its own.
 # bench/peers/training.py measures the same with torch and transformers.
 
@@ -57,6 +58,9 @@ defmodule Training do
     images: {2, 32}
   }
 
+  @columns ["million parameters", "first call", "a step", "peak GB", "dispatches a step"]
+  @long_columns ["a step", "GB in use after 50 steps", "after 10,000", "kernels after 50 steps", "after 10,000"]
+
   # After the first step and these the pool has what steps in flight need.
   @warm_up 3
   @batches 5
@@ -64,23 +68,30 @@ defmodule Training do
 
   def main(["--row", name | options]) do
     sizes = if "small" in options, do: @small, else: @sizes
-    {_, module, options, inputs, kind, donated?} = sizes |> rows("donated" in options) |> List.keyfind(name, 0)
+    {_, module, config, inputs, kind, donated?} = sizes |> rows("donated" in options) |> List.keyfind(name, 0)
     if module not in [:lstm, :unet], do: Bumblebee.compile(~w(text/bert text/llama text/gpt2 vision/resnet vision/vit))
-    row(name, module, options, inputs, kind, donated?)
+    Nx.default_backend(VulkanoBackend)
+    Nx.Defn.default_options(compiler: Nx.Vulkan)
+    {init, step} = step(module, config, kind)
+    data = with inputs <- inputs.(), do: {inputs, labels(module, config, inputs)}
+    state = init.(data, Axon.ModelState.empty())
+    step = fn state -> step.(data, if(donated?, do: Nx.donatable(state), else: state)) end
+    columns = if "long" in options, do: long(state, step), else: row(state, step)
+    IO.puts("| #{name} | #{Enum.join(columns, " | ")} |")
   end
 
   def main(arguments) do
-    {options, wanted} = Enum.split_with(arguments, &(&1 in ["small", "donated"]))
+    {options, wanted} = Enum.split_with(arguments, &(&1 in ["small", "donated", "long"]))
     sizes = if "small" in options, do: @small, else: @sizes
     {:ok, info} = NativeV.device_info()
-
+    columns = if "long" in options, do: @long_columns, else: @columns
     [nx, axon] = for app <- [:nx, :axon], do: Application.spec(app, :vsn)
 
     IO.puts("""
     #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, Nx #{nx}, Axon #{axon}
 
-    | | million parameters | first call | a step | peak GB | dispatches a step |
-    |---|---:|---:|---:|---:|---:|\
+    | #{Enum.map_join(columns, &" | #{&1}")} |
+    |---|#{Enum.map_join(columns, fn _ -> "---:|" end)}\
     """)
 
     for {name, _, _, _, _, _} <- rows(sizes, "donated" in options),
@@ -131,18 +142,11 @@ defmodule Training do
     end
   end
 
-  defp row(name, module, options, inputs, kind, donated?) do
-    Nx.default_backend(VulkanoBackend)
-    Nx.Defn.default_options(compiler: Nx.Vulkan)
-    {init, step} = step(module, options, kind)
-    {inputs, labels} = data = with inputs <- inputs.(), do: {inputs, labels(module, options, inputs)}
-    state = init.({inputs, labels}, Axon.ModelState.empty())
-    # The state and nothing else is there.
+  defp row(state, step) do
+    # What making the state left behind is no part of a step.
     :erlang.garbage_collect()
     wait(state.loss)
     before = NativeV.device_stats()
-
-    step = fn state -> step.(data, if(donated?, do: Nx.donatable(state), else: state)) end
     {first_us, state} = :timer.tc(fn -> tap(step.(state), &wait(&1.loss)) end)
     state = run(state, step, @warm_up)
     {once_us, state} = :timer.tc(fn -> run(state, step, 1) end)
@@ -156,14 +160,36 @@ defmodule Training do
       end)
 
     stats = NativeV.device_stats()
-    loss = Nx.to_number(state.loss)
-    if not is_number(loss), do: raise("the loss of #{name} is #{inspect(loss)}")
+    sound!(state)
     # Where no step takes more than making the first state did, the peak is below that.
     peak = "#{if stats.peak_bytes == before.peak_bytes, do: "< "}#{gigabytes(stats.peak_bytes)}"
     dispatches = (stats.dispatches - dispatches) / (steps * @batches)
     a_step = times |> Enum.sort() |> Enum.at(div(@batches, 2))
-    columns = [parameters(state), time(first_us), time(a_step), peak, number(dispatches, 1)]
-    IO.puts("| #{name} | #{Enum.join(columns, " | ")} |")
+    [parameters(state), time(first_us), time(a_step), peak, number(dispatches, 1)]
+  end
+
+  # The loss is read at every fiftieth step, as Axon's loop prints it.
+  defp long(state, step) do
+    counted = fn state ->
+      :erlang.garbage_collect()
+      wait(state.loss)
+      # The BEAM ends resources some time after the collection.
+      Process.sleep(500)
+      NativeV.device_stats()
+    end
+
+    state = run(state, step, 50)
+    early = counted.(state)
+    {us, state} = :timer.tc(fn -> Enum.reduce(1..199, state, fn _, state -> run(state, step, 50) end) end)
+    late = counted.(state)
+    sound!(state)
+    in_use = Enum.map([early, late], &gigabytes(&1.in_use_bytes))
+    [time(us / (199 * 50))] ++ in_use ++ Enum.map([early, late], & &1.pipelines)
+  end
+
+  defp sound!(state) do
+    loss = Nx.to_number(state.loss)
+    if not is_number(loss), do: raise("the loss is #{inspect(loss)}")
   end
 
   defp run(state, step, steps), do: 1..steps |> Enum.reduce(state, fn _, s -> step.(s) end) |> tap(&wait(&1.loss))
