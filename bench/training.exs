@@ -128,7 +128,7 @@ defmodule Training do
       {"ViT base, #{x.(sizes.images)}", Vision.Vit, [image_size: side] ++ classes ++ sizes.vit, images},
       {"Llama 100M, #{x.(sizes.long_texts)}", Text.Llama, language ++ sizes.llama,
        fn -> words(sizes.long_texts, sizes.llama[:vocab_size]) end},
-      # Nx 0.13 gets gradients of `while` wrong, which :dynamic has, so that :static is what one trains with.
+      # :dynamic is a `while`: Nx 0.13.0 and 0.13.1 get its gradients wrong, later ones take n^2 steps for them.
       {"LSTM 2 x #{lstm.units}, #{x.(lstm.texts)}", :lstm, [unroll: :static] ++ Map.to_list(lstm),
        fn -> words(lstm.texts, lstm.words) end},
       {"LSTM 2 x #{lstm.units}, #{x.(lstm.texts)}, in a while", :lstm, [unroll: :dynamic] ++ Map.to_list(lstm),
