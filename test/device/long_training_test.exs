@@ -21,8 +21,7 @@ defmodule Nx.Vulkan.LongTrainingTest do
   setup_all do
     # The code of the guide.
     for module <- [Accumulate, Checkpoint] do
-      [code] = Regex.run(~r/^defmodule #{inspect(module)} do$.*?^end$/ms, File.read!(@guide))
-      Code.eval_string(code, [], file: @guide)
+      Code.eval_string(guided(module), [], file: @guide)
       on_exit(fn -> {:code.purge(module), :code.delete(module)} end)
     end
 
@@ -33,6 +32,11 @@ defmodule Nx.Vulkan.LongTrainingTest do
     Nx.default_backend(VulkanoBackend)
     Nx.Defn.default_options(compiler: Nx.Vulkan)
     :ok
+  end
+
+  defp guided(module) do
+    [code] = Regex.run(~r/^defmodule #{inspect(module)} do$.*?^end$/ms, File.read!(@guide))
+    code
   end
 
   # Dropout draws from a key in the state; a norm keeps means.
@@ -169,6 +173,54 @@ defmodule Nx.Vulkan.LongTrainingTest do
       # Dropout and the norm took part.
       names = for {name, _, _} <- bits(expected), do: List.last(name)
       assert "key" in names and "mean" in names
+    end
+
+    # Both VMs run this.
+    @training """
+    Nx.default_backend(Nx.Vulkan.VulkanoBackend)
+    Nx.Defn.default_options(compiler: Nx.Vulkan)
+
+    model =
+      Axon.input("x", shape: {nil, 6})
+      |> Axon.dense(16, activation: :tanh)
+      |> Axon.dropout(rate: 0.5, seed: 3)
+      |> Axon.dense(1)
+
+    data = for i <- 1..5, do: {Nx.sin(Nx.add(Nx.iota({4, 6}), i)), Nx.cos(Nx.add(Nx.iota({4, 1}), i))}
+    optimizer = Polaris.Optimizers.adam(learning_rate: Polaris.Schedules.cosine_decay(0.01, decay_steps: 20))
+
+    loop =
+      model
+      |> Axon.Loop.trainer(:mean_squared_error, optimizer, log: 0, seed: 7)
+      |> Axon.Loop.early_stop("loss", mode: :min, patience: 9)
+
+    run = fn loop, epochs ->
+      Axon.Loop.run(%{loop | output_transform: & &1.step_state}, data, Axon.ModelState.empty(), epochs: epochs)
+    end
+    """
+
+    test "in another VM", %{tmp_dir: folder} do
+      [path, result] = for name <- ["checkpoint", "result"], do: Path.join(folder, name)
+      {_, bindings} = Code.eval_string(@training)
+      expected = bindings[:run].(bindings[:loop], 4)
+      bindings[:loop] |> Checkpoint.save(path) |> bindings[:run].(2)
+
+      elixir("""
+      {:ok, _} = Application.ensure_all_started(:nx_vulkan)
+      #{guided(Checkpoint)}
+      #{@training}
+      state = loop |> Checkpoint.resume(#{inspect(path)}) |> run.(2)
+      File.write!(#{inspect(result)}, Nx.serialize(state))
+      """)
+
+      assert differing(result |> File.read!() |> Nx.deserialize(), expected) == []
+    end
+
+    defp elixir(code) do
+      paths = Path.wildcard("#{Mix.Project.build_path()}/lib/*/ebin")
+      arguments = Enum.flat_map(paths, &["-pa", &1]) ++ ["-e", code]
+      {output, status} = System.cmd("elixir", arguments, stderr_to_stdout: true)
+      assert status == 0, output
     end
 
     test "amid an epoch, by Axon's checkpoints", %{tmp_dir: folder} do
