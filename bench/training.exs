@@ -205,14 +205,27 @@ defmodule Training do
     output = if narrow?, do: compute, else: {:f, 32}
     policy = Axon.MixedPrecision.create_policy(params: {:f, 32}, compute: compute, output: output)
     model = module |> model(options) |> Axon.MixedPrecision.apply_policy(policy)
-    model = if narrow?, do: Axon.nx(model, &widen/1), else: model
+    model = if narrow?, do: model |> narrow_gradients() |> Axon.nx(&widen/1), else: model
     loss = &Axon.Losses.categorical_cross_entropy(&1, &2, from_logits: true, reduction: :mean, sparse: true)
     {init, step} = Axon.Loop.train_step(model, loss, Polaris.Optimizers.adam(learning_rate: 1.0e-5))
     {init, Nx.Defn.jit(step)}
   end
 
-  # As in guides/mixed_precision.md: the gradient goes on in the type of `x`.
+  # As in guides/mixed_precision.md: gradients go on in the types of the layers' results.
   defp widen(x), do: Nx.Defn.Kernel.custom_grad(Nx.as_type(x, :f32), [x], fn g -> [Nx.as_type(g, x.type)] end)
+
+  defp narrow(%Nx.Tensor{type: {:bf, 16}} = x),
+    do: Nx.Defn.Kernel.custom_grad(x, [x], fn g -> [Nx.as_type(g, x.type)] end)
+
+  defp narrow(x), do: x
+
+  defp narrow_gradients(model) do
+    Axon.rewrite_nodes(model, fn
+      %{parent: []} -> :skip
+      %{op_name: name} when name in [:container, :optional] -> :skip
+      _ -> fn [x | _], result -> Axon.layer(fn result, _, _ -> narrow(result) end, [result, x]) end
+    end)
+  end
 
   defp model(:lstm, options) do
     Enum.reduce(1..2, Axon.embedding(Axon.input("input_ids"), options[:words], options[:units]), fn _, x ->

@@ -184,6 +184,7 @@ defmodule Nx.Vulkan.MixedPrecisionTest do
         |> Axon.dense(8)
         |> Axon.layer_norm()
         |> Axon.dense(8)
+        |> Axon.dropout(rate: 0.1)
         |> Axon.batch_norm()
         |> Axon.dense(8)
       end

@@ -58,6 +58,8 @@ pub(super) struct Buffers<'a, F> {
     pub commands: &'a [Command],
     pub sizes: &'a [u64],
     pub role: &'a F,
+    /// Results of so many bytes are made as late as their operands are there anyway.
+    pub late_bytes: u64,
 }
 
 /// The levels that need a buffer.
@@ -110,7 +112,7 @@ impl Shared {
 }
 
 impl<F: Fn(u32) -> Role> Buffers<'_, F> {
-    fn size(&self, id: u32) -> u64 {
+    pub(super) fn size(&self, id: u32) -> u64 {
         self.sizes.get(id as usize).copied().unwrap_or(0)
     }
 
@@ -118,7 +120,7 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         self.size(id).max(1).next_multiple_of(ALIGN_BYTES)
     }
 
-    fn is(&self, id: u32, role: Role) -> bool {
+    pub(super) fn is(&self, id: u32, role: Role) -> bool {
         (self.role)(id) == role
     }
 

@@ -42,8 +42,13 @@ pub(super) fn schedule(
     enough_bytes: u64,
     short: Short,
 ) -> Schedule {
-    let batch = Buffers { commands: &commands, sizes, role: &role };
-    let mut order = by_level(&commands, short);
+    let mut batch = Buffers { commands: &commands, sizes, role: &role, late_bytes: u64::MAX };
+    let mut order = batch.by_level(0..commands.len(), short);
+    let most = batch.live_bytes(&order).into_iter().max().unwrap_or(0);
+    if most / LATE >= LITTLE_BYTES {
+        batch.late_bytes = most / LATE;
+        order = batch.by_level(0..commands.len(), short);
+    }
     let mut places = batch.lay_out(&order);
     if places.arena_bytes > enough_bytes {
         (order, places) = batch.narrowed(order, places, enough_bytes, short);
@@ -55,10 +60,18 @@ pub(super) fn schedule(
     Schedule { commands, barriers, places, held }
 }
 
+/// The part of what a batch holds at most from which results are worth making them late: a level whose commands wait for a small one takes
+/// longer. On an H100 steps of training hold as much as where all are late within a tenth, and take as long as where none is.
+const LATE: u64 = 256;
+
+/// Bytes up to which no result is.
+const LITTLE_BYTES: u64 = 1 << 20;
+
 /// Commands that don't depend on each other side by side, so that one barrier serves many: in the order of how many commands lie
-/// between them and the batch's inputs. What depends on nothing waits until shortly before it is needed. Of short ones side by side, what
-/// most commands wait for one after the other comes first: an H200 takes 0.2 us to begin each.
-fn by_level(commands: &[Command], short: Short) -> Order {
+/// between them and the batch's inputs. What depends on nothing waits until shortly before it is needed, and so does what is `late`, which is
+/// asked of a command, the last level before it is needed, and the levels of all. Of short ones side by side, what most commands wait for one
+/// after the other comes first: an H200 takes 0.2 us to begin each.
+fn by_level(commands: &[Command], short: Short, late: impl Fn(usize, usize, &[usize]) -> bool) -> Order {
     #[derive(Default, Clone)]
     struct Use {
         /// What wrote it last: one command, or several that write parts.
@@ -99,8 +112,10 @@ fn by_level(commands: &[Command], short: Short) -> Order {
     }
     let mut needed = vec![usize::MAX; commands.len()];
     for i in (0..commands.len()).rev() {
-        if before[i].is_empty() && needed[i] != usize::MAX {
-            level[i] = needed[i].saturating_sub(1);
+        let latest = needed[i].saturating_sub(1);
+        let can_wait = needed[i] != usize::MAX && latest > level[i];
+        if can_wait && (before[i].is_empty() || late(i, latest, &level)) {
+            level[i] = latest;
         }
         for &earlier in &before[i] {
             needed[earlier] = needed[earlier].min(level[i]);
@@ -157,6 +172,34 @@ impl Size {
 }
 
 impl<F: Fn(u32) -> Role> Buffers<'_, F> {
+    /// A part of the batch sorted by level.
+    fn by_level(&self, part: Range<usize>, short: Short) -> Order {
+        let commands = &self.commands[part];
+        let mut readers: HashMap<u32, Vec<usize>> = HashMap::new();
+        for (i, command) in commands.iter().enumerate() {
+            virtual_ids(&command.reads).for_each(|id| readers.entry(id).or_default().push(i));
+        }
+        // What is made of tensors that others read as late, or that are there anyway, had better not be there before: bytes times levels.
+        let late = |i: usize, latest: usize, level: &[usize]| {
+            let command = &commands[i];
+            let is_own = |place: &Place| place.id().is_some_and(|id| self.is(id, Role::Intermediate));
+            let bytes: u64 = virtual_ids(&command.writes).map(|id| self.size(id)).sum();
+            let has_twin = command.waits != Waits::All || commands.get(i + 1).is_some_and(|c| c.waits == Waits::Beside);
+            let longer = |id: u32| {
+                let others = readers.get(&id).into_iter().flatten().filter(|&&other| other != i);
+                let last = others.map(|&other| level[other]).max().unwrap_or(0).max(level[i]);
+                let is_own = self.is(id, Role::Intermediate);
+                if is_own { u128::from(self.size(id)) * latest.saturating_sub(last) as u128 } else { 0 }
+            };
+            let saved = u128::from(bytes) * (latest - level[i]) as u128;
+            bytes >= self.late_bytes
+                && !has_twin
+                && command.writes.iter().all(is_own)
+                && 2 * virtual_ids(&command.reads).map(longer).sum::<u128>() <= saved
+        };
+        by_level(commands, short, late)
+    }
+
     /// Parts of the batch one after the other, each of which is sorted by level on its own, and the first level of each.
     fn in_parts(&self, parts: &[Range<usize>], short: Short) -> (Order, Vec<usize>) {
         let mut order = Order::with_capacity(self.commands.len());
@@ -164,7 +207,7 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         for part in parts {
             let first = order.last().map_or(0, |(level, _)| level + 1);
             firsts.push(first);
-            let sorted = by_level(&self.commands[part.clone()], short);
+            let sorted = self.by_level(part.clone(), short);
             order.extend(sorted.into_iter().map(|(level, i)| (first + level, part.start + i)));
         }
         (order, firsts)
@@ -255,7 +298,7 @@ fn barriers(commands: &[Command], sizes: &[u64], places: &Places) -> Vec<bool> {
 impl Schedule {
     /// Whether the commands lie in the order of their levels, all as one part.
     pub fn is_by_level(&self, short: Short) -> bool {
-        by_level(&self.commands, short).iter().map(|&(_, i)| i).eq(0..self.commands.len())
+        by_level(&self.commands, short, |_, _, _| false).iter().map(|&(_, i)| i).eq(0..self.commands.len())
     }
 }
 
@@ -302,6 +345,36 @@ mod tests {
         };
         assert_eq!(order(1000), [1, 3, 2, 4, 5]);
         assert_eq!(order(SHORT.flops), [1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn what_is_large_is_made_when_it_is_needed() {
+        // Of the input 0 and the word 1 the large 2, which the last reads; 3 to 6 one after the other; 7 of 3, which nothing else reads.
+        let large = 512 << 20;
+        let commands = |size_bytes: u64| {
+            let commands = vec![
+                command(&[], 1, Waits::All),
+                command(&[0, 1], 2, Waits::All),
+                command(&[0], 3, Waits::All),
+                command(&[0], 4, Waits::All),
+                command(&[4], 5, Waits::All),
+                command(&[5], 6, Waits::All),
+                command(&[3], 7, Waits::All),
+                command(&[2, 6, 7], 8, Waits::All),
+            ];
+            let sizes = [size_bytes, 256, size_bytes, size_bytes, 256, 256, 256, size_bytes, 256];
+            let schedule = schedule(commands, &sizes, but(|id| id == 0 || id == 8), u64::MAX, SHORT);
+            let writes: Vec<u32> = schedule.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
+            let before = |id: u32, other: u32| {
+                let at = |id: u32| writes.iter().position(|&written| written == id).unwrap();
+                at(id) < at(other)
+            };
+            (before(2, 5), before(7, 6), schedule.held.iter().map(|held| held.size_bytes).sum::<u64>())
+        };
+        let (is_early, _, held) = commands(large);
+        assert!(!is_early && held <= 2 * large + 4096, "{held}");
+        // What takes little is made as soon as it can be.
+        assert!(commands(1 << 20).0);
     }
 
     #[test]

@@ -268,6 +268,7 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             rows: RowLimits { elements: MOST_ELEMENTS_CPU, invocations, planned_invocations: PLANNED_INVOCATIONS_CPU },
             // A CPU device copies neighbours faster than it chooses between them.
             chooses_parts: false,
+            recomputes: false,
             // lavapipe's dispatches cost little, and its compiler takes long for large kernels.
             joins_small_ops: false,
             attends_few: false,
@@ -280,6 +281,7 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
         DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => Programs {
             rows: RowLimits { elements: MOST_ELEMENTS, invocations, planned_invocations: invocations },
             chooses_parts: true,
+            recomputes: true,
             joins_small_ops: true,
             attends_few: true,
             iteration_work: ITERATION_WORK,

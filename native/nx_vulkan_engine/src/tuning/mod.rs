@@ -233,6 +233,8 @@ pub struct Programs {
     pub rows: RowLimits,
     /// Whether one kernel that chooses among the parts of something larger is sooner done than a copy of each part.
     pub chooses_parts: bool,
+    /// Whether to compute a large result again takes less than to keep it: where arithmetic is cheap beside memory.
+    pub recomputes: bool,
     /// Whether runs of small ops become kernels of one workgroup.
     pub joins_small_ops: bool,
     /// Whether attention of few queries is sooner done by kernels of its own than by those of its parts.

@@ -17,6 +17,7 @@ mod placements;
 mod precisions;
 mod products;
 mod random;
+mod recomputed;
 mod statistics;
 mod windows;
 mod workgroups;

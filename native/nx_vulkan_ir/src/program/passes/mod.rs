@@ -15,6 +15,7 @@ mod number_types;
 mod padding_to_choice;
 mod predicate_loops;
 mod prologue;
+mod recompute;
 mod rewrite;
 mod slices_to_concatenation;
 mod take_first;
@@ -81,6 +82,8 @@ pub struct Target {
     pub workgroups: bool,
     /// What fused kernels do to take less memory.
     pub saving: Saving,
+    /// Whether large results are computed again for what reads them late.
+    pub recomputes: bool,
 }
 
 impl Target {
@@ -191,6 +194,9 @@ fn fused(mut program: Program, target: &Target) -> Result<Program> {
     program = checked(dce::run(&cse::run(&program)?)?)?;
     program = checked(fuse::run(&program, target)?)?;
     program = checked(dce::run(&cse::run(&program)?)?)?;
+    if target.recomputes {
+        program = checked(recompute::run(&program)?)?;
+    }
     program = checked(epilogue::run(&program, target)?)?;
     checked(prologue::run(&program)?)
 }

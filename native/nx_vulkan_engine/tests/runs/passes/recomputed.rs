@@ -1,0 +1,98 @@
+//! Results that are computed again for what reads them late.
+
+use nx_vulkan_engine::program::passes::{Target, optimize};
+use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program};
+use nx_vulkan_engine::reference::Array;
+use nx_vulkan_engine::{DType, Value};
+
+use super::{difference, engine, gpu, run};
+use crate::common::{self, Rng};
+
+/// Rows and units of a layer: its activations have 4 MiB.
+const ROWS: u64 = 1 << 14;
+const UNITS: u64 = 64;
+
+/// Layers `tanh(x w) + x w`, the sum of the last one's results, and the gradients of the weights. What is drawn for each
+/// element, where it is, is compared with a number in both directions.
+fn trained(layers: usize, masks: bool) -> Program {
+    let b = Builder::new();
+    let x = b.input(DType::F32, &[ROWS, UNITS]);
+    let weights: Vec<Operand> = (0..layers).map(|_| b.input(DType::F32, &[UNITS, UNITS])).collect();
+    let (mut h, mut kept) = (x, Vec::new());
+    for &w in &weights {
+        let a = b.dot_axes([h, w], [&[1], &[0]], [&[], &[]]);
+        let t = b.tanh(a);
+        let mut next = b.add(t, b.multiply(a, 0.5));
+        if masks {
+            next = b.select(b.binary(Binary::Greater, b.sin(a), b.number(DType::F32, 0.0)), next, 0.0);
+        }
+        kept.push((h, a, t));
+        h = next;
+    }
+    let loss = b.sum(b.multiply(h, h), &[0, 1]);
+    let mut outputs = vec![loss];
+    let mut gradient = b.multiply(h, 2.0);
+    for (&w, &(before, a, t)) in weights.iter().zip(&kept).rev() {
+        if masks {
+            gradient = b.select(b.binary(Binary::Greater, b.sin(a), b.number(DType::F32, 0.0)), gradient, 0.0);
+        }
+        let slope = b.add(b.subtract(b.number(DType::F32, 1.0), b.multiply(t, t)), b.multiply(a, 0.5));
+        let inner = b.multiply(gradient, slope);
+        outputs.push(b.dot_axes([before, inner], [&[0], &[0]], [&[], &[]]));
+        gradient = b.dot_axes([inner, w], [&[1], &[1]], [&[], &[]]);
+    }
+    b.finish(&outputs).unwrap()
+}
+
+fn values(program: &Program, rng: &mut Rng) -> Vec<Array> {
+    let number = |rng: &mut Rng| Value::Float(f64::from((rng.below(4001) as f32 - 2000.0) / 8000.0));
+    let array = |ty| {
+        let mut array = Array::new(ty, (0..ty.elements()).map(|_| number(rng)).collect::<Vec<_>>());
+        // Wherever these come from and go to, they are the same.
+        array.values[5] = Value::Float(f64::NAN);
+        array.values[6] = Value::Float(-0.0);
+        array
+    };
+    program.inputs.iter().map(array).collect()
+}
+
+fn fused(program: &Program) -> usize {
+    program.instructions.iter().filter(|i| matches!(i.op, Op::Fused(_))).count()
+}
+
+#[test]
+fn activations_are_computed_again_in_the_backward_pass() {
+    let mut rng = Rng(20_261_132);
+    for masks in [false, true] {
+        let program = trained(6, masks);
+        let kept = optimize(program.clone(), &Target { recomputes: false, ..gpu() }).unwrap();
+        let again = optimize(program.clone(), &Target { recomputes: true, ..gpu() }).unwrap();
+        assert!(fused(&again) > fused(&kept), "{again}");
+        let layer = ROWS * UNITS * 4;
+        let [kept, less] = [&kept, &again].map(Program::evaluated_bytes);
+        assert!(less + layer <= kept, "{less} {kept} {again}");
+        let inputs = values(&program, &mut rng);
+        let expected = run(&program, &inputs);
+        for (got, want) in run(&again, &inputs).iter().zip(&expected) {
+            assert_eq!(difference(got, want), None, "{again}");
+        }
+    }
+    common::assert_valid(engine());
+}
+
+#[test]
+fn little_is_kept() {
+    // Of a sixteenth of the rows.
+    let b = Builder::new();
+    let x = b.input(DType::F32, &[ROWS / 16, UNITS]);
+    let w = b.input(DType::F32, &[UNITS, UNITS]);
+    let a = b.dot_axes([x, w], [&[1], &[0]], [&[], &[]]);
+    let t = b.tanh(a);
+    let next = b.dot_axes([b.multiply(t, a), w], [&[1], &[0]], [&[], &[]]);
+    let inner = b.multiply(next, b.subtract(b.number(DType::F32, 1.0), b.multiply(t, t)));
+    let gradient = b.dot_axes([x, inner], [&[0], &[0]], [&[], &[]]);
+    let program = b.finish(&[gradient]).unwrap();
+    let [kept, again] =
+        [false, true].map(|recomputes| optimize(program.clone(), &Target { recomputes, ..gpu() }).unwrap());
+    assert_eq!(kept, again);
+}
