@@ -6,10 +6,13 @@
 defmodule Bumblebee do
   @moduledoc false
 
+  # The modules that users call for servings, and those of some servings.
+  @servings ~w(text text/text_generation text/text_embedding text/text_classification vision vision/image_classification)
+
   # What all models need, in lib/bumblebee of the checkout.
   @shared ~w(model_spec configurable huggingface/transformers/config huggingface/transformers/model
              huggingface/transformers/utils shared shared/converters utils utils/nx utils/axon utils/model layers layers/decoder layers/transformer
-             logits_processor text/generation_config text/generation text/generation/logits_processing
+             tokenizer featurizer logits_processor text/generation_config text/generation text/generation/logits_processing
              text/generation/stateless_logits_processor)
 
   # The folder of the checkout: BUMBLEBEE, or `bumblebee` among the checkouts of mix.exs; nil where there is none.
@@ -20,6 +23,9 @@ defmodule Bumblebee do
     if File.dir?(Path.join(folder, "lib/bumblebee")), do: folder
   end
 
+  # Files for `Bumblebee.Text` and `Bumblebee.Vision`: generation, embeddings, classes of texts and of images.
+  def servings, do: @servings
+
   # Compiles files of lib/bumblebee and what they need, once, whoever asks.
   def compile(names) do
     folder = folder() || raise "BUMBLEBEE must be the folder of a checkout of Bumblebee"
@@ -29,6 +35,9 @@ defmodule Bumblebee do
 
   defp compile(folder, names) do
     compiled = :persistent_term.get(__MODULE__, [])
+    # They name modules that are not compiled.
+    warned = Code.get_compiler_option(:no_warn_undefined)
+    Code.put_compiler_option(:no_warn_undefined, :all)
     files = for name <- names -- compiled, do: Path.join([folder, "lib/bumblebee", name <> ".ex"])
 
     # The behaviour of generation comes before the models that have it.
@@ -37,27 +46,40 @@ defmodule Bumblebee do
     {:ok, _, _} = Kernel.ParallelCompiler.compile(shared, return_diagnostics: true)
     for file <- generation, do: file |> File.read!() |> without_tokens() |> Code.compile_string(file)
     {:ok, _, _} = Kernel.ParallelCompiler.compile(models, return_diagnostics: true)
+    Code.put_compiler_option(:no_warn_undefined, warned)
     :persistent_term.put(__MODULE__, Enum.uniq(compiled ++ names))
   end
 
   defp relative(file, folder), do: file |> Path.relative_to(Path.join(folder, "lib/bumblebee")) |> Path.rootname()
 
-  # Nx 0.13 has no tokens any more, by which Bumblebee 0.7 streams; nothing streams here.
+  # Bumblebee 0.7 hangs the hook of its streams on a token, and Nx has none any more. Here it is on the ids that are
+  # written, so that the program of a generation that nobody streams is the same.
+  @hook [
+    {"token_ids = Nx.new_axis(token_id, -1)\n    sequences = Nx.put_slice(sequences, [0, length], token_ids)\n",
+     "position = length\n"},
+    {"token = create_token()\n    {token, _} = hook_token(token, data, :token)\n",
+     "%{token_id: token_id} = io_call(data, :token)\n" <>
+       "    sequences = Nx.put_slice(sequences, [0, position], Nx.new_axis(token_id, -1))\n"},
+    {"attach_token(token, state)", "state"}
+  ]
+
   defp without_tokens(source) do
-    for {from, to} <- [
-          {"token = create_token()", ""},
-          {"{token, _} = hook_token(token, data, :token)", "_ = data"},
-          {"attach_token(token, state)", "state"}
-        ],
-        reduce: source do
-      source -> String.replace(source, from, to)
-    end
+    if function_exported?(Nx.Defn.Kernel, :hook_token, 3),
+      do: source,
+      else: Enum.reduce(@hook, source, &replace/2)
+  end
+
+  defp replace({from, to}, source) do
+    [before, behind] = String.split(source, from)
+    before <> to <> behind
   end
 
   def configure(spec, options \\ []) do
     %module{} = spec = struct!(spec)
     module.config(spec, options)
   end
+
+  def apply_tokenizer(%module{} = tokenizer, texts), do: module.apply(tokenizer, texts)
 
   def build_model(%module{} = spec), do: module.model(spec)
 
