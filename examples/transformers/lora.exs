@@ -3,8 +3,6 @@ defmodule Lora do
   Low-rank adapters beside dense layers of an Axon model: a layer gives `x W + b + (x A) B`, and only A and B learn.
   """
 
-  @compile {:no_warn_undefined, [Axon, Axon.Initializers, Axon.ModelState]}
-
   @doc """
   The model with adapters of a rank beside the dense layers whose names `adapts?` accepts; all else is frozen. B begins
   with zeros, so that the model answers as before. Adapters are of f32, whatever the model is of.

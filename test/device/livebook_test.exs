@@ -1,5 +1,5 @@
 defmodule Nx.Vulkan.LivebookTest do
-  # The Elixir cells of the notebooks, in order. They hold their own assertions, as matches.
+  # The Elixir cells of the notebooks, in order; test/models has the one that takes Bumblebee.
   use ExUnit.Case, async: true
 
   import ExUnit.CaptureIO
@@ -9,7 +9,7 @@ defmodule Nx.Vulkan.LivebookTest do
   if Enum.all?(~w(glslangValidator glslang glslc), &(System.find_executable(&1) == nil)),
     do: @moduletag(skip: "no GLSL compiler is installed")
 
-  for path <- Path.wildcard(Path.expand("../../guides/*.livemd", __DIR__)) do
+  for path <- Path.wildcard(Path.expand("../../guides/*.livemd", __DIR__)), not (File.read!(path) =~ "{:bumblebee,") do
     @external_resource path
     needs_axon? = File.read!(path) =~ "{:axon,"
 
@@ -17,26 +17,10 @@ defmodule Nx.Vulkan.LivebookTest do
       if needs_axon? and not Code.ensure_loaded?(Axon), do: @tag(skip: "Axon is none of the packages")
       @tag timeout: to_timeout(minute: 5)
       test "#{Path.basename(path)} with #{inspect(backend)} as default" do
-        capture_io(fn -> Nx.with_default_backend(unquote(backend), fn -> run(unquote(path)) end) end)
+        capture_io(fn ->
+          Nx.with_default_backend(unquote(backend), fn -> Nx.Vulkan.Notebooks.run(unquote(path)) end)
+        end)
       end
     end
-  end
-
-  defp run(path) do
-    [install | cells] = for [_, cell] <- Regex.scan(~r/^```elixir\n(.*?)^```$/ms, File.read!(path)), do: cell
-    assert install =~ "Mix.install"
-    assert length(cells) > 1
-
-    # A cell sees what those before it defined.
-    Enum.reduce(cells, {[], Code.env_for_eval(file: path)}, fn cell, {binding, env} ->
-      {_value, binding, env} = cell |> Code.string_to_quoted!(file: path) |> Code.eval_quoted_with_env(binding, env)
-      # The next test defines its modules again.
-      for [_, name] <- Regex.scan(~r/^defmodule (\S+) do$/m, cell) do
-        module = Module.concat([name])
-        on_exit(fn -> {:code.purge(module), :code.delete(module)} end)
-      end
-
-      {binding, env}
-    end)
   end
 end
