@@ -7,7 +7,8 @@ defmodule Bumblebee do
   @moduledoc false
 
   # The modules that users call for servings, and those of some servings.
-  @servings ~w(text text/text_generation text/text_embedding text/text_classification vision vision/image_classification)
+  @servings ~w(text text/text_generation text/text_embedding text/text_classification
+               vision vision/image_classification)
 
   # What all models need, in lib/bumblebee of the checkout.
   @shared ~w(model_spec configurable huggingface/transformers/config huggingface/transformers/model
@@ -53,7 +54,7 @@ defmodule Bumblebee do
   defp relative(file, folder), do: file |> Path.relative_to(Path.join(folder, "lib/bumblebee")) |> Path.rootname()
 
   # Bumblebee 0.7 hangs the hook of its streams on a token, and Nx has none any more. Here it is on the ids that are
-  # written, so that the program of a generation that nobody streams is the same.
+  # written, so that a generation that nobody streams has no launch more.
   @hook [
     {"token_ids = Nx.new_axis(token_id, -1)\n    sequences = Nx.put_slice(sequences, [0, length], token_ids)\n",
      "position = length\n"},

@@ -199,6 +199,9 @@ defmodule Nx.Vulkan.Models do
     Bumblebee.compile(["diffusion/layers", "diffusion/layers/unet"] ++ Enum.uniq(files))
   end
 
+  @doc "Compiles the small models of the examples, once: the module `Tiny`."
+  def tiny, do: Code.require_file("../../examples/transformers/tiny.exs", __DIR__)
+
   @doc "A model of Bumblebee."
   def spec({module, architecture, options}) do
     options =

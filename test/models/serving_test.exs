@@ -3,7 +3,6 @@
 #
 #     mix test --only models
 Code.require_file("generations.exs", __DIR__)
-if !Nx.Vulkan.Models.missing(), do: Code.require_file("../../examples/transformers/tiny.exs", __DIR__)
 
 defmodule Nx.Vulkan.Models.ServingTest do
   use ExUnit.Case, async: true
@@ -13,7 +12,8 @@ defmodule Nx.Vulkan.Models.ServingTest do
   alias Nx.Vulkan.Models.Generations
 
   @compile {:no_warn_undefined,
-            [Axon, Bumblebee.Text, Bumblebee.Text.Generation, Bumblebee.Vision, Tiny, Tiny.Tokenizer, Tiny.Featurizer]}
+            [Axon, Bumblebee.Featurizer, Bumblebee.Text, Bumblebee.Text.Generation, Bumblebee.Tokenizer] ++
+              [Bumblebee.Vision, Tiny]}
   @moduletag :device
   @moduletag :models
   if Models.missing(), do: @moduletag(skip: Models.missing())
@@ -29,6 +29,7 @@ defmodule Nx.Vulkan.Models.ServingTest do
   @never to_timeout(minute: 10)
 
   setup_all do
+    Models.tiny()
     writer = Tiny.writer()
     %{writer: writer, expected: expected(writer), reader: Tiny.reader(), images: Tiny.image_classifier()}
   end
@@ -113,6 +114,23 @@ defmodule Nx.Vulkan.Models.ServingTest do
       # Both of one batch have its length.
       assert Enum.map(Nx.Serving.run(serving, ["an", "Hello there"]), &text/1) ==
                [elem(expected["an"], 1), elem(expected["Hello there"], 1)]
+    end
+
+    test "of Llama, in the caller" do
+      llama = Tiny.writer(module: Text.Llama, num_attention_heads: 4, num_key_value_heads: 2)
+      expected = expected(llama)
+      assert Enum.map(Nx.Serving.run(writing(llama), @texts), &text/1) == for(t <- @texts, do: elem(expected[t], 1))
+    end
+
+    test "that are drawn, by a seed of each client", %{writer: writer} do
+      config = Bumblebee.configure(Tiny.generation_config(@new), strategy: %{type: :multinomial_sampling})
+      serving = writing(writer, [], config)
+      inputs = for {t, seed} <- [{"Go", 1}, {"Go", 2}, {"Why not", 1}, {"Go", 1}], do: %{text: t, seed: seed}
+      alone = for input <- inputs, do: text(Nx.Serving.run(serving, input))
+      [first, second, _other, again] = alone
+      assert first == again and first != second
+      serve(serving, __MODULE__.Drawn)
+      assert clients(inputs, &text(Nx.Serving.batched_run(__MODULE__.Drawn, &1))) == alone
     end
 
     test "compiled at the first call, for any size and length", %{expected: expected, writer: writer} do
@@ -212,6 +230,17 @@ defmodule Nx.Vulkan.Models.ServingTest do
       ended = Bumblebee.Tokenizer.decode(Tiny.tokenizer(), Enum.take(ids, stop + 1))
       assert chunks == [ended, other]
       assert stop + 1 < @new and length(others) == @new
+    end
+
+    # Alone the loop is one run of the device, in a stream each token is.
+    test "have the text that there is without a stream, in 16 bits" do
+      for type <- [{:bf, 16}, {:f, 16}] do
+        llama = Tiny.writer(module: Text.Llama, type: type)
+        serving = writing(llama)
+        whole = for t <- @texts, do: text(Nx.Serving.run(serving, t))
+        streaming = writing(llama, stream: true)
+        assert for(t <- @texts, do: Enum.join(Nx.Serving.run(streaming, t))) == whole
+      end
     end
 
     test "of clients that share a batch have each its own text", %{expected: expected, writer: writer} do

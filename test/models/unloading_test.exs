@@ -4,11 +4,6 @@
 #     mix test --only models
 Code.require_file("models.exs", __DIR__)
 
-if !Nx.Vulkan.Models.missing() do
-  Code.require_file("../../examples/transformers/tiny.exs", __DIR__)
-  Code.require_file("../../examples/transformers/lora.exs", __DIR__)
-end
-
 defmodule Nx.Vulkan.Models.UnloadingTest do
   # What is in use is counted for the whole VM.
   use ExUnit.Case, async: false
@@ -36,9 +31,14 @@ defmodule Nx.Vulkan.Models.UnloadingTest do
   @runs 3
   @options [compiler: Nx.Vulkan]
 
-  # `fun` loads a model, uses it and calls the function that it gets while the model's parameters are on the device, with
-  # the bytes that they are at least. When its process has ended nothing is left but constants of compiled functions, and
-  # without these nothing at all.
+  setup_all do
+    Models.tiny()
+    :ok
+  end
+
+  # `fun` loads a model, uses it and calls the function that it gets while the model's parameters are on the device,
+  # with the bytes that they are at least. When its process has ended nothing is left but constants of compiled
+  # functions, and without these nothing at all.
   defp assert_unloads(fun) do
     Compiler.clear_cache()
     empty = DeviceMemory.in_use_bytes()
@@ -161,6 +161,10 @@ defmodule Nx.Vulkan.Models.UnloadingTest do
   end
 
   test "after training adapters" do
+    # The guide defines it, too.
+    [{Lora, _code}] = Code.compile_file("../../examples/transformers/lora.exs", __DIR__)
+    on_exit(fn -> {:code.purge(Lora), :code.delete(Lora)} end)
+
     assert_unloads(fn in_use ->
       %{model: model, params: params} = load(Tiny.text_classifier())
 

@@ -6,8 +6,8 @@ defmodule Nx.Vulkan.Notebooks do
   import ExUnit.Assertions
 
   @doc """
-  Runs the Elixir cells of a file in order, without the first one, which installs packages. `replace` may give other code
-  for a cell.
+  Runs the Elixir cells of a file in order, without the first one, which installs packages. `replace` may give other
+  code for a cell.
   """
   @spec run(Path.t(), (String.t() -> String.t())) :: :ok
   def run(path, replace \\ & &1) do
