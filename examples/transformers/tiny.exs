@@ -130,7 +130,8 @@ defmodule Tiny do
     model_info(module, architecture, [vocab_size: Tiny.Tokenizer.vocab_size(), max_positions: 64] ++ options)
   end
 
-  # Of the type `:type`, with weights that are the same every time.
+  # Of the type `:type`, with weights that are the same every time. With those of this seed, what
+  # GPT-2 writes is no tie.
   defp model_info(module, architecture, options) do
     {type, options} = Keyword.pop(options, :type, {:f, 32})
     {module, options} = Keyword.pop(options, :module, module)
@@ -156,10 +157,13 @@ defmodule Tiny do
     end)
   end
 
+  @doc "What takes texts apart."
   def tokenizer, do: %Tiny.Tokenizer{}
+
+  @doc "What makes images ready."
   def featurizer, do: %Tiny.Featurizer{}
 
-  @doc "How texts are written: the likeliest letter after each, `count` of them."
+  @doc "How texts are written: the likeliest token after each, `count` of them."
   def generation_config(count) do
     Bumblebee.configure(Text.GenerationConfig, max_new_tokens: count, pad_token_id: 1, eos_token_id: 2)
   end
