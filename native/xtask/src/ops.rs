@@ -33,7 +33,7 @@ end
 
 fn kind(op: Elementwise) -> &'static str {
     let rule = match op {
-        Elementwise::AsType => return "cast",
+        Elementwise::AsType | Elementwise::Bitcast => return "cast",
         Elementwise::Select | Elementwise::Clip => return "number",
         Elementwise::Unary(op) => op.rule(),
         Elementwise::Binary(op) => op.rule(),

@@ -58,8 +58,8 @@ pub(super) struct Buffers<'a, F> {
     pub commands: &'a [Command],
     pub sizes: &'a [u64],
     pub role: &'a F,
-    /// Results of so many bytes are made as late as their operands are there anyway.
-    pub late_bytes: u64,
+    /// Whether large results are made as late as their operands are there anyway.
+    pub is_late: bool,
 }
 
 /// The levels that need a buffer.

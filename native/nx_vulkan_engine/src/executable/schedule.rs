@@ -42,11 +42,10 @@ pub(super) fn schedule(
     enough_bytes: u64,
     short: Short,
 ) -> Schedule {
-    let mut batch = Buffers { commands: &commands, sizes, role: &role, late_bytes: u64::MAX };
+    let mut batch = Buffers { commands: &commands, sizes, role: &role, is_late: false };
     let mut order = batch.by_level(0..commands.len(), short);
-    let most = batch.live_bytes(&order).into_iter().max().unwrap_or(0);
-    if most / LATE >= LITTLE_BYTES {
-        batch.late_bytes = most / LATE;
+    if batch.live_bytes(&order).into_iter().any(|bytes| bytes >= MUCH_BYTES) {
+        batch.is_late = true;
         order = batch.by_level(0..commands.len(), short);
     }
     let mut places = batch.lay_out(&order);
@@ -60,12 +59,10 @@ pub(super) fn schedule(
     Schedule { commands, barriers, places, held }
 }
 
-/// The part of what a batch holds at most from which results are worth making them late: a level whose commands wait for a small one takes
-/// longer. On an H100 steps of training hold as much as where all are late within a tenth, and take as long as where none is.
-const LATE: u64 = 256;
-
-/// Bytes up to which no result is.
-const LITTLE_BYTES: u64 = 1 << 20;
+/// Bytes from which a result is worth making it late, and of all that a batch holds at most, from which any is: what waits for it at a level of
+/// its own takes longer.
+const LATE_BYTES: u64 = 1 << 20;
+const MUCH_BYTES: u64 = 256 << 20;
 
 /// Commands that don't depend on each other side by side, so that one barrier serves many: in the order of how many commands lie
 /// between them and the batch's inputs. What depends on nothing waits until shortly before it is needed, and so does what is `late`, which is
@@ -192,7 +189,8 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
                 if is_own { u128::from(self.size(id)) * latest.saturating_sub(last) as u128 } else { 0 }
             };
             let saved = u128::from(bytes) * (latest - level[i]) as u128;
-            bytes >= self.late_bytes
+            self.is_late
+                && bytes >= LATE_BYTES
                 && !has_twin
                 && command.writes.iter().all(is_own)
                 && 2 * virtual_ids(&command.reads).map(longer).sum::<u128>() <= saved
@@ -373,7 +371,7 @@ mod tests {
         };
         let (is_early, _, held) = commands(large);
         assert!(!is_early && held <= 2 * large + 4096, "{held}");
-        // What takes little is made as soon as it can be.
+        // What takes little is made as soon as it can be, and so is all where the batch holds little.
         assert!(commands(1 << 20).0);
     }
 

@@ -13,9 +13,6 @@ use crate::{Result, Type};
 /// Bytes from which a result is worth a launch more: a GPU takes about as long to read them as to begin one.
 const MIN_BYTES: u64 = 4 << 20;
 
-/// The part of all that is there at the peak from which it is.
-const MIN_PART: u64 = 256;
-
 /// Instructions for an element that are worth it: a GPU does some 70 in the time in which it stores and reads a number.
 const MAX_INSTRUCTIONS: u64 = 96;
 
@@ -31,12 +28,11 @@ const MAX_MORE: u64 = 16;
 pub fn run(program: &Program) -> Result<Program> {
     let mut lives = Lives::of(program);
     let mut again = Vec::new();
-    let (most, peak) = lives.peak();
-    let least = MIN_BYTES.max(most / MIN_PART);
+    let peak = lives.peak();
     let mut more = lives.moved_bytes() / MAX_MORE;
     let mut late: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for result in 0..lives.results.len() {
-        if lives.results[result].bytes >= least && lives.is_late(result, peak) {
+        if lives.is_late(result, peak) {
             late.entry(lives.results[result].maker).or_default().push(result);
         }
     }
@@ -50,7 +46,7 @@ pub fn run(program: &Program) -> Result<Program> {
         let Some(part) = lives.part(maker, &results, peak) else { continue };
         // With less there, most may be there at another level.
         let (from, to) = lives.between(&part.results, peak);
-        if part.bytes <= more && (from + 1..to).contains(&lives.peak().1) {
+        if part.bytes <= more && (from + 1..to).contains(&lives.peak()) {
             more -= part.bytes;
             lives.note(&part, peak);
             needed.extend(part.operands.iter().map(|&operand| lives.base_of(operand)));
@@ -141,8 +137,8 @@ impl<'a> Lives<'a> {
         self.level.iter().max().map_or(0, |most| most + 1)
     }
 
-    /// The most that results take, and at which level.
-    fn peak(&self) -> (u64, usize) {
+    /// The level at which results take most.
+    fn peak(&self) -> usize {
         let mut changes = vec![0i128; self.levels() + 1];
         for made in &self.results {
             changes[self.level[made.maker]] += i128::from(made.bytes);
@@ -155,7 +151,7 @@ impl<'a> Lives<'a> {
                 most = (live, level);
             }
         }
-        (u64::try_from(most.0).unwrap_or(0), most.1)
+        most.1
     }
 
     /// What all instructions read and write.
@@ -184,11 +180,11 @@ impl<'a> Lives<'a> {
 
     /// Whether a large result of a fused op lies in memory at the peak for what reads it later.
     fn is_late(&self, result: usize, peak: usize) -> bool {
-        let Made { maker, last, .. } = self.results[result];
+        let Made { maker, bytes, last, .. } = self.results[result];
         let is_fused = matches!(self.program.instructions[maker].op, Op::Fused(_));
         let is_there = self.level[maker] < peak && last != usize::MAX && last > peak;
         let (_, late) = self.readers(result, peak);
-        is_fused && is_there && !late.is_empty()
+        bytes >= MIN_BYTES && is_fused && is_there && !late.is_empty()
     }
 
     /// The levels between the last early and the first late reader of any of these results.
