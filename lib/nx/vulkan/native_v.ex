@@ -360,7 +360,7 @@ defmodule Nx.Vulkan.NativeV do
   @doc """
   As `executable_run/2`, and it waits for the device where need be. Dirty CPU scheduler.
   """
-  @spec executable_run_dirty(ref, [ref]) :: tensors_result | :collect
+  @spec executable_run_dirty(ref, [ref]) :: tensors_result
   def executable_run_dirty(_executable, _inputs), do: nif_error()
 
   @doc """

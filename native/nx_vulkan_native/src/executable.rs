@@ -187,7 +187,8 @@ fn programs_graph<'a>(env: Env<'a>, title: &str, programs: Vec<(&str, Term<'a>)>
 fn run<'a>(env: Env<'a>, engine: &Engine, executable: Term<'a>, inputs: Term<'a>, compile: Compile) -> Term<'a> {
     // A process that is killed stays in its call until this returns.
     let goes_on = || env.is_process_alive(env.pid());
-    if collects_before(engine) {
+    // Who comes a second time has been asked.
+    if compile == Compile::Refused && collects_before(engine) {
         return atoms::collect().to_term(env);
     }
     let run = || {
