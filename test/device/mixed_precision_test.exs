@@ -211,8 +211,10 @@ defmodule Nx.Vulkan.MixedPrecisionTest do
       scale = Axon.LossScale.dynamic(init_scale: 2.0 ** 30)
       assert train_reader(context, narrow, scale).losses == List.duplicate(:nan, @epochs)
       got = train_reader(context, narrow, apply(Overflow, :loss_scale, [scale]), guarded: true)
-      assert [scale] = got.scales |> Enum.map(&Nx.to_number(&1.loss_scale)) |> Enum.uniq()
-      assert scale < 2.0 ** 25
+      # A later step may have larger gradients; the scale grows after 2,000 steps only.
+      scales = Enum.map(got.scales, &Nx.to_number(&1.loss_scale))
+      assert scales == Enum.sort(scales, :desc)
+      assert hd(scales) < 2.0 ** 25 and List.last(scales) >= 1
       # Some of its steps are missing.
       assert_in_delta got.accuracy, exact.accuracy, 0.1
     end

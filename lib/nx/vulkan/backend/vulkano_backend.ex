@@ -494,8 +494,10 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   def settle(:needs_compile, again), do: settle(again.(), again)
 
+  # Schedulers run the destructors of what is collected between processes.
   def settle(:collect, again) do
-    collect_now()
+    :erlang.garbage_collect()
+    :erlang.yield()
     settle(again.(), again)
   end
 
@@ -504,13 +506,6 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   def settle(error, _again), do: raise_error(error)
-
-  @doc false
-  # Schedulers run the destructors of what is collected between processes.
-  def collect_now do
-    :erlang.garbage_collect()
-    :erlang.yield()
-  end
 
   # Tries again after each step that may have freed memory.
   defp reclaim([step | steps], error, again) do

@@ -525,14 +525,10 @@ defmodule Nx.Vulkan.Compiler do
   defp reference(%T{type: type, data: %B{ref: ref, type: type}}, _name), do: ref
   defp reference(tensor, name), do: named(name, fn -> B.reference(tensor) end)
 
-  defp run(%Entry{plan: nil, executable: executable} = entry, inputs, hooks) do
+  defp run(%Entry{plan: nil, executable: executable} = entry, inputs, _hooks) do
     case NativeV.executable_run(executable, inputs) do
       {:ok, outputs} ->
         outputs
-
-      :collect ->
-        B.collect_now()
-        run(entry, inputs, hooks)
 
       other ->
         within(entry, inputs, fn ->

@@ -64,6 +64,9 @@ pub(super) fn schedule(
 const LATE_BYTES: u64 = 1 << 20;
 const MUCH_BYTES: u64 = 256 << 20;
 
+/// Of the commands that read a tensor, the last ones that are asked how long it is there anyway.
+const MAX_READERS: usize = 64;
+
 /// Commands that don't depend on each other side by side, so that one barrier serves many: in the order of how many commands lie
 /// between them and the batch's inputs. What depends on nothing waits until shortly before it is needed, and so does what is `late`, which is
 /// asked of a command, the last level before it is needed, and the levels of all. Of short ones side by side, what most commands wait for one
@@ -183,10 +186,13 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
             let bytes: u64 = virtual_ids(&command.writes).map(|id| self.size(id)).sum();
             let has_twin = command.waits != Waits::All || commands.get(i + 1).is_some_and(|c| c.waits == Waits::Beside);
             let longer = |id: u32| {
-                let others = readers.get(&id).into_iter().flatten().filter(|&&other| other != i);
+                if !self.is(id, Role::Intermediate) {
+                    return 0;
+                }
+                let others =
+                    readers.get(&id).into_iter().flatten().rev().take(MAX_READERS).filter(|&&other| other != i);
                 let last = others.map(|&other| level[other]).max().unwrap_or(0).max(level[i]);
-                let is_own = self.is(id, Role::Intermediate);
-                if is_own { u128::from(self.size(id)) * latest.saturating_sub(last) as u128 } else { 0 }
+                u128::from(self.size(id)) * latest.saturating_sub(last) as u128
             };
             let saved = u128::from(bytes) * (latest - level[i]) as u128;
             self.is_late

@@ -83,9 +83,7 @@ fn one_update_for_each_line_is_a_comparison() {
     for shape in shapes {
         for axis in 0..shape.len() {
             for (k, (target, update)) in
-                [(DType::F32, DType::F32), (DType::Bf16, DType::F32), (DType::Bf16, DType::Bf16)]
-                    .into_iter()
-                    .enumerate()
+                [(DType::F32, DType::F32), (DType::Bf16, DType::F32), (DType::F32, DType::F32)].into_iter().enumerate()
             {
                 let places_of = [DType::S64, DType::S32, DType::U8][k];
                 let b = Builder::new();
@@ -194,4 +192,46 @@ fn what_lies_in_memory_anyway_is_taken_from() {
     for (got, want) in download(&results).iter().zip(&run(&program, &inputs)) {
         assert_eq!(difference(got, want), None);
     }
+}
+
+/// Places that are counted in a type which has fewer numbers than there are places.
+#[test]
+fn counts_that_begin_anew_stay_updates() {
+    let (rows, columns) = (300, 4);
+    let b = Builder::new();
+    let (place, update) = (b.input(DType::U8, &[rows, 1]), b.input(DType::F32, &[rows]));
+    let ty = Type::new(DType::F32, &[rows, columns]);
+    let value = b.push(Op::Constant(Scalar::Float(0.0)), &[], &ty);
+    let counted = b.push(Op::Iota { axis: Some(0) }, &[], &Type::new(DType::U8, &[rows, 1]));
+    let joined = b.push(Op::Concatenate { axis: 1 }, &[counted, place], &Type::new(DType::U8, &[rows, 2]));
+    let put = b.push(Op::IndexedAdd { axes: (0..2).collect() }, &[value, joined, update], &ty);
+    let program = b.finish(&[put]).unwrap();
+    let mut rng = Rng(20_261_133);
+    let inputs = [places(&program.inputs[0], columns, &mut rng), graphs::values(&program.inputs[1], &mut rng)];
+    assert!(ops(&check(&program, &inputs)).contains(&"indexed_add"));
+}
+
+/// A kernel would write one NaN for all.
+#[test]
+fn narrow_floats_are_put_as_they_are() {
+    let b = Builder::new();
+    let (place, update) = (b.input(DType::S32, &[1, 1]), b.input(DType::Bf16, &[1]));
+    let ty = Type::new(DType::Bf16, &[4]);
+    let value = b.push(Op::Constant(Scalar::Float(0.0)), &[], &ty);
+    let put = b.push(Op::IndexedPut { axes: [0].into_iter().collect() }, &[value, place, update], &ty);
+    let program = b.finish(&[put]).unwrap();
+    assert!(ops(&optimize(program, &gpu()).unwrap()).contains(&"indexed_put"));
+}
+
+/// Each step reads the one before twice: what is taken of it is taken once.
+#[test]
+fn steps_that_read_one_another_twice_are_taken_once() {
+    let b = Builder::new();
+    let (mut x, indices) = (b.input(DType::F32, &[8, 64]), b.input(DType::S64, &[8, 1]));
+    for _ in 0..60 {
+        x = b.add(x, x);
+    }
+    let taken = b.push(Op::TakeAlongAxis { axis: 1 }, &[x, indices], &Type::new(DType::F32, &[8, 1]));
+    let program = b.finish(&[taken]).unwrap();
+    assert!(optimize(program, &gpu()).unwrap().instructions.len() < 10);
 }

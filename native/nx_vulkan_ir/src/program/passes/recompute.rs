@@ -183,8 +183,8 @@ impl<'a> Lives<'a> {
         let Made { maker, bytes, last, .. } = self.results[result];
         let is_fused = matches!(self.program.instructions[maker].op, Op::Fused(_));
         let is_there = self.level[maker] < peak && last != usize::MAX && last > peak;
-        let (_, late) = self.readers(result, peak);
-        bytes >= MIN_BYTES && is_fused && is_there && !late.is_empty()
+        let (early, late) = self.readers(result, peak);
+        bytes >= MIN_BYTES && is_fused && is_there && !early.is_empty() && !late.is_empty()
     }
 
     /// The levels between the last early and the first late reader of any of these results.

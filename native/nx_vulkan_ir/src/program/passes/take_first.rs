@@ -24,8 +24,9 @@ pub fn run(program: &Program) -> Result<Program> {
                 if takes.only_reader(a) == Some(at)
                     && type_of(a).is_some_and(|a| out.elements() <= a.elements() / MAX_PART) =>
             {
-                let taking = Taking { axis, indices: new.operand(indices)?, from: a, shape: out };
-                takes.taken(&mut new, a, &taking, &type_of, &maker)?
+                let known = HashMap::new();
+                let mut taking = Taking { axis, indices: new.operand(indices)?, from: a, shape: out, known };
+                takes.taken(&mut new, a, &mut taking, &type_of, &maker)?
             }
             _ => None,
         };
@@ -53,6 +54,8 @@ struct Taking<'a> {
     indices: Operand,
     from: Operand,
     shape: &'a Type,
+    /// What was taken of operands, none where these lie in memory.
+    known: HashMap<Operand, Option<Operand>>,
 }
 
 impl Takes<'_> {
@@ -75,7 +78,23 @@ impl Takes<'_> {
         &self,
         new: &mut Rewriter,
         operand: Operand,
-        taking: &Taking<'_>,
+        taking: &mut Taking<'_>,
+        type_of: &impl Fn(Operand) -> Option<&'t Type>,
+        maker: &impl Fn(Operand) -> Option<usize>,
+    ) -> Result<Option<Operand>> {
+        if let Some(&known) = taking.known.get(&operand) {
+            return Ok(known);
+        }
+        let taken = self.taken_anew(new, operand, taking, type_of, maker)?;
+        taking.known.insert(operand, taken);
+        Ok(taken)
+    }
+
+    fn taken_anew<'t>(
+        &self,
+        new: &mut Rewriter,
+        operand: Operand,
+        taking: &mut Taking<'_>,
         type_of: &impl Fn(Operand) -> Option<&'t Type>,
         maker: &impl Fn(Operand) -> Option<usize>,
     ) -> Result<Option<Operand>> {

@@ -33,9 +33,13 @@ fn chosen(new: &mut Rewriter, instruction: &Instruction, axes: &Axes, adds: bool
     };
     let rank = out.shape.len();
     let Some(before) = new.constant(target) else { return Ok(None) };
-    // Sums of updates begin with 0.0, which makes it of -0.0.
-    let changes_sign = adds && matches!(before, Scalar::Float(x) if x == 0.0 && x.is_sign_negative());
-    if changes_sign || !axes.iter().copied().eq(0..rank) {
+    // Sums of updates begin with 0.0, which makes it of -0.0, and of what is rounded to that.
+    let changes_sign = adds && matches!(before, Scalar::Float(x) if x.abs() < 1e-30 && x.is_sign_negative());
+    // Kernels write one NaN in narrow floats, and what is put as it is may be another.
+    let dtype = new.ty(updates)?.dtype;
+    let is_moved = !adds && dtype == out.dtype && !dtype.is_integer() && !dtype.is_canonical();
+    let is_complex = matches!(before, Scalar::Complex(..));
+    if changes_sign || is_moved || is_complex || !axes.iter().copied().eq(0..rank) {
         return Ok(None);
     }
     let Some(columns) = columns(new, indices, rank)? else { return Ok(None) };
@@ -130,6 +134,9 @@ fn is_counted(new: &Rewriter, operand: Operand, shape: &[u64], axis: usize) -> b
         Some(along) => (counted[along], inner(counted, along)),
         None => (counted.iter().product(), 1),
     };
+    // Narrow integers begin anew.
+    let dtype = outs[0].dtype;
+    let most = 1u64.checked_shl(dtype.bits() - u32::from(dtype.is_signed())).unwrap_or(u64::MAX);
     let has_all = counted.iter().product::<u64>() == shape.iter().product::<u64>();
-    size == shape[axis] && (size == 1 || steps == inner(shape, axis)) && has_all
+    size == shape[axis] && size <= most && (size == 1 || steps == inner(shape, axis)) && has_all
 }
