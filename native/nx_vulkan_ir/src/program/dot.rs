@@ -2,7 +2,7 @@
 
 use std::fmt::{Result, Write};
 
-use super::fused::is_view;
+use super::fused::shares_memory;
 use super::wire::Attr;
 use super::{Instruction, Op, Operand, Program};
 use crate::Type;
@@ -178,7 +178,7 @@ impl Dot {
                 let (label, style) = match op {
                     Op::Fused(body) | Op::Workgroup(body) => (lines(op.name(), body), ", style=bold"),
                     Op::Constant(_) => (told(op), ", shape=plaintext"),
-                    op if is_view(op) || *op == Op::Bitcast => (told(op), ", style=dashed"),
+                    op if shares_memory(op) => (told(op), ", style=dashed"),
                     op => (told(op), ""),
                 };
                 // Lines are set flush left.

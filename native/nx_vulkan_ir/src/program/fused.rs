@@ -721,7 +721,12 @@ fn result_ref(index: usize) -> std::result::Result<Ref, Reason> {
 
 /// Whether the op only says where elements are, and nothing is read to know where.
 pub fn is_view(op: &Op) -> bool {
-    op.kind(|kind| (kind.facts().class, kind.facts().arity)) == (Class::View, Arity::Exactly(1)) && *op != Op::Bitcast
+    shares_memory(op) && *op != Op::Bitcast
+}
+
+/// Whether an op shows its operand's memory in another way, be it as another type.
+pub fn shares_memory(op: &Op) -> bool {
+    op.kind(|kind| (kind.facts().class, kind.facts().arity)) == (Class::View, Arity::Exactly(1))
 }
 
 /// The map of an instruction that kernels can choose by the index: none where places are read, elements have indices

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use smallvec::{SmallVec, smallvec};
 
 use super::rewrite::Rewriter;
-use crate::program::fused::{Plan, is_view};
+use crate::program::fused::{Plan, is_view, shares_memory};
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Result, Type};
 
@@ -95,7 +95,7 @@ impl<'a> Lives<'a> {
             let level = bases.iter().filter_map(after).max().unwrap_or(0);
             lives.level.push(level);
             lives.first.push(lives.results.len());
-            let views = is_view(&instruction.op) || instruction.op == Op::Bitcast;
+            let views = shares_memory(&instruction.op);
             for base in bases.iter().filter(|_| !views) {
                 if let Operand::Result(r) = *base {
                     let made = &mut lives.results[r as usize];
@@ -133,16 +133,13 @@ impl<'a> Lives<'a> {
         }
     }
 
-    fn levels(&self) -> usize {
-        self.level.iter().max().map_or(0, |most| most + 1)
-    }
-
     /// The level at which results take most.
     fn peak(&self) -> usize {
-        let mut changes = vec![0i128; self.levels() + 1];
+        let last = self.level.iter().max().copied().unwrap_or(0);
+        let mut changes = vec![0i128; last + 2];
         for made in &self.results {
             changes[self.level[made.maker]] += i128::from(made.bytes);
-            changes[made.last.min(self.levels() - 1) + 1] -= i128::from(made.bytes);
+            changes[made.last.min(last) + 1] -= i128::from(made.bytes);
         }
         let (mut live, mut most) = (0, (0, 0));
         for (level, change) in changes.iter().enumerate() {
@@ -189,9 +186,9 @@ impl<'a> Lives<'a> {
 
     /// The levels between the last early and the first late reader of any of these results.
     fn between(&self, results: &[usize], peak: usize) -> (usize, usize) {
-        let readers = results.iter().map(|&r| (self.level[self.results[r].maker], self.readers(r, peak)));
-        readers.fold((0, usize::MAX), |(from, to), (made, (early, late))| {
-            let early = early.iter().map(|&at| self.level[at]).max().unwrap_or(made);
+        let readers = results.iter().map(|&r| self.readers(r, peak));
+        readers.fold((0, usize::MAX), |(from, to), (early, late)| {
+            let early = early.iter().map(|&at| self.level[at]).max().unwrap_or(0);
             let late = late.iter().map(|&at| self.level[at]).min().unwrap_or(usize::MAX);
             (from.max(early), to.min(late))
         })
@@ -281,8 +278,7 @@ impl<'a> Lives<'a> {
                     Operand::Result(r) if self.level[at] > peak => part_of.get(&r),
                     _ => None,
                 };
-                let reads_late = part.is_some() && self.results_read_by(at);
-                operands.push(match part.filter(|_| reads_late) {
+                operands.push(match part.filter(|_| !shares_memory(&instruction.op)) {
                     Some(&part) => self.late(&mut new, &again[part], operand, &mut later)?,
                     None => new.operand(operand)?,
                 });
@@ -290,12 +286,6 @@ impl<'a> Lives<'a> {
             new.replace(Instruction { operands, ..instruction.clone() });
         }
         new.finish(self.program)
-    }
-
-    /// Whether an instruction reads elements, and does not only view them.
-    fn results_read_by(&self, at: usize) -> bool {
-        let op = &self.program.instructions[at].op;
-        !is_view(op) && *op != Op::Bitcast
     }
 
     /// An operand as it is computed again, through the views that it is seen through.

@@ -16,17 +16,16 @@ pub fn run(program: &Program) -> Result<Program> {
     for (at, instruction) in program.instructions.iter().enumerate() {
         instruction.operands.iter().for_each(|&operand| users.entry(operand).or_default().push(at));
     }
-    let takes = Takes { program, users, outputs: &program.outputs };
-    let (type_of, maker) = (program.types(), program.makers());
+    let takes = Takes { program, users, type_of: program.types(), maker: program.makers() };
     for (at, old) in program.instructions.iter().enumerate() {
         let taken = match (&old.op, &old.operands[..], old.outs.as_slice()) {
             (&Op::TakeAlongAxis { axis }, &[a, indices], [out])
                 if takes.only_reader(a) == Some(at)
-                    && type_of(a).is_some_and(|a| out.elements() <= a.elements() / MAX_PART) =>
+                    && (takes.type_of)(a).is_some_and(|a| out.elements() <= a.elements() / MAX_PART) =>
             {
                 let known = HashMap::new();
                 let mut taking = Taking { axis, indices: new.operand(indices)?, from: a, shape: out, known };
-                takes.taken(&mut new, a, &mut taking, &type_of, &maker)?
+                takes.taken(&mut new, a, &mut taking)?
             }
             _ => None,
         };
@@ -41,10 +40,11 @@ pub fn run(program: &Program) -> Result<Program> {
     new.finish(program)
 }
 
-struct Takes<'a> {
+struct Takes<'a, T, M> {
     program: &'a Program,
     users: HashMap<Operand, Vec<usize>>,
-    outputs: &'a [Operand],
+    type_of: T,
+    maker: M,
 }
 
 /// Elements along an axis of what has the shape of `from`, which give what has `shape`.
@@ -58,9 +58,9 @@ struct Taking<'a> {
     known: HashMap<Operand, Option<Operand>>,
 }
 
-impl Takes<'_> {
+impl<'a, T: Fn(Operand) -> Option<&'a Type>, M: Fn(Operand) -> Option<usize>> Takes<'a, T, M> {
     fn only_reader(&self, operand: Operand) -> Option<usize> {
-        let users = self.users.get(&operand).filter(|_| !self.outputs.contains(&operand))?;
+        let users = self.users.get(&operand).filter(|_| !self.program.outputs.contains(&operand))?;
         users.iter().all(|user| *user == users[0]).then_some(users[0])
     }
 
@@ -70,41 +70,28 @@ impl Takes<'_> {
             let op = &self.program.instructions[user].op;
             op.elementwise().is_some() || matches!(op, Op::Reduce { .. } | Op::TakeAlongAxis { .. })
         };
-        !self.outputs.contains(&operand) && self.users.get(&operand).is_some_and(|users| users.iter().all(is_light))
+        !self.program.outputs.contains(&operand)
+            && self.users.get(&operand).is_some_and(|users| users.iter().all(is_light))
     }
 
     /// The elements taken of an operand; `None` where nothing is won, or an operand can't be taken from.
-    fn taken<'t>(
-        &self,
-        new: &mut Rewriter,
-        operand: Operand,
-        taking: &mut Taking<'_>,
-        type_of: &impl Fn(Operand) -> Option<&'t Type>,
-        maker: &impl Fn(Operand) -> Option<usize>,
-    ) -> Result<Option<Operand>> {
+    fn taken(&self, new: &mut Rewriter, operand: Operand, taking: &mut Taking<'_>) -> Result<Option<Operand>> {
         if let Some(&known) = taking.known.get(&operand) {
             return Ok(known);
         }
-        let taken = self.taken_anew(new, operand, taking, type_of, maker)?;
+        let taken = self.taken_anew(new, operand, taking)?;
         taking.known.insert(operand, taken);
         Ok(taken)
     }
 
-    fn taken_anew<'t>(
-        &self,
-        new: &mut Rewriter,
-        operand: Operand,
-        taking: &mut Taking<'_>,
-        type_of: &impl Fn(Operand) -> Option<&'t Type>,
-        maker: &impl Fn(Operand) -> Option<usize>,
-    ) -> Result<Option<Operand>> {
-        let Some(at) = maker(operand).filter(|_| self.is_computed(operand)) else { return Ok(None) };
+    fn taken_anew(&self, new: &mut Rewriter, operand: Operand, taking: &mut Taking<'_>) -> Result<Option<Operand>> {
+        let Some(at) = (self.maker)(operand).filter(|_| self.is_computed(operand)) else { return Ok(None) };
         let Instruction { op, operands, outs } = &self.program.instructions[at];
         let (Some(_), [out]) = (op.elementwise(), outs.as_slice()) else { return Ok(None) };
         let mut parts: Vec<Operand> = Vec::with_capacity(operands.len());
         for &part in operands {
-            let Some(ty) = type_of(part) else { return Ok(None) };
-            let whole = type_of(taking.from).map(|from| &from.shape);
+            let Some(ty) = (self.type_of)(part) else { return Ok(None) };
+            let whole = (self.type_of)(taking.from).map(|from| &from.shape);
             let is_line = |shape: &[u64]| {
                 whole.is_some_and(|whole| {
                     let line = |(axis, (&own, &size)): (usize, (&u64, &u64))| {
@@ -116,7 +103,7 @@ impl Takes<'_> {
             if ty.shape.is_empty() || is_line(&ty.shape) {
                 parts.push(new.operand(part)?);
             } else if Some(&ty.shape) == whole {
-                let inner = self.taken(new, part, taking, type_of, maker)?;
+                let inner = self.taken(new, part, taking)?;
                 let taken = match inner {
                     Some(taken) => taken,
                     None => {
