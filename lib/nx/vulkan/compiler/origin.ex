@@ -47,7 +47,7 @@ defmodule Nx.Vulkan.Compiler.Origin do
   @doc "Which of `kinds` an executable of `test/2` finds."
   @spec found(reference, [reference], [:nan | :infinity]) :: [:nan | :infinity]
   def found(executable, references, kinds) do
-    [flags] = run(executable, references)
+    [flags] = Steps.execute(executable, references)
     for {kind, flag} <- Enum.zip(kinds, flags(flags, length(kinds))), flag != 0, do: kind
   end
 
@@ -311,7 +311,8 @@ defmodule Nx.Vulkan.Compiler.Origin do
         {compile(program), inputs}
       end
 
-    {run(executable, Enum.map(inputs, &Enum.at(references, &1))), put_in(run.executables[key], {executable, inputs})}
+    results = Steps.execute(executable, Enum.map(inputs, &Enum.at(references, &1)))
+    {results, put_in(run.executables[key], {executable, inputs})}
   end
 
   # The Program of items with `outputs`, after which comes a vector of flags, and the inputs that it reads. A flag is a
@@ -358,11 +359,6 @@ defmodule Nx.Vulkan.Compiler.Origin do
   defp compile(program) do
     compile = fn -> NativeV.program_compile(program) end
     B.settle(compile.(), compile)
-  end
-
-  defp run(executable, references) do
-    answer = NativeV.executable_run(executable, references)
-    B.settle(answer, fn -> NativeV.executable_run_dirty(executable, references) end)
   end
 
   defp flags(reference, 1) do

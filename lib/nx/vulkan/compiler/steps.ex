@@ -19,15 +19,16 @@ defmodule Nx.Vulkan.Compiler.Steps do
     read(outputs, slots)
   end
 
-  defp step({:run, executable, inputs, outputs}, slots, _hooks) do
-    inputs = read(inputs, slots)
-    answer = NativeV.executable_run(executable, inputs)
+  @doc """
+  The references of an executable's results.
+  """
+  @spec execute(reference, [reference]) :: [reference]
+  def execute(executable, inputs) do
+    B.settle(NativeV.executable_run(executable, inputs), fn -> NativeV.executable_run_dirty(executable, inputs) end)
+  end
 
-    write(
-      outputs,
-      B.settle(answer, fn -> NativeV.executable_run_dirty(executable, inputs) end),
-      slots
-    )
+  defp step({:run, executable, inputs, outputs}, slots, _hooks) do
+    write(outputs, execute(executable, read(inputs, slots)), slots)
   end
 
   defp step({:hook, spec, template, inputs}, slots, hooks) do
