@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::fused::{Made, Plan};
+use super::fused::{Computed, Made, Plan};
 use super::reducer::Reducer;
 use super::step::{Ref, Step};
 use crate::DType;
@@ -14,6 +14,10 @@ const MAX_WORDS: u32 = 8;
 /// Steps behind reductions, and operands that come in there: one invocation takes them for each result.
 const MAX_STEPS: usize = 24;
 const MAX_LOADS: usize = 8;
+
+/// Instructions that give the same for all elements of a row and are taken for each: a few take less time than the element
+/// does to come from memory.
+const MAX_REPEATED: u64 = 16;
 
 /// Steps on loads of a plan, and on what was reduced.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,7 +44,8 @@ pub struct Reductions {
 }
 
 impl Reductions {
-    /// `None` for plans that do something else: reduce what was reduced, use that within rows, or need the index.
+    /// `None` for plans that do something else: reduce what was reduced, use that within rows, need the index, or would
+    /// compute for each element what takes long and is the same for a row.
     pub fn of(plan: &Plan) -> Option<Reductions> {
         let (mut numbers, mut taken) = (Vec::new(), Vec::new());
         let mut reducers: SmallVec<[Reducer; 1]> = SmallVec::new();
@@ -56,6 +61,11 @@ impl Reductions {
             _ => reducers.iter().map(Reducer::words).sum::<u32>() <= MAX_WORDS,
         };
         if !fits || !plan.stores.iter().all(|store| store.row) || plan.loads.iter().any(|load| load.bounded) {
+            return None;
+        }
+        // What comes before is computed for each element.
+        let (_, steps) = reached(plan, &taken, &[])?;
+        if plan.row_elements() > 1 && steps.iter().map(|&k| row_instructions(plan, k)).sum::<u64>() > MAX_REPEATED {
             return None;
         }
         let stored: Vec<Ref> = plan.stores.iter().map(|store| store.value).collect();
@@ -77,8 +87,16 @@ impl Reductions {
     }
 }
 
-/// What computes some values from loads and from what was reduced.
-fn side(plan: &Plan, values: &[Ref], reduced: &[usize]) -> Option<Side> {
+/// Instructions of a step that is the same for all elements of a row.
+fn row_instructions(plan: &Plan, k: usize) -> u64 {
+    match plan.values.get(k) {
+        Some(Computed { made: Made::Step(step), row: true, .. }) => step.op.cost(step.out.ctype()),
+        _ => 0,
+    }
+}
+
+/// The loads and steps that values are computed from, in order, up to what was reduced.
+fn reached(plan: &Plan, values: &[Ref], reduced: &[usize]) -> Option<(Vec<usize>, Vec<usize>)> {
     let (mut loads, mut steps) = (vec![false; plan.loads.len()], vec![false; plan.values.len()]);
     let mut left = values.to_vec();
     while let Some(r) = left.pop() {
@@ -96,7 +114,12 @@ fn side(plan: &Plan, values: &[Ref], reduced: &[usize]) -> Option<Side> {
         }
     }
     let listed = |flags: &[bool]| -> Vec<usize> { (0..flags.len()).filter(|&k| flags[k]).collect() };
-    let (loads, steps) = (listed(&loads), listed(&steps));
+    Some((listed(&loads), listed(&steps)))
+}
+
+/// What computes some values from loads and from what was reduced.
+fn side(plan: &Plan, values: &[Ref], reduced: &[usize]) -> Option<Side> {
+    let (loads, steps) = reached(plan, values, reduced)?;
     let place = |list: &[usize], k: u8| list.iter().position(|&other| other == usize::from(k)).map(|at| at as u8);
     let moved = |r: Ref| match r {
         Ref::Input(k) => place(&loads, k).map(|at| Ref::Input(at + reduced.len() as u8)),

@@ -79,6 +79,25 @@ fn reductions_that_wait_for_each_other_are_apart() {
 }
 
 #[test]
+fn what_is_the_same_for_a_row_is_not_computed_for_each_element() {
+    // As in the gradient of batch normalization: a power of the variance of each channel among what is summed.
+    let program = of(&[20_000, 40], |b, x| {
+        let (mean, variance) = (b.input(DType::F32, &[40]), b.input(DType::F32, &[40]));
+        let scale = b.pow(variance, -1.5);
+        vec![b.sum(b.multiply(b.subtract(x, mean), scale), &[0])]
+    });
+    check(&program, &["fused", "fused"], 1);
+    let launches = launches(&program);
+    assert!(launches[0].starts_with("map.pow") && launches[1].starts_with("reduce.subtract_multiply"), "{launches:?}");
+    // A few cheap steps are.
+    let program = of(&[20_000, 40], |b, x| {
+        let scale = b.input(DType::F32, &[40]);
+        vec![b.sum(b.multiply(x, b.divide(b.multiply(scale, scale), 3.0)), &[0])]
+    });
+    check(&program, &["fused"], 1);
+}
+
+#[test]
 fn accumulators_of_one_kernel_are_few() {
     let program = of(&[300, 401], |b, x| (1..=5).map(|k| b.sum(b.multiply(x, f64::from(k)), &[0, 1])).collect());
     check(&program, &["fused", "sum"], 5);

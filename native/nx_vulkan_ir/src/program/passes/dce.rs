@@ -1,8 +1,10 @@
-//! Removes instructions whose results nobody uses.
+//! Removes instructions whose results nobody uses, and such results of fused ops.
+
+use std::borrow::Cow;
 
 use super::rewrite::Rewriter;
 use crate::Result;
-use crate::program::{Instruction, Operand, Program};
+use crate::program::{Instruction, Op, Operand, Program};
 
 pub fn run(program: &Program) -> Result<Program> {
     let mut used = vec![false; program.results().count()];
@@ -14,24 +16,64 @@ pub fn run(program: &Program) -> Result<Program> {
         }
     };
     program.outputs.iter().for_each(|o| mark(&mut used, o));
-    let mut live = vec![false; program.instructions.len()];
+    let mut live: Vec<Option<Cow<'_, Instruction>>> = vec![None; program.instructions.len()];
     let mut first = used.len();
     for (i, instruction) in program.instructions.iter().enumerate().rev() {
         first -= instruction.outs.len();
-        if used[first..first + instruction.outs.len()].iter().any(|&used| used) {
-            live[i] = true;
-            instruction.operands.iter().for_each(|o| mark(&mut used, o));
+        let own = &used[first..first + instruction.outs.len()];
+        if own.contains(&true) {
+            let left = match own.contains(&false) {
+                true => with_outputs(instruction, own)?.map_or(Cow::Borrowed(instruction), Cow::Owned),
+                false => Cow::Borrowed(instruction),
+            };
+            left.operands.iter().for_each(|o| mark(&mut used, o));
+            live[i] = Some(left);
         }
     }
     let mut new = Rewriter::new(program);
-    for (instruction, live) in program.instructions.iter().zip(live) {
-        if live {
-            let operands = new.operands(instruction)?;
-            new.replace(Instruction { operands, ..instruction.clone() });
-        } else {
+    let mut first = 0;
+    for (instruction, left) in program.instructions.iter().zip(live) {
+        let own = &used[first..first + instruction.outs.len()];
+        first += instruction.outs.len();
+        let Some(left) = left else {
             // Nobody asks for these again.
-            instruction.outs.iter().for_each(|_| new.moved(Operand::Result(u32::MAX)));
+            own.iter().for_each(|_| new.moved(Operand::Result(u32::MAX)));
+            continue;
+        };
+        let left = Instruction { operands: new.operands(&left)?, ..left.into_owned() };
+        if left.outs.len() == own.len() {
+            new.replace(left);
+            continue;
+        }
+        let Operand::Result(mut next) = new.push(left) else { continue };
+        for &used in own {
+            new.moved(Operand::Result(if used { next } else { u32::MAX }));
+            next += u32::from(used);
         }
     }
     new.finish(program)
+}
+
+/// A fused op that gives some of its results only, and reads what these need.
+fn with_outputs(instruction: &Instruction, wanted: &[bool]) -> Result<Option<Instruction>> {
+    let Op::Fused(body) = &instruction.op else { return Ok(None) };
+    fn kept<'a, T: Clone>(list: &'a [T], wanted: &'a [bool]) -> impl Iterator<Item = T> + 'a {
+        list.iter().zip(wanted).filter(|(_, wanted)| **wanted).map(|(item, _)| item.clone())
+    }
+    let body = run(&Program { outputs: kept(&body.outputs, wanted).collect(), ..(**body).clone() })?;
+    let read = |i: u32| {
+        let operands = body.instructions.iter().flat_map(|instruction| &instruction.operands);
+        operands.chain(&body.outputs).any(|&operand| operand == Operand::Input(i))
+    };
+    let read: Vec<bool> = (0..body.inputs.len() as u32).map(read).collect();
+    let mut places = 0..;
+    let inputs: Vec<Operand> =
+        read.iter().map(|&read| Operand::Input(if read { places.next().unwrap_or(0) } else { u32::MAX })).collect();
+    let mut less = Program { inputs: kept(&body.inputs, &read).collect(), ..Program::default() };
+    less.outputs = less.append(&body, &inputs);
+    Ok(Some(Instruction {
+        op: Op::Fused(Box::new(less)),
+        operands: kept(&instruction.operands, &read).collect(),
+        outs: kept(&instruction.outs, wanted).collect(),
+    }))
 }

@@ -195,7 +195,7 @@ fn fused(mut program: Program, target: &Target) -> Result<Program> {
     program = checked(fuse::run(&program, target)?)?;
     program = checked(dce::run(&cse::run(&program)?)?)?;
     if target.recomputes {
-        program = checked(recompute::run(&program)?)?;
+        program = checked(recompute::run(&program, target)?)?;
     }
     program = checked(epilogue::run(&program, target)?)?;
     checked(prologue::run(&program)?)

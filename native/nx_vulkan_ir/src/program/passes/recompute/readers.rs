@@ -1,0 +1,134 @@
+//! Large results within the kernels that read them late: what these read in their place is no more.
+
+use std::collections::HashMap;
+
+use super::MIN_BYTES;
+use super::lives::{Again, Lives};
+use crate::Result;
+use crate::program::fused::{Plan, shares_memory};
+use crate::program::passes::{Target, cse, dce};
+use crate::program::{Instruction, Op, Operand, Program};
+
+pub fn run(program: &Program, target: &Target) -> Result<Program> {
+    let mut lives = Lives::of(program);
+    let mut new = program.clone();
+    let peak = lives.peak();
+    let mut results: Vec<usize> = (0..lives.results.len()).filter(|&r| lives.is_between_kernels(r, peak)).collect();
+    // What takes most comes first.
+    results.sort_by_key(|&r| std::cmp::Reverse(lives.results[r].bytes));
+    for r in results {
+        let (early, late) = lives.readers(r, peak);
+        let level = |readers: &[usize]| readers.iter().map(|&at| lives.level[at]).max();
+        let between = (level(&early).unwrap_or(lives.level[lives.results[r].maker]), level(&late).unwrap_or(peak));
+        let Some(part) = lives.part_of_all(lives.results[r].maker, &[r], between) else { continue };
+        let joined = late.iter().map(|&at| joined(&lives, &new.instructions[at], &part, target));
+        let Some(joined) = joined.collect::<Option<Vec<Instruction>>>() else { continue };
+        let bytes = |instruction: &Instruction| lives.bytes_of(&instruction.operands);
+        let before: u64 = late.iter().map(|&at| bytes(&new.instructions[at])).sum();
+        if joined.iter().map(bytes).sum::<u64>() > before {
+            continue;
+        }
+        for (at, instruction) in late.into_iter().zip(joined) {
+            new.instructions[at] = instruction;
+            lives.move_reader(at, r, &part.operands);
+        }
+        lives.results[r].last = between.0;
+    }
+    if new == *program { Ok(new) } else { dce::run(&cse::run(&new)?) }
+}
+
+impl Lives<'_> {
+    /// Whether a large result of a fused op lies in memory at the peak for kernels that read it after it, and what
+    /// makes it is there for others before.
+    fn is_between_kernels(&self, result: usize, peak: usize) -> bool {
+        let made = &self.results[result];
+        let instruction = &self.program.instructions[made.maker];
+        let is_early = |r: usize| self.results[r].readers.iter().any(|&at| self.level[at] <= peak);
+        let fused = |at: &usize| matches!(self.program.instructions[*at].op, Op::Fused(_));
+        let all = self.first[made.maker]..self.first[made.maker] + instruction.outs.len();
+        made.bytes >= MIN_BYTES
+            && matches!(instruction.op, Op::Fused(_))
+            && self.level[made.maker] < peak
+            && (peak + 1..usize::MAX).contains(&made.last)
+            && all.into_iter().any(is_early)
+            && self.readers(result, peak).1.iter().all(fused)
+    }
+
+    /// Notes that an instruction reads these operands in the place of a result.
+    fn move_reader(&mut self, at: usize, result: usize, operands: &[Operand]) {
+        self.results[result].readers.remove(&at);
+        for &operand in operands {
+            if let Operand::Result(r) = self.base_of(operand) {
+                let made = &mut self.results[r as usize];
+                made.readers.insert(at);
+                made.last = made.last.max(self.level[at]);
+            }
+        }
+    }
+}
+
+/// A fused op that computes what it reads of this result, through the views that it sees it through.
+fn joined(lives: &Lives<'_>, reader: &Instruction, part: &Again, target: &Target) -> Option<Instruction> {
+    let Op::Fused(old) = &reader.op else { return None };
+    let base = Operand::Result(*part.results.first()? as u32);
+    let mut kernel = Kernel { lives, body: Program::default(), operands: Vec::new(), known: HashMap::new() };
+    let inputs = part.operands.iter().map(|&o| kernel.input(o)).collect::<Option<Vec<Operand>>>()?;
+    let computed = kernel.body.append(&part.body, &inputs);
+    kernel.known.insert(base, *computed.first()?);
+    let read = |kernel: &mut Kernel<'_>, &operand: &Operand| match lives.base_of(operand) == base {
+        true => kernel.seen(operand),
+        false => kernel.input(operand),
+    };
+    let inputs = reader.operands.iter().map(|o| read(&mut kernel, o)).collect::<Option<Vec<Operand>>>()?;
+    kernel.body.outputs = kernel.body.append(old, &inputs);
+    let body = cse::run(&kernel.body).ok()?;
+    Plan::of(&body).is_ok_and(|plan| target.takes(&plan)).then(|| Instruction {
+        op: Op::Fused(Box::new(body)),
+        operands: kernel.operands.iter().copied().collect(),
+        outs: reader.outs.clone(),
+    })
+}
+
+/// The body of a fused op that takes in what computes one of its operands.
+struct Kernel<'a> {
+    lives: &'a Lives<'a>,
+    body: Program,
+    operands: Vec<Operand>,
+    /// Operands of the body, by what they are to the program.
+    known: HashMap<Operand, Operand>,
+}
+
+impl Kernel<'_> {
+    fn input(&mut self, from: Operand) -> Option<Operand> {
+        if let Some(&known) = self.known.get(&from) {
+            return Some(known);
+        }
+        let input = Operand::Input(self.operands.len() as u32);
+        self.body.inputs.push(self.lives.ty(from)?.clone());
+        self.operands.push(from);
+        self.known.insert(from, input);
+        Some(input)
+    }
+
+    /// What is computed here, as it is seen through views.
+    fn seen(&mut self, operand: Operand) -> Option<Operand> {
+        if let Some(&known) = self.known.get(&operand) {
+            return Some(known);
+        }
+        let view = &self.lives.program.instructions[self.lives.made(operand)?.maker];
+        if !shares_memory(&view.op) {
+            return None;
+        }
+        let inner = self.seen(*view.operands.first()?)?;
+        let seen = self.body.append(
+            &Program {
+                inputs: vec![self.lives.ty(view.operands[0])?.clone()],
+                instructions: vec![Instruction { operands: [Operand::Input(0)].into_iter().collect(), ..view.clone() }],
+                outputs: vec![Operand::Result(0)],
+            },
+            &[inner],
+        );
+        self.known.insert(operand, *seen.first()?);
+        seen.first().copied()
+    }
+}
