@@ -47,6 +47,12 @@ pub(super) fn schedule(
     if batch.live_bytes(&order).into_iter().any(|bytes| bytes >= MUCH_BYTES) {
         batch.is_late = true;
         order = batch.by_level(0..commands.len(), short);
+        let most = |order: &Order| batch.live_bytes(order).into_iter().max().unwrap_or(0);
+        let least = most(&batch.halved(0, short));
+        let enough = least + least / MORE_THAN_LEAST;
+        if most(&order) > enough {
+            order = batch.halved(enough, short);
+        }
     }
     let mut places = batch.lay_out(&order);
     if places.arena_bytes > enough_bytes {
@@ -63,6 +69,9 @@ pub(super) fn schedule(
 /// its own takes longer.
 const LATE_BYTES: u64 = 1 << 20;
 const MUCH_BYTES: u64 = 256 << 20;
+
+/// The part of what commands one after the other need that a large batch may need more.
+const MORE_THAN_LEAST: u64 = 10;
 
 /// Of the commands that read a tensor, the last ones that are asked how long it is there anyway.
 const MAX_READERS: usize = 64;
@@ -176,9 +185,23 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
     fn by_level(&self, part: Range<usize>, short: Short) -> Order {
         let commands = &self.commands[part];
         let mut readers: HashMap<u32, Vec<usize>> = HashMap::new();
+        let mut writers: HashMap<u32, Vec<usize>> = HashMap::new();
         for (i, command) in commands.iter().enumerate() {
             virtual_ids(&command.reads).for_each(|id| readers.entry(id).or_default().push(i));
+            virtual_ids(&command.writes).for_each(|id| writers.entry(id).or_default().push(i));
         }
+        // The last level at which a command's operand is there for others.
+        let last_level = |id: u32, i: usize, level: &[usize]| {
+            let others = readers.get(&id).into_iter().flatten().rev().take(MAX_READERS).filter(|&&other| other != i);
+            others.map(|&other| level[other]).max().unwrap_or(0).max(level[i])
+        };
+        // What one command makes for this one alone can be made as late, if what that reads is there.
+        let follows = |id: u32, i: usize, latest: usize, level: &[usize]| {
+            let [writer] = writers.get(&id).map_or(&[][..], Vec::as_slice) else { return false };
+            let is_alone = readers.get(&id).is_some_and(|readers| readers.iter().all(|&reader| reader == i));
+            let is_there = |id: u32| !self.is(id, Role::Intermediate) || last_level(id, *writer, level) + 1 >= latest;
+            is_alone && *writer != i && virtual_ids(&commands[*writer].reads).all(is_there)
+        };
         // What is made of tensors that others read as late, or that are there anyway, had better not be there before: bytes times levels.
         let late = |i: usize, latest: usize, level: &[usize]| {
             let command = &commands[i];
@@ -186,13 +209,10 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
             let bytes: u64 = virtual_ids(&command.writes).map(|id| self.size(id)).sum();
             let has_twin = command.waits != Waits::All || commands.get(i + 1).is_some_and(|c| c.waits == Waits::Beside);
             let longer = |id: u32| {
-                if !self.is(id, Role::Intermediate) {
+                if !self.is(id, Role::Intermediate) || follows(id, i, latest, level) {
                     return 0;
                 }
-                let others =
-                    readers.get(&id).into_iter().flatten().rev().take(MAX_READERS).filter(|&&other| other != i);
-                let last = others.map(|&other| level[other]).max().unwrap_or(0).max(level[i]);
-                u128::from(self.size(id)) * latest.saturating_sub(last) as u128
+                u128::from(self.size(id)) * latest.saturating_sub(last_level(id, i, level)) as u128
             };
             let saved = u128::from(bytes) * (latest - level[i]) as u128;
             self.is_late

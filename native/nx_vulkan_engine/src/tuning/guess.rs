@@ -3,6 +3,7 @@
 use nx_vulkan_device::work::Rates;
 use nx_vulkan_device::{Caps, DeviceKind};
 use nx_vulkan_ir::program::epilogue::MATRIX_MAX_BYTES;
+use nx_vulkan_ir::program::passes::Recompute;
 use nx_vulkan_ir::program::rows::RowLimits;
 use nx_vulkan_ir::program::workgroup::DISPATCH_WORK;
 
@@ -261,6 +262,9 @@ const MAX_WORK: u64 = 4_800 * DISPATCH_WORK;
 /// its host waits less.
 const CPU_SLOWNESS: u64 = 8;
 
+/// Operations of f32 that GPUs do while they read a byte: 13 to 20 of those that were measured.
+const ARITHMETIC_PER_BYTE: u64 = 16;
+
 pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
     let invocations = 1 << MOST_INVOCATIONS.min(max_invocations.max(1)).ilog2();
     match kind {
@@ -268,7 +272,7 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             rows: RowLimits { elements: MOST_ELEMENTS_CPU, invocations, planned_invocations: PLANNED_INVOCATIONS_CPU },
             // A CPU device copies neighbours faster than it chooses between them.
             chooses_parts: false,
-            recomputes: false,
+            recompute: None,
             // lavapipe's dispatches cost little, and its compiler takes long for large kernels.
             joins_small_ops: false,
             attends_few: false,
@@ -281,7 +285,7 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
         DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => Programs {
             rows: RowLimits { elements: MOST_ELEMENTS, invocations, planned_invocations: invocations },
             chooses_parts: true,
-            recomputes: true,
+            recompute: Some(Recompute { flops_per_byte: ARITHMETIC_PER_BYTE, shares: 1, most_per_byte: 6 }),
             joins_small_ops: true,
             attends_few: true,
             iteration_work: ITERATION_WORK,

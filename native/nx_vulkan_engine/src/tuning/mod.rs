@@ -20,6 +20,7 @@ pub mod target;
 
 use nx_vulkan_device::Caps;
 use nx_vulkan_device::work::Rates;
+use nx_vulkan_ir::program::passes::Recompute;
 use nx_vulkan_ir::program::rows::RowLimits;
 
 pub use calibration::{Calibrated, Calibration};
@@ -233,8 +234,8 @@ pub struct Programs {
     pub rows: RowLimits,
     /// Whether one kernel that chooses among the parts of something larger is sooner done than a copy of each part.
     pub chooses_parts: bool,
-    /// Whether to compute a large result again takes less than to keep it: where arithmetic is cheap beside memory.
-    pub recomputes: bool,
+    /// How much is computed again for what reads it late, where arithmetic is cheap beside memory.
+    pub recompute: Option<Recompute>,
     /// Whether runs of small ops become kernels of one workgroup.
     pub joins_small_ops: bool,
     /// Whether attention of few queries is sooner done by kernels of its own than by those of its parts.

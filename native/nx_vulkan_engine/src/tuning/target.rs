@@ -24,7 +24,7 @@ impl Programs {
             fusion: true,
             workgroups: true,
             saving: Saving::Nothing,
-            recomputes: self.recomputes,
+            recompute: self.recompute,
         }
     }
 }

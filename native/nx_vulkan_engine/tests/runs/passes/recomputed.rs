@@ -1,6 +1,6 @@
 //! Results that are computed again for what reads them late.
 
-use nx_vulkan_engine::program::passes::{Target, optimize};
+use nx_vulkan_engine::program::passes::{Recompute, Target, optimize};
 use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{DType, Value};
@@ -56,8 +56,9 @@ fn values(program: &Program, rng: &mut Rng) -> Vec<Array> {
     program.inputs.iter().map(array).collect()
 }
 
-fn fused(program: &Program) -> usize {
-    program.instructions.iter().filter(|i| matches!(i.op, Op::Fused(_))).count()
+/// As much as can be had.
+fn most() -> Option<Recompute> {
+    gpu().recompute.map(|recompute| Recompute { shares: 1000, most_per_byte: 1000, ..recompute })
 }
 
 #[test]
@@ -65,9 +66,8 @@ fn activations_are_computed_again_in_the_backward_pass() {
     let mut rng = Rng(20_261_132);
     for masks in [false, true] {
         let program = trained(6, masks);
-        let kept = optimize(program.clone(), &Target { recomputes: false, ..gpu() }).unwrap();
-        let again = optimize(program.clone(), &Target { recomputes: true, ..gpu() }).unwrap();
-        assert!(fused(&again) > fused(&kept), "{again}");
+        let kept = optimize(program.clone(), &Target { recompute: None, ..gpu() }).unwrap();
+        let again = optimize(program.clone(), &gpu()).unwrap();
         let layer = ROWS * UNITS * 4;
         let [kept, less] = [&kept, &again].map(Program::evaluated_bytes);
         assert!(less + layer <= kept, "{less} {kept} {again}");
@@ -120,8 +120,8 @@ fn kernels_compute_what_they_would_read() {
     let mut rng = Rng(20_261_133);
     for is_reshaped in [false, true] {
         let program = gelus(6, is_reshaped);
-        let kept = optimize(program.clone(), &Target { recomputes: false, ..gpu() }).unwrap();
-        let again = optimize(program.clone(), &Target { recomputes: true, ..gpu() }).unwrap();
+        let kept = optimize(program.clone(), &Target { recompute: None, ..gpu() }).unwrap();
+        let again = optimize(program.clone(), &gpu()).unwrap();
         // What the error function gives is stored nowhere, but of the layer at the peak perhaps.
         assert!(pairs(&again) <= 1 && pairs(&kept) >= 5, "{again}");
         let [before, after] = [&kept, &again].map(Program::evaluated_bytes);
@@ -131,6 +131,56 @@ fn kernels_compute_what_they_would_read() {
         for (got, want) in run(&again, &inputs).iter().zip(&expected) {
             assert_eq!(difference(got, want), None, "{again}");
         }
+    }
+    common::assert_valid(engine());
+}
+
+/// Attention of some rows to themselves in several layers, and the gradients of what scales its queries. The weights take
+/// 4 MiB in each.
+fn attending(layers: usize) -> Program {
+    let (heads, rows, depth) = (4, 512, 64);
+    let b = Builder::new();
+    let scales: Vec<Operand> = (0..layers).map(|_| b.input(DType::F32, &[depth])).collect();
+    let mut x = b.input(DType::F32, &[heads, rows, depth]);
+    let mut kept = Vec::new();
+    let spread = |row| b.broadcast(row, &[heads, rows, rows]);
+    for &scale in &scales {
+        let queries = b.multiply(x, scale);
+        let scores = b.dot_axes([queries, x], [&[2], &[2]], [&[0], &[0]]);
+        let most = b.reshape(b.reduce_max(scores, &[2]), &[heads, rows, 1]);
+        let grown = b.exp(b.subtract(scores, spread(most)));
+        let weights = b.divide(grown, spread(b.reshape(b.sum(grown, &[2]), &[heads, rows, 1])));
+        kept.push((x, weights, scale));
+        x = b.add(b.dot_axes([weights, x], [&[2], &[1]], [&[0], &[0]]), x);
+    }
+    let mut outputs = vec![b.sum(b.multiply(x, x), &[0, 1, 2])];
+    let mut gradient = b.multiply(x, 2.0);
+    for &(x, weights, scale) in kept.iter().rev() {
+        let of_weights = b.dot_axes([gradient, x], [&[2], &[2]], [&[0], &[0]]);
+        let inner = b.reshape(b.sum(b.multiply(of_weights, weights), &[2]), &[heads, rows, 1]);
+        let of_scores = b.multiply(weights, b.subtract(of_weights, spread(inner)));
+        let of_queries = b.dot_axes([of_scores, x], [&[2], &[1]], [&[0], &[0]]);
+        outputs.push(b.sum(b.multiply(of_queries, x), &[0, 1]));
+        let of_values = b.dot_axes([weights, gradient], [&[1], &[1]], [&[0], &[0]]);
+        gradient = b.add(b.add(of_values, b.multiply(of_queries, scale)), gradient);
+    }
+    b.finish(&outputs).unwrap()
+}
+
+#[test]
+fn weights_of_attention_are_computed_again_from_products() {
+    let mut rng = Rng(20_261_134);
+    let program = attending(6);
+    let products = |program: &Program| program.instructions.iter().filter(|i| matches!(i.op, Op::Dot { .. })).count();
+    let kept = optimize(program.clone(), &Target { recompute: None, ..gpu() }).unwrap();
+    let again = optimize(program.clone(), &Target { recompute: most(), ..gpu() }).unwrap();
+    assert!(products(&again) >= products(&kept) + 4, "{again}");
+    let [before, after] = [&kept, &again].map(Program::evaluated_bytes);
+    assert!(after + 3 * (4 << 20) <= before, "{after} {before} {again}");
+    let inputs = values(&program, &mut rng);
+    let expected = run(&program, &inputs);
+    for (got, want) in run(&again, &inputs).iter().zip(&expected) {
+        assert_eq!(difference(got, want), None, "{again}");
     }
     common::assert_valid(engine());
 }
@@ -148,6 +198,6 @@ fn little_is_kept() {
     let gradient = b.dot_axes([x, inner], [&[0], &[0]], [&[], &[]]);
     let program = b.finish(&[gradient]).unwrap();
     let [kept, again] =
-        [false, true].map(|recomputes| optimize(program.clone(), &Target { recomputes, ..gpu() }).unwrap());
+        [None, gpu().recompute].map(|recompute| optimize(program.clone(), &Target { recompute, ..gpu() }).unwrap());
     assert_eq!(kept, again);
 }

@@ -55,7 +55,7 @@ pub fn run(program: &Program) -> Result<Program> {
 }
 
 /// A fused op that gives some of its results only, and reads what these need.
-fn with_outputs(instruction: &Instruction, wanted: &[bool]) -> Result<Option<Instruction>> {
+pub fn with_outputs(instruction: &Instruction, wanted: &[bool]) -> Result<Option<Instruction>> {
     let Op::Fused(body) = &instruction.op else { return Ok(None) };
     fn kept<'a, T: Clone>(list: &'a [T], wanted: &'a [bool]) -> impl Iterator<Item = T> + 'a {
         list.iter().zip(wanted).filter(|(_, wanted)| **wanted).map(|(item, _)| item.clone())

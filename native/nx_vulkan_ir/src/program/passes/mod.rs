@@ -29,6 +29,7 @@ mod workgroup;
 
 pub use attention::{FewQueries, Heads};
 pub use fold_constants::computed;
+pub use recompute::Recompute;
 pub use unstack::MAX_ROWS;
 
 use super::fused::Plan;
@@ -82,8 +83,8 @@ pub struct Target {
     pub workgroups: bool,
     /// What fused kernels do to take less memory.
     pub saving: Saving,
-    /// Whether large results are computed again for what reads them late.
-    pub recomputes: bool,
+    /// How much is computed again for what reads it late, if anything.
+    pub recompute: Option<Recompute>,
 }
 
 impl Target {
@@ -194,9 +195,7 @@ fn fused(mut program: Program, target: &Target) -> Result<Program> {
     program = checked(dce::run(&cse::run(&program)?)?)?;
     program = checked(fuse::run(&program, target)?)?;
     program = checked(dce::run(&cse::run(&program)?)?)?;
-    if target.recomputes {
-        program = checked(recompute::run(&program, target)?)?;
-    }
+    program = checked(recompute::run(&program, target)?)?;
     program = checked(epilogue::run(&program, target)?)?;
     checked(prologue::run(&program)?)
 }

@@ -1,44 +1,55 @@
-//! Large results in kernels of their own for what reads them late.
+//! Large results in launches of their own for what reads them late.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::MIN_BYTES;
 use super::lives::{Again, Lives, Made};
-use crate::Result;
-use crate::program::fused::shares_memory;
+use super::{MIN_BYTES, Recompute};
+use crate::program::fused::{Plan, shares_memory};
 use crate::program::passes::rewrite::Rewriter;
-use crate::program::{Instruction, Op, Operand, Program};
+use crate::program::passes::{Target, dce};
+use crate::program::{Instruction, Op, Operand, Program, epilogue};
+use crate::{Result, Type};
 
-/// The part of all bytes that a program moves that it may move in addition.
-const MAX_MORE: u64 = 16;
+/// Parts of what a program costs of which [`Recompute`] says how many more it may cost.
+const SHARES: u64 = 16;
 
-pub fn run(program: &Program) -> Result<Program> {
+/// Instructions that give a result again, at most.
+const MAX_CHAIN: usize = 4;
+
+pub fn run(program: &Program, target: &Target, recompute: Recompute) -> Result<Program> {
     let mut lives = Lives::of(program);
     let mut again = Vec::new();
     let peak = lives.peak();
-    let mut more = lives.moved_bytes() / MAX_MORE;
+    let cost = |program: &Program| cost(program, recompute.flops_per_byte);
+    let mut more = (cost(program) / SHARES).saturating_mul(recompute.shares);
     let mut late: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for result in 0..lives.results.len() {
         if lives.is_late(result, peak) {
             late.entry(lives.results[result].maker).or_default().push(result);
         }
     }
-    // What takes most comes first.
-    let mut late: Vec<(usize, Vec<usize>)> = late.into_iter().collect();
-    let bytes = |results: &[usize]| results.iter().map(|&r| lives.results[r].bytes).sum::<u64>();
-    late.sort_by_key(|(_, results)| std::cmp::Reverse(bytes(results)));
-    let mut needed: BTreeSet<Operand> = BTreeSet::new();
-    for (maker, mut results) in late {
-        results.retain(|&r| !needed.contains(&Operand::Result(r as u32)));
-        let Some(part) = lives.part(maker, &results, peak) else { continue };
+    // What costs least for its bytes comes first, of that what takes most.
+    let bytes = |lives: &Lives<'_>, results: &[usize]| results.iter().map(|&r| lives.results[r].bytes).sum::<u64>();
+    let mut parts: Vec<(u64, u64, usize, Vec<usize>)> = Vec::new();
+    for (maker, results) in late {
+        if let Some(part) = lives.part(maker, &results, peak, target) {
+            let (cost, saved) = (cost(&part.program), bytes(&lives, &part.results).max(1));
+            parts.push((cost.saturating_mul(SHARES) / saved, saved, maker, results));
+        }
+    }
+    parts.sort_by_key(|&(cost, saved, maker, _)| (cost, Reverse(saved), maker));
+    for (_, _, maker, results) in parts {
+        let Some(part) = lives.part(maker, &results, peak, target) else { continue };
         // With less there, most may be there at another level.
         let (from, to) = lives.between(&part.results, peak);
-        if part.bytes <= more && (from + 1..to).contains(&lives.peak()) {
-            more -= part.bytes;
+        let cost = cost(&part.program);
+        let most = bytes(&lives, &part.results).saturating_mul(recompute.most_per_byte);
+        if cost <= more.min(most) && (from + 1..to).contains(&lives.peak()) {
+            more -= cost;
             lives.note(&part, peak);
-            needed.extend(part.operands.iter().map(|&operand| lives.base_of(operand)));
             again.push(part);
         }
     }
@@ -46,38 +57,73 @@ pub fn run(program: &Program) -> Result<Program> {
 }
 
 impl Lives<'_> {
-    /// Whether a large result of a fused op lies in memory at the peak for what reads it later.
+    /// Whether a large result lies in memory at the peak for what reads it later.
     fn is_late(&self, result: usize, peak: usize) -> bool {
         let Made { maker, bytes, last, .. } = self.results[result];
-        let is_fused = matches!(self.program.instructions[maker].op, Op::Fused(_));
         let is_there = self.level[maker] < peak && last != usize::MAX && last > peak;
         let (early, late) = self.readers(result, peak);
-        bytes >= MIN_BYTES && is_fused && is_there && !early.is_empty() && !late.is_empty()
+        bytes >= MIN_BYTES && is_there && !early.is_empty() && !late.is_empty()
     }
 
-    /// What gives these results of a fused op from operands that are there when they are read late; fewer of them where
+    /// What gives these results of an instruction from operands that are there when they are read late; fewer of them where
     /// not all can be.
-    fn part(&self, maker: usize, results: &[usize], peak: usize) -> Option<Again> {
-        let alone = results.iter().filter_map(|&r| self.part_of_all(maker, &[r], self.between(&[r], peak)));
+    fn part(&self, maker: usize, results: &[usize], peak: usize, target: &Target) -> Option<Again> {
+        let steps = |results: &[usize]| {
+            let Again { results, program: body, operands } =
+                self.steps_of(maker, results, self.between(results, peak))?;
+            let outs: SmallVec<[Type; 1]> = body.output_types().into_iter().cloned().collect();
+            let outputs = (0..outs.len() as u32).map(Operand::Result).collect();
+            let inputs = (0..body.inputs.len() as u32).map(Operand::Input).collect();
+            let types = body.inputs.clone();
+            let kernel = Instruction { op: Op::Fused(Box::new(body)), operands: inputs, outs };
+            Some(Again { results, program: Program { inputs: types, instructions: vec![kernel], outputs }, operands })
+        };
+        let alone = results.iter().filter_map(|&r| steps(&[r]).or_else(|| self.chain(r, peak, target)));
         let mut alone: Vec<Again> = alone.collect();
         let results: Vec<usize> = alone.iter().flat_map(|part| part.results.iter().copied()).collect();
         if results.len() > 1 {
-            alone.extend(self.part_of_all(maker, &results, self.between(&results, peak)));
+            alone.extend(steps(&results));
         }
         let bytes = |part: &Again| part.results.iter().map(|&r| self.results[r].bytes).sum::<u64>();
         alone.into_iter().max_by_key(bytes)
     }
 
+    /// The few instructions that give a result from what is there when it is read late, products among them.
+    fn chain(&self, result: usize, peak: usize, target: &Target) -> Option<Again> {
+        let between = self.between(&[result], peak);
+        let mut chain = Chain {
+            lives: self,
+            target,
+            between,
+            least: self.results[result].bytes,
+            program: Program::default(),
+            made: 0,
+            operands: Vec::new(),
+            known: HashMap::new(),
+        };
+        let output = chain.made_again(Operand::Result(result as u32))?;
+        chain.program.outputs = vec![output];
+        Some(Again { results: vec![result], program: chain.program, operands: chain.operands })
+    }
+
     /// Notes how long everything is there if this is computed again.
     fn note(&mut self, part: &Again, peak: usize) {
         let (from, to) = self.between(&part.results, peak);
+        let late: BTreeSet<usize> = part.results.iter().flat_map(|&r| self.readers(r, peak).1).collect();
         for &result in &part.results {
-            self.results[result].last = from;
+            let made = &mut self.results[result];
+            made.again = Some((to, made.last));
+            made.last = from;
         }
         for &operand in &part.operands {
             if let Operand::Result(r) = self.base_of(operand) {
                 let made = &mut self.results[r as usize];
-                made.last = made.last.max(to);
+                // It is read where these are made.
+                made.readers.extend(&late);
+                match &mut made.again {
+                    Some((_, last)) => *last = to.max(*last),
+                    None => made.last = made.last.max(to),
+                }
             }
         }
     }
@@ -97,9 +143,9 @@ impl Lives<'_> {
                     Operand::Result(r) if self.level[at] > peak => part_of.get(&r),
                     _ => None,
                 };
-                operands.push(match part.filter(|_| !shares_memory(&instruction.op)) {
-                    Some(&part) => self.late(&mut new, &again[part], operand, &mut later)?,
-                    None => new.operand(operand)?,
+                operands.push(match part.is_some() && !shares_memory(&instruction.op) {
+                    true => self.late(&mut new, (again, &part_of), operand, &mut later)?,
+                    false => new.operand(operand)?,
                 });
             }
             new.replace(Instruction { operands, ..instruction.clone() });
@@ -107,36 +153,139 @@ impl Lives<'_> {
         new.finish(self.program)
     }
 
-    /// An operand as it is computed again, through the views that it is seen through.
+    /// An operand as it is computed again, if it is, through the views that it is seen through.
     fn late(
         &self,
         new: &mut Rewriter,
-        part: &Again,
+        again: (&[Again], &HashMap<u32, usize>),
         operand: Operand,
         later: &mut HashMap<Operand, Operand>,
     ) -> Result<Operand> {
         if let Some(&known) = later.get(&operand) {
             return Ok(known);
         }
-        if self.base_of(operand) != operand {
+        let base = self.base_of(operand);
+        let part = match base {
+            Operand::Result(r) => again.1.get(&r).and_then(|&part| again.0.get(part)),
+            Operand::Input(_) => None,
+        };
+        let Some(part) = part else { return new.operand(operand) };
+        if base != operand {
             let Some(made) = self.made(operand) else { return new.operand(operand) };
             let view = &self.program.instructions[made.maker];
-            let inner = self.late(new, part, view.operands[0], later)?;
-            let mut operands: SmallVec<[Operand; 3]> = smallvec![inner];
-            for &other in &view.operands[1..] {
-                operands.push(new.operand(other)?);
-            }
-            let seen = new.push(Instruction { operands, ..view.clone() });
+            let inner = self.late(new, again, view.operands[0], later)?;
+            let seen = new.push(Instruction { operands: smallvec![inner], ..view.clone() });
             later.insert(operand, seen);
             return Ok(seen);
         }
-        let operands = part.operands.iter().map(|&o| new.operand(o)).collect::<Result<SmallVec<[Operand; 3]>>>()?;
-        let outs = part.results.iter().filter_map(|&r| self.ty(Operand::Result(r as u32)).cloned()).collect();
-        let first = new.push(Instruction { op: Op::Fused(Box::new(part.body.clone())), operands, outs });
-        if let Operand::Result(first) = first {
-            let results = part.results.iter().map(|&r| Operand::Result(r as u32));
-            later.extend(results.zip((first..).map(Operand::Result)));
-        }
+        let operands = part.operands.iter().map(|&o| self.late(new, again, o, later));
+        let operands = operands.collect::<Result<Vec<Operand>>>()?;
+        let made = new.append(&part.program, &operands);
+        later.extend(part.results.iter().map(|&r| Operand::Result(r as u32)).zip(made));
         later.get(&operand).copied().map_or_else(|| new.operand(operand), Ok)
     }
+}
+
+/// Instructions that lead to a result, from what is there when that is read late.
+struct Chain<'a> {
+    lives: &'a Lives<'a>,
+    target: &'a Target,
+    between: (usize, usize),
+    /// Bytes of the result.
+    least: u64,
+    program: Program,
+    /// Instructions of the program that are no views.
+    made: usize,
+    operands: Vec<Operand>,
+    /// Operands of the program, by what they are to the whole one.
+    known: HashMap<Operand, Operand>,
+}
+
+impl Chain<'_> {
+    /// An operand as it is seen through views.
+    fn seen(&mut self, operand: Operand) -> Option<Operand> {
+        let base = self.lives.base_of(operand);
+        if self.lives.is_there(base, self.between, self.least) {
+            return self.input(operand);
+        }
+        if base == operand {
+            return self.made_again(operand);
+        }
+        if let Some(&known) = self.known.get(&operand) {
+            return Some(known);
+        }
+        let view = &self.lives.program.instructions[self.lives.made(operand)?.maker];
+        let inner = self.seen(*view.operands.first()?)?;
+        let seen = self.push(Instruction { operands: smallvec![inner], ..view.clone() });
+        self.known.insert(operand, seen);
+        Some(seen)
+    }
+
+    fn made_again(&mut self, result: Operand) -> Option<Operand> {
+        if let Some(&known) = self.known.get(&result) {
+            return Some(known);
+        }
+        self.made += 1;
+        if self.made > MAX_CHAIN {
+            return None;
+        }
+        let Operand::Result(r) = result else { return None };
+        let maker = self.lives.made(result)?.maker;
+        let instruction = &self.lives.program.instructions[maker];
+        let wanted: Vec<bool> =
+            (self.lives.first[maker]..).map(|k| k == r as usize).take(instruction.outs.len()).collect();
+        let instruction = match &instruction.op {
+            Op::Fused(_) if wanted.contains(&false) => dce::with_outputs(instruction, &wanted).ok()??,
+            Op::Fused(_) => instruction.clone(),
+            op if epilogue::is_product(op) || op.elementwise().is_some() => instruction.clone(),
+            _ => return None,
+        };
+        if let Op::Fused(body) = &instruction.op {
+            Plan::of(body).ok().filter(|plan| self.target.takes(plan))?;
+        }
+        let operands =
+            instruction.operands.iter().map(|&o| self.seen(o)).collect::<Option<SmallVec<[Operand; 3]>>>()?;
+        let made = self.push(Instruction { operands, ..instruction });
+        self.known.insert(result, made);
+        Some(made)
+    }
+
+    fn input(&mut self, from: Operand) -> Option<Operand> {
+        if let Some(&known) = self.known.get(&from) {
+            return Some(known);
+        }
+        let input = Operand::Input(self.operands.len() as u32);
+        self.program.inputs.push(self.lives.ty(from)?.clone());
+        self.operands.push(from);
+        self.known.insert(from, input);
+        Some(input)
+    }
+
+    /// Adds an instruction of one result.
+    fn push(&mut self, instruction: Instruction) -> Operand {
+        self.program.instructions.push(instruction);
+        Operand::Result(self.program.instructions.len() as u32 - 1)
+    }
+}
+
+/// What a program costs, in bytes that are read or written in the same time.
+fn cost(program: &Program, flops_per_byte: u64) -> u64 {
+    let ty = program.types();
+    let of = |instruction: &Instruction| {
+        if shares_memory(&instruction.op) {
+            return 0;
+        }
+        let types: Vec<&Type> = instruction.operands.iter().filter_map(|&o| ty(o)).collect();
+        let bytes = types.iter().copied().chain(&instruction.outs).map(Type::size_bytes).sum::<u64>();
+        let step = |step: &Instruction| {
+            let elements = step.outs.first().map_or(0, Type::elements);
+            step.op.elementwise().map_or(0, |op| op.instructions()).saturating_mul(elements)
+        };
+        let flops = match &instruction.op {
+            Op::Fused(body) => body.instructions.iter().map(step).sum(),
+            op => op.flops(&types, &instruction.outs).unwrap_or(0),
+        };
+        bytes.max(flops / flops_per_byte.max(1))
+    };
+    program.instructions.iter().map(of).sum()
 }

@@ -25,15 +25,16 @@ pub struct Made {
     pub readers: BTreeSet<usize>,
     /// The last level at which it is there.
     pub last: usize,
+    /// The first and the last level at which it is there again, where it is made again.
+    pub again: Option<(usize, usize)>,
 }
 
-/// What is computed again: some of the results of a fused op.
+/// What gives some results again.
 pub struct Again {
     pub results: Vec<usize>,
-    pub body: Program,
+    /// Takes the operands, gives the results.
+    pub program: Program,
     pub operands: Vec<Operand>,
-    /// What it reads and writes.
-    pub bytes: u64,
 }
 
 pub struct Lives<'a> {
@@ -69,7 +70,7 @@ impl<'a> Lives<'a> {
                 lives.base.push(if views { bases.first().copied().unwrap_or(own) } else { own });
                 let is_kept = !views && !matches!(instruction.op, Op::Constant(_));
                 let bytes = if is_kept { out.size_bytes() } else { 0 };
-                lives.results.push(Made { maker: at, bytes, readers: BTreeSet::new(), last: level });
+                lives.results.push(Made { maker: at, bytes, readers: BTreeSet::new(), last: level, again: None });
             }
         }
         for output in &program.outputs {
@@ -112,12 +113,6 @@ impl<'a> Lives<'a> {
         most.1
     }
 
-    /// What all instructions read and write.
-    pub fn moved_bytes(&self) -> u64 {
-        let read = self.program.instructions.iter().map(|instruction| self.bytes_of(&instruction.operands));
-        self.results.iter().map(|made| made.bytes).sum::<u64>() + read.sum::<u64>()
-    }
-
     pub fn bytes_of(&self, operands: &[Operand]) -> u64 {
         operands.iter().filter_map(|&o| self.ty(o)).map(Type::size_bytes).sum()
     }
@@ -151,12 +146,15 @@ impl<'a> Lives<'a> {
     pub fn is_there(&self, operand: Operand, (from, to): (usize, usize), bytes: u64) -> bool {
         let Some(made) = self.made(self.base_of(operand)) else { return true };
         let longer = to.saturating_sub(from) / LONGER;
-        made.last >= to || made.bytes <= bytes / LITTLE || (made.bytes <= bytes && made.last + longer >= to)
+        made.last >= to
+            || made.again.is_some_and(|(first, last)| (first..=last).contains(&to))
+            || made.bytes <= bytes / LITTLE
+            || (made.bytes <= bytes && made.last + longer >= to)
     }
 
-    /// What gives these results of a fused op from operands that are there at the second of two levels, if the result is
-    /// there up to the first.
-    pub fn part_of_all(&self, maker: usize, results: &[usize], between: (usize, usize)) -> Option<Again> {
+    /// The steps of a fused op that give these of its results from operands that are there at the second of two levels,
+    /// if the results are there up to the first.
+    pub fn steps_of(&self, maker: usize, results: &[usize], between: (usize, usize)) -> Option<Again> {
         let instruction = &self.program.instructions[maker];
         let Op::Fused(whole) = &instruction.op else { return None };
         let least = results.iter().map(|&r| self.results[r].bytes).min()?;
@@ -185,9 +183,7 @@ impl<'a> Lives<'a> {
         }
         body.outputs = outputs;
         Plan::of(&body).ok()?;
-        let read = self.bytes_of(&operands);
-        let written = results.iter().map(|&r| self.results[r].bytes).sum::<u64>();
-        Some(Again { results: results.to_vec(), body, operands, bytes: read + written })
+        Some(Again { results: results.to_vec(), program: body, operands })
     }
 }
 

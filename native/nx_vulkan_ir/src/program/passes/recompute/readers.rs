@@ -20,7 +20,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
         let (early, late) = lives.readers(r, peak);
         let level = |readers: &[usize]| readers.iter().map(|&at| lives.level[at]).max();
         let between = (level(&early).unwrap_or(lives.level[lives.results[r].maker]), level(&late).unwrap_or(peak));
-        let Some(part) = lives.part_of_all(lives.results[r].maker, &[r], between) else { continue };
+        let Some(part) = lives.steps_of(lives.results[r].maker, &[r], between) else { continue };
         let joined = late.iter().map(|&at| joined(&lives, &new.instructions[at], &part, target));
         let Some(joined) = joined.collect::<Option<Vec<Instruction>>>() else { continue };
         let bytes = |instruction: &Instruction| lives.bytes_of(&instruction.operands);
@@ -73,7 +73,7 @@ fn joined(lives: &Lives<'_>, reader: &Instruction, part: &Again, target: &Target
     let base = Operand::Result(*part.results.first()? as u32);
     let mut kernel = Kernel { lives, body: Program::default(), operands: Vec::new(), known: HashMap::new() };
     let inputs = part.operands.iter().map(|&o| kernel.input(o)).collect::<Option<Vec<Operand>>>()?;
-    let computed = kernel.body.append(&part.body, &inputs);
+    let computed = kernel.body.append(&part.program, &inputs);
     kernel.known.insert(base, *computed.first()?);
     let read = |kernel: &mut Kernel<'_>, &operand: &Operand| match lives.base_of(operand) == base {
         true => kernel.seen(operand),
