@@ -311,7 +311,14 @@ defmodule Nx.Vulkan.NativeV do
   have their memory where they fit and nothing else holds it. Dirty CPU scheduler.
   """
   @spec program_compile(list, [boolean]) :: {:ok, ref} | error
-  def program_compile(_program, _donated), do: nif_error()
+  def program_compile(program, donated), do: program_compile(program, donated, nil)
+
+  @doc """
+  As `program_compile/2`, where a run may take `memory` bytes besides its inputs, or as many as it likes for `nil`. The
+  kind `:out_of_memory`, with `:needed_bytes`, where that can't be had. Dirty CPU scheduler.
+  """
+  @spec program_compile(list, [boolean], pos_integer | nil) :: {:ok, ref} | error
+  def program_compile(_program, _donated, _memory), do: nif_error()
 
   @doc """
   Runs an executable on as many tensors as it has inputs: records it and returns references to memory that the device

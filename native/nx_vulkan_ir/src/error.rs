@@ -43,6 +43,13 @@ pub enum Error {
     )]
     OutOfMemory { size_bytes: u64, in_use_bytes: u64, budget_bytes: u64 },
 
+    /// No way to run a function takes as little memory as it may.
+    #[error(
+        "a run takes {needed_bytes} bytes at least besides its arguments, and the option memory allows {budget_bytes}: allow more, or give it \
+         smaller batches"
+    )]
+    OverBudget { needed_bytes: u64, budget_bytes: u64 },
+
     /// The buffer was deallocated explicitly before this use.
     #[error("the tensor was deallocated")]
     Released,

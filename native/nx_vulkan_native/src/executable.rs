@@ -51,8 +51,14 @@ pub fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Resul
     })
 }
 
-fn compile(engine: &Arc<Engine>, program: Attr, donated: &[bool]) -> Result<Executable> {
-    on_large_stack(move || Executable::compile_donating(engine, Program::from_attr(&program)?, donated))
+fn compile(engine: &Arc<Engine>, program: Attr, donated: &[bool], memory: Option<u64>) -> Result<Executable> {
+    on_large_stack(move || {
+        let program = Program::from_attr(&program)?;
+        match memory {
+            Some(bytes) => Executable::compile_within(engine, program, donated, bytes),
+            None => Executable::compile_donating(engine, program, donated),
+        }
+    })
 }
 
 /// Compiles the program of deferred ops.
@@ -60,10 +66,11 @@ pub fn compile_deferred(engine: &Arc<Engine>, program: Program) -> Result<Execut
     on_large_stack(move || Executable::compile(engine, program))
 }
 
-/// Compiles a program in its wire form, to take the inputs for which `donated` is true from their references.
+/// Compiles a program in its wire form, to take the inputs for which `donated` is true from their references, and as many
+/// bytes besides as `memory` says.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn program_compile<'a>(env: Env<'a>, program: Term<'a>, donated: Vec<bool>) -> Term<'a> {
-    let run = || compile(device::engine()?, term::attr(program)?, &donated);
+fn program_compile<'a>(env: Env<'a>, program: Term<'a>, donated: Vec<bool>, memory: Option<u64>) -> Term<'a> {
+    let run = || compile(device::engine()?, term::attr(program)?, &donated, memory);
     match run() {
         Ok(executable) => (atoms::ok(), ResourceArc::new(ExecutableRef { executable, donated })).encode(env),
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),

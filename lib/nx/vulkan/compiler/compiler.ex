@@ -23,6 +23,11 @@ defmodule Nx.Vulkan.Compiler do
     * `:raise_on` - `:nan` raises `Nx.Vulkan.Error` where a result has NaN, and names the op with which it begins;
       `:infinity` likewise, a list of both either of them. See below
 
+    * `:memory` - the bytes that a run may take besides its arguments: its results, and what it holds on the way. As much
+      is computed again as that needs, and no more, so that a large number gives the fastest run; `nil`, the default,
+      spends up to a sixteenth of the time on it. `Nx.Vulkan.Error` of the kind `:out_of_memory` says how much is needed
+      at least, in `details.needed_bytes`. Where a function becomes several Programs, each may take as much
+
   Other options are left alone, as EXLA and the evaluator do: libraries pass theirs through, as Axon does with `:mode`.
 
   ## What differs from eager ops
@@ -149,7 +154,7 @@ defmodule Nx.Vulkan.Compiler do
       reduced, two for each product that is added up, 5 n log2 n for a transform, none for what moves data; `nil` where
       the number depends on values, and for factorizations and solvers
 
-  Where the host waits for a value, the list has `%{wait: op}` with the lists of the op's parts, such as `:condition`
+  The option `:memory` gives what a call with that option does. Where the host waits for a value, the list has `%{wait: op}` with the lists of the op's parts, such as `:condition`
   and `:body`.
 
   ## Examples
@@ -170,7 +175,7 @@ defmodule Nx.Vulkan.Compiler do
       arguments: length(leaves),
       kept: Enum.count(used, &(&1 < length(leaves))),
       constants: Enum.map(constants, &{&1.type, &1.shape}),
-      steps: steps(plan, name)
+      steps: steps(plan, name, memory(opts))
     }
   end
 
@@ -273,19 +278,19 @@ defmodule Nx.Vulkan.Compiler do
       end
   end
 
-  defp steps(%Plan{steps: steps}, name) do
+  defp steps(%Plan{steps: steps}, name, memory) do
     Enum.map(steps, fn
-      {:run, program, _, _} -> {:run, program(program, name)}
+      {:run, program, _, _} -> {:run, program(program, name, memory)}
       {:hook, {:named, hook, _}, _, _} -> {:hook, hook}
       {:hook, {:fn, callback}, _, _} -> {:hook, name(callback)}
       {:call, callback, _, _, _, _, _} -> {:call, name(callback)}
-      {:while, _, condition, body, _, _} -> {:while, steps(condition, name), steps(body, name)}
-      {:cond, on_true, on_false, _, _} -> {:cond, steps(on_true, name), steps(on_false, name)}
+      {:while, _, condition, body, _, _} -> {:while, steps(condition, name, memory), steps(body, name, memory)}
+      {:cond, on_true, on_false, _, _} -> {:cond, steps(on_true, name, memory), steps(on_false, name, memory)}
     end)
   end
 
-  defp program([inputs, instructions, outputs] = program, name) do
-    executable = executable(program, name)
+  defp program([inputs, instructions, outputs] = program, name, memory) do
+    executable = executable(program, name, [], memory)
     device = B.settle(NativeV.executable_info(executable), fn -> NativeV.executable_info(executable) end)
     launches = B.settle(NativeV.executable_launches(executable), fn -> NativeV.executable_launches(executable) end)
     held = B.settle(NativeV.executable_held(executable), fn -> NativeV.executable_held(executable) end)
@@ -305,16 +310,21 @@ defmodule Nx.Vulkan.Compiler do
   ## Finding what was compiled
 
   # `Nx.Defn` gives the hooks where nobody gave an option.
-  defp entry(key, vars, fun, opts) when opts == [] or opts == [hooks: %{}], do: {cached(key, vars, fun, [], []), %{}}
+  defp entry(key, vars, fun, opts) when opts == [] or opts == [hooks: %{}],
+    do: {cached(key, vars, fun, [], {[], nil}), %{}}
 
   defp entry(key, vars, fun, opts) do
     hooks = hooks(opts)
     max_concurrency(opts)
     check_precision(opts)
     names = Map.keys(hooks)
-    kinds = raise_on(opts)
+    asked = {raise_on(opts), memory(opts)}
     cache? = option(opts, :cache, true, &is_boolean/1, "a boolean")
-    {if(cache?, do: cached(key, vars, fun, names, kinds), else: make(key, vars, fun, names, kinds)), hooks}
+    {if(cache?, do: cached(key, vars, fun, names, asked), else: make(key, vars, fun, names, asked)), hooks}
+  end
+
+  defp memory(opts) do
+    option(opts, :memory, nil, &(is_nil(&1) or (is_integer(&1) and &1 > 0)), "a positive number of bytes, or nil")
   end
 
   # The kinds of numbers on which a call raises, in one order.
@@ -357,15 +367,15 @@ defmodule Nx.Vulkan.Compiler do
     value
   end
 
-  defp cached(key, vars, fun, hooks, kinds) do
+  defp cached(key, vars, fun, hooks, asked) do
     templates = templates(vars)
     {function, large} = Key.of(key)
-    cache_key = {function, templates, hooks, kinds}
+    cache_key = {function, templates, hooks, asked}
 
     with nil <- Cache.get(cache_key, large) do
       Cache.get_or_make(cache_key, large, fn ->
         Recompilation.check(key, templates)
-        make(key, vars, fun, hooks, kinds)
+        make(key, vars, fun, hooks, asked)
       end)
     end
   end
@@ -386,7 +396,7 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Compiling
 
-  defp make(key, vars, fun, hooks, kinds) do
+  defp make(key, vars, fun, hooks, {kinds, memory}) do
     name = name(key)
 
     Telemetry.compile(name, fn ->
@@ -400,7 +410,7 @@ defmodule Nx.Vulkan.Compiler do
       check = check(scope, kinds, used, if(donates?, do: donated, else: []), name)
       # A search begins with the arguments.
       donates? = donates? and check == nil
-      plan = Plan.map_programs(plan, &executable(&1, name, if(donates?, do: donated, else: [])))
+      plan = Plan.map_programs(plan, &executable(&1, name, if(donates?, do: donated, else: []), memory))
 
       entry = %Entry{
         name: name,
@@ -424,7 +434,15 @@ defmodule Nx.Vulkan.Compiler do
   defp check(scope, kinds, used, donated, name) do
     with {program, read} <- Origin.test(scope.types, kinds) do
       scope = :erlang.term_to_binary(scope)
-      %{executable: executable(program, name), read: read, kinds: kinds, scope: scope, used: used, donated: donated}
+
+      %{
+        executable: executable(program, name, [], nil),
+        read: read,
+        kinds: kinds,
+        scope: scope,
+        used: used,
+        donated: donated
+      }
     end
   end
 
@@ -458,9 +476,9 @@ defmodule Nx.Vulkan.Compiler do
     template
   end
 
-  defp executable(program, name, donated \\ []) do
+  defp executable(program, name, donated, memory) do
     named(name, fn ->
-      compile = fn -> NativeV.program_compile(program, donated) end
+      compile = fn -> NativeV.program_compile(program, donated, memory) end
       B.settle(compile.(), compile)
     end)
   end

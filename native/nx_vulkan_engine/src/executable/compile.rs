@@ -10,7 +10,7 @@ use super::arena::Role;
 use super::schedule::{Schedule, schedule};
 use super::{ALIGN_BYTES, Batch, Donation, Executable, Life, Memory, Own, Step, Value, Work};
 use crate::eager::{self, Compile};
-use crate::program::passes::{Saving, Target, optimize};
+use crate::program::passes::{Recompute, Saving, Target, optimize};
 use crate::program::text::in_op;
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Engine, Error, Result, Tensor, Type, View};
@@ -94,12 +94,58 @@ impl Executable {
         Ok(best)
     }
 
+    /// The same, where a run may take so many bytes besides its inputs: as little as that needs is computed again, and
+    /// put in an order that takes less.
+    ///
+    /// # Errors
+    /// Those of [`Executable::compile`], and `OverBudget` where no way takes as little.
+    pub fn compile_within(
+        engine: &Arc<Engine>,
+        program: Program,
+        donated: &[bool],
+        memory_bytes: u64,
+    ) -> Result<Executable> {
+        let mut needed_bytes = u64::MAX;
+        for effort in efforts(engine.target().recompute) {
+            let target = Target { saving: effort.saving, recompute: effort.recompute, ..engine.target() };
+            let enough_bytes = if effort.one_by_one { 0 } else { enough_bytes(&program) };
+            let program = optimize(program.clone(), &target)?;
+            let builder = || Builder { enough_bytes, donated, ..Builder::new(engine) };
+            // Nothing is compiled before it is known to fit.
+            let planned_bytes = captured(builder().again(&engine.planning()), &program)?.peak_bytes();
+            if planned_bytes <= memory_bytes {
+                return build_with(builder(), &program);
+            }
+            needed_bytes = needed_bytes.min(planned_bytes);
+        }
+        Err(Error::OverBudget { needed_bytes, budget_bytes: memory_bytes })
+    }
+
     /// The same, with memory of its own for each output, in row-major order from its beginning on: what [`Executable::run_side_by_side`] needs.
     pub(crate) fn compile_owning_outputs(engine: &Arc<Engine>, program: Program) -> Result<Executable> {
         let enough_bytes = enough_bytes(&program);
         let program = optimize(program, &engine.target())?;
         build_with(Builder { owns_outputs: true, enough_bytes, ..Builder::new(engine) }, &program)
     }
+}
+
+/// What is done to take less memory.
+struct Effort {
+    saving: Saving,
+    recompute: Recompute,
+    /// Whether commands run one after the other where that takes less.
+    one_by_one: bool,
+}
+
+/// From the least to the most.
+fn efforts(recompute: Recompute) -> impl Iterator<Item = Effort> {
+    let least = Recompute { shares: 0, ..recompute };
+    let again = |shares, most_per_byte| Recompute { shares, most_per_byte, ..recompute };
+    let most = again(u64::MAX, u64::MAX);
+    let recomputes = [least, again(1, 6), again(4, 32), most].map(|recompute| (Saving::Nothing, recompute, false));
+    let orders = [(Saving::Nothing, most, true), (Saving::Kernels, most, true)];
+    let efforts = recomputes.into_iter().chain(orders);
+    efforts.map(|(saving, recompute, one_by_one)| Effort { saving, recompute, one_by_one })
 }
 
 /// What arenas of a program may take: what its ops do one by one, or too little to be worth a launch more.

@@ -130,8 +130,7 @@ impl Calibration {
         if !is_cpu {
             model.short.bytes = (self.bytes_per_second * SHORT_NS / 1e9) as u64;
             model.short.flops = (self.flops_per_second * SHORT_NS / 1e9) as u64;
-            let flops_per_byte = (self.flops_per_second / self.bytes_per_second) as u64;
-            model.programs.recompute.iter_mut().for_each(|recompute| recompute.flops_per_byte = flops_per_byte);
+            model.programs.recompute.flops_per_byte = (self.flops_per_second / self.bytes_per_second) as u64;
         }
         model.rates.bytes_per_ns = self.bytes_per_second * SURE_SHARE / 1e9;
         model.rates.command_ns = self.dispatch_ns.ceil() as u64;

@@ -234,8 +234,8 @@ pub struct Programs {
     pub rows: RowLimits,
     /// Whether one kernel that chooses among the parts of something larger is sooner done than a copy of each part.
     pub chooses_parts: bool,
-    /// How much is computed again for what reads it late, where arithmetic is cheap beside memory.
-    pub recompute: Option<Recompute>,
+    /// How much is computed again for what reads it late: something where arithmetic is cheap beside memory.
+    pub recompute: Recompute,
     /// Whether runs of small ops become kernels of one workgroup.
     pub joins_small_ops: bool,
     /// Whether attention of few queries is sooner done by kernels of its own than by those of its parts.

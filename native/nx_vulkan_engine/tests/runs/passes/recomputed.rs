@@ -57,8 +57,13 @@ fn values(program: &Program, rng: &mut Rng) -> Vec<Array> {
 }
 
 /// As much as can be had.
-fn most() -> Option<Recompute> {
-    gpu().recompute.map(|recompute| Recompute { shares: 1000, most_per_byte: 1000, ..recompute })
+fn most() -> Recompute {
+    Recompute { shares: 1000, most_per_byte: 1000, ..gpu().recompute }
+}
+
+/// A GPU's target where all is kept.
+fn keeping() -> Target {
+    Target { recompute: Recompute { shares: 0, ..gpu().recompute }, ..gpu() }
 }
 
 #[test]
@@ -66,7 +71,7 @@ fn activations_are_computed_again_in_the_backward_pass() {
     let mut rng = Rng(20_261_132);
     for masks in [false, true] {
         let program = trained(6, masks);
-        let kept = optimize(program.clone(), &Target { recompute: None, ..gpu() }).unwrap();
+        let kept = optimize(program.clone(), &keeping()).unwrap();
         let again = optimize(program.clone(), &gpu()).unwrap();
         let layer = ROWS * UNITS * 4;
         let [kept, less] = [&kept, &again].map(Program::evaluated_bytes);
@@ -120,7 +125,7 @@ fn kernels_compute_what_they_would_read() {
     let mut rng = Rng(20_261_133);
     for is_reshaped in [false, true] {
         let program = gelus(6, is_reshaped);
-        let kept = optimize(program.clone(), &Target { recompute: None, ..gpu() }).unwrap();
+        let kept = optimize(program.clone(), &keeping()).unwrap();
         let again = optimize(program.clone(), &gpu()).unwrap();
         // What the error function gives is stored nowhere, but of the layer at the peak perhaps.
         assert!(pairs(&again) <= 1 && pairs(&kept) >= 5, "{again}");
@@ -172,7 +177,7 @@ fn weights_of_attention_are_computed_again_from_products() {
     let mut rng = Rng(20_261_134);
     let program = attending(6);
     let products = |program: &Program| program.instructions.iter().filter(|i| matches!(i.op, Op::Dot { .. })).count();
-    let kept = optimize(program.clone(), &Target { recompute: None, ..gpu() }).unwrap();
+    let kept = optimize(program.clone(), &keeping()).unwrap();
     let again = optimize(program.clone(), &Target { recompute: most(), ..gpu() }).unwrap();
     assert!(products(&again) >= products(&kept) + 4, "{again}");
     let [before, after] = [&kept, &again].map(Program::evaluated_bytes);
@@ -197,7 +202,6 @@ fn little_is_kept() {
     let inner = b.multiply(next, b.subtract(b.number(DType::F32, 1.0), b.multiply(t, t)));
     let gradient = b.dot_axes([x, inner], [&[0], &[0]], [&[], &[]]);
     let program = b.finish(&[gradient]).unwrap();
-    let [kept, again] =
-        [None, gpu().recompute].map(|recompute| optimize(program.clone(), &Target { recompute, ..gpu() }).unwrap());
+    let [kept, again] = [keeping(), gpu()].map(|target| optimize(program.clone(), &target).unwrap());
     assert_eq!(kept, again);
 }

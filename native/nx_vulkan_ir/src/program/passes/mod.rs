@@ -83,8 +83,8 @@ pub struct Target {
     pub workgroups: bool,
     /// What fused kernels do to take less memory.
     pub saving: Saving,
-    /// How much is computed again for what reads it late, if anything.
-    pub recompute: Option<Recompute>,
+    /// How much is computed again for what reads it late.
+    pub recompute: Recompute,
 }
 
 impl Target {

@@ -19,12 +19,13 @@ const SHARES: u64 = 16;
 /// Instructions that give a result again, at most.
 const MAX_CHAIN: usize = 4;
 
-pub fn run(program: &Program, target: &Target, recompute: Recompute) -> Result<Program> {
+pub fn run(program: &Program, target: &Target) -> Result<Program> {
+    let Recompute { flops_per_byte, shares, most_per_byte } = target.recompute;
     let mut lives = Lives::of(program);
     let mut again = Vec::new();
     let peak = lives.peak();
-    let cost = |program: &Program| cost(program, recompute.flops_per_byte);
-    let mut more = (cost(program) / SHARES).saturating_mul(recompute.shares);
+    let cost = |program: &Program| cost(program, flops_per_byte);
+    let mut more = (cost(program) / SHARES).saturating_mul(shares);
     let mut late: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for result in 0..lives.results.len() {
         if lives.is_late(result, peak) {
@@ -46,7 +47,7 @@ pub fn run(program: &Program, target: &Target, recompute: Recompute) -> Result<P
         // With less there, most may be there at another level.
         let (from, to) = lives.between(&part.results, peak);
         let cost = cost(&part.program);
-        let most = bytes(&lives, &part.results).saturating_mul(recompute.most_per_byte);
+        let most = bytes(&lives, &part.results).saturating_mul(most_per_byte);
         if cost <= more.min(most) && (from + 1..to).contains(&lives.peak()) {
             more -= cost;
             lives.note(&part, peak);

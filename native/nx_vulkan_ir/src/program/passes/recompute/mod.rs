@@ -13,7 +13,7 @@ use crate::program::Program;
 /// Bytes from which a result is worth a launch more: a GPU takes about as long to read them as to begin one.
 const MIN_BYTES: u64 = 4 << 20;
 
-/// How much of what programs do may be done again.
+/// How much of what programs do may be done again. Without shares nothing is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recompute {
     /// Operations on numbers that take as long as reading a byte.
@@ -25,6 +25,8 @@ pub struct Recompute {
 }
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
-    let Some(recompute) = target.recompute else { return Ok(program.clone()) };
-    launches::run(&readers::run(program, target)?, target, recompute)
+    if target.recompute.shares == 0 {
+        return Ok(program.clone());
+    }
+    launches::run(&readers::run(program, target)?, target)
 }
