@@ -29,7 +29,9 @@ defmodule Nx.Vulkan do
 
   @behaviour Nx.Defn.Compiler
 
-  alias Nx.Vulkan.{Compiler, Earlier, Error, NativeV, Telemetry, VulkanoBackend}
+  import Nx.Defn, only: [deftransform: 2]
+
+  alias Nx.Vulkan.{Checkpoint, Compiler, Earlier, Error, NativeV, Telemetry, VulkanoBackend}
 
   require Logger
 
@@ -143,6 +145,52 @@ defmodule Nx.Vulkan do
   def eager(mode, _fun) do
     raise ArgumentError, "expected ops to run :immediate or :deferred, got: #{inspect(mode)}"
   end
+
+  @doc """
+  Trades time for memory in the gradient of what it is given: intermediate results are computed again instead of kept.
+
+  Of a function of any number of arguments it makes one with the same values, for numerical definitions. What the
+  function computes on its way is not kept for the gradient: the backward pass computes it again, from the arguments and
+  from what the function captured, once the gradient of its results is there. Gradients are the same, but for the last
+  digit where Nx would have moved a constant factor through the function. Random numbers are the same, too, since keys
+  are arguments like others. Hooks are called again.
+
+      defn loss(parameters, x, y) do
+        block = Nx.Vulkan.checkpoint(&block/2)
+        x = block.(x, parameters.first)
+        x = block.(x, parameters.second)
+        Nx.mean((x - y) ** 2)
+      end
+
+  Of values, in any container, it gives these values. What they were computed of is not kept for the gradient, from the
+  values on that were given to it before or, where there are none, from the parameters on:
+
+      x = x |> block(parameters.first) |> Nx.Vulkan.checkpoint()
+      x = x |> block(parameters.second) |> Nx.Vulkan.checkpoint()
+
+  With n such blocks, a step keeps n results and what is within one block: some sqrt(n) blocks of sqrt(n) layers each
+  take least. It costs the time of a second forward pass, a third of a step's. `checkpoint/2` does it for models of Axon.
+  Outside of numerical definitions functions do what they do, and values are what they are. Other compilers and backends
+  compute the same.
+  """
+  @spec checkpoint(fun) :: fun
+  @spec checkpoint(Nx.Container.t()) :: Nx.Container.t()
+  deftransform(checkpoint(function_or_values), do: Checkpoint.of(function_or_values))
+
+  @doc """
+  A model of Axon in which what goes into some layers is kept for the gradient, and all that leads from one of these to
+  the next is computed again.
+
+  `first?` gets the name of each layer and says whether it is the first of a block: all paths from block to block have to
+  lead into it. Models of Bumblebee have one in each of their blocks:
+
+      Nx.Vulkan.checkpoint(model, &String.ends_with?(&1, "self_attention_norm"))
+
+  The parameters are those of the model, and so are results and gradients: see `checkpoint/1`. A policy of mixed precision
+  comes first.
+  """
+  @spec checkpoint(struct, (String.t() -> as_boolean(term))) :: struct
+  defdelegate checkpoint(model, first?), to: Checkpoint, as: :rewrite
 
   @doc false
   @impl true

@@ -33,6 +33,19 @@ defmodule Nx.Vulkan.Closure do
   @spec map(fun, (T.t() -> T.t())) :: fun
   def map(fun, change) when is_function(fun), do: term(fun, change)
 
+  @doc """
+  The tensors in a term of any kind, those that functions captured among them.
+  """
+  @spec tensors(term) :: [T.t()]
+  def tensors(term), do: collected(term, [])
+
+  defp collected(%T{} = tensor, found), do: [tensor | found]
+  defp collected(map, found) when is_map(map), do: map |> Map.values() |> collected(found)
+  defp collected(tuple, found) when is_tuple(tuple), do: tuple |> Tuple.to_list() |> collected(found)
+  defp collected([head | tail], found), do: collected(tail, collected(head, found))
+  defp collected(fun, found) when is_function(fun), do: fun |> Function.info(:env) |> elem(1) |> collected(found)
+  defp collected(_other, found), do: found
+
   defp term(%T{} = tensor, change), do: change.(tensor)
   defp term(map, change) when is_map(map), do: :maps.map(fn _key, value -> term(value, change) end, map)
   defp term(tuple, change) when is_tuple(tuple), do: tuple |> Tuple.to_list() |> term(change) |> List.to_tuple()

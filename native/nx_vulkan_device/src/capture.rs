@@ -282,6 +282,17 @@ impl Capture {
         self.lock().copies.push(Copied { key, buffer: Arc::clone(buffer), mark });
     }
 
+    /// Forgets the copies of a buffer: what follows makes copies of its own.
+    pub fn forget_copies(&self, of: &Buffer) {
+        let range = of.address()..of.address() + of.size_bytes();
+        self.lock().copies.retain(|copied| !range.contains(&copied.key.address));
+    }
+
+    /// Lets the commands since a mark wait for these buffers, as if they read them.
+    pub fn await_since(&self, mark: usize, places: &[Place]) {
+        self.lock().commands.iter_mut().skip(mark).for_each(|command| command.reads.extend(places.iter().cloned()));
+    }
+
     /// The number of commands so far.
     pub fn mark(&self) -> usize {
         self.lock().commands.len()

@@ -165,6 +165,19 @@ defmodule Nx.Vulkan.Compiler.Lowering do
     {value, %{state | inputs: [type | state.inputs], tensors: [constant | state.tensors]}}
   end
 
+  # The fence of a checkpoint.
+  defp lower_node(:metadata, [inner, %{nx_vulkan: {:after, count}}], _tensor, state) do
+    {values, state} = composite(inner, state)
+    {fenced, others} = Enum.split(values, -count)
+
+    {fenced, state} =
+      Enum.map_reduce(fenced, state, fn {_, type} = value, state ->
+        one(emit_all(:after, [], [value | others], [type], state))
+      end)
+
+    {fenced ++ others, state}
+  end
+
   defp lower_node(:metadata, [inner, _metadata], tensor, state), do: results(inner, tensor, state)
 
   defp lower_node(:elem, [tuple, i], _tensor, state), do: several(tuple, state, &Enum.at(&1, i))

@@ -226,9 +226,30 @@ impl<'a> Builder<'a> {
             };
             found.cloned().ok_or_else(|| missing(operand))
         };
+        // What is to be there before anything is computed of a result.
+        let mut awaited: HashMap<Operand, Vec<Place>> = HashMap::new();
         for instruction in &program.instructions {
             let operands = instruction.operands.iter().map(|o| find(&results, o)).collect::<Result<Vec<_>>>()?;
-            results.extend(self.instruction(instruction, operands)?);
+            let mut before: Vec<Place> =
+                instruction.operands.iter().filter_map(|o| awaited.get(o)).flatten().cloned().collect();
+            if let (Op::After, [first, others @ ..]) = (&instruction.op, &operands[..]) {
+                before.extend(others.iter().map(|other| Place::of(&other.buffer)).filter(|place| place.id().is_some()));
+                self.forget_copies(first);
+            }
+            if before.is_empty() {
+                results.extend(self.instruction(instruction, operands)?);
+                continue;
+            }
+            let (mark, buffers) =
+                (self.mark(), operands.iter().map(|operand| Arc::clone(&operand.buffer)).collect::<Vec<_>>());
+            for result in self.instruction(instruction, operands)? {
+                // Views wait for what their operands do.
+                if buffers.iter().any(|buffer| Arc::ptr_eq(buffer, &result.buffer)) {
+                    awaited.insert(Operand::Result(results.len() as u32), before.clone());
+                }
+                results.push(result);
+            }
+            self.await_since(mark, &before);
         }
         program.outputs.iter().map(|o| find(&results, o)).collect()
     }
@@ -277,6 +298,18 @@ impl<'a> Builder<'a> {
     /// Takes the commands since a mark.
     pub fn take_since(&self, mark: usize) -> Vec<Command> {
         self.capturing.capture().map(|capture| capture.take_since(mark)).unwrap_or_default()
+    }
+
+    fn forget_copies(&self, of: &Tensor) {
+        if let Some(capture) = self.capturing.capture() {
+            capture.forget_copies(&of.buffer);
+        }
+    }
+
+    fn await_since(&self, mark: usize, places: &[Place]) {
+        if let Some(capture) = self.capturing.capture() {
+            capture.await_since(mark, places);
+        }
     }
 
     pub fn append(&self, commands: Vec<Command>) {

@@ -107,6 +107,7 @@ fn samples() -> Vec<(Op, Vec<Type>, Type)> {
             Type::new(DType::C64, &[2, 5]),
         ),
         (Op::Fused(Box::new(negated_twice())), vec![f(&[2])], f(&[2])),
+        (Op::After, vec![f(&[2]), i(&[3])], f(&[2])),
     ]
 }
 
@@ -208,6 +209,7 @@ fn kind(op: &Op) -> (usize, &'static str) {
         Op::While(_) => (SEVERAL + 4, "Op::While("),
         Op::Cond(_) => (SEVERAL + 5, "Op::Cond("),
         Op::Fused(_) => (36, "Op::Fused("),
+        Op::After => (37, "Op::After"),
         Op::Workgroup(_) => (SEVERAL + 6, "Op::Workgroup("),
     }
 }

@@ -1,6 +1,7 @@
 //! Whole programs on a device: passes, executables, their memory, and what is seen of them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod after;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../common/compare.rs"]

@@ -724,6 +724,11 @@ pub fn is_view(op: &Op) -> bool {
     shares_memory(op) && *op != Op::Bitcast
 }
 
+/// Whether the result lies in the memory of the first operand, whatever else the op waits for.
+pub fn shows_first(op: &Op) -> bool {
+    is_view(op) || *op == Op::After
+}
+
 /// Whether an op shows its operand's memory in another way, be it as another type.
 pub fn shares_memory(op: &Op) -> bool {
     op.kind(|kind| (kind.facts().class, kind.facts().arity)) == (Class::View, Arity::Exactly(1))

@@ -1,6 +1,6 @@
 //! How much memory a program takes whose instructions run one by one.
 
-use super::fused::is_view;
+use super::fused::shows_first;
 use super::{Instruction, Op, Operand, Program};
 use crate::Type;
 
@@ -54,8 +54,8 @@ impl Program {
             for _ in outs {
                 memory.push(match (op, operands.first()) {
                     (Op::Constant(_), _) => None,
-                    (op, Some(Operand::Input(_))) if is_view(op) => None,
-                    (op, Some(Operand::Result(i))) if is_view(op) => memory.get(*i as usize).copied().flatten(),
+                    (op, Some(Operand::Input(_))) if shows_first(op) => None,
+                    (op, Some(Operand::Result(i))) if shows_first(op) => memory.get(*i as usize).copied().flatten(),
                     _ => Some(memory.len()),
                 });
             }

@@ -171,6 +171,8 @@ pub enum Op {
     Reshape,
     /// a
     Squeeze,
+    /// a, then what is waited for: `a`, of which nothing is computed before all of the others are there
+    After,
     /// a; axis i of `a` becomes axis `axes[i]` of the result
     Broadcast { axes: Axes },
     /// a; axis i of the result is axis `axes[i]` of `a`
@@ -254,6 +256,7 @@ impl Op {
             Op::Eye => ask(&source::Eye),
             Op::Reshape => ask(&view::Reshape),
             Op::Squeeze => ask(&view::Squeeze),
+            Op::After => ask(&view::After),
             Op::Broadcast { axes } => ask(&view::Broadcast { axes }),
             Op::Transpose { axes } => ask(&view::Transpose { axes }),
             Op::Slice { starts, strides, lengths } => ask(&view::Slice { starts, strides, lengths }),

@@ -120,6 +120,7 @@ mod tests {
         accepted(keep.clone(), std::slice::from_ref(&m), ty(DType::F32, &[2, 1]));
         accepted(keep, std::slice::from_ref(&m), ty(DType::F32, &[2]));
         accepted(Op::Gather { axes: smallvec![1] }, &[m.clone(), ty(DType::S32, &[4, 1])], ty(DType::F32, &[4, 2]));
+        accepted(Op::After, &[m.clone(), ty(DType::S64, &[3])], m.clone());
         accepted(Op::Stack { axis: 2 }, &[m.clone(), m], ty(DType::F32, &[2, 3, 2]));
     }
 
@@ -140,6 +141,8 @@ mod tests {
             (Op::Bitcast, vec![m.clone()], ty(DType::F64, &[2, 3])),
             (Op::Reshape, vec![m.clone()], ty(DType::F32, &[5])),
             (Op::Squeeze, vec![m.clone()], ty(DType::F32, &[3, 2])),
+            (Op::After, vec![m.clone(), m.clone()], i.clone()),
+            (Op::After, vec![], m.clone()),
             (Op::Broadcast { axes: axes(&[1, 1]) }, vec![m.clone()], ty(DType::F32, &[2, 3])),
             (Op::Broadcast { axes: axes(&[0, 2]) }, vec![m.clone()], ty(DType::F32, &[2, 3])),
             (Op::Transpose { axes: axes(&[0]) }, vec![m.clone()], m.clone()),

@@ -200,7 +200,7 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
             let rank = out.shape.len();
             Ok(Array::new(out, indices(&out.shape).map(|index| Value::bool(index[rank - 2] == index[rank - 1]))))
         }
-        Op::Reshape | Op::Squeeze => Ok(Array { ty: out.clone(), values: a()?.values.clone() }),
+        Op::Reshape | Op::Squeeze | Op::After => Ok(Array { ty: out.clone(), values: a()?.values.clone() }),
         Op::Bitcast => {
             let from = a()?;
             let values = from.values.iter().map(|v| Value::from_bits(out.dtype, v.to_bits(from.ty.dtype)));

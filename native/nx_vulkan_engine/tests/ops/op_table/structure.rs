@@ -83,6 +83,7 @@ fn moves_of_all_widths() {
             (Op::Transpose { axes: axes(&[0, 2, 1]) }, vec![a.clone()], &[4, 6, 35]),
             (Op::Reshape, vec![a.clone()], &[7, 120]),
             (Op::Squeeze, vec![array(&[1, 5, 1, 3])], &[5, 3]),
+            (Op::After, vec![a.clone(), index(2)], &[4, 35, 6]),
             (Op::Broadcast { axes: axes(&[0, 2]) }, vec![array(&[3, 1])], &[3, 4, 5]),
             (Op::Reverse { axes: axes(&[1]) }, vec![a.clone()], &[4, 35, 6]),
             (

@@ -84,6 +84,8 @@ pub enum Class {
     Branch,
     /// A program that became one kernel.
     Kernel,
+    /// An operand waits for others.
+    Fence,
 }
 
 impl Class {
@@ -106,7 +108,8 @@ impl Class {
             | Class::Padding
             | Class::Reduction
             | Class::Gather
-            | Class::Kernel => false,
+            | Class::Kernel
+            | Class::Fence => false,
         }
     }
 
@@ -124,7 +127,13 @@ impl Class {
             | Class::Transform
             | Class::Matrix
             | Class::Branch => true,
-            Class::Elementwise | Class::Source | Class::View | Class::Padding | Class::Loop | Class::Kernel => false,
+            Class::Elementwise
+            | Class::Source
+            | Class::View
+            | Class::Padding
+            | Class::Loop
+            | Class::Kernel
+            | Class::Fence => false,
         }
     }
 }
@@ -180,7 +189,13 @@ pub trait OpKind {
     /// transform, none for what moves data. `None` where their number depends on values, and for factorizations and solvers.
     fn flops(&self, operands: &[&Type], outs: &[Type]) -> Option<u64> {
         match self.facts().class {
-            Class::Source | Class::View | Class::Placement | Class::Padding | Class::Gather | Class::Order => Some(0),
+            Class::Source
+            | Class::View
+            | Class::Placement
+            | Class::Padding
+            | Class::Gather
+            | Class::Order
+            | Class::Fence => Some(0),
             Class::Elementwise => Some(outs.first()?.elements()),
             Class::Reduction => Some(operands.first()?.elements()),
             Class::Fold

@@ -16,6 +16,7 @@ pub(super) fn names() -> Names {
         ("bitcast", |_, _| Ok(Op::Bitcast)),
         ("reshape", |_, _| Ok(Op::Reshape)),
         ("squeeze", |_, _| Ok(Op::Squeeze)),
+        ("after", |_, _| Ok(Op::After)),
         ("broadcast", |_, a| Ok(Op::Broadcast { axes: a.ints("axes")? })),
         ("transpose", |_, a| Ok(Op::Transpose { axes: a.ints("axes")? })),
         ("reverse", |_, a| Ok(Op::Reverse { axes: a.ints("axes")? })),
@@ -68,6 +69,20 @@ impl OpKind for Squeeze {
         require(long(&a.shape) == long(&out.shape) && a.shape.len() >= out.shape.len(), || {
             format!("{:?} is not {:?} less axes of size 1", out.shape, a.shape)
         })
+    }
+}
+
+pub(in crate::program) struct After;
+
+impl OpKind for After {
+    fn facts(&self) -> Facts {
+        Facts { arity: Arity::AtLeast(1), ..Facts::anywhere("after", Class::Fence, 1) }
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (a, out) = (operands[0], one(outs)?);
+        same_dtype(a, out)?;
+        same_shape(&a.shape, out)
     }
 }
 

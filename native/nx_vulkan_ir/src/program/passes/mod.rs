@@ -32,10 +32,12 @@ pub use fold_constants::computed;
 pub use recompute::Recompute;
 pub use unstack::MAX_ROWS;
 
+use rewrite::Rewriter;
+
 use super::fused::Plan;
 use super::reductions::Reductions;
 use super::rows::RowLimits;
-use super::{Op, Program, counted, verify};
+use super::{Instruction, Op, Program, counted, verify};
 use crate::Result;
 
 /// What kernels do to take less memory.
@@ -168,7 +170,21 @@ pub fn expanded(mut program: Program) -> Result<Program> {
 
 /// The program as one workgroup runs it best.
 pub fn for_workgroup(program: Program) -> Result<Program> {
-    alone(tidied(program)?)
+    alone(tidied(unfenced(program)?)?)
+}
+
+/// The program without fences: they save memory, of which one workgroup has what it has.
+fn unfenced(mut program: Program) -> Result<Program> {
+    nested(&mut program, unfenced)?;
+    let mut new = Rewriter::new(&program);
+    for instruction in &program.instructions {
+        let operands = new.operands(instruction)?;
+        match (&instruction.op, operands.first()) {
+            (Op::After, Some(&first)) => new.moved(first),
+            _ => new.replace(Instruction { operands, ..instruction.clone() }),
+        }
+    }
+    new.finish(&program)
 }
 
 fn alone(mut program: Program) -> Result<Program> {

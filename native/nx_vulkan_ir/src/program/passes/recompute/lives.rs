@@ -68,7 +68,7 @@ impl<'a> Lives<'a> {
             for out in &instruction.outs {
                 let own = Operand::Result(lives.results.len() as u32);
                 lives.base.push(if views { bases.first().copied().unwrap_or(own) } else { own });
-                let is_kept = !views && !matches!(instruction.op, Op::Constant(_));
+                let is_kept = !views && !matches!(instruction.op, Op::Constant(_) | Op::After);
                 let bytes = if is_kept { out.size_bytes() } else { 0 };
                 lives.results.push(Made { maker: at, bytes, readers: BTreeSet::new(), last: level, again: None });
             }
