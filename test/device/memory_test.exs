@@ -97,8 +97,8 @@ defmodule Nx.Vulkan.Device.MemoryTest do
       end)
 
     assert Nx.to_number(state[0]) == 60.0
-    # Of 60 states of 32 MiB each. Destructors run some time after a collection.
-    assert most - before <= 2 * garbage
+    # Of 60 states of 32 MiB each: garbage, and those that a call has or makes.
+    assert most - before <= garbage + 4 * 32 * 1024 * 1024
   end
 
   test "steps of training take no memory from the driver, and one submission at most, once the first are done" do

@@ -690,6 +690,15 @@ defmodule Nx.Vulkan.NativeV do
   defp collect(result), do: result
 
   @doc false
+  # See native/nx_vulkan_native/src/tensor.rs.
+  @spec marker() :: ref
+  def marker, do: nif_error()
+
+  @doc false
+  @spec markers_destroyed() :: non_neg_integer
+  def markers_destroyed, do: nif_error()
+
+  @doc false
   def raw_alloc(_n_bytes), do: nif_error()
   @doc false
   def raw_upload(_binary), do: nif_error()

@@ -54,10 +54,9 @@ fn details<'a>(env: Env<'a>, error: &Error) -> Term<'a> {
             (atoms::in_use_bytes(), in_use_bytes.encode(env)),
             (atoms::budget_bytes(), budget_bytes.encode(env)),
         ]),
-        Error::OverBudget { needed_bytes, budget_bytes } => map(&[
-            (atoms::needed_bytes(), needed_bytes.encode(env)),
-            (atoms::budget_bytes(), budget_bytes.encode(env)),
-        ]),
+        Error::OverBudget { needed_bytes, budget_bytes } => {
+            map(&[(atoms::needed_bytes(), needed_bytes.encode(env)), (atoms::budget_bytes(), budget_bytes.encode(env))])
+        }
         Error::BadShader { path, reason } => {
             map(&[(atoms::path(), path.encode(env)), (atoms::reason(), reason.encode(env))])
         }

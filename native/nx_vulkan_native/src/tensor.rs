@@ -128,6 +128,33 @@ pub fn collects_before(engine: &Engine) -> bool {
     asks(engine.garbage_bytes())
 }
 
+/// Markers whose destructors have run.
+static DESTROYED: AtomicU64 = AtomicU64::new(0);
+
+struct Marker;
+
+impl Drop for Marker {
+    fn drop(&mut self) {
+        DESTROYED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[rustler::resource_impl]
+impl rustler::Resource for Marker {}
+
+/// A reference to nothing. Schedulers run destructors some time after a collection, in order: once that of a marker has run,
+/// those of what was collected before it have, too.
+#[rustler::nif]
+fn marker(env: Env) -> Term {
+    ResourceArc::new(Marker).encode(env)
+}
+
+/// How many markers are destroyed.
+#[rustler::nif]
+fn markers_destroyed() -> u64 {
+    DESTROYED.load(Ordering::Relaxed)
+}
+
 pub fn encode_tensor<'a>(env: Env<'a>, engine: &Engine, tensor: Tensor) -> Term<'a> {
     let size_bytes = tensor.view().size_bytes();
     encode_ok(env, engine, TensorRef::new(tensor), size_bytes)

@@ -494,10 +494,9 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   def settle(:needs_compile, again), do: settle(again.(), again)
 
-  # Schedulers run the destructors of what is collected between processes.
   def settle(:collect, again) do
     :erlang.garbage_collect()
-    :erlang.yield()
+    await_destructors()
     settle(again.(), again)
   end
 
@@ -506,6 +505,23 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   def settle(error, _again), do: raise_error(error)
+
+  # Looks at whether the destructors of what was collected have run, at most: schedulers run them between processes.
+  @looks 100
+
+  defp await_destructors do
+    before = NativeV.markers_destroyed()
+    NativeV.marker()
+    :erlang.garbage_collect()
+    await_destructors(before, @looks)
+  end
+
+  defp await_destructors(before, looks) do
+    if looks > 0 and NativeV.markers_destroyed() == before do
+      :erlang.yield()
+      await_destructors(before, looks - 1)
+    end
+  end
 
   # Tries again after each step that may have freed memory.
   defp reclaim([step | steps], error, again) do

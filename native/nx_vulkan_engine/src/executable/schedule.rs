@@ -73,6 +73,9 @@ const MUCH_BYTES: u64 = 256 << 20;
 /// The part of what commands one after the other need that a large batch may need more.
 const MORE_THAN_LEAST: u64 = 10;
 
+/// Levels from which it is worth it to make what a late command reads as late as that.
+const MANY_LEVELS: usize = 8;
+
 /// Of the commands that read a tensor, the last ones that are asked how long it is there anyway.
 const MAX_READERS: usize = 64;
 
@@ -195,12 +198,14 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
             let others = readers.get(&id).into_iter().flatten().rev().take(MAX_READERS).filter(|&&other| other != i);
             others.map(|&other| level[other]).max().unwrap_or(0).max(level[i])
         };
-        // What one command makes for this one alone can be made as late, if what that reads is there.
+        // What one command makes for this one alone can be made as late, if what that reads is there. Both lie in memory
+        // side by side then, which only much later is worth it.
         let follows = |id: u32, i: usize, latest: usize, level: &[usize]| {
             let [writer] = writers.get(&id).map_or(&[][..], Vec::as_slice) else { return false };
             let is_alone = readers.get(&id).is_some_and(|readers| readers.iter().all(|&reader| reader == i));
             let is_there = |id: u32| !self.is(id, Role::Intermediate) || last_level(id, *writer, level) + 1 >= latest;
-            is_alone && *writer != i && virtual_ids(&commands[*writer].reads).all(is_there)
+            let is_much = latest - level[i] >= MANY_LEVELS;
+            is_much && is_alone && *writer != i && virtual_ids(&commands[*writer].reads).all(is_there)
         };
         // What is made of tensors that others read as late, or that are there anyway, had better not be there before: bytes times levels.
         let late = |i: usize, latest: usize, level: &[usize]| {

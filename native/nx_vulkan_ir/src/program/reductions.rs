@@ -19,6 +19,9 @@ const MAX_LOADS: usize = 8;
 /// does to come from memory.
 const MAX_REPEATED: u64 = 16;
 
+/// Elements for which such instructions take less time than a launch.
+const MAX_QUICK: u64 = 1 << 14;
+
 /// Steps on loads of a plan, and on what was reduced.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Side {
@@ -65,7 +68,8 @@ impl Reductions {
         }
         // What comes before is computed for each element.
         let (_, steps) = reached(plan, &taken, &[])?;
-        if plan.row_elements() > 1 && steps.iter().map(|&k| row_instructions(plan, k)).sum::<u64>() > MAX_REPEATED {
+        let is_large = plan.row_elements() > 1 && plan.elements() > MAX_QUICK;
+        if is_large && steps.iter().map(|&k| row_instructions(plan, k)).sum::<u64>() > MAX_REPEATED {
             return None;
         }
         let stored: Vec<Ref> = plan.stores.iter().map(|store| store.value).collect();
