@@ -1,4 +1,4 @@
-//! Removes instructions whose results nobody uses, and such results of fused ops.
+//! Removes instructions whose results nobody uses.
 
 use std::borrow::Cow;
 
@@ -7,6 +7,15 @@ use crate::Result;
 use crate::program::{Instruction, Op, Operand, Program};
 
 pub fn run(program: &Program) -> Result<Program> {
+    swept(program, false)
+}
+
+/// And such results of fused ops.
+pub fn run_within(program: &Program) -> Result<Program> {
+    swept(program, true)
+}
+
+fn swept(program: &Program, within: bool) -> Result<Program> {
     let mut used = vec![false; program.results().count()];
     let mark = |used: &mut Vec<bool>, operand: &Operand| {
         if let Operand::Result(r) = operand
@@ -22,7 +31,7 @@ pub fn run(program: &Program) -> Result<Program> {
         first -= instruction.outs.len();
         let own = &used[first..first + instruction.outs.len()];
         if own.contains(&true) {
-            let left = match own.contains(&false) {
+            let left = match within && own.contains(&false) {
                 true => with_outputs(instruction, own)?.map_or(Cow::Borrowed(instruction), Cow::Owned),
                 false => Cow::Borrowed(instruction),
             };

@@ -34,7 +34,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
         }
         lives.results[r].last = between.0;
     }
-    if new == *program { Ok(new) } else { dce::run(&cse::run(&new)?) }
+    if new == *program { Ok(new) } else { dce::run_within(&cse::run(&new)?) }
 }
 
 impl Lives<'_> {
