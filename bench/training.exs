@@ -1,12 +1,20 @@
 # Measures training steps of whole models: Axon's step with Adam, in f32 and bf16. Prints a Markdown table.
 #
-#     MIX_ENV=test BUMBLEBEE=/path/to/bumblebee mix run bench/training.exs [small] [donated] [long] [ROWS ...]
+#     MIX_ENV=test BUMBLEBEE=/path/to/bumblebee mix run bench/training.exs \
+#       [small] [donated] [checkpoints] [long] [ROWS ...]
 #
 # ROWS are parts of the names of the rows to measure, all by default; `small` takes models and sizes for a CPU device;
-# `donated` gives the memory of a step's state to the next, as torch does, where Axon's loop keeps both. `long` takes
-# 10,000 steps, and prints what is in use and how many kernels there are after 50 of them and after all.
+# `donated` gives the memory of a step's state to the next, as torch does, where Axon's loop keeps both. `checkpoints`
+# computes the blocks of transformers again in the backward pass. `long` takes 10,000 steps, and prints what is in use
+# and how many kernels there are after 50 of them and after all.
 # Each row runs in a VM of its own, with the caches of kernels empty, so that its first call and its peak are its own.
 # bench/peers/training.py measures the same with torch and transformers.
+#
+# NX_VULKAN_MEMORY_LIMIT says what a row may take of the device, in bytes. Beyond it tensors lie in the host's memory:
+# it is enough where the peak is below it. GPT-2 in 10 GB, as Axon's loop trains it and donated:
+#
+#     NX_VULKAN_MEMORY_LIMIT=10000000000 MIX_ENV=test BUMBLEBEE=... mix run bench/training.exs "GPT-2, 8 x 512, f32"
+#     NX_VULKAN_MEMORY_LIMIT=10000000000 MIX_ENV=test BUMBLEBEE=... mix run bench/training.exs donated "8 x 512, f32"
 
 Code.require_file("bumblebee.exs", __DIR__)
 
@@ -58,6 +66,7 @@ defmodule Training do
     images: {2, 32}
   }
 
+  @options ["small", "donated", "checkpoints", "long"]
   @columns ["million parameters", "first call", "a step", "peak GB", "dispatches a step"]
   @long_columns ["a step", "GB in use after 50 steps", "after 10,000", "kernels after 50 steps", "after 10,000"]
 
@@ -68,20 +77,20 @@ defmodule Training do
 
   def main(["--row", name | options]) do
     sizes = if "small" in options, do: @small, else: @sizes
-    {_, module, config, inputs, kind, donated?} = sizes |> rows("donated" in options) |> List.keyfind(name, 0)
+    {_, module, config, inputs, kind} = sizes |> rows(options) |> List.keyfind(name, 0)
     if module not in [:lstm, :unet], do: Bumblebee.compile(~w(text/bert text/llama text/gpt2 vision/resnet vision/vit))
     Nx.default_backend(VulkanoBackend)
     Nx.Defn.default_options(compiler: Nx.Vulkan)
-    {init, step} = step(module, config, kind)
+    {init, step} = step(module, config, kind, "checkpoints" in options)
     data = with inputs <- inputs.(), do: {inputs, labels(module, config, inputs)}
     state = init.(data, Axon.ModelState.empty())
-    step = fn state -> step.(data, if(donated?, do: Nx.donatable(state), else: state)) end
+    step = fn state -> step.(data, if("donated" in options, do: Nx.donatable(state), else: state)) end
     columns = if "long" in options, do: long(state, step), else: row(state, step)
     IO.puts("| #{name} | #{Enum.join(columns, " | ")} |")
   end
 
   def main(arguments) do
-    {options, wanted} = Enum.split_with(arguments, &(&1 in ["small", "donated", "long"]))
+    {options, wanted} = Enum.split_with(arguments, &(&1 in @options))
     sizes = if "small" in options, do: @small, else: @sizes
     {:ok, info} = NativeV.device_info()
     columns = if "long" in options, do: @long_columns, else: @columns
@@ -94,7 +103,7 @@ defmodule Training do
     |---|#{Enum.map_join(columns, fn _ -> "---:|" end)}\
     """)
 
-    for {name, _, _, _, _, _} <- rows(sizes, "donated" in options),
+    for {name, _, _, _, _} <- rows(sizes, options),
         wanted == [] or Enum.any?(wanted, &(name =~ &1)) do
       alone(name, options)
     end
@@ -111,7 +120,8 @@ defmodule Training do
     if status != 0, do: IO.puts("| #{name} | failed | | | | |")
   end
 
-  defp rows(sizes, donated?) do
+  defp rows(sizes, options) do
+    suffix = for option <- ["donated", "checkpoints"], option in options, into: "", do: ", " <> option
     {lstm, unet} = {sizes.lstm, sizes.unet}
     {side, images} = {elem(sizes.images, 1), fn -> images(sizes.images) end}
     classes = [architecture: :for_image_classification, num_labels: 2]
@@ -137,8 +147,7 @@ defmodule Training do
     ]
 
     for {name, module, options, inputs} <- models, kind <- @kinds do
-      name = "#{name}, #{kind}#{if donated?, do: ", donated"}"
-      {name, module, options, inputs, kind, donated?}
+      {"#{name}, #{kind}#{suffix}", module, options, inputs, kind}
     end
   end
 
@@ -206,12 +215,13 @@ defmodule Training do
   ## The step
 
   # Parameters are f32 whatever the type.
-  defp step(module, options, kind) do
+  defp step(module, options, kind, checkpoints?) do
     compute = if kind == "f32", do: {:f, 32}, else: {:bf, 16}
     narrow? = kind == "bf16, narrow gradients"
     output = if narrow?, do: compute, else: {:f, 32}
     policy = Axon.MixedPrecision.create_policy(params: {:f, 32}, compute: compute, output: output)
     model = module |> model(options) |> Axon.MixedPrecision.apply_policy(policy)
+    model = if checkpoints?, do: Nx.Vulkan.checkpoint(model, &String.ends_with?(&1, "self_attention_norm")), else: model
     model = if narrow?, do: model |> narrow_gradients() |> Axon.nx(&widen/1), else: model
     loss = &Axon.Losses.categorical_cross_entropy(&1, &2, from_logits: true, reduction: :mean, sparse: true)
     {init, step} = Axon.Loop.train_step(model, loss, Polaris.Optimizers.adam(learning_rate: 1.0e-5))
