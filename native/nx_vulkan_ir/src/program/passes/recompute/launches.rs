@@ -60,10 +60,10 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
 impl Lives<'_> {
     /// Whether a large result lies in memory at the peak for what reads it later.
     fn is_late(&self, result: usize, peak: usize) -> bool {
-        let Made { maker, bytes, last, .. } = self.results[result];
+        let Made { maker, bytes, last, is_fenced, .. } = self.results[result];
         let is_there = self.level[maker] < peak && last != usize::MAX && last > peak;
         let (early, late) = self.readers(result, peak);
-        bytes >= MIN_BYTES && is_there && !early.is_empty() && !late.is_empty()
+        bytes >= MIN_BYTES && is_there && !is_fenced && !early.is_empty() && !late.is_empty()
     }
 
     /// What gives these results of an instruction from operands that are there when they are read late; fewer of them where

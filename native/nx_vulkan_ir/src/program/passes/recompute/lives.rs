@@ -27,6 +27,8 @@ pub struct Made {
     pub last: usize,
     /// The first and the last level at which it is there again, where it is made again.
     pub again: Option<(usize, usize)>,
+    /// Whether it is seen behind a fence, and so is there until that is passed.
+    pub is_fenced: bool,
 }
 
 /// What gives some results again.
@@ -59,10 +61,11 @@ impl<'a> Lives<'a> {
             lives.first.push(lives.results.len());
             let views = shares_memory(&instruction.op);
             for base in bases.iter().filter(|_| !views) {
-                if let Operand::Result(r) = *base {
-                    let made = &mut lives.results[r as usize];
+                for r in lives.behind(*base) {
+                    let made = &mut lives.results[r];
                     made.readers.insert(at);
                     made.last = made.last.max(level);
+                    made.is_fenced |= instruction.op == Op::After;
                 }
             }
             for out in &instruction.outs {
@@ -70,12 +73,19 @@ impl<'a> Lives<'a> {
                 lives.base.push(if views { bases.first().copied().unwrap_or(own) } else { own });
                 let is_kept = !views && !matches!(instruction.op, Op::Constant(_) | Op::After);
                 let bytes = if is_kept { out.size_bytes() } else { 0 };
-                lives.results.push(Made { maker: at, bytes, readers: BTreeSet::new(), last: level, again: None });
+                lives.results.push(Made {
+                    maker: at,
+                    bytes,
+                    readers: BTreeSet::new(),
+                    last: level,
+                    again: None,
+                    is_fenced: false,
+                });
             }
         }
         for output in &program.outputs {
-            if let Operand::Result(r) = lives.base_of(*output) {
-                lives.results[r as usize].last = usize::MAX;
+            for r in lives.behind(lives.base_of(*output)) {
+                lives.results[r].last = usize::MAX;
             }
         }
         lives
@@ -86,6 +96,20 @@ impl<'a> Lives<'a> {
             Operand::Input(_) => operand,
             Operand::Result(r) => self.base.get(r as usize).copied().unwrap_or(operand),
         }
+    }
+
+    /// The results that are read with one: itself, and what it shows of behind fences.
+    fn behind(&self, base: Operand) -> SmallVec<[usize; 2]> {
+        let result = |operand: Operand| match operand {
+            Operand::Input(_) => None,
+            Operand::Result(r) => Some(r as usize),
+        };
+        let fenced = |&r: &usize| {
+            let maker = self.program.instructions.get(self.results.get(r)?.maker)?;
+            let first = maker.operands.first().filter(|_| maker.op == Op::After)?;
+            result(self.base_of(*first))
+        };
+        std::iter::successors(result(base), fenced).collect()
     }
 
     pub fn made(&self, operand: Operand) -> Option<&Made> {

@@ -47,6 +47,7 @@ impl Lives<'_> {
         let fused = |at: &usize| matches!(self.program.instructions[*at].op, Op::Fused(_));
         let all = self.first[made.maker]..self.first[made.maker] + instruction.outs.len();
         made.bytes >= MIN_BYTES
+            && !made.is_fenced
             && matches!(instruction.op, Op::Fused(_))
             && self.level[made.maker] < peak
             && (peak + 1..usize::MAX).contains(&made.last)
