@@ -6,6 +6,8 @@ use nx_vulkan_device::capture::CopyKey;
 use nx_vulkan_spirv::access::Element;
 use smallvec::SmallVec;
 
+mod in_place;
+
 use super::dot::{self, Then};
 use super::{Call, constant, movement};
 use crate::kernels::dot::{Matrix, MergedAxes, Planes, Product, product};
@@ -91,6 +93,38 @@ enum Order {
     Images,
 }
 
+/// How the product loads its operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loads {
+    /// Element by element.
+    Single,
+    /// Four neighbours at once, as tiles do.
+    Four,
+    /// Eight, in place on matrix units: numbers of 16 bits.
+    Own,
+    /// The same of f32, whose elements are made numbers of 16 bits first, where they lie.
+    Planes,
+}
+
+impl Loads {
+    fn neighbours(self) -> u64 {
+        match self {
+            Loads::Single => 1,
+            Loads::Four => 4,
+            Loads::Own | Loads::Planes => 8,
+        }
+    }
+}
+
+/// Some images of a convolution.
+struct Part {
+    positions: Matrix,
+    filters: Matrix,
+    order: Order,
+    first: u64,
+    count: u64,
+}
+
 /// One convolution: the split input, and the kernel as groups, filters, channels and space.
 struct Convolution<'c> {
     call: &'c Call<'c>,
@@ -106,21 +140,29 @@ struct Convolution<'c> {
 }
 
 impl Convolution<'_> {
-    /// How many neighbours the product is to load at a time: those that matrix units take in place, or tiles.
-    fn neighbours(&self, work: u64) -> Result<u64> {
+    /// How the product is to load its operands, of so many multiplications.
+    fn loads(&self, work: u64) -> Result<Loads> {
         let Call { engine, out, compile, .. } = self.call;
         let pays = self.sizes.channels >= 3 && self.sizes.filters >= MIN_COPY_FILTERS && work >= MIN_COPY_WORK;
         if !pays || !matches!(out.dtype.ctype(), CType::F32 | CType::F64) {
-            return Ok(1);
+            return Ok(Loads::Single);
         }
-        let is_own = [&self.input, &self.kernel].iter().all(|operand| operand.view.dtype == out.dtype)
-            && matches!(out.dtype, DType::F16 | DType::Bf16);
+        let is_one_type = [&self.input, &self.kernel].iter().all(|operand| operand.view.dtype == out.dtype);
         let channels = self.sizes.channels.next_multiple_of(8);
-        let fits = self.depth(channels) >= matrix_min_depth(out.dtype)
-            && self.images_of_units(channels).saturating_mul(MAX_PARTS) >= self.sizes.images;
-        let takes_own =
-            is_own && fits && work >= MATRIX_MIN_WORK && engine.takes_own_numbers(out.dtype, *compile)? != [false; 2];
-        Ok(if takes_own { 8 } else { 4 })
+        if !is_one_type || work < MATRIX_MIN_WORK || self.depth(channels) < matrix_min_depth(out.dtype) {
+            return Ok(Loads::Four);
+        }
+        let takes_own = match out.dtype {
+            DType::F16 | DType::Bf16 => {
+                let fits = self.images_of_units(channels).saturating_mul(MAX_PARTS) >= self.sizes.images;
+                fits && engine.takes_own_numbers(out.dtype, *compile)? != [false; 2]
+            }
+            DType::F32 if self.pays_in_place(channels) && engine.takes_own_numbers(DType::Bf16, *compile)?[1] => {
+                return Ok(Loads::Planes);
+            }
+            _ => false,
+        };
+        Ok(if takes_own { Loads::Own } else { Loads::Four })
     }
 
     /// Contracted elements, with as many channels.
@@ -140,9 +182,12 @@ impl Convolution<'_> {
     fn run(&self, output: &Tensor) -> Result<()> {
         let unpadded = self.unpadded()?;
         let depth = self.depth(self.sizes.channels);
-        let together = self.neighbours(output.view.elements().saturating_mul(depth))?;
-        let by_four = together > 1;
-        let of_kernel = if together == 4 { self.order_of_large_kernel()? } else { None };
+        let loads = self.loads(output.view.elements().saturating_mul(depth))?;
+        if loads == Loads::Planes {
+            return self.run_in_place(output);
+        }
+        let together = loads.neighbours();
+        let of_kernel = if loads == Loads::Four { self.order_of_large_kernel()? } else { None };
         let own_order = |input: &Tensor| match of_kernel {
             Some(order) => order,
             None if self.has_channels_last(&input.view) => Order::Channels,
@@ -151,10 +196,10 @@ impl Convolution<'_> {
         let in_place = unpadded.filter(|input| {
             let order = own_order(input);
             let along_k = || self.positions(input.clone(), order).loaded_along_k(together);
-            match together {
-                1 => true,
-                8 => along_k() == Some(true),
-                _ => of_kernel == Some(Order::Space) || along_k().is_some(),
+            match loads {
+                Loads::Single => true,
+                Loads::Own | Loads::Planes => along_k() == Some(true),
+                Loads::Four => of_kernel == Some(Order::Space) || along_k().is_some(),
             }
         });
         let order = match (&in_place, of_kernel) {
@@ -178,11 +223,11 @@ impl Convolution<'_> {
                 (limit / results.max(copied)).min(MAX_COPY_BYTES / bytes)
             }
         };
-        let step = if together == 8 { step.min(self.images_of_units(channels)) } else { step };
+        let step = if loads == Loads::Own { step.min(self.images_of_units(channels)) } else { step };
         // Parts are as large as each other.
         let parts = self.sizes.images.div_ceil(step.clamp(1, self.sizes.images));
         let step = self.sizes.images.div_ceil(parts);
-        let filters = self.filters(channels, order, by_four)?;
+        let filters = self.filters(channels, order, loads)?;
         for first in (0..self.sizes.images).step_by(step as usize) {
             let count = step.min(self.sizes.images - first);
             let input = match &in_place {
@@ -190,32 +235,44 @@ impl Convolution<'_> {
                 None => self.copy(&slice(&self.input, 1, first, count)?, channels, order)?,
             };
             let positions = self.positions(input, order);
-            let output = slice(output, 0, first, count)?;
-            let space = 3..output.view.shape.len();
-            let places: Axes = match order {
-                Order::Images => space.chain([0]).collect(),
-                Order::Channels | Order::Space => [0].into_iter().chain(space).collect(),
-            };
-            // Whichever axis of the result is contiguous is that of the columns.
-            let filters_last = output.view.strides[2] == 1;
-            let axes: Axes = match filters_last {
-                true => [1].into_iter().chain(places).chain([2]).collect(),
-                false => [1, 2].into_iter().chain(places).collect(),
-            };
-            let out = &output.with_view(output.view.transpose(&axes)?);
-            let [of_input, of_kernel] = self.prologues.clone();
-            let filters = filters.clone();
-            let (a, b, prologues) = match filters_last {
-                true => (positions, filters, [of_input, of_kernel]),
-                false => (filters, positions, [of_kernel, of_input]),
-            };
-            let view = |t: &Tensor| slice(t, 0, first, count)?.view.transpose(&axes);
-            let views = self.inputs.iter().map(view).collect::<Result<Vec<_>>>()?;
-            let operands = dot::operands(&self.inputs, &views);
-            let epilogue = self.then.map(|t| t.epilogue(self.call.out.dtype, &operands));
-            product(self.call.engine, &Product { a, b, prologues, out, epilogue }, self.call.compile)?;
+            let part = Part { positions, filters: filters.clone(), order, first, count };
+            self.multiply(part, output, |p, _| product(self.call.engine, p, self.call.compile))?;
         }
         Ok(())
+    }
+
+    /// Multiplies the windows of a part by the filters, into `output`, by what launches a product; that is also told whether windows are its second
+    /// operand.
+    fn multiply(
+        &self,
+        part: Part,
+        output: &Tensor,
+        launch: impl FnOnce(&Product<'_>, bool) -> Result<()>,
+    ) -> Result<()> {
+        let Part { positions, filters, order, first, count } = part;
+        let output = slice(output, 0, first, count)?;
+        let space = 3..output.view.shape.len();
+        let places: Axes = match order {
+            Order::Images => space.chain([0]).collect(),
+            Order::Channels | Order::Space => [0].into_iter().chain(space).collect(),
+        };
+        // Whichever axis of the result is contiguous is that of the columns.
+        let filters_last = output.view.strides[2] == 1;
+        let axes: Axes = match filters_last {
+            true => [1].into_iter().chain(places).chain([2]).collect(),
+            false => [1, 2].into_iter().chain(places).collect(),
+        };
+        let out = &output.with_view(output.view.transpose(&axes)?);
+        let [of_input, of_kernel] = self.prologues.clone();
+        let (a, b, prologues) = match filters_last {
+            true => (positions, filters, [of_input, of_kernel]),
+            false => (filters, positions, [of_kernel, of_input]),
+        };
+        let view = |t: &Tensor| slice(t, 0, first, count)?.view.transpose(&axes);
+        let views = self.inputs.iter().map(view).collect::<Result<Vec<_>>>()?;
+        let operands = dot::operands(&self.inputs, &views);
+        let epilogue = self.then.map(|t| t.epilogue(self.call.out.dtype, &operands));
+        launch(&Product { a, b, prologues, out, epilogue }, !filters_last)
     }
 
     fn padded_space(&self) -> Result<Dims> {
@@ -355,11 +412,14 @@ impl Convolution<'_> {
     }
 
     /// The kernel as a matrix of filters and contracted elements per group, which are those of the positions.
-    fn filters(&self, channels: u64, order: Order, by_four: bool) -> Result<Matrix> {
+    fn filters(&self, channels: u64, order: Order, loads: Loads) -> Result<Matrix> {
         let view = &self.kernel.view;
         let own = self.filter_matrix(&self.kernel, order);
+        let by_four = loads != Loads::Single;
         let is_near = own.depth.rank() == 1 || order == Order::Images || (order == Order::Space && by_four);
-        if channels == self.sizes.channels && is_ascending(view) && is_near && (!by_four || own.is_vectorizable()) {
+        let lies_well = is_near && (!by_four || own.is_vectorizable());
+        // What writes the parts of f32 reads whatever order.
+        if channels == self.sizes.channels && is_ascending(view) && (lies_well || loads == Loads::Planes) {
             return Ok(own);
         }
         let mut config = vec![(0, 0, 0); view.shape.len()];

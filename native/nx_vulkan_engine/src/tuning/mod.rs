@@ -118,6 +118,8 @@ pub struct Efficiency {
 pub struct Units {
     /// f32 as three bf16 numbers.
     pub three_bf16: f64,
+    /// The same in place.
+    pub own_three_bf16: f64,
     /// f32 as two f16 numbers, in tiles of 128 and of 64.
     pub two_f16: [f64; 2],
     /// f16, in tiles of 128 and of 64.

@@ -6,8 +6,8 @@ use nx_vulkan_ir::program::epilogue::MATRIX_MIN_WORK;
 use super::devices::{ALL, h200, lavapipe};
 use super::{Calibration, Class, DeviceModel};
 use crate::kernels::dot::{
-    Choice, LANES, Outline, Tile, Tiling, accurate_splits, estimate, launch_of, matrix_candidates, shares_results,
-    vector_candidates,
+    Choice, LANES, Outline, Tile, Tiling, accurate_splits, estimate, in_place, launch_of, matrix_candidates,
+    pays_in_place, shares_results, vector_candidates,
 };
 use crate::kernels::fft::FftSpec;
 use crate::kernels::linalg::qr;
@@ -124,6 +124,31 @@ fn no_product_is_beyond_a_device_or_far_from_its_best() {
                 assert!(cycles <= MOST_MISSED * best, "{name}: {p:?} by {choice:?} takes {cycles} cycles, not {best}");
             }
         }
+    }
+}
+
+#[test]
+fn windows_of_f32_are_read_in_place_where_units_pay() {
+    let windows = |rows: u64, precision: Precision| Outline {
+        batches: 1,
+        rows,
+        columns: 64,
+        depth: 576,
+        operands: [DType::F32; 2],
+        product: DType::F32,
+        looped_steps: 0,
+        precision,
+        own: [true; 2],
+    };
+    for (name, caps) in ALL.map(|(name, caps)| (name, caps())) {
+        let model = DeviceModel::of(&caps);
+        let pays = |p: &Outline| pays_in_place(&model, p, CType::F32, 64 * p.rows, p);
+        let many = windows(1 << 18, Precision::Highest);
+        let has_units = caps.cooperative_matrix && caps.bfloat16_matrix;
+        assert_eq!(pays(&many), has_units, "{name}");
+        assert_eq!(in_place(&model, &many, CType::F32, 1 << 24).is_some(), has_units, "{name}");
+        assert!(!pays(&windows(1 << 10, Precision::Highest)) && !pays(&windows(1 << 18, Precision::High)), "{name}");
+        assert!(!pays(&Outline { own: [false; 2], ..many }), "{name}");
     }
 }
 

@@ -485,6 +485,7 @@ fn products() {
             load: Load { along_k: true, by_four: false },
             planes: Planes::TwoF16,
             scaled: true,
+            bounds: None,
             second: false,
         };
         kernels.add(name, |l, m| spec.generate(l, m));

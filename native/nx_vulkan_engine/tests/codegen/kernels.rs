@@ -10,7 +10,7 @@ use nx_vulkan_engine::kernels::attention::{
     AttentionSpec, AttentionTile, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
 };
 use nx_vulkan_engine::kernels::dot::{
-    Access, DotSpec, EpilogueSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tiling,
+    Access, Bounds, DotSpec, EpilogueSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tiling,
 };
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::kernels::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
@@ -155,7 +155,7 @@ fn kernels_for_matrix_units_are_valid() {
                 prologues: [None, None],
                 store: Store { rank: 2, contiguous: epilogue.is_none(), by_four, by_eight: false },
                 tiling: Tiling::Matrix(tile),
-                guarded: !tile.planes.is_own() && tile.planes != Planes::OneF16,
+                guarded: tile.planes.own_type().is_none() && tile.planes != Planes::OneF16,
                 low_b_first: by_four,
                 ends_early: by_axes,
                 wide: by_four,
@@ -164,17 +164,22 @@ fn kernels_for_matrix_units_are_valid() {
             check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
         }
     }
-    for stage in [SplitStage::Largest, SplitStage::Split, SplitStage::Copy] {
+    for stage in [SplitStage::Largest, SplitStage::Split, SplitStage::Copy, SplitStage::Restore] {
         for (along_k, by_four, dtype) in
             [(true, true, DType::F32), (false, false, DType::Bf16), (false, true, DType::F16)]
         {
             for planes in Planes::ALL {
                 let load = Load { along_k, by_four };
                 let (scaled, second) = (!planes.is_in_order(), planes == Planes::ThreeBf16);
-                if (stage == SplitStage::Largest && !scaled) || (stage == SplitStage::Copy && !planes.is_own()) {
+                if (stage == SplitStage::Largest && !scaled)
+                    || (stage == SplitStage::Copy && planes.own_type().is_none())
+                    || (stage == SplitStage::Restore && planes != Planes::OwnThreeBf16)
+                {
                     continue;
                 }
-                let spec = SplitSpec { stage, dtype, ranks: [1, 2, 3], load, planes, scaled, second };
+                let bounds = (planes == Planes::OwnThreeBf16 && (by_four || stage == SplitStage::Restore))
+                    .then_some(Bounds { padded: 0b1010, dilated: 0b1000 });
+                let spec = SplitSpec { stage, dtype, ranks: [1, 2, 3], load, planes, scaled, bounds, second };
                 check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
             }
         }

@@ -3,7 +3,7 @@
 use nx_vulkan_ir::program::epilogue::MATRIX_MIN_WORK;
 
 use super::launch::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Outline};
-use super::matrix::Form;
+use super::matrix::{Form, MAX_PLACED_DEPTH};
 use super::{LANES, LaneTile, MatrixTile, Planes, Tile, Tiling, VectorTile, parts_of};
 use crate::CType;
 use crate::kernels::has_lanes;
@@ -105,16 +105,51 @@ pub fn candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(Tile, u6
 /// device or the types don't allow it.
 pub fn matrix_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(MatrixTile, u64, f64)> {
     let Some(form) = Form::of(model, p, sum) else { return vec![] };
+    let elements = p.batches * (p.rows + p.columns) * p.depth;
+    candidates_of(model, p, sum, form, elements)
+}
+
+/// The same of tiles that read f32 operands in place, of which memory holds so many elements.
+fn in_place_candidates(model: &DeviceModel, p: &Outline, sum: CType, elements: u64) -> Vec<(MatrixTile, u64, f64)> {
+    let Some(form) = Form::in_place(model, p, sum) else { return vec![] };
+    let mut found = candidates_of(model, p, sum, form, elements);
+    found.retain(|(_, splits, _)| p.depth.div_ceil(*splits) <= MAX_PLACED_DEPTH);
+    found
+}
+
+/// The cheapest launch on matrix units that reads f32 operands in place.
+pub(crate) fn in_place(model: &DeviceModel, p: &Outline, sum: CType, elements: u64) -> Option<Choice> {
+    let found = in_place_candidates(model, p, sum, elements).into_iter();
+    let (tile, splits, _) = found.min_by(|a, b| a.2.total_cmp(&b.2))?;
+    Some(Choice { tiling: Tiling::Matrix(tile), splits })
+}
+
+/// Whether a product of f32 takes least if matrix units read its operands in place, of which memory holds so many `elements`; else it would be
+/// `other`.
+pub(crate) fn pays_in_place(model: &DeviceModel, p: &Outline, sum: CType, elements: u64, other: &Outline) -> bool {
+    let found = in_place_candidates(model, p, sum, elements).into_iter();
+    let Some(least) = found.map(|(.., cycles)| cycles).min_by(f64::total_cmp) else { return false };
+    p.multiplications() >= MATRIX_MIN_WORK && cheapest(model, other, sum).is_some_and(|(_, cycles)| least < cycles)
+}
+
+/// Tiles on matrix units for a form of operands of which so many elements are written.
+fn candidates_of(
+    model: &DeviceModel,
+    p: &Outline,
+    sum: CType,
+    form: Form,
+    elements: u64,
+) -> Vec<(MatrixTile, u64, f64)> {
     let products = &model.products;
     let (rows, columns) = (p.rows, p.columns);
     let (batches, depth) = (p.batches, p.depth);
     let least = accurate_splits(p, sum);
     // Every element is read, twice where rows are scaled, and written. Of operands that may be taken in place it does not count: where they lie
     // must not choose the kernel, nor the bits.
-    let elements = (batches * (rows + columns) * depth) as f64;
+    let elements = elements as f64;
     let before = match (form.scaled, form.planes) {
         (true, planes) => 2.5 * products.dispatch + elements * (8.0 + 2.0 * f64::from(planes.count())) / products.bytes,
-        (false, Planes::ThreeBf16) => products.dispatch + elements * 10.0 / products.bytes,
+        (false, Planes::ThreeBf16 | Planes::OwnThreeBf16) => products.dispatch + elements * 10.0 / products.bytes,
         // One operand lies across, as weights do; it may be either.
         (false, Planes::OwnF16 | Planes::OwnBf16) => products.dispatch + elements * 2.0 / products.bytes,
         (false, Planes::OneF16 | Planes::TwoF16) => 0.0,
@@ -162,6 +197,7 @@ fn products_per_cycle(units: &Units, tile: &MatrixTile, p: &Outline) -> f64 {
     match tile.planes {
         Planes::OwnF16 | Planes::OwnBf16 => by_side(units.own),
         Planes::ThreeBf16 => units.three_bf16 * (1.0 + 6.0) / (1.0 + products_of_parts(p.operands.map(parts_of))),
+        Planes::OwnThreeBf16 => units.own_three_bf16,
         Planes::TwoF16 => by_side(units.two_f16),
         Planes::OneF16 => by_side(units.one_f16),
     }
@@ -242,8 +278,13 @@ pub fn choose(model: &DeviceModel, p: &Outline, sum: CType) -> Choice {
     if let Some(choice) = lanes(p, sum, lane_tiles(model, sum), model.products.square_groups) {
         return choice;
     }
+    cheapest(model, p, sum).map_or_else(|| square(model, p, sum), |(choice, _)| choice)
+}
+
+/// The cheapest launch that the model knows, with its cycles.
+fn cheapest(model: &DeviceModel, p: &Outline, sum: CType) -> Option<(Choice, f64)> {
     let plain = plain(model, p, sum, None);
-    let Tiling::Tiled(tile) = plain.tiling else { return plain };
+    let Tiling::Tiled(tile) = plain.tiling else { return None };
     let by_tiles = (plain, estimate(model, p, sum, &tile, plain.splits));
     let by_vectors = vector_candidates(model, p, sum).into_iter();
     let by_vectors =
@@ -252,8 +293,7 @@ pub fn choose(model: &DeviceModel, p: &Outline, sum: CType) -> Choice {
     let on_units = is_large.then(|| matrix_candidates(model, p, sum)).into_iter().flatten();
     let on_units = on_units.map(|(tile, splits, cycles)| (Choice { tiling: Tiling::Matrix(tile), splits }, cycles));
     // The first of equals.
-    let ways = by_vectors.chain([by_tiles]).chain(on_units);
-    ways.min_by(|a, b| a.1.total_cmp(&b.1)).map_or(plain, |way| way.0)
+    by_vectors.chain([by_tiles]).chain(on_units).min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 /// The cheapest launch without matrix units, with so many splits if that is given.

@@ -41,19 +41,7 @@ layout(constant_id = 11) const uint STORE_BY_EIGHT = 0u;
 // Whether that is bf16, to which drivers don't promise to round to the nearest.
 layout(constant_id = 12) const uint TO_BF16 = 0u;
 
-// Whether operands are found by their axes, eight neighbours along k at a time.
-layout(constant_id = 14) const uint A_BY_AXES = 0u;
-layout(constant_id = 15) const uint B_BY_AXES = 0u;
-// Whether they may end within the last 64 contracted elements, behind which zeros are to be.
-layout(constant_id = 16) const uint ENDS_EARLY = 0u;
-
-uvec4 slot_a_block(const in uint at) { return uvec4(at); }
-uvec4 slot_b_block(const in uint at) { return uvec4(at + 1u); }
-// Where the elements of a row (or column) of a batch begin, and where an element along k lies behind that.
-uint slot_a_free(const in uint batch, const in uint row) { return batch + row; }
-uint slot_a_depth(const in uint k) { return k; }
-uint slot_b_free(const in uint batch, const in uint column) { return batch + column + 1u; }
-uint slot_b_depth(const in uint k) { return k + 1u; }
+#include "own_operands.glsl"
 // One result, and four neighbours of a row; `at` counts groups of four.
 void slot_store(const in uint at, const in float value) {}
 void slot_store_four(const in uint at, const in vec4 value) {}
@@ -74,40 +62,12 @@ void main() {
 #include "dot_tile.glsl"
     uint slices = (depth + 63u) / 64u * 2u, first = split * (chunk / 32u), end = min(first + chunk / 32u, slices);
 
-    uint own_m = gl_SubgroupID / (TILE_N / OWN_N) * OWN_M, own_n = gl_SubgroupID % (TILE_N / OWN_N) * OWN_N;
-    uint g = gl_SubgroupInvocationID / 4u, t = gl_SubgroupInvocationID % 4u;
-    uint a_16 = nx_param(6u), a_8 = nx_param(7u), a_32 = nx_param(9u);
-    uint b_16 = nx_param(13u), b_8 = nx_param(14u), b_32 = nx_param(16u);
-    uint a_at = batch / nx_param(10u) * nx_param(11u) + batch % nx_param(10u) * nx_param(12u)
-              + (m0 + own_m) / 16u * a_16 + g * nx_param(8u) + t;
-    uint b_at = batch / nx_param(17u) * nx_param(18u) + batch % nx_param(17u) * nx_param(19u)
-              + (n0 + own_n) / 16u * b_16 + g * nx_param(15u) + t;
-
-    // Rows past the end repeat the last one, and are not stored.
-    uint a_rows[2 * FRAGMENTS_M], b_rows[2 * FRAGMENTS_N], eights = first < end ? (end - first) * 4u : 0u;
-    if (A_BY_AXES != 0u) {
-        [[unroll]] for (uint i = 0u; i < 2u * FRAGMENTS_M; ++i)
-            a_rows[i] = slot_a_free(batch, min(m0 + own_m + 8u * i + g, rows - 1u)) / 8u;
-    }
-    if (B_BY_AXES != 0u) {
-        [[unroll]] for (uint j = 0u; j < 2u * FRAGMENTS_N; ++j)
-            b_rows[j] = slot_b_free(batch, min(n0 + own_n + 8u * j + g, columns - 1u)) / 8u;
-    }
-    if (A_BY_AXES != 0u || B_BY_AXES != 0u) {
-        [[dont_unroll]] for (uint e = gl_LocalInvocationID.x; e < eights; e += SUBGROUPS * 32u) {
-            uint k = min((first * 4u + e) * 8u, depth - 8u);
-            if (A_BY_AXES != 0u) tiles[e / 4u][e % 4u] = slot_a_depth(k) / 8u;
-            if (B_BY_AXES != 0u) tiles[(A_BY_AXES * eights + e) / 4u][e % 4u] = slot_b_depth(k) / 8u;
-        }
-        barrier();
-    }
+#include "own_places.glsl"
 
     Sums sums[FRAGMENTS_M][FRAGMENTS_N];
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i)
         [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) sums[i][j] = Sums(0.0);
 
-#define ROW(rows, by_axes, r, of_16, of_8) (by_axes != 0u ? rows[r] : (r) / 2u * of_16 + (r) % 2u * of_8)
-#define LINE(by_axes, from, slice, at, of_32) (by_axes != 0u ? tiles[from + (slice) - first][t] : at + (slice) * of_32)
 // Rows g and g + 8 of each 16, 32 elements along k.
 #define FETCH(a, b, slice) { \
     uint a_line = LINE(A_BY_AXES, 0u, slice, a_at, a_32), b_line = LINE(B_BY_AXES, A_BY_AXES * eights / 4u, slice, b_at, b_32); \

@@ -9,10 +9,8 @@
 #extension GL_KHR_shader_subgroup_vote : require
 // Batched matrix product of f32 on matrix units: TILE_M x TILE_N results per workgroup, OWN_M x OWN_N per subgroup of 32, 16 contracted elements
 // per step. Elements are the three bf16 numbers that split_parts.comp wrote, in the order in which invocations hold them, so that they go from memory to the units without
-// shared memory and its barriers. Of the nine products of parts six are added up, the smallest first: what is missing is
-// below 2^-25 of a product. Where an operand's elements have fewer parts, as bf16 and f16 have, there are fewer of them.
-// Units cut off instead of rounding, so that sums are taken out of them at every step. Where sums leave the range, though no product does, the subgroup
-// computes its results anew from the elements, one multiplication after the other.
+// shared memory and its barriers. Where an operand's elements have fewer parts, as bf16 and f16 have, there are fewer products.
+// Where sums leave the range, though no product does, the subgroup computes its results anew from the elements, one multiplication after the other.
 // float16_t stands for bf16, which the linker makes of it.
 // Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of 16), splits, uvec4 between 16 rows and batches of A,
 // and between 16 columns and batches of B.
@@ -35,12 +33,11 @@ layout(local_size_x = SUBGROUPS * 32) in;
 layout(constant_id = 4) const uint STORE_BY_FOUR = 1u;
 // Whether what comes with a store is so much code that it stands once.
 layout(constant_id = 5) const uint STORE_IN_LOOP = 0u;
-// Whether the low parts of B come first. Where they do so if there are more columns than rows, and only then, a transposed product of
-// transposed operands has the same bits.
-layout(constant_id = 8) const uint LOW_B_FIRST = 0u;
 // Parts of the elements of an operand that are no zeros, whatever they are.
 layout(constant_id = 14) const uint A_PARTS = 3u;
 layout(constant_id = 15) const uint B_PARTS = 3u;
+
+#include "parts_products.glsl"
 
 uvec4 slot_a_block(const in uint at) { return uvec4(at); }
 uvec4 slot_b_block(const in uint at) { return uvec4(at + 1u); }
@@ -93,11 +90,6 @@ void main() {
     [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) \
         [[unroll]] for (uint part = 0u; part < 3u; ++part) \
             if (part < B_PARTS) b_next[3u * j + part] = slot_b_block(b_at[j] + (block) * 96u + part * 32u);
-// The products of two parts, if there are any.
-#define ADD(a_part, b_part) \
-    if (a_part < A_PARTS && b_part < B_PARTS) { \
-        [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][a_part], y[b_part], products[i]); \
-    }
 
     FETCH(min(first, blocks - 1u))
     [[dont_unroll]] for (uint block = first; block < end; ++block) {
@@ -110,31 +102,12 @@ void main() {
         [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) {
             MatrixB y[3];
             [[unroll]] for (uint part = 0u; part < 3u; ++part) HOLD(y[part], b[3u * j + part])
-            Sums products[FRAGMENTS_M];
-            [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = Sums(0.0);
-            ADD(1u, 1u)
-            if (LOW_B_FIRST != 0u) {
-                ADD(0u, 2u)
-                ADD(2u, 0u)
-                ADD(0u, 1u)
-                ADD(1u, 0u)
-            } else {
-                ADD(2u, 0u)
-                ADD(0u, 2u)
-                ADD(1u, 0u)
-                ADD(0u, 1u)
-            }
-            ADD(0u, 0u)
-            [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) sums[i][j] = sums[i][j] + products[i];
+            ADD_PRODUCTS(j)
         }
     }
 
-    // Elements of both operands were multiplied by 2^16.
-    float scale = 1.0 / 4294967296.0;
-    uint special = 0u;
-    [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i)
-        [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j)
-            [[unroll]] for (uint e = 0u; e < 8u; ++e) special = max(special, floatBitsToUint(sums[i][j][e]) & 0x7fffffffu);
+    float scale = SCALE_OF_SUMS;
+    HAS_SPECIAL(special)
     if (subgroupAny(special >= 0x7f800000u)) {
         scale = 1.0;
         uint room = gl_SubgroupID * ROOM, line = gl_SubgroupInvocationID / 2u, from = gl_SubgroupInvocationID % 2u * 8u;
@@ -163,13 +136,7 @@ void main() {
                 }
             }
             subgroupBarrier();
-            [[unroll]] for (uint c = 0u; c < 2u; ++c)
-                tiles[room + line * 4u + from / 4u + c] = floatBitsToUint(vec4(exact[4u * c], exact[4u * c + 1u], exact[4u * c + 2u], exact[4u * c + 3u]));
-            subgroupBarrier();
-            // The others move up: matrices have no index.
-            [[unroll]] for (uint q = 1u; q < FRAGMENTS_M * FRAGMENTS_N; ++q)
-                sums[(q - 1u) / FRAGMENTS_N][(q - 1u) % FRAGMENTS_N] = sums[q / FRAGMENTS_N][q % FRAGMENTS_N];
-            coopMatLoad(sums[FRAGMENTS_M - 1][FRAGMENTS_N - 1], tiles, room, 4, gl_CooperativeMatrixLayoutRowMajor);
+            PUT_SUMS(exact, room, line, from)
         }
     }
 

@@ -1,7 +1,7 @@
 //! Products on matrix units, and their operands: f32 numbers as three of bf16 or pairs of f16, f16 as they are.
 
 use nx_vulkan_ir::{CType, DType, Result};
-use nx_vulkan_spirv::access::{self, Element, ParamLayout};
+use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
@@ -18,6 +18,8 @@ pub enum Planes {
     OwnF16,
     /// The same of bf16.
     OwnBf16,
+    /// Three of bf16 for f32 in planes of their own, held likewise, where they lie as the operand's elements do.
+    OwnThreeBf16,
     /// One of f16, for f16 and what f16 holds.
     OneF16,
     /// Two of f16 for f32, which hold 22 bits.
@@ -27,19 +29,20 @@ pub enum Planes {
 }
 
 impl Planes {
-    pub const ALL: [Planes; 5] = [Planes::OwnF16, Planes::OwnBf16, Planes::OneF16, Planes::TwoF16, Planes::ThreeBf16];
+    pub const ALL: [Planes; 6] =
+        [Planes::OwnF16, Planes::OwnBf16, Planes::OwnThreeBf16, Planes::OneF16, Planes::TwoF16, Planes::ThreeBf16];
 
     pub fn count(self) -> u32 {
         match self {
             Planes::OwnF16 | Planes::OwnBf16 | Planes::OneF16 => 1,
             Planes::TwoF16 => 2,
-            Planes::ThreeBf16 => 3,
+            Planes::ThreeBf16 | Planes::OwnThreeBf16 => 3,
         }
     }
 
-    /// Whether they are the operand's own numbers, which the product takes in place where they lie so.
+    /// Whether the product finds them as dot_own.comp does: in place, where they lie so.
     pub fn is_own(self) -> bool {
-        self.own_type().is_some()
+        self == Planes::OwnThreeBf16 || self.own_type().is_some()
     }
 
     /// The type of operands whose own numbers they are.
@@ -47,7 +50,7 @@ impl Planes {
         match self {
             Planes::OwnF16 => Some(DType::F16),
             Planes::OwnBf16 => Some(DType::Bf16),
-            Planes::OneF16 | Planes::TwoF16 | Planes::ThreeBf16 => None,
+            Planes::OneF16 | Planes::TwoF16 | Planes::ThreeBf16 | Planes::OwnThreeBf16 => None,
         }
     }
 
@@ -55,7 +58,7 @@ impl Planes {
     pub fn is_bf16(self) -> bool {
         match self {
             Planes::OwnF16 | Planes::OneF16 | Planes::TwoF16 => false,
-            Planes::OwnBf16 | Planes::ThreeBf16 => true,
+            Planes::OwnBf16 | Planes::ThreeBf16 | Planes::OwnThreeBf16 => true,
         }
     }
 
@@ -63,7 +66,7 @@ impl Planes {
     pub fn is_in_order(self) -> bool {
         match self {
             Planes::OneF16 | Planes::TwoF16 => false,
-            Planes::OwnF16 | Planes::OwnBf16 | Planes::ThreeBf16 => true,
+            Planes::OwnF16 | Planes::OwnBf16 | Planes::ThreeBf16 | Planes::OwnThreeBf16 => true,
         }
     }
 
@@ -76,7 +79,7 @@ impl Planes {
     pub fn block(self) -> u64 {
         match self {
             Planes::OwnF16 | Planes::OwnBf16 | Planes::OneF16 => 64,
-            Planes::TwoF16 => 32,
+            Planes::TwoF16 | Planes::OwnThreeBf16 => 32,
             Planes::ThreeBf16 => 16,
         }
     }
@@ -96,7 +99,7 @@ impl MatrixTile {
         let sides: &[(u32, u32)] = match planes {
             Planes::OwnF16 | Planes::OwnBf16 => &[(64, 128), (64, 64)],
             Planes::OneF16 | Planes::TwoF16 => &[(128, 128), (64, 64)],
-            Planes::ThreeBf16 => &[(64, 64)],
+            Planes::ThreeBf16 | Planes::OwnThreeBf16 => &[(64, 64)],
         };
         sides.iter().map(move |&(rows, columns)| MatrixTile { rows, columns, planes })
     }
@@ -117,7 +120,7 @@ impl MatrixTile {
 
     /// Whether kernels fetch a step while they multiply the one before.
     pub fn fetches_ahead(&self) -> bool {
-        !(self.planes.is_own() && self.is_large())
+        !(self.planes.is_own() && (self.is_large() || self.planes.count() > 1))
     }
 
     /// Shared memory of a workgroup: a step of both operands, or 16 rows of each subgroup's results, whichever is more.
@@ -127,10 +130,10 @@ impl MatrixTile {
 
     fn template(&self) -> String {
         let MatrixTile { rows, columns, planes } = self;
-        if planes.is_own() {
-            format!("dot_own_{rows}x{columns}")
-        } else {
-            format!("dot_matrix_{rows}x{columns}_{}", planes.count())
+        match (planes.is_own(), planes.count()) {
+            (true, 1) => format!("dot_own_{rows}x{columns}"),
+            (true, count) => format!("dot_own_{rows}x{columns}_{count}"),
+            (false, count) => format!("dot_matrix_{rows}x{columns}_{count}"),
         }
     }
 }
@@ -144,7 +147,11 @@ impl DotSpec {
         table: bool,
     ) -> Result<Generated> {
         let name = &tile.template();
-        let numbers = if tile.planes.is_own() { 20 } else { 10 };
+        let numbers = match (tile.planes.is_own(), tile.planes.count()) {
+            (false, _) => 10,
+            (true, 1) => 20,
+            (true, _) => 22,
+        };
         let (mut linker, mut params) = start(library, name, modes, table, numbers)?;
         linker.bfloat16 = tile.planes.is_bf16();
         if tile.planes.is_in_order() {
@@ -161,7 +168,7 @@ impl DotSpec {
                 self.define_positions(&mut linker, &mut params, name, operand)?;
             }
         }
-        if !tile.planes.is_own() {
+        if tile.planes.own_type().is_none() {
             self.define_guard(&mut linker, &mut params)?;
         }
         if self.guarded && !tile.planes.is_in_order() {
@@ -207,6 +214,16 @@ pub enum SplitStage {
     Split,
     /// Writes f16 or bf16 in another order.
     Copy,
+    /// Writes f32 elements as they are for the kernel that takes over where units can't take them.
+    Restore,
+}
+
+/// Axes, as bits, along which elements are those of a source that begins elsewhere or has another size, with zeros around it,
+/// and those along which zeros stand between them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Bounds {
+    pub padded: u32,
+    pub dilated: u32,
 }
 
 /// The bits of an infinite f32, which tell that digits were lost.
@@ -223,6 +240,8 @@ pub struct SplitSpec {
     pub planes: Planes,
     /// Whether rows are scaled, and lost elements noted.
     pub scaled: bool,
+    /// Of `Planes::OwnThreeBf16`: that they keep the order of elements, not that of matrices, and where these have no source.
+    pub bounds: Option<Bounds>,
     /// Whether it is the second operand, whose rows are the product's columns; it makes a difference where numbers lie in order.
     pub second: bool,
 }
@@ -250,6 +269,8 @@ impl SplitSpec {
             (SplitStage::Split, false, true) => (batches * rows * padded / 8).div_ceil(256),
             (SplitStage::Split, false, false) => batches * rows.div_ceil(64) * padded.div_ceil(64),
             (SplitStage::Copy, _, true) => (batches * rows * padded / 8).div_ceil(256),
+            // Such kernels have other launches: `Image`.
+            (SplitStage::Restore, ..) => 0,
             (SplitStage::Copy, _, false) => (batches * rows.div_ceil(64) * padded / 32).div_ceil(8),
         }
     }
@@ -260,17 +281,15 @@ impl SplitSpec {
         Generated::push_or_table(|table| {
             let name = match self.stage {
                 SplitStage::Largest => "split_largest".to_string(),
+                _ if self.planes == Planes::OwnThreeBf16 => "split_planes".to_string(),
                 SplitStage::Split => format!("split_{}", self.planes.count()),
-                SplitStage::Copy => "split_copy".to_string(),
+                SplitStage::Copy | SplitStage::Restore => "split_copy".to_string(),
             };
-            let (mut linker, mut params) = start(library, &name, modes, table, 6)?;
+            let numbers = if self.planes == Planes::OwnThreeBf16 { 7 } else { 6 };
+            let (mut linker, mut params) = start(library, &name, modes, table, numbers)?;
             linker.bfloat16 = self.planes == Planes::ThreeBf16;
-            linker.define("slot_free", |code, args| {
-                grouped_position(code, &mut params, (0, 0), &self.ranks, 0, args).map(Some)
-            })?;
-            linker.define("slot_depth", |code, args| {
-                grouped_position(code, &mut params, (0, 0), &self.ranks, 2, args).map(Some)
-            })?;
+            linker.define("slot_free", |code, args| self.position(code, &mut params, 0, args).map(Some))?;
+            linker.define("slot_depth", |code, args| self.position(code, &mut params, 2, args).map(Some))?;
             if self.stage == SplitStage::Copy {
                 linker.define("slot_load_eight", |code, args| {
                     let (at, three) = (arg(args, 0)?, code.linker.const_u32(3));
@@ -310,9 +329,18 @@ impl SplitSpec {
                         code.atomic_max(address, infinity).map(|()| None)
                     })?;
                 }
+                SplitStage::Restore => {
+                    linker.define("slot_store", |code, args| put(code, &mut params, 3, Element::Raw(16), args))?;
+                    for (slot, operand) in [("slot_a_largest", 1), ("slot_b_largest", 2)] {
+                        linker.define(slot, |code, _| {
+                            let (address, zero) = (params.address(operand), code.linker.const_u32(0));
+                            access::load(code, address, Element::Raw(4), zero).map(Some)
+                        })?;
+                    }
+                }
                 SplitStage::Split | SplitStage::Copy => {
                     linker.define("slot_store", |code, args| put(code, &mut params, 1, Element::Raw(16), args))?;
-                    if self.planes == Planes::ThreeBf16 {
+                    if self.planes.count() == 3 {
                         linker.define("slot_raise", |code, args| {
                             code.atomic_max(params.address(2), arg(args, 0)?).map(|()| None)
                         })?;
@@ -321,6 +349,48 @@ impl SplitSpec {
             }
             Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
         })
+    }
+}
+
+impl SplitSpec {
+    /// Where indices into some groups of axes lie, of which `first` is the first; where there is no element, the highest bit is set.
+    fn position(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, first: usize, args: &[Word]) -> Result<Word> {
+        let Some(bounds) = self.bounds else {
+            return grouped_position(code, params, (0, 0), &self.ranks, first, args);
+        };
+        let (uint, bool_type) = (code.linker.type_uint(32), code.linker.type_bool());
+        let mut axis = self.ranks.iter().take(first).sum::<u8>();
+        let (mut at, mut inside) = (code.linker.const_u32(0), code.linker.const_true());
+        for (&arg, &rank) in args.iter().zip(self.ranks.iter().skip(first)) {
+            let mut coordinates = access::coordinates(code, params, arg, axis, rank)?;
+            for (axis, coordinate) in (axis..).zip(&mut coordinates) {
+                let is_in = |axes: u32| axes >> axis & 1 == 1;
+                if !is_in(bounds.padded) && !is_in(bounds.dilated) {
+                    continue;
+                }
+                // Three numbers for each such axis.
+                let before = ((bounds.padded | bounds.dilated) & ((1 << axis) - 1)).count_ones() as u8;
+                let mut number = |k: u8| code.param(params.word(Param::Extra(7 + 3 * before + k)));
+                let [begin, size, step] = [number(0)?, number(1)?, number(2)?];
+                *coordinate = code.u32_op(SpirvOp::ISub, *coordinate, begin);
+                if is_in(bounds.dilated) {
+                    let own = code.u32_op(SpirvOp::UDiv, *coordinate, step);
+                    let back = code.u32_op(SpirvOp::IMul, own, step);
+                    let is_own = code.ids(SpirvOp::IEqual, bool_type, &[back, *coordinate]);
+                    inside = code.ids(SpirvOp::LogicalAnd, bool_type, &[inside, is_own]);
+                    *coordinate = own;
+                }
+                let here = code.ids(SpirvOp::ULessThan, bool_type, &[*coordinate, size]);
+                inside = code.ids(SpirvOp::LogicalAnd, bool_type, &[inside, here]);
+            }
+            if rank > 0 {
+                let term = access::position(code, params, 0, axis, &coordinates)?;
+                at = code.u32_op(SpirvOp::IAdd, at, term);
+            }
+            axis += rank;
+        }
+        let outside = code.linker.const_u32(1 << 31);
+        Ok(code.ids(SpirvOp::Select, uint, &[inside, at, outside]))
     }
 }
 

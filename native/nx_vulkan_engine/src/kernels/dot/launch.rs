@@ -7,7 +7,7 @@ use nx_vulkan_spirv::access::{Element, ParamLayout};
 use smallvec::SmallVec;
 
 use super::choice::{has_vectors, lane_tiles, launch_of, shares_results};
-use super::{Access, DotSpec, EpilogueSpec, Load, Store, Tiling, matrix};
+use super::{Access, DotSpec, EpilogueSpec, Image, Load, Store, Tiling, matrix};
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Factor, Finish, Reduce, Target, inner, reduce};
 use crate::kernels::{Arguments, Compile, KernelSpec, Place, linalg, record};
@@ -396,6 +396,33 @@ fn store(p: &Product<'_>, space: &Space) -> (Store, SmallVec<[(DType, Access); 2
 /// # Errors
 /// As of [`product`]; `InvalidProgram` for no splits, and for matrix units that can't take the operands.
 pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, compile: Compile) -> Result<()> {
+    product_with(engine, p, sum, choice, None, compile)
+}
+
+/// The same of f32 on matrix units, which read one operand in place: the first one or, if it is `second`, the other one, whose memory is given
+/// the elements of the image only where units can't take them.
+///
+/// # Errors
+/// As of [`product_as`].
+pub fn product_of_image(
+    engine: &Engine,
+    p: &Product<'_>,
+    choice: Choice,
+    image: &Image<'_>,
+    second: bool,
+    compile: Compile,
+) -> Result<()> {
+    product_with(engine, p, CType::F32, choice, Some((image, second)), compile)
+}
+
+fn product_with(
+    engine: &Engine,
+    p: &Product<'_>,
+    sum: CType,
+    choice: Choice,
+    image: Option<(&Image<'_>, bool)>,
+    compile: Compile,
+) -> Result<()> {
     p.check_steps()?;
     let Choice { tiling, splits } = choice;
     let columns = p.b.free.elements();
@@ -456,8 +483,8 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
     };
     let results = Results { out: on_the_way.as_ref().unwrap_or(p.out), space, inputs, splits };
     match tiling {
-        Tiling::Matrix(tile) => matrix::launch_product(engine, p, spec, tile, &results, compile)?,
-        _ => launch_plain(engine, p, spec, &results, &[], compile)?,
+        Tiling::Matrix(tile) => matrix::launch_product(engine, p, spec, tile, image, &results, compile)?,
+        _ => launch_plain(engine, p, spec, &results, (&[], Waits::All), compile)?,
     }
     match &on_the_way {
         None => Ok(()),
@@ -521,13 +548,13 @@ impl Results<'_> {
 }
 
 /// Launches a kernel that takes operands as they are; `guard` tells whether it is to, if it takes turns with one for
-/// matrix units.
+/// matrix units, and it `waits` for all or stands beside that.
 pub(super) fn launch_plain(
     engine: &Engine,
     p: &Product<'_>,
     spec: DotSpec,
     results: &Results<'_>,
-    guard: &[&Tensor],
+    (guard, waits): (&[&Tensor], Waits),
     compile: Compile,
 ) -> Result<()> {
     let (a, b, splits) = (&p.a, &p.b, results.splits);
@@ -554,7 +581,6 @@ pub(super) fn launch_plain(
     places.extend(results.places(&strides));
     let count = (batches * rows * columns) as u32;
     let arguments = Arguments { count, sizes: &sizes, places: &places, extra: &extra };
-    let waits = if guard.is_empty() { Waits::All } else { Waits::Beside };
     record(engine, &kernel, &arguments, places.len() - 1, tiles * splits, waits)
 }
 

@@ -4,18 +4,19 @@
 //! together by eight. Where an element lost digits on the way, or is so large that sums
 //! may leave the range, which the device notes, the product leaves the results to a plain kernel behind it.
 
+use nx_vulkan_device::kernel::Waits;
 use nx_vulkan_ir::program::epilogue::matrix_min_depth;
 use smallvec::SmallVec;
 
 use super::launch::{Choice, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
-use super::{DotSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice};
+use super::{DotSpec, Image, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice};
 use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
 use crate::tuning::DeviceModel;
 use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};
 
-/// Eights along the contracted axis of which a workgroup of dot_own.comp keeps the places, of each operand: half of the
+/// Contracted elements of which a workgroup of dot_own.comp keeps the places, of each operand by eight: in half of the
 /// words of `tiles` there.
-const MAX_EIGHTS: u64 = 1152;
+pub(super) const MAX_PLACED_DEPTH: u64 = 8 * 1152;
 
 /// How a product reads an operand where it lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,9 +51,17 @@ impl Form {
         (bytes <= model.products.operand_bytes).then_some(form)
     }
 
+    /// The form for a product of f32 that reads operands in place, if matrix units can take it: `p.own` tells that of bf16.
+    pub fn in_place(model: &DeviceModel, p: &Outline, sum: CType) -> Option<Form> {
+        let is_f32 = [p.product, p.operands[0], p.operands[1]] == [DType::F32; 3] && p.precision == Precision::Highest;
+        let has_units = model.caps.cooperative_matrix && model.caps.bfloat16_matrix && p.own[1];
+        let is_so = is_f32 && has_units && sum == CType::F32 && p.depth >= matrix_min_depth(p.product);
+        is_so.then_some(Form { planes: Planes::OwnThreeBf16, scaled: false })
+    }
+
     /// Whether there are operands that units can't take.
     fn is_guarded(self) -> bool {
-        self.scaled || self.planes == Planes::ThreeBf16
+        self.scaled || self.planes.count() == 3
     }
 
     fn of_types(product: DType, operands: [DType; 2], precision: Precision, own: [bool; 2]) -> Option<Form> {
@@ -112,7 +121,7 @@ impl Form {
         if is_whole && m.batch.rank() <= 2 && m.free.rank() == 1 && m.depth.rank() == 1 {
             return Some(InPlace::Along { k: true });
         }
-        (split <= 8 * MAX_EIGHTS).then_some(InPlace::ByAxes)
+        (split <= MAX_PLACED_DEPTH).then_some(InPlace::ByAxes)
     }
 }
 
@@ -135,6 +144,8 @@ pub struct Prepared {
     /// together) to the next and from a batch to the next, or what dot_own.comp says. Where axes find them, ones, which
     /// nothing uses.
     pub steps: SmallVec<[u64; 7]>,
+    /// The uvec4 of one of several planes that lie one behind the other.
+    pub plane: Option<u64>,
     /// By what each row is to be multiplied, as f32, if rows are scaled.
     pub scales: Option<Tensor>,
     /// A word that tells whether units can take it, as `dot_guard.glsl` says; none where they can take all.
@@ -153,7 +164,6 @@ pub fn prepare(
     split: u64,
     compile: Compile,
 ) -> Result<SmallVec<[Prepared; 2]>> {
-    let words = |count: u64| Tensor::uninitialized(engine, &Type::new(DType::U32, &[count]));
     // One after the other, so that operands don't wait for each other.
     let mut scaled = SmallVec::<[Option<[Tensor; 2]>; 2]>::new();
     for &(m, side) in operands {
@@ -163,8 +173,8 @@ pub fn prepare(
         }
         let find = spec(m, form, SplitStage::Largest, false);
         let parts = find.parts(m.depth.elements());
-        let [largest, lost] = [words(m.batch.elements() * m.free.elements() * parts)?, words(1)?];
-        run(engine, m, find, side, &[], &[&largest, &lost], compile)?;
+        let [largest, lost] = [words(engine, m.batch.elements() * m.free.elements() * parts)?, words(engine, 1)?];
+        run(engine, m, find, (side, None), &[], &[&largest, &lost], compile)?;
         scaled.push(Some([largest, lost]));
     }
     let mut prepared = SmallVec::<[Prepared; 2]>::new();
@@ -178,15 +188,20 @@ pub fn prepare(
                     SmallVec::from_slice(&[eighth(if k { &m.free } else { &m.depth }), eighth(&m.batch)])
                 }
             };
-            prepared.push(Prepared { numbers: m.tensor.clone(), lies, steps, scales: None, largest: None });
+            let numbers = m.tensor.clone();
+            prepared.push(Prepared { numbers, lies, steps, plane: None, scales: None, largest: None });
             continue;
         }
         let (rows, batches) = (m.free.elements(), m.batch.elements());
         let together = form.planes.rows_together();
         let padded = m.depth.elements().next_multiple_of(form.planes.block());
-        let step = together * u64::from(form.planes.count()) * padded / 8;
+        // Planes of their own lie one behind the other, others side by side.
+        let has_planes = form.planes == Planes::OwnThreeBf16;
+        let [beside, behind] = if has_planes { [1, 3] } else { [u64::from(form.planes.count()), 1] };
+        let step = together * beside * padded / 8;
         let batch = padded_rows(m, form, side) / together * step;
-        let numbers = words(batches * batch * 4)?;
+        let numbers = words(engine, batches * batch * behind * 4)?;
+        let plane = has_planes.then_some(batches * batch);
         let steps = if form.planes.is_own() {
             SmallVec::from_slice(&[step, 32, 4, 64, 1, batch, 0])
         } else {
@@ -201,24 +216,34 @@ pub fn prepare(
         };
         let (scales, largest) = match scaled {
             Some([largest, lost]) => {
-                let scales = words(batches * rows)?;
-                run(engine, m, writes, side, &[&largest], &[&numbers, &scales, &lost], compile)?;
+                let scales = words(engine, batches * rows)?;
+                run(engine, m, writes, (side, plane), &[&largest], &[&numbers, &scales, &lost], compile)?;
                 (Some(scales), Some(lost))
             }
             None if form.is_guarded() => {
-                let largest = words(1)?;
-                engine.fill(largest.buffer(), largest.view.offset_bytes(), 4, 0)?;
-                run(engine, m, writes, side, &[], &[&numbers, &largest], compile)?;
+                let largest = zero(engine)?;
+                run(engine, m, writes, (side, plane), &[], &[&numbers, &largest], compile)?;
                 (None, Some(largest))
             }
             None => {
-                run(engine, m, writes, side, &[], &[&numbers], compile)?;
+                run(engine, m, writes, (side, plane), &[], &[&numbers], compile)?;
                 (None, None)
             }
         };
-        prepared.push(Prepared { numbers, lies: InPlace::Along { k: true }, steps, scales, largest });
+        prepared.push(Prepared { numbers, lies: InPlace::Along { k: true }, steps, plane, scales, largest });
     }
     Ok(prepared)
+}
+
+pub(super) fn words(engine: &Engine, count: u64) -> Result<Tensor> {
+    Tensor::uninitialized(engine, &Type::new(DType::U32, &[count]))
+}
+
+/// A word that kernels raise.
+pub(super) fn zero(engine: &Engine) -> Result<Tensor> {
+    let word = words(engine, 1)?;
+    engine.fill(word.buffer(), word.view.offset_bytes(), 4, 0)?;
+    Ok(word)
 }
 
 /// Rows of a batch with those behind them that no one writes, and of which no result is kept: kernels of
@@ -231,24 +256,27 @@ fn padded_rows(m: &Matrix, form: Form, side: u32) -> u64 {
 fn spec(m: &Matrix, form: Form, stage: SplitStage, second: bool) -> SplitSpec {
     let Form { planes, scaled } = form;
     let second = second && planes == Planes::ThreeBf16;
-    SplitSpec { stage, dtype: m.tensor.view.dtype, ranks: m.axes(true).0, load: m.load(true), planes, scaled, second }
+    let (ranks, dtype, load) = (m.axes(true).0, m.tensor.view.dtype, m.load(true));
+    SplitSpec { stage, dtype, ranks, load, planes, scaled, bounds: None, second }
 }
 
-/// Launches a kernel on an operand.
+/// Launches a kernel on an operand, of which a tile has `side` rows, and planes are so far apart.
 fn run(
     engine: &Engine,
     m: &Matrix,
     spec: SplitSpec,
-    side: u32,
+    (side, plane): (u32, Option<u64>),
     reads: &[&Tensor],
     writes: &[&Tensor],
     compile: Compile,
 ) -> Result<()> {
     let (rows, depth, batches) = (m.free.elements(), m.depth.elements(), m.batch.elements());
     let (_, sizes, strides) = m.axes(true);
-    let groups = spec.groups(batches, rows, depth);
-    let sixteens = padded_rows(m, Form { planes: spec.planes, scaled: spec.scaled }, side).div_ceil(16);
-    let extra = [rows, depth, batches, spec.parts(depth), spec.part(depth), sixteens].map(|x| x as u32);
+    let padded = padded_rows(m, Form { planes: spec.planes, scaled: spec.scaled }, side);
+    // Rows past the end of planes are zeros: sums of whatever lies there could leave the range.
+    let groups = spec.groups(batches, if plane.is_some() { padded } else { rows }, depth);
+    let numbers = [rows, depth, batches, spec.parts(depth), spec.part(depth), padded.div_ceil(16)];
+    let extra: SmallVec<[u32; 7]> = numbers.into_iter().chain(plane).map(|x| x as u32).collect();
     let reach = engine.reach();
     let far = reach.is_far(&[&m.tensor.view])? || writes.iter().any(|words| reach_of(&words.view) > reach.near(4));
     let kernel = engine.kernel(&KernelSpec::Split(spec).reaching(far), compile)?;
@@ -265,17 +293,28 @@ pub(super) fn launch_product(
     p: &Product<'_>,
     spec: DotSpec,
     tile: MatrixTile,
+    image: Option<(&Image<'_>, bool)>,
     results: &Results<'_>,
     compile: Compile,
 ) -> Result<()> {
     let bad = |reason: String| Error::InvalidProgram { op: "dot".to_string(), reason };
     let outline = p.outline(engine.precision(), [tile.planes.is_own(); 2]);
-    let form = Form::of(engine.model(), &outline, spec.sum).filter(|form| form.planes == tile.planes);
+    let of = if tile.planes == Planes::OwnThreeBf16 { Form::in_place } else { Form::of };
+    let form = of(engine.model(), &outline, spec.sum).filter(|form| form.planes == tile.planes);
     let form = form.ok_or_else(|| bad(format!("no operands for {tile:?}")))?;
     let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
     let (depth, batches) = (p.a.depth.elements(), p.a.batch.elements());
     let chunk = depth.div_ceil(results.splits).next_multiple_of(tile.block());
-    let prepared = prepare(engine, &[(&p.a, tile.rows), (&p.b, tile.columns)], form, chunk, compile)?;
+    let operands = [(&p.a, tile.rows), (&p.b, tile.columns)];
+    let prepared = match image.filter(|_| tile.planes == Planes::OwnThreeBf16) {
+        None => prepare(engine, &operands, form, chunk, compile)?,
+        Some((image, second)) => {
+            let planes = image.planes(engine, compile)?;
+            let mut prepared = prepare(engine, &[operands[usize::from(!second)]], form, chunk, compile)?;
+            prepared.insert(usize::from(second), planes);
+            prepared
+        }
+    };
     let [a, b] = prepared.as_slice() else { return Err(bad("two operands".to_string())) };
 
     let mut own = DotSpec { tiling: Tiling::Matrix(tile), guarded: form.is_guarded(), ..spec.clone() };
@@ -307,7 +346,8 @@ pub(super) fn launch_product(
     let far = results.is_far(engine)? || [a, b].iter().any(|operand| is_far(&operand.numbers));
     let kernel = engine.kernel(&KernelSpec::Dot(own).reaching(far), compile)?;
     let numbers = [rows, columns, depth, batches, chunk, results.splits].into_iter();
-    let numbers: SmallVec<[u64; 20]> = numbers.chain(a.steps.iter().chain(&b.steps).copied()).collect();
+    let steps = a.steps.iter().chain(&b.steps).copied();
+    let numbers: SmallVec<[u64; 22]> = numbers.chain(steps).chain(a.plane).chain(b.plane).collect();
     if numbers.iter().any(|&number| number > reach.far()) {
         return Err(bad(format!("numbers beyond {}", reach.far())));
     }
@@ -320,7 +360,7 @@ pub(super) fn launch_product(
     places.extend(guard.iter().copied().chain(scales).map(entire));
     places.extend(results.places(&strides));
     let count = (batches * rows * columns) as u32;
-    let extra: SmallVec<[u32; 20]> = numbers.iter().map(|&x| x as u32).collect();
+    let extra: SmallVec<[u32; 22]> = numbers.iter().map(|&x| x as u32).collect();
     let arguments = Arguments { count, sizes: &sizes, places: &places, extra: &extra };
     launch(engine, &kernel, &arguments, places.len() - 1, tiles * results.splits)?;
     if form.is_guarded() {
@@ -329,7 +369,13 @@ pub(super) fn launch_product(
             return Err(bad("no kernel to take over".to_string()));
         }
         let fallback = DotSpec { tiling, guarded: true, ..spec };
-        launch_plain(engine, p, fallback, results, &guard, compile)?;
+        let mut waits = Waits::Beside;
+        if let Some((image, second)) = image {
+            let memory = if second { &p.b.tensor } else { &p.a.tensor };
+            image.restore(engine, &guard, memory, compile)?;
+            waits = Waits::All;
+        }
+        launch_plain(engine, p, fallback, results, (&guard, waits), compile)?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ mod choice;
 mod generate;
 mod generate_matrix;
 mod generate_vectors;
+mod image;
 mod launch;
 mod matrix;
 mod own;
@@ -22,10 +23,12 @@ use crate::{DType, Result};
 #[cfg(test)]
 pub(crate) use choice::{accurate_splits, launch_of, shares_results};
 pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, plain, vector_candidates};
+pub(crate) use choice::{in_place, pays_in_place};
 pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, Tile, Tiling};
-pub use generate_matrix::{MatrixTile, Planes, SplitSpec, SplitStage};
+pub use generate_matrix::{Bounds, MatrixTile, Planes, SplitSpec, SplitStage};
 pub use generate_vectors::VectorTile;
-pub use launch::{Choice, Epilogue, Matrix, MergedAxes, Outline, Product, product, product_as};
+pub use image::{Image, ImageAxis};
+pub use launch::{Choice, Epilogue, Matrix, MergedAxes, Outline, Product, product, product_as, product_of_image};
 pub use matrix::{Form, InPlace, Prepared, prepare};
 pub(super) use own::OwnNumbers;
 
@@ -90,7 +93,7 @@ impl KernelFamily for DotSpec {
         if let Tiling::Matrix(tile) = self.tiling {
             match tile.planes {
                 Planes::ThreeBf16 => constants.extend([(14, parts_of(self.a)), (15, parts_of(self.b))]),
-                Planes::OwnF16 | Planes::OwnBf16 => {
+                Planes::OwnF16 | Planes::OwnBf16 | Planes::OwnThreeBf16 => {
                     let [a, b] = self.by_axes().map(u32::from);
                     constants.extend([(14, a), (15, b), (16, u32::from(self.ends_early))]);
                 }
@@ -130,8 +133,10 @@ impl KernelFamily for SplitSpec {
     fn name(&self) -> String {
         match self.stage {
             SplitStage::Largest => format!("split.largest.{}", self.dtype),
+            SplitStage::Split if self.planes == Planes::OwnThreeBf16 => format!("split.planes.{}", self.dtype),
             SplitStage::Split => format!("split.{}.{}", self.planes.count(), self.dtype),
             SplitStage::Copy => format!("split.copy.{}", self.dtype),
+            SplitStage::Restore => format!("split.restore.{}", self.dtype),
         }
     }
 
@@ -140,13 +145,19 @@ impl KernelFamily for SplitSpec {
     }
 
     fn constants(&self, _: FloatModes) -> Constants {
-        let is_own = self.planes.is_own();
+        let is_own = self.planes.is_own() && self.bounds.is_none();
+        let restores = self.stage == SplitStage::Restore;
         let to_bf16 = is_own && self.planes.is_bf16();
-        numbered(&[self.load.along_k, self.load.by_four, self.scaled, self.second, is_own, to_bf16])
+        numbered(&[self.load.along_k, self.load.by_four, self.scaled, self.second, is_own, to_bf16, restores])
     }
 
     fn flops(&self, _: &Arguments<'_>, _: u64) -> Option<u64> {
         Some(0)
+    }
+
+    /// Whether it is there for what matrix units can't take.
+    fn is_fallback(&self) -> bool {
+        self.stage == SplitStage::Restore
     }
 
     fn element_bytes(&self, k: usize, place: &Place<'_>) -> u64 {

@@ -1,7 +1,6 @@
 // What kernels of f16 and bf16 numbers share that take them as they are, after TO_BF16 says which they give.
 
-// Of eight neighbours of a row, and of those of the row 8 below: what a matrix holds, the first or the second of two.
-#define HALF(low, high, k) uvec4(low[2u * (k)], low[2u * (k) + 1u], high[2u * (k)], high[2u * (k) + 1u])
+#include "own_half.glsl"
 
 // Two numbers as words of 16 bits, rounded to the nearest, ties to even.
 uint rounded(const in vec2 x) {

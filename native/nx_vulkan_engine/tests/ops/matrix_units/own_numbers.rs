@@ -1,4 +1,4 @@
-//! Operands of f16 and bf16 that units take as they are.
+//! Operands of f16 and bf16 that units take as they are, and the same of f32 in planes.
 
 use half::{bf16, f16};
 use nx_vulkan_engine::kernels::dot::{Epilogue, Form, InPlace, Matrix, MergedAxes, Product, Tiling, product_as};
@@ -52,7 +52,7 @@ fn own_numbers_have_the_same_bits_wherever_they_lie() {
                 let (a, b) = (view(&a, rows, a_along), view(&b, columns, b_along));
                 let Tiling::Matrix(tile) = way.tiling else { unreachable!("a tile of units") };
                 let form = Form { planes, scaled: false };
-                let in_place = Some(InPlace::Along { k: true });
+                let in_place = planes.own_type().map(|_| InPlace::Along { k: true });
                 assert_eq!(form.takes(&a, tile.rows, depth), in_place.filter(|_| a_along));
                 assert_eq!(form.takes(&b, tile.columns, depth), in_place.filter(|_| b_along));
                 let p = Product { a, b, out: &out, prologues: [None, None], epilogue: None };
@@ -113,11 +113,13 @@ fn own_numbers_found_by_their_axes_have_the_bits_of_copies() {
                 .collect();
             let across = Given::new(engine, dtype, [groups, filters, depth], false, &across);
             let form = Form { planes, scaled: false };
-            assert_eq!(form.takes(&windows, 64, depth), Some(InPlace::ByAxes));
+            // f32 is not what is multiplied.
+            let takes = planes.own_type().map(|_| InPlace::ByAxes);
+            assert_eq!(form.takes(&windows, 64, depth), takes);
             for way in ways(planes, depth) {
                 let run = |a: Matrix, b: Matrix| {
                     let shape = [groups, a.free.elements(), b.free.elements()];
-                    let poison = vec![0xff; (shape.iter().product::<u64>() * 2) as usize];
+                    let poison = vec![0xff; (shape.iter().product::<u64>() * dtype.size_bytes()) as usize];
                     let out = Tensor::from_nx_bytes(engine, &Type::new(dtype, &shape), &poison).unwrap();
                     let p = Product { a, b, out: &out, prologues: [None, None], epilogue: None };
                     product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
@@ -140,7 +142,7 @@ fn own_numbers_found_by_their_axes_have_the_bits_of_copies() {
 /// More windows than units take at once are convolved in parts, with the bits of the images alone.
 #[test]
 fn convolutions_beyond_what_units_take_at_once_go_in_parts() {
-    for planes in planes_of_units().into_iter().filter(|planes| planes.is_own()) {
+    for planes in planes_of_units().into_iter().filter(|planes| planes.own_type().is_some()) {
         let (engine, dtype) = (engine(planes), dtypes(planes)[0]);
         let [images, side, channels] = [320, 56, 64];
         assert!(images * side * side * 9 * channels * 2 > MATRIX_MAX_BYTES);
@@ -176,7 +178,7 @@ fn convolutions_beyond_what_units_take_at_once_go_in_parts() {
 /// Units know infinities, NaN and denormal numbers.
 #[test]
 fn special_own_numbers_keep_their_meaning() {
-    for planes in planes_of_units().into_iter().filter(|planes| planes.is_own()) {
+    for planes in planes_of_units().into_iter().filter(|planes| planes.own_type().is_some()) {
         let (engine, dtype) = (engine(planes), dtypes(planes)[0]);
         let [rows, depth, columns] = [70, 140, 80];
         let least = if dtype == DType::F16 { 2f64.powi(-24) } else { 2f64.powi(-133) };
