@@ -11,7 +11,7 @@ use super::modes::FloatModes;
 
 const FUSED: FloatModes = FloatModes { preserve_f32: true, preserve_f64: true, fused: true, ..FloatModes::NONE };
 
-/// Runs functions of one block and of scalars, which are their bits.
+/// Runs functions of one block, of scalars, which are their bits, and of vectors, which are lists of them.
 struct Interpreter {
     library: &'static Library,
     /// By module.
@@ -35,24 +35,37 @@ impl Interpreter {
         Interpreter { library, constants: constants.collect(), flushes: false }
     }
 
-    fn call(&self, function: FunctionRef, arguments: &[u32]) -> u32 {
+    fn call(&self, function: FunctionRef, arguments: &[Vec<u32>]) -> Vec<u32> {
         let parsed = &self.library.modules[function.module];
         let body = &parsed.module.functions[parsed.functions[&function.id]];
         let constants = &self.constants[function.module];
         let parameters = body.parameters.iter().map(|p| p.result_id.unwrap());
-        let mut values: HashMap<Word, u32> = parameters.zip(arguments.iter().copied()).collect();
+        let mut values: HashMap<Word, Vec<u32>> = parameters.zip(arguments.iter().cloned()).collect();
         for inst in &body.blocks[0].instructions {
             let ids: Vec<Word> = inst.operands.iter().filter_map(Operand::id_ref_any).collect();
             // The first operand of a call is the function, that of an extended instruction its set.
             let first = usize::from(matches!(inst.class.opcode, Op::FunctionCall | Op::ExtInst));
-            let u: Vec<u32> =
-                ids[first..].iter().map(|id| values.get(id).copied().unwrap_or_else(|| constants[id])).collect();
+            let of = |id: &Word| values.get(id).cloned().unwrap_or_else(|| vec![constants[id]]);
+            let all: Vec<Vec<u32>> = ids[first..].iter().map(of).collect();
+            let made = match inst.class.opcode {
+                Op::ReturnValue => return all[0].clone(),
+                Op::FunctionCall => {
+                    Some(self.call(self.library.twin(FunctionRef { module: function.module, id: ids[0] }, FUSED), &all))
+                }
+                Op::CompositeConstruct => Some(all.concat()),
+                Op::CompositeExtract => match inst.operands[1] {
+                    Operand::LiteralBit32(index) => Some(vec![all[0][index as usize]]),
+                    _ => panic!("{inst:?}"),
+                },
+                _ => None,
+            };
+            if let Some(made) = made {
+                values.insert(inst.result_id.unwrap(), made);
+                continue;
+            }
+            let u: Vec<u32> = all.iter().map(|scalar| scalar[0]).collect();
             let f: Vec<f32> = u.iter().map(|&bits| f32::from_bits(bits)).collect();
             let value = match inst.class.opcode {
-                Op::ReturnValue => return u[0],
-                Op::FunctionCall => {
-                    self.call(self.library.twin(FunctionRef { module: function.module, id: ids[0] }, FUSED), &u)
-                }
                 Op::ExtInst => match inst.operands[1] {
                     Operand::LiteralExtInstInteger(op) => match Glsl::from_u32(op).unwrap() {
                         Glsl::Fma => f[0].mul_add(f[1], f[2]).to_bits(),
@@ -73,6 +86,12 @@ impl Interpreter {
                 Op::FOrdGreaterThan => u32::from(f[0] > f[1]),
                 Op::IEqual => u32::from(u[0] == u[1]),
                 Op::Bitcast => u[0],
+                Op::FOrdEqual => u32::from(f[0] == f[1]),
+                Op::ULessThan => u32::from(u[0] < u[1]),
+                Op::LogicalNot => u32::from(u[0] == 0),
+                Op::ConvertSToF => (u[0] as i32 as f32).to_bits(),
+                Op::ShiftRightArithmetic => (u[0] as i32 >> u[1]) as u32,
+                Op::ISub => u[0].wrapping_sub(u[1]),
                 Op::IAdd => u[0].wrapping_add(u[1]),
                 Op::ShiftLeftLogical => u[0] << u[1],
                 Op::BitwiseAnd => u[0] & u[1],
@@ -83,14 +102,21 @@ impl Interpreter {
             let is_float = matches!(inst.class.opcode, Op::ExtInst | Op::FAdd | Op::FSub | Op::FMul | Op::FDiv);
             let is_denormal = value & 0x7f80_0000 == 0;
             let value = if self.flushes && is_float && is_denormal { value & 0x8000_0000 } else { value };
-            values.insert(inst.result_id.unwrap(), value);
+            values.insert(inst.result_id.unwrap(), vec![value]);
         }
         panic!("a function of several blocks")
     }
 
     /// The result of an exported function.
     fn run<const N: usize>(&self, name: &str, x: [f32; N]) -> f32 {
-        f32::from_bits(self.call(self.library.find(name).unwrap(), &x.map(f32::to_bits)))
+        f32::from_bits(self.call(self.library.find(name).unwrap(), &x.map(|x| vec![x.to_bits()]))[0])
+    }
+
+    /// The number that `f_near` gives, where that is in no doubt.
+    fn certain(&self, name: &str, x: f32) -> Option<f32> {
+        let call = |name: &str, x: &Vec<u32>| self.call(self.library.find(name).unwrap(), std::slice::from_ref(x));
+        let near = call(&format!("{name}_near"), &vec![x.to_bits()]);
+        (call("nx_is_doubtful_f32", &near)[0] == 0).then(|| f32::from_bits(call("nx_sum_of_near_f32", &near)[0]))
     }
 }
 
@@ -155,6 +181,35 @@ fn the_fused_erf_is_within_its_ulp() {
     }
     assert_eq!([0.0, -0.0f32].map(|x| erf(x).to_bits()), [0.0, -0.0f32].map(f32::to_bits));
     assert_eq!([f32::INFINITY, f32::NEG_INFINITY, 1e30, -9.5].map(&erf), [1.0, -1.0, 1.0, -1.0]);
+}
+
+#[test]
+fn what_is_near_enough_is_rounded_rightly() {
+    type Exact = fn(f64) -> f64;
+    let functions: [(&str, Exact, f32); 2] =
+        [("nx_erf_inv_f32_fused", nx_vulkan_ir::reference::erf_inv, 0.996), ("nx_log_f32_fused", f64::ln, 4.0)];
+    for flushes in [false, true] {
+        let interpreter = Interpreter { flushes, ..Interpreter::new() };
+        for (name, exact, limit) in functions {
+            let (mut certain, mut all) = (0, 0);
+            for x in inputs(limit).filter(|x| x.is_normal()) {
+                let want = exact(x.into());
+                let got = interpreter.certain(name, x);
+                let is_near = |got: f32| error_ulp(got, want) <= 0.500_001;
+                assert!(got.is_none_or(is_near), "{name} of {x:e}: {got:?}, not {want}");
+                let counts = x > 1e-15 && x < limit;
+                certain += u32::from(counts && got.is_some());
+                all += u32::from(counts);
+            }
+            assert!(certain * 100 > all * 99, "{name} is in doubt of {} numbers in {all}", all - certain);
+            for x in [0.0, -0.0, 1e-40, f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+                assert_eq!(interpreter.certain(name, x), None, "{name} of {x}");
+            }
+        }
+        assert_eq!([0.997, 1.0, -1.0, 1.5].map(|x| interpreter.certain("nx_erf_inv_f32_fused", x)), [None; 4]);
+        assert_eq!(interpreter.certain("nx_log_f32_fused", -1.0), None);
+        assert_eq!(interpreter.certain("nx_log_f32_fused", 1.0), Some(0.0));
+    }
 }
 
 #[test]

@@ -470,6 +470,7 @@ impl<'l> Linker<'l> {
             bases: HashMap::new(),
             narrowed: HashMap::new(),
             rare: None,
+            doubts: None,
         };
         let result = emit(&mut code, &parameters)?;
         let mut instructions = code.variables;
@@ -624,6 +625,8 @@ pub struct Code<'a, 'l> {
     pub narrowed: HashMap<(Word, DType), Word>,
     /// While hot twins are called: where each of them does not hold.
     rare: Option<Vec<Word>>,
+    /// While functions may be computed nearly: where each of them is in doubt.
+    doubts: Option<Vec<Word>>,
 }
 
 impl Code<'_, '_> {
@@ -664,6 +667,17 @@ impl Code<'_, '_> {
         let ty = self.linker.type_bool();
         let rare = rare.into_iter().reduce(|a, b| self.ids(Op::LogicalOr, ty, &[a, b]));
         Ok((result?, rare))
+    }
+
+    /// The same, and of functions that have an `f_near` what that gives. The bool is false where none of these is in doubt,
+    /// if there were any; where hot twins hold is left to [`Code::rare`].
+    pub fn hot_in_doubt<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, Option<Word>)> {
+        self.doubts = Some(vec![]);
+        let result = self.hot(emit);
+        let doubts = self.doubts.take().unwrap_or_default();
+        let ty = self.linker.type_bool();
+        let doubt = doubts.into_iter().reduce(|a, b| self.ids(Op::LogicalOr, ty, &[a, b]));
+        Ok((result?.0, doubt))
     }
 
     /// A bool that is false where hot twins of all functions that `emit` calls hold, if any has one: what `hot` gives, without the code that
@@ -707,7 +721,8 @@ impl Code<'_, '_> {
             // A twin that needs no hot form is called as it is.
             let serves = |twin: &str| {
                 let twin = format!("{name}{twin}");
-                self.linker.has(&twin) && !self.linker.has(&format!("{twin}_hot"))
+                let has_part = |part| self.linker.has(&format!("{twin}_{part}"));
+                self.linker.has(&twin) && !has_part("hot") && !has_part("near")
             };
             let forms = match self.linker.modes {
                 FloatModes { rounded: true, .. } if serves("_rounded") => &[][..],
@@ -716,11 +731,17 @@ impl Code<'_, '_> {
                 _ => &[""],
             };
             for form in forms {
-                let hot = format!("{name}{form}_hot");
+                let [hot, near] = ["hot", "near"].map(|part| format!("{name}{form}_{part}"));
                 if self.linker.has(&hot) {
                     let rare = self.call_exactly(&format!("{name}{form}_rare"), arguments)?;
                     self.rare.iter_mut().for_each(|list| list.push(rare));
                     return self.call_exactly(&hot, arguments);
+                }
+                if self.doubts.is_some() && self.linker.has(&near) {
+                    let near = [self.call_exactly(&near, arguments)?];
+                    let doubt = self.call_exactly("nx_is_doubtful_f32", &near)?;
+                    self.doubts.iter_mut().for_each(|list| list.push(doubt));
+                    return self.call_exactly("nx_sum_of_near_f32", &near);
                 }
             }
         }

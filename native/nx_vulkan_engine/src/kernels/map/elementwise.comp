@@ -14,19 +14,21 @@ void slot_element(const in uint i) {}
 #define APART LOCAL
 #define OWN gl_LocalInvocationID.x
 #endif
-// Stores VECTORS vectors of WIDTH elements, the first at vector i, the next APART further on, and returns false; or returns true
-// where one of the elements needs slot_element.
-bool slot_vector(const in uint i) { return i == 0u; }
+// Stores VECTORS vectors of WIDTH elements, the first at vector i, the next APART further on, and returns a bit for each element that needs
+// slot_element. What it stores of these is no result.
+uint slot_vector(const in uint i) { return i; }
 #endif
 
 void main() {
     uint n = nx_param(0u);
 #ifdef WIDTH
     uint v = nx_group() * (LOCAL * VECTORS) + OWN;
-    if ((v + APART * (VECTORS - 1u) + 1u) * WIDTH <= n && !slot_vector(v)) return;
-    for (uint k = 0u; k < VECTORS; ++k) {
-        uint i = (v + APART * k) * WIDTH;
-        for (uint end = min(i + WIDTH, n); i < end; ++i) slot_element(i);
+    uint rest = (v + APART * (VECTORS - 1u) + 1u) * WIDTH <= n ? slot_vector(v) : (1u << VECTORS * WIDTH) - 1u;
+    // Lanes go through their own lists side by side.
+    for (; rest != 0u; rest &= rest - 1u) {
+        uint k = uint(findLSB(rest));
+        uint i = (v + APART * (k / WIDTH)) * WIDTH + k % WIDTH;
+        if (i < n) slot_element(i);
     }
 #else
     uint i = nx_group() * (LOCAL * ITEMS) + gl_LocalInvocationID.x;

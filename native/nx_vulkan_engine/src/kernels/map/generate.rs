@@ -309,8 +309,8 @@ impl Spec {
         Ok(code.address_of(array, element.size_bytes() * u32::from(self.width), index))
     }
 
-    /// Computes and stores neighbours by the short forms of functions; the result is true, and nothing stored, where these
-    /// do not serve one of them.
+    /// Computes and stores neighbours by the short forms of functions; the result has a bit for each element for which these
+    /// do not serve. Where that is known before, nothing is stored.
     fn emit_vector(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, index: Word) -> Result<Word> {
         let width = u32::from(self.width);
         let zero = code.linker.const_u32(0);
@@ -347,19 +347,39 @@ impl Spec {
         }
         let numbers = self.numbers(code, params)?;
         lanes.iter_mut().for_each(|lane| lane.values.extend_from_slice(&numbers));
-        // One vector after the other, so that few registers hold results.
-        let mut store = |code: &mut Code<'_, '_>| {
-            let firsts = self.first_outputs(code, params, index)?;
-            for (k, lanes) in (0u32..).zip(lanes.chunks(width as usize)) {
-                let (results, _) = code.hot(|code| self.compute_vector(code, lanes))?;
-                self.store_vector(code, &firsts, k, lanes, &results)?;
-            }
-            Ok(())
-        };
-        match code.rare(|code| self.compute_vector(code, &lanes))? {
-            Some(rare) => code.unless(rare, store).map(|()| rare),
-            None => store(code).map(|()| code.linker.const_false()),
+        let (all, uint) = (code.linker.const_u32((1 << (width * self.vectors())) - 1), code.linker.type_uint(32));
+        if let Some(rare) = code.rare(|code| self.compute_vector(code, &lanes))? {
+            code.unless(rare, |code| {
+                // One vector after the other, so that few registers hold results.
+                let firsts = self.first_outputs(code, params, index)?;
+                for (k, lanes) in (0u32..).zip(lanes.chunks(width as usize)) {
+                    let (results, _) = code.hot(|code| self.compute_vector(code, lanes))?;
+                    self.store_vector(code, &firsts, k, lanes, &results)?;
+                }
+                Ok(())
+            })?;
+            return Ok(code.ids(SpirvOp::Select, uint, &[rare, all, zero]));
         }
+        // What is in doubt is computed again from the inputs, in whose place results may have been stored (`in_place`).
+        let may_doubt = self.inputs.iter().all(|port| port.layout != Layout::Contiguous);
+        let (firsts, mut rest) = (self.first_outputs(code, params, index)?, zero);
+        for (k, lanes) in (0u32..).zip(lanes.chunks(width as usize)) {
+            let mut results: SmallVec<[SmallVec<[Value; 4]>; 4]> = SmallVec::new();
+            for (j, lane) in (0u32..).zip(lanes) {
+                let (result, doubt) = match may_doubt {
+                    true => code.hot_in_doubt(|code| self.compute(code, lane))?,
+                    false => (code.hot(|code| self.compute(code, lane))?.0, None),
+                };
+                results.push(result);
+                if let Some(doubt) = doubt {
+                    let bit = code.linker.const_u32(1 << (k * width + j));
+                    let bit = code.ids(SpirvOp::Select, uint, &[doubt, bit, zero]);
+                    rest = code.u32_op(SpirvOp::BitwiseOr, rest, bit);
+                }
+            }
+            self.store_vector(code, &firsts, k, lanes, &results)?;
+        }
+        Ok(rest)
     }
 
     /// Computes and stores a block by the short forms of functions; the result has a bit for each vector that is not stored because these do
@@ -492,8 +512,12 @@ impl Spec {
 
     /// Results of the steps for each element of vectors.
     fn compute_vector(&self, code: &mut Code<'_, '_>, lanes: &[Lane]) -> Result<SmallVec<[SmallVec<[Value; 4]>; 4]>> {
-        let compute = |lane: &Lane| run_steps(code, &self.steps, &lane.values, lane.linear, &lane.coordinates);
-        lanes.iter().map(compute).collect()
+        lanes.iter().map(|lane| self.compute(code, lane)).collect()
+    }
+
+    /// Results of the steps for one element.
+    fn compute(&self, code: &mut Code<'_, '_>, lane: &Lane) -> Result<SmallVec<[Value; 4]>> {
+        run_steps(code, &self.steps, &lane.values, lane.linear, &lane.coordinates)
     }
 
     /// Of each output, the address of vector `index`.
