@@ -21,6 +21,22 @@ defmodule Nx.Vulkan.RandomTest do
     key
   end
 
+  # The mask, and what else reads the draws, have their elements elsewhere than the draws themselves.
+  defn odd_dropout(key) do
+    draw = Nx.Random.uniform_split(key, 0.0, 1.0, shape: {33, 31})
+    {Nx.select(draw < 0.9, Nx.iota({33, 31}) / 0.9, 0), Nx.reverse(draw * 2), Nx.sum(draw > 0.5)}
+  end
+
+  defn draws(key) do
+    {_, _, sum} =
+      while {i = 0, key, sum = Nx.broadcast(0.0, {33, 31})}, i < 3 do
+        {draw, key} = Nx.Random.uniform(key, shape: {33, 31})
+        {i + 1, key, sum + draw}
+      end
+
+    sum
+  end
+
   defp launches(fun, args) do
     assert [{:run, program}] = Compiler.explain(fun, args).steps
     length(program.launches)
@@ -40,6 +56,24 @@ defmodule Nx.Vulkan.RandomTest do
     assert launches(&dropout/2, [x, key]) <= 4
   end
 
+  # Random bits come in pairs, of which an odd count drops the last one.
+  test "odd counts take as many launches as even ones" do
+    key = Nx.Random.key(42)
+
+    for shape <- [{7}, {131_071}, {3, 5, 7}] do
+      assert launches(&Nx.Random.uniform_split(&1, 0.0, 1.0, shape: shape), [key]) == 1
+      assert launches(&Nx.Random.normal_split(&1, 0.0, 1.0, shape: shape, type: :bf16), [key]) == 1
+      assert launches(&Nx.Random.randint_split(&1, 0, 9, shape: shape), [key]) == 1
+    end
+  end
+
+  test "keys that are split on the way take a launch" do
+    key = Nx.Random.key(42)
+    assert launches(&elem(Nx.Random.gumbel(&1, shape: {256, 512}), 0), [key]) == 2
+    assert launches(&elem(Nx.Random.uniform(&1, shape: {256, 512}), 0), [key]) == 2
+    assert launches(&Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {256, 512}, type: :f64), [key]) == 1
+  end
+
   test "what is written out has the digits of the host" do
     key = Nx.Random.key(7)
 
@@ -52,10 +86,37 @@ defmodule Nx.Vulkan.RandomTest do
           &Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {33, 31}),
           &Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {50, 64}, type: :bf16),
           &Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {64, 50}, type: :f64),
+          &Nx.Random.normal_split(&1, 1.0, 2.0, shape: {64, 50}),
+          &Nx.Random.normal_split(&1, 1.0, 2.0, shape: {33, 31}),
+          &Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {33, 31}, type: :f64),
+          &Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {33, 31}, type: :c64),
+          &Nx.Random.gumbel_split(&1, shape: {33, 31}),
+          &Nx.Random.gumbel_split(&1, shape: {1}),
+          &Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {3}),
+          &Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {2}),
+          &odd_dropout/1,
+          &draws/1,
           &twice/1
         ] do
-      expected = Nx.Defn.jit(fun, compiler: Nx.Defn.Evaluator).(Nx.backend_copy(key, Nx.BinaryBackend))
-      assert Nx.to_binary(Nx.Defn.jit(fun, compiler: Compiler).(key)) == Nx.to_binary(expected)
+      assert_same(fun, key)
     end
   end
+
+  test "vectorized keys have the digits of the host" do
+    keys = Nx.vectorize(Nx.Random.split(Nx.Random.key(7), parts: 3), :keys)
+
+    for shape <- [{4}, {33}, {16, 31}] do
+      assert_same(&Nx.Random.normal_split(&1, 0.0, 1.0, shape: shape), keys)
+    end
+  end
+
+  defp assert_same(fun, key) do
+    expected = Nx.Defn.jit(fun, compiler: Nx.Defn.Evaluator).(Nx.backend_copy(key, Nx.BinaryBackend))
+    actual = Nx.Defn.jit(fun, compiler: Compiler).(key)
+    binaries = fn result -> for tensor <- List.flatten([tuple(result)]), do: Nx.to_binary(tensor) end
+    assert binaries.(actual) == binaries.(expected), inspect(fun)
+  end
+
+  defp tuple(result) when is_tuple(result), do: Tuple.to_list(result)
+  defp tuple(result), do: [result]
 end

@@ -7,6 +7,7 @@ use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::{Element, Fixed, Layout, ParamLayout};
 use smallvec::SmallVec;
 
+use super::both::both;
 use super::generate::MAX_BLOCKS;
 use super::{Form, Port, Spec};
 use nx_vulkan_ir::DType;
@@ -109,6 +110,11 @@ pub fn map(
     shapes: Shapes,
     compile: Compile,
 ) -> Result<()> {
+    // What takes compilers of CPU devices long stands once.
+    let repeats_costly = engine.model().maps.least_unrolled.is_none();
+    if let Some(both) = both(repeats_costly, sizes, inputs, &steps, outputs) {
+        return map(engine, &both.sizes, &both.inputs, both.steps, &both.outputs, shapes, compile);
+    }
     let operands = || inputs.iter().chain(outputs.iter().map(|(_, o)| o));
     let counts = steps.iter().flat_map(|step| &step.args).chain(outputs.iter().map(|(r, _)| r)).any(is_index);
     let reach = engine.reach();

@@ -1,5 +1,6 @@
 //! Kernels that compute each element of their outputs from elements of their inputs at the same index.
 
+mod both;
 mod generate;
 mod in_place;
 mod launch;

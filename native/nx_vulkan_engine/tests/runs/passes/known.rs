@@ -607,6 +607,25 @@ fn loops_that_count_become_one_kernel() {
     check(&b.finish(&[halves]).unwrap(), &["fused", "reshape"], 1);
 }
 
+/// Words that come in pairs, of which the last is left out, and what is made of them.
+#[test]
+fn an_odd_count_of_pairs_is_one_kernel() {
+    for (half, shape) in [(8u64, &[3u64, 5][..]), (33, &[5, 13]), (4, &[7])] {
+        let b = Builder::new();
+        let (mut x, mut y) = (b.iota(DType::U32, &[half], None), b.input(DType::U32, &[half]));
+        for _ in 0..9 {
+            x = b.add(x, y);
+            y = b.binary(Binary::BitwiseXor, b.multiply(y, 5.0), x);
+        }
+        let pairs = b.push(Op::Concatenate { axis: 0 }, &[x, y], &Type::new(DType::U32, &[2 * half]));
+        let but_one = Op::Slice { starts: smallvec![Some(0)], strides: smallvec![1], lengths: smallvec![2 * half - 1] };
+        let odd = b.push(but_one, &[pairs], &Type::new(DType::U32, &[2 * half - 1]));
+        let numbers = b.as_type(b.reshape(odd, shape), DType::F32);
+        let halved = b.multiply(numbers, 0.5);
+        check(&b.finish(&[halved]).unwrap(), &["fused", "slice", "reshape"], 1);
+    }
+}
+
 /// A loop of 1,000 steps stays one.
 #[test]
 fn long_loops_stay() {

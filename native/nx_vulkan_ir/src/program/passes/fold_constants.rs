@@ -19,8 +19,8 @@ pub fn run(program: &Program) -> Result<Program> {
                 let made = new.push_one(Op::Constant(value), &[], &instruction.outs[0]);
                 new.moved(made);
             }
-            Some(Replacement::View(op, operand)) => {
-                let made = new.push_one(*op, &[operand], &instruction.outs[0]);
+            Some(Replacement::Ops(ops, operand)) => {
+                let made = ops.iter().fold(operand, |operand, (op, out)| new.push_one(op.clone(), &[operand], out));
                 new.moved(made);
             }
             None => new.replace(instruction),
@@ -54,7 +54,8 @@ fn known_starts(new: &Rewriter, instruction: &mut Instruction) -> Result<()> {
 enum Replacement {
     Same(Operand),
     Constant(Scalar),
-    View(Box<Op>, Operand),
+    /// Ops, one on the result of the other, and their types, the first on the operand.
+    Ops(Vec<(Op, Type)>, Operand),
 }
 
 fn replacement(new: &Rewriter, instruction: &Instruction) -> Result<Option<Replacement>> {
@@ -82,11 +83,21 @@ fn replacement(new: &Rewriter, instruction: &Instruction) -> Result<Option<Repla
     if is_identity(&instruction.op, from, out) {
         return Ok(Some(Replacement::Same(operand)));
     }
-    if let Some((op, part)) = within_part(new, &instruction.op, operand, out)? {
-        return Ok(Some(match new.constant(part) {
-            Some(value) => Replacement::Constant(value),
-            None if is_identity(&op, new.ty(part)?, out) => Replacement::Same(part),
-            None => Replacement::View(Box::new(op), part),
+    if let Some((ops, part)) = of_part(new, &instruction.op, operand, out)? {
+        return Ok(Some(match (new.constant(part), &ops[..]) {
+            (Some(value), _) => Replacement::Constant(value),
+            (None, [(op, _)]) if is_identity(op, new.ty(part)?, out) => Replacement::Same(part),
+            (None, _) => Replacement::Ops(ops, part),
+        }));
+    }
+    if let Some(Instruction { op: Op::AsType, operands, .. }) = new.maker(operand)
+        && let &[source] = operands.as_slice()
+    {
+        // Of a cast of what has parts, as of random bits that make up wider ones.
+        let part = of_part(new, &instruction.op, source, &Type::new(new.ty(source)?.dtype, &out.shape))?;
+        return Ok(part.map(|(mut ops, part)| {
+            ops.push((Op::AsType, out.clone()));
+            Replacement::Ops(ops, part)
         }));
     }
     let Some(inner) = new.maker(operand) else { return Ok(None) };
@@ -104,7 +115,18 @@ fn replacement(new: &Rewriter, instruction: &Instruction) -> Result<Option<Repla
     if is_identity(&op, new.ty(source)?, out) {
         return Ok(Some(Replacement::Same(source)));
     }
-    Ok(Some(Replacement::View(Box::new(op), source)))
+    Ok(Some(Replacement::Ops(vec![(op, out.clone())], source)))
+}
+
+/// Ops on an operand, one on the result of the other, with their types.
+type Ops = (Vec<(Op, Type)>, Operand);
+
+/// What a slice shows of a concatenation, if that is of one part, as ops on that.
+fn of_part(new: &Rewriter, op: &Op, operand: Operand, out: &Type) -> Result<Option<Ops>> {
+    match within_part(new, op, operand, out)? {
+        Some((op, part)) => Ok(Some((vec![(op, out.clone())], part))),
+        None => within_rows(new, op, operand, out),
+    }
 }
 
 /// What a slice shows of a concatenation, if that is of one part: an op on that. A part of which rows of a reshape are all
@@ -144,6 +166,37 @@ fn within_part(new: &Rewriter, op: &Op, operand: Operand, out: &Type) -> Result<
         }
         let Some(behind) = before.checked_sub(elements) else { return Ok(None) };
         before = behind;
+    }
+    Ok(None)
+}
+
+/// The same for a slice of a reshape, if all its rows are of one part and that has whole rows.
+fn within_rows(new: &Rewriter, op: &Op, operand: Operand, out: &Type) -> Result<Option<Ops>> {
+    let Op::Slice { starts, strides, lengths } = op else { return Ok(None) };
+    let ty = new.ty(operand)?;
+    let reshape = new.maker(operand).filter(|inner| matches!(inner.op, Op::Reshape | Op::Squeeze));
+    let source = reshape.and_then(|inner| inner.operands.first().and_then(|&source| new.maker(source)));
+    let Some(Instruction { op: Op::Concatenate { axis: 0 }, operands, .. }) = source else { return Ok(None) };
+    let (Some(Some(start)), Some(&length), Some(&size)) = (starts.first(), lengths.first(), ty.shape.first()) else {
+        return Ok(None);
+    };
+    let mut start = ((*start).max(0) as u64).min(size - length);
+    let row: u64 = ty.shape[1..].iter().product();
+    for &part in operands {
+        let elements = new.ty(part)?.elements();
+        if row == 0 || elements % row != 0 {
+            return Ok(None);
+        }
+        let count = elements / row;
+        if start + length <= count {
+            let mut rows = ty.clone();
+            rows.shape[0] = count;
+            let starts = std::iter::once(Some(start as i64)).chain(starts[1..].iter().copied()).collect();
+            let slice = Op::Slice { starts, strides: strides.clone(), lengths: lengths.clone() };
+            return Ok(Some((vec![(Op::Reshape, rows), (slice, out.clone())], part)));
+        }
+        let Some(behind) = start.checked_sub(count) else { return Ok(None) };
+        start = behind;
     }
     Ok(None)
 }

@@ -48,7 +48,7 @@ fn reshaped(program: &Program, instruction: &Instruction, maker: impl Fn(Operand
 
 /// Whether a concatenation's parts are of one type, and all that computes them costs little and serves both for the most
 /// part.
-fn together<'a>(
+pub(super) fn together<'a>(
     program: &Program,
     concatenation: &Instruction,
     type_of: impl Fn(Operand) -> Option<&'a Type>,

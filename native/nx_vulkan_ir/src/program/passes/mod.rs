@@ -17,6 +17,7 @@ mod predicate_loops;
 mod prologue;
 mod recompute;
 mod rewrite;
+mod slices_last;
 mod slices_to_concatenation;
 mod take_first;
 mod transpose_products;
@@ -207,7 +208,8 @@ fn fused(mut program: Program, target: &Target) -> Result<Program> {
         program = checked(attention::run(&program, target)?)?;
     }
     program = checked(take_first::run(&updates_to_choice::run(&program)?)?)?;
-    program = halves_to_choice::run(&windows_to_axes::run(&program)?)?;
+    program = checked(dce::run(&slices_last::run(&windows_to_axes::run(&program)?)?)?)?;
+    program = halves_to_choice::run(&program)?;
     program = checked(dce::run(&cse::run(&program)?)?)?;
     program = checked(fuse::run(&program, target)?)?;
     program = checked(dce::run(&cse::run(&program)?)?)?;
