@@ -74,6 +74,16 @@ defmodule Nx.Vulkan.RandomTest do
     assert launches(&Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {256, 512}, type: :f64), [key]) == 1
   end
 
+  test "shuffles, choices and vectors take few launches" do
+    key = Nx.Random.key(42)
+    {mean, covariance} = {Nx.tensor([1.0, 2.0]), Nx.tensor([[2.0, 0.3], [0.3, 1.0]])}
+
+    assert launches(&Nx.Random.shuffle(&1, Nx.iota({1000})), [key]) <= 7
+    assert launches(&Nx.Random.choice(&1, Nx.iota({1000}), samples: 100), [key]) <= 4
+    assert launches(&Nx.Random.choice(&1, Nx.iota({1000}), samples: 100, replace: false), [key]) <= 8
+    assert launches(&Nx.Random.multivariate_normal(&1, mean, covariance, shape: {1000}), [key]) <= 8
+  end
+
   test "what is written out has the digits of the host" do
     key = Nx.Random.key(7)
 
