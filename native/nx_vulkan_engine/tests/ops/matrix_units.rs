@@ -405,7 +405,9 @@ fn long_sums_are_as_exact_as_those_of_f32() {
             product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
             let got = decode(DType::F32, &bytes(engine, &out));
             let error = mean(&|at| got[at as usize]);
-            assert!(error < 4.5 && error < in_turn, "{tile:?}, {depth}: {error}, {in_turn} one after the other");
+            // Planes of an image are added up 32 channels at a time, in more and shorter sums.
+            let most = if planes == OwnThreeBf16 { 4.5 } else { 4.0 };
+            assert!(error < most && error < in_turn, "{tile:?}, {depth}: {error}, {in_turn} one after the other");
         }
     }
 }
