@@ -6,7 +6,7 @@ use super::{Op, Program, verify};
 use crate::{Result, Type};
 
 /// The attributes of `while`. Its operands are the state, then what both programs read besides; each takes all of them.
-#[derive(Debug, Clone, PartialEq, Default, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct Loop {
     /// Gives one scalar: whether to go on.
     pub condition: Program,
@@ -18,7 +18,7 @@ pub struct Loop {
 
 /// The attributes of `cond`. Its first operand is a scalar, which chooses the program that takes the others; the other
 /// program does not run.
-#[derive(Debug, Clone, PartialEq, Default, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct Branches {
     /// Runs where the predicate is not 0.
     pub on_true: Program,

@@ -57,7 +57,7 @@ pub enum Operand {
 }
 
 /// One op with its operands.
-#[derive(Debug, Clone, PartialEq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Instruction {
     /// The op with its attributes.
     pub op: Op,
@@ -68,7 +68,7 @@ pub struct Instruction {
 }
 
 /// A flat list of instructions, each of which uses inputs and earlier results.
-#[derive(Debug, Clone, PartialEq, Default, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Hash)]
 pub struct Program {
     /// The types of the inputs.
     pub inputs: Vec<Type>,
@@ -86,7 +86,11 @@ impl Program {
 
     /// Appends another program's instructions, which take `inputs` in the place of its own. Answers its outputs.
     pub fn append(&mut self, other: &Program, inputs: &[Operand]) -> Vec<Operand> {
-        let made = self.results().count() as u32;
+        self.append_at(self.results().count() as u32, other, inputs)
+    }
+
+    /// The same where it is known how many results there are.
+    pub(crate) fn append_at(&mut self, made: u32, other: &Program, inputs: &[Operand]) -> Vec<Operand> {
         let moved = |operand: &Operand| match *operand {
             Operand::Input(i) => inputs.get(i as usize).copied().unwrap_or(Operand::Input(u32::MAX)),
             Operand::Result(i) => Operand::Result(made + i),

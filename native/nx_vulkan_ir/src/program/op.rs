@@ -145,7 +145,7 @@ impl Hash for Scalar {
 }
 
 /// An op with its attributes. Operands are listed beside each variant.
-#[derive(Debug, Clone, PartialEq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 // Attributes are Nx's options.
 #[allow(missing_docs)]
 pub enum Op {

@@ -2,10 +2,12 @@
 //! comes before and after. Instructions are taken from the last to the first, and each joins the groups that read it where
 //! [`Plan::of`] finds a kernel for the whole; what is cheap is computed again in each of several groups.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
 
 use smallvec::SmallVec;
 
+use super::clusters::{Bodies, Cluster, Numbers};
 use super::rewrite::Rewriter;
 use super::{Saving, Target};
 use crate::program::fused::{Computed, MAX_STORES, Made, Plan, chosen, is_view};
@@ -93,36 +95,13 @@ enum Role {
     Other,
 }
 
-/// Instructions that become one kernel. What is a member of several groups is computed in each.
-#[derive(Debug, Clone, Default)]
-struct Cluster {
-    members: BTreeSet<usize>,
-    /// The members that others read.
-    outputs: BTreeSet<usize>,
-    /// How many members are costly and small. None is a member of another group, too.
-    costly: usize,
-    /// Whether a member reduces.
-    reduces: bool,
-}
-
-impl Cluster {
-    /// The first and the last of several results.
-    fn span(&self) -> Option<(usize, usize)> {
-        let ends = (*self.outputs.first()?, *self.outputs.last()?);
-        (ends.0 != ends.1).then_some(ends)
-    }
-}
-
 struct Fusion<'a> {
     program: &'a Program,
     target: &'a Target,
     /// Whether kernels that reduce do so once, and nothing else behind it.
     apart: bool,
+    bodies: Bodies<'a>,
     kinds: Vec<Role>,
-    /// The instruction of each result.
-    makers: Vec<usize>,
-    /// The first result of each instruction.
-    first: Vec<u32>,
     /// The instructions that read each.
     users: Vec<Vec<usize>>,
     /// Cheap steps after each other that end with each instruction.
@@ -134,10 +113,12 @@ struct Fusion<'a> {
     reads: HashMap<Operand, usize>,
     /// Whether something that is in no group reads it.
     outside: Vec<bool>,
+    /// Whether it stands in the program by itself, be it beside groups that compute it, too.
+    lone: Vec<bool>,
     /// The group that stores the instruction's result.
     owners: Vec<Option<usize>>,
-    /// The first and the last result of each group that stores several.
-    storing_several: BTreeSet<(usize, usize)>,
+    /// [`Cluster::detour`] of each group that has one.
+    detours: BTreeSet<(usize, usize)>,
     /// Whether the program has so many small ops that their kernels are kept small.
     is_long: bool,
 }
@@ -147,11 +128,6 @@ impl<'a> Fusion<'a> {
         let count = program.instructions.len();
         let ty = program.types();
         let dtype = |&operand: &Operand| ty(operand).map_or(DType::U32, |ty| ty.dtype);
-        let (mut makers, mut first) = (Vec::new(), Vec::new());
-        for (at, instruction) in program.instructions.iter().enumerate() {
-            first.push(makers.len() as u32);
-            makers.extend(instruction.outs.iter().map(|_| at));
-        }
         let kind = |instruction: &Instruction| {
             let [out] = instruction.outs.as_slice() else { return Role::Other };
             if out.elements() == 0 {
@@ -173,27 +149,27 @@ impl<'a> Fusion<'a> {
             program,
             target,
             apart,
+            bodies: Bodies::new(program),
             kinds: program.instructions.iter().map(kind).collect(),
-            makers,
-            first,
             users: vec![Vec::new(); count],
             steps: Vec::new(),
             groups: Vec::new(),
             readers: vec![BTreeSet::new(); count],
             reads: program.reads(),
             outside: vec![false; count],
+            lone: vec![false; count],
             owners: vec![None; count],
-            storing_several: BTreeSet::new(),
+            detours: BTreeSet::new(),
             is_long: false,
         };
         fusion.is_long = fusion.is_long();
         for output in &program.outputs {
-            if let Some(at) = fusion.maker(output) {
+            if let Some(at) = fusion.bodies.maker(*output) {
                 fusion.outside[at] = true;
             }
         }
         for at in 0..count {
-            let sources: BTreeSet<usize> = fusion.sources(at).collect();
+            let sources: BTreeSet<usize> = fusion.bodies.sources(at).collect();
             sources.into_iter().for_each(|source| fusion.users[source].push(at));
         }
         for at in 0..count {
@@ -211,7 +187,8 @@ impl<'a> Fusion<'a> {
                         && fusion.users[source].len() > 1);
                 !is_stored && !fusion.is_repeated(source, fusion.elements(at))
             };
-            let before = fusion.sources(at).filter(is_computed).map(|source| fusion.steps[source]).max().unwrap_or(0);
+            let before =
+                fusion.bodies.sources(at).filter(is_computed).map(|source| fusion.steps[source]).max().unwrap_or(0);
             fusion.steps.push(match fusion.kinds[at] {
                 Role::Elementwise { cheap: true } => before + 1,
                 Role::View | Role::Placement => before,
@@ -235,7 +212,7 @@ impl<'a> Fusion<'a> {
     /// kernels that compute with them: what stores them writes another NaN than it may have read.
     fn is_bitcast_of_kernels(&self, at: usize) -> bool {
         let Instruction { op: Op::Bitcast, operands, outs } = &self.program.instructions[at] else { return false };
-        let types = operands.first().and_then(|&operand| self.ty(operand)).zip(outs.first());
+        let types = operands.first().and_then(|&operand| self.bodies.ty(operand)).zip(outs.first());
         types.is_some_and(|(from, to)| {
             let keeps_nans = to.dtype.is_integer() || to.dtype.is_canonical();
             keeps_bits(from.dtype, to.dtype) && (keeps_nans || self.is_computed_with(at))
@@ -250,24 +227,6 @@ impl<'a> Fusion<'a> {
             Role::Source | Role::Reduce | Role::Placement | Role::Other => false,
         };
         !self.outside[at] && self.users[at].iter().all(computes)
-    }
-
-    fn maker(&self, operand: &Operand) -> Option<usize> {
-        match *operand {
-            Operand::Input(_) => None,
-            Operand::Result(r) => self.makers.get(r as usize).copied(),
-        }
-    }
-
-    /// The instructions that one reads.
-    fn sources(&self, at: usize) -> impl Iterator<Item = usize> {
-        self.program.instructions[at].operands.iter().filter_map(|o| self.maker(o))
-    }
-
-    /// The instructions that a group reads and does not compute.
-    fn externals(&self, group: &Cluster) -> BTreeSet<usize> {
-        let sources = group.members.iter().flat_map(|&at| self.sources(at));
-        sources.filter(|at| !group.members.contains(at)).collect()
     }
 
     /// Decides where an instruction is computed; all that read it have been placed.
@@ -293,7 +252,8 @@ impl<'a> Fusion<'a> {
     }
 
     fn alone(&mut self, at: usize) {
-        for source in self.sources(at).collect::<Vec<_>>() {
+        self.lone[at] = true;
+        for source in self.bodies.sources(at).collect::<Vec<_>>() {
             self.outside[source] = true;
         }
     }
@@ -312,9 +272,13 @@ impl<'a> Fusion<'a> {
         if self.outside[at] || (readers.len() > 1 && !cheap) {
             // One of the readers may store it on the way.
             let mut readers = readers.iter();
-            stored = readers.any(|&group| {
-                !self.is_too_long_for(group, at) && !self.waits_for(group, at) && self.join(group, at, true)
+            let storing = readers.find(|&&group| {
+                !self.is_too_long_for(group, at) && self.can_join(group, at, true) && !self.waits_for(group, at)
             });
+            if let Some(&group) = storing {
+                self.insert(group, at, true);
+                stored = true;
+            }
         }
         let again = cheap && !((self.outside[at] || stored) && self.is_smaller_than_operands(at));
         for &group in &readers {
@@ -348,8 +312,9 @@ impl<'a> Fusion<'a> {
     fn own_and_read_bytes(&self, at: usize) -> (u64, u64) {
         let instruction = &self.program.instructions[at];
         let operands: BTreeSet<Operand> = instruction.operands.iter().copied().collect();
-        let computed = |operand: &&Operand| self.maker(operand).is_none_or(|at| self.kinds[at] != Role::Source);
-        let read = operands.iter().filter(computed).filter_map(|&o| self.ty(o)).map(Type::size_bytes).sum();
+        let computed =
+            |operand: &&Operand| self.bodies.maker(**operand).is_none_or(|at| self.kinds[at] != Role::Source);
+        let read = operands.iter().filter(computed).filter_map(|&o| self.bodies.ty(o)).map(Type::size_bytes).sum();
         (instruction.outs.iter().map(Type::size_bytes).sum(), read)
     }
 
@@ -368,8 +333,8 @@ impl<'a> Fusion<'a> {
     /// Whether a kernel would be left with some of many steps, others in memory: what reduces rows has no registers for all of them, and none has
     /// room for two draws.
     fn is_too_long_for(&self, group: usize, at: usize) -> bool {
-        let draws = |at: &usize| self.program.instructions[*at].op == Op::Bitcast && self.is_drawn(*at);
-        let is_full = |group: &Cluster| group.reduces || (draws(&at) && group.members.iter().any(draws));
+        let draws = |at: usize| self.program.instructions[at].op == Op::Bitcast && self.is_drawn(at);
+        let is_full = |group: &Cluster| group.reduces.is_some() || (draws(at) && group.members.iter().any(draws));
         self.is_drawn(at) && self.groups[group].as_ref().is_some_and(is_full)
     }
 
@@ -384,15 +349,11 @@ impl<'a> Fusion<'a> {
             }
             let ([out], Role::Elementwise { .. }) = (instruction.outs.as_slice(), self.kinds[at]) else { continue };
             for operand in instruction.operands.iter().filter(|o| self.reads.get(o) == Some(&1)) {
-                let alike = self.ty(*operand).is_some_and(|ty| ty.shape == out.shape);
-                stack.extend(self.maker(operand).filter(|_| alike));
+                let alike = self.bodies.ty(*operand).is_some_and(|ty| ty.shape == out.shape);
+                stack.extend(self.bodies.maker(*operand).filter(|_| alike));
             }
         }
         false
-    }
-
-    fn externals_of(&self, group: usize) -> BTreeSet<usize> {
-        self.groups[group].as_ref().map(|g| self.externals(g)).unwrap_or_default()
     }
 
     /// Makes one group of those that read an instruction, where that is possible.
@@ -409,56 +370,79 @@ impl<'a> Fusion<'a> {
 
     /// Whether a group needs the instruction's result by way of something outside of the group.
     fn waits_for(&self, group: usize, at: usize) -> bool {
-        let mut start = self.externals_of(group);
-        start.remove(&at);
-        self.reaches(&start, &BTreeSet::from([at]), None)
+        let externals = self.groups[group].iter().flat_map(|group| group.externals.iter());
+        self.reaches(externals.filter(|&external| external != at), &Numbers::from_iter([at]))
     }
 
-    /// The end of instructions from the first on, up to `end`, that depend on nothing behind them: no group computes some of them together
-    /// with later things.
+    /// The end of instructions from the first on, up to `end`, that depend on nothing behind them: no group that computes some of them
+    /// reads later things.
     fn closed(&self, end: usize) -> usize {
         // Those that begin later come first, so that each finds the end that they leave.
-        let spans = self.storing_several.range(..(end, 0)).rev();
-        spans.fold(end, |end, &(first, last)| if last >= end { first } else { end })
+        let detours = self.detours.range(..(end, 0)).rev();
+        detours.fold(end, |end, &(first, last)| if last >= end { first } else { end })
     }
 
-    /// Whether one of `start`, or what they depend on, is one of `targets` or stored by a group.
-    fn reaches(&self, start: &BTreeSet<usize>, targets: &BTreeSet<usize>, group: Option<usize>) -> bool {
-        let stored = group.and_then(|g| self.groups[g].as_ref()).map(|g| &g.outputs);
-        let end = self.closed(targets.iter().chain(stored.into_iter().flatten()).min().copied().unwrap_or(usize::MAX));
+    /// Whether one of `start`, or what they depend on, is one of `targets`.
+    fn reaches(&self, start: impl Iterator<Item = usize>, targets: &Numbers) -> bool {
+        let first = targets.first().unwrap_or(usize::MAX);
+        let end = self.closed(first);
+        // What lies behind the targets and next to them comes first: what depends on them by way of most of the program mostly does so by
+        // way of little, too.
+        let nearness = |at: usize| (at >= first, Reverse(at));
+        let mut open: BinaryHeap<(bool, Reverse<usize>)> = start.filter(|&at| at >= end).map(nearness).collect();
         let mut seen: HashSet<usize> = HashSet::new();
-        let mut stack: Vec<usize> = start.iter().copied().collect();
-        while let Some(at) = stack.pop() {
-            if at < end || !seen.insert(at) {
+        while let Some((_, Reverse(at))) = open.pop() {
+            if !seen.insert(at) {
                 continue;
             }
-            if targets.contains(&at) || (group.is_some() && self.owners[at] == group) {
+            if targets.contains(at) {
                 return true;
             }
+            let is_open = |at: &usize| *at >= end && !seen.contains(at);
             match self.owners[at].and_then(|owner| self.groups[owner].as_ref()) {
-                Some(owner) => stack.extend(self.externals(owner)),
-                None => stack.extend(self.sources(at)),
+                Some(owner) => open.extend(owner.externals.iter().filter(is_open).map(nearness)),
+                None => open.extend(self.bodies.sources(at).filter(is_open).map(nearness)),
             }
         }
         false
     }
 
-    /// Adds an instruction to a group if one kernel can compute all of it.
-    fn join(&mut self, group: usize, at: usize, output: bool) -> bool {
+    /// Whether one kernel can compute an instruction with a group.
+    fn can_join(&self, group: usize, at: usize, output: bool) -> bool {
         let Some(cluster) = &self.groups[group] else { return false };
-        if self.is_too_costly(cluster.costly + usize::from(self.is_costly(at)), cluster.reduces) {
+        let reduces = (self.kinds[at] == Role::Reduce).then(|| self.reduced(at));
+        let alone = Cluster { outputs: Numbers::from_iter([at]), reduces, ..Cluster::default() };
+        if self.is_too_costly(cluster.costly + usize::from(self.is_costly(at)), cluster.reduces.is_some())
+            || (output && !self.can_share(cluster, &alone))
+        {
             return false;
         }
         let mut grown = cluster.clone();
-        grown.members.extend(self.with_numbers(at));
+        self.with_numbers(at).into_iter().for_each(|at| grown.members.insert(at));
         if output {
             grown.outputs.insert(at);
         }
-        if !self.is_kernel(&grown) {
-            return false;
+        self.is_kernel(&grown)
+    }
+
+    /// Adds an instruction to a group if one kernel can compute all of it.
+    fn join(&mut self, group: usize, at: usize, output: bool) -> bool {
+        let joins = self.can_join(group, at, output);
+        if joins {
+            self.insert(group, at, output);
         }
-        self.insert(group, at, output);
-        true
+        joins
+    }
+
+    /// Whether one kernel may have the results of both: all have as many elements, or as what is reduced has, or its result.
+    fn can_share(&self, one: &Cluster, two: &Cluster) -> bool {
+        let stored = |cluster: &Cluster| cluster.outputs.first().map(|output| self.elements(output));
+        match (one.reduces, two.reduces) {
+            (Some((of, _)), Some((other, _))) => of == other,
+            (None, None) => stored(one) == stored(two),
+            (Some((of, rows)), None) => stored(two).is_none_or(|elements| elements == of || elements == rows),
+            (None, Some(_)) => self.can_share(two, one),
+        }
     }
 
     /// Whether what computes an instruction would run too often as part of something of so many elements.
@@ -473,8 +457,8 @@ impl<'a> Fusion<'a> {
 
     /// The most elements that a member of a group has.
     fn most_elements(&self, group: usize) -> u64 {
-        let members = self.groups[group].iter().flat_map(|group| &group.members);
-        members.map(|&at| self.elements(at)).max().unwrap_or(0)
+        let members = self.groups[group].iter().flat_map(|group| group.members.iter());
+        members.map(|at| self.elements(at)).max().unwrap_or(0)
     }
 
     /// Adds what leads to a member of this group alone and is read by nothing else: one instruction, two, four and so
@@ -483,16 +467,16 @@ impl<'a> Fusion<'a> {
         let mut from = BTreeSet::from([at]);
         let (mut count, elements) = (1, self.most_elements(group));
         while let Some(mut grown) = self.groups[group].clone() {
-            let mut open: BTreeSet<usize> = from.iter().flat_map(|&at| self.sources(at)).collect();
+            let mut open: BTreeSet<usize> = from.iter().flat_map(|&at| self.bodies.sources(at)).collect();
             let mut added = BTreeSet::new();
             while let Some(at) = open.pop_last().filter(|_| added.len() < count) {
                 let is_light = matches!(self.kinds[at], Role::Elementwise { cheap: true } | Role::View | Role::Source);
-                let is_own = !self.outside[at] && self.users[at].iter().all(|user| grown.members.contains(user));
+                let is_own = !self.outside[at] && self.users[at].iter().all(|&user| grown.members.contains(user));
                 let fits = !self.is_repeated(at, elements) && !self.is_too_long_for(group, at);
-                if is_light && is_own && fits && !grown.members.contains(&at) {
+                if is_light && is_own && fits && !grown.members.contains(at) {
                     added.insert(at);
-                    grown.members.extend(self.with_numbers(at));
-                    open.extend(self.sources(at));
+                    self.with_numbers(at).into_iter().for_each(|at| grown.members.insert(at));
+                    open.extend(self.bodies.sources(at));
                 }
             }
             if added.is_empty() || !self.is_kernel(&grown) {
@@ -507,83 +491,94 @@ impl<'a> Fusion<'a> {
     /// An instruction and the constants that it reads, which need no place in memory.
     fn with_numbers(&self, at: usize) -> Vec<usize> {
         let is_number = |at: &usize| matches!(self.program.instructions[*at].op, Op::Constant(_));
-        self.sources(at).filter(is_number).chain([at]).collect()
+        self.bodies.sources(at).filter(is_number).chain([at]).collect()
     }
 
     fn insert(&mut self, group: usize, at: usize, output: bool) {
-        let (is_costly, reduces) = (self.is_costly(at), self.kinds[at] == Role::Reduce);
+        let is_costly = self.is_costly(at);
+        let reduces = (self.kinds[at] == Role::Reduce).then(|| self.reduced(at));
         let joining = self.with_numbers(at);
         if let Some(cluster) = self.groups[group].as_mut() {
-            let before = cluster.span();
-            cluster.members.extend(joining.iter().copied());
+            let before = cluster.detour();
+            self.bodies.insert(cluster, &joining);
             cluster.costly += usize::from(is_costly);
-            cluster.reduces |= reduces;
+            cluster.reduces = reduces.or(cluster.reduces);
             if output {
                 cluster.outputs.insert(at);
             }
-            let after = cluster.span();
-            self.note_span(before, after);
+            let after = cluster.detour();
+            self.note_detour(before, after);
         }
         if output {
             self.owners[at] = Some(group);
         }
         for at in joining {
             self.readers[at].remove(&group);
+            self.note_reads(group, at);
         }
-        self.note_reads(group);
     }
 
-    fn note_span(&mut self, before: Option<(usize, usize)>, after: Option<(usize, usize)>) {
-        if let Some(span) = before {
-            self.storing_several.remove(&span);
+    fn note_detour(&mut self, before: Option<(usize, usize)>, after: Option<(usize, usize)>) {
+        if let Some(detour) = before {
+            self.detours.remove(&detour);
         }
-        self.storing_several.extend(after);
+        self.detours.extend(after);
     }
 
-    fn note_reads(&mut self, group: usize) {
-        for source in self.externals_of(group) {
-            self.readers[source].insert(group);
+    /// Notes what a group has to read for a member.
+    fn note_reads(&mut self, group: usize, at: usize) {
+        for source in self.bodies.sources(at) {
+            if self.groups[group].as_ref().is_some_and(|group| !group.members.contains(source)) {
+                self.readers[source].insert(group);
+            }
         }
     }
 
     /// Makes one group of two if one kernel can compute all of it, and nothing must run between them.
     fn merge(&mut self, a: usize, b: usize) -> bool {
         let (Some(one), Some(two)) = (&self.groups[a], &self.groups[b]) else { return false };
-        let (costly, reduces) = (one.costly + two.costly, one.reduces || two.reduces);
+        let (costly, reduces) = (one.costly + two.costly, one.reduces.or(two.reduces));
         // Each result is stored by one group, so that those of both add up.
-        if self.is_too_costly(costly, reduces) || one.outputs.len() + two.outputs.len() > MAX_STORES {
+        if self.is_too_costly(costly, reduces.is_some())
+            || one.outputs.len() + two.outputs.len() > MAX_STORES
+            || !self.can_share(one, two)
+        {
             return false;
         }
-        let merged = Cluster {
-            members: one.members.union(&two.members).copied().collect(),
-            outputs: one.outputs.union(&two.outputs).copied().collect(),
-            costly,
-            reduces,
+        let members = one.members.union(&two.members);
+        let externals = one.externals.union(&two.externals).without(&members);
+        let outputs = one.outputs.union(&two.outputs);
+        let merged = Cluster { members, outputs, externals, costly, reduces };
+        let is_read_elsewhere = |output: usize| {
+            let is_other = |at: &usize| self.lone[*at] || !merged.members.contains(*at);
+            self.users[output].iter().any(is_other)
+                || self.readers[output].iter().any(|&group| group != a && group != b)
         };
-        let between = |from: &Cluster, to: usize| {
-            let own = self.groups[to].as_ref().map(|g| g.outputs.clone()).unwrap_or_default();
-            let start: BTreeSet<usize> = self.externals(from).difference(&own).copied().collect();
-            self.reaches(&start, &BTreeSet::new(), Some(to))
+        let between = |from: &Cluster, to: &Cluster| {
+            to.outputs.iter().any(is_read_elsewhere)
+                && self.reaches(from.externals.without(&to.outputs).iter(), &to.outputs)
         };
         // A plan is of two groups, what lies between them may be most of the program.
-        if !self.is_kernel(&merged) || between(one, b) || between(two, a) {
+        if !self.is_kernel(&merged) || between(one, two) || between(two, one) {
             return false;
         }
-        for &output in &merged.outputs {
+        for output in merged.outputs.iter() {
             self.owners[output] = Some(a);
         }
-        for source in two.members.iter().flat_map(|&at| self.sources(at)).collect::<Vec<usize>>() {
+        for source in two.externals.iter() {
             self.readers[source].remove(&b);
         }
-        for &member in &merged.members {
+        for member in one.externals.iter().filter(|&at| merged.members.contains(at)) {
             self.readers[member].remove(&a);
         }
-        let (one, two, whole) = (one.span(), two.span(), merged.span());
-        self.note_span(two, None);
-        self.note_span(one, whole);
+        for external in merged.externals.iter() {
+            self.readers[external].insert(a);
+        }
+        let (one, two, whole) = (one.detour(), two.detour(), merged.detour());
+        self.note_detour(two, None);
+        self.note_detour(one, whole);
         self.groups[a] = Some(merged);
         self.groups[b] = None;
-        self.note_reads(a);
         true
     }
 
@@ -595,8 +590,8 @@ impl<'a> Fusion<'a> {
             let operands: BTreeSet<Operand> = group
                 .members
                 .iter()
-                .flat_map(|&at| self.program.instructions[at].operands.iter().copied())
-                .filter(|o| self.maker(o).is_none_or(|at| !group.members.contains(&at)))
+                .flat_map(|at| self.program.instructions[at].operands.iter().copied())
+                .filter(|&o| self.bodies.maker(o).is_none_or(|at| !group.members.contains(at)))
                 .collect();
             for operand in operands {
                 sharing.entry(operand).or_default().push(number);
@@ -627,9 +622,16 @@ impl<'a> Fusion<'a> {
     }
 
     fn is_kernel(&self, group: &Cluster) -> bool {
-        let Some((body, _)) = self.body(group) else { return false };
-        (self.target.saving != Saving::Kernels || keeps_little(&body))
-            && Plan::of(&body).is_ok_and(|plan| self.takes(&plan) && (!self.is_long || is_small(&plan)))
+        self.bodies.answer(group, |body| {
+            (self.target.saving != Saving::Kernels || keeps_little(body))
+                && Plan::of(body).is_ok_and(|plan| self.takes(&plan) && (!self.is_long || is_small(&plan)))
+        })
+    }
+
+    /// Elements of what an instruction reduces, and of its result.
+    fn reduced(&self, at: usize) -> (u64, u64) {
+        let of = self.program.instructions[at].operands.first().and_then(|&operand| self.bodies.ty(operand));
+        (of.map_or(0, Type::elements), self.elements(at))
     }
 
     /// Whether the program has so many small ops that compiling them would take long.
@@ -653,55 +655,13 @@ impl<'a> Fusion<'a> {
         }
     }
 
-    /// A group as a program, and the operands that it takes.
-    fn body(&self, group: &Cluster) -> Option<(Program, Vec<Operand>)> {
-        let mut body = Program::default();
-        let mut operands: Vec<Operand> = Vec::new();
-        // Members are in order, and each has one result.
-        let members: Vec<usize> = group.members.iter().copied().collect();
-        let result = |at: usize| members.binary_search(&at).ok().map(|r| Operand::Result(r as u32));
-        for &at in &members {
-            let instruction = &self.program.instructions[at];
-            let mut own: SmallVec<[Operand; 3]> = SmallVec::new();
-            for operand in &instruction.operands {
-                if let Some(result) = self.maker(operand).and_then(result) {
-                    own.push(result);
-                    continue;
-                }
-                let input = operands.iter().position(|known| known == operand).unwrap_or(operands.len());
-                if input == operands.len() {
-                    body.inputs.push(self.ty(*operand)?.clone());
-                    operands.push(*operand);
-                }
-                own.push(Operand::Input(input as u32));
-            }
-            body.instructions.push(Instruction {
-                op: instruction.op.clone(),
-                operands: own,
-                outs: instruction.outs.clone(),
-            });
-        }
-        body.outputs = group.outputs.iter().filter_map(|&at| result(at)).collect();
-        Some((body, operands))
-    }
-
-    fn ty(&self, operand: Operand) -> Option<&Type> {
-        match operand {
-            Operand::Input(i) => self.program.inputs.get(i as usize),
-            Operand::Result(r) => {
-                let at = *self.makers.get(r as usize)?;
-                self.program.instructions[at].outs.get((r - self.first[at]) as usize)
-            }
-        }
-    }
-
     /// Whether a kernel of its own is worth it: two ops that compute, one with numbers of its own, or one that takes several kernels otherwise.
     fn is_fused(&self, group: &Cluster) -> bool {
-        let among = |kinds: &[Role]| group.members.iter().filter(|&&at| kinds.contains(&self.kinds[at])).count();
-        let placement = group.members.iter().find(|&&at| self.kinds[at] == Role::Placement);
+        let among = |kinds: &[Role]| group.members.iter().filter(|&at| kinds.contains(&self.kinds[at])).count();
+        let placement = group.members.iter().find(|&at| self.kinds[at] == Role::Placement);
         let others = group.members.len() - among(&[Role::View]) - 1;
         match placement {
-            Some(&at) if others == among(&[Role::Source]) => self.is_one_copy(at) && self.is_kernel(group),
+            Some(at) if others == among(&[Role::Source]) => self.is_one_copy(at) && self.is_kernel(group),
             _ => others > 0,
         }
     }
@@ -709,9 +669,9 @@ impl<'a> Fusion<'a> {
     /// Whether one kernel puts the parts of something larger in place sooner than a copy of each, and gives the same bits.
     fn is_one_copy(&self, at: usize) -> bool {
         let instruction = &self.program.instructions[at];
-        let fills = instruction.index_map(|operand| self.ty(operand)).is_some_and(|map| map.around.is_some());
+        let fills = instruction.index_map(|operand| self.bodies.ty(operand)).is_some_and(|map| map.around.is_some());
         let canonical = |ty: &Type| ty.dtype.is_canonical();
-        instruction.operands.iter().all(|&operand| self.ty(operand).is_some_and(canonical))
+        instruction.operands.iter().all(|&operand| self.bodies.ty(operand).is_some_and(canonical))
             && instruction.outs.iter().all(canonical)
             && (fills || self.target.chooses_parts)
     }
@@ -720,20 +680,20 @@ impl<'a> Fusion<'a> {
         let mut new = Rewriter::new(self.program);
         // New operands of the old results.
         let mut moved: HashMap<Operand, Operand> = HashMap::new();
-        let mut stack: Vec<usize> = self.program.outputs.iter().filter_map(|o| self.maker(o)).collect();
+        let mut stack: Vec<usize> = self.program.outputs.iter().filter_map(|&o| self.bodies.maker(o)).collect();
         let mut open: HashSet<usize> = HashSet::new();
         while let Some(&at) = stack.last() {
-            let result = |at: usize| Operand::Result(self.first[at]);
+            let result = |at: usize| self.bodies.result(at);
             if moved.contains_key(&result(at)) {
                 stack.pop();
                 continue;
             }
             let group = self.owners[at].and_then(|g| self.groups[g].as_ref()).filter(|g| self.is_fused(g));
-            let needed: BTreeSet<usize> = match group {
-                Some(group) => self.externals(group),
-                None => self.sources(at).collect(),
+            let needed: Numbers = match group {
+                Some(group) => group.externals.clone(),
+                None => self.bodies.sources(at).collect(),
             };
-            let missing: Vec<usize> = needed.into_iter().filter(|&at| !moved.contains_key(&result(at))).collect();
+            let missing: Vec<usize> = needed.iter().filter(|&at| !moved.contains_key(&result(at))).collect();
             if !missing.is_empty() {
                 if !open.insert(at) {
                     return Err(broken("kernels that wait for each other"));
@@ -750,25 +710,24 @@ impl<'a> Fusion<'a> {
             };
             let (instruction, results): (Instruction, Vec<Operand>) = match group {
                 Some(group) => {
-                    let (body, operands) = self.body(group).ok_or_else(|| broken("a group without types"))?;
-                    let outs = group.outputs.iter().filter_map(|&at| self.ty(result(at)).cloned()).collect();
+                    let (body, operands) = self.bodies.body(group).ok_or_else(|| broken("a group without types"))?;
+                    let outs = group.outputs.iter().filter_map(|at| self.bodies.ty(result(at)).cloned()).collect();
                     let operands = operands.iter().map(find).collect::<Result<_>>()?;
-                    let results = group.outputs.iter().map(|&at| result(at)).collect();
+                    let results = group.outputs.iter().map(result).collect();
                     (Instruction { op: Op::Fused(Box::new(body)), operands, outs }, results)
                 }
                 None => {
                     let old = &self.program.instructions[at];
                     let operands = old.operands.iter().map(find).collect::<Result<_>>()?;
-                    let last = self.first[at] + old.outs.len() as u32;
-                    (Instruction { operands, ..old.clone() }, (self.first[at]..last).map(Operand::Result).collect())
+                    (Instruction { operands, ..old.clone() }, self.bodies.results(at).collect())
                 }
             };
             if let Operand::Result(base) = new.push(instruction) {
                 moved.extend(results.into_iter().zip((base..).map(Operand::Result)));
             }
         }
-        for r in 0..self.makers.len() as u32 {
-            new.moved(moved.get(&Operand::Result(r)).copied().unwrap_or(Operand::Result(u32::MAX)));
+        for old in (0..self.program.instructions.len()).flat_map(|at| self.bodies.results(at)) {
+            new.moved(moved.get(&old).copied().unwrap_or(Operand::Result(u32::MAX)));
         }
         new.finish(self.program)
     }

@@ -2,6 +2,7 @@
 //! bit of them. Attention alone rounds less.
 
 mod attention;
+mod clusters;
 mod cse;
 mod dce;
 mod epilogue;
@@ -121,10 +122,12 @@ pub fn optimize(program: Program, target: &Target) -> Result<Program> {
     verify::program(&program)?;
     let mut program = tidied(program)?;
     counted::note(&mut program);
-    let unrolled = unroll::run(&program, target)?;
-    if unrolled != program {
-        program = tidied(checked(unrolled)?)?;
-        counted::note(&mut program);
+    if unroll::has_loops(&program) {
+        let unrolled = unroll::run(&program, target)?;
+        if unrolled != program {
+            program = tidied(checked(unrolled)?)?;
+            counted::note(&mut program);
+        }
     }
     if target.workgroups {
         program = checked(dce::run(&workgroup::run(&program, target)?)?)?;

@@ -21,8 +21,11 @@ pub struct Rewriter {
 
 impl Rewriter {
     pub fn new(old: &Program) -> Rewriter {
-        let program = Program { inputs: old.inputs.clone(), ..Program::default() };
-        Rewriter { program, made: Vec::new(), moved: Vec::new() }
+        // Most passes leave about as many.
+        let count = old.instructions.len();
+        let instructions = Vec::with_capacity(count);
+        let program = Program { inputs: old.inputs.clone(), instructions, outputs: Vec::new() };
+        Rewriter { program, made: Vec::with_capacity(count), moved: Vec::with_capacity(count) }
     }
 
     /// An operand of the old program in the new one.
@@ -78,7 +81,7 @@ impl Rewriter {
     /// Adds another program's instructions, which take `inputs` in the place of its own. Answers its outputs.
     pub fn append(&mut self, other: &Program, inputs: &[Operand]) -> Vec<Operand> {
         let first = self.program.instructions.len();
-        let outputs = self.program.append(other, inputs);
+        let outputs = self.program.append_at(self.made.len() as u32, other, inputs);
         let added = self.program.instructions.iter().enumerate().skip(first);
         self.made.extend(added.flat_map(|(at, instruction)| instruction.outs.iter().map(move |ty| (at, ty.clone()))));
         outputs

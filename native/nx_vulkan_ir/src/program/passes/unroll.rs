@@ -17,6 +17,11 @@ use crate::program::{Instruction, Loop, Op, Operand, Program};
 const MAX_WRITTEN: u64 = 1024;
 const MAX_INSTRUCTIONS: u64 = 512;
 
+/// Whether there is anything to write out.
+pub fn has_loops(program: &Program) -> bool {
+    program.instructions.iter().any(|instruction| matches!(instruction.op, Op::While(_) | Op::Cond(_)))
+}
+
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let mut new = Rewriter::new(program);
     for old in &program.instructions {
