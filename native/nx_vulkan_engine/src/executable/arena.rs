@@ -2,7 +2,7 @@
 //! elementwise kernel reads for the last time.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use nx_vulkan_device::capture::Command;
 
@@ -37,15 +37,15 @@ pub(super) struct Places {
     /// Results whose memory others have before, with offsets in that.
     pub within: HashMap<u32, (u32, u64)>,
     /// Donated inputs, and the results that may have their memory.
-    pub donated: Vec<(u32, u32)>,
+    pub donated: BTreeMap<u32, u32>,
 }
 
 impl Places {
     /// The memory of a buffer of this size, none for the arena, and where it begins and ends there.
     pub fn range(&self, id: u32, size_bytes: u64) -> (Option<u32>, u64, u64) {
         let size = size_bytes.max(1).next_multiple_of(ALIGN_BYTES);
-        let given = self.donated.iter().find(|(input, _)| *input == id).map(|&(_, result)| (result, 0));
-        match (self.arena.get(&id), self.within.get(&id).copied().or(given)) {
+        let given = || self.donated.get(&id).map(|&result| (result, 0));
+        match (self.arena.get(&id), self.within.get(&id).copied().or_else(given)) {
             (Some(&at), _) => (None, at, at + size),
             (None, Some((result, at))) => (Some(result), at, at + size),
             (None, None) => (Some(id), 0, size),
@@ -80,7 +80,7 @@ pub(super) struct Held {
 }
 
 /// Buffers that follow each other in one place.
-struct Chain {
+pub(super) struct Chain {
     ids: Vec<u32>,
     span: Span,
 }
@@ -90,24 +90,28 @@ struct Shared {
     /// The result whose memory it is, none for the arena.
     result: Option<u32>,
     size_bytes: u64,
+    /// From where to where, the lowest first, and at which levels.
     taken: Vec<(u64, u64, Span)>,
 }
 
 impl Shared {
     /// The lowest place for so many bytes at these levels.
     fn place(&self, size_bytes: u64, span: Span) -> Option<u64> {
-        let meets = |other: &Span| other.0 <= span.1 && span.0 <= other.1;
-        let mut taken: Vec<(u64, u64)> =
-            self.taken.iter().filter(|(_, _, other)| meets(other)).map(|&(begin, end, _)| (begin, end)).collect();
-        taken.sort_unstable();
         let mut at = 0u64;
-        for (begin, end) in taken {
-            if begin >= at + size_bytes {
+        for &(begin, end, other) in &self.taken {
+            if begin >= at + size_bytes || at.saturating_add(size_bytes) > self.size_bytes {
                 break;
             }
-            at = at.max(end);
+            if other.0 <= span.1 && span.0 <= other.1 {
+                at = at.max(end);
+            }
         }
         (at.saturating_add(size_bytes) <= self.size_bytes).then_some(at)
+    }
+
+    fn take(&mut self, begin: u64, end: u64, span: Span) {
+        let at = self.taken.partition_point(|&(other, ..)| other <= begin);
+        self.taken.insert(at, (begin, end, span));
     }
 }
 
@@ -142,7 +146,7 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
 
     /// Buffers, each with those that have its place after it: the last command to use one is the first to use the next, and nothing else does at
     /// that level. A donated input begins only what ends in a result.
-    fn chains(&self, order: &[(usize, usize)]) -> Vec<Chain> {
+    pub fn chains(&self, order: &[(usize, usize)]) -> Vec<Chain> {
         let uses = self.uses(order);
         let mut next: HashMap<u32, u32> = HashMap::new();
         let mut followed: HashSet<u32> = HashSet::new();
@@ -185,12 +189,11 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
 
     /// Places for buffers that are needed at the same level beside each other, the largest first, each as low as it fits: in memory of results as
     /// long as nothing needs those, or else in the arena.
-    pub fn lay_out(&self, order: &[(usize, usize)]) -> Places {
-        let chains = self.chains(order);
+    pub fn lay_out(&self, chains: &[Chain]) -> Places {
         let mut places = Places::default();
         let mut shared: Vec<Shared> = Vec::new();
         let (mut inputs, mut others): (Vec<&Chain>, Vec<&Chain>) = (Vec::new(), Vec::new());
-        for chain in &chains {
+        for chain in chains {
             match (self.result_of(chain), chain.ids.as_slice()) {
                 (Some(result), ids) => {
                     let size_bytes = self.size(result);
@@ -211,10 +214,12 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         others.sort_by_key(|chain| (Reverse(self.size(chain.ids[0])), chain.span.0, chain.ids[0]));
         for chain in others {
             let size = self.size(chain.ids[0]);
-            for memory in &mut shared {
+            // Memory of results comes first, the smallest first.
+            let large_enough = shared.partition_point(|memory| memory.size_bytes < size);
+            for memory in &mut shared[large_enough..] {
                 let Some(at) = memory.place(size, chain.span) else { continue };
                 let end = at + self.aligned_size(chain.ids[0]);
-                memory.taken.push((at, end, chain.span));
+                memory.take(at, end, chain.span);
                 match memory.result {
                     Some(result) => places.within.extend(chain.ids.iter().map(|&id| (id, (result, at)))),
                     None => {
@@ -233,26 +238,29 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         // What is read latest has the fewest results to choose from.
         let mut inputs: Vec<&Chain> = inputs.to_vec();
         inputs.sort_by_key(|input| Reverse(input.span.1));
+        let mut given: HashSet<u32> = places.donated.values().copied().collect();
         for input in inputs {
             let size_bytes = self.size(input.ids[0]);
-            let given: HashSet<u32> = places.donated.iter().map(|&(_, result)| result).collect();
             let is_free = |memory: &&mut Shared| {
                 let begins = memory.taken.first().is_some_and(|(_, _, span)| span.0 > input.span.1);
-                begins && memory.size_bytes == size_bytes && memory.result.is_some_and(|id| !given.contains(&id))
+                begins && memory.result.is_some_and(|id| !given.contains(&id))
             };
-            if let Some(memory) = shared.iter_mut().find(is_free) {
-                memory.taken.push((0, size_bytes, input.span));
+            let first = shared.partition_point(|memory| memory.size_bytes < size_bytes);
+            let end = shared.partition_point(|memory| memory.size_bytes <= size_bytes);
+            if let Some(memory) = shared[first..end].iter_mut().find(is_free) {
+                memory.take(0, size_bytes, input.span);
+                given.extend(memory.result);
                 places.donated.extend(memory.result.map(|result| (input.ids[0], result)));
             }
         }
     }
 
-    /// The bytes of intermediate results that each level needs, without those in the place of a result.
-    pub fn live_bytes(&self, order: &[(usize, usize)]) -> Vec<u64> {
+    /// The bytes of intermediate results that each level of an order needs, without those in the place of a result.
+    pub fn live_bytes(&self, order: &[(usize, usize)], chains: &[Chain]) -> Vec<u64> {
         let levels = order.last().map_or(0, |(level, _)| level + 1);
         let (mut begins, mut ends) = (vec![0u64; levels], vec![0u64; levels + 1]);
-        for chain in self.chains(order) {
-            if self.result_of(&chain).is_none() && !self.is(chain.ids[0], Role::Donated) {
+        for chain in chains {
+            if self.result_of(chain).is_none() && !self.is(chain.ids[0], Role::Donated) {
                 begins[chain.span.0] += self.aligned_size(chain.ids[0]);
                 ends[chain.span.1 + 1] += self.aligned_size(chain.ids[0]);
             }
@@ -266,15 +274,14 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
     }
 
     /// What is held at the level that needs most, the largest first.
-    pub fn peak(&self, order: &[(usize, usize)]) -> Vec<Held> {
-        let live = self.live_bytes(order);
+    pub fn peak(&self, order: &[(usize, usize)], chains: &[Chain]) -> Vec<Held> {
+        let live = self.live_bytes(order, chains);
         let Some(level) = (0..live.len()).rev().max_by_key(|&level| live[level]) else { return Vec::new() };
         let mut spans: HashMap<u32, (usize, usize)> = HashMap::new();
         for (at, &(_, i)) in order.iter().enumerate() {
             self.commands[i].ids().for_each(|id| spans.entry(id).or_insert((at, at)).1 = at);
         }
         let level_of = |at: usize| order.get(at).map_or(0, |(level, _)| *level);
-        let chains = self.chains(order);
         let held = chains.iter().filter(|chain| {
             let is_counted = self.result_of(chain).is_none() && !self.is(chain.ids[0], Role::Donated);
             is_counted && (chain.span.0..=chain.span.1).contains(&level)
@@ -371,14 +378,13 @@ mod tests {
         ];
         let of = [Other, Donated, Donated, Donated, Result, Result, Result, Intermediate, Intermediate];
         let places = schedule(commands.to_vec(), &[512; 9], roles(&of), u64::MAX, SHORT).places;
-        let mut donated = places.donated.clone();
-        donated.sort_unstable();
-        assert_eq!(donated, [(1, 4), (2, 5)]);
+        assert_eq!(places.donated, BTreeMap::from([(1, 4), (2, 5)]));
         // No result of another size.
         let places =
             schedule(commands.to_vec(), &[512, 512, 512, 512, 256, 256, 512, 512, 512], roles(&of), u64::MAX, SHORT)
                 .places;
-        assert!(matches!(places.donated[..], [(1 | 2, 6)]), "{:?}", places.donated);
+        let donated: Vec<(u32, u32)> = places.donated.into_iter().collect();
+        assert!(matches!(donated[..], [(1 | 2, 6)]), "{donated:?}");
     }
 
     /// Does in a memory of numbers what a schedule says, with donated inputs in the place of results or beside them:
@@ -386,8 +392,8 @@ mod tests {
     /// read.
     fn check(schedule: &Schedule, sizes: &[u64], of: &[Role], shares: bool) {
         let home = |id: u32| -> (Option<u32>, Range<u64>) {
-            let (memory, begin, _) = match (schedule.places.donated.iter().find(|(input, _)| *input == id), shares) {
-                (Some((input, _)), false) => (Some(*input), 0, 0),
+            let (memory, begin, _) = match (schedule.places.donated.contains_key(&id), shares) {
+                (true, false) => (Some(id), 0, 0),
                 _ => schedule.places.range(id, sizes[id as usize]),
             };
             (memory, begin..begin + sizes[id as usize])

@@ -414,6 +414,9 @@ impl<'a> Builder<'a> {
                         (true, _) if at == last && given.contains(&id) => Role::Donated,
                         _ => Role::Other,
                     };
+                    let roles: HashMap<u32, Role> =
+                        commands.iter().flat_map(Command::ids).map(|id| (id, role(id))).collect();
+                    let role = |id: u32| roles.get(&id).copied().unwrap_or(Role::Other);
                     let schedule = schedule(commands, &sizes, role, self.enough_bytes, short);
                     let donated = schedule.places.donated.iter();
                     donations.extend(donated.filter_map(|(id, result)| {

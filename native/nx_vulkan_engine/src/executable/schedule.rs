@@ -44,21 +44,24 @@ pub(super) fn schedule(
 ) -> Schedule {
     let mut batch = Buffers { commands: &commands, sizes, role: &role, is_late: false };
     let mut order = batch.by_level(0..commands.len(), short);
-    if batch.live_bytes(&order).into_iter().any(|bytes| bytes >= MUCH_BYTES) {
+    let mut chains = batch.chains(&order);
+    if batch.live_bytes(&order, &chains).into_iter().any(|bytes| bytes >= MUCH_BYTES) {
         batch.is_late = true;
         order = batch.by_level(0..commands.len(), short);
-        let most = |order: &Order| batch.live_bytes(order).into_iter().max().unwrap_or(0);
+        let most = |order: &Order| batch.live_bytes(order, &batch.chains(order)).into_iter().max().unwrap_or(0);
         let least = most(&batch.halved(0, short));
         let enough = least + least / MORE_THAN_LEAST;
         if most(&order) > enough {
             order = batch.halved(enough, short);
         }
+        chains = batch.chains(&order);
     }
-    let mut places = batch.lay_out(&order);
+    let mut places = batch.lay_out(&chains);
     if places.arena_bytes > enough_bytes {
         (order, places) = batch.narrowed(order, places, enough_bytes, short);
+        chains = batch.chains(&order);
     }
-    let held = batch.peak(&order);
+    let held = batch.peak(&order, &chains);
     let mut unsorted: Vec<Option<Command>> = commands.into_iter().map(Some).collect();
     let commands: Vec<Command> = order.iter().filter_map(|&(_, i)| unsorted.get_mut(i)?.take()).collect();
     let barriers = barriers(&commands, sizes, &places);
@@ -255,7 +258,7 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         let mut parts: Vec<Range<usize>> = std::iter::once(0..self.commands.len()).collect();
         loop {
             let (order, firsts) = self.in_parts(&parts, short);
-            let live = self.live_bytes(&order);
+            let live = self.live_bytes(&order, &self.chains(&order));
             let ends = firsts.iter().skip(1).copied().chain([live.len()]);
             let halves = parts.iter().zip(firsts.iter().copied().zip(ends)).flat_map(|(part, (first, end))| {
                 let is_over = live[first..end].iter().any(|&bytes| bytes > live_bytes);
@@ -275,7 +278,7 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
     /// An order, and an arena of no more than `enough_bytes`, or than one command after the other needs where that is more.
     fn narrowed(&self, order: Order, places: Places, enough_bytes: u64, short: Short) -> (Order, Places) {
         let one_by_one = self.halved(0, short);
-        let least = self.lay_out(&one_by_one);
+        let least = self.lay_out(&self.chains(&one_by_one));
         let enough_bytes = enough_bytes.max(least.arena_bytes);
         if places.arena_bytes <= enough_bytes {
             return (order, places);
@@ -283,7 +286,7 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         let mut live_bytes = enough_bytes;
         for _ in 0..MAX_TRIES {
             let order = self.halved(live_bytes, short);
-            let places = self.lay_out(&order);
+            let places = self.lay_out(&self.chains(&order));
             if places.arena_bytes <= enough_bytes {
                 return (order, places);
             }
@@ -299,25 +302,28 @@ fn barriers(commands: &[Command], sizes: &[u64], places: &Places) -> Vec<bool> {
     /// A range of the arena, or of a buffer of its own.
     type Range = (Option<u32>, u64, u64);
     let range = |id: u32| -> Range { places.range(id, sizes.get(id as usize).copied().unwrap_or(0)) };
-    let overlaps = |a: &Range, b: &Range| a.0 == b.0 && a.1 < b.2 && b.1 < a.2;
-    let (mut read, mut written): (Vec<Range>, Vec<(Range, Waits)>) = (Vec::new(), Vec::new());
+    let overlaps = |a: &Range, b: &Range| a.1 < b.2 && b.1 < a.2;
+    // By what memory they are of.
+    let mut read: HashMap<Option<u32>, Vec<Range>> = HashMap::new();
+    let mut written: HashMap<Option<u32>, Vec<(Range, Waits)>> = HashMap::new();
     commands
         .iter()
         .map(|command| {
             let reads: Vec<Range> = virtual_ids(&command.reads).map(range).collect();
             let writes: Vec<Range> = virtual_ids(&command.writes).map(range).collect();
-            let touched = reads.iter().any(|r| written.iter().any(|(w, _)| overlaps(r, w)))
+            let written_there = |range: &Range| written.get(&range.0).into_iter().flatten();
+            let touched = reads.iter().any(|r| written_there(r).any(|(w, _)| overlaps(r, w)))
                 || writes.iter().any(|new| {
-                    written.iter().any(|(w, waits)| overlaps(new, w) && !are_parts(*waits, command.waits))
-                        || read.iter().any(|r| overlaps(r, new))
+                    written_there(new).any(|(w, waits)| overlaps(new, w) && !are_parts(*waits, command.waits))
+                        || read.get(&new.0).into_iter().flatten().any(|r| overlaps(r, new))
                 });
             let waits = touched && command.waits != Waits::Beside;
             if waits {
                 read.clear();
                 written.clear();
             }
-            read.extend(reads);
-            written.extend(writes.into_iter().map(|range| (range, command.waits)));
+            reads.into_iter().for_each(|range| read.entry(range.0).or_default().push(range));
+            writes.into_iter().for_each(|range| written.entry(range.0).or_default().push((range, command.waits)));
             waits
         })
         .collect()
