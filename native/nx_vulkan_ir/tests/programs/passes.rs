@@ -1,7 +1,7 @@
 //! Passes on what was recorded from Nx.
 
 use nx_vulkan_ir::Result;
-use nx_vulkan_ir::program::passes::{Heads, Saving, Target, optimize};
+use nx_vulkan_ir::program::passes::{Heads, Recompute, Saving, Target, optimize};
 use nx_vulkan_ir::program::rows::RowLimits;
 use nx_vulkan_ir::reference::{self, Array};
 
@@ -22,7 +22,7 @@ fn target(saving: Saving) -> Target {
         fusion: true,
         workgroups: false,
         saving,
-        recomputes: true,
+        recompute: Recompute { flops_per_byte: 16, shares: 1, most_per_byte: 6 },
     }
 }
 
