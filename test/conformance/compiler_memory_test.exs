@@ -70,6 +70,21 @@ defmodule Nx.Vulkan.Conformance.CompilerMemoryTest do
     assert_raise Error, ~r/takes #{needed} bytes/, fn -> run(arguments, memory: needed - 1) end
   end
 
+  defp less(x), do: Nx.subtract(Nx.sum(x), 7919)
+
+  test "too little leaves what was compiled before" do
+    kept = fn -> Nx.to_number(Nx.Defn.jit_apply(&less/1, [Nx.iota({3})], compiler: Nx.Vulkan)) end
+    assert kept.() == -7916
+    {test, id} = {self(), make_ref()}
+    forward = fn _event, _measurements, %{name: name}, _config -> send(test, {:compiled, name}) end
+    :telemetry.attach(id, [:nx_vulkan, :compiler, :compile, :start], forward, nil)
+    assert_raise Error, fn -> run(arguments(), memory: 1000) end
+    assert kept.() == -7916
+    :telemetry.detach(id)
+    name = "#{inspect(__MODULE__)}.less/1"
+    refute_received {:compiled, ^name}
+  end
+
   test "what is no number of bytes is refused" do
     for wrong <- [0, -1, 1.5, :little, "1"] do
       assert_raise ArgumentError, ~r/^:memory must be a positive number of bytes, or nil, got: /, fn ->

@@ -99,7 +99,7 @@ defmodule Nx.Vulkan.Device.CheckpointTest do
     same(f2, g2, args)
   end
 
-  test "checkpoints in checkpoints, in loops and in branches" do
+  test "checkpoints in checkpoints and in branches" do
     nested = fn wrap ->
       fn x, {p, q} ->
         inner = wrap.(&block/2)

@@ -7,8 +7,6 @@ defmodule Nx.Vulkan.Checkpoint do
   # the copy from being the same as the first one, and from being computed before the cotangents are there. Other
   # compilers see an identity.
 
-  @compile {:no_warn_undefined, Axon}
-
   alias Nx.Defn.{Composite, Expr, Tree}
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Closure
@@ -65,13 +63,13 @@ defmodule Nx.Vulkan.Checkpoint do
   def rewrite(model, first?) do
     # Axon counts the layers of an op to name them.
     {inputs, _} =
-      Axon.reduce_nodes(model, {[], %{}}, fn %{op_name: op} = node, {inputs, counts} ->
+      axon().reduce_nodes(model, {[], %{}}, fn %{op_name: op} = node, {inputs, counts} ->
         inputs = if first?.(node.name.(op, counts)), do: node.parent ++ inputs, else: inputs
         {inputs, Map.update(counts, op, 1, &(&1 + 1))}
       end)
 
     # A rewritten layer has to take one of the inputs of the old one.
-    Axon.rewrite_nodes(model, fn
+    axon().rewrite_nodes(model, fn
       %{parent: [_ | _], id: id, op: op} when op not in [:container, :optional] ->
         if id in inputs, do: &kept/2, else: :skip
 
@@ -80,7 +78,10 @@ defmodule Nx.Vulkan.Checkpoint do
     end)
   end
 
-  defp kept([input | _], output), do: Axon.layer(fn x, _, _ -> keep(x) end, [output, input], op_name: :checkpoint)
+  # The library does not depend on Axon: who gives a model of it has it.
+  defp axon, do: Module.concat(["Axon"])
+
+  defp kept([input | _], output), do: axon().layer(fn x, _, _ -> keep(x) end, [output, input], op_name: :checkpoint)
 
   defp expression?(%T{data: %Expr{}}), do: true
   defp expression?(_other), do: false

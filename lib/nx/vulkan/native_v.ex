@@ -691,12 +691,12 @@ defmodule Nx.Vulkan.NativeV do
 
   @doc false
   # See native/nx_vulkan_native/src/tensor.rs.
-  @spec marker() :: ref
+  @spec marker() :: {non_neg_integer, ref}
   def marker, do: nif_error()
 
   @doc false
-  @spec markers_destroyed() :: non_neg_integer
-  def markers_destroyed, do: nif_error()
+  @spec marker_alive?(non_neg_integer) :: boolean
+  def marker_alive?(_number), do: nif_error()
 
   @doc false
   def raw_alloc(_n_bytes), do: nif_error()

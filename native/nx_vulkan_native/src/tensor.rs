@@ -1,5 +1,6 @@
 //! The resource that Elixir holds, and the NIFs on tensors.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -128,31 +129,35 @@ pub fn collects_before(engine: &Engine) -> bool {
     asks(engine.garbage_bytes())
 }
 
-/// Markers whose destructors have run.
-static DESTROYED: AtomicU64 = AtomicU64::new(0);
+/// Numbers of the markers whose destructors have not run.
+static MARKERS: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
 
-struct Marker;
+struct Marker {
+    number: u64,
+}
 
 impl Drop for Marker {
     fn drop(&mut self) {
-        DESTROYED.fetch_add(1, Ordering::Relaxed);
+        MARKERS.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
     }
 }
 
 #[rustler::resource_impl]
 impl rustler::Resource for Marker {}
 
-/// A reference to nothing. Schedulers run destructors some time after a collection, in order: once that of a marker has run,
-/// those of what was collected before it have, too.
+/// A number and a reference whose destructor forgets it.
 #[rustler::nif]
 fn marker(env: Env) -> Term {
-    ResourceArc::new(Marker).encode(env)
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    MARKERS.lock().unwrap_or_else(PoisonError::into_inner).insert(number);
+    (number, ResourceArc::new(Marker { number })).encode(env)
 }
 
-/// How many markers are destroyed.
-#[rustler::nif]
-fn markers_destroyed() -> u64 {
-    DESTROYED.load(Ordering::Relaxed)
+/// Whether the destructor of this marker has still to run.
+#[rustler::nif(name = "marker_alive?")]
+fn marker_alive(number: u64) -> bool {
+    MARKERS.lock().unwrap_or_else(PoisonError::into_inner).contains(&number)
 }
 
 pub fn encode_tensor<'a>(env: Env<'a>, engine: &Engine, tensor: Tensor) -> Term<'a> {

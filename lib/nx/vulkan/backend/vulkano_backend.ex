@@ -500,27 +500,36 @@ defmodule Nx.Vulkan.VulkanoBackend do
     settle(again.(), again)
   end
 
+  # What the option :memory does not allow is not had by giving up anything.
+  def settle({:error, :out_of_memory, _op, _message, %{needed_bytes: _}} = error, _again), do: raise_error(error)
+
   def settle({:error, :out_of_memory, _op, _message, _details} = error, again) do
     reclaim([&collect/0, &collect_everywhere/0, &drop_compiled/0], error, again)
   end
 
   def settle(error, _again), do: raise_error(error)
 
-  # Looks at whether the destructors of what was collected have run, at most: schedulers run them between processes.
+  # Looks at whether the destructors of what was collected have run, at most. The scheduler that collected runs them
+  # between processes, those of a marker that was collected after the rest as the last ones.
   @looks 100
 
   defp await_destructors do
-    before = NativeV.markers_destroyed()
-    NativeV.marker()
+    number = mark()
     :erlang.garbage_collect()
-    await_destructors(before, @looks)
+    await_destructors(number, @looks)
   end
 
-  defp await_destructors(before, looks) do
-    if looks > 0 and NativeV.markers_destroyed() == before do
+  defp await_destructors(number, looks) do
+    if looks > 0 and NativeV.marker_alive?(number) do
       :erlang.yield()
-      await_destructors(before, looks - 1)
+      await_destructors(number, looks - 1)
     end
+  end
+
+  # The number of a marker that nothing holds.
+  defp mark do
+    {number, _marker} = NativeV.marker()
+    number
   end
 
   # Tries again after each step that may have freed memory.

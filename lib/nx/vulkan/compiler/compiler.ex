@@ -154,7 +154,8 @@ defmodule Nx.Vulkan.Compiler do
       reduced, two for each product that is added up, 5 n log2 n for a transform, none for what moves data; `nil` where
       the number depends on values, and for factorizations and solvers
 
-  The option `:memory` gives what a call with that option does. Where the host waits for a value, the list has `%{wait: op}` with the lists of the op's parts, such as `:condition`
+  The option `:memory` gives what a call with that option does that donates nothing. Where the host waits for a value, the
+  list has `%{wait: op}` with the lists of the op's parts, such as `:condition`
   and `:body`.
 
   ## Examples

@@ -106,19 +106,34 @@ impl Executable {
         memory_bytes: u64,
     ) -> Result<Executable> {
         let mut needed_bytes = u64::MAX;
+        let mut too_large = None;
         for effort in efforts(engine.target().recompute) {
             let target = Target { saving: effort.saving, recompute: effort.recompute, ..engine.target() };
             let enough_bytes = if effort.one_by_one { 0 } else { enough_bytes(&program) };
             let program = optimize(program.clone(), &target)?;
-            let builder = || Builder { enough_bytes, donated, ..Builder::new(engine) };
-            // Nothing is compiled before it is known to fit.
-            let planned_bytes = captured(builder().again(&engine.planning()), &program)?.peak_bytes();
-            if planned_bytes <= memory_bytes {
-                return build_with(builder(), &program);
+            // Memory that is donated may keep others from having that of a result.
+            let ways: &[&[bool]] = if donated.contains(&true) { &[donated, &[]] } else { &[donated] };
+            for donated in ways {
+                let builder = || Builder { enough_bytes, donated, ..Builder::new(engine) };
+                // Nothing is compiled before it is known to fit.
+                let planned_bytes = match captured(builder().again(&engine.planning()), &program) {
+                    Ok(planned) => planned.peak_bytes(),
+                    Err(error) if matches!(error.cause(), Error::TooLarge { .. }) => {
+                        too_large.get_or_insert(error);
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                };
+                if planned_bytes <= memory_bytes {
+                    return build_with(builder(), &program);
+                }
+                needed_bytes = needed_bytes.min(planned_bytes);
             }
-            needed_bytes = needed_bytes.min(planned_bytes);
         }
-        Err(Error::OverBudget { needed_bytes, budget_bytes: memory_bytes })
+        Err(match too_large.filter(|_| needed_bytes == u64::MAX) {
+            Some(error) => error,
+            None => Error::OverBudget { needed_bytes, budget_bytes: memory_bytes },
+        })
     }
 
     /// The same, with memory of its own for each output, in row-major order from its beginning on: what [`Executable::run_side_by_side`] needs.
@@ -143,7 +158,8 @@ fn efforts(recompute: Recompute) -> impl Iterator<Item = Effort> {
     let again = |shares, most_per_byte| Recompute { shares, most_per_byte, ..recompute };
     let most = again(u64::MAX, u64::MAX);
     let recomputes = [least, again(1, 6), again(4, 32), most].map(|recompute| (Saving::Nothing, recompute, false));
-    let orders = [(Saving::Nothing, most, true), (Saving::Kernels, most, true)];
+    let savings = [Saving::Nothing, Saving::Kernels, Saving::Reductions];
+    let orders = savings.map(|saving| (saving, most, true));
     let efforts = recomputes.into_iter().chain(orders);
     efforts.map(|(saving, recompute, one_by_one)| Effort { saving, recompute, one_by_one })
 }

@@ -65,7 +65,9 @@ impl<'a> Axis<'a, '_> {
         let mut refs = steps.iter().flat_map(|step| &step.args).chain(outputs.iter().map(|(r, _)| r));
         let is_counted = refs.any(|r| *r == Ref::Linear);
         let is_bounded = self.inputs.iter().any(|input| input.bounds.is_some() && input.strides[self.axis] != 0);
-        if steps.len() < 3 * twice || is_bounded || is_counted && !counts_first {
+        // A number of the half is added to indices of 32 bits. What only moves elements gains nothing.
+        let is_wide = is_counted && self.sizes.iter().product::<u64>() > u64::from(u32::MAX);
+        if twice == 0 || steps.len() < 3 * twice || is_bounded || is_wide || is_counted && !counts_first {
             return None;
         }
         let without = |sizes: &[u64]| -> Dims {
@@ -103,7 +105,8 @@ impl<'a> Axis<'a, '_> {
                 both.outputs.push((r, self.at(output, which)));
             }
         }
-        Some(both)
+        // Operands are numbered by bytes.
+        (both.inputs.len() + both.outputs.len() <= usize::from(u8::MAX)).then_some(both)
     }
 
     /// An operand at one of the two indices.

@@ -4,7 +4,7 @@ use nx_vulkan_engine::program::op::Scalar;
 use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::{Builder, Op, Operand, Program};
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{DType, Type, Value};
+use nx_vulkan_engine::{Compile, DType, Executable, Tensor, Type, Value};
 
 use super::known::ops;
 use super::{difference, download, engine, gpu, graphs, run, upload};
@@ -234,4 +234,24 @@ fn steps_that_read_one_another_twice_are_taken_once() {
     let taken = b.push(Op::TakeAlongAxis { axis: 1 }, &[x, indices], &Type::new(DType::F32, &[8, 1]));
     let program = b.finish(&[taken]).unwrap();
     assert!(optimize(program, &gpu()).unwrap().instructions.len() < 10);
+}
+
+#[test]
+fn copies_of_many_axes_of_two_stay_copies() {
+    for axes in [2usize, 7, 8, 12] {
+        let b = Builder::new();
+        let shape = vec![2u64; axes];
+        let x = b.input(DType::F32, &shape);
+        let turned = b.transpose(x, &(0..axes).rev().collect::<Vec<_>>());
+        let joined = b.concatenate(&[turned, turned], 0);
+        let program = b.finish(&[joined]).unwrap();
+        let executable = Executable::compile(engine(), program).unwrap();
+        assert!(executable.describe().len() <= 2, "{:?}", executable.describe());
+        let values: Vec<f32> = (0..1u32 << axes).map(|i| i as f32).collect();
+        let x = Tensor::from_slice(engine(), &shape, &values).unwrap();
+        let got = executable.run(&[x], Compile::Allowed).unwrap()[0].to_vec::<f32>(engine()).unwrap();
+        let once = (0..1u32 << axes).map(|i| (i.reverse_bits() >> (32 - axes)) as f32);
+        assert!(got.into_iter().eq(once.clone().chain(once)), "{axes} axes");
+    }
+    common::assert_valid(engine());
 }

@@ -117,12 +117,12 @@ impl Lives<'_> {
             made.last = from;
         }
         for &operand in &part.operands {
-            if let Operand::Result(r) = self.base_of(operand) {
-                let made = &mut self.results[r as usize];
+            for r in self.behind(self.base_of(operand)) {
+                let made = &mut self.results[r];
                 // It is read where these are made.
                 made.readers.extend(&late);
                 match &mut made.again {
-                    Some((_, last)) => *last = to.max(*last),
+                    Some((first, last)) => (*first, *last) = (to.min(*first), to.max(*last)),
                     None => made.last = made.last.max(to),
                 }
             }

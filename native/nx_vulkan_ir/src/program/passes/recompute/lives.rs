@@ -99,7 +99,7 @@ impl<'a> Lives<'a> {
     }
 
     /// The results that are read with one: itself, and what it shows of behind fences.
-    fn behind(&self, base: Operand) -> SmallVec<[usize; 2]> {
+    pub fn behind(&self, base: Operand) -> SmallVec<[usize; 2]> {
         let result = |operand: Operand| match operand {
             Operand::Input(_) => None,
             Operand::Result(r) => Some(r as usize),
@@ -126,6 +126,10 @@ impl<'a> Lives<'a> {
         for made in &self.results {
             changes[self.level[made.maker]] += i128::from(made.bytes);
             changes[made.last.min(last) + 1] -= i128::from(made.bytes);
+            if let Some((first, end)) = made.again {
+                changes[first.min(last)] += i128::from(made.bytes);
+                changes[end.min(last) + 1] -= i128::from(made.bytes);
+            }
         }
         let (mut live, mut most) = (0, (0, 0));
         for (level, change) in changes.iter().enumerate() {
@@ -168,12 +172,14 @@ impl<'a> Lives<'a> {
 
     /// Whether an operand is there at a level, or little enough to be kept until then, for results of so many bytes.
     pub fn is_there(&self, operand: Operand, (from, to): (usize, usize), bytes: u64) -> bool {
-        let Some(made) = self.made(self.base_of(operand)) else { return true };
         let longer = to.saturating_sub(from) / LONGER;
-        made.last >= to
-            || made.again.is_some_and(|(first, last)| (first..=last).contains(&to))
-            || made.bytes <= bytes / LITTLE
-            || (made.bytes <= bytes && made.last + longer >= to)
+        self.behind(self.base_of(operand)).into_iter().all(|r| {
+            let made = &self.results[r];
+            made.last >= to
+                || made.again.is_some_and(|(first, last)| (first..=last).contains(&to))
+                || made.bytes <= bytes / LITTLE
+                || (made.bytes <= bytes && made.last + longer >= to)
+        })
     }
 
     /// The steps of a fused op that give these of its results from operands that are there at the second of two levels,

@@ -59,8 +59,8 @@ impl Lives<'_> {
     fn move_reader(&mut self, at: usize, result: usize, operands: &[Operand]) {
         self.results[result].readers.remove(&at);
         for &operand in operands {
-            if let Operand::Result(r) = self.base_of(operand) {
-                let made = &mut self.results[r as usize];
+            for r in self.behind(self.base_of(operand)) {
+                let made = &mut self.results[r];
                 made.readers.insert(at);
                 made.last = made.last.max(self.level[at]);
             }
