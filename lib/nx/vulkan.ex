@@ -169,9 +169,9 @@ defmodule Nx.Vulkan do
       x = x |> block(parameters.second) |> Nx.Vulkan.checkpoint()
 
   With n such blocks, a step keeps n results and what is within one block: some sqrt(n) blocks of sqrt(n) layers each
-  take least. It costs the time of a second forward pass, a third of a step's. `checkpoint/2` does it for models of Axon.
-  Outside of numerical definitions functions do what they do, and values are what they are. Other compilers and backends
-  compute the same.
+  take least. It costs the time of a second forward pass, a third of a step's. `checkpoint/2` does it for models of
+  Axon. Outside of numerical definitions functions do what they do, and values are what they are. Other compilers and
+  backends compute the same.
   """
   @spec checkpoint(fun) :: fun
   @spec checkpoint(Nx.Container.t()) :: Nx.Container.t()
@@ -181,13 +181,13 @@ defmodule Nx.Vulkan do
   A model of Axon in which what goes into some layers is kept for the gradient, and all that leads from one of these to
   the next is computed again.
 
-  `first?` gets the name of each layer and says whether it is the first of a block: all paths from block to block have to
-  lead into it. Models of Bumblebee have one in each of their blocks:
+  `first?` gets the name of each layer and says whether it is the first of a block: all paths from block to block have
+  to lead into it. Models of Bumblebee have one in each of their blocks:
 
       Nx.Vulkan.checkpoint(model, &String.ends_with?(&1, "self_attention_norm"))
 
-  The parameters are those of the model, and so are results and gradients: see `checkpoint/1`. A policy of mixed precision
-  comes first.
+  The parameters are those of the model, and so are results and gradients: see `checkpoint/1`. A policy of mixed
+  precision comes first.
   """
   @spec checkpoint(struct, (String.t() -> as_boolean(term))) :: struct
   defdelegate checkpoint(model, first?), to: Checkpoint, as: :rewrite

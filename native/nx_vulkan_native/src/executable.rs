@@ -66,8 +66,8 @@ pub fn compile_deferred(engine: &Arc<Engine>, program: Program) -> Result<Execut
     on_large_stack(move || Executable::compile(engine, program))
 }
 
-/// Compiles a program in its wire form, to take the inputs for which `donated` is true from their references, and as many
-/// bytes besides as `memory` says.
+/// Compiles a program in its wire form, to take the inputs for which `donated` is true from their references, and as
+/// many bytes besides as `memory` says.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn program_compile<'a>(env: Env<'a>, program: Term<'a>, donated: Vec<bool>, memory: Option<u64>) -> Term<'a> {
     let run = || compile(device::engine()?, term::attr(program)?, &donated, memory);

@@ -669,8 +669,8 @@ impl Code<'_, '_> {
         Ok((result?, rare))
     }
 
-    /// The same, and of functions that have an `f_near` what that gives. The bool is false where none of these is in doubt,
-    /// if there were any; where hot twins hold is left to [`Code::rare`].
+    /// The same, and of functions that have an `f_near` what that gives. The bool is false where none of these is in
+    /// doubt, if there were any; where hot twins hold is left to [`Code::rare`].
     pub fn hot_in_doubt<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, Option<Word>)> {
         self.doubts = Some(vec![]);
         let result = self.hot(emit);

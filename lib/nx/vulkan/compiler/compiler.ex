@@ -23,10 +23,10 @@ defmodule Nx.Vulkan.Compiler do
     * `:raise_on` - `:nan` raises `Nx.Vulkan.Error` where a result has NaN, and names the op with which it begins;
       `:infinity` likewise, a list of both either of them. See below
 
-    * `:memory` - the bytes that a run may take besides its arguments: its results, and what it holds on the way. As much
-      is computed again as that needs, and no more, so that a large number gives the fastest run; `nil`, the default,
-      spends up to a sixteenth of the time on it. `Nx.Vulkan.Error` of the kind `:out_of_memory` says how much is needed
-      at least, in `details.needed_bytes`. Where a function becomes several Programs, each may take as much
+    * `:memory` - the bytes that a run may take besides its arguments: its results, and what it holds on the way. As
+      much is computed again as that needs, and no more, so that a large number gives the fastest run; `nil`, the
+      default, spends up to a sixteenth of the time on it. `Nx.Vulkan.Error` of the kind `:out_of_memory` says how much
+      is needed at least, in `details.needed_bytes`. Where a function becomes several Programs, each may take as much
 
   Other options are left alone, as EXLA and the evaluator do: libraries pass theirs through, as Axon does with `:mode`.
 
@@ -154,8 +154,8 @@ defmodule Nx.Vulkan.Compiler do
       reduced, two for each product that is added up, 5 n log2 n for a transform, none for what moves data; `nil` where
       the number depends on values, and for factorizations and solvers
 
-  The option `:memory` gives what a call with that option does that donates nothing. Where the host waits for a value, the
-  list has `%{wait: op}` with the lists of the op's parts, such as `:condition`
+  The option `:memory` gives what a call with that option does that donates nothing. Where the host waits for a value,
+  the list has `%{wait: op}` with the lists of the op's parts, such as `:condition`
   and `:body`.
 
   ## Examples

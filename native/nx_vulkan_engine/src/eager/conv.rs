@@ -241,8 +241,8 @@ impl Convolution<'_> {
         Ok(())
     }
 
-    /// Multiplies the windows of a part by the filters, into `output`, by what launches a product; that is also told whether windows are its second
-    /// operand.
+    /// Multiplies the windows of a part by the filters, into `output`, by what launches a product; that is also told
+    /// whether windows are its second operand.
     fn multiply(
         &self,
         part: Part,

@@ -201,8 +201,8 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
             let others = readers.get(&id).into_iter().flatten().rev().take(MAX_READERS).filter(|&&other| other != i);
             others.map(|&other| level[other]).max().unwrap_or(0).max(level[i])
         };
-        // What one command makes for this one alone can be made as late, if what that reads is there. Both lie in memory
-        // side by side then, which only much later is worth it.
+        // What one command makes for this one alone can be made as late, if what that reads is there. Both lie in
+        // memory side by side then, which only much later is worth it.
         let follows = |id: u32, i: usize, latest: usize, level: &[usize]| {
             let [writer] = writers.get(&id).map_or(&[][..], Vec::as_slice) else { return false };
             let is_alone = readers.get(&id).is_some_and(|readers| readers.iter().all(|&reader| reader == i));

@@ -272,8 +272,8 @@ const MAX_WORK: u64 = 4_800 * DISPATCH_WORK;
 /// its host waits less.
 const CPU_SLOWNESS: u64 = 8;
 
-/// GPUs do 13 to 20 operations of f32 while they read a byte. A step of training takes some 3 percent longer for half its
-/// memory.
+/// GPUs do 13 to 20 operations of f32 while they read a byte. A step of training takes some 3 percent longer for half
+/// its memory.
 const RECOMPUTE: Recompute = Recompute { flops_per_byte: 16, shares: 1, most_per_byte: 6 };
 
 pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {

@@ -15,8 +15,8 @@ const MAX_WORDS: u32 = 8;
 const MAX_STEPS: usize = 24;
 const MAX_LOADS: usize = 8;
 
-/// Instructions that give the same for all elements of a row and are taken for each: a few take less time than the element
-/// does to come from memory.
+/// Instructions that give the same for all elements of a row and are taken for each: a few take less time than the
+/// element does to come from memory.
 const MAX_REPEATED: u64 = 16;
 
 /// Elements for which such instructions take less time than a launch.

@@ -124,8 +124,8 @@ pub(crate) fn in_place(model: &DeviceModel, p: &Outline, sum: CType, elements: u
     Some(Choice { tiling: Tiling::Matrix(tile), splits })
 }
 
-/// Whether a product of f32 takes least if matrix units read its operands in place, of which memory holds so many `elements`; else it would be
-/// `other`.
+/// Whether a product of f32 takes least if matrix units read its operands in place, of which memory holds so many
+/// `elements`; else it would be `other`.
 pub(crate) fn pays_in_place(model: &DeviceModel, p: &Outline, sum: CType, elements: u64, other: &Outline) -> bool {
     let found = in_place_candidates(model, p, sum, elements).into_iter();
     let Some(least) = found.map(|(.., cycles)| cycles).min_by(f64::total_cmp) else { return false };

@@ -218,8 +218,8 @@ pub enum SplitStage {
     Restore,
 }
 
-/// Axes, as bits, along which elements are those of a source that begins elsewhere or has another size, with zeros around it,
-/// and those along which zeros stand between them.
+/// Axes, as bits, along which elements are those of a source that begins elsewhere or has another size, with zeros
+/// around it, and those along which zeros stand between them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Bounds {
     pub padded: u32,
@@ -240,7 +240,8 @@ pub struct SplitSpec {
     pub planes: Planes,
     /// Whether rows are scaled, and lost elements noted.
     pub scaled: bool,
-    /// Of `Planes::OwnThreeBf16`: that they keep the order of elements, not that of matrices, and where these have no source.
+    /// Of `Planes::OwnThreeBf16`: that they keep the order of elements, not that of matrices, and where these have no
+    /// source.
     pub bounds: Option<Bounds>,
     /// Whether it is the second operand, whose rows are the product's columns; it makes a difference where numbers lie in order.
     pub second: bool,
@@ -353,7 +354,8 @@ impl SplitSpec {
 }
 
 impl SplitSpec {
-    /// Where indices into some groups of axes lie, of which `first` is the first; where there is no element, the highest bit is set.
+    /// Where indices into some groups of axes lie, of which `first` is the first; where there is no element, the
+    /// highest bit is set.
     fn position(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, first: usize, args: &[Word]) -> Result<Word> {
         let Some(bounds) = self.bounds else {
             return grouped_position(code, params, (0, 0), &self.ranks, first, args);

@@ -1,5 +1,5 @@
-//! Images whose windows matrix units read in place: their f32 elements as three bf16 numbers each, in planes. A kernel writes them right from
-//! where the elements come from, among zeros, in the order that the product takes.
+//! Images whose windows matrix units read in place: their f32 elements as three bf16 numbers each, in planes. A kernel
+//! writes them right from where the elements come from, among zeros, in the order that the product takes.
 
 use smallvec::SmallVec;
 
@@ -41,8 +41,8 @@ impl ImageAxis {
 pub struct Image<'a> {
     /// No stride is negative.
     pub source: &'a Tensor,
-    /// Axes of batches, of rows and of contracted elements, in the order in which they lie. Neighbours in the source are loaded together along the last
-    /// contracted one, or along the last one of rows.
+    /// Axes of batches, of rows and of contracted elements, in the order in which they lie. Neighbours in the source
+    /// are loaded together along the last contracted one, or along the last one of rows.
     pub axes: [SmallVec<[ImageAxis; 6]>; 3],
 }
 

@@ -399,8 +399,8 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
     product_with(engine, p, sum, choice, None, compile)
 }
 
-/// The same of f32 on matrix units, which read one operand in place: the first one or, if it is `second`, the other one, whose memory is given
-/// the elements of the image only where units can't take them.
+/// The same of f32 on matrix units, which read one operand in place: the first one or, if it is `second`, the other
+/// one, whose memory is given the elements of the image only where units can't take them.
 ///
 /// # Errors
 /// As of [`product_as`].

@@ -51,7 +51,8 @@ impl Form {
         (bytes <= model.products.operand_bytes).then_some(form)
     }
 
-    /// The form for a product of f32 that reads operands in place, if matrix units can take it: `p.own` tells that of bf16.
+    /// The form for a product of f32 that reads operands in place, if matrix units can take it: `p.own` tells that of
+    /// bf16.
     pub fn in_place(model: &DeviceModel, p: &Outline, sum: CType) -> Option<Form> {
         let is_f32 = [p.product, p.operands[0], p.operands[1]] == [DType::F32; 3] && p.precision == Precision::Highest;
         let has_units = model.caps.cooperative_matrix && model.caps.bfloat16_matrix && p.own[1];

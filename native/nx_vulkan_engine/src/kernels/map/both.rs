@@ -1,5 +1,5 @@
-//! Maps whose elements at the two indices of an axis are for the most part computed together, as random bits are, of which
-//! each block gives two words: one invocation computes both.
+//! Maps whose elements at the two indices of an axis are for the most part computed together, as random bits are, of
+//! which each block gives two words: one invocation computes both.
 
 use nx_vulkan_ir::DType;
 use nx_vulkan_ir::program::step::{Ref, Step, has_costly};

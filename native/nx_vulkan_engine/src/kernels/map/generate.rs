@@ -309,8 +309,8 @@ impl Spec {
         Ok(code.address_of(array, element.size_bytes() * u32::from(self.width), index))
     }
 
-    /// Computes and stores neighbours by the short forms of functions; the result has a bit for each element for which these
-    /// do not serve. Where that is known before, nothing is stored.
+    /// Computes and stores neighbours by the short forms of functions; the result has a bit for each element for which
+    /// these do not serve. Where that is known before, nothing is stored.
     fn emit_vector(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, index: Word) -> Result<Word> {
         let width = u32::from(self.width);
         let zero = code.linker.const_u32(0);

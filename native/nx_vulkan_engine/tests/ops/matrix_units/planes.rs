@@ -201,7 +201,8 @@ fn check(engine: &Arc<Engine>, name: &str, case: &Case, values: [&[f64]; 2], spe
     }
 }
 
-/// Any device writes planes: of channels last and images last, with zeros around, between and behind elements, and parts cut off.
+/// Any device writes planes: of channels last and images last, with zeros around, between and behind elements, and
+/// parts cut off.
 #[test]
 fn images_become_planes() {
     let engine = common::engine();

@@ -85,8 +85,8 @@ fn activations_are_computed_again_in_the_backward_pass() {
     common::assert_valid(engine());
 }
 
-/// Layers `x erf(x)` of products, as in a gelu, and the gradients of the weights: the backward pass reads the products, and
-/// what the error function gave. That is seen in another shape there, if asked.
+/// Layers `x erf(x)` of products, as in a gelu, and the gradients of the weights: the backward pass reads the products,
+/// and what the error function gave. That is seen in another shape there, if asked.
 fn gelus(layers: usize, is_reshaped: bool) -> Program {
     let b = Builder::new();
     let x = b.input(DType::F32, &[ROWS, UNITS]);
@@ -140,8 +140,8 @@ fn kernels_compute_what_they_would_read() {
     common::assert_valid(engine());
 }
 
-/// Attention of some rows to themselves in several layers, and the gradients of what scales its queries. The weights take
-/// 4 MiB in each.
+/// Attention of some rows to themselves in several layers, and the gradients of what scales its queries. The weights
+/// take 4 MiB in each.
 fn attending(layers: usize) -> Program {
     let (heads, rows, depth) = (4, 512, 64);
     let b = Builder::new();

@@ -70,7 +70,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// The first result, and the last instruction that the group reads, where that is a later one: another result needs it.
+    /// The first result, and the last instruction that the group reads, where that is a later one: another result needs
+    /// it.
     pub fn detour(&self) -> Option<(usize, usize)> {
         let ends = (self.outputs.first()?, self.externals.iter().next_back()?);
         (ends.0 < ends.1).then_some(ends)
@@ -160,7 +161,8 @@ impl<'a> Bodies<'a> {
         answer
     }
 
-    /// Calls `member` with each member, and what says of its operands where the body finds them; answers what the body takes.
+    /// Calls `member` with each member, and what says of its operands where the body finds them; answers what the body
+    /// takes.
     fn walk(&self, group: &Cluster, mut member: impl FnMut(usize, &[Operand])) -> Vec<Operand> {
         let mut taken: Vec<Operand> = Vec::new();
         let mut operands: SmallVec<[Operand; 3]> = SmallVec::new();

@@ -374,8 +374,8 @@ impl<'a> Fusion<'a> {
         self.reaches(externals.filter(|&external| external != at), &Numbers::from_iter([at]))
     }
 
-    /// The end of instructions from the first on, up to `end`, that depend on nothing behind them: no group that computes some of them
-    /// reads later things.
+    /// The end of instructions from the first on, up to `end`, that depend on nothing behind them: no group that
+    /// computes some of them reads later things.
     fn closed(&self, end: usize) -> usize {
         // Those that begin later come first, so that each finds the end that they leave.
         let detours = self.detours.range(..(end, 0)).rev();
@@ -386,8 +386,8 @@ impl<'a> Fusion<'a> {
     fn reaches(&self, start: impl Iterator<Item = usize>, targets: &Numbers) -> bool {
         let first = targets.first().unwrap_or(usize::MAX);
         let end = self.closed(first);
-        // What lies behind the targets and next to them comes first: what depends on them by way of most of the program mostly does so by
-        // way of little, too.
+        // What lies behind the targets and next to them comes first: what depends on them by way of most of the program
+        // mostly does so by way of little, too.
         let nearness = |at: usize| (at >= first, Reverse(at));
         let mut open: BinaryHeap<(bool, Reverse<usize>)> = start.filter(|&at| at >= end).map(nearness).collect();
         let mut seen: HashSet<usize> = HashSet::new();
@@ -434,7 +434,8 @@ impl<'a> Fusion<'a> {
         joins
     }
 
-    /// Whether one kernel may have the results of both: all have as many elements, or as what is reduced has, or its result.
+    /// Whether one kernel may have the results of both: all have as many elements, or as what is reduced has, or its
+    /// result.
     fn can_share(&self, one: &Cluster, two: &Cluster) -> bool {
         let stored = |cluster: &Cluster| cluster.outputs.first().map(|output| self.elements(output));
         match (one.reduces, two.reduces) {

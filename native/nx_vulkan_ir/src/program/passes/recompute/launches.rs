@@ -66,8 +66,8 @@ impl Lives<'_> {
         bytes >= MIN_BYTES && is_there && !is_fenced && !early.is_empty() && !late.is_empty()
     }
 
-    /// What gives these results of an instruction from operands that are there when they are read late; fewer of them where
-    /// not all can be.
+    /// What gives these results of an instruction from operands that are there when they are read late; fewer of them
+    /// where not all can be.
     fn part(&self, maker: usize, results: &[usize], peak: usize, target: &Target) -> Option<Again> {
         let steps = |results: &[usize]| {
             let Again { results, program: body, operands } =

@@ -1,6 +1,6 @@
 //! Computes large results again for what reads them late, as the backward pass does, where what they are computed of is
-//! there then anyway: elementwise steps take less time than such a result takes memory, and so do products of few elements,
-//! such as scores of attention.
+//! there then anyway: elementwise steps take less time than such a result takes memory, and so do products of few
+//! elements, such as scores of attention.
 
 mod launches;
 mod lives;
