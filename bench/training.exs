@@ -83,9 +83,9 @@ defmodule Training do
     Nx.Defn.default_options(compiler: Nx.Vulkan)
     {init, step} = step(module, config, kind, "checkpoints" in options)
     data = with inputs <- inputs.(), do: {inputs, labels(module, config, inputs)}
-    state = init.(data, Axon.ModelState.empty())
+    Process.put(:state, init.(data, Axon.ModelState.empty()))
     step = fn state -> step.(data, if("donated" in options, do: Nx.donatable(state), else: state)) end
-    columns = if "long" in options, do: long(state, step), else: row(state, step)
+    columns = if "long" in options, do: long(step), else: row(step)
     IO.puts("| #{name} | #{Enum.join(columns, " | ")} |")
   end
 
@@ -151,66 +151,64 @@ defmodule Training do
     end
   end
 
-  defp row(state, step) do
+  defp row(step) do
     # What making the state left behind is no part of a step.
     :erlang.garbage_collect()
-    wait(state.loss)
+    wait()
     before = NativeV.device_stats()
-    {first_us, state} = timed(state, step, 1)
-    state = run(state, step, @warm_up)
-    {once_us, state} = timed(state, step, 1)
+    first_us = timed(step, 1)
+    run(step, @warm_up)
+    once_us = timed(step, 1)
     steps = @batch_us |> div(max(once_us, 1)) |> max(1) |> min(200)
     dispatches = NativeV.device_stats().dispatches
-
-    {times, state} =
-      Enum.map_reduce(1..@batches, state, fn _, state ->
-        {us, state} = timed(state, step, steps)
-        {us / steps, state}
-      end)
-
+    times = for _ <- 1..@batches, do: timed(step, steps) / steps
     stats = NativeV.device_stats()
-    sound!(state)
+    sound!()
     # Where no step takes more than making the first state did, the peak is below that.
     peak = "#{if stats.peak_bytes == before.peak_bytes, do: "< "}#{gigabytes(stats.peak_bytes)}"
     dispatches = (stats.dispatches - dispatches) / (steps * @batches)
     a_step = times |> Enum.sort() |> Enum.at(div(@batches, 2))
-    [parameters(state), time(first_us), time(a_step), peak, number(dispatches, 1)]
+    [parameters(), time(first_us), time(a_step), peak, number(dispatches, 1)]
   end
 
-  # A function that has the first state among what it captured would keep it until the last step.
-  defp timed(state, step, steps) do
+  defp timed(step, steps) do
     start = System.monotonic_time(:microsecond)
-    state = run(state, step, steps)
-    {System.monotonic_time(:microsecond) - start, state}
+    run(step, steps)
+    System.monotonic_time(:microsecond) - start
   end
 
   # The loss is read at every fiftieth step, as Axon's loop prints it.
-  defp long(state, step) do
-    counted = fn state ->
+  defp long(step) do
+    counted = fn ->
       :erlang.garbage_collect()
-      wait(state.loss)
+      wait()
       # The BEAM ends resources some time after the collection.
       Process.sleep(500)
       NativeV.device_stats()
     end
 
-    state = run(state, step, 50)
-    early = counted.(state)
-    {us, state} = :timer.tc(fn -> Enum.reduce(1..199, state, fn _, state -> run(state, step, 50) end) end)
-    late = counted.(state)
-    sound!(state)
+    run(step, 50)
+    early = counted.()
+    {us, _} = :timer.tc(fn -> for _ <- 1..199, do: run(step, 50) end)
+    late = counted.()
+    sound!()
     in_use = Enum.map([early, late], &gigabytes(&1.in_use_bytes))
     [time(us / (199 * 50))] ++ in_use ++ Enum.map([early, late], & &1.pipelines)
   end
 
-  defp sound!(state) do
-    loss = Nx.to_number(state.loss)
+  defp sound! do
+    loss = Nx.to_number(Process.get(:state).loss)
     if not is_number(loss), do: raise("the loss is #{inspect(loss)}")
   end
 
-  defp run(state, step, steps), do: 1..steps |> Enum.reduce(state, fn _, s -> step.(s) end) |> tap(&wait(&1.loss))
+  # Between runs the state is in the process dictionary: a function that has it in a variable may keep it, with all of its
+  # memory, until the function ends.
+  defp run(step, steps) do
+    Process.put(:state, Enum.reduce(1..steps, Process.delete(:state), fn _, state -> step.(state) end))
+    wait()
+  end
 
-  defp wait(tensor), do: Nx.to_binary(tensor)
+  defp wait, do: Nx.to_binary(Process.get(:state).loss)
 
   ## The step
 
@@ -307,8 +305,8 @@ defmodule Training do
     %{"pixel_values" => pixels}
   end
 
-  defp parameters(state) do
-    parameters = Axon.ModelState.trainable_parameters(state.model_state)
+  defp parameters do
+    parameters = Axon.ModelState.trainable_parameters(Process.get(:state).model_state)
     number(Nx.Defn.Composite.reduce(parameters, 0, &(Nx.size(&1) + &2)) / 1.0e6, 1)
   end
 
