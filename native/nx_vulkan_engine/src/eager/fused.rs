@@ -178,9 +178,13 @@ mod tests {
             };
             let expected = run_program(&free, &program(), &[]).unwrap()[0].to_nx_bytes(&free, None).unwrap();
             for (engine, reach) in limited.iter().zip(reaches) {
-                let executable = Executable::compile(engine, program()).map_err(|e| format!("{name}: {e}")).unwrap();
-                let got = executable.run(&[], Compile::Allowed).unwrap()[0].to_nx_bytes(engine, None).unwrap();
-                assert!(got == expected, "{name} in launches of {reach:?}");
+                // A budget that allows all of it finds the same way.
+                let budgeted = Executable::compile_within(engine, program(), &[], 1 << 40);
+                for executable in [Executable::compile(engine, program()), budgeted] {
+                    let executable = executable.map_err(|e| format!("{name}: {e}")).unwrap();
+                    let got = executable.run(&[], Compile::Allowed).unwrap()[0].to_nx_bytes(engine, None).unwrap();
+                    assert!(got == expected, "{name} in launches of {reach:?}");
+                }
             }
         }
     }

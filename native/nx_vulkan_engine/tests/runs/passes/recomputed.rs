@@ -246,3 +246,30 @@ fn what_is_computed_behind_a_fence_is_not_late() {
     // One in the block where most is there.
     assert!(fused(&again) <= fused(&kept) + 1, "{again}");
 }
+
+#[test]
+fn what_is_seen_behind_a_fence_is_not_kept_for_what_is_computed_of_it() {
+    let b = Builder::new();
+    let (x, w) = (b.input(DType::F32, &[ROWS, UNITS]), b.input(DType::F32, &[UNITS, UNITS]));
+    let dot = |a| b.dot_axes([a, w], [&[1], &[0]], [&[], &[]]);
+    let kept = dot(x);
+    let fenced = b.push(Op::After, &[kept, dot(kept)], &b.ty(kept));
+    let r = b.sin(fenced);
+    // Read at once, then what takes most, then read again.
+    let mut y = dot(r);
+    for k in 1..5 {
+        y = b.add(dot(b.sin(b.multiply(y, f64::from(k)))), y);
+    }
+    for _ in 0..6 {
+        y = dot(y);
+    }
+    let last = dot(b.add(r, y));
+    let program = b.finish(&[last]).unwrap();
+    let readers = |program: &Program| {
+        let at = program.instructions.iter().position(|i| i.op == Op::After).unwrap();
+        let fenced = program.instructions[..at].iter().map(|i| i.outs.len() as u32).sum();
+        program.instructions.iter().filter(|i| i.operands.contains(&Operand::Result(fenced))).count()
+    };
+    let [kept, again] = [keeping(), gpu()].map(|target| optimize(program.clone(), &target).unwrap());
+    assert_eq!((readers(&kept), readers(&again)), (1, 1), "{again}");
+}
