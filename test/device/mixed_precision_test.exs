@@ -158,8 +158,20 @@ defmodule Nx.Vulkan.MixedPrecisionTest do
 
     setup do
       {init, _predict} = Axon.build(reader(), seed: 42, compiler: Nx.Vulkan)
-      %{initial: init.(Nx.template({@batch, 8, 8}, :f32), Axon.ModelState.empty())}
+      state = init.(Nx.template({@batch, 8, 8}, :f32), Axon.ModelState.empty())
+      # Which numbers Axon draws for which layer depends on what was built before: those of f16 overflow for some.
+      data = Map.new(state.data, fn {layer, parameters} -> {layer, Map.new(parameters, &drawn(layer, &1))} end)
+      %{initial: %{state | data: data}}
     end
+
+    defp drawn(layer, {name, %Nx.Tensor{shape: {rows, columns}} = tensor}) do
+      bound = :math.sqrt(6 / (rows + columns))
+      key = Nx.Random.key(:erlang.phash2({layer, name}))
+      {numbers, _} = Nx.Random.uniform(key, -bound, bound, shape: Nx.shape(tensor), type: Nx.type(tensor))
+      {name, numbers}
+    end
+
+    defp drawn(_layer, parameter), do: parameter
 
     test "follows the curve of f32", context do
       exact = train_reader(context, & &1, :identity)
