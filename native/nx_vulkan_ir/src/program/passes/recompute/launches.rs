@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::lives::{Again, Lives, Made};
+use super::lives::{Again, Lives, Made, Taken};
 use super::{MIN_BYTES, Recompute};
 use crate::program::fused::{Plan, shares_memory};
 use crate::program::passes::rewrite::Rewriter;
@@ -92,19 +92,12 @@ impl Lives<'_> {
     /// The few instructions that give a result from what is there when it is read late, products among them.
     fn chain(&self, result: usize, peak: usize, target: &Target) -> Option<Again> {
         let between = self.between(&[result], peak);
-        let mut chain = Chain {
-            lives: self,
-            target,
-            between,
-            least: self.results[result].bytes,
-            program: Program::default(),
-            made: 0,
-            operands: Vec::new(),
-            known: HashMap::new(),
-        };
+        let mut chain =
+            Chain { lives: self, target, between, least: self.results[result].bytes, taken: Taken::of(self), made: 0 };
         let output = chain.made_again(Operand::Result(result as u32))?;
-        chain.program.outputs = vec![output];
-        Some(Again { results: vec![result], program: chain.program, operands: chain.operands })
+        let Taken { mut program, operands, .. } = chain.taken;
+        program.outputs = vec![output];
+        Some(Again { results: vec![result], program, operands })
     }
 
     /// Notes how long everything is there if this is computed again.
@@ -194,12 +187,9 @@ struct Chain<'a> {
     between: (usize, usize),
     /// Bytes of the result.
     least: u64,
-    program: Program,
-    /// Instructions of the program that are no views.
+    taken: Taken<'a>,
+    /// Instructions of it that are no views.
     made: usize,
-    operands: Vec<Operand>,
-    /// Operands of the program, by what they are to the whole one.
-    known: HashMap<Operand, Operand>,
 }
 
 impl Chain<'_> {
@@ -207,23 +197,21 @@ impl Chain<'_> {
     fn seen(&mut self, operand: Operand) -> Option<Operand> {
         let base = self.lives.base_of(operand);
         if self.lives.is_there(base, self.between, self.least) {
-            return self.input(operand);
+            return self.taken.input(operand);
         }
         if base == operand {
             return self.made_again(operand);
         }
-        if let Some(&known) = self.known.get(&operand) {
+        if let Some(&known) = self.taken.known.get(&operand) {
             return Some(known);
         }
         let view = &self.lives.program.instructions[self.lives.made(operand)?.maker];
         let inner = self.seen(*view.operands.first()?)?;
-        let seen = self.push(Instruction { operands: smallvec![inner], ..view.clone() });
-        self.known.insert(operand, seen);
-        Some(seen)
+        Some(self.taken.push(operand, Instruction { operands: smallvec![inner], ..view.clone() }))
     }
 
     fn made_again(&mut self, result: Operand) -> Option<Operand> {
-        if let Some(&known) = self.known.get(&result) {
+        if let Some(&known) = self.taken.known.get(&result) {
             return Some(known);
         }
         self.made += 1;
@@ -246,26 +234,7 @@ impl Chain<'_> {
         }
         let operands =
             instruction.operands.iter().map(|&o| self.seen(o)).collect::<Option<SmallVec<[Operand; 3]>>>()?;
-        let made = self.push(Instruction { operands, ..instruction });
-        self.known.insert(result, made);
-        Some(made)
-    }
-
-    fn input(&mut self, from: Operand) -> Option<Operand> {
-        if let Some(&known) = self.known.get(&from) {
-            return Some(known);
-        }
-        let input = Operand::Input(self.operands.len() as u32);
-        self.program.inputs.push(self.lives.ty(from)?.clone());
-        self.operands.push(from);
-        self.known.insert(from, input);
-        Some(input)
-    }
-
-    /// Adds an instruction of one result.
-    fn push(&mut self, instruction: Instruction) -> Operand {
-        self.program.instructions.push(instruction);
-        Operand::Result(self.program.instructions.len() as u32 - 1)
+        Some(self.taken.push(result, Instruction { operands, ..instruction }))
     }
 }
 

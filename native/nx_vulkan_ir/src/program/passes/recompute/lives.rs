@@ -217,6 +217,40 @@ impl<'a> Lives<'a> {
     }
 }
 
+/// A program of some instructions of another, with what it takes of that. Each has one result.
+pub struct Taken<'a> {
+    pub lives: &'a Lives<'a>,
+    pub program: Program,
+    pub operands: Vec<Operand>,
+    /// Operands of the program, by what they are to the other.
+    pub known: HashMap<Operand, Operand>,
+}
+
+impl<'a> Taken<'a> {
+    pub fn of(lives: &'a Lives<'a>) -> Taken<'a> {
+        Taken { lives, program: Program::default(), operands: Vec::new(), known: HashMap::new() }
+    }
+
+    pub fn input(&mut self, from: Operand) -> Option<Operand> {
+        if let Some(&known) = self.known.get(&from) {
+            return Some(known);
+        }
+        let input = Operand::Input(self.operands.len() as u32);
+        self.program.inputs.push(self.lives.ty(from)?.clone());
+        self.operands.push(from);
+        self.known.insert(from, input);
+        Some(input)
+    }
+
+    /// Adds the instruction that gives this operand of the other program.
+    pub fn push(&mut self, of: Operand, instruction: Instruction) -> Operand {
+        self.program.instructions.push(instruction);
+        let result = Operand::Result(self.program.instructions.len() as u32 - 1);
+        self.known.insert(of, result);
+        result
+    }
+}
+
 /// The part of a fused op's body that leads to some of its results.
 struct Slice<'a> {
     lives: &'a Lives<'a>,

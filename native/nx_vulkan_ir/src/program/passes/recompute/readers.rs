@@ -1,9 +1,9 @@
 //! Large results within the kernels that read them late: what these read in their place is no more.
 
-use std::collections::HashMap;
+use smallvec::smallvec;
 
 use super::MIN_BYTES;
-use super::lives::{Again, Lives};
+use super::lives::{Again, Lives, Taken};
 use crate::Result;
 use crate::program::fused::{Plan, shares_memory};
 use crate::program::passes::{Target, cse, dce};
@@ -72,17 +72,17 @@ impl Lives<'_> {
 fn joined(lives: &Lives<'_>, reader: &Instruction, part: &Again, target: &Target) -> Option<Instruction> {
     let Op::Fused(old) = &reader.op else { return None };
     let base = Operand::Result(*part.results.first()? as u32);
-    let mut kernel = Kernel { lives, body: Program::default(), operands: Vec::new(), known: HashMap::new() };
+    let mut kernel = Taken::of(lives);
     let inputs = part.operands.iter().map(|&o| kernel.input(o)).collect::<Option<Vec<Operand>>>()?;
-    let computed = kernel.body.append(&part.program, &inputs);
+    let computed = kernel.program.append(&part.program, &inputs);
     kernel.known.insert(base, *computed.first()?);
-    let read = |kernel: &mut Kernel<'_>, &operand: &Operand| match lives.base_of(operand) == base {
-        true => kernel.seen(operand),
+    let read = |kernel: &mut Taken<'_>, &operand: &Operand| match lives.base_of(operand) == base {
+        true => seen(kernel, operand),
         false => kernel.input(operand),
     };
     let inputs = reader.operands.iter().map(|o| read(&mut kernel, o)).collect::<Option<Vec<Operand>>>()?;
-    kernel.body.outputs = kernel.body.append(old, &inputs);
-    let body = cse::run(&kernel.body).ok()?;
+    kernel.program.outputs = kernel.program.append(old, &inputs);
+    let body = cse::run(&kernel.program).ok()?;
     Plan::of(&body).is_ok_and(|plan| target.takes(&plan)).then(|| Instruction {
         op: Op::Fused(Box::new(body)),
         operands: kernel.operands.iter().copied().collect(),
@@ -90,46 +90,15 @@ fn joined(lives: &Lives<'_>, reader: &Instruction, part: &Again, target: &Target
     })
 }
 
-/// The body of a fused op that takes in what computes one of its operands.
-struct Kernel<'a> {
-    lives: &'a Lives<'a>,
-    body: Program,
-    operands: Vec<Operand>,
-    /// Operands of the body, by what they are to the program.
-    known: HashMap<Operand, Operand>,
-}
-
-impl Kernel<'_> {
-    fn input(&mut self, from: Operand) -> Option<Operand> {
-        if let Some(&known) = self.known.get(&from) {
-            return Some(known);
-        }
-        let input = Operand::Input(self.operands.len() as u32);
-        self.body.inputs.push(self.lives.ty(from)?.clone());
-        self.operands.push(from);
-        self.known.insert(from, input);
-        Some(input)
+/// What a fused op computes, as it is seen through views.
+fn seen(kernel: &mut Taken<'_>, operand: Operand) -> Option<Operand> {
+    if let Some(&known) = kernel.known.get(&operand) {
+        return Some(known);
     }
-
-    /// What is computed here, as it is seen through views.
-    fn seen(&mut self, operand: Operand) -> Option<Operand> {
-        if let Some(&known) = self.known.get(&operand) {
-            return Some(known);
-        }
-        let view = &self.lives.program.instructions[self.lives.made(operand)?.maker];
-        if !shares_memory(&view.op) {
-            return None;
-        }
-        let inner = self.seen(*view.operands.first()?)?;
-        let seen = self.body.append(
-            &Program {
-                inputs: vec![self.lives.ty(view.operands[0])?.clone()],
-                instructions: vec![Instruction { operands: [Operand::Input(0)].into_iter().collect(), ..view.clone() }],
-                outputs: vec![Operand::Result(0)],
-            },
-            &[inner],
-        );
-        self.known.insert(operand, *seen.first()?);
-        seen.first().copied()
+    let view = &kernel.lives.program.instructions[kernel.lives.made(operand)?.maker];
+    if !shares_memory(&view.op) {
+        return None;
     }
+    let inner = seen(kernel, *view.operands.first()?)?;
+    Some(kernel.push(operand, Instruction { operands: smallvec![inner], ..view.clone() }))
 }
