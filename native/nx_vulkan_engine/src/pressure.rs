@@ -11,7 +11,7 @@ const GARBAGE_STEP: u64 = 64;
 /// The share of the memory in use that may be garbage, and bytes that are too little to ask for a collection: the BEAM takes some 50 us for
 /// one of a process with little on its heap, and a GPU twice as long to write as much.
 const GARBAGE_SHARE: u64 = 4;
-const LITTLE_GARBAGE_BYTES: u64 = 256 << 20;
+const LITTLE_GARBAGE_BYTES: u64 = 128 << 20;
 
 impl Engine {
     /// Whether so much device memory is in use that owners of unused tensors should be collected.

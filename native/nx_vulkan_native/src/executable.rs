@@ -194,10 +194,6 @@ fn programs_graph<'a>(env: Env<'a>, title: &str, programs: Vec<(&str, Term<'a>)>
 fn run<'a>(env: Env<'a>, engine: &Engine, executable: Term<'a>, inputs: Term<'a>, compile: Compile) -> Term<'a> {
     // A process that is killed stays in its call until this returns.
     let goes_on = || env.is_process_alive(env.pid());
-    // Who comes a second time has been asked.
-    if compile == Compile::Refused && collects_before(engine) {
-        return atoms::collect().to_term(env);
-    }
     let run = || {
         let ExecutableRef { executable, donated } = &*executable_of(executable)?;
         if donated.is_empty() {
@@ -219,6 +215,10 @@ fn run<'a>(env: Env<'a>, engine: &Engine, executable: Term<'a>, inputs: Term<'a>
 /// collect garbage first.
 #[rustler::nif]
 fn executable_run<'a>(env: Env<'a>, executable: Term<'a>, inputs: Term<'a>) -> Term<'a> {
+    // Who comes a second time, to the dirty twin, has been asked. A host that is far ahead of the device waits there, too.
+    if device::open_engine().is_some_and(|engine| collects_before(engine)) {
+        return atoms::collect().to_term(env);
+    }
     device::when_ready(env, |engine| run(env, engine, executable, inputs, Compile::Refused))
 }
 
