@@ -6,5 +6,6 @@ mod damaged;
 mod passes;
 #[path = "../../../nx_vulkan_engine/tests/common/recordings.rs"]
 mod recordings;
+mod small_products;
 mod targets;
 mod vectors;

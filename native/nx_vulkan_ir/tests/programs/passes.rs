@@ -7,7 +7,8 @@ use nx_vulkan_ir::reference::{self, Array};
 
 use crate::recordings::replay;
 
-fn target(saving: Saving) -> Target {
+/// A GPU without matrix units.
+pub fn target(saving: Saving) -> Target {
     Target {
         rows: RowLimits { elements: 1 << 15, invocations: 1024, planned_invocations: 1024 },
         chooses_parts: true,

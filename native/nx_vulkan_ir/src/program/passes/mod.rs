@@ -1,5 +1,5 @@
 //! Passes over programs. Each takes a program and gives one with the same outputs; what they may not change is a single
-//! bit of them. Attention alone rounds less.
+//! bit of them. Attention and sums of small products alone round less.
 
 mod attention;
 mod clusters;
@@ -20,6 +20,7 @@ mod recompute;
 mod rewrite;
 mod slices_last;
 mod slices_to_concatenation;
+mod small_products;
 mod take_first;
 mod transpose_products;
 mod unroll;
@@ -133,7 +134,13 @@ pub fn optimize(program: Program, target: &Target) -> Result<Program> {
         program = checked(dce::run(&workgroup::run(&program, target)?)?)?;
     }
     program = guarded(program, target)?;
-    if target.fusion { fused(program, target) } else { Ok(program) }
+    if target.fusion { fused(joined(program, target)?, target) } else { Ok(program) }
+}
+
+/// Makes one product of several, in the programs of loops and branches too.
+fn joined(mut program: Program, target: &Target) -> Result<Program> {
+    nested(&mut program, |program| joined(program, target))?;
+    small_products::run(&program, target)
 }
 
 /// Applies `pass` to the programs of loops and branches.

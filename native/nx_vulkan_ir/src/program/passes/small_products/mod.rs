@@ -1,0 +1,123 @@
+//! Makes one product of many small ones, as steps of recurrent networks and their gradients have them: launches of which
+//! each waits for the one before, or fills a part of the device only.
+
+mod concatenated;
+mod slices;
+mod sums;
+
+use smallvec::SmallVec;
+
+use super::rewrite::Rewriter;
+use super::{Target, checked, cse, dce};
+use crate::program::{Instruction, Op, Operand, Program};
+use crate::{Result, Type};
+
+/// Launches that wait for each other in the time of a short iteration of a loop.
+const SHORT_LAUNCHES: u64 = 8;
+
+/// Launches beside each other in that time.
+const SHORT_NEIGHBOURS: u64 = 64;
+
+pub fn run(program: &Program, target: &Target) -> Result<Program> {
+    let program = slices::run(program, target)?;
+    let program = checked(dce::run(&cse::run(&sums::run(&program, target)?)?)?)?;
+    checked(dce::run(&cse::run(&concatenated::run(&program, target)?)?)?)
+}
+
+/// A program, and which instruction makes each of its results.
+struct Reader<'a> {
+    program: &'a Program,
+    made: Vec<usize>,
+}
+
+impl<'a> Reader<'a> {
+    fn of(program: &'a Program) -> Reader<'a> {
+        let made = program.instructions.iter().enumerate().flat_map(|(at, i)| i.outs.iter().map(move |_| at));
+        Reader { program, made: made.collect() }
+    }
+
+    /// The instruction that has an operand as its only result, and its number.
+    fn maker(&self, operand: Operand) -> Option<(usize, &'a Instruction)> {
+        let Operand::Result(r) = operand else { return None };
+        let at = *self.made.get(r as usize)?;
+        let instruction = self.program.instructions.get(at)?;
+        (instruction.outs.len() == 1).then_some((at, instruction))
+    }
+
+    fn ty(&self, operand: Operand) -> Option<&'a Type> {
+        match operand {
+            Operand::Input(i) => self.program.inputs.get(i as usize),
+            Operand::Result(_) => self.maker(operand).and_then(|(_, maker)| maker.outs.first()),
+        }
+    }
+
+    fn size_bytes(&self, operand: Operand) -> u64 {
+        self.ty(operand).map_or(0, Type::size_bytes)
+    }
+
+    /// The contracted axis of each operand of a small product of two matrices of floats.
+    fn contracted(&self, instruction: &Instruction, target: &Target) -> Option<[usize; 2]> {
+        let Op::Dot { contract_a, batch_a, contract_b, .. } = &instruction.op else { return None };
+        let (&[a, b], [out]) = (&instruction.operands[..], instruction.outs.as_slice()) else { return None };
+        let (&[of_a], &[of_b], []) = (&contract_a[..], &contract_b[..], &batch_a[..]) else { return None };
+        let (a, b) = (self.ty(a)?, self.ty(b)?);
+        let are_alike = a.dtype == out.dtype && b.dtype == out.dtype && a.shape.len() == 2 && b.shape.len() == 2;
+        let is_small =
+            instruction.op.flops(&[a, b], &instruction.outs).is_some_and(|flops| flops <= target.short_flops);
+        (out.dtype.is_float() && are_alike && is_small).then_some([of_a, of_b])
+    }
+
+    /// The tensor of three axes of which a matrix is a slice, the axis along which that is one element, and which.
+    fn slice(&self, matrix: Operand) -> Option<(Operand, usize, i64)> {
+        let is_view = |view: &Instruction| matches!(view.op, Op::Reshape | Op::Squeeze);
+        let (_, view) = self.maker(matrix).filter(|(_, view)| is_view(view))?;
+        let (_, slice) = self.maker(*view.operands.first()?)?;
+        let (Op::Slice { starts, strides, lengths }, &[source]) = (&slice.op, &slice.operands[..]) else { return None };
+        let ty = self.ty(source).filter(|ty| ty.shape.len() == 3)?;
+        let axis = lengths.iter().zip(&ty.shape).position(|(length, size)| length != size)?;
+        let mut others = (0..3).filter(|&other| other != axis);
+        let is_one = lengths[axis] == 1 && strides.iter().all(|&stride| stride == 1);
+        let is_whole = others.clone().all(|other| lengths[other] == ty.shape[other] && starts[other] == Some(0));
+        let is_matrix = others.by_ref().map(|other| ty.shape[other]).eq(view.outs[0].shape.iter().copied());
+        (is_one && is_whole && is_matrix).then_some((source, axis, starts[axis]?))
+    }
+
+    /// The tensor, and its axis, of which matrices are all slices in their order.
+    fn all_slices(&self, matrices: &[Operand]) -> Option<(Operand, usize)> {
+        let slices = matrices.iter().map(|&matrix| self.slice(matrix)).collect::<Option<Vec<_>>>()?;
+        let &(source, axis, _) = slices.first()?;
+        let are_all = slices.iter().enumerate().all(|(i, slice)| *slice == (source, axis, i as i64));
+        (are_all && self.ty(source)?.shape[axis] == slices.len() as u64).then_some((source, axis))
+    }
+}
+
+/// The slices of a new tensor of three axes along `axis` as matrices that lie beside each other along axis `along` of one.
+fn turned(new: &mut Rewriter, source: Operand, axis: usize, along: usize) -> Result<Operand> {
+    let ty = new.ty(source)?.clone();
+    let mut axes: SmallVec<[usize; 6]> = (0..3).filter(|&other| other != axis).collect();
+    axes.insert(along, axis);
+    let mut joined = Type { dtype: ty.dtype, shape: axes.iter().map(|&axis| ty.shape[axis]).collect() };
+    let turned = new.push_one(Op::Transpose { axes }, &[source], &joined);
+    let count = joined.shape.remove(along);
+    joined.shape[along] *= count;
+    Ok(new.push_one(Op::Reshape, &[turned], &joined))
+}
+
+fn concatenate(new: &mut Rewriter, parts: &[Operand], axis: usize) -> Result<Operand> {
+    let mut ty = new.ty(parts[0])?.clone();
+    ty.shape[axis] = 0;
+    for &part in parts {
+        ty.shape[axis] += new.ty(part)?.shape[axis];
+    }
+    Ok(new.push_one(Op::Concatenate { axis }, parts, &ty))
+}
+
+/// So many rows or columns of a matrix, from `start` on.
+fn part_of(new: &mut Rewriter, matrix: Operand, axis: usize, start: u64, length: u64) -> Result<Operand> {
+    let mut ty = new.ty(matrix)?.clone();
+    ty.shape[axis] = length;
+    let mut starts = SmallVec::from_elem(Some(0), 2);
+    starts[axis] = Some(start as i64);
+    let slice = Op::Slice { starts, strides: SmallVec::from_elem(1, 2), lengths: ty.shape.clone() };
+    Ok(new.push_one(slice, &[matrix], &ty))
+}

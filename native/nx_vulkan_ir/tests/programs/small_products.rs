@@ -1,0 +1,147 @@
+//! Small products that become one: as exact as apart, in fewer launches, and only where that pays.
+
+use nx_vulkan_ir::program::passes::{Saving, Target, optimize};
+use nx_vulkan_ir::program::{Builder, Op, Operand, Program};
+use nx_vulkan_ir::reference::{self, Array};
+use nx_vulkan_ir::{DType, Value};
+
+use crate::passes::target;
+
+const STEPS: u64 = 5;
+const GATES: usize = 4;
+const BATCH: u64 = 3;
+const FEATURES: u64 = 7;
+const UNITS: u64 = 6;
+
+/// Numbers between -1 and 1 that are unlike each other.
+fn numbers(program: &Program) -> Vec<Array> {
+    let number = |i: usize| Value::Float((i as f64 * 0.7391).sin());
+    let array = |(k, ty)| Array::new(ty, (0..ty.elements() as usize).map(move |i| number(i + 101 * k)));
+    program.inputs.iter().enumerate().map(array).collect()
+}
+
+fn float(value: Value) -> f64 {
+    match value {
+        Value::Int(x) => x as f64,
+        Value::Float(x) => x,
+        Value::Complex(..) => f64::NAN,
+    }
+}
+
+/// The products of a program, those within kernels too.
+fn products(program: &Program) -> usize {
+    let count = |op: &Op| match op {
+        Op::Dot { .. } => 1,
+        Op::Fused(body) => products(body),
+        _ => 0,
+    };
+    program.instructions.iter().map(|instruction| count(&instruction.op)).sum()
+}
+
+/// The optimized program, after a look at whether its results are those of the program.
+fn checked(program: &Program, target: &Target, tolerance: f64) -> Program {
+    let optimized = optimize(program.clone(), target).unwrap();
+    let inputs = numbers(program);
+    let [expected, got] = [program, &optimized].map(|program| reference::run(program, &inputs).unwrap());
+    for (expected, got) in expected.iter().zip(&got) {
+        let pairs = expected.values.iter().zip(&got.values);
+        let largest = expected.values.iter().map(|value| float(*value).abs()).fold(0.0, f64::max);
+        for (a, b) in pairs {
+            let (a, b) = (float(*a), float(*b));
+            assert!((a - b).abs() <= tolerance * largest, "{a} became {b}, of numbers up to {largest}");
+        }
+    }
+    optimized
+}
+
+/// The steps of a cell with gates, and what looks like the gradients by its weights and inputs.
+fn recurrent(dtype: DType) -> Program {
+    let b = Builder::new();
+    let x = b.input(dtype, &[BATCH, STEPS, FEATURES]);
+    let weights = |rows: u64| -> Vec<Operand> { (0..GATES).map(|_| b.input(dtype, &[rows, UNITS])).collect() };
+    let (of_input, of_state) = (weights(FEATURES), weights(UNITS));
+    let mut state = b.input(dtype, &[BATCH, UNITS]);
+    let (mut inputs, mut states, mut gates) = (Vec::<Operand>::new(), Vec::<Operand>::new(), Vec::new());
+    for step in 0..STEPS {
+        let input = b.reshape(b.slice(x, &[0, step, 0], &[BATCH, 1, FEATURES]), &[BATCH, FEATURES]);
+        let gate = |g: usize| b.tanh(b.add(b.dot(input, of_input[g]), b.dot(state, of_state[g])));
+        let own: Vec<Operand> = (0..GATES).map(gate).collect();
+        inputs.push(input);
+        states.push(state);
+        state = b.multiply(b.add(own[0], own[1]), b.subtract(own[2], own[3]));
+        gates.push(own);
+    }
+    let by_weights = |from: &[Operand], g: usize| {
+        let product = |(&a, own): (&Operand, &Vec<Operand>)| b.dot_axes([a, own[g]], [&[0], &[0]], [&[], &[]]);
+        from.iter().zip(&gates).rev().map(product).reduce(|sum, term| b.add(sum, term)).unwrap()
+    };
+    let by_input = |own: &Vec<Operand>| {
+        let product = |g: usize| b.dot_axes([own[g], of_input[g]], [&[1], &[1]], [&[], &[]]);
+        let sum = (0..GATES).map(product).reduce(|sum, term| b.add(sum, term)).unwrap();
+        b.reshape(b.add(sum, 0.0), &[BATCH, 1, FEATURES])
+    };
+    let mut outputs: Vec<Operand> = (0..GATES).flat_map(|g| [by_weights(&inputs, g), by_weights(&states, g)]).collect();
+    outputs.push(b.concatenate(&gates.iter().map(by_input).collect::<Vec<_>>(), 1));
+    outputs.push(state);
+    b.finish(&outputs).unwrap()
+}
+
+#[test]
+fn a_recurrent_cell_multiplies_once_for_all_steps() {
+    for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F64, 1e-14), (DType::Bf16, 0.05), (DType::F16, 5e-3)] {
+        let program = recurrent(dtype);
+        let steps = STEPS as usize;
+        assert_eq!(products(&program), (2 + 2 + 1) * GATES * steps);
+        let optimized = checked(&program, &target(Saving::Nothing), tolerance);
+        // By inputs once for each gate, by states at each step; gradients once for each weight, and once by all inputs.
+        assert_eq!(products(&optimized), GATES + GATES * steps + 2 * GATES + 1, "{dtype}");
+    }
+}
+
+#[test]
+fn other_terms_of_sums_stay_and_orders_of_axes_are_kept_apart() {
+    let b = Builder::new();
+    let [x, y, z] = [[4, 5], [4, 9], [4, 5]].map(|shape| b.input(DType::F32, &shape));
+    let [u, v, w] = [[5, 6], [9, 6], [6, 5]].map(|shape| b.input(DType::F32, &shape));
+    let bias = b.input(DType::F32, &[6]);
+    let straight = b.add(b.dot(x, u), b.broadcast(bias, &[4, 6]));
+    let turned = b.dot_axes([z, w], [&[1], &[1]], [&[], &[]]);
+    let turned_twice = b.dot_axes([b.exp(z), w], [&[1], &[1]], [&[], &[]]);
+    let sum = b.add(b.add(straight, turned), b.add(b.dot(y, v), b.multiply(turned_twice, 0.5)));
+    let program = b.finish(&[sum]).unwrap();
+    // Two straight ones of different depths become one.
+    assert_eq!(products(&checked(&program, &target(Saving::Nothing), 1e-6)), 3);
+}
+
+#[test]
+fn products_that_others_read_large_ones_and_dear_copies_stay_apart() {
+    let sum = |is_read: bool| {
+        let b = Builder::new();
+        let [x, y] = [0, 1].map(|_| b.input(DType::F32, &[8, 16]));
+        let [u, v] = [0, 1].map(|_| b.input(DType::F32, &[16, 8]));
+        let (first, second) = (b.dot(x, u), b.dot(y, v));
+        let sum = b.tanh(b.add(first, second));
+        let outputs = if is_read { vec![sum, first] } else { vec![sum] };
+        b.finish(&outputs).unwrap()
+    };
+    let usual = target(Saving::Nothing);
+    let count = |program: &Program, target: &Target| products(&checked(program, target, 1e-6));
+    assert_eq!(count(&sum(false), &usual), 1);
+    assert_eq!(count(&sum(true), &usual), 2);
+    assert_eq!(count(&sum(false), &Target { short_flops: 2 * 8 * 8 * 16 - 1, ..usual }), 2);
+    assert_eq!(count(&sum(false), &Target { short_bytes: 8, ..usual }), 2);
+    assert_eq!(count(&sum(false), &Target { fusion: false, ..usual }), 2);
+}
+
+#[test]
+fn integers_and_slices_that_are_not_all_stay_apart() {
+    let b = Builder::new();
+    let [x, y, u, v] = [0; 4].map(|_| b.input(DType::S32, &[4, 4]));
+    let whole = b.add(b.dot(x, u), b.dot(y, v));
+    let tensor = b.input(DType::F32, &[4, 3, 4]);
+    let matrix = b.input(DType::F32, &[4, 5]);
+    let step = |at: u64| b.dot(b.reshape(b.slice(tensor, &[0, at, 0], &[4, 1, 4]), &[4, 4]), matrix);
+    let outputs = [whole, step(0), step(1)];
+    let program = b.finish(&outputs).unwrap();
+    assert_eq!(products(&checked(&program, &target(Saving::Nothing), 1e-6)), 4);
+}
