@@ -114,6 +114,17 @@ fn other_terms_of_sums_stay_and_orders_of_axes_are_kept_apart() {
 }
 
 #[test]
+fn matrices_lie_side_by_side_with_those_of_their_type() {
+    let b = Builder::new();
+    let states = [DType::F32, DType::Bf16, DType::F32, DType::Bf16].map(|dtype| b.input(dtype, &[4, 8]));
+    let weights = [DType::Bf16, DType::F32, DType::Bf16, DType::F32].map(|dtype| b.input(dtype, &[8, 3]));
+    let terms = states.iter().zip(weights).map(|(&state, weights)| b.dot(state, weights));
+    let sum = terms.reduce(|sum, term| b.add(sum, term)).unwrap();
+    let program = b.finish(&[sum]).unwrap();
+    assert_eq!(products(&checked(&program, &target(Saving::Nothing), 1e-6)), 2);
+}
+
+#[test]
 fn products_that_others_read_large_ones_and_dear_copies_stay_apart() {
     let sum = |is_read: bool| {
         let b = Builder::new();

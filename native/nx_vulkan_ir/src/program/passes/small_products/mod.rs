@@ -61,10 +61,10 @@ impl<'a> Reader<'a> {
         let (&[a, b], [out]) = (&instruction.operands[..], instruction.outs.as_slice()) else { return None };
         let (&[of_a], &[of_b], []) = (&contract_a[..], &contract_b[..], &batch_a[..]) else { return None };
         let (a, b) = (self.ty(a)?, self.ty(b)?);
-        let are_alike = a.dtype == out.dtype && b.dtype == out.dtype && a.shape.len() == 2 && b.shape.len() == 2;
+        let are_matrices = a.shape.len() == 2 && b.shape.len() == 2;
         let is_small =
             instruction.op.flops(&[a, b], &instruction.outs).is_some_and(|flops| flops <= target.short_flops);
-        (out.dtype.is_float() && are_alike && is_small).then_some([of_a, of_b])
+        (out.dtype.is_float() && are_matrices && is_small).then_some([of_a, of_b])
     }
 
     /// The tensor of three axes of which a matrix is a slice, the axis along which that is one element, and which.

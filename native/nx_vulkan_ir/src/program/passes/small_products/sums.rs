@@ -8,7 +8,7 @@ use super::{Reader, SHORT_LAUNCHES, concatenate, part_of, turned};
 use crate::program::passes::Target;
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::{Binary, Instruction, Op, Operand, Program};
-use crate::{Result, Type};
+use crate::{DType, Result, Type};
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let reader = Reader::of(program);
@@ -34,6 +34,9 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     }
     new.finish(program)
 }
+
+/// The contracted axes of a product of two matrices, and the types of these.
+type Kind = ([usize; 2], [DType; 2]);
 
 /// Matrices that are to lie side by side along an axis.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -97,8 +100,7 @@ impl<'a> Reader<'a> {
         within: &mut HashSet<usize>,
         target: &Target,
     ) -> Sum {
-        // By the contracted axes.
-        let mut products: BTreeMap<[usize; 2], Vec<(Operand, &'a Instruction)>> = BTreeMap::new();
+        let mut products: BTreeMap<Kind, Vec<(Operand, &'a Instruction)>> = BTreeMap::new();
         let mut sum = Sum::default();
         let mut left: Vec<Operand> = last.operands.iter().rev().copied().collect();
         while let Some(term) = left.pop() {
@@ -108,13 +110,13 @@ impl<'a> Reader<'a> {
                     within.insert(at);
                     left.extend(maker.operands.iter().rev());
                 }
-                Some((_, maker)) if let Some(contracted) = self.contracted(maker, target) => {
-                    products.entry(contracted).or_default().push((term, maker));
+                Some((_, maker)) if let Some(kind) = self.kind(maker, target) => {
+                    products.entry(kind).or_default().push((term, maker));
                 }
                 _ => sum.others.push(term),
             }
         }
-        for ([a, b], mut products) in products {
+        for (([a, b], _), mut products) in products {
             // As what they take was made first: what one sum takes lies in the same order for others.
             products.sort_by_key(|(_, product)| {
                 let [a, b] = [0, 1].map(|k| product.operands[k]);
@@ -133,6 +135,12 @@ impl<'a> Reader<'a> {
             }
         }
         sum
+    }
+
+    fn kind(&self, product: &Instruction, target: &Target) -> Option<Kind> {
+        let contracted = self.contracted(product, target)?;
+        let &[a, b] = &product.operands[..] else { return None };
+        Some((contracted, [self.ty(a)?.dtype, self.ty(b)?.dtype]))
     }
 }
 
