@@ -1,9 +1,12 @@
 //! Makes one product of many small ones, as steps of recurrent networks and their gradients have them: launches of which
 //! each waits for the one before, or fills a part of the device only.
 
+mod columns;
 mod concatenated;
 mod slices;
 mod sums;
+
+use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
@@ -21,7 +24,8 @@ const SHORT_NEIGHBOURS: u64 = 64;
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let program = slices::run(program, target)?;
     let program = checked(dce::run(&cse::run(&sums::run(&program, target)?)?)?)?;
-    checked(dce::run(&cse::run(&concatenated::run(&program, target)?)?)?)
+    let program = checked(dce::run(&cse::run(&concatenated::run(&program, target)?)?)?)?;
+    checked(cse::run(&columns::run(&program, target)?)?)
 }
 
 /// A program, and which instruction makes each of its results.
@@ -120,4 +124,37 @@ fn part_of(new: &mut Rewriter, matrix: Operand, axis: usize, start: u64, length:
     starts[axis] = Some(start as i64);
     let slice = Op::Slice { starts, strides: SmallVec::from_elem(1, 2), lengths: ty.shape.clone() };
     Ok(new.push_one(slice, &[matrix], &ty))
+}
+
+/// The program with one product in the place of the first of each group of products, and parts of it along `axis` in the
+/// place of all of them.
+fn together(
+    program: &Program,
+    groups: &[&[usize]],
+    axis: usize,
+    mut product: impl FnMut(&mut Rewriter, usize, &Instruction) -> Result<Operand>,
+) -> Result<Program> {
+    let members = groups.iter().enumerate().flat_map(|(group, members)| {
+        let sizes = members.iter().map(|&at| program.instructions[at].outs[0].shape[axis]);
+        let starts = sizes.scan(0, |end, size| Some(std::mem::replace(end, *end + size)));
+        members.iter().zip(starts).map(move |(&at, start)| (at, (group, start)))
+    });
+    let members: HashMap<usize, (usize, u64)> = members.collect();
+    let mut wholes: Vec<Option<Operand>> = vec![None; groups.len()];
+    let mut new = Rewriter::new(program);
+    for (at, old) in program.instructions.iter().enumerate() {
+        let Some(&(group, start)) = members.get(&at) else {
+            let operands = new.operands(old)?;
+            new.replace(Instruction { operands, ..old.clone() });
+            continue;
+        };
+        let whole = match wholes[group] {
+            Some(whole) => whole,
+            None => product(&mut new, group, old)?,
+        };
+        wholes[group] = Some(whole);
+        let part = part_of(&mut new, whole, axis, start, old.outs[0].shape[axis])?;
+        new.moved(part);
+    }
+    new.finish(program)
 }

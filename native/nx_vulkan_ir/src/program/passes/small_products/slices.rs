@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{Reader, SHORT_NEIGHBOURS, part_of, turned};
+use super::{Reader, SHORT_NEIGHBOURS, together, turned};
 use crate::program::passes::Target;
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::{Instruction, Op, Operand, Program};
@@ -11,32 +11,8 @@ use crate::{Result, Type};
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let groups = groups(program, target);
-    if groups.is_empty() {
-        return Ok(program.clone());
-    }
-    let place: HashMap<usize, (usize, usize)> = groups
-        .iter()
-        .enumerate()
-        .flat_map(|(number, group)| group.products.iter().enumerate().map(move |(i, &at)| (at, (number, i))))
-        .collect();
-    let mut whole: Vec<Option<Operand>> = vec![None; groups.len()];
-    let mut new = Rewriter::new(program);
-    for (at, old) in program.instructions.iter().enumerate() {
-        let Some(&(number, i)) = place.get(&at) else {
-            let operands = new.operands(old)?;
-            new.replace(Instruction { operands, ..old.clone() });
-            continue;
-        };
-        let product = match whole[number] {
-            Some(product) => product,
-            None => groups[number].emit(&mut new, old)?,
-        };
-        whole[number] = Some(product);
-        let rows = old.outs[0].shape[0];
-        let part = part_of(&mut new, product, 0, i as u64 * rows, rows)?;
-        new.moved(part);
-    }
-    new.finish(program)
+    let members: Vec<&[usize]> = groups.iter().map(|group| &group.products[..]).collect();
+    together(program, &members, 0, |new, group, first| groups[group].emit(new, first))
 }
 
 /// Products of all slices of a tensor along an axis with one matrix.

@@ -1,0 +1,76 @@
+//! Multiplies a matrix once with all that it is multiplied with, as states are with the weights of gates: these lie side by
+//! side, which costs little where several steps share them.
+
+use std::collections::HashMap;
+
+use super::{Reader, SHORT_NEIGHBOURS, concatenate, together};
+use crate::program::passes::Target;
+use crate::program::passes::rewrite::Rewriter;
+use crate::program::{Instruction, Op, Operand, Program};
+use crate::{Result, Type};
+
+pub fn run(program: &Program, target: &Target) -> Result<Program> {
+    let reader = Reader::of(program);
+    let groups = groups(&reader, target);
+    let members: Vec<&[usize]> = groups.iter().map(|group| &group.products[..]).collect();
+    together(program, &members, 1, |new, group, first| groups[group].emit(new, first))
+}
+
+/// Products of one matrix with several, which are all there before the first one.
+#[derive(Debug)]
+struct Group {
+    /// In the order of `with`.
+    products: Vec<usize>,
+    with: Vec<Operand>,
+    /// Along which axis `with` lie beside each other.
+    axis: usize,
+}
+
+fn groups(reader: &Reader<'_>, target: &Target) -> Vec<Group> {
+    let mut alike: HashMap<(&Op, Operand), Vec<usize>> = HashMap::new();
+    for (at, instruction) in reader.program.instructions.iter().enumerate() {
+        if reader.contracted(instruction, target).is_some() {
+            alike.entry((&instruction.op, instruction.operands[0])).or_default().push(at);
+        }
+    }
+    let group = |products: Vec<usize>| {
+        let &first = products.first()?;
+        let [_, contracted] = reader.contracted(&reader.program.instructions[first], target)?;
+        let with = |at: &usize| reader.program.instructions[*at].operands[1];
+        let dtype = |operand: Operand| reader.ty(operand).map(|ty| ty.dtype);
+        let is_there = |operand: Operand| match operand {
+            Operand::Input(_) => true,
+            Operand::Result(_) => reader.maker(operand).is_some_and(|(at, _)| at < first),
+        };
+        let of_first = dtype(with(&first));
+        let fits = |at: &usize| is_there(with(at)) && dtype(with(at)) == of_first;
+        let mut products: Vec<usize> = products.into_iter().filter(fits).collect();
+        products.sort_by_key(with);
+        let with = products.iter().map(with).collect();
+        (products.len() > 1).then_some(Group { products, with, axis: 1 - contracted })
+    };
+    let mut groups: Vec<Group> = alike.into_values().filter_map(group).collect();
+    groups.sort_by_key(|group| group.products.iter().min().copied());
+    let mut uses: HashMap<(Vec<Operand>, usize), u64> = HashMap::new();
+    for group in &groups {
+        *uses.entry((group.with.clone(), group.axis)).or_default() += 1;
+    }
+    groups.retain(|group| {
+        let bytes: u64 = group.with.iter().map(|&matrix| reader.size_bytes(matrix)).sum();
+        let uses = uses.get(&(group.with.clone(), group.axis)).copied().unwrap_or(1);
+        let left_out = group.products.len() as u64 - 1;
+        2 * bytes / uses <= left_out * (target.short_bytes / SHORT_NEIGHBOURS)
+    });
+    groups
+}
+
+impl Group {
+    fn emit(&self, new: &mut Rewriter, first: &Instruction) -> Result<Operand> {
+        let with = self.with.iter().map(|&matrix| new.operand(matrix)).collect::<Result<Vec<_>>>()?;
+        let all = concatenate(new, &with, self.axis)?;
+        let matrix = new.operand(first.operands[0])?;
+        let mut ty = Type { dtype: first.outs[0].dtype, shape: first.outs[0].shape.clone() };
+        ty.shape[1] = new.ty(all)?.shape[self.axis];
+        Ok(new.push_one(first.op.clone(), &[matrix, all], &ty))
+    }
+}
