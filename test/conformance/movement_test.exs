@@ -157,6 +157,19 @@ defmodule Nx.Vulkan.Conformance.MovementTest do
     end
   end
 
+  # As many as a step of training looks up in an embedding, and more: they find their targets in several ways. Whole
+  # numbers, which BinaryBackend adds up in f64.
+  test "indexed_add of as many rows as gradients of embeddings have" do
+    for {count, width} <- [{5, 3}, {600, 7}, {2240, 5}, {4500, 2}], type <- [s: 32, f: 32] do
+      ids = Nx.remainder(random({count, 1}, {:s, 64}, 0, 5000), 300)
+
+      [table, rows] =
+        for shape <- [{300, width}, {count, width}], do: Nx.as_type(random(shape, {:s, 32}, -99, 99), type)
+
+      assert_same([table, ids, rows], fn table, ids, rows -> Nx.indexed_add(table, ids, rows, axes: [0]) end)
+    end
+  end
+
   test "batches" do
     for leftover <- [:discard, :repeat] do
       assert_same([random({10, 2}, {:f, 32})], fn t ->

@@ -1,28 +1,24 @@
 //! indexed_add and indexed_put.
 //!
-//! Few updates: every target row belongs to one invocation, which applies the row's updates one after another. Many: the
-//! updates are sorted by their targets, and runs of equal targets are added up, or their last update is stored.
+//! Very few updates: every target row belongs to one invocation, which applies the row's updates one after another. More: the
+//! updates are sorted by their targets, and those of a run of equal targets are added one after another, or the last is stored.
+//! Many are added up in parts.
 
 use nx_vulkan_spirv::access::Element;
 use nx_vulkan_spirv::generated::LOCAL_SIZE;
+use smallvec::SmallVec;
 
 use super::index::{rows, split};
 use super::{Call, movement};
-use crate::kernels::index::{ScatterSpec, SegmentAddSpec, SegmentPutSpec, TargetSpec, extra};
+use crate::kernels::index::{
+    Applied, ScatterSpec, SegmentAddSpec, SegmentPutSpec, SegmentStepsSpec, TargetOrderSpec, TargetSpec, Way, extra,
+    owners,
+};
 use crate::kernels::sort::{Sort, SortKey, sort};
 use crate::kernels::{Arguments, KernelSpec, Place, launch};
 use crate::program::op::Axes;
 use crate::shape::{Dims, Strides, elements};
 use crate::{DType, Error, Result, Tensor, Type, View};
-
-/// Invocations that share the rows of a scatter when rows are too short to fill the device.
-const OWNERS: u64 = 1024;
-
-/// Updates from which on sorting them costs less than reading all their indices in every invocation.
-const SORTED_FROM: u64 = 4096;
-
-/// Elements of a row that fill a device without sharing the updates.
-const WIDE_ROW: u64 = 1 << 16;
 
 /// Updates that fit their tensor.
 struct Indexed<'a> {
@@ -46,6 +42,14 @@ struct Indexed<'a> {
 
 /// indexed_add (`add`) and indexed_put: updates apply in their order, so that the last put wins.
 pub fn indexed(call: &Call<'_>, axes: &Axes, add: bool) -> Result<Tensor> {
+    let indexed = prepared(call, axes, add)?;
+    let applied = Applied::of(add, indexed.count, indexed.inner);
+    indexed.apply(applied, applied.way(call.engine.model(), indexed.count, indexed.inner))?;
+    call.result(indexed.result)
+}
+
+/// What an op's operands are updates of.
+fn prepared<'a>(call: &'a Call<'_>, axes: &Axes, add: bool) -> Result<Indexed<'a>> {
     let (a, updates) = (call.operand(0)?, &movement::ascending(call, call.operand(2)?)?);
     let result = Tensor::uninitialized(call.engine, call.out)?;
     if a.view.shape != call.out.shape {
@@ -79,17 +83,23 @@ pub fn indexed(call: &Call<'_>, axes: &Axes, add: bool) -> Result<Tensor> {
     let reach = call.engine.reach();
     let far = reach.is_far(&[&indices.view, &result.view, &updates.view])? || count > reach.near(4);
     let components = parts.components.to_vec();
-    let indexed =
-        Indexed { call, add, count, inner, indices, updates, result, components, rest_sizes, rest_strides, far };
-    if count < SORTED_FROM || inner >= WIDE_ROW {
-        indexed.owned()?;
-    } else {
-        indexed.sorted()?;
-    }
-    call.result(indexed.result)
+    Ok(Indexed { call, add, count, inner, indices, updates, result, components, rest_sizes, rest_strides, far })
 }
 
 impl Indexed<'_> {
+    fn apply(&self, applied: Applied, way: Way) -> Result<()> {
+        let [targets, order] = &match way {
+            Way::Owned => return self.owned(),
+            Way::Compared => self.compared()?,
+            Way::Sorted => self.sorted()?,
+        };
+        match applied {
+            Applied::Last => self.put_last(targets, order),
+            Applied::Steps => self.add_steps(targets, order),
+            Applied::Sums => self.add_runs(targets, order),
+        }
+    }
+
     fn element(&self, tensor: &Tensor) -> Element {
         let moved = !self.add && self.updates.view.dtype == self.call.out.dtype;
         if moved { Element::raw(tensor.view.dtype) } else { Element::Typed(tensor.view.dtype) }
@@ -121,7 +131,7 @@ impl Indexed<'_> {
         });
         let kernel = engine.kernel(&spec.reaching(self.far), self.call.compile)?;
         self.start()?;
-        let owners = (OWNERS / self.inner.max(1)).clamp(1, self.count.max(1));
+        let owners = owners(self.count, self.inner);
         let out_strides = self.out_strides();
         let places = [
             place(&self.indices, &[]),
@@ -134,20 +144,21 @@ impl Indexed<'_> {
         launch(engine, &kernel, &arguments, 3, (self.inner * owners).div_ceil(u64::from(LOCAL_SIZE)))
     }
 
-    fn sorted(&self) -> Result<()> {
-        let engine = self.call.engine;
-        let words = |count: u64| Tensor::uninitialized(engine, &Type::new(DType::U32, &[count]));
-        let spec = TargetSpec { index: self.indices.view.dtype, components: self.components.len() as u8 };
-        let kernel = engine.kernel(&KernelSpec::Targets(spec).reaching(self.far), self.call.compile)?;
-        let targets = words(self.count)?;
-        let indices = place(&self.indices, &self.indices.view.strides);
-        let places = [indices, indices, place(&targets, &[])];
-        let extra = extra([0, 0], &self.components);
-        let arguments = Arguments { count: self.count as u32, sizes: &[self.count], places: &places, extra: &extra };
-        launch(engine, &kernel, &arguments, 2, self.count.div_ceil(u64::from(kernel.elements_per_group)))?;
-        let (by_target, order) = (words(self.count)?, words(self.count)?);
+    /// Targets in their order, and the updates that have them.
+    fn compared(&self) -> Result<[Tensor; 2]> {
+        let (index, components) = (self.indices.view.dtype, self.components.len() as u8);
+        let results = [self.words()?, self.words()?];
+        self.launch_targets(KernelSpec::TargetOrder(TargetOrderSpec { index, components }), &results)?;
+        Ok(results)
+    }
+
+    fn sorted(&self) -> Result<[Tensor; 2]> {
+        let (index, components) = (self.indices.view.dtype, self.components.len() as u8);
+        let [targets, by_target, order] = [self.words()?, self.words()?, self.words()?];
+        self.launch_targets(KernelSpec::Targets(TargetSpec { index, components }), std::slice::from_ref(&targets))?;
         // Targets out of bounds have all bits set and come last, so no other target may have all bits of the bytes set.
-        let bits = u64::BITS - self.result.view.elements().leading_zeros();
+        let rows = self.result.view.elements() / self.unit();
+        let bits = u64::BITS - rows.leading_zeros();
         let key_bytes = u64::from(bits.div_ceil(8)).max(1);
         let what = Sort {
             key: SortKey { dtype: DType::U32, descending: false },
@@ -160,17 +171,56 @@ impl Indexed<'_> {
             values: Some(&by_target),
             ranks: Some(&order),
         };
-        sort(engine, &what, self.call.compile)?;
-        if self.add { self.add_runs(by_target, &order) } else { self.put_last(&by_target, &order) }
+        sort(self.call.engine, &what, self.call.compile)?;
+        Ok([by_target, order])
+    }
+
+    /// Elements between neighbouring targets: sorted targets are counted by them, so that they have fewer bytes.
+    fn unit(&self) -> u64 {
+        let strides = self.components.iter().map(|&(_, stride)| stride.unsigned_abs());
+        strides.fold(0, gcd).max(1)
+    }
+
+    /// A word for each update.
+    fn words(&self) -> Result<Tensor> {
+        Tensor::uninitialized(self.call.engine, &Type::new(DType::U32, &[self.count]))
+    }
+
+    fn launch_targets(&self, spec: KernelSpec, results: &[Tensor]) -> Result<()> {
+        let engine = self.call.engine;
+        let kernel = engine.kernel(&spec.reaching(self.far), self.call.compile)?;
+        let indices = place(&self.indices, &self.indices.view.strides);
+        let results = results.iter().map(|result| place(result, &[]));
+        let places: SmallVec<[Place<'_>; 4]> = [indices, indices].into_iter().chain(results).collect();
+        let unit = self.unit() as i64;
+        let components: SmallVec<[(u64, i64); 4]> =
+            self.components.iter().map(|&(size, stride)| (size, stride / unit)).collect();
+        let extra = extra([0, 0], &components);
+        let arguments = Arguments { count: self.count as u32, sizes: &[self.count], places: &places, extra: &extra };
+        launch(engine, &kernel, &arguments, 2, self.count.div_ceil(u64::from(kernel.elements_per_group)))
     }
 
     fn put_last(&self, targets: &Tensor, order: &Tensor) -> Result<()> {
-        let engine = self.call.engine;
         let spec = KernelSpec::SegmentPut(SegmentPutSpec {
             element: self.element(&self.result),
             update: self.element(&self.updates),
             rest_rank: self.rest_sizes.len() as u8,
         });
+        self.each_update(spec, targets, order)
+    }
+
+    fn add_steps(&self, targets: &Tensor, order: &Tensor) -> Result<()> {
+        let spec = KernelSpec::SegmentSteps(SegmentStepsSpec {
+            out: self.call.out.dtype,
+            update: self.updates.view.dtype,
+            rest_rank: self.rest_sizes.len() as u8,
+        });
+        self.each_update(spec, targets, order)
+    }
+
+    /// An invocation for each element of the sorted updates.
+    fn each_update(&self, spec: KernelSpec, targets: &Tensor, order: &Tensor) -> Result<()> {
+        let engine = self.call.engine;
         let kernel = engine.kernel(&spec.reaching(self.far), self.call.compile)?;
         self.start()?;
         let out_strides = self.out_strides();
@@ -180,12 +230,12 @@ impl Indexed<'_> {
             place(&self.updates, &self.updates.view.strides),
             place(&self.result, &out_strides),
         ];
-        let extra = [self.count as u32];
+        let extra = [self.count as u32, self.unit() as u32];
         let arguments = Arguments { count: self.inner as u32, sizes: &self.sizes(), places: &places, extra: &extra };
         launch(engine, &kernel, &arguments, 3, (self.count * self.inner).div_ceil(u64::from(LOCAL_SIZE)))
     }
 
-    fn add_runs(&self, targets: Tensor, order: &Tensor) -> Result<()> {
+    fn add_runs(&self, targets: &Tensor, order: &Tensor) -> Result<()> {
         let engine = self.call.engine;
         let spec = |sums: bool, last: bool| SegmentAddSpec {
             out: self.call.out.dtype,
@@ -202,7 +252,7 @@ impl Indexed<'_> {
         let levels = [kernel(spec(false, false))?, kernel(spec(true, false))?, kernel(spec(true, true))?];
         self.start()?;
         let (out_strides, sizes) = (self.out_strides(), self.sizes());
-        let mut targets = targets;
+        let mut targets = targets.clone();
         let mut updates = (self.updates.buffer.clone(), self.updates.address());
         let mut count = self.count;
         for level in 0.. {
@@ -223,7 +273,7 @@ impl Indexed<'_> {
                 (_, 1) => &levels[2],
                 _ => &levels[1],
             };
-            let extra = [count as u32, chunks as u32];
+            let extra = [count as u32, chunks as u32, self.unit() as u32];
             let arguments = Arguments { count: self.inner as u32, sizes: &sizes, places: &places, extra: &extra };
             launch(engine, kernel, &arguments, 3, (chunks * self.inner).div_ceil(u64::from(LOCAL_SIZE)))?;
             if level > 0 && chunks == 1 {
@@ -236,6 +286,69 @@ impl Indexed<'_> {
     }
 }
 
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 fn place<'a>(tensor: &'a Tensor, strides: &'a [i64]) -> Place<'a> {
     Place { buffer: &tensor.buffer, address: tensor.address(), strides, element_bytes: 0 }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use nx_vulkan_ir::Value;
+
+    use super::*;
+    use crate::eager::Compile;
+    use crate::program::Op;
+    use crate::reference::Array;
+    use crate::{Engine, Type};
+
+    fn values(dtype: DType, shape: &[u64], of: impl Fn(u64) -> u64) -> Array {
+        let ty = Type::new(dtype, shape);
+        let value = |i: u64| match dtype.is_integer() {
+            true => Value::Int(i128::from(of(i))),
+            false => Value::Float(of(i) as f64 / 7.0 - 9.0),
+        };
+        let values: Vec<Value> = (0..ty.elements()).map(|i| value(i).cast(dtype)).collect();
+        Array::new(&ty, values)
+    }
+
+    #[test]
+    fn all_ways_have_the_same_bits() {
+        let engine = Engine::open(None).unwrap();
+        for (k, dtype) in DType::ALL.into_iter().enumerate() {
+            for (count, rows, inner) in [(1u64, 5u64, 3u64), (70, 4, 1), (700, 90, 5), (2300, 1 << 9, 2), (4400, 7, 2)]
+            {
+                // Several for each target, of which some are outside.
+                let targets = [|i: u64| i * i, |i| i * 13, |_| 2][k % 3];
+                let array = |a: Array| Tensor::from_nx_bytes(&engine, &a.ty, &a.to_nx_bytes()).unwrap();
+                let operands = [
+                    array(values(dtype, &[rows, inner], |i| i % 101)),
+                    array(values(DType::U32, &[count, 1], |i| targets(i) % (rows + 1))),
+                    array(values(dtype, &[count, inner], |i| (i * 37) % 113)),
+                ];
+                let out = Type::new(dtype, &[rows, inner]);
+                for add in [false, true] {
+                    let axes = Axes::from_slice(&[0]);
+                    let op = if add { Op::IndexedAdd { axes } } else { Op::IndexedPut { axes } };
+                    let axes = Axes::from_slice(&[0]);
+                    let compile = Compile::Allowed;
+                    let call = Call { engine: &engine, op: &op, operands: &operands, out: &out, compile };
+                    let applied = Applied::of(add, count, inner);
+                    let ways = [Way::Owned, Way::Compared, Way::Sorted];
+                    let ways = if applied == Applied::Sums { &ways[1..] } else { &ways };
+                    let results = ways.iter().map(|&way| {
+                        let indexed = prepared(&call, &axes, add).unwrap();
+                        indexed.apply(applied, way).unwrap();
+                        indexed.result.to_nx_bytes(&engine, None).unwrap()
+                    });
+                    let results: Vec<_> = results.collect();
+                    let are_same = results.iter().all(|result| *result == results[0]);
+                    assert!(are_same, "{} of {count} to {rows} x {inner} {dtype}: {ways:?}", op.name());
+                }
+            }
+        }
+    }
 }

@@ -15,7 +15,10 @@ use super::attention::AttentionKernel;
 use super::dot::{DotSpec, SplitSpec};
 use super::fft::FftKernel;
 use super::fold::FoldSpec;
-use super::index::{GatherSpec, ScatterSpec, SegmentAddSpec, SegmentPutSpec, ShiftSpec, TakeSpec, TargetSpec};
+use super::index::{
+    GatherSpec, ScatterSpec, SegmentAddSpec, SegmentPutSpec, SegmentStepsSpec, ShiftSpec, TakeSpec, TargetOrderSpec,
+    TargetSpec,
+};
 use super::linalg::LinalgSpec;
 use super::map::Spec;
 use super::reduce::ReduceKernel;
@@ -110,8 +113,10 @@ families! {
     Shift(ShiftSpec),
     Scatter(ScatterSpec),
     Targets(TargetSpec),
+    TargetOrder(TargetOrderSpec),
     SegmentPut(SegmentPutSpec),
     SegmentAdd(SegmentAddSpec),
+    SegmentSteps(SegmentStepsSpec),
     Dot(DotSpec),
     Attention(AttentionKernel),
     Split(SplitSpec),

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::devices::{h200, lavapipe};
 use super::{Class, DeviceModel};
 use crate::kernels::dot::{Choice, Outline, Tiling, launch_of, plain};
+use crate::kernels::index::Applied;
 use crate::kernels::linalg::{LinalgSpec, qr};
 use crate::kernels::{fft, map, reduce, rows, scan};
 use crate::shape::Space;
@@ -125,6 +126,12 @@ fn others(model: &DeviceModel, out: &mut String) {
         let ways = [1u64, 1024, 5000, 1 << 20, 1 << 26]
             .map(|elements| [256u64, 1024, 2048].map(|step| scan::chunks(model, rows, elements, step)));
         writeln!(out, "scan {rows}: {ways:?}").unwrap();
+    }
+    for count in [1u64, 8, 9, 64, 1024, 1025, 4095, 4096, 16_384, 30_000, 1 << 20] {
+        let ways = [1u64, 63, 650, 4096, 1 << 16].map(|inner| {
+            [false, true].map(|add| Applied::of(add, count, inner)).map(|what| (what, what.way(model, count, inner)))
+        });
+        writeln!(out, "updates {count}: {ways:?}").unwrap();
     }
     for matrices in [1u64, 2, 255, 256, 257, 1000] {
         let ways = [1u64, 32, 127, 128, 129, 2000, 16_384, 16_385, 100_000]

@@ -9,7 +9,7 @@ use nx_vulkan_ir::program::workgroup::DISPATCH_WORK;
 
 use super::{
     Chains, Class, Columns, DeviceModel, Efficiency, Fill, Maps, Panels, Products, Programs, Reductions, Rows, Short,
-    Units,
+    Units, Updates,
 };
 use crate::kernels::dot::LANES;
 use crate::kernels::reduce::ReduceSpec;
@@ -172,6 +172,8 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
             most_matrices: power_below(2 * processors),
             most_groups: power_below(2 * processors),
         },
+        // An H100 takes 0.6 us for each update that an owner reads.
+        updates: Updates { most_owned: 8, widest_run: u64::MAX, most_compared: 64 * power_below(processors) },
         chains: Chains {
             side_by_side: Some(power_below(processors)),
             // On an H200 a workgroup does a seventh of it, a logistic regression of 500 x 21, in 12 us, and the dispatches of a step take 70 to 95 us.
@@ -242,6 +244,8 @@ fn cpu(caps: &Caps) -> DeviceModel {
         },
         // lavapipe takes twice the time of a core for the same panel (2000 rows of f32: 15 ms by one workgroup, 32 by many on one core and 19 on two).
         panels: Panels { tall: u64::MAX, most_matrices: 0, most_groups: 256 },
+        // lavapipe takes 13 cycles for a comparison, and reads all that one of its lanes waits for.
+        updates: Updates { most_owned: 1 << 10, widest_run: 63, most_compared: 0 },
         // The host that records shares the cores.
         chains: Chains { side_by_side: None, most_work: 2_400_000, begins_early: false },
         short: Short { groups: 1056, bytes: 16 << 20, flops: 1 << 28 },

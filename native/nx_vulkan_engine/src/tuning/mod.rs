@@ -48,6 +48,8 @@ pub struct DeviceModel {
     pub maps: Maps,
     /// How panels of QR are shared out.
     pub panels: Panels,
+    /// How updates of elements by indices come to them.
+    pub updates: Updates,
     /// How chains of a log-density are spread.
     pub chains: Chains,
     /// What commands side by side are short with.
@@ -205,6 +207,17 @@ pub struct Panels {
     pub most_matrices: u64,
     /// Workgroups that share a panel at most. Each adds up what all of them found.
     pub most_groups: u64,
+}
+
+/// How updates of elements by indices come to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Updates {
+    /// Updates up to which each row has an owner that reads all of them, sooner than they are sorted.
+    pub most_owned: u64,
+    /// Elements of a row up to which what has one target is added by who comes to the first of it; beyond, rows have owners.
+    pub widest_run: u64,
+    /// Updates up to which comparing each with all others sorts them sooner than passes over their bytes.
+    pub most_compared: u64,
 }
 
 /// How chains of a log-density are spread.

@@ -16,7 +16,8 @@ use nx_vulkan_engine::kernels::dot::{
 };
 use nx_vulkan_engine::kernels::fold::FoldSpec;
 use nx_vulkan_engine::kernels::index::{
-    GatherSpec, ScatterSpec, SegmentAddSpec, SegmentPutSpec, ShiftSpec, TakeSpec, TargetSpec,
+    GatherSpec, ScatterSpec, SegmentAddSpec, SegmentPutSpec, SegmentStepsSpec, ShiftSpec, TakeSpec, TargetOrderSpec,
+    TargetSpec,
 };
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::kernels::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
@@ -623,10 +624,14 @@ fn others() {
     }
     let targets = TargetSpec { index: DType::S32, components: 2 };
     kernels.add("targets", |l, m| targets.generate(l, m));
+    let order = TargetOrderSpec { index: DType::S32, components: 1 };
+    kernels.add("target_order", |l, m| order.generate(l, m));
     let put = SegmentPutSpec { element: word, update: word, rest_rank: 1 };
     kernels.add("segment_put", |l, m| put.generate(l, m));
     let sums = SegmentAddSpec { out: DType::F32, update: DType::F32, sums: false, last: true, rest_rank: 1 };
     kernels.add("segment_add", |l, m| sums.generate(l, m));
+    let steps = SegmentStepsSpec { out: DType::F32, update: DType::F32, rest_rank: 1 };
+    kernels.add("segment_steps", |l, m| steps.generate(l, m));
     for (name, stage) in [("whole", ScanStage::Whole), ("totals", ScanStage::Totals), ("apply", ScanStage::Apply)] {
         let spec = ScanSpec { reduction: Reduction::Sum, dtype: DType::F32, stage };
         kernels.add(&format!("scan_{name}"), |l, m| spec.generate(l, m));

@@ -198,7 +198,7 @@ fn copy_element(
     access::store(code, address, element, to, value)
 }
 
-/// Targets of updates: the positions of the rows that their index vectors address. Operands: indices twice, targets.
+/// Targets of updates: the rows that their index vectors address, counted by what strides say. Operands: indices twice, targets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TargetSpec {
     pub index: DType,
@@ -211,6 +211,38 @@ impl TargetSpec {
             let target = target(code, params, self.index, self.components, update)?;
             let address = params.address(2);
             access::store(code, address, Element::Raw(4), update, target)
+        })
+    }
+}
+
+/// Targets of updates, sorted, and the places that the updates had before: each place is counted by comparing all targets. Operands:
+/// indices twice, targets, order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TargetOrderSpec {
+    pub index: DType,
+    pub components: u8,
+}
+
+impl TargetOrderSpec {
+    /// Updates whose places one workgroup counts.
+    const GROUP_UPDATES: u32 = 16;
+
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        Generated::push_or_table(|table| {
+            let mut linker = Linker::new(library, "target_order", table, modes)?;
+            let mut params = ParamLayout::new(&[Param::Count]);
+            linker.define("slot_target", |code, args| {
+                target(code, &mut params, self.index, self.components, arg(args, 0)?).map(Some)
+            })?;
+            linker.define("slot_store", |code, args| {
+                let (place, target, update) = (arg(args, 0)?, arg(args, 1)?, arg(args, 2)?);
+                for (operand, word) in [(2, target), (3, update)] {
+                    let address = params.address(operand);
+                    access::store(code, address, Element::Raw(4), place, word)?;
+                }
+                Ok(None)
+            })?;
+            Ok(Generated { words: linker.finish()?, params, table, elements_per_group: Self::GROUP_UPDATES })
         })
     }
 }

@@ -1,5 +1,6 @@
 //! Elements read or written where indices say, and the sums of those that are written to one place.
 
+mod choice;
 mod generate;
 mod segment;
 
@@ -13,8 +14,9 @@ use super::family::{Constants, KernelFamily, name_of_element};
 use crate::Result;
 use crate::program::ops::multiplied;
 
-pub use generate::{GatherSpec, ScatterSpec, ShiftSpec, TakeSpec, TargetSpec, extra};
-pub use segment::{SegmentAddSpec, SegmentPutSpec};
+pub(crate) use choice::{Applied, Way, owners};
+pub use generate::{GatherSpec, ScatterSpec, ShiftSpec, TakeSpec, TargetOrderSpec, TargetSpec, extra};
+pub use segment::{SegmentAddSpec, SegmentPutSpec, SegmentStepsSpec};
 
 impl KernelFamily for GatherSpec {
     fn name(&self) -> String {
@@ -95,6 +97,20 @@ impl KernelFamily for TargetSpec {
     }
 }
 
+impl KernelFamily for TargetOrderSpec {
+    fn name(&self) -> String {
+        format!("targets.order.{}", self.index)
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        TargetOrderSpec::generate(self, library, modes)
+    }
+
+    fn flops(&self, _: &Arguments<'_>, _: u64) -> Option<u64> {
+        Some(0)
+    }
+}
+
 impl KernelFamily for SegmentPutSpec {
     fn name(&self) -> String {
         format!("segment_put.{}", name_of_element(self.element))
@@ -120,6 +136,20 @@ impl KernelFamily for SegmentAddSpec {
 
     fn constants(&self, _: FloatModes) -> Constants {
         SmallVec::from_slice(&[(0, u32::from(self.last))])
+    }
+
+    fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {
+        multiplied(&[arguments.count.into(), arguments.number(0)?])
+    }
+}
+
+impl KernelFamily for SegmentStepsSpec {
+    fn name(&self) -> String {
+        format!("segment_steps.{}", self.out)
+    }
+
+    fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        SegmentStepsSpec::generate(self, library, modes)
     }
 
     fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {

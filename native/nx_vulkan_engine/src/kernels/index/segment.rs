@@ -1,7 +1,7 @@
 //! Kernels that apply updates sorted by their targets: see the templates.
 
-use nx_vulkan_ir::program::Reduction;
 use nx_vulkan_ir::program::reducer::Reducer;
+use nx_vulkan_ir::program::{Binary, Elementwise, Reduction};
 use nx_vulkan_ir::{DType, Result};
 use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
 use nx_vulkan_spirv::generated::{Generated, LOCAL_SIZE, arg};
@@ -43,6 +43,27 @@ pub struct SegmentAddSpec {
     pub rest_rank: u8,
 }
 
+/// The key under which a kernel that adds the updates of each target one after another is compiled once.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct SegmentStepsSpec {
+    pub out: DType,
+    pub update: DType,
+    pub rest_rank: u8,
+}
+
+/// Position of element `inner` of a row of the result. Rows are counted by `unit` elements, the parameter.
+fn in_result(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    unit: Param,
+    coordinates: &[Word],
+    row: Word,
+) -> Result<Word> {
+    let unit = code.param(params.word(unit))?;
+    let first = code.u32_op(SpirvOp::IMul, row, unit);
+    in_row(code, params, OUT, coordinates, first)
+}
+
 fn load_word(code: &mut Code<'_, '_>, params: &mut ParamLayout, operand: u8, at: Word) -> Result<Word> {
     let address = params.address(operand);
     access::load(code, address, Element::Raw(4), at)
@@ -62,7 +83,7 @@ impl SegmentPutSpec {
             let update = load_word(code, &mut params, ORDER, at)?;
             let coordinates = access::coordinates(code, &mut params, inner, 1, self.rest_rank)?;
             let source = in_update(code, &mut params, UPDATES, &coordinates, update)?;
-            let target = in_row(code, &mut params, OUT, &coordinates, target)?;
+            let target = in_result(code, &mut params, Param::Extra(1), &coordinates, target)?;
             let address = params.address(UPDATES);
             let mut value = access::load(code, address, self.update, source)?;
             if let (Element::Typed(from), Element::Typed(to)) = (self.update, self.element) {
@@ -121,7 +142,7 @@ impl SegmentAddSpec {
         linker.define("slot_apply", |code, args| {
             let (inner, target, total) = (arg(args, 0)?, arg(args, 1)?, arg(args, 2)?);
             let coordinates = access::coordinates(code, &mut params, inner, 1, self.rest_rank)?;
-            let target = in_row(code, &mut params, OUT, &coordinates, target)?;
+            let target = in_result(code, &mut params, Param::Extra(2), &coordinates, target)?;
             let address = params.address(OUT);
             let old = access::load(code, address, Element::Typed(self.out), target)?;
             let old = self.sum_of(self.out).lift(code, old, target)?;
@@ -142,6 +163,59 @@ impl SegmentAddSpec {
                 Ok(None)
             })?;
         }
+        Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE })
+    }
+}
+
+impl SegmentStepsSpec {
+    /// Words of a sum and of an update.
+    fn words(&self) -> u32 {
+        self.out.ctype().dtype().size_bytes().max(self.update.ctype().dtype().size_bytes()) as u32 / 4
+    }
+
+    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
+        Generated::push_or_table(|table| self.generate_with(library, modes, table))
+    }
+
+    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
+        let words = self.words();
+        let mut linker = Linker::new(library, &format!("segment_steps_{words}"), table, modes)?;
+        let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
+        linker.define("slot_target", |code, args| load_word(code, &mut params, TARGETS, arg(args, 0)?).map(Some))?;
+        linker.define("slot_update", |code, args| load_word(code, &mut params, ORDER, arg(args, 0)?).map(Some))?;
+        linker.define("slot_load", |code, args| {
+            let (update, inner) = (arg(args, 0)?, arg(args, 1)?);
+            let coordinates = access::coordinates(code, &mut params, inner, 1, self.rest_rank)?;
+            let source = in_update(code, &mut params, UPDATES, &coordinates, update)?;
+            let address = params.address(UPDATES);
+            let value = access::load(code, address, Element::Typed(self.update), source)?;
+            Ok(Some(access::padded_words(code, self.update.ctype(), value, words)))
+        })?;
+        linker.define("slot_begin", |code, args| {
+            let (inner, target) = (arg(args, 0)?, arg(args, 1)?);
+            let coordinates = access::coordinates(code, &mut params, inner, 1, self.rest_rank)?;
+            let target = in_result(code, &mut params, Param::Extra(1), &coordinates, target)?;
+            let address = params.address(OUT);
+            let value = access::load(code, address, Element::Typed(self.out), target)?;
+            Ok(Some(access::padded_words(code, self.out.ctype(), value, words)))
+        })?;
+        linker.define("slot_combine", |code, args| {
+            let [sum, update] = [(0, self.out), (1, self.update)].map(|(k, dtype)| {
+                let id = access::value_of_padded(code, dtype.ctype(), arg(args, k)?, words);
+                Ok(Value { id, dtype })
+            });
+            let sum = scalar::emit(code, Elementwise::Binary(Binary::Add), &[sum?, update?], self.out)?;
+            Ok(Some(access::padded_words(code, self.out.ctype(), sum, words)))
+        })?;
+        linker.define("slot_apply", |code, args| {
+            let (inner, target, sum) = (arg(args, 0)?, arg(args, 1)?, arg(args, 2)?);
+            let coordinates = access::coordinates(code, &mut params, inner, 1, self.rest_rank)?;
+            let target = in_result(code, &mut params, Param::Extra(1), &coordinates, target)?;
+            let value = access::value_of_padded(code, self.out.ctype(), sum, words);
+            let address = params.address(OUT);
+            access::store(code, address, Element::Typed(self.out), target, value)?;
+            Ok(None)
+        })?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: LOCAL_SIZE })
     }
 }

@@ -1,5 +1,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 // Adds up runs of updates with equal targets, which are sorted. One invocation per chunk of CHUNK updates and inner element:
 // runs inside of a chunk go to their row, its first and its last run become updates 2c and 2c + 1 of the next level. The
 // LAST level has one chunk, whose runs all go to their rows.
@@ -9,9 +10,10 @@
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint LAST = 0u;
 #define CHUNK 32u
+#define BATCH 4u
 #define OUTSIDE 0xffffffffu
 
-// Position of the row that a sorted update goes to, or OUTSIDE: then it counts for nothing.
+// The row that a sorted update goes to, or OUTSIDE: then it counts for nothing.
 uint slot_target(const in uint at) { return at; }
 void slot_apply(const in uint inner, const in uint target, const in ACC sum) {}
 // The target of an update of the next level.
@@ -27,25 +29,34 @@ void main() {
     uint run = OUTSIDE;
     uint last_run = chunk * 2u;
     ACC sum = ACC(0u);
-    for (uint at = chunk * CHUNK; at < end; ++at) {
-        uint target = slot_target(at);
-        if (target == OUTSIDE) continue;
-        ACC value = slot_load(at, i);
-        if (target == run) {
-            sum = slot_combine(sum, value);
-            continue;
+    for (uint first = chunk * CHUNK; first < end; first += BATCH) {
+        // On their way at once; those beyond the end count for nothing.
+        uint targets[BATCH];
+        ACC values[BATCH];
+        [[unroll]] for (uint k = 0u; k < BATCH; ++k) {
+            uint at = min(first + k, end - 1u);
+            uint target = slot_target(at);
+            targets[k] = first + k < end ? target : OUTSIDE;
+            values[k] = slot_load(at, i);
         }
-        if (run != OUTSIDE) {
-            if (LAST != 0u || last_run != chunk * 2u) {
-                slot_apply(i, run, sum);
-            } else {
-                slot_store(last_run * inner + i, sum);
-                if (i == 0u) slot_mark(last_run, run);
+        [[unroll]] for (uint k = 0u; k < BATCH; ++k) {
+            if (targets[k] == OUTSIDE) continue;
+            if (targets[k] == run) {
+                sum = slot_combine(sum, values[k]);
+                continue;
             }
-            last_run = chunk * 2u + 1u;
+            if (run != OUTSIDE) {
+                if (LAST != 0u || last_run != chunk * 2u) {
+                    slot_apply(i, run, sum);
+                } else {
+                    slot_store(last_run * inner + i, sum);
+                    if (i == 0u) slot_mark(last_run, run);
+                }
+                last_run = chunk * 2u + 1u;
+            }
+            run = targets[k];
+            sum = values[k];
         }
-        run = target;
-        sum = value;
     }
     if (LAST != 0u) {
         if (run != OUTSIDE) slot_apply(i, run, sum);

@@ -7,7 +7,7 @@
 layout(local_size_x = 256) in;
 #define OUTSIDE 0xffffffffu
 
-// Position of the row that a sorted update goes to, or OUTSIDE.
+// The row that a sorted update goes to, or OUTSIDE.
 uint slot_target(const in uint at) { return at; }
 // Stores inner element `inner` of sorted update `at` in the row at `target`.
 void slot_apply(const in uint inner, const in uint target, const in uint at) {}

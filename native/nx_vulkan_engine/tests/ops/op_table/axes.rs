@@ -293,7 +293,93 @@ fn indexed_updates() {
     finish();
 }
 
-/// So many updates that they are sorted first: many for each target, few, or all for one.
+/// Index vectors for updates of which many have one target, or none.
+fn crowded(index: DType, count: u64, bounds: &[u64], kind: usize, rng: &mut Rng) -> Array {
+    let mut vectors = index_vectors(index, count, bounds, true, rng);
+    let components = bounds.len();
+    for (i, vector) in vectors.values.chunks_mut(components).enumerate() {
+        let target = match kind {
+            // All the same; all that fit, apart from one another; few; one of half of the updates, and any of the others.
+            0 => bounds[0] - 1,
+            1 => (i as u64 * 7) % bounds[0],
+            2 => i as u64 % 3,
+            _ if i % 2 == 0 => 1,
+            _ => continue,
+        };
+        vector.fill(Value::Int(0));
+        vector[0] = Value::Int(target.into()).cast(index);
+    }
+    vectors
+}
+
+/// Fewer updates than those whose sums are rounded once are added one after another, whatever the way to their targets.
+#[test]
+fn indexed_updates_keep_their_order() {
+    let mut rng = rng(51);
+    let mixed = [
+        (DType::Bf16, DType::F32, DType::F32),
+        (DType::S64, DType::U8, DType::S64),
+        (DType::C64, DType::F32, DType::C64),
+        (DType::F32, DType::C64, DType::C64),
+        (DType::F32, DType::F16, DType::F32),
+        (DType::F16, DType::Bf16, DType::F32),
+    ];
+    let same = DType::ALL.into_iter().map(|dtype| (dtype, dtype, dtype));
+    for (i, (dtype, update, out)) in same.chain(mixed).enumerate() {
+        let index = [DType::S64, DType::U16, DType::S32, DType::U32][i % 4];
+        for (axis, shape, updates) in [
+            (&[0usize][..], &[70u64, 3][..], &[33u64, 3][..]),
+            (&[0], &[600], &[500]),
+            (&[1, 0], &[9, 50, 2], &[530, 2]),
+            (&[1], &[2, 600, 3], &[2001, 2, 3]),
+            (&[0], &[700], &[2900]),
+            (&[0], &[40, 301], &[260, 301]),
+        ] {
+            let bounds: Vec<u64> = axis.iter().map(|&axis| shape[axis]).collect();
+            let kind = rng.below(4) as usize;
+            let vectors = crowded(index, updates[0], &bounds, kind, &mut rng);
+            let ty = Type::new(out, shape);
+            let updates = operand(&Type::new(update, updates), Range::Ordinary, 0, &mut rng);
+            let a = operand(&Type::new(dtype, shape), Range::Ordinary, 0, &mut rng);
+            let operands = [a, vectors, updates];
+            verify(&Op::IndexedPut { axes: axes(axis) }, &operands, &ty, Bound::Exact);
+            verify(&Op::IndexedAdd { axes: axes(axis) }, &operands, &ty, Bound::Exact);
+        }
+    }
+    finish();
+}
+
+/// The same of operands that are views.
+#[test]
+fn indexed_updates_of_views() {
+    let mut rng = rng(52);
+    for (dtype, count, width) in
+        [(DType::F32, 40u64, 5u64), (DType::Bf16, 540, 3), (DType::F64, 1900, 2), (DType::U8, 2800, 1)]
+    {
+        let turned = |shape: &[u64], array: &Array| {
+            let turn = Op::Transpose { axes: axes(&[1, 0]) };
+            let ty = Type::new(array.ty.dtype, shape);
+            let view = run(&turn, &[upload(array)], &ty).unwrap();
+            (view, nx_vulkan_engine::reference::evaluate(&turn, std::slice::from_ref(array), &ty).unwrap())
+        };
+        for kind in 0..4 {
+            let vectors = crowded(DType::S32, count, &[90], kind, &mut rng);
+            let rows = Array { ty: Type::new(DType::S32, &[1, count]), ..vectors };
+            let (indices, index_array) = turned(&[count, 1], &rows);
+            let update = operand(&Type::new(dtype, &[width, count]), Range::Ordinary, 0, &mut rng);
+            let (updates, update_array) = turned(&[count, width], &update);
+            let a = operand(&Type::new(dtype, &[width, 90]), Range::Ordinary, 0, &mut rng);
+            let (target, target_array) = turned(&[90, width], &a);
+            let ty = Type::new(dtype, &[90, width]);
+            let (tensors, arrays) = ([target, indices, updates], [target_array, index_array, update_array]);
+            verify_on(&Op::IndexedPut { axes: axes(&[0]) }, &tensors, &arrays, &ty, Bound::Exact);
+            verify_on(&Op::IndexedAdd { axes: axes(&[0]) }, &tensors, &arrays, &ty, Bound::Exact);
+        }
+    }
+    finish();
+}
+
+/// So many updates that sums are rounded once: many for each target, few, or all for one.
 #[test]
 fn many_indexed_updates() {
     let mut rng = rng(49);
