@@ -321,7 +321,7 @@ fn map_whole(
             && aligned(blocks.width)
             && is_indexed_whole(engine.reach(), &space.sizes, space.strides.iter().zip(&elements))
     });
-    if width > 1 && is_single(model, space.elements()) && !spec.is_cheap() {
+    if is_single(model, space.elements()) && !spec.is_cheap() {
         spec.form = Form::Single;
     } else if let Some(blocks) = blocks {
         spec = blocks;

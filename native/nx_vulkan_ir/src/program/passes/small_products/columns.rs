@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{Reader, SHORT_NEIGHBOURS, concatenate, together};
+use super::{MOST_OF_COLUMNS, Reader, SHORT_NEIGHBOURS, concatenate, concatenations, together};
 use crate::program::passes::Target;
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::{Instruction, Op, Operand, Program};
@@ -27,15 +27,19 @@ struct Group {
 }
 
 fn groups(reader: &Reader<'_>, target: &Target) -> Vec<Group> {
+    let contracted = |at: usize| {
+        let most_flops = target.short_flops.saturating_mul(MOST_OF_COLUMNS);
+        reader.contracted_up_to(&reader.program.instructions[at], most_flops)
+    };
     let mut alike: HashMap<(&Op, Operand), Vec<usize>> = HashMap::new();
     for (at, instruction) in reader.program.instructions.iter().enumerate() {
-        if reader.contracted(instruction, target).is_some() {
+        if contracted(at).is_some() {
             alike.entry((&instruction.op, instruction.operands[0])).or_default().push(at);
         }
     }
     let group = |products: Vec<usize>| {
         let &first = products.first()?;
-        let [_, contracted] = reader.contracted(&reader.program.instructions[first], target)?;
+        let [_, contracted] = contracted(first)?;
         let with = |at: &usize| reader.program.instructions[*at].operands[1];
         let dtype = |operand: Operand| reader.ty(operand).map(|ty| ty.dtype);
         let is_there = |operand: Operand| match operand {
@@ -55,9 +59,14 @@ fn groups(reader: &Reader<'_>, target: &Target) -> Vec<Group> {
     for group in &groups {
         *uses.entry((group.with.clone(), group.axis)).or_default() += 1;
     }
+    let known = concatenations(reader.program);
     groups.retain(|group| {
+        let laid = (group.with.clone(), group.axis);
+        if known.contains(&laid) {
+            return true;
+        }
         let bytes: u64 = group.with.iter().map(|&matrix| reader.size_bytes(matrix)).sum();
-        let uses = uses.get(&(group.with.clone(), group.axis)).copied().unwrap_or(1);
+        let uses = uses.get(&laid).copied().unwrap_or(1);
         let left_out = group.products.len() as u64 - 1;
         2 * bytes / uses <= left_out * (target.short_bytes / SHORT_NEIGHBOURS)
     });

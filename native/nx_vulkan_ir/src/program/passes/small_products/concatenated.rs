@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Reader, SHORT_NEIGHBOURS, concatenate};
+use super::{Reader, SHORT_NEIGHBOURS, concatenate, concatenations};
 use crate::Result;
 use crate::program::passes::Target;
 use crate::program::passes::rewrite::Rewriter;
@@ -14,11 +14,7 @@ use crate::program::{Instruction, Op, Operand, Program};
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let reader = Reader::of(program);
     let reads = program.reads();
-    let concatenation = |instruction: &'_ Instruction| match instruction.op {
-        Op::Concatenate { axis } => Some((instruction.operands.to_vec(), axis)),
-        _ => None,
-    };
-    let known: HashSet<(Vec<Operand>, usize)> = program.instructions.iter().filter_map(concatenation).collect();
+    let known = concatenations(program);
     let mut new = Rewriter::new(program);
     for old in &program.instructions {
         match Together::of(&reader, old, target, &known, |operand| reads.get(&operand) == Some(&1)) {

@@ -6,7 +6,7 @@ mod concatenated;
 mod slices;
 mod sums;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 
@@ -14,6 +14,10 @@ use super::rewrite::Rewriter;
 use super::{Target, checked, cse, dce};
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Result, Type};
+
+/// What a launch of products with several matrices does at most, in times of what a small one does: larger ones fill a
+/// device.
+const MOST_OF_COLUMNS: u64 = 8;
 
 /// Launches that wait for each other in the time of a short iteration of a loop.
 const SHORT_LAUNCHES: u64 = 8;
@@ -61,13 +65,17 @@ impl<'a> Reader<'a> {
 
     /// The contracted axis of each operand of a small product of two matrices of floats.
     fn contracted(&self, instruction: &Instruction, target: &Target) -> Option<[usize; 2]> {
+        self.contracted_up_to(instruction, target.short_flops)
+    }
+
+    /// The same of a product of so many operations at most.
+    fn contracted_up_to(&self, instruction: &Instruction, most_flops: u64) -> Option<[usize; 2]> {
         let Op::Dot { contract_a, batch_a, contract_b, .. } = &instruction.op else { return None };
         let (&[a, b], [out]) = (&instruction.operands[..], instruction.outs.as_slice()) else { return None };
         let (&[of_a], &[of_b], []) = (&contract_a[..], &contract_b[..], &batch_a[..]) else { return None };
         let (a, b) = (self.ty(a)?, self.ty(b)?);
         let are_matrices = a.shape.len() == 2 && b.shape.len() == 2;
-        let is_small =
-            instruction.op.flops(&[a, b], &instruction.outs).is_some_and(|flops| flops <= target.short_flops);
+        let is_small = instruction.op.flops(&[a, b], &instruction.outs).is_some_and(|flops| flops <= most_flops);
         (out.dtype.is_float() && are_matrices && is_small).then_some([of_a, of_b])
     }
 
@@ -105,6 +113,15 @@ fn turned(new: &mut Rewriter, source: Operand, axis: usize, along: usize) -> Res
     let count = joined.shape.remove(along);
     joined.shape[along] *= count;
     Ok(new.push_one(Op::Reshape, &[turned], &joined))
+}
+
+/// What a program puts beside each other, and along which axis.
+fn concatenations(program: &Program) -> HashSet<(Vec<Operand>, usize)> {
+    let concatenation = |instruction: &Instruction| match instruction.op {
+        Op::Concatenate { axis } => Some((instruction.operands.to_vec(), axis)),
+        _ => None,
+    };
+    program.instructions.iter().filter_map(concatenation).collect()
 }
 
 fn concatenate(new: &mut Rewriter, parts: &[Operand], axis: usize) -> Result<Operand> {

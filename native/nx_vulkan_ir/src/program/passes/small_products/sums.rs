@@ -16,7 +16,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     if sums.is_empty() {
         return Ok(program.clone());
     }
-    let places = Places { reader: &reader, rows: rows(&sums) };
+    let places = Places::of(&reader, &sums);
     let mut new = Rewriter::new(program);
     let mut results = 0;
     for (at, old) in program.instructions.iter().enumerate() {
@@ -161,15 +161,46 @@ fn rows(sums: &BTreeMap<usize, Sum>) -> HashMap<Operand, (&Beside, usize)> {
 struct Places<'a> {
     reader: &'a Reader<'a>,
     rows: HashMap<Operand, (&'a Beside, usize)>,
+    /// What is multiplied with all columns of rows, the first of those, and how many they are: one product gives them all.
+    whole: HashSet<(&'a Beside, &'a Beside, usize)>,
 }
 
-impl Places<'_> {
+impl<'a> Places<'a> {
+    fn of(reader: &'a Reader<'a>, sums: &'a BTreeMap<usize, Sum>) -> Places<'a> {
+        let mut places = Places { reader, rows: rows(sums), whole: HashSet::new() };
+        let mut columns: HashMap<(&Beside, &Beside, usize), HashSet<usize>> = HashMap::new();
+        for Joined { factors: [a, b], .. } in sums.values().flat_map(|sum| &sum.joined) {
+            let column = b.matrices.first().and_then(|matrix| places.rows.get(matrix)).filter(|_| b.axis == 0);
+            if let Some(&(row, column)) = column {
+                columns.entry((a, row, b.matrices.len())).or_default().insert(column);
+            }
+        }
+        let all = columns.into_iter().filter(|((_, row, _), columns)| columns.len() == row.matrices.len());
+        places.whole = all.map(|(key, _)| key).collect();
+        places
+    }
+
     /// The sum in the place of its last addition, before which the program has so many results.
     fn emit(&self, new: &mut Rewriter, sum: &Sum, last: &Instruction, results: u32) -> Result<Operand> {
         let mut terms: Vec<Operand> = Vec::with_capacity(sum.joined.len() + sum.others.len());
         for Joined { op, factors: [a, b] } in &sum.joined {
-            let factors = [self.beside(new, a, results)?, self.beside(new, b, results)?];
-            terms.push(new.push_one(op.clone(), &factors, &last.outs[0]));
+            let of_columns =
+                self.rows_of(b, results).filter(|(rows, _)| self.whole.contains(&(a, rows[0], rows.len())));
+            let a = self.beside(new, a, results)?;
+            let term = match of_columns {
+                Some((rows, column)) => {
+                    let (whole, start) = self.columns(new, &rows, column)?;
+                    let mut ty = last.outs[0].clone();
+                    let columns = std::mem::replace(&mut ty.shape[1], new.ty(whole)?.shape[1]);
+                    let product = new.push_one(op.clone(), &[a, whole], &ty);
+                    part_of(new, product, 1, start, columns)?
+                }
+                None => {
+                    let b = self.beside(new, b, results)?;
+                    new.push_one(op.clone(), &[a, b], &last.outs[0])
+                }
+            };
+            terms.push(term);
         }
         for &other in &sum.others {
             terms.push(new.operand(other)?);
@@ -183,37 +214,41 @@ impl Places<'_> {
             let source = new.operand(source)?;
             return turned(new, source, axis, factor.axis);
         }
-        if let Some(part) = self.part_of_rows(new, factor, results)? {
-            return Ok(part);
+        if let Some((rows, column)) = self.rows_of(factor, results) {
+            let (whole, start) = self.columns(new, &rows, column)?;
+            let columns = self.reader.ty(factor.matrices[0]).map_or(0, |ty| ty.shape[1]);
+            return part_of(new, whole, 1, start, columns);
         }
         let matrices = factor.matrices.iter().map(|&matrix| new.operand(matrix)).collect::<Result<Vec<_>>>()?;
         concatenate(new, &matrices, factor.axis)
     }
 
-    /// One column of rows that other products take, where all of them are there: so all columns lie in memory once.
-    fn part_of_rows(&self, new: &mut Rewriter, factor: &Beside, results: u32) -> Result<Option<Operand>> {
-        let Some(found) = factor.matrices.iter().map(|matrix| self.rows.get(matrix)).collect::<Option<Vec<_>>>() else {
-            return Ok(None);
-        };
-        let Some(&&(first, column)) = found.first() else { return Ok(None) };
-        let is_there = |operand: &Operand| {
-            matches!(operand, Operand::Input(_)) || matches!(operand, Operand::Result(r) if *r < results)
+    /// Rows that other products take of which matrices are one column, and which, where the program has all of them among
+    /// so many results: so all columns lie in memory once.
+    fn rows_of(&self, factor: &Beside, results: u32) -> Option<(Vec<&Beside>, usize)> {
+        let found = factor.matrices.iter().map(|matrix| self.rows.get(matrix)).collect::<Option<Vec<_>>>()?;
+        let &&(first, column) = found.first()?;
+        let is_there = |operand: &Operand| match operand {
+            Operand::Input(_) => true,
+            Operand::Result(r) => *r < results,
         };
         let types = |row: &Beside| row.matrices.iter().map(|&matrix| self.reader.ty(matrix)).collect::<Vec<_>>();
-        let are_alike = found
-            .iter()
-            .all(|(row, at)| *at == column && types(row) == types(first) && row.matrices.iter().all(is_there));
-        if factor.axis != 0 || !are_alike {
-            return Ok(None);
-        }
-        let mut rows = Vec::with_capacity(found.len());
-        for (row, _) in &found {
+        let is_alike = |(row, at): &&(&Beside, usize)| {
+            *at == column && types(row) == types(first) && row.matrices.iter().all(is_there)
+        };
+        let are_rows = factor.axis == 0 && found.iter().all(is_alike);
+        are_rows.then(|| (found.iter().map(|(row, _)| *row).collect(), column))
+    }
+
+    /// Rows one below the other, and where a column begins.
+    fn columns(&self, new: &mut Rewriter, rows: &[&Beside], column: usize) -> Result<(Operand, u64)> {
+        let mut whole = Vec::with_capacity(rows.len());
+        for row in rows {
             let matrices = row.matrices.iter().map(|&matrix| new.operand(matrix)).collect::<Result<Vec<_>>>()?;
-            rows.push(concatenate(new, &matrices, 1)?);
+            whole.push(concatenate(new, &matrices, 1)?);
         }
-        let whole = concatenate(new, &rows, 0)?;
-        let before: u64 = types(first).into_iter().take(column).flatten().map(|ty| ty.shape[1]).sum();
-        let columns = self.reader.ty(factor.matrices[0]).map_or(0, |ty| ty.shape[1]);
-        part_of(new, whole, 1, before, columns).map(Some)
+        let before = rows.iter().take(1).flat_map(|row| &row.matrices).take(column);
+        let start = before.filter_map(|&matrix| self.reader.ty(matrix)).map(|ty| ty.shape[1]).sum();
+        Ok((concatenate(new, &whole, 0)?, start))
     }
 }
