@@ -146,7 +146,6 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
             columns: Some(Columns {
                 many_outputs: power_below(32 * processors),
                 many_bytes: 32 << 20,
-                few_bytes: 8 << 20,
                 line_bytes: 128,
                 elements: 16,
                 most_elements: 64,

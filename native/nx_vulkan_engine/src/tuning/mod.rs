@@ -161,9 +161,7 @@ pub struct Columns {
     pub many_outputs: u64,
     /// Bytes from which a second dispatch takes less time than memory loses where workgroups read narrow strips.
     pub many_bytes: u64,
-    /// Bytes up to which it does not matter how many neighbours teams beside each other read at once.
-    pub few_bytes: u64,
-    /// Bytes of neighbours that teams read at once beyond: a line of a cache.
+    /// Bytes of neighbours that teams read at once where there are as many: a line of a cache. Of less they read a share.
     pub line_bytes: u64,
     /// Elements that one invocation reduces where others share the column: more at once hide the memory's latency.
     pub elements: u64,

@@ -81,7 +81,9 @@ fn column_team(model: &DeviceModel, outputs: u64, elements: u64, bytes: u64) -> 
     if outputs >= columns.many_outputs || outputs >= local_size && all_bytes > columns.many_bytes {
         return 1;
     }
-    let most = if all_bytes <= columns.few_bytes { local_size } else { local_size * bytes / columns.line_bytes };
+    // Where there is less to read, it may be read several times. Behind the last output lies the next element of the first.
+    let share_bytes = columns.line_bytes * all_bytes.min(columns.many_bytes) / columns.many_bytes;
+    let most = local_size * bytes / share_bytes.clamp(bytes, outputs * bytes).next_power_of_two();
     (elements / columns.elements).next_power_of_two().clamp(1, most)
 }
 
