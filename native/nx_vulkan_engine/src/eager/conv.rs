@@ -12,7 +12,7 @@ use super::dot::{self, Then};
 use super::{Call, constant, movement};
 use crate::kernels::dot::{Matrix, MergedAxes, Planes, Product, product};
 use crate::kernels::map::Operand;
-use crate::kernels::transpose::padded_transpose;
+use crate::kernels::transpose::padded_copy;
 use crate::program::conv::{Conv, Sizes};
 use crate::program::epilogue::{MATRIX_MAX_BYTES, MATRIX_MIN_WORK, matrix_min_depth};
 use crate::program::op::{Axes, Scalar};
@@ -379,7 +379,7 @@ impl Convolution<'_> {
         let from = (&a.view.shape[..], &Operand::new(&a.buffer, &a.view, element));
         let into = (&to.view.shape[..], &Operand::new(&to.buffer, &to.view, element));
         let begins: SmallVec<[i64; 8]> = config.iter().map(|c| c.0).collect();
-        padded_transpose(self.call.engine, from, into, &begins, self.call.compile)
+        padded_copy(self.call.engine, from, into, &begins, self.call.compile)
     }
 
     /// The windows of the input: a matrix of positions and contracted elements per group.

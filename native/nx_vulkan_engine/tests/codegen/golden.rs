@@ -24,7 +24,7 @@ use nx_vulkan_engine::kernels::reduce::{Direction, Producer, ReduceEpilogue, Red
 use nx_vulkan_engine::kernels::rows::{Along, RowPort, RowsSpec};
 use nx_vulkan_engine::kernels::scan::{ScanSpec, ScanStage};
 use nx_vulkan_engine::kernels::sort::{Payload, SortSpec};
-use nx_vulkan_engine::kernels::transpose::TransposeSpec;
+use nx_vulkan_engine::kernels::transpose::{self, TransposeSpec};
 use nx_vulkan_engine::kernels::window_scatter::{WindowScatterSpec, WindowStage};
 use nx_vulkan_ir::program::function::{Function, ScalarStep, Scalars};
 use nx_vulkan_ir::program::fused::{Computed, Made};
@@ -598,10 +598,15 @@ fn programs_in_one_workgroup() {
 fn others() {
     let mut kernels = Kernels::of("other");
     let word = Element::Raw(4);
-    let transpose = TransposeSpec { element: word, batch_rank: 1, row_rank: 1, padded: 0 };
-    kernels.add("transpose", |l, m| transpose.generate(l, m));
-    let padded = TransposeSpec { padded: 0b10, ..transpose };
+    let tiles = TransposeSpec { element: word, batch_rank: 1, row_rank: 1, padded: 0, form: transpose::Form::Tiles };
+    kernels.add("transpose", |l, m| tiles.generate(l, m));
+    let padded = TransposeSpec { padded: 0b10, ..tiles };
     kernels.add("transpose_padded", |l, m| padded.generate(l, m));
+    let blocks = TransposeSpec { element: Element::Raw(2), form: transpose::Form::Blocks { beside: 2 }, ..padded };
+    kernels.add("transpose_blocks", |l, m| blocks.generate(l, m));
+    let lines = TransposeSpec { element: Element::Raw(16), batch_rank: 3, row_rank: 0, ..padded };
+    let lines = TransposeSpec { form: transpose::Form::Lines, ..lines };
+    kernels.add("transpose_lines", |l, m| lines.generate(l, m));
     let gather = GatherSpec { element: word, index: DType::S32, components: 2, rest_rank: 1 };
     kernels.add("gather", |l, m| gather.generate(l, m));
     let take = TakeSpec { element: word, index: DType::U8, rank: 2 };

@@ -270,6 +270,11 @@ fn transposes_of_all_element_sizes() {
         (&[3, 40, 65], &[2, 1, 0]),
         (&[2, 33, 3, 50], &[3, 1, 2, 0]),
         (&[5, 64, 64], &[0, 2, 1]),
+        // Whole blocks of eight by eight, one, two and four of them beside each other.
+        (&[24, 200], &[1, 0]),
+        (&[3, 48, 72], &[0, 2, 1]),
+        (&[16, 5, 2, 64], &[3, 1, 2, 0]),
+        (&[32, 7, 24], &[1, 2, 0]),
     ] {
         let n: u64 = shape.iter().product();
         let out_shape: Vec<u64> = order.iter().map(|&a| shape[a]).collect();

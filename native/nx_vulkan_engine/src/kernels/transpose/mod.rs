@@ -1,4 +1,4 @@
-//! Copies between layouts through tiles in shared memory.
+//! Copies between layouts through tiles in shared memory or blocks in registers, and of padded lines.
 
 mod generate;
 mod launch;
@@ -8,15 +8,27 @@ use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
 
 use super::Arguments;
-use super::family::{KernelFamily, name_of_element};
+use super::family::{Constants, KernelFamily, name_of_element};
 use crate::Result;
 
-pub use generate::TransposeSpec;
-pub use launch::{padded_transpose, transpose};
+pub use generate::{Form, TransposeSpec};
+pub use launch::{padded_copy, transpose};
 
 impl KernelFamily for TransposeSpec {
     fn name(&self) -> String {
-        format!("transpose.{}", name_of_element(self.element))
+        let form = match self.form {
+            Form::Tiles => "",
+            Form::Blocks { .. } => "blocks.",
+            Form::Lines => "lines.",
+        };
+        format!("transpose.{form}{}", name_of_element(self.element))
+    }
+
+    fn constants(&self, _: FloatModes) -> Constants {
+        match self.form {
+            Form::Blocks { beside } => Constants::from_slice(&[(0, beside.into())]),
+            Form::Tiles | Form::Lines => Constants::new(),
+        }
     }
 
     fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
