@@ -243,6 +243,17 @@ impl<'l> Linker<'l> {
         }
     }
 
+    /// Declares a variable that each invocation has for itself, in all functions.
+    pub fn private_variable(&mut self, ty: Word) -> Word {
+        let (pointer, variable) = (self.type_pointer(StorageClass::Private, ty), self.fresh());
+        let class = vec![Operand::StorageClass(StorageClass::Private)];
+        self.module.types_global_values.push(Instruction::new(Op::Variable, Some(pointer), Some(variable), class));
+        for entry in &mut self.module.entry_points {
+            entry.operands.push(Operand::IdRef(variable));
+        }
+        variable
+    }
+
     /// Sets the invocations of a workgroup.
     pub fn set_local_size(&mut self, size: u32) {
         // A constant with this decoration, as templates have one, rules over the execution mode.

@@ -316,6 +316,20 @@ fn reductions() {
         ..reduction(&[reducer(Reduction::Max, DType::F32, DType::F32), sum], Stage::Whole, rows(4))
     };
     kernels.add("several_with_steps", |l, m| several.generate(l, m));
+    // Elements less the reciprocal of a number of their column.
+    let port = |along| RowPort { dtype: DType::F32, along, bounded: false };
+    let centred = ReduceSpec {
+        producer: Some(Box::new(Producer {
+            inputs: vec![port(Along::Row), port(Along::Strided)],
+            steps: vec![
+                binary(Binary::Divide, Ref::Constant(DType::F32, 0x3f80_0000), Ref::Input(0), DType::F32),
+                binary(Binary::Subtract, Ref::Input(1), Ref::Result(0), DType::F32),
+            ],
+            values: smallvec![Ref::Result(1)],
+        })),
+        ..reduction(&[sum], Stage::First, Direction::Columns { in_teams: true })
+    };
+    kernels.add("steps_in_common", |l, m| centred.generate(l, m));
     kernels.compare();
 }
 

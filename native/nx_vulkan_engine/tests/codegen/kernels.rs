@@ -504,8 +504,9 @@ fn reductions_of_the_same_elements_are_one_valid_kernel() {
                 } else {
                     Along::Strided
                 };
-                let doubled =
-                    Step { op: Elementwise::Binary(Binary::Add), args: smallvec![Ref::Input(0); 2], out: dtype };
+                // Of an operand that all elements of an output share, and of those.
+                let add = |a, b| Step { op: Elementwise::Binary(Binary::Add), args: smallvec![a, b], out: dtype };
+                let steps = vec![add(Ref::Input(1), Ref::Input(1)), add(Ref::Input(0), Ref::Result(0))];
                 let ratio = Step {
                     op: Elementwise::Binary(Binary::Divide),
                     args: smallvec![Ref::Input(0), Ref::Input(2)],
@@ -516,9 +517,9 @@ fn reductions_of_the_same_elements_are_one_valid_kernel() {
                     times: None,
                     producer: (stage != Stage::Last).then(|| {
                         Box::new(Producer {
-                            inputs: vec![RowPort { dtype, along, bounded: false }],
-                            steps: vec![doubled],
-                            values: smallvec![Ref::Input(0), Ref::Result(0)],
+                            inputs: [along, Along::Row].map(|along| RowPort { dtype, along, bounded: false }).to_vec(),
+                            steps,
+                            values: smallvec![Ref::Input(0), Ref::Result(1)],
                         })
                     }),
                     epilogue: Some(Box::new(ReduceEpilogue {

@@ -15,6 +15,7 @@ use nx_vulkan_spirv::steps::{find, run_steps};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
+use super::common::{Elements, Parts};
 use crate::kernels::rows::{Along, RowPort};
 
 /// Large reductions take two dispatches: chunks first, then the chunks' accumulators.
@@ -79,16 +80,16 @@ pub struct ReduceSpec {
 }
 
 /// Words or values, one for each reducer.
-type Parts = SmallVec<[Word; 4]>;
+type Lane = SmallVec<[Word; 4]>;
 
 /// The types of the accumulators of an element, and of the structure of them where there are several.
 struct Together {
     all: Option<Word>,
-    members: Parts,
+    members: Lane,
 }
 
 impl Together {
-    fn join(&self, code: &mut Code<'_, '_>, parts: Parts) -> Option<Word> {
+    fn join(&self, code: &mut Code<'_, '_>, parts: Lane) -> Option<Word> {
         match self.all {
             Some(all) => Some(code.ids(SpirvOp::CompositeConstruct, all, &parts)),
             None => parts.first().copied(),
@@ -127,13 +128,33 @@ impl ReduceSpec {
         linker.pairs = self.paired;
         let together = self.together(&mut linker)?;
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0), Param::Extra(1), Param::Extra(2)]);
+        let parts = self.producer.as_deref().filter(|_| self.stage != Stage::Last).map(Parts::of).unwrap_or_default();
+        let mut common = Vec::new();
+        if !parts.kept.is_empty() {
+            linker.define("slot_begin", |code, args| {
+                let (o, zero) = (arg(args, 0)?, code.linker.const_u32(0));
+                let mut inputs: SmallVec<[Value; 4]> = SmallVec::new();
+                for (k, port) in (0u8..).zip(self.producer.iter().flat_map(|producer| &producer.inputs)) {
+                    let is_common = parts.common_inputs.get(usize::from(k)) == Some(&true);
+                    let id = match is_common {
+                        true => self.loaded(code, &mut params, (k, port.dtype), (o, zero))?,
+                        // No step takes it.
+                        false => zero,
+                    };
+                    inputs.push(Value { id, dtype: port.dtype });
+                }
+                common = parts.begin(code, &inputs, o)?;
+                Ok(None)
+            })?;
+        }
+        let elements = Elements { parts: &parts, common: &common };
         linker.define("slot_identity", |code, _| {
             let parts = self.reducers.iter().map(|reducer| reducer.identity(code)).collect::<Result<_>>()?;
             Ok(together.join(code, parts))
         })?;
         linker.define("slot_combine", |code, args| {
             let (a, b) = (arg(args, 0)?, arg(args, 1)?);
-            let mut parts = Parts::new();
+            let mut parts = Lane::new();
             for (k, reducer) in (0..).zip(&self.reducers) {
                 let [a, b] = [a, b].map(|all| together.part(code, all, k));
                 parts.push(reducer.combine(code, a, b)?);
@@ -142,7 +163,7 @@ impl ReduceSpec {
         })?;
         linker.define("slot_load", |code, args| {
             let (o, r) = (arg(args, 0)?, arg(args, 1)?);
-            let mut parts = Parts::new();
+            let mut parts = Lane::new();
             if self.stage == Stage::Last {
                 for (k, reducer) in (0..).zip(&self.reducers) {
                     let at = self.position(code, &mut params, k, o, r)?;
@@ -152,7 +173,9 @@ impl ReduceSpec {
                 return Ok(together.join(code, parts));
             }
             if let Some(producer) = &self.producer {
-                let [lane] = &self.produced(code, &mut params, producer, (o, r), 1)?[..] else { return Ok(None) };
+                let [lane] = &self.produced(code, &mut params, (producer, &elements), (o, r), 1)?[..] else {
+                    return Ok(None);
+                };
                 for (reducer, &id) in self.reducers.iter().zip(lane) {
                     parts.push(reducer.lift(code, id, r)?);
                 }
@@ -171,8 +194,8 @@ impl ReduceSpec {
         {
             linker.define("slot_load_vector", |code, args| {
                 let at = (arg(args, 0)?, arg(args, 1)?);
-                let lifted = self.lifted(code, &mut params, at, u32::from(width))?;
-                let mut parts = Parts::new();
+                let lifted = self.lifted(code, &mut params, &elements, at, u32::from(width))?;
+                let mut parts = Lane::new();
                 for (reducer, lifted) in self.reducers.iter().zip(lifted) {
                     let Some(all) = reducer.combine_all(code, lifted, self.times.is_none())? else { return Ok(None) };
                     parts.push(all);
@@ -238,7 +261,7 @@ impl ReduceSpec {
             1 => uint,
             words => linker.type_vector(uint, words),
         };
-        let members: Parts = self.reducers.iter().map(&mut ty).collect();
+        let members: Lane = self.reducers.iter().map(&mut ty).collect();
         let all = if members.len() > 1 { Some(linker.set_members("slot_identity", &members)?) } else { None };
         Ok(Together { all, members })
     }
@@ -273,9 +296,10 @@ impl ReduceSpec {
         &self,
         code: &mut Code<'_, '_>,
         params: &mut ParamLayout,
+        elements: &Elements<'_>,
         (o, r): (Word, Word),
         width: u32,
-    ) -> Result<SmallVec<[Parts; 1]>> {
+    ) -> Result<SmallVec<[Lane; 1]>> {
         let width_id = code.linker.const_u32(width);
         let loaded = |code: &mut Code<'_, '_>, params: &mut ParamLayout, operand: u8, dtype: DType| {
             let at = self.position(code, params, operand, o, r)?;
@@ -283,9 +307,9 @@ impl ReduceSpec {
             let address = params.address(operand);
             access::load_vector(code, address, Element::Typed(dtype), width, group)
         };
-        let mut lifted: SmallVec<[Parts; 1]> = SmallVec::from_elem(Parts::new(), self.reducers.len());
-        let lanes: SmallVec<[Parts; 4]> = match &self.producer {
-            Some(producer) => self.produced(code, params, producer, (o, r), width)?,
+        let mut lifted: SmallVec<[Lane; 1]> = SmallVec::from_elem(Lane::new(), self.reducers.len());
+        let lanes: SmallVec<[Lane; 4]> = match &self.producer {
+            Some(producer) => self.produced(code, params, (producer, elements), (o, r), width)?,
             None => {
                 let only = self.only()?;
                 let elements = loaded(code, params, 0, only.input)?;
@@ -297,7 +321,7 @@ impl ReduceSpec {
                     }
                     return Ok(lifted);
                 }
-                elements.into_iter().map(|id| Parts::from_slice(&[id])).collect()
+                elements.into_iter().map(|id| Lane::from_slice(&[id])).collect()
             }
         };
         for (i, lane) in (0..).zip(&lanes) {
@@ -315,17 +339,17 @@ impl ReduceSpec {
         &self,
         code: &mut Code<'_, '_>,
         params: &mut ParamLayout,
-        producer: &Producer,
+        (producer, elements): (&Producer, &Elements<'_>),
         (o, r): (Word, Word),
         width: u32,
-    ) -> Result<SmallVec<[Parts; 4]>> {
+    ) -> Result<SmallVec<[Lane; 4]>> {
         let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 4]> = SmallVec::from_elem(SmallVec::new(), width as usize);
-        for (k, port) in (0u8..).zip(&producer.inputs) {
+        let own = (0u8..).zip(&producer.inputs).zip(&elements.parts.common_inputs).filter(|(_, common)| !**common);
+        for ((k, port), _) in own {
             let (address, element, dtype) = (params.address(k), Element::Typed(port.dtype), port.dtype);
             match port.along {
                 Along::Row => {
-                    let at = self.position(code, params, k, o, r)?;
-                    let id = access::load(code, address, element, at)?;
+                    let id = self.loaded(code, params, (k, dtype), (o, r))?;
                     lanes.iter_mut().for_each(|lane| lane.push(Value { id, dtype }));
                 }
                 Along::Vector if width > 1 => {
@@ -345,13 +369,29 @@ impl ReduceSpec {
                 }
             }
         }
-        let mut elements = SmallVec::new();
-        for lane in &lanes {
-            let results = run_steps(code, &producer.steps, lane, o, &[])?;
-            let value = |&r: &Ref| find(code, r, lane, &results, o, &[]).map(|value| value.id);
-            elements.push(producer.values.iter().map(value).collect::<Result<_>>()?);
+        for variable in elements.common {
+            let value = variable.load(code);
+            lanes.iter_mut().for_each(|lane| lane.push(value));
         }
-        Ok(elements)
+        let mut produced = SmallVec::new();
+        for lane in &lanes {
+            let results = run_steps(code, &elements.parts.own, lane, o, &[])?;
+            let value = |&r: &Ref| find(code, r, lane, &results, o, &[]).map(|value| value.id);
+            produced.push(elements.parts.values.iter().map(value).collect::<Result<_>>()?);
+        }
+        Ok(produced)
+    }
+
+    /// An element of an operand.
+    fn loaded(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        (operand, dtype): (u8, DType),
+        (o, r): (Word, Word),
+    ) -> Result<Word> {
+        let at = self.position(code, params, operand, o, r)?;
+        access::load(code, params.address(operand), Element::Typed(dtype), at)
     }
 
     fn position(

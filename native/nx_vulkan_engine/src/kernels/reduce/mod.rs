@@ -1,5 +1,6 @@
 //! Reductions over axes, with what is computed on the way in and on the way out.
 
+mod common;
 mod generate;
 mod inner;
 mod launch;

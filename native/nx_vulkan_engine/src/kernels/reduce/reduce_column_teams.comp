@@ -10,6 +10,9 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint TEAM = 32u;
 #include "team_total.glsl"
 
+// What all elements of an output have in common.
+void slot_begin(const in uint o) {}
+
 void main() {
     uint outputs = nx_param(0u), elements = nx_param(1u), chunk = nx_param(2u), chunks = nx_param(3u);
     uint teams = 256u / TEAM;
@@ -23,12 +26,16 @@ void main() {
         uint o = job - c * outputs;
         uint begin = min(c * chunk, elements);
         uint end = min(begin + chunk, elements);
+        slot_begin(o);
         for (uint first = begin + lane; first < end; first += 8u * TEAM) {
             ACC v[8];
             [[unroll]] for (uint k = 0u; k < 8u; ++k) {
-                uint r = first + k * TEAM;
-                ACC loaded = slot_load(o, min(r, end - 1u));
-                v[k] = r < end ? loaded : none;
+                v[k] = slot_load(o, min(first + k * TEAM, end - 1u));
+            }
+            if (first + 7u * TEAM >= end) {
+                [[unroll]] for (uint k = 1u; k < 8u; ++k) {
+                    if (first + k * TEAM >= end) v[k] = none;
+                }
             }
             HALVE(v, 4u)
             HALVE(v, 2u)

@@ -6,6 +6,9 @@
 #include "accumulator.glsl"
 layout(local_size_x = 256) in;
 
+// What all elements of an output have in common.
+void slot_begin(const in uint o) {}
+
 void main() {
     uint outputs = nx_param(0u), elements = nx_param(1u), chunk = nx_param(2u), chunks = nx_param(3u);
     uint job = nx_group() * 256u + gl_LocalInvocationID.x;
@@ -14,6 +17,7 @@ void main() {
     uint o = job - c * outputs;
     uint begin = min(c * chunk, elements);
     uint end = min(begin + chunk, elements);
+    slot_begin(o);
     ACC acc = slot_identity();
     uint r = begin;
     for (; r + 4u <= end; r += 4u) {

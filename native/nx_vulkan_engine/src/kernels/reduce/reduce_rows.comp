@@ -17,6 +17,9 @@ ACC slot_load_vector(const in uint o, const in uint r) { return ACC_OF(o + r); }
 
 #include "team_total.glsl"
 
+// What all elements of an output have in common.
+void slot_begin(const in uint o) {}
+
 void main() {
     uint outputs = nx_param(0u), elements = nx_param(1u), chunk = nx_param(2u), chunks = nx_param(3u);
     uint id = gl_LocalInvocationID.x;
@@ -28,6 +31,7 @@ void main() {
         uint o = job / chunks;
         uint begin = min((job - o * chunks) * chunk, elements);
         uint end = min(begin + chunk, elements);
+        slot_begin(o);
 #ifdef WIDTH
         uint whole = begin + (end - begin) / WIDTH * WIDTH;
         for (uint r = begin + lane * WIDTH; r < whole; r += TEAM * WIDTH) {

@@ -250,6 +250,35 @@ fn statistics_have_the_bits_of_each_op_alone() {
     common::assert_valid(engine());
 }
 
+/// Steps on operands of a row or column are done once for it, or for each of its chunks.
+#[test]
+fn what_elements_share_has_the_bits_of_each_op_alone() {
+    let mut rng = Rng(20_261_127);
+    for (shape, axes) in [
+        (&[500u64, 40][..], &[0usize][..]),
+        (&[40, 500], &[1]),
+        (&[3, 700, 50], &[0, 1]),
+        (&[40_000, 5], &[0]),
+        (&[3, 70_001], &[1]),
+    ] {
+        for dtype in [DType::F32, DType::Bf16, DType::S32, DType::F64] {
+            let shares: Vec<u64> = (0..).zip(shape).map(|(k, &n)| if axes.contains(&k) { 1 } else { n }).collect();
+            let b = Builder::new();
+            let (x, total, scale) = (b.input(dtype, shape), b.input(dtype, &shares), b.input(dtype, &shares));
+            let shifted = b.subtract(x, b.as_type(b.divide(total, 17.0), dtype));
+            let sums = [b.multiply(shifted, shifted), b.multiply(shifted, scale)].map(|of| b.sum(of, axes));
+            let program = b.finish(&sums).unwrap();
+            let inputs: Vec<Array> = program.inputs.iter().map(|ty| values(ty, true, &mut rng)).collect();
+            let executable = Executable::compile(engine(), program.clone()).unwrap();
+            let got = download(&executable.run(&upload(&inputs), Compile::Allowed).unwrap());
+            for (k, (a, b)) in run(&program, &inputs).iter().zip(&got).enumerate() {
+                assert_eq!(difference(a, b), None, "{shape:?} along {axes:?}, output {k} of {program}");
+            }
+        }
+    }
+    common::assert_valid(engine());
+}
+
 #[test]
 fn many_sums_of_one_operand_share_kernels() {
     let program = of(&[300], |b, x| (0..130).map(|i| b.sum(b.add(x, f64::from(i)), &[0])).collect());
