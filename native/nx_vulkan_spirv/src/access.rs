@@ -404,7 +404,7 @@ pub fn canonical(code: &mut Code<'_, '_>, dtype: DType, value: Word) -> Result<W
     let raw = code.call(&format!("nx_store_{dtype}"), &[value])?;
     let value = match dtype {
         // Not by way of its bits, which takes longer.
-        DType::F16 => code.call("nx_cast_f32_f16", &[value])?,
+        DType::F16 | DType::Bf16 => code.call(&format!("nx_cast_f32_{dtype}"), &[value])?,
         _ => code.call(&format!("nx_load_{dtype}"), &[raw])?,
     };
     code.narrowed.insert((value, dtype), raw);

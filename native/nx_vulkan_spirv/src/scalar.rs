@@ -175,9 +175,10 @@ fn binary(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value, out: DType) -
         return Ok(id);
     }
     let compute = computes_in(&[a.dtype, b.dtype], out);
+    let is_operand = matches!(op, Binary::Max | Binary::Min) && [a, b].iter().all(|x| x.dtype == out);
     let (a, b) = (cast(code, a, compute)?, cast(code, b, compute)?);
     let id = code.call(&format!("nx_{}_{}", op.name(), compute.ctype().name()), &[a, b])?;
-    rounded(code, id, compute, out)
+    if is_operand && out.is_float() { Ok(id) } else { rounded(code, id, compute, out) }
 }
 
 /// Ops of a u64 and a signed number that do not work modulo 2^64. `None` for those that do.
@@ -299,7 +300,8 @@ fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Wor
             let compute = computes_in(&[a.dtype], out);
             let value = cast(code, a, compute)?;
             let id = code.call(&format!("nx_{}_{}", op.name(), compute.ctype().name()), &[value])?;
-            rounded(code, id, compute, out)
+            let is_exact = matches!(op, Unary::Negate | Unary::Abs) && a.dtype == out && out.is_float();
+            if is_exact { Ok(id) } else { rounded(code, id, compute, out) }
         }
     }
 }

@@ -91,7 +91,11 @@ float nx_cast_f32_f16(const in float x) {
     int bits = magnitude < 0x477ff000 ? floatBitsToInt(rounded) : 0x7f800000;
     return intBitsToFloat(magnitude > 0x7f800000 ? 0x7fc00000 : bits | sign);
 }
-float nx_cast_f32_bf16(const in float x) { return nx_load_bf16(nx_store_bf16(x)); }
+float nx_cast_f32_bf16(const in float x) {
+    uint bits = floatBitsToUint(x);
+    uint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+    return uintBitsToFloat(bits << 1 > 0xff000000u ? 0x7fc00000u : rounded);
+}
 float nx_cast_f32_f8(const in float x) { return nx_load_f8(nx_store_f8(x)); }
 float nx_cast_f32_f8_e4m3fn(const in float x) { return nx_load_f8_e4m3fn(nx_store_f8_e4m3fn(x)); }
 float nx_cast_i32_f16(const in int x) { return nx_cast_f32_f16(nx_round_odd_i32_f32(x)); }

@@ -76,7 +76,7 @@ uint nx_store_f16(const in float x) {
 uint nx_store_bf16(const in float x) {
     uint bits = floatBitsToUint(x);
     uint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    return (bits & 0x7fffffffu) > 0x7f800000u ? 0x7fc0u : rounded;
+    return bits << 1 > 0xff000000u ? 0x7fc0u : rounded;
 }
 
 uint nx_store_f8(const in float x) {

@@ -375,6 +375,30 @@ fn rounded_forms_are_short_and_valid() {
     }
 }
 
+/// Results that are operands, or numbers with another sign, are not rounded again.
+#[test]
+fn exact_results_of_narrow_floats_are_not_rounded() {
+    let library = Library::builtin().unwrap();
+    // What rounding adds before it cuts off.
+    let rounds = |op: Elementwise, operands: usize| {
+        let t = DType::Bf16;
+        let mut spec = spec(op, &[t, t][..operands], t, Layout::Contiguous, 1);
+        spec.steps.push(Step { op: Elementwise::AsType, args: smallvec![Ref::Result(0)], out: DType::F32 });
+        let out = Port { element: Element::Typed(DType::F32), layout: Layout::Contiguous };
+        spec.outputs = smallvec![(Ref::Result(1), out)];
+        let module = rspirv::dr::load_words(spec.generate(library, MODES).unwrap().words).unwrap();
+        let half = vec![Operand::LiteralBit32(0x7fff)];
+        module.types_global_values.iter().any(|i| i.class.opcode == Op::Constant && i.operands == half)
+    };
+    assert!(rounds(Elementwise::Binary(Binary::Add), 2));
+    for op in [Binary::Max, Binary::Min] {
+        assert!(!rounds(Elementwise::Binary(op), 2), "{}", op.name());
+    }
+    for op in [Unary::Negate, Unary::Abs] {
+        assert!(!rounds(Elementwise::Unary(op), 1), "{}", op.name());
+    }
+}
+
 /// Where the device converts f16 rightly, kernels with its conversions are shorter, and stay so where other types are
 /// lowered.
 #[test]

@@ -1,8 +1,8 @@
-//! f16 by the device's conversions and by those of the scalar library.
+//! f16 by the device's conversions and by those of the scalar library, and bf16.
 
 use std::sync::Arc;
 
-use half::f16;
+use half::{bf16, f16};
 use nx_vulkan_engine::DType;
 use nx_vulkan_engine::program::{Binary, Elementwise};
 use nx_vulkan_ir::program::step::{Ref, Step};
@@ -126,4 +126,31 @@ fn sums_of_f16_have_the_same_bits_in_both_forms() {
         let got: Vec<Vec<u8>> = forms().iter().map(of).collect();
         assert!(got.iter().all(|bits| *bits == got[0]), "{}", op.name());
     }
+}
+
+/// The bits of the bf16 nearest to an f32 with these bits.
+fn nearest_bfloat(bits: u32) -> u16 {
+    match f32::from_bits(bits) {
+        nan if nan.is_nan() => 0x7fc0,
+        number => bf16::from_f32(number).to_bits(),
+    }
+}
+
+#[test]
+fn f32_are_rounded_to_the_nearest_bf16_stored_or_in_between() {
+    // Each bf16, the middle behind it and what is next to that.
+    let edges = |bits: u16| [0, 0x7fff, 0x8000, 0x8001].map(|below| u32::from(bits) << 16 | below);
+    let singles: Vec<u32> = (0..=u16::MAX).flat_map(edges).chain(singles()).collect();
+    let data = bytes(singles.iter().map(|bits| bits.to_ne_bytes()));
+    let step = |of: Ref, out: DType| Step { op: Elementwise::AsType, args: smallvec![of], out };
+    let steps = [step(Ref::Input(0), DType::Bf16), step(Ref::Result(0), DType::F32)];
+    let runner = Runner::new();
+    let stored = runner.run_wide(Elementwise::AsType, &[(DType::F32, &data)], DType::Bf16, 4);
+    let between = runner.run_kernel(&runner.kernel_of(&steps, &[DType::F32], 4), &[(DType::F32, &data)], DType::F32);
+    for ((stored, between), &bits) in stored.chunks(2).zip(between.chunks(4)).zip(&singles) {
+        let want = nearest_bfloat(bits);
+        assert_eq!(u16::from_ne_bytes(stored.try_into().unwrap()), want, "{bits:#x}");
+        assert_eq!(u32::from_ne_bytes(between.try_into().unwrap()), u32::from(want) << 16, "{bits:#x}");
+    }
+    runner.assert_valid();
 }
