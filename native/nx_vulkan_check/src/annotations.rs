@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use rspirv::spirv::{BuiltIn, Decoration, ExecutionMode, Op, StorageClass};
 
-use super::check::{Checked, Ids, located};
 use super::operands::require;
 use super::parse::{Instruction, Module};
+use super::parts::{Checked, Ids, located};
 use super::types::{Type, Types};
 
 pub fn check(module: &Module, types: &Types, ids: &Ids) -> Checked {

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 
 use rspirv::spirv::{Op, StorageClass};
 
-use super::check::{Block, Checked, Function, is_merge, located};
 use super::graph::{Dominators, Graph, inside};
 use super::operands::Checker;
 use super::parse::Instruction;
+use super::parts::{Block, Checked, Function, is_merge, located};
 use super::structure;
 use super::types::Type;
 

@@ -9,33 +9,9 @@ use rspirv::spirv::Op;
 
 use super::operands::Checker;
 use super::parse::{Instruction, Module};
+use super::parts::{Block, Checked, Function, Ids, is_global, is_non_semantic, is_terminator, located, section};
 use super::types::Types;
 use super::{annotations, blocks, layout};
-
-/// Where an id is defined.
-#[derive(Debug, Clone, Copy)]
-pub struct Definition {
-    /// Index into `Module::instructions`.
-    pub at: usize,
-    /// The function it belongs to, or none for global ids and functions themselves.
-    pub function: Option<usize>,
-}
-
-/// The definitions of all ids.
-#[derive(Debug)]
-pub struct Ids(HashMap<u32, Definition>);
-
-impl Ids {
-    pub fn definition(&self, id: u32) -> Option<Definition> {
-        self.0.get(&id).copied()
-    }
-
-    pub fn instruction<'m>(&self, module: &'m Module, id: u32) -> Option<&'m Instruction> {
-        module.instructions.get(self.0.get(&id)?.at)
-    }
-}
-
-pub type Checked<T = ()> = Result<T, String>;
 
 pub fn check(module: &Module, types: &Types, ids: &Ids) -> Checked {
     sections_in_order(module)?;
@@ -53,34 +29,6 @@ pub fn check(module: &Module, types: &Types, ids: &Ids) -> Checked {
     no_recursion(module, &functions)
 }
 
-pub fn located(instruction: &Instruction, reason: &str) -> String {
-    format!("word {}: Op{}: {reason}", instruction.at_word, instruction.name)
-}
-
-/// The sections of a module (SPIR-V section 2.4); lines and debug information may stand anywhere after the names.
-pub fn section(op: Op) -> Option<u8> {
-    Some(match op {
-        Op::Nop | Op::Line | Op::NoLine | Op::ModuleProcessed => return None,
-        Op::Capability => 0,
-        Op::Extension => 1,
-        Op::ExtInstImport => 2,
-        Op::MemoryModel => 3,
-        Op::EntryPoint => 4,
-        Op::ExecutionMode | Op::ExecutionModeId => 5,
-        Op::String | Op::SourceExtension | Op::Source | Op::SourceContinued => 6,
-        Op::Name | Op::MemberName => 7,
-        Op::Decorate
-        | Op::MemberDecorate
-        | Op::DecorationGroup
-        | Op::GroupDecorate
-        | Op::GroupMemberDecorate
-        | Op::DecorateId
-        | Op::DecorateString
-        | Op::MemberDecorateString => 8,
-        _ => 9,
-    })
-}
-
 fn sections_in_order(module: &Module) -> Checked {
     let mut reached = 0;
     let mut memory_models = 0;
@@ -94,35 +42,6 @@ fn sections_in_order(module: &Module) -> Checked {
         }
     }
     if memory_models == 1 { Ok(()) } else { Err(format!("{memory_models} memory models")) }
-}
-
-/// Instructions `first..=last` of one function, with its blocks.
-#[derive(Debug)]
-pub struct Function {
-    pub first: usize,
-    pub parameters: Vec<usize>,
-    pub blocks: Vec<Block>,
-}
-
-/// Instruction indices of a block: its label, and its terminator.
-#[derive(Debug)]
-pub struct Block {
-    pub label: usize,
-    pub end: usize,
-}
-
-pub fn is_global(instruction: &Instruction) -> bool {
-    let families = ["Type", "Constant", "SpecConstant"];
-    families.iter().any(|family| instruction.name.starts_with(family))
-        || matches!(instruction.op, Op::Variable | Op::Undef)
-}
-
-pub fn is_terminator(op: Op) -> bool {
-    matches!(op, Op::Branch | Op::BranchConditional | Op::Switch | Op::Return | Op::ReturnValue | Op::Unreachable)
-}
-
-pub fn is_merge(op: Op) -> bool {
-    matches!(op, Op::SelectionMerge | Op::LoopMerge)
 }
 
 /// Splits the function section into functions and blocks.
@@ -197,26 +116,6 @@ fn may_stand_in_block(instruction: &Instruction) -> bool {
     !of_graphics && (matches!(op, Op::Variable | Op::Undef) || !is_global(instruction))
 }
 
-/// Collects the definitions; each id once.
-pub fn ids(module: &Module) -> Checked<Ids> {
-    let mut ids = HashMap::new();
-    let mut function = None;
-    for (at, instruction) in module.instructions.iter().enumerate() {
-        if instruction.op == Op::FunctionEnd {
-            function = None;
-        }
-        if let Some(id) = instruction.result
-            && ids.insert(id, Definition { at, function }).is_some()
-        {
-            return Err(located(instruction, &format!("id {id} is defined twice")));
-        }
-        if instruction.op == Op::Function {
-            function = Some(at);
-        }
-    }
-    Ok(Ids(ids))
-}
-
 /// Whether an instruction may name an id that is defined later, by the id's place among its operands.
 fn may_look_ahead(op: Op, place: usize) -> bool {
     if place == usize::MAX {
@@ -246,7 +145,7 @@ fn each_id_before_use(module: &Module, ids: &Ids) -> Checked {
         }
         let used = module.ids(instruction).iter().copied().enumerate();
         for (place, id) in used.chain(instruction.result_type.map(|id| (usize::MAX, id))) {
-            let Some(definition) = ids.0.get(&id) else {
+            let Some(definition) = ids.definition(id) else {
                 return Err(located(instruction, &format!("id {id} is not defined")));
             };
             let looks_ahead = may_look_ahead(instruction.op, place);
@@ -260,17 +159,6 @@ fn each_id_before_use(module: &Module, ids: &Ids) -> Checked {
         }
     }
     Ok(())
-}
-
-/// Instructions of such a set mean nothing to execution and may stand anywhere after the names.
-pub fn is_non_semantic(module: &Module, import: &Instruction) -> bool {
-    literal_string(module.operands(import)).starts_with("NonSemantic.")
-}
-
-/// The text at the start of operand words.
-pub fn literal_string(words: &[u32]) -> String {
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).take_while(|&b| b != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn no_recursion(module: &Module, functions: &[Function]) -> Checked {

@@ -2,9 +2,9 @@
 
 use rspirv::spirv::{GlslStd450Op as Glsl, Op};
 
-use super::check::{Checked, is_non_semantic};
 use super::operands::{Checker, require};
 use super::parse::Instruction;
+use super::parts::{Checked, is_non_semantic};
 use super::rules::{ScalarKind, Shape};
 use super::types::Type;
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use rspirv::spirv::Op;
 
-use super::check::{Block, Checked, Function, is_terminator, located};
 use super::operands::Checker;
 use super::parse::Instruction;
+use super::parts::{Block, Checked, Function, is_terminator, located};
 
 /// Steps that finding the dominators of one function may take. Ordinary shaders need a few per block.
 const DOMINATOR_STEPS: usize = 50_000_000;

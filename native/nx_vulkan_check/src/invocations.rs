@@ -2,8 +2,8 @@
 
 use rspirv::spirv::{CooperativeMatrixLayout, GroupOperation, MemoryModel, MemorySemantics, Op, Scope, StorageClass};
 
-use super::check::Checked;
 use super::operands::{Checker, require};
+use super::parts::Checked;
 use super::rules::{BOOL, ScalarKind, Shape};
 use super::types::Type;
 

@@ -9,9 +9,9 @@ use std::rc::Rc;
 
 use rspirv::spirv::{Op, StorageClass};
 
-use super::check::{Checked, located};
 use super::operands::{Checker, require};
 use super::parse::Instruction;
+use super::parts::{Checked, located};
 use super::types::{MemberLayout, Type};
 
 /// How a type lies in memory.

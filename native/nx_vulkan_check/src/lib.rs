@@ -18,6 +18,7 @@ mod invocations;
 mod layout;
 mod operands;
 mod parse;
+mod parts;
 mod reflect;
 mod rules;
 mod structure;

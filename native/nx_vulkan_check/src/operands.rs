@@ -3,8 +3,8 @@
 
 use rspirv::spirv::{MemoryAccess, Op, StorageClass};
 
-use super::check::{Checked, Ids, is_global, section};
 use super::parse::{Instruction, Module};
+use super::parts::{Checked, Ids, is_global, section};
 use super::rules::ScalarKind;
 use super::types::{Type, Types};
 

@@ -8,12 +8,10 @@ use rspirv::spirv::{
     AddressingModel, BuiltIn, Capability, ExecutionMode, ExecutionModel, MemoryModel, Op, StorageClass,
 };
 
-use super::check::{self, Ids, literal_string};
+use super::check;
 use super::parse::{self, Module};
-use super::types::{Type, Types};
-
-/// What can not be bound.
-pub const UNBOUND: &str = "uses uniform buffers, images or samplers; only storage buffers can be bound";
+use super::parts::{Ids, ids, literal_string};
+use super::types::{Type, Types, UNBOUND};
 
 /// A storage buffer of descriptor set 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +62,7 @@ impl Reflection {
 
 fn reflect(bytes: &[u8]) -> Result<Reflection, String> {
     let module = parse::parse(bytes)?;
-    let ids = check::ids(&module)?;
+    let ids = ids(&module)?;
     let capabilities = capabilities(&module)?;
     let entry = entry_point(&module)?;
     extensions(&module)?;

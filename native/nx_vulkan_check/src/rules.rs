@@ -2,8 +2,8 @@
 
 use rspirv::spirv::Op;
 
-use super::check::Checked;
 use super::operands::{Checker, require};
+use super::parts::Checked;
 use super::types::Type;
 
 /// A number type as arithmetic sees it.

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rspirv::spirv::Op;
 
-use super::check::{Checked, Function, is_merge, located};
 use super::graph::{Dominators, Graph, targets};
 use super::operands::Checker;
 use super::parse::Instruction;
+use super::parts::{Checked, Function, is_merge, located};
 
 /// SPIR-V's universal limit on nested constructs (section 2.17).
 const MAX_DEPTH: usize = 1023;

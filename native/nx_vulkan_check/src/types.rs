@@ -9,6 +9,9 @@ use rspirv::spirv::{BuiltIn, Capability, Decoration, Op, StorageClass};
 
 use super::parse::{Instruction, Module};
 
+/// What can not be bound.
+pub const UNBOUND: &str = "uses uniform buffers, images or samplers; only storage buffers can be bound";
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Type {
     Void,
@@ -318,7 +321,7 @@ impl Types {
                 }
                 Type::CooperativeMatrix { component, parameters }
             }
-            Op::TypeImage | Op::TypeSampler | Op::TypeSampledImage => return Err(super::reflect::UNBOUND.into()),
+            Op::TypeImage | Op::TypeSampler | Op::TypeSampledImage => return Err(UNBOUND.into()),
             _ if instruction.name.starts_with("Type") => return Err("a type that a compute shader can't have".into()),
             _ => return Ok(None),
         }))
