@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::function::{Function, ScalarStep, Scalars};
-use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::{Binary, Conv, Elementwise, Op, Reduction, Windows};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type, eager};
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nx_vulkan_engine::chain::log_density::{LogDensityChain, Mass, Start};
-use nx_vulkan_engine::program::op::Scalar;
+use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::{Binary, Builder, Loop, Op, Program, Unary};
 use nx_vulkan_engine::{Compile, DType, Engine, Options, Tensor, Type, eager};

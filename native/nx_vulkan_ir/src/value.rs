@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::program::op::Scalar;
+use crate::program::attribute::Scalar;
 use crate::{DType, float8};
 
 /// An element. Canonical for a dtype when it is one of the dtype's values: then its kind is the dtype's kind.

@@ -1,7 +1,7 @@
 //! What goes by indices, by where they point.
 
 use nx_vulkan_engine::program::Op;
-use nx_vulkan_engine::program::op::Axes;
+use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::{DType, Tensor, Type};
 
 use crate::data::{Kind, Random, integers};

@@ -2,8 +2,8 @@
 
 use std::slice::from_ref;
 
+use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::fourier::Fourier;
-use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::window::Windows;
 use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Op, Reduction, Unary, ops};
 use nx_vulkan_engine::{DType, Tensor, Type};

@@ -1,6 +1,6 @@
 //! Programs whose kernels are compiled: each way through the engine, at sizes that choose it.
 
-use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::{
     Binary, Builder, Conv, Cumulative, Elementwise, Fourier, Linalg, Op, Operand, Program, Reduction, Transform, Unary,
     Windows, ops,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nx_vulkan_engine::kernels::map::{Form, Operand, Port, Shapes, Spec, map};
-use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Linalg, Op, Reduction, Transform, Unary, ops};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Interface, PipelineKey, Tensor, Type, eager};
 use nx_vulkan_ir::program::step::{Ref, Step};

@@ -1,8 +1,8 @@
 //! Fourier transforms and convolutions.
 
+use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::conv::Conv;
 use nx_vulkan_engine::program::fourier::Fourier;
-use nx_vulkan_engine::program::op::{Axes, Scalar};
 use nx_vulkan_engine::program::{Binary, Op, Unary};
 use nx_vulkan_engine::shape::Dims;
 use nx_vulkan_engine::{Compile, DType, Tensor, Type, eager};

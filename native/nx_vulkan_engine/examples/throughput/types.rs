@@ -1,6 +1,6 @@
 //! The same work in several types: what narrow ones cost beside f32.
 
-use nx_vulkan_engine::program::op::Axes;
+use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::{Binary, Builder, Op, Program, Reduction, Unary};
 use nx_vulkan_engine::{DType, Engine, eager};

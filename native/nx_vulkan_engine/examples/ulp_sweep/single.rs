@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::{Binary, Op, Reduction, Unary};
 use nx_vulkan_engine::{Compile, DType, DeviceKind, Engine, Error, Tensor, Type, eager};
 

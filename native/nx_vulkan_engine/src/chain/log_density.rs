@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use super::Run;
 use super::form::{Form, Stepping, Steps};
 use crate::kernels::Compile;
-use crate::program::op::{Axes, Scalar};
+use crate::program::attribute::{Axes, Scalar};
 use crate::program::{Binary, Instruction, Op, Operand, Program, Reduction, verify};
 use crate::{DType, Engine, Error, Result, Tensor, Type};
 

@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 use super::node::Node;
 use super::signature::Mix;
 use super::{Inner, Lazy, MAX_RUNS};
-use crate::program::op::Axes;
+use crate::program::attribute::Axes;
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Tensor, Type, Value, View};
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use nx_vulkan_device::memory::Buffer;
 use smallvec::SmallVec;
 
-use crate::program::op::Scalar;
+use crate::program::attribute::Scalar;
 use crate::program::{Elementwise, passes};
 use crate::{DType, Engine, Result, Tensor, Type, Value, View};
 

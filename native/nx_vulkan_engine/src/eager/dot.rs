@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::{Call, movement};
 use crate::kernels::dot::{Epilogue, Matrix, MergedAxes, Product, product};
 use crate::kernels::map::Operand;
-use crate::program::op::Axes;
+use crate::program::attribute::Axes;
 use crate::{DType, Result, Tensor, Type, View};
 
 /// Elementwise steps that follow a product in its kernel.

@@ -2,7 +2,7 @@
 
 use super::{Call, window};
 use crate::kernels::fold::{Fold, fold as launch};
-use crate::program::op::Axes;
+use crate::program::attribute::Axes;
 use crate::program::{Function, Windows};
 use crate::{DType, Result, Tensor};
 

@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{Compile, Results, movement, run, run_all};
 use crate::kernels::reach_of;
-use crate::program::op::{Axes, Scalar};
+use crate::program::attribute::{Axes, Scalar};
 use crate::program::ops::Class;
 use crate::program::{Binary, Op, Reduction, Unary};
 use crate::shape::{Dims, Type};

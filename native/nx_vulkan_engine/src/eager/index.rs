@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::{Call, movement};
 use crate::kernels::index::{GatherSpec, TakeSpec, extra};
 use crate::kernels::{Arguments, KernelSpec, Place, launch};
-use crate::program::op::Axes;
+use crate::program::attribute::Axes;
 use crate::shape::{Dims, Space, Strides, elements};
 use crate::{Result, Tensor, View};
 

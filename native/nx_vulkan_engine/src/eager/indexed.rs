@@ -16,7 +16,7 @@ use crate::kernels::index::{
 };
 use crate::kernels::sort::{Sort, SortKey, sort};
 use crate::kernels::{Arguments, KernelSpec, Place, launch};
-use crate::program::op::Axes;
+use crate::program::attribute::Axes;
 use crate::shape::{Dims, Strides, elements};
 use crate::{DType, Error, Result, Tensor, Type, View};
 

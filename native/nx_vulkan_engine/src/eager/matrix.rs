@@ -9,7 +9,7 @@ use smallvec::smallvec;
 use super::{Call, Compile, movement, run};
 use crate::kernels::dot::{self, Product, product};
 use crate::kernels::map::{Operand, Shapes, map};
-use crate::program::{Binary, Elementwise, Op, Reduction, Unary, factorization};
+use crate::program::{Binary, Elementwise, Op, Reduction, Unary};
 use crate::{CType, DType, Engine, Result, Tensor, Type, View};
 
 /// The device and the type in which a factorization computes.
@@ -27,7 +27,7 @@ pub fn compute_type(dtype: DType) -> CType {
 
 /// Checks that an op's operand is a batch of matrices that it factorizes into `outs`.
 pub fn check(call: &Call<'_>, outs: &[Type]) -> Result<()> {
-    let expected = factorization::results(call.op, &call.operand(0)?.view.ty());
+    let expected = call.op.factors(&call.operand(0)?.view.ty());
     if expected.as_deref() == Some(outs) {
         return Ok(());
     }

@@ -11,7 +11,7 @@ use super::{Call, movement};
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::scan::{Scan, scan as launch_scan};
 use crate::kernels::sort::{Sort, SortKey, keeps_fewer, sort as launch_sort};
-use crate::program::op::Axes;
+use crate::program::attribute::Axes;
 use crate::program::{Binary, Cumulative, Elementwise};
 use crate::{DType, Result, Tensor, Type, View};
 

@@ -3,7 +3,7 @@
 use super::{Call, constant, movement};
 use crate::kernels::reduce::{Reduce, Target, reduce};
 use crate::kernels::window_scatter::{WindowScatter, window_scatter};
-use crate::program::op::{Axes, Scalar};
+use crate::program::attribute::{Axes, Scalar};
 use crate::program::{Reduction, Windows};
 use crate::shape::Dims;
 use crate::{Result, Tensor, Type};

@@ -13,7 +13,7 @@ use smallvec::smallvec;
 use super::{Class, DeviceModel, stored};
 use crate::kernels::dot::{Outline, Tiling, estimate, matrix_candidates, plain};
 use crate::kernels::map::{Operand, Shapes, map};
-use crate::program::op::Axes;
+use crate::program::attribute::Axes;
 use crate::program::{Elementwise, Op, Unary};
 use crate::{CType, Compile, DType, Engine, Error, Precision, Result, Tensor, Type, eager};
 

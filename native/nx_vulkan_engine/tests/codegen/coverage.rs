@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
+use nx_vulkan_ir::program::attribute::{Axes, Scalar};
 use nx_vulkan_ir::program::function::{Function, ScalarStep, Scalars};
-use nx_vulkan_ir::program::op::{Axes, Scalar};
 use nx_vulkan_ir::program::ops::{accepts, result_dtype};
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::program::{

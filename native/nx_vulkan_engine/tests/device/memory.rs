@@ -1,7 +1,7 @@
 //! Buffers: sizes, transfers at every offset, reuse, limits.
 
 use nx_vulkan_engine::program::Op;
-use nx_vulkan_engine::program::op::Scalar;
+use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Options, Tensor, Type, eager};
 
 use crate::common::*;

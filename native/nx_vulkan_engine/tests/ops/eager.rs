@@ -3,7 +3,7 @@
 use std::slice::from_ref;
 use std::sync::{Arc, OnceLock};
 
-use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::{Binary, Op, Reduction, Unary};
 use nx_vulkan_engine::{Compile, DType, Engine, Tensor, Type, eager};
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use nx_vulkan_engine::kernels::Reach;
-use nx_vulkan_engine::program::op::Scalar;
+use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::{Builder, Cumulative, Fourier, Linalg, Op, Operand, Reduction, Windows};
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Options, Tensor, Type, View, eager};
 use smallvec::smallvec;

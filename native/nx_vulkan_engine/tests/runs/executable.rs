@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nx_vulkan_engine::eager::run_program;
-use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::passes::{Saving, Target, optimize};
 use nx_vulkan_engine::program::{
     Binary, Branches, Builder, Conv, Cumulative, Instruction, Loop, Op, Operand, Program, Reduction,

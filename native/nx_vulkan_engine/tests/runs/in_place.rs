@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use nx_vulkan_engine::eager::run_program;
-use nx_vulkan_engine::program::op::Axes;
+use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::{Binary, Builder, Cumulative, Op, Operand, Program};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor, Type, Value};

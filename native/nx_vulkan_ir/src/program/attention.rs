@@ -3,8 +3,8 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::attribute::Axes;
 use super::fused::{Load, Made, Plan, Seen as SeenAs};
-use super::op::Axes;
 use super::ops::Class;
 use super::step::{Ref, Step};
 use super::{Binary, Elementwise, Instruction, Op, Operand, Program, Reduction, Unary};
@@ -544,7 +544,8 @@ mod tests {
                 "the least number is added behind",
                 |b, s| {
                     let [zero, least] = numbers(b, LEAST);
-                    let mask = b.logical_and(b.constant(DType::U8, crate::program::op::Scalar::Int(1)), visible(b));
+                    let mask =
+                        b.logical_and(b.constant(DType::U8, crate::program::attribute::Scalar::Int(1)), visible(b));
                     b.add(b.multiply(s, 0.125), b.select(mask, zero, least))
                 },
                 Some(0.125),

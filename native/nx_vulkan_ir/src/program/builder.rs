@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use smallvec::SmallVec;
 
+use super::attribute::{Axes, Scalar};
 use super::control::{Branches, Loop};
-use super::op::{Axes, Scalar};
 use super::{Binary, Elementwise, Instruction, Op, Operand, Program, Reduction, Unary, ops, verify};
 use crate::dtype::merge;
 use crate::{DType, Error, Result, Type};

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::op::Axes;
+use super::attribute::Axes;
 use super::window::Windows;
 use super::wire::{Attr, Attrs};
 use crate::Result;

@@ -1,6 +1,6 @@
 //! Loops that count: how often they run follows from a start, a step and an end.
 
-use super::op::Scalar;
+use super::attribute::Scalar;
 use super::{Binary, Instruction, Loop, Op, Operand, Program};
 use crate::DType;
 

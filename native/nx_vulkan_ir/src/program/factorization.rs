@@ -1,6 +1,5 @@
 //! The results of ops that factorize matrices.
 
-use super::Op;
 use crate::shape::Dims;
 use crate::{DType, Type};
 
@@ -36,14 +35,4 @@ pub fn svd(a: &Type, full: bool) -> Option<Vec<Type>> {
     let shorter = rows.min(columns);
     let (left, right) = if full { (rows, columns) } else { (shorter, shorter) };
     (!dtype.is_complex()).then(|| factors(dtype, batch, &[&[rows, left], &[shorter], &[right, columns]]))
-}
-
-/// The types of what `op` gives for matrices of type `a`, or `None` where it is none of these, or `a` no matrix that it takes.
-pub fn results(op: &Op, a: &Type) -> Option<Vec<Type>> {
-    match op {
-        Op::Qr { complete } => qr(a, *complete),
-        Op::Eigh => eigh(a),
-        Op::Svd { full } => svd(a, *full),
-        _ => None,
-    }
 }

@@ -220,7 +220,7 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
-    use crate::program::op::Scalar;
+    use crate::program::attribute::Scalar;
     use crate::program::{Binary, Reduction};
 
     fn recording() -> Recording {

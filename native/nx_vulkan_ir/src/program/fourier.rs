@@ -1,6 +1,6 @@
 //! Discrete Fourier transforms as ops.
 
-use super::op::named_enum;
+use super::attribute::named_enum;
 use crate::{DType, Type};
 
 named_enum! {

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::op::Scalar;
+use super::attribute::Scalar;
 use super::ops::{Elementwise, accepts};
 use super::wire::{Attr, Attrs, number};
 use crate::value::Value;

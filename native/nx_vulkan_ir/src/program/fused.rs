@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
+use super::attribute::{Axes, Reduction};
 use super::index_map::{IndexMap, Line, Lines, is_identity, repeated};
-use super::op::{Axes, Op, Reduction};
+use super::op::Op;
 use super::ops::{Arity, Class, keeps_bits};
 use super::reducer::Reducer;
 use super::step::{Ref, Step};

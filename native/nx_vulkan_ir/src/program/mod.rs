@@ -1,6 +1,7 @@
 //! Tensor programs: a flat list of instructions in Nx's words. Eager ops are programs of one instruction.
 
 pub mod attention;
+pub mod attribute;
 pub mod builder;
 pub mod control;
 pub mod conv;
@@ -34,13 +35,14 @@ pub mod workgroup;
 
 use std::collections::HashMap;
 
+pub use attribute::{Cumulative, Reduction};
 pub use builder::Builder;
 pub use control::{Branches, Loop};
 pub use conv::Conv;
 pub use fourier::Fourier;
 pub use function::Function;
 pub use linalg::{Linalg, Transform};
-pub use op::{Cumulative, Op, Reduction};
+pub use op::Op;
 pub use ops::{Binary, Elementwise, Unary};
 use smallvec::SmallVec;
 pub use window::Windows;
@@ -79,6 +81,11 @@ pub struct Program {
 }
 
 impl Program {
+    /// Instructions of the program and of the loops and branches in it.
+    pub fn size(&self) -> usize {
+        self.instructions.iter().map(|instruction| 1 + instruction.op.inside().map(Program::size).sum::<usize>()).sum()
+    }
+
     /// The types of all results in order.
     pub fn results(&self) -> impl Iterator<Item = &Type> {
         self.instructions.iter().flat_map(|instruction| &instruction.outs)

@@ -1,148 +1,16 @@
 //! THE list of ops: Nx's names, and attributes with their types.
 
-use std::hash::{Hash, Hasher};
-
 use smallvec::SmallVec;
 
 use super::Program;
+use super::attribute::{Axes, Cumulative, Reduction, Scalar};
 use super::control::{Branches, Loop};
 use super::conv::Conv;
 use super::fourier::Fourier;
 use super::function::Function;
 use super::linalg::Linalg;
-use super::ops::{
-    Binary, Elementwise, OpKind, Unary, control, index, matrix, order, placement, product, reduction, source,
-    transform, view, window,
-};
+use super::ops::{Binary, Elementwise, Unary};
 use super::window::Windows;
-
-/// Small lists of axes, sizes and positions.
-pub type Axes = SmallVec<[usize; 6]>;
-
-macro_rules! named_enum {
-    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum $name { $(#[doc = concat!("Nx's `", $text, "`.")] $variant),* }
-
-        impl $name {
-            /// Every one.
-            pub const ALL: &'static [$name] = &[$($name::$variant),*];
-
-            /// Nx's name, which is also the name in the scalar library.
-            pub fn name(self) -> &'static str {
-                match self { $($name::$variant => $text),* }
-            }
-
-            /// The one that Nx calls so.
-            pub fn from_name(name: &str) -> Option<$name> {
-                match name { $($text => Some($name::$variant),)* _ => None }
-            }
-        }
-    };
-}
-
-pub(crate) use named_enum;
-
-named_enum! {
-    /// Reductions over axes.
-    Reduction {
-        Sum = "sum", Product = "product", Max = "reduce_max", Min = "reduce_min", All = "all", Any = "any",
-        ArgMax = "argmax", ArgMin = "argmin",
-    }
-}
-
-impl Reduction {
-    /// Whether it compares elements.
-    pub fn is_ordered(self) -> bool {
-        match self {
-            Reduction::Max | Reduction::Min | Reduction::ArgMax | Reduction::ArgMin => true,
-            Reduction::Sum | Reduction::Product | Reduction::All | Reduction::Any => false,
-        }
-    }
-
-    /// Whether it gives the place of an element.
-    pub fn finds_place(self) -> bool {
-        matches!(self, Reduction::ArgMax | Reduction::ArgMin)
-    }
-
-    /// Those that Nx also has over windows.
-    pub const WINDOWED: [Reduction; 4] = [Reduction::Sum, Reduction::Product, Reduction::Max, Reduction::Min];
-
-    /// Nx's name of the reduction over windows, if there is one.
-    pub fn window_name(self) -> &'static str {
-        match self {
-            Reduction::Sum => "window_sum",
-            Reduction::Product => "window_product",
-            Reduction::Max => "window_max",
-            Reduction::Min => "window_min",
-            Reduction::All | Reduction::Any | Reduction::ArgMax | Reduction::ArgMin => "window",
-        }
-    }
-}
-named_enum! {
-    /// Running reductions along an axis.
-    Cumulative {
-        Sum = "cumulative_sum", Product = "cumulative_product", Max = "cumulative_max", Min = "cumulative_min",
-    }
-}
-
-impl Cumulative {
-    /// The reduction that runs along the axis.
-    pub fn reduction(self) -> Reduction {
-        match self {
-            Cumulative::Sum => Reduction::Sum,
-            Cumulative::Product => Reduction::Product,
-            Cumulative::Max => Reduction::Max,
-            Cumulative::Min => Reduction::Min,
-        }
-    }
-}
-
-/// A number in an attribute. Integers keep all 64 bits; complex numbers have two parts. Two are equal if their bits
-/// are: 0.0 is not -0.0, and a NaN is itself.
-#[derive(Debug, Clone, Copy)]
-pub enum Scalar {
-    /// A whole number.
-    Int(i128),
-    /// A real number.
-    Float(f64),
-    /// Real and imaginary part.
-    Complex(f64, f64),
-}
-
-impl Scalar {
-    /// The number as a real one: of a complex number its real part.
-    pub fn real(self) -> f64 {
-        match self {
-            Scalar::Int(i) => i as f64,
-            Scalar::Float(x) | Scalar::Complex(x, _) => x,
-        }
-    }
-
-    /// Its kind, and the bits of its parts.
-    fn bits(&self) -> (u8, i128, u64) {
-        match *self {
-            Scalar::Int(i) => (0, i, 0),
-            Scalar::Float(x) => (1, x.to_bits().into(), 0),
-            Scalar::Complex(re, im) => (2, re.to_bits().into(), im.to_bits()),
-        }
-    }
-}
-
-impl PartialEq for Scalar {
-    fn eq(&self, other: &Scalar) -> bool {
-        self.bits() == other.bits()
-    }
-}
-
-impl Eq for Scalar {}
-
-impl Hash for Scalar {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.bits().hash(state);
-    }
-}
 
 /// An op with its attributes. Operands are listed beside each variant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -242,61 +110,14 @@ pub enum Op {
 }
 
 impl Op {
-    /// Answers what `ask` finds out of the one place where all is said about the op.
-    pub(super) fn kind<R>(&self, ask: impl FnOnce(&dyn OpKind) -> R) -> R {
-        match self {
-            Op::Unary(op) => ask(&Elementwise::Unary(*op)),
-            Op::Binary(op) => ask(&Elementwise::Binary(*op)),
-            Op::Select => ask(&Elementwise::Select),
-            Op::Clip => ask(&Elementwise::Clip),
-            Op::AsType => ask(&Elementwise::AsType),
-            Op::Bitcast => ask(&view::Bitcast),
-            Op::Constant(value) => ask(value),
-            Op::Iota { axis } => ask(&source::Iota { axis: *axis }),
-            Op::Eye => ask(&source::Eye),
-            Op::Reshape => ask(&view::Reshape),
-            Op::Squeeze => ask(&view::Squeeze),
-            Op::After => ask(&view::After),
-            Op::Broadcast { axes } => ask(&view::Broadcast { axes }),
-            Op::Transpose { axes } => ask(&view::Transpose { axes }),
-            Op::Slice { starts, strides, lengths } => ask(&view::Slice { starts, strides, lengths }),
-            Op::PutSlice { starts } => ask(&placement::PutSlice { starts }),
-            Op::Pad { config } => ask(&placement::Pad { config }),
-            Op::Reverse { axes } => ask(&view::Reverse { axes }),
-            Op::Concatenate { axis } => ask(&placement::Concatenate { axis: *axis }),
-            Op::Stack { axis } => ask(&placement::Stack { axis: *axis }),
-            Op::Reduce { reduction, axes, tie_high } => {
-                ask(&reduction::Reduce { reduction: *reduction, axes, tie_high: *tie_high })
-            }
-            Op::Window { reduction, windows } => ask(&window::Window { reduction: *reduction, windows }),
-            Op::Sort { axis, descending } => ask(&order::Sort { axis: *axis, descending: *descending }),
-            Op::Argsort { axis, descending } => ask(&order::Argsort { axis: *axis, descending: *descending }),
-            Op::TopK { k } => ask(&order::TopK { k: *k }),
-            Op::Scan { scan, axis, reverse } => ask(&order::Scan { scan: *scan, axis: *axis, reverse: *reverse }),
-            Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
-                ask(&product::Dot { contract: [contract_a, contract_b], batch: [batch_a, batch_b] })
-            }
-            Op::Conv(conv) => ask(&**conv),
-            Op::Fold { axes, function } => ask(&reduction::Fold { axes, function }),
-            Op::WindowFold { windows, function } => ask(&window::WindowFold { windows, function }),
-            Op::Take { axis } => ask(&index::Take { axis: *axis }),
-            Op::TakeAlongAxis { axis } => ask(&index::TakeAlongAxis { axis: *axis }),
-            Op::WindowScatter { max, windows } => ask(&window::WindowScatter { max: *max, windows }),
-            Op::Fft { kind, axis, length, eps } => {
-                ask(&transform::Fft { kind: *kind, axis: *axis, length: *length, eps: *eps })
-            }
-            Op::Gather { axes } => ask(&index::Gather { axes }),
-            Op::IndexedAdd { axes } => ask(&index::IndexedAdd { axes }),
-            Op::IndexedPut { axes } => ask(&index::IndexedPut { axes }),
-            Op::Qr { complete } => ask(&matrix::Qr { complete: *complete }),
-            Op::Linalg(op) => ask(op),
-            Op::Eigh => ask(&matrix::Eigh),
-            Op::Svd { full } => ask(&matrix::Svd { full: *full }),
-            Op::While(body) => ask(&**body),
-            Op::Cond(branches) => ask(&**branches),
-            Op::Fused(body) => ask(&control::Fused { body }),
-            Op::Workgroup(program) => ask(&control::Workgroup { program }),
-        }
+    /// The programs of a loop or of branches.
+    pub fn inside(&self) -> impl Iterator<Item = &Program> {
+        let programs = match self {
+            Op::While(op) => [Some(&op.condition), Some(&op.body)],
+            Op::Cond(op) => [Some(&op.on_true), Some(&op.on_false)],
+            _ => [None, None],
+        };
+        programs.into_iter().flatten()
     }
 
     /// The op as an elementwise one, if it is one.

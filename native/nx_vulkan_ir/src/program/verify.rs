@@ -83,7 +83,7 @@ mod tests {
 
     use super::*;
     use crate::DType;
-    use crate::program::op::{Axes, Scalar};
+    use crate::program::attribute::{Axes, Scalar};
     use crate::program::{Binary, Instruction, Reduction, Unary};
 
     fn ty(dtype: DType, shape: &[u64]) -> Type {

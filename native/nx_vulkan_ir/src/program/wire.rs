@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::op::Scalar;
+use super::attribute::Scalar;
 use crate::{Error, Result};
 
 /// A value of an attribute.

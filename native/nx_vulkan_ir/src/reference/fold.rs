@@ -2,8 +2,8 @@
 
 use super::{Array, axes, elementwise, indices, window};
 use crate::program::Windows;
+use crate::program::attribute::Axes;
 use crate::program::function::{Function, Scalars};
-use crate::program::op::Axes;
 use crate::value::Value;
 use crate::{DType, Type};
 

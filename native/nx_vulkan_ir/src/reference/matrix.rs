@@ -2,7 +2,7 @@
 
 use super::Array;
 use super::complex::{self, Pair};
-use crate::program::{Op, factorization};
+use crate::program::Op;
 use crate::value::Value;
 use crate::{DType, Type};
 
@@ -14,7 +14,7 @@ type Matrix = Vec<Vec<Pair>>;
 
 /// What `op` gives for every matrix of `a`, if it is a factorization.
 pub fn factorize(op: &Op, a: &Array, outs: &[Type]) -> Option<Vec<Array>> {
-    factorization::results(op, &a.ty)?;
+    op.factors(&a.ty)?;
     let lead = a.ty.shape.len().checked_sub(2)?;
     let (rows, columns) = (a.ty.shape[lead] as usize, a.ty.shape[lead + 1] as usize);
     let mut values: Vec<Vec<Value>> = vec![vec![]; outs.len()];

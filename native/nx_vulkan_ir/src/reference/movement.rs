@@ -2,7 +2,7 @@
 
 use super::{Array, indices, position};
 use crate::Type;
-use crate::program::op::Axes;
+use crate::program::attribute::Axes;
 use crate::shape::Dims;
 use crate::value::Value;
 

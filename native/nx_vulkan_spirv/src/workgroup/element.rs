@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use nx_vulkan_ir::Value as Number;
+use nx_vulkan_ir::program::attribute::{Axes, Scalar};
 use nx_vulkan_ir::program::index_map::{Line, Place};
-use nx_vulkan_ir::program::op::{Axes, Scalar};
 use nx_vulkan_ir::program::{Binary, Elementwise, Op};
 use nx_vulkan_ir::shape::{Dims, contiguous_strides, elements};
 use nx_vulkan_ir::{CType, DType, Result, Type};

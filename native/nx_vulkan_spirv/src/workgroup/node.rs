@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use nx_vulkan_ir::program::op::Axes;
+use nx_vulkan_ir::program::attribute::Axes;
 use nx_vulkan_ir::program::passes::MAX_ROWS;
 use nx_vulkan_ir::program::reducer::Reducer;
 use nx_vulkan_ir::program::workgroup::update_count;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use nx_vulkan_ir::program::op::Axes;
+use nx_vulkan_ir::program::attribute::Axes;
 use nx_vulkan_ir::shape::elements;
 use nx_vulkan_ir::{CType, DType, Result};
 use rspirv::spirv::{Op, Word};

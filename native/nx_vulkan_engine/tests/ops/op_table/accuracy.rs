@@ -1,7 +1,7 @@
 //! Long sums and products of vectors lose no digits.
 
 use half::{bf16, f16};
-use nx_vulkan_engine::program::op::Axes;
+use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::{Op, Reduction};
 use nx_vulkan_engine::{DType, Tensor, Type, Value, View};
 

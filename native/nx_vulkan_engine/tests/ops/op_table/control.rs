@@ -1,6 +1,6 @@
 //! Loops and branches.
 
-use nx_vulkan_engine::program::op::Scalar;
+use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::{Binary, Branches, Builder, Loop, Op, Operand};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Type, Value, eager};

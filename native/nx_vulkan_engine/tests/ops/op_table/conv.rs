@@ -1,6 +1,6 @@
 //! Convolutions with random options.
 
-use nx_vulkan_engine::program::op::Axes;
+use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::{Conv, Op};
 use nx_vulkan_engine::{DType, Type, reference};
 use nx_vulkan_ir::dtype::merge;

@@ -1,7 +1,7 @@
 //! Folds with functions of the user's.
 
+use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::function::{Function, ScalarStep, Scalars};
-use nx_vulkan_engine::program::op::Axes;
 use nx_vulkan_engine::program::ops::result_dtype;
 use nx_vulkan_engine::program::{Binary, Elementwise, Op, Unary};
 use nx_vulkan_engine::reference::{self, Array};

@@ -1,6 +1,6 @@
 //! Fourier transforms of all kinds of lengths, against sums term by term.
 
-use nx_vulkan_engine::program::op::Scalar;
+use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::{Fourier, Op};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Tensor, Type, Value, View};

@@ -1,6 +1,6 @@
 //! Elementwise ops over operands in all layouts and sizes, some of the ops for some of the types.
 
-use nx_vulkan_engine::program::op::Axes;
+use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::{Binary, Elementwise, Op, Unary};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Tensor, Type};

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use nx_vulkan_engine::program::Op;
-use nx_vulkan_engine::program::op::Axes;
+use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::{DType, Tensor, Type, Value, View};
 
 use super::{download, engine, finish, rng, run};

@@ -1,6 +1,6 @@
 //! Ops along one axis whose results depend on the order of its elements.
 
-use nx_vulkan_engine::program::op::Axes;
+use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::{Cumulative, Op};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Tensor, Type, Value, eager};

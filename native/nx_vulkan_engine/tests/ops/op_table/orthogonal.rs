@@ -1,7 +1,7 @@
 //! QR, eigenvalues and singular values: residuals and orthogonality, over types, sizes, kinds of matrices and layouts.
 
-use nx_vulkan_engine::program::op::Axes;
-use nx_vulkan_engine::program::{Op, factorization};
+use nx_vulkan_engine::program::Op;
+use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Error, Tensor, Type, Value, eager};
 use smallvec::smallvec;
@@ -177,7 +177,7 @@ pub fn fail(what: String) {
 
 /// Runs an op of several results.
 pub fn run_all(op: &Op, a: &Tensor) -> Vec<Array> {
-    let outs = factorization::results(op, &a.view().ty()).unwrap();
+    let outs = op.factors(&a.view().ty()).unwrap();
     let results = eager::run_all(engine(), op, std::slice::from_ref(a), &outs, Compile::Allowed)
         .unwrap_or_else(|e| panic!("{op:?} of {:?}: {e}", download(a)));
     results.iter().zip(&outs).for_each(|(result, out)| assert_eq!(result.view().ty(), *out));
@@ -262,7 +262,7 @@ fn qr_signs() {
                 for complete in [false, true] {
                     let a = matrices(dtype, &shape, kind, &mut rng);
                     let op = Op::Qr { complete };
-                    let outs = factorization::results(&op, &a.ty).unwrap();
+                    let outs = op.factors(&a.ty).unwrap();
                     let expected = reference::evaluate_all(&op, std::slice::from_ref(&a), &outs).unwrap();
                     for (got, want) in run_all(&op, &upload(&a)).iter().zip(&expected) {
                         let (got, want) = (&Matrix::batch(got)[0], &Matrix::batch(want)[0]);

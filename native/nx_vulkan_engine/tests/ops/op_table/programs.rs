@@ -1,6 +1,6 @@
 //! Random programs in whole numbers: views of views of results, whose every element must be right.
 
-use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::ops::result_dtype;
 use nx_vulkan_engine::program::{Binary, Builder, Elementwise, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::{self, Array};

@@ -3,7 +3,7 @@
 
 use std::slice::from_ref;
 
-use nx_vulkan_engine::program::op::Axes;
+use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::{Linalg, Op, Transform};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Tensor, Type, Value, eager};

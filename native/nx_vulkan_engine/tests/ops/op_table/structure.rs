@@ -1,6 +1,6 @@
 //! Ops with a structure of their own: constants, moves, and whole programs.
 
-use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::{Binary, Instruction, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Tensor, Type, Value};

@@ -4,7 +4,7 @@ use nx_vulkan_engine::kernels::dot::{
     Choice, LANES, Matrix, MergedAxes, Product, Tile, Tiling, VectorTile, lane_tiles, product_as,
 };
 use nx_vulkan_engine::program::Op;
-use nx_vulkan_engine::program::op::Axes;
+use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type, Value, View};
 

@@ -1,6 +1,6 @@
 //! Random programs that one workgroup runs, against the reference.
 
-use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::{Binary, Builder, Loop, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Tensor, Type, Value, eager};

@@ -1,6 +1,6 @@
 //! Changes of type that keep the bits, in kernels with what is around them.
 
-use nx_vulkan_engine::program::op::Scalar;
+use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program};
 use nx_vulkan_engine::{DType, Tensor, Type, eager};

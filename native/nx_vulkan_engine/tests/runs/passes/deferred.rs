@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nx_vulkan_engine::deferred::{Lazy, defer};
-use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::{Binary, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{DType, Engine, Error, Executable, Result, Tensor, Type};

@@ -1,6 +1,6 @@
 //! Random programs: elementwise ops over mixed types, views, reductions, and rows that are normalized.
 
-use nx_vulkan_engine::program::op::{Axes, Scalar};
+use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::ops::result_dtype;
 use nx_vulkan_engine::program::{Binary, Builder, Elementwise, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::Array;

@@ -1,6 +1,6 @@
 //! Updates that are comparisons, and elements that are taken before what is computed of them.
 
-use nx_vulkan_engine::program::op::Scalar;
+use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::{Builder, Op, Operand, Program};
 use nx_vulkan_engine::reference::{self, Array};

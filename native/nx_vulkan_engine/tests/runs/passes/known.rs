@@ -1,6 +1,6 @@
 //! Programs that people write, and how many kernels they take.
 
-use nx_vulkan_engine::program::op::Scalar;
+use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::{Binary, Builder, Instruction, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::{self, Array};

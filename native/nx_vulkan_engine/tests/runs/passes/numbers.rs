@@ -1,6 +1,6 @@
 //! Integers among floats, squares, and quotients by powers of two.
 
-use nx_vulkan_engine::program::op::Scalar;
+use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program};
 use nx_vulkan_engine::reference::{self, Array};

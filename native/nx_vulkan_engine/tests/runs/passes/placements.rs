@@ -1,6 +1,6 @@
 //! What is put at places of something larger as index maps of kernels: pads, slices put into tensors, concatenations and stacks.
 
-use nx_vulkan_engine::program::op::Scalar;
+use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::{Compile, DType, DeviceKind, Executable, Tensor, Type, Value, View, eager};

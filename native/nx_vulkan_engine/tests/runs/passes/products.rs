@@ -1,6 +1,6 @@
 //! Elementwise ops that move into the kernels of products.
 
-use nx_vulkan_engine::program::op::Axes;
+use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Unary};
 use nx_vulkan_engine::reference::Array;

@@ -1,6 +1,6 @@
 //! Loops and runs of small ops that become kernels of one workgroup.
 
-use nx_vulkan_engine::program::op::Scalar;
+use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::{Binary, Builder, Loop, Op, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::{self, Array};

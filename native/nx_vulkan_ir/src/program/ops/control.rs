@@ -1,19 +1,47 @@
 //! Ops that run programs.
 
-use super::{Arity, Check, Class, Facts, Names, OpKind, runs};
-use crate::Type;
+use super::kind::{Arity, Check, Class, Facts, Names, OpKind};
+use super::rules::require;
 use crate::program::control::{Branches, Loop};
-use crate::program::wire::Attr;
+use crate::program::wire::{Attr, Attrs};
 use crate::program::workgroup::supports;
-use crate::program::{Op, Program, workgroup};
+use crate::program::{Op, Program, verify, workgroup};
+use crate::{Result, Type};
 
 pub(super) fn names() -> Names {
     vec![
-        ("while", |_, a| Ok(Op::While(Box::new(Loop::from_wire(a)?)))),
-        ("cond", |_, a| Ok(Op::Cond(Box::new(Branches::from_wire(a)?)))),
+        ("while", |_, a| Ok(Op::While(Box::new(Loop::new(a.program("condition")?, a.program("body")?))))),
+        ("cond", |_, a| Ok(Op::Cond(Box::new(read_branches(a)?)))),
         ("fused", |_, a| Ok(Op::Fused(Box::new(a.program("program")?)))),
         ("workgroup", |_, a| Ok(Op::Workgroup(Box::new(a.program("program")?)))),
     ]
+}
+
+fn read_branches(a: &Attrs<'_>) -> Result<Branches> {
+    Ok(Branches { on_true: a.program("on_true")?, on_false: a.program("on_false")? })
+}
+
+/// Checks a program that takes `inputs` and gives `outs`.
+fn check_program(what: &str, program: &Program, inputs: &[&Type], outs: &[Type]) -> Check {
+    verify::program(program).map_err(|e| format!("{what}: {e}"))?;
+    if !program.inputs.iter().eq(inputs.iter().copied()) {
+        return Err(format!("{what}: takes {:?}, not {inputs:?}", program.inputs));
+    }
+    let found = program.output_types();
+    if !found.iter().copied().eq(outs) {
+        return Err(format!("{what}: gives {found:?}, not {outs:?}"));
+    }
+    Ok(())
+}
+
+/// A program that takes the operands and gives the results.
+fn runs(body: &Program, operands: &[&Type], outs: &[Type]) -> Check {
+    verify::program(body).map_err(|e| e.to_string())?;
+    require(body.inputs.iter().eq(operands.iter().copied()), || {
+        format!("operands {operands:?} for {:?}", body.inputs)
+    })?;
+    let types: Vec<Option<&Type>> = body.outputs.iter().map(|&o| body.type_of(o)).collect();
+    require(types.iter().copied().eq(outs.iter().map(Some)), || format!("gives {types:?}, not {outs:?}"))
 }
 
 /// As many operands as the programs say.
@@ -27,11 +55,22 @@ impl OpKind for Loop {
     }
 
     fn attrs(&self) -> Vec<(String, Attr)> {
-        self.wire_attrs()
+        vec![("condition".to_string(), self.condition.to_attr()), ("body".to_string(), self.body.to_attr())]
     }
 
     fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
-        self.check_types(operands, outs)
+        let state = operands.get(..outs.len()).filter(|state| !state.is_empty());
+        if !state.is_some_and(|state| state.iter().copied().eq(outs)) {
+            return Err(format!("the state of {outs:?} does not begin with operands {operands:?}"));
+        }
+        let going_on = self.condition.output_types();
+        match going_on.as_slice() {
+            [one] if one.elements() == 1 && !one.dtype.is_complex() => {}
+            _ => return Err(format!("condition: gives {going_on:?}, not one scalar")),
+        }
+        let going_on: Vec<Type> = going_on.into_iter().cloned().collect();
+        check_program("condition", &self.condition, operands, &going_on)?;
+        check_program("body", &self.body, operands, outs)
     }
 
     fn runs_in_workgroup(&self, _: &[&Type], _: &[Type]) -> bool {
@@ -45,11 +84,21 @@ impl OpKind for Branches {
     }
 
     fn attrs(&self) -> Vec<(String, Attr)> {
-        self.wire_attrs()
+        vec![("on_true".to_string(), self.on_true.to_attr()), ("on_false".to_string(), self.on_false.to_attr())]
     }
 
     fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
-        self.check_types(operands, outs)
+        let Some((predicate, captured)) = operands.split_first() else {
+            return Err("needs a predicate".to_string());
+        };
+        if predicate.elements() != 1 || predicate.dtype.is_complex() {
+            return Err(format!("a predicate of {predicate:?}"));
+        }
+        if outs.is_empty() {
+            return Err("gives nothing".to_string());
+        }
+        check_program("on_true", &self.on_true, captured, outs)?;
+        check_program("on_false", &self.on_false, captured, outs)
     }
 
     fn runs_in_workgroup(&self, _: &[&Type], _: &[Type]) -> bool {

@@ -1,9 +1,10 @@
 //! Ops evaluated element by element: a row each of name, types and cost.
 
-use super::{Check, Class, Facts, Names, OpKind, Reader, class, one, require, same_shape};
+use super::kind::{Check, Class, Facts, Names, OpKind, Reader};
+use super::rules::{class, one, require, same_shape};
 use crate::dtype::merge;
 use crate::program::Op;
-use crate::program::op::named_enum;
+use crate::program::attribute::named_enum;
 use crate::shape::Dims;
 use crate::{CType, DType, Type};
 

@@ -1,12 +1,10 @@
 //! Ops whose indices are operands.
 
-use super::{
-    Check, Class, Facts, Names, OpKind, along, axes_attr, axis_attr, combine_work, distinct, holds, one, require,
-    same_dtype, same_shape,
-};
+use super::kind::{Check, Class, Facts, Names, OpKind};
+use super::rules::{along, axes_attr, axis_attr, combine_work, distinct, holds, one, require, same_dtype, same_shape};
 use crate::Type;
 use crate::program::Op;
-use crate::program::op::Axes;
+use crate::program::attribute::Axes;
 use crate::program::wire::Attr;
 use crate::program::workgroup::update_count;
 use crate::shape::{Dims, elements};

@@ -1,23 +1,63 @@
 //! Factorizations and solvers of matrices, which are the last two axes of their operands.
 
-use super::{Check, Class, Facts, Names, OpKind, flag_attr, require};
-use crate::Type;
-use crate::program::linalg::Linalg;
-use crate::program::wire::Attr;
+use super::kind::{Check, Class, Facts, Names, OpKind, Reader};
+use super::rules::{flag_attr, require};
+use crate::program::linalg::{Linalg, Transform};
+use crate::program::wire::{Attr, Attrs};
 use crate::program::workgroup::PHASE_WORK;
 use crate::program::{Op, factorization};
+use crate::{DType, Result, Type};
 
 /// Instructions that one step of an elimination takes for each element, where one workgroup runs it as other ops.
 const ELIMINATION_COST: u64 = 6;
 
 pub(super) fn names() -> Names {
-    let solvers = Linalg::NAMES.iter().map(|&name| (name, Linalg::read as super::Reader));
-    let factorizations: [(&str, super::Reader); 3] = [
+    let solvers =
+        ["triangular_solve", "cholesky", "lu", "solve", "determinant"].map(|name| (name, read_solver as Reader));
+    let factorizations: [(&str, Reader); 3] = [
         ("qr", |_, a| Ok(Op::Qr { complete: a.flag("complete")? })),
         ("eigh", |_, _| Ok(Op::Eigh)),
         ("svd", |_, a| Ok(Op::Svd { full: a.flag("full")? })),
     ];
-    solvers.chain(factorizations).collect()
+    solvers.into_iter().chain(factorizations).collect()
+}
+
+/// Reads the op of one of the names.
+fn read_solver(name: &str, attrs: &Attrs<'_>) -> Result<Op> {
+    Ok(Op::Linalg(match name {
+        "triangular_solve" => read_triangular_solve(attrs)?,
+        "cholesky" => Linalg::Cholesky,
+        "lu" => Linalg::Lu,
+        "solve" => Linalg::Solve,
+        "determinant" => Linalg::Determinant,
+        _ => return Err(attrs.fail("name", "a solver or a factorization")),
+    }))
+}
+
+fn read_triangular_solve(attrs: &Attrs<'_>) -> Result<Linalg> {
+    let transform = match attrs.find("transform_a") {
+        Some(Attr::Name(name)) if name == "none" => Transform::None,
+        Some(Attr::Name(name)) if name == "transpose" => Transform::Transpose,
+        Some(Attr::Name(name)) if name == "conjugate" => Transform::Conjugate,
+        _ => return Err(attrs.fail("transform_a", "none, transpose or conjugate")),
+    };
+    let [lower, left_side] = ["lower", "left_side"].map(|name| match attrs.find(name) {
+        Some(Attr::Bool(value)) => Ok(*value),
+        _ => Err(attrs.fail(name, "true or false")),
+    });
+    Ok(Linalg::TriangularSolve { lower: lower?, left_side: left_side?, transform })
+}
+
+impl Op {
+    /// The types of the factors of matrices of type `a`, or `None` where the op is no factorization, or `a` no matrix that it takes.
+    pub fn factors(&self, a: &Type) -> Option<Vec<Type>> {
+        match self {
+            Op::Qr { complete } => factorization::qr(a, *complete),
+            Op::Eigh => factorization::eigh(a),
+            Op::Svd { full } => factorization::svd(a, *full),
+            _ => None,
+        }
+    }
 }
 
 /// Whether the results are those of a factorization of the first operand.
@@ -87,11 +127,68 @@ impl OpKind for Linalg {
     }
 
     fn attrs(&self) -> Vec<(String, Attr)> {
-        self.wire_attrs()
+        match *self {
+            Linalg::TriangularSolve { lower, left_side, transform } => {
+                let transform = match transform {
+                    Transform::None => "none",
+                    Transform::Transpose => "transpose",
+                    Transform::Conjugate => "conjugate",
+                };
+                vec![
+                    ("lower".to_string(), Attr::Bool(lower)),
+                    ("left_side".to_string(), Attr::Bool(left_side)),
+                    ("transform_a".to_string(), Attr::Name(transform.to_string())),
+                ]
+            }
+            Linalg::Cholesky | Linalg::Lu | Linalg::Solve | Linalg::Determinant => vec![],
+        }
     }
 
     fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
-        self.check_types(operands, outs)
+        let a = operands[0];
+        let [batch @ .., rows, columns] = &a.shape[..] else {
+            return Err(format!("{:?} are not matrices", a.shape));
+        };
+        if rows != columns || *rows == 0 {
+            return Err(format!("{:?} are not square matrices", a.shape));
+        }
+        let solution = |left_side: bool| -> Vec<Type> {
+            let b = operands.get(1).copied().unwrap_or(a);
+            let fits = match b.shape.strip_prefix(batch) {
+                Some([n]) => n == rows,
+                Some([m, n]) => rows == if left_side { m } else { n },
+                _ => false,
+            };
+            if fits { vec![b.clone()] } else { vec![] }
+        };
+        let floats = |types: &[Type]| types.iter().all(|t| !t.dtype.is_integer());
+        let expected: Vec<Type> = match *self {
+            Linalg::TriangularSolve { left_side, .. } => solution(left_side),
+            Linalg::Solve => solution(true).into_iter().chain([Type::new(DType::U8, &[])]).collect(),
+            Linalg::Cholesky => vec![a.clone()],
+            Linalg::Lu => vec![a.clone(); 3],
+            Linalg::Determinant => vec![Type::new(a.dtype, batch)],
+        };
+        // The types that Nx gives: floats that hold the operands.
+        let computed = match self {
+            Linalg::Lu => outs.get(1..).unwrap_or_default(),
+            Linalg::Solve => outs.get(..1).unwrap_or_default(),
+            _ => outs,
+        };
+        let complex = operands.iter().any(|t| t.dtype.is_complex());
+        let shapes = |types: &[Type]| types.iter().map(|t| t.shape.clone()).collect::<Vec<_>>();
+        let holds = floats(computed) && computed.iter().all(|t| t.dtype.is_complex() || !complex);
+        let same = match self {
+            Linalg::Lu => outs.first().is_some_and(|p| p.dtype == a.dtype),
+            Linalg::Solve => outs.last().is_some_and(|flag| flag.dtype == DType::U8),
+            _ => true,
+        };
+        if shapes(&expected) != shapes(outs) || !holds || !same {
+            let types: Vec<String> = operands.iter().map(|t| format!("{}{:?}", t.dtype, t.shape)).collect();
+            let got: Vec<String> = outs.iter().map(|t| format!("{}{:?}", t.dtype, t.shape)).collect();
+            return Err(format!("{} do not give {}", types.join(", "), got.join(", ")));
+        }
+        Ok(())
     }
 
     fn workgroup_work(&self, operands: &[&Type], outs: &[Type]) -> u64 {

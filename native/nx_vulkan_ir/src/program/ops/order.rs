@@ -1,11 +1,9 @@
 //! Ops that order the elements along an axis, or combine them one after the other.
 
-use super::{
-    Check, Class, Facts, Names, OpKind, Reader, along, axis_attr, combine_work, flag_attr, one, ordered, same_dtype,
-    same_shape,
-};
+use super::kind::{Check, Class, Facts, Names, OpKind, Reader};
+use super::rules::{along, axis_attr, combine_work, flag_attr, one, ordered, same_dtype, same_shape};
 use crate::program::Op;
-use crate::program::op::Cumulative;
+use crate::program::attribute::Cumulative;
 use crate::program::wire::{Attr, Attrs};
 use crate::{Result, Type};
 

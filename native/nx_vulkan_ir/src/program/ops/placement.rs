@@ -2,9 +2,9 @@
 
 use smallvec::smallvec;
 
-use super::{
-    Arity, Check, Class, Facts, Names, OpKind, along, axis_attr, holds, ints_attr, missing, one, places, require,
-    same_shape, starts_attr, window_fits,
+use super::kind::{Arity, Check, Class, Facts, Names, OpKind};
+use super::rules::{
+    along, axis_attr, holds, ints_attr, missing, one, places, require, same_shape, starts_attr, window_fits,
 };
 use crate::program::Op;
 use crate::program::index_map::{IndexMap, Line, Part, Place};

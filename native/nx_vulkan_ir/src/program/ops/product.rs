@@ -1,10 +1,9 @@
 //! Ops that add up products.
 
-use super::{
-    Check, Class, Facts, Names, OpKind, axes_attr, combine_work, distinct, holds, multiplied, one, require, same_shape,
-};
+use super::kind::{Check, Class, Facts, Names, OpKind};
+use super::rules::{axes_attr, combine_work, distinct, holds, multiplied, one, require, same_shape};
 use crate::Type;
-use crate::program::op::Axes;
+use crate::program::attribute::Axes;
 use crate::program::wire::Attr;
 use crate::program::{Conv, Op};
 use crate::shape::Dims;

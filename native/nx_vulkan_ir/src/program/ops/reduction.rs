@@ -1,17 +1,16 @@
 //! Ops that make one element of many along axes.
 
-use super::{
-    Arity, Check, Class, Facts, Names, OpKind, axes_attr, class, combine_work, kept, multiplied, one, require,
-};
+use super::kind::{Arity, Check, Class, Facts, Names, OpKind, Reader};
+use super::rules::{axes_attr, class, combine_work, kept, multiplied, one, require};
 use crate::program::Op;
+use crate::program::attribute::{Axes, Reduction};
 use crate::program::function::Function;
-use crate::program::op::{Axes, Reduction};
 use crate::program::wire::{Attr, Attrs};
 use crate::{DType, Result, Type};
 
 pub(super) fn names() -> Names {
-    let reductions = Reduction::ALL.iter().map(|reduction| (reduction.name(), read_reduce as super::Reader));
-    reductions.chain([("reduce", read_fold as super::Reader)]).collect()
+    let reductions = Reduction::ALL.iter().map(|reduction| (reduction.name(), read_reduce as Reader));
+    reductions.chain([("reduce", read_fold as Reader)]).collect()
 }
 
 pub(in crate::program) struct Reduce<'a> {

@@ -1,8 +1,9 @@
 //! Ops that make elements of nothing.
 
-use super::{Check, Class, Facts, Names, OpKind, along, one, require};
+use super::kind::{Check, Class, Facts, Names, OpKind};
+use super::rules::{along, one, require};
 use crate::program::Op;
-use crate::program::op::Scalar;
+use crate::program::attribute::Scalar;
 use crate::program::wire::{Attr, Attrs};
 use crate::{DType, Result, Type};
 

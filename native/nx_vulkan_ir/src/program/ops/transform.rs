@@ -1,7 +1,8 @@
 //! Discrete Fourier transforms.
 
-use super::{Check, Class, Facts, Names, OpKind, Reader, axis_attr, multiplied, one};
-use crate::program::op::Scalar;
+use super::kind::{Check, Class, Facts, Names, OpKind, Reader};
+use super::rules::{axis_attr, multiplied, one};
+use crate::program::attribute::Scalar;
 use crate::program::wire::{Attr, Attrs};
 use crate::program::{Fourier, Op};
 use crate::{Result, Type};

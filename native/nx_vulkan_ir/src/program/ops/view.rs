@@ -1,13 +1,13 @@
 //! Ops that see the elements of their operand in another way.
 
-use super::{
-    Arity, Check, Class, Facts, Names, OpKind, axes_attr, distinct, ints_attr, missing, one, places, require,
-    same_dtype, same_shape, starts_attr, window_fits,
+use super::kind::{Arity, Check, Class, Facts, Names, OpKind};
+use super::rules::{
+    axes_attr, distinct, ints_attr, missing, one, places, require, same_dtype, same_shape, starts_attr, window_fits,
 };
 use crate::Type;
 use crate::program::Op;
+use crate::program::attribute::Axes;
 use crate::program::index_map::{IndexMap, Line, Place, repeated};
-use crate::program::op::Axes;
 use crate::program::wire::Attr;
 use crate::shape::Dims;
 

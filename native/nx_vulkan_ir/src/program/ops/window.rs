@@ -1,11 +1,10 @@
 //! Ops on windows of elements.
 
+use super::kind::{Arity, Check, Class, Facts, Names, OpKind, Reader};
 use super::reduction::folds;
-use super::{
-    Arity, Check, Class, Facts, Names, OpKind, Reader, holds, multiplied, one, require, same_dtype, same_shape,
-};
+use super::rules::{holds, multiplied, one, require, same_dtype, same_shape};
+use crate::program::attribute::Reduction;
 use crate::program::function::Function;
-use crate::program::op::Reduction;
 use crate::program::wire::{Attr, Attrs};
 use crate::program::{Op, Windows};
 use crate::{Result, Type};

@@ -1,9 +1,9 @@
 //! Computes with constants ahead, where the device would give the same bits, and makes one view of several.
 
 use super::rewrite::Rewriter;
+use crate::program::attribute::Scalar;
 use crate::program::fused::is_view;
 use crate::program::index_map::{self, IndexMap};
-use crate::program::op::Scalar;
 use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Program, Unary};
 use crate::value::Value;
 use crate::{DType, Result, Type, reference};

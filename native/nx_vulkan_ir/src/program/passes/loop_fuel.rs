@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
 use super::workgroup::{alone, iteration_cost, program_cost};
-use crate::program::op::Scalar;
+use crate::program::attribute::Scalar;
 use crate::program::{Binary, Branches, Instruction, Loop, Op, Operand, Program};
 use crate::{DType, Result, Type};
 

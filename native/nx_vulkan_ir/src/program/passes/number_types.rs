@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::fold_constants::computed;
 use super::rewrite::Rewriter;
-use crate::program::op::Scalar;
+use crate::program::attribute::Scalar;
 use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Program};
 use crate::shape::Dims;
 use crate::value::Value;

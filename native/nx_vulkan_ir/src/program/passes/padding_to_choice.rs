@@ -3,8 +3,8 @@
 use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
+use crate::program::attribute::Scalar;
 use crate::program::index_map::is_identity;
-use crate::program::op::Scalar;
 use crate::program::{Binary, Instruction, Op, Operand, Program};
 use crate::value::Value;
 use crate::{DType, Result, Type};

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::program::op::Scalar;
+use crate::program::attribute::Scalar;
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Error, Result, Type};
 

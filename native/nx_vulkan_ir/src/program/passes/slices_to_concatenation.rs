@@ -4,8 +4,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::rewrite::Rewriter;
+use crate::program::attribute::Scalar;
 use crate::program::fused::is_view;
-use crate::program::op::Scalar;
 use crate::program::{Binary, Instruction, Op, Operand, Program};
 use crate::shape::Dims;
 use crate::value::Value;

@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
-use crate::program::op::{Axes, Scalar};
+use crate::program::attribute::{Axes, Scalar};
 use crate::program::{Binary, Instruction, Op, Operand, Program, Reduction, Windows};
 use crate::shape::{Dims, elements};
 use crate::{DType, Result, Type};

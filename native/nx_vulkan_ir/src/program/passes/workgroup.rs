@@ -6,8 +6,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::rewrite::Rewriter;
 use super::{Saving, Target, loop_fuel, unroll};
+use crate::program::attribute::Scalar;
 use crate::program::counted::Trips;
-use crate::program::op::Scalar;
 use crate::program::workgroup::{DISPATCH_WORK, PHASE_WORK, supports_op, work};
 use crate::program::{Binary, Instruction, Loop, Op, Operand, Program, Reduction};
 use crate::{CType, DType, Result, Type};

@@ -2,7 +2,7 @@
 
 use smallvec::smallvec;
 
-use crate::program::op::Scalar;
+use crate::program::attribute::Scalar;
 use crate::program::{Binary, Builder, Cumulative, Op, Operand, Reduction, Unary};
 use crate::{DType, Type};
 
