@@ -1,6 +1,7 @@
 //! Ops that combine elements along axes, or address them by index vectors.
 
-use super::{Array, complex, elementwise, indices, invalid, position};
+use super::array::{Array, indices, invalid, position};
+use super::{complex, elementwise};
 use crate::program::attribute::Axes;
 use crate::program::{Op, Reduction};
 use crate::shape::{Dims, elements};

@@ -1,6 +1,7 @@
 //! Loops and branches.
 
-use super::{Array, run};
+use super::array::Array;
+use super::run;
 use crate::program::{Branches, Loop};
 use crate::{Error, Result};
 

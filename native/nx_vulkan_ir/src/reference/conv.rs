@@ -1,6 +1,7 @@
 //! Convolutions.
 
-use super::{Array, axes, indices, window};
+use super::array::{Array, indices};
+use super::{axes, window};
 use crate::program::conv::{Conv, Sizes};
 use crate::shape::Dims;
 use crate::value::Value;

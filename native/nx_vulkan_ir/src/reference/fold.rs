@@ -1,6 +1,7 @@
 //! Folds with a function of scalars.
 
-use super::{Array, axes, elementwise, indices, window};
+use super::array::{Array, indices};
+use super::{axes, elementwise, window};
 use crate::program::Windows;
 use crate::program::attribute::Axes;
 use crate::program::function::{Function, Scalars};

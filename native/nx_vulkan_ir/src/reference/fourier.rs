@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use super::array::{Array, indices};
 use super::axes::sum;
-use super::{Array, complex, indices};
+use super::complex;
 use crate::Type;
 use crate::program::Fourier;
 use crate::shape::Dims;

@@ -3,7 +3,8 @@
 
 use smallvec::SmallVec;
 
-use super::{Array, evaluate, indices};
+use super::array::{Array, indices};
+use super::evaluate;
 use crate::program::Op;
 use crate::program::index_map::{Line, Part, Place, is_identity};
 use crate::shape::{Dims, elements};

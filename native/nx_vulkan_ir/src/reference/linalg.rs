@@ -1,7 +1,7 @@
 //! Direct solvers, one matrix after another, with Nx's formulas and roundings.
 
+use super::array::{Array, invalid};
 use super::complex::{self, Pair};
-use super::{Array, invalid};
 use crate::program::Op;
 use crate::program::linalg::{EPSILON, Linalg, Transform};
 use crate::value::round;

@@ -1,6 +1,6 @@
 //! Factorizations of small matrices, column by column, in pairs of f64.
 
-use super::Array;
+use super::array::Array;
 use super::complex::{self, Pair};
 use crate::program::Op;
 use crate::value::Value;

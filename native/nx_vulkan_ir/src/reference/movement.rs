@@ -1,6 +1,6 @@
 //! Ops that move elements.
 
-use super::{Array, indices, position};
+use super::array::{Array, indices, position};
 use crate::Type;
 use crate::program::attribute::Axes;
 use crate::shape::Dims;

@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use super::{Array, axes, elementwise, invalid, position};
+use super::array::{Array, indices, invalid, position};
+use super::{axes, elementwise};
 use crate::program::{Cumulative, Op};
 use crate::value::Value;
 use crate::{Result, Type};
@@ -11,7 +12,7 @@ use crate::{Result, Type};
 fn lines(shape: &[u64], axis: usize) -> Vec<Vec<usize>> {
     let mut outer = shape.to_vec();
     outer[axis] = 1;
-    super::indices(&outer)
+    indices(&outer)
         .map(|mut index| {
             let line = (0..shape[axis]).map(|i| {
                 index[axis] = i;

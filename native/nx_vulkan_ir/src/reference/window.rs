@@ -1,6 +1,7 @@
 //! Ops over sliding windows.
 
-use super::{Array, axes, elementwise, indices, invalid, position};
+use super::array::{Array, indices, invalid, position};
+use super::{axes, elementwise};
 use crate::program::{Op, Reduction, Windows};
 use crate::shape::Dims;
 use crate::value::Value;

@@ -3,78 +3,19 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::Target;
 use super::rewrite::with_joined;
+use super::target::Target;
 use crate::program::attention::Attention;
 use crate::program::fused::MAX_VALUES;
 use crate::program::ops::Class;
 use crate::program::{Instruction, Op, Operand, Program};
-use crate::{DType, Result, Type};
+use crate::{Result, Type};
 
 /// Ops that are computed anew for every score, rather than read: causal masks are a few.
 const MAX_SOURCES: usize = 16;
 
 /// How many times smaller a tensor is that is read for every score, rather than what is computed from it.
 const LESS: u64 = 16;
-
-/// What attention a device has kernels for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Heads {
-    /// Whether there are any for f16.
-    pub f16: bool,
-    /// And for bf16.
-    pub bf16: bool,
-    /// The most elements of a query, and of a value.
-    pub max_depth: u64,
-    /// How many of them lie together.
-    pub together: u64,
-    /// Queries of a batch from which on that pays.
-    pub min_rows: u64,
-    /// What it has kernels for that take f32, f16 and bf16.
-    pub few: FewQueries,
-}
-
-/// Attention of few queries in each batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct FewQueries {
-    /// The most queries of a batch; 0 where there are no kernels.
-    pub max_rows: u64,
-    /// The most elements of a query, and of a value.
-    pub max_depth: u64,
-    /// Keys from which on that pays.
-    pub min_keys: u64,
-}
-
-impl FewQueries {
-    fn take(&self, attention: &Attention) -> bool {
-        attention.rows() <= self.max_rows
-            && attention.depth.max(attention.width) <= self.max_depth
-            && attention.keys() >= self.min_keys
-    }
-}
-
-impl Heads {
-    /// Whether there are any kernels.
-    pub fn any(&self) -> bool {
-        self.f16 || self.bf16 || self.few.max_rows > 0
-    }
-
-    /// Whether there is a kernel for it.
-    pub fn take(&self, attention: &Attention, body: &Program) -> bool {
-        let dtypes = attention.factors.each_ref().map(|f| body.inputs.get(f.operand as usize).map(|ty| ty.dtype));
-        let out = body.output_types().first().map(|ty| ty.dtype);
-        let (has, is_float) = match out {
-            Some(DType::F16) => (self.f16, true),
-            Some(DType::Bf16) => (self.bf16, true),
-            Some(DType::F32) => (false, true),
-            _ => (false, false),
-        };
-        let is_empty = attention.space.contains(&0) || attention.depth == 0 || attention.width == 0;
-        let fits = |n: u64| n <= self.max_depth && n.is_multiple_of(self.together.max(1));
-        let is_tiled = has && fits(attention.depth) && fits(attention.width) && attention.rows() >= self.min_rows;
-        dtypes == [out; 3] && !is_empty && (is_tiled || is_float && self.few.take(attention))
-    }
-}
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let search = Search {

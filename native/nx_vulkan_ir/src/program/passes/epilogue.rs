@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use super::Target;
 use super::rewrite::with_joined;
+use super::target::Target;
 use crate::program::epilogue::{MATRIX_MAX_BYTES, matrix_min_depth};
 use crate::program::step::stands_in_loop;
 use crate::program::{Instruction, Op, Operand, Program, epilogue};

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::clusters::{Bodies, Cluster, Numbers};
 use super::rewrite::Rewriter;
-use super::{Saving, Target};
+use super::target::{Saving, Target};
 use crate::program::fused::{Computed, MAX_STORES, Made, Plan, chosen, is_view};
 use crate::program::ops::keeps_bits;
 use crate::program::reductions::Reductions;

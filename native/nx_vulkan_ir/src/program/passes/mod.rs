@@ -22,6 +22,7 @@ mod slices_last;
 mod slices_to_concatenation;
 mod small_products;
 mod take_first;
+mod target;
 mod transpose_products;
 mod unroll;
 mod unstack;
@@ -30,74 +31,14 @@ mod vectorize_scalars;
 mod windows_to_axes;
 mod workgroup;
 
-pub use attention::{FewQueries, Heads};
 pub use fold_constants::computed;
-pub use recompute::Recompute;
+pub use target::{FewQueries, Heads, Recompute, Saving, Target};
 pub use unstack::MAX_ROWS;
 
-use rewrite::Rewriter;
+use rewrite::{Rewriter, checked};
 
-use super::fused::Plan;
-use super::reductions::Reductions;
-use super::rows::RowLimits;
 use super::{Instruction, Op, Program, counted, verify};
 use crate::Result;
-
-/// What kernels do to take less memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Saving {
-    /// Nothing: they do as much each as they can.
-    #[default]
-    Nothing,
-    /// They come in the order of the program's ops.
-    Order,
-    /// And what they read lives no longer than it does where ops run one by one.
-    Kernels,
-    /// They reduce nothing else than what lies in memory, so that what computes it takes no more than its own result
-    /// there.
-    Reductions,
-}
-
-/// What passes need to know of a device. An engine says what its device is ([`crate`] knows none).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Target {
-    /// What kernels of rows hold.
-    pub rows: RowLimits,
-    /// Whether one kernel that chooses between parts of something larger is faster than a copy of each.
-    pub chooses_parts: bool,
-    /// Whether runs of small ops become kernels of one workgroup.
-    pub joins_small_ops: bool,
-    /// Work of one iteration that a loop in one workgroup may have, in instructions of all invocations.
-    pub iteration_work: u64,
-    /// Work of one dispatch that has loops of which nobody knows how often they run, at most.
-    pub max_work: u64,
-    /// Bytes and operations of an iteration that costs no more in vain than launches that read whether they have to run: as long as its kernels
-    /// take to start, some 20 us on an H200.
-    pub short_bytes: u64,
-    /// The same in operations on numbers.
-    pub short_flops: u64,
-    /// Whether large products of f32 run on matrix units.
-    pub matrix_units: bool,
-    /// Whether those of f16 and bf16 do.
-    pub half_units: bool,
-    /// What attention becomes one kernel.
-    pub heads: Heads,
-    /// Whether groups of ops become one kernel each.
-    pub fusion: bool,
-    /// Whether small loops and runs of small ops become kernels of one workgroup.
-    pub workgroups: bool,
-    /// What fused kernels do to take less memory.
-    pub saving: Saving,
-    /// How much is computed again for what reads it late.
-    pub recompute: Recompute,
-}
-
-impl Target {
-    /// Whether there is a kernel for the plan.
-    fn takes(&self, plan: &Plan) -> bool {
-        plan.reductions().next().is_none() || Reductions::of(plan).is_some() || self.rows.fit(plan)
-    }
-}
 
 /// A fused op's body in smaller kernels, none of which has several reductions or does more than reduce.
 pub fn apart(body: &Program, target: &Target) -> Result<Program> {
@@ -226,12 +167,4 @@ fn fused(mut program: Program, target: &Target) -> Result<Program> {
     program = checked(recompute::run(&program, target)?)?;
     program = checked(epilogue::run(&program, target)?)?;
     checked(prologue::run(&program)?)
-}
-
-/// In debug builds, the program if it keeps all rules.
-fn checked(program: Program) -> Result<Program> {
-    if cfg!(debug_assertions) {
-        verify::program(&program)?;
-    }
-    Ok(program)
 }

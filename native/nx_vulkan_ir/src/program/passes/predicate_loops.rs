@@ -3,8 +3,8 @@
 
 use smallvec::smallvec;
 
-use super::Target;
 use super::rewrite::Rewriter;
+use super::target::Target;
 use crate::program::counted::Trips;
 use crate::program::{Binary, Instruction, Loop, Op, Operand, Program};
 use crate::{DType, Result, Type};

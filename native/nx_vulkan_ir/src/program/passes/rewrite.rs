@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::program::attribute::Scalar;
-use crate::program::{Instruction, Op, Operand, Program};
+use crate::program::{Instruction, Op, Operand, Program, verify};
 use crate::{Error, Result, Type};
 
 /// Operands of one instruction.
@@ -139,4 +139,12 @@ pub fn with_joined(
 
 fn missing(operand: Operand) -> Error {
     Error::InvalidProgram { op: "program".to_string(), reason: format!("{operand:?} does not exist") }
+}
+
+/// In debug builds, the program if it keeps all rules.
+pub fn checked(program: Program) -> Result<Program> {
+    if cfg!(debug_assertions) {
+        verify::program(&program)?;
+    }
+    Ok(program)
 }

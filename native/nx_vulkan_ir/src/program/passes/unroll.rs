@@ -5,8 +5,9 @@
 use smallvec::SmallVec;
 
 use super::rewrite::{Operands, Rewriter};
+use super::target::Target;
+use super::tidied;
 use super::workgroup::iteration_cost;
-use super::{Target, tidied};
 use crate::Result;
 use crate::program::fused::{MAX_VALUES, weight};
 use crate::program::ops::Class;

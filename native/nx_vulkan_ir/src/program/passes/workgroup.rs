@@ -5,7 +5,8 @@ use std::collections::{HashMap, HashSet};
 use smallvec::{SmallVec, smallvec};
 
 use super::rewrite::Rewriter;
-use super::{Saving, Target, loop_fuel, unroll};
+use super::target::{Saving, Target};
+use super::{loop_fuel, unroll};
 use crate::program::attribute::Scalar;
 use crate::program::counted::Trips;
 use crate::program::workgroup::{DISPATCH_WORK, PHASE_WORK, supports_op, work};

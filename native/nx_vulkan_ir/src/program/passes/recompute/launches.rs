@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use smallvec::{SmallVec, smallvec};
 
+use super::MIN_BYTES;
 use super::lives::{Again, Lives, Made, Taken};
-use super::{MIN_BYTES, Recompute};
 use crate::program::fused::{Plan, shares_memory};
+use crate::program::passes::dce;
 use crate::program::passes::rewrite::Rewriter;
-use crate::program::passes::{Target, dce};
+use crate::program::passes::target::{Recompute, Target};
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
 use crate::{Result, Type};
 

@@ -6,7 +6,8 @@ use super::MIN_BYTES;
 use super::lives::{Again, Lives, Taken};
 use crate::Result;
 use crate::program::fused::{Plan, shares_memory};
-use crate::program::passes::{Target, cse, dce};
+use crate::program::passes::target::Target;
+use crate::program::passes::{cse, dce};
 use crate::program::{Instruction, Op, Operand, Program};
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {

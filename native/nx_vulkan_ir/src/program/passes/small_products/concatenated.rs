@@ -7,8 +7,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{Reader, SHORT_NEIGHBOURS, concatenate, concatenations};
 use crate::Result;
-use crate::program::passes::Target;
 use crate::program::passes::rewrite::Rewriter;
+use crate::program::passes::target::Target;
 use crate::program::{Instruction, Op, Operand, Program};
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {

@@ -10,8 +10,9 @@ use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 
-use super::rewrite::Rewriter;
-use super::{Target, checked, cse, dce};
+use super::rewrite::{Rewriter, checked};
+use super::target::Target;
+use super::{cse, dce};
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Result, Type};
 

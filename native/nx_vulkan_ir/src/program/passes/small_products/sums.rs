@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{Reader, SHORT_LAUNCHES, concatenate, part_of, turned};
-use crate::program::passes::Target;
 use crate::program::passes::rewrite::Rewriter;
+use crate::program::passes::target::Target;
 use crate::program::{Binary, Instruction, Op, Operand, Program};
 use crate::{DType, Result, Type};
 

@@ -1,0 +1,134 @@
+//! What passes need to know of a device.
+
+use crate::DType;
+use crate::program::Program;
+use crate::program::attention::Attention;
+use crate::program::fused::Plan;
+use crate::program::reductions::Reductions;
+use crate::program::rows::RowLimits;
+
+/// What passes need to know of a device. An engine says what its device is ([`crate`] knows none).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Target {
+    /// What kernels of rows hold.
+    pub rows: RowLimits,
+    /// Whether one kernel that chooses between parts of something larger is faster than a copy of each.
+    pub chooses_parts: bool,
+    /// Whether runs of small ops become kernels of one workgroup.
+    pub joins_small_ops: bool,
+    /// Work of one iteration that a loop in one workgroup may have, in instructions of all invocations.
+    pub iteration_work: u64,
+    /// Work of one dispatch that has loops of which nobody knows how often they run, at most.
+    pub max_work: u64,
+    /// Bytes and operations of an iteration that costs no more in vain than launches that read whether they have to run: as long as its kernels
+    /// take to start, some 20 us on an H200.
+    pub short_bytes: u64,
+    /// The same in operations on numbers.
+    pub short_flops: u64,
+    /// Whether large products of f32 run on matrix units.
+    pub matrix_units: bool,
+    /// Whether those of f16 and bf16 do.
+    pub half_units: bool,
+    /// What attention becomes one kernel.
+    pub heads: Heads,
+    /// Whether groups of ops become one kernel each.
+    pub fusion: bool,
+    /// Whether small loops and runs of small ops become kernels of one workgroup.
+    pub workgroups: bool,
+    /// What fused kernels do to take less memory.
+    pub saving: Saving,
+    /// How much is computed again for what reads it late.
+    pub recompute: Recompute,
+}
+
+impl Target {
+    /// Whether there is a kernel for the plan.
+    pub(super) fn takes(&self, plan: &Plan) -> bool {
+        plan.reductions().next().is_none() || Reductions::of(plan).is_some() || self.rows.fit(plan)
+    }
+}
+
+/// What kernels do to take less memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Saving {
+    /// Nothing: they do as much each as they can.
+    #[default]
+    Nothing,
+    /// They come in the order of the program's ops.
+    Order,
+    /// And what they read lives no longer than it does where ops run one by one.
+    Kernels,
+    /// They reduce nothing else than what lies in memory, so that what computes it takes no more than its own result
+    /// there.
+    Reductions,
+}
+
+/// What attention a device has kernels for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Heads {
+    /// Whether there are any for f16.
+    pub f16: bool,
+    /// And for bf16.
+    pub bf16: bool,
+    /// The most elements of a query, and of a value.
+    pub max_depth: u64,
+    /// How many of them lie together.
+    pub together: u64,
+    /// Queries of a batch from which on that pays.
+    pub min_rows: u64,
+    /// What it has kernels for that take f32, f16 and bf16.
+    pub few: FewQueries,
+}
+
+impl Heads {
+    /// Whether there are any kernels.
+    pub fn any(&self) -> bool {
+        self.f16 || self.bf16 || self.few.max_rows > 0
+    }
+
+    /// Whether there is a kernel for it.
+    pub fn take(&self, attention: &Attention, body: &Program) -> bool {
+        let dtypes = attention.factors.each_ref().map(|f| body.inputs.get(f.operand as usize).map(|ty| ty.dtype));
+        let out = body.output_types().first().map(|ty| ty.dtype);
+        let (has, is_float) = match out {
+            Some(DType::F16) => (self.f16, true),
+            Some(DType::Bf16) => (self.bf16, true),
+            Some(DType::F32) => (false, true),
+            _ => (false, false),
+        };
+        let is_empty = attention.space.contains(&0) || attention.depth == 0 || attention.width == 0;
+        let fits = |n: u64| n <= self.max_depth && n.is_multiple_of(self.together.max(1));
+        let is_tiled = has && fits(attention.depth) && fits(attention.width) && attention.rows() >= self.min_rows;
+        dtypes == [out; 3] && !is_empty && (is_tiled || is_float && self.few.take(attention))
+    }
+}
+
+/// Attention of few queries in each batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FewQueries {
+    /// The most queries of a batch; 0 where there are no kernels.
+    pub max_rows: u64,
+    /// The most elements of a query, and of a value.
+    pub max_depth: u64,
+    /// Keys from which on that pays.
+    pub min_keys: u64,
+}
+
+impl FewQueries {
+    fn take(&self, attention: &Attention) -> bool {
+        attention.rows() <= self.max_rows
+            && attention.depth.max(attention.width) <= self.max_depth
+            && attention.keys() >= self.min_keys
+    }
+}
+
+/// How much of what programs do may be done again. Without shares nothing is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recompute {
+    /// Operations on numbers that take as long as reading a byte.
+    pub flops_per_byte: u64,
+    /// Sixteenths of what the program costs that it may cost in addition.
+    pub shares: u64,
+    /// What a byte that is not kept may cost, in bytes that are read in the same time.
+    pub most_per_byte: u64,
+}
