@@ -6,8 +6,8 @@ use std::process::{Command, Output};
 
 use nx_vulkan_check::floats;
 
+use crate::error::{Error, Result};
 use crate::list::{Module, ModuleKind};
-use crate::{Error, Result};
 
 const COMPILER: &str = "glslangValidator";
 const OPTIMISER: &str = "spirv-opt";

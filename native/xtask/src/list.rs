@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::error::{Error, Result};
 use crate::matrix::{self, Choices, Defines, Matrix, OneOrMore};
-use crate::{Error, Result};
 
 pub const LIST: &str = "kernels.toml";
 

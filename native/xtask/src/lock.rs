@@ -1,7 +1,7 @@
 //! `shaders.lock`: what each committed module was built from, and its own hash.
 
+use crate::error::{Error, Result};
 use crate::list::Module;
-use crate::{Error, Result};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

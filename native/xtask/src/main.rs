@@ -1,8 +1,10 @@
 //! `cargo xtask`: builds and checks what is committed although it is made from something else: shader modules, so that
-//! users need no shader compiler, and the Elixir side's table of ops.
+//! users need no shader compiler, and the Elixir side's table of ops. Keeps files of a crate from all importing each other.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod compile;
+mod error;
+mod layers;
 mod list;
 mod lock;
 mod matrix;
@@ -11,20 +13,8 @@ mod ops;
 mod shaders;
 mod validate;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
-
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: std::io::Error },
-    #[error("{}: {reason}", path.display())]
-    Source { path: PathBuf, reason: String },
-    #[error("{tool} can't be run: {source}")]
-    Tool { tool: &'static str, source: std::io::Error },
-}
-
-pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 const USAGE: &str = "\
 cargo xtask shaders            build what has changed in priv/shaders
@@ -32,7 +22,8 @@ cargo xtask shaders --check    check that sources, modules and lock agree
 cargo xtask validate           run spirv-val on every module
 cargo xtask metal [folder ...] check that spirv-cross makes Metal's language of them, and of the modules in folders
 cargo xtask ops                write the Elixir side's table of ops
-cargo xtask ops --check        check that it is the engine's";
+cargo xtask ops --check        check that it is the engine's
+cargo xtask layers             check that few files of a crate import each other in a ring";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -46,6 +37,7 @@ fn main() -> ExitCode {
         ["metal", folders @ ..] => metal::all(&root, folders),
         ["ops"] => ops::build(workspace),
         ["ops", "--check"] => ops::check(workspace),
+        ["layers"] => layers::check(workspace),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

@@ -6,9 +6,10 @@ use std::process::Command;
 
 use nx_vulkan_spirv::lower::{Lacks, lower};
 
+use crate::compile;
+use crate::error::Error;
 use crate::list::{self, ModuleKind};
 use crate::shaders::{Scratch, in_parallel};
-use crate::{Error, compile};
 
 const CONVERTER: &str = "spirv-cross";
 

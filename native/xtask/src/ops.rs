@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use nx_vulkan_ir::DType;
 use nx_vulkan_ir::program::ops::{Elementwise, Rule};
 
-use crate::{Error, Result};
+use crate::error::{Error, Result};
 
 const HEAD: &str = r#"defmodule Nx.Vulkan.Ops.Table do
   @moduledoc false

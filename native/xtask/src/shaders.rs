@@ -1,8 +1,9 @@
 //! `cargo xtask shaders [--check]`.
 
+use crate::error::{Error, Result};
 use crate::list::Module;
 use crate::lock::{self, Entry, Lock};
-use crate::{Error, Result, compile, list};
+use crate::{compile, list};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

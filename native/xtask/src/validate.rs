@@ -5,9 +5,10 @@ use std::process::Command;
 
 use nx_vulkan_spirv::lower::{Lacks, lower};
 
+use crate::compile;
+use crate::error::{Error, Result};
 use crate::list::{self, Module, ModuleKind};
 use crate::shaders::{Scratch, in_parallel};
-use crate::{Error, Result, compile};
 
 const VALIDATOR: &str = "spirv-val";
 
