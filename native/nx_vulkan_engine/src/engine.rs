@@ -1,5 +1,6 @@
 //! The engine: an open device with its memory, stream and pipelines.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,16 +15,13 @@ use nx_vulkan_device::memory::{
     AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, MemoryKind, Pool, VulkanBacking, imported_buffer,
     shared_buffer,
 };
-use nx_vulkan_device::stream::Stream;
+use nx_vulkan_device::stream::{Replay, Stream};
 
-use crate::eager::ConstantCache;
-use crate::executable::Replay;
-use crate::kernels::fft::TableCache;
 use crate::kernels::{KernelCache, Planned, Reach, feature_names};
 use crate::options::{Options, Precision, Profiling};
-use crate::share::Shared;
+use crate::states::States;
 use crate::tuning::{self, DeviceModel};
-use crate::{Error, Result, deferred};
+use crate::{Error, Result};
 
 thread_local! {
     /// Whether this thread may wait for the device until memory is free.
@@ -83,11 +81,8 @@ struct Core {
     // Dropped in this order: the stream waits for the device, then nothing is in use any more.
     stream: Stream,
     kernels: KernelCache,
-    constants: ConstantCache,
-    deferred: deferred::Cache,
-    shared: Shared,
+    states: States,
     features_used: AtomicU16,
-    fft_tables: TableCache,
     pipelines: PipelineStore,
     dump_spirv: Option<PathBuf>,
     prints_profile: bool,
@@ -145,11 +140,8 @@ impl Engine {
         let core = Core {
             stream: Stream::new(Arc::clone(&open), Arc::clone(&pool), model.rates, options.time_limit),
             kernels: KernelCache::default(),
-            constants: ConstantCache::default(),
-            deferred: deferred::Cache::default(),
-            shared: Shared::default(),
+            states: States::default(),
             features_used: AtomicU16::new(0),
-            fft_tables: TableCache::default(),
             pipelines: PipelineStore::new(Arc::clone(&open), options.cache_dir.clone(), options.max_pipelines)?,
             dump_spirv: options.dump_spirv.clone(),
             prints_profile: options.profile == Profiling::Printed,
@@ -244,25 +236,9 @@ impl Engine {
         &self.core.kernels
     }
 
-    pub(crate) fn constant_cache(&self) -> &ConstantCache {
-        &self.core.constants
-    }
-
-    pub(crate) fn deferred(&self) -> &deferred::Cache {
-        &self.core.deferred
-    }
-
-    /// What deferred ops did so far.
-    pub fn deferred_counters(&self) -> deferred::Counters {
-        self.core.deferred.counters()
-    }
-
-    pub(crate) fn shared(&self) -> &Shared {
-        &self.core.shared
-    }
-
-    pub(crate) fn fft_tables(&self) -> &TableCache {
-        &self.core.fft_tables
+    /// The one `T` that is kept with the device, made when it is first asked for.
+    pub(crate) fn state<T: Any + Default + Send + Sync>(&self) -> &T {
+        self.core.states.get()
     }
 
     /// What the device can do.

@@ -69,6 +69,7 @@ pub mod options;
 mod pressure;
 pub mod profile;
 mod share;
+mod states;
 pub mod tensor;
 pub mod tuning;
 

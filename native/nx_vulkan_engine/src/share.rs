@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use nx_vulkan_device::memory::Buffer;
 
+use crate::eager::ConstantCache;
 use crate::{Engine, Error, Result, Tensor, Type, View, eager};
 
 #[derive(Debug)]
@@ -21,7 +22,7 @@ struct Range {
 
 /// Ranges of device addresses that were handed out, by where they begin.
 #[derive(Debug, Default)]
-pub(crate) struct Shared(Mutex<BTreeMap<u64, Range>>);
+struct Shared(Mutex<BTreeMap<u64, Range>>);
 
 impl Shared {
     fn ranges(&self) -> MutexGuard<'_, BTreeMap<u64, Range>> {
@@ -54,7 +55,7 @@ impl Shared {
 impl Engine {
     /// Keeps memory no longer for those who know an address that `holder` handed out.
     pub fn unshare(&self, holder: u64) {
-        drop(self.shared().release(holder));
+        drop(self.state::<Shared>().release(holder));
     }
 }
 
@@ -62,7 +63,7 @@ impl Tensor {
     /// The tensor with its elements one after the other, ready to be read at [`Tensor::address`] until [`Engine::unshare`] with
     /// the same `holder`, a number that tells those who share apart. Waits for the device.
     pub fn share(&self, engine: &Engine, holder: u64) -> Result<Tensor> {
-        let tensor = if engine.constant_cache().has(&self.buffer) {
+        let tensor = if engine.state::<ConstantCache>().has(&self.buffer) {
             // All equal scalars lie there.
             eager::copied(engine, self, eager::Compile::Allowed)?
         } else {
@@ -72,7 +73,7 @@ impl Tensor {
         engine.stream().check_contents(std::iter::once(&*tensor.buffer))?;
         // Whoever has the address may write there.
         tensor.buffer.forget_value();
-        engine.shared().add(&tensor, holder);
+        engine.state::<Shared>().add(&tensor, holder);
         Ok(tensor)
     }
 
@@ -84,7 +85,7 @@ impl Tensor {
         let fail = |expected: String| Error::InvalidArgument { what: "address", expected, got: address.to_string() };
         let size_bytes = ty.size_bytes();
         let buffer = engine
-            .shared()
+            .state::<Shared>()
             .find(address, size_bytes)
             .ok_or_else(|| fail(format!("{size_bytes} bytes of a shared tensor that still exists")))?;
         let mut view = View::contiguous(ty.dtype, &ty.shape);

@@ -42,7 +42,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use smallvec::SmallVec;
 
-pub(crate) use cache::Cache;
+use cache::Cache;
 pub use cache::Counters;
 use node::{Backlog, Node};
 
@@ -85,6 +85,13 @@ pub struct Deferred {
     pub full: bool,
     /// Whether so many ops are pending that whoever holds results that nobody needs should drop them.
     pub many: bool,
+}
+
+impl Engine {
+    /// What deferred ops did so far.
+    pub fn deferred_counters(&self) -> Counters {
+        self.state::<Cache>().counters()
+    }
 }
 
 impl From<Tensor> for Lazy {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
-use super::cache::Route;
+use super::cache::{Cache, Route};
 use super::graph::{Graph, Keep, Step};
 use super::node::Node;
 use super::{CompileWith, Lazy};
@@ -23,7 +23,7 @@ pub(super) fn compute(engine: &Arc<Engine>, node: &Arc<Node>, result: u32, compi
     drop(graph);
     // Without the graph, those live that somebody else holds.
     let alive = not_kept.into_iter().filter(|node| node.strong_count() > 0);
-    let survivors = engine.deferred().note_survivors(alive, engine.pressure());
+    let survivors = engine.state::<Cache>().note_survivors(alive, engine.pressure());
     sweep(engine, survivors);
     let missing =
         || Error::InvalidProgram { op: node.op.name().to_string(), reason: format!("has no result {result}") };
@@ -43,7 +43,7 @@ fn sweep(engine: &Arc<Engine>, survivors: Vec<Weak<Node>>) {
 type Failures = Vec<(u64, Error)>;
 
 fn run(engine: &Arc<Engine>, graph: &Graph, compile: CompileWith) -> Result<Failures> {
-    let cache = engine.deferred();
+    let cache = engine.state::<Cache>();
     let largest_bytes = engine.largest_bytes();
     let never_fits = |step: &Step| !step.kept && step.node.outs.iter().any(|ty| ty.size_bytes() > largest_bytes);
     let replayed = match cache.route(graph, graph.steps.iter().any(never_fits)) {

@@ -33,7 +33,7 @@ impl ConstantCache {
 pub fn constant(engine: &Engine, value: Scalar, out: &Type) -> Result<Tensor> {
     let dtype = out.dtype;
     let bytes = Value::from(value).cast(dtype).to_bits(dtype).to_le_bytes();
-    let cache = &engine.constant_cache().buffers;
+    let cache = &engine.state::<ConstantCache>().buffers;
     let known = cache.lock().unwrap_or_else(|e| e.into_inner()).get(&(dtype, bytes)).cloned();
     let known = known.filter(|buffer| engine.stream().check_contents([&**buffer].into_iter()).is_ok());
     let buffer = match known {

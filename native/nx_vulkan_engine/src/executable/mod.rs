@@ -16,7 +16,6 @@ mod side_by_side;
 use std::cell::Cell;
 use std::sync::Arc;
 
-pub(crate) use nx_vulkan_device::stream::{Replay, Slots};
 use smallvec::SmallVec;
 
 use control::Looped;
@@ -31,6 +30,7 @@ use crate::program::counted::Trips;
 use crate::program::text::in_op;
 use crate::{Engine, Error, Result, Tensor, Type, View};
 use nx_vulkan_device::memory::Buffer;
+use nx_vulkan_device::stream::{Replay, Slots};
 
 /// Vector loads need addresses of this multiple.
 pub(crate) const ALIGN_BYTES: u64 = 16;

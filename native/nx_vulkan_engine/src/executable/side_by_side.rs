@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use nx_vulkan_device::memory::Buffer;
-use nx_vulkan_device::stream::table_words;
+use nx_vulkan_device::stream::{Replay, Slots, table_words};
 
-use super::{Executable, Memory, Replay, Slots, Step};
+use super::{Executable, Memory, Step};
 use crate::{Error, Result};
 
 /// Where one of the runs finds its inputs and leaves its outputs, in the program's order: memory, and the first byte in it, a multiple of 16.

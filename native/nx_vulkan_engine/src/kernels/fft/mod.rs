@@ -19,7 +19,6 @@ pub use generate::FftSpec;
 pub use launch::{Fft, fft};
 #[cfg(test)]
 pub(crate) use launch::{capacity, rows_per_group};
-pub use tables::TableCache;
 
 /// A pass of a transform, elements that a workgroup has room for, and whether their number is odd.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -32,16 +32,16 @@ pub enum Content {
 
 /// Tables of one device.
 #[derive(Debug, Default)]
-pub struct TableCache {
+struct TableCache {
     tables: Mutex<HashMap<(Content, CType), Arc<Buffer>>>,
 }
 
 impl TableCache {
-    pub fn get(&self, content: Content, ctype: CType) -> Option<Arc<Buffer>> {
+    fn get(&self, content: Content, ctype: CType) -> Option<Arc<Buffer>> {
         self.tables.lock().unwrap_or_else(|e| e.into_inner()).get(&(content, ctype)).cloned()
     }
 
-    pub fn insert(&self, content: Content, ctype: CType, buffer: &Arc<Buffer>) {
+    fn insert(&self, content: Content, ctype: CType, buffer: &Arc<Buffer>) {
         let mut tables = self.tables.lock().unwrap_or_else(|e| e.into_inner());
         let held: u64 = tables.values().map(|b| b.size_bytes()).sum();
         if held + buffer.size_bytes() > CAPACITY_BYTES {
@@ -75,7 +75,7 @@ pub fn pass_roots(n: u64) -> u64 {
 /// # Errors
 /// `NeedsCompile` when it would take long to make and `compile` refuses that.
 pub fn table(engine: &Engine, content: Content, ctype: CType, compile: Compile) -> Result<Arc<Buffer>> {
-    let cache = engine.fft_tables();
+    let cache = engine.state::<TableCache>();
     let known = cache.get(content, ctype);
     if let Some(buffer) = known.filter(|buffer| engine.stream().check_contents([&**buffer].into_iter()).is_ok()) {
         return Ok(buffer);
