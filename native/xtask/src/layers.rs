@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 const MAX_RING: usize = 8;
 
 /// Crates whose largest ring has more: how many. A smaller ring lowers its number.
-const LARGER: [(&str, usize); 1] = [("nx_vulkan_engine", 63)];
+const LARGER: [(&str, usize); 1] = [("nx_vulkan_engine", 27)];
 
 /// The names of a module and those it lies in, or of something in it.
 type Names<'a> = Vec<&'a str>;

@@ -21,6 +21,7 @@ mod movement;
 mod order;
 mod program;
 mod qr;
+mod read;
 mod svd;
 mod window;
 mod workgroup;
