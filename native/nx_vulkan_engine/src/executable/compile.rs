@@ -185,7 +185,7 @@ fn build_with(builder: Builder<'_>, program: &Program) -> Result<Executable> {
         None => Ok(executable),
         Some(planned) => {
             drop(executable);
-            let _kernels = planned.compile(builder.engine);
+            let _kernels = builder.engine.compile_planned(planned);
             captured(builder, program)
         }
     }

@@ -1,5 +1,4 @@
-//! Kernel families, and what they share: compile once per spec, fill parameter words, split what one launch can't
-//! index.
+//! Kernel families, and what they share: specs, parameter words, how far one launch reaches.
 
 pub mod attention;
 pub mod dot;
@@ -7,6 +6,7 @@ mod family;
 pub mod fft;
 pub mod fold;
 pub mod index;
+mod launch;
 pub mod linalg;
 pub mod map;
 mod planned;
@@ -19,29 +19,27 @@ pub mod transpose;
 pub mod window_scatter;
 pub mod workgroup;
 
-use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use dot::LANES;
 use nx_vulkan_device::device::Caps;
-use nx_vulkan_device::kernel::{Interface, Launch, Pipeline, PipelineKey, PipelineStore, Waits, capabilities};
+use nx_vulkan_device::kernel::{Interface, Pipeline, PipelineStore, capabilities};
 use nx_vulkan_device::memory::Buffer;
-use nx_vulkan_ir::program::text::KERNEL;
 use nx_vulkan_spirv::access::{Param, ParamLayout, bias, divider};
 use nx_vulkan_spirv::generated::Generated;
-use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
-use nx_vulkan_spirv::probe;
 use once_cell::sync::OnceCell;
 use rspirv::spirv::Capability;
 use smallvec::SmallVec;
 
-use crate::{DeviceKind, Engine, Error, Result, Tensor, View};
+use crate::{DeviceKind, Error, Result, View};
 
 pub use family::{Constants, KernelFamily, KernelSpec, Pairs};
+pub(crate) use launch::launch;
+#[cfg(test)]
+pub(crate) use launch::refusal;
+pub use launch::{Bounds, Loaded, in_parts};
 pub(crate) use planned::Planned;
 
 /// How far launches reach from the lowest element of an operand.
@@ -119,7 +117,6 @@ pub struct Kernel {
 pub struct KernelCache {
     kernels: RwLock<HashMap<Arc<KernelSpec>, Arc<Kernel>>>,
     modes: OnceCell<FloatModes>,
-    own_numbers: dot::OwnNumbers,
 }
 
 impl KernelCache {
@@ -133,48 +130,6 @@ impl KernelCache {
         }
         let forgotten = pipelines.forget_idle(&cached);
         kernels.retain(|_, kernel| !forgotten.contains_key(&kernel.pipeline.key()));
-    }
-}
-
-impl Engine {
-    /// The kernel of [`probe::fma_rate`].
-    pub(crate) fn fma_rate_kernel(&self) -> Result<Kernel> {
-        self.build(None, probe::fma_rate(Library::builtin()?, self.float_modes()?)?, &[])
-    }
-
-    /// The key of a generated module.
-    fn key_of(
-        &self,
-        spec: Option<&Arc<KernelSpec>>,
-        generated: &Generated,
-        constants: &[(u32, u32)],
-    ) -> Result<PipelineKey> {
-        let features = features(&generated.words);
-        let missing = features & !available(self.caps());
-        if missing != 0 {
-            let needs = feature_names(missing).join(", ");
-            // Its name tells op and type, where nobody knows the op that it is for.
-            let op = spec.map_or_else(|| KERNEL.to_string(), |spec| format!("{KERNEL} {}", spec.family().name()));
-            return Err(Error::Unsupported { op, dtype: None, needs });
-        }
-        let key = PipelineKey::new(&generated.words, constants, interface_of(generated));
-        // Before the driver sees it, since what that refuses is what people want to read.
-        if self.cached_pipeline(key).is_none() {
-            self.dump_spirv(|| key.name(&label_of(spec)), &generated.words)?;
-        }
-        #[cfg(test)]
-        refusal::check(&label_of(spec))?;
-        Ok(key)
-    }
-
-    /// Compiles a generated module.
-    fn build(&self, spec: Option<Arc<KernelSpec>>, generated: Generated, constants: &[(u32, u32)]) -> Result<Kernel> {
-        let key = self.key_of(spec.as_ref(), &generated, constants)?;
-        // SAFETY: what is generated is valid and accesses what `Arguments` name; tests and spirv-val look at every
-        // family.
-        let pipeline = unsafe { self.pipeline(key, &generated.words, constants, interface_of(&generated))? };
-        pipeline.set_label(|| label_of(spec.as_ref()));
-        Ok(Kernel::new(spec, pipeline, &generated))
     }
 }
 
@@ -201,15 +156,6 @@ impl Kernel {
             table: generated.table,
             elements_per_group: generated.elements_per_group,
             features: features(&generated.words),
-        }
-    }
-
-    /// The kernel, or the one like it that reaches further. Who has operands that need it may wait for it to be
-    /// compiled.
-    fn reaching(self: &Arc<Kernel>, engine: &Engine, far: bool) -> Result<Arc<Kernel>> {
-        match &self.spec {
-            Some(spec) if far => engine.kernel(&KernelSpec::clone(spec).reaching(true), Compile::Allowed),
-            _ => Ok(Arc::clone(self)),
         }
     }
 }
@@ -278,51 +224,6 @@ impl Place<'_> {
     }
 }
 
-/// A tensor as kernels read it at each index of an iteration space.
-#[derive(Debug, Clone)]
-pub struct Loaded {
-    /// With a view that has the shape of the space.
-    pub tensor: Tensor,
-    /// Where positions may lie outside of the operand, what bounds them: then the view begins as if its lowest position were the operand's.
-    pub bounds: Option<Bounds>,
-}
-
-/// Where the elements of an operand lie of which some indices have none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
-    /// From its lowest element to the position at index 0.
-    pub first: i64,
-    /// From its lowest element to its highest.
-    pub last: u64,
-}
-
-impl Loaded {
-    /// A view of elements of `whole`, perhaps with positions outside of it, as [`View::along`] gives them.
-    pub fn within(whole: &Tensor, mut view: View) -> Loaded {
-        let (low, high) = whole.view.extent();
-        let bounds = Bounds { first: (view.offset as i64).wrapping_sub(low), last: (high - low) as u64 };
-        view.offset = low as u64 + bias(&view.strides, &view.shape);
-        Loaded { tensor: whole.with_view(view), bounds: Some(bounds) }
-    }
-
-    /// Whether one launch can reach all of it.
-    pub fn is_indexed(&self, reach: Reach) -> bool {
-        let last = reach_of(&self.tensor.view).max(self.bounds.map_or(0, |bounds| bounds.last));
-        last <= reach.near(self.tensor.view.dtype.size_bytes())
-    }
-
-    /// Whether launches for parts of the space can reach it: a bounded operand is the same for all of them.
-    pub fn is_bounded_within(&self, reach: Reach) -> bool {
-        let most = reach.near(self.tensor.view.dtype.size_bytes());
-        self.bounds.is_none_or(|bounds| bounds.last <= most)
-    }
-
-    /// The parameters that bound it.
-    pub fn words(&self) -> [u32; 2] {
-        self.bounds.map_or([0, 0], |bounds| [bounds.first as u32, bounds.last as u32])
-    }
-}
-
 /// What the parameter words are filled from.
 #[derive(Debug)]
 pub struct Arguments<'a> {
@@ -362,77 +263,6 @@ impl Arguments<'_> {
     }
 }
 
-/// Records one launch of `groups` workgroups; places at and after `first_output` are written.
-pub(crate) fn launch(
-    engine: &Engine,
-    kernel: &Kernel,
-    arguments: &Arguments<'_>,
-    first_output: usize,
-    groups: u64,
-) -> Result<()> {
-    let part = PART.get();
-    let waits = if part == 0 { Waits::All } else { Waits::Part(part) };
-    record(engine, kernel, arguments, first_output, groups, waits)
-}
-
-thread_local! {
-    /// The number of the tensor that this thread's launches write parts of, or 0.
-    static PART: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Runs `f`, whose launches write parts of one buffer that is new, no element more than once, and of no element that shares a word with
-/// another part's: they don't wait for each other.
-pub fn in_parts<T>(f: impl FnOnce() -> T) -> T {
-    static NUMBERS: AtomicU64 = AtomicU64::new(1);
-    let before = PART.replace(NUMBERS.fetch_add(1, Relaxed));
-    let result = f();
-    PART.set(before);
-    result
-}
-
-fn record(
-    engine: &Engine,
-    kernel: &Kernel,
-    arguments: &Arguments<'_>,
-    first_output: usize,
-    groups: u64,
-    waits: Waits,
-) -> Result<()> {
-    engine.note_features(kernel.features);
-    let words: SmallVec<[u32; 32]> = kernel.params.words.iter().map(|&p| arguments.word(p)).collect();
-    let reads: SmallVec<[&Arc<Buffer>; 4]> = arguments.places.iter().take(first_output).map(|p| p.buffer).collect();
-    let writes: SmallVec<[&Arc<Buffer>; 2]> = arguments.places.iter().skip(first_output).map(|p| p.buffer).collect();
-    let (params, table): (&[u32], Option<&[u32]>) = if kernel.table { (&[], Some(&words)) } else { (&words, None) };
-    let in_place = match &kernel.spec {
-        Some(spec) if waits == Waits::All && engine.captures() => spec.family().in_place(arguments, first_output),
-        _ => Pairs::new(),
-    };
-    let launch = Launch {
-        pipeline: &kernel.pipeline,
-        params,
-        table,
-        addresses: &kernel.addresses,
-        groups: grid(max_groups(engine.caps()), groups),
-        reads: &reads,
-        writes: &writes,
-        waits,
-        work: match &kernel.spec {
-            Some(spec) if engine.counts_work() => {
-                Some(spec.work(engine.model().programs.max_work, arguments, first_output, groups))
-            }
-            _ => None,
-        },
-        in_place: &in_place,
-        copied_bytes: match &kernel.spec {
-            Some(spec) if !in_place.is_empty() => spec.family().copied_bytes(arguments),
-            _ => None,
-        },
-    };
-    // SAFETY: families fill `Arguments` from tensors, whose views lie within their buffers; positions beyond and those
-    // that indices choose are bounded by the kernels.
-    unsafe { engine.dispatch(&launch) }
-}
-
 /// Whether subgroups are the vectors of a CPU, with the lanes that kernels for them have.
 pub(super) fn has_lanes(caps: &Caps) -> bool {
     caps.kind == DeviceKind::Cpu && caps.subgroup_size >= LANES && caps.subgroup_ops.basic
@@ -456,35 +286,6 @@ fn grid(limit: u64, groups: u64) -> [u32; 3] {
     }
     let rows = groups.div_ceil(limit);
     [groups.div_ceil(rows) as u32, rows as u32, 1]
-}
-
-/// A driver that refuses kernels, for tests of this thread.
-#[cfg(test)]
-pub(crate) mod refusal {
-    use std::cell::RefCell;
-
-    use crate::error::CREATE_PIPELINES;
-    use crate::{Error, Result};
-
-    thread_local! {
-        /// How the names of the kernels begin.
-        static REFUSED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
-    }
-
-    /// What `run` gives while kernels of such names are refused.
-    pub fn of<T>(names: &[&'static str], run: impl FnOnce() -> T) -> T {
-        REFUSED.set(names.to_vec());
-        let result = run();
-        REFUSED.take();
-        result
-    }
-
-    pub(super) fn check(name: &str) -> Result<()> {
-        match REFUSED.with_borrow(|names| names.iter().any(|refused| name.starts_with(refused))) {
-            true => Err(Error::Vulkan { call: CREATE_PIPELINES, cause: "refused".to_string() }),
-            false => Ok(()),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -8,9 +8,10 @@ use smallvec::SmallVec;
 
 use super::choice::{has_vectors, lane_tiles, launch_of, shares_results};
 use super::{Access, DotSpec, EpilogueSpec, Image, Load, Store, Tiling, matrix};
+use crate::kernels::launch::record;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Factor, Finish, Reduce, Target, inner, reduce};
-use crate::kernels::{Arguments, Compile, KernelSpec, Place, linalg, record};
+use crate::kernels::{Arguments, Compile, KernelSpec, Place, linalg};
 use crate::program::{Binary, Elementwise, Reduction};
 use crate::shape::{Dims, Space, Strides, contiguous_strides, elements};
 use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};

@@ -30,7 +30,6 @@ pub use generate_vectors::VectorTile;
 pub use image::{Image, ImageAxis};
 pub use launch::{Choice, Epilogue, Matrix, MergedAxes, Outline, Product, product, product_as, product_of_image};
 pub use matrix::{Form, InPlace, Prepared, prepare};
-pub(super) use own::OwnNumbers;
 
 /// Constants that are 0 or 1, by their place.
 fn numbered(values: &[bool]) -> Constants {

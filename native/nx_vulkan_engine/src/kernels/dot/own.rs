@@ -10,7 +10,7 @@ use crate::{CType, DType, Engine, Error, Result, Tensor, Type};
 
 /// What was found for f16 and for bf16.
 #[derive(Debug, Default)]
-pub(in crate::kernels) struct OwnNumbers([OnceCell<bool>; 2]);
+struct OwnNumbers([OnceCell<bool>; 2]);
 
 /// Rows, columns and contracted elements of the product that is tried.
 const SIDE: u64 = 64;
@@ -36,7 +36,7 @@ impl Engine {
         if !has(planes) {
             return Ok([false; 2]);
         }
-        let found = &self.kernel_cache().own_numbers.0[place];
+        let found = &self.state::<OwnNumbers>().0[place];
         if compile == Compile::Refused && found.get().is_none() {
             return Err(Error::NeedsCompile);
         }
