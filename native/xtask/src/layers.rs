@@ -8,9 +8,6 @@ use crate::error::{Error, Result};
 /// Files of a ring, at most.
 const MAX_RING: usize = 8;
 
-/// Crates whose largest ring has more: how many. A smaller ring lowers its number.
-const LARGER: [(&str, usize); 1] = [("nx_vulkan_engine", 27)];
-
 /// The names of a module and those it lies in, or of something in it.
 type Names<'a> = Vec<&'a str>;
 
@@ -34,17 +31,14 @@ pub fn check(workspace: &Path) -> Result<String, Vec<Error>> {
         if !root.is_dir() {
             continue;
         }
-        let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let mut texts = BTreeMap::new();
         read(&root, &root, &mut texts).map_err(|e| vec![e])?;
-        let bound = LARGER.iter().find(|(larger, _)| *larger == name).map(|&(_, files)| files);
-        if let Err(reason) = judge(&rings(&texts), bound) {
+        if let Err(reason) = judge(&rings(&texts)) {
             errors.push(Error::Source { path: root, reason });
         }
     }
-    let larger = LARGER.map(|(name, files)| format!(", but for {files} of {name}")).concat();
     if errors.is_empty() {
-        Ok(format!("no more than {MAX_RING} files import each other in a ring{larger}"))
+        Ok(format!("no more than {MAX_RING} files import each other in a ring"))
     } else {
         Err(errors)
     }
@@ -72,16 +66,11 @@ fn read(root: &Path, folder: &Path, texts: &mut BTreeMap<String, String>) -> Res
 }
 
 /// Whether the rings of a crate are as small as they must be.
-fn judge(rings: &[Vec<&str>], bound: Option<usize>) -> Result<(), String> {
-    let largest = rings.iter().max_by_key(|ring| ring.len()).map_or(&[][..], Vec::as_slice);
-    let (found, allowed) = (largest.len(), bound.unwrap_or(MAX_RING));
-    if found > allowed {
-        let files = largest.join(", ");
-        return Err(format!("{found} files import each other in a ring, where {allowed} may: {files}"));
-    }
-    match bound {
-        Some(bound) if found < bound => {
-            Err(format!("the largest ring has {found} files now: say so in place of {bound} in xtask's layers.rs"))
+fn judge(rings: &[Vec<&str>]) -> Result<(), String> {
+    match rings.iter().max_by_key(|ring| ring.len()) {
+        Some(largest) if largest.len() > MAX_RING => {
+            let (found, files) = (largest.len(), largest.join(", "));
+            Err(format!("{found} files import each other in a ring, where {MAX_RING} may: {files}"))
         }
         _ => Ok(()),
     }
@@ -330,11 +319,9 @@ mod tests {
         let around = |n: usize| -> BTreeMap<String, String> {
             (0..n).map(|i| (format!("f{i}.rs"), format!("use crate::f{};", (i + 1) % n))).collect()
         };
-        assert_eq!(judge(&rings(&around(MAX_RING)), None), Ok(()));
+        assert_eq!(judge(&rings(&around(MAX_RING))), Ok(()));
         let nine = around(MAX_RING + 1);
-        let reason = judge(&rings(&nine), None).unwrap_err();
+        let reason = judge(&rings(&nine)).unwrap_err();
         assert!(reason.contains("9 files import each other in a ring, where 8 may: f0.rs, f1.rs"), "{reason}");
-        assert_eq!(judge(&rings(&nine), Some(9)), Ok(()));
-        assert!(judge(&rings(&nine), Some(10)).unwrap_err().contains("9 files now"));
     }
 }

@@ -1,7 +1,9 @@
 //! Fused ops that are attention: kernels of its own, or those of its parts.
 
+use super::call::Call;
+use super::copies::contiguous;
 use super::fused::{loaded, seen};
-use super::{Call, contiguous, movement};
+use super::movement;
 use crate::kernels::attention::{self, Rows, Way};
 use crate::program::attention::{Attention, Factor};
 use crate::program::fused::refined;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{Compile, Results, run_program};
+use super::call::Results;
+use super::run_program;
+use crate::kernels::Compile;
 use crate::program::counted::whole_number;
 use crate::program::{Branches, Loop};
 use crate::{DType, Engine, Error, Result, Tensor, Value};

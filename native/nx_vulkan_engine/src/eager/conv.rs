@@ -8,8 +8,9 @@ use smallvec::SmallVec;
 
 mod in_place;
 
+use super::call::Call;
 use super::dot::{self, Then};
-use super::{Call, constant, movement};
+use super::{constant, copies, movement};
 use crate::kernels::dot::{Matrix, MergedAxes, Planes, Product, product};
 use crate::kernels::map::Operand;
 use crate::kernels::transpose::padded_copy;
@@ -359,7 +360,7 @@ impl Convolution<'_> {
             return Ok(result);
         }
         if config.iter().all(|&c| c == (0, 0, 0)) {
-            movement::copy(engine, a, &result, self.call.compile)?;
+            copies::copy(engine, a, &result, self.call.compile)?;
         } else if !self.padded(a, config, &result)? {
             let zero = constant::constant(engine, Scalar::Int(0), &Type::new(dtype, &[]))?;
             movement::fill_around(self.call, a, &zero, config, &result)?;

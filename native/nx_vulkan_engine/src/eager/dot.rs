@@ -4,7 +4,8 @@ use nx_vulkan_ir::program::step::{Prologue, Ref, Step};
 use nx_vulkan_spirv::access::Element;
 use smallvec::SmallVec;
 
-use super::{Call, movement};
+use super::call::Call;
+use super::{copies, movement};
 use crate::kernels::dot::{Epilogue, Matrix, MergedAxes, Product, product};
 use crate::kernels::map::Operand;
 use crate::program::attribute::Axes;
@@ -89,7 +90,7 @@ fn matrix(call: &Call<'_>, tensor: &Tensor, batch: &Axes, contract: &Axes, is_le
     let tensor = tensor.with_view(view);
     match grouped(&tensor) {
         Some(matrix) => Ok(matrix),
-        None => grouped(&movement::contiguous(call.engine, &tensor, call.compile)?)
+        None => grouped(&copies::contiguous(call.engine, &tensor, call.compile)?)
             .ok_or_else(|| call.invalid("axes do not merge".to_string())),
     }
 }

@@ -2,9 +2,10 @@
 
 use nx_vulkan_ir::program::step::Ref;
 
+use super::call::Call;
+use super::conv;
 use super::dot::{self, Then};
 use super::fused::loaded;
-use super::{Call, conv};
 use crate::program::epilogue::Epilogue;
 use crate::program::fused::through;
 use crate::program::{Op, Program};

@@ -1,6 +1,6 @@
 //! Discrete Fourier transforms along one axis.
 
-use super::Call;
+use super::call::Call;
 use crate::kernels::fft::{Fft, fft};
 use crate::program::Fourier;
 use crate::{Result, Tensor};

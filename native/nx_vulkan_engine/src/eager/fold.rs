@@ -1,6 +1,7 @@
 //! Reductions with a function of the user's, over axes and over windows.
 
-use super::{Call, window};
+use super::call::Call;
+use super::window;
 use crate::kernels::fold::{Fold, fold as launch};
 use crate::program::attribute::Axes;
 use crate::program::{Function, Windows};

@@ -5,8 +5,10 @@ use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
+use super::call::{Call, Results};
+use super::copies::contiguous;
 use super::program::run_instructions;
-use super::{Call, Results, attention, contiguous, epilogue, halves};
+use super::{attention, epilogue, halves};
 use crate::kernels::Loaded;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::produce;

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Compile, Results, movement, run, run_all};
+use super::call::Results;
+use super::{copies, run, run_all};
+use crate::kernels::Compile;
 use crate::kernels::reach_of;
 use crate::program::attribute::{Axes, Scalar};
 use crate::program::ops::Class;
@@ -233,7 +235,7 @@ impl Cut<'_> {
             let results = run_all(self.engine, self.op, &operands, &types, self.compile)?;
             for (result, whole) in results.iter().zip(&whole) {
                 let place = section(whole, axis.of_result, start, length)?;
-                movement::copy(self.engine, result, &place, self.compile)?;
+                copies::copy(self.engine, result, &place, self.compile)?;
             }
         }
         Ok(whole)
@@ -307,7 +309,7 @@ impl Cut<'_> {
         for (indices, (start, length)) in indices.into_iter().zip([(0, cut), (cut, a.view.shape[axis] - cut)]) {
             let operands = [section(a, axis, start, length)?, indices, updates.clone()];
             let result = self.run(self.op, &operands, &shortened(out, axis, length))?;
-            movement::copy(self.engine, &result, &section(&whole, axis, start, length)?, self.compile)?;
+            copies::copy(self.engine, &result, &section(&whole, axis, start, length)?, self.compile)?;
         }
         Ok(whole)
     }

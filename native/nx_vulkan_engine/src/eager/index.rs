@@ -3,7 +3,8 @@
 use nx_vulkan_spirv::access::Element;
 use smallvec::SmallVec;
 
-use super::{Call, movement};
+use super::call::Call;
+use super::{copies, movement};
 use crate::kernels::index::{GatherSpec, TakeSpec, extra};
 use crate::kernels::{Arguments, KernelSpec, Place, launch};
 use crate::program::attribute::Axes;
@@ -49,7 +50,7 @@ pub(super) fn rows(call: &Call<'_>, indices: &Tensor, components: usize) -> Resu
     let view = match indices.view.reshape(&shape) {
         Some(view) => indices.with_view(view),
         None => {
-            let copy = movement::contiguous(call.engine, indices, call.compile)?;
+            let copy = copies::contiguous(call.engine, indices, call.compile)?;
             copy.with_view(View::contiguous(indices.view.dtype, &shape))
         }
     };

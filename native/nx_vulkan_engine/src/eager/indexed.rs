@@ -8,8 +8,9 @@ use nx_vulkan_spirv::access::Element;
 use nx_vulkan_spirv::generated::LOCAL_SIZE;
 use smallvec::SmallVec;
 
+use super::call::Call;
 use super::index::{rows, split};
-use super::{Call, movement};
+use super::{copies, movement};
 use crate::kernels::index::{
     Applied, ScatterSpec, SegmentAddSpec, SegmentPutSpec, SegmentStepsSpec, TargetOrderSpec, TargetSpec, Way, extra,
     owners,
@@ -75,7 +76,7 @@ fn prepared<'a>(call: &'a Call<'_>, axes: &Axes, add: bool) -> Result<Indexed<'a
     let updates = match updates.view.reshape(&update_shape) {
         Some(view) => updates.with_view(view),
         None => {
-            let copy = movement::contiguous(call.engine, updates, call.compile)?;
+            let copy = copies::contiguous(call.engine, updates, call.compile)?;
             copy.with_view(View::contiguous(updates.view.dtype, &update_shape))
         }
     };
@@ -116,7 +117,7 @@ impl Indexed<'_> {
     /// The tensor before the updates becomes the result. What comes later may still ask for kernels: copying again does
     /// no harm.
     fn start(&self) -> Result<()> {
-        movement::copy(self.call.engine, self.call.operand(0)?, &self.result, self.call.compile)
+        copies::copy(self.call.engine, self.call.operand(0)?, &self.result, self.call.compile)
     }
 
     fn owned(&self) -> Result<()> {

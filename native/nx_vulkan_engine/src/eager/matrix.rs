@@ -6,7 +6,9 @@ use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
 use smallvec::smallvec;
 
-use super::{Call, Compile, movement, run};
+use super::call::Call;
+use super::copies;
+use crate::kernels::Compile;
 use crate::kernels::dot::{self, Product, product};
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::program::{Binary, Elementwise, Op, Reduction, Unary};
@@ -57,7 +59,7 @@ impl Work<'_> {
         let rank = matrices.view.shape.len();
         let (batch, sizes) = matrices.view.shape.split_at(rank.saturating_sub(2));
         let result = self.uninitialized(&matrices.view.shape)?;
-        movement::copy(self.engine, matrices, &result, self.compile)?;
+        copies::copy(self.engine, matrices, &result, self.compile)?;
         let merged: Vec<u64> = std::iter::once(batch.iter().product()).chain(sizes.iter().copied()).collect();
         Ok(result.with_view(View::contiguous(self.dtype(), &merged)))
     }
@@ -86,10 +88,12 @@ impl Work<'_> {
     /// The largest absolute element of every matrix, as real numbers; NaN where an element is.
     pub fn largest(&self, a: &Tensor) -> Result<Tensor> {
         let real = self.real();
-        let sizes = Type::new(real, &a.view.shape);
-        let sizes = run(self.engine, &Op::Unary(Unary::Abs), std::slice::from_ref(a), &sizes, self.compile)?;
-        let max = Op::Reduce { reduction: Reduction::Max, axes: smallvec![1, 2], tie_high: false };
-        run(self.engine, &max, &[sizes], &Type::new(real, &a.view.shape[..1]), self.compile)
+        let Work { engine, compile, .. } = *self;
+        let (op, operands, out) = (&Op::Unary(Unary::Abs), std::slice::from_ref(a), &Type::new(real, &a.view.shape));
+        let sizes = Call { engine, op, operands, out, compile }.elementwise(Elementwise::Unary(Unary::Abs))?;
+        let op = &Op::Reduce { reduction: Reduction::Max, axes: smallvec![1, 2], tie_high: false };
+        let (operands, out) = (&[sizes], &Type::new(real, &a.view.shape[..1]));
+        Call { engine, op, operands, out, compile }.reduce(Reduction::Max, &[1, 2], false)
     }
 
     /// Words that are zero, for kernels to mark what they did.
@@ -185,6 +189,6 @@ pub fn in_type(work: &Work<'_>, a: &Tensor, out: &Type) -> Result<Tensor> {
     }
     let result = Tensor::uninitialized(work.engine, out)?;
     let view = View::contiguous(out.dtype, &a.view.shape);
-    movement::copy(work.engine, a, &result.with_view(view), work.compile)?;
+    copies::copy(work.engine, a, &result.with_view(view), work.compile)?;
     Ok(result)
 }

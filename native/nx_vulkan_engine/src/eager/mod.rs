@@ -3,9 +3,11 @@
 //! View ops only change the view. Every other op looks its kernel up, fills parameter words and records a dispatch.
 
 mod attention;
+mod call;
 mod constant;
 mod control;
 mod conv;
+mod copies;
 mod dot;
 mod eigh;
 mod epilogue;
@@ -29,25 +31,20 @@ mod workgroup;
 use std::sync::Arc;
 
 pub use crate::kernels::Compile;
+pub use call::Results;
 pub(crate) use constant::ConstantCache;
 pub(crate) use control::{is_true, read_number};
+pub use copies::{contiguous, copied, copy};
 #[cfg(test)]
 pub(crate) use linalg::cholesky::tiles as cholesky_tiles;
-pub use movement::{contiguous, copied, copy};
 pub use program::run_program;
 use smallvec::{SmallVec, smallvec};
 
-use crate::kernels::map::{Operand, Shapes, map};
-use crate::kernels::reduce::{Reduce, Target, reduce};
 use crate::program::ops::Class;
-use crate::program::{Binary, Elementwise, Op, verify};
+use crate::program::{Op, verify};
 use crate::shape::Type;
-use crate::{Engine, Error, Result, Tensor, View};
-use nx_vulkan_ir::program::step::{Ref, Step};
-use nx_vulkan_spirv::access::Element;
-
-/// The results of one op.
-pub type Results = SmallVec<[Tensor; 3]>;
+use crate::{Engine, Error, Result, Tensor};
+use call::Call;
 
 /// Runs one op of any number of results, of the types `outs`.
 ///
@@ -156,22 +153,7 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Bitcast => call.bitcast(),
         Op::Reshape | Op::Squeeze => call.reshape(),
         Op::After => call.view(|view| Ok(view.clone())),
-        Op::Reduce { reduction, axes, tie_high } => {
-            let view = &call.operand(0)?.view;
-            let rank = view.shape.len();
-            if axes.iter().any(|&axis| axis >= rank) {
-                return Err(call.invalid(format!("axes {axes:?} of rank {rank}")));
-            }
-            let kept: u64 = (0..rank).filter(|axis| !axes.contains(axis)).map(|axis| view.shape[axis]).product();
-            if kept != out.elements() {
-                return Err(call.invalid(format!("{kept} results for a shape of {:?}", out.shape)));
-            }
-            let result = Tensor::uninitialized(engine, out)?;
-            let what = Reduce { reduction: *reduction, tie_high: *tie_high, axes, out: out.dtype };
-            let target = Target { buffer: &result.buffer, offset_bytes: 0 };
-            reduce(engine, &call.operand(0)?.buffer, view, what, target, compile)?;
-            Ok(result)
-        }
+        Op::Reduce { reduction, axes, tie_high } => call.reduce(*reduction, axes, *tie_high),
         Op::Window { reduction, windows } => window::reduce_windows(&call, *reduction, windows),
         Op::Sort { axis, descending } => order::sort(&call, *axis, *descending),
         Op::Argsort { axis, descending } => order::argsort(&call, *axis, *descending),
@@ -203,132 +185,5 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         },
         // What only moves elements.
         _ => movement::moved(&call),
-    }
-}
-
-/// One op with its operands.
-#[derive(Debug, Clone, Copy)]
-struct Call<'a> {
-    engine: &'a Arc<Engine>,
-    op: &'a Op,
-    operands: &'a [Tensor],
-    out: &'a Type,
-    compile: Compile,
-}
-
-impl<'a> Call<'a> {
-    fn invalid(&self, reason: String) -> Error {
-        Error::InvalidProgram { op: self.op.name().to_string(), reason }
-    }
-
-    fn operand(&self, index: usize) -> Result<&'a Tensor> {
-        self.operands
-            .get(index)
-            .ok_or_else(|| self.invalid(format!("needs operand {index}, got {} operands", self.operands.len())))
-    }
-
-    /// A result that shares the first operand's memory.
-    fn view(&self, f: impl FnOnce(&View) -> Result<View>) -> Result<Tensor> {
-        let a = self.operand(0)?;
-        let view = f(&a.view)?;
-        self.result(a.with_view(view))
-    }
-
-    /// Checks that a result has the promised type.
-    fn result(&self, tensor: Tensor) -> Result<Tensor> {
-        if tensor.view.shape != self.out.shape || tensor.view.dtype != self.out.dtype {
-            return Err(self.invalid(format!(
-                "the result is {}{:?}, not {}{:?}",
-                tensor.view.dtype, tensor.view.shape, self.out.dtype, self.out.shape
-            )));
-        }
-        Ok(tensor)
-    }
-
-    fn reshape(&self) -> Result<Tensor> {
-        let a = self.operand(0)?;
-        if a.view.elements() != self.out.elements() {
-            return Err(self.invalid(format!("{:?} does not reshape to {:?}", a.view.shape, self.out.shape)));
-        }
-        if let Some(view) = a.view.reshape(&self.out.shape) {
-            return self.result(a.with_view(view));
-        }
-        let copy = contiguous(self.engine, a, self.compile)?;
-        self.result(copy.with_view(View::contiguous(a.view.dtype, &self.out.shape)))
-    }
-
-    fn bitcast(&self) -> Result<Tensor> {
-        let a = self.operand(0)?;
-        if a.view.dtype.bits() != self.out.dtype.bits() {
-            return Err(self.invalid(format!("{} and {} have different widths", a.view.dtype, self.out.dtype)));
-        }
-        self.view(|v| Ok(View { dtype: self.out.dtype, ..v.clone() }))
-    }
-
-    fn elementwise(&self, op: Elementwise) -> Result<Tensor> {
-        if self.operands.len() != op.arity() {
-            return Err(self.invalid(format!("needs {} operands, got {}", op.arity(), self.operands.len())));
-        }
-        if op == Elementwise::AsType && self.operands.iter().all(|t| t.view.dtype == self.out.dtype) {
-            return self.view(|v| Ok(v.clone()));
-        }
-        // What repeats one element goes on doing so.
-        let uniform = self.out.elements() > 1 && self.operands.iter().all(|t| t.view.is_uniform());
-        let sizes = if uniform { &[][..] } else { &self.out.shape[..] };
-        let mut inputs: SmallVec<[Operand<'_>; 3]> = SmallVec::new();
-        for tensor in self.operands {
-            let broadcast = tensor.view.broadcast_trailing(&self.out.shape)?;
-            let mut operand = Operand::new(&tensor.buffer, &broadcast, Element::Typed(tensor.view.dtype));
-            if uniform {
-                operand.strides.clear();
-            }
-            inputs.push(operand);
-        }
-        let steps = smallvec![Step { op, args: (0..op.arity() as u8).map(Ref::Input).collect(), out: self.out.dtype }];
-        let result = Tensor::uninitialized(self.engine, &Type::new(self.out.dtype, sizes))?;
-        let output = Operand::new(&result.buffer, &result.view, Element::Typed(self.out.dtype));
-        map(self.engine, sizes, &inputs, steps, &[(Ref::Result(0), output)], Shapes::Any, self.compile)?;
-        if uniform {
-            let view = result.view.broadcast_trailing(&self.out.shape)?;
-            return Ok(result.with_view(view));
-        }
-        Ok(result)
-    }
-
-    /// A tensor of `ty` whose elements are computed from their indices.
-    fn counted(&self, ty: &Type, op: Elementwise, args: &[Ref]) -> Result<Tensor> {
-        let result = Tensor::uninitialized(self.engine, ty)?;
-        let output = Operand::new(&result.buffer, &result.view, Element::Typed(ty.dtype));
-        let step = Step { op, args: SmallVec::from_slice(args), out: ty.dtype };
-        map(self.engine, &ty.shape, &[], smallvec![step], &[(Ref::Result(0), output)], Shapes::Any, self.compile)?;
-        Ok(result)
-    }
-
-    fn iota(&self, axis: Option<usize>) -> Result<Tensor> {
-        let shape = &self.out.shape;
-        let Some(axis) = axis else {
-            let flat = Type::new(self.out.dtype, &[self.out.elements()]);
-            let counted = self.counted(&flat, Elementwise::AsType, &[Ref::Linear])?;
-            return Ok(counted.with_view(View::contiguous(self.out.dtype, shape)));
-        };
-        if axis >= shape.len() {
-            return Err(self.invalid(format!("axis {axis} of rank {}", shape.len())));
-        }
-        // The counted axis once; the others repeat it as a view.
-        let line = Type::new(self.out.dtype, &[shape[axis]]);
-        let counted = self.counted(&line, Elementwise::AsType, &[Ref::Linear])?;
-        self.result(counted.with_view(counted.view.broadcast(shape, &[axis])?))
-    }
-
-    fn eye(&self) -> Result<Tensor> {
-        let shape = &self.out.shape;
-        let Some(lead) = shape.len().checked_sub(2) else {
-            return Err(self.invalid(format!("needs two axes, got {shape:?}")));
-        };
-        // One matrix; batch axes repeat it as a view.
-        let matrix = Type::new(self.out.dtype, &shape[lead..]);
-        let equal = Elementwise::Binary(Binary::Equal);
-        let eye = self.counted(&matrix, equal, &[Ref::Coordinate(0), Ref::Coordinate(1)])?;
-        self.result(eye.with_view(eye.view.broadcast_trailing(shape)?))
     }
 }

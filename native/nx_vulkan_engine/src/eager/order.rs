@@ -7,7 +7,8 @@ use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
 use smallvec::smallvec;
 
-use super::{Call, movement};
+use super::call::Call;
+use super::copies;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::scan::{Scan, scan as launch_scan};
 use crate::kernels::sort::{Sort, SortKey, keeps_fewer, sort as launch_sort};
@@ -37,7 +38,7 @@ impl Rows {
         let turned = a.with_view(a.view.transpose(&order)?);
         let elements = a.view.shape[axis];
         Ok(Rows {
-            tensor: movement::contiguous(call.engine, &turned, call.compile)?,
+            tensor: copies::contiguous(call.engine, &turned, call.compile)?,
             rows: a.view.elements() / elements.max(1),
             elements,
             back,
@@ -180,6 +181,6 @@ fn places_as(call: &Call<'_>, places: Tensor, dtype: DType) -> Result<Tensor> {
         return Ok(places.with_view(View { dtype, ..View::clone(&places.view) }));
     }
     let result = Tensor::uninitialized(call.engine, &Type::new(dtype, &places.view.shape))?;
-    movement::copy(call.engine, &places, &result, call.compile)?;
+    copies::copy(call.engine, &places, &result, call.compile)?;
     Ok(result)
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Compile, run_all};
+use super::run_all;
+use crate::kernels::Compile;
 use crate::program::{Operand, Program};
 use crate::{Engine, Error, Result, Tensor};
 

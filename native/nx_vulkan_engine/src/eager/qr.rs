@@ -2,8 +2,8 @@
 
 use smallvec::smallvec;
 
+use super::call::{Call, Results};
 use super::matrix::{Work, check, compute_type, in_type, part};
-use super::{Call, Results};
 use crate::kernels::linalg::qr::{self as launch, PANEL};
 use crate::{Result, Tensor, Type};
 

@@ -2,7 +2,7 @@
 
 use nx_vulkan_ir::dtype::nx_bytes;
 
-use super::contiguous;
+use super::copies::contiguous;
 use crate::kernels::Compile;
 use crate::tensor::{MAX_ELEMENT_BYTES, Native, pack};
 use crate::{Engine, Error, Result, Tensor};

@@ -2,9 +2,11 @@
 
 use smallvec::smallvec;
 
+use super::call::{Call, Results};
+use super::copies;
 use super::matrix::{Work, check, compute_type, in_type, part};
 use super::qr::{Diagonal, factorize};
-use super::{Call, Compile, Results, movement};
+use crate::kernels::Compile;
 use crate::kernels::linalg;
 use crate::{Error, Result, Tensor, Type};
 
@@ -54,7 +56,7 @@ pub fn svd(call: &Call<'_>, full: bool, outs: &[Type]) -> Result<Results> {
         None => left,
         Some(reflections) => {
             let u = work.identity(batches, rows, kept)?;
-            movement::copy(work.engine, &left, &part(&u, 0, 0, [columns, columns])?, work.compile)?;
+            copies::copy(work.engine, &left, &part(&u, 0, 0, [columns, columns])?, work.compile)?;
             reflections.apply(&work, &u)?;
             u
         }

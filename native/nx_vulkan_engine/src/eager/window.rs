@@ -1,6 +1,7 @@
 //! Ops over sliding windows: the windows are an overlapping view of the padded operand.
 
-use super::{Call, constant, movement};
+use super::call::Call;
+use super::{constant, movement};
 use crate::kernels::reduce::{Reduce, Target, reduce};
 use crate::kernels::window_scatter::{WindowScatter, window_scatter};
 use crate::program::attribute::{Axes, Scalar};

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use nx_vulkan_ir::program::workgroup::unsupported;
 
+use super::call::Results;
+use super::halves;
 use super::program::run_instructions;
-use super::{Compile, Results, halves};
+use crate::kernels::Compile;
 use crate::kernels::workgroup;
 use crate::program::Program;
 use crate::{Engine, Error, Result, Tensor, Type};

@@ -6,8 +6,9 @@ mod tridiagonal;
 
 use smallvec::smallvec;
 
+use super::call::{Call, Results};
 use super::matrix::{Work, check, compute_type, in_type};
-use super::{Call, Compile, Results};
+use crate::kernels::Compile;
 use crate::kernels::linalg;
 use crate::{CType, Error, Result, Tensor, Type};
 

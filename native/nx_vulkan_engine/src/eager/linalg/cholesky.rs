@@ -5,12 +5,13 @@ use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
 use super::{Update, blocks, from, linalg, square, transposed, work_copy};
-use crate::eager::{Call, run};
+use crate::eager::call::Call;
+use crate::eager::constant::constant;
 use crate::kernels::linalg::LinalgSpec;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::program::attribute::Scalar;
 use crate::program::linalg::EPSILON;
-use crate::program::{Binary, Elementwise, Op, Unary};
+use crate::program::{Binary, Elementwise, Unary};
 use crate::tuning::DeviceModel;
 use crate::{CType, DType, Result, Tensor, Type, View};
 
@@ -65,8 +66,7 @@ fn clean(call: &Call<'_>, factor: &Tensor, n: u64, batches: u64) -> Result<Tenso
         CType::C128 => DType::F64,
         _ => dtype,
     };
-    let epsilon = Op::Constant(Scalar::Float(EPSILON));
-    let epsilon = run(call.engine, &epsilon, &[], &Type::new(real, &[]), call.compile)?;
+    let epsilon = constant(call.engine, Scalar::Float(EPSILON), &Type::new(real, &[]))?;
     let result = Tensor::uninitialized(call.engine, &Type::new(call.out.dtype, &factor.view.shape))?;
     let sizes = [batches, n, n];
     let input = View::contiguous(dtype, &sizes);

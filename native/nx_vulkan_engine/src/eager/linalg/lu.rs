@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::triangular::{System, finish};
 use super::{Matrices, Update, blocks, from, linalg, matrices, square, transposed, work_copy};
-use crate::eager::{Call, Results};
+use crate::eager::call::{Call, Results};
 use crate::kernels::linalg::LinalgSpec;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Reduce, Target, reduce};

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Call, Results, movement};
+use super::call::{Call, Results};
+use super::copies;
 use crate::kernels::linalg::LinalgSpec;
 use crate::kernels::{Compile, Kernel, linalg};
 use crate::program::Linalg;
@@ -67,7 +68,7 @@ fn matrices(call: &Call<'_>, tensor: &Tensor) -> Result<Matrices> {
     let batch = Space::new(&view.shape[..lead], &[&view.strides[..lead]]);
     let direct = batch.rank() <= 1 && view.strides.iter().all(|&s| (0..=i64::from(i32::MAX)).contains(&s));
     if !direct {
-        return matrices(call, &movement::contiguous(call.engine, tensor, call.compile)?);
+        return matrices(call, &copies::contiguous(call.engine, tensor, call.compile)?);
     }
     let batch_stride = batch.strides.first().and_then(|s| s.first()).copied().unwrap_or(0);
     let strides = [batch_stride, view.strides[lead], view.strides[lead + 1]].map(|s| s as u32);
@@ -85,7 +86,7 @@ fn transposed(view: &View) -> Result<View> {
 /// A copy of a view of a tensor to work on, row-major.
 fn work_copy(call: &Call<'_>, tensor: &Tensor, view: View, dtype: DType) -> Result<Tensor> {
     let copy = Tensor::uninitialized(call.engine, &Type::new(dtype, &view.shape))?;
-    movement::copy(call.engine, &tensor.with_view(view), &copy, call.compile)?;
+    copies::copy(call.engine, &tensor.with_view(view), &copy, call.compile)?;
     Ok(copy)
 }
 

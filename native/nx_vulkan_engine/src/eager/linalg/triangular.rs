@@ -3,7 +3,7 @@
 use crate::kernels::linalg::LinalgSpec;
 
 use super::{Matrices, Update, blocks, from, linalg, matrices, square, transposed, work_copy};
-use crate::eager::Call;
+use crate::eager::call::Call;
 use crate::kernels::Compile;
 use crate::program::Transform;
 use crate::{Engine, Result, Tensor, View};
