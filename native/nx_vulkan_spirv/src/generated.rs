@@ -3,7 +3,7 @@
 use nx_vulkan_ir::{Error, Result};
 use rspirv::spirv::Word;
 
-use super::access::ParamLayout;
+use super::params::ParamLayout;
 
 /// A generated module and how to launch it.
 #[derive(Debug, Clone)]

@@ -12,6 +12,7 @@ pub mod link;
 pub mod lower;
 pub mod memory;
 pub mod modes;
+pub mod params;
 pub mod probe;
 pub mod reducer;
 pub mod scalar;

@@ -10,9 +10,9 @@ use rspirv::spirv::{
     StorageClass, Word,
 };
 
-use super::access::ParamLayout;
 use super::library::{FunctionRef, Library, is_aggregate};
 use super::modes::FloatModes;
+use super::params::ParamLayout;
 use super::templates;
 
 /// Signature of a function: result and parameter types, as ids of the kernel's module.

@@ -2,11 +2,12 @@
 
 use nx_vulkan_ir::{CType, DType, Result};
 
-use super::access::{self, Element, Param, ParamLayout};
+use super::access::{self, Element};
 use super::generated::{Generated, ITEMS, LOCAL_SIZE, arg};
 use super::library::Library;
 use super::link::Linker;
 use super::modes::FloatModes;
+use super::params::{Param, ParamLayout};
 
 /// Chains of fma that don't depend on each other, and steps of each: enough to hide the latency of one, and few enough for lavapipe to
 /// compile in 0.1 s.

@@ -5,8 +5,9 @@ use nx_vulkan_ir::{DType, Error, Result};
 use rspirv::spirv::Word;
 use smallvec::SmallVec;
 
-use super::access::{self, Element, Param};
+use super::access::{self, Element};
 use super::link::Code;
+use super::params::Param;
 use super::scalar::{self, Value};
 
 /// The results of steps on values.

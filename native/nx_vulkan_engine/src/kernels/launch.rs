@@ -8,9 +8,9 @@ use std::sync::{Arc, PoisonError};
 use nx_vulkan_device::kernel::{Launch, Pipeline, PipelineKey, Waits};
 use nx_vulkan_device::memory::Buffer;
 use nx_vulkan_ir::program::text::KERNEL;
-use nx_vulkan_spirv::access::bias;
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
+use nx_vulkan_spirv::params::bias;
 use nx_vulkan_spirv::probe;
 use smallvec::SmallVec;
 

@@ -28,11 +28,11 @@ use nx_vulkan_ir::{Error, Result};
 use rspirv::spirv::Word;
 use smallvec::SmallVec;
 
-use super::access::{Param, ParamLayout};
 use super::generated::{Generated, arg};
 use super::library::Library;
 use super::link::{Code, Linker};
 use super::modes::FloatModes;
+use super::params::{Param, ParamLayout};
 
 /// How an input lies in memory, from its lowest element on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -251,7 +251,7 @@ impl Emitter<'_, '_, '_> {
         };
         let entries: Vec<Entry> = types.iter().zip(ports).enumerate().map(entry).collect();
         // Addresses, and the word that zeros are made of, are loaded where everything can use them.
-        self.code.param(self.params.word(super::access::Param::Count))?;
+        self.code.param(self.params.word(super::params::Param::Count))?;
         for k in 0..ports.len() + self.spec.outputs() {
             let address = self.params.address(k as u8);
             self.code.param(address)?;

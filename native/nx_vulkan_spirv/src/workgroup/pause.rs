@@ -11,7 +11,8 @@ use super::control::Cell;
 use super::memory::{Region, words};
 use super::node::Id;
 use super::{Emitter, PROGRESS_WORDS};
-use crate::access::{self, Element, Param, value_type};
+use crate::access::{self, Element, value_type};
+use crate::params::Param;
 
 type Saves = SmallVec<[Region; 8]>;
 

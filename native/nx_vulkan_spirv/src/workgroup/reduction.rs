@@ -13,6 +13,7 @@ use super::memory::{Region, Space, WIDTHS};
 use super::node::{Id, Node, NodeKind, Reduce, Reduced};
 use super::{Emitter, invalid};
 use crate::access::{self, Element, value_type};
+use crate::params::Param;
 use crate::reducer::ReducerCode;
 use crate::scalar::{self, Value};
 
@@ -226,7 +227,7 @@ impl Emitter<'_, '_, '_> {
     fn scratch_place(&mut self, region: &Region, at: Word) -> (u32, Word) {
         let k = self.spec.ports.len() + self.spec.outputs();
         let address = self.params.address(k as u8);
-        let bytes = self.params.word(access::Param::Extra(1));
+        let bytes = self.params.word(Param::Extra(1));
         let words = region.words * 4;
         // Every group's part is a multiple of 16 bytes.
         let part = self.code.param(bytes).unwrap_or(at);

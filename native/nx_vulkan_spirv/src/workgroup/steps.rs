@@ -7,7 +7,8 @@ use smallvec::SmallVec;
 use super::index::Index;
 use super::node::{Entry, Id, Source};
 use super::{Emitter, Target, invalid};
-use crate::access::{self, Element, Param};
+use crate::access::{self, Element};
+use crate::params::Param;
 
 impl Emitter<'_, '_, '_> {
     pub(super) fn steps(&mut self, states: usize, begins: bool, pauses: bool) -> Result<()> {

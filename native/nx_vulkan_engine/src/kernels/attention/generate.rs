@@ -1,11 +1,12 @@
 //! Attention kernels on matrix units, whose loads, steps on scores and stores are generated.
 
 use nx_vulkan_ir::{DType, Result};
-use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
+use nx_vulkan_spirv::access::{self, Element};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
 use nx_vulkan_spirv::modes::FloatModes;
+use nx_vulkan_spirv::params::{Param, ParamLayout};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 

@@ -12,7 +12,7 @@ use crate::program::attention;
 use crate::program::passes::{FewQueries, Heads};
 use crate::shape::{Dims, Space, Strides};
 use crate::{DType, Engine, Result, Tensor};
-use nx_vulkan_spirv::access::ParamLayout;
+use nx_vulkan_spirv::params::ParamLayout;
 
 /// Neighbours of 16 bits that are loaded at once.
 const EIGHT: u64 = 8;

@@ -3,8 +3,9 @@
 use nx_vulkan_ir::program::Elementwise;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::{CType, DType, Result};
-use nx_vulkan_spirv::access::{self, Element, ParamLayout};
+use nx_vulkan_spirv::access::{self, Element};
 use nx_vulkan_spirv::link::Code;
+use nx_vulkan_spirv::params::ParamLayout;
 use nx_vulkan_spirv::scalar::{self, Value};
 use nx_vulkan_spirv::steps::{find, run_steps};
 use rspirv::spirv::{Op as SpirvOp, Word};

@@ -2,11 +2,12 @@
 
 use nx_vulkan_ir::program::step::{Prologue, Ref, Step};
 use nx_vulkan_ir::{CType, DType, Error, Result};
-use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout, value_type};
+use nx_vulkan_spirv::access::{self, Element, value_type};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
 use nx_vulkan_spirv::modes::FloatModes;
+use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::scalar::{self, Value};
 use nx_vulkan_spirv::steps::emit_steps;
 use rspirv::spirv::{Op as SpirvOp, Word};

@@ -1,11 +1,12 @@
 //! Products on matrix units, and their operands: f32 numbers as three of bf16 or pairs of f16, f16 as they are.
 
 use nx_vulkan_ir::{CType, DType, Result};
-use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
+use nx_vulkan_spirv::access::{self, Element};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
 use nx_vulkan_spirv::modes::FloatModes;
+use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::scalar::{self, Value};
 use rspirv::spirv::{Op as SpirvOp, Word};
 

@@ -3,7 +3,8 @@
 use nx_vulkan_device::kernel::Waits;
 use nx_vulkan_ir::program::epilogue::takes_prologues;
 use nx_vulkan_ir::program::step::{Prologue, Ref, Step, stands_in_loop};
-use nx_vulkan_spirv::access::{Element, ParamLayout};
+use nx_vulkan_spirv::access::Element;
+use nx_vulkan_spirv::params::ParamLayout;
 use smallvec::SmallVec;
 
 use super::choice::{has_vectors, lane_tiles, launch_of, shares_results};

@@ -4,11 +4,12 @@ use nx_vulkan_ir::{CType, DType, Result};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
-use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout, value_type};
+use nx_vulkan_spirv::access::{self, Element, value_type};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
 use nx_vulkan_spirv::modes::FloatModes;
+use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::scalar::{self, Value};
 
 /// Words of the template's own parameters.

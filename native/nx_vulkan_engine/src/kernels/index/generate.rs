@@ -5,11 +5,12 @@ use nx_vulkan_ir::{DType, Result};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
-use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
+use nx_vulkan_spirv::access::{self, Element};
 use nx_vulkan_spirv::generated::{Generated, ITEMS, LOCAL_SIZE, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
 use nx_vulkan_spirv::modes::FloatModes;
+use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::scalar::{self, Value};
 
 /// Operand numbers in parameters.

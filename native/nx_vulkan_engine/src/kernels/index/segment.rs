@@ -3,11 +3,12 @@
 use nx_vulkan_ir::program::reducer::Reducer;
 use nx_vulkan_ir::program::{Binary, Elementwise, Reduction};
 use nx_vulkan_ir::{DType, Result};
-use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
+use nx_vulkan_spirv::access::{self, Element};
 use nx_vulkan_spirv::generated::{Generated, LOCAL_SIZE, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
 use nx_vulkan_spirv::modes::FloatModes;
+use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::reducer::ReducerCode;
 use nx_vulkan_spirv::scalar::{self, Value};
 use rspirv::spirv::{Op as SpirvOp, Word};

@@ -5,11 +5,12 @@ use nx_vulkan_ir::{CType, DType, Result};
 use rspirv::spirv::Word;
 use smallvec::SmallVec;
 
-use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
+use nx_vulkan_spirv::access::{self, Element};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::Linker;
 use nx_vulkan_spirv::modes::FloatModes;
+use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::scalar::{self, Value};
 
 /// The key under which a matrix kernel is compiled once.

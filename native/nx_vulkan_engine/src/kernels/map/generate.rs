@@ -3,13 +3,14 @@
 
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::{CType, DType, Result};
-use nx_vulkan_spirv::access::{self, Element, Fixed, Layout, Param, ParamLayout};
+use nx_vulkan_spirv::access::{self, Element, Layout};
 use nx_vulkan_spirv::generated::{Generated, ITEMS, LOCAL_SIZE, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
 use nx_vulkan_spirv::lower::Lacks;
 use nx_vulkan_spirv::memory::Address;
 use nx_vulkan_spirv::modes::FloatModes;
+use nx_vulkan_spirv::params::{Fixed, Param, ParamLayout};
 use nx_vulkan_spirv::scalar::Value;
 use nx_vulkan_spirv::steps::{bounds, dtype_of, find, number, run_steps};
 use rspirv::spirv::{Op as SpirvOp, Word};

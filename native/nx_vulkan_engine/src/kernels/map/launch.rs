@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use nx_vulkan_device::memory::Buffer;
 use nx_vulkan_ir::program::step::{Ref, Step};
-use nx_vulkan_spirv::access::{Element, Fixed, Layout, ParamLayout};
+use nx_vulkan_spirv::access::{Element, Layout};
+use nx_vulkan_spirv::params::{Fixed, ParamLayout};
 use smallvec::SmallVec;
 
 use super::both::both;
@@ -12,7 +13,7 @@ use super::generate::MAX_BLOCKS;
 use super::{Form, Port, Spec};
 use nx_vulkan_ir::DType;
 use nx_vulkan_ir::program::{Binary, Elementwise};
-use nx_vulkan_spirv::access::bias;
+use nx_vulkan_spirv::params::bias;
 
 use crate::kernels::{Arguments, Compile, KernelSpec, Loaded, Place, Reach, has_lanes, launch, max_groups, whole_grid};
 use crate::shape::{Dims, Space, Strides, elements as elements_of};

@@ -4,11 +4,12 @@
 use nx_vulkan_ir::program::reducer::Reducer;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::{DType, Error, Result};
-use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
+use nx_vulkan_spirv::access::{self, Element};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
 use nx_vulkan_spirv::modes::FloatModes;
+use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::reducer::ReducerCode;
 use nx_vulkan_spirv::scalar::Value;
 use nx_vulkan_spirv::steps::{find, run_steps};

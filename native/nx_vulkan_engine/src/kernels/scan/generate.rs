@@ -4,11 +4,12 @@ use nx_vulkan_ir::program::Reduction;
 use nx_vulkan_ir::program::reducer::Reducer;
 use nx_vulkan_ir::{DType, Result};
 
-use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
+use nx_vulkan_spirv::access::{self, Element};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::Linker;
 use nx_vulkan_spirv::modes::FloatModes;
+use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::reducer::ReducerCode;
 
 /// Long rows take three dispatches: the totals of chunks, the prefixes of those, and the elements of each chunk.

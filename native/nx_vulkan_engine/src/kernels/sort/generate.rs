@@ -3,11 +3,12 @@
 use nx_vulkan_ir::{DType, Result};
 use rspirv::spirv::Word;
 
-use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
+use nx_vulkan_spirv::access::{self, Element};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
 use nx_vulkan_spirv::modes::FloatModes;
+use nx_vulkan_spirv::params::{Param, ParamLayout};
 
 /// Operand numbers of the elements and their places. Results come after all other operands.
 const INPUT: u8 = 0;

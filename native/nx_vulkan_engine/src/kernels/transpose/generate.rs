@@ -4,11 +4,12 @@
 use nx_vulkan_ir::Result;
 use rspirv::spirv::{Op, Word};
 
-use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
+use nx_vulkan_spirv::access::{self, Element};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
 use nx_vulkan_spirv::modes::FloatModes;
+use nx_vulkan_spirv::params::{Param, ParamLayout};
 
 /// How elements get from one layout to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

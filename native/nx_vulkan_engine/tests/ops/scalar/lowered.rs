@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
 use nx_vulkan_engine::{DType, Engine, Options, Result};
 use nx_vulkan_ir::program::ops::{Rule, result_dtype};
-use nx_vulkan_spirv::access::{self, Element, Param, ParamLayout};
+use nx_vulkan_spirv::access::{self, Element};
 use nx_vulkan_spirv::generated::{Generated, ITEMS, LOCAL_SIZE, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
 use nx_vulkan_spirv::lower::{Lacks, lower};
+use nx_vulkan_spirv::params::{Param, ParamLayout};
 use rspirv::dr::Module;
 use rspirv::spirv::{Op, Word};
 

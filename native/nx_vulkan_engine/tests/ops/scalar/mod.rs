@@ -12,10 +12,11 @@ use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::program::Elementwise;
 use nx_vulkan_engine::{DType, Engine, Interface, Launch, PipelineKey, Waits};
 use nx_vulkan_ir::program::step::{Ref, Step};
-use nx_vulkan_spirv::access::{Element, Layout, Param, ParamLayout};
+use nx_vulkan_spirv::access::{Element, Layout};
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
+use nx_vulkan_spirv::params::{Param, ParamLayout};
 use smallvec::smallvec;
 
 use crate::common;
