@@ -4,6 +4,7 @@
 //! one of them.
 
 mod attention;
+mod attention_few;
 mod bits;
 mod deferred;
 mod graphs;
