@@ -11,6 +11,7 @@ mod class;
 #[cfg(test)]
 mod devices;
 mod guess;
+mod measured;
 #[cfg(test)]
 mod models_tests;
 #[cfg(test)]
@@ -23,8 +24,9 @@ use nx_vulkan_device::work::Rates;
 use nx_vulkan_ir::program::passes::Recompute;
 use nx_vulkan_ir::program::rows::RowLimits;
 
-pub use calibration::{Calibrated, Calibration};
+pub use calibration::Calibrated;
 pub use class::Class;
+pub use measured::Calibration;
 pub(crate) use stored::load;
 
 /// What is known of a device, measured or guessed.

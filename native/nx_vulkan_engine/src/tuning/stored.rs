@@ -7,7 +7,7 @@ use nx_vulkan_device::DeviceInfo;
 use nx_vulkan_device::kernel::{device_file, write_whole};
 use serde::{Deserialize, Serialize};
 
-use super::Calibration;
+use super::measured::Calibration;
 
 /// The version of the file, and of what its numbers mean.
 const FORMAT: u32 = 1;
