@@ -139,6 +139,7 @@ impl<'a> Source<'a> {
         let own = module(file);
         let mut source = Source { file, ..Source::default() };
         let tokens = without_tests(&tokens(text));
+        let mut modules_here: BTreeMap<&str, Names<'a>> = BTreeMap::new();
         let mut at = 0;
         while let Some(&token) = tokens.get(at) {
             let before = at.checked_sub(1).and_then(|before| tokens.get(before)).copied().unwrap_or_default();
@@ -147,13 +148,17 @@ impl<'a> Source<'a> {
                 let mut paths = Vec::new();
                 expand(&tokens[at + 1..end], Vec::new(), &mut paths);
                 let is_shown = matches!(before, "pub" | ")");
-                for path in paths.iter().filter_map(|path| absolute(&own, path, modules)) {
-                    if is_shown && let Some((&name, outer)) = path.split_last() {
-                        if name == "*" {
-                            source.globs.push(outer.to_vec());
-                        } else {
-                            source.shown.insert(name, path.clone());
-                        }
+                for (path, renamed) in paths {
+                    let Some(path) = absolute(&own, &path, modules) else { continue };
+                    let Some((&last, outer)) = path.split_last() else { continue };
+                    let name = renamed.unwrap_or(last);
+                    if modules.contains(&path) {
+                        modules_here.insert(name, path.clone());
+                    }
+                    if is_shown && name == "*" {
+                        source.globs.push(outer.to_vec());
+                    } else if is_shown {
+                        source.shown.insert(name, path.clone());
                     }
                     // A folder's face shows what is in the folder, and needs none of it.
                     if !is_shown || !file.ends_with("mod.rs") && !file.ends_with("lib.rs") {
@@ -175,7 +180,8 @@ impl<'a> Source<'a> {
                 at += 2;
             }
             if path.len() > 1 && before != "::" {
-                source.imports.extend(absolute(&own, &path, modules));
+                let of_import = || Some([modules_here.get(token)?, &path[1..]].concat());
+                source.imports.extend(absolute(&own, &path, modules).or_else(of_import));
             }
             at += 1;
         }
@@ -199,12 +205,12 @@ fn absolute<'a>(own: &[&'a str], path: &[&'a str], modules: &BTreeSet<Names<'a>>
     })
 }
 
-/// The paths of a `use`.
-fn expand<'a>(tree: &[&'a str], mut path: Names<'a>, paths: &mut Vec<Names<'a>>) {
+/// The paths of a `use`, with the new names that they get.
+fn expand<'a>(tree: &[&'a str], mut path: Names<'a>, paths: &mut Vec<(Names<'a>, Option<&'a str>)>) {
     for (at, &token) in tree.iter().enumerate() {
         match token {
             "::" => {}
-            "as" => break,
+            "as" => return paths.push((path, tree.get(at + 1).copied())),
             "{" => {
                 let mut depth = 0;
                 let items = tree[at + 1..tree.len() - 1].split(|&token| {
@@ -216,7 +222,7 @@ fn expand<'a>(tree: &[&'a str], mut path: Names<'a>, paths: &mut Vec<Names<'a>>)
             name => path.push(name),
         }
     }
-    paths.push(path);
+    paths.push((path, None));
 }
 
 fn is_word(token: &str) -> bool {
@@ -312,6 +318,12 @@ mod tests {
         assert_eq!(rings(&tree(&files)), [["a.rs", "b/inner.rs", "c.rs", "d.rs"]]);
         let without = files.map(|(file, text)| (file, if file == "c.rs" { "struct C; struct E;" } else { text }));
         assert_eq!(rings(&tree(&without)), Vec::<Vec<&str>>::new());
+        let named = [
+            ("b/mod.rs", "pub use inner::B as Shown;"),
+            ("b/inner.rs", "use crate::c::C; pub struct B;"),
+            ("c.rs", "use crate::b as folder; fn f(b: folder::Shown) {}"),
+        ];
+        assert_eq!(rings(&tree(&named)), [["b/inner.rs", "c.rs"]]);
     }
 
     #[test]
