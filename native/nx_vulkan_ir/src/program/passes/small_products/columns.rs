@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use super::{MOST_OF_COLUMNS, Reader, SHORT_NEIGHBOURS, concatenate, concatenations, together};
-use crate::program::passes::Target;
 use crate::program::passes::rewrite::Rewriter;
+use crate::program::passes::target::Target;
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Result, Type};
 
