@@ -5,9 +5,8 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Instruction, Operand};
+use crate::View;
 use crate::shape::{Dims, Strides};
-use crate::{Type, View};
 
 /// The operand and its element that each index of a result shows. Types may differ: elements are cast.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,13 +189,5 @@ impl IndexMap {
     /// That of a view of the first operand.
     pub fn view(lines: Lines) -> IndexMap {
         IndexMap { parts: smallvec![Part { operand: 0, lines }], around: None }
-    }
-}
-
-impl Instruction {
-    /// Where the elements of its result come from, if it only moves them; `ty` says what its operands are.
-    pub fn index_map<'a>(&self, ty: impl Fn(Operand) -> Option<&'a Type>) -> Option<IndexMap> {
-        let shapes: Option<SmallVec<[&[u64]; 4]>> = self.operands.iter().map(|&o| Some(&ty(o)?.shape[..])).collect();
-        self.op.index_map(&shapes?, &self.outs.first()?.shape)
     }
 }

@@ -23,9 +23,11 @@ mod window;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use super::Op;
+use smallvec::SmallVec;
+
 use super::index_map::IndexMap;
 use super::wire::{Attr, Attrs};
+use super::{Instruction, Op, Operand};
 use crate::{Error, Result, Type};
 
 pub use elementwise::{Binary, Elementwise, Rule, Unary, accepts, result_dtype};
@@ -150,6 +152,14 @@ impl Op {
     /// The operations of the op, see [`OpKind::flops`].
     pub fn flops(&self, operands: &[&Type], outs: &[Type]) -> Option<u64> {
         self.kind(|kind| kind.flops(operands, outs))
+    }
+}
+
+impl Instruction {
+    /// Where the elements of its result come from, if it only moves them; `ty` says what its operands are.
+    pub fn index_map<'a>(&self, ty: impl Fn(Operand) -> Option<&'a Type>) -> Option<IndexMap> {
+        let shapes: Option<SmallVec<[&[u64]; 4]>> = self.operands.iter().map(|&o| Some(&ty(o)?.shape[..])).collect();
+        self.op.index_map(&shapes?, &self.outs.first()?.shape)
     }
 }
 
