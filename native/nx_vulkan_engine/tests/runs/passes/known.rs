@@ -499,9 +499,8 @@ fn sums_of_slices_in_zeros_are_concatenated() {
 
     // Where the slices are computed, zero is added there.
     let b = Builder::new();
-    let w = b.input(DType::F32, &[64, 40]);
     let parts = [0, 1, 2].map(|_| {
-        let x = b.input(DType::F32, &[40, 64]);
+        let [x, w] = [[40, 64], [64, 40]].map(|shape| b.input(DType::F32, &shape));
         b.reshape(b.transpose(b.dot(x, w), &[1, 0]), &[4, 10, 40])
     });
     let [x, y, z] = [(0, 10), (1, 20), (2, 0)].map(|(part, start)| put(&b, &whole, parts[part], 1, start));
