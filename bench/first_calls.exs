@@ -1,6 +1,7 @@
 # Measures first calls of long programs: tracing, lowering, passes and compilation. Prints a row of a Markdown table.
 #
-#     NX_VULKAN_CACHE_DIR=$(mktemp -d) MESA_SHADER_CACHE_DISABLE=true MIX_ENV=prod mix run bench/first_calls.exs ROW SIZE
+#     NX_VULKAN_CACHE_DIR=$(mktemp -d) MESA_SHADER_CACHE_DISABLE=true MIX_ENV=prod \
+#       mix run bench/first_calls.exs ROW SIZE
 #
 # ROW is gradient, put_slice or slices, SIZE how many steps or slices. A process measures one row, for it keeps kernels.
 

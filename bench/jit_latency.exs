@@ -1,9 +1,10 @@
-# Measures compiled numerical definitions from Elixir: a tiny call, training steps, loops, a gradient. Prints a Markdown table.
+# Measures compiled numerical definitions from Elixir: a tiny call, training steps, loops, a gradient. Prints a Markdown
+# table.
 #
 #     MIX_ENV=prod mix run bench/jit_latency.exs [ROWS ...]
 #
-# ROWS are parts of the names of the rows to measure, all by default. The rows of Scholar need its package (MIX_ENV=test).
-# bench/peers/jit.py measures the same with JAX, torch_graphs.py with torch.
+# ROWS are parts of the names of the rows to measure, all by default. The rows of Scholar need its package
+# (MIX_ENV=test). bench/peers/jit.py measures the same with JAX, torch_graphs.py with torch.
 
 Code.require_file("measure.exs", __DIR__)
 Code.require_file("models.exs", __DIR__)

@@ -1,10 +1,11 @@
-# Measures Nx.Vulkan.NUTS on two posteriors: a leapfrog step inside a chain, draws, and effective draws. Prints a Markdown table.
+# Measures Nx.Vulkan.NUTS on two posteriors: a leapfrog step inside a chain, draws, and effective draws. Prints a
+# Markdown table.
 #
 #     MIX_ENV=prod mix run bench/nuts.exs [TYPE] [CHAINS,..] [DRAWS]
 #
-# TYPE is f64 (the default) or f32, CHAINS are numbers of chains (1,16,1024), DRAWS those of each chain after a warm-up of as many
-# (1000; a tenth of that where there are more than 100 chains, for which the warm-up is 300). bench/peers/nuts.py measures the same
-# with NumPyro.
+# TYPE is f64 (the default) or f32, CHAINS are numbers of chains (1,16,1024), DRAWS those of each chain after a warm-up
+# of as many (1000; a tenth of that where there are more than 100 chains, for which the warm-up is 300).
+# bench/peers/nuts.py measures the same with NumPyro.
 
 Code.require_file("../examples/posteriors/models.exs", __DIR__)
 
@@ -16,8 +17,8 @@ defmodule NUTSBench do
   alias Nx.Vulkan.{Chain, NativeV, NUTS, VulkanoBackend}
   alias Nx.Vulkan.NUTS.{Diagnostics, Run}
 
-  # Steps of the timed chain, calls, of which the median counts, and milliseconds of calls before them: a GPU that had nothing to do,
-  # while effective draws were counted, takes a while until its clock is up.
+  # Steps of the timed chain, calls, of which the median counts, and milliseconds of calls before them: a GPU that had
+  # nothing to do, while effective draws were counted, takes a while until its clock is up.
   @steps 1000
   @calls 7
   @warm_ms 1000

@@ -1,4 +1,5 @@
-# Measures from Elixir what one call costs, on Nx.Vulkan.VulkanoBackend and on Nx.BinaryBackend, and prints a Markdown table.
+# Measures from Elixir what one call costs, on Nx.Vulkan.VulkanoBackend and on Nx.BinaryBackend, and prints a Markdown
+# table.
 #
 #     MIX_ENV=prod mix run bench/op_latency.exs [CALLS]
 #

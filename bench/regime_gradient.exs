@@ -1,6 +1,7 @@
-# Measures one gradient of the three-regime mixture of returns (8 parameters, 200 returns, f64) op by op: value_and_grad through
-# Nx.Defn.Evaluator on Nx.BinaryBackend and on Nx.Vulkan.VulkanoBackend, with immediate and with deferred ops, traced in each call and
-# once; and one leapfrog step within a chain of 32, which exmc's samplers take where a model has a chain shader.
+# Measures one gradient of the three-regime mixture of returns (8 parameters, 200 returns, f64) op by op: value_and_grad
+# through Nx.Defn.Evaluator on Nx.BinaryBackend and on Nx.Vulkan.VulkanoBackend, with immediate and with deferred ops,
+# traced in each call and once; and one leapfrog step within a chain of 32, which exmc's samplers take where a model has
+# a chain shader.
 #
 #     MIX_ENV=prod mix run bench/regime_gradient.exs [CALLS]
 

@@ -201,8 +201,8 @@ defmodule Training do
     if not is_number(loss), do: raise("the loss is #{inspect(loss)}")
   end
 
-  # Between runs the state is in the process dictionary: a function that has it in a variable may keep it, with all of its
-  # memory, until the function ends.
+  # Between runs the state is in the process dictionary: a function that has it in a variable may keep it, with all of
+  # its memory, until the function ends.
   defp run(step, steps) do
     Process.put(:state, Enum.reduce(1..steps, Process.delete(:state), fn _, state -> step.(state) end))
     wait()

@@ -22,8 +22,8 @@ defmodule Digits do
   @steps @epochs * @steps_per_epoch
   @accuracy_limit 0.95
 
-  # Steps that show the speed of others than the compiler. Nx.BinaryBackend computes in Elixir: a few of its show that it has the same losses,
-  # but for rounding.
+  # Steps that show the speed of others than the compiler. Nx.BinaryBackend computes in Elixir: a few of its show that
+  # it has the same losses, but for rounding.
   @steps_op_by_op 100
   @steps_beside 3
   @loss_tolerance 1.0e-3
@@ -76,7 +76,8 @@ defmodule Digits do
     {state, step}
   end
 
-  # A step whose ops run one by one on the backend of the tensors. This derives the gradient once; calling `Network.step/3` would do so at each step.
+  # A step whose ops run one by one on the backend of the tensors. This derives the gradient once; calling
+  # `Network.step/3` would do so at each step.
   defp op_by_op(state, train) do
     {images, labels} = train |> epoch(1) |> Enum.at(0)
     Nx.Defn.compile(&Network.step/3, [state, images, labels], compiler: Nx.Defn.Evaluator)

@@ -1,5 +1,5 @@
-# Samples the eight-schools posterior by Hamiltonian Monte Carlo on the Vulkan device and compares it with posteriordb's reference.
-# Exits with 1 where they disagree.
+# Samples the eight-schools posterior by Hamiltonian Monte Carlo on the Vulkan device and compares it with posteriordb's
+# reference. Exits with 1 where they disagree.
 #
 #     mix run examples/eight_schools.exs
 
@@ -31,7 +31,8 @@ defmodule EightSchools do
     {"mu", [mean: 4.4, sd: 3.3, median: 4.4]},
     {"tau", [mean: 3.6, sd: 3.2, median: 2.7]}
   ]
-  # How far from the reference is right: four Monte Carlo errors of the mean and this, 0.05 of which is the reference's own rounding.
+  # How far from the reference is right: four Monte Carlo errors of the mean and this, 0.05 of which is the reference's
+  # own rounding.
   @tolerance 0.15
   # Largest R-hat at which chains count as converged (Vehtari et al. 2021).
   @rhat_limit 1.01

@@ -1,5 +1,5 @@
-# The programs of `native/nx_vulkan_engine/examples/digits`, as `mix nx_vulkan.record` takes them: a step of the training from
-# its initial state on the first batch, and what the network sees in the test images.
+# The programs of `native/nx_vulkan_engine/examples/digits`, as `mix nx_vulkan.record` takes them: a step of the
+# training from its initial state on the first batch, and what the network sees in the test images.
 Code.require_file("data.exs", __DIR__)
 Code.require_file("network.exs", __DIR__)
 

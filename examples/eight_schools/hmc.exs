@@ -8,7 +8,8 @@ defmodule EightSchools.HMC do
 
   alias Nx.Vulkan.NUTS.Diagnostics
 
-  # Part of the step size that is drawn anew for each transition, so that no trajectory length resonates with the posterior.
+  # Part of the step size that is drawn anew for each transition, so that no trajectory length resonates with the
+  # posterior.
   @jitter 0.3
   # Starting points are uniform in a cube of this half width, as in Stan.
   @start_radius 2.0
@@ -58,8 +59,8 @@ defmodule EightSchools.HMC do
 
   defp positions(state), do: for({q, _logp} <- state.chains, do: q)
 
-  # The first eighth only finds the step size; then come windows of a length that doubles, after each of which the mass is set from
-  # the window's draws and the step size is sought anew; the last eighth polishes the step size.
+  # The first eighth only finds the step size; then come windows of a length that doubles, after each of which the mass
+  # is set from the window's draws and the step size is sought anew; the last eighth polishes the step size.
   defp warm_up(%{options: options} = state, progress) do
     first = div(options.warmup, 8)
     last = options.warmup - first

@@ -65,7 +65,8 @@ defmodule Posteriors do
     %{log_density: log_density, template: Nx.template({21}, type), options: [], quantities: quantities}
   end
 
-  # Returns are a mixture of a trend, reversion to a mean, and noise: 8 parameters, 200 observations. Means are drawn in hundredths.
+  # Returns are a mixture of a trend, reversion to a mean, and noise: 8 parameters, 200 observations. Means are drawn in
+  # hundredths.
   def model(:regime, type) do
     {returns, _} =
       Enum.map_reduce(1..200, {8, 0.0}, fn _, {state, before} ->
@@ -161,8 +162,9 @@ defmodule Posteriors do
     %{log_density: log_density, template: template, options: [target_accept: 0.95], quantities: quantities}
   end
 
-  # Neal's funnel: nine normals x whose standard deviation is exp(v / 2). Drawn as v and z = x / exp(v / 2), the non-centred parametrisation of
-  # the same distribution (Stan's user's guide, "Reparameterization"): its density has no narrow neck.
+  # Neal's funnel: nine normals x whose standard deviation is exp(v / 2). Drawn as v and z = x / exp(v / 2), the
+  # non-centred parametrisation of the same distribution (Stan's user's guide, "Reparameterization"): its density has no
+  # narrow neck.
   def model(:funnel, type) do
     log_density = fn %{v: v, z: z} -> Nx.add(Nx.multiply(-0.5, Nx.pow(Nx.divide(v, 3), 2)), squares(z)) end
 
@@ -175,8 +177,8 @@ defmodule Posteriors do
     %{log_density: log_density, template: template, options: [], quantities: quantities}
   end
 
-  # The same as it is written down, v and x. No step size suits both the neck and the mouth: chains diverge where v is small and stay away
-  # from there, so that what they draw is wrong. `stats.divergent` says so.
+  # The same as it is written down, v and x. No step size suits both the neck and the mouth: chains diverge where v is
+  # small and stay away from there, so that what they draw is wrong. `stats.divergent` says so.
   def model(:centered_funnel, type) do
     log_density = fn %{v: v, x: x} ->
       sum([

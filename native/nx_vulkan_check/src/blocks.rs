@@ -1,4 +1,5 @@
-//! The blocks of a function: branches lead to its own labels, phis fit them, and values are computed before they are used.
+//! The blocks of a function: branches lead to its own labels, phis fit them, and values are computed before they are
+//! used.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! Is a module put together as a driver expects: sections in order, ids defined once and before use, types that fit, functions whose
-//! blocks end and branch within themselves, no recursion.
+//! Is a module put together as a driver expects: sections in order, ids defined once and before use, types that fit,
+//! functions whose blocks end and branch within themselves, no recursion.
 //!
 //! All walks are loops over the instruction list or a work list with a visited set.
 

@@ -1,4 +1,5 @@
-//! The instructions of GLSL.std.450: what each takes and gives. NonSemantic sets mean nothing to execution and may hold anything.
+//! The instructions of GLSL.std.450: what each takes and gives. NonSemantic sets mean nothing to execution and may hold
+//! anything.
 
 use rspirv::spirv::{GlslStd450Op as Glsl, Op};
 

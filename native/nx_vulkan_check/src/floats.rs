@@ -1,7 +1,7 @@
 //! Float semantics that GLSL can't state: no contraction anywhere, and signed zeros, infinities and NaN kept.
 //!
-//! glslang puts `NoContraction` neither on `fma` nor inside functions that a `precise` expression calls, and keeps only the
-//! last of several `spirv_execution_mode` lines, so both are set here for every module.
+//! glslang puts `NoContraction` neither on `fma` nor inside functions that a `precise` expression calls, and keeps only
+//! the last of several `spirv_execution_mode` lines, so both are set here for every module.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

@@ -71,8 +71,8 @@ impl Graph {
     }
 }
 
-/// The dominator tree of a function (Cooper, Harvey and Kennedy, "A simple, fast dominance algorithm", 2001), as intervals:
-/// a block dominates those whose interval lies in its own.
+/// The dominator tree of a function (Cooper, Harvey and Kennedy, "A simple, fast dominance algorithm", 2001), as
+/// intervals: a block dominates those whose interval lies in its own.
 pub struct Dominators {
     intervals: Vec<Option<(usize, usize)>>,
     parents: Vec<Option<usize>>,
@@ -86,7 +86,8 @@ impl Dominators {
         for (position, &block) in order.iter().enumerate() {
             number[block] = Some(position);
         }
-        // By post-order number, in which the first block is the last and every dominator is later than what it dominates.
+        // By post-order number, in which the first block is the last and every dominator is later than what it
+        // dominates.
         let entry = order.len() - 1;
         let mut parents = vec![None; order.len()];
         parents[entry] = Some(entry);
@@ -138,7 +139,8 @@ impl Dominators {
         self.intervals.get(block).is_some_and(Option::is_some)
     }
 
-    /// The nearest block that every way to this one leads through; none for the first block and those that nothing leads to.
+    /// The nearest block that every way to this one leads through; none for the first block and those that nothing
+    /// leads to.
     pub fn parent(&self, block: usize) -> Option<usize> {
         self.parents.get(block).copied().flatten()
     }

@@ -1,8 +1,8 @@
-//! Layouts of what buffers, push constants and addresses hold: the offsets and strides are there, aligned as scalar block layout wants
-//! it, and nothing overlaps (SPIR-V section 2.16.2, Vulkan's "Offset and Stride Assignment").
+//! Layouts of what buffers, push constants and addresses hold: the offsets and strides are there, aligned as scalar
+//! block layout wants it, and nothing overlaps (SPIR-V section 2.16.2, Vulkan's "Offset and Stride Assignment").
 //!
-//! A type's layout follows from those of its parts, which are declared before it, so one pass in file order finds all. Types that no
-//! such memory holds need none: what is wrong with a type is told only where it is used.
+//! A type's layout follows from those of its parts, which are declared before it, so one pass in file order finds all.
+//! Types that no such memory holds need none: what is wrong with a type is told only where it is used.
 
 use std::collections::HashMap;
 use std::rc::Rc;

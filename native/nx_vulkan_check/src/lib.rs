@@ -1,10 +1,11 @@
 //! Reads SPIR-V that comes from elsewhere: is it well-formed, what does it need, how is it called.
 //!
-//! `Reflection::of` takes any byte string and gives a [`Reflection`] or [`Error::BadShader`]; it never panics and always ends. What it
-//! checks are the words, ids, types, functions and blocks that a driver takes for granted: each instruction has a rule for the types of
-//! its operands and its result, each decoration one for what it stands on, and what has none is refused. Control flow is structured, as
-//! drivers translate it, and what buffers hold is laid out. [`spirv_val`] runs the validator of SPIRV-Tools where that is installed. A
-//! well-formed shader is code, and runs with its caller's trust.
+//! `Reflection::of` takes any byte string and gives a [`Reflection`] or [`Error::BadShader`]; it never panics and
+//! always ends. What it checks are the words, ids, types, functions and blocks that a driver takes for granted: each
+//! instruction has a rule for the types of its operands and its result, each decoration one for what it stands on, and
+//! what has none is refused. Control flow is structured, as drivers translate it, and what buffers hold is laid out.
+//! [`spirv_val`] runs the validator of SPIRV-Tools where that is installed. A well-formed shader is code, and runs with
+//! its caller's trust.
 #![warn(missing_docs)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
@@ -35,8 +36,8 @@ use nx_vulkan_ir::{Error, Result};
 /// "No child processes", of every Unix.
 const ECHILD: i32 = 10;
 
-/// The module with every float operation uncontracted, and with signed zeros, infinities and NaN kept: what the scalar functions of
-/// `priv/shaders/include` rely on, and GLSL can't state.
+/// The module with every float operation uncontracted, and with signed zeros, infinities and NaN kept: what the scalar
+/// functions of `priv/shaders/include` rely on, and GLSL can't state.
 ///
 /// # Errors
 /// `BadShader` for bytes that [`Reflection::of`] refuses.

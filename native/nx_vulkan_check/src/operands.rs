@@ -1,5 +1,5 @@
-//! Do operands fit their instruction: values where values are needed, of types that agree, indices inside what they index.
-//! An instruction that no rule here knows is refused.
+//! Do operands fit their instruction: values where values are needed, of types that agree, indices inside what they
+//! index. An instruction that no rule here knows is refused.
 
 use rspirv::spirv::{MemoryAccess, Op, StorageClass};
 

@@ -1,6 +1,7 @@
 //! Bytes to a list of instructions, by the grammar of the SPIR-V specification.
 //!
-//! Every word is read through a bounds-checked cursor that only moves forwards, so any byte string ends in a module or an error.
+//! Every word is read through a bounds-checked cursor that only moves forwards, so any byte string ends in a module or
+//! an error.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -360,7 +361,8 @@ fn may_be_spec_constant(op: Op) -> bool {
     )
 }
 
-/// The value of an enumerated operand; none where the specification has no such value, or the kind has no place in a compute shader.
+/// The value of an enumerated operand; none where the specification has no such value, or the kind has no place in a
+/// compute shader.
 fn enumerant(kind: OperandKind, word: u32) -> Option<Operand> {
     macro_rules! by_kind {
         (values: $($value:ident)*; bits: $($bits:ident)*) => {

@@ -1,5 +1,5 @@
-//! The parts of a module that all checks speak of: where ids are defined, functions and their blocks, and what kind of instruction
-//! stands where.
+//! The parts of a module that all checks speak of: where ids are defined, functions and their blocks, and what kind of
+//! instruction stands where.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! What each operation on values takes and gives: one rule for each class of operations, over the types of operands and result.
+//! What each operation on values takes and gives: one rule for each class of operations, over the types of operands and
+//! result.
 
 use rspirv::spirv::Op;
 

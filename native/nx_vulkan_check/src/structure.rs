@@ -1,8 +1,9 @@
-//! Structured control flow (SPIR-V section 2.11): headers, the constructs that they open, and the ways in and out of them.
+//! Structured control flow (SPIR-V section 2.11): headers, the constructs that they open, and the ways in and out of
+//! them.
 //!
-//! With an edge from every header to its merge and its continue block ("structural" edges), a construct is what its header dominates
-//! without what its merge block dominates. So each is found by one walk down the dominator tree, and each edge needs a look at
-//! the innermost construct that it leaves and the few that it enters.
+//! With an edge from every header to its merge and its continue block ("structural" edges), a construct is what its
+//! header dominates without what its merge block dominates. So each is found by one walk down the dominator tree, and
+//! each edge needs a look at the innermost construct that it leaves and the few that it enters.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -354,7 +355,8 @@ impl<'m> Structure<'m> {
         self.fault(block, &format!("leaves the {name} headed by {entry} for {to}; it may lead to {exits} only"))
     }
 
-    /// Every construct that an edge enters begins where the edge leads; continue constructs are entered from their loop.
+    /// Every construct that an edge enters begins where the edge leads; continue constructs are entered from their
+    /// loop.
     fn entered(&self, from: usize, to: usize) -> Checked {
         let mut current = self.innermost[to];
         while let Some(construct) = current.map(|index| &self.constructs[index]) {
@@ -443,7 +445,8 @@ impl<'m> Structure<'m> {
         Ok(())
     }
 
-    /// A switch has a merge block; so has a conditional branch, unless one of its ways leaves a construct or is another's, too.
+    /// A switch has a merge block; so has a conditional branch, unless one of its ways leaves a construct or is
+    /// another's, too.
     fn check_selections(&self) -> Checked {
         let declared = self.reachable_headers().flat_map(|(_, header)| [Some(header.merge), header.continues]);
         let declared: HashSet<usize> = declared.flatten().collect();

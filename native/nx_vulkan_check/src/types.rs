@@ -1,7 +1,7 @@
 //! The types, constants and layout decorations of a module.
 //!
-//! SPIR-V declares a type before its use (only pointers may look ahead), so one pass in file order sees every part of a type before
-//! the type, and sizes need no recursion.
+//! SPIR-V declares a type before its use (only pointers may look ahead), so one pass in file order sees every part of a
+//! type before the type, and sizes need no recursion.
 
 use std::collections::{HashMap, HashSet};
 

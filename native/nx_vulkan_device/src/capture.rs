@@ -133,15 +133,16 @@ pub struct Command {
     pub writes: SmallVec<[Place; 2]>,
     /// What it waits for.
     pub waits: Waits,
-    /// Buffers that it reads and writes of which the second may have the first one's memory, if nothing reads that later.
+    /// Buffers that it reads and writes of which the second may have the first one's memory, if nothing reads that
+    /// later.
     pub in_place: SmallVec<[(u32, u32); 1]>,
     /// How many bytes it writes, where these are what it reads, in the same places: nothing is to do where both have
     /// the same memory.
     pub copied_bytes: Option<u64>,
 }
 
-/// What a copy in another layout is of: the source's first element and type, and along each axis of the copy in its memory, the outermost
-/// first, size and stride of the source and what is added around it.
+/// What a copy in another layout is of: the source's first element and type, and along each axis of the copy in its
+/// memory, the outermost first, size and stride of the source and what is added around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyKey {
     /// Where the copied elements begin.
@@ -298,7 +299,8 @@ impl Capture {
         self.lock().commands.len()
     }
 
-    /// Takes the commands since a mark. What follows them shares no copies of theirs: they may be those of a branch, which does not always run.
+    /// Takes the commands since a mark. What follows them shares no copies of theirs: they may be those of a branch,
+    /// which does not always run.
     pub fn take_since(&self, mark: usize) -> Vec<Command> {
         let mut state = self.lock();
         state.copies.retain(|copied| copied.mark < mark);

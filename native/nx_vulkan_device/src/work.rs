@@ -2,9 +2,11 @@
 
 /// What one launch moves and computes, counted from the sizes of its operands.
 ///
-/// - Bytes: of each operand once, the elements that its view has in the launch; where a launch does not state a view, from the operand's
-///   first element to the end of its buffer. Data that is read twice from memory counts once, so that bytes are what must move.
-/// - Operations: as [`nx_vulkan_ir::program::Op::flops`] counts them. `None` where they depend on values, and for factorizations and solvers.
+/// - Bytes: of each operand once, the elements that its view has in the launch; where a launch does not state a view,
+///   from the operand's first element to the end of its buffer. Data that is read twice from memory counts once, so
+///   that bytes are what must move.
+/// - Operations: as [`nx_vulkan_ir::program::Op::flops`] counts them. `None` where they depend on values, and for
+///   factorizations and solvers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Work {
     /// Bytes read.
@@ -13,8 +15,8 @@ pub struct Work {
     pub written_bytes: u64,
     /// Operations on numbers.
     pub flops: Option<u64>,
-    /// About the instructions of one workgroup, where that takes long by itself however little there is to do in all: kernels of whole
-    /// programs, factorizations and solvers. 0 for others.
+    /// About the instructions of one workgroup, where that takes long by itself however little there is to do in all:
+    /// kernels of whole programs, factorizations and solvers. 0 for others.
     pub longest: u64,
 }
 

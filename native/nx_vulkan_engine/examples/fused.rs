@@ -1,5 +1,5 @@
-//! Fused kernels at the speed of memory: `cargo run --release --example fused`. Prints bytes that must move over the time that it took,
-//! fused and op by op.
+//! Fused kernels at the speed of memory: `cargo run --release --example fused`. Prints bytes that must move over the
+//! time that it took, fused and op by op.
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;

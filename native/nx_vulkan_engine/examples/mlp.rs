@@ -1,5 +1,6 @@
-//! Trains a network of 64-32-10 units to read handwritten digits, with programs of the builder alone: `cargo run --release --example mlp`.
-//! Exits with 1 where it reads fewer than 90 % of the images that it has not seen in training.
+//! Trains a network of 64-32-10 units to read handwritten digits, with programs of the builder alone: `cargo run
+//! --release --example mlp`. Exits with 1 where it reads fewer than 90 % of the images that it has not seen in
+//! training.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 #[path = "digits/data.rs"]

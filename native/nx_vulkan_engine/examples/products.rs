@@ -1,8 +1,9 @@
-//! Measures every way to launch matrix products: each tile and number of splits, with matrix units and without, not only what the model chooses. Results are
-//! checked against f64 sums of sampled elements. Prints one JSON object per way, and the model's choice at each shape's end.
+//! Measures every way to launch matrix products: each tile and number of splits, with matrix units and without, not
+//! only what the model chooses. Results are checked against f64 sums of sampled elements. Prints one JSON object per
+//! way, and the model's choice at each shape's end.
 //!
-//! `cargo run --release --example products [-- small] [shape] [way]`; `small` fits a CPU device, the others are parts of the names of shapes
-//! and tiles to measure.
+//! `cargo run --release --example products [-- small] [shape] [way]`; `small` fits a CPU device, the others are parts
+//! of the names of shapes and tiles to measure.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type};
 
 type Outcome<T> = Result<T, Error>;
 
-/// A product: `a` lies as `[batch, m, k]`, or `[batch, k, m]` where it is transposed, `b` as `[batch, k, n]` or `[batch, n, k]`.
+/// A product: `a` lies as `[batch, m, k]`, or `[batch, k, m]` where it is transposed, `b` as `[batch, k, n]` or
+/// `[batch, n, k]`.
 struct Shape {
     name: &'static str,
     dtype: DType,
@@ -219,7 +221,8 @@ impl Bench {
         Ok(least)
     }
 
-    /// Largest error of sampled elements, in units of the largest absolute sum times 2^-24 (of its type for narrow ones).
+    /// Largest error of sampled elements, in units of the largest absolute sum times 2^-24 (of its type for narrow
+    /// ones).
     fn error(&self, s: &Shape, out: &Tensor) -> Outcome<f64> {
         let bytes = out.to_nx_bytes(&self.engine, None)?;
         let mut worst = 0f64;

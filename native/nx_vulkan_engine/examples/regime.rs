@@ -1,9 +1,10 @@
-//! Times the leapfrog chain of the regime model (d = 8, 200 returns, K = 32) through the engine, and writes what it leaves.
+//! Times the leapfrog chain of the regime model (d = 8, 200 returns, K = 32) through the engine, and writes what it
+//! leaves.
 //!
 //!     cargo run --release --example regime [-- FOLDER]
 //!
-//! With a folder, `regime.engine.out` and `regime_f64.engine.out` in it hold q, p, gradient and log density one after the other, as
-//! `spike/vulkano_synth` writes and compares them.
+//! With a folder, `regime.engine.out` and `regime_f64.engine.out` in it hold q, p, gradient and log density one after
+//! the other, as `spike/vulkano_synth` writes and compares them.
 
 #[path = "../../../spike/vulkano_synth/src/model.rs"]
 #[allow(dead_code)]

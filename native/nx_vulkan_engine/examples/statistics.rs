@@ -1,5 +1,5 @@
-//! What reads a tensor and gives a few numbers, or one for each row or column: `cargo run --release --example statistics [name]`. Prints the
-//! launches of each function, what they move, and the time of a call.
+//! What reads a tensor and gives a few numbers, or one for each row or column: `cargo run --release --example
+//! statistics [name]`. Prints the launches of each function, what they move, and the time of a call.
 #![allow(clippy::print_stdout)]
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Measures convolutions, sliding windows and folds. Prints one JSON object per line: what, milliseconds (median), and the rate
-//! that the work implies.
+//! Measures convolutions, sliding windows and folds. Prints one JSON object per line: what, milliseconds (median), and
+//! the rate that the work implies.
 //!
 //! `cargo run --release --example windows [-- small]`; `small` fits a CPU device.
 

@@ -28,8 +28,8 @@ thread_local! {
     static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Up to this size a tensor goes where the host writes directly, on a discrete GPU too. Beyond it, staging and the GPU's copy engine
-/// are faster than writes over the bus.
+/// Up to this size a tensor goes where the host writes directly, on a discrete GPU too. Beyond it, staging and the
+/// GPU's copy engine are faster than writes over the bus.
 const SMALL_BYTES: u64 = 64 << 10;
 
 /// Counters of an engine.
@@ -59,8 +59,8 @@ pub struct Stats {
 
 /// An open device, used by any number of threads at once.
 ///
-/// Everything recorded runs in order on one queue. Recording returns at once; [`Engine::download`] and [`Engine::wait`] are what
-/// waits. A failed submission sticks and every later call returns its error.
+/// Everything recorded runs in order on one queue. Recording returns at once; [`Engine::download`] and [`Engine::wait`]
+/// are what waits. A failed submission sticks and every later call returns its error.
 ///
 /// With [`Options::time_limit`], waiting for a device that completes nothing ends with `TimedOut`; whoever asks again
 /// waits again. An engine that is dropped then leaks what the device still uses, and the next one opens the device
@@ -107,11 +107,12 @@ impl Drop for Core {
 }
 
 impl Engine {
-    /// Opens the device that `selector` names, else `NX_VULKAN_DEVICE`, else the best one: discrete, integrated, virtual, CPU.
+    /// Opens the device that `selector` names, else `NX_VULKAN_DEVICE`, else the best one: discrete, integrated,
+    /// virtual, CPU.
     ///
     /// # Errors
-    /// `NoDevice` when there is no loader, no driver, or no match; the reason lists the devices that were found. `InvalidArgument` as
-    /// [`Options::check_env`].
+    /// `NoDevice` when there is no loader, no driver, or no match; the reason lists the devices that were found.
+    /// `InvalidArgument` as [`Options::check_env`].
     pub fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
         Options::check_env()?;
         let mut options = Options::from_env();
@@ -264,7 +265,8 @@ impl Engine {
     /// A buffer with undefined contents. Zero bytes work. Makes no Vulkan call when the pool has a free block.
     ///
     /// # Errors
-    /// `TooLarge` when it can never fit; `OutOfMemory` when it does not fit after trimming, waiting and spilling to host memory.
+    /// `TooLarge` when it can never fit; `OutOfMemory` when it does not fit after trimming, waiting and spilling to
+    /// host memory.
     pub fn alloc(&self, size_bytes: u64) -> Result<Arc<Buffer>> {
         if let Some(capture) = &self.capture {
             return capture.alloc(size_bytes, &self.core.pool);
@@ -324,8 +326,8 @@ impl Engine {
         })
     }
 
-    /// The first success of `attempt` as it is, after the pool gave back what is free, and after the device came to rest; none
-    /// where memory is short even so.
+    /// The first success of `attempt` as it is, after the pool gave back what is free, and after the device came to
+    /// rest; none where memory is short even so.
     fn with_more_memory<T>(
         &self,
         size_bytes: u64,
@@ -412,8 +414,8 @@ impl Engine {
         self.core.stream.download(src, offset, out)
     }
 
-    /// As `download` for a thread that must not block: reads what the host can reach directly and is there, or will be in about 100 us.
-    /// Answers whether it has.
+    /// As `download` for a thread that must not block: reads what the host can reach directly and is there, or will be
+    /// in about 100 us. Answers whether it has.
     pub(crate) fn download_soon(&self, src: &Arc<Buffer>, offset: u64, out: &mut [u8]) -> Result<bool> {
         self.check_range("download", src, offset, out.len() as u64)?;
         if src.virtual_id().is_some() {
@@ -422,7 +424,8 @@ impl Engine {
         self.core.stream.download_soon(src, offset, out)
     }
 
-    /// Fills bytes with a repeated little-endian word. `offset` is a multiple of 4; so is `size`, unless it ends the buffer.
+    /// Fills bytes with a repeated little-endian word. `offset` is a multiple of 4; so is `size`, unless it ends the
+    /// buffer.
     pub fn fill(&self, dst: &Arc<Buffer>, offset: u64, size: u64, word: u32) -> Result<()> {
         self.check_range("fill", dst, offset, size)?;
         let ends_buffer = offset + size == dst.size_bytes();
@@ -468,8 +471,8 @@ impl Engine {
         }
     }
 
-    /// The pipeline of `key`, compiled if it is not there yet: milliseconds on a GPU driver. Any number of threads may ask for the
-    /// same key; one compiles, the others wait.
+    /// The pipeline of `key`, compiled if it is not there yet: milliseconds on a GPU driver. Any number of threads may
+    /// ask for the same key; one compiles, the others wait.
     ///
     /// # Safety
     /// `key` is that of the other arguments. `spirv` is a valid module for `interface` and the device's features. With
@@ -526,8 +529,8 @@ impl Engine {
         self.capture.is_some() || self.core.stream.profiler().is_on()
     }
 
-    /// Writes compiled pipelines to the cache on disk now, rather than after some more of them: a process that ends without
-    /// dropping its engine loses those.
+    /// Writes compiled pipelines to the cache on disk now, rather than after some more of them: a process that ends
+    /// without dropping its engine loses those.
     pub fn save_pipelines(&self) {
         self.core.pipelines.save();
     }
@@ -540,7 +543,8 @@ impl Engine {
     /// touches the same elements, and the kernel does with pairs of `in_place` what they say.
     ///
     /// # Errors
-    /// `InvalidArgument` when parameters don't fit the pipeline or group counts exceed the device's limit: splitting is the caller's.
+    /// `InvalidArgument` when parameters don't fit the pipeline or group counts exceed the device's limit: splitting is
+    /// the caller's.
     pub unsafe fn dispatch(&self, launch: &Launch<'_>) -> Result<()> {
         if launch.groups.contains(&0) {
             return self.core.stream.check();
@@ -571,7 +575,8 @@ impl Engine {
     /// Records one dispatch of a shader that takes storage-buffer descriptors.
     ///
     /// # Errors
-    /// `InvalidArgument` when bindings or push bytes don't fit the pipeline, `TooLarge` when a range exceeds what a descriptor holds.
+    /// `InvalidArgument` when bindings or push bytes don't fit the pipeline, `TooLarge` when a range exceeds what a
+    /// descriptor holds.
     pub fn dispatch_bound(&self, launch: &BoundLaunch<'_>) -> Result<()> {
         if launch.groups.contains(&0) {
             return self.core.stream.check();
@@ -627,7 +632,8 @@ impl Engine {
         self.core.stream.wait()
     }
 
-    /// Whether the device is so far behind that recording may have to wait for it. A thread that must not wait records elsewhere then.
+    /// Whether the device is so far behind that recording may have to wait for it. A thread that must not wait records
+    /// elsewhere then.
     pub fn is_congested(&self) -> bool {
         self.core.stream.is_congested()
     }
@@ -728,8 +734,8 @@ fn wrong_interface(expected: &str) -> Error {
     Error::InvalidArgument { what: "pipeline", expected: expected.to_string(), got: "another one".into() }
 }
 
-/// Whether the examples of the documentation have no device to run on, and say so, as tests do: they are skipped where no device is
-/// found, and fail where `NX_VULKAN_TEST_DEVICE` asks for one.
+/// Whether the examples of the documentation have no device to run on, and say so, as tests do: they are skipped where
+/// no device is found, and fail where `NX_VULKAN_TEST_DEVICE` asks for one.
 ///
 /// # Errors
 /// As [`Engine::open`], where there should be a device.

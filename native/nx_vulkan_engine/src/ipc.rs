@@ -1,4 +1,5 @@
-//! Tensors in memory that processes share: `VK_KHR_external_memory_fd`, and Linux's way to fetch a descriptor of another process.
+//! Tensors in memory that processes share: `VK_KHR_external_memory_fd`, and Linux's way to fetch a descriptor of
+//! another process.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -8,14 +9,15 @@ use nx_vulkan_device::memory::{Buffer, External};
 use crate::{Engine, Error, Result, Tensor, Type, View, eager};
 
 const MAGIC: &[u8; 8] = b"nxvkipc1";
-/// Magic, process, descriptor, start time, file, serial number, address, offset, sizes, memory type, allocation, device.
+/// Magic, process, descriptor, start time, file, serial number, address, offset, sizes, memory type, allocation,
+/// device.
 const HANDLE_BYTES: usize = 8 + 4 + 4 + 8 + 16 + 8 + 8 + 8 + 8 + 8 + 4 + 8 + 16 + 4;
 /// Shared memory ends with the start time of its process and its serial number there.
 const TAG_BYTES: u64 = 16;
 
-/// What another process needs to find the memory. The start time tells a process from a later one of the same number. A number of a
-/// descriptor that was closed may be another's by now: the device and inode tell other files from memory, and the tag in the memory
-/// tells it from memory that was shared later.
+/// What another process needs to find the memory. The start time tells a process from a later one of the same number. A
+/// number of a descriptor that was closed may be another's by now: the device and inode tell other files from memory,
+/// and the tag in the memory tells it from memory that was shared later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Handle {
     process: u32,
@@ -87,8 +89,8 @@ impl Handle {
 }
 
 impl Tensor {
-    /// The tensor in memory that other processes can map, and a handle for [`Tensor::from_ipc`] there. The memory is kept until
-    /// [`Engine::unshare`] with the same `holder`. Waits for the device.
+    /// The tensor in memory that other processes can map, and a handle for [`Tensor::from_ipc`] there. The memory is
+    /// kept until [`Engine::unshare`] with the same `holder`. Waits for the device.
     ///
     /// # Errors
     /// `Unsupported` where the device or the system can't do it.
@@ -130,8 +132,8 @@ impl Tensor {
     /// A tensor in the memory behind a handle of [`Tensor::share_ipc`], of this or another process.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no such handle, for a process that is gone or keeps its memory to itself, and where the
-    /// memory is too small. `Unsupported` where the device or the system can't do it.
+    /// `InvalidArgument` for what is no such handle, for a process that is gone or keeps its memory to itself, and
+    /// where the memory is too small. `Unsupported` where the device or the system can't do it.
     pub fn from_ipc(engine: &Engine, handle: &[u8], ty: &Type) -> Result<Tensor> {
         let bad = |expected: &str, got: String| Error::InvalidArgument {
             what: "handle",

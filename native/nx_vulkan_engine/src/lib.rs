@@ -32,28 +32,29 @@
 //! # Ok(())
 //! # }
 //! ```
-//! - [`Engine::open`] chooses the best device, or the one that `NX_VULKAN_DEVICE` names; [`enumerate`] lists them, [`Engine::caps`]
-//!   says what one can do. An engine serves any number of threads.
-//! - A [`Tensor`] is memory on the device with a [`View`] that lies within it; dropping the last clone gives the memory back. Shapes
-//!   of more than [`shape::MAX_ELEMENTS`] are [`Error::TooLarge`], wherever they come from.
+//! - [`Engine::open`] chooses the best device, or the one that `NX_VULKAN_DEVICE` names; [`enumerate`] lists them,
+//!   [`Engine::caps`] says what one can do. An engine serves any number of threads.
+//! - A [`Tensor`] is memory on the device with a [`View`] that lies within it; dropping the last clone gives the memory
+//!   back. Shapes of more than [`shape::MAX_ELEMENTS`] are [`Error::TooLarge`], wherever they come from.
 //! - A [`program::Program`] is a flat list of instructions in Nx's words. [`program::Builder`] makes one,
-//!   [`program::verify`] checks its rules, [`program::passes`] fuses its ops, [`mod@reference`] interprets it on the CPU, and
-//!   [`program::Program::to_bytes`] and [`program::Program::from_bytes`] write and read it. [`program::file::Recording`] holds inputs and
-//!   expected outputs as well.
-//! - [`Executable::compile`] makes kernels of a program and plans its memory; [`Executable::run`] records them and returns at once.
-//!   Reading an output is what waits.
+//!   [`program::verify`] checks its rules, [`program::passes`] fuses its ops, [`mod@reference`] interprets it on the
+//!   CPU, and [`program::Program::to_bytes`] and [`program::Program::from_bytes`] write and read it.
+//!   [`program::file::Recording`] holds inputs and expected outputs as well.
+//! - [`Executable::compile`] makes kernels of a program and plans its memory; [`Executable::run`] records them and
+//!   returns at once. Reading an output is what waits.
 //! - [`eager`] runs one op at a time; [`deferred`] leaves ops for when a result is read, and runs many at once.
-//! - To see inside: [`Executable::describe`] tells what each launch moves and computes, [`program::Program::to_dot`] draws a program,
-//!   [`Engine::start_profile`] takes times on the device, and `NX_VULKAN_PROFILE=1` prints them when the engine is dropped.
+//! - To see inside: [`Executable::describe`] tells what each launch moves and computes, [`program::Program::to_dot`]
+//!   draws a program, [`Engine::start_profile`] takes times on the device, and `NX_VULKAN_PROFILE=1` prints them when
+//!   the engine is dropped.
 //! - Everything fails with the one [`Error`]. A failed submission sticks: every later call returns it.
 //!
-//! Examples: `session` (a program from build to file), `mlp` (a network trained by programs of the builder), `digits` and
-//! `eight_schools` (the demos), `throughput`, `products`, `fused`, `windows` and `workgroup` (measurements).
+//! Examples: `session` (a program from build to file), `mlp` (a network trained by programs of the builder), `digits`
+//! and `eight_schools` (the demos), `throughput`, `products`, `fused`, `windows` and `workgroup` (measurements).
 #![warn(missing_docs)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-// Modules without documented items are the inside of the engine, public for its tests and measurements: who fills launches answers for
-// the addresses in them.
+// Modules without documented items are the inside of the engine, public for its tests and measurements: who fills
+// launches answers for the addresses in them.
 #[allow(missing_docs)]
 pub mod chain;
 pub mod deferred;

@@ -11,7 +11,8 @@ use nx_vulkan_spirv::lower::Lacks;
 use crate::kernels::Reach;
 use crate::{DType, Error, Result};
 
-/// Compiled kernels from which on idle ones are dropped. One takes 0.5 to 0.9 MB of host memory on lavapipe (Mesa 25.0).
+/// Compiled kernels from which on idle ones are dropped. One takes 0.5 to 0.9 MB of host memory on lavapipe (Mesa
+/// 25.0).
 const MAX_PIPELINES: usize = 2048;
 
 /// How to open an engine.
@@ -50,11 +51,12 @@ pub struct Options {
 /// How exact products of f32 are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precision {
-    /// All digits of f32: by fma or, large ones on data-center GPUs, by matrix units from three bf16 numbers for each element.
+    /// All digits of f32: by fma or, large ones on data-center GPUs, by matrix units from three bf16 numbers for each
+    /// element.
     #[default]
     Highest,
-    /// Large ones of two f16 numbers for each element, where the device has matrix units: more exact on average, and less so for
-    /// sums of few terms.
+    /// Large ones of two f16 numbers for each element, where the device has matrix units: more exact on average, and
+    /// less so for sums of few terms.
     High,
 }
 
@@ -181,11 +183,12 @@ impl<T> Variable<T> {
 }
 
 impl Options {
-    /// What the environment says: `NX_VULKAN_DEVICE` (or, where that is not set, `NXV_DEVICE`, as earlier programs call it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT`
-    /// (bytes), `NX_VULKAN_TIME_LIMIT` (milliseconds), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or
-    /// `never`), `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`: [`Profiling::Printed`]),
-    /// `NX_VULKAN_STATISTICS` (`1`), `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_ATTENTION` (`exact`), `NX_VULKAN_LOWER` (types, or
-    /// `all`), `NX_VULKAN_REACH` (bytes).
+    /// What the environment says: `NX_VULKAN_DEVICE` (or, where that is not set, `NXV_DEVICE`, as earlier programs call
+    /// it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT` (bytes), `NX_VULKAN_TIME_LIMIT`
+    /// (milliseconds), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV`
+    /// (a folder), `NX_VULKAN_PROFILE` (`1`: [`Profiling::Printed`]), `NX_VULKAN_STATISTICS` (`1`),
+    /// `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_ATTENTION` (`exact`), `NX_VULKAN_LOWER` (types, or `all`),
+    /// `NX_VULKAN_REACH` (bytes).
     ///
     /// What none of them can mean is as if it were not set: see [`Options::check_env`].
     pub fn from_env() -> Options {

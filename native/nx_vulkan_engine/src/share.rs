@@ -1,8 +1,8 @@
 //! Device addresses that were handed out, and tensors made from them.
 //!
-//! Handing an address out keeps the memory alive until all who did so have released their tensors; after that the address stands
-//! for the memory as long as another tensor holds it. So an address can be wrong, but a tensor made from one can't: it shares the buffer
-//! that the address lies in.
+//! Handing an address out keeps the memory alive until all who did so have released their tensors; after that the
+//! address stands for the memory as long as another tensor holds it. So an address can be wrong, but a tensor made from
+//! one can't: it shares the buffer that the address lies in.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -60,8 +60,8 @@ impl Engine {
 }
 
 impl Tensor {
-    /// The tensor with its elements one after the other, ready to be read at [`Tensor::address`] until [`Engine::unshare`] with
-    /// the same `holder`, a number that tells those who share apart. Waits for the device.
+    /// The tensor with its elements one after the other, ready to be read at [`Tensor::address`] until
+    /// [`Engine::unshare`] with the same `holder`, a number that tells those who share apart. Waits for the device.
     pub fn share(&self, engine: &Engine, holder: u64) -> Result<Tensor> {
         let tensor = if engine.state::<ConstantCache>().has(&self.buffer) {
             // All equal scalars lie there.

@@ -3,7 +3,8 @@
 use std::any::Any;
 use std::sync::OnceLock;
 
-/// One value of each type that is asked for, made when that is first done. There are few, so that they stand one behind the other.
+/// One value of each type that is asked for, made when that is first done. There are few, so that they stand one behind
+/// the other.
 #[derive(Debug, Default)]
 pub(crate) struct States(OnceLock<Box<(Box<dyn Any + Send + Sync>, States)>>);
 

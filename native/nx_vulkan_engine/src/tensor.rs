@@ -132,7 +132,8 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// The bytes of the element that all are, if it is all of a buffer that the host wrote, with zeros behind them. Sub-byte types have none.
+    /// The bytes of the element that all are, if it is all of a buffer that the host wrote, with zeros behind them.
+    /// Sub-byte types have none.
     pub(crate) fn known_bytes(&self) -> Option<[u8; MAX_ELEMENT_BYTES]> {
         let dtype = self.view.dtype;
         let is_all = self.view.offset == 0

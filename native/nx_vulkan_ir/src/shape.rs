@@ -38,7 +38,8 @@ impl Type {
     /// Whether a tensor may have this type.
     ///
     /// # Errors
-    /// `TooLarge` for more than [`MAX_ELEMENTS`] elements. Axes of size 0 count as 1, so that products of any sizes stay within that.
+    /// `TooLarge` for more than [`MAX_ELEMENTS`] elements. Axes of size 0 count as 1, so that products of any sizes
+    /// stay within that.
     pub fn check(&self) -> Result<()> {
         match self.shape.iter().try_fold(1u64, |n, &size| n.checked_mul(size.max(1))) {
             Some(elements) if elements <= MAX_ELEMENTS => Ok(()),
@@ -250,8 +251,8 @@ impl View {
         Ok(view)
     }
 
-    /// Whether a tensor in a buffer of `size_bytes` bytes may have this view: all elements lie in the buffer. Where there are none, the
-    /// offset does, and positions along the axes stay small enough to be computed.
+    /// Whether a tensor in a buffer of `size_bytes` bytes may have this view: all elements lie in the buffer. Where
+    /// there are none, the offset does, and positions along the axes stay small enough to be computed.
     pub fn fits(&self, size_bytes: u64) -> bool {
         if self.strides.len() != self.shape.len() || self.ty().check().is_err() {
             return false;

@@ -1,5 +1,5 @@
-//! Chains of leapfrog steps from log-densities, and transitions of samplers: the resources that Elixir holds, and the NIFs that make
-//! and run them.
+//! Chains of leapfrog steps from log-densities, and transitions of samplers: the resources that Elixir holds, and the
+//! NIFs that make and run them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -93,7 +93,8 @@ fn first_part<'a>(env: Env<'a>, engine: &Engine, begin: impl FnOnce() -> Result<
     }
 }
 
-/// Records the next part of a run, of whose parts at most two wait for the device or are with it. Answers as the call that began it.
+/// Records the next part of a run, of whose parts at most two wait for the device or are with it. Answers as the call
+/// that began it.
 #[rustler::nif(schedule = "DirtyIo")]
 fn chain_continue<'a>(env: Env<'a>, run: Term<'a>) -> Term<'a> {
     let nil = atoms::nil().to_term(env);
@@ -123,7 +124,8 @@ fn run<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 4], compile: Co
     })
 }
 
-/// Starts chains and returns. `:needs_compile` where an operand must be copied first by a kernel that is not compiled, or the run may be several parts.
+/// Starts chains and returns. `:needs_compile` where an operand must be copied first by a kernel that is not compiled,
+/// or the run may be several parts.
 #[rustler::nif]
 fn chain_run<'a>(env: Env<'a>, chain: Term<'a>, start: Term<'a>, captured: Term<'a>, steps: Term<'a>) -> Term<'a> {
     device::when_ready(env, |engine| run(env, engine, [chain, start, captured, steps], Compile::Refused))
@@ -181,7 +183,8 @@ fn draw<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 5], compile: C
     })
 }
 
-/// Starts chains and returns. `:needs_compile` where an operand must be copied first by a kernel that is not compiled, or the run may be several parts.
+/// Starts chains and returns. `:needs_compile` where an operand must be copied first by a kernel that is not compiled,
+/// or the run may be several parts.
 #[rustler::nif]
 fn transition_run<'a>(
     env: Env<'a>,

@@ -51,7 +51,8 @@ static CONFIGURED: Mutex<Configured> = Mutex::new(Configured {
     time_limit: None,
 });
 
-/// Opens the device that the selector or the environment names. Profiles are printed by Elixir, which knows when the VM ends.
+/// Opens the device that the selector or the environment names. Profiles are printed by Elixir, which knows when the VM
+/// ends.
 fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
     Options::check_env()?;
     let Configured { profile, dump_spirv, is_high, exact_attention, lower, time_limit } =

@@ -211,11 +211,12 @@ fn run<'a>(env: Env<'a>, engine: &Engine, executable: Term<'a>, inputs: Term<'a>
     answer_all(env, atoms::nil().to_term(env), run().map(Into::into), engine)
 }
 
-/// Runs an executable: records it and returns. `:needs_compile` where it has to wait for the device, `:collect` where the caller should
-/// collect garbage first.
+/// Runs an executable: records it and returns. `:needs_compile` where it has to wait for the device, `:collect` where
+/// the caller should collect garbage first.
 #[rustler::nif]
 fn executable_run<'a>(env: Env<'a>, executable: Term<'a>, inputs: Term<'a>) -> Term<'a> {
-    // Who comes a second time, to the dirty twin, has been asked. A host that is far ahead of the device waits there, too.
+    // Who comes a second time, to the dirty twin, has been asked. A host that is far ahead of the device waits there,
+    // too.
     if device::open_engine().is_some_and(|engine| collects_before(engine)) {
         return atoms::collect().to_term(env);
     }

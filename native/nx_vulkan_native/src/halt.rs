@@ -1,5 +1,5 @@
-//! Leaving: the VM must not exit while the device works. On a CPU device its threads would run on into libraries that `exit`
-//! has torn down already, and crash.
+//! Leaving: the VM must not exit while the device works. On a CPU device its threads would run on into libraries that
+//! `exit` has torn down already, and crash.
 
 use rustler::Env;
 
@@ -26,8 +26,8 @@ mod option {
 
     pub fn set(env: Env) {
         let env = env.as_c_arg().cast();
-        // SAFETY: called while the library is loaded, as both options ask. DELAY_HALT takes no further argument, ON_HALT a
-        // function of this signature, which stays in memory because the library is never unloaded.
+        // SAFETY: called while the library is loaded, as both options ask. DELAY_HALT takes no further argument,
+        // ON_HALT a function of this signature, which stays in memory because the library is never unloaded.
         unsafe {
             enif_set_option(env, DELAY_HALT);
             enif_set_option(env, ON_HALT, on_halt as unsafe extern "C" fn(*mut c_void));

@@ -68,7 +68,8 @@ fn engine() -> Outcome<&'static Arc<Engine>> {
     device::engine().map_err(|e| Failure::VulkanInit(e.to_string()))
 }
 
-/// The storage behind a reference that has it for itself: a tensor that is a view of a part, or in another order, is no raw buffer.
+/// The storage behind a reference that has it for itself: a tensor that is a view of a part, or in another order, is no
+/// raw buffer.
 fn buffer(reference: &Reference, compile: Compile) -> Outcome<Arc<Buffer>> {
     let pending = match compile {
         Compile::Allowed => nx_vulkan_engine::Compile::Allowed,

@@ -42,8 +42,8 @@ fn profile_reset(env: Env<'_>) -> Term<'_> {
     answer(env, of_open_engine(Engine::reset_profile))
 }
 
-/// The times taken so far. What the device can do is `limits` (bytes and operations per second), or measured if that is asked for. Nil while
-/// no device is open.
+/// The times taken so far. What the device can do is `limits` (bytes and operations per second), or measured if that is
+/// asked for. Nil while no device is open.
 #[rustler::nif(schedule = "DirtyIo")]
 fn profile_get<'a>(env: Env<'a>, limits: Option<(f64, f64)>, measures: bool) -> Term<'a> {
     let Some(engine) = device::open_engine() else { return (atoms::ok(), atoms::nil()).encode(env) };

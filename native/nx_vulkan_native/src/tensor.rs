@@ -21,8 +21,8 @@ mod atoms {
     }
 }
 
-/// What an Elixir reference points to: a tensor, which may be pending, until it is released. The BEAM drops it when it collects the
-/// last reference, and the memory goes back to the pool with the last tensor that shares it.
+/// What an Elixir reference points to: a tensor, which may be pending, until it is released. The BEAM drops it when it
+/// collects the last reference, and the memory goes back to the pool with the last tensor that shares it.
 pub struct TensorRef {
     slot: Mutex<Option<Lazy>>,
     /// Under which the reference shares its memory; no other reference has it.
@@ -48,7 +48,8 @@ impl TensorRef {
         self.slot().clone().ok_or(Error::Released)
     }
 
-    /// The tensor, which shares the storage. One that is pending is computed, or `NeedsCompile` where `compile` refuses that.
+    /// The tensor, which shares the storage. One that is pending is computed, or `NeedsCompile` where `compile` refuses
+    /// that.
     pub fn tensor(&self, compile: Compile) -> Result<Tensor> {
         let lazy = match self.lazy()?.into_ready() {
             Ok(tensor) => return Ok(tensor),
@@ -116,15 +117,15 @@ fn asks(enough_bytes: u64) -> bool {
     asks
 }
 
-/// Whether the caller should collect garbage: a large tensor found no unused memory (the VM does not see how large a reference's tensor
-/// is), or memory is short, and much was allocated since somebody was asked last.
+/// Whether the caller should collect garbage: a large tensor found no unused memory (the VM does not see how large a
+/// reference's tensor is), or memory is short, and much was allocated since somebody was asked last.
 fn pressure(engine: &Engine, size_bytes: u64) -> bool {
     SINCE_LAST.fetch_add(size_bytes, Ordering::Relaxed);
     engine.take_growth() || (engine.pressure() && asks(engine.garbage_step_bytes()))
 }
 
-/// Whether the caller of a compiled function should collect garbage before it runs, and the results of calls before with it: those of a
-/// step of training that the next one has replaced take memory until somebody does.
+/// Whether the caller of a compiled function should collect garbage before it runs, and the results of calls before
+/// with it: those of a step of training that the next one has replaced take memory until somebody does.
 pub fn collects_before(engine: &Engine) -> bool {
     asks(engine.garbage_bytes())
 }
@@ -177,7 +178,8 @@ fn encode_ok<'a>(env: Env<'a>, engine: &Engine, references: impl Encoder, size_b
     }
 }
 
-/// Uploads a tensor in Nx's binary layout; `:needs_compile` while no device is open or it is far behind. For small binaries.
+/// Uploads a tensor in Nx's binary layout; `:needs_compile` while no device is open or it is far behind. For small
+/// binaries.
 #[rustler::nif]
 fn tensor_from_binary<'a>(env: Env<'a>, dtype: Term<'a>, shape: Term<'a>, binary: Binary<'a>) -> Term<'a> {
     device::when_ready(env, |engine| upload(env, Ok(engine), dtype, shape, &binary))
@@ -235,7 +237,8 @@ pub fn host_binary(size_bytes: u64) -> Result<OwnedBinary> {
     }
 }
 
-/// The same for small tensors that are there or will be soon, without a way to another scheduler and back; `:needs_compile` for others.
+/// The same for small tensors that are there or will be soon, without a way to another scheduler and back;
+/// `:needs_compile` for others.
 #[rustler::nif]
 fn tensor_to_binary_soon<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u64>) -> Term<'a> {
     let Some(engine) = device::open_engine() else { return atoms::needs_compile().encode(env) };
@@ -256,7 +259,8 @@ fn tensor_to_binary_soon<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u6
     }
 }
 
-/// The device address of a tensor, which is made contiguous if need be, and its size in bytes. Waits for what writes it.
+/// The device address of a tensor, which is made contiguous if need be, and its size in bytes. Waits for what writes
+/// it.
 #[rustler::nif(schedule = "DirtyIo")]
 fn tensor_share<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     let share = || {
@@ -363,7 +367,8 @@ fn tensor_info<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     }
 }
 
-/// Runs one op: records it and returns. `:needs_compile` where its kernel is new, and where no device is open or it is far behind.
+/// Runs one op: records it and returns. `:needs_compile` where its kernel is new, and where no device is open or it is
+/// far behind.
 #[rustler::nif]
 fn program_run<'a>(
     env: Env<'a>,
@@ -425,7 +430,8 @@ pub fn tensors_of(terms: Term, compile: Compile) -> Result<SmallVec<[Tensor; 4]>
     Ok(tensors)
 }
 
-/// The operands of a run, of which some were taken from their references, so that nobody else can get at them meanwhile.
+/// The operands of a run, of which some were taken from their references, so that nobody else can get at them
+/// meanwhile.
 pub struct Taken {
     pub tensors: SmallVec<[Tensor; 4]>,
     /// References, and the places of their tensors.
@@ -474,7 +480,8 @@ impl Taken {
     }
 }
 
-/// Leaves one op for when a result is read. `:full` beside the reference asks for that soon. `:needs_compile` while no device is open.
+/// Leaves one op for when a result is read. `:full` beside the reference asks for that soon. `:needs_compile` while no
+/// device is open.
 #[rustler::nif]
 fn program_defer<'a>(
     env: Env<'a>,

@@ -18,7 +18,8 @@ pub enum Layout {
     Uniform,
     /// A stride per axis.
     Strided,
-    /// The same, where vectors along the innermost axis are near each other in memory, and accessed one element after the other.
+    /// The same, where vectors along the innermost axis are near each other in memory, and accessed one element after
+    /// the other.
     Each,
     /// The same, where vectors along the innermost axis are neighbours in memory and aligned.
     Inner,
@@ -106,8 +107,8 @@ pub fn value_type(code: &mut Code<'_, '_>, ctype: CType) -> Word {
     }
 }
 
-/// A number of a compute type by its bits, the real part of a complex number in the lower half. `None` where 64 bits don't
-/// hold it.
+/// A number of a compute type by its bits, the real part of a complex number in the lower half. `None` where 64 bits
+/// don't hold it.
 pub fn constant(code: &mut Code<'_, '_>, ctype: CType, bits: u64) -> Option<Word> {
     let ty = value_type(code, ctype);
     let (opcode, operands) = match ctype {
@@ -168,8 +169,8 @@ pub fn zero_word(code: &mut Code<'_, '_>) -> Result<Word> {
     Ok(code.u32_op(Op::ShiftRightLogical, count, shift))
 }
 
-/// The same where compilers that know a zero would drop operations with it, although they change signs, infinities and NaN (lavapipe
-/// does): zeros are made from [`zero_word`].
+/// The same where compilers that know a zero would drop operations with it, although they change signs, infinities and
+/// NaN (lavapipe does): zeros are made from [`zero_word`].
 pub fn exact_constant(code: &mut Code<'_, '_>, ctype: CType, bits: u64) -> Result<Option<Word>> {
     let float_zero = |part: u64, bits: u32| part << 1 << (64 - bits) == 0;
     let single = |code: &mut Code<'_, '_>, part: u64| -> Result<Option<Word>> {
@@ -394,8 +395,8 @@ pub fn store_vector_at(
     Ok(())
 }
 
-/// Lets blocks of 16 bytes count on nobody writing to where they load from: compilers may fetch them early then, past all
-/// other accesses.
+/// Lets blocks of 16 bytes count on nobody writing to where they load from: compilers may fetch them early then, past
+/// all other accesses.
 pub fn declare_blocks_read_only(linker: &mut Linker<'_>) {
     let word = linker.type_uint(32);
     let block = linker.type_vector(word, 4);
@@ -515,9 +516,9 @@ fn store_pairs(code: &mut Code<'_, '_>, array: Address, element: Element, index:
     Ok(())
 }
 
-/// Loads `width` neighbours for each lane of a subgroup, each lane's vector next to that of the lane before, and those of the first lane at
-/// `index`, which counts groups of `width`. All lanes load all of it from an address that is the same for all, where no control flow is,
-/// and each picks its own: lavapipe makes that one access of the CPU's vectors.
+/// Loads `width` neighbours for each lane of a subgroup, each lane's vector next to that of the lane before, and those
+/// of the first lane at `index`, which counts groups of `width`. All lanes load all of it from an address that is the
+/// same for all, where no control flow is, and each picks its own: lavapipe makes that one access of the CPU's vectors.
 /// `is_lane` has a bool for each lane but the last.
 pub fn load_lanes_at(
     code: &mut Code<'_, '_>,
@@ -626,8 +627,8 @@ pub fn biased(code: &mut Code<'_, '_>, layout: &mut ParamLayout, k: u8, sum: Wor
     Ok(code.u32_op(Op::IAdd, sum, bias))
 }
 
-/// The position of a sum of coordinates times strides in an operand whose first element and last position two parameters say: the last one
-/// for sums that lie outside.
+/// The position of a sum of coordinates times strides in an operand whose first element and last position two
+/// parameters say: the last one for sums that lie outside.
 pub fn bounded(
     code: &mut Code<'_, '_>,
     layout: &mut ParamLayout,

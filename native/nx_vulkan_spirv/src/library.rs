@@ -69,7 +69,8 @@ impl Library {
                 if *kind != Decoration::LinkageAttributes {
                     decorations.entry(*target).or_default().push(annotation.clone());
                 } else if let Some(Operand::LiteralString(export)) = annotation.operands.get(2) {
-                    // glslang exports `name(argument types`. Files that two modules include come twice: the first serves.
+                    // glslang exports `name(argument types`. Files that two modules include come twice: the first
+                    // serves.
                     let export = export.split('(').next().unwrap_or(export).to_string();
                     let function = FunctionRef { module: index, id: *target };
                     names.push((export.clone(), function));

@@ -1,4 +1,5 @@
-//! Functions of the scalar library, interpreted on the host, where fma rounds once: the twins that devices call whose fma does, too.
+//! Functions of the scalar library, interpreted on the host, where fma rounds once: the twins that devices call whose
+//! fma does, too.
 
 use std::collections::HashMap;
 

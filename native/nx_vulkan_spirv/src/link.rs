@@ -437,8 +437,8 @@ impl<'l> Linker<'l> {
         found.ok_or_else(|| self.bad(format!("no function {name}")))
     }
 
-    /// Gives the structure that a function of the template returns these members, of types that the template declares before it; answers its
-    /// type. No code of the template but bodies of slots may name its members.
+    /// Gives the structure that a function of the template returns these members, of types that the template declares
+    /// before it; answers its type. No code of the template but bodies of slots may name its members.
     pub fn set_members(&mut self, name: &str, members: &[Word]) -> Result<Word> {
         let (_, ty) = self.own(name)?;
         self.module.debug_names.retain(|inst| inst.operands.first() != Some(&Operand::IdRef(ty)));
@@ -495,7 +495,8 @@ impl<'l> Linker<'l> {
         Ok(())
     }
 
-    /// Makes the template's array of push constants as long as those kernels have that need more words than it declares.
+    /// Makes the template's array of push constants as long as those kernels have that need more words than it
+    /// declares.
     fn widen_push_constants(&mut self) -> Result<()> {
         if self.push_words as usize <= ParamLayout::PUSH_WORDS {
             return Ok(());
@@ -669,8 +670,9 @@ impl Code<'_, '_> {
         self.op(Op::CompositeExtract, ty, vec![Operand::IdRef(composite), Operand::LiteralBit32(index)])
     }
 
-    /// Emits code that calls the hot twin of every function that has one: `f_hot` gives what `f` gives unless `f_rare` of the
-    /// same arguments is true. Returns what `emit` does, and a bool that is false where all of them hold, if there were any.
+    /// Emits code that calls the hot twin of every function that has one: `f_hot` gives what `f` gives unless `f_rare`
+    /// of the same arguments is true. Returns what `emit` does, and a bool that is false where all of them hold, if
+    /// there were any.
     pub fn hot<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, Option<Word>)> {
         self.rare = Some(vec![]);
         let result = emit(self);
@@ -691,8 +693,8 @@ impl Code<'_, '_> {
         Ok((result?.0, doubt))
     }
 
-    /// A bool that is false where hot twins of all functions that `emit` calls hold, if any has one: what `hot` gives, without the code that
-    /// only what `emit` computes needs.
+    /// A bool that is false where hot twins of all functions that `emit` calls hold, if any has one: what `hot` gives,
+    /// without the code that only what `emit` computes needs.
     pub fn rare<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<Word>> {
         let first = self.instructions.len();
         let (_, rare) = self.hot(emit)?;

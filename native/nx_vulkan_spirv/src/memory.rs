@@ -84,8 +84,8 @@ impl Code<'_, '_> {
         Ok(Address { low: self.param(address)?, high: self.param(address + 1)? })
     }
 
-    /// The address of element `index` of the array at an address. Those of its neighbours are this one and a number that compilers know,
-    /// which memory instructions add.
+    /// The address of element `index` of the array at an address. Those of its neighbours are this one and a number
+    /// that compilers know, which memory instructions add.
     pub fn address_of(&mut self, array: Address, stride: u32, index: Word) -> Address {
         let (uint, stride) = (self.linker.type_uint(32), self.linker.const_u32(stride));
         let two = self.linker.global(Op::TypeStruct, None, vec![Operand::IdRef(uint), Operand::IdRef(uint)]);
@@ -123,12 +123,14 @@ impl Code<'_, '_> {
         ));
     }
 
-    /// Raises the word whose address is in parameter words `address`, `address + 1` to another one if that is larger, whoever else does at the same time.
+    /// Raises the word whose address is in parameter words `address`, `address + 1` to another one if that is larger,
+    /// whoever else does at the same time.
     pub fn atomic_max(&mut self, address: u32, word: Word) -> Result<()> {
         let (low, high) = (self.param(address)?, self.param(address + 1)?);
         let (uint, zero) = (self.linker.type_uint(32), self.linker.const_u32(0));
         let pointer = self.pointer_at(low, high, uint, 4, zero);
-        // The Vulkan memory model knows the device as a scope where a feature is on alone, and the other one knows no families of queues.
+        // The Vulkan memory model knows the device as a scope where a feature is on alone, and the other one knows no
+        // families of queues.
         let model = self.linker.module.memory_model.as_ref().and_then(|inst| inst.operands.get(1));
         let is_vulkan = model == Some(&Operand::MemoryModel(MemoryModel::Vulkan));
         let scope = if is_vulkan { Scope::QueueFamily } else { Scope::Device };

@@ -30,8 +30,8 @@ pub enum Param {
     Number(u32),
 }
 
-/// Sizes of the axes of an iteration space and strides of each operand that a kernel is made for, which are constants of its code instead
-/// of parameters.
+/// Sizes of the axes of an iteration space and strides of each operand that a kernel is made for, which are constants
+/// of its code instead of parameters.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fixed {
     /// Of the axes.
@@ -70,8 +70,8 @@ impl ParamLayout {
     /// Words that push constants can hold everywhere (128 bytes).
     pub const PUSH_WORDS: usize = 32;
 
-    /// The same where devices have 256 bytes. NVIDIA's driver loads words of a table anew wherever they are used, 40 times in a step of a
-    /// convolution's product, which takes a fifth longer on an H200.
+    /// The same where devices have 256 bytes. NVIDIA's driver loads words of a table anew wherever they are used, 40
+    /// times in a step of a convolution's product, which takes a fifth longer on an H200.
     pub const WIDE_PUSH_WORDS: usize = 64;
 
     /// Words that every launch has.
@@ -88,8 +88,8 @@ impl ParamLayout {
         self.words.len() as u32 - 1
     }
 
-    /// Puts the numbers 0, 1, 2, ... into the words between those that push constants hold everywhere and those that they hold on
-    /// devices with 256 bytes; there must be no more parameters than the former.
+    /// Puts the numbers 0, 1, 2, ... into the words between those that push constants hold everywhere and those that
+    /// they hold on devices with 256 bytes; there must be no more parameters than the former.
     pub fn add_numbers(&mut self) {
         self.words.resize(Self::PUSH_WORDS, Param::Number(0));
         self.words.extend((0..(Self::WIDE_PUSH_WORDS - Self::PUSH_WORDS) as u32).map(Param::Number));

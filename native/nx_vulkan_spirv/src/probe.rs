@@ -9,8 +9,8 @@ use super::link::Linker;
 use super::modes::FloatModes;
 use super::params::{Param, ParamLayout};
 
-/// Chains of fma that don't depend on each other, and steps of each: enough to hide the latency of one, and few enough for lavapipe to
-/// compile in 0.1 s.
+/// Chains of fma that don't depend on each other, and steps of each: enough to hide the latency of one, and few enough
+/// for lavapipe to compile in 0.1 s.
 const CHAINS: u32 = 8;
 const STEPS: u32 = 32;
 
@@ -72,7 +72,8 @@ pub fn generate(library: &Library, modes: FloatModes, probe: Probe, dtype: DType
     Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: LOCAL_SIZE * ITEMS })
 }
 
-/// `out[i] =` what chains of fma make of `a[i]`, in f32. Each chain has a constant of its own, so that none is another's prefix.
+/// `out[i] =` what chains of fma make of `a[i]`, in f32. Each chain has a constant of its own, so that none is
+/// another's prefix.
 pub fn fma_rate(library: &Library, modes: FloatModes) -> Result<Generated> {
     let name = "elementwise";
     let mut linker = Linker::new(library, name, false, modes)?;

@@ -19,8 +19,8 @@ pub struct Value {
     pub dtype: DType,
 }
 
-/// An integer of which no compiler knows more than its type. One that becomes a float may be 0 otherwise, and compilers drop additions of
-/// zeros, although those change signs (lavapipe does, of x - x too).
+/// An integer of which no compiler knows more than its type. One that becomes a float may be 0 otherwise, and compilers
+/// drop additions of zeros, although those change signs (lavapipe does, of x - x too).
 fn hidden(code: &mut Code<'_, '_>, a: Value) -> Result<Value> {
     // The count of elements is below 2^31, which no compiler knows: 0, and not -1.
     let (count, shift, int) = (code.param(0)?, code.linker.const_u32(31), value_type(code, CType::I32));
@@ -232,7 +232,8 @@ fn rounded(code: &mut Code<'_, '_>, id: Word, compute: DType, out: DType) -> Res
     }
 }
 
-/// A comparison of numbers of which neither type holds the other, exactly. `None` where a cast to the merged type is exact.
+/// A comparison of numbers of which neither type holds the other, exactly. `None` where a cast to the merged type is
+/// exact.
 fn order(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value) -> Result<Option<Word>> {
     let apart = |x: Value, y: Value| match (x.dtype.ctype(), y.dtype.ctype()) {
         (CType::I32 | CType::U32, CType::F32) => x.dtype.bits() == 32,

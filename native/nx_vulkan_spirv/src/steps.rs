@@ -67,7 +67,8 @@ pub fn bounds(others: u8, k: u8) -> [Param; 2] {
     [0, 1].map(|i| Param::Extra(others + 2 * k + i))
 }
 
-/// The parameters that are number `j` of a launch with so many inputs, which may have bounds: its lower bits and its upper ones.
+/// The parameters that are number `j` of a launch with so many inputs, which may have bounds: its lower bits and its
+/// upper ones.
 pub fn number(inputs: usize, j: usize) -> [Param; 2] {
     [0, 1].map(|i| Param::Extra((2 * (inputs + j) + i) as u8))
 }

@@ -1,5 +1,6 @@
 //! `cargo xtask`: builds and checks what is committed although it is made from something else: shader modules, so that
-//! users need no shader compiler, and the Elixir side's table of ops. Keeps files of a crate from all importing each other.
+//! users need no shader compiler, and the Elixir side's table of ops. Keeps files of a crate from all importing each
+//! other.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod compile;

@@ -1,5 +1,5 @@
-// The accumulator of a reduction as 32-bit words; what they mean is up to the slots. ACC_WORDS 0: those of several reductions, as a structure
-// that the generator gives other members of the same types.
+// The accumulator of a reduction as 32-bit words; what they mean is up to the slots. ACC_WORDS 0: those of several
+// reductions, as a structure that the generator gives other members of the same types.
 #if ACC_WORDS == 0
 struct Several { uint one; uvec2 two; uvec4 four; };
 #define ACC Several

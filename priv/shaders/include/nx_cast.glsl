@@ -1,5 +1,5 @@
-// Casts among i32, u32, f32, c64 and to the narrow dtypes. Integers wrap. Floats to integers truncate, clamp to the range
-// of the destination, and take NaN to 0. Casts to the narrow floats round once and give the value as f32.
+// Casts among i32, u32, f32, c64 and to the narrow dtypes. Integers wrap. Floats to integers truncate, clamp to the
+// range of the destination, and take NaN to 0. Casts to the narrow floats round once and give the value as f32.
 #ifndef NX_CAST_GLSL
 #define NX_CAST_GLSL
 #include "nx_f32_base.glsl"

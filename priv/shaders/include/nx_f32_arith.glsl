@@ -88,8 +88,9 @@ float nx_least_f32(const in float a, const in float b) {
     return nx_select_f32(nx_total_key_f32(a) <= nx_total_key_f32(b) ? 1u : 0u, a, b);
 }
 
-// The bits of the largest of many, from extremes of the bits of all: the largest one as signed integers, the largest and the least as
-// unsigned ones. Those of NaN are beyond those of infinity among numbers of either sign; of negative numbers the least is the largest.
+// The bits of the largest of many, from extremes of the bits of all: the largest one as signed integers, the largest
+// and the least as unsigned ones. Those of NaN are beyond those of infinity among numbers of either sign; of negative
+// numbers the least is the largest.
 uint nx_largest_of_extremes_f32(const in uint signed_most, const in uint most, const in uint least) {
     if (int(signed_most) > 0x7f800000 || most > 0xff800000u) {
         return floatBitsToUint(nx_nan_f32());
@@ -104,8 +105,8 @@ uint nx_least_of_extremes_f32(const in uint signed_most, const in uint most, con
     return int(most) < 0 ? most : least;
 }
 
-// Keys of the bits of which the larger is that of the largest number, or of the least, and back. NaN, which is that of the two functions
-// above, has the largest.
+// Keys of the bits of which the larger is that of the largest number, or of the least, and back. NaN, which is that of
+// the two functions above, has the largest.
 uint nx_largest_key_f32(const in uint bits) { return bits ^ (uint(int(bits) >> 31) | 0x80000000u); }
 uint nx_largest_of_key_f32(const in uint key) { return key ^ (~uint(int(key) >> 31) | 0x80000000u); }
 
@@ -187,8 +188,8 @@ float nx_divide_f32_rounded(const in float a, const in float b) {
     return nx_magnitude_bits_f32(q) > 0x7f800000u ? nx_nan_f32() : q;
 }
 
-// Whether nx_divide_f32_fused_hot does not hold: where the dividend (unless it is a zero) or the quotient is denormal, dividends from 2^60 on,
-// and divisors outside of 2^-60 to 2^40.
+// Whether nx_divide_f32_fused_hot does not hold: where the dividend (unless it is a zero) or the quotient is denormal,
+// dividends from 2^60 on, and divisors outside of 2^-60 to 2^40.
 bool nx_divide_f32_fused_rare(const in float a, const in float b) {
     bool plain = abs(a) >= max(abs(b) * 2.35098870e-38f, 1.17549435e-38f) && abs(a) < 1.15292150e18f || floatBitsToUint(a) << 1 == 0u;
     bool divisor = abs(b) >= 8.67361738e-19f && abs(b) < 1.09951163e12f;
@@ -198,20 +199,22 @@ bool nx_divide_f32_fused_rare(const in float a, const in float b) {
 // The bits of a dividend with its sign last, so that +0 and -0 are 0 and 1, and others are ordered by magnitude.
 uint nx_dividend_key_f32(const in float a) { return floatBitsToUint(a) << 1 | floatBitsToUint(a) >> 31; }
 
-// The same keys, of the largest of dividends without a sign by its bits, and less one, of the least by its bits less one.
+// The same keys, of the largest of dividends without a sign by its bits, and less one, of the least by its bits less
+// one.
 uint nx_most_dividend_key_f32(const in uint most) { return min(most, 0x7fffffffu) << 1; }
 uint nx_least_dividend_key_f32(const in uint least) { return ((least + 1u) << 1) - 1u; }
 
-// Whether nx_divide_f32_fused_hot does not hold for one of many dividends: by the largest of their keys, and by the least of the keys less
-// one, which makes +0 the largest.
+// Whether nx_divide_f32_fused_hot does not hold for one of many dividends: by the largest of their keys, and by the
+// least of the keys less one, which makes +0 the largest.
 bool nx_rare_quotient_f32(const in uint most, const in uint least, const in float b) {
     return most >= 0xbb000000u || least < 0x2effffffu || nx_divide_f32_fused_rare(1.0f, b);
 }
 
-// Newton's steps, which round rightly unless the divisor's bits are nearly all ones or something on the way under- or overflows.
-// Tested on 4e9 pairs, for first reciprocals up to 3 ulp off.
+// Newton's steps, which round rightly unless the divisor's bits are nearly all ones or something on the way under- or
+// overflows. Tested on 4e9 pairs, for first reciprocals up to 3 ulp off.
 float nx_divide_f32_fused_hot(const in float a, const in float b) {
-    // Squares of gradients are small, and means of them decay to -0: residuals of small dividends would be denormal, and sums of zeros lose the sign.
+    // Squares of gradients are small, and means of them decay to -0: residuals of small dividends would be denormal,
+    // and sums of zeros lose the sign.
     bool small = abs(a) < 8.67361738e-19f;
     float scaled = a * 18446744073709551616.0f;
     float dividend = small ? scaled : a;
@@ -225,8 +228,8 @@ float nx_divide_f32_fused_hot(const in float a, const in float b) {
     return floatBitsToUint(a) << 1 == 0u ? first : q;
 }
 
-// The same for a divisor that many share, and no -0: a second step makes its reciprocal the rounded one, and one step is enough for the quotient.
-// Tested with the hardest dividends, 8.7e8 in all, of every divisor.
+// The same for a divisor that many share, and no -0: a second step makes its reciprocal the rounded one, and one step
+// is enough for the quotient. Tested with the hardest dividends, 8.7e8 in all, of every divisor.
 float nx_shared_quotient_f32(const in float a, const in float b) {
     float r = nx_rough_divide_f32(1.0f, b);
     r = fma(r, fma(-b, r, 1.0f), r);
@@ -288,8 +291,8 @@ bool nx_sqrt_f32_fused_rare(const in float x) {
     return !(bits - 0x00800000u < 0x5d000000u || bits == 0u);
 }
 
-// Newton's steps for the root and half its inverse, which round rightly: tested on all mantissas, for first inverses up to 4 ulp off. Residuals of
-// small numbers would be denormal.
+// Newton's steps for the root and half its inverse, which round rightly: tested on all mantissas, for first inverses up
+// to 4 ulp off. Residuals of small numbers would be denormal.
 float nx_sqrt_f32_fused_hot(const in float x) {
     bool small = x < 8.67361738e-19f;
     float scaled = x * 18446744073709551616.0f;
@@ -389,8 +392,8 @@ float nx_remainder_f32(const in float a, const in float b) {
     uint mb = (floatBitsToUint(nx_mantissa_f32(b)) & 0x7fffffu) | 0x800000u;
     uint ma = (floatBitsToUint(nx_mantissa_f32(a)) & 0x7fffffu) | 0x800000u;
     uint r = ma >= mb ? ma - mb : ma;
-    // Twenty more bits of the dividend for each step: the quotient is off by one at most (for estimates within 5 ulp), and
-    // the remainder is small enough to be right modulo 2^32.
+    // Twenty more bits of the dividend for each step: the quotient is off by one at most (for estimates within 5 ulp),
+    // and the remainder is small enough to be right modulo 2^32.
     float inverse = nx_rough_divide_f32(1048576.0f, float(mb));
     int left = ea - eb;
     while (left > 0 && r != 0u) {

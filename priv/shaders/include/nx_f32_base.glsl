@@ -1,11 +1,12 @@
 // Bit helpers and exact (error-free) arithmetic that the other f32 files stand on.
 //
-// A "pair" is an unevaluated sum x + y of two floats with |y| <= ulp(x) / 2, about 48 bits wide.
-// Where a function f has a twin f_fused, generated kernels call the twin on devices that fuse fma: fewer steps, and the same bits
-// unless it says otherwise. The twin must not call f, which would be itself: what both need is a function f_exactly, which f wraps.
-// On devices that round quotients and roots of f32 rightly they call f_rounded, if there is one, in the same way, always for the same bits.
-// Nothing else here needs fma to be fused, division to be right to the last bit, or denormals to be kept by the device:
-// products are split by masking bits, and zeros, infinities, NaN and denormals are told apart by their bits.
+// A "pair" is an unevaluated sum x + y of two floats with |y| <= ulp(x) / 2, about 48 bits wide. Where a function f has
+// a twin f_fused, generated kernels call the twin on devices that fuse fma: fewer steps, and the same bits unless it
+// says otherwise. The twin must not call f, which would be itself: what both need is a function f_exactly, which f
+// wraps. On devices that round quotients and roots of f32 rightly they call f_rounded, if there is one, in the same
+// way, always for the same bits. Nothing else here needs fma to be fused, division to be right to the last bit, or
+// denormals to be kept by the device: products are split by masking bits, and zeros, infinities, NaN and denormals are
+// told apart by their bits.
 #ifndef NX_F32_BASE_GLSL
 #define NX_F32_BASE_GLSL
 
@@ -99,8 +100,8 @@ vec2 nx_pair_product_f32(const in vec2 a, const in vec2 b) {
     return vec2(p.x, p.y + fma(a.x, b.y, a.y * b.x));
 }
 
-// The number that a function f gives, as f_near gives it: a sum of two parts, and how far that may be from the exact result. Where rounding
-// the sum could give two numbers, f decides.
+// The number that a function f gives, as f_near gives it: a sum of two parts, and how far that may be from the exact
+// result. Where rounding the sum could give two numbers, f decides.
 float nx_sum_of_near_f32(const in vec3 y) { return y.x + y.y; }
 bool nx_is_doubtful_f32(const in vec3 y) { return !(y.x + (y.y - y.z) == y.x + (y.y + y.z)); }
 

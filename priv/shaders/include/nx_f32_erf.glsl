@@ -202,10 +202,10 @@ float nx_erf_inv_exactly_f32(const in float x) {
 // max error: 0.5001 ulp of the approximation
 float nx_erf_inv_f32(const in float x) { return nx_erf_inv_exactly_f32(x); }
 
-// The approximation where abs(x) is from 2^-60 to 0.996 as a sum of two parts, and how far it may be from the exact one. Beyond that, and for
-// NaN, the third part is infinite. An fma gives the exact rest of a fused multiply-add whose sum is no smaller than what is added: c - fma(a, b, c)
-// is exact then, or where both are multiples of a unit that the coefficients below are chosen for.
-// 0.4 % of the numbers there are in doubt.
+// The approximation where abs(x) is from 2^-60 to 0.996 as a sum of two parts, and how far it may be from the exact
+// one. Beyond that, and for NaN, the third part is infinite. An fma gives the exact rest of a fused multiply-add whose
+// sum is no smaller than what is added: c - fma(a, b, c) is exact then, or where both are multiples of a unit that the
+// coefficients below are chosen for. 0.4 % of the numbers there are in doubt.
 vec3 nx_erf_inv_f32_fused_near(const in float x) {
     // u + rest = 1 - x^2 = 2^k (m + rest), m in 0.7 to 1.42
     float p = x * x;

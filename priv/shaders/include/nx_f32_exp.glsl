@@ -150,7 +150,8 @@ float nx_tanh_f32_hot(const in float x) {
     float small = fma(x * z, p, x);
     small = abs(x) < 1e-30f ? x : small;
 
-    // e^2|x| / 2, as in nx_exp_f32_hot, with half ln 2 (float happens to hold it to 28 bits) and coefficients scaled by 2^n / 2
+    // e^2|x| / 2, as in nx_exp_f32_hot, with half ln 2 (float happens to hold it to 28 bits) and coefficients scaled by
+    // 2^n / 2
     float t = fma(abs(x), 2.88539008f, 12582912.0f);
     float r = fma(t - 12582912.0f, -0.34657359f, abs(x));
     float q = fma(0.0442063882f, r, 0.133900485f);
@@ -166,7 +167,8 @@ float nx_tanh_f32_hot(const in float x) {
     float quotient = 1.0f - high;
     float large = fma(quotient, nx_reciprocal_error_f32(e, quotient), high);
 
-    // Chosen by g, which decreases: for a condition on x NVIDIA's compiler branches around the large half in every element.
+    // Chosen by g, which decreases: for a condition on x NVIDIA's compiler branches around the large half in every
+    // element.
     return g > 0.463f ? small : nx_with_sign_f32(large, floatBitsToUint(x));
 }
 
@@ -178,9 +180,8 @@ float nx_tanh_f32(const in float x) {
     return nx_magnitude_bits_f32(x) > 0x7f800000u ? x : nx_with_sign_f32(1.0f, floatBitsToUint(x));
 }
 
-// By h = (e^2|x| - 1) / 2, which is 2^k r' + (2^k - 1) / 2 with r' = (e^2r - 1) / 2 = r + r^2 q, as 1 - 1 / (h + 1): one formula for all x, in 5
-// instructions fewer. Other bits than above.
-// max error: 0.88 ulp over all 2^32 inputs
+// By h = (e^2|x| - 1) / 2, which is 2^k r' + (2^k - 1) / 2 with r' = (e^2r - 1) / 2 = r + r^2 q, as 1 - 1 / (h + 1):
+// one formula for all x, in 5 instructions fewer. Other bits than above. max error: 0.88 ulp over all 2^32 inputs
 float nx_tanh_f32_fused(const in float x) {
     float a = min(abs(x), 10.0f);
     float t = fma(a, 2.88539008f, 12582912.0f);

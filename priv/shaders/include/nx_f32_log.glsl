@@ -52,8 +52,8 @@ float nx_log_exactly_f32(const in float x) {
 // max error: 0.53 ulp over all 2^32 inputs
 float nx_log_f32(const in float x) { return nx_log_exactly_f32(x); }
 
-// log(x) of a positive normal number as a sum of two parts, and how far it may be from the exact one; the third part is infinite beyond.
-// 0.05 % of these are in doubt.
+// log(x) of a positive normal number as a sum of two parts, and how far it may be from the exact one; the third part is
+// infinite beyond. 0.05 % of these are in doubt.
 vec3 nx_log_f32_fused_near(const in float x) {
     // x = 2^k m, m in 0.7 to 1.42, log m = 2 atanh(s), s = (m - 1) / (m + 1), as 2 s + low + cube + rest
     int e = (floatBitsToInt(x) - 0x3f3504f3) & int(0xff800000);

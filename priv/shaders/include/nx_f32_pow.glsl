@@ -22,7 +22,8 @@ uint nx_parity_f32(const in float y) {
     return ((mantissa >> fraction_bits) & 1u) != 0u ? 1u : 2u;
 }
 
-// Special cases as C99 has them. Squares are products, which the compiler writes for them. max error: 0.55 ulp over 2^35 pairs
+// Special cases as C99 has them. Squares are products, which the compiler writes for them. max error: 0.55 ulp over
+// 2^35 pairs
 float nx_pow_f32(const in float x, const in float y) {
     if (y == 2.0f) {
         return x * x;

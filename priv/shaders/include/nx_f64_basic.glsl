@@ -9,8 +9,8 @@ double nx_subtract_f64(const in double a, const in double b) { return a - b; }
 
 double nx_multiply_f64(const in double a, const in double b) { return a * b; }
 
-// c - a * b, exactly, where c is within a few units of the product's last place and all are far from overflow and underflow.
-// Split by rounding (Veltkamp), so that no product of halves has more than 53 bits.
+// c - a * b, exactly, where c is within a few units of the product's last place and all are far from overflow and
+// underflow. Split by rounding (Veltkamp), so that no product of halves has more than 53 bits.
 double nx_f64_exact_residual(const in double c, const in double a, const in double b) {
     double p = a * b;
     double u = 134217729.0lf * a;
@@ -32,7 +32,8 @@ double nx_f64_mantissa_quotient(const in double a, const in double b) {
     double s = q + t;
     double twice = 2.0lf * ((q - s) + t);
     double step = (s + twice) - s;
-    // The sum, but for the roundings of t, is half way to the next number: the residual there says on which side the quotient is.
+    // The sum, but for the roundings of t, is half way to the next number: the residual there says on which side the
+    // quotient is.
     if (step != 0.0lf && abs(step - twice) <= abs(t) * 1e-15lf) {
         double rest = nx_f64_exact_residual(a, s, b) - 0.5lf * step * b;
         return rest != 0.0lf && (rest > 0.0lf) == (step > 0.0lf) ? s + step : s;

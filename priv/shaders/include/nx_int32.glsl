@@ -12,14 +12,15 @@ int nx_subtract_i32(const in int a, const in int b) { return a - b; }
 int nx_multiply_i32(const in int a, const in int b) { return a * b; }
 int nx_negate_i32(const in int x) { return -x; }
 int nx_abs_i32(const in int x) { return x < 0 ? nx_negate_i32(x) : x; }
-// No choice of three: NVIDIA's compiler (580.159, on Hopper) gives some kernels up that have one beside divisions of f64.
+// No choice of three: NVIDIA's compiler (580.159, on Hopper) gives some kernels up that have one beside divisions of
+// f64.
 int nx_sign_i32(const in int x) { return (x > 0 ? 1 : 0) | (x < 0 ? -1 : 0); }
 int nx_bitwise_not_i32(const in int x) { return ~x; }
 int nx_bitwise_and_i32(const in int a, const in int b) { return a & b; }
 int nx_bitwise_or_i32(const in int a, const in int b) { return a | b; }
 int nx_bitwise_xor_i32(const in int a, const in int b) { return a ^ b; }
-// Unsigned, with turned signs: NVIDIA's compiler (580.159, on Hopper) takes elements of chains of signed extremes, or of such choices, for
-// those before their negation.
+// Unsigned, with turned signs: NVIDIA's compiler (580.159, on Hopper) takes elements of chains of signed extremes, or
+// of such choices, for those before their negation.
 int nx_min_i32(const in int a, const in int b) {
     return int(min(uint(a) ^ 0x80000000u, uint(b) ^ 0x80000000u) ^ 0x80000000u);
 }

@@ -1,4 +1,5 @@
-// Integer operations on the compute types i64 and u64. All wrap modulo 2^64; undefined cases are fixed as in nx_int32.glsl.
+// Integer operations on the compute types i64 and u64. All wrap modulo 2^64; undefined cases are fixed as in
+// nx_int32.glsl.
 #ifndef NX_INT64_GLSL
 #define NX_INT64_GLSL
 

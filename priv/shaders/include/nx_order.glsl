@@ -1,5 +1,5 @@
-// The exact order of an integer and a float, which a cast of either would blur: -1, 0 or 1 where the integer is below, equal
-// or above, 2 where the float is NaN.
+// The exact order of an integer and a float, which a cast of either would blur: -1, 0 or 1 where the integer is below,
+// equal or above, 2 where the float is NaN.
 #ifndef NX_ORDER_GLSL
 #define NX_ORDER_GLSL
 #include "nx_f32_base.glsl"

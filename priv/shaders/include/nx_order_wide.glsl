@@ -70,7 +70,8 @@ int nx_order_u64_f32(const in uint64_t a, const in float b) { return nx_order_pa
 int nx_order_i64_f64(const in int64_t a, const in double b) { return nx_order_parts_f64(a < 0l, nx_order_magnitude_i64(a), b); }
 int nx_order_u64_f64(const in uint64_t a, const in double b) { return nx_order_parts_f64(false, a, b); }
 
-// Division of a signed by an unsigned number and the reverse, the result modulo 2^64. By zero as nx_quotient_i64 has it.
+// Division of a signed by an unsigned number and the reverse, the result modulo 2^64. By zero as nx_quotient_i64 has
+// it.
 int64_t nx_quotient_u64_i64(const in uint64_t a, const in int64_t b) {
     if (b == 0l) {
         return -1l;

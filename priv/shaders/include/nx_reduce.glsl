@@ -1,4 +1,5 @@
-// What reductions need beyond the elementwise ops: compensated sums and products, and ordered keys for argmax and argmin.
+// What reductions need beyond the elementwise ops: compensated sums and products, and ordered keys for argmax and
+// argmin.
 #include "nx_f32_base.glsl"
 #include "nx_f64_core.glsl"
 
@@ -10,14 +11,15 @@ vec2 nx_sum2_f32(const in vec2 a, const in vec2 b) {
     return vec2(s, e + (a.y + b.y));
 }
 
-// Whether the largest of numbers without a sign, by its bits, is not between 2^-60 and 2^100: sums of larger ones have no room for the power
-// below, and errors of those of smaller ones may be flushed.
+// Whether the largest of numbers without a sign, by its bits, is not between 2^-60 and 2^100: sums of larger ones have
+// no room for the power below, and errors of those of smaller ones may be flushed.
 bool nx_is_beyond_short_sums_f32(const in uint most) { return most - 0x21800000u >= 0x50000000u; }
 
 // A power of two beyond numbers without a sign, by the bits of the largest.
 float nx_beyond_f32(const in uint most) { return uintBitsToFloat((most & 0x7f800000u) + 0x00800000u); }
 
-// Sum of a compensated value and a number that are no less and no more than such a power: exact in half the operations of a two-sum.
+// Sum of a compensated value and a number that are no less and no more than such a power: exact in half the operations
+// of a two-sum.
 vec2 nx_sum_beyond_f32(const in vec2 a, const in float b) {
     float s = a.x + b;
     return vec2(s, a.y + (b - (s - a.x)));

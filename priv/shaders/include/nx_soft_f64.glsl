@@ -1,5 +1,6 @@
-// IEEE 754 arithmetic of f64 in words, for devices without doubles: values are their bits, low word first. All is rounded once, to nearest even, with
-// denormals. NaN operands come back quiet, the first before the second, and invalid operations give the NaN of x86, as CPUs have them.
+// IEEE 754 arithmetic of f64 in words, for devices without doubles: values are their bits, low word first. All is
+// rounded once, to nearest even, with denormals. NaN operands come back quiet, the first before the second, and invalid
+// operations give the NaN of x86, as CPUs have them.
 #ifndef NX_SOFT_F64_GLSL
 #define NX_SOFT_F64_GLSL
 #include "nx_soft_int64.glsl"
@@ -25,7 +26,8 @@ uvec2 nx_soft_nan_of(const in uvec2 a, const in uvec2 b) {
     return uvec2(nan.x, nan.y | NX_SOFT_QUIET);
 }
 
-// Of a number that is neither infinite nor NaN: its significand, with the highest bit at 52 (0 for zeros), and the exponent that belongs to it.
+// Of a number that is neither infinite nor NaN: its significand, with the highest bit at 52 (0 for zeros), and the
+// exponent that belongs to it.
 void nx_soft_unpack(const in uvec2 a, out int exponent, out uvec2 significand) {
     uint field = a.y >> 20 & 0x7ffu;
     uvec2 fraction = uvec2(a.x, a.y & 0xfffffu);
@@ -35,7 +37,8 @@ void nx_soft_unpack(const in uvec2 a, out int exponent, out uvec2 significand) {
     significand = field == 0u ? raised : uvec2(fraction.x, fraction.y | 0x100000u);
 }
 
-// The f64 of 2^(exponent - 1023) times a significand whose highest bit, 62, is 1, and whose lowest one may stand for what is below.
+// The f64 of 2^(exponent - 1023) times a significand whose highest bit, 62, is 1, and whose lowest one may stand for
+// what is below.
 uvec2 nx_soft_round(const in uint sign, const in int exponent, const in uvec2 significand) {
     uvec2 kept = nx_soft_right_sticky(significand, uint(clamp(1 - exponent, 0, 63)));
     uint low = kept.x & 0x3ffu;
@@ -201,8 +204,8 @@ uvec2 nx_soft_fma_f64(const in uvec2 a, const in uvec2 b, const in uvec2 c) {
     return infinite || infinite_addend ? special : result;
 }
 
-// One step of a sequence (lower/sequences.rs): the sum, or the product with a sum. Bits 31, 30 and 29 of `word` say that
-// a, b and c are negated, bit 28 that c is subtracted, so that a NaN keeps its sign.
+// One step of a sequence (lower/sequences.rs): the sum, or the product with a sum. Bits 31, 30 and 29 of `word` say
+// that a, b and c are negated, bit 28 that c is subtracted, so that a NaN keeps its sign.
 uvec2 nx_soft_step_addend(const in uint word, const in uvec2 c) {
     bool keeps = (word & 0x20000000u) == 0u && ((word & 0x10000000u) == 0u || nx_soft_is_nan_f64(c));
     return uvec2(c.x, c.y ^ (keeps ? 0u : NX_SOFT_SIGN));

@@ -1,5 +1,6 @@
-// Integers of 64 bits as pairs of words, low word first, for devices without them. All wrap modulo 2^64; the lowering of modules calls these in
-// place of SPIR-V's operations, so that what those leave undefined (shifts by 64 or more, division by zero) is so here.
+// Integers of 64 bits as pairs of words, low word first, for devices without them. All wrap modulo 2^64; the lowering
+// of modules calls these in place of SPIR-V's operations, so that what those leave undefined (shifts by 64 or more,
+// division by zero) is so here.
 #ifndef NX_SOFT_INT64_GLSL
 #define NX_SOFT_INT64_GLSL
 

@@ -23,7 +23,8 @@ uint nx_expand_float_bits(const in uint raw, const in uint exponent_bits, const 
     return sign | ((exponent + rebias) << 23) | (mantissa << (23u - mantissa_bits));
 }
 
-// Magnitude bits of a float with the given field widths nearest to an f32 magnitude; it may pass the largest finite one.
+// Magnitude bits of a float with the given field widths nearest to an f32 magnitude; it may pass the largest finite
+// one.
 uint nx_round_float_bits(const in uint magnitude, const in uint exponent_bits, const in uint mantissa_bits) {
     uint rebias = 128u - (1u << (exponent_bits - 1u));
     uint exponent = magnitude >> 23;

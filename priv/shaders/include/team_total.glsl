@@ -1,5 +1,5 @@
-// What a team of TEAM invocations of a workgroup of 256 accumulated: those `stride` apart, `lane` the number of one in its team. Its shape depends on
-// TEAM alone. The total is that of lane 0.
+// What a team of TEAM invocations of a workgroup of 256 accumulated: those `stride` apart, `lane` the number of one in
+// its team. Its shape depends on TEAM alone. The total is that of lane 0.
 shared ACC nx_partial[256];
 
 #define HALVE(v, count) [[unroll]] for (uint k = 0u; k < count; ++k) v[k] = slot_combine(v[k], v[k + count]);

@@ -28,8 +28,8 @@ const BOOLEAN: u32 = 16;
 const BLOCK_TYPE: u32 = 20;
 const OWN: u32 = 21;
 
-/// A module whose variable of a storage class holds a struct of these members. `types` are declared before, `decorations` are of the
-/// caller's choice.
+/// A module whose variable of a storage class holds a struct of these members. `types` are declared before,
+/// `decorations` are of the caller's choice.
 fn module(class: u32, members: &[u32], types: &[Vec<u32>], decorations: &[Vec<u32>]) -> Vec<u8> {
     let mut list = vec![
         vec![0x0723_0203, 0x0001_0300, 0, 40, 0],

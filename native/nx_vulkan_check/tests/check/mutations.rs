@@ -1,5 +1,5 @@
-//! Modules with one or two words changed: what spirv-val refuses, the check refuses; and where the words are targets of branches, offsets
-//! or strides, it refuses nothing else. Skipped where spirv-val is not installed.
+//! Modules with one or two words changed: what spirv-val refuses, the check refuses; and where the words are targets of
+//! branches, offsets or strides, it refuses nothing else. Skipped where spirv-val is not installed.
 //!
 //! `NX_VULKAN_SPIRV_MUTANTS` sets how many mutants are tried, `NX_VULKAN_SPIRV_SEED` where they begin.
 
@@ -56,8 +56,8 @@ fn mutant(original: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// The original with one or two targets of branches and merge instructions replaced by near labels, or with one or two offsets and
-/// strides moved.
+/// The original with one or two targets of branches and merge instructions replaced by near labels, or with one or two
+/// offsets and strides moved.
 fn aimed(original: &[u8], random: &mut Random) -> Vec<u8> {
     let mut words: Vec<u32> = original.chunks(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect();
     let (mut labels, mut targets, mut numbers) = (Vec::new(), Vec::new(), Vec::new());
@@ -123,7 +123,8 @@ fn what_spirv_val_refuses_is_refused() {
         let bytes = if is_aimed { aimed } else { mutant }(&originals[which], &mut random);
         let own = Reflection::of(&bytes, "");
         accepted += usize::from(own.is_ok());
-        // Of words anywhere spirv-val overlooks some that are wrong, so only those of control flow and layouts must be judged alike.
+        // Of words anywhere spirv-val overlooks some that are wrong, so only those of control flow and layouts must be
+        // judged alike.
         if own.is_err() && !is_aimed {
             continue;
         }
@@ -133,7 +134,8 @@ fn what_spirv_val_refuses_is_refused() {
             (Ok(_), Ok(_)) | (Err(_), Err(_)) => std::fs::remove_file(&path).unwrap(),
             // Blocks that nothing leads to need no structure.
             (Ok(_), Err(error)) if is_aimed && error.to_string().contains("Back-edges") => {}
-            // spirv-val takes a struct to end with its last member, and does not compare the strides of matrices with their columns.
+            // spirv-val takes a struct to end with its last member, and does not compare the strides of matrices with
+            // their columns.
             (Err(error), Ok(_)) if error.to_string().ends_with("at least") => {}
             (Ok(_), Err(error)) => wrong.push(format!("{} of {}: {error}", number, names[which])),
             (Err(error), Ok(_)) => wrong.push(format!("{} of {} is valid: {error}", number, names[which])),
@@ -144,7 +146,8 @@ fn what_spirv_val_refuses_is_refused() {
     std::fs::remove_dir_all(&kept).unwrap();
 }
 
-/// The module with each operand `index` (after result type and result) of an operation, in turn, replaced; the reasons of refusals.
+/// The module with each operand `index` (after result type and result) of an operation, in turn, replaced; the reasons
+/// of refusals.
 fn reasons(name: &str, op: u32, index: usize, replaced: u32) -> Vec<Option<String>> {
     let bytes = std::fs::read(shader(name)).unwrap();
     let words: Vec<u32> = bytes.chunks(4).map(|w| u32::from_le_bytes([w[0], w[1], w[2], w[3]])).collect();
@@ -203,7 +206,8 @@ fn operands_of_another_type_are_refused() {
         }
         at += (words[at] >> 16) as usize;
     }
-    // Loads, stores, access chains, arithmetic, shifts, comparisons, conversions, selections, barriers, calls, composites, phis.
+    // Loads, stores, access chains, arithmetic, shifts, comparisons, conversions, selections, barriers, calls,
+    // composites, phis.
     for op in [61, 62, 65, 128, 129, 131, 132, 133, 176, 186, 188, 112, 169, 224, 57, 80, 81, 245, 250] {
         let first = if matches!(op, 62 | 224 | 250) { 1 } else { 3 };
         let found = reasons("examples/regime_f64", op, first, void);

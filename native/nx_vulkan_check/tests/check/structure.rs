@@ -1,5 +1,5 @@
-//! Structured control flow of foreign modules: each rule has a module that breaks it, valid flow passes, and random flow is judged as
-//! spirv-val judges it.
+//! Structured control flow of foreign modules: each rule has a module that breaks it, valid flow passes, and random
+//! flow is judged as spirv-val judges it.
 //!
 //! `NX_VULKAN_SPIRV_FLOWS` sets how many random functions are tried, `NX_VULKAN_SPIRV_SEED` where they begin.
 
@@ -171,7 +171,8 @@ fn change(blocks: &mut [Block], random: &mut Random) {
     }
 }
 
-/// The labels that branches, and with `declared` merge instructions, lead to; each after those that every way there leads through.
+/// The labels that branches, and with `declared` merge instructions, lead to; each after those that every way there
+/// leads through.
 fn reachable(blocks: &[Block], declared: bool) -> Vec<u32> {
     let mut found = vec![blocks[0].label];
     let mut at = 0;
@@ -231,7 +232,8 @@ fn random_flow_is_judged_as_the_external_validator_does() {
         let external = spirv_val(&path).err().map(|error| error.to_string());
         let own = refusal(&blocks);
         accepted += usize::from(own.is_none());
-        // That nothing declares the first block to be its merge block is no rule of it where the header can't be reached.
+        // That nothing declares the first block to be its merge block is no rule of it where the header can't be
+        // reached.
         let names_first = own.as_ref().is_some_and(|said| said.contains("the first block"));
         // Nor are the cases of a switch that no branch leads to compared.
         let is_odd_switch = reachable(&blocks, false).len() < blocks.len()

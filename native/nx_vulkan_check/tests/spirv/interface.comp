@@ -1,5 +1,6 @@
 #version 450
-// What reflection has to get right: sizes from spec constants, gaps in bindings, nested push constants, shared arrays, unused buffers.
+// What reflection has to get right: sizes from spec constants, gaps in bindings, nested push constants, shared arrays,
+// unused buffers.
 layout(local_size_x_id = 3, local_size_y = 2) in;
 layout(local_size_x = 32) in;
 layout(constant_id = 7) const uint COUNT = 10;

@@ -1,5 +1,6 @@
 #version 460
-// Every kind of member: small types, matrices of both orders, structs in arrays, addresses, specialized lengths, offsets out of order.
+// Every kind of member: small types, matrices of both orders, structs in arrays, addresses, specialized lengths,
+// offsets out of order.
 #extension GL_EXT_scalar_block_layout : require
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_shader_explicit_arithmetic_types : require

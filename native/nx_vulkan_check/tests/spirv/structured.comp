@@ -1,5 +1,6 @@
 #version 450
-// Control flow of every kind: loops in loops, breaks, continues, early returns, switches that fall through, do-while, loops without end.
+// Control flow of every kind: loops in loops, breaks, continues, early returns, switches that fall through, do-while,
+// loops without end.
 layout(local_size_x = 32) in;
 layout(set = 0, binding = 0, std430) buffer Data { int data[]; };
 

@@ -92,17 +92,17 @@ pub struct Caps {
     /// of the device, or those that pipelines may ask for), and what kernels need beside it.
     pub cooperative_matrix: bool,
     /// Kernels that multiply f32 exactly as three bf16 parts on matrix units pay: beside `cooperative_matrix`,
-    /// `VK_KHR_shader_bfloat16` with products of 16 x 16 x 16 bf16 numbers and f32 sums, votes in subgroups, and 64 warps per
-    /// multiprocessor (`VK_NV_shader_sm_builtins`). That is what NVIDIA's data-center GPUs (A100, H100, H200, B200) have, whose matrix
-    /// units do 16 times as many multiplications as their f32 lanes. With the 32 or 48 warps of others they do 2 to 4 times as
-    /// many, and six products would be slower than fma.
+    /// `VK_KHR_shader_bfloat16` with products of 16 x 16 x 16 bf16 numbers and f32 sums, votes in subgroups, and 64
+    /// warps per multiprocessor (`VK_NV_shader_sm_builtins`). That is what NVIDIA's data-center GPUs (A100, H100, H200,
+    /// B200) have, whose matrix units do 16 times as many multiplications as their f32 lanes. With the 32 or 48 warps
+    /// of others they do 2 to 4 times as many, and six products would be slower than fma.
     pub bfloat16_matrix: bool,
     /// Whether drivers are asked what their compiler made of kernels: `pipelineExecutableInfo`, which is enabled on
     /// request only.
     pub pipeline_statistics: bool,
 
-    /// Multiprocessors (`VK_NV_shader_sm_builtins`), compute units (`VK_AMD_shader_core_properties2`) or cores (`VK_ARM_shader_core_builtins`), where the
-    /// driver tells how many there are.
+    /// Multiprocessors (`VK_NV_shader_sm_builtins`), compute units (`VK_AMD_shader_core_properties2`) or cores
+    /// (`VK_ARM_shader_core_builtins`), where the driver tells how many there are.
     pub processors: Option<u32>,
     /// Invocations that one of them holds at once, by the same extensions.
     pub processor_invocations: Option<u32>,
@@ -127,7 +127,8 @@ pub struct Caps {
     pub min_storage_buffer_offset_alignment: u64,
     /// Largest single tensor.
     pub max_buffer_bytes: u64,
-    /// Up to which size one allocation surely works. Drivers may grant more: NVIDIA's states 4 GiB and grants whatever is free.
+    /// Up to which size one allocation surely works. Drivers may grant more: NVIDIA's states 4 GiB and grants whatever
+    /// is free.
     pub max_allocation_bytes: u64,
     pub non_coherent_atom_bytes: u64,
     /// Bits of the queue's timestamps; 0 when it has none.
@@ -274,8 +275,8 @@ fn matrix_units(device: &PhysicalDevice, enabled: &Features) -> MatrixUnits {
     let listed = matrix_properties(device);
     let has = |factor| listed.iter().any(|p| is_product(p, factor));
     let float16 = has(vk::ComponentTypeKHR::FLOAT16);
-    // Kernels for bf16 count on how NVIDIA's units hold matrices (matrix_fragments.glsl): eight components per invocation, which are the same elements
-    // in all kernels. No others have a number of warps.
+    // Kernels for bf16 count on how NVIDIA's units hold matrices (matrix_fragments.glsl): eight components per
+    // invocation, which are the same elements in all kernels. No others have a number of warps.
     let bfloat16 = float16
         && enabled.bfloat16
         && has(bfloat16::COMPONENT_TYPE)
@@ -379,7 +380,8 @@ impl From<PhysicalDeviceType> for DeviceKind {
     }
 }
 
-/// Features, by Vulkan's names and with commas between them, that are taken for missing: to test what happens on a device without.
+/// Features, by Vulkan's names and with commas between them, that are taken for missing: to test what happens on a
+/// device without.
 const WITHOUT: &str = "NX_VULKAN_WITHOUT";
 
 /// Features of a device.

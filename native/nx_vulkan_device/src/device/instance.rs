@@ -60,7 +60,8 @@ pub struct VulkanInstance {
 }
 
 impl VulkanInstance {
-    /// The instance of this process, created on first use and kept until the process ends, as drivers keep threads and exit handlers.
+    /// The instance of this process, created on first use and kept until the process ends, as drivers keep threads and
+    /// exit handlers.
     pub fn shared(validation: Validation) -> Result<Arc<VulkanInstance>> {
         static PLAIN: Mutex<Option<Arc<VulkanInstance>>> = Mutex::new(None);
         static VALIDATED: Mutex<Option<Arc<VulkanInstance>>> = Mutex::new(None);

@@ -136,9 +136,9 @@ fn unusable(physical: &PhysicalDevice) -> Option<String> {
     None
 }
 
-/// The compute queue family: one without graphics where there is one, as display work can't delay it. Not on NVIDIA: with driver
-/// 580 on an H200, fills of half a gigabyte beside other threads' work hung that queue in two runs of five, the general one in none
-/// of thirty.
+/// The compute queue family: one without graphics where there is one, as display work can't delay it. Not on NVIDIA:
+/// with driver 580 on an H200, fills of half a gigabyte beside other threads' work hung that queue in two runs of five,
+/// the general one in none of thirty.
 fn queue_family(physical: &PhysicalDevice) -> Option<u32> {
     const NVIDIA: u32 = 0x10de;
     let families = physical.queue_family_properties();
@@ -169,9 +169,9 @@ pub struct OpenDevice {
     _instance: Arc<VulkanInstance>,
 }
 
-/// Devices that stay open for the next engine until the process ends. Closing one while another is in use hangs NVIDIA's driver 580 now
-/// and then: vkDestroyDevice waits for a helper thread that never ends, under a lock that every submission takes. The validation
-/// layer looks for leaks when a device is closed, so with it devices do close.
+/// Devices that stay open for the next engine until the process ends. Closing one while another is in use hangs
+/// NVIDIA's driver 580 now and then: vkDestroyDevice waits for a helper thread that never ends, under a lock that every
+/// submission takes. The validation layer looks for leaks when a device is closed, so with it devices do close.
 static KEPT: Mutex<Vec<Arc<OpenDevice>>> = Mutex::new(Vec::new());
 
 impl OpenDevice {

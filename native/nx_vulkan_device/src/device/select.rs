@@ -6,8 +6,8 @@ use super::{DeviceInfo, no_device};
 
 /// The index into `devices` of the device that `selector` names.
 ///
-/// A selector is an index, `uuid:` with hexadecimal digits, at least 8 bare hexadecimal digits of a UUID, or a part of the name in
-/// any case, which may stand after `name:`. Without one, the best kind wins, and the first of its kind.
+/// A selector is an index, `uuid:` with hexadecimal digits, at least 8 bare hexadecimal digits of a UUID, or a part of
+/// the name in any case, which may stand after `name:`. Without one, the best kind wins, and the first of its kind.
 pub fn choose(devices: &[DeviceInfo], selector: Option<&str>) -> Result<usize> {
     let selector = selector.map(str::trim).filter(|s| !s.is_empty());
     let found = match selector {

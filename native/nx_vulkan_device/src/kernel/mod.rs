@@ -78,11 +78,11 @@ pub enum Waits {
     /// What wrote the buffers that it reads, and used those that it writes.
     #[default]
     All,
-    /// What the launch before it waits for, with which it takes turns: only one of the two writes, the same, and what either reads was
-    /// there before both.
+    /// What the launch before it waits for, with which it takes turns: only one of the two writes, the same, and what
+    /// either reads was there before both.
     Beside,
-    /// All but other launches with this number, which is not 0. They write other elements of the one buffer that it writes, no bytes of
-    /// which share a word with its own.
+    /// All but other launches with this number, which is not 0. They write other elements of the one buffer that it
+    /// writes, no bytes of which share a word with its own.
     Part(u64),
 }
 
@@ -93,7 +93,8 @@ pub struct Launch<'a> {
     pub pipeline: &'a Arc<Pipeline>,
     /// Push-constant words.
     pub params: &'a [u32],
-    /// Words for a table in memory, when they don't fit the push constants. Its address overwrites words 0 and 1 of `params`.
+    /// Words for a table in memory, when they don't fit the push constants. Its address overwrites words 0 and 1 of
+    /// `params`.
     pub table: Option<&'a [u32]>,
     /// Where addresses stand: the first of two words each, in the table if there is one, else in `params`.
     pub addresses: &'a [u32],
@@ -107,7 +108,8 @@ pub struct Launch<'a> {
     pub waits: Waits,
     /// What it moves and computes, where somebody asks.
     pub work: Option<Work>,
-    /// Of `reads` one and of `writes`, counted on behind them, one that may share memory with it where nothing else uses either meanwhile.
+    /// Of `reads` one and of `writes`, counted on behind them, one that may share memory with it where nothing else
+    /// uses either meanwhile.
     pub in_place: &'a [(usize, usize)],
     /// How many bytes it writes, where these are what it reads, in the same places: nothing is to do where both have
     /// the same memory.

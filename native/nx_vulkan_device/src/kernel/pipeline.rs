@@ -1,7 +1,9 @@
-//! Compute pipelines, created once per key however many threads ask, from the driver's cache on disk where it knows them.
+//! Compute pipelines, created once per key however many threads ask, from the driver's cache on disk where it knows
+//! them.
 //!
-//! A process that compiles ever new kernels must not grow with them: from a bound on, pipelines that only caches hold are dropped,
-//! those first that were launched least recently. Their Vulkan objects are destroyed once the submissions that name them are complete.
+//! A process that compiles ever new kernels must not grow with them: from a bound on, pipelines that only caches hold
+//! are dropped, those first that were launched least recently. Their Vulkan objects are destroyed once the submissions
+//! that name them are complete.
 
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -25,8 +27,8 @@ use crate::device::{Caps, MATRIX_SUBGROUP_SIZE, OpenDevice};
 
 /// The disk cache is written after this many new pipelines, and when the engine is dropped.
 const STORE_EVERY_PIPELINES: u32 = 16;
-/// A larger driver's cache is begun anew once it is written: it grows with every pipeline, and is written whole. 11,500 variants of one
-/// kernel make 41 MB on an H200.
+/// A larger driver's cache is begun anew once it is written: it grows with every pipeline, and is written whole. 11,500
+/// variants of one kernel make 41 MB on an H200.
 const MAX_CACHE_BYTES: usize = 64 << 20;
 const ENTRY_POINT: &CStr = c"main";
 
@@ -54,8 +56,9 @@ impl Drop for Handles {
     fn drop(&mut self) {
         let fns = &self.device.fns().v1_0;
         let device = self.device.handle();
-        // SAFETY: the last holder is a pipeline without an engine, whose device is at rest, or `Retired`, which holds them until all
-        // submissions that name them are complete (VUID-vkDestroyPipeline-pipeline-00765); null handles are ignored.
+        // SAFETY: the last holder is a pipeline without an engine, whose device is at rest, or `Retired`, which holds
+        // them until all submissions that name them are complete (VUID-vkDestroyPipeline-pipeline-00765); null handles
+        // are ignored.
         unsafe {
             (fns.destroy_pipeline)(device, self.pipeline, null());
             (fns.destroy_pipeline_layout)(device, self.layout, null());
@@ -311,8 +314,8 @@ impl PipelineStore {
         self.count() >= self.full.load(Relaxed)
     }
 
-    /// Forgets the pipelines that were launched least recently, until three quarters of the bound are left, and returns them. Only those
-    /// go that nobody holds but the store and `cached` others, by key, which the caller drops as well.
+    /// Forgets the pipelines that were launched least recently, until three quarters of the bound are left, and returns
+    /// them. Only those go that nobody holds but the store and `cached` others, by key, which the caller drops as well.
     pub fn forget_idle(&self, cached: &HashMap<PipelineKey, usize>) -> HashMap<PipelineKey, Arc<Pipeline>> {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         let idle = |(key, entry): (&PipelineKey, &Arc<Entry>)| {
@@ -457,8 +460,8 @@ fn cache_data(device: &Device, cache: vk::PipelineCache, mut size: usize) -> Opt
 }
 
 fn destroy_cache(device: &Device, cache: vk::PipelineCache) {
-    // SAFETY: pipelines don't need the cache that they were made with, and no thread compiles with it any more: the caller owns the
-    // store, or replaced the cache under the lock that compilations hold.
+    // SAFETY: pipelines don't need the cache that they were made with, and no thread compiles with it any more: the
+    // caller owns the store, or replaced the cache under the lock that compilations hold.
     unsafe { (device.fns().v1_0.destroy_pipeline_cache)(device.handle(), cache, null()) };
 }
 
@@ -507,8 +510,8 @@ fn create_layout(device: &Device, set_layout: vk::DescriptorSetLayout, push_byte
 fn create_module(device: &Device, spirv: &[u32]) -> Result<vk::ShaderModule> {
     let info = vk::ShaderModuleCreateInfo::default().code(spirv);
     let mut module = vk::ShaderModule::null();
-    // SAFETY: the words begin with the SPIR-V magic; that they are valid is the caller's to know (own kernels are validated by
-    // tests, supplied ones are checked on loading).
+    // SAFETY: the words begin with the SPIR-V magic; that they are valid is the caller's to know (own kernels are
+    // validated by tests, supplied ones are checked on loading).
     let result = unsafe { (device.fns().v1_0.create_shader_module)(device.handle(), &info, null(), &mut module) };
     checked("vkCreateShaderModule", result, module)
 }

@@ -23,15 +23,15 @@ pub(super) const USAGE: BufferUsage = BufferUsage::STORAGE_BUFFER
     .union(BufferUsage::INDIRECT_BUFFER)
     .union(BufferUsage::SHADER_DEVICE_ADDRESS);
 
-/// Share of a heap that the pool may fill, in percent. The rest is for the driver and for other programs; on a CPU device the heap is
-/// all of the host's memory.
+/// Share of a heap that the pool may fill, in percent. The rest is for the driver and for other programs; on a CPU
+/// device the heap is all of the host's memory.
 const DEVICE_BUDGET_PERCENT: u64 = 95;
 const CPU_BUDGET_PERCENT: u64 = 80;
 const SMALL_BUDGET_PERCENT: u64 = 25;
 const SPILL_BUDGET_PERCENT: u64 = 50;
 
-/// Most bytes to read directly from memory that the host does not cache: 2 us for 128 bytes, 8 us for 512, 30 us for 1 KiB on an H200, where
-/// a copy on the GPU into cached memory takes 15 to 20 us.
+/// Most bytes to read directly from memory that the host does not cache: 2 us for 128 bytes, 8 us for 512, 30 us for 1
+/// KiB on an H200, where a copy on the GPU into cached memory takes 15 to 20 us.
 const UNCACHED_READ_BYTES: u64 = 512;
 /// Regions of a kind start at the first size and double up to the second. A driver takes about 0.3 ms per MiB (H200).
 const REGION_BYTES: (u64, u64) = (32 << 20, 256 << 20);

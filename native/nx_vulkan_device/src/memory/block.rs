@@ -4,8 +4,8 @@ use ash::vk;
 
 /// When the GPU last touched a piece of memory.
 ///
-/// Epochs count barriers of the stream, serials count submissions; 0 is never. They stay with the memory when a buffer is dropped
-/// and its block serves another, so that the new owner's first write waits for the old owner's last read.
+/// Epochs count barriers of the stream, serials count submissions; 0 is never. They stay with the memory when a buffer
+/// is dropped and its block serves another, so that the new owner's first write waits for the old owner's last read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hazard {
     pub write_epoch: u64,
@@ -32,7 +32,8 @@ impl Hazard {
 pub enum MemoryKind {
     /// Tensors: device-local; mapped as well where the host shares the memory.
     Device,
-    /// Small tensors on a discrete GPU: device-local memory that the host writes over the bus, without a copy on the GPU.
+    /// Small tensors on a discrete GPU: device-local memory that the host writes over the bus, without a copy on the
+    /// GPU.
     Small,
     /// Tensors that device-local memory has no room for: host memory that the GPU reads over the bus.
     Spill,
@@ -74,7 +75,8 @@ pub struct FreeBlock {
     pub hazard: Hazard,
 }
 
-// SAFETY: `mapped` points into memory that lives as long as the pool; the block's owner alone reads and writes through it.
+// SAFETY: `mapped` points into memory that lives as long as the pool; the block's owner alone reads and writes through
+// it.
 unsafe impl Send for Block {}
 // SAFETY: a shared block gives out copies of its fields only; access through `mapped` is ordered by the stream.
 unsafe impl Sync for Block {}

@@ -144,7 +144,8 @@ impl Buffer {
         self.is_written.load(Relaxed) && serials.contains(&self.write_serial())
     }
 
-    /// Notes what the host has just written, all of a buffer of up to 16 bytes: so much is known of it without a look at the memory.
+    /// Notes what the host has just written, all of a buffer of up to 16 bytes: so much is known of it without a look
+    /// at the memory.
     pub fn note_value(&self, bytes: &[u8]) {
         let mut value = [0; 16];
         if bytes.len() as u64 != self.size_bytes {

@@ -98,8 +98,8 @@ impl VulkanBacking {
             ..Default::default()
         };
         let import = MemoryImportInfo::Fd { handle_type: FD, file };
-        // SAFETY: the descriptor comes from the same driver and device, in the other process exported from an allocation of this
-        // size and type that is dedicated to a buffer made by the same code; it is not used again.
+        // SAFETY: the descriptor comes from the same driver and device, in the other process exported from an
+        // allocation of this size and type that is dedicated to a buffer made by the same code; it is not used again.
         let memory = unsafe { DeviceMemory::import(Arc::clone(self.device()), info, import) }.map_err(|e| match e {
             Validated::Error(VulkanError::InvalidExternalHandle) => AllocError::Failed(Error::InvalidArgument {
                 what: "handle",

@@ -1,7 +1,8 @@
 //! Device memory: a pool of size classes over large regions, and the buffers that tensors live in.
 //!
-//! A dropped buffer's block goes back to the pool at once. The GPU may reuse it immediately, as everything on the one queue runs in
-//! order and hazards travel with the block; the host writes to it directly only when its last submission is complete.
+//! A dropped buffer's block goes back to the pool at once. The GPU may reuse it immediately, as everything on the one
+//! queue runs in order and hazards travel with the block; the host writes to it directly only when its last submission
+//! is complete.
 
 mod backing;
 mod block;

@@ -15,8 +15,8 @@ use super::ranges::FreeRanges;
 pub const DEDICATED_ABOVE_BYTES: u64 = 64 << 20;
 /// A dedicated region's size is a multiple of this.
 const DEDICATED_STEP_BYTES: u64 = 64 << 10;
-/// One refill of an empty class cuts blocks worth this much, so that small blocks rotate among many: reusing a block that the GPU
-/// touched since the last barrier costs a barrier.
+/// One refill of an empty class cuts blocks worth this much, so that small blocks rotate among many: reusing a block
+/// that the GPU touched since the last barrier costs a barrier.
 const REFILL_BYTES: u64 = 64 << 10;
 /// Free dedicated regions beyond this share of the budget go back to the driver as soon as they are idle.
 const DEDICATED_CACHE_SHARE: u64 = 4;
@@ -432,7 +432,8 @@ impl<M> Heap<M> {
         self.class_bytes = 0;
     }
 
-    /// Frees idle dedicated regions, oldest first, until at most `keep_bytes` of them are left. Returns the bytes freed.
+    /// Frees idle dedicated regions, oldest first, until at most `keep_bytes` of them are left. Returns the bytes
+    /// freed.
     fn drop_dedicated(&mut self, completed: u64, keep_bytes: u64) -> u64 {
         let before = self.dedicated_bytes;
         let mut left = before;

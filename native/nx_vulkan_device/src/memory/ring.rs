@@ -1,4 +1,5 @@
-//! A ring of host-visible memory: space is handed out in order and comes back when the submissions that read it are complete.
+//! A ring of host-visible memory: space is handed out in order and comes back when the submissions that read it are
+//! complete.
 
 use std::collections::VecDeque;
 

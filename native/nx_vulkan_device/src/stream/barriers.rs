@@ -9,7 +9,8 @@ use super::{Recorder, Stream};
 /// What the stream records.
 const RECORDED_STAGES: vk::PipelineStageFlags =
     vk::PipelineStageFlags::from_raw(DEVICE_STAGES.as_raw() | COUNTING_STAGES.as_raw());
-/// What reads and writes buffers, but for launches that read their group counts: NVIDIA's driver takes 2.5 us to wait for those on an H200.
+/// What reads and writes buffers, but for launches that read their group counts: NVIDIA's driver takes 2.5 us to wait
+/// for those on an H200.
 pub(super) const DEVICE_STAGES: vk::PipelineStageFlags = vk::PipelineStageFlags::from_raw(
     vk::PipelineStageFlags::COMPUTE_SHADER.as_raw() | vk::PipelineStageFlags::TRANSFER.as_raw(),
 );

@@ -6,10 +6,12 @@ use super::queries::MAX_MARKS;
 use super::replay::CHUNK_COMMANDS;
 use super::{Recorder, Stream};
 
-/// Commands of a submission: drivers keep some hundred bytes of each, and waiting for the one before takes a GPU 2 to 5 us.
+/// Commands of a submission: drivers keep some hundred bytes of each, and waiting for the one before takes a GPU 2 to 5
+/// us.
 pub const MAX_HELD_COMMANDS: u64 = 1 << 15;
 
-/// Time of a submission, as [`crate::work::Rates`] estimate it: some systems stop programs whose submissions take two seconds.
+/// Time of a submission, as [`crate::work::Rates`] estimate it: some systems stop programs whose submissions take two
+/// seconds.
 pub const MAX_HELD_NS: u64 = 250_000_000;
 
 thread_local! {
@@ -28,8 +30,8 @@ impl Drop for Held {
 }
 
 impl Stream {
-    /// Runs `f`, during which this thread's operations make a submission only where as much has gathered as one takes. What others record or
-    /// wait for does, too.
+    /// Runs `f`, during which this thread's operations make a submission only where as much has gathered as one takes.
+    /// What others record or wait for does, too.
     pub fn hold<T>(f: impl FnOnce() -> T) -> T {
         let _held = Held { before: HOLDS.replace(true) };
         f()

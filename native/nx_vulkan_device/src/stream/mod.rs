@@ -1,8 +1,9 @@
 //! The one queue of a device: recording from any thread, barriers only where data needs them, submission, and waiting.
 //!
-//! Everything recorded runs in order. A barrier ends an *epoch*; within an epoch nothing depends on anything else. A *serial* numbers a
-//! submission. The first failure of a submission sticks: every later call returns it. A wait that took too long does
-//! not, nor does a lack of memory: what was recorded may be lost by it, and whoever needs that is told.
+//! Everything recorded runs in order. A barrier ends an *epoch*; within an epoch nothing depends on anything else. A
+//! *serial* numbers a submission. The first failure of a submission sticks: every later call returns it. A wait that
+//! took too long does not, nor does a lack of memory: what was recorded may be lost by it, and whoever needs that is
+//! told.
 
 mod barriers;
 mod hold;
@@ -35,24 +36,25 @@ use slot::Slot;
 const MAX_IN_FLIGHT: usize = 32;
 /// Submissions that other threads may make between a look at `is_congested` and recording.
 const CONGESTION_MARGIN: u64 = 8;
-/// Recorded operations that make a submission: few while the GPU is idle, so that it starts early, more while it is busy.
+/// Recorded operations that make a submission: few while the GPU is idle, so that it starts early, more while it is
+/// busy.
 const BATCH_FIRST_OPS: u32 = 8;
 const BATCH_DOUBLINGS: usize = 3;
-/// Bytes of the buffers that recorded operations write that make a submission while the device is idle. What is read says less
-/// about the work: it is often a small part of a large buffer.
+/// Bytes of the buffers that recorded operations write that make a submission while the device is idle. What is read
+/// says less about the work: it is often a small part of a large buffer.
 const BATCH_FIRST_BYTES: u64 = 32 << 20;
-/// The most that they are while it is busy. A submission of its own costs an operation 7 us on an H200, as long as it takes to
-/// write 30 MB there.
+/// The most that they are while it is busy. A submission of its own costs an operation 7 us on an H200, as long as it
+/// takes to write 30 MB there.
 const BATCH_MOST_BYTES: u64 = 4 << 30;
-/// The share of the device's memory that they are in between: devices with little memory are slow, and drivers end submissions
-/// that take seconds.
+/// The share of the device's memory that they are in between: devices with little memory are slow, and drivers end
+/// submissions that take seconds.
 const BATCH_MEMORY_SHARE: u64 = 32;
 /// Size of the ring of argument tables, until submissions come that need more.
 const ARGUMENT_RING_BYTES: u64 = 1 << 20;
 const ARGUMENT_RING_MOST_BYTES: u64 = 64 << 20;
 const ARGUMENT_ALIGN_BYTES: u64 = 16;
-/// How long a waiting thread polls before it blocks. Blocking costs a GPU round trip 10 us more; on a CPU device the polling
-/// thread takes a core from the device itself.
+/// How long a waiting thread polls before it blocks. Blocking costs a GPU round trip 10 us more; on a CPU device the
+/// polling thread takes a core from the device itself.
 const SPIN_GPU: Duration = Duration::from_micros(100);
 const SPIN_CPU: Duration = Duration::from_micros(2);
 
@@ -234,8 +236,8 @@ impl Stream {
         let reads = launch.reads.iter().map(|b| &***b);
         let writes = launch.writes.iter().map(|b| &***b);
         self.check_contents(reads.clone().chain(writes.clone()))?;
-        // What takes turns with the launch before it finds all that it touches as that launch did, and a part finds what it writes as the
-        // part before it did.
+        // What takes turns with the launch before it finds all that it touches as that launch did, and a part finds
+        // what it writes as the part before it did.
         let (checked_reads, checked_writes) = match launch.waits {
             Waits::All => (usize::MAX, usize::MAX),
             Waits::Beside => (0, 0),
@@ -249,8 +251,9 @@ impl Stream {
         self.bind(&mut recorder, cmd, launch.pipeline);
         let measures = self.begin_measure(&recorder, cmd);
         let fns = &self.open.device.fns().v1_0;
-        // SAFETY: the command buffer is recording, the pipeline is bound, and the engine checked push size and group counts
-        // against pipeline and device (VUID-vkCmdPushConstants-offset-01795, VUID-vkCmdDispatch-groupCountX-00386).
+        // SAFETY: the command buffer is recording, the pipeline is bound, and the engine checked push size and group
+        // counts against pipeline and device (VUID-vkCmdPushConstants-offset-01795,
+        // VUID-vkCmdDispatch-groupCountX-00386).
         unsafe {
             if !params.is_empty() {
                 (fns.cmd_push_constants)(
@@ -293,7 +296,8 @@ impl Stream {
         self.bind(&mut recorder, cmd, launch.pipeline);
         let measures = self.begin_measure(&recorder, cmd);
         let fns = &self.open.device.fns().v1_0;
-        // SAFETY: as in `dispatch`; the set was allocated for this pipeline's layout and lives until the slot is recycled.
+        // SAFETY: as in `dispatch`; the set was allocated for this pipeline's layout and lives until the slot is
+        // recycled.
         unsafe {
             if !launch.bindings.is_empty() {
                 (fns.cmd_bind_descriptor_sets)(
@@ -561,8 +565,8 @@ impl Stream {
                 ring.commit(space, serial);
                 let block = buffer.block();
                 let address = block.address + space.offset;
-                // SAFETY: the ring gave out `bytes` bytes at this offset of a mapped block, and every submission that read them
-                // before is complete.
+                // SAFETY: the ring gave out `bytes` bytes at this offset of a mapped block, and every submission that
+                // read them before is complete.
                 unsafe {
                     std::ptr::copy_nonoverlapping(
                         table.as_ptr().cast::<u8>(),
@@ -578,7 +582,8 @@ impl Stream {
         }
     }
 
-    /// Makes the ring of argument tables large enough for a submission with so many bytes of them, as far as it may grow.
+    /// Makes the ring of argument tables large enough for a submission with so many bytes of them, as far as it may
+    /// grow.
     pub fn grow_arguments(&self, bytes: u64) -> Result<()> {
         // Twice as much, as space is handed out in one piece and others take some of it.
         let size = (2 * bytes).next_power_of_two().clamp(ARGUMENT_RING_BYTES, ARGUMENT_RING_MOST_BYTES);

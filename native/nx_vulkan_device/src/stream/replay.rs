@@ -18,8 +18,8 @@ const CHUNK_TABLE_WORDS: usize = 32 << 10;
 /// Time that they take: a submission may be full behind them.
 const CHUNK_NS: u64 = super::MAX_HELD_NS / 8;
 
-/// Where the buffers of a run lie, by their numbers in the commands: memory and offset in bytes. Those of most programs take no allocation, which
-/// are a tenth of what a step of training takes the host where they are longer than 1 KiB.
+/// Where the buffers of a run lie, by their numbers in the commands: memory and offset in bytes. Those of most programs
+/// take no allocation, which are a tenth of what a step of training takes the host where they are longer than 1 KiB.
 pub type Slots<'a> = SmallVec<[(&'a Buffer, u64); 64]>;
 
 /// A batch of commands, and where its buffers lie in each of the runs that are recorded side by side.
@@ -175,10 +175,11 @@ impl Stream {
                     }
                 };
                 let measures = self.begin_measure(recorder, cmd);
-                // SAFETY: the command buffer is recording and the pipeline bound; push size and group counts were checked against
-                // pipeline and device when the command was made (VUID-vkCmdPushConstants-offset-01795,
-                // VUID-vkCmdDispatch-groupCountX-00386). Counts in memory are those or 0, written before a barrier, at a multiple of 4
-                // within a block made for it (VUID-vkCmdDispatchIndirect-buffer-02709, -offset-02710, -offset-00407).
+                // SAFETY: the command buffer is recording and the pipeline bound; push size and group counts were
+                // checked against pipeline and device when the command was made (VUID-vkCmdPushConstants-offset-01795,
+                // VUID-vkCmdDispatch-groupCountX-00386). Counts in memory are those or 0, written before a barrier, at
+                // a multiple of 4 within a block made for it (VUID-vkCmdDispatchIndirect-buffer-02709, -offset-02710,
+                // -offset-00407).
                 unsafe {
                     if count > 0 {
                         (fns.cmd_push_constants)(
@@ -230,8 +231,8 @@ impl Stream {
                     size: *size_bytes,
                 };
                 let measures = self.begin_measure(recorder, cmd);
-                // SAFETY: both ranges lie within their buffers and don't overlap (VUID-vkCmdCopyBuffer-size-00115, -00116,
-                // -pRegions-00117); the size is not 0.
+                // SAFETY: both ranges lie within their buffers and don't overlap (VUID-vkCmdCopyBuffer-size-00115,
+                // -00116, -pRegions-00117); the size is not 0.
                 unsafe {
                     (fns.cmd_copy_buffer)(cmd, from.handle, to.handle, 1, &region);
                 }

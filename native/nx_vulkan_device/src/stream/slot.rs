@@ -83,14 +83,15 @@ impl Slot {
         self.queries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Clears what was recorded and starts anew, with timestamps if it is to measure. The slot must not be in flight and nobody may
-    /// wait for it.
+    /// Clears what was recorded and starts anew, with timestamps if it is to measure. The slot must not be in flight
+    /// and nobody may wait for it.
     pub fn begin(&self, device: &Device, measures: bool) -> Result<()> {
         let fns = &device.fns().v1_0;
         let handle = device.handle();
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the last submission is complete (VUID-vkResetCommandPool-commandPool-00040, VUID-vkResetFences-pFences-01123,
-        // VUID-vkResetDescriptorPool-descriptorPool-00313), and the recorder's lock gives external synchronization.
+        // SAFETY: the last submission is complete (VUID-vkResetCommandPool-commandPool-00040,
+        // VUID-vkResetFences-pFences-01123, VUID-vkResetDescriptorPool-descriptorPool-00313), and the recorder's lock
+        // gives external synchronization.
         unsafe {
             ok("vkResetFences", (fns.reset_fences)(handle, 1, &self.fence))?;
             for &pool in descriptors.pools.iter().take(descriptors.active + 1) {

@@ -1,7 +1,8 @@
 //! Copies between host and device, and the device's own fills and copies.
 //!
-//! Mapped memory is read and written directly when nothing in flight forbids it. Everything else goes through host-visible staging
-//! memory in chunks, so that the host's copy of one chunk overlaps with the device's copy of another.
+//! Mapped memory is read and written directly when nothing in flight forbids it. Everything else goes through
+//! host-visible staging memory in chunks, so that the host's copy of one chunk overlaps with the device's copy of
+//! another.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +16,8 @@ use crate::work::Work;
 
 /// Size of the upload ring. An upload waits only when it is full.
 const UPLOAD_RING_BYTES: u64 = 32 << 20;
-/// Transfers through staging of at least this size are copied by several threads: one thread moves 12 GB/s on an H200's host, the bus 50.
+/// Transfers through staging of at least this size are copied by several threads: one thread moves 12 GB/s on an H200's
+/// host, the bus 50.
 const PARALLEL_BYTES: usize = 16 << 20;
 const PARALLEL_THREADS: usize = 4;
 /// Large transfers go in chunks of this size.
@@ -37,7 +39,8 @@ impl Stream {
         dst.forget_value();
         if !block.mapped.is_null() && self.is_complete(dst.use_serial()) {
             self.check()?;
-            // SAFETY: the range was checked against the buffer, the block is mapped, and no submission uses it any more.
+            // SAFETY: the range was checked against the buffer, the block is mapped, and no submission uses it any
+            // more.
             unsafe {
                 std::ptr::copy_nonoverlapping(data.as_ptr(), block.mapped.add(offset as usize), data.len());
             }
@@ -91,8 +94,8 @@ impl Stream {
     fn read_mapped(&self, src: &Buffer, offset: u64, out: &mut [u8]) {
         let block = src.block();
         debug_assert!(!block.mapped.is_null());
-        // SAFETY: the range was checked against the buffer, the block is mapped, and its last write is complete and made visible to the
-        // host by the barrier that ends each submission.
+        // SAFETY: the range was checked against the buffer, the block is mapped, and its last write is complete and
+        // made visible to the host by the barrier that ends each submission.
         unsafe {
             std::ptr::copy_nonoverlapping(block.mapped.add(offset as usize), out.as_mut_ptr(), out.len());
         }
@@ -126,7 +129,8 @@ impl Stream {
         let cmd = self.prepare(&mut recorder, std::iter::empty(), [dst].into_iter())?;
         let measures = self.begin_measure(&recorder, cmd);
         let block = dst.block();
-        // SAFETY: offset and size are multiples of 4 within the block (VUID-vkCmdFillBuffer-dstOffset-00024, -size-00026, -00028).
+        // SAFETY: offset and size are multiples of 4 within the block (VUID-vkCmdFillBuffer-dstOffset-00024,
+        // -size-00026, -00028).
         unsafe {
             (self.open.device.fns().v1_0.cmd_fill_buffer)(cmd, block.handle, block.offset + offset, size, word);
         }
@@ -138,7 +142,8 @@ impl Stream {
         self.finish(&mut recorder, std::iter::empty(), [dst].into_iter())
     }
 
-    /// Copies on the device. Source and destination must not overlap. Returns the serial of the submission that does it.
+    /// Copies on the device. Source and destination must not overlap. Returns the serial of the submission that does
+    /// it.
     pub fn record_copy(&self, src: &Buffer, src_offset: u64, dst: &Buffer, dst_offset: u64, size: u64) -> Result<u64> {
         let mut recorder = self.acquire()?;
         self.check_contents([src, dst].into_iter())?;

@@ -1,6 +1,6 @@
-// out[i] = in[i] * mul + add on 32-bit words through buffer addresses. Parameters come from push constants, or, when USE_TABLE is 1,
-// from the table whose address is in the first two push words.
-// Built with: glslangValidator -V --target-env vulkan1.2 axpb.comp -o axpb.spv
+// out[i] = in[i] * mul + add on 32-bit words through buffer addresses. Parameters come from push constants, or, when
+// USE_TABLE is 1, from the table whose address is in the first two push words. Built with: glslangValidator -V
+// --target-env vulkan1.2 axpb.comp -o axpb.spv
 #version 460
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require

@@ -1,5 +1,5 @@
-//! Trains a small neural network to read handwritten digits, on the Vulkan device: the programs are recorded from Nx, and no
-//! Elixir runs. Exits with 1 where it reads fewer than 95 % of the images that it has not seen in training.
+//! Trains a small neural network to read handwritten digits, on the Vulkan device: the programs are recorded from Nx,
+//! and no Elixir runs. Exits with 1 where it reads fewer than 95 % of the images that it has not seen in training.
 //!
 //!     cargo run --release --example digits
 

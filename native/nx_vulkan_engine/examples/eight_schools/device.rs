@@ -27,7 +27,8 @@ impl Device {
         Self { engine, files: ShaderFiles::default(), path, real }
     }
 
-    /// All states of `k_steps` leapfrog steps: q, p, gradient (`[chain][k][coordinate]`) and log density (`[chain][k]`).
+    /// All states of `k_steps` leapfrog steps: q, p, gradient (`[chain][k][coordinate]`) and log density
+    /// (`[chain][k]`).
     ///
     /// # Errors
     /// Those of a chain.

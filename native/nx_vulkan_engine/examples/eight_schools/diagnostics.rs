@@ -1,7 +1,8 @@
 //! Convergence diagnostics of several chains: rank-normalised split R-hat and bulk effective sample size.
 //!
-//! Source: Vehtari, Gelman, Simpson, Carpenter, Bürkner, "Rank-normalization, folding, and localization: an improved R-hat for
-//! assessing convergence of MCMC", Bayesian Analysis 16(2), 2021. Every chain has the same number of draws, at least 4.
+//! Source: Vehtari, Gelman, Simpson, Carpenter, Bürkner, "Rank-normalization, folding, and localization: an improved
+//! R-hat for assessing convergence of MCMC", Bayesian Analysis 16(2), 2021. Every chain has the same number of draws,
+//! at least 4.
 
 /// The larger of the R-hats of the rank-normalised and of the folded rank-normalised draws.
 pub fn rhat(chains: &[Vec<f64>]) -> f64 {

@@ -1,5 +1,5 @@
-//! Samples the eight-schools posterior by Hamiltonian Monte Carlo on the Vulkan device and compares it with posteriordb's reference.
-//! Exits with 1 where they disagree.
+//! Samples the eight-schools posterior by Hamiltonian Monte Carlo on the Vulkan device and compares it with
+//! posteriordb's reference. Exits with 1 where they disagree.
 //!
 //!     cargo run --release --example eight_schools [-- --f32 | --cpu]
 

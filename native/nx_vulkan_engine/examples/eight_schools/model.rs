@@ -1,7 +1,9 @@
-//! The non-centred eight-schools posterior (posteriordb, `eight_schools_noncentered`) and its leapfrog chain in f64 on the CPU.
+//! The non-centred eight-schools posterior (posteriordb, `eight_schools_noncentered`) and its leapfrog chain in f64 on
+//! the CPU.
 //!
 //! `q = (mu, log tau, theta_tilde[0..8])` with `mu ~ N(0, 5)`, `tau ~ HalfCauchy(0, 5)`, `theta_tilde[j] ~ N(0, 1)` and
-//! `y[j] ~ N(mu + tau theta_tilde[j], sigma[j])`. The density is that of `q` itself: normalised, with the Jacobian of `log tau`.
+//! `y[j] ~ N(mu + tau theta_tilde[j], sigma[j])`. The density is that of `q` itself: normalised, with the Jacobian of
+//! `log tau`.
 
 use super::sampler::{Ends, Trajectories};
 use std::convert::Infallible;
@@ -44,7 +46,8 @@ pub fn logp_grad(q: &[f64]) -> (f64, [f64; D]) {
     (logp, grad)
 }
 
-/// The states of a chain after each of its steps, `[k][i]` row-major; `grad` and `logp` are taken at the step's new `q`.
+/// The states of a chain after each of its steps, `[k][i]` row-major; `grad` and `logp` are taken at the step's new
+/// `q`.
 #[derive(Debug, Clone, Default)]
 pub struct Chain {
     pub q: Vec<f64>,

@@ -13,13 +13,15 @@ struct Quantity {
     median: f64,
 }
 
-/// Source: posteriordb, reference draws of `eight_schools-eight_schools_noncentered`, rounded to what their Monte Carlo error supports.
+/// Source: posteriordb, reference draws of `eight_schools-eight_schools_noncentered`, rounded to what their Monte Carlo
+/// error supports.
 const REFERENCE: [Quantity; 2] = [
     Quantity { name: "mu", of: |q| q[0], mean: 4.4, sd: 3.3, median: 4.4 },
     Quantity { name: "tau", of: |q| q[1].exp(), mean: 3.6, sd: 3.2, median: 2.7 },
 ];
 
-/// How far mean, sd and median may be from the reference, whose own rounding is 0.05: four Monte Carlo errors of the mean and this.
+/// How far mean, sd and median may be from the reference, whose own rounding is 0.05: four Monte Carlo errors of the
+/// mean and this.
 const TOLERANCE: f64 = 0.15;
 /// Largest R-hat at which chains count as converged (Vehtari et al. 2021).
 const RHAT_LIMIT: f64 = 1.01;

@@ -1,4 +1,5 @@
-//! Hamiltonian Monte Carlo over K-step leapfrog chains: many Markov chains side by side, one batched dispatch per transition.
+//! Hamiltonian Monte Carlo over K-step leapfrog chains: many Markov chains side by side, one batched dispatch per
+//! transition.
 //!
 //! All chains share the step size and the diagonal mass matrix, both adapted in the warm-up from all of them together:
 //! the step size by dual averaging towards an acceptance rate, the mass by the variance of the draws of a window.
@@ -51,7 +52,8 @@ impl Samples {
     }
 }
 
-/// Part of the step size that is drawn anew for each transition, so that no trajectory length resonates with the posterior.
+/// Part of the step size that is drawn anew for each transition, so that no trajectory length resonates with the
+/// posterior.
 const JITTER: f64 = 0.3;
 /// Starting points are uniform in a cube of this half width, as in Stan.
 const START_RADIUS: f64 = 2.0;
@@ -94,8 +96,8 @@ pub fn sample<T: Trajectories>(trajectories: &mut T, settings: &Settings) -> Res
 impl<T: Trajectories> Sampler<'_, T> {
     /// Adapts mass and step size; returns the step size.
     ///
-    /// The first eighth only finds the step size; then come windows of a length that doubles, after each of which the mass is set
-    /// from the window's draws and the step size is sought anew; the last eighth polishes the step size.
+    /// The first eighth only finds the step size; then come windows of a length that doubles, after each of which the
+    /// mass is set from the window's draws and the step size is sought anew; the last eighth polishes the step size.
     fn warm_up(&mut self) -> Result<f64, T::Error> {
         let warmup = self.settings.warmup;
         let (first, last) = (warmup / 8, warmup - warmup / 8);
@@ -156,7 +158,8 @@ impl<T: Trajectories> Sampler<'_, T> {
     }
 }
 
-/// Step size adaptation of Hoffman and Gelman, "The No-U-Turn Sampler", JMLR 15, 2014, section 3.2, with their constants.
+/// Step size adaptation of Hoffman and Gelman, "The No-U-Turn Sampler", JMLR 15, 2014, section 3.2, with their
+/// constants.
 struct DualAveraging {
     target: f64,
     centre: f64,

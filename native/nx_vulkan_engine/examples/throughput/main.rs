@@ -1,5 +1,5 @@
-//! Measures the engine's kernels and its eager path. Prints one JSON object per line: what, milliseconds (median), and the
-//! rate that the work implies. `bench/peers/` measures the same work with torch and JAX.
+//! Measures the engine's kernels and its eager path. Prints one JSON object per line: what, milliseconds (median), and
+//! the rate that the work implies. `bench/peers/` measures the same work with torch and JAX.
 //!
 //! `cargo run --release --example throughput [-- small]`; `small` fits a CPU device.
 
@@ -119,8 +119,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Milliseconds of a chain of ops on `x` as one kernel. Each result is a new tensor and outlives the next run's start, as those
-    /// of the peers do.
+    /// Milliseconds of a chain of ops on `x` as one kernel. Each result is a new tensor and outlives the next run's
+    /// start, as those of the peers do.
     fn time_steps(&self, x: &Tensor, steps: &[Step]) -> Outcome<f64> {
         let typed = Element::Typed(DType::F32);
         let mut previous = None;

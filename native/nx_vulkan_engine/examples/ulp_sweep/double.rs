@@ -7,7 +7,8 @@ use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type, eager};
 
 use crate::double_double::{self as dd, Double};
 
-/// The reference, and the inputs to be chosen from: the domain, as far as both parts of the reference are normal numbers.
+/// The reference, and the inputs to be chosen from: the domain, as far as both parts of the reference are normal
+/// numbers.
 pub struct Function {
     pub op: Unary,
     pub reference: fn(f64) -> Double,

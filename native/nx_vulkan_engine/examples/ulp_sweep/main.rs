@@ -1,7 +1,7 @@
 //! The largest errors of the scalar functions on this device, as a markdown table.
 //!
-//! `cargo run --release --example ulp_sweep [-- options] [function...]`: f32 functions over all 2^32 inputs against the f64
-//! functions of the device, and f64 functions over 10^7 chosen inputs against double-double arithmetic on the host.
+//! `cargo run --release --example ulp_sweep [-- options] [function...]`: f32 functions over all 2^32 inputs against the
+//! f64 functions of the device, and f64 functions over 10^7 chosen inputs against double-double arithmetic on the host.
 //!
 //! `--stride N`   every Nth f32 pattern (default 1)
 //! `--count N`    chosen f64 inputs (default 10000000)

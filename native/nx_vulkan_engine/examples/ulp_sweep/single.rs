@@ -1,5 +1,5 @@
-//! f32 functions over all bit patterns, against the f64 functions of the same device. Nothing but the worst error, its place
-//! and counts leave the device.
+//! f32 functions over all bit patterns, against the f64 functions of the same device. Nothing but the worst error, its
+//! place and counts leave the device.
 
 use std::sync::Arc;
 
@@ -99,7 +99,8 @@ impl Sweep {
         Ok(worst)
     }
 
-    /// The errors in ulp at the patterns `begin * stride`, ... and whether the results differ from the rounded references.
+    /// The errors in ulp at the patterns `begin * stride`, ... and whether the results differ from the rounded
+    /// references.
     fn chunk(&self, function: Unary, begin: u64, n: u64) -> Outcome<(Tensor, Tensor)> {
         let unary = |op, a: &Tensor, dtype| self.op(&Op::Unary(op), &[a], dtype, n);
         let binary = |op, a: &Tensor, b: &Tensor, dtype| self.op(&Op::Binary(op), &[a, b], dtype, n);

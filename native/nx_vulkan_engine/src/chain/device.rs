@@ -1,5 +1,5 @@
-//! Chains that have the whole device: a step is an executable, which is recorded again and again. Chains lie side by side, each with memory of
-//! its own, so that they overlap on the device and their bits don't depend on each other.
+//! Chains that have the whole device: a step is an executable, which is recorded again and again. Chains lie side by
+//! side, each with memory of its own, so that they overlap on the device and their bits don't depend on each other.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::kernels::Compile;
 use crate::program::Program;
 use crate::{DType, Engine, Error, Executable, GoesOn, Result, Tensor, Type, View, eager};
 
-/// Commands of the first part on a GPU, which then works while the next is recorded: a command takes the host 1 us, and a submission 7.
+/// Commands of the first part on a GPU, which then works while the next is recorded: a command takes the host 1 us, and
+/// a submission 7.
 const FIRST_COMMANDS: u64 = 1 << 11;
 /// Commands of later ones.
 const NEXT_COMMANDS: u64 = 1 << 13;
@@ -94,14 +95,16 @@ fn layout(cost: &Cost, memory_bytes: u64, lane_bytes: u64, begins_early: bool, c
     (lanes, parts)
 }
 
-/// Memory for what a chain leaves, besides results: of what lies there as kernels need it, that is only what runs before the first step leave.
+/// Memory for what a chain leaves, besides results: of what lies there as kernels need it, that is only what runs
+/// before the first step leave.
 fn rows_bytes(outputs: &[Type], begins: u64, steps: u64) -> u64 {
     let rows = |ty: &Type| pitch_bytes(ty) * (begins + if is_packed(ty) { 0 } else { steps });
     outputs.iter().map(rows).sum()
 }
 
 impl Stepped {
-    /// Compiles a step, whose inputs are a counter (u32), `states` values and what stays the same; its first outputs are the next states.
+    /// Compiles a step, whose inputs are a counter (u32), `states` values and what stays the same; its first outputs
+    /// are the next states.
     pub fn compile(engine: &Arc<Engine>, program: Program, stepping: Stepping, own: &[bool]) -> Result<Stepped> {
         let outputs = program.output_types().into_iter().cloned().collect();
         let step = Executable::compile_owning_outputs(engine, program)?;
@@ -125,8 +128,8 @@ impl Stepped {
         Ok((Progress { counters, lanes, chains: 0, under_way: None }, parts))
     }
 
-    /// Records so many runs of a step, or as many as are left. Where a step waits for the device, chains run one after the other, for as long as `goes_on`
-    /// says so.
+    /// Records so many runs of a step, or as many as are left. Where a step waits for the device, chains run one after
+    /// the other, for as long as `goes_on` says so.
     pub fn advance(&self, run: &mut Run, size: u64, goes_on: GoesOn<'_>) -> Result<(u64, bool)> {
         let Run { engine, inputs, results, chains, count, place, .. } = run;
         let Place::Device(progress) = place else { return Ok((0, true)) };
@@ -310,7 +313,8 @@ impl Rows {
         Ok(rows)
     }
 
-    /// Those of `chains`, which are the first axis of a tensor in row-major order; without chains the whole tensor, for all.
+    /// Those of `chains`, which are the first axis of a tensor in row-major order; without chains the whole tensor, for
+    /// all.
     fn of(engine: &Arc<Engine>, tensor: &Tensor, chains: Option<&Range<u64>>) -> Result<Rows> {
         let Some(chains) = chains else {
             let tensor = aligned(engine, tensor, Compile::Allowed)?;
@@ -329,7 +333,8 @@ impl Rows {
         Ok(rows)
     }
 
-    /// The places of `chains` in a result `[all chains, steps, ..]`, or memory for them where they don't begin at multiples of 16 bytes.
+    /// The places of `chains` in a result `[all chains, steps, ..]`, or memory for them where they don't begin at
+    /// multiples of 16 bytes.
     fn within(engine: &Engine, result: &Tensor, ty: &Type, chains: &Range<u64>, steps: u64) -> Result<Rows> {
         if !is_packed(ty) {
             return Rows::new(engine, ty, (chains.end - chains.start) * steps);
@@ -369,7 +374,8 @@ impl Rows {
     }
 }
 
-/// `count` values of type `ty`, from the `first` on, of a tensor that holds them one after the other, as `[count, elements]`.
+/// `count` values of type `ty`, from the `first` on, of a tensor that holds them one after the other, as `[count,
+/// elements]`.
 fn part(tensor: &Tensor, ty: &Type, first: u64, count: u64) -> Tensor {
     let mut view = View::contiguous(ty.dtype, &[count, ty.elements()]);
     view.offset = tensor.view.offset + first * ty.elements();

@@ -15,7 +15,8 @@ use crate::{Engine, Error, GoesOn, Result, Tensor, Type, eager};
 /// In what form steps run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// The steps of all chains are one dispatch, each chain one workgroup; those that may take long are several, one after the other.
+    /// The steps of all chains are one dispatch, each chain one workgroup; those that may take long are several, one
+    /// after the other.
     Workgroup,
     /// Each step is a run of a compiled program with the whole device for each of its kernels; chains lie side by side.
     Device,
@@ -43,8 +44,8 @@ pub(super) enum Steps {
 }
 
 impl Steps {
-    /// Compiles a step: its inputs are a counter (u32), `states` values and what stays the same, of which each chain has its `own` or not. Without
-    /// a form, it takes one workgroup where that can run it and has not too much to do.
+    /// Compiles a step: its inputs are a counter (u32), `states` values and what stays the same, of which each chain
+    /// has its `own` or not. Without a form, it takes one workgroup where that can run it and has not too much to do.
     ///
     /// # Errors
     /// `Unsupported` where one workgroup is asked for and can't run it; else what compilation answers.
@@ -77,10 +78,12 @@ impl Steps {
         }
     }
 
-    /// Begins `steps` steps of `chains` chains. `inputs` are all but the counter; what is a chain's own has the chains as its first axis.
+    /// Begins `steps` steps of `chains` chains. `inputs` are all but the counter; what is a chain's own has the chains
+    /// as its first axis.
     ///
     /// # Errors
-    /// `NeedsCompile` where `compile` refuses to wait and the run may be several parts, or a tensor must be copied by a kernel that is missing.
+    /// `NeedsCompile` where `compile` refuses to wait and the run may be several parts, or a tensor must be copied by a
+    /// kernel that is missing.
     pub fn begin(
         self: &Arc<Steps>,
         engine: &Arc<Engine>,

@@ -1,7 +1,8 @@
-//! Chains each of which is a workgroup, and how their steps are spread over dispatches: over ranges of chains, over steps, and over the iterations of a
-//! loop of which nobody knows how often it runs.
+//! Chains each of which is a workgroup, and how their steps are spread over dispatches: over ranges of chains, over
+//! steps, and over the iterations of a loop of which nobody knows how often it runs.
 //!
-//! The size of a part counts turns: a turn is a step of as many chains as the device runs side by side, or an iteration of their loops.
+//! The size of a part counts turns: a turn is a step of as many chains as the device runs side by side, or an iteration
+//! of their loops.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,8 +27,8 @@ const STEP_WORK: u64 = 13 * PHASE_WORK;
 /// Time of the first part of the first run that pauses, as it is estimated: the second one is known better.
 const FIRST_NS: u64 = MAX_HELD_NS / 16;
 
-/// Steps, or iterations, that a dispatch should take chains further, or else it takes fewer chains: lavapipe takes 0.3 ms to begin a workgroup of 32
-/// invocations, as long as 20 leapfrog steps of 10 parameters.
+/// Steps, or iterations, that a dispatch should take chains further, or else it takes fewer chains: lavapipe takes 0.3
+/// ms to begin a workgroup of 32 invocations, as long as 20 leapfrog steps of 10 parameters.
 const FAR: u64 = 32;
 
 /// The share of its last measure by which a turn may seem slower with each part.
@@ -177,7 +178,8 @@ impl Grouped {
         Some(group)
     }
 
-    /// Records a dispatch of about `size` turns, or as many as are left. Answers how many, and whether they are the last ones.
+    /// Records a dispatch of about `size` turns, or as many as are left. Answers how many, and whether they are the
+    /// last ones.
     pub fn advance(&self, run: &mut Run, size: u64) -> Result<(u64, bool)> {
         let (engine, begins) = (Arc::clone(&run.engine), u64::from(self.stepping.begins));
         let (Place::Workgroup(groups), all) = (&mut run.place, run.count + begins) else { return Ok((0, true)) };
@@ -226,7 +228,8 @@ impl Grouped {
         self.pauses
     }
 
-    /// Looks how far the last dispatch took chains that pause, and puts those back that are not at their end. Answers the turns that it took.
+    /// Looks how far the last dispatch took chains that pause, and puts those back that are not at their end. Answers
+    /// the turns that it took.
     pub fn look(&self, run: &mut Run) -> Result<Option<u64>> {
         let Place::Workgroup(groups) = &mut run.place else { return Ok(None) };
         let Some(group) = groups.at_work.take() else { return Ok(None) };
@@ -251,7 +254,8 @@ impl Grouped {
     /// Notes what so many turns took, for how much the next run begins with.
     pub fn note(&self, took: Duration, turns: u64) {
         let turn_ns = (took.as_nanos() as u64 / turns.max(1)).max(1);
-        // Of a short part much is the way to the device: that a turn takes less is sure, that it takes more may be wrong.
+        // Of a short part much is the way to the device: that a turn takes less is sure, that it takes more may be
+        // wrong.
         let most = match self.turn_ns.load(Ordering::Relaxed) {
             0 => turn_ns,
             before => before + before.div_ceil(SLOWER),

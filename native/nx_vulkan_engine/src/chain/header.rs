@@ -51,20 +51,21 @@ pub struct Request<'a> {
 /// What the push data begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
-    /// `{k, n_obs, d, n_instances: u32; eps}`: one workgroup integrates one instance of d dimensions; extras are n_obs observations, then the
-    /// diagonal of the inverse mass matrix. Not batched, the fourth word is not looked at.
+    /// `{k, n_obs, d, n_instances: u32; eps}`: one workgroup integrates one instance of d dimensions; extras are n_obs
+    /// observations, then the diagonal of the inverse mass matrix. Not batched, the fourth word is not looked at.
     Synth { n_obs: u64, d: u64, n_instances: u64 },
-    /// `{n, k: u32; eps}`: one workgroup for every 256 of n independent elements; extras are the diagonal of the inverse mass matrix.
+    /// `{n, k: u32; eps}`: one workgroup for every 256 of n independent elements; extras are the diagonal of the
+    /// inverse mass matrix.
     Family { n: u64 },
 }
 
 impl Header {
-    /// Reads and checks the header. Which of the two it is, the sizes of the buffers tell: a family's extras are as long as q, which
-    /// in a synth call with the same words would mean no observations at k of them.
+    /// Reads and checks the header. Which of the two it is, the sizes of the buffers tell: a family's extras are as
+    /// long as q, which in a synth call with the same words would mean no observations at k of them.
     ///
     /// # Errors
-    /// `BadInput`: k outside of 1 to 4096 or not the header's; push data empty, longer than 128 bytes or shorter than a header; d above
-    /// 256; no instances. `SizeMismatch`: d is 0, or a buffer's size is not what the header says.
+    /// `BadInput`: k outside of 1 to 4096 or not the header's; push data empty, longer than 128 bytes or shorter than a
+    /// header; d above 256; no instances. `SizeMismatch`: d is 0, or a buffer's size is not what the header says.
     pub fn of(request: &Request<'_>) -> Outcome<Header> {
         let &Request { real, batched, q, p, extras, push, k } = request;
         if !(1..=MAX_K).contains(&k) || push.is_empty() || push.len() > MAX_PUSH_BYTES {

@@ -1,5 +1,5 @@
-//! Chains from a log-density: its program, with the steps of the integrator around it, becomes one kernel, in which each chain is
-//! one workgroup, or runs again and again with the whole device.
+//! Chains from a log-density: its program, with the steps of the integrator around it, becomes one kernel, in which
+//! each chain is one workgroup, or runs again and again with the whole device.
 
 use std::sync::Arc;
 
@@ -68,13 +68,13 @@ fn invalid(reason: String) -> Error {
 }
 
 impl LogDensityChain {
-    /// Compiles the chain of `model`, which takes q (`[d]`, f32 or f64) and what it captures, and gives the log-density (a scalar) and
-    /// its gradient (`[d]`), all of q's type. Without a `form`, each chain has a workgroup where that can run a step and does not take
-    /// long for it, and else the whole device.
+    /// Compiles the chain of `model`, which takes q (`[d]`, f32 or f64) and what it captures, and gives the log-density
+    /// (a scalar) and its gradient (`[d]`), all of q's type. Without a `form`, each chain has a workgroup where that
+    /// can run a step and does not take long for it, and else the whole device.
     ///
     /// # Errors
-    /// `InvalidProgram` for a program of another form; `Unsupported` where one workgroup is asked for and can't run it: an op that it lacks, or
-    /// too many elements or instructions; else what compilation answers.
+    /// `InvalidProgram` for a program of another form; `Unsupported` where one workgroup is asked for and can't run it:
+    /// an op that it lacks, or too many elements or instructions; else what compilation answers.
     pub fn compile(engine: &Arc<Engine>, model: &Program, mass: Mass, form: Option<Form>) -> Result<LogDensityChain> {
         verify::program(model)?;
         let (parameters, dtype) = self::form(model)?;
@@ -106,8 +106,9 @@ impl LogDensityChain {
         &self.captured
     }
 
-    /// Runs the chains. Returns when the last part of them is recorded ([`Run::advance`]): at once where they are one part. The same chain leaves
-    /// the same bits, alone or among others, and its first steps are the same however many follow.
+    /// Runs the chains. Returns when the last part of them is recorded ([`Run::advance`]): at once where they are one
+    /// part. The same chain leaves the same bits, alone or among others, and its first steps are the same however many
+    /// follow.
     ///
     /// # Errors
     /// As [`LogDensityChain::begin`] and [`Run::advance`].
@@ -118,9 +119,9 @@ impl LogDensityChain {
     /// Begins a run of chains, of whose results [`Trace::of`] makes a trace. Returns at once.
     ///
     /// # Errors
-    /// `InvalidArgument` for tensors of other types or shapes, and for no or too many steps; `TooLarge`, `OutOfMemory` for more
-    /// than fits; `NeedsCompile` where a tensor must be copied by a kernel that is missing, the chains have the whole device, or they may take
-    /// more than one part, and `compile` refuses to wait for that.
+    /// `InvalidArgument` for tensors of other types or shapes, and for no or too many steps; `TooLarge`, `OutOfMemory`
+    /// for more than fits; `NeedsCompile` where a tensor must be copied by a kernel that is missing, the chains have
+    /// the whole device, or they may take more than one part, and `compile` refuses to wait for that.
     pub fn begin(&self, engine: &Arc<Engine>, start: &Start<'_>, compile: Compile) -> Result<Run> {
         let d = self.parameters;
         let chains = match start.q.view.shape[..] {
@@ -238,8 +239,8 @@ impl Builder {
     }
 }
 
-/// One leapfrog step: counter, q, p, gradient, step size, inverse mass, captured to q, p, gradient, log-density, energy. Step 0 stays
-/// where it is and gives the gradient there.
+/// One leapfrog step: counter, q, p, gradient, step size, inverse mass, captured to q, p, gradient, log-density,
+/// energy. Step 0 stays where it is and gives the gradient there.
 fn step(model: &Program, parameters: u64, dtype: DType, mass: Mass) -> Result<Program> {
     let (vector, scalar) = (Type::new(dtype, &[parameters]), Type::new(dtype, &[]));
     let counter = Type::new(DType::U32, &[]);

@@ -1,8 +1,9 @@
-//! K-step leapfrog chains. [`log_density`] makes one from the program of a log-density, [`transition`] one of whole transitions of a sampler; both
-//! run in either [`Form`]. Here, a supplied shader integrates Hamilton's equations for K steps in one dispatch.
+//! K-step leapfrog chains. [`log_density`] makes one from the program of a log-density, [`transition`] one of whole
+//! transitions of a sampler; both run in either [`Form`]. Here, a supplied shader integrates Hamilton's equations for K
+//! steps in one dispatch.
 //!
-//! The shader binds 0 q, 1 p, 2 extras and, for what every step leaves, 3 q, 4 p, 5 gradient, 6 log density. All are arrays of f32 or
-//! all of f64. Two headers of the push data are told apart, see [`Header`].
+//! The shader binds 0 q, 1 p, 2 extras and, for what every step leaves, 3 q, 4 p, 5 gradient, 6 log density. All are
+//! arrays of f32 or all of f64. Two headers of the push data are told apart, see [`Header`].
 
 mod device;
 mod form;
@@ -34,7 +35,8 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Byte ranges of q, p, gradient (each `[instance][k][d]`) and log density (`[instance][k]`) in what [`Chain::download`] gives.
+    /// Byte ranges of q, p, gradient (each `[instance][k][d]`) and log density (`[instance][k]`) in what
+    /// [`Chain::download`] gives.
     pub fn ranges(&self) -> &[Range<u64>; OUTPUTS] {
         &self.ranges
     }
@@ -55,8 +57,8 @@ impl Chain {
 /// Checks a chain's arguments and starts it.
 ///
 /// # Errors
-/// `BadInput` and `SizeMismatch` as [`Header::of`]; `BadInput` too for push data shorter than the shader's; `SpvRead` for a file that
-/// is no well-formed shader; `Dispatch` for one that does not fit; `Upload` when memory is short.
+/// `BadInput` and `SizeMismatch` as [`Header::of`]; `BadInput` too for push data shorter than the shader's; `SpvRead`
+/// for a file that is no well-formed shader; `Dispatch` for one that does not fit; `Upload` when memory is short.
 pub fn start(call: &Call<'_>, request: &Request<'_>) -> Outcome<Chain> {
     let header = Header::of(request)?;
     let shader = call.shader()?;

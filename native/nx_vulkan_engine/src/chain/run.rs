@@ -1,4 +1,5 @@
-//! Runs of chains in parts, so that no submission takes long, others get their turn, and who gives up waiting for a run ends it.
+//! Runs of chains in parts, so that no submission takes long, others get their turn, and who gives up waiting for a run
+//! ends it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -55,7 +56,8 @@ pub(super) struct Parts {
     pub most: u64,
 }
 
-/// The size of the second part of a run of which all that is known is that its first one was as long as a submission may be: others wait for both.
+/// The size of the second part of a run of which all that is known is that its first one was as long as a submission
+/// may be: others wait for both.
 pub(super) fn later(first: u64) -> u64 {
     (first / 4).max(1)
 }
@@ -72,8 +74,8 @@ impl Run {
         Run { engine, steps, inputs, results, chains, count, place, pace: Pace::new(parts), ended: None }
     }
 
-    /// Records the next part and answers whether that was the last one. It waits where two parts are still to be done by the device. A run that
-    /// has ended records nothing more and answers the same again.
+    /// Records the next part and answers whether that was the last one. It waits where two parts are still to be done
+    /// by the device. A run that has ended records nothing more and answers the same again.
     ///
     /// # Errors
     /// What allocation and recording answer; then the run has ended.
@@ -81,7 +83,8 @@ impl Run {
         self.advance_while(&|| true)
     }
 
-    /// As [`Run::advance`], for as long as `goes_on` says so, which is asked between the runs of steps that wait for the device, and within their loops.
+    /// As [`Run::advance`], for as long as `goes_on` says so, which is asked between the runs of steps that wait for
+    /// the device, and within their loops.
     ///
     /// # Errors
     /// As [`Run::advance`], and `Stopped` where `goes_on` ends it.
@@ -125,7 +128,8 @@ impl Run {
         Ok(is_done)
     }
 
-    /// Records all parts and answers what the chains leave: the outputs of each step, `[chains, steps, ..]`, which the device fills.
+    /// Records all parts and answers what the chains leave: the outputs of each step, `[chains, steps, ..]`, which the
+    /// device fills.
     ///
     /// # Errors
     /// As [`Run::advance`].
@@ -195,7 +199,8 @@ impl Pace {
         Ok(())
     }
 
-    /// Waits for the end of the first part ahead. What others do before it is not its time, as far as the end of that is seen.
+    /// Waits for the end of the first part ahead. What others do before it is not its time, as far as the end of that
+    /// is seen.
     fn wait(&mut self, engine: &Engine) -> Result<()> {
         let Some(part) = self.ahead.front_mut() else { return Ok(()) };
         let before = part.serial.saturating_sub(1);

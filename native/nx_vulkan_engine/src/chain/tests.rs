@@ -37,8 +37,8 @@ fn waves() -> Program {
     b.finish(&[next, wave]).unwrap()
 }
 
-/// x' = y / 2 + sum(x) a, where y begins at sin(x) and becomes sin(y + a sum(y)) as often as the number of the draw, the chain and y say: up to 32 times, and
-/// not at all for some; times and y are given beside it.
+/// x' = y / 2 + sum(x) a, where y begins at sin(x) and becomes sin(y + a sum(y)) as often as the number of the draw,
+/// the chain and y say: up to 32 times, and not at all for some; times and y are given beside it.
 fn waves_until(dtype: DType, d: u64) -> Program {
     let b = Builder::new();
     let (number, x) = (b.input(DType::U32, &[]), b.input(dtype, &[d]));

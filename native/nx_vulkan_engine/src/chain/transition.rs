@@ -1,5 +1,5 @@
-//! Markov chains on the device: a program that takes a chain from one draw to the next runs as many times as one likes, in one
-//! dispatch with one workgroup for each chain, or with the whole device.
+//! Markov chains on the device: a program that takes a chain from one draw to the next runs as many times as one likes,
+//! in one dispatch with one workgroup for each chain, or with the whole device.
 
 use std::sync::Arc;
 
@@ -32,14 +32,15 @@ fn argument(what: &'static str, expected: String, got: String) -> Error {
 }
 
 impl Transition {
-    /// Compiles `program`, whose inputs are the number of the draw within a call (a u32 scalar), `states` values, and what does not
-    /// change. Its first outputs are the next states. `own` says of every input after the number whether each chain has one of its own;
-    /// states always are. Without a `form`, each chain has a workgroup where that can run a draw and does not take long for its steps, and
-    /// else the whole device, for whose loops the host may have to wait.
+    /// Compiles `program`, whose inputs are the number of the draw within a call (a u32 scalar), `states` values, and
+    /// what does not change. Its first outputs are the next states. `own` says of every input after the number whether
+    /// each chain has one of its own; states always are. Without a `form`, each chain has a workgroup where that can
+    /// run a draw and does not take long for its steps, and else the whole device, for whose loops the host may have to
+    /// wait.
     ///
     /// # Errors
-    /// `InvalidProgram` for a program of another form; `Unsupported` where one workgroup is asked for and can't run it: an op that it lacks, or
-    /// too many elements or instructions; else what compilation answers.
+    /// `InvalidProgram` for a program of another form; `Unsupported` where one workgroup is asked for and can't run it:
+    /// an op that it lacks, or too many elements or instructions; else what compilation answers.
     pub fn compile(
         engine: &Arc<Engine>,
         program: Program,
@@ -71,9 +72,10 @@ impl Transition {
         self.steps.form()
     }
 
-    /// Runs `chains` chains from `inputs`: what is each chain's own has the number of chains as its first axis. Returns the outputs of every draw,
-    /// `[chains, draws, ..]`, when the last part of them is recorded ([`Run::advance`]). The same chain leaves the same bits, alone or among others.
-    /// Of loops of which nobody knows how often they run, one iteration counts for how much one part is: who has such asks for few draws at once.
+    /// Runs `chains` chains from `inputs`: what is each chain's own has the number of chains as its first axis. Returns
+    /// the outputs of every draw, `[chains, draws, ..]`, when the last part of them is recorded ([`Run::advance`]). The
+    /// same chain leaves the same bits, alone or among others. Of loops of which nobody knows how often they run, one
+    /// iteration counts for how much one part is: who has such asks for few draws at once.
     ///
     /// # Errors
     /// As [`Transition::begin`] and [`Run::advance`].
@@ -91,9 +93,9 @@ impl Transition {
     /// Begins such a run. Returns at once.
     ///
     /// # Errors
-    /// `InvalidArgument` for tensors of other types or shapes, and for numbers out of range; `TooLarge`, `OutOfMemory` for more
-    /// than fits; `NeedsCompile` where a tensor must be copied by a kernel that is missing, the chains have the whole device, or they may take more
-    /// than one part, and `compile` refuses to wait for that.
+    /// `InvalidArgument` for tensors of other types or shapes, and for numbers out of range; `TooLarge`, `OutOfMemory`
+    /// for more than fits; `NeedsCompile` where a tensor must be copied by a kernel that is missing, the chains have
+    /// the whole device, or they may take more than one part, and `compile` refuses to wait for that.
     pub fn begin(
         &self,
         engine: &Arc<Engine>,

@@ -9,15 +9,17 @@ use super::node::{self, Node};
 use crate::Executable;
 use crate::program::Program;
 
-/// Times that a structure is run op by op before it is compiled. Compiling takes as long as a few hundred runs op by op: 4.4 s for the
-/// gradient of the regime model on lavapipe, where a run of its 455 ops takes 5 ms. What happens twice or ten times may
-/// never happen again.
+/// Times that a structure is run op by op before it is compiled. Compiling takes as long as a few hundred runs op by
+/// op: 4.4 s for the gradient of the regime model on lavapipe, where a run of its 455 ops takes 5 ms. What happens
+/// twice or ten times may never happen again.
 const RUNS_BEFORE_COMPILING: u32 = 16;
 
-/// Instructions of all structures that are remembered, some 0.5 KiB of host memory each. Those that were not met for longest go first.
+/// Instructions of all structures that are remembered, some 0.5 KiB of host memory each. Those that were not met for
+/// longest go first.
 const MAX_INSTRUCTIONS: usize = 1 << 16;
 
-/// Nodes that were computed and not kept, from which on they are looked through, and computed if handles hold more than half of them.
+/// Nodes that were computed and not kept, from which on they are looked through, and computed if handles hold more than
+/// half of them.
 const MAX_SURVIVORS: usize = 8192;
 
 /// What deferred ops did so far.
@@ -145,8 +147,8 @@ impl Cache {
         entry
     }
 
-    /// Notes nodes that were computed and not kept, which hold on to what they need to be computed again. Answers those that are to be
-    /// computed and kept now, because there are too many.
+    /// Notes nodes that were computed and not kept, which hold on to what they need to be computed again. Answers those
+    /// that are to be computed and kept now, because there are too many.
     pub(super) fn note_survivors(&self, nodes: impl Iterator<Item = Weak<Node>>, all: bool) -> Vec<Weak<Node>> {
         let mut survivors = locked(&self.survivors);
         survivors.extend(nodes);

@@ -46,7 +46,8 @@ pub(super) struct Step {
     pub kept: bool,
 }
 
-/// A program over tensors that are there. Equal structures have equal graphs, but for the tensors and the values of constants.
+/// A program over tensors that are there. Equal structures have equal graphs, but for the tensors and the values of
+/// constants.
 #[derive(Debug)]
 pub(super) struct Graph {
     pub inputs: Vec<Tensor>,

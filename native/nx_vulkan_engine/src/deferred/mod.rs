@@ -1,13 +1,14 @@
 //! Ops that wait until somebody reads a result: fusion without a compiler in front.
 //!
-//! [`defer`] makes a pending *node* of an op; [`Lazy`] is one of its results. [`Lazy::tensor`] computes: it takes all pending nodes that
-//! hang together with the one that is read, and runs them as one program, whose executable is found by the program's structure
-//! once the same structure was seen often enough to be worth compiling. Until then its ops run one by one.
+//! [`defer`] makes a pending *node* of an op; [`Lazy`] is one of its results. [`Lazy::tensor`] computes: it takes all
+//! pending nodes that hang together with the one that is read, and runs them as one program, whose executable is found
+//! by the program's structure once the same structure was seen often enough to be worth compiling. Until then its ops
+//! run one by one.
 //!
-//! What is computed is decided by structure alone, never by when a garbage collector drops handles, or equal steps of a loop would
-//! be different programs: kept are the result that is read, results that no pending node reads, results of costly ops, and
-//! what was computed before without being kept and is needed again. A result that is not kept stays pending, and may be
-//! computed again, twice at most.
+//! What is computed is decided by structure alone, never by when a garbage collector drops handles, or equal steps of a
+//! loop would be different programs: kept are the result that is read, results that no pending node reads, results of
+//! costly ops, and what was computed before without being kept and is needed again. A result that is not kept stays
+//! pending, and may be computed again, twice at most.
 //!
 //! ```
 //! use nx_vulkan_engine::deferred::{Lazy, defer};
@@ -49,13 +50,13 @@ use node::{Backlog, Node};
 use crate::program::{Op, Program};
 use crate::{Engine, Executable, Result, Tensor, Type};
 
-/// Pending ops that hang together, and bytes of their results, from which on they are computed without being read: passes take longer than in
-/// proportion (16 ms for 455 ops), and a device that starts late is idle.
+/// Pending ops that hang together, and bytes of their results, from which on they are computed without being read:
+/// passes take longer than in proportion (16 ms for 455 ops), and a device that starts late is idle.
 const MAX_OPS: u32 = 1024;
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Pending ops in all, some 0.7 KiB of host memory each, from which on handles that nobody needs should be dropped, asked for once
-/// for so many new ops; and from which on every new op is computed.
+/// Pending ops in all, some 0.7 KiB of host memory each, from which on handles that nobody needs should be dropped,
+/// asked for once for so many new ops; and from which on every new op is computed.
 const MANY_PENDING: u64 = 1 << 14;
 const ASK_EVERY: u64 = MANY_PENDING / 4;
 const MAX_PENDING: u64 = 1 << 16;

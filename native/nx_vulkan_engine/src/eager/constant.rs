@@ -55,8 +55,8 @@ pub fn constant(engine: &Engine, value: Scalar, out: &Type) -> Result<Tensor> {
     Ok(Tensor::at(buffer, view))
 }
 
-/// What an elementwise op gives for operands whose numbers the host knows, if that is one element with the bits that the device would give:
-/// then nothing is recorded, and who reads it waits for nothing.
+/// What an elementwise op gives for operands whose numbers the host knows, if that is one element with the bits that
+/// the device would give: then nothing is recorded, and who reads it waits for nothing.
 pub fn computed(engine: &Engine, op: Elementwise, operands: &[Tensor], out: &Type) -> Result<Option<Tensor>> {
     if engine.captures() || out.elements() != 1 || out.dtype.bits() < 8 || out.dtype.is_complex() {
         return Ok(None);

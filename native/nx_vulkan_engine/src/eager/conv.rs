@@ -1,6 +1,7 @@
-//! Convolutions as batched matrix products. The windows of the input are a view of it with many axes, which the product reads
-//! in place. What is padded, dilated or too scattered is copied first, with its channels innermost, or its images where the kernel is
-//! larger than the result, as in gradients by kernels, but for matrix units. Ops of one program that need the same copy share it.
+//! Convolutions as batched matrix products. The windows of the input are a view of it with many axes, which the product
+//! reads in place. What is padded, dilated or too scattered is copied first, with its channels innermost, or its images
+//! where the kernel is larger than the result, as in gradients by kernels, but for matrix units. Ops of one program
+//! that need the same copy share it.
 
 use nx_vulkan_device::capture::CopyKey;
 use nx_vulkan_spirv::access::Element;
@@ -31,7 +32,8 @@ const MIN_COPY_FILTERS: u64 = 16;
 /// Parts of a convolution on matrix units, at most: each reads the whole kernel.
 const MAX_PARTS: u64 = 8;
 
-/// Windows and images up to which their elements are read one by one where that leaves a kernel larger than them in place.
+/// Windows and images up to which their elements are read one by one where that leaves a kernel larger than them in
+/// place.
 const MAX_SCATTERED_COLUMNS: u64 = 16;
 
 /// Axes of the split input: batch group, image, feature group, channel, then space.
@@ -281,8 +283,8 @@ impl Convolution<'_> {
         dilated.map_err(|reason| self.call.invalid(reason))
     }
 
-    /// The order for a kernel that is larger than the result and that the product can read by four where it lies, contracted by channel: the
-    /// input is what is copied then.
+    /// The order for a kernel that is larger than the result and that the product can read by four where it lies,
+    /// contracted by channel: the input is what is copied then.
     fn order_of_large_kernel(&self) -> Result<Option<Order>> {
         let counts = elements(&self.sizes.counts);
         let is_large = elements(&self.sizes.windows.sizes) > counts;

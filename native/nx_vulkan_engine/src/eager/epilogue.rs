@@ -11,8 +11,8 @@ use crate::program::fused::through;
 use crate::program::{Op, Program};
 use crate::{Error, Result, Tensor, View};
 
-/// Runs a product with the steps on its operands and results. `None` where an operand that takes steps does not lie as their result would: how
-/// operands lie can decide how a product adds up.
+/// Runs a product with the steps on its operands and results. `None` where an operand that takes steps does not lie as
+/// their result would: how operands lie can decide how a product adds up.
 pub fn product(call: &Call<'_>, body: &Program, epilogue: Epilogue) -> Result<Option<Tensor>> {
     let missing = || call.invalid("holds no product".into());
     let product = body.instructions.get(epilogue.product).ok_or_else(missing)?;

@@ -69,8 +69,8 @@ fn one_by_one(call: &Call<'_>, body: &Program) -> Result<Results> {
     Ok(run_instructions(call.engine, body, call.operands, call.compile)?.into_iter().collect())
 }
 
-/// Whether reductions take a pass over memory of chunks of rows, and not whole rows in registers: workgroups of a GPU finish those sooner where
-/// several are reduced or steps follow.
+/// Whether reductions take a pass over memory of chunks of rows, and not whole rows in registers: workgroups of a GPU
+/// finish those sooner where several are reduced or steps follow.
 fn streams(call: &Call<'_>, plan: &Plan, what: &Reductions) -> bool {
     let model = call.engine.model();
     what.is_alone() || model.reductions.streams || !model.programs.rows.fit(plan)

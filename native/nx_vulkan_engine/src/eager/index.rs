@@ -88,8 +88,8 @@ pub fn gather(call: &Call<'_>, axes: &Axes) -> Result<Tensor> {
     Ok(result)
 }
 
-/// Elements of `a` along `axis` by a tensor of indices: each index takes the whole rest of the axes or, if `along`, the one
-/// element at its own place in them.
+/// Elements of `a` along `axis` by a tensor of indices: each index takes the whole rest of the axes or, if `along`, the
+/// one element at its own place in them.
 pub fn take(call: &Call<'_>, axis: usize, along: bool) -> Result<Tensor> {
     let a = movement::ascending(call, call.operand(0)?)?;
     let indices = movement::ascending(call, call.operand(1)?)?;
@@ -138,7 +138,8 @@ pub fn take(call: &Call<'_>, axis: usize, along: bool) -> Result<Tensor> {
     Ok(result)
 }
 
-/// Makes groups of up to 16 bytes the elements of a take, where neighbours stay neighbours. Answers how many are in one.
+/// Makes groups of up to 16 bytes the elements of a take, where neighbours stay neighbours. Answers how many are in
+/// one.
 fn widen(space: &mut Space, step: &mut i64, a: &Tensor, result: &Tensor) -> u64 {
     let size = a.view.dtype.size_bytes();
     let last = space.rank() - 1;

@@ -1,8 +1,8 @@
 //! indexed_add and indexed_put.
 //!
-//! Very few updates: every target row belongs to one invocation, which applies the row's updates one after another. More: the
-//! updates are sorted by their targets, and those of a run of equal targets are added one after another, or the last is stored.
-//! Many are added up in parts.
+//! Very few updates: every target row belongs to one invocation, which applies the row's updates one after another.
+//! More: the updates are sorted by their targets, and those of a run of equal targets are added one after another, or
+//! the last is stored. Many are added up in parts.
 
 use nx_vulkan_spirv::access::Element;
 use nx_vulkan_spirv::generated::LOCAL_SIZE;

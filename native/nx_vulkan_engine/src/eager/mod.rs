@@ -99,7 +99,8 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
     }
 }
 
-/// Sides of matrices, and operands of one op, from which on recording takes long enough to wait for the device in between.
+/// Sides of matrices, and operands of one op, from which on recording takes long enough to wait for the device in
+/// between.
 const LONG_SIDE: u64 = 256;
 const LONG_OPERANDS: usize = 32;
 
@@ -126,8 +127,8 @@ fn check(op: &Op, operands: &[Tensor], outs: &[Type]) -> Result<()> {
 /// Runs one op of one result. Returns at once; the result's memory is filled when the device gets there.
 ///
 /// # Errors
-/// `NeedsCompile` when a kernel is missing and `compile` refuses to wait for it. `InvalidProgram` for operands or a result
-/// that the op does not have. `TooLarge` for results that no memory holds.
+/// `NeedsCompile` when a kernel is missing and `compile` refuses to wait for it. `InvalidProgram` for operands or a
+/// result that the op does not have. `TooLarge` for results that no memory holds.
 pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compile: Compile) -> Result<Tensor> {
     check(op, operands, std::slice::from_ref(out))?;
     let call = Call { engine, op, operands, out, compile };

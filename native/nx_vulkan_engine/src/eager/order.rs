@@ -1,7 +1,7 @@
 //! Ops along one axis whose results depend on the order of its elements.
 //!
-//! Kernels take contiguous rows. Where the axis is another than the last, it becomes the last of a copy, and the result is
-//! a view that puts it back.
+//! Kernels take contiguous rows. Where the axis is another than the last, it becomes the last of a copy, and the result
+//! is a view that puts it back.
 
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;

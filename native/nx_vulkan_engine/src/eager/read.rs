@@ -92,8 +92,8 @@ impl Tensor {
     /// What [`Tensor::read_nx_bytes_soon`] reads at most: it takes a few microseconds.
     pub const SOON_BYTES: u64 = 64 << 10;
 
-    /// As [`Tensor::read_nx_bytes`] for a thread that must not block, such as a scheduler: reads small tensors whose elements the host can
-    /// reach, if the device is done with them in about 100 us. Answers whether it has.
+    /// As [`Tensor::read_nx_bytes`] for a thread that must not block, such as a scheduler: reads small tensors whose
+    /// elements the host can reach, if the device is done with them in about 100 us. Answers whether it has.
     ///
     /// # Errors
     /// As [`Tensor::read_nx_bytes`].

@@ -16,8 +16,9 @@ const MAX_SWEEPS: u32 = 60;
 /// Columns up to this length get a workgroup of 32 invocations rather than 128.
 const SHORT: u64 = 128;
 
-/// Rounding errors of the largest singular value up to which another one is 0: what is left of dependent columns, a third of the
-/// root of `n` in random matrices of up to 100 columns. `Nx.LinAlg.pinv` divides by whatever is greater than 1e-10.
+/// Rounding errors of the largest singular value up to which another one is 0: what is left of dependent columns, a
+/// third of the root of `n` in random matrices of up to 100 columns. `Nx.LinAlg.pinv` divides by whatever is greater
+/// than 1e-10.
 fn zero_below(n: u64) -> f32 {
     4.0 + (n as f32).sqrt()
 }
@@ -49,7 +50,8 @@ pub fn svd(call: &Call<'_>, full: bool, outs: &[Type]) -> Result<Results> {
 
     let reflections = if rows > columns { Some(factorize(&work, &tall, Diagonal::Nx)?) } else { None };
     let found = rotate(call, &work, &part(&tall, 0, 0, [columns, columns])?)?;
-    // Columns of singular values that vanish are missing: the reflections that take the others to a diagonal complete them.
+    // Columns of singular values that vanish are missing: the reflections that take the others to a diagonal complete
+    // them.
     let left = work.copy(&swapped(&found.left)?)?;
     let left = factorize(&work, &left, Diagonal::Positive)?.q(&work, columns)?;
     let u = match reflections {

@@ -28,7 +28,8 @@ pub fn reduce_windows(call: &Call<'_>, reduction: Reduction, windows: &Windows) 
     Ok(result)
 }
 
-/// Adds each window's source to its extreme element. Each element sums up what its windows give, so that nothing is written twice.
+/// Adds each window's source to its extreme element. Each element sums up what its windows give, so that nothing is
+/// written twice.
 pub fn scatter(call: &Call<'_>, max: bool, windows: &Windows) -> Result<Tensor> {
     let (a, source, initial) = (call.operand(0)?, call.operand(1)?, call.operand(2)?);
     if windows.dilations.iter().any(|&step| step != 1) || initial.view.elements() != 1 || a.view.shape != call.out.shape
@@ -46,8 +47,8 @@ pub fn scatter(call: &Call<'_>, max: bool, windows: &Windows) -> Result<Tensor> 
     Ok(result)
 }
 
-/// All windows of `a` as a view: the axes that count them, of the given sizes, then those of a window. `filling` stands in the
-/// padding.
+/// All windows of `a` as a view: the axes that count them, of the given sizes, then those of a window. `filling` stands
+/// in the padding.
 pub fn windowed(call: &Call<'_>, a: &Tensor, windows: &Windows, expected: &[u64], filling: &Tensor) -> Result<Tensor> {
     let counts = windows.counts(&a.view.shape).map_err(|reason| call.invalid(reason))?;
     if counts[..] != *expected {

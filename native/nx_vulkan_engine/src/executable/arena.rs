@@ -1,5 +1,5 @@
-//! Where the intermediate results of a batch lie: in its arena, in memory of results that nothing has written yet, or in the place of what an
-//! elementwise kernel reads for the last time.
+//! Where the intermediate results of a batch lie: in its arena, in memory of results that nothing has written yet, or
+//! in the place of what an elementwise kernel reads for the last time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -144,8 +144,8 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         uses
     }
 
-    /// Buffers, each with those that have its place after it: the last command to use one is the first to use the next, and nothing else does at
-    /// that level. A donated input begins only what ends in a result.
+    /// Buffers, each with those that have its place after it: the last command to use one is the first to use the next,
+    /// and nothing else does at that level. A donated input begins only what ends in a result.
     pub fn chains(&self, order: &[(usize, usize)]) -> Vec<Chain> {
         let uses = self.uses(order);
         let mut next: HashMap<u32, u32> = HashMap::new();
@@ -187,8 +187,8 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         chain.ids.last().copied().filter(|&last| self.is(last, Role::Result))
     }
 
-    /// Places for buffers that are needed at the same level beside each other, the largest first, each as low as it fits: in memory of results as
-    /// long as nothing needs those, or else in the arena.
+    /// Places for buffers that are needed at the same level beside each other, the largest first, each as low as it
+    /// fits: in memory of results as long as nothing needs those, or else in the arena.
     pub fn lay_out(&self, chains: &[Chain]) -> Places {
         let mut places = Places::default();
         let mut shared: Vec<Shared> = Vec::new();

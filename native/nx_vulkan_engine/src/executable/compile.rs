@@ -21,7 +21,8 @@ const MAX_KEPT: u64 = 2;
 /// Bytes of an output of equal elements up to which each of them is stored: what reads it next wants them all.
 const MAX_REPEATED_BYTES: u64 = 64 << 10;
 
-/// Fused kernels of a program from which small ones take their numbers from launches: steps that are written out often differ in nothing else.
+/// Fused kernels of a program from which small ones take their numbers from launches: steps that are written out often
+/// differ in nothing else.
 const MANY_KERNELS: usize = 16;
 
 /// Arenas up to this take too little memory to be worth a launch more: a GPU has thousands of them.
@@ -136,7 +137,8 @@ impl Executable {
         })
     }
 
-    /// The same, with memory of its own for each output, in row-major order from its beginning on: what [`Executable::run_side_by_side`] needs.
+    /// The same, with memory of its own for each output, in row-major order from its beginning on: what
+    /// [`Executable::run_side_by_side`] needs.
     pub(crate) fn compile_owning_outputs(engine: &Arc<Engine>, program: Program) -> Result<Executable> {
         let enough_bytes = enough_bytes(&program);
         let program = optimize(program, &engine.target())?;
@@ -341,7 +343,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// An output whose memory holds little else, and nothing else where outputs have memory of their own; `others` are other outputs.
+    /// An output whose memory holds little else, and nothing else where outputs have memory of their own; `others` are
+    /// other outputs.
     fn output(&self, tensor: Tensor, others: &[Tensor]) -> Result<Tensor> {
         let elements = if tensor.view.is_uniform() { 1 } else { tensor.view.elements() };
         let size_bytes = elements * tensor.view.dtype.size_bytes();
@@ -642,7 +645,8 @@ mod tests {
             }
         }
         narrowed.sort();
-        // Many ops of the same operands, whose workspaces would all lie beside each other: three to four times what is needed.
+        // Many ops of the same operands, whose workspaces would all lie beside each other: three to four times what is
+        // needed.
         let many = ["solvers_c64", "solvers_f32", "solvers_f64", "windows_f32", "windows_f64", "windows_s64"];
         assert_eq!(narrowed, many);
     }

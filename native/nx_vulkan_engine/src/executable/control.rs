@@ -30,7 +30,8 @@ const SMALL: u64 = 1024;
 /// Iterations between two looks at the condition, at most: looks need a submission each, which costs a GPU 7 us.
 const MAX_BLOCK: u64 = 8;
 
-/// Iterations that may be under way when the host looks whether those before them were to run: the device has work while the host finds out.
+/// Iterations that may be under way when the host looks whether those before them were to run: the device has work
+/// while the host finds out.
 const MAX_AHEAD: u64 = 16;
 
 /// Looks at conditions that may be under way at once.
@@ -39,7 +40,8 @@ pub(super) const LOOKS: u64 = MAX_AHEAD + MAX_BLOCK;
 /// What may be under way when the host looks, in time: it finds out and records the next iterations meanwhile.
 const MOST_AHEAD: Duration = Duration::from_millis(2);
 
-/// What iterations may take that turn out to be in vain: a 20th of the loop so far, at most 2 ms; less than a few looks cost is not worth one.
+/// What iterations may take that turn out to be in vain: a 20th of the loop so far, at most 2 ms; less than a few looks
+/// cost is not worth one.
 const MAX_VAIN: Duration = Duration::from_millis(2);
 const MIN_VAIN: Duration = Duration::from_micros(750);
 const VAIN_PART: u32 = 20;
@@ -150,7 +152,8 @@ impl Builder<'_> {
         self.chosen(&predicate, on_true.into_iter().zip(on_false).collect(), outs)
     }
 
-    /// For each pair of tensors the first where the predicate is not 0, else the second. Small ones are chosen by one kernel.
+    /// For each pair of tensors the first where the predicate is not 0, else the second. Small ones are chosen by one
+    /// kernel.
     fn chosen(&self, predicate: &Tensor, pairs: Vec<(Tensor, Tensor)>, outs: &[Type]) -> Result<Vec<Tensor>> {
         let is_same = |(a, b): &(Tensor, Tensor)| Arc::ptr_eq(&a.buffer, &b.buffer) && a.view == b.view;
         let is_small = |(pair, ty): (&(Tensor, Tensor), &Type)| !is_same(pair) && ty.elements() <= SMALL;

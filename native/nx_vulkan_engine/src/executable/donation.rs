@@ -7,7 +7,8 @@ use super::{Batch, Executable, GoesOn, Run};
 use crate::eager::Compile;
 use crate::{Engine, Result, Tensor};
 
-/// An input by its number, and the memory of a run that may be the input's: the last step alone writes that, after all that read the input.
+/// An input by its number, and the memory of a run that may be the input's: the last step alone writes that, after all
+/// that read the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Donation {
     pub input: u32,
@@ -23,10 +24,11 @@ pub(super) struct Given<'a> {
 }
 
 impl Executable {
-    /// The same as [`Executable::run_while`], where the caller gives up the inputs that the program was compiled to have donated. A result has the
-    /// memory of one that nobody but the caller holds, and that is all of its memory.
+    /// The same as [`Executable::run_while`], where the caller gives up the inputs that the program was compiled to
+    /// have donated. A result has the memory of one that nobody but the caller holds, and that is all of its memory.
     ///
-    /// `spent` becomes true once that memory may hold something else: a run that fails before leaves all inputs as they were.
+    /// `spent` becomes true once that memory may hold something else: a run that fails before leaves all inputs as they
+    /// were.
     ///
     /// # Errors
     /// Those of [`Executable::run_while`].
@@ -90,8 +92,8 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Whether a tensor that its caller and a run hold is held by nobody else, and is all of an ordinary block of the device's memory. Those who know a
-/// buffer by its address have weak references.
+/// Whether a tensor that its caller and a run hold is held by nobody else, and is all of an ordinary block of the
+/// device's memory. Those who know a buffer by its address have weak references.
 fn is_alone(tensor: &Tensor) -> bool {
     let buffer = &tensor.buffer;
     Arc::strong_count(buffer) == 2

@@ -1,8 +1,8 @@
-//! A compiled program: its ops have run once on buffers without memory, and what they recorded is replayed by every run, by any
-//! number of threads at once.
+//! A compiled program: its ops have run once on buffers without memory, and what they recorded is replayed by every
+//! run, by any number of threads at once.
 //!
-//! A program is cut where the host must know values (loops and branches, sizes of convergence): between such *steps*, all commands
-//! are one *batch*, whose intermediate results share an arena.
+//! A program is cut where the host must know values (loops and branches, sizes of convergence): between such *steps*,
+//! all commands are one *batch*, whose intermediate results share an arena.
 
 mod arena;
 mod compile;
@@ -81,11 +81,11 @@ enum Work {
 /// How the host drives a loop.
 #[derive(Debug)]
 enum Advance {
-    /// So many times, or as often as start and end say, which are read once, or until the last state, which is read now and then, says that it
-    /// is enough. The body gives the next state.
+    /// So many times, or as often as start and end say, which are read once, or until the last state, which is read now
+    /// and then, says that it is enough. The body gives the next state.
     Times(Trips),
-    /// Several iterations between two looks at the condition. The body takes whether to go on after the state and gives the next state and
-    /// that; where it is 0, the state stays as it is.
+    /// Several iterations between two looks at the condition. The body takes whether to go on after the state and gives
+    /// the next state and that; where it is 0, the state stays as it is.
     Blocks,
     /// A look at the condition in each iteration. The body gives the next state and whether to go on.
     Checked,
@@ -114,8 +114,8 @@ pub struct Summary {
     pub arena_bytes: u64,
     /// Memory that each run allocates besides: outputs, and what outlives a wait.
     pub own_bytes: u64,
-    /// The most memory that a run takes at once besides its inputs, loops and branches that the host drives included, in blocks of the pool, where no
-    /// result has the memory of a donated input.
+    /// The most memory that a run takes at once besides its inputs, loops and branches that the host drives included,
+    /// in blocks of the pool, where no result has the memory of a donated input.
     pub peak_bytes: u64,
     /// Of `own_bytes`, what has the memory of donated inputs that nobody else holds.
     pub donated_bytes: u64,
@@ -190,8 +190,9 @@ impl Executable {
     /// Runs the program and returns its outputs at once; the device fills them.
     ///
     /// # Errors
-    /// `NeedsCompile` where the run has to wait for the device or for a kernel and `compile` refuses that. `InvalidProgram` for
-    /// inputs of other types, `InvalidArgument` for those of another engine; else what the ops answer.
+    /// `NeedsCompile` where the run has to wait for the device or for a kernel and `compile` refuses that.
+    /// `InvalidProgram` for inputs of other types, `InvalidArgument` for those of another engine; else what the ops
+    /// answer.
     pub fn run(&self, inputs: &[Tensor], compile: Compile) -> Result<Vec<Tensor>> {
         self.run_while(inputs, compile, &|| true)
     }
@@ -204,7 +205,8 @@ impl Executable {
         self.run_with(inputs, compile, goes_on, None)
     }
 
-    /// Results have the memory of donated inputs where `spent` is there, which becomes true as soon as something may be written to that.
+    /// Results have the memory of donated inputs where `spent` is there, which becomes true as soon as something may be
+    /// written to that.
     fn run_with(
         &self,
         inputs: &[Tensor],

@@ -6,7 +6,8 @@ use super::control::LOOKS;
 use super::{Advance, Executable, Step, Value, Work};
 use crate::Type;
 
-/// What ops that wait take at most, in operands and results: singular values of 16x16 to 128x128 and 64x16 matrices, 4 MB of each, took 2.4 to 3.3 times these.
+/// What ops that wait take at most, in operands and results: singular values of 16x16 to 128x128 and 64x16 matrices, 4
+/// MB of each, took 2.4 to 3.3 times these.
 const WORKSPACE: (u64, u64) = (10, 3);
 
 /// What buffers of these types take.
@@ -15,8 +16,8 @@ fn bytes_of<'t>(types: impl IntoIterator<Item = &'t Type>) -> u64 {
 }
 
 impl Executable {
-    /// The most bytes that a run takes from the pool besides its inputs: what it allocates, results of what waits, and the arena of a batch or
-    /// what one of the programs that the host drives takes.
+    /// The most bytes that a run takes from the pool besides its inputs: what it allocates, results of what waits, and
+    /// the arena of a batch or what one of the programs that the host drives takes.
     pub(super) fn peak_bytes(&self) -> u64 {
         let own = |at: usize| {
             let alive = self.own.iter().filter(|own| own.life.first <= at && at <= own.life.last);

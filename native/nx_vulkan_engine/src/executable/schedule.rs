@@ -33,8 +33,8 @@ fn virtual_ids(places: &[Place]) -> impl Iterator<Item = u32> + '_ {
     places.iter().filter_map(Place::id)
 }
 
-/// Plans a batch of buffers of these sizes and roles. The arena takes no more than `enough_bytes`, or than the commands would one after the other where
-/// that is more.
+/// Plans a batch of buffers of these sizes and roles. The arena takes no more than `enough_bytes`, or than the commands
+/// would one after the other where that is more.
 pub(super) fn schedule(
     commands: Vec<Command>,
     sizes: &[u64],
@@ -68,8 +68,8 @@ pub(super) fn schedule(
     Schedule { commands, barriers, places, held }
 }
 
-/// Bytes from which a result is worth making it late, and of all that a batch holds at most, from which any is: what waits for it at a level of
-/// its own takes longer.
+/// Bytes from which a result is worth making it late, and of all that a batch holds at most, from which any is: what
+/// waits for it at a level of its own takes longer.
 const LATE_BYTES: u64 = 1 << 20;
 const MUCH_BYTES: u64 = 256 << 20;
 
@@ -82,10 +82,11 @@ const MANY_LEVELS: usize = 8;
 /// Of the commands that read a tensor, the last ones that are asked how long it is there anyway.
 const MAX_READERS: usize = 64;
 
-/// Commands that don't depend on each other side by side, so that one barrier serves many: in the order of how many commands lie
-/// between them and the batch's inputs. What depends on nothing waits until shortly before it is needed, and so does what is `late`, which is
-/// asked of a command, the last level before it is needed, and the levels of all. Of short ones side by side, what most commands wait for one
-/// after the other comes first: an H200 takes 0.2 us to begin each.
+/// Commands that don't depend on each other side by side, so that one barrier serves many: in the order of how many
+/// commands lie between them and the batch's inputs. What depends on nothing waits until shortly before it is needed,
+/// and so does what is `late`, which is asked of a command, the last level before it is needed, and the levels of all.
+/// Of short ones side by side, what most commands wait for one after the other comes first: an H200 takes 0.2 us to
+/// begin each.
 fn by_level(commands: &[Command], short: Short, late: impl Fn(usize, usize, &[usize]) -> bool) -> Order {
     #[derive(Default, Clone)]
     struct Use {
@@ -179,8 +180,8 @@ impl Size {
         self.flops = self.flops.saturating_add(work.flops.unwrap_or(u64::MAX));
     }
 
-    /// Whether all of it runs at once and is done in microseconds. Else what is large had better come last, or what stands behind it would begin when the
-    /// last of its workgroups have begun.
+    /// Whether all of it runs at once and is done in microseconds. Else what is large had better come last, or what
+    /// stands behind it would begin when the last of its workgroups have begun.
     fn is_within(&self, short: Short) -> bool {
         self.groups <= short.groups && self.bytes <= short.bytes && self.flops <= short.flops
     }
@@ -210,7 +211,8 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
             let is_much = latest - level[i] >= MANY_LEVELS;
             is_much && is_alone && *writer != i && virtual_ids(&commands[*writer].reads).all(is_there)
         };
-        // What is made of tensors that others read as late, or that are there anyway, had better not be there before: bytes times levels.
+        // What is made of tensors that others read as late, or that are there anyway, had better not be there before:
+        // bytes times levels.
         let late = |i: usize, latest: usize, level: &[usize]| {
             let command = &commands[i];
             let is_own = |place: &Place| place.id().is_some_and(|id| self.is(id, Role::Intermediate));
@@ -232,7 +234,8 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         by_level(commands, short, late)
     }
 
-    /// Parts of the batch one after the other, each of which is sorted by level on its own, and the first level of each.
+    /// Parts of the batch one after the other, each of which is sorted by level on its own, and the first level of
+    /// each.
     fn in_parts(&self, parts: &[Range<usize>], short: Short) -> (Order, Vec<usize>) {
         let mut order = Order::with_capacity(self.commands.len());
         let mut firsts = Vec::with_capacity(parts.len());
@@ -252,8 +255,8 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         near.find(|&i| i > part.start && self.commands[i].waits != Waits::Beside)
     }
 
-    /// An order at whose levels no more bytes live, or one command after the other: parts of the batch that need more are halved, so that the others keep
-    /// what lies side by side.
+    /// An order at whose levels no more bytes live, or one command after the other: parts of the batch that need more
+    /// are halved, so that the others keep what lies side by side.
     fn halved(&self, live_bytes: u64, short: Short) -> Order {
         let mut parts: Vec<Range<usize>> = std::iter::once(0..self.commands.len()).collect();
         loop {
@@ -275,7 +278,8 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         }
     }
 
-    /// An order, and an arena of no more than `enough_bytes`, or than one command after the other needs where that is more.
+    /// An order, and an arena of no more than `enough_bytes`, or than one command after the other needs where that is
+    /// more.
     fn narrowed(&self, order: Order, places: Places, enough_bytes: u64, short: Short) -> (Order, Places) {
         let one_by_one = self.halved(0, short);
         let least = self.lay_out(&self.chains(&one_by_one));
@@ -297,7 +301,8 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
     }
 }
 
-/// Before which commands a barrier is needed: what they read was written, or what they write was used, since the last one.
+/// Before which commands a barrier is needed: what they read was written, or what they write was used, since the last
+/// one.
 fn barriers(commands: &[Command], sizes: &[u64], places: &Places) -> Vec<bool> {
     /// A range of the arena, or of a buffer of its own.
     type Range = (Option<u32>, u64, u64);
@@ -384,7 +389,8 @@ mod tests {
 
     #[test]
     fn what_is_large_is_made_when_it_is_needed() {
-        // Of the input 0 and the word 1 the large 2, which the last reads; 3 to 6 one after the other; 7 of 3, which nothing else reads.
+        // Of the input 0 and the word 1 the large 2, which the last reads; 3 to 6 one after the other; 7 of 3, which
+        // nothing else reads.
         let large = 512 << 20;
         let commands = |size_bytes: u64| {
             let commands = vec![

@@ -1,4 +1,5 @@
-//! Several runs of one executable side by side: between two barriers lie the commands of all, so that they overlap on the device.
+//! Several runs of one executable side by side: between two barriers lie the commands of all, so that they overlap on
+//! the device.
 
 use std::sync::Arc;
 
@@ -8,7 +9,8 @@ use nx_vulkan_device::stream::{Replay, Slots, table_words};
 use super::{Executable, Memory, Step};
 use crate::{Error, Result};
 
-/// Where one of the runs finds its inputs and leaves its outputs, in the program's order: memory, and the first byte in it, a multiple of 16.
+/// Where one of the runs finds its inputs and leaves its outputs, in the program's order: memory, and the first byte in
+/// it, a multiple of 16.
 #[derive(Debug)]
 pub(crate) struct Lane<'a> {
     pub inputs: Vec<(&'a Buffer, u64)>,

@@ -96,8 +96,8 @@ impl Engine {
         Ok((stand_in, Some((generated, constants))))
     }
 
-    /// Compiles what is planned. Who asks for a kernel that failed finds out why. What is given is not dropped as idle while it
-    /// is held.
+    /// Compiles what is planned. Who asks for a kernel that failed finds out why. What is given is not dropped as idle
+    /// while it is held.
     pub(crate) fn compile_planned(&self, planned: &Planned) -> Vec<Arc<Kernel>> {
         planned.compile(|spec, generated, constants| self.keep(spec, generated, constants))
     }
@@ -133,7 +133,8 @@ impl Kernel {
 pub struct Loaded {
     /// With a view that has the shape of the space.
     pub tensor: Tensor,
-    /// Where positions may lie outside of the operand, what bounds them: then the view begins as if its lowest position were the operand's.
+    /// Where positions may lie outside of the operand, what bounds them: then the view begins as if its lowest position
+    /// were the operand's.
     pub bounds: Option<Bounds>,
 }
 
@@ -191,8 +192,8 @@ thread_local! {
     static PART: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Runs `f`, whose launches write parts of one buffer that is new, no element more than once, and of no element that shares a word with
-/// another part's: they don't wait for each other.
+/// Runs `f`, whose launches write parts of one buffer that is new, no element more than once, and of no element that
+/// shares a word with another part's: they don't wait for each other.
 pub fn in_parts<T>(f: impl FnOnce() -> T) -> T {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
     let before = PART.replace(NUMBERS.fetch_add(1, Relaxed));

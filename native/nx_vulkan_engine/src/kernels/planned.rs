@@ -34,7 +34,8 @@ struct Wanted {
 pub(super) type Source = (Generated, Constants);
 
 impl Planned {
-    /// The kernel of `spec`, or what stands for it. `plan` gives it, and what it is to be compiled of if it is not there.
+    /// The kernel of `spec`, or what stands for it. `plan` gives it, and what it is to be compiled of if it is not
+    /// there.
     pub(super) fn kernel(
         &self,
         spec: &KernelSpec,

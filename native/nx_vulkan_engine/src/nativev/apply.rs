@@ -7,18 +7,19 @@ use std::sync::Arc;
 
 /// Binary op codes: 0 add, 1 multiply, 2 subtract, 3 divide, 4 pow, 5 max, 6 min, 7 equal, 8 less, 9 greater.
 pub const MAX_BINARY_OP: u32 = 9;
-/// Unary op codes: 0 exp, 1 log, 2 sqrt, 3 abs, 4 negate, 5 sigmoid, 6 tanh, 7 relu, 8 ceil, 9 floor, 10 sign, 11 reciprocal,
-/// 12 square, 13 erf, 14 expm1.
+/// Unary op codes: 0 exp, 1 log, 2 sqrt, 3 abs, 4 negate, 5 sigmoid, 6 tanh, 7 relu, 8 ceil, 9 floor, 10 sign, 11
+/// reciprocal, 12 square, 13 erf, 14 expm1.
 pub const MAX_UNARY_OP: u32 = 14;
 /// Reduction op codes: 0 sum, 1 max, 2 min, 3 product.
 pub const MAX_REDUCE_OP: u32 = 3;
 
 /// Index arithmetic of the shaders is 32-bit.
 const MAX_ELEMENTS: u64 = 1 << 32;
-/// Launches of one elementwise call begin at multiples of this: 256 bytes of the smallest element, the largest alignment of binding
-/// offsets that Vulkan allows a device to ask for.
+/// Launches of one elementwise call begin at multiples of this: 256 bytes of the smallest element, the largest
+/// alignment of binding offsets that Vulkan allows a device to ask for.
 const CHUNK_ELEMENTS: u64 = 64;
-/// The shader whose invocations compute two rows of a matrix product each; nothing in a module tells so, hence by the file's name.
+/// The shader whose invocations compute two rows of a matrix product each; nothing in a module tells so, hence by the
+/// file's name.
 const TWO_ROWS: &str = "matmul_tiled16x2";
 
 /// `out[i] = a[i] op b[i]` for `i < n`. `out` may be `a` or `b`.
@@ -119,8 +120,8 @@ fn element_bytes(shader: &Shader) -> u64 {
     if reflection.declares_float64() && in_8_bytes { 8 } else { 4 }
 }
 
-/// Inputs first, then the output. What one launch can't take, because of the device's limit of workgroups or of a binding's range, is
-/// several.
+/// Inputs first, then the output. What one launch can't take, because of the device's limit of workgroups or of a
+/// binding's range, is several.
 fn elementwise(call: &Call<'_>, buffers: &[&Arc<Buffer>], n: u64, op: u32) -> Outcome {
     let [first, others @ ..] = buffers else {
         return Err(Failure::BadInput);

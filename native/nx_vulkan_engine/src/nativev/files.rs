@@ -17,8 +17,8 @@ use crate::{Interface, Pipeline, PipelineKey};
 
 /// Longer files are refused. The largest generated shaders have some hundred KiB.
 const MAX_FILE_BYTES: u64 = 16 << 20;
-/// A file as young as this when it was read may change once more without its time of change telling: file systems count time in steps
-/// of up to two seconds. Until then it is read, though not checked, again.
+/// A file as young as this when it was read may change once more without its time of change telling: file systems count
+/// time in steps of up to two seconds. Until then it is read, though not checked, again.
 const RACY: Duration = Duration::from_secs(2);
 /// With more modules than this in memory all are forgotten.
 const MAX_MODULES: usize = 4096;
@@ -111,8 +111,8 @@ pub struct ShaderFiles {
 }
 
 impl ShaderFiles {
-    /// The module of a file that was read before and has not changed since: one look at the file's metadata. `validated`: only if
-    /// spirv-val has seen it.
+    /// The module of a file that was read before and has not changed since: one look at the file's metadata.
+    /// `validated`: only if spirv-val has seen it.
     pub fn get(&self, path: &Path, validated: bool) -> Option<Arc<Shader>> {
         let shader = {
             let by_path = lock(&self.by_path);

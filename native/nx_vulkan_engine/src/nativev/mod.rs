@@ -1,7 +1,7 @@
 //! Operations on raw buffers by SPIR-V files that the caller names: the engine's half of `Nx.Vulkan.NativeV`.
 //!
-//! A file is read, checked and reflected once, and again whenever it changes. A well-formed shader is code: it runs with its caller's
-//! trust, and nothing can stop one that never ends.
+//! A file is read, checked and reflected once, and again whenever it changes. A well-formed shader is code: it runs
+//! with its caller's trust, and nothing can stop one that never ends.
 
 mod apply;
 mod buffers;

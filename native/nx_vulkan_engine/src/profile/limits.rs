@@ -13,19 +13,21 @@ use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::{Arguments, Compile, Place, launch};
 use crate::{DType, DeviceKind, Engine, Error, Result, Tensor, Type};
 
-/// Sizes of what is copied, above the caches of GPUs, and elements of the fma kernel: some 0.1 ms of work each on an H200.
+/// Sizes of what is copied, above the caches of GPUs, and elements of the fma kernel: some 0.1 ms of work each on an
+/// H200.
 const COPY_BYTES: u64 = 256 << 20;
 const COPY_BYTES_CPU: u64 = 32 << 20;
 const ELEMENTS: u64 = 16 << 20;
 const ELEMENTS_CPU: u64 = 1 << 16;
-/// Repetitions in one measurement, so that the wait at its end does not count, and measurements, the fastest of which counts.
+/// Repetitions in one measurement, so that the wait at its end does not count, and measurements, the fastest of which
+/// counts.
 const REPETITIONS: u64 = 8;
 const MEASUREMENTS: usize = 3;
 
 impl Engine {
-    /// Measures what the device can do, for the shares in profiles: copies of its memory and a kernel of fma in f32, in some
-    /// milliseconds on a GPU. Answers what was measured or given before, if anything was, and `None` where half a gigabyte of memory is not to
-    /// be had.
+    /// Measures what the device can do, for the shares in profiles: copies of its memory and a kernel of fma in f32, in
+    /// some milliseconds on a GPU. Answers what was measured or given before, if anything was, and `None` where half a
+    /// gigabyte of memory is not to be had.
     ///
     /// # Errors
     /// The sticky error of a failed submission.
@@ -66,7 +68,8 @@ impl Engine {
         Ok(shortest.as_secs_f64().max(1e-9))
     }
 
-    /// Of copies by a kernel or by commands, whichever are faster: drivers' commands are not where compute queues have no copy engine.
+    /// Of copies by a kernel or by commands, whichever are faster: drivers' commands are not where compute queues have
+    /// no copy engine.
     pub(crate) fn bytes_per_second(&self) -> Result<f64> {
         let size_bytes = if self.caps().kind == DeviceKind::Cpu { COPY_BYTES_CPU } else { COPY_BYTES };
         let ty = Type::new(DType::U32, &[size_bytes / 4]);

@@ -7,8 +7,8 @@ pub use nx_vulkan_device::profile::{Limits, Profile, ProfileRow};
 use crate::{Engine, Error, Result};
 
 impl Engine {
-    /// Takes times of every kernel, fill and copy that is recorded from now on, in addition to those taken before. They don't overlap
-    /// while times are taken: a barrier stands before each.
+    /// Takes times of every kernel, fill and copy that is recorded from now on, in addition to those taken before. They
+    /// don't overlap while times are taken: a barrier stands before each.
     ///
     /// # Errors
     /// `Unsupported` where the device's queue has no timestamps.

@@ -37,8 +37,8 @@ const SIDE_CPU: u64 = 256;
 /// Products in one measurement, so that the wait at its end does not count.
 const PRODUCTS: u64 = 8;
 
-/// What another dispatch costs a product, with the tails of both kernels, in waits of one small dispatch for another: 8,000 cycles of an H100, on which
-/// they take 2.1 us, and 40,000 of lavapipe, on which they take 20.
+/// What another dispatch costs a product, with the tails of both kernels, in waits of one small dispatch for another:
+/// 8,000 cycles of an H100, on which they take 2.1 us, and 40,000 of lavapipe, on which they take 20.
 const DISPATCH_WAITS: f64 = 2.08;
 const DISPATCH_WAITS_CPU: f64 = 1.0;
 
@@ -130,8 +130,9 @@ fn by_units(model: &DeviceModel, side: u64) -> Option<f64> {
 }
 
 impl Engine {
-    /// Measures the device and keeps what was found in the cache folder, for engines that are opened from then on: this one chooses as before, so that
-    /// its results stay the same. Takes a second or two, in which others should not use the device.
+    /// Measures the device and keeps what was found in the cache folder, for engines that are opened from then on: this
+    /// one chooses as before, so that its results stay the same. Takes a second or two, in which others should not use
+    /// the device.
     ///
     /// # Errors
     /// The sticky error of a failed submission; `OutOfMemory` where half a gigabyte of memory is not to be had.

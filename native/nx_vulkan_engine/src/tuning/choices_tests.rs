@@ -1,5 +1,5 @@
-//! The choices that a model makes, for a grid of sizes and types, against those recorded in `tests/data/choices`: what a change of the model or of
-//! its numbers moves can be read there. `NX_VULKAN_UPDATE_GOLDEN=1` writes them anew.
+//! The choices that a model makes, for a grid of sizes and types, against those recorded in `tests/data/choices`: what
+//! a change of the model or of its numbers moves can be read there. `NX_VULKAN_UPDATE_GOLDEN=1` writes them anew.
 
 use std::fmt::Write;
 use std::path::Path;

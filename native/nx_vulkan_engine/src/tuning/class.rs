@@ -36,8 +36,8 @@ const ARM: u32 = 0x13b5;
 const DATA_CENTER_INVOCATIONS: u32 = 64 * 32;
 
 impl Class {
-    /// The class of a device. One whose driver tells nothing of NVIDIA's multiprocessors counts as one for data centers, on which NVIDIA's numbers
-    /// were measured.
+    /// The class of a device. One whose driver tells nothing of NVIDIA's multiprocessors counts as one for data
+    /// centers, on which NVIDIA's numbers were measured.
     pub fn of(caps: &Caps) -> Class {
         match caps.vendor_id {
             _ if caps.kind == DeviceKind::Cpu => Class::Cpu,

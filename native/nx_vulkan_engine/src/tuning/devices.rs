@@ -1,5 +1,5 @@
-//! What drivers say of devices, for tests of what a model makes of them. Of those that no test runs on, it is what drivers report to
-//! <https://vulkan.gpuinfo.org>, as far as models ask for it.
+//! What drivers say of devices, for tests of what a model makes of them. Of those that no test runs on, it is what
+//! drivers report to <https://vulkan.gpuinfo.org>, as far as models ask for it.
 
 use crate::DeviceKind;
 use nx_vulkan_device::device::{Caps, FloatControls, SubgroupOps};

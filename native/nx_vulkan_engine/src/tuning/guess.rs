@@ -44,7 +44,8 @@ const HOPPER_UNITS: Units = Units {
     own: [750.0, 600.0],
 };
 
-/// Units with twice the rate of f32 lanes, of which tiles reach what they do on an H100: GPUs for desktops with f32 sums.
+/// Units with twice the rate of f32 lanes, of which tiles reach what they do on an H100: GPUs for desktops with f32
+/// sums.
 const DESKTOP_UNITS: Units = Units {
     three_bf16: 20.0,
     own_three_bf16: 20.0,
@@ -175,7 +176,8 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
         updates: Updates { most_owned: 8, widest_run: u64::MAX, most_compared: 64 * power_below(processors) },
         chains: Chains {
             side_by_side: Some(power_below(processors)),
-            // On an H200 a workgroup does a seventh of it, a logistic regression of 500 x 21, in 12 us, and the dispatches of a step take 70 to 95 us.
+            // On an H200 a workgroup does a seventh of it, a logistic regression of 500 x 21, in 12 us, and the
+            // dispatches of a step take 70 to 95 us.
             most_work: 2_400_000,
             begins_early: true,
         },
@@ -229,19 +231,21 @@ fn cpu(caps: &Caps) -> DeviceModel {
             operand_bytes: MATRIX_MAX_BYTES,
         },
         fill: Fill { transform_groups: 264, cholesky_groups: 4, scan_groups: 4, reduce_invocations: 1 << 11 },
-        // Invocations of several subgroups wait for one another at each level of a tree: means of 2048^2 take 23 ms by whole rows in registers, and 2
-        // in chunks.
+        // Invocations of several subgroups wait for one another at each level of a tree: means of 2048^2 take 23 ms by
+        // whole rows in registers, and 2 in chunks.
         reductions: Reductions { most_team: LANES.into(), columns: None, streams: true },
         rows: Rows { few_groups: 0, many_groups: None, most_invocations_of_halves: 512, few_invocations: 256 },
         maps: Maps {
             most_single: 0,
-            // A CPU has no latency to hide and compiles slowly, and takes an access of every lane one after the other, whatever its size.
+            // A CPU has no latency to hide and compiles slowly, and takes an access of every lane one after the other,
+            // whatever its size.
             least_unrolled: Some(1 << 14),
             least_paired: Some(1 << 14),
             // Twice as many elements take up to twice as long to compile.
             blocks: &[(1 << 20, 32), (1 << 16, 16)],
         },
-        // lavapipe takes twice the time of a core for the same panel (2000 rows of f32: 15 ms by one workgroup, 32 by many on one core and 19 on two).
+        // lavapipe takes twice the time of a core for the same panel (2000 rows of f32: 15 ms by one workgroup, 32 by
+        // many on one core and 19 on two).
         panels: Panels { tall: u64::MAX, most_matrices: 0, most_groups: 256 },
         // lavapipe takes 13 cycles for a comparison, and reads all that one of its lanes waits for.
         updates: Updates { most_owned: 1 << 10, widest_run: 63, most_compared: 0 },
@@ -253,26 +257,28 @@ fn cpu(caps: &Caps) -> DeviceModel {
     }
 }
 
-/// Elements of a row that one invocation holds at most, on GPUs and on a CPU device, whose driver compiles each of them slowly.
+/// Elements of a row that one invocation holds at most, on GPUs and on a CPU device, whose driver compiles each of them
+/// slowly.
 const MOST_ELEMENTS: u32 = 16;
 const MOST_ELEMENTS_CPU: u32 = 4;
 
 /// Invocations of a row: the largest workgroup that the template has.
 const MOST_INVOCATIONS: u32 = 1024;
 
-/// Invocations up to which programs are given kernels of rows on a CPU device, where those of several subgroups wait for one another at each
-/// level of a tree: lavapipe takes twice as long for a softmax of 4096 rows of 1,000 in one kernel as for four kernels that stream, and 1.5
-/// times as long for rows of 100, which then take less memory.
+/// Invocations up to which programs are given kernels of rows on a CPU device, where those of several subgroups wait
+/// for one another at each level of a tree: lavapipe takes twice as long for a softmax of 4096 rows of 1,000 in one
+/// kernel as for four kernels that stream, and 1.5 times as long for rows of 100, which then take less memory.
 const PLANNED_INVOCATIONS_CPU: u32 = 32;
 
-/// Work of one iteration that a loop in one workgroup may have. Where the host decides, it waits for the device in every iteration, some 30 us.
+/// Work of one iteration that a loop in one workgroup may have. Where the host decides, it waits for the device in
+/// every iteration, some 30 us.
 const ITERATION_WORK: u64 = 8 * DISPATCH_WORK;
 
 /// Work of one dispatch, some 10 ms: drivers may end what runs for seconds.
 const MAX_WORK: u64 = 4_800 * DISPATCH_WORK;
 
-/// How many times as long a CPU device takes: lavapipe runs a workgroup on one core, at some tenth of the rate of one processor of a GPU, and
-/// its host waits less.
+/// How many times as long a CPU device takes: lavapipe runs a workgroup on one core, at some tenth of the rate of one
+/// processor of a GPU, and its host waits less.
 const CPU_SLOWNESS: u64 = 8;
 
 /// GPUs do 13 to 20 operations of f32 while they read a byte. A step of training takes some 3 percent longer for half

@@ -1,8 +1,9 @@
 //! How fast a device is thought to be: what chooses among kernels and launches.
 //!
-//! A [`DeviceModel`] is made of what the driver says ([`Caps`]), of numbers by [`Class`], and of what was measured on the device
-//! ([`Calibration`]) where [`crate::Engine::calibrate`] ran. All numbers that depend on a device stand here; those of NVIDIA's data-center GPUs and
-//! of CPUs were measured (on an H100, an H200 and lavapipe), those of other classes are guesses from what vendors publish.
+//! A [`DeviceModel`] is made of what the driver says ([`Caps`]), of numbers by [`Class`], and of what was measured on
+//! the device ([`Calibration`]) where [`crate::Engine::calibrate`] ran. All numbers that depend on a device stand here;
+//! those of NVIDIA's data-center GPUs and of CPUs were measured (on an H100, an H200 and lavapipe), those of other
+//! classes are guesses from what vendors publish.
 
 mod calibration;
 #[cfg(test)]
@@ -62,7 +63,8 @@ pub struct DeviceModel {
     pub rates: Rates,
 }
 
-/// Times of products by tiles, in cycles of a processor: of the clock at which `lanes` multiplications a cycle are what the device does.
+/// Times of products by tiles, in cycles of a processor: of the clock at which `lanes` multiplications a cycle are what
+/// the device does.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Products {
     /// Invocations that one processor holds at once, as far as registers allow.
@@ -75,7 +77,8 @@ pub struct Products {
     pub latency: f64,
     /// Cycles to fetch an element of an operand and put it in shared memory, beside what is computed.
     pub fetch: f64,
-    /// Cycles to store a result, and for each step of an epilogue that stands in a loop, by the results of one invocation.
+    /// Cycles to store a result, and for each step of an epilogue that stands in a loop, by the results of one
+    /// invocation.
     pub result: f64,
     /// Cycles that another dispatch costs, apart from its work.
     pub dispatch: f64,
@@ -95,8 +98,9 @@ pub struct Products {
     pub operand_bytes: u64,
 }
 
-/// Shares of arithmetic by the results that one invocation of a tile computes. Teams that share out the contracted elements add their sums up at the
-/// end, short steps have more barriers, and workgroups of few invocations fetch more for each result.
+/// Shares of arithmetic by the results that one invocation of a tile computes. Teams that share out the contracted
+/// elements add their sums up at the end, short steps have more barriers, and workgroups of few invocations fetch more
+/// for each result.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Efficiency {
     /// 128 results and more.
@@ -152,7 +156,8 @@ pub struct Reductions {
     pub most_team: u64,
     /// Whether several invocations share a column; none where it does not pay.
     pub columns: Option<Columns>,
-    /// Whether reductions pass over memory in chunks of rows rather than hold whole rows in registers, where both are possible.
+    /// Whether reductions pass over memory in chunks of rows rather than hold whole rows in registers, where both are
+    /// possible.
     pub streams: bool,
 }
 
@@ -163,7 +168,8 @@ pub struct Columns {
     pub many_outputs: u64,
     /// Bytes from which a second dispatch takes less time than memory loses where workgroups read narrow strips.
     pub many_bytes: u64,
-    /// Bytes of neighbours that teams read at once where there are as many: a line of a cache. Of less they read a share.
+    /// Bytes of neighbours that teams read at once where there are as many: a line of a cache. Of less they read a
+    /// share.
     pub line_bytes: u64,
     /// Elements that one invocation reduces where others share the column: more at once hide the memory's latency.
     pub elements: u64,
@@ -176,12 +182,14 @@ pub struct Columns {
 pub struct Rows {
     /// Workgroups below which more invocations share a row whose elements are apart in memory.
     pub few_groups: u64,
-    /// Workgroups of half as large teams, whose invocations hold twice as much, that rows must fill: what a row does once, its invocations all do, so few
-    /// of them are better where other rows hide how long they take. None where it never pays.
+    /// Workgroups of half as large teams, whose invocations hold twice as much, that rows must fill: what a row does
+    /// once, its invocations all do, so few of them are better where other rows hide how long they take. None where it
+    /// never pays.
     pub many_groups: Option<u64>,
     /// Invocations of a row that may hold twice as much: more of them would have too few registers.
     pub most_invocations_of_halves: u64,
-    /// Invocations of a row from which on half as many hold twice as much once more, if that is one number of 32 bits for each element.
+    /// Invocations of a row from which on half as many hold twice as much once more, if that is one number of 32 bits
+    /// for each element.
     pub few_invocations: u64,
 }
 
@@ -194,7 +202,8 @@ pub struct Maps {
     pub least_unrolled: Option<u64>,
     /// Elements from which vectors are read and written 8 bytes at a time; none where that gains nothing.
     pub least_paired: Option<u64>,
-    /// Elements from which on a device with lanes takes longer for them than for compiling blocks, and elements that an invocation has of each.
+    /// Elements from which on a device with lanes takes longer for them than for compiling blocks, and elements that an
+    /// invocation has of each.
     pub blocks: &'static [(u64, u8)],
 }
 
@@ -214,7 +223,8 @@ pub struct Panels {
 pub struct Updates {
     /// Updates up to which each row has an owner that reads all of them, sooner than they are sorted.
     pub most_owned: u64,
-    /// Elements of a row up to which what has one target is added by who comes to the first of it; beyond, rows have owners.
+    /// Elements of a row up to which what has one target is added by who comes to the first of it; beyond, rows have
+    /// owners.
     pub widest_run: u64,
     /// Updates up to which comparing each with all others sorts them sooner than passes over their bytes.
     pub most_compared: u64,

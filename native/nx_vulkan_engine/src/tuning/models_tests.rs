@@ -1,5 +1,5 @@
-//! What models of devices choose that no test runs on: nothing beyond a device's limits, and nothing that takes much longer, by the model, than what
-//! it could have chosen.
+//! What models of devices choose that no test runs on: nothing beyond a device's limits, and nothing that takes much
+//! longer, by the model, than what it could have chosen.
 
 use nx_vulkan_ir::program::epilogue::MATRIX_MIN_WORK;
 
@@ -56,7 +56,8 @@ fn fits(model: &DeviceModel, tile: &Tile, sum: CType) -> bool {
     tile.shared_bytes(sum) <= model.caps.max_shared_memory_bytes && tile.invocations() <= model.caps.max_invocations
 }
 
-/// The least cycles of all launches that the device could run with two steps for each split, however many workgroups that makes.
+/// The least cycles of all launches that the device could run with two steps for each split, however many workgroups
+/// that makes.
 fn best(model: &DeviceModel, p: &Outline, sum: CType) -> f64 {
     let least = accurate_splits(p, sum);
     let tiles = Tile::all(sum).iter().filter(|tile| fits(model, tile, sum));

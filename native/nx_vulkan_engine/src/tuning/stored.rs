@@ -12,7 +12,8 @@ use super::measured::Calibration;
 /// The version of the file, and of what its numbers mean.
 const FORMAT: u32 = 1;
 
-/// What stands in the file: whose numbers they are, so that those of a copied or renamed file count for no other device.
+/// What stands in the file: whose numbers they are, so that those of a copied or renamed file count for no other
+/// device.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -27,7 +28,8 @@ fn path(dir: &Path, info: &DeviceInfo) -> PathBuf {
     device_file(dir, "tuning", info, "json")
 }
 
-/// What was measured on the device, under the cache's folder; none where the file is missing, damaged, or of another device, driver or version.
+/// What was measured on the device, under the cache's folder; none where the file is missing, damaged, or of another
+/// device, driver or version.
 pub(crate) fn load(dir: &Path, info: &DeviceInfo) -> Option<Calibration> {
     let text = fs::read(path(dir, info)).ok()?;
     let file: File = serde_json::from_slice(&text).ok()?;

@@ -253,8 +253,8 @@ fn logistic(dtype: DType, n: u64, d: u64, chains: u64, rng: &mut Rng) -> Case {
     Case::new(models::logistic(dtype, n, d), chains, data, 0.01, rng)
 }
 
-/// All steps of many chains are one submission, whose barriers are as many as for one chain. GPUs begin after 2,048 commands, and go on by
-/// what takes a certain time, which is less where others use the device.
+/// All steps of many chains are one submission, whose barriers are as many as for one chain. GPUs begin after 2,048
+/// commands, and go on by what takes a certain time, which is less where others use the device.
 #[test]
 fn one_submission() {
     let mut rng = Rng(14);

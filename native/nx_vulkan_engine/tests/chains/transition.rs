@@ -25,7 +25,8 @@ fn read(tensor: &Tensor) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|&b| f32::from_le_bytes(b)).collect()
 }
 
-/// x' = x * a + b, with x and a of each chain and b of all; x * a is given beside it, and the number of the draw plus itself.
+/// x' = x * a + b, with x and a of each chain and b of all; x * a is given beside it, and the number of the draw plus
+/// itself.
 fn affine() -> Program {
     let (vector, scalar, number) =
         (Type::new(DType::F32, &[3]), Type::new(DType::F32, &[]), Type::new(DType::U32, &[]));

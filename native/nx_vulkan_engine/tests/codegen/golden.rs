@@ -1,4 +1,5 @@
-//! Listings of generated kernels, in `tests/golden`: what a change of the generator does to them is seen as a difference of text.
+//! Listings of generated kernels, in `tests/golden`: what a change of the generator does to them is seen as a
+//! difference of text.
 //!
 //! `NX_VULKAN_UPDATE_GOLDEN=1` writes them anew.
 

@@ -1,4 +1,5 @@
-//! SPIR-V as text whose lines change where the module does: ids have names made of what they stand for, or numbers within their function.
+//! SPIR-V as text whose lines change where the module does: ids have names made of what they stand for, or numbers
+//! within their function.
 
 use std::collections::{HashMap, HashSet};
 

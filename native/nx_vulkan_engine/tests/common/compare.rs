@@ -4,8 +4,8 @@ use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{CType, DType, Value};
 
-/// Elementary functions in f32 err by less than 0.65 ulp (guides/numerics.md): after rounding, at most one step from the
-/// rounded reference. Narrower floats are rounded from those.
+/// Elementary functions in f32 err by less than 0.65 ulp (guides/numerics.md): after rounding, at most one step from
+/// the rounded reference. Narrower floats are rounded from those.
 pub const F32_STEPS: u64 = 1;
 
 /// In f64 they err by less than 0.91 ulp, and the host's own by less than 1, three operations deep in some.

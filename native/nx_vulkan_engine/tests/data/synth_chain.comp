@@ -1,7 +1,8 @@
 #version 450
 #extension GL_ARB_gpu_shader_fp64 : require
-// The shape of the chain shaders that a probabilistic programming library generates: plain `glslangValidator -V`, so SPIR-V 1.0 with BufferBlock,
-// f64, one workgroup, push data of 24 bytes whatever the caller passes. Model: x_t ~ N(q_0, 1) for each observation, q_i ~ N(0, 1).
+// The shape of the chain shaders that a probabilistic programming library generates: plain `glslangValidator -V`, so
+// SPIR-V 1.0 with BufferBlock, f64, one workgroup, push data of 24 bytes whatever the caller passes. Model: x_t ~
+// N(q_0, 1) for each observation, q_i ~ N(0, 1).
 layout(local_size_x = 256) in;
 layout(std430, binding = 0) readonly buffer QInit { double q_init[]; };
 layout(std430, binding = 1) readonly buffer PInit { double p_init[]; };

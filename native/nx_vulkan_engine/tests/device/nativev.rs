@@ -1,14 +1,16 @@
-//! Operations on raw buffers: every function and op code with the shaders of priv/shaders, against f64 arithmetic on the host.
+//! Operations on raw buffers: every function and op code with the shaders of priv/shaders, against f64 arithmetic on
+//! the host.
 
 use nx_vulkan_engine::nativev::{self, Failure, MAX_BINARY_OP, MAX_UNARY_OP};
 
 use crate::common::Rng;
 use crate::raw::{Raw, shader};
 
-/// Distance of f32 results from the f64 reference, in units of the last place of f32: 1 for the functions, 0.5 for the rounding of
-/// the reference.
+/// Distance of f32 results from the f64 reference, in units of the last place of f32: 1 for the functions, 0.5 for the
+/// rounding of the reference.
 const F32_ULPS: f64 = 1.5;
-/// Relative distance of f64 results from the host's, whose own functions are good to about one unit in the last place (2.2e-16).
+/// Relative distance of f64 results from the host's, whose own functions are good to about one unit in the last place
+/// (2.2e-16).
 const F64_RELATIVE: f64 = 1e-15;
 
 fn binary(op: i64, a: f64, b: f64) -> f64 {

@@ -17,7 +17,8 @@ fn engine() -> Arc<Engine> {
     Engine::open_with(&Options { max_pipelines: LIMIT, ..options() }).unwrap()
 }
 
-/// The key of a kernel that multiplies and adds; each number is another pipeline, by a constant that the module does not have.
+/// The key of a kernel that multiplies and adds; each number is another pipeline, by a constant that the module does
+/// not have.
 fn parts(number: u32) -> (Vec<u32>, [(u32, u32); 2], Interface, PipelineKey) {
     let spirv = common::words(common::AXPB);
     let spec = [(0, 0), (99, number)];

@@ -1,4 +1,5 @@
-//! Products on matrix units, and how operands become f16 numbers for them. Devices without such units run the latter alone.
+//! Products on matrix units, and how operands become f16 numbers for them. Devices without such units run the latter
+//! alone.
 
 use std::sync::{Arc, OnceLock};
 
@@ -377,7 +378,8 @@ fn exact_sums_of_f32_are_exact_by(planes: Planes) {
     }
 }
 
-/// Units cut off, but sums are taken out of them so often that those of many numbers of one sign stay nearer than added up one after the other.
+/// Units cut off, but sums are taken out of them so often that those of many numbers of one sign stay nearer than added
+/// up one after the other.
 #[test]
 fn long_sums_are_as_exact_as_those_of_f32() {
     for (planes, depth) in three_parts().into_iter().flat_map(|planes| [1024, 8192].map(|depth| (planes, depth))) {
@@ -598,8 +600,8 @@ fn transposed_products_have_the_same_bits() {
     }
 }
 
-/// Steps behind a product, results in other layouts, and partial sums give what they give without units, but for rounding.
-/// Operands that are made of fewer parts than three give what their numbers give as f32.
+/// Steps behind a product, results in other layouts, and partial sums give what they give without units, but for
+/// rounding. Operands that are made of fewer parts than three give what their numbers give as f32.
 #[test]
 fn fewer_parts_have_the_same_bits() {
     if !planes_of_units().contains(&ThreeBf16) {

@@ -1,5 +1,6 @@
-//! The shaders of the NativeV catalogue and generated kernels have their functions from one library: results are the same to
-//! the bit, but for f32 `exp` and `tanh` on GPUs, whose generated kernels need fewer steps where fma rounds once: neighbours there.
+//! The shaders of the NativeV catalogue and generated kernels have their functions from one library: results are the
+//! same to the bit, but for f32 `exp` and `tanh` on GPUs, whose generated kernels need fewer steps where fma rounds
+//! once: neighbours there.
 
 use std::path::Path;
 

@@ -52,7 +52,8 @@ fn bits(engine: &Engine, tensors: &[Tensor]) -> Vec<Vec<u8>> {
     tensors.iter().map(|t| t.to_nx_bytes(engine, None).unwrap()).collect()
 }
 
-/// Runs with inputs that it gives up. Answers the results too where the run fails, and whether memory of inputs was written.
+/// Runs with inputs that it gives up. Answers the results too where the run fails, and whether memory of inputs was
+/// written.
 fn donate(executable: &Executable, inputs: &[Tensor]) -> (Result<Vec<Tensor>>, bool) {
     let spent = Cell::new(false);
     let results = executable.run_donating(inputs, Compile::Allowed, &|| true, &spent);

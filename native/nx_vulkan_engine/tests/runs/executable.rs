@@ -77,8 +77,8 @@ fn long_programs_take_little_memory_and_no_more_with_each_run() {
     common::assert_valid(&engine);
 }
 
-/// Terms of several kernels each, made of vectors of their own or of multiples of the first, and added up one after the other, with or without a
-/// kernel between two sums.
+/// Terms of several kernels each, made of vectors of their own or of multiples of the first, and added up one after the
+/// other, with or without a kernel between two sums.
 fn terms(elements: u64, n: usize, multiples: bool, between: bool) -> Program {
     let b = builder(&vec![vector(elements); n]);
     let sums = |x: Operand| {
@@ -119,7 +119,8 @@ fn programs_run_where_their_ops_one_by_one_do() {
     common::assert_valid(&limited);
 }
 
-/// Runs a program of one input of so many elements alone on an engine. Answers what its summary says and what the run took.
+/// Runs a program of one input of so many elements alone on an engine. Answers what its summary says and what the run
+/// took.
 fn said_and_taken(elements: u64, make: impl FnOnce(&Builder, Operand) -> Vec<Operand>) -> (u64, u64) {
     let engine = common::engine();
     let b = builder(&[vector(elements)]);

@@ -1,4 +1,5 @@
-//! Results in the place of what a kernel reads for the last time: the bits of the ops one by one, in an arena that is as much smaller.
+//! Results in the place of what a kernel reads for the last time: the bits of the ops one by one, in an arena that is
+//! as much smaller.
 
 use std::sync::{Arc, OnceLock};
 
@@ -44,7 +45,8 @@ fn reversed(b: &Builder, x: Operand) -> Operand {
     b.push(Op::Reverse { axes: Axes::from_slice(&[ty.shape.len() - 1]) }, &[x], &ty)
 }
 
-/// Compares an executable's results with those of the ops one by one, and again with other inputs. Answers the bytes of its arena.
+/// Compares an executable's results with those of the ops one by one, and again with other inputs. Answers the bytes of
+/// its arena.
 fn arena(program: &Program) -> u64 {
     let mut random = random();
     let executable = Executable::compile(engine(), program.clone()).unwrap();
@@ -66,7 +68,8 @@ fn arena(program: &Program) -> u64 {
     executable.summary().arena_bytes
 }
 
-/// Outputs that `make` makes of sums of each of `n` inputs: where one has the place of a sum, the sum lies in the output's memory.
+/// Outputs that `make` makes of sums of each of `n` inputs: where one has the place of a sum, the sum lies in the
+/// output's memory.
 fn of_sums(n: usize, ty: &Type, make: impl Fn(&Builder, &[Operand]) -> Vec<Operand>) -> Program {
     let b = Builder::new();
     let inputs: Vec<Operand> = (0..n).map(|_| b.input(ty.dtype, &ty.shape)).collect();

@@ -36,7 +36,8 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs a compiled program and compares it with the reference. Answers how many submissions the run took, and whether it may wait.
+/// Runs a compiled program and compares it with the reference. Answers how many submissions the run took, and whether
+/// it may wait.
 fn check(program: &Program, inputs: &[Array]) -> (u64, bool) {
     let _alone = alone();
     let executable = Executable::compile(engine(), program.clone()).unwrap();
@@ -196,7 +197,8 @@ fn branches_are_not_waited_for() {
     common::assert_valid(engine());
 }
 
-/// For each of `n` numbers: the Collatz steps until 1, and the sum of what was on the way, skipping those that a branch leaves out.
+/// For each of `n` numbers: the Collatz steps until 1, and the sum of what was on the way, skipping those that a branch
+/// leaves out.
 fn collatz(size: u64) -> Program {
     let b = Builder::new();
     let (starts, n) = (b.input(DType::S32, &[size]), b.input(DType::S32, &[]));

@@ -1,4 +1,5 @@
-//! Sizes that no memory holds are errors, wherever they come from: no panic, no size that wraps, no element outside of a buffer.
+//! Sizes that no memory holds are errors, wherever they come from: no panic, no size that wraps, no element outside of
+//! a buffer.
 
 use std::path::Path;
 use std::sync::Arc;

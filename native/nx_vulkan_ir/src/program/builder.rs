@@ -36,10 +36,10 @@ impl From<f64> for Arg {
 
 /// Builds a [`Program`]. Each method adds an instruction and answers where its result is.
 ///
-/// Methods take `&self`, so that calls nest. What breaks a rule (shapes that don't broadcast, a type that the op does not take) is
-/// remembered, later calls add nothing, and [`Builder::finish`] answers the first such error with the number of its instruction.
-/// Operands belong to the builder that made them: functions that build parts of [`Builder::while_loop`] and [`Builder::cond`] see only
-/// what they are given.
+/// Methods take `&self`, so that calls nest. What breaks a rule (shapes that don't broadcast, a type that the op does
+/// not take) is remembered, later calls add nothing, and [`Builder::finish`] answers the first such error with the
+/// number of its instruction. Operands belong to the builder that made them: functions that build parts of
+/// [`Builder::while_loop`] and [`Builder::cond`] see only what they are given.
 ///
 /// # Examples
 /// ```
@@ -142,7 +142,8 @@ impl Builder {
     /// The program with these outputs.
     ///
     /// # Errors
-    /// `InvalidProgram`: the first rule that was broken. `TooLarge`, within `InOp`, where a value has more elements than any tensor.
+    /// `InvalidProgram`: the first rule that was broken. `TooLarge`, within `InOp`, where a value has more elements
+    /// than any tensor.
     pub fn finish(self, outputs: &[Operand]) -> Result<Program> {
         let State { mut program, types, error } = self.0.into_inner();
         if let Some(error) = error {
@@ -393,8 +394,8 @@ impl Builder {
         self.dot_axes([a, b], [&[last], &[y.saturating_sub(2)]], [&[], &[]])
     }
 
-    /// `Nx.dot/6`: sums products over the contracted axes of both operands, for each index of the batch axes, which come first in the
-    /// result. Axes are those of the first, then those of the second operand.
+    /// `Nx.dot/6`: sums products over the contracted axes of both operands, for each index of the batch axes, which
+    /// come first in the result. Axes are those of the first, then those of the second operand.
     pub fn dot_axes(&self, [a, b]: [Operand; 2], contract: [&[usize]; 2], batch: [&[usize]; 2]) -> Operand {
         let types = [self.ty(a), self.ty(b)];
         let batches = batch[0].iter().filter_map(|&axis| types[0].shape.get(axis).copied());
@@ -417,8 +418,8 @@ impl Builder {
         self.push(Op::Take { axis }, &[a, indices], &Type { dtype: ty.dtype, shape })
     }
 
-    /// Runs `body` on a state while `condition` gives a scalar other than 0; answers the last state. Both get the state and then the
-    /// captured values; `body` gives the next state, of the same types.
+    /// Runs `body` on a state while `condition` gives a scalar other than 0; answers the last state. Both get the state
+    /// and then the captured values; `body` gives the next state, of the same types.
     ///
     /// # Examples
     /// ```
@@ -456,8 +457,8 @@ impl Builder {
         }
     }
 
-    /// What one of two programs gives: `on_true` where the scalar `predicate` is not 0, else `on_false`. Both get the captured values and
-    /// give values of the same types.
+    /// What one of two programs gives: `on_true` where the scalar `predicate` is not 0, else `on_false`. Both get the
+    /// captured values and give values of the same types.
     pub fn cond(
         &self,
         predicate: Operand,

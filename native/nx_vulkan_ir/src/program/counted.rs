@@ -59,7 +59,8 @@ fn maker(program: &Program, result: u32) -> Option<&Instruction> {
 }
 
 impl Counted {
-    /// How a loop counts, if it does. `number` answers what whole number an operand of the loop is, where that is known.
+    /// How a loop counts, if it does. `number` answers what whole number an operand of the loop is, where that is
+    /// known.
     fn of(op: &Loop, number: impl Fn(u32) -> Option<i64>) -> Option<Counted> {
         let states = op.body.outputs.len() as u32;
         let constant = |program: &Program, operand: Operand| match operand {

@@ -1,4 +1,5 @@
-//! Programs as graphs in the DOT language of Graphviz: kernels are boxes, views dashed boxes, buffers the edges between them.
+//! Programs as graphs in the DOT language of Graphviz: kernels are boxes, views dashed boxes, buffers the edges between
+//! them.
 
 use std::fmt::{Result, Write};
 
@@ -11,7 +12,8 @@ use crate::Type;
 const MAX_LINES: usize = 40;
 
 impl Program {
-    /// The program as a DOT graph. Kernels list their ops, edges say type and shape; the programs of `while` and `cond` are clusters.
+    /// The program as a DOT graph. Kernels list their ops, edges say type and shape; the programs of `while` and `cond`
+    /// are clusters.
     ///
     /// What kernels there are is decided by [`super::passes::optimize`]: give it what that gives.
     ///

@@ -1,5 +1,5 @@
-//! Bodies of fused ops around a product, dot or conv, whose operands may take elementwise steps when they are loaded, and whose results take
-//! some before they are stored.
+//! Bodies of fused ops around a product, dot or conv, whose operands may take elementwise steps when they are loaded,
+//! and whose results take some before they are stored.
 
 use smallvec::SmallVec;
 
@@ -49,8 +49,8 @@ pub struct Factor {
     pub prologue: Option<Prologue>,
 }
 
-/// Whether kernels of a product may take steps on the elements of operands in, which each workgroup repeats for what it loads: not where vectors or
-/// matrix units may have kernels of their own.
+/// Whether kernels of a product may take steps on the elements of operands in, which each workgroup repeats for what it
+/// loads: not where vectors or matrix units may have kernels of their own.
 pub fn takes_prologues(batches: u64, rows: u64, columns: u64, depth: u64) -> bool {
     let multiplications = [rows, columns, depth].iter().fold(batches, |n, &m| n.saturating_mul(m));
     rows > 1 && columns > 1 && multiplications < MATRIX_MIN_WORK
@@ -60,8 +60,8 @@ pub fn is_product(op: &Op) -> bool {
     matches!(op, Op::Dot { .. } | Op::Conv(_))
 }
 
-/// What a body does that has a product behind elementwise steps on its operands, which nothing else reads, and before such steps on its
-/// results; `None` for other bodies.
+/// What a body does that has a product behind elementwise steps on its operands, which nothing else reads, and before
+/// such steps on its results; `None` for other bodies.
 pub fn of(body: &Program) -> Option<Epilogue> {
     let at = body.instructions.iter().position(|i| is_product(&i.op))?;
     let (lead, rest) = (&body.instructions[..at], &body.instructions[at + 1..]);

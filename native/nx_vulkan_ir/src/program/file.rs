@@ -1,8 +1,9 @@
 //! Programs in files: with their inputs and the outputs expected of them, so that what was recorded from a real run
 //! replays anywhere.
 //!
-//! A file is one line of JSON, the header, and then the bytes of the inputs and of the expected outputs, one tensor after the
-//! other in Nx's binary layout (sub-byte types packed, each tensor filled up to whole bytes). Types give the lengths.
+//! A file is one line of JSON, the header, and then the bytes of the inputs and of the expected outputs, one tensor
+//! after the other in Nx's binary layout (sub-byte types packed, each tensor filled up to whole bytes). Types give the
+//! lengths.
 
 use std::path::Path;
 
@@ -139,7 +140,8 @@ impl Header {
 /// The program of a file's header alone, without values.
 ///
 /// # Errors
-/// `InvalidProgram` for anything that is no header: another format, an unknown op or type, a program that breaks a rule.
+/// `InvalidProgram` for anything that is no header: another format, an unknown op or type, a program that breaks a
+/// rule.
 pub fn program_of_header(line: &[u8]) -> Result<Program> {
     Header::read(line)?.program()
 }
@@ -148,8 +150,9 @@ impl Recording {
     /// Reads the bytes of a file.
     ///
     /// # Errors
-    /// `InvalidProgram` for anything that is not a whole recording: another format, an unknown op or type, a program that
-    /// breaks a rule, a payload of another length. `TooLarge`, within `InOp`, where a value has more elements than any tensor.
+    /// `InvalidProgram` for anything that is not a whole recording: another format, an unknown op or type, a program
+    /// that breaks a rule, a payload of another length. `TooLarge`, within `InOp`, where a value has more elements than
+    /// any tensor.
     pub fn from_bytes(bytes: &[u8]) -> Result<Recording> {
         let end = bytes.iter().position(|&b| b == b'\n').ok_or_else(|| bad("no header line"))?;
         let header = Header::read(&bytes[..end])?;

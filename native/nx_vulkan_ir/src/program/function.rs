@@ -41,7 +41,8 @@ pub struct Function {
 }
 
 impl Function {
-    /// Checks that values exist before they are used, that every step takes its arguments, and that the result is an `out`.
+    /// Checks that values exist before they are used, that every step takes its arguments, and that the result is an
+    /// `out`.
     pub fn check(&self, inputs: &[DType], out: DType) -> std::result::Result<(), String> {
         if self.steps.len() > MAX_STEPS || inputs.len() > 64 {
             return Err(format!("a function of {} steps and {} inputs", self.steps.len(), inputs.len()));

@@ -1,5 +1,5 @@
-//! What a fused op computes, worked out from its body, an ordinary program: one iteration space, and at each of its indices
-//! loads, steps, reductions along some axes, and stores.
+//! What a fused op computes, worked out from its body, an ordinary program: one iteration space, and at each of its
+//! indices loads, steps, reductions along some axes, and stores.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ use crate::shape::{Dims, contiguous_strides};
 use crate::value::Value;
 use crate::{CType, DType, Type, View};
 
-/// What one kernel computes, loads and stores at most: what registers hold and drivers compile in reasonable time. Whole
-/// numbers of 32 bits count half, since nothing has to be done for their digits.
+/// What one kernel computes, loads and stores at most: what registers hold and drivers compile in reasonable time.
+/// Whole numbers of 32 bits count half, since nothing has to be done for their digits.
 pub const MAX_VALUES: usize = 96;
 pub const MAX_LOADS: usize = 24;
 pub const MAX_STORES: usize = 12;
 
-/// Values that are needed at once, in 32-bit registers per element. Beyond about 64 of the 255 that NVIDIA gives an invocation,
-/// fewer of them fit on a multiprocessor than hide the memory's latency.
+/// Values that are needed at once, in 32-bit registers per element. Beyond about 64 of the 255 that NVIDIA gives an
+/// invocation, fewer of them fit on a multiprocessor than hide the memory's latency.
 pub const MAX_LIVE_WORDS: u32 = 40;
 
 /// Parts of a larger shape that one kernel chooses from: it reads all of them at each index.
@@ -445,8 +445,8 @@ impl Lowering<'_> {
     }
 
     /// The value of an operand, seen through a chain of views, at an index of the space, and before it what it is
-    /// computed from. A list takes the place of recursion, for which the stacks of the BEAM's dirty schedulers, 320 KiB,
-    /// are too small.
+    /// computed from. A list takes the place of recursion, for which the stacks of the BEAM's dirty schedulers, 320
+    /// KiB, are too small.
     fn value(&mut self, operand: Operand, chain: ChainId) -> std::result::Result<Ref, Reason> {
         let mut open = vec![(operand, chain)];
         while let Some(&(operand, chain)) = open.last() {

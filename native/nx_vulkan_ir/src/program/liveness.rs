@@ -13,8 +13,9 @@ fn size_bytes(ty: &Type) -> u64 {
 }
 
 impl Program {
-    /// The most bytes that results take at once where the instructions run in order and a result's memory goes back after the last one that reads
-    /// it. Views share memory, constants take none; inputs, and what ops need besides their results, are not counted.
+    /// The most bytes that results take at once where the instructions run in order and a result's memory goes back
+    /// after the last one that reads it. Views share memory, constants take none; inputs, and what ops need besides
+    /// their results, are not counted.
     pub fn evaluated_bytes(&self) -> u64 {
         let memory = self.memory();
         let of = |operand: &Operand| match *operand {
@@ -47,7 +48,8 @@ impl Program {
         most
     }
 
-    /// For each result the one in whose memory it lies: itself, or what it is a view of; none for constants and views of inputs.
+    /// For each result the one in whose memory it lies: itself, or what it is a view of; none for constants and views
+    /// of inputs.
     fn memory(&self) -> Vec<Option<usize>> {
         let mut memory: Vec<Option<usize>> = Vec::new();
         for Instruction { op, operands, outs } in &self.instructions {

@@ -109,7 +109,8 @@ impl Program {
         other.outputs.iter().map(moved).collect()
     }
 
-    /// The program with its instructions in another order, in which each still follows those that it reads: the number of every one.
+    /// The program with its instructions in another order, in which each still follows those that it reads: the number
+    /// of every one.
     pub(crate) fn reordered(&self, order: &[usize]) -> Program {
         let mut firsts = vec![0; self.instructions.len()];
         let mut next = 0;

@@ -141,7 +141,8 @@ impl Program {
     /// Reads what [`Program::to_bytes`] wrote, and checks the program.
     ///
     /// # Errors
-    /// `InvalidProgram` for other bytes and for programs that break a rule; `Unsupported` for an op that the engine does not have.
+    /// `InvalidProgram` for other bytes and for programs that break a rule; `Unsupported` for an op that the engine
+    /// does not have.
     pub fn from_bytes(bytes: &[u8]) -> Result<Program> {
         let attr: Attr = serde_json::from_slice(bytes).map_err(|e| unreadable(&e))?;
         let program = Program::from_attr(&attr)?;

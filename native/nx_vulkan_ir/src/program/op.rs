@@ -81,7 +81,8 @@ pub enum Op {
     Take { axis: usize },
     /// a, indices; shapes differ along the axis only
     TakeAlongAxis { axis: usize },
-    /// a, sources, initial value; adds each window's source to its largest (or smallest) element, the last of equal ones
+    /// a, sources, initial value; adds each window's source to its largest (or smallest) element, the last of equal
+    /// ones
     WindowScatter { max: bool, windows: Windows },
     /// a, which is cut or continued with zeros to `length`; parts of the result up to `eps` become zero
     Fft { kind: Fourier, axis: usize, length: u64, eps: Scalar },

@@ -7,8 +7,8 @@ use super::reducer::Reducer;
 use super::step::{Ref, Step};
 use crate::DType;
 
-/// 32-bit words of the accumulators of several reductions: an invocation of a team that shares a column holds eight times as many, and a
-/// workgroup 256 times, in memory that is 16 KiB at least.
+/// 32-bit words of the accumulators of several reductions: an invocation of a team that shares a column holds eight
+/// times as many, and a workgroup 256 times, in memory that is 16 KiB at least.
 const MAX_WORDS: u32 = 8;
 
 /// Steps behind reductions, and operands that come in there: one invocation takes them for each result.

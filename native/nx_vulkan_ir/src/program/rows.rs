@@ -8,7 +8,8 @@ pub const MAX_REDUCTIONS: usize = 6;
 /// 32-bit registers that the elements of an invocation may take: half of what NVIDIA gives each of 1024.
 const REGISTERS: u32 = 32;
 
-/// Invocations of a row at most whose elements are apart in memory, so that those of a workgroup still read 32 bytes together.
+/// Invocations of a row at most whose elements are apart in memory, so that those of a workgroup still read 32 bytes
+/// together.
 pub const MOST_INVOCATIONS_OF_COLUMNS: u32 = 32;
 
 /// What a device's kernels of rows hold.
@@ -28,7 +29,8 @@ impl RowLimits {
         (REGISTERS / words.max(1)).clamp(1, self.elements)
     }
 
-    /// Whether rows of the plan are held best in the registers of a workgroup, whose trees give the same bits as those of reductions alone.
+    /// Whether rows of the plan are held best in the registers of a workgroup, whose trees give the same bits as those
+    /// of reductions alone.
     pub fn fit(&self, plan: &Plan) -> bool {
         let most = self.planned_invocations.min(self.invocations);
         let invocations = if is_columns(plan) { MOST_INVOCATIONS_OF_COLUMNS.min(most) } else { most };

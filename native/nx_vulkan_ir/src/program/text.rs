@@ -63,7 +63,8 @@ fn title(op: &Op) -> String {
     format!("{} ({}{more})", op.name(), all[..all.len().min(MAX_TITLE_OPS)].join(", "))
 }
 
-/// The error with the op that it came from. Errors of the device as a whole, and those that name their op already, stay as they are.
+/// The error with the op that it came from. Errors of the device as a whole, and those that name their op already, stay
+/// as they are.
 pub fn in_op(error: Error, op: &Op, operands: impl Iterator<Item = Type>, outs: &[Type]) -> Error {
     let cause = match error {
         Error::NeedsCompile

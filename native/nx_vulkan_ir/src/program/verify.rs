@@ -1,5 +1,5 @@
-//! Checks that a program keeps the rules of the format: operands exist, attributes are in range, and the shapes and types
-//! of results are those that the ops give.
+//! Checks that a program keeps the rules of the format: operands exist, attributes are in range, and the shapes and
+//! types of results are those that the ops give.
 
 use super::{Op, Operand, Program, ops};
 use crate::{Error, Result, Type};

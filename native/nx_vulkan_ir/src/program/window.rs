@@ -61,8 +61,8 @@ impl Windows {
             .collect()
     }
 
-    /// The windows of a padded operand as a view: the counts of windows, then the sizes of one. The stride of an axis with one
-    /// element may be anything.
+    /// The windows of a padded operand as a view: the counts of windows, then the sizes of one. The stride of an axis
+    /// with one element may be anything.
     pub fn view(&self, padded: &View, counts: &[u64]) -> View {
         let strides = |steps: &Dims| {
             padded

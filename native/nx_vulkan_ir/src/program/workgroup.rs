@@ -19,8 +19,8 @@ pub(super) fn check(program: &Program, operands: &[&Type], outs: &[Type]) -> Res
     }
 }
 
-/// Work, about the instructions of all invocations, that one workgroup of a GPU does in the time of a dependent dispatch (2.1 us on an
-/// H200): 128 lanes, of whose time loads and barriers take nine tenths.
+/// Work, about the instructions of all invocations, that one workgroup of a GPU does in the time of a dependent
+/// dispatch (2.1 us on an H200): 128 lanes, of whose time loads and barriers take nine tenths.
 pub const DISPATCH_WORK: u64 = 24_000;
 
 /// Work that every phase costs besides that of its elements: a barrier.
@@ -40,7 +40,8 @@ pub fn supports_op(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
     operands.iter().copied().chain(outs).all(elements) && has(op, operands, outs)
 }
 
-/// About how many instructions all invocations together take for an op that [`supports_op`], or that is written as others.
+/// About how many instructions all invocations together take for an op that [`supports_op`], or that is written as
+/// others.
 pub fn work(op: &Op, operands: &[&Type], outs: &[Type]) -> u64 {
     op.kind(|kind| kind.workgroup_work(operands, outs))
 }
@@ -90,7 +91,8 @@ pub fn supports(program: &Program) -> bool {
     unsupported(program).is_none()
 }
 
-/// What keeps the program from being a kernel, in words: the first op that no workgroup can run, or a value that is too large for one.
+/// What keeps the program from being a kernel, in words: the first op that no workgroup can run, or a value that is too
+/// large for one.
 pub fn unsupported(program: &Program) -> Option<String> {
     let type_of = program.types();
     if let Some(ty) =

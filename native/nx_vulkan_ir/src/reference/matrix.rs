@@ -75,8 +75,8 @@ fn square(z: Pair) -> f64 {
     z.0 * z.0 + z.1 * z.1
 }
 
-/// All of Q, and R as high as `a`. A reflection takes a column to its norm; to minus its norm with the phase of the diagonal
-/// element where numbers are complex. Columns that are clear below the diagonal stay.
+/// All of Q, and R as high as `a`. A reflection takes a column to its norm; to minus its norm with the phase of the
+/// diagonal element where numbers are complex. Columns that are clear below the diagonal stay.
 fn qr(a: &Matrix, is_complex: bool) -> (Matrix, Matrix) {
     let (rows, columns) = (a.len(), a[0].len());
     let mut r = a.clone();
@@ -132,7 +132,8 @@ fn qr(a: &Matrix, is_complex: bool) -> (Matrix, Matrix) {
     (q, r)
 }
 
-/// Cosine and sine of the rotation that clears the element `off` between `upper` and `lower`, or `None` where that is nothing.
+/// Cosine and sine of the rotation that clears the element `off` between `upper` and `lower`, or `None` where that is
+/// nothing.
 fn rotation(upper: f64, off: Pair, lower: f64) -> Option<(f64, Pair)> {
     let size = square(off).sqrt();
     if size <= f64::EPSILON * 0.25 * (upper.abs() * lower.abs()).sqrt() || size < f64::MIN_POSITIVE {

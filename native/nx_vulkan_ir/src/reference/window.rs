@@ -57,8 +57,8 @@ pub fn reduce(reduction: Reduction, a: &Array, windows: &Windows, out: &Type) ->
     Ok(Array::new(out, values))
 }
 
-/// Each element starts with the initial value; each window adds its source to its extreme element, the last of equal ones, if
-/// that is not in the padding. NaN is no extreme but at the start of a window.
+/// Each element starts with the initial value; each window adds its source to its extreme element, the last of equal
+/// ones, if that is not in the padding. NaN is no extreme but at the start of a window.
 pub fn scatter([a, source, initial]: [&Array; 3], windows: &Windows, max: bool, out: &Type) -> Option<Array> {
     let wide = out.dtype.ctype().dtype();
     let initial = *initial.values.first()?;

@@ -1,5 +1,5 @@
-//! A function and all that it calls as one graph of nodes, whose code is units: single instructions, or whole constructs
-//! without steps, which stay as they are.
+//! A function and all that it calls as one graph of nodes, whose code is units: single instructions, or whole
+//! constructs without steps, which stay as they are.
 
 use std::collections::{HashMap, HashSet};
 

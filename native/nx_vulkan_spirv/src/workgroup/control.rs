@@ -1,4 +1,5 @@
-//! Loops and branches inside a workgroup: every invocation goes the same way, because what decides is the same in all of them.
+//! Loops and branches inside a workgroup: every invocation goes the same way, because what decides is the same in all
+//! of them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;

@@ -1,8 +1,9 @@
 //! Whole programs that one workgroup runs.
 //!
-//! Values that only neighbours in the same loop read stay in registers; what others read lies in shared memory. Values of one
-//! element are computed by every invocation alike. `plan` decides which is which and in what phases loops run; `phase` emits
-//! them, with barriers only where memory passes between invocations; `element` emits one element of a value.
+//! Values that only neighbours in the same loop read stay in registers; what others read lies in shared memory. Values
+//! of one element are computed by every invocation alike. `plan` decides which is which and in what phases loops run;
+//! `phase` emits them, with barriers only where memory passes between invocations; `element` emits one element of a
+//! value.
 
 mod control;
 mod element;
@@ -87,13 +88,14 @@ impl Hash for Keyed {
 pub enum Mode {
     /// Runs it once.
     Once,
-    /// Runs it with a counter from `Extra(2)` up to before `Extra(3)`. Its inputs are the counter (u32), `states` values and what stays the same; its
-    /// first outputs are the next states. All outputs of each run are kept, in `Extra(0)` rows for each workgroup, but not those of run 0 where it
-    /// `begins`.
+    /// Runs it with a counter from `Extra(2)` up to before `Extra(3)`. Its inputs are the counter (u32), `states`
+    /// values and what stays the same; its first outputs are the next states. All outputs of each run are kept, in
+    /// `Extra(0)` rows for each workgroup, but not those of run 0 where it `begins`.
     ///
-    /// Where it `pauses`, a workgroup begins or goes on with its runs and does at most `Extra(4)` units of work: a unit is an iteration of the one loop of
-    /// the program of which nobody knows how often it runs, or the beginning of a run. It then leaves where it is in its scratch memory and its row
-    /// of progress ([`PROGRESS_WORDS`]), from which another dispatch goes on (`Extra(2)` is 0 in the first one and 1 in others), with the same bits.
+    /// Where it `pauses`, a workgroup begins or goes on with its runs and does at most `Extra(4)` units of work: a unit
+    /// is an iteration of the one loop of the program of which nobody knows how often it runs, or the beginning of a
+    /// run. It then leaves where it is in its scratch memory and its row of progress ([`PROGRESS_WORDS`]), from which
+    /// another dispatch goes on (`Extra(2)` is 0 in the first one and 1 in others), with the same bits.
     Steps {
         /// How many of its inputs are state.
         states: usize,
@@ -104,11 +106,12 @@ pub enum Mode {
     },
 }
 
-/// Words of what a workgroup that pauses leaves: its next run, whether that has begun, and the units of work that it did in the last dispatch.
+/// Words of what a workgroup that pauses leaves: its next run, whether that has begun, and the units of work that it
+/// did in the last dispatch.
 pub const PROGRESS_WORDS: u64 = 4;
 
-/// The key under which a workgroup kernel is compiled once. Operands: the inputs (in `Steps` without the counter), the outputs,
-/// the scratch buffer, and progress where it pauses.
+/// The key under which a workgroup kernel is compiled once. Operands: the inputs (in `Steps` without the counter), the
+/// outputs, the scratch buffer, and progress where it pauses.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WorkgroupSpec {
     /// What it runs.
@@ -129,9 +132,9 @@ const MIN_LOCAL_SIZE: u64 = 32;
 /// Some thousand values that are each an operand of the next; only what is used of it is memory.
 const STACK_BYTES: usize = 256 << 20;
 
-/// Invocations of a workgroup, at most, of programs with loops and of others: steps of chains wait at barriers more than they compute
-/// (5.3 us for the mixture model in `examples/posteriors` on an H200, 5.5 with 512 invocations, 6.5 with 1024), a softmax and its loss of
-/// 128 x 10 take 2 us less with 512.
+/// Invocations of a workgroup, at most, of programs with loops and of others: steps of chains wait at barriers more
+/// than they compute (5.3 us for the mixture model in `examples/posteriors` on an H200, 5.5 with 512 invocations, 6.5
+/// with 1024), a softmax and its loss of 128 x 10 take 2 us less with 512.
 const MAX_LOCAL_SIZE_OF_LOOPS: u64 = 256;
 const MAX_LOCAL_SIZE: u64 = 512;
 
@@ -144,7 +147,8 @@ impl WorkgroupSpec {
         node::longest(program).next_power_of_two().clamp(MIN_LOCAL_SIZE, most).min(limit) as u32
     }
 
-    /// Generates the kernel's SPIR-V. In place of the elements of a workgroup come the bytes of scratch memory that it needs.
+    /// Generates the kernel's SPIR-V. In place of the elements of a workgroup come the bytes of scratch memory that it
+    /// needs.
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         let generate = || {
             let program = passes::for_workgroup((*self.program.program).clone())?;

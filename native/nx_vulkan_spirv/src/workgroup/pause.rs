@@ -1,7 +1,8 @@
-//! Kernels that pause: after so much work a workgroup leaves off within a loop, and another dispatch goes on from there.
+//! Kernels that pause: after so much work a workgroup leaves off within a loop, and another dispatch goes on from
+//! there.
 //!
-//! What is kept between dispatches lies in the workgroup's scratch memory: the states at the beginning of the run and, within that, what the loop changes.
-//! All else that a run computes before its loop is computed again.
+//! What is kept between dispatches lies in the workgroup's scratch memory: the states at the beginning of the run and,
+//! within that, what the loop changes. All else that a run computes before its loop is computed again.
 
 use nx_vulkan_ir::Result;
 use rspirv::spirv::{Op, Word};
@@ -32,7 +33,8 @@ pub(super) struct Pausing {
 }
 
 impl Emitter<'_, '_, '_> {
-    /// Begins such a kernel, whose cells have their first values: gives them those that were left, where `from` is not 0.
+    /// Begins such a kernel, whose cells have their first values: gives them those that were left, where `from` is not
+    /// 0.
     pub(super) fn resume(&mut self, from: Word, start: &[Id], cells: &[Cell]) -> Result<Pausing> {
         let (uint, boolean) = (self.code.linker.type_uint(32), self.code.linker.type_bool());
         let units = self.code.param(self.params.word(Param::Extra(4)))?;

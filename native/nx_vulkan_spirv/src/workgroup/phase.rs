@@ -16,7 +16,8 @@ use super::{Emitter, Target, invalid};
 use crate::access;
 use crate::reducer::ReducerCode;
 
-/// Accumulators that one invocation combines alone at the end of a reduction. A tree would wait at a barrier for each halving.
+/// Accumulators that one invocation combines alone at the end of a reduction. A tree would wait at a barrier for each
+/// halving.
 const LAST_ACCUMULATORS: u32 = 16;
 
 /// Invocations that run in step on common GPUs.
@@ -51,8 +52,8 @@ impl Team {
 }
 
 impl Emitter<'_, '_, '_> {
-    /// Emits a program whose inputs are `inputs`. Answers its outputs, those to keep in registers or memory, or to be computed
-    /// where they are read.
+    /// Emits a program whose inputs are `inputs`. Answers its outputs, those to keep in registers or memory, or to be
+    /// computed where they are read.
     pub(super) fn scope(&mut self, program: &Program, inputs: &[Id], targets: &[Target]) -> Result<Vec<Id>> {
         let first = self.entries.len();
         let results = self.build(program, inputs)?;
@@ -426,7 +427,8 @@ impl Emitter<'_, '_, '_> {
         Ok(())
     }
 
-    /// `count` accumulators from place `from` on, `step` apart, combined in their order. They are few: no load waits for a sum.
+    /// `count` accumulators from place `from` on, `step` apart, combined in their order. They are few: no load waits
+    /// for a sum.
     fn combined(&mut self, team: &Team, source: &Region, from: Word, step: u32, count: u32) -> Result<Word> {
         let reduction = team.reduction()?;
         let mut value = self.load_words(source, from);

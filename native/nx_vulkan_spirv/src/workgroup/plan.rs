@@ -16,7 +16,8 @@ use super::{Emitter, Target};
 /// Elements of a reduction that one invocation combines alone, wherever the result is read.
 const INLINE_ELEMENTS: u64 = 16;
 
-/// Instructions up to which a value is computed again by each of its readers rather than kept: about those of a trip through memory.
+/// Instructions up to which a value is computed again by each of its readers rather than kept: about those of a trip
+/// through memory.
 const CHEAP: u64 = 4;
 
 /// Readers of a value that are told apart; more make no difference.
@@ -65,7 +66,8 @@ pub(super) enum Root {
 #[derive(Debug, Default)]
 pub(super) struct Phases {
     pub phases: Vec<Vec<Root>>,
-    /// The last phase that reads each value which is kept in memory; `None` where its reader is who asked for the program.
+    /// The last phase that reads each value which is kept in memory; `None` where its reader is who asked for the
+    /// program.
     pub last_use: HashMap<Id, Option<usize>>,
 }
 

@@ -46,7 +46,8 @@ impl Emitter<'_, '_, '_> {
             return self.reduction_parts(reduction, node, o);
         }
         let count = elements(&reduction.reduced) as u32;
-        // A float of one element is combined too: that makes 0.0 of -0.0, and zero of denormals where the device flushes them.
+        // A float of one element is combined too: that makes 0.0 of -0.0, and zero of denormals where the device
+        // flushes them.
         if count == 1 && !reduction.reducer.accumulates_floats() {
             let zero = self.number(0);
             let value = self.lifted(reduction, node, o, zero)?;

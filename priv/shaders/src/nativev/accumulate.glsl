@@ -1,4 +1,5 @@
-// A sum in twice the precision: the rounding errors of all additions are added up beside it (TwoSum, then renormalised).
+// A sum in twice the precision: the rounding errors of all additions are added up beside it (TwoSum, then
+// renormalised).
 struct Accumulator {
     REAL sum;
     REAL lost;

@@ -1,10 +1,10 @@
 #version 460
 // out[i] = in[i] in another type, i < n, by the rules of Nx.as_type.
 //
-// One invocation per element; 256 per workgroup, ceil(n / 256) workgroups.
-// Bindings: 0 in, 1 out. Push: n @0.
-// Defines: FROM and TO are the storage types, WIDE what CAST takes, F64, INT64 and INT8 say which of these types take part.
-// Between floats: to nearest even. Float to integer: truncates, clamps to the range, NaN gives 0. Between integers: wraps.
+// One invocation per element; 256 per workgroup, ceil(n / 256) workgroups. Bindings: 0 in, 1 out. Push: n @0. Defines:
+// FROM and TO are the storage types, WIDE what CAST takes, F64, INT64 and INT8 say which of these types take part.
+// Between floats: to nearest even. Float to integer: truncates, clamps to the range, NaN gives 0. Between integers:
+// wraps.
 #extension GL_GOOGLE_include_directive : require
 #ifdef INT64
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require

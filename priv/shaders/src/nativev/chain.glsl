@@ -1,24 +1,21 @@
-// The K-step leapfrog chain that every leapfrog_chain_* family shares. A family defines, before it includes this file, REAL, the push
-// block (n @0, K @4, eps @8, then its parameters) and
-//   REAL family_derived()                    what depends on the parameters alone
-//   REAL family_grad(REAL q, REAL derived)   d logp / dq of one element
-//   REAL family_logp(REAL q, REAL derived)   log density of one element
+// The K-step leapfrog chain that every leapfrog_chain_* family shares. A family defines, before it includes this file,
+// REAL, the push block (n @0, K @4, eps @8, then its parameters) and REAL family_derived()                    what
+// depends on the parameters alone REAL family_grad(REAL q, REAL derived)   d logp / dq of one element REAL
+// family_logp(REAL q, REAL derived)   log density of one element
 //
-// and may define FAMILY_GRAD_NEXT, the function that gives the gradient of later steps (family_grad unless defined), and
-// FAMILY_LOGP_FINAL(logp), what becomes of the sum of a step. With BATCHED the push block is K @0, n_obs @4, n @8, n_instances @12,
-// eps @16, its parameters; instances follow each other in every buffer, n_obs values that nothing reads stand before each inverse mass,
-// and workgroup i does instance i.
+// and may define FAMILY_GRAD_NEXT, the function that gives the gradient of later steps (family_grad unless defined),
+// and FAMILY_LOGP_FINAL(logp), what becomes of the sum of a step. With BATCHED the push block is K @0, n_obs @4, n @8,
+// n_instances @12, eps @16, its parameters; instances follow each other in every buffer, n_obs values that nothing
+// reads stand before each inverse mass, and workgroup i does instance i.
 //
-// One step, for each of n independent elements, with inv_mass the diagonal of the inverse mass matrix:
-//   p += eps/2 grad(q);  q += eps inv_mass p;  p += eps/2 grad(q)
-// Row k of q_chain, p_chain and grad_chain ([K, n], row-major) and logp_chain[k] hold the state after step k + 1: grad at the new q, logp the
-// sum over all elements at the new q.
+// One step, for each of n independent elements, with inv_mass the diagonal of the inverse mass matrix: p += eps/2
+//   grad(q);  q += eps inv_mass p;  p += eps/2 grad(q) Row k of q_chain, p_chain and grad_chain ([K, n], row-major) and
+//   logp_chain[k] hold the state after step k + 1: grad at the new q, logp the sum over all elements at the new q.
 //
-// One workgroup of 256 does an instance, 256 elements at a time, and adds up logp by a fixed tree: elements are independent, but only inside
-// one workgroup can their sum be formed in a fixed order. Further workgroups do nothing, so a grid of ceil(n / 256) is right for
-// every n; the time grows with ceil(n / 256) * K.
-// Bindings: 0 q [n], 1 p [n], 2 inv_mass [n], 3 q_chain, 4 p_chain, 5 grad_chain, 6 logp_chain [K].
-// Limits: n * K < 2^32. eps may be negative.
+// One workgroup of 256 does an instance, 256 elements at a time, and adds up logp by a fixed tree: elements are
+// independent, but only inside one workgroup can their sum be formed in a fixed order. Further workgroups do nothing,
+// so a grid of ceil(n / 256) is right for every n; the time grows with ceil(n / 256) * K. Bindings: 0 q [n], 1 p [n], 2
+// inv_mass [n], 3 q_chain, 4 p_chain, 5 grad_chain, 6 logp_chain [K]. Limits: n * K < 2^32. eps may be negative.
 layout(local_size_x = 256) in;
 
 #ifndef FAMILY_GRAD_NEXT

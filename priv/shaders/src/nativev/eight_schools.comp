@@ -1,14 +1,16 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 
-// Leapfrog chain of the non-centred eight-schools posterior, in the synth ABI, single and batched: one workgroup per instance.
+// Leapfrog chain of the non-centred eight-schools posterior, in the synth ABI, single and batched: one workgroup per
+// instance.
 //
-// q = (mu, log tau, theta_tilde[0..8]); extras = y[8], sigma[8], inv_mass[10], so n_obs = 16 and d = 10.
-//   mu ~ N(0, 5), tau ~ HalfCauchy(0, 5), theta_tilde[j] ~ N(0, 1), y[j] ~ N(mu + tau theta_tilde[j], sigma[j])
-// Source: posteriordb, eight_schools_noncentered. logp is the density of q itself: normalised, with the Jacobian of log tau.
-// logp_chain and grad_chain are taken at the step's new q.
+// q = (mu, log tau, theta_tilde[0..8]); extras = y[8], sigma[8], inv_mass[10], so n_obs = 16 and d = 10. mu ~ N(0, 5),
+//   tau ~ HalfCauchy(0, 5), theta_tilde[j] ~ N(0, 1), y[j] ~ N(mu + tau theta_tilde[j], sigma[j]) Source: posteriordb,
+//   eight_schools_noncentered. logp is the density of q itself: normalised, with the Jacobian of log tau. logp_chain
+//   and grad_chain are taken at the step's new q.
 //
-// A step: p += eps/2 grad(q); q += eps inv_mass p; p += eps/2 grad(q). Sums have a fixed order, so same inputs give same bits.
+// A step: p += eps/2 grad(q); q += eps inv_mass p; p += eps/2 grad(q). Sums have a fixed order, so same inputs give
+// same bits.
 
 #ifdef F64
 #include "nx_f64_exp.glsl"

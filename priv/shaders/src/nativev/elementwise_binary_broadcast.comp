@@ -1,10 +1,10 @@
 #version 460
 // out[i] = a[..] op b[..] with both operands broadcast to a shape of up to four axes.
 //
-// One invocation per element of out (row-major, contiguous); 256 per workgroup, ceil(n / 256) workgroups.
-// Bindings: 0 a, 1 b, 2 out. Spec constant 0: op code, see binary_ops.glsl.
-// Push: n @0, rank @4 (0 to 4), shape @8, strides of a @24, strides of b @40. The first `rank` of four entries count, outermost
-// first; strides are in elements, and 0 on an axis along which an operand is repeated.
+// One invocation per element of out (row-major, contiguous); 256 per workgroup, ceil(n / 256) workgroups. Bindings: 0
+// a, 1 b, 2 out. Spec constant 0: op code, see binary_ops.glsl. Push: n @0, rank @4 (0 to 4), shape @8, strides of a
+// @24, strides of b @40. The first `rank` of four entries count, outermost first; strides are in elements, and 0 on an
+// axis along which an operand is repeated.
 #extension GL_GOOGLE_include_directive : require
 #include "real.glsl"
 #include "grid.glsl"

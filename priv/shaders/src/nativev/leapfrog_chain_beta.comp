@@ -1,10 +1,11 @@
 #version 460
-// A leapfrog chain on n independent Beta(alpha, beta), sampled on the logit scale: bindings, steps and limits in chain.glsl.
+// A leapfrog chain on n independent Beta(alpha, beta), sampled on the logit scale: bindings, steps and limits in
+// chain.glsl.
 //
-// Push: n @0, K @4, eps @8, alpha @12, beta @16, logp_const @20 (f64: @16, @24, @32). q = log(x / (1 - x)).
-// logp_const is added for each element: lgamma(alpha + beta) - lgamma(alpha) - lgamma(beta) makes logp the normalised density of q.
-// logp = alpha log(x) + beta log(1 - x) + logp_const, with the Jacobian x (1 - x); log(x) = -log1p(exp(-q)), log(1 - x) = -log1p(exp(q))
-// grad = alpha (1 - x) - beta x
+// Push: n @0, K @4, eps @8, alpha @12, beta @16, logp_const @20 (f64: @16, @24, @32). q = log(x / (1 - x)). logp_const
+// is added for each element: lgamma(alpha + beta) - lgamma(alpha) - lgamma(beta) makes logp the normalised density of
+// q. logp = alpha log(x) + beta log(1 - x) + logp_const, with the Jacobian x (1 - x); log(x) = -log1p(exp(-q)), log(1 -
+// x) = -log1p(exp(q)) grad = alpha (1 - x) - beta x
 #extension GL_GOOGLE_include_directive : require
 #include "real.glsl"
 

@@ -1,5 +1,6 @@
 #version 460
-// A leapfrog chain on n independent Exponential(rate), sampled on the log scale: bindings, steps and limits in chain.glsl.
+// A leapfrog chain on n independent Exponential(rate), sampled on the log scale: bindings, steps and limits in
+// chain.glsl.
 //
 // Push: n @0, K @4, eps @8, rate @12 (f64: @16). q = log x.
 // logp = log(rate) + q - rate x, where q is the log of the Jacobian

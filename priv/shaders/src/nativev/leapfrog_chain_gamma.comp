@@ -1,5 +1,6 @@
 #version 460
-// A leapfrog chain on n independent Gamma(alpha, rate), sampled on the log scale: bindings, steps and limits in chain.glsl.
+// A leapfrog chain on n independent Gamma(alpha, rate), sampled on the log scale: bindings, steps and limits in
+// chain.glsl.
 //
 // Push: n @0, K @4, eps @8, alpha @12, rate @16, logp_const @20 (f64: @16, @24, @32). q = log x.
 // logp_const is added for each element: alpha log(rate) - lgamma(alpha) makes logp the normalised density of q.

@@ -1,5 +1,6 @@
 #version 460
-// A leapfrog chain on n independent HalfCauchy(scale), sampled on the log scale: bindings, steps and limits in chain.glsl.
+// A leapfrog chain on n independent HalfCauchy(scale), sampled on the log scale: bindings, steps and limits in
+// chain.glsl.
 //
 // Push: n @0, K @4, eps @8, scale @12, logp_const @16 (f64: @16, @24). q = log x.
 // logp_const is added for each element: log(2 / pi) - log(scale) makes logp the normalised density of q.

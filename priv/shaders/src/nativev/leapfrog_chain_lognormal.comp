@@ -1,5 +1,6 @@
 #version 460
-// A leapfrog chain on n independent LogNormal(mu, sigma), sampled on the log scale: bindings, steps and limits in chain.glsl.
+// A leapfrog chain on n independent LogNormal(mu, sigma), sampled on the log scale: bindings, steps and limits in
+// chain.glsl.
 //
 // Push: n @0, K @4, eps @8, mu @12, sigma @16 (f64: mu @16, sigma @24). q = log x.
 // With the Jacobian (log dx/dq = q) the density of q is that of Normal(mu, sigma):

@@ -1,10 +1,10 @@
 #version 460
 // C = A B, for A of shape [M, K], B of shape [K, N], all row-major, f32.
 //
-// A workgroup computes a tile of C, TILE columns by TILE * ROWS rows, going along K in steps of TILE through shared memory; an
-// invocation computes ROWS elements of one column, TILE rows apart. k ascends and every step is one fma, so all variants and matmul
-// give the same bits. Grid: ceil(N / TILE) x ceil(M / (TILE * ROWS)); workgroups beyond that do nothing.
-// Bindings: 0 A, 1 B, 2 C. Push: M @0, N @4, K @8. Limits: fewer than 2^32 elements in each matrix.
+// A workgroup computes a tile of C, TILE columns by TILE * ROWS rows, going along K in steps of TILE through shared
+// memory; an invocation computes ROWS elements of one column, TILE rows apart. k ascends and every step is one fma, so
+// all variants and matmul give the same bits. Grid: ceil(N / TILE) x ceil(M / (TILE * ROWS)); workgroups beyond that do
+// nothing. Bindings: 0 A, 1 B, 2 C. Push: M @0, N @4, K @8. Limits: fewer than 2^32 elements in each matrix.
 layout(local_size_x = TILE, local_size_y = TILE) in;
 
 layout(set = 0, binding = 0, std430) readonly buffer A { float a[]; };

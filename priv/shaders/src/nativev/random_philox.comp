@@ -1,10 +1,10 @@
 #version 460
 // n random f32 by Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
 //
-// One invocation per element; 256 per workgroup, ceil(n / 256) workgroups. Element i is made from word i mod 4 of the block with
-// counter (i / 4, 0, 0, 0) and key (seed, 0), so the same seed gives the same numbers for every n and device.
-// Binding: 0 out. Push: n @0, seed @4. Spec constant 0: 0 uniform on [0, 1) in steps of 2^-24, 1 standard normal by Box-Muller
-// from the word pairs (0, 1) and (2, 3), |x| < 6.67.
+// One invocation per element; 256 per workgroup, ceil(n / 256) workgroups. Element i is made from word i mod 4 of the
+// block with counter (i / 4, 0, 0, 0) and key (seed, 0), so the same seed gives the same numbers for every n and
+// device. Binding: 0 out. Push: n @0, seed @4. Spec constant 0: 0 uniform on [0, 1) in steps of 2^-24, 1 standard
+// normal by Box-Muller from the word pairs (0, 1) and (2, 3), |x| < 6.67.
 #extension GL_GOOGLE_include_directive : require
 #include "nx_f32.glsl"
 #include "grid.glsl"

@@ -1,4 +1,5 @@
-// The float type of a variant and its scalar library: `REAL` is float, or double with -DF64; FN(exp) is nx_exp_f32 or nx_exp_f64.
+// The float type of a variant and its scalar library: `REAL` is float, or double with -DF64; FN(exp) is nx_exp_f32 or
+// nx_exp_f64.
 #extension GL_GOOGLE_include_directive : require
 #ifdef F64
 #include "nx_f64.glsl"

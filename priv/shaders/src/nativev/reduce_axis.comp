@@ -2,9 +2,9 @@
 // out[o, i] = op over r of in[o, r, i], for in of shape [outer, reduce, inner].
 //
 // One invocation per element of out, r in ascending order; 256 per workgroup, ceil(outer * inner / 256) workgroups.
-// Bindings: 0 in, 1 out. Push: outer @0, reduce @4, inner @8, op @12: 0 sum, 1 max, 2 min, 3 product.
-// Sums are carried in twice the precision and rounded once. max and min give NaN if any element is NaN. Over nothing: sum 0, max -inf, min +inf, product 1.
-// Limits: fewer than 2^32 elements in `in`.
+// Bindings: 0 in, 1 out. Push: outer @0, reduce @4, inner @8, op @12: 0 sum, 1 max, 2 min, 3 product. Sums are carried
+// in twice the precision and rounded once. max and min give NaN if any element is NaN. Over nothing: sum 0, max -inf,
+// min +inf, product 1. Limits: fewer than 2^32 elements in `in`.
 #extension GL_GOOGLE_include_directive : require
 #include "real.glsl"
 #include "grid.glsl"

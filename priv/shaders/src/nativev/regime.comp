@@ -1,15 +1,17 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 
-// Leapfrog chain of the three-regime mixture of returns, in the synth ABI, single and batched: one workgroup per instance.
+// Leapfrog chain of the three-regime mixture of returns, in the synth ABI, single and batched: one workgroup per
+// instance.
 //
 // q = (mu_trend, log sigma_trend, mu_mr, log sigma_mr, log sigma_vol, log theta_mr, logit_w1, logit_w2); r[-1] = 0 and
-//   p(r[t]) = w1 N(mu_trend, sigma_trend) + w2 N(r[t-1] + theta_mr (mu_mr - r[t-1]), sigma_mr) + w3 N(0, sigma_vol)
-//   w = (exp(min(logit_w1, 10)), exp(min(logit_w2, 10)), 1) / their sum
-// mu_* and logit_* have Normal priors, sigma_* and theta_mr HalfCauchy ones. logp is the density of q itself: normalised,
-// with the Jacobian of the four logarithms. logp_chain and grad_chain are taken at the step's new q.
+//   p(r[t]) = w1 N(mu_trend, sigma_trend) + w2 N(r[t-1] + theta_mr (mu_mr - r[t-1]), sigma_mr) + w3 N(0, sigma_vol) w =
+//   (exp(min(logit_w1, 10)), exp(min(logit_w2, 10)), 1) / their sum mu_* and logit_* have Normal priors, sigma_* and
+//   theta_mr HalfCauchy ones. logp is the density of q itself: normalised, with the Jacobian of the four logarithms.
+//   logp_chain and grad_chain are taken at the step's new q.
 //
-// A step: p += eps/2 grad(q); q += eps inv_mass p; p += eps/2 grad(q). Sums have a fixed order, so same inputs give same bits.
+// A step: p += eps/2 grad(q); q += eps inv_mass p; p += eps/2 grad(q). Sums have a fixed order, so same inputs give
+// same bits.
 
 #ifdef F64
 #include "nx_f64_exp.glsl"

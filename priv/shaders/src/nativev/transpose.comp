@@ -1,8 +1,8 @@
 #version 460
 // out[j, i] = in[i, j], for in of shape [m, n], row-major. Moves words, so every bit pattern arrives as it was.
 //
-// One invocation per element; gl_GlobalInvocationID.x is the column j, y the row i of `in`. A workgroup of 16x16 passes its tile through
-// shared memory, so that both reads and writes run along rows. Grid: ceil(n / 16) x ceil(m / 16).
+// One invocation per element; gl_GlobalInvocationID.x is the column j, y the row i of `in`. A workgroup of 16x16 passes
+// its tile through shared memory, so that both reads and writes run along rows. Grid: ceil(n / 16) x ceil(m / 16).
 // Bindings: 0 in, 1 out. Push: m @0, n @4. Limits: fewer than 2^32 elements.
 layout(local_size_x = 16, local_size_y = 16) in;
 

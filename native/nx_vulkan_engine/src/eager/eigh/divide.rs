@@ -1,5 +1,6 @@
-//! Eigenvalues and vectors of real tridiagonal matrices by divide and conquer: blocks that fit in shared memory are solved there,
-//! then joined two by two. All nodes of a level are a batch, and no number of theirs comes back to the host.
+//! Eigenvalues and vectors of real tridiagonal matrices by divide and conquer: blocks that fit in shared memory are
+//! solved there, then joined two by two. All nodes of a level are a batch, and no number of theirs comes back to the
+//! host.
 
 use super::super::matrix::Work;
 use super::small;
@@ -13,8 +14,9 @@ const BLOCK: u64 = 28;
 const STATE_ROWS: u64 = 6;
 const PLACES_ROWS: u64 = 4;
 
-/// Eigenvalues, and vectors as columns, of matrices of order n given as `[batches, 2, n]`: diagonals and what is beside them. The
-/// results are of the next order that is a power of two times that of a block; what is added has the eigenvalue 0 and unit vectors.
+/// Eigenvalues, and vectors as columns, of matrices of order n given as `[batches, 2, n]`: diagonals and what is beside
+/// them. The results are of the next order that is a power of two times that of a block; what is added has the
+/// eigenvalue 0 and unit vectors.
 pub fn solve(work: &Work<'_>, tridiagonal: &Tensor, n: u64) -> Result<(Tensor, Tensor)> {
     let (engine, dtype, batches) = (work.engine, work.dtype(), tridiagonal.view.shape[0]);
     let mut nodes = 1;

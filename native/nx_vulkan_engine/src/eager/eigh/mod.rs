@@ -1,5 +1,5 @@
-//! Eigenvalues and eigenvectors of Hermitian matrices: by two-sided Jacobi rotations in shared memory where a matrix fits, else
-//! by way of a tridiagonal matrix, which is solved by divide and conquer.
+//! Eigenvalues and eigenvectors of Hermitian matrices: by two-sided Jacobi rotations in shared memory where a matrix
+//! fits, else by way of a tridiagonal matrix, which is solved by divide and conquer.
 
 mod divide;
 mod tridiagonal;

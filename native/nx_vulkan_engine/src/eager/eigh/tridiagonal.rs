@@ -1,5 +1,5 @@
-//! Hermitian matrices to real tridiagonal ones by Householder reflections, in panels of columns: half of the work is products
-//! of a column with the matrix, which read it once per column, half updates of the rest by a whole panel.
+//! Hermitian matrices to real tridiagonal ones by Householder reflections, in panels of columns: half of the work is
+//! products of a column with the matrix, which read it once per column, half updates of the rest by a whole panel.
 
 use super::super::matrix::{Work, part};
 use super::super::qr::{Panel, Reflections};
@@ -16,8 +16,8 @@ const ROWS: u64 = 64;
 const FINISH: u32 = 1;
 const START: u32 = 2;
 
-/// The diagonals and what is beside them, `[batches, 2, n]`, and the reflections that take the matrices to that. The matrices,
-/// whose largest elements lie between 1 and 2, are overwritten.
+/// The diagonals and what is beside them, `[batches, 2, n]`, and the reflections that take the matrices to that. The
+/// matrices, whose largest elements lie between 1 and 2, are overwritten.
 pub fn reduce(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Reflections)> {
     let (engine, dtype) = (work.engine, work.dtype());
     let (batches, n) = (a.view.shape[0], a.view.shape[1]);

@@ -28,8 +28,8 @@ struct Factors {
     exchanges: Tensor,
 }
 
-/// The panel kernel for so many rows that are left of n: of one in the registers of each invocation where these hold it, else of about
-/// one for each invocation.
+/// The panel kernel for so many rows that are left of n: of one in the registers of each invocation where these hold
+/// it, else of about one for each invocation.
 fn panel_template(caps: &Caps, compute: CType, n: u64, rows: u64) -> &'static str {
     /// Shared memory of the largest one.
     const LARGE_BYTES: u32 = 1 << 15;

@@ -1,7 +1,7 @@
 //! Direct solvers on batches of square matrices: triangular systems, Cholesky, LU and what follows from it.
 //!
-//! Matrices go block by block: a kernel factors or solves a block of columns in shared memory, rank_update subtracts its
-//! product with what it was coupled to from the rest. Matrices of one block take no update.
+//! Matrices go block by block: a kernel factors or solves a block of columns in shared memory, rank_update subtracts
+//! its product with what it was coupled to from the rest. Matrices of one block take no update.
 
 pub(crate) mod cholesky;
 mod lu;

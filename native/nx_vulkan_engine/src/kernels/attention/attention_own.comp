@@ -9,16 +9,14 @@
 #extension GL_KHR_shader_subgroup_shuffle : require
 #extension GL_KHR_shader_subgroup_vote : require
 // Attention of f16 or bf16 on matrix units: softmax(steps(Q K^T)) V, without scores in memory. Each subgroup has
-// FRAGMENTS times 16 rows of queries, goes over the keys in blocks of 32 or 16, and holds the sums of values that belong
-// to the largest score so far: where a larger one comes, they are made smaller. Subgroups wait for each other only where
-// they share out keys.
-// Invocations hold matrices as those of dot_own.comp do: invocation 4 g + t has of row (or column) g, and then of row
-// g + 8, elements 2 t, 2 t + 1, 2 t + 8, 2 t + 9 along the contracted axis. So what holds scores holds a factor of the
-// second product. Its columns are free: here column c of matrix j is element 8 c + j of 64 elements of a value, so that
-// an invocation loads eight neighbours of a value, and stores eight of a result.
-// float16_t stands for bf16, too, which the linker makes of it.
-// Parameters: batches, rows, keys, elements of a query, elements of a value, uvec4 from one row of Q, K, V and of results
-// to the next.
+// FRAGMENTS times 16 rows of queries, goes over the keys in blocks of 32 or 16, and holds the sums of values that
+// belong to the largest score so far: where a larger one comes, they are made smaller. Subgroups wait for each other
+// only where they share out keys. Invocations hold matrices as those of dot_own.comp do: invocation 4 g + t has of row
+// (or column) g, and then of row g + 8, elements 2 t, 2 t + 1, 2 t + 8, 2 t + 9 along the contracted axis. So what
+// holds scores holds a factor of the second product. Its columns are free: here column c of matrix j is element 8 c + j
+// of 64 elements of a value, so that an invocation loads eight neighbours of a value, and stores eight of a result.
+// float16_t stands for bf16, too, which the linker makes of it. Parameters: batches, rows, keys, elements of a query,
+// elements of a value, uvec4 from one row of Q, K, V and of results to the next.
 #include "params.glsl"
 
 #define SUBGROUPS 4

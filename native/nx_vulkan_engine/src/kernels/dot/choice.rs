@@ -30,7 +30,8 @@ fn efficiency(products: &Products, tile: &Tile) -> f64 {
     whole * teams * if tile.depth < 16 { share.of_short_steps } else { 1.0 }
 }
 
-/// Registers of an invocation limit how many are there at once: an invocation takes about 165 for 64 results, 108 for 32, 85 for 16.
+/// Registers of an invocation limit how many are there at once: an invocation takes about 165 for 64 results, 108 for
+/// 32, 85 for 16.
 fn resident(products: &Products, tile: &Tile) -> u64 {
     let by_registers = match tile.own_rows * tile.own_columns {
         64.. => products.invocations / 8,
@@ -101,8 +102,8 @@ pub fn candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(Tile, u6
     found
 }
 
-/// Tiles on matrix units, with the splits that may pay and the cycles that all that belongs to them takes by the model; none where the
-/// device or the types don't allow it.
+/// Tiles on matrix units, with the splits that may pay and the cycles that all that belongs to them takes by the model;
+/// none where the device or the types don't allow it.
 pub fn matrix_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(MatrixTile, u64, f64)> {
     let Some(form) = Form::of(model, p, sum) else { return vec![] };
     let elements = p.batches * (p.rows + p.columns) * p.depth;
@@ -144,8 +145,8 @@ fn candidates_of(
     let (rows, columns) = (p.rows, p.columns);
     let (batches, depth) = (p.batches, p.depth);
     let least = accurate_splits(p, sum);
-    // Every element is read, twice where rows are scaled, and written. Of operands that may be taken in place it does not count: where they lie
-    // must not choose the kernel, nor the bits.
+    // Every element is read, twice where rows are scaled, and written. Of operands that may be taken in place it does
+    // not count: where they lie must not choose the kernel, nor the bits.
     let elements = elements as f64;
     let before = match (form.scaled, form.planes) {
         (true, planes) => 2.5 * products.dispatch + elements * (8.0 + 2.0 * f64::from(planes.count())) / products.bytes,
@@ -357,8 +358,8 @@ fn is_lowered(model: &DeviceModel, sum: CType) -> bool {
     model.caps.lacks().float64 && matches!(sum, CType::F64 | CType::C128)
 }
 
-/// The tile of `tiles` for a product, the largest ones first. The splits depend on no tile, nor on which operand has the rows, so that a
-/// transposed product of exchanged operands has the same bits.
+/// The tile of `tiles` for a product, the largest ones first. The splits depend on no tile, nor on which operand has
+/// the rows, so that a transposed product of exchanged operands has the same bits.
 fn lanes(p: &Outline, sum: CType, tiles: &[LaneTile], groups: u64) -> Option<Choice> {
     let (rows, columns, batches) = (p.rows, p.columns, p.batches);
     let pays = |tile: &&LaneTile| {

@@ -1,5 +1,6 @@
-// Whether matrix units can take a product. Two kernels that take turns ask it, and find the same: one is for units, the other one for all that they can't
-// take. A word of each operand has the bits of the largest absolute value, if that is at least 2^16, and those of infinity where digits were lost.
+// Whether matrix units can take a product. Two kernels that take turns ask it, and find the same: one is for units, the
+// other one for all that they can't take. A word of each operand has the bits of the largest absolute value, if that is
+// at least 2^16, and those of infinity where digits were lost.
 uint slot_a_largest() { return 1u; }
 uint slot_b_largest() { return 2u; }
 

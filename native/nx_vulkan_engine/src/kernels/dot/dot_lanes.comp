@@ -5,12 +5,12 @@
 #ifdef PAIRED
 #extension GL_KHR_shader_subgroup_shuffle : require
 #endif
-// Batched matrix product for devices whose lanes are those of a CPU's vectors: a workgroup is LANES invocations of one subgroup, which
-// hold a tile of ROWS x (VECTORS * LANES) results in registers. A step of LANES contracted elements loads one of them per lane and row,
-// and gives them to all lanes one after the other. No shared memory and no barriers, whose accesses would each be a branch per lane there.
-// Values are REAL, or WORDS 32-bit words, of which slots know the type.
-// PAIRED: each access takes two neighbours of an operand, which lie along the contracted axis or the other one, at even places.
-// Parameters: rows m, columns n, contracted k, batches, elements of k per split, splits.
+// Batched matrix product for devices whose lanes are those of a CPU's vectors: a workgroup is LANES invocations of one
+// subgroup, which hold a tile of ROWS x (VECTORS * LANES) results in registers. A step of LANES contracted elements
+// loads one of them per lane and row, and gives them to all lanes one after the other. No shared memory and no
+// barriers, whose accesses would each be a branch per lane there. Values are REAL, or WORDS 32-bit words, of which
+// slots know the type. PAIRED: each access takes two neighbours of an operand, which lie along the contracted axis or
+// the other one, at even places. Parameters: rows m, columns n, contracted k, batches, elements of k per split, splits.
 #include "params.glsl"
 
 #define LANES 8u
@@ -51,8 +51,8 @@ void slot_store_pair(const in uint at, const in vec2 value) {}
 #else
 #define STORED 1u
 #endif
-// Contracted element i of a block's row r, for all lanes. A shuffle by lanes that compilers don't know is one instruction of lavapipe's, a
-// broadcast two.
+// Contracted element i of a block's row r, for all lanes. A shuffle by lanes that compilers don't know is one
+// instruction of lavapipe's, a broadcast two.
 #ifdef PAIRED
 #define A_OF(r, i) (A_ALONG_K ? subgroupShuffle(a[r / 2u][i % 2u], zero + r % 2u * (LANES / 2u) + i / 2u) : subgroupShuffle(a[r / 2u][r % 2u], zero + i))
 #else

@@ -6,13 +6,13 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-// Batched matrix product of f16 numbers with f32 sums on matrix units: TILE_M x TILE_N results per workgroup, OWN_M x OWN_N per subgroup
-// of 32, BLOCK contracted elements per step. Operands lie as rows of A and columns of B along k, eight f16 to a uvec4, or with one plane
-// along m and n.
-// PLANES == 2: rows are blocks of hi[BLOCK], lo[BLOCK]; an element is hi + lo / 2048 times the scale of its row or column. Matrix units
-// cut off instead of rounding, so that sums are taken out of them at every step. Nothing is done where the split lost digits.
-// Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of BLOCK), splits, uvec4 between rows (or
-// contracted elements) and batches of A, and columns (or contracted elements) and batches of B.
+// Batched matrix product of f16 numbers with f32 sums on matrix units: TILE_M x TILE_N results per workgroup, OWN_M x
+// OWN_N per subgroup of 32, BLOCK contracted elements per step. Operands lie as rows of A and columns of B along k,
+// eight f16 to a uvec4, or with one plane along m and n. PLANES == 2: rows are blocks of hi[BLOCK], lo[BLOCK]; an
+// element is hi + lo / 2048 times the scale of its row or column. Matrix units cut off instead of rounding, so that
+// sums are taken out of them at every step. Nothing is done where the split lost digits. Parameters: rows m, columns n,
+// contracted k, batches, elements of k per split (a multiple of BLOCK), splits, uvec4 between rows (or contracted
+// elements) and batches of A, and columns (or contracted elements) and batches of B.
 #include "params.glsl"
 
 #define SUBGROUPS (TILE_M / OWN_M * (TILE_N / OWN_N))
@@ -47,8 +47,8 @@ layout(constant_id = 4) const uint STORE_BY_FOUR = 1u;
 // Whether what comes with a store is so much code that it stands once.
 layout(constant_id = 5) const uint STORE_IN_LOOP = 0u;
 layout(constant_id = 7) const uint SCALED = 1u;
-// Whether the low parts of B come first. Where they do so if there are more columns than rows, and only then, a transposed product of
-// transposed operands has the same bits.
+// Whether the low parts of B come first. Where they do so if there are more columns than rows, and only then, a
+// transposed product of transposed operands has the same bits.
 layout(constant_id = 8) const uint LOW_B_FIRST = 0u;
 
 uvec4 slot_a_block(const in uint at) { return uvec4(at); }
@@ -74,8 +74,8 @@ void main() {
 
     uint id = gl_LocalInvocationID.x;
     bool a_turned = PLANES == 1 && A_ALONG_K == 0u, b_turned = PLANES == 1 && B_ALONG_K == 0u;
-    // What this invocation loads of a step: where in shared memory, in memory, and from which contracted element on. Rows and columns past the
-    // end repeat the last ones, and are not stored.
+    // What this invocation loads of a step: where in shared memory, in memory, and from which contracted element on.
+    // Rows and columns past the end repeat the last ones, and are not stored.
     uint a_column = a_turned ? id % ACROSS_A : id % WIDTH, a_row = a_turned ? id / ACROSS_A : id / WIDTH;
     uint b_column = b_turned ? id % ACROSS_B : id % WIDTH, b_row = b_turned ? id / ACROSS_B : id / WIDTH;
     uint a_pitch = a_turned ? ACROSS_A + 1u : PITCH, b_pitch = b_turned ? ACROSS_B + 1u : PITCH;
@@ -95,7 +95,8 @@ void main() {
     }
     uvec4 a_next[LOADS_A], b_next[LOADS_B];
 
-// Fetches a step. Contracted elements past the end are zeros, which they are already where operands were written for this.
+// Fetches a step. Contracted elements past the end are zeros, which they are already where operands were written for
+// this.
 #define FETCH(block) \
     [[unroll]] for (uint i = 0u; i < LOADS_A; ++i) { \
         uint k = block * BLOCK + (a_turned ? a_row + i * a_rows : a_column * 8u); \

@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Batched matrix product with one invocation per result, for products too narrow to fill tiles: neighbouring invocations
-// take neighbouring columns. Values are WORDS 32-bit words; slots know their type.
-// Workgroups are small: invocations that read a row each take a line of the first cache for each load, so that many processors share them.
+// Batched matrix product with one invocation per result, for products too narrow to fill tiles: neighbouring
+// invocations take neighbouring columns. Values are WORDS 32-bit words; slots know their type. Workgroups are small:
+// invocations that read a row each take a line of the first cache for each load, so that many processors share them.
 // Parameters: rows m, columns n, contracted k, batches.
 #include "params.glsl"
 #define LOCAL 64u

@@ -7,12 +7,13 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
-// Batched product of f32 matrices on matrix units, as dot_parts.comp computes it, of operands that lie as those of dot_own.comp do, as windows of an
-// image: the three bf16 numbers of elements, which split.comp wrote, are in planes of their own, each in the order of the elements. TILE_M x TILE_N
-// results per workgroup, OWN_M x OWN_N per subgroup of 32, 32 contracted elements per step.
-// Where sums leave the range, though no product does, the subgroup computes its results anew from the elements, one multiplication after the other.
-// float16_t stands for bf16, which the linker makes of it.
-// Parameters: as of dot_own.comp, with elements of k per split a multiple of 32, and uvec4 from one part of A to the next, and of B.
+// Batched product of f32 matrices on matrix units, as dot_parts.comp computes it, of operands that lie as those of
+// dot_own.comp do, as windows of an image: the three bf16 numbers of elements, which split.comp wrote, are in planes of
+// their own, each in the order of the elements. TILE_M x TILE_N results per workgroup, OWN_M x OWN_N per subgroup of
+// 32, 32 contracted elements per step. Where sums leave the range, though no product does, the subgroup computes its
+// results anew from the elements, one multiplication after the other. float16_t stands for bf16, which the linker makes
+// of it. Parameters: as of dot_own.comp, with elements of k per split a multiple of 32, and uvec4 from one part of A to
+// the next, and of B.
 #include "params.glsl"
 
 #define SUBGROUPS (TILE_M / OWN_M * (TILE_N / OWN_N))

@@ -7,13 +7,14 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_KHR_shader_subgroup_vote : require
-// Batched matrix product of f32 on matrix units: TILE_M x TILE_N results per workgroup, OWN_M x OWN_N per subgroup of 32, 16 contracted elements
-// per step. Elements are the three bf16 numbers that split_parts.comp wrote, in the order in which invocations hold them, so that they go from memory to the units without
-// shared memory and its barriers. Where an operand's elements have fewer parts, as bf16 and f16 have, there are fewer products.
-// Where sums leave the range, though no product does, the subgroup computes its results anew from the elements, one multiplication after the other.
-// float16_t stands for bf16, which the linker makes of it.
-// Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of 16), splits, uvec4 between 16 rows and batches of A,
-// and between 16 columns and batches of B.
+// Batched matrix product of f32 on matrix units: TILE_M x TILE_N results per workgroup, OWN_M x OWN_N per subgroup of
+// 32, 16 contracted elements per step. Elements are the three bf16 numbers that split_parts.comp wrote, in the order in
+// which invocations hold them, so that they go from memory to the units without shared memory and its barriers. Where
+// an operand's elements have fewer parts, as bf16 and f16 have, there are fewer products. Where sums leave the range,
+// though no product does, the subgroup computes its results anew from the elements, one multiplication after the other.
+// float16_t stands for bf16, which the linker makes of it. Parameters: rows m, columns n, contracted k, batches,
+// elements of k per split (a multiple of 16), splits, uvec4 between 16 rows and batches of A, and between 16 columns
+// and batches of B.
 #include "params.glsl"
 
 #define SUBGROUPS (TILE_M / OWN_M * (TILE_N / OWN_N))

@@ -1,5 +1,5 @@
-// The tile of results that a workgroup computes, as the first part of main: TILE_M x TILE_N of them from row m0 and column n0 on, of one batch
-// and one split of the contracted axis. Workgroups past the last tile return.
+// The tile of results that a workgroup computes, as the first part of main: TILE_M x TILE_N of them from row m0 and
+// column n0 on, of one batch and one split of the contracted axis. Workgroups past the last tile return.
     uint rows = nx_param(0u), columns = nx_param(1u), depth = nx_param(2u), batches = nx_param(3u);
     uint chunk = nx_param(4u), splits = nx_param(5u);
     uint tiles_m = (rows + TILE_M - 1u) / TILE_M, tiles_n = (columns + TILE_N - 1u) / TILE_N;

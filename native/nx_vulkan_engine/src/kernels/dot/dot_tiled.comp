@@ -1,13 +1,14 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Batched matrix product of f32 or f64 sums: TILE_M x TILE_N results per workgroup, PER_M x PER_N (multiples of 4) per invocation.
-// SLICES teams of invocations share out the contracted elements of each step, DEPTH apiece, and their sums are added in order at
-// the end. The next step's operands are fetched into registers while the current ones are used, and then put into the other half of
-// shared memory, with one barrier per step. Fetches stand before that barrier, behind which compilers would move them to where they are used.
-// With STEPS, elements of operands may take steps on the way to shared memory: what is computed at once would wait for its fetch. It is a define since
-// with a constant in its place, products without steps were slower on an H200.
-// Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of BLOCK), splits.
+// Batched matrix product of f32 or f64 sums: TILE_M x TILE_N results per workgroup, PER_M x PER_N (multiples of 4) per
+// invocation. SLICES teams of invocations share out the contracted elements of each step, DEPTH apiece, and their sums
+// are added in order at the end. The next step's operands are fetched into registers while the current ones are used,
+// and then put into the other half of shared memory, with one barrier per step. Fetches stand before that barrier,
+// behind which compilers would move them to where they are used. With STEPS, elements of operands may take steps on the
+// way to shared memory: what is computed at once would wait for its fetch. It is a define since with a constant in its
+// place, products without steps were slower on an H200. Parameters: rows m, columns n, contracted k, batches, elements
+// of k per split (a multiple of BLOCK), splits.
 #include "params.glsl"
 
 #ifdef DOUBLE
@@ -84,8 +85,8 @@ void slot_store_four(const in uint at, const in R4 value) {}
 
 shared R4 tiles[SHARED];
 
-// Rows of a tile are turned by a number that differs between groups of four along k, so that neither what is put along k
-// nor what is read along rows meets in one bank.
+// Rows of a tile are turned by a number that differs between groups of four along k, so that neither what is put along
+// k nor what is read along rows meets in one bank.
 uint turned(const in uint k, const in uint group, const in uint width) { return group ^ (((k >> 2) & 3u) * 2u & (width - 1u)); }
 
 #include "dot_guard.glsl"
@@ -110,9 +111,9 @@ void main() {
     R4 sums[PER_M][GROUPS_N];
     [[unroll]] for (uint i = 0u; i < PER_M; ++i) [[unroll]] for (uint j = 0u; j < GROUPS_N; ++j) sums[i][j] = R4(0.0);
 
-    // What this invocation loads: groups of four along k, RUN of them x rows or columns at a time; else rows or columns / 4 x k.
-    // Of the number of a load, id + INVOCATIONS * i, either part is a multiple of what the other one is below, as far as they share a tile.
-    // Rows and columns past the end repeat the last ones, and are not stored.
+    // What this invocation loads: groups of four along k, RUN of them x rows or columns at a time; else rows or columns
+    // / 4 x k. Of the number of a load, id + INVOCATIONS * i, either part is a multiple of what the other one is below,
+    // as far as they share a tile. Rows and columns past the end repeat the last ones, and are not stored.
     R4 a_next[LOADS_A], b_next[LOADS_B];
     uint a_k[LOADS_A], a_x[LOADS_A], a_at[LOADS_A], a_to[LOADS_A], b_k[LOADS_B], b_x[LOADS_B], b_at[LOADS_B], b_to[LOADS_B];
     [[unroll]] for (uint i = 0u; i < LOADS_A; ++i) {
@@ -174,7 +175,8 @@ void main() {
 #define TAKE_STEPS(wanted, fetched, steps, k, along_k)
 #endif
 
-// Puts what was fetched of the step that begins at k1 into the half of shared memory that begins at `half`. Groups along k are turned alike.
+// Puts what was fetched of the step that begins at k1 into the half of shared memory that begins at `half`. Groups
+// along k are turned alike.
 #define PUT(half, k1) \
     [[unroll]] for (uint i = 0u; i < LOADS_A; ++i) { \
         if (TOTAL_A % INVOCATIONS != 0 && id + INVOCATIONS * i >= TOTAL_A) break; \

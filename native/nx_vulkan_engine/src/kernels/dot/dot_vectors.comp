@@ -1,12 +1,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Batched product of a matrix and up to COUNT vectors, of f32 sums. A workgroup computes what 4 LANES rows of the matrix give.
-// TEAMS teams of LANES invocations share out the contracted elements: an invocation takes four of them of four rows at a
-// time, straight from memory, and the teams' sums are added up in pairs. Which elements a team takes depends on nothing
-// but TEAMS, so that no bits depend on how operands lie.
-// Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of STEP), splits. Either the
-// rows or the columns are the matrix's, the other ones are the vectors.
+// Batched product of a matrix and up to COUNT vectors, of f32 sums. A workgroup computes what 4 LANES rows of the
+// matrix give. TEAMS teams of LANES invocations share out the contracted elements: an invocation takes four of them of
+// four rows at a time, straight from memory, and the teams' sums are added up in pairs. Which elements a team takes
+// depends on nothing but TEAMS, so that no bits depend on how operands lie. Parameters: rows m, columns n, contracted
+// k, batches, elements of k per split (a multiple of STEP), splits. Either the rows or the columns are the matrix's,
+// the other ones are the vectors.
 #include "params.glsl"
 
 #define ROWS (4u * LANES)

@@ -23,7 +23,8 @@ pub struct Store {
     pub rank: u8,
     /// Without gaps, in the order in which they are computed.
     pub contiguous: bool,
-    /// Whether four neighbouring columns are neighbours in memory and aligned, and differ in the space's last coordinate alone.
+    /// Whether four neighbouring columns are neighbours in memory and aligned, and differ in the space's last
+    /// coordinate alone.
     pub by_four: bool,
     /// Whether kernels of `Planes::is_own` store eight neighbours of their own type, as they are, without gaps.
     pub by_eight: bool,
@@ -60,8 +61,8 @@ pub struct Load {
     pub by_four: bool,
 }
 
-/// A tile of results that one workgroup computes, a block of which each invocation does. `slices` teams of invocations share out
-/// the contracted elements, each of which takes `depth` of them per step.
+/// A tile of results that one workgroup computes, a block of which each invocation does. `slices` teams of invocations
+/// share out the contracted elements, each of which takes `depth` of them per step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tile {
     pub rows: u32,
@@ -224,13 +225,14 @@ pub struct DotSpec {
     pub out: DType,
     /// The type in which products are summed: that of `product`, or a wider one.
     pub sum: CType,
-    /// Axes that make up the batches, rows and contracted elements of `a`, and the batches, contracted elements and columns of `b`.
-    /// Zeros where matrix units find an operand by steps.
+    /// Axes that make up the batches, rows and contracted elements of `a`, and the batches, contracted elements and
+    /// columns of `b`. Zeros where matrix units find an operand by steps.
     pub a_ranks: [u8; 3],
     pub b_ranks: [u8; 3],
     pub a_load: Load,
     pub b_load: Load,
-    /// Steps on the elements of either operand before they are multiplied, which tiles take in f32 alone; none on matrix units.
+    /// Steps on the elements of either operand before they are multiplied, which tiles take in f32 alone; none on
+    /// matrix units.
     pub prologues: [Option<Prologue>; 2],
     pub store: Store,
     pub tiling: Tiling,
@@ -572,7 +574,8 @@ impl DotSpec {
         scalar::cast(code, value, self.sum.dtype())
     }
 
-    /// Rounds the sums of result `at` and its neighbours, one, two or four in all, takes them through the epilogue and stores them.
+    /// Rounds the sums of result `at` and its neighbours, one, two or four in all, takes them through the epilogue and
+    /// stores them.
     pub(super) fn finish(
         &self,
         code: &mut Code<'_, '_>,
@@ -680,8 +683,8 @@ impl DotSpec {
     }
 }
 
-/// Position of an operand at indices into some of its groups of axes, of which `first` is the first. The axes of all groups begin at
-/// an axis of the iteration space.
+/// Position of an operand at indices into some of its groups of axes, of which `first` is the first. The axes of all
+/// groups begin at an axis of the iteration space.
 pub(super) fn grouped_position(
     code: &mut Code<'_, '_>,
     params: &mut ParamLayout,

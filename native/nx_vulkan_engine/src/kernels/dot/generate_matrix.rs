@@ -244,7 +244,8 @@ pub struct SplitSpec {
     /// Of `Planes::OwnThreeBf16`: that they keep the order of elements, not that of matrices, and where these have no
     /// source.
     pub bounds: Option<Bounds>,
-    /// Whether it is the second operand, whose rows are the product's columns; it makes a difference where numbers lie in order.
+    /// Whether it is the second operand, whose rows are the product's columns; it makes a difference where numbers lie
+    /// in order.
     pub second: bool,
 }
 
@@ -277,8 +278,9 @@ impl SplitSpec {
         }
     }
 
-    /// Operands are the matrix, where rows are scaled the largest values of its parts, and what is written: the largest values and
-    /// the word of `dot_guard.glsl`, or the numbers of 16 bits with, where rows are scaled, scales, and that word.
+    /// Operands are the matrix, where rows are scaled the largest values of its parts, and what is written: the largest
+    /// values and the word of `dot_guard.glsl`, or the numbers of 16 bits with, where rows are scaled, scales, and that
+    /// word.
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         Generated::push_or_table(|table| {
             let name = match self.stage {

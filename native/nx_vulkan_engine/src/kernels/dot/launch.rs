@@ -23,7 +23,8 @@ const MAX_WIDE_PRODUCTS: u64 = 1 << 16;
 const MAX_LOWERED_PRODUCTS: u64 = MAX_WIDE_PRODUCTS / 16;
 const MAX_WIDE_DEPTH: u64 = 512;
 
-/// Contracted elements per split, above which f32 loses digits, as long as partial sums take no more than so many bytes.
+/// Contracted elements per split, above which f32 loses digits, as long as partial sums take no more than so many
+/// bytes.
 pub(super) const MAX_SPLIT_DEPTH: u64 = 8192;
 pub(super) const MAX_PARTIAL_BYTES: u64 = 64 << 20;
 
@@ -73,7 +74,8 @@ impl MergedAxes {
 /// Contracted elements up to which one invocation adds up a result.
 const MAX_NARROW_DEPTH: u64 = 1024;
 
-/// The same for a vector and a matrix that caches hold, wherever neighbours lie. Beyond, many invocations add up each result.
+/// The same for a vector and a matrix that caches hold, wherever neighbours lie. Beyond, many invocations add up each
+/// result.
 const MAX_SHORT_DEPTH: u64 = 64;
 
 /// An operand: batches of matrices with a free and a contracted axis, with strides in elements.
@@ -116,7 +118,8 @@ impl Matrix {
         Load { along_k: by_four.unwrap_or(depth < free || (ties && depth == free)), by_four: by_four.is_some() }
     }
 
-    /// Sizes and strides of all axes, the contracted ones last, or before the free ones. Groups of one element have none.
+    /// Sizes and strides of all axes, the contracted ones last, or before the free ones. Groups of one element have
+    /// none.
     pub(super) fn axes(&self, depth_last: bool) -> ([u8; 3], Dims, Strides) {
         let groups =
             if depth_last { [&self.batch, &self.free, &self.depth] } else { [&self.batch, &self.depth, &self.free] };
@@ -244,8 +247,8 @@ impl Product<'_> {
     }
 }
 
-/// Whether an invocation per result beats tiles: the results fill less than a sixteenth of them, there are many results for the
-/// elements that are contracted, and neighbouring ones read neighbours, or share what they read.
+/// Whether an invocation per result beats tiles: the results fill less than a sixteenth of them, there are many results
+/// for the elements that are contracted, and neighbouring ones read neighbours, or share what they read.
 fn is_narrow(p: &Product<'_>, spec: &DotSpec) -> bool {
     let (rows, columns, batches) = (p.a.free.elements(), p.b.free.elements(), p.a.batch.elements());
     let (m, n) = spec.tile();
@@ -256,8 +259,8 @@ fn is_narrow(p: &Product<'_>, spec: &DotSpec) -> bool {
     waste >= 16 && depth <= MAX_NARROW_DEPTH && (near || rows.max(columns) <= 64) && batches * rows * columns >= depth
 }
 
-/// The product of matrices one of which is a vector, if their axes merge alike, into `out`, with its epilogue if it is to `finish`; answers
-/// whether it did.
+/// The product of matrices one of which is a vector, if their axes merge alike, into `out`, with its epilogue if it is
+/// to `finish`; answers whether it did.
 fn vectors(engine: &Engine, p: &Product<'_>, out: &Tensor, finish: bool, far: bool, compile: Compile) -> Result<bool> {
     let alike = p.a.batch.sizes == p.b.batch.sizes && p.a.depth.sizes == p.b.depth.sizes;
     if !alike || !out.view.is_contiguous() {
@@ -282,8 +285,8 @@ fn vectors(engine: &Engine, p: &Product<'_>, out: &Tensor, finish: bool, far: bo
     Ok(true)
 }
 
-/// How one product is launched: the kernel's tiling, and the splits of the contracted axis, whose partial sums another dispatch
-/// adds up.
+/// How one product is launched: the kernel's tiling, and the splits of the contracted axis, whose partial sums another
+/// dispatch adds up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
     pub tiling: Tiling,
@@ -522,8 +525,8 @@ impl Results<'_> {
         self.out.address().is_multiple_of(8 * self.out.view.dtype.size_bytes())
     }
 
-    /// The sizes of both operands' axes and those of results, one after the other, and along them the strides of the second
-    /// operand, and of results and inputs: none along the axes of others.
+    /// The sizes of both operands' axes and those of results, one after the other, and along them the strides of the
+    /// second operand, and of results and inputs: none along the axes of others.
     pub(super) fn behind(
         &self,
         a_sizes: Dims,

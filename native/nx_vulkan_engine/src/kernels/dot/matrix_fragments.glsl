@@ -3,9 +3,9 @@
 #define MatrixB coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
 #define Sums coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
 
-// HELD is what an invocation holds of a factor; HOLD makes a factor of that, in whichever kernel. They count on eight components per invocation (as
-// dot_parts.comp does of sums), and on each being the same element in all kernels. Vulkan leaves both to devices: `Caps::bfloat16_matrix` is for
-// NVIDIA's alone, whose units have it so.
+// HELD is what an invocation holds of a factor; HOLD makes a factor of that, in whichever kernel. They count on eight
+// components per invocation (as dot_parts.comp does of sums), and on each being the same element in all kernels. Vulkan
+// leaves both to devices: `Caps::bfloat16_matrix` is for NVIDIA's alone, whose units have it so.
 #define HELD(x) \
     uvec4(packFloat2x16(f16vec2(x[0], x[1])), packFloat2x16(f16vec2(x[2], x[3])), packFloat2x16(f16vec2(x[4], x[5])), packFloat2x16(f16vec2(x[6], x[7])))
 #define HOLD(matrix, held) { \

@@ -1,8 +1,8 @@
 // Products of elements that are three bf16 numbers each, hi + mid + lo. Of the nine products of parts six are added up,
 // the smallest first: what is missing is below 2^-25 of a product.
 
-// Whether the low parts of B come first. Where they do so if there are more columns than rows, and only then, a transposed product of
-// transposed operands has the same bits.
+// Whether the low parts of B come first. Where they do so if there are more columns than rows, and only then, a
+// transposed product of transposed operands has the same bits.
 layout(constant_id = 8) const uint LOW_B_FIRST = 0u;
 
 // The products of two parts of x and y with FRAGMENTS_M matrices, if the operands have those parts.
@@ -10,7 +10,8 @@ layout(constant_id = 8) const uint LOW_B_FIRST = 0u;
     if (a_part < A_PARTS && b_part < B_PARTS) { \
         [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = coopMatMulAdd(x[i][a_part], y[b_part], products[i]); \
     }
-// Adds them up for column j of matrices. Units cut off instead of rounding, so that sums are taken out of them at every step.
+// Adds them up for column j of matrices. Units cut off instead of rounding, so that sums are taken out of them at every
+// step.
 #define ADD_PRODUCTS(j) { \
     Sums products[FRAGMENTS_M]; \
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) products[i] = Sums(0.0); \
@@ -40,7 +41,8 @@ layout(constant_id = 8) const uint LOW_B_FIRST = 0u;
         [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) \
             [[unroll]] for (uint e = 0u; e < 8u; ++e) found = max(found, floatBitsToUint(sums[i][j][e]) & 0x7fffffffu);
 
-// Puts eight sums of a line of 16 x 16 from column `from` on in the place of the last ones; the others move up: matrices have no index.
+// Puts eight sums of a line of 16 x 16 from column `from` on in the place of the last ones; the others move up:
+// matrices have no index.
 #define PUT_SUMS(exact, room, line, from) { \
     [[unroll]] for (uint c = 0u; c < 2u; ++c) \
         tiles[room + line * 4u + from / 4u + c] = floatBitsToUint(vec4(exact[4u * c], exact[4u * c + 1u], exact[4u * c + 2u], exact[4u * c + 3u])); \

@@ -1,9 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// The largest absolute value of each row (a vector along k) of a batched matrix, for `split`: the whole row's where k is the contiguous
-// axis, else those of parts of k. Also begins the count of lost elements.
-// Parameters: rows, contracted k, batches, parts, contracted elements of a part.
+// The largest absolute value of each row (a vector along k) of a batched matrix, for `split`: the whole row's where k
+// is the contiguous axis, else those of parts of k. Also begins the count of lost elements. Parameters: rows,
+// contracted k, batches, parts, contracted elements of a part.
 #include "params.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint ALONG_K = 1u;

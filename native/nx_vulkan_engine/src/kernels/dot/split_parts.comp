@@ -7,12 +7,12 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_basic : require
-// Rows (vectors along k) of a batched matrix as three bf16 numbers for each element, hi + mid + lo, exactly. They lie as the invocations of a
-// subgroup hold 16 rows x 16 of k on matrix units: [batch][16 rows][16 of k][hi, mid, lo][invocation], eight to a uvec4, with zeros past the ends.
-// Elements are multiplied by 2^16 first, so that no part of a normal number is denormal. What leaves the range of f32 is not for units: a word gets
-// the bits of the largest absolute value, if that is at least 2^16.
-// float16_t stands for bf16, which the linker makes of it.
-// Parameters: rows, contracted k, batches.
+// Rows (vectors along k) of a batched matrix as three bf16 numbers for each element, hi + mid + lo, exactly. They lie
+// as the invocations of a subgroup hold 16 rows x 16 of k on matrix units: [batch][16 rows][16 of k][hi, mid,
+// lo][invocation], eight to a uvec4, with zeros past the ends. Elements are multiplied by 2^16 first, so that no part
+// of a normal number is denormal. What leaves the range of f32 is not for units: a word gets the bits of the largest
+// absolute value, if that is at least 2^16. float16_t stands for bf16, which the linker makes of it. Parameters: rows,
+// contracted k, batches.
 #include "params.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint ALONG_K = 1u;

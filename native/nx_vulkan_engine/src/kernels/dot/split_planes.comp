@@ -3,11 +3,12 @@
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_basic : require
-// Rows (vectors along k) of a batched matrix as three bf16 numbers for each element, as in split_parts.comp, in planes of their own for
-// dot_own_parts.comp, eight to a uvec4: [plane][batch][row][k], whose k are a multiple of eight or, IN_ORDER, with zeros behind the last element,
-// [plane][batch][16 rows][32 of k][half of the rows][row][eight of k]. A word gets the bits of the largest absolute value, if that is at least 2^16.
-// If it RESTORES, it writes the elements themselves in the former order, where units can't take them.
-// Parameters: as of split.comp, and uvec4 from one plane to the next.
+// Rows (vectors along k) of a batched matrix as three bf16 numbers for each element, as in split_parts.comp, in planes
+// of their own for dot_own_parts.comp, eight to a uvec4: [plane][batch][row][k], whose k are a multiple of eight or,
+// IN_ORDER, with zeros behind the last element, [plane][batch][16 rows][32 of k][half of the rows][row][eight of k]. A
+// word gets the bits of the largest absolute value, if that is at least 2^16. If it RESTORES, it writes the elements
+// themselves in the former order, where units can't take them. Parameters: as of split.comp, and uvec4 from one plane
+// to the next.
 #include "params.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint ALONG_K = 1u;

@@ -193,7 +193,8 @@ void main() {
     uint in_inner = nx_param(4u), out_inner = nx_param(5u);
     // Elements that exist, of the whole transform before and after; how long the whole is before.
     uint valid = nx_param(6u), kept = nx_param(7u), full = nx_param(8u), flags = nx_param(9u);
-    // Roots of the whole transform between launches: rest elements per row follow, a table of 2^shift roots and their powers.
+    // Roots of the whole transform between launches: rest elements per row follow, a table of 2^shift roots and their
+    // powers.
     uint rest = nx_param(10u), shift = nx_param(11u);
     S epsilon = scalar(12u), scale = scalar(14u);
 

@@ -23,8 +23,8 @@ const LOAD_FACTOR: u8 = 3;
 const STORE_FACTOR: u8 = 4;
 const OUT: u8 = 5;
 
-/// The key under which a transform kernel is compiled once. The iteration space is the batch axes of the input, those of
-/// the result, and the axis of the transform.
+/// The key under which a transform kernel is compiled once. The iteration space is the batch axes of the input, those
+/// of the result, and the axis of the transform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FftSpec {
     pub input: DType,

@@ -6,7 +6,8 @@ const ODD_RADICES: [u64; 5] = [3, 5, 7, 11, 13];
 /// Longest transform that is summed term by term when it is no product of radices.
 pub const MAX_DIRECT: u64 = 64;
 
-/// Longest part of a transform of several launches: neighbouring rows in one workgroup then fill a memory sector (32 bytes).
+/// Longest part of a transform of several launches: neighbouring rows in one workgroup then fill a memory sector (32
+/// bytes).
 const MAX_PART: u64 = 1024;
 
 /// Whether a length is a product of radices.

@@ -156,7 +156,8 @@ pub fn root(k: u64, n: u64) -> (f64, f64) {
     }
 }
 
-/// Cosine and sine of `part / whole` of a right angle, which is at most half of it, with the angle to twice f64's digits.
+/// Cosine and sine of `part / whole` of a right angle, which is at most half of it, with the angle to twice f64's
+/// digits.
 fn cos_sin(part: f64, whole: f64) -> (f64, f64) {
     /// What FRAC_PI_2 lacks.
     const FRAC_PI_2_LOW: f64 = 6.123_233_995_736_766e-17;

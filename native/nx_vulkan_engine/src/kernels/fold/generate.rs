@@ -14,7 +14,8 @@ use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::reducer::{value_of, words_of};
 use nx_vulkan_spirv::scalar::{self, Value};
 
-/// The key under which a fold is compiled once. Operands: the folded tensor, the initial value, the captured scalars, the result.
+/// The key under which a fold is compiled once. Operands: the folded tensor, the initial value, the captured scalars,
+/// the result.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FoldSpec {
     pub input: DType,

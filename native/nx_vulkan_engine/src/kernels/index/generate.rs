@@ -28,8 +28,8 @@ pub struct GatherSpec {
     pub rest_rank: u8,
 }
 
-/// `out[i..] = tensor[i.. with an index in the place of one axis]`, where the index is an element of a tensor. Strides of both
-/// tensors are along the axes of the result; the addressed axis has one of its own.
+/// `out[i..] = tensor[i.. with an index in the place of one axis]`, where the index is an element of a tensor. Strides
+/// of both tensors are along the axes of the result; the addressed axis has one of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TakeSpec {
     pub element: Element,
@@ -37,8 +37,9 @@ pub struct TakeSpec {
     pub rank: u8,
 }
 
-/// `out[i..] = tensor[starts + i..]` or, if it `puts`, `out[starts + i..] = tensor[i..]`: starts are scalars on the device, each of one
-/// axis, and are clamped so that all elements fit. Operands: tensor, starts, out; strides of both tensors are along the axes of what moves.
+/// `out[i..] = tensor[starts + i..]` or, if it `puts`, `out[starts + i..] = tensor[i..]`: starts are scalars on the
+/// device, each of one axis, and are clamped so that all elements fit. Operands: tensor, starts, out; strides of both
+/// tensors are along the axes of what moves.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ShiftSpec {
     pub element: Element,
@@ -199,7 +200,8 @@ fn copy_element(
     access::store(code, address, element, to, value)
 }
 
-/// Targets of updates: the rows that their index vectors address, counted by what strides say. Operands: indices twice, targets.
+/// Targets of updates: the rows that their index vectors address, counted by what strides say. Operands: indices twice,
+/// targets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TargetSpec {
     pub index: DType,
@@ -216,8 +218,8 @@ impl TargetSpec {
     }
 }
 
-/// Targets of updates, sorted, and the places that the updates had before: each place is counted by comparing all targets. Operands:
-/// indices twice, targets, order.
+/// Targets of updates, sorted, and the places that the updates had before: each place is counted by comparing all
+/// targets. Operands: indices twice, targets, order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TargetOrderSpec {
     pub index: DType,

@@ -1,10 +1,10 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Adds up runs of updates with equal targets, which are sorted. One invocation per chunk of CHUNK updates and inner element:
-// runs inside of a chunk go to their row, its first and its last run become updates 2c and 2c + 1 of the next level. The
-// LAST level has one chunk, whose runs all go to their rows.
-// Parameters: inner elements per row, updates, chunks.
+// Adds up runs of updates with equal targets, which are sorted. One invocation per chunk of CHUNK updates and inner
+// element: runs inside of a chunk go to their row, its first and its last run become updates 2c and 2c + 1 of the next
+// level. The LAST level has one chunk, whose runs all go to their rows. Parameters: inner elements per row, updates,
+// chunks.
 #include "params.glsl"
 #include "accumulator.glsl"
 layout(local_size_x = 256) in;

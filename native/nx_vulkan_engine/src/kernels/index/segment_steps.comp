@@ -1,9 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Adds updates whose targets are sorted, those with equal targets in the order of the updates, one after another: sums are
-// rounded after each. One invocation per run of equal targets and inner element; BATCH updates are on their way at once.
-// Parameters: inner elements per row, updates.
+// Adds updates whose targets are sorted, those with equal targets in the order of the updates, one after another: sums
+// are rounded after each. One invocation per run of equal targets and inner element; BATCH updates are on their way at
+// once. Parameters: inner elements per row, updates.
 #include "params.glsl"
 #include "accumulator.glsl"
 layout(local_size_x = 256) in;

@@ -1,9 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Sorts updates by their targets, those with equal targets in the order of the updates: each one's place is the number of
-// updates that come before it, which LANES invocations count.
-// Parameters: updates.
+// Sorts updates by their targets, those with equal targets in the order of the updates: each one's place is the number
+// of updates that come before it, which LANES invocations count. Parameters: updates.
 #include "params.glsl"
 layout(local_size_x = 256) in;
 #define LANES 16u

@@ -1,10 +1,10 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // One block of columns of a Cholesky factor L: every workgroup factors the diagonal block, then computes rows of L
-// below it, COLUMNS at a time. Matrices are stored transposed, so that rows of L are neighbours in memory: element
-// (i, j) of A and of L lies at j * n + i. A matrix of one block is computed with the roundings of Nx: sums, differences,
-// roots and quotients one by one. Larger ones multiply by reciprocals.
-// Operands: A, L. Numbers: columns of the block, first column, n, batches, workgroups per matrix.
+// below it, COLUMNS at a time. Matrices are stored transposed, so that rows of L are neighbours in memory: element (i,
+// j) of A and of L lies at j * n + i. A matrix of one block is computed with the roundings of Nx: sums, differences,
+// roots and quotients one by one. Larger ones multiply by reciprocals. Operands: A, L. Numbers: columns of the block,
+// first column, n, batches, workgroups per matrix.
 #include "params.glsl"
 #include "linalg.glsl"
 layout(local_size_x = 256) in;

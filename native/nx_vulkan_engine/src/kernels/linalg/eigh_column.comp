@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Finishes w of the column before, and makes the reflection of a column. One workgroup per matrix.
-// Parameters: order, column, first column of the panel, matrices, flags, elements of `vectors`, parts of w^H v. Operands: matrices,
-// X, Y, the triangular factors T of the panel's reflections I - V T V^H, `vectors`, diagonals and what is beside them.
+// Finishes w of the column before, and makes the reflection of a column. One workgroup per matrix. Parameters: order,
+// column, first column of the panel, matrices, flags, elements of `vectors`, parts of w^H v. Operands: matrices, X, Y,
+// the triangular factors T of the panel's reflections I - V T V^H, `vectors`, diagonals and what is beside them.
 // Source: the formulas of LAPACK's zlatrd, zlarfg and zlarft.
 #include "params.glsl"
 #include "linalg_tridiagonal.glsl"

@@ -1,9 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Takes out of a node the eigenvalues that stay what they are: those of no weight, and one of two that are almost equal, after a
-// rotation that gives its weight to the other. One workgroup per node.
-// Parameters: order, columns of a node, nodes per matrix, nodes. Operands: diagonals and what is beside them, state, places,
-// new eigenvalues.
+// Takes out of a node the eigenvalues that stay what they are: those of no weight, and one of two that are almost
+// equal, after a rotation that gives its weight to the other. One workgroup per node. Parameters: order, columns of a
+// node, nodes per matrix, nodes. Operands: diagonals and what is beside them, state, places, new eigenvalues.
 #include "params.glsl"
 #include "linalg_divide.glsl"
 layout(local_size_x = 256) in;

@@ -1,7 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Cuts tridiagonal matrices into blocks: what couples two is taken from the diagonal beside it. Rows past the order are 0.
-// Parameters: order, order of a block, blocks per matrix, matrices. Operands: diagonals and what is beside them, blocks.
+// Cuts tridiagonal matrices into blocks: what couples two is taken from the diagonal beside it. Rows past the order are
+// 0. Parameters: order, order of a block, blocks per matrix, matrices. Operands: diagonals and what is beside them,
+// blocks.
 #include "params.glsl"
 #include "linalg_jacobi.glsl"
 layout(local_size_x = 256) in;

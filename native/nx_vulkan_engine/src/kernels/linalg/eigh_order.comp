@@ -1,9 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Eigenvalues in descending order of their size, and their vectors as columns, without those of the rows past the order. One
-// workgroup per vector.
-// Parameters: order, order with the rows past it, matrices. Operands: eigenvalues, vectors, largest elements of the matrices
-// before scaling, eigenvalues in order, vectors in order.
+// Eigenvalues in descending order of their size, and their vectors as columns, without those of the rows past the
+// order. One workgroup per vector. Parameters: order, order with the rows past it, matrices. Operands: eigenvalues,
+// vectors, largest elements of the matrices before scaling, eigenvalues in order, vectors in order.
 #include "params.glsl"
 #include "linalg_jacobi.glsl"
 layout(local_size_x = 256) in;

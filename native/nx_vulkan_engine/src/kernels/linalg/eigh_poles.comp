@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Sorts the eigenvalues of both halves of a node, with their weights. One workgroup per 256 eigenvalues.
-// Parameters: order, columns of a node, nodes per matrix, nodes. Operands: diagonals and what is beside them, eigenvalues,
-// vectors of the halves, state, places.
+// Sorts the eigenvalues of both halves of a node, with their weights. One workgroup per 256 eigenvalues. Parameters:
+// order, columns of a node, nodes per matrix, nodes. Operands: diagonals and what is beside them, eigenvalues, vectors
+// of the halves, state, places.
 #include "params.glsl"
 #include "linalg_divide.glsl"
 layout(local_size_x = 256) in;

@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// The Hermitian matrix of what lies on and above the diagonal, scaled by a power of two. All is NaN where it is not finite.
-// Parameters: order, matrices. Operands: matrices, their largest absolute elements, results.
+// The Hermitian matrix of what lies on and above the diagonal, scaled by a power of two. All is NaN where it is not
+// finite. Parameters: order, matrices. Operands: matrices, their largest absolute elements, results.
 #include "params.glsl"
 #include "linalg_jacobi.glsl"
 layout(local_size_x = 256) in;

@@ -1,7 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Products of a reflection v with the rows of the matrix beyond its column, and with W^H and V^H. One workgroup per row.
-// Parameters: order, column, first column of the panel, matrices, elements of `vectors`. Operands: matrices, X, Y, `vectors`.
+// Products of a reflection v with the rows of the matrix beyond its column, and with W^H and V^H. One workgroup per
+// row. Parameters: order, column, first column of the panel, matrices, elements of `vectors`. Operands: matrices, X, Y,
+// `vectors`.
 #include "params.glsl"
 #include "linalg_tridiagonal.glsl"
 layout(local_size_x = 64) in;

@@ -1,9 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// w of a column but for a multiple of v, of which it sums up parts of w^H v, and the next column of the panel but for what
-// that w takes from it. One workgroup per 64 rows.
-// Parameters: order, column, first column of the panel, matrices, elements of `vectors`, workgroups per matrix, whether the next
-// column belongs to the panel. Operands: matrices, Y, X, `vectors`.
+// w of a column but for a multiple of v, of which it sums up parts of w^H v, and the next column of the panel but for
+// what that w takes from it. One workgroup per 64 rows. Parameters: order, column, first column of the panel, matrices,
+// elements of `vectors`, workgroups per matrix, whether the next column belongs to the panel. Operands: matrices, Y, X,
+// `vectors`.
 #include "params.glsl"
 #include "linalg_tridiagonal.glsl"
 layout(local_size_x = 64) in;

@@ -1,9 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// The new eigenvalues of a node: the roots of 1 + rho sum z^2 / (d - x), each by bisection of its distance from the nearest pole
-// over all numbers that distance may be. One workgroup per root.
-// Parameters: order, columns of a node, nodes per matrix, nodes. Operands: diagonals and what is beside them, state, places,
-// new eigenvalues.
+// The new eigenvalues of a node: the roots of 1 + rho sum z^2 / (d - x), each by bisection of its distance from the
+// nearest pole over all numbers that distance may be. One workgroup per root. Parameters: order, columns of a node,
+// nodes per matrix, nodes. Operands: diagonals and what is beside them, state, places, new eigenvalues.
 #include "params.glsl"
 #include "linalg_divide.glsl"
 layout(local_size_x = 64) in;

@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Eigenvalues and eigenvectors of small Hermitian matrices by cyclic Jacobi rotations in shared memory, one workgroup per
-// matrix. Reads what lies on and above the diagonal. Eigenvalues come in descending order of their size.
+// Eigenvalues and eigenvectors of small Hermitian matrices by cyclic Jacobi rotations in shared memory, one workgroup
+// per matrix. Reads what lies on and above the diagonal. Eigenvalues come in descending order of their size.
 // Parameters: order, matrices.
 #include "params.glsl"
 #include "linalg_jacobi.glsl"
@@ -14,8 +14,8 @@ void slot_store2(const in uint at, const in T value) {}
 // Sweeps after which a matrix counts as one that does not converge; ten are usual.
 #define SWEEPS 64u
 
-// Up to this order the results have the digits of Nx's default implementation, which takes small eigenvalues for zeros: here
-// those of the size of rounding errors.
+// Up to this order the results have the digits of Nx's default implementation, which takes small eigenvalues for zeros:
+// here those of the size of rounding errors.
 #define NX_DIGITS 4u
 #define NX_ZERO (R(8) * LA_ROUNDING)
 

@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// The weights for which the new eigenvalues of a node are exact, so that its vectors are orthogonal. One workgroup per weight.
-// Parameters: columns of a node, nodes. Operands: state, places.
+// The weights for which the new eigenvalues of a node are exact, so that its vectors are orthogonal. One workgroup per
+// weight. Parameters: columns of a node, nodes. Operands: state, places.
 #include "params.glsl"
 #include "linalg_divide.glsl"
 layout(local_size_x = 64) in;

@@ -1,6 +1,6 @@
-// Elements of the matrix kernels. A kernel is compiled per type by one of the defines F32, F64, C64, C128: T is the type
-// of an element, R the real type of its parts. generate.rs fills the `slot_` functions of this file with the scalar
-// library's, since division, square root and the modulus of GLSL are not exact, and `slot_load<k>(at)` and
+// Elements of the matrix kernels. A kernel is compiled per type by one of the defines F32, F64, C64, C128: T is the
+// type of an element, R the real type of its parts. generate.rs fills the `slot_` functions of this file with the
+// scalar library's, since division, square root and the modulus of GLSL are not exact, and `slot_load<k>(at)` and
 // `slot_store<k>(at, value)`, which a kernel declares for its operand k.
 #ifndef LINALG_GLSL
 #define LINALG_GLSL
@@ -91,8 +91,8 @@ T la_quotient(const in T a, const in T b, const in T y, const in bool exact) {
 }
 #else
 bool la_is_tame_number(const in T a) { return la_is_tame(a); }
-// a / b, where y is 1 / b rounded once: rounded once too. Source: Markstein, "Computation of elementary functions on the
-// IBM RISC System/6000 processor", 1990.
+// a / b, where y is 1 / b rounded once: rounded once too. Source: Markstein, "Computation of elementary functions on
+// the IBM RISC System/6000 processor", 1990.
 T la_quotient(const in T a, const in T b, const in T y, const in bool exact) {
     if (FUSED == 0u || !la_is_tame(a) || !la_is_tame(b)) return slot_divide(a, b);
     T q = a * y;

@@ -43,7 +43,8 @@ struct Rotation {
     R off;
 };
 
-// Clears the element `off` between the real diagonal elements `upper` and `lower`; with the digits of Nx's steps if wanted.
+// Clears the element `off` between the real diagonal elements `upper` and `lower`; with the digits of Nx's steps if
+// wanted.
 Rotation la_rotation(const in R upper, const in T off, const in R lower, const in bool nx_steps) {
     Rotation rotation;
 #ifdef COMPLEX

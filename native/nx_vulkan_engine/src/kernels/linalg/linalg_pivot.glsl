@@ -5,8 +5,9 @@
 
 #define NONE 0xffffffffu
 
-// A candidate's size in two words, which of equals comes first, and its row. The pivot is the element of largest modulus, the first of
-// equals; NaN is larger than all, and the last NaN counts. uvec4(0) stands for no candidate: all others are better.
+// A candidate's size in two words, which of equals comes first, and its row. The pivot is the element of largest
+// modulus, the first of equals; NaN is larger than all, and the last NaN counts. uvec4(0) stands for no candidate: all
+// others are better.
 uvec4 candidate(const in R size, const in uint position, const in uint row) {
     if (la_is_nan_real(size)) return uvec4(NONE, NONE, position, row);
 #if defined(F32) || defined(C64)
@@ -38,8 +39,8 @@ void best_of_eight(const in uint id, const in uint before, const in uint after) 
 
 #define EIGHTH(count) max((count) / 8u, 1u)
 
-// The best of all invocations' candidates, for each of them. Has barriers, and wants one before the next call. No loop: SwiftShader does not
-// end it (docs/design/driver-faults.md).
+// The best of all invocations' candidates, for each of them. Has barriers, and wants one before the next call. No loop:
+// SwiftShader does not end it (docs/design/driver-faults.md).
 uvec4 best_of_all(const in uint id, const in uvec4 own) {
     const uint first = EIGHTH(uint(LOCAL)), second = EIGHTH(first), third = EIGHTH(second), last = EIGHTH(third);
     candidates[id] = own;

@@ -15,9 +15,9 @@
 #define NOTHING R(1.0e-250LF)
 #endif
 
-// The reflection I - tau v v^H of a column of several elements, or of a `single` one, to beta e: false where it is the identity.
-// x is the pivot and `below` the sum of the squares of the rest, all scaled, and `small` the size below which a column keeps its
-// sign. v is the column over `first`, with 1 for the pivot.
+// The reflection I - tau v v^H of a column of several elements, or of a `single` one, to beta e: false where it is the
+// identity. x is the pivot and `below` the sum of the squares of the rest, all scaled, and `small` the size below which
+// a column keeps its sign. v is the column over `first`, with 1 for the pivot.
 bool qr_reflection(
     const in T x, const in R below, const in R unscale, const in bool single, const in uint flags, const in R small,
     out T beta, out T first, out R tau

@@ -1,7 +1,7 @@
-// What the kernels that factorize tall panels of QR share. Each workgroup takes the same number of chunks of rows; an invocation
-// has a column and every LANES-th row of a chunk. V holds the panel until its columns are those of V.
-// `sums` of a matrix: for each column what it was scaled by, inverted; then twice, for even and for odd passes, the pivot row and
-// each workgroup's sums. A pass reads what the one before it wrote.
+// What the kernels that factorize tall panels of QR share. Each workgroup takes the same number of chunks of rows; an
+// invocation has a column and every LANES-th row of a chunk. V holds the panel until its columns are those of V. `sums`
+// of a matrix: for each column what it was scaled by, inverted; then twice, for even and for odd passes, the pivot row
+// and each workgroup's sums. A pass reads what the one before it wrote.
 #ifndef LINALG_QR_TALL_GLSL
 #define LINALG_QR_TALL_GLSL
 #include "linalg_qr.glsl"

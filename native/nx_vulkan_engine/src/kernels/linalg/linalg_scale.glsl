@@ -1,9 +1,11 @@
-// Powers of two that bring the largest part of a vector near 1, so that squares neither overflow nor vanish, and phases.
+// Powers of two that bring the largest part of a vector near 1, so that squares neither overflow nor vanish, and
+// phases.
 #ifndef LINALG_SCALE_GLSL
 #define LINALG_SCALE_GLSL
 #include "linalg.glsl"
 
-// The exponent bits of x >= 0, between those whose power of two and its inverse are normal. Infinity and NaN count as 1.
+// The exponent bits of x >= 0, between those whose power of two and its inverse are normal. Infinity and NaN count as
+// 1.
 #if defined(F32) || defined(C64)
 uint la_exponent(const in R x) {
     uint e = (floatBitsToUint(x) >> 23) & 0xffu;

@@ -1,7 +1,7 @@
-// What the kernels that reduce a Hermitian matrix to a tridiagonal one share. They go by panels of NB columns: of column k of
-// the panel X holds the reflection v in row k and w in row NB + k, Y their conjugates in rows NB + k and k, and until the panel
-// ends the rest of the matrix is A - X^T Y. Rows are as long as the order.
-// `vectors` of a matrix: A v; the next column; W^H v; V^H v; tau; parts of w^H v.
+// What the kernels that reduce a Hermitian matrix to a tridiagonal one share. They go by panels of NB columns: of
+// column k of the panel X holds the reflection v in row k and w in row NB + k, Y their conjugates in rows NB + k and k,
+// and until the panel ends the rest of the matrix is A - X^T Y. Rows are as long as the order. `vectors` of a matrix: A
+// v; the next column; W^H v; V^H v; tau; parts of w^H v.
 #ifndef LINALG_TRIDIAGONAL_GLSL
 #define LINALG_TRIDIAGONAL_GLSL
 #include "linalg_jacobi.glsl"

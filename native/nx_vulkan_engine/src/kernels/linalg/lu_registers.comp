@@ -1,10 +1,10 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// LU with partial pivoting of one panel of up to BLOCK columns and LOCAL rows, one workgroup per matrix: as lu_panel, with the same
-// operands and results, but each invocation holds its row of the panel in registers. These have no index: element 0 is that of the
-// current column, and with each column the row turns by one element, so that after BLOCK of them it is as it was.
-// Numbers: columns of the panel, first column, n, batches.
+// LU with partial pivoting of one panel of up to BLOCK columns and LOCAL rows, one workgroup per matrix: as lu_panel,
+// with the same operands and results, but each invocation holds its row of the panel in registers. These have no index:
+// element 0 is that of the current column, and with each column the row turns by one element, so that after BLOCK of
+// them it is as it was. Numbers: columns of the panel, first column, n, batches.
 #include "params.glsl"
 #include "linalg.glsl"
 #include "linalg_pivot.glsl"

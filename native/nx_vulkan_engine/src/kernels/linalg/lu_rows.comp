@@ -2,9 +2,9 @@
 #extension GL_GOOGLE_include_directive : require
 // After lu_panel: moves rows to their positions in COLUMNS columns of the matrix per workgroup, and in columns to the
 // right of the panel solves for the block of U. One more workgroup per matrix moves the rows' original numbers.
-// Operands: the pivot rows' elements in the panel, the row that became the pivot per column, the row per position (these
-// of lu_panel), A in place (transposed), the original row per position.
-// Numbers: columns of the panel, first column, n, batches, tiles of columns.
+// Operands: the pivot rows' elements in the panel, the row that became the pivot per column, the row per position
+// (these of lu_panel), A in place (transposed), the original row per position. Numbers: columns of the panel, first
+// column, n, batches, tiles of columns.
 #include "params.glsl"
 #include "linalg.glsl"
 layout(local_size_x = 256) in;

@@ -7,8 +7,8 @@ use crate::{Engine, Result, Tensor, Type};
 /// Columns of a panel; fixed in the kernels.
 pub const PANEL: u64 = 32;
 
-/// Below this a column keeps the sign of its diagonal element: the default `eps` of Nx, whose implementation leaves a column
-/// alone when the square of what it has to clear is smaller.
+/// Below this a column keeps the sign of its diagonal element: the default `eps` of Nx, whose implementation leaves a
+/// column alone when the square of what it has to clear is smaller.
 const SMALL: f32 = 1e-10;
 
 /// Bits of the kernels' `flags`.
@@ -38,7 +38,8 @@ pub(crate) fn blocks(model: &DeviceModel, height: u64) -> (u64, u64) {
     (chunks, height.div_ceil(CHUNK * chunks))
 }
 
-/// A panel of a batch of contiguous matrices, from the diagonal element `first` on, in the type in which it is computed.
+/// A panel of a batch of contiguous matrices, from the diagonal element `first` on, in the type in which it is
+/// computed.
 #[derive(Debug, Clone, Copy)]
 pub struct Panel<'a> {
     pub matrices: &'a Tensor,

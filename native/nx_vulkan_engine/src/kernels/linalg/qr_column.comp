@@ -1,12 +1,12 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Householder factorization of tall panels of up to 32 columns by many workgroups, a dispatch per column and one more. Pass k applies
-// the reflection of column k - 1, which makes a row of R, a column of V and one of T, and adds up the products of column k with
-// all others, from which the next pass knows its reflection. Pass 0 scales the columns by powers of two; later parts of a column are never
-// longer than it was, so R is scaled back.
-// Parameters: rows, columns, elements between rows, between matrices, position of the first element, matrices, workgroups per
-// matrix, chunks per workgroup, flags, size below which a column keeps its sign (as an f32), pass. Operands: matrices, V, T, `sums`.
+// Householder factorization of tall panels of up to 32 columns by many workgroups, a dispatch per column and one more.
+// Pass k applies the reflection of column k - 1, which makes a row of R, a column of V and one of T, and adds up the
+// products of column k with all others, from which the next pass knows its reflection. Pass 0 scales the columns by
+// powers of two; later parts of a column are never longer than it was, so R is scaled back. Parameters: rows, columns,
+// elements between rows, between matrices, position of the first element, matrices, workgroups per matrix, chunks per
+// workgroup, flags, size below which a column keeps its sign (as an f32), pass. Operands: matrices, V, T, `sums`.
 #include "params.glsl"
 #include "linalg_qr_tall.glsl"
 layout(local_size_x = 256) in;
@@ -57,7 +57,8 @@ void main() {
     uint id = gl_LocalInvocationID.x, c = id % WIDTH, lane = id / WIDTH, base = block * chunks * CHUNK;
     uint a0 = nx_param(4u) + batch * nx_param(3u), v0 = batch * rows * columns, t0 = batch * columns * columns;
     uint sums = batch * qr_sums_size(blocks), earlier = sums + qr_block_sums(pass + 1u, blocks);
-    // The column whose reflection is applied, if this is not pass 0; then c + 1 = pass is that column, and i + 1 = pass its pivot row.
+    // The column whose reflection is applied, if this is not pass 0; then c + 1 = pass is that column, and i + 1 = pass
+    // its pivot row.
     uint j = max(pass, 1u) - 1u;
 
     // The workgroup that may have the fewest rows makes a column of T.

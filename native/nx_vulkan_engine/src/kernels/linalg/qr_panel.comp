@@ -1,10 +1,10 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Householder factorization of up to 32 columns, one workgroup per matrix: R replaces the columns, and the product of the
-// reflections is I - V T V^H, V a unit lower trapezoid and T upper triangular. Eight invocations own each column, so that no
-// invocation reads what another wrote, except through shared memory.
-// Parameters: rows, columns, elements between rows, between matrices, position of the first element, matrices, flags, size
-// below which a column keeps its sign (as an f32).
+// Householder factorization of up to 32 columns, one workgroup per matrix: R replaces the columns, and the product of
+// the reflections is I - V T V^H, V a unit lower trapezoid and T upper triangular. Eight invocations own each column,
+// so that no invocation reads what another wrote, except through shared memory. Parameters: rows, columns, elements
+// between rows, between matrices, position of the first element, matrices, flags, size below which a column keeps its
+// sign (as an f32).
 #include "params.glsl"
 #include "linalg_qr.glsl"
 layout(local_size_x = 256) in;

@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Moves tall panels of up to 32 columns to V, leaves zeros below their diagonals, and finds the largest element of each column.
-// Parameters: rows, columns, elements between rows, between matrices, position of the first element, matrices, workgroups per
-// matrix, chunks per workgroup. Operands: matrices, V, `sums`.
+// Moves tall panels of up to 32 columns to V, leaves zeros below their diagonals, and finds the largest element of each
+// column. Parameters: rows, columns, elements between rows, between matrices, position of the first element, matrices,
+// workgroups per matrix, chunks per workgroup. Operands: matrices, V, `sums`.
 #include "params.glsl"
 #include "linalg_qr_tall.glsl"
 layout(local_size_x = 256) in;

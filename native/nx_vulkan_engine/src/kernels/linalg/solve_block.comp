@@ -1,10 +1,10 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // One block of a triangular system A X = B, in place: COLUMNS columns of X per workgroup. Blocks above have been
-// subtracted from X already. Backward systems (A upper triangular) are solved from the last row up.
-// Operands: A, X (row-major). Numbers: rows of the block, first row in the order of solving, n, columns of X, batches,
-// strides of A (batch, row, column), flags (1: ones on the diagonal, 2: backward, 4: conjugate A, 8: round every quotient
-// once, rather than multiply by the reciprocal).
+// subtracted from X already. Backward systems (A upper triangular) are solved from the last row up. Operands: A, X
+// (row-major). Numbers: rows of the block, first row in the order of solving, n, columns of X, batches, strides of A
+// (batch, row, column), flags (1: ones on the diagonal, 2: backward, 4: conjugate A, 8: round every quotient once,
+// rather than multiply by the reciprocal).
 #include "params.glsl"
 #include "linalg.glsl"
 layout(local_size_x = 256) in;

@@ -1,9 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Singular values in descending order, left vectors (columns over their norms, zero where the norm is) and right vectors, all as
-// rows. Values of the size of rounding errors are 0. One workgroup per vector.
-// Parameters: order, even order, turn, matrices, multiple of the rounding error of the largest value that is 0 (as an f32). Operands: columns, vectors, norms, largest elements of the matrices before
-// scaling, left vectors, singular values, right vectors.
+// Singular values in descending order, left vectors (columns over their norms, zero where the norm is) and right
+// vectors, all as rows. Values of the size of rounding errors are 0. One workgroup per vector. Parameters: order, even
+// order, turn, matrices, multiple of the rounding error of the largest value that is 0 (as an f32). Operands: columns,
+// vectors, norms, largest elements of the matrices before scaling, left vectors, singular values, right vectors.
 #include "params.glsl"
 #include "linalg_jacobi.glsl"
 layout(local_size_x = 128) in;

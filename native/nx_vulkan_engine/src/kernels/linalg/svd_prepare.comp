@@ -1,9 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// What one-sided Jacobi rotations start from: the columns of square matrices as rows, scaled by a power of two and filled to an
-// even number, and the identity. All is NaN where the matrix is not finite.
-// Parameters: order of the matrices, even order, elements between rows, between matrices, matrices. Operands: matrices, their
-// largest absolute elements, columns, vectors.
+// What one-sided Jacobi rotations start from: the columns of square matrices as rows, scaled by a power of two and
+// filled to an even number, and the identity. All is NaN where the matrix is not finite. Parameters: order of the
+// matrices, even order, elements between rows, between matrices, matrices. Operands: matrices, their largest absolute
+// elements, columns, vectors.
 #include "params.glsl"
 #include "linalg_jacobi.glsl"
 layout(local_size_x = 256) in;

@@ -1,9 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// One round of one-sided Jacobi rotations (Hestenes 1958): every workgroup makes one pair of columns orthogonal, and rotates the
-// vectors with them. Columns and vectors are rows in memory.
-// Parameters: order, even order, turn, matrices, number to mark rotations with, multiple of the rounding error that counts as
-// orthogonal (as an f32). Operands: columns, vectors, marks: one per matrix and pair.
+// One round of one-sided Jacobi rotations (Hestenes 1958): every workgroup makes one pair of columns orthogonal, and
+// rotates the vectors with them. Columns and vectors are rows in memory. Parameters: order, even order, turn, matrices,
+// number to mark rotations with, multiple of the rounding error that counts as orthogonal (as an f32). Operands:
+// columns, vectors, marks: one per matrix and pair.
 #include "params.glsl"
 #include "linalg_jacobi.glsl"
 layout(local_size_x = LANES) in;

@@ -1,8 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Each invocation computes ITEMS elements LOCAL apart, or VECTORS times WIDTH neighbours where every operand allows it, APART invocations'
-// vectors one after the other.
-// Parameters: word 0 is the number of elements.
+// Each invocation computes ITEMS elements LOCAL apart, or VECTORS times WIDTH neighbours where every operand allows it,
+// APART invocations' vectors one after the other. Parameters: word 0 is the number of elements.
 #include "params.glsl"
 layout(local_size_x = LOCAL) in;
 
@@ -14,8 +13,8 @@ void slot_element(const in uint i) {}
 #define APART LOCAL
 #define OWN gl_LocalInvocationID.x
 #endif
-// Stores VECTORS vectors of WIDTH elements, the first at vector i, the next APART further on, and returns a bit for each element that needs
-// slot_element. What it stores of these is no result.
+// Stores VECTORS vectors of WIDTH elements, the first at vector i, the next APART further on, and returns a bit for
+// each element that needs slot_element. What it stores of these is no result.
 uint slot_vector(const in uint i) { return i; }
 #endif
 

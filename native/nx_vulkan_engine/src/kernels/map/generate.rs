@@ -33,8 +33,8 @@ pub enum Form {
     Single,
     /// Vectors, which are accessed 8 bytes at a time.
     Pairs,
-    /// Vectors of a subgroup's block, whose lanes load neighbours together: so many in each invocation, at most 32. A launch has whole blocks
-    /// and shares out the elements behind the last.
+    /// Vectors of a subgroup's block, whose lanes load neighbours together: so many in each invocation, at most 32. A
+    /// launch has whole blocks and shares out the elements behind the last.
     Blocks { vectors: u8 },
 }
 
@@ -55,34 +55,38 @@ pub struct Spec {
     pub numbers: SmallVec<[DType; 1]>,
 }
 
-/// Vectors per invocation where functions are costly or one operand is read: several loads in flight hide the memory's latency behind them
-/// (14 % for costly ones on an H200, 2 to 5 % for `x + 1`, while cheap ones of two operands lose 1 %).
+/// Vectors per invocation where functions are costly or one operand is read: several loads in flight hide the memory's
+/// latency behind them (14 % for costly ones on an H200, 2 to 5 % for `x + 1`, while cheap ones of two operands lose 1
+/// %).
 pub const MORE_VECTORS: u32 = 2;
 
-/// Invocations per workgroup where they take more vectors of cheap functions: with 256, `x + 1` is 3 % slower on an H200; one vector in each
-/// is as fast as this only while few buffers are in use (9 % slower among twelve of a GiB).
+/// Invocations per workgroup where they take more vectors of cheap functions: with 256, `x + 1` is 3 % slower on an
+/// H200; one vector in each is as fast as this only while few buffers are in use (9 % slower among twelve of a GiB).
 pub const SMALL_LOCAL_SIZE: u32 = 128;
 
-/// Vectors per invocation where the functions of one operand are costly, but few: what an invocation does once counts less (45 instructions
-/// an element instead of 47 for an exponential and a hyperbolic tangent on an H200), and more loads are in flight; six and more take too many
-/// registers. On CPU devices, where a subgroup takes 50 cycles to begin, everywhere.
+/// Vectors per invocation where the functions of one operand are costly, but few: what an invocation does once counts
+/// less (45 instructions an element instead of 47 for an exponential and a hyperbolic tangent on an H200), and more
+/// loads are in flight; six and more take too many registers. On CPU devices, where a subgroup takes 50 cycles to
+/// begin, everywhere.
 const MOST_VECTORS: u32 = 4;
 const MOST_COSTLY_STEPS: usize = 4;
 
 /// Workgroups that blocks may have at most: their template knows numbers of four digits of 5 bits.
 pub const MAX_BLOCKS: u64 = 1 << 20;
 
-/// Elements of a block's invocation whose costly functions stand side by side: the branch around stores where short forms don't serve
-/// divides the code (an exponential and a hyperbolic tangent take a quarter longer with two elements between branches).
+/// Elements of a block's invocation whose costly functions stand side by side: the branch around stores where short
+/// forms don't serve divides the code (an exponential and a hyperbolic tangent take a quarter longer with two elements
+/// between branches).
 const TOGETHER: u32 = 8;
 
-/// Invocations whose vectors lie one after the other where each has that many, those of a GPU's subgroup: a workgroup's are 3 % slower on an
-/// H200, and 4 KiB apart, as vectors of a workgroup would be, arrays are in each other's way in a CPU's first cache.
+/// Invocations whose vectors lie one after the other where each has that many, those of a GPU's subgroup: a workgroup's
+/// are 3 % slower on an H200, and 4 KiB apart, as vectors of a workgroup would be, arrays are in each other's way in a
+/// CPU's first cache.
 const NEIGHBOURS: u32 = 32;
 
 impl Spec {
-    /// The widest vector that all ports and steps allow, if the launch is aligned for it. Costly steps are repeated per lane
-    /// where `unroll` allows it: more loads in flight, for longer compilation.
+    /// The widest vector that all ports and steps allow, if the launch is aligned for it. Costly steps are repeated per
+    /// lane where `unroll` allows it: more loads in flight, for longer compilation.
     pub fn widest(&self, unroll: bool) -> u8 {
         let ports = self.inputs.iter().chain(self.outputs.iter().map(|(_, port)| port));
         // An output that is not contiguous has one element: there are no neighbours.
@@ -156,8 +160,8 @@ impl Spec {
         self.steps.iter().filter(is_costly).count()
     }
 
-    /// The width of a block's vectors, where vectors can be wider: lanes store 8 bytes of the largest element at a time, and whole words of
-    /// the smallest.
+    /// The width of a block's vectors, where vectors can be wider: lanes store 8 bytes of the largest element at a
+    /// time, and whole words of the smallest.
     pub fn block_width(&self) -> u8 {
         let ports = self.inputs.iter().chain(self.outputs.iter().map(|(_, port)| port));
         let vectors =
@@ -383,9 +387,9 @@ impl Spec {
         Ok(rest)
     }
 
-    /// Computes and stores a block by the short forms of functions; the result has a bit for each vector that is not stored because these do
-    /// not serve one of its elements. Vectors are loaded outside of control flow, which makes gathers of loads, and right before they are
-    /// needed.
+    /// Computes and stores a block by the short forms of functions; the result has a bit for each vector that is not
+    /// stored because these do not serve one of its elements. Vectors are loaded outside of control flow, which makes
+    /// gathers of loads, and right before they are needed.
     fn emit_block(&self, code: &mut Code<'_, '_>, params: &mut ParamLayout, first: Word, lane: Word) -> Result<Word> {
         let width = u32::from(self.width);
         let zero = code.linker.const_u32(0);

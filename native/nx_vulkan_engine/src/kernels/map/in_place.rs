@@ -18,7 +18,8 @@ impl Place<'_> {
         self.address.wrapping_sub(self.buffer.address())
     }
 
-    /// Whether each index has its element at the same bytes of the two buffers, where both have the layout of the launch's positions.
+    /// Whether each index has its element at the same bytes of the two buffers, where both have the layout of the
+    /// launch's positions.
     fn lies_as(&self, other: &Place<'_>) -> bool {
         self.element_bytes == other.element_bytes && self.begin() == other.begin()
     }

@@ -85,8 +85,8 @@ fn by_blocks(model: &DeviceModel, spec: &Spec, elements: u64) -> Option<Spec> {
     (elements / u64::from(spec.elements_per_group()) < MAX_BLOCKS).then_some(spec)
 }
 
-/// Elements up to which kernels of long programs share their code: a launch of so many takes microseconds, while compiling takes milliseconds to a
-/// second.
+/// Elements up to which kernels of long programs share their code: a launch of so many takes microseconds, while
+/// compiling takes milliseconds to a second.
 const MAX_SHARED_ELEMENTS: u64 = 1 << 14;
 
 /// Numbers that a launch gives: their parameters and those of 24 inputs have numbers of a byte.
@@ -394,7 +394,8 @@ fn parameters(spec: &Spec) -> usize {
     1 + 2 * ports().count() + 3 * rank.saturating_sub(1) + strided * (rank + 1) + bounded + 2 * spec.numbers.len()
 }
 
-/// The space with its axes in the order in which the first output lies in memory, so that neighbours are written together.
+/// The space with its axes in the order in which the first output lies in memory, so that neighbours are written
+/// together.
 fn in_order_of_output(sizes: &[u64], strides: &[&[i64]], first_output: usize) -> Space {
     let Some(out) = strides.get(first_output) else { return Space::new(sizes, strides) };
     let mut order: SmallVec<[usize; 6]> = (0..sizes.len()).filter(|&axis| sizes[axis] > 1).collect();

@@ -1,5 +1,5 @@
-//! Kernels that reduce over axes, perhaps several reductions of the same elements at once: which template, where elements come from, and
-//! what becomes of results.
+//! Kernels that reduce over axes, perhaps several reductions of the same elements at once: which template, where
+//! elements come from, and what becomes of results.
 
 use nx_vulkan_ir::program::reducer::Reducer;
 use nx_vulkan_ir::program::step::{Ref, Step};

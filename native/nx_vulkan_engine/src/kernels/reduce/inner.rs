@@ -34,8 +34,9 @@ pub struct Finish<'a> {
     pub out: DType,
 }
 
-/// Sums the products of elements over some axes, into a contiguous result of `dtype`, or of what `finish` makes of it, in the order of the kept
-/// ones, by kernels that reach far if they must. The first factor's layout says which way to walk.
+/// Sums the products of elements over some axes, into a contiguous result of `dtype`, or of what `finish` makes of it,
+/// in the order of the kept ones, by kernels that reach far if they must. The first factor's layout says which way to
+/// walk.
 #[allow(clippy::too_many_arguments)]
 pub fn inner<'a>(
     engine: &Engine,

@@ -14,7 +14,8 @@ use crate::shape::{Dims, Space, Strides};
 use crate::tuning::DeviceModel;
 use crate::{DType, Engine, Result, View};
 
-/// Elements that one invocation reduces before a reduction is worth splitting in chunks: enough to hide the second dispatch.
+/// Elements that one invocation reduces before a reduction is worth splitting in chunks: enough to hide the second
+/// dispatch.
 const ELEMENTS_PER_INVOCATION: u64 = 64;
 
 /// Elements that one invocation reduces alone where a team could not read them as neighbours.
@@ -59,7 +60,8 @@ impl Layout {
         }
     }
 
-    /// How the chunks' accumulators of so many bytes are reduced, which lie innermost after rows, outermost after columns.
+    /// How the chunks' accumulators of so many bytes are reduced, which lie innermost after rows, outermost after
+    /// columns.
     pub fn of_partials(&self, model: &DeviceModel, outputs: u64, partials: u64, bytes: u64) -> Layout {
         let rows = Direction::Rows { width: 1 };
         let (direction, team) = match self.direction {
@@ -81,7 +83,8 @@ fn column_team(model: &DeviceModel, outputs: u64, elements: u64, bytes: u64) -> 
     if outputs >= columns.many_outputs || outputs >= local_size && all_bytes > columns.many_bytes {
         return 1;
     }
-    // Where there is less to read, it may be read several times. Behind the last output lies the next element of the first.
+    // Where there is less to read, it may be read several times. Behind the last output lies the next element of the
+    // first.
     let share_bytes = columns.line_bytes * all_bytes.min(columns.many_bytes) / columns.many_bytes;
     let most = local_size * bytes / share_bytes.clamp(bytes, outputs * bytes).next_power_of_two();
     (elements / columns.elements).next_power_of_two().clamp(1, most)

@@ -1,5 +1,6 @@
-//! Launches of reductions whose elements are computed on the way in, several of them at once, and whose results take steps on the way out.
-//! Trees are those of each reduction of the same elements in memory, so that results have the same bits.
+//! Launches of reductions whose elements are computed on the way in, several of them at once, and whose results take
+//! steps on the way out. Trees are those of each reduction of the same elements in memory, so that results have the
+//! same bits.
 
 use nx_vulkan_ir::program::step::Ref;
 use smallvec::SmallVec;
@@ -18,7 +19,8 @@ use crate::{Engine, Result, Tensor, View};
 /// Axes of chunks' accumulators: as of reductions of several parts, which share the kernel.
 const AXES_OF_PARTIALS: usize = 2;
 
-/// How the reductions are laid out, and the axes along which their elements lie, if each would be laid out like that alone.
+/// How the reductions are laid out, and the axes along which their elements lie, if each would be laid out like that
+/// alone.
 fn layout(
     model: &DeviceModel,
     plan: &Plan,

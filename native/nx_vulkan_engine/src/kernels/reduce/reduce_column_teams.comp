@@ -1,9 +1,10 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Reductions along an outer axis, of few outputs. A team of TEAM invocations reduces one chunk of one output's elements, each every TEAM-th
-// and eight at once, as loads take long; invocations of neighbouring teams read neighbours in memory. Then a tree over shared memory.
-// Parameters: outputs, elements per output, elements per chunk, chunks per output. Result `chunk * outputs + output`.
+// Reductions along an outer axis, of few outputs. A team of TEAM invocations reduces one chunk of one output's
+// elements, each every TEAM-th and eight at once, as loads take long; invocations of neighbouring teams read neighbours
+// in memory. Then a tree over shared memory. Parameters: outputs, elements per output, elements per chunk, chunks per
+// output. Result `chunk * outputs + output`.
 #include "params.glsl"
 #include "accumulator.glsl"
 layout(local_size_x = 256) in;

@@ -1,5 +1,5 @@
-//! Kernels that hold whole rows in registers: elementwise steps and reductions over the row in any order, then results per row and
-//! per element. What is read is read once, and a step runs once per element.
+//! Kernels that hold whole rows in registers: elementwise steps and reductions over the row in any order, then results
+//! per row and per element. What is read is read once, and a step runs once per element.
 
 use std::collections::HashMap;
 
@@ -181,7 +181,8 @@ struct Emission<'s, 'c, 'a, 'l> {
     /// For each element: its place in the row.
     places: Vec<Word>,
     held: HashMap<Ref, Held>,
-    /// Of the bits of the invocation's elements of f32: the largest as signed integers, the largest and the least as unsigned ones.
+    /// Of the bits of the invocation's elements of f32: the largest as signed integers, the largest and the least as
+    /// unsigned ones.
     extremes: HashMap<Ref, [Word; 3]>,
     /// Exponentials of what elements are below the largest of their row: the argument of the invocation's least.
     least_exponents: HashMap<Ref, Word>,
@@ -335,7 +336,8 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         Ok(Held::Each(values))
     }
 
-    /// Whether an invocation's vectors of a row, where neighbours in it are neighbours in memory, are as far apart as its code says.
+    /// Whether an invocation's vectors of a row, where neighbours in it are neighbours in memory, are as far apart as
+    /// its code says.
     fn is_dense(&self) -> bool {
         self.spec.full && self.spec.row_rank == 1
     }
@@ -388,8 +390,8 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         Ok(Held::Each(variables.into_iter().map(get).collect()))
     }
 
-    /// What [`Code::rare`] gives for elements of f32 that are all divided by the same number, if that is what the step does: two extremes
-    /// of them say it, in three operations per element instead of seven.
+    /// What [`Code::rare`] gives for elements of f32 that are all divided by the same number, if that is what the step
+    /// does: two extremes of them say it, in three operations per element instead of seven.
     fn rare_quotient(&mut self, step: &Step, args: &[Held]) -> Result<Option<Word>> {
         let [Held::Each(dividends), Held::Row(divisor)] = args else { return Ok(None) };
         let is_f32 = dividends.iter().chain([divisor]).all(|value| value.dtype == DType::F32);
@@ -453,8 +455,8 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         Ok(ids.into_iter().map(|id| Value { id, dtype: DType::F32 }).collect())
     }
 
-    /// What [`Code::rare`] gives for exponentials of what elements of f32 are below the largest of them, if that is what the step does: the
-    /// least of them says it.
+    /// What [`Code::rare`] gives for exponentials of what elements of f32 are below the largest of them, if that is
+    /// what the step does: the least of them says it.
     fn rare_exponential(&mut self, step: &Step, exponentials: Ref) -> Result<Option<Word>> {
         let made = |r: Ref| match r {
             Ref::Result(k) => self.spec.values.get(k as usize).map(|value| &value.made),
@@ -609,7 +611,8 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         self.spec.values.iter().any(by_step) || self.spec.outputs.iter().any(|&(from, _)| from == r)
     }
 
-    /// The same for elements of f32 without signs: added to a power of two beyond all of them, in four operations each instead of eight.
+    /// The same for elements of f32 without signs: added to a power of two beyond all of them, in four operations each
+    /// instead of eight.
     fn sum_without_signs(&mut self, spec: &Reducer, of: Ref, values: &Held) -> Result<Word> {
         let [_, most, _] = self.extremes(of, values)?;
         let (words, float) = (spec.words_type(self.code), self.code.linker.type_float(32));
@@ -634,8 +637,8 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         Ok(self.code.get(words, variable))
     }
 
-    /// What says which of an invocation's elements is the largest or the least, in three operations per element instead of the nine of
-    /// `combine`. Those that are read at the row's end once more do no harm.
+    /// What says which of an invocation's elements is the largest or the least, in three operations per element instead
+    /// of the nine of `combine`. Those that are read at the row's end once more do no harm.
     fn extremes(&mut self, of: Ref, values: &Held) -> Result<[Word; 3]> {
         if let Some(&extremes) = self.extremes.get(&of) {
             return Ok(extremes);

@@ -17,7 +17,8 @@ const NEIGHBOURS: u32 = 32;
 /// Loads that an invocation should have in flight before more of them share a row.
 const LOADS: u64 = 4;
 
-/// A larger team where rows whose elements are apart fill few workgroups: these take as long as the code of one invocation.
+/// A larger team where rows whose elements are apart fill few workgroups: these take as long as the code of one
+/// invocation.
 fn shared_out(few_groups: u64, rows: u64, vectors: u64, team: u64) -> u64 {
     let groups = |team: u64| rows.div_ceil((256 / team).max(1));
     let mut team = team;
@@ -27,8 +28,8 @@ fn shared_out(few_groups: u64, rows: u64, vectors: u64, team: u64) -> u64 {
     team
 }
 
-/// Invocations that share each of `rows` rows of `elements` elements of so many words, and vectors of each; none where rows are too long. `columns`:
-/// neighbours in memory are elements of different rows.
+/// Invocations that share each of `rows` rows of `elements` elements of so many words, and vectors of each; none where
+/// rows are too long. `columns`: neighbours in memory are elements of different rows.
 pub(crate) fn share(
     model: &DeviceModel,
     words: u32,
@@ -61,7 +62,8 @@ fn most_items(most_elements: u32, width: u64) -> u64 {
     (u64::from(most_elements) / width).max(1)
 }
 
-/// Runs a plan whose rows fit. `None` where one launch can't index everything, or rows are too long for loads of one element.
+/// Runs a plan whose rows fit. `None` where one launch can't index everything, or rows are too long for loads of one
+/// element.
 pub fn rows(
     engine: &Engine,
     plan: &Plan,

@@ -1,9 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Whole rows in registers: a team of TEAM invocations takes a row, each some of its elements, and reduces it as often as it
-// needs to by trees over shared memory whose shape depends on TEAM only. Invocations of a team are APART apart: 1, or the number
-// of teams in the workgroup where neighbouring rows, not elements, are neighbours in memory.
+// Whole rows in registers: a team of TEAM invocations takes a row, each some of its elements, and reduces it as often
+// as it needs to by trees over shared memory whose shape depends on TEAM only. Invocations of a team are APART apart:
+// 1, or the number of teams in the workgroup where neighbouring rows, not elements, are neighbours in memory.
 // Parameters: rows, elements per row.
 #include "params.glsl"
 layout(local_size_x = LOCAL) in;
@@ -14,8 +14,8 @@ shared uvec4 partial[LOCAL];
 
 uint nx_lane() { return gl_LocalInvocationID.x / APART % TEAM; }
 
-// The accumulators of a team combined, for all of its invocations: a tree that joins each half with the other, three levels of
-// it between barriers.
+// The accumulators of a team combined, for all of its invocations: a tree that joins each half with the other, three
+// levels of it between barriers.
 #define HALVE(combine, count) [[unroll]] for (uint k = 0u; k < count; ++k) v[k] = combine(v[k], v[k + count]);
 #define TREE(combine, tree) \
     uvec4 combine(const in uvec4 a, const in uvec4 b) { return a + b; } \

@@ -39,8 +39,8 @@ pub fn scan(engine: &Engine, what: &Scan<'_>, compile: Compile) -> Result<()> {
     Ok(())
 }
 
-/// Elements of a chunk of a row, and chunks, where a workgroup takes `step` elements at once. The chunks of a row are themselves scanned in one
-/// step.
+/// Elements of a chunk of a row, and chunks, where a workgroup takes `step` elements at once. The chunks of a row are
+/// themselves scanned in one step.
 pub(crate) fn chunks(model: &DeviceModel, rows: u64, elements: u64, step: u64) -> (u64, u64) {
     let chunks = model.fill.scan_groups.div_ceil(rows).min(elements.div_ceil(step)).min(step).max(1);
     let chunk = elements.div_ceil(chunks).next_multiple_of(step);

@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// First dispatch of a radix pass: how often each digit occurs in each tile of a row, at `(row * tiles + tile) * 256 + digit`.
-// Parameters after those of the key: rows, elements per row, tiles per row, the digit's lowest bit.
+// First dispatch of a radix pass: how often each digit occurs in each tile of a row, at `(row * tiles + tile) * 256 +
+// digit`. Parameters after those of the key: rows, elements per row, tiles per row, the digit's lowest bit.
 #include "params.glsl"
 #include "sort_key.glsl"
 layout(local_size_x = 256) in;

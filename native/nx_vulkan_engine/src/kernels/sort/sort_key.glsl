@@ -1,7 +1,7 @@
 // Keys of elements: unsigned integers in the order of the values, made from the element's bits alone. Of floats both
-// zeros have one key and NaN has the largest. Elements of 64 bits are pairs of words, the low one first.
-// Parameters: the sign bit, 0 for unsigned integers; the largest magnitude that is a number, 0 for integers; all bits of the
-// type; whether the order is descending. Of pairs they are those of the high word.
+// zeros have one key and NaN has the largest. Elements of 64 bits are pairs of words, the low one first. Parameters:
+// the sign bit, 0 for unsigned integers; the largest magnitude that is a number, 0 for integers; all bits of the type;
+// whether the order is descending. Of pairs they are those of the high word.
 #define SIGN nx_param(0u)
 #define LARGEST nx_param(1u)
 #define MASK nx_param(2u)

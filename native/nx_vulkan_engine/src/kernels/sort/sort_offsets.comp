@@ -1,9 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Second and third dispatch of a radix pass. One invocation per digit turns the counts of a span of tiles into how many
-// elements with that digit come before. The spans' totals are the next level, which has one entry more per row: there the
-// LAST level, of one span per row, stores where each digit starts.
-// Parameters: rows, entries per row, entries per span, spans per row.
+// elements with that digit come before. The spans' totals are the next level, which has one entry more per row: there
+// the LAST level, of one span per row, stores where each digit starts. Parameters: rows, entries per row, entries per
+// span, spans per row.
 #include "params.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint LAST = 0u;

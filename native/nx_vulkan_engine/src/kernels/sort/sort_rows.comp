@@ -1,7 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Sorts contiguous rows of at most TILE elements, several rows per workgroup. The first `kept` elements of each row are stored.
-// Parameters after those of the key: rows, elements per row, the next power of two, elements kept per row.
+// Sorts contiguous rows of at most TILE elements, several rows per workgroup. The first `kept` elements of each row are
+// stored. Parameters after those of the key: rows, elements per row, the next power of two, elements kept per row.
 #include "params.glsl"
 #include "sort_key.glsl"
 #include "sort_network.glsl"

@@ -1,9 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Last dispatch of a radix pass: elements go to their places by one digit, those with equal digits in their order. Each
-// workgroup first sorts its tile by the digit in shared memory, four bits at a time, so that neighbours in the result are
-// written by neighbouring invocations.
-// Parameters after those of the key: rows, elements per row, tiles per row, the digit's lowest bit, tiles per span, spans per row.
+// workgroup first sorts its tile by the digit in shared memory, four bits at a time, so that neighbours in the result
+// are written by neighbouring invocations. Parameters after those of the key: rows, elements per row, tiles per row,
+// the digit's lowest bit, tiles per span, spans per row.
 #include "params.glsl"
 #include "sort_key.glsl"
 layout(local_size_x = 256) in;
@@ -11,8 +11,8 @@ layout(local_size_x = 256) in;
 #define TILE 4096u
 
 KEY slot_load(const in uint at) { return KEY(at); }
-// Elements with the digit that come before the tile in its span, and before the span. The entry after a row's spans is where
-// the digit starts.
+// Elements with the digit that come before the tile in its span, and before the span. The entry after a row's spans is
+// where the digit starts.
 uint slot_before(const in uint at) { return at; }
 uint slot_base(const in uint at) { return at; }
 // The element at `from` becomes element `to` of the result; `place` counts from the row's first element.

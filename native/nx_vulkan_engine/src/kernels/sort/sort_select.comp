@@ -1,10 +1,10 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Finds the first elements of each chunk of a row, sorted. Elements that come before the last of the best so far wait in shared
-// memory until there are enough of them to sort: most elements are only read. A step takes runs of elements from all over
-// the chunk, so that the first one knows what the chunk has: in rows that are sorted the other way, each step in their
-// order would be better than all before it.
-// Parameters after those of the key: rows, elements per row, chunks per row, elements kept per chunk (fewer than a chunk has, and at most 512).
+// Finds the first elements of each chunk of a row, sorted. Elements that come before the last of the best so far wait
+// in shared memory until there are enough of them to sort: most elements are only read. A step takes runs of elements
+// from all over the chunk, so that the first one knows what the chunk has: in rows that are sorted the other way, each
+// step in their order would be better than all before it. Parameters after those of the key: rows, elements per row,
+// chunks per row, elements kept per chunk (fewer than a chunk has, and at most 512).
 #include "params.glsl"
 #include "sort_key.glsl"
 #include "sort_network.glsl"

@@ -1,5 +1,5 @@
-//! Copies between layouts, through shared memory or registers where their fastest axes differ, with zeros around what is
-//! copied if wanted.
+//! Copies between layouts, through shared memory or registers where their fastest axes differ, with zeros around what
+//! is copied if wanted.
 
 use nx_vulkan_ir::Result;
 use rspirv::spirv::{Op, Word};
@@ -16,14 +16,15 @@ use nx_vulkan_spirv::params::{Param, ParamLayout};
 pub enum Form {
     /// Through tiles of 32 x 32 in shared memory.
     Tiles,
-    /// In blocks of 8 x 8 elements of 16 bits, in registers; so many blocks along the columns have neighbouring invocations.
+    /// In blocks of 8 x 8 elements of 16 bits, in registers; so many blocks along the columns have neighbouring
+    /// invocations.
     Blocks { beside: u8 },
     /// As they are: the fastest axis is the same, and elements are groups of 16 bytes. All axes are those of the batch.
     Lines,
 }
 
-/// The key under which a tiled copy is compiled once. The iteration space is that of what is written: `batch_rank` axes, then `row_rank`
-/// axes along which reads are neighbours, then the one along which writes are.
+/// The key under which a tiled copy is compiled once. The iteration space is that of what is written: `batch_rank`
+/// axes, then `row_rank` axes along which reads are neighbours, then the one along which writes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TransposeSpec {
     pub element: Element,
@@ -113,8 +114,8 @@ impl TransposeSpec {
         }
     }
 
-    /// Makes coordinates those of the source, and answers whether it has them. Behind the launch's numbers lie, for each padded axis, where the
-    /// source begins and its size.
+    /// Makes coordinates those of the source, and answers whether it has them. Behind the launch's numbers lie, for
+    /// each padded axis, where the source begins and its size.
     fn move_into_source(
         &self,
         code: &mut Code<'_, '_>,

@@ -61,8 +61,8 @@ pub fn transpose(
     Ok(true)
 }
 
-/// Blocks in registers where whole groups lie together in both layouts, else tiles. The last two axes are that along which
-/// the source has neighbours, and that of the result's.
+/// Blocks in registers where whole groups lie together in both layouts, else tiles. The last two axes are that along
+/// which the source has neighbours, and that of the result's.
 fn form_of(element_bytes: u64, sizes: &[u64], strides: [&Strides; 2], addresses: [u64; 2]) -> Form {
     let block = TransposeSpec::BLOCK;
     let fastest = [sizes.len() - 2, sizes.len() - 1];
@@ -116,8 +116,9 @@ fn halves(engine: &Engine, space: &Space, from: &Operand<'_>, to: &Operand<'_>, 
     Ok(true)
 }
 
-/// The same from a source of other sizes, whose element 0 goes to the coordinates `begins` (negative where elements before them are left
-/// out), with zeros wherever it has no element. `to` has strides along `sizes`, `from` along `source`.
+/// The same from a source of other sizes, whose element 0 goes to the coordinates `begins` (negative where elements
+/// before them are left out), with zeros wherever it has no element. `to` has strides along `sizes`, `from` along
+/// `source`.
 pub fn padded_copy(
     engine: &Engine,
     (source, from): (&[u64], &Operand<'_>),
@@ -208,7 +209,8 @@ impl Padded<'_> {
         (padded, numbers)
     }
 
-    /// Copies groups of neighbours along the axis that is the fastest of both; answers whether all are whole and aligned.
+    /// Copies groups of neighbours along the axis that is the fastest of both; answers whether all are whole and
+    /// aligned.
     fn lines(
         &self,
         engine: &Engine,
@@ -259,8 +261,8 @@ mod tests {
     use crate::shape::contiguous_strides;
     use crate::{DType, Tensor, Type, View};
 
-    /// What lies in memory, in the order of the axes that `memory` tells, of a source of counted elements that begins at
-    /// `begins` among zeros.
+    /// What lies in memory, in the order of the axes that `memory` tells, of a source of counted elements that begins
+    /// at `begins` among zeros.
     fn padded(source: &[u64], sizes: &[u64], begins: &[i64], memory: &[usize], dtype: DType) -> Option<Vec<u64>> {
         let engine = Engine::open(None).unwrap();
         let element_bytes = dtype.size_bytes() as usize;

@@ -1,9 +1,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-// Copies of 16-bit elements between layouts whose fastest axes differ. Each invocation turns a block of eight by eight in
-// registers: it reads eight neighbours along `row` eight times and writes as many along `column`. Groups of eight are whole
-// and aligned in both. BESIDE blocks along `column` have neighbouring invocations, then those along `row`.
+// Copies of 16-bit elements between layouts whose fastest axes differ. Each invocation turns a block of eight by eight
+// in registers: it reads eight neighbours along `row` eight times and writes as many along `column`. Groups of eight
+// are whole and aligned in both. BESIDE blocks along `column` have neighbouring invocations, then those along `row`.
 // Parameters: rows, columns, batches.
 #include "params.glsl"
 layout(local_size_x = 256) in;

@@ -20,11 +20,11 @@ pub enum WindowStage {
     Gather { source: DType, initial: DType, out: DType },
 }
 
-/// The key under which such a kernel is compiled once. Operands: the padded tensor, the sources, the initial value, the chosen
-/// elements, the result.
+/// The key under which such a kernel is compiled once. Operands: the padded tensor, the sources, the initial value, the
+/// chosen elements, the result.
 ///
-/// The iteration space has five times `rank` axes: those of the result, of the windows, of one window, the windows that may
-/// cover an element, and the strides of windows as sizes.
+/// The iteration space has five times `rank` axes: those of the result, of the windows, of one window, the windows that
+/// may cover an element, and the strides of windows as sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WindowScatterSpec {
     pub stage: WindowStage,

@@ -1,8 +1,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// The number of each window's extreme element: one window per invocation. Elements are pairs of words of which the second may
-// be unused.
-// Parameters: windows, elements of a window.
+// The number of each window's extreme element: one window per invocation. Elements are pairs of words of which the
+// second may be unused. Parameters: windows, elements of a window.
 #include "params.glsl"
 layout(local_size_x = 256) in;
 

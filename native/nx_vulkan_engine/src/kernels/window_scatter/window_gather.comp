@@ -1,9 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// Adds each window's source to the window's chosen element, seen from the elements: each invocation adds up the sources of the
-// windows that cover its element and chose it, in the order of the windows. Sums are pairs of words of which the second may be
-// unused.
-// Parameters: elements of the result, windows that may cover one.
+// Adds each window's source to the window's chosen element, seen from the elements: each invocation adds up the sources
+// of the windows that cover its element and chose it, in the order of the windows. Sums are pairs of words of which the
+// second may be unused. Parameters: elements of the result, windows that may cover one.
 #include "params.glsl"
 layout(local_size_x = 256) in;
 

@@ -10,8 +10,8 @@ use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch};
 use crate::program::Program;
 use crate::{Engine, Error, Result, Tensor, Type, View};
 
-/// Shared memory that a workgroup uses at most: what every device has that Vulkan 1.2 drivers for desktops support, so that programs take
-/// the same form everywhere.
+/// Shared memory that a workgroup uses at most: what every device has that Vulkan 1.2 drivers for desktops support, so
+/// that programs take the same form everywhere.
 const SHARED_BYTES: u32 = 32 << 10;
 
 /// How an input lies, seen from its lowest element.
@@ -45,7 +45,8 @@ pub struct Repeat<'a> {
     /// The counter of the first run, and that after the last one.
     pub from: u32,
     pub to: u32,
-    /// For kernels that pause: units of work, scratch memory `[groups, words]` and progress `[groups, PROGRESS_WORDS]`, both u32.
+    /// For kernels that pause: units of work, scratch memory `[groups, words]` and progress `[groups, PROGRESS_WORDS]`,
+    /// both u32.
     pub pause: Option<(u32, &'a Tensor, &'a Tensor)>,
 }
 

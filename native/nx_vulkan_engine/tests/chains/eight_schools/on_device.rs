@@ -12,7 +12,8 @@ use crate::common::{assert_valid, engine};
 const CHAINS: usize = 24;
 const STEPS: usize = 32;
 
-/// Largest `|device - CPU| / (1 + |CPU|)` of q, p, gradient and log density over 32 steps of 0.2. Lavapipe shows 2e-6 and 2e-15.
+/// Largest `|device - CPU| / (1 + |CPU|)` of q, p, gradient and log density over 32 steps of 0.2. Lavapipe shows 2e-6
+/// and 2e-15.
 fn tolerance(real: Real) -> f64 {
     match real {
         Real::F32 => 2e-5,

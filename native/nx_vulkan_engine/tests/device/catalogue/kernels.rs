@@ -184,7 +184,8 @@ fn reductions_along_an_axis() {
                     let xs: Vec<f64> = (0..size).map(|r| x[first + r * inner]).collect();
                     let expected = if op == 4 { log_sum_exp(&xs) } else { reduced(op, &xs) };
                     let what = format!("op {op} of [{outer}, {size}, {inner}] at {i}");
-                    // The reference itself loses digits by cancellation, and log-sum-exp is a difference of numbers of order 1.
+                    // The reference itself loses digits by cancellation, and log-sum-exp is a difference of numbers of
+                    // order 1.
                     let order = if op == 4 { 4.0 } else { 1e-5 * size as f64 };
                     if matches!(op, 0 | 4) && (got[i] - expected).abs() <= real.tolerance(order, 1.0) {
                         continue;

@@ -299,7 +299,8 @@ fn crowded(index: DType, count: u64, bounds: &[u64], kind: usize, rng: &mut Rng)
     let components = bounds.len();
     for (i, vector) in vectors.values.chunks_mut(components).enumerate() {
         let target = match kind {
-            // All the same; all that fit, apart from one another; few; one of half of the updates, and any of the others.
+            // All the same; all that fit, apart from one another; few; one of half of the updates, and any of the
+            // others.
             0 => bounds[0] - 1,
             1 => (i as u64 * 7) % bounds[0],
             2 => i as u64 % 3,
@@ -397,7 +398,8 @@ fn many_indexed_updates() {
             let mut a = operand(&ty, Range::Ordinary, 0, &mut rng);
             let put = [a.clone(), vectors.clone(), updates.clone()];
             verify(&Op::IndexedPut { axes: axes(axis) }, &put, &ty, Bound::Exact);
-            // Sums of narrow floats are rounded once, those of the reference after every update: few small whole numbers.
+            // Sums of narrow floats are rounded once, those of the reference after every update: few small whole
+            // numbers.
             let narrow = !dtype.is_canonical() && !dtype.is_integer();
             if narrow {
                 a.values.fill(Value::Float(1.0));

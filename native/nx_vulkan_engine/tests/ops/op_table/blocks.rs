@@ -1,4 +1,5 @@
-//! Maps of as many elements as CPU devices take by blocks: sizes around them, rare values and results in an operand's place.
+//! Maps of as many elements as CPU devices take by blocks: sizes around them, rare values and results in an operand's
+//! place.
 
 use nx_vulkan_engine::kernels::map::{Operand, Shapes, map};
 use nx_vulkan_engine::program::{Binary, Elementwise, Op, Unary};

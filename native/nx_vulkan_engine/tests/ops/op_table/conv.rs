@@ -145,8 +145,8 @@ fn large_convolutions() {
     finish();
 }
 
-/// Kernels larger than the result, as in gradients by kernels: read where they lie, with images innermost in a copy of the input, or its
-/// elements one by one.
+/// Kernels larger than the result, as in gradients by kernels: read where they lie, with images innermost in a copy of
+/// the input, or its elements one by one.
 #[test]
 fn convolutions_by_large_kernels() {
     let mut rng = rng(76);

@@ -41,8 +41,8 @@ fn case(op: Elementwise, dtypes: &[DType], out: DType, rng: &mut crate::common::
     verify(&op_word, &operands, &out, bound(op, dtypes, out.dtype));
 }
 
-/// Every unary op for the types that `of` picks. Float functions of integers are casts before a function of f32, and slow
-/// to compile: each is met by a third of the integers, in turn.
+/// Every unary op for the types that `of` picks. Float functions of integers are casts before a function of f32, and
+/// slow to compile: each is met by a third of the integers, in turn.
 fn unary(test: u64, of: fn(DType) -> bool) {
     let mut rng = rng(test);
     let mut cases = 0;

@@ -1,5 +1,6 @@
-//! Factorizations and solutions of larger matrices, where panels, blocks and nodes are many: what they are off, by random vectors.
-//! `NX_VULKAN_ORDER=2048` takes f32 and f64 matrices of that order instead, which takes lavapipe minutes.
+//! Factorizations and solutions of larger matrices, where panels, blocks and nodes are many: what they are off, by
+//! random vectors. `NX_VULKAN_ORDER=2048` takes f32 and f64 matrices of that order instead, which takes lavapipe
+//! minutes.
 
 use nx_vulkan_engine::program::{Linalg, Op};
 use nx_vulkan_engine::reference::Array;
@@ -9,8 +10,8 @@ use super::orthogonal::{Kind, Matrix, allowed, hermitian, matrices, require, run
 use super::{download, engine, finish, rng, upload};
 use crate::common::Rng;
 
-/// Vectors of ones and minus ones: the norm of a product with them over the root of their number is that of the matrix, but for
-/// chance.
+/// Vectors of ones and minus ones: the norm of a product with them over the root of their number is that of the matrix,
+/// but for chance.
 const VECTORS: usize = 8;
 
 /// Residuals of solutions may be this many times n epsilon times the norms: LAPACK's own tests allow 30.

@@ -73,8 +73,8 @@ fn check(kind: Kind, a: &Array, first: u64, positive: bool, workgroups: Workgrou
     }
 }
 
-/// Heights are multiples of a workgroup's rows or not, panels narrow and wide, at the start of a row and within it. Of 16,500 rows
-/// workgroups take several chunks.
+/// Heights are multiples of a workgroup's rows or not, panels narrow and wide, at the start of a row and within it. Of
+/// 16,500 rows workgroups take several chunks.
 #[test]
 fn panels_of_all_types_and_kinds() {
     let mut rng = rng(95);

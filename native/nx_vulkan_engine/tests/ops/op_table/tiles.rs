@@ -95,7 +95,8 @@ impl Case {
     }
 }
 
-/// Sizes that fill a tile of rows and columns, and steps, by less than once and by more, some of them multiples of four.
+/// Sizes that fill a tile of rows and columns, and steps, by less than once and by more, some of them multiples of
+/// four.
 fn sizes([rows, columns, block]: [u64; 3], fourfold: bool, rng: &mut Rng) -> [u64; 3] {
     let around = |side: u64, rng: &mut Rng| {
         let size = side * rng.below(2) + 1 + rng.below(side);

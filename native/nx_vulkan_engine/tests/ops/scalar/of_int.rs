@@ -81,7 +81,8 @@ fn round_integer(m: u128, mantissa_bits: i32) -> f64 {
     power(shift, (kept + u128::from(up)) as f64)
 }
 
-/// The raw bits of a value as an element of `dtype`: integers wrap; floats to integers truncate, clamp and take NaN to 0.
+/// The raw bits of a value as an element of `dtype`: integers wrap; floats to integers truncate, clamp and take NaN to
+/// 0.
 fn encode(dtype: DType, value: Value) -> u64 {
     if dtype.is_integer() {
         let exact = match value {

@@ -348,8 +348,8 @@ fn joint(a: &[u64], b: &[u64]) -> Option<Vec<u64>> {
     pairs.map(|(x, y)| if x == y || y == 1 { Some(x) } else { (x == 1).then_some(y) }).collect()
 }
 
-/// A program with a few outputs. lavapipe drops additions of a zero that it knows, such as the imaginary part of a real number:
-/// bits of complex numbers depend on how much of a program it sees.
+/// A program with a few outputs. lavapipe drops additions of a zero that it knows, such as the imaginary part of a real
+/// number: bits of complex numbers depend on how much of a program it sees.
 pub fn program(rng: &mut Rng, instructions: usize, complex: bool) -> Program {
     let shapes: [&[u64]; 6] = [&[3, 5], &[5], &[], &[2, 3, 5], &[7, 36], &[3, 1]];
     let types = if complex { &TYPES[..] } else { &TYPES[..TYPES.len() - 1] };

@@ -255,7 +255,8 @@ fn softmax_is_one_kernel() {
     }
 }
 
-/// Rows of signed zeros, infinities, NaN of both signs, numbers of one sign, and what short forms of functions do not serve.
+/// Rows of signed zeros, infinities, NaN of both signs, numbers of one sign, and what short forms of functions do not
+/// serve.
 #[test]
 fn rows_of_special_values_have_the_bits_of_single_ops() {
     let bits = |bits: u32| f64::from(f32::from_bits(bits));
@@ -288,8 +289,8 @@ fn rows_of_special_values_have_the_bits_of_single_ops() {
     }
 }
 
-/// Rows divided by their largest element, one of whose dividends lies just inside or outside of what Newton's steps serve, or has a sign, a
-/// magnitude or a divisor that they don't.
+/// Rows divided by their largest element, one of whose dividends lies just inside or outside of what Newton's steps
+/// serve, or has a sign, a magnitude or a divisor that they don't.
 #[test]
 fn quotients_by_a_number_of_the_row_have_the_bits_of_single_ops() {
     let float = |bits: u32| f64::from(f32::from_bits(bits));
@@ -321,8 +322,8 @@ fn quotients_by_a_number_of_the_row_have_the_bits_of_single_ops() {
     }
 }
 
-/// Sums of magnitudes, of squares and of exponentials of rows that hold a number which takes the sum beyond what is added in short, or close
-/// to it, or to nothing.
+/// Sums of magnitudes, of squares and of exponentials of rows that hold a number which takes the sum beyond what is
+/// added in short, or close to it, or to nothing.
 #[test]
 fn sums_of_what_has_no_sign_have_the_bits_of_single_ops() {
     type Terms = fn(&Builder, Operand) -> Operand;
@@ -488,7 +489,8 @@ fn check_joined(program: &Program, kernels: &[&str]) {
 #[test]
 fn sums_of_slices_in_zeros_are_concatenated() {
     let whole = Type::new(DType::F32, &[4, 30, 40]);
-    // All of the axis, in another order, as gradients of the parts of a product are. What would begin at 25 and end behind the last row begins at 20.
+    // All of the axis, in another order, as gradients of the parts of a product are. What would begin at 25 and end
+    // behind the last row begins at 20.
     let b = Builder::new();
     let parts = [0, 1, 2].map(|_| b.transpose(b.input(DType::F32, &[10, 4, 40]), &[1, 0, 2]));
     let w = b.input(DType::F32, &[40, 8]);
@@ -558,7 +560,8 @@ fn other_sums_of_slices_stay_sums() {
     }
 }
 
-/// `x` stands before all that one sibling computes, and waits for it all the same: for `y`, which a kernel computes that comes later.
+/// `x` stands before all that one sibling computes, and waits for it all the same: for `y`, which a kernel computes
+/// that comes later.
 #[test]
 fn siblings_that_wait_for_each_other_stay_apart() {
     let b = Builder::new();

@@ -1,4 +1,5 @@
-//! Programs of very many small ops, as loops that were written out: few kernels, which many launches share, and the bits of single ops.
+//! Programs of very many small ops, as loops that were written out: few kernels, which many launches share, and the
+//! bits of single ops.
 
 use std::collections::HashSet;
 

@@ -1,7 +1,8 @@
-//! Optimized programs beside the programs that they were made from: the same bits on the device and in the reference, in fewer kernels.
+//! Optimized programs beside the programs that they were made from: the same bits on the device and in the reference,
+//! in fewer kernels.
 //!
-//! `NX_VULKAN_TEST_SEED` repeats a run, `NX_VULKAN_PROGRAMS` says how many random programs each test takes, `NX_VULKAN_PROGRAM` picks
-//! one of them.
+//! `NX_VULKAN_TEST_SEED` repeats a run, `NX_VULKAN_PROGRAMS` says how many random programs each test takes,
+//! `NX_VULKAN_PROGRAM` picks one of them.
 
 mod attention;
 mod attention_few;

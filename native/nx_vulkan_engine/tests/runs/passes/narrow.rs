@@ -25,7 +25,8 @@ fn wraps() -> [(&'static str, Wrap); 8] {
 
 const DTYPES: [DType; 8] = [DType::S2, DType::S4, DType::S8, DType::S16, DType::U2, DType::U4, DType::U8, DType::U16];
 
-/// NVIDIA's driver 580.159 took -(-128) of s8 for 128 before a minimum, on an H200: it left the extension of the sign out.
+/// NVIDIA's driver 580.159 took -(-128) of s8 for 128 before a minimum, on an H200: it left the extension of the sign
+/// out.
 #[test]
 fn extremes_of_wrapped_values_are_exact() {
     for dtype in DTYPES {

@@ -1,4 +1,5 @@
-//! What is put at places of something larger as index maps of kernels: pads, slices put into tensors, concatenations and stacks.
+//! What is put at places of something larger as index maps of kernels: pads, slices put into tensors, concatenations
+//! and stacks.
 
 use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::passes::{Target, optimize};
@@ -37,7 +38,8 @@ fn reverse(b: &Builder, a: Operand, axis: usize) -> Operand {
     b.push(Op::Reverse { axes: smallvec![axis] }, &[a], &b.ty(a))
 }
 
-/// Checks the bits of a program that becomes one kernel, or another one for what is costly, on operands that lie in memory in several ways.
+/// Checks the bits of a program that becomes one kernel, or another one for what is costly, on operands that lie in
+/// memory in several ways.
 fn check(program: &Program, rng: &mut Rng) {
     let optimized = optimize(program.clone(), &gpu()).unwrap();
     let kernels = ops(&optimized);
@@ -287,7 +289,8 @@ fn other_placements_are_copies() {
         ops(&optimize(b.finish(&[result]).unwrap(), &gpu()).unwrap())
     };
     let x = |b: &Builder, dtype| b.input(dtype, &[9, 8]);
-    // Gaps between elements, too many parts, places that the device knows, and numbers whose bits arithmetic does not keep.
+    // Gaps between elements, too many parts, places that the device knows, and numbers whose bits arithmetic does not
+    // keep.
     assert_eq!(names(&|b| b.exp(pad(b, x(b, DType::F32), 1.0, &[(0, 0, 1), (0, 0, 0)]))), ["pad", "exp"]);
     let parts = |b: &Builder| (0..5).map(|_| x(b, DType::F32)).collect::<Vec<_>>();
     assert_eq!(names(&|b| b.exp(b.concatenate(&parts(b), 0))), ["concatenate", "exp"]);

@@ -172,7 +172,8 @@ fn steps_on_operands_leave_out_what_is_past_the_end() {
 
 #[test]
 fn steps_on_operands_stay_alone_where_products_do_not_take_them() {
-    // Costly ones, those of a vector, those of large products and operands, those that others read too, and those of other sizes.
+    // Costly ones, those of a vector, those of large products and operands, those that others read too, and those of
+    // other sizes.
     let names = |make: &dyn Fn(&Builder) -> Vec<Operand>| {
         let b = Builder::new();
         let outputs = make(&b);
@@ -213,7 +214,8 @@ fn steps_on_operands_stay_alone_where_products_do_not_take_them() {
     );
 }
 
-/// An operand that does not lie as the steps' result would is computed first: how operands lie may decide how a product adds up.
+/// An operand that does not lie as the steps' result would is computed first: how operands lie may decide how a product
+/// adds up.
 #[test]
 fn operands_that_take_steps_may_lie_anywhere() {
     let b = Builder::new();

@@ -90,7 +90,8 @@ fn compare(case: u64, program: &Program, optimized: &Program, expected: &[Array]
     }
 }
 
-/// Each op gives what the reference makes of its operands, and the executable of a whole program gives the bits of its ops.
+/// Each op gives what the reference makes of its operands, and the executable of a whole program gives the bits of its
+/// ops.
 #[test]
 fn ops_executables_and_the_reference_agree() {
     cases(60, false, |case, program, inputs| {

@@ -12,8 +12,8 @@ use crate::common::{self, Rng};
 const ROWS: u64 = 1 << 14;
 const UNITS: u64 = 64;
 
-/// Layers `tanh(x w) + x w`, the sum of the last one's results, and the gradients of the weights. What is drawn for each
-/// element, where it is, is compared with a number in both directions.
+/// Layers `tanh(x w) + x w`, the sum of the last one's results, and the gradients of the weights. What is drawn for
+/// each element, where it is, is compared with a number in both directions.
 fn trained(layers: usize, masks: bool) -> Program {
     let b = Builder::new();
     let x = b.input(DType::F32, &[ROWS, UNITS]);

@@ -133,8 +133,8 @@ fn large_ops_between_small_ones_do_not_part_them() {
     check(&program, DeviceKind::Discrete, &["workgroup", "fused"], &inputs, 1e-6);
 }
 
-/// NVIDIA's driver 580.159 left the first element of such rows out on an H200, next to an elementary function, where the least was a
-/// comparison and a choice.
+/// NVIDIA's driver 580.159 left the first element of such rows out on an H200, next to an elementary function, where
+/// the least was a comparison and a choice.
 #[test]
 fn extremes_of_negated_integers_leave_none_out() {
     let rows = [[6, 0, 5, -1, 1], [1, 2, -3, 1, -2], [-3, 6, 0, 4, 1]];
@@ -158,7 +158,8 @@ fn extremes_of_negated_integers_leave_none_out() {
     }
 }
 
-/// NVIDIA's driver 580.159 gave such kernels up on an H100 where a sign of integers was a choice of three numbers, next to divisions of f64.
+/// NVIDIA's driver 580.159 gave such kernels up on an H100 where a sign of integers was a choice of three numbers, next
+/// to divisions of f64.
 #[test]
 fn signs_of_integers_stand_beside_divisions_of_f64() {
     for dtype in [DType::S64, DType::S32] {

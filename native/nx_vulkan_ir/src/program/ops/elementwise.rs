@@ -203,8 +203,8 @@ impl Elementwise {
         self.instructions() * if matches!(out, CType::F64 | CType::C128) { 2 } else { 1 }
     }
 
-    /// Whether it costs so little that computing it again takes less than storing and reading it: in kernels that have it anyway, whose
-    /// number does not depend on the type then.
+    /// Whether it costs so little that computing it again takes less than storing and reading it: in kernels that have
+    /// it anyway, whose number does not depend on the type then.
     pub fn is_cheap(self, operands: &[DType], out: DType) -> bool {
         let whole = |t: &DType| t.bits() >= 8;
         self.instructions() == 1 && operands.iter().all(whole) && whole(&out) && !out.is_complex()
@@ -222,8 +222,8 @@ impl Elementwise {
     }
 }
 
-/// Whether registers have the bits that memory has: those of complex numbers are two, and a narrow float that is read from memory has lost which NaN
-/// it was.
+/// Whether registers have the bits that memory has: those of complex numbers are two, and a narrow float that is read
+/// from memory has lost which NaN it was.
 pub(in crate::program) fn keeps_bits(from: DType, to: DType) -> bool {
     from.bits() == to.bits()
         && from.bits() >= 8

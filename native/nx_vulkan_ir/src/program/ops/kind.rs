@@ -155,8 +155,9 @@ pub trait OpKind {
         None
     }
 
-    /// The operations: one per element of elementwise ops and per element reduced, two per product that is added up, 5 n log2 n for a
-    /// transform, none for what moves data. `None` where their number depends on values, and for factorizations and solvers.
+    /// The operations: one per element of elementwise ops and per element reduced, two per product that is added up, 5
+    /// n log2 n for a transform, none for what moves data. `None` where their number depends on values, and for
+    /// factorizations and solvers.
     fn flops(&self, operands: &[&Type], outs: &[Type]) -> Option<u64> {
         match self.facts().class {
             Class::Source
@@ -185,7 +186,8 @@ pub trait OpKind {
         self.facts().in_workgroup
     }
 
-    /// About how many instructions all invocations of that workgroup together take; of what is written as other ops there, what those take.
+    /// About how many instructions all invocations of that workgroup together take; of what is written as other ops
+    /// there, what those take.
     fn workgroup_work(&self, _operands: &[&Type], outs: &[Type]) -> u64 {
         outs.first().map_or(0, Type::elements)
     }

@@ -49,7 +49,8 @@ fn read_triangular_solve(attrs: &Attrs<'_>) -> Result<Linalg> {
 }
 
 impl Op {
-    /// The types of the factors of matrices of type `a`, or `None` where the op is no factorization, or `a` no matrix that it takes.
+    /// The types of the factors of matrices of type `a`, or `None` where the op is no factorization, or `a` no matrix
+    /// that it takes.
     pub fn factors(&self, a: &Type) -> Option<Vec<Type>> {
         match self {
             Op::Qr { complete } => factorization::qr(a, *complete),

@@ -1,5 +1,5 @@
-//! What each op is: its name, operands, attributes, rules and cost, one small implementation for each in the file of its family.
-//! [`Op::kind`] leads there; whatever else asks about an op asks its [`OpKind`].
+//! What each op is: its name, operands, attributes, rules and cost, one small implementation for each in the file of
+//! its family. [`Op::kind`] leads there; whatever else asks about an op asks its [`OpKind`].
 //!
 //! A new op is a variant of [`Op`], its line in [`Op::kind`], and an implementation of [`OpKind`] with its name and
 //! reader here. One that only moves elements says there where they come from, of which eager code and the generators of

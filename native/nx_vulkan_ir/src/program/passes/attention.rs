@@ -167,8 +167,8 @@ impl Search<'_> {
         Some(found)
     }
 
-    /// The fused op of these instructions and the last one, with its operands, if it is attention that the device takes;
-    /// perhaps with what makes the operands.
+    /// The fused op of these instructions and the last one, with its operands, if it is attention that the device
+    /// takes; perhaps with what makes the operands.
     fn join(&self, members: &BTreeSet<usize>, last: usize, with_sources: bool) -> Option<(Op, Vec<Operand>)> {
         let program = self.program;
         let mut all = members.clone();

@@ -129,8 +129,8 @@ fn of_part(new: &Rewriter, op: &Op, operand: Operand, out: &Type) -> Result<Opti
     }
 }
 
-/// What a slice shows of a concatenation, if that is of one part: an op on that. A part of which rows of a reshape are all
-/// is shown whole.
+/// What a slice shows of a concatenation, if that is of one part: an op on that. A part of which rows of a reshape are
+/// all is shown whole.
 fn within_part(new: &Rewriter, op: &Op, operand: Operand, out: &Type) -> Result<Option<(Op, Operand)>> {
     let Op::Slice { starts, strides, lengths } = op else { return Ok(None) };
     let (Some(inner), shape) = (new.maker(operand), &new.ty(operand)?.shape) else { return Ok(None) };

@@ -1,6 +1,7 @@
-//! Makes groups of instructions that one kernel can compute: elementwise ops with the views between them, and reductions with what
-//! comes before and after. Instructions are taken from the last to the first, and each joins the groups that read it where
-//! [`Plan::of`] finds a kernel for the whole; what is cheap is computed again in each of several groups.
+//! Makes groups of instructions that one kernel can compute: elementwise ops with the views between them, and
+//! reductions with what comes before and after. Instructions are taken from the last to the first, and each joins the
+//! groups that read it where [`Plan::of`] finds a kernel for the whole; what is cheap is computed again in each of
+//! several groups.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
@@ -22,8 +23,8 @@ const MAX_SIBLINGS: usize = 64;
 /// The part of a kernel's largest operand or result up to which operands take little memory.
 const MAX_SMALL: u64 = 16;
 
-/// Bytes from which what is stored anyway is read, and not computed again from more bytes. A kernel that reads it waits for the one that
-/// stores it, for about as long as GPUs take to read this much.
+/// Bytes from which what is stored anyway is read, and not computed again from more bytes. A kernel that reads it waits
+/// for the one that stores it, for about as long as GPUs take to read this much.
 const MIN_READ_BYTES: u64 = 4 << 20;
 
 /// Costly small ops, and parts that are put into something small, from which a program is long.
@@ -32,14 +33,14 @@ const MIN_LONG: usize = 64;
 /// Elements up to which an op is small.
 const MAX_QUICK: u64 = 1 << 14;
 
-/// Costly steps, and parts that are put into something larger, that a kernel of a long program has. lavapipe's compiler takes longer than in
-/// proportion: with four costly steps the gradient of 200 steps of a sine compiles for 4.1 s, with two for 1.9, with as many as fit for 96; 0.2 s
-/// for four parts, 6 s for 23.
+/// Costly steps, and parts that are put into something larger, that a kernel of a long program has. lavapipe's compiler
+/// takes longer than in proportion: with four costly steps the gradient of 200 steps of a sine compiles for 4.1 s, with
+/// two for 1.9, with as many as fit for 96; 0.2 s for four parts, 6 s for 23.
 const MAX_COSTLY: usize = 2;
 const MAX_BOUNDED: usize = 4;
 
-/// Cheap steps after each other that are computed again in each of several kernels, or for several elements: memory takes
-/// less time for what more of them give.
+/// Cheap steps after each other that are computed again in each of several kernels, or for several elements: memory
+/// takes less time for what more of them give.
 const MAX_AGAIN: u32 = 24;
 
 /// Elements of a kernel for each of an op's, up to which more steps than that are computed again.
@@ -64,7 +65,8 @@ fn is_small(plan: &Plan) -> bool {
         && plan.loads.iter().filter(|load| load.bounded).count() <= MAX_BOUNDED
 }
 
-/// Whether a kernel keeps no more alive than its ops one by one do: it reads two large operands at most, as an op does that has one result.
+/// Whether a kernel keeps no more alive than its ops one by one do: it reads two large operands at most, as an op does
+/// that has one result.
 fn keeps_little(body: &Program) -> bool {
     let bytes = |ty: &Type| ty.elements().saturating_mul(ty.dtype.size_bytes());
     let largest = body.inputs.iter().chain(body.output_types()).map(bytes).max().unwrap_or(0);
@@ -208,8 +210,8 @@ impl<'a> Fusion<'a> {
         self.emit()
     }
 
-    /// Whether an instruction is a change of bits that kernels do in registers. Where that makes narrow floats, it is one for
-    /// kernels that compute with them: what stores them writes another NaN than it may have read.
+    /// Whether an instruction is a change of bits that kernels do in registers. Where that makes narrow floats, it is
+    /// one for kernels that compute with them: what stores them writes another NaN than it may have read.
     fn is_bitcast_of_kernels(&self, at: usize) -> bool {
         let Instruction { op: Op::Bitcast, operands, outs } = &self.program.instructions[at] else { return false };
         let types = operands.first().and_then(|&operand| self.bodies.ty(operand)).zip(outs.first());
@@ -318,8 +320,8 @@ impl<'a> Fusion<'a> {
         (instruction.outs.iter().map(Type::size_bytes).sum(), read)
     }
 
-    /// Whether an instruction ends many steps in something that is worth its place in memory: the bits of random numbers, or a comparison of
-    /// such numbers, the mask of a dropout.
+    /// Whether an instruction ends many steps in something that is worth its place in memory: the bits of random
+    /// numbers, or a comparison of such numbers, the mask of a dropout.
     fn is_drawn(&self, at: usize) -> bool {
         let (own, read) = self.own_and_read_bytes(at);
         let ends = match &self.program.instructions[at].op {
@@ -330,16 +332,16 @@ impl<'a> Fusion<'a> {
         ends && self.steps[at] > MAX_AGAIN
     }
 
-    /// Whether a kernel would be left with some of many steps, others in memory: what reduces rows has no registers for all of them, and none has
-    /// room for two draws.
+    /// Whether a kernel would be left with some of many steps, others in memory: what reduces rows has no registers for
+    /// all of them, and none has room for two draws.
     fn is_too_long_for(&self, group: usize, at: usize) -> bool {
         let draws = |at: usize| self.program.instructions[at].op == Op::Bitcast && self.is_drawn(at);
         let is_full = |group: &Cluster| group.reduces.is_some() || (draws(at) && group.members.iter().any(draws));
         self.is_drawn(at) && self.groups[group].as_ref().is_some_and(is_full)
     }
 
-    /// Whether an instruction is elementwise and has a product's results, which nothing else reads, among its operands, perhaps by way of
-    /// others like it: then it can become the product's epilogue.
+    /// Whether an instruction is elementwise and has a product's results, which nothing else reads, among its operands,
+    /// perhaps by way of others like it: then it can become the product's epilogue.
     fn follows_product(&self, at: usize) -> bool {
         let mut stack = vec![at];
         while let Some(at) = stack.pop() {
@@ -463,7 +465,8 @@ impl<'a> Fusion<'a> {
     }
 
     /// Adds what leads to a member of this group alone and is read by nothing else: one instruction, two, four and so
-    /// on, so that the kernel is worked out anew less often than once for each. What is left finds its place as others do.
+    /// on, so that the kernel is worked out anew less often than once for each. What is left finds its place as others
+    /// do.
     fn join_sources(&mut self, group: usize, at: usize) {
         let mut from = BTreeSet::from([at]);
         let (mut count, elements) = (1, self.most_elements(group));
@@ -656,7 +659,8 @@ impl<'a> Fusion<'a> {
         }
     }
 
-    /// Whether a kernel of its own is worth it: two ops that compute, one with numbers of its own, or one that takes several kernels otherwise.
+    /// Whether a kernel of its own is worth it: two ops that compute, one with numbers of its own, or one that takes
+    /// several kernels otherwise.
     fn is_fused(&self, group: &Cluster) -> bool {
         let among = |kinds: &[Role]| group.members.iter().filter(|&at| kinds.contains(&self.kinds[at])).count();
         let placement = group.members.iter().find(|&at| self.kinds[at] == Role::Placement);
@@ -667,7 +671,8 @@ impl<'a> Fusion<'a> {
         }
     }
 
-    /// Whether one kernel puts the parts of something larger in place sooner than a copy of each, and gives the same bits.
+    /// Whether one kernel puts the parts of something larger in place sooner than a copy of each, and gives the same
+    /// bits.
     fn is_one_copy(&self, at: usize) -> bool {
         let instruction = &self.program.instructions[at];
         let fills = instruction.index_map(|operand| self.bodies.ty(operand)).is_some_and(|map| map.around.is_some());

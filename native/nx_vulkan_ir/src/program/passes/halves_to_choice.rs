@@ -1,6 +1,6 @@
-//! Makes a choice of a concatenation of two halves that are for the most part computed together, as those of random bits
-//! are: one kernel has both at each index, and either is stored. As parts of something larger each would be computed for
-//! itself, at places of its own.
+//! Makes a choice of a concatenation of two halves that are for the most part computed together, as those of random
+//! bits are: one kernel has both at each index, and either is stored. As parts of something larger each would be
+//! computed for itself, at places of its own.
 
 use std::collections::HashSet;
 
@@ -46,8 +46,8 @@ fn reshaped(program: &Program, instruction: &Instruction, maker: impl Fn(Operand
     Some(at)
 }
 
-/// Whether a concatenation's parts are of one type, and all that computes them costs little and serves both for the most
-/// part.
+/// Whether a concatenation's parts are of one type, and all that computes them costs little and serves both for the
+/// most part.
 pub(super) fn together<'a>(
     program: &Program,
     concatenation: &Instruction,

@@ -1,5 +1,5 @@
-//! Removes ops that give their operand back, for every number that there is: `x * 1`, but not `x + 0.0`, which changes -0.0. Squares
-//! become the products that `pow` computes for them.
+//! Removes ops that give their operand back, for every number that there is: `x * 1`, but not `x + 0.0`, which changes
+//! -0.0. Squares become the products that `pow` computes for them.
 
 use super::rewrite::Rewriter;
 use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Program, Unary};
@@ -92,8 +92,8 @@ fn multiply_for_square(new: &Rewriter, instruction: &mut Instruction) -> Result<
     Ok(())
 }
 
-/// Lets a cast of a cast read the first operand where the type in between holds all of its values, and what becomes of them is the same:
-/// floats become the nearest number that an integer type has, where integers wrap.
+/// Lets a cast of a cast read the first operand where the type in between holds all of its values, and what becomes of
+/// them is the same: floats become the nearest number that an integer type has, where integers wrap.
 fn skip_exact_casts(new: &Rewriter, instruction: &mut Instruction) -> Result<()> {
     while instruction.op.elementwise() == Some(Elementwise::AsType)
         && let Some(inner) = new.maker(instruction.operands[0])

@@ -1,8 +1,8 @@
 //! Kernels of loops within loops of which nobody knows how often they run: they burn fuel, and stop when it is used up.
 //!
-//! A kernel must end within some milliseconds, and what an iteration has done within it can't be taken up again. So an inner loop that
-//! runs out of fuel ends early, its iteration of the outer loop is given up, and the kernel says that it is stuck: the host then drives
-//! this one iteration.
+//! A kernel must end within some milliseconds, and what an iteration has done within it can't be taken up again. So an
+//! inner loop that runs out of fuel ends early, its iteration of the outer loop is given up, and the kernel says that
+//! it is stuck: the host then drives this one iteration.
 
 use smallvec::SmallVec;
 
@@ -23,8 +23,8 @@ fn bit() -> Type {
     Type::new(DType::U8, &[])
 }
 
-/// A body that runs the loop in a kernel for `fuel` units of work, and one more iteration by `slow` if that gets stuck. The condition
-/// holds when it begins.
+/// A body that runs the loop in a kernel for `fuel` units of work, and one more iteration by `slow` if that gets stuck.
+/// The condition holds when it begins.
 pub(super) fn block(op: &Loop, outs: &[Type], fuel: u64, slow: Program) -> Result<Program> {
     let states = outs.len();
     let inputs = op.body.inputs.clone();
@@ -85,8 +85,8 @@ pub(super) fn block(op: &Loop, outs: &[Type], fuel: u64, slow: Program) -> Resul
     Ok(whole)
 }
 
-/// The program with fuel as input `at`, and what is left of it as its last output. Loops of which nobody knows how often they run burn
-/// their work in each iteration, and end without fuel.
+/// The program with fuel as input `at`, and what is left of it as its last output. Loops of which nobody knows how
+/// often they run burn their work in each iteration, and end without fuel.
 fn fueled(program: &Program, at: usize) -> Result<Program> {
     let mut new = Rewriter::new(&with_input(program, at, fuel_type()));
     let mut fuel = Operand::Input(at as u32);

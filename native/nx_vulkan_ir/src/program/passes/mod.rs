@@ -55,8 +55,8 @@ pub fn fuse_again(body: &Program, target: &Target) -> Result<Program> {
     checked(fuse::run(body, target)?)
 }
 
-/// Folds constants, removes what is computed twice or for nothing, puts what is small into kernels of one workgroup, and fuses what one
-/// kernel can do, in the programs of loops and branches too.
+/// Folds constants, removes what is computed twice or for nothing, puts what is small into kernels of one workgroup,
+/// and fuses what one kernel can do, in the programs of loops and branches too.
 ///
 /// # Errors
 /// `InvalidProgram` for a program that breaks a rule.

@@ -1,5 +1,6 @@
-//! Gives ops the numbers that they compute with fastest, where these are the same: integers beside floats become floats, so that nothing is
-//! computed in f64 for the sake of a 2, and what is computed of choices among numbers is a choice among results.
+//! Gives ops the numbers that they compute with fastest, where these are the same: integers beside floats become
+//! floats, so that nothing is computed in f64 for the sake of a 2, and what is computed of choices among numbers is a
+//! choice among results.
 
 use smallvec::SmallVec;
 
@@ -60,7 +61,8 @@ fn as_float(new: &mut Rewriter, operand: Operand, dtype: DType) -> Result<Option
     Ok(is_same.then(|| new.push_one(Op::Constant(Scalar::Float(float.real())), &[], &number)))
 }
 
-/// What an op makes of operands of which each is one of two constants, or a constant: a choice among results that the host computes.
+/// What an op makes of operands of which each is one of two constants, or a constant: a choice among results that the
+/// host computes.
 fn chosen(new: &mut Rewriter, instruction: &Instruction) -> Result<Option<Operand>> {
     let (Some(op @ Elementwise::Binary(_)), &[a, b], [out]) =
         (instruction.op.elementwise(), instruction.operands.as_slice(), instruction.outs.as_slice())

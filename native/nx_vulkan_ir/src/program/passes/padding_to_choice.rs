@@ -1,4 +1,5 @@
-//! Makes fusible ops of what puts one element among constants, as gradients of `x[i]` do, and leaves out padding by nothing.
+//! Makes fusible ops of what puts one element among constants, as gradients of `x[i]` do, and leaves out padding by
+//! nothing.
 
 use smallvec::SmallVec;
 

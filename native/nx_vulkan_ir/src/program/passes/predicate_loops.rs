@@ -1,5 +1,6 @@
-//! Loops of which nobody knows how often they run, with iterations that change nothing once the condition has failed: so several run between
-//! two looks of the host, and the choice between old and new state is part of the kernels that compute the new one.
+//! Loops of which nobody knows how often they run, with iterations that change nothing once the condition has failed:
+//! so several run between two looks of the host, and the choice between old and new state is part of the kernels that
+//! compute the new one.
 
 use smallvec::smallvec;
 

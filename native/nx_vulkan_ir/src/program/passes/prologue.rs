@@ -1,5 +1,5 @@
-//! Moves cheap elementwise ops into the kernels of the small products that alone read their results, such as activations between layers: each then
-//! reads what the op reads.
+//! Moves cheap elementwise ops into the kernels of the small products that alone read their results, such as
+//! activations between layers: each then reads what the op reads.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,11 +15,12 @@ use crate::{Result, Type};
 /// Steps that a product takes for each element that it loads.
 const MAX_STEPS: usize = 4;
 
-/// Elements of an operand up to which they take steps in products, several times each. On an H200 the step of a network of 784-2048-2048-10 units
-/// took 9 us of 976 longer with those of 2^21 activations.
+/// Elements of an operand up to which they take steps in products, several times each. On an H200 the step of a network
+/// of 784-2048-2048-10 units took 9 us of 976 longer with those of 2^21 activations.
 const MAX_ELEMENTS: u64 = 1 << 18;
 
-/// Bytes of an element that products read in place of a narrower one: parameters in f32 beside activations in half of that.
+/// Bytes of an element that products read in place of a narrower one: parameters in f32 beside activations in half of
+/// that.
 const MAX_BYTES: u64 = 4;
 
 /// An elementwise instruction: its only operand that is no constant, and what it does, as a body of that operand.
@@ -99,7 +100,8 @@ fn product<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Ins
     }
 }
 
-/// Whether an instruction is a product that takes steps in from one type to that of an operand, and reads it as its factor alone.
+/// Whether an instruction is a product that takes steps in from one type to that of an operand, and reads it as its
+/// factor alone.
 fn takes<'a>(
     type_of: &impl Fn(Operand) -> Option<&'a Type>,
     instruction: &Instruction,
@@ -132,7 +134,8 @@ fn seen(instruction: &Instruction, moved: &HashMap<Operand, Moved>) -> Option<Mo
     Some(Moved { operand, body, steps })
 }
 
-/// What an elementwise instruction does to the elements of its only operand, if that is cheap and reads no more bytes than it gives.
+/// What an elementwise instruction does to the elements of its only operand, if that is cheap and reads no more bytes
+/// than it gives.
 fn steps<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Instruction) -> Option<Moved> {
     let mut operands: SmallVec<[Operand; 3]> = smallvec![];
     let inputs = instruction.operands.iter().map(|&operand| input(&mut operands, operand)).collect::<Vec<_>>();
@@ -164,7 +167,8 @@ fn input(operands: &mut SmallVec<[Operand; 3]>, operand: Operand) -> Operand {
     Operand::Input(at as u32)
 }
 
-/// A product with the steps on its operands as a body, and the operands that it takes then; `None` where no operand has moved.
+/// A product with the steps on its operands as a body, and the operands that it takes then; `None` where no operand has
+/// moved.
 fn joined<'a>(
     type_of: &impl Fn(Operand) -> Option<&'a Type>,
     instruction: &Instruction,

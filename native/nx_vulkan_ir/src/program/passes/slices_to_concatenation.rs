@@ -1,5 +1,5 @@
-//! Makes one tensor of slices that are put into zeros and added up, as gradients of slices are: where they lie beside each other along an
-//! axis, the sum is their concatenation.
+//! Makes one tensor of slices that are put into zeros and added up, as gradients of slices are: where they lie beside
+//! each other along an axis, the sum is their concatenation.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,8 @@ use crate::shape::Dims;
 use crate::value::Value;
 use crate::{Result, Type};
 
-/// Elements from which a tensor is made of its parts: smaller ones become kernels of one workgroup together with what they are made from.
+/// Elements from which a tensor is made of its parts: smaller ones become kernels of one workgroup together with what
+/// they are made from.
 const MIN_ELEMENTS: u64 = 1 << 12;
 
 pub fn run(program: &Program) -> Result<Program> {

@@ -20,8 +20,8 @@ pub struct Target {
     pub iteration_work: u64,
     /// Work of one dispatch that has loops of which nobody knows how often they run, at most.
     pub max_work: u64,
-    /// Bytes and operations of an iteration that costs no more in vain than launches that read whether they have to run: as long as its kernels
-    /// take to start, some 20 us on an H200.
+    /// Bytes and operations of an iteration that costs no more in vain than launches that read whether they have to
+    /// run: as long as its kernels take to start, some 20 us on an H200.
     pub short_bytes: u64,
     /// The same in operations on numbers.
     pub short_flops: u64,

@@ -1,5 +1,5 @@
-//! Lets products give their transposes, as gradients of weights want them: `transpose(dot(a, b))` is `dot(b, a)`, so that what reads it
-//! finds neighbours beside each other.
+//! Lets products give their transposes, as gradients of weights want them: `transpose(dot(a, b))` is `dot(b, a)`, so
+//! that what reads it finds neighbours beside each other.
 
 use smallvec::SmallVec;
 

@@ -1,6 +1,6 @@
-//! Writes the iterations of loops one after the other where their number is known and what they do is elementwise. It then
-//! becomes kernels together with what is around the loop, the counter is a number in each iteration, and so is what it
-//! picks from numbers.
+//! Writes the iterations of loops one after the other where their number is known and what they do is elementwise. It
+//! then becomes kernels together with what is around the loop, the counter is a number in each iteration, and so is
+//! what it picks from numbers.
 
 use smallvec::SmallVec;
 
@@ -13,8 +13,8 @@ use crate::program::fused::{MAX_VALUES, weight};
 use crate::program::ops::Class;
 use crate::program::{Instruction, Loop, Op, Operand, Program};
 
-/// Instructions that a loop may be written as, and those for each element that may be left of them when what is known is
-/// computed. The executable captures longer loops iteration by iteration, too.
+/// Instructions that a loop may be written as, and those for each element that may be left of them when what is known
+/// is computed. The executable captures longer loops iteration by iteration, too.
 const MAX_WRITTEN: u64 = 1024;
 const MAX_INSTRUCTIONS: u64 = 512;
 

@@ -1,5 +1,5 @@
-//! Treats what was stacked from a few tensors as these tensors: what is computed of all rows alike becomes one op per row, so that rows that
-//! are read at the same positions are computed together.
+//! Treats what was stacked from a few tensors as these tensors: what is computed of all rows alike becomes one op per
+//! row, so that rows that are read at the same positions are computed together.
 
 use std::collections::HashMap;
 

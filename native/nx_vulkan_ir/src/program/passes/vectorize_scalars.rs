@@ -1,5 +1,5 @@
-//! Puts equal costly ops of scalars side by side, as one op of a vector: in a workgroup, all invocations compute a scalar alike, but each an
-//! element of a vector of its own.
+//! Puts equal costly ops of scalars side by side, as one op of a vector: in a workgroup, all invocations compute a
+//! scalar alike, but each an element of a vector of its own.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

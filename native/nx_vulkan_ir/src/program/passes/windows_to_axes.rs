@@ -1,5 +1,5 @@
-//! Treats windows that lie side by side as axes of their own: their extremes become reductions, and scatters to their extremes become
-//! elementwise ops, both of which join the kernels around them.
+//! Treats windows that lie side by side as axes of their own: their extremes become reductions, and scatters to their
+//! extremes become elementwise ops, both of which join the kernels around them.
 
 use smallvec::SmallVec;
 
@@ -31,8 +31,8 @@ pub fn run(program: &Program) -> Result<Program> {
     new.finish(program)
 }
 
-/// Axes of a tensor that is made of windows: where a window has several elements along an axis, that axis is two, one that counts windows
-/// and one within them.
+/// Axes of a tensor that is made of windows: where a window has several elements along an axis, that axis is two, one
+/// that counts windows and one within them.
 struct Split {
     shape: Dims,
     /// The axes within windows.
@@ -40,7 +40,8 @@ struct Split {
 }
 
 impl Split {
-    /// `None` where windows overlap, leave elements out or reach beyond the tensor, and where they have one element each.
+    /// `None` where windows overlap, leave elements out or reach beyond the tensor, and where they have one element
+    /// each.
     fn of(windows: &Windows, shape: &[u64]) -> Option<Split> {
         let mut split = Split { shape: Dims::new(), inner: Axes::new() };
         for (axis, &size) in windows.sizes.iter().enumerate() {
@@ -97,7 +98,8 @@ fn reduced(
     Ok(Some(new.push_one(op, &[whole], out)))
 }
 
-/// Each element compares the elements of its window, and takes the window's source if it is the last of the extreme ones.
+/// Each element compares the elements of its window, and takes the window's source if it is the last of the extreme
+/// ones.
 fn scattered(new: &mut Rewriter, instruction: &Instruction, max: bool, windows: &Windows) -> Result<Option<Operand>> {
     let (&[a, source, initial], [out]) = (instruction.operands.as_slice(), instruction.outs.as_slice()) else {
         return Ok(None);

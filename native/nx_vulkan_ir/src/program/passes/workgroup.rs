@@ -75,8 +75,8 @@ pub(super) fn iteration_cost(op: &Loop) -> Option<Cost> {
     Some(Cost { work: iteration.work.saturating_add(PHASE_WORK), ..iteration })
 }
 
-/// Whether a workgroup gives the digits of the op run alone. Compensated sums don't depend on their order, but for what is beyond
-/// twice the precision; others do.
+/// Whether a workgroup gives the digits of the op run alone. Compensated sums don't depend on their order, but for what
+/// is beyond twice the precision; others do.
 fn keeps_digits(instruction: &Instruction, operands: &[&Type]) -> bool {
     let Some(out) = instruction.outs.first().map(|ty| ty.dtype).filter(|dtype| !dtype.is_integer()) else {
         return true;
@@ -209,7 +209,8 @@ fn block(op: &Loop, outs: &[Type], most: u32) -> Program {
 /// Work of an instruction that ends a run.
 const MAX_MEMBER_WORK: u64 = 4 * DISPATCH_WORK;
 
-/// The program with large elementwise instructions behind those that don't read them, so that they don't part runs of small ones.
+/// The program with large elementwise instructions behind those that don't read them, so that they don't part runs of
+/// small ones.
 fn sunk(program: &Program) -> Program {
     let (type_of, maker) = (program.types(), program.makers());
     let sinks = |at: usize| {

@@ -60,7 +60,8 @@ fn less(b: &Builder, a: Operand, x: Operand, y: Operand) -> Operand {
     b.subtract(a, b.multiply(x, y))
 }
 
-/// Columns are divided by the roots of their pivots, and their products with each other are taken from what is right of them.
+/// Columns are divided by the roots of their pivots, and their products with each other are taken from what is right of
+/// them.
 pub fn cholesky(b: &Builder, a: Operand) -> Operand {
     let ty = b.ty(a);
     let n = ty.shape.last().copied().unwrap_or(1);
@@ -166,7 +167,8 @@ struct Eliminated {
     is_regular: Operand,
 }
 
-/// Gauss and Jordan's elimination: the pivot of a column is its largest element in a row that was none yet. Rows stay where they are.
+/// Gauss and Jordan's elimination: the pivot of a column is its largest element in a row that was none yet. Rows stay
+/// where they are.
 fn eliminated(b: &Builder, a: Operand, right: Operand) -> Eliminated {
     let ty = b.ty(a);
     let (dtype, batch, n) = (ty.dtype, ty.shape[0], ty.shape[1]);
@@ -219,7 +221,8 @@ pub fn solve(b: &Builder, a: Operand, right: Operand) -> [Operand; 2] {
     [b.reshape(x, &out.shape), is_regular]
 }
 
-/// The product of the pivots, negative where the exchanges of rows are odd; up to 3 x 3 the sum of products that Nx has.
+/// The product of the pivots, negative where the exchanges of rows are odd; up to 3 x 3 the sum of products that Nx
+/// has.
 pub fn determinant(b: &Builder, a: Operand) -> Operand {
     let ty = b.ty(a);
     let n = ty.shape.last().copied().unwrap_or(1);

@@ -1,5 +1,5 @@
-//! Writes what one workgroup has no code for as ops that it has: scans and sorts of some elements, factors and systems of small matrices.
-//! The device's own kernels are better wherever a dispatch for each costs little.
+//! Writes what one workgroup has no code for as ops that it has: scans and sorts of some elements, factors and systems
+//! of small matrices. The device's own kernels are better wherever a dispatch for each costs little.
 
 mod linear;
 mod order;
@@ -83,7 +83,8 @@ mod tests {
     use crate::reference::{self, Array};
     use crate::value::Value;
 
-    /// The greatest difference between the elements of what the op gives and of what its other words do; NaN and infinities must be in the same places.
+    /// The greatest difference between the elements of what the op gives and of what its other words do; NaN and
+    /// infinities must be in the same places.
     fn apart(op: &Op, inputs: &[Array], out: &Type) -> f64 {
         let b = Builder::new();
         let operands: Vec<Operand> = inputs.iter().map(|a| b.input(a.ty.dtype, &a.ty.shape)).collect();

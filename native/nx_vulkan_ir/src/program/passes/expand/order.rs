@@ -48,7 +48,8 @@ fn identity(scan: Cumulative, dtype: DType) -> Scalar {
     }
 }
 
-/// The scan along the middle one of three axes: in blocks, each of whose elements is a reduction of those up to it, and of the blocks.
+/// The scan along the middle one of three axes: in blocks, each of whose elements is a reduction of those up to it, and
+/// of the blocks.
 fn along_lines(b: &Builder, a: Operand, scan: Cumulative) -> Operand {
     let ty = b.ty(a);
     let &[outer, n, inner] = &ty.shape[..] else { return a };

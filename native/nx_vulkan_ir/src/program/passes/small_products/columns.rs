@@ -1,5 +1,5 @@
-//! Multiplies a matrix once with all that it is multiplied with, as states are with the weights of gates: these lie side by
-//! side, which costs little where several steps share them.
+//! Multiplies a matrix once with all that it is multiplied with, as states are with the weights of gates: these lie
+//! side by side, which costs little where several steps share them.
 
 use std::collections::HashMap;
 

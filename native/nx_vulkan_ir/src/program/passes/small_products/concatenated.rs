@@ -1,5 +1,5 @@
-//! Multiplies matrices together where each of them is multiplied with the same one and the results are put together, as the
-//! gradients of the inputs of steps are.
+//! Multiplies matrices together where each of them is multiplied with the same one and the results are put together, as
+//! the gradients of the inputs of steps are.
 
 use std::collections::HashSet;
 

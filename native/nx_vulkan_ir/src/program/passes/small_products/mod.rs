@@ -1,5 +1,5 @@
-//! Makes one product of many small ones, as steps of recurrent networks and their gradients have them: launches of which
-//! each waits for the one before, or fills a part of the device only.
+//! Makes one product of many small ones, as steps of recurrent networks and their gradients have them: launches of
+//! which each waits for the one before, or fills a part of the device only.
 
 mod columns;
 mod concatenated;
@@ -104,7 +104,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The slices of a new tensor of three axes along `axis` as matrices that lie beside each other along axis `along` of one.
+/// The slices of a new tensor of three axes along `axis` as matrices that lie beside each other along axis `along` of
+/// one.
 fn turned(new: &mut Rewriter, source: Operand, axis: usize, along: usize) -> Result<Operand> {
     let ty = new.ty(source)?.clone();
     let mut axes: SmallVec<[usize; 6]> = (0..3).filter(|&other| other != axis).collect();
@@ -144,8 +145,8 @@ fn part_of(new: &mut Rewriter, matrix: Operand, axis: usize, start: u64, length:
     Ok(new.push_one(slice, &[matrix], &ty))
 }
 
-/// The program with one product in the place of the first of each group of products, and parts of it along `axis` in the
-/// place of all of them.
+/// The program with one product in the place of the first of each group of products, and parts of it along `axis` in
+/// the place of all of them.
 fn together(
     program: &Program,
     groups: &[&[usize]],

@@ -1,5 +1,5 @@
-//! Multiplies a whole tensor with a matrix where each of its slices is multiplied with that, as inputs of the steps of a
-//! recurrent network are: steps then wait for nothing but what comes from the step before.
+//! Multiplies a whole tensor with a matrix where each of its slices is multiplied with that, as inputs of the steps of
+//! a recurrent network are: steps then wait for nothing but what comes from the step before.
 
 use std::collections::HashMap;
 

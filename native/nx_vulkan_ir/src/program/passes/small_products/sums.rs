@@ -1,6 +1,6 @@
-//! Makes one product of a sum of small ones, whose operands come to lie side by side along the contracted axis: gradients by
-//! weights that several steps use are such sums, and so are those by what several products take. Each of the products would
-//! wait for the one before. The sum is rounded once instead of once for each of them.
+//! Makes one product of a sum of small ones, whose operands come to lie side by side along the contracted axis:
+//! gradients by weights that several steps use are such sums, and so are those by what several products take. Each of
+//! the products would wait for the one before. The sum is rounded once instead of once for each of them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -161,7 +161,8 @@ fn rows(sums: &BTreeMap<usize, Sum>) -> HashMap<Operand, (&Beside, usize)> {
 struct Places<'a> {
     reader: &'a Reader<'a>,
     rows: HashMap<Operand, (&'a Beside, usize)>,
-    /// What is multiplied with all columns of rows, the first of those, and how many they are: one product gives them all.
+    /// What is multiplied with all columns of rows, the first of those, and how many they are: one product gives them
+    /// all.
     whole: HashSet<(&'a Beside, &'a Beside, usize)>,
 }
 
@@ -223,8 +224,8 @@ impl<'a> Places<'a> {
         concatenate(new, &matrices, factor.axis)
     }
 
-    /// Rows that other products take of which matrices are one column, and which, where the program has all of them among
-    /// so many results: so all columns lie in memory once.
+    /// Rows that other products take of which matrices are one column, and which, where the program has all of them
+    /// among so many results: so all columns lie in memory once.
     fn rows_of(&self, factor: &Beside, results: u32) -> Option<(Vec<&Beside>, usize)> {
         let found = factor.matrices.iter().map(|matrix| self.rows.get(matrix)).collect::<Option<Vec<_>>>()?;
         let &&(first, column) = found.first()?;
