@@ -66,6 +66,14 @@ pub(crate) fn is_single(model: &DeviceModel, elements: u64) -> bool {
     elements <= model.maps.most_single
 }
 
+/// Whether a kernel has an invocation for each element: what it stores follows each other, and it has the code of an
+/// element twice, which is long where types are lowered.
+fn takes_single(model: &DeviceModel, spec: &Spec, elements: u64) -> bool {
+    let are_together = spec.outputs.iter().all(|(_, port)| port.layout == Layout::Contiguous);
+    let is_costly = !spec.is_cheap() && !spec.is_lowered(model.caps.lacks());
+    are_together && is_costly && is_single(model, elements)
+}
+
 /// Whether costly steps are repeated for each lane of a vector, which is more code.
 pub(crate) fn unrolls(model: &DeviceModel, elements: u64, is_short: bool) -> bool {
     model.maps.least_unrolled.is_none_or(|least| elements >= least && is_short)
@@ -322,7 +330,7 @@ fn map_whole(
             && aligned(blocks.width)
             && is_indexed_whole(engine.reach(), &space.sizes, space.strides.iter().zip(&elements))
     });
-    if is_single(model, space.elements()) && !spec.is_cheap() {
+    if takes_single(model, &spec, space.elements()) {
         spec.form = Form::Single;
     } else if let Some(blocks) = blocks {
         spec = blocks;
@@ -517,7 +525,34 @@ fn split(reach: Reach, space: &Space, addresses: &[u64], elements: &[Element], r
 
 #[cfg(test)]
 mod tests {
+    use smallvec::smallvec;
+
     use super::*;
+    use crate::program::Unary;
+
+    #[test]
+    fn few_costly_elements_have_an_invocation_each_where_results_lie_together() {
+        let mut model = Engine::open(None).unwrap().model().clone();
+        model.maps.most_single = 1 << 10;
+        let spec = |op: Unary, input: Layout, output: Layout| {
+            let [input, output] = [input, output].map(|layout| Port { element: Element::Typed(DType::F32), layout });
+            Spec {
+                inputs: smallvec![input],
+                steps: smallvec![Step { op: Elementwise::Unary(op), args: smallvec![Ref::Input(0)], out: DType::F32 }],
+                outputs: smallvec![(Ref::Result(0), output)],
+                rank: 2,
+                width: 1,
+                form: Form::Vectors,
+                fixed: None,
+                numbers: SmallVec::new(),
+            }
+        };
+        let takes = |op, input, output, elements| takes_single(&model, &spec(op, input, output), elements);
+        assert!(takes(Unary::Tan, Layout::Strided, Layout::Contiguous, 1 << 10));
+        assert!(!takes(Unary::Tan, Layout::Contiguous, Layout::Strided, 1 << 10));
+        assert!(!takes(Unary::Tan, Layout::Contiguous, Layout::Contiguous, (1 << 10) + 1));
+        assert!(!takes(Unary::Negate, Layout::Contiguous, Layout::Contiguous, 1 << 10));
+    }
 
     #[test]
     fn large_spaces_are_split_and_cover_everything_once() {

@@ -175,7 +175,11 @@ pub fn padded_copy(
     let batch_rank = (batch.len() + lead) as u8;
     let form = match rows.last().is_some_and(|&row| is_padded(row)) || is_padded(column) {
         true => Form::Tiles,
-        false => form_of(element_bytes, &space, [&from_strides, &to_strides], [from.address(), to.address()]),
+        false => {
+            // Of an axis with one element in the result, others are left out of the source.
+            let sizes: Dims = space.iter().zip(with_lead(1, source)).map(|(&own, of)| own.max(of)).collect();
+            form_of(element_bytes, &sizes, [&from_strides, &to_strides], [from.address(), to.address()])
+        }
     };
     let spec = TransposeSpec { element: from.element, batch_rank, row_rank: rows.len() as u8, padded, form };
     let kernel = engine.kernel(&KernelSpec::Transpose(spec), compile)?;

@@ -123,10 +123,12 @@ type Ops = (Vec<(Op, Type)>, Operand);
 
 /// What a slice shows of a concatenation, if that is of one part, as ops on that.
 fn of_part(new: &Rewriter, op: &Op, operand: Operand, out: &Type) -> Result<Option<Ops>> {
-    match within_part(new, op, operand, out)? {
-        Some((op, part)) => Ok(Some((vec![(op, out.clone())], part))),
-        None => within_rows(new, op, operand, out),
-    }
+    let found = match within_part(new, op, operand, out)? {
+        Some((op, part)) => Some((vec![(op, out.clone())], part)),
+        None => within_rows(new, op, operand, out)?,
+    };
+    // Parts of other types are cast.
+    Ok(found.filter(|(_, part)| new.ty(*part).is_ok_and(|ty| ty.dtype == out.dtype)))
 }
 
 /// What a slice shows of a concatenation, if that is of one part: an op on that. A part of which rows of a reshape are

@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 
-use super::{MOST_OF_COLUMNS, Reader, SHORT_NEIGHBOURS, concatenate, concatenations, together};
+use super::{MOST_KEPT, MOST_OF_COLUMNS, Reader, SHORT_NEIGHBOURS, concatenate, concatenations, together};
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::passes::target::Target;
 use crate::program::{Instruction, Op, Operand, Program};
-use crate::{Result, Type};
+use crate::{DType, Result, Type};
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let reader = Reader::of(program);
@@ -31,10 +31,10 @@ fn groups(reader: &Reader<'_>, target: &Target) -> Vec<Group> {
         let most_flops = target.short_flops.saturating_mul(MOST_OF_COLUMNS);
         reader.contracted_up_to(&reader.program.instructions[at], most_flops)
     };
-    let mut alike: HashMap<(&Op, Operand), Vec<usize>> = HashMap::new();
+    let mut alike: HashMap<(&Op, DType, Operand), Vec<usize>> = HashMap::new();
     for (at, instruction) in reader.program.instructions.iter().enumerate() {
         if contracted(at).is_some() {
-            alike.entry((&instruction.op, instruction.operands[0])).or_default().push(at);
+            alike.entry((&instruction.op, instruction.outs[0].dtype, instruction.operands[0])).or_default().push(at);
         }
     }
     let group = |products: Vec<usize>| {
@@ -61,6 +61,12 @@ fn groups(reader: &Reader<'_>, target: &Target) -> Vec<Group> {
     }
     let known = concatenations(reader.program);
     groups.retain(|group| {
+        let products = group.products.iter().map(|&at| &reader.program.instructions[at]);
+        let made: u64 = products.clone().map(|product| product.outs[0].size_bytes()).sum();
+        let taken = products.take(1).map(|product| reader.size_bytes(product.operands[0])).sum::<u64>();
+        if made > MOST_KEPT * taken.max(target.short_bytes / MOST_KEPT) {
+            return false;
+        }
         let laid = (group.with.clone(), group.axis);
         if known.contains(&laid) {
             return true;

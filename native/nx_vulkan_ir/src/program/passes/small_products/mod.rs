@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use smallvec::SmallVec;
 
 use super::rewrite::{Rewriter, checked};
-use super::target::Target;
+use super::target::{Saving, Target};
 use super::{cse, dce};
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Result, Type};
@@ -20,6 +20,10 @@ use crate::{Result, Type};
 /// device.
 const MOST_OF_COLUMNS: u64 = 8;
 
+/// What a product makes or takes at once that was made or taken bit by bit, at most: in times of a short iteration's
+/// bytes, or of what it takes anyway.
+const MOST_KEPT: u64 = 4;
+
 /// Launches that wait for each other in the time of a short iteration of a loop.
 const SHORT_LAUNCHES: u64 = 8;
 
@@ -27,6 +31,10 @@ const SHORT_LAUNCHES: u64 = 8;
 const SHORT_NEIGHBOURS: u64 = 64;
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
+    // What is put together lies in memory together.
+    if matches!(target.saving, Saving::Kernels | Saving::Reductions) {
+        return Ok(program.clone());
+    }
     let program = slices::run(program, target)?;
     let program = checked(dce::run(&cse::run(&sums::run(&program, target)?)?)?)?;
     let program = checked(dce::run(&cse::run(&concatenated::run(&program, target)?)?)?)?;
@@ -51,6 +59,11 @@ impl<'a> Reader<'a> {
         let at = *self.made.get(r as usize)?;
         let instruction = self.program.instructions.get(at)?;
         (instruction.outs.len() == 1).then_some((at, instruction))
+    }
+
+    /// The only result of an instruction.
+    fn result_of(&self, at: usize) -> Operand {
+        Operand::Result(self.made.partition_point(|&made| made < at) as u32)
     }
 
     fn ty(&self, operand: Operand) -> Option<&'a Type> {

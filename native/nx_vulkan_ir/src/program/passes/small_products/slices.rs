@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{Reader, SHORT_NEIGHBOURS, together, turned};
+use super::{MOST_KEPT, Reader, SHORT_NEIGHBOURS, together, turned};
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::passes::target::Target;
 use crate::program::{Instruction, Op, Operand, Program};
@@ -30,11 +30,11 @@ fn groups(program: &Program, target: &Target) -> Vec<Group> {
     let reader = Reader::of(program);
     // Those that are multiplied alike, in the program's order.
     let mut alike: Vec<Group> = Vec::new();
-    let mut numbers: HashMap<(&Op, Operand, Operand, usize), usize> = HashMap::new();
+    let mut numbers: HashMap<(&Op, &Type, Operand, Operand, usize), usize> = HashMap::new();
     for (at, instruction) in program.instructions.iter().enumerate() {
         let Some([contracted, _]) = reader.contracted(instruction, target) else { continue };
         let Some((source, axis, index)) = reader.slice(instruction.operands[0]) else { continue };
-        let key = (&instruction.op, source, instruction.operands[1], axis);
+        let key = (&instruction.op, &instruction.outs[0], source, instruction.operands[1], axis);
         let number = *numbers.entry(key).or_insert_with(|| {
             alike.push(Group { source, axis, contracted, products: Vec::new() });
             alike.len() - 1
@@ -46,7 +46,10 @@ fn groups(program: &Program, target: &Target) -> Vec<Group> {
     alike.retain(|group| {
         let is_whole = reader.ty(group.source).is_some_and(|ty| ty.shape[group.axis] == group.products.len() as u64);
         let left_out = group.products.len().saturating_sub(1) as u64;
-        is_whole && 2 * reader.size_bytes(group.source) <= left_out * (target.short_bytes / SHORT_NEIGHBOURS)
+        let taken = reader.size_bytes(group.source);
+        let made: u64 = group.products.iter().map(|&at| program.instructions[at].outs[0].size_bytes()).sum();
+        let is_kept = made <= MOST_KEPT * taken.max(target.short_bytes / MOST_KEPT);
+        is_whole && is_kept && 2 * taken <= left_out * (target.short_bytes / SHORT_NEIGHBOURS)
     });
     alike
 }

@@ -1,10 +1,11 @@
 //! Makes one product of a sum of small ones, whose operands come to lie side by side along the contracted axis:
 //! gradients by weights that several steps use are such sums, and so are those by what several products take. Each of
-//! the products would wait for the one before. The sum is rounded once instead of once for each of them.
+//! the products would wait for the one before. Their sum is rounded once instead of once for each of them; other terms are
+//! added as before, to what stands in the place of the first product.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{Reader, SHORT_LAUNCHES, concatenate, part_of, turned};
+use super::{MOST_KEPT, Reader, SHORT_LAUNCHES, concatenate, part_of, turned};
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::passes::target::Target;
 use crate::program::{Binary, Instruction, Op, Operand, Program};
@@ -56,7 +57,10 @@ struct Joined {
 #[derive(Debug, Default)]
 struct Sum {
     joined: Vec<Joined>,
-    others: Vec<Operand>,
+    /// Of the terms that are products, the first ones with what they become, and the others, which are left out.
+    places: HashMap<Operand, Option<usize>>,
+    /// The additions within it, in the program's order.
+    additions: Vec<usize>,
 }
 
 impl<'a> Reader<'a> {
@@ -67,7 +71,10 @@ impl<'a> Reader<'a> {
         let mut sums = BTreeMap::new();
         for (at, instruction) in self.program.instructions.iter().enumerate().rev() {
             if is_sum(instruction) && !within.contains(&at) {
-                let sum = self.sum(instruction, &reads, &mut within, target);
+                let mut sum = self.sum(instruction, &reads, target);
+                within.extend(sum.additions.iter().copied());
+                sum.additions.push(at);
+                sum.additions.sort_unstable();
                 if !sum.joined.is_empty() {
                     sums.insert(at, sum);
                 }
@@ -80,6 +87,9 @@ impl<'a> Reader<'a> {
         let bytes = |factor: &Beside| factor.matrices.iter().map(|&matrix| self.size_bytes(matrix)).sum::<u64>();
         let copied: HashMap<Beside, u64> =
             uses.into_iter().map(|(factor, uses)| (factor.clone(), 2 * bytes(factor) / uses)).collect();
+        // What waits for the last term lies in memory until then.
+        let fits =
+            |joined: &Joined| joined.factors.iter().all(|factor| bytes(factor) <= MOST_KEPT * target.short_bytes);
         let pays = |joined: &Joined, result_bytes: u64| {
             let copied: u64 = joined.factors.iter().filter_map(|factor| copied.get(factor)).sum();
             let left_out = joined.factors[0].matrices.len() as u64 - 1;
@@ -87,19 +97,13 @@ impl<'a> Reader<'a> {
         };
         sums.retain(|&at, sum| {
             let result_bytes = self.program.instructions[at].outs.iter().map(Type::size_bytes).sum();
-            sum.joined.iter().all(|joined| pays(joined, result_bytes))
+            sum.joined.iter().all(|joined| fits(joined) && pays(joined, result_bytes))
         });
         sums
     }
 
     /// The terms of a sum and of the sums within it that it alone reads.
-    fn sum(
-        &self,
-        last: &'a Instruction,
-        reads: &HashMap<Operand, usize>,
-        within: &mut HashSet<usize>,
-        target: &Target,
-    ) -> Sum {
+    fn sum(&self, last: &'a Instruction, reads: &HashMap<Operand, usize>, target: &Target) -> Sum {
         let mut products: BTreeMap<Kind, Vec<(Operand, &'a Instruction)>> = BTreeMap::new();
         let mut sum = Sum::default();
         let mut left: Vec<Operand> = last.operands.iter().rev().copied().collect();
@@ -107,32 +111,31 @@ impl<'a> Reader<'a> {
             let maker = self.maker(term).filter(|(_, maker)| reads.get(&term) == Some(&1) && maker.outs == last.outs);
             match maker {
                 Some((at, maker)) if is_sum(maker) => {
-                    within.insert(at);
+                    sum.additions.push(at);
                     left.extend(maker.operands.iter().rev());
                 }
                 Some((_, maker)) if let Some(kind) = self.kind(maker, target) => {
                     products.entry(kind).or_default().push((term, maker));
                 }
-                _ => sum.others.push(term),
+                _ => {}
             }
         }
+        products.retain(|_, products| products.len() > 1);
         for (([a, b], _), mut products) in products {
+            let places =
+                products.iter().enumerate().map(|(i, (term, _))| (*term, (i == 0).then_some(sum.joined.len())));
+            sum.places.extend(places);
             // As what they take was made first: what one sum takes lies in the same order for others.
             products.sort_by_key(|(_, product)| {
                 let [a, b] = [0, 1].map(|k| product.operands[k]);
                 (a.min(b), a.max(b))
             });
-            match products.as_slice() {
-                [(term, _)] => sum.others.push(*term),
-                [] => {}
-                [(_, first), ..] => {
-                    let factor = |k: usize, axis: usize| Beside {
-                        matrices: products.iter().map(|(_, product)| product.operands[k]).collect(),
-                        axis,
-                    };
-                    sum.joined.push(Joined { op: first.op.clone(), factors: [factor(0, a), factor(1, b)] });
-                }
-            }
+            let factor = |k: usize, axis: usize| Beside {
+                matrices: products.iter().map(|(_, product)| product.operands[k]).collect(),
+                axis,
+            };
+            let factors = [factor(0, a), factor(1, b)];
+            sum.joined.extend(products.first().map(|(_, first)| Joined { op: first.op.clone(), factors }));
         }
         sum
     }
@@ -144,10 +147,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether it is a sum of floats of one type, of whose terms the order may change.
+/// Whether it is a sum of floats whose products may be added up alone: in f16 they could leave the range.
 fn is_sum(instruction: &Instruction) -> bool {
     let [out] = instruction.outs.as_slice() else { return false };
-    instruction.op == Op::Binary(Binary::Add) && out.dtype.is_float()
+    instruction.op == Op::Binary(Binary::Add) && matches!(out.dtype, DType::F32 | DType::F64 | DType::Bf16)
 }
 
 /// Matrices that lie side by side for a sum, each with those and its place among them.
@@ -183,31 +186,41 @@ impl<'a> Places<'a> {
 
     /// The sum in the place of its last addition, before which the program has so many results.
     fn emit(&self, new: &mut Rewriter, sum: &Sum, last: &Instruction, results: u32) -> Result<Operand> {
-        let mut terms: Vec<Operand> = Vec::with_capacity(sum.joined.len() + sum.others.len());
-        for Joined { op, factors: [a, b] } in &sum.joined {
-            let of_columns =
-                self.rows_of(b, results).filter(|(rows, _)| self.whole.contains(&(a, rows[0], rows.len())));
-            let a = self.beside(new, a, results)?;
-            let term = match of_columns {
-                Some((rows, column)) => {
-                    let (whole, start) = self.columns(new, &rows, column)?;
-                    let mut ty = last.outs[0].clone();
-                    let columns = std::mem::replace(&mut ty.shape[1], new.ty(whole)?.shape[1]);
-                    let product = new.push_one(op.clone(), &[a, whole], &ty);
-                    part_of(new, product, 1, start, columns)?
-                }
-                None => {
-                    let b = self.beside(new, b, results)?;
-                    new.push_one(op.clone(), &[a, b], &last.outs[0])
-                }
+        // Of additions within it, none where nothing is left of their terms.
+        let mut values: HashMap<Operand, Option<Operand>> = HashMap::new();
+        let mut whole = None;
+        for &at in &sum.additions {
+            let mut terms = [None; 2];
+            for (term, &operand) in terms.iter_mut().zip(&self.reader.program.instructions[at].operands) {
+                *term = match (values.get(&operand), sum.places.get(&operand)) {
+                    (Some(&value), _) => value,
+                    (None, Some(Some(joined))) => Some(self.product(new, &sum.joined[*joined], last, results)?),
+                    (None, Some(None)) => None,
+                    (None, None) => Some(new.operand(operand)?),
+                };
+            }
+            whole = match terms {
+                [Some(a), Some(b)] => Some(new.push_one(last.op.clone(), &[a, b], &last.outs[0])),
+                [a, b] => a.or(b),
             };
-            terms.push(term);
+            values.insert(self.reader.result_of(at), whole);
         }
-        for &other in &sum.others {
-            terms.push(new.operand(other)?);
-        }
-        let sum = terms.into_iter().reduce(|a, b| new.push_one(last.op.clone(), &[a, b], &last.outs[0]));
-        Ok(sum.unwrap_or(Operand::Result(u32::MAX)))
+        Ok(whole.unwrap_or(Operand::Result(u32::MAX)))
+    }
+
+    fn product(&self, new: &mut Rewriter, joined: &Joined, last: &Instruction, results: u32) -> Result<Operand> {
+        let Joined { op, factors: [a, b] } = joined;
+        let of_columns = self.rows_of(b, results).filter(|(rows, _)| self.whole.contains(&(a, rows[0], rows.len())));
+        let a = self.beside(new, a, results)?;
+        let Some((rows, column)) = of_columns else {
+            let b = self.beside(new, b, results)?;
+            return Ok(new.push_one(op.clone(), &[a, b], &last.outs[0]));
+        };
+        let (whole, start) = self.columns(new, &rows, column)?;
+        let mut ty = last.outs[0].clone();
+        let columns = std::mem::replace(&mut ty.shape[1], new.ty(whole)?.shape[1]);
+        let product = new.push_one(op.clone(), &[a, whole], &ty);
+        part_of(new, product, 1, start, columns)
     }
 
     fn beside(&self, new: &mut Rewriter, factor: &Beside, results: u32) -> Result<Operand> {
