@@ -50,7 +50,7 @@
 //!
 //! Examples: `session` (a program from build to file), `mlp` (a network trained by programs of the builder), `digits`
 //! and `eight_schools` (the demos), `throughput`, `products`, `fused`, `windows` and `workgroup` (measurements).
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 // Modules without documented items are the inside of the engine, public for its tests and measurements: who fills

@@ -1,6 +1,6 @@
 //! Tensor programs in Nx's words: types, shapes and views, programs with their rules and passes, and an interpreter
 //! that says what they mean. Knows no device: all its tests run without one.
-#![warn(missing_docs)]
+#![deny(missing_docs)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod dtype;

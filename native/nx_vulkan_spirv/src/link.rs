@@ -2,18 +2,21 @@
 
 use std::collections::{HashMap, HashSet};
 
-use nx_vulkan_ir::{DType, Error, Result};
+use nx_vulkan_ir::{Error, Result};
 use rspirv::binary::Assemble;
 use rspirv::dr::{Block, Function, Instruction, Module, Operand};
 use rspirv::spirv::{
-    AddressingModel, BuiltIn, Capability, Decoration, ExecutionMode, FPEncoding, MemoryModel, Op, SelectionControl,
-    StorageClass, Word,
+    AddressingModel, BuiltIn, Capability, Decoration, ExecutionMode, FPEncoding, MemoryModel, Op, StorageClass, Word,
 };
 
 use super::library::{FunctionRef, Library, is_aggregate};
 use super::modes::FloatModes;
 use super::params::ParamLayout;
 use super::templates;
+
+mod code;
+
+pub use code::Code;
 
 /// Signature of a function: result and parameter types, as ids of the kernel's module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -617,169 +620,6 @@ impl<'l> Linker<'l> {
             header.bound = self.next_id;
         }
         Ok(self.module.assemble())
-    }
-}
-
-/// Code of one slot.
-#[derive(Debug)]
-pub struct Code<'a, 'l> {
-    /// The module.
-    pub linker: &'a mut Linker<'l>,
-    /// The code of the function so far, after its variables.
-    pub instructions: Vec<Instruction>,
-    /// Variables of the function, declared where it begins.
-    pub variables: Vec<Instruction>,
-    /// Parameter words that were loaded, by number.
-    pub params: HashMap<u32, Word>,
-    /// Addresses that were made of parameters, by operand and type.
-    pub bases: HashMap<(u32, Word), Word>,
-    /// The bits of narrow values that were rounded or wrapped to their types.
-    pub narrowed: HashMap<(Word, DType), Word>,
-    /// While hot twins are called: where each of them does not hold.
-    rare: Option<Vec<Word>>,
-    /// While functions may be computed nearly: where each of them is in doubt.
-    doubts: Option<Vec<Word>>,
-}
-
-impl Code<'_, '_> {
-    /// Emits an instruction with a result.
-    pub fn op(&mut self, opcode: Op, result_type: Word, operands: Vec<Operand>) -> Word {
-        let id = self.linker.fresh();
-        self.instructions.push(Instruction::new(opcode, Some(result_type), Some(id), operands));
-        id
-    }
-
-    /// Emits an instruction whose operands are all ids.
-    pub fn ids(&mut self, opcode: Op, result_type: Word, operands: &[Word]) -> Word {
-        self.op(opcode, result_type, operands.iter().map(|&id| Operand::IdRef(id)).collect())
-    }
-
-    /// Integer arithmetic on `uint`.
-    pub fn u32_op(&mut self, opcode: Op, a: Word, b: Word) -> Word {
-        let ty = self.linker.type_uint(32);
-        self.ids(opcode, ty, &[a, b])
-    }
-
-    /// The same bits as another type.
-    pub fn bitcast(&mut self, ty: Word, value: Word) -> Word {
-        self.ids(Op::Bitcast, ty, &[value])
-    }
-
-    /// A part of a composite.
-    pub fn extract(&mut self, ty: Word, composite: Word, index: u32) -> Word {
-        self.op(Op::CompositeExtract, ty, vec![Operand::IdRef(composite), Operand::LiteralBit32(index)])
-    }
-
-    /// Emits code that calls the hot twin of every function that has one: `f_hot` gives what `f` gives unless `f_rare`
-    /// of the same arguments is true. Returns what `emit` does, and a bool that is false where all of them hold, if
-    /// there were any.
-    pub fn hot<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, Option<Word>)> {
-        self.rare = Some(vec![]);
-        let result = emit(self);
-        let rare = self.rare.take().unwrap_or_default();
-        let ty = self.linker.type_bool();
-        let rare = rare.into_iter().reduce(|a, b| self.ids(Op::LogicalOr, ty, &[a, b]));
-        Ok((result?, rare))
-    }
-
-    /// The same, and of functions that have an `f_near` what that gives. The bool is false where none of these is in
-    /// doubt, if there were any; where hot twins hold is left to [`Code::rare`].
-    pub fn hot_in_doubt<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, Option<Word>)> {
-        self.doubts = Some(vec![]);
-        let result = self.hot(emit);
-        let doubts = self.doubts.take().unwrap_or_default();
-        let ty = self.linker.type_bool();
-        let doubt = doubts.into_iter().reduce(|a, b| self.ids(Op::LogicalOr, ty, &[a, b]));
-        Ok((result?.0, doubt))
-    }
-
-    /// A bool that is false where hot twins of all functions that `emit` calls hold, if any has one: what `hot` gives,
-    /// without the code that only what `emit` computes needs.
-    pub fn rare<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<Word>> {
-        let first = self.instructions.len();
-        let (_, rare) = self.hot(emit)?;
-        let mut used: HashSet<Word> = self.params.values().chain(self.bases.values()).copied().chain(rare).collect();
-        let mut kept = Vec::new();
-        for instruction in self.instructions.drain(first..).rev() {
-            let needed =
-                instruction.result_id.is_none_or(|id| used.contains(&id)) || instruction.class.opcode == Op::Label;
-            if needed {
-                used.extend(instruction.operands.iter().filter_map(Operand::id_ref_any));
-                kept.push(instruction);
-            }
-        }
-        self.instructions.extend(kept.into_iter().rev());
-        Ok(rare)
-    }
-
-    /// Emits code that runs where `condition`, a bool, is false. Nothing that it defines is seen after it.
-    pub fn unless(&mut self, condition: Word, emit: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let (body, merge) = (self.linker.fresh(), self.linker.fresh());
-        let mut push = |opcode, operands| self.instructions.push(Instruction::new(opcode, None, None, operands));
-        push(Op::SelectionMerge, vec![Operand::IdRef(merge), Operand::SelectionControl(SelectionControl::NONE)]);
-        let targets = [condition, merge, body].map(Operand::IdRef);
-        push(Op::BranchConditional, targets.to_vec());
-        self.instructions.push(label_of(body));
-        let (params, bases) = (self.params.clone(), self.bases.clone());
-        emit(self)?;
-        (self.params, self.bases) = (params, bases);
-        self.instructions.push(Instruction::new(Op::Branch, None, None, vec![Operand::IdRef(merge)]));
-        self.instructions.push(label_of(merge));
-        Ok(())
-    }
-
-    /// Calls a library function by name.
-    pub fn call(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
-        if self.rare.is_some() {
-            // A twin that needs no hot form is called as it is.
-            let serves = |twin: &str| {
-                let twin = format!("{name}{twin}");
-                let has_part = |part| self.linker.has(&format!("{twin}_{part}"));
-                self.linker.has(&twin) && !has_part("hot") && !has_part("near")
-            };
-            let forms = match self.linker.modes {
-                FloatModes { rounded: true, .. } if serves("_rounded") => &[][..],
-                FloatModes { fused: true, .. } if serves("_fused") => &[],
-                FloatModes { fused: true, .. } => &["_fused", ""],
-                _ => &[""],
-            };
-            for form in forms {
-                let [hot, near] = ["hot", "near"].map(|part| format!("{name}{form}_{part}"));
-                if self.linker.has(&hot) {
-                    let rare = self.call_exactly(&format!("{name}{form}_rare"), arguments)?;
-                    self.rare.iter_mut().for_each(|list| list.push(rare));
-                    return self.call_exactly(&hot, arguments);
-                }
-                if self.doubts.is_some() && self.linker.has(&near) {
-                    let near = [self.call_exactly(&near, arguments)?];
-                    let doubt = self.call_exactly("nx_is_doubtful_f32", &near)?;
-                    self.doubts.iter_mut().for_each(|list| list.push(doubt));
-                    return self.call_exactly("nx_sum_of_near_f32", &near);
-                }
-            }
-        }
-        self.call_exactly(name, arguments)
-    }
-
-    fn call_exactly(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
-        let (function, signature) = self.linker.import(name)?;
-        if signature.parameters.len() != arguments.len() {
-            return Err(self.linker.bad(format!(
-                "{name} takes {} arguments, not {}",
-                signature.parameters.len(),
-                arguments.len()
-            )));
-        }
-        let mut operands = vec![Operand::IdRef(function)];
-        operands.extend(arguments.iter().map(|&id| Operand::IdRef(id)));
-        Ok(self.op(Op::FunctionCall, signature.result, operands))
-    }
-
-    /// Calls a function of the template by name.
-    pub fn call_own(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
-        let (function, result) = self.linker.own(name)?;
-        let operands = std::iter::once(function).chain(arguments.iter().copied()).map(Operand::IdRef).collect();
-        Ok(self.op(Op::FunctionCall, result, operands))
     }
 }
 

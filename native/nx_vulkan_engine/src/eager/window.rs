@@ -15,7 +15,8 @@ pub fn reduce_windows(call: &Call<'_>, reduction: Reduction, windows: &Windows) 
         Reduction::Product => Scalar::Int(1),
         Reduction::Max => Scalar::Float(f64::NEG_INFINITY),
         Reduction::Min => Scalar::Float(f64::INFINITY),
-        _ => Scalar::Int(0),
+        Reduction::Sum | Reduction::Any | Reduction::ArgMax | Reduction::ArgMin => Scalar::Int(0),
+        Reduction::All => Scalar::Int(1),
     };
     let neutral = constant::constant(call.engine, neutral, &Type::new(a.view.dtype, &[]))?;
     let view = windowed(call, a, windows, &call.out.shape, &neutral)?;

@@ -55,7 +55,7 @@ impl Reducer {
                 ctype @ (CType::F32 | CType::F64 | CType::C64) => Accumulator::Compensated(ctype),
                 ctype => Accumulator::Value(ctype),
             },
-            _ => Accumulator::Value(self.out.ctype()),
+            Reduction::Product | Reduction::Max | Reduction::Min => Accumulator::Value(self.out.ctype()),
         }
     }
 

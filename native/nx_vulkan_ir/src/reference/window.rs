@@ -34,7 +34,8 @@ pub fn neutral(reduction: Reduction) -> Value {
         Reduction::Product => Value::Int(1),
         Reduction::Max => Value::Float(f64::NEG_INFINITY),
         Reduction::Min => Value::Float(f64::INFINITY),
-        _ => Value::Int(0),
+        Reduction::Sum | Reduction::Any | Reduction::ArgMax | Reduction::ArgMin => Value::Int(0),
+        Reduction::All => Value::Int(1),
     }
 }
 
