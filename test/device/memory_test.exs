@@ -86,6 +86,18 @@ defmodule Nx.Vulkan.Device.MemoryTest do
   test "states that a compiled step has replaced are collected, however much memory is left" do
     step = Nx.Defn.jit(&Nx.add(&1, 1), compiler: Nx.Vulkan)
     state = Nx.broadcast(Nx.tensor(0.0, backend: VulkanoBackend), {8 * 1024 * 1024}) |> Nx.add(Nx.iota({1}))
+    assert Nx.to_number(after_few_states(step, state, 32 * 1024 * 1024)[0]) == 60.0
+  end
+
+  test "they are collected where the device is so far behind that calls wait for it, too" do
+    step = Nx.Defn.jit(fn x -> Enum.reduce(1..8, x, fn _, x -> Nx.add(Nx.sin(x), 1) end) end, compiler: Nx.Vulkan)
+    state_bytes = 16 * 1024 * 1024
+    state = Nx.iota({div(state_bytes, 4)}, type: :f32, backend: VulkanoBackend)
+    assert_in_delta Nx.to_number(after_few_states(step, state, state_bytes)[0]), 1.934563, 1.0e-4
+  end
+
+  # The state after 60 steps, of which garbage and those that a call has or makes are in memory at once.
+  defp after_few_states(step, state, state_bytes) do
     before = in_use_bytes()
     garbage = max(128 * 1024 * 1024, div(before, 4))
 
@@ -96,26 +108,8 @@ defmodule Nx.Vulkan.Device.MemoryTest do
         {state, max(most, NativeV.device_stats().in_use_bytes)}
       end)
 
-    assert Nx.to_number(state[0]) == 60.0
-    # Of 60 states of 32 MiB each: garbage, and those that a call has or makes.
-    assert most - before <= garbage + 4 * 32 * 1024 * 1024
-  end
-
-  test "they are collected where the device is so far behind that calls wait for it, too" do
-    step = Nx.Defn.jit(fn x -> Enum.reduce(1..8, x, fn _, x -> Nx.add(Nx.sin(x), 1) end) end, compiler: Nx.Vulkan)
-    state_bytes = 16 * 1024 * 1024
-    state = Nx.iota({div(state_bytes, 4)}, type: :f32, backend: VulkanoBackend)
-    before = in_use_bytes()
-    garbage = max(128 * 1024 * 1024, div(before, 4))
-
-    {state, most} =
-      Enum.reduce(1..60, {state, 0}, fn _, {state, most} ->
-        state = step.(state)
-        {state, max(most, NativeV.device_stats().in_use_bytes)}
-      end)
-
-    assert_in_delta Nx.to_number(state[0]), 1.934563, 1.0e-4
     assert most - before <= garbage + 4 * state_bytes
+    state
   end
 
   test "steps of training take no memory from the driver, and one submission at most, once the first are done" do

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{MOST_KEPT, MOST_OF_COLUMNS, Reader, SHORT_NEIGHBOURS, concatenate, concatenations, together};
+use super::{MOST_OF_COLUMNS, Reader, SHORT_NEIGHBOURS, beside, concatenations, is_kept, together};
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::passes::target::Target;
 use crate::program::{Instruction, Op, Operand, Program};
@@ -64,7 +64,7 @@ fn groups(reader: &Reader<'_>, target: &Target) -> Vec<Group> {
         let products = group.products.iter().map(|&at| &reader.program.instructions[at]);
         let made: u64 = products.clone().map(|product| product.outs[0].size_bytes()).sum();
         let taken = products.take(1).map(|product| reader.size_bytes(product.operands[0])).sum::<u64>();
-        if made > MOST_KEPT * taken.max(target.short_bytes / MOST_KEPT) {
+        if !is_kept(made, taken, target) {
             return false;
         }
         let laid = (group.with.clone(), group.axis);
@@ -81,8 +81,7 @@ fn groups(reader: &Reader<'_>, target: &Target) -> Vec<Group> {
 
 impl Group {
     fn emit(&self, new: &mut Rewriter, first: &Instruction) -> Result<Operand> {
-        let with = self.with.iter().map(|&matrix| new.operand(matrix)).collect::<Result<Vec<_>>>()?;
-        let all = concatenate(new, &with, self.axis)?;
+        let all = beside(new, &self.with, self.axis)?;
         let matrix = new.operand(first.operands[0])?;
         let mut ty = Type { dtype: first.outs[0].dtype, shape: first.outs[0].shape.clone() };
         ty.shape[1] = new.ty(all)?.shape[self.axis];

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Reader, SHORT_NEIGHBOURS, concatenate, concatenations};
+use super::{Reader, SHORT_NEIGHBOURS, beside, concatenations};
 use crate::Result;
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::passes::target::Target;
@@ -102,8 +102,7 @@ impl<'a> Together<'a> {
     }
 
     fn emit(&self, new: &mut Rewriter, old: &Instruction) -> Result<Operand> {
-        let matrices = self.matrices.iter().map(|&matrix| new.operand(matrix)).collect::<Result<Vec<_>>>()?;
-        let all = concatenate(new, &matrices, self.rows)?;
+        let all = beside(new, &self.matrices, self.rows)?;
         let with = new.operand(self.with)?;
         let mut ty = old.outs[0].clone();
         let count = ty.shape.remove(self.axis);

@@ -139,6 +139,17 @@ fn concatenations(program: &Program) -> HashSet<(Vec<Operand>, usize)> {
     program.instructions.iter().filter_map(concatenation).collect()
 }
 
+/// Whether so much may be made at once of what takes so much.
+fn is_kept(made_bytes: u64, taken_bytes: u64, target: &Target) -> bool {
+    made_bytes <= target.short_bytes.max(MOST_KEPT * taken_bytes)
+}
+
+/// Matrices of the old program beside each other in the new one.
+fn beside(new: &mut Rewriter, matrices: &[Operand], axis: usize) -> Result<Operand> {
+    let matrices = matrices.iter().map(|&matrix| new.operand(matrix)).collect::<Result<Vec<_>>>()?;
+    concatenate(new, &matrices, axis)
+}
+
 fn concatenate(new: &mut Rewriter, parts: &[Operand], axis: usize) -> Result<Operand> {
     let mut ty = new.ty(parts[0])?.clone();
     ty.shape[axis] = 0;

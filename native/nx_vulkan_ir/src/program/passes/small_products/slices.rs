@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{MOST_KEPT, Reader, SHORT_NEIGHBOURS, together, turned};
+use super::{Reader, SHORT_NEIGHBOURS, is_kept, together, turned};
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::passes::target::Target;
 use crate::program::{Instruction, Op, Operand, Program};
@@ -48,8 +48,7 @@ fn groups(program: &Program, target: &Target) -> Vec<Group> {
         let left_out = group.products.len().saturating_sub(1) as u64;
         let taken = reader.size_bytes(group.source);
         let made: u64 = group.products.iter().map(|&at| program.instructions[at].outs[0].size_bytes()).sum();
-        let is_kept = made <= MOST_KEPT * taken.max(target.short_bytes / MOST_KEPT);
-        is_whole && is_kept && 2 * taken <= left_out * (target.short_bytes / SHORT_NEIGHBOURS)
+        is_whole && is_kept(made, taken, target) && 2 * taken <= left_out * (target.short_bytes / SHORT_NEIGHBOURS)
     });
     alike
 }

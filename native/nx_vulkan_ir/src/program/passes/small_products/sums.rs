@@ -1,11 +1,11 @@
 //! Makes one product of a sum of small ones, whose operands come to lie side by side along the contracted axis:
 //! gradients by weights that several steps use are such sums, and so are those by what several products take. Each of
-//! the products would wait for the one before. Their sum is rounded once instead of once for each of them; other terms are
-//! added as before, to what stands in the place of the first product.
+//! the products would wait for the one before. Their sum is rounded once instead of once for each of them; other terms
+//! are added as before, to what stands in the place of the first product.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{MOST_KEPT, Reader, SHORT_LAUNCHES, concatenate, part_of, turned};
+use super::{MOST_KEPT, Reader, SHORT_LAUNCHES, beside, concatenate, part_of, turned};
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::passes::target::Target;
 use crate::program::{Binary, Instruction, Op, Operand, Program};
@@ -233,8 +233,7 @@ impl<'a> Places<'a> {
             let columns = self.reader.ty(factor.matrices[0]).map_or(0, |ty| ty.shape[1]);
             return part_of(new, whole, 1, start, columns);
         }
-        let matrices = factor.matrices.iter().map(|&matrix| new.operand(matrix)).collect::<Result<Vec<_>>>()?;
-        concatenate(new, &matrices, factor.axis)
+        beside(new, &factor.matrices, factor.axis)
     }
 
     /// Rows that other products take of which matrices are one column, and which, where the program has all of them
@@ -258,8 +257,7 @@ impl<'a> Places<'a> {
     fn columns(&self, new: &mut Rewriter, rows: &[&Beside], column: usize) -> Result<(Operand, u64)> {
         let mut whole = Vec::with_capacity(rows.len());
         for row in rows {
-            let matrices = row.matrices.iter().map(|&matrix| new.operand(matrix)).collect::<Result<Vec<_>>>()?;
-            whole.push(concatenate(new, &matrices, 1)?);
+            whole.push(beside(new, &row.matrices, 1)?);
         }
         let before = rows.iter().take(1).flat_map(|row| &row.matrices).take(column);
         let start = before.filter_map(|&matrix| self.reader.ty(matrix)).map(|ty| ty.shape[1]).sum();
