@@ -63,6 +63,12 @@ pub fn round(dtype: DType, x: f64) -> f64 {
     if rounded.abs() > format.max { format.overflow.copysign(x) } else { rounded }
 }
 
+/// Devices may take these as zeros.
+pub fn is_denormal(value: Value, dtype: DType) -> bool {
+    let least = if dtype == DType::F64 { f64::MIN_POSITIVE } else { f64::from(f32::MIN_POSITIVE) };
+    matches!(value, Value::Float(x) if x != 0.0 && x.abs() < least)
+}
+
 /// An integer as a float that rounds to every narrower format as the integer itself does: to odd.
 fn sticky(i: i128) -> f64 {
     let magnitude = i.unsigned_abs();

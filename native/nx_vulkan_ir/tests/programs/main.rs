@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod damaged;
+mod known_comparisons;
 mod passes;
 #[path = "../../../nx_vulkan_engine/tests/common/recordings.rs"]
 mod recordings;

@@ -1,11 +1,13 @@
-//! Computes with constants ahead, where the device would give the same bits, and makes one view of several.
+//! Computes ahead with constants, and comparisons that ranges answer, where the device would give the same bits, and
+//! makes one view of several.
 
+use super::known_comparisons;
 use super::rewrite::Rewriter;
 use crate::program::attribute::Scalar;
 use crate::program::fused::is_view;
 use crate::program::index_map::{self, IndexMap};
 use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Program, Unary};
-use crate::value::Value;
+use crate::value::{Value, is_denormal};
 use crate::{DType, Result, Type, reference};
 
 pub fn run(program: &Program) -> Result<Program> {
@@ -63,6 +65,9 @@ fn replacement(new: &Rewriter, instruction: &Instruction) -> Result<Option<Repla
     if let Some(op) = instruction.op.elementwise() {
         if op == Elementwise::AsType && new.ty(instruction.operands[0])? == out {
             return Ok(Some(Replacement::Same(instruction.operands[0])));
+        }
+        if let Some(answer) = known_comparisons::answer(new, instruction)? {
+            return Ok(Some(Replacement::Constant(Value::bool(answer).into())));
         }
         let mut args = Vec::new();
         for &operand in &instruction.operands {
@@ -238,10 +243,4 @@ pub fn computed(op: Elementwise, args: &[(Value, DType)], out: DType) -> Option<
         return None;
     }
     reference::apply(op, args, out).filter(|&value| !is_denormal(value, out))
-}
-
-/// Devices may take these as zeros.
-fn is_denormal(value: Value, dtype: DType) -> bool {
-    let least = if dtype == DType::F64 { f64::MIN_POSITIVE } else { f64::from(f32::MIN_POSITIVE) };
-    matches!(value, Value::Float(x) if x != 0.0 && x.abs() < least)
 }

@@ -1,7 +1,7 @@
 //! Removes ops that give their operand back, for every number that there is: `x * 1`, but not `x + 0.0`, which changes
 //! -0.0. Squares become the products that `pow` computes for them.
 
-use super::rewrite::Rewriter;
+use super::rewrite::{Operands, Rewriter};
 use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Program, Unary};
 use crate::value::Value;
 use crate::{DType, Result, Type};
@@ -12,19 +12,25 @@ pub fn run(program: &Program) -> Result<Program> {
         let mut instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
         skip_exact_casts(&new, &mut instruction)?;
         multiply_for_square(&new, &mut instruction)?;
-        match same(&new, &instruction)? {
-            Some(operand) => new.moved(operand),
-            None => new.replace(instruction),
+        let (found, out) = (same(&new, &instruction)?, instruction.outs.first());
+        match (found, out) {
+            (Some(operand), Some(out)) if new.ty(operand)? == out => new.moved(operand),
+            // What is chosen may be of another type.
+            (Some(operand), Some(out)) if instruction.op == Op::Select && new.ty(operand)?.shape == out.shape => {
+                let cast = Instruction { op: Op::AsType, operands: Operands::from_slice(&[operand]), ..instruction };
+                new.replace(cast);
+            }
+            _ => new.replace(instruction),
         }
     }
     new.finish(program)
 }
 
-/// The operand that the instruction's result always equals.
+/// The operand whose numbers are the instruction's result.
 fn same(new: &Rewriter, instruction: &Instruction) -> Result<Option<Operand>> {
     let [out] = instruction.outs.as_slice() else { return Ok(None) };
     let operands = &instruction.operands[..];
-    let found = match (&instruction.op, operands) {
+    Ok(match (&instruction.op, operands) {
         (Op::Binary(op), &[a, b]) => match (constant(new, a)?, constant(new, b)?) {
             (_, Some(value)) if right_neutral(*op, value, out.dtype) => Some(a),
             (Some(value), _) if left_neutral(*op, value, out.dtype) => Some(b),
@@ -38,11 +44,6 @@ fn same(new: &Rewriter, instruction: &Instruction) -> Result<Option<Operand>> {
         },
         (Op::Select, &[pred, a, b]) => constant(new, pred)?.map(|value| if value.truthy() { a } else { b }),
         (Op::AsType, &[a]) => Some(a),
-        _ => None,
-    };
-    let fits = |operand: &Operand| new.ty(*operand).map(|ty| ty == out);
-    Ok(match found {
-        Some(operand) if fits(&operand)? => Some(operand),
         _ => None,
     })
 }

@@ -11,6 +11,7 @@ mod fold_constants;
 mod fuse;
 mod halves_to_choice;
 mod identities;
+mod known_comparisons;
 mod loop_fuel;
 mod number_types;
 mod padding_to_choice;
