@@ -14,6 +14,7 @@ use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::produce;
 use crate::kernels::rows::rows;
 use crate::program::attention::Attention;
+use crate::program::attention_gradient::AttentionGradient;
 use crate::program::fused::{Load, Made, Plan, Seen, through};
 use crate::program::reductions::Reductions;
 use crate::program::{Program, passes};
@@ -25,6 +26,12 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
     if let Some(found) = Attention::of(body) {
         return match attention::attention(call, &found)? {
             Some(result) => Ok(smallvec![result]),
+            None => one_by_one(call, &passes::composed(body, &call.engine.target())?),
+        };
+    }
+    if let Some(found) = AttentionGradient::of(body) {
+        return match attention::gradient(call, &found, &body.output_types())? {
+            Some(results) => Ok(results),
             None => one_by_one(call, &passes::composed(body, &call.engine.target())?),
         };
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nx_vulkan_engine::kernels::attention::{
-    AttentionSpec, AttentionTile, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
+    AttentionSpec, AttentionTile, GradientSpec, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
 };
 use nx_vulkan_engine::kernels::dot::{
     Access, DotSpec, EpilogueSpec, LaneTile, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tile, Tiling,
@@ -27,6 +27,7 @@ use nx_vulkan_engine::kernels::scan::{ScanSpec, ScanStage};
 use nx_vulkan_engine::kernels::sort::{Payload, SortSpec};
 use nx_vulkan_engine::kernels::transpose::{self, TransposeSpec};
 use nx_vulkan_engine::kernels::window_scatter::{WindowScatterSpec, WindowStage};
+use nx_vulkan_ir::program::attention_gradient::By;
 use nx_vulkan_ir::program::function::{Function, ScalarStep, Scalars};
 use nx_vulkan_ir::program::fused::{Computed, Made};
 use nx_vulkan_ir::program::reducer::Reducer;
@@ -537,6 +538,20 @@ fn attention() {
         wide: true,
     };
     kernels.add("masked_f16", |l, m| spec.generate(l, m));
+    let gradient = GradientSpec {
+        by: By::Key,
+        dtype: DType::F16,
+        batch_rank: 2,
+        scores: scores.clone(),
+        whole_others: true,
+        whole_depth: true,
+        whole_width: true,
+        causal: false,
+        factor: None,
+        scale: 0x3e00_0000,
+        wide: true,
+    };
+    kernels.add("masked_gradient_f16", |l, m| gradient.generate(l, m));
     // One query of each head, in groups of four, and a share of the keys.
     let few = QuerySpec {
         dtype: DType::F16,

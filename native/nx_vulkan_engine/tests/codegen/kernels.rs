@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nx_vulkan_check::Reflection;
 use nx_vulkan_engine::kernels::attention::{
-    AttentionSpec, AttentionTile, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
+    AttentionSpec, AttentionTile, GradientSpec, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
 };
 use nx_vulkan_engine::kernels::dot::{
     Access, Bounds, DotSpec, EpilogueSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tiling,
@@ -15,6 +15,7 @@ use nx_vulkan_engine::kernels::dot::{
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::kernels::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
 use nx_vulkan_engine::kernels::rows::{Along, RowPort};
+use nx_vulkan_ir::program::attention_gradient::By;
 use nx_vulkan_ir::program::ops::result_dtype;
 use nx_vulkan_ir::program::reducer::Reducer;
 use nx_vulkan_ir::program::step::{Ref, Step};
@@ -234,6 +235,29 @@ fn kernels_of_attention_are_valid() {
     }
     assert_eq!(AttentionTile::of(129, 8), None);
     assert_eq!(AttentionTile::of(8, 129), None);
+}
+
+#[test]
+fn kernels_of_gradients_of_attention_are_valid() {
+    let library = Library::builtin().unwrap();
+    for by in [By::Query, By::Key, By::Value] {
+        for (dtype, causal) in [DType::F16, DType::Bf16].into_iter().flat_map(|t| [true, false].map(|c| (t, c))) {
+            let spec = GradientSpec {
+                by,
+                dtype,
+                batch_rank: u8::from(causal) * 2,
+                scores: masked_scores(dtype, causal),
+                whole_others: causal,
+                whole_depth: causal,
+                whole_width: !causal,
+                causal,
+                factor: None,
+                scale: 0.125_f32.to_bits(),
+                wide: causal,
+            };
+            check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
+        }
+    }
 }
 
 #[test]

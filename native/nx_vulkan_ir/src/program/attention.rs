@@ -62,6 +62,33 @@ pub struct Factor {
     pub columns: usize,
 }
 
+impl Factor {
+    /// An operand of a product in a body, of which these axes are batches, rows and their elements.
+    pub(super) fn of(
+        body: &Program,
+        mut operand: Operand,
+        batch: &Axes,
+        rows: usize,
+        columns: usize,
+    ) -> Option<Factor> {
+        // Which axis of what is turned each axis is.
+        let mut places: Axes = (0..body.type_of(operand)?.shape.len()).collect();
+        while let Operand::Result(r) = operand
+            && let Instruction { op: Op::Transpose { axes }, operands, .. } = body.instructions.get(r as usize)?
+        {
+            places = places.iter().map(|&axis| axes[axis]).collect();
+            operand = *operands.first()?;
+        }
+        let shape = body.type_of(operand)?.shape.clone();
+        let (operand, views) = match operand {
+            Operand::Input(operand) => (operand, Vec::new()),
+            Operand::Result(_) => views(body, operand)?,
+        };
+        let batch = batch.iter().map(|&axis| places[axis]).collect();
+        Some(Factor { operand, views, shape, batch, rows: places[rows], columns: places[columns] })
+    }
+}
+
 impl Attention {
     /// What a body computes, if that is attention.
     pub fn of(body: &Program) -> Option<Attention> {
@@ -95,29 +122,12 @@ impl Attention {
         if order.last() != Some(&(rank - 1)) {
             return None;
         }
-        let factor = |mut operand: Operand, batch: &Axes, rows: usize, columns: usize| {
-            // Which axis of what is turned each axis is.
-            let mut places: Axes = (0..body.type_of(operand)?.shape.len()).collect();
-            while let Operand::Result(r) = operand
-                && let Instruction { op: Op::Transpose { axes }, operands, .. } = body.instructions.get(r as usize)?
-            {
-                places = places.iter().map(|&axis| axes[axis]).collect();
-                operand = *operands.first()?;
-            }
-            let shape = body.type_of(operand)?.shape.clone();
-            let (operand, views) = match operand {
-                Operand::Input(operand) => (operand, Vec::new()),
-                Operand::Result(_) => views(body, operand)?,
-            };
-            let batch = batch.iter().map(|&axis| places[axis]).collect();
-            Some(Factor { operand, views, shape, batch, rows: places[rows], columns: places[columns] })
-        };
         let factors = [
-            factor(query, &of_scores.batch[0], of_scores.free[0], of_scores.contract[0])?,
-            factor(key, &of_scores.batch[1], of_scores.free[1], of_scores.contract[1])?,
-            factor(value, &of_values.batch[1], of_values.contract[1], of_values.free[1])?,
+            Factor::of(body, query, &of_scores.batch[0], of_scores.free[0], of_scores.contract[0])?,
+            Factor::of(body, key, &of_scores.batch[1], of_scores.free[1], of_scores.contract[1])?,
+            Factor::of(body, value, &of_values.batch[1], of_values.contract[1], of_values.free[1])?,
         ];
-        let (plan, place) = between(body, product, last, weights)?;
+        let (plan, [place]) = between(body, [product], &[weights])?;
         let softmax = Softmax::of(&plan, place)?;
         let [depth, width] = [&factors[0], &factors[2]].map(|factor| factor.shape[factor.columns]);
         let mut loads = plan.loads;
@@ -166,15 +176,15 @@ impl Attention {
 }
 
 /// The operands of a product of matrices with one free and one contracted axis each.
-struct Sides {
-    operands: [Operand; 2],
-    batch: [Axes; 2],
-    contract: [usize; 2],
-    free: [usize; 2],
+pub(super) struct Sides {
+    pub(super) operands: [Operand; 2],
+    pub(super) batch: [Axes; 2],
+    pub(super) contract: [usize; 2],
+    pub(super) free: [usize; 2],
 }
 
 impl Sides {
-    fn of(body: &Program, at: usize) -> Option<Sides> {
+    pub(super) fn of(body: &Program, at: usize) -> Option<Sides> {
         let instruction = &body.instructions[at];
         let Op::Dot { contract_a, batch_a, contract_b, batch_b } = &instruction.op else { return None };
         let [a, b] = *instruction.operands.as_slice() else { return None };
@@ -221,28 +231,59 @@ fn views(body: &Program, mut factor: Operand) -> Option<(u32, Vec<SeenAs>)> {
     is_seen.then_some((operand, load.views))
 }
 
-/// What lies between both products, over the space of the scores, and which of its loads the first one is.
-fn between(body: &Program, product: usize, last: usize, weights: u32) -> Option<(Plan, usize)> {
+/// What lies between products of the shape of scores and `values`, which have it, too: over the space of the scores, and
+/// which of its loads the products are.
+pub(super) fn between<const N: usize>(
+    body: &Program,
+    products: [usize; N],
+    values: &[u32],
+) -> Option<(Plan, [usize; N])> {
     let own = body.inputs.len() as u32;
     let mut program = Program { inputs: body.inputs.clone(), ..Program::default() };
-    let ty: &Type = &body.instructions[product].outs[0];
-    program.inputs.push(ty.clone());
-    let moved = |o: &Operand| match *o {
-        Operand::Result(r) if r as usize == product => Operand::Input(own),
-        Operand::Result(r) if r as usize > product => Operand::Result(r - 1),
-        other => other,
-    };
-    let inner = body.instructions[..last].iter().enumerate().filter(|(at, _)| *at != product);
-    program.instructions =
-        inner.map(|(_, i)| Instruction { operands: i.operands.iter().map(moved).collect(), ..i.clone() }).collect();
-    program.outputs.push(moved(&Operand::Result(weights)));
+    let ty: &Type = &body.instructions[products[0]].outs[0];
+    program.inputs.extend(products.iter().map(|&product| body.instructions[product].outs[0].clone()));
+    let mut needed = vec![false; body.instructions.len()];
+    values.iter().for_each(|&value| needed[value as usize] = true);
+    for at in (0..body.instructions.len()).rev().filter(|at| !products.contains(at)) {
+        if needed[at] {
+            for operand in &body.instructions[at].operands {
+                if let Operand::Result(r) = *operand {
+                    *needed.get_mut(r as usize)? = true;
+                }
+            }
+        }
+    }
+    let mut moved: Vec<Operand> = Vec::with_capacity(body.instructions.len());
+    for (at, instruction) in body.instructions.iter().enumerate() {
+        let product = products.iter().position(|&product| product == at);
+        moved.push(match product {
+            Some(k) => Operand::Input(own + k as u32),
+            None => Operand::Result(program.instructions.len() as u32),
+        });
+        if needed[at] && product.is_none() {
+            let operand = |o: &Operand| match *o {
+                Operand::Result(r) => moved[r as usize],
+                input => input,
+            };
+            let operands = instruction.operands.iter().map(operand).collect();
+            program.instructions.push(Instruction { operands, ..instruction.clone() });
+        }
+    }
+    program.outputs.extend(values.iter().map(|&value| moved[value as usize]));
     let plan = Plan::of(&program).ok()?;
-    let mut places = (0..plan.loads.len()).filter(|&k| plan.loads[k].operand == own);
-    let (place, None) = (places.next()?, places.next()) else { return None };
+    let is_whole = |k: &usize| plan.loads[*k].views.is_empty();
+    let place = |k: u32| {
+        let mut places = (0..plan.loads.len()).filter(|&at| plan.loads[at].operand == own + k);
+        places.next().filter(|place| places.next().is_none() && is_whole(place))
+    };
+    let mut places = [0; N];
+    for (k, found) in (0..).zip(&mut places) {
+        *found = place(k)?;
+    }
     let is_along_keys = plan.axes.as_slice() == [ty.shape.len() - 1];
-    let is_whole = plan.space == ty.shape && plan.loads[place].views.is_empty();
-    let [store] = plan.stores.as_slice() else { return None };
-    (is_along_keys && is_whole && !store.row && store.ty.shape == ty.shape).then_some((plan, place))
+    let stores_all = plan.stores.len() == values.len();
+    let is_stored = stores_all && plan.stores.iter().all(|store| !store.row && store.ty.shape == ty.shape);
+    (is_along_keys && plan.space == ty.shape && is_stored).then_some((plan, places))
 }
 
 /// The scores of a plan that computes their softmax along rows.
@@ -311,7 +352,7 @@ impl Softmax {
 }
 
 /// Floats of which f32 holds all.
-fn is_held(dtype: DType) -> bool {
+pub(super) fn is_held(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::Bf16 | DType::F32)
 }
 
@@ -485,7 +526,7 @@ fn is_true(r: Ref) -> bool {
 }
 
 /// The number that a constant is.
-fn number(r: Ref) -> Option<f32> {
+pub(super) fn number(r: Ref) -> Option<f32> {
     match r {
         Ref::Constant(dtype, bits) if is_held(dtype) => Some(f32::from_bits(bits as u32)),
         _ => None,

@@ -1,6 +1,7 @@
 //! Tensor programs: a flat list of instructions in Nx's words. Eager ops are programs of one instruction.
 
 pub mod attention;
+pub mod attention_gradient;
 pub mod attribute;
 pub mod builder;
 pub mod control;

@@ -31,6 +31,9 @@ impl AttentionTile {
         AttentionTile { slices: 4, groups: 2 },
     ];
 
+    /// What subgroups hold of rows whose gradients they compute.
+    pub(super) const GRADIENT: AttentionTile = AttentionTile { slices: 2, groups: 1 };
+
     /// Queries of one subgroup.
     const OWN_ROWS: u64 = 32;
 
@@ -71,8 +74,9 @@ impl AttentionTile {
         u64::from(self.groups) * 64
     }
 
-    fn template(self) -> String {
-        format!("attention_own_{}x{}", self.slices, self.groups)
+    /// The template of this name for it.
+    pub(super) fn template(self, name: &str) -> String {
+        format!("{name}_{}x{}", self.slices, self.groups)
     }
 }
 
@@ -106,7 +110,7 @@ impl AttentionSpec {
     fn module(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let header: SmallVec<[Param; 8]> = (0..NUMBERS).map(Param::Extra).collect();
         let mut params = ParamLayout::new(&header);
-        let mut linker = Linker::new(library, &self.tile.template(), table, modes)?;
+        let mut linker = Linker::new(library, &self.tile.template("attention_own"), table, modes)?;
         linker.bfloat16 = self.dtype == DType::Bf16;
         access::declare_blocks_read_only(&mut linker);
         let out = FACTORS + self.scores.reads.len() as u8;
@@ -117,16 +121,13 @@ impl AttentionSpec {
                 })?;
             }
             linker.define(&format!("slot_{name}_batch"), |code, args| {
-                let at = self.in_batch(code, &mut params, operand, arg(args, 0)?)?;
-                let Some(at) = at else { return Ok(Some(code.linker.const_u32(0))) };
-                let three = code.linker.const_u32(3);
-                Ok(Some(code.u32_op(SpirvOp::ShiftRightLogical, at, three)))
+                block_of_batch(code, &mut params, self.batch_rank, operand, arg(args, 0)?).map(Some)
             })?;
         }
         linker.define("slot_score", |code, args| {
             let (batch, place, product) = (arg(args, 0)?, [arg(args, 1)?, arg(args, 2)?], arg(args, 3)?);
             let in_batch = |code: &mut Code<'_, '_>, params: &mut ParamLayout, operand| {
-                self.in_batch(code, params, operand, batch)
+                in_batch(code, params, self.batch_rank, operand, batch)
             };
             self.scores.emit(code, &mut params, self.batch_rank, place, product, &in_batch).map(Some)
         })?;
@@ -136,19 +137,32 @@ impl AttentionSpec {
         })?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })
     }
+}
 
-    /// Where an operand has a batch; `None` where there is one alone.
-    fn in_batch(
-        &self,
-        code: &mut Code<'_, '_>,
-        params: &mut ParamLayout,
-        operand: u8,
-        batch: Word,
-    ) -> Result<Option<Word>> {
-        if self.batch_rank == 0 {
-            return Ok(None);
-        }
-        let coordinates = access::coordinates(code, params, batch, 0, self.batch_rank)?;
-        access::position(code, params, operand, 0, &coordinates).map(Some)
+/// Where an operand has a batch; `None` where there is one alone.
+pub(super) fn in_batch(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    rank: u8,
+    operand: u8,
+    batch: Word,
+) -> Result<Option<Word>> {
+    if rank == 0 {
+        return Ok(None);
     }
+    let coordinates = access::coordinates(code, params, batch, 0, rank)?;
+    access::position(code, params, operand, 0, &coordinates).map(Some)
+}
+
+/// The same in blocks of eight elements of 16 bits.
+pub(super) fn block_of_batch(
+    code: &mut Code<'_, '_>,
+    params: &mut ParamLayout,
+    rank: u8,
+    operand: u8,
+    batch: Word,
+) -> Result<Word> {
+    let Some(at) = in_batch(code, params, rank, operand, batch)? else { return Ok(code.linker.const_u32(0)) };
+    let three = code.linker.const_u32(3);
+    Ok(code.u32_op(SpirvOp::ShiftRightLogical, at, three))
 }

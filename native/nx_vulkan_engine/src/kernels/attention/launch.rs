@@ -6,7 +6,7 @@ use super::AttentionKernel;
 use super::generate::{AttentionSpec, AttentionTile};
 use super::launch_query::few_queries;
 use super::query::{QueryTile, UNIT_BYTES};
-use super::scores::{Read, ScoreSpec};
+use super::scores::{FACTORS, Read, ScoreSpec};
 use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
 use crate::program::attention;
 use crate::program::passes::{FewQueries, Heads};
@@ -15,7 +15,7 @@ use crate::{DType, Engine, Result, Tensor};
 use nx_vulkan_spirv::params::ParamLayout;
 
 /// Neighbours of 16 bits that are loaded at once.
-const EIGHT: u64 = 8;
+pub(super) const EIGHT: u64 = 8;
 
 /// Workgroups that a processor runs at once: NVIDIA's have registers for no more.
 pub(super) const FULL: u64 = 2;
@@ -61,6 +61,7 @@ pub fn heads(engine: &Engine) -> Heads {
         f16,
         bf16: f16 && caps.bfloat16_matrix,
         max_depth: AttentionTile::most(),
+        max_gradient_depth: AttentionTile::GRADIENT.depth().min(AttentionTile::GRADIENT.width()),
         together: EIGHT,
         min_rows: MIN_ROWS,
         few: if has_few { few } else { FewQueries::default() },
@@ -124,22 +125,17 @@ pub struct Attention<'a> {
 }
 
 impl Attention<'_> {
-    /// Queries, keys, values, what steps read and results, each with its strides.
-    pub(super) fn places<'p>(&'p self, strides: &'p [Strides]) -> SmallVec<[Place<'p>; 8]> {
-        let tensors = self.factors.iter().map(|f| &f.tensor).chain(self.inputs).chain([self.out]);
-        let place = |(tensor, strides): (&'p Tensor, &'p Strides)| Place {
-            buffer: &tensor.buffer,
-            address: tensor.address(),
-            strides,
-            element_bytes: tensor.view.dtype.size_bytes(),
-        };
-        tensors.zip(strides).map(place).collect()
+    /// How queries, keys, values, what steps read and results lie.
+    pub(super) fn lying(&self) -> Option<SmallVec<[Lying; 8]>> {
+        let (&of_rows, results) = self.results.split_last()?;
+        let mut all = lying(self.factors, self.inputs, self.batches.len());
+        all.push(Lying { batch: Strides::from_slice(results), own: [of_rows, 0, 0, 1] });
+        Some(all)
     }
 
-    /// What makes scores, of operands that are read like this.
-    pub(super) fn scores(&self, reads: SmallVec<[Read; 2]>) -> ScoreSpec {
-        let attention::Attention { steps, score, scores, .. } = self.of;
-        ScoreSpec { reads, steps: steps.clone(), score: *score, dtype: *scores, coordinates: self.of.coordinates() }
+    /// The same as places.
+    pub(super) fn places<'p>(&'p self, strides: &'p [Strides]) -> SmallVec<[Place<'p>; 8]> {
+        places(self.factors.iter().map(|f| &f.tensor).chain(self.inputs).chain([self.out]), strides)
     }
 }
 
@@ -164,6 +160,85 @@ pub fn attention(engine: &Engine, a: &Attention<'_>, way: Way, compile: Compile)
     }
 }
 
+/// Strides of an operand along batches, and along rows, keys and the elements of queries and of values.
+#[derive(Clone)]
+pub(super) struct Lying {
+    pub batch: Strides,
+    pub own: [i64; 4],
+}
+
+impl Lying {
+    pub(super) fn of(rows: &Rows, own: [i64; 4]) -> Lying {
+        Lying { batch: rows.batch.iter().map(|&(_, stride)| stride).collect(), own }
+    }
+}
+
+/// How queries, keys, values and the operands of steps lie, which have `rank` axes of batches.
+pub(super) fn lying([q, k, v]: &[Rows; 3], inputs: &[Tensor], rank: usize) -> SmallVec<[Lying; 8]> {
+    let of_factors = [(q, [q.rows, 0, 1, 0]), (k, [0, k.rows, 1, 0]), (v, [0, v.rows, 0, 1])];
+    let of_inputs = inputs.iter().map(|input| {
+        let (batch, own) = input.view.strides.split_at(rank);
+        Lying { batch: Strides::from_slice(batch), own: [own[0], own[1], 0, 0] }
+    });
+    of_factors.into_iter().map(|(rows, own)| Lying::of(rows, own)).chain(of_inputs).collect()
+}
+
+/// A space of batches, rows, keys and elements, and where operands lie in it.
+pub(super) struct Placed {
+    pub sizes: Dims,
+    pub strides: SmallVec<[Strides; 8]>,
+    /// Axes that are batches.
+    pub batch_rank: usize,
+}
+
+impl Placed {
+    /// The space with as few axes of batches as all operands allow.
+    pub(super) fn of(batches: &[u64], sizes: [u64; 4], lying: &[Lying]) -> Placed {
+        let of_batches: SmallVec<[&[i64]; 8]> = lying.iter().map(|lying| &lying.batch[..]).collect();
+        let batches = Space::new(batches, &of_batches);
+        let all = batches.strides.iter().zip(lying).map(|(own, lying)| own.iter().chain(&lying.own).copied().collect());
+        Placed {
+            strides: all.collect(),
+            sizes: batches.sizes.iter().copied().chain(sizes).collect(),
+            batch_rank: batches.sizes.len(),
+        }
+    }
+}
+
+/// How steps read operands whose strides follow those of queries, keys and values.
+pub(super) fn reads(inputs: &[Tensor], strides: &[Strides], batch_rank: usize) -> SmallVec<[Read; 2]> {
+    let read = |(input, strides): (&Tensor, &Strides)| {
+        let (of_batch, own) = strides.split_at(batch_rank);
+        Read { dtype: input.view.dtype, along: [of_batch.iter().any(|&s| s != 0), own[0] != 0, own[1] != 0] }
+    };
+    inputs.iter().zip(strides.iter().skip(usize::from(FACTORS))).map(read).collect()
+}
+
+/// What makes scores, of operands that are read like this.
+pub(super) fn scores(of: &attention::Attention, reads: SmallVec<[Read; 2]>) -> ScoreSpec {
+    let attention::Attention { steps, score, scores, .. } = of;
+    ScoreSpec { reads, steps: steps.clone(), score: *score, dtype: *scores, coordinates: of.coordinates() }
+}
+
+/// The bits of what makes a score of a product in powers of 2, where that is all.
+pub(super) fn factor_bits(of: &attention::Attention) -> Option<u32> {
+    of.factor.map(|factor| (factor * std::f32::consts::LOG2_E).to_bits())
+}
+
+/// Tensors with their strides.
+pub(super) fn places<'p>(
+    tensors: impl Iterator<Item = &'p Tensor>,
+    strides: &'p [Strides],
+) -> SmallVec<[Place<'p>; 8]> {
+    let place = |(tensor, strides): (&'p Tensor, &'p Strides)| Place {
+        buffer: &tensor.buffer,
+        address: tensor.address(),
+        strides,
+        element_bytes: tensor.view.dtype.size_bytes(),
+    };
+    tensors.zip(strides).map(place).collect()
+}
+
 fn tiles(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result<bool> {
     let dtype = a.out.view.dtype;
     let attention::Attention { depth, width, .. } = *a.of;
@@ -172,27 +247,9 @@ fn tiles(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result<bool> {
     if !a.factors.iter().all(Rows::is_aligned) || !a.out.address().is_multiple_of(UNIT_BYTES) {
         return Ok(false);
     }
-    let rank = a.batches.len();
-    let Some((&of_rows, results)) = a.results.split_last() else { return Ok(false) };
-    // One space of batches for all operands.
-    let of_factors = a.factors.each_ref().map(|f| f.batch.iter().map(|&(_, stride)| stride).collect::<Strides>());
-    let of_inputs = a.inputs.iter().map(|input| &input.view.strides[..rank]);
-    let of_batches: SmallVec<[&[i64]; 8]> =
-        of_factors.iter().map(|f| &f[..]).chain(of_inputs).chain([results]).collect();
-    let batches = Space::new(a.batches, &of_batches);
-    let batch_rank = batches.sizes.len();
-    // Then those of rows and keys, which steps read along, and of elements, for what is counted alone.
-    let sizes: Dims = batches.sizes.iter().copied().chain([rows, keys, depth, width]).collect();
-    let [q, k, v] = a.factors.each_ref().map(|f| f.rows);
-    let of_inputs = a.inputs.iter().map(|input| [input.view.strides[rank], input.view.strides[rank + 1], 0, 0]);
-    let others = [[q, 0, 1, 0], [0, k, 1, 0], [0, v, 0, 1]].into_iter().chain(of_inputs).chain([[of_rows, 0, 0, 1]]);
-    let strides: SmallVec<[Strides; 8]> =
-        batches.strides.iter().zip(others).map(|(own, others)| own.iter().copied().chain(others).collect()).collect();
-    let reads = a.inputs.iter().zip(strides.iter().skip(a.factors.len())).map(|(input, strides)| {
-        let (of_batch, own) = strides.split_at(batch_rank);
-        let along = [of_batch.iter().any(|&s| s != 0), own[0] != 0, own[1] != 0];
-        Read { dtype: input.view.dtype, along }
-    });
+    let Some(lying) = a.lying() else { return Ok(false) };
+    let of_rows = lying.last().map_or(0, |results| results.own[0]);
+    let Placed { sizes, strides, batch_rank } = Placed::of(a.batches, [rows, keys, depth, width], &lying);
     let count: u64 = a.batches.iter().product();
     // Where rows alone leave processors without work.
     let is_small = count * rows.div_ceil(AttentionTile::rows(false)) < FULL * engine.model().processors;
@@ -201,12 +258,12 @@ fn tiles(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result<bool> {
         dtype,
         tile,
         batch_rank: batch_rank as u8,
-        scores: a.scores(reads.collect()),
+        scores: scores(a.of, reads(a.inputs, &strides, batch_rank)),
         whole_keys: keys.is_multiple_of(AttentionTile::KEYS),
         whole_depth: depth == tile.depth(),
         whole_width: width == tile.width(),
         causal: a.of.causal,
-        factor: a.of.factor.map(|factor| (factor * std::f32::consts::LOG2_E).to_bits()),
+        factor: factor_bits(a.of),
         shares_keys,
         wide: has_wide_push(engine),
     };

@@ -4,9 +4,8 @@ use nx_vulkan_ir::shape::{Dims, Space, Strides};
 use smallvec::SmallVec;
 
 use super::AttentionKernel;
-use super::launch::{Attention, FULL, Rows, has_wide_push};
+use super::launch::{Attention, FULL, Rows, has_wide_push, reads, scores};
 use super::query::{MergeSpec, PART_NUMBERS, QuerySpec, QueryTile, UNIT_BYTES};
-use super::scores::Read;
 use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch};
 use crate::{DType, Engine, Result};
 
@@ -22,27 +21,13 @@ fn keys_of_share(processors: u64, tile: QueryTile, groups: u64, keys: u64) -> u6
     keys.div_ceil(shares.max(1)).next_multiple_of(STEP).min(tile.most_keys())
 }
 
-/// An operand: strides along batches, heads that read the same keys, rows, keys and elements.
-struct Lying {
-    batch: Strides,
-    own: [i64; 4],
-}
-
 /// Launches attention of few queries: of one share of the keys for each workgroup, and of what they give.
 pub(super) fn few_queries(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result<bool> {
     let dtype = a.out.view.dtype;
     let (depth, width, rows, keys) = (a.of.depth, a.of.width, a.of.rows(), a.of.keys());
-    let Some((&of_rows, results)) = a.results.split_last() else { return Ok(false) };
     let rank = a.batches.len();
     let [q, k, v] = a.factors;
-    let factor = |f: &Rows, own| Lying { batch: f.batch.iter().map(|&(_, stride)| stride).collect(), own };
-    let mut lying: SmallVec<[Lying; 8]> = SmallVec::new();
-    lying.extend([factor(q, [q.rows, 0, 1, 0]), factor(k, [0, k.rows, 1, 0]), factor(v, [0, v.rows, 0, 1])]);
-    lying.extend(a.inputs.iter().map(|input| {
-        let (batch, own) = input.view.strides.split_at(rank);
-        Lying { batch: Strides::from_slice(batch), own: [own[0], own[1], 0, 0] }
-    }));
-    lying.push(Lying { batch: Strides::from_slice(results), own: [of_rows, 0, 0, 1] });
+    let Some(lying) = a.lying() else { return Ok(false) };
     // Heads along which keys and values are the same are more queries.
     let (shared, apart): (Vec<usize>, Vec<usize>) =
         (0..rank).partition(|&axis| lying[1].batch[axis] == 0 && lying[2].batch[axis] == 0);
@@ -70,18 +55,13 @@ pub(super) fn few_queries(engine: &Engine, a: &Attention<'_>, compile: Compile) 
     }
     let unit = UNIT_BYTES / dtype.size_bytes();
     let has_units = |f: &Rows, elements: u64| elements.is_multiple_of(unit) && f.is_aligned();
-    let reads = a.inputs.iter().zip(strides.iter().skip(a.factors.len())).map(|(input, strides)| {
-        let (of_batch, own) = strides.split_at(usize::from(ranks[0] + ranks[1]));
-        let along = [of_batch.iter().any(|&s| s != 0), own[0] != 0, own[1] != 0];
-        Read { dtype: input.view.dtype, along }
-    });
     let (has_rows, splits, wide) = (rows > 1, shares > 1, has_wide_push(engine));
     let spec = QuerySpec {
         dtype,
         tile,
         ranks,
         has_rows,
-        scores: a.scores(reads.collect()),
+        scores: scores(a.of, reads(a.inputs, &strides, usize::from(ranks[0] + ranks[1]))),
         units: [depth, width].map(|elements| elements.div_ceil(unit) as u32),
         by_units: [has_units(q, depth), has_units(k, depth), has_units(v, width)],
         splits,

@@ -63,7 +63,7 @@ pub(super) fn capped(b: &Builder, s: Operand, case: &Case, least: f64) -> Operan
 }
 
 /// Whether a key is no later than the row of a query.
-fn visible(b: &Builder, case: &Case) -> Operand {
+pub(super) fn visible(b: &Builder, case: &Case) -> Operand {
     let shape = [1, 1, case.rows, case.keys];
     b.greater_equal(b.iota(DType::S32, &shape, Some(2)), b.iota(DType::S32, &shape, Some(3)))
 }
@@ -435,9 +435,9 @@ pub(super) fn is_joined(program: &Program) -> bool {
 }
 
 /// A device that has all of it.
-fn target() -> Target {
+pub(super) fn target() -> Target {
     let few = FewQueries::default();
-    let heads = Heads { f16: true, bf16: true, max_depth: 128, together: 8, min_rows: 16, few };
+    let heads = Heads { f16: true, bf16: true, max_depth: 128, max_gradient_depth: 64, together: 8, min_rows: 16, few };
     Target { heads, ..gpu() }
 }
 

@@ -6,6 +6,7 @@
 
 mod attention;
 mod attention_few;
+mod attention_gradient;
 mod bits;
 mod deferred;
 mod graphs;

@@ -3,6 +3,7 @@
 use crate::DType;
 use crate::program::Program;
 use crate::program::attention::Attention;
+use crate::program::attention_gradient::AttentionGradient;
 use crate::program::fused::Plan;
 use crate::program::reductions::Reductions;
 use crate::program::rows::RowLimits;
@@ -72,6 +73,8 @@ pub struct Heads {
     pub bf16: bool,
     /// The most elements of a query, and of a value.
     pub max_depth: u64,
+    /// The most of them whose gradients there are kernels for.
+    pub max_gradient_depth: u64,
     /// How many of them lie together.
     pub together: u64,
     /// Queries of a batch from which on that pays.
@@ -83,24 +86,53 @@ pub struct Heads {
 impl Heads {
     /// Whether there are any kernels.
     pub fn any(&self) -> bool {
-        self.f16 || self.bf16 || self.few.max_rows > 0
+        self.has_tiles() || self.few.max_rows > 0
+    }
+
+    /// Whether there are any for more than few queries.
+    pub fn has_tiles(&self) -> bool {
+        self.f16 || self.bf16
     }
 
     /// Whether there is a kernel for it.
     pub fn take(&self, attention: &Attention, body: &Program) -> bool {
-        let dtypes = attention.factors.each_ref().map(|f| body.inputs.get(f.operand as usize).map(|ty| ty.dtype));
         let out = body.output_types().first().map(|ty| ty.dtype);
-        let (has, is_float) = match out {
-            Some(DType::F16) => (self.f16, true),
-            Some(DType::Bf16) => (self.bf16, true),
-            Some(DType::F32) => (false, true),
-            _ => (false, false),
-        };
-        let is_empty = attention.space.contains(&0) || attention.depth == 0 || attention.width == 0;
-        let fits = |n: u64| n <= self.max_depth && n.is_multiple_of(self.together.max(1));
-        let is_tiled = has && fits(attention.depth) && fits(attention.width) && attention.rows() >= self.min_rows;
-        dtypes == [out; 3] && !is_empty && (is_tiled || is_float && self.few.take(attention))
+        let is_float = matches!(out, Some(DType::F16 | DType::Bf16 | DType::F32));
+        let is_tiled = self.tiles(attention, out, self.max_depth);
+        is_of(attention, body, out) && (is_tiled || is_float && self.few.take(attention))
     }
+
+    /// Whether there are any kernels for gradients.
+    pub fn has_gradients(&self) -> bool {
+        self.has_tiles() && self.max_gradient_depth > 0
+    }
+
+    /// Whether there are kernels for a gradient.
+    pub fn take_gradient(&self, gradient: &AttentionGradient, body: &Program) -> bool {
+        let types = body.output_types();
+        let out = types.first().map(|ty| ty.dtype);
+        let given = body.inputs.get(gradient.given.operand as usize).map(|ty| ty.dtype);
+        let is_alike = given == out && types.iter().all(|ty| Some(ty.dtype) == out);
+        is_alike && is_of(&gradient.of, body, out) && self.tiles(&gradient.of, out, self.max_gradient_depth)
+    }
+
+    /// Whether matrix units take it, of at most so many elements.
+    fn tiles(&self, attention: &Attention, dtype: Option<DType>, most: u64) -> bool {
+        let has = match dtype {
+            Some(DType::F16) => self.f16,
+            Some(DType::Bf16) => self.bf16,
+            _ => false,
+        };
+        let fits = |n: u64| n <= most && n.is_multiple_of(self.together.max(1));
+        has && fits(attention.depth) && fits(attention.width) && attention.rows() >= self.min_rows
+    }
+}
+
+/// Whether attention is of elements, all of one type.
+fn is_of(attention: &Attention, body: &Program, dtype: Option<DType>) -> bool {
+    let dtypes = attention.factors.each_ref().map(|f| body.inputs.get(f.operand as usize).map(|ty| ty.dtype));
+    let is_empty = attention.space.contains(&0) || attention.depth == 0 || attention.width == 0;
+    dtypes == [dtype; 3] && !is_empty
 }
 
 /// Attention of few queries in each batch.

@@ -1,9 +1,11 @@
 //! Makes one fused op of attention: of the product of queries and keys, what is done to the scores, their softmax, and
 //! its product with values, where nothing else reads what lies between.
 
+mod gradient;
+
 use std::collections::{BTreeSet, HashMap};
 
-use super::rewrite::with_joined;
+use super::rewrite::{checked, with_joined};
 use super::target::Target;
 use crate::program::attention::Attention;
 use crate::program::fused::MAX_VALUES;
@@ -17,15 +19,10 @@ const MAX_SOURCES: usize = 16;
 /// How many times smaller a tensor is that is read for every score, rather than what is computed from it.
 const LESS: u64 = 16;
 
+/// Gradients come first: where they compute weights again, nothing else reads those of attention.
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
-    let search = Search {
-        program,
-        maker: Box::new(program.makers()),
-        type_of: Box::new(program.types()),
-        results: results(program),
-        readers: readers(program),
-        target,
-    };
+    let program = &checked(gradient::run(program, target)?)?;
+    let search = Search::of(program, target);
     let mut taken: BTreeSet<usize> = BTreeSet::new();
     let mut joined: HashMap<usize, (Op, Vec<Operand>)> = HashMap::new();
     for (at, instruction) in program.instructions.iter().enumerate() {
@@ -83,7 +80,18 @@ struct Search<'a> {
     target: &'a Target,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn of(program: &'a Program, target: &'a Target) -> Search<'a> {
+        Search {
+            program,
+            maker: Box::new(program.makers()),
+            type_of: Box::new(program.types()),
+            results: results(program),
+            readers: readers(program),
+            target,
+        }
+    }
+
     /// The instructions from one product to another one that alone reads what comes of it, and the latter.
     fn members(&self, product: usize) -> Option<(BTreeSet<usize>, usize)> {
         let program = self.program;
@@ -170,10 +178,21 @@ impl Search<'_> {
     /// The fused op of these instructions and the last one, with its operands, if it is attention that the device
     /// takes; perhaps with what makes the operands.
     fn join(&self, members: &BTreeSet<usize>, last: usize, with_sources: bool) -> Option<(Op, Vec<Operand>)> {
-        let program = self.program;
+        let mut all = if with_sources { self.with_sources(members, &[last]) } else { members.clone() };
+        all.insert(last);
+        let (body, operands) = self.body(&all, &[last])?;
+        let attention = Attention::of(&body)?;
+        if !self.target.heads.take(&attention, &body) {
+            return None;
+        }
+        Some((Op::Fused(Box::new(body)), operands))
+    }
+
+    /// These instructions, with what makes operands of theirs and of the others of next to nothing.
+    fn with_sources(&self, members: &BTreeSet<usize>, others: &[usize]) -> BTreeSet<usize> {
         let mut all = members.clone();
-        for &at in members.iter().chain([&last]).filter(|_| with_sources) {
-            let Instruction { op, operands, .. } = &program.instructions[at];
+        for &at in members.iter().chain(others) {
+            let Instruction { op, operands, .. } = &self.program.instructions[at];
             for &operand in operands.iter().filter(|&&o| (self.maker)(o).is_none_or(|at| !members.contains(&at))) {
                 all.extend(match op {
                     Op::Dot { .. } => self.repeated(operand),
@@ -181,12 +200,16 @@ impl Search<'_> {
                 });
             }
         }
-        all.insert(last);
+        all
+    }
+
+    /// A program of these instructions, and its operands.
+    fn body(&self, all: &BTreeSet<usize>, outputs: &[usize]) -> Option<(Program, Vec<Operand>)> {
         let mut body = Program::default();
         let mut operands: Vec<Operand> = Vec::new();
         let mut inner: HashMap<Operand, Operand> = HashMap::new();
-        for (result, &at) in (0..).zip(&all) {
-            let mut instruction = program.instructions[at].clone();
+        for (result, &at) in (0..).zip(all) {
+            let mut instruction = self.program.instructions[at].clone();
             for operand in &mut instruction.operands {
                 *operand = match inner.get(operand) {
                     Some(&known) => known,
@@ -202,12 +225,8 @@ impl Search<'_> {
             inner.insert(self.result(at)?, Operand::Result(result));
             body.instructions.push(instruction);
         }
-        body.outputs.push(Operand::Result(all.len() as u32 - 1));
-        let attention = Attention::of(&body)?;
-        if !self.target.heads.take(&attention, &body) {
-            return None;
-        }
-        Some((Op::Fused(Box::new(body)), operands))
+        body.outputs = outputs.iter().map(|&at| inner.get(&self.result(at)?).copied()).collect::<Option<_>>()?;
+        Some((body, operands))
     }
 }
 
