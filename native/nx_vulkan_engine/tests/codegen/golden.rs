@@ -523,6 +523,7 @@ fn attention() {
         score: Ref::Result(1),
         dtype: DType::F16,
         coordinates: [2, 3],
+        kept: None,
     };
     let spec = AttentionSpec {
         dtype: DType::F16,

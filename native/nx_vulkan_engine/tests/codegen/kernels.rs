@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nx_vulkan_check::Reflection;
 use nx_vulkan_engine::kernels::attention::{
-    AttentionSpec, AttentionTile, GradientSpec, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
+    AttentionSpec, AttentionTile, GradientSpec, KeptSpec, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
 };
 use nx_vulkan_engine::kernels::dot::{
     Access, Bounds, DotSpec, EpilogueSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tiling,
@@ -187,7 +187,7 @@ fn kernels_for_matrix_units_are_valid() {
     }
 }
 
-/// Masks by counting and by an operand, and a bias.
+/// Masks by counting and by an operand, and a bias; what is masked in batches of its own is dropped, too.
 fn masked_scores(dtype: DType, by_batch: bool) -> ScoreSpec {
     let step = |op, args: &[Ref], out| Step { op, args: args.into(), out };
     let bool_of = |op, a, b| step(Elementwise::Binary(op), &[a, b], DType::U8);
@@ -206,6 +206,7 @@ fn masked_scores(dtype: DType, by_batch: bool) -> ScoreSpec {
         score: Ref::Result(3),
         dtype,
         coordinates: [2, 3],
+        kept: by_batch.then(|| KeptSpec { steps: smallvec![], value: Ref::Input(1), scale: 1.25_f32.to_bits() }),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{DType, Type};
 /// Operands of the steps on scores: each takes an address and strides among the kernel's parameters.
 const MAX_LOADS: usize = 8;
 
-/// What attention computes: `softmax(steps(query key^T)) value` for every batch.
+/// What attention computes: `softmax(steps(query key^T)) value` for every batch, where some weights may be dropped.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attention {
     /// Queries of which each row gives a row of results, keys and values.
@@ -40,8 +40,21 @@ pub struct Attention {
     /// The positive number that products are multiplied with, where nothing else makes scores of them, but for what
     /// `causal` says.
     pub factor: Option<f32>,
+    /// Which weights are kept, where some are dropped.
+    pub kept: Option<Kept>,
     /// Which of the axes of batches, rows and a value's elements each axis of the result is; the elements stay last.
     pub order: Axes,
+}
+
+/// Which weights are kept, as in dropout: those of others are 0.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Kept {
+    /// As those of scores, but of no product.
+    pub steps: SmallVec<[Step; 1]>,
+    /// What is not 0 where a weight is kept.
+    pub value: Ref,
+    /// What weights that are kept are multiplied with.
+    pub scale: f32,
 }
 
 /// An operand of the body: batches of matrices.
@@ -138,7 +151,7 @@ impl Attention {
         let seen = Seen { steps: &softmax.steps, scores: softmax.scores, rank };
         let causal = seen.is_causal(softmax.score);
         let factor = seen.factor(softmax.score);
-        let Softmax { steps, score, scores } = softmax;
+        let Softmax { steps, score, scores, kept } = softmax;
         Some(Attention {
             factors,
             space: plan.space.to_vec(),
@@ -150,6 +163,7 @@ impl Attention {
             scores,
             causal,
             factor,
+            kept,
             order,
         })
     }
@@ -291,6 +305,7 @@ struct Softmax {
     steps: SmallVec<[Step; 1]>,
     score: Ref,
     scores: DType,
+    kept: Option<Kept>,
 }
 
 impl Softmax {
@@ -331,6 +346,23 @@ impl Softmax {
         let is_one = |r: Ref| number(r) == Some(1.0);
         let inverse = |r: Ref| binary(r, Binary::Divide).filter(|(one, _)| is_one(*one)).map(|(_, sum)| sum);
         let weights = plan.stores.first()?.value;
+        let (weights, kept) = match step(uncast(weights)) {
+            Some(Step { op: Elementwise::Select, args, out }) if is_held(*out) && number(args[2]) == Some(0.0) => {
+                (args[1], Some(args[0]))
+            }
+            _ => (weights, None),
+        };
+        let (weights, scale) = match binary(weights, Binary::Divide).map(|(a, by)| (a, number(by))) {
+            Some((a, Some(by))) => (a, 1.0 / by),
+            _ => match binary(weights, Binary::Multiply).map(|(a, b)| (a, b, number(a), number(b))) {
+                Some((_, b, Some(by), _)) => (b, by),
+                Some((a, _, _, Some(by))) => (a, by),
+                _ => (weights, 1.0),
+            },
+        };
+        if kept.is_none() && scale != 1.0 || !scale.is_normal() {
+            return None;
+        }
         let (exponential, sum) = binary(weights, Binary::Divide).or_else(|| {
             let (a, b) = binary(weights, Binary::Multiply)?;
             inverse(a).map(|sum| (b, sum)).or_else(|| inverse(b).map(|sum| (a, sum)))
@@ -344,10 +376,24 @@ impl Softmax {
         if !is_held(scores) {
             return None;
         }
-        let (steps, score) =
-            Steps { plan, place, steps: SmallVec::new(), known: Vec::new(), of_product: vec![Ref::Input(0)] }
-                .of(score)?;
-        Some(Softmax { steps, score, scores })
+        let steps_of = |value| {
+            let steps =
+                Steps { plan, place, steps: SmallVec::new(), known: Vec::new(), of_product: vec![Ref::Input(0)] };
+            steps.of(value)
+        };
+        let (steps, score) = steps_of(score)?;
+        let kept = match kept.map(steps_of) {
+            Some(Some((steps, value))) => {
+                let of_product = |r: &Ref| *r == Ref::Input(0);
+                if of_product(&value) || steps.iter().any(|step| step.args.iter().any(of_product)) {
+                    return None;
+                }
+                Some(Kept { steps, value, scale })
+            }
+            Some(None) => return None,
+            None => None,
+        };
+        Some(Softmax { steps, score, scores, kept })
     }
 }
 

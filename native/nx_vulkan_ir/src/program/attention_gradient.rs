@@ -226,26 +226,32 @@ fn takes(body: &Program, found: &Found, by: By, of: &Attention, given: &Factor) 
 }
 
 /// A number times powers of an exponential, of a weight's gradient, of the sum of a row's exponentials, and of the sum of
-/// products of the first two.
+/// products of the first two; 0 where a weight is dropped, if it knows that.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Term {
     number: f64,
+    kept: bool,
     exponential: i8,
     gradient: i8,
     sum: i8,
     products: i8,
 }
 
-const ONE: Term = Term { number: 1.0, exponential: 0, gradient: 0, sum: 0, products: 0 };
+const ONE: Term = Term { number: 1.0, kept: false, exponential: 0, gradient: 0, sum: 0, products: 0 };
 
 /// Sums of terms, the most that are looked at.
 type Terms = SmallVec<[Term; 4]>;
 const MOST_TERMS: usize = 4;
 
+/// What numbers of terms may differ by that are the same but for rounding: those of narrow types are inverses of numbers
+/// in turn.
+const ROUNDED: f64 = 1e-6;
+
 impl Term {
     fn times(self, other: Term) -> Term {
         Term {
             number: self.number * other.number,
+            kept: self.kept || other.kept,
             exponential: self.exponential.saturating_add(other.exponential),
             gradient: self.gradient.saturating_add(other.gradient),
             sum: self.sum.saturating_add(other.sum),
@@ -253,9 +259,11 @@ impl Term {
         }
     }
 
-    fn inverse(self) -> Term {
-        let Term { number, exponential, gradient, sum, products } = self;
-        Term { number: 1.0 / number, exponential: -exponential, gradient: -gradient, sum: -sum, products: -products }
+    fn inverse(self) -> Option<Term> {
+        let Term { number, kept, exponential, gradient, sum, products } = self;
+        let (exponential, gradient, sum, products) = (-exponential, -gradient, -sum, -products);
+        let inverse = Term { number: 1.0 / number, kept, exponential, gradient, sum, products };
+        (!kept && number != 0.0).then_some(inverse)
     }
 
     fn is_like(self, other: Term) -> bool {
@@ -263,83 +271,117 @@ impl Term {
     }
 }
 
+/// Values of a plan as sums of terms, in exact arithmetic; casts between floats make no difference.
+struct Values<'a> {
+    plan: &'a Plan,
+    /// Which input is the gradient of weights.
+    place: usize,
+    known: Vec<Option<Terms>>,
+    /// What says which weights are kept, as soon as one value asks for it.
+    kept: Option<Ref>,
+    /// Whether sums of products are of weights that are kept alone.
+    of_kept: Option<bool>,
+}
+
 /// The number by which the second value of a plan is a gradient of scores, where the first are the weights, and input
-/// `place` is the weights' gradient. In exact arithmetic; casts between floats make no difference.
+/// `place` is the weights' gradient.
 fn scale(plan: &Plan, place: usize) -> Option<f32> {
     let [weights, gradient] = plan.stores.as_slice() else { return None };
-    let mut known = vec![None; plan.values.len()];
+    let mut values = Values { plan, place, known: vec![None; plan.values.len()], kept: None, of_kept: None };
     let weight = Term { exponential: 1, sum: -1, ..ONE };
-    if terms(plan, place, &mut known, weights.value)?.as_slice() != [weight] {
+    let kept = match *values.terms(weights.value)?.as_slice() {
+        [term] if term.is_like(Term { kept: term.kept, ..weight }) => term,
+        _ => return None,
+    };
+    if !kept.kept && kept.number != 1.0 {
         return None;
     }
-    let found = terms(plan, place, &mut known, gradient.value)?;
-    let of_own = Term { gradient: 1, ..weight };
+    let found = values.terms(gradient.value)?;
+    let of_own = Term { kept: kept.kept, gradient: 1, ..weight };
     let of_row = Term { exponential: 1, sum: -2, products: 1, ..ONE };
-    let number = |like: Term| found.iter().find(|term| term.is_like(like)).map(|term| term.number);
+    let number = |like: Term| found.iter().find(|term| term.is_like(like)).map(|term| term.number / kept.number);
     match (found.len(), number(of_own)?, number(of_row)?) {
-        (2, scale, less) if (scale + less).abs() <= 1e-6 * scale.abs() && (scale as f32).is_normal() => {
+        (2, scale, less)
+            if values.of_kept == Some(kept.kept)
+                && (scale + less).abs() <= ROUNDED * scale.abs()
+                && (scale as f32).is_normal() =>
+        {
             Some(scale as f32)
         }
         _ => None,
     }
 }
 
-/// A value of a plan as a sum of terms.
-fn terms(plan: &Plan, place: usize, known: &mut Vec<Option<Terms>>, r: Ref) -> Option<Terms> {
-    let k = match r {
-        Ref::Input(k) if usize::from(k) == place => return Some(smallvec![Term { gradient: 1, ..ONE }]),
-        Ref::Constant(..) => return Some(smallvec![Term { number: number(r)?.into(), ..ONE }]),
-        Ref::Result(k) => usize::from(k),
-        _ => return None,
-    };
-    if let Some(terms) = known.get(k)? {
-        return Some(terms.clone());
-    }
-    let found = match &plan.values.get(k)?.made {
-        Made::Reduction { reduction: Reduction::Sum, of, .. } => match terms(plan, place, known, *of)?.as_slice() {
-            [term @ Term { exponential: 1, gradient: 0, .. }] => {
-                smallvec![Term { exponential: 0, sum: term.sum + 1, ..*term }]
+impl Values<'_> {
+    fn terms(&mut self, r: Ref) -> Option<Terms> {
+        let k = match r {
+            Ref::Input(k) if usize::from(k) == self.place => return Some(smallvec![Term { gradient: 1, ..ONE }]),
+            Ref::Constant(..) => return Some(smallvec![Term { number: number(r)?.into(), ..ONE }]),
+            Ref::Result(k) => usize::from(k),
+            _ => return None,
+        };
+        if let Some(terms) = self.known.get(k)? {
+            return Some(terms.clone());
+        }
+        let found = match &self.plan.values.get(k)?.made {
+            Made::Reduction { reduction: Reduction::Sum, of, .. } => match self.terms(*of)?.as_slice() {
+                [term @ Term { exponential: 1, gradient: 0, kept: false, .. }] => {
+                    smallvec![Term { exponential: 0, sum: term.sum + 1, ..*term }]
+                }
+                [term @ Term { exponential: 1, gradient: 1, .. }] => {
+                    if *self.of_kept.get_or_insert(term.kept) != term.kept {
+                        return None;
+                    }
+                    smallvec![Term { exponential: 0, gradient: 0, products: term.products + 1, kept: false, ..*term }]
+                }
+                _ => return None,
+            },
+            Made::Step(Step { op: Elementwise::Unary(Unary::Exp), out, .. }) if is_held(*out) => {
+                // Of one softmax: another one would have another sum.
+                let is_other = |(at, value): (usize, &crate::program::fused::Computed)| {
+                    at != k && matches!(&value.made, Made::Step(step) if step.op == Elementwise::Unary(Unary::Exp))
+                };
+                if self.plan.values.iter().enumerate().any(is_other) {
+                    return None;
+                }
+                smallvec![Term { exponential: 1, ..ONE }]
             }
-            [term @ Term { exponential: 1, gradient: 1, .. }] => {
-                smallvec![Term { exponential: 0, gradient: 0, products: term.products + 1, ..*term }]
+            Made::Step(Step { op, args, out }) if is_held(*out) => {
+                let mut arg = |at: usize| self.terms(*args.get(at)?);
+                match op {
+                    Elementwise::AsType => arg(0)?,
+                    Elementwise::Select if number(*args.get(2)?) == Some(0.0) => {
+                        let terms = arg(1)?;
+                        let kept = *args.first()?;
+                        if *self.kept.get_or_insert(kept) != kept {
+                            return None;
+                        }
+                        times(&terms, Term { kept: true, ..ONE })
+                    }
+                    Elementwise::Unary(Unary::Negate) => times(&arg(0)?, Term { number: -1.0, ..ONE }),
+                    Elementwise::Binary(Binary::Add) => sum(arg(0)?, &arg(1)?),
+                    Elementwise::Binary(Binary::Subtract) => {
+                        sum(arg(0)?, &times(&arg(1)?, Term { number: -1.0, ..ONE }))
+                    }
+                    Elementwise::Binary(Binary::Multiply) => {
+                        let (a, b) = (arg(0)?, arg(1)?);
+                        b.iter().fold(Terms::new(), |all, &by| sum(all, &times(&a, by)))
+                    }
+                    Elementwise::Binary(Binary::Divide) => match arg(1)?.as_slice() {
+                        &[by] => times(&arg(0)?, by.inverse()?),
+                        _ => return None,
+                    },
+                    _ => return None,
+                }
             }
             _ => return None,
-        },
-        Made::Step(Step { op: Elementwise::Unary(Unary::Exp), out, .. }) if is_held(*out) => {
-            // Of one softmax: another one would have another sum.
-            let is_other = |(at, value): (usize, &crate::program::fused::Computed)| {
-                at != k && matches!(&value.made, Made::Step(step) if step.op == Elementwise::Unary(Unary::Exp))
-            };
-            if plan.values.iter().enumerate().any(is_other) {
-                return None;
-            }
-            smallvec![Term { exponential: 1, ..ONE }]
+        };
+        if found.len() > MOST_TERMS {
+            return None;
         }
-        Made::Step(Step { op, args, out }) if is_held(*out) => {
-            let mut arg = |at: usize| terms(plan, place, known, *args.get(at)?);
-            match op {
-                Elementwise::AsType => arg(0)?,
-                Elementwise::Unary(Unary::Negate) => times(&arg(0)?, Term { number: -1.0, ..ONE }),
-                Elementwise::Binary(Binary::Add) => sum(arg(0)?, &arg(1)?),
-                Elementwise::Binary(Binary::Subtract) => sum(arg(0)?, &times(&arg(1)?, Term { number: -1.0, ..ONE })),
-                Elementwise::Binary(Binary::Multiply) => {
-                    let (a, b) = (arg(0)?, arg(1)?);
-                    b.iter().fold(Terms::new(), |all, &by| sum(all, &times(&a, by)))
-                }
-                Elementwise::Binary(Binary::Divide) => match arg(1)?.as_slice() {
-                    &[by] if by.number != 0.0 => times(&arg(0)?, by.inverse()),
-                    _ => return None,
-                },
-                _ => return None,
-            }
-        }
-        _ => return None,
-    };
-    if found.len() > MOST_TERMS {
-        return None;
+        *self.known.get_mut(k)? = Some(found.clone());
+        Some(found)
     }
-    *known.get_mut(k)? = Some(found.clone());
-    Some(found)
 }
 
 fn times(terms: &Terms, by: Term) -> Terms {

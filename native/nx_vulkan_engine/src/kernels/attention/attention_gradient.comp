@@ -45,6 +45,9 @@ layout(constant_id = 6) const uint BY = 0u;
 layout(constant_id = 7) const float SCALE = 1.0;
 // Where all scores of a row are below this, keys that are masked may have weights.
 layout(constant_id = 8) const float LOW = -60000.0;
+// Whether some weights are dropped, and what the others are multiplied with.
+layout(constant_id = 9) const uint DROPS = 0u;
+layout(constant_id = 10) const float KEPT_SCALE = 1.0;
 const uint ROWS = SUBGROUPS * OWN_ROWS;
 const uint QUERY = 0u, VALUE = 2u;
 
@@ -61,6 +64,8 @@ uvec4 slot_u(const in uint at) { return uvec4(at + 2u); }
 uvec4 slot_w(const in uint at) { return uvec4(at + 3u); }
 // The score of a product.
 float slot_score(const in uint batch, const in uint row, const in uint key, const in float product) { return product + float(batch + row * key); }
+// Whether a weight is kept.
+uint slot_kept(const in uint batch, const in uint row, const in uint key) { return batch + row * key; }
 // The numbers of a row of queries.
 uvec4 slot_numbers(const in uint at) { return uvec4(at + 4u); }
 void slot_store_numbers(const in uint at, const in uvec4 value) {}
@@ -161,6 +166,17 @@ void main() {
         } \
     } \
 }
+// What is of weights that are dropped becomes 0.
+#define DROP(sums, n0) { \
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS; ++i) { \
+        [[unroll]] for (uint e = 0u; e < 8u; ++e) { \
+            uint own = min(m0 + 16u * i + e / 4u * 8u + g, rows - 1u), other = (n0) + e / 2u % 2u * 8u + 2u * t + e % 2u; \
+            uint known = WHOLE_OTHERS != 0u ? other : min(other, others - 1u); \
+            bool is_kept = slot_kept(batch, BY == QUERY ? own : known, BY == QUERY ? known : own) != 0u; \
+            sums[i][e] = is_kept ? sums[i][e] * KEPT_SCALE : 0.0; \
+        } \
+    } \
+}
 #define EXPONENTIAL(score, most) (FACTOR != 0u ? exp2(fma(score, factor, -(most) * factor)) : exp2(((score) - (most)) * LOG2_E))
 
     uint first = 0u, end = others;
@@ -182,6 +198,7 @@ void main() {
             MULTIPLY(scores, xs, y_held) \
             FETCH(y_held, slot_y, y_at, y_step, n + OTHERS, WHOLE_DEPTH, depth) \
             MULTIPLY(gradients, us, w_held) \
+            if (DROPS != 0u) DROP(gradients, n) \
             SCORES(n) \
             [[unroll]] for (uint i = 0u; i < FRAGMENTS; ++i) { \
                 [[unroll]] for (uint r = 0u; r < 2u; ++r) { \
@@ -264,6 +281,8 @@ void main() {
         }
         MULTIPLY(scores, xs, y_held)
         if (BY != VALUE) MULTIPLY(gradients, us, w_held)
+        else [[unroll]] for (uint i = 0u; i < FRAGMENTS; ++i) gradients[i] = Sums(1.0);
+        if (DROPS != 0u) DROP(gradients, n)
         SCORES(n)
         [[unroll]] for (uint i = 0u; i < FRAGMENTS; ++i) {
             uvec4 held;
@@ -274,6 +293,7 @@ void main() {
                     vec3 of_row = BY == QUERY ? vec3(largest[2u * i + p / 2u], inverse[2u * i + p / 2u], mean[2u * i + p / 2u]) : numbers[p % 2u * 2u + k].xyz;
                     float value = EXPONENTIAL(scores[i][e], of_row.x) * of_row.y;
                     if (BY != VALUE) value *= gradients[i][e] - of_row.z;
+                    else if (DROPS != 0u) value *= gradients[i][e];
                     if (WHOLE_OTHERS == 0u) value = n + p % 2u * 8u + 2u * t + k < others ? value : 0.0;
                     pair[k] = value;
                 }

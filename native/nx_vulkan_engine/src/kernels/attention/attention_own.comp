@@ -40,6 +40,9 @@ layout(constant_id = 5) const uint FACTOR = 0u;
 layout(constant_id = 6) const uint SHARE_KEYS = 0u;
 // Where all scores of a row are below this, keys that are masked may have weights.
 layout(constant_id = 7) const float LOW = -60000.0;
+// Whether some weights are dropped, and what the others are multiplied with.
+layout(constant_id = 8) const uint DROPS = 0u;
+layout(constant_id = 9) const float KEPT_SCALE = 1.0;
 const uint ROWS = SHARE_KEYS != 0u ? OWN_ROWS : SUBGROUPS * OWN_ROWS;
 
 // Where a batch begins, in uvec4.
@@ -52,6 +55,8 @@ uvec4 slot_k(const in uint at) { return uvec4(at + 1u); }
 uvec4 slot_v(const in uint at) { return uvec4(at + 2u); }
 // The score of a product.
 float slot_score(const in uint batch, const in uint row, const in uint key, const in float product) { return product + float(batch + row * key); }
+// Whether a weight is kept.
+uint slot_kept(const in uint batch, const in uint row, const in uint key) { return batch + row * key; }
 // Eight neighbours of a result; `at` counts groups of eight.
 void slot_store(const in uint at, const in uvec4 value) {}
 
@@ -173,6 +178,11 @@ void main() {
                 vec2 pair = vec2(scores[i][j][2u * p], scores[i][j][2u * p + 1u]); \
                 pair = FACTOR != 0u ? exp2(fma(pair, vec2(factor), vec2(-most[p / 2u]))) : exp2((pair - of_row[p / 2u]) * LOG2_E); \
                 total[2u * i + p / 2u] += pair.x + pair.y; \
+                if (DROPS != 0u) { \
+                    uint row = min(m0 + 16u * i + p / 2u * 8u + g, rows - 1u), key = n0 + 16u * j + p % 2u * 8u + 2u * t; \
+                    [[unroll]] for (uint k = 0u; k < 2u; ++k) \
+                        if (slot_kept(batch, row, WHOLE_KEYS == 0u ? min(key + k, keys - 1u) : key + k) == 0u) pair[k] = 0.0; \
+                } \
                 held[p] = weights(pair); \
             } \
             HOLD(factors[i][j], held) \
@@ -297,6 +307,7 @@ void main() {
             uint row = m0 + 16u * i + 8u * r + g;
             float all = total[2u * i + r];
             QUAD(all, SUM)
+            if (DROPS != 0u) all /= KEPT_SCALE;
             [[unroll]] for (uint c = 0u; c < GROUPS; ++c) {
                 [[unroll]] for (uint half_ = 0u; half_ < 2u; ++half_) {
                     uvec4 eight;

@@ -131,6 +131,13 @@ impl AttentionSpec {
             };
             self.scores.emit(code, &mut params, self.batch_rank, place, product, &in_batch).map(Some)
         })?;
+        linker.define("slot_kept", |code, args| {
+            let (batch, place) = (arg(args, 0)?, [arg(args, 1)?, arg(args, 2)?]);
+            let in_batch = |code: &mut Code<'_, '_>, params: &mut ParamLayout, operand| {
+                in_batch(code, params, self.batch_rank, operand, batch)
+            };
+            self.scores.emit_kept(code, &mut params, self.batch_rank, place, &in_batch).map(Some)
+        })?;
         linker.define("slot_store", |code, args| {
             access::store_block(code, params.address(out), arg(args, 0)?, arg(args, 1)?)?;
             Ok(None)

@@ -87,6 +87,13 @@ impl GradientSpec {
             };
             self.scores.emit(code, &mut params, rank, place, product, &in_batch).map(Some)
         })?;
+        linker.define("slot_kept", |code, args| {
+            let (batch, place) = (arg(args, 0)?, [arg(args, 1)?, arg(args, 2)?]);
+            let in_batch = |code: &mut Code<'_, '_>, params: &mut ParamLayout, operand| {
+                in_batch(code, params, rank, operand, batch)
+            };
+            self.scores.emit_kept(code, &mut params, rank, place, &in_batch).map(Some)
+        })?;
         linker.define("slot_numbers", |code, args| {
             access::load(code, params.address(numbers), Element::Raw(16), arg(args, 0)?).map(Some)
         })?;

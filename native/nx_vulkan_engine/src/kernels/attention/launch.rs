@@ -6,7 +6,7 @@ use super::AttentionKernel;
 use super::generate::{AttentionSpec, AttentionTile};
 use super::launch_query::few_queries;
 use super::query::{QueryTile, UNIT_BYTES};
-use super::scores::{FACTORS, Read, ScoreSpec};
+use super::scores::{FACTORS, KeptSpec, Read, ScoreSpec};
 use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
 use crate::program::attention;
 use crate::program::passes::{FewQueries, Heads};
@@ -216,8 +216,13 @@ pub(super) fn reads(inputs: &[Tensor], strides: &[Strides], batch_rank: usize) -
 
 /// What makes scores, of operands that are read like this.
 pub(super) fn scores(of: &attention::Attention, reads: SmallVec<[Read; 2]>) -> ScoreSpec {
-    let attention::Attention { steps, score, scores, .. } = of;
-    ScoreSpec { reads, steps: steps.clone(), score: *score, dtype: *scores, coordinates: of.coordinates() }
+    let attention::Attention { steps, score, scores, kept, .. } = of;
+    let kept = kept.as_ref().map(|kept| KeptSpec {
+        steps: kept.steps.clone(),
+        value: kept.value,
+        scale: kept.scale.to_bits(),
+    });
+    ScoreSpec { reads, steps: steps.clone(), score: *score, dtype: *scores, coordinates: of.coordinates(), kept }
 }
 
 /// The bits of what makes a score of a product in powers of 2, where that is all.

@@ -25,7 +25,7 @@ pub use gradient::GradientSpec;
 pub use launch::{Attention, Rows, Way, attention, heads, takes, way};
 pub use launch_gradient::{Gradients, gradients};
 pub use query::{MergeSpec, QuerySpec, QueryTile};
-pub use scores::{Read, ScoreSpec};
+pub use scores::{KeptSpec, Read, ScoreSpec};
 
 /// What distinguishes kernels of attention.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -78,13 +78,15 @@ impl KernelFamily for AttentionKernel {
             AttentionKernel::Tile(spec) => {
                 let AttentionSpec { whole_keys, whole_depth, whole_width, causal, .. } = *spec;
                 let values = [spec.dtype == DType::Bf16, whole_keys, whole_depth, whole_width, causal];
-                let others = [spec.factor.unwrap_or(0), spec.shares_keys.into(), LOW.to_bits()];
+                let [drops, scale] = spec.scores.dropping();
+                let others = [spec.factor.unwrap_or(0), spec.shares_keys.into(), LOW.to_bits(), drops, scale];
                 (0..).zip(values.map(u32::from).into_iter().chain(others)).collect()
             }
             AttentionKernel::Gradient(spec) => {
                 let GradientSpec { whole_others, whole_depth, whole_width, causal, .. } = *spec;
                 let values = [spec.dtype == DType::Bf16, whole_others, whole_depth, whole_width, causal];
-                let others = [spec.factor.unwrap_or(0), spec.by as u32, spec.scale, LOW.to_bits()];
+                let [drops, scale] = spec.scores.dropping();
+                let others = [spec.factor.unwrap_or(0), spec.by as u32, spec.scale, LOW.to_bits(), drops, scale];
                 (0..).zip(values.map(u32::from).into_iter().chain(others)).collect()
             }
             AttentionKernel::Query(spec) => {

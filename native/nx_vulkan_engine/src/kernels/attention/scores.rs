@@ -36,6 +36,18 @@ pub struct ScoreSpec {
     pub dtype: DType,
     /// The coordinates of steps that are the row of a query and the key.
     pub coordinates: [u8; 2],
+    /// Which weights are kept, where some are dropped.
+    pub kept: Option<KeptSpec>,
+}
+
+/// What says which weights are kept.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct KeptSpec {
+    /// As those of scores.
+    pub steps: SmallVec<[Step; 1]>,
+    pub value: Ref,
+    /// The bits of what weights that are kept are multiplied with.
+    pub scale: u32,
 }
 
 /// Says where an operand has a batch; `None` where there is one alone.
@@ -52,30 +64,9 @@ impl ScoreSpec {
         product: Word,
         in_batch: &InBatch<'_, 'l>,
     ) -> Result<Word> {
-        let mut inputs: SmallVec<[Value; 4]> = SmallVec::from_slice(&[Value { id: product, dtype: DType::F32 }]);
-        for (operand, read) in (FACTORS..).zip(&self.reads) {
-            let [by_batch, by_row, by_key] = read.along;
-            let mut at = if by_batch { in_batch(code, params, operand)? } else { None };
-            for (is_read, axis, index) in [(by_row, of_rows, row), (by_key, of_rows + 1, key)] {
-                if is_read {
-                    let term = access::position(code, params, operand, axis, &[index])?;
-                    at = Some(at.map_or(term, |at| code.u32_op(SpirvOp::IAdd, at, term)));
-                }
-            }
-            let at = match at {
-                Some(at) => at,
-                None => code.linker.const_u32(0),
-            };
-            let id = access::load(code, params.address(operand), Element::Typed(read.dtype), at)?;
-            inputs.push(Value { id, dtype: read.dtype });
-        }
-        let zero = code.linker.const_u32(0);
-        let [of_row, of_key] = self.coordinates;
-        let mut coordinates: SmallVec<[Word; 6]> = SmallVec::from_elem(zero, usize::from(of_row.max(of_key)) + 1);
-        (coordinates[usize::from(of_row)], coordinates[usize::from(of_key)]) = (row, key);
-        let results = run_steps(code, &self.steps, &inputs, zero, &coordinates)?;
-        let score = find(code, self.score, &inputs, &results, zero, &coordinates)?;
+        let score = self.value(code, params, of_rows, [row, key, product], in_batch, (&self.steps, self.score))?;
         let score = Value { dtype: DType::F32, ..score };
+        let zero = code.linker.const_u32(0);
         if !self.rounds_low() {
             return Ok(score.id);
         }
@@ -84,6 +75,63 @@ impl ScoreSpec {
         let (limit, flag, float) = (limit.unwrap_or(zero), code.linker.type_bool(), code.linker.type_float(32));
         let is_low = code.ids(SpirvOp::FOrdLessThan, flag, &[score.id, limit]);
         Ok(code.ids(SpirvOp::Select, float, &[is_low, rounded, score.id]))
+    }
+
+    /// Whether a weight is kept, as a word that is not 0 then.
+    pub(super) fn emit_kept<'l>(
+        &self,
+        code: &mut Code<'_, 'l>,
+        params: &mut ParamLayout,
+        of_rows: u8,
+        [row, key]: [Word; 2],
+        in_batch: &InBatch<'_, 'l>,
+    ) -> Result<Word> {
+        let Some(kept) = &self.kept else { return Ok(code.linker.const_u32(1)) };
+        let zero = code.linker.const_u32(0);
+        let product = access::constant(code, CType::F32, 0).unwrap_or(zero);
+        let value = self.value(code, params, of_rows, [row, key, product], in_batch, (&kept.steps, kept.value))?;
+        scalar::truthy(code, value)
+    }
+
+    /// What steps make of a product and the operands, for a row and a key, which stand before the product.
+    fn value<'l>(
+        &self,
+        code: &mut Code<'_, 'l>,
+        params: &mut ParamLayout,
+        of_rows: u8,
+        [row, key, product]: [Word; 3],
+        in_batch: &InBatch<'_, 'l>,
+        (steps, value): (&[Step], Ref),
+    ) -> Result<Value> {
+        let mut inputs: SmallVec<[Value; 4]> = SmallVec::from_slice(&[Value { id: product, dtype: DType::F32 }]);
+        let zero = code.linker.const_u32(0);
+        for (k, (operand, read)) in (FACTORS..).zip(&self.reads).enumerate() {
+            // What others read.
+            if !is_read(steps, value, k as u8 + 1) {
+                inputs.push(Value { id: zero, dtype: read.dtype });
+                continue;
+            }
+            let [by_batch, by_row, by_key] = read.along;
+            let mut at = if by_batch { in_batch(code, params, operand)? } else { None };
+            for (is_read, axis, index) in [(by_row, of_rows, row), (by_key, of_rows + 1, key)] {
+                if is_read {
+                    let term = access::position(code, params, operand, axis, &[index])?;
+                    at = Some(at.map_or(term, |at| code.u32_op(SpirvOp::IAdd, at, term)));
+                }
+            }
+            let id = access::load(code, params.address(operand), Element::Typed(read.dtype), at.unwrap_or(zero))?;
+            inputs.push(Value { id, dtype: read.dtype });
+        }
+        let [of_row, of_key] = self.coordinates;
+        let mut coordinates: SmallVec<[Word; 6]> = SmallVec::from_elem(zero, usize::from(of_row.max(of_key)) + 1);
+        (coordinates[usize::from(of_row)], coordinates[usize::from(of_key)]) = (row, key);
+        let results = run_steps(code, steps, &inputs, zero, &coordinates)?;
+        find(code, value, &inputs, &results, zero, &coordinates)
+    }
+
+    /// Whether some weights are dropped, and the bits of what others are multiplied with.
+    pub(super) fn dropping(&self) -> [u32; 2] {
+        [self.kept.is_some().into(), self.kept.as_ref().map_or(1.0_f32.to_bits(), |kept| kept.scale)]
     }
 
     /// Whether scores may be so low that they are to be rounded: the least number of f16 takes in what is added to it
@@ -96,4 +144,9 @@ impl ScoreSpec {
         self.dtype == DType::F16
             && (!self.reads.is_empty() || self.steps.iter().flat_map(|step| &step.args).any(is_low))
     }
+}
+
+/// Whether steps or what they lead to read an input.
+fn is_read(steps: &[Step], value: Ref, input: u8) -> bool {
+    value == Ref::Input(input) || steps.iter().any(|step| step.args.contains(&Ref::Input(input)))
 }

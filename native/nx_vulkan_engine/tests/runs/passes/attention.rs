@@ -288,7 +288,7 @@ pub(super) fn inputs(program: &Program, case: &Case, rng: &mut Rng) -> Vec<Array
     program.inputs.iter().enumerate().map(array).collect()
 }
 
-fn in_f64(arrays: &[Array]) -> Vec<Array> {
+pub(super) fn in_f64(arrays: &[Array]) -> Vec<Array> {
     let wide = |a: &Array| match a.ty.dtype {
         DType::U8 | DType::S32 => a.clone(),
         _ => Array::new(&Type::new(DType::F64, &a.ty.shape), a.values.iter().copied()),

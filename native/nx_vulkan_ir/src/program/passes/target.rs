@@ -148,7 +148,8 @@ pub struct FewQueries {
 
 impl FewQueries {
     fn take(&self, attention: &Attention) -> bool {
-        attention.rows() <= self.max_rows
+        attention.kept.is_none()
+            && attention.rows() <= self.max_rows
             && attention.depth.max(attention.width) <= self.max_depth
             && attention.keys() >= self.min_keys
     }

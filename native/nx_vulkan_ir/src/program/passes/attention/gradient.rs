@@ -22,10 +22,11 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
         return Ok(program.clone());
     }
     let search = Search::of(program, target);
+    let of_products = of_products(program);
     let mut found: HashMap<usize, Joined> = HashMap::new();
     let mut places: HashMap<usize, (usize, u32)> = HashMap::new();
     for at in 0..program.instructions.len() {
-        if let Some(joined) = search.gradient(at)
+        if let Some(joined) = search.gradient(at, &of_products)
             && joined.replaced.iter().all(|replaced| !places.contains_key(replaced))
         {
             places.extend(joined.replaced.iter().copied().zip((0..).map(|k| (joined.first, k))));
@@ -53,6 +54,21 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     super::super::dce::run(&new.finish(program)?)
 }
 
+/// Which instructions are products, or are computed of some.
+fn of_products(program: &Program) -> Vec<bool> {
+    let mut results: Vec<bool> = Vec::new();
+    let of = |instruction: &Instruction, results: &[bool]| {
+        let is_of = |o: &Operand| matches!(*o, Operand::Result(r) if results.get(r as usize) == Some(&true));
+        matches!(instruction.op, Op::Dot { .. }) || instruction.operands.iter().any(is_of)
+    };
+    let each = program.instructions.iter().map(|instruction| {
+        let is_of = of(instruction, &results);
+        results.extend(instruction.outs.iter().map(|_| is_of));
+        is_of
+    });
+    each.collect()
+}
+
 /// The gradient of attention as one op.
 struct Joined {
     body: Program,
@@ -65,7 +81,7 @@ struct Joined {
 
 impl Search<'_> {
     /// The gradient of attention, if this instruction makes the gradient of scores.
-    fn gradient(&self, scores: usize) -> Option<Joined> {
+    fn gradient(&self, scores: usize, of_products: &[bool]) -> Option<Joined> {
         let program = self.program;
         let instruction = program.instructions.get(scores).filter(|i| is_step(i))?;
         let keys = *instruction.outs[0].shape.last()?;
@@ -77,11 +93,11 @@ impl Search<'_> {
         if rank < 2 || one == other || !(sides.contains(&(rank - 1)) && sides.contains(&(rank - 2))) {
             return None;
         }
-        let (mut members, products) = self.between(scores, keys)?;
+        let (mut members, products) = self.between(scores, keys, of_products)?;
         let &[_, _] = products.as_slice() else { return None };
         let is_exp = |at: &&usize| program.instructions[**at].op == Op::Unary(Unary::Exp);
         let exp = *members.iter().find(is_exp)?;
-        let (weights, by_value, of_weights) = self.weights(exp, keys, &products)?;
+        let (weights, by_value, of_weights) = self.weights(exp, keys, &products, of_products)?;
         members.extend(of_weights);
         members.extend(products);
         let results = [one, other, by_value];
@@ -132,7 +148,7 @@ impl Search<'_> {
     }
 
     /// The steps that lead from products to what an instruction makes of them, with that, and the products.
-    fn between(&self, last: usize, keys: u64) -> Option<(BTreeSet<usize>, SmallVec<[usize; 2]>)> {
+    fn between(&self, last: usize, keys: u64, of_products: &[bool]) -> Option<(BTreeSet<usize>, SmallVec<[usize; 2]>)> {
         let program = self.program;
         let elements = program.instructions[last].outs[0].elements();
         let (mut reached, mut products) = (BTreeSet::from([last]), BTreeSet::new());
@@ -141,8 +157,9 @@ impl Search<'_> {
             for &operand in &program.instructions[at].operands {
                 let Some(maker) = (self.maker)(operand) else { continue };
                 let instruction = &program.instructions[maker];
-                // Of a row, at least.
-                if (self.type_of)(operand)?.elements().saturating_mul(keys) < elements {
+                // Of a row, at least, and no mask.
+                let is_small = (self.type_of)(operand)?.elements().saturating_mul(keys) < elements;
+                if is_small || !of_products[maker] {
                     continue;
                 }
                 if matches!(instruction.op, Op::Dot { .. }) {
@@ -155,20 +172,18 @@ impl Search<'_> {
                 }
             }
         }
-        // What is made of nothing else but masks is none of them.
-        let mut members = BTreeSet::new();
-        for &at in &reached {
-            let is_of = |o: &Operand| (self.maker)(*o).is_some_and(|m| members.contains(&m) || products.contains(&m));
-            if program.instructions[at].operands.iter().any(is_of) {
-                members.insert(at);
-            }
-        }
-        members.contains(&last).then(|| (members, products.into_iter().collect()))
+        Some((reached, products.into_iter().collect()))
     }
 
     /// What is made of exponentials and one product alone, and read by another one that contracts queries, which gives
     /// the gradient by values; with the steps that make it.
-    fn weights(&self, exp: usize, keys: u64, products: &[usize]) -> Option<(usize, usize, BTreeSet<usize>)> {
+    fn weights(
+        &self,
+        exp: usize,
+        keys: u64,
+        products: &[usize],
+        of_products: &[bool],
+    ) -> Option<(usize, usize, BTreeSet<usize>)> {
         let program = self.program;
         let ty = &program.instructions[exp].outs[0];
         let (mut open, mut seen) = (BTreeSet::from([exp]), BTreeSet::new());
@@ -177,7 +192,7 @@ impl Search<'_> {
             for &reader in self.readers.get(&result)? {
                 let Some(instruction) = program.instructions.get(reader) else { continue };
                 if self.contracted(reader, result) == Some(ty.shape.len() - 2)
-                    && let Some((steps, of)) = self.between(at, keys)
+                    && let Some((steps, of)) = self.between(at, keys, of_products)
                     && let &[product] = of.as_slice()
                     && products.contains(&product)
                 {
