@@ -3,11 +3,13 @@
 use nx_vulkan_ir::Result;
 use nx_vulkan_ir::program::passes::{Heads, Recompute, Saving, Target, optimize};
 use nx_vulkan_ir::program::rows::RowLimits;
-use nx_vulkan_ir::program::{Builder, Op};
+use nx_vulkan_ir::program::{Builder, Op, Program, Reduction};
 use nx_vulkan_ir::reference::{self, Array};
 use nx_vulkan_ir::{DType, Type, Value};
 
 use crate::recordings::replay;
+
+const RECOMPUTE: Recompute = Recompute { flops_per_byte: 16, shares: 1, most_per_byte: 6 };
 
 /// A GPU without matrix units.
 pub fn target(saving: Saving) -> Target {
@@ -25,7 +27,7 @@ pub fn target(saving: Saving) -> Target {
         fusion: true,
         workgroups: false,
         saving,
-        recompute: Recompute { flops_per_byte: 16, shares: 1, most_per_byte: 6 },
+        recompute: RECOMPUTE,
     }
 }
 
@@ -55,4 +57,47 @@ fn slices_of_parts_of_other_types_have_the_type_of_all() {
         let inputs: Vec<Array> = program.inputs.iter().map(values).collect();
         assert_eq!(reference::run(&optimized, &inputs).unwrap(), reference::run(&program, &inputs).unwrap());
     }
+}
+
+#[test]
+fn weights_are_computed_again_from_what_is_kept_of_their_rows() {
+    // Layers of rows of which one kernel stores exponentials, their sum, and what they become where they are multiplied
+    // by its inverse: that stands for a row, and no kernel computes it anew for each element.
+    let (layers, rows, columns, depth) = (6, 2048, 1024, 512);
+    let types = [[rows, columns], [rows, 1], [rows, columns]].map(|shape| Type::new(DType::F32, &shape));
+    let kernel = {
+        let b = Builder::new();
+        let grown = b.exp(b.input(DType::F32, &[rows, columns]));
+        let sum = b.reduce(Reduction::Sum, grown, &[1], true);
+        let weights = b.multiply(b.divide(b.number(DType::F32, 1.0), sum), grown);
+        Op::Fused(Box::new(b.finish(&[grown, sum, weights]).unwrap()))
+    };
+    let b = Builder::new();
+    let [x, w] = [b.input(DType::F32, &[rows, depth]), b.input(DType::F32, &[depth, columns])];
+    let back = b.input(DType::F32, &[columns, depth]);
+    let (mut h, mut kept) = (x, Vec::new());
+    for _ in 0..layers {
+        let stored = b.push_all(kernel.clone(), &[b.dot(h, w)], &types);
+        h = b.dot(stored[2], back);
+        kept.push(stored);
+    }
+    let mut outputs = Vec::new();
+    let mut gradient = h;
+    for stored in kept.iter().rev() {
+        let of_weights = b.dot_axes([gradient, back], [&[1], &[1]], [&[], &[]]);
+        outputs.push(b.dot_axes([stored[2], gradient], [&[0], &[0]], [&[], &[]]));
+        let of_rows = b.multiply(stored[0], b.add(of_weights, stored[1]));
+        gradient = b.dot_axes([of_rows, w], [&[1], &[1]], [&[], &[]]);
+    }
+    outputs.push(gradient);
+    let program = b.finish(&outputs).unwrap();
+    let [kept, again] = [0, 1].map(|shares| {
+        let target = Target { recompute: Recompute { shares, ..RECOMPUTE }, ..target(Saving::Nothing) };
+        optimize(program.clone(), &target).unwrap()
+    });
+    let bytes = [&kept, &again].map(Program::evaluated_bytes);
+    assert!(bytes[1] + (layers - 3) * rows * columns * 4 <= bytes[0], "{bytes:?} {again}");
+    // No product is computed again for it.
+    let products = |program: &Program| program.instructions.iter().filter(|i| matches!(i.op, Op::Dot { .. })).count();
+    assert_eq!(products(&kept), products(&again));
 }

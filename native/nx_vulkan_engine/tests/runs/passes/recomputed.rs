@@ -1,9 +1,9 @@
 //! Results that are computed again for what reads them late.
 
 use nx_vulkan_engine::program::passes::{Recompute, Target, optimize};
-use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program};
+use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::Array;
-use nx_vulkan_engine::{DType, Value};
+use nx_vulkan_engine::{DType, Type, Value};
 
 use super::{difference, engine, gpu, run};
 use crate::common::{self, Rng};
@@ -185,6 +185,46 @@ fn weights_of_attention_are_computed_again_from_products() {
     let inputs = values(&program, &mut rng);
     let expected = run(&program, &inputs);
     for (got, want) in run(&again, &inputs).iter().zip(&expected) {
+        assert_eq!(difference(got, want), None, "{again}");
+    }
+    common::assert_valid(engine());
+}
+
+#[test]
+fn weights_are_computed_again_in_two_kernels() {
+    // A kernel of each layer stores exponentials, their sums in rows, and these numbers times the inverse of the sum,
+    // which is computed once for each row.
+    let (layers, size) = (4, 1 << 10);
+    let types = [size, 1, size].map(|columns| Type::new(DType::F32, &[size, columns]));
+    let kernel = {
+        let b = Builder::new();
+        let grown = b.exp(b.input(DType::F32, &[size, size]));
+        let sum = b.reduce(Reduction::Sum, grown, &[1], true);
+        let weights = b.multiply(b.divide(b.number(DType::F32, 1.0), sum), grown);
+        Op::Fused(Box::new(b.finish(&[grown, sum, weights]).unwrap()))
+    };
+    let b = Builder::new();
+    let [x, w, back] = [[size, UNITS], [UNITS, size], [size, UNITS]].map(|shape| b.input(DType::F32, &shape));
+    let (mut h, mut kept) = (x, Vec::new());
+    for _ in 0..layers {
+        let stored = b.push_all(kernel.clone(), &[b.dot(h, w)], &types);
+        h = b.dot(stored[2], back);
+        kept.push(stored);
+    }
+    let mut outputs = vec![h];
+    for stored in kept.iter().rev() {
+        let of_weights = b.dot_axes([h, back], [&[1], &[1]], [&[], &[]]);
+        outputs.push(b.dot_axes([stored[2], h], [&[0], &[0]], [&[], &[]]));
+        let of_rows = b.multiply(stored[0], b.add(of_weights, stored[1]));
+        h = b.dot_axes([of_rows, w], [&[1], &[1]], [&[], &[]]);
+    }
+    let program = b.finish(&outputs).unwrap();
+    let kept = optimize(program.clone(), &keeping()).unwrap();
+    let again = optimize(program.clone(), &Target { recompute: most(), ..gpu() }).unwrap();
+    let fused = |program: &Program| program.instructions.iter().filter(|i| matches!(i.op, Op::Fused(_))).count();
+    assert!(fused(&again) >= fused(&kept) + 2 && again.evaluated_bytes() < kept.evaluated_bytes(), "{again}");
+    let inputs = values(&program, &mut Rng(20_261_135));
+    for (got, want) in run(&again, &inputs).iter().zip(&run(&program, &inputs)) {
         assert_eq!(difference(got, want), None, "{again}");
     }
     common::assert_valid(engine());

@@ -8,9 +8,9 @@ use smallvec::{SmallVec, smallvec};
 use super::MIN_BYTES;
 use super::lives::{Again, Lives, Made, Taken};
 use crate::program::fused::{Plan, shares_memory};
-use crate::program::passes::dce;
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::passes::target::{Recompute, Target};
+use crate::program::passes::{dce, fuse};
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
 use crate::{Result, Type};
 
@@ -71,14 +71,8 @@ impl Lives<'_> {
     /// where not all can be.
     fn part(&self, maker: usize, results: &[usize], peak: usize, target: &Target) -> Option<Again> {
         let steps = |results: &[usize]| {
-            let Again { results, program: body, operands } =
-                self.steps_of(maker, results, self.between(results, peak))?;
-            let outs: SmallVec<[Type; 1]> = body.output_types().into_iter().cloned().collect();
-            let outputs = (0..outs.len() as u32).map(Operand::Result).collect();
-            let inputs = (0..body.inputs.len() as u32).map(Operand::Input).collect();
-            let types = body.inputs.clone();
-            let kernel = Instruction { op: Op::Fused(Box::new(body)), operands: inputs, outs };
-            Some(Again { results, program: Program { inputs: types, instructions: vec![kernel], outputs }, operands })
+            let Again { results, program, operands } = self.steps_of(maker, results, self.between(results, peak))?;
+            Some(Again { results, program: in_kernels(program, target)?, operands })
         };
         let alone = results.iter().filter_map(|&r| steps(&[r]).or_else(|| self.chain(r, peak, target)));
         let mut alone: Vec<Again> = alone.collect();
@@ -179,6 +173,22 @@ impl Lives<'_> {
         later.extend(part.results.iter().map(|&r| Operand::Result(r as u32)).zip(made));
         later.get(&operand).copied().map_or_else(|| new.operand(operand), Ok)
     }
+}
+
+/// The steps of a kernel as one, or as several where one would compute some of them over and over, as what all elements
+/// of a row share.
+fn in_kernels(steps: Program, target: &Target) -> Option<Program> {
+    if Plan::of(&steps).is_err() {
+        let kernels = fuse::run(&steps, target).ok()?;
+        let count = kernels.instructions.iter().filter(|i| !shares_memory(&i.op)).count();
+        return (count <= MAX_CHAIN).then_some(kernels);
+    }
+    let outs: SmallVec<[Type; 1]> = steps.output_types().into_iter().cloned().collect();
+    let outputs = (0..outs.len() as u32).map(Operand::Result).collect();
+    let operands = (0..steps.inputs.len() as u32).map(Operand::Input).collect();
+    let inputs = steps.inputs.clone();
+    let kernel = Instruction { op: Op::Fused(Box::new(steps)), operands, outs };
+    Some(Program { inputs, instructions: vec![kernel], outputs })
 }
 
 /// Instructions that lead to a result, from what is there when that is read late.

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use smallvec::SmallVec;
 
 use crate::Type;
-use crate::program::fused::{Plan, is_view, shares_memory};
+use crate::program::fused::{is_view, shares_memory};
 use crate::program::{Instruction, Op, Operand, Program};
 
 /// Instructions for an element that are worth it: a GPU does some 70 in the time in which it stores and reads a number.
@@ -212,7 +212,6 @@ impl<'a> Lives<'a> {
             return None;
         }
         body.outputs = outputs;
-        Plan::of(&body).ok()?;
         Some(Again { results: results.to_vec(), program: body, operands })
     }
 }
