@@ -79,6 +79,9 @@ const MORE_THAN_LEAST: u64 = 10;
 /// Levels from which it is worth it to make what a late command reads as late as that.
 const MANY_LEVELS: usize = 8;
 
+/// Commands one after the other that are made late together, besides what reads the last of them.
+const MAX_FOLLOWED: usize = 4;
+
 /// Of the commands that read a tensor, the last ones that are asked how long it is there anyway.
 const MAX_READERS: usize = 64;
 
@@ -187,30 +190,47 @@ impl Size {
     }
 }
 
+/// The commands of a part of a batch that read each buffer, and those that write it.
+struct Uses<'a, F> {
+    batch: &'a Buffers<'a, F>,
+    commands: &'a [Command],
+    readers: HashMap<u32, Vec<usize>>,
+    writers: HashMap<u32, Vec<usize>>,
+}
+
+impl<F: Fn(u32) -> Role> Uses<'_, F> {
+    /// How much longer an operand lies in memory if its reader comes at the level `latest`: bytes times levels. What is
+    /// made for this reader alone can be made as late, if what that reads is there, or can be made as late in turn: so
+    /// many commands one after the other. All lie in memory side by side then, which only much later is worth it.
+    fn longer(&self, id: u32, reader: usize, latest: usize, level: &[usize], followed: usize) -> u128 {
+        let readers = self.readers.get(&id).map_or(&[][..], Vec::as_slice);
+        let others = readers.iter().rev().take(MAX_READERS).map(|&other| level[other]);
+        let last_level = others.max().unwrap_or(0).max(level[reader]);
+        let levels = latest.saturating_sub(last_level);
+        if levels == 0 || !self.batch.is(id, Role::Intermediate) {
+            return 0;
+        }
+        let follows = |writer: usize| {
+            let mut reads = virtual_ids(&self.commands[writer].reads);
+            writer != reader && reads.all(|id| self.longer(id, writer, latest - 1, level, followed - 1) == 0)
+        };
+        let is_much = followed > 0 && latest - level[reader] >= MANY_LEVELS;
+        match self.writers.get(&id).map(Vec::as_slice) {
+            Some(&[writer]) if is_much && readers.iter().all(|&other| other == reader) && follows(writer) => 0,
+            _ => u128::from(self.batch.size(id)) * levels as u128,
+        }
+    }
+}
+
 impl<F: Fn(u32) -> Role> Buffers<'_, F> {
     /// A part of the batch sorted by level.
     fn by_level(&self, part: Range<usize>, short: Short) -> Order {
         let commands = &self.commands[part];
-        let mut readers: HashMap<u32, Vec<usize>> = HashMap::new();
-        let mut writers: HashMap<u32, Vec<usize>> = HashMap::new();
+        let mut uses = Uses { batch: self, commands, readers: HashMap::new(), writers: HashMap::new() };
         for (i, command) in commands.iter().enumerate() {
-            virtual_ids(&command.reads).for_each(|id| readers.entry(id).or_default().push(i));
-            virtual_ids(&command.writes).for_each(|id| writers.entry(id).or_default().push(i));
+            virtual_ids(&command.reads).for_each(|id| uses.readers.entry(id).or_default().push(i));
+            virtual_ids(&command.writes).for_each(|id| uses.writers.entry(id).or_default().push(i));
         }
-        // The last level at which a command's operand is there for others.
-        let last_level = |id: u32, i: usize, level: &[usize]| {
-            let others = readers.get(&id).into_iter().flatten().rev().take(MAX_READERS).filter(|&&other| other != i);
-            others.map(|&other| level[other]).max().unwrap_or(0).max(level[i])
-        };
-        // What one command makes for this one alone can be made as late, if what that reads is there. Both lie in
-        // memory side by side then, which only much later is worth it.
-        let follows = |id: u32, i: usize, latest: usize, level: &[usize]| {
-            let [writer] = writers.get(&id).map_or(&[][..], Vec::as_slice) else { return false };
-            let is_alone = readers.get(&id).is_some_and(|readers| readers.iter().all(|&reader| reader == i));
-            let is_there = |id: u32| !self.is(id, Role::Intermediate) || last_level(id, *writer, level) + 1 >= latest;
-            let is_much = latest - level[i] >= MANY_LEVELS;
-            is_much && is_alone && *writer != i && virtual_ids(&commands[*writer].reads).all(is_there)
-        };
         // What is made of tensors that others read as late, or that are there anyway, had better not be there before:
         // bytes times levels.
         let late = |i: usize, latest: usize, level: &[usize]| {
@@ -218,12 +238,7 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
             let is_own = |place: &Place| place.id().is_some_and(|id| self.is(id, Role::Intermediate));
             let bytes: u64 = virtual_ids(&command.writes).map(|id| self.size(id)).sum();
             let has_twin = command.waits != Waits::All || commands.get(i + 1).is_some_and(|c| c.waits == Waits::Beside);
-            let longer = |id: u32| {
-                if !self.is(id, Role::Intermediate) || follows(id, i, latest, level) {
-                    return 0;
-                }
-                u128::from(self.size(id)) * latest.saturating_sub(last_level(id, i, level)) as u128
-            };
+            let longer = |id: u32| uses.longer(id, i, latest, level, MAX_FOLLOWED);
             let saved = u128::from(bytes) * (latest - level[i]) as u128;
             self.is_late
                 && bytes >= LATE_BYTES
@@ -416,6 +431,22 @@ mod tests {
         assert!(!is_early && held <= 2 * large + 4096, "{held}");
         // What takes little is made as soon as it can be, and so is all where the batch holds little.
         assert!(commands(1 << 20).0);
+    }
+
+    #[test]
+    fn chains_of_what_is_large_are_made_when_they_are_needed() {
+        // 1 to 3 one after the other of the input 0, which only the last command reads; 4 to 23 are there before it,
+        // each for the next.
+        let large = 512 << 20;
+        let mut commands: Vec<Command> = (0..3).map(|id| command(&[id], id + 1, Waits::All)).collect();
+        commands.extend((4..24).map(|id| command(&[if id == 4 { 0 } else { id - 1 }], id, Waits::All)));
+        commands.push(command(&[3, 23], 24, Waits::All));
+        let mut sizes = vec![256; 25];
+        sizes[1..4].fill(large);
+        let schedule = schedule(commands, &sizes, but(|id| id == 0 || id == 24), u64::MAX, SHORT);
+        let written: Vec<u32> = schedule.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
+        let at = |id: u32| written.iter().position(|&other| other == id).unwrap();
+        assert!(at(1) > at(20) && at(1) < at(2) && at(2) < at(3), "{written:?}");
     }
 
     #[test]
