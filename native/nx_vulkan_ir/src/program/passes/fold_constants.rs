@@ -69,6 +69,9 @@ fn replacement(new: &Rewriter, instruction: &Instruction) -> Result<Option<Repla
         if let Some(answer) = known_comparisons::answer(new, instruction)? {
             return Ok(Some(Replacement::Constant(Value::bool(answer).into())));
         }
+        if let Some(operand) = known_comparisons::extreme(new, instruction)? {
+            return Ok(Some(Replacement::Same(operand)));
+        }
         let mut args = Vec::new();
         for &operand in &instruction.operands {
             let Some(value) = new.constant(operand) else { return Ok(None) };

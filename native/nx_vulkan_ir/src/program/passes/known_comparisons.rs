@@ -1,5 +1,5 @@
 //! Comparisons whose answer the range of their operands tells: a random number below 1 is less than 1, so that dropout
-//! that drops nothing costs nothing.
+//! that drops nothing costs nothing. `Nx.Random` takes the larger of each number and the least one that there can be.
 
 use super::rewrite::Rewriter;
 use crate::program::fused::is_view;
@@ -30,6 +30,31 @@ pub fn answer(new: &Rewriter, instruction: &Instruction) -> Result<Option<bool>>
         Binary::LessEqual => less(b, a).map(|answer| !answer),
         _ => less(a, b).map(|answer| !answer),
     })
+}
+
+/// The operand that a maximum or minimum is for all elements, if that is known.
+pub fn extreme(new: &Rewriter, instruction: &Instruction) -> Result<Option<Operand>> {
+    let (&Op::Binary(op @ (Binary::Max | Binary::Min)), &[a, b]) = (&instruction.op, instruction.operands.as_slice())
+    else {
+        return Ok(None);
+    };
+    if new.ty(a)?.dtype != new.ty(b)?.dtype {
+        return Ok(None);
+    }
+    let (Some(first), Some(second)) = (range(new, a, MOST_OPS)?, range(new, b, MOST_OPS)?) else { return Ok(None) };
+    for (operand, range, other) in [(a, first, second), (b, second, first)] {
+        let (larger, lesser) = match op {
+            Binary::Max => (range.least, other.most),
+            _ => (other.least, range.most),
+        };
+        // Of zeros it is the first operand, whatever their signs.
+        let are_zeros = [larger, lesser].iter().all(|end| end.real() == 0.0);
+        let is_it = !below(larger, lesser) && (operand == a || !are_zeros);
+        if is_it && new.ty(operand)? == &instruction.outs[0] {
+            return Ok(Some(operand));
+        }
+    }
+    Ok(None)
 }
 
 /// No element is outside of it, or NaN. Devices take denormals as zeros, so that none is an end.
