@@ -117,7 +117,7 @@ impl Interpreter {
     fn certain(&self, name: &str, x: f32) -> Option<f32> {
         let call = |name: &str, x: &Vec<u32>| self.call(self.library.find(name).unwrap(), std::slice::from_ref(x));
         let near = call(&format!("{name}_near"), &vec![x.to_bits()]);
-        (call("nx_is_doubtful_f32", &near)[0] == 0).then(|| f32::from_bits(call("nx_sum_of_near_f32", &near)[0]))
+        (call("nx_is_doubtful_f32", &near)[0] == 0).then(|| f32::from_bits(call("nx_certain_f32", &near)[0]))
     }
 }
 

@@ -485,6 +485,7 @@ impl<'l> Linker<'l> {
             narrowed: HashMap::new(),
             rare: None,
             doubts: None,
+            settles: false,
         };
         let result = emit(&mut code, &parameters)?;
         let mut instructions = code.variables;

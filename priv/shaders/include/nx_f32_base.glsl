@@ -100,10 +100,10 @@ vec2 nx_pair_product_f32(const in vec2 a, const in vec2 b) {
     return vec2(p.x, p.y + fma(a.x, b.y, a.y * b.x));
 }
 
-// The number that a function f gives, as f_near gives it: a sum of two parts, and how far that may be from the exact
-// result. Where rounding the sum could give two numbers, f decides.
-float nx_sum_of_near_f32(const in vec3 y) { return y.x + y.y; }
-bool nx_is_doubtful_f32(const in vec3 y) { return !(y.x + (y.y - y.z) == y.x + (y.y + y.z)); }
+// What a function f gives, as f_near gives it: the least and the largest number that rounding could lead to. Where they
+// are not the same, f decides.
+float nx_certain_f32(const in vec2 bounds) { return bounds.x; }
+bool nx_is_doubtful_f32(const in vec2 bounds) { return !(bounds.x == bounds.y); }
 
 // c + a * b likewise, where |c| >= |a * b|: a step of Horner's scheme.
 vec2 nx_pair_step_f32(const in vec2 c, const in vec2 a, const in vec2 b) {

@@ -202,34 +202,34 @@ float nx_erf_inv_exactly_f32(const in float x) {
 // max error: 0.5001 ulp of the approximation
 float nx_erf_inv_f32(const in float x) { return nx_erf_inv_exactly_f32(x); }
 
-// The approximation where abs(x) is from 2^-60 to 0.996 as a sum of two parts, and how far it may be from the exact
-// one. Beyond that, and for NaN, the third part is infinite. An fma gives the exact rest of a fused multiply-add whose
-// sum is no smaller than what is added: c - fma(a, b, c) is exact then, or where both are multiples of a unit that the
-// coefficients below are chosen for. 0.4 % of the numbers there are in doubt.
-vec3 nx_erf_inv_f32_fused_near(const in float x) {
+// The least and the largest number that the approximation may round to where abs(x) is from 2^-60 to 0.996; NaN beyond,
+// and for NaN. An fma gives the exact rest of a fused multiply-add whose sum is no smaller than what is added:
+// c - fma(a, b, c) is exact then, or where both are multiples of a unit that the coefficients below are chosen for.
+// 0.4 % of the numbers there are in doubt.
+vec2 nx_erf_inv_f32_fused_near(const in float x) {
     // u + rest = 1 - x^2 = 2^k (m + rest), m in 0.7 to 1.42
-    float p = x * x;
-    float u = 1.0f - p;
-    float rest = ((1.0f - u) - p) - fma(x, x, -p);
+    float u = 1.0f - x * x;
+    float rest = fma(-x, x, 1.0f - u);
     int e = (floatBitsToInt(u) - 0x3f3504f3) & int(0xff800000);
     float m = intBitsToFloat(floatBitsToInt(u) - e);
-    float k = float(e >> 23);
+    // k * 2^23
+    float k = float(e);
     rest *= intBitsToFloat(0x3f800000 - e);
 
-    // log m = 2 atanh(s), s = (m - 1) / (m + 1), as 2 s + low + cube
-    float g = m + 1.0f;
-    float r = nx_rough_divide_f32(1.0f, g);
+    // log m = 2 atanh(s / 2), s / 2 = (m - 1) / (m + 1), as s + rise
     float f = m - 1.0f;
+    float h = fma(m, 0.5f, -0.5f);
+    float r = nx_rough_divide_f32(1.0f, h + 1.0f);
     float s = f * r;
-    float low = (fma(-s, (m - (g - 1.0f)) + rest, fma(-s, g, f)) + rest) * (r + r);
+    float low = fma(rest, r, fma(-s, h, f - s)) * r;
     float z = s * s;
-    low = fma(low, z, low);
-    float cube = fma(fma(fma(0.236694414f, z, 0.285320319f), z, 0.400004344f), z, 0.666666651f) * z * s;
+    float q = fma(fma(fma(0.00046229377f, z, 0.00222906494f), z, 0.0125001362f), z, 0.0833333284f);
+    float rise = fma(z, fma(low, 0.25f, s * q), low);
 
     // t + te = -log u - 32412 / 65536, around which the polynomial's coefficients of t^3 and t^2 need no second part
-    float a = fma(-k, 0.693145752f, -0.494567871f);
-    float sum = a - (s + s);
-    float error = fma(-k, 1.42860677e-6f, (a - sum) - (s + s)) - (cube + low);
+    float a = fma(-k, 8.26294126e-8f, -0.494567871f);
+    float sum = a - s;
+    float error = fma(-k, 1.70303198e-13f, (a - sum) - s) - rise;
     float t = sum + error;
     float te = (sum - t) + error;
 
@@ -247,19 +247,19 @@ vec3 nx_erf_inv_f32_fused_near(const in float x) {
 
     float y = x * c0;
     float ye = fma(x, c0e, fma(x, c0, -y));
-    // what the roundings of cube and of the coefficients of t^4 and up amount to at most, by a fifth more
+    // what the roundings of rise and of the coefficients of t^4 and up amount to at most, by a fifth more
     float square = t * t;
-    float relative = fma(square * square, square * 2.72848411e-12f, fma(abs(cube), 8.19563866e-8f, 7.27595761e-12f));
-    float far = abs(y) * relative;
-    float beyond = uintBitsToFloat(0x7f800000u);
-    far = u > 0.0068f ? far : beyond;
-    far = abs(x) > 8.67361738e-19f ? far : beyond;
-    return vec3(y, ye, far);
+    float far = fma(square * square, square * 2.72848411e-12f, fma(abs(rise), 8.19563866e-8f, 7.27595761e-12f));
+    float beyond = uintBitsToFloat(0x7fc00000u);
+    float least = y + fma(-abs(y), far, ye);
+    least = u > 0.0068f ? least : beyond;
+    least = abs(x) > 8.67361738e-19f ? least : beyond;
+    return vec2(least, y + fma(abs(y), far, ye));
 }
 
 float nx_erf_inv_f32_fused(const in float x) {
-    vec3 y = nx_erf_inv_f32_fused_near(x);
-    return nx_is_doubtful_f32(y) ? nx_erf_inv_exactly_f32(x) : nx_sum_of_near_f32(y);
+    vec2 y = nx_erf_inv_f32_fused_near(x);
+    return nx_is_doubtful_f32(y) ? nx_erf_inv_exactly_f32(x) : nx_certain_f32(y);
 }
 
 #endif

@@ -236,6 +236,17 @@ fn maps() {
         numbers: Default::default(),
     };
     kernels.add("places", |l, m| places.generate(l, m));
+    // What is in doubt is listed, and computed exactly.
+    let step = |op, arg| Step { op, args: smallvec![arg], out: DType::F32 };
+    let listed = Spec {
+        steps: smallvec![step(Elementwise::AsType, Ref::Linear), step(Elementwise::Unary(Unary::Log), Ref::Result(0))],
+        outputs: smallvec![(Ref::Result(1), port(DType::F32, Layout::Contiguous))],
+        rank: 1,
+        width: 4,
+        ..places.clone()
+    };
+    let fused = FloatModes { fused: true, ..MODES };
+    kernels.add_for("log_of_numbers", fused, |l, m| listed.generate(l, m));
     let copy = Spec {
         inputs: smallvec![Port { element: Element::Raw(16), layout: Layout::Strided }],
         steps: smallvec![],

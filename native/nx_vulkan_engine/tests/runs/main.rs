@@ -9,6 +9,7 @@ mod compare;
 mod donation;
 mod executable;
 mod in_place;
+mod listed;
 mod loops;
 #[path = "../common/models.rs"]
 mod models;

@@ -28,6 +28,8 @@ pub struct Code<'a, 'l> {
     pub(super) rare: Option<Vec<Word>>,
     /// While functions may be computed nearly: where each of them is in doubt.
     pub(super) doubts: Option<Vec<Word>>,
+    /// While functions are computed of what was in doubt: those that have an `f_near` without it.
+    pub(super) settles: bool,
 }
 
 impl Code<'_, '_> {
@@ -82,6 +84,14 @@ impl Code<'_, '_> {
         Ok((result?.0, doubt))
     }
 
+    /// Emits code for what is in doubt: functions that have an `f_near` are computed exactly at once.
+    pub fn settled<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.settles = true;
+        let result = emit(self);
+        self.settles = false;
+        result
+    }
+
     /// A bool that is false where hot twins of all functions that `emit` calls hold, if any has one: what `hot` gives,
     /// without the code that only what `emit` computes needs.
     pub fn rare<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<Word>> {
@@ -119,6 +129,13 @@ impl Code<'_, '_> {
 
     /// Calls a library function by name.
     pub fn call(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
+        if self.settles
+            && self.linker.modes.fused
+            && self.linker.has(&format!("{name}_fused_near"))
+            && let Some(of) = name.strip_suffix("_f32")
+        {
+            return self.call_exactly(&format!("{of}_exactly_f32"), arguments);
+        }
         if self.rare.is_some() {
             // A twin that needs no hot form is called as it is.
             let serves = |twin: &str| {
@@ -143,7 +160,7 @@ impl Code<'_, '_> {
                     let near = [self.call_exactly(&near, arguments)?];
                     let doubt = self.call_exactly("nx_is_doubtful_f32", &near)?;
                     self.doubts.iter_mut().for_each(|list| list.push(doubt));
-                    return self.call_exactly("nx_sum_of_near_f32", &near);
+                    return self.call_exactly("nx_certain_f32", &near);
                 }
             }
         }

@@ -1,7 +1,11 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Each invocation computes ITEMS elements LOCAL apart, or VECTORS times WIDTH neighbours where every operand allows it,
-// APART invocations' vectors one after the other. Parameters: word 0 is the number of elements.
+// APART invocations' vectors one after the other. With LISTED, vectors are a loop, and what a workgroup has not computed
+// by then is shared out among its invocations. Parameters: word 0 is the number of elements.
+#ifdef LISTED
+#extension GL_EXT_control_flow_attributes : require
+#endif
 #include "params.glsl"
 layout(local_size_x = LOCAL) in;
 
@@ -14,14 +18,39 @@ void slot_element(const in uint i) {}
 #define OWN gl_LocalInvocationID.x
 #endif
 // Stores VECTORS vectors of WIDTH elements, the first at vector i, the next APART further on, and returns a bit for
-// each element that needs slot_element. What it stores of these is no result.
+// each element that needs slot_element. What it stores of these is no result. With LISTED, of one vector.
 uint slot_vector(const in uint i) { return i; }
+#endif
+
+#ifdef LISTED
+shared uint listed;
+shared uint list[LOCAL * VECTORS * WIDTH];
 #endif
 
 void main() {
     uint n = nx_param(0u);
 #ifdef WIDTH
     uint v = nx_group() * (LOCAL * VECTORS) + OWN;
+#ifdef LISTED
+    if (gl_LocalInvocationID.x == 0u) listed = 0u;
+    barrier();
+    uint rest = 0u;
+    [[dont_unroll]] for (uint k = 0u; k < VECTORS; ++k) {
+        uint own = v + APART * k;
+        rest |= ((own + 1u) * WIDTH <= n ? slot_vector(own) : (1u << WIDTH) - 1u) << WIDTH * k;
+    }
+    uint at = rest == 0u ? 0u : atomicAdd(listed, uint(bitCount(rest)));
+    for (; rest != 0u; rest &= rest - 1u) {
+        uint k = uint(findLSB(rest));
+        list[at++] = (v + APART * (k / WIDTH)) * WIDTH + k % WIDTH;
+    }
+    // Another invocation stores in the place of what is no result.
+    memoryBarrierBuffer();
+    barrier();
+    for (uint k = gl_LocalInvocationID.x; k < listed; k += LOCAL) {
+        if (list[k] < n) slot_element(list[k]);
+    }
+#else
     uint rest = (v + APART * (VECTORS - 1u) + 1u) * WIDTH <= n ? slot_vector(v) : (1u << VECTORS * WIDTH) - 1u;
     // Lanes go through their own lists side by side.
     for (; rest != 0u; rest &= rest - 1u) {
@@ -29,6 +58,7 @@ void main() {
         uint i = (v + APART * (k / WIDTH)) * WIDTH + k % WIDTH;
         if (i < n) slot_element(i);
     }
+#endif
 #else
     uint i = nx_group() * (LOCAL * ITEMS) + gl_LocalInvocationID.x;
     for (uint k = 0u; k < ITEMS; ++k) {

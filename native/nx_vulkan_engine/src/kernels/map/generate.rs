@@ -71,6 +71,10 @@ pub const SMALL_LOCAL_SIZE: u32 = 128;
 const MOST_VECTORS: u32 = 4;
 const MOST_COSTLY_STEPS: usize = 4;
 
+/// Vectors per invocation where a workgroup lists what is in doubt, so that one subgroup computes all of it at once
+/// (normal draws on an H100: 100 us with four, 95 with these).
+const LISTED_VECTORS: u32 = 2;
+
 /// Workgroups that blocks may have at most: their template knows numbers of four digits of 5 bits.
 pub const MAX_BLOCKS: u64 = 1 << 20;
 
@@ -177,6 +181,7 @@ impl Spec {
             Form::Single => return 1,
             Form::Pairs => return MOST_VECTORS,
             Form::Blocks { vectors } => return vectors.into(),
+            Form::Vectors if self.is_listed() => return LISTED_VECTORS,
             Form::Vectors => {}
         }
         let loaded = self.inputs.iter().filter(|port| port.layout != Layout::Uniform).count();
@@ -187,12 +192,30 @@ impl Spec {
         }
     }
 
+    /// Whether workgroups list what short forms of functions do not serve: where numbers alone are computed, so that no
+    /// loads are to be in flight, vectors are a loop of short code.
+    fn is_listed(&self) -> bool {
+        let is_alone = self.inputs.iter().all(|port| port.layout == Layout::Uniform);
+        self.form == Form::Vectors && self.width == 4 && is_alone && self.is_short() && !self.is_cheap()
+    }
+
+    /// The vectors whose code stands in a kernel.
+    fn written_vectors(&self) -> u32 {
+        if self.is_listed() { 1 } else { self.vectors() }
+    }
+
+    /// Whether elements may be stored that are in doubt: these are computed again from the inputs, in whose place
+    /// results may have been stored (`in_place`).
+    fn may_doubt(&self) -> bool {
+        self.inputs.iter().all(|port| port.layout != Layout::Contiguous)
+    }
+
     /// Invocations per workgroup.
     fn local_size(&self) -> u32 {
         let is_small = self.width > 1 && self.vectors() > 1 && (self.is_cheap() || self.vectors() == MOST_VECTORS);
         match self.form {
             Form::Blocks { .. } => LANES,
-            Form::Vectors if is_small => SMALL_LOCAL_SIZE,
+            Form::Vectors if is_small || self.is_listed() => SMALL_LOCAL_SIZE,
             Form::Vectors | Form::Single | Form::Pairs => LOCAL_SIZE,
         }
     }
@@ -208,6 +231,7 @@ impl Spec {
         match (self.form, self.vectors()) {
             (Form::Pairs | Form::Blocks { .. }, _) => LANES,
             (_, MOST_VECTORS) => NEIGHBOURS,
+            _ if self.is_listed() => NEIGHBOURS,
             _ => self.local_size(),
         }
     }
@@ -243,6 +267,7 @@ impl Spec {
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let name = match (self.width, self.vectors(), self.local_size()) {
+            _ if self.is_listed() => "elementwise_v4_listed",
             (4, 1, _) => "elementwise_v4",
             (4, MOST_VECTORS, SMALL_LOCAL_SIZE) => "elementwise_v4_four_128",
             (4, MOST_VECTORS, _) => "elementwise_v4_four",
@@ -257,10 +282,15 @@ impl Spec {
         };
         let mut linker = Linker::new(library, name, table, modes)?;
         linker.pairs = self.form == Form::Pairs;
+        let settles = linker.has_slot("slot_vector") && self.may_doubt();
         let fixed = self.fixed.as_deref().cloned();
         let mut params = ParamLayout { fixed, ..ParamLayout::new(&[Param::Count]) };
         linker.define("slot_element", |code, args| {
-            self.emit_element(code, &mut params, arg(args, 0)?)?;
+            let i = arg(args, 0)?;
+            match settles {
+                true => code.settled(|code| self.emit_element(code, &mut params, i))?,
+                false => self.emit_element(code, &mut params, i)?,
+            }
             Ok(None)
         })?;
         if linker.has_slot("slot_vector") {
@@ -321,7 +351,7 @@ impl Spec {
         let zero = code.linker.const_u32(0);
         let apart = code.linker.const_u32(self.apart());
         let mut places: SmallVec<[Word; 4]> = smallvec![index];
-        for k in 1..self.vectors() as usize {
+        for k in 1..self.written_vectors() as usize {
             places.push(code.u32_op(SpirvOp::IAdd, places[k - 1], apart));
         }
         let mut lanes: SmallVec<[Lane; 8]> = SmallVec::new();
@@ -338,7 +368,7 @@ impl Spec {
                 let mut ids: SmallVec<[Word; 8]> = SmallVec::new();
                 if port.layout == Layout::Contiguous {
                     let first = self.first_vector(code, address, port.element, index)?;
-                    for k in 0..self.vectors() {
+                    for k in 0..self.written_vectors() {
                         let place = code.linker.const_u32(k * self.apart());
                         ids.extend(access::load_vector_at(code, first, port.element, width, place)?);
                     }
@@ -352,7 +382,8 @@ impl Spec {
         }
         let numbers = self.numbers(code, params)?;
         lanes.iter_mut().for_each(|lane| lane.values.extend_from_slice(&numbers));
-        let (all, uint) = (code.linker.const_u32((1 << (width * self.vectors())) - 1), code.linker.type_uint(32));
+        let (all, uint) =
+            (code.linker.const_u32((1 << (width * self.written_vectors())) - 1), code.linker.type_uint(32));
         if let Some(rare) = code.rare(|code| self.compute_vector(code, &lanes))? {
             code.unless(rare, |code| {
                 // One vector after the other, so that few registers hold results.
@@ -365,13 +396,11 @@ impl Spec {
             })?;
             return Ok(code.ids(SpirvOp::Select, uint, &[rare, all, zero]));
         }
-        // What is in doubt is computed again from the inputs, in whose place results may have been stored (`in_place`).
-        let may_doubt = self.inputs.iter().all(|port| port.layout != Layout::Contiguous);
         let (firsts, mut rest) = (self.first_outputs(code, params, index)?, zero);
         for (k, lanes) in (0u32..).zip(lanes.chunks(width as usize)) {
             let mut results: SmallVec<[SmallVec<[Value; 4]>; 4]> = SmallVec::new();
             for (j, lane) in (0u32..).zip(lanes) {
-                let (result, doubt) = match may_doubt {
+                let (result, doubt) = match self.may_doubt() {
                     true => code.hot_in_doubt(|code| self.compute(code, lane))?,
                     false => (code.hot(|code| self.compute(code, lane))?.0, None),
                 };
