@@ -3,6 +3,8 @@ defmodule Nx.Vulkan.Conformance.OpTable do
   The elementwise ops with the arguments that tests and recordings give them.
   """
 
+  alias Nx.Vulkan.Ops.Table
+
   @unary [
     {:exp, -5, 5, true},
     {:expm1, 0.6, 5, true},
@@ -65,12 +67,18 @@ defmodule Nx.Vulkan.Conformance.OpTable do
     {:logical_xor, :types, {-1, 1}, {-1, 1}}
   ]
 
+  # Ops of the table that need no arguments of their own.
+  @plain for {op, operands, kind} <- Table.elementwise(),
+             kind in [:number, :predicate],
+             not List.keymember?(@unary ++ @binary, op, 0),
+             do: {op, operands}
+
   @doc "`{op, lowest argument, highest argument, whether it takes complex numbers}`."
-  def unary, do: @unary
+  def unary, do: @unary ++ for({op, 1} <- @plain, do: {op, 0.05, 0.95, false})
 
   @doc """
   `{op, types, {lowest, highest} left operand, the same of the right one}`; types name a function of
   `Nx.Vulkan.Conformance`.
   """
-  def binary, do: @binary
+  def binary, do: @binary ++ for({op, 2} <- @plain, do: {op, :reals, {-2, 2}, {-2, 2}})
 end

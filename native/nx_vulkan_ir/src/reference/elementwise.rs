@@ -47,21 +47,100 @@ pub fn extreme_of_all(a: Value, b: Value, flip: bool) -> Option<Value> {
     }
 }
 
+/// What an op makes of one element.
+enum Meaning {
+    /// Of any number.
+    Any(fn(Value) -> Value),
+    /// Of the bits of an integer, and how many there are.
+    Bits(fn(u128, u32) -> u32),
+    /// Of a number as the type of the result holds it: an integer, a real one, a complex one.
+    Number { integer: Option<fn(i128) -> i128>, real: Option<fn(f64) -> f64>, complex: Option<fn(Pair) -> Pair> },
+}
+
+/// Of integers, floats and complex numbers alike.
+fn numbers(integer: fn(i128) -> i128, real: fn(f64) -> f64, complex: fn(Pair) -> Pair) -> Meaning {
+    Meaning::Number { integer: Some(integer), real: Some(real), complex: Some(complex) }
+}
+
+/// Of integers and floats.
+fn reals(integer: fn(i128) -> i128, real: fn(f64) -> f64) -> Meaning {
+    Meaning::Number { integer: Some(integer), real: Some(real), complex: None }
+}
+
+/// Of floats and complex numbers.
+fn floats(real: fn(f64) -> f64, complex: fn(Pair) -> Pair) -> Meaning {
+    Meaning::Number { integer: None, real: Some(real), complex: Some(complex) }
+}
+
+/// Of floats.
+fn real_floats(real: fn(f64) -> f64) -> Meaning {
+    Meaning::Number { integer: None, real: Some(real), complex: None }
+}
+
+fn meaning(op: Unary) -> Meaning {
+    match op {
+        Unary::Exp => floats(f64::exp, complex::exp),
+        Unary::Expm1 => floats(f64::exp_m1, complex::expm1),
+        Unary::Log => floats(f64::ln, complex::log),
+        Unary::Log1p => floats(f64::ln_1p, complex::log1p),
+        Unary::Sigmoid => floats(real::sigmoid, complex::sigmoid),
+        Unary::Cos => floats(f64::cos, complex::cos),
+        Unary::Sin => floats(f64::sin, complex::sin),
+        Unary::Tan => floats(f64::tan, complex::tan),
+        Unary::Cosh => floats(f64::cosh, complex::cosh),
+        Unary::Sinh => floats(f64::sinh, complex::sinh),
+        Unary::Tanh => floats(f64::tanh, complex::tanh),
+        Unary::Acos => floats(f64::acos, complex::acos),
+        Unary::Asin => floats(f64::asin, complex::asin),
+        Unary::Atan => floats(f64::atan, complex::atan),
+        Unary::Acosh => floats(real::acosh, complex::acosh),
+        Unary::Asinh => floats(real::asinh, complex::asinh),
+        Unary::Atanh => floats(real::atanh, complex::atanh),
+        Unary::Sqrt => floats(f64::sqrt, complex::sqrt),
+        Unary::Rsqrt => floats(|x| 1.0 / x.sqrt(), complex::rsqrt),
+        Unary::Cbrt => floats(f64::cbrt, complex::cbrt),
+        Unary::Erf => real_floats(libm::erf),
+        Unary::Erfc => real_floats(libm::erfc),
+        Unary::ErfInv => real_floats(real::erf_inv),
+        // Of a complex number in `unary`: its result is none.
+        Unary::Abs => reals(i128::abs, f64::abs),
+        Unary::BitwiseNot => Meaning::Number { integer: Some(|i| !i), real: None, complex: None },
+        Unary::Ceil => reals(|i| i, f64::ceil),
+        Unary::Conjugate => Meaning::Number { integer: None, real: None, complex: Some(|z| (z.0, -z.1)) },
+        Unary::Floor => reals(|i| i, f64::floor),
+        Unary::Negate => numbers(|i| -i, |x| -x, complex::negate),
+        Unary::Round => reals(|i| i, real::round),
+        Unary::Sign => numbers(i128::signum, real::sign, complex::sign),
+        Unary::CountLeadingZeros => Meaning::Bits(|bits, width| bits.leading_zeros() + width - u128::BITS),
+        Unary::PopulationCount => Meaning::Bits(|bits, _| bits.count_ones()),
+        Unary::Real => Meaning::Any(|a| match a {
+            Value::Complex(re, _) => Value::Float(re),
+            real => real,
+        }),
+        Unary::Imag => Meaning::Any(|a| Value::Float(a.imag())),
+        Unary::IsNan => Meaning::Any(|a| Value::bool(a.real().is_nan() || a.imag().is_nan())),
+        Unary::IsInfinity => Meaning::Any(|a| Value::bool(a.real().is_infinite() || a.imag().is_infinite())),
+    }
+}
+
+/// What an op makes of a real number that is no integer, if it takes such.
+pub fn real_function(op: Unary) -> Option<fn(f64) -> f64> {
+    match meaning(op) {
+        Meaning::Number { real, .. } => real,
+        Meaning::Any(_) | Meaning::Bits(_) => None,
+    }
+}
+
 fn unary(op: Unary, (a, dtype): (Value, DType), out: DType) -> Option<Value> {
-    let value = match (op, a) {
-        (Unary::IsNan, _) => Value::bool(a.real().is_nan() || a.imag().is_nan()),
-        (Unary::IsInfinity, _) => Value::bool(a.real().is_infinite() || a.imag().is_infinite()),
-        (Unary::CountLeadingZeros, Value::Int(_)) => {
-            Value::Int(i128::from(a.to_bits(dtype).leading_zeros() + dtype.bits()) - 128)
-        }
-        (Unary::PopulationCount, Value::Int(_)) => Value::Int(a.to_bits(dtype).count_ones().into()),
-        (Unary::Real, _) if !out.is_complex() => a,
-        (Unary::Imag, _) if !out.is_complex() => Value::Float(a.imag()),
-        (Unary::Abs, Value::Complex(re, im)) => Value::Float(complex::abs((re, im))),
-        _ => match number(a, out) {
-            Value::Int(i) => Value::Int(unary_int(op, i)?),
-            Value::Float(x) => Value::Float(unary_real(op, x)?),
-            Value::Complex(re, im) => pair(unary_complex(op, (re, im))?),
+    let value = match (meaning(op), a) {
+        (Meaning::Any(of), _) => of(a),
+        (Meaning::Bits(of), Value::Int(_)) => Value::Int(of(a.to_bits(dtype), dtype.bits()).into()),
+        (Meaning::Bits(_), _) => return None,
+        (Meaning::Number { .. }, Value::Complex(re, im)) if op == Unary::Abs => Value::Float(complex::abs((re, im))),
+        (Meaning::Number { integer, real, complex }, _) => match number(a, out) {
+            Value::Int(i) => Value::Int(integer?(i)),
+            Value::Float(x) => Value::Float(real?(x)),
+            Value::Complex(re, im) => pair(complex?((re, im))),
         },
     };
     Some(value.cast(out))
@@ -69,101 +148,6 @@ fn unary(op: Unary, (a, dtype): (Value, DType), out: DType) -> Option<Value> {
 
 fn pair((re, im): Pair) -> Value {
     Value::Complex(re, im)
-}
-
-fn unary_int(op: Unary, i: i128) -> Option<i128> {
-    Some(match op {
-        Unary::Abs => i.abs(),
-        Unary::Negate => -i,
-        Unary::Sign => i.signum(),
-        Unary::BitwiseNot => !i,
-        Unary::Ceil | Unary::Floor | Unary::Round => i,
-        _ => return None,
-    })
-}
-
-fn unary_real(op: Unary, x: f64) -> Option<f64> {
-    Some(match op {
-        Unary::Exp => x.exp(),
-        Unary::Expm1 => x.exp_m1(),
-        Unary::Log => x.ln(),
-        Unary::Log1p => x.ln_1p(),
-        Unary::Sigmoid => real::sigmoid(x),
-        Unary::Cos => x.cos(),
-        Unary::Sin => x.sin(),
-        Unary::Tan => x.tan(),
-        Unary::Cosh => x.cosh(),
-        Unary::Sinh => x.sinh(),
-        Unary::Tanh => x.tanh(),
-        Unary::Acos => x.acos(),
-        Unary::Asin => x.asin(),
-        Unary::Atan => x.atan(),
-        Unary::Acosh => real::acosh(x),
-        Unary::Asinh => real::asinh(x),
-        Unary::Atanh => real::atanh(x),
-        Unary::Sqrt => x.sqrt(),
-        Unary::Rsqrt => 1.0 / x.sqrt(),
-        Unary::Cbrt => x.cbrt(),
-        Unary::Erf => libm::erf(x),
-        Unary::Erfc => libm::erfc(x),
-        Unary::ErfInv => real::erf_inv(x),
-        Unary::Abs => x.abs(),
-        Unary::Ceil => x.ceil(),
-        Unary::Floor => x.floor(),
-        Unary::Negate => -x,
-        Unary::Round => real::round(x),
-        Unary::Sign => real::sign(x),
-        Unary::BitwiseNot
-        | Unary::Conjugate
-        | Unary::CountLeadingZeros
-        | Unary::PopulationCount
-        | Unary::Real
-        | Unary::Imag
-        | Unary::IsNan
-        | Unary::IsInfinity => return None,
-    })
-}
-
-fn unary_complex(op: Unary, z: Pair) -> Option<Pair> {
-    Some(match op {
-        Unary::Exp => complex::exp(z),
-        Unary::Expm1 => complex::expm1(z),
-        Unary::Log => complex::log(z),
-        Unary::Log1p => complex::log1p(z),
-        Unary::Sigmoid => complex::sigmoid(z),
-        Unary::Cos => complex::cos(z),
-        Unary::Sin => complex::sin(z),
-        Unary::Tan => complex::tan(z),
-        Unary::Cosh => complex::cosh(z),
-        Unary::Sinh => complex::sinh(z),
-        Unary::Tanh => complex::tanh(z),
-        Unary::Acos => complex::acos(z),
-        Unary::Asin => complex::asin(z),
-        Unary::Atan => complex::atan(z),
-        Unary::Acosh => complex::acosh(z),
-        Unary::Asinh => complex::asinh(z),
-        Unary::Atanh => complex::atanh(z),
-        Unary::Sqrt => complex::sqrt(z),
-        Unary::Rsqrt => complex::rsqrt(z),
-        Unary::Cbrt => complex::cbrt(z),
-        Unary::Conjugate => (z.0, -z.1),
-        Unary::Negate => complex::negate(z),
-        Unary::Sign => complex::sign(z),
-        Unary::Erf
-        | Unary::Erfc
-        | Unary::ErfInv
-        | Unary::Abs
-        | Unary::BitwiseNot
-        | Unary::Ceil
-        | Unary::Floor
-        | Unary::Round
-        | Unary::CountLeadingZeros
-        | Unary::PopulationCount
-        | Unary::Real
-        | Unary::Imag
-        | Unary::IsNan
-        | Unary::IsInfinity => return None,
-    })
 }
 
 /// An operand: real ops take real operands as they are.

@@ -22,6 +22,7 @@ mod window;
 
 pub use array::Array;
 pub(crate) use elementwise::apply;
+pub use elementwise::real_function;
 pub use real::erf_inv;
 
 use array::{indices, invalid};
