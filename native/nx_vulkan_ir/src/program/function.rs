@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::attribute::Scalar;
-use super::ops::{Elementwise, accepts};
+use super::ops::{Binary, Elementwise, accepts};
 use super::wire::{Attr, Attrs, number};
 use crate::value::Value;
 use crate::{DType, Error, Result};
@@ -41,6 +41,15 @@ pub struct Function {
 }
 
 impl Function {
+    /// The accumulator and half of what is captured, for samples of ops.
+    pub(super) fn sample() -> Function {
+        let step = |op, args: &[u16]| ScalarStep { op, args: args.into(), out: DType::F32 };
+        let binary = |op| Scalars::Elementwise(Elementwise::Binary(op));
+        let half = Scalars::Constant(0.5f32.to_bits().into());
+        let steps = vec![step(half, &[]), step(binary(Binary::Multiply), &[3, 2]), step(binary(Binary::Add), &[1, 4])];
+        Function { steps, result: 5 }
+    }
+
     /// Checks that values exist before they are used, that every step takes its arguments, and that the result is an
     /// `out`.
     pub fn check(&self, inputs: &[DType], out: DType) -> std::result::Result<(), String> {

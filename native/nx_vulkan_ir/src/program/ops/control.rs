@@ -1,20 +1,73 @@
 //! Ops that run programs.
 
-use super::kind::{Arity, Check, Class, Facts, Names, OpKind};
-use super::rules::require;
+use smallvec::smallvec;
+
+use super::kind::{Arity, Check, Class, Facts, Names, OpKind, named};
+use super::rules::{f32, require};
 use crate::program::control::{Branches, Loop};
 use crate::program::wire::{Attr, Attrs};
 use crate::program::workgroup::supports;
-use crate::program::{Op, Program, verify, workgroup};
-use crate::{Result, Type};
+use crate::program::{Binary, Instruction, Op, Operand, Program, Unary, verify, workgroup};
+use crate::{DType, Result, Type};
 
 pub(super) fn names() -> Names {
     vec![
-        ("while", |_, a| Ok(Op::While(Box::new(Loop::new(a.program("condition")?, a.program("body")?))))),
-        ("cond", |_, a| Ok(Op::Cond(Box::new(read_branches(a)?)))),
-        ("fused", |_, a| Ok(Op::Fused(Box::new(a.program("program")?)))),
-        ("workgroup", |_, a| Ok(Op::Workgroup(Box::new(a.program("program")?)))),
+        named(
+            "while",
+            |_, a| Ok(Op::While(Box::new(Loop::new(a.program("condition")?, a.program("body")?)))),
+            || (Op::While(Box::new(never())), [f32(&[2]), predicate()], [f32(&[2])]),
+        ),
+        named(
+            "cond",
+            |_, a| Ok(Op::Cond(Box::new(read_branches(a)?))),
+            || {
+                let program = gives(vec![f32(&[2])], 0);
+                let branches = Branches { on_true: program.clone(), on_false: program };
+                (Op::Cond(Box::new(branches)), [predicate(), f32(&[2])], [f32(&[2])])
+            },
+        ),
+        named(
+            "fused",
+            |_, a| Ok(Op::Fused(Box::new(a.program("program")?))),
+            || (Op::Fused(Box::new(negated_twice())), [f32(&[2])], [f32(&[2])]),
+        ),
+        named(
+            "workgroup",
+            |_, a| Ok(Op::Workgroup(Box::new(a.program("program")?))),
+            || (Op::Workgroup(Box::new(gives(vec![f32(&[2])], 0))), [f32(&[2])], [f32(&[2])]),
+        ),
     ]
+}
+
+fn predicate() -> Type {
+    Type::new(DType::U8, &[])
+}
+
+/// A program that gives one of its inputs, for samples.
+fn gives(inputs: Vec<Type>, output: u32) -> Program {
+    Program { inputs, outputs: vec![Operand::Input(output)], ..Program::default() }
+}
+
+/// A loop without iterations.
+fn never() -> Loop {
+    let inputs = vec![f32(&[2]), predicate()];
+    let less = Instruction {
+        op: Op::Binary(Binary::Less),
+        operands: smallvec![Operand::Input(1), Operand::Input(1)],
+        outs: smallvec![predicate()],
+    };
+    let condition = Program { instructions: vec![less], outputs: vec![Operand::Result(0)], ..gives(inputs.clone(), 0) };
+    Loop::new(condition, gives(inputs, 0))
+}
+
+fn negated_twice() -> Program {
+    let negate = |operand| Instruction {
+        op: Op::Unary(Unary::Negate),
+        operands: smallvec![operand],
+        outs: smallvec![f32(&[2])],
+    };
+    let instructions = vec![negate(Operand::Input(0)), negate(Operand::Result(0))];
+    Program { inputs: vec![f32(&[2])], instructions, outputs: vec![Operand::Result(1)] }
 }
 
 fn read_branches(a: &Attrs<'_>) -> Result<Branches> {

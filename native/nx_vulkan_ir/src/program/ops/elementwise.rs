@@ -1,6 +1,6 @@
 //! Ops evaluated element by element: a row each of name, types and cost.
 
-use super::kind::{Check, Class, Facts, Names, OpKind, Reader};
+use super::kind::{Check, Class, Facts, Named, Names, OpKind, Reader, Sample};
 use super::rules::{class, one, require, same_shape};
 use crate::dtype::merge;
 use crate::program::Op;
@@ -307,7 +307,16 @@ pub(super) fn names() -> Names {
         let op = Elementwise::from_name(name).ok_or_else(|| a.fail("name", "an elementwise op"))?;
         Ok(Op::from(op))
     };
-    Elementwise::all().map(|op| (op.name(), read)).collect()
+    Elementwise::all().map(|op| Named { name: op.name(), read, sample: Box::new(move || sample(op)) }).collect()
+}
+
+/// On floats, or else on integers.
+fn sample(op: Elementwise) -> Sample {
+    let shapes: [&[u64]; 3] = [&[2, 3], &[3], &[]];
+    let of = |dtype| shapes[..op.arity()].iter().map(|shape| Type::new(dtype, shape)).collect();
+    let result = |dtype| result_dtype(op, &vec![dtype; op.arity()]);
+    let dtype = if result(DType::F32).is_some() { DType::F32 } else { DType::S32 };
+    Sample { op: op.into(), operands: of(dtype), outs: vec![Type::new(result(dtype).unwrap_or(dtype), shapes[0])] }
 }
 
 impl OpKind for Elementwise {

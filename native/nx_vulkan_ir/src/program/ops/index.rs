@@ -1,7 +1,11 @@
 //! Ops whose indices are operands.
 
-use super::kind::{Check, Class, Facts, Names, OpKind};
-use super::rules::{along, axes_attr, axis_attr, combine_work, distinct, holds, one, require, same_dtype, same_shape};
+use smallvec::smallvec;
+
+use super::kind::{Check, Class, Facts, Names, OpKind, named};
+use super::rules::{
+    along, axes_attr, axis_attr, combine_work, distinct, f32, holds, one, require, s32, same_dtype, same_shape,
+};
 use crate::Type;
 use crate::program::Op;
 use crate::program::attribute::Axes;
@@ -14,12 +18,37 @@ const UPDATE_COST: u64 = 4;
 
 pub(super) fn names() -> Names {
     vec![
-        ("gather", |_, a| Ok(Op::Gather { axes: a.ints("axes")? })),
-        ("take", |_, a| Ok(Op::Take { axis: a.axis("axis")? })),
-        ("take_along_axis", |_, a| Ok(Op::TakeAlongAxis { axis: a.axis("axis")? })),
-        ("indexed_add", |_, a| Ok(Op::IndexedAdd { axes: a.ints("axes")? })),
-        ("indexed_put", |_, a| Ok(Op::IndexedPut { axes: a.ints("axes")? })),
+        named(
+            "gather",
+            |_, a| Ok(Op::Gather { axes: a.ints("axes")? }),
+            || (Op::Gather { axes: smallvec![0] }, [f32(&[2, 3]), s32(&[4, 1])], [f32(&[4, 3])]),
+        ),
+        named(
+            "take",
+            |_, a| Ok(Op::Take { axis: a.axis("axis")? }),
+            || (Op::Take { axis: 1 }, [f32(&[2, 3]), s32(&[4, 5])], [f32(&[2, 4, 5])]),
+        ),
+        named(
+            "take_along_axis",
+            |_, a| Ok(Op::TakeAlongAxis { axis: a.axis("axis")? }),
+            || (Op::TakeAlongAxis { axis: 1 }, [f32(&[2, 3]), s32(&[2, 5])], [f32(&[2, 5])]),
+        ),
+        named(
+            "indexed_add",
+            |_, a| Ok(Op::IndexedAdd { axes: a.ints("axes")? }),
+            || (Op::IndexedAdd { axes: smallvec![0] }, rows_of_updates(), [f32(&[2, 3])]),
+        ),
+        named(
+            "indexed_put",
+            |_, a| Ok(Op::IndexedPut { axes: a.ints("axes")? }),
+            || (Op::IndexedPut { axes: smallvec![0] }, rows_of_updates(), [f32(&[2, 3])]),
+        ),
     ]
+}
+
+/// A matrix, rows of it, and what they become, as samples take them.
+fn rows_of_updates() -> [Type; 3] {
+    [f32(&[2, 3]), s32(&[4, 1]), f32(&[4, 3])]
 }
 
 fn are_indices(indices: &Type) -> Check {

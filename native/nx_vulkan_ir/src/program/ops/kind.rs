@@ -196,5 +196,36 @@ pub trait OpKind {
 /// Reads an op of a name from its attributes.
 pub(super) type Reader = fn(&str, &Attrs<'_>) -> Result<Op>;
 
-/// The names of a family, and what reads each.
-pub(super) type Names = Vec<(&'static str, Reader)>;
+/// The names of a family.
+pub(super) type Names = Vec<Named>;
+
+/// An op by its name: all of its attributes differ.
+pub(super) struct Named {
+    pub name: &'static str,
+    pub read: Reader,
+    pub sample: Box<dyn Fn() -> Sample>,
+}
+
+/// The op of a name, and what makes an instruction of it: the op, its operands and its results.
+pub(super) fn named<const OPERANDS: usize, const OUTS: usize>(
+    name: &'static str,
+    read: Reader,
+    sample: impl Fn() -> (Op, [Type; OPERANDS], [Type; OUTS]) + 'static,
+) -> Named {
+    let sample = move || {
+        let (op, operands, outs) = sample();
+        Sample { op, operands: operands.into(), outs: outs.into() }
+    };
+    Named { name, read, sample: Box::new(sample) }
+}
+
+/// An instruction that an op's rules accept: for what is made of all ops, tests and tables.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    /// The op.
+    pub op: Op,
+    /// The types of its operands.
+    pub operands: Vec<Type>,
+    /// Those of its results.
+    pub outs: Vec<Type>,
+}

@@ -1,7 +1,7 @@
 //! Factorizations and solvers of matrices, which are the last two axes of their operands.
 
-use super::kind::{Check, Class, Facts, Names, OpKind, Reader};
-use super::rules::{flag_attr, require};
+use super::kind::{Check, Class, Facts, Names, OpKind, named};
+use super::rules::{f32, flag_attr, require};
 use crate::program::linalg::{Linalg, Transform};
 use crate::program::wire::{Attr, Attrs};
 use crate::program::workgroup::PHASE_WORK;
@@ -12,26 +12,52 @@ use crate::{DType, Result, Type};
 const ELIMINATION_COST: u64 = 6;
 
 pub(super) fn names() -> Names {
-    let solvers =
-        ["triangular_solve", "cholesky", "lu", "solve", "determinant"].map(|name| (name, read_solver as Reader));
-    let factorizations: [(&str, Reader); 3] = [
-        ("qr", |_, a| Ok(Op::Qr { complete: a.flag("complete")? })),
-        ("eigh", |_, _| Ok(Op::Eigh)),
-        ("svd", |_, a| Ok(Op::Svd { full: a.flag("full")? })),
-    ];
-    solvers.into_iter().chain(factorizations).collect()
-}
-
-/// Reads the op of one of the names.
-fn read_solver(name: &str, attrs: &Attrs<'_>) -> Result<Op> {
-    Ok(Op::Linalg(match name {
-        "triangular_solve" => read_triangular_solve(attrs)?,
-        "cholesky" => Linalg::Cholesky,
-        "lu" => Linalg::Lu,
-        "solve" => Linalg::Solve,
-        "determinant" => Linalg::Determinant,
-        _ => return Err(attrs.fail("name", "a solver or a factorization")),
-    }))
+    let matrix = || f32(&[3, 3]);
+    vec![
+        named(
+            "triangular_solve",
+            |_, a| Ok(Op::Linalg(read_triangular_solve(a)?)),
+            move || {
+                let (lower, left_side, transform) = (true, false, Transform::Transpose);
+                let op = Op::Linalg(Linalg::TriangularSolve { lower, left_side, transform });
+                (op, [matrix(), f32(&[2, 3])], [f32(&[2, 3])])
+            },
+        ),
+        named(
+            "cholesky",
+            |_, _| Ok(Op::Linalg(Linalg::Cholesky)),
+            move || (Op::Linalg(Linalg::Cholesky), [matrix()], [matrix()]),
+        ),
+        named(
+            "lu",
+            |_, _| Ok(Op::Linalg(Linalg::Lu)),
+            move || (Op::Linalg(Linalg::Lu), [matrix()], [matrix(), matrix(), matrix()]),
+        ),
+        named(
+            "solve",
+            |_, _| Ok(Op::Linalg(Linalg::Solve)),
+            move || {
+                let regular = Type::new(DType::U8, &[]);
+                (Op::Linalg(Linalg::Solve), [matrix(), f32(&[3, 2])], [f32(&[3, 2]), regular])
+            },
+        ),
+        named(
+            "determinant",
+            |_, _| Ok(Op::Linalg(Linalg::Determinant)),
+            move || (Op::Linalg(Linalg::Determinant), [matrix()], [f32(&[])]),
+        ),
+        named(
+            "qr",
+            |_, a| Ok(Op::Qr { complete: a.flag("complete")? }),
+            || (Op::Qr { complete: false }, [f32(&[3, 2])], [f32(&[3, 2]), f32(&[2, 2])]),
+        ),
+        named("eigh", |_, _| Ok(Op::Eigh), move || (Op::Eigh, [matrix()], [f32(&[3]), matrix()])),
+        named(
+            "svd",
+            |_, a| Ok(Op::Svd { full: a.flag("full")? }),
+            || (Op::Svd { full: false }, [f32(&[3, 2])], [f32(&[3, 2]), f32(&[2]), f32(&[2, 2])]),
+        ),
+    ]
 }
 
 fn read_triangular_solve(attrs: &Attrs<'_>) -> Result<Linalg> {

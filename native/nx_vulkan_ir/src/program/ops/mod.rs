@@ -32,11 +32,11 @@ use crate::{Error, Result, Type};
 
 pub use elementwise::{Binary, Elementwise, Rule, Unary, accepts, result_dtype};
 pub(super) use elementwise::{joint_shape, keeps_bits};
-pub use kind::{Arity, Class, Facts, OpKind};
+pub use kind::{Arity, Class, Facts, OpKind, Sample};
 pub use rules::multiplied;
 pub use transform::flops_of_transform;
 
-use kind::{Check, Names, Reader};
+use kind::{Check, Named, Names, Reader};
 use rules::require;
 
 static FAMILIES: [fn() -> Names; 12] = [
@@ -55,11 +55,15 @@ static FAMILIES: [fn() -> Names; 12] = [
 ];
 
 static READERS: LazyLock<HashMap<&'static str, Reader>> =
-    LazyLock::new(|| FAMILIES.iter().flat_map(|names| names()).collect());
+    LazyLock::new(|| all().map(|named| (named.name, named.read)).collect());
 
-/// The names of all ops, family by family.
-pub fn names() -> Vec<&'static str> {
-    FAMILIES.iter().flat_map(|names| names()).map(|(name, _)| name).collect()
+fn all() -> impl Iterator<Item = Named> {
+    FAMILIES.iter().flat_map(|names| names())
+}
+
+/// The names of all ops, family by family, and an instruction of each.
+pub fn samples() -> Vec<(&'static str, Sample)> {
+    all().map(|named| (named.name, (named.sample)())).collect()
 }
 
 impl Op {
@@ -183,15 +187,12 @@ mod tests {
 
     #[test]
     fn names_are_those_of_one_op_each() {
-        let names = names();
-        assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
-        // Those that need no attributes.
-        let read: Vec<(&str, Op)> =
-            names.iter().filter_map(|&name| Op::from_wire(name, &[]).ok().map(|op| (name, op))).collect();
-        assert!(read.len() > 60, "{read:?}");
-        for (name, op) in read {
+        let samples = samples();
+        assert_eq!(samples.iter().map(|(name, _)| name).collect::<HashSet<_>>().len(), samples.len());
+        for (name, Sample { op, operands, outs }) in samples {
             assert_eq!(op.name(), name);
             assert_eq!(Op::from_wire(name, &op.attrs()).unwrap(), op);
+            assert_eq!(check(&op, &operands.iter().collect::<Vec<_>>(), &outs), Ok(()), "{op:?}");
         }
     }
 

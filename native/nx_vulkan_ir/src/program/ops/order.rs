@@ -1,7 +1,7 @@
 //! Ops that order the elements along an axis, or combine them one after the other.
 
-use super::kind::{Check, Class, Facts, Names, OpKind, Reader};
-use super::rules::{along, axis_attr, combine_work, flag_attr, one, ordered, same_dtype, same_shape};
+use super::kind::{Check, Class, Facts, Names, OpKind, named};
+use super::rules::{along, axis_attr, combine_work, f32, flag_attr, one, ordered, s32, same_dtype, same_shape};
 use crate::program::Op;
 use crate::program::attribute::Cumulative;
 use crate::program::wire::{Attr, Attrs};
@@ -14,11 +14,26 @@ const SCAN_COST: u64 = 32;
 const SORT_COST: u64 = 16;
 
 pub(super) fn names() -> Names {
-    let scans = Cumulative::ALL.iter().map(|scan| (scan.name(), read_scan as Reader));
-    let others: [(&str, Reader); 3] = [
-        ("sort", |_, a| Ok(Op::Sort { axis: a.axis("axis")?, descending: a.flag("descending")? })),
-        ("argsort", |_, a| Ok(Op::Argsort { axis: a.axis("axis")?, descending: a.flag("descending")? })),
-        ("top_k", |_, a| Ok(Op::TopK { k: a.axis("k")? as u64 })),
+    let scans = Cumulative::ALL.iter().map(|&scan| {
+        let sample = move || (Op::Scan { scan, axis: 0, reverse: true }, [f32(&[2, 3])], [f32(&[2, 3])]);
+        named(scan.name(), read_scan, sample)
+    });
+    let others = [
+        named(
+            "sort",
+            |_, a| Ok(Op::Sort { axis: a.axis("axis")?, descending: a.flag("descending")? }),
+            || (Op::Sort { axis: 1, descending: true }, [f32(&[2, 3])], [f32(&[2, 3])]),
+        ),
+        named(
+            "argsort",
+            |_, a| Ok(Op::Argsort { axis: a.axis("axis")?, descending: a.flag("descending")? }),
+            || (Op::Argsort { axis: 0, descending: false }, [f32(&[2, 3])], [s32(&[2, 3])]),
+        ),
+        named(
+            "top_k",
+            |_, a| Ok(Op::TopK { k: a.axis("k")? as u64 }),
+            || (Op::TopK { k: 2 }, [f32(&[2, 3])], [f32(&[2, 2]), s32(&[2, 2])]),
+        ),
     ];
     scans.chain(others).collect()
 }

@@ -2,9 +2,9 @@
 
 use smallvec::smallvec;
 
-use super::kind::{Arity, Check, Class, Facts, Names, OpKind};
+use super::kind::{Arity, Check, Class, Facts, Names, OpKind, named};
 use super::rules::{
-    along, axis_attr, holds, ints_attr, missing, one, places, require, same_shape, starts_attr, window_fits,
+    along, axis_attr, f32, holds, ints_attr, missing, one, places, require, s32, same_shape, starts_attr, window_fits,
 };
 use crate::program::Op;
 use crate::program::index_map::{IndexMap, Line, Part, Place};
@@ -14,10 +14,25 @@ use crate::{Result, Type};
 
 pub(super) fn names() -> Names {
     vec![
-        ("concatenate", |_, a| Ok(Op::Concatenate { axis: a.axis("axis")? })),
-        ("stack", |_, a| Ok(Op::Stack { axis: a.axis("axis")? })),
-        ("pad", read_pad),
-        ("put_slice", |_, a| Ok(Op::PutSlice { starts: a.optional_ints("starts")? })),
+        named(
+            "concatenate",
+            |_, a| Ok(Op::Concatenate { axis: a.axis("axis")? }),
+            || (Op::Concatenate { axis: 0 }, [f32(&[3]), f32(&[2])], [f32(&[5])]),
+        ),
+        named(
+            "stack",
+            |_, a| Ok(Op::Stack { axis: a.axis("axis")? }),
+            || (Op::Stack { axis: 1 }, [f32(&[3]), f32(&[3])], [f32(&[3, 2])]),
+        ),
+        named("pad", read_pad, || (Op::Pad { config: smallvec![(1, -1, 2)] }, [f32(&[3]), f32(&[])], [f32(&[7])])),
+        named(
+            "put_slice",
+            |_, a| Ok(Op::PutSlice { starts: a.optional_ints("starts")? }),
+            || {
+                let put = Op::PutSlice { starts: smallvec![Some(0), None] };
+                (put, [f32(&[2, 3]), f32(&[1, 2]), s32(&[])], [f32(&[2, 3])])
+            },
+        ),
     ]
 }
 

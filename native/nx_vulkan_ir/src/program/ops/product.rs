@@ -1,7 +1,9 @@
 //! Ops that add up products.
 
-use super::kind::{Check, Class, Facts, Names, OpKind};
-use super::rules::{axes_attr, combine_work, distinct, holds, multiplied, one, require, same_shape};
+use smallvec::smallvec;
+
+use super::kind::{Check, Class, Facts, Names, OpKind, named};
+use super::rules::{axes_attr, combine_work, distinct, f32, holds, multiplied, one, require, same_shape};
 use crate::Type;
 use crate::program::attribute::Axes;
 use crate::program::wire::Attr;
@@ -13,16 +15,43 @@ const PRODUCT_COST: u64 = 8;
 
 pub(super) fn names() -> Names {
     vec![
-        ("dot", |_, a| {
-            Ok(Op::Dot {
-                contract_a: a.ints("contract_a")?,
-                batch_a: a.ints("batch_a")?,
-                contract_b: a.ints("contract_b")?,
-                batch_b: a.ints("batch_b")?,
-            })
-        }),
-        ("conv", |_, a| Ok(Op::Conv(Box::new(Conv::from_wire(a)?)))),
+        named(
+            "dot",
+            |_, a| {
+                Ok(Op::Dot {
+                    contract_a: a.ints("contract_a")?,
+                    batch_a: a.ints("batch_a")?,
+                    contract_b: a.ints("contract_b")?,
+                    batch_b: a.ints("batch_b")?,
+                })
+            },
+            || {
+                let (contract_a, contract_b) = (smallvec![1], smallvec![0]);
+                let dot = Op::Dot { contract_a, batch_a: smallvec![], contract_b, batch_b: smallvec![] };
+                (dot, [f32(&[2, 3]), f32(&[3, 4])], [f32(&[2, 4])])
+            },
+        ),
+        named(
+            "conv",
+            |_, a| Ok(Op::Conv(Box::new(Conv::from_wire(a)?))),
+            || (Op::Conv(Box::new(convolution())), [f32(&[2, 4, 5]), f32(&[3, 4, 2])], [f32(&[2, 3, 5])]),
+        ),
     ]
+}
+
+/// Along one axis, for samples.
+fn convolution() -> Conv {
+    Conv {
+        strides: smallvec![1],
+        padding: smallvec![(1, -2)],
+        input_dilation: smallvec![2],
+        kernel_dilation: smallvec![3],
+        feature_groups: 1,
+        batch_groups: 1,
+        input_axes: smallvec![0, 1, 2],
+        kernel_axes: smallvec![0, 1, 2],
+        output_axes: smallvec![0, 1, 2],
+    }
 }
 
 pub(in crate::program) struct Dot<'a> {

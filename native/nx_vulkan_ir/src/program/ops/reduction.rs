@@ -1,7 +1,9 @@
 //! Ops that make one element of many along axes.
 
-use super::kind::{Arity, Check, Class, Facts, Names, OpKind, Reader};
-use super::rules::{axes_attr, class, combine_work, kept, multiplied, one, require};
+use smallvec::smallvec;
+
+use super::kind::{Arity, Check, Class, Facts, Names, OpKind, named};
+use super::rules::{axes_attr, class, combine_work, f32, kept, multiplied, one, require, s32};
 use crate::program::Op;
 use crate::program::attribute::{Axes, Reduction};
 use crate::program::function::Function;
@@ -9,8 +11,20 @@ use crate::program::wire::{Attr, Attrs};
 use crate::{DType, Result, Type};
 
 pub(super) fn names() -> Names {
-    let reductions = Reduction::ALL.iter().map(|reduction| (reduction.name(), read_reduce as Reader));
-    reductions.chain([("reduce", read_fold as Reader)]).collect()
+    let reductions = Reduction::ALL.iter().map(|&reduction| {
+        let dtype = match reduction {
+            Reduction::Sum | Reduction::Product | Reduction::Max | Reduction::Min => DType::F32,
+            Reduction::All | Reduction::Any => DType::U8,
+            Reduction::ArgMax | Reduction::ArgMin => DType::S32,
+        };
+        let op = Op::Reduce { reduction, axes: smallvec![0], tie_high: false };
+        named(reduction.name(), read_reduce, move || (op.clone(), [f32(&[2, 3])], [Type::new(dtype, &[3])]))
+    });
+    let fold = named("reduce", read_fold, || {
+        let op = Op::Fold { axes: smallvec![0], function: Box::new(Function::sample()) };
+        (op, [f32(&[2, 3]), s32(&[]), s32(&[])], [f32(&[3])])
+    });
+    reductions.chain([fold]).collect()
 }
 
 pub(in crate::program) struct Reduce<'a> {

@@ -9,6 +9,16 @@ use crate::program::wire::Attr;
 use crate::shape::Dims;
 use crate::{DType, Type};
 
+/// Floats of a shape, for samples.
+pub(super) fn f32(shape: &[u64]) -> Type {
+    Type::new(DType::F32, shape)
+}
+
+/// Integers of a shape, for samples.
+pub(super) fn s32(shape: &[u64]) -> Type {
+    Type::new(DType::S32, shape)
+}
+
 /// The product of counts, if it is one.
 pub fn multiplied(factors: &[u64]) -> Option<u64> {
     factors.iter().try_fold(1u64, |all, &factor| all.checked_mul(factor))

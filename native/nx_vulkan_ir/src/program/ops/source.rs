@@ -1,14 +1,22 @@
 //! Ops that make elements of nothing.
 
-use super::kind::{Check, Class, Facts, Names, OpKind};
-use super::rules::{along, one, require};
+use super::kind::{Check, Class, Facts, Names, OpKind, named};
+use super::rules::{along, f32, one, require, s32};
 use crate::program::Op;
 use crate::program::attribute::Scalar;
 use crate::program::wire::{Attr, Attrs};
 use crate::{DType, Result, Type};
 
 pub(super) fn names() -> Names {
-    vec![("constant", |_, a| Ok(Op::Constant(a.scalar("value")?))), ("eye", |_, _| Ok(Op::Eye)), ("iota", read_iota)]
+    vec![
+        named(
+            "constant",
+            |_, a| Ok(Op::Constant(a.scalar("value")?)),
+            || (Op::Constant(Scalar::Float(0.5)), [], [f32(&[2])]),
+        ),
+        named("eye", |_, _| Ok(Op::Eye), || (Op::Eye, [], [f32(&[2, 3])])),
+        named("iota", read_iota, || (Op::Iota { axis: Some(1) }, [], [s32(&[2, 3])])),
+    ]
 }
 
 impl OpKind for Scalar {

@@ -1,14 +1,19 @@
 //! Discrete Fourier transforms.
 
-use super::kind::{Check, Class, Facts, Names, OpKind, Reader};
-use super::rules::{axis_attr, multiplied, one};
+use super::kind::{Check, Class, Facts, Names, OpKind, named};
+use super::rules::{axis_attr, f32, multiplied, one};
 use crate::program::attribute::Scalar;
 use crate::program::wire::{Attr, Attrs};
 use crate::program::{Fourier, Op};
-use crate::{Result, Type};
+use crate::{DType, Result, Type};
 
 pub(super) fn names() -> Names {
-    Fourier::ALL.iter().map(|kind| (kind.name(), read as Reader)).collect()
+    let named = |&kind: &Fourier| {
+        let dtype = if kind == Fourier::Irfft { DType::F32 } else { DType::C64 };
+        let op = Op::Fft { kind, axis: 1, length: 5, eps: Scalar::Float(1e-10) };
+        named(kind.name(), read, move || (op.clone(), [f32(&[2, 3])], [Type::new(dtype, &[2, kind.kept(5)])]))
+    };
+    Fourier::ALL.iter().map(named).collect()
 }
 
 /// Operations of a discrete Fourier transform of `n` numbers, by whichever method.

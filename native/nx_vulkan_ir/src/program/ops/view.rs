@@ -1,8 +1,11 @@
 //! Ops that see the elements of their operand in another way.
 
-use super::kind::{Arity, Check, Class, Facts, Names, OpKind};
+use smallvec::smallvec;
+
+use super::kind::{Arity, Check, Class, Facts, Names, OpKind, named};
 use super::rules::{
-    axes_attr, distinct, ints_attr, missing, one, places, require, same_dtype, same_shape, starts_attr, window_fits,
+    axes_attr, distinct, f32, ints_attr, missing, one, places, require, s32, same_dtype, same_shape, starts_attr,
+    window_fits,
 };
 use crate::Type;
 use crate::program::Op;
@@ -13,17 +16,37 @@ use crate::shape::Dims;
 
 pub(super) fn names() -> Names {
     vec![
-        ("bitcast", |_, _| Ok(Op::Bitcast)),
-        ("reshape", |_, _| Ok(Op::Reshape)),
-        ("squeeze", |_, _| Ok(Op::Squeeze)),
-        ("after", |_, _| Ok(Op::After)),
-        ("broadcast", |_, a| Ok(Op::Broadcast { axes: a.ints("axes")? })),
-        ("transpose", |_, a| Ok(Op::Transpose { axes: a.ints("axes")? })),
-        ("reverse", |_, a| Ok(Op::Reverse { axes: a.ints("axes")? })),
-        ("slice", |_, a| {
-            let starts = a.optional_ints("starts")?;
-            Ok(Op::Slice { starts, strides: a.ints("strides")?, lengths: a.ints("lengths")? })
-        }),
+        named("bitcast", |_, _| Ok(Op::Bitcast), || (Op::Bitcast, [f32(&[2, 3])], [s32(&[2, 3])])),
+        named("reshape", |_, _| Ok(Op::Reshape), || (Op::Reshape, [f32(&[2, 3])], [f32(&[3, 2])])),
+        named("squeeze", |_, _| Ok(Op::Squeeze), || (Op::Squeeze, [f32(&[2, 1])], [f32(&[2])])),
+        named("after", |_, _| Ok(Op::After), || (Op::After, [f32(&[2]), s32(&[3])], [f32(&[2])])),
+        named(
+            "broadcast",
+            |_, a| Ok(Op::Broadcast { axes: a.ints("axes")? }),
+            || (Op::Broadcast { axes: smallvec![1] }, [f32(&[3])], [f32(&[2, 3])]),
+        ),
+        named(
+            "transpose",
+            |_, a| Ok(Op::Transpose { axes: a.ints("axes")? }),
+            || (Op::Transpose { axes: smallvec![1, 0] }, [f32(&[2, 3])], [f32(&[3, 2])]),
+        ),
+        named(
+            "reverse",
+            |_, a| Ok(Op::Reverse { axes: a.ints("axes")? }),
+            || (Op::Reverse { axes: smallvec![0] }, [f32(&[3])], [f32(&[3])]),
+        ),
+        named(
+            "slice",
+            |_, a| {
+                let starts = a.optional_ints("starts")?;
+                Ok(Op::Slice { starts, strides: a.ints("strides")?, lengths: a.ints("lengths")? })
+            },
+            || {
+                let starts = smallvec![Some(1), None];
+                let slice = Op::Slice { starts, strides: smallvec![1, 2], lengths: smallvec![1, 3] };
+                (slice, [f32(&[2, 3]), s32(&[])], [f32(&[1, 2])])
+            },
+        ),
     ]
 }
 

@@ -1,8 +1,10 @@
 //! Ops on windows of elements.
 
-use super::kind::{Arity, Check, Class, Facts, Names, OpKind, Reader};
+use smallvec::smallvec;
+
+use super::kind::{Arity, Check, Class, Facts, Names, OpKind, named};
 use super::reduction::folds;
-use super::rules::{holds, multiplied, one, require, same_dtype, same_shape};
+use super::rules::{f32, holds, multiplied, one, require, s32, same_dtype, same_shape};
 use crate::program::attribute::Reduction;
 use crate::program::function::Function;
 use crate::program::wire::{Attr, Attrs};
@@ -10,15 +12,45 @@ use crate::program::{Op, Windows};
 use crate::{Result, Type};
 
 pub(super) fn names() -> Names {
-    let reductions = Reduction::WINDOWED.iter().map(|reduction| (reduction.window_name(), read_window as Reader));
-    let others: [(&str, Reader); 3] = [
-        ("window_reduce", |_, a| {
-            Ok(Op::WindowFold { windows: Windows::from_wire(a)?, function: Box::new(Function::from_wire(a)?) })
-        }),
-        ("window_scatter_max", |_, a| Ok(Op::WindowScatter { max: true, windows: Windows::from_wire(a)? })),
-        ("window_scatter_min", |_, a| Ok(Op::WindowScatter { max: false, windows: Windows::from_wire(a)? })),
+    let reductions = Reduction::WINDOWED.iter().map(|&reduction| {
+        let sample = move || (Op::Window { reduction, windows: windows(2) }, [f32(&[5, 3])], [f32(&[2, 3])]);
+        named(reduction.window_name(), read_window, sample)
+    });
+    let scattered = |max| {
+        let op = Op::WindowScatter { max, windows: windows(1) };
+        (op, [f32(&[5, 3]), f32(&[3, 3]), f32(&[])], [f32(&[5, 3])])
+    };
+    let others = [
+        named(
+            "window_reduce",
+            |_, a| Ok(Op::WindowFold { windows: Windows::from_wire(a)?, function: Box::new(Function::from_wire(a)?) }),
+            || {
+                let fold = Op::WindowFold { windows: windows(2), function: Box::new(Function::sample()) };
+                (fold, [f32(&[5, 3]), s32(&[]), s32(&[])], [f32(&[2, 3])])
+            },
+        ),
+        named(
+            "window_scatter_max",
+            |_, a| Ok(Op::WindowScatter { max: true, windows: Windows::from_wire(a)? }),
+            move || scattered(true),
+        ),
+        named(
+            "window_scatter_min",
+            |_, a| Ok(Op::WindowScatter { max: false, windows: Windows::from_wire(a)? }),
+            move || scattered(false),
+        ),
     ];
     reductions.chain(others).collect()
+}
+
+/// Windows of two rows so far apart, for samples.
+fn windows(dilation: u64) -> Windows {
+    Windows {
+        sizes: smallvec![2, 1],
+        padding: smallvec![(0, 1), (1, -1)],
+        strides: smallvec![2, 1],
+        dilations: smallvec![dilation, 1],
+    }
 }
 
 /// One operation for each element of each window.
