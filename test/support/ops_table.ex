@@ -7,7 +7,7 @@ defmodule Nx.Vulkan.OpsTable do
   kernels that it launched need.
   """
 
-  alias Nx.Vulkan.{NativeV, VulkanoBackend}
+  alias Nx.Vulkan.{NativeV, Ops, VulkanoBackend}
   alias Nx.Vulkan.Ops.Table
 
   @path "guides/ops.md"
@@ -31,7 +31,7 @@ defmodule Nx.Vulkan.OpsTable do
   def ops do
     # Those of three operands and `as_type` are among the others.
     elementwise =
-      for {op, operands, kind} <- Table.elementwise(), operands < 3, kind != :cast do
+      for {op, operands, kind} <- Table.elementwise(), kind != :cast, op in (Ops.unary() ++ Ops.binary()) do
         {op, &apply(Nx, op, List.duplicate(matrix(&1), operands))}
       end
 
@@ -115,23 +115,28 @@ defmodule Nx.Vulkan.OpsTable do
     ]
   end
 
-  # The structs of Nx.Block, by the function that makes them.
+  # What makes a block of Nx, of tensors alone if nothing else is said.
   defp blocks do
+    {:ok, modules} = :application.get_key(:nx, :modules)
+    called = Map.new(called())
+
+    for module <- Enum.sort(modules),
+        ["Nx", "Block" | path] <- [Module.split(module)],
+        Code.ensure_loaded?(module) and function_exported?(module, :__struct__, 0) do
+      {parents, [block]} = Enum.split(path, -1)
+      owner = Code.ensure_loaded!(Module.concat(["Nx" | parents]))
+      function = block |> Macro.underscore() |> String.to_atom()
+      operands = if function_exported?(owner, function, 1), do: 1, else: 2
+      name = :"#{inspect(owner)}.#{function}"
+      {name, Map.get(called, name, &apply(owner, function, List.duplicate(matrix(&1), operands)))}
+    end
+  end
+
+  defp called do
     [
-      "Nx.logical_not": &Nx.logical_not(matrix(&1)),
-      "Nx.phase": &Nx.phase(matrix(&1)),
-      "Nx.all_close": &Nx.all_close(matrix(&1), matrix(&1)),
-      "Nx.cumulative_sum": &Nx.cumulative_sum(matrix(&1)),
-      "Nx.cumulative_product": &Nx.cumulative_product(matrix(&1)),
-      "Nx.cumulative_min": &Nx.cumulative_min(matrix(&1)),
-      "Nx.cumulative_max": &Nx.cumulative_max(matrix(&1)),
       "Nx.take": &Nx.take(matrix(&1), Nx.tensor([1, 0])),
       "Nx.take_along_axis": &Nx.take_along_axis(matrix(&1), Nx.tensor([[1, 0, 1]])),
       "Nx.top_k": &elem(Nx.top_k(matrix(&1), k: 1), 0),
-      "Nx.fft2": &Nx.fft2(matrix(&1)),
-      "Nx.ifft2": &Nx.ifft2(matrix(&1)),
-      "Nx.rfft": &Nx.rfft(matrix(&1)),
-      "Nx.irfft": &Nx.irfft(matrix(&1)),
       "Nx.LinAlg.cholesky": &Nx.LinAlg.cholesky(identity(&1)),
       "Nx.LinAlg.lu": &elem(Nx.LinAlg.lu(identity(&1)), 1),
       "Nx.LinAlg.qr": &elem(Nx.LinAlg.qr(identity(&1)), 0),

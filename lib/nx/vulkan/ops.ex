@@ -8,10 +8,13 @@ defmodule Nx.Vulkan.Ops do
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Ops.Table
 
+  # What Nx knows as a block, such as `Nx.phase/1`, is no callback of a backend.
+  @callbacks for {callback, _arity} <- Nx.Backend.behaviour_info(:callbacks), do: callback
+
   @elementwise for {op, _operands, _kind} <- Table.elementwise(), do: op
-  @unary for({op, 1, _kind} <- Table.elementwise(), do: op) ++ [:bitcast, :reshape]
-  @binary for {op, 2, _kind} <- Table.elementwise(), do: op
-  @ternary for {op, 3, _kind} <- Table.elementwise(), do: op
+  @unary for({op, 1, _kind} <- Table.elementwise(), op in @callbacks, do: op) ++ [:bitcast, :reshape]
+  @binary for {op, 2, _kind} <- Table.elementwise(), op in @callbacks, do: op
+  @ternary for {op, 3, _kind} <- Table.elementwise(), op in @callbacks, do: op
 
   # With the number of their arguments, less the template of the result.
   @others Enum.map(@ternary, &{&1, 3}) ++
@@ -182,6 +185,17 @@ defmodule Nx.Vulkan.Ops do
 
   defp fourier(axis, length, eps), do: [axis: axis, length: length, eps: part(eps)]
 
+  # The blocks that are one op, by the names of both: their options are its attributes.
+  @blocks for {op, attributes, _, _, _} = row <-
+                Enum.map(Table.elementwise(), fn {op, operands, _kind} -> {op, [], operands, 1, true} end) ++
+                  Table.structured(),
+              parent <- [Nx.Block, Nx.Block.LinAlg],
+              block = Module.concat(parent, Macro.camelize("#{op}")),
+              Code.ensure_loaded?(block),
+              Enum.sort(attributes) == block |> struct() |> Map.from_struct() |> Map.keys() |> Enum.sort(),
+              into: %{},
+              do: {block, row}
+
   @doc """
   What a block is on the device: ops that follow one another, each with the templates of its results, the first on the
   operands of the block and every other on the results before it. The results of the block are the first ones of the
@@ -191,32 +205,14 @@ defmodule Nx.Vulkan.Ops do
   """
   @spec block(struct, [T.t()], [T.t() | keyword]) :: :default | {:default_or, steps} | steps
         when steps: [{atom, keyword, [T.t()]}, ...]
-  def block(%block{axis: axis, reverse: reverse}, [out], [%T{type: {class, _}}])
-      when block in [Nx.Block.CumulativeSum, Nx.Block.CumulativeProduct] or
-             (block in [Nx.Block.CumulativeMin, Nx.Block.CumulativeMax] and class != :c) do
-    [{cumulative(block), [axis: axis, reverse: reverse], [out]}]
-  end
-
   def block(%Nx.Block.LinAlg.QR{mode: mode}, [_q, _r] = outs, [_a]), do: [{:qr, [complete: mode == :complete], outs}]
-  def block(%Nx.Block.Take{axis: axis}, [_] = outs, [_a, _indices]), do: [{:take, [axis: axis], outs}]
-
-  def block(%Nx.Block.TakeAlongAxis{axis: axis}, [_] = outs, [_a, _indices]) do
-    [{:take_along_axis, [axis: axis], outs}]
-  end
-
-  def block(%Nx.Block.TopK{k: k}, [_values, _places] = outs, [%T{type: {class, _}}]) when class != :c do
-    [{:top_k, [k: k], outs}]
-  end
-
-  def block(%Nx.Block.LinAlg.Cholesky{}, [_] = outs, [_a]), do: [{:cholesky, [], outs}]
   def block(%Nx.Block.LinAlg.LU{}, [_p, _l, _u] = outs, [_a]), do: [{:lu, [], outs}]
   def block(%Nx.Block.LinAlg.Solve{}, [x], [_a, _b]), do: [{:solve, [], [x, Nx.template({}, :u8)]}]
 
   # The closed formulas for small matrices of integers wrap around in their type.
-  def block(%Nx.Block.LinAlg.Determinant{}, [_] = outs, [%T{type: {class, _}, shape: shape}])
-      when class not in [:s, :u] or elem(shape, tuple_size(shape) - 1) not in [2, 3] do
-    [{:determinant, [], outs}]
-  end
+  def block(%Nx.Block.LinAlg.Determinant{}, [_], [%T{type: {class, _}, shape: shape}])
+      when class in [:s, :u] and elem(shape, tuple_size(shape) - 1) in [2, 3],
+      do: :default
 
   def block(%Nx.Block.LinAlg.Eigh{}, [_values, _vectors] = outs, [_a]), do: [{:eigh, [], outs}]
 
@@ -245,7 +241,15 @@ defmodule Nx.Vulkan.Ops do
     [{:irfft, fourier(axis, length, eps), outs}]
   end
 
-  def block(_struct, _outs, _args), do: :default
+  def block(%block{} = struct, outs, args) do
+    with %{^block => {op, attributes, operands, results, complex?}} <- @blocks,
+         true <- {length(args), length(outs)} == {operands, results},
+         true <- complex? or not Enum.any?(args, &match?(%T{type: {:c, _}}, &1)) do
+      [{op, for(attribute <- attributes, do: {attribute, Map.fetch!(struct, attribute)}), outs}]
+    else
+      _ -> :default
+    end
+  end
 
   @doc """
   The ratio of singular values up to which `:default_or` takes Nx's own steps. They square the condition, and leave
@@ -253,11 +257,6 @@ defmodule Nx.Vulkan.Ops do
   """
   @spec near() :: pos_integer
   def near, do: 32
-
-  defp cumulative(Nx.Block.CumulativeSum), do: :cumulative_sum
-  defp cumulative(Nx.Block.CumulativeProduct), do: :cumulative_product
-  defp cumulative(Nx.Block.CumulativeMin), do: :cumulative_min
-  defp cumulative(Nx.Block.CumulativeMax), do: :cumulative_max
 
   @doc "A type's name in the engine."
   @spec type_name(Nx.Type.t()) :: atom

@@ -3,16 +3,18 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use nx_vulkan_ir::DType;
-use nx_vulkan_ir::program::ops::{Elementwise, Rule};
+use nx_vulkan_ir::program::ops::{Class, Elementwise, Rule, Sample, samples};
+use nx_vulkan_ir::program::verify;
+use nx_vulkan_ir::{DType, Type};
 
 use crate::error::{Error, Result};
 
 const HEAD: &str = r#"defmodule Nx.Vulkan.Ops.Table do
   @moduledoc false
 
-  # Written by `cargo xtask ops` from native/nx_vulkan_ir/src/program/ops/elementwise.rs and dtype.rs: the ops that are
-  # functions of elements, and the types, by Nx's names. Whatever else speaks of such ops asks `Nx.Vulkan.Ops` for them.
+  # Written by `cargo xtask ops` from native/nx_vulkan_ir/src/program/ops/ and dtype.rs: the ops, those that are
+  # functions of elements and the others, and the types, by Nx's names. Whatever else speaks of them asks
+  # `Nx.Vulkan.Ops`.
 
   # `{op, operands, kind}`: a `:predicate` gives 0 or 1, of u8; `:integer` takes integers alone; `:complex` is about the
   # parts of complex numbers; `:cast` gives the type that it is asked for; `:number` is all others.
@@ -24,6 +26,10 @@ const TAIL: &str = r#"
   @doc "Ops each of whose results is a function of the operands' elements at its place."
   @spec elementwise :: [{op :: atom, operands :: pos_integer, kind}]
   def elementwise, do: @elementwise
+
+  @doc "The other ops that compute."
+  @spec structured :: [{op :: atom, attributes :: [atom], operands :: non_neg_integer, results :: pos_integer, boolean}]
+  def structured, do: @structured
 
   @doc "The types."
   @spec types :: [Nx.Type.t()]
@@ -46,6 +52,38 @@ fn kind(op: Elementwise) -> &'static str {
     }
 }
 
+/// The row of an op that computes, is no function of elements and runs no program.
+fn structured(name: &str, Sample { op, operands, outs }: &Sample) -> Option<String> {
+    match op.class() {
+        Class::Elementwise
+        | Class::Source
+        | Class::View
+        | Class::Placement
+        | Class::Padding
+        | Class::Loop
+        | Class::Branch
+        | Class::Kernel
+        | Class::Fence => return None,
+        Class::Reduction
+        | Class::Fold
+        | Class::Window
+        | Class::Order
+        | Class::Product
+        | Class::Gather
+        | Class::Scatter
+        | Class::Transform
+        | Class::Matrix => {}
+    }
+    let complex = |types: &[Type]| -> Vec<Type> {
+        let as_complex = |ty: &Type| Type::new(if ty.dtype == DType::F32 { DType::C64 } else { ty.dtype }, &ty.shape);
+        types.iter().map(as_complex).collect()
+    };
+    let takes_complex = verify::instruction(op, &complex(operands).iter().collect::<Vec<_>>(), &complex(outs)).is_ok();
+    let attributes: Vec<String> = op.attrs().iter().map(|(attribute, _)| format!(":{attribute}")).collect();
+    let attributes = attributes.join(", ");
+    Some(format!("    {{:{name}, [{attributes}], {}, {}, {takes_complex}}}", operands.len(), outs.len()))
+}
+
 /// A type as Nx writes it in a keyword list: a class and bits.
 fn entry(dtype: DType) -> String {
     let name = dtype.to_string();
@@ -63,6 +101,9 @@ fn table() -> String {
         Elementwise::all().map(|op| format!("    {{:{}, {}, :{}}}", op.name(), op.arity(), kind(op))).collect();
     // Writing to a string can't fail.
     let _ = write!(text, "  @elementwise [\n{}\n  ]\n\n", rows.join(",\n"));
+    let rows: Vec<String> = samples().iter().filter_map(|(name, sample)| structured(name, sample)).collect();
+    text += "  # `{op, attributes, operands, results, whether it takes complex numbers}`.\n";
+    let _ = write!(text, "  @structured [\n{}\n  ]\n\n", rows.join(",\n"));
     let (integers, others): (Vec<DType>, Vec<DType>) = DType::ALL.into_iter().partition(|dtype| dtype.is_integer());
     let list = |types: Vec<DType>| types.into_iter().map(entry).collect::<Vec<String>>().join(", ");
     let _ = write!(text, "  @types [{}] ++\n           [{}]\n", list(integers), list(others));

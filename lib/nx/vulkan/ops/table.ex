@@ -1,8 +1,9 @@
 defmodule Nx.Vulkan.Ops.Table do
   @moduledoc false
 
-  # Written by `cargo xtask ops` from native/nx_vulkan_ir/src/program/ops/elementwise.rs and dtype.rs: the ops that are
-  # functions of elements, and the types, by Nx's names. Whatever else speaks of such ops asks `Nx.Vulkan.Ops` for them.
+  # Written by `cargo xtask ops` from native/nx_vulkan_ir/src/program/ops/ and dtype.rs: the ops, those that are
+  # functions of elements and the others, and the types, by Nx's names. Whatever else speaks of them asks
+  # `Nx.Vulkan.Ops`.
 
   # `{op, operands, kind}`: a `:predicate` gives 0 or 1, of u8; `:integer` takes integers alone; `:complex` is about the
   # parts of complex numbers; `:cast` gives the type that it is asked for; `:number` is all others.
@@ -73,6 +74,64 @@ defmodule Nx.Vulkan.Ops.Table do
     {:as_type, 1, :cast}
   ]
 
+  # `{op, attributes, operands, results, whether it takes complex numbers}`.
+  @structured [
+    {:sum, [:axes], 1, 1, true},
+    {:product, [:axes], 1, 1, true},
+    {:reduce_max, [:axes], 1, 1, false},
+    {:reduce_min, [:axes], 1, 1, false},
+    {:all, [:axes], 1, 1, true},
+    {:any, [:axes], 1, 1, true},
+    {:argmax, [:axes, :tie_break], 1, 1, false},
+    {:argmin, [:axes, :tie_break], 1, 1, false},
+    {:reduce, [:axes, :function], 3, 1, false},
+    {:window_sum, [:window, :low, :high, :strides, :dilations], 1, 1, true},
+    {:window_product, [:window, :low, :high, :strides, :dilations], 1, 1, true},
+    {:window_max, [:window, :low, :high, :strides, :dilations], 1, 1, false},
+    {:window_min, [:window, :low, :high, :strides, :dilations], 1, 1, false},
+    {:window_reduce, [:window, :low, :high, :strides, :dilations, :function], 3, 1, false},
+    {:window_scatter_max, [:window, :low, :high, :strides, :dilations], 3, 1, false},
+    {:window_scatter_min, [:window, :low, :high, :strides, :dilations], 3, 1, false},
+    {:cumulative_sum, [:axis, :reverse], 1, 1, true},
+    {:cumulative_product, [:axis, :reverse], 1, 1, true},
+    {:cumulative_max, [:axis, :reverse], 1, 1, false},
+    {:cumulative_min, [:axis, :reverse], 1, 1, false},
+    {:sort, [:axis, :descending], 1, 1, false},
+    {:argsort, [:axis, :descending], 1, 1, false},
+    {:top_k, [:k], 1, 2, false},
+    {:dot, [:contract_a, :batch_a, :contract_b, :batch_b], 2, 1, true},
+    {:conv,
+     [
+       :strides,
+       :low,
+       :high,
+       :input_dilation,
+       :kernel_dilation,
+       :feature_groups,
+       :batch_groups,
+       :input_axes,
+       :kernel_axes,
+       :output_axes
+     ], 2, 1, true},
+    {:gather, [:axes], 2, 1, true},
+    {:take, [:axis], 2, 1, true},
+    {:take_along_axis, [:axis], 2, 1, true},
+    {:indexed_add, [:axes], 3, 1, true},
+    {:indexed_put, [:axes], 3, 1, true},
+    {:fft, [:axis, :length, :eps], 1, 1, true},
+    {:ifft, [:axis, :length, :eps], 1, 1, true},
+    {:rfft, [:axis, :length, :eps], 1, 1, false},
+    {:irfft, [:axis, :length, :eps], 1, 1, false},
+    {:triangular_solve, [:lower, :left_side, :transform_a], 2, 1, true},
+    {:cholesky, [], 1, 1, true},
+    {:lu, [], 1, 3, true},
+    {:solve, [], 2, 2, true},
+    {:determinant, [], 1, 1, true},
+    {:qr, [:complete], 1, 2, true},
+    {:eigh, [], 1, 2, true},
+    {:svd, [:full], 1, 3, false}
+  ]
+
   @types [s: 2, s: 4, s: 8, s: 16, s: 32, s: 64, u: 2, u: 4, u: 8, u: 16, u: 32, u: 64] ++
            [f: 8, f8_e4m3fn: 8, bf: 16, f: 16, f: 32, f: 64, c: 64, c: 128]
 
@@ -81,6 +140,10 @@ defmodule Nx.Vulkan.Ops.Table do
   @doc "Ops each of whose results is a function of the operands' elements at its place."
   @spec elementwise :: [{op :: atom, operands :: pos_integer, kind}]
   def elementwise, do: @elementwise
+
+  @doc "The other ops that compute."
+  @spec structured :: [{op :: atom, attributes :: [atom], operands :: non_neg_integer, results :: pos_integer, boolean}]
+  def structured, do: @structured
 
   @doc "The types."
   @spec types :: [Nx.Type.t()]
