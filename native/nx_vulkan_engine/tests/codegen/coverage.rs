@@ -1,16 +1,19 @@
 //! Every op stands in every table: the rules, the reference, the wire form, the code generator.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_ir::program::ops::{Sample, accepts, result_dtype, samples};
 use nx_vulkan_ir::program::step::{Ref, Step};
-use nx_vulkan_ir::program::{Binary, Elementwise, Linalg, Op, Transform, Unary};
+use nx_vulkan_ir::program::workgroup::supports_op;
+use nx_vulkan_ir::program::{Binary, Elementwise, Instruction, Linalg, Op, Operand, Program, Transform, Unary, passes};
 use nx_vulkan_ir::reference::{self, Array};
 use nx_vulkan_ir::{DType, Type, Value};
 use nx_vulkan_spirv::access::{Element, Layout};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
+use nx_vulkan_spirv::workgroup::{self, Keyed, Mode, WorkgroupSpec};
 use smallvec::smallvec;
 
 #[test]
@@ -23,6 +26,33 @@ fn every_op_has_a_reference() {
         let results = reference::evaluate_all(&op, &ones, &outs).unwrap();
         assert!(results.iter().map(|a| a.values.len() as u64).eq(outs.iter().map(Type::elements)), "{name}");
     }
+}
+
+#[test]
+fn what_one_workgroup_runs_has_code_there() {
+    let library = Library::builtin().unwrap();
+    let mut ops = 0;
+    for (name, Sample { op, operands, outs }) in samples() {
+        if !supports_op(&op, &operands.iter().collect::<Vec<_>>(), &outs) {
+            continue;
+        }
+        let inputs: Vec<Type> = operands.clone();
+        let operands = (0..operands.len() as u32).map(Operand::Input).collect();
+        let outputs = (0..outs.len() as u32).map(Operand::Result).collect();
+        let instructions = vec![Instruction { op, operands, outs: outs.into() }];
+        let program = passes::for_workgroup(Program { inputs, instructions, outputs }).unwrap();
+        let ports = program.inputs.iter().map(|ty| workgroup::Port::contiguous(&ty.shape, false)).collect();
+        let spec = WorkgroupSpec {
+            ports,
+            local_size: WorkgroupSpec::local_size(&program, Mode::Once, 1024),
+            program: Keyed::new(Arc::new(program)),
+            mode: Mode::Once,
+            shared_bytes: 32 << 10,
+        };
+        spec.generate(library, FloatModes::NONE).unwrap_or_else(|e| panic!("{name}: {e}"));
+        ops += 1;
+    }
+    assert!(ops > 80, "{ops}");
 }
 
 #[test]

@@ -40,6 +40,16 @@ pub fn supports_op(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
     operands.iter().copied().chain(outs).all(elements) && has(op, operands, outs)
 }
 
+/// Whether a workgroup gives the digits of an op that [`supports_op`] run alone.
+pub fn keeps_digits(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
+    op.kind(|kind| kind.keeps_digits(operands, outs))
+}
+
+/// Elements that the longest loop of an op goes through in a workgroup, if more than those of its results.
+pub fn longest_loop(op: &Op, operands: &[&Type], outs: &[Type]) -> u64 {
+    op.kind(|kind| kind.longest_loop(operands, outs))
+}
+
 /// About how many instructions all invocations together take for an op that [`supports_op`], or that is written as
 /// others.
 pub fn work(op: &Op, operands: &[&Type], outs: &[Type]) -> u64 {

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use nx_vulkan_ir::program::attribute::Axes;
 use nx_vulkan_ir::program::passes::MAX_ROWS;
 use nx_vulkan_ir::program::reducer::Reducer;
-use nx_vulkan_ir::program::workgroup::update_count;
-use nx_vulkan_ir::program::{Binary, Op, Operand, Program, Reduction};
+use nx_vulkan_ir::program::workgroup::{longest_loop, update_count};
+use nx_vulkan_ir::program::{Binary, Instruction, Op, Operand, Program, Reduction};
 use nx_vulkan_ir::shape::Dims;
 use nx_vulkan_ir::{DType, Result, Type};
 use rspirv::spirv::Word;
@@ -179,17 +179,11 @@ pub(super) fn longest(program: &Program) -> u64 {
     let type_of = program.types();
     let find = |operand: &Operand| type_of(*operand);
     let of_op = |op: &Op| op.inside().map(longest).max().unwrap_or(1);
-    let of_fold = |instruction: &nx_vulkan_ir::program::Instruction| match &instruction.op {
-        Op::Reduce { .. } => instruction.operands.iter().filter_map(find).map(Type::elements).max().unwrap_or(1),
-        Op::Dot { contract_a, .. } => {
-            let a = instruction.operands.first().and_then(find);
-            let depth: u64 =
-                contract_a.iter().map(|&axis| a.and_then(|a| a.shape.get(axis)).copied().unwrap_or(1)).product();
-            depth * instruction.outs.first().map_or(1, Type::elements)
-        }
-        _ => 1,
+    let of_loop = |instruction: &Instruction| {
+        let operands: SmallVec<[&Type; 3]> = instruction.operands.iter().filter_map(find).collect();
+        longest_loop(&instruction.op, &operands, &instruction.outs)
     };
-    let instructions = program.instructions.iter().map(|i| of_op(&i.op).max(of_fold(i))).max().unwrap_or(1);
+    let instructions = program.instructions.iter().map(|i| of_op(&i.op).max(of_loop(i))).max().unwrap_or(1);
     let outputs = program.outputs.iter().filter_map(find).map(Type::elements).max().unwrap_or(1);
     program.results().map(Type::elements).max().unwrap_or(1).max(instructions).max(outputs)
 }

@@ -211,6 +211,10 @@ impl OpKind for IndexedPut<'_> {
         Some(0)
     }
 
+    fn keeps_digits(&self, _: &[&Type], _: &[Type]) -> bool {
+        true
+    }
+
     fn workgroup_work(&self, operands: &[&Type], outs: &[Type]) -> u64 {
         work_of_updates(operands, outs)
     }

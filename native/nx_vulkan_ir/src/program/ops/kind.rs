@@ -186,6 +186,55 @@ pub trait OpKind {
         self.facts().in_workgroup
     }
 
+    /// Whether that workgroup gives the digits of the op run alone. Who adds numbers up, and may do so in another order
+    /// there, says when those don't depend on it: compensated sums don't, but for what is beyond twice the precision.
+    fn keeps_digits(&self, _operands: &[&Type], outs: &[Type]) -> bool {
+        match self.facts().class {
+            Class::Reduction
+            | Class::Fold
+            | Class::Window
+            | Class::Order
+            | Class::Product
+            | Class::Scatter
+            | Class::Transform
+            | Class::Matrix => outs.iter().all(|out| out.dtype.is_integer()),
+            Class::Elementwise
+            | Class::Source
+            | Class::View
+            | Class::Placement
+            | Class::Padding
+            | Class::Gather
+            | Class::Loop
+            | Class::Branch
+            | Class::Kernel
+            | Class::Fence => true,
+        }
+    }
+
+    /// Elements that the longest of its loops there goes through, if more than those of its results.
+    fn longest_loop(&self, operands: &[&Type], _outs: &[Type]) -> u64 {
+        match self.facts().class {
+            Class::Reduction => operands.iter().map(|ty| ty.elements()).max().unwrap_or(1),
+            Class::Elementwise
+            | Class::Source
+            | Class::View
+            | Class::Placement
+            | Class::Padding
+            | Class::Fold
+            | Class::Window
+            | Class::Order
+            | Class::Product
+            | Class::Gather
+            | Class::Scatter
+            | Class::Transform
+            | Class::Matrix
+            | Class::Loop
+            | Class::Branch
+            | Class::Kernel
+            | Class::Fence => 1,
+        }
+    }
+
     /// About how many instructions all invocations of that workgroup together take; of what is written as other ops
     /// there, what those take.
     fn workgroup_work(&self, _operands: &[&Type], outs: &[Type]) -> u64 {

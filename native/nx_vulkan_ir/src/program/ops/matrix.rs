@@ -200,7 +200,7 @@ impl OpKind for Linalg {
         let computed = match self {
             Linalg::Lu => outs.get(1..).unwrap_or_default(),
             Linalg::Solve => outs.get(..1).unwrap_or_default(),
-            _ => outs,
+            Linalg::TriangularSolve { .. } | Linalg::Cholesky | Linalg::Determinant => outs,
         };
         let complex = operands.iter().any(|t| t.dtype.is_complex());
         let shapes = |types: &[Type]| types.iter().map(|t| t.shape.clone()).collect::<Vec<_>>();
@@ -208,7 +208,7 @@ impl OpKind for Linalg {
         let same = match self {
             Linalg::Lu => outs.first().is_some_and(|p| p.dtype == a.dtype),
             Linalg::Solve => outs.last().is_some_and(|flag| flag.dtype == DType::U8),
-            _ => true,
+            Linalg::TriangularSolve { .. } | Linalg::Cholesky | Linalg::Determinant => true,
         };
         if shapes(&expected) != shapes(outs) || !holds || !same {
             let types: Vec<String> = operands.iter().map(|t| format!("{}{:?}", t.dtype, t.shape)).collect();

@@ -4,11 +4,11 @@ use smallvec::smallvec;
 
 use super::kind::{Check, Class, Facts, Names, OpKind, named};
 use super::rules::{axes_attr, combine_work, distinct, f32, holds, multiplied, one, require, same_shape};
-use crate::Type;
 use crate::program::attribute::Axes;
 use crate::program::wire::Attr;
 use crate::program::{Conv, Op};
 use crate::shape::Dims;
+use crate::{DType, Type};
 
 /// Instructions of one workgroup for a product and its operands, besides adding it up.
 const PRODUCT_COST: u64 = 8;
@@ -106,6 +106,16 @@ impl OpKind for Dot<'_> {
 
     fn flops(&self, operands: &[&Type], outs: &[Type]) -> Option<u64> {
         multiplied(&[2, outs.first()?.elements(), self.depth(operands)])
+    }
+
+    fn keeps_digits(&self, operands: &[&Type], outs: &[Type]) -> bool {
+        let is_vector = |(operand, contract): (&&Type, &&Axes)| operand.shape.len() == contract.len();
+        let compensated = self.batch[0].is_empty() && operands.iter().zip(&self.contract).any(is_vector);
+        outs.iter().all(|out| out.dtype.is_integer() || (out.dtype != DType::C128 && compensated))
+    }
+
+    fn longest_loop(&self, operands: &[&Type], outs: &[Type]) -> u64 {
+        self.depth(operands) * outs.first().map_or(1, Type::elements)
     }
 
     fn workgroup_work(&self, operands: &[&Type], outs: &[Type]) -> u64 {

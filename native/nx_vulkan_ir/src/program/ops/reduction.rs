@@ -8,7 +8,7 @@ use crate::program::Op;
 use crate::program::attribute::{Axes, Reduction};
 use crate::program::function::Function;
 use crate::program::wire::{Attr, Attrs};
-use crate::{DType, Result, Type};
+use crate::{CType, DType, Result, Type};
 
 pub(super) fn names() -> Names {
     let reductions = Reduction::ALL.iter().map(|&reduction| {
@@ -66,6 +66,19 @@ impl OpKind for Reduce<'_> {
     fn runs_in_workgroup(&self, operands: &[&Type], outs: &[Type]) -> bool {
         let complex = |ty: &Type| ty.dtype.is_complex();
         !self.reduction.is_ordered() || !operands.iter().copied().chain(outs).any(complex)
+    }
+
+    fn keeps_digits(&self, _: &[&Type], outs: &[Type]) -> bool {
+        outs.iter().all(|out| match self.reduction {
+            Reduction::Sum => out.dtype != DType::C128,
+            Reduction::Product => out.dtype.is_integer() || out.dtype.ctype() == CType::F32,
+            Reduction::Max
+            | Reduction::Min
+            | Reduction::All
+            | Reduction::Any
+            | Reduction::ArgMax
+            | Reduction::ArgMin => true,
+        })
     }
 
     fn workgroup_work(&self, operands: &[&Type], outs: &[Type]) -> u64 {

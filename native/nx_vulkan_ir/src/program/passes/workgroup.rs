@@ -9,9 +9,9 @@ use super::target::{Saving, Target};
 use super::{loop_fuel, unroll};
 use crate::program::attribute::Scalar;
 use crate::program::counted::Trips;
-use crate::program::workgroup::{DISPATCH_WORK, PHASE_WORK, supports_op, work};
-use crate::program::{Binary, Instruction, Loop, Op, Operand, Program, Reduction};
-use crate::{CType, DType, Result, Type};
+use crate::program::workgroup::{DISPATCH_WORK, PHASE_WORK, keeps_digits, supports_op, work};
+use crate::program::{Binary, Instruction, Loop, Op, Operand, Program};
+use crate::{DType, Result, Type};
 
 /// Iterations between two looks at the condition by the host, at most.
 const MAX_ITERATIONS: u64 = 1 << 16;
@@ -48,7 +48,8 @@ impl Cost {
 /// What one workgroup has to do for an instruction whose operands have these types; `None` where it can't run it.
 fn instruction_cost<'a>(instruction: &Instruction, type_of: impl Fn(Operand) -> Option<&'a Type>) -> Option<Cost> {
     let operands: &[&Type] = &instruction.operands.iter().map(|&o| type_of(o)).collect::<Option<Vec<_>>>()?;
-    if !supports_op(&instruction.op, operands, &instruction.outs) || !keeps_digits(instruction, operands) {
+    let (op, outs) = (&instruction.op, &instruction.outs);
+    if !supports_op(op, operands, outs) || !keeps_digits(op, operands, outs) {
         return None;
     }
     match &instruction.op {
@@ -73,24 +74,6 @@ pub(super) fn iteration_cost(op: &Loop) -> Option<Cost> {
     let condition = program_cost(&op.condition).filter(|cost| !cost.open)?;
     let iteration = condition.and(program_cost(&op.body)?);
     Some(Cost { work: iteration.work.saturating_add(PHASE_WORK), ..iteration })
-}
-
-/// Whether a workgroup gives the digits of the op run alone. Compensated sums don't depend on their order, but for what
-/// is beyond twice the precision; others do.
-fn keeps_digits(instruction: &Instruction, operands: &[&Type]) -> bool {
-    let Some(out) = instruction.outs.first().map(|ty| ty.dtype).filter(|dtype| !dtype.is_integer()) else {
-        return true;
-    };
-    match (&instruction.op, operands) {
-        (Op::Dot { contract_a, batch_a, contract_b, .. }, [a, b]) => {
-            let vector = a.shape.len() == contract_a.len() || b.shape.len() == contract_b.len();
-            out != DType::C128 && batch_a.is_empty() && vector
-        }
-        (Op::Reduce { reduction: Reduction::Sum, .. }, _) => out != DType::C128,
-        (Op::Reduce { reduction: Reduction::Product, .. }, _) => out.ctype() == CType::F32,
-        (Op::IndexedAdd { .. }, _) => false,
-        _ => true,
-    }
 }
 
 /// What one workgroup has to do for a program; `None` where it can't run it.
