@@ -1,4 +1,4 @@
-//! What a family of kernels says of itself, and the list of families.
+//! What a family of kernels says of itself.
 
 use std::fmt::Debug;
 
@@ -8,26 +8,9 @@ use nx_vulkan_spirv::access::Element;
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
-use nx_vulkan_spirv::workgroup::WorkgroupSpec;
 use smallvec::SmallVec;
 
-use super::attention::AttentionKernel;
-use super::dot::{DotSpec, SplitSpec};
-use super::fft::FftKernel;
-use super::fold::FoldSpec;
-use super::index::{
-    GatherSpec, ScatterSpec, SegmentAddSpec, SegmentPutSpec, SegmentStepsSpec, ShiftSpec, TakeSpec, TargetOrderSpec,
-    TargetSpec,
-};
-use super::linalg::LinalgSpec;
-use super::map::Spec;
-use super::reduce::ReduceKernel;
-use super::rows::RowsSpec;
-use super::scan::ScanKernel;
-use super::sort::SortSpec;
-use super::transpose::TransposeSpec;
-use super::window_scatter::WindowScatterSpec;
-use super::{Arguments, Place};
+use super::{Arguments, KernelSpec, Place};
 use crate::Result;
 
 /// Specialization constants: id and value.
@@ -87,6 +70,7 @@ pub trait KernelFamily: Debug {
     }
 }
 
+/// The list of families: a name each, and what specs of it are.
 macro_rules! families {
     ($($name:ident($spec:ty)),* $(,)?) => {
         /// Everything that distinguishes one generated kernel from another.
@@ -96,39 +80,14 @@ macro_rules! families {
 
         impl KernelSpec {
             /// What its family says of it.
-            pub fn family(&self) -> &dyn KernelFamily {
+            pub fn family(&self) -> &dyn $crate::kernels::KernelFamily {
                 match self { $(KernelSpec::$name(spec) => spec),* }
             }
         }
     };
 }
 
-families! {
-    Map(Spec),
-    Reduce(ReduceKernel),
-    Rows(RowsSpec),
-    Fold(FoldSpec),
-    Gather(GatherSpec),
-    Take(TakeSpec),
-    Shift(ShiftSpec),
-    Scatter(ScatterSpec),
-    Targets(TargetSpec),
-    TargetOrder(TargetOrderSpec),
-    SegmentPut(SegmentPutSpec),
-    SegmentAdd(SegmentAddSpec),
-    SegmentSteps(SegmentStepsSpec),
-    Dot(DotSpec),
-    Attention(AttentionKernel),
-    Split(SplitSpec),
-    Scan(ScanKernel),
-    Sort(SortSpec),
-    Transpose(TransposeSpec),
-    WindowScatter(WindowScatterSpec),
-    Workgroup(Box<WorkgroupSpec>),
-    Linalg(LinalgSpec),
-    Fft(FftKernel),
-    Far(FarSpec),
-}
+pub(super) use families;
 
 /// A kernel whose operands reach further than offsets of 32 bits, of the spec of one whose don't.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -14,11 +14,11 @@ use nx_vulkan_spirv::params::bias;
 use nx_vulkan_spirv::probe;
 use smallvec::SmallVec;
 
-use super::family::{Constants, KernelSpec, Pairs};
+use super::family::{Constants, Pairs};
 use super::planned::{Planned, Source};
 use super::{
-    Arguments, Compile, Kernel, Reach, available, feature_names, features, grid, interface_of, label_of, max_groups,
-    reach_of,
+    Arguments, Compile, Kernel, KernelSpec, Reach, available, feature_names, features, grid, interface_of, label_of,
+    max_groups, reach_of,
 };
 use crate::{Engine, Error, Result, Tensor, View};
 

@@ -1,4 +1,4 @@
-//! Kernel families, and what they share: specs, parameter words, how far one launch reaches.
+//! Kernel families, their list, and what they share: specs, parameter words, how far one launch reaches.
 
 pub mod attention;
 pub mod dot;
@@ -29,18 +29,46 @@ use nx_vulkan_device::memory::Buffer;
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::params::{Param, ParamLayout, bias, divider};
+use nx_vulkan_spirv::workgroup::WorkgroupSpec;
 use once_cell::sync::OnceCell;
 use rspirv::spirv::Capability;
 use smallvec::SmallVec;
 
 use crate::{DeviceKind, Error, Result, View};
 
-pub use family::{Constants, KernelFamily, KernelSpec, Pairs};
+pub use family::{Constants, FarSpec, KernelFamily, Pairs};
 pub(crate) use launch::launch;
 #[cfg(test)]
 pub(crate) use launch::refusal;
 pub use launch::{Bounds, Loaded, in_parts};
 pub(crate) use planned::Planned;
+
+family::families! {
+    Map(map::Spec),
+    Reduce(reduce::ReduceKernel),
+    Rows(rows::RowsSpec),
+    Fold(fold::FoldSpec),
+    Gather(index::GatherSpec),
+    Take(index::TakeSpec),
+    Shift(index::ShiftSpec),
+    Scatter(index::ScatterSpec),
+    Targets(index::TargetSpec),
+    TargetOrder(index::TargetOrderSpec),
+    SegmentPut(index::SegmentPutSpec),
+    SegmentAdd(index::SegmentAddSpec),
+    SegmentSteps(index::SegmentStepsSpec),
+    Dot(dot::DotSpec),
+    Attention(attention::AttentionKernel),
+    Split(dot::SplitSpec),
+    Scan(scan::ScanKernel),
+    Sort(sort::SortSpec),
+    Transpose(transpose::TransposeSpec),
+    WindowScatter(window_scatter::WindowScatterSpec),
+    Workgroup(Box<WorkgroupSpec>),
+    Linalg(linalg::LinalgSpec),
+    Fft(fft::FftKernel),
+    Far(FarSpec),
+}
 
 /// How far launches reach from the lowest element of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

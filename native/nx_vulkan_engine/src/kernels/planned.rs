@@ -9,8 +9,8 @@ use std::thread::{self, available_parallelism};
 use nx_vulkan_spirv::generated::Generated;
 use smallvec::SmallVec;
 
-use super::Kernel;
-use super::family::{Constants, KernelSpec};
+use super::family::Constants;
+use super::{Kernel, KernelSpec};
 use crate::Result;
 
 /// Threads that compile at once.
