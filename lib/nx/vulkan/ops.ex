@@ -244,8 +244,11 @@ defmodule Nx.Vulkan.Ops do
   def block(%block{} = struct, outs, args) do
     with %{^block => {op, attributes, operands, results, complex?}} <- @blocks,
          true <- {length(args), length(outs)} == {operands, results},
-         true <- complex? or not Enum.any?(args, &match?(%T{type: {:c, _}}, &1)) do
-      [{op, for(attribute <- attributes, do: {attribute, Map.fetch!(struct, attribute)}), outs}]
+         true <- complex? or not Enum.any?(args, &match?(%T{type: {:c, _}}, &1)),
+         options = for(attribute <- attributes, do: {attribute, Map.fetch!(struct, attribute)}),
+         # A tensor is no attribute.
+         false <- Enum.any?(options, fn {_, option} -> is_struct(option) end) do
+      [{op, options, outs}]
     else
       _ -> :default
     end

@@ -1,6 +1,7 @@
 //! Elementwise ops on values: which casts, which library function, which rounding.
 
 use nx_vulkan_ir::dtype::merge;
+use nx_vulkan_ir::program::ops::Rule;
 use nx_vulkan_ir::program::{Binary, Elementwise, Unary};
 use nx_vulkan_ir::{CType, DType, Error, Result};
 use rspirv::dr::Operand;
@@ -279,7 +280,7 @@ fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Wor
         Unary::Ceil | Unary::Floor | Unary::Round | Unary::Conjugate if integer && out.is_integer() => {
             cast(code, a, out)
         }
-        Unary::Real | Unary::Imag | Unary::Abs if a.dtype.is_complex() => {
+        _ if a.dtype.is_complex() && matches!(op.rule(), Rule::Part | Rule::Magnitude) => {
             let id = code.call(&format!("nx_{}_{}", op.name(), a.dtype.ctype().name()), &[a.id])?;
             let part = if a.dtype == DType::C128 { DType::F64 } else { DType::F32 };
             cast(code, Value { id, dtype: part }, out)
