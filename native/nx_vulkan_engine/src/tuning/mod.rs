@@ -22,7 +22,7 @@ pub mod target;
 
 use nx_vulkan_device::Caps;
 use nx_vulkan_device::work::Rates;
-use nx_vulkan_ir::program::passes::Recompute;
+use nx_vulkan_ir::program::passes::{Joins, Recompute};
 use nx_vulkan_ir::program::rows::RowLimits;
 
 pub use calibration::Calibrated;
@@ -273,6 +273,8 @@ pub struct Programs {
     pub short_bytes: u64,
     /// Operations on numbers of such an iteration.
     pub short_flops: u64,
+    /// Up to where kernels take in what stands beside them.
+    pub joins: Joins,
 }
 
 impl DeviceModel {

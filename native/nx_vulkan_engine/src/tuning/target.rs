@@ -25,6 +25,7 @@ impl Programs {
             workgroups: true,
             saving: Saving::Nothing,
             recompute: self.recompute,
+            joins: self.joins,
         }
     }
 }

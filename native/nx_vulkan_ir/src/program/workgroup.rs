@@ -19,12 +19,8 @@ pub(super) fn check(program: &Program, operands: &[&Type], outs: &[Type]) -> Res
     }
 }
 
-/// Work, about the instructions of all invocations, that one workgroup of a GPU does in the time of a dependent
-/// dispatch (2.1 us on an H200): 128 lanes, of whose time loads and barriers take nine tenths.
-pub const DISPATCH_WORK: u64 = 24_000;
-
-/// Work that every phase costs besides that of its elements: a barrier.
-pub const PHASE_WORK: u64 = DISPATCH_WORK / 16;
+/// Work, about the instructions of all invocations, that every phase costs besides that of its elements: a barrier.
+pub const PHASE_WORK: u64 = 1_500;
 
 /// Elements of a value, at most: one workgroup takes a second for some functions of so many.
 const MAX_ELEMENTS: u64 = 1 << 24;

@@ -1,7 +1,7 @@
 //! Passes on what was recorded from Nx.
 
 use nx_vulkan_ir::Result;
-use nx_vulkan_ir::program::passes::{Heads, Recompute, Saving, Target, optimize};
+use nx_vulkan_ir::program::passes::{Heads, Joins, Recompute, Saving, Target, optimize};
 use nx_vulkan_ir::program::rows::RowLimits;
 use nx_vulkan_ir::program::{Builder, Op, Program, Reduction};
 use nx_vulkan_ir::reference::{self, Array};
@@ -28,6 +28,12 @@ pub fn target(saving: Saving) -> Target {
         workgroups: false,
         saving,
         recompute: RECOMPUTE,
+        joins: Joins {
+            dispatch_work: 1 << 14,
+            looped_results: 1 << 18,
+            loaded_elements: 1 << 18,
+            unit_operations: 1 << 31,
+        },
     }
 }
 

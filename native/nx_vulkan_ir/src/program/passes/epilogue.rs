@@ -11,13 +11,6 @@ use crate::program::step::stands_in_loop;
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
 use crate::{DType, Result, Type};
 
-/// Results of a product up to which its kernel takes steps that stand in a loop. In large tiles such a loop costs
-/// registers: a product of 1024 x 2048 results takes 369 us instead of 230 on an H200, a map of them 18 us.
-const MAX_LOOPED_RESULTS: u64 = 1 << 18;
-
-/// Operations from which products run on matrix units, whose results are stored in a loop anyway.
-const MIN_OPERATIONS_OF_UNITS: u64 = 1 << 31;
-
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let (maker, reads) = (program.makers(), program.reads());
     // The product that each instruction takes in.
@@ -83,7 +76,7 @@ fn join(
     }
     let found = epilogue::of(&body)?;
     let on_units = runs_on_units(program, product, target);
-    if out.elements() > MAX_LOOPED_RESULTS && !on_units && stands_in_loop(&found.steps) {
+    if out.elements() > target.joins.looped_results && !on_units && stands_in_loop(&found.steps) {
         return None;
     }
     Some((Op::Fused(Box::new(body)), operands))
@@ -113,5 +106,5 @@ fn runs_on_units(program: &Program, product: &Instruction, target: &Target) -> b
         && is_one_type
         && depth >= matrix_min_depth(a.dtype)
         && bytes <= MATRIX_MAX_BYTES
-        && flops >= Some(MIN_OPERATIONS_OF_UNITS)
+        && flops >= Some(target.joins.unit_operations)
 }

@@ -33,7 +33,7 @@ mod windows_to_axes;
 mod workgroup;
 
 pub use fold_constants::computed;
-pub use target::{FewQueries, Heads, Recompute, Saving, Target};
+pub use target::{FewQueries, Heads, Joins, Recompute, Saving, Target};
 pub use unstack::MAX_ROWS;
 
 use rewrite::{Rewriter, checked};
@@ -167,5 +167,5 @@ fn fused(mut program: Program, target: &Target) -> Result<Program> {
     program = checked(dce::run(&cse::run(&program)?)?)?;
     program = checked(recompute::run(&program, target)?)?;
     program = checked(epilogue::run(&program, target)?)?;
-    checked(prologue::run(&program)?)
+    checked(prologue::run(&program, target)?)
 }

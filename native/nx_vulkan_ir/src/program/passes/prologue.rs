@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use smallvec::{SmallVec, smallvec};
 
 use super::rewrite::with_joined;
+use super::target::Target;
 use crate::program::epilogue::{self, takes_steps};
 use crate::program::fused::is_view;
 use crate::program::step::{Prologue, Step};
@@ -14,10 +15,6 @@ use crate::{Result, Type};
 
 /// Steps that a product takes for each element that it loads.
 const MAX_STEPS: usize = 4;
-
-/// Elements of an operand up to which they take steps in products, several times each. On an H200 the step of a network
-/// of 784-2048-2048-10 units took 9 us of 976 longer with those of 2^21 activations.
-const MAX_ELEMENTS: u64 = 1 << 18;
 
 /// Bytes of an element that products read in place of a narrower one: parameters in f32 beside activations in half of
 /// that.
@@ -31,7 +28,7 @@ struct Moved {
     steps: Box<[Step]>,
 }
 
-pub fn run(program: &Program) -> Result<Program> {
+pub fn run(program: &Program, target: &Target) -> Result<Program> {
     // With the first result of each.
     let mut readers: HashMap<Operand, Vec<(u32, &Instruction)>> = HashMap::new();
     let mut first = 0;
@@ -53,7 +50,7 @@ pub fn run(program: &Program) -> Result<Program> {
         }
         // All that reads a view of what has moved takes it in.
         let found = seen(instruction, &moved).or_else(|| {
-            let found = steps(&type_of, instruction)?;
+            let found = steps(&type_of, instruction, target.joins.loaded_elements)?;
             let from = type_of(found.operand)?;
             let taken = |results: &[Operand]| -> bool {
                 let mut left = results.to_vec();
@@ -134,9 +131,9 @@ fn seen(instruction: &Instruction, moved: &HashMap<Operand, Moved>) -> Option<Mo
     Some(Moved { operand, body, steps })
 }
 
-/// What an elementwise instruction does to the elements of its only operand, if that is cheap and reads no more bytes
-/// than it gives.
-fn steps<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Instruction) -> Option<Moved> {
+/// What an elementwise instruction does to the elements of its only operand, if that is cheap, reads no more bytes than
+/// it gives, and gives no more than `most` elements.
+fn steps<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Instruction, most: u64) -> Option<Moved> {
     let mut operands: SmallVec<[Operand; 3]> = smallvec![];
     let inputs = instruction.operands.iter().map(|&operand| input(&mut operands, operand)).collect::<Vec<_>>();
     let [operand] = *operands else { return None };
@@ -154,7 +151,7 @@ fn steps<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Instr
     let Prologue { steps, .. } = epilogue::prologue(&body)?.prologue?;
     let is_cheap = steps.len() <= MAX_STEPS && steps.iter().all(|s| s.op.is_cheap(&[s.out], s.out));
     let is_narrow = !ty.dtype.is_complex() && ty.dtype.size_bytes() <= out.dtype.size_bytes().max(MAX_BYTES);
-    (is_cheap && is_narrow && out.elements() <= MAX_ELEMENTS).then_some(Moved { operand, body, steps })
+    (is_cheap && is_narrow && out.elements() <= most).then_some(Moved { operand, body, steps })
 }
 
 /// The input of a body that is this one of its operands.

@@ -40,6 +40,21 @@ pub struct Target {
     pub saving: Saving,
     /// How much is computed again for what reads it late.
     pub recompute: Recompute,
+    /// Up to where kernels take in what stands beside them.
+    pub joins: Joins,
+}
+
+/// Up to where kernels take in what stands beside them, by what that costs and saves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Joins {
+    /// Work, about the instructions of all invocations, that one workgroup does in the time of a dependent dispatch.
+    pub dispatch_work: u64,
+    /// Results of a product up to which its kernel takes steps that stand in a loop.
+    pub looped_results: u64,
+    /// Elements of an operand up to which they take steps in products, several times each.
+    pub loaded_elements: u64,
+    /// Operations from which products run on matrix units, whose results are stored in a loop anyway.
+    pub unit_operations: u64,
 }
 
 impl Target {

@@ -9,7 +9,7 @@ use super::target::{Saving, Target};
 use super::{loop_fuel, unroll};
 use crate::program::attribute::Scalar;
 use crate::program::counted::Trips;
-use crate::program::workgroup::{DISPATCH_WORK, PHASE_WORK, keeps_digits, supports_op, work};
+use crate::program::workgroup::{PHASE_WORK, keeps_digits, supports_op, work};
 use crate::program::{Binary, Instruction, Loop, Op, Operand, Program};
 use crate::{DType, Result, Type};
 
@@ -26,7 +26,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let program = loops(program, target)?;
     // Where memory is short, ops stay where the program has them.
     match target.joins_small_ops && target.saving == Saving::Nothing {
-        true => regions(&sunk(&program)),
+        true => regions(&sunk(&program, target), target),
         false => Ok(program),
     }
 }
@@ -189,16 +189,17 @@ fn block(op: &Loop, outs: &[Type], most: u32) -> Program {
     alone(Op::Workgroup(Box::new(kernel)), inputs, outs)
 }
 
-/// Work of an instruction that ends a run.
-const MAX_MEMBER_WORK: u64 = 4 * DISPATCH_WORK;
+/// Dispatches in whose time an instruction that ends a run could be done.
+const MEMBER_DISPATCHES: u64 = 4;
 
 /// The program with large elementwise instructions behind those that don't read them, so that they don't part runs of
 /// small ones.
-fn sunk(program: &Program) -> Program {
+fn sunk(program: &Program, target: &Target) -> Program {
+    let most = MEMBER_DISPATCHES * target.joins.dispatch_work;
     let (type_of, maker) = (program.types(), program.makers());
     let sinks = |at: usize| {
         let instruction = &program.instructions[at];
-        let is_small = instruction_cost(instruction, &type_of).is_some_and(|cost| cost.work <= MAX_MEMBER_WORK);
+        let is_small = instruction_cost(instruction, &type_of).is_some_and(|cost| cost.work <= most);
         instruction.op.elementwise().is_some() && !is_small
     };
     let mut placed = vec![false; program.instructions.len()];
@@ -223,7 +224,8 @@ fn sunk(program: &Program) -> Program {
 }
 
 /// Puts runs of neighbouring instructions into kernels, where that takes less time than their dispatches.
-fn regions(program: &Program) -> Result<Program> {
+fn regions(program: &Program, target: &Target) -> Result<Program> {
+    let dispatch_work = target.joins.dispatch_work;
     let type_of = program.types();
     let closed = |i: &Instruction| instruction_cost(i, &type_of).filter(|cost| !cost.open);
     let works: Vec<Option<u64>> = program.instructions.iter().map(|i| closed(i).map(|cost| cost.work)).collect();
@@ -233,7 +235,7 @@ fn regions(program: &Program) -> Result<Program> {
         let mut end = at;
         let (mut total, mut saved) = (0, 0);
         while let Some(Some(work)) = works.get(end)
-            && *work <= MAX_MEMBER_WORK
+            && *work <= MEMBER_DISPATCHES * dispatch_work
             && end - at < MAX_INSTRUCTIONS
         {
             total += work;
@@ -244,7 +246,7 @@ fn regions(program: &Program) -> Result<Program> {
             end += 1;
         }
         // What is left after its last reduction is one dispatch more.
-        if saved >= 2 && total <= saved * DISPATCH_WORK && operand_count(program, at, end) <= MAX_OPERANDS {
+        if saved >= 2 && total <= saved * dispatch_work && operand_count(program, at, end) <= MAX_OPERANDS {
             region(program, at, end, &mut new)?;
             at = end;
             continue;
