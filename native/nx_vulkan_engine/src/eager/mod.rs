@@ -184,7 +184,13 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
             }
             result => result,
         },
-        // What only moves elements.
-        _ => movement::moved(&call),
+        Op::Broadcast { .. }
+        | Op::Transpose { .. }
+        | Op::Reverse { .. }
+        | Op::Slice { .. }
+        | Op::PutSlice { .. }
+        | Op::Pad { .. }
+        | Op::Concatenate { .. }
+        | Op::Stack { .. } => movement::moved(&call),
     }
 }
