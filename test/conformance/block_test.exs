@@ -62,6 +62,14 @@ defmodule Nx.Vulkan.Conformance.BlockTest do
     end
   end
 
+  test "phase has the bits of the angle of its parts" do
+    for type <- types() do
+      both = &{Nx.phase(&1), Nx.atan2(Nx.imag(&1), Nx.real(&1))}
+      [phase, angle] = on(Nx.Vulkan.VulkanoBackend, [random_bits({200}, type)], both)
+      assert {type, Nx.to_binary(phase)} == {type, Nx.to_binary(angle)}
+    end
+  end
+
   test "all_close" do
     for type <- types(), other <- [type, {:f, 32}] do
       tensor = random({3, 20}, type, -2, 2)

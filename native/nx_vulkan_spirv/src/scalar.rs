@@ -291,6 +291,14 @@ fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Wor
             let missing = || Error::InvalidProgram { op: "imag".to_string(), reason: format!("gives {out}") };
             exact_constant(code, out.ctype(), 0)?.ok_or_else(missing)
         }
+        // The angle of a number whose imaginary part is 0; no compiler may know it.
+        Unary::Phase => {
+            let angle = out.ctype().dtype();
+            let missing = || Error::InvalidProgram { op: "phase".to_string(), reason: format!("gives {out}") };
+            let (x, y) = (cast(code, a, angle)?, exact_constant(code, angle.ctype(), 0)?.ok_or_else(missing)?);
+            let id = code.call(&format!("nx_atan2_{}", angle.ctype().name()), &[y, x])?;
+            rounded(code, id, angle, out)
+        }
         Unary::Abs if a.dtype.is_unsigned() => cast(code, a, out),
         // NVIDIA's compiler (580.159, on Hopper) takes magnitudes for positive, as that of the least number is not.
         Unary::Abs if integer && out == a.dtype => {

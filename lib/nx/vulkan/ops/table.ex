@@ -43,6 +43,7 @@ defmodule Nx.Vulkan.Ops.Table do
     {:population_count, 1, :integer},
     {:real, 1, :complex},
     {:imag, 1, :complex},
+    {:phase, 1, :complex},
     {:is_nan, 1, :predicate},
     {:is_infinity, 1, :predicate},
     {:add, 2, :number},

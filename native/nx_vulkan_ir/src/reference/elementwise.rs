@@ -118,6 +118,7 @@ fn meaning(op: Unary) -> Meaning {
             real => real,
         }),
         Unary::Imag => Meaning::Any(|a| Value::Float(a.imag())),
+        Unary::Phase => Meaning::Any(|a| Value::Float(a.imag().atan2(a.real()))),
         Unary::IsNan => Meaning::Any(|a| Value::bool(a.real().is_nan() || a.imag().is_nan())),
         Unary::IsInfinity => Meaning::Any(|a| Value::bool(a.real().is_infinite() || a.imag().is_infinite())),
     }

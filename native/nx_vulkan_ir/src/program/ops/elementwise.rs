@@ -92,6 +92,7 @@ rows! {
         PopulationCount = "population_count", Integer, 2;
         Real = "real", Part, 2;
         Imag = "imag", Part, 2;
+        Phase = "phase", Part, 40;
         IsNan = "is_nan", Predicate, 1;
         IsInfinity = "is_infinity", Predicate, 1;
     }
