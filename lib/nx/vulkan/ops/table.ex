@@ -86,6 +86,7 @@ defmodule Nx.Vulkan.Ops.Table do
     {:argmax, [:axes, :tie_break], 1, 1, false},
     {:argmin, [:axes, :tie_break], 1, 1, false},
     {:reduce, [:axes, :function], 3, 1, false},
+    {:all_close, [:equal_nan, :rtol, :atol], 2, 1, true},
     {:window_sum, [:window, :low, :high, :strides, :dilations], 1, 1, true},
     {:window_product, [:window, :low, :high, :strides, :dilations], 1, 1, true},
     {:window_max, [:window, :low, :high, :strides, :dilations], 1, 1, false},

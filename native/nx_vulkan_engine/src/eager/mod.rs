@@ -41,7 +41,7 @@ pub use program::run_program;
 use smallvec::{SmallVec, smallvec};
 
 use crate::program::ops::Class;
-use crate::program::{Op, verify};
+use crate::program::{Op, passes, verify};
 use crate::shape::Type;
 use crate::{Engine, Error, Result, Tensor};
 use call::Call;
@@ -155,6 +155,12 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         Op::Reshape | Op::Squeeze => call.reshape(),
         Op::After => call.view(|view| Ok(view.clone())),
         Op::Reduce { reduction, axes, tie_high } => call.reduce(*reduction, axes, *tie_high),
+        Op::AllClose { equal_nan, rtol, atol } => {
+            let types = operands.iter().map(|t| t.view.ty()).collect::<SmallVec<[Type; 2]>>();
+            let [a, b] = &types[..] else { return Err(call.invalid("needs two operands".into())) };
+            let steps = passes::steps_of_all_close([a, b], *equal_nan, [*rtol, *atol])?;
+            fused::fused(&call, &steps)?.pop().ok_or_else(|| call.invalid("has a result".into()))
+        }
         Op::Window { reduction, windows } => window::reduce_windows(&call, *reduction, windows),
         Op::Sort { axis, descending } => order::sort(&call, *axis, *descending),
         Op::Argsort { axis, descending } => order::argsort(&call, *axis, *descending),

@@ -59,6 +59,8 @@ pub enum Op {
     Stack { axis: usize },
     /// a; `tie_high` is for argmax/argmin
     Reduce { reduction: Reduction, axes: Axes, tie_high: bool },
+    /// a, b, which broadcast; whether no element is farther than `atol + rtol |b|` from that of b
+    AllClose { equal_nan: bool, rtol: Scalar, atol: Scalar },
     /// a; sum, product, max or min of each window
     Window { reduction: Reduction, windows: Windows },
     /// a; equal elements keep their order, NaN is the largest

@@ -27,10 +27,11 @@ pub use real::erf_inv;
 
 use array::{indices, invalid};
 
-use crate::program::{Op, Operand, Program, verify};
+use crate::program::ops::result_dtype;
+use crate::program::{Binary, Elementwise, Op, Operand, Program, Unary, verify};
 use crate::shape::Dims;
 use crate::value::Value;
-use crate::{Error, Result, Type};
+use crate::{DType, Error, Result, Type};
 
 /// Runs a program.
 ///
@@ -169,7 +170,35 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::IndexedAdd { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, true, out)),
         Op::IndexedPut { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, false, out)),
         Op::Linalg(_) => Err(invalid(op, "its results come together")),
+        Op::AllClose { equal_nan, rtol, atol } => {
+            let close = all_close([a()?, operand(1)?], *equal_nan, [rtol.real(), atol.real()]);
+            Ok(Array::new(out, [Value::bool(close.ok_or_else(|| invalid(op, "no meaning for these types"))?)]))
+        }
     }
+}
+
+/// Whether no element is farther than `atol + rtol |b|` from that of b. Infinities are close to themselves alone.
+fn all_close([a, b]: [&Array; 2], equal_nan: bool, [rtol, atol]: [f64; 2]) -> Option<bool> {
+    let rank = a.ty.shape.len().max(b.ty.shape.len());
+    let size = |of: &Array, axis: usize| (axis + of.ty.shape.len()).checked_sub(rank).map_or(1, |at| of.ty.shape[at]);
+    let shape: Dims = (0..rank).map(|axis| size(a, axis).max(size(b, axis))).collect();
+    let apply = |op, args: &[(Value, DType)]| {
+        let out = result_dtype(op, &args.iter().map(|(_, dtype)| *dtype).collect::<Vec<_>>())?;
+        Some((elementwise::apply(op, args, out)?, out))
+    };
+    let is = |op, x| apply(Elementwise::Unary(op), &[x]).is_some_and(|(answer, _)| answer.truthy());
+    let mut all = true;
+    for index in indices(&shape) {
+        let [x, y] = [a, b].map(|of| (broadcast_at(of, &index), of.ty.dtype));
+        let difference = apply(Elementwise::Binary(Binary::Subtract), &[x, y])?;
+        let (distance, _) = apply(Elementwise::Unary(Unary::Abs), &[difference])?;
+        let magnitude = if let Value::Complex(re, im) = y.0 { re.hypot(im) } else { y.0.real().abs() };
+        let infinite = is(Unary::IsInfinity, x) || is(Unary::IsInfinity, y);
+        let same = || Some(apply(Elementwise::Binary(Binary::Equal), &[x, y])?.0.truthy());
+        let nan = equal_nan && is(Unary::IsNan, x) && is(Unary::IsNan, y);
+        all &= nan || if infinite { same()? } else { distance.real() <= atol + rtol * magnitude };
+    }
+    Some(all)
 }
 
 fn window(op: &Op) -> Result<Dims> {

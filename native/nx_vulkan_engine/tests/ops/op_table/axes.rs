@@ -1,6 +1,6 @@
 //! Reductions, dot, gather and the indexed ops.
 
-use nx_vulkan_engine::program::attribute::Axes;
+use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::{Op, Reduction};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
@@ -460,5 +460,43 @@ fn views_as_operands() {
     let operands = [reversed[0].clone(), by_array];
     let along = Op::TakeAlongAxis { axis: 1 };
     verify_on(&along, &[backwards[0].clone(), by], &operands, &turned, Bound::Exact);
+    finish();
+}
+
+/// Elements of all types that are the same, near and apart, also infinite ones and NaN.
+#[test]
+fn all_close() {
+    let mut rng = rng(99);
+    let out = Type::new(DType::U8, &[]);
+    let close = |equal_nan, atol| Op::AllClose { equal_nan, rtol: Scalar::Float(1e-5), atol };
+    for (i, dtype) in DType::ALL.into_iter().enumerate() {
+        let (other, atol) = match i % 3 {
+            0 => (DType::F32, Scalar::Float(0.5)),
+            1 => (dtype, Scalar::Int(9)),
+            _ => (dtype, Scalar::Float(0.5)),
+        };
+        for (equal_nan, range) in [(false, Range::Ordinary), (true, Range::All)] {
+            let a = operand(&Type::new(dtype, &[2, 64]), range, 2, &mut rng);
+            let row = Array::new(&Type::new(other, &[64]), a.values[..64].iter().copied());
+            let same = Array::new(&Type::new(other, &[2, 64]), a.values.iter().copied());
+            for b in [same, row] {
+                verify(&close(equal_nan, atol), &[a.clone(), b], &out, Bound::Exact);
+            }
+        }
+    }
+    // One element of many.
+    let a = operand(&Type::new(DType::F32, &[300, 701]), Range::Ordinary, 2, &mut rng);
+    let mut b = a.clone();
+    b.values[123_456] = Value::Float(a.values[123_456].real() + 1e-2).cast(DType::F32);
+    for (atol, same) in [(2e-2, 1), (1e-3, 0)] {
+        let op = close(false, Scalar::Float(atol));
+        let want = nx_vulkan_engine::reference::evaluate(&op, &[a.clone(), b.clone()], &out).unwrap();
+        assert_eq!(want.values, [Value::Int(same)]);
+        verify(&op, &[a.clone(), b.clone()], &out, Bound::Exact);
+    }
+    for shape in [&[][..], &[1], &[3000]] {
+        let a = operand(&Type::new(DType::F32, shape), Range::Ordinary, 2, &mut rng);
+        verify(&close(false, Scalar::Float(1e-8)), &[a.clone(), a], &out, Bound::Exact);
+    }
     finish();
 }

@@ -93,6 +93,9 @@ impl Op {
             Op::Reduce { reduction, axes, tie_high } => {
                 ask(&reduction::Reduce { reduction: *reduction, axes, tie_high: *tie_high })
             }
+            Op::AllClose { equal_nan, rtol, atol } => {
+                ask(&reduction::AllClose { equal_nan: *equal_nan, rtol: *rtol, atol: *atol })
+            }
             Op::Window { reduction, windows } => ask(&window::Window { reduction: *reduction, windows }),
             Op::Sort { axis, descending } => ask(&order::Sort { axis: *axis, descending: *descending }),
             Op::Argsort { axis, descending } => ask(&order::Argsort { axis: *axis, descending: *descending }),

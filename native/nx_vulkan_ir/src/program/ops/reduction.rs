@@ -2,10 +2,11 @@
 
 use smallvec::smallvec;
 
+use super::joint_shape;
 use super::kind::{Arity, Check, Class, Facts, Names, OpKind, named};
-use super::rules::{axes_attr, class, combine_work, f32, kept, multiplied, one, require, s32};
+use super::rules::{axes_attr, class, combine_work, f32, flag_attr, kept, multiplied, one, require, s32, same_shape};
 use crate::program::Op;
-use crate::program::attribute::{Axes, Reduction};
+use crate::program::attribute::{Axes, Reduction, Scalar};
 use crate::program::function::Function;
 use crate::program::wire::{Attr, Attrs};
 use crate::{CType, DType, Result, Type};
@@ -24,7 +25,44 @@ pub(super) fn names() -> Names {
         let op = Op::Fold { axes: smallvec![0], function: Box::new(Function::sample()) };
         (op, [f32(&[2, 3]), s32(&[]), s32(&[])], [f32(&[3])])
     });
-    reductions.chain([fold]).collect()
+    let close = named("all_close", read_all_close, || {
+        let op = Op::AllClose { equal_nan: true, rtol: Scalar::Float(1e-5), atol: Scalar::Float(1e-8) };
+        (op, [f32(&[2, 3]), f32(&[3])], [Type::new(DType::U8, &[])])
+    });
+    reductions.chain([fold, close]).collect()
+}
+
+pub(in crate::program) struct AllClose {
+    pub equal_nan: bool,
+    pub rtol: Scalar,
+    pub atol: Scalar,
+}
+
+fn read_all_close(_: &str, a: &Attrs<'_>) -> Result<Op> {
+    let equal_nan = !matches!(a.find("equal_nan"), None | Some(Attr::None | Attr::Bool(false)));
+    Ok(Op::AllClose { equal_nan, rtol: a.scalar("rtol")?, atol: a.scalar("atol")? })
+}
+
+impl OpKind for AllClose {
+    fn facts(&self) -> Facts {
+        Facts::alone("all_close", Class::Reduction, 2)
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        let number = |name: &str, number: Scalar| (name.to_string(), number.attr());
+        vec![flag_attr("equal_nan", self.equal_nan), number("rtol", self.rtol), number("atol", self.atol)]
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let out = one(outs)?;
+        joint_shape(operands)?;
+        require(out.dtype == DType::U8, || format!("gives u8, not {}", out.dtype))?;
+        same_shape(&[], out)
+    }
+
+    fn flops(&self, operands: &[&Type], _: &[Type]) -> Option<u64> {
+        multiplied(&joint_shape(operands).ok()?)
+    }
 }
 
 pub(in crate::program) struct Reduce<'a> {

@@ -1,6 +1,7 @@
 //! Passes over programs. Each takes a program and gives one with the same outputs; what they may not change is a single
 //! bit of them. Attention and sums of small products alone round less.
 
+mod all_close;
 mod attention;
 mod clusters;
 mod cse;
@@ -32,6 +33,7 @@ mod vectorize_scalars;
 mod windows_to_axes;
 mod workgroup;
 
+pub use all_close::steps as steps_of_all_close;
 pub use fold_constants::computed;
 pub use target::{FewQueries, Heads, Joins, Recompute, Saving, Target};
 pub use unstack::MAX_ROWS;
@@ -100,6 +102,7 @@ fn tidied(mut program: Program) -> Result<Program> {
     nested(&mut program, tidied)?;
     for pass in [
         dce::run,
+        all_close::run,
         fold_constants::run,
         padding_to_choice::run,
         number_types::run,
