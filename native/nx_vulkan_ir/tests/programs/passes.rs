@@ -107,3 +107,24 @@ fn weights_are_computed_again_from_what_is_kept_of_their_rows() {
     let products = |program: &Program| program.instructions.iter().filter(|i| matches!(i.op, Op::Dot { .. })).count();
     assert_eq!(products(&kept), products(&again));
 }
+
+#[test]
+fn cubes_of_all_numbers_of_16_bits_are_products() {
+    for dtype in [DType::F16, DType::Bf16] {
+        let b = Builder::new();
+        let x = b.input(dtype, &[1 << 16]);
+        let program = {
+            let cube = b.pow(x, 3.0);
+            b.finish(&[cube])
+        }
+        .unwrap();
+        let optimized = optimize(program.clone(), &target(Saving::Nothing)).unwrap();
+        assert!(!optimized.to_string().contains("pow"), "{optimized}");
+        let all = [Array::new(&program.inputs[0], (0..1 << 16).map(|bits| Value::from_bits(dtype, bits)))];
+        let [got, want] = [&optimized, &program].map(|program| reference::run(program, &all).unwrap());
+        for ((got, want), x) in got[0].values.iter().zip(&want[0].values).zip(&all[0].values) {
+            let same = got.real().to_bits() == want.real().to_bits() || got.real().is_nan() && want.real().is_nan();
+            assert!(same, "{dtype}: {x:?} gives {got:?}, not {want:?}");
+        }
+    }
+}

@@ -293,7 +293,7 @@ void main() {
                     vec3 of_row = BY == QUERY ? vec3(largest[2u * i + p / 2u], inverse[2u * i + p / 2u], mean[2u * i + p / 2u]) : numbers[p % 2u * 2u + k].xyz;
                     float value = EXPONENTIAL(scores[i][e], of_row.x) * of_row.y;
                     if (BY != VALUE) value *= gradients[i][e] - of_row.z;
-                    else if (DROPS != 0u) value *= gradients[i][e];
+                    else if (DROPS != 0u) value = gradients[i][e] != 0.0 ? value * gradients[i][e] : 0.0;
                     if (WHOLE_OTHERS == 0u) value = n + p % 2u * 8u + 2u * t + k < others ? value : 0.0;
                     pair[k] = value;
                 }

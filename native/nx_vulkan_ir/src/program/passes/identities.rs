@@ -1,5 +1,5 @@
 //! Removes ops that give their operand back, for every number that there is: `x * 1`, but not `x + 0.0`, which changes
-//! -0.0. Squares become the products that `pow` computes for them.
+//! -0.0. Squares, and cubes of 16 bits, become products with the bits that `pow` gives.
 
 use super::rewrite::{Operands, Rewriter};
 use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Program, Unary};
@@ -12,6 +12,7 @@ pub fn run(program: &Program) -> Result<Program> {
         let mut instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
         skip_exact_casts(&new, &mut instruction)?;
         multiply_for_square(&new, &mut instruction)?;
+        multiply_for_cube(&mut new, &mut instruction)?;
         let (found, out) = (same(&new, &instruction)?, instruction.outs.first());
         match (found, out) {
             (Some(operand), Some(out)) if new.ty(operand)? == out => new.moved(operand),
@@ -89,6 +90,25 @@ fn multiply_for_square(new: &Rewriter, instruction: &mut Instruction) -> Result<
     let is_two = constant(new, exponent)?.is_some_and(|value| equals(value, 2));
     if is_two && !out.dtype.is_complex() && new.ty(base)? == out {
         (instruction.op, instruction.operands[1]) = (Op::Binary(Binary::Multiply), base);
+    }
+    Ok(())
+}
+
+/// Makes the cube of a number of 16 bits two products in f32, and a cast: the square is exact there, and so is the cube of
+/// bf16. Of f16 it rounds to the number that `pow` gives, for each of all.
+fn multiply_for_cube(new: &mut Rewriter, instruction: &mut Instruction) -> Result<()> {
+    let (&Op::Binary(Binary::Pow), &[base, exponent], [out]) =
+        (&instruction.op, &instruction.operands[..], &instruction.outs[..])
+    else {
+        return Ok(());
+    };
+    let is_three = constant(new, exponent)?.is_some_and(|value| equals(value, 3));
+    if is_three && matches!(out.dtype, DType::F16 | DType::Bf16) && new.ty(base)? == out {
+        let wide = Type { dtype: DType::F32, ..out.clone() };
+        let x = new.push_one(Op::AsType, &[base], &wide);
+        let square = new.push_one(Op::Binary(Binary::Multiply), &[x, x], &wide);
+        let cube = new.push_one(Op::Binary(Binary::Multiply), &[square, x], &wide);
+        (instruction.op, instruction.operands) = (Op::AsType, Operands::from_slice(&[cube]));
     }
     Ok(())
 }
