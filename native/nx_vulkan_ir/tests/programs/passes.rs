@@ -65,11 +65,10 @@ fn slices_of_parts_of_other_types_have_the_type_of_all() {
     }
 }
 
-#[test]
-fn weights_are_computed_again_from_what_is_kept_of_their_rows() {
-    // Layers of rows of which one kernel stores exponentials, their sum, and what they become where they are multiplied
-    // by its inverse: that stands for a row, and no kernel computes it anew for each element.
-    let (layers, rows, columns, depth) = (6, 2048, 1024, 512);
+/// Layers of rows of which one kernel stores exponentials, their sum, and what they become where they are multiplied by
+/// its inverse: that stands for a row, and no kernel computes it anew for each element. Then their gradients, which read
+/// all of it.
+fn layers_of_softmax([layers, rows, columns, depth]: [u64; 4]) -> Program {
     let types = [[rows, columns], [rows, 1], [rows, columns]].map(|shape| Type::new(DType::F32, &shape));
     let kernel = {
         let b = Builder::new();
@@ -96,16 +95,41 @@ fn weights_are_computed_again_from_what_is_kept_of_their_rows() {
         gradient = b.dot_axes([of_rows, w], [&[1], &[1]], [&[], &[]]);
     }
     outputs.push(gradient);
-    let program = b.finish(&outputs).unwrap();
-    let [kept, again] = [0, 1].map(|shares| {
+    b.finish(&outputs).unwrap()
+}
+
+/// The program with nothing computed again, and with what so many sixteenths of its cost allow.
+fn with_shares(program: &Program, shares: u64) -> [Program; 2] {
+    [0, shares].map(|shares| {
         let target = Target { recompute: Recompute { shares, ..RECOMPUTE }, ..target(Saving::Nothing) };
         optimize(program.clone(), &target).unwrap()
-    });
+    })
+}
+
+fn products(program: &Program) -> usize {
+    program.instructions.iter().filter(|i| matches!(i.op, Op::Dot { .. })).count()
+}
+
+#[test]
+fn weights_are_computed_again_from_what_is_kept_of_their_rows() {
+    let size @ [layers, rows, columns, _] = [6, 2048, 1024, 512];
+    let [kept, again] = with_shares(&layers_of_softmax(size), 1);
     let bytes = [&kept, &again].map(Program::evaluated_bytes);
     assert!(bytes[1] + (layers - 3) * rows * columns * 4 <= bytes[0], "{bytes:?} {again}");
     // No product is computed again for it.
-    let products = |program: &Program| program.instructions.iter().filter(|i| matches!(i.op, Op::Dot { .. })).count();
     assert_eq!(products(&kept), products(&again));
+}
+
+#[test]
+fn what_gradients_alone_read_is_computed_again_of_small_products() {
+    let size @ [layers, rows, columns, _] = [6, 2048, 1024, 16];
+    let [kept, again] = with_shares(&layers_of_softmax(size), 16);
+    let bytes = [&kept, &again].map(Program::evaluated_bytes);
+    assert!(bytes[1] + (layers - 1) * rows * columns * 4 <= bytes[0], "{bytes:?} {again}");
+    assert_eq!(products(&kept) + layers as usize - 1, products(&again), "{again}");
+    // Kernels of the forward pass store no exponentials.
+    let first = again.instructions.iter().find(|i| matches!(i.op, Op::Fused(_))).unwrap();
+    assert_eq!(first.outs.iter().filter(|out| out.elements() == rows * columns).count(), 1, "{again}");
 }
 
 #[test]

@@ -43,16 +43,19 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
         }
     }
     parts.sort_by_key(|&(cost, saved, maker, _)| (cost, Reverse(saved), maker));
-    for (_, _, maker, results) in parts {
-        let Some(part) = lives.part(maker, &results, peak, target) else { continue };
-        // With less there, most may be there at another level.
-        let (from, to) = lives.between(&part.results, peak);
-        let cost = cost(&part.program);
-        let most = bytes(&lives, &part.results).saturating_mul(most_per_byte);
-        if cost <= more.min(most) && (from + 1..to).contains(&lives.peak()) {
-            more -= cost;
-            lives.note(&part, peak);
-            again.push(part);
+    for (_, _, maker, mut results) in parts {
+        // What is left of an instruction's results may be computed again, too, of other operands.
+        while let Some(part) = lives.part(maker, &results, peak, target) {
+            // With less there, most may be there at another level.
+            let (from, to) = lives.between(&part.results, peak);
+            let cost = cost(&part.program);
+            let most = bytes(&lives, &part.results).saturating_mul(most_per_byte);
+            results.retain(|result| !part.results.contains(result));
+            if cost <= more.min(most) && (from + 1..to).contains(&lives.peak()) {
+                more -= cost;
+                lives.note(&part, peak);
+                again.push(part);
+            }
         }
     }
     if again.is_empty() { Ok(program.clone()) } else { lives.rewritten(&again, peak) }
@@ -63,8 +66,8 @@ impl Lives<'_> {
     fn is_late(&self, result: usize, peak: usize) -> bool {
         let Made { maker, bytes, last, is_fenced, .. } = self.results[result];
         let is_there = self.level[maker] < peak && last != usize::MAX && last > peak;
-        let (early, late) = self.readers(result, peak);
-        bytes >= MIN_BYTES && is_there && !is_fenced && !early.is_empty() && !late.is_empty()
+        let (_, late) = self.readers(result, peak);
+        bytes >= MIN_BYTES && is_there && !is_fenced && !late.is_empty()
     }
 
     /// What gives these results of an instruction from operands that are there when they are read late; fewer of them

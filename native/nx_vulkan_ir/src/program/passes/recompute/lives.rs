@@ -160,11 +160,11 @@ impl<'a> Lives<'a> {
         self.results[result].readers.iter().partition(|&&reader| self.level[reader] <= peak)
     }
 
-    /// The levels between the last early and the first late reader of any of these results.
+    /// The levels between the last early reader of any of these results, or what makes them, and the first late one.
     pub fn between(&self, results: &[usize], peak: usize) -> (usize, usize) {
-        let readers = results.iter().map(|&r| self.readers(r, peak));
-        readers.fold((0, usize::MAX), |(from, to), (early, late)| {
-            let early = early.iter().map(|&at| self.level[at]).max().unwrap_or(0);
+        let readers = results.iter().map(|&r| (self.level[self.results[r].maker], self.readers(r, peak)));
+        readers.fold((0, usize::MAX), |(from, to), (made, (early, late))| {
+            let early = early.iter().map(|&at| self.level[at]).max().unwrap_or(made);
             let late = late.iter().map(|&at| self.level[at]).min().unwrap_or(usize::MAX);
             (from.max(early), to.min(late))
         })

@@ -6,6 +6,7 @@ mod launches;
 mod lives;
 mod readers;
 
+use super::dce;
 use super::target::Target;
 use crate::Result;
 use crate::program::Program;
@@ -17,5 +18,6 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     if target.recompute.shares == 0 {
         return Ok(program.clone());
     }
-    launches::run(&readers::run(program, target)?, target)
+    // What is read late alone is stored by what makes it again.
+    dce::run_within(&launches::run(&readers::run(program, target)?, target)?)
 }
