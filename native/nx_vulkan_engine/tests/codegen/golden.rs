@@ -553,6 +553,7 @@ fn attention() {
     let gradient = GradientSpec {
         by: By::Key,
         dtype: DType::F16,
+        tile: AttentionTile::of(64, 64).unwrap(),
         batch_rank: 2,
         scores: scores.clone(),
         whole_others: true,

@@ -246,6 +246,7 @@ fn kernels_of_gradients_of_attention_are_valid() {
             let spec = GradientSpec {
                 by,
                 dtype,
+                tile: AttentionTile::of(if causal { 64 } else { 128 }, 72).unwrap(),
                 batch_rank: u8::from(causal) * 2,
                 scores: masked_scores(dtype, causal),
                 whole_others: causal,

@@ -17,13 +17,12 @@
 //   query  queries   keys      Q K^T       G V^T                  gradients of scores times K
 //   key    keys      queries   K Q^T       V G^T                  the same transposed times Q
 //   value  keys      queries   K Q^T                              weights transposed times G
-// A subgroup has 32 rows, and goes over the others by 16. Who holds what of a matrix is as in attention_own.comp.
+// A subgroup has FRAGMENTS times 16 rows, and goes over the others by 16. Who holds what of a matrix is as in attention_own.comp.
 // float16_t stands for bf16, too, which the linker makes of it. Parameters: batches, queries, keys, elements of a query,
 // elements of a value, uvec4 from one row of X, Y, U, W and of results to the next.
 #include "params.glsl"
 
 #define SUBGROUPS 4
-#define FRAGMENTS 2
 #define OWN_ROWS (16 * FRAGMENTS)
 #define OTHERS 16u
 

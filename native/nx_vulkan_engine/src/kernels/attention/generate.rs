@@ -31,9 +31,6 @@ impl AttentionTile {
         AttentionTile { slices: 4, groups: 2 },
     ];
 
-    /// What subgroups hold of rows whose gradients they compute.
-    pub(super) const GRADIENT: AttentionTile = AttentionTile { slices: 2, groups: 1 };
-
     /// Queries of one subgroup.
     const OWN_ROWS: u64 = 32;
 
@@ -43,6 +40,11 @@ impl AttentionTile {
     /// Queries of one workgroup, whose subgroups may share out the keys.
     pub(super) const fn rows(shares_keys: bool) -> u64 {
         if shares_keys { AttentionTile::OWN_ROWS } else { AttentionTile::OWN_ROWS * AttentionTile::SUBGROUPS }
+    }
+
+    /// Rows of one workgroup that computes gradients: what a subgroup holds of rows of more elements is half as many.
+    pub(super) const fn gradient_rows(self) -> u64 {
+        AttentionTile::SUBGROUPS * if self.groups == 1 { AttentionTile::OWN_ROWS } else { AttentionTile::OWN_ROWS / 2 }
     }
 
     /// Keys of two steps, or of one where a subgroup holds little.

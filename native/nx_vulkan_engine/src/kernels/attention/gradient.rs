@@ -22,6 +22,7 @@ pub struct GradientSpec {
     pub by: By,
     /// The type of queries, keys, values and gradients.
     pub dtype: DType,
+    pub tile: AttentionTile,
     /// Axes of the space that are batches; those of rows and keys come after them.
     pub batch_rank: u8,
     pub scores: ScoreSpec,
@@ -38,8 +39,6 @@ pub struct GradientSpec {
 }
 
 impl GradientSpec {
-    pub const TILE: AttentionTile = AttentionTile::GRADIENT;
-
     /// Keys, or queries, of one step.
     pub const OTHERS: u64 = 16;
 
@@ -63,7 +62,7 @@ impl GradientSpec {
     fn module(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let header: SmallVec<[Param; 10]> = (0..NUMBERS).map(Param::Extra).collect();
         let mut params = ParamLayout::new(&header);
-        let template = GradientSpec::TILE.template("attention_gradient");
+        let template = self.tile.template("attention_gradient");
         let mut linker = Linker::new(library, &template, table, modes)?;
         linker.bfloat16 = self.dtype == DType::Bf16;
         access::declare_blocks_read_only(&mut linker);

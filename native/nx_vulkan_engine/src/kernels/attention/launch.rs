@@ -61,7 +61,6 @@ pub fn heads(engine: &Engine) -> Heads {
         f16,
         bf16: f16 && caps.bfloat16_matrix,
         max_depth: AttentionTile::most(),
-        max_gradient_depth: AttentionTile::GRADIENT.depth().min(AttentionTile::GRADIENT.width()),
         together: EIGHT,
         min_rows: MIN_ROWS,
         few: if has_few { few } else { FewQueries::default() },

@@ -39,8 +39,7 @@ pub struct Gradients<'a> {
 pub fn gradients(engine: &Engine, a: &Gradients<'_>, compile: Compile) -> Result<bool> {
     let (attention, dtype) = (&a.of.of, a.given.tensor.view.dtype);
     let (depth, width, queries, keys) = (attention.depth, attention.width, attention.rows(), attention.keys());
-    let tile = GradientSpec::TILE;
-    let fits = depth <= tile.depth() && width <= tile.width();
+    let Some(tile) = AttentionTile::of(depth, width) else { return Ok(false) };
     let rows = || a.factors.iter().chain([a.given]);
     let is_aligned =
         rows().all(Rows::is_aligned) && a.results.iter().all(|(result, _)| result.address().is_multiple_of(UNIT_BYTES));
@@ -48,7 +47,7 @@ pub fn gradients(engine: &Engine, a: &Gradients<'_>, compile: Compile) -> Result
     let tensors = rows().map(|f| &f.tensor).chain(a.inputs).chain(a.results.iter().map(|(result, _)| result));
     let reaches = tensors.map(|t| &*t.view).all(|view| reach_of(view) <= reach.near(view.dtype.size_bytes()));
     let count: u64 = a.batches.iter().product();
-    if !fits || !is_aligned || !reaches || count * queries > reach.near(ROW_BYTES) {
+    if !is_aligned || !reaches || count * queries > reach.near(ROW_BYTES) {
         return Ok(false);
     }
     let Some(by) = order(a.of) else { return Ok(false) };
@@ -74,6 +73,7 @@ pub fn gradients(engine: &Engine, a: &Gradients<'_>, compile: Compile) -> Result
         let spec = GradientSpec {
             by,
             dtype,
+            tile,
             batch_rank: placed.batch_rank as u8,
             scores: scores(attention, reads),
             whole_others: others.is_multiple_of(GradientSpec::OTHERS),
@@ -92,7 +92,7 @@ pub fn gradients(engine: &Engine, a: &Gradients<'_>, compile: Compile) -> Result
         let steps = operands.map(step).into_iter().chain([of_rows]).map(|stride| stride.unsigned_abs() / EIGHT);
         let extra: SmallVec<[u32; 10]> =
             [count, queries, keys, depth, width].into_iter().chain(steps).map(|number| number as u32).collect();
-        let groups = count * of.div_ceil(AttentionTile::rows(false));
+        let groups = count * of.div_ceil(tile.gradient_rows());
         kernels.push((kernel, placed, extra, groups, result));
     }
     // All kernels must exist before anything is recorded.

@@ -437,7 +437,7 @@ pub(super) fn is_joined(program: &Program) -> bool {
 /// A device that has all of it.
 pub(super) fn target() -> Target {
     let few = FewQueries::default();
-    let heads = Heads { f16: true, bf16: true, max_depth: 128, max_gradient_depth: 64, together: 8, min_rows: 16, few };
+    let heads = Heads { f16: true, bf16: true, max_depth: 128, together: 8, min_rows: 16, few };
     Target { heads, ..gpu() }
 }
 

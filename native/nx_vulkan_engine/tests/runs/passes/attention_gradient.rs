@@ -154,7 +154,9 @@ fn cases() -> Vec<Case> {
         Case { name: "heads in groups", heads: [2, 6], group: 3, rows: 36, keys: 70, ..PLAIN },
         Case { name: "one head of keys", heads: [1, 4], group: 4, rows: 50, keys: 96, scores: causal, ..PLAIN },
     ];
-    for (depth, width) in [(8, 8), (16, 24), (40, 64), (64, 32), (56, 48)] {
+    for (depth, width) in
+        [(8, 8), (16, 24), (40, 64), (64, 32), (56, 48), (80, 80), (96, 72), (128, 128), (64, 128), (128, 40)]
+    {
         all.push(Case { name: "other sizes", heads: [1, 2], rows: 50, keys: 45, depth, width, ..PLAIN });
     }
     all
@@ -197,7 +199,7 @@ fn the_gradient_of_attention_is_one_op() {
     let count = |program: &Program, target: &Target| joined(&optimize(program.clone(), target).unwrap()).0;
     assert_eq!(count(&whole, &gpu()), 0, "a device without such kernels");
     assert_eq!(count(&program(&PLAIN, way, DType::F32), &target()), 0, "f32");
-    for case in [Case { rows: 15, ..PLAIN }, Case { depth: 72, ..PLAIN }, Case { width: 63, ..PLAIN }] {
+    for case in [Case { rows: 15, ..PLAIN }, Case { depth: 136, ..PLAIN }, Case { width: 63, ..PLAIN }] {
         assert_eq!(count(&program(&case, way, DType::Bf16), &target()), 0, "{} x {}", case.depth, case.width);
     }
     let other = Way { form: Form::Other, ..way };

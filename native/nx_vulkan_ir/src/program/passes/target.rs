@@ -88,8 +88,6 @@ pub struct Heads {
     pub bf16: bool,
     /// The most elements of a query, and of a value.
     pub max_depth: u64,
-    /// The most of them whose gradients there are kernels for.
-    pub max_gradient_depth: u64,
     /// How many of them lie together.
     pub together: u64,
     /// Queries of a batch from which on that pays.
@@ -113,13 +111,8 @@ impl Heads {
     pub fn take(&self, attention: &Attention, body: &Program) -> bool {
         let out = body.output_types().first().map(|ty| ty.dtype);
         let is_float = matches!(out, Some(DType::F16 | DType::Bf16 | DType::F32));
-        let is_tiled = self.tiles(attention, out, self.max_depth);
+        let is_tiled = self.tiles(attention, out);
         is_of(attention, body, out) && (is_tiled || is_float && self.few.take(attention))
-    }
-
-    /// Whether there are any kernels for gradients.
-    pub fn has_gradients(&self) -> bool {
-        self.has_tiles() && self.max_gradient_depth > 0
     }
 
     /// Whether there are kernels for a gradient.
@@ -128,17 +121,17 @@ impl Heads {
         let out = types.first().map(|ty| ty.dtype);
         let given = body.inputs.get(gradient.given.operand as usize).map(|ty| ty.dtype);
         let is_alike = given == out && types.iter().all(|ty| Some(ty.dtype) == out);
-        is_alike && is_of(&gradient.of, body, out) && self.tiles(&gradient.of, out, self.max_gradient_depth)
+        is_alike && is_of(&gradient.of, body, out) && self.tiles(&gradient.of, out)
     }
 
-    /// Whether matrix units take it, of at most so many elements.
-    fn tiles(&self, attention: &Attention, dtype: Option<DType>, most: u64) -> bool {
+    /// Whether matrix units take it.
+    fn tiles(&self, attention: &Attention, dtype: Option<DType>) -> bool {
         let has = match dtype {
             Some(DType::F16) => self.f16,
             Some(DType::Bf16) => self.bf16,
             _ => false,
         };
-        let fits = |n: u64| n <= most && n.is_multiple_of(self.together.max(1));
+        let fits = |n: u64| n <= self.max_depth && n.is_multiple_of(self.together.max(1));
         has && fits(attention.depth) && fits(attention.width) && attention.rows() >= self.min_rows
     }
 }

@@ -18,7 +18,7 @@ use crate::program::{Instruction, Op, Operand, Program, Unary};
 const MOST_STEPS: usize = 32;
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
-    if !target.heads.has_gradients() {
+    if !target.heads.has_tiles() {
         return Ok(program.clone());
     }
     let search = Search::of(program, target);
