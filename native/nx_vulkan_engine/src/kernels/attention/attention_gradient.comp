@@ -270,9 +270,9 @@ void main() {
             [[unroll]] for (uint c = 0u; c < GROUPS; ++c) {
                 uvec4 value = uvec4(0u);
                 if (BY == VALUE) {
-                    if (WHOLE_WIDTH != 0u || 64u * c + 8u * g < width) value = slot_w(w_at + g + known * w_step + 8u * c);
+                    if (WHOLE_WIDTH != 0u && SLICES == 2 * GROUPS || 64u * c + 8u * g < width) value = slot_w(w_at + g + known * w_step + 8u * c);
                 } else {
-                    if (WHOLE_DEPTH != 0u || 64u * c + 8u * g < depth) value = slot_y(y_at + g + known * y_step + 8u * c);
+                    if (WHOLE_DEPTH != 0u && SLICES == 2 * GROUPS || 64u * c + 8u * g < depth) value = slot_y(y_at + g + known * y_step + 8u * c);
                 }
                 if (WHOLE_OTHERS == 0u) value &= uvec4(other < others ? ~0u : 0u);
                 columns[c][r] = value;

@@ -39,7 +39,9 @@ pub struct Gradients<'a> {
 pub fn gradients(engine: &Engine, a: &Gradients<'_>, compile: Compile) -> Result<bool> {
     let (attention, dtype) = (&a.of.of, a.given.tensor.view.dtype);
     let (depth, width, queries, keys) = (attention.depth, attention.width, attention.rows(), attention.keys());
-    let Some(tile) = AttentionTile::of(depth, width) else { return Ok(false) };
+    // Both are contracted, and both are those of results.
+    let longer = depth.max(width);
+    let Some(tile) = AttentionTile::of(longer, longer) else { return Ok(false) };
     let rows = || a.factors.iter().chain([a.given]);
     let is_aligned =
         rows().all(Rows::is_aligned) && a.results.iter().all(|(result, _)| result.address().is_multiple_of(UNIT_BYTES));
@@ -78,7 +80,7 @@ pub fn gradients(engine: &Engine, a: &Gradients<'_>, compile: Compile) -> Result
             scores: scores(attention, reads),
             whole_others: others.is_multiple_of(GradientSpec::OTHERS),
             whole_depth: depth == tile.depth(),
-            whole_width: width == tile.width(),
+            whole_width: width == tile.depth(),
             causal: attention.causal,
             factor: factor_bits(attention),
             scale: if by == By::Value { 1.0_f32.to_bits() } else { a.of.scale.to_bits() },
