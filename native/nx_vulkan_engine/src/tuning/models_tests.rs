@@ -270,3 +270,33 @@ fn what_is_measured_takes_the_place_of_guesses() {
     let cpu = DeviceModel::calibrated(&lavapipe(), &Calibration { unit_products_per_second: None, ..MEASURED });
     assert_eq!((cpu.processors, cpu.short), (2, DeviceModel::of(&lavapipe()).short));
 }
+
+/// Gradients by 3 x 3 kernels of `channels` from images of a side, to `filters`.
+fn gradient_by_kernel(side: u64, channels: u64, filters: u64) -> Outline {
+    Outline {
+        batches: 1,
+        rows: 9 * channels,
+        columns: filters,
+        depth: 16 * side * side,
+        operands: [DType::Bf16; 2],
+        product: DType::Bf16,
+        looped_steps: 0,
+        precision: Precision::Highest,
+        own: [true; 2],
+    }
+}
+
+#[test]
+fn splits_on_matrix_units_fill_processors_in_whole_rounds() {
+    let model = DeviceModel::of(&h200());
+    for (side, channels, filters) in [(128, 64, 64), (64, 128, 128), (64, 256, 128), (32, 256, 256), (32, 512, 256)] {
+        let p = gradient_by_kernel(side, channels, filters);
+        let Choice { tiling: Tiling::Matrix(tile), splits } = launch_of(&model, &p, CType::F32, false) else {
+            panic!("{p:?} without matrix units");
+        };
+        let tiles = p.rows.div_ceil(tile.rows.into()) * p.columns.div_ceil(tile.columns.into());
+        // Three of the large tiles fill a processor of an H200.
+        let rounds = (tiles * splits) as f64 / (3 * model.processors) as f64;
+        assert!((0.9..=1.0).contains(&(rounds / rounds.ceil())), "{p:?}: {rounds} rounds by {tile:?} in {splits}");
+    }
+}

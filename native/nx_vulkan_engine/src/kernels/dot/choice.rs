@@ -163,14 +163,19 @@ fn candidates_of(
         let [m, n] = [tile.rows, tile.columns].map(u64::from);
         // Tiles have no mirror images, but a transposed product of exchanged operands is to have the same splits.
         let tiles = (rows.div_ceil(m) * columns.div_ceil(n)).max(rows.div_ceil(n) * columns.div_ceil(m)) * batches;
-        let most = (depth / (4 * tile.block())).min(model.products.most_groups / tiles.max(1)).max(1);
-        for splits in SPLITS.into_iter().filter(|&splits| splits <= most).map(|splits| splits.max(least)) {
+        let most = (depth / (4 * tile.block())).max(1);
+        let few = SPLITS.into_iter().filter(|&splits| splits == 1 || splits * tiles <= model.products.most_groups);
+        let held = resident_of(&tile);
+        // A workgroup more than processors hold at once begins when others are done: one or two rounds of them.
+        let filling = (1..=2 * held).map(|each| each * model.processors / tiles.max(1));
+        let tried = few.chain(filling).filter(|splits| (1..=most).contains(splits));
+        for splits in tried.map(|splits| splits.max(least)) {
             let each = (tiles * splits).div_ceil(model.processors);
             let steps = depth.div_ceil(splits).div_ceil(tile.block()) as f64;
             let busy = (m * n * tile.block()) as f64 / products_per_cycle(&products.units, &tile, p);
             // What is fetched right into registers is waited for where few workgroups stand in for each other.
             let resident = each.min(RESIDENT) as f64;
-            let step = match (tile.planes.is_in_order(), tile.fetches_ahead()) {
+            let step = |resident: f64| match (tile.planes.is_in_order(), tile.fetches_ahead()) {
                 (false, _) => busy,
                 (true, true) => busy.max(products.latency / resident),
                 (true, false) => busy.max((busy + products.latency) / resident),
@@ -182,7 +187,9 @@ fn candidates_of(
                 (true, true) => 4.0 * products.latency / resident + products.result * (m * n / 128) as f64 / resident,
                 (true, false) => 4.0 * products.latency / resident,
             };
-            let cycles = each as f64 * (steps * step + rest) + before + partial;
+            let (together, last) = ((each / held * held) as f64, (each % held) as f64);
+            let multiplied = together * step(held as f64) + if last > 0.0 { last * step(last) } else { 0.0 };
+            let cycles = steps * multiplied + each as f64 * rest + before + partial;
             found.push((tile, splits, cycles));
         }
     }
@@ -191,6 +198,16 @@ fn candidates_of(
 
 /// Workgroups of 128 invocations for matrix units that a processor holds, as far as registers allow.
 const RESIDENT: u64 = 4;
+
+/// Those of a tile, where they find operands by their axes. Measured on an H100: gradients by kernels take least where
+/// three of the large tiles fill each processor.
+fn resident_of(tile: &MatrixTile) -> u64 {
+    match tile.planes {
+        Planes::OwnF16 | Planes::OwnBf16 if tile.is_large() => RESIDENT - 1,
+        Planes::OwnThreeBf16 => RESIDENT / 2,
+        Planes::OwnF16 | Planes::OwnBf16 | Planes::OneF16 | Planes::TwoF16 | Planes::ThreeBf16 => RESIDENT,
+    }
+}
 
 /// Multiplications per cycle of a processor that such tiles fill.
 fn products_per_cycle(units: &Units, tile: &MatrixTile, p: &Outline) -> f64 {
