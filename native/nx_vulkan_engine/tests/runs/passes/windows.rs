@@ -73,6 +73,33 @@ fn windows_side_by_side_join_the_kernels_around_them() {
     }
 }
 
+/// The ops in each fused op of a program, by name.
+fn bodies(program: &Program) -> Vec<Vec<&'static str>> {
+    let bodies = program.instructions.iter().filter_map(|instruction| match &instruction.op {
+        Op::Fused(body) => Some(ops(body)),
+        _ => None,
+    });
+    bodies.collect()
+}
+
+#[test]
+fn what_windows_chose_is_read_where_it_is_stored_anyway() {
+    let shape = [2, 128, 128, 32];
+    let windows = windows(&[1, 2, 2, 1], &[1, 2, 2, 1]);
+    let b = Builder::new();
+    let x = b.input(DType::F32, &shape);
+    let source = b.input(DType::F32, &windows.counts(&shape).unwrap());
+    let y = b.max(b.add(b.multiply(b.subtract(x, 0.5), 3.0), 1.0), 0.0);
+    let scatter = Op::WindowScatter { max: true, windows };
+    let scattered = b.push(scatter, &[y, source, b.number(DType::F32, 0.0)], &Type::new(DType::F32, &shape));
+    let sums = b.sum(scattered, &[0, 1, 2]);
+    let scaled = b.multiply(scattered, b.broadcast(sums, &shape));
+    let program = b.finish(&[scattered, scaled]).unwrap();
+    let optimized = optimize(program, &gpu()).unwrap();
+    let choosing = bodies(&optimized).iter().filter(|body| body.contains(&"select")).count();
+    assert_eq!(choosing, 1, "{optimized}");
+}
+
 #[test]
 fn other_windows_keep_their_kernels() {
     let mut rng = Rng(72);

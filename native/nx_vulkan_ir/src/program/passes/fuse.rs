@@ -282,7 +282,12 @@ impl<'a> Fusion<'a> {
                 stored = true;
             }
         }
-        let again = cheap && !((self.outside[at] || stored) && self.is_smaller_than_operands(at));
+        let is_read = if self.takes_many_steps(at) {
+            self.outside[at] || stored || readers.iter().any(|&group| !self.can_join(group, at, false))
+        } else {
+            (self.outside[at] || stored) && self.is_smaller_than_operands(at)
+        };
+        let again = cheap && !is_read;
         for &group in &readers {
             let joins = (again || !shared)
                 && self.readers[at].contains(&group)
@@ -308,6 +313,35 @@ impl<'a> Fusion<'a> {
     fn is_smaller_than_operands(&self, at: usize) -> bool {
         let (own, read) = self.own_and_read_bytes(at);
         own >= MIN_READ_BYTES && own < read
+    }
+
+    /// Whether an instruction's result is large, and an element of it takes many cheap steps, each as often as parts of
+    /// something else are seen.
+    fn takes_many_steps(&self, at: usize) -> bool {
+        let own = self.elements(at);
+        if self.own_and_read_bytes(at).0 < MIN_READ_BYTES {
+            return false;
+        }
+        let (mut steps, mut seen) = (0, BTreeSet::new());
+        let mut left = vec![(at, Vec::new())];
+        while let Some((at, mut views)) = left.pop() {
+            match self.kinds[at] {
+                // Those of few elements are computed once for many.
+                Role::Elementwise { cheap: true } if self.elements(at).saturating_mul(MAX_SMALL) >= own => steps += 1,
+                Role::View | Role::Placement => views.push(at),
+                Role::Elementwise { .. } | Role::Source | Role::Reduce | Role::Other => continue,
+            }
+            if steps > MAX_AGAIN {
+                return true;
+            }
+            for source in self.bodies.sources(at) {
+                let seen_so = (source, views.clone());
+                if seen.insert(seen_so.clone()) {
+                    left.push(seen_so);
+                }
+            }
+        }
+        false
     }
 
     /// What an instruction's results take, and what it is computed from.
