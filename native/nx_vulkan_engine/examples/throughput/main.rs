@@ -392,6 +392,9 @@ fn main() -> Outcome<()> {
     if wanted("types") {
         bench.types(chain)?;
     }
+    if wanted("activations") {
+        bench.activations(chain)?;
+    }
     if wanted("reduce") {
         bench.reductions(matrix)?;
     }

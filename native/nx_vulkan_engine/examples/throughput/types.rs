@@ -2,8 +2,8 @@
 
 use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::passes::optimize;
-use nx_vulkan_engine::program::{Binary, Builder, Op, Program, Reduction, Unary};
-use nx_vulkan_engine::{DType, Engine, eager};
+use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Reduction, Unary};
+use nx_vulkan_engine::{DType, Engine, Tensor, eager};
 
 use super::{Bench, Outcome};
 
@@ -16,6 +16,37 @@ fn softmax(engine: &Engine, dtype: DType, rows: u64) -> Outcome<Program> {
     let exp = b.exp(b.subtract(x, b.reduce(Reduction::Max, x, &[1], true)));
     let result = b.divide(exp, b.reduce(Reduction::Sum, exp, &[1], true));
     optimize(b.finish(&[result])?, &engine.target())
+}
+
+/// What models in narrow types compute of each element, as kernels of one input and one result.
+fn activations(engine: &Engine, dtype: DType, n: u64) -> Outcome<Vec<(&'static str, Program)>> {
+    let program = |make: fn(&Builder, Operand) -> Operand| -> Outcome<Program> {
+        let b = Builder::new();
+        let x = b.input(dtype, &[n]);
+        let result = make(&b, x);
+        optimize(b.finish(&[result])?, &engine.target())
+    };
+    Ok(vec![
+        ("copy", program(|b, x| b.negate(x))?),
+        ("exp", program(|b, x| b.exp(x))?),
+        ("tanh", program(|b, x| b.tanh(x))?),
+        ("erf", program(|b, x| b.erf(x))?),
+        ("sigmoid", program(|b, x| b.unary(Unary::Sigmoid, x))?),
+        ("silu", program(|b, x| b.multiply(x, b.unary(Unary::Sigmoid, x)))?),
+        ("gelu", {
+            program(|b, x| {
+                let cdf = b.add(b.erf(b.divide(x, std::f64::consts::SQRT_2)), 1.0);
+                b.multiply(b.multiply(x, cdf), 0.5)
+            })?
+        }),
+        ("gelu_by_tanh", {
+            program(|b, x| {
+                let cube = b.multiply(b.multiply(x, x), x);
+                let inner = b.multiply(b.add(b.multiply(cube, 0.044_715), x), 0.797_884_56);
+                b.multiply(b.multiply(x, 0.5), b.add(b.tanh(inner), 1.0))
+            })?
+        }),
+    ])
 }
 
 impl Bench {
@@ -43,6 +74,31 @@ impl Bench {
             }
             let inputs = std::slice::from_ref(&matrix);
             report("softmax", self.time(|| eager::run_program(&self.engine, &program, inputs).map(|_| ()))?);
+        }
+        Ok(())
+    }
+
+    /// Activations of `n` elements between -4 and 4, and softmax of rows of them.
+    pub fn activations(&self, n: u64) -> Outcome<()> {
+        let rows = n / COLUMNS;
+        let unit = self.filled(&[n])?;
+        for dtype in [DType::F32, DType::F16, DType::Bf16] {
+            let b = Builder::new();
+            let x = b.input(DType::F32, &[n]);
+            let around_zero = b.as_type(b.multiply(b.subtract(x, 0.5), 8.0), dtype);
+            let spread = optimize(b.finish(&[around_zero])?, &self.engine.target())?;
+            let x = eager::run_program(&self.engine, &spread, std::slice::from_ref(&unit))?;
+            let bytes = 2e-9 * (n * dtype.size_bytes()) as f64;
+            let time = |what: &str, program: &Program, x: &[Tensor]| -> Outcome<()> {
+                let ms = self.time(|| eager::run_program(&self.engine, program, x).map(|_| ()))?;
+                self.report(&format!("{what}_{dtype}_{n}"), ms, bytes, "GB/s");
+                Ok(())
+            };
+            for (what, program) in activations(&self.engine, dtype, n)? {
+                time(what, &program, &x)?;
+            }
+            let matrix = self.op_of(&Op::Reshape, &x, dtype, &[rows, COLUMNS])?;
+            time("softmax", &softmax(&self.engine, dtype, rows)?, &[matrix])?;
         }
         Ok(())
     }
