@@ -40,6 +40,8 @@ pub struct Library {
     exports: HashMap<String, FunctionRef>,
     /// The `_fused` twin of a function, for devices whose fma rounds once.
     fused: HashMap<FunctionRef, FunctionRef>,
+    /// The `_kept` twin of a function, for devices that fuse fma and keep denormals.
+    kept: HashMap<FunctionRef, FunctionRef>,
     /// The `_rounded` twin of a function, for devices that round quotients and square roots of its type rightly.
     rounded: HashMap<FunctionRef, FunctionRef>,
     /// The `_halves` twin of a function, for devices that convert f16 rightly.
@@ -96,6 +98,7 @@ impl Library {
         for (name, function) in names {
             let forms = [
                 (&mut library.fused, "fused"),
+                (&mut library.kept, "kept"),
                 (&mut library.rounded, "rounded"),
                 (&mut library.halves, "halves"),
                 (&mut library.round_trip, "round_trip"),
@@ -118,6 +121,9 @@ impl Library {
             return twin;
         }
         if let Some(&twin) = self.round_trip.get(&function).filter(|_| modes.half_round_trips) {
+            return twin;
+        }
+        if let Some(&twin) = self.kept.get(&function).filter(|_| modes.kept) {
             return twin;
         }
         let is_f64 = self.of_f64.contains(&function);

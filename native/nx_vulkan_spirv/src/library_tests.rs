@@ -19,6 +19,8 @@ struct Interpreter {
     constants: Vec<HashMap<Word, u32>>,
     /// Whether denormal results of arithmetic are zeros, as on some devices.
     flushes: bool,
+    /// By how many units of its last place a quotient is off.
+    off: i32,
 }
 
 impl Interpreter {
@@ -33,7 +35,7 @@ impl Interpreter {
                 })
                 .collect()
         });
-        Interpreter { library, constants: constants.collect(), flushes: false }
+        Interpreter { library, constants: constants.collect(), flushes: false, off: 0 }
     }
 
     fn call(&self, function: FunctionRef, arguments: &[Vec<u32>]) -> Vec<u32> {
@@ -71,6 +73,8 @@ impl Interpreter {
                     Operand::LiteralExtInstInteger(op) => match Glsl::from_u32(op).unwrap() {
                         Glsl::Fma => f[0].mul_add(f[1], f[2]).to_bits(),
                         Glsl::FAbs => f[0].abs().to_bits(),
+                        Glsl::UMin => u[0].min(u[1]),
+                        Glsl::UClamp => u[0].clamp(u[1], u[2]),
                         Glsl::FMin => f[0].min(f[1]).to_bits(),
                         Glsl::InverseSqrt => (1.0 / f[0].sqrt()).to_bits(),
                         other => panic!("{other:?}"),
@@ -80,8 +84,11 @@ impl Interpreter {
                 Op::FAdd => (f[0] + f[1]).to_bits(),
                 Op::FSub => (f[0] - f[1]).to_bits(),
                 Op::FMul => (f[0] * f[1]).to_bits(),
-                Op::FDiv => (f[0] / f[1]).to_bits(),
+                Op::FDiv => (f[0] / f[1]).to_bits().wrapping_add_signed(self.off),
                 Op::FNegate => (-f[0]).to_bits(),
+                Op::UGreaterThan => u32::from(u[0] > u[1]),
+                Op::ShiftRightLogical => u[0] >> u[1],
+                Op::BitwiseOr => u[0] | u[1],
                 Op::FOrdGreaterThanEqual => u32::from(f[0] >= f[1]),
                 Op::FOrdLessThan => u32::from(f[0] < f[1]),
                 Op::FOrdGreaterThan => u32::from(f[0] > f[1]),
@@ -182,6 +189,72 @@ fn the_fused_erf_is_within_its_ulp() {
     }
     assert_eq!([0.0, -0.0f32].map(|x| erf(x).to_bits()), [0.0, -0.0f32].map(f32::to_bits));
     assert_eq!([f32::INFINITY, f32::NEG_INFINITY, 1e30, -9.5].map(&erf), [1.0, -1.0, 1.0, -1.0]);
+}
+
+/// The nearest one, rounded once: by way of the f32 whose last bit says whether bits were lost.
+fn nearest_bf16(x: f64) -> bf16 {
+    let single = x as f32;
+    let beyond = u32::from(f64::from(single).abs() > x.abs());
+    let lost = u32::from(f64::from(single) != x && !x.is_nan());
+    bf16::from_f32(f32::from_bits((single.to_bits() - beyond) | lost))
+}
+
+/// Each of the 65,536.
+fn all_bf16() -> impl Iterator<Item = f32> {
+    (0..=u16::MAX).map(|bits| bf16::from_bits(bits).to_f32())
+}
+
+/// Also if quotients are off by 3 units of the last place.
+#[test]
+fn functions_of_bf16_give_the_nearest_one_for_every_bf16() {
+    type Exact = fn(f64) -> f64;
+    let functions: [(&str, Option<&str>, Exact); 4] = [
+        ("nx_erf_bf16", None, libm::erf),
+        ("nx_tanh_bf16", None, f64::tanh),
+        ("nx_exp_bf16_hot", Some("nx_exp_bf16_rare"), f64::exp),
+        ("nx_sigmoid_bf16_hot", Some("nx_sigmoid_bf16_rare"), |x| 1.0 / (1.0 + (-x).exp())),
+    ];
+    for off in [0, -3, 3] {
+        let interpreter = Interpreter { off, ..Interpreter::new() };
+        let is_rare = |name: &str, x: f32| {
+            interpreter.call(interpreter.library.find(name).unwrap(), &[vec![x.to_bits()]])[0] != 0
+        };
+        for (name, rare, exact) in functions.into_iter().filter(|(name, ..)| off == 0 || name.contains("sigmoid")) {
+            let mut count = 0;
+            for x in all_bf16().filter(|&x| !rare.is_some_and(|rare| is_rare(rare, x))) {
+                let (got, want) = (interpreter.run(name, [x]), exact(x.into()));
+                let [got, want] = [bf16::from_f32(got), nearest_bf16(want)];
+                let same = if want.is_nan() { got.is_nan() } else { got.to_bits() == want.to_bits() };
+                assert!(same, "{name} of {x:e}: {got:e}, not {want:e}, quotients off by {off}");
+                count += 1;
+            }
+            assert!(count > 34_000, "{name} holds for {count}");
+        }
+    }
+}
+
+#[test]
+fn sums_round_to_the_nearest_narrow_float() {
+    let interpreter = Interpreter::new();
+    let own = |name: &str, x: u32| interpreter.call(interpreter.library.find(name).unwrap(), &[vec![x]])[0];
+    // All of 16 bits and the middles between them, what is next to those, and others.
+    let bf16s = (0..=u16::MAX).step_by(7).map(|bits| u32::from(bits) << 16);
+    let f16s = (0..=u16::MAX).step_by(7).map(|bits| f16::from_bits(bits).to_f32().to_bits());
+    let near = bf16s.flat_map(|x| [x, x + 0x7fff, x + 0x8000, x + 0x8001]);
+    let near = near.chain(f16s.flat_map(|x| [x, x ^ 0xfff, x ^ 0x1000, x ^ 0x1001]));
+    for bits in near.chain((0..5_000u32).map(|i| i.wrapping_mul(0x9e37_79b9))) {
+        let x = f32::from_bits(bits);
+        let [to_bf16, to_f16] = ["bf16", "f16"].map(|dtype| own(&format!("nx_cast_f32_{dtype}_kept"), bits));
+        let stored = own("nx_store_bf16_kept", bits);
+        if x.is_nan() {
+            assert!([to_bf16, to_f16].into_iter().all(|y| f32::from_bits(y).is_nan()), "{bits:#x}");
+            assert_eq!(stored, 0x7fc0, "{bits:#x}");
+        } else {
+            assert_eq!(to_bf16, bf16::from_f32(x).to_f32().to_bits(), "{bits:#x}");
+            assert_eq!(to_f16, f16::from_f32(x).to_f32().to_bits(), "{bits:#x}");
+            assert_eq!(stored, u32::from(bf16::from_f32(x).to_bits()), "{bits:#x}");
+        }
+    }
 }
 
 #[test]

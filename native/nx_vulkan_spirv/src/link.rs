@@ -483,6 +483,7 @@ impl<'l> Linker<'l> {
             params: HashMap::new(),
             bases: HashMap::new(),
             narrowed: HashMap::new(),
+            reciprocals: HashMap::new(),
             rare: None,
             doubts: None,
             settles: false,

@@ -11,6 +11,8 @@ pub struct FloatModes {
     pub exact_f64: bool,
     /// fma rounds once, in every width that the device has.
     pub fused: bool,
+    /// fma rounds once and arithmetic keeps denormals of f32, so that sums round to f16 and bf16.
+    pub kept: bool,
     /// Quotients and square roots of f32 are the rounded ones, denormal or not.
     pub rounded: bool,
     /// Conversions between f16 and f32 are the ones of the scalar library, but for NaN.
@@ -28,6 +30,7 @@ impl FloatModes {
         preserve_f64: false,
         exact_f64: false,
         fused: false,
+        kept: false,
         rounded: false,
         halves: false,
         half_round_trips: false,

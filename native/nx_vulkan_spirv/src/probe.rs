@@ -32,6 +32,8 @@ pub enum Probe {
     HalfStored,
     /// The bits of that number as f32, by a conversion to f16 and back.
     HalfRounded,
+    /// The bits of the f16 or bf16 nearest to the f32 with the bits `a`, as f32, by sums.
+    NarrowRounded(DType),
 }
 
 /// `out[i] =` what is probed of `a[i]` and `b[i]`, in f32 or, for residuals, f64, or for bits u32.
@@ -61,6 +63,13 @@ pub fn generate(library: &Library, modes: FloatModes, probe: Probe, dtype: DType
                 let (uint, float) = (code.linker.type_uint(32), code.linker.type_float(32));
                 let value = code.bitcast(float, a);
                 let rounded = code.call("nx_cast_f32_f16_round_trip", &[value])?;
+                code.bitcast(uint, rounded)
+            }
+            Probe::NarrowRounded(narrow) => {
+                let (uint, float) = (code.linker.type_uint(32), code.linker.type_float(32));
+                let value = code.bitcast(float, a);
+                let rounded = code.call(&format!("nx_cast_f32_{narrow}_kept"), &[value])?;
+                let rounded = code.call("nx_plain_nan_f32", &[rounded])?;
                 code.bitcast(uint, rounded)
             }
             Probe::Root => code.call(&format!("nx_sqrt_{dtype}_rounded"), &[a])?,

@@ -42,6 +42,16 @@ pub fn emit(code: &mut Code<'_, '_>, op: Elementwise, args: &[Value], out: DType
     match (op, &args[..]) {
         (Elementwise::Unary(op), &[a]) => unary(code, op, a, out),
         (Elementwise::Binary(op), &[a, b]) => binary(code, op, a, b, out),
+        // What sums rounded may be any NaN, whose bits wider types would show.
+        (Elementwise::AsType, &[a])
+            if code.linker.modes.kept
+                && matches!(a.dtype, DType::F16 | DType::Bf16)
+                && !out.is_integer()
+                && code.narrowed.contains_key(&(a.id, a.dtype)) =>
+        {
+            let id = code.call("nx_plain_nan_f32", &[a.id])?;
+            cast(code, Value { id, ..a }, out)
+        }
         (Elementwise::AsType, &[a]) => cast(code, a, out),
         (Elementwise::Select, &[pred, a, b]) => {
             let pred = truthy(code, pred)?;
@@ -309,7 +319,12 @@ fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Wor
         _ => {
             let compute = computes_in(&[a.dtype], out);
             let value = cast(code, a, compute)?;
-            let id = code.call(&format!("nx_{}_{}", op.name(), compute.ctype().name()), &[value])?;
+            let own = format!("nx_{}_{out}", op.name());
+            let name = match a.dtype == out && code.linker.modes.kept && code.linker.has(&own) {
+                true => own,
+                false => format!("nx_{}_{}", op.name(), compute.ctype().name()),
+            };
+            let id = code.call(&name, &[value])?;
             let is_exact = matches!(op, Unary::Negate | Unary::Abs) && a.dtype == out && out.is_float();
             if is_exact { Ok(id) } else { rounded(code, id, compute, out) }
         }

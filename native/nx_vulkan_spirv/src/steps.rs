@@ -1,7 +1,9 @@
 //! Elementwise steps as code: values of one element, and of one element each of the vectors of an invocation.
 
+use half::{bf16, f16};
 use nx_vulkan_ir::program::step::{Ref, Step};
-use nx_vulkan_ir::{DType, Error, Result};
+use nx_vulkan_ir::program::{Binary, Elementwise};
+use nx_vulkan_ir::{CType, DType, Error, Result};
 use rspirv::spirv::Word;
 use smallvec::SmallVec;
 
@@ -22,10 +24,52 @@ pub fn run_steps(
     for step in steps {
         let find = |&r: &Ref| find(code, r, inputs, &results, linear, coordinates);
         let args: SmallVec<[Value; 3]> = step.args.iter().map(find).collect::<Result<_>>()?;
-        let id = scalar::emit(code, step.op, &args, step.out)?;
+        let id = emit_step(code, step, &args)?;
         results.push(Value { id, dtype: step.out });
     }
     Ok(results)
+}
+
+/// The result of one step. Where every number of 16 bits has the same quotient by a constant as it has product with the
+/// constant's reciprocal, it is that.
+pub fn emit_step(code: &mut Code<'_, '_>, step: &Step, args: &[Value]) -> Result<Word> {
+    let is_narrow = matches!(step.out, DType::F16 | DType::Bf16) && args.first().map(|a| a.dtype) == Some(step.out);
+    if let (Elementwise::Binary(Binary::Divide), &[_, Ref::Constant(dtype, bits)], &[a, _]) =
+        (step.op, &step.args[..], args)
+        && dtype.ctype() == CType::F32
+        && is_narrow
+        && code.linker.modes.kept
+    {
+        let divisor = f32::from_bits(bits as u32);
+        let is_product = *code
+            .reciprocals
+            .entry((bits as u32, step.out))
+            .or_insert_with(|| quotients_are_products(step.out, divisor));
+        if is_product && let Some(id) = access::constant(code, CType::F32, (1.0 / divisor).to_bits().into()) {
+            let args = [a, Value { id, dtype: DType::F32 }];
+            return scalar::emit(code, Elementwise::Binary(Binary::Multiply), &args, step.out);
+        }
+    }
+    scalar::emit(code, step.op, args, step.out)
+}
+
+/// Whether every number of a narrow type, divided by `divisor`, rounds to what it does times the divisor's reciprocal.
+fn quotients_are_products(dtype: DType, divisor: f32) -> bool {
+    let reciprocal = 1.0 / divisor;
+    let same = |x: f32| {
+        let (quotient, product) = (x / divisor, x * reciprocal);
+        match dtype {
+            DType::F16 => f16::from_f32(quotient).to_bits() == f16::from_f32(product).to_bits(),
+            _ => bf16::from_f32(quotient).to_bits() == bf16::from_f32(product).to_bits(),
+        }
+    };
+    // Up to infinity; the others have another sign.
+    let mut numbers = match dtype {
+        DType::F16 => (0..=0x7c00).map(|bits| f16::from_bits(bits).to_f32()).collect::<Vec<f32>>(),
+        _ => (0..=0x7f80).map(|bits| bf16::from_bits(bits).to_f32()).collect(),
+    }
+    .into_iter();
+    divisor.is_normal() && reciprocal.is_normal() && numbers.all(same)
 }
 
 /// One result of steps on values that know no positions.

@@ -96,6 +96,35 @@ float nx_cast_f32_bf16(const in float x) {
     uint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
     return uintBitsToFloat(bits << 1 > 0xff000000u ? 0x7fc00000u : rounded);
 }
+
+// By sums: next to the power of two below it, a 65,536th of a number has as many bits as bf16. Most units of GPUs add
+// floats twice as fast as they do what the integers above need. NaN stays some NaN.
+float nx_cast_f32_bf16_kept(const in float x) {
+    uint bits = floatBitsToUint(x);
+    float power = uintBitsToFloat(min(bits & 0x7f800000u, 0x7f000000u));
+    precise float rounded = fma(abs(x), 1.52587890625e-5f, power) - power;
+    return rounded * uintBitsToFloat((bits & 0x80000000u) | 0x47800000u);
+}
+
+float nx_cast_f32_f16_kept(const in float x) {
+    uint bits = floatBitsToUint(x);
+    // Of subnormal f16 too, which are as far from each other as those above 2^-14.
+    float power = uintBitsToFloat(clamp(bits & 0x7f800000u, 0x38800000u, 0x7f000000u));
+    precise float rounded = fma(abs(x), 1.220703125e-4f, power) - power;
+    // 2^16 and more become infinities.
+    return (rounded * 4.25352959e37f) * uintBitsToFloat((bits & 0x80000000u) | 0x07800000u);
+}
+
+uint nx_store_bf16_kept(const in float x) {
+    uint rounded = floatBitsToUint(nx_cast_f32_bf16_kept(x)) >> 16;
+    return floatBitsToUint(x) << 1 > 0xff000000u ? 0x7fc0u : rounded;
+}
+
+// What such a rounded number is where its bits can be seen.
+float nx_plain_nan_f32(const in float x) {
+    return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u ? uintBitsToFloat(0x7fc00000u) : x;
+}
+
 float nx_cast_f32_f8(const in float x) { return nx_load_f8(nx_store_f8(x)); }
 float nx_cast_f32_f8_e4m3fn(const in float x) { return nx_load_f8_e4m3fn(nx_store_f8_e4m3fn(x)); }
 float nx_cast_i32_f16(const in int x) { return nx_cast_f32_f16(nx_round_odd_i32_f32(x)); }

@@ -1,6 +1,6 @@
 //! What a device's arithmetic is found to round rightly, which decides between the forms of functions.
 
-use half::f16;
+use half::{bf16, f16};
 use nx_vulkan_device::device::DeviceKind;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
@@ -35,7 +35,8 @@ impl Engine {
             let has_halves = caps.kind != DeviceKind::Cpu && caps.shader_float16 && !caps.lacks().int16;
             let halves = has_halves && self.converts_halves(modes)?;
             let half_round_trips = halves && self.rounds_by_halves(modes)?;
-            Ok::<_, Error>(FloatModes { fused, rounded, halves, half_round_trips, ..modes })
+            let kept = fused && caps.kind != DeviceKind::Cpu && self.rounds_by_sums(modes)?;
+            Ok::<_, Error>(FloatModes { fused, kept, rounded, halves, half_round_trips, ..modes })
         })?;
         Ok(*modes)
     }
@@ -74,6 +75,16 @@ impl Engine {
         let edges = half_edges();
         let rounded = |bits: u32, _| half_to_single(single_to_half(bits));
         self.gives(modes, Probe::HalfRounded, &[edges.clone(), edges], rounded)
+    }
+
+    /// Whether sums round f32 to f16 and bf16, denormals too.
+    fn rounds_by_sums(&self, modes: FloatModes) -> Result<bool> {
+        let f16 = half_edges();
+        let bf16 = bf16_edges();
+        let to_f16 = |bits: u32, _| plain(half_to_single(single_to_half(bits)));
+        let to_bf16 = |bits: u32, _| plain(bf16::from_f32(f32::from_bits(bits)).to_f32().to_bits());
+        Ok(self.gives(modes, Probe::NarrowRounded(DType::Bf16), &[bf16.clone(), bf16], to_bf16)?
+            && self.gives(modes, Probe::NarrowRounded(DType::F16), &[f16.clone(), f16], to_f16)?)
     }
 
     /// Whether the device gives what the host does, to the bit but for those of NaN.
@@ -135,6 +146,18 @@ fn half_edges() -> Vec<u32> {
     let others =
         [1, 0x7f_ffff, 0x80_0000, 0x4780_0000, 0x7f7f_ffff, 0x7f80_0000, 0x7f80_0001, 0x7fc0_0000, 0x7fff_ffff];
     halves.chain(others).flat_map(|bits| [bits, bits | 0x8000_0000]).collect()
+}
+
+/// The same bits, but of NaN those of the library's.
+fn plain(bits: u32) -> u32 {
+    if f32::from_bits(bits).is_nan() { 0x7fc0_0000 } else { bits }
+}
+
+/// The bits of every f32 at which rounding to bf16 may go wrong: all bf16, the middles between neighbours and their
+/// neighbours.
+fn bf16_edges() -> Vec<u32> {
+    let all = (0..=u32::from(u16::MAX)).map(|bits| bits << 16);
+    all.flat_map(|own| [own, own + 0x7fff, own + 0x8000, own + 0x8001]).collect()
 }
 
 /// What probes take and give.

@@ -197,6 +197,21 @@ fn maps() {
     kernels.add_for("divide_f32_rounded", ROUNDED, |l, m| divide.generate(l, m));
     let sqrt = contiguous(Elementwise::Unary(Unary::Sqrt), &[DType::F32], DType::F32);
     kernels.add_for("sqrt_f32_rounded", ROUNDED, |l, m| sqrt.generate(l, m));
+    // GELU: functions, roundings and a quotient of bf16 where arithmetic keeps denormals.
+    let number = |x: f32| Ref::Constant(DType::F32, x.to_bits().into());
+    let t = DType::Bf16;
+    let gelu = Spec {
+        steps: smallvec![
+            binary(Binary::Divide, Ref::Input(0), number(std::f32::consts::SQRT_2), t),
+            Step { op: Elementwise::Unary(Unary::Erf), args: smallvec![Ref::Result(0)], out: t },
+            binary(Binary::Add, Ref::Result(1), number(1.0), t),
+            binary(Binary::Multiply, Ref::Input(0), Ref::Result(2), t),
+            binary(Binary::Multiply, Ref::Result(3), number(0.5), t),
+        ],
+        outputs: smallvec![(Ref::Result(4), port(t, Layout::Contiguous))],
+        ..contiguous(Elementwise::Unary(Unary::Erf), &[t], t)
+    };
+    kernels.add_for("gelu_bf16", FloatModes { kept: true, ..ROUNDED }, |l, m| gelu.generate(l, m));
     let floor = contiguous(Elementwise::Unary(Unary::Floor), &[DType::F64], DType::F64);
     kernels.add("floor_f64", |l, m| floor.generate(l, m));
     // Operands of every layout, a constant, and two results.

@@ -24,6 +24,8 @@ pub struct Code<'a, 'l> {
     pub bases: HashMap<(u32, Word), Word>,
     /// The bits of narrow values that were rounded or wrapped to their types.
     pub narrowed: HashMap<(Word, DType), Word>,
+    /// Whether quotients of a narrow type by a number, by its bits, are products with its reciprocal.
+    pub reciprocals: HashMap<(u32, DType), bool>,
     /// While hot twins are called: where each of them does not hold.
     pub(super) rare: Option<Vec<Word>>,
     /// While functions may be computed nearly: where each of them is in doubt.

@@ -17,7 +17,7 @@ use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::reducer::ReducerCode;
 use nx_vulkan_spirv::scalar::{self, Value};
-use nx_vulkan_spirv::steps::bounds;
+use nx_vulkan_spirv::steps::{bounds, emit_step};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
@@ -359,7 +359,7 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         let one = |code: &mut Code<'_, '_>, k: usize| -> Result<Value> {
             let args: SmallVec<[Value; 3]> =
                 args.iter().map(|a| a.at(k).ok_or_else(|| missing(Ref::Linear))).collect::<Result<_>>()?;
-            Ok(Value { id: scalar::emit(code, step.op, &args, step.out)?, dtype: step.out })
+            Ok(Value { id: emit_step(code, step, &args)?, dtype: step.out })
         };
         if args.iter().all(|a| matches!(a, Held::Row(_))) {
             return one(self.code, 0).map(Held::Row);
@@ -543,7 +543,7 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
                 (held, None) => held.at(0).ok_or_else(|| missing(Ref::Linear))?,
             });
         }
-        let value = scalar::emit(self.code, step.op, &values, step.out)?;
+        let value = emit_step(self.code, step, &values)?;
         let place = self.code.array_place(results, ty, k);
         self.code.set(place, value);
         let next = self.code.u32_op(SpirvOp::IAdd, k, one);
