@@ -320,7 +320,7 @@ fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Wor
             let compute = computes_in(&[a.dtype], out);
             let value = cast(code, a, compute)?;
             let own = format!("nx_{}_{out}", op.name());
-            let name = match a.dtype == out && code.linker.modes.kept && code.linker.has(&own) {
+            let name = match a.dtype == out && code.linker.fuses() && code.linker.has(&own) {
                 true => own,
                 false => format!("nx_{}_{}", op.name(), compute.ctype().name()),
             };

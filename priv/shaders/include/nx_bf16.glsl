@@ -1,9 +1,9 @@
 // Functions of bf16 as bf16, in f32: the bf16 nearest to what they give is the one nearest to the exact value, for each
 // of the 65,536 arguments. There are no others, so polynomials need only lead into the right interval: their
-// coefficients solve the linear program of all of these. For devices that have the `f_kept` twins.
+// coefficients solve the linear program of all of these. For devices whose fma rounds once.
 #ifndef NX_BF16_GLSL
 #define NX_BF16_GLSL
-#include "nx_f32_exp.glsl"
+#include "nx_f32_erf.glsl"
 
 // |x|, but no more than `most`; NaN is itself.
 float nx_magnitude_up_to_f32(const in float x, const in float most) {
@@ -11,7 +11,13 @@ float nx_magnitude_up_to_f32(const in float x, const in float most) {
     return a > most ? most : a;
 }
 
-float nx_erf_bf16(const in float x) {
+// Numbers near denormal ones, which devices may flush: below 1e-30, but no zeros.
+bool nx_small_bf16(const in float x) { return (floatBitsToUint(x) << 1) - 1u < 0x1b4484bfu; }
+
+bool nx_erf_bf16_rare(const in float x) { return nx_small_bf16(x); }
+bool nx_tanh_bf16_rare(const in float x) { return nx_small_bf16(x); }
+
+float nx_erf_bf16_hot(const in float x) {
     // From here on it is 1.
     float a = nx_magnitude_up_to_f32(x, 2.203125f);
     float z = a * a;
@@ -24,7 +30,7 @@ float nx_erf_bf16(const in float x) {
     return nx_with_sign_f32(p * a, floatBitsToUint(x));
 }
 
-float nx_tanh_bf16(const in float x) {
+float nx_tanh_bf16_hot(const in float x) {
     // From here on it is 1.
     float a = nx_magnitude_up_to_f32(x, 3.46875f);
     float p = fma(0.0007189606549218297f, a, -0.010715125128626823f);
@@ -37,6 +43,9 @@ float nx_tanh_bf16(const in float x) {
     p = fma(p, a, 1.0001310110092163f);
     return nx_with_sign_f32(p * a, floatBitsToUint(x));
 }
+
+float nx_erf_bf16(const in float x) { return nx_erf_bf16_rare(x) ? nx_erf_f32(x) : nx_erf_bf16_hot(x); }
+float nx_tanh_bf16(const in float x) { return nx_tanh_bf16_rare(x) ? nx_tanh_f32(x) : nx_tanh_bf16_hot(x); }
 
 // exp(x) for |x| < 87.
 float nx_exp_bf16_hot(const in float x) {

@@ -129,8 +129,9 @@ fn erf_of_f16_and_bf16_has_the_same_bits_in_both_forms() {
 #[test]
 fn numbers_of_16_bits_have_the_same_bits_where_arithmetic_keeps_denormals() {
     let own = Runner::new();
-    let [plain, kept] = [false, true]
-        .map(|kept| Runner { engine: std::sync::Arc::clone(&own.engine), modes: FloatModes { kept, ..own.modes } });
+    let with = |modes| Runner { engine: std::sync::Arc::clone(&own.engine), modes };
+    let plain = with(FloatModes { kept: false, fused: false, ..own.modes });
+    let kept = with(FloatModes { kept: true, ..own.modes });
     let all: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_ne_bytes).collect();
     let others: Vec<u8> = (0..=u16::MAX).flat_map(|x| x.wrapping_mul(40_503).to_ne_bytes()).collect();
     // Below 2^-100, but no zeros.
