@@ -248,22 +248,31 @@ const MOST_TERMS: usize = 4;
 const ROUNDED: f64 = 1e-6;
 
 impl Term {
-    fn times(self, other: Term) -> Term {
-        Term {
+    /// `None` of powers that no softmax has.
+    fn times(self, other: Term) -> Option<Term> {
+        Some(Term {
             number: self.number * other.number,
             kept: self.kept || other.kept,
-            exponential: self.exponential.saturating_add(other.exponential),
-            gradient: self.gradient.saturating_add(other.gradient),
-            sum: self.sum.saturating_add(other.sum),
-            products: self.products.saturating_add(other.products),
-        }
+            exponential: self.exponential.checked_add(other.exponential)?,
+            gradient: self.gradient.checked_add(other.gradient)?,
+            sum: self.sum.checked_add(other.sum)?,
+            products: self.products.checked_add(other.products)?,
+        })
     }
 
     fn inverse(self) -> Option<Term> {
         let Term { number, kept, exponential, gradient, sum, products } = self;
-        let (exponential, gradient, sum, products) = (-exponential, -gradient, -sum, -products);
-        let inverse = Term { number: 1.0 / number, kept, exponential, gradient, sum, products };
-        (!kept && number != 0.0).then_some(inverse)
+        if kept || number == 0.0 {
+            return None;
+        }
+        Some(Term {
+            number: 1.0 / number,
+            kept,
+            exponential: exponential.checked_neg()?,
+            gradient: gradient.checked_neg()?,
+            sum: sum.checked_neg()?,
+            products: products.checked_neg()?,
+        })
     }
 
     fn is_like(self, other: Term) -> bool {
@@ -326,13 +335,19 @@ impl Values<'_> {
         let found = match &self.plan.values.get(k)?.made {
             Made::Reduction { reduction: Reduction::Sum, of, .. } => match self.terms(*of)?.as_slice() {
                 [term @ Term { exponential: 1, gradient: 0, kept: false, .. }] => {
-                    smallvec![Term { exponential: 0, sum: term.sum + 1, ..*term }]
+                    smallvec![Term { exponential: 0, sum: term.sum.checked_add(1)?, ..*term }]
                 }
                 [term @ Term { exponential: 1, gradient: 1, .. }] => {
                     if *self.of_kept.get_or_insert(term.kept) != term.kept {
                         return None;
                     }
-                    smallvec![Term { exponential: 0, gradient: 0, products: term.products + 1, kept: false, ..*term }]
+                    smallvec![Term {
+                        exponential: 0,
+                        gradient: 0,
+                        products: term.products.checked_add(1)?,
+                        kept: false,
+                        ..*term
+                    }]
                 }
                 _ => return None,
             },
@@ -356,19 +371,19 @@ impl Values<'_> {
                         if *self.kept.get_or_insert(kept) != kept {
                             return None;
                         }
-                        times(&terms, Term { kept: true, ..ONE })
+                        times(&terms, Term { kept: true, ..ONE })?
                     }
-                    Elementwise::Unary(Unary::Negate) => times(&arg(0)?, Term { number: -1.0, ..ONE }),
+                    Elementwise::Unary(Unary::Negate) => times(&arg(0)?, Term { number: -1.0, ..ONE })?,
                     Elementwise::Binary(Binary::Add) => sum(arg(0)?, &arg(1)?),
                     Elementwise::Binary(Binary::Subtract) => {
-                        sum(arg(0)?, &times(&arg(1)?, Term { number: -1.0, ..ONE }))
+                        sum(arg(0)?, &times(&arg(1)?, Term { number: -1.0, ..ONE })?)
                     }
                     Elementwise::Binary(Binary::Multiply) => {
                         let (a, b) = (arg(0)?, arg(1)?);
-                        b.iter().fold(Terms::new(), |all, &by| sum(all, &times(&a, by)))
+                        b.iter().try_fold(Terms::new(), |all, &by| Some(sum(all, &times(&a, by)?)))?
                     }
                     Elementwise::Binary(Binary::Divide) => match arg(1)?.as_slice() {
-                        &[by] => times(&arg(0)?, by.inverse()?),
+                        &[by] => times(&arg(0)?, by.inverse()?)?,
                         _ => return None,
                     },
                     _ => return None,
@@ -384,7 +399,7 @@ impl Values<'_> {
     }
 }
 
-fn times(terms: &Terms, by: Term) -> Terms {
+fn times(terms: &Terms, by: Term) -> Option<Terms> {
     terms.iter().map(|term| term.times(by)).collect()
 }
 

@@ -157,3 +157,28 @@ fn answers_are_those_of_all_elements() {
     }
     assert!((400..3600).contains(&known), "{known} answers were known");
 }
+
+#[test]
+fn counters_that_wrap_have_no_ends() {
+    for (dtype, length, most) in [(DType::U8, 300, 100.0), (DType::S8, 200, 10.0), (DType::U8, 257, 1.0)] {
+        let b = Builder::new();
+        let counters = b.iota(dtype, &[length], None);
+        let outputs = [b.less(counters, most), b.max(counters, 0.0), b.min(counters, most)];
+        let program = b.finish(&outputs).unwrap();
+        let optimized = optimize(program.clone(), &target(Saving::Nothing)).unwrap();
+        assert_eq!(results(&optimized, &[]), results(&program, &[]), "{optimized}");
+    }
+}
+
+#[test]
+fn long_chains_are_looked_at_a_little() {
+    let b = Builder::new();
+    let mut x = b.input(DType::F32, &[4]);
+    let comparisons = (0..64).map(|_| {
+        x = b.add(x, x);
+        b.less(x, 1.0)
+    });
+    let outputs: Vec<Operand> = comparisons.collect();
+    let program = b.finish(&outputs).unwrap();
+    assert!(optimize(program, &target(Saving::Nothing)).is_ok());
+}

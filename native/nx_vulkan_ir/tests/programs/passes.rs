@@ -152,3 +152,37 @@ fn cubes_of_all_numbers_of_16_bits_are_products() {
         }
     }
 }
+
+/// A device that has attention of f16 and bf16 in one kernel.
+fn with_heads() -> Target {
+    let heads = Heads { f16: true, bf16: true, max_depth: 128, together: 1, min_rows: 1, ..Heads::default() };
+    Target { heads, ..target(Saving::Nothing) }
+}
+
+#[test]
+fn vectors_and_numbers_are_no_gradients_of_attention() {
+    // Queries and keys are vectors, and what is like the gradient of their scores is multiplied with both.
+    let b = Builder::new();
+    let [q, k] = [(); 2].map(|()| b.input(DType::Bf16, &[32]));
+    let by_weights = b.input(DType::Bf16, &[32, 32]);
+    let exp = b.exp(b.dot_axes([b.reshape(q, &[32, 1]), b.reshape(k, &[32, 1])], [&[1], &[1]], [&[], &[]]));
+    let by_scores = b.multiply(exp, by_weights);
+    let outputs = [
+        b.dot_axes([by_scores, k], [&[1], &[0]], [&[], &[]]),
+        b.dot_axes([q, by_scores], [&[0], &[0]], [&[], &[]]),
+        b.dot_axes([exp, q], [&[0], &[0]], [&[], &[]]),
+    ];
+    let vectors = b.finish(&outputs).unwrap();
+    // The exponential is one of a whole row's sum.
+    let b = Builder::new();
+    let [q, k] = [1, 32].map(|rows| b.input(DType::Bf16, &[rows, 16]));
+    let scores = b.dot_axes([q, k], [&[1], &[1]], [&[], &[]]);
+    let by_weights = b.dot_axes([b.input(DType::Bf16, &[1, 16]), k], [&[1], &[1]], [&[], &[]]);
+    let whole = b.exp(b.reduce(Reduction::Sum, scores, &[0, 1], false));
+    let by_scores = b.multiply(b.multiply(scores, by_weights), whole);
+    let outputs =
+        [b.dot_axes([by_scores, k], [&[1], &[0]], [&[], &[]]), b.dot_axes([by_scores, q], [&[0], &[0]], [&[], &[]])];
+    for program in [vectors, b.finish(&outputs).unwrap()] {
+        assert!(products(&optimize(program.clone(), &with_heads()).unwrap()) >= program.outputs.len());
+    }
+}

@@ -92,7 +92,7 @@ pub fn way(engine: &Engine, of: &attention::Attention, dtype: DType, compile: Co
     }
     let is_float = matches!(dtype, DType::F32 | DType::F16 | DType::Bf16);
     let is_short = of.depth.max(of.width) <= QueryTile::MAX_DEPTH;
-    Ok((is_float && is_short && fits(engine)).then_some(Way::FewQueries))
+    Ok((is_float && is_short && of.kept.is_none() && fits(engine)).then_some(Way::FewQueries))
 }
 
 /// Whether the device has kernels on matrix units for a type, which a small product tells.

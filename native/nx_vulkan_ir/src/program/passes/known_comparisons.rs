@@ -7,8 +7,8 @@ use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Unary};
 use crate::value::{self, Value};
 use crate::{DType, Result, Type, reference};
 
-/// How many ops a range is looked for through.
-const MOST_OPS: usize = 16;
+/// How many ops are looked at for a range.
+const MOST_OPS: usize = 32;
 
 /// What a comparison gives for all elements, if that is known.
 pub fn answer(new: &Rewriter, instruction: &Instruction) -> Result<Option<bool>> {
@@ -18,7 +18,7 @@ pub fn answer(new: &Rewriter, instruction: &Instruction) -> Result<Option<bool>>
     if !is_comparison || new.ty(a)?.dtype != new.ty(b)?.dtype {
         return Ok(None);
     }
-    let (Some(a), Some(b)) = (range(new, a, MOST_OPS)?, range(new, b, MOST_OPS)?) else { return Ok(None) };
+    let (Some(a), Some(b)) = (range_from(new, a)?, range_from(new, b)?) else { return Ok(None) };
     let less = |a: Range, b: Range| match () {
         () if below(a.most, b.least) => Some(true),
         () if !below(a.least, b.most) => Some(false),
@@ -41,7 +41,7 @@ pub fn extreme(new: &Rewriter, instruction: &Instruction) -> Result<Option<Opera
     if new.ty(a)?.dtype != new.ty(b)?.dtype {
         return Ok(None);
     }
-    let (Some(first), Some(second)) = (range(new, a, MOST_OPS)?, range(new, b, MOST_OPS)?) else { return Ok(None) };
+    let (Some(first), Some(second)) = (range_from(new, a)?, range_from(new, b)?) else { return Ok(None) };
     for (operand, range, other) in [(a, first, second), (b, second, first)] {
         let (larger, lesser) = match op {
             Binary::Max => (range.least, other.most),
@@ -88,17 +88,26 @@ fn range_of(values: &[Value], dtype: DType) -> Option<Range> {
 }
 
 /// The range of an operand, which what made it tells.
-fn range(new: &Rewriter, operand: Operand, ops: usize) -> Result<Option<Range>> {
+fn range_from(new: &Rewriter, operand: Operand) -> Result<Option<Range>> {
+    let mut left = MOST_OPS;
+    range(new, operand, &mut left)
+}
+
+/// The same, of what so many ops tell.
+fn range(new: &Rewriter, operand: Operand, left: &mut usize) -> Result<Option<Range>> {
     let dtype = new.ty(operand)?.dtype;
-    let found = match new.maker(operand) {
-        Some(maker) if ops > 0 => range_of_result(new, maker, ops - 1)?,
+    let found = match (new.maker(operand), left.checked_sub(1)) {
+        (Some(maker), Some(rest)) => {
+            *left = rest;
+            range_of_result(new, maker, left)?
+        }
         _ => None,
     };
     let (least, most) = if dtype.is_integer() { value::range(dtype) } else { return Ok(found) };
     Ok(found.or(Some(Range { least: Value::Int(least), most: Value::Int(most) })))
 }
 
-fn range_of_result(new: &Rewriter, instruction: &Instruction, ops: usize) -> Result<Option<Range>> {
+fn range_of_result(new: &Rewriter, instruction: &Instruction, left: &mut usize) -> Result<Option<Range>> {
     let Instruction { op, operands, outs } = instruction;
     let Type { dtype, shape } = &outs[0];
     if let Op::Constant(number) = op {
@@ -106,15 +115,17 @@ fn range_of_result(new: &Rewriter, instruction: &Instruction, ops: usize) -> Res
     }
     if let Op::Iota { axis } = op {
         let length = axis.map_or_else(|| outs[0].elements(), |axis| shape[axis]);
-        return Ok(range_of(&[0, length.saturating_sub(1)].map(|i| Value::Int(i.into()).cast(*dtype)), *dtype));
+        // Counters of few bits wrap, and such have no ends.
+        let end = |i: u64| if dtype.is_integer() { Value::Int(i.into()) } else { Value::Int(i.into()).cast(*dtype) };
+        return Ok(range_of(&[0, length.saturating_sub(1)].map(end), *dtype));
     }
     let &[first, ..] = operands.as_slice() else { return Ok(None) };
     let from = new.ty(first)?.dtype;
-    let Some(a) = range(new, first, ops)? else { return Ok(None) };
-    let both = |of: &dyn Fn(Range, Range) -> Option<Range>| {
+    let Some(a) = range(new, first, left)? else { return Ok(None) };
+    let mut both = |of: &dyn Fn(Range, Range) -> Option<Range>| {
         // Operands of other types are cast before.
         let same = new.ty(operands[1])?.dtype == *dtype && from == *dtype;
-        Ok(if same { range(new, operands[1], ops)?.and_then(|b| of(a, b)) } else { None })
+        Ok(if same { range(new, operands[1], left)?.and_then(|b| of(a, b)) } else { None })
     };
     match *op {
         Op::AsType if from.is_integer() == dtype.is_integer() || from.is_integer() => {

@@ -122,14 +122,15 @@ impl Search<'_> {
     fn with_elements_last(&self, product: usize, matrix: Operand) -> Option<usize> {
         let Instruction { operands, outs, .. } = self.program.instructions.get(product)?;
         let rank = outs.first()?.shape.len();
-        let elements = if operands.first() == Some(&matrix) { rank - 1 } else { rank - 2 };
+        let from_end = if operands.first() == Some(&matrix) { 1 } else { 2 };
+        let elements = rank.checked_sub(from_end)?;
         if let [reader] = *self.readers.get(&self.result(product)?)?.as_slice()
             && let Some(Instruction { op: Op::Transpose { axes }, .. }) = self.program.instructions.get(reader)
             && axes.last() == Some(&elements)
         {
             return Some(reader);
         }
-        (elements == rank - 1).then_some(product)
+        (from_end == 1).then_some(product)
     }
 
     /// The axis of an operand of a product that is contracted, if it is one.
@@ -191,7 +192,7 @@ impl Search<'_> {
             let result = self.result(at)?;
             for &reader in self.readers.get(&result)? {
                 let Some(instruction) = program.instructions.get(reader) else { continue };
-                if self.contracted(reader, result) == Some(ty.shape.len() - 2)
+                if self.contracted(reader, result).map(|axis| axis + 2) == Some(ty.shape.len())
                     && let Some((steps, of)) = self.between(at, keys, of_products)
                     && let &[product] = of.as_slice()
                     && products.contains(&product)
