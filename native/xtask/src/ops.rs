@@ -9,6 +9,9 @@ use nx_vulkan_ir::{DType, Type};
 
 use crate::error::{Error, Result};
 
+/// Characters of a line, the comma behind a row among them.
+const LINE: usize = 120;
+
 const HEAD: &str = r#"defmodule Nx.Vulkan.Ops.Table do
   @moduledoc false
 
@@ -80,8 +83,11 @@ fn structured(name: &str, Sample { op, operands, outs }: &Sample) -> Option<Stri
     };
     let takes_complex = verify::instruction(op, &complex(operands).iter().collect::<Vec<_>>(), &complex(outs)).is_ok();
     let attributes: Vec<String> = op.attrs().iter().map(|(attribute, _)| format!(":{attribute}")).collect();
-    let attributes = attributes.join(", ");
-    Some(format!("    {{:{name}, [{attributes}], {}, {}, {takes_complex}}}", operands.len(), outs.len()))
+    let others = format!("{}, {}, {takes_complex}}}", operands.len(), outs.len());
+    let row = format!("    {{:{name}, [{}], {others}", attributes.join(", "));
+    // As `mix format` has it.
+    let lines = || format!("    {{:{name},\n     [\n       {}\n     ], {others}", attributes.join(",\n       "));
+    Some(if row.len() < LINE { row } else { lines() })
 }
 
 /// A type as Nx writes it in a keyword list: a class and bits.
