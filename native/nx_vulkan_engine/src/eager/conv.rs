@@ -421,8 +421,8 @@ impl Convolution<'_> {
         let by_four = loads != Loads::Single;
         let is_near = own.depth.rank() == 1 || order == Order::Images || (order == Order::Space && by_four);
         let lies_well = is_near && (!by_four || own.is_vectorizable());
-        // What writes the parts of f32 reads whatever order, and what writes others for units turns eights of filters, as
-        // gradients by kernels have them: no need to turn them before.
+        // What writes the parts of f32 reads whatever order, and what writes others for units turns eights of filters,
+        // as gradients by kernels have them: no need to turn them before.
         let is_turned = match loads {
             Loads::Planes => true,
             Loads::Own => own.loaded_along_k(8) == Some(false),

@@ -245,8 +245,30 @@ fn views(body: &Program, mut factor: Operand) -> Option<(u32, Vec<SeenAs>)> {
     is_seen.then_some((operand, load.views))
 }
 
-/// What lies between products of the shape of scores and `values`, which have it, too: over the space of the scores, and
-/// which of its loads the products are.
+/// Which instructions lead to operands; those of `apart` are some of them, but what leads to these is not.
+pub(super) fn leading_to(
+    body: &Program,
+    operands: impl IntoIterator<Item = Operand>,
+    apart: &[usize],
+) -> Option<Vec<bool>> {
+    let mut needed = vec![false; body.instructions.len()];
+    let note = |needed: &mut Vec<bool>, operand: Operand| {
+        if let Operand::Result(r) = operand {
+            *needed.get_mut(r as usize)? = true;
+        }
+        Some(())
+    };
+    operands.into_iter().try_for_each(|operand| note(&mut needed, operand))?;
+    for at in (0..body.instructions.len()).rev().filter(|at| !apart.contains(at)) {
+        if needed[at] {
+            body.instructions[at].operands.iter().try_for_each(|&operand| note(&mut needed, operand))?;
+        }
+    }
+    Some(needed)
+}
+
+/// What lies between products of the shape of scores and `values`, which have it, too: over the space of the scores,
+/// and which of its loads the products are.
 pub(super) fn between<const N: usize>(
     body: &Program,
     products: [usize; N],
@@ -256,17 +278,7 @@ pub(super) fn between<const N: usize>(
     let mut program = Program { inputs: body.inputs.clone(), ..Program::default() };
     let ty: &Type = &body.instructions[products[0]].outs[0];
     program.inputs.extend(products.iter().map(|&product| body.instructions[product].outs[0].clone()));
-    let mut needed = vec![false; body.instructions.len()];
-    values.iter().for_each(|&value| needed[value as usize] = true);
-    for at in (0..body.instructions.len()).rev().filter(|at| !products.contains(at)) {
-        if needed[at] {
-            for operand in &body.instructions[at].operands {
-                if let Operand::Result(r) = *operand {
-                    *needed.get_mut(r as usize)? = true;
-                }
-            }
-        }
-    }
+    let needed = leading_to(body, values.iter().map(|&value| Operand::Result(value)), &products)?;
     let mut moved: Vec<Operand> = Vec::with_capacity(body.instructions.len());
     for (at, instruction) in body.instructions.iter().enumerate() {
         let product = products.iter().position(|&product| product == at);

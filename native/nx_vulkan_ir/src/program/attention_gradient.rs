@@ -1,9 +1,10 @@
-//! Bodies of fused ops that are the gradient of attention: scores and their softmax as in [`attention`](super::attention),
-//! the gradient of the weights, that of the scores, and the products that give gradients by queries, keys and values.
+//! Bodies of fused ops that are the gradient of attention: scores and their softmax as in
+//! [`attention`](super::attention), the gradient of the weights, that of the scores, and the products that give
+//! gradients by queries, keys and values.
 
 use smallvec::{SmallVec, smallvec};
 
-use super::attention::{Attention, Factor, Sides, between, is_held, number};
+use super::attention::{Attention, Factor, Sides, between, is_held, leading_to, number};
 use super::attribute::Axes;
 use super::fused::{Made, Plan};
 use super::step::{Ref, Step};
@@ -162,21 +163,7 @@ fn attention(body: &Program, product: usize, by_weights: usize, weights: u32) ->
     let given = Factor::of(body, sides.operands[0], &sides.batch[0], sides.free[0], sides.contract[0])?;
     // The same with the product of weights and values at the end.
     let mut forward = Program { inputs: body.inputs.clone(), ..Program::default() };
-    let mut needed = vec![false; body.instructions.len()];
-    for operand in [Operand::Result(weights), sides.operands[1]] {
-        if let Operand::Result(r) = operand {
-            needed[r as usize] = true;
-        }
-    }
-    for at in (0..body.instructions.len()).rev().filter(|&at| at != by_weights) {
-        if needed[at] {
-            for operand in &body.instructions[at].operands {
-                if let Operand::Result(r) = *operand {
-                    needed[r as usize] = true;
-                }
-            }
-        }
-    }
+    let needed = leading_to(body, [Operand::Result(weights), sides.operands[1]], &[by_weights])?;
     if needed[by_weights] {
         return None;
     }
@@ -225,8 +212,8 @@ fn takes(body: &Program, found: &Found, by: By, of: &Attention, given: &Factor) 
         })
 }
 
-/// A number times powers of an exponential, of a weight's gradient, of the sum of a row's exponentials, and of the sum of
-/// products of the first two; 0 where a weight is dropped, if it knows that.
+/// A number times powers of an exponential, of a weight's gradient, of the sum of a row's exponentials, and of the sum
+/// of products of the first two; 0 where a weight is dropped, if it knows that.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Term {
     number: f64,
@@ -243,8 +230,8 @@ const ONE: Term = Term { number: 1.0, kept: false, exponential: 0, gradient: 0, 
 type Terms = SmallVec<[Term; 4]>;
 const MOST_TERMS: usize = 4;
 
-/// What numbers of terms may differ by that are the same but for rounding: those of narrow types are inverses of numbers
-/// in turn.
+/// What numbers of terms may differ by that are the same but for rounding: those of narrow types are inverses of
+/// numbers in turn.
 const ROUNDED: f64 = 1e-6;
 
 impl Term {

@@ -66,8 +66,8 @@ fn slices_of_parts_of_other_types_have_the_type_of_all() {
 }
 
 /// Layers of rows of which one kernel stores exponentials, their sum, and what they become where they are multiplied by
-/// its inverse: that stands for a row, and no kernel computes it anew for each element. Then their gradients, which read
-/// all of it.
+/// its inverse: that stands for a row, and no kernel computes it anew for each element. Then their gradients, which
+/// read all of it.
 fn layers_of_softmax([layers, rows, columns, depth]: [u64; 4]) -> Program {
     let types = [[rows, columns], [rows, 1], [rows, columns]].map(|shape| Type::new(DType::F32, &shape));
     let kernel = {

@@ -12,14 +12,13 @@
 // row of queries there are its largest score, the inverse of its sum of exponentials, and the mean of the gradients of
 // its weights by these; the kernel of gradients by queries finds them in a first pass over the keys and stores them for
 // the others. Then weights are computed again, block by block: exponentials times that inverse. The gradient of a score
-// is its weight times what the gradient of that is above the mean.
-//   by     rows      others    scores      gradients of weights   result
-//   query  queries   keys      Q K^T       G V^T                  gradients of scores times K
-//   key    keys      queries   K Q^T       V G^T                  the same transposed times Q
-//   value  keys      queries   K Q^T                              weights transposed times G
-// A subgroup has FRAGMENTS times 16 rows, and goes over the others by 16. Who holds what of a matrix is as in attention_own.comp.
-// float16_t stands for bf16, too, which the linker makes of it. Parameters: batches, queries, keys, elements of a query,
-// elements of a value, uvec4 from one row of X, Y, U, W and of results to the next.
+// is its weight times what the gradient of that is above the mean. by     rows      others    scores      gradients of
+// weights   result query  queries   keys      Q K^T       G V^T                  gradients of scores times K key
+// keys      queries   K Q^T       V G^T                  the same transposed times Q value  keys      queries   K Q^T
+// weights transposed times G A subgroup has FRAGMENTS times 16 rows, and goes over the others by 16. Who holds what of
+// a matrix is as in attention_own.comp. float16_t stands for bf16, too, which the linker makes of it. Parameters:
+// batches, queries, keys, elements of a query, elements of a value, uvec4 from one row of X, Y, U, W and of results to
+// the next.
 #include "params.glsl"
 
 #define SUBGROUPS 4
@@ -50,8 +49,8 @@ layout(constant_id = 10) const float KEPT_SCALE = 1.0;
 const uint ROWS = SUBGROUPS * OWN_ROWS;
 const uint QUERY = 0u, VALUE = 2u;
 
-// Where a batch begins, in uvec4: of rows and others whose products are scores, of those whose products are gradients of
-// weights, of the numbers of rows, and of results.
+// Where a batch begins, in uvec4: of rows and others whose products are scores, of those whose products are gradients
+// of weights, of the numbers of rows, and of results.
 uint slot_x_batch(const in uint batch) { return batch; }
 uint slot_y_batch(const in uint batch) { return batch + 1u; }
 uint slot_u_batch(const in uint batch) { return batch + 2u; }

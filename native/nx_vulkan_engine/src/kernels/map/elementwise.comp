@@ -1,8 +1,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Each invocation computes ITEMS elements LOCAL apart, or VECTORS times WIDTH neighbours where every operand allows it,
-// APART invocations' vectors one after the other. With LISTED, vectors are a loop, and what a workgroup has not computed
-// by then is shared out among its invocations. Parameters: word 0 is the number of elements.
+// APART invocations' vectors one after the other. With LISTED, vectors are a loop, and what a workgroup has not
+// computed by then is shared out among its invocations. Parameters: word 0 is the number of elements.
 #ifdef LISTED
 #extension GL_EXT_control_flow_attributes : require
 #endif

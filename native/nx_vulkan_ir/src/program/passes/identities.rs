@@ -94,8 +94,8 @@ fn multiply_for_square(new: &Rewriter, instruction: &mut Instruction) -> Result<
     Ok(())
 }
 
-/// Makes the cube of a number of 16 bits two products in f32, and a cast: the square is exact there, and so is the cube of
-/// bf16. Of f16 it rounds to the number that `pow` gives, for each of all.
+/// Makes the cube of a number of 16 bits two products in f32, and a cast: the square is exact there, and so is the cube
+/// of bf16. Of f16 it rounds to the number that `pow` gives, for each of all.
 fn multiply_for_cube(new: &mut Rewriter, instruction: &mut Instruction) -> Result<()> {
     let (&Op::Binary(Binary::Pow), &[base, exponent], [out]) =
         (&instruction.op, &instruction.operands[..], &instruction.outs[..])

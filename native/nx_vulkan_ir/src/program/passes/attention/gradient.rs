@@ -1,5 +1,5 @@
-//! Makes one fused op of the gradient of attention: of the products that give gradients by queries, keys and values, and
-//! of all between them and the operands of attention, so that weights and their gradients need not be in memory.
+//! Makes one fused op of the gradient of attention: of the products that give gradients by queries, keys and values,
+//! and of all between them and the operands of attention, so that weights and their gradients need not be in memory.
 
 use std::collections::{BTreeSet, HashMap};
 
