@@ -235,11 +235,25 @@ defmodule Training do
   defp narrow(x), do: x
 
   defp narrow_gradients(model) do
-    Axon.rewrite_nodes(model, fn
+    model
+    |> Axon.map_nodes(fn
+      %{op: :lstm} = node -> %{node | op: &narrow_lstm/7}
+      node -> node
+    end)
+    |> Axon.rewrite_nodes(fn
       %{parent: []} -> :skip
       %{op_name: name} when name in [:container, :optional] -> :skip
       _ -> fn [x | _], result -> Axon.layer(fn result, _, _ -> narrow(result) end, [result, x]) end
     end)
+  end
+
+  defp narrow_lstm(input, carry, mask, input_kernel, hidden_kernel, bias, options) do
+    [gate, activation] =
+      for name <- [options[:gate], options[:activation]], do: fn x -> narrow(apply(Axon.Activations, name, [x])) end
+
+    unroll = if options[:unroll] == :static, do: &Axon.Layers.static_unroll/7, else: &Axon.Layers.dynamic_unroll/7
+    cell = &Axon.Layers.lstm_cell(&1, &2, &3, &4, &5, &6, gate, activation)
+    unroll.(cell, input, carry, mask, input_kernel, hidden_kernel, bias)
   end
 
   defp model(:lstm, options) do

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nx_vulkan_ir::{DType, Error, Result};
+use nx_vulkan_ir::{Error, Result};
 use smallvec::SmallVec;
 
 use crate::kernel::{Launch, Pipeline, Waits};
@@ -13,6 +13,12 @@ use crate::work::Work;
 const FIRST_ADDRESS: u64 = 1 << 63;
 const BUFFER_SHIFT: u32 = 40;
 const MAX_BUFFERS: usize = 1 << 19;
+
+/// The number of the buffer without memory of an address, and where in it that is.
+fn buffer_of(address: u64) -> Option<(u32, u64)> {
+    let place = address.checked_sub(FIRST_ADDRESS)?;
+    Some(((place >> BUFFER_SHIFT) as u32, place & ((1 << BUFFER_SHIFT) - 1)))
+}
 
 /// A buffer that a command touches: one without memory by its number, or memory that is there already.
 #[derive(Debug, Clone)]
@@ -136,27 +142,23 @@ pub struct Command {
     /// Buffers that it reads and writes of which the second may have the first one's memory, if nothing reads that
     /// later.
     pub in_place: SmallVec<[(u32, u32); 1]>,
-    /// How many bytes it writes, where these are what it reads, in the same places: nothing is to do where both have
-    /// the same memory.
+    /// How many bytes it writes, where these are what it reads, in one order without gaps.
     pub copied_bytes: Option<u64>,
 }
 
-/// What a copy in another layout is of: the source's first element and type, and along each axis of the copy in its
-/// memory, the outermost first, size and stride of the source and what is added around it.
+/// What a copy in another layout or form is of, and in which.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyKey {
     /// Where the copied elements begin.
     pub address: u64,
-    /// Their type.
-    pub dtype: DType,
-    /// Size, stride and padding (low, high, interior) of each axis.
-    pub axes: Vec<(u64, i64, (i64, i64, u64))>,
+    /// All else that it depends on: types, sizes, strides, what is added.
+    pub form: String,
 }
 
 #[derive(Debug)]
 struct Copied {
     key: CopyKey,
-    buffer: Arc<Buffer>,
+    buffers: SmallVec<[Arc<Buffer>; 2]>,
     /// Commands before it.
     mark: usize,
 }
@@ -166,7 +168,7 @@ struct State {
     /// Sizes of the buffers in bytes.
     sizes: Vec<u64>,
     commands: Vec<Command>,
-    /// Copies that later ops may read, too: what is captured writes every buffer once.
+    /// Copies that later ops may read, too.
     copies: Vec<Copied>,
 }
 
@@ -204,10 +206,8 @@ impl Capture {
             let pair = words.get(word as usize..word as usize + 2).unwrap_or_default();
             let [low, high] = *pair else { continue };
             let address = u64::from(low) | u64::from(high) << 32;
-            if address >= FIRST_ADDRESS {
-                let buffer = ((address ^ FIRST_ADDRESS) >> BUFFER_SHIFT) as u32;
-                patches.push(Patch { word, buffer, offset_bytes: address & ((1 << BUFFER_SHIFT) - 1) });
-            }
+            let place = buffer_of(address);
+            patches.extend(place.map(|(buffer, offset_bytes)| Patch { word, buffer, offset_bytes }));
         }
         let id = |place: usize| {
             let written = || launch.writes.get(place.checked_sub(launch.reads.len())?);
@@ -273,14 +273,19 @@ impl Capture {
         Ok(())
     }
 
-    /// The copy that was noted for a key.
-    pub fn copied(&self, key: &CopyKey) -> Option<Arc<Buffer>> {
-        self.lock().copies.iter().find(|copied| copied.key == *key).map(|copied| Arc::clone(&copied.buffer))
+    /// The buffers of the copy that was noted for a key, if what it is of has not been written since.
+    pub fn copied(&self, key: &CopyKey) -> Option<SmallVec<[Arc<Buffer>; 2]>> {
+        let state = self.lock();
+        let source = buffer_of(key.address).map(|(buffer, _)| buffer);
+        let writes = |command: &Command| command.writes.iter().filter_map(Place::id).any(|id| Some(id) == source);
+        let is_current = |copied: &&Copied| !state.commands.iter().skip(copied.mark).any(writes);
+        let mut of_key = state.copies.iter().rev().filter(|copied| copied.key == *key);
+        of_key.next().filter(is_current).map(|copied| copied.buffers.clone())
     }
 
     /// Notes a copy that the commands from a mark on make.
-    pub fn note_copy(&self, key: CopyKey, buffer: &Arc<Buffer>, mark: usize) {
-        self.lock().copies.push(Copied { key, buffer: Arc::clone(buffer), mark });
+    pub fn note_copy(&self, key: CopyKey, buffers: SmallVec<[Arc<Buffer>; 2]>, mark: usize) {
+        self.lock().copies.push(Copied { key, buffers, mark });
     }
 
     /// Forgets the copies of a buffer: what follows makes copies of its own.
@@ -351,6 +356,11 @@ impl Command {
             Action::Launch { gate, .. } => gate.buffer(),
             Action::Fill { .. } | Action::Copy { .. } => None,
         }
+    }
+
+    /// Whether there is nothing to do where what it reads and what it writes have the same memory.
+    pub fn copies_in_place(&self) -> bool {
+        self.copied_bytes.is_some() && !self.in_place.is_empty()
     }
 
     /// The buffers without memory.

@@ -111,8 +111,7 @@ pub struct Launch<'a> {
     /// Of `reads` one and of `writes`, counted on behind them, one that may share memory with it where nothing else
     /// uses either meanwhile.
     pub in_place: &'a [(usize, usize)],
-    /// How many bytes it writes, where these are what it reads, in the same places: nothing is to do where both have
-    /// the same memory.
+    /// How many bytes it writes, where these are what it reads, in one order without gaps.
     pub copied_bytes: Option<u64>,
 }
 

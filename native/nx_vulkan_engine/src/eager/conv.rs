@@ -3,9 +3,11 @@
 //! where the kernel is larger than the result, as in gradients by kernels, but for matrix units. Ops of one program
 //! that need the same copy share it.
 
+use std::sync::Arc;
+
 use nx_vulkan_device::capture::CopyKey;
 use nx_vulkan_spirv::access::Element;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 mod in_place;
 
@@ -344,9 +346,10 @@ impl Convolution<'_> {
         let ordered: Dims = order.iter().map(|&axis| shape[axis]).collect();
         let along = |&axis: &usize| (a.view.shape[axis], a.view.strides[axis], config[axis]);
         let is_wide = |&&axis: &&usize| a.view.shape[axis] > 1 || shape[axis] > 1;
-        let axes = order.iter().filter(is_wide).map(along).collect();
-        let key = CopyKey { address: a.address(), dtype, axes };
-        let known = engine.capture().and_then(|capture| capture.copied(&key));
+        let axes: Vec<_> = order.iter().filter(is_wide).map(along).collect();
+        let key = CopyKey { address: a.address(), form: format!("{dtype} along {axes:?}") };
+        let known =
+            engine.capture().and_then(|capture| capture.copied(&key)).and_then(|buffers| buffers.into_iter().next());
         let mark = engine.capture().map_or(0, |capture| capture.mark());
         let is_known = known.is_some();
         let memory = match known {
@@ -368,7 +371,7 @@ impl Convolution<'_> {
             movement::fill_around(self.call, a, &zero, config, &result)?;
         }
         if let Some(capture) = engine.capture() {
-            capture.note_copy(key, &result.buffer, mark);
+            capture.note_copy(key, smallvec![Arc::clone(&result.buffer)], mark);
         }
         Ok(result)
     }

@@ -11,7 +11,7 @@ use crate::kernels::{Arguments, KernelSpec, Place, in_parts, launch};
 use crate::program::Op;
 use crate::program::ops::Class;
 use crate::shape::{Space, Strides};
-use crate::{Result, Tensor, Type};
+use crate::{Result, Tensor, Type, View};
 
 /// The tensor itself if no stride is negative, else a copy: kernels that compute positions themselves need that.
 pub fn ascending(call: &Call<'_>, tensor: &Tensor) -> Result<Tensor> {
@@ -60,8 +60,20 @@ fn place(call: &Call<'_>, map: &IndexMap, operands: &[Tensor], result: &Tensor) 
         copy_seen(call.engine, (&around.buffer, seen), (&result.buffer, &result.view), call.compile)?;
     }
     let copy_all = || map.parts.iter().try_for_each(|part| copy_part(call, part, operand(part.operand)?, result));
-    // Neighbours of fewer bytes may share a word.
-    if map.parts.len() > 1 && result.view.dtype.size_bytes() >= 4 { in_parts(copy_all) } else { copy_all() }
+    let is_apart = |part: &Part| {
+        let from = operands.get(part.operand).and_then(|operand| part.views(&operand.view, &result.view));
+        starts(part).next().is_none() && from.is_none_or(|(_, to)| has_own_words(&to))
+    };
+    let are_apart = result.view.dtype.size_bytes() >= 4 || map.parts.iter().all(is_apart);
+    if map.parts.len() > 1 && are_apart { in_parts(copy_all) } else { copy_all() }
+}
+
+/// Whether no neighbour of what lies there shares a word with it.
+fn has_own_words(to: &View) -> bool {
+    let is_whole = |elements: u64| (elements * to.dtype.size_bytes()).is_multiple_of(4);
+    let [rows @ .., last] = &to.strides[..] else { return false };
+    let columns = to.shape.last().copied().unwrap_or(0);
+    *last == 1 && rows.iter().all(|stride| is_whole(stride.unsigned_abs())) && is_whole(columns) && is_whole(to.offset)
 }
 
 /// The lines that begin where an operand says, and what it may say at most.

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use nx_vulkan_device::capture::Command;
 
+use super::parts::Parts;
+
 /// Where buffers begin is a multiple of this.
-const ALIGN_BYTES: u64 = 256;
+pub(super) const ALIGN_BYTES: u64 = 256;
 
 /// What a buffer is to its batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +60,7 @@ pub(super) struct Buffers<'a, F> {
     pub commands: &'a [Command],
     pub sizes: &'a [u64],
     pub role: &'a F,
+    pub parts: &'a Parts,
     /// Whether large results are made as late as their operands are there anyway.
     pub is_late: bool,
 }
@@ -128,11 +131,16 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         (self.role)(id) == role
     }
 
+    /// The buffers with places of their own that a command uses.
+    fn wholes(&self, command: usize) -> impl Iterator<Item = u32> + '_ {
+        self.commands[command].ids().map(|id| self.parts.whole(id).0)
+    }
+
     /// Donated inputs are needed from the beginning on.
     fn uses(&self, order: &[(usize, usize)]) -> HashMap<u32, Use> {
         let mut uses: HashMap<u32, Use> = HashMap::new();
         for &(level, i) in order {
-            for id in self.commands[i].ids().filter(|&id| !self.is(id, Role::Other)) {
+            for id in self.wholes(i).filter(|&id| !self.is(id, Role::Other)) {
                 let from = if self.is(id, Role::Donated) { 0 } else { level };
                 let first = Use { span: (from, level), begins: Some(i), ends: Some(i) };
                 let used = uses.entry(id).or_insert(first);
@@ -230,6 +238,13 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
                 break;
             }
         }
+        for (part, whole, at) in self.parts.iter() {
+            let begin = places.arena.get(&whole).copied();
+            places.arena.extend(begin.map(|begin| (part, begin + at)));
+            let within = places.within.get(&whole).map(|&(result, begin)| (result, begin + at));
+            let within = within.or_else(|| self.is(whole, Role::Result).then_some((whole, at)));
+            places.within.extend(within.map(|place| (part, place)));
+        }
         places
     }
 
@@ -279,7 +294,7 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         let Some(level) = (0..live.len()).rev().max_by_key(|&level| live[level]) else { return Vec::new() };
         let mut spans: HashMap<u32, (usize, usize)> = HashMap::new();
         for (at, &(_, i)) in order.iter().enumerate() {
-            self.commands[i].ids().for_each(|id| spans.entry(id).or_insert((at, at)).1 = at);
+            self.wholes(i).for_each(|id| spans.entry(id).or_insert((at, at)).1 = at);
         }
         let level_of = |at: usize| order.get(at).map_or(0, |(level, _)| *level);
         let held = chains.iter().filter(|chain| {
@@ -313,7 +328,7 @@ mod tests {
 
     fn command(reads: &[u32], writes: &[u32], in_place: &[(u32, u32)]) -> Command {
         Command {
-            action: Action::Copy { from_bytes: 0, to_bytes: 0, size_bytes: 256 },
+            action: Action::Fill { offset_bytes: 0, size_bytes: 256, word: 0 },
             work: None,
             reads: reads.iter().map(|&id| Place::Virtual(id)).collect(),
             writes: writes.iter().map(|&id| Place::Virtual(id)).collect(),

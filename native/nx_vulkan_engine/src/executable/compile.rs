@@ -512,7 +512,8 @@ fn batch(mut schedule: Schedule, bound: &HashMap<u32, u32>, own: &HashMap<u32, u
                 slots.len() as u32 - 1
             });
         }
-        written.extend(command.writes.iter().filter_map(Place::id).filter_map(|id| own.get(&id)));
+        let result = |id: u32| own.get(&schedule.places.within.get(&id).map_or(id, |&(result, _)| result));
+        written.extend(command.writes.iter().filter_map(Place::id).filter_map(result));
         for place in &command.reads {
             if let Place::Real(buffer) = place {
                 constants.insert(buffer.address(), Arc::clone(buffer));

@@ -367,7 +367,7 @@ impl Executable {
             Step::Batch(batch) => Some(&batch.schedule),
             Step::Wait { .. } => None,
         });
-        let command = |command: &Command| match command.decided_by().is_some() || command.copied_bytes.is_some() {
+        let command = |command: &Command| match command.decided_by().is_some() || command.copies_in_place() {
             true => rates.command_ns,
             false => rates.ns(command.work),
         };

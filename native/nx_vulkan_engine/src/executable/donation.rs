@@ -72,31 +72,34 @@ impl Executable {
 }
 
 impl<'a> Run<'a> {
-    /// Takes the memory of donated inputs that nobody but the caller and this run hold.
+    /// Takes the memory of donated inputs that nobody but the caller and this run hold, and of copies of them that the
+    /// run has made.
     pub(super) fn give(&mut self, executable: &Executable, inputs: &[Tensor], spent: &'a Cell<bool>) {
         for &Donation { input, own } in &executable.donations {
             let bound = self.bound.get(input as usize).and_then(Option::as_ref);
             let (Some(tensor), Some(caller)) = (bound, inputs.get(input as usize)) else { continue };
             let is_caller = Arc::ptr_eq(&tensor.buffer, &caller.buffer);
+            let holders = if is_caller { 2 } else { 1 };
             let size_bytes = executable.own.get(own as usize).map(|own| own.size_bytes);
             if let Some(memory) = self.own.get_mut(own as usize)
-                && is_caller
                 && size_bytes == Some(tensor.buffer.size_bytes())
-                && is_alone(tensor)
+                && is_alone(tensor, holders)
             {
                 *memory = Some(Arc::clone(&tensor.buffer));
-                self.given.own.push(own);
-                self.given.spent = Some(spent);
+                if is_caller {
+                    self.given.own.push(own);
+                    self.given.spent = Some(spent);
+                }
             }
         }
     }
 }
 
-/// Whether a tensor that its caller and a run hold is held by nobody else, and is all of an ordinary block of the
-/// device's memory. Those who know a buffer by its address have weak references.
-fn is_alone(tensor: &Tensor) -> bool {
+/// Whether a tensor is held by nobody else than so many, and is all of an ordinary block of the device's memory. Those
+/// who know a buffer by its address have weak references.
+fn is_alone(tensor: &Tensor, holders: usize) -> bool {
     let buffer = &tensor.buffer;
-    Arc::strong_count(buffer) == 2
+    Arc::strong_count(buffer) == holders
         && Arc::weak_count(buffer) == 0
         && tensor.view.offset == 0
         && buffer.as_external().is_none()

@@ -9,6 +9,7 @@ mod compile;
 mod control;
 mod describe;
 mod donation;
+mod parts;
 mod peak;
 mod schedule;
 mod side_by_side;

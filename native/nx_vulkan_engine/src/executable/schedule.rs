@@ -8,6 +8,7 @@ use nx_vulkan_device::capture::{Action, Command, Place};
 use nx_vulkan_device::kernel::Waits;
 
 use super::arena::{Buffers, Held, Order, Places, Role};
+use super::parts::{Parts, without_copies};
 use crate::tuning::Short;
 
 /// Orders that are tried until an arena takes little enough.
@@ -42,7 +43,25 @@ pub(super) fn schedule(
     enough_bytes: u64,
     short: Short,
 ) -> Schedule {
-    let mut batch = Buffers { commands: &commands, sizes, role: &role, is_late: false };
+    let (fewer, parts) = without_copies(commands.clone(), sizes, &role);
+    let least = planned(fewer, &parts, sizes, &role, enough_bytes, short);
+    if least.places.arena_bytes <= enough_bytes || least.commands.len() == commands.len() {
+        return least;
+    }
+    // Where all of something lies in memory from its first part on, it may be that more does.
+    let other = planned(commands, &Parts::default(), sizes, &role, enough_bytes, short);
+    if other.places.arena_bytes < least.places.arena_bytes { other } else { least }
+}
+
+fn planned(
+    commands: Vec<Command>,
+    parts: &Parts,
+    sizes: &[u64],
+    role: &impl Fn(u32) -> Role,
+    enough_bytes: u64,
+    short: Short,
+) -> Schedule {
+    let mut batch = Buffers { commands: &commands, sizes, role, parts, is_late: false };
     let mut order = batch.by_level(0..commands.len(), short);
     let mut chains = batch.chains(&order);
     if batch.live_bytes(&order, &chains).into_iter().any(|bytes| bytes >= MUCH_BYTES) {
@@ -368,7 +387,7 @@ mod tests {
 
     fn command(reads: &[u32], writes: u32, waits: Waits) -> Command {
         Command {
-            action: Action::Copy { from_bytes: 0, to_bytes: 0, size_bytes: 256 },
+            action: Action::Fill { offset_bytes: 0, size_bytes: 256, word: 0 },
             work: None,
             reads: reads.iter().map(|&id| Place::Virtual(id)).collect(),
             writes: SmallVec::from_iter([Place::Virtual(writes)]),

@@ -64,7 +64,7 @@ pub trait KernelFamily: Debug {
         Pairs::new()
     }
 
-    /// How many bytes it writes, where results are its one operand as it is.
+    /// How many bytes it writes, where results are its one operand as it is, and both lie in one order without gaps.
     fn copied_bytes(&self, _arguments: &Arguments<'_>) -> Option<u64> {
         None
     }

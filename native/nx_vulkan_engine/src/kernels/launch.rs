@@ -236,7 +236,7 @@ pub(super) fn record(
         },
         in_place: &in_place,
         copied_bytes: match &kernel.spec {
-            Some(spec) if !in_place.is_empty() => spec.family().copied_bytes(arguments),
+            Some(spec) if engine.captures() => spec.family().copied_bytes(arguments),
             _ => None,
         },
     };

@@ -114,6 +114,7 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
             f64_share: processor.f64_share,
             // Measured on an H100.
             latency: 900.0,
+            latency_of_odd: 1.4,
             fetch: 0.03,
             result: 60.0,
             dispatch: 8000.0,
@@ -207,6 +208,7 @@ fn cpu(caps: &Caps) -> DeviceModel {
             lanes: 16.0,
             f64_share: 0.5,
             latency: 0.0,
+            latency_of_odd: 1.0,
             fetch: 0.0,
             result: 0.0,
             dispatch: 40_000.0,

@@ -75,6 +75,8 @@ pub struct Products {
     pub f64_share: f64,
     /// Cycles from the fetch of a step to its use.
     pub latency: f64,
+    /// How many times as long that takes where elements of 16 bits are fetched one by one.
+    pub latency_of_odd: f64,
     /// Cycles to fetch an element of an operand and put it in shared memory, beside what is computed.
     pub fetch: f64,
     /// Cycles to store a result, and for each step of an epilogue that stands in a loop, by the results of one

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use nx_vulkan_engine::eager::run_program;
 use nx_vulkan_engine::program::{Builder, Cumulative, Op, Operand, Program};
 use nx_vulkan_engine::{Compile, DType, DeviceKind, Engine, Error, Executable, Options, Result, Tensor, Type, View};
 use smallvec::smallvec;
@@ -58,6 +59,34 @@ fn donate(executable: &Executable, inputs: &[Tensor]) -> (Result<Vec<Tensor>>, b
     let spent = Cell::new(false);
     let results = executable.run_donating(inputs, Compile::Allowed, &|| true, &spent);
     (results, spent.get())
+}
+
+#[test]
+fn what_a_run_copies_of_donated_inputs_becomes_results() {
+    let n = 1 << 20;
+    let engine = common::engine();
+    let donating = Executable::compile_donating(&engine, adam(n), &[true, true, true, false]).unwrap();
+    let state = random(&engine, n);
+    // Moments begin as one number each, of which runs make tensors.
+    let b = Builder::new();
+    let zeros = b.broadcast(b.input(DType::F32, &[]), &[n]);
+    let zero = Tensor::from_slice(&engine, &[], &[0f32]).unwrap();
+    let zeros = run_program(&engine, &b.finish(&[zeros]).unwrap(), &[zero]).unwrap().remove(0);
+    let expected = donating.run(&[&state[0], &zeros, &zeros, &state[3]].map(Tensor::clone), Compile::Allowed).unwrap();
+    let expected = bits(&engine, &expected);
+    let parameters = copy(&engine, &state[0]);
+    let inputs = [parameters, zeros.clone(), zeros.clone(), state[3].clone()];
+    engine.wait().unwrap();
+    let before = engine.stats();
+    let (results, spent) = donate(&donating, &inputs);
+    let results = results.unwrap();
+    assert!(spent && results[0].address() == inputs[0].address());
+    assert_eq!(bits(&engine, &results), expected);
+    assert_eq!(values(&engine, &zeros), vec![0.0; n as usize]);
+    let taken = engine.stats().in_use_bytes - before.in_use_bytes;
+    assert!(taken <= 2 * 4 * n + 4096, "{taken}");
+    let moments = [1, 2].map(|k| results[k].address());
+    assert!(moments[0] != moments[1] && !moments.contains(&zeros.address()));
 }
 
 #[test]

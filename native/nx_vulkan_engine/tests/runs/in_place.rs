@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock};
 
 use nx_vulkan_engine::eager::run_program;
+use nx_vulkan_engine::executable::Summary;
 use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::{Binary, Builder, Cumulative, Op, Operand, Program};
 use nx_vulkan_engine::reference::Array;
@@ -11,12 +12,12 @@ use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor, Type, Value};
 
 use crate::common;
 
-fn engine() -> &'static Arc<Engine> {
+pub fn engine() -> &'static Arc<Engine> {
     static ENGINE: OnceLock<Arc<Engine>> = OnceLock::new();
     ENGINE.get_or_init(common::engine)
 }
 
-fn random() -> common::Rng {
+pub fn random() -> common::Rng {
     let given = std::env::var("NX_VULKAN_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos() as u64;
     let seed = given.unwrap_or_else(now);
@@ -35,7 +36,7 @@ fn input(random: &mut common::Rng, ty: &Type) -> Tensor {
 }
 
 /// A kernel that nothing fuses with.
-fn sums(b: &Builder, x: Operand) -> Operand {
+pub fn sums(b: &Builder, x: Operand) -> Operand {
     let ty = b.ty(x);
     b.push(Op::Scan { scan: Cumulative::Sum, axis: ty.shape.len() - 1, reverse: false }, &[x], &ty)
 }
@@ -46,8 +47,8 @@ fn reversed(b: &Builder, x: Operand) -> Operand {
 }
 
 /// Compares an executable's results with those of the ops one by one, and again with other inputs. Answers the bytes of
-/// its arena.
-fn arena(program: &Program) -> u64 {
+/// what it does.
+pub fn checked(program: &Program) -> Summary {
     let mut random = random();
     let executable = Executable::compile(engine(), program.clone()).unwrap();
     for _ in 0..2 {
@@ -65,7 +66,11 @@ fn arena(program: &Program) -> u64 {
         assert_eq!(bits(inputs), before, "inputs of {program}");
     }
     common::assert_valid(engine());
-    executable.summary().arena_bytes
+    executable.summary()
+}
+
+fn arena(program: &Program) -> u64 {
+    checked(program).arena_bytes
 }
 
 /// Outputs that `make` makes of sums of each of `n` inputs: where one has the place of a sum, the sum lies in the

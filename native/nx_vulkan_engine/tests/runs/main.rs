@@ -13,6 +13,7 @@ mod listed;
 mod loops;
 #[path = "../common/models.rs"]
 mod models;
+mod parts;
 mod passes;
 mod profile;
 #[path = "../common/recordings.rs"]

@@ -1,7 +1,7 @@
 //! Small products that become one: as exact as apart, in fewer launches, and only where that pays.
 
 use nx_vulkan_ir::program::passes::{Saving, Target, optimize};
-use nx_vulkan_ir::program::{Builder, Op, Operand, Program};
+use nx_vulkan_ir::program::{Builder, Instruction, Op, Operand, Program};
 use nx_vulkan_ir::reference::{self, Array};
 use nx_vulkan_ir::{DType, Value};
 
@@ -218,4 +218,48 @@ fn integers_and_slices_that_are_not_all_stay_apart() {
     let outputs = [whole, step(0), step(1)];
     let program = b.finish(&outputs).unwrap();
     assert_eq!(products(&checked(&program, &target(Saving::Nothing), 1e-6)), 4);
+}
+
+/// How many operands what is stacked in a program has, kernels included.
+fn stacked(program: &Program) -> Vec<(usize, usize)> {
+    let of = |instruction: &Instruction| match &instruction.op {
+        Op::Stack { axis } => vec![(*axis, instruction.operands.len())],
+        Op::Fused(body) => stacked(body),
+        _ => vec![],
+    };
+    program.instructions.iter().flat_map(of).collect()
+}
+
+#[test]
+fn states_before_and_after_steps_are_stacked_once() {
+    let states = |shape: [u64; 2], put: &dyn Fn(&Builder, &[Operand]) -> Vec<Operand>| {
+        let b = Builder::new();
+        let (first, w) = (b.input(DType::F32, &shape), b.input(DType::F32, &[shape[1]; 2]));
+        let states: Vec<Operand> =
+            std::iter::successors(Some(first), |&state| Some(b.tanh(b.dot(state, w)))).take(6).collect();
+        let outputs = put(&b, &states);
+        stacked(&checked(&b.finish(&outputs).unwrap(), &target(Saving::Nothing), 0.0))
+    };
+    let stack = |b: &Builder, parts: &[Operand], axis: usize| {
+        let mut ty = b.ty(parts[0]);
+        ty.shape.insert(axis, parts.len() as u64);
+        b.push(Op::Stack { axis }, parts, &ty)
+    };
+    let read = |b: &Builder, x: Operand| b.sum(x, &[0]);
+    let along = |axis: usize| states([4, 64], &|b, states| vec![read(b, stack(b, &states[1..], axis))]);
+    // In the order of the steps.
+    assert_eq!([along(0), along(1)], [[(0, 5)], [(0, 5)]]);
+    // Those after each step as the program's result, then those before it, and the other way round.
+    let after_first = |b: &Builder, states: &[Operand]| {
+        vec![read(b, stack(b, &states[1..], 1)), read(b, b.concatenate(&states[..5], 0))]
+    };
+    assert_eq!(states([4, 64], &after_first), [(0, 6)]);
+    let before_first = |b: &Builder, states: &[Operand]| {
+        vec![read(b, b.concatenate(&states[..5], 0)), read(b, stack(b, &states[1..], 1))]
+    };
+    assert_eq!(states([4, 64], &before_first), [(0, 6)]);
+    // Neighbours that are too few, results of which no other begins where one ends, and results that are too few.
+    assert_eq!(states([64, 4], &|b, states| vec![read(b, stack(b, &states[1..], 2))]), [(2, 5)]);
+    assert_eq!(states([3, 9], &|b, states| vec![read(b, stack(b, &states[1..], 1))]), [(1, 5)]);
+    assert_eq!(states([4, 64], &|b, states| vec![read(b, stack(b, &states[4..], 1))]), [(1, 2)]);
 }

@@ -55,13 +55,21 @@ pub fn estimate(model: &DeviceModel, p: &Outline, sum: CType, tile: &Tile, split
     let each = groups.div_ceil(model.processors);
     let resident = resident(products, tile).min(each);
     let rounds = each.div_ceil(resident) as f64;
-    let step = (busy * resident as f64).max(products.latency);
+    let latency = if is_odd(p) { products.latency * products.latency_of_odd } else { products.latency };
+    let step = (busy * resident as f64).max(latency);
     let partial = partial(products, splits * batches * rows * columns * sum.dtype().size_bytes(), splits);
     let looped = if splits == 1 { p.looped_steps } else { 0 };
     let own_results = f64::from(tile.rows * tile.columns) / f64::from(tile.invocations());
     let stores = own_results * products.result * (1 + looped) as f64;
     // A workgroup begins with a fetch and ends with stores.
     rounds * (steps * step + 2.0 * products.latency + stores) + partial
+}
+
+/// Whether a row or column of numbers of 16 bits begins where four of them are not loaded at once. By sizes alone: where
+/// operands lie must not choose the kernel, nor the bits.
+fn is_odd(p: &Outline) -> bool {
+    let is_narrow = p.operands.iter().any(|dtype| dtype.size_bytes() == 2);
+    is_narrow && [p.rows, p.columns, p.depth].iter().any(|&n| n > 1 && !n.is_multiple_of(4))
 }
 
 /// Cycles that partial sums of so many bytes in all cost.

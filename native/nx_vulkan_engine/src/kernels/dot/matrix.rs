@@ -4,6 +4,9 @@
 //! together by eight. Where an element lost digits on the way, or is so large that sums
 //! may leave the range, which the device notes, the product leaves the results to a plain kernel behind it.
 
+use std::sync::Arc;
+
+use nx_vulkan_device::capture::CopyKey;
 use nx_vulkan_device::kernel::Waits;
 use nx_vulkan_ir::program::epilogue::matrix_min_depth;
 use smallvec::SmallVec;
@@ -12,7 +15,7 @@ use super::launch::{Choice, Matrix, MergedAxes, Outline, Product, Results, entir
 use super::{DotSpec, Image, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice};
 use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
 use crate::tuning::DeviceModel;
-use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};
+use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type, View};
 
 /// Contracted elements of which a workgroup of dot_own.comp keeps the places, of each operand by eight: in half of the
 /// words of `tiles` there.
@@ -201,7 +204,7 @@ pub fn prepare(
         let [beside, behind] = if has_planes { [1, 3] } else { [u64::from(form.planes.count()), 1] };
         let step = together * beside * padded / 8;
         let batch = padded_rows(m, form, side) / together * step;
-        let numbers = words(engine, batches * batch * behind * 4)?;
+        let count = batches * batch * behind * 4;
         let plane = has_planes.then_some(batches * batch);
         let steps = if form.planes.is_own() {
             SmallVec::from_slice(&[step, 32, 4, 64, 1, batch, 0])
@@ -215,25 +218,50 @@ pub fn prepare(
             }
             _ => spec(m, form, SplitStage::Split, place == 1),
         };
-        let (scales, largest) = match scaled {
+        let (scales, numbers, largest) = match scaled {
             Some([largest, lost]) => {
-                let scales = words(engine, batches * rows)?;
+                let (numbers, scales) = (words(engine, count)?, words(engine, batches * rows)?);
                 run(engine, m, writes, (side, plane), &[&largest], &[&numbers, &scales, &lost], compile)?;
-                (Some(scales), Some(lost))
-            }
-            None if form.is_guarded() => {
-                let largest = zero(engine)?;
-                run(engine, m, writes, (side, plane), &[], &[&numbers, &largest], compile)?;
-                (None, Some(largest))
+                (Some(scales), numbers, Some(lost))
             }
             None => {
-                run(engine, m, writes, (side, plane), &[], &[&numbers], compile)?;
-                (None, None)
+                let (numbers, largest) = written(engine, m, writes, (side, plane, count), form, compile)?;
+                (None, numbers, largest)
             }
         };
         prepared.push(Prepared { numbers, lies: InPlace::Along { k: true }, steps, plane, scales, largest });
     }
     Ok(prepared)
+}
+
+/// Writes an operand, of which a tile has `side` rows, in so many words, or finds that earlier commands of a program
+/// have: the numbers, and the largest where units may not take all.
+fn written(
+    engine: &Engine,
+    m: &Matrix,
+    spec: SplitSpec,
+    (side, plane, count): (u32, Option<u64>, u64),
+    form: Form,
+    compile: Compile,
+) -> Result<(Tensor, Option<Tensor>)> {
+    let padded = padded_rows(m, form, side);
+    let key = CopyKey { address: m.tensor.address(), form: format!("{spec:?} {padded} of {:?}", m.axes(true)) };
+    let at = |count: u64| move |buffer| Tensor::at(buffer, View::contiguous(DType::U32, &[count]));
+    if let Some(buffers) = engine.capture().and_then(|capture| capture.copied(&key)) {
+        let mut buffers = buffers.into_iter();
+        if let Some(numbers) = buffers.next().map(at(count)) {
+            return Ok((numbers, buffers.next().map(at(1))));
+        }
+    }
+    let mark = engine.capture().map_or(0, |capture| capture.mark());
+    let numbers = words(engine, count)?;
+    let largest = if form.is_guarded() { Some(zero(engine)?) } else { None };
+    let both = || std::iter::once(&numbers).chain(&largest);
+    run(engine, m, spec, (side, plane), &[], &both().collect::<SmallVec<[&Tensor; 2]>>(), compile)?;
+    if let Some(capture) = engine.capture() {
+        capture.note_copy(key, both().map(|tensor| Arc::clone(&tensor.buffer)).collect(), mark);
+    }
+    Ok((numbers, largest))
 }
 
 pub(super) fn words(engine: &Engine, count: u64) -> Result<Tensor> {

@@ -25,6 +25,11 @@ impl Place<'_> {
     }
 }
 
+/// Whether the elements of an operand of such a layout lie in the order of a launch's positions, without gaps.
+pub(super) fn is_whole(layout: Layout, arguments: &Arguments<'_>) -> bool {
+    layout == Layout::Contiguous || arguments.count == 1 && !layout.is_bounded()
+}
+
 /// Pairs of places of which the second may share its memory with the first, if nothing else uses either meanwhile.
 ///
 /// An invocation of a map loads all inputs of its elements before it stores one of them, and loads no others: where an
@@ -34,7 +39,7 @@ impl Place<'_> {
 /// write.
 pub(super) fn pairs(spec: &Spec, arguments: &Arguments<'_>, first_output: usize) -> Pairs {
     let Some((inputs, outputs)) = arguments.places.split_at_checked(first_output) else { return Pairs::new() };
-    let is_whole = |layout: Layout| layout == Layout::Contiguous || arguments.count == 1 && !layout.is_bounded();
+    let is_whole = |layout: Layout| is_whole(layout, arguments);
     let ports = spec.inputs.iter().zip(inputs).enumerate();
     // What is read in two ways is read where others write.
     let read_once = |input: &Place<'_>| {

@@ -49,7 +49,10 @@ impl KernelFamily for Spec {
 
     fn copied_bytes(&self, arguments: &Arguments<'_>) -> Option<u64> {
         match (self.inputs.as_slice(), self.outputs.as_slice()) {
-            ([from], [(Ref::Input(0), to)]) if from.element == to.element => {
+            ([from], [(Ref::Input(0), to)])
+                if from.element == to.element
+                    && [from, to].iter().all(|port| in_place::is_whole(port.layout, arguments)) =>
+            {
                 Some(u64::from(arguments.count) * u64::from(to.element.size_bytes()))
             }
             _ => None,

@@ -326,3 +326,32 @@ fn operands_may_end_with_their_memory() {
     }
     common::assert_valid(engine());
 }
+
+/// NaN of narrow types keep their bits where they are moved: only what arithmetic gave may be rounded once more.
+#[test]
+fn narrow_numbers_that_are_computed_are_put_together_by_one_kernel() {
+    let mut rng = Rng(23);
+    for dtype in [DType::Bf16, DType::F16] {
+        let b = Builder::new();
+        let [x, y] = [0, 1].map(|_| b.input(dtype, &[4, 8]));
+        let [u, v] = [[8, 6], [8, 5]].map(|shape| b.input(dtype, &shape));
+        let whole = b.concatenate(&[b.dot(x, u), b.dot(y, v)], 1);
+        let products = b.finish(&[whole]).unwrap();
+        let moved = Builder::new();
+        let [p, q] = [6, 5].map(|columns| moved.input(dtype, &[4, columns]));
+        let whole = moved.concatenate(&[p, q], 1);
+        let moved = moved.finish(&[whole]).unwrap();
+        for (program, kernels) in [(products, &["dot", "dot", "fused"][..]), (moved, &["concatenate"][..])] {
+            let optimized = optimize(program.clone(), &gpu()).unwrap();
+            assert_eq!(ops(&optimized), kernels, "{optimized}");
+            let inputs: Vec<_> = program.inputs.iter().map(|ty| graphs::values(ty, &mut rng)).collect();
+            let tensors = upload(&inputs);
+            let [expected, got] =
+                [&program, &optimized].map(|program| eager::run_program(engine(), program, &tensors).unwrap());
+            for (got, expected) in got.iter().zip(&expected) {
+                let [got, expected] = [got, expected].map(|tensor| tensor.to_nx_bytes(engine(), None).unwrap());
+                assert_eq!(got, expected, "{optimized}");
+            }
+        }
+    }
+}

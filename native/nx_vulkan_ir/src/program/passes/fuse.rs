@@ -14,7 +14,7 @@ use super::target::{Saving, Target};
 use crate::program::fused::{Computed, MAX_STORES, Made, Plan, chosen, is_view};
 use crate::program::ops::keeps_bits;
 use crate::program::reductions::Reductions;
-use crate::program::{Instruction, Op, Operand, Program, epilogue};
+use crate::program::{Binary, Instruction, Op, Operand, Program, epilogue};
 use crate::{DType, Error, Result, Type};
 
 /// Groups that share an operand are compared in pairs up to this many.
@@ -710,10 +710,25 @@ impl<'a> Fusion<'a> {
     fn is_one_copy(&self, at: usize) -> bool {
         let instruction = &self.program.instructions[at];
         let fills = instruction.index_map(|operand| self.bodies.ty(operand)).is_some_and(|map| map.around.is_some());
-        let canonical = |ty: &Type| ty.dtype.is_canonical();
-        instruction.operands.iter().all(|&operand| self.bodies.ty(operand).is_some_and(canonical))
-            && instruction.outs.iter().all(canonical)
+        let canonical = |operand: Operand| self.bodies.ty(operand).is_some_and(|ty| ty.dtype.is_canonical());
+        instruction.operands.iter().all(|&operand| canonical(operand) || self.is_computed(operand))
             && (fills || self.target.chooses_parts)
+    }
+
+    /// Whether numbers of a narrow type are what arithmetic gave: the one NaN that it gives is no other for being
+    /// rounded again.
+    fn is_computed(&self, operand: Operand) -> bool {
+        let Some(instruction) = self.bodies.maker(operand).map(|at| &self.program.instructions[at]) else {
+            return false;
+        };
+        match &instruction.op {
+            Op::Binary(Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Divide) | Op::Dot { .. } => true,
+            Op::AsType => instruction.operands.iter().all(|&from| self.bodies.ty(from) != instruction.outs.first()),
+            Op::Reshape | Op::Squeeze | Op::Transpose { .. } | Op::Slice { .. } | Op::Broadcast { .. } => {
+                instruction.operands.iter().all(|&source| self.is_computed(source))
+            }
+            _ => false,
+        }
     }
 
     fn emit(&self) -> Result<Program> {

@@ -4,6 +4,7 @@
 mod columns;
 mod concatenated;
 mod slices;
+mod stacks;
 mod sums;
 
 use std::collections::{HashMap, HashSet};
@@ -38,7 +39,8 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let program = slices::run(program, target)?;
     let program = checked(dce::run(&cse::run(&sums::run(&program, target)?)?)?)?;
     let program = checked(dce::run(&cse::run(&concatenated::run(&program, target)?)?)?)?;
-    checked(cse::run(&columns::run(&program, target)?)?)
+    let program = checked(cse::run(&columns::run(&program, target)?)?)?;
+    checked(cse::run(&stacks::run(&program, target)?)?)
 }
 
 /// A program, and which instruction makes each of its results.
