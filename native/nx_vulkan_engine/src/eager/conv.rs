@@ -19,7 +19,7 @@ use crate::kernels::map::Operand;
 use crate::kernels::transpose::padded_copy;
 use crate::program::attribute::{Axes, Scalar};
 use crate::program::conv::{Conv, Sizes};
-use crate::program::epilogue::{MATRIX_MAX_BYTES, MATRIX_MIN_WORK, matrix_min_depth};
+use crate::program::epilogue::{MATRIX_MAX_BYTES, matrix_min_depth};
 use crate::program::step::Prologue;
 use crate::shape::{Dims, elements};
 use crate::{CType, DType, Result, Tensor, Type, View};
@@ -154,7 +154,8 @@ impl Convolution<'_> {
         }
         let is_one_type = [&self.input, &self.kernel].iter().all(|operand| operand.view.dtype == out.dtype);
         let channels = self.sizes.channels.next_multiple_of(8);
-        if !is_one_type || work < MATRIX_MIN_WORK || self.depth(channels) < matrix_min_depth(out.dtype) {
+        let is_large = work >= engine.model().programs.joins.unit_work;
+        if !is_one_type || !is_large || self.depth(channels) < matrix_min_depth(out.dtype) {
             return Ok(Loads::Four);
         }
         let takes_own = match out.dtype {

@@ -35,7 +35,7 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
             None => one_by_one(call, &passes::composed(body, &call.engine.target())?),
         };
     }
-    if let Some(found) = crate::program::epilogue::of(body) {
+    if let Some(found) = crate::program::epilogue::of(body, call.engine.model().programs.joins.unit_work) {
         if halves::reaches_beyond(call.engine, call.operands, std::slice::from_ref(call.out)) {
             return one_by_one(call, body);
         }

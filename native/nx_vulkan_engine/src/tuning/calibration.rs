@@ -10,7 +10,7 @@ use nx_vulkan_spirv::access::Element;
 use smallvec::smallvec;
 
 use super::measured::Calibration;
-use super::{Class, DeviceModel, stored};
+use super::{Class, DeviceModel, guess, stored};
 use crate::kernels::dot::{Outline, Tiling, estimate, matrix_candidates, plain};
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::program::attribute::Axes;
@@ -61,6 +61,9 @@ impl Calibration {
         let waits = if is_cpu { DISPATCH_WAITS_CPU } else { DISPATCH_WAITS };
         model.products.dispatch = waits * self.wait_ns * cycles_per_ns;
         model.products.bytes = self.bytes_per_second / 1e9 / cycles_per_ns;
+        if !is_cpu {
+            model.programs.joins = guess::joins(model.processors, &model.products);
+        }
         let correction = |cycles: Option<f64>, side: u64, rate: f64| {
             let measured = side.pow(3) as f64 / rate * 1e9 * cycles_per_ns;
             cycles.map_or(1.0, |cycles| (cycles / measured).clamp(1.0 / MOST_CORRECTION, MOST_CORRECTION))

@@ -87,6 +87,11 @@ impl Processor {
     }
 }
 
+/// The power of two that is nearest by its exponent.
+fn power_near(x: f64) -> u64 {
+    1 << x.max(1.0).log2().round() as u32
+}
+
 /// The largest power of two up to a number.
 fn power_below(n: u64) -> u64 {
     1 << n.max(1).ilog2()
@@ -104,37 +109,38 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
     let processors = caps.processors.map_or(processor.count, u64::from).max(1);
     let held = caps.processor_invocations.map_or(processor.invocations, u64::from).max(64);
     let share = |of_measured: u64| (of_measured * processors / MEASURED_PROCESSORS).max(1);
+    let products = Products {
+        invocations: held,
+        lanes: processor.lanes,
+        f64_share: processor.f64_share,
+        // Measured on an H100.
+        latency: 900.0,
+        latency_of_odd: 1.4,
+        fetch: 0.03,
+        result: 60.0,
+        dispatch: 8000.0,
+        bytes: processor.bytes * processors as f64 / processor.count as f64,
+        efficiency: Efficiency {
+            of_128: 0.7,
+            of_64: 0.75,
+            of_32: 0.75,
+            of_32_in_few: 0.66,
+            of_few: 0.5,
+            of_two_teams: 0.8,
+            of_teams: 0.6,
+            of_short_steps: 0.85,
+        },
+        units: processor.units,
+        least_work: 0,
+        most_groups: processor.splits * processors,
+        square_groups: 2 * processors,
+        operand_bytes: operand_bytes(caps),
+    };
     DeviceModel {
         caps: caps.clone(),
         class,
         processors,
-        products: Products {
-            invocations: held,
-            lanes: processor.lanes,
-            f64_share: processor.f64_share,
-            // Measured on an H100.
-            latency: 900.0,
-            latency_of_odd: 1.4,
-            fetch: 0.03,
-            result: 60.0,
-            dispatch: 8000.0,
-            bytes: processor.bytes * processors as f64 / processor.count as f64,
-            efficiency: Efficiency {
-                of_128: 0.7,
-                of_64: 0.75,
-                of_32: 0.75,
-                of_32_in_few: 0.66,
-                of_few: 0.5,
-                of_two_teams: 0.8,
-                of_teams: 0.6,
-                of_short_steps: 0.85,
-            },
-            units: processor.units,
-            least_work: 0,
-            most_groups: processor.splits * processors,
-            square_groups: 2 * processors,
-            operand_bytes: operand_bytes(caps),
-        },
+        products,
         fill: Fill {
             transform_groups: 2 * processors,
             cholesky_groups: 4 * processors,
@@ -183,7 +189,7 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
         },
         // Some 4 us of an H200's memory, and 8 of its arithmetic.
         short: Short { groups: 8 * processors, bytes: share(16 << 20), flops: share(1 << 28) },
-        programs: programs(caps.kind, caps.max_invocations),
+        programs: Programs { joins: joins(processors, &products), ..programs(caps.kind, caps.max_invocations) },
         rates: rates(caps.kind, memory_bytes(caps)),
     }
 }
@@ -277,9 +283,30 @@ const DISPATCH_WORK: u64 = 24_000;
 
 /// In large tiles a loop of steps costs registers: a product of 1024 x 2048 results takes 369 us instead of 230 on an
 /// H200, a map of them 18 us. The step of a network of 784-2048-2048-10 units took 9 us of 976 longer there where
-/// products took the steps of 2^21 activations.
-const JOINS: Joins =
-    Joins { dispatch_work: DISPATCH_WORK, looped_results: 1 << 18, loaded_elements: 1 << 18, unit_operations: 1 << 31 };
+/// products took the steps of 2^21 activations. Products of fewer multiplications than `unit_work` never gained from
+/// matrix units there, and to begin took about as long as reading `read_bytes`.
+const JOINS: Joins = Joins {
+    dispatch_work: DISPATCH_WORK,
+    looped_results: 1 << 18,
+    loaded_elements: 1 << 18,
+    unit_operations: 1 << 31,
+    unit_work: 1 << 26,
+    read_bytes: 4 << 20,
+};
+
+/// Shares of a dispatch's time in which lanes multiply what matrix units begin with, and memory gives `read_bytes`.
+const UNIT_SHARE: f64 = 0.5;
+const READ_SHARE: f64 = 0.25;
+
+/// What kernels of a GPU take in, by how long its dispatches, its lanes and its memory take.
+pub(super) fn joins(processors: u64, products: &Products) -> Joins {
+    let lanes = products.lanes * processors as f64;
+    Joins {
+        unit_work: power_near(UNIT_SHARE * products.dispatch * lanes),
+        read_bytes: power_near(READ_SHARE * products.dispatch * products.bytes),
+        ..JOINS
+    }
+}
 
 /// Work of one iteration that a loop in one workgroup may have. Where the host decides, it waits for the device in
 /// every iteration, some 30 us.
@@ -292,9 +319,9 @@ const MAX_WORK: u64 = 4_800 * DISPATCH_WORK;
 /// processor of a GPU, and its host waits less.
 const CPU_SLOWNESS: u64 = 8;
 
-/// GPUs do 13 to 20 operations of f32 while they read a byte. A step of training takes some 3 percent longer for half
-/// its memory.
-const RECOMPUTE: Recompute = Recompute { flops_per_byte: 16, shares: 1, most_per_byte: 6 };
+/// GPUs do 13 to 20 operations of f32 while they read a byte, and some 70 instructions for an element while they store
+/// and read a number. A step of training takes some 3 percent longer for half its memory.
+const RECOMPUTE: Recompute = Recompute { flops_per_byte: 16, shares: 1, most_per_byte: 6, most_instructions: 96 };
 
 pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
     let invocations = 1 << MOST_INVOCATIONS.min(max_invocations.max(1)).ilog2();

@@ -1,8 +1,6 @@
 //! What models of devices choose that no test runs on: nothing beyond a device's limits, and nothing that takes much
 //! longer, by the model, than what it could have chosen.
 
-use nx_vulkan_ir::program::epilogue::MATRIX_MIN_WORK;
-
 use super::devices::{ALL, h200, lavapipe};
 use super::{Calibration, Class, DeviceModel};
 use crate::kernels::dot::{
@@ -68,7 +66,7 @@ fn best(model: &DeviceModel, p: &Outline, sum: CType) -> f64 {
     });
     let by_tiles = by_tiles.map(|(tile, splits)| estimate(model, p, sum, tile, splits));
     // Below, they are not tried, whatever the model says.
-    let is_large = p.batches * p.rows * p.columns * p.depth >= MATRIX_MIN_WORK;
+    let is_large = p.batches * p.rows * p.columns * p.depth >= model.programs.joins.unit_work;
     let by_units = matrix_candidates(model, p, sum).into_iter().filter(|_| is_large).map(|(_, _, cycles)| cycles);
     by_tiles.chain(by_units).min_by(f64::total_cmp).unwrap()
 }
@@ -266,9 +264,12 @@ fn what_is_measured_takes_the_place_of_guesses() {
     let slow = Calibration { wait_ns: 4200.0, bytes_per_second: 3.9e11, ..MEASURED };
     let slow = DeviceModel::calibrated(&h200(), &slow);
     assert_eq!(slow.products.dispatch, 2.0 * measured.products.dispatch);
+    let joins = |model: &DeviceModel| (model.programs.joins.unit_work, model.programs.joins.read_bytes);
+    assert_eq!([&guess, &measured, &slow].map(joins), [(1 << 26, 4 << 20), (1 << 26, 4 << 20), (1 << 27, 1 << 20)]);
     assert!(slow.products.bytes < 0.11 * measured.products.bytes && slow.short.bytes < measured.short.bytes);
     let cpu = DeviceModel::calibrated(&lavapipe(), &Calibration { unit_products_per_second: None, ..MEASURED });
-    assert_eq!((cpu.processors, cpu.short), (2, DeviceModel::of(&lavapipe()).short));
+    let guess = DeviceModel::of(&lavapipe());
+    assert_eq!((cpu.processors, cpu.short, joins(&cpu)), (2, guess.short, joins(&guess)));
 }
 
 /// Gradients by 3 x 3 kernels of `channels` from images of a side, to `filters`.

@@ -52,3 +52,33 @@ fn no_number_of_one_gpu_stands_outside_the_model() {
     }
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
+
+/// Constants of a text, each with the comment before it, of which constants in a row share one.
+fn constants(text: &str) -> Vec<(&str, String)> {
+    let mut comment = String::new();
+    let mut found = vec![];
+    for line in text.lines().map(str::trim_start) {
+        let item = line.trim_start_matches("pub(super) ").trim_start_matches("pub(crate) ").trim_start_matches("pub ");
+        match line.strip_prefix("//") {
+            Some(words) => comment.push_str(words),
+            None if item.starts_with("const ") => found.push((line, comment.clone())),
+            None => comment.clear(),
+        }
+    }
+    found
+}
+
+#[test]
+fn passes_have_no_constant_that_is_a_gpus() {
+    let mut found = vec![];
+    for path in sources().iter().filter(|path| path.iter().any(|part| part == "nx_vulkan_ir")) {
+        let text = fs::read_to_string(path).unwrap();
+        for (line, comment) in constants(&text) {
+            let mut words = comment.split(|c: char| !c.is_ascii_alphanumeric());
+            if words.any(|word| ["GPU", "GPUs"].contains(&word) || NAMES.contains(&word)) {
+                found.push(format!("{}: {line}", path.display()));
+            }
+        }
+    }
+    assert!(found.is_empty(), "a pass asks its Target for these:\n{}", found.join("\n"));
+}

@@ -14,9 +14,6 @@ pub fn matrix_min_depth(product: DType) -> u64 {
     if product.size_bytes() < 4 { 16 } else { 128 }
 }
 
-/// Multiplications below which matrix units never pay: writing the operands costs more than an H200 gains.
-pub const MATRIX_MIN_WORK: u64 = 1 << 26;
-
 /// Most bytes that both operands of matrix units may take as f16 or bf16, on devices whose memory is not large.
 pub const MATRIX_MAX_BYTES: u64 = 1 << 30;
 
@@ -50,10 +47,10 @@ pub struct Factor {
 }
 
 /// Whether kernels of a product may take steps on the elements of operands in, which each workgroup repeats for what it
-/// loads: not where vectors or matrix units may have kernels of their own.
-pub fn takes_prologues(batches: u64, rows: u64, columns: u64, depth: u64) -> bool {
+/// loads: not where vectors or matrix units may have kernels of their own, those from `unit_work` multiplications on.
+pub fn takes_prologues(unit_work: u64, batches: u64, rows: u64, columns: u64, depth: u64) -> bool {
     let multiplications = [rows, columns, depth].iter().fold(batches, |n, &m| n.saturating_mul(m));
-    rows > 1 && columns > 1 && multiplications < MATRIX_MIN_WORK
+    rows > 1 && columns > 1 && multiplications < unit_work
 }
 
 pub fn is_product(op: &Op) -> bool {
@@ -61,8 +58,9 @@ pub fn is_product(op: &Op) -> bool {
 }
 
 /// What a body does that has a product behind elementwise steps on its operands, which nothing else reads, and before
-/// such steps on its results; `None` for other bodies.
-pub fn of(body: &Program) -> Option<Epilogue> {
+/// such steps on its results; `None` for other bodies. Matrix units may take products from `unit_work` multiplications
+/// on.
+pub fn of(body: &Program, unit_work: u64) -> Option<Epilogue> {
     let at = body.instructions.iter().position(|i| is_product(&i.op))?;
     let (lead, rest) = (&body.instructions[..at], &body.instructions[at + 1..]);
     let product = &body.instructions[at];
@@ -80,7 +78,7 @@ pub fn of(body: &Program) -> Option<Epilogue> {
         let fits = |factor: &Factor| {
             factor.prologue.as_ref().is_none_or(|before| {
                 let from = body.inputs.get(factor.operand as usize);
-                from.is_some_and(|from| takes_steps(&product.op, operands, ty, from, &before.steps))
+                from.is_some_and(|from| takes_steps(unit_work, &product.op, operands, ty, from, &before.steps))
             })
         };
         if !factors.iter().all(fits) {
@@ -131,8 +129,9 @@ pub fn of(body: &Program) -> Option<Epilogue> {
 }
 
 /// Whether the kernels of a product take steps on the elements of its operands in, which lie in memory as a given type:
-/// tiles take them in f32, and convolutions none that make something else of the zeros around their input.
-pub fn takes_steps(op: &Op, [a, b]: [&Type; 2], out: &Type, from: &Type, steps: &[Step]) -> bool {
+/// tiles take them in f32, and convolutions none that make something else of the zeros around their input. Matrix units
+/// may take products from `unit_work` multiplications on.
+pub fn takes_steps(unit_work: u64, op: &Op, [a, b]: [&Type; 2], out: &Type, from: &Type, steps: &[Step]) -> bool {
     if out.dtype.ctype() != CType::F32 || from.dtype.ctype() != CType::F32 || out.shape.contains(&0) {
         return false;
     }
@@ -142,13 +141,13 @@ pub fn takes_steps(op: &Op, [a, b]: [&Type; 2], out: &Type, from: &Type, steps: 
             let (batches, depth) = (size(batch_a), size(contract_a));
             let rows = a.elements() / (batches * depth).max(1);
             let columns = b.elements() / (batches * depth).max(1);
-            takes_prologues(batches, rows, columns, depth)
+            takes_prologues(unit_work, batches, rows, columns, depth)
         }
         Op::Conv(conv) => conv.sizes(&a.shape, &b.shape).is_ok_and(|sizes| {
             let (positions, depth) = (sizes.counts.iter().product(), sizes.depth());
             let batches = sizes.images.saturating_mul(conv.groups());
             steps.iter().all(|step| step.op == Elementwise::AsType)
-                && takes_prologues(batches, positions, sizes.filters, depth)
+                && takes_prologues(unit_work, batches, positions, sizes.filters, depth)
         }),
         _ => false,
     }

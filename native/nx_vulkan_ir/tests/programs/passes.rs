@@ -9,7 +9,7 @@ use nx_vulkan_ir::{DType, Type, Value};
 
 use crate::recordings::replay;
 
-const RECOMPUTE: Recompute = Recompute { flops_per_byte: 16, shares: 1, most_per_byte: 6 };
+const RECOMPUTE: Recompute = Recompute { flops_per_byte: 16, shares: 1, most_per_byte: 6, most_instructions: 96 };
 
 /// A GPU without matrix units.
 pub fn target(saving: Saving) -> Target {
@@ -33,6 +33,8 @@ pub fn target(saving: Saving) -> Target {
             looped_results: 1 << 18,
             loaded_elements: 1 << 18,
             unit_operations: 1 << 31,
+            unit_work: 1 << 26,
+            read_bytes: 4 << 20,
         },
     }
 }

@@ -1,7 +1,5 @@
 //! Which tiling and how many splits a product takes: the least time by a model of workgroups on processors.
 
-use nx_vulkan_ir::program::epilogue::MATRIX_MIN_WORK;
-
 use super::launch::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Outline};
 use super::matrix::{Form, MAX_PLACED_DEPTH};
 use super::{LANES, LaneTile, MatrixTile, Planes, Tile, Tiling, VectorTile, parts_of};
@@ -138,7 +136,8 @@ pub(crate) fn in_place(model: &DeviceModel, p: &Outline, sum: CType, elements: u
 pub(crate) fn pays_in_place(model: &DeviceModel, p: &Outline, sum: CType, elements: u64, other: &Outline) -> bool {
     let found = in_place_candidates(model, p, sum, elements).into_iter();
     let Some(least) = found.map(|(.., cycles)| cycles).min_by(f64::total_cmp) else { return false };
-    p.multiplications() >= MATRIX_MIN_WORK && cheapest(model, other, sum).is_some_and(|(_, cycles)| least < cycles)
+    p.multiplications() >= model.programs.joins.unit_work
+        && cheapest(model, other, sum).is_some_and(|(_, cycles)| least < cycles)
 }
 
 /// Tiles on matrix units for a form of operands of which so many elements are written.
@@ -315,7 +314,7 @@ fn cheapest(model: &DeviceModel, p: &Outline, sum: CType) -> Option<(Choice, f64
     let by_vectors = vector_candidates(model, p, sum).into_iter();
     let by_vectors =
         by_vectors.map(|(tile, splits, cycles)| (Choice { tiling: Tiling::Vectors(tile), splits }, cycles));
-    let is_large = p.multiplications() >= MATRIX_MIN_WORK;
+    let is_large = p.multiplications() >= model.programs.joins.unit_work;
     let on_units = is_large.then(|| matrix_candidates(model, p, sum)).into_iter().flatten();
     let on_units = on_units.map(|(tile, splits, cycles)| (Choice { tiling: Tiling::Matrix(tile), splits }, cycles));
     // The first of equals.

@@ -215,12 +215,14 @@ impl Product<'_> {
         self.inputs().iter().all(|o| span(&o.strides) <= engine.reach().near(o.element.size_bytes().into()))
     }
 
-    fn check_steps(&self) -> Result<()> {
+    fn check_steps(&self, engine: &Engine) -> Result<()> {
         let bad = |reason: &str| Error::InvalidProgram { op: "dot".to_string(), reason: reason.to_string() };
         let known = |r: &Ref| !matches!(r, Ref::Coordinate(_) | Ref::Linear);
         let [rows, columns, depth] = [&self.a.free, &self.b.free, &self.a.depth].map(MergedAxes::elements);
         let mut prologues = self.prologues.iter().flatten().peekable();
-        if prologues.peek().is_some() && !takes_prologues(self.a.batch.elements(), rows, columns, depth) {
+        let unit_work = engine.model().programs.joins.unit_work;
+        let batches = self.a.batch.elements();
+        if prologues.peek().is_some() && !takes_prologues(unit_work, batches, rows, columns, depth) {
             return Err(bad("takes no steps on its operands"));
         }
         if !prologues.all(|p| known(&p.result) && p.steps.iter().all(|s| s.args.iter().all(known))) {
@@ -299,7 +301,7 @@ pub struct Choice {
 /// `TooLarge` where 32-bit positions don't reach.
 pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()> {
     let far = p.is_far(engine)?;
-    p.check_steps()?;
+    p.check_steps(engine)?;
     let (rows, columns, depth) = (p.a.free.elements(), p.b.free.elements(), p.a.depth.elements());
     let is_small = depth < MAX_WIDE_DEPTH && p.multiplications() <= MAX_WIDE_PRODUCTS;
     let is_vector = rows == 1 || columns == 1;
@@ -428,7 +430,7 @@ fn product_with(
     image: Option<(&Image<'_>, bool)>,
     compile: Compile,
 ) -> Result<()> {
-    p.check_steps()?;
+    p.check_steps(engine)?;
     let Choice { tiling, splits } = choice;
     let columns = p.b.free.elements();
     let results = p.a.batch.elements() * p.a.free.elements() * columns;

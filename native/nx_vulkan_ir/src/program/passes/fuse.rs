@@ -23,10 +23,6 @@ const MAX_SIBLINGS: usize = 64;
 /// The part of a kernel's largest operand or result up to which operands take little memory.
 const MAX_SMALL: u64 = 16;
 
-/// Bytes from which what is stored anyway is read, and not computed again from more bytes. A kernel that reads it waits
-/// for the one that stores it, for about as long as GPUs take to read this much.
-const MIN_READ_BYTES: u64 = 4 << 20;
-
 /// Costly small ops, and parts that are put into something small, from which a program is long.
 const MIN_LONG: usize = 64;
 
@@ -309,17 +305,18 @@ impl<'a> Fusion<'a> {
         self.insert(number, at, true);
     }
 
-    /// Whether an instruction's result is large, and takes fewer bytes than what it is computed from.
+    /// Whether an instruction's result is large, and takes fewer bytes than what it is computed from: where it is stored
+    /// anyway, it is read, and not computed again.
     fn is_smaller_than_operands(&self, at: usize) -> bool {
         let (own, read) = self.own_and_read_bytes(at);
-        own >= MIN_READ_BYTES && own < read
+        own >= self.target.joins.read_bytes && own < read
     }
 
     /// Whether an instruction's result is large, and an element of it takes many cheap steps, each as often as parts of
     /// something else are seen.
     fn takes_many_steps(&self, at: usize) -> bool {
         let own = self.elements(at);
-        if self.own_and_read_bytes(at).0 < MIN_READ_BYTES {
+        if self.own_and_read_bytes(at).0 < self.target.joins.read_bytes {
             return false;
         }
         let (mut steps, mut seen) = (0, BTreeSet::new());

@@ -65,12 +65,13 @@ pub fn fuse_again(body: &Program, target: &Target) -> Result<Program> {
 /// `InvalidProgram` for a program that breaks a rule.
 pub fn optimize(program: Program, target: &Target) -> Result<Program> {
     verify::program(&program)?;
-    let mut program = tidied(program)?;
+    let unit_work = target.joins.unit_work;
+    let mut program = tidied(program, unit_work)?;
     counted::note(&mut program);
     if unroll::has_loops(&program) {
         let unrolled = unroll::run(&program, target)?;
         if unrolled != program {
-            program = tidied(checked(unrolled)?)?;
+            program = tidied(checked(unrolled)?, unit_work)?;
             counted::note(&mut program);
         }
     }
@@ -97,22 +98,28 @@ fn nested(program: &mut Program, pass: impl Fn(Program) -> Result<Program>) -> R
     })
 }
 
-/// Folds constants and removes what is computed twice or for nothing, in the programs of loops and branches too.
-fn tidied(mut program: Program) -> Result<Program> {
-    nested(&mut program, tidied)?;
-    for pass in [
-        dce::run,
-        all_close::run,
-        fold_constants::run,
-        padding_to_choice::run,
-        number_types::run,
-        identities::run,
-        cse::run,
-        transpose_products::run,
-        dce::run,
-        slices_to_concatenation::run,
-        dce::run,
-    ] {
+/// From one program to another.
+type Pass<'a> = &'a dyn Fn(&Program) -> Result<Program>;
+
+/// Folds constants and removes what is computed twice or for nothing, in the programs of loops and branches too. Matrix
+/// units may take products from `unit_work` multiplications on.
+fn tidied(mut program: Program, unit_work: u64) -> Result<Program> {
+    nested(&mut program, |program| tidied(program, unit_work))?;
+    let transpose_products = |program: &Program| transpose_products::run(program, unit_work);
+    let passes: [Pass<'_>; 11] = [
+        &dce::run,
+        &all_close::run,
+        &fold_constants::run,
+        &padding_to_choice::run,
+        &number_types::run,
+        &identities::run,
+        &cse::run,
+        &transpose_products,
+        &dce::run,
+        &slices_to_concatenation::run,
+        &dce::run,
+    ];
+    for pass in passes {
         program = checked(pass(&program)?)?;
     }
     Ok(program)
@@ -124,9 +131,9 @@ pub fn expanded(mut program: Program) -> Result<Program> {
     checked(expand::run(&program)?)
 }
 
-/// The program as one workgroup runs it best.
+/// The program as one workgroup runs it best. No matrix units take products there.
 pub fn for_workgroup(program: Program) -> Result<Program> {
-    alone(tidied(unfenced(program)?)?)
+    alone(tidied(unfenced(program)?, u64::MAX)?)
 }
 
 /// The program without fences: they save memory, of which one workgroup has what it has.

@@ -61,7 +61,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
                     for (first, reader) in readers {
                         if is_rearrangement(&type_of, reader) {
                             left.push(Operand::Result(*first));
-                        } else if !takes(&type_of, reader, result, from, &found.steps) {
+                        } else if !takes(target, &type_of, reader, result, from, &found.steps) {
                             return false;
                         }
                     }
@@ -76,14 +76,18 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
         program,
         |_, result| moved.contains_key(&result),
         |_, instruction| {
-            let (body, operands) = joined(&type_of, instruction, &moved)?;
+            let (body, operands) = joined(target, &type_of, instruction, &moved)?;
             Some((Op::Fused(Box::new(body)), operands.to_vec()))
         },
     )
 }
 
 /// A product and what follows it as a body, whose inputs are the instruction's operands.
-fn product<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Instruction) -> Option<Program> {
+fn product<'a>(
+    target: &Target,
+    type_of: &impl Fn(Operand) -> Option<&'a Type>,
+    instruction: &Instruction,
+) -> Option<Program> {
     match &instruction.op {
         op if epilogue::is_product(op) => {
             let inputs: Vec<Type> = instruction.operands.iter().map(|&o| type_of(o).cloned()).collect::<Option<_>>()?;
@@ -92,7 +96,10 @@ fn product<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Ins
             body.instructions.push(Instruction { operands, ..instruction.clone() });
             Some(body)
         }
-        Op::Fused(body) => epilogue::of(body).is_some_and(|found| found.product == 0).then(|| (**body).clone()),
+        Op::Fused(body) => {
+            let found = epilogue::of(body, target.joins.unit_work)?;
+            (found.product == 0).then(|| (**body).clone())
+        }
         _ => None,
     }
 }
@@ -100,18 +107,20 @@ fn product<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Ins
 /// Whether an instruction is a product that takes steps in from one type to that of an operand, and reads it as its
 /// factor alone.
 fn takes<'a>(
+    target: &Target,
     type_of: &impl Fn(Operand) -> Option<&'a Type>,
     instruction: &Instruction,
     operand: Operand,
     from: &Type,
     steps: &[Step],
 ) -> bool {
-    let Some(body) = product(type_of, instruction) else { return false };
+    let Some(body) = product(target, type_of, instruction) else { return false };
     let Some((product, rest)) = body.instructions.split_first() else { return false };
     let reads = |o: &Operand| matches!(o, Operand::Input(k) if instruction.operands.get(*k as usize) == Some(&operand));
     let types: Option<Vec<&Type>> = product.operands.iter().map(|&o| body.type_of(o)).collect();
     let (Some([a, b]), [out]) = (types.as_deref(), product.outs.as_slice()) else { return false };
-    takes_steps(&product.op, [a, b], out, from, steps) && !rest.iter().any(|i| i.operands.iter().any(reads))
+    takes_steps(target.joins.unit_work, &product.op, [a, b], out, from, steps)
+        && !rest.iter().any(|i| i.operands.iter().any(reads))
 }
 
 /// Whether an instruction only says where the elements of its operand are, all of them once.
@@ -167,6 +176,7 @@ fn input(operands: &mut SmallVec<[Operand; 3]>, operand: Operand) -> Operand {
 /// A product with the steps on its operands as a body, and the operands that it takes then; `None` where no operand has
 /// moved.
 fn joined<'a>(
+    target: &Target,
     type_of: &impl Fn(Operand) -> Option<&'a Type>,
     instruction: &Instruction,
     moved: &HashMap<Operand, Moved>,
@@ -186,7 +196,7 @@ fn joined<'a>(
             None => input(&mut operands, *operand),
         });
     }
-    body.outputs = body.append(&product(type_of, instruction)?, &inputs);
+    body.outputs = body.append(&product(target, type_of, instruction)?, &inputs);
     body.inputs = operands.iter().map(|&o| type_of(o).cloned()).collect::<Option<_>>()?;
     Some((body, operands))
 }

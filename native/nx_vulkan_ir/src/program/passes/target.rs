@@ -55,6 +55,11 @@ pub struct Joins {
     pub loaded_elements: u64,
     /// Operations from which products run on matrix units, whose results are stored in a loop anyway.
     pub unit_operations: u64,
+    /// Multiplications below which matrix units never take a product: to write its operands costs more than they gain.
+    pub unit_work: u64,
+    /// Bytes that are read while a kernel waits for the one that stores them: as many are read, and not computed again
+    /// from more.
+    pub read_bytes: u64,
 }
 
 impl Target {
@@ -172,4 +177,6 @@ pub struct Recompute {
     pub shares: u64,
     /// What a byte that is not kept may cost, in bytes that are read in the same time.
     pub most_per_byte: u64,
+    /// Instructions for an element that are worth it.
+    pub most_instructions: u64,
 }

@@ -4,18 +4,18 @@
 use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
-use crate::program::epilogue::MATRIX_MIN_WORK;
 use crate::program::{Instruction, Op, Program};
 use crate::shape::elements;
 use crate::{DType, Result};
 
-pub fn run(program: &Program) -> Result<Program> {
+/// The program with such products, of which matrix units may take those from `unit_work` multiplications on.
+pub fn run(program: &Program, unit_work: u64) -> Result<Program> {
     let reads = program.reads();
     let mut new = Rewriter::new(program);
     for old in &program.instructions {
         let instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
         let is_only_reader = old.operands.iter().all(|operand| reads.get(operand) == Some(&1));
-        match is_only_reader.then(|| turned(&new, &instruction)).transpose()?.flatten() {
+        match is_only_reader.then(|| turned(&new, &instruction, unit_work)).transpose()?.flatten() {
             Some(product) => new.replace(product),
             None => new.replace(instruction),
         }
@@ -24,7 +24,7 @@ pub fn run(program: &Program) -> Result<Program> {
 }
 
 /// The product of which the instruction is the transpose, with its operands exchanged.
-fn turned(new: &Rewriter, instruction: &Instruction) -> Result<Option<Instruction>> {
+fn turned(new: &Rewriter, instruction: &Instruction, unit_work: u64) -> Result<Option<Instruction>> {
     let (Op::Transpose { axes }, &[operand]) = (&instruction.op, instruction.operands.as_slice()) else {
         return Ok(None);
     };
@@ -44,7 +44,7 @@ fn turned(new: &Rewriter, instruction: &Instruction) -> Result<Option<Instructio
     // On matrix units, the order of terms goes by which operand has more rows.
     let (rows, columns) = out.shape[batches..].split_at(free);
     let is_square = elements(rows) == elements(columns);
-    if is_square && op.flops(&[new.ty(a)?, new.ty(b)?], outs) >= Some(2 * MATRIX_MIN_WORK) {
+    if is_square && op.flops(&[new.ty(a)?, new.ty(b)?], outs) >= Some(unit_work.saturating_mul(2)) {
         return Ok(None);
     }
     let op = Op::Dot {

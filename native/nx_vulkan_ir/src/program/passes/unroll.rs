@@ -58,7 +58,7 @@ fn unrolled(instruction: &Instruction, new: &Rewriter, target: &Target) -> Resul
     for old in &program.instructions {
         add(&mut flat, old)?;
     }
-    let program = tidied(flat.finish(&program)?)?;
+    let program = tidied(flat.finish(&program)?, target.joins.unit_work)?;
     let steps = || program.instructions.iter().filter_map(|i| Some((i.op.elementwise()?, i.outs.first()?.dtype)));
     let fits = match is_small(op, target) {
         // One workgroup runs the loop in less time than several kernels what it becomes.

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::MIN_BYTES;
 use super::lives::{Again, Lives, Made, Taken};
 use crate::program::fused::{Plan, shares_memory};
 use crate::program::passes::rewrite::Rewriter;
@@ -21,8 +20,8 @@ const SHARES: u64 = 16;
 const MAX_CHAIN: usize = 4;
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
-    let Recompute { flops_per_byte, shares, most_per_byte } = target.recompute;
-    let mut lives = Lives::of(program);
+    let Recompute { flops_per_byte, shares, most_per_byte, .. } = target.recompute;
+    let mut lives = Lives::of(program, target);
     let mut again = Vec::new();
     let peak = lives.peak();
     let cost = |program: &Program| cost(program, flops_per_byte);
@@ -67,7 +66,7 @@ impl Lives<'_> {
         let Made { maker, bytes, last, is_fenced, .. } = self.results[result];
         let is_there = self.level[maker] < peak && last != usize::MAX && last > peak;
         let (_, late) = self.readers(result, peak);
-        bytes >= MIN_BYTES && is_there && !is_fenced && !late.is_empty()
+        bytes >= self.target.joins.read_bytes && is_there && !is_fenced && !late.is_empty()
     }
 
     /// What gives these results of an instruction from operands that are there when they are read late; fewer of them

@@ -6,10 +6,8 @@ use smallvec::SmallVec;
 
 use crate::Type;
 use crate::program::fused::{is_view, shares_memory};
+use crate::program::passes::target::Target;
 use crate::program::{Instruction, Op, Operand, Program};
-
-/// Instructions for an element that are worth it: a GPU does some 70 in the time in which it stores and reads a number.
-const MAX_INSTRUCTIONS: u64 = 96;
 
 /// The part of a result up to which its operands are kept for it.
 const LITTLE: u64 = 16;
@@ -41,6 +39,7 @@ pub struct Again {
 
 pub struct Lives<'a> {
     pub program: &'a Program,
+    pub target: &'a Target,
     /// Instructions that must run one after the other before each.
     pub level: Vec<usize>,
     pub results: Vec<Made>,
@@ -51,8 +50,9 @@ pub struct Lives<'a> {
 }
 
 impl<'a> Lives<'a> {
-    pub fn of(program: &'a Program) -> Lives<'a> {
-        let mut lives = Lives { program, level: Vec::new(), results: Vec::new(), first: Vec::new(), base: Vec::new() };
+    pub fn of(program: &'a Program, target: &'a Target) -> Lives<'a> {
+        let (level, results, first, base) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut lives = Lives { program, target, level, results, first, base };
         for (at, instruction) in program.instructions.iter().enumerate() {
             let bases: SmallVec<[Operand; 3]> = instruction.operands.iter().map(|&o| lives.base_of(o)).collect();
             let after = |operand: &Operand| lives.made(*operand).map(|made| lives.level[made.maker] + 1);
@@ -285,7 +285,7 @@ impl Slice<'_> {
                     op if is_view(op) => true,
                     op => {
                         self.cost += op.elementwise()?.instructions();
-                        self.cost <= MAX_INSTRUCTIONS
+                        self.cost <= self.lives.target.recompute.most_instructions
                     }
                 };
                 if !is_light {

@@ -11,9 +11,6 @@ use super::target::Target;
 use crate::Result;
 use crate::program::Program;
 
-/// Bytes from which a result is worth a launch more: a GPU takes about as long to read them as to begin one.
-const MIN_BYTES: u64 = 4 << 20;
-
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     if target.recompute.shares == 0 {
         return Ok(program.clone());

@@ -2,7 +2,6 @@
 
 use smallvec::smallvec;
 
-use super::MIN_BYTES;
 use super::lives::{Again, Lives, Taken};
 use crate::Result;
 use crate::program::fused::{Plan, shares_memory};
@@ -11,7 +10,7 @@ use crate::program::passes::{cse, dce};
 use crate::program::{Instruction, Op, Operand, Program};
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
-    let mut lives = Lives::of(program);
+    let mut lives = Lives::of(program, target);
     let mut new = program.clone();
     let peak = lives.peak();
     let mut results: Vec<usize> = (0..lives.results.len()).filter(|&r| lives.is_between_kernels(r, peak)).collect();
@@ -47,7 +46,7 @@ impl Lives<'_> {
         let is_early = |r: usize| self.results[r].readers.iter().any(|&at| self.level[at] <= peak);
         let fused = |at: &usize| matches!(self.program.instructions[*at].op, Op::Fused(_));
         let all = self.first[made.maker]..self.first[made.maker] + instruction.outs.len();
-        made.bytes >= MIN_BYTES
+        made.bytes >= self.target.joins.read_bytes
             && !made.is_fenced
             && matches!(instruction.op, Op::Fused(_))
             && self.level[made.maker] < peak
