@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU16;
 use std::sync::atomic::Ordering::Relaxed;
 
 use nx_vulkan_device::capture::Capture;
-use nx_vulkan_device::device::{Caps, DeviceInfo, OpenDevice, ValidationLog};
+use nx_vulkan_device::device::{Caps, DeviceInfo, OpenDevice};
 use nx_vulkan_device::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore};
 use nx_vulkan_device::memory::{
     AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, MemoryKind, Pool, VulkanBacking, imported_buffer,
@@ -59,8 +59,8 @@ pub struct Stats {
 
 /// An open device, used by any number of threads at once.
 ///
-/// Everything recorded runs in order on one queue. Recording returns at once; [`Engine::download`] and [`Engine::wait`]
-/// are what waits. A failed submission sticks and every later call returns its error.
+/// Everything recorded runs in order on one queue. Recording returns at once; [`crate::Tensor::to_vec`] and
+/// [`Engine::wait`] are what waits. A failed submission sticks and every later call returns its error.
 ///
 /// With [`Options::time_limit`], waiting for a device that completes nothing ends with `TimedOut`; whoever asks again
 /// waits again. An engine that is dropped then leaks what the device still uses, and the next one opens the device
@@ -253,7 +253,8 @@ impl Engine {
     }
 
     /// How fast the device is thought to be, which chooses kernels and launches.
-    pub fn model(&self) -> &DeviceModel {
+    #[cfg_attr(feature = "testing", visibility::make(pub))]
+    pub(crate) fn model(&self) -> &DeviceModel {
         &self.core.model
     }
 
@@ -267,7 +268,8 @@ impl Engine {
     /// # Errors
     /// `TooLarge` when it can never fit; `OutOfMemory` when it does not fit after trimming, waiting and spilling to
     /// host memory.
-    pub fn alloc(&self, size_bytes: u64) -> Result<Arc<Buffer>> {
+    #[cfg_attr(feature = "testing", visibility::make(pub))]
+    pub(crate) fn alloc(&self, size_bytes: u64) -> Result<Arc<Buffer>> {
         if let Some(capture) = &self.capture {
             return capture.alloc(size_bytes, &self.core.pool);
         }
@@ -394,7 +396,8 @@ impl Engine {
     }
 
     /// Writes `data` at byte `offset` of `dst`, ordered after everything recorded so far.
-    pub fn upload(&self, dst: &Arc<Buffer>, offset: u64, data: &[u8]) -> Result<()> {
+    #[cfg_attr(feature = "testing", visibility::make(pub))]
+    pub(crate) fn upload(&self, dst: &Arc<Buffer>, offset: u64, data: &[u8]) -> Result<()> {
         self.check_range("upload", dst, offset, data.len() as u64)?;
         if dst.virtual_id().is_some() {
             return Err(Error::NeedsCompile);
@@ -406,7 +409,8 @@ impl Engine {
     ///
     /// # Errors
     /// The sticky error, if a submission failed at any time before.
-    pub fn download(&self, src: &Arc<Buffer>, offset: u64, out: &mut [u8]) -> Result<()> {
+    #[cfg_attr(feature = "testing", visibility::make(pub))]
+    pub(crate) fn download(&self, src: &Arc<Buffer>, offset: u64, out: &mut [u8]) -> Result<()> {
         self.check_range("download", src, offset, out.len() as u64)?;
         if src.virtual_id().is_some() {
             return Err(Error::NeedsCompile);
@@ -426,7 +430,8 @@ impl Engine {
 
     /// Fills bytes with a repeated little-endian word. `offset` is a multiple of 4; so is `size`, unless it ends the
     /// buffer.
-    pub fn fill(&self, dst: &Arc<Buffer>, offset: u64, size: u64, word: u32) -> Result<()> {
+    #[cfg_attr(feature = "testing", visibility::make(pub))]
+    pub(crate) fn fill(&self, dst: &Arc<Buffer>, offset: u64, size: u64, word: u32) -> Result<()> {
         self.check_range("fill", dst, offset, size)?;
         let ends_buffer = offset + size == dst.size_bytes();
         if !offset.is_multiple_of(4) || !(size.is_multiple_of(4) || ends_buffer) {
@@ -445,7 +450,8 @@ impl Engine {
     }
 
     /// Copies bytes on the device. Ranges of one buffer must not overlap.
-    pub fn copy(
+    #[cfg_attr(feature = "testing", visibility::make(pub))]
+    pub(crate) fn copy(
         &self,
         src: &Arc<Buffer>,
         src_offset: u64,
@@ -481,7 +487,8 @@ impl Engine {
     /// # Errors
     /// `BadShader` for what is no module, `InvalidArgument` for an interface beyond the device's limits, `OutOfMemory`,
     /// `Vulkan` where the driver refuses it.
-    pub unsafe fn pipeline(
+    #[cfg_attr(feature = "testing", visibility::make(pub))]
+    pub(crate) unsafe fn pipeline(
         &self,
         key: PipelineKey,
         spirv: &[u32],
@@ -506,7 +513,8 @@ impl Engine {
     }
 
     /// The pipeline of `key` if it is compiled. Never blocks.
-    pub fn cached_pipeline(&self, key: PipelineKey) -> Option<Arc<Pipeline>> {
+    #[cfg_attr(feature = "testing", visibility::make(pub))]
+    pub(crate) fn cached_pipeline(&self, key: PipelineKey) -> Option<Arc<Pipeline>> {
         self.core.pipelines.get(key)
     }
 
@@ -525,7 +533,8 @@ impl Engine {
     }
 
     /// Whether launches should say what they move and compute: while a program is compiled or a profile is taken.
-    pub fn counts_work(&self) -> bool {
+    #[cfg_attr(feature = "testing", visibility::make(pub))]
+    pub(crate) fn counts_work(&self) -> bool {
         self.capture.is_some() || self.core.stream.profiler().is_on()
     }
 
@@ -545,7 +554,8 @@ impl Engine {
     /// # Errors
     /// `InvalidArgument` when parameters don't fit the pipeline or group counts exceed the device's limit: splitting is
     /// the caller's.
-    pub unsafe fn dispatch(&self, launch: &Launch<'_>) -> Result<()> {
+    #[cfg_attr(feature = "testing", visibility::make(pub))]
+    pub(crate) unsafe fn dispatch(&self, launch: &Launch<'_>) -> Result<()> {
         if launch.groups.contains(&0) {
             return self.core.stream.check();
         }
@@ -577,7 +587,8 @@ impl Engine {
     /// # Errors
     /// `InvalidArgument` when bindings or push bytes don't fit the pipeline, `TooLarge` when a range exceeds what a
     /// descriptor holds.
-    pub fn dispatch_bound(&self, launch: &BoundLaunch<'_>) -> Result<()> {
+    #[cfg_attr(feature = "testing", visibility::make(pub))]
+    pub(crate) fn dispatch_bound(&self, launch: &BoundLaunch<'_>) -> Result<()> {
         if launch.groups.contains(&0) {
             return self.core.stream.check();
         }
@@ -644,6 +655,7 @@ impl Engine {
     }
 
     /// All pipelines that are compiled.
+    #[cfg(feature = "testing")]
     pub fn pipelines(&self) -> Vec<Arc<Pipeline>> {
         self.core.pipelines.all()
     }
@@ -682,12 +694,13 @@ impl Engine {
     }
 
     /// The log behind [`Engine::validation_messages`], which outlives the engine.
-    pub fn validation_log(&self) -> Option<Arc<ValidationLog>> {
+    #[cfg(feature = "testing")]
+    pub fn validation_log(&self) -> Option<Arc<nx_vulkan_device::device::ValidationLog>> {
         self.core.open.log.clone()
     }
 
     /// Makes the next submission fail as a lost device does, to test what callers make of it.
-    #[doc(hidden)]
+    #[cfg(feature = "testing")]
     pub fn fail_next_submission(&self) {
         self.core.stream.fail_next_submission();
     }
@@ -739,7 +752,7 @@ fn wrong_interface(expected: &str) -> Error {
 ///
 /// # Errors
 /// As [`Engine::open`], where there should be a device.
-#[doc(hidden)]
+#[cfg(feature = "testing")]
 pub fn is_missing_for_examples() -> Result<bool> {
     let wanted = std::env::var("NX_VULKAN_TEST_DEVICE").ok();
     if wanted.as_deref() == Some("none") {

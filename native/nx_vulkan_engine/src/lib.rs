@@ -7,7 +7,7 @@
 //! use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor};
 //!
 //! # fn main() -> nx_vulkan_engine::Result<()> {
-//! # if nx_vulkan_engine::engine::is_missing_for_examples()? { return Ok(()) }
+//! # if nx_vulkan_engine::is_missing_for_examples()? { return Ok(()) }
 //! let engine = Engine::open(None)?;
 //!
 //! // softmax(x w + bias)
@@ -36,10 +36,9 @@
 //!   [`Engine::caps`] says what one can do. An engine serves any number of threads.
 //! - A [`Tensor`] is memory on the device with a [`View`] that lies within it; dropping the last clone gives the memory
 //!   back. Shapes of more than [`shape::MAX_ELEMENTS`] are [`Error::TooLarge`], wherever they come from.
-//! - A [`program::Program`] is a flat list of instructions in Nx's words. [`program::Builder`] makes one,
-//!   [`program::verify`] checks its rules, [`program::passes`] fuses its ops, [`mod@reference`] interprets it on the
-//!   CPU, and [`program::Program::to_bytes`] and [`program::Program::from_bytes`] write and read it.
-//!   [`program::file::Recording`] holds inputs and expected outputs as well.
+//! - A [`program::Program`] is a flat list of instructions in Nx's words. [`program::Builder`] makes one and checks its
+//!   rules, [`Engine::optimize`] fuses its ops, and [`program::Program::to_bytes`] and [`program::Program::from_bytes`]
+//!   write and read it. [`program::Recording`] holds inputs and expected outputs as well.
 //! - [`Executable::compile`] makes kernels of a program and plans its memory; [`Executable::run`] records them and
 //!   returns at once. Reading an output is what waits.
 //! - [`eager`] runs one op at a time; [`deferred`] leaves ops for when a result is read, and runs many at once.
@@ -53,38 +52,54 @@
 #![deny(missing_docs)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-// Modules without documented items are the inside of the engine, public for its tests and measurements: who fills
-// launches answers for the addresses in them.
-#[allow(missing_docs)]
 pub mod chain;
 pub mod deferred;
 pub mod eager;
-pub mod engine;
 pub mod executable;
-mod ipc;
-#[allow(missing_docs)]
-pub mod kernels;
-#[allow(missing_docs)]
 pub mod nativev;
-pub mod options;
-mod pressure;
 pub mod profile;
+pub mod program;
+pub mod shape;
+
+mod engine;
+mod ipc;
+mod options;
+mod pressure;
 mod share;
 mod states;
-pub mod tensor;
+mod tensor;
+
+// The inside of the engine: who fills launches answers for the addresses in them.
+#[cfg(not(feature = "testing"))]
+#[expect(unused_imports, reason = "tests reach what modules of kernels have within")]
+mod kernels;
+#[cfg(feature = "testing")]
+#[allow(missing_docs)]
+pub mod kernels;
+#[cfg(not(feature = "testing"))]
+mod tuning;
+#[cfg(feature = "testing")]
 pub mod tuning;
 
 pub use engine::{Engine, Stats};
 pub use executable::{Executable, GoesOn};
-pub use kernels::Compile;
+pub use kernels::{Compile, Reach};
+pub use nx_vulkan_device::memory::{Buffer, HostAccess};
+pub use nx_vulkan_device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
+pub use nx_vulkan_ir::{CType, DType, Error, Result, Type, Value, View};
+pub use nx_vulkan_spirv::lower::Lacks;
+pub use options::{Options, Precision, Profiling};
+pub use profile::{Limits, Profile};
+pub use tensor::{Native, Tensor};
+pub use tuning::{Calibrated, Calibration, Class};
+
+#[cfg(feature = "testing")]
+pub use engine::is_missing_for_examples;
+#[cfg(feature = "testing")]
 pub use nx_vulkan_device::kernel::{
     Access, Binding, BoundLaunch, Interface, Launch, Pipeline, PipelineKey, Statistics, Waits,
 };
-pub use nx_vulkan_device::memory::{Buffer, HostAccess};
-pub use nx_vulkan_device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
-pub use nx_vulkan_ir::{
-    CType, DType, Error, Result, Type, Value, View, dtype, error, float8, program, reference, shape, value,
-};
-pub use options::{Options, Precision, Profiling};
-pub use profile::{Limits, Profile};
-pub use tensor::Tensor;
+#[cfg(not(feature = "testing"))]
+pub(crate) use nx_vulkan_device::kernel::{Access, Binding, BoundLaunch, Interface, Pipeline, PipelineKey};
+#[cfg(feature = "testing")]
+pub use nx_vulkan_ir::{dtype, error, float8, reference, value};

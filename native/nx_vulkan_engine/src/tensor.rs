@@ -80,7 +80,8 @@ impl Tensor {
     /// Memory for a contiguous tensor, with undefined contents.
     ///
     /// # Errors
-    /// `TooLarge` where no memory holds it, else as [`Engine::alloc`].
+    /// `TooLarge` where no memory can ever hold it; `OutOfMemory` when it does not fit after trimming, waiting and
+    /// spilling to host memory.
     pub fn uninitialized(engine: &Engine, ty: &Type) -> Result<Tensor> {
         ty.check()?;
         Ok(Tensor::at(engine.alloc(ty.size_bytes())?, View::contiguous(ty.dtype, &ty.shape)))
@@ -96,7 +97,7 @@ impl Tensor {
     /// use nx_vulkan_engine::{DType, Engine, Tensor};
     ///
     /// # fn main() -> nx_vulkan_engine::Result<()> {
-    /// # if nx_vulkan_engine::engine::is_missing_for_examples()? { return Ok(()) }
+    /// # if nx_vulkan_engine::is_missing_for_examples()? { return Ok(()) }
     /// let engine = Engine::open(None)?;
     /// let tensor = Tensor::from_slice(&engine, &[2, 3], &[1i32, 2, 3, 4, 5, 6])?;
     /// assert_eq!(tensor.view().dtype, DType::S32);

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nx_vulkan_device::{DeviceInfo, DeviceKind, device};
-use nx_vulkan_engine::tuning::Calibrated;
-use nx_vulkan_engine::{DType, Engine, Error, Options, Precision, Profiling, Result};
+use nx_vulkan_engine::{Calibrated, DType, Engine, Error, Options, Precision, Profiling, Result};
 use once_cell::sync::OnceCell;
 use rustler::{Atom, Encoder, Env, Term};
 
@@ -229,14 +228,14 @@ fn device_save_pipelines() -> Atom {
 /// Measures the device, and keeps what was found for the next start.
 #[rustler::nif(schedule = "DirtyIo")]
 fn device_calibrate<'a>(env: Env<'a>) -> Term<'a> {
-    let calibrated = || engine().and_then(|engine| Ok((engine.model(), engine.calibrate()?)));
-    let (model, Calibrated { measured, path }) = match calibrated() {
+    let calibrated = engine().and_then(|engine| engine.calibrate());
+    let Calibrated { class, processors, measured, path } = match calibrated {
         Ok(found) => found,
         Err(e) => return error::encode_short(env, &e),
     };
     let pairs = [
-        (atoms::class(), model.class.name().encode(env)),
-        (atoms::processors(), model.processors.encode(env)),
+        (atoms::class(), class.name().encode(env)),
+        (atoms::processors(), processors.encode(env)),
         (atoms::path(), path.map(|path| path.display().to_string()).encode(env)),
         (atoms::bytes_per_second(), measured.bytes_per_second.encode(env)),
         (atoms::flops_per_second(), measured.flops_per_second.encode(env)),

@@ -4,10 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use nx_vulkan_engine::executable::{Described, Executable, Launched};
-use nx_vulkan_engine::program::Program;
-use nx_vulkan_engine::program::dot::programs_to_dot;
-use nx_vulkan_engine::program::passes::optimize;
-use nx_vulkan_engine::program::wire::Attr;
+use nx_vulkan_engine::program::{Attr, Program, programs_to_dot};
 use nx_vulkan_engine::{Compile, Engine, Error, Result};
 use rustler::{Atom, Encoder, Env, ResourceArc, Term};
 
@@ -174,12 +171,12 @@ fn described<'a>(env: Env<'a>, parts: &[Described]) -> Result<Vec<Term<'a>>> {
 #[rustler::nif(schedule = "DirtyCpu")]
 fn programs_graph<'a>(env: Env<'a>, title: &str, programs: Vec<(&str, Term<'a>)>) -> Term<'a> {
     let graph = || {
-        let target = device::engine()?.target();
+        let engine = device::engine()?;
         let read = programs.iter().map(|(title, program)| Ok((*title, term::attr(*program)?)));
         let read = read.collect::<Result<Vec<(&str, Attr)>>>()?;
         on_large_stack(move || {
             let optimized =
-                read.iter().map(|(name, program)| Ok((*name, optimize(Program::from_attr(program)?, &target)?)));
+                read.iter().map(|(name, program)| Ok((*name, engine.optimize(Program::from_attr(program)?)?)));
             let optimized = optimized.collect::<Result<Vec<(&str, Program)>>>()?;
             let parts: Vec<(&str, &Program)> = optimized.iter().map(|(name, program)| (*name, program)).collect();
             Ok(programs_to_dot(title, &parts))

@@ -201,7 +201,8 @@ fn apply<'a>(
     let op = count(&op)?.ok().and_then(|op| i64::try_from(op).ok()).unwrap_or(-1);
     let run = || {
         let path = path(spv)?;
-        let call = Call { engine: engine?, files: &FILES, path: &path, validate, compile };
+        // SAFETY: the caller of `Nx.Vulkan.NativeV` vouches for the shaders that it names.
+        let call = unsafe { Call::new(engine?, &FILES, &path, validate, compile) };
         let buffers = buffers.iter().map(|b| buffer(b, compile)).collect::<Outcome<Vec<_>>>()?;
         let counts = counts.into_iter().collect::<Outcome<Vec<_>>>()?;
         match (function, buffers.as_slice(), counts.as_slice()) {
@@ -253,7 +254,8 @@ fn raw_chain<'a>(
     let run = || {
         let engine = engine()?;
         let path = path(&spv)?;
-        let call = Call { engine, files: &FILES, path: &path, validate, compile: Compile::Allowed };
+        // SAFETY: the caller of `Nx.Vulkan.NativeV` vouches for the shaders that it names.
+        let call = unsafe { Call::new(engine, &FILES, &path, validate, Compile::Allowed) };
         let (real, batched) = match kind {
             Chain::F32 => (Real::F32, false),
             Chain::F64 => (Real::F64, false),

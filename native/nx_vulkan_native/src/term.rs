@@ -3,8 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use nx_vulkan_engine::program::Op;
-use nx_vulkan_engine::program::wire::Attr;
+use nx_vulkan_engine::program::{Attr, Op};
 use nx_vulkan_engine::shape::Dims;
 use nx_vulkan_engine::{DType, Error, Result, Type};
 use once_cell::sync::OnceCell;

@@ -46,13 +46,8 @@ impl Device {
             push: &push,
             k: k_steps as u64,
         };
-        let call = Call {
-            engine: &self.engine,
-            files: &self.files,
-            path: &self.path,
-            validate: false,
-            compile: Compile::Allowed,
-        };
+        // SAFETY: the shader is one of the catalogue.
+        let call = unsafe { Call::new(&self.engine, &self.files, &self.path, false, Compile::Allowed) };
         self.read(&chain::start(&call, &request)?)
     }
 

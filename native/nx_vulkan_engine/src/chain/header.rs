@@ -2,9 +2,9 @@
 
 use crate::nativev::{Failure, Outcome};
 
-/// Steps of one chain.
+/// Steps of one chain, at most.
 pub const MAX_K: u64 = 4096;
-/// Dimensions of one instance: a shader holds them in one workgroup.
+/// Dimensions of one instance, at most: a shader holds them in one workgroup.
 pub const MAX_D: u64 = 256;
 /// Push data of one call: what every Vulkan device takes.
 pub const MAX_PUSH_BYTES: usize = 128;
@@ -12,11 +12,14 @@ pub const MAX_PUSH_BYTES: usize = 128;
 /// The element type of every buffer and of the floats in the push data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Real {
+    /// Of 32 bits.
     F32,
+    /// Of 64 bits.
     F64,
 }
 
 impl Real {
+    /// Bytes of an element.
     pub fn bytes(self) -> u64 {
         match self {
             Real::F32 => 4,
@@ -38,13 +41,19 @@ impl Real {
 /// The arguments of a chain.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
+    /// What its numbers are.
     pub real: Real,
     /// The header counts instances, which lie one after the other in every buffer.
     pub batched: bool,
+    /// The positions to begin at.
     pub q: &'a [u8],
+    /// The momenta to begin with.
     pub p: &'a [u8],
+    /// What the shader takes beside them.
     pub extras: &'a [u8],
+    /// Push data, which begins with the header.
     pub push: &'a [u8],
+    /// Steps.
     pub k: u64,
 }
 
@@ -53,10 +62,20 @@ pub struct Request<'a> {
 pub enum Header {
     /// `{k, n_obs, d, n_instances: u32; eps}`: one workgroup integrates one instance of d dimensions; extras are n_obs
     /// observations, then the diagonal of the inverse mass matrix. Not batched, the fourth word is not looked at.
-    Synth { n_obs: u64, d: u64, n_instances: u64 },
+    Synth {
+        /// Observations of an instance.
+        n_obs: u64,
+        /// Dimensions of an instance.
+        d: u64,
+        /// Instances.
+        n_instances: u64,
+    },
     /// `{n, k: u32; eps}`: one workgroup for every 256 of n independent elements; extras are the diagonal of the
     /// inverse mass matrix.
-    Family { n: u64 },
+    Family {
+        /// Elements.
+        n: u64,
+    },
 }
 
 impl Header {

@@ -37,8 +37,9 @@ pub struct LogDensityChain {
 /// What starts B chains.
 #[derive(Debug, Clone, Copy)]
 pub struct Start<'a> {
-    /// Positions and momenta, `[B, d]`.
+    /// Positions, `[B, d]`.
     pub q: &'a Tensor,
+    /// Momenta, `[B, d]`.
     pub p: &'a Tensor,
     /// `[d]` or `[d, d]`, the same for all chains.
     pub inverse_mass: &'a Tensor,
@@ -53,11 +54,13 @@ pub struct Start<'a> {
 /// What every step of B chains of K steps left.
 #[derive(Debug)]
 pub struct Trace {
-    /// `[B, K, d]`
+    /// Positions, `[B, K, d]`.
     pub q: Tensor,
+    /// Momenta, `[B, K, d]`.
     pub p: Tensor,
+    /// The gradient of the log-density, `[B, K, d]`.
     pub gradient: Tensor,
-    /// `[B, K]`
+    /// The log-density, `[B, K]`.
     pub log_density: Tensor,
     /// `[B, K]`: half of p M^-1 p, less the log-density. Where it is not finite, the chain diverged.
     pub energy: Tensor,

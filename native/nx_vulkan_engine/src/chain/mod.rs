@@ -41,6 +41,7 @@ impl Chain {
         &self.ranges
     }
 
+    /// Bytes that [`Chain::download`] gives.
     pub fn size_bytes(&self) -> u64 {
         self.buffer.size_bytes()
     }

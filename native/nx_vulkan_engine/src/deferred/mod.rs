@@ -17,7 +17,7 @@
 //! use smallvec::smallvec;
 //!
 //! # fn main() -> nx_vulkan_engine::Result<()> {
-//! # if nx_vulkan_engine::engine::is_missing_for_examples()? { return Ok(()) }
+//! # if nx_vulkan_engine::is_missing_for_examples()? { return Ok(()) }
 //! let engine = Engine::open(None)?;
 //! let x = Lazy::from(Tensor::from_slice(&engine, &[2], &[1f32, -2.0])?);
 //! let vector = Type::new(DType::F32, &[2]);

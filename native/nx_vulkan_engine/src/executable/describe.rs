@@ -71,7 +71,7 @@ impl Executable {
     /// use nx_vulkan_engine::{DType, Engine, Executable};
     ///
     /// # fn main() -> nx_vulkan_engine::Result<()> {
-    /// # if nx_vulkan_engine::engine::is_missing_for_examples()? { return Ok(()) }
+    /// # if nx_vulkan_engine::is_missing_for_examples()? { return Ok(()) }
     /// let engine = Engine::open(None)?;
     /// let b = Builder::new();
     /// let x = b.input(DType::F32, &[1000]);

@@ -41,7 +41,7 @@ impl Executable {
     /// use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor};
     ///
     /// # fn main() -> nx_vulkan_engine::Result<()> {
-    /// # if nx_vulkan_engine::engine::is_missing_for_examples()? { return Ok(()) }
+    /// # if nx_vulkan_engine::is_missing_for_examples()? { return Ok(()) }
     /// let engine = Engine::open(None)?;
     /// let b = Builder::new();
     /// let x = b.input(DType::F32, &[3]);

@@ -94,7 +94,7 @@ impl Reach {
         self.bytes / 2
     }
 
-    /// The last position of elements of this size that kernels reach which are not [`KernelSpec::Far`].
+    /// The last position of elements of this size that kernels reach which are not made to reach far.
     pub fn near(self, element_bytes: u64) -> u64 {
         self.far().min(self.bytes / element_bytes.max(1))
     }
@@ -123,7 +123,9 @@ pub fn reach_of(view: &View) -> u64 {
 /// Whether a call may compile a kernel that is not there yet (milliseconds), or must answer `NeedsCompile`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compile {
+    /// It may.
     Allowed,
+    /// A kernel that is not compiled yet gives [`Error::NeedsCompile`].
     Refused,
 }
 

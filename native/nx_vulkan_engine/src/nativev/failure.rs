@@ -11,6 +11,7 @@ pub enum Failure {
     /// An op code, a number, a header or an aliasing that the function does not take.
     #[error("an argument is not one that the function takes")]
     BadInput,
+    /// There is no device, or it can't be opened.
     #[error("{0}")]
     VulkanInit(String),
     /// The file can't be read, or is no well-formed SPIR-V compute module.
@@ -19,8 +20,10 @@ pub enum Failure {
     /// The shader does not fit the call or the device, or running it failed, now or earlier on the same device.
     #[error("{0}")]
     Dispatch(String),
+    /// Memory for a buffer is not to be had, or bytes did not reach it.
     #[error("{0}")]
     Upload(String),
+    /// A buffer's bytes did not reach the host.
     #[error("{0}")]
     Download(String),
     /// The shader has to be read or compiled and the call was not allowed to.

@@ -34,6 +34,7 @@ pub struct Shader {
 }
 
 impl Shader {
+    /// What the module says of itself.
     pub fn reflection(&self) -> &Reflection {
         &self.reflection
     }
@@ -49,7 +50,7 @@ impl Shader {
             return Err(Failure::NeedsCompile);
         }
         // The file is well-formed: what fails now is this device's driver. SAFETY: the module is well-formed and fits
-        // the interface (`fit`). What passes is code with the caller's trust, as `NativeV` says.
+        // the interface (`fit`), and who made the call vouches for what it does ([`Call::new`]).
         let pipeline = unsafe { call.engine.pipeline(key, &self.words, &spec, interface) };
         let pipeline = pipeline.map_err(|error| Failure::Dispatch(format!("{}: {error}", call.path.display())))?;
         pipeline

@@ -19,7 +19,7 @@ impl Engine {
     /// use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor};
     ///
     /// # fn main() -> nx_vulkan_engine::Result<()> {
-    /// # if nx_vulkan_engine::engine::is_missing_for_examples()? { return Ok(()) }
+    /// # if nx_vulkan_engine::is_missing_for_examples()? { return Ok(()) }
     /// let engine = Engine::open(None)?;
     /// let b = Builder::new();
     /// let y = b.exp(b.input(DType::F32, &[1000]));

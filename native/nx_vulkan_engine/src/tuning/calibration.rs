@@ -20,6 +20,10 @@ use crate::{CType, Compile, DType, Engine, Error, Precision, Result, Tensor, Typ
 /// What [`Engine::calibrate`] measured, and where it is kept.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibrated {
+    /// Whose sort of device it is.
+    pub class: Class,
+    /// Multiprocessors, compute units or cores: what runs workgroups beside each other.
+    pub processors: u64,
     /// What was measured.
     pub measured: Calibration,
     /// The file; none where there is no folder for the cache, or it can't be written.
@@ -151,7 +155,8 @@ impl Engine {
             return Err(Error::InvalidArgument { what: "calibration", expected, got });
         }
         let path = self.cache_dir().and_then(|dir| stored::store(dir, self.info(), &measured));
-        Ok(Calibrated { measured, path })
+        let &DeviceModel { class, processors, .. } = self.model();
+        Ok(Calibrated { class, processors, measured, path })
     }
 
     fn measure(self: &Arc<Engine>) -> Result<Calibration> {
@@ -231,7 +236,7 @@ mod tests {
         let engine = Engine::open_with(&options).unwrap();
         let guess = DeviceModel::of(engine.caps());
         assert_eq!(*engine.model(), guess);
-        let Calibrated { measured, path } = engine.calibrate().unwrap();
+        let Calibrated { measured, path, .. } = engine.calibrate().unwrap();
         assert!(measured.is_plausible() && measured.wait_ns >= 0.5 * measured.dispatch_ns, "{measured:?}");
         assert_eq!(*engine.model(), guess, "an open engine stays as it is");
         let path = path.unwrap();

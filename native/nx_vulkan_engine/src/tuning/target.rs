@@ -2,9 +2,11 @@
 
 use nx_vulkan_ir::program::passes::{Heads, Saving, Target};
 
-use super::{Programs, guess};
+use super::Programs;
 use crate::kernels::attention::heads;
-use crate::{DeviceKind, Engine, Precision};
+use crate::program::Program;
+use crate::program::passes::optimize;
+use crate::{Engine, Precision, Result};
 
 impl Programs {
     /// What passes are told, with all of them on. `matrix_units` says whether large products of f32 run on them,
@@ -31,13 +33,24 @@ impl Programs {
 }
 
 /// What passes are told of a device of this kind.
-pub fn of(kind: DeviceKind, max_invocations: u32, matrix_units: bool) -> Target {
-    guess::programs(kind, max_invocations).target(matrix_units, matrix_units)
+#[cfg(feature = "testing")]
+pub fn of(kind: crate::DeviceKind, max_invocations: u32, matrix_units: bool) -> Target {
+    super::guess::programs(kind, max_invocations).target(matrix_units, matrix_units)
 }
 
 impl Engine {
+    /// The program as [`crate::Executable::compile`] makes kernels of it: with its ops fused, and what is small in one
+    /// workgroup.
+    ///
+    /// # Errors
+    /// `InvalidProgram` where it breaks the rules of programs.
+    pub fn optimize(&self, program: Program) -> Result<Program> {
+        optimize(program, &self.target())
+    }
+
     /// What passes may know of the device, with all of them on.
-    pub fn target(&self) -> Target {
+    #[cfg_attr(feature = "testing", visibility::make(pub))]
+    pub(crate) fn target(&self) -> Target {
         let caps = self.caps();
         let half_planes = caps.cooperative_matrix && self.precision() == Precision::High;
         let programs = &self.model().programs;

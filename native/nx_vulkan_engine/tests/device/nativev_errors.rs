@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use nx_vulkan_engine::nativev::{self, Call, Compile, Failure, Outcome};
+use nx_vulkan_engine::nativev::{self, Compile, Failure, Outcome};
 
 use crate::common::{Rng, TempDir, words};
 use crate::raw::{Raw, shader};
@@ -182,7 +182,8 @@ fn a_call_that_may_not_compile_says_so_until_it_is_compiled() {
     let raw = Raw::new();
     let a = raw.upload(&[1f32, 2.0]);
     let path = shader("elementwise_binary");
-    let cached = Call { compile: Compile::Refused, ..raw.call(&path) };
+    let mut cached = raw.call(&path);
+    cached.compile = Compile::Refused;
     assert_eq!(nativev::binary(&cached, &a, &a, &a, 2, 0), Err(Failure::NeedsCompile));
     nativev::binary(&raw.call(&path), &a, &a, &a, 2, 0).unwrap();
     nativev::binary(&cached, &a, &a, &a, 2, 0).unwrap();
@@ -201,7 +202,8 @@ fn spirv_val_refuses_what_it_does_not_like() {
     let dir = TempDir::new("nativev-validate");
     let a = raw.upload(&[1f32, 2.0]);
     let validated = |path: &Path| {
-        let call = Call { validate: true, ..raw.call(path) };
+        let mut call = raw.call(path);
+        call.validate = true;
         nativev::binary(&call, &a, &a, &a, 2, 0)
     };
     validated(&shader("elementwise_binary")).unwrap();
