@@ -343,7 +343,7 @@ impl Command {
     }
 
     /// The memory that a copy reads.
-    pub fn real_read(&self) -> Option<&Arc<Buffer>> {
+    pub(crate) fn real_read(&self) -> Option<&Arc<Buffer>> {
         self.reads.first().and_then(|place| match place {
             Place::Real(buffer) => Some(buffer),
             Place::Virtual(_) => None,

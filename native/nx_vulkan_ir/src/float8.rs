@@ -15,7 +15,7 @@ fn round(x: f64, mantissa: u32, bias: i32) -> u32 {
     base + units
 }
 
-pub fn e5m2_from_f64(x: f64) -> u8 {
+pub(crate) fn e5m2_from_f64(x: f64) -> u8 {
     let sign = if x.is_sign_negative() { 0x80 } else { 0 };
     if x.is_nan() {
         return sign | 0x7e;
@@ -27,7 +27,7 @@ pub fn e5m2_from_f64(x: f64) -> u8 {
 }
 
 /// There is no infinity: what is too large becomes the largest number, 448.
-pub fn e4m3fn_from_f64(x: f64) -> u8 {
+pub(crate) fn e4m3fn_from_f64(x: f64) -> u8 {
     let sign = if x.is_sign_negative() { 0x80 } else { 0 };
     if x.is_nan() {
         return sign | 0x7f;

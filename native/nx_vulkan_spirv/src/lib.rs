@@ -18,5 +18,5 @@ pub mod reducer;
 pub mod scalar;
 pub mod steps;
 mod structured;
-pub mod templates;
+mod templates;
 pub mod workgroup;

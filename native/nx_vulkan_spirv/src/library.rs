@@ -157,6 +157,6 @@ impl Library {
 }
 
 /// Whether an instruction declares a type that carries a layout and so must not be shared between uses.
-pub fn is_aggregate(inst: &Instruction) -> bool {
+pub(crate) fn is_aggregate(inst: &Instruction) -> bool {
     matches!(inst.class.opcode, Op::TypeStruct | Op::TypeArray | Op::TypeRuntimeArray)
 }

@@ -165,7 +165,7 @@ impl<'l> Linker<'l> {
     }
 
     /// A pointer type.
-    pub fn type_pointer(&mut self, class: StorageClass, pointee: Word) -> Word {
+    pub(crate) fn type_pointer(&mut self, class: StorageClass, pointee: Word) -> Word {
         self.global(Op::TypePointer, None, vec![Operand::StorageClass(class), Operand::IdRef(pointee)])
     }
 
@@ -193,7 +193,7 @@ impl<'l> Linker<'l> {
     }
 
     /// A struct with one runtime array of `element`, `stride` bytes apart.
-    pub fn array_block(&mut self, element: Word, stride: u32) -> Word {
+    pub(crate) fn array_block(&mut self, element: Word, stride: u32) -> Word {
         if let Some(&id) = self.blocks.get(&element) {
             return id;
         }
@@ -220,7 +220,7 @@ impl<'l> Linker<'l> {
     }
 
     /// Lets loads of `element`, `stride` bytes apart, count on nobody writing to where they load from.
-    pub fn declare_read_only(&mut self, element: Word, stride: u32) {
+    pub(crate) fn declare_read_only(&mut self, element: Word, stride: u32) {
         let block = self.array_block(element, stride);
         let operands =
             vec![Operand::IdRef(block), Operand::LiteralBit32(0), Operand::Decoration(Decoration::NonWritable)];
@@ -228,7 +228,7 @@ impl<'l> Linker<'l> {
     }
 
     /// An array type of a constant length.
-    pub fn type_array(&mut self, element: Word, length: u32) -> Word {
+    pub(crate) fn type_array(&mut self, element: Word, length: u32) -> Word {
         let (length, array) = (self.const_u32(length), self.fresh());
         let elements = vec![Operand::IdRef(element), Operand::IdRef(length)];
         self.module.types_global_values.push(Instruction::new(Op::TypeArray, None, Some(array), elements));
@@ -236,7 +236,7 @@ impl<'l> Linker<'l> {
     }
 
     /// Declares the array `variable`, an id that code uses already, of `length` elements that the workgroup shares.
-    pub fn shared_array(&mut self, variable: Word, element: Word, length: u32) {
+    pub(crate) fn shared_array(&mut self, variable: Word, element: Word, length: u32) {
         let array = self.type_array(element, length);
         let pointer = self.type_pointer(StorageClass::Workgroup, array);
         let class = vec![Operand::StorageClass(StorageClass::Workgroup)];
@@ -258,7 +258,7 @@ impl<'l> Linker<'l> {
     }
 
     /// Sets the invocations of a workgroup.
-    pub fn set_local_size(&mut self, size: u32) {
+    pub(crate) fn set_local_size(&mut self, size: u32) {
         // A constant with this decoration, as templates have one, rules over the execution mode.
         let builtin = Operand::BuiltIn(BuiltIn::WorkgroupSize);
         self.module.annotations.retain(|annotation| annotation.operands.get(2) != Some(&builtin));

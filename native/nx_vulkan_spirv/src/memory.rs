@@ -19,7 +19,7 @@ impl Code<'_, '_> {
     }
 
     /// A word of the table of parameters.
-    pub fn table_word(&mut self, index: Word) -> Word {
+    pub(crate) fn table_word(&mut self, index: Word) -> Word {
         let uint = self.linker.type_uint(32);
         // The template's push block always starts with the table's address.
         match (self.push_word(0), self.push_word(1)) {

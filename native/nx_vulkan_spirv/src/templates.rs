@@ -52,7 +52,8 @@ impl Pack {
 }
 
 /// The paths of all modules that are built in, below `priv/shaders` and without `.spv`, sorted.
-pub fn paths() -> impl Iterator<Item = &'static str> {
+#[cfg(test)]
+fn paths() -> impl Iterator<Item = &'static str> {
     MODULES.iter().map(|(path, _)| *path)
 }
 

@@ -253,7 +253,7 @@ impl Caps {
 }
 
 /// Invocations of a subgroup of a kernel for matrix units.
-pub const MATRIX_SUBGROUP_SIZE: u32 = 32;
+pub(crate) const MATRIX_SUBGROUP_SIZE: u32 = 32;
 
 /// Which kernels for matrix units the device gets.
 #[derive(Default)]

@@ -52,7 +52,7 @@ impl ValidationLog {
 }
 
 #[derive(Debug)]
-pub struct VulkanInstance {
+pub(crate) struct VulkanInstance {
     pub instance: Arc<Instance>,
     /// `None` when validation is off or its layer is not installed.
     pub log: Option<Arc<ValidationLog>>,

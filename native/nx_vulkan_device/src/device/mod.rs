@@ -6,7 +6,8 @@ mod instance;
 mod open;
 mod select;
 
-pub use caps::{Caps, FloatControls, HeapInfo, MATRIX_SUBGROUP_SIZE, MemoryTypeInfo, SubgroupOps};
+pub(crate) use caps::MATRIX_SUBGROUP_SIZE;
+pub use caps::{Caps, FloatControls, HeapInfo, MemoryTypeInfo, SubgroupOps};
 pub use instance::describe;
 pub use instance::{Validation, ValidationLog};
 pub use open::OpenDevice;

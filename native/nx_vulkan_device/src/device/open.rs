@@ -207,7 +207,7 @@ impl OpenDevice {
     }
 
     /// Makes the next engine open the device anew.
-    pub fn mark_lost(&self) {
+    pub(crate) fn mark_lost(&self) {
         self.lost.store(true, Relaxed);
     }
 

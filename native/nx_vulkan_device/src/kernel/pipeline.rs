@@ -142,7 +142,7 @@ impl Pipeline {
     }
 
     /// Notes that the submission `serial` launches it. Called under the recorder's lock.
-    pub fn mark_use(&self, serial: u64) {
+    pub(crate) fn mark_use(&self, serial: u64) {
         self.last_use.store(serial, Relaxed);
     }
 }

@@ -52,7 +52,7 @@ impl Buffer {
     }
 
     /// A buffer without memory, whose addresses begin at `address`.
-    pub fn without_memory(id: u32, address: u64, size_bytes: u64, pool: Arc<DevicePool>) -> Buffer {
+    pub(crate) fn without_memory(id: u32, address: u64, size_bytes: u64, pool: Arc<DevicePool>) -> Buffer {
         let block = Block {
             kind: MemoryKind::Device,
             region: 0,
@@ -115,23 +115,23 @@ impl Buffer {
     }
 
     /// Whether a read at `epoch` must wait for a barrier: the buffer was written since the last one.
-    pub fn read_conflicts(&self, epoch: u64) -> bool {
+    pub(crate) fn read_conflicts(&self, epoch: u64) -> bool {
         self.write_epoch.load(Relaxed) == epoch
     }
 
     /// Whether a write at `epoch` must wait for a barrier: the buffer was read or written since the last one.
-    pub fn write_conflicts(&self, epoch: u64) -> bool {
+    pub(crate) fn write_conflicts(&self, epoch: u64) -> bool {
         self.write_epoch.load(Relaxed) == epoch || self.read_epoch.load(Relaxed) == epoch
     }
 
     /// Notes that work of this epoch and submission reads it.
-    pub fn mark_read(&self, epoch: u64, serial: u64) {
+    pub(crate) fn mark_read(&self, epoch: u64, serial: u64) {
         self.read_epoch.store(epoch, Relaxed);
         self.use_serial.store(serial, Relaxed);
     }
 
     /// Notes that work of this epoch and submission writes it.
-    pub fn mark_write(&self, epoch: u64, serial: u64) {
+    pub(crate) fn mark_write(&self, epoch: u64, serial: u64) {
         self.forget_value();
         self.write_epoch.store(epoch, Relaxed);
         self.write_serial.store(serial, Relaxed);
@@ -140,7 +140,7 @@ impl Buffer {
     }
 
     /// Whether one of these submissions was the last to write it.
-    pub fn is_written_by(&self, serials: &[u64]) -> bool {
+    pub(crate) fn is_written_by(&self, serials: &[u64]) -> bool {
         self.is_written.load(Relaxed) && serials.contains(&self.write_serial())
     }
 
@@ -168,12 +168,12 @@ impl Buffer {
     }
 
     /// The last submission that writes the buffer; 0 for none.
-    pub fn write_serial(&self) -> u64 {
+    pub(crate) fn write_serial(&self) -> u64 {
         self.write_serial.load(Relaxed)
     }
 
     /// The last submission that uses the buffer in any way; 0 for none.
-    pub fn use_serial(&self) -> u64 {
+    pub(crate) fn use_serial(&self) -> u64 {
         self.use_serial.load(Relaxed)
     }
 

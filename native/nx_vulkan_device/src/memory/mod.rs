@@ -21,7 +21,7 @@ pub use block::{FreeBlock, MemoryKind};
 pub use buffer::Buffer;
 pub use external::{External, imported_buffer, shared_buffer};
 pub use pool::{AllocError, Pool, reserved_bytes};
-pub use ring::Ring;
+pub(crate) use ring::Ring;
 
 /// The pool of an open device.
 pub type DevicePool = Pool<VulkanBacking>;

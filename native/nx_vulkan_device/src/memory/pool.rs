@@ -12,7 +12,7 @@ use super::class::class_of;
 use super::ranges::FreeRanges;
 
 /// Larger blocks get a region of their own.
-pub const DEDICATED_ABOVE_BYTES: u64 = 64 << 20;
+pub(crate) const DEDICATED_ABOVE_BYTES: u64 = 64 << 20;
 /// A dedicated region's size is a multiple of this.
 const DEDICATED_STEP_BYTES: u64 = 64 << 10;
 /// One refill of an empty class cuts blocks worth this much, so that small blocks rotate among many: reusing a block
@@ -228,7 +228,7 @@ impl<B: Backing> Pool<B> {
     }
 
     /// Frees memory that is not the pool's once no submission uses it any more, at the latest when the pool is dropped.
-    pub fn retire(&self, memory: B::Memory, use_serial: u64) {
+    pub(crate) fn retire(&self, memory: B::Memory, use_serial: u64) {
         lock(&self.retired).push((use_serial, memory));
     }
 

@@ -22,7 +22,7 @@ impl Stream {
     }
 
     /// The same for a thread that must not block: polls for a while only. Answers whether the submission is complete.
-    pub fn poll_serial(&self, serial: u64) -> Result<bool> {
+    pub(crate) fn poll_serial(&self, serial: u64) -> Result<bool> {
         self.wait_or_poll(serial, false)
     }
 

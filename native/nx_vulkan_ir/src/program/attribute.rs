@@ -58,7 +58,7 @@ impl Reduction {
     pub const WINDOWED: [Reduction; 4] = [Reduction::Sum, Reduction::Product, Reduction::Max, Reduction::Min];
 
     /// Nx's name of the reduction over windows, if there is one.
-    pub fn window_name(self) -> &'static str {
+    pub(crate) fn window_name(self) -> &'static str {
         match self {
             Reduction::Sum => "window_sum",
             Reduction::Product => "window_product",

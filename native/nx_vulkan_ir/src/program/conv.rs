@@ -149,7 +149,7 @@ impl Conv {
     }
 
     /// The wire form.
-    pub fn wire_attrs(&self) -> Vec<(String, Attr)> {
+    pub(crate) fn wire_attrs(&self) -> Vec<(String, Attr)> {
         let list = |name: &str, items: &mut dyn Iterator<Item = i64>| {
             (name.to_string(), Attr::List(items.map(Attr::Int).collect()))
         };

@@ -131,7 +131,14 @@ pub fn of(body: &Program, unit_work: u64) -> Option<Epilogue> {
 /// Whether the kernels of a product take steps on the elements of its operands in, which lie in memory as a given type:
 /// tiles take them in f32, and convolutions none that make something else of the zeros around their input. Matrix units
 /// may take products from `unit_work` multiplications on.
-pub fn takes_steps(unit_work: u64, op: &Op, [a, b]: [&Type; 2], out: &Type, from: &Type, steps: &[Step]) -> bool {
+pub(crate) fn takes_steps(
+    unit_work: u64,
+    op: &Op,
+    [a, b]: [&Type; 2],
+    out: &Type,
+    from: &Type,
+    steps: &[Step],
+) -> bool {
     if out.dtype.ctype() != CType::F32 || from.dtype.ctype() != CType::F32 || out.shape.contains(&0) {
         return false;
     }

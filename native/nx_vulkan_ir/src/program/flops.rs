@@ -4,7 +4,7 @@ use super::Program;
 use crate::Type;
 
 impl Program {
-    /// The sum of [`Op::flops`] over all instructions.
+    /// The sum of [`super::Op::flops`] over all instructions.
     pub fn flops(&self) -> Option<u64> {
         let type_of = self.types();
         self.instructions.iter().try_fold(0u64, |sum, instruction| {

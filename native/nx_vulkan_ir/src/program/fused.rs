@@ -18,13 +18,13 @@ use crate::{CType, DType, Type, View};
 
 /// What one kernel computes, loads and stores at most: what registers hold and drivers compile in reasonable time.
 /// Whole numbers of 32 bits count half, since nothing has to be done for their digits.
-pub const MAX_VALUES: usize = 96;
-pub const MAX_LOADS: usize = 24;
-pub const MAX_STORES: usize = 12;
+pub(crate) const MAX_VALUES: usize = 96;
+pub(crate) const MAX_LOADS: usize = 24;
+pub(crate) const MAX_STORES: usize = 12;
 
 /// Values that are needed at once, in 32-bit registers per element. Beyond about 64 of the 255 that NVIDIA gives an
 /// invocation, fewer of them fit on a multiprocessor than hide the memory's latency.
-pub const MAX_LIVE_WORDS: u32 = 40;
+pub(crate) const MAX_LIVE_WORDS: u32 = 40;
 
 /// Parts of a larger shape that one kernel chooses from: it reads all of them at each index.
 const MAX_PARTS: usize = 4;
@@ -115,7 +115,7 @@ pub struct Plan {
 }
 
 /// Why a body is no kernel.
-pub type Reason = String;
+pub(crate) type Reason = String;
 
 impl Plan {
     /// Works out what a body computes.
@@ -227,7 +227,7 @@ impl Plan {
     }
 
     /// Elements of a row.
-    pub fn row_elements(&self) -> u64 {
+    pub(crate) fn row_elements(&self) -> u64 {
         self.axes.iter().filter_map(|&axis| self.space.get(axis)).product()
     }
 
@@ -726,7 +726,7 @@ pub fn is_view(op: &Op) -> bool {
 }
 
 /// Whether the result lies in the memory of the first operand, whatever else the op waits for.
-pub fn shows_first(op: &Op) -> bool {
+pub(crate) fn shows_first(op: &Op) -> bool {
     is_view(op) || *op == Op::After
 }
 

@@ -110,7 +110,7 @@ pub fn repeated(operand: &[u64], axes: impl IntoIterator<Item = usize>, result: 
 }
 
 /// Whether lines show an operand as it is.
-pub fn is_identity(lines: &[Line], operand: &[u64], result: &[u64]) -> bool {
+pub(crate) fn is_identity(lines: &[Line], operand: &[u64], result: &[u64]) -> bool {
     let is_straight = |(axis, line): (usize, &Line)| {
         let straight = Line::straight(axis, axis);
         let is_one = result[axis] <= 1 && line.count.is_none() && (line.along, line.of) == (axis, Some(axis));

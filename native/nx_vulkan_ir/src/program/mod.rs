@@ -19,7 +19,7 @@ pub mod function;
 pub mod fused;
 pub mod index_map;
 pub mod linalg;
-pub mod liveness;
+mod liveness;
 mod nested;
 pub mod op;
 pub mod ops;

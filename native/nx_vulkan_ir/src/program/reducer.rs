@@ -60,7 +60,7 @@ impl Reducer {
     }
 
     /// Whether results tell in which order elements were combined: sums are compensated, as are products of f32.
-    pub fn depends_on_order(&self) -> bool {
+    pub(crate) fn depends_on_order(&self) -> bool {
         let rounds = |ctype: CType| !ctype.dtype().is_integer();
         self.reduction == Reduction::Product && matches!(self.accumulator(), Accumulator::Value(ctype) if rounds(ctype))
     }

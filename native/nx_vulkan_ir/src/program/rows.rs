@@ -3,7 +3,7 @@
 use super::fused::Plan;
 
 /// Reductions that one kernel of rows has at most: the template has trees for so many.
-pub const MAX_REDUCTIONS: usize = 6;
+pub(crate) const MAX_REDUCTIONS: usize = 6;
 
 /// 32-bit registers that the elements of an invocation may take: half of what NVIDIA gives each of 1024.
 const REGISTERS: u32 = 32;

@@ -37,7 +37,7 @@ pub fn supports_op(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
 }
 
 /// Whether a workgroup gives the digits of an op that [`supports_op`] run alone.
-pub fn keeps_digits(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
+pub(crate) fn keeps_digits(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {
     op.kind(|kind| kind.keeps_digits(operands, outs))
 }
 
