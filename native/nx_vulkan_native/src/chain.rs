@@ -1,16 +1,17 @@
 //! Chains of leapfrog steps from log-densities, and transitions of samplers: the resources that Elixir holds, and the
 //! NIFs that make and run them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use nx_vulkan_engine::chain::log_density::{LogDensityChain, Mass, Start};
 use nx_vulkan_engine::chain::transition::Transition;
 use nx_vulkan_engine::chain::{Form, Run};
 use nx_vulkan_engine::program::Program;
-use nx_vulkan_engine::{Compile, Engine, Error, Result};
+use nx_vulkan_engine::{Compile, Error, Result};
 use rustler::{Encoder, Env, ResourceArc, Term};
 
+use crate::engines::Opened;
 use crate::executable::on_large_stack;
 use crate::tensor::{answer_all, tensors_of};
 use crate::{device, error, term};
@@ -20,6 +21,7 @@ mod atoms {
 }
 
 pub struct ChainRef {
+    engine: Opened,
     chain: LogDensityChain,
 }
 
@@ -62,12 +64,14 @@ fn chain_compile<'a>(env: Env<'a>, program: Term<'a>, mass: Term<'a>, form: Term
     let run = || {
         let (engine, program) = (device::engine()?, term::attr(program)?);
         let (mass, form) = (mass_of(mass)?, form_of(form)?);
-        on_large_stack(move || LogDensityChain::compile(engine, &Program::from_attr(&program)?, mass, form))
+        let chain =
+            on_large_stack(move || LogDensityChain::compile(engine, &Program::from_attr(&program)?, mass, form))?;
+        Ok(ChainRef { engine, chain })
     };
     match run() {
         Ok(chain) => {
-            let form = form_atom(chain.form());
-            (atoms::ok(), (ResourceArc::new(ChainRef { chain }), form)).encode(env)
+            let form = form_atom(chain.chain.form());
+            (atoms::ok(), (ResourceArc::new(chain), form)).encode(env)
         }
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
@@ -75,6 +79,7 @@ fn chain_compile<'a>(env: Env<'a>, program: Term<'a>, mass: Term<'a>, form: Term
 
 /// A run whose parts are recorded one after the other. Who drops it ends it.
 pub struct RunRef {
+    engine: Opened,
     run: Mutex<Run>,
 }
 
@@ -82,13 +87,13 @@ pub struct RunRef {
 impl rustler::Resource for RunRef {}
 
 /// Records the first part of a run. Answers the references of its results, or `{:more, run}`.
-fn first_part<'a>(env: Env<'a>, engine: &Engine, begin: impl FnOnce() -> Result<Run>) -> Term<'a> {
+fn first_part<'a>(env: Env<'a>, engine: Opened, begin: impl FnOnce() -> Result<Run>) -> Term<'a> {
     let nil = atoms::nil().to_term(env);
     let goes_on = || env.is_process_alive(env.pid());
     let begun = begin().and_then(|mut run| run.advance_while(&goes_on).map(|is_done| (run, is_done)));
     match begun {
         Ok((run, true)) => answer_all(env, nil, Ok(run.results().to_vec().into()), engine),
-        Ok((run, false)) => (atoms::more(), ResourceArc::new(RunRef { run: Mutex::new(run) })).encode(env),
+        Ok((run, false)) => (atoms::more(), ResourceArc::new(RunRef { engine, run: Mutex::new(run) })).encode(env),
         Err(e) => error::encode(env, nil, &e),
     }
 }
@@ -102,25 +107,29 @@ fn chain_continue<'a>(env: Env<'a>, run: Term<'a>) -> Term<'a> {
         let reference: ResourceArc<RunRef> = run.decode().map_err(|_| bad("run", "a reference to a run", run))?;
         let mut run = reference.run.lock().unwrap_or_else(PoisonError::into_inner);
         // A process that is killed stays in its call until this returns.
-        Ok(run.advance_while(&|| env.is_process_alive(env.pid()))?.then(|| run.results().to_vec()))
+        let is_done = run.advance_while(&|| env.is_process_alive(env.pid()))?;
+        Ok((is_done.then(|| run.results().to_vec()), reference.engine))
     };
-    match next().and_then(|results| Ok((results, device::engine()?))) {
+    match next() {
         Ok((Some(results), engine)) => answer_all(env, nil, Ok(results.into()), engine),
         Ok((None, _)) => (atoms::more(), run).encode(env),
         Err(e) => error::encode(env, nil, &e),
     }
 }
 
-fn run<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 4], compile: Compile) -> Term<'a> {
-    let [chain, start, captured, steps] = terms;
-    first_part(env, engine, || {
-        let chain: ResourceArc<ChainRef> = chain.decode().map_err(|_| bad("chain", "a reference to a chain", chain))?;
+fn chain_of(term: Term) -> Result<ResourceArc<ChainRef>> {
+    term.decode().map_err(|_| bad("chain", "a reference to a chain", term))
+}
+
+fn run<'a>(env: Env<'a>, chain: &ChainRef, terms: [Term<'a>; 3], compile: Compile) -> Term<'a> {
+    let [start, captured, steps] = terms;
+    first_part(env, chain.engine, || {
         let tensors = tensors_of(start, compile)?;
         let [q, p, inverse_mass, step_size] = &tensors[..] else { return Err(bad("start", "four tensors", start)) };
         let captured = tensors_of(captured, compile)?;
         let steps: u32 = steps.decode().map_err(|_| bad("steps", "a number of steps", steps))?;
         let start = Start { q, p, inverse_mass, step_size, captured: &captured, steps };
-        chain.chain.begin(engine, &start, compile)
+        chain.chain.begin(chain.engine, &start, compile)
     })
 }
 
@@ -128,7 +137,12 @@ fn run<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 4], compile: Co
 /// or the run may be several parts.
 #[rustler::nif]
 fn chain_run<'a>(env: Env<'a>, chain: Term<'a>, start: Term<'a>, captured: Term<'a>, steps: Term<'a>) -> Term<'a> {
-    device::when_ready(env, |engine| run(env, engine, [chain, start, captured, steps], Compile::Refused))
+    match chain_of(chain) {
+        Ok(chain) => device::when_ready(env, Some(chain.engine), |_| {
+            run(env, &chain, [start, captured, steps], Compile::Refused)
+        }),
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
 }
 
 /// As `chain_run`, and it compiles. `{:more, run}` where parts are left.
@@ -140,13 +154,14 @@ fn chain_run_dirty<'a>(
     captured: Term<'a>,
     steps: Term<'a>,
 ) -> Term<'a> {
-    match device::engine() {
-        Ok(engine) => run(env, engine, [chain, start, captured, steps], Compile::Allowed),
+    match chain_of(chain) {
+        Ok(chain) => run(env, &chain, [start, captured, steps], Compile::Allowed),
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
 }
 
 pub struct TransitionRef {
+    engine: Opened,
     transition: Transition,
 }
 
@@ -158,27 +173,31 @@ impl rustler::Resource for TransitionRef {}
 fn transition_compile<'a>(env: Env<'a>, program: Term<'a>, states: usize, own: Vec<bool>, form: Term<'a>) -> Term<'a> {
     let run = || {
         let (engine, program, form) = (device::engine()?, term::attr(program)?, form_of(form)?);
-        on_large_stack(move || Transition::compile(engine, Program::from_attr(&program)?, states, &own, form))
+        let transition =
+            on_large_stack(move || Transition::compile(engine, Program::from_attr(&program)?, states, &own, form))?;
+        Ok(TransitionRef { engine, transition })
     };
     match run() {
         Ok(transition) => {
-            let form = form_atom(transition.form());
-            (atoms::ok(), (ResourceArc::new(TransitionRef { transition }), form)).encode(env)
+            let form = form_atom(transition.transition.form());
+            (atoms::ok(), (ResourceArc::new(transition), form)).encode(env)
         }
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
 }
 
-fn draw<'a>(env: Env<'a>, engine: &Arc<Engine>, terms: [Term<'a>; 5], compile: Compile) -> Term<'a> {
-    let [transition, inputs, chains, draws, part_us] = terms;
-    first_part(env, engine, || {
-        let reference: ResourceArc<TransitionRef> =
-            transition.decode().map_err(|_| bad("transition", "a reference to a transition", transition))?;
+fn transition_of(term: Term) -> Result<ResourceArc<TransitionRef>> {
+    term.decode().map_err(|_| bad("transition", "a reference to a transition", term))
+}
+
+fn draw<'a>(env: Env<'a>, reference: &TransitionRef, terms: [Term<'a>; 4], compile: Compile) -> Term<'a> {
+    let [inputs, chains, draws, part_us] = terms;
+    first_part(env, reference.engine, || {
         let inputs = tensors_of(inputs, compile)?;
         let chains: u64 = chains.decode().map_err(|_| bad("chains", "a number of chains", chains))?;
         let draws: u32 = draws.decode().map_err(|_| bad("draws", "a number of draws", draws))?;
         let part_us: u64 = part_us.decode().map_err(|_| bad("part_us", "microseconds", part_us))?;
-        let run = reference.transition.begin(engine, &inputs, chains, draws, compile)?;
+        let run = reference.transition.begin(reference.engine, &inputs, chains, draws, compile)?;
         Ok(run.in_parts_that_take(Duration::from_micros(part_us)))
     })
 }
@@ -194,7 +213,12 @@ fn transition_run<'a>(
     draws: Term<'a>,
     part_us: Term<'a>,
 ) -> Term<'a> {
-    device::when_ready(env, |engine| draw(env, engine, [transition, inputs, chains, draws, part_us], Compile::Refused))
+    match transition_of(transition) {
+        Ok(transition) => device::when_ready(env, Some(transition.engine), |_| {
+            draw(env, &transition, [inputs, chains, draws, part_us], Compile::Refused)
+        }),
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
 }
 
 /// As `transition_run`, and it compiles. `{:more, run}` where parts are left.
@@ -207,8 +231,8 @@ fn transition_run_dirty<'a>(
     draws: Term<'a>,
     part_us: Term<'a>,
 ) -> Term<'a> {
-    match device::engine() {
-        Ok(engine) => draw(env, engine, [transition, inputs, chains, draws, part_us], Compile::Allowed),
+    match transition_of(transition) {
+        Ok(transition) => draw(env, &transition, [inputs, chains, draws, part_us], Compile::Allowed),
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
 }

@@ -1,4 +1,4 @@
-//! The one engine of this VM: opened by the first use, on a dirty scheduler.
+//! Devices: which there are, and the one in use, which the first use opens on a dirty scheduler.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use nx_vulkan_device::{DeviceInfo, DeviceKind, device};
 use nx_vulkan_engine::{Calibrated, DType, Engine, Error, Options, Precision, Profiling, Result};
-use once_cell::sync::OnceCell;
 use rustler::{Atom, Encoder, Env, Term};
 
+use crate::engines::{self, Opened};
 use crate::error;
 
 mod atoms {
@@ -20,9 +20,6 @@ mod atoms {
         f32_products_per_second, f64_products_per_second, unit_products_per_second, deferred_pending, deferred_replayed, deferred_one_by_one, deferred_compiled,
     }
 }
-
-/// A failed attempt leaves it empty, so that the next use tries again.
-static ENGINE: OnceCell<Arc<Engine>> = OnceCell::new();
 
 /// What the configuration of the application says beside the environment.
 #[derive(Debug, Clone)]
@@ -71,8 +68,8 @@ fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
 }
 
 /// The engine, opened if it is not open yet: only for dirty schedulers.
-pub fn engine() -> Result<&'static Arc<Engine>> {
-    ENGINE.get_or_try_init(|| open(None))
+pub fn engine() -> Result<Opened> {
+    engines::opened_or(|| open(None))
 }
 
 /// Takes what the configuration says; it counts when the device is opened.
@@ -92,28 +89,19 @@ fn device_configure(
     atoms::ok()
 }
 
-/// What a NIF on a normal scheduler answers: `run`, which must not wait, or `:needs_compile` where it would have to.
-pub fn when_ready<'a>(env: Env<'a>, run: impl FnOnce(&'static Arc<Engine>) -> Term<'a>) -> Term<'a> {
-    match ready_engine() {
+/// What a NIF on a normal scheduler answers: `run` with an engine, if it is open, which must not wait, or
+/// `:needs_compile` where it would have to.
+pub fn when_ready<'a>(env: Env<'a>, engine: Option<Opened>, run: impl FnOnce(Opened) -> Term<'a>) -> Term<'a> {
+    match engine.filter(|engine| !engine.is_congested()) {
         Some(engine) => Engine::without_waiting(|| run(engine)),
         None => error::encode(env, atoms::nil().to_term(env), &Error::NeedsCompile),
     }
 }
 
-/// The engine for a normal scheduler: if it is open, and recording need not wait for the device.
-fn ready_engine() -> Option<&'static Arc<Engine>> {
-    ENGINE.get().filter(|engine| !engine.is_congested())
-}
-
-/// The engine if it is open.
-pub fn open_engine() -> Option<&'static Arc<Engine>> {
-    ENGINE.get()
-}
-
 /// Opens the device of `selector`; an open one must be the device that it names.
 #[rustler::nif(schedule = "DirtyIo")]
 fn device_open<'a>(env: Env<'a>, selector: Option<&str>) -> Term<'a> {
-    let open = || match (ENGINE.get_or_try_init(|| open(selector))?, selector) {
+    let open = || match (engines::opened_or(|| open(selector))?, selector) {
         (engine, Some(selector)) => check_selected(engine.info(), selector),
         (_, None) => Ok(()),
     };
@@ -189,8 +177,8 @@ fn device_info<'a>(env: Env<'a>) -> Term<'a> {
 /// Counters of the engine; all zero while no device is open.
 #[rustler::nif]
 fn device_stats<'a>(env: Env<'a>) -> Term<'a> {
-    let stats = open_engine().map(|engine| engine.stats()).unwrap_or_default();
-    let deferred = open_engine().map(|engine| engine.deferred_counters()).unwrap_or_default();
+    let stats = engines::opened().map(|engine| engine.stats()).unwrap_or_default();
+    let deferred = engines::opened().map(|engine| engine.deferred_counters()).unwrap_or_default();
     let pairs = [
         (atoms::in_use_bytes(), stats.in_use_bytes),
         (atoms::peak_bytes(), stats.peak_bytes),
@@ -213,13 +201,13 @@ fn device_stats<'a>(env: Env<'a>) -> Term<'a> {
 /// What the Vulkan validation layer has said so far; nil where it is not watching.
 #[rustler::nif(schedule = "DirtyIo")]
 fn device_validation_messages() -> Option<Vec<String>> {
-    open_engine().and_then(|engine| engine.validation_messages())
+    engines::opened().and_then(|engine| engine.validation_messages())
 }
 
 /// Writes compiled pipelines to the cache on disk.
 #[rustler::nif(schedule = "DirtyIo")]
 fn device_save_pipelines() -> Atom {
-    if let Some(engine) = open_engine() {
+    if let Some(engine) = engines::opened() {
         engine.save_pipelines();
     }
     atoms::ok()
@@ -251,5 +239,5 @@ fn device_calibrate<'a>(env: Env<'a>) -> Term<'a> {
 /// The device features that kernels launched since the last call depend on.
 #[rustler::nif]
 fn device_take_features_used() -> Vec<&'static str> {
-    open_engine().map(|engine| engine.take_features_used()).unwrap_or_default()
+    engines::opened().map(|engine| engine.take_features_used()).unwrap_or_default()
 }

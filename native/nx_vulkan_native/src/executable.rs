@@ -8,6 +8,7 @@ use nx_vulkan_engine::program::{Attr, Program, programs_to_dot};
 use nx_vulkan_engine::{Compile, Engine, Error, Result};
 use rustler::{Atom, Encoder, Env, ResourceArc, Term};
 
+use crate::engines::Opened;
 use crate::tensor::{Taken, answer_all, collects_before, tensors_of};
 use crate::{device, error, term};
 
@@ -22,6 +23,7 @@ mod atoms {
 const STACK_BYTES: usize = 64 << 20;
 
 pub struct ExecutableRef {
+    engine: Opened,
     executable: Executable,
     /// Of its inputs, those that a run takes from their references.
     donated: Vec<bool>,
@@ -67,9 +69,14 @@ pub fn compile_deferred(engine: &Arc<Engine>, program: Program) -> Result<Execut
 /// many bytes besides as `memory` says.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn program_compile<'a>(env: Env<'a>, program: Term<'a>, donated: Vec<bool>, memory: Option<u64>) -> Term<'a> {
-    let run = || compile(device::engine()?, term::attr(program)?, &donated, memory);
+    let run = || {
+        let engine = device::engine()?;
+        Ok((engine, compile(engine, term::attr(program)?, &donated, memory)?))
+    };
     match run() {
-        Ok(executable) => (atoms::ok(), ResourceArc::new(ExecutableRef { executable, donated })).encode(env),
+        Ok((engine, executable)) => {
+            (atoms::ok(), ResourceArc::new(ExecutableRef { engine, executable, donated })).encode(env)
+        }
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
 }
@@ -188,11 +195,11 @@ fn programs_graph<'a>(env: Env<'a>, title: &str, programs: Vec<(&str, Term<'a>)>
     }
 }
 
-fn run<'a>(env: Env<'a>, engine: &Engine, executable: Term<'a>, inputs: Term<'a>, compile: Compile) -> Term<'a> {
+fn run<'a>(env: Env<'a>, reference: &ExecutableRef, inputs: Term<'a>, compile: Compile) -> Term<'a> {
     // A process that is killed stays in its call until this returns.
     let goes_on = || env.is_process_alive(env.pid());
     let run = || {
-        let ExecutableRef { executable, donated } = &*executable_of(executable)?;
+        let ExecutableRef { executable, donated, .. } = reference;
         if donated.is_empty() {
             return executable.run_while(&tensors_of(inputs, compile)?, compile, &goes_on);
         }
@@ -201,30 +208,34 @@ fn run<'a>(env: Env<'a>, engine: &Engine, executable: Term<'a>, inputs: Term<'a>
         let results = executable.run_donating(&taken.tensors, compile, &goes_on, &spent);
         match &results {
             Err(_) if !spent.get() => taken.give_back(),
-            _ => taken.release(engine),
+            _ => taken.release(),
         }
         results
     };
-    answer_all(env, atoms::nil().to_term(env), run().map(Into::into), engine)
+    answer_all(env, atoms::nil().to_term(env), run().map(Into::into), reference.engine)
 }
 
 /// Runs an executable: records it and returns. `:needs_compile` where it has to wait for the device, `:collect` where
 /// the caller should collect garbage first.
 #[rustler::nif]
 fn executable_run<'a>(env: Env<'a>, executable: Term<'a>, inputs: Term<'a>) -> Term<'a> {
+    let reference = match executable_of(executable) {
+        Ok(reference) => reference,
+        Err(e) => return error::encode(env, atoms::nil().to_term(env), &e),
+    };
     // Who comes a second time, to the dirty twin, has been asked. A host that is far ahead of the device waits there,
     // too.
-    if device::open_engine().is_some_and(|engine| collects_before(engine)) {
+    if collects_before(reference.engine) {
         return atoms::collect().to_term(env);
     }
-    device::when_ready(env, |engine| run(env, engine, executable, inputs, Compile::Refused))
+    device::when_ready(env, Some(reference.engine), |_| run(env, &reference, inputs, Compile::Refused))
 }
 
 /// As `executable_run`, and it waits for the device where the program does.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn executable_run_dirty<'a>(env: Env<'a>, executable: Term<'a>, inputs: Term<'a>) -> Term<'a> {
-    match device::engine() {
-        Ok(engine) => run(env, engine, executable, inputs, Compile::Allowed),
+    match executable_of(executable) {
+        Ok(reference) => run(env, &reference, inputs, Compile::Allowed),
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
 }

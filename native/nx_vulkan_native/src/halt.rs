@@ -18,7 +18,7 @@ mod option {
     }
 
     unsafe extern "C" fn on_halt(_private_data: *mut c_void) {
-        if let Some(engine) = crate::device::open_engine() {
+        for engine in crate::engines::all() {
             // What fails now concerns nobody any more.
             let _ = engine.wait();
         }

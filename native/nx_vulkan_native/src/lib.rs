@@ -2,6 +2,7 @@
 
 mod chain;
 mod device;
+mod engines;
 mod error;
 mod executable;
 mod halt;

@@ -10,6 +10,7 @@ use nx_vulkan_engine::{Buffer, Engine, Error, Tensor};
 use rustler::{Binary, Encoder, Env, NifResult, OwnedBinary, ResourceArc, Term, TermType};
 
 use crate::device;
+use crate::engines::{self, Opened};
 use crate::tensor::{TensorRef, encode_tensor, host_binary};
 
 mod atoms {
@@ -64,8 +65,13 @@ fn done<'a>(env: Env<'a>, outcome: Outcome) -> Term<'a> {
 }
 
 /// The engine, opened if need be.
-fn engine() -> Outcome<&'static Arc<Engine>> {
+fn engine() -> Outcome<Opened> {
     device::engine().map_err(|e| Failure::VulkanInit(e.to_string()))
+}
+
+/// The engine of the first buffer, or of calls that name no device, if it is open.
+fn engine_of(buffers: &[Reference]) -> Option<Opened> {
+    buffers.first().map_or_else(engines::opened, |reference| Some(reference.engine))
 }
 
 /// The storage behind a reference that has it for itself: a tensor that is a view of a part, or in another order, is no
@@ -129,7 +135,11 @@ fn raw_upload<'a>(env: Env<'a>, binary: Binary<'a>) -> Term<'a> {
 
 #[rustler::nif(schedule = "DirtyIo")]
 fn buf_upload_into<'a>(env: Env<'a>, reference: Reference, binary: Binary<'a>) -> Term<'a> {
-    done(env, buffer(&reference, Compile::Allowed).and_then(|buffer| nativev::upload_into(engine()?, &buffer, &binary)))
+    done(
+        env,
+        buffer(&reference, Compile::Allowed)
+            .and_then(|buffer| nativev::upload_into(reference.engine, &buffer, &binary)),
+    )
 }
 
 #[rustler::nif(schedule = "DirtyIo")]
@@ -137,7 +147,7 @@ fn buf_download<'a>(env: Env<'a>, reference: Reference) -> Term<'a> {
     let download = || {
         let buffer = buffer(&reference, Compile::Allowed)?;
         let mut binary = binary_of(buffer.size_bytes())?;
-        nativev::download(engine()?, &buffer, &mut binary)?;
+        nativev::download(reference.engine, &buffer, &mut binary)?;
         Ok((atoms::ok(), Binary::from_owned(binary, env)).encode(env))
     };
     answer(env, download())
@@ -163,7 +173,7 @@ fn raw_apply<'a>(
     spv: Binary<'a>,
     validate: bool,
 ) -> NifResult<Term<'a>> {
-    match device::open_engine() {
+    match engine_of(&buffers) {
         Some(engine) => Engine::without_waiting(|| {
             apply(env, Ok(engine), function, &buffers, &counts, op, &spv, (validate, Compile::Refused))
         }),
@@ -182,13 +192,22 @@ fn raw_apply_compile<'a>(
     spv: Binary<'a>,
     validate: bool,
 ) -> NifResult<Term<'a>> {
-    apply(env, engine(), function, &buffers, &counts, op, &spv, (validate, Compile::Allowed))
+    apply(
+        env,
+        engine_of(&buffers).map_or_else(engine, Ok),
+        function,
+        &buffers,
+        &counts,
+        op,
+        &spv,
+        (validate, Compile::Allowed),
+    )
 }
 
 #[allow(clippy::too_many_arguments)]
 fn apply<'a>(
     env: Env<'a>,
-    engine: Outcome<&'static Arc<Engine>>,
+    engine: Outcome<Opened>,
     function: Function,
     buffers: &[Reference],
     counts: &[Term<'a>],

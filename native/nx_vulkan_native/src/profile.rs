@@ -4,7 +4,7 @@ use nx_vulkan_engine::profile::{Profile, ProfileRow};
 use nx_vulkan_engine::{Engine, Limits, Result};
 use rustler::{Encoder, Env, Term};
 
-use crate::{device, error};
+use crate::{device, engines, error};
 
 mod atoms {
     rustler::atoms! {
@@ -27,7 +27,7 @@ fn profile_start(env: Env<'_>) -> Term<'_> {
 }
 
 fn of_open_engine(run: impl FnOnce(&Engine) -> Result<()>) -> Result<()> {
-    device::open_engine().map_or(Ok(()), |engine| run(engine))
+    engines::opened().map_or(Ok(()), |engine| run(engine))
 }
 
 /// Takes no more times.
@@ -46,7 +46,7 @@ fn profile_reset(env: Env<'_>) -> Term<'_> {
 /// asked for. Nil while no device is open.
 #[rustler::nif(schedule = "DirtyIo")]
 fn profile_get<'a>(env: Env<'a>, limits: Option<(f64, f64)>, measures: bool) -> Term<'a> {
-    let Some(engine) = device::open_engine() else { return (atoms::ok(), atoms::nil()).encode(env) };
+    let Some(engine) = engines::opened() else { return (atoms::ok(), atoms::nil()).encode(env) };
     let get = || {
         match limits {
             Some((bytes_per_second, flops_per_second)) => {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nx_vulkan_engine::deferred::{self, Deferred, Lazy};
 use nx_vulkan_engine::eager::{self, Compile, Results};
@@ -11,6 +11,7 @@ use nx_vulkan_engine::{Engine, Error, Result, Tensor, Type, View};
 use rustler::{Binary, Encoder, Env, ListIterator, NewBinary, OwnedBinary, ResourceArc, Term};
 use smallvec::{SmallVec, smallvec};
 
+use crate::engines::{self, Opened};
 use crate::{device, error, executable, term};
 
 mod atoms {
@@ -24,6 +25,8 @@ mod atoms {
 /// What an Elixir reference points to: a tensor, which may be pending, until it is released. The BEAM drops it when it
 /// collects the last reference, and the memory goes back to the pool with the last tensor that shares it.
 pub struct TensorRef {
+    /// The engine whose memory it is in, or will be.
+    pub engine: Opened,
     slot: Mutex<Option<Lazy>>,
     /// Under which the reference shares its memory; no other reference has it.
     holder: u64,
@@ -33,10 +36,10 @@ pub struct TensorRef {
 impl rustler::Resource for TensorRef {}
 
 impl TensorRef {
-    pub fn new(tensor: impl Into<Lazy>) -> ResourceArc<TensorRef> {
+    pub fn new(engine: Opened, tensor: impl Into<Lazy>) -> ResourceArc<TensorRef> {
         static HOLDERS: AtomicU64 = AtomicU64::new(0);
         let holder = HOLDERS.fetch_add(1, Ordering::Relaxed);
-        ResourceArc::new(TensorRef { slot: Mutex::new(Some(tensor.into())), holder })
+        ResourceArc::new(TensorRef { engine, slot: Mutex::new(Some(tensor.into())), holder })
     }
 
     fn slot(&self) -> MutexGuard<'_, Option<Lazy>> {
@@ -58,7 +61,7 @@ impl TensorRef {
         if compile == Compile::Refused {
             return Err(Error::NeedsCompile);
         }
-        let tensor = lazy.tensor(device::engine()?, executable::compile_deferred)?;
+        let tensor = lazy.tensor(self.engine, executable::compile_deferred)?;
         self.replace(tensor.clone())?;
         Ok(tensor)
     }
@@ -161,14 +164,19 @@ fn marker_alive(number: u64) -> bool {
     MARKERS.lock().unwrap_or_else(PoisonError::into_inner).contains(&number)
 }
 
-pub fn encode_tensor<'a>(env: Env<'a>, engine: &Engine, tensor: Tensor) -> Term<'a> {
+pub fn encode_tensor<'a>(env: Env<'a>, engine: Opened, tensor: Tensor) -> Term<'a> {
     let size_bytes = tensor.view().size_bytes();
-    encode_ok(env, engine, TensorRef::new(tensor), size_bytes)
+    encode_ok(env, engine, TensorRef::new(engine, tensor), size_bytes)
 }
 
-fn encode_tensors<'a>(env: Env<'a>, engine: &Engine, tensors: Results) -> Term<'a> {
+fn encode_tensors<'a>(env: Env<'a>, engine: Opened, tensors: Results) -> Term<'a> {
     let size_bytes = tensors.iter().map(|t| t.view().size_bytes()).sum();
-    encode_ok(env, engine, tensors.into_iter().map(TensorRef::new).collect::<Vec<_>>(), size_bytes)
+    encode_ok(env, engine, references_to(engine, tensors), size_bytes)
+}
+
+/// References to tensors of an engine.
+fn references_to<T: Into<Lazy>>(engine: Opened, tensors: impl IntoIterator<Item = T>) -> Vec<ResourceArc<TensorRef>> {
+    tensors.into_iter().map(|tensor| TensorRef::new(engine, tensor)).collect()
 }
 
 fn encode_ok<'a>(env: Env<'a>, engine: &Engine, references: impl Encoder, size_bytes: u64) -> Term<'a> {
@@ -182,7 +190,7 @@ fn encode_ok<'a>(env: Env<'a>, engine: &Engine, references: impl Encoder, size_b
 /// binaries.
 #[rustler::nif]
 fn tensor_from_binary<'a>(env: Env<'a>, dtype: Term<'a>, shape: Term<'a>, binary: Binary<'a>) -> Term<'a> {
-    device::when_ready(env, |engine| upload(env, Ok(engine), dtype, shape, &binary))
+    device::when_ready(env, engines::opened(), |engine| upload(env, Ok(engine), dtype, shape, &binary))
 }
 
 /// As `tensor_from_binary`, for binaries of any size, and it opens the device.
@@ -191,13 +199,7 @@ fn tensor_from_binary_dirty<'a>(env: Env<'a>, dtype: Term<'a>, shape: Term<'a>, 
     upload(env, device::engine(), dtype, shape, &binary)
 }
 
-fn upload<'a>(
-    env: Env<'a>,
-    engine: Result<&'static Arc<Engine>>,
-    dtype: Term<'a>,
-    shape: Term<'a>,
-    binary: &[u8],
-) -> Term<'a> {
+fn upload<'a>(env: Env<'a>, engine: Result<Opened>, dtype: Term<'a>, shape: Term<'a>, binary: &[u8]) -> Term<'a> {
     let run = || {
         let engine = engine?;
         Ok((engine, Tensor::from_nx_bytes(engine, &term::ty(dtype, shape)?, binary)?))
@@ -212,9 +214,10 @@ fn upload<'a>(
 #[rustler::nif(schedule = "DirtyIo")]
 fn tensor_to_binary<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u64>) -> Term<'a> {
     let read = || {
-        let tensor = tensor_of(reference, Compile::Allowed)?;
+        let resource = resource_of(reference)?;
+        let tensor = resource.tensor(Compile::Allowed)?;
         let mut binary = host_binary(tensor.nx_size_bytes(limit))?;
-        tensor.read_nx_bytes(device::engine()?, limit, binary.as_mut_slice())?;
+        tensor.read_nx_bytes(resource.engine, limit, binary.as_mut_slice())?;
         Ok(Binary::from_owned(binary, env))
     };
     match read() {
@@ -241,15 +244,15 @@ pub fn host_binary(size_bytes: u64) -> Result<OwnedBinary> {
 /// `:needs_compile` for others.
 #[rustler::nif]
 fn tensor_to_binary_soon<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u64>) -> Term<'a> {
-    let Some(engine) = device::open_engine() else { return atoms::needs_compile().encode(env) };
     let read = || {
-        let tensor = tensor_of(reference, Compile::Refused)?;
+        let resource = resource_of(reference)?;
+        let tensor = resource.tensor(Compile::Refused)?;
         let size_bytes = tensor.nx_size_bytes(limit);
         if size_bytes > Tensor::SOON_BYTES {
             return Ok(None);
         }
         let mut binary = NewBinary::new(env, size_bytes as usize);
-        let has_read = tensor.read_nx_bytes_soon(engine, limit, binary.as_mut_slice())?;
+        let has_read = tensor.read_nx_bytes_soon(resource.engine, limit, binary.as_mut_slice())?;
         Ok(has_read.then(|| Binary::from(binary)))
     };
     match read() {
@@ -265,7 +268,7 @@ fn tensor_to_binary_soon<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u6
 fn tensor_share<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     let share = || {
         let resource = resource_of(reference)?;
-        let tensor = resource.tensor(Compile::Allowed)?.share(device::engine()?, resource.holder)?;
+        let tensor = resource.tensor(Compile::Allowed)?.share(resource.engine, resource.holder)?;
         let answer = (atoms::ok(), tensor.address(), tensor.view().size_bytes());
         resource.replace(tensor)?;
         Ok(answer)
@@ -281,7 +284,7 @@ fn tensor_share<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
 fn tensor_share_ipc<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     let share = || {
         let resource = resource_of(reference)?;
-        let (tensor, handle) = resource.tensor(Compile::Allowed)?.share_ipc(device::engine()?, resource.holder)?;
+        let (tensor, handle) = resource.tensor(Compile::Allowed)?.share_ipc(resource.engine, resource.holder)?;
         let size_bytes = tensor.view().size_bytes();
         resource.replace(tensor)?;
         Ok((handle, size_bytes))
@@ -330,9 +333,7 @@ fn tensor_release<'a>(env: Env<'a>, reference: ResourceArc<TensorRef>) -> Term<'
     let tensor = reference.slot().take();
     match tensor {
         Some(_) => {
-            if let Some(engine) = device::open_engine() {
-                engine.unshare(reference.holder);
-            }
+            reference.engine.unshare(reference.holder);
             atoms::ok().encode(env)
         }
         None => atoms::already_deallocated().encode(env),
@@ -378,7 +379,7 @@ fn program_run<'a>(
     dtype: Term<'a>,
     shape: Term<'a>,
 ) -> Term<'a> {
-    device::when_ready(env, |engine| {
+    device::when_ready(env, engine_of(operands), |engine| {
         answer(env, op, run(engine, op, attrs, operands, dtype, shape, Compile::Refused), engine)
     })
 }
@@ -393,14 +394,14 @@ fn program_run_compile<'a>(
     dtype: Term<'a>,
     shape: Term<'a>,
 ) -> Term<'a> {
-    match device::engine() {
+    match engine_of(operands).map_or_else(device::engine, Ok) {
         Ok(engine) => answer(env, op, run(engine, op, attrs, operands, dtype, shape, Compile::Allowed), engine),
         Err(e) => error::encode(env, op, &e),
     }
 }
 
 fn run<'a>(
-    engine: &Arc<Engine>,
+    engine: Opened,
     op: Term<'a>,
     attrs: Term<'a>,
     operands: Term<'a>,
@@ -419,6 +420,12 @@ fn references(terms: Term) -> Result<ListIterator> {
         expected: "a list of references".to_string(),
         got: format!("{terms:?}"),
     })
+}
+
+/// The engine of the first operand, or of calls that name no device, if it is open.
+fn engine_of(operands: Term) -> Option<Opened> {
+    let first = operands.decode().ok().and_then(|mut list: ListIterator| list.next());
+    first.and_then(|term| resource_of(term).ok()).map_or_else(engines::opened, |reference| Some(reference.engine))
 }
 
 pub fn tensors_of(terms: Term, compile: Compile) -> Result<SmallVec<[Tensor; 4]>> {
@@ -475,8 +482,8 @@ impl Taken {
     }
 
     /// Leaves those that were taken as released ones.
-    pub fn release(self, engine: &Engine) {
-        self.taken.iter().for_each(|(reference, _)| engine.unshare(reference.holder));
+    pub fn release(self) {
+        self.taken.iter().for_each(|(reference, _)| reference.engine.unshare(reference.holder));
     }
 }
 
@@ -491,10 +498,10 @@ fn program_defer<'a>(
     dtype: Term<'a>,
     shape: Term<'a>,
 ) -> Term<'a> {
-    let Some(engine) = device::open_engine() else { return atoms::needs_compile().encode(env) };
+    let Some(engine) = engine_of(operands) else { return atoms::needs_compile().encode(env) };
     let defer = || defer(term::op(op, attrs)?, operands, smallvec![term::ty(dtype, shape)?]);
     match defer() {
-        Ok(Deferred { mut results, full, many }) => match results.pop().map(TensorRef::new) {
+        Ok(Deferred { mut results, full, many }) => match results.pop().map(|result| TensorRef::new(engine, result)) {
             Some(reference) => answer_deferred(env, engine, reference, full, many),
             None => error::encode(env, op, &Error::Released),
         },
@@ -505,11 +512,11 @@ fn program_defer<'a>(
 /// As `program_defer`, for ops of several results, whose types are a list of `{type, shape}`.
 #[rustler::nif]
 fn program_defer_all<'a>(env: Env<'a>, op: Term<'a>, attrs: Term<'a>, operands: Term<'a>, types: Term<'a>) -> Term<'a> {
-    let Some(engine) = device::open_engine() else { return atoms::needs_compile().encode(env) };
+    let Some(engine) = engine_of(operands) else { return atoms::needs_compile().encode(env) };
     let defer = || defer(term::op(op, attrs)?, operands, types_of(types)?);
     match defer() {
         Ok(Deferred { results, full, many }) => {
-            answer_deferred(env, engine, results.into_iter().map(TensorRef::new).collect::<Vec<_>>(), full, many)
+            answer_deferred(env, engine, references_to(engine, results), full, many)
         }
         Err(e) => error::encode(env, op, &e),
     }
@@ -540,7 +547,7 @@ fn tensor_compute<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
 /// As `program_run`, for ops of several results, whose types are a list of `{type, shape}`.
 #[rustler::nif]
 fn program_run_all<'a>(env: Env<'a>, op: Term<'a>, attrs: Term<'a>, operands: Term<'a>, types: Term<'a>) -> Term<'a> {
-    device::when_ready(env, |engine| {
+    device::when_ready(env, engine_of(operands), |engine| {
         answer_all(env, op, run_all(engine, op, attrs, operands, types, Compile::Refused), engine)
     })
 }
@@ -554,14 +561,14 @@ fn program_run_all_compile<'a>(
     operands: Term<'a>,
     types: Term<'a>,
 ) -> Term<'a> {
-    match device::engine() {
+    match engine_of(operands).map_or_else(device::engine, Ok) {
         Ok(engine) => answer_all(env, op, run_all(engine, op, attrs, operands, types, Compile::Allowed), engine),
         Err(e) => error::encode(env, op, &e),
     }
 }
 
 fn run_all<'a>(
-    engine: &Arc<Engine>,
+    engine: Opened,
     op: Term<'a>,
     attrs: Term<'a>,
     operands: Term<'a>,
@@ -587,14 +594,14 @@ fn types_of(types: Term) -> Result<SmallVec<[Type; 1]>> {
 }
 
 /// The references of a NIF's results, or its error.
-pub fn answer_all<'a>(env: Env<'a>, op: Term<'a>, result: Result<Results>, engine: &Engine) -> Term<'a> {
+pub fn answer_all<'a>(env: Env<'a>, op: Term<'a>, result: Result<Results>, engine: Opened) -> Term<'a> {
     match result {
         Ok(tensors) => encode_tensors(env, engine, tensors),
         Err(e) => error::encode(env, op, &e),
     }
 }
 
-fn answer<'a>(env: Env<'a>, op: Term<'a>, result: Result<Tensor>, engine: &Engine) -> Term<'a> {
+fn answer<'a>(env: Env<'a>, op: Term<'a>, result: Result<Tensor>, engine: Opened) -> Term<'a> {
     match result {
         Ok(tensor) => encode_tensor(env, engine, tensor),
         Err(e) => error::encode(env, op, &e),
