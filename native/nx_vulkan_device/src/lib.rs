@@ -11,4 +11,7 @@ pub mod profile;
 pub mod stream;
 pub mod work;
 
+/// Locks and what else threads meet at. tests/schedules has other ones in their place.
+pub(crate) use std::sync;
+
 pub use device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};

@@ -1,6 +1,7 @@
 //! Pipelines, and how a dispatch names its pipeline, parameters and buffers.
 
 mod disk_cache;
+mod once;
 mod pipeline;
 mod statistics;
 

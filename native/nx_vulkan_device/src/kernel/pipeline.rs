@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::ptr::null;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use ash::vk;
 use nx_vulkan_ir::error::CREATE_PIPELINES;
@@ -21,6 +21,7 @@ use rspirv::spirv::Capability;
 use vulkano::VulkanObject;
 use vulkano::device::Device;
 
+use super::once::Once;
 use super::statistics::{Statistics, statistics};
 use super::{Interface, PipelineKey, capabilities, disk_cache};
 use crate::device::{Caps, MATRIX_SUBGROUP_SIZE, OpenDevice};
@@ -165,44 +166,9 @@ impl Drop for Pipeline {
     }
 }
 
-/// A pipeline that is there, or that some thread is compiling.
-#[derive(Default)]
-struct Entry {
-    state: Mutex<Option<Result<Arc<Pipeline>>>>,
-    done: Condvar,
-}
-
-impl Entry {
-    fn finish(&self, result: Result<Arc<Pipeline>>) {
-        *self.state.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-        self.done.notify_all();
-    }
-
-    fn wait(&self) -> Result<Arc<Pipeline>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            if let Some(result) = &*state {
-                return result.clone();
-            }
-            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-}
-
-/// Finishes the entry with an error should compiling unwind, so that waiting threads never hang.
-struct Unfinished<'a>(Option<&'a Entry>);
-
-impl Drop for Unfinished<'_> {
-    fn drop(&mut self) {
-        if let Some(entry) = self.0 {
-            entry.finish(Err(failed("vkCreateComputePipelines", "the compiling thread panicked")));
-        }
-    }
-}
-
 /// The pipelines of an engine.
 pub struct PipelineStore {
-    entries: RwLock<HashMap<PipelineKey, Arc<Entry>>>,
+    entries: Once<PipelineKey, Arc<Pipeline>>,
     /// Dropped after the entries, which go here.
     retired: Arc<Retired>,
     /// See [`crate::Options::max_pipelines`].
@@ -229,7 +195,7 @@ impl PipelineStore {
         let data = file.as_deref().map(|file| disk_cache::load(file, &open.caps)).unwrap_or_default();
         let cache = create_cache(&open.device, &data).or_else(|_| create_cache(&open.device, &[]))?;
         Ok(PipelineStore {
-            entries: RwLock::default(),
+            entries: Once::default(),
             retired: Arc::default(),
             limit,
             full: AtomicUsize::new(limit),
@@ -243,22 +209,12 @@ impl PipelineStore {
 
     /// All that are compiled.
     pub fn all(&self) -> Vec<Arc<Pipeline>> {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let compiled = |entry: &Arc<Entry>| match &*entry.state.try_lock().ok()? {
-            Some(Ok(pipeline)) => Some(Arc::clone(pipeline)),
-            _ => None,
-        };
-        entries.values().filter_map(compiled).collect()
+        self.entries.all()
     }
 
     /// The pipeline of `key` if it has been compiled; never blocks on a compilation.
     pub fn get(&self, key: PipelineKey) -> Option<Arc<Pipeline>> {
-        let entries = self.entries.read().unwrap_or_else(PoisonError::into_inner);
-        let state = entries.get(&key)?.state.try_lock().ok()?;
-        match &*state {
-            Some(Ok(pipeline)) => Some(Arc::clone(pipeline)),
-            _ => None,
-        }
+        self.entries.get(key)
     }
 
     /// The pipeline of `key`, compiled by the first that asks for it.
@@ -273,32 +229,12 @@ impl PipelineStore {
         spec: &[(u32, u32)],
         interface: Interface,
     ) -> Result<Arc<Pipeline>> {
-        if let Some(pipeline) = self.get(key) {
-            return Ok(pipeline);
-        }
-        let (entry, mine) = {
-            let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-            match entries.get(&key) {
-                Some(entry) => (Arc::clone(entry), false),
-                None => {
-                    let entry = Arc::new(Entry::default());
-                    entries.insert(key, Arc::clone(&entry));
-                    (entry, true)
-                }
-            }
-        };
-        if !mine {
-            return entry.wait();
-        }
-        let mut guard = Unfinished(Some(&entry));
-        let result = self.compile(key, spirv, spec, interface).map(Arc::new);
-        guard.0 = None;
-        if result.is_err() {
-            // A later call tries again.
-            self.entries.write().unwrap_or_else(PoisonError::into_inner).remove(&key);
-        }
-        entry.finish(result.clone());
-        if result.is_ok() && self.unsaved.fetch_add(1, Relaxed) + 1 >= STORE_EVERY_PIPELINES {
+        let mut is_new = false;
+        let result = self.entries.get_or_make(key, || {
+            is_new = true;
+            self.compile(key, spirv, spec, interface).map(Arc::new)
+        });
+        if is_new && result.is_ok() && self.unsaved.fetch_add(1, Relaxed) + 1 >= STORE_EVERY_PIPELINES {
             self.save();
         }
         result
@@ -306,7 +242,7 @@ impl PipelineStore {
 
     /// How many pipelines are compiled or being compiled.
     pub fn count(&self) -> usize {
-        self.entries.read().unwrap_or_else(PoisonError::into_inner).len()
+        self.entries.count()
     }
 
     /// Whether there are so many pipelines that idle ones should be dropped before the next one is compiled.
@@ -317,26 +253,13 @@ impl PipelineStore {
     /// Forgets the pipelines that were launched least recently, until three quarters of the bound are left, and returns
     /// them. Only those go that nobody holds but the store and `cached` others, by key, which the caller drops as well.
     pub fn forget_idle(&self, cached: &HashMap<PipelineKey, usize>) -> HashMap<PipelineKey, Arc<Pipeline>> {
-        let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
-        let idle = |(key, entry): (&PipelineKey, &Arc<Entry>)| {
-            let state = entry.state.try_lock().ok()?;
-            let Some(Ok(pipeline)) = &*state else { return None };
+        let rank = |key: &PipelineKey, pipeline: &Arc<Pipeline>| {
             let holders = 1 + cached.get(key).copied().unwrap_or_default();
-            (Arc::strong_count(pipeline) == holders).then(|| (pipeline.last_use.load(Relaxed), *key))
+            (Arc::strong_count(pipeline) == holders).then(|| pipeline.last_use.load(Relaxed))
         };
-        let mut idle: Vec<(u64, PipelineKey)> = entries.iter().filter_map(idle).collect();
-        idle.sort_unstable();
-        idle.truncate(entries.len().saturating_sub(self.limit / 4 * 3));
-        let mut forgotten = HashMap::new();
-        for (_, key) in idle {
-            let entry = entries.remove(&key);
-            let state = entry.as_ref().and_then(|entry| entry.state.try_lock().ok());
-            if let Some(Some(Ok(pipeline))) = state.as_deref() {
-                forgotten.insert(key, Arc::clone(pipeline));
-            }
-        }
+        let forgotten = self.entries.forget(self.limit / 4 * 3, rank);
         // Where most are held, not every new pipeline is a reason to look again.
-        self.full.store(self.limit.max(entries.len() + self.limit / 4), Relaxed);
+        self.full.store(self.limit.max(self.count() + self.limit / 4), Relaxed);
         forgotten
     }
 

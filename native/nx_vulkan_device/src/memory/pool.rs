@@ -1,15 +1,15 @@
 //! The pool: free blocks by size class in front of regions that the backing allocated.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nx_vulkan_ir::Error;
 
 use super::block::{Block, FreeBlock, Hazard, MemoryKind};
 use super::class::class_of;
 use super::ranges::FreeRanges;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicBool, AtomicU64};
+use crate::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Larger blocks get a region of their own.
 pub(crate) const DEDICATED_ABOVE_BYTES: u64 = 64 << 20;
