@@ -93,6 +93,9 @@ pub use profile::{Limits, Profile};
 pub use tensor::{Native, Tensor};
 pub use tuning::{Calibrated, Calibration, Class};
 
+/// Locks and what else threads meet at. tests/schedules has other ones in their place.
+pub(crate) use std::sync;
+
 #[cfg(feature = "testing")]
 pub use engine::is_missing_for_examples;
 #[cfg(feature = "testing")]

@@ -499,7 +499,7 @@ fn program_defer<'a>(
     shape: Term<'a>,
 ) -> Term<'a> {
     let Some(engine) = engine_of(operands) else { return atoms::needs_compile().encode(env) };
-    let defer = || defer(term::op(op, attrs)?, operands, smallvec![term::ty(dtype, shape)?]);
+    let defer = || defer(engine, term::op(op, attrs)?, operands, smallvec![term::ty(dtype, shape)?]);
     match defer() {
         Ok(Deferred { mut results, full, many }) => match results.pop().map(|result| TensorRef::new(engine, result)) {
             Some(reference) => answer_deferred(env, engine, reference, full, many),
@@ -513,7 +513,7 @@ fn program_defer<'a>(
 #[rustler::nif]
 fn program_defer_all<'a>(env: Env<'a>, op: Term<'a>, attrs: Term<'a>, operands: Term<'a>, types: Term<'a>) -> Term<'a> {
     let Some(engine) = engine_of(operands) else { return atoms::needs_compile().encode(env) };
-    let defer = || defer(term::op(op, attrs)?, operands, types_of(types)?);
+    let defer = || defer(engine, term::op(op, attrs)?, operands, types_of(types)?);
     match defer() {
         Ok(Deferred { results, full, many }) => {
             answer_deferred(env, engine, references_to(engine, results), full, many)
@@ -522,9 +522,9 @@ fn program_defer_all<'a>(env: Env<'a>, op: Term<'a>, attrs: Term<'a>, operands: 
     }
 }
 
-fn defer(op: Op, operands: Term, outs: SmallVec<[Type; 1]>) -> Result<Deferred> {
+fn defer(engine: Opened, op: Op, operands: Term, outs: SmallVec<[Type; 1]>) -> Result<Deferred> {
     let operands = references(operands)?.map(|term| resource_of(term)?.lazy()).collect::<Result<_>>()?;
-    Ok(deferred::defer(op, operands, outs))
+    Ok(deferred::defer(engine, op, operands, outs))
 }
 
 fn answer_deferred<'a>(env: Env<'a>, engine: &Engine, references: impl Encoder, full: bool, many: bool) -> Term<'a> {

@@ -15,7 +15,7 @@ use shuttle::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 
-use super::in_many_orders;
+use super::orders::in_many_orders;
 use block::{FreeBlock, MemoryKind};
 use pool::{AllocError, Backing, Chunk, DEDICATED_ABOVE_BYTES, Pool, PoolLimits};
 

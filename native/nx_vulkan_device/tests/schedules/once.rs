@@ -8,7 +8,7 @@ use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use shuttle::thread;
 
-use super::in_many_orders;
+use super::orders::in_many_orders;
 use source::Once;
 
 /// How often something was made, and how many make it at this moment.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::graph::{Graph, Structure};
-use super::node::{self, Node};
+use super::node::Node;
 use crate::Executable;
 use crate::program::Program;
 
@@ -25,7 +25,7 @@ const MAX_SURVIVORS: usize = 8192;
 /// What deferred ops did so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Ops that wait for somebody to read their results, on all devices.
+    /// Ops that wait for somebody to read their results, on this device.
     pub pending: u64,
     /// Programs that ran as an executable.
     pub replayed: u64,
@@ -39,6 +39,8 @@ pub struct Counters {
 pub(crate) struct Cache {
     known: Mutex<Known>,
     survivors: Mutex<Vec<Weak<Node>>>,
+    /// Nodes that are not computed.
+    pub(super) pending: Arc<AtomicU64>,
     pub(super) replayed: AtomicU64,
     pub(super) one_by_one: AtomicU64,
     pub(super) compiled: AtomicU64,
@@ -93,7 +95,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Cache {
     pub fn counters(&self) -> Counters {
         Counters {
-            pending: node::PENDING.load(Relaxed),
+            pending: self.pending.load(Relaxed),
             replayed: self.replayed.load(Relaxed),
             one_by_one: self.one_by_one.load(Relaxed),
             compiled: self.compiled.load(Relaxed),

@@ -2,16 +2,19 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::lazy::{Inner, Lazy};
 use super::node::Node;
 use super::signature::Mix;
-use super::{Inner, Lazy, MAX_RUNS};
 use crate::program::attribute::Axes;
 use crate::program::{Instruction, Op, Operand, Program};
+use crate::sync::Arc;
 use crate::{Tensor, Type, Value, View};
+
+/// Times that a result is computed without being kept.
+const MAX_RUNS: u8 = 2;
 
 type Numbers<T> = HashMap<u64, T, BuildHasherDefault<Mix>>;
 

@@ -22,8 +22,8 @@
 //! let x = Lazy::from(Tensor::from_slice(&engine, &[2], &[1f32, -2.0])?);
 //! let vector = Type::new(DType::F32, &[2]);
 //!
-//! let double = defer(Op::Binary(Binary::Add), smallvec![x.clone(), x], smallvec![vector.clone()]);
-//! let result = defer(Op::Unary(Unary::Abs), smallvec![double.results[0].clone()], smallvec![vector]);
+//! let double = defer(&engine, Op::Binary(Binary::Add), smallvec![x.clone(), x], smallvec![vector.clone()]);
+//! let result = defer(&engine, Op::Unary(Unary::Abs), smallvec![double.results[0].clone()], smallvec![vector]);
 //! assert!(result.results[0].ready().is_none());
 //!
 //! let tensor = result.results[0].tensor(&engine, Executable::compile)?;
@@ -34,6 +34,7 @@
 
 mod cache;
 mod graph;
+mod lazy;
 mod node;
 mod run;
 mod signature;
@@ -45,6 +46,8 @@ use smallvec::SmallVec;
 
 use cache::Cache;
 pub use cache::Counters;
+use lazy::Inner;
+pub use lazy::Lazy;
 use node::{Backlog, Node};
 
 use crate::program::{Op, Program};
@@ -55,27 +58,14 @@ use crate::{Engine, Executable, Result, Tensor, Type};
 const MAX_OPS: u32 = 1024;
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Pending ops in all, some 0.7 KiB of host memory each, from which on handles that nobody needs should be dropped,
+/// Pending ops of an engine, some 0.7 KiB of host memory each, from which on handles that nobody needs should be dropped,
 /// asked for once for so many new ops; and from which on every new op is computed.
 const MANY_PENDING: u64 = 1 << 14;
 const ASK_EVERY: u64 = MANY_PENDING / 4;
 const MAX_PENDING: u64 = 1 << 16;
 
-/// Times that a result is computed without being kept.
-const MAX_RUNS: u8 = 2;
-
 /// How to compile a program; on a thread whose stack is large enough for deep nesting.
 pub type CompileWith = fn(&Arc<Engine>, Program) -> Result<Executable>;
-
-/// A tensor, or the promise of one. Cloning shares it.
-#[derive(Debug, Clone)]
-pub struct Lazy(Inner);
-
-#[derive(Debug, Clone)]
-enum Inner {
-    Ready(Tensor),
-    Pending { node: Arc<Node>, result: u32 },
-}
 
 /// What [`defer`] gives.
 #[derive(Debug)]
@@ -95,21 +85,16 @@ impl Engine {
     }
 }
 
-impl From<Tensor> for Lazy {
-    fn from(tensor: Tensor) -> Lazy {
-        Lazy(Inner::Ready(tensor))
-    }
-}
-
 /// An op whose results are computed when somebody asks for them. Makes no Vulkan call and takes about a microsecond.
 ///
 /// # Errors
 /// None: what is wrong with the op is an error of [`Lazy::tensor`].
-pub fn defer(op: Op, operands: SmallVec<[Lazy; 3]>, outs: SmallVec<[Type; 1]>) -> Deferred {
+pub fn defer(engine: &Engine, op: Op, operands: SmallVec<[Lazy; 3]>, outs: SmallVec<[Type; 1]>) -> Deferred {
     let operands: SmallVec<[Lazy; 3]> = operands.into_iter().map(Lazy::settled).collect();
     let backlog = Backlog::of(&operands);
-    let node = Node::new(op, operands, outs, backlog);
-    let pending = node::PENDING.load(Relaxed);
+    let pending = &engine.state::<Cache>().pending;
+    let node = Node::new(op, operands, outs, backlog, pending);
+    let pending = pending.load(Relaxed);
     let full = pending >= MAX_PENDING || node.backlog().is_full(MAX_OPS, MAX_BYTES);
     let many = pending >= MANY_PENDING && node.number.is_multiple_of(ASK_EVERY);
     let results = (0..node.outs.len() as u32).map(|result| Lazy(Inner::Pending { node: Arc::clone(&node), result }));
@@ -117,22 +102,6 @@ pub fn defer(op: Op, operands: SmallVec<[Lazy; 3]>, outs: SmallVec<[Type; 1]>) -
 }
 
 impl Lazy {
-    /// The tensor, if it is computed.
-    pub fn ready(&self) -> Option<Tensor> {
-        match &self.0 {
-            Inner::Ready(tensor) => Some(Tensor::clone(tensor)),
-            Inner::Pending { node, result } => node.result(*result),
-        }
-    }
-
-    /// Its type and shape.
-    pub fn ty(&self) -> Type {
-        match &self.0 {
-            Inner::Ready(tensor) => tensor.view.ty(),
-            Inner::Pending { node, result } => node.ty(*result),
-        }
-    }
-
     /// The tensor, which this records if it is pending. Returns at once; the device fills it.
     ///
     /// # Errors
@@ -141,32 +110,6 @@ impl Lazy {
         match &self.0 {
             Inner::Ready(tensor) => Ok(Tensor::clone(tensor)),
             Inner::Pending { node, result } => run::compute(engine, node, *result, compile),
-        }
-    }
-
-    /// The tensor, if it is computed, else the promise.
-    ///
-    /// # Errors
-    /// The promise.
-    pub fn into_ready(self) -> std::result::Result<Tensor, Lazy> {
-        match self.0 {
-            Inner::Ready(tensor) => Ok(tensor),
-            Inner::Pending { ref node, result } => node.result(result).ok_or(self),
-        }
-    }
-
-    /// The same without the detour over a node that is computed.
-    fn settled(self) -> Lazy {
-        match &self.0 {
-            Inner::Ready(_) => self,
-            Inner::Pending { node, result } => node.result(*result).map_or(self, Lazy::from),
-        }
-    }
-
-    fn pending(&self) -> Option<&Arc<Node>> {
-        match &self.0 {
-            Inner::Ready(_) => None,
-            Inner::Pending { node, .. } => Some(node),
         }
     }
 }

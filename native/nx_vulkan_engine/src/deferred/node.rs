@@ -1,18 +1,15 @@
 //! Pending ops and what holds them.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-
 use smallvec::SmallVec;
 
-use super::{Inner, Lazy, signature};
+use super::lazy::{Inner, Lazy};
+use super::signature;
 use crate::eager::Results;
 use crate::program::Op;
 use crate::program::fused::is_view;
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use crate::{DType, Tensor, Type};
-
-/// Nodes that are not computed, on all devices.
-pub(super) static PENDING: AtomicU64 = AtomicU64::new(0);
 
 /// An op with its operands, until its results are there.
 #[derive(Debug)]
@@ -24,6 +21,8 @@ pub(super) struct Node {
     /// A hash of `op`, without the value of a constant, and `outs`.
     pub signature: u64,
     backlog: Arc<Backlog>,
+    /// Nodes of the engine that are not computed.
+    pending: Arc<AtomicU64>,
     state: Mutex<State>,
 }
 
@@ -75,16 +74,22 @@ impl Backlog {
 }
 
 impl Node {
-    pub fn new(op: Op, operands: SmallVec<[Lazy; 3]>, outs: SmallVec<[Type; 1]>, backlog: Arc<Backlog>) -> Arc<Node> {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    pub fn new(
+        op: Op,
+        operands: SmallVec<[Lazy; 3]>,
+        outs: SmallVec<[Type; 1]>,
+        backlog: Arc<Backlog>,
+        pending: &Arc<AtomicU64>,
+    ) -> Arc<Node> {
+        static NUMBERS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
         let takes_none = matches!(op, Op::Constant(_)) || is_view(&op);
         backlog.add(if takes_none { 0 } else { outs.iter().map(Type::size_bytes).sum() });
-        PENDING.fetch_add(1, Relaxed);
+        pending.fetch_add(1, Relaxed);
         let signature = signature::of(&op, &outs);
         let number = NUMBERS.fetch_add(1, Relaxed);
         let read: SmallVec<[Arc<Node>; 3]> = operands.iter().filter_map(|o| o.pending().cloned()).collect();
         let state = Mutex::new(State { operands, ..State::default() });
-        let node = Arc::new(Node { number, op, outs, signature, backlog, state });
+        let node = Arc::new(Node { number, op, outs, signature, backlog, pending: Arc::clone(pending), state });
         for operand in read {
             operand.lock().add_reader(&node);
         }
@@ -121,7 +126,7 @@ impl Node {
         // What the operands hold may be dropped here, which must not happen under the lock.
         drop(state);
         drop(operands);
-        PENDING.fetch_sub(1, Relaxed);
+        self.pending.fetch_sub(1, Relaxed);
     }
 
     /// Notes that the results were computed and not kept.
@@ -149,7 +154,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if state.results.is_none() {
-            PENDING.fetch_sub(1, Relaxed);
+            self.pending.fetch_sub(1, Relaxed);
         }
         let mut held = std::mem::take(&mut state.operands);
         while let Some(Lazy(operand)) = held.pop() {

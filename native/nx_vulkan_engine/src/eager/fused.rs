@@ -201,11 +201,12 @@ mod tests {
     #[test]
     fn what_no_deferred_op_stores_need_not_fit() {
         let engine = engine(Some(4 * MIB), Reach::default());
-        let counted = defer(Op::Iota { axis: None }, smallvec![], smallvec![Type::new(DType::S64, &[MIB])]);
+        let counted = defer(&engine, Op::Iota { axis: None }, smallvec![], smallvec![Type::new(DType::S64, &[MIB])]);
         // As whoever makes a result that is large.
         let iota = counted.results[0].tensor(&engine, Executable::compile).map(|_| ()).unwrap_err();
         assert!(matches!(iota.cause(), Error::TooLarge { .. }), "{iota:?}");
-        let cast = defer(Op::AsType, smallvec![counted.results[0].clone()], smallvec![Type::new(DType::U8, &[MIB])]);
+        let cast =
+            defer(&engine, Op::AsType, smallvec![counted.results[0].clone()], smallvec![Type::new(DType::U8, &[MIB])]);
         let got = cast.results[0].tensor(&engine, Executable::compile).unwrap().to_nx_bytes(&engine, None).unwrap();
         assert!(got.iter().enumerate().all(|(i, &byte)| byte == i as u8));
     }

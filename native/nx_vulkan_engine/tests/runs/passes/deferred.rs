@@ -37,7 +37,7 @@ fn deferred(program: &Program, inputs: &[Lazy]) -> Vec<Lazy> {
             Operand::Result(r) => made[r as usize].clone(),
         };
         let operands = instruction.operands.iter().map(find).collect();
-        made.extend(defer(instruction.op.clone(), operands, instruction.outs.clone()).results);
+        made.extend(defer(engine(), instruction.op.clone(), operands, instruction.outs.clone()).results);
     }
     made
 }
@@ -58,7 +58,7 @@ fn op(op: Op, operands: &[&Lazy]) -> Lazy {
 
 fn made(op: Op, operands: &[&Lazy], ty: Type) -> Lazy {
     let operands: SmallVec<[Lazy; 3]> = operands.iter().map(|&lazy| lazy.clone()).collect();
-    defer(op, operands, smallvec![ty]).results.remove(0)
+    defer(engine(), op, operands, smallvec![ty]).results.remove(0)
 }
 
 fn number(value: f64) -> Lazy {
@@ -185,7 +185,8 @@ fn much_that_is_pending_asks_to_be_computed() {
     let mut x = vector(&[0.0; 8]);
     let mut flushes = 0;
     for _ in 0..5000 {
-        let next = defer(Op::Binary(Binary::Add), smallvec![x, number(1.0)], smallvec![Type::new(DType::F32, &[8])]);
+        let next =
+            defer(engine(), Op::Binary(Binary::Add), smallvec![x, number(1.0)], smallvec![Type::new(DType::F32, &[8])]);
         x = next.results[0].clone();
         if next.full {
             x.tensor(engine(), compile).unwrap();
@@ -198,7 +199,7 @@ fn much_that_is_pending_asks_to_be_computed() {
     let wide = Type::new(DType::F32, &[1 << 20]);
     let wide = made(Op::Iota { axis: None }, &[], wide);
     let fulls = (0..17).fold((wide, 0), |(x, fulls), _| {
-        let next = defer(Op::Unary(Unary::Negate), smallvec![x.clone()], smallvec![x.ty()]);
+        let next = defer(engine(), Op::Unary(Unary::Negate), smallvec![x.clone()], smallvec![x.ty()]);
         (next.results[0].clone(), fulls + usize::from(next.full))
     });
     assert!(fulls.1 >= 1);
