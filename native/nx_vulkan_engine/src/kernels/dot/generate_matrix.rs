@@ -30,6 +30,7 @@ pub enum Planes {
 }
 
 impl Planes {
+    #[cfg(feature = "testing")]
     pub const ALL: [Planes; 6] =
         [Planes::OwnF16, Planes::OwnBf16, Planes::OwnThreeBf16, Planes::OneF16, Planes::TwoF16, Planes::ThreeBf16];
 
