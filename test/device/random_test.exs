@@ -67,6 +67,13 @@ defmodule Nx.Vulkan.RandomTest do
     end
   end
 
+  test "the number that pads the counters of odd counts is no operand" do
+    assert [{:run, program}] =
+             Compiler.explain(&Nx.Random.normal_split(&1, 0.0, 1.0, shape: {131_071}), [Nx.Random.key(42)]).steps
+
+    assert program.inputs == [[:u32, [2]]]
+  end
+
   test "keys that are split on the way take a launch" do
     key = Nx.Random.key(42)
     assert launches(&elem(Nx.Random.gumbel(&1, shape: {256, 512}), 0), [key]) == 2

@@ -157,6 +157,13 @@ defmodule Nx.Vulkan.Compiler.Lowering do
     emit(:constant, [value: Ops.number(number, tensor.type)], [], tensor, state)
   end
 
+  # One whole number is a constant, as that with which `Nx.Random` pads its counters.
+  defp lower_node(:tensor, [%T{type: {kind, _}, data: %Nx.BinaryBackend{}} = one], tensor, state)
+       when kind in [:s, :u] and one.vectorized_axes == [] and one.shape in [{}, {1}] do
+    number = one |> Nx.reshape({}) |> Nx.to_number()
+    emit(:constant, [value: Ops.number(number, one.type)], [], tensor, state)
+  end
+
   # Branches and bodies capture it, so this is the outermost scope.
   defp lower_node(:tensor, [constant], _tensor, state) do
     constant = Nx.devectorize(constant)
