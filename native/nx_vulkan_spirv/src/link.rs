@@ -484,6 +484,8 @@ impl<'l> Linker<'l> {
             bases: HashMap::new(),
             narrowed: HashMap::new(),
             reciprocals: HashMap::new(),
+            shares_doubts: false,
+            is_of_normal: false,
             rare: None,
             doubts: None,
             settles: false,

@@ -192,6 +192,12 @@ fn binary(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value, out: DType) -
     if is_operand && out.is_float() { Ok(id) } else { rounded(code, id, compute, out) }
 }
 
+/// The quotient of a number that computes in f32 by a constant whose rounded reciprocal is known.
+pub fn divide_by(code: &mut Code<'_, '_>, a: Value, b: Value, reciprocal: Value, out: DType) -> Result<Word> {
+    let id = code.call("nx_divide_by_f32", &[a.id, b.id, reciprocal.id])?;
+    rounded(code, id, DType::F32, out)
+}
+
 /// Ops of a u64 and a signed number that do not work modulo 2^64. `None` for those that do.
 fn mixed_signs(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value) -> Result<Option<Word>> {
     let exact = |code: &mut Code<'_, '_>, x: Value| {

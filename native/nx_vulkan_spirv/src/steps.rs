@@ -1,6 +1,9 @@
 //! Elementwise steps as code: values of one element, and of one element each of the vectors of an invocation.
 
+use std::ops::RangeInclusive;
+
 use half::{bf16, f16};
+use nx_vulkan_ir::program::ranges::are_of_normal;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::program::{Binary, Elementwise};
 use nx_vulkan_ir::{CType, DType, Error, Result};
@@ -12,6 +15,9 @@ use super::link::Code;
 use super::params::Param;
 use super::scalar::{self, Value};
 
+/// Constants, without signs, that `nx_divide_by_f32` divides by.
+const DIVISORS: RangeInclusive<f32> = 9.094_947e-13..=1.099_511_6e12;
+
 /// The results of steps on values.
 pub fn run_steps(
     code: &mut Code<'_, '_>,
@@ -21,33 +27,46 @@ pub fn run_steps(
     coordinates: &[Word],
 ) -> Result<SmallVec<[Value; 4]>> {
     let mut results: SmallVec<[Value; 4]> = SmallVec::new();
-    for step in steps {
+    let are_of_normal = if code.shares_doubts { are_of_normal(steps) } else { vec![] };
+    for (k, step) in steps.iter().enumerate() {
         let find = |&r: &Ref| find(code, r, inputs, &results, linear, coordinates);
         let args: SmallVec<[Value; 3]> = step.args.iter().map(find).collect::<Result<_>>()?;
+        code.is_of_normal = are_of_normal.get(k).copied().unwrap_or(false);
         let id = emit_step(code, step, &args)?;
+        code.is_of_normal = false;
         results.push(Value { id, dtype: step.out });
     }
     Ok(results)
 }
 
 /// The result of one step. Where every number of 16 bits has the same quotient by a constant as it has product with the
-/// constant's reciprocal, it is that.
+/// constant's reciprocal, it is that. Where fma rounds once, and the device does not round quotients itself, others by
+/// constants of f32 take their reciprocals, too.
 pub fn emit_step(code: &mut Code<'_, '_>, step: &Step, args: &[Value]) -> Result<Word> {
     let is_narrow = matches!(step.out, DType::F16 | DType::Bf16) && args.first().map(|a| a.dtype) == Some(step.out);
-    if let (Elementwise::Binary(Binary::Divide), &[_, Ref::Constant(dtype, bits)], &[a, _]) =
+    if let (Elementwise::Binary(Binary::Divide), &[_, Ref::Constant(dtype, bits)], &[a, b]) =
         (step.op, &step.args[..], args)
         && dtype.ctype() == CType::F32
-        && is_narrow
-        && code.linker.modes.kept
     {
-        let divisor = f32::from_bits(bits as u32);
-        let is_product = *code
-            .reciprocals
-            .entry((bits as u32, step.out))
-            .or_insert_with(|| quotients_are_products(step.out, divisor));
-        if is_product && let Some(id) = access::constant(code, CType::F32, (1.0 / divisor).to_bits().into()) {
-            let args = [a, Value { id, dtype: DType::F32 }];
-            return scalar::emit(code, Elementwise::Binary(Binary::Multiply), &args, step.out);
+        let (divisor, modes) = (f32::from_bits(bits as u32), code.linker.modes);
+        let is_product = is_narrow
+            && modes.kept
+            && *code
+                .reciprocals
+                .entry((bits as u32, step.out))
+                .or_insert_with(|| quotients_are_products(step.out, divisor));
+        let is_short = modes.fused
+            && !modes.rounded
+            && DIVISORS.contains(&divisor.abs())
+            && [a.dtype, step.out].iter().all(|dtype| dtype.ctype() == CType::F32);
+        if (is_product || is_short)
+            && let Some(id) = access::constant(code, CType::F32, (1.0 / divisor).to_bits().into())
+        {
+            let reciprocal = Value { id, dtype: DType::F32 };
+            return match is_product {
+                true => scalar::emit(code, Elementwise::Binary(Binary::Multiply), &[a, reciprocal], step.out),
+                false => scalar::divide_by(code, a, b, reciprocal, step.out),
+            };
         }
     }
     scalar::emit(code, step.op, args, step.out)

@@ -245,6 +245,34 @@ float nx_divide_f32_fused(const in float a, const in float b) {
     return nx_divide_f32_fused_hot(a, b);
 }
 
+// a / b for a constant b of 2^-40 to 2^40 and its rounded reciprocal r.
+float nx_divide_by_f32(const in float a, const in float b, const in float r) { return nx_divide_exactly_f32(a, b); }
+
+// Where the dividend (unless it is a zero) or the quotient is denormal, and dividends from 2^60 on.
+bool nx_divide_by_f32_fused_rare(const in float a, const in float b, const in float r) {
+    // without signs, so that zeros are 0; and without `&&`, which would be a branch
+    uint least = uint(max(floatBitsToInt(abs(b)) - 0x3e800000, 0x00800000)) << 1;
+    uint key = floatBitsToUint(a) << 1;
+    return (key - least >= 0xbb000000u - least) != (key == 0u);
+}
+
+// One step is enough for the quotient. The residual is exact, and of dividends that are 2^64 times as large, so that it
+// is no denormal; of zeros it is +0, of which a negative factor makes -0, which leaves the quotient's sign. Tested with
+// the hardest dividends of every divisor.
+float nx_divide_by_f32_fused_hot(const in float a, const in float b, const in float r) {
+    float dividend = a * (b < 0.0f ? -18446744073709551616.0f : 18446744073709551616.0f);
+    float q = a * r;
+    float residual = fma(abs(b) * 18446744073709551616.0f, q, -dividend);
+    return fma(residual, abs(r) * -5.42101086e-20f, q);
+}
+
+float nx_divide_by_f32_fused(const in float a, const in float b, const in float r) {
+    if (nx_divide_by_f32_fused_rare(a, b, r)) {
+        return nx_divide_exactly_f32(a, b);
+    }
+    return nx_divide_by_f32_fused_hot(a, b, r);
+}
+
 // max error: 0.5 ulp (correctly rounded) over all 2^32 inputs
 float nx_sqrt_exactly_f32(const in float x) {
     uint bits = floatBitsToUint(x);

@@ -84,6 +84,37 @@ vec2 nx_log_f32_fused_near(const in float x) {
     return vec2(least, y + (ye + far));
 }
 
+// The same in 27 steps instead of 48, of a number that is known to be positive and normal. Of those uniform numbers and
+// of their logarithms 1.4 % are in doubt.
+vec2 nx_log_f32_fused_nearby_normal(const in float x) {
+    int e = (floatBitsToInt(x) - 0x3f3504f3) & int(0xff800000);
+    float m = intBitsToFloat(floatBitsToInt(x) - e);
+    float k = float(e);
+    float f = m - 1.0f;
+    float h = fma(m, 0.5f, -0.5f);
+    float r = nx_rough_divide_f32(1.0f, h + 1.0f);
+    float s = f * r;
+    float low = fma(-s, h, f - s) * r;
+    float z = s * s;
+    float q = fma(fma(fma(0.000459558708f, z, 0.00222971618f), z, 0.0125000878f), z, 0.0833333324f);
+    // what s^3 q adds, and s of the part that was lost
+    float tail = fma(z, fma(s, q, low * 0.25f), low);
+    float a = k * 8.26294126e-08f;
+    float y = a + s;
+    float ye = fma(k, 1.70303198e-13f, ((a - y) + s) + tail);
+    float size = abs(tail) + abs(ye);
+    return vec2(y + fma(size, -1.8e-07f, ye), y + fma(size, 1.8e-07f, ye));
+}
+
+// The bounds, NaN for the least where x is no positive normal number.
+vec2 nx_bounds_of_normal_f32(const in vec2 bounds, const in float x) {
+    float least = bounds.x;
+    float beyond = uintBitsToFloat(0x7fc00000u);
+    return vec2(floatBitsToUint(x) - 0x00800000u < 0x7f000000u ? least : beyond, bounds.y);
+}
+
+vec2 nx_log_f32_fused_nearby(const in float x) { return nx_bounds_of_normal_f32(nx_log_f32_fused_nearby_normal(x), x); }
+
 float nx_log_f32_fused(const in float x) {
     vec2 y = nx_log_f32_fused_near(x);
     return nx_is_doubtful_f32(y) ? nx_log_exactly_f32(x) : nx_certain_f32(y);

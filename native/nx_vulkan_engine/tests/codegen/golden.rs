@@ -262,6 +262,16 @@ fn maps() {
     };
     let fused = FloatModes { fused: true, ..MODES };
     kernels.add_for("log_of_numbers", fused, |l, m| listed.generate(l, m));
+    let by_constant = Spec {
+        steps: smallvec![binary(
+            Binary::Divide,
+            Ref::Input(0),
+            Ref::Constant(DType::F32, 0.9f32.to_bits().into()),
+            DType::F32
+        )],
+        ..contiguous(Elementwise::Binary(Binary::Divide), &[DType::F32], DType::F32)
+    };
+    kernels.add_for("divide_by_constant_f32", fused, |l, m| by_constant.generate(l, m));
     let copy = Spec {
         inputs: smallvec![Port { element: Element::Raw(16), layout: Layout::Strided }],
         steps: smallvec![],

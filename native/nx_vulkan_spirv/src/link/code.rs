@@ -26,6 +26,10 @@ pub struct Code<'a, 'l> {
     pub narrowed: HashMap<(Word, DType), Word>,
     /// Whether quotients of a narrow type by a number, by its bits, are products with its reciprocal.
     pub reciprocals: HashMap<(u32, DType), bool>,
+    /// Whether so much may be in doubt as `f_nearby` leaves: where others take a share in computing it.
+    pub shares_doubts: bool,
+    /// Whether the operand of the function is known to be a positive normal number, so that `f_nearby_normal` serves.
+    pub is_of_normal: bool,
     /// While hot twins are called: where each of them does not hold.
     pub(super) rare: Option<Vec<Word>>,
     /// While functions may be computed nearly: where each of them is in doubt.
@@ -75,8 +79,9 @@ impl Code<'_, '_> {
         Ok((result?, rare))
     }
 
-    /// The same, and of functions that have an `f_near` what that gives. The bool is false where none of these is in
-    /// doubt, if there were any; where hot twins hold is left to [`Code::rare`].
+    /// The same, and of functions that have an `f_near` what that gives, or `f_nearby`, with fewer steps and more
+    /// doubts, where these are shared out. The bool is false where none of these is in doubt, if there were any; where
+    /// hot twins hold is left to [`Code::rare`].
     pub fn hot_in_doubt<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, Option<Word>)> {
         self.doubts = Some(vec![]);
         let result = self.hot(emit);
@@ -86,7 +91,7 @@ impl Code<'_, '_> {
         Ok((result?.0, doubt))
     }
 
-    /// Emits code for what is in doubt: functions that have an `f_near` are computed exactly at once.
+    /// Emits code for what is in doubt: functions are computed exactly at once that were by an `f_near` before.
     pub fn settled<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         self.settles = true;
         let result = emit(self);
@@ -131,8 +136,11 @@ impl Code<'_, '_> {
 
     /// Calls a library function by name.
     pub fn call(&mut self, name: &str, arguments: &[Word]) -> Result<Word> {
+        let is_nearby =
+            |code: &Self, form: &str| code.shares_doubts && code.linker.has(&format!("{name}{form}_nearby"));
         if self.settles
             && self.linker.modes.fused
+            && !is_nearby(self, "_fused")
             && self.linker.has(&format!("{name}_fused_near"))
             && let Some(of) = name.strip_suffix("_f32")
         {
@@ -152,7 +160,14 @@ impl Code<'_, '_> {
                 _ => &[""],
             };
             for form in forms {
-                let [hot, near] = ["hot", "near"].map(|part| format!("{name}{form}_{part}"));
+                let near = match is_nearby(self, form) {
+                    true if self.is_of_normal && self.linker.has(&format!("{name}{form}_nearby_normal")) => {
+                        "nearby_normal"
+                    }
+                    true => "nearby",
+                    false => "near",
+                };
+                let [hot, near] = ["hot", near].map(|part| format!("{name}{form}_{part}"));
                 if self.linker.has(&hot) {
                     let rare = self.call_exactly(&format!("{name}{form}_rare"), arguments)?;
                     self.rare.iter_mut().for_each(|list| list.push(rare));

@@ -287,6 +287,7 @@ impl Spec {
         let mut params = ParamLayout { fixed, ..ParamLayout::new(&[Param::Count]) };
         linker.define("slot_element", |code, args| {
             let i = arg(args, 0)?;
+            code.shares_doubts = self.is_listed();
             match settles {
                 true => code.settled(|code| self.emit_element(code, &mut params, i))?,
                 false => self.emit_element(code, &mut params, i)?,
@@ -294,7 +295,10 @@ impl Spec {
             Ok(None)
         })?;
         if linker.has_slot("slot_vector") {
-            linker.define("slot_vector", |code, args| self.emit_vector(code, &mut params, arg(args, 0)?).map(Some))?;
+            linker.define("slot_vector", |code, args| {
+                code.shares_doubts = self.is_listed();
+                self.emit_vector(code, &mut params, arg(args, 0)?).map(Some)
+            })?;
         }
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: self.elements_per_group() })
     }

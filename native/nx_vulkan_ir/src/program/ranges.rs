@@ -1,0 +1,181 @@
+//! What is known of numbers by what computes them: the least and the largest that there can be.
+
+use super::step::{Ref, Step};
+use super::{Binary, Elementwise, Unary};
+use crate::value::{self, Value};
+use crate::{DType, reference};
+
+/// No element is outside of it, or NaN. Devices take denormals as zeros, so that none is an end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Range {
+    pub least: Value,
+    pub most: Value,
+}
+
+pub(crate) fn below(a: Value, b: Value) -> bool {
+    match (a, b) {
+        (Value::Int(a), Value::Int(b)) => a < b,
+        _ => a.real() < b.real(),
+    }
+}
+
+/// The range of these values of a type, if they can be its ends.
+pub(crate) fn range_of(values: &[Value], dtype: DType) -> Option<Range> {
+    let is_end = |value: Value| match value {
+        Value::Int(i) => value::wrap(dtype, i) == i,
+        Value::Float(x) => x == 0.0 || x.is_finite() && !value::is_denormal(value, dtype),
+        Value::Complex(..) => false,
+    };
+    let lesser = |a, b| if below(b, a) { b } else { a };
+    let larger = |a, b| if below(a, b) { b } else { a };
+    if !values.iter().all(|&value| is_end(value)) {
+        return None;
+    }
+    let least = values.iter().copied().reduce(lesser)?;
+    Some(Range { least, most: values.iter().copied().reduce(larger)? })
+}
+
+/// The range of a type, if all of its values are ends.
+pub(crate) fn range_of_type(dtype: DType) -> Option<Range> {
+    let (least, most) = dtype.is_integer().then(|| value::range(dtype))?;
+    Some(Range { least: Value::Int(least), most: Value::Int(most) })
+}
+
+/// Whether the range of an op's result may follow from those of its operands.
+pub(crate) fn is_known(op: Elementwise) -> bool {
+    use Binary::{Add, BitwiseAnd, BitwiseOr, Max, Min, Multiply, RightShift, Subtract};
+    match op {
+        Elementwise::AsType | Elementwise::Bitcast | Elementwise::Unary(Unary::Negate | Unary::Log) => true,
+        Elementwise::Binary(op) => {
+            matches!(op, Add | Subtract | Multiply | Max | Min | RightShift | BitwiseAnd | BitwiseOr)
+        }
+        _ => false,
+    }
+}
+
+/// The range of an op's result, by those of its operands and their types.
+pub(crate) fn range_of_step(op: Elementwise, args: &[(Range, DType)], dtype: DType) -> Option<Range> {
+    let &[(a, from), ref others @ ..] = args else { return None };
+    // Operands of other types are cast before.
+    let b = others.first().filter(|(_, other)| *other == dtype && from == dtype).map(|&(b, _)| b);
+    match op {
+        Elementwise::AsType if from.is_integer() == dtype.is_integer() || from.is_integer() => {
+            range_of(&[a.least, a.most].map(|x| if dtype.is_integer() { x } else { x.cast(dtype) }), dtype)
+        }
+        Elementwise::Bitcast if from.is_unsigned() && dtype.is_float() => bits_as_floats(a, dtype),
+        Elementwise::Binary(Binary::RightShift) if dtype.is_unsigned() => shifted(a, b?, dtype),
+        Elementwise::Binary(op @ (Binary::BitwiseAnd | Binary::BitwiseOr)) if dtype.is_unsigned() => {
+            let (Value::Int(least), Value::Int(most)) = (a.least, a.most) else { return None };
+            let (Value::Int(other_least), Value::Int(other_most)) = (b?.least, b?.most) else { return None };
+            let (least, most) = match op {
+                Binary::BitwiseAnd => (0, most.min(other_most)),
+                // No bit above the highest one of both is set.
+                _ => (least.max(other_least), (1 << (128 - (most | other_most).leading_zeros())) - 1),
+            };
+            range_of(&[Value::Int(least), Value::Int(most)], dtype)
+        }
+        Elementwise::Binary(op @ (Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Max | Binary::Min)) => {
+            at_corners(op, a, b?, dtype)
+        }
+        Elementwise::Unary(Unary::Negate) if from == dtype && dtype.is_float() => {
+            range_of(&[a.least, a.most].map(|x| Value::Float(-x.real())), dtype)
+        }
+        // A logarithm is less than an ulp off, of a number that may be as much.
+        Elementwise::Unary(Unary::Log) if [from, dtype] == [DType::F32; 2] && a.least.real() > 0.0 => {
+            let off = |x: f64, side: f64| Value::Float(x.ln() + side * x.ln().abs() * f64::from(f32::EPSILON));
+            range_of(&[off(a.least.real(), -1.0), off(a.most.real(), 1.0)], dtype)
+        }
+        _ => None,
+    }
+}
+
+/// Of each step, whether it is of f32 and its first operand is a positive normal number for certain.
+pub fn are_of_normal(steps: &[Step]) -> Vec<bool> {
+    let mut ranges: Vec<Option<Range>> = Vec::new();
+    let mut are_normal = Vec::new();
+    for step in steps {
+        let find = |r: &Ref| match *r {
+            Ref::Result(k) => {
+                let made = usize::from(k);
+                let dtype = steps.get(made)?.out;
+                Some((ranges.get(made).copied().flatten().or_else(|| range_of_type(dtype))?, dtype))
+            }
+            Ref::Coordinate(_) | Ref::Linear => Some((range_of_type(DType::U32)?, DType::U32)),
+            Ref::Constant(dtype, bits) if dtype == dtype.ctype().dtype() => {
+                Some((range_of(&[Value::from_bits(dtype, bits.into())], dtype)?, dtype))
+            }
+            Ref::Constant(..) | Ref::Input(_) => None,
+        };
+        let args: Option<Vec<(Range, DType)>> = step.args.iter().map(find).collect();
+        let first = args.as_ref().and_then(|args| args.first().copied());
+        // An end above 0 is normal.
+        are_normal.push(first.is_some_and(|(range, dtype)| dtype == DType::F32 && range.least.real() > 0.0));
+        ranges.push(args.and_then(|args| range_of_step(step.op, &args, step.out)));
+    }
+    are_normal
+}
+
+/// The floats whose bits lie in a range, which has no negative number, infinity or NaN.
+fn bits_as_floats(bits: Range, dtype: DType) -> Option<Range> {
+    let (Value::Int(least), Value::Int(most)) = (bits.least, bits.most) else { return None };
+    let values = [least, most].map(|bits| Value::from_bits(dtype, bits as u128));
+    let is_ordered = matches!(values, [_, Value::Float(x)] if x.is_finite() && most >> (dtype.bits() - 1) == 0);
+    if is_ordered { range_of(&values, dtype) } else { None }
+}
+
+fn shifted(a: Range, by: Range, dtype: DType) -> Option<Range> {
+    let (Value::Int(least), Value::Int(most)) = (a.least, a.most) else { return None };
+    match (by.least, by.most) {
+        (Value::Int(few), Value::Int(many)) if (0..i128::from(dtype.bits())).contains(&many) => {
+            range_of(&[Value::Int(least >> many), Value::Int(most >> few)], dtype)
+        }
+        _ => None,
+    }
+}
+
+/// The range of an op whose results grow, or shrink, with each of its operands.
+fn at_corners(op: Binary, a: Range, b: Range, dtype: DType) -> Option<Range> {
+    let exact = |x: Value, y: Value| match (op, x, y) {
+        (Binary::Add, Value::Int(x), Value::Int(y)) => x.checked_add(y).map(Value::Int),
+        (Binary::Subtract, Value::Int(x), Value::Int(y)) => x.checked_sub(y).map(Value::Int),
+        (Binary::Multiply, Value::Int(x), Value::Int(y)) => x.checked_mul(y).map(Value::Int),
+        _ => reference::apply(Elementwise::Binary(op), &[(x, dtype), (y, dtype)], dtype),
+    };
+    let corners = [(a.least, b.least), (a.least, b.most), (a.most, b.least), (a.most, b.most)];
+    let values = corners.iter().map(|&(x, y)| exact(x, y)).collect::<Option<Vec<_>>>()?;
+    range_of(&values, dtype)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logarithms_of_random_numbers_are_known_to_be_of_normal_ones() {
+        let number = |x: f32| Ref::Constant(DType::F32, x.to_bits().into());
+        let word = |x: u64| Ref::Constant(DType::U32, x);
+        let step = |op, args: &[Ref], out| Step { op, args: args.into(), out };
+        let binary = |op, a, b, out| step(Elementwise::Binary(op), &[a, b], out);
+        let log = |k| step(Elementwise::Unary(Unary::Log), &[Ref::Result(k)], DType::F32);
+        let draws = |least: f32| {
+            vec![
+                binary(Binary::RightShift, Ref::Linear, word(9), DType::U32),
+                binary(Binary::BitwiseOr, Ref::Result(0), word(0x3f80_0000), DType::U32),
+                step(Elementwise::Bitcast, &[Ref::Result(1)], DType::F32),
+                binary(Binary::Subtract, Ref::Result(2), number(1.0), DType::F32),
+                binary(Binary::Add, Ref::Result(3), number(least), DType::F32),
+                log(4),
+                step(Elementwise::Unary(Unary::Negate), &[Ref::Result(5)], DType::F32),
+                log(6),
+            ]
+        };
+        let of = |steps: &[Step]| [5, 7].map(|k| are_of_normal(steps)[k]);
+        assert_eq!(of(&draws(f32::MIN_POSITIVE)), [true, true]);
+        // Of zeros, denormals, and numbers up to 1, the logarithms of which are zeros.
+        assert_eq!(of(&draws(0.0)), [false, false]);
+        assert_eq!(of(&draws(1e-40)), [false, false]);
+        assert_eq!(of(&draws(1.0)), [true, false]);
+        // Of what is read, nothing is known.
+        assert_eq!(are_of_normal(&[step(Elementwise::Unary(Unary::Log), &[Ref::Input(0)], DType::F32)]), [false]);
+    }
+}
