@@ -1,4 +1,4 @@
-//! Reads `kernels.toml`, the list of all prebuilt modules.
+//! Reads what is to be built: `kernels.toml`, and the heads of the templates in the folders of kernel families.
 
 use std::path::{Path, PathBuf};
 
@@ -65,8 +65,6 @@ struct List {
     library: Vec<Library>,
     #[serde(default)]
     soft: Vec<Library>,
-    #[serde(default)]
-    template: Vec<Shader>,
 }
 
 #[derive(Deserialize)]
@@ -82,13 +80,7 @@ struct Library {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Shader {
-    source: OneOrMore<String>,
-    #[serde(default)]
-    defines: Defines,
-    name: Option<String>,
-    matrix: Option<OneOrMore<Matrix>>,
-    #[serde(default)]
-    choices: Choices,
+    source: String,
     #[serde(default)]
     variants: Vec<Variant>,
     bindings: Option<u32>,
@@ -109,26 +101,66 @@ struct Variant {
     _needs: Vec<String>,
 }
 
-/// All modules of `kernels.toml`, sorted by output.
-pub fn read(root: &Path) -> Result<Vec<Module>> {
-    let path = root.join(LIST);
-    let text = std::fs::read_to_string(&path).map_err(|source| Error::Io { path: path.clone(), source })?;
-    parse(&text).map_err(|reason| Error::Source { path, reason })
+/// The head of a template.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Head {
+    name: Option<String>,
+    matrix: Option<OneOrMore<Matrix>>,
+    #[serde(default)]
+    choices: Choices,
+    #[serde(default)]
+    variants: Vec<Pick>,
 }
 
-fn parse(text: &str) -> Result<Vec<Module>, String> {
+/// A variant of a template that is in no matrix.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pick {
+    name: String,
+    #[serde(default)]
+    defines: Defines,
+}
+
+/// All modules, sorted by output.
+pub fn read(root: &Path) -> Result<Vec<Module>> {
+    let path = root.join(LIST);
+    let text = read_text(&path)?;
+    let mut templates = Vec::new();
+    for family in entries(&root.join(FAMILIES))?.iter().filter(|path| path.is_dir()) {
+        for path in entries(family)?.iter().filter(|path| path.extension().is_some_and(|e| e == "comp")) {
+            let file = path.strip_prefix(root).unwrap_or(path);
+            templates.push((file.to_path_buf(), read_text(path)?));
+        }
+    }
+    parse(&text, &templates).map_err(|reason| Error::Source { path, reason })
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let all = std::fs::read_dir(folder).and_then(|all| all.map(|entry| Ok(entry?.path())).collect());
+    all.map_err(|source| Error::Io { path: folder.to_owned(), source })
+}
+
+/// The modules of a list and of templates, which are paths relative to `priv/shaders` with their texts.
+fn parse(text: &str, templates: &[(PathBuf, String)]) -> Result<Vec<Module>, String> {
     let list: List = toml::from_str(text).map_err(|e| e.to_string())?;
     let mut modules = Vec::new();
-    for shader in &list.kernel {
-        declares_interface(shader)?;
-        modules.extend(expand(shader, ModuleKind::Kernel, "src", &list.choices)?);
+    for (kind, shaders) in [(ModuleKind::Kernel, &list.kernel), (ModuleKind::Example, &list.example)] {
+        for shader in shaders {
+            declares_interface(shader)?;
+            let source = Path::new("src").join(&shader.source);
+            let variants = shader.variants.iter().map(|v| (v.name.clone(), v.defines.clone())).collect();
+            modules.extend(built(kind, &source, variants)?);
+        }
     }
-    for shader in &list.example {
-        declares_interface(shader)?;
-        modules.extend(expand(shader, ModuleKind::Example, "src", &list.choices)?);
-    }
-    for shader in &list.template {
-        modules.extend(expand(shader, ModuleKind::Template, FAMILIES, &list.choices)?);
+    for (source, text) in templates {
+        let of = |reason| format!("{}: {reason}", source.display());
+        let variants = variants(text, &list.choices).map_err(of)?;
+        modules.extend(built(ModuleKind::Template, source, variants)?);
     }
     for (kind, libraries) in [(ModuleKind::Library, list.library), (ModuleKind::Soft, list.soft)] {
         modules.extend(libraries.into_iter().map(|library| Module {
@@ -158,37 +190,30 @@ fn declares_interface(shader: &Shader) -> Result<(), String> {
     if shader.bindings.is_some() && shader.local_size.is_some() && push {
         Ok(())
     } else {
-        Err(format!("kernel {:?}: bindings, push_bytes and local_size must be declared", shader.source.as_slice()))
+        Err(format!("kernel {:?}: bindings, push_bytes and local_size must be declared", shader.source))
     }
 }
 
-/// All modules of one entry: each of its sources in each of its variants.
-fn expand(shader: &Shader, kind: ModuleKind, folder: &str, shared: &Choices) -> Result<Vec<Module>, String> {
-    let mut modules = Vec::new();
-    for file in shader.source.as_slice() {
-        let source = Path::new(folder).join(file);
-        let stem = source.file_stem().and_then(|stem| stem.to_str());
-        let stem = stem.ok_or_else(|| format!("{file:?} is no source file"))?;
-        for (name, own) in variants(shader, stem, shared).map_err(|reason| format!("{file}: {reason}"))? {
-            let mut defines = shader.defines.clone();
-            defines.extend(own);
-            modules.push(Module { kind, name, source: source.clone(), defines, extensions: Vec::new() });
-        }
-    }
-    Ok(modules)
+/// The modules of one source: one for each variant, or one of its name.
+fn built(kind: ModuleKind, source: &Path, variants: Vec<(String, Defines)>) -> Result<Vec<Module>, String> {
+    let stem = source.file_stem().and_then(|stem| stem.to_str());
+    let stem = stem.ok_or_else(|| format!("{source:?} is no source file"))?;
+    let variants = if variants.is_empty() { vec![(stem.to_owned(), Defines::new())] } else { variants };
+    let module = |(name, defines)| Module { kind, name, source: source.to_owned(), defines, extensions: Vec::new() };
+    Ok(variants.into_iter().map(module).collect())
 }
 
-/// Name and own defines of each variant of a source.
-fn variants(shader: &Shader, stem: &str, shared: &Choices) -> Result<Vec<(String, Defines)>, String> {
-    match (&shader.name, &shader.matrix) {
-        (Some(name), Some(matrices)) if shader.variants.is_empty() => {
-            let name = name.replace("{source}", stem);
-            let choices = [&shader.choices, shared];
-            let cells = matrices.as_slice().iter().map(|matrix| matrix::cells(&name, matrix, &choices));
+/// Name and defines of each variant that the head of a template lists.
+fn variants(text: &str, shared: &Choices) -> Result<Vec<(String, Defines)>, String> {
+    let head: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("//!")).collect();
+    let head: Head = toml::from_str(&head.join("\n")).map_err(|e| e.to_string())?;
+    match (&head.name, &head.matrix) {
+        (Some(name), Some(matrices)) if head.variants.is_empty() => {
+            let choices = [&head.choices, shared];
+            let cells = matrices.as_slice().iter().map(|matrix| matrix::cells(name, matrix, &choices));
             Ok(cells.collect::<Result<Vec<_>, _>>()?.concat())
         }
-        (None, None) if shader.variants.is_empty() => Ok(vec![(stem.to_owned(), Defines::new())]),
-        (None, None) => Ok(shader.variants.iter().map(|v| (v.name.clone(), v.defines.clone())).collect()),
+        (None, None) => Ok(head.variants.into_iter().map(|v| (v.name, v.defines)).collect()),
         _ => Err("name and matrix belong together, without variants".to_owned()),
     }
 }
@@ -197,14 +222,19 @@ fn variants(shader: &Shader, stem: &str, shared: &Choices) -> Result<Vec<(String
 mod tests {
     use super::*;
 
+    fn template(file: &str, text: &str) -> (PathBuf, String) {
+        let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+        (Path::new(FAMILIES).join(file), lines.join("\n"))
+    }
+
     #[test]
-    fn variants_override_defines_and_modules_are_sorted() {
+    fn modules_are_sorted() {
+        let map = template(
+            "map/map.comp",
+            "//! variants = [{ name = \"map_b\", defines = { B = \"3\" } }, { name = \"map_a\" }]\n#version 460",
+        );
         let modules = parse(
             r#"
-            [[template]]
-            source = "map.comp"
-            defines = { A = "1", B = "2" }
-            variants = [{ name = "map_b", defines = { B = "3" } }, { name = "map_a" }]
             [[library]]
             name = "nx_x"
             [[example]]
@@ -218,53 +248,58 @@ mod tests {
             push_bytes = 4
             local_size = [256, 1, 1]
             "#,
+            &[map, template("map/lanes.comp", "#version 460\n//! variants = []")],
         )
         .unwrap();
         let outputs: Vec<String> = modules.iter().map(Module::output).collect();
-        assert_eq!(outputs, ["examples/e.spv", "k.spv", "lib/nx_x.spv", "template/map_a.spv", "template/map_b.spv"]);
-        assert_eq!(modules[4].defines["A"], "1");
-        assert_eq!(modules[4].defines["B"], "3");
+        let templates = ["template/lanes.spv", "template/map_a.spv", "template/map_b.spv"];
+        assert_eq!(outputs, [&["examples/e.spv", "k.spv", "lib/nx_x.spv"], &templates[..]].concat());
+        assert_eq!(modules[5].defines["B"], "3");
         assert_eq!(modules[2].source, Path::new("include/nx_x.glsl"));
+        assert_eq!(modules[3].source, Path::new(FAMILIES).join("map/lanes.comp"));
     }
 
     #[test]
-    fn each_source_comes_in_each_cell() {
-        let modules = parse(
-            r#"
+    fn templates_come_in_each_cell() {
+        let list = r#"
             [choices.type]
             f32 = { F32 = "1" }
             f64 = { F64 = "1" }
-            [[template]]
-            source = ["b.comp", "a.comp"]
-            defines = { A = "1" }
-            name = "{source}_{type}"
-            matrix = { type = ["f32", "f64"] }
-            [[template]]
-            source = "c.comp"
-            name = "c_{type}_{TILE}"
-            matrix = [{ type = ["f32"], TILE = ["1", "2"] }, { type = ["f64"], TILE = ["1"] }]
-            choices.type = { f32 = {}, f64 = { DOUBLE = "1" } }
-            "#,
-        )
-        .unwrap();
+            "#;
+        let shared = template(
+            "a/a.comp",
+            r#"//! name = "a_{type}"
+               //! matrix = { type = ["f32", "f64"] }
+               #version 460"#,
+        );
+        let own = template(
+            "b/c.comp",
+            r#"//! name = "c_{type}_{TILE}"
+               //! matrix = [{ type = ["f32"], TILE = ["1", "2"] }, { type = ["f64"], TILE = ["1"] }]
+               //!
+               //! [choices.type]
+               //! f32 = {}
+               //! f64 = { DOUBLE = "1" }"#,
+        );
+        let modules = parse(list, &[shared, own]).unwrap();
         let names: Vec<&str> = modules.iter().map(|module| module.name.as_str()).collect();
-        assert_eq!(names, ["a_f32", "a_f64", "b_f32", "b_f64", "c_f32_1", "c_f32_2", "c_f64_1"]);
+        assert_eq!(names, ["a_f32", "a_f64", "c_f32_1", "c_f32_2", "c_f64_1"]);
         let defines =
             |i: usize| modules[i].defines.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ");
-        assert_eq!(
-            [defines(0), defines(3), defines(5), defines(6)],
-            ["A=1 F32=1", "A=1 F64=1", "TILE=2", "DOUBLE=1 TILE=1"]
-        );
-        assert_eq!(modules[3].source, Path::new(FAMILIES).join("b.comp"));
+        assert_eq!([defines(0), defines(1), defines(3), defines(4)], ["F32=1", "F64=1", "TILE=2", "DOUBLE=1 TILE=1"]);
+        assert_eq!(modules[1].source, Path::new(FAMILIES).join("a/a.comp"));
     }
 
     #[test]
     fn bad_lists_are_refused() {
+        let refused = |text: &str| parse(text, &[]).unwrap_err();
         let twice = "[[library]]\nname = \"a\"\n[[library]]\nname = \"a\"";
-        assert!(parse(twice).unwrap_err().contains("listed twice"));
-        assert!(parse("[[library]]\nname = \"../a\"").unwrap_err().contains("no module name"));
-        assert!(parse("[[kernel]]\nsource = \"a.comp\"").unwrap_err().contains("must be declared"));
-        assert!(parse("[[template]]\nsource = \"a.comp\"\nname = \"b\"").unwrap_err().contains("belong together"));
-        assert!(parse("[[kernal]]\nsource = \"a.comp\"").unwrap_err().contains("unknown field"));
+        assert!(refused(twice).contains("listed twice"));
+        assert!(refused("[[library]]\nname = \"../a\"").contains("no module name"));
+        assert!(refused("[[kernel]]\nsource = \"a.comp\"").contains("must be declared"));
+        assert!(refused("[[kernal]]\nsource = \"a.comp\"").contains("unknown field"));
+        let head = |text: &str| parse("", &[template("a/a.comp", text)]).unwrap_err();
+        assert!(head("//! name = \"b\"").contains("a.comp: name and matrix belong together"));
+        assert!(head("//! nam = \"b\"").contains("unknown field"));
     }
 }

@@ -1,3 +1,5 @@
+//! name = "attention_gradient_{SLICES}x{GROUPS}"
+//! matrix."SLICES GROUPS FRAGMENTS" = ["2 1 2", "3 2 1", "4 2 1"]
 #version 460
 #pragma use_vulkan_memory_model
 #extension GL_GOOGLE_include_directive : require

@@ -1,3 +1,5 @@
+//! name = "attention_query_{COUNT}x{UNIT}"
+//! matrix = { COUNT = ["1u", "2u", "4u", "8u"], UNIT = ["4", "8"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,3 +1,5 @@
+//! name = "dot_{WORDS}"
+//! matrix = { "WORDS TILE" = ["1 64u", "2 32u", "4 16u"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Batched matrix product, TILE x TILE results per workgroup, each invocation a square of them. Values are WORDS 32-bit

@@ -1,3 +1,24 @@
+//! name = "dot_lanes_{tile}_{of}"
+//! matrix = [
+//!   { tile = ["32x4", "16x2", "8x2", "8x1"], of = ["f32"] },
+//!   { tile = ["32x4", "16x2", "8x2"], of = ["f32_paired"] },
+//!   { tile = ["16x2", "8x2", "8x1"], of = ["f64"] },
+//!   { tile = ["8x2", "8x1"], of = ["1", "2", "4"] },
+//! ]
+//!
+//! [choices.tile]
+//! 32x4 = { ROWS = "32u", VECTORS = "4u", BLOCK = "4u" }
+//! 16x2 = { ROWS = "16u", VECTORS = "2u" }
+//! 8x2 = { ROWS = "8u", VECTORS = "2u" }
+//! 8x1 = { ROWS = "8u", VECTORS = "1u" }
+//!
+//! [choices.of]
+//! f32 = { REAL = "float" }
+//! f32_paired = { REAL = "float", PAIRED = "1" }
+//! f64 = { REAL = "double" }
+//! 1 = { WORDS = "1" }
+//! 2 = { WORDS = "2" }
+//! 4 = { WORDS = "4" }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

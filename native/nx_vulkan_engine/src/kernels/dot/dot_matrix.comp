@@ -1,3 +1,10 @@
+//! name = "dot_matrix_{TILE_M}x{TILE_N}_{PLANES}"
+//! matrix."PLANES BLOCK TILE_M TILE_N OWN_M OWN_N" = [
+//!   "1 64 64 64 32 32",
+//!   "1 64 128 128 64 32",
+//!   "2 32 64 64 32 32",
+//!   "2 32 128 128 32 64",
+//! ]
 #version 460
 #pragma use_vulkan_memory_model
 #extension GL_GOOGLE_include_directive : require

@@ -1,3 +1,5 @@
+//! name = "dot_narrow_{WORDS}"
+//! matrix = { WORDS = ["1", "2", "4"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Batched matrix product with one invocation per result, for products too narrow to fill tiles: neighbouring

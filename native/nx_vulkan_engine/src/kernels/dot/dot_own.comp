@@ -1,3 +1,5 @@
+//! name = "dot_own_{TILE_M}x{TILE_N}"
+//! matrix."TILE_M TILE_N OWN_M OWN_N AHEAD" = ["64 64 32 32 1", "64 128 32 64 0"]
 #version 460
 #pragma use_vulkan_memory_model
 #extension GL_GOOGLE_include_directive : require

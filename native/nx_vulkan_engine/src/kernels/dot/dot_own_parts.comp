@@ -1,3 +1,4 @@
+//! variants = [{ name = "dot_own_64x64_3", defines = { TILE_M = "64", TILE_N = "64", OWN_M = "32", OWN_N = "32" } }]
 #version 460
 #pragma use_vulkan_memory_model
 #extension GL_GOOGLE_include_directive : require

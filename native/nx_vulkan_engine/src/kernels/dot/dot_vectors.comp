@@ -1,3 +1,9 @@
+//! name = "dot_vectors_{COUNT}_{LANES}x{TEAMS}"
+//! matrix = [
+//!   { LANES = ["8"], TEAMS = ["32"], COUNT = ["1", "2", "4", "8"] },
+//!   { LANES = ["8"], TEAMS = ["128"], COUNT = ["1", "2", "4"] },
+//!   { LANES = ["4"], TEAMS = ["256"], COUNT = ["1", "2", "4"] },
+//! ]
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,3 +1,5 @@
+//! name = "split_{PLANES}"
+//! matrix = { "PLANES BLOCK" = ["1 64", "2 32"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,3 +1,4 @@
+//! variants = [{ name = "split_3" }]
 #version 460
 #pragma use_vulkan_memory_model
 #extension GL_GOOGLE_include_directive : require

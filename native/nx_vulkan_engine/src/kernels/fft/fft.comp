@@ -1,3 +1,6 @@
+//! name = "fft_{type}"
+//! matrix = { type = ["c64", "c128"] }
+//! choices.type = { c64 = {}, c128 = { F64 = "1" } }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

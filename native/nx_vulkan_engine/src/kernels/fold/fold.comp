@@ -1,3 +1,5 @@
+//! name = "fold_{acc}"
+//! matrix = { acc = ["1", "2", "4"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Folds with a function that may be anything: each invocation applies it to one output's elements in order.

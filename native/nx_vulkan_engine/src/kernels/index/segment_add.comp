@@ -1,3 +1,5 @@
+//! name = "segment_add_{acc}"
+//! matrix = { acc = ["1", "2", "4"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,3 +1,5 @@
+//! name = "cholesky_block_{type}"
+//! matrix = { "type BLOCK COLUMNS" = ["f32 32u 32u", "f64 32u 16u", "c64 32u 16u", "c128 16u 16u"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // One block of columns of a Cholesky factor L: every workgroup factors the diagonal block, then computes rows of L

@@ -1,3 +1,5 @@
+//! name = "determinant_{type}"
+//! matrix = { type = ["f32", "f64", "c64", "c128"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Determinants: by the closed formulas of 2 x 2 and 3 x 3 matrices, one invocation per matrix, or else from an LU

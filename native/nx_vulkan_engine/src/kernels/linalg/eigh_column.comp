@@ -1,3 +1,5 @@
+//! name = "eigh_column_{type}"
+//! matrix = { type = ["f32", "f64", "c64", "c128"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Finishes w of the column before, and makes the reflection of a column. One workgroup per matrix. Parameters: order,

@@ -1,3 +1,5 @@
+//! name = "eigh_deflate_{type}"
+//! matrix = { type = ["f32", "f64"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Takes out of a node the eigenvalues that stay what they are: those of no weight, and one of two that are almost

@@ -1,3 +1,5 @@
+//! name = "eigh_leaves_{type}"
+//! matrix = { type = ["f32", "f64"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Cuts tridiagonal matrices into blocks: what couples two is taken from the diagonal beside it. Rows past the order are

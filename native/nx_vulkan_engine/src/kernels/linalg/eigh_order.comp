@@ -1,3 +1,5 @@
+//! name = "eigh_order_{type}"
+//! matrix = { type = ["f32", "f64", "c64", "c128"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Eigenvalues in descending order of their size, and their vectors as columns, without those of the rows past the

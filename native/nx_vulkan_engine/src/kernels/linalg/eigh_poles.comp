@@ -1,3 +1,5 @@
+//! name = "eigh_poles_{type}"
+//! matrix = { type = ["f32", "f64"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Sorts the eigenvalues of both halves of a node, with their weights. One workgroup per 256 eigenvalues. Parameters:

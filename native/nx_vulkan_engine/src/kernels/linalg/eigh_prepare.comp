@@ -1,3 +1,5 @@
+//! name = "eigh_prepare_{type}"
+//! matrix = { type = ["f32", "f64", "c64", "c128"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // The Hermitian matrix of what lies on and above the diagonal, scaled by a power of two. All is NaN where it is not

@@ -1,3 +1,5 @@
+//! name = "eigh_products_{type}"
+//! matrix = { type = ["f32", "f64", "c64", "c128"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Products of a reflection v with the rows of the matrix beyond its column, and with W^H and V^H. One workgroup per

@@ -1,3 +1,5 @@
+//! name = "eigh_reflect_{type}"
+//! matrix = { type = ["f32", "f64", "c64", "c128"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // w of a column but for a multiple of v, of which it sums up parts of w^H v, and the next column of the panel but for

@@ -1,3 +1,5 @@
+//! name = "eigh_rotate_{type}"
+//! matrix = { type = ["f32", "f64"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Applies the rotations of a node to its vectors, the last one first. One invocation per column.

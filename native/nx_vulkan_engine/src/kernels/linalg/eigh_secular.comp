@@ -1,3 +1,5 @@
+//! name = "eigh_secular_{type}"
+//! matrix = { type = ["f32", "f64"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // The new eigenvalues of a node: the roots of 1 + rho sum z^2 / (d - x), each by bisection of its distance from the

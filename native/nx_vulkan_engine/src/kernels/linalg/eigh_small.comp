@@ -1,3 +1,6 @@
+//! name = "eigh_small{lanes}_{type}"
+//! matrix = { lanes = ["", "_short"], type = ["f32", "f64", "c64", "c128"] }
+//! choices.lanes = { "" = { LANES = "256u" }, _short = { LANES = "64u" } }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Eigenvalues and eigenvectors of small Hermitian matrices by cyclic Jacobi rotations in shared memory, one workgroup

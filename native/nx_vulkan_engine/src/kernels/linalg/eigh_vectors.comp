@@ -1,3 +1,5 @@
+//! name = "eigh_vectors_{type}"
+//! matrix = { type = ["f32", "f64"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // The vectors of a node in terms of those of its halves, before its rotations. One workgroup per vector.

@@ -1,3 +1,5 @@
+//! name = "eigh_weights_{type}"
+//! matrix = { type = ["f32", "f64"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // The weights for which the new eigenvalues of a node are exact, so that its vectors are orthogonal. One workgroup per

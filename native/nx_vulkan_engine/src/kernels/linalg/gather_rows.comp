@@ -1,3 +1,5 @@
+//! name = "gather_rows_{type}"
+//! matrix = { type = ["f32", "f64", "c64", "c128"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // out[b, r, c] = a[b, rows[b, r], c], an element per invocation.

@@ -1,3 +1,5 @@
+//! name = "lu_panel_{LOCAL}_{type}"
+//! matrix = { LOCAL = ["32", "256", "1024"], "type BLOCK" = ["f32 32u", "f64 32u", "c64 32u", "c128 16u"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,3 +1,8 @@
+//! name = "lu_registers_{LOCAL}_{type}"
+//! matrix = [
+//!   { LOCAL = ["256", "1024"], "type BLOCK" = ["f32 32u"] },
+//!   { LOCAL = ["256", "512"], "type BLOCK" = ["f64 32u", "c64 32u", "c128 16u"] },
+//! ]
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,3 +1,5 @@
+//! name = "lu_rows_{type}"
+//! matrix = { "type BLOCK COLUMNS" = ["f32 32u 32u", "f64 32u 16u", "c64 32u 16u", "c128 16u 16u"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // After lu_panel: moves rows to their positions in COLUMNS columns of the matrix per workgroup, and in columns to the

@@ -1,3 +1,5 @@
+//! name = "qr_column_{type}"
+//! matrix = { type = ["f32", "f64", "c64", "c128"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,3 +1,5 @@
+//! name = "qr_panel_{type}"
+//! matrix = { type = ["f32", "f64", "c64", "c128"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Householder factorization of up to 32 columns, one workgroup per matrix: R replaces the columns, and the product of

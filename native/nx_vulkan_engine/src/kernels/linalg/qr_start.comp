@@ -1,3 +1,5 @@
+//! name = "qr_start_{type}"
+//! matrix = { type = ["f32", "f64", "c64", "c128"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Moves tall panels of up to 32 columns to V, leaves zeros below their diagonals, and finds the largest element of each

@@ -1,3 +1,5 @@
+//! name = "rank_update_{type}"
+//! matrix = { "type TILE DEPTH" = ["f32 64u 16u", "f64 64u 8u", "c64 64u 8u", "c128 32u 8u"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

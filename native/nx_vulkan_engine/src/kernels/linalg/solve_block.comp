@@ -1,3 +1,5 @@
+//! name = "solve_block_{type}"
+//! matrix = { "type BLOCK COLUMNS" = ["f32 32u 32u", "f64 32u 16u", "c64 32u 16u", "c128 16u 16u"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // One block of a triangular system A X = B, in place: COLUMNS columns of X per workgroup. Blocks above have been

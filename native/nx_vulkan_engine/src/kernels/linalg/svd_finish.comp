@@ -1,3 +1,5 @@
+//! name = "svd_finish_{type}"
+//! matrix = { type = ["f32", "f64"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Singular values in descending order, left vectors (columns over their norms, zero where the norm is) and right

@@ -1,3 +1,5 @@
+//! name = "svd_norm_{type}"
+//! matrix = { type = ["f32", "f64"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // The norms of the columns that one-sided Jacobi rotations have made orthogonal; one workgroup per column.

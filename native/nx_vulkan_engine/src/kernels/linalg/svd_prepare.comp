@@ -1,3 +1,5 @@
+//! name = "svd_prepare_{type}"
+//! matrix = { type = ["f32", "f64"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // What one-sided Jacobi rotations start from: the columns of square matrices as rows, scaled by a power of two and

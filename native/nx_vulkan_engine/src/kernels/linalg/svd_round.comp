@@ -1,3 +1,6 @@
+//! name = "svd_round{lanes}_{type}"
+//! matrix = { lanes = ["", "_short"], type = ["f32", "f64"] }
+//! choices.lanes = { "" = { LANES = "128u" }, _short = { LANES = "32u" } }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // One round of one-sided Jacobi rotations (Hestenes 1958): every workgroup makes one pair of columns orthogonal, and

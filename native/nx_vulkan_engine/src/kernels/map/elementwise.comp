@@ -1,3 +1,17 @@
+//! variants = [
+//!   { name = "elementwise", defines = { LOCAL = "256u", ITEMS = "4u" } },
+//!   { name = "elementwise_v1", defines = { LOCAL = "256u", WIDTH = "1u", VECTORS = "1u" } },
+//!   { name = "elementwise_v2", defines = { LOCAL = "256u", WIDTH = "2u", VECTORS = "1u" } },
+//!   { name = "elementwise_v2_two", defines = { LOCAL = "256u", WIDTH = "2u", VECTORS = "2u" } },
+//!   { name = "elementwise_v2_two_128", defines = { LOCAL = "128u", WIDTH = "2u", VECTORS = "2u" } },
+//!   { name = "elementwise_v2_four", defines = { LOCAL = "256u", WIDTH = "2u", VECTORS = "4u", APART = "8u" } },
+//!   { name = "elementwise_v4", defines = { LOCAL = "256u", WIDTH = "4u", VECTORS = "1u" } },
+//!   { name = "elementwise_v4_two", defines = { LOCAL = "256u", WIDTH = "4u", VECTORS = "2u" } },
+//!   { name = "elementwise_v4_two_128", defines = { LOCAL = "128u", WIDTH = "4u", VECTORS = "2u" } },
+//!   { name = "elementwise_v4_four", defines = { LOCAL = "256u", WIDTH = "4u", VECTORS = "4u", APART = "8u" } },
+//!   { name = "elementwise_v4_four_128", defines = { LOCAL = "128u", WIDTH = "4u", VECTORS = "4u", APART = "32u" } },
+//!   { name = "elementwise_v4_listed", defines = { LOCAL = "128u", WIDTH = "4u", VECTORS = "2u", APART = "32u", LISTED = "1" } },
+//! ]
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Each invocation computes ITEMS elements LOCAL apart, or VECTORS times WIDTH neighbours where every operand allows it,

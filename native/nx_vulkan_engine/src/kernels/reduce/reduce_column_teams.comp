@@ -1,3 +1,5 @@
+//! name = "reduce_column_teams_{acc}"
+//! matrix = { acc = ["1", "2", "4", "several"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

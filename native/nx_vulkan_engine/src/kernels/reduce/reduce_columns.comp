@@ -1,3 +1,5 @@
+//! name = "reduce_columns_{acc}"
+//! matrix = { acc = ["1", "2", "4", "several"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Reductions along an outer axis: neighbouring invocations take neighbouring outputs, each one chunk of its elements.

@@ -1,3 +1,9 @@
+//! name = "reduce_rows_{acc}{width}"
+//! matrix = [
+//!   { acc = ["1", "2", "several"], width = ["", "_v2", "_v4"] },
+//!   { acc = ["4"], width = ["", "_v2"] },
+//! ]
+//! choices.width = { "" = {}, _v2 = { WIDTH = "2u" }, _v4 = { WIDTH = "4u" } }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

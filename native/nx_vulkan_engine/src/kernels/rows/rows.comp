@@ -1,3 +1,5 @@
+//! name = "rows_{LOCAL}"
+//! matrix = { LOCAL = ["128u", "256u", "512u", "1024u"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require

@@ -1,3 +1,5 @@
+//! name = "scan_{ACC_WORDS}"
+//! matrix = { "ACC_WORDS ITEMS" = ["1 8u", "2 8u", "4 4u"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Running reductions of contiguous rows. A team of TEAM invocations scans one chunk of a row, a step of TEAM * ITEMS

@@ -1,3 +1,5 @@
+//! name = "sort_count_{KEY_WORDS}"
+//! matrix = { KEY_WORDS = ["1", "2"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // First dispatch of a radix pass: how often each digit occurs in each tile of a row, at `(row * tiles + tile) * 256 +

@@ -1,3 +1,5 @@
+//! name = "sort_rows_{KEY_WORDS}"
+//! matrix = { KEY_WORDS = ["1", "2"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Sorts contiguous rows of at most TILE elements, several rows per workgroup. The first `kept` elements of each row are

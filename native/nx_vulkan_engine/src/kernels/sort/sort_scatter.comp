@@ -1,3 +1,5 @@
+//! name = "sort_scatter_{KEY_WORDS}"
+//! matrix = { KEY_WORDS = ["1", "2"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Last dispatch of a radix pass: elements go to their places by one digit, those with equal digits in their order. Each

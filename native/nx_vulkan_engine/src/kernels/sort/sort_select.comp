@@ -1,3 +1,5 @@
+//! name = "sort_select_{KEY_WORDS}"
+//! matrix = { KEY_WORDS = ["1", "2"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Finds the first elements of each chunk of a row, sorted. Elements that come before the last of the best so far wait

@@ -1,3 +1,5 @@
+//! name = "transpose_{WORDS}"
+//! matrix = { WORDS = ["1", "2", "4"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Copies between layouts whose fastest axes differ: 32 x 32 tiles go through shared memory, so that reads are
