@@ -17,7 +17,7 @@ use super::device::element;
 use super::form::Stepping;
 use super::run::{PART, Parts, Place, Run, later};
 use crate::kernels::workgroup::Repeat;
-use crate::kernels::{Compile, Kernel, KernelSpec, workgroup};
+use crate::kernels::{Compile, Kernel, workgroup};
 use crate::program::Program;
 use crate::{DType, Engine, Result, Tensor, Type, View, eager};
 
@@ -118,7 +118,7 @@ impl Grouped {
         let work = work_repeated(&program, PHASE_WORK).saturating_add(STEP_WORK);
         let spec: WorkgroupSpec = workgroup::spec_with(engine.caps(), &Arc::new(program), ports, mode);
         let ports = spec.ports.clone();
-        let kernel = engine.kernel(&KernelSpec::Workgroup(Box::new(spec)), Compile::Allowed)?;
+        let kernel = engine.kernel(&spec, Compile::Allowed)?;
         // Of a CPU device's workgroups each takes a core.
         let cores = || std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
         let side_by_side = engine.model().chains.side_by_side.unwrap_or_else(cores);

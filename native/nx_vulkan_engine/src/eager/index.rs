@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::call::Call;
 use super::{copies, movement};
 use crate::kernels::index::{GatherSpec, TakeSpec, extra};
-use crate::kernels::{Arguments, KernelSpec, Place, launch};
+use crate::kernels::{Arguments, Place, launch};
 use crate::program::attribute::Axes;
 use crate::shape::{Dims, Space, Strides, elements};
 use crate::{Result, Tensor, View};
@@ -67,13 +67,13 @@ pub fn gather(call: &Call<'_>, axes: &Axes) -> Result<Tensor> {
     let result = Tensor::uninitialized(call.engine, call.out)?;
     let far = call.engine.reach().is_far(&[&a.view, &indices.view, &result.view])?;
     let element = Element::raw(a.view.dtype);
-    let spec = KernelSpec::Gather(GatherSpec {
+    let spec = GatherSpec {
         element,
         index: indices.view.dtype,
         components: axes.len() as u8,
         rest_rank: parts.rest_sizes.len() as u8,
-    });
-    let kernel = call.engine.kernel(&spec.reaching(far), call.compile)?;
+    };
+    let kernel = call.engine.kernel_reaching(&spec, far, call.compile)?;
     let sizes: Dims = std::iter::once(count).chain(parts.rest_sizes.iter().copied()).collect();
     let strides: Strides = std::iter::once(0).chain(parts.rest_strides.iter().copied()).collect();
     let places = [
@@ -119,12 +119,12 @@ pub fn take(call: &Call<'_>, axis: usize, along: bool) -> Result<Tensor> {
     let mut space = Space::new(&sizes, &[&a_strides, &index_strides]);
     let mut step = from.strides[axis];
     let group = widen(&mut space, &mut step, &a, &result);
-    let spec = KernelSpec::Take(TakeSpec {
+    let spec = TakeSpec {
         element: Element::Raw((from.dtype.size_bytes() * group) as u8),
         index: by.dtype,
         rank: space.rank() as u8,
-    });
-    let kernel = call.engine.kernel(&spec.reaching(far), call.compile)?;
+    };
+    let kernel = call.engine.kernel_reaching(&spec, far, call.compile)?;
     let place = |tensor: &'_ Tensor| (tensor.buffer.clone(), tensor.address());
     let buffers = [place(&a), place(&indices), place(&result)];
     let strides = [&space.strides[0][..], &space.strides[1][..], &[]];

@@ -122,15 +122,15 @@ impl Indexed<'_> {
 
     fn owned(&self) -> Result<()> {
         let engine = self.call.engine;
-        let spec = KernelSpec::Scatter(ScatterSpec {
+        let spec = ScatterSpec {
             add: self.add.then_some(self.call.out.dtype),
             element: self.element(&self.result),
             update: self.element(&self.updates),
             index: self.indices.view.dtype,
             components: self.components.len() as u8,
             rest_rank: self.rest_sizes.len() as u8,
-        });
-        let kernel = engine.kernel(&spec.reaching(self.far), self.call.compile)?;
+        };
+        let kernel = engine.kernel_reaching(&spec, self.far, self.call.compile)?;
         self.start()?;
         let owners = owners(self.count, self.inner);
         let out_strides = self.out_strides();
@@ -149,14 +149,14 @@ impl Indexed<'_> {
     fn compared(&self) -> Result<[Tensor; 2]> {
         let (index, components) = (self.indices.view.dtype, self.components.len() as u8);
         let results = [self.words()?, self.words()?];
-        self.launch_targets(KernelSpec::TargetOrder(TargetOrderSpec { index, components }), &results)?;
+        self.launch_targets(&TargetOrderSpec { index, components }, &results)?;
         Ok(results)
     }
 
     fn sorted(&self) -> Result<[Tensor; 2]> {
         let (index, components) = (self.indices.view.dtype, self.components.len() as u8);
         let [targets, by_target, order] = [self.words()?, self.words()?, self.words()?];
-        self.launch_targets(KernelSpec::Targets(TargetSpec { index, components }), std::slice::from_ref(&targets))?;
+        self.launch_targets(&TargetSpec { index, components }, std::slice::from_ref(&targets))?;
         // Targets out of bounds have all bits set and come last, so no other target may have all bits of the bytes set.
         let rows = self.result.view.elements() / self.unit();
         let bits = u64::BITS - rows.leading_zeros();
@@ -187,9 +187,9 @@ impl Indexed<'_> {
         Tensor::uninitialized(self.call.engine, &Type::new(DType::U32, &[self.count]))
     }
 
-    fn launch_targets(&self, spec: KernelSpec, results: &[Tensor]) -> Result<()> {
+    fn launch_targets(&self, spec: &dyn KernelSpec, results: &[Tensor]) -> Result<()> {
         let engine = self.call.engine;
-        let kernel = engine.kernel(&spec.reaching(self.far), self.call.compile)?;
+        let kernel = engine.kernel_reaching(spec, self.far, self.call.compile)?;
         let indices = place(&self.indices, &self.indices.view.strides);
         let results = results.iter().map(|result| place(result, &[]));
         let places: SmallVec<[Place<'_>; 4]> = [indices, indices].into_iter().chain(results).collect();
@@ -202,27 +202,27 @@ impl Indexed<'_> {
     }
 
     fn put_last(&self, targets: &Tensor, order: &Tensor) -> Result<()> {
-        let spec = KernelSpec::SegmentPut(SegmentPutSpec {
+        let spec = SegmentPutSpec {
             element: self.element(&self.result),
             update: self.element(&self.updates),
             rest_rank: self.rest_sizes.len() as u8,
-        });
-        self.each_update(spec, targets, order)
+        };
+        self.each_update(&spec, targets, order)
     }
 
     fn add_steps(&self, targets: &Tensor, order: &Tensor) -> Result<()> {
-        let spec = KernelSpec::SegmentSteps(SegmentStepsSpec {
+        let spec = SegmentStepsSpec {
             out: self.call.out.dtype,
             update: self.updates.view.dtype,
             rest_rank: self.rest_sizes.len() as u8,
-        });
-        self.each_update(spec, targets, order)
+        };
+        self.each_update(&spec, targets, order)
     }
 
     /// An invocation for each element of the sorted updates.
-    fn each_update(&self, spec: KernelSpec, targets: &Tensor, order: &Tensor) -> Result<()> {
+    fn each_update(&self, spec: &dyn KernelSpec, targets: &Tensor, order: &Tensor) -> Result<()> {
         let engine = self.call.engine;
-        let kernel = engine.kernel(&spec.reaching(self.far), self.call.compile)?;
+        let kernel = engine.kernel_reaching(spec, self.far, self.call.compile)?;
         self.start()?;
         let out_strides = self.out_strides();
         let places = [
@@ -249,7 +249,7 @@ impl Indexed<'_> {
         // Sums of the first level are the most.
         let sums_bytes = 2 * self.count.div_ceil(SegmentAddSpec::CHUNK) * self.inner * accumulator_bytes;
         let far = self.far || sums_bytes > engine.reach().near(1);
-        let kernel = |spec| engine.kernel(&KernelSpec::SegmentAdd(spec).reaching(far), self.call.compile);
+        let kernel = |spec| engine.kernel_reaching(&spec, far, self.call.compile);
         let levels = [kernel(spec(false, false))?, kernel(spec(true, false))?, kernel(spec(true, true))?];
         self.start()?;
         let (out_strides, sizes) = (self.out_strides(), self.sizes());

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::call::Call;
 use super::copies::{contiguous, copy, copy_seen};
 use crate::kernels::index::{ShiftSpec, extra};
-use crate::kernels::{Arguments, KernelSpec, Place, in_parts, launch};
+use crate::kernels::{Arguments, Place, in_parts, launch};
 use crate::program::Op;
 use crate::program::ops::Class;
 use crate::shape::{Space, Strides};
@@ -116,13 +116,13 @@ fn shift(call: &Call<'_>, part: &Part, operand: &Tensor, result: &Tensor) -> Res
         components.push((room + 1, axis.map_or(0, |axis| strides[axis])));
     }
     let space = Space::new(&to.shape, &[&from.strides, &to.strides]);
-    let spec = KernelSpec::Shift(ShiftSpec {
+    let spec = ShiftSpec {
         element: Element::raw(to.dtype),
         starts: read.iter().map(|start| start.view.dtype).collect(),
         rank: space.rank() as u8,
         puts,
-    });
-    let kernel = call.engine.kernel(&spec.reaching(far), call.compile)?;
+    };
+    let kernel = call.engine.kernel_reaching(&spec, far, call.compile)?;
     let still: Strides = SmallVec::from_elem(0, space.rank());
     let starts = read.iter().map(|start| (&start.buffer, &*start.view, &still));
     let operands = std::iter::once((&operand.buffer, &from, &space.strides[0])).chain(starts);

@@ -31,7 +31,7 @@ pub fn run(
     }
     let spec = workgroup::spec(engine.caps(), &Arc::new(program.clone()), operands);
     // The kernel must exist before memory is taken.
-    engine.kernel(&crate::kernels::KernelSpec::Workgroup(Box::new(spec.clone())), compile)?;
+    engine.kernel(&spec, compile)?;
     let outputs = workgroup::outputs(engine, outs)?;
     workgroup::run(engine, &spec, operands, &outputs, compile)?;
     Ok(outputs.into_iter().collect())

@@ -14,11 +14,11 @@ use nx_vulkan_spirv::params::bias;
 use nx_vulkan_spirv::probe;
 use smallvec::SmallVec;
 
-use super::family::{Constants, Pairs};
+use super::family::{Constants, FarSpec, KernelSpec, Pairs};
 use super::planned::{Planned, Source};
 use super::{
-    Arguments, Compile, Kernel, KernelSpec, Reach, available, feature_names, features, grid, interface_of, label_of,
-    max_groups, reach_of,
+    Arguments, Compile, Kernel, Reach, available, feature_names, features, grid, interface_of, label_of, max_groups,
+    reach_of,
 };
 use crate::{Engine, Error, Result, Tensor, View};
 
@@ -31,7 +31,7 @@ impl Engine {
     /// The key of a generated module.
     fn key_of(
         &self,
-        spec: Option<&Arc<KernelSpec>>,
+        spec: Option<&Arc<dyn KernelSpec>>,
         generated: &Generated,
         constants: &[(u32, u32)],
     ) -> Result<PipelineKey> {
@@ -40,7 +40,7 @@ impl Engine {
         if missing != 0 {
             let needs = feature_names(missing).join(", ");
             // Its name tells op and type, where nobody knows the op that it is for.
-            let op = spec.map_or_else(|| KERNEL.to_string(), |spec| format!("{KERNEL} {}", spec.family().name()));
+            let op = spec.map_or_else(|| KERNEL.to_string(), |spec| format!("{KERNEL} {}", spec.name()));
             return Err(Error::Unsupported { op, dtype: None, needs });
         }
         let key = PipelineKey::new(&generated.words, constants, interface_of(generated));
@@ -56,7 +56,7 @@ impl Engine {
     /// Compiles a generated module.
     pub(super) fn build(
         &self,
-        spec: Option<Arc<KernelSpec>>,
+        spec: Option<Arc<dyn KernelSpec>>,
         generated: Generated,
         constants: &[(u32, u32)],
     ) -> Result<Kernel> {
@@ -69,7 +69,7 @@ impl Engine {
     }
 
     /// The kernel of `spec`, compiled if it is not there yet and `compile` allows it.
-    pub fn kernel(&self, spec: &KernelSpec, compile: Compile) -> Result<Arc<Kernel>> {
+    pub fn kernel(&self, spec: &dyn KernelSpec, compile: Compile) -> Result<Arc<Kernel>> {
         let kernels = &self.kernel_cache().kernels;
         if let Some(kernel) = kernels.read().unwrap_or_else(PoisonError::into_inner).get(spec) {
             return Ok(Arc::clone(kernel));
@@ -81,12 +81,17 @@ impl Engine {
             return planned.kernel(spec, |spec| self.plan(spec));
         }
         let (generated, constants) = self.generate(spec)?;
-        self.keep(Arc::new(spec.clone()), generated, &constants)
+        self.keep(spec.kept(), generated, &constants)
+    }
+
+    /// The kernel of `spec`, or the one like it that reaches further where operands are `far`.
+    pub fn kernel_reaching(&self, spec: &dyn KernelSpec, far: bool, compile: Compile) -> Result<Arc<Kernel>> {
+        if far { self.kernel(&FarSpec(spec.kept()), compile) } else { self.kernel(spec, compile) }
     }
 
     /// The kernel of `spec`, or what stands for it and what it is to be compiled of.
-    fn plan(&self, spec: &Arc<KernelSpec>) -> Result<(Arc<Kernel>, Option<Source>)> {
-        let (generated, constants) = self.generate(spec)?;
+    fn plan(&self, spec: &Arc<dyn KernelSpec>) -> Result<(Arc<Kernel>, Option<Source>)> {
+        let (generated, constants) = self.generate(&**spec)?;
         let key = self.key_of(Some(spec), &generated, &constants)?;
         if self.cached_pipeline(key).is_some() {
             return Ok((self.keep(Arc::clone(spec), generated, &constants)?, None));
@@ -103,13 +108,13 @@ impl Engine {
     }
 
     /// The module of a kernel, and its specialization constants.
-    fn generate(&self, spec: &KernelSpec) -> Result<(Generated, Constants)> {
-        let (family, modes) = (spec.family(), self.float_modes()?);
-        Ok((family.generate(Library::builtin()?, modes)?, family.constants(modes)))
+    fn generate(&self, spec: &dyn KernelSpec) -> Result<(Generated, Constants)> {
+        let modes = self.float_modes()?;
+        Ok((spec.generate(Library::builtin()?, modes)?, spec.constants(modes)))
     }
 
     /// Compiles a kernel and keeps it.
-    fn keep(&self, spec: Arc<KernelSpec>, generated: Generated, constants: &[(u32, u32)]) -> Result<Arc<Kernel>> {
+    fn keep(&self, spec: Arc<dyn KernelSpec>, generated: Generated, constants: &[(u32, u32)]) -> Result<Arc<Kernel>> {
         let kernel = Arc::new(self.build(Some(Arc::clone(&spec)), generated, constants)?);
         let kernels = &self.kernel_cache().kernels;
         kernels.write().unwrap_or_else(PoisonError::into_inner).insert(spec, Arc::clone(&kernel));
@@ -122,7 +127,7 @@ impl Kernel {
     /// compiled.
     pub(super) fn reaching(self: &Arc<Kernel>, engine: &Engine, far: bool) -> Result<Arc<Kernel>> {
         match &self.spec {
-            Some(spec) if far => engine.kernel(&KernelSpec::clone(spec).reaching(true), Compile::Allowed),
+            Some(spec) if far => engine.kernel(&FarSpec(Arc::clone(spec)), Compile::Allowed),
             _ => Ok(Arc::clone(self)),
         }
     }
@@ -216,7 +221,7 @@ pub(super) fn record(
     let writes: SmallVec<[&Arc<Buffer>; 2]> = arguments.places.iter().skip(first_output).map(|p| p.buffer).collect();
     let (params, table): (&[u32], Option<&[u32]>) = if kernel.table { (&[], Some(&words)) } else { (&words, None) };
     let in_place = match &kernel.spec {
-        Some(spec) if waits == Waits::All && engine.captures() => spec.family().in_place(arguments, first_output),
+        Some(spec) if waits == Waits::All && engine.captures() => spec.in_place(arguments, first_output),
         _ => Pairs::new(),
     };
     let launch = Launch {
@@ -236,7 +241,7 @@ pub(super) fn record(
         },
         in_place: &in_place,
         copied_bytes: match &kernel.spec {
-            Some(spec) if engine.captures() => spec.family().copied_bytes(arguments),
+            Some(spec) if engine.captures() => spec.copied_bytes(arguments),
             _ => None,
         },
     };

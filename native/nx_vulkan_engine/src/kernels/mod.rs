@@ -1,4 +1,4 @@
-//! Kernel families, their list, and what they share: specs, parameter words, how far one launch reaches.
+//! Kernel families, and what they share: specs, parameter words, how far one launch reaches.
 
 pub mod attention;
 pub mod dot;
@@ -29,46 +29,18 @@ use nx_vulkan_device::memory::Buffer;
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::params::{Param, ParamLayout, bias, divider};
-use nx_vulkan_spirv::workgroup::WorkgroupSpec;
 use once_cell::sync::OnceCell;
 use rspirv::spirv::Capability;
 use smallvec::SmallVec;
 
 use crate::{DeviceKind, Error, Result, View};
 
-pub use family::{Constants, FarSpec, KernelFamily, Pairs};
+pub use family::{Constants, FarSpec, KernelSpec, Pairs};
 pub(crate) use launch::launch;
 #[cfg(test)]
 pub(crate) use launch::refusal;
 pub use launch::{Bounds, Loaded, in_parts};
 pub(crate) use planned::Planned;
-
-family::families! {
-    Map(map::Spec),
-    Reduce(reduce::ReduceKernel),
-    Rows(rows::RowsSpec),
-    Fold(fold::FoldSpec),
-    Gather(index::GatherSpec),
-    Take(index::TakeSpec),
-    Shift(index::ShiftSpec),
-    Scatter(index::ScatterSpec),
-    Targets(index::TargetSpec),
-    TargetOrder(index::TargetOrderSpec),
-    SegmentPut(index::SegmentPutSpec),
-    SegmentAdd(index::SegmentAddSpec),
-    SegmentSteps(index::SegmentStepsSpec),
-    Dot(dot::DotSpec),
-    Attention(attention::AttentionKernel),
-    Split(dot::SplitSpec),
-    Scan(scan::ScanKernel),
-    Sort(sort::SortSpec),
-    Transpose(transpose::TransposeSpec),
-    WindowScatter(window_scatter::WindowScatterSpec),
-    Workgroup(Box<WorkgroupSpec>),
-    Linalg(linalg::LinalgSpec),
-    Fft(fft::FftKernel),
-    Far(FarSpec),
-}
 
 /// How far launches reach from the lowest element of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,7 +104,7 @@ pub enum Compile {
 /// A compiled kernel and the meaning of its parameter words.
 #[derive(Debug)]
 pub struct Kernel {
-    spec: Option<Arc<KernelSpec>>,
+    spec: Option<Arc<dyn KernelSpec>>,
     pub pipeline: Arc<Pipeline>,
     pub params: ParamLayout,
     pub table: bool,
@@ -145,7 +117,7 @@ pub struct Kernel {
 /// Kernels compiled so far on one device.
 #[derive(Debug, Default)]
 pub struct KernelCache {
-    kernels: RwLock<HashMap<Arc<KernelSpec>, Arc<Kernel>>>,
+    kernels: RwLock<HashMap<Arc<dyn KernelSpec>, Arc<Kernel>>>,
     modes: OnceCell<FloatModes>,
 }
 
@@ -163,8 +135,8 @@ impl KernelCache {
     }
 }
 
-fn label_of(spec: Option<&Arc<KernelSpec>>) -> String {
-    spec.map_or_else(|| "probe".to_string(), |spec| spec.family().name())
+fn label_of(spec: Option<&Arc<dyn KernelSpec>>) -> String {
+    spec.map_or_else(|| "probe".to_string(), |spec| spec.name())
 }
 
 /// How a generated module takes its parameters.
@@ -175,7 +147,7 @@ fn interface_of(generated: &Generated) -> Interface {
 }
 
 impl Kernel {
-    fn new(spec: Option<Arc<KernelSpec>>, pipeline: Arc<Pipeline>, generated: &Generated) -> Kernel {
+    fn new(spec: Option<Arc<dyn KernelSpec>>, pipeline: Arc<Pipeline>, generated: &Generated) -> Kernel {
         let is_address = |param: &Param| matches!(param, Param::AddressLow(_));
         let addresses = (0..).zip(&generated.params.words).filter(|(_, param)| is_address(param)).map(|(i, _)| i);
         Kernel {

@@ -9,8 +9,8 @@ use std::thread::{self, available_parallelism};
 use nx_vulkan_spirv::generated::Generated;
 use smallvec::SmallVec;
 
-use super::family::Constants;
-use super::{Kernel, KernelSpec};
+use super::Kernel;
+use super::family::{Constants, KernelSpec};
 use crate::Result;
 
 /// Threads that compile at once.
@@ -21,7 +21,7 @@ const STACK_BYTES: usize = 16 << 20;
 
 /// What is wanted so far.
 #[derive(Debug, Default)]
-pub(crate) struct Planned(Mutex<HashMap<Arc<KernelSpec>, Wanted>>);
+pub(crate) struct Planned(Mutex<HashMap<Arc<dyn KernelSpec>, Wanted>>);
 
 #[derive(Debug)]
 struct Wanted {
@@ -38,14 +38,14 @@ impl Planned {
     /// there.
     pub(super) fn kernel(
         &self,
-        spec: &KernelSpec,
-        plan: impl FnOnce(&Arc<KernelSpec>) -> Result<(Arc<Kernel>, Option<Source>)>,
+        spec: &dyn KernelSpec,
+        plan: impl FnOnce(&Arc<dyn KernelSpec>) -> Result<(Arc<Kernel>, Option<Source>)>,
     ) -> Result<Arc<Kernel>> {
         let mut wanted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(wanted) = wanted.get(spec) {
             return Ok(Arc::clone(&wanted.stand_in));
         }
-        let spec = Arc::new(spec.clone());
+        let spec = spec.kept();
         let (kernel, missing) = plan(&spec)?;
         if let Some(source) = missing {
             wanted.insert(spec, Wanted { stand_in: Arc::clone(&kernel), source });
@@ -61,10 +61,10 @@ impl Planned {
     /// Compiles all of them by `keep`.
     pub(super) fn compile(
         &self,
-        keep: impl Fn(Arc<KernelSpec>, Generated, &[(u32, u32)]) -> Result<Arc<Kernel>> + Sync,
+        keep: impl Fn(Arc<dyn KernelSpec>, Generated, &[(u32, u32)]) -> Result<Arc<Kernel>> + Sync,
     ) -> Vec<Arc<Kernel>> {
         let wanted = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let wanted: Vec<(Arc<KernelSpec>, Mutex<Option<Wanted>>)> =
+        let wanted: Vec<(_, Mutex<Option<Wanted>>)> =
             wanted.into_iter().map(|(spec, wanted)| (spec, Mutex::new(Some(wanted)))).collect();
         let (next, compiled) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(wanted.len())));
         let work = || {

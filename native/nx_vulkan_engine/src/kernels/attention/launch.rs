@@ -7,7 +7,7 @@ use super::generate::{AttentionSpec, AttentionTile};
 use super::launch_query::few_queries;
 use super::query::{QueryTile, UNIT_BYTES};
 use super::scores::{FACTORS, KeptSpec, Read, ScoreSpec};
-use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
+use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
 use crate::program::attention;
 use crate::program::passes::{FewQueries, Heads};
 use crate::shape::{Dims, Space, Strides};
@@ -271,7 +271,7 @@ fn tiles(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result<bool> {
         shares_keys,
         wide: has_wide_push(engine),
     };
-    let kernel = engine.kernel(&KernelSpec::Attention(AttentionKernel::Tile(spec)), compile)?;
+    let kernel = engine.kernel(&AttentionKernel::Tile(spec), compile)?;
     let steps = a.factors.iter().map(|f| f.rows).chain([of_rows]).map(|stride| stride.unsigned_abs() / EIGHT);
     let extra: SmallVec<[u32; 10]> =
         [count, rows, keys, depth, width].into_iter().chain(steps).map(|number| number as u32).collect();

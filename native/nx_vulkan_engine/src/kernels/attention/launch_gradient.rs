@@ -8,7 +8,7 @@ use super::generate::AttentionTile;
 use super::gradient::GradientSpec;
 use super::launch::{EIGHT, Lying, Placed, Rows, factor_bits, has_wide_push, lying, places, reads, scores};
 use super::query::UNIT_BYTES;
-use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
+use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
 use crate::shape::Strides;
 use crate::{Engine, Result, Tensor};
 
@@ -86,7 +86,7 @@ pub fn gradients(engine: &Engine, a: &Gradients<'_>, compile: Compile) -> Result
             scale: if by == By::Value { 1.0_f32.to_bits() } else { a.of.scale.to_bits() },
             wide: has_wide_push(engine),
         };
-        let kernel = engine.kernel(&KernelSpec::Attention(AttentionKernel::Gradient(spec)), compile)?;
+        let kernel = engine.kernel(&AttentionKernel::Gradient(spec), compile)?;
         let step = |operand: u8| match usize::from(operand) {
             at if at < a.factors.len() => a.factors[at].rows,
             _ => a.given.rows,

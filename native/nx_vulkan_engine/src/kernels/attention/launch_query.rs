@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::AttentionKernel;
 use super::launch::{Attention, FULL, Rows, has_wide_push, reads, scores};
 use super::query::{MergeSpec, PART_NUMBERS, QuerySpec, QueryTile, UNIT_BYTES};
-use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch};
+use crate::kernels::{Arguments, Compile, Place, launch};
 use crate::{DType, Engine, Result};
 
 /// Keys that workgroups read at once, about: shares are multiples of it.
@@ -67,7 +67,7 @@ pub(super) fn few_queries(engine: &Engine, a: &Attention<'_>, compile: Compile) 
         splits,
         wide,
     };
-    let kernel = |kernel: AttentionKernel| engine.kernel(&KernelSpec::Attention(kernel), compile);
+    let kernel = |kernel: AttentionKernel| engine.kernel(&kernel, compile);
     let first = kernel(AttentionKernel::Query(spec))?;
     // Both kernels must exist before anything is recorded.
     let merge = match splits {

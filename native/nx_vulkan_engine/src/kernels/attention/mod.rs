@@ -14,7 +14,7 @@ use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
 
 use super::Arguments;
-use super::family::{Constants, KernelFamily, flops_of, name_of_ops, names_of_steps};
+use super::family::{Constants, KernelSpec, flops_of, name_of_ops, names_of_steps};
 use crate::program::attention::LOW;
 use crate::program::attention_gradient::By;
 use crate::program::ops::multiplied;
@@ -40,7 +40,7 @@ pub enum AttentionKernel {
     Merge(MergeSpec),
 }
 
-impl KernelFamily for AttentionKernel {
+impl KernelSpec for AttentionKernel {
     fn name(&self) -> String {
         let name = |steps: &[Step]| name_of_ops(["attention"].into_iter().chain(names_of_steps(steps)), "attention");
         match self {

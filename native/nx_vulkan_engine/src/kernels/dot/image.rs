@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 use super::matrix::{InPlace, Prepared, words, zero};
 use super::{Bounds, Load, Planes, SplitSpec, SplitStage};
-use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
+use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
 use crate::shape::{Dims, Strides};
 use crate::{DType, Engine, Result, Tensor};
 
@@ -139,7 +139,7 @@ impl Image<'_> {
             bounds: Some(bounds),
             second: false,
         };
-        let kernel = engine.kernel(&KernelSpec::Split(spec).reaching(far), compile)?;
+        let kernel = engine.kernel_reaching(&spec, far, compile)?;
         let (sizes, strides): (Dims, Strides) = axes.iter().map(|axis| (axis.size, axis.stride)).unzip();
         let entire = |tensor: &&Tensor| (tensor.buffer.clone(), tensor.address());
         let others: SmallVec<[_; 3]> = reads.iter().chain(writes).map(entire).collect();

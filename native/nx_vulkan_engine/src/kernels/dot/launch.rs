@@ -12,7 +12,7 @@ use super::{Access, DotSpec, EpilogueSpec, Image, Load, Store, Tiling, matrix};
 use crate::kernels::launch::record;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Factor, Finish, Reduce, Target, inner, reduce};
-use crate::kernels::{Arguments, Compile, KernelSpec, Place, linalg};
+use crate::kernels::{Arguments, Compile, Place, linalg};
 use crate::program::{Binary, Elementwise, Reduction};
 use crate::shape::{Dims, Space, Strides, contiguous_strides, elements};
 use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};
@@ -574,7 +574,7 @@ pub(super) fn launch_plain(
     };
     let tiles = spec.tiles(batches, rows, columns);
     let far = engine.reach().is_far(&[&a.tensor.view, &b.tensor.view])? || results.is_far(engine)?;
-    let kernel = engine.kernel(&KernelSpec::Dot(spec).reaching(far), compile)?;
+    let kernel = engine.kernel_reaching(&spec, far, compile)?;
     let (_, a_sizes, a_strides) = a.axes(true);
     let (_, b_sizes, b_strides) = b.axes(false);
     let (sizes, b_strides, strides) = results.behind(a_sizes, (b_sizes, b_strides));

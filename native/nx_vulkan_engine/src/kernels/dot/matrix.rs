@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::launch::{Choice, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
 use super::{DotSpec, Image, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice};
-use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
+use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
 use crate::tuning::DeviceModel;
 use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type, View};
 
@@ -308,7 +308,7 @@ fn run(
     let extra: SmallVec<[u32; 7]> = numbers.into_iter().chain(plane).map(|x| x as u32).collect();
     let reach = engine.reach();
     let far = reach.is_far(&[&m.tensor.view])? || writes.iter().any(|words| reach_of(&words.view) > reach.near(4));
-    let kernel = engine.kernel(&KernelSpec::Split(spec).reaching(far), compile)?;
+    let kernel = engine.kernel_reaching(&spec, far, compile)?;
     let source = Place { buffer: &m.tensor.buffer, address: m.tensor.address(), strides: &strides, element_bytes: 0 };
     let others = reads.iter().chain(writes).map(|tensor| entire(tensor));
     let places: SmallVec<[Place<'_>; 5]> = std::iter::once(source).chain(others).collect();
@@ -373,7 +373,7 @@ pub(super) fn launch_product(
     let reach = engine.reach();
     let is_far = |numbers: &Tensor| reach_of(&numbers.view) > reach.near(numbers.view.dtype.size_bytes());
     let far = results.is_far(engine)? || [a, b].iter().any(|operand| is_far(&operand.numbers));
-    let kernel = engine.kernel(&KernelSpec::Dot(own).reaching(far), compile)?;
+    let kernel = engine.kernel_reaching(&own, far, compile)?;
     let numbers = [rows, columns, depth, batches, chunk, results.splits].into_iter();
     let steps = a.steps.iter().chain(&b.steps).copied();
     let numbers: SmallVec<[u64; 22]> = numbers.chain(steps).chain(a.plane).chain(b.plane).collect();

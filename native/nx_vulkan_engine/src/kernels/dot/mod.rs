@@ -15,7 +15,7 @@ use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
 
-use super::family::{Constants, KernelFamily, flops_of, name_of_ops, names_of_steps};
+use super::family::{Constants, KernelSpec, flops_of, name_of_ops, names_of_steps};
 use super::{Arguments, Place};
 use crate::program::ops::multiplied;
 use crate::{DType, Result};
@@ -45,7 +45,7 @@ fn parts_of(dtype: DType) -> u32 {
     }
 }
 
-impl KernelFamily for DotSpec {
+impl KernelSpec for DotSpec {
     fn name(&self) -> String {
         let prologues = self.prologues.iter().flatten().flat_map(|prologue| names_of_steps(&prologue.steps));
         let epilogue = self.epilogue.iter().flat_map(|epilogue| names_of_steps(&epilogue.steps));
@@ -128,7 +128,7 @@ impl KernelFamily for DotSpec {
     }
 }
 
-impl KernelFamily for SplitSpec {
+impl KernelSpec for SplitSpec {
     fn name(&self) -> String {
         match self.stage {
             SplitStage::Largest => format!("split.largest.{}", self.dtype),

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::tables::Content;
 use super::{FftKernel, FftSpec, plan, tables};
-use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
+use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
 use crate::shape::{Dims, Space, Strides};
 use crate::tuning::DeviceModel;
 use crate::{CType, DType, Engine, Error, Result, Tensor, Type};
@@ -312,8 +312,8 @@ impl Step<'_> {
         };
         let direct = self.flags & DIRECT != 0;
         let odd = !direct && !self.n.is_power_of_two();
-        let spec = KernelSpec::Fft(FftKernel { spec, capacity: capacity as u32, odd });
-        let kernel = engine.kernel(&spec.reaching(self.pass.far), compile)?;
+        let spec = FftKernel { spec, capacity: capacity as u32, odd };
+        let kernel = engine.kernel_reaching(&spec, self.pass.far, compile)?;
         let content = if direct { Content::Roots(self.n) } else { Content::Passes(self.n) };
         let roots = tables::table(engine, content, compute, compile)?;
         let order_bytes = if direct { 0 } else { tables::pass_roots(self.n) * compute.dtype().size_bytes() };

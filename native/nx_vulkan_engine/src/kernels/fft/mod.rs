@@ -11,7 +11,7 @@ use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::SmallVec;
 
 use super::Arguments;
-use super::family::{Constants, KernelFamily};
+use super::family::{Constants, KernelSpec};
 use crate::Result;
 use crate::program::ops::{flops_of_transform, multiplied};
 
@@ -28,7 +28,7 @@ pub struct FftKernel {
     pub odd: bool,
 }
 
-impl KernelFamily for FftKernel {
+impl KernelSpec for FftKernel {
     fn name(&self) -> String {
         format!("fft.{}", self.spec.compute.name())
     }

@@ -4,7 +4,7 @@ use nx_vulkan_spirv::generated::LOCAL_SIZE;
 use smallvec::SmallVec;
 
 use crate::kernels::fold::FoldSpec;
-use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch, reach_of};
+use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
 use crate::program::Function;
 use crate::shape::{Dims, Space, Strides};
 use crate::{Engine, Error, Result, Tensor, View};
@@ -36,7 +36,7 @@ pub fn fold(engine: &Engine, what: &Fold<'_>, compile: Compile) -> Result<()> {
         return Err(Error::TooLarge { size_bytes: folded.elements() * size, limit_bytes: reach.far() * size });
     }
     let far = reach.is_far(&[view])?;
-    let spec = KernelSpec::Fold(FoldSpec {
+    let spec = FoldSpec {
         input: view.dtype,
         initial: what.initial.view.dtype,
         captured: what.captured.iter().map(|t| t.view.dtype).collect(),
@@ -44,8 +44,8 @@ pub fn fold(engine: &Engine, what: &Fold<'_>, compile: Compile) -> Result<()> {
         function: Box::new(what.function.clone()),
         kept_rank: kept.rank() as u8,
         folded_rank: folded.rank() as u8,
-    });
-    let kernel = engine.kernel(&spec.reaching(far), compile)?;
+    };
+    let kernel = engine.kernel_reaching(&spec, far, compile)?;
     let sizes: Dims = kept.sizes.iter().chain(&folded.sizes).copied().collect();
     let strides: Strides = kept.strides[0].iter().chain(&folded.strides[0]).copied().collect();
     let element_bytes = view.dtype.size_bytes();

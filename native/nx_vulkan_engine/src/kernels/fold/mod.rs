@@ -8,14 +8,14 @@ use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
 
 use super::Arguments;
-use super::family::KernelFamily;
+use super::family::KernelSpec;
 use crate::Result;
 use crate::program::ops::multiplied;
 
 pub use generate::{FoldSpec, apply};
 pub use launch::{Fold, fold};
 
-impl KernelFamily for FoldSpec {
+impl KernelSpec for FoldSpec {
     fn name(&self) -> String {
         format!("fold.{}", self.out)
     }

@@ -10,7 +10,7 @@ use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::SmallVec;
 
 use super::Arguments;
-use super::family::{Constants, KernelFamily, name_of_element};
+use super::family::{Constants, KernelSpec, name_of_element};
 use crate::Result;
 use crate::program::ops::multiplied;
 
@@ -18,7 +18,7 @@ pub(crate) use choice::{Applied, Way, owners};
 pub use generate::{GatherSpec, ScatterSpec, ShiftSpec, TakeSpec, TargetOrderSpec, TargetSpec, extra};
 pub use segment::{SegmentAddSpec, SegmentPutSpec, SegmentStepsSpec};
 
-impl KernelFamily for GatherSpec {
+impl KernelSpec for GatherSpec {
     fn name(&self) -> String {
         format!("gather.{}", name_of_element(self.element))
     }
@@ -36,7 +36,7 @@ impl KernelFamily for GatherSpec {
     }
 }
 
-impl KernelFamily for TakeSpec {
+impl KernelSpec for TakeSpec {
     fn name(&self) -> String {
         format!("take.{}", name_of_element(self.element))
     }
@@ -54,7 +54,7 @@ impl KernelFamily for TakeSpec {
     }
 }
 
-impl KernelFamily for ShiftSpec {
+impl KernelSpec for ShiftSpec {
     fn name(&self) -> String {
         format!("{}.{}", if self.puts { "put_slice" } else { "slice" }, name_of_element(self.element))
     }
@@ -68,7 +68,7 @@ impl KernelFamily for ShiftSpec {
     }
 }
 
-impl KernelFamily for ScatterSpec {
+impl KernelSpec for ScatterSpec {
     fn name(&self) -> String {
         let op = if self.add.is_some() { "indexed_add" } else { "indexed_put" };
         format!("{op}.{}", name_of_element(self.element))
@@ -83,7 +83,7 @@ impl KernelFamily for ScatterSpec {
     }
 }
 
-impl KernelFamily for TargetSpec {
+impl KernelSpec for TargetSpec {
     fn name(&self) -> String {
         format!("targets.{}", self.index)
     }
@@ -97,7 +97,7 @@ impl KernelFamily for TargetSpec {
     }
 }
 
-impl KernelFamily for TargetOrderSpec {
+impl KernelSpec for TargetOrderSpec {
     fn name(&self) -> String {
         format!("targets.order.{}", self.index)
     }
@@ -111,7 +111,7 @@ impl KernelFamily for TargetOrderSpec {
     }
 }
 
-impl KernelFamily for SegmentPutSpec {
+impl KernelSpec for SegmentPutSpec {
     fn name(&self) -> String {
         format!("segment_put.{}", name_of_element(self.element))
     }
@@ -125,7 +125,7 @@ impl KernelFamily for SegmentPutSpec {
     }
 }
 
-impl KernelFamily for SegmentAddSpec {
+impl KernelSpec for SegmentAddSpec {
     fn name(&self) -> String {
         format!("segment_add.{}", self.out)
     }
@@ -143,7 +143,7 @@ impl KernelFamily for SegmentAddSpec {
     }
 }
 
-impl KernelFamily for SegmentStepsSpec {
+impl KernelSpec for SegmentStepsSpec {
     fn name(&self) -> String {
         format!("segment_steps.{}", self.out)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::LinalgSpec;
-use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch};
+use crate::kernels::{Arguments, Compile, Kernel, Place, launch};
 use crate::{CType, DType, Engine, Result, Tensor, View};
 
 /// The kernel `template` that computes in `compute`, with operands of these types.
@@ -17,7 +17,7 @@ pub fn kernel(
     compile: Compile,
 ) -> Result<Arc<Kernel>> {
     let spec = LinalgSpec { template, compute, operands: SmallVec::from_slice(operands) };
-    engine.kernel(&KernelSpec::Linalg(spec), compile)
+    engine.kernel(&spec, compile)
 }
 
 /// The type in which blocks are computed whose results are `dtype`: numbers of 32 bits in f64, as `Nx.BinaryBackend`

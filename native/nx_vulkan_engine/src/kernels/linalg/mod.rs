@@ -9,14 +9,14 @@ use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::SmallVec;
 
-use super::family::{Constants, KernelFamily, operand_bytes};
+use super::family::{Constants, KernelSpec, operand_bytes};
 use super::{Arguments, Place};
 use crate::Result;
 
 pub use generate::LinalgSpec;
 pub use launch::{kernel, run, wide};
 
-impl KernelFamily for LinalgSpec {
+impl KernelSpec for LinalgSpec {
     fn name(&self) -> String {
         format!("{}.{}", self.template, self.compute.name())
     }

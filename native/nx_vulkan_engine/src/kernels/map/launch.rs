@@ -15,7 +15,7 @@ use nx_vulkan_ir::DType;
 use nx_vulkan_ir::program::{Binary, Elementwise};
 use nx_vulkan_spirv::params::bias;
 
-use crate::kernels::{Arguments, Compile, KernelSpec, Loaded, Place, Reach, has_lanes, launch, max_groups, whole_grid};
+use crate::kernels::{Arguments, Compile, Loaded, Place, Reach, has_lanes, launch, max_groups, whole_grid};
 use crate::shape::{Dims, Space, Strides, elements as elements_of};
 use crate::tuning::DeviceModel;
 use crate::{Engine, Result, Tensor, View};
@@ -348,8 +348,7 @@ fn map_whole(
             bounds.chain(numbers.iter().flat_map(|(_, bits)| [*bits as u32, (*bits >> 32) as u32])).collect()
         }
     };
-    let kernel_spec = KernelSpec::Map(spec);
-    let kernel = engine.kernel(&kernel_spec, compile)?;
+    let kernel = engine.kernel(&spec, compile)?;
     split(engine.reach(), &space, &addresses, &elements, &mut |sizes, addresses| {
         let places: SmallVec<[Place<'_>; 4]> = buffers
             .iter()

@@ -10,7 +10,7 @@ use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::smallvec;
 
-use super::family::{Constants, KernelFamily, flops_of, name_of_element, name_of_ops, names_of_steps};
+use super::family::{Constants, KernelSpec, flops_of, name_of_element, name_of_ops, names_of_steps};
 use super::{Arguments, Pairs};
 use crate::Result;
 use crate::program::ops::multiplied;
@@ -22,7 +22,7 @@ pub use launch::{Operand, Shapes, map};
 #[cfg(test)]
 pub(crate) use launch::{block_items, is_single, unrolls};
 
-impl KernelFamily for Spec {
+impl KernelSpec for Spec {
     fn name(&self) -> String {
         let out = self.outputs.first().map_or_else(String::new, |(_, port)| name_of_element(port.element));
         format!("map.{}.{out}", name_of_ops(names_of_steps(&self.steps), "copy"))

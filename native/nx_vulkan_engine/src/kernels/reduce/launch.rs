@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::{Direction, ReduceKernel, ReduceSpec, Stage};
 use crate::kernels::map::takes_pairs;
-use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch, reach_of};
+use crate::kernels::{Arguments, Compile, Kernel, Place, launch, reach_of};
 use crate::program::Reduction;
 use crate::shape::{Dims, Space, Strides};
 use crate::tuning::DeviceModel;
@@ -187,7 +187,7 @@ fn reduce_parts(
         };
         ReduceKernel { spec, team: layout.team(engine.model(), reduced_rank, elements) }
     };
-    let kernel = |spec: &ReduceKernel| engine.kernel(&KernelSpec::Reduce(spec.clone()).reaching(far), compile);
+    let kernel = |spec: &ReduceKernel| engine.kernel_reaching(spec, far, compile);
     let target =
         Place { buffer: out.buffer, address: out.buffer.address() + out.offset_bytes, strides: &[], element_bytes: 0 };
     let input = |view: &View, strides: &[i64], run: &mut dyn FnMut(Place<'_>) -> Result<()>| {
@@ -353,7 +353,7 @@ mod tests {
         let to = place(&result.buffer, &[]);
         let launched = |spec: &ReduceKernel, places: [Place<'_>; 2], elements: u64, chunk: u64, chunks: u64| {
             let header = [outputs, elements, chunk, chunks];
-            let kernel = engine.kernel(&KernelSpec::Reduce(spec.clone()), Compile::Allowed).unwrap();
+            let kernel = engine.kernel(spec, Compile::Allowed).unwrap();
             run(engine, (spec, &kernel), &places, &[outputs, elements], header).unwrap();
         };
         if chunks == 1 {

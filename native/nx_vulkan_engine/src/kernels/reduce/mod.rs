@@ -13,7 +13,7 @@ use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::SmallVec;
 
 use super::Arguments;
-use super::family::{Constants, KernelFamily, flops_of, name_of_ops, names_of_steps};
+use super::family::{Constants, KernelSpec, flops_of, name_of_ops, names_of_steps};
 use crate::program::ops::multiplied;
 use crate::program::reducer::Reducer;
 use crate::{DType, Result};
@@ -31,7 +31,7 @@ pub struct ReduceKernel {
     pub team: u32,
 }
 
-impl KernelFamily for ReduceKernel {
+impl KernelSpec for ReduceKernel {
     fn name(&self) -> String {
         let spec = &self.spec;
         let producer = spec.producer.iter().flat_map(|producer| names_of_steps(&producer.steps));

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::launch::{Layout, run};
 use super::{Direction, ReduceKernel, ReduceSpec, Stage};
-use crate::kernels::{Compile, Kernel, KernelSpec, Place};
+use crate::kernels::{Compile, Kernel, Place};
 use crate::shape::{Dims, Strides};
 use crate::{Engine, Result};
 
@@ -77,7 +77,7 @@ impl Stages<'_> {
     }
 
     fn kernel(&self, engine: &Engine, spec: ReduceKernel, compile: Compile) -> Result<(ReduceKernel, Arc<Kernel>)> {
-        let kernel = engine.kernel(&KernelSpec::Reduce(spec.clone()).reaching(self.far), compile)?;
+        let kernel = engine.kernel_reaching(&spec, self.far, compile)?;
         Ok((spec, kernel))
     }
 

@@ -5,7 +5,7 @@ use nx_vulkan_ir::program::step::Ref;
 use smallvec::SmallVec;
 
 use crate::kernels::rows::{Along, RowPort, RowsSpec};
-use crate::kernels::{Arguments, Compile, KernelSpec, Loaded, Place, launch};
+use crate::kernels::{Arguments, Compile, Loaded, Place, launch};
 use crate::program::fused::{Made, Plan};
 use crate::shape::{Dims, Space, Strides, contiguous_strides};
 use crate::tuning::DeviceModel;
@@ -173,7 +173,7 @@ pub fn rows(
         full: items * team * width == elements,
     };
     let rows_per_group = u64::from(spec.rows_per_group());
-    let kernel = engine.kernel(&KernelSpec::Rows(spec), compile)?;
+    let kernel = engine.kernel(&spec, compile)?;
     let sizes: Dims = kept.sizes.iter().chain(&row.sizes).copied().collect();
     let joined: Vec<Strides> =
         (0..ports.len()).map(|k| kept.strides[k].iter().chain(&row.strides[k]).copied().collect()).collect();

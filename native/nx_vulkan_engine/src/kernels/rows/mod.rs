@@ -9,7 +9,7 @@ use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::SmallVec;
 
 use super::Arguments;
-use super::family::{Constants, KernelFamily, name_of_ops};
+use super::family::{Constants, KernelSpec, name_of_ops};
 use crate::Result;
 use crate::program::fused::{Computed, Made};
 use crate::program::ops::multiplied;
@@ -19,7 +19,7 @@ pub use launch::rows;
 #[cfg(test)]
 pub(crate) use launch::share;
 
-impl KernelFamily for RowsSpec {
+impl KernelSpec for RowsSpec {
     fn name(&self) -> String {
         let names = self.values.iter().map(|value| match &value.made {
             Made::Step(step) => step.op.name(),

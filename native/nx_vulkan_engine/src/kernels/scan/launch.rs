@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nx_vulkan_device::memory::Buffer;
 
 use super::{ScanKernel, ScanSpec, ScanStage};
-use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch};
+use crate::kernels::{Arguments, Compile, Kernel, Place, launch};
 use crate::program::Reduction;
 use crate::tuning::DeviceModel;
 use crate::{Engine, Error, Result, Tensor};
@@ -56,8 +56,8 @@ fn scan_rows(engine: &Engine, what: &Scan<'_>, rows: u64, offset_bytes: u64, com
     let team = what.elements.div_ceil(whole.items()).next_power_of_two().clamp(1, u64::from(ScanSpec::LOCAL_SIZE));
     let teams = u64::from(ScanSpec::LOCAL_SIZE) / team;
     let kernel = |stage, team: u64| {
-        let spec = KernelSpec::Scan(ScanKernel { spec: spec(stage), team: team as u32 });
-        engine.kernel(&spec.reaching(what.elements > engine.reach().near(size)), compile)
+        let spec = ScanKernel { spec: spec(stage), team: team as u32 };
+        engine.kernel_reaching(&spec, what.elements > engine.reach().near(size), compile)
     };
     let place = |tensor: &Tensor| (Arc::clone(&tensor.buffer), tensor.address() + offset_bytes);
     let (input, out) = (place(what.input), place(what.out));

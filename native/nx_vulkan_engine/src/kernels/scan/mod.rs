@@ -9,7 +9,7 @@ use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::SmallVec;
 
 use super::Arguments;
-use super::family::{Constants, KernelFamily};
+use super::family::{Constants, KernelSpec};
 use crate::Result;
 use crate::program::ops::multiplied;
 
@@ -25,7 +25,7 @@ pub struct ScanKernel {
     pub team: u32,
 }
 
-impl KernelFamily for ScanKernel {
+impl KernelSpec for ScanKernel {
     fn name(&self) -> String {
         let stage = match self.spec.stage {
             ScanStage::Whole => "whole",

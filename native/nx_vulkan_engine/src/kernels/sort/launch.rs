@@ -7,7 +7,7 @@ use nx_vulkan_device::memory::Buffer;
 use smallvec::SmallVec;
 
 use crate::kernels::sort::{Payload, SortKey, SortSpec};
-use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch};
+use crate::kernels::{Arguments, Compile, Kernel, Place, launch};
 use crate::shape::Type;
 use crate::{DType, Engine, Error, Result, Tensor};
 
@@ -87,7 +87,7 @@ struct Batch<'a> {
 
 impl Batch<'_> {
     fn kernel(&self, spec: SortSpec) -> Result<Arc<Kernel>> {
-        self.engine.kernel(&KernelSpec::Sort(spec).reaching(self.far), self.compile)
+        self.engine.kernel_reaching(&spec, self.far, self.compile)
     }
 
     /// The part of a tensor with rows of `per_row` elements that this batch takes.

@@ -9,13 +9,13 @@ use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::smallvec;
 
 use super::Arguments;
-use super::family::{Constants, KernelFamily};
+use super::family::{Constants, KernelSpec};
 use crate::Result;
 
 pub use generate::{Payload, SortKey, SortSpec};
 pub use launch::{Sort, keeps_fewer, sort};
 
-impl KernelFamily for SortSpec {
+impl KernelSpec for SortSpec {
     fn name(&self) -> String {
         match self {
             SortSpec::Rows { bytes, .. } => format!("sort.rows.{bytes}_bytes"),

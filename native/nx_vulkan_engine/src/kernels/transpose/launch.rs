@@ -4,7 +4,7 @@ use nx_vulkan_spirv::access::Element;
 
 use super::{Form, TransposeSpec};
 use crate::kernels::map::Operand;
-use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch};
+use crate::kernels::{Arguments, Compile, Place, launch};
 use crate::shape::{Dims, Space, Strides, elements};
 use crate::{Engine, Result};
 
@@ -50,7 +50,7 @@ pub fn transpose(
     let addresses = [from.address(), to.address()];
     let form = form_of(element_bytes, &sizes, [&from_strides, &to_strides], addresses);
     let spec = TransposeSpec { element, batch_rank: batch_rank as u8, row_rank: 1, padded: 0, form };
-    let kernel = engine.kernel(&KernelSpec::Transpose(spec).reaching(far), compile)?;
+    let kernel = engine.kernel_reaching(&spec, far, compile)?;
     let places = [
         Place { buffer: from.buffer, address: from.address(), strides: &from_strides, element_bytes },
         Place { buffer: to.buffer, address: to.address(), strides: &to_strides, element_bytes },
@@ -182,7 +182,7 @@ pub fn padded_copy(
         }
     };
     let spec = TransposeSpec { element: from.element, batch_rank, row_rank: rows.len() as u8, padded, form };
-    let kernel = engine.kernel(&KernelSpec::Transpose(spec), compile)?;
+    let kernel = engine.kernel(&spec, compile)?;
     let places = [
         Place { buffer: from.buffer, address: from.address(), strides: &from_strides, element_bytes },
         Place { buffer: to.buffer, address: to.address(), strides: &to_strides, element_bytes },
@@ -246,7 +246,7 @@ impl Padded<'_> {
         let (padded, extra) = self.numbers([count, 1, 1], &order, 0);
         let (element, form) = (Element::Raw(TransposeSpec::GROUP_BYTES as u8), Form::Lines);
         let spec = TransposeSpec { element, batch_rank: order.len() as u8, row_rank: 0, padded, form };
-        let kernel = engine.kernel(&KernelSpec::Transpose(spec), compile)?;
+        let kernel = engine.kernel(&spec, compile)?;
         let element_bytes = TransposeSpec::GROUP_BYTES;
         let places = [
             Place { buffer: from.buffer, address: from.address(), strides: &from_strides, element_bytes },

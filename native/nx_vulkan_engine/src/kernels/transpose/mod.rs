@@ -8,13 +8,13 @@ use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
 
 use super::Arguments;
-use super::family::{Constants, KernelFamily, name_of_element};
+use super::family::{Constants, KernelSpec, name_of_element};
 use crate::Result;
 
 pub use generate::{Form, TransposeSpec};
 pub use launch::{padded_copy, transpose};
 
-impl KernelFamily for TransposeSpec {
+impl KernelSpec for TransposeSpec {
     fn name(&self) -> String {
         let form = match self.form {
             Form::Tiles => "",

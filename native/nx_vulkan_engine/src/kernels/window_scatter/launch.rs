@@ -4,7 +4,7 @@ use nx_vulkan_spirv::generated::LOCAL_SIZE;
 use smallvec::SmallVec;
 
 use crate::kernels::window_scatter::{WindowScatterSpec, WindowStage};
-use crate::kernels::{Arguments, Compile, KernelSpec, Place, launch};
+use crate::kernels::{Arguments, Compile, Place, launch};
 use crate::program::Windows;
 use crate::shape::{Dims, Strides};
 use crate::{DType, Engine, Error, Result, Tensor, Type};
@@ -94,9 +94,9 @@ pub fn window_scatter(engine: &Engine, what: &WindowScatter<'_>, compile: Compil
         .collect();
     let covering: u64 = sizes[3 * rank..4 * rank].iter().product();
     let kernel = |stage: WindowStage| {
-        let spec = KernelSpec::WindowScatter(WindowScatterSpec { stage, rank: rank as u8 });
+        let spec = WindowScatterSpec { stage, rank: rank as u8 };
         // The chosen places take four bytes.
-        engine.kernel(&spec.reaching(far || source.elements() > reach.near(4)), compile)
+        engine.kernel_reaching(&spec, far || source.elements() > reach.near(4), compile)
     };
     let choose = kernel(WindowStage::Choose { max: what.max, input: input.dtype })?;
     let initial = what.initial.view.dtype;

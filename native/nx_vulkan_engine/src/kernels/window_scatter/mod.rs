@@ -8,14 +8,14 @@ use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
 
 use super::Arguments;
-use super::family::KernelFamily;
+use super::family::KernelSpec;
 use crate::Result;
 use crate::program::ops::multiplied;
 
 pub use generate::{WindowScatterSpec, WindowStage};
 pub use launch::{WindowScatter, window_scatter};
 
-impl KernelFamily for WindowScatterSpec {
+impl KernelSpec for WindowScatterSpec {
     fn name(&self) -> String {
         match self.stage {
             WindowStage::Choose { max: true, input } => format!("window_scatter_max.choose.{input}"),

@@ -6,7 +6,7 @@ use nx_vulkan_device::device::Caps;
 use nx_vulkan_spirv::workgroup::{Keyed, Mode, Port, WorkgroupSpec};
 use smallvec::SmallVec;
 
-use crate::kernels::{Arguments, Compile, Kernel, KernelSpec, Place, launch};
+use crate::kernels::{Arguments, Compile, Kernel, Place, launch};
 use crate::program::Program;
 use crate::{Engine, Error, Result, Tensor, Type, View};
 
@@ -58,7 +58,7 @@ pub fn run(
     outputs: &[Tensor],
     compile: Compile,
 ) -> Result<()> {
-    let kernel = engine.kernel(&KernelSpec::Workgroup(Box::new(spec.clone())), compile)?;
+    let kernel = engine.kernel(spec, compile)?;
     run_kernel(engine, &kernel, &spec.ports, (inputs, outputs), 1, Repeat::default())
 }
 

@@ -9,7 +9,7 @@ use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::workgroup::{Mode, WorkgroupSpec};
 
 use super::Arguments;
-use super::family::{KernelFamily, name_of_ops};
+use super::family::{KernelSpec, name_of_ops};
 use crate::Result;
 use crate::program::Op;
 use crate::program::ops::multiplied;
@@ -25,7 +25,7 @@ fn runs(mode: Mode, arguments: &Arguments<'_>) -> u64 {
     }
 }
 
-impl KernelFamily for Box<WorkgroupSpec> {
+impl KernelSpec for WorkgroupSpec {
     fn name(&self) -> String {
         let program = &self.program.program;
         let named = program.instructions.iter().filter(|i| !matches!(i.op, Op::Constant(_)));
