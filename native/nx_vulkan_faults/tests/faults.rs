@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use common::*;
+use nx_vulkan_engine::program::order::Sort;
 use nx_vulkan_engine::program::{Binary, Builder, Op, Program};
 use nx_vulkan_engine::{
     Compile, DType, Engine, Error, Executable, HostAccess, Interface, Options, PipelineKey, Result, Tensor, Type, eager,
@@ -126,7 +127,7 @@ fn program() -> Program {
     let last = b.while_loop(&[zero, x], &[n], |b, v| b.less(v[0], v[2]), |b, v| step(b, v));
     let product = b.dot(last[1], x);
     let rows = b.sum(product, &[1]);
-    let sorted = b.push(Op::Sort { axis: 0, descending: false }, &[rows], &Type::new(DType::F32, &[30]));
+    let sorted = b.push(Op::from(Sort { axis: 0, descending: false }), &[rows], &Type::new(DType::F32, &[30]));
     let which = b.less(n, 4.0);
     let chosen = b.cond(which, &[sorted], |b, v| vec![b.add(v[0], 1.0)], |b, v| vec![b.multiply(v[0], 2.0)]);
     b.finish(&[chosen[0], product]).unwrap()
@@ -140,7 +141,7 @@ fn work(engine: &Arc<Engine>) -> Result<Vec<Vec<u8>>> {
     let x = Tensor::from_slice(engine, &[30, 30], &values)?;
     let one = |op: &Op, operands: &[Tensor], out: &Type| eager::run(engine, op, operands, out, Compile::Allowed);
     let sum = one(&Op::Binary(Binary::Add), &[x.clone(), x.clone()], &f32s(&[30, 30]))?;
-    let sorted = one(&Op::Sort { axis: 1, descending: true }, std::slice::from_ref(&sum), &f32s(&[30, 30]))?;
+    let sorted = one(&Op::from(Sort { axis: 1, descending: true }), std::slice::from_ref(&sum), &f32s(&[30, 30]))?;
     results.push(sorted.to_nx_bytes(engine, None)?);
 
     // Larger than half of the memory: what was there before has to go.

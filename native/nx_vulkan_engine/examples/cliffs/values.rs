@@ -4,6 +4,7 @@ use std::slice::from_ref;
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::fourier::Fourier;
+use nx_vulkan_engine::program::order::{Argsort, Scan, Sort, TopK};
 use nx_vulkan_engine::program::window::Windows;
 use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Op, Reduction, Unary, ops};
 use nx_vulkan_engine::{DType, Tensor, Type};
@@ -91,8 +92,8 @@ pub fn rows(bench: &Bench) -> Outcome<()> {
         let ty = Type::new(dtype, &[rows]);
         bench.row(table, &format!("{name} of rows"), &matrix, |x| bench.all(&op, from_ref(x), from_ref(&ty)))?;
     }
-    let sum = |axis| Op::Scan { scan: Cumulative::Sum, axis, reverse: false };
-    let max = |axis| Op::Scan { scan: Cumulative::Max, axis, reverse: false };
+    let sum = |axis| Op::from(Scan { scan: Cumulative::Sum, axis, reverse: false });
+    let max = |axis| Op::from(Scan { scan: Cumulative::Max, axis, reverse: false });
     let both = [rows, length];
     let window = Op::Window {
         reduction: Reduction::Max,
@@ -105,12 +106,12 @@ pub fn rows(bench: &Bench) -> Outcome<()> {
     };
     let fft = Op::Fft { kind: Fourier::Rfft, axis: 1, length, eps: Scalar::Float(1e-10) };
     for (name, op, given, outs) in [
-        ("sort of all", Op::Sort { axis: 0, descending: false }, &long, vec![f32(&[n])]),
-        ("argsort of all", Op::Argsort { axis: 0, descending: false }, &long, vec![s32(&[n])]),
-        ("sort of rows", Op::Sort { axis: 1, descending: false }, &matrix, vec![f32(&both)]),
-        ("argsort of rows", Op::Argsort { axis: 1, descending: true }, &matrix, vec![s32(&both)]),
-        ("top_k of 10", Op::TopK { k: 10 }, &long, vec![f32(&[10]), s32(&[10])]),
-        ("top_k of 10 of rows", Op::TopK { k: 10 }, &matrix, vec![f32(&[rows, 10]), s32(&[rows, 10])]),
+        ("sort of all", Op::from(Sort { axis: 0, descending: false }), &long, vec![f32(&[n])]),
+        ("argsort of all", Op::from(Argsort { axis: 0, descending: false }), &long, vec![s32(&[n])]),
+        ("sort of rows", Op::from(Sort { axis: 1, descending: false }), &matrix, vec![f32(&both)]),
+        ("argsort of rows", Op::from(Argsort { axis: 1, descending: true }), &matrix, vec![s32(&both)]),
+        ("top_k of 10", Op::from(TopK { k: 10 }), &long, vec![f32(&[10]), s32(&[10])]),
+        ("top_k of 10 of rows", Op::from(TopK { k: 10 }), &matrix, vec![f32(&[rows, 10]), s32(&[rows, 10])]),
         ("cumulative_sum of all", sum(0), &long, vec![f32(&[n])]),
         ("cumulative_sum of rows", sum(1), &matrix, vec![f32(&both)]),
         ("cumulative_max of all", max(0), &long, vec![f32(&[n])]),

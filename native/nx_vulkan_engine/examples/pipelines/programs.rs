@@ -1,6 +1,7 @@
 //! Programs whose kernels are compiled: each way through the engine, at sizes that choose it.
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
+use nx_vulkan_engine::program::order::{Argsort, Scan, Sort};
 use nx_vulkan_engine::program::{
     Binary, Builder, Conv, Cumulative, Elementwise, Fourier, Linalg, Op, Operand, Program, Reduction, Transform, Unary,
     Windows, ops,
@@ -159,14 +160,15 @@ fn structure() -> Vec<Named> {
         for n in [100u64, 1000, 1 << 20] {
             found.push(named(format!("sort {dtype} {n}"), |b| {
                 let x = b.input(dtype, &[4, n]);
-                let sorted = b.push(Op::Sort { axis: 1, descending: false }, &[x], &Type::new(dtype, &[4, n]));
-                let order = Op::Argsort { axis: 1, descending: true };
+                let sorted = b.push(Op::from(Sort { axis: 1, descending: false }), &[x], &Type::new(dtype, &[4, n]));
+                let order = Op::from(Argsort { axis: 1, descending: true });
                 vec![sorted, b.push(order, &[x], &Type::new(DType::S32, &[4, n]))]
             }));
             found.push(named(format!("scans {dtype} {n}"), |b| {
                 let x = b.input(dtype, &[4, n]);
-                let scan =
-                    |scan, axis, reverse| b.push(Op::Scan { scan, axis, reverse }, &[x], &Type::new(dtype, &[4, n]));
+                let scan = |scan, axis, reverse| {
+                    b.push(Op::from(Scan { scan, axis, reverse }), &[x], &Type::new(dtype, &[4, n]))
+                };
                 vec![
                     scan(Cumulative::Sum, 1, false),
                     scan(Cumulative::Max, 1, true),

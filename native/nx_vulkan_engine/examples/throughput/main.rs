@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use nx_vulkan_engine::kernels::map::{Form, Operand, Port, Shapes, Spec, map};
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
+use nx_vulkan_engine::program::order::{Argsort, Scan, Sort, TopK};
 use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Linalg, Op, Reduction, Transform, Unary, ops};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Interface, PipelineKey, Tensor, Type, eager};
 use nx_vulkan_ir::program::step::{Ref, Step};
@@ -198,18 +199,18 @@ impl Bench {
         let places = self.scattered(DType::S32, &[n, 1], n / 16)?;
         let f32 = |shape: &[u64]| Type::new(DType::F32, shape);
         let s32 = |shape: &[u64]| Type::new(DType::S32, shape);
-        let sum = |axis| Op::Scan { scan: Cumulative::Sum, axis, reverse: false };
+        let sum = |axis| Op::from(Scan { scan: Cumulative::Sum, axis, reverse: false });
         let add = || Op::IndexedAdd { axes: Axes::from_slice(&[0]) };
         for (name, op, operands, outs) in [
-            ("sort", Op::Sort { axis: 0, descending: false }, vec![a.clone()], vec![f32(&row)]),
-            ("argsort", Op::Argsort { axis: 0, descending: false }, vec![a.clone()], vec![s32(&row)]),
+            ("sort", Op::from(Sort { axis: 0, descending: false }), vec![a.clone()], vec![f32(&row)]),
+            ("argsort", Op::from(Argsort { axis: 0, descending: false }), vec![a.clone()], vec![s32(&row)]),
             (
                 "sort_rows_1024",
-                Op::Sort { axis: 1, descending: false },
+                Op::from(Sort { axis: 1, descending: false }),
                 vec![self.op(&Op::Reshape, std::slice::from_ref(&a), &[n / 1024, 1024])?],
                 vec![f32(&[n / 1024, 1024])],
             ),
-            ("top_k_10", Op::TopK { k: 10 }, vec![a.clone()], vec![f32(&[10]), s32(&[10])]),
+            ("top_k_10", Op::from(TopK { k: 10 }), vec![a.clone()], vec![f32(&[10]), s32(&[10])]),
             ("cumulative_sum", sum(0), vec![a.clone()], vec![f32(&row)]),
             ("cumulative_sum_axis_0", sum(0), vec![m.clone()], vec![f32(&matrix)]),
             ("cumulative_sum_axis_1", sum(1), vec![m], vec![f32(&matrix)]),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::log_density::{LogDensityChain, Mass, Start};
 use super::transition::Transition;
 use super::{Form, Run, device};
+use crate::program::order::Sort;
 use crate::program::{Binary, Builder, Op, Operand, Program, Reduction};
 use crate::{Compile, DType, DeviceKind, Engine, Result, Tensor, Type, View};
 
@@ -184,7 +185,7 @@ fn sorted_until() -> Program {
     let b = Builder::new();
     let (_, x, a) = (b.input(DType::U32, &[]), b.input(DType::F32, &[40]), b.input(DType::F32, &[]));
     let vector = b.ty(x);
-    let sorted = |b: &Builder, x| b.push(Op::Sort { axis: 0, descending: true }, &[x], &vector);
+    let sorted = |b: &Builder, x| b.push(Op::from(Sort { axis: 0, descending: true }), &[x], &vector);
     let goes_on = |b: &Builder, v: &[Operand]| b.less(b.at(v[0], 0), 1.5);
     let next = |b: &Builder, v: &[Operand]| vec![sorted(b, b.add(b.multiply(v[0], 0.5), v[1]))];
     let start = b.multiply(b.sin(x), 0.5);

@@ -37,6 +37,11 @@ impl<'a> Call<'a> {
             .ok_or_else(|| self.invalid(format!("needs operand {index}, got {} operands", self.operands.len())))
     }
 
+    /// The result of an op that has one.
+    pub fn one(&self, mut results: Results) -> Result<Tensor> {
+        results.pop().ok_or_else(|| self.invalid("has a result".into()))
+    }
+
     /// A result that shares the first operand's memory.
     pub fn view(&self, f: impl FnOnce(&View) -> Result<View>) -> Result<Tensor> {
         let a = self.operand(0)?;

@@ -13,6 +13,7 @@ use crate::kernels::Compile;
 use crate::kernels::reach_of;
 use crate::program::attribute::{Axes, Scalar};
 use crate::program::ops::Class;
+use crate::program::order::Order;
 use crate::program::{Binary, Op, Reduction, Unary};
 use crate::shape::{Dims, Type};
 use crate::{DType, Engine, Result, Tensor, View};
@@ -177,7 +178,7 @@ fn axes(op: &Op, operands: &[Tensor], outs: &[Type]) -> SmallVec<[Axis; 6]> {
                 found.push(Axis { of_result: 0, of_operands: SmallVec::from_elem(Some(0), operands.len()) });
             }
         }
-        Op::TopK { .. } if a.len() > 1 => found.push(axis(0, &[Some(0)])),
+        Op::Order(Order::TopK(_)) if a.len() > 1 => found.push(axis(0, &[Some(0)])),
         Op::WindowScatter { windows, .. } => {
             let is_whole = |&k: &usize| {
                 windows.sizes[k] == 1 && windows.strides[k] == 1 && windows.padding[k] == (0, 0) && a[k] == indices[k]

@@ -88,7 +88,7 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
         (Op::Eigh, _) => eigh::eigh(&call, outs),
         (Op::Svd { full }, _) => svd::svd(&call, *full, outs),
         (Op::Linalg(op), _) => linalg::run_all(&call, *op, outs),
-        (Op::TopK { k }, [_, places]) => Ok(order::top_k(&call, *k, places)?.into_iter().collect()),
+        (Op::Order(op), _) => order::run(&call, op, outs),
         _ => Err(bad(format!("has one result, got {}", outs.len()))),
     };
     match results {
@@ -159,13 +159,10 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
             let types = operands.iter().map(|t| t.view.ty()).collect::<SmallVec<[Type; 2]>>();
             let [a, b] = &types[..] else { return Err(call.invalid("needs two operands".into())) };
             let steps = passes::steps_of_all_close([a, b], *equal_nan, [*rtol, *atol])?;
-            fused::fused(&call, &steps)?.pop().ok_or_else(|| call.invalid("has a result".into()))
+            call.one(fused::fused(&call, &steps)?)
         }
         Op::Window { reduction, windows } => window::reduce_windows(&call, *reduction, windows),
-        Op::Sort { axis, descending } => order::sort(&call, *axis, *descending),
-        Op::Argsort { axis, descending } => order::argsort(&call, *axis, *descending),
-        Op::TopK { .. } => Err(call.invalid("has two results".into())),
-        Op::Scan { scan, axis, reverse } => order::scan(&call, *scan, *axis, *reverse),
+        Op::Order(op) => call.one(order::run(&call, op, std::slice::from_ref(out))?),
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b], [None, None], None)
         }

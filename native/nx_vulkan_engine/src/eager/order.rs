@@ -7,14 +7,25 @@ use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
 use smallvec::smallvec;
 
-use super::call::Call;
+use super::call::{Call, Results};
 use super::copies;
 use crate::kernels::map::{Operand, Shapes, map};
-use crate::kernels::scan::{Scan, scan as launch_scan};
-use crate::kernels::sort::{Sort, SortKey, keeps_fewer, sort as launch_sort};
+use crate::kernels::sort::{SortKey, keeps_fewer};
+use crate::kernels::{scan, sort};
 use crate::program::attribute::Axes;
+use crate::program::order::{Argsort, Order, Scan, Sort, TopK};
 use crate::program::{Binary, Cumulative, Elementwise};
 use crate::{DType, Result, Tensor, Type, View};
+
+/// Runs an op, which gives `outs`.
+pub fn run(call: &Call<'_>, op: &Order, outs: &[Type]) -> Result<Results> {
+    match op {
+        Order::Sort(op) => Ok(smallvec![sort(call, op)?]),
+        Order::Argsort(op) => Ok(smallvec![argsort(call, op)?]),
+        Order::TopK(op) => top_k(call, op, outs),
+        Order::Scan(op) => Ok(smallvec![scan(call, op)?]),
+    }
+}
 
 /// An operand as contiguous rows, and how to put their axis back.
 struct Rows {
@@ -54,8 +65,8 @@ impl Rows {
     }
 
     /// A sort of the rows, without results yet.
-    fn sort(&self, key: SortKey) -> Sort<'_> {
-        Sort {
+    fn sort(&self, key: SortKey) -> sort::Sort<'_> {
+        sort::Sort {
             key,
             input: &self.tensor,
             places: None,
@@ -74,16 +85,16 @@ impl Rows {
     }
 }
 
-pub fn scan(call: &Call<'_>, scan: Cumulative, axis: usize, reverse: bool) -> Result<Tensor> {
-    let rows = Rows::of(call, axis)?;
+fn scan(call: &Call<'_>, op: &Scan) -> Result<Tensor> {
+    let rows = Rows::of(call, op.axis)?;
     let view = View::contiguous(call.out.dtype, &rows.tensor.view.shape);
     if rows.tensor.view.dtype != call.out.dtype {
         return Err(call.invalid(format!("{} does not give {}", rows.tensor.view.dtype, call.out.dtype)));
     }
     let out = Tensor::at(call.engine.alloc(call.out.size_bytes())?, view);
-    let what = Scan {
-        reduction: scan.reduction(),
-        reverse,
+    let what = scan::Scan {
+        reduction: op.scan.reduction(),
+        reverse: op.reverse,
         input: &rows.tensor,
         out: &out,
         rows: rows.rows,
@@ -91,16 +102,16 @@ pub fn scan(call: &Call<'_>, scan: Cumulative, axis: usize, reverse: bool) -> Re
     };
     if rows.elements > call.engine.reach().far() {
         for row in 0..rows.rows {
-            scan_in_parts(call, scan, &what, row)?;
+            scan_in_parts(call, op.scan, &what, row)?;
         }
     } else {
-        launch_scan(call.engine, &what, call.compile)?;
+        scan::scan(call.engine, &what, call.compile)?;
     }
     call.result(rows.result(out)?)
 }
 
 /// A row that no launch reaches: parts of it, to each of which the last result of the part before is added.
-fn scan_in_parts(call: &Call<'_>, scan: Cumulative, what: &Scan<'_>, row: u64) -> Result<()> {
+fn scan_in_parts(call: &Call<'_>, scan: Cumulative, what: &scan::Scan<'_>, row: u64) -> Result<()> {
     let op = Elementwise::Binary(match scan {
         Cumulative::Sum => Binary::Add,
         Cumulative::Product => Binary::Multiply,
@@ -119,7 +130,7 @@ fn scan_in_parts(call: &Call<'_>, scan: Cumulative, what: &Scan<'_>, row: u64) -
         let elements = longest.min(what.elements - done);
         let first = if what.reverse { what.elements - done - elements } else { done };
         let (input, out) = (seen(what.input, first, elements), seen(what.out, first, elements));
-        launch_scan(call.engine, &Scan { input: &input, out: &out, rows: 1, elements, ..*what }, call.compile)?;
+        scan::scan(call.engine, &scan::Scan { input: &input, out: &out, rows: 1, elements, ..*what }, call.compile)?;
         if let Some(before) = before {
             let view = before.view.broadcast(&[elements], &[])?;
             let element = Element::Typed(dtype);
@@ -137,27 +148,28 @@ fn scan_in_parts(call: &Call<'_>, scan: Cumulative, what: &Scan<'_>, row: u64) -
     Ok(())
 }
 
-pub fn sort(call: &Call<'_>, axis: usize, descending: bool) -> Result<Tensor> {
-    let rows = Rows::of(call, axis)?;
-    let key = rows.key(call, descending)?;
+fn sort(call: &Call<'_>, op: &Sort) -> Result<Tensor> {
+    let rows = Rows::of(call, op.axis)?;
+    let key = rows.key(call, op.descending)?;
     let out = Tensor::uninitialized(call.engine, &rows.tensor.view.ty())?;
-    launch_sort(call.engine, &Sort { values: Some(&out), ..rows.sort(key) }, call.compile)?;
+    sort::sort(call.engine, &sort::Sort { values: Some(&out), ..rows.sort(key) }, call.compile)?;
     call.result(rows.result(out)?)
 }
 
-pub fn argsort(call: &Call<'_>, axis: usize, descending: bool) -> Result<Tensor> {
-    let rows = Rows::of(call, axis)?;
-    let key = rows.key(call, descending)?;
+fn argsort(call: &Call<'_>, op: &Argsort) -> Result<Tensor> {
+    let rows = Rows::of(call, op.axis)?;
+    let key = rows.key(call, op.descending)?;
     let places = Tensor::uninitialized(call.engine, &Type::new(DType::U32, &rows.tensor.view.shape))?;
-    launch_sort(call.engine, &Sort { ranks: Some(&places), ..rows.sort(key) }, call.compile)?;
+    sort::sort(call.engine, &sort::Sort { ranks: Some(&places), ..rows.sort(key) }, call.compile)?;
     call.result(rows.result(places_as(call, places, call.out.dtype)?)?)
 }
 
 /// Elements and places of the `k` first along the last axis.
-pub fn top_k(call: &Call<'_>, k: u64, places_type: &Type) -> Result<[Tensor; 2]> {
-    let Some(axis) = call.operand(0)?.view.shape.len().checked_sub(1) else {
-        return Err(call.invalid("needs an axis".to_string()));
+fn top_k(call: &Call<'_>, op: &TopK, outs: &[Type]) -> Result<Results> {
+    let (Some(axis), [_, places_type]) = (call.operand(0)?.view.shape.len().checked_sub(1), outs) else {
+        return Err(call.invalid("needs an axis, has two results".to_string()));
     };
+    let k = op.k;
     let rows = Rows::of(call, axis)?;
     let key = rows.key(call, true)?;
     if !(1..=rows.elements).contains(&k) || places_type.shape != call.out.shape {
@@ -168,11 +180,11 @@ pub fn top_k(call: &Call<'_>, k: u64, places_type: &Type) -> Result<[Tensor; 2]>
     shape[axis] = kept;
     let values = Tensor::uninitialized(call.engine, &Type::new(call.out.dtype, &shape))?;
     let places = Tensor::uninitialized(call.engine, &Type::new(DType::U32, &shape))?;
-    let what = Sort { values: Some(&values), ranks: Some(&places), kept, ..rows.sort(key) };
-    launch_sort(call.engine, &what, call.compile)?;
+    let what = sort::Sort { values: Some(&values), ranks: Some(&places), kept, ..rows.sort(key) };
+    sort::sort(call.engine, &what, call.compile)?;
     let places = places_as(call, places, places_type.dtype)?;
     let first = |tensor: Tensor| tensor.with_view(View { shape: call.out.shape.clone(), ..View::clone(&tensor.view) });
-    Ok([call.result(first(values))?, first(places)])
+    Ok(smallvec![call.result(first(values))?, first(places)])
 }
 
 /// Places of 32 bits as elements of the type that the op gives.

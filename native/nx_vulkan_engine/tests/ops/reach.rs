@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use nx_vulkan_engine::kernels::Reach;
 use nx_vulkan_engine::program::attribute::Scalar;
+use nx_vulkan_engine::program::order::{Argsort, Scan, Sort};
 use nx_vulkan_engine::program::{Builder, Cumulative, Fourier, Linalg, Op, Operand, Reduction, Windows};
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Options, Tensor, Type, View, eager};
 use smallvec::smallvec;
@@ -136,19 +137,19 @@ impl On {
         let ty = Type::new(dtype, &[n]);
         let neighbours = |b: &Builder, t: Operand| (b.slice(t, &[0], &[n - 1]), b.slice(t, &[1], &[n - 1]));
         if n <= self.most {
-            let sorted = self.op(&Op::Sort { axis: 0, descending: false }, &[&x], &ty);
+            let sorted = self.op(&Op::from(Sort { axis: 0, descending: false }), &[&x], &ty);
             let ordered = self.count(&[&sorted], |b, t| {
                 let (before, after) = neighbours(b, t[0]);
                 b.less_equal(before, after)
             });
             assert_eq!(ordered, n - 1, "sort of {ty}");
             let places = Type::new(DType::S32, &[n]);
-            let places = self.op(&Op::Argsort { axis: 0, descending: false }, &[&x], &places);
+            let places = self.op(&Op::from(Argsort { axis: 0, descending: false }), &[&x], &places);
             let taken = self.op(&Op::Take { axis: 0 }, &[&x, &places], &ty);
             assert_eq!(self.count(&[&taken, &sorted], |b, t| b.equal(t[0], t[1])), n, "argsort of {ty}");
         }
         for reverse in [false, true] {
-            let scan = |scan| self.op(&Op::Scan { scan, axis: 0, reverse }, &[&x], &ty);
+            let scan = |scan| self.op(&Op::from(Scan { scan, axis: 0, reverse }), &[&x], &ty);
             let most = scan(Cumulative::Max);
             let right = self.count(&[&most, &x], |b, t| {
                 let (before, after) = neighbours(b, t[0]);

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use nx_vulkan_engine::eager::run_program;
+use nx_vulkan_engine::program::order::Scan;
 use nx_vulkan_engine::program::{Builder, Cumulative, Op, Operand, Program};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor, Type, Value};
@@ -20,7 +21,7 @@ fn engine() -> &'static Arc<Engine> {
 /// A step that nothing fuses with.
 fn step(b: &Builder, x: Operand) -> Operand {
     let ty = b.ty(x);
-    b.push(Op::Scan { scan: Cumulative::Max, axis: 0, reverse: false }, &[x], &ty)
+    b.push(Op::from(Scan { scan: Cumulative::Max, axis: 0, reverse: false }), &[x], &ty)
 }
 
 /// The values of a block: its input, and what each of its steps gives.

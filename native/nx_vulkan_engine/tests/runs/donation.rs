@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use nx_vulkan_engine::eager::run_program;
+use nx_vulkan_engine::program::order::Scan;
 use nx_vulkan_engine::program::{Builder, Cumulative, Op, Operand, Program};
 use nx_vulkan_engine::{Compile, DType, DeviceKind, Engine, Error, Executable, Options, Result, Tensor, Type, View};
 use smallvec::smallvec;
@@ -14,7 +15,7 @@ const N: u64 = 100_000;
 
 fn sums(b: &Builder, x: Operand) -> Operand {
     let ty = b.ty(x);
-    b.push(Op::Scan { scan: Cumulative::Sum, axis: 0, reverse: false }, &[x], &ty)
+    b.push(Op::from(Scan { scan: Cumulative::Sum, axis: 0, reverse: false }), &[x], &ty)
 }
 
 /// Parameters, two moments and a batch become the next parameters, moments and a loss.

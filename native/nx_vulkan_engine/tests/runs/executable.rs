@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use nx_vulkan_engine::eager::run_program;
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
+use nx_vulkan_engine::program::order::Scan;
 use nx_vulkan_engine::program::passes::{Saving, Target, optimize};
 use nx_vulkan_engine::program::{
     Binary, Branches, Builder, Conv, Cumulative, Instruction, Loop, Op, Operand, Program, Reduction,
@@ -82,7 +83,7 @@ fn long_programs_take_little_memory_and_no_more_with_each_run() {
 fn terms(elements: u64, n: usize, multiples: bool, between: bool) -> Program {
     let b = builder(&vec![vector(elements); n]);
     let sums = |x: Operand| {
-        let op = Op::Scan { scan: Cumulative::Sum, axis: 0, reverse: false };
+        let op = Op::from(Scan { scan: Cumulative::Sum, axis: 0, reverse: false });
         b.push(op, &[x], &vector(elements))
     };
     let of =
@@ -139,8 +140,9 @@ fn said_and_taken(elements: u64, make: impl FnOnce(&Builder, Operand) -> Vec<Ope
 #[test]
 fn the_peak_is_what_runs_take() {
     let n = 1 << 20;
-    let sums =
-        |b: &Builder, x: Operand| b.push(Op::Scan { scan: Cumulative::Sum, axis: 0, reverse: false }, &[x], &vector(n));
+    let sums = |b: &Builder, x: Operand| {
+        b.push(Op::from(Scan { scan: Cumulative::Sum, axis: 0, reverse: false }), &[x], &vector(n))
+    };
     let batch = said_and_taken(n, |b, x| vec![b.add(sums(b, b.sin(sums(b, x))), sums(b, b.cos(sums(b, x))))]);
     let goes_on = |b: &Builder, v: &[Operand]| b.less(b.reduce_max(v[0], &[0]), 4e6);
     let looped = said_and_taken(n, |b, x| b.while_loop(&[x], &[], goes_on, |b, v| vec![sums(b, b.add(v[0], 1.0))]));

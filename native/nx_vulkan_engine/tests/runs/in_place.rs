@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use nx_vulkan_engine::eager::run_program;
 use nx_vulkan_engine::executable::Summary;
 use nx_vulkan_engine::program::attribute::Axes;
+use nx_vulkan_engine::program::order::Scan;
 use nx_vulkan_engine::program::{Binary, Builder, Cumulative, Op, Operand, Program};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor, Type, Value};
@@ -38,7 +39,7 @@ fn input(random: &mut common::Rng, ty: &Type) -> Tensor {
 /// A kernel that nothing fuses with.
 pub fn sums(b: &Builder, x: Operand) -> Operand {
     let ty = b.ty(x);
-    b.push(Op::Scan { scan: Cumulative::Sum, axis: ty.shape.len() - 1, reverse: false }, &[x], &ty)
+    b.push(Op::from(Scan { scan: Cumulative::Sum, axis: ty.shape.len() - 1, reverse: false }), &[x], &ty)
 }
 
 fn reversed(b: &Builder, x: Operand) -> Operand {

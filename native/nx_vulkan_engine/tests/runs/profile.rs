@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nx_vulkan_engine::profile::ProfileRow;
+use nx_vulkan_engine::program::order::Sort;
 use nx_vulkan_engine::program::{Builder, Op, Unary};
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Limits, Options, Profile, Profiling, Tensor, eager};
 
@@ -20,7 +21,7 @@ fn layers(engine: &Arc<Engine>) -> Executable {
     let b = Builder::new();
     let (x, w) = (b.input(DType::F32, &[64, 64]), b.input(DType::F32, &[64, 64]));
     let y = b.tanh(b.dot(b.tanh(b.dot(x, w)), w));
-    let sorted = b.push(Op::Sort { axis: 1, descending: false }, &[y], &b.ty(y));
+    let sorted = b.push(Op::from(Sort { axis: 1, descending: false }), &[y], &b.ty(y));
     Executable::compile(engine, b.finish(&[sorted]).unwrap()).unwrap()
 }
 
@@ -84,7 +85,7 @@ fn long_recordings_and_many_threads_lose_no_launch() {
     let engine = Engine::open_with(&Options { profile: Profiling::On, ..common::options() }).unwrap();
     let b = Builder::new();
     let x = b.input(DType::F32, &[3]);
-    let last = (0..700).fold(x, |x, _| b.push(Op::Sort { axis: 0, descending: true }, &[x], &b.ty(x)));
+    let last = (0..700).fold(x, |x, _| b.push(Op::from(Sort { axis: 0, descending: true }), &[x], &b.ty(x)));
     let executable = Executable::compile(&engine, b.finish(&[last]).unwrap()).unwrap();
     let launches = executable.summary().commands;
     assert!(launches >= 700);

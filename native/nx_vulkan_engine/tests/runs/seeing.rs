@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::process::Command;
 
 use nx_vulkan_engine::executable::{Described, Launched};
+use nx_vulkan_engine::program::order::Sort;
 use nx_vulkan_engine::program::{Builder, Op, Program, Reduction};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Executable, Options, Tensor, Type};
 
@@ -122,7 +123,7 @@ fn errors_name_the_op_and_its_types() {
     // One launch can't index what is sorted.
     let b = Builder::new();
     let x = b.broadcast(b.input(DType::F32, &[3, 1]), &[3, 1 << 40]);
-    let sorted = b.push(Op::Sort { axis: 0, descending: false }, &[x], &b.ty(x));
+    let sorted = b.push(Op::from(Sort { axis: 0, descending: false }), &[x], &b.ty(x));
     let error = Executable::compile(&engine, b.finish(&[sorted]).unwrap()).unwrap_err();
     assert!(matches!(error.cause(), Error::TooLarge { .. }), "{error:?}");
     let text = error.to_string();
@@ -167,7 +168,7 @@ fn modules_are_written_by_name() {
     let b = Builder::new();
     let (x, w) = (b.input(DType::F32, &[20, 30]), b.input(DType::F32, &[30, 40]));
     let y = b.sum(b.exp(b.dot(x, w)), &[1]);
-    let sorted = b.push(Op::Sort { axis: 0, descending: false }, &[y], &Type::new(DType::F32, &[20]));
+    let sorted = b.push(Op::from(Sort { axis: 0, descending: false }), &[y], &Type::new(DType::F32, &[20]));
     let executable = Executable::compile(&engine, b.finish(&[sorted]).unwrap()).unwrap();
     let names: HashSet<String> = launches(&executable.describe())
         .into_iter()

@@ -3,12 +3,13 @@
 use smallvec::SmallVec;
 
 use super::Program;
-use super::attribute::{Axes, Cumulative, Reduction, Scalar};
+use super::attribute::{Axes, Reduction, Scalar};
 use super::control::{Branches, Loop};
 use super::conv::Conv;
 use super::fourier::Fourier;
 use super::function::Function;
 use super::linalg::Linalg;
+use super::ops::order::Order;
 use super::ops::{Binary, Elementwise, Unary};
 use super::window::Windows;
 
@@ -63,14 +64,8 @@ pub enum Op {
     AllClose { equal_nan: bool, rtol: Scalar, atol: Scalar },
     /// a; sum, product, max or min of each window
     Window { reduction: Reduction, windows: Windows },
-    /// a; equal elements keep their order, NaN is the largest
-    Sort { axis: usize, descending: bool },
-    /// a; the places of the elements of `Sort`
-    Argsort { axis: usize, descending: bool },
-    /// a; two results: the `k` first elements along the last axis of a descending sort, and their places
-    TopK { k: u64 },
-    /// a; `reverse` runs from the last element to the first
-    Scan { scan: Cumulative, axis: usize, reverse: bool },
+    /// The operands are listed there
+    Order(Order),
     /// a, b
     Dot { contract_a: Axes, batch_a: Axes, contract_b: Axes, batch_b: Axes },
     /// input, kernel

@@ -78,7 +78,7 @@ pub fn evaluate_all(op: &Op, operands: &[Array], outs: &[Type]) -> Result<Vec<Ar
     }
     match (op, operands, outs) {
         (Op::Fused(body), ..) => run(body, operands),
-        (Op::TopK { k }, [a], [values, places]) => order::top_k(a, *k, values, places),
+        (Op::Order(op), ..) => order::evaluate(op, operands, outs),
         (_, _, [out]) => Ok(vec![evaluate_one(op, operands, out)?]),
         _ => Err(invalid(op, "has one result")),
     }
@@ -139,10 +139,6 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::Stack { axis } => Ok(movement::stack(operands, *axis, out)),
         Op::Reduce { reduction, axes, tie_high } => axes::reduce(*reduction, a()?, axes, *tie_high, out),
         Op::Window { reduction, windows } => window::reduce(*reduction, a()?, windows, out),
-        Op::Sort { axis, descending } => order::sort(a()?, *axis, *descending, false, out),
-        Op::Argsort { axis, descending } => order::sort(a()?, *axis, *descending, true, out),
-        Op::TopK { .. } => Err(invalid(op, "has two results")),
-        Op::Scan { scan, axis, reverse } => order::scan(*scan, a()?, *axis, *reverse, out),
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             Ok(axes::dot([a()?, operand(1)?], [contract_a, contract_b], [batch_a, batch_b], out))
         }
@@ -169,7 +165,7 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::Fused(_) => Err(invalid(op, "its results come together")),
         Op::IndexedAdd { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, true, out)),
         Op::IndexedPut { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, false, out)),
-        Op::Linalg(_) => Err(invalid(op, "its results come together")),
+        Op::Order(_) | Op::Linalg(_) => Err(invalid(op, "its results come together")),
         Op::AllClose { equal_nan, rtol, atol } => {
             let close = all_close([a()?, operand(1)?], *equal_nan, [rtol.real(), atol.real()]);
             Ok(Array::new(out, [Value::bool(close.ok_or_else(|| invalid(op, "no meaning for these types"))?)]))

@@ -4,9 +4,21 @@ use std::cmp::Ordering;
 
 use super::array::{Array, indices, invalid, position};
 use super::{axes, elementwise};
-use crate::program::{Cumulative, Op};
+use crate::program::Cumulative;
+use crate::program::order::{Argsort, Order, Scan, Sort, TopK};
 use crate::value::Value;
 use crate::{Result, Type};
+
+/// Runs an op of operands and results that its rules accept.
+pub fn evaluate(op: &Order, operands: &[Array], outs: &[Type]) -> Result<Vec<Array>> {
+    let (a, out) = (&operands[0], &outs[0]);
+    match op {
+        Order::Sort(Sort { axis, descending }) => Ok(vec![sort(a, *axis, *descending, false, out)]),
+        Order::Argsort(Argsort { axis, descending }) => Ok(vec![sort(a, *axis, *descending, true, out)]),
+        Order::TopK(TopK { k }) => Ok(top_k(a, *k, outs)),
+        Order::Scan(op) => Ok(vec![scan(op, a, out)?]),
+    }
+}
 
 /// The positions of the elements of every line along an axis.
 fn lines(shape: &[u64], axis: usize) -> Vec<Vec<usize>> {
@@ -32,7 +44,8 @@ fn add(a: Value, b: Value) -> Value {
 }
 
 /// Every element is reduced with all before it, in the compute type, and rounded once.
-pub fn scan(scan: Cumulative, a: &Array, axis: usize, reverse: bool, out: &Type) -> Result<Array> {
+fn scan(op: &Scan, a: &Array, out: &Type) -> Result<Array> {
+    let Scan { scan, axis, reverse } = *op;
     let wide = out.dtype.ctype().dtype();
     let mut result = a.clone();
     for mut line in lines(&a.ty.shape, axis) {
@@ -50,7 +63,7 @@ pub fn scan(scan: Cumulative, a: &Array, axis: usize, reverse: bool, out: &Type)
                     elementwise::extreme_of_all(total, value, scan == Cumulative::Min)
                 }
             };
-            let next = next.ok_or_else(|| invalid(&Op::Scan { scan, axis, reverse }, "no meaning for this type"))?;
+            let next = next.ok_or_else(|| invalid(&op.clone().into(), "no meaning for this type"))?;
             result.values[at] = next.cast(out.dtype);
             total = Some(next);
         }
@@ -71,7 +84,7 @@ fn compare(a: Value, b: Value) -> Ordering {
 }
 
 /// The elements along an axis in order, or their places. Equal elements keep their order.
-pub fn sort(a: &Array, axis: usize, descending: bool, places: bool, out: &Type) -> Result<Array> {
+fn sort(a: &Array, axis: usize, descending: bool, places: bool, out: &Type) -> Array {
     let mut result = a.clone();
     for line in lines(&a.ty.shape, axis) {
         let mut order: Vec<usize> = (0..line.len()).collect();
@@ -83,22 +96,16 @@ pub fn sort(a: &Array, axis: usize, descending: bool, places: bool, out: &Type) 
             result.values[at] = if places { Value::Int(i as i128) } else { a.values[line[i]] };
         }
     }
-    Ok(Array::new(out, result.values))
+    Array::new(out, result.values)
 }
 
 /// The `k` first elements along the last axis of a descending sort, and their places.
-pub fn top_k(a: &Array, k: u64, values: &Type, places: &Type) -> Result<Vec<Array>> {
+fn top_k(a: &Array, k: u64, outs: &[Type]) -> Vec<Array> {
     let axis = a.ty.shape.len() - 1;
-    let first = |sorted: Array, out: &Type| {
+    let first = |(is_places, out): (bool, &Type)| {
+        let sorted = sort(a, axis, true, is_places, &Type::new(out.dtype, &a.ty.shape));
         let rows = sorted.values.chunks(a.ty.shape[axis] as usize).flat_map(|row| &row[..k as usize]).copied();
         Array::new(out, rows.collect::<Vec<_>>())
     };
-    let types = [(false, values), (true, places)];
-    types
-        .into_iter()
-        .map(|(is_places, out)| {
-            let full = Type::new(out.dtype, &a.ty.shape);
-            Ok(first(sort(a, axis, true, is_places, &full)?, out))
-        })
-        .collect()
+    [false, true].into_iter().zip(outs).map(first).collect()
 }

@@ -1,6 +1,7 @@
 //! Ops along one axis whose results depend on the order of its elements.
 
 use nx_vulkan_engine::program::attribute::Axes;
+use nx_vulkan_engine::program::order::{Argsort, Scan, Sort, TopK};
 use nx_vulkan_engine::program::{Cumulative, Op};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Tensor, Type, Value, eager};
@@ -40,7 +41,7 @@ fn scan(cumulative: Cumulative, dtype: DType, shape: &[u64], axis: usize, revers
         Cumulative::Product if dtype.is_complex() => Bound::Equal,
         _ => Bound::Exact,
     };
-    verify(&Op::Scan { scan: cumulative, axis, reverse }, &[a], &Type::new(dtype, shape), bound);
+    verify(&Op::from(Scan { scan: cumulative, axis, reverse }), &[a], &Type::new(dtype, shape), bound);
 }
 
 #[test]
@@ -80,7 +81,7 @@ fn scans_of_special_values() {
             for &cumulative in Cumulative::ALL {
                 for reverse in [false, true] {
                     verify(
-                        &Op::Scan { scan: cumulative, axis: 0, reverse },
+                        &Op::from(Scan { scan: cumulative, axis: 0, reverse }),
                         std::slice::from_ref(&a),
                         &ty,
                         Bound::Exact,
@@ -92,7 +93,7 @@ fn scans_of_special_values() {
     let ty = Type::new(DType::C64, &[2]);
     let infinite = Array::new(&ty, [Value::Complex(f64::INFINITY, 0.0), Value::Complex(-0.0, 1.0)]);
     let first = Array::new(&Type::new(DType::C64, &[1]), infinite.values[..1].iter().copied());
-    let op = Op::Scan { scan: Cumulative::Product, axis: 0, reverse: false };
+    let op = Op::from(Scan { scan: Cumulative::Product, axis: 0, reverse: false });
     let one = first.ty.clone();
     verify(&op, &[first], &one, Bound::Exact);
     finish();
@@ -122,7 +123,13 @@ fn scans_of_views() {
     for axis in 0..3 {
         let (tensor, array) = view(DType::F32, &mut rng);
         let out = array.ty.clone();
-        verify_on(&Op::Scan { scan: Cumulative::Min, axis, reverse: true }, &[tensor], &[array], &out, Bound::Exact);
+        verify_on(
+            &Op::from(Scan { scan: Cumulative::Min, axis, reverse: true }),
+            &[tensor],
+            &[array],
+            &out,
+            Bound::Exact,
+        );
     }
     finish();
 }
@@ -136,7 +143,7 @@ fn long_sums_keep_their_digits() {
     let values: Vec<f32> = (0..n).map(|_| rng.below(1 << 24) as f32 / (1 << 24) as f32 + 0.1).collect();
     let bytes: Vec<u8> = values.iter().flat_map(|x| x.to_ne_bytes()).collect();
     let a = Tensor::from_nx_bytes(engine(), &ty, &bytes).unwrap();
-    let op = Op::Scan { scan: Cumulative::Sum, axis: 0, reverse: false };
+    let op = Op::from(Scan { scan: Cumulative::Sum, axis: 0, reverse: false });
     let sums = run(&op, &[a], &ty).unwrap().to_nx_bytes(engine(), None).unwrap();
     let mut exact = 0.0;
     for (sum, x) in sums.as_chunks::<4>().0.iter().zip(values) {
@@ -155,9 +162,9 @@ fn reals() -> impl Iterator<Item = DType> {
 fn sorts(tensor: &Tensor, array: &Array, axis: usize, places: DType) {
     let (t, a) = (std::slice::from_ref(tensor), std::slice::from_ref(array));
     for descending in [false, true] {
-        verify_on(&Op::Sort { axis, descending }, t, a, &array.ty, Bound::Exact);
+        verify_on(&Op::from(Sort { axis, descending }), t, a, &array.ty, Bound::Exact);
         let out = Type::new(places, &array.ty.shape);
-        verify_on(&Op::Argsort { axis, descending }, t, a, &out, Bound::Exact);
+        verify_on(&Op::from(Argsort { axis, descending }), t, a, &out, Bound::Exact);
     }
 }
 
@@ -221,7 +228,7 @@ fn sorts_of_many_tiles() {
     let mut rng = rng(90);
     let ty = Type::new(DType::U8, &[280_000]);
     let a = Array::new(&ty, (0..280_000).map(|_| Value::Int(rng.below(256).into())).collect::<Vec<_>>());
-    let op = Op::Argsort { axis: 0, descending: true };
+    let op = Op::from(Argsort { axis: 0, descending: true });
     verify(&op, &[a], &Type::new(DType::S32, &[280_000]), Bound::Exact);
     finish();
 }
@@ -243,12 +250,12 @@ fn wrong_operands_are_refused() {
     let zeros = |ty: &Type| Array::new(ty, std::iter::repeat_n(Value::Int(0), ty.elements() as usize));
     let (row, complex) = (f32(&[2, 3]), Type::new(DType::C64, &[3]));
     for (op, operands, out) in [
-        (Op::Sort { axis: 2, descending: false }, vec![row.clone()], row.clone()),
-        (Op::Sort { axis: 0, descending: false }, vec![complex.clone()], complex.clone()),
-        (Op::Argsort { axis: 0, descending: false }, vec![row.clone()], f32(&[3, 2])),
-        (Op::TopK { k: 1 }, vec![row.clone()], f32(&[2, 1])),
-        (Op::Scan { scan: Cumulative::Max, axis: 0, reverse: false }, vec![complex.clone()], complex),
-        (Op::Scan { scan: Cumulative::Sum, axis: 5, reverse: false }, vec![row.clone()], row.clone()),
+        (Op::from(Sort { axis: 2, descending: false }), vec![row.clone()], row.clone()),
+        (Op::from(Sort { axis: 0, descending: false }), vec![complex.clone()], complex.clone()),
+        (Op::from(Argsort { axis: 0, descending: false }), vec![row.clone()], f32(&[3, 2])),
+        (Op::from(TopK { k: 1 }), vec![row.clone()], f32(&[2, 1])),
+        (Op::from(Scan { scan: Cumulative::Max, axis: 0, reverse: false }), vec![complex.clone()], complex),
+        (Op::from(Scan { scan: Cumulative::Sum, axis: 5, reverse: false }), vec![row.clone()], row.clone()),
         (Op::Take { axis: 2 }, vec![row.clone(), Type::new(DType::S32, &[1])], f32(&[2, 3, 1])),
         (Op::Take { axis: 0 }, vec![row.clone(), row.clone()], f32(&[2, 3, 3])),
         (Op::TakeAlongAxis { axis: 1 }, vec![row.clone(), Type::new(DType::S32, &[3, 3])], f32(&[3, 3])),
@@ -258,7 +265,7 @@ fn wrong_operands_are_refused() {
     }
     for k in [0, 4] {
         let outs = [f32(&[2, k]), Type::new(DType::S32, &[2, k])];
-        let refused = eager::run_all(engine(), &Op::TopK { k }, &[upload(&zeros(&row))], &outs, Compile::Allowed);
+        let refused = eager::run_all(engine(), &Op::from(TopK { k }), &[upload(&zeros(&row))], &outs, Compile::Allowed);
         assert!(refused.is_err());
     }
     finish();
@@ -285,13 +292,13 @@ fn largest_elements_and_their_places() {
         let mut a = operand(&ty, Range::All, 2, &mut rng);
         // Rows whose largest elements are the last.
         if k == 500 || dtype == DType::S16 {
-            let sort = Op::Sort { axis: shape.len() - 1, descending: false };
+            let sort = Op::from(Sort { axis: shape.len() - 1, descending: false });
             a = reference::evaluate_all(&sort, &[a], std::slice::from_ref(&ty)).unwrap().remove(0);
         }
         let kept: Vec<u64> = shape[..shape.len() - 1].iter().copied().chain([k]).collect();
         for places in [if k == 7 { DType::S64 } else { DType::S32 }] {
             let outs = [Type::new(dtype, &kept), Type::new(places, &kept)];
-            let op = Op::TopK { k };
+            let op = Op::from(TopK { k });
             let expected = reference::evaluate_all(&op, std::slice::from_ref(&a), &outs).unwrap();
             let got = eager::run_all(engine(), &op, &[upload(&a)], &outs, Compile::Allowed).unwrap();
             for (got, expected) in got.iter().zip(expected) {

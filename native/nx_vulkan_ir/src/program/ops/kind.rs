@@ -242,6 +242,35 @@ pub trait OpKind {
     }
 }
 
+/// A family of ops: an enum of them, each of its own type, and all of their names. That type has its [`OpKind`] and
+/// `names`.
+macro_rules! family {
+    ($(#[$doc:meta])* $family:ident { $($op:ident),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+        #[allow(missing_docs)]
+        pub enum $family { $($op($op)),* }
+
+        impl $family {
+            pub(super) fn kind(&self) -> &dyn OpKind {
+                match self { $($family::$op(op) => op),* }
+            }
+
+            pub(super) fn names() -> Names {
+                [$($op::names()),*].into_iter().flatten().collect()
+            }
+        }
+
+        $(impl From<$op> for Op {
+            fn from(op: $op) -> Op {
+                Op::$family($family::$op(op))
+            }
+        })*
+    };
+}
+
+pub(super) use family;
+
 /// Reads an op of a name from its attributes.
 pub(super) type Reader = fn(&str, &Attrs<'_>) -> Result<Op>;
 

@@ -2,7 +2,8 @@
 //! its family. [`Op::kind`] leads there; whatever else asks about an op asks its [`OpKind`].
 //!
 //! A new op is a variant of [`Op`], its line in [`Op::kind`], and an implementation of [`OpKind`] with its name and
-//! reader here. One that only moves elements says there where they come from, of which eager code and the generators of
+//! reader here. Ops that passes don't look into come in families, one variant of [`Op`] each: there an op is a type of
+//! its own with its names and its [`OpKind`], and a word in the family's list. One that only moves elements says there where they come from, of which eager code and the generators of
 //! kernels make theirs.
 
 mod control;
@@ -10,7 +11,7 @@ mod elementwise;
 mod index;
 mod kind;
 mod matrix;
-mod order;
+pub mod order;
 mod placement;
 mod product;
 mod reduction;
@@ -46,7 +47,7 @@ static FAMILIES: [fn() -> Names; 12] = [
     placement::names,
     reduction::names,
     window::names,
-    order::names,
+    order::Order::names,
     product::names,
     index::names,
     transform::names,
@@ -97,10 +98,7 @@ impl Op {
                 ask(&reduction::AllClose { equal_nan: *equal_nan, rtol: *rtol, atol: *atol })
             }
             Op::Window { reduction, windows } => ask(&window::Window { reduction: *reduction, windows }),
-            Op::Sort { axis, descending } => ask(&order::Sort { axis: *axis, descending: *descending }),
-            Op::Argsort { axis, descending } => ask(&order::Argsort { axis: *axis, descending: *descending }),
-            Op::TopK { k } => ask(&order::TopK { k: *k }),
-            Op::Scan { scan, axis, reverse } => ask(&order::Scan { scan: *scan, axis: *axis, reverse: *reverse }),
+            Op::Order(op) => ask(op.kind()),
             Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
                 ask(&product::Dot { contract: [contract_a, contract_b], batch: [batch_a, batch_b] })
             }

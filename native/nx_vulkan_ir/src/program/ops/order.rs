@@ -1,11 +1,16 @@
 //! Ops that order the elements along an axis, or combine them one after the other.
 
-use super::kind::{Check, Class, Facts, Names, OpKind, named};
+use super::kind::{Check, Class, Facts, Names, OpKind, family, named};
 use super::rules::{along, axis_attr, combine_work, f32, flag_attr, one, ordered, s32, same_dtype, same_shape};
 use crate::program::Op;
 use crate::program::attribute::Cumulative;
 use crate::program::wire::{Attr, Attrs};
 use crate::{Result, Type};
+
+family! {
+    /// Ops along one axis whose results depend on the order of its elements.
+    Order { Scan, Sort, Argsort, TopK }
+}
 
 /// Elements that are combined for each of a scan, about, where one workgroup runs it as other ops.
 const SCAN_COST: u64 = 32;
@@ -13,40 +18,29 @@ const SCAN_COST: u64 = 32;
 /// Instructions for each pair of elements that a sort compares there.
 const SORT_COST: u64 = 16;
 
-pub(super) fn names() -> Names {
-    let scans = Cumulative::ALL.iter().map(|&scan| {
-        let sample = move || (Op::Scan { scan, axis: 0, reverse: true }, [f32(&[2, 3])], [f32(&[2, 3])]);
-        named(scan.name(), read_scan, sample)
-    });
-    let others = [
-        named(
-            "sort",
-            |_, a| Ok(Op::Sort { axis: a.axis("axis")?, descending: a.flag("descending")? }),
-            || (Op::Sort { axis: 1, descending: true }, [f32(&[2, 3])], [f32(&[2, 3])]),
-        ),
-        named(
-            "argsort",
-            |_, a| Ok(Op::Argsort { axis: a.axis("axis")?, descending: a.flag("descending")? }),
-            || (Op::Argsort { axis: 0, descending: false }, [f32(&[2, 3])], [s32(&[2, 3])]),
-        ),
-        named(
-            "top_k",
-            |_, a| Ok(Op::TopK { k: a.axis("k")? as u64 }),
-            || (Op::TopK { k: 2 }, [f32(&[2, 3])], [f32(&[2, 2]), s32(&[2, 2])]),
-        ),
-    ];
-    scans.chain(others).collect()
-}
-
 /// Every pair along the axis.
 fn work_of_sort(axis: usize, outs: &[Type]) -> u64 {
     let of = |out: &Type| out.elements() * out.shape.get(axis).copied().unwrap_or(1) * SORT_COST;
     outs.first().map_or(0, of)
 }
 
-pub(in crate::program) struct Sort {
+/// a; equal elements keep their order, NaN is the largest
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Sort {
+    /// Along which.
     pub axis: usize,
+    /// The largest first.
     pub descending: bool,
+}
+
+impl Sort {
+    fn names() -> Names {
+        vec![named(
+            "sort",
+            |_, a| Ok(Sort { axis: a.axis("axis")?, descending: a.flag("descending")? }.into()),
+            || (Sort { axis: 1, descending: true }.into(), [f32(&[2, 3])], [f32(&[2, 3])]),
+        )]
+    }
 }
 
 impl OpKind for Sort {
@@ -71,9 +65,23 @@ impl OpKind for Sort {
     }
 }
 
-pub(in crate::program) struct Argsort {
+/// a; the places of the elements of [`Sort`]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Argsort {
+    /// Along which.
     pub axis: usize,
+    /// The largest first.
     pub descending: bool,
+}
+
+impl Argsort {
+    fn names() -> Names {
+        vec![named(
+            "argsort",
+            |_, a| Ok(Argsort { axis: a.axis("axis")?, descending: a.flag("descending")? }.into()),
+            || (Argsort { axis: 0, descending: false }.into(), [f32(&[2, 3])], [s32(&[2, 3])]),
+        )]
+    }
 }
 
 impl OpKind for Argsort {
@@ -97,8 +105,21 @@ impl OpKind for Argsort {
     }
 }
 
-pub(in crate::program) struct TopK {
+/// a; two results: the first elements along the last axis of a descending sort, and their places
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TopK {
+    /// How many.
     pub k: u64,
+}
+
+impl TopK {
+    fn names() -> Names {
+        vec![named(
+            "top_k",
+            |_, a| Ok(TopK { k: a.axis("k")? as u64 }.into()),
+            || (TopK { k: 2 }.into(), [f32(&[2, 3])], [f32(&[2, 2]), s32(&[2, 2])]),
+        )]
+    }
 }
 
 impl OpKind for TopK {
@@ -126,15 +147,30 @@ impl OpKind for TopK {
     }
 }
 
-pub(in crate::program) struct Scan {
+/// a; each element is combined with all before it
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Scan {
+    /// By what.
     pub scan: Cumulative,
+    /// Along which.
     pub axis: usize,
+    /// From the last element to the first.
     pub reverse: bool,
 }
 
-fn read_scan(name: &str, a: &Attrs<'_>) -> Result<Op> {
-    let scan = Cumulative::from_name(name).ok_or_else(|| a.fail("name", "a running reduction"))?;
-    Ok(Op::Scan { scan, axis: a.axis("axis")?, reverse: a.flag("reverse")? })
+impl Scan {
+    fn names() -> Names {
+        let all = Cumulative::ALL.iter().map(|&scan| {
+            let sample = move || (Scan { scan, axis: 0, reverse: true }.into(), [f32(&[2, 3])], [f32(&[2, 3])]);
+            named(scan.name(), Scan::read, sample)
+        });
+        all.collect()
+    }
+
+    fn read(name: &str, a: &Attrs<'_>) -> Result<Op> {
+        let scan = Cumulative::from_name(name).ok_or_else(|| a.fail("name", "a running reduction"))?;
+        Ok(Scan { scan, axis: a.axis("axis")?, reverse: a.flag("reverse")? }.into())
+    }
 }
 
 impl OpKind for Scan {

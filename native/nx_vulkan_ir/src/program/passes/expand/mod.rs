@@ -9,6 +9,7 @@ use order::MAX_SCAN;
 
 use super::rewrite::Rewriter;
 use crate::program::linalg::{Linalg, Transform};
+use crate::program::ops::order::{Argsort, Order, Scan, Sort};
 use crate::program::{Builder, Instruction, Op, Operand, Program};
 use crate::{DType, Result, Type};
 
@@ -43,13 +44,15 @@ fn expanded(instruction: &Instruction, types: &[Type]) -> Result<Option<Program>
     let is_real = types.iter().chain([out]).all(|ty| matches!(ty.dtype, DType::F32 | DType::F64));
     let length = |axis: usize| types[0].shape.get(axis).copied().unwrap_or(0);
     let results = match (&instruction.op, &inputs[..]) {
-        (&Op::Scan { scan, axis, reverse }, &[a]) if has_scan(&types[0]) && length(axis) <= MAX_SCAN => {
+        (&Op::Order(Order::Scan(Scan { scan, axis, reverse })), &[a])
+            if has_scan(&types[0]) && length(axis) <= MAX_SCAN =>
+        {
             vec![order::cumulative(&b, a, scan, axis, reverse)]
         }
-        (&Op::Sort { axis, descending }, &[a]) if length(axis) <= MAX_SORT => {
+        (&Op::Order(Order::Sort(Sort { axis, descending })), &[a]) if length(axis) <= MAX_SORT => {
             vec![order::sorted(&b, a, axis, descending)]
         }
-        (&Op::Argsort { axis, descending }, &[a]) if length(axis) <= MAX_SORT => {
+        (&Op::Order(Order::Argsort(Argsort { axis, descending })), &[a]) if length(axis) <= MAX_SORT => {
             vec![order::argsorted(&b, a, axis, descending, out.dtype)]
         }
         (&Op::Linalg(op), _) if is_small && is_real => {
@@ -131,17 +134,17 @@ mod tests {
         for (scan, reverse) in kinds.iter().flat_map(|&kind| [(kind, false), (kind, true)]) {
             for (shape, axis) in shapes {
                 let ty = Type::new(DType::F64, shape);
-                let op = Op::Scan { scan, axis, reverse };
+                let op = Op::from(Scan { scan, axis, reverse });
                 assert!(apart(&op, &[numbers(&ty)], &ty) < 1e-13, "{op:?} of {shape:?}");
             }
             let ty = Type::new(DType::S32, &[40]);
             let integers = Array::new(&ty, (0..40).map(|i| Value::Int((i * 7 % 5) - 2)));
-            assert_eq!(apart(&Op::Scan { scan, axis: 0, reverse }, &[integers], &ty), 0.0);
+            assert_eq!(apart(&Scan { scan, axis: 0, reverse }.into(), &[integers], &ty), 0.0);
             for special in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
                 let ty = Type::new(DType::F64, &[41]);
                 let mut a = numbers(&ty);
                 a.values[20] = Value::Float(special);
-                assert!(apart(&Op::Scan { scan, axis: 0, reverse }, &[a], &ty) < 1e-13);
+                assert!(apart(&Scan { scan, axis: 0, reverse }.into(), &[a], &ty) < 1e-13);
             }
         }
     }
@@ -207,9 +210,9 @@ mod tests {
             let integers = Type::new(DType::S32, shape);
             let whole = Array::new(&integers, (0..integers.elements()).map(|i| Value::Int((i * 7 % 5).into())));
             for descending in [false, true] {
-                assert_eq!(apart(&Op::Sort { axis, descending }, std::slice::from_ref(&a), &ty), 0.0);
-                assert_eq!(apart(&Op::Argsort { axis, descending }, std::slice::from_ref(&a), &integers), 0.0);
-                assert_eq!(apart(&Op::Sort { axis, descending }, std::slice::from_ref(&whole), &integers), 0.0);
+                assert_eq!(apart(&Sort { axis, descending }.into(), std::slice::from_ref(&a), &ty), 0.0);
+                assert_eq!(apart(&Argsort { axis, descending }.into(), std::slice::from_ref(&a), &integers), 0.0);
+                assert_eq!(apart(&Sort { axis, descending }.into(), std::slice::from_ref(&whole), &integers), 0.0);
             }
         }
     }
